@@ -1,0 +1,61 @@
+/* Owns: what happens to a gradient before the update: scaling, the non-finite check, sums of squares.
+ * Does not: add up the partial sums or decide the clip coefficient (kernels/grad.py).
+ * Source: own; the fixed lanes are what makes the norm the same at every vector width.
+ */
+#include <string.h>
+
+#include "isa.h"
+
+static void FN(scale)(float *restrict g, size_t n, float factor) {
+    for (size_t i = 0; i < n; i++) g[i] = g[i] * factor;
+}
+
+static int32_t FN(unscale)(float *restrict g, size_t n, float factor) {
+    int32_t found = 0;
+    for (size_t i = 0; i < n; i++) {
+        int32_t bits;
+        memcpy(&bits, &g[i], 4);
+        found |= -((bits & 0x7f800000) == 0x7f800000);
+        g[i] = g[i] * factor;
+    }
+    return found != 0;
+}
+
+/* One lane vector: FP64, as wide as the instruction set has registers for. */
+#if defined(__AVX512F__)
+#define ONDIE_WIDTH 8
+#elif defined(__AVX__)
+#define ONDIE_WIDTH 4
+#else
+#define ONDIE_WIDTH 2
+#endif
+
+static double FN(square_block)(const float *x, size_t n) {
+    typedef double lanes __attribute__((vector_size(8 * ONDIE_WIDTH)));
+    typedef float part __attribute__((vector_size(4 * ONDIE_WIDTH)));
+    enum { PARTS = ONDIE_NORM_LANES / ONDIE_WIDTH };
+    lanes sum[PARTS] = {{0}};
+    double lane[ONDIE_NORM_LANES];
+    size_t i = 0;
+    for (; i + ONDIE_NORM_LANES <= n; i += ONDIE_NORM_LANES) {
+        for (int p = 0; p < PARTS; p++) {
+            part f;
+            memcpy(&f, x + i + p * ONDIE_WIDTH, sizeof f);
+            const lanes d = __builtin_convertvector(f, lanes);
+            sum[p] += d * d;
+        }
+    }
+    memcpy(lane, sum, sizeof lane);
+    for (size_t j = 0; i + j < n; j++) lane[j] += (double)x[i + j] * (double)x[i + j];
+    for (int half = ONDIE_NORM_LANES / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; j++) lane[j] += lane[j + half];
+    return lane[0];
+}
+#undef ONDIE_WIDTH
+
+static void FN(squares)(const float *g, size_t n, double *partial) {
+    for (size_t begin = 0; begin < n; begin += ONDIE_NORM_BLOCK) {
+        const size_t left = n - begin;
+        *partial++ = FN(square_block)(g + begin, left < ONDIE_NORM_BLOCK ? left : ONDIE_NORM_BLOCK);
+    }
+}

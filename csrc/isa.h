@@ -1,0 +1,48 @@
+/* Owns: how one kernel source becomes one object per instruction set, and the table each object exports.
+ * Does not: know what a kernel computes, nor which object runs (dispatch.c).
+ * Source: GCC manual, function attributes and pragmas.
+ *
+ * isa_*.c select an instruction set, define ONDIE_ISA as the suffix of every symbol and include
+ * the kernel sources. A kernel source compiled by itself is the base object.
+ */
+#ifndef ONDIE_ISA_H
+#define ONDIE_ISA_H
+
+#include "ondie.h"
+
+#ifndef ONDIE_ISA
+#define ONDIE_ISA base
+#endif
+
+#define ONDIE_JOIN_(name, isa) name##_##isa
+#define ONDIE_JOIN(name, isa) ONDIE_JOIN_(name, isa)
+#define FN(name) ONDIE_JOIN(name, ONDIE_ISA)
+
+/* A loop written once and compiled for each constant set of flags. */
+#define LOOP static inline __attribute__((always_inline)) void
+
+typedef struct {
+    void (*adam[ONDIE_FORMS])(float *, const float *, float *, float *, size_t, const float *);
+    void (*sgd[ONDIE_FORMS])(float *, const float *, size_t, const float *);
+    void (*momentum[ONDIE_FORMS])(float *, const float *, float *, size_t, const float *);
+    void (*nesterov[ONDIE_FORMS])(float *, const float *, float *, size_t, const float *);
+    void (*adagrad[ONDIE_FORMS])(float *, const float *, float *, size_t, const float *);
+    void (*scale)(float *, size_t, float);
+    int32_t (*unscale)(float *, size_t, float);
+    void (*squares)(const float *, size_t, double *);
+    void (*to_fp16)(const float *, uint16_t *, size_t);
+    void (*to_bf16)(const float *, uint16_t *, size_t);
+    void (*from_fp16)(const uint16_t *, float *, size_t);
+    void (*from_bf16)(const uint16_t *, float *, size_t);
+    void (*limit28)(float *, const float *, float *, float *, size_t);
+    void (*limit20)(float *, const float *, float *, size_t);
+    void (*limit12)(float *, const float *, size_t);
+} ondie_table;
+
+extern const ondie_table ondie_table_base;
+#if defined(__x86_64__)
+extern const ondie_table ondie_table_avx2;
+extern const ondie_table ondie_table_avx512;
+#endif
+
+#endif

@@ -1,0 +1,25 @@
+/* Owns: the object for AVX2 with FMA, 256-bit vectors.
+ * Does not: contain code; the kernels are in table.c.
+ * Source: GCC manual, x86 function attributes; clang language extensions, attribute push.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "ondie.h"
+
+#if defined(__x86_64__)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
+#pragma GCC target("avx2,fma,prefer-vector-width=256")
+#endif
+
+#define ONDIE_ISA avx2
+#include "table.c"
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#endif
+#else
+typedef int ondie_no_avx2; /* a translation unit must not be empty */
+#endif
