@@ -1,0 +1,196 @@
+"""The configuration tree: every leaf of a device and its host, its type, unit and meaning.
+
+Owns the section dataclasses and the table KEYS derived from them (`flash.t_read` and its attribute
+`t_read_ps`). Does not read files or hold numbers: presets/*.toml state every leaf, no default here.
+Source: the block diagrams of Newport, Laguna and OptimStore; ONFI, NVMe and DeepSpeed names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_type_hints
+
+from ondie.emu.units import Kind, kind_of
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a leaf means, the least value it may have, and for text the ordered set allowed."""
+
+    doc: str
+    least: int = 0
+    choices: tuple[str, ...] = ()
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    name: Annotated[str, Spec("name of the configuration, printed with results")]
+    devices: Annotated[int, Spec("drives in the system", least=1)]
+    capacity_bytes: Annotated[int, Spec("nominal capacity of one drive", least=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    adam_params_per_s: Annotated[int, Spec("rate of the optimizer step on the host's CPU", least=1)]
+    dram_bandwidth_bytes_per_s: Annotated[int, Spec("sustained bandwidth of host DRAM", least=1)]
+    dram_bytes: Annotated[int, Spec("capacity of host DRAM", least=1)]
+    io_queue_depth: Annotated[int, Spec("block requests kept in flight (aio queue depth)", least=1)]
+    io_block_bytes: Annotated[int, Spec("size of one block request", least=1)]
+    io_submit_ps: Annotated[int, Spec("CPU time to submit and reap a command, one thread")]
+    subgroup_params: Annotated[int, Spec("parameters per optimizer sub-group", least=1)]
+    update_power_mw: Annotated[int, Spec("host power while its CPU updates the weights")]
+    wait_power_mw: Annotated[int, Spec("host power while it waits for the storage")]
+    compute_power_mw: Annotated[int, Spec("host and accelerator power in forward and backward")]
+    dram_fj_per_bit: Annotated[int, Spec("energy of host DRAM traffic", key="dram_energy")]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    down_bytes_per_s: Annotated[int, Spec("payload rate host to drive", least=1)]
+    up_bytes_per_s: Annotated[int, Spec("payload rate drive to host", least=1)]
+    latency_ps: Annotated[int, Spec("one-way latency of a transfer")]
+    uplink_bytes_per_s: Annotated[int, Spec("link shared by all drives; 0: not shared")]
+    fj_per_bit: Annotated[int, Spec("energy of the link, per port", key="energy")]
+
+
+@dataclass(frozen=True, slots=True)
+class Frontend:
+    command_ps: Annotated[int, Spec("firmware time per NVMe command, one core, serial")]
+    queue_depth: Annotated[int, Spec("commands the drive holds", least=1)]
+    max_transfer_bytes: Annotated[int, Spec("largest command (MDTS)", least=512)]
+
+
+CELLS = ("pSLC", "SLC", "MLC", "TLC", "QLC")
+
+
+@dataclass(frozen=True, slots=True)
+class Flash:
+    channels: Annotated[int, Spec("flash channels", least=1)]
+    dies_per_channel: Annotated[int, Spec("dies on one channel", least=1)]
+    planes_per_die: Annotated[int, Spec("planes in one die", least=1)]
+    blocks_per_plane: Annotated[int, Spec("erase blocks in one plane", least=1)]
+    pages_per_block: Annotated[int, Spec("pages in one block", least=1)]
+    page_bytes: Annotated[int, Spec("user bytes of one page", least=512)]
+    cell: Annotated[str, Spec("cell mode", choices=CELLS)]
+    t_read_ps: Annotated[int, Spec("array read, tR", least=1)]
+    t_program_ps: Annotated[int, Spec("array program of one page, tPROG", least=1)]
+    t_erase_ps: Annotated[int, Spec("block erase, tBERS", least=1)]
+    bus_bytes_per_s: Annotated[int, Spec("rate of one channel", least=1)]
+    t_command_ps: Annotated[int, Spec("command and address cycles of one flash command")]
+    multi_plane: Annotated[bool, Spec("one command may address every plane of a die")]
+    cache_read: Annotated[bool, Spec("the array reads on while the last page leaves")]
+    cache_program: Annotated[bool, Spec("the array programs while the next page arrives")]
+    endurance_cycles: Annotated[int, Spec("program/erase cycles of a block", least=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ecc:
+    decode_ps: Annotated[int, Spec("decoding one page, one engine per channel")]
+    encode_ps: Annotated[int, Spec("encoding one page, one engine per channel")]
+
+
+@dataclass(frozen=True, slots=True)
+class Ftl:
+    over_provisioning: Annotated[float, Spec("share of raw capacity not offered, (T-U)/T")]
+    gc_low_blocks: Annotated[int, Spec("free super-blocks per die that start collection", least=1)]
+    initial: Annotated[str, Spec("state before the run", choices=("steady", "fresh"))]
+    reservoir_fraction: Annotated[float, Spec("share of each die's blocks lent to the optimizer")]
+
+
+@dataclass(frozen=True, slots=True)
+class Dram:
+    capacity_bytes: Annotated[int, Spec("DRAM of the drive", least=1)]
+    isp_bytes: Annotated[int, Spec("part of it that the in-storage processor may use")]
+    bandwidth_bytes_per_s: Annotated[int, Spec("sustained bandwidth, reads and writes", least=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Isp:
+    kind: Annotated[str, Spec("in-storage processor: CPU cores, or a streaming engine (fpga)",
+                              choices=("none", "cores", "fpga"))]
+    cores: Annotated[int, Spec("cores of the processor")]
+    frequency_hz: Annotated[int, Spec("clock of a core")]
+    ipc: Annotated[float, Spec("instructions per cycle and core")]
+    engine_bytes_per_s: Annotated[int, Spec("rate of the streaming engine; 0 for cores")]
+    flash_bytes_per_s: Annotated[int, Spec("rate of the path processor to back end")]
+    training_ratio: Annotated[float, Spec("training speed, drive over host; 0: cannot train")]
+    training_ratio_by_model: Annotated[Mapping[str, float], Spec("the same, per known model")] = (
+        dataclasses.field(hash=False))
+
+
+@dataclass(frozen=True, slots=True)
+class Pe:
+    kind: Annotated[str, Spec("processing elements on the die", choices=("none", "per_plane"))]
+    clock_divider: Annotated[int, Spec("interface clock over the element's clock")]
+    dispatch: Annotated[str, Spec("when a die may start its stripe, slowest first",
+                                  choices=("lockstep", "free", "double_buffered"))]
+
+
+@dataclass(frozen=True, slots=True)
+class Tunnel:
+    bytes_per_s: Annotated[int, Spec("TCP/IP payload through NVMe commands; 0: none", key="rate")]
+    latency_ps: Annotated[int, Spec("one-way latency of a message")]
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    nand_read_fj_per_bit: Annotated[int, Spec("array read, per bit of page")]
+    nand_program_fj_per_bit: Annotated[int, Spec("array program, per bit of page")]
+    nand_erase_fj_per_bit: Annotated[int, Spec("block erase, per bit of block")]
+    channel_fj_per_bit: Annotated[int, Spec("channel I/O")]
+    dram_fj_per_bit: Annotated[int, Spec("DRAM of the drive")]
+    ecc_fj_per_bit: Annotated[int, Spec("encoding or decoding")]
+    pe_add_fj: Annotated[int, Spec("one 32-bit addition on the die")]
+    pe_multiply_fj: Annotated[int, Spec("one 32-bit multiplication on the die")]
+    register_fj_per_bit: Annotated[int, Spec("page register access by a processing element")]
+    isp_core_mw: Annotated[int, Spec("a busy core of the processor; for fpga: the engine")]
+    controller_mw: Annotated[int, Spec("controller and idle power, as long as the run lasts")]
+    isp_idle_mw: Annotated[int, Spec("the whole processor while it idles")]
+
+
+SECTIONS: dict[str, type[Any]] = {
+    "system": System, "host": Host, "link": Link, "frontend": Frontend, "flash": Flash,
+    "ecc": Ecc, "ftl": Ftl, "dram": Dram, "isp": Isp, "pe": Pe, "tunnel": Tunnel, "energy": Energy,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One leaf of the tree. `type` is int, float, str or bool; `table`: a table of such leaves."""
+
+    name: str
+    section: str
+    attribute: str
+    type: type
+    kind: Kind | None
+    spec: Spec
+    table: bool = False
+
+    @property
+    def unit(self) -> str | None:
+        """Base unit of the value ("ps", "bytes", ...), None for plain values."""
+        return self.kind.suffix if self.kind else None
+
+
+def _keys() -> dict[str, Key]:
+    keys: dict[str, Key] = {}
+    for section, cls in SECTIONS.items():
+        hints = get_type_hints(cls, include_extras=True)
+        for field in dataclasses.fields(cls):
+            annotated, spec = get_args(hints[field.name])
+            table = annotated not in (int, float, str, bool)
+            kind = kind_of(field.name) if annotated is int else None
+            short = field.name.removesuffix("_" + kind.suffix) if kind else field.name
+            name = f"{section}.{spec.key or short}"
+            if name in keys:
+                raise TypeError(f"two leaves are called {name}: give one Spec a key")
+            keys[name] = Key(name, section, field.name, float if table else annotated,
+                             kind, spec, table)
+    return keys
+
+
+KEYS: dict[str, Key] = _keys()
+ALIASES: dict[str, str] = {f"{key.section}.{key.attribute}": name for name, key in KEYS.items()}

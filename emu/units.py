@@ -1,0 +1,262 @@
+"""Quantities at the edge: "45 us" and "16 KiB" become exact integers, and become text again.
+
+Owns the unit tables, exact parsing (decimal fractions, no floats), and the formats of reports.
+Does not know which key has which unit beyond the suffix of its name: `t_read_ps` is a time.
+Source: SI and IEC 80000-13 prefixes (KB = 1000 B, KiB = 1024 B); ONFI: one byte per transfer.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+
+INT64_MAX = 2**63 - 1
+
+
+class InputError(ValueError):
+    """Bad input. The message is one line: where, key, value, and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of quantity.
+
+    `suffix` is the ending of an attribute's name and the base unit's name in results;
+    `units` maps each accepted unit to its size in base units, smallest first; `shown` are those
+    used in output. `rounds`: a rate that is no whole number of base units (7/3 GB/s) is rounded
+    to the nearest one, half to even; every other kind refuses such a value.
+    """
+
+    name: str
+    suffix: str
+    units: Mapping[str, Fraction]
+    shown: tuple[str, ...]
+    example: str
+    rounds: bool = False
+
+
+_DECIMAL = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50}
+_BYTES = {p + "B": Fraction(10**e) for p, e in _DECIMAL.items()}
+_BYTES |= {p + "B": Fraction(2**e) for p, e in _BINARY.items()}
+_SIZES = {**_BYTES, "kB": Fraction(1000)}
+_RATES = {f"{u}/s": f for u, f in _SIZES.items()}
+_RATES |= {"MT/s": Fraction(10**6), "GT/s": Fraction(10**9)}
+_RATES |= {"Mbit/s": Fraction(10**6, 8), "Gbit/s": Fraction(10**9, 8)}
+_JOULES = {u: Fraction(10**e) for u, e in
+           {"fJ": 0, "pJ": 3, "nJ": 6, "uJ": 9, "mJ": 12, "J": 15}.items()}
+_TIMES = {u: Fraction(10**e) for u, e in {"ps": 0, "ns": 3, "us": 6, "ms": 9, "s": 12}.items()}
+
+KINDS: dict[str, Kind] = {kind.suffix: kind for kind in (
+    Kind("time", "ps", {**_TIMES, "\u00b5s": Fraction(10**6), "\u03bcs": Fraction(10**6)},
+         tuple(_TIMES), "45 us"),
+    Kind("size", "bytes", _SIZES, tuple(_BYTES), "16 KiB"),
+    Kind("rate", "bytes_per_s", _RATES, tuple(f"{u}/s" for u in _BYTES), "7.3 GB/s", rounds=True),
+    Kind("frequency", "hz", {u: Fraction(10**e) for u, e in
+                             {"Hz": 0, "kHz": 3, "MHz": 6, "GHz": 9}.items()},
+         ("Hz", "kHz", "MHz", "GHz"), "1.0 GHz", rounds=True),
+    Kind("update rate", "params_per_s", {u: Fraction(10**e) for u, e in
+                                         {"param/s": 0, "kparam/s": 3, "Mparam/s": 6,
+                                          "Gparam/s": 9}.items()},
+         ("param/s", "kparam/s", "Mparam/s", "Gparam/s"), "4 Gparam/s", rounds=True),
+    Kind("power", "mw", {"mW": Fraction(1), "W": Fraction(1000), "kW": Fraction(10**6)},
+         ("mW", "W", "kW"), "120 W"),
+    Kind("energy per bit", "fj_per_bit", {f"{u}/bit": _JOULES[u] for u in ("fJ", "pJ", "nJ")},
+         ("fJ/bit", "pJ/bit", "nJ/bit"), "5.8 pJ/bit"),
+    Kind("energy", "fj", _JOULES, tuple(_JOULES), "3.7 pJ"),
+)}
+
+
+def kind_of(attribute: str) -> Kind | None:
+    """The kind that an attribute's name ends in (`t_read_ps`: time), or None."""
+    for suffix in sorted(KINDS, key=len, reverse=True):
+        if attribute == suffix or attribute.endswith("_" + suffix):
+            return KINDS[suffix]
+    return None
+
+
+def nearest(word: str, options: Iterable[str]) -> str | None:
+    """The option most like `word`, or None where nothing resembles it."""
+    names = list(options)
+    folded = {name.casefold(): name for name in reversed(names)}
+    if word.casefold() in folded:
+        return folded[word.casefold()]
+    close = difflib.get_close_matches(word.casefold(), list(folded), n=1, cutoff=0.5)
+    return folded[close[0]] if close else None
+
+
+def quoted(value: object) -> str:
+    """A value as error messages show it: on one line and at most 60 characters long."""
+    text = value if isinstance(value, str) else str(value)
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return f'"{text[:57]}..."' if len(text) > 60 else f'"{text}"'
+
+
+_NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*)",
+                     re.ASCII | re.DOTALL)
+
+
+def parse(text: str, kind: Kind, key: str) -> int:
+    """`text` as a whole number of base units of `kind`, exactly.
+
+    "0" needs no unit. Raises InputError, naming `key`, on a missing or unknown unit, a negative
+    number, one beyond int64, NaN and infinities, and a fraction of the base unit (see Kind.rounds).
+    """
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"{key}: {quoted(text)} is not a {kind.name}; "
+                         f'write for example "{kind.example}"')
+    digits, unit = match[1], match[2].strip()
+    number = Decimal(digits)
+    if number.is_zero() and not unit:
+        return 0
+    if unit not in kind.units:
+        raise InputError(f"{key}: {quoted(text)} {_unit_problem(unit, kind)}")
+    return _whole(number, kind.units[unit], kind, key, text)
+
+
+def _unit_problem(unit: str, kind: Kind) -> str:
+    known = ", ".join(kind.shown)
+    if not unit:
+        return f'has no unit; write for example "{kind.example}" (units: {known})'
+    other = next((k for k in KINDS.values() if unit in k.units), None)
+    if other is not None:
+        return f'is a {other.name}, not a {kind.name}; write for example "{kind.example}"'
+    close = nearest(unit, kind.units) or min(
+        kind.units, key=lambda u: -difflib.SequenceMatcher(None, unit, u).ratio())
+    if unit.endswith("b/s") and unit[:-3] in ("M", "G", "m", "g"):
+        close = f"{unit[0].upper()}B/s for bytes, {unit[0].upper()}bit/s for bits"
+    return f"has an unknown unit {quoted(unit)}; nearest: {close} (units: {known})"
+
+
+def _whole(number: Decimal, factor: Fraction, kind: Kind, key: str, text: str) -> int:
+    base = kind.suffix.replace("_per_", "/")
+    if number.is_signed() and not number.is_zero():
+        raise InputError(f"{key}: {quoted(text)} is negative; a {kind.name} is at least 0")
+    if number.is_zero():
+        return 0
+    if number.adjusted() > 30:  # before Fraction turns 1e999999999 into a billion digits
+        raise InputError(f"{key}: {quoted(text)} overflows; the most is {exact(INT64_MAX, kind)}")
+    if number.adjusted() < -40:
+        raise InputError(f"{key}: {quoted(text)} is too small; the least is 1 {base}")
+    value = Fraction(number) * factor
+    whole = round(value)
+    if value != whole and not kind.rounds:
+        raise InputError(f"{key}: {quoted(text)} is not a whole number of {base}; "
+                         f"nearest: {exact(max(whole, 1), kind)}")
+    if whole == 0:
+        raise InputError(f"{key}: {quoted(text)} rounds to 0; the least is 1 {base}")
+    if whole > INT64_MAX:
+        raise InputError(f"{key}: {quoted(text)} overflows; the most is {exact(INT64_MAX, kind)}")
+    return whole
+
+
+def parse_count(text: str, key: str) -> int:
+    """A plain whole number ("24", "1e9", "1_000_000"), at least 0 and within int64."""
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None or match[2]:
+        raise InputError(f"{key}: {quoted(text)} is not a whole number; write for example 8 or 1e9")
+    number = Decimal(match[1])
+    if number.is_signed() and not number.is_zero():
+        raise InputError(f"{key}: {quoted(text)} is negative; the least is 0")
+    if number.adjusted() > 30 or number > INT64_MAX:
+        raise InputError(f"{key}: {quoted(text)} overflows; the most is {INT64_MAX}")
+    if number.adjusted() < -40 or number != number.to_integral_value():
+        raise InputError(f"{key}: {quoted(text)} is not a whole number; write for example 8 or 1e9")
+    return int(number)
+
+
+def parse_ratio(text: str, key: str) -> float:
+    """A plain number or a quotient ("0.07", "3.08/32.3") as a finite float of at least 0."""
+    parts = [_NUMBER.fullmatch(part.strip()) for part in text.split("/")]
+    numbers = [Decimal(m[1]) for m in parts if m is not None and not m[2]]
+    if len(numbers) != len(parts) or len(numbers) > 2 or any(
+            abs(n.adjusted()) > 40 for n in numbers if n):
+        raise InputError(f"{key}: {quoted(text)} is not a number; "
+                         f"write for example 0.07 or 3.08/32.3")
+    if any(n.is_signed() and n for n in numbers):
+        raise InputError(f"{key}: {quoted(text)} is negative; the least is 0")
+    if len(numbers) == 2 and not numbers[1]:
+        raise InputError(f"{key}: {quoted(text)} divides by zero; write for example 3.08/32.3")
+    return float(Fraction(numbers[0]) / (Fraction(numbers[1]) if len(numbers) == 2 else 1))
+
+
+def exact(value: int, kind: Kind) -> str:
+    """The shortest text that `parse` turns back into exactly `value`: 16384 -> "16 KiB"."""
+    if value == 0:
+        return f"0 {kind.shown[0]}"
+    best = f"{value} {kind.shown[0]}"
+    for unit in kind.shown[1:]:
+        scaled = Fraction(value) / kind.units[unit]
+        digits = _terminating(scaled) if scaled >= 1 else None
+        if digits is not None and len(f"{digits} {unit}") <= len(best):
+            best = f"{digits} {unit}"
+    return best
+
+
+def _terminating(value: Fraction) -> str | None:
+    """A fraction as a plain decimal of up to 12 places, or None where it needs more."""
+    scaled = value * 10**12
+    if scaled.denominator != 1:
+        return None
+    whole, rest = divmod(scaled.numerator, 10**12)
+    return f"{whole}.{rest:012d}".rstrip("0").rstrip(".")
+
+
+def _three(value: float, kind: Kind, units: tuple[str, ...]) -> str:
+    """`value` base units to three significant digits, in the largest unit that leaves it >= 1."""
+    amount = Fraction(value)
+    if amount == 0:
+        return f"0 {units[0]}"
+    sign, amount = ("-", -amount) if amount < 0 else ("", amount)
+    for unit in reversed(units):
+        scaled = amount / kind.units[unit]
+        if scaled >= Fraction(9995, 10000) or unit == units[0]:  # 999.5 rounds up to 1000
+            break
+    places = 2 if scaled < Fraction(9995, 1000) else 1 if scaled < Fraction(9995, 100) else 0
+    if scaled >= 1000:
+        step = 10 ** (len(str(int(scaled))) - 3)
+        return f"{sign}{round(scaled / step) * step} {unit}"
+    if scaled < Fraction(9995, 10000):  # below the smallest unit
+        return f"{sign}{float(scaled):.3g} {unit}"
+    whole = round(scaled * 10**places)
+    text = str(whole) if places == 0 else f"{whole // 10**places}.{whole % 10**places:0{places}d}"
+    return f"{sign}{text} {unit}"
+
+
+_DECIMAL_BYTES = ("B", "KB", "MB", "GB", "TB", "PB")
+_BINARY_BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def fmt_time(ps: float) -> str:
+    """Picoseconds for a report, three significant digits: 45_600_000 -> "45.6 us"."""
+    return _three(ps, KINDS["ps"], KINDS["ps"].shown)
+
+
+def fmt_bytes(count: float, *, binary: bool = False) -> str:
+    """Bytes for a report: 1_230_000 -> "1.23 MB", or with `binary` in KiB, MiB, ..."""
+    return _three(count, KINDS["bytes"], _BINARY_BYTES if binary else _DECIMAL_BYTES)
+
+
+def fmt_rate(bytes_per_s: float) -> str:
+    """Bytes per second for a report: 7_300_000_000 -> "7.30 GB/s"."""
+    return _three(bytes_per_s, KINDS["bytes_per_s"], tuple(f"{u}/s" for u in _DECIMAL_BYTES))
+
+
+def fmt_energy(fj: float) -> str:
+    """Femtojoules for a report: 2_480_000_000 -> "2.48 uJ"."""
+    return _three(fj, KINDS["fj"], KINDS["fj"].shown)
+
+
+def fmt_power(mw: float) -> str:
+    """Milliwatts for a report: 120_000 -> "120 W"."""
+    return _three(mw, KINDS["mw"], KINDS["mw"].shown)
+
+
+def fmt_update_rate(params_per_s: float) -> str:
+    """Parameters per second for a report: 498_000_000 -> "498 Mparam/s"."""
+    return _three(params_per_s, KINDS["params_per_s"], KINDS["params_per_s"].shown)
