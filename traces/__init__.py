@@ -1,0 +1,50 @@
+"""Traces of real training runs, and shapes and timing of named large models: ondie.traces.
+
+Owns: load() and names(): a trace by path, by the name of a shipped recording, or of a model.
+Does not: know devices or update kernels; recording (record.py) and torch are imported on demand.
+Source: the trace contract of this project; shipped recordings and their PROVENANCE.toml in data/.
+"""
+
+import difflib
+import os
+from pathlib import Path
+
+if __name__ != "ondie.traces":
+    raise ImportError(f"import ondie.traces, not {__name__}: plain names collide with others'")
+
+from ondie.traces.errors import TraceError
+from ondie.traces.hdf5 import write
+from ondie.traces.hdf5_read import read
+from ondie.traces.info import info
+from ondie.traces.model import Memory, Step, Tensor, Trace, flat_tensors
+from ondie.traces.synth import build, models
+
+__all__ = ["DATA", "Memory", "Step", "Tensor", "Trace", "TraceError", "build", "flat_tensors",
+           "info", "load", "names", "read", "write"]
+
+#: Folder of the shipped recordings.
+DATA = Path(__file__).parent / "data"
+
+
+def names() -> dict[str, list[str]]:
+    """Names that load() knows: {"recorded": [...], "synthetic": [...]}."""
+    return {"recorded": sorted(path.stem for path in DATA.glob("*.h5")), "synthetic": models()}
+
+
+def load(name_or_path: str | os.PathLike[str]) -> Trace:
+    """A trace: a path ending in .h5, the name of a shipped recording, or of a synthetic model.
+
+    TraceError, one line, if there is none, naming the nearest known name, or if it is damaged.
+    """
+    text = os.fspath(name_or_path)
+    if isinstance(name_or_path, os.PathLike) or text.endswith((".h5", ".hdf5")) or os.sep in text:
+        return read(text)
+    known = names()
+    if text in known["recorded"]:
+        return read(DATA / f"{text}.h5")
+    if text in known["synthetic"]:
+        return build(text)
+    everything = [*known["recorded"], *known["synthetic"]]
+    near = difflib.get_close_matches(text.lower(), everything, n=1, cutoff=0.4)
+    hint = f"{near[0]!r} is the nearest known" if near else "known are " + ", ".join(everything)
+    raise TraceError(f"{text!r} is neither a trace's name nor a file ending in .h5: {hint}")

@@ -1,0 +1,142 @@
+"""What makes a trace consistent: every rule a Trace must meet before anybody sees it.
+
+Owns: check() and the names that are allowed.
+Does not: read payload; gradients are checked when they are asked for (model.Trace.gradient).
+Source: the trace contract of this project.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from ondie.traces.errors import TraceError
+
+if TYPE_CHECKING:
+    from ondie.traces.model import Step, Trace
+
+#: State vectors of each update, in the order in which the kernels take them.
+OP_STATES: dict[str, tuple[str, ...]] = {
+    "sgd": (),
+    "momentum": ("m",),
+    "nesterov": ("m",),
+    "adam": ("m", "v"),
+    "adamw": ("m", "v"),
+    "adagrad": ("v",),
+    "other": (),
+}
+FLOAT_TYPES = ("float32", "float16", "bfloat16")
+MAX_ELEMENTS = 1 << 60  # an offset in bytes must still fit 64 bits
+MAX_NUMBER = (1 << 63) - 1
+
+Fail = Callable[[str, object, str], None]
+
+
+def check(trace: Trace) -> None:
+    """Raise TraceError with one line if the trace contradicts itself."""
+    where = trace.origin
+
+    def fail(key: str, value: object, right: str) -> None:
+        raise TraceError(f"{where}: {key} is {value!r}, {right}")
+
+    if trace.payload not in ("recorded", "none"):
+        fail("payload", trace.payload, "'recorded' or 'none' is right")
+    if trace.timing_source not in ("recorded", "synthetic"):
+        fail("timing_source", trace.timing_source, "'recorded' or 'synthetic' is right")
+    if trace.timing_source == "synthetic" and trace.payload != "none":
+        fail("payload", trace.payload, "a synthetic trace has 'none'")
+    if trace.op not in OP_STATES:
+        fail("op", trace.op, f"one of {', '.join(OP_STATES)} is right")
+    if trace.form not in ("torch", "canonical"):
+        fail("form", trace.form, "'torch' or 'canonical' is right")
+    if trace.gradient_dtype not in FLOAT_TYPES:
+        fail("gradient_dtype", trace.gradient_dtype, f"one of {', '.join(FLOAT_TYPES)} is right")
+    for key in ("samples_per_step", "groups"):
+        if getattr(trace, key) < 1:
+            fail(key, getattr(trace, key), "at least 1 is right")
+    for key in ("bytes_per_sample", "macs_forward", "macs_backward", "dataset_samples",
+                "private_samples"):
+        if getattr(trace, key) < 0:
+            fail(key, getattr(trace, key), "0 (unknown) or more is right")
+        if getattr(trace, key) > MAX_NUMBER:
+            fail(key, getattr(trace, key), f"at most {MAX_NUMBER} is right")
+    if trace.private_samples > trace.dataset_samples > 0:
+        fail("private_samples", trace.private_samples,
+             f"at most dataset_samples = {trace.dataset_samples} is right")
+    _check_tensors(trace, fail)
+    if not trace.steps:
+        fail("steps", 0, "at least one is right")
+    for position, step in enumerate(trace.steps):
+        _check_step(trace, position, step, fail)
+
+
+def _check_tensors(trace: Trace, fail: Fail) -> None:
+    names: set[str] = set()
+    for tensor in trace.tensors:
+        key = f"tensor {tensor.name!r}: "
+        if tensor.name in names:
+            fail("tensor name", tensor.name, "each name once is right")
+        names.add(tensor.name)
+        if any(d < 0 for d in tensor.shape):
+            fail(key + "shape", tensor.shape, "sizes of 0 or more are right")
+        if tensor.size != math.prod(tensor.shape):
+            fail(key + "size", tensor.size, f"{math.prod(tensor.shape)} is right for its shape")
+        if tensor.size > MAX_ELEMENTS:
+            fail(key + "size", tensor.size, f"at most {MAX_ELEMENTS} is right")
+        if tensor.dtype not in FLOAT_TYPES and tensor.trainable:
+            fail(key + "dtype", tensor.dtype, f"one of {', '.join(FLOAT_TYPES)} is right")
+        if tensor.trainable and not 0 <= tensor.group < trace.groups:
+            fail(key + "group", tensor.group, f"0 to {trace.groups - 1} is right")
+        if not tensor.trainable and tensor.offset != -1:
+            fail(key + "offset", tensor.offset, "-1 is right, it is not trainable")
+        if not -1 <= tensor.ready_order < len(trace.tensors):
+            fail(key + "ready_order", tensor.ready_order, "-1 or a rank is right")
+    expected = 0
+    for tensor in trace.trainable:
+        if tensor.offset != expected:
+            fail(f"tensor {tensor.name!r}: offset", tensor.offset,
+                 f"{expected} is right (tensors lie end to end)")
+        expected += tensor.size
+    if expected == 0:
+        fail("trainable parameters", 0, "at least one is right")
+    if expected > MAX_ELEMENTS:
+        fail("trainable parameters", expected, f"at most {MAX_ELEMENTS} is right")
+
+
+def _check_step(
+    trace: Trace, position: int, step: Step, fail: Fail
+) -> None:
+    key = f"step {position}: "
+    if step.index != position:
+        fail(key + "index", step.index, f"{position} is right")
+    if step.samples < 1:
+        fail(key + "samples", step.samples, "at least 1 is right")
+    if step.count < 1:
+        fail(key + "count", step.count, "at least 1 is right")
+    for name in ("forward_s", "backward_s", "optimizer_s"):
+        if not (math.isfinite(getattr(step, name)) and getattr(step, name) >= 0):
+            fail(key + name, getattr(step, name), "a time of 0 s or more is right")
+    if not (math.isfinite(step.scale) and step.scale > 0):
+        fail(key + "scale", step.scale, "a positive number is right")
+    if not 0 <= step.clip_coefficient <= 1:
+        fail(key + "clip_coefficient", step.clip_coefficient, "0 to 1 is right")
+    if step.gradient_norm is not None and not step.gradient_norm >= 0:
+        fail(key + "gradient_norm", step.gradient_norm, "0 or more is right")
+    if step.skipped and not step.found_inf:
+        fail(key + "skipped", True, "only a step with found_inf is skipped")
+    if len(step.hyper) != trace.groups:
+        fail(key + "hyper", len(step.hyper), f"one entry for each of {trace.groups} groups")
+    for group, hyper in enumerate(step.hyper):
+        for name, value in hyper.items():
+            if not math.isfinite(value):
+                fail(f"{key}group {group}: {name}", value, "a finite number is right")
+    if step.fused and len(step.fused) != trace.groups:
+        fail(key + "fused", len(step.fused), f"one entry for each of {trace.groups} groups")
+    if step.ready_s is not None:
+        if step.ready_s.shape != (len(trace.tensors),):
+            fail(key + "ready_s", list(step.ready_s.shape),
+                 f"one time for each of {len(trace.tensors)} tensors")
+        if (step.ready_s < 0).any() or np.isinf(step.ready_s).any():
+            fail(key + "ready_s", float(np.nanmin(step.ready_s)), "times of 0 s or more are right")

@@ -1,0 +1,268 @@
+"""The trace container: HDF5, schema version 1, written atomically, read lazily.
+
+Owns: the layout below, the Writer (a .partial file, then fsync and rename), read() and write().
+Does not: decide what is consistent (model.check) or how vectors are narrowed (narrow.py).
+Source: the trace contract of this project; only filters that every HDF5 has (shuffle, gzip).
+
+    /                     attributes: format, schema, payload, timing_source, name, op, form,
+                          gradient_dtype, groups, samples_per_step, bytes_per_sample,
+                          macs_forward, macs_backward, dataset_samples, private_samples
+    /attributes           attributes: framework, model, optimizer, device, seed, code_version, ...
+    /tensors/             name, shape (rows padded with -1), dtype, offset, size, trainable,
+                          group, ready_order: one row per tensor
+    /steps/               index, loss, samples, forward_s, backward_s, optimizer_s, count, scale,
+                          clip_coefficient, found_inf, skipped, gradient_norm, gradient_sha256:
+                          one row per step; ready_s [steps, tensors]; fused [steps, groups];
+                          order [steps, samples] padded with -1 (indices in the data set)
+    /steps/hyper/KEY      [steps, groups], NaN where a group has no such key
+    /gradients/STEP/      values [n_params], with attributes storage and shift (narrow.py);
+                          raw [n_params], optional: the 16-bit bytes before unscaling
+    /weights/             initial, final: [n_params], optional; storage and shift as above
+    /states/NAME          [n_params], optional: optimizer state before the first step
+    /buffers/NUMBER       with attribute name: the model's buffers before the first step
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+from ondie.traces.errors import TraceError
+from ondie.traces.model import F32, Tensor, Trace
+from ondie.traces.narrow import pack
+
+FORMAT = "ondie-trace"
+SCHEMA = 1
+HEADER: dict[str, type] = {
+    "payload": str, "timing_source": str, "name": str, "op": str, "form": str,
+    "gradient_dtype": str, "groups": int, "samples_per_step": int, "bytes_per_sample": int,
+    "macs_forward": int, "macs_backward": int, "dataset_samples": int, "private_samples": int,
+}
+TENSOR_COLUMNS = ("name", "shape", "dtype", "offset", "size", "trainable", "group", "ready_order")
+STEP_COLUMNS: dict[str, type] = {
+    "index": int, "loss": float, "samples": int, "forward_s": float, "backward_s": float,
+    "optimizer_s": float, "count": int, "scale": float, "clip_coefficient": float,
+    "found_inf": bool, "skipped": bool, "gradient_norm": float, "gradient_sha256": str,
+}
+_CHUNK = 1 << 16
+_TEXT = h5py.string_dtype()
+
+
+class Writer:
+    """Streams one trace into `path`; nothing is seen under that name before finish().
+
+    A context manager: leaving it without finish() (an error, an interrupt) removes the partial
+    file. `partial` names that file; it lies in the same folder and says so in its name.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], partial: str | None = None) -> None:
+        self.path = Path(path)
+        self.partial = Path(partial or f"{self.path}.{os.getpid()}.partial")
+        check_target(self.path)
+        try:
+            self._file: h5py.File | None = h5py.File(self.partial, "w", track_order=False)
+        except OSError as error:
+            raise TraceError(f"{self.path}: cannot be written: {reason(error)}") from None
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.discard()
+
+    @property
+    def file(self) -> h5py.File:
+        """The open HDF5 file."""
+        if self._file is None:
+            raise TraceError(f"{self.path}: the writer is closed")
+        return self._file
+
+    def gradient(self, index: int, vector: F32, starts: Sequence[int], prefer: int = 0) -> int:
+        """Store the gradient of one step as narrowly as is lossless; bytes it takes."""
+        with self._writing():
+            return self._vector(f"gradients/{index}/values", vector, starts, prefer)
+
+    def raw(self, index: int, values: npt.NDArray[Any]) -> None:
+        """Store the 16-bit gradient before unscaling (float16, or uint16 for bfloat16)."""
+        with self._writing():
+            self._dataset(f"gradients/{index}/raw", values)
+
+    def vector(self, key: str, vector: F32, starts: Sequence[int]) -> None:
+        """Store "weights/initial", "weights/final" or "states/NAME"."""
+        with self._writing():
+            self._vector(key, vector, starts, 0)
+
+    def buffers(self, buffers: dict[str, npt.NDArray[Any]]) -> None:
+        """Store the model's buffers before the first step."""
+        with self._writing():
+            for number, (name, array) in enumerate(buffers.items()):
+                self._dataset(f"buffers/{number}", np.asarray(array)).attrs["name"] = name
+
+    def finish(self, trace: Trace) -> None:
+        """Write header, tensors and steps of the (checked) trace, fsync, rename."""
+        with self._writing():
+            self._header(trace)
+            _write_tensors(self.file.create_group("tensors"), trace.tensors)
+            self._steps(trace)
+            self.file.close()
+            self._file = None
+            with open(self.partial, "rb+") as handle:
+                os.fsync(handle.fileno())
+            os.replace(self.partial, self.path)
+            _sync_folder(self.path.parent)
+
+    def discard(self) -> None:
+        """Remove the partial file, if finish() did not turn it into the trace."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self.partial.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.discard()
+            raise TraceError(f"{self.path}: cannot be written: {reason(error)}") from None
+
+    def _header(self, trace: Trace) -> None:
+        self.file.attrs["format"] = FORMAT
+        self.file.attrs["schema"] = SCHEMA
+        for key in HEADER:
+            self.file.attrs[key] = getattr(trace, key)
+        attributes = self.file.create_group("attributes").attrs
+        for key, value in trace.attrs.items():
+            if not isinstance(value, str | bool | int | float):
+                raise TraceError(f"{self.path}: attribute {key!r} is a {type(value).__name__}, "
+                                 "text or a number is right")
+            attributes[key] = value
+
+    def _steps(self, trace: Trace) -> None:
+        steps = trace.steps
+        group = self.file.create_group("steps")
+        for key, kind in STEP_COLUMNS.items():
+            column = [getattr(step, key) for step in steps]
+            if kind is float:
+                column = [math.nan if value is None else value for value in column]
+            if kind is str:
+                group.create_dataset(key, data=[value or "" for value in column], dtype=_TEXT)
+            else:
+                group.create_dataset(key, data=np.array(column, kind))
+        if any(step.ready_s is not None for step in steps):
+            unknown = np.full(len(trace.tensors), np.nan)
+            rows = [unknown if step.ready_s is None else step.ready_s for step in steps]
+            self._dataset("steps/ready_s", np.stack(rows))
+        if any(step.fused for step in steps):
+            none = (False,) * trace.groups
+            group.create_dataset("fused", data=np.array([s.fused or none for s in steps], bool))
+        orders = [step.order for step in steps]
+        if any(order is not None for order in orders):
+            width = max(len(order) for order in orders if order is not None)
+            rows = np.full((len(steps), width), -1, np.int64)
+            for row, order in zip(rows, orders, strict=True):
+                if order is not None:
+                    row[:len(order)] = order
+            self._dataset("steps/order", rows)
+        hyper = group.create_group("hyper")
+        for key in sorted({key for step in steps for entry in step.hyper for key in entry}):
+            values = np.array([[h.get(key, math.nan) for h in s.hyper] for s in steps], float)
+            column = hyper.create_dataset(key, data=values)
+            kinds = {type(h[key]) for s in steps for h in s.hyper if key in h}
+            column.attrs["boolean"] = kinds == {bool}
+
+    def _vector(self, key: str, vector: F32, starts: Sequence[int], prefer: int) -> int:
+        packed = pack(vector, starts, prefer)
+        dataset = self._dataset(key, packed.values)
+        dataset.attrs["storage"] = packed.storage
+        dataset.attrs["shift"] = np.array(packed.shift, np.int16)
+        return int(dataset.id.get_storage_size())
+
+    def _dataset(self, key: str, array: npt.NDArray[Any]) -> h5py.Dataset:
+        if array.size < 64:
+            return self.file.create_dataset(key, data=array)
+        chunks = tuple(min(size, _CHUNK) for size in array.shape)
+        if array.ndim > 1:
+            chunks = (1, *chunks[1:])
+        return self.file.create_dataset(
+            key, data=array, chunks=chunks, shuffle=True, compression="gzip", compression_opts=6
+        )
+
+
+def write(path: str | os.PathLike[str], trace: Trace) -> None:
+    """Write any trace to `path`, atomically; TraceError if that is not possible."""
+    starts = [t.offset for t in trace.trainable]
+    with Writer(path) as writer:
+        if trace.payload == "recorded":
+            for i, step in enumerate(trace.steps):
+                if step.skipped:
+                    continue
+                writer.gradient(i, trace.gradient(i), starts, scale_shift(step.scale))
+                raw = trace.raw_gradient(i)
+                if raw is not None:
+                    writer.raw(i, raw)
+            for which in ("initial", "final"):
+                vector = trace.weights(which)
+                if vector is not None:
+                    writer.vector(f"weights/{which}", vector, starts)
+            for name, vector in trace.source.states().items():
+                writer.vector(f"states/{name}", vector, starts)
+            writer.buffers(trace.buffers())
+        writer.finish(trace)
+
+
+def scale_shift(scale: float) -> int:
+    """log2 of a loss scale that is a power of two, else 0."""
+    mantissa, exponent = math.frexp(scale)
+    return exponent - 1 if mantissa == 0.5 else 0
+
+
+def check_target(path: Path) -> None:
+    """TraceError unless a trace can be written to this path."""
+    if path.suffix not in (".h5", ".hdf5"):
+        raise TraceError(f"{path}: a trace file's name ends in .h5")
+    if path.is_dir():
+        raise TraceError(f"{path}: is a folder, a file is right")
+    if not path.parent.is_dir():
+        raise TraceError(f"{path}: its folder {path.parent} does not exist")
+
+
+def reason(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror
+    return text[:200]
+
+
+def _write_tensors(group: h5py.Group, tensors: Sequence[Tensor]) -> None:
+    rank = max([len(t.shape) for t in tensors], default=0)
+    shapes = np.full((len(tensors), rank), -1, np.int64)
+    for row, tensor in zip(shapes, tensors, strict=True):
+        row[:len(tensor.shape)] = tensor.shape
+    group.create_dataset("name", data=[t.name for t in tensors], dtype=_TEXT)
+    group.create_dataset("dtype", data=[t.dtype for t in tensors], dtype=_TEXT)
+    group.create_dataset("shape", data=shapes)
+    for key, kind in (("offset", np.int64), ("size", np.int64), ("trainable", bool),
+                      ("group", np.int32), ("ready_order", np.int32)):
+        group.create_dataset(key, data=np.array([getattr(t, key) for t in tensors], kind))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename durable, where folders can be opened (not on Windows)."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

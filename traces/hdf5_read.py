@@ -1,0 +1,276 @@
+"""Reading a trace file: lazily, and with one line for everything that can be wrong with it.
+
+Owns: read() and the FileSource that fetches vectors when they are asked for.
+Does not: define the layout (hdf5.py) or check what the numbers mean (consistency.py).
+Source: the layout in hdf5.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+from ondie.traces.errors import TraceError
+from ondie.traces.hdf5 import FORMAT, HEADER, SCHEMA, STEP_COLUMNS, TENSOR_COLUMNS, reason
+from ondie.traces.model import F32, Step, Tensor, Trace
+from ondie.traces.narrow import Packed, unpack
+
+_MAX_ENTRIES = 1 << 28  # of a table of tensors or steps
+
+
+def read(path: str | os.PathLike[str]) -> Trace:
+    """Read a trace; vectors stay in the file until asked for.
+
+    TraceError, one line: missing, truncated, not HDF5, another format or version, a missing
+    key or attribute, values of another kind, sizes that contradict each other.
+    """
+    path = Path(path)
+    with _opened(path) as file:
+        if file.attrs.get("format") != FORMAT:
+            raise TraceError(f"{path}: attribute format is {_plain(file.attrs.get('format'))!r}, "
+                             f"{FORMAT!r} is right: not a trace")
+        if _plain(file.attrs.get("schema")) != SCHEMA:
+            raise TraceError(f"{path}: attribute schema is {_plain(file.attrs.get('schema'))!r}, "
+                             f"this program reads version {SCHEMA}")
+        header = {key: _attribute(path, file, key, kind) for key, kind in HEADER.items()}
+        tensors = _read_tensors(path, file)
+        steps = _read_steps(path, file, len(tensors), header["groups"])
+        attrs = {}
+        if "attributes" in file:
+            attrs = {key: _plain(value) for key, value in file["attributes"].attrs.items()}
+        trace = Trace(
+            tensors=tensors, steps=steps, attrs=attrs, origin=str(path),
+            source=FileSource(path, tensors), digest=lambda: file_sha256(path), **header,
+        )
+        _check_vectors(path, file, trace)
+    return trace
+
+
+class FileSource:
+    """Vectors of a trace file, read when asked for (a Source of model.py)."""
+
+    def __init__(self, path: Path, tensors: Sequence[Tensor]) -> None:
+        self.path = path
+        self.starts = sorted(t.offset for t in tensors if t.trainable)
+
+    def gradient(self, index: int) -> F32:
+        """float32 gradient of one step as stored, not yet checked for NaN."""
+        with _opened(self.path) as file:
+            return self._vector(file, f"gradients/{index}/values")
+
+    def raw(self, index: int) -> npt.NDArray[Any] | None:
+        """The 16-bit gradient before unscaling, or None."""
+        with _opened(self.path) as file:
+            key = f"gradients/{index}/raw"
+            return _array(self.path, file, key) if key in file else None
+
+    def weights(self, which: str) -> F32 | None:
+        """Weights "initial" or "final", or None."""
+        with _opened(self.path) as file:
+            key = f"weights/{which}"
+            return self._vector(file, key) if key in file else None
+
+    def states(self) -> dict[str, F32]:
+        """Optimizer state before the first step, by name."""
+        with _opened(self.path) as file:
+            names = list(file["states"]) if "states" in file else []
+            return {name: self._vector(file, f"states/{name}") for name in names}
+
+    def buffers(self) -> dict[str, npt.NDArray[Any]]:
+        """Buffers before the first step, by name."""
+        with _opened(self.path) as file:
+            group = file.get("buffers", {})
+            keys = sorted(group, key=int)
+            return {str(_plain(group[key].attrs["name"])): group[key][()] for key in keys}
+
+    def storage(self, index: int) -> tuple[str, tuple[int, ...], int]:
+        """(storage, shifts, bytes in the file) of one gradient."""
+        with _opened(self.path) as file:
+            dataset = file[f"gradients/{index}/values"]
+            shift = tuple(int(k) for k in np.atleast_1d(dataset.attrs["shift"]))
+            return (str(_plain(dataset.attrs["storage"])), shift,
+                    int(dataset.id.get_storage_size()))
+
+    def _vector(self, file: h5py.File, key: str) -> F32:
+        values = _array(self.path, file, key)
+        attrs = file[key].attrs
+        shift = tuple(int(k) for k in np.atleast_1d(attrs["shift"]))
+        try:
+            return unpack(Packed(str(_plain(attrs["storage"])), shift, values), self.starts)
+        except TraceError as error:
+            raise TraceError(f"{self.path}: /{key}: {error}") from None
+
+
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """sha256 of a file's bytes."""
+    try:
+        with open(path, "rb") as handle:
+            return hashlib.file_digest(handle, "sha256").hexdigest()
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {reason(error)}") from None
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[h5py.File]:
+    """The open file; every way in which HDF5 refuses becomes one line."""
+    if not path.exists():
+        raise TraceError(f"{path}: no such file")
+    if not path.is_file():
+        raise TraceError(f"{path}: not a file")
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    except TraceError:
+        raise
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError,
+            AttributeError, MemoryError) as error:
+        raise TraceError(f"{path}: not a whole HDF5 trace: {reason(error)}") from None
+
+
+def _plain(value: object) -> Any:
+    """An attribute as Python's own str, bool, int or float."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, np.generic):
+        return value.item()
+    return value
+
+
+def _attribute(path: Path, file: h5py.File, key: str, kind: type) -> Any:
+    if key not in file.attrs:
+        raise TraceError(f"{path}: attribute {key} is missing")
+    value = _plain(file.attrs[key])
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TraceError(f"{path}: attribute {key} is {value!r}, "
+                         f"{'text' if kind is str else 'a whole number'} is right")
+    return value
+
+
+def _array(path: Path, file: h5py.File, key: str) -> npt.NDArray[Any]:
+    if key not in file or not isinstance(file[key], h5py.Dataset):
+        raise TraceError(f"{path}: /{key} is missing")
+    if key.startswith(("tensors/", "steps/")) and file[key].size > _MAX_ENTRIES:
+        raise TraceError(f"{path}: /{key} has {file[key].size} entries, at most {_MAX_ENTRIES} "
+                         "are right")
+    values: npt.NDArray[Any] = file[key][()]
+    return values
+
+
+def _column(
+    path: Path, file: h5py.File, key: str, kind: type, shape: tuple[int, ...]
+) -> list[Any]:
+    array = _array(path, file, key)
+    if array.shape != shape:
+        raise TraceError(f"{path}: /{key} has shape {array.shape}, {shape} is right")
+    if kind is str:
+        if array.dtype.kind != "O":
+            raise TraceError(f"{path}: /{key} holds {array.dtype}, text is right")
+        return [_plain(value) for value in array.tolist()]
+    kinds = {int: "iu", float: "f", bool: "b"}[kind]
+    if array.dtype.kind not in kinds:
+        raise TraceError(f"{path}: /{key} holds {array.dtype}, {kind.__name__} is right")
+    return list(array.tolist())
+
+
+def _rows(path: Path, file: h5py.File, key: str) -> int:
+    array = _array(path, file, key)
+    if array.ndim != 1:
+        raise TraceError(f"{path}: /{key} has shape {array.shape}, one row per entry is right")
+    return len(array)
+
+
+def _read_tensors(path: Path, file: h5py.File) -> tuple[Tensor, ...]:
+    n = _rows(path, file, "tensors/name")
+    shapes = _array(path, file, "tensors/shape")
+    if shapes.ndim != 2 or len(shapes) != n or shapes.dtype.kind not in "iu":
+        raise TraceError(f"{path}: /tensors/shape is {shapes.dtype}{list(shapes.shape)}, one row "
+                         f"of whole numbers for each of {n} tensors is right")
+    kinds = {"name": str, "dtype": str, "trainable": bool}
+    columns = {
+        key: _column(path, file, f"tensors/{key}", kinds.get(key, int), (n,))
+        for key in TENSOR_COLUMNS if key != "shape"
+    }
+    columns["shape"] = [_unpadded(row) for row in shapes.tolist()]
+    return tuple(Tensor(**{key: columns[key][i] for key in TENSOR_COLUMNS}) for i in range(n))
+
+
+def _unpadded(row: list[int]) -> tuple[int, ...]:
+    while row and row[-1] == -1:
+        row.pop()
+    return tuple(row)
+
+
+def _read_steps(path: Path, file: h5py.File, tensors: int, groups: int) -> tuple[Step, ...]:
+    n = _rows(path, file, "steps/index")
+    columns = {
+        key: _column(path, file, f"steps/{key}", kind, (n,))
+        for key, kind in STEP_COLUMNS.items()
+    }
+    for key in ("loss", "gradient_norm"):
+        columns[key] = [None if math.isnan(value) else value for value in columns[key]]
+    columns["gradient_sha256"] = [value or None for value in columns["gradient_sha256"]]
+    columns["ready_s"] = [None] * n
+    if "steps/ready_s" in file:
+        _column(path, file, "steps/ready_s", float, (n, tensors))
+        rows = _array(path, file, "steps/ready_s").astype(np.float64)
+        columns["ready_s"] = [None if np.isnan(row).all() else row for row in rows]
+    columns["fused"] = [()] * n
+    if "steps/fused" in file:
+        fused = _column(path, file, "steps/fused", bool, (n, groups))
+        columns["fused"] = [tuple(row) for row in fused]
+    columns["order"] = [None] * n
+    if "steps/order" in file:
+        rows = _array(path, file, "steps/order")
+        if rows.ndim != 2 or len(rows) != n or rows.dtype.kind != "i":
+            raise TraceError(f"{path}: /steps/order is {rows.dtype}{list(rows.shape)}, one row of "
+                             f"indices for each of {n} steps is right")
+        columns["order"] = [row[row >= 0] if (row >= 0).any() else None for row in rows]
+    columns["hyper"] = _read_hyper(path, file, n, groups)
+    return tuple(Step(**{key: columns[key][i] for key in columns}) for i in range(n))
+
+
+def _read_hyper(path: Path, file: h5py.File, n: int, groups: int) -> list[tuple[Any, ...]]:
+    if "steps/hyper" not in file:
+        raise TraceError(f"{path}: /steps/hyper is missing")
+    entries: list[list[dict[str, float | bool]]] = [[{} for _ in range(groups)] for _ in range(n)]
+    for key in file["steps/hyper"]:
+        rows = _column(path, file, f"steps/hyper/{key}", float, (n, groups))
+        boolean = bool(file[f"steps/hyper/{key}"].attrs.get("boolean", False))
+        for i, row in enumerate(rows):
+            for group, value in enumerate(row):
+                if not math.isnan(value):
+                    entries[i][group][key] = bool(value) if boolean else value
+    return [tuple(entry) for entry in entries]
+
+
+def _check_vectors(path: Path, file: h5py.File, trace: Trace) -> None:
+    """Every vector that must be there is there, with its length; none is read."""
+    keys = [f"{folder}/{key}" for folder in ("weights", "states") if folder in file
+            for key in file[folder]]
+    gradients = file.get("gradients", {})
+    if trace.payload == "recorded":
+        keys += [f"gradients/{step.index}/values" for step in trace.steps if not step.skipped]
+    elif len(gradients):
+        raise TraceError(f"{path}: payload is 'none' but /gradients has {len(gradients)} entries")
+    for key in keys:
+        if key not in file or not isinstance(file[key], h5py.Dataset):
+            raise TraceError(f"{path}: /{key} is missing")
+        dataset = file[key]
+        if dataset.shape != (trace.n_params,):
+            raise TraceError(f"{path}: /{key} has shape {dataset.shape}, ({trace.n_params},) is "
+                             "right")
+        if not {"storage", "shift"} <= set(dataset.attrs):
+            raise TraceError(f"{path}: /{key}: attribute storage or shift is missing")
+        right = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
+        storage = str(_plain(dataset.attrs["storage"]))
+        if storage not in right or dataset.dtype != np.dtype(right[storage]):
+            raise TraceError(f"{path}: /{key} holds {dataset.dtype} as {storage!r}: one of "
+                             f"{', '.join(right)} in its own type is right")

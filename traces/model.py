@@ -1,0 +1,264 @@
+"""The neutral trace: what a training run did, step by step, as arrays and numbers.
+
+Owns: the dataclasses Tensor, Step, Trace and where their vectors come from.
+Does not: touch files (hdf5.py), import torch (record.py), know any device or update kernel.
+Source: the trace contract of this project; names of states and hyper-parameters as in torch.optim.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from ondie.traces.consistency import OP_STATES, check
+from ondie.traces.errors import TraceError
+
+F32 = npt.NDArray[np.float32]
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One parameter of the model.
+
+    `offset` is its first element in the flat vector of trainable parameters, -1 if it is not
+    trainable; `group` its parameter group, -1 if the optimizer does not hold it; `ready_order`
+    the rank (from 0) in which its gradient became ready, -1 if unknown.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int
+    size: int
+    trainable: bool
+    group: int
+    ready_order: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step.
+
+    Times in seconds. `ready_s` has one entry per tensor of the trace: seconds from the start of
+    the (last) backward pass until its gradient was ready, NaN where unknown. `hyper` holds one
+    dict per parameter group, `count` the optimizer's step counter used for bias correction (from
+    1), `scale` the loss scale, `clip_coefficient` the factor already applied to the gradient.
+    A `skipped` step (found_inf) consumed no gradient and changed nothing. `gradient_norm` (L2)
+    and `gradient_sha256` (of the flat little-endian float32 vector) describe what the step
+    consumed. `order` are the indices of the samples in the data set, where known.
+    """
+
+    index: int
+    loss: float | None
+    samples: int
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    ready_s: npt.NDArray[np.float64] | None
+    hyper: tuple[dict[str, float | bool], ...]
+    count: int
+    scale: float = 1.0
+    clip_coefficient: float = 1.0
+    found_inf: bool = False
+    skipped: bool = False
+    gradient_norm: float | None = None
+    gradient_sha256: str | None = None
+    fused: tuple[bool, ...] = ()
+    order: npt.NDArray[np.int64] | None = None
+
+
+class Source(Protocol):
+    """Where a trace's vectors come from: memory, or a file read on demand."""
+
+    def gradient(self, index: int) -> F32: ...
+    def raw(self, index: int) -> npt.NDArray[Any] | None: ...
+    def weights(self, which: str) -> F32 | None: ...
+    def states(self) -> dict[str, F32]: ...
+    def buffers(self) -> dict[str, npt.NDArray[Any]]: ...
+
+
+@dataclass
+class Memory:
+    """A Source that holds its vectors in memory: gradients by step index."""
+
+    gradients: Mapping[int, F32] = field(default_factory=dict)
+    weight_vectors: Mapping[str, F32] = field(default_factory=dict)
+    state_vectors: Mapping[str, F32] = field(default_factory=dict)
+    buffer_arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    raw_gradients: Mapping[int, npt.NDArray[Any]] = field(default_factory=dict)
+
+    def gradient(self, index: int) -> F32:
+        return self.gradients[index]
+
+    def raw(self, index: int) -> npt.NDArray[Any] | None:
+        return self.raw_gradients.get(index)
+
+    def weights(self, which: str) -> F32 | None:
+        return self.weight_vectors.get(which)
+
+    def states(self) -> dict[str, F32]:
+        return dict(self.state_vectors)
+
+    def buffers(self) -> dict[str, npt.NDArray[Any]]:
+        return dict(self.buffer_arrays)
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A training run: tensors, steps and, where recorded, gradients and weights.
+
+    Flat vectors hold the trainable parameters in the optimizer's order: float32[n_params].
+    `origin` says in messages where the trace came from (a path, or "synthetic NAME").
+    """
+
+    name: str
+    payload: str
+    timing_source: str
+    op: str
+    form: str
+    gradient_dtype: str
+    groups: int
+    tensors: tuple[Tensor, ...]
+    steps: tuple[Step, ...]
+    samples_per_step: int
+    bytes_per_sample: int
+    macs_forward: int
+    macs_backward: int
+    dataset_samples: int
+    private_samples: int
+    attrs: dict[str, Any] = field(default_factory=dict)
+    origin: str = "memory"
+    source: Source = field(default_factory=Memory)
+    digest: Callable[[], str] | None = None
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of the file, or of the definition of a trace that has none."""
+        if self.digest is not None:
+            return self.digest()
+        text = repr((self.name, self.op, self.form, self.tensors, self.attrs))
+        for step in self.steps:
+            ready = b"" if step.ready_s is None else step.ready_s.tobytes()
+            scalars = (step.loss, step.samples, step.forward_s, step.backward_s, step.hyper)
+            text += repr((step.index, scalars, step.gradient_sha256, ready))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def n_params(self) -> int:
+        """Number of trainable elements."""
+        return sum(t.size for t in self.tensors if t.trainable)
+
+    @cached_property
+    def trainable(self) -> tuple[Tensor, ...]:
+        """The trainable tensors by offset."""
+        return tuple(sorted((t for t in self.tensors if t.trainable), key=lambda t: t.offset))
+
+    def step(self, i: int) -> Step:
+        """The step at position i, or TraceError."""
+        if not 0 <= i < len(self.steps):
+            raise TraceError(f"{self.origin}: step {i}: this trace has steps 0 to "
+                             f"{len(self.steps) - 1}")
+        return self.steps[i]
+
+    def gradient(self, i: int) -> F32:
+        """Gradient that the optimizer consumed at steps[i], float32[n_params].
+
+        Unscaled and clipped already. TraceError without payload, for a skipped step, and if the
+        stored vector has NaN or Inf, another length, or another hash than recorded.
+        """
+        step = self.step(i)
+        if self.payload != "recorded":
+            raise TraceError(f"{self.origin}: step {i}: payload is {self.payload!r}, gradients "
+                             "need a trace recorded with payload")
+        if step.skipped:
+            raise TraceError(f"{self.origin}: step {i}: skipped (non-finite gradient under loss "
+                             "scaling), no gradient was consumed")
+        vector = self._sized(self.source.gradient(step.index), f"gradient of step {i}")
+        if not np.isfinite(vector).all():
+            at = int(np.flatnonzero(~np.isfinite(vector))[0])
+            name, where = self.locate(at)
+            raise TraceError(f"{self.origin}: gradient of step {i}, tensor {name!r}: element "
+                             f"{where} is {vector[at]}, all must be finite")
+        if step.gradient_sha256 and vector_sha256(vector) != step.gradient_sha256:
+            raise TraceError(f"{self.origin}: gradient of step {i}: sha256 "
+                             f"{vector_sha256(vector)[:12]}... differs from the recorded "
+                             f"{step.gradient_sha256[:12]}...: the file is damaged")
+        return vector
+
+    def raw_gradient(self, i: int) -> npt.NDArray[Any] | None:
+        """16-bit gradient before unscaling where it was kept: float16, or uint16 for bfloat16."""
+        return self.source.raw(self.step(i).index)
+
+    def weights(self, which: str) -> F32 | None:
+        """float32[n_params] "initial" (before steps[0]) or "final"; None if not recorded."""
+        if which not in ("initial", "final"):
+            raise TraceError(f"{self.origin}: weights {which!r}: 'initial' or 'final' is right")
+        vector = self.source.weights(which)
+        return None if vector is None else self._sized(vector, f"{which} weights")
+
+    def states(self) -> dict[str, F32]:
+        """Optimizer state before steps[0], float32[n_params] by name; zeros if none recorded."""
+        stored = self.source.states()
+        out: dict[str, F32] = {}
+        for name in OP_STATES[self.op]:
+            if name in stored:
+                out[name] = self._sized(stored[name], f"state {name!r}")
+            else:
+                out[name] = np.zeros(self.n_params, np.float32)
+        return out
+
+    def buffers(self) -> dict[str, npt.NDArray[Any]]:
+        """The model's buffers (such as running means) before steps[0], by name."""
+        return self.source.buffers()
+
+    def group_ranges(self) -> list[tuple[int, int, int]]:
+        """Contiguous (start, stop, group) runs that cover [0, n_params)."""
+        runs: list[tuple[int, int, int]] = []
+        for tensor in self.trainable:
+            if tensor.size == 0:
+                continue
+            stop = tensor.offset + tensor.size
+            if runs and runs[-1][2] == tensor.group:
+                runs[-1] = (runs[-1][0], stop, tensor.group)
+            else:
+                runs.append((tensor.offset, stop, tensor.group))
+        return runs
+
+    def locate(self, element: int) -> tuple[str, int]:
+        """(tensor name, element inside it) of one element of the flat vector."""
+        for tensor in self.trainable:
+            if tensor.offset <= element < tensor.offset + tensor.size:
+                return tensor.name, element - tensor.offset
+        raise TraceError(f"{self.origin}: element {element}: the vector has {self.n_params}")
+
+    def _sized(self, vector: F32, what: str) -> F32:
+        if vector.shape != (self.n_params,) or vector.dtype != np.float32:
+            raise TraceError(f"{self.origin}: {what}: {vector.dtype}{list(vector.shape)}, "
+                             f"float32[{self.n_params}] is right")
+        return vector
+
+
+def vector_sha256(vector: F32) -> str:
+    """sha256 of a float32 vector's little-endian bytes."""
+    return hashlib.sha256(np.ascontiguousarray(vector, "<f4").data).hexdigest()
+
+
+def flat_tensors(
+    entries: Sequence[tuple[str, tuple[int, ...], int, int]], dtype: str = "float32"
+) -> tuple[Tensor, ...]:
+    """Trainable tensors laid end to end from (name, shape, group, ready_order)."""
+    out: list[Tensor] = []
+    offset = 0
+    for name, shape, group, ready in entries:
+        size = math.prod(shape)
+        out.append(Tensor(name, shape, dtype, offset, size, True, group, ready))
+        offset += size
+    return tuple(out)

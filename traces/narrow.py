@@ -1,0 +1,150 @@
+"""Lossless narrowing: a float32 vector in 16 bits where not one bit is lost.
+
+Owns: the decision (FP16 or BF16, with a power-of-two shift), packing and unpacking.
+Does not: round anything; a vector that does not fit exactly stays float32.
+Source: IEEE 754 binary16 and bfloat16 ranges. An FP16 gradient divided by a loss scale of 2**k is
+    FP16 again once multiplied by 2**k, and then holds the very bytes the accelerator produced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from ondie.traces.errors import TraceError
+from ondie.traces.model import F32
+
+# (significant bits - 1, exponent of the lowest bit, exponent of the highest bit)
+_FORMATS = {"float16": (10, -24, 15), "bfloat16": (7, -133, 127)}
+_PROBE = 4096
+_MAX_SHIFT = 300
+_MAX_SHIFTS = 4096  # per-tensor shifts live in an attribute, which HDF5 limits to 64 KiB
+
+
+@dataclass(frozen=True)
+class Packed:
+    """`values` are float32, float16 or (bfloat16) uint16; value = stored * 2**-shift.
+
+    `shift` has one entry, or one per tensor.
+    """
+
+    storage: str
+    shift: tuple[int, ...]
+    values: npt.NDArray[Any]
+
+
+def pack(vector: F32, starts: Sequence[int], prefer: int = 0) -> Packed:
+    """Narrow float32[n] to 16 bits if that is lossless bit for bit, else keep float32.
+
+    starts: first element of each tensor (the first is 0), for shifts per tensor. prefer: the
+    shift to take if several are right, log2 of the loss scale.
+    """
+    vector = np.ascontiguousarray(vector, np.float32)
+    for storage, (span, low, high) in _FORMATS.items():
+        shifts = _shifts(vector, starts, span, low, high, prefer)
+        if shifts is None:
+            continue
+        packed = Packed(storage, shifts, _narrow(vector, storage, starts, shifts))
+        if np.array_equal(unpack(packed, starts).view(np.uint32), vector.view(np.uint32)):
+            return packed
+    return Packed("float32", (0,), vector)
+
+
+def unpack(packed: Packed, starts: Sequence[int]) -> F32:
+    """The float32[n] vector that was packed; TraceError for an unknown storage or shift."""
+    if packed.storage == "float32":
+        return np.ascontiguousarray(packed.values, np.float32)
+    if packed.storage not in _FORMATS:
+        raise TraceError(f"storage is {packed.storage!r}, one of float32, "
+                         f"{', '.join(_FORMATS)} is right")
+    if any(abs(k) > _MAX_SHIFT for k in packed.shift):
+        raise TraceError(f"shift is {max(packed.shift, key=abs)}, at most {_MAX_SHIFT} is right")
+    if len(packed.shift) not in (1, len(starts)):
+        raise TraceError(f"shift has {len(packed.shift)} entries, 1 or {len(starts)} are right")
+    if packed.storage == "bfloat16":
+        wide = (packed.values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    else:
+        wide = packed.values.astype(np.float32)
+    if all(k == 0 for k in packed.shift):
+        return wide
+    with np.errstate(over="ignore", under="ignore"):
+        return _scaled(wide, starts, packed.shift, -1).astype(np.float32)
+
+
+def _scaled(
+    vector: F32, starts: Sequence[int], shifts: tuple[int, ...], sign: int
+) -> npt.NDArray[np.float64]:
+    """vector * 2**(sign * shift) in double, exact: |shift| is small against double's range."""
+    wide = vector.astype(np.float64)
+    if len(shifts) == 1:
+        return wide * 2.0 ** (sign * shifts[0])
+    for start, stop, shift in zip(starts, [*starts[1:], len(wide)], shifts, strict=True):
+        wide[start:stop] *= 2.0 ** (sign * shift)
+    return wide
+
+
+def _narrow(
+    vector: F32, storage: str, starts: Sequence[int], shifts: tuple[int, ...]
+) -> npt.NDArray[Any]:
+    wide = vector.astype(np.float64) if shifts == (0,) else _scaled(vector, starts, shifts, 1)
+    with np.errstate(over="ignore", under="ignore"):
+        if storage == "float16":
+            return wide.astype(np.float16)
+        return (wide.astype(np.float32).view(np.uint32) >> np.uint32(16)).astype(np.uint16)
+
+
+def _bits(vector: F32) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | None:
+    """Exponents of the lowest and highest set bit of every non-zero element; None if non-finite."""
+    magnitude = vector.view(np.uint32) & np.uint32(0x7FFFFFFF)
+    magnitude = magnitude[magnitude != 0]
+    if magnitude.size and int(magnitude.max()) >= 0x7F800000:
+        return None
+    exponent = (magnitude >> np.uint32(23)).astype(np.int32)
+    significand = (magnitude & np.uint32(0x7FFFFF)).astype(np.int32)
+    significand[exponent > 0] |= 0x800000
+    unit = np.maximum(exponent, 1) - 150  # weight of the significand's last bit
+    # an integer below 2**24 is exact in float32, whose exponent field is then its log2
+    top = (significand.astype(np.float32).view(np.int32) >> 23) - 127
+    last = ((significand & -significand).astype(np.float32).view(np.int32) >> 23) - 127
+    return unit + last, unit + top
+
+
+def _range(vector: F32, span: int, low: int, high: int) -> tuple[int, int] | None:
+    """Least and greatest shift that makes the vector exact in a format; None if there is none."""
+    bits = _bits(vector)
+    if bits is None:
+        return None
+    last, top = bits
+    if last.size == 0:
+        return -_MAX_SHIFT, _MAX_SHIFT
+    if int((top - last).max()) > span:
+        return None
+    least, most = low - int(last.min()), high - int(top.max())
+    return (least, most) if least <= most else None
+
+
+def _nearest(bounds: tuple[int, int], prefer: int) -> int:
+    return min(max(prefer, bounds[0]), bounds[1])
+
+
+def _shifts(
+    vector: F32, starts: Sequence[int], span: int, low: int, high: int, prefer: int
+) -> tuple[int, ...] | None:
+    probe = _bits(vector[:_PROBE])
+    if probe is None or (probe[0].size and int((probe[1] - probe[0]).max()) > span):
+        return None
+    whole = _range(vector, span, low, high)
+    if whole is not None:
+        return (_nearest(whole, prefer),)
+    if not 1 < len(starts) <= _MAX_SHIFTS:
+        return None
+    out: list[int] = []
+    for start, stop in zip(starts, [*starts[1:], len(vector)], strict=True):
+        part = _range(vector[start:stop], span, low, high)
+        if part is None:
+            return None
+        out.append(_nearest(part, prefer))
+    return tuple(out)
