@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ondie.emu.provenance import Leaf
-from ondie.emu.units import INT64_MAX, InputError, exact, fmt_bytes, quoted
+from ondie.emu.units import INT64_MAX, KINDS, InputError, exact, fmt_bytes, quoted
 
 if TYPE_CHECKING:
     from ondie.emu.config import Config
@@ -46,8 +46,6 @@ RULES: tuple[Rule, ...] = (
          lambda c: f"must be a power of two; nearest: {_nearest_power(c.flash.page_bytes)}"),
     Rule(GEOMETRY, lambda c: raw_bytes(c) <= INT64_MAX,
          lambda c: f"capacity overflows; at most {fmt_bytes(INT64_MAX)}"),
-    Rule(("flash.t_command", "flash.t_read"), lambda c: c.flash.t_command_ps < c.flash.t_read_ps,
-         "the command cycles must take less time than the array"),
     Rule(("host.io_block", "flash.page"), lambda c: c.host.io_block_bytes % c.flash.page_bytes == 0,
          "the block must be a multiple of the page"),
     Rule(("frontend.max_transfer", "flash.page"),
@@ -82,8 +80,6 @@ RULES: tuple[Rule, ...] = (
 
 
 def _nearest_power(value: int) -> str:
-    from ondie.emu.units import KINDS
-
     lower = 1 << (value.bit_length() - 1)
     return exact(lower if value - lower <= 2 * lower - value else 2 * lower, KINDS["bytes"])
 

@@ -119,19 +119,25 @@ def _checked(key: Key, name: str, raw: _Table, place: str) -> Leaf:
         if raw.source == "assumed" and key.name != "system.name":
             raise InputError(f"{place}: {quoted(raw.value)} is assumed but has no range; "
                              "state low and high")
-        return Leaf(name, str(raw.value), value, None, None, raw.source, ref, key.unit)
+        return Leaf(name, spelled(raw.value), value, None, None, raw.source, ref, key.unit)
     low = read_value(key, raw.low, f"{place}: low")
     high = read_value(key, raw.high, f"{place}: high")
     if not rank(key, low) <= rank(key, value) <= rank(key, high):
         raise InputError(f"{place}: {quoted(raw.value)} lies outside its range; it must be from "
                          f"{quoted(raw.low)} to {quoted(raw.high)}")
-    return Leaf(name, str(raw.value), value, low, high, raw.source, ref, key.unit)
+    return Leaf(name, spelled(raw.value), value, low, high, raw.source, ref, key.unit)
 
 
 def override(key: Key, name: str, value: object, place: str, ref: str) -> Leaf:
     """A leaf set from outside: text with a unit, or a number in base units (`place` in errors)."""
-    return Leaf(name, str(value), read_value(key, value, place, base_units=True), None, None,
-                "set", ref, key.unit)
+    result = read_value(key, value, place, base_units=True)
+    text = exact(value, key.kind) if key.kind and isinstance(value, int) else spelled(value)
+    return Leaf(name, text, result, None, None, "set", ref, key.unit)
+
+
+def spelled(value: object) -> str:
+    """A value as its file would spell it: TOML's true and false, everything else as it is."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def rank(key: Key, value: Value) -> float:
@@ -158,18 +164,17 @@ def _typed(key: Key, value: object, place: str, base_units: bool) -> Value:
         return _flag(value, place)
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise InputError(f"{place}: {quoted(value)} is not a number")
+    if isinstance(value, int) and value > INT64_MAX:
+        most = exact(INT64_MAX, key.kind) if key.kind else str(INT64_MAX)
+        raise InputError(f"{place}: {quoted(value)} overflows; the most is {most}")
+    text = value if isinstance(value, str) else repr(value)
     if key.type is float:
-        return parse_ratio(value if isinstance(value, str) else repr(value), place)
+        return parse_ratio(text, place)
     if key.kind is None:
-        return parse_count(value if isinstance(value, str) else repr(value), place)
-    if isinstance(value, str):
-        return parse(value, key.kind, place)
+        return parse_count(text, place)
     if base_units and isinstance(value, int):
-        if not 0 <= value <= INT64_MAX:
-            raise InputError(f"{place}: {value} {key.unit} is out of range; it must be from 0 to "
-                             f"{exact(INT64_MAX, key.kind)}")
-        return value
-    return parse(repr(value), key.kind, place)
+        text = f"{value} {key.kind.shown[0]}"
+    return parse(text, key.kind, place)
 
 
 def _choice(key: Key, value: object, place: str) -> str:

@@ -91,7 +91,10 @@ def nearest(word: str, options: Iterable[str]) -> str | None:
 
 def quoted(value: object) -> str:
     """A value as error messages show it: on one line and at most 60 characters long."""
-    text = value if isinstance(value, str) else str(value)
+    try:
+        text = value if isinstance(value, str) else str(value)
+    except ValueError:  # Python refuses to print integers of more than 4300 digits
+        text = "a huge number"
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return f'"{text[:57]}..."' if len(text) > 60 else f'"{text}"'
 

@@ -1,0 +1,180 @@
+"""Reading presets, users' files and overrides into records, before they become a configuration.
+
+Owns files, `base`, the names of keys and their nearest right ones, completeness, and order.
+Does not judge a single leaf (provenance) or leaves together (constraints, called by config).
+Source: TOML 1.0; a preset states every leaf, a user's file states `base` and what differs.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ondie.emu.provenance import Leaf, Value, override, read_leaf
+from ondie.emu.schema import ALIASES, KEYS, SECTIONS, Key
+from ondie.emu.units import InputError, nearest, quoted
+
+PRESETS = Path(__file__).parent / "presets"
+_TABLES = tuple(name for name, key in KEYS.items() if key.table)
+_PLAIN = tuple(name for name, key in KEYS.items() if not key.table)
+
+
+def preset_names() -> tuple[str, ...]:
+    """Names of the presets that ship with the package, sorted."""
+    return tuple(sorted(path.stem for path in PRESETS.glob("*.toml")))
+
+
+def key_of(name: str) -> tuple[Key, str]:
+    """The schema's key of a leaf and, where that is a table, the leaf's row in it ("" else)."""
+    if name in KEYS:
+        return KEYS[name], ""
+    table = next(t for t in _TABLES if name.startswith(t + "."))
+    return KEYS[table], name[len(table) + 1:]
+
+
+def canonical(key: str, leaves: Iterable[str], place: str) -> str:
+    """The name of the leaf that `key` means; the attribute's name ("flash.t_read_ps") works too.
+
+    Raises InputError, starting with `place`, with the nearest right key.
+    """
+    name = ALIASES.get(key, key)
+    if name in _PLAIN or any(name.startswith(t + ".") and name != t + "." for t in _TABLES):
+        return name
+    raise InputError(f"{place}unknown key {quoted(key)}; nearest: "
+                     f"{nearest_key(key, (*_PLAIN, *leaves))}")
+
+
+def nearest_key(key: str, names: Iterable[str]) -> str:
+    """The most similar key; a right last part in a wrong or missing section is found as well."""
+    names = tuple(names)
+    last = {name.rpartition(".")[2]: name for name in reversed(names)}
+    part = key.rpartition(".")[2]
+    if part in last:
+        return last[part]
+    found = nearest(key, names) if "." in key else None
+    close = nearest(part, last)
+    return found or (last[close] if close else ", ".join(f"{s}.*" for s in SECTIONS))
+
+
+def ordered(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """The leaves in the order of the tree, rows of a table by name."""
+    order = {name: place for place, name in enumerate(KEYS)}
+    return dict(sorted(leaves.items(), key=lambda item: (order[key_of(item[0])[0].name], item[0])))
+
+
+def changed(leaves: Mapping[str, Leaf], changes: Mapping[str, Value], place: str, ref: str
+            ) -> dict[str, Leaf]:
+    """`leaves` with `changes` (text, or numbers in base units), whose source becomes "set"."""
+    result = dict(leaves)
+    for key, value in changes.items():
+        name = canonical(key, leaves, place)
+        result[name] = override(key_of(name)[0], name, value, place + name, ref)
+    return ordered(result)
+
+
+def split_overrides(texts: Sequence[str], leaves: Iterable[str]) -> dict[str, Value]:
+    """"key=value" texts as changes by canonical name; a key may be set once."""
+    changes: dict[str, Value] = {}
+    leaves = tuple(leaves)
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--set {quoted(text)}: no value; write for example "
+                             'flash.t_read="45 us"')
+        name = canonical(key.strip(), leaves, f"--set {quoted(text)}: ")
+        if name in changes:
+            raise InputError(f"--set {quoted(text)}: {name} is set twice; state it once")
+        changes[name] = value.strip()
+    return changes
+
+
+def read(source: str, chain: tuple[str, ...] = ()) -> tuple[str, dict[str, Leaf]]:
+    """The complete leaves of a preset or file, bases resolved, and its name for errors.
+
+    `chain` holds the files that led here through `base`. Raises InputError.
+    """
+    path, where = _locate(source)
+    content = _toml(path, where)
+    leaves: dict[str, Leaf] = {}
+    if "base" in content:
+        leaves |= _base(content.pop("base"), path, where, chain)
+    for section, table in content.items():
+        if section not in SECTIONS:
+            raise InputError(f"{where}: unknown section {quoted(section)}; nearest: "
+                             f"{nearest(section, (*SECTIONS, 'base')) or ', '.join(SECTIONS)}")
+        if not isinstance(table, dict):
+            raise InputError(f"{where}: {section} = {quoted(table)} is not a section; "
+                             f"write [{section}]")
+        leaves |= _section(section, table, where)
+    missing = [name for name in _PLAIN if name not in leaves]
+    if missing:
+        raise InputError(f"{where}: {missing[0]} is missing ({len(missing)} in all); state every "
+                         'leaf, or start from a preset with base = "newport"')
+    return where, ordered(leaves)
+
+
+def _locate(source: str) -> tuple[Path, str]:
+    names = preset_names()
+    if source in names:
+        return PRESETS / f"{source}.toml", source
+    if not source.isprintable() or not (source.endswith(".toml") or os.sep in source):
+        raise InputError(f"unknown preset {quoted(source)}; nearest: "
+                         f"{nearest(source, names) or names[0]} "
+                         f"(of {', '.join(names)}, or a path ending .toml)")
+    return Path(source), source
+
+
+def _toml(path: Path, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{where}: no such file; presets are {', '.join(preset_names())}"
+                         ) from error
+    except OSError as error:
+        raise InputError(f"{where}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: is not UTF-8 text, byte {error.start}") from error
+    except RecursionError as error:
+        raise InputError(f"{where}: is not TOML: nested too deeply") from error
+    except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
+        raise InputError(f"{where}: is not TOML: {' '.join(str(error).split())}") from error
+
+
+def _base(base: object, path: Path, where: str, chain: tuple[str, ...]) -> dict[str, Leaf]:
+    if not isinstance(base, str) or not base.isprintable():
+        raise InputError(f'{where}: base = {quoted(base)} is not a name; write base = "newport"')
+    chain = (*chain, str(path.resolve()))
+    target = str(path.parent / base) if base.endswith(".toml") else base
+    if base.endswith(".toml") and str(Path(target).resolve()) in chain:
+        raise InputError(f"{where}: base = {quoted(base)} leads back to itself; "
+                         "start from a preset")
+    try:
+        return read(target, chain)[1]
+    except InputError as error:
+        raise InputError(f"{where}: base: {error}") from error
+
+
+def _section(section: str, table: Mapping[str, Any], where: str) -> dict[str, Leaf]:
+    leaves: dict[str, Leaf] = {}
+    for short, value in table.items():
+        name = ALIASES.get(f"{section}.{short}", f"{section}.{short}")
+        if name not in KEYS:
+            raise InputError(f"{where}: unknown key {quoted(name)}; nearest: "
+                             f"{nearest_key(name, KEYS)}")
+        key = KEYS[name]
+        if not key.table:
+            rows = {name: value}
+        elif isinstance(value, dict):
+            rows = {f"{name}.{row}": leaf for row, leaf in value.items()}
+        else:
+            raise InputError(f"{where}: {name} = {quoted(value)} is not a table; write [{name}]")
+        for row, leaf in rows.items():
+            if row in leaves:
+                raise InputError(f"{where}: {row} is stated twice, once as {quoted(short)}")
+            if not row.isprintable() or row.endswith("."):
+                raise InputError(f"{where}: {quoted(row)} is not a key; write one name on one line")
+            leaves[row] = read_leaf(key, row, leaf, where)
+    return leaves
