@@ -2,8 +2,6 @@
  * Does not: fold hyperparameters, check arguments, or know about threads.
  * Source: Kingma & Ba 2015; Loshchilov & Hutter 2019; operation order of torch's fused CPU Adam, observed.
  */
-#include <math.h>
-
 #include "isa.h"
 
 LOOP FN(adam_canonical_loop)(float *restrict w, const float *restrict g, float *restrict m,

@@ -8,6 +8,8 @@
 #ifndef ONDIE_ISA_H
 #define ONDIE_ISA_H
 
+#include <math.h>
+
 #include "ondie.h"
 
 #ifndef ONDIE_ISA
@@ -20,6 +22,11 @@
 
 /* A loop written once and compiled for each constant set of flags. */
 #define LOOP static inline __attribute__((always_inline)) void
+
+/* a * b + c, rounded once when fused. */
+static inline float mad(float a, float b, float c, int fused) {
+    return fused ? fmaf(a, b, c) : a * b + c;
+}
 
 typedef struct {
     void (*adam[ONDIE_FORMS])(float *, const float *, float *, float *, size_t, const float *);

@@ -38,11 +38,6 @@ enum ondie_status {
 };
 
 enum ondie_size {
-    ONDIE_ADAM_COEF = 10,
-    ONDIE_SGD_COEF = 2,
-    ONDIE_MOMENTUM_COEF = 4,
-    ONDIE_NESTEROV_COEF = 5,
-    ONDIE_ADAGRAD_COEF = 3,
     ONDIE_NORM_BLOCK = 4096, /* elements summed into one partial result */
     ONDIE_NORM_LANES = 32    /* accumulators within a block */
 };
@@ -66,33 +61,39 @@ int ondie_isa_runs(int isa);
 int ondie_adam(int isa, int form, float *w, const float *g, float *m, float *v, size_t n,
                const float *coef);
 
-/* Plain SGD, 12 bytes per parameter.  coef: 0 lr (s lr)  1 l2 (s weight_decay)
- * canonical: g = g + l2 w;       w = w - lr g
- * torch:     g = fma(w, l2, g);  w = fma(g, -lr, w)
+/* In the four below, mad(a, b, c) is a * b + c, rounded after each operation in the canonical form
+ * and once, as fma, in the torch form. The first line is left out when l2 = 0.
+ *
+ * Plain SGD, 12 bytes per parameter.  coef: 0 lr (s lr)  1 l2 (s weight_decay)
+ *     g = mad(w, l2, g)
+ *     w = mad(g, -lr, w)
  */
 int ondie_sgd(int isa, int form, float *w, const float *g, size_t n, const float *coef);
 
 /* SGD with momentum, 20 bytes per parameter.
  * coef: 0 lr  1 l2 (s weight_decay)  2 mu (momentum)  3 c1 (s (1 - dampening))
  * In the first step the buffer becomes the gradient itself: mu = -0, c1 = s, which keeps signed zeros.
- * canonical: g = g + l2 w;       m = mu m + c1 g;       w = w - lr m
- * torch:     g = fma(w, l2, g);  m = fma(c1, g, mu m);  w = fma(m, -lr, w)
+ *     g = mad(w, l2, g)
+ *     m = mad(c1, g, mu m)
+ *     w = mad(m, -lr, w)
  */
 int ondie_momentum(int isa, int form, float *w, const float *g, float *m, size_t n,
                    const float *coef);
 
 /* SGD with Nesterov momentum, 20 bytes per parameter.
- * coef: 0 lr (s lr)  1 l2 (s weight_decay)  2 mu  3 c1 (s (1 - dampening))  4 look (s momentum)
- * canonical: g = g + l2 w;       m = mu m + c1 g;       w = w - lr (g + look m)
- * torch:     g = fma(w, l2, g);  m = fma(c1, g, mu m);  w = fma(fma(m, look, g), -lr, w)
+ * coef: 0 lr (s lr)  1 l2  2 mu  3 c1 (as above)  4 look (s momentum)
+ *     g = mad(w, l2, g)
+ *     m = mad(c1, g, mu m)
+ *     w = mad(mad(m, look, g), -lr, w)
  */
 int ondie_nesterov(int isa, int form, float *w, const float *g, float *m, size_t n,
                    const float *coef);
 
 /* AdaGrad, 20 bytes per parameter.
  * coef: 0 lr (s lr / (1 + (t - 1) lr_decay))  1 l2 (s weight_decay)  2 eps
- * canonical: g = g + l2 w;       v = v + g g;       w = w - lr (g / (sqrt(v) + eps))
- * torch:     g = fma(w, l2, g);  v = fma(g, g, v);  w = w - (lr g) / (sqrt(v) + eps)
+ *     g = mad(w, l2, g)
+ *     v = mad(g, g, v)
+ *     w = w - (lr g) / (sqrt(v) + eps)
  */
 int ondie_adagrad(int isa, int form, float *w, const float *g, float *v, size_t n,
                   const float *coef);

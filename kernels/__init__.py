@@ -1,0 +1,33 @@
+"""Update kernels: pure functions on arrays, one definition each, in NumPy, Numba and C.
+
+Owns the arithmetic of optimizer updates and of what happens to gradients before them.
+Does not know devices, traces or torch, and keeps nothing between calls but compiled code and idle threads.
+Source: each module names the paper of its operation; `csrc/ondie.h` lists every formula.
+
+    from ondie.kernels import get
+    k = get("adamw")                                     # C where it was built, else Numba
+    coef = k.coefficients({"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}, step=1)
+    k(w, g, (m, v), coef)                                # in place, flat float32
+"""
+
+if __name__ == "kernels":
+    raise ImportError(
+        "import this package as ondie.kernels, not as kernels: install the distribution ondie"
+    )
+
+from .errors import KernelError
+from .memory import aligned_empty
+from .native import backends, isas
+from .update import BACKENDS, FORMS, OPS, Update, get
+
+__all__ = [
+    "BACKENDS",
+    "FORMS",
+    "OPS",
+    "KernelError",
+    "Update",
+    "aligned_empty",
+    "backends",
+    "get",
+    "isas",
+]

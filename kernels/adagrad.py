@@ -1,0 +1,71 @@
+"""AdaGrad.
+
+Owns: its coefficients and its update, v being the sum of squared gradients.
+Does not: fill v with an initial value, check arrays, choose a backend or split over threads.
+Source: Duchi, Hazan & Singer, JMLR 12, 2011; the torch form is the order of operations of torch
+2.13's fused CPU Adagrad, found by experiment and held by a test. torch's scalar tail (the last
+n % 16 elements with AVX-512, n % 8 with AVX2) may contract differently: 1 ulp per step.
+
+Both forms are one formula over mad(a, b, c) = a * b + c: rounded twice (canonical) or once (torch).
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from .exact import compiled_mad, fused, rounded
+from .jit import njit
+from .update import Array, Definition, Mad, States
+
+TAKES = ("lr", "eps", "lr_decay", "weight_decay", "maximize")
+
+
+def fold(h: Mapping[str, float], step: int, form: str) -> list[float]:
+    """lr, l2, eps: see ondie_adagrad in csrc/ondie.h."""
+    sign = -1.0 if h["maximize"] else 1.0
+    lr = h["lr"] / (1.0 + (step - 1) * h["lr_decay"])
+    return [sign * lr, sign * h["weight_decay"], h["eps"]]
+
+
+def numpy_adagrad(mad: Mad, w: Array, g: Array, states: States, c: Array) -> None:
+    (v,) = states
+    lr, l2, eps = c
+    if l2 != 0:
+        g = mad(w, l2, g)
+    v[:] = mad(g, g, v)
+    w[:] = w - (lr * g) / (np.sqrt(v) + eps)
+
+
+@njit(forceinline=True)
+def adagrad_loop(w, g, v, c, once):  # type: ignore[no-untyped-def]
+    lr, l2, eps = c[0], c[1], c[2]
+    with_l2 = l2 != 0
+    for i in range(w.size):
+        gi = compiled_mad(w[i], l2, g[i], once) if with_l2 else g[i]
+        vi = compiled_mad(gi, gi, v[i], once)
+        v[i] = vi
+        w[i] = w[i] - (lr * gi) / (np.sqrt(vi) + eps)
+
+
+@njit
+def numba_canonical(w, g, v, c):  # type: ignore[no-untyped-def]
+    adagrad_loop(w, g, v, c, False)
+
+
+@njit
+def numba_torch(w, g, v, c):  # type: ignore[no-untyped-def]
+    adagrad_loop(w, g, v, c, True)
+
+
+DEFINITIONS = {
+    "adagrad": Definition(
+        states=("v",),
+        takes=TAKES,
+        traffic=20,
+        fold=fold,
+        numpy={"canonical": partial(numpy_adagrad, rounded), "torch": partial(numpy_adagrad, fused)},
+        numba={"canonical": numba_canonical, "torch": numba_torch},
+        c="adagrad",
+    )
+}

@@ -1,0 +1,103 @@
+"""Adam and AdamW.
+
+Owns: their coefficients and their update, m and v being the running moments of the gradient.
+Does not: unscale or clip (grad.py), check arrays, choose a backend or split over threads (update.py).
+Source: Kingma & Ba, ICLR 2015; Loshchilov & Hutter, ICLR 2019; the torch form is the order of
+operations of torch 2.13's fused CPU Adam, found by experiment and held by a test. torch's scalar
+tail (the last n % 16 elements with AVX-512, n % 8 with AVX2) contracts differently: 1 ulp per step.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from .exact import fma, fused
+from .jit import njit
+from .update import Array, Definition, States
+
+TAKES = ("lr", "beta1", "beta2", "eps", "weight_decay", "maximize")
+
+
+def fold(h: Mapping[str, float], step: int, form: str, decoupled: bool) -> list[float]:
+    """beta1, c1, beta2, c2, eps, l2, decay, step, root, sign: see ondie_adam in csrc/ondie.h."""
+    sign = -1.0 if h["maximize"] else 1.0
+    l2 = 0.0 if decoupled else h["weight_decay"]
+    decay = 1.0 - h["lr"] * h["weight_decay"] if decoupled else 1.0
+    step_size = h["lr"] / (1.0 - h["beta1"] ** step)
+    root = math.sqrt(1.0 - h["beta2"] ** step)
+    c1, c2 = 1.0 - h["beta1"], 1.0 - h["beta2"]
+    if form == "torch":
+        rest = [l2, decay, -step_size, root, sign]
+    else:
+        c1 *= sign
+        rest = [sign * l2, decay, step_size, 1.0 / root, sign]
+    return [h["beta1"], c1, h["beta2"], c2, h["eps"], *rest]
+
+
+def numpy_canonical(w: Array, g: Array, states: States, c: Array) -> None:
+    m, v = states
+    beta1, c1, beta2, c2, eps, l2, decay, step, root, _ = c
+    if l2 != 0:
+        g = g + l2 * w
+    m[:] = beta1 * m + c1 * g
+    v[:] = beta2 * v + (c2 * g) * g
+    w[:] = decay * w - step * (m / (np.sqrt(v) * root + eps))
+
+
+def numpy_torch(w: Array, g: Array, states: States, c: Array) -> None:
+    m, v = states
+    _, c1, beta2, c2, eps, l2, decay, step, root, sign = c
+    g = sign * g
+    if l2 != 0:
+        g = fused(w, l2, g)
+    m[:] = fused(g - m, c1, m) if c1 < 0.5 else fused(m - g, np.float32(1) - c1, g)
+    v[:] = fused(c2 * g, g, beta2 * v)
+    w[:] = decay * w + (step * m) / (np.sqrt(v) / root + eps)
+
+
+@njit
+def numba_canonical(w, g, m, v, c):  # type: ignore[no-untyped-def]
+    beta1, c1, beta2, c2, eps = c[0], c[1], c[2], c[3], c[4]
+    l2, decay, step, root = c[5], c[6], c[7], c[8]
+    with_l2 = l2 != 0
+    for i in range(w.size):
+        gi = g[i] + l2 * w[i] if with_l2 else g[i]
+        mi = beta1 * m[i] + c1 * gi
+        vi = beta2 * v[i] + (c2 * gi) * gi
+        m[i] = mi
+        v[i] = vi
+        w[i] = decay * w[i] - step * (mi / (np.sqrt(vi) * root + eps))
+
+
+@njit
+def numba_torch(w, g, m, v, c):  # type: ignore[no-untyped-def]
+    c1, beta2, c2, eps = c[1], c[2], c[3], c[4]
+    l2, decay, step, root, sign = c[5], c[6], c[7], c[8], c[9]
+    with_l2 = l2 != 0
+    from_m = c1 < np.float32(0.5)
+    rest = np.float32(1) - c1
+    for i in range(w.size):
+        gi = sign * g[i]
+        if with_l2:
+            gi = fma(w[i], l2, gi)
+        mi = fma(gi - m[i], c1, m[i]) if from_m else fma(m[i] - gi, rest, gi)
+        vi = fma(c2 * gi, gi, beta2 * v[i])
+        m[i] = mi
+        v[i] = vi
+        w[i] = decay * w[i] + (step * mi) / (np.sqrt(vi) / root + eps)
+
+
+def _definition(decoupled: bool) -> Definition:
+    return Definition(
+        states=("m", "v"),
+        takes=TAKES,
+        traffic=28,
+        fold=lambda h, step, form: fold(h, step, form, decoupled),
+        numpy={"canonical": numpy_canonical, "torch": numpy_torch},
+        numba={"canonical": numba_canonical, "torch": numba_torch},
+        c="adam",
+    )
+
+
+DEFINITIONS = {"adam": _definition(decoupled=False), "adamw": _definition(decoupled=True)}

@@ -1,0 +1,49 @@
+"""Owns: checking a mapping of hyperparameters against what an operation takes.
+Does not: fold them into coefficients; each operation does.
+Source: names and ranges as in PyTorch's optimizers, betas spelled out.
+"""
+
+import math
+from collections.abc import Mapping
+
+from .errors import KernelError, unknown
+
+# name -> (least value, limit it stays below)
+RANGES = {
+    "lr": (0.0, math.inf),
+    "beta1": (0.0, 1.0),
+    "beta2": (0.0, 1.0),
+    "eps": (0.0, math.inf),
+    "weight_decay": (0.0, math.inf),
+    "momentum": (0.0, math.inf),
+    "dampening": (-math.inf, math.inf),
+    "lr_decay": (0.0, math.inf),
+    "maximize": (0.0, math.inf),  # a flag
+}
+OPTIONAL = {"weight_decay": 0.0, "dampening": 0.0, "lr_decay": 0.0, "maximize": 0.0}
+
+
+def checked(op: str, takes: tuple[str, ...], given: Mapping[str, float]) -> dict[str, float]:
+    """The values of `takes` in double precision, defaults filled in.
+
+    A hyperparameter of another operation is accepted only where it is zero, that is, absent in
+    effect. Raises KernelError naming the first key that is unknown, missing or out of range.
+    """
+    for name, value in given.items():
+        if name not in RANGES or (name not in takes and value != 0):
+            raise unknown(f"hyperparameter of {op}", name, takes)
+    values: dict[str, float] = {}
+    for name in takes:
+        if name not in given and name not in OPTIONAL:
+            raise KernelError(f"{op}: hyperparameter {name!r} is missing (takes {', '.join(takes)})")
+        try:
+            value = float(given.get(name, OPTIONAL.get(name, 0.0)))
+        except (TypeError, ValueError):
+            raise KernelError(f"{op}: {name} = {given[name]!r}, want a number") from None
+        least, below = RANGES[name]
+        if not (least <= value < below):
+            raise KernelError(f"{op}: {name} = {value!r}, want {least:g} <= {name} < {below:g}")
+        if name == "maximize" and value not in (0.0, 1.0):
+            raise KernelError(f"{op}: maximize = {given[name]!r}, want true or false")
+        values[name] = value
+    return values

@@ -1,0 +1,24 @@
+"""Owns: allocation of arrays aligned for wide vectors.
+Does not: own the arrays; they are ordinary NumPy arrays.
+Source: measured: arrays aligned to 16 bytes cost AVX-512 12-20 %.
+"""
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from .errors import KernelError
+
+
+def aligned_empty(n: int, dtype: DTypeLike = np.float32, align: int = 64) -> NDArray:
+    """An uninitialised 1-D array of `n` elements whose first byte is at a multiple of `align`.
+
+    Raises KernelError when `n` is negative or `align` is not a power of two.
+    """
+    if n < 0:
+        raise KernelError(f"n: {n} elements, want 0 or more")
+    if align < 1 or align & (align - 1):
+        raise KernelError(f"align: {align} bytes, want a power of two")
+    itemsize = np.dtype(dtype).itemsize
+    raw = np.empty(n * itemsize + align, dtype=np.uint8)
+    start = -raw.ctypes.data % align
+    return raw[start : start + n * itemsize].view(dtype)

@@ -1,0 +1,155 @@
+"""SGD, momentum and Nesterov momentum.
+
+Owns: their coefficients and their update, m being the momentum buffer.
+Does not: unscale or clip (grad.py), check arrays, choose a backend or split over threads (update.py).
+Source: Sutskever et al., ICML 2013, in PyTorch's convention; the torch form is the order of
+operations of torch 2.13's fused CPU SGD, found by experiment and held by a test. torch's scalar
+tail (the last n % 16 elements with AVX-512, n % 8 with AVX2) contracts differently: 1 ulp per step.
+
+Both forms are one formula over mad(a, b, c) = a * b + c: rounded twice (canonical) or once (torch).
+In the first step the buffer becomes the gradient itself, undampened; m must be zero before.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+from .exact import compiled_mad, fused, rounded
+from .jit import njit
+from .update import Array, Definition, Mad, States
+
+PLAIN = ("lr", "weight_decay", "maximize")
+MOMENTUM = ("lr", "momentum", "dampening", "weight_decay", "maximize")
+
+
+def fold_sgd(h: Mapping[str, float], step: int, form: str) -> list[float]:
+    """lr, l2: see ondie_sgd in csrc/ondie.h."""
+    sign = -1.0 if h["maximize"] else 1.0
+    return [sign * h["lr"], sign * h["weight_decay"]]
+
+
+def fold_momentum(h: Mapping[str, float], step: int, form: str) -> list[float]:
+    """lr, l2, mu, c1: see ondie_momentum in csrc/ondie.h. -0 keeps the sign of a zero gradient."""
+    sign = -1.0 if h["maximize"] else 1.0
+    mu, c1 = (-0.0, 1.0) if step == 1 else (h["momentum"], 1.0 - h["dampening"])
+    return [h["lr"], sign * h["weight_decay"], mu, sign * c1]
+
+
+def fold_nesterov(h: Mapping[str, float], step: int, form: str) -> list[float]:
+    """lr, l2, mu, c1, look: see ondie_nesterov in csrc/ondie.h."""
+    sign = -1.0 if h["maximize"] else 1.0
+    _, l2, mu, c1 = fold_momentum(h, step, form)
+    return [sign * h["lr"], l2, mu, c1, sign * h["momentum"]]
+
+
+def numpy_sgd(mad: Mad, w: Array, g: Array, states: States, c: Array) -> None:
+    lr, l2 = c
+    if l2 != 0:
+        g = mad(w, l2, g)
+    w[:] = mad(g, -lr, w)
+
+
+def numpy_momentum(mad: Mad, w: Array, g: Array, states: States, c: Array) -> None:
+    (m,) = states
+    lr, l2, mu, c1 = c
+    if l2 != 0:
+        g = mad(w, l2, g)
+    m[:] = mad(c1, g, mu * m)
+    w[:] = mad(m, -lr, w)
+
+
+def numpy_nesterov(mad: Mad, w: Array, g: Array, states: States, c: Array) -> None:
+    (m,) = states
+    lr, l2, mu, c1, look = c
+    if l2 != 0:
+        g = mad(w, l2, g)
+    m[:] = mad(c1, g, mu * m)
+    w[:] = mad(mad(m, look, g), -lr, w)
+
+
+@njit(forceinline=True)
+def sgd_loop(w, g, c, once):  # type: ignore[no-untyped-def]
+    lr, l2 = c[0], c[1]
+    with_l2 = l2 != 0
+    for i in range(w.size):
+        gi = compiled_mad(w[i], l2, g[i], once) if with_l2 else g[i]
+        w[i] = compiled_mad(gi, -lr, w[i], once)
+
+
+@njit(forceinline=True)
+def momentum_loop(w, g, m, c, once, nesterov):  # type: ignore[no-untyped-def]
+    lr, l2, mu, c1 = c[0], c[1], c[2], c[3]
+    look = c[4] if nesterov else c[3]
+    with_l2 = l2 != 0
+    for i in range(w.size):
+        gi = compiled_mad(w[i], l2, g[i], once) if with_l2 else g[i]
+        mi = compiled_mad(c1, gi, mu * m[i], once)
+        m[i] = mi
+        di = compiled_mad(mi, look, gi, once) if nesterov else mi
+        w[i] = compiled_mad(di, -lr, w[i], once)
+
+
+@njit
+def numba_sgd_canonical(w, g, c):  # type: ignore[no-untyped-def]
+    sgd_loop(w, g, c, False)
+
+
+@njit
+def numba_sgd_torch(w, g, c):  # type: ignore[no-untyped-def]
+    sgd_loop(w, g, c, True)
+
+
+@njit
+def numba_momentum_canonical(w, g, m, c):  # type: ignore[no-untyped-def]
+    momentum_loop(w, g, m, c, False, False)
+
+
+@njit
+def numba_momentum_torch(w, g, m, c):  # type: ignore[no-untyped-def]
+    momentum_loop(w, g, m, c, True, False)
+
+
+@njit
+def numba_nesterov_canonical(w, g, m, c):  # type: ignore[no-untyped-def]
+    momentum_loop(w, g, m, c, False, True)
+
+
+@njit
+def numba_nesterov_torch(w, g, m, c):  # type: ignore[no-untyped-def]
+    momentum_loop(w, g, m, c, True, True)
+
+
+DEFINITIONS = {
+    "sgd": Definition(
+        states=(),
+        takes=PLAIN,
+        traffic=12,
+        fold=fold_sgd,
+        numpy={"canonical": partial(numpy_sgd, rounded), "torch": partial(numpy_sgd, fused)},
+        numba={"canonical": numba_sgd_canonical, "torch": numba_sgd_torch},
+        c="sgd",
+    ),
+    "momentum": Definition(
+        states=("m",),
+        takes=MOMENTUM,
+        traffic=20,
+        fold=fold_momentum,
+        numpy={
+            "canonical": partial(numpy_momentum, rounded),
+            "torch": partial(numpy_momentum, fused),
+        },
+        numba={"canonical": numba_momentum_canonical, "torch": numba_momentum_torch},
+        c="momentum",
+    ),
+    "nesterov": Definition(
+        states=("m",),
+        takes=MOMENTUM,
+        traffic=20,
+        fold=fold_nesterov,
+        numpy={
+            "canonical": partial(numpy_nesterov, rounded),
+            "torch": partial(numpy_nesterov, fused),
+        },
+        numba={"canonical": numba_nesterov_canonical, "torch": numba_nesterov_torch},
+        c="nesterov",
+    ),
+}
