@@ -1,0 +1,173 @@
+"""What happens to a gradient before the update: unscaling, the global norm, clipping.
+
+Owns: these on flat float32 arrays, in NumPy, Numba and C, with the same bits for every backend,
+instruction set and number of threads. Does not: allocate per tensor or know loss-scaling policies.
+Source: torch.amp.GradScaler and torch.nn.utils.clip_grad_norm_ for what is computed; the norm's order of
+summation is our own and fixed (csrc/ondie.h, ondie_squares), so it differs from torch's in the last bits.
+
+`backend`, `isa` and `threads` are as in `ondie.kernels.get`.
+"""
+
+import math
+from functools import cache
+
+import numpy as np
+
+from . import native
+from .arrays import flat
+from .errors import KernelError
+from .exact import bits
+from .jit import njit
+from .threads import GRAIN, run
+from .update import Array
+
+BLOCK = GRAIN  # ONDIE_NORM_BLOCK
+LANES = 32  # ONDIE_NORM_LANES
+
+
+def numpy_unscale(g: Array, factor: np.float32) -> bool:
+    found = not np.isfinite(g).all()
+    g *= factor
+    return found
+
+
+def numpy_squares(g: Array) -> np.ndarray:
+    blocks = -(-g.size // BLOCK)
+    padded = np.zeros(blocks * BLOCK, dtype=np.float64)
+    padded[: g.size] = g
+    squares = (padded * padded).reshape(blocks, BLOCK // LANES, LANES)
+    lanes = np.zeros((blocks, LANES))
+    for row in range(BLOCK // LANES):
+        lanes += squares[:, row]
+    half = LANES // 2
+    while half:
+        lanes[:, :half] += lanes[:, half : 2 * half]
+        half //= 2
+    return lanes[:, 0]
+
+
+@njit
+def numba_unscale(g, factor):  # type: ignore[no-untyped-def]
+    found = 0
+    for i in range(g.size):
+        if bits(g[i]) & 0x7F800000 == 0x7F800000:
+            found |= 1
+        g[i] = g[i] * factor
+    return found != 0
+
+
+@njit
+def numba_squares(g, partial):  # type: ignore[no-untyped-def]
+    lanes = np.empty(LANES, dtype=np.float64)
+    for b in range(partial.size):
+        block = g[b * BLOCK : (b + 1) * BLOCK]
+        lanes[:] = 0.0
+        rows = block.size // LANES
+        for row in range(rows):
+            part = block[row * LANES : (row + 1) * LANES]
+            for j in range(LANES):
+                x = np.float64(part[j])
+                lanes[j] += x * x
+        for j in range(block.size - rows * LANES):
+            x = np.float64(block[rows * LANES + j])
+            lanes[j] += x * x
+        half = LANES // 2
+        while half:
+            for j in range(half):
+                lanes[j] += lanes[j + half]
+            half //= 2
+        partial[b] = lanes[0]
+
+
+def unscale(
+    g: Array,
+    scale: float,
+    backend: str = "auto",
+    isa: str | None = None,
+    threads: int = 1,
+) -> bool:
+    """Divide a flat float32 gradient by the loss scale, in place; True when it was not finite.
+
+    The factor 1 / scale is computed in double precision and rounded once to float32, as in torch.
+    The result says whether any element was infinite or NaN before scaling; the caller skips such
+    a step. Raises KernelError for a scale that is not positive and finite.
+    """
+    if not (0 < scale < math.inf):
+        raise KernelError(f"scale: {scale!r}, want a positive finite number")
+    with np.errstate(over="ignore"):
+        factor = np.float32(1.0 / scale)
+    if not (0 < factor < math.inf):
+        raise KernelError(f"scale: {scale!r}, its inverse exceeds float32")
+    return _scaled(g, factor, *native.choose(backend, isa), threads)
+
+
+def clip(
+    g: Array,
+    coefficient: float,
+    backend: str = "auto",
+    isa: str | None = None,
+    threads: int = 1,
+) -> None:
+    """Multiply a flat float32 gradient by `coefficient` (see `clip_coefficient`), in place."""
+    _scaled(g, np.float32(coefficient), *native.choose(backend, isa), threads)
+
+
+def _scaled(g: Array, factor: np.float32, backend: str, isa: str | None, threads: int) -> bool:
+    flat("g", g, np.float32, writable=True)
+
+    def work(start: int, stop: int) -> bool:
+        part = g[start:stop]
+        if backend == "c":
+            pointer = native.pointer()
+            found = native.ffi.new("int32_t *")
+            native.function("unscale", isa)(pointer(part), part.size, factor, found)
+            return bool(found[0])
+        with np.errstate(all="ignore"):
+            return bool((numba_unscale if backend == "numba" else numpy_unscale)(part, factor))
+
+    return any(run(g.size, threads, work))
+
+
+def norm(g: Array, backend: str = "auto", isa: str | None = None, threads: int = 1) -> float:
+    """The Euclidean norm of a flat float32 gradient, summed in double precision in a fixed order.
+
+    It cannot overflow: the square of the largest float32 is exact in double precision.
+    Infinity or NaN where the gradient holds one.
+    """
+    backend, isa = native.choose(backend, isa)
+    flat("g", g, np.float32)
+    partial = np.empty(-(-g.size // BLOCK))
+
+    def work(start: int, stop: int) -> None:
+        part, sums = g[start:stop], partial[start // BLOCK : -(-stop // BLOCK)]
+        if backend == "c":
+            arguments = native.pointer()(part), part.size, native.pointer("double[]")(sums)
+            native.function("squares", isa)(*arguments)
+        elif backend == "numba":
+            numba_squares(part, sums)
+        else:
+            with np.errstate(all="ignore"):
+                sums[:] = numpy_squares(part)
+
+    run(g.size, threads, work)
+    return math.sqrt(_total(partial))
+
+
+def _total(partial: np.ndarray) -> float:
+    """Sum by halving neighbours, an order that depends on the number of blocks only."""
+    while partial.size > 1:
+        if partial.size % 2:
+            partial = np.append(partial, 0.0)
+        partial = partial[0::2] + partial[1::2]
+    return float(partial[0]) if partial.size else 0.0
+
+
+def clip_coefficient(total_norm: float, max_norm: float) -> float:
+    """min(1, max_norm / (total_norm + 1e-6)) in double precision, rounded once to float32.
+
+    NaN for a norm that is NaN, as in torch; 0 for an infinite one.
+    """
+    if not (max_norm >= 0):
+        raise KernelError(f"max_norm: {max_norm!r}, want 0 or more")
+    coefficient = max_norm / (total_norm + 1e-6)
+    return float(np.float32(1.0 if coefficient > 1.0 else coefficient))
