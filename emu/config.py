@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import Any
 
 import cattrs
-
 from ondie.emu import constraints
 from ondie.emu.loading import (
     canonical,
@@ -82,7 +81,7 @@ class Config:
         name = canonical(key, self.records, "")
         if name not in self.records:
             table = key_of(name)[0].name
-            rows = [leaf.rpartition(".")[2] for leaf in self.records if leaf.startswith(table)]
+            rows = [key_of(leaf)[1] for leaf in self.records if leaf.startswith(table + ".")]
             raise InputError(f'unknown key "{key}"; {table} has {", ".join(rows) or "no rows"}')
         return self.records[name]
 

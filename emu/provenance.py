@@ -12,7 +12,6 @@ from typing import Any
 
 import cattrs
 from cattrs.errors import ForbiddenExtraKeysError
-
 from ondie.emu.schema import Key
 from ondie.emu.units import (
     INT64_MAX,

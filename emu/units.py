@@ -111,7 +111,7 @@ def parse(text: str, kind: Kind, key: str) -> int:
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
-        raise InputError(f"{key}: {quoted(text)} is not a {kind.name}; "
+        raise InputError(f"{key}: {quoted(text)} is not {_a(kind)}; "
                          f'write for example "{kind.example}"')
     digits, unit = match[1], match[2].strip()
     number = Decimal(digits)
@@ -122,13 +122,17 @@ def parse(text: str, kind: Kind, key: str) -> int:
     return _whole(number, kind.units[unit], kind, key, text)
 
 
+def _a(kind: Kind) -> str:
+    return f"an {kind.name}" if kind.name[0] in "aeiou" else f"a {kind.name}"
+
+
 def _unit_problem(unit: str, kind: Kind) -> str:
     known = ", ".join(kind.shown)
     if not unit:
         return f'has no unit; write for example "{kind.example}" (units: {known})'
     other = next((k for k in KINDS.values() if unit in k.units), None)
     if other is not None:
-        return f'is a {other.name}, not a {kind.name}; write for example "{kind.example}"'
+        return f'is {_a(other)}, not {_a(kind)}; write for example "{kind.example}"'
     close = nearest(unit, kind.units) or min(
         kind.units, key=lambda u: -difflib.SequenceMatcher(None, unit, u).ratio())
     if unit.endswith("b/s") and unit[:-3] in ("M", "G", "m", "g"):
@@ -137,9 +141,9 @@ def _unit_problem(unit: str, kind: Kind) -> str:
 
 
 def _whole(number: Decimal, factor: Fraction, kind: Kind, key: str, text: str) -> int:
-    base = kind.suffix.replace("_per_", "/")
+    base = kind.shown[0]
     if number.is_signed() and not number.is_zero():
-        raise InputError(f"{key}: {quoted(text)} is negative; a {kind.name} is at least 0")
+        raise InputError(f"{key}: {quoted(text)} is negative; {_a(kind)} is at least 0")
     if number.is_zero():
         return 0
     if number.adjusted() > 30:  # before Fraction turns 1e999999999 into a billion digits

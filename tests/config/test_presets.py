@@ -1,0 +1,221 @@
+"""Has every number a source, every assumed one a range, and do the derived ones add up?"""
+
+import re
+import shutil
+import tomllib
+
+import pytest
+from ondie.emu import constraints
+from ondie.emu.config import load_preset, preset_list, preset_names, preset_table
+from ondie.emu.loading import PRESETS, key_of
+from ondie.emu.provenance import SOURCES, rank
+from ondie.emu.schema import KEYS
+from ondie.emu.units import InputError
+
+NAMES = preset_names()
+
+
+def test_the_six_presets_ship():
+    assert set(NAMES) == {"newport", "laguna", "optimstore-r1", "optimstore-r2", "smartssd",
+                          "gen4-tlc"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_leaf_has_a_source_and_every_assumed_one_a_range(name):
+    config = load_preset(name)
+    assert config.system.name == name
+    stated = {leaf.key for leaf in config.leaves()}
+    assert stated >= {key for key, spec in KEYS.items() if not spec.table}
+    for leaf in config.leaves():
+        assert leaf.source in SOURCES and len(leaf.ref) > 10, leaf
+        key = key_of(leaf.key)[0]
+        if leaf.source == "assumed":
+            assert leaf.low is not None and leaf.low != leaf.high, leaf
+        if leaf.low is not None:
+            assert rank(key, leaf.low) <= rank(key, leaf.value) <= rank(key, leaf.high), leaf
+    assert {leaf.key for leaf in config.assumed()} == {
+        leaf.key for leaf in config.leaves() if leaf.source == "assumed"}
+    assert config.assumed()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_energies_are_intervals(name):
+    """An energy is an answer from low to high: each one that applies has a range."""
+    for leaf in load_preset(name).leaves():
+        energy = leaf.unit in ("fj", "fj_per_bit", "mw")
+        assert not energy or leaf.value == 0 or leaf.low is not None, leaf
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_ends_of_every_range_are_valid_configurations(name):
+    config = load_preset(name)
+    for leaf in config.leaves():
+        for end in (leaf.low, leaf.high):
+            if end is not None:
+                changed = config.replace({leaf.key: end})
+                assert changed.leaf(leaf.key).value == end
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_capacity_is_nominal_within_a_tenth(name):
+    config = load_preset(name)
+    user = constraints.raw_bytes(config) * (1 - config.ftl.over_provisioning)
+    assert user == pytest.approx(config.system.capacity_bytes, rel=0.1)
+    assert user >= config.system.capacity_bytes  # the nominal capacity can really be written
+
+
+LEAF = re.compile(r"^(?P<key>[\w-]+) = \{ (?P<body>.*) \}$")
+
+
+def mutations(name):
+    """Every leaf of a preset with its source, its ref, or an end of its range taken away."""
+    lines = (PRESETS / f"{name}.toml").read_text().splitlines()
+    for number, line in enumerate(lines):
+        match = LEAF.match(line)
+        if match is None:
+            continue
+        leaf = tomllib.loads(line)[match["key"]]
+        for part in ("value", "source", "ref", *(["low", "high"] if "low" in leaf else [])):
+            kept = {k: v for k, v in leaf.items() if k != part}
+            body = ", ".join(f"{k} = {str(v).lower() if isinstance(v, bool) else v!r}"
+                             for k, v in kept.items())
+            mutated = [*lines]
+            mutated[number] = f"{match['key']} = {{ {body} }}"
+            yield match["key"], part, "\n".join(mutated)
+        yield match["key"], "leaf", "\n".join(lines[:number] + lines[number + 1:])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_taking_any_provenance_away_is_refused(name, tmp_path):
+    path = tmp_path / "mutated.toml"
+    tried = 0
+    for key, part, text in mutations(name):
+        if part == "leaf" and "isp.training_ratio_by_model." + key in KEYS_OF_TABLE:
+            continue  # rows of a table may be absent
+        path.write_text(text)
+        with pytest.raises(InputError) as caught:
+            load_preset(path)
+        message = str(caught.value)
+        assert key in message and "mutated.toml" in message and "\n" not in message
+        assert "is missing" in message
+        tried += 1
+    assert tried >= 4 * len([k for k in KEYS.values() if not k.table])
+
+
+KEYS_OF_TABLE = {leaf.key for name in NAMES for leaf in load_preset(name).leaves()
+                 if leaf.key not in KEYS}
+
+
+def test_an_assumed_leaf_without_any_range_is_refused(tmp_path):
+    text = (PRESETS / "newport.toml").read_text()
+    path = tmp_path / "mutated.toml"
+    path.write_text(re.sub(r'(t_read = \{ value = "60 us"), low = "40 us", high = "106 us"',
+                           r"\1", text))
+    with pytest.raises(InputError, match=r'flash.t_read: "60 us" is assumed but has no range'):
+        load_preset(path)
+
+
+def test_a_copied_preset_without_changes_loads(tmp_path):
+    shutil.copy(PRESETS / "newport.toml", tmp_path / "copy.toml")
+    assert load_preset(tmp_path / "copy.toml") == load_preset("newport")
+
+
+# --- what the derived numbers claim
+
+def test_optimstore_r1_rates():
+    """Stripe: tR 30 + 5 x 10.24 (vector passes) + tPROG 100 + 8 dies x 10.24 (gradients) = 263 us.
+
+    64 dies x 2048 parameters / 263.1 us = 498 Mparam/s; C-ISP: 8 x 0.8 GB/s / 24 B = 267 Mparam/s.
+    """
+    flash = load_preset("optimstore-r1").flash
+    page_us = flash.page_bytes / flash.bus_bytes_per_s * 1e6
+    array_us = (flash.t_read_ps + flash.t_program_ps) / 1e6
+    stripe_us = array_us + (5 + flash.dies_per_channel) * page_us
+    dies = flash.channels * flash.dies_per_channel
+    assert stripe_us == pytest.approx(263.1, abs=0.1)
+    assert dies * (flash.page_bytes / 4) / stripe_us == pytest.approx(498, abs=1)  # Mparam/s
+    assert flash.channels * flash.bus_bytes_per_s / 24 == pytest.approx(267e6, rel=0.01)
+
+
+def test_optimstore_r2_is_pcie_bound():
+    r1, r2 = load_preset("optimstore-r1"), load_preset("optimstore-r2")
+    assert r1.flash.channels * r1.flash.bus_bytes_per_s < r1.link.up_bytes_per_s
+    assert r2.flash.channels * r2.flash.bus_bytes_per_s > r2.link.up_bytes_per_s
+    assert r2.energy == r1.energy  # charged per bit, not per operation
+
+
+def test_optimstore_baseline_rate():
+    """Serial baseline at the channel's 6.4 GB/s: 28 B/6.4 GB/s + 1/c = 1/(0.177 G) within 2 %."""
+    config = load_preset("optimstore-r1")
+    seconds = 28 / (config.flash.channels * config.flash.bus_bytes_per_s) + 1 / (
+        config.host.adam_params_per_s)
+    assert 1 / seconds == pytest.approx(0.177e9, rel=0.02)
+
+
+@pytest.mark.parametrize(("name", "leaf", "microseconds", "bits"), [
+    ("optimstore-r1", "nand_read", 30, 8192 * 8),
+    ("optimstore-r1", "nand_program", 100, 8192 * 8),
+    ("optimstore-r1", "nand_erase", 2000, 256 * 8192 * 8),
+    ("newport", "nand_read", 60, 16384 * 8),
+    ("newport", "nand_program", 500, 16384 * 8),
+    ("newport", "nand_erase", 3500, 768 * 16384 * 8),
+    ("gen4-tlc", "nand_read", 40, 16384 * 8),
+    ("gen4-tlc", "nand_program", 400, 16384 * 8),
+    ("gen4-tlc", "nand_erase", 3500, 1536 * 16384 * 8),
+])
+def test_nand_energy_is_the_array_power_over_the_bits(name, leaf, microseconds, bits):
+    """25 mA x 3.3 V = 82.5 mW per plane; 82.5 mW x 30 us / 65536 bit = 37.77 pJ/bit."""
+    femtojoules = 82.5e-3 * microseconds * 1e-6 / bits * 1e15
+    assert load_preset(name).leaf(f"energy.{leaf}").value == pytest.approx(femtojoules, abs=1)
+
+
+def test_smartssd_rates():
+    """8 x 347.5 MB/s = 2.78 GB/s; 128 planes x 16 KiB / (1192 + 2 x 47.1 us) = 1.63 GB/s."""
+    flash = load_preset("smartssd").flash
+    assert flash.channels * flash.bus_bytes_per_s == pytest.approx(2.78e9, rel=0.001)
+    stripe = flash.planes_per_die * flash.page_bytes
+    seconds = flash.t_program_ps / 1e12 + stripe / flash.bus_bytes_per_s
+    dies = flash.channels * flash.dies_per_channel
+    assert dies * stripe / seconds == pytest.approx(1.63e9, rel=0.001)
+
+
+def test_server_power_fits():
+    """STANNIS: P = 328.5 + 0.919 N W; HyperTune: 441 W and 539 W with 36 drives."""
+    newport, laguna = load_preset("newport"), load_preset("laguna")
+    for config, host, drive in ((newport, 328_500, 919), (laguna, 441_000, 2728)):
+        energy = config.energy
+        assert config.host.compute_power_mw == host
+        assert energy.controller_mw + config.isp.cores * energy.isp_core_mw == drive
+
+
+def test_published_training_ratios():
+    """Table I: 3.08/32.3 = 0.0954, 2.80/47.31 = 0.0592, 1.85/30.80 = 0.0601, 16.3/219 = 0.0744."""
+    isp = load_preset("newport").isp
+    assert {k: round(v, 4) for k, v in isp.training_ratio_by_model.items()} == {
+        "mobilenetv2": 0.0954, "nasnet-mobile": 0.0592, "inceptionv3": 0.0601,
+        "squeezenet": 0.0744}
+    assert isp.training_ratio == 0.072
+
+
+# --- tables for the command line
+
+def test_tables():
+    config = load_preset("optimstore-r1")
+    plain, why = preset_table(config), preset_table(config, why=True)
+    assert [row.key for row in plain] == [row.key for row in why] == [
+        leaf.key for leaf in config.leaves()]
+    assert all(row.value and row.doc for row in plain)
+    assert not any(row.source or row.ref or row.range for row in plain)
+    rows = {row.key: row for row in why}
+    assert (rows["flash.t_read"].value, rows["flash.t_read"].range) == ("30 us", "20 us .. 40 us")
+    assert rows["flash.t_read"].source == "paper" and "HPCA 2023" in rows["flash.t_read"].ref
+    assert all(row.source and row.ref for row in why)
+    assert all(row.range for row in why if row.source == "assumed")
+
+
+def test_list():
+    lines = {line.name: line for line in preset_list()}
+    assert tuple(lines) == NAMES
+    assert lines["optimstore-r1"].flash == "8 x 8 x 4 x 8 KiB pSLC"
+    assert lines["newport"].isp == "4 x 1 GHz"
+    assert lines["gen4-tlc"].isp == "none"
