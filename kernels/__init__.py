@@ -1,7 +1,7 @@
 """Update kernels: pure functions on arrays, one definition each, in NumPy, Numba and C.
 
 Owns the arithmetic of optimizer updates and of what happens to gradients before them.
-Does not know devices, traces or torch, and keeps nothing between calls but compiled code and idle threads.
+Does not know devices, traces or torch; keeps nothing between calls but code and idle threads.
 Source: each module names the paper of its operation; `csrc/ondie.h` lists every formula.
 
     from ondie.kernels import get

@@ -64,7 +64,10 @@ DEFINITIONS = {
         takes=TAKES,
         traffic=20,
         fold=fold,
-        numpy={"canonical": partial(numpy_adagrad, rounded), "torch": partial(numpy_adagrad, fused)},
+        numpy={
+            "canonical": partial(numpy_adagrad, rounded),
+            "torch": partial(numpy_adagrad, fused),
+        },
         numba={"canonical": numba_canonical, "torch": numba_torch},
         c="adagrad",
     )

@@ -1,7 +1,7 @@
 """Adam and AdamW.
 
 Owns: their coefficients and their update, m and v being the running moments of the gradient.
-Does not: unscale or clip (grad.py), check arrays, choose a backend or split over threads (update.py).
+Does not: unscale or clip (grad.py), check arrays, choose a backend or use threads (update.py).
 Source: Kingma & Ba, ICLR 2015; Loshchilov & Hutter, ICLR 2019; the torch form is the order of
 operations of torch 2.13's fused CPU Adam, found by experiment and held by a test. torch's scalar
 tail (the last n % 16 elements with AVX-512, n % 8 with AVX2) contracts differently: 1 ulp per step.

@@ -2,14 +2,13 @@
 
 Owns: these on flat float32 arrays, in NumPy, Numba and C, with the same bits for every backend,
 instruction set and number of threads. Does not: allocate per tensor or know loss-scaling policies.
-Source: torch.amp.GradScaler and torch.nn.utils.clip_grad_norm_ for what is computed; the norm's order of
-summation is our own and fixed (csrc/ondie.h, ondie_squares), so it differs from torch's in the last bits.
+Source: torch.amp.GradScaler and torch.nn.utils.clip_grad_norm_ for what is computed. The norm's
+order of summation is our own (csrc/ondie.h, ondie_squares), so torch's differs in the last bits.
 
 `backend`, `isa` and `threads` are as in `ondie.kernels.get`.
 """
 
 import math
-from functools import cache
 
 import numpy as np
 

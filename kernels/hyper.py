@@ -35,7 +35,9 @@ def checked(op: str, takes: tuple[str, ...], given: Mapping[str, float]) -> dict
     values: dict[str, float] = {}
     for name in takes:
         if name not in given and name not in OPTIONAL:
-            raise KernelError(f"{op}: hyperparameter {name!r} is missing (takes {', '.join(takes)})")
+            raise KernelError(
+                f"{op}: hyperparameter {name!r} is missing (takes {', '.join(takes)})"
+            )
         try:
             value = float(given.get(name, OPTIONAL.get(name, 0.0)))
         except (TypeError, ValueError):

@@ -47,7 +47,9 @@ def choose(backend: str, isa: str | None) -> tuple[str, str | None]:
             raise KernelError(f"isa: {isa!r} given with backend {backend!r}; only 'c' takes one")
         return backend, None
     if lib is None:
-        raise KernelError("backend 'c': the extension is not built; pip install the package, or use 'numba'")
+        raise KernelError(
+            "backend 'c': the extension is not built; pip install the package, or use 'numba'"
+        )
     if isa is None:
         return backend, isas()[-1]
     if isa not in ISAS:

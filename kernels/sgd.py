@@ -1,7 +1,7 @@
 """SGD, momentum and Nesterov momentum.
 
 Owns: their coefficients and their update, m being the momentum buffer.
-Does not: unscale or clip (grad.py), check arrays, choose a backend or split over threads (update.py).
+Does not: unscale or clip (grad.py), check arrays, choose a backend or use threads (update.py).
 Source: Sutskever et al., ICML 2013, in PyTorch's convention; the torch form is the order of
 operations of torch 2.13's fused CPU SGD, found by experiment and held by a test. torch's scalar
 tail (the last n % 16 elements with AVX-512, n % 8 with AVX2) contracts differently: 1 ulp per step.

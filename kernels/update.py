@@ -116,7 +116,7 @@ class Update:
             run(w.size, threads, lambda i, j: self._run(tuple(a[i:j] for a in arrays), coef))
 
     def _check(self, arrays: tuple[Array, ...], coef: Array) -> tuple[Array, ...] | None:
-        """None when the arrays can be used as they are, copies when an address is not a multiple of 4."""
+        """None when the arrays can be used as they are, copies when they are not on 4 bytes."""
         shape = arrays[0].shape
         for a in arrays:  # this loop is most of a call's overhead
             if a.flags.num & _GOOD != _GOOD or a.dtype != _F32 or a.shape != shape:
@@ -150,7 +150,9 @@ class Update:
         for i, a in enumerate(arrays):
             for b in arrays[i + 1 :]:
                 if np.may_share_memory(a, b):
-                    raise KernelError(f"{self.op}: two of the arrays share memory; pass separate ones")
+                    raise KernelError(
+                        f"{self.op}: two of the arrays share memory; pass separate ones"
+                    )
 
     def _numpy(self) -> Callable[[tuple[Array, ...], Array], None]:
         function = self._definition.numpy[self.form]
@@ -182,9 +184,7 @@ class Update:
         return update
 
 
-def get(
-    op: str, backend: str = "auto", form: str = "canonical", isa: str | None = None
-) -> Update:
+def get(op: str, backend: str = "auto", form: str = "canonical", isa: str | None = None) -> Update:
     """The update kernel of one operation.
 
     op: one of OPS. backend: "numpy" (the definition), "numba", "c", or "auto", which is "c" where

@@ -1,0 +1,65 @@
+# make compare   the main job: GPT-2 124M on two drives, and the small GPT for its bits
+# make test      formatting, types and all tests at small counts
+# make soak      the same tests at full counts
+# Each target sets up .venv by itself; TRAIN=1 adds torch, which the tests against it need.
+
+PYTHON ?= python3
+TRAIN ?=
+VENV := .venv
+BIN := $(VENV)/bin
+comma := ,
+EXTRAS := test$(if $(TRAIN),$(comma)train)
+
+# Stamp files; the second is another where torch is wanted.
+INSTALLED := $(VENV)/installed
+TESTS := $(VENV)/tests$(if $(TRAIN),-train)
+
+# What `make compare` runs, one per line: trace, device, folder under results/.
+COMPARE := \
+	gpt2-124m:optimstore-r1:gpt2-optimstore-r1 \
+	gpt2-124m:newport:gpt2-newport \
+	gpt-small:optimstore-r1:gpt-small
+
+PYTEST := $(BIN)/python -m pytest --benchmark-disable -q
+
+.PHONY: compare test soak check clean
+.DELETE_ON_ERROR:
+
+compare: $(INSTALLED)
+	@set -e; for run in $(COMPARE); do \
+		IFS=:; set -- $$run; unset IFS; \
+		echo "$(BIN)/ondie compare $$1 --device $$2 --out results/$$3"; \
+		$(BIN)/ondie compare $$1 --device $$2 --out results/$$3; \
+	done
+
+test: check
+	$(PYTEST)
+
+soak: $(TESTS)
+	$(PYTEST) --full --timeout 1800
+
+check: $(TESTS)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps depend on what is compiled and declared; Python files are used in place.
+BUILD := pyproject.toml $(wildcard csrc/*)
+
+$(INSTALLED): $(BUILD) | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
+	@touch $@
+
+$(TESTS): $(BUILD) | $(BIN)/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[$(EXTRAS)]'
+	@mkdir -p $(VENV)/typing/ondie
+	@for room in kernels traces emu; do ln -sfn ../../../$$room $(VENV)/typing/ondie/$$room; done
+	@touch $@ $(INSTALLED)
+
+clean:
+	rm -rf $(VENV) build dist results *.egg-info kernels/_native.*.so
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .benchmarks .hypothesis
+	find kernels traces emu csrc tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Tests; folders are named by the question they answer."""

@@ -1,0 +1,102 @@
+"""Owns: what all tests share: the scale knob, seeds, and the rule that under CI a skip has failed.
+Does not: hold fixtures of one folder; those have a conftest of their own.
+Source: own.
+
+`scale` is "small" (make test) or "full" (make soak, `pytest --full`): the same tests, more counts.
+"""
+
+import fnmatch
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+for _name, _examples in (("small", 40), ("full", 1000)):
+    hypothesis.settings.register_profile(
+        _name, max_examples=_examples, derandomize=True, deadline=None, database=None
+    )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="full counts instead of small ones")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.load_profile("full" if config.getoption("--full") else "small")
+
+
+@pytest.fixture(scope="session")
+def scale(request: pytest.FixtureRequest) -> str:
+    """ "small" or "full"."""
+    return "full" if request.config.getoption("--full") else "small"
+
+
+@pytest.fixture(scope="session")
+def counts(scale: str) -> Callable[[Any, Any], Any]:
+    """counts(small, full) picks one by scale."""
+    return lambda small, full: full if scale == "full" else small
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """A generator with the same seed in every test."""
+    return np.random.default_rng(20260101)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The checkout."""
+    return ROOT
+
+
+# --- under CI, a test that skips has failed, unless pyproject lists it with a reason
+
+
+def allowed_skips() -> list[dict[str, str]]:
+    """The table [tool.ondie] allowed-skips: test and reason are patterns, why is for the reader."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return project["tool"]["ondie"]["allowed-skips"]
+
+
+def skip_is_failure(node: str, reason: str) -> bool:
+    """Whether a skip of test `node` with message `reason` counts as a failure here."""
+    if not os.environ.get("CI"):
+        return False
+    return not any(
+        fnmatch.fnmatch(node, entry["test"]) and fnmatch.fnmatch(reason, entry["reason"])
+        for entry in allowed_skips()
+    )
+
+
+def _judge(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+    reason = reason.removeprefix("Skipped: ")
+    if skip_is_failure(report.nodeid, reason):
+        report.outcome = "failed"
+        report.longrepr = (
+            f"{report.nodeid} skipped under CI: {reason}; "
+            "install what it needs, or list it in pyproject.toml under [tool.ondie] allowed-skips"
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Any:
+    report = yield
+    _judge(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Any:
+    report = yield
+    _judge(report)
+    return report
