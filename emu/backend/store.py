@@ -1,0 +1,96 @@
+"""Stored bytes: what each physical page holds, with its out-of-band data.
+
+Owns page contents in segments of 1 GiB of address space, committed page by page as they are written,
+in anonymous memory or in files of a folder. Does not own addresses or time.
+Source: DESIGN, flash engine: segment files, out-of-band LPN, sequence number and checksum.
+"""
+
+from __future__ import annotations
+
+import mmap
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from ondie.emu.units import InputError
+
+SEGMENT_BYTES = 1 << 30
+OOB = np.dtype([("lpn", "i8"), ("sequence", "i8"), ("checksum", "u4"), ("written", "u4")])
+
+
+class PageStore:
+    """Page contents of one device, by physical page number.
+
+    ``folder`` keeps the segments as sparse files; without it they live in memory and end with the
+    process. A page read before it was written, or whose bytes no longer match nothing stored, is the
+    caller's mistake or a fault put in on purpose: bytes are returned as they are, and
+    :meth:`intact` tells.
+    """
+
+    def __init__(self, page_bytes: int, folder: Path | None = None) -> None:
+        self.page_bytes = page_bytes
+        self._folder = folder
+        self._per_segment = SEGMENT_BYTES // page_bytes
+        self._segments: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._sequence = 0
+
+    def _segment(self, ppn: int) -> tuple[np.ndarray, np.ndarray, int]:
+        number, at = divmod(ppn, self._per_segment)
+        if number not in self._segments:
+            data = self._map(f"segment-{number}.pages", SEGMENT_BYTES)
+            oob = self._map(f"segment-{number}.oob", self._per_segment * OOB.itemsize)
+            self._segments[number] = (
+                np.frombuffer(data, np.uint8)[: self._per_segment * self.page_bytes].reshape(
+                    self._per_segment, self.page_bytes
+                ),
+                np.frombuffer(oob, OOB),
+            )
+        pages, oob_records = self._segments[number]
+        return pages, oob_records, at
+
+    def _map(self, name: str, size: int) -> mmap.mmap:
+        if self._folder is None:
+            return mmap.mmap(-1, size)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with open(self._folder / name, "w+b") as file:
+            file.truncate(size)
+            return mmap.mmap(file.fileno(), size)
+
+    def write(self, ppn: int, lpn: int, data: np.ndarray) -> None:
+        """Program a page: ``data`` uint8[page_bytes]."""
+        pages, oob, at = self._segment(ppn)
+        pages[at] = data
+        self._sequence += 1
+        oob[at] = (lpn, self._sequence, zlib.crc32(data.tobytes()), 1)
+
+    def read(self, ppn: int) -> np.ndarray:
+        """A page's bytes, uint8[page_bytes] (a view: copy it before the next write)."""
+        pages, oob, at = self._segment(ppn)
+        if not oob[at]["written"]:
+            raise InputError(f"physical page {ppn} is read before it was programmed")
+        return pages[at]
+
+    def intact(self, ppn: int) -> bool:
+        """Do the page's bytes still match the checksum stored beside them?"""
+        pages, oob, at = self._segment(ppn)
+        return bool(oob[at]["written"]) and zlib.crc32(pages[at].tobytes()) == oob[at]["checksum"]
+
+    def move(self, source: int, target: int, lpn: int) -> None:
+        """Collection copies a page."""
+        self.write(target, lpn, self.read(source).copy())
+
+    def erase(self, first_ppn: int, n: int) -> None:
+        """Erase ``n`` pages: a page can be read again only after it is programmed."""
+        for number in range(first_ppn // self._per_segment, (first_ppn + n - 1) // self._per_segment + 1):
+            if number not in self._segments:
+                continue
+            oob = self._segments[number][1]
+            start = max(first_ppn - number * self._per_segment, 0)
+            stop = min(first_ppn + n - number * self._per_segment, self._per_segment)
+            oob["written"][start:stop] = 0
+
+    def flip(self, ppn: int, byte: int, mask: int = 0xFF) -> None:
+        """Flip bits of one stored byte, as a raw bit error does."""
+        pages, _, at = self._segment(ppn)
+        pages[at, byte] ^= mask

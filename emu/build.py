@@ -1,0 +1,237 @@
+"""Builds the arrays of a simulation from a configuration.
+
+Owns sizes, initial values and the integer copy of the configuration that compiled code reads.
+Does not own behaviour. Source: DESIGN, compiled state; map tables are lazily committed zero pages.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.emu import rows
+from ondie.emu import stations as s
+from ondie.emu.backend import mapping, nand
+from ondie.emu.backend.geometry import Geometry
+from ondie.emu.backend.timing import timing_table
+from ondie.emu.clock import NEVER, rate_scale
+from ondie.emu.config import Config
+from ondie.emu.events import FIFO, LINE, LOG, REG, TXN, build_tree
+from ondie.emu.state import Arrays, record_type, records
+from ondie.emu.stats import COUNTERS
+from ondie.emu.units import InputError
+
+CFG = record_type(
+    channels="i8", ways="i8", planes="i8", dies="i8", pages="i8", page_bytes="i8",
+    blocks="i8",  # conventional super-blocks per die
+    all_blocks="i8",
+    block_pages="i8",  # pages of a super-block
+    die_pages="i8",
+    lpns="i8",  # logical pages of the conventional namespace
+    reservoir_pages="i8",  # reservoir super-pages per die
+    multi_plane="i8", cache_read="i8", cache_program="i8", gradient_registers="i8",
+    bus_scale="i8", bus_shift="i8",
+    decode="i8", encode="i8", command="i8", submit="i8",
+    queue_depth="i8",
+    gc_low="i8", gc_reserve="i8", gc_window="i8",
+    shared_uplink="i8",
+    isp_io="i8",  # rows.ISP_IO, for code below rows.py
+)  # fmt: skip
+DEV = record_type(
+    sq_head="i8", sq_tail="i8",  # host commands waiting for the queue depth
+    outstanding="i8",
+    stall_head="i8", stall_tail="i8",  # writes waiting for a free block
+    cursor="i8",  # die of the next write
+    mapped="i8",  # mapped logical pages
+    r_mapped="i8",  # mapped reservoir super-pages
+)  # fmt: skip
+TXNS = 1 << 16
+ROWS = 1 << 19
+GC_RESERVE = 1
+"""Free super-blocks per die that only collection may open."""
+
+
+def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.recarray:
+    """The configuration as compiled code reads it."""
+    c = records(CFG, 1)
+    c.channels = geometry.channels
+    c.ways = geometry.ways
+    c.planes = geometry.planes
+    c.dies = geometry.dies
+    c.pages = geometry.pages
+    c.page_bytes = geometry.page_bytes
+    c.blocks = geometry.blocks
+    c.all_blocks = geometry.all_blocks
+    c.block_pages = geometry.pages * geometry.planes
+    c.die_pages = geometry.die_pages
+    c.lpns = logical_pages(cfg, geometry)
+    c.reservoir_pages = geometry.reservoir_blocks * geometry.pages
+    c.multi_plane = cfg.flash.multi_plane
+    c.cache_read = cfg.flash.cache_read
+    c.cache_program = cfg.flash.cache_program
+    c.gradient_registers = 2 if cfg.pe.dispatch == "double_buffered" else 1
+    scale, shift = rate_scale(cfg.flash.bus_bytes_per_s)
+    c.bus_scale, c.bus_shift = scale, shift
+    c.decode = cfg.ecc.decode_ps
+    c.encode = cfg.ecc.encode_ps
+    c.command = cfg.frontend.command_ps
+    c.submit = cfg.host.io_submit_ps
+    c.queue_depth = queue_depth
+    c.gc_low = cfg.ftl.gc_low_blocks
+    c.gc_reserve = GC_RESERVE
+    c.gc_window = 2 * geometry.planes
+    c.shared_uplink = 1 if cfg.link.uplink_bytes_per_s > 0 else 0
+    c.isp_io = rows.ISP_IO
+    return c
+
+
+def logical_pages(cfg: Config, geometry: Geometry) -> int:
+    """Logical pages of the conventional namespace: floor(physical x (1 - OP))."""
+    return int(geometry.conventional_pages * (1 - cfg.ftl.over_provisioning))
+
+
+def map_dtype(entries: int) -> type[np.unsignedinteger]:
+    """32-bit entries while every entry + 1 fits, else 64-bit."""
+    return np.uint32 if entries < 2**32 - 1 else np.uint64
+
+
+def build(
+    cfg: Config,
+    *,
+    devices: int | None = None,
+    phases: int = 16,
+    reservoir_super_pages: int = 0,
+    queue_depth: int | None = None,
+    payload: bool = False,
+    timeline: int = 0,
+) -> Arrays:
+    """All arrays of a system, with erased or used blocks as ``ftl.initial`` says.
+
+    ``reservoir_super_pages`` is the number of logical super-pages per device that the optimizer maps;
+    ``queue_depth`` overrides the smaller of host and drive depth; ``timeline`` is the number of
+    intervals to keep. Raises InputError when the reservoir is too small for its super-pages.
+    """
+    n = devices if devices is not None else cfg.system.devices
+    geometry = Geometry.of(cfg)
+    depth = queue_depth or min(cfg.host.io_queue_depth, cfg.frontend.queue_depth)
+    if geometry.ways > nand.MAX_WAYS:
+        raise InputError(
+            f"flash.dies_per_channel: {geometry.ways} dies on one channel; at most {nand.MAX_WAYS}"
+        )
+    dies, buses = n * geometry.dies, n * geometry.channels
+    fifos = s.HOST_STATIONS + n * (s.ECC + geometry.channels)
+    half = 2
+    while half < dies + buses + fifos:
+        half *= 2
+    leaf = np.full(half, NEVER, np.int64)
+    tree = np.zeros(2 * half, np.int32)
+    build_tree(leaf, tree)
+    lpns = logical_pages(cfg, geometry)
+    width = map_dtype(geometry.physical_pages)
+    reg = records(REG, 1)
+    reg.bus0 = dies
+    reg.fifo0 = dies + buses
+    reg.txns_free = TXNS
+    reg.ready_head = reg.ready_tail = -1
+    reg.log_on = int(payload)
+    reg.line_on = int(timeline > 0)
+    arrays = Arrays(
+        cfg=integer_config(cfg, geometry, depth),
+        reg=reg,
+        leaf=leaf,
+        tree=tree,
+        fifo=_stations(cfg, geometry, n, fifos),
+        txn=_pool(),
+        op=timing_table(cfg),
+        die=_dies(dies),
+        bus=_buses(buses),
+        l2p=np.zeros((n, lpns), width),
+        p2l=np.zeros((n, geometry.physical_pages), width),
+        block=_blocks(cfg, geometry, dies),
+        free=np.tile(np.arange(geometry.blocks, dtype=np.int32), (dies, 1)),
+        front=_fronts(dies),
+        pool=_pools(geometry, dies),
+        rmap=np.zeros((n, max(reservoir_super_pages, 1)), np.uint32),
+        dev=_devices(n),
+        count=np.zeros((n, len(COUNTERS)), np.int64),
+        row=records(rows.ROW, ROWS),
+        wait=np.zeros(2 * ROWS, np.int64),
+        use=np.zeros((phases + 1, dies + buses + fifos), np.int64),
+        phase=_phases(phases),
+        log=records(LOG, (1 << 17) if payload else 1),
+        line=records(LINE, max(timeline, 1)),
+    )
+    return arrays
+
+
+def _stations(cfg: Config, geometry: Geometry, n: int, fifos: int) -> np.recarray:
+    fifo = records(FIFO, fifos)
+    fifo.head = fifo.tail = -1
+    rates = {s.UPLINK_DOWN: cfg.link.uplink_bytes_per_s, s.UPLINK_UP: cfg.link.uplink_bytes_per_s}
+    delays = {s.SUBMIT: cfg.link.latency_ps}
+    for dev in range(n):
+        at = s.HOST_STATIONS + dev * (s.ECC + geometry.channels)
+        rates[at + s.DOWN] = cfg.link.down_bytes_per_s
+        rates[at + s.UP] = cfg.link.up_bytes_per_s
+        rates[at + s.DRAM] = cfg.dram.bandwidth_bytes_per_s
+        rates[at + s.ISP_LINK] = cfg.isp.flash_bytes_per_s
+        rates[at + s.TUNNEL_UP] = rates[at + s.TUNNEL_DOWN] = cfg.tunnel.bytes_per_s
+        delays[at + s.UP] = delays[at + s.DOWN] = cfg.link.latency_ps
+        delays[at + s.TUNNEL_UP] = delays[at + s.TUNNEL_DOWN] = cfg.tunnel.latency_ps
+    for station, rate in rates.items():
+        if rate > 0:
+            fifo.scale[station], fifo.shift[station] = rate_scale(rate)
+    for station, delay in delays.items():
+        fifo.fixed[station] = delay
+    return fifo
+
+
+def _pool() -> np.recarray:
+    txn = records(TXN, TXNS)
+    txn.next[:-1] = np.arange(1, TXNS)
+    txn.next[-1] = -1
+    return txn
+
+
+def _dies(n: int) -> np.recarray:
+    die = records(nand.DIE, n)
+    for name in ("arr", "cache", "out", "read_head", "write_head", "load_head", "pe_head"):
+        die[name] = -1
+    return die
+
+
+def _buses(n: int) -> np.recarray:
+    bus = records(nand.BUS, n)
+    bus.die = -1
+    return bus
+
+
+def _blocks(cfg: Config, geometry: Geometry, dies: int) -> np.recarray:
+    block = records(mapping.BLOCK, dies, geometry.all_blocks)
+    block.dirty = int(cfg.ftl.initial == "steady")
+    return block
+
+
+def _fronts(dies: int) -> np.recarray:
+    front = records(mapping.FRONT, mapping.STREAMS, dies)
+    front.block = -1
+    return front
+
+
+def _pools(geometry: Geometry, dies: int) -> np.recarray:
+    pool = records(mapping.POOL, dies)
+    pool.free_n = geometry.blocks
+    pool.victim = -1
+    return pool
+
+
+def _devices(n: int) -> np.recarray:
+    dev = records(DEV, n)
+    dev.sq_head = dev.stall_head = -1
+    return dev
+
+
+def _phases(n: int) -> np.recarray:
+    phase = records(rows.PHASE, n)
+    phase.first = NEVER
+    phase.last = -1
+    return phase

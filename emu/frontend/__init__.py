@@ -1,0 +1,1 @@
+"""The NVMe front end: queues, controller, tunnel."""

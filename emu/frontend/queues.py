@@ -1,0 +1,57 @@
+"""Commands: the one record for host and internal commands, and the host's queue with its depth.
+
+Owns the command record and the admission of commands up to the queue depth. Does not own what a
+command does inside the device (controller.py).
+Source: NVMe base specification (submission and completion queues); DESIGN, command record.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.kernels.jit import njit
+
+READ, WRITE, TRIM, FLUSH = range(4)
+COMMAND_NAMES = ("READ", "WRITE", "TRIM", "FLUSH")
+
+COMMAND = np.dtype(
+    [
+        ("op", "i4"),  # READ, WRITE, TRIM, FLUSH
+        ("lpn", "i8"),  # first logical page
+        ("n", "i8"),  # logical pages
+        ("stream", "i4"),
+        ("priority", "i4"),
+        ("fua", "i4"),  # writes complete after their program, so every write is one
+        ("fence_token", "i8"),
+        ("atomic_unit", "i4"),
+        ("payload_slot", "i8"),  # first page in the caller's buffer, -1 = timing only
+        ("tag", "i8"),  # returned with the completion
+        ("arrival", "i8"),  # ps
+    ],
+    align=True,
+)
+COMPLETION = np.dtype([("tag", "i8"), ("arrival", "i8"), ("start", "i8"), ("end", "i8")], align=True)
+
+
+@njit
+def wait_for_slot(st, dev, r):
+    """Row ``r`` waits until fewer commands than the queue depth are outstanding."""
+    d = st.dev[dev]
+    st.row[r].next = -1
+    if d.sq_head < 0:
+        d.sq_head = r
+    else:
+        st.row[d.sq_tail].next = r
+    d.sq_tail = r
+
+
+@njit
+def next_admitted(st, dev):
+    """The next waiting row that fits the queue depth, or -1."""
+    d = st.dev[dev]
+    if d.sq_head < 0 or d.outstanding >= st.cfg[0].queue_depth:
+        return -1
+    r = d.sq_head
+    d.sq_head = st.row[r].next
+    d.outstanding += 1
+    return r

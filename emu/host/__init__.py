@@ -1,0 +1,1 @@
+"""The host: its machine and its links."""

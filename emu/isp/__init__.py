@@ -1,0 +1,1 @@
+"""In-storage processing: cores in the controller, processing elements on the dies."""

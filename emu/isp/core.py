@@ -1,0 +1,43 @@
+"""The in-storage processor in the controller: a throughput model.
+
+Owns how long an update occupies the ISP. Does not own DRAM and flash time: the engine lets the ISP's
+traffic contend for them, so the update takes the longest of the three.
+Source: instruction counts measured with callgrind on this project's C kernels (instructions.toml,
+128-bit vectors, the width of NEON); FACTS, Smart-Infinity: an FPGA engine streams at a given rate.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from fractions import Fraction
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from ondie.emu.clock import PS_PER_S
+from ondie.emu.config import Config
+
+
+@cache
+def measured() -> dict[str, Any]:
+    """The table of measured instruction counts."""
+    text = resources.files("ondie.emu.isp").joinpath("instructions.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+def instructions_per_param(op: str) -> Fraction:
+    """Instructions per parameter of an update kernel, 128-bit vectors, in bulk."""
+    return Fraction(str(measured()["base"][op]["bulk"]))
+
+
+def update_ps(cfg: Config, op: str, n_params: int, traffic: int) -> int:
+    """Time the ISP itself is busy with an update, ps.
+
+    Cores: instructions / (cores x IPC x frequency). FPGA: bytes of ``traffic`` per parameter at the
+    engine's rate.
+    """
+    if cfg.isp.kind == "fpga":
+        return -(-n_params * traffic * PS_PER_S // cfg.isp.engine_bytes_per_s)
+    work = instructions_per_param(op) * n_params
+    rate = cfg.isp.cores * Fraction(str(cfg.isp.ipc)) * cfg.isp.frequency_hz
+    return -int(-work * PS_PER_S // rate)

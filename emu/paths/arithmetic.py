@@ -1,0 +1,87 @@
+"""The arithmetic of one training step's update, on any piece of the flat parameter vector.
+
+Owns the choice of kernel and its coefficients per step and parameter group. Does not own memory: who
+calls brings the vectors, wherever they came from.
+Source: ondie.kernels; the trace's hyper-parameters per step and group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ondie.emu.units import InputError
+from ondie.kernels import OPS, get
+from ondie.traces import Trace
+
+
+class Arithmetic:
+    """Update kernel of a trace.
+
+    ``form`` is "canonical" or "torch" (ondie.kernels.FORMS). Raises InputError for a trace whose
+    optimizer has no kernel.
+    """
+
+    def __init__(self, trace: Trace, form: str = "canonical", backend: str = "auto") -> None:
+        if trace.op not in OPS:
+            raise InputError(
+                f"{trace.name}: optimizer operation {trace.op!r} has no update kernel; "
+                f"known are {', '.join(OPS)}"
+            )
+        self.trace = trace
+        self.kernel = get(trace.op, backend=backend, form=form)
+        self.ranges = trace.group_ranges()
+
+    @property
+    def vectors(self) -> tuple[str, ...]:
+        """Names of the vectors an update writes: the weights and the states."""
+        return ("w", *self.kernel.states)
+
+    def coefficients(self, step: int) -> list[np.ndarray]:
+        """Folded scalars of each parameter group at ``steps[step]``, float32."""
+        s = self.trace.steps[step]
+        return [self.kernel.coefficients(hyper, s.count) for hyper in s.hyper]
+
+    def apply(
+        self,
+        coefficients: Sequence[np.ndarray],
+        start: int,
+        stop: int,
+        vectors: Mapping[str, np.ndarray],
+        gradient: np.ndarray,
+    ) -> None:
+        """Update parameters [start, stop) in place.
+
+        ``vectors`` (w and the states) and ``gradient`` hold just these parameters, float32.
+        """
+        for first, last, group in self.ranges:
+            a, b = max(first, start), min(last, stop)
+            if a >= b:
+                continue
+            piece = slice(a - start, b - start)
+            self.kernel(
+                vectors["w"][piece],
+                gradient[piece],
+                [vectors[name][piece] for name in self.kernel.states],
+                coefficients[group],
+            )
+
+    def coupled_decay(self) -> bool:
+        """Does any step add weight decay to the gradient?"""
+        return self.trace.op != "adamw" and any(
+            hyper.get("weight_decay", 0.0) for step in self.trace.steps for hyper in step.hyper
+        )
+
+    def reference(self, steps: int) -> np.ndarray:
+        """Weights after ``steps`` steps of the same kernel outside the emulator, float32[n_params]."""
+        initial = self.trace.weights("initial")
+        if initial is None:
+            raise InputError(f"{self.trace.name}: no initial weights, so nothing to update")
+        vectors = {"w": initial.copy()} | {k: v.copy() for k, v in self.trace.states().items()}
+        for i in range(steps):
+            if self.trace.steps[i].skipped:
+                continue
+            g = self.trace.gradient(i)
+            self.apply(self.coefficients(i), 0, self.trace.n_params, vectors, g)
+        return vectors["w"]

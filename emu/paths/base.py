@@ -1,0 +1,190 @@
+"""What every path is: prepare, plan, finish; and how plan rows are written.
+
+Owns the contract of a path, the phases, the forward and backward rows that every path begins with.
+Does not own time: a path computes none, it names resources, bytes and dependencies.
+Source: DESIGN, System, path, plan.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ondie.emu import rows
+from ondie.emu.clock import ps_from_seconds
+from ondie.emu.config import Config
+from ondie.emu.paths.arithmetic import Arithmetic
+from ondie.emu.paths.bounds import Bound
+from ondie.emu.system import System
+from ondie.emu.units import InputError
+from ondie.traces import Trace
+
+PHASES = ("forward", "backward", "gradients", "update", "weights_up", "synchronise", "samples")
+FORWARD, BACKWARD, GRADIENTS, UPDATE, WEIGHTS_UP, SYNCHRONISE, SAMPLES = range(len(PHASES))
+BACKWARD_SEGMENTS = 64
+"""Pieces the backward pass is cut into, so that gradients can leave as they become ready."""
+
+
+class Unavailable(InputError):
+    """This device or model cannot run the path; the message is the reason."""
+
+
+class Rows:
+    """Collects plan rows with consecutive ids."""
+
+    def __init__(self, first: int = 0) -> None:
+        self.next = first
+        self._parts: list[np.ndarray] = []
+        self._held = 0
+
+    def add(self, n: int = 1, **columns: Any) -> np.ndarray:
+        """Append ``n`` rows; columns are scalars or arrays of length n. Returns their ids."""
+        part = np.zeros(n, rows.PLAN)
+        ids = np.arange(self.next, self.next + n)
+        part["id"] = ids
+        part["after0"] = part["after1"] = -1
+        for name, value in columns.items():
+            part[name] = value
+        self.next += n
+        self._parts.append(part)
+        self._held += n
+        return ids
+
+    def one(self, **columns: Any) -> int:
+        """Append one row and return its id."""
+        return int(self.add(1, **columns)[0])
+
+    def join(self, ids: np.ndarray, phase: int) -> int:
+        """A row that is done when all of ``ids`` are: a chain of two-armed joins."""
+        n = max(len(ids) - 1, 1)
+        first = self.next
+        after0 = np.arange(first - 1, first + n - 1)
+        after0[0] = ids[0]
+        after1 = ids[1:] if len(ids) > 1 else np.array([-1])
+        return int(
+            self.add(n, resource=rows.JOIN, phase=phase, after0=after0, after1=after1)[-1]
+        )
+
+    def fence(self, phase: int) -> int:
+        """A row that is done when every row before it is."""
+        return self.one(resource=rows.FENCE, phase=phase)
+
+    def full(self) -> bool:
+        """Is there a chunk's worth of rows?"""
+        return self._held >= rows.MAX_CHUNK
+
+    def take(self) -> np.ndarray:
+        """The rows collected so far; the collection goes on behind them."""
+        out = np.concatenate(self._parts) if self._parts else np.zeros(0, rows.PLAN)
+        self._parts = []
+        self._held = 0
+        return out
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may ask of the paths."""
+
+    weights_up: str = "fp32"
+    """Width of the weights sent to the host: "fp32" or "fp16"."""
+    form: str = "canonical"
+    batch: str = "same"
+    """stannis: "same" global batch as the trace, or "paper": sum of the tuned batches."""
+    host_batch: int | None = None
+
+
+@dataclass
+class Path(ABC):
+    """One strategy on one configuration and one trace."""
+
+    cfg: Config
+    trace: Trace
+    options: Options = field(default_factory=Options)
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    updates_weights: ClassVar[bool] = True
+    """Does the path carry payload, so that its weights can be held against the reference?"""
+
+    def __post_init__(self) -> None:
+        reason = self.missing()
+        if reason:
+            raise Unavailable(f"{self.name}: {reason}")
+
+    @abstractmethod
+    def missing(self) -> str | None:
+        """Why this device or model cannot run the path, or None."""
+
+    @abstractmethod
+    def system(self, payload: bool, timeline: int) -> System:
+        """The system the path needs."""
+
+    @abstractmethod
+    def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
+        """Put the states on flash, untimed; with arithmetic, their bytes as well."""
+
+    @abstractmethod
+    def plan(self, step: int) -> Iterator[np.ndarray]:
+        """Plan rows of one training step, in chunks."""
+
+    @abstractmethod
+    def finish(self) -> np.ndarray | None:
+        """The weights as the flash pages hold them at the end, float32[n_params]."""
+
+    @abstractmethod
+    def bound(self, step: int) -> Bound:
+        """Closed form of the update stage from the configuration alone."""
+
+    def begin_step(self, step: int) -> None:
+        """Offer the step's gradient to the payload, if there is one."""
+
+    def training_rows(self, out: Rows, step: int, after: int) -> tuple[np.ndarray, int]:
+        """Forward and backward on the accelerator. Returns the ids of the backward segments, and the
+        last of them."""
+        s = self.trace.steps[step]
+        forward = out.one(
+            resource=rows.ACCELERATOR,
+            phase=FORWARD,
+            array_ps=ps_from_seconds(s.forward_s),
+            after0=after,
+        )
+        total = ps_from_seconds(s.backward_s)
+        n = BACKWARD_SEGMENTS
+        cuts = total * np.arange(n + 1, dtype=object) // n
+        lengths = np.array([int(b - a) for a, b in zip(cuts, cuts[1:], strict=False)])
+        first = out.next
+        segments = out.add(
+            n,
+            resource=rows.ACCELERATOR,
+            phase=BACKWARD,
+            array_ps=lengths,
+            after0=np.arange(first - 1, first - 1 + n),
+        )
+        assert segments[0] == forward + 1
+        return segments, int(segments[-1])
+
+    def ready_segment(self, step: int, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
+        """Backward segment after which the gradients of parameters [start, stop) are complete.
+
+        From the recorded time each tensor's gradient became ready; where nothing was recorded,
+        layers finish in reverse order at an even rate.
+        """
+        s = self.trace.steps[step]
+        n = BACKWARD_SEGMENTS
+        if s.ready_s is None or not s.backward_s:
+            share = 1.0 - start / self.trace.n_params
+            return np.clip(np.ceil(share * n).astype(np.int64) - 1, 0, n - 1)
+        times = {id(t): r for t, r in zip(self.trace.tensors, s.ready_s, strict=True)}
+        tensors = self.trace.trainable
+        ready = np.array([times[id(t)] for t in tensors])
+        ready = np.where(np.isfinite(ready), ready, s.backward_s)
+        offsets = np.array([t.offset for t in tensors])
+        ends = offsets + np.array([t.size for t in tensors])
+        lo = np.searchsorted(ends, start, "right")
+        hi = np.maximum(np.searchsorted(offsets, stop, "left"), lo + 1)
+        last = np.array([ready[a:b].max() for a, b in zip(lo, hi, strict=True)])
+        return np.clip(np.ceil(last / s.backward_s * n).astype(np.int64) - 1, 0, n - 1)

@@ -1,0 +1,132 @@
+"""Closed forms: what each path's update stage takes if its bottleneck were all there is.
+
+Owns the arithmetic printed beside the simulation. Does not own the simulation, and takes nothing from
+it. Source: FACTS sections 2 and 3: serial T = N(16/R + 12/W + 1/c), C-ISP channels x rate / 24 B,
+stripe time tR + passes x page/bus + tPROG + (lockstep) dies per channel x page/bus.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from ondie.emu.backend.geometry import Geometry
+from ondie.emu.config import Config
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Closed form of an update stage: seconds, the resource that decides, the arithmetic in words."""
+
+    seconds: float
+    name: str
+    text: str
+
+
+class Demand:
+    """Seconds of work per resource of one device, for stages whose parts overlap perfectly."""
+
+    def __init__(self, cfg: Config) -> None:
+        self.cfg = cfg
+        self.geometry = Geometry.of(cfg)
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def add(self, name: str, seconds: float) -> None:
+        self.seconds[name] += seconds
+
+    @property
+    def largest(self) -> tuple[str, float]:
+        """(resource, seconds) of the resource with most work."""
+        return max(self.seconds.items(), key=lambda item: item[1])
+
+    def _page_s(self) -> float:
+        """Channel time of one page with its command."""
+        return self.cfg.flash.t_command_ps / 1e12 + self._data_s()
+
+    def _data_s(self) -> float:
+        return self.cfg.flash.page_bytes / self.cfg.flash.bus_bytes_per_s
+
+    def flash_read(self, n_bytes: float) -> None:
+        """Pages read through channel and decoder."""
+        g, f = self.geometry, self.cfg.flash
+        pages = n_bytes / g.page_bytes
+        together = g.planes if f.multi_plane else 1
+        array = f.t_read_ps / 1e12
+        if not f.cache_read:
+            array += together * self._page_s()
+        self.add("channels", pages * self._page_s() / g.channels)
+        self.add("dies", pages / together * array / g.dies)
+        self.add("ECC", pages * self.cfg.ecc.decode_ps / 1e12 / g.channels)
+
+    def flash_write(self, n_bytes: float) -> None:
+        """Pages programmed through encoder and channel, each block erased before it is written."""
+        g, f = self.geometry, self.cfg.flash
+        pages = n_bytes / g.page_bytes
+        together = g.planes if f.multi_plane else 1
+        array = f.t_program_ps / 1e12
+        if not f.cache_program:
+            array += together * self._page_s()
+        erase = f.t_erase_ps / 1e12 / g.pages if self.cfg.ftl.initial == "steady" else 0.0
+        self.add("channels", pages * self._page_s() / g.channels)
+        self.add("dies", (pages / together * array + pages / g.planes * erase) / g.dies)
+        self.add("ECC", pages * self.cfg.ecc.encode_ps / 1e12 / g.channels)
+
+    def host_commands(self, n_bytes: float) -> None:
+        """Commands of the host's block size."""
+        n = n_bytes / self.cfg.host.io_block_bytes
+        self.add("front end", n * self.cfg.frontend.command_ps / 1e12)
+        self.add("host submission", n * self.cfg.host.io_submit_ps / 1e12)
+
+    def dram(self, n_bytes: float) -> None:
+        self.add("DRAM", n_bytes / self.cfg.dram.bandwidth_bytes_per_s)
+
+    def host_read(self, n_bytes: float) -> None:
+        """Host reads: flash, twice through DRAM, up the link."""
+        self.flash_read(n_bytes)
+        self.dram(2 * n_bytes)
+        self.add("link up", n_bytes / self.cfg.link.up_bytes_per_s)
+        self.host_commands(n_bytes)
+        self._depth(n_bytes, self.read_latency())
+
+    def host_write(self, n_bytes: float) -> None:
+        """Host writes: down the link, twice through DRAM, flash."""
+        self.flash_write(n_bytes)
+        self.dram(2 * n_bytes)
+        self.add("link down", n_bytes / self.cfg.link.down_bytes_per_s)
+        self.host_commands(n_bytes)
+        self._depth(n_bytes, self.write_latency())
+
+    def _depth(self, n_bytes: float, latency: float) -> None:
+        """Queue depth: so many blocks in flight, each for at least its unloaded latency."""
+        depth = min(self.cfg.host.io_queue_depth, self.cfg.frontend.queue_depth)
+        self.add("queue depth", n_bytes / self.cfg.host.io_block_bytes / depth * latency)
+
+    def _block_parts(self) -> tuple[float, float, float]:
+        """(channel time of one block, operations in a row on its busiest die, fixed time)."""
+        g = self.geometry
+        pages = self.cfg.host.io_block_bytes / g.page_bytes
+        groups = pages / (g.planes if self.cfg.flash.multi_plane else 1)
+        channel = max(pages / g.channels, min(pages, g.planes)) * self._page_s()
+        fixed = (
+            self.cfg.host.io_submit_ps + self.cfg.frontend.command_ps + 2 * self.cfg.link.latency_ps
+        ) / 1e12
+        return channel, max(groups / g.dies, 1.0), fixed
+
+    def read_latency(self) -> float:
+        """Unloaded latency of one block read, seconds."""
+        channel, rounds, fixed = self._block_parts()
+        block = self.cfg.host.io_block_bytes
+        link = block / self.cfg.link.up_bytes_per_s
+        return fixed + rounds * self.cfg.flash.t_read_ps / 1e12 + max(channel, link)
+
+    def write_latency(self) -> float:
+        """Unloaded latency of one block write, seconds."""
+        channel, rounds, fixed = self._block_parts()
+        block = self.cfg.host.io_block_bytes
+        link = block / self.cfg.link.down_bytes_per_s
+        return fixed + rounds * self.cfg.flash.t_program_ps / 1e12 + max(channel, link)
+
+
+def parts_text(parts: list[tuple[str, str, float]]) -> str:
+    """ "read 2.5 s (channels) + CPU 1 s (host CPU)" from (what, resource, seconds)."""
+    return " + ".join(f"{what} {seconds:.4g} s ({name})" for what, name, seconds in parts)

@@ -1,0 +1,226 @@
+"""Host offload: states on NVMe, the update on the host's CPU (ZeRO-Infinity, DeepSpeed).
+
+Owns the order: gradients written during backward; after it, per sub-group, read w m v g, update,
+write w m v; serial, or pipelined over sub-groups. Does not own time or bits.
+Source: DeepSpeed's NVMe optimizer swapper as in FACTS section 3; pipeline_read and pipeline_write
+default to off, hence serial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ondie.emu import rows
+from ondie.emu.backend.geometry import Geometry
+from ondie.emu.frontend import queues
+from ondie.emu.host import machine
+from ondie.emu.isp.layout import VALUE_BYTES, Regions, shards
+from ondie.emu.paths.arithmetic import Arithmetic
+from ondie.emu.paths.base import BACKWARD, GRADIENTS, PHASES, UPDATE, Path, Rows
+from ondie.emu.paths.bounds import Bound, Demand, parts_text
+from ondie.emu.paths.payload import Conventional
+from ondie.emu.system import System
+from ondie.kernels import get
+
+BUFFERS = 3
+"""Sub-groups in flight when pipelined: one read, one computed, one written."""
+
+
+@dataclass
+class HostOffload(Path):
+    """Serial host offload."""
+
+    name: ClassVar[str] = "host_offload"
+    title: ClassVar[str] = "host offload, serial"
+    pipelined: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        self.geometry = Geometry.of(self.cfg)
+        self.kernel = get(self.trace.op, form=self.options.form)
+        self.vectors = ("w", *self.kernel.states)
+        granule = self.cfg.host.io_block_bytes // VALUE_BYTES
+        self.shards = shards(self.trace.n_params, self.cfg.system.devices, granule)
+        self.regions = tuple(
+            Regions.of(shard, (*self.vectors, "g"), self.geometry) for shard in self.shards
+        )
+        self.payload: Conventional | None = None
+        self.arithmetic: Arithmetic | None = None
+        self._next = 0
+        self._step = 0
+        super().__post_init__()
+
+    def missing(self) -> str | None:
+        lpns = int(self.geometry.conventional_pages * (1 - self.cfg.ftl.over_provisioning))
+        need = max(r.total_pages for r in self.regions)
+        if need > lpns:
+            gb = self.geometry.page_bytes / 1e9
+            return (
+                f"states and gradients of {self.trace.n_params:,} parameters take {need * gb:.4g} GB "
+                f"per device, the conventional namespace has {lpns * gb:.4g} GB"
+            )
+        return None
+
+    def system(self, payload: bool, timeline: int) -> System:
+        return System(self.cfg, PHASES, payload=payload, timeline=timeline)
+
+    def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
+        for r in self.regions:
+            for k, _ in enumerate(self.vectors):
+                used = -(-r.shard.size * VALUE_BYTES // r.page_bytes)
+                system.fill(r.shard.device, k * r.pages, used)
+        if arithmetic is None:
+            return
+        self.arithmetic = arithmetic
+        self.payload = Conventional(system, self.regions, self._compute)
+        initial = self.trace.weights("initial")
+        assert initial is not None
+        self.payload.store_initial({"w": initial, **self.trace.states()})
+
+    def _compute(
+        self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
+    ) -> None:
+        assert self.arithmetic is not None
+        self.arithmetic.apply(self._coefficients, start, stop, vectors, gradient)
+
+    def begin_step(self, step: int) -> None:
+        if self.payload is not None and self.arithmetic is not None:
+            self._coefficients = self.arithmetic.coefficients(step)
+            self.payload.offer_gradient(self.trace.gradient(step))
+
+    def finish(self) -> np.ndarray | None:
+        return None if self.payload is None else self.payload.stored("w")
+
+    def plan(self, step: int) -> Iterator[np.ndarray]:
+        out = Rows(self._next)
+        start = out.fence(BACKWARD)
+        segments, last = self.training_rows(out, step, start)
+        if not self.trace.steps[step].skipped:
+            yield from self._write_gradients(out, step, segments)
+            yield from self._update(out, out.fence(GRADIENTS))
+        yield out.take()
+        self._next = out.next
+
+    def _write_gradients(
+        self, out: Rows, step: int, segments: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        for r in self.regions:
+            size = self.cfg.host.io_block_bytes
+            lpn, n_bytes, first = r.blocks("g", r.shard.start, r.shard.stop, size)
+            ready = self.ready_segment(step, first, first + n_bytes // VALUE_BYTES)
+            order = np.argsort(ready, kind="stable")
+            for at in range(0, len(order), rows.MAX_CHUNK):
+                part = order[at : at + rows.MAX_CHUNK]
+                out.add(
+                    len(part),
+                    device=r.shard.device,
+                    resource=rows.NVME,
+                    kind=queues.WRITE,
+                    phase=GRADIENTS,
+                    lpn=lpn[part],
+                    bytes_in=n_bytes[part],
+                    after0=segments[ready[part]],
+                )
+                if out.full():
+                    yield out.take()
+
+    def _groups(self) -> list[tuple[int, int]]:
+        """Sub-groups [start, stop) at block boundaries."""
+        granule = self.cfg.host.io_block_bytes // VALUE_BYTES
+        size = max(self.cfg.host.subgroup_params // granule, 1) * granule
+        n = self.trace.n_params
+        return [(a, min(a + size, n)) for a in range(0, n, size)]
+
+    def _update(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
+        written: list[int] = []
+        for k, (a, b) in enumerate(self._groups()):
+            if not self.pipelined:
+                begin = written[-1] if written else fence
+            else:
+                begin = written[k - BUFFERS] if k >= BUFFERS else fence
+            reads = self._transfer(out, queues.READ, (*self.vectors, "g"), a, b, begin)
+            ready = out.join(reads, UPDATE)
+            cpu = out.one(
+                resource=rows.HOST_CPU,
+                phase=UPDATE,
+                array_ps=machine.update_ps(self.cfg, b - a, self.kernel.bytes_per_param()),
+                lpn=a,
+                tag=b - a,
+                after0=ready,
+            )
+            writes = self._transfer(out, queues.WRITE, self.vectors, a, b, cpu)
+            written.append(out.join(writes, UPDATE))
+            if out.full():
+                yield out.take()
+
+    def _transfer(
+        self, out: Rows, kind: int, names: tuple[str, ...], a: int, b: int, after: int
+    ) -> np.ndarray:
+        """Read or write vectors of parameters [a, b) in blocks. Returns the rows' ids."""
+        ids = []
+        column = "bytes_out" if kind == queues.READ else "bytes_in"
+        for name in names:
+            for r in self.regions:
+                lo, hi = max(a, r.shard.start), min(b, r.shard.stop)
+                if lo >= hi:
+                    continue
+                lpn, n_bytes, _ = r.blocks(name, lo, hi, self.cfg.host.io_block_bytes)
+                ids.append(
+                    out.add(
+                        len(lpn),
+                        device=r.shard.device,
+                        resource=rows.NVME,
+                        kind=kind,
+                        phase=UPDATE,
+                        lpn=lpn,
+                        after0=after,
+                        **{column: n_bytes},
+                    )
+                )
+        return np.concatenate(ids)
+
+    def bound(self, step: int) -> Bound:
+        """Serial: the sum of the three stages of every sub-group, each at its own bottleneck.
+        Pipelined: the largest sum over stages, plus what the first and last sub-group leave bare."""
+        n = max(s.size for s in self.shards)
+        width = len(self.vectors)
+        read, write = Demand(self.cfg), Demand(self.cfg)
+        read.host_read((width + 1) * VALUE_BYTES * n)
+        write.host_write(width * VALUE_BYTES * n)
+        traffic = self.kernel.bytes_per_param()
+        cpu = machine.update_ps(self.cfg, self.trace.n_params, traffic) / 1e12
+        groups = self._groups()
+        tails = len(groups) * (read.read_latency() + write.write_latency())
+        if not self.pipelined or len(groups) == 1:
+            r, w = read.largest, write.largest
+            parts = [("read", *r), ("compute", "host CPU", cpu), ("write", *w)]
+            seconds = r[1] + w[1] + cpu + tails
+            name = max((r, w, ("host CPU", cpu)), key=lambda item: item[1])[0]
+            return Bound(seconds, name, parts_text(parts))
+        both = Demand(self.cfg)
+        both.host_read((width + 1) * VALUE_BYTES * n)
+        both.host_write(width * VALUE_BYTES * n)
+        both.add("host CPU", cpu)
+        name, seconds = both.largest
+        share = (groups[-1][1] - groups[-1][0]) / self.trace.n_params
+        first = (groups[0][1] - groups[0][0]) / self.trace.n_params
+        bare = 0.0
+        if name == "host CPU":
+            bare = first * read.largest[1] + share * write.largest[1]
+        else:
+            bare = share * cpu
+        return Bound(
+            seconds + bare, name, parts_text([("all", name, seconds), ("bare ends", "", bare)])
+        )
+
+
+@dataclass
+class PipelinedOffload(HostOffload):
+    """Host offload with pipeline_read and pipeline_write."""
+
+    name: ClassVar[str] = "host_offload_pipelined"
+    title: ClassVar[str] = "host offload, pipelined"
+    pipelined: ClassVar[bool] = True

@@ -1,0 +1,237 @@
+"""In-storage update: the controller's ISP reads, updates and writes the states inside the drive.
+
+Owns the order: gradients down into the device's DRAM, states through map, ECC and DRAM, new weights
+up from DRAM; a window of chunks keeps flash, ISP and link busy at once. Does not own time or bits.
+Source: controller ISP (C-ISP) of OptimStore (HPCA 2023); SmartUpdate of Smart-Infinity for the FPGA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ondie.emu import rows
+from ondie.emu.backend.geometry import Geometry
+from ondie.emu.frontend import queues
+from ondie.emu.isp import core
+from ondie.emu.isp.layout import VALUE_BYTES, Regions, shards
+from ondie.emu.paths.arithmetic import Arithmetic
+from ondie.emu.paths.base import BACKWARD, PHASES, UPDATE, WEIGHTS_UP, Path, Rows
+from ondie.emu.paths.bounds import Bound, Demand, parts_text
+from ondie.emu.paths.payload import Conventional
+from ondie.emu.system import System
+from ondie.kernels import get
+
+MAX_WINDOW = 64
+"""Chunks in flight at most; fewer when the ISP's share of DRAM holds fewer."""
+
+
+@dataclass
+class InStorage(Path):
+    """Update in the controller, by cores or a streaming engine."""
+
+    name: ClassVar[str] = "in_storage"
+    title: ClassVar[str] = "in storage, controller"
+
+    def __post_init__(self) -> None:
+        self.geometry = Geometry.of(self.cfg)
+        self.kernel = get(self.trace.op, form=self.options.form)
+        self.vectors = ("w", *self.kernel.states)
+        self.chunk = self.geometry.super_page_bytes // VALUE_BYTES
+        while self.chunk * VALUE_BYTES * 2 <= self.cfg.host.io_block_bytes:
+            self.chunk *= 2
+        self.shards = shards(self.trace.n_params, self.cfg.system.devices, self.chunk)
+        self.regions = tuple(
+            Regions.of(s, (*self.vectors, "g"), self.geometry) for s in self.shards
+        )
+        self.payload: Conventional | None = None
+        self.arithmetic: Arithmetic | None = None
+        self._next = 0
+        super().__post_init__()
+
+    @property
+    def window(self) -> int:
+        """Chunks whose vectors fit the ISP's memory."""
+        held = (len(self.vectors) + 1) * VALUE_BYTES * self.chunk
+        return min(self.cfg.dram.isp_bytes // held, MAX_WINDOW)
+
+    def missing(self) -> str | None:
+        if self.cfg.isp.kind == "none":
+            return "no in-storage processor (isp.kind = none)"
+        if self.window < 1:
+            return (
+                f"dram.isp = {self.cfg.dram.isp_bytes / 1e6:.4g} MB holds no chunk of "
+                f"{self.chunk:,} parameters"
+            )
+        lpns = int(self.geometry.conventional_pages * (1 - self.cfg.ftl.over_provisioning))
+        need = max(r.pages * len(self.vectors) for r in self.regions)
+        if need > lpns:
+            gb = self.geometry.page_bytes / 1e9
+            return (
+                f"states of {self.trace.n_params:,} parameters take {need * gb:.4g} GB per device, "
+                f"the conventional namespace has {lpns * gb:.4g} GB"
+            )
+        return None
+
+    def system(self, payload: bool, timeline: int) -> System:
+        return System(self.cfg, PHASES, payload=payload, timeline=timeline)
+
+    def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
+        for r in self.regions:
+            for k, _ in enumerate(self.vectors):
+                used = -(-r.shard.size * VALUE_BYTES // r.page_bytes)
+                system.fill(r.shard.device, k * r.pages, used)
+        if arithmetic is None:
+            return
+        self.arithmetic = arithmetic
+        self.payload = Conventional(system, self.regions, self._compute)
+        initial = self.trace.weights("initial")
+        assert initial is not None
+        self.payload.store_initial({"w": initial, **self.trace.states()})
+
+    def _compute(
+        self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
+    ) -> None:
+        assert self.arithmetic is not None
+        self.arithmetic.apply(self._coefficients, start, stop, vectors, gradient)
+
+    def begin_step(self, step: int) -> None:
+        if self.payload is not None and self.arithmetic is not None:
+            self._coefficients = self.arithmetic.coefficients(step)
+            self.payload.gradient = self.trace.gradient(step)
+
+    def finish(self) -> np.ndarray | None:
+        return None if self.payload is None else self.payload.stored("w")
+
+    def plan(self, step: int) -> Iterator[np.ndarray]:
+        out = Rows(self._next)
+        start = out.fence(BACKWARD)
+        _, last = self.training_rows(out, step, start)
+        if not self.trace.steps[step].skipped:
+            yield from self._update(out, last)
+        yield out.take()
+        self._next = out.next
+
+    def _update(self, out: Rows, after: int) -> Iterator[np.ndarray]:
+        """Chunk by chunk, the devices in turn; a chunk begins when the one a window before it is
+        written, so that its buffers are free."""
+        form = self._form()
+        first = out.next
+        chunks = [-(-s.size // self.chunk) for s in self.shards]
+        n_devices = len(self.shards)
+        k, dev = np.divmod(np.arange(max(chunks) * n_devices), n_devices)
+        keep = k < np.array(chunks)[dev]
+        k, dev = k[keep], dev[keep]
+        begin = np.full(len(k), after, np.int64)  # the row a chunk's first rows wait for
+        for d in range(n_devices):
+            mine = np.flatnonzero(dev == d)
+            ends = first + mine * len(form) + len(form) - 1
+            begin[mine[self.window :]] = ends[: -self.window]
+        starts = np.array([s.start for s in self.shards])
+        stops = np.array([s.stop for s in self.shards])
+        batch = max(rows.MAX_CHUNK // len(form), 1)
+        for i in range(0, len(k), batch):
+            part = slice(i, i + batch)
+            a = starts[dev[part]] + k[part] * self.chunk
+            n = np.minimum(self.chunk, stops[dev[part]] - a)
+            base = first + np.arange(i, i + len(a)) * len(form)
+            out.add(len(a) * len(form), **self._columns(form, dev[part], a, n, base, begin[part]))
+            if out.full():
+                yield out.take()
+
+    def _form(self) -> np.ndarray:
+        """Rows of one chunk with ids from 0; after0 = 0 in the first rows stands for the begin row.
+        bytes are per parameter, lpn is the vector's index, tag marks rows that name parameters."""
+        width = len(self.vectors)
+        vectors = np.arange(width)
+        up = 2 if self.options.weights_up == "fp16" else 4
+        form = Rows(1)  # row 0 is the begin row
+        down = form.one(
+            resource=rows.DMA_DOWN, phase=UPDATE, bytes_in=VALUE_BYTES, after0=0, tag=1
+        )
+        reads = form.add(
+            width,
+            resource=rows.ISP_IO,
+            kind=queues.READ,
+            phase=UPDATE,
+            bytes_out=VALUE_BYTES,
+            lpn=vectors,
+            after0=0,
+        )
+        compute = form.one(
+            resource=rows.ISP,
+            phase=UPDATE,
+            bytes_in=(width + 1) * VALUE_BYTES,
+            bytes_out=width * VALUE_BYTES,
+            after0=form.join(np.append(reads, down), UPDATE),
+            tag=1,
+        )
+        form.one(resource=rows.DMA_UP, phase=WEIGHTS_UP, bytes_out=up, after0=compute, tag=1)
+        writes = form.add(
+            width,
+            resource=rows.ISP_IO,
+            kind=queues.WRITE,
+            phase=UPDATE,
+            bytes_in=VALUE_BYTES,
+            lpn=vectors,
+            after0=compute,
+        )
+        form.join(writes, UPDATE)
+        return form.take()
+
+    def _columns(
+        self,
+        form: np.ndarray,
+        dev: np.ndarray,
+        a: np.ndarray,
+        n: np.ndarray,
+        base: np.ndarray,
+        begin: np.ndarray,
+    ) -> dict[str, np.ndarray]:
+        """The form's columns for chunks of parameters [a, a + n) on devices ``dev``."""
+        rows_each = len(form)
+        out = {name: np.tile(form[name], len(a)) for name in rows.PLAN.names if name != "id"}
+        a, n, base, begin, dev = (np.repeat(x, rows_each) for x in (a, n, base, begin, dev))
+        for name in ("after0", "after1"):
+            local = out[name]
+            out[name] = np.where(local < 0, -1, np.where(local == 0, begin, base + local - 1))
+        traffic = self.kernel.bytes_per_param()
+        sizes = {int(x): core.update_ps(self.cfg, self.trace.op, int(x), traffic) for x in set(n)}
+        isp = out["resource"] == rows.ISP
+        out["array_ps"] = np.where(isp, [sizes[int(x)] for x in n], 0)
+        out["bytes_in"] *= n
+        out["bytes_out"] *= n
+        start = np.array([s.start for s in self.shards])[dev]
+        pages = np.array([r.pages for r in self.regions])[dev]
+        page = (a - start) * VALUE_BYTES // self.geometry.page_bytes
+        out["lpn"] = np.where(out["tag"] == 1, a, out["lpn"] * pages + page)
+        out["tag"] *= n
+        out["device"] = dev
+        return out
+
+    def bound(self, step: int) -> Bound:
+        """Everything overlaps: the resource with most work decides. States cross the channels twice
+        (24 B/param for Adam); gradients, weights and the computation share link and DRAM."""
+        n = max(s.size for s in self.shards)
+        size = VALUE_BYTES * n
+        width = len(self.vectors)
+        up = (2 if self.options.weights_up == "fp16" else 4) * n
+        d = Demand(self.cfg)
+        d.flash_read(width * size)
+        d.flash_write(width * size)
+        d.dram(2 * width * size)  # states in from flash, out to flash
+        d.dram(size + up)  # gradients in, weights up
+        d.dram((2 * width + 1) * size)  # the computation
+        d.add("link down", size / self.cfg.link.down_bytes_per_s)
+        d.add("link up", up / self.cfg.link.up_bytes_per_s)
+        d.add("ISP flash path", 2 * width * size / self.cfg.isp.flash_bytes_per_s)
+        traffic = self.kernel.bytes_per_param()
+        d.add("ISP", core.update_ps(self.cfg, self.trace.op, n, traffic) / 1e12)
+        f = self.cfg.flash
+        chunk = core.update_ps(self.cfg, self.trace.op, self.chunk, traffic)
+        fill = (f.t_read_ps + f.t_program_ps + chunk) / 1e12
+        name, seconds = d.largest
+        return Bound(seconds + fill, name, parts_text([("all", name, seconds)]))

@@ -1,0 +1,250 @@
+"""Payload: the bytes that a plan moves, following the engine's log, page by page.
+
+Owns the memories that stored pages are read into (host DRAM, ISP DRAM, die registers). Does not own
+the order of things: the log of events is obeyed entry by entry.
+Source: DESIGN, trace: weights flow through the emulated pages and nowhere else. Memory is filled with
+NaN bytes as soon as its pages are programmed, so a value that was not read back cannot be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ondie.emu import events, rows
+from ondie.emu.backend.store import PageStore
+from ondie.emu.isp.layout import Regions, Stripes
+from ondie.emu.system import SimulationError, System
+
+POISON = 0xFF
+"""Byte of memory that holds nothing: four of them are a NaN."""
+
+
+class Conventional:
+    """Vectors in the conventional namespace and the memory (host's or ISP's) they are read into.
+
+    ``compute(device, first, count, vectors, gradient)`` is called when a compute row ends, with views
+    of that memory; ``gradient_source`` fills a DMA'd gradient.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        regions: tuple[Regions, ...],
+        compute: Callable[[int, int, dict[str, np.ndarray], np.ndarray], None],
+    ) -> None:
+        self.system = system
+        self.regions = regions
+        self.compute = compute
+        self.gradient: np.ndarray | None = None
+        """The current step's gradient, float32[n_params], as the accelerator delivers it."""
+        self.delivered: np.ndarray | None = None
+        """Weights that arrived in the host's memory by DMA, float32[n_params]."""
+        page = system.geometry.page_bytes
+        self.stores = tuple(PageStore(page) for _ in regions)
+        self.memory = tuple(np.full((r.total_pages, page), POISON, np.uint8) for r in regions)
+        system.on_log = self.on_log
+
+    def vector(self, device: int, name: str) -> np.ndarray:
+        """A shard's vector in memory, float32[shard size], a view."""
+        r = self.regions[device]
+        at = r.names.index(name) * r.pages
+        return self.memory[device][at : at + r.pages].reshape(-1).view(np.float32)[: r.shard.size]
+
+    def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
+        """Put the vectors (float32[n_params] by name) into the flash pages that were filled."""
+        for dev, r in enumerate(self.regions):
+            for name in vectors:
+                self.vector(dev, name)[:] = vectors[name][r.shard.start : r.shard.stop]
+                at = r.names.index(name) * r.pages
+                used = -(-r.shard.size * 4 // r.page_bytes)
+                for lpn in range(at, at + used):
+                    self._program(dev, lpn, self.ppn(dev, lpn))
+
+    def ppn(self, device: int, lpn: int) -> int:
+        """Where a logical page is now; -1 = unmapped."""
+        return int(self.system.arrays.l2p[device, lpn]) - 1
+
+    def stored(self, name: str) -> np.ndarray:
+        """A vector as the flash pages hold it now, float32[n_params]."""
+        parts = []
+        for dev, r in enumerate(self.regions):
+            at = r.names.index(name) * r.pages
+            used = -(-r.shard.size * 4 // r.page_bytes)
+            pages = [self.stores[dev].read(self.ppn(dev, at + i)) for i in range(used)]
+            if pages:
+                parts.append(np.concatenate(pages).view(np.float32)[: r.shard.size])
+        return np.concatenate(parts)
+
+    def offer_gradient(self, gradient: np.ndarray) -> None:
+        """The accelerator delivers a step's gradient; it lies in host memory until it is written."""
+        self.gradient = gradient
+        for dev, r in enumerate(self.regions):
+            if "g" in r.names:
+                self.vector(dev, "g")[:] = gradient[r.shard.start : r.shard.stop]
+
+    def _program(self, dev: int, lpn: int, ppn: int) -> None:
+        self.stores[dev].write(ppn, lpn, self.memory[dev][lpn])
+        self.memory[dev][lpn] = POISON
+
+    def on_log(self, log: np.ndarray) -> None:
+        """Obey the engine's log."""
+        g = self.system.geometry
+        for entry in log:
+            dev, lpn, ppn, n = int(entry.dev), int(entry.lpn), int(entry.ppn), int(entry.n)
+            match int(entry.what):
+                case events.LOG_READ:
+                    for i in range(n):
+                        self.memory[dev][lpn + i] = self.stores[dev].read(ppn + i)
+                case events.LOG_PROGRAM:
+                    for i in range(n):
+                        self._program(dev, lpn + i, ppn + i)
+                case events.LOG_MOVE:
+                    self.stores[dev].move(int(entry.old), ppn, lpn)
+                case events.LOG_ERASE:
+                    die = int(entry.die) % g.dies
+                    pages = g.pages * g.planes
+                    self.stores[dev].erase(die * g.die_pages + ppn * pages, pages)
+                case events.LOG_ZERO:
+                    self.memory[dev][lpn : lpn + n] = 0
+                case events.LOG_ROW:
+                    self._row(dev, int(entry.n), lpn, int(entry.old))
+                case what:
+                    raise SimulationError(f"log entry {what} has no meaning for this path")
+
+    def _row(self, dev: int, resource: int, first: int, count: int) -> None:
+        r = self.regions[dev]
+        if resource == rows.DMA_DOWN:
+            assert self.gradient is not None
+            at = first - r.shard.start
+            self.vector(dev, "g")[at : at + count] = self.gradient[first : first + count]
+        elif resource == rows.DMA_UP:
+            if self.delivered is None:
+                self.delivered = np.full(sum(r.shard.size for r in self.regions), np.nan, np.float32)
+            at = first - r.shard.start
+            self.delivered[first : first + count] = self.vector(dev, "w")[at : at + count]
+        elif resource == rows.HOST_CPU:
+            for d, other in enumerate(self.regions):  # a host update may span the devices' shards
+                a, b = max(first, other.shard.start), min(first + count, other.shard.stop)
+                if a < b:
+                    self._compute(d, a, b)
+        else:
+            self._compute(dev, first, first + count)
+
+    def _compute(self, dev: int, start: int, stop: int) -> None:
+        r = self.regions[dev]
+        piece = slice(start - r.shard.start, stop - r.shard.start)
+        vectors = {name: self.vector(dev, name)[piece] for name in r.names}
+        self.compute(start, stop, vectors, vectors["g"])
+
+
+class Reservoir:
+    """Vectors in super-pages, the registers of each die, and the pages behind them."""
+
+    def __init__(
+        self,
+        system: System,
+        stripes: tuple[Stripes, ...],
+        compute: Callable[[int, int, dict[str, np.ndarray], np.ndarray], None],
+    ) -> None:
+        self.system = system
+        self.stripes = stripes
+        self.compute = compute
+        self.gradient: np.ndarray | None = None
+        n = sum(s.shard.size for s in stripes)
+        self.delivered = np.full(n, np.nan, np.float32)
+        """Weights that were read out to the host, float32[n_params]."""
+        page = system.geometry.page_bytes
+        self.stores = tuple(PageStore(page) for _ in stripes)
+        self.registers: dict[int, np.ndarray] = {}
+        """Data registers by die: uint8[planes, page_bytes] between BPR and BPP."""
+        self.gradients: dict[int, dict[int, np.ndarray]] = {}
+        """Gradient registers by die: super-page -> float32[params of a stripe]."""
+        system.on_log = self.on_log
+
+    def offer_gradient(self, gradient: np.ndarray) -> None:
+        """The accelerator delivers a step's gradient."""
+        self.gradient = gradient
+
+    def page(self, device: int, super_page: int, place: int, plane: int) -> int:
+        """Physical page of a plane of a super-page at ``place`` of its die's reservoir."""
+        g = self.system.geometry
+        die = super_page % g.dies
+        return die * g.die_pages + (g.blocks * g.pages + place) * g.planes + plane
+
+    def place(self, device: int, super_page: int) -> int:
+        """Where a super-page is now in its die's reservoir."""
+        return int(self.system.arrays.rmap[device, super_page]) - 1
+
+    def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
+        """Put the vectors (float32[n_params] by name) into the super-pages that were filled."""
+        for dev, s in enumerate(self.stripes):
+            for sp in range(s.count):
+                for group in range(s.groups):
+                    a, b = s.span(sp, group)
+                    for name in s.vectors:
+                        data = np.zeros(s.values, np.float32)
+                        data[: b - a] = vectors[name][a:b]
+                        ppn = self.page(dev, sp, self.place(dev, sp), s.plane(name, group))
+                        self.stores[dev].write(ppn, sp, data.view(np.uint8))
+
+    def stored(self, name: str) -> np.ndarray:
+        """A vector as the flash pages hold it now, float32[n_params]."""
+        out = np.full(len(self.delivered), np.nan, np.float32)
+        for dev, s in enumerate(self.stripes):
+            for sp in range(s.count):
+                for group in range(s.groups):
+                    a, b = s.span(sp, group)
+                    ppn = self.page(dev, sp, self.place(dev, sp), s.plane(name, group))
+                    if a < b:
+                        out[a:b] = self.stores[dev].read(ppn).view(np.float32)[: b - a]
+        return out
+
+    def on_log(self, log: np.ndarray) -> None:
+        """Obey the engine's log."""
+        g = self.system.geometry
+        for entry in log:
+            dev, sp, place, die = int(entry.dev), int(entry.lpn), int(entry.ppn), int(entry.die)
+            s = self.stripes[dev]
+            store = self.stores[dev]
+            match int(entry.what):
+                case events.LOG_VPP:
+                    assert self.gradient is not None
+                    first, _ = s.span(sp, 0)
+                    _, last = s.span(sp, s.groups - 1)
+                    self.gradients.setdefault(die, {})[sp] = self.gradient[first:last].copy()
+                case events.LOG_BPR:
+                    pages = [store.read(self.page(dev, sp, place, p)) for p in range(s.planes)]
+                    self.registers[die] = np.stack(pages)
+                case events.LOG_ODC:
+                    self._compute(dev, die, sp)
+                case events.LOG_BPP:
+                    for plane, data in enumerate(self.registers.pop(die)):
+                        store.write(self.page(dev, sp, place, plane), sp, data)
+                case events.LOG_READ:
+                    for group in range(s.groups):
+                        a, b = s.span(sp, group)
+                        ppn = self.page(dev, sp, place, s.plane("w", group))
+                        self.delivered[a:b] = store.read(ppn).view(np.float32)[: b - a]
+                case events.LOG_ERASE:
+                    pages = g.pages * g.planes
+                    store.erase(die % g.dies * g.die_pages + place * pages, pages)
+                case events.LOG_ROW:
+                    pass  # gradients arriving in the device's DRAM: they are used at VPP
+                case what:
+                    raise SimulationError(f"log entry {what} has no meaning for this path")
+
+    def _compute(self, dev: int, die: int, sp: int) -> None:
+        s = self.stripes[dev]
+        gradient = self.gradients[die].pop(sp)
+        for group in range(s.groups):
+            a, b = s.span(sp, group)
+            if a == b:
+                continue
+            vectors = {
+                name: self.registers[die][s.plane(name, group)].view(np.float32)[: b - a]
+                for name in s.vectors
+            }
+            at = a - s.span(sp, 0)[0]
+            self.compute(a, b, vectors, gradient[at : at + b - a])

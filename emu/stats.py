@@ -1,0 +1,49 @@
+"""Counters of what a device did, by name.
+
+Owns the list of counters. Does not own their meaning in time or energy (ledger.py, energy.py).
+Source: the terms of MQSim's and SimpleSSD's reports.
+"""
+
+from __future__ import annotations
+
+(
+    READ_PAGES, PROGRAM_PAGES, GC_READ_PAGES, GC_PROGRAM_PAGES, GC_DROPPED, ERASED_BLOCKS,
+    BPR_PAGES, BPP_PAGES, VPP_PAGES, ODC_OPS, RESERVOIR_READ_PAGES, UNMAPPED_PAGES,
+    ARRAY_READS, ARRAY_PROGRAMS, ARRAY_ERASES, ECC_DECODED_PAGES, ECC_ENCODED_PAGES,
+    COMMANDS, COMMANDS_DONE, HOST_READ_BYTES, HOST_WRITE_BYTES, ISP_READ_BYTES, ISP_WRITE_BYTES,
+    DOWN_BYTES, UP_BYTES, LOAD_BYTES, RESERVOIR_UP_BYTES, ISP_BYTES, TUNNEL_BYTES, TRIMMED_PAGES,
+    COLLECTIONS,
+) = range(31)  # fmt: skip
+COUNTERS = (
+    "read_pages",  # host and ISP reads, planes sensed
+    "program_pages",  # host and ISP writes, planes programmed
+    "gc_read_pages",
+    "gc_program_pages",
+    "gc_dropped_pages",  # read by collection, overwritten before they were written again
+    "erased_blocks",  # blocks, not super-blocks
+    "bpr_pages",  # buffered page reads: planes sensed into the registers
+    "bpp_pages",  # buffered page programs: planes programmed from the registers
+    "vpp_pages",  # volatile page programs: gradients moved into a register
+    "odc_ops",  # on-die computations, one per stripe
+    "reservoir_read_pages",  # reservoir pages read out over the channel
+    "unmapped_pages",  # read without a mapping: zeros from the controller, no flash operation
+    "array_reads",  # array operations, multi-plane ones counted once
+    "array_programs",
+    "array_erases",
+    "ecc_decoded_pages",
+    "ecc_encoded_pages",
+    "commands",  # NVMe commands fetched
+    "commands_done",
+    "host_read_bytes",  # by NVMe reads
+    "host_write_bytes",  # by NVMe writes
+    "isp_read_bytes",  # by the ISP's own block device
+    "isp_write_bytes",
+    "down_bytes",  # host memory to device DRAM, outside NVMe reads and writes
+    "up_bytes",  # device DRAM to host memory, outside NVMe reads and writes
+    "load_bytes",  # device DRAM to the dies' gradient registers
+    "reservoir_up_bytes",  # reservoir pages to host memory
+    "isp_bytes",  # DRAM traffic of ISP computation
+    "tunnel_bytes",
+    "trimmed_pages",
+    "collections",
+)

@@ -1,0 +1,196 @@
+"""A system: one host, a PCIe tree, N devices, one clock; runs plans and keeps the payload moving.
+
+Owns the running of plans and the handing of moved bytes to whoever keeps the payload. Does not own
+what is planned (paths/) or what it costs (ledger.py).
+Source: DESIGN, System, path, plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from ondie.emu import build, events, rows
+from ondie.emu import stations as s
+from ondie.emu.backend import mapping
+from ondie.emu.backend.geometry import Geometry
+from ondie.emu.backend.timing import OP_NAMES
+from ondie.emu.clock import NEVER
+from ondie.emu.config import Config
+from ondie.emu.units import InputError
+
+EVENTS_PER_CALL = 1 << 22
+"""Events between two looks at interrupts and progress: a fraction of a second."""
+
+
+class SimulationError(RuntimeError):
+    """The simulation cannot go on, or its books do not balance: a defect or an impossible device."""
+
+
+class System:
+    """Runs plans on one host and ``cfg.system.devices`` devices.
+
+    ``phases`` names the phases that plan rows refer to by index. ``on_log`` receives the log of moved
+    bytes (events.LOG records, in order of events) when ``payload`` is on.
+    """
+
+    def __init__(
+        self,
+        cfg: Config,
+        phases: tuple[str, ...],
+        *,
+        reservoir_super_pages: int = 0,
+        queue_depth: int | None = None,
+        payload: bool = False,
+        timeline: int = 0,
+    ) -> None:
+        self.cfg = cfg
+        self.geometry = Geometry.of(cfg)
+        self.phases = phases
+        self.devices = cfg.system.devices
+        self.arrays = build.build(
+            cfg,
+            phases=len(phases),
+            reservoir_super_pages=reservoir_super_pages,
+            queue_depth=queue_depth,
+            payload=payload,
+            timeline=timeline,
+        )
+        self.state = self.arrays.handle()
+        self.on_log: Callable[[np.ndarray], None] | None = None
+        self.on_progress: Callable[[int], None] | None = None
+        self.filled_pages = 0
+        self.filled_super_pages = 0
+
+    @property
+    def now(self) -> int:
+        """The clock, ps."""
+        return int(self.arrays.reg.now[0])
+
+    @property
+    def rows_done(self) -> int:
+        """Plan rows completed, counted up to the oldest that is not."""
+        return int(self.arrays.reg.tail[0])
+
+    @property
+    def next_row(self) -> int:
+        """Id of the next plan row."""
+        return int(self.arrays.reg.next_row[0])
+
+    def fill(self, device: int, lpn: int, n: int) -> None:
+        """Put ``n`` logical pages on flash as if written in sequence before the run, untimed."""
+        lpns = int(self.arrays.cfg.lpns[0])
+        if lpn < 0 or n < 0 or lpn + n > lpns:
+            raise InputError(f"pages {lpn}..{lpn + n} do not fit the device's {lpns} logical pages")
+        rest = mapping.fill(self.state, device, lpn, n)
+        if rest:
+            raise InputError(f"{rest} of {n} pages find no free block on device {device}")
+        self.filled_pages += n
+
+    def fill_reservoir(self, device: int, super_page: int, n: int) -> None:
+        """Put ``n`` super-pages into the reservoir as if written in sequence before the run."""
+        mapping.reservoir_fill(self.state, device, super_page, n)
+        self._raise()
+        self.filled_super_pages += n
+
+    def run(self, plan: Iterable[np.ndarray]) -> None:
+        """Run a plan (chunks of rows.PLAN) to its end. Raises SimulationError when it gets stuck."""
+        for block in plan:
+            for at in range(0, len(block), rows.MAX_CHUNK):
+                chunk = block[at : at + rows.MAX_CHUNK]
+                self._until(len(chunk))
+                self._check_ids(chunk)
+                rows.load(self.state, chunk)
+        self._until(0)
+        if self.rows_done != self.next_row:
+            self._stuck()
+
+    def _check_ids(self, chunk: np.ndarray) -> None:
+        first = self.next_row
+        if len(chunk) and (
+            chunk["id"][0] != first
+            or chunk["id"][-1] != first + len(chunk) - 1
+            or (chunk["after0"] >= chunk["id"]).any()
+            or (chunk["after1"] >= chunk["id"]).any()
+            or not (0 <= chunk["device"].min() and chunk["device"].max() < self.devices)
+            or not (0 <= chunk["phase"].min() and chunk["phase"].max() < len(self.phases))
+            or min(chunk["bytes_in"].min(), chunk["bytes_out"].min(), chunk["array_ps"].min()) < 0
+        ):
+            raise SimulationError(f"plan rows from {first} on are malformed")
+
+    def _until(self, want_room: int) -> None:
+        """Run until there is room for so many rows (0: until nothing is left to do)."""
+        while want_room == 0 or rows.room(self.state) < want_room:
+            n = rows.run(self.state, NEVER - 1, EVENTS_PER_CALL, want_room)
+            self._drain()
+            self._raise()
+            if self.on_progress is not None:
+                self.on_progress(self.rows_done)
+            if n == 0 and (want_room == 0 or rows.room(self.state) < want_room):
+                if want_room:
+                    self._stuck()
+                return
+
+    def _drain(self) -> None:
+        n = int(self.arrays.reg.logged[0])
+        if n and self.on_log is not None:
+            self.on_log(self.arrays.log[:n])
+        self.arrays.reg.logged[0] = 0
+
+    def _raise(self) -> None:
+        reg = self.arrays.reg[0]
+        a, b = int(reg.error_a), int(reg.error_b)
+        match int(reg.error):
+            case events.E_NONE:
+                return
+            case events.E_PAST_END:
+                raise InputError(
+                    f"address {a} (+{b}) is past the end of the device "
+                    f"({int(self.arrays.cfg.lpns[0])} logical pages)"
+                )
+            case events.E_RESERVOIR:
+                raise InputError(
+                    f"ftl.reservoir_fraction={self.cfg.ftl.reservoir_fraction}: the reservoir of die "
+                    f"{a} has to reuse a block with {b} valid super-pages; a larger share is needed"
+                )
+            case events.E_FULL:
+                raise InputError(f"device {a} is full: die {b} has no block to collect into")
+            case events.E_REGISTER:
+                raise SimulationError(f"die {a}: {OP_NAMES[b]} finds its registers in no fit state")
+            case code:
+                raise SimulationError(f"engine error {code} ({a}, {b}) at {self.now} ps")
+
+    def _stuck(self) -> None:
+        for dev in range(self.devices):
+            if self.arrays.dev.stall_head[dev] >= 0:
+                raise InputError(
+                    f"device {dev} is full: writes wait for a free block and no block is worth "
+                    f"collecting (ftl.over_provisioning={self.cfg.ftl.over_provisioning})"
+                )
+        raise SimulationError(
+            f"stuck at {self.now} ps: row {self.rows_done} of {self.next_row} cannot complete"
+        )
+
+    def leaf_name(self, leaf: int) -> tuple[int, str]:
+        """(device or -1 for the host, name) of an exclusive resource."""
+        g = self.geometry
+        bus0, fifo0 = int(self.arrays.reg.bus0[0]), int(self.arrays.reg.fifo0[0])
+        if leaf < bus0:
+            die = leaf % g.dies
+            return leaf // g.dies, f"die {g.channel_of(die)}.{die // g.channels}"
+        if leaf < fifo0:
+            return (leaf - bus0) // g.channels, f"channel {(leaf - bus0) % g.channels}"
+        station = leaf - fifo0
+        if station < s.HOST_STATIONS:
+            return -1, s.HOST_NAMES[station]
+        dev, which = divmod(station - s.HOST_STATIONS, s.ECC + g.channels)
+        return dev, s.DEVICE_NAMES[which] if which < s.ECC else f"ECC {which - s.ECC}"
+
+    def leaf_class(self, leaf: int) -> str:
+        """What kind of resource a leaf is: "dies", "channels", "ECC", "link up", ..."""
+        name = self.leaf_name(leaf)[1]
+        for prefix, plural in (("die ", "dies"), ("channel ", "channels"), ("ECC ", "ECC")):
+            if name.startswith(prefix):
+                return plural
+        return name
