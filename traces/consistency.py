@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from ondie.traces.errors import TraceError
 
 if TYPE_CHECKING:

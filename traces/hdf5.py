@@ -35,6 +35,7 @@ from typing import Any
 import h5py
 import numpy as np
 import numpy.typing as npt
+
 from ondie.traces.errors import TraceError
 from ondie.traces.model import F32, Tensor, Trace
 from ondie.traces.narrow import pack
@@ -170,11 +171,11 @@ class Writer:
         orders = [step.order for step in steps]
         if any(order is not None for order in orders):
             width = max(len(order) for order in orders if order is not None)
-            rows = np.full((len(steps), width), -1, np.int64)
-            for row, order in zip(rows, orders, strict=True):
+            table = np.full((len(steps), width), -1, np.int64)
+            for row, order in zip(table, orders, strict=True):
                 if order is not None:
                     row[:len(order)] = order
-            self._dataset("steps/order", rows)
+            self._dataset("steps/order", table)
         hyper = group.create_group("hyper")
         for key in sorted({key for step in steps for entry in step.hyper for key in entry}):
             values = np.array([[h.get(key, math.nan) for h in s.hyper] for s in steps], float)

@@ -18,6 +18,7 @@ from typing import Any
 import h5py
 import numpy as np
 import numpy.typing as npt
+
 from ondie.traces.errors import TraceError
 from ondie.traces.hdf5 import FORMAT, HEADER, SCHEMA, STEP_COLUMNS, TENSOR_COLUMNS, reason
 from ondie.traces.model import F32, Step, Tensor, Trace

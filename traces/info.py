@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from ondie.traces.hdf5_read import FileSource
 from ondie.traces.model import Trace
 

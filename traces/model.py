@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
 from ondie.traces.consistency import OP_STATES, check
 from ondie.traces.errors import TraceError
 

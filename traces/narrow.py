@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from ondie.traces.errors import TraceError
 from ondie.traces.model import F32
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
 from ondie.traces import architectures, convnets
 from ondie.traces.architectures import Use
 from ondie.traces.errors import TraceError
@@ -113,7 +114,7 @@ _MODELS: dict[str, Model] = {
     "gpt2-1.5b": _gpt(48, 1600, 1024, 8, 2e-4, _GPT2),
     "gpt-6.7b": _gpt(32, 4096, 2048, 4, 1.2e-4, "Brown et al. 2020, Table 2.1"),
     "gpt-10b": _gpt(50, 4096, 1024, 8, 1e-4,
-                    "the 10 B configuration of ZeRO-Offload (Ren et al. 2021, Table 3)"),
+                    "the 10 B configuration of ZeRO-Offload (Ren et al. 2021)"),
     "gpt3-175b": _gpt(96, 12288, 2048, 4, 6e-5, "Brown et al. 2020, Table 2.1", Constant(
         300_000_000_000 // 2048, "paper: Brown et al. 2020, 300 billion tokens")),
     "bert-large": Model(

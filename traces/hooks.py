@@ -1,0 +1,125 @@
+"""Where torch is watched: global hooks and wrapped functions, put in and taken out as one.
+
+Owns: what is wrapped in torch, and putting every original back.
+Does not: interpret what it sees; it tells a Watcher (watch.py), in the order things happen.
+Source: torch.optim.optimizer and torch.nn.modules.module global hooks, torch.autograd.backward,
+    torch.amp.GradScaler, torch.nn.utils.clip_grad, torch.utils.data; tried on torch 2.13.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ondie.traces.watch import Watcher
+
+
+class Hooks:
+    """All hooks of one Watcher; install() and remove() are each other's inverse."""
+
+    def __init__(self, torch: Any, watcher: Watcher) -> None:
+        self.torch = torch
+        self.watcher = watcher
+        self._handles: list[Any] = []
+        self._originals: list[tuple[Any, str, Any]] = []
+        self._last: tuple[Any, Any] | None = None  # the optimizer our local hook is on
+
+    def install(self) -> None:
+        """Hook torch; nothing of the training script needs to know."""
+        torch, watcher = self.torch, self.watcher
+        modules = torch.nn.modules.module
+        optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it
+        self._handles += [
+            modules.register_module_forward_pre_hook(
+                lambda module, args: watcher.forward_begins(module)),
+            modules.register_module_forward_hook(
+                lambda module, args, kwargs, out: watcher.forward_ends(args, kwargs),
+                with_kwargs=True, always_call=True),
+            optimizers.register_optimizer_step_pre_hook(self._before_any_step),
+            optimizers.register_optimizer_step_post_hook(
+                lambda optimizer, args, kwargs: watcher.step_ends(optimizer)),
+        ]
+        self._wrap(torch.autograd, "backward", self._backward)
+        self._wrap(torch.optim.Optimizer, "add_param_group", self._add_param_group)
+        self._wrap(torch.amp.GradScaler, "scale", self._scale)
+        self._wrap(torch.amp.GradScaler, "unscale_", self._unscale)
+        self._wrap(torch.amp.GradScaler, "step", self._scaler_step)
+        self._wrap(torch.utils.data._utils.fetch._MapDatasetFetcher, "fetch", self._fetch)
+        self._wrap(torch.nn.utils.clip_grad, "_clip_grads_with_norm_", self._clip)
+        self._wrap(torch.nn.utils, "clip_grads_with_norm_", self._clip)
+
+    def remove(self) -> None:
+        """Take every hook out again."""
+        for handle in self._handles:
+            handle.remove()
+        for place, name, original in reversed(self._originals):
+            setattr(place, name, original)
+        if self._last is not None:
+            self._last[1].remove()
+        self._handles, self._originals, self._last = [], [], None
+
+    def when_ready(self, parameter: Any) -> None:
+        """Tell the watcher whenever this parameter's gradient has been accumulated."""
+        self._handles.append(parameter.register_post_accumulate_grad_hook(self.watcher.ready))
+
+    def _wrap(self, place: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        original = getattr(place, name, None)
+        if original is None:  # another torch version: this one thing stays unseen
+            return
+        self._originals.append((place, name, original))
+
+        @functools.wraps(original)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            return wrapper(original, *args, **kwargs)
+
+        setattr(place, name, wrapped)
+
+    def _before_any_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Move our own hook behind the optimizer's other pre-hooks, which may change gradients.
+
+        torch walks the global hooks first and looks at the optimizer's own only afterwards.
+        """
+        if self._last is not None:
+            self._last[1].remove()
+        self._last = (optimizer, optimizer.register_step_pre_hook(self.watcher.step_begins))
+
+    def _backward(self, original: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        with self.watcher.backward(tensors):
+            return original(tensors, *args, **kwargs)
+
+    def _add_param_group(self, original: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(optimizer, *args, **kwargs)
+        self.watcher.optimizer_changed(optimizer)
+        return result
+
+    def _scale(self, original: Any, scaler: Any, outputs: Any) -> Any:
+        result = original(scaler, outputs)
+        self.watcher.scaled(scaler, outputs, result)
+        return result
+
+    def _unscale(self, original: Any, scaler: Any, optimizer: Any) -> Any:
+        self.watcher.unscaling(scaler, optimizer)
+        return original(scaler, optimizer)
+
+    def _scaler_step(
+        self, original: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        self.watcher.scaler_step_begins(scaler, optimizer)
+        result = original(scaler, optimizer, *args, **kwargs)
+        self.watcher.scaler_step_ends(optimizer)
+        return result
+
+    def _fetch(self, original: Any, fetcher: Any, indices: Any) -> Any:
+        self.watcher.fetched(fetcher.dataset, indices)
+        return original(fetcher, indices)
+
+    def _clip(
+        self, original: Any, parameters: Any, max_norm: Any, total_norm: Any, *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        parameters = [parameters] if self.torch.is_tensor(parameters) else list(parameters)
+        self.watcher.clipped(parameters, float(max_norm), total_norm)
+        return original(parameters, max_norm, total_norm, *args, **kwargs)

@@ -1,0 +1,139 @@
+"""Running a user's training command under the recorder, as its own process.
+
+Owns: reading the command, starting its Python with our bootstrap, its exit code and its leftovers.
+Does not: import torch, or record; that happens in the child (bootstrap.py).
+Source: Python's command line (python -h): options, then a script, -m module or -c code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ondie.traces.errors import TraceError
+from ondie.traces.hdf5 import check_target
+from ondie.traces.options import Options
+
+_PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?[a-z]?(\.exe)?", re.IGNORECASE)
+_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+_PROBE = ("import importlib.util as u, sys\n"
+          "def there(n):\n"
+          "    try: return u.find_spec(n) is not None\n"
+          "    except ImportError: return False\n"
+          "sys.exit(3 if not there('ondie.traces') else 4 if not there('torch') else 0)")
+
+
+def split_command(command: list[str]) -> tuple[list[str], list[str]]:
+    """([python, its options...], [script | -m module | -c code, arguments...]).
+
+    TraceError if the command does not start with Python or runs nothing that can be recorded.
+    """
+    if not command:
+        raise TraceError("no command to record: give it after --, such as -- python train.py")
+    if not _PYTHON.fullmatch(Path(command[0]).name):
+        raise TraceError(f"the command starts with {command[0]!r}: only a Python interpreter can "
+                         "be recorded, such as python train.py or python -m package")
+    at = 1
+    while at < len(command):
+        word = command[at]
+        if word in ("-m", "-c"):
+            if at + 1 == len(command):
+                raise TraceError(f"{word} at the end of the command: its value is missing")
+            return command[:at], command[at:]
+        if word.startswith(("-c", "-m")):  # the value without a space
+            return command[:at], [word[:2], word[2:], *command[at + 1:]]
+        if word == "-" or not word.startswith("-"):
+            break
+        at += 2 if word in _WITH_VALUE else 1
+    if at >= len(command) or command[at] == "-":
+        raise TraceError(f"the command {' '.join(command)!r} runs no script: a file, -m module or "
+                         "-c code is right")
+    if not Path(command[at]).exists():
+        raise TraceError(f"{command[at]}: no such script")
+    return command[:at], command[at:]
+
+
+def launch(out: Path, command: list[str], options: Options) -> int:
+    """Run the command under the recorder; its exit code, or TraceError (see record.main)."""
+    check_target(out)
+    python, program = split_command(command)
+    if shutil.which(python[0]) is None:
+        raise TraceError(f"{python[0]}: no such program")
+    _probe(python)
+    out = out.absolute()  # the script may change folders
+    partial = Path(f"{out}.{os.getpid()}.partial")
+    status = Path(f"{out}.{os.getpid()}.status.partial")
+    given = json.dumps({"options": asdict(options), "partial": str(partial),
+                        "status": str(status)})
+    try:
+        code = _run([*python, "-m", "ondie.traces.bootstrap", str(out), given, "--", *program])
+        told = _told(status)
+    finally:
+        partial.unlink(missing_ok=True)
+        status.unlink(missing_ok=True)
+    if told.get("error"):
+        raise TraceError(str(told["error"]))
+    if code == 0 and not told.get("steps"):
+        raise TraceError(f"{out.name}: the command left without giving the recorder its turn "
+                         "(os._exit or exec): nothing is recorded")
+    return code
+
+
+def _probe(python: list[str]) -> None:
+    """TraceError unless that Python, with these options, finds ondie and torch."""
+    done = subprocess.run([*python, "-c", _PROBE], check=False, capture_output=True, text=True)
+    if done.returncode == 3:
+        raise TraceError(f"{python[0]} cannot import ondie.traces: install ondie into the Python "
+                         "that trains")
+    if done.returncode == 4:
+        raise TraceError(f"{python[0]} has no PyTorch: pip install 'ondie[train]' into the Python "
+                         "that trains")
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["unknown reason"])[-1]
+        raise TraceError(f"{' '.join(python)} does not start: {reason}")
+
+
+def _run(arguments: list[str]) -> int:
+    with subprocess.Popen(arguments) as child, _forwarding(child):
+        while True:
+            try:
+                code = child.wait()
+                break
+            except KeyboardInterrupt:
+                continue  # the terminal has sent it to the child too, whose turn it is
+    return 128 - code if code < 0 else code
+
+
+@contextmanager
+def _forwarding(child: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Pass SIGTERM on to the child instead of leaving it and its partial file behind."""
+    def forward(number: int, frame: Any) -> None:
+        child.send_signal(number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, forward)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _told(status: Path) -> dict[str, Any]:
+    """What the child left to say: {"steps": n} or {"error": text}; nothing if it was killed."""
+    try:
+        told: dict[str, Any] = json.loads(status.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return told

@@ -1,0 +1,76 @@
+"""Counting multiply-accumulates of one training step with torch's own formulas.
+
+Owns: MacCounter, which counts forward and backward of the first step it sees.
+Does not: run in later steps; the step it counts in is slower, and record.py says which it was.
+Source: torch.utils.flop_counter's formulas, two FLOPs per MAC; attention of torch's CPU operator,
+    which has no formula there, as its products: two of queries x keys x width per head, five back.
+    A convolution's backward is counted here: torch 2.13's formula ignores groups.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class MacCounter:
+    """Counts MACs between start() and stop(phase), until close()."""
+
+    def __init__(self, torch: Any) -> None:
+        from torch.utils._python_dispatch import TorchDispatchMode
+        from torch.utils.flop_counter import flop_registry
+
+        self.macs = {"forward": 0, "backward": 0}
+        self.done = False
+        self._flops = 0
+        self._mode: Any = None
+        counter = self
+
+        class Mode(TorchDispatchMode):  # type: ignore[misc, unused-ignore]
+            def __torch_dispatch__(
+                self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+            ) -> Any:
+                out = func(*args, **(kwargs or {}))
+                formula = flop_registry.get(func._overloadpacket)
+                if func._overloadpacket is torch.ops.aten.convolution_backward:
+                    counter._flops += _convolution_backward(*args)
+                elif formula is not None:
+                    counter._flops += formula(*args, **(kwargs or {}), out_val=out)
+                elif "scaled_dot_product" in func.__name__:
+                    counter._flops += _attention(func.__name__, args)
+                return out
+
+        self._type = Mode
+
+    def start(self) -> None:
+        """Begin counting, unless already counting or done."""
+        if not self.done and self._mode is None:
+            self._flops = 0
+            self._mode = self._type()
+            self._mode.__enter__()
+
+    def stop(self, phase: str) -> None:
+        """Stop counting and add to a phase."""
+        if self._mode is not None:
+            self._mode.__exit__(None, None, None)
+            self._mode = None
+            self.macs[phase] += self._flops // 2
+
+    def close(self) -> None:
+        """The step is over: count no more."""
+        self.done = True
+
+
+def _attention(name: str, args: Any) -> int:
+    backward = "backward" in name
+    query, key, value = args[1:4] if backward else args[:3]
+    scores = int(query.shape[:-1].numel()) * int(key.shape[-2])
+    products = (int(query.shape[-1]) * 3 + int(value.shape[-1]) * 2) if backward else (
+        int(query.shape[-1]) + int(value.shape[-1]))
+    return 2 * scores * products
+
+
+def _convolution_backward(gradient: Any, inputs: Any, weight: Any, *rest: Any) -> int:
+    """One forward pass for each of the input's and the weight's gradient that is asked for."""
+    transposed, mask = rest[4], rest[7]
+    outer = inputs if transposed else gradient
+    return 2 * int(outer.numel()) * int(weight[0].numel()) * sum(mask[:2])

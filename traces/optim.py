@@ -1,0 +1,125 @@
+"""Reading torch optimizers: which update they are, with which numbers, from which state.
+
+Owns: the map from torch.optim classes to update names, hyper-parameters, state and step counts.
+Does not: hook anything (hooks.py) or import torch: it only looks at what it is given.
+Source: torch.optim (SGD, Adam, AdamW, Adagrad), attribute names as in its param_groups and state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ondie.traces.errors import TraceError
+
+_SGD = ("lr", "momentum", "dampening", "weight_decay", "maximize")
+_ADAM = ("lr", "beta1", "beta2", "eps", "weight_decay", "maximize")
+_HYPER: dict[str, tuple[str, ...]] = {
+    "sgd": ("lr", "weight_decay", "maximize"),
+    "momentum": _SGD,
+    "nesterov": _SGD,
+    "adam": _ADAM,
+    "adamw": _ADAM,
+    "adagrad": ("lr", "lr_decay", "eps", "weight_decay", "maximize"),
+}
+#: our state name -> torch's key in optimizer.state[parameter]
+STATE_KEYS: dict[str, dict[str, str]] = {
+    "sgd": {}, "momentum": {"m": "momentum_buffer"}, "nesterov": {"m": "momentum_buffer"},
+    "adam": {"m": "exp_avg", "v": "exp_avg_sq"}, "adamw": {"m": "exp_avg", "v": "exp_avg_sq"},
+    "adagrad": {"v": "sum"}, "other": {},
+}
+
+
+def identify(optimizer: Any) -> tuple[str, str]:
+    """(op, reason): the update's name, or "other" and why no kernel of ours is that update."""
+    kind = type(optimizer)
+    groups = optimizer.param_groups
+    if not kind.__module__.startswith("torch.optim"):
+        return "other", f"{kind.__module__}.{kind.__name__} is not one of torch.optim's own"
+    if any(group.get("differentiable") for group in groups):
+        return "other", f"{kind.__name__} with differentiable=True"
+    if kind.__name__ == "SGD":
+        if any(g["nesterov"] for g in groups):
+            if all(g["nesterov"] for g in groups):
+                return "nesterov", ""
+            return "other", "SGD with nesterov in some parameter groups only"
+        return ("momentum" if any(g["momentum"] for g in groups) else "sgd"), ""
+    if kind.__name__ in ("Adam", "AdamW"):
+        if any(g["amsgrad"] for g in groups):
+            return "other", f"{kind.__name__} with amsgrad=True"
+        decoupled = {bool(g.get("decoupled_weight_decay", kind.__name__ == "AdamW"))
+                     for g in groups}
+        if len(decoupled) > 1:
+            return "other", f"{kind.__name__} with decoupled weight decay in some groups only"
+        return ("adamw" if decoupled == {True} else "adam"), ""
+    if kind.__name__ == "Adagrad":
+        return "adagrad", ""
+    return "other", f"torch.optim.{kind.__name__} is not among {', '.join(_HYPER)}"
+
+
+def hyper(optimizer: Any, op: str) -> tuple[dict[str, float | bool], ...]:
+    """Hyper-parameters of each group under the names the kernels take, at this moment."""
+    out: list[dict[str, float | bool]] = []
+    for group in optimizer.param_groups:
+        values: dict[str, Any] = dict(group)
+        if "betas" in values:
+            values["beta1"], values["beta2"] = values["betas"]
+        names = _HYPER.get(op) or sorted(k for k, v in values.items() if _is_number(v))
+        entry: dict[str, float | bool] = {}
+        for name in names:
+            value = values[name]
+            entry[name] = value if isinstance(value, bool) else float(value)
+        out.append(entry)
+    return tuple(out)
+
+
+def fused(optimizer: Any) -> tuple[bool, ...]:
+    """Whether each parameter group uses torch's fused operator."""
+    return tuple(bool(group.get("fused")) for group in optimizer.param_groups)
+
+
+def count(optimizer: Any, parameters: Iterable[tuple[str, Any]], seen: int) -> int:
+    """The step counter of the step that is about to run, from 1.
+
+    `seen` are the updates this optimizer has made under our eyes; SGD keeps no counter of its
+    own. TraceError if the parameters disagree.
+    """
+    states = [(name, optimizer.state.get(parameter, {})) for name, parameter in parameters]
+    if any("step" in state for _, state in states):
+        counts = {int(state.get("step", 0)): name for name, state in reversed(states)}
+        if len(counts) > 1:
+            (first, one), (second, other) = sorted(counts.items())[:2]
+            raise TraceError(f"parameter {one!r} has taken {first} steps and {other!r} {second}: "
+                             "record from a step at which all have taken the same number")
+        return next(iter(counts)) + 1
+    resumed = any(state.get("momentum_buffer") is not None for _, state in states)
+    return max(seen + 1, 2 if resumed else 1)
+
+
+def state_of(optimizer: Any, op: str, parameter: Any) -> dict[str, Any]:
+    """Our state names -> torch tensors of one parameter, where there are any yet."""
+    state = optimizer.state.get(parameter, {})
+    found = {name: state.get(key) for name, key in STATE_KEYS[op].items()}
+    return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+
+def defaults(optimizer: Any) -> str:
+    """The optimizer's constructor arguments as JSON."""
+    plain = {key: list(value) if isinstance(value, tuple) else value
+             for key, value in optimizer.defaults.items()}
+    return json.dumps({k: v if isinstance(v, str | bool | int | float | list | None) else float(v)
+                       for k, v in plain.items()})
+
+
+def array(tensor: Any) -> npt.NDArray[np.float32]:
+    """A torch tensor of FP32, FP16 or BF16 as a flat float32 copy on the host (exact)."""
+    flat: npt.NDArray[np.float32] = tensor.detach().float().cpu().reshape(-1).numpy()
+    return flat
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float)

@@ -1,0 +1,72 @@
+"""Finding the names of an optimizer's parameters, and the 16-bit model behind master weights.
+
+Owns: the search for modules among live objects, parameter names, the twin model.
+Does not: need the training script to say anything; a parameter nobody owns gets group and number.
+Source: torch.nn.Module.named_parameters; masters as in Micikevicius et al. 2018 (mixed precision).
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+
+def roots(module_type: type) -> list[Any]:
+    """Live modules that are nobody's child."""
+    modules = live(module_type)
+    children = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in children]
+
+
+def live(kind: type) -> list[Any]:
+    """Live objects of a class; asking type() wakes no lazy proxy."""
+    return [o for o in gc.get_objects() if issubclass(type(o), kind)]
+
+
+def flat_parameters(optimizer: Any) -> list[tuple[int, Any]]:
+    """(group, parameter) in the optimizer's order."""
+    return [(number, parameter) for number, group in enumerate(optimizer.param_groups)
+            for parameter in group["params"]]
+
+
+def owner_and_names(optimizer: Any, modules: list[Any]) -> tuple[Any | None, list[str]]:
+    """The module that holds most of the optimizer's parameters, and a unique name for each."""
+    parameters = [parameter for _, parameter in flat_parameters(optimizer)]
+    wanted = {id(parameter) for parameter in parameters}
+    given: dict[int, str] = {}
+    for group in optimizer.param_groups:
+        for parameter, name in zip(group["params"], group.get("param_names", ()), strict=False):
+            given[id(parameter)] = name
+    owned = []
+    for module in modules:
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        held = len(wanted & names.keys())
+        if held:
+            owned.append((held, -len(names), module, names))
+    owned.sort(key=lambda entry: entry[:2], reverse=True)
+    for _, _, module, names in owned:
+        missing = wanted - given.keys()
+        prefix = "" if module is owned[0][2] else f"{type(module).__name__}."
+        given |= {key: prefix + name for key, name in names.items() if key in missing}
+    out: list[str] = []
+    for number, (group, parameter) in enumerate(flat_parameters(optimizer)):
+        name = given.get(id(parameter), f"group{group}.{number}")
+        out.append(name if name not in out else f"{name}~{number}")
+    return (owned[0][2] if owned else None), out
+
+
+def twin(optimizer: Any, modules: list[Any]) -> tuple[Any, list[tuple[str, Any]]] | None:
+    """A 16-bit model with the same parameter shapes as the optimizer's float32 masters.
+
+    Returns it with its named parameters, in order, or None.
+    """
+    masters = [parameter for _, parameter in flat_parameters(optimizer)]
+    shapes = [tuple(parameter.shape) for parameter in masters]
+    own = {id(parameter) for parameter in masters}
+    for module in modules:
+        named = list(module.named_parameters())
+        if ([tuple(p.shape) for _, p in named] == shapes
+                and not any(id(p) in own for _, p in named)
+                and all(str(p.dtype) in ("torch.float16", "torch.bfloat16") for _, p in named)):
+            return module, named
+    return None

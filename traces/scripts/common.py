@@ -1,0 +1,103 @@
+"""What the training scripts share: determinism, the data, and what train() returns.
+
+Owns: one thread and one seed during a run and nothing after it; the text; the digits.
+Does not: hold models, loops or optimizers.
+Source: text: an excerpt of pydoc_data.topics, see ../data/PROVENANCE.toml, shipped so that a run
+    can be repeated under any Python; digits: scikit-learn's load_digits (UCI, 8 x 8 pixels).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+#: update(params, **hyper) -> object with step() and zero_grad(). params: parameters, or groups
+#: as torch takes them, whose own dict a schedule changes; hyper: torch's keyword arguments.
+Update = Callable[..., Any]
+
+
+class Result(NamedTuple):
+    """Loss of every step, and the weights after the last, float32, by name."""
+
+    losses: list[float]
+    weights: dict[str, npt.NDArray[np.float32]]
+
+
+@contextmanager
+def deterministic(seed: int) -> Iterator[None]:
+    """One thread, deterministic algorithms, this seed; all put back afterwards."""
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        torch.set_num_threads(1)
+        torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.use_deterministic_algorithms(strict)
+
+
+class Windows(Dataset[Any]):
+    """Every window of `context` characters of a text, with the characters that follow each."""
+
+    def __init__(self, tokens: npt.NDArray[np.int64], context: int) -> None:
+        self.tokens, self.context = torch.from_numpy(tokens), context
+
+    def __len__(self) -> int:
+        return len(self.tokens) - self.context
+
+    def __getitem__(self, at: int) -> Any:
+        window = self.tokens[at:at + self.context + 1]
+        return window[:-1], window[1:]
+
+
+def text() -> str:
+    """The shipped English text."""
+    return (Path(__file__).parents[1] / "data" / "topics.txt").read_text("utf-8")
+
+
+def digits() -> TensorDataset:
+    """1,797 images, float32 [1, 8, 8] in [0, 1], and their labels."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    images = torch.from_numpy(bunch.images.astype(np.float32) / 16).unsqueeze(1)
+    return TensorDataset(images, torch.from_numpy(bunch.target.astype(np.int64)))
+
+
+def batches(data: Dataset[Any], size: int, steps: int, seed: int) -> Iterator[Any]:
+    """`steps` shuffled batches, epoch after epoch, in an order that depends on the seed alone."""
+    order = torch.Generator().manual_seed(seed)
+    loader = DataLoader(data, size, shuffle=True, drop_last=True, generator=order)
+    taken = 0
+    while True:
+        for batch in loader:
+            if taken == steps:
+                return
+            taken += 1
+            yield batch
+
+
+def weights(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, npt.NDArray[np.float32]]:
+    """Copies of parameters as float32 arrays."""
+    return {name: value.detach().float().numpy().copy() for name, value in named}
+
+
+def run(train: Callable[..., Result], steps: int, seed: int) -> None:
+    """What a script does when it is run: train once and say the losses.
+
+    An optional first argument is the number of steps, a second the seed.
+    """
+    arguments = [int(argument) for argument in sys.argv[1:]]
+    steps, seed = (arguments + [steps, seed][len(arguments):])[:2]
+    losses = train(steps=steps, seed=seed).losses
+    sys.stdout.write(f"{steps} steps, loss {losses[0]:.4f} -> {losses[-1]:.4f}\n")

@@ -1,0 +1,235 @@
+"""What is being recorded: one optimizer's parameters, their gradients, weights and state.
+
+Owns: the flat order of parameters, gathering vectors from torch, the description of the run.
+Does not: know when things happen (watch.py) or where they are written (record.py).
+Source: the flat vector is the optimizer's own order, group by group, trainable parameters only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ondie.traces import optim, parameters
+from ondie.traces.consistency import FLOAT_TYPES
+from ondie.traces.errors import TraceError
+from ondie.traces.model import F32, Tensor
+
+_BLOCK = 1 << 20
+
+
+@dataclass
+class Parameter:
+    """One tensor of the model while it is being recorded."""
+
+    name: str
+    tensor: Any
+    group: int  # -1: the optimizer does not hold it
+    offset: int  # -1: not trainable
+    twin: Any = None  # the 16-bit parameter whose gradient this master receives
+
+
+class Subject:
+    """An optimizer at its first recorded step, when its gradients are known for the first time.
+
+    TraceError if it cannot be recorded.
+    """
+
+    def __init__(self, torch: Any, optimizer: Any, buffers: dict[str, Any], model: Any) -> None:
+        self.torch = torch
+        self.optimizer = optimizer
+        self.op, self.reason = optim.identify(optimizer)
+        modules = parameters.roots(torch.nn.Module)
+        owner, names = parameters.owner_and_names(optimizer, modules)
+        twin = parameters.twin(optimizer, modules)
+        if twin is not None and owner is None:
+            owner, names = twin[0], [name for name, _ in twin[1]]
+        self.masters = twin is not None
+        self.model = type(model if owner is None else owner).__name__
+        self.parameters = self._flat(names, [p for _, p in twin[1]] if twin else None)
+        self._add_frozen(owner, {id(p) for _, p in twin[1]} if twin else set())
+        self.trainable = [p for p in self.parameters if p.offset >= 0]
+        self.starts = [p.offset for p in self.trainable]
+        self.buffers = {name: _host(buffer) for name, buffer in buffers.items()}
+
+    def _flat(self, names: list[str], twins: list[Any] | None) -> list[Parameter]:
+        held = parameters.flat_parameters(self.optimizer)
+        out: list[Parameter] = []
+        offset = 0
+        for (group, tensor), name, twin in zip(
+                held, names, twins or [None] * len(names), strict=True):
+            if tensor.grad is None or not tensor.requires_grad:
+                out.append(Parameter(name, tensor, group, -1))
+                continue
+            if dtype_name(tensor) not in FLOAT_TYPES:
+                raise TraceError(f"parameter {name!r} is {dtype_name(tensor)}: "
+                                 f"{', '.join(FLOAT_TYPES)} can be recorded")
+            out.append(Parameter(name, tensor, group, offset, twin))
+            offset += tensor.numel()
+        if offset == 0:
+            raise TraceError(f"{type(self.optimizer).__name__}: none of its {len(names)} "
+                             "parameters has a gradient at its first recorded step")
+        return out
+
+    def _add_frozen(self, owner: Any, twins: set[int]) -> None:
+        """Parameters of the model that this optimizer does not hold."""
+        known = {p.name for p in self.parameters}
+        held = {id(p.tensor) for p in self.parameters} | twins
+        for name, tensor in owner.named_parameters() if owner is not None else ():
+            if id(tensor) not in held:
+                unique = name if name not in known else f"{name}~frozen"
+                self.parameters.append(Parameter(unique, tensor, -1, -1))
+
+    def check_same(self) -> None:
+        """TraceError if the optimizer now holds other parameters than at first."""
+        held = [id(p.tensor) for p in self.parameters if p.group >= 0]
+        if held != [id(p) for _, p in parameters.flat_parameters(self.optimizer)]:
+            raise TraceError(f"{type(self.optimizer).__name__}: its parameters changed while "
+                             "recording: record from a later step with --skip")
+
+    def count(self, updates: int) -> int:
+        """Step counter of the coming step, from 1; `updates` were seen before."""
+        return optim.count(self.optimizer, [(p.name, p.tensor) for p in self.trainable], updates)
+
+    def gradient(self, index: int, grad_scale: Any, keep: bool) -> tuple[F32, float, str]:
+        """(flat gradient, L2 norm, sha256) of what the optimizer is about to consume.
+
+        grad_scale: the divisor a fused operator will apply itself, or None. Without `keep` the
+        vector is empty: a gradient of gigabytes is hashed tensor by tensor.
+        """
+        digest, square, parts = hashlib.sha256(), 0.0, []
+        for parameter in self.parameters:
+            gradient = parameter.tensor.grad
+            if parameter.offset < 0:
+                if parameter.group >= 0 and gradient is not None:
+                    raise TraceError(f"parameter {parameter.name!r} had no gradient in the first "
+                                     "recorded step but has one now: record from a later step "
+                                     "with --skip")
+                continue
+            if gradient is None:
+                raise TraceError(f"parameter {parameter.name!r} had a gradient in the first "
+                                 "recorded step but has none now: torch leaves it out of the "
+                                 "update, which a trace cannot say")
+            if gradient.is_sparse:
+                raise TraceError(f"parameter {parameter.name!r} has a sparse gradient: only dense "
+                                 "ones can be recorded (sparse=False)")
+            part = optim.array(gradient)
+            if grad_scale is not None:
+                part = part / np.float32(float(grad_scale))  # as torch's fused operators do
+            norm2 = _square(part)
+            if not math.isfinite(norm2):
+                raise TraceError(f"step {index}, parameter {parameter.name!r}: the gradient has "
+                                 "NaN or Inf, so the run cannot be replayed")
+            square += norm2
+            digest.update(np.ascontiguousarray(part, "<f4").data)
+            if keep:
+                parts.append(part)
+        vector = np.concatenate(parts) if parts else np.empty(0, np.float32)
+        return vector, math.sqrt(square), digest.hexdigest()
+
+    def raw(self) -> npt.NDArray[Any] | None:
+        """The gradients as 16-bit values, if that is what they are: float16, or uint16 for bf16."""
+        parts = [p.tensor.grad for p in self.trainable]
+        if any(part is None for part in parts):
+            return None
+        scaled = np.concatenate([optim.array(part) for part in parts])
+        for dtype in (self.torch.float16, self.torch.bfloat16):
+            narrow = self.torch.from_numpy(scaled).to(dtype)
+            if np.array_equal(narrow.float().numpy().view(np.uint32), scaled.view(np.uint32)):
+                bits: npt.NDArray[Any] = narrow.view(self.torch.uint16).numpy()
+                return bits.view(np.float16) if dtype is self.torch.float16 else bits
+        return None
+
+    def weights(self) -> F32:
+        """The trainable parameters as they are now."""
+        return np.concatenate([optim.array(p.tensor) for p in self.trainable])
+
+    def states(self) -> dict[str, F32]:
+        """Optimizer state as it is now; states that are all zero are left out."""
+        out: dict[str, F32] = {}
+        for name in optim.STATE_KEYS[self.op]:
+            parts = [optim.state_of(self.optimizer, self.op, p.tensor) for p in self.trainable]
+            vector = np.concatenate([
+                optim.array(part[name]) if name in part
+                else np.zeros(p.tensor.numel(), np.float32)
+                for p, part in zip(self.trainable, parts, strict=True)])
+            if vector.any():
+                out[name] = vector
+        return out
+
+    def ready(self, times: dict[int, float]) -> npt.NDArray[np.float64] | None:
+        """Readiness per tensor from times by id of parameter; a master's is its twin's."""
+        own = any(id(p.tensor) in times for p in self.parameters)
+        keys = [id(p.tensor if own or p.twin is None else p.twin) for p in self.parameters]
+        row = np.array([times.get(key, math.nan) for key in keys])
+        return None if np.isnan(row).all() else row
+
+    def tensors(self, times: npt.NDArray[np.float64] | None) -> tuple[Tensor, ...]:
+        """The trace's tensors, ranked by one step's readiness."""
+        ranks = [-1] * len(self.parameters)
+        if times is not None:
+            known = np.flatnonzero(~np.isnan(times))
+            for rank, at in enumerate(known[np.argsort(times[known], kind="stable")]):
+                ranks[at] = rank
+        return tuple(
+            Tensor(p.name, tuple(p.tensor.shape), dtype_name(p.tensor), p.offset,
+                   p.tensor.numel(), p.offset >= 0, p.group, rank)
+            for p, rank in zip(self.parameters, ranks, strict=True))
+
+    def gradient_dtype(self) -> str:
+        """What the accelerator produced: the type of the gradients, or of the masters' twins'."""
+        kinds = {dtype_name(p.tensor if p.twin is None else p.twin) for p in self.trainable}
+        return kinds.pop() if len(kinds) == 1 else "float32"
+
+    def describe(self, script: Path | None) -> dict[str, Any]:
+        """Attributes of the trace: framework, model, optimizer, device, seed, code."""
+        torch, device = self.torch, self.trainable[0].tensor.device.type
+        attrs: dict[str, Any] = {
+            "framework": f"torch {torch.__version__}",
+            "python": platform.python_version(),
+            "model": self.model,
+            "optimizer": type(self.optimizer).__name__,
+            "optimizer_defaults": optim.defaults(self.optimizer),
+            "device": device,
+            "processor": platform.machine(),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "threads": torch.get_num_threads(),
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "seed": torch.initial_seed(),
+            "master_weights": self.masters,
+            "ready_clock": "host" if device == "cpu" else "host, at launch",
+        }
+        if self.reason:
+            attrs["op_reason"] = self.reason
+        if script is not None and script.is_file():
+            attrs["script"] = script.name
+            digest = hashlib.sha256(script.read_bytes()).hexdigest()
+            attrs["code_version"] = f"sha256 of the script: {digest}"
+        return attrs
+
+
+def dtype_name(tensor: Any) -> str:
+    """A torch tensor's type as NumPy names it, such as float32 or bfloat16."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def _host(buffer: Any) -> npt.NDArray[Any]:
+    wide = buffer.float() if dtype_name(buffer) == "bfloat16" else buffer
+    array: npt.NDArray[Any] = wide.cpu().numpy()
+    return array
+
+
+def _square(vector: F32) -> float:
+    """Sum of squares in double, block by block; NaN or Inf if an element is."""
+    total = 0.0
+    for start in range(0, len(vector), _BLOCK):
+        block = vector[start:start + _BLOCK].astype(np.float64)
+        total += float(np.dot(block, block))
+    return total
