@@ -35,7 +35,8 @@ static void FN(from_bf16)(const uint16_t *restrict x, float *restrict y, size_t 
 }
 
 /* Normal results: rebias the exponent and round the 13 bits that go. Denormal results: adding
- * 1/2 leaves the wanted bits, multiples of 2^-24, at the end of the significand, rounded. */
+ * 1/2 leaves the wanted bits, multiples of 2^-24, at the end of the significand, rounded.
+ * Selection is by mask: compilers do not vectorise a floating-point operation behind a branch. */
 static void FN(to_fp16)(const float *restrict x, uint16_t *restrict y, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const uint32_t bits = bits_of(x[i]);
@@ -43,9 +44,11 @@ static void FN(to_fp16)(const float *restrict x, uint16_t *restrict y, size_t n)
         const int32_t normal = (size - 0x38000000 + 0xfff + ((size >> 13) & 1)) >> 13;
         const int32_t tiny = (int32_t)bits_of(float_of((uint32_t)size) + 0.5f) - 0x3f000000;
         const int32_t nan = 0x7e00 | ((size >> 13) & 0x3ff);
-        int32_t half = size < 0x38800000 ? tiny : normal;
-        half = size >= 0x477ff000 ? 0x7c00 : half;
-        half = size > 0x7f800000 ? nan : half;
+        const int32_t is_tiny = -(size < 0x38800000), is_large = -(size >= 0x477ff000);
+        const int32_t is_nan = -(size > 0x7f800000);
+        int32_t half = (tiny & is_tiny) | (normal & ~is_tiny);
+        half = (0x7c00 & is_large) | (half & ~is_large);
+        half = (nan & is_nan) | (half & ~is_nan);
         y[i] = (uint16_t)((bits >> 16 & 0x8000u) | (uint32_t)half);
     }
 }
@@ -56,7 +59,7 @@ static void FN(from_fp16)(const uint16_t *restrict x, float *restrict y, size_t 
         const uint32_t sign = (uint32_t)(x[i] & 0x8000u) << 16;
         const uint32_t size = (uint32_t)(x[i] & 0x7fffu) << 13;
         const uint32_t finite = bits_of(float_of(size) * 0x1p112f);
-        const uint32_t special = size | 0x7f800000u;
-        y[i] = float_of(sign | ((int32_t)size >= 0x0f800000 ? special : finite));
+        const uint32_t special = (uint32_t)-((int32_t)size >= 0x0f800000);
+        y[i] = float_of(sign | finite | (special & 0x7f800000u));
     }
 }

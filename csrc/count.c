@@ -1,0 +1,72 @@
+/* Owns: a program that runs one function of ondie.h once, for counting its instructions.
+ * Does not: count; valgrind's callgrind does, between entry to and exit from counted().
+ * Source: own.
+ *
+ * usage: count FUNCTION FORM ISA N COEF...      (see instructions.py)
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ondie.h"
+
+typedef struct {
+    const char *function;
+    int form, isa;
+    size_t n;
+    float coef[16], *w, *g, *m, *v;
+    double *partial;
+    uint16_t *half;
+} job;
+
+__attribute__((noinline)) int counted(const job *j, int number) {
+    int32_t found;
+    switch (number) {
+    case 0: return ondie_adam(j->isa, j->form, j->w, j->g, j->m, j->v, j->n, j->coef);
+    case 1: return ondie_sgd(j->isa, j->form, j->w, j->g, j->n, j->coef);
+    case 2: return ondie_momentum(j->isa, j->form, j->w, j->g, j->m, j->n, j->coef);
+    case 3: return ondie_nesterov(j->isa, j->form, j->w, j->g, j->m, j->n, j->coef);
+    case 4: return ondie_adagrad(j->isa, j->form, j->w, j->g, j->v, j->n, j->coef);
+    case 5: return ondie_scale(j->isa, j->g, j->n, j->coef[0]);
+    case 6: return ondie_unscale(j->isa, j->g, j->n, j->coef[0], &found);
+    case 7: return ondie_squares(j->isa, j->g, j->n, j->partial);
+    case 8: return ondie_to_fp16(j->isa, j->g, j->half, j->n);
+    case 9: return ondie_from_fp16(j->isa, j->half, j->g, j->n);
+    case 10: return ondie_to_bf16(j->isa, j->g, j->half, j->n);
+    case 11: return ondie_from_bf16(j->isa, j->half, j->g, j->n);
+    }
+    return ONDIE_NO_FORM;
+}
+
+static const char *const functions[] = {
+    "adam",    "sgd",     "momentum",  "nesterov", "adagrad",   "scale",
+    "unscale", "squares", "to_fp16",   "from_fp16", "to_bf16",  "from_bf16",
+};
+
+static void *aligned(size_t bytes) {
+    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
+    if (!p) exit(3);
+    return p;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 5 || argc > 21) {
+        fprintf(stderr, "usage: count FUNCTION FORM ISA N COEF...\n");
+        return 2;
+    }
+    job j = {.function = argv[1], .form = atoi(argv[2]), .isa = atoi(argv[3])};
+    j.n = strtoul(argv[4], 0, 10);
+    for (int i = 5; i < argc; i++) j.coef[i - 5] = strtof(argv[i], 0);
+    float **arrays[] = {&j.w, &j.g, &j.m, &j.v};
+    for (int a = 0; a < 4; a++) {
+        *arrays[a] = aligned(4 * j.n);
+        for (size_t i = 0; i < j.n; i++) (*arrays[a])[i] = 0.5f + (float)(i % 7) / 8;
+    }
+    j.partial = aligned(8 * (j.n / ONDIE_NORM_BLOCK + 1));
+    j.half = aligned(2 * j.n);
+    memset(j.half, 0x3c, 2 * j.n);
+    for (size_t f = 0; f < sizeof functions / sizeof *functions; f++)
+        if (!strcmp(j.function, functions[f])) return counted(&j, (int)f) == ONDIE_OK ? 0 : 4;
+    fprintf(stderr, "count: unknown function %s\n", j.function);
+    return 2;
+}

@@ -1,0 +1,184 @@
+"""Owns: emu/isp/instructions.toml: instructions per parameter of every C kernel, counted by callgrind.
+Does not: estimate time; emu/isp divides these counts by cores, IPC and frequency.
+Source: valgrind's callgrind, which counts executed instructions and repeats to the last one.
+
+    python csrc/instructions.py            measure everything and write the file
+    python csrc/instructions.py --check    measure everything and compare with the file
+
+Needs gcc, valgrind and the installed package (for the coefficients). Three targets are built from
+the same sources: `base` and `avx2` are what the package ships for x86-64; `fma128` is the base
+object with FMA in 128-bit vectors, the nearest x86 has to NEON, which has fused multiply-add.
+The torch form on `base` calls libm's fmaf for every FMA; on an ARM core use `fma128`.
+"""
+
+import datetime
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ondie.kernels import FORMS, OPS, get
+
+HERE = Path(__file__).resolve().parent
+TARGET_FILE = HERE.parent / "emu" / "isp" / "instructions.toml"
+SIZES = {"page": 4096, "bulk": 1 << 18}  # parameters; a 16 KiB page, and far more than the overhead
+HYPER = {
+    "lr": 1e-3,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "eps": 1e-8,
+    "momentum": 0.9,
+}
+TAKES = {
+    "sgd": ("lr",),
+    "momentum": ("lr", "momentum"),
+    "nesterov": ("lr", "momentum"),
+    "adam": ("lr", "beta1", "beta2", "eps"),
+    "adamw": ("lr", "beta1", "beta2", "eps"),
+    "adagrad": ("lr", "eps"),
+}
+GRADIENT = ("scale", "unscale", "squares", "to_fp16", "from_fp16", "to_bf16", "from_bf16")
+# target -> (extra flags for isa_base.c, number in enum ondie_isa, bits, what it stands for)
+TARGETS = {
+    "base": ((), 0, 128, "SSE2, as shipped"),
+    "fma128": (("-mfma", "-mprefer-vector-width=128"), 0, 128, "128-bit with FMA, nearest to NEON"),
+    "avx2": ((), 1, 256, "AVX2 with FMA, as shipped"),
+}
+
+
+class Entry(NamedTuple):
+    """One count: where it goes in the file, and how to run it."""
+
+    table: tuple[str, ...]  # ("base", "adam"), ("base", "adam", "torch"), ("base", "unscale")
+    key: str  # "page", "bulk", "page_l2", "bulk_l2"
+    target: str
+    function: str
+    form: str
+    n: int
+    coef: tuple[float, ...]
+
+
+def flags() -> list[str]:
+    """The package's own compiler flags."""
+    project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    return project["tool"]["setuptools"]["ext-modules"][0]["extra-compile-args"]
+
+
+def entries() -> Iterator[Entry]:
+    """Everything the file holds, in its order."""
+    for target in TARGETS:
+        for op in OPS:
+            for form in FORMS:
+                kernel = get(op, backend="numpy", form=form)
+                hyper = {name: HYPER[name] for name in TAKES[op]}
+                for suffix, decay in (("", 0.0), ("_l2", 0.01)):
+                    coef = kernel.coefficients(hyper | {"weight_decay": decay}, 10)
+                    function = "adam" if op == "adamw" else op
+                    for size, n in SIZES.items():
+                        table = (target, op) if form == FORMS[0] else (target, op, form)
+                        numbers = tuple(float(c) for c in coef)
+                        yield Entry(table, size + suffix, target, function, form, n, numbers)
+        for function in GRADIENT:
+            for size, n in SIZES.items():
+                yield Entry((target, function), size, target, function, FORMS[0], n, (0.5,))
+
+
+def build(target: str, folder: Path) -> Path:
+    """Compile the counting program of one target."""
+    extra = TARGETS[target][0]
+    program = folder / f"count-{target}"
+    objects = []
+    for name in ("isa_base", "isa_avx2", "isa_avx512", "dispatch", "count"):
+        own = extra if name == "isa_base" else ()
+        objects.append(str(folder / f"{name}-{target}.o"))
+        command = ["gcc", *flags(), *own, "-c", str(HERE / f"{name}.c"), "-o", objects[-1]]
+        subprocess.run(command, check=True)
+    subprocess.run(["gcc", *objects, "-lm", "-o", str(program)], check=True)
+    return program
+
+
+def count(program: Path, entry: Entry) -> int:
+    """Instructions executed from entry to exit of one call."""
+    arguments = [entry.function, FORMS.index(entry.form), TARGETS[entry.target][1], entry.n]
+    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
+    command += ["--toggle-collect=counted", str(program)]
+    command += [str(a) for a in (*arguments, *entry.coef)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    found = re.search(r"Collected : (\d+)", done.stderr)
+    if found is None:
+        raise RuntimeError(f"callgrind said nothing of {entry.function}: {done.stderr}")
+    return int(found.group(1))
+
+
+def measure(wanted: Iterator[Entry]) -> dict[tuple[str, ...], dict[str, float]]:
+    """Instructions per parameter, by table and key."""
+    tables: dict[tuple[str, ...], dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        programs: dict[str, Path] = {}
+        for entry in wanted:
+            if entry.target not in programs:
+                programs[entry.target] = build(entry.target, Path(folder))
+            value = count(programs[entry.target], entry) / entry.n
+            tables.setdefault(entry.table, {})[entry.key] = round(value, 4)
+    return tables
+
+
+def first_line(*command: str) -> str:
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    return done.stdout.splitlines()[0]
+
+
+def text(tables: dict[tuple[str, ...], dict[str, float]]) -> str:
+    """The file."""
+    lines = [
+        "# Instructions per parameter of the C kernels, counted by callgrind. Written by",
+        "# csrc/instructions.py; do not edit. page: one call on 4096 parameters, a 16 KiB page;",
+        "# bulk: one call on 2^18. _l2: with coupled weight decay (decoupled, in adamw: no change).",
+        "# [target.function] is the canonical form, [target.function.torch] the torch form.",
+        "",
+        "[measured]",
+        'command = "python csrc/instructions.py"',
+        f'date = "{datetime.date.today().isoformat()}"',
+        f'compiler = "{first_line("gcc", "--version")}"',
+        f'flags = "{" ".join(flags())}"',
+        f'counter = "{first_line("valgrind", "--version")}, callgrind"',
+        "",
+    ]
+    for name, (extra, _, bits, meaning) in TARGETS.items():
+        lines += [f"[{name}]", f"vector_bits = {bits}", f'extra_flags = "{" ".join(extra)}"']
+        lines += [f'meaning = "{meaning}"', ""]
+        for table, values in tables.items():
+            if table[0] == name:
+                lines.append(f"[{'.'.join(table)}]")
+                lines += [f"{key} = {value}" for key, value in values.items()] + [""]
+    return "\n".join(lines[:-1]) + "\n"
+
+
+def stored(table: tuple[str, ...]) -> dict[str, float]:
+    """One table of the file."""
+    there = tomllib.loads(TARGET_FILE.read_text(encoding="utf-8"))
+    for name in table:
+        there = there[name]
+    return there
+
+
+def main(arguments: list[str]) -> int:
+    tables = measure(entries())
+    if arguments == ["--check"]:
+        worst = max(
+            abs(value / stored(table)[key] - 1)
+            for table, values in tables.items()
+            for key, value in values.items()
+        )
+        print(f"largest difference {worst:.2%}")
+        return int(worst > 0.02)
+    TARGET_FILE.write_text(text(tables), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
