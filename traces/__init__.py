@@ -19,8 +19,21 @@ from ondie.traces.info import info
 from ondie.traces.model import Memory, Step, Tensor, Trace, flat_tensors
 from ondie.traces.synth import build, models
 
-__all__ = ["DATA", "Memory", "Step", "Tensor", "Trace", "TraceError", "build", "flat_tensors",
-           "info", "load", "names", "read", "write"]
+__all__ = [
+    "DATA",
+    "Memory",
+    "Step",
+    "Tensor",
+    "Trace",
+    "TraceError",
+    "build",
+    "flat_tensors",
+    "info",
+    "load",
+    "names",
+    "read",
+    "write",
+]
 
 #: Folder of the shipped recordings.
 DATA = Path(__file__).parent / "data"

@@ -76,7 +76,13 @@ def bert(layers: int, hidden: int, tokens: int, vocabulary: int = 30522) -> list
 
 
 def t5(
-    layers: int, hidden: int, inner: int, feed: int, heads: int, source: int, target: int,
+    layers: int,
+    hidden: int,
+    inner: int,
+    feed: int,
+    heads: int,
+    source: int,
+    target: int,
     vocabulary: int = 32128,
 ) -> list[Use]:
     """T5 1.0: `layers` in encoder and decoder each; inner = heads x d_kv; source, target tokens."""
@@ -94,8 +100,10 @@ def t5(
         return uses + bias
 
     def feed_forward(name: str, tokens: int) -> list[Use]:
-        return [*_linear(f"{name}.wi", hidden, feed, tokens, bias=False),
-                *_linear(f"{name}.wo", feed, hidden, tokens, bias=False)]
+        return [
+            *_linear(f"{name}.wi", hidden, feed, tokens, bias=False),
+            *_linear(f"{name}.wo", feed, hidden, tokens, bias=False),
+        ]
 
     uses = [Use("shared.weight", (vocabulary, hidden), 0)]
     for i in range(layers):

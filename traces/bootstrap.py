@@ -68,8 +68,12 @@ def main(out: str, given: str, program: list[str]) -> int:
     finally:
         error_line = recorder.error
         try:
-            if code == 0 and sys.exc_info()[0] is None and not recorder.finished \
-                    and error_line is None:
+            if (
+                code == 0
+                and sys.exc_info()[0] is None
+                and not recorder.finished
+                and error_line is None
+            ):
                 recorder.finish()
         except TraceError as error:
             error_line = str(error)

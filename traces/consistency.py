@@ -57,15 +57,23 @@ def check(trace: Trace) -> None:
     for key in ("samples_per_step", "groups"):
         if getattr(trace, key) < 1:
             fail(key, getattr(trace, key), "at least 1 is right")
-    for key in ("bytes_per_sample", "macs_forward", "macs_backward", "dataset_samples",
-                "private_samples"):
+    for key in (
+        "bytes_per_sample",
+        "macs_forward",
+        "macs_backward",
+        "dataset_samples",
+        "private_samples",
+    ):
         if getattr(trace, key) < 0:
             fail(key, getattr(trace, key), "0 (unknown) or more is right")
         if getattr(trace, key) > MAX_NUMBER:
             fail(key, getattr(trace, key), f"at most {MAX_NUMBER} is right")
     if trace.private_samples > trace.dataset_samples > 0:
-        fail("private_samples", trace.private_samples,
-             f"at most dataset_samples = {trace.dataset_samples} is right")
+        fail(
+            "private_samples",
+            trace.private_samples,
+            f"at most dataset_samples = {trace.dataset_samples} is right",
+        )
     _check_tensors(trace, fail)
     if not trace.steps:
         fail("steps", 0, "at least one is right")
@@ -97,8 +105,11 @@ def _check_tensors(trace: Trace, fail: Fail) -> None:
     expected = 0
     for tensor in trace.trainable:
         if tensor.offset != expected:
-            fail(f"tensor {tensor.name!r}: offset", tensor.offset,
-                 f"{expected} is right (tensors lie end to end)")
+            fail(
+                f"tensor {tensor.name!r}: offset",
+                tensor.offset,
+                f"{expected} is right (tensors lie end to end)",
+            )
         expected += tensor.size
     if expected == 0:
         fail("trainable parameters", 0, "at least one is right")
@@ -106,9 +117,7 @@ def _check_tensors(trace: Trace, fail: Fail) -> None:
         fail("trainable parameters", expected, f"at most {MAX_ELEMENTS} is right")
 
 
-def _check_step(
-    trace: Trace, position: int, step: Step, fail: Fail
-) -> None:
+def _check_step(trace: Trace, position: int, step: Step, fail: Fail) -> None:
     key = f"step {position}: "
     if step.index != position:
         fail(key + "index", step.index, f"{position} is right")
@@ -137,7 +146,10 @@ def _check_step(
         fail(key + "fused", len(step.fused), f"one entry for each of {trace.groups} groups")
     if step.ready_s is not None:
         if step.ready_s.shape != (len(trace.tensors),):
-            fail(key + "ready_s", list(step.ready_s.shape),
-                 f"one time for each of {len(trace.tensors)} tensors")
+            fail(
+                key + "ready_s",
+                list(step.ready_s.shape),
+                f"one time for each of {len(trace.tensors)} tensors",
+            )
         if (step.ready_s < 0).any() or np.isinf(step.ready_s).any():
             fail(key + "ready_s", float(np.nanmin(step.ready_s)), "times of 0 s or more are right")

@@ -18,8 +18,15 @@ class Net:
         self.uses: list[Use] = []
 
     def conv(
-        self, name: str, cin: int, cout: int, size: int, kernel: tuple[int, int] = (1, 1),
-        groups: int = 1, bias: bool = False, norm: bool = True,
+        self,
+        name: str,
+        cin: int,
+        cout: int,
+        size: int,
+        kernel: tuple[int, int] = (1, 1),
+        groups: int = 1,
+        bias: bool = False,
+        norm: bool = True,
     ) -> int:
         """Convolution whose output is size x size, with batch normalisation; returns cout."""
         shape = (cout, cin // groups, *kernel)
@@ -46,8 +53,15 @@ def mobilenetv2(classes: int = 1000) -> list[Use]:
     net, size = Net(), 112
     channels = net.conv("features.0", 3, 32, size, (3, 3))
     number = 1
-    for expand, out, repeat, stride in ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2),
-                                        (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)):
+    for expand, out, repeat, stride in (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    ):
         for i in range(repeat):
             name, wide = f"features.{number}", channels * expand
             if expand > 1:
@@ -66,8 +80,16 @@ def squeezenet(classes: int = 1000) -> list[Use]:
     net = Net()
     net.conv("features.0", 3, 96, 109, (7, 7), bias=True, norm=False)
     channels = 96
-    fires = ((16, 64, 54), (16, 64, 54), (32, 128, 54), (32, 128, 27), (48, 192, 27),
-             (48, 192, 27), (64, 256, 27), (64, 256, 13))
+    fires = (
+        (16, 64, 54),
+        (16, 64, 54),
+        (32, 128, 54),
+        (32, 128, 27),
+        (48, 192, 27),
+        (48, 192, 27),
+        (64, 256, 27),
+        (64, 256, 13),
+    )
     for i, (squeeze, expand, size) in enumerate(fires):
         name = f"fire{i + 2}"
         net.conv(f"{name}.squeeze", channels, squeeze, size, bias=True, norm=False)
@@ -88,28 +110,52 @@ def inceptionv3(classes: int = 1000) -> list[Use]:
         return channels
 
     one, three, five, row, column = (1, 1), (3, 3), (5, 5), (1, 7), (7, 1)
-    channels = tower("Stem", 3, (32, three, 149), (32, three, 147), (64, three, 147),
-                     (80, one, 73), (192, three, 71))
+    channels = tower(
+        "Stem",
+        3,
+        (32, three, 149),
+        (32, three, 147),
+        (64, three, 147),
+        (80, one, 73),
+        (192, three, 71),
+    )
     for name, pool in (("Mixed_5b", 32), ("Mixed_5c", 64), ("Mixed_5d", 64)):
-        channels = sum([
-            tower(f"{name}.1x1", channels, (64, one, 35)),
-            tower(f"{name}.5x5", channels, (48, one, 35), (64, five, 35)),
-            tower(f"{name}.3x3dbl", channels, (64, one, 35), (96, three, 35), (96, three, 35)),
-            tower(f"{name}.pool", channels, (pool, one, 35)),
-        ])
+        channels = sum(
+            [
+                tower(f"{name}.1x1", channels, (64, one, 35)),
+                tower(f"{name}.5x5", channels, (48, one, 35), (64, five, 35)),
+                tower(f"{name}.3x3dbl", channels, (64, one, 35), (96, three, 35), (96, three, 35)),
+                tower(f"{name}.pool", channels, (pool, one, 35)),
+            ]
+        )
     channels += tower("Mixed_6a.3x3", channels, (384, three, 17)) + tower(
-        "Mixed_6a.3x3dbl", channels, (64, one, 35), (96, three, 35), (96, three, 17))
+        "Mixed_6a.3x3dbl", channels, (64, one, 35), (96, three, 35), (96, three, 17)
+    )
     for name, c in (("Mixed_6b", 128), ("Mixed_6c", 160), ("Mixed_6d", 160), ("Mixed_6e", 192)):
-        channels = sum([
-            tower(f"{name}.1x1", channels, (192, one, 17)),
-            tower(f"{name}.7x7", channels, (c, one, 17), (c, row, 17), (192, column, 17)),
-            tower(f"{name}.7x7dbl", channels, (c, one, 17), (c, column, 17), (c, row, 17),
-                  (c, column, 17), (192, row, 17)),
-            tower(f"{name}.pool", channels, (192, one, 17)),
-        ])
+        channels = sum(
+            [
+                tower(f"{name}.1x1", channels, (192, one, 17)),
+                tower(f"{name}.7x7", channels, (c, one, 17), (c, row, 17), (192, column, 17)),
+                tower(
+                    f"{name}.7x7dbl",
+                    channels,
+                    (c, one, 17),
+                    (c, column, 17),
+                    (c, row, 17),
+                    (c, column, 17),
+                    (192, row, 17),
+                ),
+                tower(f"{name}.pool", channels, (192, one, 17)),
+            ]
+        )
     channels += tower("Mixed_7a.3x3", channels, (192, one, 17), (320, three, 8)) + tower(
-        "Mixed_7a.7x7x3", channels, (192, one, 17), (192, row, 17), (192, column, 17),
-        (192, three, 8))
+        "Mixed_7a.7x7x3",
+        channels,
+        (192, one, 17),
+        (192, row, 17),
+        (192, column, 17),
+        (192, three, 8),
+    )
     for name in ("Mixed_7b", "Mixed_7c"):
         wide = tower(f"{name}.1x1", channels, (320, one, 8))
         middle = tower(f"{name}.3x3", channels, (384, one, 8))
@@ -128,8 +174,15 @@ def nasnet_mobile(classes: int = 1000) -> list[Use]:
 
     def separable(name: str, cin: int, filters: int, size: int, kernel: int) -> None:
         for half, channels in (("1", cin), ("2", filters)):
-            net.conv(f"{name}.depthwise{half}", channels, channels, size, (kernel, kernel),
-                     groups=channels, norm=False)
+            net.conv(
+                f"{name}.depthwise{half}",
+                channels,
+                channels,
+                size,
+                (kernel, kernel),
+                groups=channels,
+                norm=False,
+            )
             net.conv(f"{name}.pointwise{half}", channels, filters, size)
 
     def adjust(name: str, before: tuple[int, int], now: tuple[int, int], filters: int) -> int:

@@ -43,15 +43,35 @@ from ondie.traces.narrow import pack
 FORMAT = "ondie-trace"
 SCHEMA = 1
 HEADER: dict[str, type] = {
-    "payload": str, "timing_source": str, "name": str, "op": str, "form": str,
-    "gradient_dtype": str, "groups": int, "samples_per_step": int, "bytes_per_sample": int,
-    "macs_forward": int, "macs_backward": int, "dataset_samples": int, "private_samples": int,
+    "payload": str,
+    "timing_source": str,
+    "name": str,
+    "op": str,
+    "form": str,
+    "gradient_dtype": str,
+    "groups": int,
+    "samples_per_step": int,
+    "bytes_per_sample": int,
+    "macs_forward": int,
+    "macs_backward": int,
+    "dataset_samples": int,
+    "private_samples": int,
 }
 TENSOR_COLUMNS = ("name", "shape", "dtype", "offset", "size", "trainable", "group", "ready_order")
 STEP_COLUMNS: dict[str, type] = {
-    "index": int, "loss": float, "samples": int, "forward_s": float, "backward_s": float,
-    "optimizer_s": float, "count": int, "scale": float, "clip_coefficient": float,
-    "found_inf": bool, "skipped": bool, "gradient_norm": float, "gradient_sha256": str,
+    "index": int,
+    "loss": float,
+    "samples": int,
+    "forward_s": float,
+    "backward_s": float,
+    "optimizer_s": float,
+    "count": int,
+    "scale": float,
+    "clip_coefficient": float,
+    "found_inf": bool,
+    "skipped": bool,
+    "gradient_norm": float,
+    "gradient_sha256": str,
 }
 _CHUNK = 1 << 16
 _TEXT = h5py.string_dtype()
@@ -77,7 +97,9 @@ class Writer:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         self.discard()
@@ -146,8 +168,10 @@ class Writer:
         attributes = self.file.create_group("attributes").attrs
         for key, value in trace.attrs.items():
             if not isinstance(value, str | bool | int | float):
-                raise TraceError(f"{self.path}: attribute {key!r} is a {type(value).__name__}, "
-                                 "text or a number is right")
+                raise TraceError(
+                    f"{self.path}: attribute {key!r} is a {type(value).__name__}, "
+                    "text or a number is right"
+                )
             attributes[key] = value
 
     def _steps(self, trace: Trace) -> None:
@@ -174,7 +198,7 @@ class Writer:
             table = np.full((len(steps), width), -1, np.int64)
             for row, order in zip(table, orders, strict=True):
                 if order is not None:
-                    row[:len(order)] = order
+                    row[: len(order)] = order
             self._dataset("steps/order", table)
         hyper = group.create_group("hyper")
         for key in sorted({key for step in steps for entry in step.hyper for key in entry}):
@@ -250,12 +274,17 @@ def _write_tensors(group: h5py.Group, tensors: Sequence[Tensor]) -> None:
     rank = max([len(t.shape) for t in tensors], default=0)
     shapes = np.full((len(tensors), rank), -1, np.int64)
     for row, tensor in zip(shapes, tensors, strict=True):
-        row[:len(tensor.shape)] = tensor.shape
+        row[: len(tensor.shape)] = tensor.shape
     group.create_dataset("name", data=[t.name for t in tensors], dtype=_TEXT)
     group.create_dataset("dtype", data=[t.dtype for t in tensors], dtype=_TEXT)
     group.create_dataset("shape", data=shapes)
-    for key, kind in (("offset", np.int64), ("size", np.int64), ("trainable", bool),
-                      ("group", np.int32), ("ready_order", np.int32)):
+    for key, kind in (
+        ("offset", np.int64),
+        ("size", np.int64),
+        ("trainable", bool),
+        ("group", np.int32),
+        ("ready_order", np.int32),
+    ):
         group.create_dataset(key, data=np.array([getattr(t, key) for t in tensors], kind))
 
 

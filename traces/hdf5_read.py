@@ -36,11 +36,15 @@ def read(path: str | os.PathLike[str]) -> Trace:
     path = Path(path)
     with _opened(path) as file:
         if file.attrs.get("format") != FORMAT:
-            raise TraceError(f"{path}: attribute format is {_plain(file.attrs.get('format'))!r}, "
-                             f"{FORMAT!r} is right: not a trace")
+            raise TraceError(
+                f"{path}: attribute format is {_plain(file.attrs.get('format'))!r}, "
+                f"{FORMAT!r} is right: not a trace"
+            )
         if _plain(file.attrs.get("schema")) != SCHEMA:
-            raise TraceError(f"{path}: attribute schema is {_plain(file.attrs.get('schema'))!r}, "
-                             f"this program reads version {SCHEMA}")
+            raise TraceError(
+                f"{path}: attribute schema is {_plain(file.attrs.get('schema'))!r}, "
+                f"this program reads version {SCHEMA}"
+            )
         header = {key: _attribute(path, file, key, kind) for key, kind in HEADER.items()}
         tensors = _read_tensors(path, file)
         steps = _read_steps(path, file, len(tensors), header["groups"])
@@ -48,8 +52,13 @@ def read(path: str | os.PathLike[str]) -> Trace:
         if "attributes" in file:
             attrs = {key: _plain(value) for key, value in file["attributes"].attrs.items()}
         trace = Trace(
-            tensors=tensors, steps=steps, attrs=attrs, origin=str(path),
-            source=FileSource(path, tensors), digest=lambda: file_sha256(path), **header,
+            tensors=tensors,
+            steps=steps,
+            attrs=attrs,
+            origin=str(path),
+            source=FileSource(path, tensors),
+            digest=lambda: file_sha256(path),
+            **header,
         )
         _check_vectors(path, file, trace)
     return trace
@@ -97,8 +106,11 @@ class FileSource:
         with _opened(self.path) as file:
             dataset = file[f"gradients/{index}/values"]
             shift = tuple(int(k) for k in np.atleast_1d(dataset.attrs["shift"]))
-            return (str(_plain(dataset.attrs["storage"])), shift,
-                    int(dataset.id.get_storage_size()))
+            return (
+                str(_plain(dataset.attrs["storage"])),
+                shift,
+                int(dataset.id.get_storage_size()),
+            )
 
     def _vector(self, file: h5py.File, key: str) -> F32:
         values = _array(self.path, file, key)
@@ -131,8 +143,16 @@ def _opened(path: Path) -> Iterator[h5py.File]:
             yield file
     except TraceError:
         raise
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError,
-            AttributeError, MemoryError) as error:
+    except (
+        OSError,
+        RuntimeError,
+        KeyError,
+        ValueError,
+        TypeError,
+        OverflowError,
+        AttributeError,
+        MemoryError,
+    ) as error:
         raise TraceError(f"{path}: not a whole HDF5 trace: {reason(error)}") from None
 
 
@@ -150,8 +170,10 @@ def _attribute(path: Path, file: h5py.File, key: str, kind: type) -> Any:
         raise TraceError(f"{path}: attribute {key} is missing")
     value = _plain(file.attrs[key])
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise TraceError(f"{path}: attribute {key} is {value!r}, "
-                         f"{'text' if kind is str else 'a whole number'} is right")
+        raise TraceError(
+            f"{path}: attribute {key} is {value!r}, "
+            f"{'text' if kind is str else 'a whole number'} is right"
+        )
     return value
 
 
@@ -159,15 +181,14 @@ def _array(path: Path, file: h5py.File, key: str) -> npt.NDArray[Any]:
     if key not in file or not isinstance(file[key], h5py.Dataset):
         raise TraceError(f"{path}: /{key} is missing")
     if key.startswith(("tensors/", "steps/")) and file[key].size > _MAX_ENTRIES:
-        raise TraceError(f"{path}: /{key} has {file[key].size} entries, at most {_MAX_ENTRIES} "
-                         "are right")
+        raise TraceError(
+            f"{path}: /{key} has {file[key].size} entries, at most {_MAX_ENTRIES} are right"
+        )
     values: npt.NDArray[Any] = file[key][()]
     return values
 
 
-def _column(
-    path: Path, file: h5py.File, key: str, kind: type, shape: tuple[int, ...]
-) -> list[Any]:
+def _column(path: Path, file: h5py.File, key: str, kind: type, shape: tuple[int, ...]) -> list[Any]:
     array = _array(path, file, key)
     if array.shape != shape:
         raise TraceError(f"{path}: /{key} has shape {array.shape}, {shape} is right")
@@ -192,12 +213,15 @@ def _read_tensors(path: Path, file: h5py.File) -> tuple[Tensor, ...]:
     n = _rows(path, file, "tensors/name")
     shapes = _array(path, file, "tensors/shape")
     if shapes.ndim != 2 or len(shapes) != n or shapes.dtype.kind not in "iu":
-        raise TraceError(f"{path}: /tensors/shape is {shapes.dtype}{list(shapes.shape)}, one row "
-                         f"of whole numbers for each of {n} tensors is right")
+        raise TraceError(
+            f"{path}: /tensors/shape is {shapes.dtype}{list(shapes.shape)}, one row "
+            f"of whole numbers for each of {n} tensors is right"
+        )
     kinds = {"name": str, "dtype": str, "trainable": bool}
     columns = {
         key: _column(path, file, f"tensors/{key}", kinds.get(key, int), (n,))
-        for key in TENSOR_COLUMNS if key != "shape"
+        for key in TENSOR_COLUMNS
+        if key != "shape"
     }
     columns["shape"] = [_unpadded(row) for row in shapes.tolist()]
     return tuple(Tensor(**{key: columns[key][i] for key in TENSOR_COLUMNS}) for i in range(n))
@@ -212,8 +236,7 @@ def _unpadded(row: list[int]) -> tuple[int, ...]:
 def _read_steps(path: Path, file: h5py.File, tensors: int, groups: int) -> tuple[Step, ...]:
     n = _rows(path, file, "steps/index")
     columns = {
-        key: _column(path, file, f"steps/{key}", kind, (n,))
-        for key, kind in STEP_COLUMNS.items()
+        key: _column(path, file, f"steps/{key}", kind, (n,)) for key, kind in STEP_COLUMNS.items()
     }
     for key in ("loss", "gradient_norm"):
         columns[key] = [None if math.isnan(value) else value for value in columns[key]]
@@ -231,8 +254,10 @@ def _read_steps(path: Path, file: h5py.File, tensors: int, groups: int) -> tuple
     if "steps/order" in file:
         rows = _array(path, file, "steps/order")
         if rows.ndim != 2 or len(rows) != n or rows.dtype.kind != "i":
-            raise TraceError(f"{path}: /steps/order is {rows.dtype}{list(rows.shape)}, one row of "
-                             f"indices for each of {n} steps is right")
+            raise TraceError(
+                f"{path}: /steps/order is {rows.dtype}{list(rows.shape)}, one row of "
+                f"indices for each of {n} steps is right"
+            )
         columns["order"] = [row[row >= 0] if (row >= 0).any() else None for row in rows]
     columns["hyper"] = _read_hyper(path, file, n, groups)
     return tuple(Step(**{key: columns[key][i] for key in columns}) for i in range(n))
@@ -254,8 +279,12 @@ def _read_hyper(path: Path, file: h5py.File, n: int, groups: int) -> list[tuple[
 
 def _check_vectors(path: Path, file: h5py.File, trace: Trace) -> None:
     """Every vector that must be there is there, with its length; none is read."""
-    keys = [f"{folder}/{key}" for folder in ("weights", "states") if folder in file
-            for key in file[folder]]
+    keys = [
+        f"{folder}/{key}"
+        for folder in ("weights", "states")
+        if folder in file
+        for key in file[folder]
+    ]
     gradients = file.get("gradients", {})
     if trace.payload == "recorded":
         keys += [f"gradients/{step.index}/values" for step in trace.steps if not step.skipped]
@@ -266,12 +295,15 @@ def _check_vectors(path: Path, file: h5py.File, trace: Trace) -> None:
             raise TraceError(f"{path}: /{key} is missing")
         dataset = file[key]
         if dataset.shape != (trace.n_params,):
-            raise TraceError(f"{path}: /{key} has shape {dataset.shape}, ({trace.n_params},) is "
-                             "right")
+            raise TraceError(
+                f"{path}: /{key} has shape {dataset.shape}, ({trace.n_params},) is right"
+            )
         if not {"storage", "shift"} <= set(dataset.attrs):
             raise TraceError(f"{path}: /{key}: attribute storage or shift is missing")
         right = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
         storage = str(_plain(dataset.attrs["storage"]))
         if storage not in right or dataset.dtype != np.dtype(right[storage]):
-            raise TraceError(f"{path}: /{key} holds {dataset.dtype} as {storage!r}: one of "
-                             f"{', '.join(right)} in its own type is right")
+            raise TraceError(
+                f"{path}: /{key} holds {dataset.dtype} as {storage!r}: one of "
+                f"{', '.join(right)} in its own type is right"
+            )

@@ -34,13 +34,17 @@ class Hooks:
         optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it
         self._handles += [
             modules.register_module_forward_pre_hook(
-                lambda module, args: watcher.forward_begins(module)),
+                lambda module, args: watcher.forward_begins(module)
+            ),
             modules.register_module_forward_hook(
                 lambda module, args, kwargs, out: watcher.forward_ends(args, kwargs),
-                with_kwargs=True, always_call=True),
+                with_kwargs=True,
+                always_call=True,
+            ),
             optimizers.register_optimizer_step_pre_hook(self._before_any_step),
             optimizers.register_optimizer_step_post_hook(
-                lambda optimizer, args, kwargs: watcher.step_ends(optimizer)),
+                lambda optimizer, args, kwargs: watcher.step_ends(optimizer)
+            ),
         ]
         self._wrap(torch.autograd, "backward", self._backward)
         self._wrap(torch.optim.Optimizer, "add_param_group", self._add_param_group)
@@ -117,7 +121,12 @@ class Hooks:
         return original(fetcher, indices)
 
     def _clip(
-        self, original: Any, parameters: Any, max_norm: Any, total_norm: Any, *args: Any,
+        self,
+        original: Any,
+        parameters: Any,
+        max_norm: Any,
+        total_norm: Any,
+        *args: Any,
         **kwargs: Any,
     ) -> Any:
         parameters = [parameters] if self.torch.is_tensor(parameters) else list(parameters)

@@ -25,11 +25,13 @@ from ondie.traces.options import Options
 
 _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?[a-z]?(\.exe)?", re.IGNORECASE)
 _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-_PROBE = ("import importlib.util as u, sys\n"
-          "def there(n):\n"
-          "    try: return u.find_spec(n) is not None\n"
-          "    except ImportError: return False\n"
-          "sys.exit(3 if not there('ondie.traces') else 4 if not there('torch') else 0)")
+_PROBE = (
+    "import importlib.util as u, sys\n"
+    "def there(n):\n"
+    "    try: return u.find_spec(n) is not None\n"
+    "    except ImportError: return False\n"
+    "sys.exit(3 if not there('ondie.traces') else 4 if not there('torch') else 0)"
+)
 
 
 def split_command(command: list[str]) -> tuple[list[str], list[str]]:
@@ -40,8 +42,10 @@ def split_command(command: list[str]) -> tuple[list[str], list[str]]:
     if not command:
         raise TraceError("no command to record: give it after --, such as -- python train.py")
     if not _PYTHON.fullmatch(Path(command[0]).name):
-        raise TraceError(f"the command starts with {command[0]!r}: only a Python interpreter can "
-                         "be recorded, such as python train.py or python -m package")
+        raise TraceError(
+            f"the command starts with {command[0]!r}: only a Python interpreter can "
+            "be recorded, such as python train.py or python -m package"
+        )
     at = 1
     while at < len(command):
         word = command[at]
@@ -50,13 +54,15 @@ def split_command(command: list[str]) -> tuple[list[str], list[str]]:
                 raise TraceError(f"{word} at the end of the command: its value is missing")
             return command[:at], command[at:]
         if word.startswith(("-c", "-m")):  # the value without a space
-            return command[:at], [word[:2], word[2:], *command[at + 1:]]
+            return command[:at], [word[:2], word[2:], *command[at + 1 :]]
         if word == "-" or not word.startswith("-"):
             break
         at += 2 if word in _WITH_VALUE else 1
     if at >= len(command) or command[at] == "-":
-        raise TraceError(f"the command {' '.join(command)!r} runs no script: a file, -m module or "
-                         "-c code is right")
+        raise TraceError(
+            f"the command {' '.join(command)!r} runs no script: a file, -m module or "
+            "-c code is right"
+        )
     if not Path(command[at]).exists():
         raise TraceError(f"{command[at]}: no such script")
     return command[:at], command[at:]
@@ -72,8 +78,7 @@ def launch(out: Path, command: list[str], options: Options) -> int:
     out = out.absolute()  # the script may change folders
     partial = Path(f"{out}.{os.getpid()}.partial")
     status = Path(f"{out}.{os.getpid()}.status.partial")
-    given = json.dumps({"options": asdict(options), "partial": str(partial),
-                        "status": str(status)})
+    given = json.dumps({"options": asdict(options), "partial": str(partial), "status": str(status)})
     try:
         code = _run([*python, "-m", "ondie.traces.bootstrap", str(out), given, "--", *program])
         told = _told(status)
@@ -83,8 +88,10 @@ def launch(out: Path, command: list[str], options: Options) -> int:
     if told.get("error"):
         raise TraceError(str(told["error"]))
     if code == 0 and not told.get("steps"):
-        raise TraceError(f"{out.name}: the command left without giving the recorder its turn "
-                         "(os._exit or exec): nothing is recorded")
+        raise TraceError(
+            f"{out.name}: the command left without giving the recorder its turn "
+            "(os._exit or exec): nothing is recorded"
+        )
     return code
 
 
@@ -92,11 +99,13 @@ def _probe(python: list[str]) -> None:
     """TraceError unless that Python, with these options, finds ondie and torch."""
     done = subprocess.run([*python, "-c", _PROBE], check=False, capture_output=True, text=True)
     if done.returncode == 3:
-        raise TraceError(f"{python[0]} cannot import ondie.traces: install ondie into the Python "
-                         "that trains")
+        raise TraceError(
+            f"{python[0]} cannot import ondie.traces: install ondie into the Python that trains"
+        )
     if done.returncode == 4:
-        raise TraceError(f"{python[0]} has no PyTorch: pip install 'ondie[train]' into the Python "
-                         "that trains")
+        raise TraceError(
+            f"{python[0]} has no PyTorch: pip install 'ondie[train]' into the Python that trains"
+        )
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["unknown reason"])[-1]
         raise TraceError(f"{' '.join(python)} does not start: {reason}")
@@ -116,6 +125,7 @@ def _run(arguments: list[str]) -> int:
 @contextmanager
 def _forwarding(child: subprocess.Popen[bytes]) -> Iterator[None]:
     """Pass SIGTERM on to the child instead of leaving it and its partial file behind."""
+
     def forward(number: int, frame: Any) -> None:
         child.send_signal(number)
 

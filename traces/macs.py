@@ -64,8 +64,11 @@ def _attention(name: str, args: Any) -> int:
     backward = "backward" in name
     query, key, value = args[1:4] if backward else args[:3]
     scores = int(query.shape[:-1].numel()) * int(key.shape[-2])
-    products = (int(query.shape[-1]) * 3 + int(value.shape[-1]) * 2) if backward else (
-        int(query.shape[-1]) + int(value.shape[-1]))
+    products = (
+        (int(query.shape[-1]) * 3 + int(value.shape[-1]) * 2)
+        if backward
+        else (int(query.shape[-1]) + int(value.shape[-1]))
+    )
     return 2 * scores * products
 
 

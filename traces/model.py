@@ -22,6 +22,7 @@ from ondie.traces.errors import TraceError
 
 F32 = npt.NDArray[np.float32]
 
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """One parameter of the model.
@@ -165,8 +166,9 @@ class Trace:
     def step(self, i: int) -> Step:
         """The step at position i, or TraceError."""
         if not 0 <= i < len(self.steps):
-            raise TraceError(f"{self.origin}: step {i}: this trace has steps 0 to "
-                             f"{len(self.steps) - 1}")
+            raise TraceError(
+                f"{self.origin}: step {i}: this trace has steps 0 to {len(self.steps) - 1}"
+            )
         return self.steps[i]
 
     def gradient(self, i: int) -> F32:
@@ -177,21 +179,29 @@ class Trace:
         """
         step = self.step(i)
         if self.payload != "recorded":
-            raise TraceError(f"{self.origin}: step {i}: payload is {self.payload!r}, gradients "
-                             "need a trace recorded with payload")
+            raise TraceError(
+                f"{self.origin}: step {i}: payload is {self.payload!r}, gradients "
+                "need a trace recorded with payload"
+            )
         if step.skipped:
-            raise TraceError(f"{self.origin}: step {i}: skipped (non-finite gradient under loss "
-                             "scaling), no gradient was consumed")
+            raise TraceError(
+                f"{self.origin}: step {i}: skipped (non-finite gradient under loss "
+                "scaling), no gradient was consumed"
+            )
         vector = self._sized(self.source.gradient(step.index), f"gradient of step {i}")
         if not np.isfinite(vector).all():
             at = int(np.flatnonzero(~np.isfinite(vector))[0])
             name, where = self.locate(at)
-            raise TraceError(f"{self.origin}: gradient of step {i}, tensor {name!r}: element "
-                             f"{where} is {vector[at]}, all must be finite")
+            raise TraceError(
+                f"{self.origin}: gradient of step {i}, tensor {name!r}: element "
+                f"{where} is {vector[at]}, all must be finite"
+            )
         if step.gradient_sha256 and vector_sha256(vector) != step.gradient_sha256:
-            raise TraceError(f"{self.origin}: gradient of step {i}: sha256 "
-                             f"{vector_sha256(vector)[:12]}... differs from the recorded "
-                             f"{step.gradient_sha256[:12]}...: the file is damaged")
+            raise TraceError(
+                f"{self.origin}: gradient of step {i}: sha256 "
+                f"{vector_sha256(vector)[:12]}... differs from the recorded "
+                f"{step.gradient_sha256[:12]}...: the file is damaged"
+            )
         return vector
 
     def raw_gradient(self, i: int) -> npt.NDArray[Any] | None:
@@ -242,8 +252,10 @@ class Trace:
 
     def _sized(self, vector: F32, what: str) -> F32:
         if vector.shape != (self.n_params,) or vector.dtype != np.float32:
-            raise TraceError(f"{self.origin}: {what}: {vector.dtype}{list(vector.shape)}, "
-                             f"float32[{self.n_params}] is right")
+            raise TraceError(
+                f"{self.origin}: {what}: {vector.dtype}{list(vector.shape)}, "
+                f"float32[{self.n_params}] is right"
+            )
         return vector
 
 

@@ -59,8 +59,9 @@ def unpack(packed: Packed, starts: Sequence[int]) -> F32:
     if packed.storage == "float32":
         return np.ascontiguousarray(packed.values, np.float32)
     if packed.storage not in _FORMATS:
-        raise TraceError(f"storage is {packed.storage!r}, one of float32, "
-                         f"{', '.join(_FORMATS)} is right")
+        raise TraceError(
+            f"storage is {packed.storage!r}, one of float32, {', '.join(_FORMATS)} is right"
+        )
     if any(abs(k) > _MAX_SHIFT for k in packed.shift):
         raise TraceError(f"shift is {max(packed.shift, key=abs)}, at most {_MAX_SHIFT} is right")
     if len(packed.shift) not in (1, len(starts)):

@@ -28,9 +28,13 @@ _HYPER: dict[str, tuple[str, ...]] = {
 }
 #: our state name -> torch's key in optimizer.state[parameter]
 STATE_KEYS: dict[str, dict[str, str]] = {
-    "sgd": {}, "momentum": {"m": "momentum_buffer"}, "nesterov": {"m": "momentum_buffer"},
-    "adam": {"m": "exp_avg", "v": "exp_avg_sq"}, "adamw": {"m": "exp_avg", "v": "exp_avg_sq"},
-    "adagrad": {"v": "sum"}, "other": {},
+    "sgd": {},
+    "momentum": {"m": "momentum_buffer"},
+    "nesterov": {"m": "momentum_buffer"},
+    "adam": {"m": "exp_avg", "v": "exp_avg_sq"},
+    "adamw": {"m": "exp_avg", "v": "exp_avg_sq"},
+    "adagrad": {"v": "sum"},
+    "other": {},
 }
 
 
@@ -51,8 +55,9 @@ def identify(optimizer: Any) -> tuple[str, str]:
     if kind.__name__ in ("Adam", "AdamW"):
         if any(g["amsgrad"] for g in groups):
             return "other", f"{kind.__name__} with amsgrad=True"
-        decoupled = {bool(g.get("decoupled_weight_decay", kind.__name__ == "AdamW"))
-                     for g in groups}
+        decoupled = {
+            bool(g.get("decoupled_weight_decay", kind.__name__ == "AdamW")) for g in groups
+        }
         if len(decoupled) > 1:
             return "other", f"{kind.__name__} with decoupled weight decay in some groups only"
         return ("adamw" if decoupled == {True} else "adam"), ""
@@ -93,8 +98,10 @@ def count(optimizer: Any, parameters: Iterable[tuple[str, Any]], seen: int) -> i
         counts = {int(state.get("step", 0)): name for name, state in reversed(states)}
         if len(counts) > 1:
             (first, one), (second, other) = sorted(counts.items())[:2]
-            raise TraceError(f"parameter {one!r} has taken {first} steps and {other!r} {second}: "
-                             "record from a step at which all have taken the same number")
+            raise TraceError(
+                f"parameter {one!r} has taken {first} steps and {other!r} {second}: "
+                "record from a step at which all have taken the same number"
+            )
         return next(iter(counts)) + 1
     resumed = any(state.get("momentum_buffer") is not None for _, state in states)
     return max(seen + 1, 2 if resumed else 1)
@@ -109,10 +116,16 @@ def state_of(optimizer: Any, op: str, parameter: Any) -> dict[str, Any]:
 
 def defaults(optimizer: Any) -> str:
     """The optimizer's constructor arguments as JSON."""
-    plain = {key: list(value) if isinstance(value, tuple) else value
-             for key, value in optimizer.defaults.items()}
-    return json.dumps({k: v if isinstance(v, str | bool | int | float | list | None) else float(v)
-                       for k, v in plain.items()})
+    plain = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in optimizer.defaults.items()
+    }
+    return json.dumps(
+        {
+            k: v if isinstance(v, str | bool | int | float | list | None) else float(v)
+            for k, v in plain.items()
+        }
+    )
 
 
 def array(tensor: Any) -> npt.NDArray[np.float32]:

@@ -25,8 +25,11 @@ def live(kind: type) -> list[Any]:
 
 def flat_parameters(optimizer: Any) -> list[tuple[int, Any]]:
     """(group, parameter) in the optimizer's order."""
-    return [(number, parameter) for number, group in enumerate(optimizer.param_groups)
-            for parameter in group["params"]]
+    return [
+        (number, parameter)
+        for number, group in enumerate(optimizer.param_groups)
+        for parameter in group["params"]
+    ]
 
 
 def owner_and_names(optimizer: Any, modules: list[Any]) -> tuple[Any | None, list[str]]:
@@ -65,8 +68,10 @@ def twin(optimizer: Any, modules: list[Any]) -> tuple[Any, list[tuple[str, Any]]
     own = {id(parameter) for parameter in masters}
     for module in modules:
         named = list(module.named_parameters())
-        if ([tuple(p.shape) for _, p in named] == shapes
-                and not any(id(p) in own for _, p in named)
-                and all(str(p.dtype) in ("torch.float16", "torch.bfloat16") for _, p in named)):
+        if (
+            [tuple(p.shape) for _, p in named] == shapes
+            and not any(id(p) in own for _, p in named)
+            and all(str(p.dtype) in ("torch.float16", "torch.bfloat16") for _, p in named)
+        ):
             return module, named
     return None

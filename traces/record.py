@@ -52,14 +52,21 @@ class Recorder:
     written, or the run cannot be recorded; then there is no file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, partial: str | None = None,
-                 script: Path | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        partial: str | None = None,
+        script: Path | None = None,
+        **options: Any,
+    ) -> None:
         self.options: Options = checked_options(options)
         try:
             self.torch = importlib.import_module("torch")
         except ImportError:
-            raise TraceError("recording needs PyTorch, which is not installed: "
-                             "pip install 'ondie[train]'") from None
+            raise TraceError(
+                "recording needs PyTorch, which is not installed: pip install 'ondie[train]'"
+            ) from None
         self.path = Path(path)
         self.error: str | None = None
         self.finished = False
@@ -86,7 +93,9 @@ class Recorder:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         try:
@@ -97,8 +106,9 @@ class Recorder:
         if self.error is not None and not isinstance(error, TraceError):
             raise TraceError(self.error)
 
-    def note(self, *, loss: float | None = None, samples: int | None = None,
-             scale: float | None = None) -> None:
+    def note(
+        self, *, loss: float | None = None, samples: int | None = None, scale: float | None = None
+    ) -> None:
         """Say of the coming step what the hooks cannot see, such as a home-made loss scale."""
         given = {"loss": loss, "samples": samples, "scale": scale}
         self._noted |= {key: value for key, value in given.items() if value is not None}
@@ -130,8 +140,10 @@ class Recorder:
         if not self._chosen(optimizer):
             return
         if any(value is not None for value in [*args[1:], kwargs.get("closure")]):
-            self._fail(f"{type(optimizer).__name__}.step(closure) makes its gradients inside the "
-                       "step: call backward() before step() instead")
+            self._fail(
+                f"{type(optimizer).__name__}.step(closure) makes its gradients inside the "
+                "step: call backward() before step() instead"
+            )
         found_inf = getattr(optimizer, "found_inf", None)
         skipped = found_inf is not None and float(found_inf) > 0
         if not skipped:
@@ -165,8 +177,12 @@ class Recorder:
     def before_unscale(self, scaler: Any, optimizer: Any) -> None:
         """Gradients are about to be divided by the loss scale: keep their 16 bits if asked."""
         self._raw = None
-        if (self.options.raw and self.options.payload and self._seen >= self.options.skip
-                and self._chosen(optimizer)):
+        if (
+            self.options.raw
+            and self.options.payload
+            and self._seen >= self.options.skip
+            and self._chosen(optimizer)
+        ):
             try:
                 self._set_up(optimizer)
             except TraceError as error:
@@ -191,9 +207,13 @@ class Recorder:
             if self.options.optimizer is None and len(self._optimizers) > 1:
                 listed = ", ".join(
                     f"{i} {type(o).__name__} ({sum(len(g['params']) for g in o.param_groups)} "
-                    "tensors)" for i, o in enumerate(self._optimizers))
-                self._fail(f"several optimizers take steps in this run: {listed}: choose one "
-                           "with --optimizer NUMBER")
+                    "tensors)"
+                    for i, o in enumerate(self._optimizers)
+                )
+                self._fail(
+                    f"several optimizers take steps in this run: {listed}: choose one "
+                    "with --optimizer NUMBER"
+                )
         wanted = self.options.optimizer or 0
         return len(self._optimizers) > wanted and self._optimizers[wanted] is optimizer
 
@@ -209,8 +229,12 @@ class Recorder:
             return
         watcher = self._watcher
         subject = Subject(self.torch, optimizer, watcher.buffers, watcher.model)
-        self._attrs = {**subject.describe(self._script), "first_step": self.options.skip,
-                       "steps_asked": self.options.steps, "ended_by": "end of the run"}
+        self._attrs = {
+            **subject.describe(self._script),
+            "first_step": self.options.skip,
+            "steps_asked": self.options.steps,
+            "ended_by": "end of the run",
+        }
         if self.options.payload:
             weights = subject.weights()
             self._writer.vector("weights/initial", weights, subject.starts)
@@ -226,10 +250,12 @@ class Recorder:
         if not skipped:
             index, keep = len(self.steps), self.options.payload
             vector, pending.norm, pending.sha256 = self.subject.gradient(
-                index, getattr(optimizer, "grad_scale", None), keep)
+                index, getattr(optimizer, "grad_scale", None), keep
+            )
             if keep:
                 size = self._writer.gradient(
-                    index, vector, self.subject.starts, scale_shift(pending.scale))
+                    index, vector, self.subject.starts, scale_shift(pending.scale)
+                )
                 if self._raw is not None:
                     self._writer.raw(index, self._raw)
                     size += self._raw.nbytes
@@ -243,26 +269,46 @@ class Recorder:
         optimizer = self.subject.optimizer
         scale = self._watcher.window.scale  # set when the gradient scaler's step began
         return _Pending(
-            begun=self._watcher.now(), hyper=optim.hyper(optimizer, self.subject.op),
-            fused=optim.fused(optimizer), count=self.subject.count(self._updates - (not skipped)),
-            scale=float(self._noted.get("scale", scale)), skipped=skipped)
+            begun=self._watcher.now(),
+            hyper=optim.hyper(optimizer, self.subject.op),
+            fused=optim.fused(optimizer),
+            count=self.subject.count(self._updates - (not skipped)),
+            scale=float(self._noted.get("scale", scale)),
+            skipped=skipped,
+        )
 
     def _complete(self, pending: _Pending, seconds: float) -> None:
         window = self._watcher.seen()
         samples = self.options.samples or self._noted.get("samples", window.samples)
         if samples < 1:
-            self._fail("the batch size cannot be derived (no module was called with a tensor "
-                       "before backward()): give it with --samples NUMBER")
+            self._fail(
+                "the batch size cannot be derived (no module was called with a tensor "
+                "before backward()): give it with --samples NUMBER"
+            )
         if window.samples and not self._sample_bytes:
             self._sample_bytes = window.input_bytes // window.samples
         order = np.array(window.order, np.int64) if len(window.order) == samples else None
-        self.steps.append(Step(
-            index=len(self.steps), loss=self._noted.get("loss", window.loss), samples=samples,
-            forward_s=window.forward_s, backward_s=window.backward_s, optimizer_s=seconds,
-            ready_s=self.subject.ready(window.ready), hyper=pending.hyper, count=pending.count,
-            scale=pending.scale, clip_coefficient=window.clip, found_inf=pending.skipped,
-            skipped=pending.skipped, gradient_norm=pending.norm, gradient_sha256=pending.sha256,
-            fused=pending.fused, order=order))
+        self.steps.append(
+            Step(
+                index=len(self.steps),
+                loss=self._noted.get("loss", window.loss),
+                samples=samples,
+                forward_s=window.forward_s,
+                backward_s=window.backward_s,
+                optimizer_s=seconds,
+                ready_s=self.subject.ready(window.ready),
+                hyper=pending.hyper,
+                count=pending.count,
+                scale=pending.scale,
+                clip_coefficient=window.clip,
+                found_inf=pending.skipped,
+                skipped=pending.skipped,
+                gradient_norm=pending.norm,
+                gradient_sha256=pending.sha256,
+                fused=pending.fused,
+                order=order,
+            )
+        )
         self._noted = {}
         if self.options.payload:
             self._final = self.subject.weights()
@@ -271,8 +317,10 @@ class Recorder:
     def _maybe_finish(self) -> None:
         limit = self.options.max_bytes
         if limit is not None and self._vector_bytes > limit:
-            self._fail(f"--max-bytes is {limit}, but weights, state and {len(self.steps)} "
-                       f"gradient(s) take {self._vector_bytes}")
+            self._fail(
+                f"--max-bytes is {limit}, but weights, state and {len(self.steps)} "
+                f"gradient(s) take {self._vector_bytes}"
+            )
         full = limit is not None and self._vector_bytes + self._largest > limit
         if full or sum(not step.skipped for step in self.steps) >= self.options.steps:
             self._attrs["ended_by"] = "max_bytes" if full else "steps"
@@ -287,40 +335,57 @@ class Recorder:
             counter.close()
             samples = self.options.samples or self._watcher.seen().samples
             if samples:
-                self._macs = (counter.macs["forward"] // samples,
-                              counter.macs["backward"] // samples)
+                self._macs = (
+                    counter.macs["forward"] // samples,
+                    counter.macs["backward"] // samples,
+                )
 
     # --- the run as a whole ------------------------------------------------------------------
 
     def _trace(self) -> Trace:
         options, first, subject = self.options, self.steps[0], self.subject
         forward, backward = (
-            counted if given is None else given for counted, given in
-            zip(self._macs, (options.macs_forward, options.macs_backward), strict=True))
+            counted if given is None else given
+            for counted, given in zip(
+                self._macs, (options.macs_forward, options.macs_backward), strict=True
+            )
+        )
         attrs = {
             **self._attrs,
-            "macs_source": "given" if (forward, backward) != self._macs
-            else "counted in the first step" if self._macs != (0, 0) else "unknown: 0",
+            "macs_source": "given"
+            if (forward, backward) != self._macs
+            else "counted in the first step"
+            if self._macs != (0, 0)
+            else "unknown: 0",
             "samples_source": "given" if options.samples else "leading dimension of the inputs",
             "bytes_per_sample_source": "inputs of the model"
-            if options.bytes_per_sample is None else "given",
+            if options.bytes_per_sample is None
+            else "given",
         }
         fused = subject.op != "other" and bool(first.fused) and all(first.fused)
         times = next((s.ready_s for s in self.steps if s.ready_s is not None), None)
         dataset = self._watcher.dataset_samples
         return Trace(
             name=options.name or self.path.stem,
-            payload="recorded" if options.payload else "none", timing_source="recorded",
-            op=subject.op, form="torch" if fused else "canonical",
-            gradient_dtype=subject.gradient_dtype(), groups=len(first.hyper),
-            tensors=subject.tensors(times), steps=tuple(self.steps),
+            payload="recorded" if options.payload else "none",
+            timing_source="recorded",
+            op=subject.op,
+            form="torch" if fused else "canonical",
+            gradient_dtype=subject.gradient_dtype(),
+            groups=len(first.hyper),
+            tensors=subject.tensors(times),
+            steps=tuple(self.steps),
             samples_per_step=first.samples,
-            bytes_per_sample=self._sample_bytes if options.bytes_per_sample is None
+            bytes_per_sample=self._sample_bytes
+            if options.bytes_per_sample is None
             else options.bytes_per_sample,
-            macs_forward=forward, macs_backward=backward,
-            dataset_samples=dataset if options.dataset_samples is None
-            else options.dataset_samples,
-            private_samples=options.private_samples, attrs=attrs, origin=str(self.path))
+            macs_forward=forward,
+            macs_backward=backward,
+            dataset_samples=dataset if options.dataset_samples is None else options.dataset_samples,
+            private_samples=options.private_samples,
+            attrs=attrs,
+            origin=str(self.path),
+        )
 
     def _fail(self, message: str) -> NoReturn:
         """Give up recording: nothing is left behind."""

@@ -64,18 +64,23 @@ class Subject:
         out: list[Parameter] = []
         offset = 0
         for (group, tensor), name, twin in zip(
-                held, names, twins or [None] * len(names), strict=True):
+            held, names, twins or [None] * len(names), strict=True
+        ):
             if tensor.grad is None or not tensor.requires_grad:
                 out.append(Parameter(name, tensor, group, -1))
                 continue
             if dtype_name(tensor) not in FLOAT_TYPES:
-                raise TraceError(f"parameter {name!r} is {dtype_name(tensor)}: "
-                                 f"{', '.join(FLOAT_TYPES)} can be recorded")
+                raise TraceError(
+                    f"parameter {name!r} is {dtype_name(tensor)}: "
+                    f"{', '.join(FLOAT_TYPES)} can be recorded"
+                )
             out.append(Parameter(name, tensor, group, offset, twin))
             offset += tensor.numel()
         if offset == 0:
-            raise TraceError(f"{type(self.optimizer).__name__}: none of its {len(names)} "
-                             "parameters has a gradient at its first recorded step")
+            raise TraceError(
+                f"{type(self.optimizer).__name__}: none of its {len(names)} "
+                "parameters has a gradient at its first recorded step"
+            )
         return out
 
     def _add_frozen(self, owner: Any, twins: set[int]) -> None:
@@ -91,8 +96,10 @@ class Subject:
         """TraceError if the optimizer now holds other parameters than at first."""
         held = [id(p.tensor) for p in self.parameters if p.group >= 0]
         if held != [id(p) for _, p in parameters.flat_parameters(self.optimizer)]:
-            raise TraceError(f"{type(self.optimizer).__name__}: its parameters changed while "
-                             "recording: record from a later step with --skip")
+            raise TraceError(
+                f"{type(self.optimizer).__name__}: its parameters changed while "
+                "recording: record from a later step with --skip"
+            )
 
     def count(self, updates: int) -> int:
         """Step counter of the coming step, from 1; `updates` were seen before."""
@@ -109,24 +116,32 @@ class Subject:
             gradient = parameter.tensor.grad
             if parameter.offset < 0:
                 if parameter.group >= 0 and gradient is not None:
-                    raise TraceError(f"parameter {parameter.name!r} had no gradient in the first "
-                                     "recorded step but has one now: record from a later step "
-                                     "with --skip")
+                    raise TraceError(
+                        f"parameter {parameter.name!r} had no gradient in the first "
+                        "recorded step but has one now: record from a later step "
+                        "with --skip"
+                    )
                 continue
             if gradient is None:
-                raise TraceError(f"parameter {parameter.name!r} had a gradient in the first "
-                                 "recorded step but has none now: torch leaves it out of the "
-                                 "update, which a trace cannot say")
+                raise TraceError(
+                    f"parameter {parameter.name!r} had a gradient in the first "
+                    "recorded step but has none now: torch leaves it out of the "
+                    "update, which a trace cannot say"
+                )
             if gradient.is_sparse:
-                raise TraceError(f"parameter {parameter.name!r} has a sparse gradient: only dense "
-                                 "ones can be recorded (sparse=False)")
+                raise TraceError(
+                    f"parameter {parameter.name!r} has a sparse gradient: only dense "
+                    "ones can be recorded (sparse=False)"
+                )
             part = optim.array(gradient)
             if grad_scale is not None:
                 part = part / np.float32(float(grad_scale))  # as torch's fused operators do
             norm2 = _square(part)
             if not math.isfinite(norm2):
-                raise TraceError(f"step {index}, parameter {parameter.name!r}: the gradient has "
-                                 "NaN or Inf, so the run cannot be replayed")
+                raise TraceError(
+                    f"step {index}, parameter {parameter.name!r}: the gradient has "
+                    "NaN or Inf, so the run cannot be replayed"
+                )
             square += norm2
             digest.update(np.ascontiguousarray(part, "<f4").data)
             if keep:
@@ -156,10 +171,14 @@ class Subject:
         out: dict[str, F32] = {}
         for name in optim.STATE_KEYS[self.op]:
             parts = [optim.state_of(self.optimizer, self.op, p.tensor) for p in self.trainable]
-            vector = np.concatenate([
-                optim.array(part[name]) if name in part
-                else np.zeros(p.tensor.numel(), np.float32)
-                for p, part in zip(self.trainable, parts, strict=True)])
+            vector = np.concatenate(
+                [
+                    optim.array(part[name])
+                    if name in part
+                    else np.zeros(p.tensor.numel(), np.float32)
+                    for p, part in zip(self.trainable, parts, strict=True)
+                ]
+            )
             if vector.any():
                 out[name] = vector
         return out
@@ -179,9 +198,18 @@ class Subject:
             for rank, at in enumerate(known[np.argsort(times[known], kind="stable")]):
                 ranks[at] = rank
         return tuple(
-            Tensor(p.name, tuple(p.tensor.shape), dtype_name(p.tensor), p.offset,
-                   p.tensor.numel(), p.offset >= 0, p.group, rank)
-            for p, rank in zip(self.parameters, ranks, strict=True))
+            Tensor(
+                p.name,
+                tuple(p.tensor.shape),
+                dtype_name(p.tensor),
+                p.offset,
+                p.tensor.numel(),
+                p.offset >= 0,
+                p.group,
+                rank,
+            )
+            for p, rank in zip(self.parameters, ranks, strict=True)
+        )
 
     def gradient_dtype(self) -> str:
         """What the accelerator produced: the type of the gradients, or of the masters' twins'."""
@@ -230,6 +258,6 @@ def _square(vector: F32) -> float:
     """Sum of squares in double, block by block; NaN or Inf if an element is."""
     total = 0.0
     for start in range(0, len(vector), _BLOCK):
-        block = vector[start:start + _BLOCK].astype(np.float64)
+        block = vector[start : start + _BLOCK].astype(np.float64)
         total += float(np.dot(block, block))
     return total

@@ -38,8 +38,12 @@ class Constant:
 
 PEAK = Constant(312e12, "datasheet: NVIDIA A100 SXM, BF16 or FP16 tensor cores, dense, FLOP/s")
 UTILISATION = Constant(
-    0.44, "assumed: Narayanan et al. 2021 (Megatron-LM), Table 1, report 0.43 to 0.52 of an A100's "
-    "peak with parameters in device memory; less when they are offloaded", 0.25, 0.52)
+    0.44,
+    "assumed: Narayanan et al. 2021 (Megatron-LM), Table 1, report 0.43 to 0.52 of an A100's "
+    "peak with parameters in device memory; less when they are offloaded",
+    0.25,
+    0.52,
+)
 BACKWARD = Constant(2, "derived: one product for the input's and one for the weight's gradient")
 
 
@@ -61,24 +65,42 @@ class Model:
 
 
 def _adamw(lr: float) -> dict[str, float | bool]:
-    return {"lr": lr, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1,
-            "maximize": False}
+    return {
+        "lr": lr,
+        "beta1": 0.9,
+        "beta2": 0.95,
+        "eps": 1e-8,
+        "weight_decay": 0.1,
+        "maximize": False,
+    }
 
 
 def _gpt(
-    layers: int, hidden: int, tokens: int, samples: int, lr: float, source: str,
+    layers: int,
+    hidden: int,
+    tokens: int,
+    samples: int,
+    lr: float,
+    source: str,
     dataset: Constant | None = None,
 ) -> Model:
     text = dataset or Constant(9_035_582_198 // tokens, f"derived: {_WEBTEXT}")
     return Model(
         uses=lambda: architectures.gpt(layers, hidden, tokens, tokens),
         architecture=f"{layers} layers, hidden {hidden}, {tokens} positions, vocabulary 50257, "
-                     f"tied head; {source}",
-        samples=Constant(samples, f"assumed: {samples * tokens} tokens per step on one "
-                         "accelerator, without gradient accumulation", max(samples // 4, 1),
-                         4 * samples),
+        f"tied head; {source}",
+        samples=Constant(
+            samples,
+            f"assumed: {samples * tokens} tokens per step on one "
+            "accelerator, without gradient accumulation",
+            max(samples // 4, 1),
+            4 * samples,
+        ),
         sample_bytes=Constant(2 * tokens, "derived: 16-bit token ids, vocabulary below 65,536"),
-        dataset=text, op="adamw", hyper=_adamw(lr), gradient_dtype="float16",
+        dataset=text,
+        op="adamw",
+        hyper=_adamw(lr),
+        gradient_dtype="float16",
     )
 
 
@@ -86,19 +108,32 @@ def _convnet(
     uses: Callable[[], list[Use]], architecture: str, batch: int, speed: Constant, pixels: int
 ) -> Model:
     return Model(
-        uses=uses, architecture=architecture,
+        uses=uses,
+        architecture=architecture,
         samples=Constant(batch, f"paper: {_STANNIS}"),
-        sample_bytes=Constant(3 * pixels * pixels, f"assumed: {pixels} x {pixels} RGB bytes, "
-                              "stored preprocessed; a JPEG of ImageNet has about 110 kB", 12_000,
-                              3 * pixels * pixels),
+        sample_bytes=Constant(
+            3 * pixels * pixels,
+            f"assumed: {pixels} x {pixels} RGB bytes, "
+            "stored preprocessed; a JPEG of ImageNet has about 110 kB",
+            12_000,
+            3 * pixels * pixels,
+        ),
         dataset=Constant(84_000, f"paper: {_IMAGES}"),
         private=Constant(12_000, f"paper: {_IMAGES}"),
         op="momentum",
-        hyper={"lr": 0.045, "momentum": 0.9, "dampening": 0.0, "weight_decay": 4e-5,
-               "maximize": False},
-        gradient_dtype="float32", speed=speed,
-        notes={"optimizer.source": "assumed: momentum SGD, 0.9; Stannis does not name its "
-                                   "optimizer (SqueezeNet's paper uses this one)"},
+        hyper={
+            "lr": 0.045,
+            "momentum": 0.9,
+            "dampening": 0.0,
+            "weight_decay": 4e-5,
+            "maximize": False,
+        },
+        gradient_dtype="float32",
+        speed=speed,
+        notes={
+            "optimizer.source": "assumed: momentum SGD, 0.9; Stannis does not name its "
+            "optimizer (SqueezeNet's paper uses this one)"
+        },
     )
 
 
@@ -113,42 +148,78 @@ _MODELS: dict[str, Model] = {
     "gpt2-774m": _gpt(36, 1280, 1024, 8, 2.5e-4, _GPT2),
     "gpt2-1.5b": _gpt(48, 1600, 1024, 8, 2e-4, _GPT2),
     "gpt-6.7b": _gpt(32, 4096, 2048, 4, 1.2e-4, "Brown et al. 2020, Table 2.1"),
-    "gpt-10b": _gpt(50, 4096, 1024, 8, 1e-4,
-                    "the 10 B configuration of ZeRO-Offload (Ren et al. 2021)"),
-    "gpt3-175b": _gpt(96, 12288, 2048, 4, 6e-5, "Brown et al. 2020, Table 2.1", Constant(
-        300_000_000_000 // 2048, "paper: Brown et al. 2020, 300 billion tokens")),
+    "gpt-10b": _gpt(
+        50, 4096, 1024, 8, 1e-4, "the 10 B configuration of ZeRO-Offload (Ren et al. 2021)"
+    ),
+    "gpt3-175b": _gpt(
+        96,
+        12288,
+        2048,
+        4,
+        6e-5,
+        "Brown et al. 2020, Table 2.1",
+        Constant(300_000_000_000 // 2048, "paper: Brown et al. 2020, 300 billion tokens"),
+    ),
     "bert-large": Model(
         uses=lambda: architectures.bert(24, 1024, 512),
         architecture="24 layers, hidden 1024, 512 positions, vocabulary 30522, with pooler, "
-                     "without pre-training heads; Devlin et al. 2018",
+        "without pre-training heads; Devlin et al. 2018",
         samples=Constant(32, "assumed: one accelerator's share of a batch of 256", 8, 256),
         sample_bytes=Constant(2 * 512, "derived: 16-bit token ids"),
-        dataset=Constant(3_300_000_000 // 512, "paper: Devlin et al. 2018, 3.3 billion words, "
-                         "counted as tokens"),
-        op="adamw", hyper={**_adamw(1e-4), "beta2": 0.999, "weight_decay": 0.01},
-        gradient_dtype="float16"),
+        dataset=Constant(
+            3_300_000_000 // 512, "paper: Devlin et al. 2018, 3.3 billion words, counted as tokens"
+        ),
+        op="adamw",
+        hyper={**_adamw(1e-4), "beta2": 0.999, "weight_decay": 0.01},
+        gradient_dtype="float16",
+    ),
     "t5-11b": Model(
         uses=lambda: architectures.t5(24, 1024, 128 * 128, 65536, 128, 512, 114),
         architecture="24 + 24 layers, hidden 1024, 128 heads of 128, feed-forward 65536, "
-                     "vocabulary 32128, tied head; Raffel et al. 2020",
+        "vocabulary 32128, tied head; Raffel et al. 2020",
         samples=Constant(16, "assumed: 8,192 source tokens per step on one accelerator", 4, 64),
-        sample_bytes=Constant(2 * (512 + 114), "derived: 16-bit token ids; 512 source and, at 15 % "
-                              "corruption in spans of 3, 114 target tokens"),
+        sample_bytes=Constant(
+            2 * (512 + 114),
+            "derived: 16-bit token ids; 512 source and, at 15 % "
+            "corruption in spans of 3, 114 target tokens",
+        ),
         dataset=Constant(1_000_000_000_000 // 512, "paper: Raffel et al. 2020, 1 trillion tokens"),
-        op="adamw", hyper=_adamw(1e-4), gradient_dtype="float16"),
+        op="adamw",
+        hyper=_adamw(1e-4),
+        gradient_dtype="float16",
+    ),
     "mobilenetv2": _convnet(
-        convnets.mobilenetv2, "width 1.0, 224 pixels, 1000 classes; Sandler et al. 2018",
-        315, _speed(32.3, "paper: Stannis (DAC 2020), tuned MobileNetV2 on the host (Table I "
-                    "prints 31.05), images per second"), 224),
+        convnets.mobilenetv2,
+        "width 1.0, 224 pixels, 1000 classes; Sandler et al. 2018",
+        315,
+        _speed(
+            32.3,
+            "paper: Stannis (DAC 2020), tuned MobileNetV2 on the host (Table I "
+            "prints 31.05), images per second",
+        ),
+        224,
+    ),
     "nasnet-mobile": _convnet(
-        convnets.nasnet_mobile, "NASNet-A (4 @ 1056), 224 pixels, 1000 classes; Zoph et al. 2017",
-        325, _speed(47.31), 224),
+        convnets.nasnet_mobile,
+        "NASNet-A (4 @ 1056), 224 pixels, 1000 classes; Zoph et al. 2017",
+        325,
+        _speed(47.31),
+        224,
+    ),
     "inceptionv3": _convnet(
-        convnets.inceptionv3, "299 pixels, 1000 classes, no auxiliary head; Szegedy et al. 2015",
-        370, _speed(30.80), 299),
+        convnets.inceptionv3,
+        "299 pixels, 1000 classes, no auxiliary head; Szegedy et al. 2015",
+        370,
+        _speed(30.80),
+        299,
+    ),
     "squeezenet": _convnet(
-        convnets.squeezenet, "version 1.0, 224 pixels, 1000 classes; Iandola et al. 2016",
-        850, _speed(219.0), 224),
+        convnets.squeezenet,
+        "version 1.0, 224 pixels, 1000 classes; Iandola et al. 2016",
+        850,
+        _speed(219.0),
+        224,
+    ),
 }
 
 
@@ -170,9 +241,13 @@ def build(name: str, steps: int = 1, samples: int | None = None) -> Trace:
         raise TraceError(f"synthetic {name}: {steps} steps of {batch} samples: at least 1 is right")
     uses = model.uses()
     macs = architectures.macs(uses)
-    constants = {"samples_per_step": model.samples, "bytes_per_sample": model.sample_bytes,
-                 "dataset_samples": model.dataset, "private_samples": model.private,
-                 "backward_over_forward": BACKWARD}
+    constants = {
+        "samples_per_step": model.samples,
+        "bytes_per_sample": model.sample_bytes,
+        "dataset_samples": model.dataset,
+        "private_samples": model.private,
+        "backward_over_forward": BACKWARD,
+    }
     if model.speed is None:
         forward = 2 * macs * batch / (PEAK.value * UTILISATION.value)
         constants |= {"accelerator_flops": PEAK, "utilisation": UTILISATION}
@@ -183,19 +258,47 @@ def build(name: str, steps: int = 1, samples: int | None = None) -> Trace:
         rule = "samples / samples_per_second for the whole step, one third of it forward"
     backward = BACKWARD.value * forward
     tensors, ready = _tensors(uses, backward)
-    one = Step(index=0, loss=None, samples=batch, forward_s=forward, backward_s=backward,
-               optimizer_s=0.0, ready_s=ready, hyper=(dict(model.hyper),), count=1)
+    one = Step(
+        index=0,
+        loss=None,
+        samples=batch,
+        forward_s=forward,
+        backward_s=backward,
+        optimizer_s=0.0,
+        ready_s=ready,
+        hyper=(dict(model.hyper),),
+        count=1,
+    )
     attrs: dict[str, Any] = {
-        "synthetic": True, "framework": "none", "model": name, "architecture": model.architecture,
-        "optimizer": model.op, "device": "none" if model.speed else "NVIDIA A100 SXM, one",
-        "timing_rule": rule, "optimizer_s": "not modelled: 0", **model.notes, **_flat(constants)}
+        "synthetic": True,
+        "framework": "none",
+        "model": name,
+        "architecture": model.architecture,
+        "optimizer": model.op,
+        "device": "none" if model.speed else "NVIDIA A100 SXM, one",
+        "timing_rule": rule,
+        "optimizer_s": "not modelled: 0",
+        **model.notes,
+        **_flat(constants),
+    }
     return Trace(
-        name=name, payload="none", timing_source="synthetic", op=model.op, form="canonical",
-        gradient_dtype=model.gradient_dtype, groups=1, tensors=tensors,
-        steps=tuple(_repeat(one, i) for i in range(steps)), samples_per_step=batch,
-        bytes_per_sample=int(model.sample_bytes.value), macs_forward=macs,
-        macs_backward=int(BACKWARD.value) * macs, dataset_samples=int(model.dataset.value),
-        private_samples=int(model.private.value), attrs=attrs, origin=f"synthetic {name}",
+        name=name,
+        payload="none",
+        timing_source="synthetic",
+        op=model.op,
+        form="canonical",
+        gradient_dtype=model.gradient_dtype,
+        groups=1,
+        tensors=tensors,
+        steps=tuple(_repeat(one, i) for i in range(steps)),
+        samples_per_step=batch,
+        bytes_per_sample=int(model.sample_bytes.value),
+        macs_forward=macs,
+        macs_backward=int(BACKWARD.value) * macs,
+        dataset_samples=int(model.dataset.value),
+        private_samples=int(model.private.value),
+        attrs=attrs,
+        origin=f"synthetic {name}",
     )
 
 

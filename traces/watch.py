@@ -107,8 +107,9 @@ class Watcher:
         if self._depth == 1 and self.torch.is_grad_enabled():
             self.model = module
             if self.keep_buffers and self.window.begun is None:
-                self.buffers = {name: buffer.detach().clone()
-                                for name, buffer in module.named_buffers()}
+                self.buffers = {
+                    name: buffer.detach().clone() for name, buffer in module.named_buffers()
+                }
             if self.window.begun is None:
                 self.window.begun = self.now()
             if self.macs is not None:
@@ -121,12 +122,14 @@ class Watcher:
         if self._depth == 0 and self.torch.is_grad_enabled():
             if self.macs is not None:
                 self.macs.stop("forward")
-            inputs = [v for v in [*args, *kwargs.values()]
-                      if self.torch.is_tensor(v) and v.ndim > 0]
+            inputs = [
+                v for v in [*args, *kwargs.values()] if self.torch.is_tensor(v) and v.ndim > 0
+            ]
             if inputs and len(inputs[0]) >= self.window.batch:
                 self.window.batch = len(inputs[0])
                 self.window.batch_bytes = sum(
-                    v.element_size() * v.numel() for v in inputs if len(v) == len(inputs[0]))
+                    v.element_size() * v.numel() for v in inputs if len(v) == len(inputs[0])
+                )
 
     @contextlib.contextmanager
     def backward(self, tensors: Any) -> Iterator[None]:
@@ -240,5 +243,3 @@ class Watcher:
                     self._hooked[id(parameter)] = parameter
                     if parameter.is_leaf:
                         self.hooks.when_ready(parameter)
-
-

@@ -56,7 +56,7 @@ class Windows(Dataset[Any]):
         return len(self.tokens) - self.context
 
     def __getitem__(self, at: int) -> Any:
-        window = self.tokens[at:at + self.context + 1]
+        window = self.tokens[at : at + self.context + 1]
         return window[:-1], window[1:]
 
 
@@ -98,6 +98,6 @@ def run(train: Callable[..., Result], steps: int, seed: int) -> None:
     An optional first argument is the number of steps, a second the seed.
     """
     arguments = [int(argument) for argument in sys.argv[1:]]
-    steps, seed = (arguments + [steps, seed][len(arguments):])[:2]
+    steps, seed = (arguments + [steps, seed][len(arguments) :])[:2]
     losses = train(steps=steps, seed=seed).losses
     sys.stdout.write(f"{steps} steps, loss {losses[0]:.4f} -> {losses[-1]:.4f}\n")

@@ -34,8 +34,10 @@ class Block(nn.Module):
 
     def attend(self, x: Tensor) -> Tensor:
         n, t, width = x.shape
-        q, k, v = (part.view(n, t, self.heads, -1).transpose(1, 2)
-                   for part in self.attn(x).split(width, dim=2))
+        q, k, v = (
+            part.view(n, t, self.heads, -1).transpose(1, 2)
+            for part in self.attn(x).split(width, dim=2)
+        )
         future = torch.ones(t, t, dtype=torch.bool).triu(1)
         scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
         mixed = scores.masked_fill(future, -math.inf).softmax(dim=-1) @ v
@@ -69,13 +71,20 @@ class GPT(nn.Module):
 
 
 def fit(
-    model: GPT, tokens: Any, batch: int, context: int, steps: int, seed: int,
-    update: common.Update | None, hyper: dict[str, Any],
+    model: GPT,
+    tokens: Any,
+    batch: int,
+    context: int,
+    steps: int,
+    seed: int,
+    update: common.Update | None,
+    hyper: dict[str, Any],
 ) -> common.Result:
     """Train with warm-up and the global norm clipped at 1."""
     groups: list[dict[str, Any]] = [
         {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.1},
-        {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0}]
+        {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0},
+    ]
     make = update or (lambda params, **h: torch.optim.AdamW(params, fused=True, **h))
     optimizer = make(groups, **hyper)
     losses: list[float] = []

@@ -28,8 +28,14 @@ def train(
 ) -> common.Result:
     """Train on the digits; update(masters, **hyper) replaces torch's fused momentum SGD."""
     with common.deterministic(seed):
-        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 160),
-                              nn.ReLU(), nn.Linear(160, 10))
+        model = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(64, 256),
+            nn.ReLU(),
+            nn.Linear(256, 160),
+            nn.ReLU(),
+            nn.Linear(160, 10),
+        )
         masters = [nn.Parameter(p.detach().clone()) for p in model.parameters()]
         names = [name for name, _ in model.named_parameters()]
         model.half()

@@ -21,12 +21,14 @@ HYPER: dict[str, Any] = {"lr": 3e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight
 STAGES = ((1, 8, 1, 1), (6, 16, 2, 1), (6, 24, 2, 2), (6, 32, 2, 1))
 
 
-def convolution(cin: int, cout: int, kernel: int = 1, stride: int = 1, groups: int = 1,
-                active: bool = True) -> list[nn.Module]:
+def convolution(
+    cin: int, cout: int, kernel: int = 1, stride: int = 1, groups: int = 1, active: bool = True
+) -> list[nn.Module]:
     """Convolution, batch normalisation and, if active, ReLU6."""
     layers: list[nn.Module] = [
         nn.Conv2d(cin, cout, kernel, stride, kernel // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(cout)]
+        nn.BatchNorm2d(cout),
+    ]
     return [*layers, nn.ReLU6()] if active else layers
 
 
@@ -40,7 +42,8 @@ class Residual(nn.Module):
         self.layers = nn.Sequential(
             *(convolution(cin, wide) if expand > 1 else []),
             *convolution(wide, wide, 3, stride, groups=wide),
-            *convolution(wide, cout, active=False))
+            *convolution(wide, cout, active=False),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.layers(x) if self.shortcut else self.layers(x)
