@@ -62,7 +62,7 @@ REG = record_type(
     fifo0="i8",  # first leaf of the stations
 )
 LOG = record_type(what="i8", row="i8", lpn="i8", ppn="i8", old="i8", n="i4", dev="i4", die="i4")
-LINE = record_type(leaf="i8", start="i8", end="i8", op="i8", row="i8")
+LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4")
 
 # Errors the compiled code can raise; system.py words them.
 (
@@ -143,8 +143,8 @@ def give_txn(st, t):
 
 
 @njit
-def line(st, leaf, start, end, op, row):
-    """Note that a resource was taken from start to end, for the timeline."""
+def line(st, leaf, start, end, t):
+    """Note that transaction ``t`` took a resource from start to end, for the timeline."""
     reg = st.reg[0]
     if reg.line_on == 0:
         return
@@ -152,13 +152,13 @@ def line(st, leaf, start, end, op, row):
         reg.line_drop += 1
         return
     x = st.line[reg.lines]
+    y = st.txn[t]
     x.leaf = leaf
     x.start = start
     x.end = end
-    x.op = op
-    x.row = -1
-    if row >= 0:
-        x.row = st.row[row].id
+    x.op = y.op
+    x.phase = y.phase
+    x.row = st.row[y.row].id if y.row >= 0 else -1
     reg.lines += 1
 
 
@@ -197,7 +197,7 @@ def enter(st, station, t, n_bytes, service, step):
     x.time = f.free_at + f.fixed
     x.step = step
     x.next = -1
-    line(st, reg.fifo0 + station, start, f.free_at, x.op, x.row)
+    line(st, reg.fifo0 + station, start, f.free_at, t)
     if f.head < 0:
         f.head = t
         f.tail = t

@@ -13,13 +13,19 @@ import numpy as np
 
 from ondie.emu import build, events, rows
 from ondie.emu import stations as s
-from ondie.emu.backend import mapping
+from ondie.emu.backend import mapping, timing
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.backend.timing import OP_NAMES
 from ondie.emu.clock import NEVER
 from ondie.emu.config import Config
+from ondie.emu.frontend import queues
+from ondie.emu.ledger import StepClock, Totals, sum_counters
 from ondie.emu.units import InputError
 
+PLANNED = (
+    "read_pages", "program_pages", "vpp_pages", "bpr_pages", "bpp_pages", "odc_ops",
+    "reservoir_read_pages", "link_down_bytes", "link_up_bytes", "tunnel_bytes",
+)  # fmt: skip
 EVENTS_PER_CALL = 1 << 22
 """Events between two looks at interrupts and progress: a fraction of a second."""
 
@@ -62,6 +68,8 @@ class System:
         self.on_progress: Callable[[int], None] | None = None
         self.filled_pages = 0
         self.filled_super_pages = 0
+        self.planned = np.zeros((self.devices, len(PLANNED)), np.int64)
+        """What the plans asked for, by device: totals to hold the simulation against (ledger.py)."""
 
     @property
     def now(self) -> int:
@@ -101,6 +109,7 @@ class System:
                 chunk = block[at : at + rows.MAX_CHUNK]
                 self._until(len(chunk))
                 self._check_ids(chunk)
+                self._count(chunk)
                 rows.load(self.state, chunk)
         self._until(0)
         if self.rows_done != self.next_row:
@@ -118,6 +127,39 @@ class System:
             or min(chunk["bytes_in"].min(), chunk["bytes_out"].min(), chunk["array_ps"].min()) < 0
         ):
             raise SimulationError(f"plan rows from {first} on are malformed")
+
+    def _count(self, chunk: np.ndarray) -> None:
+        """Add up what a chunk asks for, from its columns alone."""
+        size = chunk["bytes_in"] + chunk["bytes_out"]
+        pages = -(-size // self.geometry.page_bytes)
+        resource, kind = chunk["resource"], chunk["kind"]
+        io = (resource == rows.NVME) | (resource == rows.ISP_IO)
+        die = resource == rows.DIE
+        masks = {
+            "read_pages": (pages, io & (kind == queues.READ)),
+            "program_pages": (pages, io & (kind == queues.WRITE)),
+            "vpp_pages": (pages, die & (kind == timing.VPP)),
+            "bpr_pages": (pages, die & (kind == timing.BPR)),
+            "bpp_pages": (pages, die & (kind == timing.BPP)),
+            "odc_ops": (np.ones_like(pages), die & (kind == timing.ODC)),
+            "reservoir_read_pages": (pages, die & (kind == timing.READ)),
+            "link_down_bytes": (
+                chunk["bytes_in"],
+                ((resource == rows.NVME) & (kind == queues.WRITE)) | (resource == rows.DMA_DOWN),
+            ),
+            "link_up_bytes": (
+                chunk["bytes_out"],
+                ((resource == rows.NVME) & (kind == queues.READ))
+                | (resource == rows.DMA_UP)
+                | (die & (kind == timing.READ)),
+            ),
+            "tunnel_bytes": (chunk["bytes_in"], resource == rows.TUNNEL),
+        }
+        for dev in range(self.devices):
+            here = chunk["device"] == dev if self.devices > 1 else np.True_
+            for i, name in enumerate(PLANNED):
+                amount, mask = masks[name]
+                self.planned[dev, i] += int(amount[mask & here].sum())
 
     def _until(self, want_room: int) -> None:
         """Run until there is room for so many rows (0: until nothing is left to do)."""
@@ -170,6 +212,45 @@ class System:
                 )
         raise SimulationError(
             f"stuck at {self.now} ps: row {self.rows_done} of {self.next_row} cannot complete"
+        )
+
+    def totals(self, steps: StepClock) -> Totals:
+        """The finished run in plain numbers, for the ledger."""
+        a, g = self.arrays, self.geometry
+        leaves = int(a.reg.fifo0[0]) + len(a.fifo)
+        classes = [self.leaf_class(leaf) for leaf in range(leaves)]
+        busy: dict[tuple[str, str], int] = {}
+        busy_sum: dict[str, int] = {}
+        for leaf in np.flatnonzero(a.use.any(axis=0)):
+            kind = classes[leaf]
+            busy_sum[kind] = busy_sum.get(kind, 0) + int(a.use[:, leaf].sum())
+            for i, name in enumerate(self.phases):
+                worked = int(a.use[i, leaf])
+                busy[name, kind] = max(busy.get((name, kind), 0), worked)
+        sizes = dict.fromkeys((*s.HOST_NAMES, *s.DEVICE_NAMES, "ECC"), 0)
+        for station in range(len(a.fifo)):
+            sizes[classes[int(a.reg.fifo0[0]) + station]] += int(a.fifo["size"][station])
+        sizes["channels in"] = int(a.bus.size_in.sum())
+        sizes["channels out"] = int(a.bus.size_out.sum())
+        devices = range(self.devices)
+        reservoir = a.block.valid.reshape(self.devices, g.dies, g.all_blocks)[:, :, g.blocks :]
+        erases = [mapping.erase_counts(self.state, d) for d in devices]
+        return Totals(
+            counters=sum_counters(a.count),
+            bytes_by=sizes,
+            planned={k: int(v) for k, v in zip(PLANNED, self.planned.sum(axis=0), strict=True)},
+            mapped_pages=int(a.dev.mapped.sum()),
+            valid_pages=sum(mapping.valid_pages(self.state, d) for d in devices),
+            filled_pages=self.filled_pages,
+            super_pages=(int(reservoir.sum()), int(a.dev.r_mapped.sum())),
+            erases=(sum(e[0] for e in erases), max(e[1] for e in erases)),
+            in_flight=build.TXNS - int(a.reg.txns_free[0]),
+            steps=tuple(steps.steps),
+            busy_ps=busy,
+            busy_sum_ps=busy_sum,
+            page_bytes=g.page_bytes,
+            block_bytes=g.pages * g.page_bytes,
+            devices=self.devices,
         )
 
     def leaf_name(self, leaf: int) -> tuple[int, str]:

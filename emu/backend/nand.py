@@ -227,7 +227,7 @@ def grant(st, b):
     bus.phase = phase
     bus.txn = t
     st.use[st.txn[t].phase, st.reg[0].bus0 + b] += end - now
-    line(st, st.reg[0].bus0 + b, now, end, st.txn[t].op, st.txn[t].row)
+    line(st, st.reg[0].bus0 + b, now, end, t)
     set_leaf(st, st.reg[0].bus0 + b, end)
 
 
@@ -290,7 +290,7 @@ def begin_array(st, g, t, now):
     time = st.op[x.op].array + x.array + d.extra
     d.arr = t
     st.use[x.phase, g] += time
-    line(st, g, now, now + time, x.op, x.row)
+    line(st, g, now, now + time, t)
     set_leaf(st, g, now + time)
 
 

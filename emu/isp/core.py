@@ -25,12 +25,12 @@ def measured() -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def instructions_per_param(op: str) -> Fraction:
+def instructions_per_param(op: str, coupled_decay: bool) -> Fraction:
     """Instructions per parameter of an update kernel, 128-bit vectors, in bulk."""
-    return Fraction(str(measured()["base"][op]["bulk"]))
+    return Fraction(str(measured()["base"][op]["bulk_l2" if coupled_decay else "bulk"]))
 
 
-def update_ps(cfg: Config, op: str, n_params: int, traffic: int) -> int:
+def update_ps(cfg: Config, op: str, coupled_decay: bool, n_params: int, traffic: int) -> int:
     """Time the ISP itself is busy with an update, ps.
 
     Cores: instructions / (cores x IPC x frequency). FPGA: bytes of ``traffic`` per parameter at the
@@ -38,6 +38,6 @@ def update_ps(cfg: Config, op: str, n_params: int, traffic: int) -> int:
     """
     if cfg.isp.kind == "fpga":
         return -(-n_params * traffic * PS_PER_S // cfg.isp.engine_bytes_per_s)
-    work = instructions_per_param(op) * n_params
+    work = instructions_per_param(op, coupled_decay) * n_params
     rate = cfg.isp.cores * Fraction(str(cfg.isp.ipc)) * cfg.isp.frequency_hz
     return -int(-work * PS_PER_S // rate)

@@ -67,12 +67,6 @@ class Arithmetic:
                 coefficients[group],
             )
 
-    def coupled_decay(self) -> bool:
-        """Does any step add weight decay to the gradient?"""
-        return self.trace.op != "adamw" and any(
-            hyper.get("weight_decay", 0.0) for step in self.trace.steps for hyper in step.hyper
-        )
-
     def reference(self, steps: int) -> np.ndarray:
         """Weights after ``steps`` steps of the same kernel outside the emulator, float32[n_params]."""
         initial = self.trace.weights("initial")

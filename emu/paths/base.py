@@ -17,6 +17,7 @@ import numpy as np
 from ondie.emu import rows
 from ondie.emu.clock import ps_from_seconds
 from ondie.emu.config import Config
+from ondie.emu.energy import Work
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.bounds import Bound
 from ondie.emu.system import System
@@ -138,6 +139,21 @@ class Path(ABC):
     @abstractmethod
     def bound(self, step: int) -> Bound:
         """Closed form of the update stage from the configuration alone."""
+
+    @abstractmethod
+    def work(self, steps: int) -> Work:
+        """What the path did in so many steps that the engine does not count."""
+
+    def delivered(self) -> np.ndarray | None:
+        """The weights that arrived at the host, where the path sends them up; NaN = never sent."""
+        return None
+
+    @property
+    def coupled_decay(self) -> bool:
+        """Does any step's optimizer add weight decay to the gradient?"""
+        return self.trace.op != "adamw" and any(
+            hyper.get("weight_decay", 0.0) for step in self.trace.steps for hyper in step.hyper
+        )
 
     def begin_step(self, step: int) -> None:
         """Offer the step's gradient to the payload, if there is one."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from ondie.emu import rows
 from ondie.emu.backend.geometry import Geometry
+from ondie.emu.energy import Work
 from ondie.emu.frontend import queues
 from ondie.emu.host import machine
 from ondie.emu.isp.layout import VALUE_BYTES, Regions, shards
@@ -50,7 +51,6 @@ class HostOffload(Path):
         self.payload: Conventional | None = None
         self.arithmetic: Arithmetic | None = None
         self._next = 0
-        self._step = 0
         super().__post_init__()
 
     def missing(self) -> str | None:
@@ -93,6 +93,12 @@ class HostOffload(Path):
 
     def finish(self) -> np.ndarray | None:
         return None if self.payload is None else self.payload.stored("w")
+
+    def work(self, steps: int) -> Work:
+        # DRAM: the gradient arrives and leaves, states arrive and leave, the update in between.
+        width = len(self.vectors)
+        moved = (2 + 2 * width + 1) * VALUE_BYTES + self.kernel.bytes_per_param()
+        return Work(host_dram_bits=8 * moved * self.trace.n_params * steps, host_updates=True)
 
     def plan(self, step: int) -> Iterator[np.ndarray]:
         out = Rows(self._next)

@@ -15,6 +15,7 @@ import numpy as np
 
 from ondie.emu import rows
 from ondie.emu.backend.geometry import Geometry
+from ondie.emu.energy import Work
 from ondie.emu.frontend import queues
 from ondie.emu.isp import core
 from ondie.emu.isp.layout import VALUE_BYTES, Regions, shards
@@ -105,6 +106,13 @@ class InStorage(Path):
 
     def finish(self) -> np.ndarray | None:
         return None if self.payload is None else self.payload.stored("w")
+
+    def delivered(self) -> np.ndarray | None:
+        return None if self.payload is None else self.payload.delivered
+
+    def work(self, steps: int) -> Work:
+        up = 2 if self.options.weights_up == "fp16" else 4
+        return Work(host_dram_bits=8 * (VALUE_BYTES + up) * self.trace.n_params * steps)
 
     def plan(self, step: int) -> Iterator[np.ndarray]:
         out = Rows(self._next)
@@ -198,8 +206,7 @@ class InStorage(Path):
         for name in ("after0", "after1"):
             local = out[name]
             out[name] = np.where(local < 0, -1, np.where(local == 0, begin, base + local - 1))
-        traffic = self.kernel.bytes_per_param()
-        sizes = {int(x): core.update_ps(self.cfg, self.trace.op, int(x), traffic) for x in set(n)}
+        sizes = {int(x): self._isp_ps(int(x)) for x in np.unique(n)}
         isp = out["resource"] == rows.ISP
         out["array_ps"] = np.where(isp, [sizes[int(x)] for x in n], 0)
         out["bytes_in"] *= n
@@ -211,6 +218,10 @@ class InStorage(Path):
         out["tag"] *= n
         out["device"] = dev
         return out
+
+    def _isp_ps(self, n: int) -> int:
+        traffic = self.kernel.bytes_per_param()
+        return core.update_ps(self.cfg, self.trace.op, self.coupled_decay, n, traffic)
 
     def bound(self, step: int) -> Bound:
         """Everything overlaps: the resource with most work decides. States cross the channels twice
@@ -228,10 +239,8 @@ class InStorage(Path):
         d.add("link down", size / self.cfg.link.down_bytes_per_s)
         d.add("link up", up / self.cfg.link.up_bytes_per_s)
         d.add("ISP flash path", 2 * width * size / self.cfg.isp.flash_bytes_per_s)
-        traffic = self.kernel.bytes_per_param()
-        d.add("ISP", core.update_ps(self.cfg, self.trace.op, n, traffic) / 1e12)
+        d.add("ISP", self._isp_ps(n) / 1e12)
         f = self.cfg.flash
-        chunk = core.update_ps(self.cfg, self.trace.op, self.chunk, traffic)
-        fill = (f.t_read_ps + f.t_program_ps + chunk) / 1e12
+        fill = (f.t_read_ps + f.t_program_ps + self._isp_ps(self.chunk)) / 1e12
         name, seconds = d.largest
         return Bound(seconds + fill, name, parts_text([("all", name, seconds)]))

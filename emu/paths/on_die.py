@@ -18,6 +18,7 @@ import numpy as np
 from ondie.emu import rows
 from ondie.emu.backend import timing
 from ondie.emu.backend.geometry import Geometry
+from ondie.emu.energy import Work
 from ondie.emu.isp import pe
 from ondie.emu.isp.layout import Stripes, shards
 from ondie.emu.paths.arithmetic import Arithmetic
@@ -53,7 +54,6 @@ class OnDie(Path):
         self.payload: Reservoir | None = None
         self.arithmetic: Arithmetic | None = None
         self._next = 0
-        self.coupled_decay = trace_decay(self)
         super().__post_init__()
 
     def missing(self) -> str | None:
@@ -109,6 +109,20 @@ class OnDie(Path):
 
     def finish(self) -> np.ndarray | None:
         return None if self.payload is None else self.payload.stored("w")
+
+    def delivered(self) -> np.ndarray | None:
+        return None if self.payload is None else self.payload.delivered
+
+    def work(self, steps: int) -> Work:
+        up = 2 if self.options.weights_up == "fp16" else 4
+        values = sum(s.count * s.params for s in self.stripes) * steps
+        done = pe.passes(self.trace.op, self.coupled_decay)
+        return Work(
+            adds=values * sum(p.adds for p in done),
+            multiplies=values * sum(p.multiplies for p in done),
+            register_bits=values * 8 * pe.VALUE_BYTES * sum(p.reads + p.writes for p in done),
+            host_dram_bits=8 * (pe.VALUE_BYTES + up) * self.trace.n_params * steps,
+        )
 
     def plan(self, step: int) -> Iterator[np.ndarray]:
         out = Rows(self._next)
@@ -246,14 +260,19 @@ class OnDie(Path):
         command = f.t_command_ps / 1e12
         load = s.groups * (g.page_bytes / f.bus_bytes_per_s + command)
         compute = pe.stripe_ps(self.cfg, self.trace.op, self.coupled_decay) / 1e12
-        erase = f.t_erase_ps / 1e12 / g.pages if self.cfg.ftl.initial == "steady" else 0.0
-        array = f.t_read_ps / 1e12 + compute + f.t_program_ps / 1e12 + erase
+        array = f.t_read_ps / 1e12 + compute + f.t_program_ps / 1e12
         array += (2 * s.planes + 1) * command
         rounds = s.count / g.dies
+        whole = -(-s.count // g.dies)
+        # The reservoir was filled with as many stripes; blocks entered from there on are erased.
+        opened = -(-2 * whole // g.pages) - -(-whole // g.pages)
+        erases = opened * f.t_erase_ps / 1e12 if self.cfg.ftl.initial == "steady" else 0.0
         dispatch = self.cfg.pe.dispatch
         ways = g.ways
         if dispatch == "lockstep":
-            stripe, name = array + ways * load, "dies in lockstep"
+            # The channel also hands the dies their read and program commands one after the other.
+            stagger = 2 * s.planes * (ways - 1) * command
+            stripe, name = array + ways * load + stagger, "dies in lockstep"
         elif dispatch == "free":
             stripe, name = max((array + load, "dies"), (ways * load, "channels"))
         else:
@@ -267,12 +286,6 @@ class OnDie(Path):
             f"{f.t_program_ps / 1e6:.4g} + gradient {load * 1e6:.4g}"
             f"{f' x {ways} dies' if dispatch == 'lockstep' else ''})"
         )
-        whole = -(-s.count // g.dies)
-        return Bound(whole * stripe, name, text)
+        text += f" + {opened} erases x {f.t_erase_ps / 1e9:.4g} ms"
+        return Bound(whole * stripe + erases, name, text)
 
-
-def trace_decay(path: OnDie) -> bool:
-    """Does the optimizer add weight decay to the gradient at any step?"""
-    return path.trace.op != "adamw" and any(
-        hyper.get("weight_decay", 0.0) for step in path.trace.steps for hyper in step.hyper
-    )

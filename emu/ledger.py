@@ -1,0 +1,223 @@
+"""The ledger: what a run took and moved, checked before anything is reported.
+
+Owns phase times, utilisation, byte and operation totals, and the conservation checks. Does not own
+energy (energy.py) or words (report.py).
+Source: DESIGN, ledger and result: conservation is checked before anything is written.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from ondie.emu.clock import NEVER
+from ondie.emu.stats import COUNTERS
+
+
+class Imbalance(RuntimeError):
+    """The books of a run do not balance: a defect of the simulator. Nothing is reported."""
+
+
+@dataclass(frozen=True)
+class Totals:
+    """A finished run in plain numbers, as :func:`system.System.totals` hands it over.
+
+    ``counters`` by name, summed over devices; ``bytes_by`` bytes per class of resource; ``planned``
+    what the plans asked for; ``steps`` one entry per step: phase name -> (first start, last end) ps,
+    with "step" for the whole; ``busy_ps`` (phase, resource class) -> ps of its busiest member.
+    """
+
+    counters: Mapping[str, int]
+    bytes_by: Mapping[str, int]
+    planned: Mapping[str, int]
+    mapped_pages: int
+    valid_pages: int
+    filled_pages: int
+    super_pages: tuple[int, int]
+    erases: tuple[int, int]
+    in_flight: int
+    steps: tuple[Mapping[str, tuple[int, int]], ...]
+    busy_ps: Mapping[tuple[str, str], int]
+    busy_sum_ps: Mapping[str, int]
+    """Resource class -> ps of all its members in all phases."""
+    page_bytes: int
+    block_bytes: int
+    devices: int
+
+
+class Booked(Protocol):
+    """What the ledger needs of a simulation's arrays."""
+
+    phase: np.recarray
+
+
+class StepClock:
+    """Notes when the phases of each step began and ended."""
+
+    def __init__(self, names: tuple[str, ...], phase: np.recarray) -> None:
+        self._names = names
+        self._phase = phase
+        self.steps: list[dict[str, tuple[int, int]]] = []
+        self._began = 0
+
+    def begin(self, now: int) -> None:
+        """A step begins."""
+        self._began = now
+        self._phase.first = NEVER
+        self._phase.last = -1
+
+    def end(self, now: int) -> None:
+        """A step has ended."""
+        spans = {
+            name: (int(self._phase.first[i]), int(self._phase.last[i]))
+            for i, name in enumerate(self._names)
+            if self._phase.last[i] >= 0
+        }
+        spans["step"] = (self._began, now)
+        self.steps.append(spans)
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What one path took per step."""
+
+    totals: Totals
+    samples: int
+    """Training samples per step."""
+    phases_s: dict[str, float] = field(default_factory=dict)
+    """Mean seconds per step: each phase's time that no earlier phase hides; "step" the whole."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.totals.steps)
+
+    def per_step(self, counter: str) -> float:
+        """A counter's mean per step."""
+        return self.totals.counters[counter] / self.steps
+
+    @property
+    def update_s(self) -> float:
+        """Mean seconds of the update stage: first gradient byte down to last program."""
+        return self.phases_s.get("update", 0.0)
+
+    @property
+    def step_s(self) -> float:
+        return self.phases_s["step"]
+
+    @property
+    def page_operations(self) -> int:
+        """Pages sensed and programmed, planes counted one by one, collection included."""
+        c = self.totals.counters
+        return sum(
+            c[name]
+            for name in (
+                "read_pages", "program_pages", "gc_read_pages", "gc_program_pages", "bpr_pages",
+                "bpp_pages", "reservoir_read_pages",
+            )
+        )  # fmt: skip
+
+    @property
+    def waf(self) -> float | None:
+        """Pages programmed over pages asked for; None when nothing was written."""
+        c = self.totals.counters
+        asked = c["program_pages"] + c["bpp_pages"]
+        return (asked + c["gc_program_pages"]) / asked if asked else None
+
+    def utilisation(self, phase: str) -> dict[str, float]:
+        """Share of a phase's time that the busiest member of each resource class worked for it."""
+        length = sum(b - a for s in self.totals.steps for a, b in [s.get(phase, (0, 0))])
+        if not length:
+            return {}
+        return {
+            resource: busy / length
+            for (name, resource), busy in self.totals.busy_ps.items()
+            if name == phase and busy
+        }
+
+    def bound_by(self, phase: str = "update") -> tuple[str, float]:
+        """(resource class that works most, its share). Below one half the phase waits for latency."""
+        shares = self.utilisation(phase)
+        if not shares:
+            return "nothing", 0.0
+        return max(shares.items(), key=lambda item: item[1])
+
+
+ORDER = ("samples", "forward", "backward", "gradients", "synchronise", "update", "weights_up")
+
+
+def ledger(totals: Totals, samples: int) -> Ledger:
+    """Check the books, then sum up. Raises Imbalance."""
+    for what, left, right in balance(totals):
+        if left != right:
+            raise Imbalance(f"{what}: {left} against {right}")
+    sums: dict[str, int] = defaultdict(int)
+    for spans in totals.steps:
+        begin, end = spans["step"]
+        sums["step"] += end - begin
+        covered = begin
+        for name in ORDER:
+            if name not in spans:
+                continue
+            first, last = spans[name]
+            # An update may overlap nothing but its own weights on their way up.
+            sums[name] += max(0, last - (first if name == "update" else max(covered, first)))
+            covered = max(covered, last)
+    n = len(totals.steps)
+    return Ledger(totals, samples, {name: ps / n / 1e12 for name, ps in sums.items()})
+
+
+def balance(t: Totals) -> list[tuple[str, int, int]]:
+    """Every balance of a run: (what, one side, other side)."""
+    c, page = t.counters, t.page_bytes
+    down = c["host_write_bytes"] + c["down_bytes"]
+    up = c["host_read_bytes"] + c["up_bytes"] + c["reservoir_up_bytes"]
+    channel_out = (c["read_pages"] + c["gc_read_pages"]) * page + c["reservoir_up_bytes"]
+    channel_in = (c["program_pages"] + c["gc_program_pages"]) * page + c["load_bytes"]
+    return [
+        ("commands fetched, commands completed", c["commands"], c["commands_done"]),
+        ("transactions in flight at the end", t.in_flight, 0),
+        ("bytes down the link, bytes planned", down, t.planned["link_down_bytes"]),
+        ("bytes up the link, bytes planned", up, t.planned["link_up_bytes"]),
+        ("bytes down the link, bytes of its station", down, t.bytes_by["link down"]),
+        ("bytes up the link, bytes of its station", up, t.bytes_by["link up"]),
+        (
+            "pages read, pages planned",
+            c["read_pages"] + c["unmapped_pages"],
+            t.planned["read_pages"],
+        ),
+        ("pages programmed, pages planned", c["program_pages"], t.planned["program_pages"]),
+        ("pages moved by collection", c["gc_read_pages"], c["gc_program_pages"] + c["gc_dropped_pages"]),
+        ("VPP pages, planned", c["vpp_pages"], t.planned["vpp_pages"]),
+        ("BPR pages, planned", c["bpr_pages"], t.planned["bpr_pages"]),
+        ("BPP pages, planned", c["bpp_pages"], t.planned["bpp_pages"]),
+        ("ODC operations, planned", c["odc_ops"], t.planned["odc_ops"]),
+        (
+            "reservoir pages read, planned",
+            c["reservoir_read_pages"],
+            t.planned["reservoir_read_pages"],
+        ),
+        ("bytes out over the channels", channel_out, t.bytes_by["channels out"]),
+        ("bytes into the dies over the channels", channel_in, t.bytes_by["channels in"]),
+        (
+            "pages decoded, pages read through ECC",
+            c["ecc_decoded_pages"],
+            c["read_pages"] + c["gc_read_pages"],
+        ),
+        (
+            "pages encoded, pages programmed through ECC",
+            c["ecc_encoded_pages"],
+            c["program_pages"] + c["gc_program_pages"],
+        ),
+        ("valid pages, mapped pages", t.valid_pages, t.mapped_pages),
+        ("super-pages valid, super-pages mapped", *t.super_pages),
+        ("bytes through the tunnels, planned", c["tunnel_bytes"], t.planned["tunnel_bytes"]),
+    ]
+
+
+def sum_counters(count: np.ndarray) -> dict[str, int]:
+    """Counters by name, summed over devices."""
+    return {name: int(count[:, i].sum()) for i, name in enumerate(COUNTERS)}
