@@ -6,6 +6,10 @@ Does not own behaviour. Source: DESIGN, compiled state; map tables are lazily co
 
 from __future__ import annotations
 
+import math
+import mmap
+import sys
+
 import numpy as np
 
 from ondie.emu import rows
@@ -46,6 +50,8 @@ DEV = record_type(
 )  # fmt: skip
 TXNS = 1 << 16
 ROWS = 1 << 19
+SPARSE_BYTES = 1 << 30
+"""Map tables beyond this are mapped sparsely."""
 GC_RESERVE = 1
 """Free super-blocks per die that only collection may open."""
 
@@ -92,6 +98,27 @@ def logical_pages(cfg: Config, geometry: Geometry) -> int:
 def map_dtype(entries: int) -> type[np.unsignedinteger]:
     """32-bit entries while every entry + 1 fits, else 64-bit."""
     return np.uint32 if entries < 2**32 - 1 else np.uint64
+
+
+def map_table(shape: tuple[int, int], dtype: type[np.unsignedinteger]) -> np.ndarray:
+    """Zeroed table of the page map, of which only the pages that are touched take memory.
+
+    A server of 32 TB drives has tables beyond any memory, nearly all of it never touched: large
+    ones are mapped without reserving memory, in small pages. Raises InputError without address space.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size <= SPARSE_BYTES:
+        return np.zeros(shape, dtype)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    flags |= getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+    try:
+        memory = mmap.mmap(-1, size, flags=flags)
+    except OSError as error:
+        raise InputError(
+            f"system.devices: the page maps of {shape[0]} drives take {size / 1e9:.4g} GB of "
+            f"address space, which this machine does not give ({error.strerror})"
+        ) from error
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def build(
@@ -144,8 +171,8 @@ def build(
         op=timing_table(cfg),
         die=_dies(dies),
         bus=_buses(buses),
-        l2p=np.zeros((n, lpns), width),
-        p2l=np.zeros((n, geometry.physical_pages), width),
+        l2p=map_table((n, lpns), width),
+        p2l=map_table((n, geometry.physical_pages), width),
         block=_blocks(cfg, geometry, dies),
         free=np.tile(np.arange(geometry.blocks, dtype=np.int32), (dies, 1)),
         front=_fronts(dies),
