@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from ondie.emu import build, events, rows
+from ondie.emu import build, rows
 from ondie.emu import stations as s
 from ondie.emu.backend import mapping, timing
 from ondie.emu.backend.geometry import Geometry
-from ondie.emu.backend.timing import OP_NAMES
 from ondie.emu.clock import NEVER
 from ondie.emu.config import Config
+from ondie.emu.errors import SimulationError, raise_error, raise_stuck
 from ondie.emu.frontend import queues
 from ondie.emu.ledger import StepClock, Totals, sum_counters
 from ondie.emu.units import InputError
@@ -28,10 +28,6 @@ PLANNED = (
 )  # fmt: skip
 EVENTS_PER_CALL = 1 << 22
 """Events between two looks at interrupts and progress: a fraction of a second."""
-
-
-class SimulationError(RuntimeError):
-    """The simulation cannot go on, or its books do not balance: a defect or an impossible device."""
 
 
 class System:
@@ -99,7 +95,7 @@ class System:
     def fill_reservoir(self, device: int, super_page: int, n: int) -> None:
         """Put ``n`` super-pages into the reservoir as if written in sequence before the run."""
         mapping.reservoir_fill(self.state, device, super_page, n)
-        self._raise()
+        raise_error(self.arrays, self.cfg)
         self.filled_super_pages += n
 
     def run(self, plan: Iterable[np.ndarray]) -> None:
@@ -113,7 +109,7 @@ class System:
                 rows.load(self.state, chunk)
         self._until(0)
         if self.rows_done != self.next_row:
-            self._stuck()
+            raise_stuck(self.arrays, self.cfg)
 
     def _check_ids(self, chunk: np.ndarray) -> None:
         first = self.next_row
@@ -166,12 +162,12 @@ class System:
         while want_room == 0 or rows.room(self.state) < want_room:
             n = rows.run(self.state, NEVER - 1, EVENTS_PER_CALL, want_room)
             self._drain()
-            self._raise()
+            raise_error(self.arrays, self.cfg)
             if self.on_progress is not None:
                 self.on_progress(self.rows_done)
             if n == 0 and (want_room == 0 or rows.room(self.state) < want_room):
                 if want_room:
-                    self._stuck()
+                    raise_stuck(self.arrays, self.cfg)
                 return
 
     def _drain(self) -> None:
@@ -179,40 +175,6 @@ class System:
         if n and self.on_log is not None:
             self.on_log(self.arrays.log[:n])
         self.arrays.reg.logged[0] = 0
-
-    def _raise(self) -> None:
-        reg = self.arrays.reg[0]
-        a, b = int(reg.error_a), int(reg.error_b)
-        match int(reg.error):
-            case events.E_NONE:
-                return
-            case events.E_PAST_END:
-                raise InputError(
-                    f"address {a} (+{b}) is past the end of the device "
-                    f"({int(self.arrays.cfg.lpns[0])} logical pages)"
-                )
-            case events.E_RESERVOIR:
-                raise InputError(
-                    f"ftl.reservoir_fraction={self.cfg.ftl.reservoir_fraction}: the reservoir of die "
-                    f"{a} has to reuse a block with {b} valid super-pages; a larger share is needed"
-                )
-            case events.E_FULL:
-                raise InputError(f"device {a} is full: die {b} has no block to collect into")
-            case events.E_REGISTER:
-                raise SimulationError(f"die {a}: {OP_NAMES[b]} finds its registers in no fit state")
-            case code:
-                raise SimulationError(f"engine error {code} ({a}, {b}) at {self.now} ps")
-
-    def _stuck(self) -> None:
-        for dev in range(self.devices):
-            if self.arrays.dev.stall_head[dev] >= 0:
-                raise InputError(
-                    f"device {dev} is full: writes wait for a free block and no block is worth "
-                    f"collecting (ftl.over_provisioning={self.cfg.ftl.over_provisioning})"
-                )
-        raise SimulationError(
-            f"stuck at {self.now} ps: row {self.rows_done} of {self.next_row} cannot complete"
-        )
 
     def totals(self, steps: StepClock) -> Totals:
         """The finished run in plain numbers, for the ledger."""

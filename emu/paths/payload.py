@@ -14,8 +14,9 @@ import numpy as np
 
 from ondie.emu import events, rows
 from ondie.emu.backend.store import PageStore
+from ondie.emu.errors import SimulationError
 from ondie.emu.isp.layout import Regions, Stripes
-from ondie.emu.system import SimulationError, System
+from ondie.emu.system import System
 
 POISON = 0xFF
 """Byte of memory that holds nothing: four of them are a NaN."""

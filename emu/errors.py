@@ -1,0 +1,61 @@
+"""What can go wrong in a simulation, in words.
+
+Owns SimulationError and the wording of the compiled code's error codes.
+Does not own when they arise (events.fail and its callers).
+Source: DESIGN: bad input is one line that names key, value and what would be right; a run that does
+not balance fails.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from ondie.emu import events
+from ondie.emu.backend.timing import OP_NAMES
+from ondie.emu.config import Config
+from ondie.emu.state import Arrays
+from ondie.emu.units import InputError
+
+
+class SimulationError(RuntimeError):
+    """The simulation cannot go on, or its books do not balance: a defect, not bad input."""
+
+
+def raise_error(arrays: Arrays, cfg: Config) -> None:
+    """Raise what the compiled code has reported, if anything: InputError where the configuration or
+    a command asks for the impossible, else SimulationError."""
+    reg = arrays.reg[0]
+    a, b = int(reg.error_a), int(reg.error_b)
+    match int(reg.error):
+        case events.E_NONE:
+            return
+        case events.E_PAST_END:
+            raise InputError(
+                f"address {a} (+{b}) is past the end of the device "
+                f"({int(arrays.cfg.lpns[0])} logical pages)"
+            )
+        case events.E_RESERVOIR:
+            raise InputError(
+                f"ftl.reservoir_fraction={cfg.ftl.reservoir_fraction}: the reservoir of die "
+                f"{a} has to reuse a block with {b} valid super-pages; a larger share is needed"
+            )
+        case events.E_FULL:
+            raise InputError(f"device {a} is full: die {b} has no block to collect into")
+        case events.E_REGISTER:
+            raise SimulationError(f"die {a}: {OP_NAMES[b]} finds its registers in no fit state")
+        case code:
+            raise SimulationError(f"engine error {code} ({a}, {b}) at {int(reg.now)} ps")
+
+
+def raise_stuck(arrays: Arrays, cfg: Config) -> NoReturn:
+    """Nothing is left to happen although rows are not complete: say why."""
+    for dev, stalled in enumerate(arrays.dev.stall_head):
+        if stalled >= 0:
+            raise InputError(
+                f"device {dev} is full: writes wait for a free block and no block is worth "
+                f"collecting (ftl.over_provisioning={cfg.ftl.over_provisioning})"
+            )
+    reg = arrays.reg[0]
+    raise SimulationError(
+        f"stuck at {int(reg.now)} ps: row {int(reg.tail)} of {int(reg.next_row)} cannot complete"
+    )
