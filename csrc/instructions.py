@@ -1,4 +1,4 @@
-"""Owns: emu/isp/instructions.toml: instructions per parameter of every C kernel, counted by callgrind.
+"""Owns: emu/isp/instructions.toml: instructions per parameter of the C kernels, by callgrind.
 Does not: estimate time; emu/isp divides these counts by cores, IPC and frequency.
 Source: valgrind's callgrind, which counts executed instructions and repeats to the last one.
 
@@ -137,7 +137,7 @@ def text(tables: dict[tuple[str, ...], dict[str, float]]) -> str:
     lines = [
         "# Instructions per parameter of the C kernels, counted by callgrind. Written by",
         "# csrc/instructions.py; do not edit. page: one call on 4096 parameters, a 16 KiB page;",
-        "# bulk: one call on 2^18. _l2: with coupled weight decay (decoupled, in adamw: no change).",
+        "# bulk: one call on 2^18. _l2: with coupled weight decay (adamw: no change).",
         "# [target.function] is the canonical form, [target.function.torch] the torch form.",
         "",
         "[measured]",

@@ -1,0 +1,100 @@
+"""Does the C compile by itself, without warnings, into what each instruction set promises?"""
+
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+X86 = platform.machine() == "x86_64"
+FORBIDDEN = ("-ffast-math", "-Ofast", "-march=native", "-funsafe-math-optimizations")
+COMPILER = shutil.which("gcc")
+
+
+@pytest.fixture(scope="module")
+def flags(root):
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    return project["tool"]["setuptools"]["ext-modules"][0]["extra-compile-args"]
+
+
+@pytest.fixture(scope="module")
+def assembler(root, flags, tmp_path_factory):
+    """name -> function name -> its instructions, of the object of one instruction set."""
+    if COMPILER is None:
+        pytest.skip("gcc is not installed")
+    folder = tmp_path_factory.mktemp("asm")
+
+    def compiled(isa):
+        source, target = root / "csrc" / f"isa_{isa}.c", folder / f"{isa}.s"
+        subprocess.run([COMPILER, *flags, "-S", str(source), "-o", str(target)], check=True)
+        functions, name = {}, None
+        for line in target.read_text().splitlines():
+            if label := re.match(r"(\w+):", line):
+                name = label.group(1)
+                functions[name] = ""
+            elif name and line.startswith("\t") and not line.startswith("\t."):
+                functions[name] += line + "\n"
+        return functions
+
+    return compiled
+
+
+def test_every_file_compiles_alone_without_warnings(root, flags, tmp_path):
+    if COMPILER is None:
+        pytest.skip("gcc is not installed")
+    for source in sorted((root / "csrc").glob("*.c")):
+        assert "Python.h" not in source.read_text(encoding="utf-8")
+        quiet = [] if source.stem.startswith(("isa", "dispatch", "count")) else ["-Wno-unused"]
+        strict = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", *quiet, "-c"]
+        target = tmp_path / f"{source.stem}.o"
+        command = [COMPILER, *flags, *strict, str(source), "-o", str(target)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_flags_keep_ieee_arithmetic(flags):
+    assert {"-ffp-contract=off", "-fno-math-errno", "-O3", "-std=c11"} <= set(flags)
+    assert not set(flags) & set(FORBIDDEN)
+
+
+@pytest.mark.skipif(not X86, reason="x86-64 only")
+@pytest.mark.parametrize("isa, register", [("base", "xmm"), ("avx2", "ymm"), ("avx512", "zmm")])
+def test_loops_use_the_full_width(isa, register, assembler):
+    """Square root and division included, which are scalar unless errno is left alone."""
+    functions = assembler(isa)
+    forms = ("canonical",) if isa == "base" else ("canonical", "torch")
+    for form in forms:
+        code = functions[f"adam_{form}_{isa}"]
+        for operation in ("sqrtps", "divps", "mulps"):
+            assert re.search(rf"v?{operation}\s.*%{register}", code), f"{operation} in adam_{form}"
+    for name in (
+        "to_fp16",
+        "to_bf16",
+        "from_fp16",
+        "from_bf16",
+        "unscale",
+        "square_block",
+        "limit28",
+    ):
+        assert register in functions[f"{name}_{isa}"], name
+
+
+@pytest.mark.skipif(not X86, reason="x86-64 only")
+@pytest.mark.parametrize("isa", ["base", "avx2", "avx512"])
+def test_nothing_is_fused_or_approximated_but_by_order(isa, assembler):
+    for name, code in assembler(isa).items():
+        assert not re.search(r"\bv?r(sqrt|cp)", code), f"approximation in {name}"
+        if "torch" not in name:
+            assert not re.search(r"\bvfn?m(add|sub)", code), f"contraction in {name}"
+    fused = assembler(isa)[f"adam_torch_{isa}"]
+    assert ("fmaf" in fused) if isa == "base" else ("vfmadd" in fused)
+
+
+def test_loading_the_extension_leaves_denormals_alone():
+    """Fast-math at link time would set flush-to-zero for the whole process."""
+    code = "import numpy as np, ondie.kernels; print(np.float32(2**-140) * np.float32(0.5) > 0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"

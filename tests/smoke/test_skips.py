@@ -1,0 +1,52 @@
+"""Is a skipped test a failed one where CI is set, unless pyproject lists it?"""
+
+import subprocess
+import sys
+
+import pytest
+
+SKIPS = """
+import pytest
+
+def test_needs_a_moon():
+    pytest.skip("the moon is not installed")
+
+@pytest.mark.skipif(True, reason="listed reason")
+def test_listed():
+    pass
+
+@pytest.mark.xfail(reason="known", strict=True)
+def test_expected_failure():
+    assert False
+"""
+MODULE = "import pytest\npytest.importorskip('no_such_module', reason='no such module')\n"
+PROJECT = """
+[tool.ondie]
+allowed-skips = [{ test = "*test_listed", reason = "listed*", why = "because" }]
+"""
+
+
+@pytest.mark.parametrize("ci, code, words", [("", 0, "2 skipped"), ("true", 1, "1 failed")])
+def test_skips(ci, code, words, root, tmp_path):
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
+    (tests / "conftest.py").write_text((root / "tests" / "conftest.py").read_text())
+    (tests / "test_skips.py").write_text(SKIPS)
+    env = {"CI": ci, "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tests)]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == code, done.stdout
+    assert words in done.stdout and "1 xfailed" in done.stdout
+    assert ("skipped under CI: the moon is not installed" in done.stdout) == bool(ci)
+    (tests / "test_module.py").write_text(MODULE)
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert ("skipped under CI: no such module" in done.stdout) == bool(ci), done.stdout
+
+
+def test_every_listed_skip_says_why(root):
+    import tomllib
+
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    for entry in project["tool"]["ondie"]["allowed-skips"]:
+        assert set(entry) == {"test", "reason", "why"} and all(entry.values())
