@@ -1,0 +1,342 @@
+"""Owns: `ondie bench kernels`: how near the memory limit an update runs, beside its anchors.
+Does not: contain kernels, or decide whether a figure is good enough.
+Source: own. The memory limit is the same traffic with next to no arithmetic (csrc/limit.c).
+
+DRAM bandwidth drifts by a factor of two with the neighbours, so an absolute time means little. All
+contenders work on the same arrays in turn, round after round; a ratio is the median over rounds of
+one contender's time over its anchor's in the same round. Ratios below 1 are faster than the anchor.
+"""
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.units import InputError
+from ondie.kernels import OPS, KernelError, aligned_empty, backends, get, isas
+from ondie.kernels import native as native_kernels
+from ondie.kernels.threads import run as run_chunks
+
+LIMIT = "memory limit"
+TORCH = "torch operator"
+SIZES = (1_000_000, 100_000_000)
+LEAST_S = 1e-2  # a sample is made of as many calls as fill this time
+HYPER = {
+    "sgd": {"lr": 1e-3},
+    "momentum": {"lr": 1e-3, "momentum": 0.9},
+    "nesterov": {"lr": 1e-3, "momentum": 0.9},
+    "adam": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
+    "adamw": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
+    "adagrad": {"lr": 1e-3, "eps": 1e-10},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. `ratio` is value over the anchor's value, median over rounds."""
+
+    name: str
+    value: float
+    unit: str
+    anchor: str
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What a run measured, and where."""
+
+    rows: list[Row]
+    machine: dict[str, str | int]
+
+
+Contender = Callable[[], object]
+
+
+def run_kernels(
+    sizes: Sequence[int] | None = None,
+    threads: int = 1,
+    ops: Sequence[str] = ("adam", "sgd"),
+    repeat: int | None = None,
+    progress: Callable[[str], object] | None = None,
+) -> Bench:
+    """Measure update kernels against the memory limit and, where it is importable, torch.
+
+    sizes: parameters per call; by default 1e6, and 1e8 or what fits into half the free memory.
+    repeat: rounds; by default 15, and 7 above 1e7 parameters. progress is told what runs next.
+    Rows: for each op, size and contender ns per parameter against the memory limit; for C also
+    against torch's fused operator; for C and the limit GB/s of traffic.
+    Raises InputError for a size or thread count that cannot run.
+    """
+    if threads < 1:
+        raise InputError(f"threads: {threads}, want 1 or more")
+    if sizes is None:
+        sizes = [min(n, max(SIZES[0], free_bytes() // 2 // need(1))) for n in SIZES]
+    for n in sizes:
+        if n < 1:
+            raise InputError(f"size: {n} parameters, want 1 or more")
+        if need(n) > free_bytes():
+            raise InputError(
+                f"size: {n} parameters need {need(n):,} bytes, {free_bytes():,} are free; "
+                f"want at most {free_bytes() // need(1)}"
+            )
+    rows: list[Row] = []
+    for op in ops:
+        if op not in OPS:
+            raise KernelError(f"unknown operation {op!r} (known: {', '.join(OPS)})")
+        for n in sizes:
+            rounds = repeat or (15 if n <= 10_000_000 else 7)
+            rows += _one(op, n, threads, rounds, progress or (lambda what: None))
+    return Bench(rows, machine(threads))
+
+
+def need(n: int) -> int:
+    """Bytes for n parameters: four arrays, and as many temporaries in NumPy and torch's foreach."""
+    return n * 4 * 8
+
+
+def free_bytes() -> int:
+    """Memory that can still be had, in bytes."""
+    try:
+        text = Path("/proc/meminfo").read_text(encoding="ascii")
+    except FileNotFoundError:
+        return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2)
+    line = next(line for line in text.splitlines() if line.startswith("MemAvailable"))
+    return int(line.split()[1]) * 1024
+
+
+def machine(threads: int) -> dict[str, str | int]:
+    """What the figures depend on; no names of hosts or people."""
+    found: dict[str, str | int] = {
+        "processor": _processor(),
+        "cores": os.cpu_count() or 1,
+        "threads": threads,
+        "isa": isas()[-1] if isas() else "none",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "numba": str(import_module("numba").__version__),
+    }
+    torch = _torch()
+    if torch is not None:
+        found["torch"] = str(torch.__version__)
+    return found
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in text.splitlines() if "model name" in line]
+    return names[0] if names else platform.machine()
+
+
+def _torch() -> Any:
+    try:
+        return import_module("torch")
+    except ModuleNotFoundError:
+        return None
+
+
+def _one(
+    op: str, n: int, threads: int, rounds: int, progress: Callable[[str], object]
+) -> list[Row]:
+    """All contenders of one operation at one size."""
+    kernel = get(op, backend="numpy")
+    arrays = [aligned_empty(n) for _ in range(2 + len(kernel.states))]
+    for a in arrays:
+        a[:] = 1.0
+    arrays[1][:] = np.linspace(0.5, 1.5, n, dtype=np.float32)
+    contenders = _ours(op, arrays, threads)
+    torch = _torch()
+    if torch is None:
+        samples = _interleaved(contenders, rounds, lambda what: progress(f"{op} n={n} {what}"))
+    else:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        contenders |= _theirs(torch, op, arrays)
+        samples = _interleaved(contenders, rounds, lambda what: progress(f"{op} n={n} {what}"))
+        torch.set_num_threads(before)
+    return _rows(op, n, kernel.bytes_per_param(), samples)
+
+
+def _ours(op: str, arrays: list[np.ndarray], threads: int) -> dict[str, Contender]:
+    contenders: dict[str, Contender] = {}
+    n = arrays[0].size
+    if native_kernels.lib is not None:
+        pointer = native_kernels.pointer()
+        limit = native_kernels.function(f"limit{4 * (2 * len(arrays) - 1)}", isas()[-1])
+
+        def work(start: int, stop: int) -> None:
+            limit(*(pointer(a[start:stop]) for a in arrays), stop - start)
+
+        contenders[LIMIT] = lambda: run_chunks(n, threads, work)
+    for backend in reversed(backends()):
+        kernel = get(op, backend=backend)
+        coef = kernel.coefficients(HYPER[op], 10)
+        contenders[backend] = (
+            lambda k=kernel, c=coef: k(  # type: ignore[misc]
+                arrays[0], arrays[1], arrays[2:], c, threads=threads
+            )
+        )
+    return contenders
+
+
+def _theirs(torch: Any, op: str, arrays: list[np.ndarray]) -> dict[str, Contender]:
+    """torch on the same memory: its fused operator, and its optimizers with one tensor."""
+    w, g, *states = (torch.from_numpy(a) for a in arrays)
+    step = torch.tensor(10.0)
+    h: dict[str, Any] = dict(HYPER[op])
+    flags = {"maximize": False}
+    fixed = {"weight_decay": h.get("weight_decay", 0.0)}
+    if op in ("adam", "adamw"):
+        name = f"_fused_{op}_"
+        lists: list[list[Any]] = [[w], [g], [states[0]], [states[1]], [], [step]]
+        h |= fixed | flags | {"amsgrad": False}
+    elif op == "adagrad":
+        name = "_fused_adagrad_"
+        lists = [[w], [g], [states[0]], [step]]
+        h |= fixed | flags | {"lr_decay": 0.0}
+    else:
+        name = "_fused_sgd_"
+        lists = [[w], [g], list(states)]
+        h |= fixed | flags | {"dampening": 0.0, "nesterov": op == "nesterov"}
+        h |= {"is_first_step": False} | ({} if states else {"momentum": 0.0})
+    contenders: dict[str, Contender] = {}
+    operator = getattr(torch, name, None)
+    if operator is not None:
+        contenders[TORCH] = lambda: operator(*lists, **h)
+    for kind in ("fused", "foreach"):
+        contenders[f"torch.optim {kind}"] = _optimizer(torch, op, w, g, kind).step
+    return contenders
+
+
+def _optimizer(torch: Any, op: str, w: Any, g: Any, kind: str) -> Any:
+    classes = {"adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad"}
+    h: dict[str, Any] = dict(HYPER[op])
+    if "beta1" in h:
+        h["betas"] = (h.pop("beta1"), h.pop("beta2"))
+    if op == "nesterov":
+        h["nesterov"] = True
+    parameter = torch.nn.Parameter(w)
+    parameter.grad = g
+    return getattr(torch.optim, classes.get(op, "SGD"))([parameter], **h, **{kind: True})
+
+
+def _interleaved(
+    contenders: dict[str, Contender], rounds: int, progress: Callable[[str], object]
+) -> dict[str, list[float]]:
+    """Seconds per call, one sample per contender and round; the order turns from round to round."""
+    calls: dict[str, int] = {}
+    for name, call in contenders.items():
+        progress(f"{name}, warming up")
+        call()  # compiles, and touches every page
+        start = time.perf_counter()
+        call()
+        took = time.perf_counter() - start
+        calls[name] = max(1, min(1000, int(LEAST_S / max(took, 1e-7))))
+    names = list(contenders)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(rounds):
+        progress(f"round {number + 1} of {rounds}")
+        turn = number % len(names)
+        for name in names[turn:] + names[:turn]:
+            call = contenders[name]
+            if calls[name] > 1:
+                call()  # arrays that fit are in cache again after the others' temporaries
+            start = time.perf_counter()
+            for _ in range(calls[name]):
+                call()
+            samples[name].append((time.perf_counter() - start) / calls[name])
+    return samples
+
+
+def _rows(op: str, n: int, traffic: int, samples: dict[str, list[float]]) -> list[Row]:
+    def ratio(name: str, anchor: str) -> float:
+        pairs = zip(samples[name], samples[anchor], strict=True)
+        return statistics.median(mine / theirs for mine, theirs in pairs)
+
+    def row(name: str, anchor: str, unit: str = "ns/param") -> Row:
+        seconds = statistics.median(samples[name]) / n
+        value = seconds * 1e9 if unit == "ns/param" else traffic / seconds / 1e9
+        relative = ratio(name, anchor) if unit == "ns/param" else ratio(anchor, name)
+        return Row(f"{op} n={n} {name}", float(f"{value:.4g}"), unit, anchor, round(relative, 4))
+
+    base = LIMIT if LIMIT in samples else next(iter(samples))
+    rows = [row(name, base) for name in samples]
+    if "c" in samples:
+        rows += [row(name, base, "GB/s") for name in (LIMIT, "c")]
+        if TORCH in samples:
+            rows.append(row("c", TORCH))
+    return rows
+
+
+def as_json(bench: Bench) -> str:
+    """The rows and the machine, as `ondie bench --json` writes them."""
+    document = {
+        "schema_version": 1,
+        "machine": bench.machine,
+        "rows": [asdict(row) for row in bench.rows],
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def print_table(bench: Bench, console: Any) -> None:
+    """The rows as a table on a rich console."""
+    from rich.table import Table
+
+    words = ", ".join(f"{key} {value}" for key, value in bench.machine.items())
+    table = Table(title="Update kernels, interleaved medians", caption=words)
+    for heading in ("kernel", "value", "unit", "ratio", "to"):
+        side: Any = "right" if heading in ("value", "ratio") else "left"
+        table.add_column(heading, justify=side, no_wrap=True)
+    last = ""
+    for row in bench.rows:
+        group = " ".join(row.name.split()[:2])
+        if last and group != last:
+            table.add_section()
+        last = group
+        table.add_row(row.name, f"{row.value:.4g}", row.unit, f"{row.ratio:.3f}", row.anchor)
+    console.print(table)
+
+
+def kernels_command(
+    sizes: Sequence[int] | None,
+    threads: int,
+    json_path: str | Path | None,
+    quiet: bool,
+    ops: Sequence[str] = ("adam", "sgd"),
+) -> None:
+    """`ondie bench kernels`: measure, show progress on a terminal, print the table, write JSON.
+
+    The file appears whole or not at all. Raises InputError or KernelError for bad arguments.
+    """
+    from rich.console import Console
+
+    target = Path(json_path) if json_path is not None else None
+    if target is not None and not target.absolute().parent.is_dir():
+        raise InputError(f"--json {target}: folder {target.absolute().parent} does not exist")
+    talk = Console(stderr=True)
+    visible = not quiet and sys.stderr.isatty()
+    with talk.status("") if visible else nullcontext() as status:
+        update = None if status is None else status.update
+        bench = run_kernels(sizes or None, threads, ops, progress=update)
+    if target is not None:
+        unfinished = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            unfinished.write_text(as_json(bench), encoding="utf-8")
+            os.replace(unfinished, target)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    if not quiet:
+        print_table(bench, Console())
