@@ -101,8 +101,9 @@ class Ledger:
 
     @property
     def update_s(self) -> float:
-        """Mean seconds of the update stage: first gradient byte down to last program."""
-        return self.phases_s.get("update", 0.0)
+        """Mean seconds of the update stage: first gradient byte down to last program; where nodes
+        exchange gradients, from there to the last node's update."""
+        return self.phases_s.get("synchronise", 0.0) + self.phases_s.get("update", 0.0)
 
     @property
     def step_s(self) -> float:
@@ -138,9 +139,11 @@ class Ledger:
             if name == phase and busy
         }
 
-    def bound_by(self, phase: str = "update") -> tuple[str, float]:
-        """(resource class that works most, its share). Below one half the phase waits for latency."""
-        shares = self.utilisation(phase)
+    def bound_by(self, phase: str | None = None) -> tuple[str, float]:
+        """(resource class that works most, its share) of a phase, by default of the longer part of
+        the update stage. Below one half the phase waits for latency."""
+        longer = max(("update", "synchronise"), key=lambda name: self.phases_s.get(name, 0.0))
+        shares = self.utilisation(phase or longer)
         if not shares:
             return "nothing", 0.0
         return max(shares.items(), key=lambda item: item[1])
