@@ -1,0 +1,373 @@
+"""Stannis: the training step itself is shared by the host and the processors in N drives.
+
+Owns the order: every node reads its samples, goes forward and backward; a ring all-reduce through
+the tunnels sums the gradients; every node updates its copy. Timing only. Does not own batch sizes,
+the split and the ring's order (stannis/), or time.
+Source: STANNIS (DAC 2020), with Horovod: gradients are exchanged once every node has them, not
+during the backward pass. Not modelled: reading ahead for the next step, and the ring's additions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from ondie.emu import rows
+from ondie.emu.backend.geometry import Geometry
+from ondie.emu.build import logical_pages
+from ondie.emu.clock import PS_PER_S, ps_from_seconds
+from ondie.emu.energy import Work
+from ondie.emu.frontend import queues
+from ondie.emu.host import machine
+from ondie.emu.isp import core
+from ondie.emu.isp.layout import VALUE_BYTES
+from ondie.emu.paths.arithmetic import Arithmetic
+from ondie.emu.paths.base import (
+    BACKWARD,
+    FORWARD,
+    PHASES,
+    SAMPLES,
+    SYNCHRONISE,
+    UPDATE,
+    Path,
+    Rows,
+)
+from ondie.emu.paths.bounds import Bound, parts_text
+from ondie.emu.stannis import ring
+from ondie.emu.stannis.allocation import largest_remainder
+from ondie.emu.stannis.tuner import Engine, reference_batch, tune
+from ondie.emu.system import System
+from ondie.emu.units import InputError
+from ondie.kernels import get
+
+HOST = 0
+"""Node of the host; node i + 1 is device i. The ring goes host, device 0, device 1, ..., host."""
+BATCHES = ("same", "paper")
+
+
+@dataclass
+class Stannis(Path):
+    """Data-parallel training on host and drives. The states stay in each node's DRAM."""
+
+    name: ClassVar[str] = "stannis"
+    title: ClassVar[str] = "distributed, host + N CSDs"
+    updates_weights: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.options.batch not in BATCHES:
+            raise InputError(f"batch {self.options.batch!r}: {' or '.join(BATCHES)} is right")
+        if self.options.host_batch is not None and self.options.host_batch < 1:
+            raise InputError(f"host batch {self.options.host_batch}: at least 1 is right")
+        self.geometry = Geometry.of(self.cfg)
+        self.kernel = get(self.trace.op, form=self.options.form)
+        self.nodes = self.cfg.system.devices + 1
+        self._next = 0
+        super().__post_init__()
+
+    # --- what each node does
+
+    @property
+    def ratio(self) -> float:
+        """Training speed of a drive over the host's, for this very model where it is known."""
+        isp = self.cfg.isp
+        return isp.training_ratio_by_model.get(self.trace.name, isp.training_ratio)
+
+    def speed(self, step: int) -> float:
+        """Samples per second of the host, forward and backward, as the trace has it."""
+        s = self.trace.steps[step]
+        return s.samples / (s.forward_s + s.backward_s)
+
+    @cached_property
+    def tuned(self) -> tuple[int, int]:
+        """Tuned batch of (host, drive). The drive is the reference; its best batch is the largest
+        that leaves the host within the batch the trace was made with, or Options.host_batch."""
+        speed = self.speed(0)
+        known = self.options.host_batch or self.trace.samples_per_step
+        drive = reference_batch(known, speed, speed * self.ratio)
+        engines = (Engine("host", ((known, speed),)), Engine("CSD", ((drive, speed * self.ratio),)))
+        host, drive = tune(engines, reference=1)
+        return host, drive
+
+    def batches(self, step: int) -> tuple[int, ...]:
+        """Samples of each node in a step, the host's first."""
+        host, drive = self.tuned
+        if self.options.batch == "paper":
+            known = self.options.host_batch or self.trace.samples_per_step
+            return (min(host, known), *[drive] * (self.nodes - 1))
+        weights = (host, *[drive] * (self.nodes - 1))
+        return largest_remainder(self.trace.steps[step].samples, weights)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of the first step over all nodes."""
+        return sum(self.batches(0))
+
+    def seconds(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Forward and backward of each node, ps, int64[nodes] each."""
+        s = self.trace.steps[step]
+        batches = self.batches(step)
+        pace = np.array([1.0, *[self.ratio] * (self.nodes - 1)])
+        parts = [
+            [ps_from_seconds(t * b / (s.samples * p)) for b, p in zip(batches, pace, strict=True)]
+            for t in (s.forward_s, s.backward_s)
+        ]
+        return np.array(parts[0], np.int64), np.array(parts[1], np.int64)
+
+    def notes(self) -> list[str]:
+        """What a reader of the row has to know."""
+        batches = self.batches(0)
+        drives = batches[1:]
+        few, many = min(drives), max(drives)
+        out = [
+            f"timing only: batch {sum(batches)} = host {batches[HOST]} + {len(drives)} x "
+            f"{few if few == many else f'{few} to {many}'}, drive at {self.ratio:.3g} of the "
+            f"host's speed"
+        ]
+        idle = sum(b == 0 for b in drives)
+        if idle:
+            out.append(
+                f"{idle} of {len(drives)} drives get no sample: a batch of {sum(batches)} is small "
+                f"for {self.nodes} nodes"
+            )
+        return out
+
+    # --- where samples and states are
+
+    def _device_samples(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Samples on each device that (the drive itself, the host) reads, int64[devices] each. The
+        host's share is spread evenly over the drives."""
+        host, *drives = self.batches(step)
+        even = largest_remainder(host, [1] * len(drives))
+        return np.array(drives, np.int64), np.array(even, np.int64)
+
+    @cached_property
+    def _places(self) -> tuple[np.ndarray, np.ndarray, int]:
+        """Pages set aside per step for (the drive's, the host's) samples, int64[devices] each, and
+        the number of steps until the same samples come again."""
+        own, host = (
+            np.max(part, axis=0)
+            for part in zip(*map(self._device_samples, range(len(self.trace.steps))), strict=True)
+        )
+        size = self.trace.bytes_per_sample
+        page = self.geometry.page_bytes
+        epoch = -(-self.trace.dataset_samples // self.global_batch)
+        steps = min(len(self.trace.steps), epoch) if epoch else len(self.trace.steps)
+        return -(-own * size // page), -(-host * size // page), steps
+
+    def missing(self) -> str | None:
+        cfg, trace = self.cfg, self.trace
+        if cfg.isp.kind != "cores":
+            return f"no processor in the drive that could train (isp.kind = {cfg.isp.kind})"
+        if not cfg.tunnel.bytes_per_s:
+            return "no tunnel between host and drives (tunnel.rate = 0)"
+        if not self.ratio:
+            return "the drive's processor cannot train (isp.training_ratio = 0)"
+        if not trace.bytes_per_sample:
+            return f"{trace.name} does not say how large its samples are (bytes_per_sample = 0)"
+        for i, s in enumerate(trace.steps):
+            if not s.forward_s + s.backward_s:
+                return f"{trace.name} does not say how long forward and backward take (step {i})"
+        vectors = 1 + len(self.kernel.states) + 1
+        need = VALUE_BYTES * vectors * trace.n_params
+        for name, room in (("dram.isp", cfg.dram.isp_bytes), ("host.dram", cfg.host.dram_bytes)):
+            if need > room:
+                return (
+                    f"weights, states and gradient of {trace.n_params:,} parameters take "
+                    f"{need / 1e9:.4g} GB on every node, {name} = {room / 1e9:.4g} GB"
+                )
+        lpns = logical_pages(cfg, self.geometry)
+        own, host, steps = self._places
+        page = self.geometry.page_bytes
+        data = -(-trace.dataset_samples * trace.bytes_per_sample // len(own))
+        pages = max(int((own + host).max()) * steps, -(-data // page))
+        if pages > lpns:
+            return (
+                f"the data set takes {pages * page / 1e9:.4g} GB per drive, the conventional "
+                f"namespace has {lpns * page / 1e9:.4g} GB"
+            )
+        return None
+
+    def system(self, payload: bool, timeline: int) -> System:
+        return System(self.cfg, PHASES, payload=payload, timeline=timeline)
+
+    def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
+        """Put the samples of the steps on flash, untimed: each step's lie together, in the order in
+        which they are used. There is no payload to keep."""
+        own, host, steps = self._places
+        for dev, pages in enumerate(own + host):
+            system.fill(dev, 0, int(pages) * steps)
+
+    def finish(self) -> np.ndarray | None:
+        return None
+
+    # --- the plan
+
+    def plan(self, step: int) -> Iterator[np.ndarray]:
+        out = Rows(self._next)
+        start = out.fence(SAMPLES)
+        read = yield from self._samples(out, step, start)
+        trained = self._training(out, step, read)
+        arrived = yield from self._exchange(out, trained)
+        if not self.trace.steps[step].skipped:  # the sum overflowed: seen after it was exchanged
+            self._update(out, arrived)
+        yield out.take()
+        self._next = out.next
+
+    def _samples(self, out: Rows, step: int, start: int) -> Generator[np.ndarray, None, np.ndarray]:
+        """The drives read their samples, bypassing the front end, the host reads its own by NVMe.
+        Returns the row that each node waits for, int64[nodes]."""
+        own, host = self._device_samples(step)
+        own_pages, host_pages, steps = self._places
+        lpn = step % steps * (own_pages + host_pages)
+        read = np.full(self.nodes, start, np.int64)
+        sent = [
+            self._read(out, rows.NVME, dev, int(lpn[dev] + own_pages[dev]), int(n), start)
+            for dev, n in enumerate(host)
+        ]
+        ids = np.concatenate(sent)
+        if len(ids):
+            read[HOST] = out.join(ids, SAMPLES)
+        for dev, n in enumerate(own):
+            if n:
+                ids = self._read(out, rows.ISP_IO, dev, int(lpn[dev]), int(n), start)
+                read[dev + 1] = out.join(ids, SAMPLES)
+            if out.full():
+                yield out.take()
+        return read
+
+    def _read(
+        self, out: Rows, resource: int, dev: int, lpn: int, samples: int, start: int
+    ) -> np.ndarray:
+        """Rows that read consecutive samples from page ``lpn`` on, in the host's block size."""
+        size, block = samples * self.trace.bytes_per_sample, self.cfg.host.io_block_bytes
+        at = np.arange(0, size, block, dtype=np.int64)
+        return out.add(
+            len(at),
+            device=dev,
+            resource=resource,
+            kind=queues.READ,
+            phase=SAMPLES,
+            lpn=lpn + at // self.geometry.page_bytes,
+            bytes_out=np.minimum(size - at, block),
+            after0=start,
+        )
+
+    def _training(self, out: Rows, step: int, read: np.ndarray) -> int:
+        """Forward and backward on every node that has samples. Returns the row that ends it."""
+        forward, backward = self.seconds(step)
+        node = np.flatnonzero(self.batches(step))
+        ids = read[node]
+        for phase, lengths in ((FORWARD, forward), (BACKWARD, backward)):
+            ids = out.add(
+                len(node),
+                device=np.maximum(node - 1, 0),
+                resource=np.where(node == HOST, rows.ACCELERATOR, rows.ISP),
+                phase=phase,
+                array_ps=lengths[node],
+                after0=ids,
+            )
+        return out.join(ids, SYNCHRONISE)
+
+    @property
+    def piece_bytes(self) -> int:
+        """What a node sends in one ring step: its part of the FP32 gradient."""
+        return ring.piece_bytes(VALUE_BYTES * self.trace.n_params, self.nodes)
+
+    def _exchange(self, out: Rows, trained: int) -> Generator[np.ndarray, None, np.ndarray]:
+        """Ring all-reduce. A hop that begins at a drive takes that drive's tunnel upward, also when
+        it ends at a drive: the host relays it, and the tunnel's rate is the effective one, end to
+        end. Returns the row that brings each node the last of the sum, int64[nodes]."""
+        first = out.next
+        hops = ring.steps(self.nodes) * self.nodes
+        batch = max(rows.MAX_CHUNK // self.nodes, 1) * self.nodes
+        for at in range(0, hops, batch):
+            hop = np.arange(at, min(at + batch, hops))
+            node = ring.sender(hop, self.nodes)
+            data, own = ring.awaited(hop, self.nodes)
+            out.add(
+                len(hop),
+                device=np.maximum(node - 1, 0),
+                resource=rows.TUNNEL,
+                kind=np.where(node == HOST, rows.DOWNWARD, rows.UPWARD),
+                phase=SYNCHRONISE,
+                bytes_in=self.piece_bytes,
+                after0=np.where(data < 0, trained, first + data),
+                after1=np.where(own < 0, -1, first + own),
+            )
+            if out.full():
+                yield out.take()
+        return first + ring.last_arrivals(self.nodes)
+
+    def _update(self, out: Rows, arrived: np.ndarray) -> None:
+        """Every node updates its copy from its DRAM."""
+        n = self.trace.n_params
+        read = (len(self.kernel.states) + 2) * VALUE_BYTES * n
+        out.one(resource=rows.HOST_CPU, phase=UPDATE, array_ps=self._host_ps, after0=arrived[HOST])
+        out.add(
+            self.nodes - 1,
+            device=np.arange(self.nodes - 1),
+            resource=rows.ISP,
+            phase=UPDATE,
+            array_ps=self._isp_ps,
+            bytes_in=read,
+            bytes_out=read - VALUE_BYTES * n,  # all but the gradient is written again
+            after0=arrived[HOST + 1 :],
+        )
+
+    @property
+    def _host_ps(self) -> int:
+        return machine.update_ps(self.cfg, self.trace.n_params, self.kernel.bytes_per_param())
+
+    @property
+    def _isp_ps(self) -> int:
+        n, traffic = self.trace.n_params, self.kernel.bytes_per_param()
+        return core.update_ps(self.cfg, self.trace.op, self.coupled_decay, n, traffic)
+
+    # --- arithmetic beside the simulation
+
+    def work(self, steps: int) -> Work:
+        # Host DRAM: samples arrive and are used; each hop between drives arrives and leaves, the
+        # host's own two once each; half of the steps add what came; then the update.
+        n = self.nodes
+        size = self.trace.bytes_per_sample
+        moved = 0
+        for step in range(steps):
+            moved += 2 * size * self.batches(step)[HOST]
+            moved += self.piece_bytes * (ring.steps(n) * 2 * (n - 1) + 3 * (n - 1))
+            if not self.trace.steps[step].skipped:
+                moved += self.kernel.bytes_per_param() * self.trace.n_params
+        return Work(host_dram_bits=8 * moved, host_updates=True)
+
+    def bound(self, step: int) -> Bound:
+        """Update stage, which here is synchronise, from the moment the last node has its gradient,
+        and the local update: 2(n - 1) x (piece / tunnel rate + latency) + the slowest update."""
+        tunnel = self.cfg.tunnel
+        transfer = self.piece_bytes / tunnel.bytes_per_s
+        latency = tunnel.latency_ps / PS_PER_S
+        hops = ring.steps(self.nodes)
+        exchange = hops * (transfer + latency)
+        traffic = self.kernel.bytes_per_param() * self.trace.n_params
+        update = {
+            "host CPU": self._host_ps / PS_PER_S,
+            "ISP": self._isp_ps / PS_PER_S,
+            "DRAM": traffic / self.cfg.dram.bandwidth_bytes_per_s,
+        }
+        where, local = max(update.items(), key=lambda item: item[1])
+        if self.trace.steps[step].skipped:
+            local = 0.0
+        name = "tunnel up" if transfer >= latency else "tunnel latency"
+        parts = [("synchronise", name, exchange), ("update", where, local)]
+        batches = self.batches(step)
+        forward, backward = self.seconds(step)
+        compute = (forward + backward) / PS_PER_S
+        text = (
+            f"{parts_text(parts)}; synchronise: {hops} ring steps x ({self.piece_bytes / 1e6:.4g} "
+            f"MB / {tunnel.bytes_per_s / 1e6:.4g} MB/s + {latency * 1e6:.4g} us); before it: host "
+            f"{batches[HOST]} samples {compute[HOST]:.4g} s, drive {max(batches[1:])} samples "
+            f"{max(compute[1:]):.4g} s"
+        )
+        return Bound(exchange + local, name if exchange >= local else where, text)

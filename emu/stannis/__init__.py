@@ -1,0 +1,1 @@
+"""Stannis: a training step shared by a host and its drives; batch sizes, data and gradients."""
