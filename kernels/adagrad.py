@@ -38,7 +38,7 @@ def numpy_adagrad(mad: Mad, w: Array, g: Array, states: States, c: Array) -> Non
 
 
 @njit(forceinline=True)
-def adagrad_loop(w, g, v, c, once):  # type: ignore[no-untyped-def]
+def adagrad_loop(w, g, v, c, once):
     lr, l2, eps = c[0], c[1], c[2]
     with_l2 = l2 != 0
     for i in range(w.size):
@@ -49,12 +49,12 @@ def adagrad_loop(w, g, v, c, once):  # type: ignore[no-untyped-def]
 
 
 @njit
-def numba_canonical(w, g, v, c):  # type: ignore[no-untyped-def]
+def numba_canonical(w, g, v, c):
     adagrad_loop(w, g, v, c, False)
 
 
 @njit
-def numba_torch(w, g, v, c):  # type: ignore[no-untyped-def]
+def numba_torch(w, g, v, c):
     adagrad_loop(w, g, v, c, True)
 
 

@@ -57,7 +57,7 @@ def numpy_torch(w: Array, g: Array, states: States, c: Array) -> None:
 
 
 @njit
-def numba_canonical(w, g, m, v, c):  # type: ignore[no-untyped-def]
+def numba_canonical(w, g, m, v, c):
     beta1, c1, beta2, c2, eps = c[0], c[1], c[2], c[3], c[4]
     l2, decay, step, root = c[5], c[6], c[7], c[8]
     with_l2 = l2 != 0
@@ -71,7 +71,7 @@ def numba_canonical(w, g, m, v, c):  # type: ignore[no-untyped-def]
 
 
 @njit
-def numba_torch(w, g, m, v, c):  # type: ignore[no-untyped-def]
+def numba_torch(w, g, m, v, c):
     c1, beta2, c2, eps = c[1], c[2], c[3], c[4]
     l2, decay, step, root, sign = c[5], c[6], c[7], c[8], c[9]
     with_l2 = l2 != 0

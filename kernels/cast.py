@@ -41,7 +41,7 @@ def numpy_from_bf16(x: np.ndarray) -> Array:
 
 
 @njit
-def numba_to_fp16(x, y):  # type: ignore[no-untyped-def]
+def numba_to_fp16(x, y):
     for i in range(x.size):
         word = bits(x[i])
         size = word & 0x7FFFFFFF
@@ -57,7 +57,7 @@ def numba_to_fp16(x, y):  # type: ignore[no-untyped-def]
 
 
 @njit
-def numba_to_bf16(x, y):  # type: ignore[no-untyped-def]
+def numba_to_bf16(x, y):
     for i in range(x.size):
         word = bits(x[i])
         if word & 0x7FFFFFFF > 0x7F800000:
@@ -67,7 +67,7 @@ def numba_to_bf16(x, y):  # type: ignore[no-untyped-def]
 
 
 @njit
-def numba_from_fp16(x, y):  # type: ignore[no-untyped-def]
+def numba_from_fp16(x, y):
     words = y.view(np.uint32)
     for i in range(x.size):
         words[i] = np.uint32(x[i] & 0x7FFF) << 13
@@ -80,7 +80,7 @@ def numba_from_fp16(x, y):  # type: ignore[no-untyped-def]
 
 
 @njit
-def numba_from_bf16(x, y):  # type: ignore[no-untyped-def]
+def numba_from_bf16(x, y):
     words = y.view(np.uint32)
     for i in range(x.size):
         words[i] = np.uint32(x[i]) << 16

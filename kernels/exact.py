@@ -46,15 +46,15 @@ def _compiled() -> tuple[Any, Any]:
     """The same two for compiled code: one instruction each where the processor has it."""
 
     @intrinsic
-    def fma(typingctx, a, b, c):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def fma(typingctx, a, b, c):
+        def codegen(context, builder, signature, args):
             return builder.fma(*args)
 
         return types.float32(types.float32, types.float32, types.float32), codegen
 
     @intrinsic
-    def bits(typingctx, x):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+    def bits(typingctx, x):
+        def codegen(context, builder, signature, args):
             return builder.bitcast(args[0], ir.IntType(32))
 
         return types.int32(types.float32), codegen
@@ -67,6 +67,6 @@ fma, bits = (fused, _bits) if config.DISABLE_JIT else _compiled()
 
 
 @njit(forceinline=True)
-def compiled_mad(a, b, c, once):  # type: ignore[no-untyped-def]
+def compiled_mad(a, b, c, once):
     """`fused` where `once`, else `rounded`, for scalars in compiled code."""
     return fma(a, b, c) if once else a * b + c

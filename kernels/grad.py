@@ -46,7 +46,7 @@ def numpy_squares(g: Array) -> np.ndarray:
 
 
 @njit
-def numba_unscale(g, factor):  # type: ignore[no-untyped-def]
+def numba_unscale(g, factor):
     found = 0
     for i in range(g.size):
         if bits(g[i]) & 0x7F800000 == 0x7F800000:
@@ -56,7 +56,7 @@ def numba_unscale(g, factor):  # type: ignore[no-untyped-def]
 
 
 @njit
-def numba_squares(g, partial):  # type: ignore[no-untyped-def]
+def numba_squares(g, partial):
     lanes = np.empty(LANES, dtype=np.float64)
     for b in range(partial.size):
         block = g[b * BLOCK : (b + 1) * BLOCK]

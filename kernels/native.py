@@ -12,9 +12,11 @@ import numpy as np
 from .errors import KernelError, unknown
 
 try:
-    from ondie.kernels._native import ffi, lib
+    from ondie.kernels._native import ffi as ffi
+    from ondie.kernels._native import lib as lib
 except ModuleNotFoundError:  # a checkout that was not built: NumPy and Numba still work
-    ffi = lib = None
+    ffi = None
+    lib = None
 
 BACKENDS = ("numpy", "numba", "c")
 ISAS = ("base", "avx2", "avx512")  # in the order of enum ondie_isa, narrowest first

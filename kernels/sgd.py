@@ -67,7 +67,7 @@ def numpy_nesterov(mad: Mad, w: Array, g: Array, states: States, c: Array) -> No
 
 
 @njit(forceinline=True)
-def sgd_loop(w, g, c, once):  # type: ignore[no-untyped-def]
+def sgd_loop(w, g, c, once):
     lr, l2 = c[0], c[1]
     with_l2 = l2 != 0
     for i in range(w.size):
@@ -76,7 +76,7 @@ def sgd_loop(w, g, c, once):  # type: ignore[no-untyped-def]
 
 
 @njit(forceinline=True)
-def momentum_loop(w, g, m, c, once, nesterov):  # type: ignore[no-untyped-def]
+def momentum_loop(w, g, m, c, once, nesterov):
     lr, l2, mu, c1 = c[0], c[1], c[2], c[3]
     look = c[4] if nesterov else c[3]
     with_l2 = l2 != 0
@@ -89,32 +89,32 @@ def momentum_loop(w, g, m, c, once, nesterov):  # type: ignore[no-untyped-def]
 
 
 @njit
-def numba_sgd_canonical(w, g, c):  # type: ignore[no-untyped-def]
+def numba_sgd_canonical(w, g, c):
     sgd_loop(w, g, c, False)
 
 
 @njit
-def numba_sgd_torch(w, g, c):  # type: ignore[no-untyped-def]
+def numba_sgd_torch(w, g, c):
     sgd_loop(w, g, c, True)
 
 
 @njit
-def numba_momentum_canonical(w, g, m, c):  # type: ignore[no-untyped-def]
+def numba_momentum_canonical(w, g, m, c):
     momentum_loop(w, g, m, c, False, False)
 
 
 @njit
-def numba_momentum_torch(w, g, m, c):  # type: ignore[no-untyped-def]
+def numba_momentum_torch(w, g, m, c):
     momentum_loop(w, g, m, c, True, False)
 
 
 @njit
-def numba_nesterov_canonical(w, g, m, c):  # type: ignore[no-untyped-def]
+def numba_nesterov_canonical(w, g, m, c):
     momentum_loop(w, g, m, c, False, True)
 
 
 @njit
-def numba_nesterov_torch(w, g, m, c):  # type: ignore[no-untyped-def]
+def numba_nesterov_torch(w, g, m, c):
     momentum_loop(w, g, m, c, True, True)
 
 
