@@ -37,8 +37,11 @@ CFG = record_type(
     decode="i8", encode="i8", command="i8", submit="i8",
     queue_depth="i8",
     gc_low="i8", gc_reserve="i8", gc_window="i8",
+    piece="i8",  # bytes that a long transfer moves through DRAM before others get their turn
+    interleave="i8",  # 1: commands may interrupt data on a channel
     shared_uplink="i8",
     isp_io="i8",  # rows.ISP_IO, for code below rows.py
+    budget="i8",  # transactions that rows may hold at once
 )  # fmt: skip
 DEV = record_type(
     sq_head="i8", sq_tail="i8",  # host commands waiting for the queue depth
@@ -48,8 +51,11 @@ DEV = record_type(
     mapped="i8",  # mapped logical pages
     r_mapped="i8",  # mapped reservoir super-pages
 )  # fmt: skip
-TXNS = 1 << 16
+BUDGET = 15 << 12
+"""Transactions for the rows of one device."""
 ROWS = 1 << 19
+MAX_SHARES = 16
+"""Devices beyond which the pool does not grow."""
 SPARSE_BYTES = 1 << 30
 """Map tables beyond this are mapped sparsely."""
 GC_RESERVE = 1
@@ -85,6 +91,8 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.gc_low = cfg.ftl.gc_low_blocks
     c.gc_reserve = GC_RESERVE
     c.gc_window = 2 * geometry.planes
+    c.piece = geometry.super_page_bytes
+    c.interleave = cfg.flash.interleave_commands
     c.shared_uplink = 1 if cfg.link.uplink_bytes_per_s > 0 else 0
     c.isp_io = rows.ISP_IO
     return c
@@ -104,7 +112,7 @@ def map_table(shape: tuple[int, int], dtype: type[np.unsignedinteger]) -> np.nda
     """Zeroed table of the page map, of which only the pages that are touched take memory.
 
     A server of 32 TB drives has tables beyond any memory, nearly all of it never touched: large
-    ones are mapped without reserving memory, in small pages. Raises InputError without address space.
+    ones are mapped without reserving memory, in small pages. InputError without address space.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= SPARSE_BYTES:
@@ -157,17 +165,21 @@ def build(
     reg = records(REG, 1)
     reg.bus0 = dies
     reg.fifo0 = dies + buses
-    reg.txns_free = TXNS
+    c = integer_config(cfg, geometry, depth)
+    c.budget = BUDGET * min(n, MAX_SHARES)
+    txns = _transactions(c[0], n)
+    reg.txns_free = txns
+    reg.budget = c.budget
     reg.ready_head = reg.ready_tail = -1
     reg.log_on = int(payload)
     reg.line_on = int(timeline > 0)
     arrays = Arrays(
-        cfg=integer_config(cfg, geometry, depth),
+        cfg=c,
         reg=reg,
         leaf=leaf,
         tree=tree,
         fifo=_stations(cfg, geometry, n, fifos),
-        txn=_pool(),
+        txn=_pool(txns),
         op=timing_table(cfg),
         die=_dies(dies),
         bus=_buses(buses),
@@ -184,7 +196,7 @@ def build(
         wait=np.zeros(2 * ROWS, np.int64),
         use=np.zeros((phases + 1, dies + buses + fifos), np.int64),
         phase=_phases(phases),
-        log=records(LOG, (1 << 17) if payload else 1),
+        log=records(LOG, 2 * txns if payload else 1),
         line=records(LINE, max(timeline, 1)),
     )
     return arrays
@@ -212,9 +224,15 @@ def _stations(cfg: Config, geometry: Geometry, n: int, fifos: int) -> np.recarra
     return fifo
 
 
-def _pool() -> np.recarray:
-    txn = records(TXN, TXNS)
-    txn.next[:-1] = np.arange(1, TXNS)
+def _transactions(c: np.record, devices: int) -> int:
+    """Size of the pool: what rows may hold, the erases of the blocks that they open, collection."""
+    dies = devices * c.dies
+    return int(c.budget + c.budget // c.block_pages + dies * (c.gc_window + 4))
+
+
+def _pool(n: int) -> np.recarray:
+    txn = records(TXN, n)
+    txn.next[:-1] = np.arange(1, n)
     txn.next[-1] = -1
     return txn
 
@@ -233,8 +251,10 @@ def _buses(n: int) -> np.recarray:
 
 
 def _blocks(cfg: Config, geometry: Geometry, dies: int) -> np.recarray:
+    """Used blocks have to be erased when they are opened; each die has one erased block at hand."""
     block = records(mapping.BLOCK, dies, geometry.all_blocks)
     block.dirty = int(cfg.ftl.initial == "steady")
+    block.dirty[:, 0] = 0
     return block
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from ondie.emu import timeline as timelines
 from ondie.emu.backend.timing import OP_NAMES
 from ondie.emu.clock import ps_from_seconds
 from ondie.emu.config import Config
@@ -24,14 +26,14 @@ from ondie.emu.paths.bounds import Bound
 from ondie.emu.paths.host_offload import HostOffload, PipelinedOffload
 from ondie.emu.paths.in_storage import InStorage
 from ondie.emu.paths.on_die import OnDie
+from ondie.emu.paths.stannis import Stannis
 from ondie.emu.sensitivity import Swing, swings
 from ondie.emu.system import System
-from ondie.emu.timeline import chrome_trace
 from ondie.emu.units import InputError, nearest
 from ondie.traces import Trace
 
 PATHS: dict[str, type[Path]] = {
-    path.name: path for path in (HostOffload, PipelinedOffload, InStorage, OnDie)
+    path.name: path for path in (HostOffload, PipelinedOffload, InStorage, OnDie, Stannis)
 }
 BASELINE = HostOffload.name
 RIVALS = (OnDie.name, InStorage.name, PipelinedOffload.name)
@@ -43,10 +45,6 @@ TOLERANCE = 16
 
 class Mismatch(RuntimeError):
     """A path did not end on the reference weights: a defect. No result is written."""
-
-
-class Cancelled(RuntimeError):
-    """The run was interrupted."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +68,15 @@ class Result:
     title: str
     reason: str | None = None
     """Why it did not run (then the rest is None)."""
+    updates_weights: bool = True
+    """Its update stage is of the same kind as the baseline's."""
     ledger: Ledger | None = None
     energy: Energy | None = None
     bound: Bound | None = None
     weights: Weights | None = None
-    timeline: str | None = None
+    timeline: list[dict[str, Any]] | None = None
+    dropped: int = 0
+    """Intervals for which the timeline had no room."""
 
 
 @dataclass(frozen=True)
@@ -145,13 +147,15 @@ def run_path(
     weights = None
     if arithmetic is not None:
         weights = compare_weights(path, arithmetic, steps)
-    text = None
+    joules = energy(cfg, totals, path.work(steps))
+    events = None
     if timeline:
         lines = system.arrays.line[: int(system.arrays.reg.lines[0])]
-        dropped = int(system.arrays.reg.line_drop[0])
-        text = chrome_trace(lines, system.leaf_name, OP_NAMES, PHASES, dropped, path.title)
-    joules = energy(cfg, totals, path.work(steps))
-    return Result(path.name, path.title, None, book, joules, bound, weights, text)
+        events = timelines.events(lines, system.leaf_name, OP_NAMES, PHASES, path.title)
+    dropped = int(system.arrays.reg.line_drop[0])
+    return Result(
+        path.name, path.title, None, path.updates_weights, book, joules, bound, weights, events, dropped,
+    )  # fmt: skip
 
 
 def samples_per_step(path: Path, trace: Trace) -> int:

@@ -29,6 +29,8 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
     match int(reg.error):
         case events.E_NONE:
             return
+        case events.E_POOL if a > 0:
+            raise InputError(f"a command of {a - 1} pages: at most {b - 1} can be under way at once")
         case events.E_PAST_END:
             raise InputError(
                 f"address {a} (+{b}) is past the end of the device "

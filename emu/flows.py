@@ -68,6 +68,15 @@ def encode(st, t):
 
 
 @njit
+def next_piece(st, t, step):
+    """The next piece of a long transfer goes through DRAM, so that others get their turn between."""
+    x = st.txn[t]
+    x.size = min(x.left, st.cfg[0].piece)
+    x.left -= x.size
+    enter(st, s.station(st, x.dev, s.DRAM), t, x.size, -1, step)
+
+
+@njit
 def place(st, t):
     """Give the pages of a write their physical places, die after die, and send them on. Returns
     False when no die has a block to write to."""
@@ -173,6 +182,17 @@ def collect(st, dev, g):
 
 
 @njit
+def hunt(st, dev):
+    """Pages have landed or become invalid while writes wait for a free block: a block that was not
+    worth collecting when they were refused, or still being written, may be now."""
+    if st.dev[dev].stall_head < 0:
+        return
+    for g in range(dev * st.cfg[0].dies, (dev + 1) * st.cfg[0].dies):
+        if gc.begin(st, g):
+            collect(st, dev, g)
+
+
+@njit
 def moved(st, t):
     """A collected page has reached its end: programmed again, or dropped."""
     x = st.txn[t]
@@ -213,6 +233,7 @@ def programmed(st, t):
         for i in range(x.n):
             mapping.map_page(st, dev, x.lpn + i, x.ppn + i)
         log(st, LOG_PROGRAM, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+        hunt(st, dev)
         return t
     st.count[dev, GC_PROGRAM_PAGES] += 1
     if int(st.l2p[dev, x.lpn]) - 1 == x.old:
@@ -321,9 +342,18 @@ def after_station(st, t):
         enter(st, s.station(st, dev, s.DRAM), t, HOST_PASSES * x.size, -1, s.MOVE_IN_DRAM)
     elif step == s.MOVE_IN_DRAM:
         move(st, t)
-    elif step == s.LOAD_READY:
-        nand.push(st, x.die, t)
+    elif step == s.TRAFFIC_PIECE:
+        if x.left == 0:
+            return t
+        next_piece(st, t, s.TRAFFIC_PIECE)
     elif step == s.DMA_READY:
+        if x.left > 0:
+            u = child(st, t, x.lpn, 0)
+            if u < 0:
+                return -1
+            st.txn[u].left = x.left
+            x.left = 0
+            next_piece(st, u, s.DMA_READY)
         enter(st, s.station(st, dev, s.UP), t, x.size, -1, s.UP_DONE)
     elif step == s.DMA_UPLINK_DONE:
         enter(st, s.station(st, dev, s.DOWN), t, x.size, -1, s.DMA_DOWN_DONE)

@@ -13,7 +13,7 @@ from ondie.emu import flows
 from ondie.emu import stations as s
 from ondie.emu.backend import mapping, nand, timing
 from ondie.emu.clock import NEVER
-from ondie.emu.events import E_PAST_END, E_RESOURCE, LOG_ROW, enter, fail, give_txn, leave, log, take_txn
+from ondie.emu.events import E_PAST_END, E_POOL, E_RESOURCE, LOG_ROW, enter, fail, give_txn, leave, log, take_txn
 from ondie.emu.frontend import controller, queues
 from ondie.emu.stats import (
     ARRAY_READS,
@@ -84,7 +84,8 @@ ROW = record_type(
     start="i8",
     end="i8",
     next="i8",  # in the ready list or the submission queue
-    waiters="i8",  # head of the list of rows that wait for this one, -1 = none
+    waiters="i8",  # first in the list of rows that wait for this one, -1 = none
+    last_waiter="i8",
     device="i4",
     resource="i4",
     kind="i4",
@@ -96,8 +97,8 @@ ROW = record_type(
 )
 WAITING, STARTED, DONE = range(3)
 PHASE = record_type(first="i8", last="i8", rows="i8", done="i8")
-RESERVE = 4096
-"""Transactions kept back for collection and for writes that are split."""
+MAX_PIECES = 64
+"""Pieces that one row sends down the link at most."""
 
 
 @njit
@@ -137,8 +138,13 @@ def load(st, plan):
         for k in range(2):
             after = p.after0 if k == 0 else p.after1
             if after >= reg.tail and st.row[after & ring].state != DONE:
-                st.wait[2 * r + k] = st.row[after & ring].waiters
-                st.row[after & ring].waiters = 2 * r + k
+                other = st.row[after & ring]
+                st.wait[2 * r + k] = -1
+                if other.waiters < 0:
+                    other.waiters = 2 * r + k
+                else:
+                    st.wait[other.last_waiter] = 2 * r + k
+                other.last_waiter = 2 * r + k
                 row.needs += 1
         if row.needs == 0 and p.resource != FENCE:
             make_ready(st, r)
@@ -159,7 +165,7 @@ def make_ready(st, r):
 
 @njit
 def complete(st, r):
-    """Row ``r`` is done: whoever waited for it may be ready now."""
+    """Row ``r`` is done: whoever waited for it may be ready now, in the order of the plan."""
     reg = st.reg[0]
     row = st.row[r]
     row.state = DONE
@@ -201,8 +207,10 @@ def start_ready(st):
     """Start the rows that are ready, in order, as long as there are transactions to carry them."""
     reg = st.reg[0]
     ring = st.row.shape[0] - 1
-    while reg.ready_head >= 0 and reg.txns_free > RESERVE and reg.error == 0:
+    while reg.ready_head >= 0 and reg.error == 0:
         r = reg.ready_head
+        if st.row[r].resource > NVME and not afford(st, r):
+            break
         reg.ready_head = st.row[r].next
         if st.row[r].resource == JOIN:
             st.row[r].start = reg.now
@@ -214,16 +222,48 @@ def start_ready(st):
             admit(st, st.row[r].device)
         else:
             start(st, r)
+    if reg.starved != 0:
+        reg.starved = 0
+        for dev in range(st.dev.shape[0]):
+            admit(st, dev)
+
+
+@njit
+def cost(st, r):
+    """Transactions that row ``r`` may need at once: one per page and one for itself, or as many as
+    its resource takes (a BPP with the erase before it, a computation with its DRAM traffic)."""
+    row = st.row[r]
+    if row.resource == NVME or row.resource == ISP_IO:
+        return 1 if row.kind == queues.TRIM else 1 + pages(st, row.bytes_in + row.bytes_out)
+    return 2
+
+
+@njit
+def afford(st, r):
+    """Set aside the transactions that row ``r`` may need; False when too many are promised. So the
+    pool never runs dry in the middle of a command."""
+    reg = st.reg[0]
+    need = cost(st, r)
+    if need > reg.budget:
+        if need > st.cfg[0].budget:
+            fail(st, E_POOL, need, st.cfg[0].budget)
+        return False
+    reg.budget -= need
+    return True
 
 
 @njit
 def admit(st, dev):
     """Submit waiting host commands up to the queue depth."""
     reg = st.reg[0]
-    while reg.txns_free > RESERVE:
-        r = queues.next_admitted(st, dev)
+    while reg.error == 0:
+        r = queues.next_admissible(st, dev)
         if r < 0:
             return
+        if not afford(st, r):
+            reg.starved = 1
+            return
+        queues.admit_next(st, dev)
         t = part(st, r)
         x = st.txn[t]
         row = st.row[r]
@@ -279,16 +319,11 @@ def start(st, r):
     elif row.resource == DIE:
         start_die(st, r, t)
     elif row.resource == DMA_DOWN:
-        x.size = row.bytes_in
-        st.count[dev, DOWN_BYTES] += x.size
-        if st.cfg[0].shared_uplink != 0:
-            enter(st, s.UPLINK_DOWN, t, x.size, -1, s.DMA_UPLINK_DONE)
-        else:
-            enter(st, s.station(st, dev, s.DOWN), t, x.size, -1, s.DMA_DOWN_DONE)
+        start_dma_down(st, r, t)
     elif row.resource == DMA_UP:
-        x.size = row.bytes_out
-        st.count[dev, UP_BYTES] += x.size
-        enter(st, s.station(st, dev, s.DRAM), t, x.size, -1, s.DMA_READY)
+        x.left = row.bytes_out
+        st.count[dev, UP_BYTES] += x.left
+        flows.next_piece(st, t, s.DMA_READY)
     elif row.resource == HOST_CPU:
         enter(st, s.CPU, t, 0, row.array_ps, s.ROW_PART_DONE)
     elif row.resource == ACCELERATOR:
@@ -299,13 +334,35 @@ def start(st, r):
         enter(st, s.station(st, dev, s.ISP), t, 0, row.array_ps, s.ROW_PART_DONE)
         if size > 0:
             u = part(st, r)
-            enter(st, s.station(st, dev, s.DRAM), u, size, -1, s.ROW_PART_DONE)
+            st.txn[u].left = size
+            flows.next_piece(st, u, s.TRAFFIC_PIECE)
     elif row.resource == TUNNEL:
         st.count[dev, TUNNEL_BYTES] += row.bytes_in
         which = s.TUNNEL_UP if row.kind == UPWARD else s.TUNNEL_DOWN
         enter(st, s.station(st, dev, which), t, row.bytes_in, -1, s.ROW_PART_DONE)
     else:
         fail(st, E_RESOURCE, row.id, row.resource)
+
+
+@njit
+def start_dma_down(st, r, t):
+    """Bytes go down the link in pieces, so that each can move on to DRAM while others follow."""
+    row = st.row[r]
+    dev = row.device
+    st.count[dev, DOWN_BYTES] += row.bytes_in
+    piece = max(st.cfg[0].piece, row.bytes_in // MAX_PIECES + 1)
+    left = row.bytes_in
+    while True:
+        x = st.txn[t]
+        x.size = min(left, piece)
+        left -= x.size
+        if st.cfg[0].shared_uplink != 0:
+            enter(st, s.UPLINK_DOWN, t, x.size, -1, s.DMA_UPLINK_DONE)
+        else:
+            enter(st, s.station(st, dev, s.DOWN), t, x.size, -1, s.DMA_DOWN_DONE)
+        if left == 0:
+            return
+        t = part(st, r)
 
 
 @njit
@@ -356,10 +413,13 @@ def start_die(st, r, t):
     x.bare = 1
     x.ppn = int(st.rmap[dev, row.lpn]) - 1
     if row.kind == timing.VPP:
-        x.size = row.bytes_in
         x.bus = row.bytes_in
-        st.count[dev, LOAD_BYTES] += x.size
-        enter(st, s.station(st, dev, s.DRAM), t, x.size, -1, s.LOAD_READY)
+        st.count[dev, LOAD_BYTES] += row.bytes_in
+        # Streamed from DRAM to the channel: both are needed, side by side.
+        u = part(st, r)
+        st.txn[u].left = row.bytes_in
+        flows.next_piece(st, u, s.TRAFFIC_PIECE)
+        nand.push(st, g, t)
     elif row.kind == timing.READ:
         x.size = row.bytes_out
         x.bus = row.bytes_out
@@ -384,6 +444,7 @@ def release(st, t):
         return
     reg = st.reg[0]
     dev = row.device
+    reg.budget += cost(st, r)
     if row.resource == NVME:
         st.dev[dev].outstanding -= 1
         st.count[dev, COMMANDS_DONE] += 1
@@ -424,6 +485,7 @@ def fetched(st, t):
             lpn += n
     elif row.kind == queues.TRIM:
         controller.cut_trim(st, t)
+        flows.hunt(st, dev)
     release(st, t)
 
 
@@ -452,7 +514,9 @@ def run(st, until, max_events, want_room):
     the number of events. The clock stays at the last event.
     """
     reg = st.reg[0]
-    log_limit = st.log.shape[0] - 4096
+    # Reads of unmapped pages are logged as they start, each with a transaction of its own;
+    # everything else that is logged is one entry per event.
+    log_limit = st.log.shape[0] - st.txn.shape[0]
     n = 0
     start_ready(st)
     while n < max_events and reg.error == 0:

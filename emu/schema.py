@@ -83,6 +83,9 @@ class Flash:
     multi_plane: Annotated[bool, Spec("one command may address every plane of a die")]
     cache_read: Annotated[bool, Spec("the array reads on while the last page leaves")]
     cache_program: Annotated[bool, Spec("the array programs while the next page arrives")]
+    interleave_commands: Annotated[
+        bool, Spec("a command may interrupt another die's data on the channel")
+    ]
     endurance_cycles: Annotated[int, Spec("program/erase cycles of a block", least=1)]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ondie.emu.backend.geometry import Geometry
-from ondie.emu.config import Config
+from ondie.emu.config import Config, Leaf, shown
 from ondie.emu.units import InputError
 from ondie.traces import Trace, flat_tensors
 
@@ -37,6 +37,11 @@ class Swing:
         """Largest change of the speedup, as a factor of at least 1."""
         ratios = [r for r in (self.speedup_at_low, self.speedup_at_high) if r]
         return max((max(r, 1 / r) for r in ratios), default=1.0)
+
+
+def _ends(leaf: Leaf) -> tuple[str, str]:
+    """The ends of a range as text."""
+    return shown(leaf.low, leaf.unit), shown(leaf.high, leaf.unit)
 
 
 def sample(trace: Trace, cfg: Config) -> Trace:
@@ -83,6 +88,6 @@ def swings(
         if len(ends) == 2:
             low, high = ends
             out.append(
-                Swing(leaf.key, str(leaf.low), str(leaf.high), low[0], high[0], low[1], high[1])
+                Swing(leaf.key, *_ends(leaf), low[0], high[0], low[1], high[1])
             )
     return sorted(out, key=lambda s: (-s.width, s.key))

@@ -206,7 +206,7 @@ class System:
             filled_pages=self.filled_pages,
             super_pages=(int(reservoir.sum()), int(a.dev.r_mapped.sum())),
             erases=(sum(e[0] for e in erases), max(e[1] for e in erases)),
-            in_flight=build.TXNS - int(a.reg.txns_free[0]),
+            in_flight=len(a.txn) - int(a.reg.txns_free[0]),
             steps=tuple(steps.steps),
             busy_ps=busy,
             busy_sum_ps=busy_sum,

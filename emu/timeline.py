@@ -8,55 +8,62 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 
-def chrome_trace(
+def events(
     lines: np.ndarray,
     leaf_name: Callable[[int], tuple[int, str]],
     op_names: Sequence[str],
     phases: Sequence[str],
-    dropped: int,
     title: str,
-) -> str:
-    """JSON text of a timeline.
+) -> list[dict[str, Any]]:
+    """Trace events of one path's run, process 0 being its host.
 
-    ``lines`` are events.LINE records; ``leaf_name`` gives (device or -1, name) of a resource. The
-    number of intervals that found no room is stated in the metadata.
+    ``lines`` are events.LINE records; ``leaf_name`` gives (device or -1, name) of a resource.
     """
-    events: list[dict[str, object]] = []
-    leaves = sorted({int(x) for x in lines["leaf"]})
-    for device in sorted({leaf_name(leaf)[0] for leaf in leaves}):
-        name = "host" if device < 0 else f"device {device}"
-        events.append(
-            {"ph": "M", "name": "process_name", "pid": device + 1, "args": {"name": name}}
-        )
-    for leaf in leaves:
-        device, name = leaf_name(leaf)
+    out: list[dict[str, Any]] = []
+    leaves = {int(leaf): leaf_name(int(leaf)) for leaf in np.unique(lines["leaf"])}
+    for device in sorted({device for device, _ in leaves.values()}):
+        name = f"{title}: {'host' if device < 0 else f'device {device}'}"
+        out.append({"ph": "M", "name": "process_name", "pid": device + 1, "args": {"name": name}})
+    for leaf, (device, name) in leaves.items():
         track = {"pid": device + 1, "tid": leaf}
-        events.append({"ph": "M", "name": "thread_name", **track, "args": {"name": name}})
-        events.append({"ph": "M", "name": "thread_sort_index", **track, "args": {"sort_index": leaf}})
-    for x in lines[lines["end"] > lines["start"]]:
-        op = int(x["op"])
-        phase = int(x["phase"])
+        out.append({"ph": "M", "name": "thread_name", **track, "args": {"name": name}})
+        out.append({"ph": "M", "name": "thread_sort_index", **track, "args": {"sort_index": leaf}})
+    for leaf, start, end, row, op, phase in lines[lines["end"] > lines["start"]].tolist():
         where = phases[phase] if phase < len(phases) else "collection"
-        events.append(
+        out.append(
             {
                 "ph": "X",
                 "name": op_names[op] if op < len(op_names) else where,
                 "cat": where,
-                "pid": leaf_name(int(x["leaf"]))[0] + 1,
-                "tid": int(x["leaf"]),
-                "ts": int(x["start"]) / 1e6,
-                "dur": int(x["end"] - x["start"]) / 1e6,
-                "args": {"row": int(x["row"])},
+                "pid": leaves[leaf][0] + 1,
+                "tid": leaf,
+                "ts": start / 1e6,
+                "dur": (end - start) / 1e6,
+                "args": {"row": row},
             }
         )
+    return out
+
+
+def merge(runs: Sequence[tuple[list[dict[str, Any]], int]]) -> str:
+    """JSON text of several runs, each with its own processes.
+
+    ``runs`` are (events, intervals that found no room); the sum of the latter is in the metadata.
+    """
+    merged: list[dict[str, Any]] = []
+    offset = 0
+    for found, _ in runs:
+        merged += [{**event, "pid": event["pid"] + offset} for event in found]
+        offset += max((event["pid"] for event in found), default=0) + 1
     return json.dumps(
         {
             "displayTimeUnit": "ns",
-            "otherData": {"title": title, "intervals_without_room": dropped},
-            "traceEvents": events,
+            "otherData": {"intervals_without_room": sum(dropped for _, dropped in runs)},
+            "traceEvents": merged,
         }
     )

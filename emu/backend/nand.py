@@ -43,6 +43,8 @@ BUS = record_type(
     die="i8",  # who holds the channel, -1 = idle
     phase="i8",
     txn="i8",
+    start="i8",  # when it was granted
+    command_until="i8",  # end of the last command that interrupted data
     size_in="i8",  # bytes moved into registers
     size_out="i8",  # bytes moved out of registers
 )
@@ -136,11 +138,15 @@ def can_load(st, g):
 
 @njit
 def seek(st, g):
-    """Update the channel's view of die ``g`` and grant the channel if it is idle."""
+    """Update the channel's view of die ``g`` and grant the channel if it is idle. A command need not
+    wait for another die's data: it interrupts them, and they last so much longer."""
     d = st.die[g]
     want = wish(st, g)
     b = d_bus(st, g)
     bus = st.bus[b]
+    if want == COMMAND and bus.die >= 0 and bus.phase != COMMAND and st.cfg[0].interleave != 0:
+        interrupt(st, g, b)
+        want = wish(st, g)
     if want != d.want:
         bit = 1 << d_way(st, g)
         if d.want == OUT:
@@ -158,6 +164,21 @@ def seek(st, g):
         d.want = want
     if bus.die < 0:
         grant(st, b)
+
+
+@njit
+def interrupt(st, g, b):
+    """Die ``g``'s next command goes out now, between the data that hold channel ``b``."""
+    bus = st.bus[b]
+    t = start_command(st, g)
+    time = command_ps(st, t)
+    start = max(st.reg[0].now, bus.command_until)
+    bus.command_until = start + time
+    leaf = st.reg[0].bus0 + b
+    st.use[st.txn[t].phase, leaf] += time
+    line(st, leaf, start, start + time, t)
+    set_leaf(st, leaf, st.leaf[leaf] + time)
+    begin_array(st, g, t, start + time)
 
 
 @njit
@@ -226,8 +247,8 @@ def grant(st, b):
     bus.die = g
     bus.phase = phase
     bus.txn = t
+    bus.start = now
     st.use[st.txn[t].phase, st.reg[0].bus0 + b] += end - now
-    line(st, st.reg[0].bus0 + b, now, end, t)
     set_leaf(st, st.reg[0].bus0 + b, end)
 
 
@@ -337,7 +358,9 @@ def bus_done(st, b):
     d = st.die[g]
     d.on_bus = 0
     bus.die = -1
-    set_leaf(st, st.reg[0].bus0 + b, NEVER)
+    leaf = st.reg[0].bus0 + b
+    line(st, leaf, bus.start, st.reg[0].now, t)
+    set_leaf(st, leaf, NEVER)
     if phase == OUT:
         d.out = -1
         if d.arr == t:  # no cache register: the array was held

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ondie.emu import events
+from ondie.emu.backend.geometry import Geometry
 from ondie.emu.units import InputError
 
 SEGMENT_BYTES = 1 << 30
@@ -60,6 +62,8 @@ class PageStore:
     def write(self, ppn: int, lpn: int, data: np.ndarray) -> None:
         """Program a page: ``data`` uint8[page_bytes]."""
         pages, oob, at = self._segment(ppn)
+        if oob[at]["written"]:
+            raise InputError(f"physical page {ppn} is programmed twice without an erase")
         pages[at] = data
         self._sequence += 1
         oob[at] = (lpn, self._sequence, zlib.crc32(data.tobytes()), 1)
@@ -75,6 +79,25 @@ class PageStore:
         """Do the page's bytes still match the checksum stored beside them?"""
         pages, oob, at = self._segment(ppn)
         return bool(oob[at]["written"]) and zlib.crc32(pages[at].tobytes()) == oob[at]["checksum"]
+
+    def owner(self, ppn: int) -> int:
+        """Logical page that the out-of-band data name; -1 = nothing is programmed here."""
+        _, oob, at = self._segment(ppn)
+        return int(oob[at]["lpn"]) if oob[at]["written"] else -1
+
+    def follow(self, entry: np.record, geometry: Geometry) -> bool:
+        """Obey an entry of the engine's log that concerns stored pages alone: a page that collection
+        has moved, an erased super-block. Returns False for every other entry."""
+        match int(entry.what):
+            case events.LOG_MOVE:
+                self.move(int(entry.old), int(entry.ppn), int(entry.lpn))
+            case events.LOG_ERASE:
+                pages = geometry.pages * geometry.planes
+                die = int(entry.die) % geometry.dies
+                self.erase(die * geometry.die_pages + int(entry.ppn) * pages, pages)
+            case _:
+                return False
+        return True
 
     def move(self, source: int, target: int, lpn: int) -> None:
         """Collection copies a page."""

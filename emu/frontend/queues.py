@@ -46,12 +46,17 @@ def wait_for_slot(st, dev, r):
 
 
 @njit
-def next_admitted(st, dev):
+def next_admissible(st, dev):
     """The next waiting row that fits the queue depth, or -1."""
     d = st.dev[dev]
     if d.sq_head < 0 or d.outstanding >= st.cfg[0].queue_depth:
         return -1
-    r = d.sq_head
-    d.sq_head = st.row[r].next
+    return d.sq_head
+
+
+@njit
+def admit_next(st, dev):
+    """The next waiting row leaves the line."""
+    d = st.dev[dev]
+    d.sq_head = st.row[d.sq_head].next
     d.outstanding += 1
-    return r

@@ -16,11 +16,15 @@ from ondie.emu.config import Config
 
 @dataclass(frozen=True)
 class Bound:
-    """Closed form of an update stage: seconds, the resource that decides, the arithmetic in words."""
+    """Closed form of an update stage: seconds, the resource that decides, the arithmetic in words.
+
+    ``phases`` are the simulated phases that it describes.
+    """
 
     seconds: float
     name: str
     text: str
+    phases: tuple[str, ...] = ("update",)
 
 
 class Demand:

@@ -94,6 +94,8 @@ class Conventional:
         g = self.system.geometry
         for entry in log:
             dev, lpn, ppn, n = int(entry.dev), int(entry.lpn), int(entry.ppn), int(entry.n)
+            if self.stores[dev].follow(entry, g):
+                continue
             match int(entry.what):
                 case events.LOG_READ:
                     for i in range(n):
@@ -101,12 +103,6 @@ class Conventional:
                 case events.LOG_PROGRAM:
                     for i in range(n):
                         self._program(dev, lpn + i, ppn + i)
-                case events.LOG_MOVE:
-                    self.stores[dev].move(int(entry.old), ppn, lpn)
-                case events.LOG_ERASE:
-                    die = int(entry.die) % g.dies
-                    pages = g.pages * g.planes
-                    self.stores[dev].erase(die * g.die_pages + ppn * pages, pages)
                 case events.LOG_ZERO:
                     self.memory[dev][lpn : lpn + n] = 0
                 case events.LOG_ROW:
@@ -209,6 +205,8 @@ class Reservoir:
             dev, sp, place, die = int(entry.dev), int(entry.lpn), int(entry.ppn), int(entry.die)
             s = self.stripes[dev]
             store = self.stores[dev]
+            if store.follow(entry, g):
+                continue
             match int(entry.what):
                 case events.LOG_VPP:
                     assert self.gradient is not None
@@ -228,9 +226,6 @@ class Reservoir:
                         a, b = s.span(sp, group)
                         ppn = self.page(dev, sp, place, s.plane("w", group))
                         self.delivered[a:b] = store.read(ppn).view(np.float32)[: b - a]
-                case events.LOG_ERASE:
-                    pages = g.pages * g.planes
-                    store.erase(die % g.dies * g.die_pages + place * pages, pages)
                 case events.LOG_ROW:
                     pass  # gradients arriving in the device's DRAM: they are used at VPP
                 case what:

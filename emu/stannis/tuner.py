@@ -99,13 +99,17 @@ def slowest(engines: Sequence[Engine]) -> int:
 def tune(
     engines: Sequence[Engine], *, margin: float = MARGIN, reference: int | None = None
 ) -> tuple[int, ...]:
-    """A batch for each engine: the reference (the slowest, unless given) its best one, every other
-    the one whose time is nearest to the reference's times (1 + margin)."""
+    """A batch for each engine: the reference (the slowest, unless given) and its equals their best
+    one, every other the one whose time is nearest to the reference's times (1 + margin)."""
     at = slowest(engines) if reference is None else reference
     if not 0 <= at < len(engines):
         raise InputError(f"reference engine {at}: 0 to {len(engines) - 1} is right")
-    target = engines[at].seconds(engines[at].best) * (1 + _checked(margin))
-    return tuple(e.best if i == at else e.batch_for(target) for i, e in enumerate(engines))
+    ref = engines[at]
+    target = ref.seconds(ref.best) * (1 + _checked(margin))
+    equal = [(e.points, e.limit) == (ref.points, ref.limit) for e in engines]
+    return tuple(
+        e.best if same else e.batch_for(target) for e, same in zip(engines, equal, strict=True)
+    )
 
 
 def reference_batch(

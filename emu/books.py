@@ -1,0 +1,110 @@
+"""The books of one device: counts that must agree if no page, byte or command was lost.
+
+Owns the comparison, block by block and counter by counter.
+Does not own the counters (stats.py) nor totals over devices and plans (ledger.py).
+Source: STYLE, conservation: issued = completed, bytes in = bytes out, valid pages = mapped pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ondie.emu import stations as s
+from ondie.emu import stats
+from ondie.emu.backend import mapping
+from ondie.emu.backend.geometry import Geometry
+from ondie.emu.state import Arrays
+
+
+def imbalance(
+    arrays: Arrays, geometry: Geometry, asked: Mapping[str, int] | None
+) -> str | None:
+    """The first imbalance of device 0 of a one-device simulation in words, or None.
+
+    The page map is held against the blocks at any time; counters are held against ``asked``
+    (commands, read_pages, written_pages) when nothing is in flight, None otherwise.
+    """
+    pairs = _maps(arrays, geometry)
+    if asked is not None:
+        pairs += _counters(arrays, geometry, asked)
+    for what, left, right in pairs:
+        if left != right:
+            return f"{what}: {left} against {right}"
+    return None
+
+
+def _maps(arrays: Arrays, g: Geometry) -> list[tuple[str, int, int]]:
+    l2p = arrays.l2p[0]
+    lpns = np.flatnonzero(l2p)
+    ppns = l2p[lpns].astype(np.int64) - 1
+    pages = g.pages * g.planes
+    valid = np.bincount(ppns // pages, minlength=g.dies * g.all_blocks)
+    counted = arrays.block.valid[: g.dies].reshape(-1)
+    conventional = np.arange(g.dies * g.all_blocks) % g.all_blocks < g.blocks
+    wrong = np.flatnonzero(conventional & (valid != counted))
+    at = int(wrong[0]) if len(wrong) else 0
+    state = arrays.block.state[: g.dies, : g.blocks]
+    free = sum(
+        len(set(_ring(arrays.free[die], arrays.pool[die]))) for die in range(g.dies)
+    )
+    return [
+        ("mapped pages, entries of the map", int(arrays.dev.mapped[0]), len(lpns)),
+        ("mapped pages, physical pages mapped to", len(lpns), len(np.unique(ppns))),
+        ("pages whose physical page points elsewhere",
+         int((arrays.p2l[0, ppns] != lpns + 1).sum()), 0),
+        (f"block {at}: valid pages, mapped pages", int(counted[at]), int(valid[at])),
+        ("free blocks, blocks in the free rings", int((state == mapping.FREE).sum()), free),
+        ("free blocks, free counts", free, int(arrays.pool.free_n[: g.dies].sum())),
+    ]  # fmt: skip
+
+
+def _ring(free: np.ndarray, pool: np.record) -> list[int]:
+    at = (int(pool.free_head) + np.arange(int(pool.free_n))) % len(free)
+    return [int(b) for b in free[at]]
+
+
+def _counters(
+    arrays: Arrays, g: Geometry, asked: Mapping[str, int]
+) -> list[tuple[str, int, int]]:
+    c = [int(x) for x in arrays.count[0]]
+    page = g.page_bytes
+    down, up = (int(arrays.fifo["size"][s.HOST_STATIONS + x]) for x in (s.DOWN, s.UP))
+    programs = c[stats.PROGRAM_PAGES] + c[stats.GC_PROGRAM_PAGES]
+    reads = c[stats.READ_PAGES] + c[stats.GC_READ_PAGES]
+    erases = int(arrays.block.erases[: g.dies].sum())
+    return [
+        ("commands fetched, submitted", c[stats.COMMANDS], asked["commands"]),
+        ("commands completed, submitted", c[stats.COMMANDS_DONE], asked["commands"]),
+        ("commands outstanding", int(arrays.dev.outstanding[0]), 0),
+        ("transactions in flight", len(arrays.txn) - int(arrays.reg.txns_free[0]), 0),
+        ("transactions in the free list", _free_list(arrays), len(arrays.txn)),
+        ("pages in programs under way", int(arrays.block.flying[: g.dies].sum()), 0),
+        ("pages read, asked for", c[stats.READ_PAGES] + c[stats.UNMAPPED_PAGES], asked["read_pages"]),
+        ("pages programmed, asked for", c[stats.PROGRAM_PAGES], asked["written_pages"]),
+        ("bytes of reads, pages asked for", c[stats.HOST_READ_BYTES], asked["read_pages"] * page),
+        ("bytes of writes, pages asked for",
+         c[stats.HOST_WRITE_BYTES], asked["written_pages"] * page),
+        ("bytes up the link, bytes of reads", up, c[stats.HOST_READ_BYTES]),
+        ("bytes down the link, bytes of writes", down, c[stats.HOST_WRITE_BYTES]),
+        ("bytes into registers, pages programmed", int(arrays.bus.size_in.sum()), programs * page),
+        ("bytes out of registers, pages sensed", int(arrays.bus.size_out.sum()), reads * page),
+        ("pages encoded, programmed", c[stats.ECC_ENCODED_PAGES], programs),
+        ("pages decoded, sensed", c[stats.ECC_DECODED_PAGES], reads),
+        ("pages collected: read, programmed or dropped",
+         c[stats.GC_READ_PAGES], c[stats.GC_PROGRAM_PAGES] + c[stats.GC_DROPPED]),
+        ("super-block erases, erase operations", erases, c[stats.ARRAY_ERASES]),
+        ("blocks erased, planes of the operations", c[stats.ERASED_BLOCKS], erases * g.planes),
+        ("blocks under collection", int((arrays.pool.victim[: g.dies] >= 0).sum()), 0),
+    ]  # fmt: skip
+
+
+def _free_list(arrays: Arrays) -> int:
+    """Length of the transaction pool's free list (one more than the pool when it has a loop)."""
+    n, t = 0, int(arrays.reg.free_txn[0])
+    links = arrays.txn.next
+    while t >= 0 and n <= len(links):
+        t = int(links[t])
+        n += 1
+    return n

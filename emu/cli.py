@@ -1,0 +1,317 @@
+"""The command line.
+
+Owns arguments, progress, exit codes: 2 for bad input (one line, nothing written), 1 for a failed check,
+130 for an interrupt. Does not own any work.
+Source: DESIGN, command line; click and rich.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ondie.emu.config import Config, diff, load_preset, preset_list, preset_table, shown
+from ondie.emu.units import InputError
+from ondie.kernels import KernelError
+from ondie.traces import TraceError
+
+TIMELINE_INTERVALS = 1_000_000
+WIDTH = 132
+"""Columns when the output is no terminal."""
+
+
+class Group(click.Group):
+    """A group whose unknown commands name the nearest right one."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from ondie.emu.units import nearest
+
+            near = nearest(args[0], self.commands)
+            if near:
+                error.message += f" Nearest: {near!r}."
+            raise
+
+
+def console() -> Console:
+    """Standard output, wide when it is not a terminal."""
+    out = Console(highlight=False)
+    return out if out.is_terminal else Console(highlight=False, width=WIDTH)
+
+
+@contextmanager
+def progress_bar(quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
+    """A bar per name on standard error; nothing when quiet or not a terminal."""
+    err = Console(stderr=True)
+    if quiet or not err.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
+    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def at(name: str, share: float) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=1.0)
+            bar.update(tasks[name], completed=share)
+
+        yield at
+
+
+def split_names(text: str | None) -> list[str] | None:
+    """ "a,b" as a list; None stays."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise InputError(f"--paths {text!r}: an empty name; write for example on_die,host_offload")
+    return names
+
+
+def configuration(device: str, settings: tuple[str, ...], devices: int | None) -> Config:
+    """A preset with --set and --devices applied."""
+    extra = (f"system.devices={devices}",) if devices is not None else ()
+    return load_preset(device, [*settings, *extra])
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="ondie")
+def commands() -> None:
+    """Emulate a computational storage drive and replay training runs through it."""
+
+
+@commands.command()
+@click.argument("trace")
+@click.option("--device", default="optimstore-r1", show_default=True, help="Preset or TOML file.")
+@click.option("--paths", help="Paths to run, comma separated; all by default.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a constant.")
+@click.option("--devices", type=int, help="Number of drives, as --set system.devices=N.")
+@click.option("--steps", type=int, help="Steps of the trace to replay; all recorded ones by default.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of result.json and figure.")
+@click.option("--timeline", type=click.Path(path_type=Path), help="Chrome trace for Perfetto.")
+@click.option("--weights-up", type=click.Choice(["fp32", "fp16"]), default="fp32", show_default=True)
+@click.option("--form", type=click.Choice(["canonical", "torch"]), default="canonical",
+              show_default=True, help="Kernel form: the project's own, or torch's fused result.")
+@click.option("--batch", type=click.Choice(["same", "paper"]), default="same", show_default=True,
+              help="stannis: the trace's global batch, or the sum of the tuned batches.")
+@click.option("--swing/--no-swing", default=True, help="Vary each assumed constant over its range.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Recorded with the result; nothing in a comparison is random.")
+@click.option("--quiet", is_flag=True, help="No progress bar and no tables.")
+def compare(
+    trace: str, device: str, paths: str | None, settings: tuple[str, ...], devices: int | None,
+    steps: int | None, out: Path | None, timeline: Path | None, weights_up: str, form: str,
+    batch: str, swing: bool, seed: int, quiet: bool,
+) -> None:  # fmt: skip
+    """Replay TRACE through the update paths on a device and compare them."""
+    from ondie import traces
+    from ondie.emu import compare as comparison
+    from ondie.emu import report
+    from ondie.emu.paths.base import Options
+
+    loaded = traces.load(trace)
+    cfg = configuration(device, settings, devices)
+    chosen = split_names(paths)
+    options = Options(weights_up=weights_up, form=form, batch=batch)
+    folder = out or Path("results") / f"{loaded.name}-{cfg.system.name}"
+    with progress_bar(quiet) as progress:
+        result = comparison.compare(
+            loaded,
+            cfg,
+            paths=chosen,
+            options=options,
+            steps=steps,
+            timeline=TIMELINE_INTERVALS if timeline else 0,
+            swing=swing,
+            progress=progress,
+        )
+        files = report.write(result, folder, seed, timeline)
+    if not quiet:
+        screen = console()
+        report.show(result, screen)
+        screen.print("written: " + ", ".join(str(file) for file in files))
+
+
+@commands.command()
+@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option("--payload/--no-payload", default=True, show_default=True, help="Gradients, weights.")
+@click.option("--steps", type=int, default=20, show_default=True, help="Optimizer steps to keep.")
+@click.option("--skip", type=int, default=0, show_default=True, help="Steps to let pass first.")
+@click.option("--max-bytes", type=int, help="End earlier rather than store more.")
+@click.option("--samples", type=int, help="Samples per step, where they cannot be seen.")
+@click.option("--bytes-per-sample", type=int, help="Bytes of one sample in the data set.")
+@click.option("--dataset-samples", type=int, help="Samples in the data set.")
+@click.option("--private-samples", type=int, default=0, help="Of them, private to a node.")
+@click.option("--macs-forward", type=int, help="Multiply-accumulates per sample, forward.")
+@click.option("--macs-backward", type=int, help="The same, backward.")
+@click.option("--count-macs", is_flag=True, help="Count them in the first step.")
+@click.option("--optimizer", type=int, help="Which optimizer, if the script has several.")
+@click.option("--raw", is_flag=True, help="Keep 16-bit gradients before unscaling too.")
+@click.option("--stop", is_flag=True, help="End the run after the last recorded step.")
+@click.option("--name", help="Name of the trace, else the file's.")
+def record(out: Path, command: tuple[str, ...], **options: Any) -> int:
+    """Record a training run: ondie record OUT.h5 -- python train.py ..."""
+    from ondie.traces import record as recorder
+
+    return recorder.main(out, list(command), **options)
+
+
+@commands.group(cls=Group)
+def trace() -> None:
+    """Look at traces."""
+
+
+@trace.command()
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+def info(name: str | None, as_json: bool) -> None:
+    """Describe a trace: a file, a recorded or a synthetic name. Without NAME, list the names."""
+    from ondie import traces
+
+    screen = console()
+    if name is None:
+        for source, known in traces.names().items():
+            screen.print(f"{source}: {', '.join(known)}")
+        return
+    data = traces.info(traces.load(name))
+    if as_json:
+        click.echo(json.dumps(data, indent=1, sort_keys=True, default=str))
+        return
+    table = Table(show_header=False, title=f"trace {name}", title_justify="left")
+    for key, value in data.items():
+        text = json.dumps(value, default=str) if isinstance(value, dict | list) else str(value)
+        table.add_row(key, text)
+    screen.print(table)
+
+
+@commands.group(cls=Group)
+def preset() -> None:
+    """Look at configurations."""
+
+
+@preset.command("list")
+def list_presets() -> None:
+    """List the presets."""
+    table = Table("preset", "capacity", "flash", "link up", "ISP", "PE", "constants", "assumed")
+    for p in preset_list():
+        table.add_row(
+            p.name, p.capacity, p.flash, p.link, p.isp, p.pe, str(p.leaves), str(p.assumed)
+        )
+    console().print(table)
+
+
+@preset.command("show")
+@click.argument("name")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a constant.")
+@click.option("--why", is_flag=True, help="Source of every constant, range of every assumed one.")
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
+def show_preset(name: str, settings: tuple[str, ...], why: bool, as_json: bool) -> None:
+    """Show a preset, or a TOML file, after overrides."""
+    cfg = load_preset(name, settings)
+    if as_json:
+        click.echo(json.dumps(cfg.resolved(), indent=1, sort_keys=True))
+        return
+    columns = ("key", "value", "range", "source", "reference") if why else ("key", "value", "meaning")
+    table = Table(*columns)
+    for row in preset_table(cfg, why):
+        cells = (row.range, row.source, row.ref) if why else (row.doc,)
+        table.add_row(row.key, row.value, *cells)
+    screen = console()
+    screen.print(table)
+    screen.print(f"{len(cfg.leaves())} constants, {len(cfg.assumed())} assumed")
+
+
+@preset.command("diff")
+@click.argument("a")
+@click.argument("b")
+def diff_presets(a: str, b: str) -> None:
+    """Show in what two presets or files differ."""
+    table = Table("key", a, b)
+    for d in diff(load_preset(a), load_preset(b)):
+        cells = [shown(x.value, x.unit) if x is not None else "-" for x in (d.a, d.b)]
+        table.add_row(d.key, *cells)
+    console().print(table)
+
+
+@commands.group(cls=Group)
+def bench() -> None:
+    """Measure on this machine."""
+
+
+@bench.command()
+@click.option("--size", "sizes", multiple=True, type=click.IntRange(min=1),
+              help="Parameters; may be given several times.")
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Rows as JSON.")
+@click.option("--quiet", is_flag=True, help="No table.")
+def kernels(sizes: tuple[int, ...], threads: int, json_path: Path | None, quiet: bool) -> None:
+    """Update kernels against the memory limit and torch, in one interleaved run."""
+    from ondie.emu.bench import kernels_command
+
+    kernels_command(sizes or None, threads, json_path, quiet)
+
+
+@commands.command()
+@click.argument("name", required=False)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Rows as JSON.")
+@click.option("--quiet", is_flag=True, help="No progress bar and no table.")
+def validate(name: str | None, json_path: Path | None, quiet: bool) -> None:
+    """Hold the simulation against published numbers and closed forms. Exit 1 when a check misses."""
+    from ondie.emu import validate as validation
+    from ondie.emu.report import write_atomically
+
+    with progress_bar(quiet) as progress:
+        found = validation.run(name, progress)
+    if json_path is not None:
+        text = json.dumps([row.data() for row in found], indent=1, allow_nan=False) + "\n"
+        write_atomically(json_path, text.encode())
+    if not quiet:
+        screen = console()
+        for table in validation.tables(found):
+            screen.print(table)
+        missed = [row for row in found if row.misses]
+        screen.print(f"{len(found)} rows, {len(missed)} check rows outside their tolerance")
+    if any(row.misses for row in found):
+        sys.exit(1)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: one line and exit code 2 for whatever the user can mend."""
+    from ondie.emu.compare import Mismatch
+    from ondie.emu.ledger import Imbalance
+    from ondie.emu.system import SimulationError
+
+    try:
+        code = commands.main(arguments, prog_name="ondie", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        _fail(error.format_message(), 2)
+    except (InputError, TraceError, KernelError) as error:
+        _fail(str(error), 2)
+    except (Mismatch, Imbalance, SimulationError) as error:
+        _fail(f"defect: {error}", 1)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        _fail("interrupted; nothing was written", 130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"ondie: {' '.join(message.split())}", err=True)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,336 @@
+"""One computational storage drive: commands in, completions out, bytes on flash.
+
+Owns the command interface of a single device: submit, run_until, completions, power cut, payload.
+Does not own what a command does inside (rows.py, flows.py) nor plans of paths (system.py).
+Source: DESIGN, command record: batched submit, run_until and completions, a power cut at any event.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.emu import build, events, rows
+from ondie.emu.backend.geometry import Geometry
+from ondie.emu.backend.store import PageStore
+from ondie.emu.books import imbalance
+from ondie.emu.clock import NEVER
+from ondie.emu.config import Config
+from ondie.emu.errors import SimulationError, raise_error, raise_stuck
+from ondie.emu.frontend import queues
+from ondie.emu.units import InputError
+
+EVENTS_PER_CALL = 1 << 20
+UNSUPPORTED = ("stream", "priority", "fence_token", "atomic_unit")
+"""Fields of a command that must be 0: nothing in the device obeys them."""
+
+
+class Device:
+    """One drive of configuration ``cfg`` and the host that drives it, with a clock of its own.
+
+    ``payload=True`` keeps the bytes of every page: ``buffer`` (uint8[slots, page_bytes], the
+    caller's) is where commands with a ``payload_slot`` take their pages from and put them; it
+    belongs to the device until the command has completed. ``queue_depth`` overrides the smaller of
+    the host's and the drive's. Commands that are in flight at the same time may take effect in any
+    order, as in NVMe: who needs an order waits for the completion.
+    """
+
+    def __init__(
+        self, cfg: Config, payload: bool = False, *, queue_depth: int | None = None
+    ) -> None:
+        self.cfg = cfg
+        self.geometry = Geometry.of(cfg)
+        self.arrays = build.build(
+            cfg, devices=1, phases=1, queue_depth=queue_depth, payload=payload
+        )
+        self.state = self.arrays.handle()
+        self.lpns = int(self.arrays.cfg.lpns[0])
+        """Logical pages."""
+        self.store = PageStore(self.geometry.page_bytes) if payload else None
+        self.buffer: np.ndarray | None = None
+        self.now = 0
+        """How far the device has run, ps. Commands arrive no earlier."""
+        self.off = False
+        """True after a power cut."""
+        self.asked = {"reads": 0, "writes": 0, "read_pages": 0, "written_pages": 0, "commands": 0}
+        self._own: dict[int, np.ndarray] = {}  # row id -> buffer of read() and write()
+        self._last_arrival = 0
+        self._waiting: list[np.ndarray] = []  # accepted, not yet in the ring
+        self._open = np.zeros(0, np.int64)  # ids in the ring that have not been reported
+        self._ring = np.zeros(len(self.arrays.row), queues.COMMAND)
+        self._reports: list[np.ndarray] = []
+
+    # --- commands
+
+    def submit(self, commands: np.ndarray) -> None:
+        """Accept commands (queues.COMMAND[n], sorted by arrival), or none of them.
+
+        Raises InputError, naming the command, for an unknown operation, pages outside the device, a
+        command larger than ``frontend.max_transfer``, an arrival before the one before it or before
+        ``now``, a payload that does not fit, and fields that nothing obeys yet.
+        """
+        self._submit(commands, None)
+
+    def _submit(self, commands: np.ndarray, own: np.ndarray | None) -> None:
+        if self.off:
+            raise InputError("the device has no power")
+        if commands.dtype != queues.COMMAND or commands.ndim != 1:
+            raise InputError(
+                f"commands are {commands.dtype}[{commands.ndim} dimensions], "
+                "a one-dimensional array of queues.COMMAND is right"
+            )
+        if not len(commands):
+            return
+        self._validate(commands, own is not None)
+        self._last_arrival = int(commands["arrival"][-1])
+        self._waiting.append(commands.copy())
+        first = int(self.arrays.reg.next_row[0]) + sum(len(c) for c in self._waiting[:-1])
+        if own is not None:
+            self._own[first] = own
+        self._load()
+
+    def _validate(self, c: np.ndarray, own: bool) -> None:
+        op, lpn, n, slot = c["op"], c["lpn"], c["n"], c["payload_slot"]
+        sized = op != queues.FLUSH
+        moves = (op == queues.READ) | (op == queues.WRITE)
+        before = np.concatenate([[max(self._last_arrival, self.now)], c["arrival"][:-1]])
+        most = self.cfg.frontend.max_transfer_bytes // self.geometry.page_bytes
+        slots = 0 if self.buffer is None else len(self.buffer)
+        rules = [
+            ("op", (op < 0) | (op > queues.FLUSH), f"is one of 0..3: {queues.COMMAND_NAMES}"),
+            ("n", sized & (n < 1), "pages: at least 1"),
+            ("n", ~sized & (n != 0), "pages: a FLUSH has none"),
+            ("lpn", sized & ((lpn < 0) | (lpn >= self.lpns)), f"device has pages 0..{self.lpns - 1}"),
+            ("n", sized & (n > self.lpns - lpn), f"pages end behind the last one, {self.lpns - 1}"),
+            ("n", moves & (n > most), f"pages: frontend.max_transfer allows {most}"),
+            ("arrival", c["arrival"] < before, f"ps: sorted, and not before {before[0]}"),
+            ("fua", (c["fua"] != 0) & (c["fua"] != 1), "is 0 or 1"),
+            *((name, c[name] != 0, "must be 0: not supported") for name in UNSUPPORTED),
+        ]
+        if self.store is None:
+            rules.append(("payload_slot", slot >= 0, "must be -1: the device keeps no payload"))
+        elif not own:
+            rules += [
+                ("payload_slot", (op == queues.WRITE) & (slot < 0), "a write needs its pages"),
+                ("payload_slot", slot < -1, "-1 is timing only"),
+                ("payload_slot", moves & (slot >= 0) & (n > slots - slot), f"of {slots} in buffer"),
+            ]
+        for name, bad, right in rules:
+            if bad.any():
+                at = int(np.flatnonzero(bad)[0])
+                raise InputError(f"command {at}: {name} = {int(c[name][at])}: {right}")
+
+    def _load(self) -> int:
+        """Hand waiting commands to the ring, as many as it takes."""
+        taken = 0
+        while self._waiting:
+            room = min(rows.room(self.state), rows.MAX_CHUNK)
+            if room == 0:
+                break
+            self._collect()
+            head = self._waiting[0]
+            part, rest = head[:room], head[room:]
+            ids = int(self.arrays.reg.next_row[0]) + np.arange(len(part))
+            self._ring[ids & (len(self._ring) - 1)] = part
+            self._open = np.concatenate([self._open, ids])
+            rows.load(self.state, self._plan(ids, part))
+            taken += len(part)
+            if len(rest):
+                self._waiting[0] = rest
+            else:
+                self._waiting.pop(0)
+        return taken
+
+    def _plan(self, ids: np.ndarray, c: np.ndarray) -> np.ndarray:
+        plan = np.zeros(len(c), rows.PLAN)
+        size = c["n"] * self.geometry.page_bytes
+        plan["id"] = ids
+        plan["resource"] = rows.NVME
+        plan["kind"] = c["op"]
+        plan["lpn"] = np.where(c["op"] == queues.FLUSH, 0, c["lpn"])
+        plan["bytes_in"] = np.where(c["op"] != queues.READ, size, 0)
+        plan["bytes_out"] = np.where(c["op"] == queues.READ, size, 0)
+        plan["array_ps"] = c["arrival"]
+        plan["after0"] = plan["after1"] = -1
+        plan["tag"] = c["tag"]
+        for name, op in (("read", queues.READ), ("write", queues.WRITE)):
+            mine = c["op"] == op
+            self.asked[f"{name}s"] += int(mine.sum())
+            self.asked["written_pages" if name == "write" else "read_pages"] += int(
+                c["n"][mine].sum()
+            )
+        self.asked["commands"] += len(c)
+        return plan
+
+    # --- time
+
+    @property
+    def outstanding(self) -> int:
+        """Commands accepted and not yet completed."""
+        self._collect()
+        return len(self._open) + sum(len(c) for c in self._waiting)
+
+    def run_until(self, t_ps: int, max_events: int | None = None) -> int:
+        """Act on events up to ``t_ps``, or on ``max_events`` of them. Returns how many there were.
+
+        Raises InputError when writes wait for space that collection cannot give.
+        """
+        if self.off:
+            raise InputError("the device has no power")
+        if t_ps < self.now:
+            raise InputError(f"t_ps = {t_ps}: the device has run to {self.now} ps already")
+        done = 0
+        limit = NEVER if max_events is None else max_events
+        while done < limit:
+            loaded = self._load()
+            want = min(sum(len(c) for c in self._waiting), rows.MAX_CHUNK)
+            n = rows.run(self.state, t_ps, min(limit - done, EVENTS_PER_CALL), want)
+            self._drain()
+            raise_error(self.arrays, self.cfg)
+            done += n
+            if n == 0 and loaded == 0:
+                break
+        next_event = int(self.arrays.leaf[self.arrays.tree[1]])
+        if next_event > t_ps or next_event >= NEVER:
+            self.now = t_ps
+        else:
+            self.now = int(self.arrays.reg.now[0])
+        if next_event >= NEVER and self.outstanding:
+            raise_stuck(self.arrays, self.cfg)
+        return done
+
+    def run(self) -> int:
+        """Run until nothing is left to do; the clock stays at the last event. Returns the events."""
+        before = self.now
+        n = self.run_until(NEVER - 1)
+        self.now = max(before, int(self.arrays.reg.now[0]))
+        return n
+
+    def completions(self) -> np.ndarray:
+        """What has completed since the last call: queues.COMPLETION[n] in order of completion.
+
+        ``start`` is when the command was taken into the submission queue: its arrival, or later
+        when the queue was full. Equal ends are in order of submission.
+        """
+        self._collect()
+        empty = np.zeros(0, queues.COMPLETION)
+        out = np.concatenate([empty, *self._reports])
+        self._reports = []
+        return out
+
+    def power_cut(self, after_events: int) -> int:
+        """Run ``after_events`` events; then the power is gone and nothing more happens.
+
+        What had not completed is lost, programs that had finished are on flash. Returns the number
+        of events, fewer when nothing was left to do.
+        """
+        n = self.run_until(NEVER - 1, after_events) if after_events else 0
+        self.now = int(self.arrays.reg.now[0])
+        self.off = True
+        return n
+
+    def _collect(self) -> None:
+        """Note the commands that have completed, before their places in the ring are reused."""
+        ring = len(self._ring) - 1
+        place = self._open & ring
+        done = self.arrays.row.state[place] == rows.DONE
+        if not done.any():
+            return
+        ids, place = self._open[done], place[done]
+        self._open = self._open[~done]
+        if self._own:
+            public = np.array([self._own.pop(int(i), None) is None for i in ids])
+            place = place[public]
+        out = np.zeros(len(place), queues.COMPLETION)
+        out["tag"] = self.arrays.row.tag[place]
+        out["arrival"] = self._ring["arrival"][place]
+        out["start"] = np.maximum(self.arrays.row.start[place], out["arrival"])
+        out["end"] = self.arrays.row.end[place]
+        self._reports.append(out[np.argsort(out["end"], kind="stable")])
+
+    # --- payload
+
+    def write(self, lpn: int, data: bytes | np.ndarray) -> None:
+        """Write whole pages from ``lpn`` on, now, and run until the device is idle."""
+        page = self.geometry.page_bytes
+        raw = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data)
+        raw = raw.reshape(-1).view(np.uint8)
+        if len(raw) % page or not len(raw):
+            raise InputError(f"data of {len(raw)} bytes: whole pages of {page} bytes are right")
+        self._now(queues.WRITE, lpn, raw.reshape(-1, page))
+
+    def read(self, lpn: int, n: int = 1) -> np.ndarray:
+        """Read ``n`` pages from ``lpn`` on, now: uint8[n, page_bytes]. Unmapped pages are zeros.
+        Runs until the device is idle."""
+        if n < 1:
+            raise InputError(f"n = {n}: at least 1 page")
+        pages = np.zeros((n, self.geometry.page_bytes), np.uint8)
+        self._now(queues.READ, lpn, pages)
+        return pages
+
+    def _now(self, op: int, lpn: int, pages: np.ndarray) -> None:
+        if self.store is None:
+            raise InputError("this device keeps no payload; Device(cfg, payload=True) does")
+        command = np.zeros(1, queues.COMMAND)
+        command["op"], command["lpn"], command["n"] = op, lpn, len(pages)
+        command["payload_slot"], command["arrival"] = -1, max(self.now, self._last_arrival)
+        self._submit(command, pages)
+        self.run()
+
+    def stored(self, lpn: int) -> np.ndarray | None:
+        """What flash holds of a logical page right now, taking no time: uint8[page_bytes], a copy;
+        None when it is not mapped."""
+        if self.store is None:
+            raise InputError("this device keeps no payload; Device(cfg, payload=True) does")
+        entry = int(self.arrays.l2p[0, lpn])
+        return None if entry == 0 else self.store.read(entry - 1).copy()
+
+    def _drain(self) -> None:
+        n = int(self.arrays.reg.logged[0])
+        self.arrays.reg.logged[0] = 0
+        if self.store is None:
+            return
+        for entry in self.arrays.log[:n]:
+            if not self.store.follow(entry, self.geometry):
+                self._move(self.store, entry)
+
+    def _move(self, store: PageStore, entry: np.record) -> None:
+        """Bytes between a command's buffer and the pages of flash."""
+        what, lpn, n = int(entry.what), int(entry.lpn), int(entry.n)
+        command = self._ring[int(entry.row) & (len(self._ring) - 1)]
+        buffer, at = self._own.get(int(entry.row)), lpn - int(command["lpn"])
+        if buffer is None:
+            buffer, at = self.buffer, at + int(command["payload_slot"])
+            if command["payload_slot"] < 0 or buffer is None:
+                return
+        for i in range(n):
+            ppn = int(entry.ppn) + i
+            match what:
+                case events.LOG_READ:
+                    buffer[at + i] = store.read(ppn)
+                case events.LOG_PROGRAM:
+                    store.write(ppn, lpn + i, buffer[at + i])
+                case events.LOG_ZERO:
+                    buffer[at + i] = 0
+
+    # --- books
+
+    def check(self) -> None:
+        """Raise SimulationError when the books do not balance (books.py); most of it needs a device
+        that is idle, the rest is checked at any time."""
+        idle = not self.off and self.outstanding == 0 and self._idle()
+        wrong = imbalance(self.arrays, self.geometry, self.asked if idle else None)
+        if wrong is None and self.store is not None:
+            wrong = self._unstored(self.store)
+        if wrong is not None:
+            raise SimulationError(f"the books do not balance at {self.now} ps: {wrong}")
+
+    def _idle(self) -> bool:
+        return int(self.arrays.leaf[self.arrays.tree[1]]) >= NEVER
+
+    def _unstored(self, store: PageStore) -> str | None:
+        """Is every mapped page on flash, under its own logical page number?"""
+        for lpn in np.flatnonzero(self.arrays.l2p[0]):
+            ppn = int(self.arrays.l2p[0, lpn]) - 1
+            if store.owner(ppn) != lpn:
+                return f"page {lpn} is mapped to {ppn}, which holds {store.owner(ppn)}"
+        return None

@@ -1,0 +1,389 @@
+"""Reports: a comparison as tables, as result.json and as a figure.
+
+Owns words, units and files; writes a file whole or not at all. Does not own any number.
+Source: DESIGN, ledger and result: no time of day, path, wall time or measurement of this host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ondie.emu import timeline
+from ondie.emu.compare import Comparison, Result, energy_ratio, speedup
+from ondie.emu.sensitivity import Swing
+from ondie.emu.units import InputError, fmt_bytes, fmt_energy, fmt_time, fmt_update_rate
+
+SCHEMA_VERSION = 1
+LATENCY_BOUND = 0.5
+"""Below this share of the busiest resource, the stage waits for latency."""
+PHASE_TITLES = {
+    "samples": "samples",
+    "forward": "forward",
+    "backward": "backward",
+    "gradients": "gradients",
+    "synchronise": "sync",
+    "update": "update",
+    "weights_up": "weights up",
+}
+SHOWN_SWINGS = 8
+
+
+def seconds(value: float) -> str:
+    """Seconds with three digits and a fitting unit."""
+    return fmt_time(round(value * 1e12))
+
+
+def joules(span: tuple[float, float, float], steps: int) -> str:
+    """typical (low .. high) per step."""
+    low, typical, high = (fmt_energy(x / steps * 1e15) for x in span)
+    return f"{typical} ({low} .. {high})"
+
+
+def bound_words(result: Result) -> str:
+    """What binds the update stage, by the simulation: the resource that works most, and its share."""
+    assert result.ledger is not None
+    name, share = result.ledger.bound_by()
+    if share < LATENCY_BOUND:
+        return f"latency ({name} {share:.0%})"
+    return f"{name} {share:.0%}"
+
+
+def tables(c: Comparison) -> list[Table]:
+    """All tables of a comparison, in order."""
+    out = [_overview(c), _phases(c), _traffic(c), _arithmetic(c)]
+    if any(r.weights for r in c.results):
+        out.append(_weights(c))
+    if c.swings:
+        out.append(_swings(c))
+    return out
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    return table
+
+
+def _overview(c: Comparison) -> Table:
+    table = _table(
+        f"{c.trace.name} on {c.cfg.system.name} x {c.cfg.system.devices}: "
+        f"{c.trace.n_params:,} parameters, {c.trace.op}, mean of {c.steps} step(s)",
+        "path", "step", "samples/s", "update stage", "rate", "speedup", "J/step drive",
+        "J/step drive+host", "bound by",
+    )  # fmt: skip
+    base = c.result(c.swing_pair[0]) if c.swing_pair else None
+    for r in c.results:
+        if r.ledger is None or r.energy is None:
+            table.add_row(r.name, f"n/a: {r.reason}", *[""] * 7)
+            continue
+        book = r.ledger
+        rate = c.trace.n_params / book.update_s if book.update_s else 0.0
+        table.add_row(
+            r.name,
+            seconds(book.step_s),
+            f"{book.samples / book.step_s:.4g}",
+            seconds(book.update_s),
+            fmt_update_rate(rate),
+            f"{speedup(base, r):.2f}x" if base and r.updates_weights else "",
+            joules(r.energy.drive, c.steps),
+            joules(r.energy.storage_and_host, c.steps),
+            bound_words(r),
+        )
+    return table
+
+
+def _phases(c: Comparison) -> Table:
+    table = _table("Time per step by phase", "path", *PHASE_TITLES.values(), "step")
+    for r in c.results:
+        if r.ledger is not None:
+            spent = r.ledger.phases_s
+            cells = [seconds(spent[p]) if p in spent else "-" for p in PHASE_TITLES]
+            table.add_row(r.name, *cells, seconds(spent["step"]))
+    return table
+
+
+def _traffic(c: Comparison) -> Table:
+    table = _table(
+        "Traffic and operations per step",
+        "path", "host link", "channels", "into flash", "tunnel", "page operations", "array operations",
+        "blocks erased", "WAF",
+    )  # fmt: skip
+    for r in c.results:
+        if r.ledger is None:
+            continue
+        m = metrics(c, r)
+        table.add_row(
+            r.name,
+            *[
+                fmt_bytes(m[name]["value"])
+                for name in ("link_bytes", "channel_bytes", "flash_written_bytes", "tunnel_bytes")
+            ],
+            f"{m['page_operations']['value']:,.0f}",
+            f"{m['array_operations']['value']:,.0f}",
+            f"{m['erased_blocks']['value']:,.4g}",
+            "-" if r.ledger.waf is None else f"{r.ledger.waf:.3f}",
+        )
+    return table
+
+
+def _arithmetic(c: Comparison) -> Table:
+    table = _table(
+        "Update stage against the arithmetic of its own bottleneck",
+        "path", "simulated", "arithmetic", "difference", "bottleneck", "in words",
+    )  # fmt: skip
+    for r in c.results:
+        if r.ledger is None or r.bound is None:
+            continue
+        simulated = stage_s(r)
+        gap = simulated / r.bound.seconds - 1 if r.bound.seconds else 0.0
+        table.add_row(
+            r.name,
+            seconds(simulated),
+            seconds(r.bound.seconds),
+            f"{gap:+.1%}",
+            r.bound.name,
+            r.bound.text,
+        )
+    return table
+
+
+def stage_s(r: Result) -> float:
+    """Simulated seconds of the stage that the path's closed form describes."""
+    assert r.ledger is not None and r.bound is not None
+    return sum(r.ledger.phases_s.get(phase, 0.0) for phase in r.bound.phases)
+
+
+def _weights(c: Comparison) -> Table:
+    table = _table(
+        f"Weights after {c.steps} steps through the emulated pages",
+        "path", "equal to the reference", "arrived at the host", "distance to recorded (max)",
+        "equal bits to recorded",
+    )  # fmt: skip
+    for r in c.results:
+        w = r.weights
+        if r.ledger is None:
+            continue
+        if w is None:
+            table.add_row(r.name, "timing only", "-", "-", "-")
+            continue
+        table.add_row(
+            r.name,
+            f"{w.equal_bits:,} of {w.elements:,}",
+            "-" if w.delivered_equal_bits is None else f"{w.delivered_equal_bits:,}",
+            "-" if w.recorded_distance is None else f"{w.recorded_distance:.3g} units",
+            "-" if w.recorded_equal_share is None else f"{w.recorded_equal_share:.2%}",
+        )
+    table.caption = "unit: 2^-24 max(|w|, sum of learning rates); limit 16"
+    return table
+
+
+def _swings(c: Comparison) -> Table:
+    assert c.swing_pair is not None
+    base, rival = c.swing_pair
+    table = _table(
+        f"Swing of the headline ({rival} over {base}) with each assumed constant, widest first",
+        "assumed constant", "low", "high", "speedup at low", "at high", "energy ratio at low",
+        "at high",
+    )  # fmt: skip
+    for s in c.swings[:SHOWN_SWINGS]:
+        cells = (s.speedup_at_low, s.speedup_at_high, s.energy_at_low, s.energy_at_high)
+        table.add_row(s.key, s.low, s.high, *("n/a" if x is None else f"x {x:.3f}" for x in cells))
+    rest = c.swings[SHOWN_SWINGS:]
+    if rest:
+        most = max(s.width for s in rest)
+        table.caption = f"{len(rest)} more change the speedup by at most {most - 1:.1%}"
+    return table
+
+
+def headline_words(c: Comparison) -> str:
+    """One sentence: the result, and on how many assumptions it rests."""
+    assumed = len(c.cfg.assumed())
+    tail = f"{assumed} of {len(c.cfg.leaves())} constants are assumed"
+    if c.swing_pair is None:
+        return f"No two update paths to compare; {tail}."
+    base, rival = (c.result(name) for name in c.swing_pair)
+    assert base is not None and rival is not None
+    assert base.ledger is not None and rival.ledger is not None
+    step = base.ledger.step_s / rival.ledger.step_s
+    words = (
+        f"{rival.name} over {base.name}: update stage {speedup(base, rival):.2f}x, whole step "
+        f"{step:.2f}x, energy of drive and host {energy_ratio(base, rival):.2f}x; {tail}"
+    )
+    if c.swings:
+        s = c.swings[0]
+        words += f" (widest swing of the speedup: {s.key}, x {s.width:.2f})"
+    return words + "."
+
+
+def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
+    """Everything measured of a path, per step: name -> value and unit."""
+    assert r.ledger is not None and r.energy is not None and r.bound is not None
+    book, t, n = r.ledger, r.ledger.totals, c.steps
+    counters = t.counters
+    programs = counters["program_pages"] + counters["gc_program_pages"] + counters["bpp_pages"]
+    array = counters["array_reads"] + counters["array_programs"] + counters["array_erases"]
+    name, share = book.bound_by()
+    out: dict[str, tuple[Any, str]] = {
+        "step_s": (book.step_s, "s"),
+        "samples_per_step": (book.samples, "samples"),
+        "samples_per_s": (book.samples / book.step_s, "samples/s"),
+        "update_s": (book.update_s, "s"),
+        "arithmetic_stage_s": (stage_s(r), "s"),
+        "update_params_per_s": (
+            c.trace.n_params / book.update_s if book.update_s else None,
+            "param/s",
+        ),
+        "link_bytes": ((t.bytes_by["link down"] + t.bytes_by["link up"]) / n, "B"),
+        "link_down_bytes": (t.bytes_by["link down"] / n, "B"),
+        "link_up_bytes": (t.bytes_by["link up"] / n, "B"),
+        "channel_bytes": ((t.bytes_by["channels in"] + t.bytes_by["channels out"]) / n, "B"),
+        "flash_written_bytes": (programs * t.page_bytes / n, "B"),
+        "tunnel_bytes": (counters["tunnel_bytes"] / n, "B"),
+        "page_operations": (book.page_operations / n, "pages"),
+        "array_operations": (array / n, "operations"),
+        "erased_blocks": (counters["erased_blocks"] / n, "blocks"),
+        "most_erases_of_a_super_block": (t.erases[1], "erases"),
+        "waf": (book.waf, "1"),
+        "bound_by": (name, "resource"),
+        "bound_by_share": (share, "1"),
+        "latency_bound": (share < LATENCY_BOUND, "bool"),
+    }
+    for group, span in (
+        ("drive", r.energy.drive),
+        ("drive_and_host", r.energy.storage_and_host),
+        ("all", r.energy.all),
+    ):
+        for end, value in zip(("low", "typical", "high"), span, strict=True):
+            out[f"energy_{group}_{end}_j"] = (value / n, "J/step")
+            if book.samples:
+                out[f"energy_{group}_{end}_j_per_sample"] = (value / n / book.samples, "J/sample")
+    return {key: {"value": value, "unit": unit} for key, (value, unit) in out.items()}
+
+
+def result_data(c: Comparison, seed: int) -> dict[str, Any]:
+    """The content of result.json."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "ondie_version": version("ondie"),
+        "seed": seed,
+        "trace": {
+            "name": c.trace.name,
+            "sha256": c.trace.sha256,
+            "payload": c.trace.payload,
+            "timing_source": c.trace.timing_source,
+            "op": c.trace.op,
+            "n_params": c.trace.n_params,
+            "steps": c.steps,
+        },
+        "options": {
+            "weights_up": c.options.weights_up,
+            "form": c.options.form,
+            "batch": c.options.batch,
+        },
+        "configuration": c.cfg.resolved(),
+        "configuration_sha256": c.cfg.sha256,
+        "assumed": {
+            "count": len(c.cfg.assumed()),
+            "of": len(c.cfg.leaves()),
+            "headline": list(c.swing_pair) if c.swing_pair else None,
+            "swing": [_swing_data(s) for s in c.swings],
+        },
+        "headline": headline_words(c),
+        "paths": [_path_data(c, r) for r in c.results],
+    }
+
+
+def _swing_data(s: Swing) -> dict[str, Any]:
+    return {
+        "key": s.key,
+        "low": s.low,
+        "high": s.high,
+        "speedup_factor_at_low": s.speedup_at_low,
+        "speedup_factor_at_high": s.speedup_at_high,
+        "energy_factor_at_low": s.energy_at_low,
+        "energy_factor_at_high": s.energy_at_high,
+    }
+
+
+def _path_data(c: Comparison, r: Result) -> dict[str, Any]:
+    if r.ledger is None or r.energy is None or r.bound is None:
+        return {"name": r.name, "title": r.title, "status": "n/a", "reason": r.reason}
+    w = r.weights
+    return {
+        "name": r.name,
+        "title": r.title,
+        "status": "ok",
+        "metrics": metrics(c, r),
+        "phases_s": r.ledger.phases_s,
+        "utilisation_of_update": r.ledger.utilisation("update"),
+        "arithmetic": {
+            "seconds": r.bound.seconds,
+            "bottleneck": r.bound.name,
+            "phases": list(r.bound.phases),
+            "text": r.bound.text,
+        },
+        "counters": dict(r.ledger.totals.counters),
+        "planned": dict(r.ledger.totals.planned),
+        "energy_j_per_step": {
+            name: [x / c.steps for x in span] for name, span in r.energy.by_component.items()
+        },
+        "weights": None
+        if w is None
+        else {
+            "equal_bits_to_reference": w.equal_bits,
+            "elements": w.elements,
+            "equal_bits_at_host": w.delivered_equal_bits,
+            "distance_to_recorded_units": w.recorded_distance,
+            "equal_bits_to_recorded_share": w.recorded_equal_share,
+        },
+    }
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file whole or not at all: beside it, then renamed. Raises InputError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.chmod(name, 0o644)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def write(c: Comparison, out: Path, seed: int, timeline_file: Path | None) -> list[Path]:
+    """Write result.json, the figure as PNG and PDF, and the timeline if asked. Returns the files."""
+    from ondie.emu.figure import draw  # matplotlib takes a second to import
+
+    text = json.dumps(result_data(c, seed), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    files = {out / "result.json": text.encode()}
+    for suffix, image in draw(c).items():
+        files[out / f"figure.{suffix}"] = image
+    if timeline_file is not None:
+        runs = [(r.timeline, r.dropped) for r in c.results if r.timeline is not None]
+        files[timeline_file] = timeline.merge(runs).encode()
+    for path, data in files.items():
+        write_atomically(path, data)
+    return list(files)
+
+
+def show(c: Comparison, console: Console) -> None:
+    """Print the tables and the headline."""
+    for table in tables(c):
+        console.print(table)
+        console.print()
+    console.print(headline_words(c))

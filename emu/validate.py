@@ -1,0 +1,240 @@
+"""Validation: rows that hold the simulation against published numbers and closed forms.
+
+Owns the row format, the runner and the suites. Does not own the models under test.
+Source: FACTS: fit rows were used to set a free parameter and only shown; check rows may not be, and
+one outside its tolerance fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from ondie.emu.compare import run_path
+from ondie.emu.config import Config, load_preset
+from ondie.emu.paths.base import Options
+from ondie.emu.report import stage_s
+from ondie.emu.units import InputError, nearest
+from ondie.traces import Step, Trace, flat_tensors
+
+FIT, CHECK = "fit", "check"
+SAMPLE_PARAMS = 40_000_000
+Progress = Callable[[str, float], None] | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number: published (or by closed form) and predicted by the simulation.
+
+    ``tolerance`` is relative; 0 means equal.
+    """
+
+    suite: str
+    name: str
+    kind: str
+    published: float
+    predicted: float
+    unit: str
+    tolerance: float
+    source: str
+
+    @property
+    def difference(self) -> float:
+        """Relative difference of predicted to published."""
+        return self.predicted / self.published - 1
+
+    @property
+    def misses(self) -> bool:
+        """Is this a check row outside its tolerance?"""
+        gap = abs(self.predicted - self.published)
+        return self.kind == CHECK and gap > self.tolerance * abs(self.published)
+
+    def data(self) -> dict[str, Any]:
+        """The row as --json writes it."""
+        return {
+            "suite": self.suite,
+            "name": self.name,
+            "kind": self.kind,
+            "published": self.published,
+            "predicted": self.predicted,
+            "unit": self.unit,
+            "tolerance": self.tolerance,
+            "source": self.source,
+        }
+
+
+HYPER: dict[str, dict[str, float | bool]] = {
+    "sgd": {"lr": 1e-3},
+    "momentum": {"lr": 1e-3, "momentum": 0.9},
+    "adagrad": {"lr": 1e-3, "eps": 1e-10},
+    "adam": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
+}
+
+
+def model(op: str, n_params: int) -> Trace:
+    """A model of so many parameters in one tensor, one step, no payload, no computation."""
+    step = Step(
+        index=0, loss=None, samples=1, forward_s=0.0, backward_s=0.0, optimizer_s=0.0,
+        ready_s=None, hyper=(HYPER[op],), count=1,
+    )  # fmt: skip
+    return Trace(
+        name=f"{op} {n_params:,}", payload="none", timing_source="synthetic", op=op,
+        form="canonical", gradient_dtype="float32", groups=1,
+        tensors=flat_tensors([("w", (n_params,), 0, 0)]), steps=(step,), samples_per_step=1,
+        bytes_per_sample=0, macs_forward=0, macs_backward=0, dataset_samples=0, private_samples=0,
+    )  # fmt: skip
+
+
+def traffic_rows(progress: Progress) -> list[Row]:
+    """Bytes per parameter, counted at the device."""
+    cfg = load_preset("optimstore-r1")
+    offload = "FACTS section 3: NVMe bytes per parameter per step (DeepSpeed)"
+    rows = []
+    for op, total in (("adam", 32), ("momentum", 24), ("adagrad", 24), ("sgd", 16)):
+        c = _counters("host_offload", cfg, op)
+        moved = (c["host_read_bytes"] + c["host_write_bytes"]) / SAMPLE_PARAMS
+        rows.append(
+            Row("bytes", f"host offload, {op}", CHECK, total, moved, "B/param", 0, offload)
+        )
+        for name, way, column in (
+            ("gradient and states written", "host_write_bytes", total // 2),
+            ("states and gradient read", "host_read_bytes", total // 2),
+        ):
+            rows.append(
+                Row(
+                    "bytes", f"host offload, {op}: {name}", CHECK, column,
+                    c[way] / SAMPLE_PARAMS, "B/param", 0, offload,
+                )
+            )  # fmt: skip
+    c = _counters("in_storage", cfg, "adam")
+    flash = (c["isp_read_bytes"] + c["isp_write_bytes"]) / SAMPLE_PARAMS
+    link = (c["down_bytes"] + c["up_bytes"]) / SAMPLE_PARAMS
+    text = "FACTS section 2: C-ISP = channels x rate / 24 B; section 4: shared link 32 -> 8 B"
+    rows += [
+        Row("bytes", "in storage, adam: states over the channels", CHECK, 24, flash, "B/param", 0, text),
+        Row("bytes", "in storage, adam: over the link", CHECK, 8, link, "B/param", 0, text),
+    ]  # fmt: skip
+    c = _counters("on_die", cfg, "adam")
+    page = 8192
+    padded = -(-SAMPLE_PARAMS // (page // 4)) * (page // 4)
+    channel = (c["load_bytes"] + c["reservoir_up_bytes"]) / padded
+    array = (c["bpr_pages"] + c["bpp_pages"]) * page / padded
+    text = "FACTS section 2: gradients down, weights up; w, m, v read and programmed in place"
+    rows += [
+        Row("bytes", "on die, adam: over the channels", CHECK, 8, channel, "B/param", 0, text),
+        Row("bytes", "on die, adam: arrays, without a channel", CHECK, 24, array, "B/param", 0, text),
+    ]  # fmt: skip
+    return rows
+
+
+def _counters(path: str, cfg: Config, op: str) -> dict[str, int]:
+    result = run_path(path, cfg, model(op, SAMPLE_PARAMS), Options(), steps=1, payload=False)
+    assert result.ledger is not None
+    return dict(result.ledger.totals.counters)
+
+
+CLOSED = (
+    ("host_offload", "optimstore-r1", "adam", ()),
+    ("host_offload", "optimstore-r1", "momentum", ()),
+    ("host_offload", "optimstore-r2", "adam", ()),
+    ("host_offload", "gen4-tlc", "adam", ()),
+    ("host_offload_pipelined", "optimstore-r1", "adam", ("host.subgroup_params=1000000",)),
+    ("host_offload_pipelined", "optimstore-r2", "adam", ("host.subgroup_params=1000000",)),
+    ("in_storage", "optimstore-r1", "adam", ()),
+    ("in_storage", "optimstore-r2", "adam", ()),
+    ("in_storage", "newport", "adam", ()),
+    ("on_die", "optimstore-r1", "adam", ("pe.dispatch=lockstep",)),
+    ("on_die", "optimstore-r1", "momentum", ("pe.dispatch=lockstep",)),
+    ("on_die", "optimstore-r1", "adam", ("pe.dispatch=free",)),
+    ("on_die", "optimstore-r1", "momentum", ("pe.dispatch=free",)),
+    ("on_die", "optimstore-r1", "adam", ("pe.dispatch=double_buffered",)),
+    ("on_die", "optimstore-r2", "adam", ("pe.dispatch=lockstep",)),
+    ("on_die", "optimstore-r2", "adam", ("pe.dispatch=free",)),
+)
+
+
+def closed_form_rows(progress: Progress) -> list[Row]:
+    """The simulated update stage against the closed form of its bottleneck."""
+    rows = []
+    for i, (path, preset, op, settings) in enumerate(CLOSED):
+        if progress is not None:
+            progress("closed-forms", i / len(CLOSED))
+        cfg = load_preset(preset, settings)
+        result = run_path(path, cfg, model(op, SAMPLE_PARAMS), Options(), steps=1, payload=False)
+        assert result.bound is not None
+        extra = f", {settings[0].split('=')[1]}" if path == "on_die" else ""
+        rows.append(
+            Row(
+                "closed-forms",
+                f"{path} on {preset}, {op}{extra} ({result.bound.name})",
+                CHECK,
+                result.bound.seconds,
+                stage_s(result),
+                "s",
+                0.05,
+                "FACTS sections 2 and 3, with commands, erases and queue depth of the preset",
+            )
+        )
+    return rows
+
+
+def rate_rows(progress: Progress) -> list[Row]:
+    """Update rates that the preset R1 was chosen to meet: shown, not checked."""
+    cfg = load_preset("optimstore-r1")
+    rates = {}
+    for path in ("host_offload", "in_storage", "on_die"):
+        result = run_path(path, cfg, model("adam", SAMPLE_PARAMS), Options(), steps=1, payload=False)
+        assert result.ledger is not None
+        rates[path] = SAMPLE_PARAMS / result.ledger.update_s
+    text = "FACTS sections 1 and 2, reading R1 of OptimStore (HPCA 2023)"
+    return [
+        Row("rates", "baseline, adam", FIT, 177e6, rates["host_offload"], "param/s", 0.1, text),
+        Row("rates", "C-ISP, adam", FIT, 267e6, rates["in_storage"], "param/s", 0.1, text),
+        Row("rates", "on die in lockstep, adam", FIT, 498e6, rates["on_die"], "param/s", 0.1, text),
+    ]
+
+
+SUITES: dict[str, Callable[[Progress], list[Row]]] = {
+    "bytes": traffic_rows,
+    "closed-forms": closed_form_rows,
+    "rates": rate_rows,
+}
+
+
+def run(name: str | None, progress: Progress = None) -> list[Row]:
+    """Run one suite, or all. Raises InputError for an unknown name."""
+    if name is not None and name not in SUITES:
+        raise InputError(
+            f"unknown validation {name!r}; nearest: {nearest(name, SUITES) or 'none'} "
+            f"(of {', '.join(SUITES)})"
+        )
+    rows = []
+    for suite in [name] if name is not None else SUITES:
+        rows += SUITES[suite](progress)
+    return rows
+
+
+def tables(rows: list[Row]) -> list[Table]:
+    """Fit and check rows apart."""
+    out = []
+    for kind, title in (
+        (CHECK, "check rows: predicted, never fitted"),
+        (FIT, "fit rows: the preset was chosen to meet them; shown, not checked"),
+    ):
+        chosen = [row for row in rows if row.kind == kind]
+        if not chosen:
+            continue
+        table = Table(title=title, title_justify="left")
+        for column in ("row", "published", "predicted", "difference", "tolerance", "unit", "", "source"):
+            table.add_column(column, overflow="fold")
+        for row in chosen:
+            verdict = "" if kind == FIT else "MISS" if row.misses else "ok"
+            table.add_row(
+                row.name, f"{row.published:.6g}", f"{row.predicted:.6g}", f"{row.difference:+.2%}",
+                f"{row.tolerance:.0%}", row.unit, verdict, row.source,
+            )  # fmt: skip
+        out.append(table)
+    return out
