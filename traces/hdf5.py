@@ -74,7 +74,8 @@ STEP_COLUMNS: dict[str, type] = {
     "gradient_sha256": str,
 }
 _CHUNK = 1 << 16
-_TEXT = h5py.string_dtype()
+_SMALL = 64
+_VERSION = ("v110", "v110")  # metadata with checksums
 
 
 class Writer:
@@ -89,7 +90,7 @@ class Writer:
         self.partial = Path(partial or f"{self.path}.{os.getpid()}.partial")
         check_target(self.path)
         try:
-            self._file: h5py.File | None = h5py.File(self.partial, "w", track_order=False)
+            self._file: h5py.File | None = h5py.File(self.partial, "w", libver=_VERSION)
         except OSError as error:
             raise TraceError(f"{self.path}: cannot be written: {reason(error)}") from None
 
@@ -112,7 +113,7 @@ class Writer:
         return self._file
 
     def gradient(self, index: int, vector: F32, starts: Sequence[int], prefer: int = 0) -> int:
-        """Store the gradient of one step as narrowly as is lossless; bytes it takes."""
+        """Store the gradient of one step as narrowly as is lossless; bytes before compression."""
         with self._writing():
             return self._vector(f"gradients/{index}/values", vector, starts, prefer)
 
@@ -130,13 +131,14 @@ class Writer:
         """Store the model's buffers before the first step."""
         with self._writing():
             for number, (name, array) in enumerate(buffers.items()):
-                self._dataset(f"buffers/{number}", np.asarray(array)).attrs["name"] = name
+                dataset = self._dataset(f"buffers/{number}", np.asarray(array))
+                _set(dataset.attrs, "name", name)
 
     def finish(self, trace: Trace) -> None:
         """Write header, tensors and steps of the (checked) trace, fsync, rename."""
         with self._writing():
             self._header(trace)
-            _write_tensors(self.file.create_group("tensors"), trace.tensors)
+            self._tensors(trace.tensors)
             self._steps(trace)
             self.file.close()
             self._file = None
@@ -161,10 +163,10 @@ class Writer:
             raise TraceError(f"{self.path}: cannot be written: {reason(error)}") from None
 
     def _header(self, trace: Trace) -> None:
-        self.file.attrs["format"] = FORMAT
-        self.file.attrs["schema"] = SCHEMA
+        _set(self.file.attrs, "format", FORMAT)
+        _set(self.file.attrs, "schema", SCHEMA)
         for key in HEADER:
-            self.file.attrs[key] = getattr(trace, key)
+            _set(self.file.attrs, key, getattr(trace, key))
         attributes = self.file.create_group("attributes").attrs
         for key, value in trace.attrs.items():
             if not isinstance(value, str | bool | int | float):
@@ -172,26 +174,36 @@ class Writer:
                     f"{self.path}: attribute {key!r} is a {type(value).__name__}, "
                     "text or a number is right"
                 )
-            attributes[key] = value
+            _set(attributes, key, value)
+
+    def _tensors(self, tensors: Sequence[Tensor]) -> None:
+        rank = max([len(t.shape) for t in tensors], default=0)
+        shapes = np.full((len(tensors), rank), -1, np.int64)
+        for row, tensor in zip(shapes, tensors, strict=True):
+            row[: len(tensor.shape)] = tensor.shape
+        self._dataset("tensors/shape", shapes)
+        self._dataset("tensors/name", _texts([t.name for t in tensors]))
+        self._dataset("tensors/dtype", _texts([t.dtype for t in tensors]))
+        integers = {"offset": np.int64, "size": np.int64, "group": np.int32}
+        for key, kind in {**integers, "ready_order": np.int32, "trainable": bool}.items():
+            self._dataset(f"tensors/{key}", np.array([getattr(t, key) for t in tensors], kind))
 
     def _steps(self, trace: Trace) -> None:
         steps = trace.steps
-        group = self.file.create_group("steps")
         for key, kind in STEP_COLUMNS.items():
             column = [getattr(step, key) for step in steps]
             if kind is float:
                 column = [math.nan if value is None else value for value in column]
-            if kind is str:
-                group.create_dataset(key, data=[value or "" for value in column], dtype=_TEXT)
-            else:
-                group.create_dataset(key, data=np.array(column, kind))
+            text = kind is str
+            array = _texts([value or "" for value in column]) if text else np.array(column, kind)
+            self._dataset(f"steps/{key}", array)
         if any(step.ready_s is not None for step in steps):
             unknown = np.full(len(trace.tensors), np.nan)
             rows = [unknown if step.ready_s is None else step.ready_s for step in steps]
             self._dataset("steps/ready_s", np.stack(rows))
         if any(step.fused for step in steps):
             none = (False,) * trace.groups
-            group.create_dataset("fused", data=np.array([s.fused or none for s in steps], bool))
+            self._dataset("steps/fused", np.array([s.fused or none for s in steps], bool))
         orders = [step.order for step in steps]
         if any(order is not None for order in orders):
             width = max(len(order) for order in orders if order is not None)
@@ -200,28 +212,34 @@ class Writer:
                 if order is not None:
                     row[: len(order)] = order
             self._dataset("steps/order", table)
-        hyper = group.create_group("hyper")
+        self.file.create_group("steps/hyper")
         for key in sorted({key for step in steps for entry in step.hyper for key in entry}):
             values = np.array([[h.get(key, math.nan) for h in s.hyper] for s in steps], float)
-            column = hyper.create_dataset(key, data=values)
             kinds = {type(h[key]) for s in steps for h in s.hyper if key in h}
-            column.attrs["boolean"] = kinds == {bool}
+            self._dataset(f"steps/hyper/{key}", values).attrs["boolean"] = kinds == {bool}
 
     def _vector(self, key: str, vector: F32, starts: Sequence[int], prefer: int) -> int:
         packed = pack(vector, starts, prefer)
         dataset = self._dataset(key, packed.values)
-        dataset.attrs["storage"] = packed.storage
+        _set(dataset.attrs, "storage", packed.storage)
         dataset.attrs["shift"] = np.array(packed.shift, np.int16)
-        return int(dataset.id.get_storage_size())
+        return int(packed.values.nbytes)
 
     def _dataset(self, key: str, array: npt.NDArray[Any]) -> h5py.Dataset:
-        if array.size < 64:
+        if array.size == 0 or array.ndim == 0:
             return self.file.create_dataset(key, data=array)
         chunks = tuple(min(size, _CHUNK) for size in array.shape)
         if array.ndim > 1:
-            chunks = (1, *chunks[1:])
+            chunks = (max(1, min(array.shape[0], _CHUNK // max(1, array[0].size))), *chunks[1:])
+        small = array.size < _SMALL  # not worth compressing
         return self.file.create_dataset(
-            key, data=array, chunks=chunks, shuffle=True, compression="gzip", compression_opts=6
+            key,
+            data=array,
+            chunks=chunks,
+            fletcher32=True,
+            shuffle=not small,
+            compression=None if small else "gzip",
+            compression_opts=None if small else 6,
         )
 
 
@@ -270,22 +288,20 @@ def reason(error: BaseException) -> str:
     return text[:200]
 
 
-def _write_tensors(group: h5py.Group, tensors: Sequence[Tensor]) -> None:
-    rank = max([len(t.shape) for t in tensors], default=0)
-    shapes = np.full((len(tensors), rank), -1, np.int64)
-    for row, tensor in zip(shapes, tensors, strict=True):
-        row[: len(tensor.shape)] = tensor.shape
-    group.create_dataset("name", data=[t.name for t in tensors], dtype=_TEXT)
-    group.create_dataset("dtype", data=[t.dtype for t in tensors], dtype=_TEXT)
-    group.create_dataset("shape", data=shapes)
-    for key, kind in (
-        ("offset", np.int64),
-        ("size", np.int64),
-        ("trainable", bool),
-        ("group", np.int32),
-        ("ready_order", np.int32),
-    ):
-        group.create_dataset(key, data=np.array([getattr(t, key) for t in tensors], kind))
+def _texts(values: Sequence[str]) -> npt.NDArray[Any]:
+    """Text of fixed length: HDF5 guards it by checksums, which variable length escapes."""
+    encoded = [value.encode() for value in values]
+    length = max([1, *map(len, encoded)])
+    return np.array(encoded, h5py.string_dtype("utf-8", length))
+
+
+def _set(attrs: h5py.AttributeManager, key: str, value: str | bool | int | float) -> None:
+    """Set an attribute; text at fixed length, as in datasets."""
+    if isinstance(value, str):
+        text = _texts([value])
+        attrs.create(key, text[0], dtype=text.dtype)
+    else:
+        attrs[key] = value
 
 
 def _sync_folder(folder: Path) -> None:

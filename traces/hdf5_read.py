@@ -35,7 +35,7 @@ def read(path: str | os.PathLike[str]) -> Trace:
     """
     path = Path(path)
     with _opened(path) as file:
-        if file.attrs.get("format") != FORMAT:
+        if _plain(file.attrs.get("format")) != FORMAT:
             raise TraceError(
                 f"{path}: attribute format is {_plain(file.attrs.get('format'))!r}, "
                 f"{FORMAT!r} is right: not a trace"
@@ -46,6 +46,8 @@ def read(path: str | os.PathLike[str]) -> Trace:
                 f"this program reads version {SCHEMA}"
             )
         header = {key: _attribute(path, file, key, kind) for key, kind in HEADER.items()}
+        if header["groups"] < 1:  # the tables below have that many columns
+            raise TraceError(f"{path}: groups is {header['groups']}, at least 1 is right")
         tensors = _read_tensors(path, file)
         steps = _read_steps(path, file, len(tensors), header["groups"])
         attrs = {}
@@ -193,7 +195,7 @@ def _column(path: Path, file: h5py.File, key: str, kind: type, shape: tuple[int,
     if array.shape != shape:
         raise TraceError(f"{path}: /{key} has shape {array.shape}, {shape} is right")
     if kind is str:
-        if array.dtype.kind != "O":
+        if array.dtype.kind not in "SO":
             raise TraceError(f"{path}: /{key} holds {array.dtype}, text is right")
         return [_plain(value) for value in array.tolist()]
     kinds = {int: "iu", float: "f", bool: "b"}[kind]

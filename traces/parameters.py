@@ -20,7 +20,15 @@ def roots(module_type: type) -> list[Any]:
 
 def live(kind: type) -> list[Any]:
     """Live objects of a class; asking type() wakes no lazy proxy."""
-    return [o for o in gc.get_objects() if issubclass(type(o), kind)]
+    wanted: dict[type, bool] = {}
+    found = []
+    for candidate in gc.get_objects():
+        own = type(candidate)
+        if own not in wanted:
+            wanted[own] = issubclass(own, kind)
+        if wanted[own]:
+            found.append(candidate)
+    return found
 
 
 def flat_parameters(optimizer: Any) -> list[tuple[int, Any]]:
@@ -58,20 +66,21 @@ def owner_and_names(optimizer: Any, modules: list[Any]) -> tuple[Any | None, lis
     return (owned[0][2] if owned else None), out
 
 
-def twin(optimizer: Any, modules: list[Any]) -> tuple[Any, list[tuple[str, Any]]] | None:
-    """A 16-bit model with the same parameter shapes as the optimizer's float32 masters.
+def twins(optimizer: Any, modules: list[Any]) -> list[tuple[Any, list[tuple[str, Any]]]]:
+    """16-bit models with the parameter shapes of the optimizer's float32 masters.
 
-    Returns it with its named parameters, in order, or None.
+    Each with its named parameters, in order; the one that trains is the one that gets gradients.
     """
     masters = [parameter for _, parameter in flat_parameters(optimizer)]
+    if any(str(parameter.dtype) != "torch.float32" for parameter in masters):
+        return []
     shapes = [tuple(parameter.shape) for parameter in masters]
-    own = {id(parameter) for parameter in masters}
+    found = []
     for module in modules:
         named = list(module.named_parameters())
-        if (
-            [tuple(p.shape) for _, p in named] == shapes
-            and not any(id(p) in own for _, p in named)
-            and all(str(p.dtype) in ("torch.float16", "torch.bfloat16") for _, p in named)
-        ):
-            return module, named
-    return None
+        kinds = {str(parameter.dtype) for _, parameter in named}
+        if kinds in ({"torch.float16"}, {"torch.bfloat16"}) and shapes == [
+            tuple(parameter.shape) for _, parameter in named
+        ]:
+            found.append((module, named))
+    return found

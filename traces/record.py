@@ -228,7 +228,9 @@ class Recorder:
             self._subject.check_same()
             return
         watcher = self._watcher
-        subject = Subject(self.torch, optimizer, watcher.buffers, watcher.model)
+        subject = Subject(
+            self.torch, optimizer, watcher.model, watcher.buffers, watcher.seen().ready
+        )
         self._attrs = {
             **subject.describe(self._script),
             "first_step": self.options.skip,

@@ -42,13 +42,28 @@ class Subject:
     TraceError if it cannot be recorded.
     """
 
-    def __init__(self, torch: Any, optimizer: Any, buffers: dict[str, Any], model: Any) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        optimizer: Any,
+        model: Any,
+        buffers: dict[str, Any],
+        ready: dict[int, float],
+    ) -> None:
+        """model, its buffers and `ready` (times by id of parameter): as last seen by a Watcher."""
         self.torch = torch
         self.optimizer = optimizer
         self.op, self.reason = optim.identify(optimizer)
         modules = parameters.roots(torch.nn.Module)
         owner, names = parameters.owner_and_names(optimizer, modules)
-        twin = parameters.twin(optimizer, modules)
+        twin = next(
+            (
+                (module, named)
+                for module, named in parameters.twins(optimizer, modules)
+                if any(id(parameter) in ready for _, parameter in named)
+            ),
+            None,
+        )
         if twin is not None and owner is None:
             owner, names = twin[0], [name for name, _ in twin[1]]
         self.masters = twin is not None

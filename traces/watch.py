@@ -235,9 +235,8 @@ class Watcher:
         modules = parameters.roots(self.torch.nn.Module)
         for optimizer in parameters.live(self.torch.optim.Optimizer):
             wanted = [p for _, p in parameters.flat_parameters(optimizer)]
-            found = parameters.twin(optimizer, modules)
-            if found is not None:
-                wanted += [parameter for _, parameter in found[1]]
+            for _, named in parameters.twins(optimizer, modules):
+                wanted += [parameter for _, parameter in named]
             for parameter in wanted:
                 if id(parameter) not in self._hooked and parameter.requires_grad:
                     self._hooked[id(parameter)] = parameter
