@@ -7,7 +7,7 @@ Source: STYLE, conservation: issued = completed, bytes in = bytes out, valid pag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,13 +18,20 @@ from ondie.emu.backend.geometry import Geometry
 from ondie.emu.state import Arrays
 
 
-def imbalance(
-    arrays: Arrays, geometry: Geometry, asked: Mapping[str, int] | None
-) -> str | None:
+@dataclass(frozen=True)
+class Asked:
+    """What the host has asked for so far."""
+
+    commands: int
+    read_pages: int
+    written_pages: int
+
+
+def imbalance(arrays: Arrays, geometry: Geometry, asked: Asked | None) -> str | None:
     """The first imbalance of device 0 of a one-device simulation in words, or None.
 
     The page map is held against the blocks at any time; counters are held against ``asked``
-    (commands, read_pages, written_pages) when nothing is in flight, None otherwise.
+    when nothing is in flight (None: something is).
     """
     pairs = _maps(arrays, geometry)
     if asked is not None:
@@ -46,9 +53,7 @@ def _maps(arrays: Arrays, g: Geometry) -> list[tuple[str, int, int]]:
     wrong = np.flatnonzero(conventional & (valid != counted))
     at = int(wrong[0]) if len(wrong) else 0
     state = arrays.block.state[: g.dies, : g.blocks]
-    free = sum(
-        len(set(_ring(arrays.free[die], arrays.pool[die]))) for die in range(g.dies)
-    )
+    free = sum(len(set(_ring(arrays.free[die], arrays.pool[die]))) for die in range(g.dies))
     return [
         ("mapped pages, entries of the map", int(arrays.dev.mapped[0]), len(lpns)),
         ("mapped pages, physical pages mapped to", len(lpns), len(np.unique(ppns))),
@@ -65,9 +70,7 @@ def _ring(free: np.ndarray, pool: np.record) -> list[int]:
     return [int(b) for b in free[at]]
 
 
-def _counters(
-    arrays: Arrays, g: Geometry, asked: Mapping[str, int]
-) -> list[tuple[str, int, int]]:
+def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int, int]]:
     c = [int(x) for x in arrays.count[0]]
     page = g.page_bytes
     down, up = (int(arrays.fifo["size"][s.HOST_STATIONS + x]) for x in (s.DOWN, s.UP))
@@ -75,17 +78,17 @@ def _counters(
     reads = c[stats.READ_PAGES] + c[stats.GC_READ_PAGES]
     erases = int(arrays.block.erases[: g.dies].sum())
     return [
-        ("commands fetched, submitted", c[stats.COMMANDS], asked["commands"]),
-        ("commands completed, submitted", c[stats.COMMANDS_DONE], asked["commands"]),
+        ("commands fetched, submitted", c[stats.COMMANDS], asked.commands),
+        ("commands completed, submitted", c[stats.COMMANDS_DONE], asked.commands),
         ("commands outstanding", int(arrays.dev.outstanding[0]), 0),
         ("transactions in flight", len(arrays.txn) - int(arrays.reg.txns_free[0]), 0),
         ("transactions in the free list", _free_list(arrays), len(arrays.txn)),
         ("pages in programs under way", int(arrays.block.flying[: g.dies].sum()), 0),
-        ("pages read, asked for", c[stats.READ_PAGES] + c[stats.UNMAPPED_PAGES], asked["read_pages"]),
-        ("pages programmed, asked for", c[stats.PROGRAM_PAGES], asked["written_pages"]),
-        ("bytes of reads, pages asked for", c[stats.HOST_READ_BYTES], asked["read_pages"] * page),
+        ("pages read, asked for", c[stats.READ_PAGES] + c[stats.UNMAPPED_PAGES], asked.read_pages),
+        ("pages programmed, asked for", c[stats.PROGRAM_PAGES], asked.written_pages),
+        ("bytes of reads, pages asked for", c[stats.HOST_READ_BYTES], asked.read_pages * page),
         ("bytes of writes, pages asked for",
-         c[stats.HOST_WRITE_BYTES], asked["written_pages"] * page),
+         c[stats.HOST_WRITE_BYTES], asked.written_pages * page),
         ("bytes up the link, bytes of reads", up, c[stats.HOST_READ_BYTES]),
         ("bytes down the link, bytes of writes", down, c[stats.HOST_WRITE_BYTES]),
         ("bytes into registers, pages programmed", int(arrays.bus.size_in.sum()), programs * page),

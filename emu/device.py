@@ -12,16 +12,14 @@ import numpy as np
 from ondie.emu import build, events, rows
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.backend.store import PageStore
-from ondie.emu.books import imbalance
+from ondie.emu.books import Asked, imbalance
 from ondie.emu.clock import NEVER
 from ondie.emu.config import Config
 from ondie.emu.errors import SimulationError, raise_error, raise_stuck
-from ondie.emu.frontend import queues
+from ondie.emu.frontend import admission, queues
 from ondie.emu.units import InputError
 
 EVENTS_PER_CALL = 1 << 20
-UNSUPPORTED = ("stream", "priority", "fence_token", "atomic_unit")
-"""Fields of a command that must be 0: nothing in the device obeys them."""
 
 
 class Device:
@@ -51,7 +49,9 @@ class Device:
         """How far the device has run, ps. Commands arrive no earlier."""
         self.off = False
         """True after a power cut."""
-        self.asked = {"reads": 0, "writes": 0, "read_pages": 0, "written_pages": 0, "commands": 0}
+        self.asked_pages = {queues.READ: 0, queues.WRITE: 0}
+        """Pages of all commands accepted so far, by operation."""
+        self._next_id = 0  # row of the next command
         self._own: dict[int, np.ndarray] = {}  # row id -> buffer of read() and write()
         self._last_arrival = 0
         self._waiting: list[np.ndarray] = []  # accepted, not yet in the ring
@@ -64,60 +64,34 @@ class Device:
     def submit(self, commands: np.ndarray) -> None:
         """Accept commands (queues.COMMAND[n], sorted by arrival), or none of them.
 
-        Raises InputError, naming the command, for an unknown operation, pages outside the device, a
-        command larger than ``frontend.max_transfer``, an arrival before the one before it or before
-        ``now``, a payload that does not fit, and fields that nothing obeys yet.
+        Raises InputError, naming the command, for what frontend/admission.py does not allow: pages
+        outside the device, an arrival before ``now`` or before the last one, fields that nothing
+        obeys yet, and so on.
         """
         self._submit(commands, None)
 
     def _submit(self, commands: np.ndarray, own: np.ndarray | None) -> None:
         if self.off:
             raise InputError("the device has no power")
-        if commands.dtype != queues.COMMAND or commands.ndim != 1:
-            raise InputError(
-                f"commands are {commands.dtype}[{commands.ndim} dimensions], "
-                "a one-dimensional array of queues.COMMAND is right"
-            )
+        slots = 0 if self.buffer is None else len(self.buffer)
+        limits = admission.Limits(
+            lpns=self.lpns,
+            transfer_pages=self.cfg.frontend.max_transfer_bytes // self.geometry.page_bytes,
+            arrival=max(self._last_arrival, self.now),
+            slots=None if self.store is None else slots,
+            payload_known=own is not None,
+        )
+        admission.check(commands, limits)
         if not len(commands):
             return
-        self._validate(commands, own is not None)
         self._last_arrival = int(commands["arrival"][-1])
-        self._waiting.append(commands.copy())
-        first = int(self.arrays.reg.next_row[0]) + sum(len(c) for c in self._waiting[:-1])
         if own is not None:
-            self._own[first] = own
+            self._own[self._next_id] = own
+        self._next_id += len(commands)
+        self._waiting.append(commands.copy())
+        for op in (queues.READ, queues.WRITE):
+            self.asked_pages[op] += int(commands["n"][commands["op"] == op].sum())
         self._load()
-
-    def _validate(self, c: np.ndarray, own: bool) -> None:
-        op, lpn, n, slot = c["op"], c["lpn"], c["n"], c["payload_slot"]
-        sized = op != queues.FLUSH
-        moves = (op == queues.READ) | (op == queues.WRITE)
-        before = np.concatenate([[max(self._last_arrival, self.now)], c["arrival"][:-1]])
-        most = self.cfg.frontend.max_transfer_bytes // self.geometry.page_bytes
-        slots = 0 if self.buffer is None else len(self.buffer)
-        rules = [
-            ("op", (op < 0) | (op > queues.FLUSH), f"is one of 0..3: {queues.COMMAND_NAMES}"),
-            ("n", sized & (n < 1), "pages: at least 1"),
-            ("n", ~sized & (n != 0), "pages: a FLUSH has none"),
-            ("lpn", sized & ((lpn < 0) | (lpn >= self.lpns)), f"device has pages 0..{self.lpns - 1}"),
-            ("n", sized & (n > self.lpns - lpn), f"pages end behind the last one, {self.lpns - 1}"),
-            ("n", moves & (n > most), f"pages: frontend.max_transfer allows {most}"),
-            ("arrival", c["arrival"] < before, f"ps: sorted, and not before {before[0]}"),
-            ("fua", (c["fua"] != 0) & (c["fua"] != 1), "is 0 or 1"),
-            *((name, c[name] != 0, "must be 0: not supported") for name in UNSUPPORTED),
-        ]
-        if self.store is None:
-            rules.append(("payload_slot", slot >= 0, "must be -1: the device keeps no payload"))
-        elif not own:
-            rules += [
-                ("payload_slot", (op == queues.WRITE) & (slot < 0), "a write needs its pages"),
-                ("payload_slot", slot < -1, "-1 is timing only"),
-                ("payload_slot", moves & (slot >= 0) & (n > slots - slot), f"of {slots} in buffer"),
-            ]
-        for name, bad, right in rules:
-            if bad.any():
-                at = int(np.flatnonzero(bad)[0])
-                raise InputError(f"command {at}: {name} = {int(c[name][at])}: {right}")
 
     def _load(self) -> int:
         """Hand waiting commands to the ring, as many as it takes."""
@@ -152,13 +126,6 @@ class Device:
         plan["array_ps"] = c["arrival"]
         plan["after0"] = plan["after1"] = -1
         plan["tag"] = c["tag"]
-        for name, op in (("read", queues.READ), ("write", queues.WRITE)):
-            mine = c["op"] == op
-            self.asked[f"{name}s"] += int(mine.sum())
-            self.asked["written_pages" if name == "write" else "read_pages"] += int(
-                c["n"][mine].sum()
-            )
-        self.asked["commands"] += len(c)
         return plan
 
     # --- time
@@ -199,7 +166,8 @@ class Device:
         return done
 
     def run(self) -> int:
-        """Run until nothing is left to do; the clock stays at the last event. Returns the events."""
+        """Run until nothing is left to do; the clock stays at the last event. Returns how many
+        events there were."""
         before = self.now
         n = self.run_until(NEVER - 1)
         self.now = max(before, int(self.arrays.reg.now[0]))
@@ -252,8 +220,8 @@ class Device:
     def write(self, lpn: int, data: bytes | np.ndarray) -> None:
         """Write whole pages from ``lpn`` on, now, and run until the device is idle."""
         page = self.geometry.page_bytes
-        raw = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.ascontiguousarray(data)
-        raw = raw.reshape(-1).view(np.uint8)
+        given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+        raw = np.ascontiguousarray(given).reshape(-1).view(np.uint8)
         if len(raw) % page or not len(raw):
             raise InputError(f"data of {len(raw)} bytes: whole pages of {page} bytes are right")
         self._now(queues.WRITE, lpn, raw.reshape(-1, page))
@@ -318,7 +286,9 @@ class Device:
         """Raise SimulationError when the books do not balance (books.py); most of it needs a device
         that is idle, the rest is checked at any time."""
         idle = not self.off and self.outstanding == 0 and self._idle()
-        wrong = imbalance(self.arrays, self.geometry, self.asked if idle else None)
+        pages = self.asked_pages
+        asked = Asked(self._next_id, pages[queues.READ], pages[queues.WRITE])
+        wrong = imbalance(self.arrays, self.geometry, asked if idle else None)
         if wrong is None and self.store is not None:
             wrong = self._unstored(self.store)
         if wrong is not None:

@@ -30,7 +30,7 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
         case events.E_NONE:
             return
         case events.E_POOL if a > 0:
-            raise InputError(f"a command of {a - 1} pages: at most {b - 1} can be under way at once")
+            raise InputError(f"a command of {a - 1} pages: at most {b - 1} can be under way")
         case events.E_PAST_END:
             raise InputError(
                 f"address {a} (+{b}) is past the end of the device "

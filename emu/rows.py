@@ -230,11 +230,15 @@ def start_ready(st):
 
 @njit
 def cost(st, r):
-    """Transactions that row ``r`` may need at once: one per page and one for itself, or as many as
-    its resource takes (a BPP with the erase before it, a computation with its DRAM traffic)."""
+    """Transactions that row ``r`` may need at once: one per page and one for itself, one per piece,
+    or two (a BPP with the erase before it, a VPP or a computation with its DRAM traffic)."""
     row = st.row[r]
     if row.resource == NVME or row.resource == ISP_IO:
         return 1 if row.kind == queues.TRIM else 1 + pages(st, row.bytes_in + row.bytes_out)
+    if row.resource == DMA_DOWN:
+        return MAX_PIECES
+    if row.resource == DMA_UP:
+        return 1 + row.bytes_out // st.cfg[0].piece
     return 2
 
 
