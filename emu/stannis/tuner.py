@@ -124,7 +124,7 @@ def reference_batch(
         if not (math.isfinite(value) and value > 0):
             raise InputError(f"{name} {value}: more than 0 is right")
     exact = batch / speed * reference_speed / (1 + _checked(margin))
-    return max(1, math.floor(exact * (1 + 1e-12)))  # 50 x 0.072 / 1.2 is 3, not 2.9999999999999996
+    return max(1, math.floor(exact * (1 + 1e-12)))  # 310 x 0.12 / 1.2 is 31
 
 
 def throughput(engines: Sequence[Engine], batches: Sequence[int]) -> float:

@@ -1,0 +1,407 @@
+"""Does the simulated distributed step take what its closed form says, and the paper's 2.7x?
+
+Every step here is run by the event engine; the expected values are arithmetic on the configuration.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ondie.emu import rows
+from ondie.emu import stations as s
+from ondie.emu.config import load_preset
+from ondie.emu.energy import energy
+from ondie.emu.ledger import Ledger, StepClock, ledger
+from ondie.emu.paths.base import PHASES, Options, Unavailable
+from ondie.emu.paths.stannis import HOST, Stannis
+from ondie.emu.system import System
+from ondie.emu.units import InputError
+from ondie.traces import Trace, flat_tensors, load
+
+SMALL = ["flash.dies_per_channel=2", "flash.blocks_per_plane=64"]
+"""A Newport with little flash: built and filled in no time."""
+HYPER = {"lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "maximize": False}
+
+
+@dataclasses.dataclass
+class Run:
+    path: Stannis
+    system: System
+    book: Ledger
+
+    @property
+    def spans(self) -> dict[str, tuple[int, int]]:
+        return dict(self.book.totals.steps[-1])
+
+    def station(self, device: int, which: int) -> Any:
+        return self.system.arrays.fifo[s.station(self.system.state, device, which)]
+
+
+def trace(n_params: int = 1_000_003, steps: int = 1, **changes: Any) -> Trace:
+    """MobileNetV2 of the paper with another number of parameters, and changed steps."""
+    known = load("mobilenetv2")
+    step = dataclasses.replace(known.steps[0], ready_s=None, hyper=(HYPER,))
+    names = {f.name for f in dataclasses.fields(step)}
+    of_step = {k: changes.pop(k) for k in list(changes) if k in names}
+    repeated = tuple(
+        dataclasses.replace(step, index=i, count=i + 1, **of_step) for i in range(steps)
+    )
+    tensors = flat_tensors([("all", (n_params,), 0, 0)])
+    return dataclasses.replace(known, tensors=tensors, steps=repeated, digest=None, **changes)
+
+
+def run(
+    t: Trace,
+    devices: int,
+    *overrides: str,
+    batch: str = "paper",
+    host_batch: int | None = None,
+    small: bool = True,
+) -> Run:
+    cfg = load_preset(
+        "newport", [f"system.devices={devices}", *(SMALL if small else []), *overrides]
+    )
+    path = Stannis(cfg, t, Options(batch=batch, host_batch=host_batch))
+    system = path.system(False, 0)
+    path.prepare(system, None)
+    clock = StepClock(PHASES, system.arrays.phase)
+    for i in range(len(t.steps)):
+        clock.begin(system.now)
+        system.run(path.plan(i))
+        clock.end(system.now)
+    return Run(path, system, ledger(system.totals(clock), path.global_batch))  # checks the books
+
+
+# --- the paper
+
+
+def test_speedup_of_24_newports():
+    """(315 + 600) / 10.49 s over 32.3 img/s = 2.70: 9.752 s on the host, then 48 ring steps of
+    13.88 MB / 25 at 36 MB/s, 0.74 s."""
+    r = run(load("mobilenetv2"), 24, small=False)
+    assert r.path.batches(0) == (315, *24 * [25])
+    assert r.path.global_batch / r.book.step_s / 32.3 == pytest.approx(2.7, rel=0.02)
+    assert r.book.phases_s["synchronise"] == pytest.approx(0.74, rel=0.03)
+
+
+def test_the_slowdown_per_drive_fades():
+    """The ring moves 2 (n - 1) / n of the gradient: 1, 1.71, 1.85 of it at 1, 6, 12 drives."""
+    cost = {
+        n: run(trace(), n, "tunnel.latency=0").book.phases_s["synchronise"] for n in (1, 2, 6, 12)
+    }
+    assert cost[1] < cost[2] < cost[6] < cost[12]
+    assert cost[6] - cost[1] > 5 * (cost[12] - cost[6])
+
+
+# --- bytes
+
+
+@pytest.mark.parametrize("devices", [1, 3, 6])
+def test_every_tunnel_carries_the_ring_and_no_more(devices):
+    n = devices + 1
+    r = run(trace(), devices)
+    ring_bytes = 2 * (n - 1) * -(-4 * 1_000_003 // n)
+    for dev in range(devices):
+        up, down = r.station(dev, s.TUNNEL_UP), r.station(dev, s.TUNNEL_DOWN)
+        assert (up["size"], up["jobs"]) == (ring_bytes, 2 * (n - 1))
+        assert down["size"] == (ring_bytes if dev == 0 else 0)  # the host's hop goes to drive 0
+    assert r.book.totals.counters["tunnel_bytes"] == n * ring_bytes
+
+
+@pytest.mark.parametrize("batch", ["paper", "same"])
+def test_samples_are_read_by_the_node_that_trains_on_them(batch):
+    t = trace()
+    r = run(t, 3, batch=batch)
+    host, *drives = r.path.batches(0)
+    assert sum((host, *drives)) == (315 if batch == "same" else 315 + 3 * 25)
+    c = r.book.totals.counters
+    assert c["host_read_bytes"] == host * t.bytes_per_sample
+    assert c["isp_read_bytes"] == sum(drives) * t.bytes_per_sample
+    assert c["unmapped_pages"] == 0 and c["ecc_decoded_pages"] == c["read_pages"] > 0
+    assert c["host_write_bytes"] == c["program_pages"] == 0
+
+
+def test_samples_come_at_the_speed_of_their_way():
+    """Half of the host's samples over each link: 315 x 150,528 B / 2 / 0.1 GB/s = 237 ms. A drive's
+    25 over its flash path: 25 x 150,528 B / 0.01 GB/s = 376 ms."""
+    size = 150_528
+    links = run(trace(), 2, "link.up=100 MB/s").spans["samples"][1] / 1e12
+    assert links == pytest.approx(-(-315 // 2) * size / 100e6, rel=0.01)
+    paths = run(trace(), 2, "isp.flash=10 MB/s").spans["samples"][1] / 1e12
+    assert paths == pytest.approx(25 * size / 10e6, rel=0.01)
+
+
+def test_slow_flash_delays_the_step():
+    """Each read of a drive's 25 samples is in some die's queue: a slower array is felt."""
+    quick, slow = (run(trace(), 1, f"flash.t_read={t}").book.step_s for t in ("60 us", "60 ms"))
+    assert slow - quick > 0.06
+
+
+# --- time
+
+
+@pytest.mark.parametrize(
+    ("devices", "overrides", "decides"),
+    [
+        (1, (), "tunnel up"),
+        (5, (), "tunnel up"),
+        (5, ("tunnel.latency=50 ms",), "tunnel latency"),
+        (5, ("isp.frequency=1 MHz", "tunnel.latency=0"), "ISP"),
+        (5, ("host.adam=1 Mparam/s",), "host CPU"),
+        (5, ("dram.bandwidth=10 MB/s",), "DRAM"),
+    ],
+)
+def test_the_update_stage_is_its_closed_form(devices, overrides, decides):
+    r = run(trace(), devices, *overrides)
+    bound = r.path.bound(0)
+    assert r.book.update_s == pytest.approx(bound.seconds, rel=1e-6)
+    assert bound.name == decides
+    assert r.spans["synchronise"][0] == r.spans["backward"][1]
+    assert r.spans["update"][1] == r.spans["step"][1]
+
+
+def test_a_slower_tunnel_costs_what_it_moves():
+    """2 x 5 ring steps of ceil(4 x 1,000,003 / 6) B: 36 -> 18 MB/s costs bytes x (1/18 - 1/36);
+    0.3 ms more latency costs 10 x 0.3 ms; and nothing else changes."""
+    base = run(trace(), 5).book.step_s
+    half = run(trace(), 5, "tunnel.rate=18 MB/s").book.step_s
+    late = run(trace(), 5, "tunnel.latency=500 us").book.step_s
+    moved = 10 * -(-4 * 1_000_003 // 6)
+    assert half - base == pytest.approx(moved * (1 / 18e6 - 1 / 36e6), rel=1e-6)
+    assert late - base == pytest.approx(10 * 300e-6, rel=1e-6)
+
+
+def test_one_slow_tunnel_holds_up_the_whole_ring():
+    """A ring turns as fast as its slowest link: the engine says so, no formula knows of it.
+
+    Held on every hop: it starts when the piece it sends has come, and its sender's last has gone.
+    """
+    devices, n = 4, 5
+    cfg = load_preset("newport", [f"system.devices={devices}", *SMALL])
+    path = Stannis(cfg, trace(), Options(batch="paper"))
+    system = path.system(False, 1 << 16)
+    path.prepare(system, None)
+    system.arrays.fifo.scale[s.station(system.state, 2, s.TUNNEL_UP)] *= 3
+    system.run(path.plan(0))
+    lines = system.arrays.line[: int(system.arrays.reg.lines[0])]
+    hops = lines[lines.phase == PHASES.index("synchronise")]
+    hops = hops[np.argsort(hops.row)]
+    start, end = hops.start, hops.end + cfg.tunnel.latency_ps
+    assert len(hops) == 8 * n
+    for hop in range(n, 8 * n):
+        step, node = divmod(hop, n)
+        data, own = (step - 1) * n + (node - 1) % n, (step - 1) * n + node
+        assert start[hop] == max(end[data], end[own])
+    quick = path.piece_bytes / 36e6 + 200e-6
+    slow = 3 * path.piece_bytes / 36e6 + 200e-6
+    assert (end.max() - start.min()) / 1e12 == pytest.approx(8 * slow, rel=1e-6)
+    assert slow > 2.9 * quick
+
+
+def ancestors(plan: np.ndarray, row: int, resource: int) -> set[int]:
+    """Rows of a resource that a row waits for, through joins."""
+    found: set[int] = set()
+    waiting = [int(plan[name][row]) for name in ("after0", "after1")]
+    while waiting:
+        at = waiting.pop()
+        if at >= 0 and plan["resource"][at] == resource:
+            found.add(at)
+        elif at >= 0 and plan["resource"][at] == rows.JOIN:
+            waiting += [int(plan[name][at]) for name in ("after0", "after1")]
+    return found
+
+
+@pytest.mark.parametrize(("samples", "devices"), [(315, 3), (4, 6)])
+def test_each_node_waits_for_its_own_samples(samples, devices):
+    """The host for its reads on every drive, a drive for its own; without samples, no row."""
+    cfg = load_preset("newport", [f"system.devices={devices}"])
+    path = Stannis(cfg, trace(samples=samples), Options(batch="same"))
+    plan = np.concatenate(list(path.plan(0)))
+    forward = np.flatnonzero(plan["phase"] == PHASES.index("forward"))
+    _, *drives = path.batches(0)
+    assert len(forward) == 1 + sum(b > 0 for b in drives)
+    for row in forward:
+        if plan["resource"][row] == rows.ACCELERATOR:
+            wanted = plan["resource"] == rows.NVME
+            found = ancestors(plan, row, rows.NVME)
+        else:
+            wanted = (plan["resource"] == rows.ISP_IO) & (plan["device"] == plan["device"][row])
+            found = ancestors(plan, row, rows.ISP_IO)
+        assert found == set(np.flatnonzero(wanted)) and found
+
+
+def test_every_page_of_samples_is_read_once():
+    """Over three steps the reads of each drive tile the pages that were filled."""
+    r = run(trace(steps=3), 3)
+    plan = np.concatenate([p for i in range(3) for p in r.path.plan(i)])
+    reads = plan[np.isin(plan["resource"], (rows.NVME, rows.ISP_IO))]
+    total = 0
+    for dev in range(3):
+        mine = reads[reads["device"] == dev]
+        pages = [
+            page
+            for row in mine
+            for page in range(row["lpn"], row["lpn"] - -row["bytes_out"] // (16 << 10))
+        ]
+        assert sorted(pages) == list(range(len(pages)))
+        total += len(pages)
+    assert total == r.system.filled_pages
+
+
+def test_nodes_compute_at_their_own_speed():
+    """Host 315 / 32.3 = 9.752 s; a drive 25 / 3.08 = 8.117 s; a third of each is forward."""
+    r = run(trace(), 2)
+    a = r.system.arrays
+    busy = a.use[PHASES.index("backward")]
+    fifo0 = int(a.reg.fifo0[0])
+    assert busy[fifo0 + s.ACCELERATOR] / 1e12 == pytest.approx(315 / 32.3 * 2 / 3)
+    for dev in range(2):
+        at = fifo0 + s.station(r.system.state, dev, s.ISP)
+        assert busy[at] / 1e12 == pytest.approx(25 / 3.08 * 2 / 3)
+    slow = run(dataclasses.replace(trace(), name="unknown network"), 2)
+    assert slow.path.ratio == 0.072  # not in Table I: the generic ratio
+    assert load_preset("newport").isp.training_ratio_by_model["mobilenetv2"] == r.path.ratio
+
+
+def test_the_exchange_waits_for_the_slowest_node():
+    """Drives that need 4.3 s for one sample are last, and nobody sends before they are done."""
+    t = dataclasses.replace(trace(), name="unknown network")
+    r = run(t, 2, "isp.training_ratio=0.0072", host_batch=100)
+    assert r.path.batches(0) == (100, 1, 1)  # 1.2 / 0.0072 = 167 would be tuned, 100 is its limit
+    assert r.spans["synchronise"][0] / 1e12 > 1 / (32.3 * 0.0072) > 100 / 32.3 + 1
+
+
+# --- batches
+
+
+@pytest.mark.parametrize(
+    ("devices", "samples", "wanted"),
+    [
+        (1, 315, (292, 23)),  # 315 x (315, 25) / 340 = 291.8, 23.2
+        (3, 315, (255, 20, 20, 20)),  # 315 x (315, 3 x 25) / 390 = 254.4, 20.2: one left
+        (6, 4, (3, 1, 0, 0, 0, 0, 0)),  # 4 x (315, 6 x 25) / 465 = 2.71, 0.22
+    ],
+)
+def test_the_same_global_batch_is_split_by_eq_1(devices, samples, wanted):
+    cfg = load_preset("newport", [f"system.devices={devices}"])
+    t = trace(samples=samples, forward_s=samples / 32.3 / 3, backward_s=samples / 32.3 * 2 / 3)
+    path = Stannis(cfg, t, Options(batch="same"))
+    assert path.batches(0) == wanted
+    assert path.global_batch == sum(wanted) == samples
+    idle = [note for note in path.notes() if "get no sample" in note]
+    assert idle == (
+        [f"5 of 6 drives get no sample: a batch of {samples} is small for 7 nodes"]
+        if devices == 6
+        else []
+    )
+
+
+def test_a_drive_without_samples_trains_nothing_but_stays_in_the_ring():
+    r = run(trace(samples=4), 6, batch="same")
+    busy = r.system.arrays.use[PHASES.index("forward")]
+    fifo0 = int(r.system.arrays.reg.fifo0[0])
+    trained = [int(busy[fifo0 + s.station(r.system.state, d, s.ISP)]) > 0 for d in range(6)]
+    assert trained == [True, False, False, False, False, False]
+    assert r.book.update_s == pytest.approx(r.path.bound(0).seconds, rel=1e-6)
+
+
+def test_paper_batches_grow_with_the_drives():
+    cfg = load_preset("newport", ["system.devices=3"])
+    assert Stannis(cfg, trace(), Options(batch="paper")).global_batch == 315 + 3 * 25
+    half = Stannis(cfg, trace(), Options(batch="paper", host_batch=158))
+    assert half.batches(0) == (151, 12, 12, 12)  # 158 x 0.0954 / 1.2 = 12.6; 1.2 x 12 / 0.0954
+
+
+# --- steps
+
+
+def test_steps_follow_each_other():
+    one, three = run(trace(), 2), run(trace(steps=3), 2)
+    assert len(three.book.totals.steps) == 3
+    assert three.book.step_s == pytest.approx(one.book.step_s, rel=1e-3)
+    assert three.book.totals.counters["isp_read_bytes"] == 3 * 2 * 25 * 150_528
+    assert three.system.filled_pages == 3 * one.system.filled_pages  # other samples every step
+
+
+def test_a_skipped_step_exchanges_and_does_not_update():
+    r = run(trace(skipped=True, found_inf=True), 2)
+    assert "update" not in r.spans
+    assert r.book.update_s == pytest.approx(r.path.bound(0).seconds, rel=1e-6)
+    assert r.book.totals.counters["isp_bytes"] == 0
+    done = run(trace(), 2)
+    # Momentum: read w, m, g and write w, m, 20 B per parameter on each drive.
+    assert done.book.totals.counters["isp_bytes"] == 2 * 20 * 1_000_003
+    assert done.path.bound(0).seconds > r.path.bound(0).seconds
+
+
+def test_rows_in_small_chunks_are_the_same_plan(monkeypatch):
+    cfg = load_preset("newport", ["system.devices=5"])
+
+    def plan(size):
+        monkeypatch.setattr(rows, "MAX_CHUNK", size)
+        return list(Stannis(cfg, trace(), Options(batch="paper")).plan(0))
+
+    (whole,), parts = plan(1 << 18), plan(16)
+    assert len(parts) > 5
+    assert (np.concatenate(parts) == whole).all()
+
+
+def test_host_work_and_energy_are_counted():
+    """Per image: (328.5 + 0.919 N) W x step / samples, as the server's fit has it."""
+    r = run(trace(), 4)
+    work = r.path.work(1)
+    piece = r.path.piece_bytes
+    traffic = 2 * 315 * 150_528 + 8 * 8 * piece + 3 * 4 * piece + 20 * 1_000_003
+    assert (work.host_dram_bits, work.host_updates) == (8 * traffic, True)
+    joules = energy(r.path.cfg, r.book.totals, work)
+    # Drives idle from their own end to the host's, and while they synchronise: 0.15 W x 4 each.
+    busy = 25 / 3.08 / r.book.step_s
+    watts = 328.5 + 4 * (0.319 + 0.6 * busy)
+    assert joules.all[1] == pytest.approx(watts * r.book.step_s, rel=2e-3)
+
+
+# --- what it cannot run on
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changes", "words"),
+    [
+        (("isp.kind=none",), {}, "no processor in the drive"),
+        (("tunnel.rate=0",), {}, "no tunnel"),
+        (("isp.training_ratio=0",), {"name": "unknown"}, "cannot train"),
+        ((), {"bytes_per_sample": 0}, "bytes_per_sample = 0"),
+        ((), {"forward_s": 0.0, "backward_s": 0.0}, "how long forward and backward take"),
+        # 4 B x (w, m, g) x 600 M = 7.2 GB
+        ((), {"n_params": 600_000_000}, "take 7.2 GB on every node, dram.isp = 6 GB"),
+        (("host.dram=6 GB", "dram.isp=8 GB"), {"n_params": 600_000_000}, "host.dram = 6 GB"),
+        ((), {"dataset_samples": 10**12}, "the data set takes"),
+    ],
+)
+def test_reasons(overrides, changes, words):
+    cfg = load_preset("newport", ["system.devices=2", *overrides])
+    with pytest.raises(Unavailable, match=words) as caught:
+        Stannis(cfg, trace(**changes), Options())
+    assert str(caught.value).startswith("stannis: ") and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("preset", ["gen4-tlc", "smartssd", "optimstore-r1"])
+def test_drives_without_a_processor_that_trains(preset):
+    with pytest.raises(Unavailable, match="no processor|cannot train|no tunnel"):
+        Stannis(load_preset(preset), trace(), Options())
+
+
+def test_bad_options():
+    cfg = load_preset("newport")
+    with pytest.raises(InputError, match="batch 'papr': same or paper"):
+        Stannis(cfg, trace(), Options(batch="papr"))
+    with pytest.raises(InputError, match="host batch 0"):
+        Stannis(cfg, trace(), Options(host_batch=0))
+
+
+def test_it_says_that_it_is_timing():
+    assert Stannis.updates_weights is False
+    path = Stannis(load_preset("newport"), trace(), Options())
+    assert path.notes()[0].startswith("timing only") and path.finish() is None
+    assert path.batches(0)[HOST] == 292

@@ -1,0 +1,150 @@
+"""Does Algorithm 1 end, on the paper's batches, and on the nearest whole batch of any curve?"""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ondie.emu.stannis.tuner import Engine, reference_batch, slowest, throughput, tune
+from ondie.emu.units import InputError
+
+# STANNIS (DAC 2020), Table I: batch of host and Newport, images per second of host and Newport;
+# MobileNetV2's host speed as tuned in the text.
+TABLE_I = {
+    "mobilenetv2": (315, 25, 32.3, 3.08),
+    "nasnet-mobile": (325, 15, 47.31, 2.80),
+    "inceptionv3": (370, 16, 30.80, 1.85),
+    "squeezenet": (850, 50, 219.0, 16.3),
+}
+
+
+def test_mobilenet_batches_are_315_and_25():
+    """1.2 x (25 / 3.08) x 32.3 = 314.6, the paper's 315."""
+    host, newport = Engine("host", ((315, 32.3),)), Engine("newport", ((25, 3.08),))
+    assert tune([host, newport]) == (315, 25)
+    assert tune([newport, host, newport]) == (25, 315, 25)
+    # 1.0 x (25 / 3.08) x 32.3 = 262.2; 1.5 x = 393.3
+    assert tune([host, newport], margin=0.0) == (262, 25)
+    assert tune([host, newport], margin=0.5) == (393, 25)
+
+
+def test_the_reference_is_the_slowest_at_its_best_batch():
+    fast = Engine("fast", ((8, 10.0), (16, 12.0)))
+    slow = Engine("slow", ((4, 2.0), (8, 3.0), (16, 3.0)))
+    assert (fast.best, slow.best) == (16, 8)  # of equal speeds the smaller batch
+    assert slowest([fast, slow]) == 1
+    # 8 / 3 s x 1.2 = 3.2 s x 12 samples/s (constant beyond its last point) = 38.4
+    assert tune([fast, slow]) == (38, 8)
+    # 16 / 12 s x 1.2 = 1.6 s; below its first point the slow one makes 2 samples/s: 3.2
+    assert tune([fast, slow], reference=0) == (16, 3)
+
+
+def test_a_curve_is_followed_between_its_points():
+    """Speed at 20 is 10 + (14 - 10) x (20 - 10) / (30 - 10) = 12; 20 / 12 = 1.667 s."""
+    curve = Engine("curve", ((10, 10.0), (30, 14.0)))
+    assert curve.speed(20) == pytest.approx(12.0)
+    assert curve.batch_for(20 / 12) == 20
+    assert curve.batch_for(1.0) == 10 and curve.batch_for(30 / 14) == 30
+    assert curve.batch_for(0.0) == 1
+
+
+def test_memory_limits_a_batch():
+    slow = Engine("slow", ((25, 3.08),))
+    assert tune([Engine("host", ((315, 32.3),), limit=300), slow]) == (300, 25)
+    assert tune([Engine("slow", ((8, 2.0), (16, 3.0)), limit=10)]) == (10,)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 500), st.floats(0.1, 1e3)), min_size=1, max_size=6),
+    st.floats(1e-3, 1e4),
+)
+def test_the_batch_is_the_one_nearest_in_time(points, seconds):
+    curve: list[tuple[int, float]] = []
+    for batch, speed in sorted(points):  # keep what makes a curve: longer batches take longer
+        if not curve or (batch > curve[-1][0] and batch / speed > curve[-1][0] / curve[-1][1]):
+            curve.append((batch, speed))
+    engine = Engine("any", tuple(curve))
+    batch = engine.batch_for(seconds)
+    for other in (batch - 1, batch + 1):
+        if other >= 1:
+            gap = abs(engine.seconds(other) - seconds)
+            assert abs(engine.seconds(batch) - seconds) <= gap * (1 + 1e-9)
+
+
+@given(st.integers(1, 10_000), st.floats(0.5, 500), st.floats(0.01, 1.0), st.floats(0, 1))
+def test_the_reference_batch_is_the_largest_that_keeps_the_other_within_its_own(
+    batch, speed, ratio, margin
+):
+    def answer(reference):
+        slow = Engine("slow", ((reference, speed * ratio),))
+        return tune([Engine("fast", ((batch, speed),)), slow], margin=margin, reference=1)[0]
+
+    found = reference_batch(batch, speed, speed * ratio, margin)
+    assert found == 1 or answer(found) <= batch
+    exact = (found + 1) * (1 + margin) / ratio  # what the next one would ask of the other
+    assert exact > batch * (1 - 1e-9)
+
+
+def test_the_reference_batch_of_the_paper():
+    """315 / 32.3 x 3.08 / 1.2 = 25.03; 310 x 0.12 / 1.2 is 31, 30.999999999999996 in floats."""
+    assert reference_batch(315, 32.3, 3.08) == 25
+    assert reference_batch(310, 1.0, 0.12) == 31
+    assert reference_batch(2, 1.0, 0.072) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [("mobilenetv2", 2.905), ("squeezenet", 2.412), ("nasnet-mobile", 2.108),
+     ("inceptionv3", 2.038)],
+)  # fmt: skip
+def test_ceilings_at_24_drives(name, published):
+    """Without communication all wait for the host: (315 + 24 x 25) / 315 = 2.905, and so on."""
+    host_batch, batch, host_speed, speed = TABLE_I[name]
+    host = Engine("host", ((host_batch, host_speed),))
+    engines = [host] + 24 * [Engine("newport", ((batch, speed),))]
+    batches = [host_batch] + 24 * [batch]
+    assert round(throughput(engines, batches) / host_speed, 3) == published
+    assert throughput(engines, [host_batch] + 24 * [0]) == pytest.approx(host_speed)
+
+
+def test_a_step_waits_for_the_slowest():
+    """10 samples at 10/s and 3 at 1/s: 13 samples in 3 s."""
+    engines = [Engine("a", ((1, 10.0),)), Engine("b", ((1, 1.0),))]
+    assert throughput(engines, [10, 3]) == pytest.approx(13 / 3)
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [
+        ((), "no speed was measured"),
+        (((4, 0.0),), "0.0 samples/s at batch 4"),
+        (((4, -1.0),), "-1.0 samples/s at batch 4"),
+        (((4, math.nan),), "nan samples/s at batch 4"),
+        (((4, math.inf),), "inf samples/s at batch 4"),
+        (((0, 1.0),), "batch 0 after 0"),
+        (((4, 1.0), (4, 2.0)), "batch 4 after 4"),
+        (((4, 1.0), (8, 2.0)), "batch 8 takes no longer than 4"),
+    ],
+)
+def test_bad_curves(points, words):
+    with pytest.raises(InputError, match=words) as caught:
+        Engine("csd 3", points)
+    assert "csd 3" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_bad_calls():
+    one = Engine("one", ((4, 1.0),))
+    for call, words in (
+        (lambda: tune([]), "no engines"),
+        (lambda: tune([one], reference=1), "reference engine 1"),
+        (lambda: tune([one], margin=-0.1), "margin -0.1"),
+        (lambda: tune([one], margin=math.inf), "margin inf"),
+        (lambda: Engine("one", ((4, 1.0),), limit=0), "batch limit 0"),
+        (lambda: throughput([one], [0]), "no engine has a sample"),
+        (lambda: reference_batch(8, 0.0, 1.0), "speed 0.0"),
+        (lambda: reference_batch(8, 1.0, 0.0), "reference speed 0.0"),
+        (lambda: reference_batch(0, 1.0, 1.0), "batch 0"),
+    ):
+        with pytest.raises(InputError, match=words):
+            call()
