@@ -7,6 +7,7 @@ Source: DESIGN, what is compared; trace contract (bit equality, distance to the 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -70,6 +71,8 @@ class Result:
     """Why it did not run (then the rest is None)."""
     updates_weights: bool = True
     """Its update stage is of the same kind as the baseline's."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the row has to know."""
     ledger: Ledger | None = None
     energy: Energy | None = None
     bound: Bound | None = None
@@ -133,7 +136,9 @@ def run_path(
     arithmetic = Arithmetic(trace, options.form) if carries else None
     path.prepare(system, arithmetic)
     clock = StepClock(system.phases, system.arrays.phase)
-    bound = path.bound(0)
+    applied = [i for i in range(steps) if not trace.steps[i].skipped]
+    bound = path.bound(applied[0] if applied else 0)
+    bound = dataclasses.replace(bound, seconds=bound.seconds * len(applied) / steps)
     for i in range(steps):
         if progress is not None:
             _report_progress(system, name, progress, trace, i, steps, bound)
@@ -154,7 +159,7 @@ def run_path(
         events = timelines.events(lines, system.leaf_name, OP_NAMES, PHASES, path.title)
     dropped = int(system.arrays.reg.line_drop[0])
     return Result(
-        path.name, path.title, None, path.updates_weights, book, joules, bound, weights, events, dropped,
+        path.name, path.title, None, path.updates_weights, tuple(path.notes()), book, joules, bound, weights, events, dropped,
     )  # fmt: skip
 
 

@@ -73,6 +73,7 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
         for s in t.steps
     )
     isp_busy = t.busy_sum_ps.get("ISP", 0)
+    idle = max((whole - compute) * t.devices - isp_busy, 0)
     cores = max(cfg.isp.cores, 1)
     has_isp = cfg.isp.kind != "none"
     storage = "host.update_power" if work.host_updates else "host.wait_power"
@@ -87,14 +88,13 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
         Component("PE multiplications", DRIVE, "energy.pe_multiply", work.multiplies),
         Component("page registers", DRIVE, "energy.register", work.register_bits),
         Component("ISP busy", DRIVE, "energy.isp_core", isp_busy * cores),
-        Component(
-            "ISP idle", DRIVE, "energy.isp_idle", (whole * t.devices - isp_busy) * int(has_isp)
-        ),
-        Component("controller", DRIVE, "energy.controller", whole * t.devices),
+        Component("ISP idle", DRIVE, "energy.isp_idle", idle if has_isp else 0),
+        Component("controller", DRIVE, "energy.controller", (whole - compute) * t.devices),
         Component("PCIe", DRIVE, "link.energy", link * 8),
         Component("host DRAM", HOST, "host.dram_energy", work.host_dram_bits),
         Component("host power", HOST, storage, whole - compute),
         Component("host and accelerator power", COMPUTE, "host.compute_power", compute),
+        Component("waiting controller", COMPUTE, "energy.controller", compute * t.devices),
     ]
     return [x for x in out if x.quantity]
 
@@ -104,8 +104,11 @@ class Energy:
     """Joules of a run as (low, typical, high)."""
 
     drive: tuple[float, float, float]
+    """All that the drive moves, and its idle power outside forward and backward."""
     host: tuple[float, float, float]
+    """Host DRAM, and the host's power outside forward and backward."""
     compute: tuple[float, float, float]
+    """Forward and backward: host and accelerator, and the drive's controller meanwhile."""
     by_component: Mapping[str, tuple[float, float, float]]
 
     @property

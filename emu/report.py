@@ -38,13 +38,13 @@ SHOWN_SWINGS = 8
 
 def seconds(value: float) -> str:
     """Seconds with three digits and a fitting unit."""
-    return fmt_time(round(value * 1e12))
+    return fmt_time(value * 1e12)
 
 
 def joules(span: tuple[float, float, float], steps: int) -> str:
-    """typical (low .. high) per step."""
+    """typical, and low .. high below it, per step."""
     low, typical, high = (fmt_energy(x / steps * 1e15) for x in span)
-    return f"{typical} ({low} .. {high})"
+    return f"{typical}\n{low} .. {high}"
 
 
 def bound_words(result: Result) -> str:
@@ -67,9 +67,9 @@ def tables(c: Comparison) -> list[Table]:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=i == 0)
     return table
 
 
@@ -83,7 +83,7 @@ def _overview(c: Comparison) -> Table:
     base = c.result(c.swing_pair[0]) if c.swing_pair else None
     for r in c.results:
         if r.ledger is None or r.energy is None:
-            table.add_row(r.name, f"n/a: {r.reason}", *[""] * 7)
+            table.add_row(r.name, "n/a", *[""] * 7)
             continue
         book = r.ledger
         rate = c.trace.n_params / book.update_s if book.update_s else 0.0
@@ -106,9 +106,16 @@ def _phases(c: Comparison) -> Table:
     for r in c.results:
         if r.ledger is not None:
             spent = r.ledger.phases_s
-            cells = [seconds(spent[p]) if p in spent else "-" for p in PHASE_TITLES]
+            cells = [_spent(spent.get(phase)) for phase in PHASE_TITLES]
             table.add_row(r.name, *cells, seconds(spent["step"]))
     return table
+
+
+def _spent(value: float | None) -> str:
+    """Seconds of a phase; "hidden" when other phases cover all of it, "-" when there is none."""
+    if value is None:
+        return "-"
+    return seconds(value) if value else "hidden"
 
 
 def _traffic(c: Comparison) -> Table:
@@ -143,7 +150,7 @@ def _arithmetic(c: Comparison) -> Table:
     for r in c.results:
         if r.ledger is None or r.bound is None:
             continue
-        simulated = stage_s(r)
+        simulated = r.ledger.update_s
         gap = simulated / r.bound.seconds - 1 if r.bound.seconds else 0.0
         table.add_row(
             r.name,
@@ -154,12 +161,6 @@ def _arithmetic(c: Comparison) -> Table:
             r.bound.text,
         )
     return table
-
-
-def stage_s(r: Result) -> float:
-    """Simulated seconds of the stage that the path's closed form describes."""
-    assert r.ledger is not None and r.bound is not None
-    return sum(r.ledger.phases_s.get(phase, 0.0) for phase in r.bound.phases)
 
 
 def _weights(c: Comparison) -> Table:
@@ -200,7 +201,7 @@ def _swings(c: Comparison) -> Table:
     rest = c.swings[SHOWN_SWINGS:]
     if rest:
         most = max(s.width for s in rest)
-        table.caption = f"{len(rest)} more change the speedup by at most {most - 1:.1%}"
+        table.caption = f"{len(rest)} more change either by at most {most - 1:.1%}"
     return table
 
 
@@ -219,8 +220,12 @@ def headline_words(c: Comparison) -> str:
         f"{step:.2f}x, energy of drive and host {energy_ratio(base, rival):.2f}x; {tail}"
     )
     if c.swings:
-        s = c.swings[0]
-        words += f" (widest swing of the speedup: {s.key}, x {s.width:.2f})"
+        fast = max(c.swings, key=lambda s: s.speedup_width)
+        lean = max(c.swings, key=lambda s: s.energy_width)
+        words += (
+            f"; the speedup swings most with {fast.key} (x {fast.speedup_width:.2f}), the energy "
+            f"with {lean.key} (x {lean.energy_width:.2f})"
+        )
     return words + "."
 
 
@@ -237,7 +242,6 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
         "samples_per_step": (book.samples, "samples"),
         "samples_per_s": (book.samples / book.step_s, "samples/s"),
         "update_s": (book.update_s, "s"),
-        "arithmetic_stage_s": (stage_s(r), "s"),
         "update_params_per_s": (
             c.trace.n_params / book.update_s if book.update_s else None,
             "param/s",
@@ -323,12 +327,12 @@ def _path_data(c: Comparison, r: Result) -> dict[str, Any]:
         "title": r.title,
         "status": "ok",
         "metrics": metrics(c, r),
+        "notes": list(r.notes),
         "phases_s": r.ledger.phases_s,
         "utilisation_of_update": r.ledger.utilisation("update"),
         "arithmetic": {
             "seconds": r.bound.seconds,
             "bottleneck": r.bound.name,
-            "phases": list(r.bound.phases),
             "text": r.bound.text,
         },
         "counters": dict(r.ledger.totals.counters),
@@ -381,9 +385,17 @@ def write(c: Comparison, out: Path, seed: int, timeline_file: Path | None) -> li
     return list(files)
 
 
+def remarks(c: Comparison) -> list[str]:
+    """What a reader has to know of single rows: why one is missing, what another leaves out."""
+    out = [f"{r.name}: n/a: {r.reason}" for r in c.results if r.reason is not None]
+    return out + [f"{r.name}: {note}" for r in c.results for note in r.notes]
+
+
 def show(c: Comparison, console: Console) -> None:
-    """Print the tables and the headline."""
-    for table in tables(c):
+    """Print the tables, the remarks and the headline."""
+    for i, table in enumerate(tables(c)):
         console.print(table)
+        for line in remarks(c) if i == 0 else ():
+            console.print(line)
         console.print()
     console.print(headline_words(c))

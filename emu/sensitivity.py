@@ -33,10 +33,23 @@ class Swing:
     energy_at_high: float | None
 
     @property
-    def width(self) -> float:
+    def speedup_width(self) -> float:
         """Largest change of the speedup, as a factor of at least 1."""
-        ratios = [r for r in (self.speedup_at_low, self.speedup_at_high) if r]
-        return max((max(r, 1 / r) for r in ratios), default=1.0)
+        return _widest(self.speedup_at_low, self.speedup_at_high)
+
+    @property
+    def energy_width(self) -> float:
+        """Largest change of the energy ratio, as a factor of at least 1."""
+        return _widest(self.energy_at_low, self.energy_at_high)
+
+    @property
+    def width(self) -> float:
+        """Largest change of either."""
+        return max(self.speedup_width, self.energy_width)
+
+
+def _widest(*ratios: float | None) -> float:
+    return max((max(r, 1 / r) for r in ratios if r), default=1.0)
 
 
 def _ends(leaf: Leaf) -> tuple[str, str]:
@@ -46,16 +59,26 @@ def _ends(leaf: Leaf) -> tuple[str, str]:
 
 def sample(trace: Trace, cfg: Config) -> Trace:
     """The trace's first step on as many parameters as give every die SAMPLE_STRIPES super-pages, or on
-    all of them when there are fewer. No payload."""
+    all of them when there are fewer. No payload, no forward and backward."""
     g = Geometry.of(cfg)
     n = min(trace.n_params, SAMPLE_STRIPES * g.dies * g.page_bytes // 4 * cfg.system.devices)
-    step = dataclasses.replace(trace.steps[0], ready_s=None, hyper=trace.steps[0].hyper[:1])
+    step = dataclasses.replace(
+        trace.steps[0],
+        forward_s=0.0,
+        backward_s=0.0,
+        ready_s=None,
+        hyper=trace.steps[0].hyper[:1],
+        skipped=False,
+        found_inf=False,
+        gradient_sha256=None,
+        fused=(),
+    )
     return dataclasses.replace(
         trace,
         name=f"{trace.name} (sample)",
         payload="none",
         tensors=flat_tensors([("sample", (n,), 0, 0)]),
-        steps=(dataclasses.replace(step, gradient_sha256=None, fused=()),),
+        steps=(step,),
         groups=1,
         digest=None,
     )

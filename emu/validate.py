@@ -16,7 +16,6 @@ from rich.table import Table
 from ondie.emu.compare import run_path
 from ondie.emu.config import Config, load_preset
 from ondie.emu.paths.base import Options
-from ondie.emu.report import stage_s
 from ondie.emu.units import InputError, nearest
 from ondie.traces import Step, Trace, flat_tensors
 
@@ -164,7 +163,7 @@ def closed_form_rows(progress: Progress) -> list[Row]:
             progress("closed-forms", i / len(CLOSED))
         cfg = load_preset(preset, settings)
         result = run_path(path, cfg, model(op, SAMPLE_PARAMS), Options(), steps=1, payload=False)
-        assert result.bound is not None
+        assert result.bound is not None and result.ledger is not None
         extra = f", {settings[0].split('=')[1]}" if path == "on_die" else ""
         rows.append(
             Row(
@@ -172,7 +171,7 @@ def closed_form_rows(progress: Progress) -> list[Row]:
                 f"{path} on {preset}, {op}{extra} ({result.bound.name})",
                 CHECK,
                 result.bound.seconds,
-                stage_s(result),
+                result.ledger.update_s,
                 "s",
                 0.05,
                 "FACTS sections 2 and 3, with commands, erases and queue depth of the preset",

@@ -144,6 +144,10 @@ class Path(ABC):
     def work(self, steps: int) -> Work:
         """What the path did in so many steps that the engine does not count."""
 
+    def notes(self) -> list[str]:
+        """What a reader of the path's row has to know."""
+        return []
+
     def delivered(self) -> np.ndarray | None:
         """The weights that arrived at the host, where the path sends them up; NaN = never sent."""
         return None

@@ -12,19 +12,16 @@ from dataclasses import dataclass
 
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.config import Config
+from ondie.emu.units import fmt_time
 
 
 @dataclass(frozen=True)
 class Bound:
-    """Closed form of an update stage: seconds, the resource that decides, the arithmetic in words.
-
-    ``phases`` are the simulated phases that it describes.
-    """
+    """Closed form of an update stage: seconds, the resource that decides, the arithmetic in words."""
 
     seconds: float
     name: str
     text: str
-    phases: tuple[str, ...] = ("update",)
 
 
 class Demand:
@@ -105,32 +102,51 @@ class Demand:
         depth = min(self.cfg.host.io_queue_depth, self.cfg.frontend.queue_depth)
         self.add("queue depth", n_bytes / self.cfg.host.io_block_bytes / depth * latency)
 
-    def _block_parts(self) -> tuple[float, float, float]:
-        """(channel time of one block, operations in a row on its busiest die, fixed time)."""
+    def _fixed_s(self) -> float:
+        """Submission, the link both ways and the firmware of one command."""
+        host, front = self.cfg.host.io_submit_ps, self.cfg.frontend.command_ps
+        return (host + front + 2 * self.cfg.link.latency_ps) / 1e12
+
+    def _block_s(self, array_ps: int, link_rate: int) -> float:
+        """Unloaded latency of one block, seconds: array operations in a row on its busiest die, then
+        the slower of channel and link."""
         g = self.geometry
-        pages = self.cfg.host.io_block_bytes / g.page_bytes
+        block = self.cfg.host.io_block_bytes
+        pages = block / g.page_bytes
         groups = pages / (g.planes if self.cfg.flash.multi_plane else 1)
         channel = max(pages / g.channels, min(pages, g.planes)) * self._page_s()
-        fixed = (
-            self.cfg.host.io_submit_ps + self.cfg.frontend.command_ps + 2 * self.cfg.link.latency_ps
-        ) / 1e12
-        return channel, max(groups / g.dies, 1.0), fixed
+        rounds = max(groups / g.dies, 1.0)
+        return self._fixed_s() + rounds * array_ps / 1e12 + max(channel, block / link_rate)
 
     def read_latency(self) -> float:
         """Unloaded latency of one block read, seconds."""
-        channel, rounds, fixed = self._block_parts()
-        block = self.cfg.host.io_block_bytes
-        link = block / self.cfg.link.up_bytes_per_s
-        return fixed + rounds * self.cfg.flash.t_read_ps / 1e12 + max(channel, link)
+        return self._block_s(self.cfg.flash.t_read_ps, self.cfg.link.up_bytes_per_s)
 
     def write_latency(self) -> float:
         """Unloaded latency of one block write, seconds."""
-        channel, rounds, fixed = self._block_parts()
-        block = self.cfg.host.io_block_bytes
-        link = block / self.cfg.link.down_bytes_per_s
-        return fixed + rounds * self.cfg.flash.t_program_ps / 1e12 + max(channel, link)
+        return self._block_s(self.cfg.flash.t_program_ps, self.cfg.link.down_bytes_per_s)
+
+    def first_read(self) -> float:
+        """Until the first super-page of a stream of reads is on its way, seconds."""
+        return self._fixed_s() + self.cfg.flash.t_read_ps / 1e12
+
+    def last_write(self) -> float:
+        """What a stream of writes takes beyond its transfers, seconds."""
+        return self._fixed_s() + self.cfg.flash.t_program_ps / 1e12
+
+
+def with_latency(name: str, work: float, latency: float, text: str) -> Bound:
+    """A bound of work and latency; latency decides when it is the larger part."""
+    if latency > work:
+        return Bound(work + latency, "latency", f"{text} + latency {words(latency)}")
+    return Bound(work + latency, name, text)
 
 
 def parts_text(parts: list[tuple[str, str, float]]) -> str:
     """ "read 2.5 s (channels) + CPU 1 s (host CPU)" from (what, resource, seconds)."""
-    return " + ".join(f"{what} {seconds:.4g} s ({name})" for what, name, seconds in parts)
+    return " + ".join(f"{what} {words(seconds)} ({name})" for what, name, seconds in parts)
+
+
+def words(seconds: float) -> str:
+    """Seconds with three digits and a fitting unit."""
+    return fmt_time(seconds * 1e12)

@@ -22,7 +22,7 @@ from ondie.emu.host import machine
 from ondie.emu.isp.layout import VALUE_BYTES, Regions, shards
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import BACKWARD, GRADIENTS, PHASES, UPDATE, Path, Rows
-from ondie.emu.paths.bounds import Bound, Demand, parts_text
+from ondie.emu.paths.bounds import Bound, Demand, parts_text, with_latency, words
 from ondie.emu.paths.payload import Conventional
 from ondie.emu.system import System
 from ondie.kernels import get
@@ -199,13 +199,12 @@ class HostOffload(Path):
         traffic = self.kernel.bytes_per_param()
         cpu = machine.update_ps(self.cfg, self.trace.n_params, traffic) / 1e12
         groups = self._groups()
-        tails = len(groups) * (read.read_latency() + write.write_latency())
+        bare = len(groups) * (read.first_read() + write.last_write())
         if not self.pipelined or len(groups) == 1:
             r, w = read.largest, write.largest
             parts = [("read", *r), ("compute", "host CPU", cpu), ("write", *w)]
-            seconds = r[1] + w[1] + cpu + tails
             name = max((r, w, ("host CPU", cpu)), key=lambda item: item[1])[0]
-            return Bound(seconds, name, parts_text(parts))
+            return with_latency(name, r[1] + w[1] + cpu, bare, parts_text(parts))
         both = Demand(self.cfg)
         both.host_read((width + 1) * VALUE_BYTES * n)
         both.host_write(width * VALUE_BYTES * n)
@@ -213,14 +212,12 @@ class HostOffload(Path):
         name, seconds = both.largest
         share = (groups[-1][1] - groups[-1][0]) / self.trace.n_params
         first = (groups[0][1] - groups[0][0]) / self.trace.n_params
-        bare = 0.0
         if name == "host CPU":
-            bare = first * read.largest[1] + share * write.largest[1]
+            ends = first * read.largest[1] + share * write.largest[1]
         else:
-            bare = share * cpu
-        return Bound(
-            seconds + bare, name, parts_text([("all", name, seconds), ("bare ends", "", bare)])
-        )
+            ends = share * cpu
+        text = f"{parts_text([('all', name, seconds)])} + what the ends leave bare {words(ends)}"
+        return with_latency(name, seconds + ends, read.first_read() + write.last_write(), text)
 
 
 @dataclass
@@ -230,3 +227,9 @@ class PipelinedOffload(HostOffload):
     name: ClassVar[str] = "host_offload_pipelined"
     title: ClassVar[str] = "host offload, pipelined"
     pipelined: ClassVar[bool] = True
+
+    def notes(self) -> list[str]:
+        if len(self._groups()) > 1:
+            return []
+        size = self.cfg.host.subgroup_params
+        return [f"all parameters fit one sub-group of {size:,}, so nothing is pipelined"]

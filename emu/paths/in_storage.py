@@ -21,7 +21,7 @@ from ondie.emu.isp import core
 from ondie.emu.isp.layout import VALUE_BYTES, Regions, shards
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import BACKWARD, PHASES, UPDATE, WEIGHTS_UP, Path, Rows
-from ondie.emu.paths.bounds import Bound, Demand, parts_text
+from ondie.emu.paths.bounds import Bound, Demand, parts_text, with_latency
 from ondie.emu.paths.payload import Conventional
 from ondie.emu.system import System
 from ondie.kernels import get
@@ -240,7 +240,9 @@ class InStorage(Path):
         d.add("link up", up / self.cfg.link.up_bytes_per_s)
         d.add("ISP flash path", 2 * width * size / self.cfg.isp.flash_bytes_per_s)
         d.add("ISP", self._isp_ps(n) / 1e12)
+        # Before the first result and after the last: one read, one chunk computed, one program.
         f = self.cfg.flash
-        fill = (f.t_read_ps + f.t_program_ps + self._isp_ps(self.chunk)) / 1e12
+        chunk = self._isp_ps(min(self.chunk, self.trace.n_params))
+        latency = (f.t_read_ps + f.t_program_ps + chunk) / 1e12
         name, seconds = d.largest
-        return Bound(seconds + fill, name, parts_text([("all", name, seconds)]))
+        return with_latency(name, seconds, latency, parts_text([("all", name, seconds)]))
