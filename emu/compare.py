@@ -138,7 +138,9 @@ def run_path(
     clock = StepClock(system.phases, system.arrays.phase)
     applied = [i for i in range(steps) if not trace.steps[i].skipped]
     bound = path.bound(applied[0] if applied else 0)
-    bound = dataclasses.replace(bound, seconds=bound.seconds * len(applied) / steps)
+    staged = range(steps) if path.exchanges else applied  # an exchange comes before the skip
+    mean = sum(path.bound(i).seconds for i in staged) / steps
+    bound = dataclasses.replace(bound, seconds=mean)
     for i in range(steps):
         if progress is not None:
             _report_progress(system, name, progress, trace, i, steps, bound)

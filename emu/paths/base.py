@@ -110,6 +110,8 @@ class Path(ABC):
     title: ClassVar[str]
     updates_weights: ClassVar[bool] = True
     """Does the path carry payload, so that its weights can be held against the reference?"""
+    exchanges: ClassVar[bool] = False
+    """Do nodes exchange gradients, in a step whose update is then skipped as well?"""
 
     def __post_init__(self) -> None:
         reason = self.missing()

@@ -56,6 +56,7 @@ class Stannis(Path):
     name: ClassVar[str] = "stannis"
     title: ClassVar[str] = "distributed, host + N CSDs"
     updates_weights: ClassVar[bool] = False
+    exchanges: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.options.batch not in BATCHES:

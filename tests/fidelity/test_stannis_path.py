@@ -11,6 +11,7 @@ import pytest
 
 from ondie.emu import rows
 from ondie.emu import stations as s
+from ondie.emu.compare import run_path
 from ondie.emu.config import load_preset
 from ondie.emu.energy import energy
 from ondie.emu.ledger import Ledger, StepClock, ledger
@@ -334,6 +335,19 @@ def test_a_skipped_step_exchanges_and_does_not_update():
     # Momentum: read w, m, g and write w, m, 20 B per parameter on each drive.
     assert done.book.totals.counters["isp_bytes"] == 2 * 20 * 1_000_003
     assert done.path.bound(0).seconds > r.path.bound(0).seconds
+
+
+def test_the_bound_that_is_printed_counts_skipped_steps_as_they_are():
+    """Two steps, one of them skipped: two exchanges, one update."""
+    t = trace(steps=2)
+    skipped = dataclasses.replace(t.steps[0], skipped=True, found_inf=True)
+    t = dataclasses.replace(t, steps=(skipped, t.steps[1]), digest=None)
+    cfg = load_preset("newport", ["system.devices=2", *SMALL])
+    result = run_path("stannis", cfg, t, Options(batch="paper"), steps=2, payload=False)
+    assert result.ledger is not None and result.bound is not None
+    assert result.ledger.update_s == pytest.approx(result.bound.seconds, rel=1e-6)
+    assert result.ledger.samples == 315 + 2 * 25 and result.notes
+    assert "update 0 s" not in result.bound.text
 
 
 def test_rows_in_small_chunks_are_the_same_plan(monkeypatch):
