@@ -111,12 +111,15 @@ def fingerprint(torch) -> str:
     random = torch.Generator().manual_seed(7)
     a, b = (torch.randn(64, 256, generator=random), torch.randn(256, 160, generator=random))
     image = torch.randn(64, 16, 8, 8, generator=random, requires_grad=True)
-    filters = torch.randn(16, 1, 3, 3, generator=random, requires_grad=True)
-    normal = functional.batch_norm(
-        functional.conv2d(image, filters, padding=1, groups=16), None, None, training=True
-    )
-    normal.square().sum().backward()
-    parts = [a @ b, functional.gelu(a, approximate="tanh"), a.softmax(1), filters.grad, image.grad]
+    shapes = [(16, 1, 3, 3), (96, 16, 1, 1), (96, 1, 3, 3), (24, 96, 1, 1)]
+    filters = [torch.randn(shape, generator=random, requires_grad=True) for shape in shapes]
+    x = image
+    for weight, groups, stride in zip(filters, (16, 1, 96, 1), (1, 1, 2, 1), strict=True):
+        x = functional.conv2d(x, weight, None, stride, weight.shape[-1] // 2, groups=groups)
+        x = functional.batch_norm(x, None, None, training=True).clamp(0, 6)
+    x.square().sum().backward()
+    parts = [a @ b, functional.gelu(a, approximate="tanh"), a.softmax(1), image.grad]
+    parts += [weight.grad for weight in filters]
     parts += [(a.half() @ b.half()).float(), functional.layer_norm(a, (256,)), a[:, :48] @ b[:48]]
     return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in parts)).hexdigest()
 
