@@ -145,8 +145,9 @@ def seek(st, g):
     b = d_bus(st, g)
     bus = st.bus[b]
     if want == COMMAND and bus.die >= 0 and bus.phase != COMMAND and st.cfg[0].interleave != 0:
-        interrupt(st, g, b)
-        want = wish(st, g)
+        if st.leaf[st.reg[0].bus0 + b] > st.reg[0].now:  # else the data are through at this instant
+            interrupt(st, g, b)
+            want = wish(st, g)
     if want != d.want:
         bit = 1 << d_way(st, g)
         if d.want == OUT:

@@ -18,7 +18,7 @@ EMU = """
     stannis, ndpipe
     volume
     system, sensitivity
-    device, build, errors, flows, rows
+    device, books, build, errors, flows, rows
     frontend | isp
     backend | host
     clock, stats, energy, ledger, timeline, state, events, stations
