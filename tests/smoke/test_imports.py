@@ -12,7 +12,7 @@ import pytest
 EMU = """
     cli
     live
-    serve | report, validate, bench, sweep
+    serve | report, figure, validate, bench, sweep
     compare, replay
     paths
     stannis, ndpipe
