@@ -125,7 +125,7 @@ class InStorage(Path):
 
     def _update(self, out: Rows, after: int) -> Iterator[np.ndarray]:
         """Chunk by chunk, the devices in turn; a chunk begins when the one a window before it is
-        written, so that its buffers are free."""
+        written and its weights are sent, so that its buffers are free."""
         form = self._form()
         first = out.next
         chunks = [-(-s.size // self.chunk) for s in self.shards]
@@ -177,7 +177,9 @@ class InStorage(Path):
             after0=form.join(np.append(reads, down), UPDATE),
             tag=1,
         )
-        form.one(resource=rows.DMA_UP, phase=WEIGHTS_UP, bytes_out=up, after0=compute, tag=1)
+        sent = form.one(
+            resource=rows.DMA_UP, phase=WEIGHTS_UP, bytes_out=up, after0=compute, tag=1
+        )
         writes = form.add(
             width,
             resource=rows.ISP_IO,
@@ -187,7 +189,7 @@ class InStorage(Path):
             lpn=vectors,
             after0=compute,
         )
-        form.join(writes, UPDATE)
+        form.join(np.append(writes, sent), UPDATE)
         return form.take()
 
     def _columns(

@@ -42,6 +42,8 @@ class Conventional:
         """The current step's gradient, float32[n_params], as the accelerator delivers it."""
         self.delivered: np.ndarray | None = None
         """Weights that arrived in the host's memory by DMA, float32[n_params]."""
+        self.outgoing = np.full(sum(r.shard.size for r in regions), np.nan, np.float32)
+        """New weights on their way up: buffers that programs do not wait for, nor free."""
         page = system.geometry.page_bytes
         self.stores = tuple(PageStore(page) for _ in regions)
         self.memory = tuple(np.full((r.total_pages, page), POISON, np.uint8) for r in regions)
@@ -118,9 +120,9 @@ class Conventional:
             self.vector(dev, "g")[at : at + count] = self.gradient[first : first + count]
         elif resource == rows.DMA_UP:
             if self.delivered is None:
-                self.delivered = np.full(sum(r.shard.size for r in self.regions), np.nan, np.float32)
-            at = first - r.shard.start
-            self.delivered[first : first + count] = self.vector(dev, "w")[at : at + count]
+                self.delivered = np.full_like(self.outgoing, np.nan)
+            self.delivered[first : first + count] = self.outgoing[first : first + count]
+            self.outgoing[first : first + count] = np.nan
         elif resource == rows.HOST_CPU:
             for d, other in enumerate(self.regions):  # a host update may span the devices' shards
                 a, b = max(first, other.shard.start), min(first + count, other.shard.stop)
@@ -128,6 +130,8 @@ class Conventional:
                     self._compute(d, a, b)
         else:
             self._compute(dev, first, first + count)
+            at = first - r.shard.start
+            self.outgoing[first : first + count] = self.vector(dev, "w")[at : at + count]
 
     def _compute(self, dev: int, start: int, stop: int) -> None:
         r = self.regions[dev]
