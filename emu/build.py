@@ -141,7 +141,8 @@ def build(
 ) -> Arrays:
     """All arrays of a system, with erased or used blocks as ``ftl.initial`` says.
 
-    ``reservoir_super_pages`` is the number of logical super-pages per device that the optimizer maps;
+    ``reservoir_super_pages`` is the number of logical super-pages per device that the optimizer
+    maps;
     ``queue_depth`` overrides the smaller of host and drive depth; ``timeline`` is the number of
     intervals to keep. Raises InputError when the reservoir is too small for its super-pages.
     """
@@ -254,7 +255,7 @@ def _blocks(cfg: Config, geometry: Geometry, dies: int) -> np.recarray:
     """Used blocks have to be erased when they are opened; each die has one erased block at hand."""
     block = records(mapping.BLOCK, dies, geometry.all_blocks)
     block.dirty = int(cfg.ftl.initial == "steady")
-    block.dirty[:, 0] = 0
+    block["dirty"][:, 0] = 0
     return block
 
 

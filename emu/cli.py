@@ -1,7 +1,7 @@
 """The command line.
 
-Owns arguments, progress, exit codes: 2 for bad input (one line, nothing written), 1 for a failed check,
-130 for an interrupt. Does not own any work.
+Owns arguments, progress, exit codes: 2 for bad input (one line, nothing written), 1 for a failed
+check, 130 for an interrupt. Does not own any work.
 Source: DESIGN, command line; click and rich.
 """
 
@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from ondie.emu.config import Config, diff, load_preset, preset_list, preset_table, shown
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, nearest
 from ondie.kernels import KernelError
 from ondie.traces import TraceError
 
@@ -36,12 +36,9 @@ class Group(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from ondie.emu.units import nearest
-
             near = nearest(args[0], self.commands)
-            if near:
-                error.message += f" Nearest: {near!r}."
-            raise
+            hint = f" Nearest: {near!r}." if near else ""
+            raise click.UsageError(f"{error.message}{hint}", ctx) from error
 
 
 def console() -> Console:
@@ -97,17 +94,34 @@ def commands() -> None:
 @click.option("--paths", help="Paths to run, comma separated; all by default.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a constant.")
 @click.option("--devices", type=int, help="Number of drives, as --set system.devices=N.")
-@click.option("--steps", type=int, help="Steps of the trace to replay; all recorded ones by default.")
+@click.option("--steps", type=int, help="Steps to replay; all recorded ones by default.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder of result.json and figure.")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Chrome trace for Perfetto.")
-@click.option("--weights-up", type=click.Choice(["fp32", "fp16"]), default="fp32", show_default=True)
-@click.option("--form", type=click.Choice(["canonical", "torch"]), default="canonical",
-              show_default=True, help="Kernel form: the project's own, or torch's fused result.")
-@click.option("--batch", type=click.Choice(["same", "paper"]), default="same", show_default=True,
-              help="stannis: the trace's global batch, or the sum of the tuned batches.")
+@click.option(
+    "--weights-up", type=click.Choice(["fp32", "fp16"]), default="fp32", show_default=True
+)
+@click.option(
+    "--form",
+    type=click.Choice(["canonical", "torch"]),
+    default="canonical",
+    show_default=True,
+    help="Kernel form: the project's own, or torch's fused result.",
+)
+@click.option(
+    "--batch",
+    type=click.Choice(["same", "paper"]),
+    default="same",
+    show_default=True,
+    help="stannis: the trace's global batch, or the sum of the tuned batches.",
+)
 @click.option("--swing/--no-swing", default=True, help="Vary each assumed constant over its range.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Recorded with the result; nothing in a comparison is random.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Recorded with the result; nothing in a comparison is random.",
+)
 @click.option("--quiet", is_flag=True, help="No progress bar and no tables.")
 def compare(
     trace: str, device: str, paths: str | None, settings: tuple[str, ...], devices: int | None,
@@ -223,8 +237,8 @@ def show_preset(name: str, settings: tuple[str, ...], why: bool, as_json: bool) 
     if as_json:
         click.echo(json.dumps(cfg.resolved(), indent=1, sort_keys=True))
         return
-    columns = ("key", "value", "range", "source", "reference") if why else ("key", "value", "meaning")
-    table = Table(*columns)
+    more = ("range", "source", "reference") if why else ("meaning",)
+    table = Table("key", "value", *more)
     for row in preset_table(cfg, why):
         cells = (row.range, row.source, row.ref) if why else (row.doc,)
         table.add_row(row.key, row.value, *cells)
@@ -251,8 +265,13 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--size", "sizes", multiple=True, type=click.IntRange(min=1),
-              help="Parameters; may be given several times.")
+@click.option(
+    "--size",
+    "sizes",
+    multiple=True,
+    type=click.IntRange(min=1),
+    help="Parameters; may be given several times.",
+)
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Rows as JSON.")
 @click.option("--quiet", is_flag=True, help="No table.")
@@ -268,7 +287,7 @@ def kernels(sizes: tuple[int, ...], threads: int, json_path: Path | None, quiet:
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Rows as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress bar and no table.")
 def validate(name: str | None, json_path: Path | None, quiet: bool) -> None:
-    """Hold the simulation against published numbers and closed forms. Exit 1 when a check misses."""
+    """Hold the simulation against published numbers and closed forms. Exit 1 on a miss."""
     from ondie.emu import validate as validation
     from ondie.emu.report import write_atomically
 
@@ -289,9 +308,9 @@ def validate(name: str | None, json_path: Path | None, quiet: bool) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: one line and exit code 2 for whatever the user can mend."""
-    from ondie.emu.compare import Mismatch
+    from ondie.emu.errors import SimulationError
     from ondie.emu.ledger import Imbalance
-    from ondie.emu.system import SimulationError
+    from ondie.emu.weights import Mismatch
 
     try:
         code = commands.main(arguments, prog_name="ondie", standalone_mode=False)

@@ -1,7 +1,7 @@
 """The comparison: one trace through several paths on one device.
 
-Owns the choice of paths, running them, holding weights against the reference, the headline. Does not
-own words, tables and files (report.py).
+Owns the choice of paths, running them, holding weights against the reference, the headline. Does
+not own words, tables and files (report.py).
 Source: DESIGN, what is compared; trace contract (bit equality, distance to the recorded weights).
 """
 
@@ -13,13 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ondie.emu import timeline as timelines
 from ondie.emu.backend.timing import OP_NAMES
 from ondie.emu.clock import ps_from_seconds
 from ondie.emu.config import Config
-from ondie.emu.energy import Energy, energy
+from ondie.emu.energy import Energy, Work, energy
 from ondie.emu.ledger import Ledger, StepClock, ledger
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import PHASES, Options, Path, Unavailable
@@ -28,9 +26,10 @@ from ondie.emu.paths.host_offload import HostOffload, PipelinedOffload
 from ondie.emu.paths.in_storage import InStorage
 from ondie.emu.paths.on_die import OnDie
 from ondie.emu.paths.stannis import Stannis
-from ondie.emu.sensitivity import Swing, swings
+from ondie.emu.sensitivity import Headline, Swing, swings
 from ondie.emu.system import System
 from ondie.emu.units import InputError, nearest
+from ondie.emu.weights import Weights, compare_weights
 from ondie.traces import Trace
 
 PATHS: dict[str, type[Path]] = {
@@ -40,25 +39,6 @@ BASELINE = HostOffload.name
 RIVALS = (OnDie.name, InStorage.name, PipelinedOffload.name)
 """Whose speedup over the baseline is the headline: the first of these that runs."""
 WORKERS = 2
-TOLERANCE = 16
-"""Units of 2**-24 max(|w|, sum of learning rates) that weights may lie from the recorded ones."""
-
-
-class Mismatch(RuntimeError):
-    """A path did not end on the reference weights: a defect. No result is written."""
-
-
-@dataclass(frozen=True)
-class Weights:
-    """A path's final weights against the reference and against the recorded ones."""
-
-    equal_bits: int
-    elements: int
-    delivered_equal_bits: int | None
-    """Of the weights that reached the host by the last step; None where the path sends none."""
-    recorded_distance: float | None
-    """Largest distance to the recorded weights, in units of 2**-24 max(|w|, sum of learning rates)."""
-    recorded_equal_share: float | None
 
 
 @dataclass(frozen=True)
@@ -74,6 +54,7 @@ class Result:
     notes: tuple[str, ...] = ()
     """What a reader of the row has to know."""
     ledger: Ledger | None = None
+    work: Work | None = None
     energy: Energy | None = None
     bound: Bound | None = None
     weights: Weights | None = None
@@ -154,14 +135,16 @@ def run_path(
     weights = None
     if arithmetic is not None:
         weights = compare_weights(path, arithmetic, steps)
-    joules = energy(cfg, totals, path.work(steps))
+    work = path.work(steps)
+    joules = energy(cfg, totals, work)
     events = None
     if timeline:
         lines = system.arrays.line[: int(system.arrays.reg.lines[0])]
         events = timelines.events(lines, system.leaf_name, OP_NAMES, PHASES, path.title)
     dropped = int(system.arrays.reg.line_drop[0])
     return Result(
-        path.name, path.title, None, path.updates_weights, tuple(path.notes()), book, joules, bound, weights, events, dropped,
+        path.name, path.title, None, path.updates_weights, tuple(path.notes()), book, work, joules,
+        bound, weights, events, dropped,
     )  # fmt: skip
 
 
@@ -188,59 +171,6 @@ def _report_progress(
         progress(name, (step + min((system.now - begin) / length, 1.0)) / steps)
 
     system.on_progress = at
-
-
-def compare_weights(path: Path, arithmetic: Arithmetic, steps: int) -> Weights:
-    """Hold the weights on flash against the same kernel outside the emulator. Raises Mismatch."""
-    final = path.finish()
-    assert final is not None
-    trace = arithmetic.trace
-    reference = arithmetic.reference(steps)
-    equal = int((final.view(np.uint32) == reference.view(np.uint32)).sum())
-    if equal != len(reference):
-        at = int(np.flatnonzero(final.view(np.uint32) != reference.view(np.uint32))[0])
-        raise Mismatch(
-            f"{path.name}: {len(reference) - equal} of {len(reference)} weights differ from the "
-            f"reference, the first at {at} ({trace.locate(at)[0]}): {final[at]!r}, "
-            f"not {reference[at]!r}"
-        )
-    delivered = None
-    sent = path.delivered()
-    if sent is not None and path.options.weights_up == "fp32":
-        delivered = int((sent.view(np.uint32) == reference.view(np.uint32)).sum())
-        if delivered != len(reference):
-            raise Mismatch(
-                f"{path.name}: {len(reference) - delivered} of {len(reference)} weights that were "
-                "sent to the host differ from those on flash"
-            )
-    distance = share = None
-    recorded = trace.weights("final")
-    if recorded is not None and steps == len(trace.steps):
-        distance, share = recorded_distance(final, recorded, trace)
-        if distance > TOLERANCE:
-            raise Mismatch(
-                f"{path.name}: weights lie {distance:.3g} units of 2**-24 max(|w|, sum of learning "
-                f"rates) from the recorded ones, {TOLERANCE} is the limit"
-            )
-    return Weights(equal, len(reference), delivered, distance, share)
-
-
-def recorded_distance(
-    final: np.ndarray, recorded: np.ndarray, trace: Trace
-) -> tuple[float, float]:
-    """(largest distance in units of 2**-24 max(|w|, sum of learning rates), share of equal bits)."""
-    rates = [
-        sum(float(step.hyper[g]["lr"]) for step in trace.steps if not step.skipped)
-        for g in range(trace.groups)
-    ]
-    scale = np.abs(recorded.astype(np.float64))
-    for a, b, group in trace.group_ranges():
-        np.maximum(scale[a:b], rates[group], out=scale[a:b])
-    gap = np.abs(final.astype(np.float64) - recorded)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        units = np.where(gap == 0, 0.0, gap / (scale * 2.0**-24))
-    share = float((final.view(np.uint32) == recorded.view(np.uint32)).mean())
-    return float(units.max(initial=0.0)), share
 
 
 def compare(
@@ -285,7 +215,13 @@ def compare(
     pair = headline_pair(ran)
     found: tuple[Swing, ...] = ()
     if swing and pair is not None:
-        found = tuple(swings(cfg, trace, lambda c, t: headline(c, t, options, pair)))
+
+        def again(name: str, changed: Config, small: Trace) -> tuple[Ledger, Work]:
+            r = run_path(name, changed, small, options, steps=1, payload=False)
+            assert r.ledger is not None and r.work is not None
+            return r.ledger, r.work
+
+        found = tuple(swings(cfg, trace, Headline(again, pair), WORKERS))
     return Comparison(cfg, trace, options, n, results, found, pair)
 
 
@@ -306,27 +242,3 @@ def headline_pair(ran: Sequence[str]) -> tuple[str, str] | None:
         if name in ran:
             return BASELINE, name
     return None
-
-
-def headline(
-    cfg: Config, trace: Trace, options: Options, pair: tuple[str, str]
-) -> tuple[float, float]:
-    """(update-stage speedup, energy ratio with host) of rival over baseline, timing only."""
-    base, rival = (
-        run_path(name, cfg, trace, options, steps=1, payload=False) for name in pair
-    )
-    return speedup(base, rival), energy_ratio(base, rival)
-
-
-def speedup(base: Result, rival: Result) -> float:
-    """Update stage of the baseline over that of the rival."""
-    assert base.ledger is not None and rival.ledger is not None
-    return base.ledger.update_s / rival.ledger.update_s
-
-
-def energy_ratio(base: Result, rival: Result) -> float:
-    """Joules of drive and host outside forward and backward, baseline over rival, typical."""
-    assert base.energy is not None and rival.energy is not None
-    return base.energy.storage_and_host[1] / rival.energy.storage_and_host[1]
-
-

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import cattrs
+
 from ondie.emu import constraints
 from ondie.emu.loading import (
     canonical,
@@ -45,8 +46,19 @@ from ondie.emu.schema import (
 )
 from ondie.emu.units import KINDS, InputError, exact
 
-__all__ = ["Config", "Difference", "InputError", "Leaf", "Row", "Summary", "diff", "load_preset",
-           "preset_list", "preset_names", "preset_table"]
+__all__ = [
+    "Config",
+    "Difference",
+    "InputError",
+    "Leaf",
+    "Row",
+    "Summary",
+    "diff",
+    "load_preset",
+    "preset_list",
+    "preset_names",
+    "preset_table",
+]
 
 _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
 
@@ -93,8 +105,9 @@ class Config:
         """The records whose value is assumed; each has a range."""
         return [leaf for leaf in self.records.values() if leaf.source == "assumed"]
 
-    def replace(self, changes: Mapping[str, Value], *, ref: str = "replaced by the caller"
-                ) -> Config:
+    def replace(
+        self, changes: Mapping[str, Value], *, ref: str = "replaced by the caller"
+    ) -> Config:
         """A copy with `changes` (text with units, or numbers in base units), fully checked.
 
         Changed leaves have source "set" and no range. Raises InputError.
@@ -208,13 +221,23 @@ def preset_list() -> list[Summary]:
             leaf = config.leaf(key)
             return shown(leaf.value, leaf.unit)
 
-        geometry = " x ".join(text(f"flash.{k}") for k in
-                              ("channels", "dies_per_channel", "planes_per_die", "page"))
+        geometry = " x ".join(
+            text(f"flash.{k}") for k in ("channels", "dies_per_channel", "planes_per_die", "page")
+        )
         engine = f"{text('isp.cores')} x {text('isp.frequency')}"
         isp = {"none": "none", "fpga": text("isp.engine"), "cores": engine}[config.isp.kind]
-        lines.append(Summary(name, text("system.capacity"), f"{geometry} {text('flash.cell')}",
-                             text("link.up"), isp, text("pe.kind"), len(config.leaves()),
-                             len(config.assumed())))
+        lines.append(
+            Summary(
+                name,
+                text("system.capacity"),
+                f"{geometry} {text('flash.cell')}",
+                text("link.up"),
+                isp,
+                text("pe.kind"),
+                len(config.leaves()),
+                len(config.assumed()),
+            )
+        )
     return lines
 
 
@@ -226,15 +249,21 @@ def preset_table(config: Config, why: bool = False) -> list[Row]:
         if not why:
             rows.append(Row(leaf.key, value, doc))
             continue
-        span = ("" if leaf.low is None else
-                f"{shown(leaf.low, leaf.unit)} .. {shown(leaf.high, leaf.unit)}")
+        span = (
+            ""
+            if leaf.low is None
+            else f"{shown(leaf.low, leaf.unit)} .. {shown(leaf.high, leaf.unit)}"
+        )
         rows.append(Row(leaf.key, value, doc, span, leaf.source, leaf.ref))
     return rows
 
 
 def diff(a: Config, b: Config) -> list[Difference]:
     """The leaves whose values differ, in the order of the tree."""
-    pairs = [Difference(key, a.records.get(key), b.records.get(key))
-             for key in ordered({**a.records, **b.records})]
-    return [pair for pair in pairs
-            if pair.a is None or pair.b is None or pair.a.value != pair.b.value]
+    pairs = [
+        Difference(key, a.records.get(key), b.records.get(key))
+        for key in ordered({**a.records, **b.records})
+    ]
+    return [
+        pair for pair in pairs if pair.a is None or pair.b is None or pair.a.value != pair.b.value
+    ]

@@ -30,52 +30,105 @@ class Rule:
 def raw_bytes(config: Config) -> int:
     """User bytes of every page of one drive, before over-provisioning."""
     flash = config.flash
-    return (flash.channels * flash.dies_per_channel * flash.planes_per_die
-            * flash.blocks_per_plane * flash.pages_per_block * flash.page_bytes)
+    return (
+        flash.channels
+        * flash.dies_per_channel
+        * flash.planes_per_die
+        * flash.blocks_per_plane
+        * flash.pages_per_block
+        * flash.page_bytes
+    )
 
 
 def _power_of_two(value: int) -> bool:
     return value & (value - 1) == 0
 
 
-GEOMETRY = ("flash.channels", "flash.dies_per_channel", "flash.planes_per_die",
-            "flash.blocks_per_plane", "flash.pages_per_block", "flash.page")
+GEOMETRY = (
+    "flash.channels",
+    "flash.dies_per_channel",
+    "flash.planes_per_die",
+    "flash.blocks_per_plane",
+    "flash.pages_per_block",
+    "flash.page",
+)
 
 RULES: tuple[Rule, ...] = (
-    Rule(("flash.page",), lambda c: _power_of_two(c.flash.page_bytes),
-         lambda c: f"must be a power of two; nearest: {_nearest_power(c.flash.page_bytes)}"),
-    Rule(GEOMETRY, lambda c: raw_bytes(c) <= INT64_MAX,
-         lambda c: f"capacity overflows; at most {fmt_bytes(INT64_MAX)}"),
-    Rule(("host.io_block", "flash.page"), lambda c: c.host.io_block_bytes % c.flash.page_bytes == 0,
-         "the block must be a multiple of the page"),
-    Rule(("frontend.max_transfer", "flash.page"),
-         lambda c: c.frontend.max_transfer_bytes % c.flash.page_bytes == 0,
-         "the largest command must be a multiple of the page"),
-    Rule(("ftl.over_provisioning",), lambda c: c.ftl.over_provisioning < 1,
-         "must be at least 0 and below 1"),
-    Rule(("ftl.reservoir_fraction",), lambda c: c.ftl.reservoir_fraction < 1,
-         "must be at least 0 and below 1"),
-    Rule(("ftl.gc_low_blocks", "flash.blocks_per_plane"),
-         lambda c: c.ftl.gc_low_blocks < c.flash.blocks_per_plane,
-         "collection must start with fewer free blocks than a plane has"),
-    Rule(("dram.isp", "dram.capacity"), lambda c: c.dram.isp_bytes <= c.dram.capacity_bytes,
-         "the processor's part must fit the drive's DRAM"),
-    Rule(("isp.kind", "isp.cores"), lambda c: c.isp.kind != "cores" or c.isp.cores > 0,
-         'kind "cores" needs at least 1 core'),
-    Rule(("isp.kind", "isp.frequency"), lambda c: c.isp.kind != "cores" or c.isp.frequency_hz > 0,
-         'kind "cores" needs a frequency, for example "1.0 GHz"'),
-    Rule(("isp.kind", "isp.ipc"), lambda c: c.isp.kind != "cores" or c.isp.ipc > 0,
-         'kind "cores" needs instructions per cycle, for example 0.8'),
-    Rule(("isp.kind", "isp.engine"),
-         lambda c: c.isp.kind != "fpga" or c.isp.engine_bytes_per_s > 0,
-         'kind "fpga" needs the rate of its engine, for example "8.2 GB/s"'),
-    Rule(("isp.kind", "isp.flash"), lambda c: c.isp.kind == "none" or c.isp.flash_bytes_per_s > 0,
-         'a processor needs a path to the flash, for example "3.2 GB/s"'),
-    Rule(("isp.kind", "dram.isp"), lambda c: c.isp.kind == "none" or c.dram.isp_bytes > 0,
-         'a processor needs DRAM of its own, for example "512 MiB"'),
-    Rule(("pe.kind", "pe.clock_divider"),
-         lambda c: c.pe.kind == "none" or c.pe.clock_divider > 0,
-         'kind "per_plane" needs a clock divider of at least 1'),
+    Rule(
+        ("flash.page",),
+        lambda c: _power_of_two(c.flash.page_bytes),
+        lambda c: f"must be a power of two; nearest: {_nearest_power(c.flash.page_bytes)}",
+    ),
+    Rule(
+        GEOMETRY,
+        lambda c: raw_bytes(c) <= INT64_MAX,
+        lambda c: f"capacity overflows; at most {fmt_bytes(INT64_MAX)}",
+    ),
+    Rule(
+        ("host.io_block", "flash.page"),
+        lambda c: c.host.io_block_bytes % c.flash.page_bytes == 0,
+        "the block must be a multiple of the page",
+    ),
+    Rule(
+        ("frontend.max_transfer", "flash.page"),
+        lambda c: c.frontend.max_transfer_bytes % c.flash.page_bytes == 0,
+        "the largest command must be a multiple of the page",
+    ),
+    Rule(
+        ("ftl.over_provisioning",),
+        lambda c: c.ftl.over_provisioning < 1,
+        "must be at least 0 and below 1",
+    ),
+    Rule(
+        ("ftl.reservoir_fraction",),
+        lambda c: c.ftl.reservoir_fraction < 1,
+        "must be at least 0 and below 1",
+    ),
+    Rule(
+        ("ftl.gc_low_blocks", "flash.blocks_per_plane"),
+        lambda c: c.ftl.gc_low_blocks < c.flash.blocks_per_plane,
+        "collection must start with fewer free blocks than a plane has",
+    ),
+    Rule(
+        ("dram.isp", "dram.capacity"),
+        lambda c: c.dram.isp_bytes <= c.dram.capacity_bytes,
+        "the processor's part must fit the drive's DRAM",
+    ),
+    Rule(
+        ("isp.kind", "isp.cores"),
+        lambda c: c.isp.kind != "cores" or c.isp.cores > 0,
+        'kind "cores" needs at least 1 core',
+    ),
+    Rule(
+        ("isp.kind", "isp.frequency"),
+        lambda c: c.isp.kind != "cores" or c.isp.frequency_hz > 0,
+        'kind "cores" needs a frequency, for example "1.0 GHz"',
+    ),
+    Rule(
+        ("isp.kind", "isp.ipc"),
+        lambda c: c.isp.kind != "cores" or c.isp.ipc > 0,
+        'kind "cores" needs instructions per cycle, for example 0.8',
+    ),
+    Rule(
+        ("isp.kind", "isp.engine"),
+        lambda c: c.isp.kind != "fpga" or c.isp.engine_bytes_per_s > 0,
+        'kind "fpga" needs the rate of its engine, for example "8.2 GB/s"',
+    ),
+    Rule(
+        ("isp.kind", "isp.flash"),
+        lambda c: c.isp.kind == "none" or c.isp.flash_bytes_per_s > 0,
+        'a processor needs a path to the flash, for example "3.2 GB/s"',
+    ),
+    Rule(
+        ("isp.kind", "dram.isp"),
+        lambda c: c.isp.kind == "none" or c.dram.isp_bytes > 0,
+        'a processor needs DRAM of its own, for example "512 MiB"',
+    ),
+    Rule(
+        ("pe.kind", "pe.clock_divider"),
+        lambda c: c.pe.kind == "none" or c.pe.clock_divider > 0,
+        'kind "per_plane" needs a clock divider of at least 1',
+    ),
 )
 
 

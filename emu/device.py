@@ -17,6 +17,7 @@ from ondie.emu.clock import NEVER
 from ondie.emu.config import Config
 from ondie.emu.errors import SimulationError, raise_error, raise_stuck
 from ondie.emu.frontend import admission, queues
+from ondie.emu.state import as_records
 from ondie.emu.units import InputError
 
 EVENTS_PER_CALL = 1 << 20
@@ -106,7 +107,7 @@ class Device:
             ids = int(self.arrays.reg.next_row[0]) + np.arange(len(part))
             self._ring[ids & (len(self._ring) - 1)] = part
             self._open = np.concatenate([self._open, ids])
-            rows.load(self.state, self._plan(ids, part))
+            rows.load(self.state, as_records(self._plan(ids, part)))
             taken += len(part)
             if len(rest):
                 self._waiting[0] = rest

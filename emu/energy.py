@@ -2,8 +2,8 @@
 
 Owns which component of the machine is charged for what. Does not own the constants (presets) or the
 quantities (ledger.py).
-Source: FACTS section 9 and the energy reading of section 2: array energy per bit, never per operation;
-host power by phase; always with and without the host.
+Source: FACTS section 9 and the energy reading of section 2: array energy per bit, never per
+operation; host power by phase; always with and without the host.
 """
 
 from __future__ import annotations
@@ -16,6 +16,22 @@ from ondie.emu.ledger import Totals
 
 FJ_PER_J = 1e15
 DRIVE, HOST, COMPUTE = "drive", "host", "compute"
+
+
+PRICES = frozenset(
+    (
+        "host.update_power",
+        "host.wait_power",
+        "host.compute_power",
+        "host.dram_energy",
+        "link.energy",
+    )
+)
+
+
+def is_price(key: str) -> bool:
+    """Does a leaf only say what something costs in energy, without a say in time?"""
+    return key.startswith("energy.") or key in PRICES
 
 
 @dataclass(frozen=True)
@@ -52,9 +68,10 @@ class Component:
 def bounds(cfg: Config, key: str) -> tuple[float, float, float]:
     """(low, value, high) of a leaf; the value three times when it has no range."""
     leaf = cfg.leaf(key)
+    value = float(leaf.value)
     if leaf.low is None or leaf.high is None:
-        return leaf.value, leaf.value, leaf.value
-    return leaf.low, leaf.value, leaf.high
+        return value, value, value
+    return float(leaf.low), value, float(leaf.high)
 
 
 def components(cfg: Config, t: Totals, work: Work) -> list[Component]:

@@ -1,4 +1,5 @@
-"""Events: which exclusive resource acts next, the pool of things in flight, first-in first-out stations.
+"""Events: which exclusive resource acts next, the pool of things in flight, first-in first-out
+stations.
 
 Owns the tournament tree over the resources' next event times, the transaction pool, the stations,
 the log of moved bytes and the timeline. Does not own what an event means: system.py dispatches.
@@ -7,6 +8,8 @@ twice as fast as a binary heap. Equal times go to the lower leaf, so runs repeat
 """
 
 from __future__ import annotations
+
+import numpy as np
 
 from ondie.emu.clock import NEVER, transfer_ps
 from ondie.emu.state import record_type
@@ -94,7 +97,7 @@ def set_leaf(st, leaf, time):
         node >>= 1
 
 
-def build_tree(leaf, tree) -> None:
+def build_tree(leaf: np.ndarray, tree: np.ndarray) -> None:
     """Fill the tree once, bottom up. ``leaf`` int64[2**k], ``tree`` int32[2**(k+1)]."""
     half = tree.shape[0] >> 1
     tree[half:] = range(half)

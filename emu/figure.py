@@ -47,7 +47,9 @@ def draw(c: Comparison) -> dict[str, bytes]:
     with matplotlib.rc_context({"font.size": 9, "pdf.fonttype": 42}):
         figure = Figure(figsize=(13, 2.6 + 0.45 * len(ran)), layout="constrained")
         whole, storage, power = figure.subplots(1, 3, sharey=True)
-        _bars(whole, ran, {label: (_seconds(ran, p), colour) for p, (label, colour) in PHASES.items()})
+        _bars(
+            whole, ran, {label: (_seconds(ran, p), colour) for p, (label, colour) in PHASES.items()}
+        )
         whole.set_title("Time per step", fontsize=9)
         whole.set_xlabel("seconds")
         _bars(storage, ran, {PHASES[p][0]: (_seconds(ran, p), PHASES[p][1]) for p in STORAGE})
@@ -56,7 +58,10 @@ def draw(c: Comparison) -> dict[str, bytes]:
         ends = _bars(
             power,
             ran,
-            {label: (_joules(ran, parts, c.steps), colour) for label, (parts, colour) in ENERGY.items()},
+            {
+                label: (_joules(ran, parts, c.steps), colour)
+                for label, (parts, colour) in ENERGY.items()
+            },
         )
         _interval(power, ran, ends, c.steps)
         power.set_title("Energy per step, outside forward and backward", fontsize=9)
@@ -97,9 +102,7 @@ def _bars(axes: Axes, ran: list[Result], parts: dict[str, tuple[np.ndarray, str]
             axes.barh(names, length, left=at, color=colour, label=label, height=0.7)
             at += length
     axes.set_xlim(0, max(at.max() * 1.05, 1e-12))
-    axes.legend(
-        fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False
-    )
+    axes.legend(fontsize=7, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2), frameon=False)
     return at
 
 
@@ -108,7 +111,5 @@ def _interval(axes: Axes, ran: list[Result], ends: np.ndarray, steps: int) -> No
     spans = np.array([r.energy.storage_and_host for r in ran if r.energy]) / steps
     names = [r.name for r in ran]
     reach = [np.maximum(ends - spans[:, 0], 0), np.maximum(spans[:, 2] - ends, 0)]
-    axes.errorbar(
-        ends, names, xerr=reach, fmt="none", ecolor="black", elinewidth=1, capsize=3
-    )
+    axes.errorbar(ends, names, xerr=reach, fmt="none", ecolor="black", elinewidth=1, capsize=3)
     axes.set_xlim(0, spans[:, 2].max() * 1.05)

@@ -2,8 +2,9 @@
 
 Owns the routes through one device: reads, writes, collection, gradients to the dies. Does not own
 plan rows: a transaction that is finished is returned to system.py, which completes its row.
-Source: the data paths of Newport and Laguna (host <-> front end <-> back end <-> flash; ISP <-> back
-end <-> flash, bypassing front end and NVMe), pages stored and forwarded in the controller's DRAM.
+Source: the data paths of Newport and Laguna (host <-> front end <-> back end <-> flash; ISP <->
+back end <-> flash, bypassing front end and NVMe), pages stored and forwarded in the controller's
+DRAM.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def encode(st, t):
 
 @njit
 def next_piece(st, t, step):
-    """The next piece of a long transfer goes through DRAM, so that others get their turn between."""
+    """The next piece of a long transfer goes through DRAM, so that others get their turn
+    between."""
     x = st.txn[t]
     x.size = min(x.left, st.cfg[0].piece)
     x.left -= x.size
@@ -205,7 +207,8 @@ def moved(st, t):
 
 @njit
 def move(st, t):
-    """A collected page is in DRAM: write it to the die's collection block, unless it was overwritten."""
+    """A collected page is in DRAM: write it to the die's collection block, unless it was
+    overwritten."""
     c = st.cfg[0]
     x = st.txn[t]
     if int(st.l2p[x.dev, x.lpn]) - 1 != x.old:

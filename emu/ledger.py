@@ -27,8 +27,8 @@ class Totals:
     """A finished run in plain numbers, as :func:`system.System.totals` hands it over.
 
     ``counters`` by name, summed over devices; ``bytes_by`` bytes per class of resource; ``planned``
-    what the plans asked for; ``steps`` one entry per step: phase name -> (first start, last end) ps,
-    with "step" for the whole; ``busy_ps`` (phase, resource class) -> ps of its busiest member.
+    what the plans asked for; ``steps`` one entry per step: phase name -> (first start, last end)
+    ps, with "step" for the whole; ``busy_ps`` (phase, resource class) -> ps of its busiest member.
     """
 
     counters: Mapping[str, int]
@@ -193,7 +193,11 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
             t.planned["read_pages"],
         ),
         ("pages programmed, pages planned", c["program_pages"], t.planned["program_pages"]),
-        ("pages moved by collection", c["gc_read_pages"], c["gc_program_pages"] + c["gc_dropped_pages"]),
+        (
+            "pages moved by collection",
+            c["gc_read_pages"],
+            c["gc_program_pages"] + c["gc_dropped_pages"],
+        ),
         ("VPP pages, planned", c["vpp_pages"], t.planned["vpp_pages"]),
         ("BPR pages, planned", c["bpr_pages"], t.planned["bpr_pages"]),
         ("BPP pages, planned", c["bpp_pages"], t.planned["bpp_pages"]),

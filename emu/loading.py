@@ -32,7 +32,7 @@ def key_of(name: str) -> tuple[Key, str]:
     if name in KEYS:
         return KEYS[name], ""
     table = next(t for t in _TABLES if name.startswith(t + "."))
-    return KEYS[table], name[len(table) + 1:]
+    return KEYS[table], name[len(table) + 1 :]
 
 
 def canonical(key: str, leaves: Iterable[str], place: str) -> str:
@@ -43,8 +43,9 @@ def canonical(key: str, leaves: Iterable[str], place: str) -> str:
     name = ALIASES.get(key, key)
     if name in _PLAIN or any(name.startswith(t + ".") and name != t + "." for t in _TABLES):
         return name
-    raise InputError(f"{place}unknown key {quoted(key)}; nearest: "
-                     f"{nearest_key(key, (*_PLAIN, *leaves))}")
+    raise InputError(
+        f"{place}unknown key {quoted(key)}; nearest: {nearest_key(key, (*_PLAIN, *leaves))}"
+    )
 
 
 def nearest_key(key: str, names: Iterable[str]) -> str:
@@ -65,8 +66,9 @@ def ordered(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
     return dict(sorted(leaves.items(), key=lambda item: (order[key_of(item[0])[0].name], item[0])))
 
 
-def changed(leaves: Mapping[str, Leaf], changes: Mapping[str, Value], place: str, ref: str
-            ) -> dict[str, Leaf]:
+def changed(
+    leaves: Mapping[str, Leaf], changes: Mapping[str, Value], place: str, ref: str
+) -> dict[str, Leaf]:
     """`leaves` with `changes` (text, or numbers in base units), whose source becomes "set"."""
     result = dict(leaves)
     for key, value in changes.items():
@@ -76,14 +78,15 @@ def changed(leaves: Mapping[str, Leaf], changes: Mapping[str, Value], place: str
 
 
 def split_overrides(texts: Sequence[str], leaves: Iterable[str]) -> dict[str, Value]:
-    """"key=value" texts as changes by canonical name; a key may be set once."""
+    """ "key=value" texts as changes by canonical name; a key may be set once."""
     changes: dict[str, Value] = {}
     leaves = tuple(leaves)
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
-            raise InputError(f"--set {quoted(text)}: no value; write for example "
-                             'flash.t_read="45 us"')
+            raise InputError(
+                f'--set {quoted(text)}: no value; write for example flash.t_read="45 us"'
+            )
         name = canonical(key.strip(), leaves, f"--set {quoted(text)}: ")
         if name in changes:
             raise InputError(f"--set {quoted(text)}: {name} is set twice; state it once")
@@ -103,16 +106,21 @@ def read(source: str, chain: tuple[str, ...] = ()) -> tuple[str, dict[str, Leaf]
         leaves |= _base(content.pop("base"), path, where, chain)
     for section, table in content.items():
         if section not in SECTIONS:
-            raise InputError(f"{where}: unknown section {quoted(section)}; nearest: "
-                             f"{nearest(section, (*SECTIONS, 'base')) or ', '.join(SECTIONS)}")
+            raise InputError(
+                f"{where}: unknown section {quoted(section)}; nearest: "
+                f"{nearest(section, (*SECTIONS, 'base')) or ', '.join(SECTIONS)}"
+            )
         if not isinstance(table, dict):
-            raise InputError(f"{where}: {section} = {quoted(table)} is not a section; "
-                             f"write [{section}]")
+            raise InputError(
+                f"{where}: {section} = {quoted(table)} is not a section; write [{section}]"
+            )
         leaves |= _section(section, table, where)
     missing = [name for name in _PLAIN if name not in leaves]
     if missing:
-        raise InputError(f"{where}: {missing[0]} is missing ({len(missing)} in all); state every "
-                         'leaf, or start from a preset with base = "newport"')
+        raise InputError(
+            f"{where}: {missing[0]} is missing ({len(missing)} in all); state every "
+            'leaf, or start from a preset with base = "newport"'
+        )
     return where, ordered(leaves)
 
 
@@ -121,9 +129,11 @@ def _locate(source: str) -> tuple[Path, str]:
     if source in names:
         return PRESETS / f"{source}.toml", source
     if not source.isprintable() or not (source.endswith(".toml") or os.sep in source):
-        raise InputError(f"unknown preset {quoted(source)}; nearest: "
-                         f"{nearest(source, names) or names[0]} "
-                         f"(of {', '.join(names)}, or a path ending .toml)")
+        raise InputError(
+            f"unknown preset {quoted(source)}; nearest: "
+            f"{nearest(source, names) or names[0]} "
+            f"(of {', '.join(names)}, or a path ending .toml)"
+        )
     return Path(source), source
 
 
@@ -131,8 +141,9 @@ def _toml(path: Path, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise InputError(f"{where}: no such file; presets are {', '.join(preset_names())}"
-                         ) from error
+        raise InputError(
+            f"{where}: no such file; presets are {', '.join(preset_names())}"
+        ) from error
     except OSError as error:
         raise InputError(f"{where}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -149,8 +160,9 @@ def _base(base: object, path: Path, where: str, chain: tuple[str, ...]) -> dict[
     chain = (*chain, str(path.resolve()))
     target = str(path.parent / base) if base.endswith(".toml") else base
     if base.endswith(".toml") and str(Path(target).resolve()) in chain:
-        raise InputError(f"{where}: base = {quoted(base)} leads back to itself; "
-                         "start from a preset")
+        raise InputError(
+            f"{where}: base = {quoted(base)} leads back to itself; start from a preset"
+        )
     try:
         return read(target, chain)[1]
     except InputError as error:
@@ -162,8 +174,9 @@ def _section(section: str, table: Mapping[str, Any], where: str) -> dict[str, Le
     for short, value in table.items():
         name = ALIASES.get(f"{section}.{short}", f"{section}.{short}")
         if name not in KEYS:
-            raise InputError(f"{where}: unknown key {quoted(name)}; nearest: "
-                             f"{nearest_key(name, KEYS)}")
+            raise InputError(
+                f"{where}: unknown key {quoted(name)}; nearest: {nearest_key(name, KEYS)}"
+            )
         key = KEYS[name]
         if not key.table:
             rows = {name: value}

@@ -12,6 +12,7 @@ from typing import Any
 
 import cattrs
 from cattrs.errors import ForbiddenExtraKeysError
+
 from ondie.emu.schema import Key
 from ondie.emu.units import (
     INT64_MAX,
@@ -85,18 +86,23 @@ def read_leaf(key: Key, name: str, table: object, where: str) -> Leaf:
     """
     place = f"{where}: {name}"
     if not isinstance(table, dict):
-        raise InputError(f"{place}: {quoted(table)} has no source; write "
-                         f'{{ value = ..., source = "...", ref = "..." }}')
+        raise InputError(
+            f"{place}: {quoted(table)} has no source; write "
+            f'{{ value = ..., source = "...", ref = "..." }}'
+        )
     try:
         raw = _converter.structure(table, _Table)
     except ForbiddenExtraKeysError as error:
         extra = sorted(error.extra_fields)[0]
         fields = ("value", "source", "ref", "low", "high")
-        raise InputError(f"{place}: unknown field {quoted(extra)}; nearest: "
-                         f"{nearest(extra, fields) or ', '.join(fields)}") from error
+        raise InputError(
+            f"{place}: unknown field {quoted(extra)}; nearest: "
+            f"{nearest(extra, fields) or ', '.join(fields)}"
+        ) from error
     except KeyError as error:
-        raise InputError(f"{place}: {error.args[0]} is missing; every leaf states value, "
-                         "source and ref") from error
+        raise InputError(
+            f"{place}: {error.args[0]} is missing; every leaf states value, source and ref"
+        ) from error
     except TypeError as error:
         raise InputError(f"{place}: source and ref must be strings: {error}") from error
     return _checked(key, name, raw, place)
@@ -104,26 +110,32 @@ def read_leaf(key: Key, name: str, table: object, where: str) -> Leaf:
 
 def _checked(key: Key, name: str, raw: _Table, place: str) -> Leaf:
     if raw.source not in SOURCES:
-        raise InputError(f"{place}: unknown source {quoted(raw.source)}; nearest: "
-                         f"{nearest(raw.source, SOURCES) or ', '.join(SOURCES)}")
+        raise InputError(
+            f"{place}: unknown source {quoted(raw.source)}; nearest: "
+            f"{nearest(raw.source, SOURCES) or ', '.join(SOURCES)}"
+        )
     ref = " ".join(raw.ref.split())
     if not ref:
-        raise InputError(f'{place}: ref is ""; name where the number comes from, or why it is '
-                         "assumed")
+        raise InputError(
+            f'{place}: ref is ""; name where the number comes from, or why it is assumed'
+        )
     value = read_value(key, raw.value, place)
     if (raw.low is None) != (raw.high is None):
         missing = "low" if raw.low is None else "high"
         raise InputError(f"{place}: {missing} is missing; a range states low and high")
     if raw.low is None:
         if raw.source == "assumed" and key.name != "system.name":
-            raise InputError(f"{place}: {quoted(raw.value)} is assumed but has no range; "
-                             "state low and high")
+            raise InputError(
+                f"{place}: {quoted(raw.value)} is assumed but has no range; state low and high"
+            )
         return Leaf(name, spelled(raw.value), value, None, None, raw.source, ref, key.unit)
     low = read_value(key, raw.low, f"{place}: low")
     high = read_value(key, raw.high, f"{place}: high")
     if not rank(key, low) <= rank(key, value) <= rank(key, high):
-        raise InputError(f"{place}: {quoted(raw.value)} lies outside its range; it must be from "
-                         f"{quoted(raw.low)} to {quoted(raw.high)}")
+        raise InputError(
+            f"{place}: {quoted(raw.value)} lies outside its range; it must be from "
+            f"{quoted(raw.low)} to {quoted(raw.high)}"
+        )
     return Leaf(name, spelled(raw.value), value, low, high, raw.source, ref, key.unit)
 
 
@@ -181,8 +193,10 @@ def _choice(key: Key, value: object, place: str) -> str:
         raise InputError(f"{place}: {quoted(value)} is not a name")
     choices = key.spec.choices
     if choices and value not in choices:
-        raise InputError(f"{place}: {quoted(value)} is unknown; nearest: "
-                         f"{nearest(value, choices) or choices[0]} (of {', '.join(choices)})")
+        raise InputError(
+            f"{place}: {quoted(value)} is unknown; nearest: "
+            f"{nearest(value, choices) or choices[0]} (of {', '.join(choices)})"
+        )
     if not value.isprintable():
         raise InputError(f"{place}: {quoted(value)} is not on one line")
     return value

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ondie.emu import timeline
-from ondie.emu.compare import Comparison, Result, energy_ratio, speedup
+from ondie.emu.compare import Comparison, Result
 from ondie.emu.sensitivity import Swing
 from ondie.emu.units import InputError, fmt_bytes, fmt_energy, fmt_time, fmt_update_rate
 
@@ -47,8 +47,21 @@ def joules(span: tuple[float, float, float], steps: int) -> str:
     return f"{typical}\n{low} .. {high}"
 
 
+def speedup(base: Result, rival: Result) -> float:
+    """Update stage of the baseline over that of the rival."""
+    assert base.ledger is not None and rival.ledger is not None
+    return base.ledger.update_s / rival.ledger.update_s
+
+
+def energy_ratio(base: Result, rival: Result) -> float:
+    """Joules of drive and host outside forward and backward, baseline over rival, typical."""
+    assert base.energy is not None and rival.energy is not None
+    return base.energy.storage_and_host[1] / rival.energy.storage_and_host[1]
+
+
 def bound_words(result: Result) -> str:
-    """What binds the update stage, by the simulation: the resource that works most, and its share."""
+    """What binds the update stage, by the simulation: the resource that works most, and its
+    share."""
     assert result.ledger is not None
     name, share = result.ledger.bound_by()
     if share < LATENCY_BOUND:
@@ -120,9 +133,8 @@ def _spent(value: float | None) -> str:
 
 def _traffic(c: Comparison) -> Table:
     table = _table(
-        "Traffic and operations per step",
-        "path", "host link", "channels", "into flash", "tunnel", "page operations", "array operations",
-        "blocks erased", "WAF",
+        "Traffic and operations per step", "path", "host link", "channels", "into flash", "tunnel",
+        "page operations", "array operations", "blocks erased", "WAF",
     )  # fmt: skip
     for r in c.results:
         if r.ledger is None:
@@ -370,7 +382,8 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write(c: Comparison, out: Path, seed: int, timeline_file: Path | None) -> list[Path]:
-    """Write result.json, the figure as PNG and PDF, and the timeline if asked. Returns the files."""
+    """Write result.json, the figure as PNG and PDF, and the timeline if asked. Returns the
+    files."""
     from ondie.emu.figure import draw  # matplotlib takes a second to import
 
     text = json.dumps(result_data(c, seed), indent=1, sort_keys=True, allow_nan=False) + "\n"

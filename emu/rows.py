@@ -13,8 +13,20 @@ from ondie.emu import flows
 from ondie.emu import stations as s
 from ondie.emu.backend import mapping, nand, timing
 from ondie.emu.clock import NEVER
-from ondie.emu.events import E_PAST_END, E_POOL, E_RESOURCE, LOG_ROW, enter, fail, give_txn, leave, log, take_txn
+from ondie.emu.events import (
+    E_PAST_END,
+    E_POOL,
+    E_RESOURCE,
+    LOG_ROW,
+    enter,
+    fail,
+    give_txn,
+    leave,
+    log,
+    take_txn,
+)
 from ondie.emu.frontend import controller, queues
+from ondie.emu.state import record_type
 from ondie.emu.stats import (
     ARRAY_READS,
     COMMANDS,
@@ -31,7 +43,6 @@ from ondie.emu.stats import (
     TUNNEL_BYTES,
     UP_BYTES,
 )
-from ondie.emu.state import record_type
 from ondie.kernels.jit import njit
 
 # Resources a row may name.
@@ -49,8 +60,8 @@ from ondie.kernels.jit import njit
     TUNNEL,  # bytes_in through the device's tunnel: kind UPWARD or DOWNWARD
 ) = range(11)  # fmt: skip
 RESOURCE_NAMES = (
-    "fence", "join", "nvme", "isp_io", "die", "dma_down", "dma_up", "host_cpu", "accelerator", "isp",
-    "tunnel",
+    "fence", "join", "nvme", "isp_io", "die", "dma_down", "dma_up", "host_cpu", "accelerator",
+    "isp", "tunnel",
 )  # fmt: skip
 
 UPWARD, DOWNWARD = range(2)
@@ -206,7 +217,6 @@ def advance(st):
 def start_ready(st):
     """Start the rows that are ready, in order, as long as there are transactions to carry them."""
     reg = st.reg[0]
-    ring = st.row.shape[0] - 1
     while reg.ready_head >= 0 and reg.error == 0:
         r = reg.ready_head
         if st.row[r].resource > NVME and not afford(st, r):
@@ -514,8 +524,8 @@ def left(st, t):
 def run(st, until, max_events, want_room):
     """Act on events in order of time, up to ``until`` ps and ``max_events`` events.
 
-    Pauses when the ring has room for ``want_room`` rows (0: never) or the log is nearly full. Returns
-    the number of events. The clock stays at the last event.
+    Pauses when the ring has room for ``want_room`` rows (0: never) or the log is nearly full.
+    Returns the number of events. The clock stays at the last event.
     """
     reg = st.reg[0]
     # Reads of unmapped pages are logged as they start, each with a transaction of its own;

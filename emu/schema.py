@@ -112,8 +112,13 @@ class Dram:
 
 @dataclass(frozen=True, slots=True)
 class Isp:
-    kind: Annotated[str, Spec("in-storage processor: CPU cores, or a streaming engine (fpga)",
-                              choices=("none", "cores", "fpga"))]
+    kind: Annotated[
+        str,
+        Spec(
+            "in-storage processor: CPU cores, or a streaming engine (fpga)",
+            choices=("none", "cores", "fpga"),
+        ),
+    ]
     cores: Annotated[int, Spec("cores of the processor")]
     frequency_hz: Annotated[int, Spec("clock of a core")]
     ipc: Annotated[float, Spec("instructions per cycle and core")]
@@ -121,15 +126,21 @@ class Isp:
     flash_bytes_per_s: Annotated[int, Spec("rate of the path processor to back end")]
     training_ratio: Annotated[float, Spec("training speed, drive over host; 0: cannot train")]
     training_ratio_by_model: Annotated[Mapping[str, float], Spec("the same, per known model")] = (
-        dataclasses.field(hash=False))
+        dataclasses.field(hash=False)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Pe:
     kind: Annotated[str, Spec("processing elements on the die", choices=("none", "per_plane"))]
     clock_divider: Annotated[int, Spec("interface clock over the element's clock")]
-    dispatch: Annotated[str, Spec("when a die may start its stripe, slowest first",
-                                  choices=("lockstep", "free", "double_buffered"))]
+    dispatch: Annotated[
+        str,
+        Spec(
+            "when a die may start its stripe, slowest first",
+            choices=("lockstep", "free", "double_buffered"),
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +166,18 @@ class Energy:
 
 
 SECTIONS: dict[str, type[Any]] = {
-    "system": System, "host": Host, "link": Link, "frontend": Frontend, "flash": Flash,
-    "ecc": Ecc, "ftl": Ftl, "dram": Dram, "isp": Isp, "pe": Pe, "tunnel": Tunnel, "energy": Energy,
+    "system": System,
+    "host": Host,
+    "link": Link,
+    "frontend": Frontend,
+    "flash": Flash,
+    "ecc": Ecc,
+    "ftl": Ftl,
+    "dram": Dram,
+    "isp": Isp,
+    "pe": Pe,
+    "tunnel": Tunnel,
+    "energy": Energy,
 }
 
 
@@ -190,8 +211,9 @@ def _keys() -> dict[str, Key]:
             name = f"{section}.{spec.key or short}"
             if name in keys:
                 raise TypeError(f"two leaves are called {name}: give one Spec a key")
-            keys[name] = Key(name, section, field.name, float if table else annotated,
-                             kind, spec, table)
+            keys[name] = Key(
+                name, section, field.name, float if table else annotated, kind, spec, table
+            )
     return keys
 
 

@@ -1,7 +1,7 @@
 """How far the headline swings over the range of each assumed constant.
 
-Owns the sample that is simulated again with one constant at either end of its range. Does not own the
-comparison itself (compare.py) or the ranges (presets).
+Owns the sample that is simulated again with one constant at either end of its range. Does not own
+the comparison itself (compare.py) or the ranges (presets).
 Source: DESIGN, ledger and result: results say on how many assumed constants they rest.
 """
 
@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.config import Config, Leaf, shown
+from ondie.emu.energy import Work, energy, is_price
+from ondie.emu.ledger import Ledger
+from ondie.emu.provenance import Value
 from ondie.emu.units import InputError
 from ondie.traces import Trace, flat_tensors
 
-SAMPLE_STRIPES = 12
+SAMPLE_STRIPES = 8
 """Super-pages per die in the sample: enough for the dies to reach their steady rhythm."""
 
 
@@ -52,14 +56,9 @@ def _widest(*ratios: float | None) -> float:
     return max((max(r, 1 / r) for r in ratios if r), default=1.0)
 
 
-def _ends(leaf: Leaf) -> tuple[str, str]:
-    """The ends of a range as text."""
-    return shown(leaf.low, leaf.unit), shown(leaf.high, leaf.unit)
-
-
 def sample(trace: Trace, cfg: Config) -> Trace:
-    """The trace's first step on as many parameters as give every die SAMPLE_STRIPES super-pages, or on
-    all of them when there are fewer. No payload, no forward and backward."""
+    """The trace's first step on as many parameters as give every die SAMPLE_STRIPES super-pages, or
+    on all of them when there are fewer. No payload, no forward and backward."""
     g = Geometry.of(cfg)
     n = min(trace.n_params, SAMPLE_STRIPES * g.dies * g.page_bytes // 4 * cfg.system.devices)
     step = dataclasses.replace(
@@ -84,33 +83,59 @@ def sample(trace: Trace, cfg: Config) -> Trace:
     )
 
 
-def swings(
-    cfg: Config,
-    trace: Trace,
-    headline: Callable[[Config, Trace], tuple[float, float]],
-) -> list[Swing]:
+class Headline:
+    """(update-stage speedup, energy ratio) of a rival over a baseline, on any configuration.
+
+    ``run`` simulates a path by name, timing only. Configurations that differ in prices alone share
+    one simulation.
+    """
+
+    def __init__(
+        self, run: Callable[[str, Config, Trace], tuple[Ledger, Work]], pair: tuple[str, str]
+    ) -> None:
+        self._run = run
+        self.pair = pair
+        self._known: dict[tuple[object, ...], tuple[Ledger, Work]] = {}
+
+    def _simulated(self, name: str, cfg: Config, trace: Trace) -> tuple[Ledger, Work]:
+        timing = (leaf.value for leaf in cfg.leaves() if not is_price(leaf.key))
+        key = (name, id(trace), *timing)
+        if key not in self._known:
+            self._known[key] = self._run(name, cfg, trace)
+        return self._known[key]
+
+    def __call__(self, cfg: Config, trace: Trace) -> tuple[float, float]:
+        (base, base_work), (rival, rival_work) = (
+            self._simulated(name, cfg, trace) for name in self.pair
+        )
+        joules = [
+            energy(cfg, book.totals, work).storage_and_host[1]
+            for book, work in ((base, base_work), (rival, rival_work))
+        ]
+        return base.update_s / rival.update_s, joules[0] / joules[1]
+
+
+def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[Swing]:
     """Swing of (speedup, energy ratio) for each assumed leaf, widest first.
 
-    ``headline`` runs the two paths on a configuration and a trace. An end of a range at which a path
-    cannot run has no value.
+    An end of a range at which a path cannot run has no value.
     """
     small = sample(trace, cfg)
     typical = headline(cfg, small)
-    out = []
-    for leaf in cfg.assumed():
-        ends: list[tuple[float | None, float | None]] = []
-        for value in (leaf.low, leaf.high):
-            if value is None:
-                continue
-            try:
-                speedup, ratio = headline(cfg.replace({leaf.key: value}), small)
-            except InputError:
-                ends.append((None, None))
-                continue
-            ends.append((speedup / typical[0], ratio / typical[1]))
-        if len(ends) == 2:
-            low, high = ends
-            out.append(
-                Swing(leaf.key, *_ends(leaf), low[0], high[0], low[1], high[1])
-            )
-    return sorted(out, key=lambda s: (-s.width, s.key))
+
+    def at(leaf: Leaf, value: Value) -> tuple[float | None, float | None]:
+        try:
+            speedup, ratio = headline(cfg.replace({leaf.key: value}), small)
+        except InputError:
+            return None, None
+        return speedup / typical[0], ratio / typical[1]
+
+    def one(leaf: Leaf) -> Swing:
+        assert leaf.low is not None and leaf.high is not None  # every assumed leaf has a range
+        low, high = at(leaf, leaf.low), at(leaf, leaf.high)
+        texts = shown(leaf.low, leaf.unit), shown(leaf.high, leaf.unit)
+        return Swing(leaf.key, *texts, low[0], high[0], low[1], high[1])
+
+    with ThreadPoolExecutor(workers) as pool:
+        found = list(pool.map(one, cfg.assumed()))
+    return sorted(found, key=lambda s: (-s.width, s.key))

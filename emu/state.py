@@ -46,7 +46,7 @@ FIELDS = (
 
 
 @structref.register
-class StateType(types.StructRef):
+class StateType(types.StructRef):  # type: ignore[name-defined]
     """Numba type of the state; generic in the types of its arrays."""
 
 
@@ -62,17 +62,18 @@ structref.define_proxy(State, StateType, list(FIELDS))
 
 @njit
 def _compiled_state(
-    cfg, reg, leaf, tree, fifo, txn, op, die, bus, l2p, p2l, block, free, front, pool, rmap, dev, count,
-    row, wait, use, phase, log, line,
+    cfg, reg, leaf, tree, fifo, txn, op, die, bus, l2p, p2l, block, free, front, pool, rmap, dev,
+    count, row, wait, use, phase, log, line,
 ):  # fmt: skip
     return State(
-        cfg, reg, leaf, tree, fifo, txn, op, die, bus, l2p, p2l, block, free, front, pool, rmap, dev,
-        count, row, wait, use, phase, log, line,
+        cfg, reg, leaf, tree, fifo, txn, op, die, bus, l2p, p2l, block, free, front, pool, rmap,
+        dev, count, row, wait, use, phase, log, line,
     )  # fmt: skip
 
 
 class Arrays:
-    """The state's arrays as plain attributes: what Python sees, and what uncompiled code runs on."""
+    """The state's arrays as plain attributes: what Python sees, and what uncompiled code runs
+    on."""
 
     def __init__(self, **arrays: np.ndarray) -> None:
         missing = set(FIELDS) ^ set(arrays)
@@ -91,9 +92,38 @@ class Arrays:
         return _compiled_state(*(getattr(self, name) for name in FIELDS))
 
 
+class Element:
+    """One record for uncompiled code, whose attributes are the fields and nothing else: NumPy's own
+    records prefer what every scalar has, such as ``size`` and ``device``."""
+
+    __slots__ = ("_item",)
+
+    def __init__(self, item: np.void) -> None:
+        object.__setattr__(self, "_item", item)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._item[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._item[name] = value
+
+
+class Elements(np.recarray):
+    """Array of records for uncompiled code."""
+
+    def __getitem__(self, index: Any) -> Any:
+        item = super().__getitem__(index)
+        return Element(item) if isinstance(item, np.void) else item
+
+
+def as_records(array: np.ndarray) -> np.ndarray:
+    """The array as compiled and uncompiled code take it: fields are attributes of its elements."""
+    return array.view(Elements) if numba_config.DISABLE_JIT else array
+
+
 def records(dtype: np.dtype, *shape: int) -> np.recarray:
     """Zeroed array of records whose fields are attributes, compiled or not."""
-    return np.zeros(shape, dtype).view(np.recarray)
+    return as_records(np.zeros(shape, dtype).view(np.recarray))  # type: ignore[return-value]
 
 
 def record_type(**fields: str) -> np.dtype:

@@ -1,6 +1,7 @@
 """Where the first-in first-out stations of a system stand, and the steps between them.
 
-Owns the numbering of stations and steps, shared by front end, device and system. Does not own rates.
+Owns the numbering of stations and steps, shared by front end, device and system. Does not own
+rates.
 Source: the block diagram of DESIGN.md: host, PCIe, front end, back end, ISP, tunnel.
 """
 
@@ -15,14 +16,15 @@ HOST_NAMES = ("host CPU", "accelerator", "host submission", "uplink down", "upli
 # Stations of each device; the ECC engines of its channels follow.
 FRONTEND, DOWN, UP, DRAM, ISP, ISP_LINK, TUNNEL_UP, TUNNEL_DOWN, ECC = range(9)
 DEVICE_NAMES = (
-    "front end", "link down", "link up", "DRAM", "ISP", "ISP flash path", "tunnel up", "tunnel down",
+    "front end", "link down", "link up", "DRAM", "ISP", "ISP flash path", "tunnel up",
+    "tunnel down",
 )  # fmt: skip
 
 # What happens to a transaction when it leaves its station.
 (
-    ARRIVED, SUBMITTED, FETCHED, UPLINK_DOWN_DONE, DOWN_DONE, WRITE_IN_DRAM, ISP_WRITE_READY, ENCODED,
-    DECODED, ISP_READ_READY, READ_IN_DRAM, UP_DONE, ROW_PART_DONE, MOVE_DECODED, MOVE_IN_DRAM,
-    TRAFFIC_PIECE, DMA_READY, DMA_DOWN_DONE, DMA_UPLINK_DONE, ISP_WRITE_IN_DRAM,
+    ARRIVED, SUBMITTED, FETCHED, UPLINK_DOWN_DONE, DOWN_DONE, WRITE_IN_DRAM, ISP_WRITE_READY,
+    ENCODED, DECODED, ISP_READ_READY, READ_IN_DRAM, UP_DONE, ROW_PART_DONE, MOVE_DECODED,
+    MOVE_IN_DRAM, TRAFFIC_PIECE, DMA_READY, DMA_DOWN_DONE, DMA_UPLINK_DONE, ISP_WRITE_IN_DRAM,
 ) = range(20)  # fmt: skip
 
 

@@ -8,6 +8,7 @@ Source: DESIGN, System, path, plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from ondie.emu.config import Config
 from ondie.emu.errors import SimulationError, raise_error, raise_stuck
 from ondie.emu.frontend import queues
 from ondie.emu.ledger import StepClock, Totals, sum_counters
+from ondie.emu.state import as_records
 from ondie.emu.units import InputError
 
 PLANNED = (
@@ -33,8 +35,8 @@ EVENTS_PER_CALL = 1 << 22
 class System:
     """Runs plans on one host and ``cfg.system.devices`` devices.
 
-    ``phases`` names the phases that plan rows refer to by index. ``on_log`` receives the log of moved
-    bytes (events.LOG records, in order of events) when ``payload`` is on.
+    ``phases`` names the phases that plan rows refer to by index. ``on_log`` receives the log of
+    moved bytes (events.LOG records, in order of events) when ``payload`` is on.
     """
 
     def __init__(
@@ -65,7 +67,8 @@ class System:
         self.filled_pages = 0
         self.filled_super_pages = 0
         self.planned = np.zeros((self.devices, len(PLANNED)), np.int64)
-        """What the plans asked for, by device: totals to hold the simulation against (ledger.py)."""
+        """What the plans asked for, by device: totals to hold the simulation against
+        (ledger.py)."""
 
     @property
     def now(self) -> int:
@@ -99,14 +102,15 @@ class System:
         self.filled_super_pages += n
 
     def run(self, plan: Iterable[np.ndarray]) -> None:
-        """Run a plan (chunks of rows.PLAN) to its end. Raises SimulationError when it gets stuck."""
+        """Run a plan (chunks of rows.PLAN) to its end. Raises SimulationError when it gets
+        stuck."""
         for block in plan:
             for at in range(0, len(block), rows.MAX_CHUNK):
                 chunk = block[at : at + rows.MAX_CHUNK]
                 self._until(len(chunk))
                 self._check_ids(chunk)
                 self._count(chunk)
-                rows.load(self.state, chunk)
+                rows.load(self.state, as_records(chunk))
         self._until(0)
         if self.rows_done != self.next_row:
             raise_stuck(self.arrays, self.cfg)
@@ -179,32 +183,33 @@ class System:
     def totals(self, steps: StepClock) -> Totals:
         """The finished run in plain numbers, for the ledger."""
         a, g = self.arrays, self.geometry
-        leaves = int(a.reg.fifo0[0]) + len(a.fifo)
-        classes = [self.leaf_class(leaf) for leaf in range(leaves)]
+        classes, which = self._classes
         busy: dict[tuple[str, str], int] = {}
         busy_sum: dict[str, int] = {}
-        for leaf in np.flatnonzero(a.use.any(axis=0)):
-            kind = classes[leaf]
-            busy_sum[kind] = busy_sum.get(kind, 0) + int(a.use[:, leaf].sum())
-            for i, name in enumerate(self.phases):
-                worked = int(a.use[i, leaf])
-                busy[name, kind] = max(busy.get((name, kind), 0), worked)
         sizes = dict.fromkeys((*s.HOST_NAMES, *s.DEVICE_NAMES, "ECC"), 0)
-        for station in range(len(a.fifo)):
-            sizes[classes[int(a.reg.fifo0[0]) + station]] += int(a.fifo["size"][station])
+        worked = a.use.any(axis=0)
+        fifo0 = int(a.reg["fifo0"][0])
+        for k, kind in enumerate(classes):
+            mine = which == k
+            if kind in sizes:
+                sizes[kind] = int(a.fifo["size"][mine[fifo0:]].sum())
+            if worked[mine].any():
+                busy_sum[kind] = int(a.use[:, mine].sum())
+                most = a.use[:, mine].max(axis=1)
+                busy |= {(name, kind): int(most[i]) for i, name in enumerate(self.phases)}
         sizes["channels in"] = int(a.bus.size_in.sum())
         sizes["channels out"] = int(a.bus.size_out.sum())
         devices = range(self.devices)
-        reservoir = a.block.valid.reshape(self.devices, g.dies, g.all_blocks)[:, :, g.blocks :]
+        valid = a.block["valid"].reshape(self.devices, g.dies, g.all_blocks)
         erases = [mapping.erase_counts(self.state, d) for d in devices]
         return Totals(
             counters=sum_counters(a.count),
             bytes_by=sizes,
             planned={k: int(v) for k, v in zip(PLANNED, self.planned.sum(axis=0), strict=True)},
             mapped_pages=int(a.dev.mapped.sum()),
-            valid_pages=sum(mapping.valid_pages(self.state, d) for d in devices),
+            valid_pages=int(valid[:, :, : g.blocks].sum()),
             filled_pages=self.filled_pages,
-            super_pages=(int(reservoir.sum()), int(a.dev.r_mapped.sum())),
+            super_pages=(int(valid[:, :, g.blocks :].sum()), int(a.dev.r_mapped.sum())),
             erases=(sum(e[0] for e in erases), max(e[1] for e in erases)),
             in_flight=len(a.txn) - int(a.reg.txns_free[0]),
             steps=tuple(steps.steps),
@@ -218,7 +223,8 @@ class System:
     def leaf_name(self, leaf: int) -> tuple[int, str]:
         """(device or -1 for the host, name) of an exclusive resource."""
         g = self.geometry
-        bus0, fifo0 = int(self.arrays.reg.bus0[0]), int(self.arrays.reg.fifo0[0])
+        bus0 = self.devices * g.dies
+        fifo0 = bus0 + self.devices * g.channels
         if leaf < bus0:
             die = leaf % g.dies
             return leaf // g.dies, f"die {g.channel_of(die)}.{die // g.channels}"
@@ -229,6 +235,15 @@ class System:
             return -1, s.HOST_NAMES[station]
         dev, which = divmod(station - s.HOST_STATIONS, s.ECC + g.channels)
         return dev, s.DEVICE_NAMES[which] if which < s.ECC else f"ECC {which - s.ECC}"
+
+    @cached_property
+    def _classes(self) -> tuple[list[str], np.ndarray]:
+        """Classes of resources, and the index of each leaf's class."""
+        leaves = int(self.arrays.reg["fifo0"][0]) + len(self.arrays.fifo)
+        names = [self.leaf_class(leaf) for leaf in range(leaves)]
+        classes = list(dict.fromkeys(names))
+        at = {name: i for i, name in enumerate(classes)}
+        return classes, np.array([at[name] for name in names])
 
     def leaf_class(self, leaf: int) -> str:
         """What kind of resource a leaf is: "dies", "channels", "ECC", "link up", ..."""

@@ -47,28 +47,61 @@ _SIZES = {**_BYTES, "kB": Fraction(1000)}
 _RATES = {f"{u}/s": f for u, f in _SIZES.items()}
 _RATES |= {"MT/s": Fraction(10**6), "GT/s": Fraction(10**9)}
 _RATES |= {"Mbit/s": Fraction(10**6, 8), "Gbit/s": Fraction(10**9, 8)}
-_JOULES = {u: Fraction(10**e) for u, e in
-           {"fJ": 0, "pJ": 3, "nJ": 6, "uJ": 9, "mJ": 12, "J": 15}.items()}
+_JOULES = {
+    u: Fraction(10**e) for u, e in {"fJ": 0, "pJ": 3, "nJ": 6, "uJ": 9, "mJ": 12, "J": 15}.items()
+}
 _TIMES = {u: Fraction(10**e) for u, e in {"ps": 0, "ns": 3, "us": 6, "ms": 9, "s": 12}.items()}
 
-KINDS: dict[str, Kind] = {kind.suffix: kind for kind in (
-    Kind("time", "ps", {**_TIMES, "\u00b5s": Fraction(10**6), "\u03bcs": Fraction(10**6)},
-         tuple(_TIMES), "45 us"),
-    Kind("size", "bytes", _SIZES, tuple(_BYTES), "16 KiB"),
-    Kind("rate", "bytes_per_s", _RATES, tuple(f"{u}/s" for u in _BYTES), "7.3 GB/s", rounds=True),
-    Kind("frequency", "hz", {u: Fraction(10**e) for u, e in
-                             {"Hz": 0, "kHz": 3, "MHz": 6, "GHz": 9}.items()},
-         ("Hz", "kHz", "MHz", "GHz"), "1.0 GHz", rounds=True),
-    Kind("update rate", "params_per_s", {u: Fraction(10**e) for u, e in
-                                         {"param/s": 0, "kparam/s": 3, "Mparam/s": 6,
-                                          "Gparam/s": 9}.items()},
-         ("param/s", "kparam/s", "Mparam/s", "Gparam/s"), "4 Gparam/s", rounds=True),
-    Kind("power", "mw", {"mW": Fraction(1), "W": Fraction(1000), "kW": Fraction(10**6)},
-         ("mW", "W", "kW"), "120 W"),
-    Kind("energy per bit", "fj_per_bit", {f"{u}/bit": _JOULES[u] for u in ("fJ", "pJ", "nJ")},
-         ("fJ/bit", "pJ/bit", "nJ/bit"), "5.8 pJ/bit"),
-    Kind("energy", "fj", _JOULES, tuple(_JOULES), "3.7 pJ"),
-)}
+KINDS: dict[str, Kind] = {
+    kind.suffix: kind
+    for kind in (
+        Kind(
+            "time",
+            "ps",
+            {**_TIMES, "\u00b5s": Fraction(10**6), "\u03bcs": Fraction(10**6)},
+            tuple(_TIMES),
+            "45 us",
+        ),
+        Kind("size", "bytes", _SIZES, tuple(_BYTES), "16 KiB"),
+        Kind(
+            "rate", "bytes_per_s", _RATES, tuple(f"{u}/s" for u in _BYTES), "7.3 GB/s", rounds=True
+        ),
+        Kind(
+            "frequency",
+            "hz",
+            {u: Fraction(10**e) for u, e in {"Hz": 0, "kHz": 3, "MHz": 6, "GHz": 9}.items()},
+            ("Hz", "kHz", "MHz", "GHz"),
+            "1.0 GHz",
+            rounds=True,
+        ),
+        Kind(
+            "update rate",
+            "params_per_s",
+            {
+                u: Fraction(10**e)
+                for u, e in {"param/s": 0, "kparam/s": 3, "Mparam/s": 6, "Gparam/s": 9}.items()
+            },
+            ("param/s", "kparam/s", "Mparam/s", "Gparam/s"),
+            "4 Gparam/s",
+            rounds=True,
+        ),
+        Kind(
+            "power",
+            "mw",
+            {"mW": Fraction(1), "W": Fraction(1000), "kW": Fraction(10**6)},
+            ("mW", "W", "kW"),
+            "120 W",
+        ),
+        Kind(
+            "energy per bit",
+            "fj_per_bit",
+            {f"{u}/bit": _JOULES[u] for u in ("fJ", "pJ", "nJ")},
+            ("fJ/bit", "pJ/bit", "nJ/bit"),
+            "5.8 pJ/bit",
+        ),
+        Kind("energy", "fj", _JOULES, tuple(_JOULES), "3.7 pJ"),
+    )
+}
 
 
 def kind_of(attribute: str) -> Kind | None:
@@ -99,8 +132,9 @@ def quoted(value: object) -> str:
     return f'"{text[:57]}..."' if len(text) > 60 else f'"{text}"'
 
 
-_NUMBER = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*)",
-                     re.ASCII | re.DOTALL)
+_NUMBER = re.compile(
+    r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*)", re.ASCII | re.DOTALL
+)
 
 
 def parse(text: str, kind: Kind, key: str) -> int:
@@ -111,8 +145,9 @@ def parse(text: str, kind: Kind, key: str) -> int:
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
-        raise InputError(f"{key}: {quoted(text)} is not {_a(kind)}; "
-                         f'write for example "{kind.example}"')
+        raise InputError(
+            f'{key}: {quoted(text)} is not {_a(kind)}; write for example "{kind.example}"'
+        )
     digits, unit = match[1], match[2].strip()
     number = Decimal(digits)
     if number.is_zero() and not unit:
@@ -134,7 +169,8 @@ def _unit_problem(unit: str, kind: Kind) -> str:
     if other is not None:
         return f'is {_a(other)}, not {_a(kind)}; write for example "{kind.example}"'
     close = nearest(unit, kind.units) or min(
-        kind.units, key=lambda u: -difflib.SequenceMatcher(None, unit, u).ratio())
+        kind.units, key=lambda u: -difflib.SequenceMatcher(None, unit, u).ratio()
+    )
     if unit.endswith("b/s") and unit[:-3] in ("M", "G", "m", "g"):
         close = f"{unit[0].upper()}B/s for bytes, {unit[0].upper()}bit/s for bits"
     return f"has an unknown unit {quoted(unit)}; nearest: {close} (units: {known})"
@@ -153,8 +189,10 @@ def _whole(number: Decimal, factor: Fraction, kind: Kind, key: str, text: str) -
     value = Fraction(number) * factor
     whole = round(value)
     if value != whole and not kind.rounds:
-        raise InputError(f"{key}: {quoted(text)} is not a whole number of {base}; "
-                         f"nearest: {exact(max(whole, 1), kind)}")
+        raise InputError(
+            f"{key}: {quoted(text)} is not a whole number of {base}; "
+            f"nearest: {exact(max(whole, 1), kind)}"
+        )
     if whole == 0:
         raise InputError(f"{key}: {quoted(text)} rounds to 0; the least is 1 {base}")
     if whole > INT64_MAX:
@@ -181,10 +219,14 @@ def parse_ratio(text: str, key: str) -> float:
     """A plain number or a quotient ("0.07", "3.08/32.3") as a finite float of at least 0."""
     parts = [_NUMBER.fullmatch(part.strip()) for part in text.split("/")]
     numbers = [Decimal(m[1]) for m in parts if m is not None and not m[2]]
-    if len(numbers) != len(parts) or len(numbers) > 2 or any(
-            abs(n.adjusted()) > 40 for n in numbers if n):
-        raise InputError(f"{key}: {quoted(text)} is not a number; "
-                         f"write for example 0.07 or 3.08/32.3")
+    if (
+        len(numbers) != len(parts)
+        or len(numbers) > 2
+        or any(abs(n.adjusted()) > 40 for n in numbers if n)
+    ):
+        raise InputError(
+            f"{key}: {quoted(text)} is not a number; write for example 0.07 or 3.08/32.3"
+        )
     if any(n.is_signed() and n for n in numbers):
         raise InputError(f"{key}: {quoted(text)} is negative; the least is 0")
     if len(numbers) == 2 and not numbers[1]:

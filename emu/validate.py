@@ -95,9 +95,7 @@ def traffic_rows(progress: Progress) -> list[Row]:
     for op, total in (("adam", 32), ("momentum", 24), ("adagrad", 24), ("sgd", 16)):
         c = _counters("host_offload", cfg, op)
         moved = (c["host_read_bytes"] + c["host_write_bytes"]) / SAMPLE_PARAMS
-        rows.append(
-            Row("bytes", f"host offload, {op}", CHECK, total, moved, "B/param", 0, offload)
-        )
+        rows.append(Row("bytes", f"host offload, {op}", CHECK, total, moved, "B/param", 0, offload))
         for name, way, column in (
             ("gradient and states written", "host_write_bytes", total // 2),
             ("states and gradient read", "host_read_bytes", total // 2),
@@ -113,8 +111,8 @@ def traffic_rows(progress: Progress) -> list[Row]:
     link = (c["down_bytes"] + c["up_bytes"]) / SAMPLE_PARAMS
     text = "FACTS section 2: C-ISP = channels x rate / 24 B; section 4: shared link 32 -> 8 B"
     rows += [
-        Row("bytes", "in storage, adam: states over the channels", CHECK, 24, flash, "B/param", 0, text),
-        Row("bytes", "in storage, adam: over the link", CHECK, 8, link, "B/param", 0, text),
+        Row("bytes", "in storage, adam: states over the channels", CHECK, 24, flash, "B/param", 0,
+        text), Row("bytes", "in storage, adam: over the link", CHECK, 8, link, "B/param", 0, text),
     ]  # fmt: skip
     c = _counters("on_die", cfg, "adam")
     page = 8192
@@ -124,7 +122,8 @@ def traffic_rows(progress: Progress) -> list[Row]:
     text = "FACTS section 2: gradients down, weights up; w, m, v read and programmed in place"
     rows += [
         Row("bytes", "on die, adam: over the channels", CHECK, 8, channel, "B/param", 0, text),
-        Row("bytes", "on die, adam: arrays, without a channel", CHECK, 24, array, "B/param", 0, text),
+        Row("bytes", "on die, adam: arrays, without a channel", CHECK, 24, array, "B/param", 0,
+        text),
     ]  # fmt: skip
     return rows
 
@@ -185,7 +184,9 @@ def rate_rows(progress: Progress) -> list[Row]:
     cfg = load_preset("optimstore-r1")
     rates = {}
     for path in ("host_offload", "in_storage", "on_die"):
-        result = run_path(path, cfg, model("adam", SAMPLE_PARAMS), Options(), steps=1, payload=False)
+        result = run_path(
+            path, cfg, model("adam", SAMPLE_PARAMS), Options(), steps=1, payload=False
+        )
         assert result.ledger is not None
         rates[path] = SAMPLE_PARAMS / result.ledger.update_s
     text = "FACTS sections 1 and 2, reading R1 of OptimStore (HPCA 2023)"
@@ -227,7 +228,16 @@ def tables(rows: list[Row]) -> list[Table]:
         if not chosen:
             continue
         table = Table(title=title, title_justify="left")
-        for column in ("row", "published", "predicted", "difference", "tolerance", "unit", "", "source"):
+        for column in (
+            "row",
+            "published",
+            "predicted",
+            "difference",
+            "tolerance",
+            "unit",
+            "",
+            "source",
+        ):
             table.add_column(column, overflow="fold")
         for row in chosen:
             verdict = "" if kind == FIT else "MISS" if row.misses else "ok"

@@ -14,7 +14,8 @@ from ondie.kernels.jit import njit
 
 @njit
 def greedy(st, g):
-    """The full super-block of die ``g`` with the fewest valid pages, -1 when none would gain space."""
+    """The full super-block of die ``g`` with the fewest valid pages, -1 when none would gain
+    space."""
     c = st.cfg[0]
     best = -1
     fewest = c.block_pages
@@ -28,7 +29,8 @@ def greedy(st, g):
 
 @njit
 def begin(st, g):
-    """Start collecting on die ``g`` if it is short of free super-blocks. Returns True when it did."""
+    """Start collecting on die ``g`` if it is short of free super-blocks. Returns True when it
+    did."""
     pool = st.pool[g]
     if pool.victim >= 0 or pool.free_n > st.cfg[0].gc_low:
         return False

@@ -1,8 +1,8 @@
 """Geometry: how many channels, dies, planes, blocks and pages, and how a physical page is numbered.
 
 Owns the numbering. Does not own which logical page lives where (mapping.py).
-Source: the usual one: channel / die / plane / block / page; a super-block is the same block index in
-every plane of one die, a super-page the same page of it (OptimStore's word, HPCA 2023).
+Source: the usual one: channel / die / plane / block / page; a super-block is the same block index
+in every plane of one die, a super-page the same page of it (OptimStore's word, HPCA 2023).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from ondie.emu.config import Config
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of one device's flash. Dies are numbered channel first: die = way * channels + channel."""
+    """Sizes of one device's flash. Dies are numbered channel first: die = way * channels +
+    channel."""
 
     channels: int
     ways: int

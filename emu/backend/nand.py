@@ -3,8 +3,8 @@
 Owns die queues, registers, array occupancy and channel grants. Does not own addresses (mapping.py)
 or what follows a transfer (system.py passes the finished transaction on).
 Source: ONFI cache read and cache program (array and cache register work side by side on operations
-of one kind). Short commands go before data, so that arrays work while data move; then data out, then
-data in, dies in turn; reads before programs on a die.
+of one kind). Short commands go before data, so that arrays work while data move; then data out,
+then data in, dies in turn; reads before programs on a die.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def push(st, g, t):
 
 @njit
 def push_pe(st, g, t):
-    """A transaction joins the queue of the die's processing elements: BPR, ODC, BPP, and the erase of
-    the block that a BPP is about to open (the registers keep their data meanwhile)."""
+    """A transaction joins the queue of the die's processing elements: BPR, ODC, BPP, and the erase
+    of the block that a BPP is about to open (the registers keep their data meanwhile)."""
     d = st.die[g]
     st.txn[t].next = -1
     if d.pe_head < 0:
@@ -138,8 +138,8 @@ def can_load(st, g):
 
 @njit
 def seek(st, g):
-    """Update the channel's view of die ``g`` and grant the channel if it is idle. A command need not
-    wait for another die's data: it interrupts them, and they last so much longer."""
+    """Update the channel's view of die ``g`` and grant the channel if it is idle. A command need
+    not wait for another die's data: it interrupts them, and they last so much longer."""
     d = st.die[g]
     want = wish(st, g)
     b = d_bus(st, g)
@@ -318,8 +318,8 @@ def begin_array(st, g, t, now):
 
 @njit
 def array_done(st, g):
-    """The array of die ``g`` is done. Returns the transaction that is finished with it, or -1 when a
-    read's data still have to leave."""
+    """The array of die ``g`` is done. Returns the transaction that is finished with it, or -1 when
+    a read's data still have to leave."""
     d = st.die[g]
     t = d.arr
     x = st.txn[t]

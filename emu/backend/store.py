@@ -1,7 +1,7 @@
 """Stored bytes: what each physical page holds, with its out-of-band data.
 
-Owns page contents in segments of 1 GiB of address space, committed page by page as they are written,
-in anonymous memory or in files of a folder. Does not own addresses or time.
+Owns page contents in segments of 1 GiB of address space, committed page by page as they are
+written, in anonymous memory or in files of a folder. Does not own addresses or time.
 Source: DESIGN, flash engine: segment files, out-of-band LPN, sequence number and checksum.
 """
 
@@ -25,8 +25,8 @@ class PageStore:
     """Page contents of one device, by physical page number.
 
     ``folder`` keeps the segments as sparse files; without it they live in memory and end with the
-    process. A page read before it was written, or whose bytes no longer match nothing stored, is the
-    caller's mistake or a fault put in on purpose: bytes are returned as they are, and
+    process. A page read before it was written, or whose bytes no longer match nothing stored, is
+    the caller's mistake or a fault put in on purpose: bytes are returned as they are, and
     :meth:`intact` tells.
     """
 
@@ -86,8 +86,8 @@ class PageStore:
         return int(oob[at]["lpn"]) if oob[at]["written"] else -1
 
     def follow(self, entry: np.record, geometry: Geometry) -> bool:
-        """Obey an entry of the engine's log that concerns stored pages alone: a page that collection
-        has moved, an erased super-block. Returns False for every other entry."""
+        """Obey an entry of the engine's log that concerns stored pages alone: a page that
+        collection has moved, an erased super-block. Returns False for every other entry."""
         match int(entry.what):
             case events.LOG_MOVE:
                 self.move(int(entry.old), int(entry.ppn), int(entry.lpn))
@@ -105,7 +105,9 @@ class PageStore:
 
     def erase(self, first_ppn: int, n: int) -> None:
         """Erase ``n`` pages: a page can be read again only after it is programmed."""
-        for number in range(first_ppn // self._per_segment, (first_ppn + n - 1) // self._per_segment + 1):
+        for number in range(
+            first_ppn // self._per_segment, (first_ppn + n - 1) // self._per_segment + 1
+        ):
             if number not in self._segments:
                 continue
             oob = self._segments[number][1]

@@ -2,16 +2,16 @@
 
 Owns the cut of reads, writes and TRIM at page, super-page and mapping boundaries. Does not own the
 stations in between (device.py) or where pages live (mapping.py).
-Source: a host request is cut at page boundaries and completes when its last page does (as in MQSim);
-neighbouring pages in one super-page go as one multi-plane operation.
+Source: a host request is cut at page boundaries and completes when its last page does (as in
+MQSim); neighbouring pages in one super-page go as one multi-plane operation.
 """
 
 from __future__ import annotations
 
 from ondie.emu.backend import mapping, nand, timing
 from ondie.emu.events import LOG_TRIM, LOG_ZERO, enter, log, take_txn
-from ondie.emu.stats import ARRAY_READS, READ_PAGES, TRIMMED_PAGES, UNMAPPED_PAGES
 from ondie.emu.stations import DRAM, READ_IN_DRAM, station
+from ondie.emu.stats import ARRAY_READS, READ_PAGES, TRIMMED_PAGES, UNMAPPED_PAGES
 from ondie.kernels.jit import njit
 
 
@@ -35,7 +35,8 @@ def child(st, t, lpn, n):
 
 @njit
 def bytes_of(st, t, lpn, n):
-    """Bytes of the command ``t`` that pages ``lpn .. lpn + n`` carry: its last page may be partial."""
+    """Bytes of the command ``t`` that pages ``lpn .. lpn + n`` carry: its last page may be
+    partial."""
     c = st.cfg[0]
     x = st.txn[t]
     done = (lpn - x.lpn) * c.page_bytes

@@ -30,7 +30,9 @@ COMMAND = np.dtype(
     ],
     align=True,
 )
-COMPLETION = np.dtype([("tag", "i8"), ("arrival", "i8"), ("start", "i8"), ("end", "i8")], align=True)
+COMPLETION = np.dtype(
+    [("tag", "i8"), ("arrival", "i8"), ("start", "i8"), ("end", "i8")], align=True
+)
 
 
 @njit

@@ -1,7 +1,7 @@
 """The in-storage processor in the controller: a throughput model.
 
-Owns how long an update occupies the ISP. Does not own DRAM and flash time: the engine lets the ISP's
-traffic contend for them, so the update takes the longest of the three.
+Owns how long an update occupies the ISP. Does not own DRAM and flash time: the engine lets the
+ISP's traffic contend for them, so the update takes the longest of the three.
 Source: instruction counts measured with callgrind on this project's C kernels (instructions.toml,
 128-bit vectors, the width of NEON); FACTS, Smart-Infinity: an FPGA engine streams at a given rate.
 """

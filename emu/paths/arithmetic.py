@@ -1,7 +1,7 @@
 """The arithmetic of one training step's update, on any piece of the flat parameter vector.
 
-Owns the choice of kernel and its coefficients per step and parameter group. Does not own memory: who
-calls brings the vectors, wherever they came from.
+Owns the choice of kernel and its coefficients per step and parameter group. Does not own memory:
+who calls brings the vectors, wherever they came from.
 Source: ondie.kernels; the trace's hyper-parameters per step and group.
 """
 
@@ -68,7 +68,8 @@ class Arithmetic:
             )
 
     def reference(self, steps: int) -> np.ndarray:
-        """Weights after ``steps`` steps of the same kernel outside the emulator, float32[n_params]."""
+        """Weights after ``steps`` steps of the same kernel outside the emulator,
+        float32[n_params]."""
         initial = self.trace.weights("initial")
         if initial is None:
             raise InputError(f"{self.trace.name}: no initial weights, so nothing to update")

@@ -66,9 +66,7 @@ class Rows:
         after0 = np.arange(first - 1, first + n - 1)
         after0[0] = ids[0]
         after1 = ids[1:] if len(ids) > 1 else np.array([-1])
-        return int(
-            self.add(n, resource=rows.JOIN, phase=phase, after0=after0, after1=after1)[-1]
-        )
+        return int(self.add(n, resource=rows.JOIN, phase=phase, after0=after0, after1=after1)[-1])
 
     def fence(self, phase: int) -> int:
         """A row that is done when every row before it is."""
@@ -161,12 +159,13 @@ class Path(ABC):
             hyper.get("weight_decay", 0.0) for step in self.trace.steps for hyper in step.hyper
         )
 
+    @abstractmethod
     def begin_step(self, step: int) -> None:
         """Offer the step's gradient to the payload, if there is one."""
 
     def training_rows(self, out: Rows, step: int, after: int) -> tuple[np.ndarray, int]:
-        """Forward and backward on the accelerator. Returns the ids of the backward segments, and the
-        last of them."""
+        """Forward and backward on the accelerator. Returns the ids of the backward segments, and
+        the last of them."""
         s = self.trace.steps[step]
         forward = out.one(
             resource=rows.ACCELERATOR,

@@ -1,8 +1,8 @@
 """Closed forms: what each path's update stage takes if its bottleneck were all there is.
 
-Owns the arithmetic printed beside the simulation. Does not own the simulation, and takes nothing from
-it. Source: FACTS sections 2 and 3: serial T = N(16/R + 12/W + 1/c), C-ISP channels x rate / 24 B,
-stripe time tR + passes x page/bus + tPROG + (lockstep) dies per channel x page/bus.
+Owns the arithmetic printed beside the simulation. Does not own the simulation, and takes nothing
+from it. Source: FACTS sections 2 and 3: serial T = N(16/R + 12/W + 1/c), C-ISP channels x rate / 24
+B, stripe time tR + passes x page/bus + tPROG + (lockstep) dies per channel x page/bus.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from ondie.emu.units import fmt_time
 
 @dataclass(frozen=True)
 class Bound:
-    """Closed form of an update stage: seconds, the resource that decides, the arithmetic in words."""
+    """Closed form of an update stage: seconds, the resource that decides, the arithmetic in
+    words."""
 
     seconds: float
     name: str
@@ -108,8 +109,8 @@ class Demand:
         return (host + front + 2 * self.cfg.link.latency_ps) / 1e12
 
     def _block_s(self, array_ps: int, link_rate: int) -> float:
-        """Unloaded latency of one block, seconds: array operations in a row on its busiest die, then
-        the slower of channel and link."""
+        """Unloaded latency of one block, seconds: array operations in a row on its busiest die,
+        then the slower of channel and link."""
         g = self.geometry
         block = self.cfg.host.io_block_bytes
         pages = block / g.page_bytes

@@ -59,8 +59,8 @@ class HostOffload(Path):
         if need > lpns:
             gb = self.geometry.page_bytes / 1e9
             return (
-                f"states and gradients of {self.trace.n_params:,} parameters take {need * gb:.4g} GB "
-                f"per device, the conventional namespace has {lpns * gb:.4g} GB"
+                f"states and gradients of {self.trace.n_params:,} parameters take "
+                f"{need * gb:.4g} GB per device, the conventional namespace has {lpns * gb:.4g} GB"
             )
         return None
 
@@ -110,9 +110,7 @@ class HostOffload(Path):
         yield out.take()
         self._next = out.next
 
-    def _write_gradients(
-        self, out: Rows, step: int, segments: np.ndarray
-    ) -> Iterator[np.ndarray]:
+    def _write_gradients(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
         for r in self.regions:
             size = self.cfg.host.io_block_bytes
             lpn, n_bytes, first = r.blocks("g", r.shard.start, r.shard.stop, size)
@@ -190,7 +188,8 @@ class HostOffload(Path):
 
     def bound(self, step: int) -> Bound:
         """Serial: the sum of the three stages of every sub-group, each at its own bottleneck.
-        Pipelined: the largest sum over stages, plus what the first and last sub-group leave bare."""
+        Pipelined: the largest sum over stages, plus what the first and last sub-group leave
+        bare."""
         n = max(s.size for s in self.shards)
         width = len(self.vectors)
         read, write = Demand(self.cfg), Demand(self.cfg)

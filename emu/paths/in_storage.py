@@ -2,7 +2,8 @@
 
 Owns the order: gradients down into the device's DRAM, states through map, ECC and DRAM, new weights
 up from DRAM; a window of chunks keeps flash, ISP and link busy at once. Does not own time or bits.
-Source: controller ISP (C-ISP) of OptimStore (HPCA 2023); SmartUpdate of Smart-Infinity for the FPGA.
+Source: controller ISP (C-ISP) of OptimStore (HPCA 2023); SmartUpdate of Smart-Infinity for the
+FPGA.
 """
 
 from __future__ import annotations
@@ -157,9 +158,7 @@ class InStorage(Path):
         vectors = np.arange(width)
         up = 2 if self.options.weights_up == "fp16" else 4
         form = Rows(1)  # row 0 is the begin row
-        down = form.one(
-            resource=rows.DMA_DOWN, phase=UPDATE, bytes_in=VALUE_BYTES, after0=0, tag=1
-        )
+        down = form.one(resource=rows.DMA_DOWN, phase=UPDATE, bytes_in=VALUE_BYTES, after0=0, tag=1)
         reads = form.add(
             width,
             resource=rows.ISP_IO,
@@ -177,9 +176,7 @@ class InStorage(Path):
             after0=form.join(np.append(reads, down), UPDATE),
             tag=1,
         )
-        sent = form.one(
-            resource=rows.DMA_UP, phase=WEIGHTS_UP, bytes_out=up, after0=compute, tag=1
-        )
+        sent = form.one(resource=rows.DMA_UP, phase=WEIGHTS_UP, bytes_out=up, after0=compute, tag=1)
         writes = form.add(
             width,
             resource=rows.ISP_IO,
@@ -203,7 +200,7 @@ class InStorage(Path):
     ) -> dict[str, np.ndarray]:
         """The form's columns for chunks of parameters [a, a + n) on devices ``dev``."""
         rows_each = len(form)
-        out = {name: np.tile(form[name], len(a)) for name in rows.PLAN.names if name != "id"}
+        out = {name: np.tile(form[name], len(a)) for name in rows.PLAN.fields or () if name != "id"}
         a, n, base, begin, dev = (np.repeat(x, rows_each) for x in (a, n, base, begin, dev))
         for name in ("after0", "after1"):
             local = out[name]

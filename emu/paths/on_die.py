@@ -1,7 +1,7 @@
 """On-die update: processing elements at the planes update the weights where they lie (OptimStore).
 
-Owns the order of VPP, BPR, ODC and BPP per stripe and the three dispatch rules. Does not own register
-and channel rules (backend/nand.py) or the reservoir's map (backend/mapping.py).
+Owns the order of VPP, BPR, ODC and BPP per stripe and the three dispatch rules. Does not own
+register and channel rules (backend/nand.py) or the reservoir's map (backend/mapping.py).
 Source: OptimStore (HPCA 2023). lockstep: all dies of a channel wait until each has its gradients;
 free: each die loads, reads, computes and programs on its own; double_buffered: a second gradient
 register lets the next gradients load meanwhile.
@@ -47,9 +47,7 @@ class OnDie(Path):
         dies = self.geometry.dies
         values = self.geometry.page_bytes // pe.VALUE_BYTES
         groups = max(self.geometry.planes // len(self.vectors), 1)
-        self.shards = shards(
-            self.trace.n_params, self.cfg.system.devices, values * groups * dies
-        )
+        self.shards = shards(self.trace.n_params, self.cfg.system.devices, values * groups * dies)
         self.stripes = tuple(Stripes.of(s, self.vectors, self.geometry) for s in self.shards)
         self.payload: Reservoir | None = None
         self.arithmetic: Arithmetic | None = None
@@ -70,8 +68,8 @@ class OnDie(Path):
         if need > room:
             gb = self.geometry.super_page_bytes / 1e9
             return (
-                f"states of {self.trace.n_params:,} parameters take {need * gb:.4g} GB of super-pages "
-                f"per device, the reservoir has {max(room, 0) * gb:.4g} GB "
+                f"states of {self.trace.n_params:,} parameters take {need * gb:.4g} GB of "
+                f"super-pages per device, the reservoir has {max(room, 0) * gb:.4g} GB "
                 f"(ftl.reservoir_fraction = {self.cfg.ftl.reservoir_fraction})"
             )
         return None
@@ -136,8 +134,9 @@ class OnDie(Path):
         self._next = out.next
 
     def _rounds(self, first: int) -> dict[str, np.ndarray]:
-        """All rounds, the devices in turn: device, number on it, dies in it (fewer in a device's last),
-        id of its first row, and of the first rows one and STAGED_ROUNDS rounds before (-1: none)."""
+        """All rounds, the devices in turn: device, number on it, dies in it (fewer in a device's
+        last), id of its first row, and of the first rows one and STAGED_ROUNDS rounds before (-1:
+        none)."""
         dies = self.geometry.dies
         count = np.array([s.count for s in self.stripes], np.int64)
         rounds = -(-count // dies)
@@ -157,8 +156,8 @@ class OnDie(Path):
         }  # fmt: skip
 
     def _update(self, out: Rows, after: int) -> Iterator[np.ndarray]:
-        """Rounds of one stripe per die: a row for the round's gradients on their way to the device's
-        DRAM, then VPP, BPR, ODC, BPP for every die."""
+        """Rounds of one stripe per die: a row for the round's gradients on their way to the
+        device's DRAM, then VPP, BPR, ODC, BPP for every die."""
         rounds = self._rounds(out.next)
         batch = max(rows.MAX_CHUNK // (1 + PER_STRIPE * self.geometry.dies), 1)
         for at in range(0, len(rounds["k"]), batch):
@@ -169,7 +168,8 @@ class OnDie(Path):
                 yield out.take()
 
     def _columns(self, rounds: dict[str, np.ndarray], after: int) -> dict[str, np.ndarray]:
-        """Plan columns of some rounds. Rows of a round: its gradients, then all VPP, BPR, ODC, BPP."""
+        """Plan columns of some rounds. Rows of a round: its gradients, then all VPP, BPR, ODC,
+        BPP."""
         g = self.geometry
         dies, channels, ways = g.dies, g.channels, g.ways
         size = 1 + PER_STRIPE * rounds["width"]
@@ -288,4 +288,3 @@ class OnDie(Path):
         )
         text += f" + {opened} erases x {f.t_erase_ps / 1e9:.4g} ms"
         return Bound(whole * stripe + erases, name, text)
-

@@ -2,8 +2,9 @@
 
 Owns the memories that stored pages are read into (host DRAM, ISP DRAM, die registers). Does not own
 the order of things: the log of events is obeyed entry by entry.
-Source: DESIGN, trace: weights flow through the emulated pages and nowhere else. Memory is filled with
-NaN bytes as soon as its pages are programmed, so a value that was not read back cannot be used.
+Source: DESIGN, trace: weights flow through the emulated pages and nowhere else. Memory is filled
+with NaN bytes as soon as its pages are programmed, so a value that was not read back cannot be
+used.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ POISON = 0xFF
 class Conventional:
     """Vectors in the conventional namespace and the memory (host's or ISP's) they are read into.
 
-    ``compute(device, first, count, vectors, gradient)`` is called when a compute row ends, with views
-    of that memory; ``gradient_source`` fills a DMA'd gradient.
+    ``compute(device, first, count, vectors, gradient)`` is called when a compute row ends, with
+    views of that memory; ``gradient_source`` fills a DMA'd gradient.
     """
 
     def __init__(
@@ -81,7 +82,8 @@ class Conventional:
         return np.concatenate(parts)
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
-        """The accelerator delivers a step's gradient; it lies in host memory until it is written."""
+        """The accelerator delivers a step's gradient; it lies in host memory until it is
+        written."""
         self.gradient = gradient
         for dev, r in enumerate(self.regions):
             if "g" in r.names:

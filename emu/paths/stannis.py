@@ -202,6 +202,9 @@ class Stannis(Path):
         for dev, pages in enumerate(own + host):
             system.fill(dev, 0, int(pages) * steps)
 
+    def begin_step(self, step: int) -> None:
+        """Timing only: there is no payload to offer."""
+
     def finish(self) -> np.ndarray | None:
         return None
 

@@ -1,0 +1,89 @@
+"""Final weights: held against the same kernel outside the emulator, and against the recorded ones.
+
+Owns the two comparisons and their verdict. Does not own the weights: paths bring them from flash.
+Source: DESIGN, trace contract: bit for bit on the reference, and within 16 x 2**-24 x max(|w|, sum
+of learning rates) per element of the recorded weights (plain ulps explode near zero).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.paths.arithmetic import Arithmetic
+from ondie.emu.paths.base import Path
+from ondie.traces import Trace
+
+TOLERANCE = 16
+"""Units of 2**-24 max(|w|, sum of learning rates) that weights may lie from the recorded ones."""
+
+
+class Mismatch(RuntimeError):
+    """A path did not end on the reference weights: a defect. No result is written."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A path's final weights against the reference and against the recorded ones."""
+
+    equal_bits: int
+    elements: int
+    delivered_equal_bits: int | None
+    """Of the weights that reached the host by the last step; None where the path sends none."""
+    recorded_distance: float | None
+    """Largest distance to the recorded weights, in units of 2**-24 max(|w|, sum of learning
+    rates)."""
+    recorded_equal_share: float | None
+
+
+def compare_weights(path: Path, arithmetic: Arithmetic, steps: int) -> Weights:
+    """Hold the weights on flash against the same kernel outside the emulator. Raises Mismatch."""
+    final = path.finish()
+    assert final is not None
+    trace = arithmetic.trace
+    reference = arithmetic.reference(steps)
+    equal = int((final.view(np.uint32) == reference.view(np.uint32)).sum())
+    if equal != len(reference):
+        at = int(np.flatnonzero(final.view(np.uint32) != reference.view(np.uint32))[0])
+        raise Mismatch(
+            f"{path.name}: {len(reference) - equal} of {len(reference)} weights differ from the "
+            f"reference, the first at {at} ({trace.locate(at)[0]}): {final[at]!r}, "
+            f"not {reference[at]!r}"
+        )
+    delivered = None
+    sent = path.delivered()
+    if sent is not None and path.options.weights_up == "fp32":
+        delivered = int((sent.view(np.uint32) == reference.view(np.uint32)).sum())
+        if delivered != len(reference):
+            raise Mismatch(
+                f"{path.name}: {len(reference) - delivered} of {len(reference)} weights that were "
+                "sent to the host differ from those on flash"
+            )
+    distance = share = None
+    recorded = trace.weights("final")
+    if recorded is not None and steps == len(trace.steps):
+        distance, share = recorded_distance(final, recorded, trace)
+        if distance > TOLERANCE:
+            raise Mismatch(
+                f"{path.name}: weights lie {distance:.3g} units of 2**-24 max(|w|, sum of learning "
+                f"rates) from the recorded ones, {TOLERANCE} is the limit"
+            )
+    return Weights(equal, len(reference), delivered, distance, share)
+
+
+def recorded_distance(final: np.ndarray, recorded: np.ndarray, trace: Trace) -> tuple[float, float]:
+    """(largest distance in units of 2**-24 max(|w|, sum of learning rates), share of equal
+    bits)."""
+    rates = [
+        sum(float(step.hyper[g]["lr"]) for step in trace.steps if not step.skipped)
+        for g in range(trace.groups)
+    ]
+    scale = np.abs(recorded.astype(np.float64))
+    for a, b, group in trace.group_ranges():
+        np.maximum(scale[a:b], rates[group], out=scale[a:b])
+    gap = np.abs(final.astype(np.float64) - recorded)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        units = np.where(gap == 0, 0.0, gap / (scale * 2.0**-24))
+    share = float((final.view(np.uint32) == recorded.view(np.uint32)).mean())
+    return float(units.max(initial=0.0)), share
