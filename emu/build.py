@@ -1,7 +1,7 @@
 """Builds the arrays of a simulation from a configuration.
 
 Owns sizes, initial values and the integer copy of the configuration that compiled code reads.
-Does not own behaviour. Source: DESIGN, compiled state; map tables are lazily committed zero pages.
+Does not own behaviour. Source: mmap(2): map tables are lazily committed zero pages.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns arguments, progress, exit codes: 2 for bad input (one line, nothing written), 1 for a failed
 check, 130 for an interrupt. Does not own any work.
-Source: DESIGN, command line; click and rich.
+Source: none; click parses, rich draws.
 """
 
 from __future__ import annotations
@@ -297,11 +297,7 @@ def validate(name: str | None, json_path: Path | None, quiet: bool) -> None:
         text = json.dumps([row.data() for row in found], indent=1, allow_nan=False) + "\n"
         write_atomically(json_path, text.encode())
     if not quiet:
-        screen = console()
-        for table in validation.tables(found):
-            screen.print(table)
-        missed = [row for row in found if row.misses]
-        screen.print(f"{len(found)} rows, {len(missed)} check rows outside their tolerance")
+        validation.show(found, console())
     if any(row.misses for row in found):
         sys.exit(1)
 

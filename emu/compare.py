@@ -2,7 +2,7 @@
 
 Owns the choice of paths, running them, holding weights against the reference, the headline. Does
 not own words, tables and files (report.py).
-Source: DESIGN, what is compared; trace contract (bit equality, distance to the recorded weights).
+Source: this project's contracts: the same global batch, the same weights, the same steps for all.
 """
 
 from __future__ import annotations

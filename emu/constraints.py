@@ -2,7 +2,7 @@
 
 Owns the table RULES: keys involved, a predicate, and what would be right.
 Does not check single leaves (provenance) nor what a model needs of a device (the paths).
-Source: geometry arithmetic; NVMe (commands are whole pages here); DESIGN of the flash engine.
+Source: geometry arithmetic; NVMe (commands are whole pages here); what the flash engine takes.
 """
 
 from __future__ import annotations

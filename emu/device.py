@@ -2,7 +2,7 @@
 
 Owns the command interface of a single device: submit, run_until, completions, power cut, payload.
 Does not own what a command does inside (rows.py, flows.py) nor plans of paths (system.py).
-Source: DESIGN, command record: batched submit, run_until and completions, a power cut at any event.
+Source: the command record (frontend/queues.py): batched submit, run_until and completions, a power cut at any event.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Device:
         limit = NEVER if max_events is None else max_events
         while done < limit:
             loaded = self._load()
-            want = min(sum(len(c) for c in self._waiting), rows.MAX_CHUNK)
+            want = min(sum(len(c) for c in self._waiting), len(self._ring) // 2)
             n = rows.run(self.state, t_ps, min(limit - done, EVENTS_PER_CALL), want)
             self._drain()
             raise_error(self.arrays, self.cfg)

@@ -2,7 +2,7 @@
 
 Owns which component of the machine is charged for what. Does not own the constants (presets) or the
 quantities (ledger.py).
-Source: FACTS section 9 and the energy reading of section 2: array energy per bit, never per
+Source: the presets' constants, each with its own; array energy is charged per bit, never per
 operation; host power by phase; always with and without the host.
 """
 

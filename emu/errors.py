@@ -2,7 +2,7 @@
 
 Owns SimulationError and the wording of the compiled code's error codes.
 Does not own when they arise (events.fail and its callers).
-Source: DESIGN: bad input is one line that names key, value and what would be right; a run that does
+Source: this project's rule: bad input is one line that names key, value and what would be right; a run that does
 not balance fails.
 """
 

@@ -3,7 +3,7 @@ stations.
 
 Owns the tournament tree over the resources' next event times, the transaction pool, the stations,
 the log of moved bytes and the timeline. Does not own what an event means: system.py dispatches.
-Source: MEASURED, flash scheduling: a tournament tree, one leaf per exclusive resource, is exact and
+Source: Knuth, TAOCP vol. 3, 5.4.1 (tournament trees); one leaf per exclusive resource was measured
 twice as fast as a binary heap. Equal times go to the lower leaf, so runs repeat byte for byte.
 """
 

@@ -2,7 +2,7 @@
 
 Owns phase times, utilisation, byte and operation totals, and the conservation checks. Does not own
 energy (energy.py) or words (report.py).
-Source: DESIGN, ledger and result: conservation is checked before anything is written.
+Source: this project's contract of results: conservation is checked before anything is written.
 """
 
 from __future__ import annotations

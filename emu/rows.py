@@ -2,7 +2,7 @@
 
 Owns the plan's columns, dependencies, phases and the start and end of every row. Does not own the
 routes inside a device (flows.py) or what a row is for (paths/).
-Source: DESIGN, System, path, plan: columnar chunks; ``after`` names earlier rows or a fence.
+Source: this project's contract of plans: columnar chunks; ``after`` names earlier rows or a fence.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the sample that is simulated again with one constant at either end of its range. Does not own
 the comparison itself (compare.py) or the ranges (presets).
-Source: DESIGN, ledger and result: results say on how many assumed constants they rest.
+Source: this project's contract of results: they say on how many assumed constants they rest.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the structref and its field names. Does not own what the fields mean: each room defines the
 record layout of its own table beside the functions that use it.
-Source: DESIGN, compiled state: one structref built inside a cached njit factory; the same functions
+Source: Numba's structref: one, built inside a cached njit factory; the same functions
 run on a plain attribute object when Numba is disabled.
 """
 

@@ -2,7 +2,7 @@
 
 Owns the numbering of stations and steps, shared by front end, device and system. Does not own
 rates.
-Source: the block diagram of DESIGN.md: host, PCIe, front end, back end, ISP, tunnel.
+Source: the README's block diagram: host, PCIe, front end, back end, ISP, tunnel.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the running of plans and the handing of moved bytes to whoever keeps the payload. Does not own
 what is planned (paths/) or what it costs (ledger.py).
-Source: DESIGN, System, path, plan.
+Source: this project's contract of plans (rows.py).
 """
 
 from __future__ import annotations

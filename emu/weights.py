@@ -1,7 +1,7 @@
 """Final weights: held against the same kernel outside the emulator, and against the recorded ones.
 
 Owns the two comparisons and their verdict. Does not own the weights: paths bring them from flash.
-Source: DESIGN, trace contract: bit for bit on the reference, and within 16 x 2**-24 x max(|w|, sum
+Source: this project's trace contract: bit for bit on the reference, and within 16 x 2**-24 x max(|w|, sum
 of learning rates) per element of the recorded weights (plain ulps explode near zero).
 """
 

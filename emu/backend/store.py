@@ -2,7 +2,7 @@
 
 Owns page contents in segments of 1 GiB of address space, committed page by page as they are
 written, in anonymous memory or in files of a folder. Does not own addresses or time.
-Source: DESIGN, flash engine: segment files, out-of-band LPN, sequence number and checksum.
+Source: NAND spare areas as FTLs use them: LPN, sequence number and checksum beside every page.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns the command record and the admission of commands up to the queue depth. Does not own what a
 command does inside the device (controller.py).
-Source: NVMe base specification (submission and completion queues); DESIGN, command record.
+Source: NVMe base specification (submission and completion queues).
 """
 
 from __future__ import annotations

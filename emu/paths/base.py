@@ -2,7 +2,7 @@
 
 Owns the contract of a path, the phases, the forward and backward rows that every path begins with.
 Does not own time: a path computes none, it names resources, bytes and dependencies.
-Source: DESIGN, System, path, plan.
+Source: this project's contract of plans (rows.py).
 """
 
 from __future__ import annotations

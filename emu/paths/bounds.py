@@ -1,8 +1,8 @@
 """Closed forms: what each path's update stage takes if its bottleneck were all there is.
 
 Owns the arithmetic printed beside the simulation. Does not own the simulation, and takes nothing
-from it. Source: FACTS sections 2 and 3: serial T = N(16/R + 12/W + 1/c), C-ISP channels x rate / 24
-B, stripe time tR + passes x page/bus + tPROG + (lockstep) dies per channel x page/bus.
+from it. Source: serial T = N(16/R + 12/W + 1/c) for ZeRO-Infinity's order; C-ISP channels x rate /
+24 B, stripe time tR + passes x page/bus + tPROG + (lockstep) dies x page/bus for OptimStore's.
 """
 
 from __future__ import annotations

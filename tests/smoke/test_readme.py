@@ -1,0 +1,63 @@
+"""Is the README true? Its commands, its tables and its map of the code."""
+
+import re
+import shlex
+
+import pytest
+from click.testing import CliRunner
+
+from ondie.emu.cli import commands
+from tests.smoke import readme
+
+TEXT = readme.README.read_text("utf-8")
+BLOCKS = list(readme.blocks(TEXT))
+
+
+def test_it_has_the_generated_blocks():
+    assert [what for what, _ in BLOCKS].count("map") == 1
+    assert len(BLOCKS) == 5
+
+
+@pytest.mark.parametrize(("what", "body"), BLOCKS, ids=[what for what, _ in BLOCKS])
+def test_a_generated_block_is_what_the_program_gives(what, body):
+    # `python -m tests.smoke.readme` makes them anew.
+    assert body == readme.make(what)
+
+
+def ondie_lines():
+    return re.findall(r"^\$ ondie (.*?)\s*(?:#.*)?$", TEXT, re.MULTILINE)
+
+
+def test_it_shows_every_command():
+    shown = {line.split()[0] for line in ondie_lines()}
+    assert shown == set(commands.commands)
+
+
+@pytest.mark.parametrize("line", ondie_lines())
+def test_a_shown_command_exists_with_its_options(line):
+    words = shlex.split(line.partition(" -- ")[0])
+    group, names = commands, []
+    while words and words[0] in getattr(group, "commands", {}):
+        group = group.commands[words[0]]
+        names.append(words.pop(0))
+    known = {option for parameter in group.params for option in parameter.opts}
+    assert {word for word in words if word.startswith("--")} <= known
+    assert CliRunner().invoke(commands, [*names, "--help"]).exit_code == 0
+
+
+@pytest.mark.parametrize("target", re.findall(r"^\$ make (\w+)", TEXT, re.MULTILINE))
+def test_a_shown_target_is_in_the_makefile(target):
+    makefile = (readme.ROOT / "Makefile").read_text("utf-8")
+    assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "name", re.findall(r"`((?:emu|kernels|traces|csrc|tests)/[\w./-]+)`", TEXT)
+)
+def test_a_named_path_exists(name):
+    assert (readme.ROOT / name).exists()
+
+
+def test_the_figure_is_there():
+    for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", TEXT):
+        assert (readme.ROOT / name).read_bytes().startswith(b"\x89PNG")
