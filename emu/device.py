@@ -2,7 +2,8 @@
 
 Owns the command interface of a single device: submit, run_until, completions, power cut, payload.
 Does not own what a command does inside (rows.py, flows.py) nor plans of paths (system.py).
-Source: the command record (frontend/queues.py): batched submit, run_until and completions, a power cut at any event.
+Source: the command record (frontend/queues.py): batched submit, run_until and completions, a power
+cut at any event.
 """
 
 from __future__ import annotations

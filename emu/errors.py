@@ -2,8 +2,8 @@
 
 Owns SimulationError and the wording of the compiled code's error codes.
 Does not own when they arise (events.fail and its callers).
-Source: this project's rule: bad input is one line that names key, value and what would be right; a run that does
-not balance fails.
+Source: this project's rule: bad input is one line that names key, value and what would be right; a
+run that does not balance fails.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Reports: a comparison as tables, as result.json and as a figure.
 
 Owns words, units and files; writes a file whole or not at all. Does not own any number.
-Source: this project's contract of results: no time of day, path, wall time or measurement of this host.
+Source: this project's contract of results: no time of day, path, wall time or measurement of this
+host.
 """
 
 from __future__ import annotations

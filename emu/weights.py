@@ -1,8 +1,8 @@
 """Final weights: held against the same kernel outside the emulator, and against the recorded ones.
 
 Owns the two comparisons and their verdict. Does not own the weights: paths bring them from flash.
-Source: this project's trace contract: bit for bit on the reference, and within 16 x 2**-24 x max(|w|, sum
-of learning rates) per element of the recorded weights (plain ulps explode near zero).
+Source: this project's trace contract: bit for bit on the reference, and within 16 x 2**-24 x
+max(|w|, sum of learning rates) per element of the recorded weights (plain ulps explode near zero).
 """
 
 from __future__ import annotations

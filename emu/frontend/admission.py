@@ -2,7 +2,8 @@
 
 Owns the rules that a batch of commands must meet before any of it is queued, and their wording.
 Does not own queues and depths (queues.py) or what a command does (controller.py).
-Source: NVMe base specification: invalid opcode, LBA out of range, MDTS; the command record (queues.py).
+Source: NVMe base specification: invalid opcode, LBA out of range, MDTS; the command record
+(queues.py).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Owns how long an update occupies the ISP. Does not own DRAM and flash time: the engine lets the
 ISP's traffic contend for them, so the update takes the longest of the three.
 Source: instruction counts measured with callgrind on this project's C kernels (instructions.toml,
-128-bit vectors, the width of NEON); Smart-Infinity (HPCA 2024): an FPGA engine streams at a given rate.
+128-bit vectors, the width of NEON); Smart-Infinity (HPCA 2024): an FPGA engine streams at a given
+rate.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Owns the order: gradients written during backward; after it, per sub-group, read w m v g, update,
 write w m v; serial, or pipelined over sub-groups. Does not own time or bits.
-Source: DeepSpeed's NVMe optimizer swapper (ZeRO-Infinity, SC 2021); pipeline_read and pipeline_write
+Source: DeepSpeed's NVMe optimizer swapper (ZeRO-Infinity, SC 2021); pipeline_read and
+pipeline_write
 default to off, hence serial.
 """
 

@@ -2,9 +2,9 @@
 
 Owns the memories that stored pages are read into (host DRAM, ISP DRAM, die registers). Does not own
 the order of things: the log of events is obeyed entry by entry.
-Source: this project's trace contract: weights flow through the emulated pages and nowhere else. Memory is filled
-with NaN bytes as soon as its pages are programmed, so a value that was not read back cannot be
-used.
+Source: this project's trace contract: weights flow through the emulated pages and nowhere else.
+Memory is filled with NaN bytes as soon as its pages are programmed, so a value that was not read
+back cannot be used.
 """
 
 from __future__ import annotations
