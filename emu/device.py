@@ -285,8 +285,8 @@ class Device:
     # --- books
 
     def check(self) -> None:
-        """Raise SimulationError when the books do not balance (books.py); most of it needs a device
-        that is idle, the rest is checked at any time."""
+        """Raise SimulationError when the books do not balance (books.py); most of it needs a
+        device that is idle, the rest is checked at any time."""
         idle = not self.off and self.outstanding == 0 and self._idle()
         pages = self.asked_pages
         asked = Asked(self._next_id, pages[queues.READ], pages[queues.WRITE])

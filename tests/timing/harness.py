@@ -12,6 +12,7 @@ from ondie.emu.clock import NEVER
 from ondie.emu.config import Config, load_preset
 from ondie.emu.errors import raise_error
 from ondie.emu.paths.base import Rows
+from ondie.emu.state import as_records
 from ondie.emu.system import System
 
 NS = 1000
@@ -96,7 +97,7 @@ class Bench:
     def issue(self, n: int = 1, **columns: Any) -> np.ndarray:
         """Hand over rows at once; returns their ids. Nothing happens until the clock is run."""
         ids = self._rows.add(n, **columns)
-        rows.load(self.system.state, self._rows.take())
+        rows.load(self.system.state, as_records(self._rows.take()))
         return ids
 
     def one(self, **columns: Any) -> int:

@@ -1,0 +1,67 @@
+"""Owns: a device of 512 pages for tests of state, commands in short, and a seed per test.
+Does not: know what is right.
+Source: own.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.config import Config, load_preset
+from ondie.emu.device import Device
+from ondie.emu.frontend import queues
+
+PAGE = 512
+LEAVES = {
+    "flash.channels": "2",
+    "flash.dies_per_channel": "2",
+    "flash.planes_per_die": "2",
+    "flash.blocks_per_plane": "8",
+    "flash.pages_per_block": "8",
+    "flash.page": "512 B",
+    "ftl.reservoir_fraction": "0",
+    "ftl.over_provisioning": "0.3",
+    "ftl.gc_low_blocks": "2",
+    "host.io_block": "4 KiB",
+    "host.io_queue_depth": "8",
+    "frontend.max_transfer": "8 KiB",
+}
+
+
+def config(**changes: Any) -> Config:
+    """The small device; changes as flash__channels=1 and the like."""
+    leaves = LEAVES | {name.replace("__", "."): str(value) for name, value in changes.items()}
+    return load_preset("optimstore-r1", overrides=[f"{k}={v}" for k, v in leaves.items()])
+
+
+def device(payload: bool = False, queue_depth: int | None = None, **changes: Any) -> Device:
+    return Device(config(**changes), payload, queue_depth=queue_depth)
+
+
+def commands(
+    items: Iterable[tuple[int, int, int]], arrival: int = 0, slot: int | None = None
+) -> np.ndarray:
+    """queues.COMMAND of (op, lpn, n), tagged 0, 1, ..., all arriving at once; with ``slot`` their
+    payload lies one after the other from there on, else there is none."""
+    items = list(items)
+    out = np.zeros(len(items), queues.COMMAND)
+    for i, (op, lpn, n) in enumerate(items):
+        out[i]["op"], out[i]["lpn"], out[i]["n"] = op, lpn, n
+        out[i]["payload_slot"] = -1
+        if slot is not None and op in (queues.READ, queues.WRITE):
+            out[i]["payload_slot"] = slot
+            slot += n
+    out["tag"] = np.arange(len(items))
+    out["arrival"] = arrival
+    return out
+
+
+def counter(device: Device, which: int) -> int:
+    return int(device.arrays.count[0, which])
+
+
+def random_writes(rng: np.random.Generator, n: int, lpns: int, longest: int = 1) -> np.ndarray:
+    """``n`` writes of 1 to ``longest`` pages at random places."""
+    sizes = rng.integers(1, longest + 1, n)
+    return commands([(queues.WRITE, int(rng.integers(0, lpns - s + 1)), int(s)) for s in sizes])
