@@ -44,7 +44,7 @@ STORAGE = ("gradients", "synchronise", "update", "weights_up")
 def draw(c: Comparison) -> dict[str, bytes]:
     """The figure as {"png": bytes, "pdf": bytes}."""
     ran = [r for r in c.results if r.ledger is not None]
-    with matplotlib.rc_context({"font.size": 9, "pdf.fonttype": 42}):
+    with matplotlib.rc_context({"font.size": 9}):
         figure = Figure(figsize=(13, 2.6 + 0.45 * len(ran)), layout="constrained")
         whole, storage, power = figure.subplots(1, 3, sharey=True)
         _bars(

@@ -8,7 +8,7 @@ Source: this project's contract of plans (rows.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import lru_cache
 
 import numpy as np
 
@@ -183,7 +183,7 @@ class System:
     def totals(self, steps: StepClock) -> Totals:
         """The finished run in plain numbers, for the ledger."""
         a, g = self.arrays, self.geometry
-        classes, which = self._classes
+        classes, which = leaf_classes(self.devices, g)
         busy: dict[tuple[str, str], int] = {}
         busy_sum: dict[str, int] = {}
         sizes = dict.fromkeys((*s.HOST_NAMES, *s.DEVICE_NAMES, "ECC"), 0)
@@ -199,9 +199,8 @@ class System:
                 busy |= {(name, kind): int(most[i]) for i, name in enumerate(self.phases)}
         sizes["channels in"] = int(a.bus.size_in.sum())
         sizes["channels out"] = int(a.bus.size_out.sum())
-        devices = range(self.devices)
+        erases = a.block["erases"]
         valid = a.block["valid"].reshape(self.devices, g.dies, g.all_blocks)
-        erases = [mapping.erase_counts(self.state, d) for d in devices]
         return Totals(
             counters=sum_counters(a.count),
             bytes_by=sizes,
@@ -210,7 +209,7 @@ class System:
             valid_pages=int(valid[:, :, : g.blocks].sum()),
             filled_pages=self.filled_pages,
             super_pages=(int(valid[:, :, g.blocks :].sum()), int(a.dev.r_mapped.sum())),
-            erases=(sum(e[0] for e in erases), max(e[1] for e in erases)),
+            erases=(int(erases.sum()), int(erases.max())),
             in_flight=len(a.txn) - int(a.reg.txns_free[0]),
             steps=tuple(steps.steps),
             busy_ps=busy,
@@ -222,33 +221,35 @@ class System:
 
     def leaf_name(self, leaf: int) -> tuple[int, str]:
         """(device or -1 for the host, name) of an exclusive resource."""
-        g = self.geometry
-        bus0 = self.devices * g.dies
-        fifo0 = bus0 + self.devices * g.channels
-        if leaf < bus0:
-            die = leaf % g.dies
-            return leaf // g.dies, f"die {g.channel_of(die)}.{die // g.channels}"
-        if leaf < fifo0:
-            return (leaf - bus0) // g.channels, f"channel {(leaf - bus0) % g.channels}"
-        station = leaf - fifo0
-        if station < s.HOST_STATIONS:
-            return -1, s.HOST_NAMES[station]
-        dev, which = divmod(station - s.HOST_STATIONS, s.ECC + g.channels)
-        return dev, s.DEVICE_NAMES[which] if which < s.ECC else f"ECC {which - s.ECC}"
+        return leaf_name(self.devices, self.geometry, leaf)
 
-    @cached_property
-    def _classes(self) -> tuple[list[str], np.ndarray]:
-        """Classes of resources, and the index of each leaf's class."""
-        leaves = int(self.arrays.reg["fifo0"][0]) + len(self.arrays.fifo)
-        names = [self.leaf_class(leaf) for leaf in range(leaves)]
-        classes = list(dict.fromkeys(names))
-        at = {name: i for i, name in enumerate(classes)}
-        return classes, np.array([at[name] for name in names])
 
-    def leaf_class(self, leaf: int) -> str:
-        """What kind of resource a leaf is: "dies", "channels", "ECC", "link up", ..."""
-        name = self.leaf_name(leaf)[1]
-        for prefix, plural in (("die ", "dies"), ("channel ", "channels"), ("ECC ", "ECC")):
-            if name.startswith(prefix):
-                return plural
-        return name
+def leaf_name(devices: int, g: Geometry, leaf: int) -> tuple[int, str]:
+    """(device or -1 for the host, name) of an exclusive resource of a system."""
+    bus0 = devices * g.dies
+    fifo0 = bus0 + devices * g.channels
+    if leaf < bus0:
+        die = leaf % g.dies
+        return leaf // g.dies, f"die {g.channel_of(die)}.{die // g.channels}"
+    if leaf < fifo0:
+        return (leaf - bus0) // g.channels, f"channel {(leaf - bus0) % g.channels}"
+    station = leaf - fifo0
+    if station < s.HOST_STATIONS:
+        return -1, s.HOST_NAMES[station]
+    dev, which = divmod(station - s.HOST_STATIONS, s.ECC + g.channels)
+    return dev, s.DEVICE_NAMES[which] if which < s.ECC else f"ECC {which - s.ECC}"
+
+
+@lru_cache(maxsize=16)
+def leaf_classes(devices: int, g: Geometry) -> tuple[list[str], np.ndarray]:
+    """Classes of resources ("dies", "channels", "ECC", "link up", ...) and the index of each leaf's
+    class."""
+    leaves = devices * (g.dies + 2 * g.channels + s.ECC) + s.HOST_STATIONS
+    names = []
+    for leaf in range(leaves):
+        name = leaf_name(devices, g, leaf)[1]
+        kind = name.split()[0]
+        names.append({"die": "dies", "channel": "channels", "ECC": "ECC"}.get(kind, name))
+    classes = list(dict.fromkeys(names))
+    at = {name: i for i, name in enumerate(classes)}
+    return classes, np.array([at[name] for name in names])

@@ -239,28 +239,3 @@ def reservoir_fill(st, dev, s, n):
         if at % c.pages == 0:
             st.block[g, c.blocks + at // c.pages].dirty = 0
         reservoir_map(st, dev, s + i, reservoir_open(st, dev, s + i))
-
-
-@njit
-def valid_pages(st, dev):
-    """Sum of the valid counts of the conventional super-blocks, to be held against the map."""
-    c = st.cfg[0]
-    total = 0
-    for die in range(c.dies):
-        for b in range(c.blocks):
-            total += st.block[dev * c.dies + die, b].valid
-    return total
-
-
-@njit
-def erase_counts(st, dev):
-    """(erases in all, most on one super-block) of a device."""
-    c = st.cfg[0]
-    total = 0
-    most = 0
-    for die in range(c.dies):
-        for b in range(c.all_blocks):
-            n = st.block[dev * c.dies + die, b].erases
-            total += n
-            most = max(most, n)
-    return total, most
