@@ -283,6 +283,21 @@ def test_parameters_without_a_module_get_numbers(path):
     assert [s.loss for s in trace.steps] == [3.0, pytest.approx(3 * 0.8**2)]
 
 
+def test_names_are_those_of_the_outermost_module(path):
+    class Wrapped(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return self.inner(x)
+
+    model = Wrapped(net())
+    trace = recorded(path, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert trace.tensors[0].name == "inner.0.weight"
+    assert trace.attrs["model"] == "Wrapped"
+
+
 def test_names_given_to_the_optimizer_win(path):
     model = net()
     named = [(f"my.{name}", p) for name, p in model.named_parameters()]
@@ -512,6 +527,21 @@ def test_torchs_own_attention_is_counted(path):
         optimizer.step()
     assert load(path).macs_forward == 400
     assert load(path).macs_backward == 1000
+
+
+def test_tensors_of_very_different_size_are_narrowed_one_by_one(path):
+    # 11 significant bits each, so FP16, but 2**60 and 2**-60 need shifts of their own
+    large, small = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([large, small], lr=0.1)
+    with Recorder(path, samples=1):
+        large.grad = torch.full((2,), (1 + 2.0**-10) * 2.0**60)
+        small.grad = torch.full((3,), (1 + 2.0**-10) * 2.0**-60)
+        optimizer.step()
+    trace = load(path)
+    storage, shifts, _ = trace.source.storage(0)
+    assert storage == "float16" and len(shifts) == 2
+    want = torch.cat([large.grad, small.grad]).numpy()
+    np.testing.assert_array_equal(trace.gradient(0), want)
 
 
 def test_note_says_what_hooks_cannot_see(path):

@@ -128,6 +128,22 @@ def test_masters_get_names_times_and_type_of_their_16_bit_model(path, dtype, nam
             assert trace.raw_gradient(i) is None
 
 
+def test_another_model_of_the_same_shapes_is_not_taken_for_the_masters_own(path):
+    def make():
+        return nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+
+    decoy, model = make().half(), make()
+    masters = [nn.Parameter(p.detach().clone()) for p in model.parameters()]
+    model.half()
+    later = make().half()
+    optimizer = torch.optim.SGD(masters, lr=0.1)
+    with Recorder(path):
+        masters_loop(model, masters, optimizer, torch.amp.GradScaler("cpu", init_scale=8.0), 2)
+    assert load(path).steps[1].ready_s is not None
+    assert all(t.ready_order >= 0 for t in load(path).tensors)
+    del decoy, later
+
+
 def test_a_bfloat16_model_is_recorded_as_it_is(path):
     model = nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 3)).bfloat16()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

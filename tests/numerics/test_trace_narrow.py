@@ -88,6 +88,12 @@ def test_the_extremes_of_float32_come_back():
     comes_back(np.array([-0.0, 0.0], np.float32), [0])
 
 
+def test_float32_denormals_with_few_bits_take_16_bits():
+    # 1023, 1 and 2 times 2**-149: an FP16 vector with its exponents far below FP16's
+    bits = np.array([1023, 1, 2], np.uint32)
+    assert comes_back(bits.view(np.float32), [0]).storage == "float16"
+
+
 def test_infinities_and_nans_are_kept_as_they_are():
     vector = np.array([0x7FC00001, 0xFF800000, 0x3F800000], np.uint32).view(np.float32)
     assert comes_back(vector, [0]).storage == "float32"

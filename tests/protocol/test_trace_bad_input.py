@@ -299,6 +299,16 @@ def test_a_wrong_vector_in_memory_is_refused():
         dataclasses.replace(trace, source=short).gradient(0)
 
 
+@pytest.mark.parametrize("key", ["steps/forward_s", "tensors/name", "weights/final", "states/m"])
+def test_a_changed_byte_of_stored_data_is_found_by_its_checksum(path, key):
+    with h5py.File(path) as file:
+        chunk = file[key].id.get_chunk_info(0)
+    changed = bytearray(path.read_bytes())
+    changed[chunk.byte_offset + chunk.size // 2] ^= 1
+    path.write_bytes(changed)
+    refused(path)
+
+
 def cuts(size: int, how_many: int) -> list[int]:
     return sorted({*range(0, 600, 37), *np.linspace(0, size - 1, how_many).astype(int).tolist()})
 
