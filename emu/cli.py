@@ -8,6 +8,7 @@ Source: none; click parses, rich draws.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,19 +33,28 @@ WIDTH = 132
 class Group(click.Group):
     """A group whose unknown commands name the nearest right one."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args:  # help, and no error, whatever the version of click makes of it
+            click.echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             near = nearest(args[0], self.commands)
-            hint = f" Nearest: {near!r}." if near else ""
+            known = not near or repr(near) in error.message  # newer click suggests by itself
+            hint = "" if known else f" Nearest: {near!r}."
             raise click.UsageError(f"{error.message}{hint}", ctx) from error
 
 
 def console() -> Console:
     """Standard output, wide when it is not a terminal."""
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=WIDTH)
+    out = Console(highlight=False, markup=False, emoji=False)
+    if not out.is_terminal:
+        out.width = WIDTH
+    return out
 
 
 @contextmanager
@@ -138,7 +148,12 @@ def compare(
     cfg = configuration(device, settings, devices)
     chosen = split_names(paths)
     options = Options(weights_up=weights_up, form=form, batch=batch)
-    folder = out or Path("results") / f"{loaded.name}-{cfg.system.name}"
+    folder = out or Path("results") / re.sub(r"[^\w.-]", "_", f"{loaded.name}-{cfg.system.name}")
+    targets = (*report.targets(folder), *([timeline] if timeline else []))
+    for target in targets:
+        report.check_target(target)
+    if timeline in targets[:3]:
+        raise InputError(f"--timeline {timeline}: the result has a file of that name")
     with progress_bar(quiet) as progress:
         result = comparison.compare(
             loaded,
@@ -295,7 +310,7 @@ def validate(name: str | None, json_path: Path | None, quiet: bool) -> None:
         found = validation.run(name, progress)
     if json_path is not None:
         text = json.dumps([row.data() for row in found], indent=1, allow_nan=False) + "\n"
-        write_atomically(json_path, text.encode())
+        write_atomically({json_path: text.encode()})
     if not quiet:
         validation.show(found, console())
     if any(row.misses for row in found):
@@ -316,6 +331,8 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(error.format_message(), 2)
     except (InputError, TraceError, KernelError) as error:
         _fail(str(error), 2)
+    except MemoryError as error:
+        _fail(f"not enough memory: {error or 'no room'}; fewer or smaller drives are right", 2)
     except (Mismatch, Imbalance, SimulationError) as error:
         _fail(f"defect: {error}", 1)
     except (click.exceptions.Abort, KeyboardInterrupt):

@@ -8,6 +8,7 @@ Source: this project's contracts: the same global batch, the same weights, the s
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -39,6 +40,12 @@ BASELINE = HostOffload.name
 RIVALS = (OnDie.name, InStorage.name, PipelinedOffload.name)
 """Whose speedup over the baseline is the headline: the first of these that runs."""
 WORKERS = 2
+LONGEST_S = 1_000_000
+"""Simulated seconds of all steps by their closed form, beyond which the clock could run over."""
+
+
+class Stopped(Exception):
+    """Another path failed, or the user interrupted: this one need not go on."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +129,7 @@ def run_path(
     staged = range(steps) if path.exchanges else applied  # an exchange comes before the skip
     mean = sum(path.bound(i).seconds for i in staged) / steps
     bound = dataclasses.replace(bound, seconds=mean)
+    check_length(name, trace, steps, bound)
     for i in range(steps):
         if progress is not None:
             _report_progress(system, name, progress, trace, i, steps, bound)
@@ -146,6 +154,17 @@ def run_path(
         path.name, path.title, None, path.updates_weights, tuple(path.notes()), book, work, joules,
         bound, weights, events, dropped,
     )  # fmt: skip
+
+
+def check_length(name: str, trace: Trace, steps: int, bound: Bound) -> None:
+    """Raise InputError when the clock could not hold so many steps."""
+    whole = sum(s.forward_s + s.backward_s for s in trace.steps[:steps]) + bound.seconds * steps
+    if whole > LONGEST_S:
+        raise InputError(
+            f"{name}: {trace.name} would take {whole:.3g} s of simulated time (update stage: "
+            f"{bound.seconds:.3g} s per step, bound by {bound.name}); at most {LONGEST_S:,} s are "
+            "right"
+        )
 
 
 def samples_per_step(path: Path, trace: Trace) -> int:
@@ -196,18 +215,30 @@ def compare(
     for name in chosen if paths else ():
         PATHS[name](cfg, trace, options)  # raises Unavailable before anything runs
 
+    stop = threading.Event()
+
+    def watch(name: str, share: float) -> None:
+        if stop.is_set():
+            raise Stopped(name)
+        if progress is not None:
+            progress(name, share)
+
     def one(name: str) -> Result:
         try:
             return run_path(
                 name, cfg, trace, options,
-                steps=n, payload=payload, timeline=timeline, progress=progress,
+                steps=n, payload=payload, timeline=timeline, progress=watch,
             )  # fmt: skip
         except Unavailable as error:
             reason = str(error).removeprefix(f"{name}: ")
             return Result(name, PATHS[name].title, reason)
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        results = tuple(pool.map(one, chosen))
+        try:
+            results = tuple(pool.map(one, chosen))
+        except BaseException:  # also an interrupt: leaving the pool waits for the other paths
+            stop.set()
+            raise
     ran = [r.name for r in results if r.reason is None]
     if not ran:
         reasons = "; ".join(f"{r.name}: {r.reason}" for r in results)

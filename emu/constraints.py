@@ -53,7 +53,14 @@ GEOMETRY = (
     "flash.page",
 )
 
+MOST_DEVICES = 4096
+
 RULES: tuple[Rule, ...] = (
+    Rule(
+        ("system.devices",),
+        lambda c: c.system.devices <= MOST_DEVICES,
+        f"at most {MOST_DEVICES} drives",
+    ),
     Rule(
         ("flash.page",),
         lambda c: _power_of_two(c.flash.page_bytes),

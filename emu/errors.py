@@ -45,6 +45,8 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
             raise InputError(f"device {a} is full: die {b} has no block to collect into")
         case events.E_REGISTER:
             raise SimulationError(f"die {a}: {OP_NAMES[b]} finds its registers in no fit state")
+        case events.E_UNWRITTEN:
+            raise SimulationError(f"super-page {a} is read from die {b} before it was written")
         case code:
             raise SimulationError(f"engine error {code} ({a}, {b}) at {int(reg.now)} ps")
 

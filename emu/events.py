@@ -70,10 +70,11 @@ REG = record_type(
 LOG = record_type(what="i8", row="i8", lpn="i8", ppn="i8", old="i8", n="i4", dev="i4", die="i4")
 LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4")
 
-# Errors the compiled code can raise; system.py words them.
+# Errors the compiled code can raise; errors.py words them.
 (
     E_NONE, E_POOL, E_FULL, E_PAST_END, E_RESERVOIR, E_REGISTER, E_BLOCK_VALID, E_RESOURCE,
-) = range(8)  # fmt: skip
+    E_UNWRITTEN,
+) = range(9)  # fmt: skip
 (
     LOG_READ, LOG_PROGRAM, LOG_MOVE, LOG_ERASE, LOG_VPP, LOG_BPR, LOG_ODC, LOG_BPP, LOG_ROW,
     LOG_TRIM, LOG_ZERO,

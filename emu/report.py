@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from rich.table import Table
 
 from ondie.emu import timeline
 from ondie.emu.compare import Comparison, Result
-from ondie.emu.sensitivity import Swing
+from ondie.emu.sensitivity import Swing, sample_params
 from ondie.emu.units import InputError, fmt_bytes, fmt_energy, fmt_time, fmt_update_rate
 
 SCHEMA_VERSION = 1
@@ -149,7 +151,7 @@ def _traffic(c: Comparison) -> Table:
             ],
             f"{m['page_operations']['value']:,.0f}",
             f"{m['array_operations']['value']:,.0f}",
-            f"{m['erased_blocks']['value']:,.4g}",
+            f"{m['erased_blocks']['value']:,.0f}",
             "-" if r.ledger.waf is None else f"{r.ledger.waf:.3f}",
         )
     return table
@@ -204,7 +206,8 @@ def _swings(c: Comparison) -> Table:
     assert c.swing_pair is not None
     base, rival = c.swing_pair
     table = _table(
-        f"Swing of the headline ({rival} over {base}) with each assumed constant, widest first",
+        f"Swing of the headline ({rival} over {base}) with each assumed constant, widest first,\n"
+        f"simulated on a sample of {sample_params(c.trace, c.cfg):,} parameters",
         "assumed constant", "low", "high", "speedup at low", "at high", "energy ratio at low",
         "at high",
     )  # fmt: skip
@@ -312,6 +315,7 @@ def result_data(c: Comparison, seed: int) -> dict[str, Any]:
             "count": len(c.cfg.assumed()),
             "of": len(c.cfg.leaves()),
             "headline": list(c.swing_pair) if c.swing_pair else None,
+            "sample_params": sample_params(c.trace, c.cfg) if c.swings else None,
             "swing": [_swing_data(s) for s in c.swings],
         },
         "headline": headline_words(c),
@@ -365,21 +369,64 @@ def _path_data(c: Comparison, r: Result) -> dict[str, Any]:
     }
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all: beside it, then renamed. Raises InputError."""
+def write_atomically(files: Mapping[Path, bytes]) -> None:
+    """Write all files whole or none: each beside its place, then renamed. Raises InputError."""
+    staged: list[tuple[str, Path]] = []
+    made: list[Path] = []
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            os.chmod(name, 0o644)
-            os.replace(name, path)
-        except BaseException:
+        for path, data in files.items():
+            check_target(path)
+            with _writing(path):
+                _make_folder(path.parent, made)
+                handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+                staged.append((name, path))
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                os.chmod(name, 0o644)
+        while staged:
+            with _writing(staged[0][1]):
+                os.replace(*staged[0])
+            del staged[0]
+    except BaseException:
+        for name, _ in staged:
             os.unlink(name)
-            raise
+        for folder in reversed(made):
+            with suppress(OSError):  # somebody else may have put something there
+                folder.rmdir()
+        raise
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _make_folder(folder: Path, made: list[Path]) -> None:
+    """Make a folder and its parents, noting the new ones in ``made``."""
+    missing = [p for p in (folder, *folder.parents) if not p.exists()]
+    for p in reversed(missing):
+        p.mkdir(exist_ok=True)
+        made.append(p)
+
+
+def check_target(path: Path) -> None:
+    """Raise InputError when a file cannot be written at ``path``: before a long run, not after."""
+    with _writing(path):
+        if path.is_dir():
+            raise InputError(f"{path}: cannot be written: it is a folder")
+        parent = next(p for p in path.parents if p.exists())
+        if not parent.is_dir():
+            raise InputError(f"{path}: cannot be written: {parent} is not a folder")
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise InputError(f"{path}: cannot be written: no permission in {parent}")
+
+
+def targets(out: Path) -> tuple[Path, Path, Path]:
+    """The files of a comparison in its folder: result and figure."""
+    return out / "result.json", out / "figure.png", out / "figure.pdf"
 
 
 def write(c: Comparison, out: Path, seed: int, timeline_file: Path | None) -> list[Path]:
@@ -388,14 +435,13 @@ def write(c: Comparison, out: Path, seed: int, timeline_file: Path | None) -> li
     from ondie.emu.figure import draw  # matplotlib takes a second to import
 
     text = json.dumps(result_data(c, seed), indent=1, sort_keys=True, allow_nan=False) + "\n"
-    files = {out / "result.json": text.encode()}
-    for suffix, image in draw(c).items():
-        files[out / f"figure.{suffix}"] = image
+    images = draw(c)
+    contents = text.encode(), images["png"], images["pdf"]
+    files = dict(zip(targets(out), contents, strict=True))
     if timeline_file is not None:
         runs = [(r.timeline, r.dropped) for r in c.results if r.timeline is not None]
         files[timeline_file] = timeline.merge(runs).encode()
-    for path, data in files.items():
-        write_atomically(path, data)
+    write_atomically(files)
     return list(files)
 
 

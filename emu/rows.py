@@ -17,6 +17,7 @@ from ondie.emu.events import (
     E_PAST_END,
     E_POOL,
     E_RESOURCE,
+    E_UNWRITTEN,
     LOG_ROW,
     enter,
     fail,
@@ -426,6 +427,9 @@ def start_die(st, r, t):
     x.array = row.array_ps
     x.bare = 1
     x.ppn = int(st.rmap[dev, row.lpn]) - 1
+    if x.ppn < 0 and (row.kind == timing.BPR or row.kind == timing.READ):
+        fail(st, E_UNWRITTEN, row.lpn, g)
+        return
     if row.kind == timing.VPP:
         x.bus = row.bytes_in
         st.count[dev, LOAD_BYTES] += row.bytes_in

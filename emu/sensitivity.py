@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.config import Config, Leaf, shown
 from ondie.emu.energy import Work, energy, is_price
+from ondie.emu.isp.layout import VALUE_BYTES
 from ondie.emu.ledger import Ledger
 from ondie.emu.provenance import Value
 from ondie.emu.units import InputError
@@ -56,11 +57,17 @@ def _widest(*ratios: float | None) -> float:
     return max((max(r, 1 / r) for r in ratios if r), default=1.0)
 
 
+def sample_params(trace: Trace, cfg: Config) -> int:
+    """Parameters of the sample."""
+    g = Geometry.of(cfg)
+    whole = SAMPLE_STRIPES * g.dies * (g.page_bytes // VALUE_BYTES) * cfg.system.devices
+    return min(trace.n_params, whole)
+
+
 def sample(trace: Trace, cfg: Config) -> Trace:
     """The trace's first step on as many parameters as give every die SAMPLE_STRIPES super-pages, or
     on all of them when there are fewer. No payload, no forward and backward."""
-    g = Geometry.of(cfg)
-    n = min(trace.n_params, SAMPLE_STRIPES * g.dies * g.page_bytes // 4 * cfg.system.devices)
+    n = sample_params(trace, cfg)
     step = dataclasses.replace(
         trace.steps[0],
         forward_s=0.0,
