@@ -197,6 +197,9 @@ class OnDie(Path):
             )
             after0[vpp] = np.where(head, base, row[0] - channels)[vpp]
             after1[vpp] = np.where(head, last_before, previous[3])[vpp]
+            # A first die that is slower than the last one holds them too: its program comes first.
+            head_before = np.where(before < 0, -1, before + 1 + 3 * dies + die % channels)
+            after1[bpr] = head_before[bpr]
             last_way = np.minimum(ways - 1, (width - 1 - die % channels) // channels)
             after0[bpr] = (base + 1 + last_way * channels + die % channels)[bpr]
         elif dispatch == "free":
