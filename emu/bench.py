@@ -349,6 +349,8 @@ def kernels_command(
     """
     from rich.console import Console
 
+    from ondie.emu.console import console
+
     target = Path(json_path) if json_path is not None else None
     if target is not None and not target.absolute().parent.is_dir():
         raise InputError(f"--json {target}: folder {target.absolute().parent} does not exist")
@@ -365,4 +367,4 @@ def kernels_command(
         finally:
             unfinished.unlink(missing_ok=True)
     if not quiet:
-        print_table(bench, Console())
+        print_table(bench, console())

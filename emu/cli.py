@@ -21,13 +21,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from ondie.emu.config import Config, diff, load_preset, preset_list, preset_table, shown
+from ondie.emu.console import console
 from ondie.emu.units import InputError, nearest
 from ondie.kernels import KernelError
 from ondie.traces import TraceError
 
 TIMELINE_INTERVALS = 1_000_000
-WIDTH = 132
-"""Columns when the output is no terminal."""
 
 
 class Group(click.Group):
@@ -47,14 +46,6 @@ class Group(click.Group):
             known = not near or repr(near) in error.message  # newer click suggests by itself
             hint = "" if known else f" Nearest: {near!r}."
             raise click.UsageError(f"{error.message}{hint}", ctx) from error
-
-
-def console() -> Console:
-    """Standard output, wide when it is not a terminal."""
-    out = Console(highlight=False, markup=False, emoji=False)
-    if not out.is_terminal:
-        out.width = WIDTH
-    return out
 
 
 @contextmanager

@@ -43,8 +43,8 @@ def output(arguments: list[str]) -> str:
     """What `ondie ARGUMENTS` prints for the commands shown, without the list of files written."""
     from ondie import traces
     from ondie.emu import compare, report, validate
-    from ondie.emu.cli import WIDTH
     from ondie.emu.config import load_preset
+    from ondie.emu.console import WIDTH
 
     screen = Console(file=io.StringIO(), width=WIDTH, highlight=False)
     match arguments:

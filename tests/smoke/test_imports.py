@@ -14,6 +14,7 @@ EMU = """
     live
     serve | report, figure, validate, bench, sweep
     compare, replay
+    weights
     paths
     stannis, ndpipe
     volume
@@ -21,7 +22,7 @@ EMU = """
     device, books, build, errors, flows, rows
     frontend | isp
     backend | host
-    clock, stats, energy, ledger, timeline, state, events, stations
+    clock, console, stats, energy, ledger, timeline, state, events, stations
     config, constraints, loading, provenance, schema
     units
 """
