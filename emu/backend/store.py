@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -60,13 +61,16 @@ class PageStore:
             return mmap.mmap(file.fileno(), size)
 
     def write(self, ppn: int, lpn: int, data: np.ndarray) -> None:
-        """Program a page: ``data`` uint8[page_bytes]."""
+        """Program a page: ``data`` uint8[page_bytes]. InputError when it has not been erased."""
+        self._program(ppn, lpn, data, zlib.crc32(data.tobytes()))
+
+    def _program(self, ppn: int, lpn: int, data: np.ndarray, checksum: int) -> None:
         pages, oob, at = self._segment(ppn)
         if oob[at]["written"]:
             raise InputError(f"physical page {ppn} is programmed twice without an erase")
         pages[at] = data
         self._sequence += 1
-        oob[at] = (lpn, self._sequence, zlib.crc32(data.tobytes()), 1)
+        oob[at] = (lpn, self._sequence, checksum, 1)
 
     def read(self, ppn: int) -> np.ndarray:
         """A page's bytes, uint8[page_bytes] (a view: copy it before the next write)."""
@@ -100,8 +104,18 @@ class PageStore:
         return True
 
     def move(self, source: int, target: int, lpn: int) -> None:
-        """Collection copies a page."""
-        self.write(target, lpn, self.read(source).copy())
+        """Collection copies a page, its checksum with it: what was damaged stays known as
+        damaged."""
+        data = self.read(source).copy()
+        _, oob, at = self._segment(source)
+        self._program(target, lpn, data, int(oob[at]["checksum"]))
+
+    def programmed(self) -> Iterator[tuple[int, int, int]]:
+        """(ppn, lpn, sequence number) of every programmed page, as recovery reads them."""
+        for number, (_, oob) in sorted(self._segments.items()):
+            for at in np.flatnonzero(oob["written"]):
+                ppn = number * self._per_segment + int(at)
+                yield ppn, int(oob["lpn"][at]), int(oob["sequence"][at])
 
     def erase(self, first_ppn: int, n: int) -> None:
         """Erase ``n`` pages: a page can be read again only after it is programmed."""

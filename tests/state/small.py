@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ondie.emu.config import Config, load_preset
+from ondie.emu.config import Config
 from ondie.emu.device import Device
 from ondie.emu.frontend import queues
+from tests.timing.harness import preset
 
 PAGE = 512
 LEAVES = {
@@ -31,8 +32,7 @@ LEAVES = {
 
 def config(**changes: Any) -> Config:
     """The small device; changes as flash__channels=1 and the like."""
-    leaves = LEAVES | {name.replace("__", "."): str(value) for name, value in changes.items()}
-    return load_preset("optimstore-r1", overrides=[f"{k}={v}" for k, v in leaves.items()])
+    return preset(LEAVES, **changes)
 
 
 def device(payload: bool = False, queue_depth: int | None = None, **changes: Any) -> Device:

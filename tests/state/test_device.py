@@ -12,6 +12,7 @@ from tests.state.small import PAGE, commands, counter, device, random_writes
 from tests.timing import harness as h
 
 READ, WRITE, TRIM, FLUSH = range(4)
+ROUND = {name.replace(".", "__"): value for name, value in h.TIMES.items()}
 
 
 def refused(call, *words):
@@ -100,7 +101,7 @@ def test_wrong_dtype_and_wrong_lengths():
 def test_one_command_of_each_kind():
     """FLUSH and TRIM touch no flash: submission 0.4 + latency 0.2 + firmware 0.3 = 0.9 us. A read
     takes 18.296 us and a write 57.796 us from idle, as in tests/timing."""
-    d = device(**{k.replace(".", "__"): v for k, v in h.TIMES.items()})
+    d = device(**ROUND)
     d.submit(commands([(FLUSH, 0, 0)], arrival=1000))
     d.run()
     d.submit(commands([(WRITE, 3, 1)], arrival=10**9))
@@ -119,7 +120,7 @@ def test_one_command_of_each_kind():
 def test_queue_depth_one_is_one_after_the_other():
     """Three reads of pages never written at depth 1: each starts when the one before has completed
     and takes 3.1 us; what arrived later starts at its arrival when the device is idle."""
-    d = device(queue_depth=1, **{k.replace(".", "__"): v for k, v in h.TIMES.items()})
+    d = device(queue_depth=1, **ROUND)
     batch = commands([(READ, i, 1) for i in range(4)])
     batch["arrival"] = [0, 0, 1000, 20 * h.US]
     d.submit(batch)

@@ -8,27 +8,30 @@ import pytest
 from ondie.emu import events
 from ondie.emu.backend.timing import BPP, BPR, ODC, VPP
 from ondie.emu.compare import PATHS
-from ondie.emu.config import load_preset
 from ondie.emu.errors import SimulationError
 from ondie.emu.paths.base import Unavailable
 from ondie.emu.stats import COUNTERS, GC_PROGRAM_PAGES, GC_READ_PAGES
 from ondie.emu.units import InputError
 from tests.state.models import model
-from tests.timing.harness import Bench
+from tests.timing.harness import Bench, preset
 
-LEAVES = (
-    "flash.channels=2", "flash.dies_per_channel=2", "flash.planes_per_die=4",
-    "flash.blocks_per_plane=16", "flash.pages_per_block=4", "flash.page=1 KiB",
-    "ftl.reservoir_fraction=0.5", "host.io_block=4 KiB",
-)  # fmt: skip
+LEAVES = {
+    "flash.channels": "2",
+    "flash.dies_per_channel": "2",
+    "flash.planes_per_die": "4",
+    "flash.blocks_per_plane": "16",
+    "flash.pages_per_block": "4",
+    "flash.page": "1 KiB",
+    "ftl.reservoir_fraction": "0.5",
+    "host.io_block": "4 KiB",
+}
 DIES, BLOCKS, PAGES = 4, 8, 4  # of the reservoir, per die
 
 
 def steps(n, params, **changes):
     """A timing-only run of on_die; returns (system, log of what moved)."""
-    leaves = [*LEAVES, *(f"{k.replace('__', '.')}={v}" for k, v in changes.items())]
     trace = model("adam", n, (("w", (params,), 0),), payload=False)
-    path = PATHS["on_die"](load_preset("optimstore-r1", overrides=leaves), trace)
+    path = PATHS["on_die"](preset(LEAVES, **changes), trace)
     system = path.system(True, 0)
     path.prepare(system, None)
     log = []

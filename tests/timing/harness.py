@@ -72,9 +72,9 @@ def ns(*microseconds: float) -> list[int]:
     return [round(us * 1000) * NS for us in microseconds]
 
 
-def config(**changes: Any) -> Config:
-    """The small device; changes as flash__channels=2 and the like."""
-    leaves = TIMES | {name.replace("__", "."): str(value) for name, value in changes.items()}
+def preset(leaves: dict[str, str], **changes: Any) -> Config:
+    """optimstore-r1 with leaves changed, and changed again as flash__channels=2 and the like."""
+    leaves = leaves | {name.replace("__", "."): str(value) for name, value in changes.items()}
     return load_preset("optimstore-r1", overrides=[f"{k}={v}" for k, v in leaves.items()])
 
 
@@ -82,7 +82,7 @@ class Bench:
     """A system stepped by hand. Rows of resource, kind and so on as in rows.PLAN."""
 
     def __init__(self, super_pages: int = 0, payload: bool = False, **changes: Any) -> None:
-        self.cfg = config(**changes)
+        self.cfg = preset(TIMES, **changes)
         self.system = System(self.cfg, ("a",), reservoir_super_pages=super_pages, payload=payload)
         self.arrays = self.system.arrays
         if super_pages:

@@ -8,17 +8,24 @@ import pytest
 from ondie.emu import rows
 from ondie.emu.backend.timing import BPP, BPR, ODC, PROGRAM, READ
 from ondie.emu.compare import PATHS
-from ondie.emu.config import load_preset
 from ondie.emu.paths.base import UPDATE
 from tests.state.models import model
+from tests.timing.harness import preset
 
 US = 1_000_000
-LEAVES = (
-    "flash.channels=2", "flash.dies_per_channel=3", "flash.planes_per_die=4",
-    "flash.blocks_per_plane=24", "flash.pages_per_block=8", "flash.page=1 KiB",
-    "flash.interleave_commands=false", "ftl.over_provisioning=0.3", "ftl.initial=fresh",
-    "host.io_block=4 KiB", "frontend.max_transfer=8 KiB",
-)  # fmt: skip
+LEAVES = {
+    "flash.channels": "2",
+    "flash.dies_per_channel": "3",
+    "flash.planes_per_die": "4",
+    "flash.blocks_per_plane": "24",
+    "flash.pages_per_block": "8",
+    "flash.page": "1 KiB",
+    "flash.interleave_commands": "false",
+    "ftl.over_provisioning": "0.3",
+    "ftl.initial": "fresh",
+    "host.io_block": "4 KiB",
+    "frontend.max_transfer": "8 KiB",
+}
 DIES = 6  # die = 2 * way + channel
 LAST = 4  # way 2 of channel 0: the last that gets its gradient
 ROUNDS = 11
@@ -30,9 +37,8 @@ class Run:
     first."""
 
     def __init__(self, path, moved=None, params=PARAMS, **changes):
-        leaves = [*LEAVES, *(f"{k.replace('__', '.')}={v}" for k, v in changes.items())]
         trace = model("adamw", 1, (("w", (params,), 0),), payload=False)
-        self.path = PATHS[path](load_preset("optimstore-r1", overrides=leaves), trace)
+        self.path = PATHS[path](preset(LEAVES, **changes), trace)
         self.system = self.path.system(False, 0)
         self.path.prepare(self.system, None)
         if moved is not None:
