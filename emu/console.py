@@ -14,5 +14,7 @@ WIDTH = 132
 
 def console() -> Console:
     """Standard output."""
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(highlight=False, width=WIDTH)
+    out = Console(highlight=False, markup=False, emoji=False)  # names may hold [brackets]
+    if not out.is_terminal:
+        out.width = WIDTH
+    return out
