@@ -323,7 +323,7 @@ def print_table(bench: Bench, console: Any) -> None:
         if section != f"{op} {size}":
             section = f"{op} {size}"
             table.add_section()
-            table.add_row(f"[bold]{op} n={int(size[2:]):,}")
+            table.add_row(f"{op} n={int(size[2:]):,}", style="bold")
         rate = found[row.name, "GB/s", row.anchor]
         beside = found.get((row.name, "ns/param", TORCH))
         table.add_row(
