@@ -2,9 +2,9 @@
 
 Owns how long an update occupies the ISP. Does not own DRAM and flash time: the engine lets the
 ISP's traffic contend for them, so the update takes the longest of the three.
-Source: instruction counts measured with callgrind on this project's C kernels (instructions.toml,
-128-bit vectors, the width of NEON); Smart-Infinity (HPCA 2024): an FPGA engine streams at a given
-rate.
+Source: instruction counts measured with callgrind on this project's C kernels (instructions.toml:
+128-bit vectors with three operands, as NEON has); Smart-Infinity (HPCA 2024): an FPGA engine
+streams at a given rate.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from typing import Any
 from ondie.emu.clock import PS_PER_S
 from ondie.emu.config import Config
 
+NEAREST = "fma128"
+"""The measured target nearest to NEON: 128-bit vectors and three-operand instructions."""
+
 
 @cache
 def measured() -> dict[str, Any]:
@@ -28,7 +31,7 @@ def measured() -> dict[str, Any]:
 
 def instructions_per_param(op: str, coupled_decay: bool) -> Fraction:
     """Instructions per parameter of an update kernel, 128-bit vectors, in bulk."""
-    return Fraction(str(measured()["base"][op]["bulk_l2" if coupled_decay else "bulk"]))
+    return Fraction(str(measured()[NEAREST][op]["bulk_l2" if coupled_decay else "bulk"]))
 
 
 def update_ps(cfg: Config, op: str, coupled_decay: bool, n_params: int, traffic: int) -> int:

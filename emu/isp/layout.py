@@ -55,6 +55,11 @@ class Regions:
         return Regions(shard, names, geometry.page_bytes, pages)
 
     @property
+    def used_pages(self) -> int:
+        """Pages of a region that hold parameters; the rest of it is alignment."""
+        return -(-self.shard.size * VALUE_BYTES // self.page_bytes)
+
+    @property
     def total_pages(self) -> int:
         return self.pages * len(self.names)
 

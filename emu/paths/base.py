@@ -163,9 +163,8 @@ class Path(ABC):
     def begin_step(self, step: int) -> None:
         """Offer the step's gradient to the payload, if there is one."""
 
-    def training_rows(self, out: Rows, step: int, after: int) -> tuple[np.ndarray, int]:
-        """Forward and backward on the accelerator. Returns the ids of the backward segments, and
-        the last of them."""
+    def training_rows(self, out: Rows, step: int, after: int) -> np.ndarray:
+        """Forward and backward on the accelerator. Returns the ids of the backward segments."""
         s = self.trace.steps[step]
         forward = out.one(
             resource=rows.ACCELERATOR,
@@ -186,7 +185,7 @@ class Path(ABC):
             after0=np.arange(first - 1, first - 1 + n),
         )
         assert segments[0] == forward + 1
-        return segments, int(segments[-1])
+        return segments
 
     def ready_segment(self, step: int, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
         """Backward segment after which the gradients of parameters [start, stop) are complete.

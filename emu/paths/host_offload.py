@@ -3,8 +3,7 @@
 Owns the order: gradients written during backward; after it, per sub-group, read w m v g, update,
 write w m v; serial, or pipelined over sub-groups. Does not own time or bits.
 Source: DeepSpeed's NVMe optimizer swapper (ZeRO-Infinity, SC 2021); pipeline_read and
-pipeline_write
-default to off, hence serial.
+pipeline_write default to off, hence serial.
 """
 
 from __future__ import annotations
@@ -16,84 +15,37 @@ from typing import ClassVar
 import numpy as np
 
 from ondie.emu import rows
-from ondie.emu.backend.geometry import Geometry
 from ondie.emu.energy import Work
 from ondie.emu.frontend import queues
 from ondie.emu.host import machine
-from ondie.emu.isp.layout import VALUE_BYTES, Regions, shards
-from ondie.emu.paths.arithmetic import Arithmetic
-from ondie.emu.paths.base import BACKWARD, GRADIENTS, PHASES, UPDATE, Path, Rows
+from ondie.emu.isp.layout import VALUE_BYTES
+from ondie.emu.paths.base import GRADIENTS, UPDATE, Rows
 from ondie.emu.paths.bounds import Bound, Demand, parts_text, with_latency, words
 from ondie.emu.paths.payload import Conventional
+from ondie.emu.paths.updating import ConventionalPath
 from ondie.emu.system import System
-from ondie.kernels import get
 
 BUFFERS = 3
 """Sub-groups in flight when pipelined: one read, one computed, one written."""
 
 
 @dataclass
-class HostOffload(Path):
+class HostOffload(ConventionalPath):
     """Serial host offload."""
 
     name: ClassVar[str] = "host_offload"
     title: ClassVar[str] = "host offload, serial"
     pipelined: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        self.geometry = Geometry.of(self.cfg)
-        self.kernel = get(self.trace.op, form=self.options.form)
-        self.vectors = ("w", *self.kernel.states)
-        granule = self.cfg.host.io_block_bytes // VALUE_BYTES
-        self.shards = shards(self.trace.n_params, self.cfg.system.devices, granule)
-        self.regions = tuple(
-            Regions.of(shard, (*self.vectors, "g"), self.geometry) for shard in self.shards
-        )
-        self.payload: Conventional | None = None
-        self.arithmetic: Arithmetic | None = None
-        self._next = 0
-        super().__post_init__()
+    def granule(self) -> int:
+        return self.cfg.host.io_block_bytes // VALUE_BYTES
 
     def missing(self) -> str | None:
-        lpns = int(self.geometry.conventional_pages * (1 - self.cfg.ftl.over_provisioning))
-        need = max(r.total_pages for r in self.regions)
-        if need > lpns:
-            gb = self.geometry.page_bytes / 1e9
-            return (
-                f"states and gradients of {self.trace.n_params:,} parameters take "
-                f"{need * gb:.4g} GB per device, the conventional namespace has {lpns * gb:.4g} GB"
-            )
-        return None
+        return self.too_large((*self.vectors, "g"))
 
-    def system(self, payload: bool, timeline: int) -> System:
-        return System(self.cfg, PHASES, payload=payload, timeline=timeline)
-
-    def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
-        for r in self.regions:
-            for k, _ in enumerate(self.vectors):
-                used = -(-r.shard.size * VALUE_BYTES // r.page_bytes)
-                system.fill(r.shard.device, k * r.pages, used)
-        if arithmetic is None:
-            return
-        self.arithmetic = arithmetic
-        self.payload = Conventional(system, self.regions, self._compute)
-        initial = self.trace.weights("initial")
-        assert initial is not None
-        self.payload.store_initial({"w": initial, **self.trace.states()})
-
-    def _compute(
-        self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
-    ) -> None:
-        assert self.arithmetic is not None
-        self.arithmetic.apply(self._coefficients, start, stop, vectors, gradient)
-
-    def begin_step(self, step: int) -> None:
-        if self.payload is not None and self.arithmetic is not None:
-            self._coefficients = self.arithmetic.coefficients(step)
-            self.payload.offer_gradient(self.trace.gradient(step))
-
-    def finish(self) -> np.ndarray | None:
-        return None if self.payload is None else self.payload.stored("w")
+    def follow(self, system: System) -> Conventional:
+        # The accelerator leaves the gradient in the memory that the update works in.
+        return Conventional(system, self.regions, self.compute, gradient_arrives=True)
 
     def work(self, steps: int) -> Work:
         # DRAM: the gradient arrives and leaves, states arrive and leave, the update in between.
@@ -101,15 +53,9 @@ class HostOffload(Path):
         moved = (2 + 2 * width + 1) * VALUE_BYTES + self.kernel.bytes_per_param()
         return Work(host_dram_bits=8 * moved * self.trace.n_params * steps, host_updates=True)
 
-    def plan(self, step: int) -> Iterator[np.ndarray]:
-        out = Rows(self._next)
-        start = out.fence(BACKWARD)
-        segments, last = self.training_rows(out, step, start)
-        if not self.trace.steps[step].skipped:
-            yield from self._write_gradients(out, step, segments)
-            yield from self._update(out, out.fence(GRADIENTS))
-        yield out.take()
-        self._next = out.next
+    def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
+        yield from self._write_gradients(out, step, segments)
+        yield from self._update(out, out.fence(GRADIENTS))
 
     def _write_gradients(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
         for r in self.regions:
@@ -134,8 +80,7 @@ class HostOffload(Path):
 
     def _groups(self) -> list[tuple[int, int]]:
         """Sub-groups [start, stop) at block boundaries."""
-        granule = self.cfg.host.io_block_bytes // VALUE_BYTES
-        size = max(self.cfg.host.subgroup_params // granule, 1) * granule
+        size = max(self.cfg.host.subgroup_params // self.granule(), 1) * self.granule()
         n = self.trace.n_params
         return [(a, min(a + size, n)) for a in range(0, n, size)]
 

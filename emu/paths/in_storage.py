@@ -15,49 +15,36 @@ from typing import ClassVar
 import numpy as np
 
 from ondie.emu import rows
-from ondie.emu.backend.geometry import Geometry
 from ondie.emu.energy import Work
 from ondie.emu.frontend import queues
 from ondie.emu.isp import core
-from ondie.emu.isp.layout import VALUE_BYTES, Regions, shards
-from ondie.emu.paths.arithmetic import Arithmetic
-from ondie.emu.paths.base import BACKWARD, PHASES, UPDATE, WEIGHTS_UP, Path, Rows
+from ondie.emu.isp.layout import VALUE_BYTES
+from ondie.emu.paths.base import UPDATE, WEIGHTS_UP, Rows
 from ondie.emu.paths.bounds import Bound, Demand, parts_text, with_latency
-from ondie.emu.paths.payload import Conventional
-from ondie.emu.system import System
-from ondie.kernels import get
+from ondie.emu.paths.updating import ConventionalPath
 
 MAX_WINDOW = 64
 """Chunks in flight at most; fewer when the ISP's share of DRAM holds fewer."""
 
 
 @dataclass
-class InStorage(Path):
+class InStorage(ConventionalPath):
     """Update in the controller, by cores or a streaming engine."""
 
     name: ClassVar[str] = "in_storage"
     title: ClassVar[str] = "in storage, controller"
 
-    def __post_init__(self) -> None:
-        self.geometry = Geometry.of(self.cfg)
-        self.kernel = get(self.trace.op, form=self.options.form)
-        self.vectors = ("w", *self.kernel.states)
-        self.chunk = self.geometry.super_page_bytes // VALUE_BYTES
-        while self.chunk * VALUE_BYTES * 2 <= self.cfg.host.io_block_bytes:
-            self.chunk *= 2
-        self.shards = shards(self.trace.n_params, self.cfg.system.devices, self.chunk)
-        self.regions = tuple(
-            Regions.of(s, (*self.vectors, "g"), self.geometry) for s in self.shards
-        )
-        self.payload: Conventional | None = None
-        self.arithmetic: Arithmetic | None = None
-        self._next = 0
-        super().__post_init__()
+    def granule(self) -> int:
+        """Parameters of a chunk: super-pages that together are no larger than a host block."""
+        chunk = self.geometry.super_page_bytes // VALUE_BYTES
+        while chunk * VALUE_BYTES * 2 <= self.cfg.host.io_block_bytes:
+            chunk *= 2
+        return chunk
 
     @property
     def window(self) -> int:
         """Chunks whose vectors fit the ISP's memory."""
-        held = (len(self.vectors) + 1) * VALUE_BYTES * self.chunk
+        held = (len(self.vectors) + 1) * VALUE_BYTES * self.granule()
         return min(self.cfg.dram.isp_bytes // held, MAX_WINDOW)
 
     def missing(self) -> str | None:
@@ -66,70 +53,21 @@ class InStorage(Path):
         if self.window < 1:
             return (
                 f"dram.isp = {self.cfg.dram.isp_bytes / 1e6:.4g} MB holds no chunk of "
-                f"{self.chunk:,} parameters"
+                f"{self.granule():,} parameters"
             )
-        lpns = int(self.geometry.conventional_pages * (1 - self.cfg.ftl.over_provisioning))
-        need = max(r.pages * len(self.vectors) for r in self.regions)
-        if need > lpns:
-            gb = self.geometry.page_bytes / 1e9
-            return (
-                f"states of {self.trace.n_params:,} parameters take {need * gb:.4g} GB per device, "
-                f"the conventional namespace has {lpns * gb:.4g} GB"
-            )
-        return None
-
-    def system(self, payload: bool, timeline: int) -> System:
-        return System(self.cfg, PHASES, payload=payload, timeline=timeline)
-
-    def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
-        for r in self.regions:
-            for k, _ in enumerate(self.vectors):
-                used = -(-r.shard.size * VALUE_BYTES // r.page_bytes)
-                system.fill(r.shard.device, k * r.pages, used)
-        if arithmetic is None:
-            return
-        self.arithmetic = arithmetic
-        self.payload = Conventional(system, self.regions, self._compute)
-        initial = self.trace.weights("initial")
-        assert initial is not None
-        self.payload.store_initial({"w": initial, **self.trace.states()})
-
-    def _compute(
-        self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
-    ) -> None:
-        assert self.arithmetic is not None
-        self.arithmetic.apply(self._coefficients, start, stop, vectors, gradient)
-
-    def begin_step(self, step: int) -> None:
-        if self.payload is not None and self.arithmetic is not None:
-            self._coefficients = self.arithmetic.coefficients(step)
-            self.payload.gradient = self.trace.gradient(step)
-
-    def finish(self) -> np.ndarray | None:
-        return None if self.payload is None else self.payload.stored("w")
-
-    def delivered(self) -> np.ndarray | None:
-        return None if self.payload is None else self.payload.delivered
+        return self.too_large(self.vectors)
 
     def work(self, steps: int) -> Work:
-        up = 2 if self.options.weights_up == "fp16" else 4
-        return Work(host_dram_bits=8 * (VALUE_BYTES + up) * self.trace.n_params * steps)
+        moved = (VALUE_BYTES + self.up_bytes) * self.trace.n_params * steps
+        return Work(host_dram_bits=8 * moved)
 
-    def plan(self, step: int) -> Iterator[np.ndarray]:
-        out = Rows(self._next)
-        start = out.fence(BACKWARD)
-        _, last = self.training_rows(out, step, start)
-        if not self.trace.steps[step].skipped:
-            yield from self._update(out, last)
-        yield out.take()
-        self._next = out.next
-
-    def _update(self, out: Rows, after: int) -> Iterator[np.ndarray]:
+    def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
         """Chunk by chunk, the devices in turn; a chunk begins when the one a window before it is
         written and its weights are sent, so that its buffers are free."""
+        after = segments[-1]
         form = self._form()
         first = out.next
-        chunks = [-(-s.size // self.chunk) for s in self.shards]
+        chunks = [-(-s.size // self.granule()) for s in self.shards]
         n_devices = len(self.shards)
         k, dev = np.divmod(np.arange(max(chunks) * n_devices), n_devices)
         keep = k < np.array(chunks)[dev]
@@ -144,8 +82,8 @@ class InStorage(Path):
         batch = max(rows.MAX_CHUNK // len(form), 1)
         for i in range(0, len(k), batch):
             part = slice(i, i + batch)
-            a = starts[dev[part]] + k[part] * self.chunk
-            n = np.minimum(self.chunk, stops[dev[part]] - a)
+            a = starts[dev[part]] + k[part] * self.granule()
+            n = np.minimum(self.granule(), stops[dev[part]] - a)
             base = first + np.arange(i, i + len(a)) * len(form)
             out.add(len(a) * len(form), **self._columns(form, dev[part], a, n, base, begin[part]))
             if out.full():
@@ -156,7 +94,6 @@ class InStorage(Path):
         bytes are per parameter, lpn is the vector's index, tag marks rows that name parameters."""
         width = len(self.vectors)
         vectors = np.arange(width)
-        up = 2 if self.options.weights_up == "fp16" else 4
         form = Rows(1)  # row 0 is the begin row
         down = form.one(resource=rows.DMA_DOWN, phase=UPDATE, bytes_in=VALUE_BYTES, after0=0, tag=1)
         reads = form.add(
@@ -176,7 +113,9 @@ class InStorage(Path):
             after0=form.join(np.append(reads, down), UPDATE),
             tag=1,
         )
-        sent = form.one(resource=rows.DMA_UP, phase=WEIGHTS_UP, bytes_out=up, after0=compute, tag=1)
+        sent = form.one(
+            resource=rows.DMA_UP, phase=WEIGHTS_UP, bytes_out=self.up_bytes, after0=compute, tag=1
+        )
         writes = form.add(
             width,
             resource=rows.ISP_IO,
@@ -228,7 +167,7 @@ class InStorage(Path):
         n = max(s.size for s in self.shards)
         size = VALUE_BYTES * n
         width = len(self.vectors)
-        up = (2 if self.options.weights_up == "fp16" else 4) * n
+        up = self.up_bytes * n
         d = Demand(self.cfg)
         d.flash_read(width * size)
         d.flash_write(width * size)
@@ -241,7 +180,7 @@ class InStorage(Path):
         d.add("ISP", self._isp_ps(n) / 1e12)
         # Before the first result and after the last: one read, one chunk computed, one program.
         f = self.cfg.flash
-        chunk = self._isp_ps(min(self.chunk, self.trace.n_params))
+        chunk = self._isp_ps(min(self.granule(), self.trace.n_params))
         latency = (f.t_read_ps + f.t_program_ps + chunk) / 1e12
         name, seconds = d.largest
         return with_latency(name, seconds, latency, parts_text([("all", name, seconds)]))

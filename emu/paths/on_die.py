@@ -17,16 +17,14 @@ import numpy as np
 
 from ondie.emu import rows
 from ondie.emu.backend import timing
-from ondie.emu.backend.geometry import Geometry
 from ondie.emu.energy import Work
 from ondie.emu.isp import pe
-from ondie.emu.isp.layout import Stripes, shards
-from ondie.emu.paths.arithmetic import Arithmetic
-from ondie.emu.paths.base import BACKWARD, PHASES, UPDATE, WEIGHTS_UP, Path, Rows
+from ondie.emu.isp.layout import VALUE_BYTES, Stripes
+from ondie.emu.paths.base import PHASES, UPDATE, WEIGHTS_UP, Rows
 from ondie.emu.paths.bounds import Bound
 from ondie.emu.paths.payload import Reservoir
+from ondie.emu.paths.updating import UpdatingPath
 from ondie.emu.system import System
-from ondie.kernels import get
 
 STAGED_ROUNDS = 8
 """Rounds of gradients (one stripe per die each) that may wait in the device's DRAM."""
@@ -34,25 +32,19 @@ PER_STRIPE = 4  # VPP, BPR, ODC, BPP
 
 
 @dataclass
-class OnDie(Path):
+class OnDie(UpdatingPath):
     """Update on the flash dies."""
 
     name: ClassVar[str] = "on_die"
     title: ClassVar[str] = "on the flash dies"
 
-    def __post_init__(self) -> None:
-        self.geometry = Geometry.of(self.cfg)
-        self.kernel = get(self.trace.op, form=self.options.form)
-        self.vectors = ("w", *self.kernel.states)
-        dies = self.geometry.dies
-        values = self.geometry.page_bytes // pe.VALUE_BYTES
+    def granule(self) -> int:
+        """Parameters of a round: a stripe on every die."""
         groups = max(self.geometry.planes // len(self.vectors), 1)
-        self.shards = shards(self.trace.n_params, self.cfg.system.devices, values * groups * dies)
+        return self.geometry.page_bytes // VALUE_BYTES * groups * self.geometry.dies
+
+    def lay_out(self) -> None:
         self.stripes = tuple(Stripes.of(s, self.vectors, self.geometry) for s in self.shards)
-        self.payload: Reservoir | None = None
-        self.arithmetic: Arithmetic | None = None
-        self._next = 0
-        super().__post_init__()
 
     def missing(self) -> str | None:
         if self.cfg.pe.kind == "none":
@@ -83,55 +75,26 @@ class OnDie(Path):
             timeline=timeline,
         )
 
-    def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
+    def fill(self, system: System) -> None:
         for s in self.stripes:
             system.fill_reservoir(s.shard.device, 0, s.count)
-        if arithmetic is None:
-            return
-        self.arithmetic = arithmetic
-        self.payload = Reservoir(system, self.stripes, self._compute)
-        initial = self.trace.weights("initial")
-        assert initial is not None
-        self.payload.store_initial({"w": initial, **self.trace.states()})
 
-    def _compute(
-        self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
-    ) -> None:
-        assert self.arithmetic is not None
-        self.arithmetic.apply(self._coefficients, start, stop, vectors, gradient)
-
-    def begin_step(self, step: int) -> None:
-        if self.payload is not None and self.arithmetic is not None:
-            self._coefficients = self.arithmetic.coefficients(step)
-            self.payload.offer_gradient(self.trace.gradient(step))
-
-    def finish(self) -> np.ndarray | None:
-        return None if self.payload is None else self.payload.stored("w")
-
-    def delivered(self) -> np.ndarray | None:
-        return None if self.payload is None else self.payload.delivered
+    def follow(self, system: System) -> Reservoir:
+        return Reservoir(system, self.stripes, self.compute)
 
     def work(self, steps: int) -> Work:
-        up = 2 if self.options.weights_up == "fp16" else 4
         values = sum(s.count * s.params for s in self.stripes) * steps
         done = pe.passes(self.trace.op, self.coupled_decay)
         return Work(
             adds=values * sum(p.adds for p in done),
             multiplies=values * sum(p.multiplies for p in done),
-            register_bits=values * 8 * pe.VALUE_BYTES * sum(p.reads + p.writes for p in done),
-            host_dram_bits=8 * (pe.VALUE_BYTES + up) * self.trace.n_params * steps,
+            register_bits=values * 8 * VALUE_BYTES * sum(p.reads + p.writes for p in done),
+            host_dram_bits=8 * (VALUE_BYTES + self.up_bytes) * self.trace.n_params * steps,
         )
 
-    def plan(self, step: int) -> Iterator[np.ndarray]:
-        out = Rows(self._next)
-        start = out.fence(BACKWARD)
-        _, last = self.training_rows(out, step, start)
-        if not self.trace.steps[step].skipped:
-            yield from self._update(out, last)
-            fence = out.fence(UPDATE)
-            yield from self._weights_up(out, fence)
-        yield out.take()
-        self._next = out.next
+    def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
+        yield from self._update(out, int(segments[-1]))
+        yield from self._weights_up(out, out.fence(UPDATE))
 
     def _rounds(self, first: int) -> dict[str, np.ndarray]:
         """All rounds, the devices in turn: device, number on it, dies in it (fewer in a device's
@@ -236,7 +199,7 @@ class OnDie(Path):
 
     def _weights_up(self, out: Rows, after: int) -> Iterator[np.ndarray]:
         """Every new weight page is read out, the devices in turn: array, channel, DRAM, link."""
-        share = 2 if self.options.weights_up == "fp16" else 1
+        values = self.stripes[0].params
         piece = rows.MAX_CHUNK // len(self.stripes)
         for a in range(0, max(s.count for s in self.stripes), piece):
             for s in self.stripes:
@@ -249,7 +212,7 @@ class OnDie(Path):
                         kind=timing.READ,
                         phase=WEIGHTS_UP,
                         lpn=np.arange(a, a + n),
-                        bytes_out=s.groups * self.geometry.page_bytes // share,
+                        bytes_out=values * self.up_bytes,
                         after0=after,
                     )
             if out.full():

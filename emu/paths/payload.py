@@ -26,8 +26,9 @@ POISON = 0xFF
 class Conventional:
     """Vectors in the conventional namespace and the memory (host's or ISP's) they are read into.
 
-    ``compute(device, first, count, vectors, gradient)`` is called when a compute row ends, with
-    views of that memory; ``gradient_source`` fills a DMA'd gradient.
+    ``compute(start, stop, vectors, gradient)`` is called when a compute row ends, with views of
+    that memory. With ``gradient_arrives`` the accelerator puts the gradient into it, otherwise DMA
+    rows do.
     """
 
     def __init__(
@@ -35,9 +36,11 @@ class Conventional:
         system: System,
         regions: tuple[Regions, ...],
         compute: Callable[[int, int, dict[str, np.ndarray], np.ndarray], None],
+        gradient_arrives: bool = False,
     ) -> None:
         self.system = system
         self.regions = regions
+        self.gradient_arrives = gradient_arrives
         self.compute = compute
         self.gradient: np.ndarray | None = None
         """The current step's gradient, float32[n_params], as the accelerator delivers it."""
@@ -62,8 +65,7 @@ class Conventional:
             for name in vectors:
                 self.vector(dev, name)[:] = vectors[name][r.shard.start : r.shard.stop]
                 at = r.names.index(name) * r.pages
-                used = -(-r.shard.size * 4 // r.page_bytes)
-                for lpn in range(at, at + used):
+                for lpn in range(at, at + r.used_pages):
                     self._program(dev, lpn, self.ppn(dev, lpn))
 
     def ppn(self, device: int, lpn: int) -> int:
@@ -75,18 +77,17 @@ class Conventional:
         parts = []
         for dev, r in enumerate(self.regions):
             at = r.names.index(name) * r.pages
-            used = -(-r.shard.size * 4 // r.page_bytes)
-            pages = [self.stores[dev].read(self.ppn(dev, at + i)) for i in range(used)]
+            lpns = range(at, at + r.used_pages)
+            pages = [self.stores[dev].read(self.ppn(dev, lpn)) for lpn in lpns]
             if pages:
                 parts.append(np.concatenate(pages).view(np.float32)[: r.shard.size])
         return np.concatenate(parts)
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
-        """The accelerator delivers a step's gradient; it lies in host memory until it is
-        written."""
+        """The accelerator delivers a step's gradient."""
         self.gradient = gradient
         for dev, r in enumerate(self.regions):
-            if "g" in r.names:
+            if self.gradient_arrives:
                 self.vector(dev, "g")[:] = gradient[r.shard.start : r.shard.stop]
 
     def _program(self, dev: int, lpn: int, ppn: int) -> None:
@@ -134,6 +135,7 @@ class Conventional:
             self._compute(dev, first, first + count)
             at = first - r.shard.start
             self.outgoing[first : first + count] = self.vector(dev, "w")[at : at + count]
+            self.vector(dev, "g")[at : at + count] = np.nan  # used: its buffer is free
 
     def _compute(self, dev: int, start: int, stop: int) -> None:
         r = self.regions[dev]

@@ -1,0 +1,135 @@
+"""What the three updating paths share: states on flash, a kernel, a payload that follows the log.
+
+Owns preparing, handing over gradients and reading weights back; the regions of the conventional
+namespace. Does not own any order of commands: each path plans its own.
+Source: this project's contract of paths (base.py) and traces.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.backend.geometry import Geometry
+from ondie.emu.build import logical_pages
+from ondie.emu.isp.layout import VALUE_BYTES, Regions, Shard, shards
+from ondie.emu.paths.arithmetic import Arithmetic
+from ondie.emu.paths.base import BACKWARD, PHASES, Path, Rows
+from ondie.emu.paths.payload import Conventional, Reservoir
+from ondie.emu.system import System
+from ondie.kernels import get
+
+
+@dataclass
+class UpdatingPath(Path):
+    """A path whose weights and states lie on flash. Subclasses lay them out and plan the update."""
+
+    def __post_init__(self) -> None:
+        self.geometry = Geometry.of(self.cfg)
+        self.kernel = get(self.trace.op, form=self.options.form)
+        self.vectors = ("w", *self.kernel.states)
+        self.shards: tuple[Shard, ...] = shards(
+            self.trace.n_params, self.cfg.system.devices, self.granule()
+        )
+        self.lay_out()
+        self.payload: Conventional | Reservoir | None = None
+        self.arithmetic: Arithmetic | None = None
+        self._next = 0
+        super().__post_init__()
+
+    @abstractmethod
+    def granule(self) -> int:
+        """Parameters at whose multiples they are split over devices."""
+
+    @abstractmethod
+    def lay_out(self) -> None:
+        """Set out the vectors of each shard."""
+
+    @abstractmethod
+    def fill(self, system: System) -> None:
+        """Put the vectors on flash before the run, untimed."""
+
+    @abstractmethod
+    def follow(self, system: System) -> Conventional | Reservoir:
+        """The payload that follows the log of this path."""
+
+    @abstractmethod
+    def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
+        """Plan rows from the gradients on; ``segments`` are the rows of the backward pass."""
+
+    @property
+    def up_bytes(self) -> int:
+        """Bytes of a weight on its way to the host."""
+        return 2 if self.options.weights_up == "fp16" else VALUE_BYTES
+
+    def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
+        self.fill(system)
+        if arithmetic is None:
+            return
+        self.arithmetic = arithmetic
+        self.payload = self.follow(system)
+        initial = self.trace.weights("initial")
+        assert initial is not None  # Arithmetic.reference has refused a trace without
+        self.payload.store_initial({"w": initial, **self.trace.states()})
+
+    def compute(
+        self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
+    ) -> None:
+        """Update parameters [start, stop) where they lie now."""
+        assert self.arithmetic is not None
+        self.arithmetic.apply(self._coefficients, start, stop, vectors, gradient)
+
+    def begin_step(self, step: int) -> None:
+        if self.payload is not None and self.arithmetic is not None:
+            self._coefficients = self.arithmetic.coefficients(step)
+            self.payload.offer_gradient(self.trace.gradient(step))
+
+    def finish(self) -> np.ndarray | None:
+        return None if self.payload is None else self.payload.stored("w")
+
+    def delivered(self) -> np.ndarray | None:
+        return None if self.payload is None else self.payload.delivered
+
+    def plan(self, step: int) -> Iterator[np.ndarray]:
+        out = Rows(self._next)
+        segments = self.training_rows(out, step, out.fence(BACKWARD))
+        if not self.trace.steps[step].skipped:
+            yield from self.update(out, step, segments)
+        yield out.take()
+        self._next = out.next
+
+
+@dataclass
+class ConventionalPath(UpdatingPath):
+    """Vectors as regions of the conventional namespace, through map, ECC and DRAM."""
+
+    def lay_out(self) -> None:
+        self.regions = tuple(
+            Regions.of(shard, (*self.vectors, "g"), self.geometry) for shard in self.shards
+        )
+
+    def too_large(self, names: tuple[str, ...]) -> str | None:
+        """Why the vectors do not fit the namespace, or None."""
+        lpns = logical_pages(self.cfg, self.geometry)
+        need = max(r.pages * len(names) for r in self.regions)
+        if need <= lpns:
+            return None
+        gb = self.geometry.page_bytes / 1e9
+        return (
+            f"{', '.join(names)} of {self.trace.n_params:,} parameters take {need * gb:.4g} GB per "
+            f"device, the conventional namespace has {lpns * gb:.4g} GB"
+        )
+
+    def system(self, payload: bool, timeline: int) -> System:
+        return System(self.cfg, PHASES, payload=payload, timeline=timeline)
+
+    def fill(self, system: System) -> None:
+        for r in self.regions:
+            for k, _ in enumerate(self.vectors):
+                system.fill(r.shard.device, k * r.pages, r.used_pages)
+
+    def follow(self, system: System) -> Conventional:
+        return Conventional(system, self.regions, self.compute)
