@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ondie.emu import rows
-from ondie.emu.backend.timing import BPP, BPR, ODC, PROGRAM, READ
+from ondie.emu.backend.timing import BPP, BPR, ODC, PROGRAM, READ, VPP
 from ondie.emu.compare import PATHS
 from ondie.emu.paths.base import UPDATE
 from tests.state.models import model
@@ -62,6 +62,28 @@ class Run:
         mine = self.rows.phase == UPDATE
         mine &= self.rows.resource > rows.JOIN
         return int(self.rows.end[mine].max() - self.rows.start[mine].min())
+
+    def of_round(self, kind, channel):
+        """(starts, ends)[round, way] of a channel's operations of one kind."""
+        mine = (self.rows.resource == rows.DIE) & (self.rows.kind == kind)
+        mine &= (self.rows.lpn % 2 == channel) & (self.rows.phase == UPDATE)
+        order = np.argsort(self.rows.lpn[mine])
+        return (self.rows[name][mine][order].reshape(ROUNDS, 3) for name in ("start", "end"))
+
+
+@pytest.mark.parametrize("dispatch", ["lockstep", "free"])
+def test_lockstep_is_in_step(dispatch):
+    """In every round no die of a channel reads its stripe before the last one has its gradient,
+    and none gets its next gradient before the last one has programmed. Free dies do both."""
+    run = Run("on_die", pe__dispatch=dispatch)
+    for channel in (0, 1):
+        loads, loaded = run.of_round(VPP, channel)
+        reads, _ = run.of_round(BPR, channel)
+        _, programmed = run.of_round(BPP, channel)
+        assert (reads.min(axis=1) >= loaded.max(axis=1)).all() == (dispatch == "lockstep")
+        waits = loads[1:].min(axis=1) >= programmed[:-1].max(axis=1)
+        assert waits.all() == (dispatch == "lockstep")
+        assert (reads >= loaded).all() and (loads[1:] >= programmed[:-1]).all()
 
 
 def add(op, ps):

@@ -45,6 +45,17 @@ def test_commands_wait_for_commands():
     assert bench.ends(ids) == ns(10.2, 10.4)
 
 
+def test_a_command_goes_before_data_out():
+    """Die 0's page is ready at 10.1, die 1's BPR command waits since 9; the channel is busy
+    with die 2's gradient from 8 to 12.196. The command goes first (until 12.396), then the
+    page."""
+    bench = h.Bench(super_pages=3, flash__dies_per_channel=3)
+    page = bench.read(0)
+    timer = bench.at(8 * h.US)
+    ids = [bench.die(VPP, 2, after0=timer), bench.die(BPR, 1, pages=2, after0=timer)]
+    assert bench.ends([page, *ids]) == ns(12.396 + 4.096 + 2.2, 12.196, 12.396 + 10)
+
+
 def test_data_out_go_before_data_in():
     """Die 0's page has been read at 10.1, die 1's gradient waits since 8; the channel is busy with
     die 2's gradient from 8 to 12.196. Then the page goes (until 16.292), then the gradient."""

@@ -102,13 +102,15 @@ def test_single_plane_read():
 
 
 def test_only_neighbours_in_one_super_page_go_together():
-    """Pages 0 and 1 of a super-page, but in the wrong order: two operations. 2 planes, pages
-    written as 1 then 0."""
+    """Two logical neighbours are read by two operations when they lie in one super-page in the
+    wrong order (1 then 0), or in two super-pages (3 written between 4 and 5)."""
     bench = h.Bench()
-    bench.system.fill(0, 1, 1)
-    bench.system.fill(0, 0, 1)
+    for lpn in (1, 0, 4, 3, 5):
+        bench.system.fill(0, lpn, 1)
     bench.ends([bench.isp(queues.READ, 0, pages=2)])
     assert bench.arrays.count[0, ARRAY_READS] == 2
+    bench.ends([bench.isp(queues.READ, 4, pages=2)])
+    assert bench.arrays.count[0, ARRAY_READS] == 4
 
 
 def test_one_gradient_register():
