@@ -12,7 +12,9 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import click
@@ -145,6 +147,8 @@ def compare(
         report.check_target(target)
     if timeline in targets[:3]:
         raise InputError(f"--timeline {timeline}: the result has a file of that name")
+    # matplotlib takes a third of a second to import: time in which the simulation runs.
+    Thread(target=import_module, args=("ondie.emu.figure",), daemon=True).start()
     with progress_bar(quiet) as progress:
         result = comparison.compare(
             loaded,

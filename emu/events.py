@@ -101,10 +101,13 @@ def set_leaf(st, leaf, time):
 def build_tree(leaf: np.ndarray, tree: np.ndarray) -> None:
     """Fill the tree once, bottom up. ``leaf`` int64[2**k], ``tree`` int32[2**(k+1)]."""
     half = tree.shape[0] >> 1
-    tree[half:] = range(half)
-    for node in range(half - 1, 0, -1):
-        a, b = tree[2 * node], tree[2 * node + 1]
-        tree[node] = a if leaf[a] <= leaf[b] else b
+    tree[half:] = np.arange(half)
+    width = half >> 1
+    while width >= 1:  # a level of the tree at a time
+        a = tree[2 * width : 4 * width : 2]
+        b = tree[2 * width + 1 : 4 * width : 2]
+        tree[width : 2 * width] = np.where(leaf[a] <= leaf[b], a, b)
+        width >>= 1
 
 
 @njit

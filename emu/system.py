@@ -186,17 +186,18 @@ class System:
         classes, which = leaf_classes(self.devices, g)
         busy: dict[tuple[str, str], int] = {}
         busy_sum: dict[str, int] = {}
+        worked = a.use.sum(axis=0)
+        for leaf in np.flatnonzero(worked):
+            kind = classes[which[leaf]]
+            busy_sum[kind] = busy_sum.get(kind, 0) + int(worked[leaf])
+        for i, name in enumerate(self.phases):
+            for leaf in np.flatnonzero(a.use[i]):
+                key = name, classes[which[leaf]]
+                busy[key] = max(busy.get(key, 0), int(a.use[i, leaf]))
         sizes = dict.fromkeys((*s.HOST_NAMES, *s.DEVICE_NAMES, "ECC"), 0)
-        worked = a.use.any(axis=0)
         fifo0 = int(a.reg["fifo0"][0])
-        for k, kind in enumerate(classes):
-            mine = which == k
-            if kind in sizes:
-                sizes[kind] = int(a.fifo["size"][mine[fifo0:]].sum())
-            if worked[mine].any():
-                busy_sum[kind] = int(a.use[:, mine].sum())
-                most = a.use[:, mine].max(axis=1)
-                busy |= {(name, kind): int(most[i]) for i, name in enumerate(self.phases)}
+        for station in np.flatnonzero(a.fifo["size"]):
+            sizes[classes[which[fifo0 + station]]] += int(a.fifo["size"][station])
         sizes["channels in"] = int(a.bus.size_in.sum())
         sizes["channels out"] = int(a.bus.size_out.sum())
         erases = a.block["erases"]
