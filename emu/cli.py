@@ -20,7 +20,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from ondie.emu.config import Config, diff, load_preset, preset_list, preset_table, shown
 from ondie.emu.console import console
@@ -248,7 +248,7 @@ def show_preset(name: str, settings: tuple[str, ...], why: bool, as_json: bool) 
         click.echo(json.dumps(cfg.resolved(), indent=1, sort_keys=True))
         return
     more = ("range", "source", "reference") if why else ("meaning",)
-    table = Table("key", "value", *more)
+    table = Table(Column("key", no_wrap=True), "value", *more)  # a key is for copying
     for row in preset_table(cfg, why):
         cells = (row.range, row.source, row.ref) if why else (row.doc,)
         table.add_row(row.key, row.value, *cells)
