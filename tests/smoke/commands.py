@@ -1,0 +1,87 @@
+"""The `ondie` command for tests: in this process where that is enough, else as a user starts it.
+
+Owns running it, its outcome, and what it left on disk. Does not own any expectation but the one
+form of every error: one line on standard error.
+Source: own.
+"""
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from ondie.emu.cli import main
+from ondie.emu.compare import compare
+from ondie.emu.config import load_preset
+from ondie.emu.validate import model
+
+SMALL = ("flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=64",
+         "flash.pages_per_block=16", "ftl.gc_low_blocks=2")  # fmt: skip
+"""Overrides that make a drive of four dies, each of which a small model uses."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command gave."""
+
+    code: int
+    out: str
+    err: str
+
+
+@functools.cache
+def compiled() -> None:
+    """Fill the compile cache, so that no test's clock pays for it."""
+    compare(model("adam", 1000), load_preset("optimstore-r1"), swing=False)
+
+
+def here(capsys: pytest.CaptureFixture[str], *arguments: object) -> Outcome:
+    """Run `ondie ARGUMENTS` in this process."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as end:
+        main([str(x) for x in arguments])
+    text = capsys.readouterr()
+    code = end.value.code
+    assert code is None or isinstance(code, int)
+    return Outcome(code or 0, text.out, text.err)
+
+
+def apart(
+    *arguments: object,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 110,
+) -> Outcome:
+    """Run `ondie ARGUMENTS` in a process of its own; ``env`` is added to this one's."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ondie.emu.cli", *(str(x) for x in arguments)],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=timeout,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def files(folder: Path) -> list[str]:
+    """Everything below a folder, hidden files and folders included."""
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+def refused(outcome: Outcome, *words: str, code: int = 2) -> str:
+    """The one line on standard error with which a command was refused."""
+    assert outcome.code == code, outcome
+    assert outcome.out == ""
+    assert outcome.err.startswith("ondie: ") and outcome.err.endswith("\n"), outcome.err
+    line = outcome.err[:-1]
+    assert line.isprintable() and "Traceback" not in line, outcome.err
+    for word in words:
+        assert word in line, line
+    return line

@@ -1,0 +1,442 @@
+"""Does every kind of bad input end in one line, exit code 2, and nothing written?"""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+from ondie.emu import cli, compare, report
+from ondie.emu.config import load_preset, preset_names
+from ondie.emu.loading import PRESETS
+from ondie.traces import write
+
+from tests.smoke.commands import apart, files, here, refused
+from tests.traces.samples import sample, sample_file
+
+ALL_PATHS = ",".join(compare.PATHS)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+COMPARE = [
+    # traces
+    (["missing.h5"], ["missing.h5", "no such file"]),
+    (["no/such.h5"], ["no/such.h5", "no such file"]),
+    (["gpt-smal"], ["gpt-smal", "'gpt-small'"]),
+    (["gpt-10B"], ["gpt-10B", "'gpt-10b'"]),
+    ([""], ["neither"]),
+    (["a\nb"], [r"a\nb"]),
+    # devices
+    (["gpt-small", "--device", "newprot"], ['"newprot"', "nearest: newport"]),
+    (["gpt-small", "--device", "mine.toml"], ["mine.toml", "no such file"]),
+    (["gpt-small", "--devices", "0"], ["system.devices", '"0"', "the least is 1"]),
+    (["gpt-small", "--devices", "-1"], ["system.devices", '"-1"', "negative"]),
+    (["gpt-small", "--devices", "99999999"], ["system.devices", '"99999999"', "at most"]),
+    (["gpt-small", "--devices", str(2**70)], ["system.devices", str(2**70), "overflows"]),
+    (["gpt-small", "--devices", "many"], ["--devices", "'many'"]),
+    (["gpt-small", "--devices", "2", "--set", "system.devices=2"], ["system.devices", "twice"]),
+    # keys, units, sizes
+    (["gpt-small", "--set", "flash.t_reed=1 us"], ["flash.t_reed", "nearest: flash.t_read"]),
+    (["gpt-small", "--set", "flash.t_read"], ["flash.t_read", "no value"]),
+    (["gpt-small", "--set", "flash.t_read=45"], ["flash.t_read", '"45"', "no unit"]),
+    (["gpt-small", "--set", "flash.t_read=45 uus"], ["flash.t_read", '"uus"', "nearest: us"]),
+    (["gpt-small", "--set", "flash.page=-4 KiB"], ["flash.page", '"-4 KiB"', "negative"]),
+    (["gpt-small", "--set", "flash.page=1e30 GB"], ["flash.page", "overflows"]),
+    (["gpt-small", "--set", "flash.channels=-8"], ["flash.channels", '"-8"', "negative"]),
+    (["gpt-small", "--set", "flash.channels=1e15"], ["flash.channels", '"1e15"', "overflows"]),
+    (["gpt-small", "--set", "dram.capacity=-1 B"], ["dram.capacity", "negative"]),
+    (["gpt-small", "--set", "host.subgroup_params=-1"], ["host.subgroup_params", "negative"]),
+    (["gpt-small", "--set", f"host.subgroup_params={2**64}"], ["subgroup_params", "overflows"]),
+    # steps, paths, options
+    (["gpt-small", "--steps", "0"], ["--steps 0", "1 to"]),
+    (["gpt-small", "--steps", "-3"], ["--steps -3", "1 to"]),
+    (["gpt-small", "--steps", "9999"], ["--steps 9999", "1 to"]),
+    (["gpt-small", "--steps", "1.5"], ["--steps", "1.5"]),
+    (["gpt-small", "--paths", ""], ["--paths ''", "empty name"]),
+    (["gpt-small", "--paths", "on_die,,host_offload"], ["--paths", "empty name"]),
+    (["gpt-small", "--paths", "a,,b"], ["--paths", "empty name"]),
+    (["gpt-small", "--paths", ","], ["--paths", "empty name"]),
+    (["gpt-small", "--paths", "on_dye"], ["'on_dye'", "nearest: on_die"]),
+    (["gpt-small", "--paths", "host_offload,xyz"], ["'xyz'", "host_offload", "stannis"]),
+    (["gpt-small", "--form", "torsh"], ["--form", "'torsh'", "'torch'"]),
+    (["gpt-small", "--weights-up", "fp8"], ["--weights-up", "'fp8'", "'fp16'"]),
+    (["gpt-small", "--seed", "-1"], ["--seed", "-1"]),
+    (["gpt-small", "--swings"], ["--swings", "'--swing'"]),
+    # what does not fit, or cannot run
+    (["gpt3-175b", "--paths", ALL_PATHS], ["host_offload", "174,604,259,328", "per device"]),
+    (["gpt3-175b", "--paths", "in_storage"], ["in_storage", "conventional namespace"]),
+    (["gpt3-175b", "--paths", "on_die"], ["on_die", "reservoir"]),
+    (["gpt3-175b"], ["no path can run gpt3-175b on optimstore-r1", "host_offload: ", "on_die: "]),
+    (["gpt-small", "--device", "newport", "--paths", "on_die"], ["on_die", "pe.kind = none"]),
+    (["gpt-small", "--device", "newport", "--paths", "host_offload,on_die"], ["pe.kind = none"]),
+    (["gpt-small", "--paths", "stannis"], ["stannis", "isp.kind = fpga"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "words"), COMPARE, ids=lambda x: " ".join(x)[:60])
+def test_compare(folder, capsys, arguments, words):
+    refused(here(capsys, "compare", *arguments, "--out", "out"), *words)
+    assert files(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["compar"], ["'compar'", "'compare'"]),
+        (["xyz"], ["'xyz'"]),
+        (["preset", "sow", "newport"], ["'sow'", "'show'"]),
+        (["trace", "inf"], ["'inf'", "'info'"]),
+        (["bench", "kernel"], ["'kernel'", "'kernels'"]),
+        (["compare"], ["TRACE"]),
+        (["compare", "gpt-small", "too", "many"], ["too"]),
+        (["preset", "show"], ["NAME"]),
+        (["preset", "show", "newprot"], ['"newprot"', "newport"]),
+        (["preset", "show", "newport", "--set", "flash.pages=1"], ["flash.pages", "flash.page"]),
+        (["preset", "diff", "newport", "lagunna"], ['"lagunna"', "nearest: laguna"]),
+        (["trace", "info", "missing.h5"], ["missing.h5", "no such file"]),
+        (["trace", "info", "gtp-small"], ["gtp-small", "gpt-small"]),
+        (["validate", "closed-form"], ["'closed-form'", "nearest: closed-forms"]),
+        (["validate", "xyz", "--json", "rows.json"], ["'xyz'", "bytes"]),
+        (["bench", "kernels", "--size", "0"], ["--size", "0"]),
+        (["bench", "kernels", "--threads", "-1"], ["--threads", "-1"]),
+        (["--verbose"], ["--verbose"]),
+    ],
+    ids=lambda x: " ".join(x)[:60],
+)
+def test_other_commands(folder, capsys, arguments, words):
+    refused(here(capsys, *arguments), *words)
+    assert files(folder) == []
+
+
+def test_each_name_in_a_message_is_suggested_once(capsys):
+    assert refused(here(capsys, "compar", "gpt-small")).count("'compare'") == 1
+
+
+# --- traces that are damaged
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def not_hdf5(path: Path) -> None:
+    path.write_bytes(b"name,shape\n" * 1000)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def other_version(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file.attrs["schema"] = 2
+
+
+def nan_gradient(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["gradients/1/values"][14] = np.nan  # element 2 of tensor b, which starts at 12
+
+
+def infinite_gradient(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["gradients/2/values"][0] = np.inf
+
+
+def changed_gradient(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["gradients/0/values"][5] += 1
+
+
+def negative_size(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["tensors/size"][0] = -12
+
+
+def overflowing_shape(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["tensors/shape"][0] = [2**62, 2**62]
+
+
+def endless_forward(path: Path) -> None:
+    with h5py.File(path, "r+") as file:
+        file["steps/forward_s"][1] = 1e300
+
+
+DAMAGE = [
+    (truncated, ["HDF5"]),
+    (not_hdf5, ["HDF5"]),
+    (empty, ["HDF5"]),
+    (other_version, ["schema", "2", "version 1"]),
+    (nan_gradient, ["step 1", "'b'", "element 2", "nan"]),
+    (infinite_gradient, ["step 2", "'a'", "inf"]),
+    (changed_gradient, ["step 0", "sha256"]),
+    (negative_size, ["'a'", "-12"]),
+    (overflowing_shape, ["'a'", "size"]),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), DAMAGE, ids=[d.__name__ for d, _ in DAMAGE])
+def test_damaged_traces(folder, capsys, damage, words):
+    path = sample_file(folder, "run.h5")
+    damage(path)
+    refused(here(capsys, "compare", "run.h5", "--out", "out", "--no-swing"), "run.h5", *words)
+    assert files(folder) == ["run.h5"]
+
+
+def test_the_same_trace_undamaged_runs(folder, capsys):
+    sample_file(folder, "run.h5")
+    assert here(capsys, "compare", "run.h5", "--out", "out", "--steps", "2").code == 0
+    assert "out/result.json" in files(folder)
+
+
+def test_a_trace_longer_than_the_clock(folder, capsys):
+    endless_forward(sample_file(folder, "run.h5"))
+    line = refused(here(capsys, "compare", "run.h5", "--out", "out"), "1e+300 s", "at most")
+    assert "sample" in line
+    assert files(folder) == ["run.h5"]
+
+
+def test_an_optimizer_without_a_kernel(folder, capsys):
+    write(folder / "run.h5", sample(op="other"))
+    refused(here(capsys, "compare", "run.h5", "--out", "out"), "other", "adamw")
+    assert files(folder) == ["run.h5"]
+
+
+# --- configurations in files
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[flash\n", ["not TOML"]),
+        (b"\xff\xfe", ["UTF-8"]),
+        ("", ["missing"]),
+        ('base = "newprot"\n', ["newport"]),
+        ('base = "newport"\n[flash]\nt_reed = 1\n', ["flash.t_reed", "flash.t_read"]),
+        ('base = "newport"\n[flash]\nt_read = "45 us"\n', ["flash.t_read", "source"]),
+    ],
+)
+def test_preset_files(folder, capsys, content, words):
+    data = content if isinstance(content, bytes) else content.encode()
+    (folder / "mine.toml").write_bytes(data)
+    for arguments in (["compare", "gpt-small", "--device"], ["preset", "show"]):
+        refused(here(capsys, *arguments, "mine.toml"), "mine.toml", *words)
+    assert files(folder) == ["mine.toml"]
+
+
+def test_a_preset_that_lost_a_leaf(folder, capsys):
+    text = (PRESETS / "newport.toml").read_text("utf-8")
+    line = next(x for x in text.splitlines() if x.startswith("t_read "))
+    (folder / "mine.toml").write_text(text.replace(line + "\n", ""), "utf-8")
+    refused(here(capsys, "compare", "gpt-small", "--device", "mine.toml"), "flash.t_read")
+
+
+# --- places that cannot be written
+
+
+def quick(*arguments: str) -> list[str]:
+    """The shortest comparison that writes something."""
+    return ["compare", "mlp-fp16", "--steps", "1", "--no-swing", "--quiet",
+            "--paths", "host_offload", *arguments]  # fmt: skip
+
+
+@pytest.mark.parametrize("out", ["taken", "taken/deeper/still"])
+def test_a_file_where_the_folder_should_be(folder, capsys, out):
+    (folder / "taken").write_text("mine")
+    refused(here(capsys, *quick("--out", out)), "taken", "not a folder")
+    assert (folder / "taken").read_text() == "mine"
+    assert files(folder) == ["taken"]
+
+
+@pytest.mark.parametrize("name", ["result.json", "figure.png", "figure.pdf", "line.json"])
+def test_a_folder_where_a_file_should_be(folder, capsys, name):
+    (folder / "out" / name).mkdir(parents=True)
+    words = quick("--out", "out", "--timeline", "out/line.json")
+    refused(here(capsys, *words), f"out/{name}", "folder")
+    assert files(folder) == ["out", f"out/{name}"]
+
+
+def test_a_folder_without_permission(folder, capsys, monkeypatch):
+    (folder / "locked").mkdir()
+    real = os.access
+    locked = folder / "locked"
+    # Tests may run as root, who may write everywhere.
+    monkeypatch.setattr(os, "access", lambda p, mode: Path(p).resolve() != locked and real(p, mode))
+    refused(here(capsys, *quick("--out", "locked/deep")), "locked/deep/result.json", "permission")
+    assert files(folder) == ["locked"]
+
+
+def test_bad_places_are_found_before_the_run(folder, capsys, monkeypatch):
+    (folder / "taken").write_text("mine")
+    monkeypatch.setattr(compare, "compare", lambda *a, **k: pytest.fail("ran"))
+    refused(here(capsys, *quick("--out", "taken")), "taken")
+    refused(here(capsys, *quick("--timeline", "taken/line.json")), "taken")
+
+
+def test_a_name_too_long(folder, capsys):
+    refused(here(capsys, *quick("--out", "x" * 300)), "name too long")
+    refused(here(capsys, *quick("--out", "x/" + "y" * 300)), "name too long")
+    assert files(folder) == []
+
+
+def test_a_timeline_in_place_of_the_result(folder, capsys):
+    refused(here(capsys, *quick("--out", "out", "--timeline", "out/result.json")), "--timeline")
+    assert files(folder) == []
+
+
+def test_a_system_without_room_for_files(folder, capsys):
+    """A file system that makes no folders, if there is one."""
+    if not Path("/proc/self").is_dir():
+        pytest.skip("no /proc")
+    refused(here(capsys, *quick("--out", "/proc/nowhere")), "/proc/nowhere", "cannot be written")
+
+
+def test_names_do_not_lead_out_of_the_results(folder, capsys):
+    """The folder's name is made of the trace's and the system's, which may hold anything."""
+    write(folder / "run.h5", sample(name="../../up"))
+    here(capsys, "compare", "run.h5", "--steps", "1", "--no-swing", "--quiet",
+         "--paths", "host_offload", "--set", "system.name=/a:b")  # fmt: skip
+    found = [name for name in files(folder) if name.endswith("result.json")]
+    assert found == ["results/.._.._up-_a_b/result.json"]
+
+
+# --- what is interrupted or fails while writing
+
+
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+@pytest.mark.parametrize("which", range(6))
+def test_files_are_all_written_or_none(folder, monkeypatch, failure, which):
+    """Fails at each staging and each renaming of two new files and one old one."""
+    old = folder / "old"
+    old.write_bytes(b"before")
+    new = {old: b"after", folder / "a/b/one": b"1", folder / "a/two": b"2"}
+    calls = itertools.count()
+    chmod, replace = os.chmod, os.replace
+
+    def failing(call):
+        def instead(*arguments):
+            if next(calls) == which:
+                raise failure
+            call(*arguments)
+
+        return instead
+
+    monkeypatch.setattr(os, "chmod", failing(chmod))
+    monkeypatch.setattr(os, "replace", failing(replace))
+    with pytest.raises((report.InputError, KeyboardInterrupt)):
+        report.write_atomically(new)
+    left = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    assert all(content in (b"before", new[p]) for p, content in left.items())
+    if which < 3:  # while staging: as if nothing had been asked for
+        assert files(folder) == ["old"] and old.read_bytes() == b"before"
+    else:  # between two renames: some files new, each whole
+        assert len(left) == which - 3 + (which == 3)
+    monkeypatch.undo()
+    report.write_atomically(new)
+    assert {p: p.read_bytes() for p in new} == new
+
+
+# --- as a user starts it
+
+
+def test_as_a_process(folder):
+    nan_gradient(sample_file(folder, "nan.h5"))
+    for arguments, words in (
+        (["missing.h5"], ["missing.h5"]),
+        (["nan.h5"], ["nan.h5", "step 1"]),
+        (["gpt3-175b", "--paths", ALL_PATHS], ["host_offload"]),
+    ):
+        refused(apart("compare", *arguments, "--out", "out", cwd=folder), *words)
+    assert files(folder) == ["nan.h5"]
+
+
+def test_the_installed_command(folder):
+    command = Path(sys.executable).with_name("ondie")
+    if not command.exists():
+        pytest.skip("not installed beside this Python")
+    words = [command, "compare", "missing.h5"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "ondie: missing.h5: no such file\n"
+
+
+def test_no_memory_is_one_line(folder, capsys, monkeypatch):
+    def full(*arguments, **options):
+        raise MemoryError("Unable to allocate 28.7 GiB")
+
+    monkeypatch.setattr(compare, "run_path", full)
+    refused(here(capsys, *quick("--out", "out")), "memory", "28.7 GiB")
+    assert files(folder) == []
+
+
+# --- every constant at the ends of what can be written
+
+EXTREMES = """
+import json, re, resource, signal, sys
+from pathlib import Path
+from ondie.emu.compare import compare
+from ondie.emu.config import load_preset
+from ondie.emu.units import InputError
+from ondie.emu.validate import model
+
+trace = model("adam", 70_000)
+values = json.loads(sys.argv[2])
+base = load_preset(sys.argv[1])
+compare(trace, base, swing=False)
+peak = int(re.search(r"VmPeak:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (peak + (8 << 30),) * 2)  # well before the machine's end
+for leaf in base.leaves():
+    if isinstance(leaf.value, (bool, str)):
+        continue
+    for value in values:
+        given = float(min(value, 2**40)) if isinstance(leaf.value, float) else value
+        signal.alarm(60)  # ends the process: no size may keep it busy
+        print(json.dumps([leaf.key, value]), end=" ", flush=True)
+        try:
+            compare(trace, base.replace({leaf.key: given}), swing=False)
+        except (InputError, MemoryError) as error:
+            print("refused", ascii(str(error)))
+        else:
+            print("ran")
+print("end")
+"""
+
+
+@pytest.mark.timeout(1800)
+def test_no_size_ends_in_a_defect(counts, tmp_path):
+    """Each constant at 0, 1, ... 2^63 - 1 runs or is refused: no traceback, no endless run."""
+    presets = counts(["optimstore-r1"], preset_names())
+    values = counts([0, 2**62], [0, 1, 2**20, 2**31, 2**40, 2**62, 2**63 - 1])
+    refusals = 0
+    for preset in presets:
+        done = subprocess.run(
+            [sys.executable, "-c", EXTREMES, preset, json.dumps(values)],
+            capture_output=True, text=True, cwd=tmp_path, timeout=1700, check=False,
+        )  # fmt: skip
+        lines = done.stdout.splitlines()
+        assert done.returncode == 0 and lines[-1] == "end", (done.stdout[-300:], done.stderr[-800:])
+        numbers = [x for x in load_preset(preset).leaves() if not isinstance(x.value, (bool, str))]
+        assert len(lines) == 1 + len(numbers) * len(values)
+        refusals += sum(" refused " in line for line in lines)
+    assert refusals > 20
+
+
+def test_every_error_class_is_caught():
+    """What a room raises for bad input is what the command line turns into a line."""
+    from ondie.emu.units import InputError
+    from ondie.kernels import KernelError
+    from ondie.traces import TraceError
+
+    for error in (InputError, KernelError, TraceError):
+        assert issubclass(error, ValueError)
+        assert error.__name__ in Path(cli.__file__).read_text("utf-8")
