@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from ondie.emu.cli import main
 from ondie.emu.compare import compare
 from ondie.emu.config import load_preset

@@ -10,11 +10,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+
 from ondie.emu import cli, compare, report
 from ondie.emu.config import load_preset, preset_names
 from ondie.emu.loading import PRESETS
 from ondie.traces import write
-
 from tests.smoke.commands import apart, files, here, refused
 from tests.traces.samples import sample, sample_file
 
