@@ -48,8 +48,10 @@ def output(arguments: list[str]) -> str:
 
     screen = Console(file=io.StringIO(), width=WIDTH, highlight=False)
     match arguments:
-        case ["compare", trace, "--device", device]:
-            report.show(compare.compare(traces.load(trace), load_preset(device)), screen)
+        case ["compare", trace, "--device", device, "--steps", steps]:
+            cfg = load_preset(device)
+            found = compare.compare(traces.load(trace), cfg, steps=int(steps))
+            report.show(found, screen)
         case ["validate"]:
             validate.show(validate.run(None), screen)
         case _:
