@@ -6,6 +6,7 @@ Source: own.
 """
 
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import pytest
 
 from ondie.emu.cli import main
 from ondie.emu.compare import compare
-from ondie.emu.config import load_preset
+from ondie.emu.config import Config, Leaf, load_preset
+from ondie.emu.units import KINDS
 from ondie.emu.validate import model
 
 SMALL = ("flash.channels=2", "flash.dies_per_channel=2", "flash.blocks_per_plane=64",
@@ -86,3 +88,35 @@ def refused(outcome: Outcome, *words: str, code: int = 2) -> str:
     for word in words:
         assert word in line, line
     return line
+
+
+def as_toml(cfg: Config, ranges: Mapping[str, tuple[str, str]] | None = None) -> str:
+    """A configuration as the TOML file of a preset; ``ranges`` replaces some (low, high) texts."""
+    text = []
+    section = ""
+    for leaf in cfg.leaves():
+        head, _, key = leaf.key.partition(".")
+        if head != section:
+            section = head
+            text.append(f"[{section}]")
+        low, high = (ranges or {}).get(
+            leaf.key, (spelled(leaf, leaf.low), spelled(leaf, leaf.high))
+        )
+        span = f", low = {low}, high = {high}" if low else ""
+        reference = json.dumps(leaf.ref, ensure_ascii=False)
+        text.append(
+            f"{key} = {{ value = {spelled(leaf, leaf.value)}, "
+            f'source = "{leaf.source}", ref = {reference}{span} }}'
+        )
+    return "\n".join(text) + "\n"
+
+
+def spelled(leaf: Leaf, value: object) -> str:
+    """A value of a leaf as TOML spells it, quantities in base units; "" for None."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and leaf.unit is not None:
+        return f'"{value} {KINDS[leaf.unit].shown[0]}"'
+    return json.dumps(value)
