@@ -56,7 +56,7 @@ BUDGET = 15 << 12
 ROWS = 1 << 19
 MAX_SHARES = 16
 """Devices beyond which the pool does not grow."""
-SPARSE_BYTES = 1 << 30
+SPARSE_BYTES = 1 << 22
 """Map tables beyond this are mapped sparsely."""
 GC_RESERVE = 1
 """Free super-blocks per die that only collection may open."""

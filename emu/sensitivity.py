@@ -21,7 +21,7 @@ from ondie.emu.provenance import Value
 from ondie.emu.units import InputError
 from ondie.traces import Trace, flat_tensors
 
-SAMPLE_STRIPES = 4
+SAMPLE_STRIPES = 3
 """Super-pages per die in the sample: enough for the dies to reach their steady rhythm."""
 
 

@@ -64,7 +64,7 @@ def compare_weights(path: Path, arithmetic: Arithmetic, steps: int) -> Weights:
     recorded = trace.weights("final")
     if recorded is not None and steps == len(trace.steps):
         distance, share = recorded_distance(final, recorded, trace)
-        if distance > TOLERANCE:
+        if not distance <= TOLERANCE:  # nor NaN, where only one of the two is finite
             raise Mismatch(
                 f"{path.name}: weights lie {distance:.3g} units of 2**-24 max(|w|, sum of learning "
                 f"rates) from the recorded ones, {TOLERANCE} is the limit"
@@ -82,8 +82,9 @@ def recorded_distance(final: np.ndarray, recorded: np.ndarray, trace: Trace) -> 
     scale = np.abs(recorded.astype(np.float64))
     for a, b, group in trace.group_ranges():
         np.maximum(scale[a:b], rates[group], out=scale[a:b])
-    gap = np.abs(final.astype(np.float64) - recorded)
+    same = (final == recorded) | (np.isnan(final) & np.isnan(recorded))
     with np.errstate(invalid="ignore", divide="ignore"):
-        units = np.where(gap == 0, 0.0, gap / (scale * 2.0**-24))
+        gap = np.abs(final.astype(np.float64) - recorded) / (scale * 2.0**-24)
+    units = np.where(same, 0.0, gap)
     share = float((final.view(np.uint32) == recorded.view(np.uint32)).mean())
     return float(units.max(initial=0.0)), share
