@@ -20,7 +20,7 @@ class Arithmetic:
     """Update kernel of a trace.
 
     ``form`` is "canonical" or "torch" (ondie.kernels.FORMS). Raises InputError for a trace whose
-    optimizer has no kernel.
+    optimizer has no kernel, or that holds no initial weights.
     """
 
     def __init__(self, trace: Trace, form: str = "canonical", backend: str = "auto") -> None:
@@ -29,6 +29,8 @@ class Arithmetic:
                 f"{trace.name}: optimizer operation {trace.op!r} has no update kernel; "
                 f"known are {', '.join(OPS)}"
             )
+        if trace.weights("initial") is None:
+            raise InputError(f"{trace.name}: no initial weights, so nothing to update")
         self.trace = trace
         self.kernel = get(trace.op, backend=backend, form=form)
         self.ranges = trace.group_ranges()
@@ -71,8 +73,7 @@ class Arithmetic:
         """Weights after ``steps`` steps of the same kernel outside the emulator,
         float32[n_params]."""
         initial = self.trace.weights("initial")
-        if initial is None:
-            raise InputError(f"{self.trace.name}: no initial weights, so nothing to update")
+        assert initial is not None
         vectors = {"w": initial.copy()} | {k: v.copy() for k, v in self.trace.states().items()}
         for i in range(steps):
             if self.trace.steps[i].skipped:

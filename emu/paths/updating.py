@@ -72,7 +72,7 @@ class UpdatingPath(Path):
         self.arithmetic = arithmetic
         self.payload = self.follow(system)
         initial = self.trace.weights("initial")
-        assert initial is not None  # Arithmetic.reference has refused a trace without
+        assert initial is not None  # Arithmetic has refused a trace without
         self.payload.store_initial({"w": initial, **self.trace.states()})
 
     def compute(
