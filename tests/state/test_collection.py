@@ -234,6 +234,18 @@ def test_writes_that_wait_are_never_forgotten(seed):
         d.check()
 
 
+def test_only_valid_pages_are_read():
+    """With the device idle between writes nothing is overwritten on its way: collection reads just
+    what it programs again."""
+    d = filled()
+    for lpn in np.random.default_rng(8).integers(0, LPNS, 400):
+        d.submit(commands([(WRITE, int(lpn), 1)], arrival=d.now))
+        d.run()
+    assert counter(d, stats.GC_READ_PAGES) == counter(d, stats.GC_PROGRAM_PAGES) > 400
+    assert counter(d, stats.GC_DROPPED) == 0
+    d.check()
+
+
 def test_a_page_overwritten_on_its_way_is_dropped():
     """Collection reads a page, the host overwrites it meanwhile: the copy is not written, or,
     when it has been, is not mapped. Both are counted, and the books balance."""
