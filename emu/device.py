@@ -1,7 +1,7 @@
 """One computational storage drive: commands in, completions out, bytes on flash.
 
 Owns the command interface of a single device: submit, run_until, completions, power cut, payload.
-Does not own what a command does inside (rows.py, flows.py) nor plans of paths (system.py).
+Does not own what a command does inside (dispatch.py, flows.py) nor plans of paths (system.py).
 Source: the command record (frontend/queues.py): batched submit, run_until and completions, a power
 cut at any event.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ondie.emu import build, events, rows
+from ondie.emu import build, dispatch, events, rows
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.backend.store import PageStore
 from ondie.emu.books import Asked, imbalance
@@ -152,7 +152,7 @@ class Device:
         while done < limit:
             loaded = self._load()
             want = min(sum(len(c) for c in self._waiting), len(self._ring) // 2)
-            n = rows.run(self.state, t_ps, min(limit - done, EVENTS_PER_CALL), want)
+            n = dispatch.run(self.state, t_ps, min(limit - done, EVENTS_PER_CALL), want)
             self._drain()
             raise_error(self.arrays, self.cfg)
             done += n

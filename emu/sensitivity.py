@@ -125,7 +125,7 @@ class Headline:
 def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[Swing]:
     """Swing of (speedup, energy ratio) for each assumed leaf, widest first.
 
-    An end of a range at which a path cannot run has no value.
+    An end of a range at which a path cannot run has no value. Only a name may have no range.
     """
     small = sample(trace, cfg)
     typical = headline(cfg, small)
@@ -138,11 +138,11 @@ def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[
         return speedup / typical[0], ratio / typical[1]
 
     def one(leaf: Leaf) -> Swing:
-        assert leaf.low is not None and leaf.high is not None  # every assumed leaf has a range
+        assert leaf.low is not None and leaf.high is not None
         low, high = at(leaf, leaf.low), at(leaf, leaf.high)
         texts = shown(leaf.low, leaf.unit), shown(leaf.high, leaf.unit)
         return Swing(leaf.key, *texts, low[0], high[0], low[1], high[1])
 
     with ThreadPoolExecutor(workers) as pool:
-        found = list(pool.map(one, cfg.assumed()))
+        found = list(pool.map(one, (x for x in cfg.assumed() if x.low is not None)))
     return sorted(found, key=lambda s: (-s.width, s.key))

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ondie.emu import build, rows
+from ondie.emu import build, dispatch, rows
 from ondie.emu import stations as s
 from ondie.emu.backend import mapping, timing
 from ondie.emu.backend.geometry import Geometry
@@ -164,7 +164,7 @@ class System:
     def _until(self, want_room: int) -> None:
         """Run until there is room for so many rows (0: until nothing is left to do)."""
         while want_room == 0 or rows.room(self.state) < want_room:
-            n = rows.run(self.state, NEVER - 1, EVENTS_PER_CALL, want_room)
+            n = dispatch.run(self.state, NEVER - 1, EVENTS_PER_CALL, want_room)
             self._drain()
             raise_error(self.arrays, self.cfg)
             if self.on_progress is not None:

@@ -85,6 +85,22 @@ def cut_read(st, t, passes):
 
 
 @njit
+def cut_write(st, t, station, step):
+    """Send the pages of write command ``t`` on, a super-page's worth at a time."""
+    x = st.txn[t]
+    lpn = x.lpn
+    while lpn < x.lpn + x.n:
+        n = min(x.lpn + x.n - lpn, st.cfg[0].planes)
+        u = child(st, t, lpn, n)
+        if u < 0:
+            return
+        y = st.txn[u]
+        y.size = bytes_of(st, t, lpn, n)
+        enter(st, station, u, y.size, -1, step)
+        lpn += n
+
+
+@njit
 def cut_trim(st, t):
     """Unmap the pages of TRIM command ``t``."""
     x = st.txn[t]

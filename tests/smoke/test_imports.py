@@ -19,7 +19,7 @@ EMU = """
     stannis, ndpipe
     volume
     system, sensitivity
-    device, books, build, errors, flows, rows
+    device, books, build, dispatch, errors, flows, rows
     frontend | isp
     backend | host
     clock, console, stats, energy, ledger, timeline, state, events, stations

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ondie.emu import rows
+from ondie.emu import dispatch, rows
 from ondie.emu.clock import NEVER
 from ondie.emu.config import Config, load_preset
 from ondie.emu.errors import raise_error
@@ -129,7 +129,7 @@ class Bench:
 
     def run_to(self, t: int = NEVER - 1) -> None:
         """Act on all events up to and including ``t`` ps."""
-        rows.run(self.system.state, t, 1 << 40, 0)
+        dispatch.run(self.system.state, t, 1 << 40, 0)
         raise_error(self.arrays, self.cfg)
 
     def done(self, row: int) -> bool:
