@@ -52,6 +52,11 @@ class Swing:
         """Largest change of either."""
         return max(self.speedup_width, self.energy_width)
 
+    @property
+    def fails(self) -> bool:
+        """Can one of the two paths not run at an end of the range?"""
+        return self.speedup_at_low is None or self.speedup_at_high is None
+
 
 def _widest(*ratios: float | None) -> float:
     return max((max(r, 1 / r) for r in ratios if r), default=1.0)
@@ -123,9 +128,10 @@ class Headline:
 
 
 def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[Swing]:
-    """Swing of (speedup, energy ratio) for each assumed leaf, widest first.
+    """Swing of (speedup, energy ratio) for each assumed leaf, widest first, before them those with
+    an end at which a path cannot run.
 
-    An end of a range at which a path cannot run has no value. Only a name may have no range.
+    Such an end has no value. Only a name may have no range.
     """
     small = sample(trace, cfg)
     typical = headline(cfg, small)
@@ -145,4 +151,4 @@ def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[
 
     with ThreadPoolExecutor(workers) as pool:
         found = list(pool.map(one, (x for x in cfg.assumed() if x.low is not None)))
-    return sorted(found, key=lambda s: (-s.width, s.key))
+    return sorted(found, key=lambda s: (not s.fails, -s.width, s.key))

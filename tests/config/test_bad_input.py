@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+
 from ondie.emu.config import load_preset
 from ondie.emu.units import InputError
 
@@ -23,117 +24,158 @@ def refused(call, words):
     return message
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("flash.t_reed=45 us", ['"flash.t_reed"', "nearest: flash.t_read"]),
-    ("flsh.t_read=45 us", ['"flsh.t_read"', "nearest: flash.t_read"]),
-    ("t_read=45 us", ['"t_read"', "nearest: flash.t_read"]),
-    ("host.t_read=45 us", ['"host.t_read"', "nearest: flash.t_read"]),
-    ("isp.frequencies=1 GHz", ["nearest: isp.frequency"]),
-    ("qqqq=1", ['"qqqq"', "flash.*"]),
-    ("isp.training_ratio_by_model=1", ["unknown key"]),
-    ("flash.t_read", ["no value", 'flash.t_read="45 us"']),
-    ("flash.t_read=", ["flash.t_read", "is not a time"]),
-    ("flash.t_read=45", ["flash.t_read", '"45"', "has no unit", "45 us"]),
-    ("flash.t_read=45 uss", ["unknown unit", "nearest: us"]),
-    ("flash.t_read=4 KiB", ["is a size, not a time"]),
-    ("flash.t_read=-1 us", ["is negative"]),
-    ("flash.t_read=0", ["flash.t_read", "too small", "least is 1 ps"]),
-    ("flash.t_read=nan", ["is not a time"]),
-    ("flash.t_read=1e30 s", ["overflows"]),
-    ("flash.channels=0", ["flash.channels", "too small", "the least is 1"]),
-    ("flash.channels=2.5", ["is not a whole number"]),
-    ("flash.channels=many", ["is not a whole number"]),
-    ("flash.channels=1e15", ["flash.channels", '"1e15"', "capacity overflows"]),
-    ("flash.cell=tlc", ['"tlc"', "nearest: TLC"]),
-    ("flash.multi_plane=yes", ['"yes"', "true or false"]),
-    ("flash.page=10 KiB", ["flash.page", '"10 KiB"', "nearest: 8 KiB"]),
-    ("flash.page=256 B", ["too small", "512 B"]),
-    ("pe.dispatch=locked", ["pe.dispatch", "nearest: lockstep"]),
-    ("isp.kind=gpu", ["isp.kind", "none, cores, fpga"]),
-    ("isp.kind=fpga", ["isp.kind", "isp.engine", "needs the rate of its engine"]),
-    ("isp.cores=0", ["isp.cores", "at least 1 core"]),
-    ("isp.frequency=0", ["isp.frequency", "needs a frequency"]),
-    ("isp.ipc=0", ["isp.ipc", "instructions per cycle"]),
-    ("isp.ipc=fast", ["isp.ipc", "is not a number"]),
-    ("isp.flash=0", ["isp.flash", "path to the flash"]),
-    ("dram.isp=0", ["dram.isp", "DRAM of its own"]),
-    ("dram.isp=9 GB", ["dram.isp", '"9 GB"', "dram.capacity", "must fit"]),
-    ("ftl.over_provisioning=1", ["ftl.over_provisioning", "below 1"]),
-    ("ftl.over_provisioning=-0.1", ["is negative"]),
-    ("ftl.reservoir_fraction=1.5", ["ftl.reservoir_fraction", "below 1"]),
-    ("ftl.gc_low_blocks=5000", ["ftl.gc_low_blocks", "flash.blocks_per_plane"]),
-    ("host.io_block=10 KB", ["host.io_block", "multiple of the page"]),
-    ("frontend.max_transfer=10 KB", ["frontend.max_transfer", "multiple of the page"]),
-    ("pe.kind=per_plane", ["pe.kind", "pe.clock_divider", "at least 1"]),
-    ("system.name=", ["system.name", "is not a name"]),
-    ("system.name=a\nb", ["system.name"]),
-])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("flash.t_reed=45 us", ['"flash.t_reed"', "nearest: flash.t_read"]),
+        ("flsh.t_read=45 us", ['"flsh.t_read"', "nearest: flash.t_read"]),
+        ("t_read=45 us", ['"t_read"', "nearest: flash.t_read"]),
+        ("host.t_read=45 us", ['"host.t_read"', "nearest: flash.t_read"]),
+        ("isp.frequencies=1 GHz", ["nearest: isp.frequency"]),
+        ("qqqq=1", ['"qqqq"', "flash.*"]),
+        ("isp.training_ratio_by_model=1", ["unknown key"]),
+        ("flash.t_read", ["no value", 'flash.t_read="45 us"']),
+        ("flash.t_read=", ["flash.t_read", "is not a time"]),
+        ("flash.t_read=45", ["flash.t_read", '"45"', "has no unit", "45 us"]),
+        ("flash.t_read=45 uss", ["unknown unit", "nearest: us"]),
+        ("flash.t_read=4 KiB", ["is a size, not a time"]),
+        ("flash.t_read=-1 us", ["is negative"]),
+        ("flash.t_read=0", ["flash.t_read", "too small", "least is 1 ps"]),
+        ("flash.t_read=nan", ["is not a time"]),
+        ("flash.t_read=1e30 s", ["overflows"]),
+        ("flash.channels=0", ["flash.channels", "too small", "the least is 1"]),
+        ("flash.channels=2.5", ["is not a whole number"]),
+        ("flash.channels=many", ["is not a whole number"]),
+        ("flash.channels=1e15", ["flash.channels", '"1e15"', "capacity overflows"]),
+        ("flash.cell=tlc", ['"tlc"', "nearest: TLC"]),
+        ("flash.multi_plane=yes", ['"yes"', "true or false"]),
+        ("flash.page=10 KiB", ["flash.page", '"10 KiB"', "nearest: 8 KiB"]),
+        ("flash.page=256 B", ["too small", "512 B"]),
+        ("pe.dispatch=locked", ["pe.dispatch", "nearest: lockstep"]),
+        ("isp.kind=gpu", ["isp.kind", "none, cores, fpga"]),
+        ("isp.kind=fpga", ["isp.kind", "isp.engine", "needs the rate of its engine"]),
+        ("isp.cores=0", ["isp.cores", "at least 1 core"]),
+        ("isp.frequency=0", ["isp.frequency", "needs a frequency"]),
+        ("isp.ipc=0", ["isp.ipc", "instructions per cycle"]),
+        ("isp.ipc=fast", ["isp.ipc", "is not a number"]),
+        ("isp.flash=0", ["isp.flash", "path to the flash"]),
+        ("dram.isp=0", ["dram.isp", "DRAM of its own"]),
+        ("dram.isp=9 GB", ["dram.isp", '"9 GB"', "dram.capacity", "must fit"]),
+        ("ftl.over_provisioning=1", ["ftl.over_provisioning", "below 1"]),
+        ("ftl.over_provisioning=-0.1", ["is negative"]),
+        ("ftl.reservoir_fraction=1.5", ["ftl.reservoir_fraction", "below 1"]),
+        ("ftl.gc_low_blocks=5000", ["ftl.gc_low_blocks", "flash.blocks_per_plane"]),
+        ("host.io_block=10 KB", ["host.io_block", "multiple of the page"]),
+        ("frontend.max_transfer=10 KB", ["frontend.max_transfer", "multiple of the page"]),
+        ("pe.kind=per_plane", ["pe.kind", "pe.clock_divider", "at least 1"]),
+        ("system.name=", ["system.name", "is not a name"]),
+        ("system.name=a\nb", ["system.name"]),
+    ],
+)
 def test_overrides(text, words):
     refused(lambda: load_preset("newport", [text]), words)
 
 
 def test_an_override_names_the_command_line_and_a_key_is_set_once():
     assert refused(lambda: load_preset("newport", ["flash.t_read=4"]), []).startswith("--set ")
-    refused(lambda: load_preset("newport", ["flash.t_read=4 us", "flash.t_read_ps=5 us"]),
-            ["flash.t_read is set twice"])
+    refused(
+        lambda: load_preset("newport", ["flash.t_read=4 us", "flash.t_read_ps=5 us"]),
+        ["flash.t_read is set twice"],
+    )
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    ("newprot", ['"newprot"', "nearest: newport", "or a path ending .toml"]),
-    ("Newport", ["nearest: newport"]),
-    ("", ["unknown preset"]),
-    ("a\nb", ["unknown preset"]),
-    ("missing.toml", ["missing.toml", "no such file"]),
-])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("newprot", ['"newprot"', "nearest: newport", "or a path ending .toml"]),
+        ("Newport", ["nearest: newport"]),
+        ("", ["unknown preset"]),
+        ("a\nb", ["unknown preset"]),
+        ("missing.toml", ["missing.toml", "no such file"]),
+    ],
+)
 def test_unknown_presets(name, words):
     refused(lambda: load_preset(name), words)
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    ("[flash]\n", ["system.name is missing", "base ="]),
-    ("[flsh]\n", ['unknown section "flsh"', "nearest: flash"]),
-    ("bases = 1\n", ["nearest: base"]),
-    ("flash = 1\n", ["is not a section", "[flash]"]),
-    ("base = 1\n", ['base = "1"', "is not a name"]),
-    ('base = "newprot"\n', ["base: ", "nearest: newport"]),
-    ('base = "mine.toml"\n', ["leads back to itself"]),
-    ('base = "gone.toml"\n', ["gone.toml", "no such file"]),
-    ('base = "a\\u0000.toml"\n', ["is not a name"]),
-    ("[flash\n", ["is not TOML"]),
-    ("x = " + "[" * 5000, ["is not TOML"]),
-    (BASE + f"[flash]\nt_reed = {leaf('1')}\n", ['"flash.t_reed"', "nearest: flash.t_read"]),
-    (BASE + '[flash]\nt_read = "45 us"\n', ["flash.t_read", '"45 us"', "has no source"]),
-    (BASE + "[flash]\nt_read = { value = '1 us', source = 'paper' }\n",
-     ["flash.t_read", "ref is missing"]),
-    (BASE + "[flash]\nt_read = { value = '1 us', source = 'paper', ref = ' ' }\n",
-     ["flash.t_read", 'ref is ""']),
-    (BASE + "[flash]\nt_read = { value = '1 us', source = 'papre', ref = 'x' }\n",
-     ['"papre"', "nearest: paper"]),
-    (BASE + "[flash]\nt_read = { value = '1 us', source = 'set', ref = 'x' }\n",
-     ['unknown source "set"']),
-    (BASE + "[flash]\nt_read = { value = '1 us', source = 3, ref = 'x' }\n", ["must be strings"]),
-    (BASE + "[flash]\nt_read = { value = '1 us', sauce = 'paper', ref = 'x' }\n",
-     ['"sauce"', "nearest: source"]),
-    (BASE + "[flash]\nt_read = { value = '9 us', source = 'assumed', ref = 'a guess' }\n",
-     ["flash.t_read", '"9 us"', "assumed but has no range"]),
-    (BASE + f"[flash]\nt_read = {leaf(repr('9 us'))[:-1]}, low = '1 us' }}\n", ["high is missing"]),
-    (BASE + f"[flash]\nt_read = {leaf(repr('9 us'))[:-1]}, low = '1 us', high = '8 us' }}\n",
-     ['"9 us"', "outside its range", '"1 us" to "8 us"']),
-    (BASE + f"[flash]\nt_read = {leaf(repr('9 us'))[:-1]}, low = '1', high = '8 us' }}\n",
-     ["flash.t_read: low", "has no unit"]),
-    (BASE + f"[flash]\nt_read = {leaf(45)}\n", ["flash.t_read", '"45"', "has no unit"]),
-    (BASE + f"[flash]\nt_read = {leaf('true')}\n", ["is not a number"]),
-    (BASE + f"[flash]\nt_read = {leaf('1979-05-27')}\n", ["is not a number"]),
-    (BASE + f"[flash]\nchannels = {leaf('nan')}\n", ["flash.channels", "is not a whole number"]),
-    (BASE + f"[flash]\nchannels = {leaf('0x' + 'f' * 9000)}\n", ["flash.channels", "overflows"]),
-    (BASE + f"[flash]\nchannels = {leaf('9' * 9000)}\n", ["is not TOML"]),
-    (BASE + f"[flash]\ncell = {leaf(3)}\n", ["flash.cell", "is not a name"]),
-    (BASE + f"[flash]\nt_read = {leaf(repr('1 us'))}\nt_read_ps = {leaf(repr('2 us'))}\n",
-     ["flash.t_read is stated twice"]),
-    (BASE + "[isp]\ntraining_ratio_by_model = 3\n", ["is not a table"]),
-    (BASE + f"[isp.training_ratio_by_model]\n'' = {leaf(1)}\n", ["is not a key"]),
-    (BASE + f"[isp]\ncores = {leaf(0)}\n", ["mine.toml: isp.kind", "at least 1 core"]),
-])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[flash]\n", ["system.name is missing", "base ="]),
+        ("[flsh]\n", ['unknown section "flsh"', "nearest: flash"]),
+        ("bases = 1\n", ["nearest: base"]),
+        ("flash = 1\n", ["is not a section", "[flash]"]),
+        ("base = 1\n", ['base = "1"', "is not a name"]),
+        ('base = "newprot"\n', ["base: ", "nearest: newport"]),
+        ('base = "mine.toml"\n', ["leads back to itself"]),
+        ('base = "gone.toml"\n', ["gone.toml", "no such file"]),
+        ('base = "a\\u0000.toml"\n', ["is not a name"]),
+        ("[flash\n", ["is not TOML"]),
+        ("x = " + "[" * 5000, ["is not TOML"]),
+        (BASE + f"[flash]\nt_reed = {leaf('1')}\n", ['"flash.t_reed"', "nearest: flash.t_read"]),
+        (BASE + '[flash]\nt_read = "45 us"\n', ["flash.t_read", '"45 us"', "has no source"]),
+        (
+            BASE + "[flash]\nt_read = { value = '1 us', source = 'paper' }\n",
+            ["flash.t_read", "ref is missing"],
+        ),
+        (
+            BASE + "[flash]\nt_read = { value = '1 us', source = 'paper', ref = ' ' }\n",
+            ["flash.t_read", 'ref is ""'],
+        ),
+        (
+            BASE + "[flash]\nt_read = { value = '1 us', source = 'papre', ref = 'x' }\n",
+            ['"papre"', "nearest: paper"],
+        ),
+        (
+            BASE + "[flash]\nt_read = { value = '1 us', source = 'set', ref = 'x' }\n",
+            ['unknown source "set"'],
+        ),
+        (
+            BASE + "[flash]\nt_read = { value = '1 us', source = 3, ref = 'x' }\n",
+            ["must be strings"],
+        ),
+        (
+            BASE + "[flash]\nt_read = { value = '1 us', sauce = 'paper', ref = 'x' }\n",
+            ['"sauce"', "nearest: source"],
+        ),
+        (
+            BASE + "[flash]\nt_read = { value = '9 us', source = 'assumed', ref = 'a guess' }\n",
+            ["flash.t_read", '"9 us"', "assumed but has no range"],
+        ),
+        (
+            BASE + f"[flash]\nt_read = {leaf(repr('9 us'))[:-1]}, low = '1 us' }}\n",
+            ["high is missing"],
+        ),
+        (
+            BASE + f"[flash]\nt_read = {leaf(repr('9 us'))[:-1]}, low = '1 us', high = '8 us' }}\n",
+            ['"9 us"', "outside its range", '"1 us" to "8 us"'],
+        ),
+        (
+            BASE + f"[flash]\nt_read = {leaf(repr('9 us'))[:-1]}, low = '1', high = '8 us' }}\n",
+            ["flash.t_read: low", "has no unit"],
+        ),
+        (BASE + f"[flash]\nt_read = {leaf(45)}\n", ["flash.t_read", '"45"', "has no unit"]),
+        (BASE + f"[flash]\nt_read = {leaf('true')}\n", ["is not a number"]),
+        (BASE + f"[flash]\nt_read = {leaf('1979-05-27')}\n", ["is not a number"]),
+        (
+            BASE + f"[flash]\nchannels = {leaf('nan')}\n",
+            ["flash.channels", "is not a whole number"],
+        ),
+        (
+            BASE + f"[flash]\nchannels = {leaf('0x' + 'f' * 9000)}\n",
+            ["flash.channels", "overflows"],
+        ),
+        (BASE + f"[flash]\nchannels = {leaf('9' * 9000)}\n", ["is not TOML"]),
+        (BASE + f"[flash]\ncell = {leaf(3)}\n", ["flash.cell", "is not a name"]),
+        (
+            BASE + f"[flash]\nt_read = {leaf(repr('1 us'))}\nt_read_ps = {leaf(repr('2 us'))}\n",
+            ["flash.t_read is stated twice"],
+        ),
+        (BASE + "[isp]\ntraining_ratio_by_model = 3\n", ["is not a table"]),
+        (BASE + f"[isp.training_ratio_by_model]\n'' = {leaf(1)}\n", ["is not a key"]),
+        (BASE + f"[isp]\ncores = {leaf(0)}\n", ["mine.toml: isp.kind", "at least 1 core"]),
+    ],
+)
 def test_files(content, words, tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(content)
@@ -149,18 +191,21 @@ def test_files_that_cannot_be_read(tmp_path):
     refused(lambda: load_preset(tmp_path / "folder.toml"), ["folder.toml", "cannot be read"])
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"flash.t_reed": 1}, ["nearest: flash.t_read"]),
-    ({"flash.t_read": -1}, ["flash.t_read", "is negative"]),
-    ({"flash.t_read": 0}, ["flash.t_read", "too small"]),
-    ({"flash.t_read": 2**63}, ["flash.t_read", "overflows"]),
-    ({"flash.t_read": 1.5}, ["flash.t_read", "has no unit"]),
-    ({"flash.t_read": True}, ["flash.t_read", "is not a number"]),
-    ({"flash.t_read": "45"}, ["flash.t_read", "has no unit"]),
-    ({"flash.multi_plane": 1}, ["flash.multi_plane", "true or false"]),
-    ({"ftl.over_provisioning": float("nan")}, ["ftl.over_provisioning", "is not a number"]),
-    ({"dram.isp": 9 * 10**9}, ["dram.isp", "must fit"]),
-])
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"flash.t_reed": 1}, ["nearest: flash.t_read"]),
+        ({"flash.t_read": -1}, ["flash.t_read", "is negative"]),
+        ({"flash.t_read": 0}, ["flash.t_read", "too small"]),
+        ({"flash.t_read": 2**63}, ["flash.t_read", "overflows"]),
+        ({"flash.t_read": 1.5}, ["flash.t_read", "has no unit"]),
+        ({"flash.t_read": True}, ["flash.t_read", "is not a number"]),
+        ({"flash.t_read": "45"}, ["flash.t_read", "has no unit"]),
+        ({"flash.multi_plane": 1}, ["flash.multi_plane", "true or false"]),
+        ({"ftl.over_provisioning": float("nan")}, ["ftl.over_provisioning", "is not a number"]),
+        ({"dram.isp": 9 * 10**9}, ["dram.isp", "must fit"]),
+    ],
+)
 def test_replace_is_as_strict(changes, words):
     refused(lambda: load_preset("newport").replace(changes), words)
 

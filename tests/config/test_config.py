@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from ondie.emu.config import diff, load_preset, preset_names
 from ondie.emu.loading import PRESETS
 from ondie.emu.schema import ALIASES, KEYS, SECTIONS
@@ -52,14 +53,25 @@ def test_a_configuration_is_frozen():
 
 
 def test_overrides_and_replacement_agree():
-    texts = {"flash.t_read": "45 us", "system.devices": "24", "ftl.initial": "fresh",
-             "flash.cache_read": "false", "isp.training_ratio_by_model.resnet50": "0.08"}
+    texts = {
+        "flash.t_read": "45 us",
+        "system.devices": "24",
+        "ftl.initial": "fresh",
+        "flash.cache_read": "false",
+        "isp.training_ratio_by_model.resnet50": "0.08",
+    }
     original = load_preset("newport")
     overridden = load_preset("newport", [f"{key}={value}" for key, value in texts.items()])
     replaced = original.replace(texts)
-    numbers = original.replace({"flash.t_read_ps": 45_000_000, "system.devices": 24,
-                                "ftl.initial": "fresh", "flash.cache_read": False,
-                                "isp.training_ratio_by_model.resnet50": 0.08})
+    numbers = original.replace(
+        {
+            "flash.t_read_ps": 45_000_000,
+            "system.devices": 24,
+            "ftl.initial": "fresh",
+            "flash.cache_read": False,
+            "isp.training_ratio_by_model.resnet50": 0.08,
+        }
+    )
     assert overridden == replaced == numbers != original
     assert overridden.flash.t_read_ps == 45_000_000 and overridden.system.devices == 24
     assert overridden.isp.training_ratio_by_model["resnet50"] == 0.08
@@ -84,15 +96,20 @@ def test_a_file_states_only_what_differs(tmp_path):
     config, base = load_preset(path), load_preset("newport")
     assert config.system.name == "my drive"
     assert {d.key for d in diff(base, config)} == {
-        "system.name", "flash.t_read", "isp.training_ratio_by_model.gpt2-1.5b"}
+        "system.name",
+        "flash.t_read",
+        "isp.training_ratio_by_model.gpt2-1.5b",
+    }
     assert config.leaf("flash.t_read").source == "datasheet"
     assert config.isp.training_ratio_by_model["gpt2-1.5b"] == 0.05
     assert set(config.records) == set(base.records) | {"isp.training_ratio_by_model.gpt2-1.5b"}
     assert [leaf.key.partition(".")[0] for leaf in config.leaves()] == sorted(
-        (leaf.key.partition(".")[0] for leaf in config.leaves()), key=list(SECTIONS).index)
+        (leaf.key.partition(".")[0] for leaf in config.leaves()), key=list(SECTIONS).index
+    )
     (tmp_path / "grandchild.toml").write_text(
         'base = "mine.toml"\n[flash]\n'
-        't_program_ps = { value = "1 ms", source = "measured", ref = "by its attribute" }\n')
+        't_program_ps = { value = "1 ms", source = "measured", ref = "by its attribute" }\n'
+    )
     grandchild = load_preset(str(tmp_path / "grandchild.toml"), ["flash.t_erase=4 ms"])
     assert grandchild.flash.t_read_ps == 45_000_000
     assert grandchild.flash.t_program_ps == 10**9
@@ -120,7 +137,8 @@ def test_hash_depends_on_content_alone(tmp_path):
     (tmp_path / "spelling.toml").write_text(text.replace('"60 us"', '"0.06 ms"'))
     (tmp_path / "other.toml").write_text(text.replace('value = "60 us"', 'value = "61 us"'))
     (tmp_path / "order.toml").write_text(  # sections in reverse order
-        "\n[".join(["", *reversed(text.split("\n[")[1:])]))
+        "\n[".join(["", *reversed(text.split("\n[")[1:])])
+    )
     assert load_preset(tmp_path / "elsewhere.toml").sha256 == config.sha256
     assert load_preset(tmp_path / "spelling.toml").sha256 == config.sha256
     assert load_preset(tmp_path / "order.toml").sha256 == config.sha256
@@ -132,8 +150,15 @@ def test_hash_depends_on_content_alone(tmp_path):
 def test_hash_is_stable_over_processes_and_folders(tmp_path):
     code = "from ondie.emu.config import load_preset; print(load_preset('newport').sha256)"
     for seed in ("0", "1"):
-        out = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60,
-                             capture_output=True, text=True, env={"PYTHONHASHSEED": seed}).stdout
+        out = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            check=True,
+            timeout=60,
+            capture_output=True,
+            text=True,
+            env={"PYTHONHASHSEED": seed},
+        ).stdout
         assert out.strip() == load_preset("newport").sha256
 
 
@@ -159,10 +184,15 @@ def test_differences_of_presets():
     assert "flash.t_read" not in changes
     gone = [d for d in diff(load_preset("newport"), load_preset("laguna")) if d.b is None]
     assert {d.key.rpartition(".")[2] for d in gone} == {
-        "mobilenetv2", "nasnet-mobile", "inceptionv3", "squeezenet"}
+        "mobilenetv2",
+        "nasnet-mobile",
+        "inceptionv3",
+        "squeezenet",
+    }
 
 
 def test_the_bare_folder_name_is_refused():
-    result = subprocess.run([sys.executable, "-c", "import emu"], cwd=ROOT, capture_output=True,
-                            text=True, timeout=60)
+    result = subprocess.run(
+        [sys.executable, "-c", "import emu"], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
     assert result.returncode != 0 and "import this package as ondie.emu" in result.stderr

@@ -5,6 +5,7 @@ import shutil
 import tomllib
 
 import pytest
+
 from ondie.emu import constraints
 from ondie.emu.config import load_preset, preset_list, preset_names, preset_table
 from ondie.emu.loading import PRESETS, key_of
@@ -16,8 +17,14 @@ NAMES = preset_names()
 
 
 def test_the_six_presets_ship():
-    assert set(NAMES) == {"newport", "laguna", "optimstore-r1", "optimstore-r2", "smartssd",
-                          "gen4-tlc"}
+    assert set(NAMES) == {
+        "newport",
+        "laguna",
+        "optimstore-r1",
+        "optimstore-r2",
+        "smartssd",
+        "gen4-tlc",
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -34,7 +41,8 @@ def test_every_leaf_has_a_source_and_every_assumed_one_a_range(name):
         if leaf.low is not None:
             assert rank(key, leaf.low) <= rank(key, leaf.value) <= rank(key, leaf.high), leaf
     assert {leaf.key for leaf in config.assumed()} == {
-        leaf.key for leaf in config.leaves() if leaf.source == "assumed"}
+        leaf.key for leaf in config.leaves() if leaf.source == "assumed"
+    }
     assert config.assumed()
 
 
@@ -77,12 +85,13 @@ def mutations(name):
         leaf = tomllib.loads(line)[match["key"]]
         for part in ("value", "source", "ref", *(["low", "high"] if "low" in leaf else [])):
             kept = {k: v for k, v in leaf.items() if k != part}
-            body = ", ".join(f"{k} = {str(v).lower() if isinstance(v, bool) else v!r}"
-                             for k, v in kept.items())
+            body = ", ".join(
+                f"{k} = {str(v).lower() if isinstance(v, bool) else v!r}" for k, v in kept.items()
+            )
             mutated = [*lines]
             mutated[number] = f"{match['key']} = {{ {body} }}"
             yield match["key"], part, "\n".join(mutated)
-        yield match["key"], "leaf", "\n".join(lines[:number] + lines[number + 1:])
+        yield match["key"], "leaf", "\n".join(lines[:number] + lines[number + 1 :])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -102,15 +111,17 @@ def test_taking_any_provenance_away_is_refused(name, tmp_path):
     assert tried >= 4 * len([k for k in KEYS.values() if not k.table])
 
 
-KEYS_OF_TABLE = {leaf.key for name in NAMES for leaf in load_preset(name).leaves()
-                 if leaf.key not in KEYS}
+KEYS_OF_TABLE = {
+    leaf.key for name in NAMES for leaf in load_preset(name).leaves() if leaf.key not in KEYS
+}
 
 
 def test_an_assumed_leaf_without_any_range_is_refused(tmp_path):
     text = (PRESETS / "newport.toml").read_text()
     path = tmp_path / "mutated.toml"
-    path.write_text(re.sub(r'(t_read = \{ value = "60 us"), low = "40 us", high = "106 us"',
-                           r"\1", text))
+    path.write_text(
+        re.sub(r'(t_read = \{ value = "60 us"), low = "40 us", high = "106 us"', r"\1", text)
+    )
     with pytest.raises(InputError, match=r'flash.t_read: "60 us" is assumed but has no range'):
         load_preset(path)
 
@@ -121,6 +132,7 @@ def test_a_copied_preset_without_changes_loads(tmp_path):
 
 
 # --- what the derived numbers claim
+
 
 def test_optimstore_r1_rates():
     """Stripe: tR 30 + 5 x 10.24 (vector passes) + tPROG 100 + 8 dies x 10.24 (gradients) = 263 us.
@@ -148,21 +160,25 @@ def test_optimstore_baseline_rate():
     """Serial baseline at the channel's 6.4 GB/s: 28 B/6.4 GB/s + 1/c = 1/(0.177 G) within 2 %."""
     config = load_preset("optimstore-r1")
     seconds = 28 / (config.flash.channels * config.flash.bus_bytes_per_s) + 1 / (
-        config.host.adam_params_per_s)
+        config.host.adam_params_per_s
+    )
     assert 1 / seconds == pytest.approx(0.177e9, rel=0.02)
 
 
-@pytest.mark.parametrize(("name", "leaf", "microseconds", "bits"), [
-    ("optimstore-r1", "nand_read", 30, 8192 * 8),
-    ("optimstore-r1", "nand_program", 100, 8192 * 8),
-    ("optimstore-r1", "nand_erase", 2000, 256 * 8192 * 8),
-    ("newport", "nand_read", 60, 16384 * 8),
-    ("newport", "nand_program", 500, 16384 * 8),
-    ("newport", "nand_erase", 3500, 768 * 16384 * 8),
-    ("gen4-tlc", "nand_read", 40, 16384 * 8),
-    ("gen4-tlc", "nand_program", 400, 16384 * 8),
-    ("gen4-tlc", "nand_erase", 3500, 1536 * 16384 * 8),
-])
+@pytest.mark.parametrize(
+    ("name", "leaf", "microseconds", "bits"),
+    [
+        ("optimstore-r1", "nand_read", 30, 8192 * 8),
+        ("optimstore-r1", "nand_program", 100, 8192 * 8),
+        ("optimstore-r1", "nand_erase", 2000, 256 * 8192 * 8),
+        ("newport", "nand_read", 60, 16384 * 8),
+        ("newport", "nand_program", 500, 16384 * 8),
+        ("newport", "nand_erase", 3500, 768 * 16384 * 8),
+        ("gen4-tlc", "nand_read", 40, 16384 * 8),
+        ("gen4-tlc", "nand_program", 400, 16384 * 8),
+        ("gen4-tlc", "nand_erase", 3500, 1536 * 16384 * 8),
+    ],
+)
 def test_nand_energy_is_the_array_power_over_the_bits(name, leaf, microseconds, bits):
     """25 mA x 3.3 V = 82.5 mW per plane; 82.5 mW x 30 us / 65536 bit = 37.77 pJ/bit."""
     femtojoules = 82.5e-3 * microseconds * 1e-6 / bits * 1e15
@@ -192,18 +208,25 @@ def test_published_training_ratios():
     """Table I: 3.08/32.3 = 0.0954, 2.80/47.31 = 0.0592, 1.85/30.80 = 0.0601, 16.3/219 = 0.0744."""
     isp = load_preset("newport").isp
     assert {k: round(v, 4) for k, v in isp.training_ratio_by_model.items()} == {
-        "mobilenetv2": 0.0954, "nasnet-mobile": 0.0592, "inceptionv3": 0.0601,
-        "squeezenet": 0.0744}
+        "mobilenetv2": 0.0954,
+        "nasnet-mobile": 0.0592,
+        "inceptionv3": 0.0601,
+        "squeezenet": 0.0744,
+    }
     assert isp.training_ratio == 0.072
 
 
 # --- tables for the command line
 
+
 def test_tables():
     config = load_preset("optimstore-r1")
     plain, why = preset_table(config), preset_table(config, why=True)
-    assert [row.key for row in plain] == [row.key for row in why] == [
-        leaf.key for leaf in config.leaves()]
+    assert (
+        [row.key for row in plain]
+        == [row.key for row in why]
+        == [leaf.key for leaf in config.leaves()]
+    )
     assert all(row.value and row.doc for row in plain)
     assert not any(row.source or row.ref or row.range for row in plain)
     rows = {row.key: row for row in why}

@@ -5,6 +5,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from ondie.emu.units import (
     INT64_MAX,
     KINDS,
@@ -26,27 +27,30 @@ from ondie.emu.units import (
 UNITS = [(kind.suffix, unit) for kind in KINDS.values() for unit in kind.units]
 
 
-@pytest.mark.parametrize(("suffix", "text", "value"), [
-    ("ps", "45 us", 45_000_000),
-    ("ps", "100ns", 100_000),
-    ("ps", " 0.1 us ", 100_000),
-    ("ps", "1e-3 s", 10**9),
-    ("ps", "2.5\u00b5s", 2_500_000),
-    ("ps", "0", 0),
-    ("bytes", "16 KiB", 16384),
-    ("bytes", "16 KB", 16000),
-    ("bytes", "32 TB", 32 * 10**12),
-    ("bytes", "0.5 KiB", 512),
-    ("bytes_per_s", "7.3 GB/s", 7_300_000_000),
-    ("bytes_per_s", "800 MT/s", 800_000_000),  # a byte per transfer: ONFI buses are 8 bits wide
-    ("bytes_per_s", "10 Gbit/s", 1_250_000_000),
-    ("bytes_per_s", "1.0000000006 GB/s", 1_000_000_001),  # 1000000000.6: rates round to nearest
-    ("hz", "1.0 GHz", 10**9),
-    ("params_per_s", "4 Gparam/s", 4 * 10**9),
-    ("mw", "328.5 W", 328_500),
-    ("fj_per_bit", "5.8 pJ/bit", 5800),
-    ("fj", "3.7 pJ", 3700),
-])
+@pytest.mark.parametrize(
+    ("suffix", "text", "value"),
+    [
+        ("ps", "45 us", 45_000_000),
+        ("ps", "100ns", 100_000),
+        ("ps", " 0.1 us ", 100_000),
+        ("ps", "1e-3 s", 10**9),
+        ("ps", "2.5\u00b5s", 2_500_000),
+        ("ps", "0", 0),
+        ("bytes", "16 KiB", 16384),
+        ("bytes", "16 KB", 16000),
+        ("bytes", "32 TB", 32 * 10**12),
+        ("bytes", "0.5 KiB", 512),
+        ("bytes_per_s", "7.3 GB/s", 7_300_000_000),
+        ("bytes_per_s", "800 MT/s", 800_000_000),  # a byte per transfer: ONFI buses are 8 bits wide
+        ("bytes_per_s", "10 Gbit/s", 1_250_000_000),
+        ("bytes_per_s", "1.0000000006 GB/s", 1_000_000_001),  # 1000000000.6: rates round to nearest
+        ("hz", "1.0 GHz", 10**9),
+        ("params_per_s", "4 Gparam/s", 4 * 10**9),
+        ("mw", "328.5 W", 328_500),
+        ("fj_per_bit", "5.8 pJ/bit", 5800),
+        ("fj", "3.7 pJ", 3700),
+    ],
+)
 def test_parse(suffix, text, value):
     assert parse(text, KINDS[suffix], "key") == value
 
@@ -69,32 +73,35 @@ def test_every_unit_is_its_factor(pair, digits, places):
             parse(f"{text} {pair[1]}", kind, "key")
 
 
-@pytest.mark.parametrize(("suffix", "text", "words"), [
-    ("ps", "45", ["has no unit", '"45 us"']),
-    ("ps", "45 uss", ["unknown unit", "nearest: us"]),
-    ("ps", "45 US", ["unknown unit", "nearest: us"]),
-    ("ps", "45 KiB", ["is a size, not a time"]),
-    ("ps", "-1 us", ["is negative"]),
-    ("ps", "nan", ["is not a time", '"45 us"']),
-    ("ps", "inf s", ["is not a time"]),
-    ("ps", "", ["is not a time"]),
-    ("ps", "us", ["is not a time"]),
-    ("ps", "1,5 us", ["unknown unit"]),
-    ("ps", "0.5 ps", ["not a whole number of ps", "nearest: 1 ps"]),
-    ("ps", "1.0000004 us", ["not a whole number of ps", "nearest: 1 us"]),
-    ("ps", "1e8 s", ["overflows", "9223372.036854775807 s"]),
-    ("ps", "1e999999999 s", ["overflows"]),
-    ("ps", "1e-999999999 s", ["too small"]),
-    ("bytes", "1 kb", ["unknown unit", "nearest: "]),
-    ("bytes", "10 PiB.", ["unknown unit", "nearest: PiB"]),
-    ("bytes", "8193 PiB", ["overflows"]),
-    ("bytes_per_s", "3 Gb/s", ["GB/s for bytes, Gbit/s for bits"]),
-    ("bytes_per_s", "0.1 B/s", ["rounds to 0"]),
-    ("fj_per_bit", "5.8 pJ", ["is an energy, not an energy per bit"]),
-    ("fj_per_bit", "5.8005 pJ/bit", ["not a whole number of fJ/bit"]),
-    ("mw", "0.5 mW", ["not a whole number of mW"]),
-    ("hz", "1 Ghz", ["nearest: GHz"]),
-])
+@pytest.mark.parametrize(
+    ("suffix", "text", "words"),
+    [
+        ("ps", "45", ["has no unit", '"45 us"']),
+        ("ps", "45 uss", ["unknown unit", "nearest: us"]),
+        ("ps", "45 US", ["unknown unit", "nearest: us"]),
+        ("ps", "45 KiB", ["is a size, not a time"]),
+        ("ps", "-1 us", ["is negative"]),
+        ("ps", "nan", ["is not a time", '"45 us"']),
+        ("ps", "inf s", ["is not a time"]),
+        ("ps", "", ["is not a time"]),
+        ("ps", "us", ["is not a time"]),
+        ("ps", "1,5 us", ["unknown unit"]),
+        ("ps", "0.5 ps", ["not a whole number of ps", "nearest: 1 ps"]),
+        ("ps", "1.0000004 us", ["not a whole number of ps", "nearest: 1 us"]),
+        ("ps", "1e8 s", ["overflows", "9223372.036854775807 s"]),
+        ("ps", "1e999999999 s", ["overflows"]),
+        ("ps", "1e-999999999 s", ["too small"]),
+        ("bytes", "1 kb", ["unknown unit", "nearest: "]),
+        ("bytes", "10 PiB.", ["unknown unit", "nearest: PiB"]),
+        ("bytes", "8193 PiB", ["overflows"]),
+        ("bytes_per_s", "3 Gb/s", ["GB/s for bytes, Gbit/s for bits"]),
+        ("bytes_per_s", "0.1 B/s", ["rounds to 0"]),
+        ("fj_per_bit", "5.8 pJ", ["is an energy, not an energy per bit"]),
+        ("fj_per_bit", "5.8005 pJ/bit", ["not a whole number of fJ/bit"]),
+        ("mw", "0.5 mW", ["not a whole number of mW"]),
+        ("hz", "1 Ghz", ["nearest: GHz"]),
+    ],
+)
 def test_bad_quantities(suffix, text, words):
     with pytest.raises(InputError) as caught:
         parse(text, KINDS[suffix], "flash.t_read")
@@ -132,23 +139,26 @@ def test_ratios():
             parse_ratio(text, "key")
 
 
-@pytest.mark.parametrize(("formatted", "text"), [
-    (fmt_time(45_600_000), "45.6 us"),
-    (fmt_time(999_400), "999 ns"),
-    (fmt_time(999_500), "1.00 us"),  # 999.5 ns rounds up and moves to the next unit
-    (fmt_time(9_995_000), "10.0 us"),
-    (fmt_time(12_345 * 10**12), "12300 s"),
-    (fmt_time(0), "0 ps"),
-    (fmt_time(-45_600_000), "-45.6 us"),
-    (fmt_bytes(1_230_000), "1.23 MB"),
-    (fmt_bytes(16384, binary=True), "16.0 KiB"),
-    (fmt_bytes(1), "1.00 B"),
-    (fmt_rate(7_300_000_000), "7.30 GB/s"),
-    (fmt_rate(0.5), "0.5 B/s"),
-    (fmt_energy(2_475_000_000), "2.48 uJ"),  # 2.475, half to even
-    (fmt_power(328_500), "328 W"),
-    (fmt_update_rate(498_200_000), "498 Mparam/s"),
-])
+@pytest.mark.parametrize(
+    ("formatted", "text"),
+    [
+        (fmt_time(45_600_000), "45.6 us"),
+        (fmt_time(999_400), "999 ns"),
+        (fmt_time(999_500), "1.00 us"),  # 999.5 ns rounds up and moves to the next unit
+        (fmt_time(9_995_000), "10.0 us"),
+        (fmt_time(12_345 * 10**12), "12300 s"),
+        (fmt_time(0), "0 ps"),
+        (fmt_time(-45_600_000), "-45.6 us"),
+        (fmt_bytes(1_230_000), "1.23 MB"),
+        (fmt_bytes(16384, binary=True), "16.0 KiB"),
+        (fmt_bytes(1), "1.00 B"),
+        (fmt_rate(7_300_000_000), "7.30 GB/s"),
+        (fmt_rate(0.5), "0.5 B/s"),
+        (fmt_energy(2_475_000_000), "2.48 uJ"),  # 2.475, half to even
+        (fmt_power(328_500), "328 W"),
+        (fmt_update_rate(498_200_000), "498 Mparam/s"),
+    ],
+)
 def test_report_formats(formatted, text):
     assert formatted == text
 

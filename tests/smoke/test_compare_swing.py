@@ -1,0 +1,218 @@
+"""Does the swing of the headline hold every assumed constant at both ends of its range?"""
+
+import json
+import math
+import re
+
+import pytest
+
+from ondie import traces
+from ondie.emu import report
+from ondie.emu.compare import compare, run_path
+from ondie.emu.config import Config, load_preset, preset_names, shown
+from ondie.emu.energy import is_price
+from ondie.emu.paths.base import Options
+from ondie.emu.sensitivity import SAMPLE_STRIPES, Swing, sample, sample_params
+from ondie.emu.validate import model
+from tests.smoke.commands import SMALL, as_toml, here, spelled
+
+FACTORS = ("speedup_at_low", "speedup_at_high", "energy_at_low", "energy_at_high")
+
+
+def preset(tmp_path, ranges: dict[str, tuple[str, str]], name="optimstore-r1", extra="") -> Config:
+    """A preset with other ranges, by way of a file."""
+    path = tmp_path / "mine.toml"
+    path.write_text(as_toml(load_preset(name), ranges) + extra, "utf-8")
+    return load_preset(path)
+
+
+def headline(cfg: Config, trace, pair=("host_offload", "on_die")) -> tuple[float, float]:
+    """(speedup, energy ratio), computed here from two runs."""
+    base, rival = (run_path(p, cfg, trace, Options(), steps=1, payload=False) for p in pair)
+    return (
+        base.ledger.update_s / rival.ledger.update_s,
+        base.energy.storage_and_host[1] / rival.energy.storage_and_host[1],
+    )
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_assumed_constant_has_a_row(name):
+    cfg = load_preset(name)
+    c = compare(traces.load("mlp-fp16"), cfg, steps=1)
+    assert sorted(s.key for s in c.swings) == sorted(leaf.key for leaf in cfg.assumed())
+    assert len(c.swings) == len(cfg.assumed()) > 20
+    for s in c.swings:
+        leaf = cfg.leaf(s.key)
+        assert (s.low, s.high) == (shown(leaf.low, leaf.unit), shown(leaf.high, leaf.unit))
+    data = report.result_data(c, 0)
+    assert data["assumed"]["count"] == len(cfg.assumed())
+    assert data["assumed"]["of"] == len(cfg.leaves())
+    assert [row["key"] for row in data["assumed"]["swing"]] == [s.key for s in c.swings]
+
+
+def test_widest_first():
+    c = compare(model("adam", 500_000), load_preset("optimstore-r1"))
+    widths = [s.width for s in c.swings]
+    assert widths == sorted(widths, reverse=True)
+    assert all(w >= 1 for w in widths) and widths[0] > 1.05
+    # By hand: a factor of 0.8 is as wide as one of 1.25, and the wider of the two counts.
+    s = Swing("k", "1", "2", 0.8, 1.1, None, 1.0)
+    assert s.speedup_width == pytest.approx(1.25) and s.energy_width == 1.0
+    assert s.width == s.speedup_width
+
+
+def test_ranges_of_no_width_swing_nothing(tmp_path):
+    """Every assumed constant with low = value = high: every factor is 1, exactly."""
+    base = load_preset("optimstore-r1")
+    ranges = {leaf.key: (spelled(leaf, leaf.value),) * 2 for leaf in base.assumed()}
+    cfg = preset(tmp_path, ranges)
+    c = compare(model("adam", 300_000), cfg)
+    assert len(c.swings) == len(base.assumed())
+    assert {getattr(s, factor) for s in c.swings for factor in FACTORS} == {1.0}
+    assert [s.key for s in c.swings] == sorted(s.key for s in c.swings)
+
+
+@pytest.mark.parametrize(
+    "key", ["host.adam", "flash.t_erase", "pe.dispatch", "energy.controller", "flash.cache_program"]
+)
+def test_a_row_is_two_runs_at_the_ends(key):
+    """Recomputed with the constant set, on a sample of the same size."""
+    cfg = load_preset("optimstore-r1")
+    trace = model("adam", 2_000_000)
+    (s,) = (s for s in compare(trace, cfg).swings if s.key == key)
+    small = model("adam", sample_params(trace, cfg))
+    leaf = cfg.leaf(key)
+    typical = headline(cfg, small)
+    for end, value in (("low", leaf.low), ("high", leaf.high)):
+        found = headline(cfg.replace({key: value}), small)
+        assert getattr(s, f"speedup_at_{end}") == found[0] / typical[0]
+        assert getattr(s, f"energy_at_{end}") == found[1] / typical[1]
+
+
+def test_directions_that_physics_demands():
+    """A slower host CPU makes the offload worse, so the speedup over it larger; a die that need not
+    wait for its neighbours makes it larger; a hungrier drive controller is not felt in time."""
+    c = compare(model("adam", 3_000_000), load_preset("optimstore-r1"))
+    rows = {s.key: s for s in c.swings}
+    assert rows["host.adam"].speedup_at_low > 1 > rows["host.adam"].speedup_at_high
+    assert rows["pe.dispatch"].speedup_at_low == 1 < rows["pe.dispatch"].speedup_at_high
+    for key, s in rows.items():
+        if is_price(key):
+            assert s.speedup_at_low == s.speedup_at_high == 1, key
+    assert rows["energy.controller"].energy_at_low != 1
+
+
+@pytest.mark.parametrize("name", ["optimstore-r1", "newport"])
+def test_a_price_has_no_say_in_time(name):
+    """Runs that differ in prices alone are simulated once: so no price may move the clock."""
+    cfg = load_preset(name, SMALL)
+    trace = model("adam", 50_000)
+    prices = [leaf for leaf in cfg.leaves() if is_price(leaf.key)]
+    assert len(prices) > 12
+    dear = cfg.replace({leaf.key: leaf.value * 3 + 1 for leaf in prices})
+    for a, b in zip(
+        compare(trace, cfg, swing=False).results,
+        compare(trace, dear, swing=False).results,
+        strict=True,
+    ):
+        assert a.ledger == b.ledger
+        if a.ledger:
+            assert a.energy != b.energy
+
+
+def test_an_end_at_which_a_path_cannot_run_has_no_value(tmp_path, capsys):
+    """Without a reservoir there is no on-die path: n/a at that end, and shown before all others."""
+    cfg = preset(tmp_path, {"ftl.reservoir_fraction": ("0.0", "0.5")})
+    words = ["compare", "mlp-fp16", "--device", tmp_path / "mine.toml", "--steps", "1"]
+    out = here(capsys, *words, "--out", tmp_path / "out").out
+    data = json.loads((tmp_path / "out/result.json").read_text())["assumed"]
+    assert data["count"] == len(data["swing"]) == len(cfg.assumed())
+    row = data["swing"][0]
+    assert row["key"] == "ftl.reservoir_fraction"
+    assert (row["speedup_factor_at_low"], row["energy_factor_at_low"]) == (None, None)
+    assert row["speedup_factor_at_high"] == pytest.approx(1, rel=0.05)
+    (line,) = (x for x in out.splitlines() if x.startswith("│ ftl.reservoir_fraction"))
+    assert [cell.strip() for cell in line.split("│")[1:-1]][3::2] == ["n/a", "n/a"]
+
+
+def test_a_name_may_be_assumed_without_a_range(tmp_path):
+    text = 'base = "newport"\n[system]\nname = { value = "x", source = "assumed", ref = "mine" }\n'
+    (tmp_path / "mine.toml").write_text(text)
+    cfg = load_preset(tmp_path / "mine.toml")
+    c = compare(traces.load("mlp-fp16"), cfg, steps=1)
+    assert {leaf.key for leaf in cfg.assumed()} - {s.key for s in c.swings} == {"system.name"}
+
+
+def test_an_override_is_assumed_no_longer():
+    cfg = load_preset("optimstore-r1", ["host.adam=2 Gparam/s"])
+    c = compare(traces.load("mlp-fp16"), cfg, steps=1)
+    assert "host.adam" not in {s.key for s in c.swings}
+    assert report.result_data(c, 0)["assumed"]["count"] == len(
+        load_preset("optimstore-r1").assumed()
+    ) - 1  # fmt: skip
+
+
+def test_no_swing(capsys, tmp_path):
+    words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", "--out", tmp_path]
+    out = here(capsys, *words).out
+    assert "Swing" not in out and "swings" not in out
+    data = json.loads((tmp_path / "result.json").read_text())["assumed"]
+    assert data["swing"] == [] and data["count"] > 0
+
+
+def test_one_path_has_no_headline():
+    c = compare(traces.load("mlp-fp16"), load_preset("newport"), steps=1, paths=["in_storage"])
+    assert (c.swings, c.swing_pair) == ((), None)
+    assert report.headline_words(c).startswith("No two update paths to compare; 45 of 76")
+
+
+# --- the sample
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_the_sample_gives_every_die_the_same(name):
+    cfg = load_preset(name)
+    f = cfg.flash
+    dies = f.channels * f.dies_per_channel * cfg.system.devices
+    trace = traces.load("gpt-10b")
+    small = sample(trace, cfg)
+    assert small.n_params == sample_params(trace, cfg) == SAMPLE_STRIPES * dies * f.page_bytes // 4
+    assert (small.payload, len(small.steps)) == ("none", 1)
+    assert (small.steps[0].forward_s, small.steps[0].backward_s) == (0, 0)
+    assert small.op == trace.op
+    assert sample(traces.load("mlp-fp16"), cfg).n_params == traces.load("mlp-fp16").n_params
+
+
+def test_the_sample_tells_what_the_whole_would(counts):
+    """Speedup of the sample within 15 % of that of forty times as many parameters."""
+    cfg = load_preset("optimstore-r1")
+    n = sample_params(traces.load("gpt-10b"), cfg)
+    small = headline(cfg, model("adam", n))
+    large = headline(cfg, model("adam", n * counts(10, 40)))
+    assert math.isclose(small[0], large[0], rel_tol=0.15)
+
+
+# --- the words
+
+
+def test_the_headline_names_the_widest(capsys, tmp_path):
+    words = ["compare", "mlp-fp16", "--steps", "1", "--out", tmp_path]
+    out = here(capsys, *words).out
+    data = json.loads((tmp_path / "result.json").read_text())
+    rows = data["assumed"]["swing"]
+
+    def width(row, what):
+        found = (row[f"{what}_factor_at_low"], row[f"{what}_factor_at_high"])
+        return max(max(x, 1 / x) for x in found)
+
+    fast = max(rows, key=lambda row: width(row, "speedup"))
+    lean = max(rows, key=lambda row: width(row, "energy"))
+    assert (
+        f"the speedup swings most with {fast['key']} (x {width(fast, 'speedup'):.2f}), the energy "
+        f"with {lean['key']} (x {width(lean, 'energy'):.2f})."
+    ) in data["headline"]
+    assert " ".join(data["headline"].split()) in " ".join(out.split())
+    table = out[out.index("Swing of the headline") :]
+    shown_keys = re.findall(r"│ ([a-z_]+\.[a-z_]+) +│", table)
+    assert shown_keys == [row["key"] for row in rows[: len(shown_keys)]] and len(shown_keys) == 8
+    assert f"{len(rows) - 8} more change either by at most" in table
