@@ -1,0 +1,275 @@
+"""Is the energy of a run the sum of quantities times constants, each charged once?"""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from ondie import traces
+from ondie.emu.compare import Result, compare
+from ondie.emu.config import Config, load_preset
+from ondie.emu.energy import COMPUTE, DRIVE, HOST, Energy, components, energy
+from ondie.emu.report import metrics
+from ondie.emu.validate import model
+from tests.smoke.commands import SMALL, here
+
+N = 1_000_000
+FORWARD_S, BACKWARD_S = 2, 1
+MACHINES = {
+    "optimstore-r1": (),
+    "newport": ("system.devices=2",),
+    "gen4-tlc": (),
+    "smartssd": (),
+    "laguna": (),
+    "optimstore-r2": SMALL,  # so small that blocks are erased
+}
+
+
+def training(n_params: int = N, op: str = "adam") -> traces.Trace:
+    """A model that trains for FORWARD_S + BACKWARD_S seconds a step."""
+    trace = model(op, n_params)
+    step = dataclasses.replace(
+        trace.steps[0], forward_s=float(FORWARD_S), backward_s=float(BACKWARD_S), samples=64
+    )
+    return dataclasses.replace(trace, steps=(step,), samples_per_step=64, bytes_per_sample=1000)
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[tuple[Config, Result]]:
+    found = []
+    for preset, overrides in MACHINES.items():
+        cfg = load_preset(preset, overrides)
+        found += [(cfg, r) for r in compare(training(), cfg, swing=False).results if r.ledger]
+    return found
+
+
+@pytest.fixture(scope="module")
+def one(runs) -> dict[str, tuple[Config, Result]]:
+    """The paths on optimstore-r1 by name."""
+    return {r.name: (cfg, r) for cfg, r in runs if cfg.system.name == "optimstore-r1"}
+
+
+def typical(e: Energy) -> dict[str, float]:
+    return {name: span[1] for name, span in e.by_component.items()}
+
+
+def test_components_add_up(runs):
+    for cfg, r in runs:
+        e = r.energy
+        group = {p.name: p.group for p in components(cfg, r.ledger.totals, r.work)}
+        assert set(group) == set(e.by_component)
+        for name, whole in ((DRIVE, e.drive), (HOST, e.host), (COMPUTE, e.compute)):
+            for end in range(3):
+                parts = (span[end] for part, span in e.by_component.items() if group[part] == name)
+                assert whole[end] == pytest.approx(math.fsum(parts), rel=1e-12)
+        for end in range(3):
+            everything = math.fsum(span[end] for span in e.by_component.values())
+            assert e.all[end] == pytest.approx(everything, rel=1e-12)
+            outside = everything - e.compute[end]
+            assert e.storage_and_host[end] == pytest.approx(outside, rel=1e-9)
+
+
+def test_low_is_at_most_typical_is_at_most_high(runs):
+    for _, r in runs:
+        e = r.energy
+        for low, middle, high in (*e.by_component.values(), e.drive, e.host, e.compute, e.all):
+            assert 0 <= low <= middle <= high
+        assert e.storage_and_host[0] < e.storage_and_host[1] < e.storage_and_host[2]
+
+
+def test_without_ranges_there_is_no_interval(one):
+    cfg, r = one["on_die"]
+    fixed = cfg.replace({leaf.key: leaf.value for leaf in cfg.leaves()})
+    e = energy(fixed, r.ledger.totals, r.work)
+    assert typical(e) == typical(r.energy)
+    assert all(low == middle == high for low, middle, high in (*e.by_component.values(), e.all))
+
+
+def test_an_end_of_the_interval_is_every_constant_at_that_end(one):
+    """Of what has a range, whether it is assumed or published."""
+    cfg, r = one["host_offload"]
+    for end, name in ((0, "low"), (2, "high")):
+        ends = {x.key: getattr(x, name) for x in cfg.leaves() if x.low is not None and x.unit}
+        e = energy(cfg.replace(ends), r.ledger.totals, r.work)
+        assert e.all[1] == r.energy.all[end]
+
+
+def test_doubling_a_constant_doubles_its_component_and_no_other(runs):
+    used = set()
+    for cfg, r in runs:
+        parts = components(cfg, r.ledger.totals, r.work)
+        for key in {p.key for p in parts}:
+            used.add(key)
+            double = cfg.replace({key: 2 * cfg.leaf(key).value})
+            e = typical(energy(double, r.ledger.totals, r.work))
+            for p in parts:
+                factor = 2 if p.key == key else 1
+                assert e[p.name] == factor * typical(r.energy)[p.name], (r.name, key, p.name)
+    # Every constant of energy is charged somewhere.
+    prices = {x.key for cfg, _ in runs for x in cfg.leaves() if x.key.startswith("energy.")}
+    prices |= {"link.energy", "host.dram_energy", "host.update_power", "host.wait_power"}
+    assert used == prices | {"host.compute_power"}
+
+
+# --- by hand
+
+KEYS = {
+    "NAND read": "energy.nand_read",
+    "NAND program": "energy.nand_program",
+    "ECC": "energy.ecc",
+    "channels": "energy.channel",
+    "drive DRAM": "energy.dram",
+    "PCIe": "link.energy",
+    "host DRAM": "host.dram_energy",
+    "PE additions": "energy.pe_add",
+    "PE multiplications": "energy.pe_multiply",
+    "page registers": "energy.register",
+}
+
+
+def joules(cfg: Config, component: str, quantity: int) -> float:
+    return quantity * cfg.leaf(KEYS[component]).value * 1e-15
+
+
+def test_host_offload_by_hand(one):
+    """1,000,000 FP32 values take 4,000,000 B = 488.3, so 489 pages of 8192 B.
+
+    Written: g, then w, m, v; read: w, m, v, g: 4 vectors each way, 1956 pages of 65,536 bits.
+    ECC and channels see the pages of both ways; link: 32 B/param; DRAM of the drive twice that.
+    Host DRAM per parameter: g in and out 8 B, w m v g in 16 B, w m v out 12 B, and the update
+    itself, r w m v g, w w m v, 28 B: 64 B.
+    """
+    cfg, r = one["host_offload"]
+    e = typical(r.energy)
+    bits = 1956 * 8192 * 8
+    assert e["NAND read"] == pytest.approx(joules(cfg, "NAND read", bits))
+    assert e["NAND program"] == pytest.approx(joules(cfg, "NAND program", bits))
+    assert e["ECC"] == pytest.approx(joules(cfg, "ECC", 2 * bits))
+    assert e["channels"] == pytest.approx(joules(cfg, "channels", 2 * bits))
+    assert e["PCIe"] == pytest.approx(joules(cfg, "PCIe", 32 * N * 8))
+    assert e["drive DRAM"] == pytest.approx(joules(cfg, "drive DRAM", 2 * 32 * N * 8))
+    assert e["host DRAM"] == pytest.approx(joules(cfg, "host DRAM", 64 * N * 8))
+    assert not {"PE additions", "PE multiplications", "page registers", "ISP busy"} & set(e)
+
+
+def test_on_die_by_hand(one):
+    """A stripe holds 2048 parameters: 489 stripes, 1,001,472 values with the padding.
+
+    BPR senses w, m, v of each: 1467 pages, and the weights are read once more for the host: 489.
+    BPP programs 1467. Passes: LVS, QVS, ISQRT, VMUL, LVS: 1 + 1 + 2 + 0 + 1 = 5 additions,
+    2 + 3 + 4 + 1 + 2 = 12 multiplications, 2 + 2 + 1 + 2 + 2 = 9 values read and 5 written.
+    Channels: gradients of 489 pages in, weights of 489 pages out; the link carries the same.
+    Drive DRAM: gradients in and out again, weights in twice and out: 4 x 489 pages.
+    """
+    cfg, r = one["on_die"]
+    e = typical(r.energy)
+    page = 8192 * 8
+    values = 489 * 2048
+    assert e["NAND read"] == pytest.approx(joules(cfg, "NAND read", (1467 + 489) * page))
+    assert e["NAND program"] == pytest.approx(joules(cfg, "NAND program", 1467 * page))
+    assert e["PE additions"] == pytest.approx(joules(cfg, "PE additions", 5 * values))
+    assert e["PE multiplications"] == pytest.approx(joules(cfg, "PE multiplications", 12 * values))
+    assert e["page registers"] == pytest.approx(joules(cfg, "page registers", 14 * 32 * values))
+    assert e["channels"] == pytest.approx(joules(cfg, "channels", 2 * 489 * page))
+    assert e["drive DRAM"] == pytest.approx(joules(cfg, "drive DRAM", 4 * 489 * page))
+    assert e["host DRAM"] == pytest.approx(joules(cfg, "host DRAM", 8 * N * 8))
+    assert "ECC" not in e
+
+
+def test_host_power_by_phase(one):
+    """Power x time: while it trains (2 s + 1 s) the host and its accelerator draw compute_power;
+    for the rest of the step the host draws update_power if its CPU updates, else wait_power."""
+    for name, key in (
+        ("host_offload", "host.update_power"),
+        ("host_offload_pipelined", "host.update_power"),
+        ("in_storage", "host.wait_power"),
+        ("on_die", "host.wait_power"),
+    ):
+        cfg, r = one[name]
+        e = typical(r.energy)
+        watts = {k: cfg.leaf(k).value / 1e3 for k in (key, "host.compute_power")}
+        rest_s = r.ledger.step_s - (FORWARD_S + BACKWARD_S)
+        assert 0 < rest_s < 1
+        assert e["host power"] == pytest.approx(watts[key] * rest_s, rel=1e-9)
+        assert e["host and accelerator power"] == pytest.approx(3 * watts["host.compute_power"])
+        controller = cfg.leaf("energy.controller").value / 1e3
+        assert e["controller"] == pytest.approx(controller * rest_s, rel=1e-9)
+        assert e["waiting controller"] == pytest.approx(controller * 3)
+
+
+def test_a_stage_of_known_length_by_hand():
+    """Adam of 1000 parameters at 1 kparam/s on the host's CPU: the update takes 1 s and a few
+    hundred microseconds of flash; at 180 W that is 180 J. SGD moves 12 of Adam's 28 B/param."""
+    cfg = load_preset("optimstore-r1", ["host.adam=1000 param/s", "host.update_power=180 W"])
+    for op, seconds in (("adam", 1.0), ("sgd", 12 / 28)):
+        (r,) = compare(training(1000, op), cfg, paths=["host_offload"], swing=False).results
+        assert seconds < r.ledger.update_s < seconds + 0.001
+        assert typical(r.energy)["host power"] == pytest.approx(180 * seconds, rel=2e-3)
+
+
+def test_a_shared_uplink_is_a_second_port(one):
+    cfg, r = one["host_offload"]
+    shared = cfg.replace({"link.uplink": "1 TB/s"})
+    (again,) = compare(training(), shared, paths=["host_offload"], swing=False).results
+    assert again.ledger.totals.bytes_by["link up"] == r.ledger.totals.bytes_by["link up"]
+    assert typical(again.energy)["PCIe"] == 2 * typical(r.energy)["PCIe"]
+
+
+def test_two_drives_wait_twice_as_much():
+    """Idle power is per drive, while the bits that move are the same."""
+    one, two = (
+        compare(training(), load_preset("optimstore-r1", [f"system.devices={n}"]), swing=False)
+        for n in (1, 2)
+    )
+    a, b = (typical(c.result("in_storage").energy) for c in (one, two))
+    assert b["waiting controller"] == 2 * a["waiting controller"]
+    assert b["NAND program"] == pytest.approx(a["NAND program"], rel=0.02)
+
+
+def test_a_busy_processor_is_paid_by_core():
+    """Four cores at 250 mW: 1 W while the processor computes, 10 mW while it waits."""
+    words = ["isp.cores=4", "isp.frequency=100 MHz", "energy.isp_core=250 mW"]
+    cfg = load_preset("newport", [*SMALL, *words, "energy.isp_idle=10 mW"])
+    (r,) = compare(training(100_000), cfg, paths=["in_storage"], swing=False).results
+    e = typical(r.energy)
+    busy_s = r.ledger.totals.busy_sum_ps["ISP"] / 1e12
+    outside_s = r.ledger.step_s - (FORWARD_S + BACKWARD_S)
+    assert 0.001 < busy_s < outside_s
+    assert e["ISP busy"] == pytest.approx(1.0 * busy_s)
+    assert e["ISP idle"] == pytest.approx(0.01 * (outside_s - busy_s), rel=1e-6)
+
+
+# --- what is reported
+
+
+def test_metrics_are_per_step_and_per_sample(one, capsys, tmp_path):
+    words = ["compare", "mlp-fp16", "--no-swing", "--out", tmp_path]
+    assert here(capsys, *words, "--steps", "4").code == 0
+    for path in json.loads((tmp_path / "result.json").read_text())["paths"]:
+        if path["status"] != "ok":
+            continue
+        m = {name: entry["value"] for name, entry in path["metrics"].items()}
+        parts = path["energy_j_per_step"]
+        for end, name in enumerate(("low", "typical", "high")):
+            whole = math.fsum(span[end] for span in parts.values())
+            assert m[f"energy_all_{name}_j"] == pytest.approx(whole, rel=1e-12)
+            for group in ("drive", "drive_and_host", "all"):
+                per_sample = m[f"energy_{group}_{name}_j_per_sample"]
+                assert per_sample * m["samples_per_step"] == pytest.approx(
+                    m[f"energy_{group}_{name}_j"]
+                )
+            assert m[f"energy_drive_{name}_j"] < m[f"energy_drive_and_host_{name}_j"]
+            assert m[f"energy_drive_and_host_{name}_j"] < m[f"energy_all_{name}_j"]
+
+
+def test_twice_the_steps_is_twice_the_energy_and_the_same_per_step():
+    cfg = load_preset("optimstore-r1", ["ftl.initial=fresh"])  # no erases, which come in blocks
+    trace = training()
+    two = tuple(dataclasses.replace(trace.steps[0], index=i) for i in range(2))
+    a = compare(trace, cfg, paths=["on_die"], swing=False)
+    b = compare(dataclasses.replace(trace, steps=two), cfg, paths=["on_die"], steps=2, swing=False)
+    once, twice = (c.results[0].energy for c in (a, b))
+    assert typical(twice)["NAND program"] == 2 * typical(once)["NAND program"]
+    per_step = [metrics(c, c.results[0])["energy_drive_typical_j"]["value"] for c in (a, b)]
+    assert per_step[1] == pytest.approx(per_step[0], rel=0.01)
