@@ -84,9 +84,9 @@ def first_sentence(path: Path) -> str:
     else:
         return ""
     paragraph = " ".join(text.strip().split("\n\n")[0].split())
-    sentence = re.split(r"(?<=[.:])\s", paragraph + " ", maxsplit=1)[0]
-    sentence = paragraph[: len(sentence)].rstrip(".:")
-    return sentence if len(sentence) <= 100 else sentence[:97].rsplit(" ", 1)[0] + " ..."
+    sentence = re.split(r"\.(?:\s|$)", paragraph, maxsplit=1)[0].rstrip(":")
+    sentence = sentence.removeprefix("Owns: ")
+    return sentence if len(sentence) <= 96 else sentence[:93].rsplit(" ", 1)[0] + " ..."
 
 
 def rewritten(text: str) -> str:
