@@ -206,6 +206,25 @@ def test_read_your_writes():
     d.check()
 
 
+def test_pages_come_from_and_go_to_their_slots():
+    """Two writes of 3 pages from slots 5 and 9; one read of the 6 pages into slots 20..25, between
+    pages that were never written: those are zeros, the rest of the buffer is left alone."""
+    d = device(payload=True)
+    rng = np.random.default_rng(6)
+    d.buffer = rng.integers(1, 256, (32, PAGE)).astype(np.uint8)
+    given = d.buffer.copy()
+    writes = commands([(WRITE, 101, 3), (WRITE, 104, 3)], slot=5)
+    writes["payload_slot"] = [5, 9]
+    d.submit(writes)
+    d.run()
+    d.submit(commands([(READ, 100, 8)], arrival=d.now, slot=19))
+    d.run()
+    assert (d.buffer[20:23] == given[5:8]).all() and (d.buffer[23:26] == given[9:12]).all()
+    assert (d.buffer[[19, 26]] == 0).all()
+    rest = np.r_[0:19, 27:32]
+    assert (d.buffer[rest] == given[rest]).all()
+
+
 def test_read_and_write_beside_submitted_commands():
     """The caller's buffer and the device's own do not mix."""
     d = device(payload=True)
