@@ -155,12 +155,15 @@ class HostOffload(ConventionalPath):
         both.host_write(width * VALUE_BYTES * n)
         both.add("host CPU", cpu)
         name, seconds = both.largest
-        share = (groups[-1][1] - groups[-1][0]) / self.trace.n_params
-        first = (groups[0][1] - groups[0][0]) / self.trace.n_params
+        share = [(b - a) / self.trace.n_params for a, b in groups]
+        r, w = read.largest[1], write.largest[1]
         if name == "host CPU":
-            ends = first * read.largest[1] + share * write.largest[1]
+            ends = share[0] * r + share[-1] * w
+        elif read.seconds[name] and write.seconds[name]:
+            # Reads go on while the first group is computed, writes while the last one is.
+            ends = max(share[0] * cpu - share[1] * r, 0) + max(share[-1] * cpu - share[-2] * w, 0)
         else:
-            ends = share * cpu
+            ends = share[-1] * cpu
         text = f"{parts_text([('all', name, seconds)])} + what the ends leave bare {words(ends)}"
         return with_latency(name, seconds + ends, read.first_read() + write.last_write(), text)
 
