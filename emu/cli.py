@@ -28,7 +28,7 @@ from ondie.emu.units import InputError, nearest
 from ondie.kernels import KernelError
 from ondie.traces import TraceError
 
-TIMELINE_INTERVALS = 1_000_000
+TIMELINE_INTERVALS = 100_000
 
 
 class Group(click.Group):

@@ -448,7 +448,12 @@ def write(c: Comparison, out: Path, seed: int, timeline_file: Path | None) -> li
 def remarks(c: Comparison) -> list[str]:
     """What a reader has to know of single rows: why one is missing, what another leaves out."""
     out = [f"{r.name}: n/a: {r.reason}" for r in c.results if r.reason is not None]
-    return out + [f"{r.name}: {note}" for r in c.results for note in r.notes]
+    out += [f"{r.name}: {note}" for r in c.results for note in r.notes]
+    return out + [
+        f"{r.name}: the timeline has no room for {r.dropped:,} more intervals"
+        for r in c.results
+        if r.timeline is not None and r.dropped
+    ]
 
 
 def show(c: Comparison, console: Console) -> None:
