@@ -158,7 +158,8 @@ class HostOffload(ConventionalPath):
         share = [(b - a) / self.trace.n_params for a, b in groups]
         r, w = read.largest[1], write.largest[1]
         if name == "host CPU":
-            ends = share[0] * r + share[-1] * w
+            behind = max(share[-2] * w - share[-1] * cpu, 0)  # of the last but one's writes
+            ends = share[0] * r + behind + share[-1] * w
         elif read.seconds[name] and write.seconds[name]:
             # Reads go on while the first group is computed, writes while the last one is.
             ends = max(share[0] * cpu - share[1] * r, 0) + max(share[-1] * cpu - share[-2] * w, 0)
