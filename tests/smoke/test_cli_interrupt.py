@@ -53,16 +53,17 @@ def interrupted(folder: Path, after_s: float, *arguments: str) -> tuple[int, str
         process.wait()
 
 
-@pytest.mark.parametrize("after_s", [0.2, 4])
-def test_a_long_comparison(tmp_path, after_s):
+def test_a_long_comparison(tmp_path, counts):
     compiled()  # the compiler itself does not listen
-    code, out, err, took = interrupted(
-        tmp_path, after_s, "gpt-10b", "--out", "out", "--timeline", "line.json"
-    )
-    assert (code, out) == (130, "")
-    assert err.strip() == "ondie: interrupted; nothing was written"
-    assert took < SOON_S
-    assert files(tmp_path) == ["scratch"]
+    for i, after_s in enumerate(counts((1.5,), (0.1, 0.4, 1.0, 4.0))):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        words = ("gpt-10b", "--out", "out", "--timeline", "line.json")
+        code, out, err, took = interrupted(folder, after_s, *words)
+        assert (code, out) == (130, "")
+        assert err.strip() == "ondie: interrupted; nothing was written"
+        assert took < SOON_S
+        assert files(folder) == ["scratch"]
 
 
 def test_the_other_paths_stop_when_one_fails(monkeypatch):
