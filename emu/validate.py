@@ -48,9 +48,9 @@ class Row:
 
     @property
     def misses(self) -> bool:
-        """Is this a check row outside its tolerance?"""
+        """Is this a check row outside its tolerance, or without a number?"""
         gap = abs(self.predicted - self.published)
-        return self.kind == CHECK and gap > self.tolerance * abs(self.published)
+        return self.kind == CHECK and not gap <= self.tolerance * abs(self.published)
 
     def data(self) -> dict[str, Any]:
         """The row as --json writes it."""
