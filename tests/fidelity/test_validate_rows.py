@@ -1,0 +1,189 @@
+"""Do rows of the validation have their form, and does a check row outside its tolerance fail?"""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from ondie.emu import validate
+from ondie.emu.validate import CHECK, FIT, Row
+from tests.smoke.commands import files, here, refused
+
+FIELDS = {
+    "name": str,
+    "kind": str,
+    "published": int | float,
+    "predicted": int | float,
+    "unit": str,
+    "tolerance": int | float,
+    "source": str,
+}
+"""The row format that other programs read; the suite is there too."""
+
+
+def row(predicted: float, kind: str = CHECK, tolerance: float = 0.1, **changes) -> Row:
+    given = Row("fake", "a row", kind, 100.0, predicted, "s", tolerance, "a paper, 2020")
+    return dataclasses.replace(given, **changes)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Only one suite, of these rows."""
+
+    def put(*rows: Row) -> None:
+        monkeypatch.setattr(validate, "SUITES", {"fake": lambda progress: list(rows)})
+
+    return put
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[Row]:
+    return validate.run(None)
+
+
+# --- the rows of this project
+
+
+def test_every_row_has_the_form(everything):
+    names = set()
+    for entry in everything:
+        data = json.loads(json.dumps(entry.data(), allow_nan=False))
+        assert set(data) == {*FIELDS, "suite"}
+        for field, kind in FIELDS.items():
+            assert isinstance(data[field], kind), (entry.name, field)
+        assert data["suite"] in validate.SUITES
+        assert data["kind"] in (FIT, CHECK)
+        assert data["published"] > 0 and math.isfinite(data["predicted"])
+        assert 0 <= data["tolerance"] < 1
+        assert data["name"] and data["source"] and data["unit"]
+        names.add((data["suite"], data["name"]))
+    assert len(names) == len(everything), "a name twice in a suite"
+
+
+def test_what_there_is(everything):
+    """Bytes per parameter of the offload path, and the closed forms of every updating path."""
+    bytes_rows = {r.name: r for r in everything if r.suite == "bytes"}
+    # DeepSpeed: g w m v down and up again, 16 B each way with Adam, less a state with one state
+    for op, total in (("adam", 32), ("momentum", 24), ("adagrad", 24), ("sgd", 16)):
+        r = bytes_rows[f"host offload, {op}"]
+        assert (r.published, r.predicted, r.unit, r.kind) == (total, total, "B/param", CHECK)
+    closed = [r for r in everything if r.suite == "closed-forms"]
+    for path in ("host_offload", "host_offload_pipelined", "in_storage", "on_die"):
+        assert sum(r.name.startswith(f"{path} on ") for r in closed) >= 2
+    assert all(r.kind == CHECK and r.tolerance == 0.05 for r in closed)
+    assert any(r.kind == FIT for r in everything)
+
+
+def test_none_misses(everything):
+    assert [r.name for r in everything if r.misses] == []
+
+
+@pytest.mark.parametrize("suite", validate.SUITES)
+def test_a_suite_alone_gives_its_rows(everything, suite):
+    assert validate.run(suite) == [r for r in everything if r.suite == suite]
+
+
+def test_progress_names_the_suites():
+    seen = []
+    validate.run("closed-forms", lambda name, share: seen.append((name, share)))
+    assert {name for name, _ in seen} == {"closed-forms"}
+    shares = [share for _, share in seen]
+    assert shares == sorted(shares) and 0 <= shares[0] and shares[-1] <= 1
+
+
+# --- when a row misses
+
+
+@pytest.mark.parametrize(
+    ("predicted", "tolerance", "misses"),
+    [
+        (100, 0, False),
+        (100.0000001, 0, True),
+        (109.9, 0.1, False),
+        (110.1, 0.1, True),
+        (90.1, 0.1, False),
+        (89.9, 0.1, True),
+        (0, 0.1, True),
+        (-100, 0.1, True),
+    ],
+)
+def test_a_check_row_misses_outside_its_tolerance(predicted, tolerance, misses):
+    assert row(predicted, tolerance=tolerance).misses == misses
+    assert not row(predicted, FIT, tolerance).misses
+
+
+@pytest.mark.parametrize("predicted", [math.nan, math.inf])
+def test_a_number_that_is_none_misses(predicted):
+    assert row(predicted).misses
+
+
+def test_difference():
+    assert row(125.0).difference == 0.25
+    assert row(80.0).difference == pytest.approx(-0.2)
+
+
+# --- exit codes
+
+
+def test_all_well(capsys, fake):
+    fake(row(105), row(150, FIT))
+    outcome = here(capsys, "validate")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "2 rows, 0 check rows outside their tolerance" in outcome.out
+    assert "MISS" not in outcome.out and " ok " in outcome.out
+
+
+def test_a_missed_check_row_is_exit_code_1(capsys, fake, tmp_path):
+    fake(row(105, name="good"), row(150, name="bad"), row(150, FIT, name="only shown"))
+    outcome = here(capsys, "validate", "fake", "--json", tmp_path / "rows.json")
+    assert (outcome.code, outcome.err) == (1, "")
+    assert "3 rows, 1 check rows outside their tolerance" in outcome.out
+    (missed,) = (line for line in outcome.out.splitlines() if "MISS" in line)
+    assert "bad" in missed and "+50" in missed
+    # The rows are written all the same: that is what a reader of the failure needs.
+    data = json.loads((tmp_path / "rows.json").read_text())
+    assert [entry["name"] for entry in data] == ["good", "bad", "only shown"]
+
+
+def test_quiet_only_has_an_exit_code(capsys, fake):
+    fake(row(150))
+    outcome = here(capsys, "validate", "--quiet")
+    assert (outcome.code, outcome.out, outcome.err) == (1, "", "")
+
+
+def test_the_missed_row_of_a_real_suite(capsys, monkeypatch):
+    """A model that is a tenth too slow is found by its closed forms."""
+    original = validate.run_path
+
+    def slower(*arguments, **options):
+        r = original(*arguments, **options)
+        bound = dataclasses.replace(r.bound, seconds=r.bound.seconds / 1.1)
+        return dataclasses.replace(r, bound=bound)
+
+    monkeypatch.setattr(validate, "run_path", slower)
+    outcome = here(capsys, "validate", "closed-forms", "--quiet")
+    assert outcome.code == 1
+
+
+def test_an_unknown_suite(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["validate", "byte", "--json", "rows.json"]
+    refused(here(capsys, *words), "'byte'", "nearest: bytes", "closed-forms", "rates")
+    assert files(tmp_path) == []
+
+
+def test_rows_that_cannot_be_written(capsys, tmp_path, monkeypatch, fake):
+    monkeypatch.chdir(tmp_path)
+    fake(row(100))
+    (tmp_path / "taken").write_text("mine")
+    refused(here(capsys, "validate", "--json", "taken/rows.json"), "taken/rows.json")
+    refused(here(capsys, "validate", "--json", tmp_path), str(tmp_path))
+    assert files(tmp_path) == ["taken"]
+
+
+def test_json_is_the_same_twice(capsys, tmp_path):
+    for name in ("a", "b"):
+        here(capsys, "validate", "bytes", "--quiet", "--json", tmp_path / f"{name}.json")
+    first = (tmp_path / "a.json").read_bytes()
+    assert first == (tmp_path / "b.json").read_bytes() and first.endswith(b"]\n")
