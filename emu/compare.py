@@ -100,7 +100,10 @@ def choose(names: Sequence[str] | None) -> list[str]:
                 f"--paths: unknown path {name!r}; nearest: {nearest(name, PATHS) or 'none'} "
                 f"(of {', '.join(PATHS)})"
             )
-    return list(dict.fromkeys(names))
+    for name in names:
+        if list(names).count(name) > 1:
+            raise InputError(f"--paths: {name!r} is named twice; name it once")
+    return list(names)
 
 
 def run_path(

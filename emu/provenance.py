@@ -152,7 +152,15 @@ def spelled(value: object) -> str:
 
 
 def rank(key: Key, value: Value) -> float:
-    """Where `value` lies in the order of its key: the number, or the position among choices."""
+    """Where `value` lies in the order of its key: the number, or the position among choices.
+
+    Raises InputError for free text, which has no order.
+    """
+    if key.type is str and not key.spec.choices:
+        raise InputError(
+            f"{key.name}: {quoted(value)} is text and can have no range; leave out low and high, "
+            'and give a source other than "assumed"'
+        )
     return key.spec.choices.index(str(value)) if key.spec.choices else float(value)
 
 

@@ -20,7 +20,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ondie.emu import timeline
+from ondie.emu.backend.geometry import Geometry
 from ondie.emu.compare import Comparison, Result
+from ondie.emu.ledger import Ledger
 from ondie.emu.sensitivity import Swing, sample_params
 from ondie.emu.units import InputError, fmt_bytes, fmt_energy, fmt_time, fmt_update_rate
 
@@ -93,8 +95,8 @@ def _overview(c: Comparison) -> Table:
     table = _table(
         f"{c.trace.name} on {c.cfg.system.name} x {c.cfg.system.devices}: "
         f"{c.trace.n_params:,} parameters, {c.trace.op}, mean of {c.steps} step(s)",
-        "path", "step", "samples/s", "update stage", "rate", "speedup", "J/step drive",
-        "J/step drive+host", "bound by",
+        "path", "step", "samples/s", "update stage", "rate", "speedup", "J drive", "J drive+host",
+        "bound by",
     )  # fmt: skip
     base = c.result(c.swing_pair[0]) if c.swing_pair else None
     for r in c.results:
@@ -114,6 +116,11 @@ def _overview(c: Comparison) -> Table:
             joules(r.energy.storage_and_host, c.steps),
             bound_words(r),
         )
+    table.caption = (
+        "update stage: first gradient byte down (host offload: first state read) to last program; "
+        "speedup: of that stage;\nJ: per step, outside forward and backward, with every constant "
+        "at its low .. high end below"
+    )
     return table
 
 
@@ -127,6 +134,14 @@ def _phases(c: Comparison) -> Table:
     return table
 
 
+def _count(value: float) -> str:
+    """A large number with three digits: 12.4 M."""
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g}"
+
+
 def _spent(value: float | None) -> str:
     """Seconds of a phase; "hidden" when other phases cover all of it, "-" when there is none."""
     if value is None:
@@ -137,7 +152,7 @@ def _spent(value: float | None) -> str:
 def _traffic(c: Comparison) -> Table:
     table = _table(
         "Traffic and operations per step", "path", "host link", "channels", "into flash", "tunnel",
-        "page operations", "array operations", "blocks erased", "WAF",
+        "page operations", "array operations", "blocks erased", "WAF", "steps to wear out",
     )  # fmt: skip
     for r in c.results:
         if r.ledger is None:
@@ -153,6 +168,9 @@ def _traffic(c: Comparison) -> Table:
             f"{m['array_operations']['value']:,.0f}",
             f"{m['erased_blocks']['value']:,.0f}",
             "-" if r.ledger.waf is None else f"{r.ledger.waf:.3f}",
+            "-"
+            if m["steps_to_wear_out"]["value"] is None
+            else _count(m["steps_to_wear_out"]["value"]),
         )
     return table
 
@@ -229,11 +247,13 @@ def headline_words(c: Comparison) -> str:
         return f"No two update paths to compare; {tail}."
     base, rival = (c.result(name) for name in c.swing_pair)
     assert base is not None and rival is not None
-    assert base.ledger is not None and rival.ledger is not None
-    step = base.ledger.step_s / rival.ledger.step_s
+    ratios = headline_numbers(c)
     words = (
-        f"{rival.name} over {base.name}: update stage {speedup(base, rival):.2f}x, whole step "
-        f"{step:.2f}x, energy of drive and host {energy_ratio(base, rival):.2f}x; {tail}"
+        f"{rival.name} over {base.name}: update stage {ratios['update_stage']:.2f}x, all outside "
+        f"forward and backward {ratios['outside_training']:.2f}x, whole step "
+        f"{ratios['step']:.2f}x; energy outside forward and backward "
+        f"{ratios['energy_outside_training']:.2f}x, of the whole step {ratios['energy']:.2f}x; "
+        f"{tail}"
     )
     if c.swings:
         fast = max(c.swings, key=lambda s: s.speedup_width)
@@ -243,6 +263,39 @@ def headline_words(c: Comparison) -> str:
             f"with {lean.key} (x {lean.energy_width:.2f})"
         )
     return words + "."
+
+
+def headline_numbers(c: Comparison) -> dict[str, float]:
+    """Baseline over rival: times of the update stage, of all outside forward and backward and of
+    the whole step, and typical energies. Empty when there are not two to compare."""
+    if c.swing_pair is None:
+        return {}
+    base, rival = (c.result(name) for name in c.swing_pair)
+    assert base is not None and rival is not None
+    assert base.ledger is not None and rival.ledger is not None
+    assert base.energy is not None and rival.energy is not None
+    outside = [outside_training_s(r.ledger) for r in (base, rival) if r.ledger is not None]
+    return {
+        "update_stage": speedup(base, rival),
+        "outside_training": outside[0] / outside[1],
+        "step": base.ledger.step_s / rival.ledger.step_s,
+        "energy_outside_training": energy_ratio(base, rival),
+        "energy": base.energy.all[1] / rival.energy.all[1],
+    }
+
+
+def wear_out_steps(c: Comparison, written: float) -> float | None:
+    """Steps until every block has its rated cycles, if ``written`` bytes a step wear all alike."""
+    if not written:
+        return None
+    raw = Geometry.of(c.cfg).physical_pages * c.cfg.flash.page_bytes * c.cfg.system.devices
+    return raw * c.cfg.flash.endurance_cycles / written
+
+
+def outside_training_s(book: Ledger) -> float:
+    """Mean seconds of a step that are neither forward nor backward."""
+    spent = book.phases_s
+    return book.step_s - spent.get("forward", 0.0) - spent.get("backward", 0.0)
 
 
 def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
@@ -273,6 +326,7 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
         "erased_blocks": (counters["erased_blocks"] / n, "blocks"),
         "most_erases_of_a_super_block": (t.erases[1], "erases"),
         "waf": (book.waf, "1"),
+        "steps_to_wear_out": (wear_out_steps(c, programs * t.page_bytes / n), "steps"),
         "bound_by": (name, "resource"),
         "bound_by_share": (share, "1"),
         "latency_bound": (share < LATENCY_BOUND, "bool"),
@@ -319,6 +373,7 @@ def result_data(c: Comparison, seed: int) -> dict[str, Any]:
             "swing": [_swing_data(s) for s in c.swings],
         },
         "headline": headline_words(c),
+        "headline_ratios": headline_numbers(c),
         "paths": [_path_data(c, r) for r in c.results],
     }
 

@@ -22,7 +22,10 @@ from ondie.emu.units import InputError
 from ondie.traces import Trace, flat_tensors
 
 SAMPLE_STRIPES = 3
-"""Super-pages per die in the sample: enough for the dies to reach their steady rhythm."""
+"""Super-pages per die in the sample of paths through the controller."""
+DIE_STRIPES = 16
+"""The same where the dies update: they overlap only after their first stripe, so that a shorter
+sample would show too little of it. (A full run shows a little more still.)"""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ def _widest(*ratios: float | None) -> float:
 def sample_params(trace: Trace, cfg: Config) -> int:
     """Parameters of the sample."""
     g = Geometry.of(cfg)
-    whole = SAMPLE_STRIPES * g.dies * (g.page_bytes // VALUE_BYTES) * cfg.system.devices
+    stripes = SAMPLE_STRIPES if cfg.pe.kind == "none" else DIE_STRIPES
+    whole = stripes * g.dies * (g.page_bytes // VALUE_BYTES) * cfg.system.devices
     return min(trace.n_params, whole)
 
 

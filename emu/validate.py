@@ -241,7 +241,7 @@ def tables(rows: list[Row]) -> list[Table]:
             table = Table(
                 title=f"{suite} ({title})\n{source}", title_justify="left", title_style="bold"
             )
-            for column in ("row", "published", "predicted", "difference", "tolerance", "unit", ""):
+            for column in ("row", "expected", "predicted", "difference", "tolerance", "unit", ""):
                 table.add_column(column, justify="left" if column == "row" else "right")
             for row in rows:
                 if (row.kind, row.suite, row.source) != (kind, suite, source):

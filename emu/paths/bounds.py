@@ -138,9 +138,8 @@ class Demand:
 
 def with_latency(name: str, work: float, latency: float, text: str) -> Bound:
     """A bound of work and latency; latency decides when it is the larger part."""
-    if latency > work:
-        return Bound(work + latency, "latency", f"{text} + latency {words(latency)}")
-    return Bound(work + latency, name, text)
+    name = "latency" if latency > work else name
+    return Bound(work + latency, name, f"{text} + latency {words(latency)}")
 
 
 def parts_text(parts: list[tuple[str, str, float]]) -> str:

@@ -146,10 +146,15 @@ class HostOffload(ConventionalPath):
         groups = self._groups()
         bare = len(groups) * (read.first_read() + write.last_write())
         if not self.pipelined or len(groups) == 1:
-            r, w = read.largest, write.largest
-            parts = [("read", *r), ("compute", "host CPU", cpu), ("write", *w)]
-            name = max((r, w, ("host CPU", cpu)), key=lambda item: item[1])[0]
-            return with_latency(name, r[1] + w[1] + cpu, bare, parts_text(parts))
+            stages = {
+                "read": read.largest,
+                "compute": ("host CPU", cpu),
+                "write": write.largest,
+            }
+            parts = [(what, *stage) for what, stage in stages.items()]
+            name = max(stages.values(), key=lambda item: item[1])[0]
+            work = sum(seconds for _, seconds in stages.values())
+            return with_latency(name, work, bare, parts_text(parts))
         both = Demand(self.cfg)
         both.host_read((width + 1) * VALUE_BYTES * n)
         both.host_write(width * VALUE_BYTES * n)

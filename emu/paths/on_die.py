@@ -228,7 +228,6 @@ class OnDie(UpdatingPath):
         compute = pe.stripe_ps(self.cfg, self.trace.op, self.coupled_decay) / 1e12
         array = f.t_read_ps / 1e12 + compute + f.t_program_ps / 1e12
         array += (2 * s.planes + 1) * command
-        rounds = s.count / g.dies
         whole = -(-s.count // g.dies)
         # The reservoir was filled with as many stripes; blocks entered from there on are erased.
         opened = -(-2 * whole // g.pages) - -(-whole // g.pages)
@@ -247,10 +246,10 @@ class OnDie(UpdatingPath):
         dram = 2 * s.groups * g.page_bytes * g.dies / self.cfg.dram.bandwidth_bytes_per_s
         stripe, name = max((stripe, name), (link, "link down"), (dram, "DRAM"))
         text = (
-            f"{rounds:.6g} stripes per die x {stripe * 1e6:.4g} us "
+            f"{whole:,} stripes per die x {stripe * 1e6:.4g} us "
             f"(tR {f.t_read_ps / 1e6:.4g} + PE {compute * 1e6:.4g} + tPROG "
             f"{f.t_program_ps / 1e6:.4g} + gradient {load * 1e6:.4g}"
-            f"{f' x {ways} dies' if dispatch == 'lockstep' else ''})"
+            f"{f' x {ways} dies' if dispatch == 'lockstep' else ''} + commands)"
         )
         text += f" + {opened} erases x {f.t_erase_ps / 1e9:.4g} ms"
         return Bound(whole * stripe + erases, name, text)

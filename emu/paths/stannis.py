@@ -365,13 +365,8 @@ class Stannis(Path):
             local = 0.0
         name = "tunnel up" if transfer >= latency else "tunnel latency"
         parts = [("synchronise", name, exchange), ("update", where, local)]
-        batches = self.batches(step)
-        forward, backward = self.seconds(step)
-        compute = (forward + backward) / PS_PER_S
         text = (
             f"{parts_text(parts)}; synchronise: {hops} ring steps x ({self.piece_bytes / 1e6:.4g} "
-            f"MB / {tunnel.bytes_per_s / 1e6:.4g} MB/s + {latency * 1e6:.4g} us); before it: host "
-            f"{batches[HOST]} samples {compute[HOST]:.4g} s, drive {max(batches[1:])} samples "
-            f"{max(compute[1:]):.4g} s"
+            f"MB / {tunnel.bytes_per_s / 1e6:.4g} MB/s + {latency * 1e6:.4g} us)"
         )
         return Bound(exchange + local, name if exchange >= local else where, text)

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from ondie.emu.cli import commands
+from ondie.emu.config import load_preset
 from tests.smoke import readme
 
 TEXT = readme.README.read_text("utf-8")
@@ -61,3 +62,11 @@ def test_a_named_path_exists(name):
 def test_the_figure_is_there():
     for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", TEXT):
         assert (readme.ROOT / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_preset_it_shows_can_be_loaded(tmp_path):
+    (text,) = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    path = tmp_path / "my-drive.toml"
+    path.write_text(text, "utf-8")
+    cfg = load_preset(str(path))
+    assert (cfg.system.name, cfg.flash.t_program_ps) == ("my-drive", 75_000_000)
