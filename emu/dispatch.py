@@ -1,8 +1,8 @@
 """Dispatch: what a plan row starts, and the loop that acts on events in order of time.
 
-Owns the start of every kind of row, the budget of transactions and the event loop. Does not own the
-routes inside a device (flows.py) or what rows wait for (rows.py).
-Source: this project's contract of plans (rows.py); the tournament tree of events.py.
+Owns the start of every kind of row, the budget of transactions and the event loop. Does not own
+the routes inside a device (flows.py) or what rows wait for (rows.py). Source: this project's
+contract of plans (rows.py); the tournament tree of events.py.
 """
 
 from __future__ import annotations
@@ -91,8 +91,9 @@ def start_ready(st):
 
 @njit
 def cost(st, r):
-    """Transactions that row ``r`` may need at once: one per page and one for itself, one per piece,
-    or two (a BPP with the erase before it, a VPP or a computation with its DRAM traffic)."""
+    """Transactions that row ``r`` may need at once: one per page and one for itself, one per
+    piece, or two (a BPP with the erase before it, a VPP or a computation with its DRAM
+    traffic)."""
     row = st.row[r]
     if row.resource == NVME or row.resource == ISP_IO:
         return 1 if row.kind == queues.TRIM else 1 + pages(st, row.bytes_in + row.bytes_out)
@@ -143,8 +144,10 @@ def admit(st, dev):
             fail(st, E_PAST_END, x.lpn, x.n)
             return
         if row.array_ps > reg.now:
-            gap = row.array_ps - max(reg.now, st.fifo[s.TIMER].free_at)
-            enter(st, s.TIMER, t, 0, max(gap, 0), s.ARRIVED)
+            timer = s.station(st, dev, s.TIMER)
+            gap = max(row.array_ps - max(reg.now, st.fifo[timer].free_at), 0)
+            enter(st, timer, t, 0, gap, s.ARRIVED)
+            st.use[x.phase, reg.fifo0 + timer] -= gap  # waiting is no work
         else:
             enter(st, s.SUBMIT, t, 0, st.cfg[0].submit, s.SUBMITTED)
 
@@ -343,6 +346,7 @@ def left(st, t):
     """Transaction ``t`` has left a station."""
     step = st.txn[t].step
     if step == s.ARRIVED:
+        st.row[st.txn[t].row].start = st.reg[0].now
         enter(st, s.SUBMIT, t, 0, st.cfg[0].submit, s.SUBMITTED)
     elif step == s.SUBMITTED:
         fe = s.station(st, st.txn[t].dev, s.FRONTEND)

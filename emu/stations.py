@@ -10,14 +10,15 @@ from __future__ import annotations
 from ondie.kernels.jit import njit
 
 # Stations of the host, one each per system.
-CPU, ACCELERATOR, SUBMIT, UPLINK_DOWN, UPLINK_UP, TIMER = range(6)
-HOST_STATIONS = 6
-HOST_NAMES = ("host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer")
+CPU, ACCELERATOR, SUBMIT, UPLINK_DOWN, UPLINK_UP = range(5)
+HOST_STATIONS = 5
+HOST_NAMES = ("host CPU", "accelerator", "host submission", "uplink down", "uplink up")
 # Stations of each device; the ECC engines of its channels follow.
-FRONTEND, DOWN, UP, DRAM, ISP, ISP_LINK, TUNNEL_UP, TUNNEL_DOWN, ECC = range(9)
+# TIMER holds commands until they arrive; devices have one each, as arrivals are sorted by device.
+FRONTEND, DOWN, UP, DRAM, ISP, ISP_LINK, TUNNEL_UP, TUNNEL_DOWN, TIMER, ECC = range(10)
 DEVICE_NAMES = (
     "front end", "link down", "link up", "DRAM", "ISP", "ISP flash path", "tunnel up",
-    "tunnel down",
+    "tunnel down", "timer",
 )  # fmt: skip
 
 # What happens to a transaction when it leaves its station.
