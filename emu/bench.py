@@ -350,21 +350,17 @@ def kernels_command(
     from rich.console import Console
 
     from ondie.emu.console import console
+    from ondie.emu.report import check_target, write_atomically
 
     target = Path(json_path) if json_path is not None else None
-    if target is not None and not target.absolute().parent.is_dir():
-        raise InputError(f"--json {target}: folder {target.absolute().parent} does not exist")
+    if target is not None:
+        check_target(target)
     talk = Console(stderr=True)
     visible = not quiet and sys.stderr.isatty()
     with talk.status("") if visible else nullcontext() as status:
         update = None if status is None else status.update
         bench = run_kernels(sizes or None, threads, ops, progress=update)
     if target is not None:
-        unfinished = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            unfinished.write_text(as_json(bench), encoding="utf-8")
-            os.replace(unfinished, target)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        write_atomically({target: as_json(bench).encode()})
     if not quiet:
         print_table(bench, console())

@@ -299,7 +299,10 @@ def kernels(sizes: tuple[int, ...], threads: int, json_path: Path | None, quiet:
 def validate(name: str | None, json_path: Path | None, quiet: bool) -> None:
     """Hold the simulation against published numbers and closed forms. Exit 1 on a miss."""
     from ondie.emu import validate as validation
-    from ondie.emu.report import write_atomically
+    from ondie.emu.report import check_target, write_atomically
+
+    if json_path is not None:
+        check_target(json_path)
 
     with progress_bar(quiet) as progress:
         found = validation.run(name, progress)

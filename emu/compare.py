@@ -31,6 +31,7 @@ from ondie.emu.sensitivity import Headline, Swing, swings
 from ondie.emu.system import System
 from ondie.emu.units import InputError, nearest
 from ondie.emu.weights import Weights, compare_weights
+from ondie.kernels import OPS
 from ondie.traces import Trace
 
 PATHS: dict[str, type[Path]] = {
@@ -213,6 +214,9 @@ def compare(
     """
     options = options or Options()
     chosen = choose(paths)
+    if trace.op not in OPS:
+        reason = trace.attrs.get("op_reason", "no update kernel is known for it")
+        raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")
     n = step_count(trace, steps)
     payload = trace.payload == "recorded"
     for name in chosen if paths else ():
@@ -243,10 +247,11 @@ def compare(
             stop.set()
             raise
     ran = [r.name for r in results if r.reason is None]
+    updated = [r.name for r in results if r.ledger is not None and r.ledger.update_s]
     if not ran:
         reasons = "; ".join(f"{r.name}: {r.reason}" for r in results)
         raise Unavailable(f"no path can run {trace.name} on {cfg.system.name}: {reasons}")
-    pair = headline_pair(ran)
+    pair = headline_pair(updated)
     found: tuple[Swing, ...] = ()
     if swing and pair is not None:
 
@@ -255,7 +260,10 @@ def compare(
             assert r.ledger is not None and r.work is not None
             return r.ledger, r.work
 
-        found = tuple(swings(cfg, trace, Headline(again, pair), WORKERS))
+        def fits(name: str, changed: Config) -> None:
+            PATHS[name](changed, trace, options)
+
+        found = tuple(swings(cfg, trace, Headline(again, fits, pair), WORKERS))
     return Comparison(cfg, trace, options, n, results, found, pair)
 
 

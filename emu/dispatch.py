@@ -310,7 +310,9 @@ def release(st, t):
     if row.resource == NVME:
         st.dev[dev].outstanding -= 1
         st.count[dev, COMMANDS_DONE] += 1
-    elif row.resource >= DMA_DOWN:  # lpn and tag are its first parameter and their number
+    elif (
+        row.resource >= DMA_DOWN and row.tag > 0
+    ):  # lpn and tag are its first parameter and their number
         log(st, LOG_ROW, r, row.lpn, -1, row.tag, row.resource, dev, -1)
     complete(st, r)
     if row.id == reg.tail:

@@ -82,7 +82,8 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
     program = c["program_pages"] + c["gc_program_pages"] + c["bpp_pages"]
     channel = t.bytes_by["channels in"] + t.bytes_by["channels out"]
     ports = 2 if cfg.link.uplink_bytes_per_s else 1
-    link = (t.bytes_by["link down"] + t.bytes_by["link up"]) * ports
+    tunnel = t.bytes_by["tunnel up"] + t.bytes_by["tunnel down"]
+    link = (t.bytes_by["link down"] + t.bytes_by["link up"] + tunnel) * ports
     whole = sum(b - a for s in t.steps for a, b in [s["step"]])
     compute = sum(
         max((s[name][1] for name in ("forward", "backward") if name in s), default=s["step"][0])

@@ -222,6 +222,11 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
         ("valid pages, mapped pages", t.valid_pages, t.mapped_pages),
         ("super-pages valid, super-pages mapped", *t.super_pages),
         ("bytes through the tunnels, planned", c["tunnel_bytes"], t.planned["tunnel_bytes"]),
+        (
+            "bytes through the tunnels, bytes of their stations",
+            c["tunnel_bytes"],
+            t.bytes_by["tunnel up"] + t.bytes_by["tunnel down"],
+        ),
     ]
 
 

@@ -23,6 +23,8 @@ from ondie.traces import Trace, flat_tensors
 
 SAMPLE_STRIPES = 3
 """Super-pages per die in the sample of paths through the controller."""
+BLOCK_PAGES = 4
+"""Pages of a block in the sample."""
 DIE_STRIPES = 16
 """The same where the dies update: they overlap only after their first stripe, so that a shorter
 sample would show too little of it. (A full run shows a little more still.)"""
@@ -73,6 +75,18 @@ def sample_params(trace: Trace, cfg: Config) -> int:
     return min(trace.n_params, whole)
 
 
+def amortised(cfg: Config) -> Config:
+    """The configuration with short blocks that are as much quicker to erase: a sample that is
+    shorter than a block then pays for erases as a long run does."""
+    shorter = max(cfg.flash.pages_per_block // BLOCK_PAGES, 1)
+    return cfg.replace(
+        {
+            "flash.pages_per_block": cfg.flash.pages_per_block // shorter,
+            "flash.t_erase": max(cfg.flash.t_erase_ps // shorter, 1),
+        }
+    )
+
+
 def sample(trace: Trace, cfg: Config) -> Trace:
     """The trace's first step on as many parameters as give every die SAMPLE_STRIPES super-pages, or
     on all of them when there are fewer. No payload, no forward and backward."""
@@ -102,14 +116,19 @@ def sample(trace: Trace, cfg: Config) -> Trace:
 class Headline:
     """(update-stage speedup, energy ratio) of a rival over a baseline, on any configuration.
 
-    ``run`` simulates a path by name, timing only. Configurations that differ in prices alone share
-    one simulation.
+    ``run`` simulates a path by name, timing only; ``fits`` raises InputError when a configuration
+    cannot run a path on the whole trace. Configurations that differ in prices alone share one
+    simulation.
     """
 
     def __init__(
-        self, run: Callable[[str, Config, Trace], tuple[Ledger, Work]], pair: tuple[str, str]
+        self,
+        run: Callable[[str, Config, Trace], tuple[Ledger, Work]],
+        fits: Callable[[str, Config], None],
+        pair: tuple[str, str],
     ) -> None:
         self._run = run
+        self.fits = fits
         self.pair = pair
         self._known: dict[tuple[object, ...], tuple[Ledger, Work]] = {}
 
@@ -138,11 +157,14 @@ def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[
     Such an end has no value. Only a name may have no range.
     """
     small = sample(trace, cfg)
-    typical = headline(cfg, small)
+    typical = headline(amortised(cfg), small)
 
     def at(leaf: Leaf, value: Value) -> tuple[float | None, float | None]:
         try:
-            speedup, ratio = headline(cfg.replace({leaf.key: value}), small)
+            changed = cfg.replace({leaf.key: value})
+            for name in headline.pair:
+                headline.fits(name, changed)
+            speedup, ratio = headline(amortised(changed), small)
         except InputError:
             return None, None
         return speedup / typical[0], ratio / typical[1]

@@ -24,6 +24,8 @@ from ondie.emu.ledger import StepClock, Totals, sum_counters
 from ondie.emu.state import as_records
 from ondie.emu.units import InputError
 
+MOST_BYTES = 1 << 36
+"""Longest transfer of one plan row (clock.rate_scale)."""
 PLANNED = (
     "read_pages", "program_pages", "vpp_pages", "bpr_pages", "bpp_pages", "odc_ops",
     "reservoir_read_pages", "link_down_bytes", "link_up_bytes", "tunnel_bytes",
@@ -127,6 +129,11 @@ class System:
             or min(chunk["bytes_in"].min(), chunk["bytes_out"].min(), chunk["array_ps"].min()) < 0
         ):
             raise SimulationError(f"plan rows from {first} on are malformed")
+        longest = int(max(chunk["bytes_in"].max(initial=0), chunk["bytes_out"].max(initial=0)))
+        if longest > MOST_BYTES:
+            raise InputError(
+                f"one transfer of {longest:,} bytes; at most {MOST_BYTES:,} keep the clock exact"
+            )
 
     def _count(self, chunk: np.ndarray) -> None:
         """Add up what a chunk asks for, from its columns alone."""

@@ -118,7 +118,7 @@ def traffic_rows(progress: Progress) -> list[Row]:
         text), Row("bytes", "in storage, adam: over the link", CHECK, 8, link, "B/param", 0, text),
     ]  # fmt: skip
     c = _counters("on_die", cfg, "adam")
-    page = 8192
+    page = cfg.flash.page_bytes
     padded = -(-SAMPLE_PARAMS // (page // 4)) * (page // 4)
     channel = (c["load_bytes"] + c["reservoir_up_bytes"]) / padded
     array = (c["bpr_pages"] + c["bpp_pages"]) * page / padded

@@ -144,6 +144,10 @@ class Path(ABC):
     def work(self, steps: int) -> Work:
         """What the path did in so many steps that the engine does not count."""
 
+    def applied(self, steps: int) -> int:
+        """How many of the first ``steps`` steps update the weights: those that are not skipped."""
+        return sum(not step.skipped for step in self.trace.steps[:steps])
+
     def notes(self) -> list[str]:
         """What a reader of the path's row has to know."""
         return []

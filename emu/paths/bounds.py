@@ -77,7 +77,17 @@ class Demand:
         """Commands of the host's block size."""
         n = n_bytes / self.cfg.host.io_block_bytes
         self.add("front end", n * self.cfg.frontend.command_ps / 1e12)
-        self.add("host submission", n * self.cfg.host.io_submit_ps / 1e12)
+        one_thread = n * self.cfg.system.devices
+        self.add("host submission", one_thread * self.cfg.host.io_submit_ps / 1e12)
+
+    def link(self, way: str, n_bytes: float) -> None:
+        """Bytes of each device over its link, and of all of them over an uplink they share."""
+        link = self.cfg.link
+        rate = link.up_bytes_per_s if way == "up" else link.down_bytes_per_s
+        self.add(f"link {way}", n_bytes / rate)
+        if link.uplink_bytes_per_s:
+            devices = self.cfg.system.devices
+            self.add(f"uplink {way}", n_bytes * devices / link.uplink_bytes_per_s)
 
     def dram(self, n_bytes: float) -> None:
         self.add("DRAM", n_bytes / self.cfg.dram.bandwidth_bytes_per_s)
@@ -86,7 +96,7 @@ class Demand:
         """Host reads: flash, twice through DRAM, up the link."""
         self.flash_read(n_bytes)
         self.dram(2 * n_bytes)
-        self.add("link up", n_bytes / self.cfg.link.up_bytes_per_s)
+        self.link("up", n_bytes)
         self.host_commands(n_bytes)
         self._depth(n_bytes, self.read_latency())
 
@@ -94,7 +104,7 @@ class Demand:
         """Host writes: down the link, twice through DRAM, flash."""
         self.flash_write(n_bytes)
         self.dram(2 * n_bytes)
-        self.add("link down", n_bytes / self.cfg.link.down_bytes_per_s)
+        self.link("down", n_bytes)
         self.host_commands(n_bytes)
         self._depth(n_bytes, self.write_latency())
 

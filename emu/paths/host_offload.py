@@ -51,7 +51,9 @@ class HostOffload(ConventionalPath):
         # DRAM: the gradient arrives and leaves, states arrive and leave, the update in between.
         width = len(self.vectors)
         moved = (2 + 2 * width + 1) * VALUE_BYTES + self.kernel.bytes_per_param()
-        return Work(host_dram_bits=8 * moved * self.trace.n_params * steps, host_updates=True)
+        return Work(
+            host_dram_bits=8 * moved * self.trace.n_params * self.applied(steps), host_updates=True
+        )
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
         yield from self._write_gradients(out, step, segments)

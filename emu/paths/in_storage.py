@@ -58,7 +58,7 @@ class InStorage(ConventionalPath):
         return self.too_large(self.vectors)
 
     def work(self, steps: int) -> Work:
-        moved = (VALUE_BYTES + self.up_bytes) * self.trace.n_params * steps
+        moved = (VALUE_BYTES + self.up_bytes) * self.trace.n_params * self.applied(steps)
         return Work(host_dram_bits=8 * moved)
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
@@ -174,8 +174,8 @@ class InStorage(ConventionalPath):
         d.dram(2 * width * size)  # states in from flash, out to flash
         d.dram(size + up)  # gradients in, weights up
         d.dram((2 * width + 1) * size)  # the computation
-        d.add("link down", size / self.cfg.link.down_bytes_per_s)
-        d.add("link up", up / self.cfg.link.up_bytes_per_s)
+        d.link("down", size)
+        d.link("up", up)
         d.add("ISP flash path", 2 * width * size / self.cfg.isp.flash_bytes_per_s)
         d.add("ISP", self._isp_ps(n) / 1e12)
         # Before the first result and after the last: one read, one chunk computed, one program.

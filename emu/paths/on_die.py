@@ -83,13 +83,14 @@ class OnDie(UpdatingPath):
         return Reservoir(system, self.stripes, self.compute)
 
     def work(self, steps: int) -> Work:
-        values = sum(s.count * s.params for s in self.stripes) * steps
+        applied = self.applied(steps)
+        values = sum(s.count * s.params for s in self.stripes) * applied
         done = pe.passes(self.trace.op, self.coupled_decay)
         return Work(
             adds=values * sum(p.adds for p in done),
             multiplies=values * sum(p.multiplies for p in done),
             register_bits=values * 8 * VALUE_BYTES * sum(p.reads + p.writes for p in done),
-            host_dram_bits=8 * (VALUE_BYTES + self.up_bytes) * self.trace.n_params * steps,
+            host_dram_bits=8 * (VALUE_BYTES + self.up_bytes) * self.trace.n_params * applied,
         )
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
@@ -230,7 +231,8 @@ class OnDie(UpdatingPath):
         array += (2 * s.planes + 1) * command
         whole = -(-s.count // g.dies)
         # The reservoir was filled with as many stripes; blocks entered from there on are erased.
-        opened = -(-2 * whole // g.pages) - -(-whole // g.pages)
+        before = self.applied(step) + 1
+        opened = -(-(before + 1) * whole // g.pages) - -(-before * whole // g.pages)
         erases = opened * f.t_erase_ps / 1e12 if self.cfg.ftl.initial == "steady" else 0.0
         dispatch = self.cfg.pe.dispatch
         ways = g.ways
@@ -242,7 +244,10 @@ class OnDie(UpdatingPath):
             stripe, name = max((array + load, "dies"), (ways * load, "channels"))
         else:
             stripe, name = max((array, "dies"), (ways * load, "channels"))
-        link = s.groups * g.page_bytes * g.dies / self.cfg.link.down_bytes_per_s
+        rate = self.cfg.link.down_bytes_per_s
+        if self.cfg.link.uplink_bytes_per_s:
+            rate = min(rate, self.cfg.link.uplink_bytes_per_s // self.cfg.system.devices)
+        link = s.groups * g.page_bytes * g.dies / rate
         dram = 2 * s.groups * g.page_bytes * g.dies / self.cfg.dram.bandwidth_bytes_per_s
         stripe, name = max((stripe, name), (link, "link down"), (dram, "DRAM"))
         text = (

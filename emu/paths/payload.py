@@ -158,6 +158,8 @@ class Reservoir:
         self.compute = compute
         self.gradient: np.ndarray | None = None
         n = sum(s.shard.size for s in stripes)
+        self.staged = np.full(n, np.nan, np.float32)
+        """Gradients in the drives' DRAM, between their arrival and their VPP."""
         self.delivered = np.full(n, np.nan, np.float32)
         """Weights that were read out to the host, float32[n_params]."""
         page = system.geometry.page_bytes
@@ -217,10 +219,10 @@ class Reservoir:
                 continue
             match int(entry.what):
                 case events.LOG_VPP:
-                    assert self.gradient is not None
                     first, _ = s.span(sp, 0)
                     _, last = s.span(sp, s.groups - 1)
-                    self.gradients.setdefault(die, {})[sp] = self.gradient[first:last].copy()
+                    self.gradients.setdefault(die, {})[sp] = self.staged[first:last].copy()
+                    self.staged[first:last] = np.nan
                 case events.LOG_BPR:
                     pages = [store.read(self.page(dev, sp, place, p)) for p in range(s.planes)]
                     self.registers[die] = np.stack(pages)
@@ -235,7 +237,9 @@ class Reservoir:
                         ppn = self.page(dev, sp, place, s.plane("w", group))
                         self.delivered[a:b] = store.read(ppn).view(np.float32)[: b - a]
                 case events.LOG_ROW:
-                    pass  # gradients arriving in the device's DRAM: they are used at VPP
+                    assert self.gradient is not None
+                    stop = min(sp + int(entry.old), s.shard.stop)
+                    self.staged[sp:stop] = self.gradient[sp:stop]
                 case what:
                     raise SimulationError(f"log entry {what} has no meaning for this path")
 
