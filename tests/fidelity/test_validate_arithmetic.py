@@ -194,13 +194,15 @@ def test_gpt_10b(scale):
         assert path["balanced"], name
 
 
-def test_memory_does_not_grow_with_the_model(counts):
+def test_memory_does_not_grow_with_the_model(scale):
     """Ten times the parameters take the same memory: plans are made and dropped in chunks."""
+    if scale == "small":  # two processes of several seconds
+        return
     small = 'model("adam", {}), cfg, swing=False'
     measured = 'compare(traces.load("gpt-10b"), cfg)'
     assert measured in LARGEST
     peaks = []
-    for n in counts((20_000_000, 200_000_000), (100_000_000, 1_000_000_000)):
+    for n in (100_000_000, 1_000_000_000):
         done = subprocess.run(
             [sys.executable, "-c", LARGEST.replace(measured, f"compare({small.format(n)})")],
             capture_output=True, text=True, timeout=110, check=False,

@@ -354,7 +354,6 @@ def test_as_a_process(folder):
     for arguments, words in (
         (["missing.h5"], ["missing.h5"]),
         (["nan.h5"], ["nan.h5", "step 1"]),
-        (["gpt3-175b", "--paths", ALL_PATHS], ["host_offload"]),
     ):
         refused(apart("compare", *arguments, "--out", "out", cwd=folder), *words)
     assert files(folder) == ["nan.h5"]

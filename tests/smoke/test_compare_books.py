@@ -33,7 +33,7 @@ UNSEEN = {
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",
-        "front end", "DRAM", "ISP", "ISP flash path", "tunnel up", "tunnel down", "ECC",
+        "front end", "DRAM", "ISP", "ISP flash path", "ECC",
     },
     "planned": set[str](),
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """Do the numbers of a comparison agree with each other, and the tables with result.json?"""
 
+import dataclasses
 import json
 import re
 
@@ -9,7 +10,7 @@ from ondie import traces
 from ondie.emu import report
 from ondie.emu.compare import Comparison, compare, headline_pair
 from ondie.emu.config import load_preset, preset_names
-from ondie.emu.units import KINDS, fmt_time, parse
+from ondie.emu.units import KINDS, InputError, fmt_time, parse
 from tests.smoke.commands import here
 
 PHASES = ("samples", "forward", "backward", "gradients", "synchronise", "update", "weights_up")
@@ -81,11 +82,28 @@ def test_the_headline_is_the_ratio_of_the_update_stages(c, data):
     words = data["headline"]
     assert words.startswith(f"{rival['name']} over host_offload: ")
     found = [float(x) for x in re.findall(r"(\d+\.\d\d)x", words)]
-    ratios = [
-        value(base, name) / value(rival, name)
-        for name in ("update_s", "step_s", "energy_drive_and_host_typical_j")
+    ratios = {
+        name: value(base, name) / value(rival, name)
+        for name in (
+            "update_s", "step_s", "energy_drive_and_host_typical_j", "energy_all_typical_j",
+        )
+    }  # fmt: skip
+    outside = [
+        value(p, "step_s") - p["phases_s"]["forward"] - p["phases_s"]["backward"]
+        for p in (base, rival)
     ]
-    assert found == [pytest.approx(x, abs=0.005) for x in ratios]
+    numbers = data["headline_ratios"]
+    assert numbers == {
+        "update_stage": pytest.approx(ratios["update_s"], rel=1e-12),
+        "outside_training": pytest.approx(outside[0] / outside[1], rel=1e-9),
+        "step": pytest.approx(ratios["step_s"], rel=1e-12),
+        "energy_outside_training": pytest.approx(
+            ratios["energy_drive_and_host_typical_j"], rel=1e-12
+        ),
+        "energy": pytest.approx(ratios["energy_all_typical_j"], rel=1e-12),
+    }
+    order = ("update_stage", "outside_training", "step", "energy_outside_training", "energy")
+    assert found == [pytest.approx(numbers[name], abs=0.005) for name in order]
     assert f"{len(c.cfg.assumed())} of {len(c.cfg.leaves())} constants are assumed" in words
 
 
@@ -138,9 +156,24 @@ def test_paths_of_one_run_do_not_know_of_each_other(c):
 
 def test_paths_come_in_the_order_asked_for():
     trace, cfg = traces.load("mlp-fp16"), load_preset("newport")
-    names = ["in_storage", "host_offload", "in_storage"]
+    names = ["in_storage", "host_offload"]
     c = compare(trace, cfg, paths=names, steps=1, swing=False)
-    assert [r.name for r in c.results] == ["in_storage", "host_offload"]
+    assert [r.name for r in c.results] == names
+    with pytest.raises(InputError, match="^--paths: 'in_storage' is named twice; name it once$"):
+        compare(trace, cfg, paths=[*names, "in_storage"], steps=1, swing=False)
+
+
+def test_a_run_of_skipped_steps_alone_has_no_headline():
+    """A loss-scaled run may begin with an overflow: nothing is updated, and nothing divided."""
+    trace = traces.load("mlp-fp16")
+    (skipped,) = [s for s in trace.steps if s.skipped][:1]
+    skipped = dataclasses.replace(skipped, index=0)
+    trace = dataclasses.replace(trace, steps=(skipped,), digest=None)
+    c = compare(trace, load_preset("optimstore-r1"), paths=["host_offload", "on_die"])
+    assert c.swing_pair is None and not c.swings
+    assert all(r.ledger.update_s == 0 for r in c.results)
+    initial = trace.weights("initial")
+    assert all(r.weights.equal_bits == len(initial) for r in c.results)
 
 
 def test_the_table_is_the_result(capsys, tmp_path):

@@ -167,7 +167,7 @@ def test_the_form(result):
     assert result["schema_version"] == report.SCHEMA_VERSION == 1
     assert set(result) == {
         "schema_version", "ondie_version", "seed", "trace", "options", "configuration",
-        "configuration_sha256", "assumed", "headline", "paths",
+        "configuration_sha256", "assumed", "headline", "headline_ratios", "paths",
     }  # fmt: skip
     assert re.fullmatch(r"\d+\.\d+\.\d+", result["ondie_version"])
     trace = traces.load("mlp-fp16")
@@ -204,7 +204,7 @@ def ran(data: dict) -> list[dict]:
 def test_every_metric_has_a_value_and_a_unit(result):
     units = {
         "s", "samples", "samples/s", "param/s", "B", "pages", "operations", "blocks", "erases",
-        "1", "resource", "bool", "J/step", "J/sample",
+        "1", "resource", "bool", "J/step", "J/sample", "steps",
     }  # fmt: skip
     names = [set(path["metrics"]) for path in ran(result)]
     assert len(names) == 4 and all(x == names[0] and len(x) > 30 for x in names)

@@ -12,7 +12,14 @@ from ondie.emu.compare import compare, run_path
 from ondie.emu.config import Config, load_preset, preset_names, shown
 from ondie.emu.energy import is_price
 from ondie.emu.paths.base import Options
-from ondie.emu.sensitivity import SAMPLE_STRIPES, Swing, sample, sample_params
+from ondie.emu.sensitivity import (
+    DIE_STRIPES,
+    SAMPLE_STRIPES,
+    Swing,
+    amortised,
+    sample,
+    sample_params,
+)
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL, as_toml, here, spelled
 
@@ -82,9 +89,9 @@ def test_a_row_is_two_runs_at_the_ends(key):
     (s,) = (s for s in compare(trace, cfg).swings if s.key == key)
     small = model("adam", sample_params(trace, cfg))
     leaf = cfg.leaf(key)
-    typical = headline(cfg, small)
+    typical = headline(amortised(cfg), small)
     for end, value in (("low", leaf.low), ("high", leaf.high)):
-        found = headline(cfg.replace({key: value}), small)
+        found = headline(amortised(cfg.replace({key: value})), small)
         assert getattr(s, f"speedup_at_{end}") == found[0] / typical[0]
         assert getattr(s, f"energy_at_{end}") == found[1] / typical[1]
 
@@ -176,7 +183,8 @@ def test_the_sample_gives_every_die_the_same(name):
     dies = f.channels * f.dies_per_channel * cfg.system.devices
     trace = traces.load("gpt-10b")
     small = sample(trace, cfg)
-    assert small.n_params == sample_params(trace, cfg) == SAMPLE_STRIPES * dies * f.page_bytes // 4
+    stripes = SAMPLE_STRIPES if cfg.pe.kind == "none" else DIE_STRIPES
+    assert small.n_params == sample_params(trace, cfg) == stripes * dies * f.page_bytes // 4
     assert (small.payload, len(small.steps)) == ("none", 1)
     assert (small.steps[0].forward_s, small.steps[0].backward_s) == (0, 0)
     assert small.op == trace.op
