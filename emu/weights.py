@@ -53,7 +53,7 @@ def compare_weights(path: Path, arithmetic: Arithmetic, steps: int) -> Weights:
         )
     delivered = None
     sent = path.delivered()
-    if sent is not None and path.options.weights_up == "fp32":
+    if sent is not None and path.applied(steps) and path.options.weights_up == "fp32":
         delivered = int((sent.view(np.uint32) == reference.view(np.uint32)).sum())
         if delivered != len(reference):
             raise Mismatch(
