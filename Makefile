@@ -14,11 +14,11 @@ EXTRAS := test$(if $(TRAIN),$(comma)train)
 INSTALLED := $(VENV)/installed
 TESTS := $(VENV)/tests$(if $(TRAIN),-train)
 
-# What `make compare` runs, one per line: trace, device, steps, folder under results/.
+# What `make compare` runs, one per line: trace, device, options, folder under results/.
 COMPARE := \
-	gpt2-124m:optimstore-r1:2:gpt2-optimstore-r1 \
-	gpt2-124m:newport:2:gpt2-newport \
-	gpt-small:optimstore-r1:22:gpt-small
+	gpt2-124m:optimstore-r1:--steps=1:gpt2-optimstore-r1 \
+	gpt2-124m:newport:--steps=1:gpt2-newport \
+	gpt-small:optimstore-r1:--no-swing:gpt-small
 
 PYTEST := $(BIN)/python -m pytest --benchmark-disable -q
 
@@ -28,8 +28,8 @@ PYTEST := $(BIN)/python -m pytest --benchmark-disable -q
 compare: $(INSTALLED)
 	@set -e; for run in $(COMPARE); do \
 		IFS=:; set -- $$run; unset IFS; \
-		echo "$(BIN)/ondie compare $$1 --device $$2 --steps $$3 --out results/$$4"; \
-		$(BIN)/ondie compare $$1 --device $$2 --steps $$3 --out results/$$4; \
+		echo "$(BIN)/ondie compare $$1 --device $$2 $$3 --out results/$$4"; \
+		$(BIN)/ondie compare $$1 --device $$2 $$3 --out results/$$4; \
 	done
 
 test: check
