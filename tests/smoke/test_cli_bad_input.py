@@ -208,7 +208,9 @@ def test_a_trace_longer_than_the_clock(folder, capsys):
 
 def test_an_optimizer_without_a_kernel(folder, capsys):
     write(folder / "run.h5", sample(op="other"))
-    refused(here(capsys, "compare", "run.h5", "--out", "out"), "other", "adamw")
+    refused(
+        here(capsys, "compare", "run.h5", "--out", "out"), "run.h5", "'other'", "no update kernel"
+    )
     assert files(folder) == ["run.h5"]
 
 
