@@ -401,7 +401,7 @@ for leaf in base.leaves():
         continue
     for value in values:
         given = float(min(value, 2**40)) if isinstance(leaf.value, float) else value
-        signal.alarm(60)  # ends the process: no size may keep it busy
+        signal.alarm(300)  # ends the process: no size may keep it busy
         print(json.dumps([leaf.key, value]), end=" ", flush=True)
         try:
             compare(trace, base.replace({leaf.key: given}), swing=False)
