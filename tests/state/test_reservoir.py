@@ -35,10 +35,10 @@ def steps(n, params, **changes):
     system = path.system(True, 0)
     path.prepare(system, None)
     log = []
-    system.on_log = lambda part: log.extend(part.copy())
+    system.on_log = lambda part: log.append(np.array(part))
     for i in range(n):
         system.run(path.plan(i))
-    return system, np.array(log)
+    return system, np.concatenate(log)
 
 
 @pytest.mark.parametrize("dispatch", ["lockstep", "free", "double_buffered"])
