@@ -121,6 +121,13 @@ def test_bad_input(error, words, options):
     assert all(word in str(caught.value) for word in words)
 
 
-def test_a_missing_folder_is_named_before_measuring(tmp_path):
-    with pytest.raises(InputError, match="does not exist"):
-        bench.kernels_command([1000], 1, tmp_path / "no" / "rows.json", quiet=True)
+def test_an_impossible_target_is_named_before_measuring(tmp_path, monkeypatch):
+    def measure(*_, **__):
+        raise AssertionError("measured before the target was looked at")
+
+    monkeypatch.setattr(bench, "run_kernels", measure)
+    with pytest.raises(InputError, match="it is a folder"):
+        bench.kernels_command([1000], 1, tmp_path, quiet=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is not a folder"):
+        bench.kernels_command([1000], 1, tmp_path / "file" / "rows.json", quiet=True)
