@@ -12,10 +12,11 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
@@ -24,9 +25,12 @@ from rich.table import Column, Table
 
 from ondie.emu.config import Config, diff, load_preset, preset_list, preset_table, shown
 from ondie.emu.console import console
-from ondie.emu.units import InputError, nearest
+from ondie.emu.units import KINDS, InputError, nearest, parse
 from ondie.kernels import KernelError
 from ondie.traces import TraceError
+
+if TYPE_CHECKING:
+    from ondie.traces.block import BlockTrace
 
 TIMELINE_INTERVALS = 100_000
 
@@ -197,19 +201,64 @@ def trace() -> None:
     """Look at traces."""
 
 
+def reading(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say how a file of block requests is read: arguments of `read_requests`."""
+    for option in reversed((
+        click.option("--time-unit", metavar="ps|ns|us", help="mqsim: unit of its times."),
+        click.option("--event", metavar="D|Q|C", help="blkparse: which event counts, else D."),
+        click.option("--wait", metavar="manual|program", help="fio 2: what its waits mean."),
+        click.option("--device", "volume", help="Only the requests of this device."),
+        click.option("--sort", is_flag=True, help="Order the requests by time."),
+        click.option("--limit", type=click.IntRange(min=1), help="Only the first so many."),
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def read_requests(
+    name: str, form: str, *, time_unit: str | None = None, event: str | None = None,
+    wait: str | None = None, volume: str | None = None, sort: bool = False,
+    limit: int | None = None, progress: Callable[[str, float], None] | None = None,
+) -> BlockTrace:  # fmt: skip
+    """A file of block requests, after the options of `reading`: sort, then device, then limit."""
+    from ondie.traces import block, block_edit
+
+    early = limit if not sort and volume is None else None
+    requests = block.read_block(
+        name, form, time_unit=time_unit, event=event, wait=wait, sort=sort, limit=early,
+        progress=progress and partial(progress, "read"),
+    )  # fmt: skip
+    if volume is not None:
+        requests = block_edit.only(requests, volume)
+    return block_edit.head(requests, limit) if limit is not None else requests
+
+
 @trace.command()
 @click.argument("name", required=False)
+@click.option("--from", "form", metavar="FORMAT", help="Block requests: mqsim, msr, fio, blkparse.")
+@reading
 @click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
-def info(name: str | None, as_json: bool) -> None:
+def info(name: str | None, form: str | None, as_json: bool, **options: Any) -> None:
     """Describe a trace: a file, a recorded or a synthetic name. Without NAME, list the names."""
     from ondie import traces
+    from ondie.traces.block_info import block_info
 
     screen = console()
+    if form is not None and name is None:
+        raise InputError(f"--from {form}: no file to read; NAME is missing")
+    if form is None and any(options.values()):
+        given = next(key for key, value in options.items() if value)
+        flag = {"volume": "device"}.get(given, given).replace("_", "-")
+        raise InputError(f"--{flag}: for block requests only; add --from FORMAT")
     if name is None:
         for source, known in traces.names().items():
             screen.print(f"{source}: {', '.join(known)}")
         return
-    data = traces.info(traces.load(name))
+    if form is not None:
+        with progress_bar(as_json) as progress:
+            data = block_info(read_requests(name, form, progress=progress, **options))
+    else:
+        data = traces.info(traces.load(name))
     if as_json:
         click.echo(json.dumps(data, indent=1, sort_keys=True, default=str))
         return
@@ -218,6 +267,50 @@ def info(name: str | None, as_json: bool) -> None:
         text = json.dumps(value, default=str) if isinstance(value, dict | list) else str(value)
         table.add_row(key, text)
     screen.print(table)
+
+
+@trace.command()
+@click.argument("source", metavar="IN")
+@click.argument("target", metavar="OUT")
+@click.option("--from", "form", required=True, metavar="FORMAT",
+              help="mqsim, msr, fio (fio2, fio3) or blkparse.")  # fmt: skip
+@click.option("--to", required=True, metavar="FORMAT", help="mqsim, msr, fio2 or fio3.")
+@reading
+@click.option("--out-time-unit", metavar="ps|ns|us", help="mqsim as OUT, else as --time-unit.")
+@click.option("--out-wait", metavar="manual|program", help="fio2 as OUT: what its waits mean.")
+@click.option("--side-by-side", is_flag=True, help="All devices as one address space.")
+@click.option("--offset-wrap", metavar="BYTES", help='Offsets modulo this, such as "64 GiB".')
+@click.option("--drop", default="", help="Leave out, comma separated: trim, flush, fua, time, ...")
+def convert(
+    source: str, target: str, form: str, to: str, time_unit: str | None,
+    out_time_unit: str | None, out_wait: str | None, side_by_side: bool, offset_wrap: str | None,
+    drop: str, **options: Any,
+) -> None:  # fmt: skip
+    """Write the block requests of IN in another format, such as an iolog that fio replays."""
+    from ondie.traces import block, block_edit
+
+    block.check_writing(target, to)
+    if to == "mqsim":
+        out_time_unit = out_time_unit or time_unit
+        time_unit = time_unit if form == "mqsim" else None
+    capacity = None
+    if offset_wrap is not None:
+        unit = " B" if offset_wrap.strip().isdecimal() else ""
+        capacity = parse(offset_wrap + unit, KINDS["bytes"], "--offset-wrap")
+    with progress_bar(False) as progress:
+        requests = read_requests(source, form, time_unit=time_unit, progress=progress, **options)
+        if side_by_side:
+            requests = block_edit.beside(requests)
+        if capacity is not None:
+            requests = block_edit.wrap(requests, capacity)
+        lost = block.write_block(
+            requests, target, to, time_unit=out_time_unit, wait=out_wait,
+            drop=[name.strip() for name in drop.split(",") if name.strip()],
+            progress=progress and partial(progress, "write"),
+        )  # fmt: skip
+    screen = console()
+    for line in (*requests.notes, *lost, f"written: {target}"):
+        screen.print(line, markup=False)
 
 
 @commands.group(cls=Group)

@@ -1,0 +1,221 @@
+"""The text that blkparse prints by default: what happened to each request in the block layer.
+
+Owns: reading it. Does not: read blktrace's binary, or write either.
+Source: blkparse(1) of blktrace 1.2, "Default output", and the program itself for RWBS; sectors of
+512 bytes, seconds with nine decimals.
+
+One kind of event makes the requests, by default D (issued to the driver: what the drive gets,
+after merges and splits); Q is what was asked of the block layer, C what completed. A D that is
+followed by an R (requeued) of the same sectors did not reach the drive and is left out. A flush
+before a write (RWBS such as FWS) becomes a FLUSH and the write; F after the letter of the
+operation is FUA. Lines of other commands (SCSI or NVMe passthrough, zones) hold no sectors and are
+left out. All of that is counted in the trace's notes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ondie.traces.block_model import BYTES_END, FLUSH, READ, SECTOR, TRIM, WRITE, Collector
+from ondie.traces.columns import I64, Column, Table
+from ondie.traces.errors import TraceError
+
+COLUMNS = ("device", "cpu", "sequence", "time", "pid", "action", "RWBS")
+_TIME, _ACTION, _RWBS, _SECTOR, _SIGN, _SECTORS = 3, 5, 6, 7, 8, 9
+EVENTS = ("D", "Q", "C")
+TICK_PS = 1000
+DECIMALS = 9
+CUT_SHOWS = False
+ACTIONS = frozenset("A B C D F G I M P Q R S T U UT X m".split())
+
+_OP = {"R": READ, "W": WRITE, "D": TRIM, "N": -1}
+# B is the barrier of old kernels: what came before it, then it, on the medium.
+_LETTERS = re.compile(r"(F?)([RWDN])([FASMB]*)")
+_DEVICE = re.compile(r"\d+,\d+")
+_PLUS, _NINE, _ZERO = ord("+"), ord("9"), ord("0")
+
+
+@dataclass
+class _Events:
+    """The requests so far, the requeues (device, sector, sectors, line), and what was seen."""
+
+    event: str
+    columns: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
+    requeues: list[npt.NDArray[Any]] = field(default_factory=list)
+    seen: Counter[str] = field(default_factory=Counter)
+    size: int = 0
+    ended: int = 0  # the line at which the summary begins
+
+
+def read(tables: Iterable[Table], out: Collector, *, event: str) -> None:
+    """Add the requests that the events of one kind make."""
+    out.tick_ps = TICK_PS
+    found = _Events(event)
+    for table in tables:
+        rows = _event_rows(table, found)
+        if len(rows):
+            _piece(table, rows, found, out)
+        if out.limit is not None and found.size >= out.limit:
+            break
+    if not found.size:
+        seen = ", ".join(f"{kind} {count}" for kind, count in sorted(found.seen.items()))
+        raise TraceError(
+            f"{out.source}: no request in its events of kind {event}; it has {seen or 'no event'}; "
+            f"--event {', '.join(EVENTS[:-1])} or {EVENTS[-1]} is right"
+        )
+    if event == "Q":
+        out.note("remaps: a remapped request is queued on every device it passes", found.seen["A"])
+    columns = {name: np.concatenate(parts) for name, parts in found.columns.items()}
+    line = columns.pop("line")
+    if found.requeues:
+        keep = ~_requeued(columns, line, np.concatenate(found.requeues), out)
+        columns = {name: column[keep] for name, column in columns.items()}
+    out.add(**columns)
+
+
+def _event_rows(table: Table, found: _Events) -> I64:
+    """Rows that are events: they begin with a digit, as those of the summary never do."""
+    filled = np.flatnonzero(table.count > 0)
+    start = table.text[table.column("device", 0, filled).start]
+    digit = (start >= _ZERO) & (start <= _NINE)
+    rows: I64 = filled[digit]
+    others = np.setdiff1d(np.arange(table.rows), rows, assume_unique=True)
+    if len(others) and not found.ended:
+        row = int(others[0])
+        if not found.seen and not (len(rows) and rows[0] < row):
+            raise table.bad(row, f"{table.shown(row)[:60]!r} is no event of blkparse's default "
+                            f"output: {' '.join(COLUMNS)} ...")  # fmt: skip
+        found.ended = table.line + row
+    if found.ended:
+        for row in rows[table.line + rows > found.ended].tolist():
+            if _DEVICE.fullmatch(table.token(int(table.first[row]))):  # no process called 7z
+                raise table.bad(
+                    row,
+                    f"an event after line {found.ended}, which is none: the "
+                    "default output of one run is right, events before its summary",
+                )
+        rows = rows[table.line + rows < found.ended]
+    few = table.count[rows] < len(COLUMNS)
+    if few.any():
+        row = int(rows[np.argmax(few)])
+        raise table.bad(row, f"{table.shown(row)[:60]!r} has {table.count[row]} columns, at least "
+                        f"{len(COLUMNS)} are right: {' '.join(COLUMNS)}")  # fmt: skip
+    return rows
+
+
+def _piece(table: Table, rows: I64, found: _Events, out: Collector) -> None:
+    """One table's requests and requeues."""
+    action = table.column("action", _ACTION, rows)
+    kinds, codes = action.kinds()
+    for i, kind in enumerate(kinds):
+        if kind not in ACTIONS:
+            right = " ".join(sorted(ACTIONS))
+            raise action.bad(int(np.argmax(codes == i)), f"one of {right} is right")
+    found.seen.update(dict(zip(kinds, np.bincount(codes).tolist(), strict=True)))
+    if found.event in kinds:
+        _requests(table, rows[codes == kinds.index(found.event)], found, out)
+    if found.event == "D" and "R" in kinds:
+        again = rows[codes == kinds.index("R")]
+        again = again[table.count[again] > _SECTOR]
+        has = _has_sectors(table, again)
+        device, sector, sectors = _where(table, again, has, out)
+        line = table.lines(again)
+        found.requeues.append(np.stack([device.astype(np.int64), sector, sectors, line]).T)
+
+
+def _requests(table: Table, rows: I64, found: _Events, out: Collector) -> None:
+    ticks = table.column("time", _TIME, rows).decimals(DECIMALS)
+    out.ordered(ticks, lambda: table.lines(rows))
+    has = _has_sectors(table, rows)
+    op, flush, fua = _letters(table.column("RWBS", _RWBS, rows))
+    device, offset, size = _where(table, rows, has, out)
+    data = has & (op >= 0)
+    out.note(f"{found.event} events without sectors left out", int((~data & ~flush).sum()))
+    # One entry for a flush and one for the data, in this order; none for other commands.
+    entry = np.repeat(np.arange(len(rows)), data.astype(int) + flush)
+    first = np.append(True, entry[1:] != entry[:-1])[: len(entry)]
+    flushes = flush[entry] & first
+    out.note("writes with a flush before them split in two", int((data & flush).sum()))
+    new = {
+        "ticks": ticks[entry],
+        "op": np.where(flushes, FLUSH, op[entry]).astype(np.int8),
+        "offset": np.where(flushes, 0, offset[entry] * SECTOR),
+        "size": np.where(flushes, 0, size[entry] * SECTOR),
+        "device": device[entry],
+        "fua": fua[entry] & ~flushes & (op[entry] == WRITE),
+        "line": table.lines(rows[entry]),
+    }
+    for name, column in new.items():
+        found.columns.setdefault(name, []).append(column)
+    found.size += len(entry)
+
+
+def _has_sectors(table: Table, rows: I64) -> npt.NDArray[np.bool_]:
+    """Whether a row goes on with "SECTOR + SECTORS"."""
+    has = table.count[rows] > _SECTORS
+    sign = table.column("sign", _SIGN, rows[has])
+    has[has] = (sign.end - sign.start == 1) & (table.text[sign.start] == _PLUS)
+    return has
+
+
+def _where(
+    table: Table, rows: I64, has: npt.NDArray[np.bool_], out: Collector
+) -> tuple[npt.NDArray[np.int32], I64, I64]:
+    """Device, first sector and sectors of rows; 0 and 0 of those without."""
+    column = table.column("device", 0, rows)
+    known = set(out.devices)
+    device = column.names(out.devices)
+    for name in out.devices.keys() - known:
+        if not _DEVICE.fullmatch(name):
+            wrong = int(np.argmax(device == out.devices[name]))
+            raise column.bad(wrong, "major,minor such as 8,0 is right")
+    sector, sectors = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    most = BYTES_END // SECTOR - 1
+    sector[has] = table.column("sector", _SECTOR, rows[has]).integers(most=most)
+    sectors[has] = table.column("sectors", _SECTORS, rows[has]).integers(1, most)
+    return device, sector, sectors
+
+
+def _letters(column: Column) -> tuple[I64, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """RWBS as operation (-1: none on sectors), whether a flush comes first, whether FUA."""
+    kinds, codes = column.kinds()
+    table = []
+    for i, kind in enumerate(kinds):
+        match = _LETTERS.fullmatch(kind)
+        if match is None:
+            at = int(np.argmax(codes == i))
+            raise column.bad(at, "R, W, D or N, F before it, F A S M after it are right")
+        flush, op, rest = match.groups()
+        table.append((_OP[op], bool(flush) or "B" in rest, "F" in rest or "B" in rest))
+    op, first, fua = (np.array(column)[codes] for column in zip(*table, strict=True))
+    return op, first, fua
+
+
+def _requeued(
+    columns: dict[str, npt.NDArray[Any]], line: I64, requeues: I64, out: Collector
+) -> npt.NDArray[np.bool_]:
+    """Which entries were requeued: the last issue of the same sectors before each requeue."""
+    # The flush of a pair lies beside its write and goes with it: match on the write, or a flush
+    # that is alone.
+    pair = np.zeros(len(line), bool)
+    pair[:-1] = line[1:] == line[:-1]
+    entries = np.flatnonzero(~pair)
+    device = np.concatenate((columns["device"][entries], requeues[:, 0]))
+    sector = np.concatenate((columns["offset"][entries] // SECTOR, requeues[:, 1]))
+    sectors = np.concatenate((columns["size"][entries] // SECTOR, requeues[:, 2]))
+    at = np.concatenate((line[entries], requeues[:, 3]))
+    order = np.lexsort((at, sectors, sector, device))
+    again = order >= len(entries)
+    same = np.ones(len(order) - 1, bool)
+    for key in (device, sector, sectors):
+        same &= key[order][1:] == key[order][:-1]
+    gone = order[:-1][same & again[1:] & ~again[:-1]]
+    out.note("requests requeued by the driver counted once", len(gone))
+    return np.isin(line, line[entries[gone]])

@@ -1,0 +1,223 @@
+"""Block traces from files and into files: MQSim, MSR Cambridge, fio iolog, blkparse.
+
+Owns: read_block() and write_block(), and which option and which operation belongs to which format.
+Does not: guess a format or a unit, or replay. Source: each format's own module.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from itertools import count, islice
+
+from ondie.traces import blkparse, fio, mqsim, msr
+from ondie.traces.block_edit import without
+from ondie.traces.block_model import FLUSH, OPS, READ, TRIM, WRITE, BlockTrace, Collector
+from ondie.traces.columns import Table
+from ondie.traces.errors import TraceError
+from ondie.traces.textfile import PIECE, Target, check_target, pieces
+
+__all__ = [
+    "FLUSH",
+    "OPS",
+    "READ",
+    "READ_FORMATS",
+    "TRIM",
+    "WRITE",
+    "WRITE_FORMATS",
+    "BlockTrace",
+    "check_writing",
+    "read_block",
+    "write_block",
+]
+
+#: What can be read. fio takes either version, fio2 and fio3 demand one.
+READ_FORMATS = ("mqsim", "msr", "fio", "fio2", "fio3", "blkparse")
+WRITE_FORMATS = ("mqsim", "msr", "fio2", "fio3")
+#: What `drop` may name: operations to leave out; the mark FUA; times that the trace does not have.
+DROPS = ("read", "write", "trim", "flush", "fua", "time")
+_VERSIONS = {"fio": None, "fio2": 2, "fio3": 3}
+_LINES = 1 << 14
+
+
+def read_block(
+    path: str | os.PathLike[str],
+    format: str,
+    *,
+    time_unit: str | None = None,
+    event: str | None = None,
+    wait: str | None = None,
+    sort: bool = False,
+    limit: int | None = None,
+    progress: Callable[[float], None] | None = None,
+    piece: int = PIECE,
+) -> BlockTrace:
+    """The requests of a file; a name ending in .gz or .xz is a compressed one.
+
+    format: one of READ_FORMATS. time_unit: "ps", "ns" or "us", for mqsim, which must have it and
+    alone has it. event: "D" (default), "Q" or "C", for blkparse. wait: "manual" or "program", for
+    fio version 2 with waits (fio.py). sort: order requests by time, stably, where the file's time
+    runs backwards, which is an error else. limit: requests to read, in the file's order. progress
+    is told the share of the file read; piece: bytes of text taken at a time.
+    TraceError, one line, names file, line, column, value and what would be right.
+    """
+    _check_format("read", path, format, READ_FORMATS)
+    _check_options(path, format, time_unit, event, wait)
+    if limit is not None and limit < 1:
+        raise TraceError(f"limit {limit}: at least 1 is right")
+    out = Collector(os.fspath(path), format, sort=sort, limit=limit)
+    cut = format == "mqsim" and mqsim.CUT_SHOWS
+    lines = pieces(path, piece, cut, progress)
+    tables = (Table(os.fspath(path), line, text, comma=format == "msr") for line, text in lines)
+    if format == "mqsim":
+        assert time_unit is not None
+        out.tick_ps = mqsim.TICKS_PS[time_unit]
+        mqsim.read(tables, out)
+    elif format == "msr":
+        msr.read(tables, out)
+    elif format == "blkparse":
+        blkparse.read(tables, out, event=event or blkparse.EVENTS[0])
+    else:
+        fio.read(tables, out, version=_VERSIONS[format], wait=wait)
+    return out.finish()
+
+
+def write_block(
+    trace: BlockTrace,
+    path: str | os.PathLike[str],
+    format: str,
+    *,
+    time_unit: str | None = None,
+    wait: str | None = None,
+    drop: Collection[str] = (),
+    progress: Callable[[float], None] | None = None,
+) -> tuple[str, ...]:
+    """Write a trace, atomically, and say in words what the format could not keep.
+
+    format: one of WRITE_FORMATS. time_unit: "ps", "ns" or "us", for mqsim, which must have it.
+    wait: what fio2's waits are to mean, "program" (default) or "manual". drop: operations to leave
+    out ("read", "write", "trim", "flush"), "fua" to unmark writes, "time" to write times of 0 for
+    a trace that has none. Times are rounded down to the format's unit: mqsim's time_unit, 100 ns
+    (msr), 1 us (fio3), 1 ms (fio2), 100 us (fio2, manual). What the format cannot hold and `drop`
+    does not name is a TraceError. progress is told the share of the requests written.
+    """
+    target = os.fspath(path)
+    check_writing(path, format)
+    _check_options(path, format, time_unit, None, wait)
+    for name in drop:
+        if name not in DROPS:
+            raise TraceError(f"drop {name!r}: one of {', '.join(DROPS)} is right")
+    trace, notes = _fitted(trace, target, format, drop)
+    if format == "mqsim":
+        assert time_unit is not None
+        mqsim.check(trace, target)
+        lines = mqsim.lines(trace, mqsim.TICKS_PS[time_unit])
+    elif format == "msr":
+        msr.volumes(trace, target)
+        lines = msr.lines(trace, target)
+    else:
+        fio.check(trace, target)
+        lines = fio.lines(trace, 3 if format == "fio3" else 2, wait or "program")
+    with Target(path) as file:
+        for done in count():
+            text = "".join(islice(lines, _LINES))
+            if not text:
+                break
+            file.write(text)
+            if progress is not None:
+                progress(min(1.0, done * _LINES / len(trace)))
+        file.finish()
+    return (*notes, *_lost(trace, format))
+
+
+def check_writing(path: str | os.PathLike[str], format: str) -> None:
+    """TraceError if no trace can be written there, or in this format; before long work."""
+    _check_format("write", path, format, WRITE_FORMATS)
+    check_target(path)
+
+
+def _check_format(
+    verb: str, path: str | os.PathLike[str], format: str, formats: tuple[str, ...]
+) -> None:
+    if format not in formats:
+        right = f"one of {', '.join(formats)} is right"
+        raise TraceError(f"{path}: format {format!r} to {verb}: {right}")
+
+
+def _check_options(
+    path: str | os.PathLike[str], format: str, time_unit: str | None, event: str | None,
+    wait: str | None,
+) -> None:  # fmt: skip
+    """TraceError for an option that the format has not, or lacks."""
+    units = ", ".join(mqsim.TICKS_PS)
+    if (format == "mqsim") != (time_unit is not None):
+        if time_unit is None:
+            raise TraceError(
+                f"{path}: mqsim's format does not say its time unit (Time_Unit in MQSim's workload "
+                f"file does): --time-unit, one of {units}, is needed"
+            )
+        raise TraceError(
+            f"{path}: {format}'s time unit is fixed: leave --time-unit {time_unit} out"
+        )
+    if time_unit is not None and time_unit not in mqsim.TICKS_PS:
+        raise TraceError(f"{path}: time unit {time_unit!r}: one of {units} is right")
+    if event is not None and (format != "blkparse" or event not in blkparse.EVENTS):
+        right = f"one of {', '.join(blkparse.EVENTS)}, with blkparse, is right"
+        raise TraceError(f"{path}: event {event!r} with {format}: {right}")
+    if wait is not None and (format not in ("fio", "fio2") or wait not in fio.WAITS):
+        right = f"one of {', '.join(fio.WAITS)}, with fio's version 2, is right"
+        raise TraceError(f"{path}: wait {wait!r} with {format}: {right}")
+
+
+def _fitted(
+    trace: BlockTrace, path: str, format: str, drop: Collection[str]
+) -> tuple[BlockTrace, list[str]]:
+    """The trace without what is dropped; TraceError for what the format cannot hold."""
+    notes = []
+    for op, name in enumerate(OPS):
+        n = int((trace.op == op).sum())
+        if n and name in drop:
+            notes.append(f"{n} {name} requests dropped")
+            trace = without(trace, op)
+        elif n and op in (mqsim.LACKS if format in ("mqsim", "msr") else ()):
+            raise TraceError(
+                f"{path}: {n} {name} requests: {format}'s format has no such operation: "
+                f"--drop {name} leaves them out"
+            )
+    if trace.fua is not None and trace.fua.any():
+        n = int(trace.fua.sum())
+        if "fua" not in drop:
+            raise TraceError(
+                f"{path}: {n} writes with FUA: {format}'s format has no such mark: --drop fua "
+                "makes them ordinary writes"
+            )
+        notes.append(f"{n} writes lost their FUA")
+        trace = replace(trace, fua=None)
+    if not trace.timed and format != "fio2":
+        if "time" not in drop:
+            raise TraceError(
+                f"{path}: the trace holds no times, which {format}'s format needs: --drop time "
+                "makes them all 0"
+            )
+        notes.append("no times: all written as 0")
+    return trace, notes
+
+
+def _lost(trace: BlockTrace, format: str) -> list[str]:
+    """What of the trace the format does not hold, beyond the rounding of times."""
+    notes = []
+    if format == "msr":
+        if trace.response_ps is None:
+            notes.append("response times not known: written as 0")
+    else:
+        if trace.response_ps is not None:
+            notes.append("recorded response times not kept")
+        if trace.origin_ps:
+            notes.append("the source's clock not kept: times count from the first request")
+    if format == "mqsim":
+        pairs = [f"{n} = {d}" for n, d in zip(mqsim.numbers(trace), trace.devices, strict=True)]
+        if any(pair != f"{d} = {d}" for pair, d in zip(pairs, trace.devices, strict=True)):
+            more = ", ..." if len(pairs) > 8 else ""
+            notes.append(f"devices are numbered: {', '.join(pairs[:8])}{more}")
+    return notes

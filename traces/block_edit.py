@@ -1,0 +1,104 @@
+"""Block traces made from others: one device, one operation less, devices side by side, wrapped.
+
+Owns: the functions below; each returns a new trace and says in its notes what it changed.
+Does not: touch times or files. Source: own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ondie.traces.block_model import BYTES_END, COLUMNS, FLUSH, BlockTrace
+from ondie.traces.columns import I64
+from ondie.traces.errors import TraceError
+
+#: Where devices side by side begin: a multiple of this many bytes.
+BESIDE = 1 << 20
+
+
+def take(trace: BlockTrace, rows: npt.NDArray[Any] | slice, **changes: Any) -> BlockTrace:
+    """Some rows, in order, with changes to the rest."""
+    columns = {n: c[rows] for n in COLUMNS if (c := getattr(trace, n)) is not None}
+    return replace(trace, **(columns | changes))
+
+
+def without(trace: BlockTrace, op: int) -> BlockTrace:
+    """All requests but those of one operation; TraceError if none is left."""
+    return take(trace, trace.op != op)
+
+
+def head(trace: BlockTrace, count: int) -> BlockTrace:
+    """The first requests, at most `count` of them."""
+    if count < 1:
+        raise TraceError(f"limit {count}: at least 1 is right")
+    return take(trace, slice(0, count))
+
+
+def only(trace: BlockTrace, device: str) -> BlockTrace:
+    """The requests of one device; TraceError names the devices there are."""
+    if device not in trace.devices:
+        known = ", ".join(trace.devices[:20]) + (", ..." if len(trace.devices) > 20 else "")
+        raise TraceError(f"{trace.source}: device {device!r}: one of {known} is right")
+    rows = np.flatnonzero(trace.device == trace.devices.index(device))
+    return take(trace, rows, device=np.zeros(len(rows), np.int32), devices=(device,))
+
+
+def ends(trace: BlockTrace) -> list[int]:
+    """Per device, the byte behind the last one that a request names."""
+    out = np.zeros(len(trace.devices), np.int64)
+    np.maximum.at(out, trace.device, trace.offset + trace.size)
+    return [int(end) for end in out]
+
+
+def beside(trace: BlockTrace) -> BlockTrace:
+    """All devices as one, side by side in their order, each from the next multiple of BESIDE."""
+    bases, base = [], 0
+    for end in ends(trace):
+        bases.append(base)
+        base += -(-end // BESIDE) * BESIDE
+    if base >= BYTES_END:
+        raise TraceError(f"{trace.source}: its devices side by side take {base} bytes: too many")
+    offset = trace.offset + np.where(trace.op == FLUSH, 0, np.array(bases)[trace.device])
+    places = ", ".join(f"{d} from {b}" for d, b in list(zip(trace.devices, bases, strict=True))[:8])
+    note = f"devices side by side: {places}{', ...' if len(bases) > 8 else ''}"
+    return replace(
+        trace,
+        offset=offset,
+        device=np.zeros(len(trace), np.int32),
+        devices=("+".join(trace.devices[:4]) + ("+..." if len(bases) > 4 else ""),),
+        notes=(*trace.notes, note),
+    )
+
+
+def wrap(trace: BlockTrace, capacity: int) -> BlockTrace:
+    """Offsets modulo `capacity` bytes; a request across the end becomes two, of equal arrival.
+
+    TraceError for a request larger than that.
+    """
+    if capacity < 1:
+        raise TraceError(f"offset wrap {capacity}: at least 1 byte is right")
+    large = trace.size > capacity
+    if large.any():
+        i = int(np.argmax(large))
+        raise TraceError(
+            f"{trace.source}: request {i}: size is {trace.size[i]}, larger than an address space "
+            f"of {capacity} bytes"
+        )
+    offset = trace.offset % capacity
+    left: I64 = capacity - offset
+    across = trace.size > left
+    rows = np.repeat(np.arange(len(trace)), 1 + across)
+    second = np.append(False, rows[1:] == rows[:-1])
+    first = across[rows] & ~second
+    size = np.where(first, left[rows], trace.size[rows] - np.where(second, left[rows], 0))
+    moved = int((offset != trace.offset).sum())
+    notes = [f"{moved} offsets wrapped at {capacity} bytes"] if moved else []
+    notes += [f"{across.sum()} requests across the wrap made two each"] if across.any() else []
+    return take(
+        trace, rows, offset=np.where(second, 0, offset[rows]), size=size,
+        notes=(*trace.notes, *notes),
+    )  # fmt: skip

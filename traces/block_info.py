@@ -1,0 +1,99 @@
+"""A summary of a block trace for people and for JSON.
+
+Owns: block_info(): what `ondie trace info --from` shows. Does not: print.
+Source: the trace itself; nothing is computed that it does not hold.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ondie.traces.block_model import FLUSH, OPS, PS_PER_S, READ, TRIM, WRITE, BlockTrace
+from ondie.traces.columns import I64
+
+PAGE = 4096
+#: Offsets are counted by the largest of these that divides them.
+ALIGNMENTS = (1, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
+
+
+def block_info(trace: BlockTrace) -> dict[str, Any]:
+    """Plain dict (JSON-able): requests, times, operations, sizes, footprint, alignment, devices."""
+    n, span = len(trace), trace.span_ps
+    data = (trace.op == READ) | (trace.op == WRITE)
+    aligned = data & (trace.offset % PAGE == 0) & (trace.size % PAGE == 0)
+    out: dict[str, Any] = {
+        "source": trace.source,
+        "format": trace.format,
+        "requests": n,
+        "timed": trace.timed,
+        "span_s": span / PS_PER_S,
+        "requests_per_s": (n - 1) / (span / PS_PER_S) if span else None,
+        "share": {name: int(c) / n for name, c in zip(OPS, trace.counts(), strict=True)},
+        "bytes": {},
+        "size_bytes": {},
+        "footprint_bytes": {},
+        "aligned_4k_share": float(aligned.sum() / data.sum()) if data.any() else None,
+        "alignment": _alignment(trace.offset[data]),
+        "devices": _devices(trace),
+    }
+    for op in (READ, WRITE, TRIM):
+        rows = trace.op == op
+        if rows.any():
+            size = trace.size[rows]
+            out["bytes"][OPS[op]] = int(size.sum())
+            out["size_bytes"][OPS[op]] = {
+                "min": int(size.min()), "median": float(np.median(size)), "max": int(size.max())
+            }  # fmt: skip
+            out["footprint_bytes"][OPS[op]] = footprint(trace, rows)
+    out["footprint_bytes"]["all"] = footprint(trace, trace.op != FLUSH)
+    if trace.fua is not None:
+        out["fua_writes"] = int(trace.fua.sum())
+    if trace.response_ps is not None:
+        out["response_us"] = {
+            name: float(np.percentile(trace.response_ps, q)) / 1e6
+            for name, q in (("median", 50), ("p99", 99), ("max", 100))
+        }
+    out["notes"] = list(trace.notes)
+    return out
+
+
+def footprint(trace: BlockTrace, rows: np.ndarray) -> int:
+    """Distinct bytes that the chosen requests (bool per request) touch, over all devices."""
+    device, start = trace.device[rows], trace.offset[rows]
+    end = start + trace.size[rows]
+    order = np.lexsort((start, device))
+    device, start, end = device[order], start[order], end[order]
+    total, first = 0, 0
+    for last in [*(np.flatnonzero(np.diff(device)) + 1).tolist(), len(device)]:
+        total += _union(start[first:last], end[first:last])
+        first = last
+    return total
+
+
+def _union(start: I64, end: I64) -> int:
+    """Length of the union of intervals, sorted by their starts."""
+    if not len(start):
+        return 0
+    covered = np.maximum.accumulate(end)
+    new = np.maximum(start[1:], covered[:-1])  # what lies before is covered already
+    return int(end[0] - start[0] + np.maximum(end[1:] - new, 0).sum())
+
+
+def _alignment(offset: I64) -> dict[str, int]:
+    """Read and written requests by the largest of ALIGNMENTS that divides their offset."""
+    divides = np.array([offset % a == 0 for a in ALIGNMENTS]).sum(axis=0)
+    counts = np.bincount(divides, minlength=len(ALIGNMENTS) + 1)[1:]
+    return {str(a): int(c) for a, c in zip(ALIGNMENTS, counts, strict=True)}
+
+
+def _devices(trace: BlockTrace) -> dict[str, dict[str, int]]:
+    """Requests and the end of the address space used, per device."""
+    requests = np.bincount(trace.device, minlength=len(trace.devices))
+    end = np.zeros(len(trace.devices), np.int64)
+    np.maximum.at(end, trace.device, trace.offset + trace.size)
+    return {
+        name: {"requests": int(count), "end_bytes": int(e)}
+        for name, count, e in zip(trace.devices, requests, end, strict=True)
+    }

@@ -1,0 +1,252 @@
+"""A block trace: the requests that a drive was given, as columns in order of arrival.
+
+Owns: BlockTrace and what makes it consistent, and Collector, which assembles one piece by piece.
+Does not: know a file format or a device.
+Source: own; the numbers of the operations are those of the emulator's command record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ondie.traces.columns import I64, INT64_MAX
+from ondie.traces.errors import TraceError
+
+READ, WRITE, TRIM, FLUSH = range(4)
+OPS = ("read", "write", "trim", "flush")
+
+SECTOR = 512  # bytes: the unit of MQSim's and blkparse's columns, whatever the drive's block
+#: Offsets and sizes end below this, so that their sum is an int64.
+BYTES_END = 2**62
+PS_PER_S = 10**12
+
+
+@dataclass(frozen=True, eq=False)
+class BlockTrace:
+    """n requests. All columns have length n and are read-only.
+
+    arrival_ps: int64, never decreasing, from 0; the first may be later. All 0 where not `timed`:
+    the file holds an order and no times, and only a closed loop can replay it.
+    op: int8, READ, WRITE, TRIM or FLUSH. offset, size: int64, bytes; size > 0, but 0 for FLUSH,
+    whose offset is 0. device: int32, index into `devices`, the names in the source.
+    source: the file's name, without its folder; format: what it was read as.
+    response_ps: int64 or None, the recorded time from arrival to completion.
+    fua: bool or None, a write that is to complete on the flash, not in a cache.
+    origin_ps: what arrival 0 is on the source's own clock; a Python integer, since a clock that
+    counts from 1601 exceeds int64 in picoseconds.
+    notes: what reading left out, or changed, in words.
+    """
+
+    arrival_ps: I64
+    op: npt.NDArray[np.int8]
+    offset: I64
+    size: I64
+    device: npt.NDArray[np.int32]
+    devices: tuple[str, ...]
+    source: str
+    format: str
+    response_ps: I64 | None = None
+    fua: npt.NDArray[np.bool_] | None = None
+    timed: bool = True
+    origin_ps: int = 0
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._check_columns()
+        self._check_values()
+        for name in COLUMNS:
+            column = getattr(self, name)
+            if column is not None:
+                column = column.view()
+                column.flags.writeable = False
+                object.__setattr__(self, name, column)
+
+    def __len__(self) -> int:
+        return len(self.arrival_ps)
+
+    @property
+    def span_ps(self) -> int:
+        """From the first arrival to the last."""
+        return int(self.arrival_ps[-1] - self.arrival_ps[0]) if len(self) else 0
+
+    def parts(self, step: int = 1 << 16) -> Iterator[slice]:
+        """The rows in slices, for writers."""
+        for start in range(0, len(self), step):
+            yield slice(start, start + step)
+
+    def counts(self) -> tuple[int, int, int, int]:
+        """Requests per operation, in their numbers' order."""
+        read, write, trim, flush = np.bincount(self.op, minlength=4).tolist()
+        return read, write, trim, flush
+
+    def _bad(self, i: int, what: str) -> TraceError:
+        return TraceError(f"{self.source}: request {i}: {what}")
+
+    def _check_columns(self) -> None:
+        n = len(self.arrival_ps)
+        if not n:
+            raise TraceError(f"{self.source}: no requests, at least one is right")
+        for name, kind in COLUMNS.items():
+            column = getattr(self, name)
+            if column is None and name in ("response_ps", "fua"):
+                continue
+            if column.dtype != kind or column.shape != (n,):
+                raise TraceError(
+                    f"{self.source}: {name} is {column.dtype}{list(column.shape)}, "
+                    f"{np.dtype(kind)}[{n}] is right"
+                )
+        if len(set(self.devices)) != len(self.devices) or not all(self.devices):
+            raise TraceError(f"{self.source}: devices are {self.devices}, distinct names are right")
+
+    def _check_values(self) -> None:
+        flush = self.op == FLUSH
+        wanted: list[tuple[str, npt.NDArray[np.bool_], str]] = [
+            ("op", (self.op < 0) | (self.op > FLUSH), "0 to 3"),
+            ("device", (self.device < 0) | (self.device >= len(self.devices)),
+             f"0 to {len(self.devices) - 1}"),
+            ("offset", (self.offset < 0) | (self.offset >= BYTES_END), "0 to 2**62 - 1"),
+            ("offset", flush & (self.offset != 0), "0, as it is a flush,"),
+            ("size", flush & (self.size != 0), "0, as it is a flush,"),
+            ("size", ~flush & ((self.size <= 0) | (self.size >= BYTES_END)), "1 to 2**62 - 1"),
+            ("arrival_ps", self.arrival_ps < 0, "0 or later"),
+        ]  # fmt: skip
+        if self.response_ps is not None:
+            wanted.append(("response_ps", self.response_ps < 0, "0 or more"))
+        if not self.timed:
+            wanted.append(("arrival_ps", self.arrival_ps != 0, "0, as the trace holds no times,"))
+        for name, bad, right in wanted:
+            if bad.any():
+                i = int(np.argmax(bad))
+                raise self._bad(i, f"{name} is {getattr(self, name)[i]}, {right} is right")
+        back = self.arrival_ps[1:] < self.arrival_ps[:-1]
+        if back.any():
+            i = int(np.argmax(back)) + 1
+            raise self._bad(
+                i, f"arrival_ps is {self.arrival_ps[i]}, before that of request {i - 1}"
+            )
+        if self.origin_ps < 0:
+            raise TraceError(f"{self.source}: origin_ps is {self.origin_ps}, 0 or more is right")
+
+
+#: Columns and their types; the last two may be None.
+COLUMNS: dict[str, type] = {
+    "arrival_ps": np.int64,
+    "op": np.int8,
+    "offset": np.int64,
+    "size": np.int64,
+    "device": np.int32,
+    "response_ps": np.int64,
+    "fua": np.bool_,
+}
+
+
+@dataclass
+class Collector:
+    """Pieces of a trace as they are parsed, in the file's order.
+
+    source: the file, for errors. tick_ps: picoseconds per unit of the file's time. relative: times
+    count from an epoch, and the earliest becomes arrival 0. sort: bring the requests into order of
+    time, stably; else a time that runs backwards is a TraceError. limit: requests to keep, in the
+    file's order.
+    """
+
+    source: str
+    format: str
+    tick_ps: int = 1
+    relative: bool = False
+    sort: bool = False
+    limit: int | None = None
+    timed: bool = True
+    devices: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, int] = field(default_factory=dict)
+    size: int = 0
+    _pieces: dict[str, list[npt.NDArray[np.generic]]] = field(default_factory=dict)
+    _last: tuple[int, int] = (0, 0)  # ticks and line of the latest request
+
+    @property
+    def full(self) -> bool:
+        """Whether the limit is reached."""
+        return self.limit is not None and self.size >= self.limit
+
+    def note(self, words: str, count: int) -> None:
+        """Count what was left out or changed."""
+        if count:
+            self.notes[words] = self.notes.get(words, 0) + int(count)
+
+    def ordered(self, ticks: I64, line: I64 | Callable[[], I64]) -> None:
+        """TraceError if time runs backwards; `line` has the entries' line numbers."""
+        if self.sort or not len(ticks):
+            return
+        last, at = self._last
+        back = np.flatnonzero(ticks[1:] < ticks[:-1])
+        if ticks[0] < last or len(back):
+            i = 0 if ticks[0] < last else int(back[0]) + 1
+            lines = line() if callable(line) else line
+            if i:
+                last, at = int(ticks[i - 1]), int(lines[i - 1])
+            raise TraceError(
+                f"{self.source}: line {lines[i]}: time {ticks[i]} runs backwards, line {at} has "
+                f"{last}; sort by time (--sort) if that is meant"
+            )
+        self._last = int(ticks[-1]), int((line() if callable(line) else line)[-1])
+
+    def add(self, **columns: npt.NDArray[np.generic]) -> None:
+        """Append requests: ticks, op, offset, size, device, and response or fua where known."""
+        n = len(columns["ticks"])
+        keep = n if self.limit is None else min(n, self.limit - self.size)
+        for name, column in columns.items():
+            self._pieces.setdefault(name, []).append(column if keep == n else column[:keep].copy())
+        self.size += keep
+
+    def forget(self, name: str) -> bool:
+        """Drop a column in which all is zero; whether it was."""
+        if any(piece.any() for piece in self._pieces.get(name, ())):
+            return False
+        self._pieces.pop(name, None)
+        return True
+
+    def finish(self) -> BlockTrace:
+        """The trace."""
+        if not self.size:
+            raise TraceError(f"{self.source}: no requests, at least one is right")
+        columns = {}
+        for name in list(self._pieces):
+            columns[name] = np.concatenate(self._pieces.pop(name))
+        if self.sort:
+            order = np.argsort(columns["ticks"], kind="stable")
+            self.note("requests sorted by time", int((order != np.arange(len(order))).sum()))
+            columns = {name: column[order] for name, column in columns.items()}
+        ticks = columns.pop("ticks")
+        origin = int(ticks[0]) if self.relative else 0
+        columns["arrival_ps"] = self._picoseconds(ticks, origin, "time")
+        if "response" in columns:
+            columns["response_ps"] = self._picoseconds(columns.pop("response"), 0, "response time")
+        used = np.unique(columns["device"])
+        names = list(self.devices)
+        if len(used) < len(names):  # named, but without a request
+            columns["device"] = np.searchsorted(used, columns["device"]).astype(np.int32)
+            names = [names[i] for i in used]
+        return BlockTrace(
+            devices=tuple(names),
+            source=Path(self.source).name,
+            format=self.format,
+            timed=self.timed,
+            origin_ps=origin * self.tick_ps,
+            notes=tuple(f"{words}: {count}" for words, count in self.notes.items()),
+            **columns,
+        )
+
+    def _picoseconds(self, ticks: npt.NDArray[np.generic], origin: int, what: str) -> I64:
+        longest = int(np.max(ticks)) - origin
+        if longest * self.tick_ps > INT64_MAX:
+            days = INT64_MAX / PS_PER_S / 86400
+            raise TraceError(
+                f"{self.source}: a {what} of {longest * self.tick_ps / PS_PER_S:.0f} s: "
+                f"at most {days:.0f} days are right, which is what 63 bits of picoseconds hold"
+            )
+        return (ticks.astype(np.int64) - origin) * self.tick_ps

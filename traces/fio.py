@@ -1,0 +1,254 @@
+"""fio's iolog, versions 2 and 3: what a job did to its files, one action per line.
+
+Owns: reading and writing both. Does not: run fio, or read its binary blktrace input.
+Source: fio's manual, "Trace file format"; the program itself (3.33), where the two differ.
+
+Version 3 has a time in microseconds from the start in front of each line. Version 2 has none, but
+`wait` lines, on which manual and program differ, so the reader must be told (`wait`):
+  manual: microseconds since the previous wait, less than 100 being discarded
+  program: milliseconds since fio's start, which is what 3.33 really waits for
+fio drops the pause after a time of 0, so version 3 is written from 1 us on (see _lines3).
+Files are devices. sync and datasync are flushes, whatever offset fio noted with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ondie.traces.block_model import BYTES_END, FLUSH, READ, TRIM, WRITE, BlockTrace, Collector
+from ondie.traces.columns import I64, INT64_MAX, Table
+from ondie.traces.errors import TraceError
+
+I8 = npt.NDArray[np.int8]
+
+US_PS, MS_PS = 10**6, 10**9
+WAITS = ("manual", "program")
+SHORTEST_WAIT = 100  # us: the manual's rule
+VERSION = "fio version {} iolog"
+CUT_SHOWS = False
+MOST_NAME = 256  # bytes of a file name that fio reads
+MOST_SIZE = 2**32 - 1  # fio holds a length in an unsigned int
+
+_ADD, _OPEN, _CLOSE, _WAIT = range(FLUSH + 1, FLUSH + 5)  # behind the operations
+_FILE_ACTIONS = {"add": _ADD, "open": _OPEN, "close": _CLOSE}
+_IO_ACTIONS = {"read": READ, "write": WRITE, "trim": TRIM, "sync": FLUSH, "datasync": FLUSH}
+_WRITTEN = {READ: "read", WRITE: "write", TRIM: "trim", FLUSH: "sync"}
+
+
+@dataclass
+class _Files:
+    """Which files may be used, from line to line."""
+
+    added: set[int] = field(default_factory=set)
+    open: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+
+    def grow(self, count: int) -> None:
+        """Room for as many files."""
+        self.open = np.append(self.open, np.zeros(count - len(self.open), bool))
+
+
+@dataclass
+class _Clock:
+    """Version 2's time: the tick (us or ms) at which the next action comes, by the waits."""
+
+    wait: str | None
+    now: int = 0
+    waited: bool = False
+
+
+def read(tables: Iterable[Table], out: Collector, *, version: int | None, wait: str | None) -> None:
+    """Add the requests of all tables. version: 2 or 3 demands it; wait: see above."""
+    files, clock, found = _Files(), _Clock(wait), 0
+    for table in tables:
+        if not found:
+            found = _version(table, version)
+            out.tick_ps = MS_PS if found == 2 and wait == "program" else US_PS
+            if found == 3 and wait is not None:
+                raise TraceError(f"{table.source}: version 3 has no wait lines: leave --wait out")
+        _lines(table, found, files, clock, out)
+        if out.full:
+            break
+    out.timed = found == 3 or clock.waited
+
+
+def _version(table: Table, version: int | None) -> int:
+    shown = table.shown(0)
+    known = {VERSION.format(v): v for v in (2, 3)}
+    right = " or ".join(repr(k) for k, v in known.items() if version in (None, v))
+    if shown not in known or version not in (None, known[shown]):
+        raise table.bad(0, f"{shown[:60]!r}, the first line must be {right}")
+    table.skip(1)
+    return known[shown]
+
+
+def _lines(table: Table, version: int, files: _Files, clock: _Clock, out: Collector) -> None:
+    """One table's actions, in order."""
+    lead = version - 2  # columns before the file's name
+    io = table.count == lead + 4
+    other = ~io & (table.count != lead + 2)
+    if other.any():
+        raise _bad_row(table, int(np.argmax(other)), version)
+    if not table.rows:
+        return
+    action = _actions(table, io, lead, version)
+    if version == 3:
+        ticks = table.column("time", 0).integers()
+        out.ordered(ticks, table.lines)
+    else:
+        ticks = _waits(table, np.flatnonzero(action == _WAIT), clock)
+    device = table.column("file", lead).names(out.devices)
+    files.grow(len(out.devices))
+    start = 0
+    for row in [*np.flatnonzero(~io).tolist(), table.rows]:
+        _check_open(table, files, device, start, row)
+        if row < table.rows:
+            _file_action(table, row, int(action[row]), int(device[row]), files)
+        start = row + 1
+    rows = np.flatnonzero(action <= FLUSH)
+    if len(rows):
+        _add(table, rows, lead, ticks[rows], action[rows].astype(np.int8), device[rows], out)
+
+
+def _waits(table: Table, rows: I64, clock: _Clock) -> I64:
+    """The tick of each row by the waits before it."""
+    step = np.zeros(table.rows, np.int64)
+    if len(rows):
+        column = table.column("wait", 2, rows)
+        value = column.integers(most=INT64_MAX // US_PS)  # so that no sum of a piece overflows
+        if clock.wait is None:
+            raise column.bad(
+                0, "fio's manual means us since the previous wait, fio itself takes ms since its "
+                "start: say which (--wait manual or --wait program)",
+            )  # fmt: skip
+        clock.waited = True
+        step[rows] = np.where(value >= SHORTEST_WAIT, value, 0) if clock.wait == "manual" else value
+    if clock.wait == "manual":
+        ticks = clock.now + np.cumsum(step)
+    else:  # fio does not wait for a time that has passed
+        ticks = np.maximum(np.maximum.accumulate(step), clock.now)
+    clock.now = int(ticks[-1])
+    if clock.now > INT64_MAX // US_PS:
+        raise table.bad(int(rows[-1]), f"all waits together are {clock.now} us: too long")
+    return ticks
+
+
+def _actions(table: Table, io: npt.NDArray[np.bool_], lead: int, version: int) -> I64:
+    """What each row does: an operation, or _ADD to _WAIT."""
+    action = np.empty(table.rows, np.int64)
+    rows = np.flatnonzero(io)
+    column = table.column("action", lead + 1, rows)
+    waits = column.equal("wait")
+    if version == 3 and waits.any():
+        right = "version 3 has times in place of waits; leave the line out"
+        raise column.bad(int(np.argmax(waits)), right)
+    action[rows] = column.words(_IO_ACTIONS if version == 3 else _IO_ACTIONS | {"wait": _WAIT})
+    rows = np.flatnonzero(~io)
+    action[rows] = table.column("action", lead + 1, rows).words(_FILE_ACTIONS)
+    return action
+
+
+def _file_action(table: Table, row: int, action: int, device: int, files: _Files) -> None:
+    """An add, open or close."""
+    if action == _ADD:
+        files.added.add(device)
+    elif action == _OPEN:
+        if device not in files.added:
+            raise table.bad(row, f"{table.shown(row)!r}: an add of the file must come before")
+        files.open[device] = True
+    else:
+        if not files.open[device]:
+            raise table.bad(row, f"{table.shown(row)!r}: the file is not open here")
+        files.open[device] = False
+
+
+def _check_open(table: Table, files: _Files, device: np.ndarray, start: int, end: int) -> None:
+    closed = ~files.open[device[start:end]]
+    if closed.any():
+        row = start + int(np.argmax(closed))
+        raise table.bad(row, f"{table.shown(row)!r}: the file is not open here, an open must come "
+                        "before")  # fmt: skip
+
+
+def _add(
+    table: Table, rows: I64, lead: int, ticks: I64, op: I8, device: npt.NDArray[np.int32],
+    out: Collector,
+) -> None:  # fmt: skip
+    flush = op == FLUSH
+    offset = table.column("offset", lead + 2, rows).integers(most=BYTES_END - 1)
+    size = table.column("length", lead + 3, rows).integers(most=BYTES_END - 1)
+    if (~flush & (size == 0)).any():
+        table.column("length", lead + 3, rows[~flush]).integers(least=1, most=BYTES_END - 1)
+    offset[flush] = size[flush] = 0
+    out.add(ticks=ticks, op=op, offset=offset, size=size, device=device)
+
+
+def _bad_row(table: Table, row: int, version: int) -> TraceError:
+    shown = table.shown(row)[:60]
+    if shown.startswith("fio version "):
+        return table.bad(row, f"{shown!r} again: fio appends to its log; split the file here")
+    time = "time " * (version - 2)
+    return table.bad(
+        row, f"{shown!r} has {table.count[row]} columns, {version} ({time}file action) or "
+        f"{version + 2} ({time}file action offset length) are right",
+    )  # fmt: skip
+
+
+# --- writing
+
+
+def check(trace: BlockTrace, path: str) -> None:
+    """TraceError for a name or a size that fio cannot read."""
+    for name in trace.devices:
+        if len(name.encode()) > MOST_NAME or len(name.split()) != 1 or name != name.strip():
+            raise TraceError(
+                f"{path}: device {name[:60]!r}: a file name without blanks, of at most {MOST_NAME} "
+                "bytes is right"
+            )
+    if int(trace.size.max()) > MOST_SIZE:
+        i = int(np.argmax(trace.size > MOST_SIZE))
+        raise TraceError(
+            f"{path}: request {i}: size is {trace.size[i]}: fio holds at most {MOST_SIZE} bytes"
+        )
+
+
+def lines(trace: BlockTrace, version: int, wait: str) -> Iterator[str]:
+    """The whole log, line by line. wait: what version 2's waits are to mean."""
+    yield VERSION.format(version) + "\n"
+    yield from _lines3(trace) if version == 3 else _lines2(trace, wait)
+
+
+def _lines3(trace: BlockTrace) -> Iterator[str]:
+    """Times in whole us, rounded down; all of them 1 us later where the first would be 0."""
+    shift = 1 if int(trace.arrival_ps[0]) < US_PS else 0
+    first, last = (int(trace.arrival_ps[i]) // US_PS + shift for i in (0, -1))
+    yield from (f"{first} {name} {a}\n" for a in ("add", "open") for name in trace.devices)
+    for t, name, op, offset, size in _rows(trace, US_PS):
+        yield f"{t + shift} {name} {op} {offset} {size}\n"
+    yield from (f"{last} {name} close\n" for name in trace.devices)
+
+
+def _lines2(trace: BlockTrace, wait: str) -> Iterator[str]:
+    """Waits where time goes on: whole ms, or us of at least 100 since the previous wait."""
+    tick_ps, least = (US_PS, SHORTEST_WAIT) if wait == "manual" else (MS_PS, 1)
+    yield from (f"{name} {a}\n" for a in ("add", "open") for name in trace.devices)
+    before = 0
+    for t, name, op, offset, size in _rows(trace, tick_ps):
+        if t - before >= least:
+            yield f"{name} wait {t - before if wait == 'manual' else t} 0\n"
+            before = t
+        yield f"{name} {op} {offset} {size}\n"
+    yield from (f"{name} close\n" for name in trace.devices)
+
+
+def _rows(trace: BlockTrace, tick_ps: int) -> Iterator[tuple[int, str, str, int, int]]:
+    for part in trace.parts():
+        names = [trace.devices[d] for d in trace.device[part].tolist()]
+        ops = [_WRITTEN[op] for op in trace.op[part].tolist()]
+        ticks = (trace.arrival_ps[part] // tick_ps).tolist()
+        yield from zip(
+            ticks, names, ops, trace.offset[part].tolist(), trace.size[part].tolist(), strict=True
+        )
