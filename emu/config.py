@@ -34,6 +34,7 @@ from ondie.emu.schema import (
     Dram,
     Ecc,
     Energy,
+    Errors,
     Flash,
     Frontend,
     Ftl,
@@ -77,6 +78,7 @@ class Config:
     frontend: Frontend
     flash: Flash
     ecc: Ecc
+    errors: Errors
     ftl: Ftl
     dram: Dram
     isp: Isp

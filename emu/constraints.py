@@ -44,6 +44,10 @@ def _power_of_two(value: int) -> bool:
     return value & (value - 1) == 0
 
 
+def _no_errors(config: Config) -> bool:
+    return config.errors.kind == "none"
+
+
 GEOMETRY = (
     "flash.channels",
     "flash.dies_per_channel",
@@ -95,6 +99,31 @@ RULES: tuple[Rule, ...] = (
         ("ftl.gc_low_blocks", "flash.blocks_per_plane"),
         lambda c: c.ftl.gc_low_blocks < c.flash.blocks_per_plane,
         "collection must start with fewer free blocks than a plane has",
+    ),
+    Rule(
+        ("errors.kind", "ecc.codeword", "flash.page"),
+        lambda c: _no_errors(c) or c.flash.page_bytes % c.ecc.codeword_bytes == 0,
+        'kind "model" needs pages of whole code words',
+    ),
+    Rule(
+        ("errors.kind", "ecc.codeword", "ecc.correctable_bits"),
+        lambda c: _no_errors(c) or 0 < c.ecc.correctable_bits < 4 * c.ecc.codeword_bytes,
+        "a code corrects at least one bit and fewer than half of its bits",
+    ),
+    Rule(
+        ("errors.kind", "ecc.decode", "ecc.decode_limit"),
+        lambda c: _no_errors(c) or c.ecc.decode_ps <= c.ecc.decode_limit_ps,
+        "decoding at the limit takes no less than without errors",
+    ),
+    Rule(
+        ("errors.kind", "ecc.retry_gain"),
+        lambda c: _no_errors(c) or c.ecc.retry_gain <= 1,
+        "a retry leaves at most all of the shifted errors, 1",
+    ),
+    Rule(
+        ("errors.kind", "ecc.soft_gain"),
+        lambda c: _no_errors(c) or c.ecc.soft_gain >= 1,
+        "soft decision corrects no fewer bits than hard decision, 1",
     ),
     Rule(
         ("dram.isp", "dram.capacity"),

@@ -89,6 +89,11 @@ class PageStore:
         _, oob, at = self._segment(ppn)
         return int(oob[at]["lpn"]) if oob[at]["written"] else -1
 
+    def sequence(self, ppn: int) -> int:
+        """Number of the page's programming, from 1; 0 = nothing is programmed here."""
+        _, oob, at = self._segment(ppn)
+        return int(oob[at]["sequence"]) if oob[at]["written"] else 0
+
     def follow(self, entry: np.record, geometry: Geometry) -> bool:
         """Obey an entry of the engine's log that concerns stored pages alone: a page that
         collection has moved, an erased super-block. Returns False for every other entry."""
@@ -133,3 +138,10 @@ class PageStore:
         """Flip bits of one stored byte, as a raw bit error does."""
         pages, _, at = self._segment(ppn)
         pages[at, byte] ^= mask
+
+    def damage(self, ppn: int, mask: np.ndarray) -> None:
+        """Flip the stored bits that ``mask``, uint8[page_bytes], names; the checksum stays."""
+        pages, oob, at = self._segment(ppn)
+        if not oob[at]["written"]:
+            raise InputError(f"physical page {ppn} has no bits to flip: it was never programmed")
+        pages[at] ^= mask

@@ -1,0 +1,160 @@
+"""Random numbers that depend on what they are drawn for, never on what was drawn before.
+
+Owns the hash of (seed, page, erase count, read count), uniform numbers and binomial counts from it.
+Does not own what they decide (ecc.py, inject.py). Source: Steele, Lea, Flood, OOPSLA 2014
+(SplitMix64's mixer as a counter-based generator); Hörmann, J. Stat. Comput. Simul. 46, 1993 (BTRS);
+Kachitvichyanukul, Schmeiser, CACM 31(2), 1988 (inversion for small means).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numba
+import numpy as np
+
+from ondie.kernels.jit import njit
+
+MASK = 0xFFFF_FFFF_FFFF_FFFF
+GAMMA = 0x9E37_79B9_7F4A_7C15
+M1 = 0xBF58_476D_1CE4_E5B9
+M2 = 0x94D0_49BB_1331_11EB
+UNIT = 1.0 / (1 << 53)
+SMALL_MEAN = 10.0
+"""Mean from which the transformed rejection holds (Hörmann, section 3)."""
+_LOG_ROOT = 0.5 * math.log(2 * math.pi)
+_RESTS = np.array(
+    [
+        math.log(math.factorial(k)) - ((k + 0.5) * math.log(k + 1) - (k + 1) + _LOG_ROOT)
+        for k in range(10)
+    ]
+)
+"""stirling_rest below 10, where its series is poor; a table, since lgamma differs by platform."""
+
+if numba.config.DISABLE_JIT:
+
+    def u64(x):
+        """The low 64 bits of an integer, unsigned."""
+        return int(x) & MASK
+
+else:
+
+    @njit
+    def u64(x):
+        """The low 64 bits of an integer, unsigned."""
+        return np.uint64(x)
+
+
+@njit
+def mix(x):
+    """SplitMix64's finaliser: a bijection of uint64 in which every bit depends on every other."""
+    x = (x ^ (x >> 30)) * M1 & MASK
+    x = (x ^ (x >> 27)) * M2 & MASK
+    return x ^ (x >> 31)
+
+
+@njit
+def absorb(key, value):
+    """The key that belongs to ``key`` and one more integer: for a given key no two values share
+    one."""
+    return mix(((u64(key) ^ (u64(value) * GAMMA & MASK)) + GAMMA) & MASK)
+
+
+@njit
+def page_key(seed, ppn, cycles, reads):
+    """uint64 key of one read of one page.
+
+    ``seed`` of the run (or of one of its devices: ``absorb(seed, device)``), ``ppn`` physical page,
+    ``cycles`` erase count of its block, ``reads`` of that block since its erase.
+    """
+    return absorb(absorb(absorb(seed, ppn), cycles), reads)
+
+
+@njit
+def uniform(key, at):
+    """Number ``at`` of a key's sequence, float64 in (0, 1), in steps of 2**-53."""
+    return ((absorb(key, at) >> 11) + 0.5) * UNIT
+
+
+@njit
+def below(key, at, n):
+    """Number ``at`` of a key's sequence as an int64 in [0, n), n < 2**32; off uniform by at most
+    n / 2**32."""
+    return np.int64((absorb(key, at) >> 32) * u64(n) >> 32)
+
+
+@njit
+def stirling_rest(k):
+    """log k! less Stirling's (k + 1/2) log(k + 1) - (k + 1) + log(2 pi)/2, for k >= 0; to 4e-11."""
+    if k < 10:
+        return _RESTS[int(k)]
+    inverse = 1.0 / (k + 1.0)
+    square = inverse * inverse
+    return (1.0 / 12 - (1.0 / 360 - square / 1260) * square) * inverse
+
+
+@njit
+def binomial(key, n, p):
+    """Errors among ``n`` bits of which each is wrong with probability ``p``, 0 <= p <= 1/2: int64,
+    exactly binomial up to the rounding of float64."""
+    mean = n * p
+    if not mean > 0.0:
+        return np.int64(0)
+    if mean < SMALL_MEAN:
+        return _inverted(key, n, p)
+    return _rejected(key, n, p)
+
+
+@njit
+def _inverted(key, n, p):
+    """Walk up the distribution function to a uniform number."""
+    u = uniform(key, 0)
+    if u <= 1.0 - n * p:  # Bernoulli's inequality: (1 - p)**n is no less
+        return np.int64(0)
+    odds = p / (1.0 - p)
+    mass = math.exp(n * math.log1p(-p))
+    k = 0
+    while u > mass and k < n:
+        u -= mass
+        k += 1
+        mass *= odds * ((n + 1.0) / k - 1.0)
+        if mass < 1e-300:  # all that is left of u is rounding
+            break
+    return np.int64(k)
+
+
+@njit
+def _rejected(key, n, p):
+    """Hörmann's BTRS: transformed rejection with a squeeze; about 1.15 rounds of two numbers."""
+    q = 1.0 - p
+    spread = math.sqrt(n * p * q)
+    b = 1.15 + 2.53 * spread
+    a = -0.0873 + 0.0248 * b + 0.01 * p
+    centre = n * p + 0.5
+    squeeze = 0.92 - 4.2 / b
+    at = 0
+    while True:
+        u = uniform(key, at) - 0.5
+        v = uniform(key, at + 1)
+        at += 2
+        edge = 0.5 - abs(u)
+        k = math.floor((2.0 * a / edge + b) * u + centre)
+        if edge >= 0.07 and v <= squeeze:
+            return np.int64(k)
+        if k < 0 or k > n:
+            continue
+        alpha = (2.83 + 5.1 / b) * spread
+        mode = math.floor((n + 1.0) * p)
+        odds = p / q
+        v = math.log(v * alpha / (a / (edge * edge) + b))
+        bound = (
+            (mode + 0.5) * math.log((mode + 1.0) / (odds * (n - mode + 1.0)))
+            + (n + 1.0) * math.log((n - mode + 1.0) / (n - k + 1.0))
+            + (k + 0.5) * math.log(odds * (n - k + 1.0) / (k + 1.0))
+            + stirling_rest(mode)
+            + stirling_rest(n - mode)
+            - stirling_rest(k)
+            - stirling_rest(n - k)
+        )
+        if v <= bound:
+            return np.int64(k)
