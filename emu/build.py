@@ -14,9 +14,9 @@ import numpy as np
 
 from ondie.emu import rows
 from ondie.emu import stations as s
-from ondie.emu.backend import mapping, nand
+from ondie.emu.backend import mapping, nand, physical
 from ondie.emu.backend.geometry import Geometry
-from ondie.emu.backend.timing import timing_table
+from ondie.emu.backend.timing import command_cycles, timing_table
 from ondie.emu.clock import NEVER, rate_scale
 from ondie.emu.config import Config
 from ondie.emu.events import FIFO, LINE, LOG, REG, TXN, build_tree
@@ -39,6 +39,19 @@ CFG = record_type(
     gc_low="i8", gc_reserve="i8", gc_window="i8",
     piece="i8",  # bytes that a long transfer moves through DRAM before others get their turn
     interleave="i8",  # 1: commands may interrupt data on a channel
+    commands_first="i8",  # 1: commands go before data out; 0: after, in turn with data in
+    lanes="i8",  # planes of a die that read on their own; 1: the die works as a whole
+    group="i8",  # 1: pages of one die that wait together are looked through for multi-plane work
+    power="i8",  # planes whose arrays may work at once; 0: any number
+    eager="i8",  # 1: the end of a read matters while the channel is busy
+    notice="i8",  # 1: the end of a read matters before its data leave
+    overlap="i8",  # 1: a die may want something of the channel while its array works
+    watch="i8",  # 1: somebody outside the channel waits for its operations to end
+    suspend_program="i8", suspend_erase="i8",  # 1: reads may make it stand back
+    suspend_program_left="i8", suspend_erase_left="i8",  # ps it must still have to go
+    suspend_program_wait="i8", suspend_erase_wait="i8",  # ps until the array is free
+    suspend_command="i8", resume_command="i8", resume_wait="i8",
+    max_suspends="i8",  # of one operation
     shared_uplink="i8",
     isp_io="i8",  # rows.ISP_IO, for code below rows.py
     budget="i8",  # transactions that rows may hold at once
@@ -50,6 +63,8 @@ DEV = record_type(
     cursor="i8",  # die of the next write
     mapped="i8",  # mapped logical pages
     r_mapped="i8",  # mapped reservoir super-pages
+    power="i8",  # planes whose arrays work
+    suspended_programs="i8", suspended_erases="i8",
 )  # fmt: skip
 BUDGET = 15 << 12
 """Transactions for the rows of one device."""
@@ -93,6 +108,12 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.gc_window = 2 * geometry.planes
     c.piece = geometry.super_page_bytes
     c.interleave = cfg.flash.interleave_commands
+    c.commands_first = 1
+    c.lanes = 1
+    c.notice = cfg.flash.cache_read
+    c.eager = int(cfg.flash.cache_read and cfg.flash.interleave_commands)
+    c.overlap = int(cfg.flash.cache_program or cfg.pe.kind != "none")
+    c.watch = 1
     c.shared_uplink = 1 if cfg.link.uplink_bytes_per_s > 0 else 0
     c.isp_io = rows.ISP_IO
     return c
@@ -138,6 +159,7 @@ def build(
     queue_depth: int | None = None,
     payload: bool = False,
     timeline: int = 0,
+    jobs: int = 0,
 ) -> Arrays:
     """All arrays of a system, with erased or used blocks as ``ftl.initial`` says.
 
@@ -155,17 +177,13 @@ def build(
         )
     dies, buses = n * geometry.dies, n * geometry.channels
     fifos = s.HOST_STATIONS + n * (s.ECC + geometry.channels)
-    half = 2
-    while half < dies + buses + fifos:
-        half *= 2
-    leaf = np.full(half, NEVER, np.int64)
-    tree = np.zeros(2 * half, np.int32)
-    build_tree(leaf, tree)
+    key, tree = build_tree(buses + fifos)
     lpns = logical_pages(cfg, geometry)
     width = map_dtype(geometry.physical_pages)
     reg = records(REG, 1)
     reg.bus0 = dies
     reg.fifo0 = dies + buses
+    reg.station0 = buses
     c = integer_config(cfg, geometry, depth)
     c.budget = BUDGET * min(n, MAX_SHARES)
     txns = _transactions(c[0], n)
@@ -177,13 +195,18 @@ def build(
     arrays = Arrays(
         cfg=c,
         reg=reg,
-        leaf=leaf,
+        key=key,
         tree=tree,
         fifo=_stations(cfg, geometry, n, fifos),
         txn=_pool(txns),
         op=timing_table(cfg),
-        die=_dies(dies),
-        bus=_buses(buses),
+        cycles=command_cycles(cfg),
+        die=_dies(geometry, n),
+        queue=np.full((dies, 2 * nand.QUEUES), -1, np.int32),
+        bus=_buses(geometry, n),
+        way=_ways(geometry, n),
+        touched=np.zeros(buses, np.int32),
+        order=nand.order_table(),
         l2p=map_table((n, lpns), width),
         p2l=map_table((n, geometry.physical_pages), width),
         block=_blocks(cfg, geometry, dies),
@@ -198,6 +221,8 @@ def build(
         use=np.zeros((phases + 1, dies + buses + fifos), np.int64),
         phase=_phases(phases),
         log=records(LOG, 2 * txns if payload else 1),
+        job=records(physical.JOB, max(jobs, 1)),
+        feed=records(physical.FEED, dies),
         line=records(LINE, max(timeline, 1)),
     )
     return arrays
@@ -238,17 +263,30 @@ def _pool(n: int) -> np.recarray:
     return txn
 
 
-def _dies(n: int) -> np.recarray:
-    die = records(nand.DIE, n)
-    for name in ("arr", "cache", "out", "read_head", "write_head", "load_head", "pe_head"):
+def _dies(geometry: Geometry, n: int) -> np.recarray:
+    die = records(nand.DIE, n * geometry.dies)
+    for name in ("arr", "cache", "paused", "pick"):
         die[name] = -1
+    at = np.arange(n * geometry.dies)
+    die["dev"], of_device = np.divmod(at, geometry.dies)
+    die["at"], channel = np.divmod(of_device, geometry.channels)
+    die["bus"] = die["dev"] * geometry.channels + channel
+    die["first"] = at
     return die
 
 
-def _buses(n: int) -> np.recarray:
-    bus = records(nand.BUS, n)
-    bus.die = -1
+def _buses(geometry: Geometry, n: int) -> np.recarray:
+    bus = records(nand.BUS, n * geometry.channels)
+    for name in ("out_head", "out_tail", "done_head", "done_tail", "die", "txn"):
+        bus[name] = -1
+    bus["dev"] = np.arange(n * geometry.channels) // geometry.channels
     return bus
+
+
+def _ways(geometry: Geometry, n: int) -> np.ndarray:
+    dev, channel = np.divmod(np.arange(n * geometry.channels), geometry.channels)
+    way = np.arange(geometry.ways) * geometry.channels
+    return ((dev * geometry.dies + channel)[:, None] + way).astype(np.int32)
 
 
 def _blocks(cfg: Config, geometry: Geometry, dies: int) -> np.recarray:

@@ -6,7 +6,7 @@ Source: none needed; 2**63 ps are 106 days, longer than any run.
 
 from __future__ import annotations
 
-from ondie.kernels.jit import njit
+from ondie.kernels.jit import inline
 
 PS_PER_S = 10**12
 NEVER = 1 << 62
@@ -29,7 +29,7 @@ def rate_scale(bytes_per_s: int) -> tuple[int, int]:
     return max(scale, 1), shift
 
 
-@njit
+@inline
 def transfer_ps(n_bytes, scale, shift):
     """Time in ps of ``n_bytes`` at a rate given by :func:`rate_scale`, rounded up."""
     return (n_bytes * scale + (1 << shift) - 1) >> shift

@@ -158,7 +158,7 @@ class Device:
             done += n
             if n == 0 and loaded == 0:
                 break
-        next_event = int(self.arrays.leaf[self.arrays.tree[1]])
+        next_event = int(self.arrays.key[1])
         if next_event > t_ps or next_event >= NEVER:
             self.now = t_ps
         else:
@@ -297,7 +297,7 @@ class Device:
             raise SimulationError(f"the books do not balance at {self.now} ps: {wrong}")
 
     def _idle(self) -> bool:
-        return int(self.arrays.leaf[self.arrays.tree[1]]) >= NEVER
+        return int(self.arrays.key[1]) >= NEVER
 
     def _unstored(self, store: PageStore) -> str | None:
         """Is every mapped page on flash, under its own logical page number?"""

@@ -281,18 +281,18 @@ def start_die(st, r, t):
         u = part(st, r)
         st.txn[u].left = row.bytes_in
         flows.next_piece(st, u, s.TRAFFIC_PIECE)
-        nand.push(st, g, t)
+        nand.push(st, g, t, nand.Q_LOAD)
     elif row.kind == timing.READ:
         x.size = row.bytes_out
         x.bus = row.bytes_out
         st.count[dev, RESERVOIR_READ_PAGES] += x.n
         st.count[dev, RESERVOIR_UP_BYTES] += x.size
         st.count[dev, ARRAY_READS] += 1
-        nand.push(st, g, t)
+        nand.push(st, g, t, nand.Q_READ)
     else:
         if row.kind == timing.BPP:
             x.ppn = mapping.reservoir_open(st, dev, row.lpn)
-        nand.push_pe(st, g, t)
+        nand.push(st, g, t, nand.Q_PE)
 
 
 @njit
@@ -362,6 +362,22 @@ def left(st, t):
 
 
 @njit
+def channel(st, b):
+    """Channel ``b`` has something to do: what its dies have finished goes on its way."""
+    nand.touch(st, b)
+    t = nand.finished(st, b)
+    while t >= 0:
+        while t >= 0:
+            following = st.txn[t].mate
+            st.txn[t].mate = -1
+            u = flows.after_flash(st, t)
+            if u >= 0:
+                release(st, u)
+            t = following
+        t = nand.finished(st, b)
+
+
+@njit
 def run(st, until, max_events, want_room):
     """Act on events in order of time, up to ``until`` ps and ``max_events`` events.
 
@@ -374,31 +390,27 @@ def run(st, until, max_events, want_room):
     log_limit = st.log.shape[0] - st.txn.shape[0]
     n = 0
     start_ready(st)
+    nand.settle(st)
     while n < max_events and reg.error == 0:
         if want_room > 0 and room(st) >= want_room:
             break
         if reg.log_on != 0 and reg.logged > log_limit:
             break
         leaf = st.tree[1]
-        time = st.leaf[leaf]
+        time = st.key[1]
         if time > until or time >= NEVER:
             break
         reg.now = time
         n += 1
-        if leaf < reg.bus0:
-            t = flows.after_array(st, leaf)
-            if t >= 0:
-                release(st, t)
-        elif leaf < reg.fifo0:
-            t = flows.after_bus(st, leaf - reg.bus0)
-            if t >= 0:
-                release(st, t)
+        if leaf < reg.station0:
+            channel(st, leaf)
         else:
-            left(st, leave(st, leaf - reg.fifo0))
+            left(st, leave(st, leaf - reg.station0))
         while reg.retry > 0:
             dev = reg.retry - 1
             reg.retry = 0
             flows.retry_stalled(st, dev)
         start_ready(st)
+        nand.settle(st)
     reg.events += n
     return n

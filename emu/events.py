@@ -13,23 +13,27 @@ import numpy as np
 
 from ondie.emu.clock import NEVER, transfer_ps
 from ondie.emu.state import record_type
-from ondie.kernels.jit import njit
+from ondie.kernels.jit import inline, njit
 
 TXN = record_type(
-    next="i8",  # next transaction in the queue this one waits in, or in the free list
-    time="i8",  # when it leaves the station it is in
-    row="i8",  # ring index of the plan row it serves, -1 = collection
-    lpn="i8",  # first logical page (super-page for operations on the die)
+    next="i4",  # next transaction in the queue or list this one waits in, or in the free list
+    mate="i4",  # next transaction of the same multi-plane command, -1 = none
+    op="i4",  # timing table index
+    queue="i4",  # which queue of its die it waits in (backend/nand.py)
+    die="i4",  # global index
+    bus="i4",  # bytes that cross the channel
+    n="i4",  # pages, at consecutive planes of one super-page
+    planes="i4",  # bit per plane that its pages occupy
+    page="i4",  # page offset in the block, which planes that work together share
+    row="i4",  # ring index of the plan row it serves, -1 = collection
+    time="i8",  # when it leaves the station or the array it is in
+    array="i8",  # array or PE time in ps beyond the timing table's
     ppn="i8",  # first physical page (physical super-page for operations on the die)
+    lpn="i8",  # first logical page (super-page for operations on the die)
     old="i8",  # where the page was when collection picked it up
-    bus="i8",  # bytes that cross the channel
     size="i8",  # bytes that cross link and DRAM
     left="i8",  # bytes of its row that follow piece by piece
-    array="i8",  # array or PE time in ps, when the timing table leaves it to the row
     dev="i4",
-    die="i4",  # global index
-    n="i4",  # pages, at consecutive planes of one super-page
-    op="i4",  # timing table index
     step="i4",  # what happens when it leaves its station (system.py)
     phase="i4",  # phase of its row; the last one is collection
     bare="i4",  # 1: reservoir data, which ECC does not cover
@@ -64,8 +68,10 @@ REG = record_type(
     line_on="i8",
     line_drop="i8",  # timeline intervals that found no room
     retry="i8",  # device + 1 whose stalled writes should be tried again
-    bus0="i8",  # first leaf of the channels
-    fifo0="i8",  # first leaf of the stations
+    bus0="i8",  # column of the first channel in use, after the dies
+    fifo0="i8",  # column of the first station in use, after the channels
+    station0="i8",  # first leaf of the stations, after the channels
+    touched="i8",  # channels that may have something new to grant
 )
 LOG = record_type(what="i8", row="i8", lpn="i8", ppn="i8", old="i8", n="i4", dev="i4", die="i4")
 LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4")
@@ -81,33 +87,36 @@ LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4
 ) = range(11)  # fmt: skip
 
 
-@njit
+@inline
 def set_leaf(st, leaf, time):
-    """Give a resource its next event time and replay its matches up the tree."""
-    st.leaf[leaf] = time
-    half = st.tree.shape[0] >> 1
-    node = (leaf + half) >> 1
-    while node >= 1:
-        if 2 * node >= half:
-            a = 2 * node - half
-            b = a + 1
-        else:
-            a = st.tree[2 * node]
-            b = st.tree[2 * node + 1]
-        st.tree[node] = a if st.leaf[a] <= st.leaf[b] else b
+    """Give a resource its next event time and replay its matches up the tree. Every node carries
+    the time of its winner, so the loads of one walk do not wait for each other."""
+    key = st.key
+    tree = st.tree
+    node = (key.shape[0] >> 1) + leaf
+    key[node] = time
+    who = np.int32(leaf)
+    while node > 1:
+        other = node ^ 1
+        theirs = key[other]
+        if theirs < time or (theirs == time and other < node):
+            time = theirs
+            who = tree[other]
         node >>= 1
+        key[node] = time
+        tree[node] = who
 
 
-def build_tree(leaf: np.ndarray, tree: np.ndarray) -> None:
-    """Fill the tree once, bottom up. ``leaf`` int64[2**k], ``tree`` int32[2**(k+1)]."""
-    half = tree.shape[0] >> 1
+def build_tree(leaves: int) -> tuple[np.ndarray, np.ndarray]:
+    """(times int64[2n], winners int32[2n]) of a tournament in which nobody has anything to do."""
+    half = 2
+    while half < leaves:
+        half *= 2
+    tree = np.zeros(2 * half, np.int32)
     tree[half:] = np.arange(half)
-    width = half >> 1
-    while width >= 1:  # a level of the tree at a time
-        a = tree[2 * width : 4 * width : 2]
-        b = tree[2 * width + 1 : 4 * width : 2]
-        tree[width : 2 * width] = np.where(leaf[a] <= leaf[b], a, b)
-        width >>= 1
+    for node in range(half - 1, 0, -1):
+        tree[node] = tree[2 * node]
+    return np.full(2 * half, NEVER, np.int64), tree
 
 
 @njit
@@ -120,7 +129,7 @@ def fail(st, code, a, b):
         reg.error_b = b
 
 
-@njit
+@inline
 def take_txn(st):
     """A transaction from the pool, or -1 and an error when it is empty."""
     reg = st.reg[0]
@@ -132,7 +141,10 @@ def take_txn(st):
     reg.free_txn = x.next
     reg.txns_free -= 1
     x.next = -1
+    x.mate = -1
     x.old = -1
+    x.planes = 0
+    x.page = -1
     x.array = 0
     x.left = 0
     x.bus = 0
@@ -144,7 +156,7 @@ def take_txn(st):
     return t
 
 
-@njit
+@inline
 def give_txn(st, t):
     """Return a transaction to the pool."""
     reg = st.reg[0]
@@ -153,7 +165,7 @@ def give_txn(st, t):
     reg.txns_free += 1
 
 
-@njit
+@inline
 def line(st, leaf, start, end, t):
     """Note that transaction ``t`` took a resource from start to end, for the timeline."""
     reg = st.reg[0]
@@ -192,6 +204,18 @@ def log(st, what, row, lpn, ppn, old, n, dev, die):
 
 
 @njit
+def log_read(st, t):
+    """Note the pages that a read command senses: no erase can come between now and their data."""
+    if st.reg[0].log_on == 0:
+        return
+    while t >= 0:
+        x = st.txn[t]
+        if x.row >= 0:
+            log(st, LOG_READ, x.row, x.lpn, x.ppn, -1, x.n, x.dev, x.die)
+        t = x.mate
+
+
+@njit
 def enter(st, station, t, n_bytes, service, step):
     """Transaction ``t`` arrives at a station now; it leaves after ``service`` ps (or, if negative,
     after the time its bytes take at the station's rate), behind everything that came before."""
@@ -212,7 +236,7 @@ def enter(st, station, t, n_bytes, service, step):
     if f.head < 0:
         f.head = t
         f.tail = t
-        set_leaf(st, reg.fifo0 + station, x.time)
+        set_leaf(st, reg.station0 + station, x.time)
     else:
         st.txn[f.tail].next = t
         f.tail = t
@@ -226,7 +250,7 @@ def leave(st, station):
     f.head = st.txn[t].next
     if f.head < 0:
         f.tail = -1
-        set_leaf(st, st.reg[0].fifo0 + station, NEVER)
+        set_leaf(st, st.reg[0].station0 + station, NEVER)
     else:
-        set_leaf(st, st.reg[0].fifo0 + station, st.txn[f.head].time)
+        set_leaf(st, st.reg[0].station0 + station, st.txn[f.head].time)
     return t

@@ -18,7 +18,6 @@ from ondie.emu.events import (
     LOG_MOVE,
     LOG_ODC,
     LOG_PROGRAM,
-    LOG_READ,
     LOG_VPP,
     enter,
     fail,
@@ -173,7 +172,7 @@ def collect(st, dev, g):
             pool.moving += 1
             st.count[dev, GC_READ_PAGES] += 1
             st.count[dev, ARRAY_READS] += 1
-            nand.push(st, g, t)
+            nand.push(st, g, t, nand.Q_GC_READ)
         if pool.moving > 0:
             break
         gc.finish(st, g)
@@ -247,63 +246,43 @@ def programmed(st, t):
 
 
 @njit
-def after_array(st, g):
-    """The array of die ``g`` is done. Returns a finished transaction or -1."""
-    t = nand.array_done(st, g)
+def after_flash(st, t):
+    """Transaction ``t`` is done with its die: its data are out, programmed, loaded or computed.
+    Returns it when it is finished, else -1."""
     x = st.txn[t]
     dev = x.dev
-    done = -1
     if x.op == timing.READ:
-        if x.row >= 0:
-            log(st, LOG_READ, x.row, x.lpn, x.ppn, -1, x.n, dev, g)
-    elif x.op == timing.PROGRAM:
-        done = programmed(st, t)
-    elif x.op == timing.ERASE:
+        if x.row < 0:
+            decode(st, t, s.MOVE_DECODED)
+        elif x.bare != 0:
+            enter(st, s.station(st, dev, s.DRAM), t, HOST_PASSES * x.size, -1, s.READ_IN_DRAM)
+        else:
+            decode(st, t, s.DECODED)
+        return -1
+    if x.op == timing.PROGRAM:
+        return programmed(st, t)
+    if x.op == timing.ERASE:
         st.count[dev, ERASED_BLOCKS] += x.n
         st.count[dev, ARRAY_ERASES] += 1
         mapping.erased(st, t)
         give_txn(st, t)
+        return -1
+    if x.op == timing.VPP:
+        st.count[dev, VPP_PAGES] += x.n
+        log(st, LOG_VPP, x.row, x.lpn, -1, -1, x.n, dev, x.die)
     elif x.op == timing.BPR:
         st.count[dev, BPR_PAGES] += x.n
         st.count[dev, ARRAY_READS] += 1
-        log(st, LOG_BPR, x.row, x.lpn, x.ppn, -1, x.n, dev, g)
-        done = t
+        log(st, LOG_BPR, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
     elif x.op == timing.ODC:
         st.count[dev, ODC_OPS] += 1
-        log(st, LOG_ODC, x.row, x.lpn, x.ppn, -1, x.n, dev, g)
-        done = t
+        log(st, LOG_ODC, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
     else:
         st.count[dev, BPP_PAGES] += x.n
         st.count[dev, ARRAY_PROGRAMS] += 1
         mapping.reservoir_map(st, dev, x.lpn, x.ppn)
-        log(st, LOG_BPP, x.row, x.lpn, x.ppn, -1, x.n, dev, g)
-        done = t
-    nand.seek(st, g)
-    return done
-
-
-@njit
-def after_bus(st, b):
-    """Channel ``b`` has finished a phase. Returns a finished transaction or -1."""
-    g = st.bus[b].die
-    t = nand.bus_done(st, b)
-    done = -1
-    if t >= 0:
-        x = st.txn[t]
-        if x.op == timing.VPP:
-            st.count[x.dev, VPP_PAGES] += x.n
-            log(st, LOG_VPP, x.row, x.lpn, -1, -1, x.n, x.dev, g)
-            done = t
-        elif x.row < 0:
-            decode(st, t, s.MOVE_DECODED)
-        elif x.bare != 0:
-            enter(st, s.station(st, x.dev, s.DRAM), t, HOST_PASSES * x.size, -1, s.READ_IN_DRAM)
-        else:
-            decode(st, t, s.DECODED)
-    nand.seek(st, g)
-    if st.bus[b].die < 0:
-        nand.grant(st, b)
-    return done
+        log(st, LOG_BPP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+    return t
 
 
 @njit
@@ -334,7 +313,7 @@ def after_station(st, t):
     elif step == s.WRITE_IN_DRAM:
         place_or_wait(st, t)
     elif step == s.ENCODED:
-        nand.push(st, x.die, t)
+        nand.push(st, x.die, t, nand.Q_WRITE if x.row >= 0 else nand.Q_GC_WRITE)
     elif step == s.ISP_READ_READY:
         enter(st, s.station(st, dev, s.DRAM), t, x.size, -1, s.ROW_PART_DONE)
     elif step == s.ISP_WRITE_IN_DRAM:

@@ -1,32 +1,42 @@
 """The one mutable state of a simulation, shared by every compiled function.
 
-Owns the structref and its field names. Does not own what the fields mean: each room defines the
-record layout of its own table beside the functions that use it.
-Source: Numba's structref: one, built inside a cached njit factory; the same functions
-run on a plain attribute object when Numba is disabled.
+Owns the list of its arrays, and the type by which compiled code takes them: a pointer to their
+addresses and shapes, which counts no references (a structref does, with an atomic instruction at
+every access). Does not own what the fields mean: each room defines the record layout of its table.
+Source: Numba, "Low-level extension API". The same functions run on plain attributes uncompiled.
 """
 
 from __future__ import annotations
 
+import hashlib
+import operator
 from typing import Any
 
 import numpy as np
 from numba import config as numba_config
-from numba.core import types
-from numba.experimental import structref
-
-from ondie.kernels.jit import njit
+from numba import typeof
+from numba.core import cgutils, types
+from numba.core.datamodel import models
+from numba.core.imputils import lower_builtin, lower_getattr, lower_getattr_generic
+from numba.core.typing import signature
+from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_global
+from numba.extending import NativeValue, infer_getattr, register_model, typeof_impl, unbox
 
 FIELDS = (
     "cfg",  # 1 record: integer configuration (device.py)
     "reg",  # 1 record: now, counters of the pools, error (device.py)
-    "leaf",  # int64[leaves]: time of each exclusive resource's next event (events.py)
-    "tree",  # int32[2 * leaves]: winners of the tournament over leaf (events.py)
+    "key",  # int64[2 * leaves]: time of the next event below each node of a tournament (events.py)
+    "tree",  # int32[2 * leaves]: the leaf it belongs to: channels, then stations (events.py)
     "fifo",  # records: first-in first-out stations: links, DRAM, ECC, CPUs (events.py)
     "txn",  # records: pool of things in flight (events.py)
     "op",  # records: timing table by flash operation (backend/timing.py)
-    "die",  # records: registers and queues of each die (backend/nand.py)
+    "cycles",  # int64[operations, planes + 1]: ps of command and address cycles (backend/timing.py)
+    "die",  # records: registers of each die (backend/nand.py)
+    "queue",  # int32[dies, 2 * queues]: first and last transaction of each queue (backend/nand.py)
     "bus",  # records: each channel (backend/nand.py)
+    "way",  # int32[channels, ways]: the dies of each channel (backend/nand.py)
+    "touched",  # int32[channels]: channels that may have something new to grant (backend/nand.py)
+    "order",  # int8[2, masks]: which of the waiting queues goes first (backend/nand.py)
     "l2p",  # uint32/uint64[devices, lpns]: ppn + 1, 0 = unmapped (backend/mapping.py)
     "p2l",  # uint32/uint64[devices, ppns]: lpn + 1
     "block",  # records[dies, blocks]: super-blocks (backend/mapping.py)
@@ -41,34 +51,171 @@ FIELDS = (
     "use",  # int64[phases + 1, leaves]: ps each resource worked for each phase, collection last
     "phase",  # records: first start and last end of each phase (system.py)
     "log",  # records: bytes that moved, in the order of events, for payload (events.py)
+    "job",  # records: flash operations given by physical place, without an FTL (physical.py)
+    "feed",  # records[dies]: which of them are whose (physical.py)
     "line",  # records: intervals of exclusive resources, for the timeline (events.py)
 )
 
 
-@structref.register
-class StateType(types.StructRef):  # type: ignore[name-defined]
-    """Numba type of the state; generic in the types of its arrays."""
+class TableType(types.Type):
+    """Type of one array of the state as compiled code sees it: an address and up to two lengths.
+
+    Elements are read and written by index alone, and indices are never negative: counting from the
+    end, which arrays offer, costs three instructions at every access.
+    """
+
+    def __init__(self, dtype: types.Type, ndim: int) -> None:
+        self.dtype = dtype
+        self.ndim = ndim
+        super().__init__(name=f"Table({dtype!r}, {ndim})")
 
 
-class State(structref.StructRefProxy):
-    """Proxy of the compiled state. Python reads the arrays it made, never through this."""
+class StateType(types.Type):
+    """Type of the state: an address. ``fields`` maps names to the types of its tables."""
 
-    def __new__(cls, *arrays: Any) -> Any:
-        return structref.StructRefProxy.__new__(cls, *arrays)
+    def __init__(self, fields: tuple[tuple[str, TableType], ...]) -> None:
+        self.fields = fields
+        digest = hashlib.sha256(repr(fields).encode()).hexdigest()[:8]
+        super().__init__(name=f"State_{digest}")
+
+    @property
+    def key(self) -> Any:
+        return self.fields
 
 
-structref.define_proxy(State, StateType, list(FIELDS))
+SLOTS = 3
+"""Words of the header per array: address and two lengths."""
 
 
-@njit
-def _compiled_state(
-    cfg, reg, leaf, tree, fifo, txn, op, die, bus, l2p, p2l, block, free, front, pool, rmap, dev,
-    count, row, wait, use, phase, log, line,
-):  # fmt: skip
-    return State(
-        cfg, reg, leaf, tree, fifo, txn, op, die, bus, l2p, p2l, block, free, front, pool, rmap,
-        dev, count, row, wait, use, phase, log, line,
-    )  # fmt: skip
+@register_model(TableType)
+class _TableModel(models.StructModel):
+    def __init__(self, manager: Any, kind: TableType) -> None:
+        members = [(name, types.intp) for name in ("data", "rows", "columns")]
+        super().__init__(manager, kind, members)
+
+
+register_model(StateType)(models.OpaqueModel)
+
+
+class Handle:
+    """What compiled functions take: where the arrays lie. Keeps them alive."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self.arrays = arrays
+        fields = []
+        self.header = np.zeros(SLOTS * len(FIELDS), np.int64)
+        for i, name in enumerate(FIELDS):
+            array = getattr(arrays, name)
+            if not array.flags.c_contiguous or array.ndim > SLOTS - 1:
+                raise ValueError(f"state field {name}: contiguous, of at most two dimensions")
+            fields.append((name, TableType(typeof(array).dtype, array.ndim)))
+            self.header[SLOTS * i] = array.ctypes.data
+            self.header[SLOTS * i + 1 : SLOTS * i + 1 + array.ndim] = array.shape
+        self.type = StateType(tuple(fields))
+        self.address = self.header.ctypes.data
+
+
+@typeof_impl.register(Handle)
+def _type_of(value: Handle, context: Any) -> StateType:
+    return value.type
+
+
+@unbox(StateType)
+def _unbox(typ: StateType, obj: Any, c: Any) -> NativeValue:
+    address = c.pyapi.object_getattr_string(obj, "address")
+    native = c.pyapi.long_as_longlong(address)
+    c.pyapi.decref(address)
+    pointer = c.builder.inttoptr(native, c.context.get_value_type(typ))
+    return NativeValue(pointer, is_error=cgutils.is_not_null(c.builder, c.pyapi.err_occurred()))
+
+
+@infer_getattr
+class _Fields(AttributeTemplate):
+    key = StateType
+
+    def generic_resolve(self, typ: StateType, attr: str) -> Any:
+        return dict(typ.fields).get(attr)
+
+
+@lower_getattr_generic(StateType)
+def _field(context: Any, builder: Any, typ: StateType, value: Any, attr: str) -> Any:
+    kind = dict(typ.fields)[attr]
+    header = builder.bitcast(value, context.get_value_type(types.intp).as_pointer())
+    table = cgutils.create_struct_proxy(kind)(context, builder)
+    for i, name in enumerate(("data", "rows", "columns")):
+        at = cgutils.gep_inbounds(builder, header, SLOTS * FIELDS.index(attr) + i)
+        word = builder.load(at)
+        word.set_metadata("invariant.load", builder.module.add_metadata([]))  # out of loops
+        setattr(table, name, word)
+    return table._getvalue()
+
+
+@infer_getattr
+class _Shape(AttributeTemplate):
+    key = TableType
+
+    def resolve_shape(self, typ: TableType) -> types.Type:
+        return types.UniTuple(types.intp, typ.ndim)
+
+
+@lower_getattr(TableType, "shape")
+def _shape(context: Any, builder: Any, typ: TableType, value: Any) -> Any:
+    table = cgutils.create_struct_proxy(typ)(context, builder, value=value)
+    lengths = [table.rows, table.columns][: typ.ndim]
+    return context.make_tuple(builder, types.UniTuple(types.intp, typ.ndim), lengths)
+
+
+def _index_type(table: TableType) -> types.Type:
+    return types.intp if table.ndim == 1 else types.UniTuple(types.intp, table.ndim)
+
+
+@infer_global(operator.getitem)
+class _GetItem(AbstractTemplate):
+    def generic(self, args: Any, kws: Any) -> Any:
+        if isinstance(args[0], TableType):
+            return signature(args[0].dtype, args[0], _index_type(args[0]))
+        return None
+
+
+@infer_global(operator.setitem)
+class _SetItem(AbstractTemplate):
+    def generic(self, args: Any, kws: Any) -> Any:
+        if isinstance(args[0], TableType) and isinstance(args[0].dtype, types.Number):
+            return signature(types.none, args[0], _index_type(args[0]), args[0].dtype)
+        return None
+
+
+def _element(context: Any, builder: Any, typ: TableType, value: Any, index: Any) -> Any:
+    """Address of an element, as an integer."""
+    table = cgutils.create_struct_proxy(typ)(context, builder, value=value)
+    if typ.ndim == 2:
+        row, column = cgutils.unpack_tuple(builder, index, 2)
+        index = builder.add(builder.mul(row, table.columns), column)
+    model = context.data_model_manager[typ.dtype]
+    size = context.get_abi_sizeof(model.get_data_type())
+    if isinstance(typ.dtype, types.Record):
+        size = typ.dtype.size
+    return builder.add(table.data, builder.mul(index, context.get_constant(types.intp, size)))
+
+
+@lower_builtin(operator.getitem, TableType, types.Any)
+def _get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    dtype = sig.args[0].dtype
+    address = _element(context, builder, sig.args[0], *args)
+    if isinstance(dtype, types.Record):
+        return builder.inttoptr(address, context.get_value_type(dtype))
+    pointer = builder.inttoptr(address, context.get_data_type(dtype).as_pointer())
+    return context.unpack_value(builder, dtype, pointer)
+
+
+@lower_builtin(operator.setitem, TableType, types.Any, types.Any)
+def _set(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    table, index, value = args
+    address = _element(context, builder, sig.args[0], table, index)
+    dtype = sig.args[0].dtype
+    pointer = builder.inttoptr(address, context.get_data_type(dtype).as_pointer())
+    context.pack_value(builder, dtype, value, pointer)
+    return context.get_dummy_value()
 
 
 class Arrays:
@@ -89,7 +236,7 @@ class Arrays:
         """The object that compiled functions take (this very object when Numba is disabled)."""
         if numba_config.DISABLE_JIT:
             return self
-        return _compiled_state(*(getattr(self, name) for name in FIELDS))
+        return Handle(self)
 
 
 class Element:

@@ -98,3 +98,9 @@ def njit(*signature_or_function: Any, **options: Any) -> Any:
         return decorate(signature_or_function[0])
     signature = signature_or_function
     return decorate
+
+
+def inline(function: Callable[..., Any]) -> Any:
+    """:func:`njit` for a small function of a hot loop: the compiler copies it to where it is
+    called."""
+    return njit(forceinline=True)(function)

@@ -63,8 +63,9 @@ def open_block(st, dev, die, stream):
 
 
 @njit
-def erase_if_dirty(st, dev, g, b, for_pe):
-    """Queue the erase that a used super-block needs before its first program."""
+def erase_if_dirty(st, dev, g, b, queue):
+    """Queue the erase that a used super-block needs before its first program, in the queue in
+    which that program will follow."""
     c = st.cfg[0]
     block = st.block[g, b]
     if block.dirty == 0:
@@ -80,10 +81,7 @@ def erase_if_dirty(st, dev, g, b, for_pe):
     x.die = g
     x.n = c.planes
     x.ppn = b
-    if for_pe:
-        nand.push_pe(st, g, t)
-    else:
-        nand.push(st, g, t)
+    nand.push(st, g, t, queue)
 
 
 @njit
@@ -131,7 +129,7 @@ def allocate(st, dev, die, stream, n):
         front.block = -1
         st.block[g, b].state = FULL
     if first:
-        erase_if_dirty(st, dev, g, b, False)
+        erase_if_dirty(st, dev, g, b, nand.Q_GC_WRITE if stream == COLLECTED else nand.Q_WRITE)
     return ppn, k
 
 
@@ -210,7 +208,7 @@ def reservoir_open(st, dev, s):
         b = c.blocks + at // c.pages
         if st.block[g, b].valid != 0:
             fail(st, E_RESERVOIR, g, st.block[g, b].valid)
-        erase_if_dirty(st, dev, g, b, True)
+        erase_if_dirty(st, dev, g, b, nand.Q_PE)
     pool.r_next = at + 1 if at + 1 < c.reservoir_pages else 0
     return at
 

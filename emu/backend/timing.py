@@ -13,13 +13,12 @@ import numpy as np
 from ondie.emu.config import Config
 from ondie.emu.state import record_type, records
 
-READ, PROGRAM, ERASE, VPP, BPR, ODC, BPP = range(7)
-OP_NAMES = ("READ", "PROGRAM", "ERASE", "VPP", "BPR", "ODC", "BPP")
+READ, PROGRAM, ERASE, VPP, BPR, ODC, BPP, COPYBACK = range(8)
+OP_NAMES = ("READ", "PROGRAM", "ERASE", "VPP", "BPR", "ODC", "BPP", "COPYBACK")
 OTHER = len(OP_NAMES)
 """Operation index of transactions that are no flash operation (compute, transfers)."""
 
 OP = record_type(
-    command="i8",  # ps of command and address cycles on the channel, per plane addressed
     data_in="i8",  # 1: data cross the channel into the registers before the array works
     array="i8",  # ps the array works; 0 = none; a row's own time is added
     data_out="i8",  # 1: data cross the channel out of the registers afterwards
@@ -39,14 +38,25 @@ def timing_table(cfg: Config) -> np.recarray:
     BPR       t_command per plane     -        t_read             -
     ODC       t_command               -        PE cycles of row   -
     BPP       t_command per plane     -        t_program          -
+    COPYBACK  t_command per plane     -        t_read, and then   -
+              and stage                        t_program
     ========  ======================  =======  =================  ========
     """
     flash = cfg.flash
     table = records(OP, len(OP_NAMES))
-    table.command = flash.t_command_ps
     table.data_in[[PROGRAM, VPP]] = 1
     table.data_out[READ] = 1
-    table.array[[READ, BPR]] = flash.t_read_ps
+    table.data_out[COPYBACK] = 0
+    table.array[[READ, BPR, COPYBACK]] = flash.t_read_ps
     table.array[[PROGRAM, BPP]] = flash.t_program_ps
     table.array[ERASE] = flash.t_erase_ps
     return table
+
+
+def command_cycles(cfg: Config) -> np.ndarray:
+    """Command and address cycles on the channel, int64[operations, planes + 1] in ps: one sequence
+    per plane addressed, one for the processing elements' computation."""
+    n = np.arange(max(cfg.flash.planes_per_die, 1) + 1)
+    cycles = np.tile(cfg.flash.t_command_ps * n, (len(OP_NAMES), 1))
+    cycles[ODC] = cfg.flash.t_command_ps
+    return cycles

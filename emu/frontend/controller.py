@@ -80,7 +80,7 @@ def cut_read(st, t, passes):
             y.die = dev * c.dies + die
             st.count[dev, READ_PAGES] += n
             st.count[dev, ARRAY_READS] += 1
-            nand.push(st, y.die, u)
+            nand.push(st, y.die, u, nand.Q_READ)
         lpn += n
 
 

@@ -22,7 +22,7 @@ EMU = """
     device, books, build, dispatch, errors, flows, rows
     frontend | isp
     backend | host
-    clock, console, stats, energy, ledger, timeline, state, events, stations
+    clock, console, stats, energy, ledger, timeline, state, events, stations, intrinsics
     config, constraints, loading, provenance, schema
     units
 """
