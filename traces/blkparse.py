@@ -39,7 +39,7 @@ _OP = {"R": READ, "W": WRITE, "D": TRIM, "N": -1}
 # B is the barrier of old kernels: what came before it, then it, on the medium.
 _LETTERS = re.compile(r"(F?)([RWDN])([FASMB]*)")
 _DEVICE = re.compile(r"\d+,\d+")
-_PLUS, _NINE, _ZERO = ord("+"), ord("9"), ord("0")
+_PLUS, _POINT = ord("+"), ord(".")
 
 
 @dataclass
@@ -81,11 +81,19 @@ def read(tables: Iterable[Table], out: Collector, *, event: str) -> None:
 
 
 def _event_rows(table: Table, found: _Events) -> I64:
-    """Rows that are events: they begin with a digit, as those of the summary never do."""
+    """Rows that are events: they begin with a device, as those of the summary never do."""
     filled = np.flatnonzero(table.count > 0)
-    start = table.text[table.column("device", 0, filled).start]
-    digit = (start >= _ZERO) & (start <= _NINE)
-    rows: I64 = filled[digit]
+    column = table.column("device", 0, filled)
+    names: dict[str, int] = {}
+    codes = column.names(names)
+    known = np.array([_DEVICE.fullmatch(name) is not None for name in names], bool)[codes]
+    other = filled[~known & (table.count[filled] >= len(COLUMNS))]
+    time = table.column("time", _TIME, other)
+    point = np.maximum(time.end - DECIMALS - 1, time.start)
+    if (table.text[point] == _POINT).any():  # an event but for its device
+        row = other[np.argmax(table.text[point] == _POINT)]
+        raise table.column("device", 0, np.array([row])).bad(0, "major,minor such as 8,0 is right")
+    rows: I64 = filled[known]
     others = np.setdiff1d(np.arange(table.rows), rows, assume_unique=True)
     if len(others) and not found.ended:
         row = int(others[0])
@@ -93,15 +101,10 @@ def _event_rows(table: Table, found: _Events) -> I64:
             raise table.bad(row, f"{table.shown(row)[:60]!r} is no event of blkparse's default "
                             f"output: {' '.join(COLUMNS)} ...")  # fmt: skip
         found.ended = table.line + row
-    if found.ended:
-        for row in rows[table.line + rows > found.ended].tolist():
-            if _DEVICE.fullmatch(table.token(int(table.first[row]))):  # no process called 7z
-                raise table.bad(
-                    row,
-                    f"an event after line {found.ended}, which is none: the "
-                    "default output of one run is right, events before its summary",
-                )
-        rows = rows[table.line + rows < found.ended]
+    if found.ended and len(rows) and table.line + int(rows[-1]) > found.ended:
+        row = int(rows[table.line + rows > found.ended][0])
+        raise table.bad(row, f"an event after line {found.ended}, which is none: the default "
+                        "output of one run is right, events before its summary")  # fmt: skip
     few = table.count[rows] < len(COLUMNS)
     if few.any():
         row = int(rows[np.argmax(few)])
@@ -169,13 +172,7 @@ def _where(
     table: Table, rows: I64, has: npt.NDArray[np.bool_], out: Collector
 ) -> tuple[npt.NDArray[np.int32], I64, I64]:
     """Device, first sector and sectors of rows; 0 and 0 of those without."""
-    column = table.column("device", 0, rows)
-    known = set(out.devices)
-    device = column.names(out.devices)
-    for name in out.devices.keys() - known:
-        if not _DEVICE.fullmatch(name):
-            wrong = int(np.argmax(device == out.devices[name]))
-            raise column.bad(wrong, "major,minor such as 8,0 is right")
+    device = table.column("device", 0, rows).names(out.devices)
     sector, sectors = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     most = BYTES_END // SECTOR - 1
     sector[has] = table.column("sector", _SECTOR, rows[has]).integers(most=most)

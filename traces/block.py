@@ -121,12 +121,12 @@ def write_block(
         lines = fio.lines(trace, 3 if format == "fio3" else 2, wait or "program")
     with Target(path) as file:
         for done in count():
+            if progress is not None:
+                progress(min(1.0, done * _LINES / len(trace)))
             text = "".join(islice(lines, _LINES))
             if not text:
                 break
             file.write(text)
-            if progress is not None:
-                progress(min(1.0, done * _LINES / len(trace)))
         file.finish()
     return (*notes, *_lost(trace, format))
 

@@ -219,7 +219,8 @@ class Collector:
             columns[name] = np.concatenate(self._pieces.pop(name))
         if self.sort:
             order = np.argsort(columns["ticks"], kind="stable")
-            self.note("requests sorted by time", int((order != np.arange(len(order))).sum()))
+            moved = int((order != np.arange(len(order))).sum())
+            self.note("requests out of place, sorted by time", moved)
             columns = {name: column[order] for name, column in columns.items()}
         ticks = columns.pop("ticks")
         origin = int(ticks[0]) if self.relative else 0
@@ -237,7 +238,7 @@ class Collector:
             format=self.format,
             timed=self.timed,
             origin_ps=origin * self.tick_ps,
-            notes=tuple(f"{words}: {count}" for words, count in self.notes.items()),
+            notes=tuple(f"{words}: {count}" for words, count in sorted(self.notes.items())),
             **columns,
         )
 
