@@ -198,7 +198,7 @@ def record(out: Path, command: tuple[str, ...], **options: Any) -> int:
 
 @commands.group(cls=Group)
 def trace() -> None:
-    """Look at traces."""
+    """Look at traces; write block traces in another format."""
 
 
 def reading(command: Callable[..., Any]) -> Callable[..., Any]:

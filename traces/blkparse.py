@@ -32,7 +32,6 @@ _TIME, _ACTION, _RWBS, _SECTOR, _SIGN, _SECTORS = 3, 5, 6, 7, 8, 9
 EVENTS = ("D", "Q", "C")
 TICK_PS = 1000
 DECIMALS = 9
-CUT_SHOWS = False
 ACTIONS = frozenset("A B C D F G I M P Q R S T U UT X m".split())
 
 _OP = {"R": READ, "W": WRITE, "D": TRIM, "N": -1}

@@ -67,7 +67,7 @@ def read_block(
     if limit is not None and limit < 1:
         raise TraceError(f"limit {limit}: at least 1 is right")
     out = Collector(os.fspath(path), format, sort=sort, limit=limit)
-    cut = format == "mqsim" and mqsim.CUT_SHOWS
+    cut = format == "mqsim"  # whose last column has one character: a cut shows by itself
     lines = pieces(path, piece, cut, progress)
     tables = (Table(os.fspath(path), line, text, comma=format == "msr") for line, text in lines)
     if format == "mqsim":
@@ -180,7 +180,7 @@ def _fitted(
         if n and name in drop:
             notes.append(f"{n} {name} requests dropped")
             trace = without(trace, op)
-        elif n and op in (mqsim.LACKS if format in ("mqsim", "msr") else ()):
+        elif n and op in (TRIM, FLUSH) and format in ("mqsim", "msr"):
             raise TraceError(
                 f"{path}: {n} {name} requests: {format}'s format has no such operation: "
                 f"--drop {name} leaves them out"

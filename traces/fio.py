@@ -29,7 +29,6 @@ US_PS, MS_PS = 10**6, 10**9
 WAITS = ("manual", "program")
 SHORTEST_WAIT = 100  # us: the manual's rule
 VERSION = "fio version {} iolog"
-CUT_SHOWS = False
 MOST_NAME = 256  # bytes of a file name that fio reads
 MOST_SIZE = 2**32 - 1  # fio holds a length in an unsigned int
 

@@ -16,10 +16,8 @@ import numpy as np
 
 from ondie.traces.block_model import (
     BYTES_END,
-    FLUSH,
     READ,
     SECTOR,
-    TRIM,
     WRITE,
     BlockTrace,
     Collector,
@@ -29,9 +27,6 @@ from ondie.traces.errors import TraceError
 
 COLUMNS = ("time", "device", "sector", "sectors", "type")
 TICKS_PS = {"ps": 1, "ns": 1000, "us": 10**6}
-LACKS = (TRIM, FLUSH)
-#: A cut shows by itself: the last column has one character.
-CUT_SHOWS = True
 _TYPES = {"0": WRITE, "1": READ}
 _ZERO = 48
 

@@ -12,14 +12,12 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ondie.traces.block_model import BYTES_END, FLUSH, READ, TRIM, WRITE, BlockTrace, Collector
+from ondie.traces.block_model import BYTES_END, READ, WRITE, BlockTrace, Collector
 from ondie.traces.columns import Column, Table
 from ondie.traces.errors import TraceError
 
 COLUMNS = ("Timestamp", "Hostname", "DiskNumber", "Type", "Offset", "Size", "ResponseTime")
 TICK_PS = 100_000
-LACKS = (TRIM, FLUSH)
-CUT_SHOWS = False
 _TYPES = {"Read": READ, "Write": WRITE}
 
 
@@ -31,6 +29,8 @@ def read(tables: Iterable[Table], out: Collector) -> None:
         time, host, disk, kind, offset, size, response = map(table.column, COLUMNS, range(7))
         ticks = time.integers()
         out.ordered(ticks, table.lines)
+        if (host.end == host.start).any():
+            raise host.bad(int(np.argmax(host.end == host.start)), "a name is right")
         disk.integers()
         volume = Column(table, "Hostname,DiskNumber", None, host.start, disk.end)
         out.add(

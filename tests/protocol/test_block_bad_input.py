@@ -72,6 +72,7 @@ MSR_BAD = [
     (MSR[0], ["line 4", "time 128166372003061629 runs backwards", "line 3", "--sort"]),
     ("Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime", ["line 4", "'Timestamp'"]),
     (changed(0, ""), ["line 4", "Timestamp is ''"]),
+    (changed(1, ""), ["line 4", "Hostname is ''"]),
     (changed(2, "x"), ["line 4", "DiskNumber is 'x'"]),
     (changed(3, "read"), ["line 4", "Type is 'read'", "'Read' or 'Write'"]),
     (changed(3, "Flush"), ["line 4", "Type is 'Flush'"]),
