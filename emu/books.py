@@ -46,14 +46,14 @@ def _maps(arrays: Arrays, g: Geometry) -> list[tuple[str, int, int]]:
     l2p = arrays.l2p[0]
     lpns = np.flatnonzero(l2p)
     ppns = l2p[lpns].astype(np.int64) - 1
-    pages = g.pages * g.planes
-    valid = np.bincount(ppns // pages, minlength=g.dies * g.all_blocks)
-    counted = arrays.block.valid[: g.dies].reshape(-1)
-    conventional = np.arange(g.dies * g.all_blocks) % g.all_blocks < g.blocks
+    blocks = g.units * g.all_blocks
+    valid = np.bincount(ppns // g.block_pages, minlength=blocks)
+    counted = arrays.valid[:blocks]
+    conventional = np.arange(blocks) % g.all_blocks < g.blocks
     wrong = np.flatnonzero(conventional & (valid != counted))
     at = int(wrong[0]) if len(wrong) else 0
-    state = arrays.block.state[: g.dies, : g.blocks]
-    free = sum(len(set(_ring(arrays.free[die], arrays.pool[die]))) for die in range(g.dies))
+    state = arrays.block.state[:blocks][conventional]
+    free = sum(len(set(_ring(arrays.free[u], arrays.pool[u]))) for u in range(g.units))
     return [
         ("mapped pages, entries of the map", int(arrays.dev.mapped[0]), len(lpns)),
         ("mapped pages, physical pages mapped to", len(lpns), len(np.unique(ppns))),
@@ -61,7 +61,7 @@ def _maps(arrays: Arrays, g: Geometry) -> list[tuple[str, int, int]]:
          int((arrays.p2l[0, ppns] != lpns + 1).sum()), 0),
         (f"block {at}: valid pages, mapped pages", int(counted[at]), int(valid[at])),
         ("free blocks, blocks in the free rings", int((state == mapping.FREE).sum()), free),
-        ("free blocks, free counts", free, int(arrays.pool.free_n[: g.dies].sum())),
+        ("free blocks, free counts", free, int(arrays.pool.free_n[: g.units].sum())),
     ]  # fmt: skip
 
 
@@ -76,14 +76,14 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
     down, up = (int(arrays.fifo["size"][s.HOST_STATIONS + x]) for x in (s.DOWN, s.UP))
     programs = c[stats.PROGRAM_PAGES] + c[stats.GC_PROGRAM_PAGES]
     reads = c[stats.READ_PAGES] + c[stats.GC_READ_PAGES]
-    erases = int(arrays.block.erases[: g.dies].sum())
+    erases = int(arrays.block.erases[: g.units * g.all_blocks].sum())
     return [
         ("commands fetched, submitted", c[stats.COMMANDS], asked.commands),
         ("commands completed, submitted", c[stats.COMMANDS_DONE], asked.commands),
         ("commands outstanding", int(arrays.dev.outstanding[0]), 0),
         ("transactions in flight", len(arrays.txn) - int(arrays.reg.txns_free[0]), 0),
         ("transactions in the free list", _free_list(arrays), len(arrays.txn)),
-        ("pages in programs under way", int(arrays.block.flying[: g.dies].sum()), 0),
+        ("pages in programs under way", int(arrays.block.flying.sum()), 0),
         ("pages read, asked for", c[stats.READ_PAGES] + c[stats.UNMAPPED_PAGES], asked.read_pages),
         ("pages programmed, asked for", c[stats.PROGRAM_PAGES], asked.written_pages),
         ("bytes of reads, pages asked for", c[stats.HOST_READ_BYTES], asked.read_pages * page),
@@ -98,8 +98,8 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
         ("pages collected: read, programmed or dropped",
          c[stats.GC_READ_PAGES], c[stats.GC_PROGRAM_PAGES] + c[stats.GC_DROPPED]),
         ("super-block erases, erase operations", erases, c[stats.ARRAY_ERASES]),
-        ("blocks erased, planes of the operations", c[stats.ERASED_BLOCKS], erases * g.planes),
-        ("blocks under collection", int((arrays.pool.victim[: g.dies] >= 0).sum()), 0),
+        ("blocks erased, planes of the operations", c[stats.ERASED_BLOCKS], erases * g.unit_planes),
+        ("blocks under collection", int(arrays.pool.victims.sum()), 0),
     ]  # fmt: skip
 
 

@@ -14,22 +14,42 @@ import numpy as np
 
 from ondie.emu import rows
 from ondie.emu import stations as s
-from ondie.emu.backend import mapping, nand, physical
+from ondie.emu.backend import mapping, nand, physical, policies
 from ondie.emu.backend.geometry import Geometry
-from ondie.emu.backend.timing import command_cycles, timing_table
+from ondie.emu.backend.timing import command_cycles, page_times, timing_table
 from ondie.emu.clock import NEVER, rate_scale
 from ondie.emu.config import Config
 from ondie.emu.events import FIFO, LINE, LOG, REG, TXN, build_tree
+from ondie.emu.frontend.pairs import PAIR, REQ
 from ondie.emu.state import Arrays, record_type, records
 from ondie.emu.stats import COUNTERS
 from ondie.emu.units import InputError
 
 CFG = record_type(
     channels="i8", ways="i8", planes="i8", dies="i8", pages="i8", page_bytes="i8",
-    blocks="i8",  # conventional super-blocks per die
+    blocks="i8",  # conventional blocks per unit
     all_blocks="i8",
-    block_pages="i8",  # pages of a super-block
-    die_pages="i8",
+    block_pages="i8",  # pages of a unit's block
+    units="i8",  # of a device
+    die_units="i8",  # units of a die
+    unit_planes="i8",  # planes of a unit
+    unit_pages="i8",
+    device_blocks="i8",  # blocks of all units of a device
+    streams="i8",  # open blocks that host writes fill, per unit
+    collected="i8",  # stream of collected pages
+    static="i8",  # 1: a page's unit follows from its number
+    partial="i8",  # 1: pages may hold fewer sectors than they have, and only those are moved
+    unwritten="i8",  # 1: a page that was never written is read as if it had been
+    seed="i8",
+    ring="i8",  # requests that a queue pair's ring holds, a power of two
+    gc_policy="i8", stream_policy="i8",  # functions (policies.py)
+    gc_stop="i8", gc_hard="i8", gc_parallel="i8", exclusive="i8", copyback="i8",
+    q_gc_read="i8", q_gc_write="i8", q_gc_erase="i8",
+    erase_collected="i8", wear_dynamic="i8", wear_static="i8",
+    spare_parts="i8",  # pages of a block over those that are spare
+    program_failures="f8", erase_failures="f8",
+    packet="i8", packet_overhead="i8", doorbell="i8", request="i8", entry="i8", completion="i8",
+    whole_commands="i8",  # 1: data cross the link by the command, not by the page
     lpns="i8",  # logical pages of the conventional namespace
     reservoir_pages="i8",  # reservoir super-pages per die
     multi_plane="i8", cache_read="i8", cache_program="i8", gradient_registers="i8",
@@ -60,15 +80,18 @@ DEV = record_type(
     sq_head="i8", sq_tail="i8",  # host commands waiting for the queue depth
     outstanding="i8",
     stall_head="i8", stall_tail="i8",  # writes waiting for a free block
-    cursor="i8",  # die of the next write
+    cursor="i8",  # position in the order of allocation of the next write
     mapped="i8",  # mapped logical pages
     r_mapped="i8",  # mapped reservoir super-pages
+    filled="i8",  # blocks filled so far
     power="i8",  # planes whose arrays work
     suspended_programs="i8", suspended_erases="i8",
 )  # fmt: skip
 BUDGET = 15 << 12
 """Transactions for the rows of one device."""
 ROWS = 1 << 19
+PAIR_RING = 1 << 16
+"""Requests of a queue pair that are under way, or handed over ahead."""
 MAX_SHARES = 16
 """Devices beyond which the pool does not grow."""
 SPARSE_BYTES = 1 << 22
@@ -88,8 +111,12 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.page_bytes = geometry.page_bytes
     c.blocks = geometry.blocks
     c.all_blocks = geometry.all_blocks
-    c.block_pages = geometry.pages * geometry.planes
-    c.die_pages = geometry.die_pages
+    c.block_pages = geometry.block_pages
+    c.units = geometry.units
+    c.die_units = geometry.planes // geometry.unit_planes
+    c.unit_planes = geometry.unit_planes
+    c.unit_pages = geometry.all_blocks * geometry.block_pages
+    c.device_blocks = geometry.units * geometry.all_blocks
     c.lpns = logical_pages(cfg, geometry)
     c.reservoir_pages = geometry.reservoir_blocks * geometry.pages
     c.multi_plane = cfg.flash.multi_plane
@@ -103,20 +130,65 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.command = cfg.frontend.command_ps
     c.submit = cfg.host.io_submit_ps
     c.queue_depth = queue_depth
-    c.gc_low = cfg.ftl.gc_low_blocks
-    c.gc_reserve = GC_RESERVE
-    c.gc_window = 2 * geometry.planes
+    _management(cfg, geometry, c)
+    c.packet = cfg.link.packet_bytes
+    c.packet_overhead = cfg.link.packet_overhead_bytes
+    c.doorbell = cfg.frontend.doorbell_bytes
+    c.request = cfg.frontend.request_bytes
+    c.entry = cfg.frontend.entry_bytes
+    c.completion = cfg.frontend.completion_bytes
+    c.whole_commands = cfg.frontend.transfer == "command"
     c.piece = geometry.super_page_bytes
     c.interleave = cfg.flash.interleave_commands
-    c.commands_first = 1
-    c.lanes = 1
-    c.notice = cfg.flash.cache_read
-    c.eager = int(cfg.flash.cache_read and cfg.flash.interleave_commands)
-    c.overlap = int(cfg.flash.cache_program or cfg.pe.kind != "none")
+    flash = cfg.flash
+    c.commands_first = flash.grants == "commands"
+    c.lanes = geometry.planes if flash.plane_reads == "alone" else 1
+    c.group = flash.multi_plane and geometry.planes > 1 and geometry.unit_planes == 1
+    c.power = flash.power_planes
+    c.notice = flash.cache_read or c.power[0] > 0
+    c.eager = (flash.cache_read and flash.interleave_commands) or c.power[0] > 0
     c.watch = 1
+    c.suspend_program = "program" in flash.suspend
+    c.suspend_erase = "erase" in flash.suspend
+    c.suspend_program_left = flash.suspend_program_left_ps
+    c.suspend_erase_left = flash.suspend_erase_left_ps
+    c.suspend_program_wait = flash.t_suspend_program_ps
+    c.suspend_erase_wait = flash.t_suspend_erase_ps
+    c.suspend_command = c.resume_command = flash.t_command_ps
+    c.resume_wait = flash.t_resume_ps
+    c.max_suspends = flash.max_suspends
+    c.overlap = flash.cache_program or cfg.pe.kind != "none" or flash.suspend != "none"
     c.shared_uplink = 1 if cfg.link.uplink_bytes_per_s > 0 else 0
     c.isp_io = rows.ISP_IO
     return c
+
+
+def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
+    """Flash management: streams, collection, wear."""
+    ftl = cfg.ftl
+    c.streams = ftl.write_streams
+    c.collected = ftl.write_streams
+    c.static = ftl.placement == "static"
+    c.partial = ftl.partial_pages == "sectors"
+    c.unwritten = ftl.unwritten == "as_written"
+    c.gc_low = ftl.gc_low_blocks
+    c.gc_stop = ftl.gc_stop_blocks
+    c.gc_hard = ftl.gc_hard_blocks if ftl.gc_priority == "background" else 0
+    c.gc_reserve = GC_RESERVE
+    c.gc_window = ftl.gc_window_pages or geometry.block_pages
+    c.gc_parallel = ftl.gc_parallel
+    c.exclusive = ftl.gc_priority == "exclusive"
+    shared = ftl.gc_priority == "shared"
+    c.q_gc_read = nand.Q_READ if shared else nand.Q_GC_READ
+    c.q_gc_write = nand.Q_WRITE if shared else nand.Q_GC_WRITE
+    c.q_gc_erase = nand.Q_WRITE if shared else nand.Q_GC_ERASE
+    c.copyback = ftl.gc_copyback
+    c.erase_collected = ftl.erase == "collected"
+    c.wear_dynamic = ftl.wear_dynamic
+    c.wear_static = ftl.wear_static_cycles
+    c.spare_parts = max(round(1 / max(ftl.over_provisioning, 1e-9)), 1)
+    c.program_failures = ftl.program_failures
+    c.erase_failures = ftl.erase_failures
 
 
 def logical_pages(cfg: Config, geometry: Geometry) -> int:
@@ -160,6 +232,8 @@ def build(
     payload: bool = False,
     timeline: int = 0,
     jobs: int = 0,
+    pairs: int = 0,
+    seed: int = 0,
 ) -> Arrays:
     """All arrays of a system, with erased or used blocks as ``ftl.initial`` says.
 
@@ -171,20 +245,27 @@ def build(
     n = devices if devices is not None else cfg.system.devices
     geometry = Geometry.of(cfg)
     depth = queue_depth or min(cfg.host.io_queue_depth, cfg.frontend.queue_depth)
-    if geometry.ways > nand.MAX_WAYS:
+    ways = geometry.ways * (geometry.planes if cfg.flash.plane_reads == "alone" else 1)
+    if ways > nand.MAX_WAYS:
         raise InputError(
-            f"flash.dies_per_channel: {geometry.ways} dies on one channel; at most {nand.MAX_WAYS}"
+            f"flash.dies_per_channel: {ways} dies, or planes that read alone, on one channel; at "
+            f"most {nand.MAX_WAYS}"
         )
-    dies, buses = n * geometry.dies, n * geometry.channels
+    dies, buses, units = n * geometry.dies, n * geometry.channels, n * geometry.units
     fifos = s.HOST_STATIONS + n * (s.ECC + geometry.channels)
-    key, tree = build_tree(buses + fifos)
+    key, tree = build_tree(buses + fifos + max(pairs, 1))
     lpns = logical_pages(cfg, geometry)
     width = map_dtype(geometry.physical_pages)
     reg = records(REG, 1)
-    reg.bus0 = dies
-    reg.fifo0 = dies + buses
     reg.station0 = buses
+    reg.pair0 = buses + fifos
+    reg.go_head = reg.go_tail = -1
     c = integer_config(cfg, geometry, depth)
+    c.seed = seed
+    c.ring = PAIR_RING
+    lanes = int(c.lanes[0])
+    reg.bus0 = dies * lanes
+    reg.fifo0 = dies * lanes + buses
     c.budget = BUDGET * min(n, MAX_SHARES)
     txns = _transactions(c[0], n)
     reg.txns_free = txns
@@ -201,31 +282,59 @@ def build(
         txn=_pool(txns),
         op=timing_table(cfg),
         cycles=command_cycles(cfg),
-        die=_dies(geometry, n),
-        queue=np.full((dies, 2 * nand.QUEUES), -1, np.int32),
+        die=_dies(cfg, geometry, n, lanes),
+        queue=np.full((dies * lanes, 2 * nand.QUEUES), -1, np.int32),
         bus=_buses(geometry, n),
-        way=_ways(geometry, n),
+        way=_ways(geometry, n, lanes),
         touched=np.zeros(buses, np.int32),
         order=nand.order_table(),
         l2p=map_table((n, lpns), width),
         p2l=map_table((n, geometry.physical_pages), width),
-        block=_blocks(cfg, geometry, dies),
-        free=np.tile(np.arange(geometry.blocks, dtype=np.int32), (dies, 1)),
-        front=_fronts(dies),
-        pool=_pools(geometry, dies),
+        sectors=map_table((n, lpns if c.partial[0] else 1), np.int64),
+        valid=np.zeros(units * geometry.all_blocks, np.int32),
+        block=_blocks(cfg, geometry, units),
+        free=np.tile(np.arange(geometry.blocks, dtype=np.int32), (units, 1)),
+        front=_fronts(units, cfg.ftl.write_streams + 1),
+        pool=_pools(geometry, units),
+        turn=geometry.turns(cfg.ftl.allocation),
+        page_ps=page_times(cfg),
         rmap=np.zeros((n, max(reservoir_super_pages, 1)), np.uint32),
         dev=_devices(n),
         count=np.zeros((n, len(COUNTERS)), np.int64),
         row=records(rows.ROW, ROWS),
         wait=np.zeros(2 * ROWS, np.int64),
-        use=np.zeros((phases + 1, dies + buses + fifos), np.int64),
+        req=records(REQ, max(pairs * PAIR_RING, 1)),
+        pair=records(PAIR, pairs),
+        retry=np.zeros(units, np.int32),
+        use=np.zeros((phases + 1, dies * lanes + buses + fifos), np.int64),
         phase=_phases(phases),
         log=records(LOG, 2 * txns if payload else 1),
         job=records(physical.JOB, max(jobs, 1)),
-        feed=records(physical.FEED, dies),
+        feed=records(physical.FEED, dies * lanes),
         line=records(LINE, max(timeline, 1)),
     )
+    arrays.policies = {
+        "gc_policy": policies.find(cfg.ftl.gc_policy, policies.VICTIMS, "ftl.gc_policy"),
+        "stream_policy": policies.find(
+            cfg.ftl.stream_policy, policies.STREAMS, "ftl.stream_policy"
+        ),
+    }
+    _bad_blocks(cfg, arrays, seed)
     return arrays
+
+
+def _bad_blocks(cfg: Config, arrays: Arrays, seed: int) -> None:
+    """Blocks that are bad from the factory, by seed: never in a free ring."""
+    if cfg.ftl.bad_blocks == 0:
+        return
+    units, blocks = arrays.free.shape
+    bad = np.random.default_rng((seed, 0xBAD)).random((units, blocks)) < cfg.ftl.bad_blocks
+    state = arrays.block["state"].reshape(units, -1)
+    state[:, :blocks][bad] = mapping.BAD
+    for u in range(units):
+        good = np.flatnonzero(~bad[u]).astype(np.int32)
+        arrays.free[u, : len(good)] = good
+        arrays.pool["free_n"][u] = len(good)
 
 
 def _stations(cfg: Config, geometry: Geometry, n: int, fifos: int) -> np.recarray:
@@ -252,8 +361,8 @@ def _stations(cfg: Config, geometry: Geometry, n: int, fifos: int) -> np.recarra
 
 def _transactions(c: np.record, devices: int) -> int:
     """Size of the pool: what rows may hold, the erases of the blocks that they open, collection."""
-    dies = devices * c.dies
-    return int(c.budget + c.budget // c.block_pages + dies * (c.gc_window + 4))
+    motion = min(int(c.gc_parallel), int(c.blocks)) * (min(c.gc_window, c.block_pages) + 1)
+    return int(c.budget + c.budget // c.block_pages + devices * c.units * (motion + 4))
 
 
 def _pool(n: int) -> np.recarray:
@@ -263,15 +372,17 @@ def _pool(n: int) -> np.recarray:
     return txn
 
 
-def _dies(geometry: Geometry, n: int) -> np.recarray:
-    die = records(nand.DIE, n * geometry.dies)
+def _dies(cfg: Config, geometry: Geometry, n: int, lanes: int) -> np.recarray:
+    die = records(nand.DIE, n * geometry.dies * lanes)
     for name in ("arr", "cache", "paused", "pick"):
         die[name] = -1
-    at = np.arange(n * geometry.dies)
-    die["dev"], of_device = np.divmod(at, geometry.dies)
-    die["at"], channel = np.divmod(of_device, geometry.channels)
+    whole, lane = np.divmod(np.arange(n * geometry.dies * lanes), lanes)
+    die["dev"], of_device = np.divmod(whole, geometry.dies)
+    way, channel = np.divmod(of_device, geometry.channels)
+    die["at"] = way * lanes + lane
     die["bus"] = die["dev"] * geometry.channels + channel
-    die["first"] = at
+    die["first"] = whole * lanes
+    die["urgent"] = cfg.ftl.gc_priority in ("urgent", "exclusive")
     return die
 
 
@@ -283,30 +394,34 @@ def _buses(geometry: Geometry, n: int) -> np.recarray:
     return bus
 
 
-def _ways(geometry: Geometry, n: int) -> np.ndarray:
+def _ways(geometry: Geometry, n: int, lanes: int) -> np.ndarray:
     dev, channel = np.divmod(np.arange(n * geometry.channels), geometry.channels)
-    way = np.arange(geometry.ways) * geometry.channels
-    return ((dev * geometry.dies + channel)[:, None] + way).astype(np.int32)
+    way, lane = np.divmod(np.arange(geometry.ways * lanes), lanes)
+    die = (dev * geometry.dies + channel)[:, None] + way * geometry.channels
+    return (die * lanes + lane).astype(np.int32)
 
 
-def _blocks(cfg: Config, geometry: Geometry, dies: int) -> np.recarray:
-    """Used blocks have to be erased when they are opened; each die has one erased block at hand."""
-    block = records(mapping.BLOCK, dies, geometry.all_blocks)
-    block.dirty = int(cfg.ftl.initial == "steady")
-    block["dirty"][:, 0] = 0
+def _blocks(cfg: Config, geometry: Geometry, units: int) -> np.recarray:
+    """Used blocks have to be erased when they are opened; each unit has one erased block at
+    hand."""
+    block = records(mapping.BLOCK, units * geometry.all_blocks)
+    if cfg.ftl.erase == "open":
+        block.dirty = int(cfg.ftl.initial == "steady")
+        block["dirty"].reshape(units, -1)[:, 0] = 0
+    block.stream = -1
     return block
 
 
-def _fronts(dies: int) -> np.recarray:
-    front = records(mapping.FRONT, mapping.STREAMS, dies)
+def _fronts(units: int, streams: int) -> np.recarray:
+    front = records(mapping.FRONT, streams, units)
     front.block = -1
     return front
 
 
-def _pools(geometry: Geometry, dies: int) -> np.recarray:
-    pool = records(mapping.POOL, dies)
+def _pools(geometry: Geometry, units: int) -> np.recarray:
+    pool = records(mapping.POOL, units)
     pool.free_n = geometry.blocks
-    pool.victim = -1
+    pool.stall_head = pool.stall_tail = -1
     return pool
 
 

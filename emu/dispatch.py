@@ -17,14 +17,18 @@ from ondie.emu.events import (
     E_RESOURCE,
     E_UNWRITTEN,
     LOG_ROW,
+    REQUEST,
+    ROW,
     enter,
     fail,
     give_txn,
+    go,
     leave,
     log,
+    next_to_go,
     take_txn,
 )
-from ondie.emu.frontend import controller, queues
+from ondie.emu.frontend import controller, pairs, queues
 from ondie.emu.rows import (
     ACCELERATOR,
     DIE,
@@ -44,11 +48,8 @@ from ondie.emu.rows import (
 )
 from ondie.emu.stats import (
     ARRAY_READS,
-    COMMANDS,
     COMMANDS_DONE,
     DOWN_BYTES,
-    HOST_READ_BYTES,
-    HOST_WRITE_BYTES,
     ISP_BYTES,
     ISP_READ_BYTES,
     ISP_WRITE_BYTES,
@@ -87,6 +88,8 @@ def start_ready(st):
         reg.starved = 0
         for dev in range(st.dev.shape[0]):
             admit(st, dev)
+        for q in range(st.pair.shape[0]):
+            pairs.issue(st, q)
 
 
 @njit
@@ -137,19 +140,38 @@ def admit(st, dev):
         x.size = row.bytes_in + row.bytes_out
         x.n = pages(st, x.size)
         x.op = timing.READ if row.kind == queues.READ else timing.PROGRAM
-        if row.kind == queues.TRIM:
+        if row.kind >= queues.TRIM:
             x.n = row.bytes_in // st.cfg[0].page_bytes
             x.size = 0
+            x.op = timing.OTHER
+            x.bare = queues.TRIMMING if row.kind == queues.TRIM else 0
         if x.lpn < 0 or x.lpn + x.n > st.cfg[0].lpns:
             fail(st, E_PAST_END, x.lpn, x.n)
             return
         if row.array_ps > reg.now:
             timer = s.station(st, dev, s.TIMER)
             gap = max(row.array_ps - max(reg.now, st.fifo[timer].free_at), 0)
-            enter(st, timer, t, 0, gap, s.ARRIVED)
-            st.use[x.phase, reg.fifo0 + timer] -= gap  # waiting is no work
+            if enter(st, timer, t, 0, gap, s.ARRIVED):
+                st.use[x.phase, reg.fifo0 + timer] -= gap  # waiting is no work
+            else:
+                go(st, t, s.ARRIVED)
         else:
-            enter(st, s.SUBMIT, t, 0, st.cfg[0].submit, s.SUBMITTED)
+            submit(st, t)
+
+
+@njit
+def submit(st, t):
+    """The host writes a command's entry, which takes its CPU some time."""
+    st.row[st.txn[t].row].start = st.reg[0].now
+    if not enter(st, s.SUBMIT, t, 0, st.cfg[0].submit, s.SUBMITTED):
+        go(st, t, s.SUBMITTED)
+
+
+@njit
+def work(st, station, t, time):
+    """Transaction ``t`` takes a station for ``time`` ps, and that is all there is to it."""
+    if not enter(st, station, t, 0, time, s.PART_DONE):
+        go(st, t, s.PART_DONE)
 
 
 @njit
@@ -171,6 +193,8 @@ def part(st, r):
     x.dev = row.device
     x.lpn = row.lpn
     x.op = timing.OTHER
+    x.kind = ROW
+    x.old = 0
     return t
 
 
@@ -193,13 +217,13 @@ def start(st, r):
         st.count[dev, UP_BYTES] += x.left
         flows.next_piece(st, t, s.DMA_READY)
     elif row.resource == HOST_CPU:
-        enter(st, s.CPU, t, 0, row.array_ps, s.ROW_PART_DONE)
+        work(st, s.CPU, t, row.array_ps)
     elif row.resource == ACCELERATOR:
-        enter(st, s.ACCELERATOR, t, 0, row.array_ps, s.ROW_PART_DONE)
+        work(st, s.ACCELERATOR, t, row.array_ps)
     elif row.resource == ISP:
         size = row.bytes_in + row.bytes_out
         st.count[dev, ISP_BYTES] += size
-        enter(st, s.station(st, dev, s.ISP), t, 0, row.array_ps, s.ROW_PART_DONE)
+        work(st, s.station(st, dev, s.ISP), t, row.array_ps)
         if size > 0:
             u = part(st, r)
             st.txn[u].left = size
@@ -207,7 +231,8 @@ def start(st, r):
     elif row.resource == TUNNEL:
         st.count[dev, TUNNEL_BYTES] += row.bytes_in
         which = s.TUNNEL_UP if row.kind == UPWARD else s.TUNNEL_DOWN
-        enter(st, s.station(st, dev, which), t, row.bytes_in, -1, s.ROW_PART_DONE)
+        if not enter(st, s.station(st, dev, which), t, row.bytes_in, -1, s.PART_DONE):
+            go(st, t, s.PART_DONE)
     else:
         fail(st, E_RESOURCE, row.id, row.resource)
 
@@ -224,10 +249,10 @@ def start_dma_down(st, r, t):
         x = st.txn[t]
         x.size = min(left, piece)
         left -= x.size
-        if st.cfg[0].shared_uplink != 0:
-            enter(st, s.UPLINK_DOWN, t, x.size, -1, s.DMA_UPLINK_DONE)
-        else:
-            enter(st, s.station(st, dev, s.DOWN), t, x.size, -1, s.DMA_DOWN_DONE)
+        if st.cfg[0].shared_uplink == 0:
+            go(st, t, s.DMA_UPLINK_DONE)
+        elif not enter(st, s.UPLINK_DOWN, t, x.size, -1, s.DMA_UPLINK_DONE):
+            go(st, t, s.DMA_UPLINK_DONE)
         if left == 0:
             return
         t = part(st, r)
@@ -246,11 +271,10 @@ def start_isp_io(st, r, t):
         return
     if row.kind == queues.READ:
         st.count[row.device, ISP_READ_BYTES] += x.size
-        controller.cut_read(st, t, 1)
+        controller.cut_read(st, t)
     else:
         st.count[row.device, ISP_WRITE_BYTES] += x.size
-        dram = s.station(st, row.device, s.DRAM)
-        controller.cut_write(st, t, dram, s.ISP_WRITE_IN_DRAM)
+        controller.cut_write(st, t, s.ISP_WRITE_FETCHED)
     release(st, t)
 
 
@@ -297,7 +321,10 @@ def start_die(st, r, t):
 
 @njit
 def release(st, t):
-    """A part of a row is done; with the last part the row is."""
+    """A part of a row or of a request is done; with the last part the whole is."""
+    if st.txn[t].kind == REQUEST:
+        pairs.part_done(st, t)
+        return
     r = st.txn[t].row
     row = st.row[r]
     give_txn(st, t)
@@ -322,43 +349,14 @@ def release(st, t):
 
 
 @njit
-def fetched(st, t):
-    """The front end has fetched and decoded a command: do what it says."""
-    x = st.txn[t]
-    row = st.row[x.row]
-    dev = row.device
-    st.count[dev, COMMANDS] += 1
-    if row.kind == queues.READ:
-        st.count[dev, HOST_READ_BYTES] += x.size
-        controller.cut_read(st, t, flows.HOST_PASSES)
-    elif row.kind == queues.WRITE:
-        st.count[dev, HOST_WRITE_BYTES] += x.size
-        if st.cfg[0].shared_uplink != 0:
-            controller.cut_write(st, t, s.UPLINK_DOWN, s.UPLINK_DOWN_DONE)
-        else:
-            controller.cut_write(st, t, s.station(st, dev, s.DOWN), s.DOWN_DONE)
-    elif row.kind == queues.TRIM:
-        controller.cut_trim(st, t)
-        flows.hunt(st, dev)
-    release(st, t)
-
-
-@njit
 def left(st, t):
     """Transaction ``t`` has left a station."""
-    step = st.txn[t].step
-    if step == s.ARRIVED:
-        st.row[st.txn[t].row].start = st.reg[0].now
-        enter(st, s.SUBMIT, t, 0, st.cfg[0].submit, s.SUBMITTED)
-    elif step == s.SUBMITTED:
-        fe = s.station(st, st.txn[t].dev, s.FRONTEND)
-        enter(st, fe, t, 0, st.cfg[0].command, s.FETCHED)
-    elif step == s.FETCHED:
-        fetched(st, t)
-    else:
-        u = flows.after_station(st, t)
-        if u >= 0:
-            release(st, u)
+    if st.txn[t].step == s.ARRIVED:
+        submit(st, t)
+        return
+    u = flows.travel(st, t)
+    if u >= 0:
+        release(st, u)
 
 
 @njit
@@ -378,19 +376,43 @@ def channel(st, b):
 
 
 @njit
+def drain(st):
+    """Do what takes no time: transactions that go on, writes that a free block lets go on, rows
+    that have become ready; then the channels grant."""
+    reg = st.reg[0]
+    while reg.error == 0:
+        t = next_to_go(st)
+        if t >= 0:
+            left(st, t)
+        elif reg.retries > 0:
+            reg.retries -= 1
+            u = st.retry[reg.retries]
+            st.pool[u].retry = 0
+            flows.retry_stalled(st, u // st.cfg[0].units, u)
+        elif reg.ready_head >= 0 or reg.starved != 0:
+            before = reg.budget
+            start_ready(st)
+            if reg.go_head < 0 and reg.budget == before:
+                break
+        else:
+            break
+    nand.settle(st)
+
+
+@njit
 def run(st, until, max_events, want_room):
     """Act on events in order of time, up to ``until`` ps and ``max_events`` events.
 
-    Pauses when the ring has room for ``want_room`` rows (0: never) or the log is nearly full.
-    Returns the number of events. The clock stays at the last event.
+    Pauses when the ring has room for ``want_room`` rows (0: never), when a queue pair has room for
+    that many requests more, or when the log is nearly full. Returns the number of events. The clock
+    stays at the last event.
     """
     reg = st.reg[0]
-    # Reads of unmapped pages are logged as they start, each with a transaction of its own;
-    # everything else that is logged is one entry per event.
+    # What is logged is logged with a transaction of its own, and gives it back only later.
     log_limit = st.log.shape[0] - st.txn.shape[0]
     n = 0
     start_ready(st)
-    nand.settle(st)
+    drain(st)
     while n < max_events and reg.error == 0:
         if want_room > 0 and room(st) >= want_room:
             break
@@ -404,13 +426,10 @@ def run(st, until, max_events, want_room):
         n += 1
         if leaf < reg.station0:
             channel(st, leaf)
-        else:
+        elif leaf < reg.pair0:
             left(st, leave(st, leaf - reg.station0))
-        while reg.retry > 0:
-            dev = reg.retry - 1
-            reg.retry = 0
-            flows.retry_stalled(st, dev)
-        start_ready(st)
-        nand.settle(st)
+        else:
+            pairs.issue(st, leaf - reg.pair0)
+        drain(st)
     reg.events += n
     return n

@@ -42,7 +42,7 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
                 f"{a} has to reuse a block with {b} valid super-pages; a larger share is needed"
             )
         case events.E_FULL:
-            raise InputError(f"device {a} is full: die {b} has no block to collect into")
+            raise InputError(f"device {a} is full: unit {b} has no block to collect into")
         case events.E_REGISTER:
             raise SimulationError(f"die {a}: {OP_NAMES[b]} finds its registers in no fit state")
         case events.E_UNWRITTEN:
@@ -53,8 +53,10 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
 
 def raise_stuck(arrays: Arrays, cfg: Config) -> NoReturn:
     """Nothing is left to happen although rows are not complete: say why."""
+    units = int(arrays.cfg.units[0])
     for dev, stalled in enumerate(arrays.dev.stall_head):
-        if stalled >= 0:
+        mine = arrays.pool.stall_head[dev * units : (dev + 1) * units]
+        if stalled >= 0 or (mine >= 0).any():
             raise InputError(
                 f"device {dev} is full: writes wait for a free block and no block is worth "
                 f"collecting (ftl.over_provisioning={cfg.ftl.over_provisioning})"

@@ -25,7 +25,7 @@ TXN = record_type(
     n="i4",  # pages, at consecutive planes of one super-page
     planes="i4",  # bit per plane that its pages occupy
     page="i4",  # page offset in the block, which planes that work together share
-    row="i4",  # ring index of the plan row it serves, -1 = collection
+    row="i4",  # ring index of the plan row or request it serves, -1 = the drive's own work
     time="i8",  # when it leaves the station or the array it is in
     array="i8",  # array or PE time in ps beyond the timing table's
     ppn="i8",  # first physical page (physical super-page for operations on the die)
@@ -37,6 +37,9 @@ TXN = record_type(
     step="i4",  # what happens when it leaves its station (system.py)
     phase="i4",  # phase of its row; the last one is collection
     bare="i4",  # 1: reservoir data, which ECC does not cover
+    kind="i4",  # whom it works for: OWN, ROW or REQUEST
+    stream="i4",  # of host writes
+    sectors="i8",  # bit per sector of its page that is asked for
 )
 FIFO = record_type(
     head="i8",
@@ -67,7 +70,13 @@ REG = record_type(
     lines="i8",
     line_on="i8",
     line_drop="i8",  # timeline intervals that found no room
-    retry="i8",  # device + 1 whose stalled writes should be tried again
+    pair0="i8",  # first leaf of the queue pairs, after the stations
+    go_head="i8",  # transactions that go on before the clock does
+    go_tail="i8",
+    retries="i8",  # units whose stalled writes should be tried again
+    filled="i8",  # 1: the last allocation filled its block
+    draws="i8",  # random numbers drawn so far
+    own="i8",  # transactions that the drive's own work may take
     bus0="i8",  # column of the first channel in use, after the dies
     fifo0="i8",  # column of the first station in use, after the channels
     station0="i8",  # first leaf of the stations, after the channels
@@ -76,6 +85,7 @@ REG = record_type(
 LOG = record_type(what="i8", row="i8", lpn="i8", ppn="i8", old="i8", n="i4", dev="i4", die="i4")
 LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4")
 
+OWN, ROW, REQUEST = range(3)
 # Errors the compiled code can raise; errors.py words them.
 (
     E_NONE, E_POOL, E_FULL, E_PAST_END, E_RESERVOIR, E_REGISTER, E_BLOCK_VALID, E_RESOURCE,
@@ -152,6 +162,8 @@ def take_txn(st):
     x.bare = 0
     x.n = 0
     x.row = -1
+    x.kind = OWN
+    x.stream = 0
     x.phase = st.use.shape[0] - 1
     return t
 
@@ -218,12 +230,18 @@ def log_read(st, t):
 @njit
 def enter(st, station, t, n_bytes, service, step):
     """Transaction ``t`` arrives at a station now; it leaves after ``service`` ps (or, if negative,
-    after the time its bytes take at the station's rate), behind everything that came before."""
+    after the time its bytes take at the station's rate), behind everything that came before.
+    False when that takes no time at all: the transaction has its next ``step`` and goes on."""
     reg = st.reg[0]
     f = st.fifo[station]
     x = st.txn[t]
     if service < 0:
         service = transfer_ps(n_bytes, f.scale, f.shift)
+    if service == 0 and f.fixed == 0 and f.head < 0 and f.free_at <= reg.now:
+        f.size += n_bytes
+        f.jobs += 1
+        x.step = step
+        return False
     start = max(reg.now, f.free_at)
     f.free_at = start + service
     st.use[x.phase, reg.fifo0 + station] += service
@@ -240,6 +258,32 @@ def enter(st, station, t, n_bytes, service, step):
     else:
         st.txn[f.tail].next = t
         f.tail = t
+    return True
+
+
+@inline
+def go(st, t, step):
+    """Transaction ``t`` has ``step`` behind it and goes on before the clock does."""
+    reg = st.reg[0]
+    x = st.txn[t]
+    x.step = step
+    x.next = -1
+    if reg.go_head < 0:
+        reg.go_head = t
+    else:
+        st.txn[reg.go_tail].next = t
+    reg.go_tail = t
+
+
+@inline
+def next_to_go(st):
+    """The first transaction that goes on now, or -1."""
+    reg = st.reg[0]
+    t = reg.go_head
+    if t >= 0:
+        reg.go_head = st.txn[t].next
+        st.txn[t].next = -1
+    return t
 
 
 @njit

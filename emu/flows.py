@@ -1,16 +1,18 @@
-"""Flows: what happens next to a transaction that leaves a station, an array or a channel.
+"""Flows: what happens next to a transaction that leaves a station or a die.
 
 Owns the routes through one device: reads, writes, collection, gradients to the dies. Does not own
-plan rows: a transaction that is finished is returned to system.py, which completes its row.
+plan rows and requests: a transaction that is finished is returned to dispatch.py, which completes
+what it was for.
 Source: the data paths of Newport and Laguna (host <-> front end <-> back end <-> flash; ISP <->
 back end <-> flash, bypassing front end and NVMe), pages stored and forwarded in the controller's
-DRAM.
+DRAM; the messages of a command on the link after NVMe (doorbell, fetch, data, completion).
 """
 
 from __future__ import annotations
 
 from ondie.emu import stations as s
-from ondie.emu.backend import gc, mapping, nand, timing
+from ondie.emu.backend import gc, mapping, nand, policies, timing
+from ondie.emu.backend.draws import absorb, uniform
 from ondie.emu.events import (
     E_FULL,
     LOG_BPP,
@@ -19,52 +21,91 @@ from ondie.emu.events import (
     LOG_ODC,
     LOG_PROGRAM,
     LOG_VPP,
+    OWN,
+    ROW,
     enter,
     fail,
     give_txn,
+    go,
     log,
     take_txn,
 )
+from ondie.emu.frontend import controller, queues
 from ondie.emu.frontend.controller import child
+from ondie.emu.intrinsics import call_policy
 from ondie.emu.stats import (
     ARRAY_ERASES,
     ARRAY_PROGRAMS,
     ARRAY_READS,
+    BAD_BLOCKS,
     BPP_PAGES,
     BPR_PAGES,
     COLLECTIONS,
+    COMMANDS,
     ECC_DECODED_PAGES,
     ECC_ENCODED_PAGES,
     ERASED_BLOCKS,
     GC_DROPPED,
     GC_PROGRAM_PAGES,
     GC_READ_PAGES,
+    HOST_READ_BYTES,
+    HOST_WRITE_BYTES,
+    MERGE_READ_PAGES,
     ODC_OPS,
+    PROGRAM_FAILURES,
     PROGRAM_PAGES,
     VPP_PAGES,
+    WEAR_MOVES,
 )
-from ondie.kernels.jit import njit
+from ondie.kernels.jit import inline, njit
 
 HOST_PASSES = 2
 """Times a host byte crosses the device's DRAM: stored, then forwarded. The ISP's cross it once."""
 
 
+# --- stations
+
+
+@inline
+def dram(st, t, passes, step):
+    """Through the device's DRAM; False when that takes no time."""
+    x = st.txn[t]
+    return enter(st, s.station(st, x.dev, s.DRAM), t, passes * x.size, -1, step)
+
+
+@njit
+def send(st, t, which, n_bytes, step):
+    """A message over the device's link, with the overhead of its packets. False when there is no
+    such message, or it takes no time."""
+    x = st.txn[t]
+    if n_bytes == 0:
+        x.step = step
+        return False
+    c = st.cfg[0]
+    wire = n_bytes
+    if c.packet > 0:
+        wire += (n_bytes + c.packet - 1) // c.packet * c.packet_overhead
+    return enter(st, s.station(st, x.dev, which), t, wire, -1, step)
+
+
 @njit
 def decode(st, t, step):
     """Through the decoder of the die's channel."""
+    c = st.cfg[0]
     x = st.txn[t]
     st.count[x.dev, ECC_DECODED_PAGES] += x.n
-    ecc = s.station(st, x.dev, s.ECC) + (x.die % st.cfg[0].dies) % st.cfg[0].channels
-    enter(st, ecc, t, x.bus, x.n * st.cfg[0].decode, step)
+    ecc = s.station(st, x.dev, s.ECC) + st.die[x.die].bus % c.channels
+    return enter(st, ecc, t, x.bus, x.n * c.decode, step)
 
 
 @njit
-def encode(st, t):
-    """Through the encoder of the die's channel, then to the die."""
+def encode(st, t, step):
+    """Through the encoder of the die's channel."""
+    c = st.cfg[0]
     x = st.txn[t]
     st.count[x.dev, ECC_ENCODED_PAGES] += x.n
-    ecc = s.station(st, x.dev, s.ECC) + (x.die % st.cfg[0].dies) % st.cfg[0].channels
-    enter(st, ecc, t, x.bus, x.n * st.cfg[0].encode, s.ENCODED)
+    ecc = s.station(st, x.dev, s.ECC) + st.die[x.die].bus % c.channels
+    return enter(st, ecc, t, x.bus, x.n * c.encode, step)
 
 
 @njit
@@ -74,44 +115,59 @@ def next_piece(st, t, step):
     x = st.txn[t]
     x.size = min(x.left, st.cfg[0].piece)
     x.left -= x.size
-    enter(st, s.station(st, x.dev, s.DRAM), t, x.size, -1, step)
+    if not enter(st, s.station(st, x.dev, s.DRAM), t, x.size, -1, step):
+        go(st, t, step)
+
+
+# --- writes
 
 
 @njit
 def place(st, t):
-    """Give the pages of a write their physical places, die after die, and send them on. Returns
-    False when no die has a block to write to."""
+    """Give the pages of a write their physical places, unit after unit, and send them on. Returns
+    False when no unit has a block to write to."""
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
     d = st.dev[dev]
+    stream = 0
+    if c.streams > 1:
+        stream = min(max(call_policy(st, c.stream_policy, t), 0), c.streams - 1)
     refused = 0
     while True:
-        die = d.cursor
-        d.cursor = die + 1 if die + 1 < c.dies else 0
-        ppn, k = mapping.allocate(st, dev, die, mapping.USER, x.n)
-        if gc.begin(st, dev * c.dies + die):
-            collect(st, dev, dev * c.dies + die)
+        u = mapping.unit_of(st, dev, x.lpn)
+        ppn = -1
+        k = 0
+        if st.pool[u].free_n >= c.gc_stop:
+            ppn, k = mapping.allocate(st, dev, u, stream, x.n)
+        if k == 0 or st.reg[0].filled != 0:
+            ask(st, dev, u)
+        if c.static == 0:
+            d.cursor = d.cursor + 1 if d.cursor + 1 < c.units else 0
         if k == 0:
             refused += 1
-            if refused == c.dies:
+            if c.static != 0 or refused == c.units:
                 return False
             continue
         refused = 0
-        u = t
-        if k < x.n:  # the rest needs another super-page
-            u = child(st, t, x.lpn, k)
-            if u < 0:
+        v = t
+        if k < x.n:  # the rest needs another place
+            v = child(st, t, x.lpn, k)
+            if v < 0:
                 return True
+            st.txn[v].size = x.size * k // x.n
+            x.size -= st.txn[v].size
             x.lpn += k
             x.n -= k
-        y = st.txn[u]
+        y = st.txn[v]
         y.op = timing.PROGRAM
         y.ppn = ppn
-        y.die = dev * c.dies + die
-        y.bus = k * c.page_bytes
-        encode(st, u)
-        if u == t:
+        y.bus = controller.bus_bytes(st, v)
+        mapping.place_of(st, dev, v)
+        y.array = st.page_ps[1, y.page]
+        if not encode(st, v, s.ENCODED):
+            go(st, v, s.ENCODED)
+        if v == t:
             return True
 
 
@@ -119,6 +175,20 @@ def place(st, t):
 def place_or_wait(st, t):
     """Place a write, or let it wait until collection has freed a block."""
     x = st.txn[t]
+    c = st.cfg[0]
+    if c.partial != 0 and merge(st, t):
+        return
+    if c.static != 0:
+        pool = st.pool[mapping.unit_of(st, x.dev, x.lpn)]
+        if pool.stall_head < 0 and place(st, t):
+            return
+        x.next = -1
+        if pool.stall_head < 0:
+            pool.stall_head = t
+        else:
+            st.txn[pool.stall_tail].next = t
+        pool.stall_tail = t
+        return
     d = st.dev[x.dev]
     if d.stall_head < 0 and place(st, t):
         return
@@ -131,8 +201,49 @@ def place_or_wait(st, t):
 
 
 @njit
-def retry_stalled(st, dev):
+def merge(st, t):
+    """A write that covers only part of what its page holds needs the rest: it reads the old page
+    first. True when it does."""
+    x = st.txn[t]
+    if x.bare == MERGED_ALREADY:
+        return False
+    old = st.sectors[x.dev, x.lpn]
+    entry = int(st.l2p[x.dev, x.lpn])
+    missing = old & ~x.sectors
+    if entry == 0 or missing == 0:
+        return False
+    wanted = x.sectors
+    x.op = timing.READ
+    x.bare = MERGED_ALREADY
+    x.ppn = entry - 1
+    x.sectors = missing
+    x.bus = controller.bus_bytes(st, t)
+    x.sectors = wanted
+    st.count[x.dev, MERGE_READ_PAGES] += 1
+    st.count[x.dev, ARRAY_READS] += 1
+    x.array = 0
+    g = mapping.place_of(st, x.dev, t)
+    x.array = st.page_ps[0, x.page]
+    nand.push(st, g, t, nand.Q_READ)
+    return True
+
+
+MERGED_ALREADY = 2
+"""``bare`` of a write whose old page has been read."""
+
+
+@njit
+def retry_stalled(st, dev, u):
     """A block has become free: writes that waited for one try again, in order."""
+    if st.cfg[0].static != 0:
+        pool = st.pool[u]
+        while pool.stall_head >= 0:
+            t = pool.stall_head
+            following = st.txn[t].next
+            if not place(st, t):
+                return
+            pool.stall_head = following
+        return
     d = st.dev[dev]
     while d.stall_head >= 0:
         t = d.stall_head
@@ -143,99 +254,288 @@ def retry_stalled(st, dev):
 
 
 @njit
-def collect(st, dev, g):
-    """Keep the collection of die ``g`` going: read the next valid pages of its victim, or end it
-    (then reg.retry asks for stalled writes to be tried again)."""
-    c = st.cfg[0]
-    pool = st.pool[g]
-    freed = False
-    while pool.victim >= 0:
-        if pool.scan == 0:
-            st.count[dev, COLLECTIONS] += 1
-        while pool.moving < c.gc_window:
-            lpn, ppn = gc.next_valid(st, dev, g)
-            if lpn < 0:
-                break
-            t = take_txn(st)
-            if t < 0:
-                return
-            x = st.txn[t]
-            x.op = timing.READ
-            x.dev = dev
-            x.die = g
-            x.lpn = lpn
-            x.ppn = ppn
-            x.old = ppn
-            x.n = 1
-            x.bus = c.page_bytes
-            x.size = c.page_bytes
-            pool.moving += 1
-            st.count[dev, GC_READ_PAGES] += 1
-            st.count[dev, ARRAY_READS] += 1
-            nand.push(st, g, t, nand.Q_GC_READ)
-        if pool.moving > 0:
-            break
-        gc.finish(st, g)
-        freed = True
-        gc.begin(st, g)
-    if freed:
-        st.reg[0].retry = dev + 1
+def wants_retry(st, u):
+    """Writes that wait for a block of unit ``u`` are looked at before the clock goes on."""
+    if st.pool[u].retry == 0:
+        st.pool[u].retry = 1
+        st.retry[st.reg[0].retries] = u
+        st.reg[0].retries += 1
 
 
 @njit
-def hunt(st, dev):
-    """Pages have landed or become invalid while writes wait for a free block: a block that was not
+def hunt(st, dev, u):
+    """A page has landed or become invalid while writes wait for a free block: a block that was not
     worth collecting when they were refused, or still being written, may be now."""
-    if st.dev[dev].stall_head < 0:
+    if st.cfg[0].static != 0:
+        if st.pool[u].stall_head >= 0:
+            ask(st, dev, u)
         return
-    for g in range(dev * st.cfg[0].dies, (dev + 1) * st.cfg[0].dies):
-        if gc.begin(st, g):
-            collect(st, dev, g)
+    if st.dev[dev].stall_head >= 0:
+        for v in range(dev * st.cfg[0].units, (dev + 1) * st.cfg[0].units):
+            ask(st, dev, v)
+
+
+# --- collection
+
+
+@njit
+def ask(st, dev, u):
+    """Does unit ``u`` need a collection? Start it; a victim without valid pages is free at once."""
+    c = st.cfg[0]
+    if c.gc_hard > 0:
+        st.die[u // c.die_units * c.lanes].urgent = int(st.pool[u].free_n < c.gc_hard)
+    while True:
+        b = retiring(st, u)
+        if b < 0:
+            b = gc.begin(st, u)
+        if b < 0:
+            return
+        st.count[dev, COLLECTIONS] += 1
+        began(st, dev, b)
+        if not collect(st, dev, u, b):
+            return
+
+
+@njit
+def retiring(st, u):
+    """A block in which a program has failed is emptied whether space is short or not."""
+    c = st.cfg[0]
+    if st.pool[u].retiring == 0:
+        return -1
+    for b in range(u * c.all_blocks, u * c.all_blocks + c.blocks):
+        if st.block[b].retire != 0 and policies.collectable(st, b):
+            gc.start(st, u, b)
+            return b
+    return -1
+
+
+@njit
+def began(st, dev, b):
+    """While collection works alone on a die, the host's work there waits."""
+    if st.cfg[0].exclusive != 0:
+        x = die_of_block(st, dev, b)
+        st.die[x].collecting += 1
+
+
+@njit
+def die_of_block(st, dev, b):
+    """First lane of the die in which a block lies."""
+    c = st.cfg[0]
+    u = b // c.all_blocks
+    return u // c.die_units * c.lanes
+
+
+@njit
+def collect(st, dev, u, b):
+    """Keep the collection of block ``b`` going: read its next valid pages, or end it. True when it
+    has become a free block at once."""
+    c = st.cfg[0]
+    block = st.block[b]
+    while block.moving < c.gc_window:
+        lpn, ppn = gc.next_valid(st, dev, b)
+        if lpn < 0:
+            break
+        t = take_txn(st)
+        if t < 0:
+            return False
+        x = st.txn[t]
+        x.dev = dev
+        x.lpn = lpn
+        x.ppn = ppn
+        x.old = ppn
+        x.n = 1
+        x.size = c.page_bytes
+        x.bus = c.page_bytes
+        x.left = b
+        block.moving += 1
+        st.count[dev, GC_READ_PAGES] += 1
+        st.count[dev, ARRAY_READS] += 1
+        g = mapping.place_of(st, dev, t)
+        x.op = timing.READ
+        x.array = st.page_ps[0, x.page]
+        if c.copyback != 0:
+            target, k = mapping.allocate(st, dev, u, c.collected, 1)
+            if k == 0:
+                fail(st, E_FULL, dev, u)
+                return False
+            x.op = timing.COPYBACK
+            x.ppn = target
+            x.bus = 0
+            x.page = -1
+            nand.push(st, st.die[g].first, t, c.q_gc_write)
+        else:
+            nand.push(st, g, t, c.q_gc_read)
+    if block.moving > 0 or block.scan < c.block_pages:
+        return False
+    gc.emptied(st, b)
+    if c.erase_collected != 0 and block.retire == 0:
+        block.state = mapping.ERASING
+        mapping.erase(st, dev, u, b, c.q_gc_erase)
+        return False
+    ended(st, dev, u, b)
+    return True
+
+
+@njit
+def ended(st, dev, u, b):
+    """Block ``b`` holds nothing any more: free, or retired."""
+    c = st.cfg[0]
+    block = st.block[b]
+    if block.state == mapping.VICTIM or block.state == mapping.ERASING:
+        st.pool[u].victims -= 1
+        if c.exclusive != 0:
+            g = die_of_block(st, dev, b)
+            st.die[g].collecting -= 1
+            nand.seek(st, g)
+    if block.retire != 0:
+        block.state = mapping.BAD
+        st.count[dev, BAD_BLOCKS] += 1
+        if block.retire == 1:
+            st.pool[u].retiring -= 1
+    else:
+        mapping.free_block(st, u, b)
+    wants_retry(st, u)
+
+
+@njit
+def after_erase(st, t):
+    """A block has been erased: it is free where collection asked for it, and may have failed."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    dev = x.dev
+    b = x.lpn
+    st.count[dev, ERASED_BLOCKS] += x.n
+    st.count[dev, ARRAY_ERASES] += 1
+    mapping.erased(st, t)
+    give_txn(st, t)
+    block = st.block[b]
+    if block.state != mapping.ERASING:
+        return
+    u = b // c.all_blocks
+    block.dirty = 0
+    if c.erase_failures > 0.0:
+        key = absorb(absorb(c.seed, b), block.erases)
+        if uniform(key, 1) < c.erase_failures:
+            block.retire = 2
+    ended(st, dev, u, b)
+    if c.wear_static > 0:
+        level(st, dev, u)
+    if c.gc_stop == 0 or st.pool[u].free_n < c.gc_stop:
+        ask(st, dev, u)
+
+
+@njit
+def level(st, dev, u):
+    """Static wear levelling: the least worn full block is emptied when the most worn has seen that
+    many erases more, so that its cold data move to a worn block."""
+    c = st.cfg[0]
+    most = 0
+    coldest = -1
+    for b in range(u * c.all_blocks, u * c.all_blocks + c.blocks):
+        most = max(most, st.block[b].erases)
+        if policies.collectable(st, b):
+            if coldest < 0 or st.block[b].erases < st.block[coldest].erases:
+                coldest = b
+    if coldest < 0 or most - st.block[coldest].erases < c.wear_static:
+        return
+    if st.pool[u].free_n <= 1 or st.pool[u].victims >= c.gc_parallel:
+        return
+    gc.start(st, u, coldest)
+    st.count[dev, WEAR_MOVES] += 1
+    began(st, dev, coldest)
+    collect(st, dev, u, coldest)
 
 
 @njit
 def moved(st, t):
     """A collected page has reached its end: programmed again, or dropped."""
+    c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
-    g = x.die
+    b = x.left
+    u = b // c.all_blocks
     give_txn(st, t)
-    st.pool[g].moving -= 1
-    collect(st, dev, g)
+    st.block[b].moving -= 1
+    if collect(st, dev, u, b):
+        ask(st, dev, u)
 
 
 @njit
 def move(st, t):
-    """A collected page is in DRAM: write it to the die's collection block, unless it was
-    overwritten."""
+    """A collected page is in DRAM: write it to the unit's collection block, unless it was
+    overwritten. True when it goes on."""
     c = st.cfg[0]
     x = st.txn[t]
     if int(st.l2p[x.dev, x.lpn]) - 1 != x.old:
         st.count[x.dev, GC_DROPPED] += 1
         moved(st, t)
         return
-    ppn, k = mapping.allocate(st, x.dev, x.die - x.dev * c.dies, mapping.COLLECTED, 1)
+    u = x.left // c.all_blocks
+    ppn, k = mapping.allocate(st, x.dev, u, c.collected, 1)
     if k == 0:
-        fail(st, E_FULL, x.dev, x.die)
+        fail(st, E_FULL, x.dev, u)
         return
+    if st.reg[0].filled != 0 and c.gc_stop > 0:
+        ask(st, x.dev, u)
     x.op = timing.PROGRAM
     x.ppn = ppn
-    encode(st, t)
+    mapping.place_of(st, x.dev, t)
+    x.array = st.page_ps[1, x.page]
+    if not encode(st, t, s.ENCODED):
+        go(st, t, s.ENCODED)
+
+
+# --- what a die has finished
+
+
+@njit
+def failed(st, t):
+    """Has the program of transaction ``t`` failed? Its block is closed and will be retired, its
+    pages look for another place."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    b = mapping.block_at(st, x.dev, x.ppn)
+    block = st.block[b]
+    if uniform(absorb(absorb(c.seed, x.ppn), block.erases), 0) >= c.program_failures:
+        return False
+    u = b // c.all_blocks
+    st.count[x.dev, PROGRAM_FAILURES] += 1
+    if block.retire == 0:
+        block.retire = 1
+        st.pool[u].retiring += 1
+    if block.state == mapping.OPEN:
+        st.front[block.stream, u].block = -1
+        block.state = mapping.FULL
+        block.filled = st.dev[x.dev].filled
+        st.dev[x.dev].filled += 1
+    return True
 
 
 @njit
 def programmed(st, t):
-    """A program is done: its pages are mapped. Returns the transaction if a row waits for it."""
+    """A program is done: its pages are mapped. Returns the transaction if somebody waits for it."""
+    c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
     st.count[dev, ARRAY_PROGRAMS] += 1
+    b = mapping.block_at(st, dev, x.ppn)
     mapping.landed(st, dev, x.ppn, x.n)
-    if x.row >= 0:
+    u = b // c.all_blocks
+    if c.program_failures > 0.0 and failed(st, t):
+        if x.kind == OWN:
+            move(st, t)
+        else:
+            place_or_wait(st, t)
+        ask(st, dev, u)
+        return -1
+    if x.kind != OWN:
         st.count[dev, PROGRAM_PAGES] += x.n
         for i in range(x.n):
             mapping.map_page(st, dev, x.lpn + i, x.ppn + i)
+        if c.partial != 0:
+            st.sectors[dev, x.lpn] |= x.sectors
         log(st, LOG_PROGRAM, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
-        hunt(st, dev)
+        hunt(st, dev, u)
         return t
     st.count[dev, GC_PROGRAM_PAGES] += 1
     if int(st.l2p[dev, x.lpn]) - 1 == x.old:
@@ -252,20 +552,12 @@ def after_flash(st, t):
     x = st.txn[t]
     dev = x.dev
     if x.op == timing.READ:
-        if x.row < 0:
-            decode(st, t, s.MOVE_DECODED)
-        elif x.bare != 0:
-            enter(st, s.station(st, dev, s.DRAM), t, HOST_PASSES * x.size, -1, s.READ_IN_DRAM)
-        else:
-            decode(st, t, s.DECODED)
+        go(st, t, s.MOVE_SENSED if x.kind == OWN else s.SENSED)
         return -1
     if x.op == timing.PROGRAM:
         return programmed(st, t)
     if x.op == timing.ERASE:
-        st.count[dev, ERASED_BLOCKS] += x.n
-        st.count[dev, ARRAY_ERASES] += 1
-        mapping.erased(st, t)
-        give_txn(st, t)
+        after_erase(st, t)
         return -1
     if x.op == timing.VPP:
         st.count[dev, VPP_PAGES] += x.n
@@ -285,62 +577,147 @@ def after_flash(st, t):
     return t
 
 
+# --- routes
+
+
+@inline
+def of_isp(st, x):
+    """Does it work for the ISP's own command?"""
+    return x.kind == ROW and st.row[x.row].resource == st.cfg[0].isp_io
+
+
 @njit
-def after_station(st, t):
-    """Transaction ``t`` has left a device's station. Returns it if it is finished, else -1."""
+def fetched(st, t):
+    """The device has understood an NVMe command: do it. The command itself is finished with that,
+    unless its data come first: then False."""
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
-    step = x.step
-    if step == s.DECODED:
-        if st.row[x.row].resource == c.isp_io:
-            enter(st, s.station(st, dev, s.ISP_LINK), t, x.size, -1, s.ISP_READ_READY)
+    st.count[dev, COMMANDS] += 1
+    if x.op == timing.READ:
+        st.count[dev, HOST_READ_BYTES] += x.size
+        controller.cut_read(st, t)
+    elif x.op == timing.PROGRAM:
+        st.count[dev, HOST_WRITE_BYTES] += x.size
+        if c.whole_commands != 0:
+            return False
+        controller.cut_write(st, t, s.WRITE_FETCHED)
+    elif x.bare == queues.TRIMMING:
+        controller.cut_trim(st, t)
+        if c.static == 0:
+            hunt(st, dev, dev * c.units)
         else:
-            enter(st, s.station(st, dev, s.DRAM), t, HOST_PASSES * x.size, -1, s.READ_IN_DRAM)
-    elif step == s.READ_IN_DRAM:
-        if st.row[x.row].resource == c.isp_io:
+            for u in range(dev * c.units, (dev + 1) * c.units):
+                hunt(st, dev, u)
+    return True
+
+
+@njit
+def travel(st, t):
+    """Transaction ``t`` goes on from the step behind it until it waits somewhere (-1) or is
+    finished (t)."""
+    c = st.cfg[0]
+    while True:
+        x = st.txn[t]
+        dev = x.dev
+        step = x.step
+        if step == s.SENSED:
+            if x.bare == MERGED_ALREADY:
+                waits = decode(st, t, s.MERGED)
+            elif x.bare != 0:
+                waits = dram(st, t, HOST_PASSES, s.READ_IN_DRAM)
+            else:
+                waits = decode(st, t, s.DECODED)
+        elif step == s.DECODED:
+            if of_isp(st, x):
+                waits = enter(st, s.station(st, dev, s.ISP_LINK), t, x.size, -1, s.ISP_READ_READY)
+            else:
+                waits = dram(st, t, HOST_PASSES, s.READ_IN_DRAM)
+        elif step == s.READ_UNMAPPED:
+            passes = 1 if of_isp(st, x) else HOST_PASSES
+            waits = dram(st, t, passes, s.READ_IN_DRAM)
+        elif step == s.READ_IN_DRAM:
+            if of_isp(st, x) or (c.whole_commands != 0 and x.bare == 0):
+                return t
+            waits = send(st, t, s.UP, x.size, s.UP_DONE)
+        elif step == s.UP_DONE:
+            if c.shared_uplink == 0:
+                return t
+            waits = enter(st, s.UPLINK_UP, t, x.size, -1, s.PART_DONE)
+        elif step == s.ENCODED:
+            if x.kind == OWN:
+                nand.push(st, st.die[x.die].first, t, c.q_gc_write)
+            else:
+                nand.push(st, st.die[x.die].first, t, nand.Q_WRITE)
+            return -1
+        elif step == s.MOVE_SENSED:
+            waits = decode(st, t, s.MOVE_DECODED)
+        elif step == s.MOVE_DECODED:
+            waits = dram(st, t, HOST_PASSES, s.MOVE_IN_DRAM)
+        elif step == s.MOVE_IN_DRAM:
+            move(st, t)
+            return -1
+        elif step == s.WRITE_FETCHED:
+            if c.shared_uplink != 0:
+                waits = enter(st, s.UPLINK_DOWN, t, x.size, -1, s.UPLINK_DOWN_DONE)
+            else:
+                waits = send(st, t, s.DOWN, x.size, s.DOWN_DONE)
+        elif step == s.UPLINK_DOWN_DONE:
+            waits = send(st, t, s.DOWN, x.size, s.DOWN_DONE)
+        elif step == s.DOWN_DONE:
+            waits = dram(st, t, HOST_PASSES, s.WRITE_IN_DRAM)
+        elif step == s.WRITE_IN_DRAM or step == s.ISP_WRITE_READY or step == s.MERGED:
+            place_or_wait(st, t)
+            return -1
+        elif step == s.SUBMITTED:
+            waits = send(st, t, s.DOWN, c.doorbell, s.RUNG)
+        elif step == s.RUNG:
+            waits = send(st, t, s.UP, c.request, s.ENTRY_ASKED)
+        elif step == s.ENTRY_ASKED:
+            waits = send(st, t, s.DOWN, c.entry, s.ENTRY_IN)
+        elif step == s.ENTRY_IN:
+            waits = enter(st, s.station(st, dev, s.FRONTEND), t, 0, c.command, s.FETCHED)
+        elif step == s.FETCHED:
+            if fetched(st, t):
+                return t
+            waits = send(st, t, s.UP, c.request, s.DATA_ASKED)
+        elif step == s.DATA_ASKED:
+            waits = send(st, t, s.DOWN, x.size, s.DATA_IN)
+        elif step == s.DATA_IN:
+            controller.cut_write(st, t, s.DOWN_DONE)
             return t
-        enter(st, s.station(st, dev, s.UP), t, x.size, -1, s.UP_DONE)
-    elif step == s.UP_DONE:
-        if c.shared_uplink != 0:
-            enter(st, s.UPLINK_UP, t, x.size, -1, s.ROW_PART_DONE)
-        else:
+        elif step == s.DATA_READY:
+            waits = send(st, t, s.UP, x.size, s.DATA_UP)
+        elif step == s.COMPLETED:
+            waits = send(st, t, s.DOWN, c.doorbell, s.ACKNOWLEDGED)
+        elif step == s.DATA_UP:
+            waits = send(st, t, s.UP, c.completion, s.POSTED)
+        elif step == s.ISP_READ_READY:
+            waits = dram(st, t, 1, s.PART_DONE)
+        elif step == s.ISP_WRITE_IN_DRAM:
+            link = s.station(st, dev, s.ISP_LINK)
+            waits = enter(st, link, t, x.size, -1, s.ISP_WRITE_READY)
+        elif step == s.ISP_WRITE_FETCHED:
+            waits = dram(st, t, 1, s.ISP_WRITE_IN_DRAM)
+        elif step == s.TRAFFIC_PIECE:
+            if x.left == 0:
+                return t
+            next_piece(st, t, s.TRAFFIC_PIECE)
+            return -1
+        elif step == s.DMA_READY:
+            if x.left > 0:
+                v = child(st, t, x.lpn, 0)
+                if v < 0:
+                    return -1
+                st.txn[v].left = x.left
+                x.left = 0
+                next_piece(st, v, s.DMA_READY)
+            waits = send(st, t, s.UP, x.size, s.UP_DONE)
+        elif step == s.DMA_UPLINK_DONE:
+            waits = send(st, t, s.DOWN, x.size, s.DMA_DOWN_DONE)
+        elif step == s.DMA_DOWN_DONE:
+            waits = dram(st, t, 1, s.PART_DONE)
+        else:  # PART_DONE, POSTED, ACKNOWLEDGED: dispatch knows
             return t
-    elif step == s.UPLINK_DOWN_DONE:
-        enter(st, s.station(st, dev, s.DOWN), t, x.size, -1, s.DOWN_DONE)
-    elif step == s.DOWN_DONE:
-        enter(st, s.station(st, dev, s.DRAM), t, HOST_PASSES * x.size, -1, s.WRITE_IN_DRAM)
-    elif step == s.WRITE_IN_DRAM:
-        place_or_wait(st, t)
-    elif step == s.ENCODED:
-        nand.push(st, x.die, t, nand.Q_WRITE if x.row >= 0 else nand.Q_GC_WRITE)
-    elif step == s.ISP_READ_READY:
-        enter(st, s.station(st, dev, s.DRAM), t, x.size, -1, s.ROW_PART_DONE)
-    elif step == s.ISP_WRITE_IN_DRAM:
-        enter(st, s.station(st, dev, s.ISP_LINK), t, x.size, -1, s.ISP_WRITE_READY)
-    elif step == s.ISP_WRITE_READY:
-        place_or_wait(st, t)
-    elif step == s.MOVE_DECODED:
-        enter(st, s.station(st, dev, s.DRAM), t, HOST_PASSES * x.size, -1, s.MOVE_IN_DRAM)
-    elif step == s.MOVE_IN_DRAM:
-        move(st, t)
-    elif step == s.TRAFFIC_PIECE:
-        if x.left == 0:
-            return t
-        next_piece(st, t, s.TRAFFIC_PIECE)
-    elif step == s.DMA_READY:
-        if x.left > 0:
-            u = child(st, t, x.lpn, 0)
-            if u < 0:
-                return -1
-            st.txn[u].left = x.left
-            x.left = 0
-            next_piece(st, u, s.DMA_READY)
-        enter(st, s.station(st, dev, s.UP), t, x.size, -1, s.UP_DONE)
-    elif step == s.DMA_UPLINK_DONE:
-        enter(st, s.station(st, dev, s.DOWN), t, x.size, -1, s.DMA_DOWN_DONE)
-    elif step == s.DMA_DOWN_DONE:
-        enter(st, s.station(st, dev, s.DRAM), t, x.size, -1, s.ROW_PART_DONE)
-    else:  # ROW_PART_DONE
-        return t
-    return -1
+        if waits:
+            return -1

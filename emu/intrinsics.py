@@ -1,7 +1,7 @@
-"""Two processor instructions that Python has no word for: lowest set bit, and prefetch.
+"""What Python has no word for: lowest set bit, number of set bits, prefetch, call by address.
 
 Owns their compiled form and the plain Python form that uncompiled runs take.
-Does not own who uses them. Source: LLVM language reference, llvm.cttz and llvm.prefetch.
+Does not own who uses them. Source: LLVM language reference: llvm.cttz, llvm.ctpop, llvm.prefetch.
 """
 
 from __future__ import annotations
@@ -13,14 +13,25 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+POLICIES: list[Any] = []
+"""Policies of uncompiled runs; compiled ones are called by address."""
+
 if numba.config.DISABLE_JIT:
 
     def lowest_bit(mask: int) -> int:
         """Index of the lowest set bit of a mask that is not zero."""
         return (int(mask) & -int(mask)).bit_length() - 1
 
+    def set_bits(mask: int) -> int:
+        """Number of set bits of an int64."""
+        return (int(mask) & 0xFFFF_FFFF_FFFF_FFFF).bit_count()
+
     def prefetch(array: Any, at: int) -> None:
-        """Ask for ``array[at]`` ahead of its use."""
+        """Ask for an element of a table, counted row by row, ahead of its use."""
+
+    def call_policy(st: Any, which: int, argument: int) -> int:
+        """Call the policy that is registered under ``which``."""
+        return int(POLICIES[which](st, argument))
 
 else:
 
@@ -35,8 +46,31 @@ else:
         return types.int64(mask), codegen
 
     @intrinsic
+    def set_bits(typingctx, mask):
+        """Number of set bits of an int64."""
+
+        def codegen(context, builder, signature, args):
+            return builder.ctpop(context.cast(builder, args[0], signature.args[0], types.int64))
+
+        return types.int64(mask), codegen
+
+    @intrinsic
+    def call_policy(typingctx, st, which, argument):
+        """Call the policy ``int64 f(state, int64)`` at address ``which``."""
+
+        def codegen(context, builder, signature, args):
+            state, address, value = args
+            i64 = ir.IntType(64)
+            address = context.cast(builder, address, signature.args[1], types.int64)
+            value = context.cast(builder, value, signature.args[2], types.int64)
+            kind = ir.FunctionType(i64, [state.type, i64])
+            return builder.call(builder.inttoptr(address, kind.as_pointer()), [state, value])
+
+        return types.int64(st, which, argument), codegen
+
+    @intrinsic
     def prefetch(typingctx, table, at):
-        """Ask for an element of a one-dimensional table of the state ahead of its use."""
+        """Ask for an element of a table of the state, counted row by row, ahead of its use."""
 
         def codegen(context, builder, signature, args):
             kind = signature.args[0]

@@ -2,7 +2,8 @@
 
 Owns files, `base`, the names of keys and their nearest right ones, completeness, and order.
 Does not judge a single leaf (provenance) or leaves together (constraints, called by config).
-Source: TOML 1.0; a preset states every leaf, a user's file states `base` and what differs.
+Source: TOML 1.0; a preset states every leaf, here or in a part that it includes; a user's file
+states `base` and what differs.
 """
 
 from __future__ import annotations
@@ -104,17 +105,9 @@ def read(source: str, chain: tuple[str, ...] = ()) -> tuple[str, dict[str, Leaf]
     leaves: dict[str, Leaf] = {}
     if "base" in content:
         leaves |= _base(content.pop("base"), path, where, chain)
-    for section, table in content.items():
-        if section not in SECTIONS:
-            raise InputError(
-                f"{where}: unknown section {quoted(section)}; nearest: "
-                f"{nearest(section, (*SECTIONS, 'base')) or ', '.join(SECTIONS)}"
-            )
-        if not isinstance(table, dict):
-            raise InputError(
-                f"{where}: {section} = {quoted(table)} is not a section; write [{section}]"
-            )
-        leaves |= _section(section, table, where)
+    if "include" in content:
+        leaves |= _include(content.pop("include"), path, where)
+    leaves |= _sections(content, where)
     missing = [name for name in _PLAIN if name not in leaves]
     if missing:
         raise InputError(
@@ -122,6 +115,30 @@ def read(source: str, chain: tuple[str, ...] = ()) -> tuple[str, dict[str, Leaf]
             'leaf, or start from a preset with base = "newport"'
         )
     return where, ordered(leaves)
+
+
+def _sections(content: Mapping[str, Any], where: str) -> dict[str, Leaf]:
+    leaves: dict[str, Leaf] = {}
+    for section, table in content.items():
+        if section not in SECTIONS:
+            raise InputError(
+                f"{where}: unknown section {quoted(section)}; nearest: "
+                f"{nearest(section, (*SECTIONS, 'base', 'include')) or ', '.join(SECTIONS)}"
+            )
+        if not isinstance(table, dict):
+            raise InputError(
+                f"{where}: {section} = {quoted(table)} is not a section; write [{section}]"
+            )
+        leaves |= _section(section, table, where)
+    return leaves
+
+
+def _include(name: object, path: Path, where: str) -> dict[str, Leaf]:
+    """Leaves that several presets share: a file that states some, beside the one that names it."""
+    if not isinstance(name, str) or not name.isprintable():
+        raise InputError(f'{where}: include = {quoted(name)}; write include = "parts/NAME.toml"')
+    part = path.parent / name
+    return _sections(_toml(part, f"{where}: include: {name}"), f"{where}: include: {name}")
 
 
 def _locate(source: str) -> tuple[Path, str]:

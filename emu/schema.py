@@ -8,6 +8,7 @@ Source: the block diagrams of Newport, Laguna and OptimStore; ONFI, NVMe and Dee
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_type_hints
@@ -52,6 +53,8 @@ class Link:
     down_bytes_per_s: Annotated[int, Spec("payload rate host to drive", least=1)]
     up_bytes_per_s: Annotated[int, Spec("payload rate drive to host", least=1)]
     latency_ps: Annotated[int, Spec("one-way latency of a transfer")]
+    packet_bytes: Annotated[int, Spec("largest payload of a packet; 0: rates are of payload")]
+    packet_overhead_bytes: Annotated[int, Spec("header and framing of a packet")]
     uplink_bytes_per_s: Annotated[int, Spec("link shared by all drives; 0: not shared")]
     fj_per_bit: Annotated[int, Spec("energy of the link, per port", key="energy")]
 
@@ -61,9 +64,21 @@ class Frontend:
     command_ps: Annotated[int, Spec("firmware time per NVMe command, one core, serial")]
     queue_depth: Annotated[int, Spec("commands the drive holds", least=1)]
     max_transfer_bytes: Annotated[int, Spec("largest command (MDTS)", least=512)]
+    doorbell_bytes: Annotated[int, Spec("write that announces or acknowledges an entry; 0: none")]
+    request_bytes: Annotated[int, Spec("read request by which the drive fetches; 0: none")]
+    entry_bytes: Annotated[int, Spec("submission queue entry on the link; 0: none")]
+    completion_bytes: Annotated[int, Spec("completion queue entry on the link; 0: none")]
+    transfer: Annotated[
+        str,
+        Spec(
+            "data cross the link as pages are ready, or a whole command at once",
+            choices=("page", "command"),
+        ),
+    ]
 
 
 CELLS = ("pSLC", "SLC", "MLC", "TLC", "QLC")
+ORDERS = tuple("".join(order) for order in itertools.permutations("CWDP"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +89,57 @@ class Flash:
     blocks_per_plane: Annotated[int, Spec("erase blocks in one plane", least=1)]
     pages_per_block: Annotated[int, Spec("pages in one block", least=1)]
     page_bytes: Annotated[int, Spec("user bytes of one page", least=512)]
+    dies_per_chip: Annotated[int, Spec("dies behind one chip enable", least=1)]
     cell: Annotated[str, Spec("cell mode", choices=CELLS)]
-    t_read_ps: Annotated[int, Spec("array read, tR", least=1)]
-    t_program_ps: Annotated[int, Spec("array program of one page, tPROG", least=1)]
+    page_types: Annotated[
+        str,
+        Spec(
+            "which page of a word line has which latency: all alike, by turns, or the layout of "
+            "two-bit and three-bit planar chips",
+            choices=("alike", "turns", "planar"),
+        ),
+    ]
+    t_read_ps: Annotated[int, Spec("array read, tR (of the lowest page type)", least=1)]
+    t_read_middle_ps: Annotated[int, Spec("more for a middle page")]
+    t_read_upper_ps: Annotated[int, Spec("more for an upper page")]
+    t_program_ps: Annotated[int, Spec("array program of one page, tPROG (lowest type)", least=1)]
+    t_program_middle_ps: Annotated[int, Spec("more for a middle page")]
+    t_program_upper_ps: Annotated[int, Spec("more for an upper page")]
     t_erase_ps: Annotated[int, Spec("block erase, tBERS", least=1)]
     bus_bytes_per_s: Annotated[int, Spec("rate of one channel", least=1)]
+    interface: Annotated[
+        str,
+        Spec(
+            "command and address cycles: t_command per plane, or by the ONFI data interface",
+            choices=("fixed", "NV-DDR2", "NV-DDR3", "NV-LPDDR4"),
+        ),
+    ]
     t_command_ps: Annotated[int, Spec("command and address cycles of one flash command")]
+    grants: Annotated[
+        str,
+        Spec(
+            "who goes first on a channel: commands, or data that wait in a die",
+            choices=("commands", "data"),
+        ),
+    ]
+    plane_reads: Annotated[
+        str,
+        Spec("planes of a die read together, or each on its own", choices=("together", "alone")),
+    ]
+    power_planes: Annotated[int, Spec("planes of a drive that may work at once; 0: all")]
+    suspend: Annotated[
+        str,
+        Spec(
+            "what makes way for a read",
+            choices=("none", "erase", "program", "program_erase"),
+        ),
+    ]
+    t_suspend_program_ps: Annotated[int, Spec("until a program has made way")]
+    t_suspend_erase_ps: Annotated[int, Spec("until an erase has made way")]
+    suspend_program_left_ps: Annotated[int, Spec("least time a program must have left to make way")]
+    suspend_erase_left_ps: Annotated[int, Spec("least time an erase must have left to make way")]
+    t_resume_ps: Annotated[int, Spec("until a suspended operation works again")]
+    max_suspends: Annotated[int, Spec("times that one operation makes way", least=1)]
     multi_plane: Annotated[bool, Spec("one command may address every plane of a die")]
     cache_read: Annotated[bool, Spec("the array reads on while the last page leaves")]
     cache_program: Annotated[bool, Spec("the array programs while the next page arrives")]
@@ -135,7 +195,63 @@ class Errors:
 @dataclass(frozen=True, slots=True)
 class Ftl:
     over_provisioning: Annotated[float, Spec("share of raw capacity not offered, (T-U)/T")]
-    gc_low_blocks: Annotated[int, Spec("free super-blocks per die that start collection", least=1)]
+    block_unit: Annotated[
+        str,
+        Spec(
+            "what is written and collected together: one block of every plane of a die, or one",
+            choices=("die", "plane"),
+        ),
+    ]
+    placement: Annotated[
+        str,
+        Spec(
+            "where a page goes: to the next unit in turn, or to the unit of its number",
+            choices=("dynamic", "static"),
+        ),
+    ]
+    allocation: Annotated[str, Spec("order of channels, ways, dies and planes", choices=ORDERS)]
+    write_streams: Annotated[int, Spec("open blocks of a unit that host writes fill", least=1)]
+    stream_policy: Annotated[str, Spec("which of them a write goes to: a name, or FILE.py:NAME")]
+    gc_policy: Annotated[str, Spec("whom to collect: a name, or FILE.py:NAME")]
+    gc_low_blocks: Annotated[int, Spec("free blocks per unit that start collection", least=1)]
+    gc_stop_blocks: Annotated[int, Spec("free blocks per unit below which host writes wait")]
+    gc_hard_blocks: Annotated[int, Spec("free blocks per unit below which collection is urgent")]
+    gc_parallel: Annotated[int, Spec("collections of a unit at once", least=1)]
+    gc_window_pages: Annotated[int, Spec("pages in motion per collection; 0: all of the block")]
+    gc_priority: Annotated[
+        str,
+        Spec(
+            "collection's place among the host's work on a die: behind it, with it in one line, "
+            "before it, or alone until its erase has begun",
+            choices=("background", "shared", "urgent", "exclusive"),
+        ),
+    ]
+    gc_copyback: Annotated[bool, Spec("collection moves pages inside the die (copy-back)")]
+    partial_pages: Annotated[
+        str,
+        Spec(
+            "a page is moved whole, or only the sectors asked for",
+            choices=("whole", "sectors"),
+        ),
+    ]
+    unwritten: Annotated[
+        str,
+        Spec(
+            "a page that was never written reads as zeros, or as if it had been written",
+            choices=("zeros", "as_written"),
+        ),
+    ]
+    erase: Annotated[
+        str,
+        Spec("blocks are erased when they are opened, or collected", choices=("open", "collected")),
+    ]
+    wear_dynamic: Annotated[bool, Spec("the least worn free block is opened first")]
+    wear_static_cycles: Annotated[
+        int, Spec("difference in erases at which cold data are moved; 0: never")
+    ]
+    bad_blocks: Annotated[float, Spec("share of blocks that are bad from the factory")]
+    program_failures: Annotated[float, Spec("chance that a program fails and its block is retired")]
+    erase_failures: Annotated[float, Spec("chance that an erase fails and its block is retired")]
     initial: Annotated[str, Spec("state before the run", choices=("steady", "fresh"))]
     reservoir_fraction: Annotated[float, Spec("share of each die's blocks lent to the optimizer")]
 

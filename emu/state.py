@@ -22,6 +22,9 @@ from numba.core.typing import signature
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_global
 from numba.extending import NativeValue, infer_getattr, register_model, typeof_impl, unbox
 
+from ondie.emu.intrinsics import POLICIES
+from ondie.kernels.jit import callback
+
 FIELDS = (
     "cfg",  # 1 record: integer configuration (device.py)
     "reg",  # 1 record: now, counters of the pools, error (device.py)
@@ -39,14 +42,21 @@ FIELDS = (
     "order",  # int8[2, masks]: which of the waiting queues goes first (backend/nand.py)
     "l2p",  # uint32/uint64[devices, lpns]: ppn + 1, 0 = unmapped (backend/mapping.py)
     "p2l",  # uint32/uint64[devices, ppns]: lpn + 1
-    "block",  # records[dies, blocks]: super-blocks (backend/mapping.py)
-    "free",  # int32[dies, blocks]: ring of free super-blocks (backend/mapping.py)
-    "front",  # records[streams, dies]: open super-block of each stream (backend/mapping.py)
-    "pool",  # records[dies]: free blocks, collection, reservoir cursor (backend/mapping.py)
+    "sectors",  # int64[devices, lpns]: sectors that hold data, where pages may be partial
+    "valid",  # int32[blocks of all units]: mapped pages (reservoir: super-pages) of each block
+    "block",  # records[blocks of all units] (backend/mapping.py)
+    "free",  # int32[units, blocks]: ring of free blocks (backend/mapping.py)
+    "front",  # records[streams, units]: open block of each stream (backend/mapping.py)
+    "pool",  # records[units]: free blocks, collections, reservoir cursor (backend/mapping.py)
+    "turn",  # int32[units]: units of a device in the order of allocation (backend/geometry.py)
+    "page_ps",  # int64[2, pages]: more array time of each page of a block: read, program
     "rmap",  # uint32[devices, super-pages]: reservoir map, physical super-page + 1
     "dev",  # records[devices]: queues and cursors of each device (device.py)
     "count",  # int64[devices, counters] (stats.py)
     "row",  # records: ring of plan rows (system.py)
+    "req",  # records: ring of host requests (frontend/requests.py)
+    "pair",  # records: queue pairs that bring them (frontend/pairs.py)
+    "retry",  # int32[units]: units whose waiting writes should be tried again (flows.py)
     "wait",  # int64[2 * rows]: links of the lists of rows that wait for a row (system.py)
     "use",  # int64[phases + 1, leaves]: ps each resource worked for each phase, collection last
     "phase",  # records: first start and last end of each phase (system.py)
@@ -113,6 +123,12 @@ class Handle:
             self.header[SLOTS * i + 1 : SLOTS * i + 1 + array.ndim] = array.shape
         self.type = StateType(tuple(fields))
         self.address = self.header.ctypes.data
+        self.callbacks = {
+            name: callback(types.int64(self.type, types.int64), policy)
+            for name, policy in arrays.policies.items()
+        }
+        for name, compiled in self.callbacks.items():
+            arrays.cfg[name] = compiled.address
 
 
 @typeof_impl.register(Handle)
@@ -228,6 +244,8 @@ class Arrays:
             raise ValueError(f"state fields differ: {sorted(missing)}")
         for name, array in arrays.items():
             setattr(self, name, array)
+        self.policies: dict[str, Any] = {}
+        """Functions by the configuration field that compiled code finds them by."""
 
     def __getattr__(self, name: str) -> Any:  # for type checkers: set in __init__
         raise AttributeError(name)
@@ -235,6 +253,9 @@ class Arrays:
     def handle(self) -> Any:
         """The object that compiled functions take (this very object when Numba is disabled)."""
         if numba_config.DISABLE_JIT:
+            for name, policy in self.policies.items():
+                self.cfg[name] = len(POLICIES)
+                POLICIES.append(policy)
             return self
         return Handle(self)
 

@@ -21,12 +21,32 @@ DEVICE_NAMES = (
     "tunnel down", "timer",
 )  # fmt: skip
 
-# What happens to a transaction when it leaves its station.
+# What a transaction has behind it, and so what comes next (flows.py).
 (
-    ARRIVED, SUBMITTED, FETCHED, UPLINK_DOWN_DONE, DOWN_DONE, WRITE_IN_DRAM, ISP_WRITE_READY,
-    ENCODED, DECODED, ISP_READ_READY, READ_IN_DRAM, UP_DONE, ROW_PART_DONE, MOVE_DECODED,
-    MOVE_IN_DRAM, TRAFFIC_PIECE, DMA_READY, DMA_DOWN_DONE, DMA_UPLINK_DONE, ISP_WRITE_IN_DRAM,
-) = range(20)  # fmt: skip
+    ARRIVED,  # its time has come
+    SUBMITTED,  # the host's CPU has written the entry
+    RUNG,  # the doorbell has arrived
+    ENTRY_ASKED,  # the drive has asked for the entry
+    ENTRY_IN,  # the entry has arrived
+    FETCHED,  # the firmware has understood it
+    DATA_ASKED,  # the drive has asked for the data of a whole command
+    DATA_IN,  # they have arrived
+    WRITE_FETCHED,  # a piece of a write is asked for
+    UPLINK_DOWN_DONE, DOWN_DONE, WRITE_IN_DRAM, MERGED, ENCODED,
+    SENSED,  # data are out of the die
+    READ_UNMAPPED,  # zeros from the controller
+    DECODED, READ_IN_DRAM, UP_DONE,
+    PART_DONE,  # nothing more to do for its row or request
+    DATA_READY,  # all data of a read command are in the drive's DRAM
+    DATA_UP,  # all data of a command are in host memory
+    POSTED,  # the completion entry is in host memory
+    COMPLETED,  # the host has seen it
+    ACKNOWLEDGED,  # the host has told that it has seen it
+    MOVE_SENSED, MOVE_DECODED, MOVE_IN_DRAM,
+    ISP_WRITE_FETCHED, ISP_WRITE_IN_DRAM, ISP_WRITE_READY, ISP_READ_READY, TRAFFIC_PIECE,
+    DMA_READY, DMA_DOWN_DONE,
+    DMA_UPLINK_DONE,
+) = range(36)  # fmt: skip
 
 
 @njit

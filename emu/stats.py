@@ -12,8 +12,8 @@ from __future__ import annotations
     ARRAY_READS, ARRAY_PROGRAMS, ARRAY_ERASES, ECC_DECODED_PAGES, ECC_ENCODED_PAGES,
     COMMANDS, COMMANDS_DONE, HOST_READ_BYTES, HOST_WRITE_BYTES, ISP_READ_BYTES, ISP_WRITE_BYTES,
     DOWN_BYTES, UP_BYTES, LOAD_BYTES, RESERVOIR_UP_BYTES, ISP_BYTES, TUNNEL_BYTES, TRIMMED_PAGES,
-    COLLECTIONS,
-) = range(31)  # fmt: skip
+    COLLECTIONS, MERGE_READ_PAGES, PROGRAM_FAILURES, BAD_BLOCKS, WEAR_MOVES,
+) = range(35)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -46,4 +46,8 @@ COUNTERS = (
     "tunnel_bytes",
     "trimmed_pages",
     "collections",
+    "merge_read_pages",  # old pages read because a write covered only part of them
+    "program_failures",
+    "bad_blocks",  # retired during the run
+    "wear_moves",  # blocks emptied for static wear levelling
 )

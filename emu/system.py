@@ -208,7 +208,7 @@ class System:
         sizes["channels in"] = int(a.bus.size_in.sum())
         sizes["channels out"] = int(a.bus.size_out.sum())
         erases = a.block["erases"]
-        valid = a.block["valid"].reshape(self.devices, g.dies, g.all_blocks)
+        valid = a.valid.reshape(self.devices, g.units, g.all_blocks)
         return Totals(
             counters=sum_counters(a.count),
             bytes_by=sizes,

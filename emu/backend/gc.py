@@ -1,53 +1,60 @@
 """Collection: whom to empty, and when.
 
-Owns the choice of the victim and the decision to start. Does not own the moves' timing (system.py
-sends them through the dies, the channel, ECC and DRAM like any other traffic).
-Source: greedy collection; started when a die's free super-blocks fall to a threshold.
+Owns the decision to start and the bookkeeping of a victim from its choice to its erase. Does not
+own who is chosen (policies.py) or the moves' way through dies, channel, ECC and DRAM (flows.py).
+Source: started when an open block fills and free blocks are at or below a threshold, as in MQSim.
 """
 
 from __future__ import annotations
 
-from ondie.emu.backend.mapping import FULL, free_block
+from ondie.emu.backend import mapping
+from ondie.emu.backend.mapping import FULL, VICTIM
 from ondie.emu.events import E_BLOCK_VALID, fail
+from ondie.emu.intrinsics import call_policy, prefetch
 from ondie.kernels.jit import njit
 
 
 @njit
-def greedy(st, g):
-    """The full super-block of die ``g`` with the fewest valid pages, -1 when none would gain
-    space."""
+def begin(st, u):
+    """Start one collection on unit ``u`` if it is short of free blocks. Returns the victim, or -1."""
     c = st.cfg[0]
-    best = -1
-    fewest = c.block_pages
-    for b in range(c.blocks):
-        block = st.block[g, b]
-        if block.state == FULL and block.flying == 0 and block.valid < fewest:
-            best = b
-            fewest = block.valid
-    return best
+    pool = st.pool[u]
+    if pool.free_n > c.gc_low or pool.victims >= c.gc_parallel:
+        return -1
+    b = call_policy(st, c.gc_policy, u)
+    if b < u * c.all_blocks or b >= u * c.all_blocks + c.blocks:
+        return -1
+    block = st.block[b]
+    if block.state != FULL or block.flying != 0 or st.valid[b] >= c.block_pages:
+        return -1  # nothing would be gained, or pages are still on their way
+    start(st, u, b)
+    return b
 
 
 @njit
-def begin(st, g):
-    """Start collecting on die ``g`` if it is short of free super-blocks. Returns True when it
-    did."""
-    pool = st.pool[g]
-    if pool.victim >= 0 or pool.free_n > st.cfg[0].gc_low:
-        return False
-    pool.victim = greedy(st, g)
-    pool.scan = 0
-    return pool.victim >= 0
+def start(st, u, b):
+    """Block ``b`` is to be emptied."""
+    c = st.cfg[0]
+    block = st.block[b]
+    block.state = VICTIM
+    block.scan = 0
+    block.moving = 0
+    st.pool[u].victims += 1
+    dev = u // c.units
+    base = mapping.first_page(st, dev, b)
+    for ppn in range(base, base + c.block_pages):  # their map entries will be looked at
+        prefetch(st.l2p, dev * st.l2p.shape[1] + max(int(st.p2l[dev, ppn]) - 1, 0))
 
 
 @njit
-def next_valid(st, dev, g):
-    """Next valid page of the victim as (lpn, ppn), or (-1, -1) when there is none left."""
+def next_valid(st, dev, b):
+    """Next valid page of victim ``b`` as (lpn, ppn), or (-1, -1) when there is none left."""
     c = st.cfg[0]
-    pool = st.pool[g]
-    base = (g - dev * c.dies) * c.die_pages + pool.victim * c.block_pages
-    while pool.scan < c.block_pages:
-        ppn = base + pool.scan
-        pool.scan += 1
+    block = st.block[b]
+    base = mapping.first_page(st, dev, b)
+    while block.scan < c.block_pages:
+        ppn = base + block.scan
+        block.scan += 1
         lpn = int(st.p2l[dev, ppn]) - 1
         if lpn >= 0 and int(st.l2p[dev, lpn]) - 1 == ppn:
             return lpn, ppn
@@ -55,10 +62,7 @@ def next_valid(st, dev, g):
 
 
 @njit
-def finish(st, g):
-    """All pages of the victim have moved: it becomes a free block."""
-    pool = st.pool[g]
-    if st.block[g, pool.victim].valid != 0:
-        fail(st, E_BLOCK_VALID, g, pool.victim)
-    free_block(st, g, pool.victim)
-    pool.victim = -1
+def emptied(st, b):
+    """All pages of victim ``b`` have moved: the books must say so too."""
+    if st.valid[b] != 0:
+        fail(st, E_BLOCK_VALID, b, st.valid[b])

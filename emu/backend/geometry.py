@@ -2,12 +2,16 @@
 
 Owns the numbering. Does not own which logical page lives where (mapping.py).
 Source: the usual one: channel / die / plane / block / page; a super-block is the same block index
-in every plane of one die, a super-page the same page of it (OptimStore's word, HPCA 2023).
+in every plane of one die, a super-page the same page of it (OptimStore's word, HPCA 2023). A unit
+is what is written and collected together: a die with its super-blocks, or a plane with its blocks.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+import numpy as np
 
 from ondie.emu.config import Config
 
@@ -21,11 +25,15 @@ class Geometry:
     ways: int
     planes: int
     blocks: int
-    """Super-blocks per die that the conventional namespace owns."""
+    """Blocks per unit that the conventional namespace owns."""
     reservoir_blocks: int
     """Super-blocks per die lent to the optimizer reservoir, behind the conventional ones."""
     pages: int
     page_bytes: int
+    unit_planes: int
+    """Planes of a unit: all of a die, or one."""
+    chip_dies: int = 1
+    """Dies behind one chip enable."""
 
     @staticmethod
     def of(cfg: Config) -> Geometry:
@@ -40,6 +48,8 @@ class Geometry:
             reservoir_blocks=lent,
             pages=flash.pages_per_block,
             page_bytes=flash.page_bytes,
+            unit_planes=flash.planes_per_die if cfg.ftl.block_unit == "die" else 1,
+            chip_dies=flash.dies_per_chip,
         )
 
     @property
@@ -47,12 +57,21 @@ class Geometry:
         return self.channels * self.ways
 
     @property
+    def units(self) -> int:
+        return self.dies * self.planes // self.unit_planes
+
+    @property
+    def block_pages(self) -> int:
+        """Pages of a unit's block."""
+        return self.pages * self.unit_planes
+
+    @property
     def super_page_bytes(self) -> int:
         return self.planes * self.page_bytes
 
     @property
     def all_blocks(self) -> int:
-        """Super-blocks per die, conventional and reservoir."""
+        """Blocks per unit, conventional and reservoir."""
         return self.blocks + self.reservoir_blocks
 
     @property
@@ -67,7 +86,7 @@ class Geometry:
     @property
     def conventional_pages(self) -> int:
         """Physical pages that the conventional namespace owns."""
-        return self.dies * self.blocks * self.pages * self.planes
+        return self.units * self.blocks * self.block_pages
 
     @property
     def reservoir_super_pages(self) -> int:
@@ -76,3 +95,17 @@ class Geometry:
 
     def channel_of(self, die: int) -> int:
         return die % self.channels
+
+    def turns(self, order: str) -> np.ndarray:
+        """Units in an order of channels, ways, dies and planes: int32[units], the first letter of
+        ``order`` turns fastest. Within a unit of several planes, its planes are its own affair."""
+        chips = self.ways // self.chip_dies
+        sizes = {"C": self.channels, "W": chips, "D": self.chip_dies, "P": self.planes}
+        if self.unit_planes > 1:
+            sizes["P"] = 1
+        left = np.arange(math.prod(sizes.values()))
+        at = {}
+        for letter in order:
+            left, at[letter] = np.divmod(left, sizes[letter])
+        die = (at["W"] * self.chip_dies + at["D"]) * self.channels + at["C"]
+        return (die * sizes["P"] + at["P"]).astype(np.int32)

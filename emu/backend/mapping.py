@@ -1,7 +1,7 @@
 """Mapping: which physical page holds which logical page, and where the next one goes.
 
-Owns the page map of the conventional namespace, super-block allocation per die, the reservoir's
-super-page map, TRIM and the untimed fill. Does not own collection (gc.py) or time.
+Owns the page map of the conventional namespace, open blocks and free blocks of each unit, the
+reservoir's super-page map, TRIM and the untimed fill. Does not own collection (gc.py) or time.
 Source: page-level mapping with out-of-place writes; the reservoir (super-page map, written strictly
 in sequence) after OptimStore (HPCA 2023). A write is mapped when its program is done.
 """
@@ -12,155 +12,222 @@ from ondie.emu.backend import nand
 from ondie.emu.backend.timing import ERASE
 from ondie.emu.events import E_RESERVOIR, LOG_ERASE, fail, log, take_txn
 from ondie.emu.state import record_type
-from ondie.kernels.jit import njit
+from ondie.kernels.jit import inline, njit
 
-USER, COLLECTED = range(2)
-STREAMS = 2
-FREE, OPEN, FULL = range(3)
+FREE, OPEN, FULL, VICTIM, ERASING, BAD = range(6)
 BLOCK = record_type(
-    valid="i4",  # mapped pages (reservoir: mapped super-pages)
-    flying="i4",  # allocated pages whose program is not done
     state="i4",
+    flying="i4",  # allocated pages whose program is not done
     dirty="i4",  # 1: has to be erased before it is written
     erases="i4",
-    pad="i4",
+    moving="i4",  # pages that collection has in motion
+    scan="i4",  # next page slot that collection looks at
+    retire="i4",  # 1: a program failed in it; bad once it is empty
+    stream="i4",  # whose writes filled it
+    filled="i8",  # how many blocks of the device had been filled before it
+    reads="i8",  # since its last erase
+    written="i8",  # when its last page was allocated, ps
 )
-FRONT = record_type(block="i8", next="i8")  # open super-block of a stream on a die; next page slot
+FRONT = record_type(block="i8", next="i8")  # open block of a stream on a unit; next page slot
 POOL = record_type(
     free_head="i8",
     free_n="i8",
-    victim="i8",  # super-block under collection, -1 = none
-    scan="i8",  # next page slot of the victim to look at
-    moving="i8",  # pages of the victim on their way
+    victims="i8",  # collections under way
+    retry="i8",  # 1: in the list of units whose writes should be tried again
+    retiring="i8",  # blocks in which a program has failed, not yet emptied
+    stall_head="i8",  # writes waiting for a free block of this unit
+    stall_tail="i8",
     r_next="i8",  # next reservoir super-page of this die, in sequence
 )
 
 
-@njit
-def block_of(st, ppn):
-    """(die, super-block) of a physical page of the device."""
+@inline
+def block_at(st, dev, ppn):
+    """Index of a physical page's block among all blocks of all devices."""
     c = st.cfg[0]
-    die = ppn // c.die_pages
-    return die, (ppn - die * c.die_pages) // c.block_pages
+    return dev * c.device_blocks + ppn // c.block_pages
+
+
+@inline
+def first_page(st, dev, block):
+    """First physical page of a block, within its device."""
+    c = st.cfg[0]
+    return (block - dev * c.device_blocks) * c.block_pages
+
+
+@inline
+def die_of(st, u):
+    """Die of a unit, among all dies."""
+    return u // st.cfg[0].die_units
 
 
 @njit
-def open_block(st, dev, die, stream):
-    """Open a free super-block for a stream. Returns False when the die has none to give."""
+def place_of(st, dev, t):
+    """Tell transaction ``t`` which die, planes and page offset its first physical page means."""
     c = st.cfg[0]
-    g = dev * c.dies + die
-    pool = st.pool[g]
-    if pool.free_n <= (0 if stream == COLLECTED else c.gc_reserve):
-        return False
-    b = st.free[g, pool.free_head]
+    x = st.txn[t]
+    u = x.ppn // c.unit_pages
+    slot = (x.ppn - u * c.unit_pages) % c.block_pages
+    die = u // c.die_units
+    x.die = (dev * c.dies + die) * c.lanes
+    x.page = slot // c.unit_planes
+    plane = slot - x.page * c.unit_planes if c.unit_planes > 1 else u - die * c.die_units
+    x.planes = ((1 << x.n) - 1) << plane
+    if c.lanes > 1:
+        x.die += plane
+    return x.die
+
+
+@njit
+def take_free(st, u):
+    """The free block that is opened next: the ring is in order of erases, or of age."""
+    c = st.cfg[0]
+    pool = st.pool[u]
+    b = st.free[u, pool.free_head]
     pool.free_head = pool.free_head + 1 if pool.free_head + 1 < c.blocks else 0
     pool.free_n -= 1
-    block = st.block[g, b]
+    return b
+
+
+@njit
+def free_block(st, u, block):
+    """A block without valid pages joins the unit's free ring, behind those with as few erases."""
+    c = st.cfg[0]
+    pool = st.pool[u]
+    at = pool.free_head + pool.free_n
+    if at >= c.blocks:
+        at -= c.blocks
+    first = u * c.all_blocks
+    erases = st.block[block].erases
+    if c.wear_dynamic != 0:
+        n = pool.free_n
+        while n > 0:
+            before = at - 1 if at > 0 else c.blocks - 1
+            b = st.free[u, before]
+            if st.block[first + b].erases <= erases:
+                break
+            st.free[u, at] = b
+            at = before
+            n -= 1
+    st.free[u, at] = block - first
+    pool.free_n += 1
+    st.block[block].state = FREE
+    st.block[block].stream = -1
+
+
+@njit
+def open_block(st, dev, u, stream):
+    """Open a free block for a stream. Returns False when the unit has none to give."""
+    c = st.cfg[0]
+    pool = st.pool[u]
+    if pool.free_n <= (0 if stream >= c.collected else c.gc_reserve):
+        return False
+    b = take_free(st, u)
+    block = st.block[u * c.all_blocks + b]
     block.state = OPEN
-    st.front[stream, g].block = b
-    st.front[stream, g].next = 0
+    block.stream = stream
+    front = st.front[stream, u]
+    front.block = b
+    front.next = 0
     return True
 
 
 @njit
-def erase_if_dirty(st, dev, g, b, queue):
-    """Queue the erase that a used super-block needs before its first program, in the queue in
-    which that program will follow."""
+def erase(st, dev, u, block, queue):
+    """Queue the erase of a block: each of its planes takes part."""
     c = st.cfg[0]
-    block = st.block[g, b]
-    if block.dirty == 0:
-        block.dirty = 1
-        return
     t = take_txn(st)
     if t < 0:
         return
     x = st.txn[t]
     x.op = ERASE
-    x.row = -1
     x.dev = dev
-    x.die = g
-    x.n = c.planes
-    x.ppn = b
+    x.n = c.unit_planes
+    x.ppn = first_page(st, dev, block)
+    x.lpn = block
+    g = place_of(st, dev, t)
+    if c.lanes > 1:
+        g = st.die[g].first
     nand.push(st, g, t, queue)
-
-
-@njit
-def free_block(st, g, b):
-    """A super-block without valid pages goes to the end of the die's free ring."""
-    c = st.cfg[0]
-    pool = st.pool[g]
-    at = pool.free_head + pool.free_n
-    if at >= c.blocks:
-        at -= c.blocks
-    st.free[g, at] = b
-    pool.free_n += 1
-    st.block[g, b].state = FREE
 
 
 @njit
 def erased(st, t):
     """An erase is done."""
     x = st.txn[t]
-    st.block[x.die, x.ppn].erases += 1
-    log(st, LOG_ERASE, -1, -1, x.ppn, -1, 1, x.dev, x.die)
+    block = st.block[x.lpn]
+    block.erases += 1
+    block.reads = 0
+    log(st, LOG_ERASE, -1, -1, x.ppn, -1, st.cfg[0].block_pages, x.dev, x.die)
 
 
 @njit
-def allocate(st, dev, die, stream, n):
-    """Up to ``n`` page slots at consecutive planes of one super-page of ``die``.
+def allocate(st, dev, u, stream, n):
+    """Up to ``n`` page slots at consecutive planes of one page offset of unit ``u``.
 
-    Returns (first ppn, count); (-1, 0) when the die has no block to write to.
+    Returns (first ppn, count); (-1, 0) when the unit has no block to write to. ``reg.filled`` tells
+    whether the block is full now.
     """
     c = st.cfg[0]
-    g = dev * c.dies + die
-    front = st.front[stream, g]
-    if front.block < 0 and not open_block(st, dev, die, stream):
+    reg = st.reg[0]
+    front = st.front[stream, u]
+    reg.filled = 0
+    if front.block < 0 and not open_block(st, dev, u, stream):
         return -1, 0
-    plane = front.next % c.planes
-    k = min(n, c.planes - plane)
-    if c.multi_plane == 0:
-        k = 1
-    b = front.block
-    ppn = die * c.die_pages + b * c.block_pages + front.next
-    first = front.next == 0
+    k = 1
+    if n > 1:
+        k = min(n, c.unit_planes - front.next % c.unit_planes)
+        if c.multi_plane == 0:
+            k = 1
+    at = u * c.all_blocks + front.block
+    block = st.block[at]
+    ppn = first_page(st, dev, at) + front.next
+    if front.next == 0 and block.dirty != 0:
+        queue = c.q_gc_write if stream >= c.collected else nand.Q_WRITE
+        erase(st, dev, u, at, queue)
+    block.dirty = 1
     front.next += k
-    st.block[g, b].flying += k
+    block.flying += k
     if front.next == c.block_pages:
         front.block = -1
-        st.block[g, b].state = FULL
-    if first:
-        erase_if_dirty(st, dev, g, b, nand.Q_GC_WRITE if stream == COLLECTED else nand.Q_WRITE)
+        block.state = FULL
+        block.filled = st.dev[dev].filled
+        block.written = reg.now
+        st.dev[dev].filled += 1
+        reg.filled = 1
     return ppn, k
 
 
-@njit
+@inline
 def unmap(st, dev, lpn):
     """Forget where a logical page is; its physical page becomes invalid."""
     old = st.l2p[dev, lpn]
-    if old == 0:
-        return
-    die, b = block_of(st, int(old) - 1)
-    st.block[dev * st.cfg[0].dies + die, b].valid -= 1
-    st.l2p[dev, lpn] = 0
-    st.dev[dev].mapped -= 1
+    if old != 0:
+        st.valid[block_at(st, dev, np_int(old) - 1)] -= 1
+        st.l2p[dev, lpn] = 0
+        st.dev[dev].mapped -= 1
 
 
-@njit
+@inline
+def np_int(entry):
+    """A map entry, which is unsigned, as a signed number."""
+    return int(entry)
+
+
+@inline
 def map_page(st, dev, lpn, ppn):
     """The logical page is now here."""
     unmap(st, dev, lpn)
-    die, b = block_of(st, ppn)
     st.l2p[dev, lpn] = ppn + 1
     st.p2l[dev, ppn] = lpn + 1
-    st.block[dev * st.cfg[0].dies + die, b].valid += 1
+    st.valid[block_at(st, dev, ppn)] += 1
     st.dev[dev].mapped += 1
 
 
-@njit
+@inline
 def landed(st, dev, ppn, n):
     """``n`` pages allocated at ``ppn`` have been programmed."""
-    die, b = block_of(st, ppn)
-    st.block[dev * st.cfg[0].dies + die, b].flying -= n
+    st.block[block_at(st, dev, ppn)].flying -= n
 
 
 @njit
@@ -171,26 +238,38 @@ def fill(st, dev, lpn, n):
     """
     c = st.cfg[0]
     d = st.dev[dev]
-    dies_without = 0
+    without = 0
     while n > 0:
-        g = dev * c.dies + d.cursor
-        front = st.front[USER, g]
-        if front.block < 0 and st.pool[g].free_n > c.gc_reserve:
-            st.block[g, st.free[g, st.pool[g].free_head]].dirty = 0
-        ppn, k = allocate(st, dev, d.cursor, USER, n)
-        d.cursor = d.cursor + 1 if d.cursor + 1 < c.dies else 0
+        u = unit_of(st, dev, lpn)
+        pool = st.pool[u]
+        if st.front[0, u].block < 0 and pool.free_n > c.gc_reserve:
+            st.block[u * c.all_blocks + st.free[u, pool.free_head]].dirty = 0
+        limit = n if c.static == 0 else 1
+        ppn, k = allocate(st, dev, u, 0, limit)
+        if c.static == 0:
+            d.cursor = d.cursor + 1 if d.cursor + 1 < c.units else 0
         if k == 0:
-            dies_without += 1
-            if dies_without == c.dies:
+            without += 1
+            if without == c.units or c.static != 0:
                 return n
             continue
-        dies_without = 0
+        without = 0
         for i in range(k):
             map_page(st, dev, lpn + i, ppn + i)
         landed(st, dev, ppn, k)
         lpn += k
         n -= k
     return 0
+
+
+@inline
+def unit_of(st, dev, lpn):
+    """Unit of the next page: by its number, or the next in turn."""
+    c = st.cfg[0]
+    at = st.dev[dev].cursor
+    if c.static != 0:
+        at = (lpn // c.unit_planes) % c.units
+    return dev * c.units + st.turn[at]
 
 
 @njit
@@ -205,10 +284,12 @@ def reservoir_open(st, dev, s):
     pool = st.pool[g]
     at = pool.r_next
     if at % c.pages == 0:
-        b = c.blocks + at // c.pages
-        if st.block[g, b].valid != 0:
-            fail(st, E_RESERVOIR, g, st.block[g, b].valid)
-        erase_if_dirty(st, dev, g, b, nand.Q_PE)
+        b = g * c.all_blocks + c.blocks + at // c.pages
+        if st.valid[b] != 0:
+            fail(st, E_RESERVOIR, g, st.valid[b])
+        if st.block[b].dirty != 0:
+            erase(st, dev, g, b, nand.Q_PE)
+        st.block[b].dirty = 1
     pool.r_next = at + 1 if at + 1 < c.reservoir_pages else 0
     return at
 
@@ -219,12 +300,13 @@ def reservoir_map(st, dev, s, at):
     c = st.cfg[0]
     g = dev * c.dies + s % c.dies
     old = st.rmap[dev, s]
+    first = g * c.all_blocks + c.blocks
     if old != 0:
-        st.block[g, c.blocks + (int(old) - 1) // c.pages].valid -= 1
+        st.valid[first + (int(old) - 1) // c.pages] -= 1
     else:
         st.dev[dev].r_mapped += 1
     st.rmap[dev, s] = at + 1
-    st.block[g, c.blocks + at // c.pages].valid += 1
+    st.valid[first + at // c.pages] += 1
 
 
 @njit
@@ -235,5 +317,5 @@ def reservoir_fill(st, dev, s, n):
         g = dev * c.dies + (s + i) % c.dies
         at = st.pool[g].r_next
         if at % c.pages == 0:
-            st.block[g, c.blocks + at // c.pages].dirty = 0
+            st.block[g * c.all_blocks + c.blocks + at // c.pages].dirty = 0
         reservoir_map(st, dev, s + i, reservoir_open(st, dev, s + i))

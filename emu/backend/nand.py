@@ -33,6 +33,7 @@ ALL = (1 << QUEUES) - 1
 READS = 1 << Q_MAP_READ | 1 << Q_GC_READ | 1 << Q_READ
 PROGRAMS = 1 << Q_GC_WRITE | 1 << Q_MAP_WRITE | 1 << Q_WRITE
 COLLECTION = 1 << Q_GC_READ | 1 << Q_GC_WRITE | 1 << Q_GC_ERASE
+HOST = 1 << Q_READ | 1 << Q_LOAD | 1 << Q_WRITE
 ARRAY_WRITES = PROGRAMS | 1 << Q_GC_ERASE
 BACKGROUND = (Q_PE, Q_MAP_READ, Q_READ, Q_LOAD, Q_MAP_WRITE, Q_WRITE, Q_GC_READ, Q_GC_WRITE,
               Q_GC_ERASE)  # fmt: skip
@@ -54,9 +55,9 @@ DIE = record_type(
     busy="i4",  # lanes of the die whose array works (kept in the first lane)
     hold="i4",  # 1: a program waits for the other lanes to come to rest (first lane)
     suspends="i4",  # times the present program or erase has been suspended
-    urgent="i4",  # 1: collection goes before the user's work
+    urgent="i4",  # 1: collection goes before the host's work
+    collecting="i4",  # collections that the host's work waits for (kept in the first lane)
     dev="i4",
-    pad="i4",
     extra="i8",  # ps added to every array operation of this die
     left="i8",  # ps that the suspended operation still takes
 )
@@ -252,6 +253,8 @@ def seek(st, g):
                 or c.lanes > 1
             ):  # fmt: skip
                 waiting &= may(st, g)
+            if st.die[d.first].collecting > 0:
+                waiting &= ~HOST
             if waiting != 0:
                 pick = int(st.order[d.urgent, waiting])
                 op = st.txn[st.queue[g, 2 * pick]].op

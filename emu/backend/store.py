@@ -101,9 +101,7 @@ class PageStore:
             case events.LOG_MOVE:
                 self.move(int(entry.old), int(entry.ppn), int(entry.lpn))
             case events.LOG_ERASE:
-                pages = geometry.pages * geometry.planes
-                die = int(entry.die) % geometry.dies
-                self.erase(die * geometry.die_pages + int(entry.ppn) * pages, pages)
+                self.erase(int(entry.ppn), int(entry.n))
             case _:
                 return False
         return True

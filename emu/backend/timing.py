@@ -60,3 +60,27 @@ def command_cycles(cfg: Config) -> np.ndarray:
     cycles = np.tile(cfg.flash.t_command_ps * n, (len(OP_NAMES), 1))
     cycles[ODC] = cfg.flash.t_command_ps
     return cycles
+
+
+def page_times(cfg: Config) -> np.ndarray:
+    """What a page's read and program take beyond the lowest page type's, by its offset in the
+    block: int64[2, pages] in ps.
+
+    By turns: lower, (middle,) upper, ... over the bits of the cell. Planar chips of two bits: even
+    pages lower, odd upper; of three bits: pages 0-5 lower, 6 and 7 middle, then pairs in turn of
+    lower, middle, upper (the layout that MQSim takes).
+    """
+    flash = cfg.flash
+    page = np.arange(flash.pages_per_block)
+    bits = {"MLC": 2, "TLC": 3, "QLC": 4}.get(flash.cell, 1)
+    if flash.page_types == "alike" or bits == 1:
+        kind = np.zeros(len(page), np.int64)
+    elif flash.page_types == "planar" and bits == 3:
+        kind = np.where(page < 6, 0, np.where(page < 8, 1, (page - 8) // 2 % 3))
+    else:
+        kind = page % bits
+    # Lower, (middle,) upper; the two middle pages of four bits are alike.
+    level = kind if bits == 3 else np.where(kind == 0, 0, np.where(kind == bits - 1, 2, 1))
+    read = np.array([0, flash.t_read_middle_ps, flash.t_read_upper_ps])
+    program = np.array([0, flash.t_program_middle_ps, flash.t_program_upper_ps])
+    return np.stack([read[level], program[level]])

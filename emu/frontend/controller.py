@@ -1,7 +1,8 @@
 """The controller: cuts commands into flash operations.
 
-Owns the cut of reads, writes and TRIM at page, super-page and mapping boundaries. Does not own the
-stations in between (device.py) or where pages live (mapping.py).
+Owns the cut of reads, writes and TRIM at page, super-page and mapping boundaries, and which part
+of a page a command asks for. Does not own the stations in between (flows.py) or where pages live
+(mapping.py).
 Source: a host request is cut at page boundaries and completes when its last page does (as in
 MQSim); neighbouring pages in one super-page go as one multi-plane operation.
 """
@@ -9,42 +10,75 @@ MQSim); neighbouring pages in one super-page go as one multi-plane operation.
 from __future__ import annotations
 
 from ondie.emu.backend import mapping, nand, timing
-from ondie.emu.events import LOG_TRIM, LOG_ZERO, enter, log, take_txn
-from ondie.emu.stations import DRAM, READ_IN_DRAM, station
+from ondie.emu.events import LOG_TRIM, LOG_ZERO, REQUEST, go, log, take_txn
+from ondie.emu.intrinsics import set_bits
+from ondie.emu.stations import READ_UNMAPPED
 from ondie.emu.stats import ARRAY_READS, READ_PAGES, TRIMMED_PAGES, UNMAPPED_PAGES
-from ondie.kernels.jit import njit
+from ondie.kernels.jit import inline, njit
+
+SECTOR = 512
 
 
 @njit
 def child(st, t, lpn, n):
-    """A transaction for ``n`` pages of the same row as ``t``; the row waits for one part more."""
+    """A transaction for ``n`` pages of the same row or request as ``t``, which waits for one part
+    more."""
     u = take_txn(st)
     if u < 0:
         return u
     x = st.txn[t]
     y = st.txn[u]
     y.row = x.row
+    y.kind = x.kind
     y.phase = x.phase
     y.dev = x.dev
+    y.stream = x.stream
     y.lpn = lpn
     y.n = n
     y.op = x.op
-    st.row[x.row].pending += 1
+    if x.kind == REQUEST:
+        st.req[x.row].pending += 1
+    else:
+        st.row[x.row].pending += 1
     return u
 
 
-@njit
+@inline
 def bytes_of(st, t, lpn, n):
-    """Bytes of the command ``t`` that pages ``lpn .. lpn + n`` carry: its last page may be
-    partial."""
+    """Bytes of the command ``t`` that lie in pages ``lpn .. lpn + n``: ``old`` is where in its
+    first page it begins."""
     c = st.cfg[0]
     x = st.txn[t]
-    done = (lpn - x.lpn) * c.page_bytes
-    return min(n * c.page_bytes, x.size - done)
+    first = x.lpn * c.page_bytes + x.old
+    start = max(first, lpn * c.page_bytes)
+    return min(first + x.size, (lpn + n) * c.page_bytes) - start
+
+
+@inline
+def sectors_of(st, t, lpn):
+    """Bit per sector of page ``lpn`` that command ``t`` asks for."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    start = x.lpn * c.page_bytes + x.old
+    low = max(start - lpn * c.page_bytes, 0) // SECTOR
+    high = min(start + x.size - lpn * c.page_bytes, c.page_bytes) // SECTOR
+    if high - low >= 64:
+        return -1
+    return ((1 << (high - low)) - 1) << low
+
+
+@inline
+def bus_bytes(st, u):
+    """Bytes of transaction ``u`` that cross the channel: whole pages, or the sectors asked for."""
+    c = st.cfg[0]
+    y = st.txn[u]
+    if c.partial != 0:
+        return set_bits(y.sectors) * SECTOR
+    return y.n * c.page_bytes
 
 
 @njit
-def cut_read(st, t, passes):
+def cut_read(st, t):
     """Send the pages of read command ``t`` to their dies: runs of consecutive physical pages inside
     one super-page go together, unmapped pages are zeros from the controller."""
     c = st.cfg[0]
@@ -54,12 +88,15 @@ def cut_read(st, t, passes):
     end = x.lpn + x.n
     while lpn < end:
         entry = int(st.l2p[dev, lpn])
+        if entry == 0 and c.unwritten != 0:  # read as if it had been written at its place
+            mapping.fill(st, dev, lpn, 1)
+            entry = int(st.l2p[dev, lpn])
         n = 1
         if entry == 0:
             while lpn + n < end and n < c.planes and st.l2p[dev, lpn + n] == 0:
                 n += 1
-        elif c.multi_plane != 0:
-            limit = min(end - lpn, c.planes - (entry - 1) % c.planes)
+        elif c.multi_plane != 0 and c.unit_planes > 1:
+            limit = min(end - lpn, c.unit_planes - (entry - 1) % c.unit_planes)
             while n < limit and int(st.l2p[dev, lpn + n]) == entry + n:
                 n += 1
         u = child(st, t, lpn, n)
@@ -67,44 +104,56 @@ def cut_read(st, t, passes):
             return
         y = st.txn[u]
         y.size = bytes_of(st, t, lpn, n)
+        y.op = timing.READ
         if entry == 0:
             st.count[dev, UNMAPPED_PAGES] += n
             log(st, LOG_ZERO, y.row, lpn, -1, -1, n, dev, -1)
-            y.op = timing.READ
-            enter(st, station(st, dev, DRAM), u, passes * y.size, -1, READ_IN_DRAM)
+            go(st, u, READ_UNMAPPED)
         else:
-            y.op = timing.READ
             y.ppn = entry - 1
-            y.bus = n * c.page_bytes
-            die, b = mapping.block_of(st, y.ppn)
-            y.die = dev * c.dies + die
+            if c.partial != 0:
+                y.sectors = sectors_of(st, t, lpn)
+            y.bus = bus_bytes(st, u)
             st.count[dev, READ_PAGES] += n
             st.count[dev, ARRAY_READS] += 1
-            nand.push(st, y.die, u, nand.Q_READ)
+            g = mapping.place_of(st, dev, u)
+            y.array = st.page_ps[0, y.page]
+            nand.push(st, g, u, nand.Q_READ)
         lpn += n
 
 
 @njit
-def cut_write(st, t, station, step):
-    """Send the pages of write command ``t`` on, a super-page's worth at a time."""
+def cut_write(st, t, step):
+    """Send the pages of write command ``t`` on, a super-page's worth at a time, or page by page
+    where each has its own place."""
+    c = st.cfg[0]
     x = st.txn[t]
     lpn = x.lpn
+    most = 1 if c.static != 0 or c.partial != 0 else c.planes
     while lpn < x.lpn + x.n:
-        n = min(x.lpn + x.n - lpn, st.cfg[0].planes)
+        n = min(x.lpn + x.n - lpn, most)
         u = child(st, t, lpn, n)
         if u < 0:
             return
         y = st.txn[u]
+        y.op = timing.PROGRAM
         y.size = bytes_of(st, t, lpn, n)
-        enter(st, station, u, y.size, -1, step)
+        if c.partial != 0:
+            y.sectors = sectors_of(st, t, lpn)
+        go(st, u, step)
         lpn += n
 
 
 @njit
 def cut_trim(st, t):
-    """Unmap the pages of TRIM command ``t``."""
+    """Unmap the pages that TRIM command ``t`` covers whole."""
+    c = st.cfg[0]
     x = st.txn[t]
-    st.count[x.dev, TRIMMED_PAGES] += x.n
-    for lpn in range(x.lpn, x.lpn + x.n):
-        mapping.unmap(st, x.dev, lpn)
-    log(st, LOG_TRIM, x.row, x.lpn, -1, -1, x.n, x.dev, -1)
+    lpn = x.lpn + (1 if x.old > 0 else 0)
+    end = (x.lpn * c.page_bytes + x.old + x.size) // c.page_bytes if x.size > 0 else x.lpn + x.n
+    st.count[x.dev, TRIMMED_PAGES] += max(end - lpn, 0)
+    for page in range(lpn, end):
+        mapping.unmap(st, x.dev, page)
+        if c.partial != 0:
+            st.sectors[x.dev, page] = 0
+    log(st, LOG_TRIM, x.row, lpn, -1, -1, max(end - lpn, 0), x.dev, -1)

@@ -12,6 +12,8 @@ import numpy as np
 from ondie.kernels.jit import njit
 
 READ, WRITE, TRIM, FLUSH = range(4)
+TRIMMING = 3
+"""``bare`` of a transaction that carries a TRIM."""
 COMMAND_NAMES = ("READ", "WRITE", "TRIM", "FLUSH")
 
 COMMAND = np.dtype(
