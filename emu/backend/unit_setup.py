@@ -57,13 +57,13 @@ def new_unit(plan: Plan, most: np.ndarray, active: np.ndarray, rng: np.random.Ge
         block=np.full(plan.fronts, -1, np.int64),
         cursor=np.zeros(plan.fronts, np.int64),
         first=np.concatenate([[0], np.cumsum(most)]),
-        count=np.zeros(len(regions), np.int64),
+        labels=np.zeros(len(regions), np.int64),
         limit=limit,
         user_front=np.array([r.user_front for r in regions], np.int64),
         moved_front=np.array([r.moved_front for r in regions], np.int64),
         draw=np.zeros(pages + untimed.AHEAD, np.int32),
         drawn=np.zeros(pages + untimed.AHEAD, np.int32),
-        list=np.zeros(1, np.int32),
+        todo=np.zeros(1, np.int32),
     )
 
 
@@ -116,15 +116,13 @@ def _lay(unit: Unit, counts: np.ndarray, rng: np.random.Generator) -> None:
         too_full = -np.expm1(-t) / t * full * pages > n
         low, high = (t, high) if too_full else (low, t)
     valid = np.floor(pages * np.exp(-t * (np.arange(full) + 0.5) / full)).astype(np.int64)
-    at = 0
-    while miss := n - int(valid.sum()):  # rounding: less than a page per block
-        valid[at % full] = min(max(valid[at % full] + np.sign(miss), 0), pages)
-        at += 1
+    while miss := n - int(valid.sum()):  # never negative: midpoints of a convex curve, rounded down
+        valid[np.flatnonzero(valid < pages)[:miss]] += 1
     blocks = _open_as_full(unit, full)
     unit.score[blocks] = valid
     unit.filled[blocks] = np.arange(full, 0, -1)
     unit.reg.clock = full
-    unit.count[:] = counts
+    unit.labels[:] = counts
     labels = np.concatenate(
         [np.arange(a, a + k, dtype=np.int32) for a, k in zip(unit.first, counts, strict=False)]
     )
@@ -155,7 +153,7 @@ def _grow(unit: Unit, small: Unit, counts: np.ndarray, times: int) -> int:
         unit.score[blocks[i]] = valid.sum(axis=1)
         unit.filled[blocks[i]] = small.filled[full] * times + i
     unit.reg.clock = int(small.reg.clock[0]) * times + times
-    unit.count[:] = counts
+    unit.labels[:] = counts
     homeless = np.flatnonzero(unit.where == int(unit.reg.blocks[0]) << shift)
     region = np.searchsorted(unit.first, homeless, side="right") - 1
     write(unit, homeless[homeless - unit.first[region] < counts[region]])
@@ -164,7 +162,7 @@ def _grow(unit: Unit, small: Unit, counts: np.ndarray, times: int) -> int:
 
 def write(unit: Unit, labels: np.ndarray) -> None:
     """The user writes these labels, new ones among them."""
-    unit = unit._replace(list=labels.astype(np.int32))
+    unit = unit._replace(todo=labels.astype(np.int32))
     reg = unit.reg[0]
     order, at = int(reg.order), int(reg.next)
     reg.order, reg.next = untimed.BY_LIST, 0
@@ -177,12 +175,12 @@ def resize(unit: Unit, counts: np.ndarray) -> None:
     reg = unit.reg[0]
     new = []
     for r, n in enumerate(counts):
-        a, b = int(unit.first[r] + n), int(unit.first[r] + unit.count[r])
+        a, b = int(unit.first[r] + n), int(unit.first[r] + unit.labels[r])
         if a < b:
             np.subtract.at(unit.score, unit.where[a:b] >> int(reg.shift), 1)
             unit.where[a:b] = int(reg.blocks) << int(reg.shift)
         new.append(np.arange(b, a))
-    unit.count[:] = counts
+    unit.labels[:] = counts
     write(unit, np.concatenate(new))
 
 
@@ -203,16 +201,14 @@ def set_blocks(unit: Unit, live: np.ndarray, n: int) -> None:
 def copy_out(unit, held, at, first_ppn, turn):
     """ppn + 1 of the unit's labels, each region's order turned by ``turn``, into held[at:].
 
-    ``first_ppn``: int64[blocks], ppn of each block's first page; ``turn``: int64[regions]. Returns
-    the end of what it wrote.
+    ``first_ppn``: int64[blocks], ppn of each block's first page; ``turn``: int64[regions].
     """
     shift = unit.reg[0].shift
     page = (1 << shift) - 1
-    for r in range(unit.count.size):
-        n = unit.count[r]
+    for r in range(unit.labels.size):
+        n = unit.labels[r]
         for i in range(n):
             j = i + turn[r]
             slot = unit.where[unit.first[r] + (j - n if j >= n else j)]
             held[at] = first_ppn[slot >> shift] + (slot & page) + 1
             at += 1
-    return at
