@@ -40,7 +40,8 @@ class Plan:
     unit_pages: int
     """Of a block of a unit."""
     low: int
-    """Collection starts when this many blocks of a unit are free, and stops when one more is."""
+    """Collection starts when a block is opened and this many are left free, and stops when one more
+    is. Where it is the filling of a block that starts it, one less than free blocks then."""
     stride: int = 0
     """Physical pages from one unit to the next; 0: blocks x unit_pages."""
     align: int = 1
@@ -48,7 +49,9 @@ class Plan:
     policy: str = "greedy"
     """One of untimed.POLICIES."""
     choices: int = 10
-    """d of d-choices."""
+    """d of d_choices."""
+    spare_parts: int = 10
+    """random_some takes blocks of which one page in so many is invalid, or more."""
     level_wear: bool = False
     """Open the least erased free block, not the one that is free longest."""
     regions: tuple[Region, ...] = (Region(1.0, 1.0),)
@@ -91,8 +94,10 @@ class Plan:
             raise InputError(
                 f"{self.blocks} blocks of {self.unit_pages} pages in one unit: below 2**31 pages"
             )
-        if self.choices < 1:
-            raise InputError(f"choices {self.choices}: at least 1")
+        if self.choices < 1 or self.spare_parts < 1:
+            raise InputError(
+                f"choices {self.choices}, spare_parts {self.spare_parts}: each at least 1"
+            )
         if self.align < 1 or self.unit_pages % self.align:
             raise InputError(f"align {self.align}: divides the {self.unit_pages} pages of a block")
         self._check_regions()

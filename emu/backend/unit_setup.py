@@ -40,7 +40,7 @@ def new_unit(plan: Plan, most: np.ndarray, active: np.ndarray, rng: np.random.Ge
     reg = records(untimed.REG, 1)
     reg.pages, reg.shift, reg.blocks, reg.low = pages, shift, blocks, plan.low
     reg.policy = untimed.POLICIES.index(plan.policy)
-    reg.choices, reg.level = plan.choices, int(plan.level_wear)
+    reg.choices, reg.parts, reg.level = plan.choices, plan.spare_parts, int(plan.level_wear)
     reg.order = untimed.IN_SEQUENCE if plan.sequential else untimed.AT_RANDOM
     reg.split = int(len({r.moved_front for r in regions}) > 1)
     reg.free = active.sum()

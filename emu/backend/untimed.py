@@ -1,8 +1,8 @@
 """Untimed FTL of one allocation unit: writes, collection and wear, and nothing that takes time.
 
 Owns the moves of pages between blocks of one plane or die under a stream of overwrites, exactly.
-Does not own the drive's maps (steady.py) or time (gc.py). Source: page-level mapping with greedy,
-d-choices, random (Van Houdt, SIGMETRICS 2013), FIFO and cost-benefit (Kawaguchi 1995) victims.
+Does not own the drive's maps (steady.py) or time (gc.py). Source: page-level mapping; victims as in
+policies.py: Van Houdt (SIGMETRICS 2013), Kawaguchi et al. (USENIX 1995), MQSim's RANDOM_PP.
 
 Pages of a unit are *labels*, 0 and up, region by region; `where[label]` is its slot, `who[slot]`
 the label written there last, and a slot is valid while the two agree. A slot is block << shift |
@@ -20,8 +20,8 @@ from ondie.emu.backend.draws import GAMMA, MASK, UNIT, mix, u64
 from ondie.emu.state import record_type
 from ondie.kernels.jit import njit
 
-GREEDY, D_CHOICES, RANDOM, FIFO, COST_BENEFIT = range(5)
-POLICIES = ("greedy", "d-choices", "random", "fifo", "cost-benefit")
+GREEDY, D_CHOICES, RANDOM, RANDOM_SOME, FIFO, COST_BENEFIT = range(6)
+POLICIES = ("greedy", "d_choices", "random", "random_some", "fifo", "cost_benefit")
 
 REG = record_type(
     pages="i8",  # of a block
@@ -30,6 +30,7 @@ REG = record_type(
     low="i8",  # collection starts when this many blocks are free, and stops when one more is
     policy="i8",
     choices="i8",  # d of d-choices
+    parts="i8",  # random_some takes blocks of which one part in so many is invalid, or more
     level="i8",  # 1: the least erased free block is opened next, 0: the one that is free longest
     clock="i8",  # blocks filled so far
     head="i8",  # of the ring of free blocks
@@ -147,31 +148,45 @@ def _sample(unit):
 
 
 @njit
+def _emptiest(unit):
+    """The full block with the fewest valid pages."""
+    score = unit.score
+    fewest = score[0]
+    for b in range(unit.reg[0].blocks):
+        fewest = min(fewest, score[b])
+    best = 0
+    while score[best] != fewest:
+        best += 1
+    return best
+
+
+@njit
 def victim(unit):
     """The block to collect by the unit's policy, among the full ones."""
     reg = unit.reg[0]
     score = unit.score
     best = 0
-    if reg.policy == GREEDY:
-        fewest = score[0]
-        for b in range(reg.blocks):
-            fewest = min(fewest, score[b])
-        while score[best] != fewest:
-            best += 1
-    elif reg.policy == D_CHOICES:
+    if reg.policy == D_CHOICES:
         best = _sample(unit)
         for _ in range(reg.choices - 1):
             b = _sample(unit)
             if score[b] < score[best]:
                 best = b
-    elif reg.policy == RANDOM:
-        best = _sample(unit)
+        return best
+    if reg.policy == RANDOM:
+        return _sample(unit)
+    if reg.policy == RANDOM_SOME:
+        for _ in range(reg.blocks):
+            b = _sample(unit)
+            if (reg.pages - score[b]) * reg.parts >= reg.pages:
+                return b
     elif reg.policy == FIFO:
         oldest = reg.clock + 1
         for b in range(reg.blocks):
             if score[b] < NOT_FULL and unit.filled[b] < oldest:
                 best, oldest = b, unit.filled[b]
-    else:  # free space gained x age / (read + write of what is valid)
+        return best
+    elif reg.policy == COST_BENEFIT:  # age x space gained / (read + write of what is valid)
         most = -1.0
         for b in range(reg.blocks):
             if score[b] < NOT_FULL:
@@ -179,7 +194,8 @@ def victim(unit):
                 worth = (reg.pages - score[b]) * (reg.clock - unit.filled[b] + 1.0) / cost
                 if worth > most:
                     best, most = b, worth
-    return best
+        return best
+    return _emptiest(unit)
 
 
 @njit

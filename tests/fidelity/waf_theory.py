@@ -58,6 +58,11 @@ def fill(pages: float, blocks: int, b: int, low: int, *, shared: bool = False) -
     ``pages``: mapped ones of the unit; ``blocks``: all it may use. It collects when ``low`` blocks
     are free, which is seen when a block is opened for the user: that one is empty. With a separate
     open block for collected pages, this one is half full on average. ``shared``: there is none.
+
+    What counts is how many blocks are free when a victim is chosen, here ``low``. A device that
+    looks when a block fills, before the next is opened, chooses at a threshold T with T - 1 left
+    afterwards: low = T - 1. Under load, when collection falls behind, fewer are free: each such
+    block is worth 1 / (blocks - low - 2) of rho.
     """
     opened = 1 if shared else 2
     return (pages - (0 if shared else b / 2)) / ((blocks - low - opened) * b)

@@ -117,11 +117,12 @@ def distance(a, b):
         STATIC,
         replace(PLAN, regions=HOT),
         replace(STATIC, regions=APART),
-        replace(PLAN, policy="d-choices", choices=3, align=16),
+        replace(PLAN, policy="d_choices", choices=3, align=16),
         replace(STATIC, policy="fifo", stride=BLOCKS * PAGES + 777),
         replace(PLAN, policy="random", regions=(Region(1, 1, 0, 0),)),
-        replace(STATIC, policy="cost-benefit", level_wear=True, align=PAGES),
+        replace(STATIC, policy="cost_benefit", level_wear=True, align=PAGES),
         replace(PLAN, unit_of=np.array([3, 1, 0, 2, 4, 4, 7, 6, 5, 1, 0, 0, 2, 3, 5, 6, 7])),
+        replace(PLAN, policy="random_some", spare_parts=4),
         replace(PLAN, sequential=True),
         replace(STATIC, units=1, unit_of=None),
         replace(PLAN, unit_pages=48),  # no power of two
@@ -157,7 +158,7 @@ def test_uncompiled_and_compiled_alike():
     script = (
         "import hashlib, numpy as np\n"
         "from ondie.emu.backend.steady import *\n"
-        "plan = Plan(2, 24, 16, 2, policy='d-choices', regions=(Region(.2, .8), Region(.8, .2)))\n"
+        "plan = Plan(2, 24, 16, 2, policy='d_choices', regions=(Region(.2, .8), Region(.8, .2)))\n"
         "l2p, p2l = np.zeros(500, np.uint32), np.zeros(768, np.uint32)\n"
         "s = steady(l2p, p2l, plan, seed=9)\n"
         "print(hashlib.sha256(l2p.tobytes() + p2l.tobytes() + s.free.tobytes()\n"
@@ -221,7 +222,7 @@ def test_as_if_written(op, plan, within, rng):
 
 @pytest.mark.parametrize(
     ("policy", "choices", "count", "within"),
-    [("d-choices", 3, 3, 0.01), ("random", 1, 1, 0.02), ("fifo", 1, plain_ftl.FIFO, 0.01)],
+    [("d_choices", 3, 3, 0.01), ("random", 1, 1, 0.02), ("fifo", 1, plain_ftl.FIFO, 0.01)],
 )
 def test_other_victims(policy, choices, count, within, rng):
     """As above. Random victims move the WAF of one drive by 2.3 % over a quarter drive write."""
@@ -356,6 +357,7 @@ def test_sequential_overwrites_leave_whole_blocks():
         ({"unit_of": np.array([0, 8])}, "each 0 to 7"),
         ({"align": 48}, "align 48"),
         ({"choices": 0}, "choices 0"),
+        ({"spare_parts": 0}, "spare_parts 0"),
         ({"low": 60}, "unit 0: .*nothing to collect; below"),
         ({"excluded": np.eye(UNITS, BLOCKS, 1) > 2, "units": 7}, "p2l of"),
         ({"excluded": np.ones((UNITS, BLOCKS), bool)}, "on 0 blocks"),
