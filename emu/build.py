@@ -37,6 +37,8 @@ CFG = record_type(
     device_blocks="i8",  # blocks of all units of a device
     streams="i8",  # open blocks that host writes fill, per unit
     collected="i8",  # stream of collected pages
+    collected_streams="i8",  # one for all, or one for each of the host's
+    open_ahead="i8",  # 1: a stream's next block is opened when the last one is full
     static="i8",  # 1: a page's unit follows from its number
     partial="i8",  # 1: pages may hold fewer sectors than they have, and only those are moved
     unwritten="i8",  # 1: a page that was never written is read as if it had been
@@ -168,6 +170,8 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     ftl = cfg.ftl
     c.streams = ftl.write_streams
     c.collected = ftl.write_streams
+    c.collected_streams = ftl.write_streams if ftl.gc_streams == "each" else 1
+    c.open_ahead = ftl.open_blocks == "ahead"
     c.static = ftl.placement == "static"
     c.partial = ftl.partial_pages == "sectors"
     c.unwritten = ftl.unwritten == "as_written"
@@ -234,6 +238,7 @@ def build(
     jobs: int = 0,
     pairs: int = 0,
     seed: int = 0,
+    lpns: int | None = None,
 ) -> Arrays:
     """All arrays of a system, with erased or used blocks as ``ftl.initial`` says.
 
@@ -254,13 +259,14 @@ def build(
     dies, buses, units = n * geometry.dies, n * geometry.channels, n * geometry.units
     fifos = s.HOST_STATIONS + n * (s.ECC + geometry.channels)
     key, tree = build_tree(buses + fifos + max(pairs, 1))
-    lpns = logical_pages(cfg, geometry)
+    lpns = logical_pages(cfg, geometry) if lpns is None else lpns
     width = map_dtype(geometry.physical_pages)
     reg = records(REG, 1)
     reg.station0 = buses
     reg.pair0 = buses + fifos
     reg.go_head = reg.go_tail = -1
     c = integer_config(cfg, geometry, depth)
+    c.lpns = lpns
     c.seed = seed
     c.ring = PAIR_RING
     lanes = int(c.lanes[0])
@@ -294,9 +300,10 @@ def build(
         valid=np.zeros(units * geometry.all_blocks, np.int32),
         block=_blocks(cfg, geometry, units),
         free=np.tile(np.arange(geometry.blocks, dtype=np.int32), (units, 1)),
-        front=_fronts(units, cfg.ftl.write_streams + 1),
+        front=_fronts(units, int(c.collected[0] + c.collected_streams[0])),
         pool=_pools(geometry, units),
         turn=geometry.turns(cfg.ftl.allocation),
+        zone=_one_zone(geometry, cfg.ftl.write_streams, lpns),
         page_ps=page_times(cfg),
         rmap=np.zeros((n, max(reservoir_super_pages, 1)), np.uint32),
         dev=_devices(n),
@@ -304,7 +311,7 @@ def build(
         row=records(rows.ROW, ROWS),
         wait=np.zeros(2 * ROWS, np.int64),
         req=records(REQ, max(pairs * PAIR_RING, 1)),
-        pair=records(PAIR, pairs),
+        pair=_pairs(pairs),
         retry=np.zeros(units, np.int32),
         use=np.zeros((phases + 1, dies * lanes + buses + fifos), np.int64),
         phase=_phases(phases),
@@ -412,6 +419,14 @@ def _blocks(cfg: Config, geometry: Geometry, units: int) -> np.recarray:
     return block
 
 
+def _one_zone(geometry: Geometry, streams: int, lpns: int) -> np.recarray:
+    """All streams write everywhere."""
+    zone = records(mapping.ZONE, streams)
+    zone.last_lpn = lpns
+    zone.units = geometry.units
+    return zone
+
+
 def _fronts(units: int, streams: int) -> np.recarray:
     front = records(mapping.FRONT, streams, units)
     front.block = -1
@@ -423,6 +438,12 @@ def _pools(geometry: Geometry, units: int) -> np.recarray:
     pool.free_n = geometry.blocks
     pool.stall_head = pool.stall_tail = -1
     return pool
+
+
+def _pairs(n: int) -> np.recarray:
+    pair = records(PAIR, n)
+    pair.stop = NEVER
+    return pair
 
 
 def _devices(n: int) -> np.recarray:

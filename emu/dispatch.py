@@ -416,7 +416,7 @@ def run(st, until, max_events, want_room):
     while n < max_events and reg.error == 0:
         if want_room > 0 and room(st) >= want_room:
             break
-        if reg.log_on != 0 and reg.logged > log_limit:
+        if reg.thirsty != 0 or (reg.log_on != 0 and reg.logged > log_limit):
             break
         leaf = st.tree[1]
         time = st.key[1]

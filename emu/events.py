@@ -73,6 +73,7 @@ REG = record_type(
     pair0="i8",  # first leaf of the queue pairs, after the stations
     go_head="i8",  # transactions that go on before the clock does
     go_tail="i8",
+    thirsty="i8",  # 1: a queue pair has issued all that it was given
     retries="i8",  # units whose stalled writes should be tried again
     filled="i8",  # 1: the last allocation filled its block
     draws="i8",  # random numbers drawn so far

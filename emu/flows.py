@@ -135,7 +135,7 @@ def place(st, t):
         stream = min(max(call_policy(st, c.stream_policy, t), 0), c.streams - 1)
     refused = 0
     while True:
-        u = mapping.unit_of(st, dev, x.lpn)
+        u = mapping.unit_of(st, dev, x.lpn, x.stream)
         ppn = -1
         k = 0
         if st.pool[u].free_n >= c.gc_stop:
@@ -179,7 +179,7 @@ def place_or_wait(st, t):
     if c.partial != 0 and merge(st, t):
         return
     if c.static != 0:
-        pool = st.pool[mapping.unit_of(st, x.dev, x.lpn)]
+        pool = st.pool[mapping.unit_of(st, x.dev, x.lpn, x.stream)]
         if pool.stall_head < 0 and place(st, t):
             return
         x.next = -1
@@ -325,6 +325,16 @@ def die_of_block(st, dev, b):
     return u // c.die_units * c.lanes
 
 
+@inline
+def collected(st, b):
+    """Stream to which the pages of victim ``b`` move: one for all, or one beside each stream."""
+    c = st.cfg[0]
+    if c.collected_streams == 1:
+        return c.collected
+    stream = st.block[b].stream
+    return stream if stream >= c.collected else c.collected + stream
+
+
 @njit
 def collect(st, dev, u, b):
     """Keep the collection of block ``b`` going: read its next valid pages, or end it. True when it
@@ -354,7 +364,7 @@ def collect(st, dev, u, b):
         x.op = timing.READ
         x.array = st.page_ps[0, x.page]
         if c.copyback != 0:
-            target, k = mapping.allocate(st, dev, u, c.collected, 1)
+            target, k = mapping.allocate(st, dev, u, collected(st, b), 1)
             if k == 0:
                 fail(st, E_FULL, dev, u)
                 return False
@@ -471,7 +481,7 @@ def move(st, t):
         moved(st, t)
         return
     u = x.left // c.all_blocks
-    ppn, k = mapping.allocate(st, x.dev, u, c.collected, 1)
+    ppn, k = mapping.allocate(st, x.dev, u, collected(st, x.left), 1)
     if k == 0:
         fail(st, E_FULL, x.dev, u)
         return

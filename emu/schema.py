@@ -211,6 +211,20 @@ class Ftl:
     ]
     allocation: Annotated[str, Spec("order of channels, ways, dies and planes", choices=ORDERS)]
     write_streams: Annotated[int, Spec("open blocks of a unit that host writes fill", least=1)]
+    gc_streams: Annotated[
+        str,
+        Spec(
+            "collected pages fill one open block, or one for each stream they come from",
+            choices=("one", "each"),
+        ),
+    ]
+    open_blocks: Annotated[
+        str,
+        Spec(
+            "a block is opened when it is needed, or as soon as the last one is full",
+            choices=("needed", "ahead"),
+        ),
+    ]
     stream_policy: Annotated[str, Spec("which of them a write goes to: a name, or FILE.py:NAME")]
     gc_policy: Annotated[str, Spec("whom to collect: a name, or FILE.py:NAME")]
     gc_low_blocks: Annotated[int, Spec("free blocks per unit that start collection", least=1)]

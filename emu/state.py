@@ -48,7 +48,8 @@ FIELDS = (
     "free",  # int32[units, blocks]: ring of free blocks (backend/mapping.py)
     "front",  # records[streams, units]: open block of each stream (backend/mapping.py)
     "pool",  # records[units]: free blocks, collections, reservoir cursor (backend/mapping.py)
-    "turn",  # int32[units]: units of a device in the order of allocation (backend/geometry.py)
+    "turn",  # int32[units of all zones]: units in the order of allocation (backend/geometry.py)
+    "zone",  # records: parts of the address space with places of their own (backend/mapping.py)
     "page_ps",  # int64[2, pages]: more array time of each page of a block: read, program
     "rmap",  # uint32[devices, super-pages]: reservoir map, physical super-page + 1
     "dev",  # records[devices]: queues and cursors of each device (device.py)

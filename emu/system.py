@@ -92,7 +92,7 @@ class System:
         lpns = int(self.arrays.cfg.lpns[0])
         if lpn < 0 or n < 0 or lpn + n > lpns:
             raise InputError(f"pages {lpn}..{lpn + n} do not fit the device's {lpns} logical pages")
-        rest = mapping.fill(self.state, device, lpn, n)
+        rest = mapping.fill(self.state, device, lpn, n, 0)
         if rest:
             raise InputError(f"{rest} of {n} pages find no free block on device {device}")
         self.filled_pages += n

@@ -28,6 +28,13 @@ BLOCK = record_type(
     reads="i8",  # since its last erase
     written="i8",  # when its last page was allocated, ps
 )
+ZONE = record_type(
+    first_byte="i8",  # where its addresses begin
+    first_lpn="i8",
+    last_lpn="i8",  # behind its last page
+    turn="i8",  # where its order of allocation begins in the table of turns
+    units="i8",  # units that it may use
+)
 FRONT = record_type(block="i8", next="i8")  # open block of a stream on a unit; next page slot
 POOL = record_type(
     free_head="i8",
@@ -195,6 +202,8 @@ def allocate(st, dev, u, stream, n):
         block.written = reg.now
         st.dev[dev].filled += 1
         reg.filled = 1
+        if c.open_ahead != 0:
+            open_block(st, dev, u, stream)
     return ppn, k
 
 
@@ -231,7 +240,7 @@ def landed(st, dev, ppn, n):
 
 
 @njit
-def fill(st, dev, lpn, n):
+def fill(st, dev, lpn, n, stream):
     """Map ``n`` pages from ``lpn`` on as if written in sequence, without taking time.
 
     Returns the number of pages that found no place. A fill costs no erase.
@@ -240,12 +249,12 @@ def fill(st, dev, lpn, n):
     d = st.dev[dev]
     without = 0
     while n > 0:
-        u = unit_of(st, dev, lpn)
+        u = unit_of(st, dev, lpn, stream)
         pool = st.pool[u]
-        if st.front[0, u].block < 0 and pool.free_n > c.gc_reserve:
+        if st.front[stream, u].block < 0 and pool.free_n > c.gc_reserve:
             st.block[u * c.all_blocks + st.free[u, pool.free_head]].dirty = 0
         limit = n if c.static == 0 else 1
-        ppn, k = allocate(st, dev, u, 0, limit)
+        ppn, k = allocate(st, dev, u, stream, limit)
         if c.static == 0:
             d.cursor = d.cursor + 1 if d.cursor + 1 < c.units else 0
         if k == 0:
@@ -263,12 +272,13 @@ def fill(st, dev, lpn, n):
 
 
 @inline
-def unit_of(st, dev, lpn):
-    """Unit of the next page: by its number, or the next in turn."""
+def unit_of(st, dev, lpn, stream):
+    """Unit of the next page: by its number within its zone, or the next in turn."""
     c = st.cfg[0]
     at = st.dev[dev].cursor
     if c.static != 0:
-        at = (lpn // c.unit_planes) % c.units
+        zone = st.zone[stream]
+        at = zone.turn + (lpn - zone.first_lpn) // c.unit_planes % zone.units
     return dev * c.units + st.turn[at]
 
 

@@ -89,7 +89,7 @@ def cut_read(st, t):
     while lpn < end:
         entry = int(st.l2p[dev, lpn])
         if entry == 0 and c.unwritten != 0:  # read as if it had been written at its place
-            mapping.fill(st, dev, lpn, 1)
+            mapping.fill(st, dev, lpn, 1, x.stream)
             entry = int(st.l2p[dev, lpn])
         n = 1
         if entry == 0:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ondie.emu import stations as s
 from ondie.emu.backend.timing import PROGRAM, READ
 from ondie.emu.clock import NEVER
-from ondie.emu.events import REQUEST, enter, give_txn, go, set_leaf, take_txn
+from ondie.emu.events import E_PAST_END, REQUEST, enter, fail, give_txn, go, set_leaf, take_txn
 from ondie.emu.state import record_type
 from ondie.emu.stats import COMMANDS_DONE
 from ondie.kernels.jit import njit
@@ -35,19 +35,27 @@ PAIR = record_type(
     depth="i8",  # requests outstanding at most
     closed="i8",  # 1: a request arrives when there is room for it
     dev="i8",
-    pad="i8",
+    stream="i8",  # its zone, and the stream of its writes
+    more="i8",  # 1: requests will follow those that were handed over
+    start="i8",  # ps; a closed loop issues its first requests then
+    stop="i8",  # ps; nothing is issued later
 )
 
 
 @njit
 def issue(st, q):
-    """Issue what pair ``q`` may issue now; in an open loop it says when it wants to be asked again."""
+    """Issue what pair ``q`` may issue now, and say when it wants to be asked again: in an open loop
+    at the next arrival. When it has issued all that it was given, and more will follow, the run
+    pauses for it."""
     pair = st.pair[q]
     reg = st.reg[0]
     c = st.cfg[0]
     ring = c.ring - 1
     leaf = reg.pair0 + q
-    while pair.next < pair.loaded and pair.outstanding < pair.depth:
+    if reg.now < pair.start:
+        set_leaf(st, leaf, pair.start)
+        return
+    while pair.next < pair.loaded and pair.outstanding < pair.depth and reg.now <= pair.stop:
         r = pair.next & ring
         req = st.req[q * c.ring + r]
         if pair.closed != 0:
@@ -55,8 +63,10 @@ def issue(st, q):
         elif req.arrival > reg.now:
             set_leaf(st, leaf, req.arrival)
             return
-        first = req.offset // c.page_bytes
-        n = (req.offset + req.size - 1) // c.page_bytes - first + 1
+        zone = st.zone[pair.stream]
+        offset = req.offset - zone.first_byte
+        first = offset // c.page_bytes
+        n = (offset + req.size - 1) // c.page_bytes - first + 1
         if reg.budget < n + 2:
             reg.starved = 1
             break
@@ -69,10 +79,13 @@ def issue(st, q):
         x.row = q * c.ring + r
         x.dev = pair.dev
         x.phase = 0
-        x.stream = req.stream
+        x.stream = pair.stream
         x.op = READ if req.op == 0 else PROGRAM
-        x.lpn = first
-        x.old = req.offset - first * c.page_bytes
+        x.lpn = zone.first_lpn + first
+        x.old = offset - first * c.page_bytes
+        if offset < 0 or x.lpn + n > zone.last_lpn:
+            fail(st, E_PAST_END, req.offset // 512, req.size // 512)
+            return
         x.n = n
         x.size = req.size
         req.start = reg.now
@@ -81,6 +94,8 @@ def issue(st, q):
         if not enter(st, s.SUBMIT, t, 0, c.submit, s.SUBMITTED):
             go(st, t, s.SUBMITTED)
     set_leaf(st, leaf, NEVER)
+    if pair.next == pair.loaded and pair.more != 0:
+        reg.thirsty = 1
 
 
 @njit
@@ -113,8 +128,8 @@ def ended(st, t):
     req = st.req[st.txn[t].row]
     req.end = reg.now
     req.done = 1
-    first = req.offset // c.page_bytes
-    reg.budget += (req.offset + req.size - 1) // c.page_bytes - first + 3
+    offset = req.offset - st.zone[pair.stream].first_byte
+    reg.budget += (offset + req.size - 1) // c.page_bytes - offset // c.page_bytes + 3
     pair.outstanding -= 1
     st.count[pair.dev, COMMANDS_DONE] += 1
     while pair.tail < pair.next and st.req[q * c.ring + (pair.tail & (c.ring - 1))].done != 0:

@@ -1,0 +1,180 @@
+"""Replay: host requests through a drive, each with the times at which it began and ended.
+
+Owns feeding queue pairs from sources of requests, and collecting what is done. Does not own where
+requests come from (mqsim/, block traces), the drive (dispatch.py) or statistics.
+Source: closed loops keep a number of requests outstanding, open loops issue them at their time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ondie.emu import dispatch, stats
+from ondie.emu.clock import NEVER
+from ondie.emu.config import Config
+from ondie.emu.errors import SimulationError, raise_error
+from ondie.emu.frontend import pairs
+from ondie.emu.frontend.requests import REQUEST
+from ondie.emu.state import Arrays
+from ondie.emu.units import InputError
+
+EVENTS_PER_CALL = 1 << 22
+COPIED = ("arrival", "offset", "size", "op", "stream")
+
+
+@dataclass
+class Source:
+    """Requests for one queue pair. ``depth``: outstanding at most; ``closed``: each comes when
+    there is room, else at its arrival. ``chunks``: REQUEST[n], arrivals in order."""
+
+    chunks: Iterator[np.ndarray]
+    depth: int
+    closed: bool
+    start_ps: int = 0
+    stop_ps: int = NEVER
+    stream: int = 0
+    device: int = 0
+
+
+@dataclass
+class Replayed:
+    """What came of it. ``requests``: REQUEST[n] per source, in its order, those that were issued.
+    ``counters`` by name (stats.COUNTERS), ``half`` the same at the completion asked for,
+    ``loop_s`` the wall time of the event loop alone."""
+
+    requests: list[np.ndarray]
+    counters: dict[str, int]
+    half: dict[str, int] | None
+    simulated_ps: int
+    events: int
+    loop_s: float
+    warmed_s: float = 0.0
+    extra: dict[str, int] = field(default_factory=dict)
+
+
+class Player:
+    """Runs sources on a drive that ``arrays`` describe, built with as many queue pairs."""
+
+    def __init__(self, arrays: Arrays, cfg: Config, sources: Sequence[Source]) -> None:
+        if len(arrays.pair) != len(sources):
+            raise ValueError(f"{len(sources)} sources for {len(arrays.pair)} queue pairs")
+        self.arrays = arrays
+        self.cfg = cfg
+        self.state = arrays.handle()
+        self.sources = list(sources)
+        self.ring = int(arrays.cfg.ring[0])
+        self.seen = [0] * len(sources)  # requests collected so far
+        self.ahead: list[np.ndarray | None] = [None] * len(sources)
+        self.done: list[list[np.ndarray]] = [[] for _ in sources]
+        self.loop_s = 0.0
+        for q, source in enumerate(sources):
+            pair = arrays.pair[q : q + 1]
+            pair["depth"], pair["closed"] = source.depth, source.closed
+            pair["start"], pair["stop"] = source.start_ps, source.stop_ps
+            pair["stream"], pair["dev"] = source.stream, source.device
+            pair["more"] = 1
+
+    def run(
+        self,
+        half: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Replayed:
+        """Run to the end. ``half``: copy the counters when that many requests are done."""
+        reg = self.arrays.reg
+        copied = None
+        for q in range(len(self.sources)):
+            self._load(q)
+            pairs.issue(self.state, q)
+        begin = time.perf_counter()
+        while True:
+            room = EVENTS_PER_CALL
+            if half is not None and copied is None:
+                left = half - int(self.arrays.count[:, stats.COMMANDS_DONE].sum())
+                if left <= 0:
+                    copied = self._counters()
+                else:  # a completion takes at least one event
+                    room = min(room, left)
+            n = dispatch.run(self.state, NEVER - 1, room, 0)
+            raise_error(self.arrays, self.cfg)
+            self.loop_s += time.perf_counter() - begin
+            for q in range(len(self.sources)):
+                self._collect(q)
+            if progress is not None:
+                progress(sum(self.seen))
+            begin = time.perf_counter()
+            if reg["thirsty"][0]:
+                reg["thirsty"] = 0
+                for q in range(len(self.sources)):
+                    self._load(q)
+                    pairs.issue(self.state, q)
+            elif n == 0:
+                break
+        self._check()
+        return Replayed(
+            [np.concatenate([np.zeros(0, REQUEST), *parts]) for parts in self.done],
+            self._counters(),
+            copied,
+            int(reg["now"][0]),
+            int(reg["events"][0]),
+            self.loop_s,
+        )
+
+    def _load(self, q: int) -> None:
+        """Hand over as many requests as the ring takes."""
+        pair = self.arrays.pair
+        while pair["more"][q]:
+            room = self.ring - int(pair["loaded"][q] - pair["tail"][q])
+            if room == 0:
+                return
+            chunk = self.ahead[q]
+            if chunk is None or not len(chunk):
+                chunk = next(self.sources[q].chunks, None)
+                if chunk is None:
+                    pair["more"][q] = 0
+                    return
+            part, self.ahead[q] = chunk[:room], chunk[room:]
+            place = q * self.ring + (
+                (int(pair["loaded"][q]) + np.arange(len(part))) & (self.ring - 1)
+            )
+            for name in COPIED:
+                self.arrays.req[name][place] = part[name]
+            self.arrays.req["done"][place] = 0
+            pair["loaded"][q] += len(part)
+
+    def _collect(self, q: int) -> None:
+        """Take over the requests that are done, up to the oldest that is not."""
+        tail = int(self.arrays.pair["tail"][q])
+        if tail == self.seen[q]:
+            return
+        place = q * self.ring + (np.arange(self.seen[q], tail) & (self.ring - 1))
+        out = np.zeros(len(place), REQUEST)
+        for name in (*COPIED, "start", "end"):
+            out[name] = self.arrays.req[name][place]
+        out["tag"] = np.arange(self.seen[q], tail)
+        self.done[q].append(out)
+        self.seen[q] = tail
+
+    def _counters(self) -> dict[str, int]:
+        total = self.arrays.count.sum(axis=0)
+        return {name: int(v) for name, v in zip(stats.COUNTERS, total, strict=True)}
+
+    def _check(self) -> None:
+        """Every request that was issued is done, and nothing is left in the drive."""
+        pair, reg = self.arrays.pair, self.arrays.reg
+        stuck = int(pair["outstanding"].sum())
+        if stuck:
+            stalled = (self.arrays.pool["stall_head"] >= 0).any()
+            stalled |= (self.arrays.dev["stall_head"] >= 0).any()
+            if stalled:
+                raise InputError(
+                    f"the drive is full: writes wait for a free block and no block is worth "
+                    f"collecting (ftl.over_provisioning={self.cfg.ftl.over_provisioning})"
+                )
+            raise SimulationError(f"{stuck} requests never ended")
+        flying = len(self.arrays.txn) - int(reg["txns_free"][0])
+        if flying:
+            raise SimulationError(f"{flying} transactions are left when all requests are done")
