@@ -85,6 +85,7 @@ def send(st, t, which, n_bytes, step):
     wire = n_bytes
     if c.packet > 0:
         wire += (n_bytes + c.packet - 1) // c.packet * c.packet_overhead
+        wire = (wire + c.link_lanes - 1) // c.link_lanes * c.link_lanes
     return enter(st, s.station(st, x.dev, which), t, wire, -1, step)
 
 
@@ -697,7 +698,7 @@ def travel(st, t):
             controller.cut_write(st, t, s.DOWN_DONE)
             return t
         elif step == s.DATA_READY:
-            waits = send(st, t, s.UP, x.size, s.DATA_UP)
+            waits = send(st, t, s.UP, x.size, s.DATA_SENT)
         elif step == s.COMPLETED:
             waits = send(st, t, s.DOWN, c.doorbell, s.ACKNOWLEDGED)
         elif step == s.DATA_UP:

@@ -53,6 +53,9 @@ class Link:
     down_bytes_per_s: Annotated[int, Spec("payload rate host to drive", least=1)]
     up_bytes_per_s: Annotated[int, Spec("payload rate drive to host", least=1)]
     latency_ps: Annotated[int, Spec("one-way latency of a transfer")]
+    lanes: Annotated[
+        int, Spec("bytes that cross side by side: messages are padded to them", least=1)
+    ]
     packet_bytes: Annotated[int, Spec("largest payload of a packet; 0: rates are of payload")]
     packet_overhead_bytes: Annotated[int, Spec("header and framing of a packet")]
     uplink_bytes_per_s: Annotated[int, Spec("link shared by all drives; 0: not shared")]

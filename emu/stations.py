@@ -38,7 +38,8 @@ DEVICE_NAMES = (
     DECODED, READ_IN_DRAM, UP_DONE,
     PART_DONE,  # nothing more to do for its row or request
     DATA_READY,  # all data of a read command are in the drive's DRAM
-    DATA_UP,  # all data of a command are in host memory
+    DATA_SENT,  # they are in host memory
+    DATA_UP,  # the completion entry may follow
     POSTED,  # the completion entry is in host memory
     COMPLETED,  # the host has seen it
     ACKNOWLEDGED,  # the host has told that it has seen it
@@ -46,7 +47,7 @@ DEVICE_NAMES = (
     ISP_WRITE_FETCHED, ISP_WRITE_IN_DRAM, ISP_WRITE_READY, ISP_READ_READY, TRAFFIC_PIECE,
     DMA_READY, DMA_DOWN_DONE,
     DMA_UPLINK_DONE,
-) = range(36)  # fmt: skip
+) = range(37)  # fmt: skip
 
 
 @njit

@@ -100,10 +100,11 @@ def issue(st, q):
 
 @njit
 def part_done(st, t):
-    """A part of a request is done; the last part carries the completion to the host."""
+    """A part of a request is done; behind the last, the completion goes to the host. Data that cross
+    the link by the command go right before it: both are queued there at once."""
     x = st.txn[t]
     req = st.req[x.row]
-    if x.step == s.ACKNOWLEDGED:
+    if x.step == s.ACKNOWLEDGED or x.step == s.DATA_SENT:
         give_txn(st, t)
     elif x.step == s.POSTED:
         ended(st, t)
@@ -112,10 +113,18 @@ def part_done(st, t):
         if req.pending > 0:
             give_txn(st, t)
         else:
-            x.size = req.size
+            if req.op == 0 and st.cfg[0].whole_commands != 0:
+                u = take_txn(st)
+                y = st.txn[u]
+                y.kind = REQUEST
+                y.row = x.row
+                y.dev = x.dev
+                y.phase = x.phase
+                y.op = x.op
+                y.size = req.size
+                go(st, u, s.DATA_READY)
             x.bare = 0
-            whole = req.op == 0 and st.cfg[0].whole_commands != 0
-            go(st, t, s.DATA_READY if whole else s.DATA_UP)
+            go(st, t, s.DATA_UP)
 
 
 @njit

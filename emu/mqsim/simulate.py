@@ -95,6 +95,7 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             "link.down_bytes_per_s": drive.pcie_lane_bandwidth_bytes_per_s * drive.pcie_lane_count,
             "link.up_bytes_per_s": drive.pcie_lane_bandwidth_bytes_per_s * drive.pcie_lane_count,
             "link.latency_ps": 0,
+            "link.lanes": drive.pcie_lane_count,
             "link.packet_bytes": 128,
             "link.packet_overhead_bytes": 28,
             "host.io_submit_ps": 0,
@@ -192,9 +193,7 @@ def _zones(
     arrays.zone = zone
 
 
-def _frontiers(
-    arrays: Arrays, drive: Drive, flows: Sequence[Flow], pages: Sequence[int]
-) -> None:
+def _frontiers(arrays: Arrays, drive: Drive, flows: Sequence[Flow], pages: Sequence[int]) -> None:
     """Every plane has three blocks of each stream open from the start: for host writes, for
     translation pages, some of which are laid down, and for collected pages."""
     streams = len(flows)
