@@ -13,7 +13,7 @@ EMU = """
     cli
     live
     serve | report, figure, validate, bench, sweep
-    compare, replay
+    compare, replay, mqsim
     weights
     paths
     stannis, ndpipe

@@ -1,0 +1,153 @@
+"""XML as MQSim's files use it: elements, text and nothing else, each with its line.
+
+Owns reading a file into Elements and refusing what does not belong into one. Does not own what an
+element means (drive.py, workload.py). Source: XML 1.0; expat, by the standard library.
+
+MQSim's reader skips attributes, comments and whatever it does not know. Here attributes other than
+those of namespaces are refused, and so is a document type, where entities that expand to gigabytes
+would be declared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from ondie.emu.units import InputError, nearest, quoted
+
+MOST_BYTES = 16 << 20  # MQSim's own files have some 4 KB; a workload of many scenarios 1 MB
+MOST_DEPTH = 16  # MQSim's own files go 4 deep
+_INTERNAL = "USE_INTERNAL_PARAMS"
+_NAMESPACES = ("xmlns", "xmlns:", "xsi:", "xsd:", "xml:")
+
+
+@dataclass
+class Element:
+    """An element: its name, the line of its start, its text without blanks around, its children."""
+
+    name: str
+    line: int
+    text: str = ""
+    children: list[Element] = field(default_factory=list)
+
+    def only(self, name: str, where: str) -> Element:
+        """The one child of this name; InputError if there is none, or more."""
+        found = [child for child in self.children if child.name == name]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise InputError(f"{where}: line {found[1].line}: {name} is there twice; one is right")
+        names = [child.name for child in self.children]
+        near = nearest(name, names)
+        hint = f", {near} is there instead" if near else ""
+        raise InputError(f"{where}: line {self.line}: {self.name} has no {name}{hint}")
+
+
+def read_document(path: str | os.PathLike[str], root: str) -> Element:
+    """The root element of a file, which must be called `root`.
+
+    InputError, one line with file and line number, for a file that cannot be read, is no XML, has
+    another root, a document type, attributes, or text beside elements.
+    """
+    where = os.fspath(path)
+    data = _bytes(where)
+    if data.strip() == _INTERNAL.encode():
+        raise InputError(
+            f"{where}: {_INTERNAL}: MQSim would replace the file by its defaults; write them out"
+        )
+    tree = _Tree(where)
+    try:
+        tree.parser.Parse(data, True)
+    except expat.ExpatError as error:
+        words = expat.errors.messages[error.code]
+        raise InputError(
+            f"{where}: line {error.lineno}, column {error.offset + 1}: is not XML: {words}"
+        ) from None
+    except LookupError as error:
+        raise InputError(f"{where}: line 1: {error}; utf-8 is right") from None
+    assert tree.root is not None
+    if tree.root.name != root:
+        raise InputError(
+            f"{where}: line {tree.root.line}: the root is {quoted(tree.root.name)}: {root} is right"
+        )
+    return tree.root
+
+
+def _bytes(where: str) -> bytes:
+    if os.path.isdir(where):
+        raise InputError(f"{where}: is a folder, a file is right")
+    try:
+        with open(where, "rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError(f"{where}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{where}: cannot be read: {error.strerror}") from None
+    except ValueError:  # a NUL in the name
+        raise InputError(f"{quoted(where)}: is no name of a file") from None
+    if len(data) > MOST_BYTES:
+        raise InputError(f"{where}: is larger than {MOST_BYTES} bytes; MQSim's XML is right")
+    if not data.strip():
+        raise InputError(f"{where}: is empty; MQSim's XML is right")
+    return data
+
+
+class _Tree:
+    """Builds Elements from expat's events."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.root: Element | None = None
+        self.open: list[Element] = []
+        self.pieces: list[list[str]] = []
+        self.parser = expat.ParserCreate()
+        self.parser.StartDoctypeDeclHandler = self._doctype
+        self.parser.StartElementHandler = self._start
+        self.parser.EndElementHandler = self._end
+        self.parser.CharacterDataHandler = self._data
+
+    def _bad(self, what: str) -> InputError:
+        return InputError(f"{self.where}: line {self.parser.CurrentLineNumber}: {what}")
+
+    def _doctype(self, name: str, system: str | None, public: str | None, subset: int) -> None:
+        raise self._bad("a document type (DOCTYPE), which MQSim's files have not: leave it out")
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        for attribute in attributes:
+            if attribute != _NAMESPACES[0] and not attribute.startswith(_NAMESPACES[1:]):
+                raise self._bad(
+                    f"{name} has an attribute {quoted(attribute)}, which MQSim would skip: "
+                    "an element is right"
+                )
+        if len(self.open) == MOST_DEPTH:
+            raise self._bad(f"{name} lies more than {MOST_DEPTH} elements deep")
+        element = Element(name, self.parser.CurrentLineNumber)
+        if self.open:
+            self.open[-1].children.append(element)
+        else:
+            self.root = element
+        self.open.append(element)
+        self.pieces.append([])
+
+    def _data(self, text: str) -> None:
+        self.pieces[-1].append(text)
+
+    def _end(self, name: str) -> None:
+        element = self.open.pop()
+        element.text = "".join(self.pieces.pop()).strip()
+        if element.text and element.children:
+            raise self._bad(f"{name} has the text {quoted(element.text)} beside its elements")
+
+
+def leaves(element: Element, where: str, folders: tuple[str, ...] = ()) -> Iterator[Element]:
+    """The children that hold a value, without those named in `folders`."""
+    for child in element.children:
+        if child.name in folders:
+            continue
+        if child.children:
+            raise InputError(
+                f"{where}: line {child.line}: {child.name} holds elements, a value is right"
+            )
+        yield child
