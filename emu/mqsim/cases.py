@@ -181,7 +181,8 @@ def run_own(case: Case, simulate: Simulate) -> list[CaseRow]:
     """The rows of a run with the case's own workload; traces may lie in the case's folder."""
     drive, scenario = case.pair()
     run = simulate(drive, flows(drive, scenario, folders=[case.folder]), frozenset())
-    return own_rows(case, run)
+    recorded = None if case.recorded is None else read_recorded(case.recorded)
+    return own_rows(case, run, recorded)
 
 
 def compare(
@@ -198,8 +199,9 @@ def compare(
         yield from run_own(case, simulate)
 
 
-def own_rows(case: Case, run: Run) -> list[CaseRow]:
-    """A run with own addresses beside MQSim's whole run."""
+def own_rows(case: Case, run: Run, recorded: Recorded | None = None) -> list[CaseRow]:
+    """A run with own addresses beside MQSim's whole run; request by request beside those recorded,
+    since own addresses are MQSim's where the seed is the same."""
     ours = statistics(run.requests, run.counters, half=run.half, wall_s=0.0, config={})
     theirs, allowed = case.expected, case.tolerance
     rows = _Rows(case.name, OWN, 1, allowed)
@@ -212,6 +214,9 @@ def own_rows(case: Case, run: Run) -> list[CaseRow]:
     rows.latencies("second half: ", _theirs(half), mine["latency_us"], False)
     if case.collects:
         _collection_rows(rows, case, ours)
+    if recorded is not None:
+        first = _ordered(np.concatenate(list(run.requests)))[: len(recorded)]
+        rows.requests(_ordered(recorded.records())[: len(first)], first)
     return rows.made
 
 
@@ -278,6 +283,21 @@ class _Rows:
                     tolerance = self.allowed.latency
                 self.counted(f"{prefix}{kind}: {name}", known[name], mine[name], "us", tolerance)
 
+    def requests(self, theirs: np.ndarray, ours: np.ndarray) -> None:
+        """Request by request, both REQUEST[n] in order (_ordered)."""
+        same = np.ones(len(ours), bool)
+        for name in ("offset", "size", "op", "stream"):
+            same &= theirs[name] == ours[name]
+        self.counted("requests at the same place", 1.0, float(same.mean()), "", None)
+        if not same.any():
+            return
+        apart = np.abs(_latency(ours[same]) / _latency(theirs[same]) - 1)
+        for bound in (0.01, 0.05):
+            share = float((apart <= bound).mean())
+            self.counted(f"requests within {bound:.0%}", 1.0, share, "", None)
+        self.counted("mean difference, over 1", 1.0, 1.0 + float(apart.mean()), "", None)
+        self.counted("largest difference, over 1", 1.0, 1.0 + float(apart.max()), "", None)
+
 
 def recorded_rows(
     case: Case, recorded: Recorded, made: Sequence[Flow], requests: Sequence[np.ndarray]
@@ -287,26 +307,18 @@ def recorded_rows(
     Rates count completions up to the last arrival, since after it the recorded run goes on and
     ours ends. Request by request: those that both runs have at the same place in order of arrival
     (requests of one arrival in order of completion), the share of them whose latencies differ by
-    at most 1 and 5 %, and the differences.
+    at most 1 and 5 %, and the differences of their latencies.
     """
     theirs, ours = _ordered(recorded.records()), _ordered(np.concatenate(list(requests)))
+    if len(theirs) != len(ours):
+        raise SimulationError(
+            f"{case.name}, {RECORDED}: {len(theirs)} requests, this run {len(ours)}"
+        )
     rows = _Rows(case.name, RECORDED, 0, case.tolerance)
-    rows.counted("requests", len(theirs), len(ours), "", 0.0)
     closed = any(flow.depth is not None for flow in made)
     rows.rate("IOPS", _rate(theirs, closed), _rate(ours, closed), True)
     rows.latencies("", _latencies(theirs), _latencies(ours), True)
-    same = np.ones(len(ours), bool)
-    for name in ("offset", "size", "op", "stream"):
-        same &= theirs[name] == ours[name]
-    rows.counted("requests at the same place", 1.0, float(same.mean()), "", None)
-    if same.any():
-        mine, other = (_latency(side[same]) for side in (ours, theirs))
-        apart = np.abs(mine / other - 1)
-        for bound in (0.01, 0.05):
-            share = float((apart <= bound).mean())
-            rows.counted(f"requests within {bound:.0%}", 1.0, share, "", None)
-        rows.counted("mean difference, over 1", 1.0, 1.0 + float(apart.mean()), "", None)
-        rows.counted("largest difference, over 1", 1.0, 1.0 + float(apart.max()), "", None)
+    rows.requests(theirs, ours)
     return rows.made
 
 
