@@ -19,6 +19,7 @@ from ondie.emu.schema import ALIASES, KEYS, SECTIONS, Key
 from ondie.emu.units import InputError, nearest, quoted
 
 PRESETS = Path(__file__).parent / "presets"
+PARTS = PRESETS / "parts"
 _TABLES = tuple(name for name, key in KEYS.items() if key.table)
 _PLAIN = tuple(name for name, key in KEYS.items() if not key.table)
 
@@ -26,6 +27,11 @@ _PLAIN = tuple(name for name, key in KEYS.items() if not key.table)
 def preset_names() -> tuple[str, ...]:
     """Names of the presets that ship with the package, sorted."""
     return tuple(sorted(path.stem for path in PRESETS.glob("*.toml")))
+
+
+def part_names() -> tuple[str, ...]:
+    """Names of the parts that presets share, sorted."""
+    return tuple(sorted(path.stem for path in PARTS.glob("*.toml")))
 
 
 def key_of(name: str) -> tuple[Key, str]:
@@ -101,7 +107,7 @@ def read(source: str, chain: tuple[str, ...] = ()) -> tuple[str, dict[str, Leaf]
     `chain` holds the files that led here through `base`. Raises InputError.
     """
     path, where = _locate(source)
-    content = _toml(path, where)
+    content = _toml(path, where, preset_names(), "presets")
     leaves: dict[str, Leaf] = {}
     if "base" in content:
         leaves |= _base(content.pop("base"), path, where, chain)
@@ -134,11 +140,25 @@ def _sections(content: Mapping[str, Any], where: str) -> dict[str, Leaf]:
 
 
 def _include(name: object, path: Path, where: str) -> dict[str, Leaf]:
-    """Leaves that several presets share: a file that states some, beside the one that names it."""
+    """Leaves that several presets share: a part by its name, or a file beside the one that names
+    it. It states leaves only, so that no chain of parts can lead back to itself."""
     if not isinstance(name, str) or not name.isprintable():
-        raise InputError(f'{where}: include = {quoted(name)}; write include = "parts/NAME.toml"')
-    part = path.parent / name
-    return _sections(_toml(part, f"{where}: include: {name}"), f"{where}: include: {name}")
+        raise InputError(
+            f'{where}: include = {quoted(name)} is not a name; write include = "management"'
+        )
+    place = f"{where}: include: {name}"
+    names = part_names()
+    if not name.endswith(".toml") and name not in names:
+        raise InputError(
+            f"{place}: unknown part; nearest: {nearest(name, names) or names[0]} "
+            f"(of {', '.join(names)}, or a path ending .toml)"
+        )
+    part = path.parent / name if name.endswith(".toml") else PARTS / f"{name}.toml"
+    content = _toml(part, place, names, "parts")
+    for word in ("base", "include"):
+        if word in content:
+            raise InputError(f"{place}: has {word} = {quoted(content[word])}; a part states leaves")
+    return _sections(content, place)
 
 
 def _locate(source: str) -> tuple[Path, str]:
@@ -154,13 +174,11 @@ def _locate(source: str) -> tuple[Path, str]:
     return Path(source), source
 
 
-def _toml(path: Path, where: str) -> dict[str, Any]:
+def _toml(path: Path, where: str, known: tuple[str, ...], what: str) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise InputError(
-            f"{where}: no such file; presets are {', '.join(preset_names())}"
-        ) from error
+        raise InputError(f"{where}: no such file; {what} are {', '.join(known)}") from error
     except OSError as error:
         raise InputError(f"{where}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

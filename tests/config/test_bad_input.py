@@ -110,6 +110,11 @@ def test_unknown_presets(name, words):
         ('base = "mine.toml"\n', ["leads back to itself"]),
         ('base = "gone.toml"\n', ["gone.toml", "no such file"]),
         ('base = "a\\u0000.toml"\n', ["is not a name"]),
+        ("include = 1\n", ['include = "1"', "is not a name"]),
+        ('include = "managment"\n', ["include: managment", "nearest: management"]),
+        ('include = "gone.toml"\n', ["include: gone.toml", "no such file; parts are"]),
+        ('include = "mine.toml"\n', ['has include = "mine.toml"', "a part states leaves"]),
+        ('includ = "management"\n', ["nearest: include"]),
         ("[flash\n", ["is not TOML"]),
         ("x = " + "[" * 5000, ["is not TOML"]),
         (BASE + f"[flash]\nt_reed = {leaf('1')}\n", ['"flash.t_reed"', "nearest: flash.t_read"]),
@@ -181,6 +186,27 @@ def test_files(content, words, tmp_path):
     path.write_text(content)
     message = refused(lambda: load_preset(path), words)
     assert message.startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ('base = "newport"\n', ['has base = "newport"', "a part states leaves"]),
+        ('include = "management"\n', ['has include = "management"', "a part states leaves"]),
+        ("[flsh]\n", ['unknown section "flsh"', "nearest: flash"]),
+        (f"[flash]\nt_reed = {leaf('1')}\n", ['"flash.t_reed"', "nearest: flash.t_read"]),
+        (f"[flash]\nt_read = {leaf(45)}\n", ["flash.t_read", '"45"', "has no unit"]),
+        ("[flash]\nt_read = '45 us'\n", ["flash.t_read", "has no source"]),
+        ("[flash\n", ["is not TOML"]),
+    ],
+)
+def test_parts(part, words, tmp_path):
+    """What is wrong in a part names the file, its part and the leaf."""
+    path = tmp_path / "mine.toml"
+    path.write_text(BASE + 'include = "part.toml"\n')
+    (tmp_path / "part.toml").write_text(part)
+    message = refused(lambda: load_preset(path), words)
+    assert message.startswith(f"{path}: include: part.toml: ")
 
 
 def test_files_that_cannot_be_read(tmp_path):

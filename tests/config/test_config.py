@@ -137,7 +137,7 @@ def test_hash_depends_on_content_alone(tmp_path):
     (tmp_path / "spelling.toml").write_text(text.replace('"60 us"', '"0.06 ms"'))
     (tmp_path / "other.toml").write_text(text.replace('value = "60 us"', 'value = "61 us"'))
     (tmp_path / "order.toml").write_text(  # sections in reverse order
-        "\n[".join(["", *reversed(text.split("\n[")[1:])])
+        "\n[".join(['include = "management"\n', *reversed(text.split("\n[")[1:])])
     )
     assert load_preset(tmp_path / "elsewhere.toml").sha256 == config.sha256
     assert load_preset(tmp_path / "spelling.toml").sha256 == config.sha256

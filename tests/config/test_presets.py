@@ -8,7 +8,7 @@ import pytest
 
 from ondie.emu import constraints
 from ondie.emu.config import load_preset, preset_list, preset_names, preset_table
-from ondie.emu.loading import PRESETS, key_of
+from ondie.emu.loading import PARTS, PRESETS, key_of, part_names
 from ondie.emu.provenance import SOURCES, rank
 from ondie.emu.schema import KEYS
 from ondie.emu.units import InputError
@@ -46,6 +46,23 @@ def test_every_leaf_has_a_source_and_every_assumed_one_a_range(name):
     assert config.assumed()
 
 
+def test_parts_are_no_presets():
+    assert part_names() == ("management",) and not set(part_names()) & set(NAMES)
+
+
+def test_a_file_goes_before_its_part_and_its_part_before_its_base(tmp_path):
+    leaf = '{{ value = {}, source = "derived", ref = "a test of precedence" }}'
+    (tmp_path / "part.toml").write_text(
+        f"[flash]\nchannels = {leaf.format(3)}\ndies_per_channel = {leaf.format(5)}\n"
+    )
+    (tmp_path / "mine.toml").write_text(
+        f'base = "newport"\ninclude = "part.toml"\n[flash]\nchannels = {leaf.format(7)}\n'
+    )
+    flash = load_preset(tmp_path / "mine.toml").flash
+    assert (flash.channels, flash.dies_per_channel) == (7, 5)
+    assert flash.planes_per_die == load_preset("newport").flash.planes_per_die
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_energies_are_intervals(name):
     """An energy is an answer from low to high: each one that applies has a range."""
@@ -75,9 +92,9 @@ def test_capacity_is_nominal_within_a_tenth(name):
 LEAF = re.compile(r"^(?P<key>[\w-]+) = \{ (?P<body>.*) \}$")
 
 
-def mutations(name):
-    """Every leaf of a preset with its source, its ref, or an end of its range taken away."""
-    lines = (PRESETS / f"{name}.toml").read_text().splitlines()
+def mutations(path):
+    """Every leaf of a file with its source, its ref, or an end of its range taken away."""
+    lines = path.read_text().splitlines()
     for number, line in enumerate(lines):
         match = LEAF.match(line)
         if match is None:
@@ -96,18 +113,28 @@ def mutations(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_taking_any_provenance_away_is_refused(name, tmp_path):
-    path = tmp_path / "mutated.toml"
+    """Of the leaves that the preset states, and of those in the part that it includes."""
+    preset, part = tmp_path / "mutated.toml", tmp_path / "part.toml"
+    whole = (PRESETS / f"{name}.toml").read_text()
+    assert 'include = "management"\n' in whole
+    whole = whole.replace('include = "management"\n', 'include = "part.toml"\n')
+    shutil.copy(PARTS / "management.toml", part)
+    preset.write_text(whole)
+    assert load_preset(preset) == load_preset(name)
     tried = 0
-    for key, part, text in mutations(name):
-        if part == "leaf" and "isp.training_ratio_by_model." + key in KEYS_OF_TABLE:
-            continue  # rows of a table may be absent
-        path.write_text(text)
-        with pytest.raises(InputError) as caught:
-            load_preset(path)
-        message = str(caught.value)
-        assert key in message and "mutated.toml" in message and "\n" not in message
-        assert "is missing" in message
-        tried += 1
+    for mutated in (preset, part):
+        before = mutated.read_text()
+        for key, what, text in mutations(mutated):
+            if what == "leaf" and "isp.training_ratio_by_model." + key in KEYS_OF_TABLE:
+                continue  # rows of a table may be absent
+            mutated.write_text(text)
+            with pytest.raises(InputError) as caught:
+                load_preset(preset)
+            message = str(caught.value)
+            assert key in message and "mutated.toml" in message and "\n" not in message
+            assert "is missing" in message
+            tried += 1
+        mutated.write_text(before)
     assert tried >= 4 * len([k for k in KEYS.values() if not k.table])
 
 
