@@ -9,6 +9,7 @@ from ondie.emu.backend.store import PageStore
 from ondie.emu.compare import PATHS
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.payload import POISON, Conventional
+from ondie.emu.stats import GC_PROGRAM_PAGES
 from ondie.emu.units import InputError
 from tests.state.models import model
 from tests.timing.harness import preset
@@ -105,15 +106,15 @@ def test_a_skipped_step_changes_nothing(name):
 
 @pytest.mark.parametrize("name", UPDATING)
 def test_collection_moves_weights_and_loses_none(name):
-    """Little over-provisioning and many steps, so that pages are moved while they are in use; the
-    reservoir needs no moves."""
+    """Little over-provisioning and many steps, and collection that starts early, so that pages are
+    moved while they are in use; the reservoir needs no moves."""
     trace = model("adamw", 10)
     path, system, arithmetic = start(
-        name, trace=trace, flash__blocks_per_plane=14, ftl__gc_low_blocks=3
+        name, trace=trace, flash__blocks_per_plane=14, ftl__gc_low_blocks=4
     )
     for i in range(10):
         one_step(path, system, i)
-    moved = system.arrays.count[0, 3]
+    moved = system.arrays.count[0, GC_PROGRAM_PAGES]
     assert (moved > 0) == (name != "on_die")
     assert (bits(path.finish()) == bits(arithmetic.reference(10))).all()
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ondie.emu import stats
-from ondie.emu.backend import gc, mapping
+from ondie.emu.backend import mapping, policies
 from ondie.emu.clock import NEVER
 from ondie.emu.frontend import queues
 from ondie.emu.units import InputError
@@ -60,7 +60,9 @@ def test_random_overwrites_amplify():
     g = d.geometry
     opened = counter(d, stats.ARRAY_ERASES) + g.dies  # one block per die was erased at the start
     open_rest = opened * g.pages * g.planes - (user + moved)
-    assert 0 <= open_rest <= mapping.STREAMS * g.dies * g.pages * g.planes
+    streams = d.arrays.cfg.collected[0] + 1
+    assert streams == 2  # the host's and collection's
+    assert 0 <= open_rest <= streams * g.dies * g.pages * g.planes
 
 
 def test_more_room_amplifies_less():
@@ -89,9 +91,10 @@ def test_erases_equal_blocks_opened(initial):
         ]
     )
     wanted.submit(batch)
-    before = np.full((mapping.STREAMS, 4), -1)
+    before = np.full((2, 4), -1)
     while wanted.run_until(NEVER - 1, max_events=1):
-        now = wanted.arrays.front.block.reshape(mapping.STREAMS, 4)
+        now = wanted.arrays.front.block
+        assert now.shape == before.shape  # the host's stream and collection's, on four dies
         for stream, die in np.argwhere((now != before) & (now >= 0)):
             opened[die * 8 + now[stream, die]] += 1
         before = now.copy()
@@ -111,15 +114,18 @@ def test_victims_are_greedy():
     batch = random_writes(np.random.default_rng(2), 1500, LPNS)
     batch["arrival"] = d.now
     d.submit(batch)
-    pool, block = d.arrays.pool, d.arrays.block
-    before, seen = pool.victim.copy(), 0
+    state, flying = (d.arrays.block[x].reshape(4, 8) for x in ("state", "flying"))
+    valid = d.arrays.valid.reshape(4, 8)
+    before, seen = state == mapping.VICTIM, 0
     while d.run_until(NEVER - 1, max_events=1):
-        for g in np.flatnonzero((pool.victim != before) & (pool.victim >= 0)):
-            may = (block.state[g] == mapping.FULL) & (block.flying[g] == 0)
-            valid = np.where(may, block.valid[g], 1 << 20)
-            assert pool.victim[g] == int(np.argmin(valid))
+        victims = state == mapping.VICTIM
+        for die, block in np.argwhere(victims & ~before):
+            assert flying[die, block] == 0
+            may = (state[die] == mapping.FULL) & (flying[die] == 0)
+            may[block] = True
+            assert block == int(np.argmin(np.where(may, valid[die], 1 << 20)))
             seen += 1
-        before = pool.victim.copy()
+        before = victims
     assert seen > 50
     d.check()
 
@@ -128,13 +134,14 @@ def test_greedy_on_random_blocks(counts):
     d = device()
     rng = np.random.default_rng(3)
     for _ in range(counts(200, 20_000)):
-        block = d.arrays.block
-        block.state[0] = rng.integers(0, 3, 8)
-        block.flying[0] = rng.integers(0, 2, 8)
-        block.valid[0] = rng.integers(10, 17, 8)
-        may = (block.state[0] == mapping.FULL) & (block.flying[0] == 0) & (block.valid[0] < 16)
-        valid = np.where(may, block.valid[0], 1 << 20)
-        assert gc.greedy(d.state, 0) == (int(np.argmin(valid)) if may.any() else -1)
+        unit = int(rng.integers(0, 4))
+        state, flying = rng.integers(0, 3, 32), rng.integers(0, 2, 32)
+        valid = rng.integers(10, 17, 32)
+        d.arrays.block.state, d.arrays.block.flying, d.arrays.valid[:] = state, flying, valid
+        own = np.arange(32) // 8 == unit
+        may = own & (state == mapping.FULL) & (flying == 0) & (valid < 16)
+        best = int(np.argmin(np.where(may, valid, 1 << 20))) if may.any() else -1
+        assert policies.greedy(d.state, unit) == best
 
 
 def test_collection_starts_at_the_threshold():

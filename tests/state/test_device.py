@@ -249,8 +249,7 @@ def _two_owners(d):
 
 
 def _lost_count(d):
-    g, b = np.argwhere(d.arrays.block.valid > 0)[0]
-    d.arrays.block.valid[g, b] -= 1
+    d.arrays.valid[np.flatnonzero(d.arrays.valid)[0]] -= 1
 
 
 def _lost_block(d):
@@ -263,7 +262,7 @@ def _lost_transaction(d):
 
 
 def _flying(d):
-    d.arrays.block.flying[0, 0] = 1
+    d.arrays.block.flying[0] = 1
 
 
 COUNTERS = (

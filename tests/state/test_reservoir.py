@@ -62,12 +62,12 @@ def test_nothing_is_moved_and_blocks_wear_evenly():
     assert count["gc_read_pages"] == count["gc_program_pages"] == count["collections"] == 0
     assert system.arrays.count[0, GC_READ_PAGES] == system.arrays.count[0, GC_PROGRAM_PAGES] == 0
     entered = -(-(18 + 144) // PAGES)  # 41
-    erases = system.arrays.block.erases[:, -BLOCKS:]
-    assert system.arrays.block.erases[:, :-BLOCKS].sum() == 0
+    conventional, erases = np.split(system.arrays.block.erases.reshape(DIES, -1), [-BLOCKS], axis=1)
+    assert conventional.shape == erases.shape and conventional.sum() == 0
     assert (erases.sum(axis=1) == entered - 5).all()
     assert erases.max() - erases.min() == 1
     assert (np.array([x["what"] for x in log]) == events.LOG_ERASE).sum() == DIES * (entered - 5)
-    valid = system.arrays.block.valid[:, -BLOCKS:]
+    valid = system.arrays.valid.reshape(DIES, -1)[:, -BLOCKS:]
     assert (valid.sum(axis=1) == 18).all() and system.arrays.dev.r_mapped[0] == 18 * DIES
 
 
@@ -75,7 +75,8 @@ def test_a_full_reservoir_but_one_block_is_enough():
     """28 stripes a die: 7 of 8 blocks. The eighth is what the cursor enters next, always
     invalid."""
     system, _ = steps(4, 28 * DIES * 256)
-    assert (system.arrays.block.valid[:, -BLOCKS:].sum(axis=1) == 28).all()
+    valid = system.arrays.valid.reshape(DIES, -1)[:, -BLOCKS:]
+    assert (valid.sum(axis=1) == 28).all()
 
 
 def test_one_stripe_more_is_refused_with_numbers():
