@@ -160,7 +160,9 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.suspend_command = c.resume_command = flash.t_command_ps
     c.resume_wait = flash.t_resume_ps
     c.max_suspends = flash.max_suspends
-    c.overlap = flash.cache_program or cfg.pe.kind != "none" or flash.suspend != "none"
+    c.overlap = (
+        flash.cache_program or cfg.pe.kind != "none" or flash.suspend != "none" or c.eager[0] != 0
+    )
     c.shared_uplink = 1 if cfg.link.uplink_bytes_per_s > 0 else 0
     c.isp_io = rows.ISP_IO
     return c

@@ -61,6 +61,8 @@ from ondie.emu.stats import (
 )
 from ondie.kernels.jit import njit
 
+STEPPED = 1 << 12
+"""Runs of so few events are stepped one by one: every event can be the last."""
 MAX_PIECES = 64
 """Pieces that one row sends down the link at most."""
 
@@ -411,9 +413,12 @@ def run(st, until, max_events, want_room):
     # What is logged is logged with a transaction of its own, and gives it back only later.
     log_limit = st.log.shape[0] - st.txn.shape[0]
     n = 0
+    reg.until = until
+    reg.fast = int(max_events > STEPPED)
+    reg.hops = 0
     start_ready(st)
     drain(st)
-    while n < max_events and reg.error == 0:
+    while n + reg.hops < max_events and reg.error == 0:
         if want_room > 0 and room(st) >= want_room:
             break
         if reg.thirsty != 0 or (reg.log_on != 0 and reg.logged > log_limit):
@@ -431,5 +436,6 @@ def run(st, until, max_events, want_room):
         else:
             pairs.issue(st, leaf - reg.pair0)
         drain(st)
+    n += reg.hops
     reg.events += n
     return n

@@ -73,6 +73,10 @@ REG = record_type(
     pair0="i8",  # first leaf of the queue pairs, after the stations
     go_head="i8",  # transactions that go on before the clock does
     go_tail="i8",
+    fast="i8",  # 1: events may follow each other without the tournament (see enter)
+    hop="i8",  # 1: nothing else is to be done before the clock goes on
+    until="i8",  # the clock stays at or before this time
+    hops="i8",  # events that took this way
     thirsty="i8",  # 1: a queue pair has issued all that it was given
     retries="i8",  # units whose stalled writes should be tried again
     filled="i8",  # 1: the last allocation filled its block
@@ -232,7 +236,8 @@ def log_read(st, t):
 def enter(st, station, t, n_bytes, service, step):
     """Transaction ``t`` arrives at a station now; it leaves after ``service`` ps (or, if negative,
     after the time its bytes take at the station's rate), behind everything that came before.
-    False when that takes no time at all: the transaction has its next ``step`` and goes on."""
+    False when that takes no time at all, or nothing else happens meanwhile (``reg.hop`` allows it,
+    and the clock is put forward): the transaction has its next ``step`` and goes on."""
     reg = st.reg[0]
     f = st.fifo[station]
     x = st.txn[t]
@@ -252,6 +257,10 @@ def enter(st, station, t, n_bytes, service, step):
     x.step = step
     x.next = -1
     line(st, reg.fifo0 + station, start, f.free_at, t)
+    if reg.hop != 0 and f.head < 0 and x.time < st.key[1] and x.time <= reg.until:
+        reg.now = x.time  # nobody acts before: it goes on as if it had been called
+        reg.hops += 1
+        return False
     if f.head < 0:
         f.head = t
         f.tail = t
@@ -285,6 +294,21 @@ def next_to_go(st):
         reg.go_head = st.txn[t].next
         st.txn[t].next = -1
     return t
+
+
+@inline
+def calm(st):
+    """Is nothing left to do at this instant but what is being done?"""
+    reg = st.reg[0]
+    return (
+        reg.fast != 0
+        and reg.go_head < 0
+        and reg.touched == 0
+        and reg.retries == 0
+        and reg.ready_head < 0
+        and reg.starved == 0
+        and reg.thirsty == 0
+    )
 
 
 @njit

@@ -23,6 +23,7 @@ from ondie.emu.events import (
     LOG_VPP,
     OWN,
     ROW,
+    calm,
     enter,
     fail,
     give_txn,
@@ -625,13 +626,23 @@ def fetched(st, t):
 
 @njit
 def travel(st, t):
+    """Transaction ``t`` goes on until it waits somewhere (-1) or is finished (t)."""
+    u = onwards(st, t)
+    st.reg[0].hop = 0
+    return u
+
+
+@njit
+def onwards(st, t):
     """Transaction ``t`` goes on from the step behind it until it waits somewhere (-1) or is
     finished (t)."""
     c = st.cfg[0]
+    reg = st.reg[0]
     while True:
         x = st.txn[t]
         dev = x.dev
         step = x.step
+        reg.hop = int(calm(st))
         if step == s.SENSED:
             if x.bare == MERGED_ALREADY:
                 waits = decode(st, t, s.MERGED)
@@ -666,6 +677,7 @@ def travel(st, t):
         elif step == s.MOVE_DECODED:
             waits = dram(st, t, HOST_PASSES, s.MOVE_IN_DRAM)
         elif step == s.MOVE_IN_DRAM:
+            reg.hop = 0
             move(st, t)
             return -1
         elif step == s.WRITE_FETCHED:
@@ -678,6 +690,7 @@ def travel(st, t):
         elif step == s.DOWN_DONE:
             waits = dram(st, t, HOST_PASSES, s.WRITE_IN_DRAM)
         elif step == s.WRITE_IN_DRAM or step == s.ISP_WRITE_READY or step == s.MERGED:
+            reg.hop = 0
             place_or_wait(st, t)
             return -1
         elif step == s.SUBMITTED:
@@ -689,12 +702,15 @@ def travel(st, t):
         elif step == s.ENTRY_IN:
             waits = enter(st, s.station(st, dev, s.FRONTEND), t, 0, c.command, s.FETCHED)
         elif step == s.FETCHED:
+            reg.hop = 0
             if fetched(st, t):
                 return t
+            reg.hop = int(calm(st))
             waits = send(st, t, s.UP, c.request, s.DATA_ASKED)
         elif step == s.DATA_ASKED:
             waits = send(st, t, s.DOWN, x.size, s.DATA_IN)
         elif step == s.DATA_IN:
+            reg.hop = 0
             controller.cut_write(st, t, s.DOWN_DONE)
             return t
         elif step == s.DATA_READY:
@@ -713,6 +729,7 @@ def travel(st, t):
         elif step == s.TRAFFIC_PIECE:
             if x.left == 0:
                 return t
+            reg.hop = 0
             next_piece(st, t, s.TRAFFIC_PIECE)
             return -1
         elif step == s.DMA_READY:
@@ -722,6 +739,7 @@ def travel(st, t):
                     return -1
                 st.txn[v].left = x.left
                 x.left = 0
+                reg.hop = 0
                 next_piece(st, v, s.DMA_READY)
             waits = send(st, t, s.UP, x.size, s.UP_DONE)
         elif step == s.DMA_UPLINK_DONE:
@@ -730,5 +748,6 @@ def travel(st, t):
             waits = dram(st, t, 1, s.PART_DONE)
         else:  # PART_DONE, POSTED, ACKNOWLEDGED: dispatch knows
             return t
+        reg.hop = 0
         if waits:
             return -1

@@ -78,6 +78,8 @@ BUS = record_type(
     die="i4",  # who holds the channel
     phase="i4",
     txn="i4",
+    quiet="i4",  # 1: the end of the present phase matters only to who waits for the channel
+    pad="i4",
     touched="i4",  # 1: in the list of channels that may have something to grant
     dev="i4",
 )
@@ -463,9 +465,12 @@ def finished(st, b):
     bus = st.bus[b]
     now = st.reg[0].now
     if bus.phase != NONE and bus.until <= now:
-        t = end_phase(st, b)
-        if t >= 0:
-            return t
+        if bus.quiet != 0:
+            bus.phase = NONE
+        else:
+            t = end_phase(st, b)
+            if t >= 0:
+                return t
     t = bus.done_head
     if t >= 0 and st.txn[t].time <= now:
         bus.done_head = st.txn[t].next
@@ -575,6 +580,8 @@ def grant(st, b):
     """Give the idle channel ``b`` to the next die that asks."""
     bus = st.bus[b]
     c = st.cfg[0]
+    if bus.phase != NONE and bus.quiet != 0 and bus.until <= st.reg[0].now:
+        bus.phase = NONE
     if bus.phase != NONE:
         if c.interleave != 0 and bus.ask_command != 0 and bus.phase != COMMAND:
             interrupt(st, b)
@@ -633,6 +640,7 @@ def hold_bus(st, b, g, t, phase, time):
     bus.txn = t
     bus.start = now
     bus.until = now + time
+    bus.quiet = 0
     bus.grants += 1
     if st.cfg[0].watch != 0:
         st.use[st.txn[t].phase, st.reg[0].bus0 + b] += time
@@ -672,7 +680,21 @@ def grant_command(st, b, g):
     """Command and address cycles of die ``g``'s next operation; its array starts behind them."""
     t, time, wait, array = start_command(st, g)
     hold_bus(st, b, g, t, COMMAND, time)
+    if st.cfg[0].overlap == 0:
+        release_quietly(st, b, g)
     begin_array(st, g, t, st.reg[0].now + time + wait, array)
+
+
+@inline
+def release_quietly(st, b, g):
+    """Nothing happens in the die when the present phase ends: its array works from then on, and
+    wants nothing of the channel meanwhile. So the end is an event only if somebody waits for the
+    channel."""
+    bus = st.bus[b]
+    bus.quiet = 1
+    st.die[g].on_bus = 0
+    if st.cfg[0].watch != 0:
+        line(st, st.reg[0].bus0 + b, bus.start, bus.until, bus.txn)
 
 
 @inline
@@ -697,6 +719,11 @@ def grant_in(st, b, g):
     if x.op == PROGRAM:
         if c.power > 0:
             st.dev[d.dev].power += n
+        if d.arr < 0 and c.overlap == 0:
+            hold_bus(st, b, g, t, IN, time)
+            release_quietly(st, b, g)
+            begin_array(st, g, t, st.bus[b].until, array_ps(st, g, t))
+            return
         d.cache = t
     hold_bus(st, b, g, t, IN, time)
 
@@ -813,7 +840,16 @@ def wake(st, b):
     programs to end, they are looked at when the channel is free (``watch`` is 0)."""
     bus = st.bus[b]
     c = st.cfg[0]
-    if bus.phase != NONE:
+    if bus.phase != NONE and bus.quiet != 0:
+        if bus.ask_command | bus.ask_in != 0:
+            time = bus.until
+        else:
+            time = max(bus.until, st.txn[bus.out_head].time) if bus.out_head >= 0 else NEVER
+            if c.watch == 0 and bus.done_head >= 0:
+                return min(time, max(bus.until, st.txn[bus.done_head].time))
+        if c.watch == 0:
+            return time
+    elif bus.phase != NONE:
         time = bus.until
         if c.watch == 0:
             return time
