@@ -102,7 +102,9 @@ class CaseRow:
 
     @property
     def difference(self) -> float:
-        """Relative to MQSim's, which is never 0."""
+        """Relative to MQSim's; infinite where that is 0 and ours is not."""
+        if not self.theirs:
+            return math.inf if self.ours else 0.0
         return self.ours / self.theirs - 1
 
     @property
@@ -180,9 +182,10 @@ def run_recorded(case: Case, simulate: Simulate, count: int | None = None) -> li
 def run_own(case: Case, simulate: Simulate) -> list[CaseRow]:
     """The rows of a run with the case's own workload; traces may lie in the case's folder."""
     drive, scenario = case.pair()
-    run = simulate(drive, flows(drive, scenario, folders=[case.folder]), frozenset())
+    made = flows(drive, scenario, folders=[case.folder])
+    run = simulate(drive, made, frozenset())
     recorded = None if case.recorded is None else read_recorded(case.recorded)
-    return own_rows(case, run, recorded)
+    return own_rows(case, made, run, recorded)
 
 
 def compare(
@@ -199,13 +202,17 @@ def compare(
         yield from run_own(case, simulate)
 
 
-def own_rows(case: Case, run: Run, recorded: Recorded | None = None) -> list[CaseRow]:
+def own_rows(
+    case: Case, made: Sequence[Flow], run: Run, recorded: Recorded | None = None
+) -> list[CaseRow]:
     """A run with own addresses beside MQSim's whole run; request by request beside those recorded,
     since own addresses are MQSim's where the seed is the same."""
     ours = statistics(run.requests, run.counters, half=run.half, wall_s=0.0, config={})
     theirs, allowed = case.expected, case.tolerance
     rows = _Rows(case.name, OWN, 1, allowed)
-    rows.counted("requests", theirs["served"], ours["requests"], "", 0.0)
+    fixed = all(flow.stop_ps is None for flow in made)
+    number = 0.0 if fixed else allowed.rate[1]
+    rows.counted("requests", theirs["served"], ours["requests"], "", number)
     checked = not case.collects
     rows.rate("IOPS", theirs["iops"], ours["iops"], checked)
     rows.latencies("", _theirs(theirs), ours["latency_us"], checked)
@@ -254,8 +261,14 @@ class _Rows:
         self.made: list[CaseRow] = []
 
     def counted(
-        self, name: str, theirs: float, ours: float, unit: str, tolerance: float | None
-    ) -> None:
+        self, name: str, theirs: float | None, ours: float | None, unit: str,
+        tolerance: float | None,
+    ) -> None:  # fmt: skip
+        """A row, unless MQSim's side does not know the number, or it is 0 on both."""
+        if theirs is None or theirs == ours == 0:
+            return
+        if ours is None:
+            raise SimulationError(f"{self.case}, {self.run}: {name}: nothing to divide")
         self.made.append(CaseRow(self.case, self.run, name, theirs, ours, unit, tolerance))
 
     def rate(self, name: str, theirs: Any, ours: Any, checked: bool) -> None:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from ondie.emu.mqsim import supported
 from ondie.emu.mqsim.drive import Drive
 from ondie.emu.mqsim.flow import Flow
 from ondie.emu.mqsim.ranges import ranges
@@ -31,6 +32,7 @@ def flows(
     `folders`. InputError or TraceError, one line, for what cannot run.
     """
     check(scenario, drive)
+    supported.check(drive, scenario)
     places = [Path("."), Path(scenario.source).parent, *map(Path, folders)]
     made = []
     both = zip(scenario.flows, ranges(drive, scenario.flows), strict=True)
@@ -48,6 +50,7 @@ def recorded_flows(drive: Drive, scenario: Scenario, recorded: Recorded) -> list
     """The scenario's flows with recorded requests instead of their own: closed loops keep their
     queue depth, the others the times of arrival. InputError for requests that do not fit."""
     check(scenario, drive)
+    supported.check(drive, scenario)
     most = int(recorded.stream.max())
     if most >= len(scenario.flows):
         raise InputError(

@@ -5,8 +5,8 @@ Does not own the doing: each part obeys the names of its own quirks. Source: MQS
 published state of October 2022, and runs of it.
 
 Without --quirks a run is right. With it the quirks marked ASKED are reproduced. KEPT ones are done
-in any case: they say what a parameter means to those who use it. NAMED ones are never reproduced:
-MQSim crashes, stalls, loses requests, or the effect depends on its memory's addresses.
+in any case: they say what a parameter means to those who use it. NAMED ones are not reproduced:
+mostly MQSim crashes, stalls, loses requests, or the effect depends on its memory's addresses.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Quirk:
     def line(self, asked: bool) -> str:
         """The quirk in one line, with what is done about it here."""
         done = {
-            ASKED: "reproduced" if asked else "not done here",
-            KEPT: "done here too",
-            NAMED: "never done here",
+            ASKED: "done here as well" if asked else "done here with --quirks",
+            KEPT: "done here as well",
+            NAMED: "not done here",
         }[self.treatment]
         about = f" ({', '.join(self.parameters)})" if self.parameters else ""
         return f"{self.name}{about}: MQSim {self.does}; right is: {self.right} [{done}]"
@@ -170,7 +170,7 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "one_die_at_a_time", ("Die_No_Per_Chip",),
         "runs one command at a time on a chip, so that more dies add capacity and no speed",
-        "dies work side by side", ASKED, lambda d, s: d.die_no_per_chip > 1,
+        "dies work side by side", NAMED, lambda d, s: d.die_no_per_chip > 1,
     ),
     Quirk(
         "channel_rates_rounded", ("Channel_Transfer_Rate",),
@@ -189,28 +189,28 @@ QUIRKS: tuple[Quirk, ...] = (
          "Static_Wearleveling_Threshold"),
         "ignores the settings: the least worn free block is opened in any case, and static wear "
         "levelling compares block numbers instead of erase counts",
-        "as set", ASKED,
+        "as set", NAMED,
         lambda d, s: d.static_wearleveling_enabled or not d.dynamic_wearleveling_enabled,
     ),
     Quirk(
         "unwritten_reads", (),
         "takes a fresh page for each page that is read before it was written, and can then never "
-        "collect its block", "a read that takes no page", ASKED, _reads,
+        "collect its block", "a read that takes no page", KEPT, _reads,
     ),
     Quirk(
         "unwritten_not_cached", ("Device_Level_Data_Caching_Mode",),
-        "keeps no page in the read cache that was never programmed", "any page read", ASKED,
+        "keeps no page in the read cache that was never programmed", "any page read", NAMED,
         _both(_reads, _cached("READ_CACHE", "WRITE_READ_CACHE")),
     ),
     Quirk(
         "mapping_writes", ("Ideal_Mapping_Table", "CMT_Capacity"),
         "queues the write-back of a mapping page and never issues it, after which that page costs "
-        "no read either", "write-backs take their time", ASKED, _cached_map,
+        "no read either", "write-backs take their time", NAMED, _cached_map,
     ),
     Quirk(
         "shared_map_cache", ("CMT_Sharing_Mode",),
         "gives each flow a mapping cache of the full capacity where it is to be shared",
-        "one cache", ASKED,
+        "one cache", NAMED,
         lambda d, s: (not d.ideal_mapping_table and len(s.flows) > 1
                       and d.cmt_sharing_mode == "SHARED"),
     ),

@@ -18,7 +18,7 @@ import numpy as np
 
 from ondie.emu.mqsim import drive as drives
 from ondie.emu.mqsim import quirks as quirks_
-from ondie.emu.mqsim import workload
+from ondie.emu.mqsim import supported, workload
 from ondie.emu.mqsim.drive import Drive
 from ondie.emu.mqsim.flow import Flow
 from ondie.emu.mqsim.flows import flows as make_flows
@@ -61,6 +61,7 @@ def read_pair(
     scenarios = workload.read_workload(workload_)
     for scenario in scenarios:
         workload.check(scenario, drive)
+        supported.check(drive, scenario)
     return drive, scenarios
 
 

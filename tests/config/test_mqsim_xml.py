@@ -463,7 +463,7 @@ def test_the_table_of_quirks():
         assert quirk.line(True).isprintable() and quirk.does and quirk.right
     assert quirks.obeyed(False) == frozenset()
     asked = {quirk.name for quirk in quirks.QUIRKS if quirk.treatment == quirks.ASKED}
-    assert quirks.obeyed(True) == asked >= {"whole_seconds", "one_die_at_a_time"}
+    assert quirks.obeyed(True) == asked >= {"whole_seconds", "channel_rates_rounded"}
 
 
 MEETS = [

@@ -1,5 +1,6 @@
 """Are statistics, result file and log what the times of the requests say, and rows fair?"""
 
+import ast
 import json
 import math
 import xml.etree.ElementTree as ET
@@ -12,7 +13,7 @@ from ondie.emu.errors import SimulationError
 from ondie.emu.frontend.requests import NOT_YET, READ, REQUEST, WRITE
 from ondie.emu.mqsim import cases
 from ondie.emu.mqsim.flows import flows
-from ondie.emu.mqsim.quirks import NAMES, obeyed
+from ondie.emu.mqsim.quirks import ASKED, NAMES, obeyed
 from ondie.emu.mqsim.replayed import read_recorded
 from ondie.emu.mqsim.results import flow_lines, response_log, result_file
 from ondie.emu.mqsim.run import Run, read_pair, remarks, run_scenario
@@ -228,20 +229,40 @@ def test_a_whole_run(tmp_path):
     said = remarks(drive, scenarios[0], asked=False)
     assert any("Page_Metadat_Capacity" in line for line in said)
     assert any(line.startswith("quirk: one_die_at_a_time") for line in said)
+    assert any("[done here with --quirks]" in line for line in said)
 
 
-def test_every_quirk_that_is_looked_at_is_in_the_table(root):
-    """Whoever asks whether a quirk is to be reproduced asks for one that exists."""
-    import ast
-
-    asked = set()
+def test_a_quirk_is_obeyed_if_and_only_if_the_table_says_so(root):
+    """Somebody in this room looks at each quirk marked ASKED, and at no other name."""
+    looked = set()
     for path in (root / "emu" / "mqsim").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In):
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
                 right = node.comparators[0]
                 if isinstance(right, ast.Name) and right.id == "quirks":
-                    asked.add(ast.literal_eval(node.left))
-    assert len(asked) >= 7 and asked <= set(NAMES)
+                    looked.add(ast.literal_eval(node.left))
+    assert looked == {name for name, quirk in NAMES.items() if quirk.treatment == ASKED}
+
+
+UNSUPPORTED = [
+    ({"HostInterface_Type": "SATA"}, {}, "HostInterface_Type is SATA: NVME is supported"),
+    ({"Queue_Fetch_Size": "6"}, {}, "Queue_Fetch_Size is 6: at least Average_No_of_Reqs"),
+    ({"Enabled_Preconditioning": "true"}, {}, "Enabled_Preconditioning is true"),
+    ({"Ideal_Mapping_Table": "false"}, {}, "Ideal_Mapping_Table is false"),
+    ({"Use_Copyback_for_GC": "true"}, {}, "Use_Copyback_for_GC is true"),
+    ({"Transaction_Scheduling_Policy": "PRIORITY_OUT_OF_ORDER"}, {"Priority_Class": "LOW"},
+     "OUT_OF_ORDER, or one Priority_Class"),
+    ({}, {"Device_Level_Data_Caching_Mode": "WRITE_CACHE"},
+     "flow 1 of scenario 1: Device_Level_Data_Caching_Mode is WRITE_CACHE: TURNED_OFF"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("of_drive", "of_flow", "words"), UNSUPPORTED)
+def test_what_the_drive_cannot_is_refused(tmp_path, of_drive, of_flow, words):
+    ssd = put(tmp_path / "ssd.xml", drive_xml(**of_drive))
+    closed = {"Synthetic_Generator_Type": "QUEUE_DEPTH"}
+    work = put(tmp_path / "wl.xml", workload_xml([flow_xml(**closed), flow_xml(**of_flow)]))
+    refused(lambda: read_pair(ssd, work), words)
 
 
 # --- cases

@@ -1,0 +1,72 @@
+"""What MQSim can and this project's drive cannot yet: refused by name, never passed over.
+
+Owns the list. Does not own what makes no sense in MQSim either (drive.py, workload.py).
+Source: what simulate.py makes of each parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ondie.emu.mqsim.drive import Drive
+from ondie.emu.mqsim.workload import Scenario, Synthetic
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A parameter of the drive, when it is refused, and what is supported."""
+
+    attribute: str
+    refused: Callable[[Drive, Scenario], bool]
+    words: str
+
+
+def _deepest(scenario: Scenario) -> int:
+    """Most requests that a closed loop of the scenario keeps outstanding."""
+    loops = [f for f in scenario.flows if isinstance(f, Synthetic) and f.closed_loop]
+    return max((f.average_no_of_reqs_in_queue for f in loops), default=0)
+
+
+def _classes(scenario: Scenario) -> int:
+    return len({flow.priority_class for flow in scenario.flows})
+
+
+REFUSALS: list[Refusal] = [
+    Refusal(
+        "host_interface_type", lambda d, s: d.host_interface_type == "SATA", "NVME is supported"
+    ),
+    Refusal(
+        "queue_fetch_size",
+        lambda d, s: _deepest(s) > d.queue_fetch_size,
+        "at least Average_No_of_Reqs_in_Queue is supported",
+    ),
+    Refusal(
+        "enabled_preconditioning", lambda d, s: d.enabled_preconditioning, "false is supported"
+    ),
+    Refusal("ideal_mapping_table", lambda d, s: not d.ideal_mapping_table, "true is supported"),
+    Refusal("use_copyback_for_gc", lambda d, s: d.use_copyback_for_gc, "false is supported"),
+    Refusal(
+        "transaction_scheduling_policy",
+        lambda d, s: d.transaction_scheduling_policy != "OUT_OF_ORDER" and _classes(s) > 1,
+        "OUT_OF_ORDER, or one Priority_Class, is supported",
+    ),
+]
+"""A row goes when the drive has learnt it."""
+
+CACHING = ("TURNED_OFF",)
+"""Device_Level_Data_Caching_Mode that is supported."""
+
+
+def check(drive: Drive, scenario: Scenario) -> None:
+    """InputError, naming file, parameter, value and what is supported, for the first refusal."""
+    for row in REFUSALS:
+        if row.refused(drive, scenario):
+            raise drive.bad(row.attribute, row.words)
+    for at, flow in enumerate(scenario.flows):
+        if flow.device_level_data_caching_mode not in CACHING:
+            raise flow.bad(
+                scenario.place(at),
+                "device_level_data_caching_mode",
+                f"{' or '.join(CACHING)} is supported",
+            )
