@@ -6,6 +6,7 @@ Does not own behaviour. Source: mmap(2): map tables are lazily committed zero pa
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import sys
@@ -30,6 +31,8 @@ CFG = record_type(
     blocks="i8",  # conventional blocks per unit
     all_blocks="i8",
     block_pages="i8",  # pages of a unit's block
+    block_shift="i8",  # its binary logarithm, -1 where it is no power of two
+    page_shift="i8",
     units="i8",  # of a device
     die_units="i8",  # units of a die
     unit_planes="i8",  # planes of a unit
@@ -43,6 +46,7 @@ CFG = record_type(
     partial="i8",  # 1: pages may hold fewer sectors than they have, and only those are moved
     unwritten="i8",  # 1: a page that was never written is read as if it had been
     seed="i8",
+    ring_shift="i8",
     ring="i8",  # requests that a queue pair's ring holds, a power of two
     gc_policy="i8", stream_policy="i8",  # functions (policies.py)
     gc_stop="i8", gc_hard="i8", gc_parallel="i8", exclusive="i8", copyback="i8",
@@ -98,6 +102,8 @@ MAX_SHARES = 16
 """Devices beyond which the pool does not grow."""
 SPARSE_BYTES = 1 << 22
 """Map tables beyond this are mapped sparsely."""
+HUGE_BYTES = 1 << 30
+"""Map tables up to this are mapped in huge pages: beyond, untouched parts would take memory."""
 GC_RESERVE = 1
 """Free super-blocks per die that only collection may open."""
 
@@ -114,6 +120,8 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.blocks = geometry.blocks
     c.all_blocks = geometry.all_blocks
     c.block_pages = geometry.block_pages
+    c.block_shift = _shift(geometry.block_pages)
+    c.page_shift = _shift(geometry.page_bytes)
     c.units = geometry.units
     c.die_units = geometry.planes // geometry.unit_planes
     c.unit_planes = geometry.unit_planes
@@ -166,6 +174,11 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.shared_uplink = 1 if cfg.link.uplink_bytes_per_s > 0 else 0
     c.isp_io = rows.ISP_IO
     return c
+
+
+def _shift(n: int) -> int:
+    """Binary logarithm of a power of two, -1 of anything else."""
+    return n.bit_length() - 1 if n & (n - 1) == 0 else -1
 
 
 def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
@@ -226,6 +239,9 @@ def map_table(shape: tuple[int, int], dtype: type[np.unsignedinteger]) -> np.nda
             f"system.devices: the page maps of {shape[0]} drives take {size / 1e9:.4g} GB of "
             f"address space, which this machine does not give ({error.strerror})"
         ) from error
+    if size <= HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them serves small pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, dtype).reshape(shape)
 
 
@@ -272,6 +288,7 @@ def build(
     c.lpns = lpns
     c.seed = seed
     c.ring = PAIR_RING
+    c.ring_shift = _shift(PAIR_RING)
     lanes = int(c.lanes[0])
     reg.bus0 = dies * lanes
     reg.fifo0 = dies * lanes + buses
@@ -301,7 +318,7 @@ def build(
         p2l=map_table((n, geometry.physical_pages), width),
         sectors=map_table((n, lpns if c.partial[0] else 1), np.int64),
         valid=np.zeros(units * geometry.all_blocks, np.int32),
-        block=_blocks(cfg, geometry, units),
+        block=_blocks(cfg, geometry, units, lanes),
         free=np.tile(np.arange(geometry.blocks, dtype=np.int32), (units, 1)),
         front=_fronts(units, int(c.collected[0] + c.collected_streams[0])),
         pool=_pools(geometry, units),
@@ -411,7 +428,7 @@ def _ways(geometry: Geometry, n: int, lanes: int) -> np.ndarray:
     return (die * lanes + lane).astype(np.int32)
 
 
-def _blocks(cfg: Config, geometry: Geometry, units: int) -> np.recarray:
+def _blocks(cfg: Config, geometry: Geometry, units: int, lanes: int) -> np.recarray:
     """Used blocks have to be erased when they are opened; each unit has one erased block at
     hand."""
     block = records(mapping.BLOCK, units * geometry.all_blocks)
@@ -419,6 +436,9 @@ def _blocks(cfg: Config, geometry: Geometry, units: int) -> np.recarray:
         block.dirty = int(cfg.ftl.initial == "steady")
         block["dirty"].reshape(units, -1)[:, 0] = 0
     block.stream = -1
+    unit = np.arange(units * geometry.all_blocks) // geometry.all_blocks
+    die, block["plane"] = np.divmod(unit, geometry.planes // geometry.unit_planes)
+    block["die"] = die * lanes + (block["plane"] if lanes > 1 else 0)
     return block
 
 

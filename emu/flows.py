@@ -71,7 +71,11 @@ HOST_PASSES = 2
 def dram(st, t, passes, step):
     """Through the device's DRAM; False when that takes no time."""
     x = st.txn[t]
-    return enter(st, s.station(st, x.dev, s.DRAM), t, passes * x.size, -1, step)
+    station = s.station(st, x.dev, s.DRAM)
+    if st.fifo[station].scale == 0:  # no limit
+        x.step = step
+        return False
+    return enter(st, station, t, passes * x.size, -1, step)
 
 
 @njit
@@ -85,8 +89,12 @@ def send(st, t, which, n_bytes, step):
     c = st.cfg[0]
     wire = n_bytes
     if c.packet > 0:
-        wire += (n_bytes + c.packet - 1) // c.packet * c.packet_overhead
-        wire = (wire + c.link_lanes - 1) // c.link_lanes * c.link_lanes
+        packets = 1
+        if n_bytes > c.packet:
+            packets = (n_bytes + c.packet - 1) // c.packet
+        wire += packets * c.packet_overhead
+        if c.link_lanes > 1:
+            wire = (wire + c.link_lanes - 1) // c.link_lanes * c.link_lanes
     return enter(st, s.station(st, x.dev, which), t, wire, -1, step)
 
 
@@ -96,6 +104,9 @@ def decode(st, t, step):
     c = st.cfg[0]
     x = st.txn[t]
     st.count[x.dev, ECC_DECODED_PAGES] += x.n
+    if c.decode == 0:
+        x.step = step
+        return False
     ecc = s.station(st, x.dev, s.ECC) + st.die[x.die].bus % c.channels
     return enter(st, ecc, t, x.bus, x.n * c.decode, step)
 
@@ -106,6 +117,9 @@ def encode(st, t, step):
     c = st.cfg[0]
     x = st.txn[t]
     st.count[x.dev, ECC_ENCODED_PAGES] += x.n
+    if c.encode == 0:
+        x.step = step
+        return False
     ecc = s.station(st, x.dev, s.ECC) + st.die[x.die].bus % c.channels
     return enter(st, ecc, t, x.bus, x.n * c.encode, step)
 
@@ -564,7 +578,12 @@ def after_flash(st, t):
     x = st.txn[t]
     dev = x.dev
     if x.op == timing.READ:
-        go(st, t, s.MOVE_SENSED if x.kind == OWN else s.SENSED)
+        if x.kind != OWN:
+            go(st, t, s.SENSED)
+        elif decode(st, t, s.MOVE_DECODED) or dram(st, t, HOST_PASSES, s.MOVE_IN_DRAM):
+            pass  # on its way
+        else:
+            move(st, t)
         return -1
     if x.op == timing.PROGRAM:
         return programmed(st, t)

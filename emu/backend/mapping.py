@@ -24,6 +24,8 @@ BLOCK = record_type(
     scan="i4",  # next page slot that collection looks at
     retire="i4",  # 1: a program failed in it; bad once it is empty
     stream="i4",  # whose writes filled it
+    die="i4",  # where it lies: lane of its first plane, and that plane
+    plane="i4",
     filled="i8",  # how many blocks of the device had been filled before it
     reads="i8",  # since its last erase
     written="i8",  # when its last page was allocated, ps
@@ -52,7 +54,8 @@ POOL = record_type(
 def block_at(st, dev, ppn):
     """Index of a physical page's block among all blocks of all devices."""
     c = st.cfg[0]
-    return dev * c.device_blocks + ppn // c.block_pages
+    b = ppn >> c.block_shift if c.block_shift >= 0 else ppn // c.block_pages
+    return dev * c.device_blocks + b
 
 
 @inline
@@ -73,14 +76,17 @@ def place_of(st, dev, t):
     """Tell transaction ``t`` which die, planes and page offset its first physical page means."""
     c = st.cfg[0]
     x = st.txn[t]
-    u = x.ppn // c.unit_pages
-    slot = (x.ppn - u * c.unit_pages) % c.block_pages
-    die = u // c.die_units
-    x.die = (dev * c.dies + die) * c.lanes
-    x.page = slot // c.unit_planes
-    plane = slot - x.page * c.unit_planes if c.unit_planes > 1 else u - die * c.die_units
+    b = block_at(st, dev, x.ppn)
+    block = st.block[b]
+    x.page = x.ppn - first_page(st, dev, b)
+    plane = block.plane
+    if c.unit_planes > 1:
+        slot = x.page
+        x.page = slot // c.unit_planes
+        plane = slot - x.page * c.unit_planes
     x.planes = ((1 << x.n) - 1) << plane
-    if c.lanes > 1:
+    x.die = block.die
+    if c.lanes > 1 and c.unit_planes > 1:
         x.die += plane
     return x.die
 
@@ -278,7 +284,10 @@ def unit_of(st, dev, lpn, stream):
     at = st.dev[dev].cursor
     if c.static != 0:
         zone = st.zone[stream]
-        at = zone.turn + (lpn - zone.first_lpn) // c.unit_planes % zone.units
+        at = lpn - zone.first_lpn
+        if c.unit_planes > 1:
+            at //= c.unit_planes
+        at = zone.turn + at % zone.units
     return dev * c.units + st.turn[at]
 
 

@@ -12,6 +12,7 @@ from ondie.emu import stations as s
 from ondie.emu.backend.timing import PROGRAM, READ
 from ondie.emu.clock import NEVER
 from ondie.emu.events import E_PAST_END, REQUEST, enter, fail, give_txn, go, set_leaf, take_txn
+from ondie.emu.intrinsics import prefetch
 from ondie.emu.state import record_type
 from ondie.emu.stats import COMMANDS_DONE
 from ondie.kernels.jit import njit
@@ -65,8 +66,8 @@ def issue(st, q):
             return
         zone = st.zone[pair.stream]
         offset = req.offset - zone.first_byte
-        first = offset // c.page_bytes
-        n = (offset + req.size - 1) // c.page_bytes - first + 1
+        first = offset >> c.page_shift
+        n = ((offset + req.size - 1) >> c.page_shift) - first + 1
         if reg.budget < n + 2:
             reg.starved = 1
             break
@@ -82,13 +83,14 @@ def issue(st, q):
         x.stream = pair.stream
         x.op = READ if req.op == 0 else PROGRAM
         x.lpn = zone.first_lpn + first
-        x.old = offset - first * c.page_bytes
+        x.old = offset - (first << c.page_shift)
         if offset < 0 or x.lpn + n > zone.last_lpn:
             fail(st, E_PAST_END, req.offset // 512, req.size // 512)
             return
         x.n = n
         x.size = req.size
         req.start = reg.now
+        prefetch(st.l2p, pair.dev * st.l2p.shape[1] + x.lpn)  # looked at when the entry is in
         req.pending = 1
         req.done = 0
         if not enter(st, s.SUBMIT, t, 0, c.submit, s.SUBMITTED):
@@ -132,13 +134,13 @@ def ended(st, t):
     """The host has the completion that ``t`` carried: it says so, and may issue the next."""
     reg = st.reg[0]
     c = st.cfg[0]
-    q = st.txn[t].row // c.ring
+    q = st.txn[t].row >> c.ring_shift
     pair = st.pair[q]
     req = st.req[st.txn[t].row]
     req.end = reg.now
     req.done = 1
     offset = req.offset - st.zone[pair.stream].first_byte
-    reg.budget += (offset + req.size - 1) // c.page_bytes - offset // c.page_bytes + 3
+    reg.budget += ((offset + req.size - 1) >> c.page_shift) - (offset >> c.page_shift) + 3
     pair.outstanding -= 1
     st.count[pair.dev, COMMANDS_DONE] += 1
     while pair.tail < pair.next and st.req[q * c.ring + (pair.tail & (c.ring - 1))].done != 0:
