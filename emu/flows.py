@@ -156,7 +156,7 @@ def place(st, t):
         k = 0
         if st.pool[u].free_n >= c.gc_stop:
             ppn, k = mapping.allocate(st, dev, u, stream, x.n)
-        if k == 0 or st.reg[0].filled != 0:
+        if st.reg[0].filled != 0 or (k == 0 and lacks(st, u)):
             ask(st, dev, u)
         if c.static == 0:
             d.cursor = d.cursor + 1 if d.cursor + 1 < c.units else 0
@@ -185,6 +185,13 @@ def place(st, t):
             go(st, v, s.ENCODED)
         if v == t:
             return True
+
+
+@inline
+def lacks(st, u):
+    """A write finds no block in unit ``u``: is that a reason to collect? Not where writes wait for
+    what is under way (``gc_stop``): a victim more would be one that is not worth it yet."""
+    return st.cfg[0].gc_stop == 0 or st.pool[u].victims == 0
 
 
 @njit
@@ -283,7 +290,7 @@ def hunt(st, dev, u):
     """A page has landed or become invalid while writes wait for a free block: a block that was not
     worth collecting when they were refused, or still being written, may be now."""
     if st.cfg[0].static != 0:
-        if st.pool[u].stall_head >= 0:
+        if st.pool[u].stall_head >= 0 and lacks(st, u):
             ask(st, dev, u)
         return
     if st.dev[dev].stall_head >= 0:
@@ -446,6 +453,8 @@ def after_erase(st, t):
     ended(st, dev, u, b)
     if c.wear_static > 0:
         level(st, dev, u)
+    if c.gc_stop > 0:
+        retry_stalled(st, dev, u)
     if c.gc_stop == 0 or st.pool[u].free_n < c.gc_stop:
         ask(st, dev, u)
 
