@@ -23,7 +23,7 @@ from ondie.emu import timeline
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.compare import Comparison, Result
 from ondie.emu.ledger import Ledger
-from ondie.emu.sensitivity import Swing, sample_params
+from ondie.emu.sensitivity import IDLE, Swing, sample_params, unfelt
 from ondie.emu.units import InputError, fmt_bytes, fmt_energy, fmt_time, fmt_update_rate
 
 SCHEMA_VERSION = 1
@@ -232,10 +232,17 @@ def _swings(c: Comparison) -> Table:
     for s in c.swings[:SHOWN_SWINGS]:
         cells = (s.speedup_at_low, s.speedup_at_high, s.energy_at_low, s.energy_at_high)
         table.add_row(s.key, s.low, s.high, *("n/a" if x is None else f"x {x:.3f}" for x in cells))
+    notes = []
     rest = c.swings[SHOWN_SWINGS:]
     if rest:
         most = max(s.width for s in rest)
-        table.caption = f"{len(rest)} more change either by at most {most - 1:.1%}"
+        notes.append(f"{len(rest)} more change either by at most {most - 1:.1%}")
+    idle = unfelt(c.cfg)
+    for rule in IDLE:
+        covered = sum(rule.covers(key) for key in idle)
+        if covered:
+            notes.append(f"{covered} are not felt while {rule.key} = {rule.value}")
+    table.caption = "; ".join(notes) or None
     return table
 
 
@@ -371,6 +378,7 @@ def result_data(c: Comparison, seed: int) -> dict[str, Any]:
             "headline": list(c.swing_pair) if c.swing_pair else None,
             "sample_params": sample_params(c.trace, c.cfg) if c.swings else None,
             "swing": [_swing_data(s) for s in c.swings],
+            "unfelt": list(unfelt(c.cfg)) if c.swings else [],
         },
         "headline": headline_words(c),
         "headline_ratios": headline_numbers(c),

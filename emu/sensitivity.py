@@ -31,6 +31,40 @@ sample would show too little of it. (A full run shows a little more still.)"""
 
 
 @dataclass(frozen=True)
+class Idle:
+    """Leaves that no path feels while ``key`` has ``value``; "errors.*" is the whole section."""
+
+    key: str
+    value: Value
+    leaves: tuple[str, ...]
+
+    def covers(self, name: str) -> bool:
+        """Is it one of these leaves? ``key`` itself never is."""
+        section = name.partition(".")[0]
+        return name != self.key and (name in self.leaves or f"{section}.*" in self.leaves)
+
+
+IDLE = (
+    Idle(
+        "errors.kind",
+        "none",
+        (
+            "errors.*", "ecc.codeword", "ecc.correctable_bits", "ecc.decode_limit", "ecc.retries",
+            "ecc.retry_gain", "ecc.soft_reads", "ecc.soft_gain", "ecc.soft_decode",
+        ),
+    ),
+)  # fmt: skip
+"""Constants that are assumed, and counted, but not varied: nothing reads them."""
+
+
+def unfelt(cfg: Config) -> tuple[str, ...]:
+    """Assumed leaves with a range that change no result of this configuration, in order."""
+    idle = [rule for rule in IDLE if cfg.leaf(rule.key).value == rule.value]
+    ranged = (leaf.key for leaf in cfg.assumed() if leaf.low is not None)
+    return tuple(key for key in ranged if any(rule.covers(key) for rule in idle))
+
+
+@dataclass(frozen=True)
 class Swing:
     """Headline at either end of one assumed constant's range, as factors of its typical value."""
 
@@ -151,11 +185,13 @@ class Headline:
 
 
 def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[Swing]:
-    """Swing of (speedup, energy ratio) for each assumed leaf, widest first, before them those with
-    an end at which a path cannot run.
+    """Swing of (speedup, energy ratio) for each assumed leaf but the unfelt, widest first, before
+    them those with an end at which a path cannot run.
 
     Such an end has no value. Only a name may have no range.
     """
+    idle = unfelt(cfg)
+    varied = [x for x in cfg.assumed() if x.low is not None and x.key not in idle]
     small = sample(trace, cfg)
     typical = headline(amortised(cfg), small)
 
@@ -176,5 +212,5 @@ def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[
         return Swing(leaf.key, *texts, low[0], high[0], low[1], high[1])
 
     with ThreadPoolExecutor(workers) as pool:
-        found = list(pool.map(one, (x for x in cfg.assumed() if x.low is not None)))
+        found = list(pool.map(one, varied))
     return sorted(found, key=lambda s: (not s.fails, -s.width, s.key))

@@ -12,13 +12,16 @@ from ondie.emu.compare import compare, run_path
 from ondie.emu.config import Config, load_preset, preset_names, shown
 from ondie.emu.energy import is_price
 from ondie.emu.paths.base import Options
+from ondie.emu.schema import KEYS, SECTIONS
 from ondie.emu.sensitivity import (
     DIE_STRIPES,
+    IDLE,
     SAMPLE_STRIPES,
     Swing,
     amortised,
     sample,
     sample_params,
+    unfelt,
 )
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL, as_toml, here, spelled
@@ -46,15 +49,59 @@ def headline(cfg: Config, trace, pair=("host_offload", "on_die")) -> tuple[float
 def test_every_assumed_constant_has_a_row(name):
     cfg = load_preset(name)
     c = compare(traces.load("mlp-fp16"), cfg, steps=1)
-    assert sorted(s.key for s in c.swings) == sorted(leaf.key for leaf in cfg.assumed())
-    assert len(c.swings) == len(cfg.assumed()) > 20
+    idle = unfelt(cfg)
+    assert sorted([*idle, *(s.key for s in c.swings)]) == sorted(x.key for x in cfg.assumed())
+    assert len(c.swings) > 20
     for s in c.swings:
         leaf = cfg.leaf(s.key)
         assert (s.low, s.high) == (shown(leaf.low, leaf.unit), shown(leaf.high, leaf.unit))
     data = report.result_data(c, 0)
     assert data["assumed"]["count"] == len(cfg.assumed())
     assert data["assumed"]["of"] == len(cfg.leaves())
+    assert data["assumed"]["unfelt"] == list(idle)
     assert [row["key"] for row in data["assumed"]["swing"]] == [s.key for s in c.swings]
+
+
+def test_what_is_not_varied_is_a_table_over_leaves_that_exist():
+    for rule in IDLE:
+        assert rule.key in KEYS and not rule.covers(rule.key)
+        assert rule.value in (KEYS[rule.key].spec.choices or (rule.value,))
+        for name in rule.leaves:
+            assert name in KEYS or name.removesuffix(".*") in SECTIONS
+
+
+def test_errors_are_varied_only_where_there_are_errors():
+    """13 leaves of ecc and errors are assumed in gen4-tlc; `kind` itself is always varied."""
+    cfg = load_preset("gen4-tlc")
+    ours = [x.key for x in cfg.assumed() if x.key.startswith(("errors.", "ecc."))]
+    assert {"errors.kind", "ecc.decode", "ecc.encode"} < set(ours) and len(ours) == 13
+    idle = set(ours) - {"errors.kind", "ecc.decode", "ecc.encode"}
+    assert set(unfelt(cfg)) == idle
+    assert unfelt(cfg.replace({"errors.kind": "model"})) == ()
+    c = compare(traces.load("mlp-fp16"), cfg.replace({"errors.kind": "model"}), steps=1)
+    assert idle < {s.key for s in c.swings}
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_what_is_not_varied_changes_nothing(name):
+    """All of it at the low end at once, and all at the high end: the same books, the same
+    energy."""
+    cfg = load_preset(name)
+    trace = model("adam", 50_000)
+    idle = [cfg.leaf(key) for key in unfelt(cfg)]
+    assert len(idle) > 5
+    assert any(leaf.low != leaf.value for leaf in idle)
+    assert any(leaf.high != leaf.value for leaf in idle)
+    found = compare(trace, cfg, swing=False).results
+    for end in ("low", "high"):
+        changed = cfg.replace({leaf.key: getattr(leaf, end) for leaf in idle})
+        for a, b in zip(found, compare(trace, changed, swing=False).results, strict=True):
+            assert (a.ledger, a.energy, a.bound, a.reason) == (
+                b.ledger,
+                b.energy,
+                b.bound,
+                b.reason,
+            )
 
 
 def test_widest_first():
@@ -74,7 +121,7 @@ def test_ranges_of_no_width_swing_nothing(tmp_path):
     ranges = {leaf.key: (spelled(leaf, leaf.value),) * 2 for leaf in base.assumed()}
     cfg = preset(tmp_path, ranges)
     c = compare(model("adam", 300_000), cfg)
-    assert len(c.swings) == len(base.assumed())
+    assert len(c.swings) == len(base.assumed()) - len(unfelt(base))
     assert {getattr(s, factor) for s in c.swings for factor in FACTORS} == {1.0}
     assert [s.key for s in c.swings] == sorted(s.key for s in c.swings)
 
@@ -133,7 +180,7 @@ def test_an_end_at_which_a_path_cannot_run_has_no_value(tmp_path, capsys):
     words = ["compare", "mlp-fp16", "--device", tmp_path / "mine.toml", "--steps", "1"]
     out = here(capsys, *words, "--out", tmp_path / "out").out
     data = json.loads((tmp_path / "out/result.json").read_text())["assumed"]
-    assert data["count"] == len(data["swing"]) == len(cfg.assumed())
+    assert data["count"] == len(data["swing"]) + len(data["unfelt"]) == len(cfg.assumed())
     row = data["swing"][0]
     assert row["key"] == "ftl.reservoir_fraction"
     assert (row["speedup_factor_at_low"], row["energy_factor_at_low"]) == (None, None)
@@ -147,7 +194,8 @@ def test_a_name_may_be_assumed_without_a_range(tmp_path):
     (tmp_path / "mine.toml").write_text(text)
     cfg = load_preset(tmp_path / "mine.toml")
     c = compare(traces.load("mlp-fp16"), cfg, steps=1)
-    assert {leaf.key for leaf in cfg.assumed()} - {s.key for s in c.swings} == {"system.name"}
+    without = {leaf.key for leaf in cfg.assumed()} - {s.key for s in c.swings}
+    assert without == {"system.name", *unfelt(cfg)} and "system.name" not in unfelt(cfg)
 
 
 def test_an_override_is_assumed_no_longer():
@@ -164,13 +212,15 @@ def test_no_swing(capsys, tmp_path):
     out = here(capsys, *words).out
     assert "Swing" not in out and "swings" not in out
     data = json.loads((tmp_path / "result.json").read_text())["assumed"]
-    assert data["swing"] == [] and data["count"] > 0
+    assert data["swing"] == data["unfelt"] == [] and data["count"] > 0
 
 
 def test_one_path_has_no_headline():
-    c = compare(traces.load("mlp-fp16"), load_preset("newport"), steps=1, paths=["in_storage"])
+    cfg = load_preset("newport")
+    c = compare(traces.load("mlp-fp16"), cfg, steps=1, paths=["in_storage"])
     assert (c.swings, c.swing_pair) == ((), None)
-    assert report.headline_words(c).startswith("No two update paths to compare; 45 of 76")
+    counts = f"{len(cfg.assumed())} of {len(cfg.leaves())} constants are assumed."
+    assert report.headline_words(c) == f"No two update paths to compare; {counts}"
 
 
 # --- the sample
@@ -224,3 +274,5 @@ def test_the_headline_names_the_widest(capsys, tmp_path):
     shown_keys = re.findall(r"│ ([a-z_]+\.[a-z_]+) +│", table)
     assert shown_keys == [row["key"] for row in rows[: len(shown_keys)]] and len(shown_keys) == 8
     assert f"{len(rows) - 8} more change either by at most" in table
+    idle = data["assumed"]["unfelt"]
+    assert f"; {len(idle)} are not felt while errors.kind = none" in " ".join(table.split())
