@@ -16,6 +16,7 @@ from ondie.emu import stats
 from ondie.emu.backend import mapping
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.state import Arrays
+from ondie.kernels.jit import njit
 
 
 @dataclass(frozen=True)
@@ -43,31 +44,48 @@ def imbalance(arrays: Arrays, geometry: Geometry, asked: Asked | None) -> str | 
 
 
 def _maps(arrays: Arrays, g: Geometry) -> list[tuple[str, int, int]]:
-    l2p = arrays.l2p[0]
-    lpns = np.flatnonzero(l2p)
-    ppns = l2p[lpns].astype(np.int64) - 1
     blocks = g.units * g.all_blocks
-    valid = np.bincount(ppns // g.block_pages, minlength=blocks)
     counted = arrays.valid[:blocks]
     conventional = np.arange(blocks) % g.all_blocks < g.blocks
-    wrong = np.flatnonzero(conventional & (valid != counted))
+    found = np.zeros(blocks, np.int64)
+    find_mapped(arrays.l2p[0], arrays.p2l[0], counted, g.block_pages, found)
+    wrong = np.flatnonzero(conventional & (found != counted))
     at = int(wrong[0]) if len(wrong) else 0
     state = arrays.block.state[:blocks][conventional]
-    free = sum(len(set(_ring(arrays.free[u], arrays.pool[u]))) for u in range(g.units))
+    free = sum(len(np.unique(_ring(arrays.free[u], arrays.pool[u]))) for u in range(g.units))
+    mapped = int(arrays.dev.mapped[0])
+    entries = mapped if arrays.l2p.size > MOST_LOOKED_AT else int(np.count_nonzero(arrays.l2p[0]))
     return [
-        ("mapped pages, entries of the map", int(arrays.dev.mapped[0]), len(lpns)),
-        ("mapped pages, physical pages mapped to", len(lpns), len(np.unique(ppns))),
-        ("pages whose physical page points elsewhere",
-         int((arrays.p2l[0, ppns] != lpns + 1).sum()), 0),
-        (f"block {at}: valid pages, mapped pages", int(counted[at]), int(valid[at])),
+        ("mapped pages, entries of the map", mapped, entries),
+        ("mapped pages, physical pages mapped to", mapped, int(found[conventional].sum())),
+        (f"block {at}: valid pages, mapped pages", int(counted[at]), int(found[at])),
         ("free blocks, blocks in the free rings", int((state == mapping.FREE).sum()), free),
         ("free blocks, free counts", free, int(arrays.pool.free_n[: g.units].sum())),
     ]  # fmt: skip
 
 
-def _ring(free: np.ndarray, pool: np.record) -> list[int]:
-    at = (int(pool.free_head) + np.arange(int(pool.free_n))) % len(free)
-    return [int(b) for b in free[at]]
+@njit
+def find_mapped(l2p, p2l, valid, block_pages, found):
+    """Into ``found`` how many pages of each block with any valid one the map leads to.
+
+    From the physical side, so that of the maps of a large drive only what was written is looked at;
+    no logical page is found twice, as its entry names one physical page.
+    """
+    for b in range(valid.size):
+        if valid[b] == 0:
+            continue
+        for ppn in range(b * block_pages, (b + 1) * block_pages):
+            lpn = int(p2l[ppn]) - 1
+            if lpn >= 0 and int(l2p[lpn]) - 1 == ppn:
+                found[b] += 1
+
+
+MOST_LOOKED_AT = 1 << 28
+"""Entries of a map beyond which it is not gone through: of larger ones most was never touched."""
+
+
+def _ring(free: np.ndarray, pool: np.record) -> np.ndarray:
+    return free[(int(pool.free_head) + np.arange(int(pool.free_n))) % len(free)]
 
 
 def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int, int]]:

@@ -313,6 +313,46 @@ def convert(
         screen.print(line, markup=False)
 
 
+@commands.command()
+@click.option("-i", "ssdconfig", required=True, type=click.Path(path_type=Path), help="The drive.")
+@click.option("-w", "workload", required=True, type=click.Path(path_type=Path), help="The flows.")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path),
+    help="Statistics as JSON: an object, or a list of them for several scenarios.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of MQSim's result files, else that of the workload.",
+)
+@click.option("--quirks", is_flag=True, help="Reproduce MQSim's known defects.")
+@click.option("--quiet", is_flag=True, help="No progress bar, no tables and no remarks.")
+def mqsim(
+    ssdconfig: Path, workload: Path, json_path: Path | None, out: Path | None, quirks: bool,
+    quiet: bool,
+) -> None:  # fmt: skip
+    """Run MQSim's own files: ondie mqsim -i ssdconfig.xml -w workload.xml"""
+    from ondie.emu.commands.mqsim import command
+
+    with progress_bar(quiet) as progress:
+        command(
+            ssdconfig, workload, json_path=json_path, out=out, quirks=quirks,
+            remark=remark_unless(quiet), console=None if quiet else console(), progress=progress,
+        )  # fmt: skip
+
+
+def remark_unless(quiet: bool) -> Callable[[str], None]:
+    """Writes a line on standard error, or nothing."""
+
+    def remark(line: str) -> None:
+        if not quiet:
+            click.echo(f"ondie: {line}", err=True)
+
+    return remark
+
+
 @commands.group(cls=Group)
 def preset() -> None:
     """Look at configurations."""

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from ondie.emu import dispatch, stats
+from ondie.emu.backend.geometry import Geometry
+from ondie.emu.books import imbalance
 from ondie.emu.clock import NEVER
 from ondie.emu.config import Config
 from ondie.emu.errors import SimulationError, raise_error
 from ondie.emu.frontend import pairs
-from ondie.emu.frontend.requests import REQUEST
+from ondie.emu.frontend.requests import READ, REQUEST, WRITE
 from ondie.emu.state import Arrays
 from ondie.emu.units import InputError
 
@@ -43,8 +45,9 @@ class Source:
 @dataclass
 class Replayed:
     """What came of it. ``requests``: REQUEST[n] per source, in its order, those that were issued.
-    ``counters`` by name (stats.COUNTERS), ``half`` the same at the completion asked for,
-    ``loop_s`` the wall time of the event loop alone."""
+    ``counters`` by name (stats.COUNTERS), ``half`` the same at the completion asked for.
+    ``loop_s``: wall time of the event loop alone; ``warmed_s``: of compiling it, or of fetching it
+    from the cache, before."""
 
     requests: list[np.ndarray]
     counters: dict[str, int]
@@ -52,8 +55,7 @@ class Replayed:
     simulated_ps: int
     events: int
     loop_s: float
-    warmed_s: float = 0.0
-    extra: dict[str, int] = field(default_factory=dict)
+    warmed_s: float
 
 
 class Player:
@@ -81,11 +83,17 @@ class Player:
     def run(
         self,
         half: int | None = None,
-        progress: Callable[[int], None] | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> Replayed:
-        """Run to the end. ``half``: copy the counters when that many requests are done."""
+        """Run to the end. ``half``: copy the counters when that many requests are done;
+        ``progress`` is told how many are, and the clock in ps.
+
+        Raises InputError for a full drive, or a request past its end; SimulationError when the
+        books do not balance.
+        """
         reg = self.arrays.reg
         copied = None
+        warmed_s = self._warm()
         for q in range(len(self.sources)):
             self._load(q)
             pairs.issue(self.state, q)
@@ -104,7 +112,7 @@ class Player:
             for q in range(len(self.sources)):
                 self._collect(q)
             if progress is not None:
-                progress(sum(self.seen))
+                progress(sum(self.seen), int(reg["now"][0]))
             begin = time.perf_counter()
             if reg["thirsty"][0]:
                 reg["thirsty"] = 0
@@ -121,7 +129,17 @@ class Player:
             int(reg["now"][0]),
             int(reg["events"][0]),
             self.loop_s,
+            warmed_s,
         )
+
+    def _warm(self) -> float:
+        """Compile, by a run in which nothing can happen yet. Returns the seconds that took."""
+        begin = time.perf_counter()
+        dispatch.run(self.state, -1, 0, 0)
+        for q in range(len(self.sources)):
+            pairs.issue(self.state, q)
+        self.arrays.reg["thirsty"] = 0
+        return time.perf_counter() - begin
 
     def _load(self, q: int) -> None:
         """Hand over as many requests as the ring takes."""
@@ -178,3 +196,21 @@ class Player:
         flying = len(self.arrays.txn) - int(reg["txns_free"][0])
         if flying:
             raise SimulationError(f"{flying} transactions are left when all requests are done")
+        wrong = imbalance(self.arrays, Geometry.of(self.cfg), None) or self._lost()
+        if wrong is not None:
+            raise SimulationError(f"the books do not balance: {wrong}")
+
+    def _lost(self) -> str | None:
+        """The first of requests and bytes that the drive counts otherwise than the host."""
+        done = [part for parts in self.done for part in parts]
+        count = self._counters()
+        sizes = {op: sum(int(p["size"][p["op"] == op].sum()) for p in done) for op in (READ, WRITE)}
+        for what, host, drive in (
+            ("requests issued, commands fetched", sum(map(len, done)), count["commands"]),
+            ("commands fetched, completed", count["commands"], count["commands_done"]),
+            ("bytes of reads, asked for and served", sizes[READ], count["host_read_bytes"]),
+            ("bytes of writes, asked for and taken", sizes[WRITE], count["host_write_bytes"]),
+        ):
+            if host != drive:
+                return f"{what}: {host} against {drive}"
+        return None

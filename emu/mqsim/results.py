@@ -65,6 +65,15 @@ def flow_lines(flows: Sequence[Flow], requests: Sequence[np.ndarray]) -> list[st
     return lines
 
 
+def total_lines(requests: Sequence[np.ndarray], counters: Mapping[str, int]) -> list[str]:
+    """The whole run: requests, the time of the last completion, and what the flash did, by the
+    names of the result file."""
+    count = sum(map(len, requests))
+    end = max(int(done["end"].max()) for done in requests)
+    lines = [f"Total: {count} requests in {end // 1000} ns of simulated time"]
+    return lines + [f"    {name} {value}" for name, value in _ftl(counters).items()]
+
+
 def result_file(
     flows: Sequence[Flow],
     requests: Sequence[np.ndarray],

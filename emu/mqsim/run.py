@@ -23,7 +23,7 @@ from ondie.emu.mqsim.drive import Drive
 from ondie.emu.mqsim.flow import Flow
 from ondie.emu.mqsim.flows import flows as make_flows
 from ondie.emu.mqsim.parameters import parameters
-from ondie.emu.mqsim.results import flow_lines, response_log, result_file
+from ondie.emu.mqsim.results import flow_lines, response_log, result_file, total_lines
 from ondie.emu.mqsim.statistics import statistics
 from ondie.emu.mqsim.workload import Scenario
 
@@ -31,11 +31,13 @@ from ondie.emu.mqsim.workload import Scenario
 class Run(NamedTuple):
     """What a simulation gives back. requests: REQUEST[n] per flow, in the flow's order, with all
     their times. counters: statistics.FLASH at least, results.COMMANDS where counted. half: the
-    counters at the completion number flow.half_way(flows), None where that is not known."""
+    counters at the completion number flow.half_way(flows), None where that is not known. warmed_s:
+    wall time that compiling took, which is not the simulation's."""
 
     requests: list[np.ndarray]
     counters: dict[str, int]
     half: dict[str, int] | None
+    warmed_s: float = 0.0
 
 
 Simulate = Callable[[Drive, Sequence[Flow], frozenset[str]], Run]
@@ -89,22 +91,18 @@ def run_scenario(
     begin = time.perf_counter()
     flows = make_flows(drive, scenario, names, folders)
     run = simulate(drive, flows, names)
-    wall_s = time.perf_counter() - begin
+    wall_s = time.perf_counter() - begin - run.warmed_s
     config = configuration(drive, scenario, flows, asked)
     numbers = statistics(run.requests, run.counters, half=run.half, wall_s=wall_s, config=config)
     notes = [f"{flow.name}: {note}" for flow in flows for note in flow.notes]
     base = base_name(scenario)
-    files = {
-        Path(f"{base}_scenario_{scenario.number}.xml"): result_file(
-            flows, run.requests, run.counters, names
-        )
-    }
+    files = {result_path(scenario): result_file(flows, run.requests, run.counters, names)}
     if drive.enable_response_time_logging:
         period = drive.response_time_logging_period_length_ps
         for flow, done in zip(flows, run.requests, strict=True):
             log = response_log(done, period)
             files[Path(f"{base}.IO_Flow.No_{flow.stream}.log")] = log.encode()
-    text = (*notes, *flow_lines(flows, run.requests))
+    text = (*notes, *flow_lines(flows, run.requests), *total_lines(run.requests, run.counters))
     return Outcome(scenario, numbers, text, files)
 
 
@@ -112,6 +110,11 @@ def base_name(scenario: Scenario) -> str:
     """The workload's file name without what follows its last point, as MQSim cuts it."""
     folder, name = os.path.split(scenario.source)
     return os.path.join(folder, name.rpartition(".")[0] or name)
+
+
+def result_path(scenario: Scenario) -> Path:
+    """MQSim's result file of a scenario, beside the workload."""
+    return Path(f"{base_name(scenario)}_scenario_{scenario.number}.xml")
 
 
 def configuration(

@@ -8,7 +8,7 @@ constants tCS 20, tWC 25, tWB 100, tRR 20, tDBSY 500, tADL 70, tCALS 15, tWPST 6
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -223,10 +223,16 @@ def _frontiers(arrays: Arrays, drive: Drive, flows: Sequence[Flow], pages: Seque
     assert (fronts["block"] >= 0).all()
 
 
-def simulate(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> Run:
-    """Run the flows; ``quirks`` are the names of those to reproduce."""
-    done = played(drive, flows, quirks)
-    return Run(done.requests, counters(done.counters), half(done))
+def simulate(
+    drive: Drive,
+    flows: Sequence[Flow],
+    quirks: frozenset[str],
+    progress: Callable[[int, int], None] | None = None,
+) -> Run:
+    """Run the flows; ``quirks`` are the names of those to reproduce. ``progress`` is told the
+    requests done and the clock in ps."""
+    done = played(drive, flows, quirks, progress)
+    return Run(done.requests, counters(done.counters), half(done), done.warmed_s)
 
 
 def half(done: Replayed) -> dict[str, int] | None:
@@ -234,7 +240,12 @@ def half(done: Replayed) -> dict[str, int] | None:
     return None if done.half is None else counters(done.half)
 
 
-def played(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> Replayed:
+def played(
+    drive: Drive,
+    flows: Sequence[Flow],
+    quirks: frozenset[str],
+    progress: Callable[[int, int], None] | None = None,
+) -> Replayed:
     """The same, with what the engine says of itself."""
     cfg, arrays = prepared(drive, flows, quirks)
     sources = [
@@ -248,7 +259,7 @@ def played(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> Repla
         )
         for i, flow in enumerate(flows)
     ]
-    return Player(arrays, cfg, sources).run(half_way_of(flows))
+    return Player(arrays, cfg, sources).run(half_way_of(flows), progress)
 
 
 def counters(count: dict[str, int]) -> dict[str, int]:

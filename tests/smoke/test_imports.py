@@ -12,8 +12,8 @@ import pytest
 EMU = """
     cli
     live
-    serve | report, figure, validate, bench, sweep
-    compare, replay, mqsim
+    serve | commands, report, printed, figure, validate, bench, bench_engine, sweep
+    compare, mqsim, block_replay, replay, precondition
     weights
     paths
     stannis, ndpipe

@@ -1,0 +1,73 @@
+"""Statistics of a run as tables for a person.
+
+Owns titles, columns and units of latencies, flash work and busy shares. Does not own any number.
+Source: the fields of `--json` (mqsim/statistics.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+from ondie.emu.units import fmt_bytes, fmt_rate, fmt_time
+
+PS_PER_US = 10**6
+LATENCY = ("mean", "p50", "p90", "p99", "p999", "max")
+FLASH = {
+    "user_reads": "pages read for the host",
+    "user_writes": "pages programmed for the host",
+    "gc_reads": "pages read by collection",
+    "gc_writes": "pages programmed by collection",
+    "map_reads": "map pages read",
+    "map_writes": "map pages programmed",
+    "erases": "blocks erased",
+}
+
+
+def tables(data: Mapping[str, Any]) -> list[Table]:
+    """Latencies, then flash work, of what `--json` writes."""
+    return [latency_table(data), flash_table(data)]
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
+    return table
+
+
+def latency_table(data: Mapping[str, Any]) -> Table:
+    """Latencies of all, reads and writes, of the whole run and its second half."""
+    title = f"{data['requests']:,} requests in {fmt_time(data['simulated_ns'] * 1000)} simulated"
+    if data["iops"] is not None:
+        title += f": {data['iops']:,.0f} IOPS, {fmt_rate(data['bandwidth_bytes_per_s'])}"
+    table = _table(title, "latency", *("p99.9" if x == "p999" else x for x in LATENCY))
+    for words, part in (("", data), (", second half", data["second_half"])):
+        for kind, found in part["latency_us"].items():
+            if found is not None:
+                table.add_row(kind + words, *(fmt_time(found[x] * PS_PER_US) for x in LATENCY))
+    return table
+
+
+def flash_table(data: Mapping[str, Any]) -> Table:
+    """What the flash did, in the whole run and in its second half where that was counted."""
+    later = data["second_half"].get("flash")
+    columns = ("flash", "whole run", "second half") if later else ("flash", "whole run")
+    table = _table("", *columns)
+    for name, words in FLASH.items():
+        cells = [data["flash"][name], *([later[name]] if later else [])]
+        table.add_row(words, *(f"{n:,}" for n in cells))
+    factors = [data["waf"], *([data["second_half"]["waf"]] if later else [])]
+    table.add_row("write amplification", *("" if f is None else f"{f:.3f}" for f in factors))
+    return table
+
+
+def run_words(data: Mapping[str, Any]) -> str:
+    """What the run took of this machine."""
+    rate = data["requests"] / data["wall_s"] if data["wall_s"] else 0.0
+    return (
+        f"wall time {fmt_time(data['wall_s'] * 1e12)} ({rate:,.0f} requests/s), "
+        f"peak memory {fmt_bytes(data['peak_rss_bytes'], binary=True)}"
+    )
