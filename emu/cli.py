@@ -427,18 +427,35 @@ def kernels(sizes: tuple[int, ...], threads: int, json_path: Path | None, quiet:
 
 @commands.command()
 @click.argument("name", required=False)
+@click.option(
+    "--cases",
+    type=click.Path(path_type=Path),
+    help="mqsim: folder of its cases, else those of the checkout.",
+)
+@click.option("--recorded", "runs", flag_value="recorded", help="mqsim: recorded addresses alone.")
+@click.option("--own", "runs", flag_value="own", help="mqsim: own addresses alone.")
+@click.option("--both", "runs", flag_value="both", help="mqsim: both, which is the default.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Rows as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress bar and no table.")
-def validate(name: str | None, json_path: Path | None, quiet: bool) -> None:
-    """Hold the simulation against published numbers and closed forms. Exit 1 on a miss."""
+def validate(
+    name: str | None, cases: Path | None, runs: str | None, json_path: Path | None, quiet: bool
+) -> None:
+    """Hold the simulation against published numbers and closed forms. Exit 1 on a miss.
+
+    NAME is one of bytes, closed-forms and rates, which run without it, or mqsim: MQSim's results on
+    its own files.
+    """
     from ondie.emu import validate as validation
     from ondie.emu.report import check_target, write_atomically
 
+    if name != validation.MQSIM and (cases is not None or runs is not None):
+        flag = f"--cases {cases}" if cases is not None else f"--{runs}"
+        raise InputError(f"{flag}: for ondie validate mqsim only")
     if json_path is not None:
         check_target(json_path)
 
     with progress_bar(quiet) as progress:
-        found = validation.run(name, progress)
+        found = validation.run(name, progress, cases, runs or "both")
     if json_path is not None:
         text = json.dumps([row.data() for row in found], indent=1, allow_nan=False) + "\n"
         write_atomically({json_path: text.encode()})

@@ -1,14 +1,16 @@
 """Validation: rows that hold the simulation against published numbers and closed forms.
 
 Owns the row format, the runner and the suites. Does not own the models under test.
-Source: the papers named in each row. Fit rows were used to set a free parameter and are only
-shown; check rows were not, and one outside its tolerance fails.
+Source: the papers and programs named in each row. Fit rows were used to set a free parameter and
+are only shown; check rows were not, and one outside its tolerance fails.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -20,7 +22,10 @@ from ondie.emu.paths.base import Options
 from ondie.emu.units import InputError, nearest
 from ondie.traces import Step, Trace, flat_tensors
 
-FIT, CHECK = "fit", "check"
+FIT, CHECK, SHOWN = "fit", "check", "shown"
+MQSIM = "mqsim"
+RUNS = ("recorded", "own", "both")
+"""With which addresses MQSim's cases are run."""
 SAMPLE_PARAMS = 40_000_000
 Progress = Callable[[str, float], None] | None
 
@@ -29,7 +34,7 @@ Progress = Callable[[str, float], None] | None
 class Row:
     """One number: published (or by closed form) and predicted by the simulation.
 
-    ``tolerance`` is relative; 0 means equal.
+    ``tolerance`` is relative; 0 means equal, None that the row is only shown.
     """
 
     suite: str
@@ -38,19 +43,25 @@ class Row:
     published: float
     predicted: float
     unit: str
-    tolerance: float
+    tolerance: float | None
     source: str
 
     @property
     def difference(self) -> float:
-        """Relative difference of predicted to published."""
+        """Relative difference of predicted to published; infinite where that is 0 and the other
+        is not."""
+        if not self.published:
+            return math.inf if self.predicted else 0.0
         return self.predicted / self.published - 1
 
     @property
     def misses(self) -> bool:
         """Is this a check row outside its tolerance, or without a number?"""
+        if self.kind != CHECK:
+            return False
+        assert self.tolerance is not None
         gap = abs(self.predicted - self.published)
-        return self.kind == CHECK and not gap <= self.tolerance * abs(self.published)
+        return not gap <= self.tolerance * abs(self.published)
 
     def data(self) -> dict[str, Any]:
         """The row as --json writes it."""
@@ -207,6 +218,51 @@ def rate_rows(progress: Progress) -> list[Row]:
     ]
 
 
+def mqsim_cases() -> Path | None:
+    """The cases of this checkout; None where the package is installed without them."""
+    folder = Path(__file__).resolve().parent.parent / "tests" / "fidelity" / "mqsim"
+    return folder if (folder / "cases.json").is_file() else None
+
+
+def mqsim_rows(progress: Progress, folder: Path | None = None, runs: str = "both") -> list[Row]:
+    """MQSim's results on its own files beside ours, whole runs and request by request.
+
+    ``folder``: of cases (mqsim/cases.py), by default those of the checkout. ``runs``: one of RUNS;
+    cases without recorded requests run with their own addresses alone.
+    InputError where there are no cases, or none with recorded requests.
+    """
+    from ondie.emu.mqsim import cases as mq
+    from ondie.emu.mqsim.simulate import simulate
+
+    folder = folder or mqsim_cases()
+    if folder is None:
+        raise InputError("mqsim: this installation is without MQSim's cases; --cases DIR is needed")
+    found = mq.read_cases(folder)
+    if runs == "recorded":
+        found = [case for case in found if case.recorded is not None]
+        if not found:
+            raise InputError(f"{folder}: no case has recorded requests; --own is right")
+    rows = []
+    for at, case in enumerate(found):
+        if progress is not None:
+            progress(MQSIM, at / len(found))
+        made = []
+        if runs != "own" and case.recorded is not None:
+            made += mq.run_recorded(case, simulate)
+        if runs != "recorded":
+            made += mq.run_own(case, simulate)
+        source = f"{case.name}: {case.description}; MQSim (A. Tavakkol et al., FAST 2018)"
+        rows += [
+            Row(
+                MQSIM, f"{row.case}, {row.run}: {row.name}",
+                SHOWN if row.tolerance is None else CHECK,
+                row.theirs, row.ours, row.unit, row.tolerance, source,
+            )
+            for row in made
+        ]  # fmt: skip
+    return rows
+
+
 SUITES: dict[str, Callable[[Progress], list[Row]]] = {
     "bytes": traffic_rows,
     "closed-forms": closed_form_rows,
@@ -214,12 +270,18 @@ SUITES: dict[str, Callable[[Progress], list[Row]]] = {
 }
 
 
-def run(name: str | None, progress: Progress = None) -> list[Row]:
-    """Run one suite, or all. Raises InputError for an unknown name."""
+def run(
+    name: str | None, progress: Progress = None, folder: Path | None = None, runs: str = "both"
+) -> list[Row]:
+    """Run one suite, or all of SUITES. ``folder``, ``runs``: of mqsim_rows(), which only runs when
+    it is named. Raises InputError for an unknown name."""
+    if name == MQSIM:
+        return mqsim_rows(progress, folder, runs)
     if name is not None and name not in SUITES:
+        known = [*SUITES, MQSIM]
         raise InputError(
-            f"unknown validation {name!r}; nearest: {nearest(name, SUITES) or 'none'} "
-            f"(of {', '.join(SUITES)})"
+            f"unknown validation {name!r}; nearest: {nearest(name, known) or 'none'} "
+            f"(of {', '.join(known)})"
         )
     rows = []
     for suite in [name] if name is not None else SUITES:
@@ -234,22 +296,25 @@ TITLES = {
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """A table per suite, kind and source; check rows before fit rows."""
+    """A table per suite, kind and source; check rows, among them those only shown, before fit
+    rows."""
     out = []
     for kind, title in TITLES.items():
-        for suite, source in dict.fromkeys((r.suite, r.source) for r in rows if r.kind == kind):
+        mine = [r for r in rows if r.kind == kind or (r.kind == SHOWN and kind == CHECK)]
+        for suite, source in dict.fromkeys((r.suite, r.source) for r in mine):
             table = Table(
                 title=f"{suite} ({title})\n{source}", title_justify="left", title_style="bold"
             )
             for column in ("row", "expected", "predicted", "difference", "tolerance", "unit", ""):
                 table.add_column(column, justify="left" if column == "row" else "right")
-            for row in rows:
-                if (row.kind, row.suite, row.source) != (kind, suite, source):
+            for row in mine:
+                if (row.suite, row.source) != (suite, source):
                     continue
-                verdict = "" if kind == FIT else "MISS" if row.misses else "ok"
+                verdict = "" if row.kind != CHECK else "MISS" if row.misses else "ok"
+                tolerance = "" if row.tolerance is None else f"{row.tolerance:.0%}"
                 table.add_row(
                     row.name, f"{row.published:.6g}", f"{row.predicted:.6g}",
-                    f"{row.difference:+.2%}", f"{row.tolerance:.0%}", row.unit, verdict,
+                    f"{row.difference:+.2%}", tolerance, row.unit, verdict,
                 )  # fmt: skip
             out.append(table)
     return out
