@@ -185,9 +185,14 @@ def give_txn(st, t):
 @inline
 def line(st, leaf, start, end, t):
     """Note that transaction ``t`` took a resource from start to end, for the timeline."""
+    if st.reg[0].line_on != 0:
+        note_line(st, leaf, start, end, t)
+
+
+@njit
+def note_line(st, leaf, start, end, t):
+    """An interval of the timeline, while there is room for it."""
     reg = st.reg[0]
-    if reg.line_on == 0:
-        return
     if reg.lines >= st.line.shape[0]:
         reg.line_drop += 1
         return
@@ -202,12 +207,17 @@ def line(st, leaf, start, end, t):
     reg.lines += 1
 
 
-@njit
+@inline
 def log(st, what, row, lpn, ppn, old, n, dev, die):
     """Note bytes that moved, when payload is kept. The run pauses before the log is full."""
+    if st.reg[0].log_on != 0:
+        note_log(st, what, row, lpn, ppn, old, n, dev, die)
+
+
+@njit
+def note_log(st, what, row, lpn, ppn, old, n, dev, die):
+    """An entry of the log."""
     reg = st.reg[0]
-    if reg.log_on == 0:
-        return
     x = st.log[reg.logged]
     x.what = what
     x.row = st.row[row].id if row >= 0 else -1

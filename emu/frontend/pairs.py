@@ -91,6 +91,8 @@ def issue(st, q):
         x.size = req.size
         req.start = reg.now
         prefetch(st.l2p, pair.dev * st.l2p.shape[1] + x.lpn)  # looked at when the entry is in
+        if c.partial != 0:
+            prefetch(st.sectors, pair.dev * st.sectors.shape[1] + x.lpn)
         req.pending = 1
         req.done = 0
         if not enter(st, s.SUBMIT, t, 0, c.submit, s.SUBMITTED):
