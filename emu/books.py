@@ -92,8 +92,11 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
     c = [int(x) for x in arrays.count[0]]
     page = g.page_bytes
     down, up = (int(arrays.fifo["size"][s.HOST_STATIONS + x]) for x in (s.DOWN, s.UP))
-    programs = c[stats.PROGRAM_PAGES] + c[stats.GC_PROGRAM_PAGES]
-    reads = c[stats.READ_PAGES] + c[stats.GC_READ_PAGES]
+    inside = c[stats.COPYBACK_PAGES]  # moved without leaving their die
+    programs = c[stats.PROGRAM_PAGES] + c[stats.GC_PROGRAM_PAGES] + c[stats.FAILED_PAGES] - inside
+    reads = c[stats.READ_PAGES] + c[stats.GC_READ_PAGES] + c[stats.MERGE_READ_PAGES] - inside
+    into = programs * page - c[stats.UNASKED_IN_BYTES]
+    out = reads * page - c[stats.UNASKED_OUT_BYTES]
     erases = int(arrays.block.erases[: g.units * g.all_blocks].sum())
     return [
         ("commands fetched, submitted", c[stats.COMMANDS], asked.commands),
@@ -107,10 +110,12 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
         ("bytes of reads, pages asked for", c[stats.HOST_READ_BYTES], asked.read_pages * page),
         ("bytes of writes, pages asked for",
          c[stats.HOST_WRITE_BYTES], asked.written_pages * page),
-        ("bytes up the link, bytes of reads", up, c[stats.HOST_READ_BYTES]),
-        ("bytes down the link, bytes of writes", down, c[stats.HOST_WRITE_BYTES]),
-        ("bytes into registers, pages programmed", int(arrays.bus.size_in.sum()), programs * page),
-        ("bytes out of registers, pages sensed", int(arrays.bus.size_out.sum()), reads * page),
+        ("bytes up the link, bytes of reads",
+         up, c[stats.HOST_READ_BYTES] + c[stats.LINK_EXTRA_UP_BYTES]),
+        ("bytes down the link, bytes of writes",
+         down, c[stats.HOST_WRITE_BYTES] + c[stats.LINK_EXTRA_DOWN_BYTES]),
+        ("bytes into registers, pages programmed", int(arrays.bus.size_in.sum()), into),
+        ("bytes out of registers, pages sensed", int(arrays.bus.size_out.sum()), out),
         ("pages encoded, programmed", c[stats.ECC_ENCODED_PAGES], programs),
         ("pages decoded, sensed", c[stats.ECC_DECODED_PAGES], reads),
         ("pages collected: read, programmed or dropped",

@@ -191,10 +191,11 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.static = ftl.placement == "static"
     c.partial = ftl.partial_pages == "sectors"
     c.unwritten = ftl.unwritten == "as_written"
-    c.gc_low = ftl.gc_low_blocks
+    reserve = GC_RESERVE + int(ftl.program_failures > 0)  # a failure closes a block early
+    c.gc_low = max(ftl.gc_low_blocks, reserve)
     c.gc_stop = ftl.gc_stop_blocks
     c.gc_hard = ftl.gc_hard_blocks if ftl.gc_priority == "background" else 0
-    c.gc_reserve = GC_RESERVE
+    c.gc_reserve = reserve
     c.gc_window = ftl.gc_window_pages or geometry.block_pages
     c.gc_parallel = ftl.gc_parallel
     c.exclusive = ftl.gc_priority == "exclusive"
@@ -267,6 +268,16 @@ def build(
     intervals to keep. Raises InputError when the reservoir is too small for its super-pages.
     """
     n = devices if devices is not None else cfg.system.devices
+    if cfg.frontend.transfer == "command" and not pairs:
+        raise InputError(
+            'frontend.transfer = "command": rows of a plan and commands of a device move page by '
+            'page; "page" is right, or requests through queue pairs'
+        )
+    if payload and cfg.ftl.unwritten == "as_written":
+        raise InputError(
+            'ftl.unwritten = "as_written": pages that were never written have no bytes to read; '
+            '"zeros" is right where bytes are kept'
+        )
     geometry = Geometry.of(cfg)
     depth = queue_depth or min(cfg.host.io_queue_depth, cfg.frontend.queue_depth)
     ways = geometry.ways * (geometry.planes if cfg.flash.plane_reads == "alone" else 1)

@@ -58,6 +58,8 @@ GEOMETRY = (
 )
 
 MOST_DEVICES = 4096
+MOST_SECTORS = 64
+"""Sectors of a page that one entry of the sector map holds."""
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -99,6 +101,16 @@ RULES: tuple[Rule, ...] = (
         ("ftl.gc_low_blocks", "flash.blocks_per_plane"),
         lambda c: c.ftl.gc_low_blocks < c.flash.blocks_per_plane,
         "collection must start with fewer free blocks than a plane has",
+    ),
+    Rule(
+        ("ftl.erase_failures", "ftl.erase"),
+        lambda c: c.ftl.erase_failures == 0 or c.ftl.erase == "collected",
+        'a failed erase retires its block, which writes must not wait for: erase = "collected"',
+    ),
+    Rule(
+        ("ftl.partial_pages", "flash.page"),
+        lambda c: c.ftl.partial_pages == "whole" or c.flash.page_bytes <= MOST_SECTORS * 512,
+        f"sectors are known of pages of at most {MOST_SECTORS * 512 // 1024} KiB",
     ),
     Rule(
         ("errors.kind", "ecc.codeword", "flash.page"),
@@ -159,6 +171,11 @@ RULES: tuple[Rule, ...] = (
         ("isp.kind", "dram.isp"),
         lambda c: c.isp.kind == "none" or c.dram.isp_bytes > 0,
         'a processor needs DRAM of its own, for example "512 MiB"',
+    ),
+    Rule(
+        ("pe.kind", "flash.plane_reads"),
+        lambda c: c.pe.kind == "none" or c.flash.plane_reads == "together",
+        "processing elements take the planes of a die together",
     ),
     Rule(
         ("pe.kind", "pe.clock_divider"),

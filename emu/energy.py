@@ -78,8 +78,11 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
     """All components of a run."""
     c = t.counters
     page = t.page_bytes * 8
-    read = c["read_pages"] + c["gc_read_pages"] + c["bpr_pages"] + c["reservoir_read_pages"]
-    program = c["program_pages"] + c["gc_program_pages"] + c["bpp_pages"]
+    read = c["read_pages"] + c["gc_read_pages"] + c["merge_read_pages"]
+    read += c["bpr_pages"] + c["reservoir_read_pages"]
+    program = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] + c["bpp_pages"]
+    coded = (c["ecc_decoded_pages"] + c["ecc_encoded_pages"]) * t.page_bytes
+    coded -= c["unasked_out_bytes"] + c["unasked_in_bytes"]
     channel = t.bytes_by["channels in"] + t.bytes_by["channels out"]
     ports = 2 if cfg.link.uplink_bytes_per_s else 1
     tunnel = t.bytes_by["tunnel up"] + t.bytes_by["tunnel down"]
@@ -101,7 +104,7 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
         Component("NAND erase", DRIVE, "energy.nand_erase", c["erased_blocks"] * t.block_bytes * 8),
         Component("channels", DRIVE, "energy.channel", channel * 8),
         Component("drive DRAM", DRIVE, "energy.dram", t.bytes_by["DRAM"] * 8),
-        Component("ECC", DRIVE, "energy.ecc", t.bytes_by["ECC"] * 8),
+        Component("ECC", DRIVE, "energy.ecc", coded * 8),
         Component("PE additions", DRIVE, "energy.pe_add", work.adds),
         Component("PE multiplications", DRIVE, "energy.pe_multiply", work.multiplies),
         Component("page registers", DRIVE, "energy.register", work.register_bits),

@@ -43,18 +43,24 @@ from ondie.emu.stats import (
     BPR_PAGES,
     COLLECTIONS,
     COMMANDS,
+    COPYBACK_PAGES,
     ECC_DECODED_PAGES,
     ECC_ENCODED_PAGES,
     ERASED_BLOCKS,
+    FAILED_PAGES,
     GC_DROPPED,
     GC_PROGRAM_PAGES,
     GC_READ_PAGES,
     HOST_READ_BYTES,
     HOST_WRITE_BYTES,
+    LINK_EXTRA_DOWN_BYTES,
+    LINK_EXTRA_UP_BYTES,
     MERGE_READ_PAGES,
     ODC_OPS,
     PROGRAM_FAILURES,
     PROGRAM_PAGES,
+    UNASKED_IN_BYTES,
+    UNASKED_OUT_BYTES,
     VPP_PAGES,
     WEAR_MOVES,
 )
@@ -78,10 +84,23 @@ def dram(st, t, passes, step):
     return enter(st, station, t, passes * x.size, -1, step)
 
 
+@inline
+def extra(which):
+    """Counter of what crosses a direction of the link beside data."""
+    return LINK_EXTRA_DOWN_BYTES if which == s.DOWN else LINK_EXTRA_UP_BYTES
+
+
+@njit
+def tell(st, t, which, n_bytes, step):
+    """A message of the protocol over the device's link."""
+    st.count[st.txn[t].dev, extra(which)] += n_bytes
+    return send(st, t, which, n_bytes, step)
+
+
 @njit
 def send(st, t, which, n_bytes, step):
-    """A message over the device's link, with the overhead of its packets. False when there is no
-    such message, or it takes no time."""
+    """Data over the device's link, with the overhead of their packets. False when there are none,
+    or they take no time."""
     x = st.txn[t]
     if n_bytes == 0:
         x.step = step
@@ -95,6 +114,7 @@ def send(st, t, which, n_bytes, step):
         wire += packets * c.packet_overhead
         if c.link_lanes > 1:
             wire = (wire + c.link_lanes - 1) // c.link_lanes * c.link_lanes
+        st.count[x.dev, extra(which)] += wire - n_bytes
     return enter(st, s.station(st, x.dev, which), t, wire, -1, step)
 
 
@@ -179,6 +199,8 @@ def place(st, t):
         y.op = timing.PROGRAM
         y.ppn = ppn
         y.bus = controller.bus_bytes(st, v)
+        if c.partial != 0:
+            st.count[dev, UNASKED_IN_BYTES] += y.n * c.page_bytes - y.bus
         mapping.place_of(st, dev, v)
         y.array = st.page_ps[1, y.page]
         if not encode(st, v, s.ENCODED):
@@ -242,6 +264,7 @@ def merge(st, t):
     x.sectors = missing
     x.bus = controller.bus_bytes(st, t)
     x.sectors = wanted
+    st.count[x.dev, UNASKED_OUT_BYTES] += st.cfg[0].page_bytes - x.bus
     st.count[x.dev, MERGE_READ_PAGES] += 1
     st.count[x.dev, ARRAY_READS] += 1
     x.array = 0
@@ -323,7 +346,7 @@ def ask(st, dev, u):
 def retiring(st, u):
     """A block in which a program has failed is emptied whether space is short or not."""
     c = st.cfg[0]
-    if st.pool[u].retiring == 0:
+    if st.pool[u].retiring == 0 or not gc.room(st, u):
         return -1
     for b in range(u * c.all_blocks, u * c.all_blocks + c.blocks):
         if st.block[b].retire != 0 and policies.collectable(st, b):
@@ -391,6 +414,7 @@ def collect(st, dev, u, b):
             if k == 0:
                 fail(st, E_FULL, dev, u)
                 return False
+            st.count[dev, COPYBACK_PAGES] += 1
             x.op = timing.COPYBACK
             x.ppn = target
             x.bus = 0
@@ -442,9 +466,11 @@ def after_erase(st, t):
     mapping.erased(st, t)
     give_txn(st, t)
     block = st.block[b]
-    if block.state != mapping.ERASING:
-        return
     u = b // c.all_blocks
+    if block.state != mapping.ERASING:
+        if c.wear_static > 0:
+            level(st, dev, u)
+        return
     block.dirty = 0
     if c.erase_failures > 0.0:
         key = absorb(absorb(c.seed, b), block.erases)
@@ -473,7 +499,7 @@ def level(st, dev, u):
                 coldest = b
     if coldest < 0 or most - st.block[coldest].erases < c.wear_static:
         return
-    if st.pool[u].free_n <= 1 or st.pool[u].victims >= c.gc_parallel:
+    if st.pool[u].free_n <= 1 or st.pool[u].victims >= c.gc_parallel or not gc.room(st, u):
         return
     gc.start(st, u, coldest)
     st.count[dev, WEAR_MOVES] += 1
@@ -514,6 +540,7 @@ def move(st, t):
         ask(st, x.dev, u)
     x.op = timing.PROGRAM
     x.ppn = ppn
+    x.bus = c.page_bytes
     mapping.place_of(st, x.dev, t)
     x.array = st.page_ps[1, x.page]
     if not encode(st, t, s.ENCODED):
@@ -535,6 +562,7 @@ def failed(st, t):
         return False
     u = b // c.all_blocks
     st.count[x.dev, PROGRAM_FAILURES] += 1
+    st.count[x.dev, FAILED_PAGES] += x.n
     if block.retire == 0:
         block.retire = 1
         st.pool[u].retiring += 1
@@ -722,11 +750,11 @@ def onwards(st, t):
             place_or_wait(st, t)
             return -1
         elif step == s.SUBMITTED:
-            waits = send(st, t, s.DOWN, c.doorbell, s.RUNG)
+            waits = tell(st, t, s.DOWN, c.doorbell, s.RUNG)
         elif step == s.RUNG:
-            waits = send(st, t, s.UP, c.request, s.ENTRY_ASKED)
+            waits = tell(st, t, s.UP, c.request, s.ENTRY_ASKED)
         elif step == s.ENTRY_ASKED:
-            waits = send(st, t, s.DOWN, c.entry, s.ENTRY_IN)
+            waits = tell(st, t, s.DOWN, c.entry, s.ENTRY_IN)
         elif step == s.ENTRY_IN:
             waits = enter(st, s.station(st, dev, s.FRONTEND), t, 0, c.command, s.FETCHED)
         elif step == s.FETCHED:
@@ -734,7 +762,7 @@ def onwards(st, t):
             if fetched(st, t):
                 return t
             reg.hop = int(calm(st))
-            waits = send(st, t, s.UP, c.request, s.DATA_ASKED)
+            waits = tell(st, t, s.UP, c.request, s.DATA_ASKED)
         elif step == s.DATA_ASKED:
             waits = send(st, t, s.DOWN, x.size, s.DATA_IN)
         elif step == s.DATA_IN:
@@ -744,9 +772,9 @@ def onwards(st, t):
         elif step == s.DATA_READY:
             waits = send(st, t, s.UP, x.size, s.DATA_SENT)
         elif step == s.COMPLETED:
-            waits = send(st, t, s.DOWN, c.doorbell, s.ACKNOWLEDGED)
+            waits = tell(st, t, s.DOWN, c.doorbell, s.ACKNOWLEDGED)
         elif step == s.DATA_UP:
-            waits = send(st, t, s.UP, c.completion, s.POSTED)
+            waits = tell(st, t, s.UP, c.completion, s.POSTED)
         elif step == s.ISP_READ_READY:
             waits = dram(st, t, 1, s.PART_DONE)
         elif step == s.ISP_WRITE_IN_DRAM:

@@ -111,13 +111,14 @@ class Ledger:
 
     @property
     def page_operations(self) -> int:
-        """Pages sensed and programmed, planes counted one by one, collection included."""
+        """Pages sensed and programmed, planes counted one by one, collection, merges and programs
+        that failed included."""
         c = self.totals.counters
         return sum(
             c[name]
             for name in (
                 "read_pages", "program_pages", "gc_read_pages", "gc_program_pages", "bpr_pages",
-                "bpp_pages", "reservoir_read_pages",
+                "bpp_pages", "reservoir_read_pages", "merge_read_pages", "failed_pages",
             )
         )  # fmt: skip
 
@@ -126,7 +127,8 @@ class Ledger:
         """Pages programmed over pages asked for; None when nothing was written."""
         c = self.totals.counters
         asked = c["program_pages"] + c["bpp_pages"]
-        return (asked + c["gc_program_pages"]) / asked if asked else None
+        again = c["gc_program_pages"] + c["failed_pages"]
+        return (asked + again) / asked if asked else None
 
     def utilisation(self, phase: str) -> dict[str, float]:
         """Share of a phase's time that the busiest member of each resource class worked for it."""
@@ -178,15 +180,19 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
     c, page = t.counters, t.page_bytes
     down = c["host_write_bytes"] + c["down_bytes"]
     up = c["host_read_bytes"] + c["up_bytes"] + c["reservoir_up_bytes"]
-    channel_out = (c["read_pages"] + c["gc_read_pages"]) * page + c["reservoir_up_bytes"]
-    channel_in = (c["program_pages"] + c["gc_program_pages"]) * page + c["load_bytes"]
+    inside = c["copyback_pages"]  # moved without leaving their die
+    decoded = c["read_pages"] + c["gc_read_pages"] + c["merge_read_pages"] - inside
+    encoded = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] - inside
+    channel_out = decoded * page - c["unasked_out_bytes"] + c["reservoir_up_bytes"]
+    channel_in = encoded * page - c["unasked_in_bytes"] + c["load_bytes"]
+    extra_down, extra_up = c["link_extra_down_bytes"], c["link_extra_up_bytes"]
     return [
         ("commands fetched, commands completed", c["commands"], c["commands_done"]),
         ("transactions in flight at the end", t.in_flight, 0),
         ("bytes down the link, bytes planned", down, t.planned["link_down_bytes"]),
         ("bytes up the link, bytes planned", up, t.planned["link_up_bytes"]),
-        ("bytes down the link, bytes of its station", down, t.bytes_by["link down"]),
-        ("bytes up the link, bytes of its station", up, t.bytes_by["link up"]),
+        ("bytes down the link, bytes of its station", down + extra_down, t.bytes_by["link down"]),
+        ("bytes up the link, bytes of its station", up + extra_up, t.bytes_by["link up"]),
         (
             "pages read, pages planned",
             c["read_pages"] + c["unmapped_pages"],
@@ -212,12 +218,12 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
         (
             "pages decoded, pages read through ECC",
             c["ecc_decoded_pages"],
-            c["read_pages"] + c["gc_read_pages"],
+            decoded,
         ),
         (
             "pages encoded, pages programmed through ECC",
             c["ecc_encoded_pages"],
-            c["program_pages"] + c["gc_program_pages"],
+            encoded,
         ),
         ("valid pages, mapped pages", t.valid_pages, t.mapped_pages),
         ("super-pages valid, super-pages mapped", *t.super_pages),

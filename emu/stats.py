@@ -12,8 +12,9 @@ from __future__ import annotations
     ARRAY_READS, ARRAY_PROGRAMS, ARRAY_ERASES, ECC_DECODED_PAGES, ECC_ENCODED_PAGES,
     COMMANDS, COMMANDS_DONE, HOST_READ_BYTES, HOST_WRITE_BYTES, ISP_READ_BYTES, ISP_WRITE_BYTES,
     DOWN_BYTES, UP_BYTES, LOAD_BYTES, RESERVOIR_UP_BYTES, ISP_BYTES, TUNNEL_BYTES, TRIMMED_PAGES,
-    COLLECTIONS, MERGE_READ_PAGES, PROGRAM_FAILURES, BAD_BLOCKS, WEAR_MOVES,
-) = range(35)  # fmt: skip
+    COLLECTIONS, MERGE_READ_PAGES, PROGRAM_FAILURES, BAD_BLOCKS, WEAR_MOVES, COPYBACK_PAGES,
+    FAILED_PAGES, UNASKED_OUT_BYTES, UNASKED_IN_BYTES, LINK_EXTRA_DOWN_BYTES, LINK_EXTRA_UP_BYTES,
+) = range(41)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -50,4 +51,10 @@ COUNTERS = (
     "program_failures",
     "bad_blocks",  # retired during the run
     "wear_moves",  # blocks emptied for static wear levelling
+    "copyback_pages",  # moved by collection inside their die
+    "failed_pages",  # of programs that failed, and were programmed again elsewhere
+    "unasked_out_bytes",  # of sensed pages: sectors that nobody asked for, left in the register
+    "unasked_in_bytes",  # of programmed pages: sectors that the write did not hold
+    "link_extra_down_bytes",  # messages of the protocol, packet overhead, padding
+    "link_extra_up_bytes",
 )

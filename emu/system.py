@@ -190,7 +190,7 @@ class System:
     def totals(self, steps: StepClock) -> Totals:
         """The finished run in plain numbers, for the ledger."""
         a, g = self.arrays, self.geometry
-        classes, which = leaf_classes(self.devices, g)
+        classes, which = leaf_classes(self.devices, g, self.lanes)
         busy: dict[tuple[str, str], int] = {}
         busy_sum: dict[str, int] = {}
         worked = a.use.sum(axis=0)
@@ -229,16 +229,22 @@ class System:
 
     def leaf_name(self, leaf: int) -> tuple[int, str]:
         """(device or -1 for the host, name) of an exclusive resource."""
-        return leaf_name(self.devices, self.geometry, leaf)
+        return leaf_name(self.devices, self.geometry, self.lanes, leaf)
+
+    @property
+    def lanes(self) -> int:
+        """Parts of a die that work on their own: its planes, or the die as a whole."""
+        return int(self.arrays.cfg.lanes[0])
 
 
-def leaf_name(devices: int, g: Geometry, leaf: int) -> tuple[int, str]:
+def leaf_name(devices: int, g: Geometry, lanes: int, leaf: int) -> tuple[int, str]:
     """(device or -1 for the host, name) of an exclusive resource of a system."""
-    bus0 = devices * g.dies
+    bus0 = devices * g.dies * lanes
     fifo0 = bus0 + devices * g.channels
     if leaf < bus0:
-        die = leaf % g.dies
-        return leaf // g.dies, f"die {g.channel_of(die)}.{die // g.channels}"
+        (dev, die), plane = divmod(leaf // lanes, g.dies), leaf % lanes
+        name = f"die {g.channel_of(die)}.{die // g.channels}"
+        return dev, f"{name} plane {plane}" if lanes > 1 else name
     if leaf < fifo0:
         return (leaf - bus0) // g.channels, f"channel {(leaf - bus0) % g.channels}"
     station = leaf - fifo0
@@ -249,13 +255,13 @@ def leaf_name(devices: int, g: Geometry, leaf: int) -> tuple[int, str]:
 
 
 @lru_cache(maxsize=16)
-def leaf_classes(devices: int, g: Geometry) -> tuple[list[str], np.ndarray]:
+def leaf_classes(devices: int, g: Geometry, lanes: int) -> tuple[list[str], np.ndarray]:
     """Classes of resources ("dies", "channels", "ECC", "link up", ...) and the index of each leaf's
     class."""
-    leaves = devices * (g.dies + 2 * g.channels + s.ECC) + s.HOST_STATIONS
+    leaves = devices * (g.dies * lanes + 2 * g.channels + s.ECC) + s.HOST_STATIONS
     names = []
     for leaf in range(leaves):
-        name = leaf_name(devices, g, leaf)[1]
+        name = leaf_name(devices, g, lanes, leaf)[1]
         kind = name.split()[0]
         names.append({"die": "dies", "channel": "channels", "ECC": "ECC"}.get(kind, name))
     classes = list(dict.fromkeys(names))

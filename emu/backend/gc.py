@@ -11,15 +11,16 @@ from ondie.emu.backend import mapping
 from ondie.emu.backend.mapping import FULL, VICTIM
 from ondie.emu.events import E_BLOCK_VALID, fail
 from ondie.emu.intrinsics import call_policy, prefetch
-from ondie.kernels.jit import njit
+from ondie.kernels.jit import inline, njit
 
 
 @njit
 def begin(st, u):
-    """Start one collection on unit ``u`` if it is short of free blocks. Returns the victim, or -1."""
+    """Start one collection on unit ``u`` if it is short of free blocks. Returns the victim, or
+    -1."""
     c = st.cfg[0]
     pool = st.pool[u]
-    if pool.free_n > c.gc_low or pool.victims >= c.gc_parallel:
+    if pool.free_n > c.gc_low or pool.victims >= c.gc_parallel or not room(st, u):
         return -1
     b = call_policy(st, c.gc_policy, u)
     if b < u * c.all_blocks or b >= u * c.all_blocks + c.blocks:
@@ -29,6 +30,13 @@ def begin(st, u):
         return -1  # nothing would be gained, or pages are still on their way
     start(st, u, b)
     return b
+
+
+@inline
+def room(st, u):
+    """Is there a free block for what one collection more moves, beside those under way?"""
+    pool = st.pool[u]
+    return pool.victims == 0 or st.cfg[0].gc_stop > 0 or pool.free_n > pool.victims
 
 
 @njit

@@ -128,12 +128,20 @@ def free_block(st, u, block):
     st.block[block].stream = -1
 
 
+@inline
+def kept(st, u):
+    """Free blocks that the collections of unit ``u`` may still need, one each. Where host writes
+    wait below a limit (``gc_stop``), that limit keeps them."""
+    return st.pool[u].victims if st.cfg[0].gc_stop == 0 else 0
+
+
 @njit
 def open_block(st, dev, u, stream):
-    """Open a free block for a stream. Returns False when the unit has none to give."""
+    """Open a free block for a stream. Returns False when the unit has none to give: the host's
+    writes leave one for every collection under way."""
     c = st.cfg[0]
     pool = st.pool[u]
-    if pool.free_n <= (0 if stream >= c.collected else c.gc_reserve):
+    if pool.free_n <= (0 if stream >= c.collected else max(c.gc_reserve, kept(st, u))):
         return False
     b = take_free(st, u)
     block = st.block[u * c.all_blocks + b]

@@ -13,7 +13,13 @@ from ondie.emu.backend import mapping, nand, timing
 from ondie.emu.events import LOG_TRIM, LOG_ZERO, REQUEST, go, log, take_txn
 from ondie.emu.intrinsics import set_bits
 from ondie.emu.stations import READ_UNMAPPED
-from ondie.emu.stats import ARRAY_READS, READ_PAGES, TRIMMED_PAGES, UNMAPPED_PAGES
+from ondie.emu.stats import (
+    ARRAY_READS,
+    READ_PAGES,
+    TRIMMED_PAGES,
+    UNASKED_OUT_BYTES,
+    UNMAPPED_PAGES,
+)
 from ondie.kernels.jit import inline, njit
 
 SECTOR = 512
@@ -95,7 +101,7 @@ def cut_read(st, t):
         if entry == 0:
             while lpn + n < end and n < c.planes and st.l2p[dev, lpn + n] == 0:
                 n += 1
-        elif c.multi_plane != 0 and c.unit_planes > 1:
+        elif c.multi_plane != 0 and c.unit_planes > 1 and c.partial == 0 and c.lanes == 1:
             limit = min(end - lpn, c.unit_planes - (entry - 1) % c.unit_planes)
             while n < limit and int(st.l2p[dev, lpn + n]) == entry + n:
                 n += 1
@@ -114,6 +120,8 @@ def cut_read(st, t):
             if c.partial != 0:
                 y.sectors = sectors_of(st, t, lpn)
             y.bus = bus_bytes(st, u)
+            if c.partial != 0:
+                st.count[dev, UNASKED_OUT_BYTES] += n * c.page_bytes - y.bus
             st.count[dev, READ_PAGES] += n
             st.count[dev, ARRAY_READS] += 1
             g = mapping.place_of(st, dev, u)

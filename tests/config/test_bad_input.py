@@ -65,6 +65,7 @@ def refused(call, words):
         ("ftl.over_provisioning=-0.1", ["is negative"]),
         ("ftl.reservoir_fraction=1.5", ["ftl.reservoir_fraction", "below 1"]),
         ("ftl.gc_low_blocks=5000", ["ftl.gc_low_blocks", "flash.blocks_per_plane"]),
+        ("ftl.erase_failures=0.1", ["ftl.erase_failures", "ftl.erase", "collected"]),
         ("host.io_block=10 KB", ["host.io_block", "multiple of the page"]),
         ("frontend.max_transfer=10 KB", ["frontend.max_transfer", "multiple of the page"]),
         ("pe.kind=per_plane", ["pe.kind", "pe.clock_divider", "at least 1"]),
@@ -74,6 +75,25 @@ def refused(call, words):
 )
 def test_overrides(text, words):
     refused(lambda: load_preset("newport", [text]), words)
+
+
+@pytest.mark.parametrize(
+    ("name", "texts", "words"),
+    [
+        (
+            "newport",
+            ["ftl.partial_pages=sectors", "flash.page=64 KiB", "host.io_block=1 MiB"],
+            ["ftl.partial_pages", "flash.page", "at most 32 KiB"],
+        ),
+        (
+            "optimstore-r1",
+            ["flash.plane_reads=alone"],
+            ["pe.kind", "flash.plane_reads", "the planes of a die together"],
+        ),
+    ],
+)
+def test_overrides_that_do_not_go_together(name, texts, words):
+    refused(lambda: load_preset(name, texts), words)
 
 
 def test_an_override_names_the_command_line_and_a_key_is_set_once():
