@@ -50,6 +50,19 @@ def test_parts_are_no_presets():
     assert part_names() == ("management",) and not set(part_names()) & set(NAMES)
 
 
+def test_a_part_states_no_quantity_without_a_source():
+    """What has a unit and applies has a published source or a range; "derived" is for what does
+    not apply, which is 0, and for what the drive of a model is."""
+    for name in part_names():
+        stated = tomllib.loads((PARTS / f"{name}.toml").read_text())
+        keys = [f"{section}.{key}" for section, leaves in stated.items() for key in leaves]
+        leaves = [load_preset("newport").leaf(key) for key in keys]
+        assert len(leaves) > 40
+        for leaf in leaves:
+            if leaf.unit is not None and leaf.source == "derived":
+                assert leaf.value == 0, leaf
+
+
 def test_a_file_goes_before_its_part_and_its_part_before_its_base(tmp_path):
     leaf = '{{ value = {}, source = "derived", ref = "a test of precedence" }}'
     (tmp_path / "part.toml").write_text(
@@ -111,31 +124,34 @@ def mutations(path):
         yield match["key"], "leaf", "\n".join(lines[:number] + lines[number + 1 :])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_taking_any_provenance_away_is_refused(name, tmp_path):
-    """Of the leaves that the preset states, and of those in the part that it includes."""
+@pytest.mark.parametrize(
+    "place",
+    [*(PRESETS / f"{name}.toml" for name in NAMES), *PARTS.glob("*.toml")],
+    ids=lambda place: place.stem,
+)
+def test_taking_any_provenance_away_is_refused(place, tmp_path):
+    """Of the leaves that a preset states, and of those in the part that all include."""
     preset, part = tmp_path / "mutated.toml", tmp_path / "part.toml"
+    shutil.copy(PARTS / "management.toml", part)
+    name = place.stem if place.stem in NAMES else "newport"
     whole = (PRESETS / f"{name}.toml").read_text()
     assert 'include = "management"\n' in whole
-    whole = whole.replace('include = "management"\n', 'include = "part.toml"\n')
-    shutil.copy(PARTS / "management.toml", part)
-    preset.write_text(whole)
+    preset.write_text(whole.replace('include = "management"\n', 'include = "part.toml"\n'))
     assert load_preset(preset) == load_preset(name)
-    tried = 0
-    for mutated in (preset, part):
-        before = mutated.read_text()
-        for key, what, text in mutations(mutated):
-            if what == "leaf" and "isp.training_ratio_by_model." + key in KEYS_OF_TABLE:
-                continue  # rows of a table may be absent
-            mutated.write_text(text)
-            with pytest.raises(InputError) as caught:
-                load_preset(preset)
-            message = str(caught.value)
-            assert key in message and "mutated.toml" in message and "\n" not in message
-            assert "is missing" in message
-            tried += 1
-        mutated.write_text(before)
-    assert tried >= 4 * len([k for k in KEYS.values() if not k.table])
+    mutated = preset if place.stem in NAMES else part
+    tried, leaves = 0, 0
+    for key, what, text in mutations(mutated):
+        leaves += what == "leaf"
+        if what == "leaf" and "isp.training_ratio_by_model." + key in KEYS_OF_TABLE:
+            continue  # rows of a table may be absent
+        mutated.write_text(text)
+        with pytest.raises(InputError) as caught:
+            load_preset(preset)
+        message = str(caught.value)
+        assert key in message and "mutated.toml" in message and "\n" not in message
+        assert "is missing" in message
+        tried += 1
+    assert leaves > 40 and tried >= 4 * leaves - len(KEYS_OF_TABLE)
 
 
 KEYS_OF_TABLE = {
