@@ -201,13 +201,13 @@ def trace() -> None:
     """Look at traces; write block traces in another format."""
 
 
-def reading(command: Callable[..., Any]) -> Callable[..., Any]:
+def reading(command: Callable[..., Any], volume: str = "--device") -> Callable[..., Any]:
     """The options that say how a file of block requests is read: arguments of `read_requests`."""
     for option in reversed((
         click.option("--time-unit", metavar="ps|ns|us", help="mqsim: unit of its times."),
         click.option("--event", metavar="D|Q|C", help="blkparse: which event counts, else D."),
         click.option("--wait", metavar="manual|program", help="fio 2: what its waits mean."),
-        click.option("--device", "volume", help="Only the requests of this device."),
+        click.option(volume, "volume", help="Only the requests of this device."),
         click.option("--sort", is_flag=True, help="Order the requests by time."),
         click.option("--limit", type=click.IntRange(min=1), help="Only the first so many."),
     )):  # fmt: skip
@@ -340,6 +340,70 @@ def mqsim(
         command(
             ssdconfig, workload, json_path=json_path, out=out, quirks=quirks,
             remark=remark_unless(quiet), console=None if quiet else console(), progress=progress,
+        )  # fmt: skip
+
+
+@commands.command()
+@click.argument("name", metavar="BLOCKTRACE")
+@click.option("--device", default="gen4-tlc", show_default=True, help="Preset or TOML file.")
+@click.option("--from", "form", required=True, metavar="FORMAT",
+              help="mqsim, msr, fio (fio2, fio3) or blkparse.")  # fmt: skip
+@partial(reading, volume="--volume")
+@click.option("--side-by-side", is_flag=True, help="All devices as one address space.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a constant.")
+@click.option(
+    "--queue-depth",
+    type=click.IntRange(1, 65535),
+    help="So many requests outstanding, whatever their times.",
+)
+@click.option("--open", "by_time", is_flag=True, help="At their times, the default where known.")
+@click.option("--speed", type=float, help="Times of the trace over this.")
+@click.option("--as-fast-as-possible", "fast", is_flag=True, help="As many as the drive queues.")
+@click.option(
+    "--precondition",
+    "kind",
+    type=click.Choice(["none", "fill", "steady"]),
+    default="fill",
+    show_default=True,
+    help="The drive before the first request: empty, written once in order, or until steady.",
+)
+@click.option(
+    "--footprint",
+    type=click.Choice(["refuse", "wrap"]),
+    default="refuse",
+    show_default=True,
+    help="Requests past the end of the drive.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Statistics as JSON.")
+@click.option(
+    "--log",
+    "log_path",
+    type=click.Path(path_type=Path),
+    help="Every request: FILE.csv (.csv.gz, .csv.xz) or FILE.h5.",
+)
+@click.option("--quiet", is_flag=True, help="No progress bar, no tables and no remarks.")
+def replay(
+    name: str, device: str, form: str, side_by_side: bool, settings: tuple[str, ...],
+    queue_depth: int | None, by_time: bool, speed: float | None, fast: bool, kind: str,
+    footprint: str, seed: int, json_path: Path | None, log_path: Path | None, quiet: bool,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Replay a block trace through a drive."""
+    from ondie.emu.commands import replay as replaying
+    from ondie.traces import block_edit
+
+    cfg = configuration(device, settings, None)
+    replaying.check_targets(json_path, log_path)
+    with progress_bar(quiet) as progress:
+        trace = read_requests(name, form, progress=progress, **options)
+        if side_by_side:
+            trace = block_edit.beside(trace)
+        loop = replaying.loop(trace, cfg, queue_depth, by_time, speed, fast)
+        replaying.command(
+            trace, cfg, loop, kind=kind, footprint=footprint, seed=seed, json_path=json_path,
+            log_path=log_path, remark=remark_unless(quiet), console=None if quiet else console(),
+            progress=progress,
         )  # fmt: skip
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
+from ondie.emu.frontend.requests import FLUSH, REQUEST_NAMES
 from ondie.emu.units import fmt_bytes, fmt_rate, fmt_time
 
 PS_PER_US = 10**6
@@ -61,6 +63,31 @@ def flash_table(data: Mapping[str, Any]) -> Table:
         table.add_row(words, *(f"{n:,}" for n in cells))
     factors = [data["waf"], *([data["second_half"]["waf"]] if later else [])]
     table.add_row("write amplification", *("" if f is None else f"{f:.3f}" for f in factors))
+    return table
+
+
+def busy_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
+    """Where the time went: shares of the simulated time in which resources worked."""
+    table = _table(
+        "Where the time went: share of the simulated time at work",
+        "resource", "mean", "busiest", "of the mean, collection",
+    )  # fmt: skip
+    for name, share in sorted(shares.items(), key=lambda item: -item[1]["most"]):
+        cells = (share["mean"], share["most"], share["collection"])
+        table.add_row(name, *(f"{x:.1%}" for x in cells))
+    return table
+
+
+def requests_table(requests: np.ndarray) -> Table:
+    """Requests, bytes and latencies by operation, from arrival to completion. REQUEST[n]."""
+    table = _table("", "operation", "requests", "bytes", "mean", "p99", "max")
+    for op, name in enumerate(REQUEST_NAMES):
+        part = requests[requests["op"] == op]
+        if len(part):
+            latency = part["end"] - part["arrival"]
+            cells = latency.mean(), np.percentile(latency, 99), latency.max()
+            size = fmt_bytes(int(part["size"].sum())) if op != FLUSH else ""
+            table.add_row(name, f"{len(part):,}", size, *(fmt_time(float(x)) for x in cells))
     return table
 
 

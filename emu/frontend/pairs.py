@@ -9,13 +9,25 @@ new request follows each completion, in an open loop requests come at their time
 from __future__ import annotations
 
 from ondie.emu import stations as s
-from ondie.emu.backend.timing import PROGRAM, READ
+from ondie.emu.backend.timing import OTHER, PROGRAM, READ
 from ondie.emu.clock import NEVER
-from ondie.emu.events import E_PAST_END, REQUEST, enter, fail, give_txn, go, set_leaf, take_txn
+from ondie.emu.events import (
+    E_PAST_END,
+    E_POOL,
+    REQUEST,
+    enter,
+    fail,
+    give_txn,
+    go,
+    set_leaf,
+    take_txn,
+)
+from ondie.emu.frontend import queues
+from ondie.emu.frontend.requests import FLUSH, TRIM, WRITE
 from ondie.emu.intrinsics import prefetch
 from ondie.emu.state import record_type
 from ondie.emu.stats import COMMANDS_DONE
-from ondie.kernels.jit import njit
+from ondie.kernels.jit import inline, njit
 
 REQ = record_type(
     arrival="i8",  # ps
@@ -23,7 +35,7 @@ REQ = record_type(
     end="i8",  # when its completion had reached the host
     offset="i8",  # bytes
     size="i8",  # bytes
-    op="i4",  # requests.READ or WRITE
+    op="i4",  # requests.READ, WRITE, TRIM or FLUSH
     stream="i4",
     pending="i4",  # parts under way
     done="i4",
@@ -41,6 +53,21 @@ PAIR = record_type(
     start="i8",  # ps; a closed loop issues its first requests then
     stop="i8",  # ps; nothing is issued later
 )
+
+
+@inline
+def pages_of(st, req, zone):
+    """(first page, bytes before the request in it, pages) of a request, within its zone."""
+    shift = st.cfg[0].page_shift
+    offset = req.offset - zone.first_byte if req.op != FLUSH else 0
+    first = offset >> shift
+    return first, offset - (first << shift), ((offset + req.size - 1) >> shift) - first + 1
+
+
+@inline
+def parts_of(req, pages):
+    """Transactions that a request may need at once: its own, its data's, one for each page."""
+    return pages + 2 if req.op <= WRITE else 2
 
 
 @njit
@@ -65,13 +92,15 @@ def issue(st, q):
             set_leaf(st, leaf, req.arrival)
             return
         zone = st.zone[pair.stream]
-        offset = req.offset - zone.first_byte
-        first = offset >> c.page_shift
-        n = ((offset + req.size - 1) >> c.page_shift) - first + 1
-        if reg.budget < n + 2:
+        first, old, n = pages_of(st, req, zone)
+        need = parts_of(req, n)
+        if reg.budget < need:
+            if need > c.budget:
+                fail(st, E_POOL, n + 1, c.budget - 1)
+                return
             reg.starved = 1
             break
-        reg.budget -= n + 2
+        reg.budget -= need
         pair.next += 1
         pair.outstanding += 1
         t = take_txn(st)
@@ -82,9 +111,12 @@ def issue(st, q):
         x.phase = 0
         x.stream = pair.stream
         x.op = READ if req.op == 0 else PROGRAM
+        if req.op > WRITE:
+            x.op = OTHER
+            x.bare = queues.TRIMMING if req.op == TRIM else 0
         x.lpn = zone.first_lpn + first
-        x.old = offset - (first << c.page_shift)
-        if offset < 0 or x.lpn + n > zone.last_lpn:
+        x.old = old
+        if first < 0 or x.lpn + n > zone.last_lpn:
             fail(st, E_PAST_END, req.offset // 512, req.size // 512)
             return
         x.n = n
@@ -141,8 +173,7 @@ def ended(st, t):
     req = st.req[st.txn[t].row]
     req.end = reg.now
     req.done = 1
-    offset = req.offset - st.zone[pair.stream].first_byte
-    reg.budget += ((offset + req.size - 1) >> c.page_shift) - (offset >> c.page_shift) + 3
+    reg.budget += parts_of(req, pages_of(st, req, st.zone[pair.stream])[2])
     pair.outstanding -= 1
     st.count[pair.dev, COMMANDS_DONE] += 1
     while pair.tail < pair.next and st.req[q * c.ring + (pair.tail & (c.ring - 1))].done != 0:

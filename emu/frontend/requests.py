@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-READ, WRITE = range(2)
-REQUEST_NAMES = ("read", "write")
+READ, WRITE, TRIM, FLUSH = range(4)
+REQUEST_NAMES = ("read", "write", "trim", "flush")
 
 MAX_CHUNK = 1 << 18
 """Requests that a source hands over at a time."""
@@ -23,8 +23,8 @@ REQUEST = np.dtype(
         ("start", "i8"),  # ps; it enters its submission queue, later than arrival if that is full
         ("end", "i8"),  # ps; its completion has reached the host
         ("offset", "i8"),  # bytes from the start of the drive, whole sectors
-        ("size", "i8"),  # bytes, at least one sector
-        ("op", "i4"),  # READ, WRITE
+        ("size", "i8"),  # bytes, at least one sector; FLUSH: 0
+        ("op", "i4"),  # READ, WRITE, TRIM, FLUSH
         ("stream", "i4"),  # the flow that it belongs to, from 0
         ("tag", "i8"),  # its place in its flow, from 0
     ],

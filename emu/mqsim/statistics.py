@@ -44,34 +44,34 @@ def statistics(
     requests: REQUEST[n] per flow, all with their times. flash: the counters FLASH, maybe more.
     half: the same when the first completion of the second half came, if known. since: "start" for
     latencies from the submission queue on, MQSim's device response time; "arrival" for those from
-    the host's request on, its end-to-end delay. Takes 17 bytes per request beside them.
+    the host's request on, its end-to-end delay. Takes 18 bytes per request beside them.
     SimulationError for a request without completion, or times in no order.
     """
     _check(requests, flash)
     end = np.concatenate([flow["end"] for flow in requests])
     latency = np.concatenate([flow["end"] - flow[since] for flow in requests])
-    is_write = np.concatenate([flow["op"] == WRITE for flow in requests])
-    size = sum(int(flow["size"].sum()) for flow in requests)
+    op = np.concatenate([flow["op"].astype(np.int8) for flow in requests])
+    size = sum(_moved(flow) for flow in requests)
     n, last = len(end), int(end.max())
     later = _second_half(end)
-    size_later = 0
     start, at = int(end[later].min()), 0
+    counted = later.copy()  # bytes of the time from the first of these completions on
+    counted[np.flatnonzero(later & (end == start))[0]] = False
+    size_later = 0
     for flow in requests:
-        size_later += int(flow["size"][later[at : at + len(flow)]].sum())
+        size_later += _moved(flow[counted[at : at + len(flow)]])
         at += len(flow)
-    first = np.flatnonzero(later & (end == start))[0]
-    size_later -= _size_of(requests, int(first))
     whole = {
         "requests": n,
         "simulated_ns": _ns(last),
         **_rates(n, size, last),
-        "latency_us": latencies(latency, is_write),
+        "latency_us": latencies(latency, op),
     }
     second = {
         "requests": int(later.sum()),
         "simulated_ns": _ns(last - start),
         **_rates(int(later.sum()) - 1, size_later, last - start),
-        "latency_us": latencies(latency[later], is_write[later]),
+        "latency_us": latencies(latency[later], op[later]),
     }
     if half is not None:
         in_half = {name: flash[name] - half[name] for name in FLASH}
@@ -121,12 +121,9 @@ def _second_half(end: I64) -> npt.NDArray[np.bool_]:
     return later
 
 
-def _size_of(requests: Sequence[np.ndarray], at: int) -> int:
-    for flow in requests:
-        if at < len(flow):
-            return int(flow["size"][at])
-        at -= len(flow)
-    raise IndexError(at)
+def _moved(flow: np.ndarray) -> int:
+    """Bytes read and written."""
+    return int(flow["size"][flow["op"] <= WRITE].sum())
 
 
 def _rates(requests: int, size: int, ps: int) -> dict[str, float | None]:
@@ -142,11 +139,12 @@ def _ns(ps: int) -> float:
     return ps // 1000 if ps % 1000 == 0 else ps / 1000
 
 
-def latencies(latency: I64, is_write: npt.NDArray[np.bool_]) -> dict[str, Any]:
-    """summary() of all, reads and writes; None where there are none. latency: int64[n], ps."""
+def latencies(latency: I64, op: npt.NDArray[Any]) -> dict[str, Any]:
+    """summary() of all, reads and writes; None where there are none. latency: int64[n], ps; op:
+    READ, WRITE, ... of each, or whether it is a write."""
     out: dict[str, Any] = {}
-    for kind, op in KINDS.items():
-        part = latency if op is None else latency[is_write == (op == WRITE)]
+    for kind, wanted in KINDS.items():
+        part = latency if wanted is None else latency[op == wanted]
         out[kind] = summary(part) if len(part) else None
     return out
 

@@ -1,0 +1,143 @@
+"""`ondie replay`: a block trace through a drive, its statistics, tables and log of requests.
+
+Owns which options exclude each other, what is written and what is said. Does not own the replay
+(block_replay.py), the log's formats (request_log.py) or the tables (printed.py).
+Source: none; the fields of `--json` are those of `ondie mqsim`, with the shares of time at work.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ondie.emu import printed
+from ondie.emu.block_replay import BlockReplayed, Loop, replay_block
+from ondie.emu.commands import request_log
+from ondie.emu.config import Config
+from ondie.emu.mqsim.simulate import counters
+from ondie.emu.mqsim.statistics import statistics
+from ondie.emu.report import check_target, write_atomically
+from ondie.emu.units import InputError
+from ondie.traces.block_model import BlockTrace
+
+
+def check_targets(json_path: Path | None, log_path: Path | None) -> None:
+    """InputError, TraceError when a file cannot be written: before a long run, not after."""
+    if json_path is not None:
+        check_target(json_path)
+    if log_path is not None:
+        request_log.check(log_path)
+        if json_path is not None and json_path.resolve() == log_path.resolve():
+            raise InputError(f"--log {log_path}: --json has a file of that name")
+
+
+def loop(
+    trace: BlockTrace,
+    cfg: Config,
+    queue_depth: int | None,
+    by_time: bool,
+    speed: float | None,
+    fast: bool,
+) -> Loop:
+    """How the requests are let go, by the options of the command line. InputError for options that
+    exclude each other, or for a trace without times that is to run by them."""
+    given = {
+        f"--queue-depth {queue_depth}": queue_depth is not None,
+        "--as-fast-as-possible": fast,
+        "--open": by_time,
+        f"--speed {speed}": speed is not None and not by_time,
+    }
+    names = [name for name, is_given in given.items() if is_given]
+    if len(names) > 1:
+        raise InputError(f"{names[0]} and {names[1]}: one of them is right")
+    if queue_depth is not None:
+        return Loop(queue_depth)
+    if fast:
+        return Loop(cfg.frontend.queue_depth)
+    if not trace.timed and not names:
+        return Loop(cfg.host.io_queue_depth)
+    return Loop(None, 1.0 if speed is None else speed)
+
+
+def command(
+    trace: BlockTrace,
+    cfg: Config,
+    loop: Loop,
+    *,
+    kind: str,
+    footprint: str,
+    seed: int,
+    json_path: Path | None,
+    log_path: Path | None,
+    remark: Callable[[str], None],
+    console: Console | None,
+    progress: Callable[[str, float], None] | None,
+) -> None:
+    """Replay, write, show. InputError, TraceError: nothing is written. SimulationError: the run
+    does not balance."""
+    begin = time.perf_counter()
+    shares = None if progress is None else _shares(progress, len(trace))
+    r = replay_block(
+        trace, cfg, loop, kind=kind, footprint=footprint, seed=seed, progress=shares
+    )  # fmt: skip
+    data = statistics(
+        [r.requests],
+        counters(r.done.counters),
+        half=None if r.half is None else counters(r.half),
+        wall_s=time.perf_counter() - begin - r.done.warmed_s,
+        config=_settings(trace, r, loop, kind, footprint, seed),
+        since="arrival",
+    )
+    data["utilisation"] = r.busy
+    for line in (*trace.notes, *r.notes, *_about(trace, loop)):
+        remark(line)
+    files: dict[Path, bytes] = {}
+    if json_path is not None:
+        files[json_path] = (json.dumps(data, indent=1, allow_nan=False) + "\n").encode()
+    if log_path is not None:
+        request_log.write(r.requests, log_path)
+    write_atomically(files)
+    if console is not None:
+        show(r, data, console)
+        written = [path for path in (json_path, log_path) if path is not None]
+        if written:
+            console.print("written: " + ", ".join(map(str, written)))
+
+
+def _shares(progress: Callable[[str, float], None], requests: int) -> Callable[[int, int], None]:
+    return lambda done, now_ps: progress("replay", min(done / requests, 1.0))
+
+
+def _about(trace: BlockTrace, loop: Loop) -> list[str]:
+    if loop.depth is not None and not trace.timed:
+        return [f"the trace holds no times: closed loop, {loop.depth} requests outstanding"]
+    return []
+
+
+def _settings(
+    trace: BlockTrace, r: BlockReplayed, loop: Loop, kind: str, footprint: str, seed: int
+) -> dict[str, Any]:
+    """What the result rests on: the trace, how it was replayed, and the resolved drive."""
+    return {
+        "trace": {"source": trace.source, "format": trace.format, "requests": len(trace)},
+        "queue_depth": loop.depth,
+        "speed": loop.speed if loop.depth is None else None,
+        "precondition": kind,
+        "footprint": footprint,
+        "seed": seed,
+        "drive": r.config.resolved(),
+    }
+
+
+def show(r: BlockReplayed, data: dict[str, Any], console: Console) -> None:
+    """Latencies, requests by operation, flash work, and where the time went."""
+    console.print(printed.latency_table(data))
+    console.print(printed.requests_table(r.requests))
+    console.print(printed.flash_table(data))
+    console.print(printed.busy_table(r.busy))
+    console.print(printed.run_words(data))
