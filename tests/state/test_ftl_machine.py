@@ -1,0 +1,317 @@
+"""Is the flash translation layer a dictionary of pages? Commands in flight together, power looked
+at in between, every mechanism of placement, collection, wear and failure drawn at random, on a
+drive so small that collection never rests.
+"""
+
+from collections import Counter
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import stateful
+from hypothesis import strategies as st
+
+from ondie.emu import build
+from ondie.emu.backend import mapping, store
+from ondie.emu.clock import NEVER
+from ondie.emu.device import Device
+from ondie.emu.frontend import queues
+from ondie.emu.schema import ORDERS
+from ondie.emu.stats import COUNTERS
+from ondie.emu.units import InputError
+from tests.state.small import PAGE, commands, config
+
+READ, WRITE, TRIM, FLUSH = queues.READ, queues.WRITE, queues.TRIM, queues.FLUSH
+SLOTS = 256
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _a_small_pool():
+    """Arrays of a few kilobytes: a device is made for every example."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "BUDGET", 512)
+        patch.setattr(build, "ROWS", 1 << 10)
+        patch.setattr(store, "SEGMENT_BYTES", 1 << 16)
+        yield
+
+
+def yes_or_no(name):
+    return st.tuples(st.just(name), st.sampled_from(("false", "true")))
+
+
+DRIVES = st.fixed_dictionaries(
+    {
+        "flash__channels": st.integers(1, 2),
+        "flash__dies_per_channel": st.sampled_from((1, 2)),
+        "flash__planes_per_die": st.sampled_from((1, 2)),
+        "flash__blocks_per_plane": st.integers(13, 20),
+        "flash__pages_per_block": st.sampled_from((2, 4, 8)),
+        "flash__multi_plane": st.sampled_from(("true", "false")),
+        "flash__cache_read": st.sampled_from(("true", "false")),
+        "flash__cache_program": st.sampled_from(("true", "false")),
+        "flash__plane_reads": st.sampled_from(("together", "alone")),
+        "pe__kind": st.sampled_from(("none", "per_plane")),
+        "flash__suspend": st.sampled_from(("none", "erase", "program", "program_erase")),
+        "flash__max_suspends": st.sampled_from((1, 3)),
+        "flash__t_resume": st.sampled_from(("0 us", "2 us")),
+        "flash__power_planes": st.sampled_from((0, 2)),
+        "flash__grants": st.sampled_from(("commands", "data")),
+        "ftl__block_unit": st.sampled_from(("die", "plane")),
+        "ftl__placement": st.sampled_from(("dynamic", "static")),
+        "ftl__allocation": st.sampled_from(ORDERS),
+        "ftl__write_streams": st.integers(1, 3),
+        "ftl__gc_streams": st.sampled_from(("one", "each")),
+        "ftl__open_blocks": st.sampled_from(("needed", "ahead")),
+        "ftl__stream_policy": st.sampled_from(("by_command", "one", "by_age")),
+        "ftl__gc_policy": st.sampled_from(
+            ("greedy", "d_choices", "random", "random_some", "fifo", "cost_benefit")
+        ),
+        "ftl__gc_low_blocks": st.integers(1, 3),
+        "ftl__gc_stop_blocks": st.integers(0, 3),
+        "ftl__gc_hard_blocks": st.integers(1, 3),
+        "ftl__gc_parallel": st.integers(1, 3),
+        "ftl__gc_window_pages": st.sampled_from((0, 1, 3)),
+        "ftl__gc_priority": st.sampled_from(("background", "shared", "urgent", "exclusive")),
+        "ftl__gc_copyback": st.sampled_from(("false", "true")),
+        "ftl__partial_pages": st.sampled_from(("whole", "sectors")),
+        "ftl__erase": st.sampled_from(("open", "collected")),
+        "ftl__wear_dynamic": st.sampled_from(("true", "false")),
+        "ftl__wear_static_cycles": st.sampled_from((0, 2, 5)),
+        "ftl__bad_blocks": st.sampled_from((0, 0, 0.1)),
+        "ftl__program_failures": st.sampled_from((0, 0, 0.002, 0.03)),
+        "ftl__erase_failures": st.sampled_from((0, 0, 0.01)),
+        "ftl__initial": st.sampled_from(("fresh", "steady")),
+    }
+)
+DEPTHS = st.sampled_from((1, 4, 32))
+
+
+def possible(drawn):
+    """The drawn configuration without what cannot be together, and with room for every block that
+    a unit may have open."""
+    drawn = dict(drawn)
+    drawn["ftl__gc_stop_blocks"] = min(
+        drawn["ftl__gc_stop_blocks"], drawn["ftl__gc_low_blocks"] + 1
+    )
+    if drawn["flash__plane_reads"] == "alone":
+        drawn["pe__kind"] = "none"
+    if drawn["ftl__erase"] == "open":
+        drawn["ftl__erase_failures"] = 0
+    streams = drawn["ftl__write_streams"]
+    fronts = streams + (streams if drawn["ftl__gc_streams"] == "each" else 1)
+    kept = max(1, drawn["ftl__gc_stop_blocks"] - 1)
+    lost = 3 if drawn["ftl__bad_blocks"] or drawn["ftl__program_failures"] else 0
+    usable = drawn["flash__blocks_per_plane"] - fronts - kept - lost - 1
+    drawn["ftl__over_provisioning"] = 1 - usable / drawn["flash__blocks_per_plane"]
+    return config(**drawn)
+
+
+class Machine(stateful.RuleBasedStateMachine):
+    """A device, and the dictionary that it must be equal to."""
+
+    @stateful.initialize(drawn=DRIVES, depth=DEPTHS, half=st.booleans())
+    def make(self, drawn, depth, half):
+        cfg = possible(drawn)
+        self.full = False
+        self.may_fill_up = bool(
+            cfg.ftl.bad_blocks or cfg.ftl.program_failures or cfg.ftl.erase_failures
+        )
+        try:
+            self.device = Device(cfg, payload=True, queue_depth=depth)
+        except InputError as error:  # too few good blocks for the data
+            assert "ftl.bad_blocks" in str(error) and cfg.ftl.bad_blocks
+            hypothesis.reject()
+        self.device.buffer = np.zeros((SLOTS, PAGE), np.uint8)
+        self.lpns = self.device.lpns
+        self.streams = cfg.ftl.write_streams
+        self.model: dict[int, int] = {}  # page -> stamp of its last write; absent = zeros
+        self.stamp = 0
+        self.busy: dict[int, int] = {}  # page -> command in flight that writes or trims it
+        self.flying: dict[int, tuple] = {}  # tag -> command
+        self.slots = set(range(SLOTS))
+        self.tag = 0
+        # Written full (or half), then overwritten, so that collection is under way.
+        order = list(range(0, self.lpns // (2 if half else 1), 8))
+        rng = np.random.default_rng(self.lpns + depth)
+        order += rng.integers(0, max(self.lpns - 8, 1), 2 * len(order)).tolist()
+        for lpn in order:
+            self.send([(WRITE, lpn, 8, int(rng.integers(self.streams)))])
+        self.to_idle()
+
+    # --- commands
+
+    @staticmethod
+    def content(stamp):
+        """A page that occurs once: its stamp, repeated."""
+        return np.full(PAGE // 8, stamp, np.int64).view(np.uint8)
+
+    def send(self, items):
+        """Submit commands on pages that nothing in flight writes: then the dictionary knows what
+        each must see."""
+        for op, lpn, n, stream in items:
+            lpn = min(lpn, self.lpns - 1)
+            n = min(n, self.lpns - lpn)
+            pages = range(lpn, lpn + n)
+            met = any(p in self.busy for p in pages)
+            if op != READ:
+                met |= any(p in c[3] for c in self.flying.values() if c[0] == READ for p in pages)
+            needed = n if op in (READ, WRITE) else 0
+            if met or len(self.slots) < needed:
+                self.to_idle()
+            at = self._slots(needed)
+            if at is None:
+                self.to_idle()
+                at = self._slots(needed)
+            command = commands([(op, lpn, n if op != FLUSH else 0)], arrival=self.now)
+            command["tag"] = self.tag
+            command["stream"] = stream if op == WRITE else 0
+            command["payload_slot"] = at if needed else -1
+            wanted = {}
+            for i, page in enumerate(pages):
+                if op == WRITE:
+                    self.stamp += 1
+                    self.model[page] = self.stamp
+                    self.device.buffer[at + i] = self.content(self.stamp)
+                elif op == TRIM:
+                    self.model.pop(page, None)
+                elif op == READ:
+                    self.device.buffer[at + i] = 0xEE
+                    wanted[page] = self.model.get(page, 0)
+                if op in (WRITE, TRIM):
+                    self.busy[page] = self.tag
+            self.flying[self.tag] = (op, at, n, wanted if op == READ else {})
+            self.tag += 1
+            if not self.full:
+                self.device.submit(command)
+
+    @property
+    def now(self):
+        return max(self.device.now, self.device._last_arrival)
+
+    def _slots(self, n):
+        """First of n neighbouring free slots, which are free no more."""
+        for at in range(SLOTS - n + 1 if n else 0):
+            if self.slots.issuperset(range(at, at + n)):
+                self.slots -= set(range(at, at + n))
+                return at
+        return None if n else 0
+
+    def step(self, events):
+        """Run, and take over what has completed."""
+        before = self.device.now
+        try:
+            self.device.run_until(NEVER - 1, max_events=events)
+            self.device.now = max(before, int(self.device.arrays.reg.now[0]))
+        except InputError as error:
+            assert "is full" in str(error) and "bad" in str(error) and self.may_fill_up, error
+            self.full = True
+        for tag in self.device.completions()["tag"].tolist():
+            op, at, n, wanted = self.flying.pop(tag)
+            for page, stamp in wanted.items():
+                got = self.device.buffer[at + page - min(wanted)]
+                assert (got == self.content(stamp)).all(), f"page {page}"
+            if op in (READ, WRITE):
+                self.slots |= set(range(at, at + n))
+            self.busy = {p: t for p, t in self.busy.items() if t != tag}
+
+    def to_idle(self):
+        """Until nothing is under way; on a drive without good blocks, what still can be done."""
+        self.step(1 << 40)
+        if self.full:
+            hypothesis.event("the drive ran out of good blocks")
+            self.compare()
+            hypothesis.reject()
+        assert not self.flying and not self.busy
+
+    # --- rules
+
+    ITEM = st.tuples(
+        st.sampled_from((WRITE, WRITE, WRITE, WRITE, READ, TRIM, FLUSH)),
+        st.integers(0, 1 << 9),
+        st.integers(1, 16),
+        st.integers(0, 2),
+    )
+
+    @stateful.rule(items=st.lists(ITEM, min_size=1, max_size=24))
+    def some_commands(self, items):
+        self.send((op, lpn % self.lpns, n, s % self.streams) for op, lpn, n, s in items)
+
+    @stateful.rule(lpn=st.integers(0, 1 << 9), n=st.integers(1, 40), stream=st.integers(0, 2))
+    def hot_writes(self, lpn, n, stream):
+        """The same few pages, over and over."""
+        self.send((WRITE, (lpn + i % 5) % self.lpns, 1, stream % self.streams) for i in range(n))
+
+    @stateful.rule(events=st.integers(1, 400))
+    def some_events(self, events):
+        self.step(events)
+
+    @stateful.rule()
+    def all_events(self):
+        self.to_idle()
+        self.compare()
+
+    @stateful.rule(share=st.floats(0, 1))
+    def trim_much(self, share):
+        self.to_idle()
+        n = max(int(share * self.lpns), 1)
+        self.send([(TRIM, (self.lpns - n) // 2, n, 0)])
+
+    @stateful.invariant()
+    def books(self):
+        if hasattr(self, "flying"):
+            self.device.check()
+            block = self.device.arrays.block
+            given_up = (block.scan > self.device.geometry.block_pages).any()
+            assert self.may_fill_up or not given_up, "a collection found no place"
+
+    @stateful.rule()
+    def power_on(self):
+        """If power had gone now: the newest copy of each page by sequence number is the one that
+        is mapped, every copy is whole, and bad blocks hold none."""
+        device = self.device
+        newest: dict[int, tuple[int, int]] = {}
+        g = device.geometry
+        state = device.arrays.block.state
+        for ppn, lpn, sequence in device.store.programmed():
+            assert device.store.intact(ppn)
+            newest[lpn] = max(newest.get(lpn, (0, 0)), (sequence, ppn))
+        for lpn in np.flatnonzero(device.arrays.l2p[0]).tolist():
+            ppn = int(device.arrays.l2p[0, lpn]) - 1
+            assert newest[lpn][1] == ppn
+            assert state[ppn // g.block_pages] not in (mapping.FREE, mapping.BAD, mapping.ERASING)
+
+    def compare(self):
+        """Every page, as flash holds it."""
+        for lpn in range(self.lpns):
+            if lpn in self.busy:
+                continue
+            stored = self.device.stored(lpn)
+            assert (stored is None) == (lpn not in self.model), f"page {lpn}"
+            assert stored is None or (stored == self.content(self.model[lpn])).all(), f"page {lpn}"
+
+    def teardown(self):
+        if hasattr(self, "flying"):
+            if not self.full:
+                self.step(1 << 40)
+            self.compare()
+            self.device.check()
+            seen.update(dict(zip(COUNTERS, self.device.arrays.count[0].tolist(), strict=True)))
+
+
+MECHANISMS = (
+    "collections", "gc_program_pages", "gc_dropped_pages", "copyback_pages", "program_failures",
+    "failed_pages", "bad_blocks", "wear_moves", "trimmed_pages", "unmapped_pages", "erased_blocks",
+)  # fmt: skip
+seen: Counter[str] = Counter()
+
+
+def test_the_drive_is_a_dictionary(counts):
+    """And every mechanism has been at work."""
+    seen.clear()
+    settings = hypothesis.settings(
+        max_examples=counts(25, 2000),
+        stateful_step_count=counts(20, 30),
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    stateful.run_state_machine_as_test(Machine, settings=settings)
+    assert all(seen[name] > 0 for name in MECHANISMS), seen
