@@ -94,7 +94,9 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
     down, up = (int(arrays.fifo["size"][s.HOST_STATIONS + x]) for x in (s.DOWN, s.UP))
     inside = c[stats.COPYBACK_PAGES]  # moved without leaving their die
     programs = c[stats.PROGRAM_PAGES] + c[stats.GC_PROGRAM_PAGES] + c[stats.FAILED_PAGES] - inside
+    programs += c[stats.MAP_PROGRAM_PAGES]
     reads = c[stats.READ_PAGES] + c[stats.GC_READ_PAGES] + c[stats.MERGE_READ_PAGES] - inside
+    reads += c[stats.MAP_READ_PAGES]
     into = programs * page - c[stats.UNASKED_IN_BYTES]
     out = reads * page - c[stats.UNASKED_OUT_BYTES]
     erases = int(arrays.block.erases[: g.units * g.all_blocks].sum())
@@ -122,8 +124,21 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
          c[stats.GC_READ_PAGES], c[stats.GC_PROGRAM_PAGES] + c[stats.GC_DROPPED]),
         ("super-block erases, erase operations", erases, c[stats.ARRAY_ERASES]),
         ("blocks erased, planes of the operations", c[stats.ERASED_BLOCKS], erases * g.unit_planes),
+        ("entries of the map in use", *_cached(arrays)),
+        ("translation pages to be written back", int(arrays.maps.writing[0]), 0),
         ("blocks under collection", int(arrays.pool.victims.sum()), 0),
     ]  # fmt: skip
+
+
+def _cached(arrays: Arrays) -> tuple[int, int]:
+    """Entries of the cached mapping table: those taken, those that can be found by page."""
+    chained, entry = 0, arrays.entry
+    for e in arrays.bucket[0][arrays.bucket[0] > 0]:
+        at = int(e)
+        while at > 0 and chained <= len(entry):
+            chained += 1
+            at = int(entry.chain[at - 1])
+    return int(arrays.maps.used[0]), chained
 
 
 def _free_list(arrays: Arrays) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ondie.emu import rows
 from ondie.emu import stations as s
-from ondie.emu.backend import mapping, nand, physical, policies
+from ondie.emu.backend import cmt, mapping, nand, physical, policies
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.backend.timing import command_cycles, page_times, timing_table
 from ondie.emu.clock import NEVER, rate_scale
@@ -41,6 +41,11 @@ CFG = record_type(
     streams="i8",  # open blocks that host writes fill, per unit
     collected="i8",  # stream of collected pages
     collected_streams="i8",  # one for all, or one for each of the host's
+    map_stream="i8",  # stream of translation pages, -1 = none
+    map_entries="i8",  # of the cached mapping table; 0: the whole map is in DRAM
+    map_span="i8",  # entries of a translation page
+    tpages="i8",  # translation pages of a device
+    map_read="i8", map_writes="i8",
     open_ahead="i8",  # 1: a stream's next block is opened when the last one is full
     static="i8",  # 1: a page's unit follows from its number
     partial="i8",  # 1: pages may hold fewer sectors than they have, and only those are moved
@@ -187,6 +192,8 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.streams = ftl.write_streams
     c.collected = ftl.write_streams
     c.collected_streams = ftl.write_streams if ftl.gc_streams == "each" else 1
+    c.map_read = ftl.map_read_bytes
+    c.map_writes = ftl.map_writes
     c.open_ahead = ftl.open_blocks == "ahead"
     c.static = ftl.placement == "static"
     c.partial = ftl.partial_pages == "sectors"
@@ -210,6 +217,20 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.spare_parts = max(round(1 / max(ftl.over_provisioning, 1e-9)), 1)
     c.program_failures = ftl.program_failures
     c.erase_failures = ftl.erase_failures
+
+
+def _cached_map(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
+    """The cached mapping table's sizes."""
+    lpns = int(c.lpns[0])
+    entries, span, tpages = cmt.sizes(cfg, geometry.physical_pages, lpns)
+    if lpns + tpages > geometry.conventional_pages:
+        raise InputError(
+            f"ftl.over_provisioning = {cfg.ftl.over_provisioning}: {lpns} logical pages and their "
+            f"{tpages} translation pages are more than the {geometry.conventional_pages} pages of "
+            "flash"
+        )
+    c.map_entries, c.map_span, c.tpages = entries, span, tpages
+    c.map_stream = c.collected + c.collected_streams if entries else -1
 
 
 def logical_pages(cfg: Config, geometry: Geometry) -> int:
@@ -297,10 +318,12 @@ def build(
     reg.go_head = reg.go_tail = -1
     c = integer_config(cfg, geometry, depth)
     c.lpns = lpns
+    _cached_map(cfg, geometry, c)
     c.seed = seed
     c.ring = PAIR_RING
     c.ring_shift = _shift(PAIR_RING)
-    lanes = int(c.lanes[0])
+    lanes, tpages = int(c.lanes[0]), int(c.tpages[0])
+    entries = int(c.map_entries[0])
     reg.bus0 = dies * lanes
     reg.fifo0 = dies * lanes + buses
     c.budget = BUDGET * min(n, MAX_SHARES)
@@ -325,16 +348,20 @@ def build(
         way=_ways(geometry, n, lanes),
         touched=np.zeros(buses, np.int32),
         order=nand.order_table(),
-        l2p=map_table((n, lpns), width),
+        l2p=map_table((n, lpns + tpages), width),
         p2l=map_table((n, geometry.physical_pages), width),
-        sectors=map_table((n, lpns if c.partial[0] else 1), np.int64),
+        sectors=map_table((n, lpns + tpages if c.partial[0] else 1), np.int64),
         valid=np.zeros(units * geometry.all_blocks, np.int32),
         block=_blocks(cfg, geometry, units, lanes),
         free=np.tile(np.arange(geometry.blocks, dtype=np.int32), (units, 1)),
-        front=_fronts(units, int(c.collected[0] + c.collected_streams[0])),
+        front=_fronts(units, int(c.collected[0] + c.collected_streams[0]) + (entries > 0)),
         pool=_pools(geometry, units),
         turn=geometry.turns(cfg.ftl.allocation),
         zone=_one_zone(geometry, cfg.ftl.write_streams, lpns),
+        maps=records(cmt.MAPS, n),
+        entry=records(cmt.ENTRY, max(n * entries, 1)),
+        bucket=np.zeros((n, 1 << entries.bit_length()), np.int32),
+        tpage=records(cmt.TPAGE, max(n * tpages, 1)),
         page_ps=page_times(cfg),
         rmap=np.zeros((n, max(reservoir_super_pages, 1)), np.uint32),
         dev=_devices(n),
@@ -400,7 +427,10 @@ def _stations(cfg: Config, geometry: Geometry, n: int, fifos: int) -> np.recarra
 def _transactions(c: np.record, devices: int) -> int:
     """Size of the pool: what rows may hold, the erases of the blocks that they open, collection."""
     motion = min(int(c.gc_parallel), int(c.blocks)) * (min(c.gc_window, c.block_pages) + 1)
-    return int(c.budget + c.budget // c.block_pages + devices * c.units * (motion + 4))
+    rows = c.budget + c.budget // c.block_pages
+    if c.map_entries > 0:  # and what waits for a translation page, and the reading of that
+        rows += 2 * c.budget + devices * c.map_writes
+    return int(rows + devices * c.units * (motion + 4))
 
 
 def _pool(n: int) -> np.recarray:

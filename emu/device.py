@@ -300,8 +300,9 @@ class Device:
         return int(self.arrays.key[1]) >= NEVER
 
     def _unstored(self, store: PageStore) -> str | None:
-        """Is every mapped page on flash, under its own logical page number?"""
-        for lpn in np.flatnonzero(self.arrays.l2p[0]):
+        """Is every mapped page on flash, under its own logical page number? (Of translation pages
+        no bytes are kept.)"""
+        for lpn in np.flatnonzero(self.arrays.l2p[0, : self.lpns]):
             ppn = int(self.arrays.l2p[0, lpn]) - 1
             if store.owner(ppn) != lpn:
                 return f"page {lpn} is mapped to {ppn}, which holds {store.owner(ppn)}"

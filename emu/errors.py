@@ -56,7 +56,7 @@ def raise_stuck(arrays: Arrays, cfg: Config) -> NoReturn:
     units = int(arrays.cfg.units[0])
     for dev, stalled in enumerate(arrays.dev.stall_head):
         mine = arrays.pool.stall_head[dev * units : (dev + 1) * units]
-        if stalled >= 0 or (mine >= 0).any():
+        if stalled >= 0 or (mine >= 0).any() or arrays.maps.stall_first[dev] > 0:
             raise InputError(
                 f"device {dev} is full: writes wait for a free block and no block is worth "
                 f"collecting (ftl.over_provisioning={cfg.ftl.over_provisioning})"

@@ -169,6 +169,7 @@ def take_txn(st):
     x.row = -1
     x.kind = OWN
     x.stream = 0
+    x.sectors = 0
     x.phase = st.use.shape[0] - 1
     return t
 

@@ -11,7 +11,7 @@ DRAM; the messages of a command on the link after NVMe (doorbell, fetch, data, c
 from __future__ import annotations
 
 from ondie.emu import stations as s
-from ondie.emu.backend import gc, mapping, nand, policies, timing
+from ondie.emu.backend import cmt, gc, mapping, nand, policies, timing
 from ondie.emu.backend.draws import absorb, uniform
 from ondie.emu.events import (
     E_FULL,
@@ -55,6 +55,7 @@ from ondie.emu.stats import (
     HOST_WRITE_BYTES,
     LINK_EXTRA_DOWN_BYTES,
     LINK_EXTRA_UP_BYTES,
+    MAP_PROGRAM_PAGES,
     MERGE_READ_PAGES,
     ODC_OPS,
     PROGRAM_FAILURES,
@@ -281,6 +282,8 @@ MERGED_ALREADY = 2
 @njit
 def retry_stalled(st, dev, u):
     """A block has become free: writes that waited for one try again, in order."""
+    if st.cfg[0].map_entries != 0:
+        retry_map(st, dev)
     if st.cfg[0].static != 0:
         pool = st.pool[u]
         while pool.stall_head >= 0:
@@ -312,6 +315,9 @@ def wants_retry(st, u):
 def hunt(st, dev, u):
     """A page has landed or become invalid while writes wait for a free block: a block that was not
     worth collecting when they were refused, or still being written, may be now."""
+    if st.cfg[0].map_entries != 0 and st.maps[dev].stall_first > 0:
+        for v in range(dev * st.cfg[0].units, (dev + 1) * st.cfg[0].units):
+            ask(st, dev, v)
     if st.cfg[0].static != 0:
         if st.pool[u].stall_head >= 0 and lacks(st, u):
             ask(st, dev, u)
@@ -375,10 +381,18 @@ def die_of_block(st, dev, b):
 def collected(st, b):
     """Stream to which the pages of victim ``b`` move: one for all, or one beside each stream."""
     c = st.cfg[0]
+    stream = st.block[b].stream
+    if stream == c.map_stream:
+        return stream
     if c.collected_streams == 1:
         return c.collected
-    stream = st.block[b].stream
     return stream if stream >= c.collected else c.collected + stream
+
+
+@inline
+def queue_of(st, x):
+    """Queue for what the drive itself programs: translation pages have one of their own."""
+    return nand.Q_MAP_WRITE if x.lpn >= st.cfg[0].lpns else st.cfg[0].q_gc_write
 
 
 @njit
@@ -419,7 +433,7 @@ def collect(st, dev, u, b):
             x.ppn = target
             x.bus = 0
             x.page = -1
-            nand.push(st, st.die[g].first, t, c.q_gc_write)
+            nand.push(st, st.die[g].first, t, queue_of(st, x))
         else:
             nand.push(st, g, t, c.q_gc_read)
     if block.moving > 0 or block.scan < c.block_pages:
@@ -547,6 +561,87 @@ def move(st, t):
         go(st, t, s.ENCODED)
 
 
+# --- the map's own pages
+
+
+@njit
+def map_arrived(st, t):
+    """A translation page is in DRAM, for those who wait for it or to be written back."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    cmt.arrived(st, x.dev, x.lpn - c.lpns)
+    if x.bare == cmt.FETCH:
+        give_txn(st, t)
+    else:
+        place_map_or_wait(st, t)
+
+
+@njit
+def place_map(st, t):
+    """Give a translation page its place, in the first unit in turn that has one, and send it on.
+    Returns False when none has."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    dev = x.dev
+    m = x.lpn - c.lpns
+    for i in range(st.turn.shape[0]):
+        u = cmt.turn_of(st, dev, m, i)
+        ppn = -1
+        k = 0
+        if st.front[c.map_stream, u].block >= 0 or mapping.spare(st, u):
+            ppn, k = mapping.allocate(st, dev, u, c.map_stream, 1)
+        if k == 0 or st.reg[0].filled != 0:
+            ask(st, dev, u)
+        if k == 0:
+            continue
+        cmt.next_turn(st, dev)
+        cmt.compose(st, dev, m)
+        x.op = timing.PROGRAM
+        x.ppn = ppn
+        x.size = c.page_bytes
+        x.bus = c.page_bytes
+        mapping.place_of(st, dev, t)
+        x.array = st.page_ps[1, x.page]
+        if not encode(st, t, s.ENCODED):
+            go(st, t, s.ENCODED)
+        return True
+    return False
+
+
+@njit
+def place_map_or_wait(st, t):
+    """Place a translation page, or let it wait until collection has freed a block."""
+    if st.maps[st.txn[t].dev].stall_first > 0 or not place_map(st, t):
+        cmt.stall(st, t)
+
+
+@njit
+def retry_map(st, dev):
+    """A block has become free: translation pages that waited for one try again, in order."""
+    maps = st.maps[dev]
+    while maps.stall_first > 0:
+        t = maps.stall_first - 1
+        following = st.txn[t].next
+        if not place_map(st, t):
+            return
+        maps.stall_first = following + 1
+
+
+@njit
+def map_programmed(st, t):
+    """A translation page is on flash: the directory says so."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    dev = x.dev
+    m = x.lpn - c.lpns
+    st.count[dev, MAP_PROGRAM_PAGES] += 1
+    mapping.map_page(st, dev, x.lpn, x.ppn)
+    if c.partial != 0:
+        st.sectors[dev, x.lpn] = -1
+    give_txn(st, t)
+    cmt.landed(st, dev, m)
+
+
 # --- what a die has finished
 
 
@@ -585,7 +680,9 @@ def programmed(st, t):
     mapping.landed(st, dev, x.ppn, x.n)
     u = b // c.all_blocks
     if c.program_failures > 0.0 and failed(st, t):
-        if x.kind == OWN:
+        if x.kind == OWN and x.bare == cmt.BACK:
+            place_map_or_wait(st, t)
+        elif x.kind == OWN:
             move(st, t)
         else:
             place_or_wait(st, t)
@@ -595,15 +692,24 @@ def programmed(st, t):
         st.count[dev, PROGRAM_PAGES] += x.n
         for i in range(x.n):
             mapping.map_page(st, dev, x.lpn + i, x.ppn + i)
+            if c.map_entries != 0:
+                cmt.update(st, dev, x.lpn + i)
         if c.partial != 0:
             st.sectors[dev, x.lpn] |= x.sectors
         log(st, LOG_PROGRAM, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
         hunt(st, dev, u)
         return t
+    if x.bare == cmt.BACK:
+        map_programmed(st, t)
+        hunt(st, dev, u)
+        return -1
     st.count[dev, GC_PROGRAM_PAGES] += 1
     if int(st.l2p[dev, x.lpn]) - 1 == x.old:
         mapping.map_page(st, dev, x.lpn, x.ppn)
-        log(st, LOG_MOVE, -1, x.lpn, x.ppn, x.old, 1, dev, x.die)
+        if x.lpn < c.lpns:
+            if c.map_entries != 0:
+                cmt.update(st, dev, x.lpn)
+            log(st, LOG_MOVE, -1, x.lpn, x.ppn, x.old, 1, dev, x.die)
     moved(st, t)
     return -1
 
@@ -617,6 +723,8 @@ def after_flash(st, t):
     if x.op == timing.READ:
         if x.kind != OWN:
             go(st, t, s.SENSED)
+        elif x.bare != 0:
+            go(st, t, s.MAP_SENSED)
         elif decode(st, t, s.MOVE_DECODED) or dram(st, t, HOST_PASSES, s.MOVE_IN_DRAM):
             pass  # on its way
         else:
@@ -724,7 +832,7 @@ def onwards(st, t):
             waits = enter(st, s.UPLINK_UP, t, x.size, -1, s.PART_DONE)
         elif step == s.ENCODED:
             if x.kind == OWN:
-                nand.push(st, st.die[x.die].first, t, c.q_gc_write)
+                nand.push(st, st.die[x.die].first, t, queue_of(st, x))
             else:
                 nand.push(st, st.die[x.die].first, t, nand.Q_WRITE)
             return -1
@@ -747,7 +855,8 @@ def onwards(st, t):
             waits = dram(st, t, HOST_PASSES, s.WRITE_IN_DRAM)
         elif step == s.WRITE_IN_DRAM or step == s.ISP_WRITE_READY or step == s.MERGED:
             reg.hop = 0
-            place_or_wait(st, t)
+            if c.map_entries == 0 or step == s.MERGED or not cmt.wanting(st, t):
+                place_or_wait(st, t)
             return -1
         elif step == s.SUBMITTED:
             waits = tell(st, t, s.DOWN, c.doorbell, s.RUNG)
@@ -802,6 +911,24 @@ def onwards(st, t):
             waits = send(st, t, s.DOWN, x.size, s.DMA_DOWN_DONE)
         elif step == s.DMA_DOWN_DONE:
             waits = dram(st, t, 1, s.PART_DONE)
+        elif step == s.TRANSLATED:
+            reg.hop = 0
+            if cmt.wanting(st, t):
+                return -1
+            if x.op == timing.READ:
+                controller.sense(st, t, x.lpn, x.lpn + x.n)
+                return t
+            place_or_wait(st, t)
+            return -1
+        elif step == s.MAP_SENSED:
+            waits = decode(st, t, s.MAP_DECODED)
+        elif step == s.MAP_DECODED:
+            passes = HOST_PASSES if x.bare == cmt.BACK and x.ppn >= 0 else 1
+            waits = dram(st, t, passes, s.MAP_IN_DRAM)
+        elif step == s.MAP_IN_DRAM:
+            reg.hop = 0
+            map_arrived(st, t)
+            return -1
         else:  # PART_DONE, POSTED, ACKNOWLEDGED: dispatch knows
             return t
         reg.hop = 0

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ondie.emu.backend import mapping, steady, untimed
+from ondie.emu.backend import cmt, mapping, steady, untimed
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.backend.steady import Plan, Region, Steady
 from ondie.emu.config import Config
@@ -51,6 +51,18 @@ def fill(arrays: Arrays, cfg: Config, lpns: int | None = None, stream: int = 0) 
             f"ftl.over_provisioning={cfg.ftl.over_provisioning} is too small"
         )
     _whole(arrays, slice(int(zone.first_lpn), int(zone.first_lpn) + n))
+    _lay_map(arrays, cfg, int(zone.first_lpn), n)
+
+
+def _lay_map(arrays: Arrays, cfg: Config, lpn: int, n: int) -> None:
+    """Where part of the map is on flash: the translation pages of these pages are."""
+    if arrays.cfg.map_entries[0]:
+        without = cmt.lay(arrays.handle(), 0, lpn, n)
+        if without:
+            raise InputError(
+                f"precondition: {without} translation pages find no place: "
+                f"ftl.over_provisioning={cfg.ftl.over_provisioning} is too small"
+            )
 
 
 def _whole(arrays: Arrays, lpns: slice | np.ndarray) -> None:
@@ -116,11 +128,13 @@ def steady_state(
     plan(), and for a drive without room.
     """
     wanted = replace(plan(arrays, cfg, regions), sequential=sequential)
-    s = steady.steady(arrays.l2p[0], arrays.p2l[0], wanted, footprint=footprint, seed=seed)
+    lpns = int(arrays.cfg.lpns[0])
+    s = steady.steady(arrays.l2p[0, :lpns], arrays.p2l[0], wanted, footprint=footprint, seed=seed)
     put(arrays, cfg, s)
-    lo, hi = footprint or (0, arrays.l2p.shape[1])
+    lo, hi = footprint or (0, lpns)
     arrays.dev.mapped[0] = hi - lo
     _whole(arrays, slice(lo, hi))
+    _lay_map(arrays, cfg, lo, hi - lo)
     return s
 
 

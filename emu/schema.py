@@ -269,6 +269,13 @@ class Ftl:
     bad_blocks: Annotated[float, Spec("share of blocks that are bad from the factory")]
     program_failures: Annotated[float, Spec("chance that a program fails and its block is retired")]
     erase_failures: Annotated[float, Spec("chance that an erase fails and its block is retired")]
+    map_cache_bytes: Annotated[
+        int, Spec("DRAM of the cached mapping table; 0: the whole map is in DRAM")
+    ]
+    map_read_bytes: Annotated[
+        int, Spec("bytes of a translation page that a miss moves over the channel; 0: all of it")
+    ]
+    map_writes: Annotated[int, Spec("translation pages written back at once", least=1)]
     initial: Annotated[str, Spec("state before the run", choices=("steady", "fresh"))]
     reservoir_fraction: Annotated[float, Spec("share of each die's blocks lent to the optimizer")]
 

@@ -50,6 +50,10 @@ FIELDS = (
     "pool",  # records[units]: free blocks, collections, reservoir cursor (backend/mapping.py)
     "turn",  # int32[units of all zones]: units in the order of allocation (backend/geometry.py)
     "zone",  # records: parts of the address space with places of their own (backend/mapping.py)
+    "maps",  # records[devices]: the cached part of the map (backend/cmt.py)
+    "entry",  # records: entries of the map in DRAM (backend/cmt.py)
+    "bucket",  # int32[devices, buckets]: lists of entries by logical page (backend/cmt.py)
+    "tpage",  # records: translation pages (backend/cmt.py)
     "page_ps",  # int64[2, pages]: more array time of each page of a block: read, program
     "rmap",  # uint32[devices, super-pages]: reservoir map, physical super-page + 1
     "dev",  # records[devices]: queues and cursors of each device (device.py)

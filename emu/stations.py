@@ -47,7 +47,9 @@ DEVICE_NAMES = (
     ISP_WRITE_FETCHED, ISP_WRITE_IN_DRAM, ISP_WRITE_READY, ISP_READ_READY, TRAFFIC_PIECE,
     DMA_READY, DMA_DOWN_DONE,
     DMA_UPLINK_DONE,
-) = range(37)  # fmt: skip
+    TRANSLATED,  # the places of its pages are known
+    MAP_SENSED, MAP_DECODED, MAP_IN_DRAM,
+) = range(41)  # fmt: skip
 
 
 @njit

@@ -14,7 +14,8 @@ from __future__ import annotations
     DOWN_BYTES, UP_BYTES, LOAD_BYTES, RESERVOIR_UP_BYTES, ISP_BYTES, TUNNEL_BYTES, TRIMMED_PAGES,
     COLLECTIONS, MERGE_READ_PAGES, PROGRAM_FAILURES, BAD_BLOCKS, WEAR_MOVES, COPYBACK_PAGES,
     FAILED_PAGES, UNASKED_OUT_BYTES, UNASKED_IN_BYTES, LINK_EXTRA_DOWN_BYTES, LINK_EXTRA_UP_BYTES,
-) = range(41)  # fmt: skip
+    MAP_READ_PAGES, MAP_PROGRAM_PAGES, MAP_HITS, MAP_MISSES,
+) = range(45)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -53,8 +54,12 @@ COUNTERS = (
     "wear_moves",  # blocks emptied for static wear levelling
     "copyback_pages",  # moved by collection inside their die
     "failed_pages",  # of programs that failed, and were programmed again elsewhere
-    "unasked_out_bytes",  # of sensed pages: sectors that nobody asked for, left in the register
+    "unasked_out_bytes",  # of sensed pages: what nobody asked for, left in the register
     "unasked_in_bytes",  # of programmed pages: sectors that the write did not hold
     "link_extra_down_bytes",  # messages of the protocol, packet overhead, padding
     "link_extra_up_bytes",
+    "map_read_pages",  # translation pages, for misses and to be written back
+    "map_program_pages",
+    "map_hits",  # pages whose place was in the cached mapping table
+    "map_misses",
 )

@@ -14,7 +14,7 @@ import numpy as np
 
 from ondie.emu import build, dispatch, rows
 from ondie.emu import stations as s
-from ondie.emu.backend import mapping, timing
+from ondie.emu.backend import cmt, mapping, timing
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.clock import NEVER
 from ondie.emu.config import Config
@@ -95,6 +95,8 @@ class System:
         rest = mapping.fill(self.state, device, lpn, n, 0)
         if rest:
             raise InputError(f"{rest} of {n} pages find no free block on device {device}")
+        if self.arrays.cfg.map_entries[0] and cmt.lay(self.state, device, lpn, n):
+            raise InputError(f"translation pages find no free block on device {device}")
         self.filled_pages += n
 
     def fill_reservoir(self, device: int, super_page: int, n: int) -> None:

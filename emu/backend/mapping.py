@@ -136,12 +136,18 @@ def kept(st, u):
 
 
 @njit
+def spare(st, u):
+    """Are there free blocks beside those that only collection may open?"""
+    return st.pool[u].free_n > max(st.cfg[0].gc_reserve, kept(st, u))
+
+
+@njit
 def open_block(st, dev, u, stream):
     """Open a free block for a stream. Returns False when the unit has none to give: the host's
     writes leave one for every collection under way."""
     c = st.cfg[0]
     pool = st.pool[u]
-    if pool.free_n <= (0 if stream >= c.collected else max(c.gc_reserve, kept(st, u))):
+    if pool.free_n == 0 or (stream < c.collected and not spare(st, u)):
         return False
     b = take_free(st, u)
     block = st.block[u * c.all_blocks + b]
@@ -205,6 +211,8 @@ def allocate(st, dev, u, stream, n):
     ppn = first_page(st, dev, at) + front.next
     if front.next == 0 and block.dirty != 0:
         queue = c.q_gc_write if stream >= c.collected else nand.Q_WRITE
+        if stream == c.map_stream:
+            queue = nand.Q_MAP_WRITE
         erase(st, dev, u, at, queue)
     block.dirty = 1
     front.next += k
@@ -216,7 +224,7 @@ def allocate(st, dev, u, stream, n):
         block.written = reg.now
         st.dev[dev].filled += 1
         reg.filled = 1
-        if c.open_ahead != 0:
+        if c.open_ahead != 0 and (stream != c.map_stream or spare(st, u)):
             open_block(st, dev, u, stream)
     return ppn, k
 

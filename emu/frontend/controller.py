@@ -9,7 +9,7 @@ MQSim); neighbouring pages in one super-page go as one multi-plane operation.
 
 from __future__ import annotations
 
-from ondie.emu.backend import mapping, nand, timing
+from ondie.emu.backend import cmt, mapping, nand, timing
 from ondie.emu.events import LOG_TRIM, LOG_ZERO, REQUEST, go, log, take_txn
 from ondie.emu.intrinsics import set_bits
 from ondie.emu.stations import READ_UNMAPPED
@@ -85,18 +85,59 @@ def bus_bytes(st, u):
 
 @njit
 def cut_read(st, t):
-    """Send the pages of read command ``t`` to their dies: runs of consecutive physical pages inside
-    one super-page go together, unmapped pages are zeros from the controller."""
+    """Send the pages of read command ``t`` to their dies."""
+    x = st.txn[t]
+    if st.cfg[0].map_entries == 0:
+        sense(st, t, x.lpn, x.lpn + x.n)
+    else:
+        translate(st, t, x.lpn, x.lpn + x.n)
+
+
+@njit
+def translate(st, t, lpn, end):
+    """Pages ``lpn .. end`` of read ``t``, where part of the map is on flash: those whose place is
+    known go to their dies; runs of others inside one translation page wait for it together."""
+    x = st.txn[t]
+    dev = x.dev
+    while lpn < end:
+        n = 0
+        while lpn + n < end and cmt.known(st, dev, lpn + n):
+            n += 1
+        if n > 0:
+            sense(st, t, lpn, lpn + n)
+            lpn += n
+            continue
+        page = cmt.page_of(st, dev, lpn)
+        n = 1
+        while lpn + n < end and cmt.page_of(st, dev, lpn + n) == page:
+            if cmt.find(st, dev, lpn + n) > 0:
+                break
+            n += 1
+        u = child(st, t, lpn, n)
+        if u < 0:
+            return
+        y = st.txn[u]
+        y.old = x.old if lpn == x.lpn else 0
+        y.size = bytes_of(st, t, lpn, n)
+        y.sectors = x.sectors
+        cmt.wait(st, u)
+        lpn += n
+
+
+@njit
+def sense(st, t, lpn, end):
+    """Send pages ``lpn .. end`` of read ``t`` to their dies: runs of consecutive physical pages
+    inside one super-page go together, unmapped pages are zeros from the controller."""
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
-    lpn = x.lpn
-    end = x.lpn + x.n
     while lpn < end:
         entry = int(st.l2p[dev, lpn])
         if entry == 0 and c.unwritten != 0:  # read as if it had been written at its place
             mapping.fill(st, dev, lpn, 1, x.stream)
             entry = int(st.l2p[dev, lpn])
+            if c.map_entries != 0:
+                cmt.update(st, dev, lpn)
         n = 1
         if entry == 0:
             while lpn + n < end and n < c.planes and st.l2p[dev, lpn + n] == 0:
@@ -118,7 +159,7 @@ def cut_read(st, t):
         else:
             y.ppn = entry - 1
             if c.partial != 0:
-                y.sectors = sectors_of(st, t, lpn)
+                y.sectors = x.sectors if x.sectors != 0 else sectors_of(st, t, lpn)
             y.bus = bus_bytes(st, u)
             if c.partial != 0:
                 st.count[dev, UNASKED_OUT_BYTES] += n * c.page_bytes - y.bus
@@ -161,6 +202,8 @@ def cut_trim(st, t):
     end = (x.lpn * c.page_bytes + x.old + x.size) // c.page_bytes if x.size > 0 else x.lpn + x.n
     st.count[x.dev, TRIMMED_PAGES] += max(end - lpn, 0)
     for page in range(lpn, end):
+        if c.map_entries != 0 and st.l2p[x.dev, page] != 0:
+            cmt.update(st, x.dev, page)
         mapping.unmap(st, x.dev, page)
         if c.partial != 0:
             st.sectors[x.dev, page] = 0
