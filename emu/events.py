@@ -238,9 +238,26 @@ def log_read(st, t):
         return
     while t >= 0:
         x = st.txn[t]
-        if x.row >= 0:
+        if x.row >= 0 and (x.bare != 0 or stays(st, t)):
             log(st, LOG_READ, x.row, x.lpn, x.ppn, -1, x.n, x.dev, x.die)
+        elif x.row >= 0:
+            for lpn in range(x.lpn, x.lpn + x.n):
+                entry = int(st.l2p[x.dev, lpn])
+                what = LOG_READ if entry > 0 else LOG_ZERO
+                log(st, what, x.row, lpn, entry - 1, -1, 1, x.dev, x.die)
         t = x.mate
+
+
+@inline
+def stays(st, t):
+    """Are the pages of a read where they were when its command was cut? Collection that goes before
+    the host's reads may have moved them inside their die, and its block may be erased: the read
+    then senses them where they are now."""
+    x = st.txn[t]
+    for i in range(x.n):
+        if int(st.l2p[x.dev, x.lpn + i]) - 1 != x.ppn + i:
+            return False
+    return True
 
 
 @njit
