@@ -489,6 +489,26 @@ def kernels(sizes: tuple[int, ...], threads: int, json_path: Path | None, quiet:
     kernels_command(sizes or None, threads, json_path, quiet)
 
 
+@bench.command()
+@click.option("--only", multiple=True, metavar="SECTION",
+              help="flash, ftl, ftl-64g, peer, large or start; all by default.")  # fmt: skip
+@click.option("--peer", type=click.Path(path_type=Path), help="MQSim's program, to be timed too.")
+@click.option("--cases", type=click.Path(path_type=Path), help="Folder of cases, with --peer.")
+@click.option("--quick", is_flag=True, help="Short runs: figures are rough.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Rows as JSON.")
+@click.option("--quiet", is_flag=True, help="No table.")
+def engine(
+    only: tuple[str, ...], peer: Path | None, cases: Path | None, quick: bool,
+    json_path: Path | None, quiet: bool,
+) -> None:  # fmt: skip
+    """Page operations per second of the flash engine, beside memory and beside MQSim."""
+    from ondie.emu.bench_engine.command import engine_command
+    from ondie.emu.bench_engine.plan import SECTIONS, Plan
+
+    plan = Plan(only or SECTIONS, quick, peer, cases)
+    engine_command(plan, json_path, quiet)
+
+
 @commands.command()
 @click.argument("name", required=False)
 @click.option(

@@ -46,8 +46,8 @@ class Source:
 class Replayed:
     """What came of it. ``requests``: REQUEST[n] per source, in its order, those that were issued.
     ``counters`` by name (stats.COUNTERS), ``half`` the same at the completion asked for.
-    ``loop_s``: wall time of the event loop alone; ``warmed_s``: of compiling it, or of fetching it
-    from the cache, before."""
+    ``loop_s``: wall time of the event loop alone, ``loop_cpu_s`` the processor's; ``warmed_s``:
+    wall time of compiling it, or of fetching it from the cache, before."""
 
     requests: list[np.ndarray]
     counters: dict[str, int]
@@ -55,6 +55,7 @@ class Replayed:
     simulated_ps: int
     events: int
     loop_s: float
+    loop_cpu_s: float
     warmed_s: float
 
 
@@ -72,7 +73,7 @@ class Player:
         self.seen = [0] * len(sources)  # requests collected so far
         self.ahead: list[np.ndarray | None] = [None] * len(sources)
         self.done: list[list[np.ndarray]] = [[] for _ in sources]
-        self.loop_s = 0.0
+        self.loop_s = self.loop_cpu_s = 0.0
         for q, source in enumerate(sources):
             pair = arrays.pair[q : q + 1]
             pair["depth"], pair["closed"] = source.depth, source.closed
@@ -97,7 +98,7 @@ class Player:
         for q in range(len(self.sources)):
             self._load(q)
             pairs.issue(self.state, q)
-        begin = time.perf_counter()
+        begin, begin_cpu = time.perf_counter(), time.thread_time()
         while True:
             room = EVENTS_PER_CALL
             if half is not None and copied is None:
@@ -109,11 +110,12 @@ class Player:
             n = dispatch.run(self.state, NEVER - 1, room, 0)
             raise_error(self.arrays, self.cfg)
             self.loop_s += time.perf_counter() - begin
+            self.loop_cpu_s += time.thread_time() - begin_cpu
             for q in range(len(self.sources)):
                 self._collect(q)
             if progress is not None:
                 progress(sum(self.seen), int(reg["now"][0]))
-            begin = time.perf_counter()
+            begin, begin_cpu = time.perf_counter(), time.thread_time()
             if reg["thirsty"][0]:
                 reg["thirsty"] = 0
                 for q in range(len(self.sources)):
@@ -129,6 +131,7 @@ class Player:
             int(reg["now"][0]),
             int(reg["events"][0]),
             self.loop_s,
+            self.loop_cpu_s,
             warmed_s,
         )
 

@@ -1,0 +1,52 @@
+"""Processes whose time or memory is measured.
+
+Owns running one and what it took. Does not own what it does. Source: own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ondie.emu.units import InputError
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that ended well. Times in s."""
+
+    out: str
+    wall_s: float
+    cpu_s: float
+
+
+def run(
+    command: Sequence[str], folder: Path | None = None, env: dict[str, str] | None = None
+) -> Ended:
+    """Run a program to its end, without input. InputError, with its last line, where it fails."""
+    before, begin = os.times(), time.perf_counter()
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    took, after = time.perf_counter() - begin, os.times()
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()[-1:]
+        raise InputError(f"{command[0]}: ended with {done.returncode}: {''.join(said)}")
+    cpu_s = after.children_user + after.children_system
+    return Ended(done.stdout, took, cpu_s - before.children_user - before.children_system)
+
+
+def python(*arguments: str, env: dict[str, str] | None = None) -> str:
+    """What another Python of this kind prints."""
+    return run([sys.executable, *arguments], env=env).out
