@@ -17,7 +17,13 @@ from ondie.emu import rows
 from ondie.emu import stations as s
 from ondie.emu.backend import cmt, mapping, nand, physical, policies
 from ondie.emu.backend.geometry import Geometry
-from ondie.emu.backend.timing import command_cycles, page_times, timing_table
+from ondie.emu.backend.timing import (
+    OUT_FIRST,
+    OUT_NEXT,
+    command_cycles,
+    page_times,
+    timing_table,
+)
 from ondie.emu.clock import NEVER, rate_scale
 from ondie.emu.config import Config
 from ondie.emu.events import FIFO, LINE, LOG, REG, TXN, build_tree
@@ -77,12 +83,19 @@ CFG = record_type(
     eager="i8",  # 1: the end of a read matters while the channel is busy
     notice="i8",  # 1: the end of a read matters before its data leave
     overlap="i8",  # 1: a die may want something of the channel while its array works
+    special="i8",  # 1: commands may suspend, need power, or leave other planes to read alone
+    chip="i8",  # 1: the dies of a chip take commands as one
+    word="i8",  # 1: programs may have pages of several offsets
+    status="i8",  # 1: the end of a program or an erase is read on the channel
+    out="i8", out_plane="i8",  # ps on the channel around a page's data out; more of several planes
     watch="i8",  # 1: somebody outside the channel waits for its operations to end
     suspend_program="i8", suspend_erase="i8",  # 1: reads may make it stand back
     suspend_program_left="i8", suspend_erase_left="i8",  # ps it must still have to go
     suspend_program_wait="i8", suspend_erase_wait="i8",  # ps until the array is free
-    suspend_command="i8", resume_command="i8", resume_wait="i8",
+    suspends="i8",  # 1: one of the two may
+    resume_wait="i8",
     max_suspends="i8",  # of one operation
+    suspend_reads="i8",  # reads that pass meanwhile; 0: any number
     shared_uplink="i8",
     isp_io="i8",  # rows.ISP_IO, for code below rows.py
     budget="i8",  # transactions that rows may hold at once
@@ -96,6 +109,7 @@ DEV = record_type(
     r_mapped="i8",  # mapped reservoir super-pages
     filled="i8",  # blocks filled so far
     power="i8",  # planes whose arrays work
+    first="i8",  # die, from 1, that is next to get power
     suspended_programs="i8", suspended_erases="i8",
 )  # fmt: skip
 BUDGET = 15 << 12
@@ -161,7 +175,7 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.lanes = geometry.planes if flash.plane_reads == "alone" else 1
     c.group = flash.multi_plane and geometry.planes > 1 and geometry.unit_planes == 1
     c.power = flash.power_planes
-    c.notice = flash.cache_read or c.power[0] > 0
+    c.notice = flash.cache_read or c.power[0] > 0 or flash.status == "read"
     c.eager = (flash.cache_read and flash.interleave_commands) or c.power[0] > 0
     c.watch = 1
     c.suspend_program = "program" in flash.suspend
@@ -170,11 +184,21 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.suspend_erase_left = flash.suspend_erase_left_ps
     c.suspend_program_wait = flash.t_suspend_program_ps
     c.suspend_erase_wait = flash.t_suspend_erase_ps
-    c.suspend_command = c.resume_command = flash.t_command_ps
     c.resume_wait = flash.t_resume_ps
     c.max_suspends = flash.max_suspends
+    c.suspend_reads = flash.suspend_reads
+    c.suspends = flash.suspend != "none"
+    c.special = c.suspends[0] or c.power[0] > 0 or c.lanes[0] > 1
+    c.chip = flash.chip_busy == "per_chip" and flash.dies_per_chip > 1
+    c.word = flash.programming != "page"
+    c.status = flash.status == "read"
     c.overlap = (
-        flash.cache_program or cfg.pe.kind != "none" or flash.suspend != "none" or c.eager[0] != 0
+        flash.cache_program
+        or cfg.pe.kind != "none"
+        or c.suspends[0] != 0
+        or c.eager[0] != 0
+        or c.lanes[0] > 1
+        or c.word[0] != 0
     )
     c.shared_uplink = 1 if cfg.link.uplink_bytes_per_s > 0 else 0
     c.isp_io = rows.ISP_IO
@@ -300,6 +324,11 @@ def build(
             '"zeros" is right where bytes are kept'
         )
     geometry = Geometry.of(cfg)
+    if cfg.flash.programming != "page" and jobs == 0:
+        raise InputError(
+            f'flash.programming = "{cfg.flash.programming}": flash management hands pages over one '
+            f'by one; "page" is right'
+        )
     depth = queue_depth or min(cfg.host.io_queue_depth, cfg.frontend.queue_depth)
     ways = geometry.ways * (geometry.planes if cfg.flash.plane_reads == "alone" else 1)
     if ways > nand.MAX_WAYS:
@@ -324,6 +353,8 @@ def build(
     c.ring_shift = _shift(PAIR_RING)
     lanes, tpages = int(c.lanes[0]), int(c.tpages[0])
     entries = int(c.map_entries[0])
+    cycles = command_cycles(cfg)
+    c.out, c.out_plane = cycles[OUT_FIRST, 1], cycles[OUT_NEXT, 1]
     reg.bus0 = dies * lanes
     reg.fifo0 = dies * lanes + buses
     c.budget = BUDGET * min(n, MAX_SHARES)
@@ -341,7 +372,7 @@ def build(
         fifo=_stations(cfg, geometry, n, fifos),
         txn=_pool(txns),
         op=timing_table(cfg),
-        cycles=command_cycles(cfg),
+        cycles=cycles,
         die=_dies(cfg, geometry, n, lanes),
         queue=np.full((dies * lanes, 2 * nand.QUEUES), -1, np.int32),
         bus=_buses(geometry, n),
@@ -376,6 +407,7 @@ def build(
         log=records(LOG, 2 * txns if payload else 1),
         job=records(physical.JOB, max(jobs, 1)),
         feed=records(physical.FEED, dies * lanes),
+        where=np.zeros(max(jobs, 1), np.int32),
         line=records(LINE, max(timeline, 1)),
     )
     arrays.policies = {
@@ -442,7 +474,7 @@ def _pool(n: int) -> np.recarray:
 
 def _dies(cfg: Config, geometry: Geometry, n: int, lanes: int) -> np.recarray:
     die = records(nand.DIE, n * geometry.dies * lanes)
-    for name in ("arr", "cache", "paused", "pick"):
+    for name in ("arr", "cache", "paused", "loading", "pick"):
         die[name] = -1
     whole, lane = np.divmod(np.arange(n * geometry.dies * lanes), lanes)
     die["dev"], of_device = np.divmod(whole, geometry.dies)
@@ -450,6 +482,9 @@ def _dies(cfg: Config, geometry: Geometry, n: int, lanes: int) -> np.recarray:
     die["at"] = way * lanes + lane
     die["bus"] = die["dev"] * geometry.channels + channel
     die["first"] = whole * lanes
+    if cfg.flash.chip_busy == "per_chip":
+        way -= way % geometry.chip_dies
+        die["first"] = die["dev"] * geometry.dies + way * geometry.channels + channel
     die["urgent"] = cfg.ftl.gc_priority in ("urgent", "exclusive")
     return die
 

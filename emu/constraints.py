@@ -60,6 +60,10 @@ GEOMETRY = (
 MOST_DEVICES = 4096
 MOST_SECTORS = 64
 """Sectors of a page that one entry of the sector map holds."""
+MOST_PLANES = 31
+"""Of what takes one command at a time: they are bits of a signed 32-bit word."""
+WORD_LINE = {"MLC": 2, "TLC": 3, "QLC": 4}
+"""Pages of a word line."""
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -111,6 +115,79 @@ RULES: tuple[Rule, ...] = (
         ("ftl.partial_pages", "flash.page"),
         lambda c: c.ftl.partial_pages == "whole" or c.flash.page_bytes <= MOST_SECTORS * 512,
         f"sectors are known of pages of at most {MOST_SECTORS * 512 // 1024} KiB",
+    ),
+    Rule(
+        ("flash.planes_per_die",),
+        lambda c: c.flash.planes_per_die <= MOST_PLANES,
+        f"at most {MOST_PLANES} planes",
+    ),
+    Rule(
+        ("flash.dies_per_chip", "flash.dies_per_channel"),
+        lambda c: c.flash.dies_per_channel % c.flash.dies_per_chip == 0,
+        "the dies of a channel must be whole chips",
+    ),
+    Rule(
+        ("flash.chip_busy", "flash.dies_per_chip", "flash.planes_per_die"),
+        lambda c: (
+            c.flash.chip_busy == "per_die"
+            or c.flash.dies_per_chip * c.flash.planes_per_die <= MOST_PLANES
+        ),
+        f"a chip that takes one command at a time has at most {MOST_PLANES} planes",
+    ),
+    Rule(
+        ("flash.chip_busy", "flash.plane_reads"),
+        lambda c: c.flash.chip_busy == "per_die" or c.flash.plane_reads == "together",
+        "planes cannot read alone in a chip that takes one command at a time",
+    ),
+    Rule(
+        ("flash.chip_busy", "pe.kind"),
+        lambda c: c.flash.chip_busy == "per_die" or c.pe.kind == "none",
+        "the registers that processing elements use belong to a die: per_die is right",
+    ),
+    Rule(
+        ("flash.plane_reads", "pe.kind"),
+        lambda c: c.flash.plane_reads == "together" or c.pe.kind == "none",
+        "processing elements use the registers of all planes: together is right",
+    ),
+    Rule(
+        ("flash.power_planes", "flash.planes_per_die"),
+        lambda c: c.flash.power_planes == 0 or c.flash.power_planes >= c.flash.planes_per_die,
+        "an operation over all planes of a die must fit; 0: no limit",
+    ),
+    Rule(
+        ("flash.programming", "flash.cell"),
+        lambda c: c.flash.programming == "page" or c.flash.cell in WORD_LINE,
+        "word lines of several pages are those of MLC, TLC and QLC",
+    ),
+    Rule(
+        ("flash.programming", "flash.cell", "flash.pages_per_block"),
+        lambda c: (
+            c.flash.programming == "page" or c.flash.pages_per_block % WORD_LINE[c.flash.cell] == 0
+        ),
+        "a block has whole word lines",
+    ),
+    Rule(
+        ("flash.programming", "flash.t_program_middle", "flash.t_program_upper"),
+        lambda c: (
+            c.flash.programming == "page"
+            or c.flash.t_program_middle_ps == c.flash.t_program_upper_ps == 0
+        ),
+        "pages of a word line that are programmed together take one time; 0 is right",
+    ),
+    Rule(
+        ("flash.programming", "flash.page_types"),
+        lambda c: c.flash.programming == "page" or c.flash.page_types != "planar",
+        "planar chips program page by page",
+    ),
+    Rule(
+        ("flash.programming", "flash.t_program_second"),
+        lambda c: c.flash.programming != "two_pass" or c.flash.t_program_second_ps > 0,
+        "the second pass takes some time",
+    ),
+    Rule(
+        ("ftl.gc_copyback", "ftl.block_unit"),
+        lambda c: not c.ftl.gc_copyback or c.ftl.block_unit == "plane",
+        "a page is copied back inside its plane: plane is right",
     ),
     Rule(
         ("errors.kind", "ecc.codeword", "flash.page"),

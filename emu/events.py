@@ -208,6 +208,16 @@ def note_line(st, leaf, start, end, t):
     reg.lines += 1
 
 
+@njit
+def cut_line(st, leaf, end):
+    """The last interval that was noted of a resource ended already at ``end``."""
+    for i in range(st.reg[0].lines - 1, -1, -1):
+        x = st.line[i]
+        if x.leaf == leaf:
+            x.end = max(x.start, end)
+            return
+
+
 @inline
 def log(st, what, row, lpn, ppn, old, n, dev, die):
     """Note bytes that moved, when payload is kept. The run pauses before the log is full."""

@@ -335,7 +335,7 @@ def ask(st, dev, u):
     """Does unit ``u`` need a collection? Start it; a victim without valid pages is free at once."""
     c = st.cfg[0]
     if c.gc_hard > 0:
-        st.die[u // c.die_units * c.lanes].urgent = int(st.pool[u].free_n < c.gc_hard)
+        nand.hurry(st, u // c.die_units * c.lanes, int(needy(st, u)))
     while True:
         b = retiring(st, u)
         if b < 0:
@@ -346,6 +346,26 @@ def ask(st, dev, u):
         began(st, dev, b)
         if not collect(st, dev, u, b):
             return
+
+
+@njit
+def needy(st, u):
+    """Is collection urgent in unit ``u``, or in another one whose commands go the same way: of its
+    die, or of its chip where that takes one command at a time?"""
+    c = st.cfg[0]
+    if st.pool[u].free_n < c.gc_hard:
+        return True
+    if c.die_units == 1 and c.chip == 0:
+        return False
+    first = st.die[u // c.die_units * c.lanes].first
+    g = first
+    while g < st.die.shape[0] and st.die[g].first == first:
+        die = g // c.lanes
+        for v in range(die * c.die_units, (die + 1) * c.die_units):
+            if st.pool[v].free_n < c.gc_hard:
+                return True
+        g += c.channels * c.lanes
+    return False
 
 
 @njit
@@ -365,12 +385,11 @@ def retiring(st, u):
 def began(st, dev, b):
     """While collection works alone on a die, the host's work there waits."""
     if st.cfg[0].exclusive != 0:
-        x = die_of_block(st, dev, b)
-        st.die[x].collecting += 1
+        nand.bar(st, die_of_block(st, b), 1)
 
 
 @njit
-def die_of_block(st, dev, b):
+def die_of_block(st, b):
     """First lane of the die in which a block lies."""
     c = st.cfg[0]
     u = b // c.all_blocks
@@ -432,7 +451,7 @@ def collect(st, dev, u, b):
             x.op = timing.COPYBACK
             x.ppn = target
             x.bus = 0
-            x.page = -1
+            mapping.place_of(st, dev, t)
             nand.push(st, st.die[g].first, t, queue_of(st, x))
         else:
             nand.push(st, g, t, c.q_gc_read)
@@ -455,9 +474,7 @@ def ended(st, dev, u, b):
     if block.state == mapping.VICTIM or block.state == mapping.ERASING:
         st.pool[u].victims -= 1
         if c.exclusive != 0:
-            g = die_of_block(st, dev, b)
-            st.die[g].collecting -= 1
-            nand.seek(st, g)
+            nand.bar(st, die_of_block(st, b), -1)
     if block.retire != 0:
         block.state = mapping.BAD
         st.count[dev, BAD_BLOCKS] += 1

@@ -94,6 +94,21 @@ class Flash:
     page_bytes: Annotated[int, Spec("user bytes of one page", least=512)]
     dies_per_chip: Annotated[int, Spec("dies behind one chip enable", least=1)]
     cell: Annotated[str, Spec("cell mode", choices=CELLS)]
+    chip_busy: Annotated[
+        str,
+        Spec(
+            "each die of a chip takes commands of its own, or the chip takes one at a time",
+            choices=("per_die", "per_chip"),
+        ),
+    ]
+    programming: Annotated[
+        str,
+        Spec(
+            "what is programmed at once: a page, all pages of a word line, or those in two passes",
+            choices=("page", "one_shot", "two_pass"),
+        ),
+    ]
+    t_program_second_ps: Annotated[int, Spec("second pass over a word line, programming two_pass")]
     page_types: Annotated[
         str,
         Spec(
@@ -105,7 +120,9 @@ class Flash:
     t_read_ps: Annotated[int, Spec("array read, tR (of the lowest page type)", least=1)]
     t_read_middle_ps: Annotated[int, Spec("more for a middle page")]
     t_read_upper_ps: Annotated[int, Spec("more for an upper page")]
-    t_program_ps: Annotated[int, Spec("array program of one page, tPROG (lowest type)", least=1)]
+    t_program_ps: Annotated[
+        int, Spec("array program, tPROG (lowest page type, or the word line)", least=1)
+    ]
     t_program_middle_ps: Annotated[int, Spec("more for a middle page")]
     t_program_upper_ps: Annotated[int, Spec("more for an upper page")]
     t_erase_ps: Annotated[int, Spec("block erase, tBERS", least=1)]
@@ -113,11 +130,17 @@ class Flash:
     interface: Annotated[
         str,
         Spec(
-            "command and address cycles: t_command per plane, or by the ONFI data interface",
-            choices=("fixed", "NV-DDR2", "NV-DDR3", "NV-LPDDR4"),
+            "command and address cycles: t_command per plane, by the ONFI data interface, or the "
+            "sums that MQSim takes for NV-DDR2",
+            choices=("fixed", "NV-DDR2", "NV-DDR3", "NV-LPDDR4", "MQSim"),
         ),
     ]
-    t_command_ps: Annotated[int, Spec("command and address cycles of one flash command")]
+    t_command_ps: Annotated[
+        int, Spec("command and address cycles of one flash command, interface fixed")
+    ]
+    t_plane_busy_ps: Annotated[
+        int, Spec("busy between the planes of one command, tDBSY, interface not fixed")
+    ]
     grants: Annotated[
         str,
         Spec(
@@ -143,6 +166,15 @@ class Flash:
     suspend_erase_left_ps: Annotated[int, Spec("least time an erase must have left to make way")]
     t_resume_ps: Annotated[int, Spec("until a suspended operation works again")]
     max_suspends: Annotated[int, Spec("times that one operation makes way", least=1)]
+    suspend_reads: Annotated[int, Spec("reads that pass while it does; 0: as many as come")]
+    status: Annotated[
+        str,
+        Spec(
+            "how the end of a program or an erase is known: by the ready pin, or by a status read "
+            "on the channel",
+            choices=("pin", "read"),
+        ),
+    ]
     multi_plane: Annotated[bool, Spec("one command may address every plane of a die")]
     cache_read: Annotated[bool, Spec("the array reads on while the last page leaves")]
     cache_program: Annotated[bool, Spec("the array programs while the next page arrives")]

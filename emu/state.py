@@ -33,7 +33,7 @@ FIELDS = (
     "fifo",  # records: first-in first-out stations: links, DRAM, ECC, CPUs (events.py)
     "txn",  # records: pool of things in flight (events.py)
     "op",  # records: timing table by flash operation (backend/timing.py)
-    "cycles",  # int64[operations, planes + 1]: ps of command and address cycles (backend/timing.py)
+    "cycles",  # int64[CYCLE_NAMES, planes + 1]: ps of command and address cycles (timing.py)
     "die",  # records: registers of each die (backend/nand.py)
     "queue",  # int32[dies, 2 * queues]: first and last transaction of each queue (backend/nand.py)
     "bus",  # records: each channel (backend/nand.py)
@@ -54,7 +54,7 @@ FIELDS = (
     "entry",  # records: entries of the map in DRAM (backend/cmt.py)
     "bucket",  # int32[devices, buckets]: lists of entries by logical page (backend/cmt.py)
     "tpage",  # records: translation pages (backend/cmt.py)
-    "page_ps",  # int64[2, pages]: more array time of each page of a block: read, program
+    "page_ps",  # int64[3, pages]: more array time of each page: read, program, second pass
     "rmap",  # uint32[devices, super-pages]: reservoir map, physical super-page + 1
     "dev",  # records[devices]: queues and cursors of each device (device.py)
     "count",  # int64[devices, counters] (stats.py)
@@ -68,6 +68,7 @@ FIELDS = (
     "log",  # records: bytes that moved, in the order of events, for payload (events.py)
     "job",  # records: flash operations given by physical place, without an FTL (physical.py)
     "feed",  # records[dies]: which of them are whose (physical.py)
+    "where",  # int32[jobs]: record of the die of each (physical.py)
     "line",  # records: intervals of exclusive resources, for the timeline (events.py)
 )
 

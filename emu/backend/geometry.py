@@ -34,6 +34,8 @@ class Geometry:
     """Planes of a unit: all of a die, or one."""
     chip_dies: int = 1
     """Dies behind one chip enable."""
+    lanes: int = 1
+    """Planes of a die that read alone."""
 
     @staticmethod
     def of(cfg: Config) -> Geometry:
@@ -50,6 +52,7 @@ class Geometry:
             page_bytes=flash.page_bytes,
             unit_planes=flash.planes_per_die if cfg.ftl.block_unit == "die" else 1,
             chip_dies=flash.dies_per_chip,
+            lanes=flash.planes_per_die if flash.plane_reads == "alone" else 1,
         )
 
     @property

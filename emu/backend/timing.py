@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from ondie.emu.backend import onfi
 from ondie.emu.config import Config
+from ondie.emu.constraints import WORD_LINE
 from ondie.emu.state import record_type, records
 
 READ, PROGRAM, ERASE, VPP, BPR, ODC, BPP, COPYBACK = range(8)
 OP_NAMES = ("READ", "PROGRAM", "ERASE", "VPP", "BPR", "ODC", "BPP", "COPYBACK")
 OTHER = len(OP_NAMES)
 """Operation index of transactions that are no flash operation (compute, transfers)."""
+COPYBACK_IN, SUSPEND, RESUME, STATUS, OUT_FIRST, OUT_NEXT = range(OTHER, OTHER + 6)
+"""Cycles on the channel that belong to no operation of their own: the second part of a copy-back;
+what makes a program or an erase stand back and go on; reading a status; what data out take beyond
+their bytes, and more for each page after a read of several planes."""
+CYCLE_NAMES = (*OP_NAMES, "COPYBACK_IN", "SUSPEND", "RESUME", "STATUS", "OUT_FIRST", "OUT_NEXT")
 
 OP = record_type(
     data_in="i8",  # 1: data cross the channel into the registers before the array works
@@ -28,25 +35,27 @@ OP = record_type(
 def timing_table(cfg: Config) -> np.recarray:
     """The timing table of a configuration: one record per operation, times in ps.
 
-    ========  ======================  =======  =================  ========
-    op        channel command         data in  array              data out
-    ========  ======================  =======  =================  ========
-    READ      t_command per plane     -        t_read             yes
-    PROGRAM   t_command per plane     yes      t_program          -
-    ERASE     t_command per plane     -        t_erase            -
-    VPP       t_command per plane     yes      -                  -
-    BPR       t_command per plane     -        t_read             -
-    ODC       t_command               -        PE cycles of row   -
-    BPP       t_command per plane     -        t_program          -
-    COPYBACK  t_command per plane     -        t_read, and then   -
-              and stage                        t_program
-    ========  ======================  =======  =================  ========
+    ========  ==============  =======  =======================  ========
+    op        channel cycles  data in  array                    data out
+    ========  ==============  =======  =======================  ========
+    READ      READ            -        t_read                   yes
+    PROGRAM   PROGRAM         yes      t_program                -
+    ERASE     ERASE           -        t_erase                  -
+    VPP       VPP             yes      -                        -
+    BPR       BPR             -        t_read                   -
+    ODC       ODC             -        PE cycles of row         -
+    BPP       BPP             -        t_program                -
+    COPYBACK  COPYBACK, then  -        t_read, then t_program   -
+              COPYBACK_IN
+    ========  ==============  =======  =======================  ========
+
+    Pages add what their type takes (:func:`page_times`). t_program is that of a page; of a word
+    line where all its pages are programmed at once; of the first pass over one where there are two.
     """
     flash = cfg.flash
     table = records(OP, len(OP_NAMES))
     table.data_in[[PROGRAM, VPP]] = 1
     table.data_out[READ] = 1
-    table.data_out[COPYBACK] = 0
     table.array[[READ, BPR, COPYBACK]] = flash.t_read_ps
     table.array[[PROGRAM, BPP]] = flash.t_program_ps
     table.array[ERASE] = flash.t_erase_ps
@@ -54,17 +63,32 @@ def timing_table(cfg: Config) -> np.recarray:
 
 
 def command_cycles(cfg: Config) -> np.ndarray:
-    """Command and address cycles on the channel, int64[operations, planes + 1] in ps: one sequence
-    per plane addressed, one for the processing elements' computation."""
+    """Command and address cycles on the channel, int64[CYCLE_NAMES, planes + 1] in ps.
+
+    ``flash.interface`` "fixed": t_command per plane addressed; one for the processing elements'
+    computation, for suspend and resume; none around data out, whose rate states everything. Else by
+    the data interface (onfi.py).
+    """
+    if cfg.flash.interface != "fixed":
+        rows = onfi.cycles(cfg)
+        return np.stack([rows[name] for name in CYCLE_NAMES])
     n = np.arange(max(cfg.flash.planes_per_die, 1) + 1)
-    cycles = np.tile(cfg.flash.t_command_ps * n, (len(OP_NAMES), 1))
-    cycles[ODC] = cfg.flash.t_command_ps
+    cycles = np.tile(cfg.flash.t_command_ps * n, (len(CYCLE_NAMES), 1))
+    cycles[[ODC, SUSPEND, RESUME, STATUS]] = cfg.flash.t_command_ps
+    cycles[[OUT_FIRST, OUT_NEXT]] = 0
     return cycles
 
 
+def word_line_pages(cfg: Config) -> int:
+    """Pages that are programmed together: those of a word line, or one."""
+    if cfg.flash.programming == "page":
+        return 1
+    return WORD_LINE.get(cfg.flash.cell, 1)
+
+
 def page_times(cfg: Config) -> np.ndarray:
-    """What a page's read and program take beyond the lowest page type's, by its offset in the
-    block: int64[2, pages] in ps.
+    """What a page takes beyond the lowest page type's, by its offset in the block: int64[3, pages]
+    in ps, for its read, its program, and the second pass over its word line (beyond t_program).
 
     By turns: lower, (middle,) upper, ... over the bits of the cell. Planar chips of two bits: even
     pages lower, odd upper; of three bits: pages 0-5 lower, 6 and 7 middle, then pairs in turn of
@@ -72,7 +96,7 @@ def page_times(cfg: Config) -> np.ndarray:
     """
     flash = cfg.flash
     page = np.arange(flash.pages_per_block)
-    bits = {"MLC": 2, "TLC": 3, "QLC": 4}.get(flash.cell, 1)
+    bits = WORD_LINE.get(flash.cell, 1)
     if flash.page_types == "alike" or bits == 1:
         kind = np.zeros(len(page), np.int64)
     elif flash.page_types == "planar" and bits == 3:
@@ -83,4 +107,5 @@ def page_times(cfg: Config) -> np.ndarray:
     level = kind if bits == 3 else np.where(kind == 0, 0, np.where(kind == bits - 1, 2, 1))
     read = np.array([0, flash.t_read_middle_ps, flash.t_read_upper_ps])
     program = np.array([0, flash.t_program_middle_ps, flash.t_program_upper_ps])
-    return np.stack([read[level], program[level]])
+    second = np.full(len(page), flash.t_program_second_ps - flash.t_program_ps)
+    return np.stack([read[level], program[level], second])
