@@ -65,7 +65,8 @@ CFG = record_type(
     erase_collected="i8", wear_dynamic="i8", wear_static="i8",
     spare_parts="i8",  # pages of a block over those that are spare
     program_failures="f8", erase_failures="f8",
-    link_lanes="i8", packet="i8", packet_overhead="i8", doorbell="i8", request="i8", entry="i8", completion="i8",
+    link_lanes="i8", packet="i8", packet_overhead="i8",
+    doorbell="i8", request="i8", entry="i8", completion="i8",
     whole_commands="i8",  # 1: data cross the link by the command, not by the page
     lpns="i8",  # logical pages of the conventional namespace
     reservoir_pages="i8",  # reservoir super-pages per die

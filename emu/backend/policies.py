@@ -2,7 +2,7 @@
 
 Owns the built-in policies, their names, and how a function from a file becomes one. Does not own
 when they are asked (gc.py, flows.py).
-Source: greedy and d-choices (Van Houdt, SIGMETRICS 2013; MQSim's RGA), FIFO, cost-benefit (Kawaguchi
+Source: greedy, d-choices (Van Houdt, SIGMETRICS 2013; MQSim's RGA), FIFO, cost-benefit (Kawaguchi
 et al., USENIX 1995), random with and without a condition (MQSim's RANDOM, RANDOM_P, RANDOM_PP).
 
 A victim policy is a function ``victim(st, u) -> block``: the block of unit ``u`` to be emptied, or

@@ -136,8 +136,8 @@ def issue(st, q):
 
 @njit
 def part_done(st, t):
-    """A part of a request is done; behind the last, the completion goes to the host. Data that cross
-    the link by the command go right before it: both are queued there at once."""
+    """A part of a request is done; behind the last, the completion goes to the host. Data that
+    cross the link by the command go right before it: both are queued there at once."""
     x = st.txn[t]
     req = st.req[x.row]
     if x.step == s.ACKNOWLEDGED or x.step == s.DATA_SENT:

@@ -34,7 +34,8 @@ def mix(rng, n, channels, dies, apart):
     page = rng.integers(0, 12, n)
     size = np.where(op == ERASE, 0, rng.choice([512, 1024, h.PAGE], n))
     at = np.cumsum(rng.integers(0, 2 * apart + 1, n)) * h.NS if apart else np.zeros(n, np.int64)
-    return dict(at=at, die=rng.integers(0, channels * dies, n), op=op, page=page, bus=size)
+    die = rng.integers(0, channels * dies, n)
+    return {"at": at, "die": die, "op": op, "page": page, "bus": size}
 
 
 def expected(columns, channels, dies, first, window=0):
