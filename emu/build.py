@@ -176,8 +176,8 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.lanes = geometry.planes if flash.plane_reads == "alone" else 1
     c.group = flash.multi_plane and geometry.planes > 1 and geometry.unit_planes == 1
     c.power = flash.power_planes
-    c.notice = flash.cache_read or c.power[0] > 0 or flash.status == "read"
-    c.eager = (flash.cache_read and flash.interleave_commands) or c.power[0] > 0
+    c.notice = flash.cache_read or c["power"][0] > 0 or flash.status == "read"
+    c.eager = (flash.cache_read and flash.interleave_commands) or c["power"][0] > 0
     c.watch = 1
     c.suspend_program = "program" in flash.suspend
     c.suspend_erase = "erase" in flash.suspend
@@ -189,17 +189,17 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.max_suspends = flash.max_suspends
     c.suspend_reads = flash.suspend_reads
     c.suspends = flash.suspend != "none"
-    c.special = c.suspends[0] or c.power[0] > 0 or c.lanes[0] > 1
+    c.special = c["suspends"][0] or c["power"][0] > 0 or c["lanes"][0] > 1
     c.chip = flash.chip_busy == "per_chip" and flash.dies_per_chip > 1
     c.word = flash.programming != "page"
     c.status = flash.status == "read"
     c.overlap = (
         flash.cache_program
         or cfg.pe.kind != "none"
-        or c.suspends[0] != 0
-        or c.eager[0] != 0
-        or c.lanes[0] > 1
-        or c.word[0] != 0
+        or c["suspends"][0] != 0
+        or c["eager"][0] != 0
+        or c["lanes"][0] > 1
+        or c["word"][0] != 0
     )
     c.shared_uplink = 1 if cfg.link.uplink_bytes_per_s > 0 else 0
     c.isp_io = rows.ISP_IO
@@ -246,7 +246,7 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
 
 def _cached_map(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     """The cached mapping table's sizes."""
-    lpns = int(c.lpns[0])
+    lpns = int(c["lpns"][0])
     entries, span, tpages = cmt.sizes(cfg, geometry.physical_pages, lpns)
     if lpns + tpages > geometry.conventional_pages:
         raise InputError(
@@ -268,7 +268,7 @@ def map_dtype(entries: int) -> type[np.unsignedinteger]:
     return np.uint32 if entries < 2**32 - 1 else np.uint64
 
 
-def map_table(shape: tuple[int, int], dtype: type[np.unsignedinteger]) -> np.ndarray:
+def map_table(shape: tuple[int, int], dtype: type[np.integer]) -> np.ndarray:
     """Zeroed table of the page map, of which only the pages that are touched take memory.
 
     A server of 32 TB drives has tables beyond any memory, nearly all of it never touched: large
@@ -352,8 +352,8 @@ def build(
     c.seed = seed
     c.ring = PAIR_RING
     c.ring_shift = _shift(PAIR_RING)
-    lanes, tpages = int(c.lanes[0]), int(c.tpages[0])
-    entries = int(c.map_entries[0])
+    lanes, tpages = int(c["lanes"][0]), int(c["tpages"][0])
+    entries = int(c["map_entries"][0])
     cycles = command_cycles(cfg)
     c.out, c.out_plane = cycles[OUT_FIRST, 1], cycles[OUT_NEXT, 1]
     reg.bus0 = dies * lanes
@@ -382,11 +382,11 @@ def build(
         order=nand.order_table(),
         l2p=map_table((n, lpns + tpages), width),
         p2l=map_table((n, geometry.physical_pages), width),
-        sectors=map_table((n, lpns + tpages if c.partial[0] else 1), np.int64),
+        sectors=map_table((n, lpns + tpages if c["partial"][0] else 1), np.int64),
         valid=np.zeros(units * geometry.all_blocks, np.int32),
         block=_blocks(cfg, geometry, units, lanes),
         free=np.tile(np.arange(geometry.blocks, dtype=np.int32), (units, 1)),
-        front=_fronts(units, int(c.collected[0] + c.collected_streams[0]) + (entries > 0)),
+        front=_fronts(units, int(c["collected"][0] + c["collected_streams"][0]) + (entries > 0)),
         pool=_pools(geometry, units),
         turn=geometry.turns(cfg.ftl.allocation),
         zone=_one_zone(geometry, cfg.ftl.write_streams, lpns),

@@ -18,6 +18,7 @@ from numba import typeof
 from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.core.imputils import lower_builtin, lower_getattr, lower_getattr_generic
+from numba.core.types.containers import UniTuple
 from numba.core.typing import signature
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_global
 from numba.extending import NativeValue, infer_getattr, register_model, typeof_impl, unbox
@@ -177,18 +178,18 @@ class _Shape(AttributeTemplate):
     key = TableType
 
     def resolve_shape(self, typ: TableType) -> types.Type:
-        return types.UniTuple(types.intp, typ.ndim)
+        return UniTuple(types.intp, typ.ndim)
 
 
 @lower_getattr(TableType, "shape")
 def _shape(context: Any, builder: Any, typ: TableType, value: Any) -> Any:
     table = cgutils.create_struct_proxy(typ)(context, builder, value=value)
     lengths = [table.rows, table.columns][: typ.ndim]
-    return context.make_tuple(builder, types.UniTuple(types.intp, typ.ndim), lengths)
+    return context.make_tuple(builder, UniTuple(types.intp, typ.ndim), lengths)
 
 
 def _index_type(table: TableType) -> types.Type:
-    return types.intp if table.ndim == 1 else types.UniTuple(types.intp, table.ndim)
+    return types.intp if table.ndim == 1 else UniTuple(types.intp, table.ndim)
 
 
 @infer_global(operator.getitem)
@@ -255,6 +256,9 @@ class Arrays:
 
     def __getattr__(self, name: str) -> Any:  # for type checkers: set in __init__
         raise AttributeError(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
 
     def handle(self) -> Any:
         """The object that compiled functions take (this very object when Numba is disabled)."""

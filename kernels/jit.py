@@ -69,7 +69,7 @@ def _imported(path: Path) -> tuple[Path, ...]:
                 inside = path.relative_to(place).parts[: -node.level or None]
                 base = ".".join(p for p in (ours[place], *inside, base) if p)
             found |= {_file(base), *(_file(f"{base}.{alias.name}") for alias in node.names)}
-    return tuple(sorted(found - {None}))  # type: ignore[type-var]
+    return tuple(sorted(path for path in found if path is not None))
 
 
 @cache

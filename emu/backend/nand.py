@@ -19,7 +19,7 @@ from ondie.emu.backend.arrays import (
     notice_reads,
     suspend,
 )
-from ondie.emu.backend.dies import (  # noqa: F401  (others take queues and records from here)
+from ondie.emu.backend.dies import (
     BUS,
     COMMAND,
     DIE,
@@ -61,7 +61,7 @@ from ondie.emu.backend.timing import (
 )
 from ondie.emu.backend.timing import RESUME as RESUME_CYCLES
 from ondie.emu.backend.timing import SUSPEND as SUSPEND_CYCLES
-from ondie.emu.backend.wants import (  # noqa: F401
+from ondie.emu.backend.wants import (
     bar,
     hurry,
     may_suspend,
@@ -73,6 +73,35 @@ from ondie.emu.clock import NEVER, transfer_ps
 from ondie.emu.events import E_REGISTER, fail, line, log_read, set_leaf
 from ondie.emu.intrinsics import lowest_bit
 from ondie.kernels.jit import inline, njit
+
+__all__ = [
+    "BUS",
+    "DIE",
+    "MAX_WAYS",
+    "QUEUES",
+    "Q_GC_ERASE",
+    "Q_GC_READ",
+    "Q_GC_WRITE",
+    "Q_LOAD",
+    "Q_MAP_READ",
+    "Q_MAP_WRITE",
+    "Q_PE",
+    "Q_READ",
+    "Q_WRITE",
+    "bar",
+    "finished",
+    "grant",
+    "hurry",
+    "may_suspend",
+    "needs_die",
+    "order_table",
+    "push",
+    "seek",
+    "settle",
+    "touch",
+    "wake",
+]
+"""What other rooms take from here: queues and records (dies.py), wants (wants.py), the channel."""
 
 
 @njit
