@@ -13,7 +13,7 @@ import numpy as np
 
 from ondie.emu import stations as s
 from ondie.emu import stats
-from ondie.emu.backend import mapping
+from ondie.emu.backend import balance
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.state import Arrays
 from ondie.kernels.jit import njit
@@ -34,9 +34,9 @@ def imbalance(arrays: Arrays, geometry: Geometry, asked: Asked | None) -> str | 
     The page map is held against the blocks at any time; counters are held against ``asked``
     when nothing is in flight (None: something is).
     """
-    pairs = _maps(arrays, geometry)
+    pairs = [*_maps(arrays, geometry), *balance.always(arrays, geometry)]
     if asked is not None:
-        pairs += _counters(arrays, geometry, asked)
+        pairs += [*balance.idle(arrays, geometry), *_counters(arrays, geometry, asked)]
     for what, left, right in pairs:
         if left != right:
             return f"{what}: {left} against {right}"
@@ -51,16 +51,12 @@ def _maps(arrays: Arrays, g: Geometry) -> list[tuple[str, int, int]]:
     find_mapped(arrays.l2p[0], arrays.p2l[0], counted, g.block_pages, found)
     wrong = np.flatnonzero(conventional & (found != counted))
     at = int(wrong[0]) if len(wrong) else 0
-    state = arrays.block.state[:blocks][conventional]
-    free = sum(len(np.unique(_ring(arrays.free[u], arrays.pool[u]))) for u in range(g.units))
     mapped = int(arrays.dev.mapped[0])
     entries = mapped if arrays.l2p.size > MOST_LOOKED_AT else int(np.count_nonzero(arrays.l2p[0]))
     return [
         ("mapped pages, entries of the map", mapped, entries),
         ("mapped pages, physical pages mapped to", mapped, int(found[conventional].sum())),
         (f"block {at}: valid pages, mapped pages", int(counted[at]), int(found[at])),
-        ("free blocks, blocks in the free rings", int((state == mapping.FREE).sum()), free),
-        ("free blocks, free counts", free, int(arrays.pool.free_n[: g.units].sum())),
     ]  # fmt: skip
 
 
@@ -84,10 +80,6 @@ MOST_LOOKED_AT = 1 << 28
 """Entries of a map beyond which it is not gone through: of larger ones most was never touched."""
 
 
-def _ring(free: np.ndarray, pool: np.record) -> np.ndarray:
-    return free[(int(pool.free_head) + np.arange(int(pool.free_n))) % len(free)]
-
-
 def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int, int]]:
     c = [int(x) for x in arrays.count[0]]
     page = g.page_bytes
@@ -106,7 +98,6 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
         ("commands outstanding", int(arrays.dev.outstanding[0]), 0),
         ("transactions in flight", len(arrays.txn) - int(arrays.reg.txns_free[0]), 0),
         ("transactions in the free list", _free_list(arrays), len(arrays.txn)),
-        ("pages in programs under way", int(arrays.block.flying.sum()), 0),
         ("pages read, asked for", c[stats.READ_PAGES] + c[stats.UNMAPPED_PAGES], asked.read_pages),
         ("pages programmed, asked for", c[stats.PROGRAM_PAGES], asked.written_pages),
         ("bytes of reads, pages asked for", c[stats.HOST_READ_BYTES], asked.read_pages * page),
@@ -126,7 +117,6 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
         ("blocks erased, planes of the operations", c[stats.ERASED_BLOCKS], erases * g.unit_planes),
         ("entries of the map in use", *_cached(arrays)),
         ("translation pages to be written back", int(arrays.maps.writing[0]), 0),
-        ("blocks under collection", int(arrays.pool.victims.sum()), 0),
     ]  # fmt: skip
 
 

@@ -223,11 +223,10 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.static = ftl.placement == "static"
     c.partial = ftl.partial_pages == "sectors"
     c.unwritten = ftl.unwritten == "as_written"
-    reserve = GC_RESERVE + int(ftl.program_failures > 0)  # a failure closes a block early
-    c.gc_low = max(ftl.gc_low_blocks, reserve)
+    c.gc_low = ftl.gc_low_blocks
     c.gc_stop = ftl.gc_stop_blocks
     c.gc_hard = ftl.gc_hard_blocks if ftl.gc_priority == "background" else 0
-    c.gc_reserve = reserve
+    c.gc_reserve = GC_RESERVE
     c.gc_window = ftl.gc_window_pages or geometry.block_pages
     c.gc_parallel = ftl.gc_parallel
     c.exclusive = ftl.gc_priority == "exclusive"
@@ -313,16 +312,16 @@ def build(
     ``queue_depth`` overrides the smaller of host and drive depth; ``timeline`` is the number of
     intervals to keep. Raises InputError when the reservoir is too small for its super-pages.
     """
+    if payload and cfg.ftl.unwritten == "as_written":
+        raise InputError(
+            'ftl.unwritten = "as_written": pages that were never written have no bytes to read; '
+            '"zeros" is right where bytes are kept'
+        )
     n = devices if devices is not None else cfg.system.devices
     if cfg.frontend.transfer == "command" and not pairs:
         raise InputError(
             'frontend.transfer = "command": rows of a plan and commands of a device move page by '
             'page; "page" is right, or requests through queue pairs'
-        )
-    if payload and cfg.ftl.unwritten == "as_written":
-        raise InputError(
-            'ftl.unwritten = "as_written": pages that were never written have no bytes to read; '
-            '"zeros" is right where bytes are kept'
         )
     geometry = Geometry.of(cfg)
     if cfg.flash.programming != "page" and jobs == 0:
@@ -433,6 +432,15 @@ def _bad_blocks(cfg: Config, arrays: Arrays, seed: int) -> None:
         good = np.flatnonzero(~bad[u]).astype(np.int32)
         arrays.free[u, : len(good)] = good
         arrays.pool["free_n"][u] = len(good)
+    geometry = Geometry.of(cfg)
+    good_pages = (~bad).reshape(-1, geometry.units, blocks).sum(axis=(1, 2)) * geometry.block_pages
+    lpns = int(arrays.cfg.lpns[0])
+    if good_pages.min() < lpns:
+        raise InputError(
+            f"ftl.bad_blocks = {cfg.ftl.bad_blocks}: {int(good_pages.min())} pages lie in good "
+            f"blocks, fewer than the {lpns} logical pages "
+            f"(ftl.over_provisioning = {cfg.ftl.over_provisioning})"
+        )
 
 
 def _stations(cfg: Config, geometry: Geometry, n: int, fifos: int) -> np.recarray:
@@ -463,7 +471,8 @@ def _transactions(c: np.record, devices: int) -> int:
     rows = c.budget + c.budget // c.block_pages
     if c.map_entries > 0:  # and what waits for a translation page, and the reading of that
         rows += 2 * c.budget + devices * c.map_writes
-    return int(rows + devices * c.units * (motion + 4))
+    fronts = c.collected + c.collected_streams + (c.map_entries > 0)
+    return int(rows + devices * c.units * (motion + fronts + 2))
 
 
 def _pool(n: int) -> np.recarray:

@@ -48,6 +48,10 @@ def _no_errors(config: Config) -> bool:
     return config.errors.kind == "none"
 
 
+def _units_are_dies(config: Config) -> bool:
+    return config.ftl.block_unit == "die" or config.flash.planes_per_die == 1
+
+
 GEOMETRY = (
     "flash.channels",
     "flash.dies_per_channel",
@@ -105,6 +109,31 @@ RULES: tuple[Rule, ...] = (
         ("ftl.gc_low_blocks", "flash.blocks_per_plane"),
         lambda c: c.ftl.gc_low_blocks < c.flash.blocks_per_plane,
         "collection must start with fewer free blocks than a plane has",
+    ),
+    Rule(
+        ("ftl.gc_stop_blocks", "ftl.gc_low_blocks"),
+        lambda c: c.ftl.gc_stop_blocks <= c.ftl.gc_low_blocks + 1,
+        "host writes must not wait before collection starts",
+    ),
+    Rule(
+        ("ftl.reservoir_fraction", "ftl.block_unit"),
+        lambda c: c.ftl.reservoir_fraction == 0 or _units_are_dies(c),
+        'the reservoir is made of super-blocks: block_unit "die", or a reservoir of 0',
+    ),
+    Rule(
+        ("ftl.bad_blocks",),
+        lambda c: c.ftl.bad_blocks < 1,
+        "a share of the blocks, at least 0 and below 1",
+    ),
+    Rule(
+        ("ftl.program_failures",),
+        lambda c: c.ftl.program_failures < 1,
+        "a chance per program, at least 0 and below 1",
+    ),
+    Rule(
+        ("ftl.erase_failures",),
+        lambda c: c.ftl.erase_failures < 1,
+        "a chance per erase, at least 0 and below 1",
     ),
     Rule(
         ("ftl.erase_failures", "ftl.erase"),
@@ -183,11 +212,6 @@ RULES: tuple[Rule, ...] = (
         ("flash.programming", "flash.t_program_second"),
         lambda c: c.flash.programming != "two_pass" or c.flash.t_program_second_ps > 0,
         "the second pass takes some time",
-    ),
-    Rule(
-        ("ftl.gc_copyback", "ftl.block_unit"),
-        lambda c: not c.ftl.gc_copyback or c.ftl.block_unit == "plane",
-        "a page is copied back inside its plane: plane is right",
     ),
     Rule(
         ("errors.kind", "ecc.codeword", "flash.page"),

@@ -82,6 +82,7 @@ class Device:
             arrival=max(self._last_arrival, self.now),
             slots=None if self.store is None else slots,
             payload_known=own is not None,
+            streams=self.cfg.ftl.write_streams,
         )
         admission.check(commands, limits)
         if not len(commands):
@@ -128,6 +129,7 @@ class Device:
         plan["array_ps"] = c["arrival"]
         plan["after0"] = plan["after1"] = -1
         plan["tag"] = c["tag"]
+        plan["stream"] = c["stream"]
         return plan
 
     # --- time

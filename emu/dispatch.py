@@ -196,6 +196,7 @@ def part(st, r):
     x.lpn = row.lpn
     x.op = timing.OTHER
     x.kind = ROW
+    x.stream = row.stream
     x.old = 0
     return t
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from ondie.emu import events
+from ondie.emu.backend import mapping
 from ondie.emu.backend.timing import OP_NAMES
 from ondie.emu.config import Config
 from ondie.emu.state import Arrays
@@ -41,14 +42,29 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
                 f"ftl.reservoir_fraction={cfg.ftl.reservoir_fraction}: the reservoir of die "
                 f"{a} has to reuse a block with {b} valid super-pages; a larger share is needed"
             )
-        case events.E_FULL:
-            raise InputError(f"device {a} is full: unit {b} has no block to collect into")
+        case events.E_VICTIM:
+            raise InputError(
+                f"ftl.gc_policy = {cfg.ftl.gc_policy!r}: block {b} of unit {a}: a full block of "
+                f"the unit that is collectable, from first_block(st, u) on, or -1 is right"
+            )
+        case events.E_STREAM:
+            raise InputError(
+                f"ftl.stream_policy = {cfg.ftl.stream_policy!r}: stream {b} for page {a}: "
+                f"0..{cfg.ftl.write_streams - 1} are right (ftl.write_streams)"
+            )
         case events.E_REGISTER:
             raise SimulationError(f"die {a}: {OP_NAMES[b]} finds its registers in no fit state")
         case events.E_UNWRITTEN:
             raise SimulationError(f"super-page {a} is read from die {b} before it was written")
         case code:
             raise SimulationError(f"engine error {code} ({a}, {b}) at {int(reg.now)} ps")
+
+
+def _bad_blocks(arrays: Arrays, dev: int) -> str:
+    """How many blocks of a device are bad, where any are."""
+    blocks = int(arrays.cfg.device_blocks[0])
+    bad = int((arrays.block.state[dev * blocks : (dev + 1) * blocks] == mapping.BAD).sum())
+    return f"; {bad} of its {blocks} blocks are bad" if bad else ""
 
 
 def raise_stuck(arrays: Arrays, cfg: Config) -> NoReturn:
@@ -60,6 +76,7 @@ def raise_stuck(arrays: Arrays, cfg: Config) -> NoReturn:
             raise InputError(
                 f"device {dev} is full: writes wait for a free block and no block is worth "
                 f"collecting (ftl.over_provisioning={cfg.ftl.over_provisioning})"
+                + _bad_blocks(arrays, dev)
             )
     reg = arrays.reg[0]
     raise SimulationError(

@@ -93,9 +93,9 @@ LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4
 OWN, ROW, REQUEST = range(3)
 # Errors the compiled code can raise; errors.py words them.
 (
-    E_NONE, E_POOL, E_FULL, E_PAST_END, E_RESERVOIR, E_REGISTER, E_BLOCK_VALID, E_RESOURCE,
-    E_UNWRITTEN,
-) = range(9)  # fmt: skip
+    E_NONE, E_POOL, E_VICTIM, E_PAST_END, E_RESERVOIR, E_REGISTER, E_BLOCK_VALID, E_RESOURCE,
+    E_UNWRITTEN, E_STREAM,
+) = range(10)  # fmt: skip
 (
     LOG_READ, LOG_PROGRAM, LOG_MOVE, LOG_ERASE, LOG_VPP, LOG_BPR, LOG_ODC, LOG_BPP, LOG_ROW,
     LOG_TRIM, LOG_ZERO,

@@ -14,7 +14,7 @@ from ondie.emu import stations as s
 from ondie.emu.backend import cmt, gc, mapping, nand, policies, timing
 from ondie.emu.backend.draws import absorb, uniform
 from ondie.emu.events import (
-    E_FULL,
+    E_STREAM,
     LOG_BPP,
     LOG_BPR,
     LOG_MOVE,
@@ -169,7 +169,10 @@ def place(st, t):
     d = st.dev[dev]
     stream = 0
     if c.streams > 1:
-        stream = min(max(call_policy(st, c.stream_policy, t), 0), c.streams - 1)
+        stream = call_policy(st, c.stream_policy, t)
+        if stream < 0 or stream >= c.streams:
+            fail(st, E_STREAM, x.lpn, stream)
+            return True
     refused = 0
     while True:
         u = mapping.unit_of(st, dev, x.lpn, x.stream)
@@ -271,12 +274,14 @@ def merge(st, t):
     x.array = 0
     g = mapping.place_of(st, x.dev, t)
     x.array = st.page_ps[0, x.page]
+    mapping.read_from(st, x.dev, x.ppn)
     nand.push(st, g, t, nand.Q_READ)
     return True
 
 
+RESERVOIR = 1
 MERGED_ALREADY = 2
-"""``bare`` of a write whose old page has been read."""
+"""``bare`` of a reservoir's data, and of a write whose old page has been read."""
 
 
 @njit
@@ -333,9 +338,6 @@ def hunt(st, dev, u):
 @njit
 def ask(st, dev, u):
     """Does unit ``u`` need a collection? Start it; a victim without valid pages is free at once."""
-    c = st.cfg[0]
-    if c.gc_hard > 0:
-        nand.hurry(st, u // c.die_units * c.lanes, int(needy(st, u)))
     while True:
         b = retiring(st, u)
         if b < 0:
@@ -343,69 +345,46 @@ def ask(st, dev, u):
         if b < 0:
             return
         st.count[dev, COLLECTIONS] += 1
-        began(st, dev, b)
+        began(st, b)
         if not collect(st, dev, u, b):
             return
-
-
-@njit
-def needy(st, u):
-    """Is collection urgent in unit ``u``, or in another one whose commands go the same way: of its
-    die, or of its chip where that takes one command at a time?"""
-    c = st.cfg[0]
-    if st.pool[u].free_n < c.gc_hard:
-        return True
-    if c.die_units == 1 and c.chip == 0:
-        return False
-    first = st.die[u // c.die_units * c.lanes].first
-    g = first
-    while g < st.die.shape[0] and st.die[g].first == first:
-        die = g // c.lanes
-        for v in range(die * c.die_units, (die + 1) * c.die_units):
-            if st.pool[v].free_n < c.gc_hard:
-                return True
-        g += c.channels * c.lanes
-    return False
 
 
 @njit
 def retiring(st, u):
     """A block in which a program has failed is emptied whether space is short or not."""
     c = st.cfg[0]
-    if st.pool[u].retiring == 0 or not gc.room(st, u):
+    if st.pool[u].retiring == 0 or st.pool[u].victims >= c.gc_parallel:
         return -1
     for b in range(u * c.all_blocks, u * c.all_blocks + c.blocks):
-        if st.block[b].retire != 0 and policies.collectable(st, b):
+        block = st.block[b]
+        if block.retire == 0 or block.state != mapping.FULL or block.flying != 0:
+            continue
+        if gc.room(st, u, b):
             gc.start(st, u, b)
             return b
     return -1
 
 
 @njit
-def began(st, dev, b):
+def began(st, b):
     """While collection works alone on a die, the host's work there waits."""
     if st.cfg[0].exclusive != 0:
         nand.bar(st, die_of_block(st, b), 1)
 
 
 @njit
+def moved_out(st, b):
+    """Nothing of block ``b`` is left to be moved: the host's work may go on, behind its erase."""
+    if st.cfg[0].exclusive != 0 and st.block[b].state == mapping.VICTIM:
+        nand.bar(st, die_of_block(st, b), -1)
+
+
+@njit
 def die_of_block(st, b):
     """First lane of the die in which a block lies."""
     c = st.cfg[0]
-    u = b // c.all_blocks
-    return u // c.die_units * c.lanes
-
-
-@inline
-def collected(st, b):
-    """Stream to which the pages of victim ``b`` move: one for all, or one beside each stream."""
-    c = st.cfg[0]
-    stream = st.block[b].stream
-    if stream == c.map_stream:
-        return stream
-    if c.collected_streams == 1:
-        return c.collected
-    return stream if stream >= c.collected else c.collected + stream
+    return b // c.all_blocks // c.die_units * c.lanes
 
 
 @inline
@@ -437,27 +416,58 @@ def collect(st, dev, u, b):
         x.bus = c.page_bytes
         x.left = b
         block.moving += 1
-        st.count[dev, GC_READ_PAGES] += 1
-        st.count[dev, ARRAY_READS] += 1
-        g = mapping.place_of(st, dev, t)
-        x.op = timing.READ
-        x.array = st.page_ps[0, x.page]
-        if c.copyback != 0:
-            target, k = mapping.allocate(st, dev, u, collected(st, b), 1)
-            if k == 0:
-                fail(st, E_FULL, dev, u)
-                return False
+        pick_up(st, t, c.copyback != 0)
+    if block.moving > 0 or block.scan < c.block_pages:
+        return False
+    if gc.given_up(st, b):
+        moved_out(st, b)
+        gc.back(st, u, b)
+        wants_retry(st, u)
+        return False
+    gc.emptied(st, b)
+    if block.reading > 0:
+        moved_out(st, b)
+        block.state = mapping.EMPTIED
+        return False
+    return finish(st, dev, u, b)
+
+
+@njit
+def pick_up(st, t, inside):
+    """Read a page of a victim: it comes to the controller, or (``inside``) goes to another block of
+    its plane without leaving the die, if that is where the next page goes."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    dev = x.dev
+    st.count[dev, GC_READ_PAGES] += 1
+    st.count[dev, ARRAY_READS] += 1
+    x.ppn = x.old
+    x.op = timing.READ
+    x.bus = c.page_bytes
+    g = mapping.place_of(st, dev, t)
+    x.array = st.page_ps[0, x.page]
+    u = x.left // c.all_blocks
+    stream = gc.collected(st, x.left)
+    if inside and mapping.next_plane(st, u, stream) == mapping.plane_of(st, x.ppn):
+        target, k = mapping.allocate(st, dev, u, stream, 1)
+        if k > 0:
+            gc.settled(st, u, x.left, 1)
             st.count[dev, COPYBACK_PAGES] += 1
             x.op = timing.COPYBACK
             x.ppn = target
             x.bus = 0
             mapping.place_of(st, dev, t)
             nand.push(st, st.die[g].first, t, queue_of(st, x))
-        else:
-            nand.push(st, g, t, c.q_gc_read)
-    if block.moving > 0 or block.scan < c.block_pages:
-        return False
-    gc.emptied(st, b)
+            return
+    nand.push(st, g, t, c.q_gc_read)
+
+
+@njit
+def finish(st, dev, u, b):
+    """Block ``b`` holds nothing valid and nobody reads it. True when it is free at once."""
+    c = st.cfg[0]
+    block = st.block[b]
+    moved_out(st, b)
     if c.erase_collected != 0 and block.retire == 0:
         block.state = mapping.ERASING
         mapping.erase(st, dev, u, b, c.q_gc_erase)
@@ -467,14 +477,22 @@ def collect(st, dev, u, b):
 
 
 @njit
+def read_done(st, dev, ppn):
+    """Data have left the array for somebody else than collection, which may wait for it."""
+    b = mapping.block_at(st, dev, ppn)
+    block = st.block[b]
+    block.reading -= 1
+    if block.reading == 0 and block.state == mapping.EMPTIED:
+        u = b // st.cfg[0].all_blocks
+        if finish(st, dev, u, b):
+            ask(st, dev, u)
+
+
+@njit
 def ended(st, dev, u, b):
     """Block ``b`` holds nothing any more: free, or retired."""
-    c = st.cfg[0]
     block = st.block[b]
-    if block.state == mapping.VICTIM or block.state == mapping.ERASING:
-        st.pool[u].victims -= 1
-        if c.exclusive != 0:
-            nand.bar(st, die_of_block(st, b), -1)
+    gc.closed(st, u, b)
     if block.retire != 0:
         block.state = mapping.BAD
         st.count[dev, BAD_BLOCKS] += 1
@@ -498,8 +516,8 @@ def after_erase(st, t):
     give_txn(st, t)
     block = st.block[b]
     u = b // c.all_blocks
-    if block.state != mapping.ERASING:
-        if c.wear_static > 0:
+    if block.state != mapping.ERASING:  # erased because it was opened
+        if c.wear_static > 0 and b - u * c.all_blocks < c.blocks:
             level(st, dev, u)
         return
     block.dirty = 0
@@ -512,7 +530,7 @@ def after_erase(st, t):
         level(st, dev, u)
     if c.gc_stop > 0:
         retry_stalled(st, dev, u)
-    if c.gc_stop == 0 or st.pool[u].free_n < c.gc_stop:
+    if c.gc_stop == 0 or st.pool[u].free_n < c.gc_stop or st.pool[u].retiring > 0:
         ask(st, dev, u)
 
 
@@ -521,6 +539,9 @@ def level(st, dev, u):
     """Static wear levelling: the least worn full block is emptied when the most worn has seen that
     many erases more, so that its cold data move to a worn block."""
     c = st.cfg[0]
+    pool = st.pool[u]
+    if pool.levelled != 0 or pool.free_n <= 1 or pool.victims >= c.gc_parallel:
+        return
     most = 0
     coldest = -1
     for b in range(u * c.all_blocks, u * c.all_blocks + c.blocks):
@@ -530,11 +551,12 @@ def level(st, dev, u):
                 coldest = b
     if coldest < 0 or most - st.block[coldest].erases < c.wear_static:
         return
-    if st.pool[u].free_n <= 1 or st.pool[u].victims >= c.gc_parallel or not gc.room(st, u):
+    if not gc.room(st, u, coldest):
         return
+    pool.levelled = coldest + 1
     gc.start(st, u, coldest)
     st.count[dev, WEAR_MOVES] += 1
-    began(st, dev, coldest)
+    began(st, coldest)
     collect(st, dev, u, coldest)
 
 
@@ -558,15 +580,19 @@ def move(st, t):
     overwritten. True when it goes on."""
     c = st.cfg[0]
     x = st.txn[t]
+    u = x.left // c.all_blocks
     if int(st.l2p[x.dev, x.lpn]) - 1 != x.old:
         st.count[x.dev, GC_DROPPED] += 1
+        gc.settled(st, u, x.left, 1)
         moved(st, t)
         return
-    u = x.left // c.all_blocks
-    ppn, k = mapping.allocate(st, x.dev, u, collected(st, x.left), 1)
+    ppn, k = mapping.allocate(st, x.dev, u, gc.collected(st, x.left), 1)
     if k == 0:
-        fail(st, E_FULL, x.dev, u)
+        st.count[x.dev, GC_DROPPED] += 1
+        gc.give_up(st, x.left)
+        moved(st, t)
         return
+    gc.settled(st, u, x.left, 1)
     if st.reg[0].filled != 0 and c.gc_stop > 0:
         ask(st, x.dev, u)
     x.op = timing.PROGRAM
@@ -605,7 +631,7 @@ def place_map(st, t):
         u = cmt.turn_of(st, dev, m, i)
         ppn = -1
         k = 0
-        if st.front[c.map_stream, u].block >= 0 or mapping.spare(st, u):
+        if mapping.fits(st, u, c.map_stream):
             ppn, k = mapping.allocate(st, dev, u, c.map_stream, 1)
         if k == 0 or st.reg[0].filled != 0:
             ask(st, dev, u)
@@ -699,10 +725,15 @@ def programmed(st, t):
     if c.program_failures > 0.0 and failed(st, t):
         if x.kind == OWN and x.bare == cmt.BACK:
             place_map_or_wait(st, t)
-        elif x.kind == OWN:
-            move(st, t)
-        else:
+        elif x.kind != OWN:
             place_or_wait(st, t)
+        else:
+            gc.settled(st, u, x.left, -1)  # it needs a place again
+            if x.bus == 0:  # copied inside the die, and lost there
+                st.count[dev, GC_DROPPED] += 1
+                pick_up(st, t, False)
+            else:
+                move(st, t)
         ask(st, dev, u)
         return -1
     if x.kind != OWN:
@@ -715,6 +746,8 @@ def programmed(st, t):
             st.sectors[dev, x.lpn] |= x.sectors
         log(st, LOG_PROGRAM, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
         hunt(st, dev, u)
+        if st.pool[u].retiring > 0:
+            ask(st, dev, u)
         return t
     if x.bare == cmt.BACK:
         map_programmed(st, t)
@@ -728,6 +761,8 @@ def programmed(st, t):
                 cmt.update(st, dev, x.lpn)
             log(st, LOG_MOVE, -1, x.lpn, x.ppn, x.old, 1, dev, x.die)
     moved(st, t)
+    if st.pool[u].retiring > 0:
+        ask(st, dev, u)
     return -1
 
 
@@ -738,14 +773,13 @@ def after_flash(st, t):
     x = st.txn[t]
     dev = x.dev
     if x.op == timing.READ:
-        if x.kind != OWN:
-            go(st, t, s.SENSED)
-        elif x.bare != 0:
-            go(st, t, s.MAP_SENSED)
-        elif decode(st, t, s.MOVE_DECODED) or dram(st, t, HOST_PASSES, s.MOVE_IN_DRAM):
-            pass  # on its way
-        else:
-            move(st, t)
+        if x.kind == OWN and x.bare == 0:
+            if not decode(st, t, s.MOVE_DECODED) and not dram(st, t, HOST_PASSES, s.MOVE_IN_DRAM):
+                move(st, t)
+            return -1
+        if x.kind == OWN or x.bare != RESERVOIR:
+            read_done(st, dev, x.ppn)
+        go(st, t, s.MAP_SENSED if x.kind == OWN else s.SENSED)
         return -1
     if x.op == timing.PROGRAM:
         return programmed(st, t)

@@ -47,6 +47,7 @@ PLAN = np.dtype(
         ("after0", "i8"),  # id of an earlier row, -1 = none
         ("after1", "i8"),
         ("tag", "i8"),  # the path's own
+        ("stream", "i4"),  # of an NVMe write
     ],
     align=True,
 )
@@ -71,7 +72,7 @@ ROW = record_type(
     needs="i4",  # rows this one still waits for
     pending="i4",  # transactions under way for it
     state="i4",
-    pad="i4",
+    stream="i4",
 )
 WAITING, STARTED, DONE = range(3)
 PHASE = record_type(first="i8", last="i8", rows="i8", done="i8")
@@ -103,6 +104,7 @@ def load(st, plan):
         row.bytes_out = p.bytes_out
         row.array_ps = p.array_ps
         row.tag = p.tag
+        row.stream = p.stream
         row.start = -1
         row.end = -1
         row.waiters = -1

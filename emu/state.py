@@ -8,6 +8,7 @@ Source: Numba, "Low-level extension API". The same functions run on plain attrib
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import operator
 from typing import Any
@@ -17,6 +18,7 @@ from numba import config as numba_config
 from numba import typeof
 from numba.core import cgutils, types
 from numba.core.datamodel import models
+from numba.core.errors import NumbaError
 from numba.core.imputils import lower_builtin, lower_getattr, lower_getattr_generic
 from numba.core.types.containers import UniTuple
 from numba.core.typing import signature
@@ -24,6 +26,7 @@ from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, inf
 from numba.extending import NativeValue, infer_getattr, register_model, typeof_impl, unbox
 
 from ondie.emu.intrinsics import POLICIES
+from ondie.emu.units import InputError
 from ondie.kernels.jit import callback
 
 FIELDS = (
@@ -131,11 +134,31 @@ class Handle:
         self.type = StateType(tuple(fields))
         self.address = self.header.ctypes.data
         self.callbacks = {
-            name: callback(types.int64(self.type, types.int64), policy)
-            for name, policy in arrays.policies.items()
+            name: _compiled(name, policy, self.type) for name, policy in arrays.policies.items()
         }
         for name, compiled in self.callbacks.items():
             arrays.cfg[name] = compiled.address
+
+
+@functools.cache
+def _compiled(name: str, policy: Any, state: StateType) -> Any:
+    """A policy as compiled code calls it, once per process; ``name`` is its configuration field.
+    InputError, one line, when it cannot be compiled or does not return an integer."""
+    try:
+        if not policy.__module__.startswith("ondie."):  # a C callback would cut a fraction off
+            policy.compile((state, types.int64))
+            kind = policy.overloads[state, types.int64].signature.return_type
+            if not isinstance(kind, types.Integer):
+                raise InputError(f"ftl.{name}: {policy.__name__} returns {kind}, not an integer")
+        return callback(types.int64(state, types.int64), policy)
+    except NumbaError as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        what = next((x for x in lines if x and not x.startswith("Failed in")), "no reason given")
+        where = next((x for x in lines if x.startswith("File ")), "").rstrip(":")
+        place = f" ({where})" if where else ""
+        raise InputError(
+            f"ftl.{name}: {policy.__name__} cannot be compiled: {what}{place}"
+        ) from error
 
 
 @typeof_impl.register(Handle)

@@ -21,7 +21,7 @@ COUNTERS = (
     "program_pages",  # host and ISP writes, planes programmed
     "gc_read_pages",
     "gc_program_pages",
-    "gc_dropped_pages",  # read by collection, overwritten before they were written again
+    "gc_dropped_pages",  # read by collection, then overwritten, or left where they were
     "erased_blocks",  # blocks, not super-blocks
     "bpr_pages",  # buffered page reads: planes sensed into the registers
     "bpp_pages",  # buffered page programs: planes programmed from the registers

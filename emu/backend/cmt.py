@@ -334,6 +334,7 @@ def read(st, dev, p, bare):
     st.count[dev, ARRAY_READS] += 1
     g = mapping.place_of(st, dev, t)
     x.array = st.page_ps[0, x.page]
+    mapping.read_from(st, dev, x.ppn)
     nand.push(st, g, t, nand.Q_MAP_READ)
 
 

@@ -1,42 +1,63 @@
-"""Collection: whom to empty, and when.
+"""Collection: whom to empty, when, and whether what is valid in it finds a place.
 
-Owns the decision to start and the bookkeeping of a victim from its choice to its erase. Does not
+Owns the decision to start and the bookkeeping of a victim from its choice to its end. Does not
 own who is chosen (policies.py) or the moves' way through dies, channel, ECC and DRAM (flows.py).
 Source: started when an open block fills and free blocks are at or below a threshold, as in MQSim.
 """
 
 from __future__ import annotations
 
-from ondie.emu.backend import mapping
+from ondie.emu.backend import mapping, policies
 from ondie.emu.backend.mapping import FULL, VICTIM
-from ondie.emu.events import E_BLOCK_VALID, fail
+from ondie.emu.events import E_BLOCK_VALID, E_VICTIM, fail
 from ondie.emu.intrinsics import call_policy, prefetch
 from ondie.kernels.jit import inline, njit
 
 
 @njit
 def begin(st, u):
-    """Start one collection on unit ``u`` if it is short of free blocks. Returns the victim, or
-    -1."""
+    """Start one collection on unit ``u`` if it is short of free blocks. Returns the victim, or -1:
+    none is worth it, or there is no room for its pages."""
     c = st.cfg[0]
     pool = st.pool[u]
-    if pool.free_n > c.gc_low or pool.victims >= c.gc_parallel or not room(st, u):
+    if pool.free_n > c.gc_low or pool.victims >= c.gc_parallel:
         return -1
     b = call_policy(st, c.gc_policy, u)
-    if b < u * c.all_blocks or b >= u * c.all_blocks + c.blocks:
+    if b == -1:
         return -1
-    block = st.block[b]
-    if block.state != FULL or block.flying != 0 or st.valid[b] >= c.block_pages:
-        return -1  # nothing would be gained, or pages are still on their way
+    first = u * c.all_blocks
+    if b < first or b >= first + c.blocks or not policies.collectable(st, b):
+        fail(st, E_VICTIM, u, b - first)
+        return -1
+    if st.valid[b] >= c.block_pages and pool.free_n <= max(c.gc_reserve, c.gc_stop - 1):
+        b = policies.greedy(st, u)  # the host waits: a choice that gains nothing would be the last
+    if b < 0 or st.valid[b] >= c.block_pages or not room(st, u, b):
+        return -1
     start(st, u, b)
     return b
 
 
 @inline
-def room(st, u):
-    """Is there a free block for what one collection more moves, beside those under way?"""
-    pool = st.pool[u]
-    return pool.victims == 0 or st.cfg[0].gc_stop > 0 or pool.free_n > pool.victims
+def collected(st, b):
+    """Stream to which the pages of victim ``b`` move: one for all, or one beside each stream.
+    Translation pages stay in their own."""
+    c = st.cfg[0]
+    stream = st.block[b].stream
+    if stream == c.map_stream:
+        return stream
+    if c.collected_streams == 1:
+        return c.collected
+    return stream if stream >= c.collected else c.collected + stream
+
+
+@njit
+def room(st, u, b):
+    """Do the valid pages of block ``b`` find a place, beside those of collections under way? One
+    that is to be retired gives no block back: it must leave one for the next collection."""
+    if st.valid[b] == 0:
+        return True
+    blocks = mapping.promised(st, u, collected(st, b), st.valid[b])
+    return blocks + int(st.block[b].retire != 0) <= st.pool[u].free_n
 
 
 @njit
@@ -47,11 +68,20 @@ def start(st, u, b):
     block.state = VICTIM
     block.scan = 0
     block.moving = 0
+    block.owed = st.valid[b]
+    st.front[collected(st, b), u].owed += block.owed
     st.pool[u].victims += 1
     dev = u // c.units
     base = mapping.first_page(st, dev, b)
     for ppn in range(base, base + c.block_pages):  # their map entries will be looked at
         prefetch(st.l2p, dev * st.l2p.shape[1] + max(int(st.p2l[dev, ppn]) - 1, 0))
+
+
+@inline
+def settled(st, u, b, n):
+    """``n`` pages of victim ``b`` have found a place, or need none any more."""
+    st.block[b].owed -= n
+    st.front[collected(st, b), u].owed -= n
 
 
 @njit
@@ -67,6 +97,35 @@ def next_valid(st, dev, b):
         if lpn >= 0 and int(st.l2p[dev, lpn]) - 1 == ppn:
             return lpn, ppn
     return -1, -1
+
+
+@inline
+def give_up(st, b):
+    """There is no place for the next page of victim ``b``: programs have failed, and spoilt the
+    blocks that were meant for it. It keeps what it still holds."""
+    st.block[b].scan = st.cfg[0].block_pages + 1
+
+
+@inline
+def given_up(st, b):
+    """Has the collection of ``b`` been given up?"""
+    return st.block[b].scan > st.cfg[0].block_pages
+
+
+@njit
+def back(st, u, b):
+    """Block ``b``, given up, is a full block as before."""
+    st.block[b].state = FULL
+    closed(st, u, b)
+
+
+@njit
+def closed(st, u, b):
+    """The collection of block ``b`` is over."""
+    settled(st, u, b, st.block[b].owed)
+    st.pool[u].victims -= 1
+    if st.pool[u].levelled == b + 1:
+        st.pool[u].levelled = 0
 
 
 @njit

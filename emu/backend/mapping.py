@@ -14,7 +14,8 @@ from ondie.emu.events import E_RESERVOIR, LOG_ERASE, fail, log, take_txn
 from ondie.emu.state import record_type
 from ondie.kernels.jit import inline, njit
 
-FREE, OPEN, FULL, VICTIM, ERASING, BAD = range(6)
+FREE, OPEN, FULL, VICTIM, EMPTIED, ERASING, BAD = range(7)
+"""A victim that is emptied waits for reads that were on their way before its pages moved."""
 BLOCK = record_type(
     state="i4",
     flying="i4",  # allocated pages whose program is not done
@@ -22,13 +23,15 @@ BLOCK = record_type(
     erases="i4",
     moving="i4",  # pages that collection has in motion
     scan="i4",  # next page slot that collection looks at
-    retire="i4",  # 1: a program failed in it; bad once it is empty
+    retire="i4",  # 1: a program failed in it; bad once it is empty. 2: its erase failed
     stream="i4",  # whose writes filled it
     die="i4",  # where it lies: lane of its first plane, and that plane
     plane="i4",
     filled="i8",  # how many blocks of the device had been filled before it
     reads="i8",  # since its last erase
     written="i8",  # when its last page was allocated, ps
+    reading="i4",  # reads on their way to it, other than collection's
+    owed="i4",  # valid pages that its collection may still write elsewhere
 )
 ZONE = record_type(
     first_byte="i8",  # where its addresses begin
@@ -37,13 +40,18 @@ ZONE = record_type(
     turn="i8",  # where its order of allocation begins in the table of turns
     units="i8",  # units that it may use
 )
-FRONT = record_type(block="i8", next="i8")  # open block of a stream on a unit; next page slot
+FRONT = record_type(
+    block="i8",  # open block of a stream on a unit, -1 = none
+    next="i8",  # its next page slot
+    owed="i8",  # pages that collections under way may still write here
+)
 POOL = record_type(
     free_head="i8",
     free_n="i8",
     victims="i8",  # collections under way
     retry="i8",  # 1: in the list of units whose writes should be tried again
     retiring="i8",  # blocks in which a program has failed, not yet emptied
+    levelled="i8",  # 1 + the block that is emptied for static wear levelling
     stall_head="i8",  # writes waiting for a free block of this unit
     stall_tail="i8",
     r_next="i8",  # next reservoir super-page of this die, in sequence
@@ -92,14 +100,68 @@ def place_of(st, dev, t):
 
 
 @njit
-def take_free(st, u):
-    """The free block that is opened next: the ring is in order of erases, or of age."""
+def take_free(st, u, stream):
+    """The free block that is opened next: the ring is in order of erases, or of age. What static
+    wear levelling moves goes to the most worn one."""
     c = st.cfg[0]
     pool = st.pool[u]
+    if pool.levelled != 0 and stream >= c.collected:
+        worn_first(st, u)
     b = st.free[u, pool.free_head]
     pool.free_head = pool.free_head + 1 if pool.free_head + 1 < c.blocks else 0
     pool.free_n -= 1
     return b
+
+
+@njit
+def worn_first(st, u):
+    """The most worn free block of a unit moves to the head of the ring, the others back by one."""
+    c = st.cfg[0]
+    pool = st.pool[u]
+    first = u * c.all_blocks
+    at = pool.free_head
+    worn = 0
+    most = -1
+    for i in range(pool.free_n):
+        if st.block[first + st.free[u, at]].erases > most:
+            most = st.block[first + st.free[u, at]].erases
+            worn = i
+        at = at + 1 if at + 1 < c.blocks else 0
+    at = pool.free_head
+    carried = st.free[u, (pool.free_head + worn) % c.blocks]
+    for _ in range(worn + 1):
+        following = st.free[u, at]
+        st.free[u, at] = carried
+        carried = following
+        at = at + 1 if at + 1 < c.blocks else 0
+
+
+@njit
+def needy(st, u):
+    """Is collection urgent in unit ``u``, or in another one whose commands go the same way: of its
+    die, or of its chip where that takes one command at a time?"""
+    c = st.cfg[0]
+    if st.pool[u].free_n < c.gc_hard:
+        return True
+    if c.die_units == 1 and c.chip == 0:
+        return False
+    first = st.die[u // c.die_units * c.lanes].first
+    g = first
+    while g < st.die.shape[0] and st.die[g].first == first:
+        die = g // c.lanes
+        for v in range(die * c.die_units, (die + 1) * c.die_units):
+            if st.pool[v].free_n < c.gc_hard:
+                return True
+        g += c.channels * c.lanes
+    return False
+
+
+@njit
+def urgency(st, u):
+    """Collection goes before the host's work while free blocks are short."""
+    c = st.cfg[0]
+    if c.gc_hard > 0:
+        nand.hurry(st, u // c.die_units * c.lanes, int(needy(st, u)))
 
 
 @njit
@@ -126,36 +188,61 @@ def free_block(st, u, block):
     pool.free_n += 1
     st.block[block].state = FREE
     st.block[block].stream = -1
+    urgency(st, u)
 
 
-@inline
-def kept(st, u):
-    """Free blocks that the collections of unit ``u`` may still need, one each. Where host writes
-    wait below a limit (``gc_stop``), that limit keeps them."""
-    return st.pool[u].victims if st.cfg[0].gc_stop == 0 else 0
+@njit
+def promised(st, u, to, pages):
+    """Free blocks of unit ``u`` that collections under way may need, and one of ``pages`` pages
+    more that move to stream ``to``."""
+    c = st.cfg[0]
+    blocks = 0
+    for stream in range(c.collected, st.front.shape[0]):
+        front = st.front[stream, u]
+        left = front.owed
+        if stream == to:
+            left += pages
+        if front.block >= 0:
+            left -= c.block_pages - front.next
+        if left > 0:
+            blocks += (left + c.block_pages - 1) // c.block_pages
+    return blocks
 
 
 @njit
 def spare(st, u):
     """Are there free blocks beside those that only collection may open?"""
-    return st.pool[u].free_n > max(st.cfg[0].gc_reserve, kept(st, u))
+    pool = st.pool[u]
+    if pool.free_n <= st.cfg[0].gc_reserve:
+        return False
+    return pool.victims == 0 or pool.free_n > promised(st, u, -1, 0)
+
+
+@njit
+def fits(st, u, stream):
+    """May a page that the drive writes of its own accord be given a place in a stream that
+    collection fills as well?"""
+    if st.front[stream, u].block < 0:
+        return spare(st, u)
+    return st.pool[u].victims == 0 or promised(st, u, stream, 1) <= st.pool[u].free_n
 
 
 @njit
 def open_block(st, dev, u, stream):
     """Open a free block for a stream. Returns False when the unit has none to give: the host's
-    writes leave one for every collection under way."""
+    writes leave what collection needs."""
     c = st.cfg[0]
     pool = st.pool[u]
     if pool.free_n == 0 or (stream < c.collected and not spare(st, u)):
         return False
-    b = take_free(st, u)
+    b = take_free(st, u, stream)
     block = st.block[u * c.all_blocks + b]
     block.state = OPEN
     block.stream = stream
     front = st.front[stream, u]
     front.block = b
     front.next = 0
+    urgency(st, u)
     return True
 
 
@@ -230,6 +317,19 @@ def allocate(st, dev, u, stream, n):
 
 
 @inline
+def plane_of(st, ppn):
+    """Plane of its unit in which a page lies."""
+    return ppn % st.cfg[0].unit_planes
+
+
+@inline
+def next_plane(st, u, stream):
+    """Plane of the page that a stream is given next."""
+    front = st.front[stream, u]
+    return front.next % st.cfg[0].unit_planes if front.block >= 0 else 0
+
+
+@inline
 def unmap(st, dev, lpn):
     """Forget where a logical page is; its physical page becomes invalid."""
     old = st.l2p[dev, lpn]
@@ -253,6 +353,12 @@ def map_page(st, dev, lpn, ppn):
     st.p2l[dev, ppn] = lpn + 1
     st.valid[block_at(st, dev, ppn)] += 1
     st.dev[dev].mapped += 1
+
+
+@inline
+def read_from(st, dev, ppn):
+    """A read of a page is on its way: until it is done, the page's block is not erased."""
+    st.block[block_at(st, dev, ppn)].reading += 1
 
 
 @inline

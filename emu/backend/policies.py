@@ -14,15 +14,17 @@ b)`` is true can be chosen. A stream policy is ``stream(st, t) -> stream`` for t
 
 from __future__ import annotations
 
+import dis
 import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from ondie.emu.backend.draws import absorb, below
-from ondie.emu.backend.mapping import FULL
+from ondie.emu.backend.mapping import FULL, OPEN
 from ondie.emu.units import InputError, nearest
 from ondie.kernels.jit import njit
 
@@ -35,9 +37,10 @@ def first_block(st, u):
 
 @njit
 def collectable(st, b):
-    """Is block ``b`` full, with all of its programs done, and not under collection already?"""
+    """Is block ``b`` full, with all of its programs done, not to be retired, and not under
+    collection already?"""
     block = st.block[b]
-    return block.state == FULL and block.flying == 0
+    return block.state == FULL and block.flying == 0 and block.retire == 0
 
 
 @njit
@@ -105,11 +108,13 @@ def random_some(st, u):
 
 @njit
 def fifo(st, u):
-    """The block that was filled first."""
+    """The block that was filled first, of those that have an invalid page."""
     c = st.cfg[0]
     best = -1
     for b in range(first_block(st, u), first_block(st, u) + c.blocks):
-        if collectable(st, b) and (best < 0 or st.block[b].filled < st.block[best].filled):
+        if st.valid[b] == c.block_pages or not collectable(st, b):
+            continue
+        if best < 0 or st.block[b].filled < st.block[best].filled:
             best = b
     return best
 
@@ -155,7 +160,7 @@ def by_age(st, t):
         return 1
     block = st.block[x.dev * c.device_blocks + old // c.block_pages]
     ago = (st.dev[x.dev].filled - block.filled) * c.block_pages
-    return 0 if block.state == FULL and 4 * ago < c.lpns or block.state != FULL else 1
+    return 0 if block.state == OPEN or 4 * ago < c.lpns else 1
 
 
 VICTIMS: dict[str, Callable[..., Any]] = {
@@ -184,17 +189,33 @@ def find(name: str, known: dict[str, Callable[..., Any]], key: str) -> Callable[
     if not colon or not path.endswith(".py"):
         near = nearest(name, known) or ", ".join(known)
         raise InputError(f"{key} = {name!r}: nearest: {near} (or FILE.py:FUNCTION)")
-    module = _module(Path(path), key)
-    found = getattr(module, function, None)
-    if not callable(found):
+    found: Any = getattr(_module(Path(path), key), function, None)
+    plain = getattr(found, "py_func", found)
+    if not isinstance(plain, FunctionType):
         raise InputError(f"{key} = {name!r}: {path} has no function {function!r}")
+    if plain.__code__.co_argcount != 2:
+        raise InputError(
+            f"{key} = {name!r}: {function} takes {plain.__code__.co_argcount} arguments; "
+            f"{_FORMS[key]} is right"
+        )
+    if any(step.opname.startswith("RAISE") for step in dis.get_instructions(plain)):
+        raise InputError(
+            f"{key} = {name!r}: {function} raises exceptions, which compiled code cannot pass on; "
+            "return -1 where there is no answer"
+        )
     return found if hasattr(found, "py_func") else njit(found)
 
 
+_FORMS = {"ftl.gc_policy": "(st, u)", "ftl.stream_policy": "(st, t)"}
+
+
 def _module(path: Path, key: str) -> Any:
-    if not path.is_file():
-        raise InputError(f"{key}: {path}: no such file")
-    digest = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    """The user's file as a module, imported again when it has changed."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{key}: {path}: {error.strerror}") from error
+    digest = hashlib.sha256(str(path.resolve()).encode() + b"\0" + content).hexdigest()[:8]
     name = f"{path.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
@@ -205,7 +226,13 @@ def _module(path: Path, key: str) -> Any:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (SyntaxError, ImportError, NameError, AttributeError) as error:
+    except (Exception, SystemExit) as error:  # whatever the user's file does when it is imported
         del sys.modules[name]
-        raise InputError(f"{key}: {path}: {error}") from error
+        raise InputError(f"{key}: {path}: {one_line(error)}") from error
     return module
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line: its type, and what it says."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

@@ -16,7 +16,7 @@ from ondie.emu.clock import NEVER
 from ondie.emu.frontend import queues
 from ondie.emu.units import InputError
 
-UNSUPPORTED = ("stream", "priority", "fence_token", "atomic_unit")
+UNSUPPORTED = ("priority", "fence_token", "atomic_unit")
 """Fields of a command that must be 0: nothing in the device obeys them yet."""
 
 
@@ -34,6 +34,8 @@ class Limits:
     """Pages of the caller's payload buffer; None = the device keeps no payload."""
     payload_known: bool = False
     """The payload lies elsewhere: slots are not looked at."""
+    streams: int = 1
+    """Streams that writes may name (ftl.write_streams)."""
 
 
 def check(commands: np.ndarray, limits: Limits) -> None:
@@ -70,6 +72,8 @@ def _rules(c: np.ndarray, limits: Limits) -> list[Rule]:
         ("arrival", c["arrival"] < before,
          f"arrivals are sorted, in ps, and not before {limits.arrival}"),
         ("arrival", c["arrival"] >= NEVER, f"arrivals are below {NEVER} ps"),
+        ("stream", (c["stream"] < 0) | (c["stream"] >= limits.streams),
+         f"0..{limits.streams - 1} are right (ftl.write_streams)"),
         ("fua", (c["fua"] != 0) & (c["fua"] != 1), "0 or 1"),
         *((name, c[name] != 0, "only 0 is supported") for name in UNSUPPORTED),
     ]  # fmt: skip

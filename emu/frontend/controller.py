@@ -167,6 +167,7 @@ def sense(st, t, lpn, end):
             st.count[dev, ARRAY_READS] += 1
             g = mapping.place_of(st, dev, u)
             y.array = st.page_ps[0, y.page]
+            mapping.read_from(st, dev, y.ppn)
             nand.push(st, g, u, nand.Q_READ)
         lpn += n
 

@@ -42,7 +42,7 @@ def refused(call, *words):
         ((WRITE, 0, 1), {"arrival": -1}, ["arrival = -1"]),
         ((WRITE, 0, 1), {"arrival": NEVER}, [f"arrival = {NEVER}"]),
         ((WRITE, 0, 1), {"fua": 2}, ["fua = 2", "0 or 1"]),
-        ((WRITE, 0, 1), {"stream": 1}, ["stream = 1", "only 0 is supported"]),
+        ((WRITE, 0, 1), {"stream": 1}, ["stream = 1", "0..0 are right"]),
         ((WRITE, 0, 1), {"priority": 3}, ["priority = 3"]),
         ((WRITE, 0, 1), {"fence_token": 9}, ["fence_token = 9"]),
         ((WRITE, 0, 1), {"atomic_unit": 8}, ["atomic_unit = 8"]),

@@ -44,7 +44,7 @@ DRIVES = st.fixed_dictionaries(
         "flash__channels": st.integers(1, 2),
         "flash__dies_per_channel": st.sampled_from((1, 2)),
         "flash__planes_per_die": st.sampled_from((1, 2)),
-        "flash__blocks_per_plane": st.integers(13, 20),
+        "flash__blocks_per_plane": st.integers(16, 22),
         "flash__pages_per_block": st.sampled_from((2, 4, 8)),
         "flash__multi_plane": st.sampled_from(("true", "false")),
         "flash__cache_read": st.sampled_from(("true", "false")),
@@ -80,6 +80,7 @@ DRIVES = st.fixed_dictionaries(
         "ftl__bad_blocks": st.sampled_from((0, 0, 0.1)),
         "ftl__program_failures": st.sampled_from((0, 0, 0.002, 0.03)),
         "ftl__erase_failures": st.sampled_from((0, 0, 0.01)),
+        "ftl__map_cache": st.sampled_from(("0 B", "0 B", "100 B", "400 B")),
         "ftl__initial": st.sampled_from(("fresh", "steady")),
     }
 )
@@ -101,6 +102,7 @@ def possible(drawn):
     fronts = streams + (streams if drawn["ftl__gc_streams"] == "each" else 1)
     kept = max(1, drawn["ftl__gc_stop_blocks"] - 1)
     lost = 3 if drawn["ftl__bad_blocks"] or drawn["ftl__program_failures"] else 0
+    lost += 3 if drawn["ftl__map_cache"] != "0 B" else 0  # for translation pages
     usable = drawn["flash__blocks_per_plane"] - fronts - kept - lost - 1
     drawn["ftl__over_provisioning"] = 1 - usable / drawn["flash__blocks_per_plane"]
     return config(**drawn)
@@ -275,7 +277,7 @@ class Machine(stateful.RuleBasedStateMachine):
         for ppn, lpn, sequence in device.store.programmed():
             assert device.store.intact(ppn)
             newest[lpn] = max(newest.get(lpn, (0, 0)), (sequence, ppn))
-        for lpn in np.flatnonzero(device.arrays.l2p[0]).tolist():
+        for lpn in np.flatnonzero(device.arrays.l2p[0, : self.lpns]).tolist():
             ppn = int(device.arrays.l2p[0, lpn]) - 1
             assert newest[lpn][1] == ppn
             assert state[ppn // g.block_pages] not in (mapping.FREE, mapping.BAD, mapping.ERASING)
@@ -301,6 +303,7 @@ class Machine(stateful.RuleBasedStateMachine):
 MECHANISMS = (
     "collections", "gc_program_pages", "gc_dropped_pages", "copyback_pages", "program_failures",
     "failed_pages", "bad_blocks", "wear_moves", "trimmed_pages", "unmapped_pages", "erased_blocks",
+    "map_read_pages", "map_program_pages",
 )  # fmt: skip
 seen: Counter[str] = Counter()
 
