@@ -374,7 +374,9 @@ def mqsim(
     show_default=True,
     help="Requests past the end of the drive.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of random choices."
+)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Statistics as JSON.")
 @click.option(
     "--log",

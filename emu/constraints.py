@@ -174,11 +174,6 @@ RULES: tuple[Rule, ...] = (
         "the registers that processing elements use belong to a die: per_die is right",
     ),
     Rule(
-        ("flash.plane_reads", "pe.kind"),
-        lambda c: c.flash.plane_reads == "together" or c.pe.kind == "none",
-        "processing elements use the registers of all planes: together is right",
-    ),
-    Rule(
         ("flash.power_planes", "flash.planes_per_die"),
         lambda c: c.flash.power_planes == 0 or c.flash.power_planes >= c.flash.planes_per_die,
         "an operation over all planes of a die must fit; 0: no limit",

@@ -43,7 +43,7 @@ UNSEEN = {
     "counters": {
         "erased_blocks", "array_reads", "array_programs", "array_erases", "isp_read_bytes",
         "isp_write_bytes", "isp_bytes", "trimmed_pages", "collections", "program_failures",
-        "bad_blocks", "wear_moves",
+        "bad_blocks", "wear_moves", "map_hits", "map_misses",
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",
