@@ -135,6 +135,8 @@ def sense(st, t, lpn, end):
         entry = int(st.l2p[dev, lpn])
         if entry == 0 and c.unwritten != 0:  # read as if it had been written at its place
             mapping.fill(st, dev, lpn, 1, x.stream)
+            if c.partial != 0:
+                st.sectors[dev, lpn] |= sectors_of(st, t, lpn)
             entry = int(st.l2p[dev, lpn])
             if c.map_entries != 0:
                 cmt.update(st, dev, lpn)
