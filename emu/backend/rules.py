@@ -85,9 +85,9 @@ def _channel(cfg: Config) -> Iterator[Constraint]:
         yield row("RESUME", "RESUME cycles", cycles[timing.RESUME, 1])
     if cfg.pe.kind != "none":
         yield row("VPP", "VPP cycles + page", cycles[timing.VPP, 1] + data)
-        for op in (timing.BPR, timing.ODC, timing.BPP):
-            name = timing.OP_NAMES[op]
-            yield row(name, f"{name} cycles", cycles[op, 1])
+        for operation in (timing.BPR, timing.ODC, timing.BPP):
+            name = timing.OP_NAMES[operation]
+            yield row(name, f"{name} cycles", cycles[operation, 1])
 
 
 def _array(cfg: Config) -> Iterator[Constraint]:
