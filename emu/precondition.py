@@ -1,8 +1,8 @@
 """Preconditioning: puts a drive that was just built into the state that a used one is in.
 
 Owns how the states of steady.py and of a sequential fill become maps, blocks, free rings and write
-frontiers of a drive. Does not own how a steady state is found (backend/steady.py), or which pages
-of an MQSim flow are occupied (mqsim/occupancy.py).
+frontiers of a drive. Does not own how a steady state is found (backend/steady.py), or drives of
+which only some pages hold data (occupation.py).
 Source: SNIA, Solid State Storage Performance Test Specification: filled once, or written until
 nothing changes any more; the age of blocks counts at the full program rate of a unit.
 """
@@ -50,7 +50,7 @@ def fill(arrays: Arrays, cfg: Config, lpns: int | None = None, stream: int = 0) 
             f"precondition: {without} of {n} logical pages find no place: "
             f"ftl.over_provisioning={cfg.ftl.over_provisioning} is too small"
         )
-    _whole(arrays, slice(int(zone.first_lpn), int(zone.first_lpn) + n))
+    whole_pages(arrays, slice(int(zone.first_lpn), int(zone.first_lpn) + n))
     _lay_map(arrays, cfg, int(zone.first_lpn), n)
 
 
@@ -65,7 +65,7 @@ def _lay_map(arrays: Arrays, cfg: Config, lpn: int, n: int) -> None:
             )
 
 
-def _whole(arrays: Arrays, lpns: slice | np.ndarray) -> None:
+def whole_pages(arrays: Arrays, lpns: slice | np.ndarray) -> None:
     """All sectors of these pages hold data, where that is kept."""
     c = arrays.cfg[0]
     if c.partial:
@@ -133,7 +133,7 @@ def steady_state(
     put(arrays, cfg, s)
     lo, hi = footprint or (0, lpns)
     arrays.dev.mapped[0] = hi - lo
-    _whole(arrays, slice(lo, hi))
+    whole_pages(arrays, slice(lo, hi))
     _lay_map(arrays, cfg, lo, hi - lo)
     return s
 
@@ -154,7 +154,7 @@ def put(arrays: Arrays, cfg: Config, s: Steady) -> None:
     age = np.where(s.state == steady.FULL, s.clock[:, None] - s.filled, 0)
     oldest = int(age.max())
     block["filled"] = oldest - age
-    block["written"] = -age * _block_ps(cfg, g)
+    block["written"] = -age * block_ps(cfg, g)
     arrays.dev.filled[0] = oldest + 1
     fronts = arrays.front
     for at, stream in enumerate((0, int(c.collected))):
@@ -169,10 +169,10 @@ def put(arrays: Arrays, cfg: Config, s: Steady) -> None:
     if c.wear_dynamic:
         _order_by_wear(free, s)
     if c.open_ahead:
-        _open_ahead(arrays, g, (0, int(c.collected)))
+        open_ahead(arrays, g, (0, int(c.collected)))
 
 
-def _block_ps(cfg: Config, g: Geometry) -> int:
+def block_ps(cfg: Config, g: Geometry) -> int:
     """Time between two blocks of a unit that is programmed without a pause."""
     return g.block_pages // g.unit_planes * cfg.flash.t_program_ps
 
@@ -184,7 +184,7 @@ def _order_by_wear(free: np.ndarray, s: Steady) -> None:
         free[u, :n] = ring[np.argsort(s.erases[u, ring], kind="stable")]
 
 
-def _open_ahead(arrays: Arrays, g: Geometry, streams: Sequence[int]) -> None:
+def open_ahead(arrays: Arrays, g: Geometry, streams: Sequence[int]) -> None:
     """Each frontier without a block, as its last one was full, has the next one already."""
     for u in range(g.units):
         for stream in streams:

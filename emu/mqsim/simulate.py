@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ondie.emu import build
+from ondie.emu import build, occupation
 from ondie.emu import stations as s
 from ondie.emu.backend import mapping
 from ondie.emu.backend.timing import ERASE, PROGRAM, READ
@@ -21,6 +21,7 @@ from ondie.emu.config import Config, load_preset
 from ondie.emu.mqsim.drive import Drive
 from ondie.emu.mqsim.flow import ISSUE_PS, Flow
 from ondie.emu.mqsim.flow import half_way as half_way_of
+from ondie.emu.mqsim.occupancy import occupied
 from ondie.emu.mqsim.run import Run
 from ondie.emu.replay import Player, Replayed, Source
 from ondie.emu.state import Arrays, records
@@ -162,6 +163,10 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     arrays.fifo["scale"][s.HOST_STATIONS + s.DRAM] = 0  # MQSim's DRAM is its data cache's alone
     _zones(cfg, arrays, drive, flows, pages)
     _frontiers(arrays, drive, flows, pages)
+    if drive.enabled_preconditioning:
+        held = occupied(drive, flows, pages)
+        free = max((cfg.ftl.gc_low_blocks + 1) // 2, STOP) + 1
+        occupation.occupy(arrays, cfg, held, free, seed=drive.seed)
     return cfg, arrays
 
 

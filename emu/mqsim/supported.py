@@ -41,9 +41,6 @@ REFUSALS: list[Refusal] = [
         lambda d, s: _deepest(s) > d.queue_fetch_size,
         "at least Average_No_of_Reqs_in_Queue is supported",
     ),
-    Refusal(
-        "enabled_preconditioning", lambda d, s: d.enabled_preconditioning, "false is supported"
-    ),
     Refusal("ideal_mapping_table", lambda d, s: not d.ideal_mapping_table, "true is supported"),
     Refusal("use_copyback_for_gc", lambda d, s: d.use_copyback_for_gc, "false is supported"),
     Refusal(

@@ -13,7 +13,8 @@ EMU = """
     cli
     live
     serve | commands, report, printed, figure, validate, bench, bench_engine, sweep
-    compare, mqsim, block_replay, replay, precondition
+    compare, mqsim, block_replay, replay
+    precondition, occupation
     weights
     paths
     stannis, ndpipe
