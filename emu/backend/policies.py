@@ -19,6 +19,7 @@ import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -203,7 +204,13 @@ def find(name: str, known: dict[str, Callable[..., Any]], key: str) -> Callable[
             f"{key} = {name!r}: {function} raises exceptions, which compiled code cannot pass on; "
             "return -1 where there is no answer"
         )
-    return found if hasattr(found, "py_func") else njit(found)
+    return found if hasattr(found, "py_func") else _compiled(plain)
+
+
+@cache
+def _compiled(function: FunctionType) -> Any:
+    """The same compiled function whenever it is asked for."""
+    return njit(function)
 
 
 _FORMS = {"ftl.gc_policy": "(st, u)", "ftl.stream_policy": "(st, t)"}
