@@ -23,6 +23,7 @@ from typing import Any
 import numba
 
 from .errors import KernelError
+from .parts import Function, WholeCompiler
 
 KEEP = 160  # cache folders, newest first; a whole engine takes about thirty
 _lock = threading.Lock()
@@ -149,9 +150,13 @@ def njit(*signature_or_function: Any, **options: Any) -> Any:
             before = numba.config.CACHE_DIR
             numba.config.CACHE_DIR = str(place or before)
             try:
-                return numba.njit(*signature, **chosen)(function)
+                if signature:
+                    return numba.njit(*signature, **chosen)(function)
+                whole = numba.njit(pipeline_class=WholeCompiler, **chosen)(function)
             finally:
                 numba.config.CACHE_DIR = before
+        del chosen["cache"]
+        return Function(function, chosen, whole)
 
     if len(signature_or_function) == 1 and hasattr(signature_or_function[0], "__code__"):
         signature: tuple[Any, ...] = ()
@@ -174,6 +179,12 @@ def callback(signature: Any, function: Any) -> Any:
         before = numba.config.CACHE_DIR
         numba.config.CACHE_DIR = str(place or before)
         try:
-            return numba.cfunc(signature, cache=place is not None, error_model="numpy")(plain)
+            compiled = numba.cfunc(
+                signature,
+                cache=place is not None,
+                error_model="numpy",
+                pipeline_class=WholeCompiler,
+            )
+            return compiled(plain)
         finally:
             numba.config.CACHE_DIR = before

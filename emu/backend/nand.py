@@ -361,6 +361,7 @@ def grant_out(st, b, before, t):
     if x.mate >= 0 and x.op == READ:  # its mate takes its place in the list
         y = st.txn[x.mate]
         y.time = x.time
+        y.planes |= x.planes  # of one command: its page, too, has to be selected
         y.next = following
         if following < 0:
             bus.out_tail = x.mate

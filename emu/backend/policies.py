@@ -152,16 +152,19 @@ def one_stream(st, t):
 
 @njit
 def by_age(st, t):
-    """Hot and cold by the time since the page was last written: what was rewritten while fewer
-    pages than a quarter of the drive were written is hot (stream 0), the rest is cold (1)."""
+    """Hot and cold by the time since the page was last written: what is rewritten before as many
+    pages as the drive holds have been programmed, collection's included, is hot (stream 0). The
+    rest is cold (1), and so is what lived long enough for collection to move it."""
     c = st.cfg[0]
     x = st.txn[t]
     old = int(st.l2p[x.dev, x.lpn]) - 1
     if old < 0:
         return 1
     block = st.block[x.dev * c.device_blocks + old // c.block_pages]
+    if block.stream >= c.collected:
+        return 1
     ago = (st.dev[x.dev].filled - block.filled) * c.block_pages
-    return 0 if block.state == OPEN or 4 * ago < c.lpns else 1
+    return 0 if block.state == OPEN or ago < c.lpns else 1
 
 
 VICTIMS: dict[str, Callable[..., Any]] = {

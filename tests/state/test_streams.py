@@ -55,18 +55,21 @@ def written(n=16_000, **changes):
 
 def test_streams_keep_hot_and_cold_apart():
     """By the host's word, and by the drive's own guess: less is moved than with one stream. With
-    two streams that nobody tells apart nothing is gained."""
+    two streams that nobody tells apart nothing is gained. A guess gains little beside being told:
+    collection already keeps what it moves apart from what the host writes."""
     waf = {
         "one stream": written()[1],
         "by command": written(ftl__write_streams=2)[1],
         "told, each": written(ftl__write_streams=2, ftl__gc_streams="each")[1],
-        "by age": written(ftl__write_streams=2, ftl__stream_policy="by_age")[1],
+        "by age, each": written(
+            ftl__write_streams=2, ftl__stream_policy="by_age", ftl__gc_streams="each"
+        )[1],
         "one of two": written(ftl__write_streams=2, ftl__stream_policy="one")[1],
     }
     one = waf.pop("one stream") - 1  # pages moved per page written
     moved = {how: (w - 1) / one for how, w in waf.items()}
     assert moved["told, each"] < 0.8 and moved["by command"] < 0.95, moved
-    assert moved["by age"] < 0.97 and moved["one of two"] > 0.97, moved
+    assert moved["by age, each"] < 0.98 and moved["one of two"] > 0.97, moved
 
 
 @pytest.mark.parametrize("each", ["one", "each"])

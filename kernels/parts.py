@@ -1,0 +1,187 @@
+"""Owns: compiling functions that call each other as one program, optimised once.
+Does not: decide what is compiled how (jit.py), or cache parts: a program is cached as a whole.
+Source: Numba's code generator and link-time internalisation as LLVM's documentation describes it.
+
+Numba makes machine code of every function with all that it calls, so what lies five calls deep is
+optimised and generated six times; and what may be called from elsewhere keeps its status and its
+way of returning values. Here a function that is called by compiled code is only lowered (a part);
+the function that Python calls takes all its parts together, makes them private, and is optimised.
+"""
+
+from typing import Any
+
+import llvmlite.binding as llvm
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder, _LowerResult
+from numba.core.compiler_lock import require_global_compiler_lock
+from numba.core.compiler_machinery import PassManager, register_pass
+from numba.core.registry import CPUDispatcher
+from numba.core.typed_passes import (
+    AnnotateTypes,
+    DumpParforDiagnostics,
+    NativeLowering,
+)
+
+
+class _Part(JITCodeLibrary):
+    """A function's own code and what it calls, neither optimised together nor made executable."""
+
+    _shared_module: Any
+
+    def add_linking_library(self, library: Any) -> None:
+        self._linking_libraries.append(library)
+
+    def finalize(self) -> None:
+        self._finalized = True
+
+    def own(self) -> Any:
+        """The module of this function alone."""
+        return self._final_module
+
+    def _get_module_for_linking(self) -> Any:
+        """All of it, for a library that knows nothing of parts."""
+        if self._shared_module is None:
+            module = self._final_module.clone()
+            for library in _parts(self._linking_libraries):
+                _link(module, library)
+            for function in module.functions:
+                if not function.is_declaration and function.linkage == llvm.Linkage.external:
+                    function.linkage = "linkonce_odr"
+            self._shared_module = module
+        return self._shared_module
+
+
+class _Whole(JITCodeLibrary):
+    """A function that Python calls, with all its parts."""
+
+    def add_linking_library(self, library: Any) -> None:
+        self._linking_libraries.append(library)
+
+    def finalize(self) -> None:
+        require_global_compiler_lock()
+        self._codegen._check_llvm_bugs()
+        self._raise_if_finalized()
+        parts = _parts(self._linking_libraries)
+        inner = set()
+        for library in parts:
+            self._reload_init.update(library._reload_init)
+            if isinstance(library, _Part):
+                inner |= {f.name for f in library.own().functions if not f.is_declaration}
+            _link(self._final_module, library)
+        for name in inner:
+            self._final_module.get_function(name).linkage = "internal"
+        self._optimize_final_module()
+        self._final_module.verify()
+        self._finalize_final_module()
+
+
+def _parts(direct: list[Any]) -> list[Any]:
+    """Libraries that are needed, each once: those named, and those that parts among them need."""
+    found: dict[Any, None] = {}
+    ahead = list(reversed(direct))
+    while ahead:
+        library = ahead.pop()
+        if library not in found:
+            found[library] = None
+            if isinstance(library, _Part):
+                ahead += reversed(library._linking_libraries)
+    return list(found)
+
+
+def _link(module: Any, library: Any) -> None:
+    """Take the code of a library into a module."""
+    if isinstance(library, _Part):
+        module.link_in(library.own(), preserve=True)
+    else:
+        library._ensure_finalized()
+        module.link_in(library._get_module_for_linking(), preserve=True)
+
+
+def _library(state: Any, kind: type) -> None:
+    """Choose the library into which a function is lowered."""
+    state.library = kind(state.targetctx.codegen(), state.func_id.func_qualname)
+    state.library.enable_object_caching()
+
+
+class _Name:
+    """What compiled callers know a part by."""
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LowerPart(NativeLowering):
+    _name = "lower_part"
+
+    def run_pass(self, state: Any) -> bool:
+        _library(state, _Part)
+        state.flags.no_compile = True
+        super().run_pass(state)
+        lowered = state["cr"]
+        name = _Name()
+        state.targetctx.insert_user_function(name, lowered.fndesc, [state.library])
+        state["cr"] = _LowerResult(lowered.fndesc, lowered.call_helper, cfunc=name, env=lowered.env)
+        return True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LowerWhole(NativeLowering):
+    _name = "lower_whole"
+
+    def run_pass(self, state: Any) -> bool:
+        _library(state, _Whole)
+        return super().run_pass(state)
+
+
+def _pipeline(state: Any, lowering: type, left_out: tuple[type, ...]) -> list[Any]:
+    """Numba's passes with a lowering of our own."""
+    manager = PassManager("parts")
+    passes = DefaultPassBuilder.define_nopython_pipeline(state).passes
+    manager.passes.extend(
+        (lowering, "lowering") if each is NativeLowering else (each, name)
+        for each, name in passes
+        if each not in left_out
+    )
+    manager.finalize()
+    return [manager]
+
+
+class PartCompiler(CompilerBase):
+    """Lowers a function for compiled callers."""
+
+    def define_pipelines(self) -> list[Any]:
+        return _pipeline(self.state, _LowerPart, (AnnotateTypes, DumpParforDiagnostics))
+
+
+class WholeCompiler(CompilerBase):
+    """Compiles a function for Python, with its parts."""
+
+    def define_pipelines(self) -> list[Any]:
+        return _pipeline(self.state, _LowerWhole, (DumpParforDiagnostics,))
+
+
+class Function(CPUDispatcher):
+    """A compiled function: a part to compiled callers, a whole to Python.
+
+    ``whole`` is the dispatcher that compiles it for Python, and finds it in the cache.
+    """
+
+    def __init__(self, function: Any, options: dict[str, Any], whole: Any) -> None:
+        wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        options = {"nopython": True} | options | wrappers
+        super().__init__(function, targetoptions=options, pipeline_class=PartCompiler)
+        self.whole = whole
+        self._known: set[Any] = set()
+
+    def add_overload(self, result: Any) -> None:
+        self.overloads[tuple(result.signature.args)] = result
+
+    def _compile_for_args(self, *args: Any, **kws: Any) -> Any:
+        entry = self.whole._compile_for_args(*args, **kws)
+        for signature, result in self.whole.overloads.items():
+            if signature not in self._known:
+                self._known.add(signature)
+                self._insert([kind._code for kind in signature], result.entry_point, False)
+        return entry
+
+    @property
+    def stats(self) -> Any:
+        return self.whole.stats
