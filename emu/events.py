@@ -12,8 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from ondie.emu.clock import NEVER, transfer_ps
+from ondie.emu.intrinsics import choose
 from ondie.emu.state import record_type
-from ondie.kernels.jit import inline, njit
+from ondie.kernels.jit import cold, inline, njit
 
 TXN = record_type(
     next="i4",  # next transaction in the queue or list this one waits in, or in the free list
@@ -110,13 +111,13 @@ def set_leaf(st, leaf, time):
     tree = st.tree
     node = (key.shape[0] >> 1) + leaf
     key[node] = time
-    who = np.int32(leaf)
+    who = leaf
     while node > 1:
         other = node ^ 1
         theirs = key[other]
-        if theirs < time or (theirs == time and other < node):
-            time = theirs
-            who = tree[other]
+        first = theirs < time + (node & 1)  # the left one goes first among equals
+        time = choose(first, theirs, time)
+        who = choose(first, tree[other], who)
         node >>= 1
         key[node] = time
         tree[node] = who
@@ -134,7 +135,7 @@ def build_tree(leaves: int) -> tuple[np.ndarray, np.ndarray]:
     return np.full(2 * half, NEVER, np.int64), tree
 
 
-@njit
+@cold
 def fail(st, code, a, b):
     """Stop the run: the first error is kept."""
     reg = st.reg[0]
@@ -190,7 +191,7 @@ def line(st, leaf, start, end, t):
         note_line(st, leaf, start, end, t)
 
 
-@njit
+@cold
 def note_line(st, leaf, start, end, t):
     """An interval of the timeline, while there is room for it."""
     reg = st.reg[0]
@@ -208,7 +209,7 @@ def note_line(st, leaf, start, end, t):
     reg.lines += 1
 
 
-@njit
+@cold
 def cut_line(st, leaf, end):
     """The last interval that was noted of a resource ended already at ``end``."""
     for i in range(st.reg[0].lines - 1, -1, -1):
@@ -225,7 +226,7 @@ def log(st, what, row, lpn, ppn, old, n, dev, die):
         note_log(st, what, row, lpn, ppn, old, n, dev, die)
 
 
-@njit
+@cold
 def note_log(st, what, row, lpn, ppn, old, n, dev, die):
     """An entry of the log."""
     reg = st.reg[0]
@@ -241,7 +242,7 @@ def note_log(st, what, row, lpn, ppn, old, n, dev, die):
     reg.logged += 1
 
 
-@njit
+@cold
 def log_read(st, t):
     """Note the pages that a read command senses: no erase can come between now and their data."""
     if st.reg[0].log_on == 0:

@@ -65,7 +65,7 @@ from ondie.emu.stats import (
     VPP_PAGES,
     WEAR_MOVES,
 )
-from ondie.kernels.jit import inline, njit
+from ondie.kernels.jit import cold, inline, njit
 
 HOST_PASSES = 2
 """Times a host byte crosses the device's DRAM: stored, then forwarded. The ISP's cross it once."""
@@ -249,7 +249,7 @@ def place_or_wait(st, t):
     d.stall_tail = t
 
 
-@njit
+@cold
 def merge(st, t):
     """A write that covers only part of what its page holds needs the rest: it reads the old page
     first. True when it does."""
@@ -350,7 +350,7 @@ def ask(st, dev, u):
             return
 
 
-@njit
+@cold
 def retiring(st, u):
     """A block in which a program has failed is emptied whether space is short or not."""
     c = st.cfg[0]
@@ -380,7 +380,7 @@ def moved_out(st, b):
         nand.bar(st, die_of_block(st, b), -1)
 
 
-@njit
+@cold
 def die_of_block(st, b):
     """First lane of the die in which a block lies."""
     c = st.cfg[0]
@@ -534,7 +534,7 @@ def after_erase(st, t):
         ask(st, dev, u)
 
 
-@njit
+@cold
 def level(st, dev, u):
     """Static wear levelling: the least worn full block is emptied when the most worn has seen that
     many erases more, so that its cold data move to a worn block."""
@@ -607,7 +607,7 @@ def move(st, t):
 # --- the map's own pages
 
 
-@njit
+@cold
 def map_arrived(st, t):
     """A translation page is in DRAM, for those who wait for it or to be written back."""
     c = st.cfg[0]
@@ -619,7 +619,7 @@ def map_arrived(st, t):
         place_map_or_wait(st, t)
 
 
-@njit
+@cold
 def place_map(st, t):
     """Give a translation page its place, in the first unit in turn that has one, and send it on.
     Returns False when none has."""
@@ -651,14 +651,14 @@ def place_map(st, t):
     return False
 
 
-@njit
+@cold
 def place_map_or_wait(st, t):
     """Place a translation page, or let it wait until collection has freed a block."""
     if st.maps[st.txn[t].dev].stall_first > 0 or not place_map(st, t):
         cmt.stall(st, t)
 
 
-@njit
+@cold
 def retry_map(st, dev):
     """A block has become free: translation pages that waited for one try again, in order."""
     maps = st.maps[dev]
@@ -670,7 +670,7 @@ def retry_map(st, dev):
         maps.stall_first = following + 1
 
 
-@njit
+@cold
 def map_programmed(st, t):
     """A translation page is on flash: the directory says so."""
     c = st.cfg[0]
@@ -688,7 +688,7 @@ def map_programmed(st, t):
 # --- what a die has finished
 
 
-@njit
+@cold
 def failed(st, t):
     """Has the program of transaction ``t`` failed? Its block is closed and will be retired, its
     pages look for another place."""

@@ -26,6 +26,10 @@ if numba.config.DISABLE_JIT:
         """Number of set bits of an int64."""
         return (int(mask) & 0xFFFF_FFFF_FFFF_FFFF).bit_count()
 
+    def choose(condition: bool, yes: int, no: int) -> int:
+        """``yes`` or ``no``, where nobody could guess which: no branch is taken for it."""
+        return yes if condition else no
+
     def prefetch(array: Any, at: int) -> None:
         """Ask for an element of a table, counted row by row, ahead of its use."""
 
@@ -67,6 +71,22 @@ else:
             return builder.call(builder.inttoptr(address, kind.as_pointer()), [state, value])
 
         return types.int64(st, which, argument), codegen
+
+    @intrinsic
+    def choose(typingctx, condition, yes, no):
+        """The int64 ``yes`` or ``no``, where nobody could guess which: no branch is taken for it.
+        Without a word to the contrary LLVM makes branches of selections that lie in loops."""
+
+        def codegen(context, builder, signature, args):
+            yes, no = (
+                context.cast(builder, value, kind, types.int64)
+                for value, kind in zip(args[1:], signature.args[1:], strict=True)
+            )
+            chosen = builder.select(args[0], yes, no)
+            chosen.set_metadata("unpredictable", builder.module.add_metadata([]))
+            return chosen
+
+        return types.int64(types.boolean, yes, no), codegen
 
     @intrinsic
     def prefetch(typingctx, table, at):

@@ -138,6 +138,7 @@ def njit(*signature_or_function: Any, **options: Any) -> Any:
     for banned in ("fastmath", "parallel"):
         if options.get(banned):
             raise KernelError(f"njit: {banned}={options[banned]!r} changes results; leave it out")
+    cold = options.pop("cold", False)
     options = {"error_model": "numpy", "nogil": True, "boundscheck": False, "cache": True} | options
 
     def decorate(function: Callable[..., Any]) -> Any:
@@ -156,7 +157,7 @@ def njit(*signature_or_function: Any, **options: Any) -> Any:
             finally:
                 numba.config.CACHE_DIR = before
         del chosen["cache"]
-        return Function(function, chosen, whole)
+        return Function(function, chosen, whole, cold)
 
     if len(signature_or_function) == 1 and hasattr(signature_or_function[0], "__code__"):
         signature: tuple[Any, ...] = ()
@@ -169,6 +170,12 @@ def inline(function: Callable[..., Any]) -> Any:
     """:func:`njit` for a small function of a hot loop: the compiler copies it to where it is
     called."""
     return njit(forceinline=True)(function)
+
+
+def cold(function: Callable[..., Any]) -> Any:
+    """:func:`njit` for what a hot loop seldom calls: it is never copied to where it is called, and
+    the way to it is laid out of the loop's way."""
+    return njit(cold=True)(function)
 
 
 def callback(signature: Any, function: Any) -> Any:

@@ -11,6 +11,7 @@ the function that Python calls takes all its parts together, makes them private,
 from typing import Any
 
 import llvmlite.binding as llvm
+from numba.core import types
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder, _LowerResult
 from numba.core.compiler_lock import require_global_compiler_lock
@@ -61,15 +62,13 @@ class _Whole(JITCodeLibrary):
         require_global_compiler_lock()
         self._codegen._check_llvm_bugs()
         self._raise_if_finalized()
-        parts = _parts(self._linking_libraries)
-        inner = set()
-        for library in parts:
+        own = {f.name for f in self._final_module.functions if not f.is_declaration}
+        for library in _parts(self._linking_libraries):
             self._reload_init.update(library._reload_init)
-            if isinstance(library, _Part):
-                inner |= {f.name for f in library.own().functions if not f.is_declaration}
             _link(self._final_module, library)
-        for name in inner:
-            self._final_module.get_function(name).linkage = "internal"
+        for function in self._final_module.functions:
+            if not function.is_declaration and function.name not in own:
+                function.linkage = "internal"
         self._optimize_final_module()
         self._final_module.verify()
         self._finalize_final_module()
@@ -123,6 +122,18 @@ class _LowerPart(NativeLowering):
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
+class _LowerCold(_LowerPart):
+    _name = "lower_cold"
+
+    def run_pass(self, state: Any) -> bool:
+        super().run_pass(state)
+        function = state.library.own().get_function(state["cr"].fndesc.llvm_func_name)
+        for attribute in ("cold", "noinline"):
+            function.add_function_attribute(attribute)
+        return True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerWhole(NativeLowering):
     _name = "lower_whole"
 
@@ -151,11 +162,25 @@ class PartCompiler(CompilerBase):
         return _pipeline(self.state, _LowerPart, (AnnotateTypes, DumpParforDiagnostics))
 
 
+class ColdCompiler(CompilerBase):
+    """The same for what is seldom called: it stays out of its callers, and so does the way to it
+    out of their hot paths."""
+
+    def define_pipelines(self) -> list[Any]:
+        return _pipeline(self.state, _LowerCold, (AnnotateTypes, DumpParforDiagnostics))
+
+
 class WholeCompiler(CompilerBase):
     """Compiles a function for Python, with its parts."""
 
     def define_pipelines(self) -> list[Any]:
         return _pipeline(self.state, _LowerWhole, (DumpParforDiagnostics,))
+
+
+def _wide(kind: Any) -> Any:
+    """int64 for what is a signed integer, else the type itself."""
+    kind = types.unliteral(kind)
+    return types.int64 if isinstance(kind, types.Integer) and kind.signed else kind
 
 
 class Function(CPUDispatcher):
@@ -164,12 +189,20 @@ class Function(CPUDispatcher):
     ``whole`` is the dispatcher that compiles it for Python, and finds it in the cache.
     """
 
-    def __init__(self, function: Any, options: dict[str, Any], whole: Any) -> None:
+    def __init__(
+        self, function: Any, options: dict[str, Any], whole: Any, cold: bool = False
+    ) -> None:
         wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         options = {"nopython": True} | options | wrappers
-        super().__init__(function, targetoptions=options, pipeline_class=PartCompiler)
+        compiler = ColdCompiler if cold else PartCompiler
+        super().__init__(function, targetoptions=options, pipeline_class=compiler)
         self.whole = whole
         self._known: set[Any] = set()
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """One part for integers of any width: they are widened where it is called."""
+        args = tuple(_wide(kind) for kind in args)
+        return super().get_call_template(args, {key: _wide(kind) for key, kind in kws.items()})
 
     def add_overload(self, result: Any) -> None:
         self.overloads[tuple(result.signature.args)] = result

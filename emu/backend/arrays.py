@@ -14,7 +14,7 @@ from ondie.emu.backend.dies import give_power, home, planes_of, take_power, touc
 from ondie.emu.backend.timing import BPP, COPYBACK, ERASE, ODC, PROGRAM, READ, SUSPEND
 from ondie.emu.backend.wants import seek
 from ondie.emu.events import cut_line, line
-from ondie.kernels.jit import inline, njit
+from ondie.kernels.jit import cold, inline
 
 # --- lists in order of time
 
@@ -65,7 +65,7 @@ def await_done(st, b, t):
         st.txn[u].next = t
 
 
-@njit
+@cold
 def unlist(st, b, t):
     """Take an operation that is suspended off its list."""
     bus = st.bus[b]
@@ -153,7 +153,7 @@ def array_end(st, g, t):
     seek(st, g)
 
 
-@inline
+@cold
 def leave(st, g):
     """Planes that stood back look again when nothing is left in plane ``g``."""
     d = st.die[g]
@@ -162,7 +162,7 @@ def leave(st, g):
         f.alone = 0
 
 
-@inline
+@cold
 def rest_power(st, g):
     """The array of die ``g`` rests: it keeps the power that the page in its cache register takes
     next, when that is a program."""
@@ -174,7 +174,7 @@ def rest_power(st, g):
         touch_all(st, d.dev)
 
 
-@njit
+@cold
 def notice_reads(st, b):
     """Operations whose array time is over give their power back; reads make way for the next one
     when there is a cache register."""
@@ -198,7 +198,7 @@ def notice_reads(st, b):
 # --- suspension
 
 
-@njit
+@cold
 def suspend(st, g, at):
     """The program or erase of the die to which ``g`` belongs stands back at time ``at``, when the
     command that says so begins."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from ondie.emu.intrinsics import lowest_bit
 from ondie.emu.state import record_type
-from ondie.kernels.jit import inline, njit
+from ondie.kernels.jit import cold, inline
 
 # Queues of a die, in the order in which they are served while collection is urgent.
 (
@@ -137,7 +137,7 @@ def planes_of(st, t):
 # --- several dies of a chip
 
 
-@njit
+@cold
 def into_chip(st, t):
     """The record that takes transaction ``t``'s commands, where a chip takes one at a time. The
     planes of the dies of a chip are numbered through from then on."""
@@ -148,7 +148,7 @@ def into_chip(st, t):
     return first
 
 
-@njit
+@cold
 def home(st, g, t):
     """The die of a chip in which transaction ``t`` works."""
     c = st.cfg[0]
@@ -158,7 +158,7 @@ def home(st, g, t):
 # --- power
 
 
-@inline
+@cold
 def take_power(st, g, n):
     """Die ``g`` needs power for ``n`` planes, more than it holds or fewer."""
     d = st.die[g]
@@ -170,7 +170,7 @@ def take_power(st, g, n):
         touch_all(st, d.dev)
 
 
-@inline
+@cold
 def give_power(st, g):
     """The array of die ``g`` has come to rest."""
     d = st.die[g]
@@ -179,7 +179,7 @@ def give_power(st, g):
     touch_all(st, d.dev)
 
 
-@njit
+@cold
 def touch_all(st, dev):
     """Channels on which a die may have waited for power look again."""
     c = st.cfg[0]
@@ -187,7 +187,7 @@ def touch_all(st, dev):
         touch(st, dev * c.channels + i)
 
 
-@njit
+@cold
 def affordable(st, g, n):
     """May die ``g`` have the power for ``n`` planes? Whoever is refused first is next: until it has
     got its share, nobody else gets any, so that wide operations do not starve."""

@@ -18,10 +18,10 @@ from ondie.emu.backend.dies import (
 )
 from ondie.emu.backend.timing import COPYBACK, ERASE, PROGRAM
 from ondie.emu.intrinsics import lowest_bit
-from ondie.kernels.jit import njit
+from ondie.kernels.jit import cold, njit
 
 
-@njit
+@cold
 def gather_all(st, g, t, q):
     """Take along what can work beside ``t``: from its own queue, then from the other ones of its
     kind. As many planes as there is power for."""

@@ -12,7 +12,7 @@ from ondie.emu.backend import nand
 from ondie.emu.backend.timing import ERASE
 from ondie.emu.events import E_RESERVOIR, LOG_ERASE, fail, log, take_txn
 from ondie.emu.state import record_type
-from ondie.kernels.jit import inline, njit
+from ondie.kernels.jit import cold, inline, njit
 
 FREE, OPEN, FULL, VICTIM, EMPTIED, ERASING, BAD = range(7)
 """A victim that is emptied waits for reads that were on their way before its pages moved."""
@@ -113,7 +113,7 @@ def take_free(st, u, stream):
     return b
 
 
-@njit
+@cold
 def worn_first(st, u):
     """The most worn free block of a unit moves to the head of the ring, the others back by one."""
     c = st.cfg[0]
@@ -136,7 +136,7 @@ def worn_first(st, u):
         at = at + 1 if at + 1 < c.blocks else 0
 
 
-@njit
+@cold
 def needy(st, u):
     """Is collection urgent in unit ``u``, or in another one whose commands go the same way: of its
     die, or of its chip where that takes one command at a time?"""
@@ -413,7 +413,7 @@ def unit_of(st, dev, lpn, stream):
     return dev * c.units + st.turn[at]
 
 
-@njit
+@cold
 def reservoir_open(st, dev, s):
     """Physical super-page (within its die's reservoir) for the next program of super-page ``s``.
 
@@ -435,7 +435,7 @@ def reservoir_open(st, dev, s):
     return at
 
 
-@njit
+@cold
 def reservoir_map(st, dev, s, at):
     """Super-page ``s`` is now at ``at`` of its die's reservoir."""
     c = st.cfg[0]

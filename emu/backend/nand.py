@@ -72,7 +72,7 @@ from ondie.emu.backend.wants import (
 from ondie.emu.clock import NEVER, transfer_ps
 from ondie.emu.events import E_REGISTER, fail, line, log_read, set_leaf
 from ondie.emu.intrinsics import lowest_bit
-from ondie.kernels.jit import inline, njit
+from ondie.kernels.jit import cold, inline, njit
 
 __all__ = [
     "BUS",
@@ -179,7 +179,7 @@ def end_phase(st, b):
     return -1
 
 
-@njit
+@cold
 def second_stage(st, g, t):
     """What follows cycles on the channel that moved no data. A page that was read for copy-back is
     programmed from the register; a program or an erase whose status has been read is done."""
@@ -261,7 +261,7 @@ def grant(st, b):
     grant_asking(st, b, bus.ask_command | bus.ask_in)
 
 
-@njit
+@cold
 def look_again(st, b):
     """Dies that want to suspend something decide anew when that is no longer worth it."""
     asks = st.bus[b].ask_command
@@ -273,7 +273,7 @@ def look_again(st, b):
             seek(st, g)
 
 
-@njit
+@cold
 def in_vain(st, g, at):
     """Would die ``g`` suspend something at time ``at`` that is done too soon after?"""
     pick = st.die[g].pick
@@ -314,7 +314,7 @@ def grant_asking(st, b, asks):
     return False
 
 
-@njit
+@cold
 def powered(st, g):
     """Does the power budget allow what die ``g`` is about to start? An operation has its power
     from its first cycle on the channel until its array is done, a copy-back for both its parts; a
@@ -385,7 +385,7 @@ def grant_out(st, b, before, t):
     hold_bus(st, b, x.die, t, OUT, time)
 
 
-@njit
+@cold
 def out_ps(st, t):
     """Cycles on the channel around the data of a page: after a read of several planes each page has
     to be selected first."""
@@ -478,7 +478,7 @@ def start_command(st, g, start):
     return t, st.cycles[x.op, planes_of(st, t)], 0, array_ps(st, g, t)
 
 
-@njit
+@cold
 def use_registers(st, g, t):
     """The optimizer's operations find in die ``g``'s registers what they need, or the plan is
     wrong."""
@@ -495,7 +495,7 @@ def use_registers(st, g, t):
         fail(st, E_REGISTER, g, op)
 
 
-@njit
+@cold
 def start_specially(st, g, start):
     """The same where something may be suspended, planes read alone, or power is short."""
     d = st.die[g]
@@ -534,7 +534,7 @@ def start_specially(st, g, start):
     return t, time + st.cycles[op, n], wait, array_ps(st, g, t)
 
 
-@njit
+@cold
 def interrupt(st, b):
     """Commands go out now, between the data that hold channel ``b``."""
     bus = st.bus[b]

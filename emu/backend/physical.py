@@ -16,7 +16,7 @@ from ondie.emu.events import give_txn, take_txn
 from ondie.emu.intrinsics import set_bits
 from ondie.emu.state import Arrays, record_type
 from ondie.emu.units import InputError
-from ondie.kernels.jit import inline, njit
+from ondie.kernels.jit import cold, inline, njit
 
 JOB = record_type(
     end="i8",  # when it was done: data out, programmed, erased, ps; before that, ~(its arrival)
@@ -72,7 +72,7 @@ def hand(st, g, i):
     return i + 1 + job.more
 
 
-@njit
+@cold
 def whole_line(st, t, i):
     """The jobs behind job ``i`` that are programmed with it join its transaction."""
     for k in range(i + 1, i + 1 + st.job[i].more):

@@ -40,7 +40,7 @@ from ondie.emu.backend.dies import (
     touch_all,
 )
 from ondie.emu.backend.timing import COPYBACK, ERASE, PROGRAM, READ, VPP
-from ondie.kernels.jit import inline, njit
+from ondie.kernels.jit import cold, inline, njit
 
 
 @inline
@@ -182,7 +182,7 @@ def needs_die(st, t):
     return x.op != READ or x.n > 1
 
 
-@njit
+@cold
 def seek_lanes(st, first):
     """The same for a die whose planes read alone: every plane is looked at anew."""
     c = st.cfg[0]
@@ -269,7 +269,7 @@ def hurry(st, g, urgent):
         seek(st, st.die[g].first)
 
 
-@njit
+@cold
 def bar(st, g, change):
     """One collection more, or one fewer, lets the host's work on the die of lane ``g`` wait."""
     d = st.die[st.die[g].first]
