@@ -77,6 +77,7 @@ CFG = record_type(
     gc_low="i8", gc_reserve="i8", gc_window="i8",
     piece="i8",  # bytes that a long transfer moves through DRAM before others get their turn
     interleave="i8",  # 1: commands may interrupt data on a channel
+    first_out="i8",  # nothing has a better rank among what waits to leave the dies (nand.best_out)
     commands_first="i8",  # 1: commands go before data out; 0: after, in turn with data in
     lanes="i8",  # planes of a die that read on their own; 1: the die works as a whole
     group="i8",  # 1: pages of one die that wait together are looked through for multi-plane work
@@ -255,6 +256,9 @@ def _cached_map(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
         )
     c.map_entries, c.map_span, c.tpages = entries, span, tpages
     c.map_stream = c.collected + c.collected_streams if entries else -1
+    c.first_out = 0 if entries else 1
+    if cfg.ftl.gc_copyback or cfg.flash.status == "read":
+        c.first_out = -1
 
 
 def logical_pages(cfg: Config, geometry: Geometry) -> int:

@@ -366,8 +366,8 @@ def left(st, t):
 def channel(st, b):
     """Channel ``b`` has something to do: what its dies have finished goes on its way."""
     nand.touch(st, b)
-    t = nand.finished(st, b)
-    while t >= 0:
+    while nand.due(st, b):
+        t = nand.finished(st, b)
         while t >= 0:
             following = st.txn[t].mate
             st.txn[t].mate = -1
@@ -375,7 +375,6 @@ def channel(st, b):
             if u >= 0:
                 release(st, u)
             t = following
-        t = nand.finished(st, b)
 
 
 @njit

@@ -17,30 +17,33 @@ from ondie.emu.state import record_type
 from ondie.kernels.jit import cold, inline, njit
 
 TXN = record_type(
+    # -1 where a transaction begins
     next="i4",  # next transaction in the queue or list this one waits in, or in the free list
     mate="i4",  # next transaction of the same multi-plane command, -1 = none
-    op="i4",  # timing table index
-    queue="i4",  # which queue of its die it waits in (backend/nand.py)
-    die="i4",  # global index
+    page="i4",  # page offset in the block, which planes that work together share
+    row="i4",  # ring index of the plan row or request it serves, -1 = the drive's own work
+    old="i8",  # where the page was when collection picked it up
+    # 0 where a transaction begins
+    array="i8",  # array or PE time in ps beyond the timing table's
+    size="i8",  # bytes that cross link and DRAM
+    left="i8",  # bytes of its row that follow piece by piece
+    sectors="i8",  # bit per sector of its page that is asked for
     bus="i4",  # bytes that cross the channel
     n="i4",  # pages, at consecutive planes of one super-page
     planes="i4",  # bit per plane that its pages occupy
-    page="i4",  # page offset in the block, which planes that work together share
-    row="i4",  # ring index of the plan row or request it serves, -1 = the drive's own work
-    time="i8",  # when it leaves the station or the array it is in
-    array="i8",  # array or PE time in ps beyond the timing table's
-    ppn="i8",  # first physical page (physical super-page for operations on the die)
-    lpn="i8",  # first logical page (super-page for operations on the die)
-    old="i8",  # where the page was when collection picked it up
-    size="i8",  # bytes that cross link and DRAM
-    left="i8",  # bytes of its row that follow piece by piece
-    dev="i4",
-    step="i4",  # what happens when it leaves its station (system.py)
-    phase="i4",  # phase of its row; the last one is collection
     bare="i4",  # 1: reservoir data, which ECC does not cover
     kind="i4",  # whom it works for: OWN, ROW or REQUEST
     stream="i4",  # of host writes
-    sectors="i8",  # bit per sector of its page that is asked for
+    # said by whoever needs them
+    time="i8",  # when it leaves the station or the array it is in
+    ppn="i8",  # first physical page (physical super-page for operations on the die)
+    lpn="i8",  # first logical page (super-page for operations on the die)
+    op="i4",  # timing table index
+    queue="i4",  # which queue of its die it waits in (backend/nand.py)
+    die="i4",  # global index
+    dev="i4",
+    step="i4",  # what happens when it leaves its station (system.py)
+    phase="i4",  # phase of its row; the last one is collection
 )
 FIFO = record_type(
     head="i8",
@@ -158,19 +161,19 @@ def take_txn(st):
     reg.txns_free -= 1
     x.next = -1
     x.mate = -1
-    x.old = -1
-    x.planes = 0
     x.page = -1
-    x.array = 0
-    x.left = 0
-    x.bus = 0
-    x.size = 0
-    x.bare = 0
-    x.n = 0
     x.row = -1
+    x.old = -1
+    x.array = 0
+    x.size = 0
+    x.left = 0
+    x.sectors = 0
+    x.bus = 0
+    x.n = 0
+    x.planes = 0
+    x.bare = 0
     x.kind = OWN
     x.stream = 0
-    x.sectors = 0
     x.phase = st.use.shape[0] - 1
     return t
 

@@ -77,17 +77,23 @@ FIELDS = (
 )
 
 
+ALIKE = ("queue", "order")
+"""Tables of as many columns on every drive: compiled code need not look that up."""
+
+
 class TableType(types.Type):
     """Type of one array of the state as compiled code sees it: an address and up to two lengths.
 
     Elements are read and written by index alone, and indices are never negative: counting from the
-    end, which arrays offer, costs three instructions at every access.
+    end, which arrays offer, costs three instructions at every access. ``columns`` is 0 where the
+    second length depends on the drive.
     """
 
-    def __init__(self, dtype: types.Type, ndim: int) -> None:
+    def __init__(self, dtype: types.Type, ndim: int, columns: int = 0) -> None:
         self.dtype = dtype
         self.ndim = ndim
-        super().__init__(name=f"Table({dtype!r}, {ndim})")
+        self.columns = columns
+        super().__init__(name=f"Table({dtype!r}, {ndim}, {columns})")
 
 
 class StateType(types.Type):
@@ -128,7 +134,8 @@ class Handle:
             array = getattr(arrays, name)
             if not array.flags.c_contiguous or array.ndim > SLOTS - 1:
                 raise ValueError(f"state field {name}: contiguous, of at most two dimensions")
-            fields.append((name, TableType(typeof(array).dtype, array.ndim)))
+            columns = array.shape[1] if name in ALIKE else 0
+            fields.append((name, TableType(typeof(array).dtype, array.ndim, columns)))
             self.header[SLOTS * i] = array.ctypes.data
             self.header[SLOTS * i + 1 : SLOTS * i + 1 + array.ndim] = array.shape
         self.type = StateType(tuple(fields))
@@ -236,7 +243,8 @@ def _element(context: Any, builder: Any, typ: TableType, value: Any, index: Any)
     table = cgutils.create_struct_proxy(typ)(context, builder, value=value)
     if typ.ndim == 2:
         row, column = cgutils.unpack_tuple(builder, index, 2)
-        index = builder.add(builder.mul(row, table.columns), column)
+        columns = context.get_constant(types.intp, typ.columns) if typ.columns else table.columns
+        index = builder.add(builder.mul(row, columns), column)
     model = context.data_model_manager[typ.dtype]
     size = context.get_abi_sizeof(model.get_data_type())
     if isinstance(typ.dtype, types.Record):
@@ -330,3 +338,19 @@ def records(dtype: np.dtype, *shape: int) -> np.recarray:
 def record_type(**fields: str) -> np.dtype:
     """Aligned record of named integer fields, all int64 unless said otherwise."""
     return np.dtype(list(fields.items()), align=True)
+
+
+def rounded_up(dtype: np.dtype) -> np.dtype:
+    """The record with room behind it up to a power of two: it is found by a shift."""
+    size = 1 << (dtype.itemsize - 1).bit_length()
+    names = list(dtype.names or ())
+    places = [dtype.fields[name] for name in names] if dtype.fields else []
+    return np.dtype(
+        {
+            "names": names,
+            "formats": [place[0] for place in places],
+            "offsets": [place[1] for place in places],
+            "itemsize": size,
+        },
+        align=True,
+    )

@@ -22,6 +22,7 @@ from numba.core.typed_passes import (
     DumpParforDiagnostics,
     NativeLowering,
 )
+from numba.core.types.misc import unliteral
 
 
 class _Part(JITCodeLibrary):
@@ -179,8 +180,8 @@ class WholeCompiler(CompilerBase):
 
 def _wide(kind: Any) -> Any:
     """int64 for what is a signed integer, else the type itself."""
-    kind = types.unliteral(kind)
-    return types.int64 if isinstance(kind, types.Integer) and kind.signed else kind
+    kind = unliteral(kind)
+    return types.int64 if kind in types.signed_domain else kind
 
 
 class Function(CPUDispatcher):

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from ondie.emu.intrinsics import lowest_bit
-from ondie.emu.state import record_type
+from ondie.emu.state import record_type, rounded_up
 from ondie.kernels.jit import cold, inline
 
 # Queues of a die, in the order in which they are served while collection is urgent.
@@ -38,7 +38,7 @@ BACKGROUND = (Q_PE, Q_MAP_READ, Q_READ, Q_LOAD, Q_MAP_WRITE, Q_WRITE, Q_GC_READ,
               Q_GC_ERASE)  # fmt: skip
 """The order while collection is not urgent."""
 
-DIE = record_type(
+_DIE = record_type(
     arr="i4",  # transaction in the array, -1 = idle
     cache="i4",  # transaction whose data are in the cache register, or moving into it
     paused="i4",  # program or erase that is suspended
@@ -63,7 +63,7 @@ DIE = record_type(
     left="i8",  # ps that the suspended operation still takes
     still="i8",  # ps from which the array of a suspended operation can be used
 )
-BUS = record_type(
+_BUS = record_type(
     until="i8",  # end of the present phase
     start="i8",  # when it was granted
     command_until="i8",  # end of the last command that interrupted data
@@ -84,6 +84,7 @@ BUS = record_type(
     touched="i4",  # 1: in the list of channels that may have something to grant
     dev="i4",
 )
+DIE, BUS = rounded_up(_DIE), rounded_up(_BUS)
 NONE, OUT, COMMAND, IN = range(4)
 MAX_WAYS = 62
 
@@ -125,6 +126,8 @@ def pop(st, g, q):
 @inline
 def planes_of(st, t):
     """Planes at work in a command: pages of one offset (a word line has several)."""
+    if st.txn[t].mate < 0:
+        return st.txn[t].n
     page = st.txn[t].page
     n = 0
     while t >= 0:

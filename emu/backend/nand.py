@@ -89,6 +89,7 @@ __all__ = [
     "Q_READ",
     "Q_WRITE",
     "bar",
+    "due",
     "finished",
     "grant",
     "hurry",
@@ -104,10 +105,20 @@ __all__ = [
 """What other rooms take from here: queues and records (dies.py), wants (wants.py), the channel."""
 
 
+@inline
+def due(st, b):
+    """Has something of channel ``b`` come to its end?"""
+    bus = st.bus[b]
+    now = st.reg[0].now
+    if bus.phase != NONE and bus.until <= now:
+        return True
+    return bus.done_head >= 0 and st.txn[bus.done_head].time <= now
+
+
 @njit
 def finished(st, b):
     """The next command of channel ``b`` that has come to its end, as its first transaction (the
-    others follow by ``mate``), or -1. The caller asks until there is none."""
+    others follow by ``mate``), or -1. The caller asks as long as something is ``due``."""
     bus = st.bus[b]
     now = st.reg[0].now
     if bus.phase != NONE and bus.until <= now:
@@ -201,6 +212,7 @@ def best_out(st, b):
     collection's; in order of readiness. What moves no data goes first (copy-back's second command,
     status). (-1, -1) when nothing is ready."""
     now = st.reg[0].now
+    first = st.cfg[0].first_out
     best = -1
     best_before = -1
     rank = 99
@@ -219,6 +231,8 @@ def best_out(st, b):
                 rank = r
                 best = t
                 best_before = before
+                if r <= first:
+                    break
         before = t
         t = x.next
     return best_before, best
@@ -243,22 +257,37 @@ def grant(st, b):
         return
     if c.notice != 0:
         notice_reads(st, b)
-    if bus.phase != NONE and bus.quiet != 0 and bus.until <= st.reg[0].now:
-        bus.phase = NONE
     if bus.phase != NONE:
-        if c.interleave != 0 and bus.ask_command != 0 and bus.phase != COMMAND:
-            interrupt(st, b)
-        return
+        if bus.quiet == 0 or bus.until > st.reg[0].now:
+            if c.interleave != 0 and bus.ask_command != 0 and bus.phase != COMMAND:
+                interrupt(st, b)
+            return
+        bus.phase = NONE
     if c.suspends != 0:
         look_again(st, b)
-    if c.commands_first != 0 and grant_asking(st, b, bus.ask_command):
-        return
+    asks = bus.ask_command
+    first = c.commands_first != 0 and asks != 0
+    if not first:
+        if bus.out_head >= 0:
+            before, t = best_out(st, b)
+            if t >= 0:
+                grant_out(st, b, before, t)
+                return
+        asks |= bus.ask_in
+    if not grant_asking(st, b, asks) and first:
+        grant_others(st, b)
+
+
+@cold
+def grant_others(st, b):
+    """Commands go first, but there is no power for any: data out, or data in."""
+    bus = st.bus[b]
     if bus.out_head >= 0:
         before, t = best_out(st, b)
         if t >= 0:
             grant_out(st, b, before, t)
             return
-    grant_asking(st, b, bus.ask_command | bus.ask_in)
+    grant_asking(st, b, bus.ask_in)
 
 
 @cold
@@ -442,10 +471,10 @@ def grant_in(st, b, g):
                     st.die[d.first].alone = g - d.first + 1
             if c.overlap != 0:
                 d.cache = t
-    n = 0
-    size = 0
-    u = first
-    page = st.txn[u].page
+    n = st.txn[first].n
+    size = st.txn[first].bus
+    u = st.txn[first].mate
+    page = st.txn[first].page
     while u >= 0 and (c.word == 0 or st.txn[u].page == page):
         n += st.txn[u].n
         size += st.txn[u].bus

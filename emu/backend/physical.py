@@ -14,11 +14,11 @@ from ondie.emu.backend import nand, timing
 from ondie.emu.clock import NEVER
 from ondie.emu.events import give_txn, take_txn
 from ondie.emu.intrinsics import set_bits
-from ondie.emu.state import Arrays, record_type
+from ondie.emu.state import Arrays, record_type, rounded_up
 from ondie.emu.units import InputError
 from ondie.kernels.jit import cold, inline, njit
 
-JOB = record_type(
+_JOB = record_type(
     end="i8",  # when it was done: data out, programmed, erased, ps; before that, ~(its arrival)
     bus="i4",  # bytes that cross the channel
     page="i4",  # page offset in its block; -1: of no type, and alone in its command
@@ -28,6 +28,7 @@ JOB = record_type(
     more="i1",  # jobs behind it that are programmed with it (its word line); -1: it is one of those
     second="i1",  # 1: the second pass over a word line
 )
+JOB = rounded_up(_JOB)
 FEED = record_type(next="i8", last="i8")
 QUEUED = {
     timing.READ: nand.Q_READ,
@@ -81,19 +82,18 @@ def whole_line(st, t, i):
         t = u
 
 
-@njit
-def feed(st, g, room):
-    """Put up to ``room`` more of the die's operations into its queues."""
+@inline
+def feed(st, g):
+    """Put one more of the die's operations into its queues."""
     f = st.feed[g]
-    while room > 0 and f.next < f.last:
+    if f.next < f.last:
         f.next = hand(st, g, f.next)
-        room -= 1
 
 
 @inline
 def done(st, t, again):
-    """Transaction ``t`` and its mates are done, and their die is fed ``again`` operations for each.
-    Returns the number of jobs among them that waited on their own."""
+    """Transaction ``t`` and its mates are done, and their die is fed another operation for each
+    (if ``again``). Returns the number of jobs among them that waited on their own."""
     time = st.reg[0].now
     if st.txn[t].op != timing.READ and st.cfg[0].status == 0:
         time = st.txn[t].time
@@ -108,7 +108,8 @@ def done(st, t, again):
         give_txn(st, t)
         if alone:
             n += 1
-            feed(st, g, again)
+            if again:
+                feed(st, g)
         t = following
     return n
 
@@ -118,24 +119,26 @@ def run(st, window):
     """Run all jobs, ``window`` operations queued per die. Returns how many operations were done."""
     if st.cfg[0].power > 0:
         for g in range(st.feed.shape[0]):
-            feed(st, g, window)
+            for _ in range(window):
+                feed(st, g)
         return events(st, NEVER - 1, window)
     reg = st.reg[0]
     n = 0
     for b in range(st.bus.shape[0]):
         reg.now = 0
         for at in range(st.way.shape[1]):
-            feed(st, st.way[b, at], window)
+            for _ in range(window):
+                feed(st, st.way[b, at])
         nand.grant(st, b)
         while True:
             time = nand.wake(st, b)
             if time >= NEVER or reg.error != 0:
                 break
             reg.now = time
-            t = nand.finished(st, b)
-            while t >= 0:
-                n += done(st, t, 1)
+            while nand.due(st, b):
                 t = nand.finished(st, b)
+                if t >= 0:
+                    n += done(st, t, True)
             nand.grant(st, b)
         reg.touched = 0
         st.bus[b].touched = 0
@@ -172,10 +175,10 @@ def events(st, until, window):
         else:
             b = st.tree[1]
             nand.touch(st, b)
-            t = nand.finished(st, b)
-            while t >= 0:
-                n += done(st, t, int(window > 0))
+            while nand.due(st, b):
                 t = nand.finished(st, b)
+                if t >= 0:
+                    n += done(st, t, window > 0)
         nand.settle(st)
     return n
 
@@ -206,6 +209,13 @@ def load_arrivals(
     _reorder(arrays, record, order)
     arrays.feed[0]["next"], arrays.feed[0]["last"] = 0, len(order)
     return order
+
+
+def _first_out(arrays: Arrays, op: np.ndarray) -> None:
+    """What may leave the dies before anything else: see ``nand.best_out``."""
+    silent = bool((op == timing.COPYBACK).any()) or arrays.cfg["status"][0] != 0
+    mapping = bool((arrays.job["queue"][: len(op)] == nand.Q_MAP_READ).any())
+    arrays.cfg["first_out"] = -1 if silent else 0 if mapping else 1
 
 
 def _reorder(arrays: Arrays, record: np.ndarray, order: np.ndarray) -> None:
@@ -246,6 +256,7 @@ def _fill(
     job["page"] = -1
     for name, column in columns.items():
         job[name] = column
+    _first_out(arrays, op)
     planes = np.asarray(job["planes"], np.int64)
     record = np.asarray(die, np.int64) * int(c.lanes)
     if c.lanes > 1:

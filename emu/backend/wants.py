@@ -73,21 +73,22 @@ def seek(st, g):
     pick = -1
     if d.on_bus == 0:
         waiting = d.waiting
+        busy = (d.arr & d.cache & d.paused) >= 0 or d.stripe | d.gradients != 0  # none is -1
+        if busy and waiting != 0:
+            waiting &= may(st, g)
+        if d.collecting > 0:
+            waiting &= ~HOST
         if waiting != 0:
-            if d.arr >= 0 or d.cache >= 0 or d.paused >= 0 or d.stripe | d.gradients != 0:
-                waiting &= may(st, g)
-            if d.collecting > 0:
-                waiting &= ~HOST
-            if waiting != 0:
-                pick = int(st.order[d.urgent, waiting])
-                op = st.txn[st.queue[g, 2 * pick]].op
-                want = IN if op == PROGRAM or op == VPP else COMMAND
-        if want == NONE and d.paused >= 0 and d.arr < 0 and d.cache < 0:
-            want = COMMAND
-            pick = RESUME
-        if d.cache >= 0 and d.loading >= 0:
-            want = IN
-            pick = MORE
+            pick = int(st.order[d.urgent, waiting])
+            op = st.txn[st.queue[g, 2 * pick]].op
+            want = IN if op == PROGRAM or op == VPP else COMMAND
+        if busy:
+            if want == NONE and d.paused >= 0 and d.arr < 0 and d.cache < 0:
+                want = COMMAND
+                pick = RESUME
+            if d.cache >= 0 and d.loading >= 0:
+                want = IN
+                pick = MORE
     ask(st, g, want, pick)
 
 

@@ -36,11 +36,9 @@ BARE = (
     "ecc.decode=0 ns",
     "ecc.encode=0 ns",
     "link.latency=0 ns",
-    "link.down=1000 GB/s",
-    "link.up=1000 GB/s",
-    "dram.bandwidth=1000000 GB/s",
 )
-"""Flash and FTL alone: what lies between them and the host takes no time."""
+"""Flash and FTL alone: what lies between them and the host takes no time (nor do its link and its
+DRAM, see :func:`ftl_once`)."""
 PHYSICAL = (
     *PLAIN,
     "flash.channels=16",
@@ -117,9 +115,12 @@ def writes(rng: np.random.Generator, pages: int, n: int) -> Iterator[np.ndarray]
         yield chunk
 
 
-def ftl_once(cfg: Config, n: int, seed: int) -> Replayed:
-    """``n`` uniform 4 KiB writes to a drive in steady state, DEPTH outstanding."""
+def ftl_once(cfg: Config, n: int, seed: int, bare: bool = True) -> Replayed:
+    """``n`` uniform 4 KiB writes to a drive in steady state, DEPTH outstanding. ``bare``: link and
+    DRAM have no rate, so that only flash and FTL take time."""
     arrays = build.build(cfg, devices=1, phases=1, pairs=1, seed=seed)
+    if bare:
+        arrays.fifo["scale"] = 0
     precondition.steady_state(arrays, cfg, seed=seed)
     rng = np.random.default_rng(seed)
     chunks = writes(rng, int(arrays.cfg.lpns[0]), n)
@@ -144,7 +145,7 @@ def ftl_rows(
     for number in range(plan.repeat):
         plan.progress(f"{name} {number + 1} of {plan.repeat}")
         memory.measure()
-        done = ftl_once(cfg, n, number)
+        done = ftl_once(cfg, n, number, settings[-len(BARE) :] == BARE)
         pages = page_operations(done.counters)
         best = max(best, pages / done.loop_s)
         best_cpu = max(best_cpu, pages / done.loop_cpu_s)

@@ -44,10 +44,9 @@ class Flash:
             jobs = self._jobs
             self._arrays = build.build(self.cfg, devices=1, phases=1, jobs=len(jobs), timeline=999)
             columns = {name: np.array([j[name] for j in jobs], np.int64) for name in jobs[0]}
-            queue = columns.pop("queue")
+            usual = np.array([physical.QUEUED[j["op"]] for j in jobs])
+            columns["queue"] = np.where(columns["queue"] >= 0, columns["queue"], usual)
             order = physical.load_arrivals(self._arrays, **columns)
-            given = queue[order] >= 0
-            self._arrays.job["queue"][given] = queue[order][given]
             self._place = np.argsort(order)
             self._state = self._arrays.handle()
         return self._arrays
