@@ -228,6 +228,7 @@ class Commands:
         if len(done) > len(out):
             out["start"] = np.minimum.reduceat(done["start"], first)
             out["end"] = np.maximum.reduceat(done["end"], first)
+            out["status"] = np.maximum.reduceat(done["status"], first)
             out["size"] = self.trace.size
         out["tag"] = np.arange(len(out))
         return out

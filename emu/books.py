@@ -88,9 +88,10 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
     programs = c[stats.PROGRAM_PAGES] + c[stats.GC_PROGRAM_PAGES] + c[stats.FAILED_PAGES] - inside
     programs += c[stats.MAP_PROGRAM_PAGES]
     reads = c[stats.READ_PAGES] + c[stats.GC_READ_PAGES] + c[stats.MERGE_READ_PAGES] - inside
-    reads += c[stats.MAP_READ_PAGES]
+    reads += c[stats.MAP_READ_PAGES] + c[stats.RETRY_READ_PAGES]
+    soft = c[stats.SOFT_READ_PAGES]  # decoded together, once for each page
     into = programs * page - c[stats.UNASKED_IN_BYTES]
-    out = reads * page - c[stats.UNASKED_OUT_BYTES]
+    out = (reads + soft) * page - c[stats.UNASKED_OUT_BYTES]
     erases = int(arrays.block.erases[: g.units * g.all_blocks].sum())
     return [
         ("commands fetched, submitted", c[stats.COMMANDS], asked.commands),
@@ -110,7 +111,7 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
         ("bytes into registers, pages programmed", int(arrays.bus.size_in.sum()), into),
         ("bytes out of registers, pages sensed", int(arrays.bus.size_out.sum()), out),
         ("pages encoded, programmed", c[stats.ECC_ENCODED_PAGES], programs),
-        ("pages decoded, sensed", c[stats.ECC_DECODED_PAGES], reads),
+        ("pages decoded, sensed", c[stats.ECC_DECODED_PAGES], reads + c[stats.SOFT_PAGES]),
         ("pages collected: read, programmed or dropped",
          c[stats.GC_READ_PAGES], c[stats.GC_PROGRAM_PAGES] + c[stats.GC_DROPPED]),
         ("super-block erases, erase operations", erases, c[stats.ARRAY_ERASES]),

@@ -15,7 +15,7 @@ import numpy as np
 
 from ondie.emu import rows
 from ondie.emu import stations as s
-from ondie.emu.backend import cmt, mapping, nand, physical, policies
+from ondie.emu.backend import cmt, mapping, nand, physical, policies, reading
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.backend.timing import (
     OUT_FIRST,
@@ -101,6 +101,8 @@ CFG = record_type(
     shared_uplink="i8",
     isp_io="i8",  # rows.ISP_IO, for code below rows.py
     budget="i8",  # transactions that rows may hold at once
+    errors="i8",  # 1: reads may have raw bit errors
+    initial_cycles="i8", initial_days="f8",  # wear and age that the run finds
 )  # fmt: skip
 DEV = record_type(
     sq_head="i8", sq_tail="i8",  # host commands waiting for the queue depth
@@ -204,6 +206,9 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     )
     c.shared_uplink = 1 if cfg.link.uplink_bytes_per_s > 0 else 0
     c.isp_io = rows.ISP_IO
+    c.errors = cfg.errors.kind != "none"
+    c.initial_cycles = cfg.errors.initial_cycles
+    c.initial_days = cfg.errors.initial_days
     return c
 
 
@@ -271,7 +276,7 @@ def map_dtype(entries: int) -> type[np.unsignedinteger]:
     return np.uint32 if entries < 2**32 - 1 else np.uint64
 
 
-def map_table(shape: tuple[int, int], dtype: type[np.integer]) -> np.ndarray:
+def map_table(shape: tuple[int, int], dtype: type[np.number]) -> np.ndarray:
     """Zeroed table of the page map, of which only the pages that are touched take memory.
 
     A server of 32 TB drives has tables beyond any memory, nearly all of it never touched: large
@@ -413,6 +418,7 @@ def build(
         feed=records(physical.FEED, dies * lanes),
         where=np.zeros(max(jobs, 1), np.int32),
         line=records(LINE, max(timeline, 1)),
+        **_errors(cfg, n, geometry, txns, units),
     )
     arrays.policies = {
         "gc_policy": policies.find(cfg.ftl.gc_policy, policies.VICTIMS, "ftl.gc_policy"),
@@ -422,6 +428,20 @@ def build(
     }
     _bad_blocks(cfg, arrays, seed)
     return arrays
+
+
+def _errors(
+    cfg: Config, n: int, geometry: Geometry, txns: int, units: int
+) -> dict[str, np.ndarray]:
+    """What reads that may have errors need; next to nothing where they have none."""
+    on = cfg.errors.kind != "none"
+    pages = geometry.physical_pages if on else 1
+    return {
+        **reading.tables(cfg, txns, units * geometry.all_blocks),
+        "seen": map_table((n, pages), np.uint32),
+        "lost": map_table((n, pages), np.int64),
+        "kept": map_table((n, pages if cfg.ftl.gc_copyback else 1), np.float32),
+    }
 
 
 def _bad_blocks(cfg: Config, arrays: Arrays, seed: int) -> None:

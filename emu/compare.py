@@ -19,7 +19,7 @@ from ondie.emu.backend.timing import OP_NAMES
 from ondie.emu.clock import ps_from_seconds
 from ondie.emu.config import Config
 from ondie.emu.energy import Energy, Work, energy
-from ondie.emu.ledger import Ledger, StepClock, ledger
+from ondie.emu.ledger import Ledger, StepClock, Totals, ledger
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import PHASES, Options, Path, Unavailable
 from ondie.emu.paths.bounds import Bound
@@ -146,7 +146,7 @@ def run_path(
     book = ledger(totals, samples_per_step(path, trace))
     weights = None
     if arithmetic is not None:
-        weights = compare_weights(path, arithmetic, steps)
+        weights = compare_weights(path, arithmetic, steps, damaged_pages(totals) > 0)
     work = path.work(steps)
     joules = energy(cfg, totals, work)
     events = None
@@ -155,9 +155,30 @@ def run_path(
         events = timelines.events(lines, system.leaf_name, OP_NAMES, PHASES, path.title)
     dropped = int(system.arrays.reg.line_drop[0])
     return Result(
-        path.name, path.title, None, path.updates_weights, tuple(path.notes()), book, work, joules,
-        bound, weights, events, dropped,
+        path.name, path.title, None, path.updates_weights,
+        (*path.notes(), *error_notes(totals, weights)), book, work, joules, bound, weights, events,
+        dropped,
     )  # fmt: skip
+
+
+def damaged_pages(t: Totals) -> int:
+    """Pages that error correction has given up."""
+    return t.counters["uncorrectable_pages"]
+
+
+def error_notes(t: Totals, weights: Weights | None) -> list[str]:
+    """What came of raw bit errors, where pages had to be read again."""
+    c = t.counters
+    if not c["retried_pages"] + damaged_pages(t):
+        return []
+    again = c["retry_read_pages"] + c["soft_read_pages"]
+    words = f"{c['retried_pages']} pages took {again} readings more"
+    if damaged_pages(t):
+        words += f", {damaged_pages(t)} could not be corrected: {c['media_errors']} commands ended "
+        words += "with an unrecovered read error (NVMe status 0x281)"
+        if weights is not None:
+            words += f", {weights.elements - weights.equal_bits} weights are wrong"
+    return [words]
 
 
 def check_length(name: str, trace: Trace, steps: int, bound: Bound) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ondie.emu import build, dispatch, events, rows
+from ondie.emu.backend import inject
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.backend.store import PageStore
 from ondie.emu.books import Asked, imbalance
@@ -217,6 +218,7 @@ class Device:
         out["arrival"] = self._ring["arrival"][place]
         out["start"] = np.maximum(self.arrays.row.start[place], out["arrival"])
         out["end"] = self.arrays.row.end[place]
+        out["status"] = self.arrays.row.status[place]
         self._reports.append(out[np.argsort(out["end"], kind="stable")])
 
     # --- payload
@@ -262,7 +264,10 @@ class Device:
         if self.store is None:
             return
         for entry in self.arrays.log[:n]:
-            if not self.store.follow(entry, self.geometry):
+            if int(entry.what) == events.LOG_BAD and int(entry.row) < 0:  # moved as it came out
+                wrong = inject.logged(entry, self.arrays.code[0], self.store.page_bytes)
+                self.store.damage(int(entry.ppn), wrong)
+            elif not self.store.follow(entry, self.geometry):
                 self._move(self.store, entry)
 
     def _move(self, store: PageStore, entry: np.record) -> None:
@@ -274,6 +279,9 @@ class Device:
             buffer, at = self.buffer, at + int(command["payload_slot"])
             if command["payload_slot"] < 0 or buffer is None:
                 return
+        if what == events.LOG_BAD:
+            buffer[at] ^= inject.logged(entry, self.arrays.code[0], store.page_bytes)
+            return
         for i in range(n):
             ppn = int(entry.ppn) + i
             match what:

@@ -11,7 +11,7 @@ DRAM; the messages of a command on the link after NVMe (doorbell, fetch, data, c
 from __future__ import annotations
 
 from ondie.emu import stations as s
-from ondie.emu.backend import cmt, gc, mapping, nand, policies, timing
+from ondie.emu.backend import cmt, gc, mapping, marks, nand, policies, reading, timing
 from ondie.emu.backend.draws import absorb, uniform
 from ondie.emu.events import (
     E_STREAM,
@@ -123,6 +123,8 @@ def send(st, t, which, n_bytes, step):
 def decode(st, t, step):
     """Through the decoder of the die's channel."""
     c = st.cfg[0]
+    if c.errors != 0:
+        return reading.decode(st, t, step)
     x = st.txn[t]
     st.count[x.dev, ECC_DECODED_PAGES] += x.n
     if c.decode == 0:
@@ -205,6 +207,8 @@ def place(st, t):
         y.bus = controller.bus_bytes(st, v)
         if c.partial != 0:
             st.count[dev, UNASKED_IN_BYTES] += y.n * c.page_bytes - y.bus
+        if c.errors != 0 and y.bare == MERGED_ALREADY:
+            marks.carry(st, v)
         mapping.place_of(st, dev, v)
         y.array = st.page_ps[1, y.page]
         if not encode(st, v, s.ENCODED):
@@ -456,6 +460,8 @@ def pick_up(st, t, inside):
             x.op = timing.COPYBACK
             x.ppn = target
             x.bus = 0
+            if c.errors != 0:
+                marks.copied(st, t, x.old)
             mapping.place_of(st, dev, t)
             nand.push(st, st.die[g].first, t, queue_of(st, x))
             return
@@ -513,6 +519,8 @@ def after_erase(st, t):
     st.count[dev, ERASED_BLOCKS] += x.n
     st.count[dev, ARRAY_ERASES] += 1
     mapping.erased(st, t)
+    if c.errors != 0:
+        marks.wiped(st, dev, b)
     give_txn(st, t)
     block = st.block[b]
     u = b // c.all_blocks
@@ -598,6 +606,8 @@ def move(st, t):
     x.op = timing.PROGRAM
     x.ppn = ppn
     x.bus = c.page_bytes
+    if c.errors != 0:
+        marks.carry(st, t)
     mapping.place_of(st, x.dev, t)
     x.array = st.page_ps[1, x.page]
     if not encode(st, t, s.ENCODED):
@@ -760,6 +770,8 @@ def programmed(st, t):
             if c.map_entries != 0:
                 cmt.update(st, dev, x.lpn)
             log(st, LOG_MOVE, -1, x.lpn, x.ppn, x.old, 1, dev, x.die)
+            if c.errors != 0 and x.bus > 0 and st.reading[t].spoilt != 0:
+                marks.log_bad(st, t, x.lpn, x.ppn)
     moved(st, t)
     if st.pool[u].retiring > 0:
         ask(st, dev, u)
@@ -773,11 +785,16 @@ def after_flash(st, t):
     x = st.txn[t]
     dev = x.dev
     if x.op == timing.READ:
+        more = False
+        if st.cfg[0].errors != 0 and (x.kind == OWN or x.bare != RESERVOIR):
+            more = reading.sensed(st, t)
         if x.kind == OWN and x.bare == 0:
-            if not decode(st, t, s.MOVE_DECODED) and not dram(st, t, HOST_PASSES, s.MOVE_IN_DRAM):
+            if st.cfg[0].errors != 0:
+                go(st, t, s.MOVE_SENSED)
+            elif not decode(st, t, s.MOVE_DECODED) and not dram(st, t, HOST_PASSES, s.MOVE_IN_DRAM):
                 move(st, t)
             return -1
-        if x.kind == OWN or x.bare != RESERVOIR:
+        if (x.kind == OWN or x.bare != RESERVOIR) and not more:
             read_done(st, dev, x.ppn)
         go(st, t, s.MAP_SENSED if x.kind == OWN else s.SENSED)
         return -1
@@ -979,6 +996,10 @@ def onwards(st, t):
         elif step == s.MAP_IN_DRAM:
             reg.hop = 0
             map_arrived(st, t)
+            return -1
+        elif step == s.AGAIN:
+            reg.hop = 0
+            reading.again(st, t)
             return -1
         else:  # PART_DONE, POSTED, ACKNOWLEDGED: dispatch knows
             return t

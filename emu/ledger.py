@@ -119,7 +119,7 @@ class Ledger:
             for name in (
                 "read_pages", "program_pages", "gc_read_pages", "gc_program_pages", "bpr_pages",
                 "bpp_pages", "reservoir_read_pages", "merge_read_pages", "failed_pages",
-                "map_read_pages", "map_program_pages",
+                "map_read_pages", "map_program_pages", "retry_read_pages", "soft_read_pages",
             )
         )  # fmt: skip
 
@@ -183,10 +183,12 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
     up = c["host_read_bytes"] + c["up_bytes"] + c["reservoir_up_bytes"]
     inside = c["copyback_pages"]  # moved without leaving their die
     decoded = c["read_pages"] + c["gc_read_pages"] + c["merge_read_pages"] - inside
-    decoded += c["map_read_pages"]
+    decoded += c["map_read_pages"] + c["retry_read_pages"]
+    sensed = decoded + c["soft_read_pages"]  # decoded together, once for each page
+    decoded += c["soft_pages"]
     encoded = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] - inside
     encoded += c["map_program_pages"]
-    channel_out = decoded * page - c["unasked_out_bytes"] + c["reservoir_up_bytes"]
+    channel_out = sensed * page - c["unasked_out_bytes"] + c["reservoir_up_bytes"]
     channel_in = encoded * page - c["unasked_in_bytes"] + c["load_bytes"]
     extra_down, extra_up = c["link_extra_down_bytes"], c["link_extra_up_bytes"]
     return [

@@ -26,6 +26,16 @@ FLASH = {
     "map_writes": "map pages programmed",
     "erases": "blocks erased",
 }
+ERRORS = {
+    "corrected_bits": "bits corrected",
+    "retried_pages": "pages that were read again",
+    "retry_read_pages": "readings after the first",
+    "soft_pages": "pages that went to soft decision",
+    "soft_read_pages": "readings for it",
+    "uncorrectable_pages": "pages that could not be corrected",
+    "lost_pages": "reads of pages that were lost before they were moved",
+    "media_errors": "commands that ended with an unrecovered read error",
+}
 
 
 def tables(data: Mapping[str, Any]) -> list[Table]:
@@ -63,6 +73,14 @@ def flash_table(data: Mapping[str, Any]) -> Table:
         table.add_row(words, *(f"{n:,}" for n in cells))
     factors = [data["waf"], *([data["second_half"]["waf"]] if later else [])]
     table.add_row("write amplification", *("" if f is None else f"{f:.3f}" for f in factors))
+    return table
+
+
+def errors_table(errors: Mapping[str, int]) -> Table:
+    """What came of raw bit errors."""
+    table = _table("", "bit errors", "whole run")
+    for name, words in ERRORS.items():
+        table.add_row(words, f"{errors[name]:,}")
     return table
 
 

@@ -164,6 +164,7 @@ class Player:
             for name in COPIED:
                 self.arrays.req[name][place] = part[name]
             self.arrays.req["done"][place] = 0
+            self.arrays.req["status"][place] = 0
             pair["loaded"][q] += len(part)
 
     def _collect(self, q: int) -> None:
@@ -173,7 +174,7 @@ class Player:
             return
         place = q * self.ring + (np.arange(self.seen[q], tail) & (self.ring - 1))
         out = np.zeros(len(place), REQUEST)
-        for name in (*COPIED, "start", "end"):
+        for name in (*COPIED, "start", "end", "status"):
             out[name] = self.arrays.req[name][place]
         out["tag"] = np.arange(self.seen[q], tail)
         self.done[q].append(out)

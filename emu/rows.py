@@ -73,6 +73,7 @@ ROW = record_type(
     pending="i4",  # transactions under way for it
     state="i4",
     stream="i4",
+    status="i4",  # of a command: 0, or how it failed (backend/reading.py)
 )
 WAITING, STARTED, DONE = range(3)
 PHASE = record_type(first="i8", last="i8", rows="i8", done="i8")
@@ -111,6 +112,7 @@ def load(st, plan):
         row.needs = 0
         row.pending = 0
         row.state = WAITING
+        row.status = 0
         st.phase[p.phase].rows += 1
         reg.next_row = p.id + 1
         for k in range(2):

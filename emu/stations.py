@@ -49,7 +49,8 @@ DEVICE_NAMES = (
     DMA_UPLINK_DONE,
     TRANSLATED,  # the places of its pages are known
     MAP_SENSED, MAP_DECODED, MAP_IN_DRAM,
-) = range(41)  # fmt: skip
+    AGAIN,  # its page was given up, and is read once more
+) = range(42)  # fmt: skip
 
 
 @njit

@@ -15,7 +15,9 @@ from __future__ import annotations
     COLLECTIONS, MERGE_READ_PAGES, PROGRAM_FAILURES, BAD_BLOCKS, WEAR_MOVES, COPYBACK_PAGES,
     FAILED_PAGES, UNASKED_OUT_BYTES, UNASKED_IN_BYTES, LINK_EXTRA_DOWN_BYTES, LINK_EXTRA_UP_BYTES,
     MAP_READ_PAGES, MAP_PROGRAM_PAGES, MAP_HITS, MAP_MISSES,
-) = range(45)  # fmt: skip
+    RETRIED_PAGES, RETRY_READ_PAGES, SOFT_PAGES, SOFT_READ_PAGES, CORRECTED_BITS,
+    UNCORRECTABLE_PAGES, LOST_PAGES, MEDIA_ERRORS,
+) = range(53)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -62,4 +64,12 @@ COUNTERS = (
     "map_program_pages",
     "map_hits",  # pages whose place was in the cached mapping table
     "map_misses",
+    "retried_pages",  # that took more than one reading
+    "retry_read_pages",  # readings after the first, tried by hard decision
+    "soft_pages",  # that went to soft decision
+    "soft_read_pages",  # readings for it
+    "corrected_bits",  # in the readings that were right in the end
+    "uncorrectable_pages",  # given up, by whomever they were read
+    "lost_pages",  # read well, but lost before they were moved to where they are
+    "media_errors",  # commands of the host or the ISP that ended with an unrecovered read error
 )

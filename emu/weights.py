@@ -37,14 +37,17 @@ class Weights:
     recorded_equal_share: float | None
 
 
-def compare_weights(path: Path, arithmetic: Arithmetic, steps: int) -> Weights:
-    """Hold the weights on flash against the same kernel outside the emulator. Raises Mismatch."""
+def compare_weights(
+    path: Path, arithmetic: Arithmetic, steps: int, damaged: bool = False
+) -> Weights:
+    """Hold the weights on flash against the same kernel outside the emulator. Raises Mismatch,
+    unless pages were ``damaged``: the drive has said that they could not be corrected."""
     final = path.finish()
     assert final is not None
     trace = arithmetic.trace
     reference = arithmetic.reference(steps)
     equal = int((final.view(np.uint32) == reference.view(np.uint32)).sum())
-    if equal != len(reference):
+    if equal != len(reference) and not damaged:
         at = int(np.flatnonzero(final.view(np.uint32) != reference.view(np.uint32))[0])
         raise Mismatch(
             f"{path.name}: {len(reference) - equal} of {len(reference)} weights differ from the "
@@ -55,7 +58,7 @@ def compare_weights(path: Path, arithmetic: Arithmetic, steps: int) -> Weights:
     sent = path.delivered()
     if sent is not None and path.applied(steps) and path.options.weights_up == "fp32":
         delivered = int((sent.view(np.uint32) == reference.view(np.uint32)).sum())
-        if delivered != len(reference):
+        if delivered != len(reference) and not damaged:
             raise Mismatch(
                 f"{path.name}: {len(reference) - delivered} of {len(reference)} weights that were "
                 "sent to the host differ from those on flash"
@@ -64,7 +67,9 @@ def compare_weights(path: Path, arithmetic: Arithmetic, steps: int) -> Weights:
     recorded = trace.weights("final")
     if recorded is not None and steps == len(trace.steps):
         distance, share = recorded_distance(final, recorded, trace)
-        if not distance <= TOLERANCE:  # nor NaN, where only one of the two is finite
+        if (
+            not distance <= TOLERANCE and not damaged
+        ):  # nor NaN, where only one of the two is finite
             raise Mismatch(
                 f"{path.name}: weights lie {distance:.3g} units of 2**-24 max(|w|, sum of learning "
                 f"rates) from the recorded ones, {TOLERANCE} is the limit"

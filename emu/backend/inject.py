@@ -84,6 +84,12 @@ def wrong_bits(
     return mask
 
 
+def logged(entry: np.record, code: np.record, page_bytes: int) -> np.ndarray:
+    """Wrong bits of a page that the engine gave up, uint8[page_bytes], by its log (LOG_BAD): as
+    many in each code word as the verdict counted."""
+    return wrong_bits(page_bytes, float(entry.rate), int(entry.key), code, int(entry.n))
+
+
 def read_raw(store: PageStore, ppn: int, rate: float, seed: int, read: int) -> np.ndarray:
     """A copy of a stored page as the array gives it, uint8[page_bytes]; the page stays as it is.
 

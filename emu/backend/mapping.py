@@ -239,6 +239,8 @@ def open_block(st, dev, u, stream):
     block = st.block[u * c.all_blocks + b]
     block.state = OPEN
     block.stream = stream
+    if c.errors != 0:
+        st.quality[u * c.all_blocks + b].since = st.reg[0].now
     front = st.front[stream, u]
     front.block = b
     front.next = 0

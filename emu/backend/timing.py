@@ -86,26 +86,34 @@ def word_line_pages(cfg: Config) -> int:
     return WORD_LINE.get(cfg.flash.cell, 1)
 
 
+def page_kinds(cfg: Config) -> np.ndarray:
+    """Which bit of its cells each page holds, from 0 for the lowest, by its offset in the block:
+    int64[pages].
+
+    By turns (also where all pages have one latency): lower, (middle,) upper, ... over the bits of
+    the cell. Planar chips of two bits: even pages lower, odd upper; of three bits: pages 0-5 lower,
+    6 and 7 middle, then pairs in turn of lower, middle, upper (the layout that MQSim takes).
+    """
+    page = np.arange(cfg.flash.pages_per_block)
+    bits = WORD_LINE.get(cfg.flash.cell, 1)
+    if cfg.flash.page_types == "planar" and bits == 3:
+        return np.where(page < 6, 0, np.where(page < 8, 1, (page - 8) // 2 % 3))
+    return page % bits
+
+
 def page_times(cfg: Config) -> np.ndarray:
     """What a page takes beyond the lowest page type's, by its offset in the block: int64[3, pages]
     in ps, for its read, its program, and the second pass over its word line (beyond t_program).
-
-    By turns: lower, (middle,) upper, ... over the bits of the cell. Planar chips of two bits: even
-    pages lower, odd upper; of three bits: pages 0-5 lower, 6 and 7 middle, then pairs in turn of
-    lower, middle, upper (the layout that MQSim takes).
+    Pages that are alike all take what the lowest type does.
     """
     flash = cfg.flash
-    page = np.arange(flash.pages_per_block)
     bits = WORD_LINE.get(flash.cell, 1)
-    if flash.page_types == "alike" or bits == 1:
-        kind = np.zeros(len(page), np.int64)
-    elif flash.page_types == "planar" and bits == 3:
-        kind = np.where(page < 6, 0, np.where(page < 8, 1, (page - 8) // 2 % 3))
-    else:
-        kind = page % bits
+    kind = page_kinds(cfg)
+    if flash.page_types == "alike":
+        kind = np.zeros_like(kind)
     # Lower, (middle,) upper; the two middle pages of four bits are alike.
     level = kind if bits == 3 else np.where(kind == 0, 0, np.where(kind == bits - 1, 2, 1))
     read = np.array([0, flash.t_read_middle_ps, flash.t_read_upper_ps])
     program = np.array([0, flash.t_program_middle_ps, flash.t_program_upper_ps])
-    second = np.full(len(page), flash.t_program_second_ps - flash.t_program_ps)
+    second = np.full(len(kind), flash.t_program_second_ps - flash.t_program_ps)
     return np.stack([read[level], program[level], second])

@@ -25,6 +25,12 @@ from ondie.emu.report import check_target, write_atomically
 from ondie.emu.units import InputError
 from ondie.traces.block_model import BlockTrace
 
+ERRORS = (
+    "retried_pages", "retry_read_pages", "soft_pages", "soft_read_pages", "corrected_bits",
+    "uncorrectable_pages", "lost_pages", "media_errors",
+)  # fmt: skip
+"""Counters of `errors` in `--json`, where errors.kind is not none."""
+
 
 def check_targets(json_path: Path | None, log_path: Path | None) -> None:
     """InputError, TraceError when a file cannot be written: before a long run, not after."""
@@ -94,7 +100,9 @@ def command(
         since="arrival",
     )
     data["utilisation"] = r.busy
-    for line in (*trace.notes, *r.notes, *_about(trace, loop)):
+    if r.config.errors.kind != "none":
+        data["errors"] = {name: r.done.counters[name] for name in ERRORS}
+    for line in (*trace.notes, *r.notes, *_about(trace, loop), *_failed(r)):
         remark(line)
     files: dict[Path, bytes] = {}
     if json_path is not None:
@@ -119,6 +127,19 @@ def _about(trace: BlockTrace, loop: Loop) -> list[str]:
     return []
 
 
+def _failed(r: BlockReplayed) -> list[str]:
+    """Requests that the drive has answered with an error: the replay goes on, as a host would."""
+    failed = r.requests[r.requests["status"] != 0]
+    if not len(failed):
+        return []
+    first = failed[0]
+    return [
+        f"{len(failed)} requests ended with an unrecovered read error (NVMe status "
+        f"{int(first['status']):#x}), the first is request {int(first['tag'])}: "
+        f"{int(first['size'])} bytes at {int(first['offset'])}"
+    ]
+
+
 def _settings(
     trace: BlockTrace, r: BlockReplayed, loop: Loop, kind: str, footprint: str, seed: int
 ) -> dict[str, Any]:
@@ -139,5 +160,7 @@ def show(r: BlockReplayed, data: dict[str, Any], console: Console) -> None:
     console.print(printed.latency_table(data))
     console.print(printed.requests_table(r.requests))
     console.print(printed.flash_table(data))
+    if "errors" in data:
+        console.print(printed.errors_table(data["errors"]))
     console.print(printed.busy_table(r.busy))
     console.print(printed.run_words(data))

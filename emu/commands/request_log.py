@@ -25,8 +25,10 @@ COLUMNS = {
     "arrival_ps": "arrival",
     "start_ps": "start",
     "end_ps": "end",
+    "status": "status",
 }
-"""Column and field of REQUEST; start: when the request entered the submission queue."""
+"""Column and field of REQUEST; start: when the request entered the submission queue; status: of its
+completion (NVMe), 0, or 641 = 0x281 for an unrecovered read error."""
 ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".h5", ".hdf5")
 LINES = 1 << 16
 

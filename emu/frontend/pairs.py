@@ -39,6 +39,7 @@ REQ = record_type(
     stream="i4",
     pending="i4",  # parts under way
     done="i4",
+    status="i4",  # 0, or how it failed (backend/reading.py); set to 0 when it is handed over
 )
 PAIR = record_type(
     next="i8",  # the next request to be issued, counted from the start of the run

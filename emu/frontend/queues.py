@@ -33,7 +33,14 @@ COMMAND = np.dtype(
     align=True,
 )
 COMPLETION = np.dtype(
-    [("tag", "i8"), ("arrival", "i8"), ("start", "i8"), ("end", "i8")], align=True
+    [
+        ("tag", "i8"),
+        ("arrival", "i8"),
+        ("start", "i8"),
+        ("end", "i8"),
+        ("status", "i8"),  # status code type and code: 0, or 0x281 (unrecovered read error)
+    ],
+    align=True,
 )
 
 

@@ -27,6 +27,7 @@ REQUEST = np.dtype(
         ("op", "i4"),  # READ, WRITE, TRIM, FLUSH
         ("stream", "i4"),  # the flow that it belongs to, from 0
         ("tag", "i8"),  # its place in its flow, from 0
+        ("status", "i8"),  # NVMe status of its completion: 0, or 0x281 (unrecovered read error)
     ],
     align=True,
 )

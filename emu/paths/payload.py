@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ondie.emu import events, rows
+from ondie.emu.backend import inject
 from ondie.emu.backend.store import PageStore
 from ondie.emu.errors import SimulationError
 from ondie.emu.isp.layout import Regions, Stripes
@@ -110,6 +111,12 @@ class Conventional:
                         self._program(dev, lpn + i, ppn + i)
                 case events.LOG_ZERO:
                     self.memory[dev][lpn : lpn + n] = 0
+                case events.LOG_BAD:
+                    wrong = inject.logged(entry, self.system.arrays.code[0], g.page_bytes)
+                    if int(entry.row) < 0:  # collection moved it as it came out
+                        self.stores[dev].damage(ppn, wrong)
+                    else:
+                        self.memory[dev][lpn] ^= wrong
                 case events.LOG_ROW:
                     self._row(dev, int(entry.n), lpn, int(entry.old))
                 case what:

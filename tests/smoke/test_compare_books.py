@@ -26,6 +26,11 @@ MANAGED: dict[str, dict[str, str]] = {
     "copy-back": {"ftl.gc_copyback": "true"},
     "sectors": {"ftl.partial_pages": "sectors"},
     "lone planes": {"pe.kind": "none", "flash.plane_reads": "alone"},
+    "errors": {
+        "errors.kind": "model", "flash.cell": "TLC", "errors.floor": "7e-3", "ecc.retries": "3",
+        "ecc.soft_reads": "2", "ecc.soft_gain": "1.05", "ecc.decode_limit": "20 us",
+        "ecc.soft_decode": "40 us", "ecc.retry_gain": "0.5",
+    },
     "messages": {
         "frontend.doorbell": "4 B", "frontend.request": "24 B", "frontend.entry": "64 B",
         "frontend.completion": "16 B", "link.packet": "256 B", "link.packet_overhead": "24 B",
@@ -43,7 +48,8 @@ UNSEEN = {
     "counters": {
         "erased_blocks", "array_reads", "array_programs", "array_erases", "isp_read_bytes",
         "isp_write_bytes", "isp_bytes", "trimmed_pages", "collections", "program_failures",
-        "bad_blocks", "wear_moves", "map_hits", "map_misses",
+        "bad_blocks", "wear_moves", "map_hits", "map_misses", "retried_pages", "corrected_bits",
+        "uncorrectable_pages", "lost_pages", "media_errors",
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",

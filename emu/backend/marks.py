@@ -1,0 +1,137 @@
+"""Pages that are known to be wrong, and pages that carry wrong bits unnoticed.
+
+Owns the marks of physical pages: sectors that could not be read when their page was moved, and bit
+errors that copy-back has moved past the ECC; and the log of wrong bytes. Does not own verdicts
+(reading.py). Source: NVMe base specification (what is read of data that were lost is an unrecovered
+read error, not other data); Hong et al., NVMSA 2019 (errors that copy-back passes on).
+
+A mark lies beside its physical page, as in a spare area, and goes when the block is erased.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.backend import rber
+from ondie.emu.backend.mapping import block_at, first_page
+from ondie.emu.events import LOG_BAD, OWN
+from ondie.emu.state import record_type
+from ondie.kernels.jit import njit
+
+QUALITY = record_type(
+    stable="f8",  # part of the rate that no reference voltages remove
+    leak="f8",  # retention's coefficient
+    pressure="f8",  # read disturb's coefficient
+    cycles="i8",  # P/E cycles + 1 for which they hold; 0 = none yet
+    since="i8",  # ps, when the block was opened; 0 = before the run
+    marks="i8",  # pages of the block that were given a mark since its erase
+)
+ALL_SECTORS = -1
+PS_PER_DAY = 86_400 * 10**12
+
+
+@njit
+def worn(st, b):
+    """P/E cycles of block ``b``; its coefficients are those of so many from now on."""
+    c = st.cfg[0]
+    q = st.quality[b]
+    cycles = c.initial_cycles + st.block[b].erases
+    if q.cycles != cycles + 1:
+        q.cycles = cycles + 1
+        q.stable = rber.stable_rate(st.rate[0], cycles)
+        q.leak = rber.leak_rate(st.rate[0], cycles)
+        q.pressure = rber.pressure_rate(st.rate[0], cycles)
+    return cycles
+
+
+@njit
+def age(st, b):
+    """Days since block ``b`` was opened: none of its data are older."""
+    since = st.quality[b].since
+    days = float(st.reg[0].now - since) / PS_PER_DAY
+    if since == 0:
+        days += st.cfg[0].initial_days
+    return days
+
+
+@njit
+def shifted(st, b):
+    """Part of the rate of block ``b`` that comes of shifted charge. Reads are spread over the
+    planes of its unit, each of which has a block of its own to disturb."""
+    q = st.quality[b]
+    reads = float(st.block[b].reads) / st.cfg[0].unit_planes
+    return rber.shifted_rate(st.rate[0], q.leak, q.pressure, age(st, b), reads)
+
+
+@njit
+def lost_of(st, b, dev, ppn):
+    """Bit per sector of a physical page of block ``b`` that was lost before it came there."""
+    return st.lost[dev, ppn] if st.quality[b].marks > 0 else 0
+
+
+@njit
+def kept_rate(st, b, dev, ppn):
+    """Bit error rate of what a physical page of block ``b`` was programmed with."""
+    if st.cfg[0].copyback == 0 or st.quality[b].marks == 0:
+        return 0.0
+    return float(st.kept[dev, ppn])
+
+
+@njit
+def carry(st, t):
+    """What transaction ``t`` could not read is programmed at its new place, and known as lost."""
+    lost = st.reading[t].lost
+    if lost != 0:
+        x = st.txn[t]
+        st.lost[x.dev, x.ppn] = lost
+        st.quality[block_at(st, x.dev, x.ppn)].marks += 1
+
+
+@njit
+def copied(st, t, source):
+    """Collection moves page ``source`` inside its die, to where transaction ``t`` says: wrong bits
+    and marks move with it."""
+    x = st.txn[t]
+    dev = x.dev
+    b = block_at(st, dev, source)
+    worn(st, b)
+    page = (source - first_page(st, dev, b)) // st.cfg[0].unit_planes
+    rate = rber.total_rate(st.quality[b].stable, shifted(st, b), st.scale[page])
+    st.block[b].reads += 1
+    st.kept[dev, x.ppn] = min(rate + kept_rate(st, b, dev, source), rber.MOST)
+    st.lost[dev, x.ppn] = lost_of(st, b, dev, source)
+    st.quality[block_at(st, dev, x.ppn)].marks += 1
+
+
+@njit
+def wiped(st, dev, b):
+    """Block ``b`` has been erased."""
+    q = st.quality[b]
+    if q.marks == 0:
+        return
+    q.marks = 0
+    first = first_page(st, dev, b)
+    for ppn in range(first, first + st.cfg[0].block_pages):
+        st.lost[dev, ppn] = 0
+        if st.cfg[0].copyback != 0:
+            st.kept[dev, ppn] = 0.0
+
+
+@njit
+def log_bad(st, t, lpn, ppn):
+    """Note that a page came out wrong: to whom it was read, or where it has been moved to."""
+    reg = st.reg[0]
+    if reg.log_on == 0:
+        return
+    r = st.reading[t]
+    y = st.txn[t]
+    x = st.log[reg.logged]
+    x.what = LOG_BAD
+    x.row = -1 if y.kind == OWN else st.row[y.row].id
+    x.lpn = lpn
+    x.ppn = ppn
+    x.old = -1
+    x.n = r.level
+    x.dev = y.dev
+    x.die = y.die
+    x.key = r.key
+    x.rate = r.rate
+    reg.logged += 1
