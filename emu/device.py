@@ -31,17 +31,22 @@ class Device:
     ``payload=True`` keeps the bytes of every page: ``buffer`` (uint8[slots, page_bytes], the
     caller's) is where commands with a ``payload_slot`` take their pages from and put them; it
     belongs to the device until the command has completed. ``queue_depth`` overrides the smaller of
-    the host's and the drive's. Commands that are in flight at the same time may take effect in any
+    the host's and the drive's; ``seed`` decides bad blocks, failures and bit errors. Commands that are in flight at the same time may take effect in any
     order, as in NVMe: who needs an order waits for the completion.
     """
 
     def __init__(
-        self, cfg: Config, payload: bool = False, *, queue_depth: int | None = None
+        self,
+        cfg: Config,
+        payload: bool = False,
+        *,
+        queue_depth: int | None = None,
+        seed: int = 0,
     ) -> None:
         self.cfg = cfg
         self.geometry = Geometry.of(cfg)
         self.arrays = build.build(
-            cfg, devices=1, phases=1, queue_depth=queue_depth, payload=payload
+            cfg, devices=1, phases=1, queue_depth=queue_depth, payload=payload, seed=seed
         )
         self.state = self.arrays.handle()
         self.lpns = int(self.arrays.cfg.lpns[0])

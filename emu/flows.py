@@ -207,8 +207,6 @@ def place(st, t):
         y.bus = controller.bus_bytes(st, v)
         if c.partial != 0:
             st.count[dev, UNASKED_IN_BYTES] += y.n * c.page_bytes - y.bus
-        if c.errors != 0 and y.bare == MERGED_ALREADY:
-            marks.carry(st, v)
         mapping.place_of(st, dev, v)
         y.array = st.page_ps[1, y.page]
         if not encode(st, v, s.ENCODED):
@@ -460,8 +458,6 @@ def pick_up(st, t, inside):
             x.op = timing.COPYBACK
             x.ppn = target
             x.bus = 0
-            if c.errors != 0:
-                marks.copied(st, t, x.old)
             mapping.place_of(st, dev, t)
             nand.push(st, st.die[g].first, t, queue_of(st, x))
             return
@@ -606,8 +602,6 @@ def move(st, t):
     x.op = timing.PROGRAM
     x.ppn = ppn
     x.bus = c.page_bytes
-    if c.errors != 0:
-        marks.carry(st, t)
     mapping.place_of(st, x.dev, t)
     x.array = st.page_ps[1, x.page]
     if not encode(st, t, s.ENCODED):
@@ -754,6 +748,8 @@ def programmed(st, t):
                 cmt.update(st, dev, x.lpn + i)
         if c.partial != 0:
             st.sectors[dev, x.lpn] |= x.sectors
+            if c.errors != 0 and x.bare == MERGED_ALREADY:
+                marks.carry(st, t)
         log(st, LOG_PROGRAM, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
         hunt(st, dev, u)
         if st.pool[u].retiring > 0:
@@ -770,8 +766,8 @@ def programmed(st, t):
             if c.map_entries != 0:
                 cmt.update(st, dev, x.lpn)
             log(st, LOG_MOVE, -1, x.lpn, x.ppn, x.old, 1, dev, x.die)
-            if c.errors != 0 and x.bus > 0 and st.reading[t].spoilt != 0:
-                marks.log_bad(st, t, x.lpn, x.ppn)
+    if c.errors != 0:
+        marks.moved(st, t)
     moved(st, t)
     if st.pool[u].retiring > 0:
         ask(st, dev, u)

@@ -77,7 +77,8 @@ def kept_rate(st, b, dev, ppn):
 
 @njit
 def carry(st, t):
-    """What transaction ``t`` could not read is programmed at its new place, and known as lost."""
+    """What transaction ``t`` could not read has been programmed at its new place, and is known as
+    lost. (Not before: the erase of its block may still be on its way.)"""
     lost = st.reading[t].lost
     if lost != 0:
         x = st.txn[t]
@@ -86,11 +87,25 @@ def carry(st, t):
 
 
 @njit
-def copied(st, t, source):
-    """Collection moves page ``source`` inside its die, to where transaction ``t`` says: wrong bits
-    and marks move with it."""
+def moved(st, t):
+    """The page that collection moves with ``t`` has been programmed: what was wrong with it is
+    wrong there."""
+    x = st.txn[t]
+    if x.bus == 0:
+        copied(st, t)
+        return
+    carry(st, t)
+    if st.reading[t].spoilt != 0 and x.lpn < st.cfg[0].lpns:
+        if int(st.l2p[x.dev, x.lpn]) - 1 == x.ppn:
+            log_bad(st, t, x.lpn, x.ppn)
+
+
+@njit
+def copied(st, t):
+    """Collection has moved a page inside its die: wrong bits and marks have moved with it."""
     x = st.txn[t]
     dev = x.dev
+    source = x.old
     b = block_at(st, dev, source)
     worn(st, b)
     page = (source - first_page(st, dev, b)) // st.cfg[0].unit_planes
