@@ -31,8 +31,9 @@ class Device:
     ``payload=True`` keeps the bytes of every page: ``buffer`` (uint8[slots, page_bytes], the
     caller's) is where commands with a ``payload_slot`` take their pages from and put them; it
     belongs to the device until the command has completed. ``queue_depth`` overrides the smaller of
-    the host's and the drive's; ``seed`` decides bad blocks, failures and bit errors. Commands that are in flight at the same time may take effect in any
-    order, as in NVMe: who needs an order waits for the completion.
+    the host's and the drive's; ``seed`` decides bad blocks, failures and bit errors. Commands that
+    are in flight at the same time may take effect in any order, as in NVMe: who needs an order
+    waits for the completion.
     """
 
     def __init__(

@@ -11,8 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from ondie.emu.backend import ecc, inject
-from ondie.emu.device import Device
+from ondie.emu.backend import ecc
 from ondie.emu.frontend import queues
 from ondie.emu.stats import COUNTERS
 from tests.smoke.commands import here
