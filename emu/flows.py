@@ -740,6 +740,8 @@ def programmed(st, t):
                 move(st, t)
         ask(st, dev, u)
         return -1
+    if c.errors != 0:
+        marks.programmed(st, t)
     if x.kind != OWN:
         st.count[dev, PROGRAM_PAGES] += x.n
         for i in range(x.n):

@@ -22,6 +22,8 @@ QUALITY = record_type(
     pressure="f8",  # read disturb's coefficient
     cycles="i8",  # P/E cycles + 1 for which they hold; 0 = none yet
     since="i8",  # ps, when the block was opened; 0 = before the run
+    first="i8",  # then: 1 + the first of its pages that the run has programmed; 0 = none
+    began="i8",  # ps, when it did so
     marks="i8",  # pages of the block that were given a mark since its erase
 )
 ALL_SECTORS = -1
@@ -43,9 +45,13 @@ def worn(st, b):
 
 
 @njit
-def age(st, b):
-    """Days since block ``b`` was opened: none of its data are older."""
-    since = st.quality[b].since
+def age(st, b, ppn):
+    """Days since block ``b`` was opened, or the run began to write to it: page ``ppn`` of it is no
+    older."""
+    q = st.quality[b]
+    since = q.since
+    if since == 0 and q.first > 0 and ppn % st.cfg[0].block_pages >= q.first - 1:
+        since = q.began
     days = float(st.reg[0].now - since) / PS_PER_DAY
     if since == 0:
         days += st.cfg[0].initial_days
@@ -53,12 +59,25 @@ def age(st, b):
 
 
 @njit
-def shifted(st, b):
-    """Part of the rate of block ``b`` that comes of shifted charge. Reads are spread over the
-    planes of its unit, each of which has a block of its own to disturb."""
+def programmed(st, t):
+    """Pages have been programmed; in a block that was open when the run began they are young."""
+    x = st.txn[t]
+    q = st.quality[block_at(st, x.dev, x.ppn)]
+    if q.since == 0:
+        slot = x.ppn % st.cfg[0].block_pages
+        if q.first == 0:
+            q.began = st.reg[0].now
+            q.first = slot + 1
+        q.first = min(q.first, slot + 1)
+
+
+@njit
+def shifted(st, b, ppn):
+    """Part of the rate of page ``ppn`` of block ``b`` that comes of shifted charge. Reads are
+    spread over the planes of its unit, each of which has a block of its own to disturb."""
     q = st.quality[b]
     reads = float(st.block[b].reads) / st.cfg[0].unit_planes
-    return rber.shifted_rate(st.rate[0], q.leak, q.pressure, age(st, b), reads)
+    return rber.shifted_rate(st.rate[0], q.leak, q.pressure, age(st, b, ppn), reads)
 
 
 @njit
@@ -109,7 +128,7 @@ def copied(st, t):
     b = block_at(st, dev, source)
     worn(st, b)
     page = (source - first_page(st, dev, b)) // st.cfg[0].unit_planes
-    rate = rber.total_rate(st.quality[b].stable, shifted(st, b), st.scale[page])
+    rate = rber.total_rate(st.quality[b].stable, shifted(st, b, source), st.scale[page])
     st.block[b].reads += 1
     st.kept[dev, x.ppn] = min(rate + kept_rate(st, b, dev, source), rber.MOST)
     st.lost[dev, x.ppn] = lost_of(st, b, dev, source)

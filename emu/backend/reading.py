@@ -76,7 +76,7 @@ def judge(st, t):
     b = block_at(st, x.dev, x.ppn)
     q = st.quality[b]
     cycles = marks.worn(st, b)
-    shifted = marks.shifted(st, b)
+    shifted = marks.shifted(st, b, x.ppn)
     st.block[b].reads += x.n
     seed = absorb(c.seed, x.dev)
     scale = st.scale[x.page]
@@ -112,20 +112,32 @@ def judge(st, t):
         r.spoilt = int(outcome == ecc.UNCORRECTABLE)
         r.time += last_ps(st, outcome, errors)
         lost = marks.lost_of(st, b, dev, ppn + i)
-        count(st, dev, outcome, total, errors, lost)
         if r.spoilt != 0:
             lost = marks.ALL_SECTORS
-        if x.kind == OWN:
+        lost &= wanted(st, t)
+        count(st, dev, outcome, total, errors, lost)
+        if x.kind == OWN or x.bare == MERGED:
             r.lost = lost
-        elif x.bare == MERGED:
-            r.lost = lost & ~x.sectors
-        elif lost != 0 and (c.partial == 0 or lost & x.sectors != 0):
+        elif lost != 0:
             unrecovered(st, v)
         if r.spoilt != 0 and total == 1 and x.kind != OWN:
             marks.log_bad(st, v, lpn + i, ppn + i)
         if v != t:
             r.done = 1
             go(st, v, s.SENSED)
+
+
+@njit
+def wanted(st, t):
+    """Bit per sector of its pages that somebody wants of the read ``t``: all, those that a command
+    asks for, or those that a write does not have."""
+    x = st.txn[t]
+    if x.kind == OWN or st.cfg[0].partial == 0:
+        return marks.ALL_SECTORS
+    if x.bare != MERGED:
+        return x.sectors
+    sectors = st.cfg[0].page_bytes // 512
+    return ~x.sectors if sectors >= 64 else ~x.sectors & ((1 << sectors) - 1)
 
 
 @njit
