@@ -115,7 +115,7 @@ def set_leaf(st, leaf, time):
     the time of its winner, so the loads of one walk do not wait for each other."""
     key = st.key
     tree = st.tree
-    node = (key.shape[0] >> 1) + leaf
+    node = (key.shape[0] >> 1) + int(leaf)  # an element of a narrow array, uncompiled
     key[node] = time
     who = leaf
     while node > 1:
