@@ -127,7 +127,7 @@ def commands() -> None:
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Recorded with the result; nothing in a comparison is random.",
+    help="Of bit errors, and of programs and erases that fail; recorded with the result.",
 )
 @click.option("--quiet", is_flag=True, help="No progress bar and no tables.")
 def compare(
@@ -144,7 +144,7 @@ def compare(
     loaded = traces.load(trace)
     cfg = configuration(device, settings, devices)
     chosen = split_names(paths)
-    options = Options(weights_up=weights_up, form=form, batch=batch)
+    options = Options(weights_up=weights_up, form=form, batch=batch, seed=seed)
     folder = out or Path("results") / re.sub(r"[^\w.-]", "_", f"{loaded.name}-{cfg.system.name}")
     targets = (*report.targets(folder), *([timeline] if timeline else []))
     for target in targets:

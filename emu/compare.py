@@ -125,6 +125,7 @@ def run_path(
     path = PATHS[name](cfg, trace, options)
     carries = payload and path.updates_weights
     system = path.system(carries, timeline)
+    system.arrays.cfg.seed = options.seed
     arithmetic = Arithmetic(trace, options.form) if carries else None
     path.prepare(system, arithmetic)
     clock = StepClock(system.phases, system.arrays.phase)
@@ -146,7 +147,7 @@ def run_path(
     book = ledger(totals, samples_per_step(path, trace))
     weights = None
     if arithmetic is not None:
-        weights = compare_weights(path, arithmetic, steps, damaged_pages(totals) > 0)
+        weights = compare_weights(path, arithmetic, steps, damaged(totals))
     work = path.work(steps)
     joules = energy(cfg, totals, work)
     events = None
@@ -161,24 +162,30 @@ def run_path(
     )  # fmt: skip
 
 
-def damaged_pages(t: Totals) -> int:
-    """Pages that error correction has given up."""
-    return t.counters["uncorrectable_pages"]
+def damaged(t: Totals) -> bool:
+    """Has anybody been given wrong bytes: pages that could not be corrected, or wrong bits where
+    nothing corrects them?"""
+    return t.counters["uncorrectable_pages"] + t.counters["bare_wrong_bits"] > 0
 
 
 def error_notes(t: Totals, weights: Weights | None) -> list[str]:
     """What came of raw bit errors, where pages had to be read again."""
     c = t.counters
-    if not c["retried_pages"] + damaged_pages(t):
-        return []
-    again = c["retry_read_pages"] + c["soft_read_pages"]
-    words = f"{c['retried_pages']} pages took {again} readings more"
-    if damaged_pages(t):
-        words += f", {damaged_pages(t)} could not be corrected: {c['media_errors']} commands ended "
-        words += "with an unrecovered read error (NVMe status 0x281)"
-        if weights is not None:
-            words += f", {weights.elements - weights.equal_bits} weights are wrong"
-    return [words]
+    notes = []
+    if c["retried_pages"]:
+        again = c["retry_read_pages"] + c["soft_read_pages"]
+        notes += [f"{c['retried_pages']} pages took {again} readings more"]
+    if c["uncorrectable_pages"]:
+        notes += [
+            f"{c['uncorrectable_pages']} pages could not be corrected: {c['media_errors']} "
+            "commands ended with an unrecovered read error (NVMe status 0x281)"
+        ]
+    if c["bare_wrong_bits"]:
+        notes += [f"{c['bare_wrong_bits']} wrong bits in pages that were read past the ECC"]
+    if weights is not None and damaged(t):
+        wrong = weights.elements - weights.equal_bits
+        notes += [f"{wrong} of {weights.elements} weights are wrong for it"]
+    return notes
 
 
 def check_length(name: str, trace: Trace, steps: int, bound: Bound) -> None:

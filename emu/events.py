@@ -93,7 +93,7 @@ REG = record_type(
 )
 LOG = record_type(
     what="i8", row="i8", lpn="i8", ppn="i8", old="i8", n="i4", dev="i4", die="i4",
-    key="u8", rate="f8",  # LOG_BAD: of the draws, of bit errors
+    key="u8", rate="f8",  # LOG_BAD, LOG_RAW: of the draws, of bit errors
 )  # fmt: skip
 LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4")
 
@@ -105,8 +105,8 @@ OWN, ROW, REQUEST = range(3)
 ) = range(10)  # fmt: skip
 (
     LOG_READ, LOG_PROGRAM, LOG_MOVE, LOG_ERASE, LOG_VPP, LOG_BPR, LOG_ODC, LOG_BPP, LOG_ROW,
-    LOG_TRIM, LOG_ZERO, LOG_BAD,
-) = range(12)  # fmt: skip
+    LOG_TRIM, LOG_ZERO, LOG_BAD, LOG_RAW,
+) = range(13)  # fmt: skip
 
 
 @inline

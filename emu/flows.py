@@ -11,7 +11,7 @@ DRAM; the messages of a command on the link after NVMe (doorbell, fetch, data, c
 from __future__ import annotations
 
 from ondie.emu import stations as s
-from ondie.emu.backend import cmt, gc, mapping, marks, nand, policies, reading, timing
+from ondie.emu.backend import bare, cmt, gc, mapping, marks, nand, policies, reading, timing
 from ondie.emu.backend.draws import absorb, uniform
 from ondie.emu.events import (
     E_STREAM,
@@ -784,8 +784,11 @@ def after_flash(st, t):
     dev = x.dev
     if x.op == timing.READ:
         more = False
-        if st.cfg[0].errors != 0 and (x.kind == OWN or x.bare != RESERVOIR):
-            more = reading.sensed(st, t)
+        if st.cfg[0].errors != 0:
+            if x.kind == OWN or x.bare != RESERVOIR:
+                more = reading.sensed(st, t)
+            else:
+                bare.sensed(st, t)
         if x.kind == OWN and x.bare == 0:
             if st.cfg[0].errors != 0:
                 go(st, t, s.MOVE_SENSED)
@@ -808,6 +811,8 @@ def after_flash(st, t):
         st.count[dev, BPR_PAGES] += x.n
         st.count[dev, ARRAY_READS] += 1
         log(st, LOG_BPR, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+        if st.cfg[0].errors != 0:
+            bare.sensed(st, t)
     elif x.op == timing.ODC:
         st.count[dev, ODC_OPS] += 1
         log(st, LOG_ODC, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)

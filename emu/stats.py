@@ -16,8 +16,8 @@ from __future__ import annotations
     FAILED_PAGES, UNASKED_OUT_BYTES, UNASKED_IN_BYTES, LINK_EXTRA_DOWN_BYTES, LINK_EXTRA_UP_BYTES,
     MAP_READ_PAGES, MAP_PROGRAM_PAGES, MAP_HITS, MAP_MISSES,
     RETRIED_PAGES, RETRY_READ_PAGES, SOFT_PAGES, SOFT_READ_PAGES, CORRECTED_BITS,
-    UNCORRECTABLE_PAGES, LOST_PAGES, MEDIA_ERRORS,
-) = range(53)  # fmt: skip
+    UNCORRECTABLE_PAGES, LOST_PAGES, MEDIA_ERRORS, BARE_WRONG_BITS,
+) = range(54)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -72,4 +72,5 @@ COUNTERS = (
     "uncorrectable_pages",  # given up, by whomever they were read
     "lost_pages",  # read well, but lost before they were moved to where they are
     "media_errors",  # commands of the host or the ISP that ended with an unrecovered read error
+    "bare_wrong_bits",  # in reservoir pages as they were read, past the ECC
 )

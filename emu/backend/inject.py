@@ -84,9 +84,12 @@ def wrong_bits(
     return mask
 
 
-def logged(entry: np.record, code: np.record, page_bytes: int) -> np.ndarray:
+def logged(entry: np.record, code: np.record | None, page_bytes: int) -> np.ndarray:
     """Wrong bits of a page that the engine gave up, uint8[page_bytes], by its log (LOG_BAD): as
-    many in each code word as the verdict counted."""
+    many in each code word as the verdict counted. Without a code those of a page past the ECC
+    (LOG_RAW)."""
+    if code is None:
+        return wrong_bits(page_bytes, float(entry.rate), int(entry.key))
     return wrong_bits(page_bytes, float(entry.rate), int(entry.key), code, int(entry.n))
 
 

@@ -433,6 +433,8 @@ def reservoir_open(st, dev, s):
         if st.block[b].dirty != 0:
             erase(st, dev, g, b, nand.Q_PE)
         st.block[b].dirty = 1
+        if c.errors != 0:
+            st.quality[b].since = st.reg[0].now
     pool.r_next = at + 1 if at + 1 < c.reservoir_pages else 0
     return at
 

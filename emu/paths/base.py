@@ -94,6 +94,8 @@ class Options:
     batch: str = "same"
     """stannis: "same" global batch as the trace, or "paper": sum of the tuned batches."""
     host_batch: int | None = None
+    seed: int = 0
+    """Of what happens by chance in the drives: bit errors, programs and erases that fail."""
 
 
 @dataclass

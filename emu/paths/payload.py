@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ondie.emu import events, rows
-from ondie.emu.backend import inject
+from ondie.emu.backend import inject, timing
 from ondie.emu.backend.store import PageStore
 from ondie.emu.errors import SimulationError
 from ondie.emu.isp.layout import Regions, Stripes
@@ -243,12 +243,25 @@ class Reservoir:
                         a, b = s.span(sp, group)
                         ppn = self.page(dev, sp, place, s.plane("w", group))
                         self.delivered[a:b] = store.read(ppn).view(np.float32)[: b - a]
+                case events.LOG_RAW:
+                    self._flip(s, entry)
                 case events.LOG_ROW:
                     assert self.gradient is not None
                     stop = min(sp + int(entry.old), s.shard.stop)
                     self.staged[sp:stop] = self.gradient[sp:stop]
                 case what:
                     raise SimulationError(f"log entry {what} has no meaning for this path")
+
+    def _flip(self, s: Stripes, entry: np.record) -> None:
+        """A page has come out of the array with wrong bits, into its register or to the host."""
+        page = int(entry.n)
+        wrong = inject.logged(entry, None, self.system.geometry.page_bytes)
+        if int(entry.old) == timing.BPR:
+            self.registers[int(entry.die)][page] ^= wrong
+        else:
+            a, b = s.span(int(entry.lpn), page)
+            data = self.delivered[a:b].view(np.uint8)
+            data ^= wrong[: len(data)]
 
     def _compute(self, dev: int, die: int, sp: int) -> None:
         s = self.stripes[dev]

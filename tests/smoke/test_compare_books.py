@@ -49,7 +49,7 @@ UNSEEN = {
         "erased_blocks", "array_reads", "array_programs", "array_erases", "isp_read_bytes",
         "isp_write_bytes", "isp_bytes", "trimmed_pages", "collections", "program_failures",
         "bad_blocks", "wear_moves", "map_hits", "map_misses", "retried_pages", "corrected_bits",
-        "uncorrectable_pages", "lost_pages", "media_errors",
+        "uncorrectable_pages", "lost_pages", "media_errors", "bare_wrong_bits",
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",
@@ -71,6 +71,12 @@ def runs() -> list[Totals]:
         )
         c = compare(trace, load_preset(preset, overrides), swing=False)
         found += [r.ledger.totals for r in c.results if r.ledger]
+    bare = load_preset("optimstore-r1", SMALL).replace(
+        {"errors.kind": "model", "errors.pslc": "1", "errors.floor": "1e-3"}
+    )
+    (result,) = compare(model("adam", 10_000), bare, paths=["on_die"], swing=False).results
+    assert result.ledger is not None
+    found.append(result.ledger.totals)
     return [*found, *(crowded(changes) for changes in MANAGED.values())]
 
 

@@ -1,0 +1,58 @@
+"""Pages that no ECC covers: what the optimizer finds in the registers of the dies.
+
+Owns the raw bit errors of reservoir pages, which stay in the die or leave it uncorrected. Does not
+own their rates (rber.py, marks.py), nor the bytes (paths/payload.py follows the log).
+Source: OptimStore (HPCA 2023): on-die processing elements work on pages in pSLC mode, whose raw bit
+error rate is taken to be low enough to do without the controller's ECC.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.backend import marks, rber
+from ondie.emu.backend.draws import absorb, binomial, page_key
+from ondie.emu.backend.ecc import word_key
+from ondie.emu.events import LOG_RAW
+from ondie.emu.stats import BARE_WRONG_BITS
+from ondie.kernels.jit import njit
+
+
+@njit
+def sensed(st, t):
+    """The pages of super-page ``t`` have been read as they are: count, and log, their wrong bits.
+    Draws depend on the same as those of other reads (reading.py)."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    die = x.lpn % c.dies
+    b = (x.dev * c.dies + die) * c.all_blocks + c.blocks + x.ppn // c.pages
+    cycles = marks.worn(st, b)
+    first = die * c.unit_pages + (c.blocks * c.pages + x.ppn) * c.planes
+    shifted = marks.shifted(st, b, first)
+    rate = rber.total_rate(st.quality[b].stable, shifted, st.scale[x.ppn % c.pages])
+    st.block[b].reads += x.n
+    seed = absorb(c.seed, x.dev)
+    for i in range(x.n):
+        st.seen[x.dev, first + i] += 1
+        key = page_key(seed, first + i, cycles, st.seen[x.dev, first + i])
+        wrong = binomial(word_key(key, 0, -1), 8 * c.page_bytes, rate)
+        st.count[x.dev, BARE_WRONG_BITS] += wrong
+        if wrong > 0 and st.reg[0].log_on != 0:
+            note(st, t, i, key, rate)
+
+
+@njit
+def note(st, t, i, key, rate):
+    """An entry of the log: page ``i`` of a super-page has wrong bits."""
+    reg = st.reg[0]
+    y = st.txn[t]
+    x = st.log[reg.logged]
+    x.what = LOG_RAW
+    x.row = st.row[y.row].id
+    x.lpn = y.lpn
+    x.ppn = y.ppn
+    x.old = y.op
+    x.n = i
+    x.dev = y.dev
+    x.die = y.die
+    x.key = key
+    x.rate = rate
+    reg.logged += 1

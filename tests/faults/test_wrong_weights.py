@@ -1,0 +1,80 @@
+"""What bit errors do to training: weights are right, or the run says that they are not."""
+
+import pytest
+
+from ondie import traces
+from ondie.emu.compare import compare
+from ondie.emu.config import load_preset
+from ondie.emu.paths.base import Options
+from tests.smoke.commands import SMALL
+
+ERRORS = {"errors.kind": "model"}
+CERTAIN = {
+    "errors.kind": "model", "flash.cell": "TLC", "errors.floor": "6.5e-3", "ecc.retries": "1",
+    "ecc.soft_reads": "0", "ecc.decode_limit": "20 us",
+}  # fmt: skip
+"""Of 8192 bits 53 are expected to be wrong, 50 are corrected: most pages of eight words fail."""
+
+
+def result(path, changes, seed=0, steps=2):
+    cfg = load_preset("optimstore-r1", SMALL).replace(changes)
+    trace = traces.load("mlp-fp16")
+    options = Options(seed=seed)
+    (found,) = compare(trace, cfg, paths=[path], steps=steps, swing=False, options=options).results
+    assert found.ledger is not None and found.weights is not None
+    return found
+
+
+@pytest.mark.parametrize("path", ["host_offload", "in_storage", "on_die"])
+def test_a_drive_as_new_ends_on_the_reference(path):
+    """pSLC: no page is read again, no weight is wrong."""
+    found = result(path, ERRORS)
+    assert found.weights.equal_bits == found.weights.elements
+    counters = found.ledger.totals.counters
+    assert counters["uncorrectable_pages"] == counters["retried_pages"] == 0
+
+
+@pytest.mark.parametrize("path", ["host_offload", "in_storage"])
+def test_pages_that_cannot_be_corrected_spoil_weights_and_are_told(path):
+    found = result(path, CERTAIN)
+    counters = found.ledger.totals.counters
+    assert counters["media_errors"] > 0 and counters["uncorrectable_pages"] > 0
+    assert found.weights.equal_bits < found.weights.elements
+    assert any("unrecovered read error (NVMe status 0x281)" in note for note in found.notes)
+    assert any("weights are wrong" in note for note in found.notes)
+
+
+def test_retries_cost_time_and_leave_the_weights_right():
+    """Half of the errors go with each retry: 53 expected of 50, then 26."""
+    changes = CERTAIN | {
+        "errors.floor": "0", "errors.retention": "6.5e-3", "errors.retention_exponent": "0",
+        "errors.initial_days": "1", "ecc.retry_gain": "0.5",
+    }  # fmt: skip
+    found, plain = result("host_offload", changes), result("host_offload", {"flash.cell": "TLC"})
+    counters = found.ledger.totals.counters
+    assert found.weights.equal_bits == found.weights.elements
+    assert counters["retried_pages"] == counters["retry_read_pages"] > 0
+    assert counters["uncorrectable_pages"] == 0
+    assert found.ledger.step_s > plain.ledger.step_s
+    assert found.energy.drive[1] > plain.energy.drive[1]
+    assert any(f"took {counters['retry_read_pages']} readings more" in x for x in found.notes)
+
+
+def test_nothing_corrects_what_a_die_computes_with():
+    """Past the ECC one bit of 50,000 is wrong: as many as the rate says over all that was read, in
+    weights or in what belongs to them; by seed, the same again."""
+    rate = 2e-5
+    changes = ERRORS | {"errors.pslc": "1", "errors.floor": str(rate), "errors.wear": "0",
+                        "errors.retention": "0", "errors.disturb": "0"}  # fmt: skip
+    found = result("on_die", changes)
+    totals = found.ledger.totals
+    read = totals.counters["bpr_pages"] + totals.counters["reservoir_read_pages"]
+    expected = read * totals.page_bytes * 8 * rate
+    wrong = totals.counters["bare_wrong_bits"]
+    assert abs(wrong - expected) < 4.5 * expected**0.5 and expected > 50
+    assert 0 < found.weights.elements - found.weights.equal_bits < wrong
+    assert any(f"{wrong} wrong bits in pages that were read past the ECC" == x for x in found.notes)
+    again, other = result("on_die", changes), result("on_die", changes, seed=1)
+    assert again.weights == found.weights
+    assert again.ledger.totals.counters == totals.counters
+    assert other.ledger.totals.counters["bare_wrong_bits"] != wrong
