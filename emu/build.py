@@ -102,6 +102,7 @@ CFG = record_type(
     isp_io="i8",  # rows.ISP_IO, for code below rows.py
     budget="i8",  # transactions that rows may hold at once
     errors="i8",  # 1: reads may have raw bit errors
+    reclaim_reads="i8", reclaim_retries="i8",  # that make a block's data move; 0: never
     initial_cycles="i8", initial_days="f8",  # wear and age that the run finds
 )  # fmt: skip
 DEV = record_type(
@@ -207,6 +208,8 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.shared_uplink = 1 if cfg.link.uplink_bytes_per_s > 0 else 0
     c.isp_io = rows.ISP_IO
     c.errors = cfg.errors.kind != "none"
+    c.reclaim_reads = cfg.ftl.reclaim_reads
+    c.reclaim_retries = cfg.ftl.reclaim_retries
     c.initial_cycles = cfg.errors.initial_cycles
     c.initial_days = cfg.errors.initial_days
     return c

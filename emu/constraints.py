@@ -234,6 +234,11 @@ RULES: tuple[Rule, ...] = (
         "soft decision corrects no fewer bits than hard decision, 1",
     ),
     Rule(
+        ("errors.kind", "ftl.reclaim_reads", "ftl.reclaim_retries"),
+        lambda c: not _no_errors(c) or c.ftl.reclaim_reads == c.ftl.reclaim_retries == 0,
+        'data move because of their reads where kind is "model" only; else 0',
+    ),
+    Rule(
         ("dram.isp", "dram.capacity"),
         lambda c: c.dram.isp_bytes <= c.dram.capacity_bytes,
         "the processor's part must fit the drive's DRAM",

@@ -250,12 +250,13 @@ def note_log(st, what, row, lpn, ppn, old, n, dev, die):
 
 @cold
 def log_read(st, t):
-    """Note the pages that a read command senses: no erase can come between now and their data."""
+    """Note the pages that a read command senses: no erase can come between now and their data.
+    Where bits may be wrong it matters which page it was: the one that is judged."""
     if st.reg[0].log_on == 0:
         return
     while t >= 0:
         x = st.txn[t]
-        if x.row >= 0 and (x.bare != 0 or stays(st, t)):
+        if x.row >= 0 and (x.bare != 0 or st.cfg[0].errors != 0 or stays(st, t)):
             log(st, LOG_READ, x.row, x.lpn, x.ppn, -1, x.n, x.dev, x.die)
         elif x.row >= 0:
             for lpn in range(x.lpn, x.lpn + x.n):

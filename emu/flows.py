@@ -60,6 +60,7 @@ from ondie.emu.stats import (
     ODC_OPS,
     PROGRAM_FAILURES,
     PROGRAM_PAGES,
+    RECLAIMED_BLOCKS,
     UNASKED_IN_BYTES,
     UNASKED_OUT_BYTES,
     VPP_PAGES,
@@ -565,6 +566,25 @@ def level(st, dev, u):
 
 
 @njit
+def reclaim(st, dev, ppn):
+    """The data of the block that page ``ppn`` lies in move to another one, if collection has time
+    and room for it now; else at another read."""
+    c = st.cfg[0]
+    b = mapping.block_at(st, dev, ppn)
+    u = b // c.all_blocks
+    pool = st.pool[u]
+    if pool.free_n <= c.gc_reserve or pool.victims >= c.gc_parallel:
+        return
+    if not policies.collectable(st, b) or not gc.room(st, u, b):
+        return
+    gc.start(st, u, b)
+    st.count[dev, RECLAIMED_BLOCKS] += 1
+    began(st, b)
+    if collect(st, dev, u, b):
+        ask(st, dev, u)
+
+
+@njit
 def moved(st, t):
     """A collected page has reached its end: programmed again, or dropped."""
     c = st.cfg[0]
@@ -797,6 +817,8 @@ def after_flash(st, t):
             return -1
         if (x.kind == OWN or x.bare != RESERVOIR) and not more:
             read_done(st, dev, x.ppn)
+            if st.cfg[0].errors != 0 and reading.tired(st, t):
+                reclaim(st, dev, x.ppn)
         go(st, t, s.MAP_SENSED if x.kind == OWN else s.SENSED)
         return -1
     if x.op == timing.PROGRAM:

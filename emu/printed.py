@@ -35,6 +35,7 @@ ERRORS = {
     "uncorrectable_pages": "pages that could not be corrected",
     "lost_pages": "reads of pages that were lost before they were moved",
     "media_errors": "commands that ended with an unrecovered read error",
+    "reclaimed_blocks": "blocks emptied because of their reads",
 }
 
 

@@ -298,6 +298,12 @@ class Ftl:
     wear_static_cycles: Annotated[
         int, Spec("difference in erases at which cold data are moved; 0: never")
     ]
+    reclaim_reads: Annotated[
+        int, Spec("reads of a block, since its erase, that make its data move; 0: any number")
+    ]
+    reclaim_retries: Annotated[
+        int, Spec("readings of a page, after the first, that make its block's data move; 0: never")
+    ]
     bad_blocks: Annotated[float, Spec("share of blocks that are bad from the factory")]
     program_failures: Annotated[float, Spec("chance that a program fails and its block is retired")]
     erase_failures: Annotated[float, Spec("chance that an erase fails and its block is retired")]

@@ -17,7 +17,8 @@ from __future__ import annotations
     MAP_READ_PAGES, MAP_PROGRAM_PAGES, MAP_HITS, MAP_MISSES,
     RETRIED_PAGES, RETRY_READ_PAGES, SOFT_PAGES, SOFT_READ_PAGES, CORRECTED_BITS,
     UNCORRECTABLE_PAGES, LOST_PAGES, MEDIA_ERRORS, BARE_WRONG_BITS,
-) = range(54)  # fmt: skip
+    RECLAIMED_BLOCKS,
+) = range(55)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -73,4 +74,5 @@ COUNTERS = (
     "lost_pages",  # read well, but lost before they were moved to where they are
     "media_errors",  # commands of the host or the ISP that ended with an unrecovered read error
     "bare_wrong_bits",  # in reservoir pages as they were read, past the ECC
+    "reclaimed_blocks",  # emptied because of their reads
 )

@@ -68,6 +68,19 @@ def sensed(st, t):
 
 
 @njit
+def tired(st, t):
+    """Has the block that ``t`` reads been read so often, or was it so hard to read, that its data
+    should move? Reads are counted for each of a super-block's blocks."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    if c.reclaim_retries > 0 and st.reading[t].total > c.reclaim_retries:
+        return True
+    if c.reclaim_reads == 0:
+        return False
+    return st.block[block_at(st, x.dev, x.ppn)].reads >= c.reclaim_reads * c.unit_planes
+
+
+@njit
 def judge(st, t):
     """Decide how the pages of ``t``, which have been read once, turn out. Those that have to be
     read again go on alone, all but the last when none is right."""

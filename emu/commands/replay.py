@@ -27,7 +27,7 @@ from ondie.traces.block_model import BlockTrace
 
 ERRORS = (
     "retried_pages", "retry_read_pages", "soft_pages", "soft_read_pages", "corrected_bits",
-    "uncorrectable_pages", "lost_pages", "media_errors",
+    "uncorrectable_pages", "lost_pages", "media_errors", "reclaimed_blocks",
 )  # fmt: skip
 """Counters of `errors` in `--json`, where errors.kind is not none."""
 

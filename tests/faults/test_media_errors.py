@@ -98,8 +98,13 @@ def test_without_errors_no_read_fails_and_nothing_is_kept_for_them(rng):
     assert made.arrays.block["reads"].max() == 0
 
 
-@pytest.mark.parametrize("changes", [{}, {"ftl__erase": "collected"}, {"ftl__gc_copyback": True},
-                                     {"ftl__block_unit": "plane"}])  # fmt: skip
+MANAGED = [
+    {}, {"ftl__erase": "collected"}, {"ftl__gc_copyback": True}, {"ftl__block_unit": "plane"},
+    {"ftl__reclaim_reads": 4}, {"ftl__reclaim_retries": 1, "ftl__erase": "collected"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", MANAGED)
 def test_what_is_lost_stays_lost(rng, counts, changes):
     """Random overwrites with collection, and reads between them: data of a read that completes
     well are those of the last write, always; once collection has lost a page, it is never read
@@ -127,6 +132,8 @@ def test_what_is_lost_stays_lost(rng, counts, changes):
         made.check()
     assert lost.any() and counter(made, "gc_program_pages") > 100
     assert counter(made, "lost_pages") > 0
+    reclaims = bool({"ftl__reclaim_reads", "ftl__reclaim_retries"} & set(changes))
+    assert (counter(made, "reclaimed_blocks") > 0) == reclaims
     assert (counter(made, "copyback_pages") > 0) == ("ftl__gc_copyback" in changes)
 
 

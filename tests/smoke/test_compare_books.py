@@ -30,6 +30,7 @@ MANAGED: dict[str, dict[str, str]] = {
         "errors.kind": "model", "flash.cell": "TLC", "errors.floor": "7e-3", "ecc.retries": "3",
         "ecc.soft_reads": "2", "ecc.soft_gain": "1.05", "ecc.decode_limit": "20 us",
         "ecc.soft_decode": "40 us", "ecc.retry_gain": "0.5",
+        "ftl.reclaim_retries": "4",
     },
     "messages": {
         "frontend.doorbell": "4 B", "frontend.request": "24 B", "frontend.entry": "64 B",
@@ -49,7 +50,7 @@ UNSEEN = {
         "erased_blocks", "array_reads", "array_programs", "array_erases", "isp_read_bytes",
         "isp_write_bytes", "isp_bytes", "trimmed_pages", "collections", "program_failures",
         "bad_blocks", "wear_moves", "map_hits", "map_misses", "retried_pages", "corrected_bits",
-        "uncorrectable_pages", "lost_pages", "media_errors", "bare_wrong_bits",
+        "uncorrectable_pages", "lost_pages", "media_errors", "bare_wrong_bits", "reclaimed_blocks",
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",

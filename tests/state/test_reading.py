@@ -172,6 +172,48 @@ def test_reads_disturb_their_block_until_it_is_erased():
     assert not read(made, [0])[0]
 
 
+def worn_out_by_reads(**changes):
+    """Statuses of 400 reads of one page, each of which makes the next one more likely to fail."""
+    disturbed = {"errors__floor": 0, "errors__disturb": 1e-4, "errors__disturb_reads": 1,
+                 "errors__disturb_exponent": 1, "errors__disturb_cycles_exponent": 0}  # fmt: skip
+    made = filled(**disturbed, flash__planes_per_die=1, **changes)
+    return made, [read(made, [0])[0] for _ in range(400)]
+
+
+def test_read_reclaim_moves_data_before_they_are_disturbed_too_much():
+    """At 20 reads the rate is 2e-3, a quarter of an error in a million reads; at 400 it is 4e-2."""
+    made, status = worn_out_by_reads()
+    assert np.any(status) and count(made.arrays, "reclaimed_blocks") == 0
+    made, status = worn_out_by_reads(ftl__reclaim_reads=20)
+    assert not np.any(status) and made.arrays.block["reads"].max() < 30
+    # Eight pages of a block are read to be moved, so that twelve reads more bring it to twenty.
+    assert 400 / 21 <= count(made.arrays, "reclaimed_blocks") <= 400 / 11
+    made.check()
+
+
+def test_data_that_are_hard_to_read_move_and_are_easy_to_read_then():
+    """Everything that the run finds takes one retry. The block of each read that did so is emptied,
+    and what was written anew needs none."""
+    changes = AGED | {"ftl__initial": "steady", "ecc__retries": 1, "ecc__retry_gain": 0}
+    made = small.device(**changes, ftl__reclaim_retries=1)
+    assert not fill(made)
+    moved = [0]
+    while len(moved) < 3 or moved[-1] > moved[-2]:
+        assert not read(made, np.arange(made.lpns)).any()
+        moved.append(count(made.arrays, "reclaimed_blocks"))
+    assert moved[-1] > 5
+    full = made.arrays.block["state"] == mapping.FULL
+    assert (made.arrays.quality["since"][full & (made.arrays.valid > 0)] > 0).all()
+    entries = made.arrays.l2p[0, : made.lpns].astype(np.int64) - 1
+    b, slot = np.divmod(entries, int(made.arrays.cfg.block_pages[0]))
+    q = made.arrays.quality[b]
+    old = (q["since"] == 0) & ((q["first"] == 0) | (slot < q["first"] - 1))
+    before = count(made.arrays, "retried_pages")
+    read(made, np.arange(made.lpns))
+    assert count(made.arrays, "retried_pages") - before == old.sum() < 60  # in open blocks
+    made.check()
+
+
 # --- what the drive reads for itself
 
 
