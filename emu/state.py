@@ -14,12 +14,18 @@ import operator
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import config as numba_config
 from numba import typeof
 from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.core.errors import NumbaError
-from numba.core.imputils import lower_builtin, lower_getattr, lower_getattr_generic
+from numba.core.imputils import (
+    lower_builtin,
+    lower_getattr,
+    lower_getattr_generic,
+    lower_setattr_generic,
+)
 from numba.core.types.containers import UniTuple
 from numba.core.typing import signature
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_global
@@ -89,6 +95,16 @@ ALIKE = ("queue", "order")
 """Tables of as many columns on every drive: compiled code need not look that up."""
 
 
+class RowType(types.Type):
+    """Type of one record of a table: its address. ``table`` tells compiled code what else it cannot
+    be part of."""
+
+    def __init__(self, record: types.Record, table: str) -> None:
+        self.record = record
+        self.table = table
+        super().__init__(name=f"Row({table}, {record!r})")
+
+
 class TableType(types.Type):
     """Type of one array of the state as compiled code sees it: an address and up to two lengths.
 
@@ -97,11 +113,13 @@ class TableType(types.Type):
     second length depends on the drive.
     """
 
-    def __init__(self, dtype: types.Type, ndim: int, columns: int = 0) -> None:
+    def __init__(self, name: str, dtype: types.Type, ndim: int, columns: int = 0) -> None:
+        self.table = name
         self.dtype = dtype
         self.ndim = ndim
         self.columns = columns
-        super().__init__(name=f"Table({dtype!r}, {ndim}, {columns})")
+        self.element = RowType(dtype, name) if isinstance(dtype, types.Record) else dtype
+        super().__init__(name=f"Table({name}, {dtype!r}, {ndim}, {columns})")
 
 
 class StateType(types.Type):
@@ -129,6 +147,7 @@ class _TableModel(models.StructModel):
 
 
 register_model(StateType)(models.OpaqueModel)
+register_model(RowType)(models.OpaqueModel)
 
 
 class Handle:
@@ -143,7 +162,7 @@ class Handle:
             if not array.flags.c_contiguous or array.ndim > SLOTS - 1:
                 raise ValueError(f"state field {name}: contiguous, of at most two dimensions")
             columns = array.shape[1] if name in ALIKE else 0
-            fields.append((name, TableType(typeof(array).dtype, array.ndim, columns)))
+            fields.append((name, TableType(name, typeof(array).dtype, array.ndim, columns)))
             self.header[SLOTS * i] = array.ctypes.data
             self.header[SLOTS * i + 1 : SLOTS * i + 1 + array.ndim] = array.shape
         self.type = StateType(tuple(fields))
@@ -234,7 +253,7 @@ def _index_type(table: TableType) -> types.Type:
 class _GetItem(AbstractTemplate):
     def generic(self, args: Any, kws: Any) -> Any:
         if isinstance(args[0], TableType):
-            return signature(args[0].dtype, args[0], _index_type(args[0]))
+            return signature(args[0].element, args[0], _index_type(args[0]))
         return None
 
 
@@ -262,22 +281,77 @@ def _element(context: Any, builder: Any, typ: TableType, value: Any, index: Any)
 
 @lower_builtin(operator.getitem, TableType, types.Any)
 def _get(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-    dtype = sig.args[0].dtype
-    address = _element(context, builder, sig.args[0], *args)
-    if isinstance(dtype, types.Record):
-        return builder.inttoptr(address, context.get_value_type(dtype))
-    pointer = builder.inttoptr(address, context.get_data_type(dtype).as_pointer())
-    return context.unpack_value(builder, dtype, pointer)
+    kind = sig.args[0]
+    address = _element(context, builder, kind, *args)
+    if isinstance(kind.element, RowType):
+        return builder.inttoptr(address, context.get_value_type(kind.element))
+    pointer = builder.inttoptr(address, context.get_data_type(kind.dtype).as_pointer())
+    return _load(builder, pointer, kind.table, "")
 
 
 @lower_builtin(operator.setitem, TableType, types.Any, types.Any)
 def _set(context: Any, builder: Any, sig: Any, args: Any) -> Any:
     table, index, value = args
-    address = _element(context, builder, sig.args[0], table, index)
-    dtype = sig.args[0].dtype
-    pointer = builder.inttoptr(address, context.get_data_type(dtype).as_pointer())
-    context.pack_value(builder, dtype, value, pointer)
+    kind = sig.args[0]
+    address = _element(context, builder, kind, table, index)
+    pointer = builder.inttoptr(address, context.get_data_type(kind.dtype).as_pointer())
+    _store(context, builder, sig.args[2], kind.dtype, value, pointer, kind.table, "")
     return context.get_dummy_value()
+
+
+@infer_getattr
+class _Columns(AttributeTemplate):
+    key = RowType
+
+    def generic_resolve(self, typ: RowType, attr: str) -> Any:
+        return typ.record.typeof(attr) if attr in typ.record.fields else None
+
+
+def _place(context: Any, builder: Any, typ: RowType, row: Any, attr: str) -> Any:
+    """Pointer to a field of a record."""
+    at = builder.gep(row, [context.get_constant(types.intp, typ.record.offset(attr))])
+    return builder.bitcast(at, context.get_data_type(typ.record.typeof(attr)).as_pointer())
+
+
+@lower_getattr_generic(RowType)
+def _read_field(context: Any, builder: Any, typ: RowType, value: Any, attr: str) -> Any:
+    return _load(builder, _place(context, builder, typ, value, attr), typ.table, attr)
+
+
+@lower_setattr_generic(RowType)
+def _write_field(context: Any, builder: Any, sig: Any, args: Any, attr: str) -> None:
+    row, value = args
+    kind = sig.args[0]
+    pointer = _place(context, builder, kind, row, attr)
+    field = kind.record.typeof(attr)
+    _store(context, builder, sig.args[1], field, value, pointer, kind.table, attr)
+
+
+def _tell_apart(builder: Any, instruction: Any, table: str, field: str) -> None:
+    """Say that nothing but this field of this table lies where an instruction reads or writes: LLVM
+    keeps what it has read of others ("Type-based alias analysis" of its language reference)."""
+    module = builder.module
+    root = module.add_metadata([ir.MetaDataString(module, "ondie")])
+    name = ir.MetaDataString(module, f"{table}.{field}")
+    zero = ir.Constant(ir.IntType(64), 0)
+    own = module.add_metadata([name, root, zero])
+    instruction.set_metadata("tbaa", module.add_metadata([own, own, zero]))
+
+
+def _load(builder: Any, pointer: Any, table: str, field: str) -> Any:
+    value = builder.load(pointer)
+    _tell_apart(builder, value, table, field)
+    if table == "cfg":  # never written while compiled code runs
+        value.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return value
+
+
+def _store(
+    context: Any, builder: Any, given: Any, wanted: Any, value: Any, pointer: Any,
+    table: str, field: str,
+) -> None:  # fmt: skip
+    value = context.cast(builder, value, given, wanted)
+    _tell_apart(builder, builder.store(value, pointer), table, field)
 
 
 class Arrays:

@@ -72,7 +72,7 @@ from ondie.emu.backend.wants import (
 from ondie.emu.clock import NEVER, transfer_ps
 from ondie.emu.events import E_REGISTER, fail, line, log_read, set_leaf
 from ondie.emu.intrinsics import lowest_bit
-from ondie.kernels.jit import cold, inline, njit
+from ondie.kernels.jit import cold, inline
 
 __all__ = [
     "BUS",
@@ -115,7 +115,7 @@ def due(st, b):
     return bus.done_head >= 0 and st.txn[bus.done_head].time <= now
 
 
-@njit
+@inline
 def finished(st, b):
     """The next command of channel ``b`` that has come to its end, as its first transaction (the
     others follow by ``mate``), or -1. The caller asks as long as something is ``due``."""
@@ -247,7 +247,7 @@ def next_of(mask, turn):
     return lowest_bit(mask)
 
 
-@njit
+@inline
 def grant(st, b):
     """Give the idle channel ``b`` to the next die that asks. What ends at this instant comes first:
     where that has not been looked at yet, it will be, and the channel is given away then."""
@@ -593,7 +593,7 @@ def interrupt(st, b):
         seek(st, g)
 
 
-@njit
+@inline
 def wake(st, b):
     """When channel ``b`` has something to do next. Where nothing outside the channel waits for
     programs to end, they are looked at when the channel is free (``watch`` is 0)."""
@@ -626,7 +626,7 @@ def wake(st, b):
     return time
 
 
-@njit
+@inline
 def settle(st):
     """The event is over: channels that have something new grant, and say when they go on."""
     reg = st.reg[0]

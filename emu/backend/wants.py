@@ -81,7 +81,7 @@ def seek(st, g):
         if waiting != 0:
             pick = int(st.order[d.urgent, waiting])
             op = st.txn[st.queue[g, 2 * pick]].op
-            want = IN if op == PROGRAM or op == VPP else COMMAND
+            want = COMMAND + int(op == PROGRAM or op == VPP)
         if busy:
             if want == NONE and d.paused >= 0 and d.arr < 0 and d.cache < 0:
                 want = COMMAND
@@ -99,20 +99,13 @@ def ask(st, g, want, pick):
     d.pick = pick
     if want != d.want:
         bus = st.bus[d.bus]
-        bit = 1 << d.at
-        if want == COMMAND:
-            bus.ask_command |= bit
-            bus.ask_in &= ~bit
-        elif want == IN:
-            bus.ask_in |= bit
-            bus.ask_command &= ~bit
-        else:
-            bus.ask_in &= ~bit
-            bus.ask_command &= ~bit
-            if st.dev[d.dev].first == g + 1:  # it does not want the power that it waited for
-                st.dev[d.dev].first = 0
-                touch_all(st, d.dev)
+        rest = ~(1 << d.at)
+        bus.ask_command = bus.ask_command & rest | int(want == COMMAND) << d.at
+        bus.ask_in = bus.ask_in & rest | int(want == IN) << d.at
         d.want = want
+        if st.cfg[0].power != 0 and want == NONE and st.dev[d.dev].first == g + 1:
+            st.dev[d.dev].first = 0  # it does not want the power that it waited for
+            touch_all(st, d.dev)
         touch(st, d.bus)
 
 
