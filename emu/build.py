@@ -65,7 +65,7 @@ CFG = record_type(
     erase_collected="i8", wear_dynamic="i8", wear_static="i8",
     spare_parts="i8",  # pages of a block over those that are spare
     program_failures="f8", erase_failures="f8",
-    link_lanes="i8", packet="i8", packet_overhead="i8",
+    link_lanes="i8", link_shift="i8", packet="i8", packet_overhead="i8",
     doorbell="i8", request="i8", entry="i8", completion="i8",
     whole_commands="i8",  # 1: data cross the link by the command, not by the page
     lpns="i8",  # logical pages of the conventional namespace
@@ -165,7 +165,7 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.submit = cfg.host.io_submit_ps
     c.queue_depth = queue_depth
     _management(cfg, geometry, c)
-    c.link_lanes = cfg.link.lanes
+    c.link_lanes, c.link_shift = cfg.link.lanes, _shift(cfg.link.lanes)
     c.packet = cfg.link.packet_bytes
     c.packet_overhead = cfg.link.packet_overhead_bytes
     c.doorbell = cfg.frontend.doorbell_bytes

@@ -114,7 +114,9 @@ def send(st, t, which, n_bytes, step):
         if n_bytes > c.packet:
             packets = (n_bytes + c.packet - 1) // c.packet
         wire += packets * c.packet_overhead
-        if c.link_lanes > 1:
+        if c.link_shift > 0:
+            wire = (wire + c.link_lanes - 1) >> c.link_shift << c.link_shift
+        elif c.link_shift < 0:
             wire = (wire + c.link_lanes - 1) // c.link_lanes * c.link_lanes
         st.count[x.dev, extra(which)] += wire - n_bytes
     return enter(st, s.station(st, x.dev, which), t, wire, -1, step)

@@ -130,7 +130,8 @@ def issue(st, q):
         req.done = 0
         if not enter(st, s.SUBMIT, t, 0, c.submit, s.SUBMITTED):
             go(st, t, s.SUBMITTED)
-    set_leaf(st, leaf, NEVER)
+    if st.key[(st.key.shape[0] >> 1) + leaf] != NEVER:
+        set_leaf(st, leaf, NEVER)
     if pair.next == pair.loaded and pair.more != 0:
         reg.thirsty = 1
 
