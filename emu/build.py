@@ -56,6 +56,8 @@ CFG = record_type(
     static="i8",  # 1: a page's unit follows from its number
     partial="i8",  # 1: pages may hold fewer sectors than they have, and only those are moved
     unwritten="i8",  # 1: a page that was never written is read as if it had been
+    placed="i8",  # 1: a written page is mapped as soon as it has a place
+    locks="i8",  # 1: pages that collection has yet to move are locked
     seed="i8",
     ring_shift="i8",
     ring="i8",  # requests that a queue pair's ring holds, a power of two
@@ -232,6 +234,8 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.static = ftl.placement == "static"
     c.partial = ftl.partial_pages == "sectors"
     c.unwritten = ftl.unwritten == "as_written"
+    c.placed = ftl.map_update == "placed"
+    c.locks = ftl.victim_pages == "locked"
     c.gc_low = ftl.gc_low_blocks
     c.gc_stop = ftl.gc_stop_blocks
     c.gc_hard = ftl.gc_hard_blocks if ftl.gc_priority == "background" else 0
@@ -328,6 +332,11 @@ def build(
         raise InputError(
             'ftl.unwritten = "as_written": pages that were never written have no bytes to read; '
             '"zeros" is right where bytes are kept'
+        )
+    if payload and cfg.ftl.map_update == "placed":
+        raise InputError(
+            'ftl.map_update = "placed": pages that are mapped before they are programmed have no '
+            'bytes to read yet; "programmed" is right where bytes are kept'
         )
     n = devices if devices is not None else cfg.system.devices
     if cfg.frontend.transfer == "command" and not pairs:

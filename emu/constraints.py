@@ -131,6 +131,21 @@ RULES: tuple[Rule, ...] = (
         "a chance per program, at least 0 and below 1",
     ),
     Rule(
+        ("ftl.victim_pages", "ftl.placement", "ftl.partial_pages"),
+        lambda c: (
+            c.ftl.victim_pages == "open"
+            or c.ftl.placement == "static"
+            or c.ftl.partial_pages == "sectors"
+        ),
+        'pages wait one by one where writes are cut so: placement "static" or partial_pages '
+        '"sectors"',
+    ),
+    Rule(
+        ("ftl.program_failures", "ftl.map_update"),
+        lambda c: c.ftl.program_failures == 0 or c.ftl.map_update == "programmed",
+        'a page whose program fails would be lost: map_update = "programmed"',
+    ),
+    Rule(
         ("ftl.erase_failures",),
         lambda c: c.ftl.erase_failures < 1,
         "a chance per erase, at least 0 and below 1",

@@ -52,6 +52,12 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
                 f"ftl.stream_policy = {cfg.ftl.stream_policy!r}: stream {b} for page {a}: "
                 f"0..{cfg.ftl.write_streams - 1} are right (ftl.write_streams)"
             )
+        case events.E_FULL:
+            raise InputError(
+                f"the drive is full: page {a} is read before it was written, which takes a page "
+                f"(ftl.unwritten={cfg.ftl.unwritten}), and its blocks hold none (ftl."
+                f"over_provisioning={cfg.ftl.over_provisioning})"
+            )
         case events.E_REGISTER:
             raise SimulationError(f"die {a}: {OP_NAMES[b]} finds its registers in no fit state")
         case events.E_UNWRITTEN:

@@ -85,6 +85,8 @@ REG = record_type(
     retries="i8",  # units whose stalled writes should be tried again
     filled="i8",  # 1: the last allocation filled its block
     draws="i8",  # random numbers drawn so far
+    placed="i8",  # writes that have been given a place, where they are mapped then
+    prompt="i8",  # 1: a collection that starts now takes its channel before more is placed
     own="i8",  # transactions that the drive's own work may take
     bus0="i8",  # column of the first channel in use, after the dies
     fifo0="i8",  # column of the first station in use, after the channels
@@ -101,8 +103,8 @@ OWN, ROW, REQUEST = range(3)
 # Errors the compiled code can raise; errors.py words them.
 (
     E_NONE, E_POOL, E_VICTIM, E_PAST_END, E_RESERVOIR, E_REGISTER, E_BLOCK_VALID, E_RESOURCE,
-    E_UNWRITTEN, E_STREAM,
-) = range(10)  # fmt: skip
+    E_UNWRITTEN, E_STREAM, E_FULL,
+) = range(11)  # fmt: skip
 (
     LOG_READ, LOG_PROGRAM, LOG_MOVE, LOG_ERASE, LOG_VPP, LOG_BPR, LOG_ODC, LOG_BPP, LOG_ROW,
     LOG_TRIM, LOG_ZERO, LOG_BAD, LOG_RAW,

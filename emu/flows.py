@@ -185,7 +185,8 @@ def place(st, t):
         k = 0
         if st.pool[u].free_n >= c.gc_stop:
             ppn, k = mapping.allocate(st, dev, u, stream, x.n)
-        if st.reg[0].filled != 0 or (k == 0 and lacks(st, u)):
+        full = k > 0 and st.reg[0].filled != 0
+        if (full and c.placed == 0) or (k == 0 and lacks(st, u)):
             ask(st, dev, u)
         if c.static == 0:
             d.cursor = d.cursor + 1 if d.cursor + 1 < c.units else 0
@@ -212,10 +213,61 @@ def place(st, t):
             st.count[dev, UNASKED_IN_BYTES] += y.n * c.page_bytes - y.bus
         mapping.place_of(st, dev, v)
         y.array = st.page_ps[1, y.page]
-        if not encode(st, v, s.ENCODED):
+        if c.placed != 0 and map_placed(st, v, u, full):
+            pass  # it reads what else its page held
+        elif not encode(st, v, s.ENCODED):
             go(st, v, s.ENCODED)
         if v == t:
             return True
+
+
+@njit
+def map_placed(st, t, u, full):
+    """A write is mapped as soon as it has its place, before unit ``u``, one more block of which is
+    ``full``, collects what it has made invalid. True when its page held sectors that it does not
+    bring: it takes its turn once they have been read from the old place."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    dev = x.dev
+    st.reg[0].placed += 1
+    x.left = st.reg[0].placed
+    old = int(st.l2p[dev, x.lpn])
+    missing = 0
+    if c.partial != 0 and old != 0:
+        missing = st.sectors[dev, x.lpn] & ~x.sectors
+    for i in range(x.n):
+        mapping.map_page(st, dev, x.lpn + i, x.ppn + i)
+        if c.map_entries != 0:
+            cmt.update(st, dev, x.lpn + i)
+    if c.partial != 0:
+        st.sectors[dev, x.lpn] |= x.sectors
+    if full:
+        ask(st, dev, u)
+        if st.reg[0].prompt != 0:
+            nand.at_once(st, st.die[u // c.die_units * c.lanes].bus)
+    if missing == 0:
+        return False
+    x.old = x.ppn
+    read_rest(st, t, old - 1, missing)
+    return True
+
+
+@njit
+def merged(st, t):
+    """A write has read the rest of its page: it needs a place, or has one and takes its turn
+    there."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    if c.placed == 0:
+        place_or_wait(st, t)
+        return
+    x.op = timing.PROGRAM
+    x.ppn = x.old
+    x.bus = controller.bus_bytes(st, t)
+    mapping.place_of(st, x.dev, t)
+    x.array = st.page_ps[1, x.page]
+    if not encode(st, t, s.ENCODED):
+        go(st, t, s.ENCODED)
 
 
 @inline
@@ -230,7 +282,9 @@ def place_or_wait(st, t):
     """Place a write, or let it wait until collection has freed a block."""
     x = st.txn[t]
     c = st.cfg[0]
-    if c.partial != 0 and merge(st, t):
+    if c.locks != 0 and held_back(st, t):
+        return
+    if c.partial != 0 and c.placed == 0 and merge(st, t):
         return
     if c.static != 0:
         pool = st.pool[mapping.unit_of(st, x.dev, x.lpn, x.stream)]
@@ -266,10 +320,18 @@ def merge(st, t):
     missing = old & ~x.sectors
     if entry == 0 or missing == 0:
         return False
+    read_rest(st, t, entry - 1, missing)
+    return True
+
+
+@njit
+def read_rest(st, t, ppn, missing):
+    """Write ``t`` reads sectors that its page held, at ``ppn``."""
+    x = st.txn[t]
     wanted = x.sectors
     x.op = timing.READ
     x.bare = MERGED_ALREADY
-    x.ppn = entry - 1
+    x.ppn = ppn
     x.sectors = missing
     x.bus = controller.bus_bytes(st, t)
     x.sectors = wanted
@@ -281,7 +343,6 @@ def merge(st, t):
     x.array = st.page_ps[0, x.page]
     mapping.read_from(st, x.dev, x.ppn)
     nand.push(st, g, t, nand.Q_READ)
-    return True
 
 
 RESERVOIR = 1
@@ -292,6 +353,9 @@ MERGED_ALREADY = 2
 @njit
 def retry_stalled(st, dev, u):
     """A block has become free: writes that waited for one try again, in order."""
+    if st.pool[u].asked != 0:
+        st.pool[u].asked = 0
+        ask(st, dev, u)
     if st.cfg[0].map_entries != 0:
         retry_map(st, dev)
     if st.cfg[0].static != 0:
@@ -299,7 +363,7 @@ def retry_stalled(st, dev, u):
         while pool.stall_head >= 0:
             t = pool.stall_head
             following = st.txn[t].next
-            if not place(st, t):
+            if not retried(st, t):
                 return
             pool.stall_head = following
         return
@@ -307,18 +371,68 @@ def retry_stalled(st, dev, u):
     while d.stall_head >= 0:
         t = d.stall_head
         following = st.txn[t].next
-        if not place(st, t):
+        if not retried(st, t):
             return
         d.stall_head = following
 
 
+@inline
+def retried(st, t):
+    """Does write ``t`` wait for a free block no longer: has it a place, or another reason?"""
+    if st.cfg[0].locks != 0 and held_back(st, t):
+        return True
+    return place(st, t)
+
+
+# --- pages that collection has locked
+
+
 @njit
-def wants_retry(st, u):
-    """Writes that wait for a block of unit ``u`` are looked at before the clock goes on."""
-    if st.pool[u].retry == 0:
-        st.pool[u].retry = 1
-        st.retry[st.reg[0].retries] = u
-        st.reg[0].retries += 1
+def held_back(st, t):
+    """Write ``t`` waits where collection has yet to move its page. False when that is not so."""
+    if not mapping.locked(st, st.txn[t].dev, st.txn[t].lpn):
+        return False
+    mapping.park(st, t)
+    return True
+
+
+@njit
+def unlock(st, u):
+    """Reads, then writes that waited for pages of unit ``u`` which are in place now go on, in order
+    of arrival."""
+    pool = st.pool[u]
+    first = -1
+    last = -1
+    for reads in (True, False):
+        before = -1
+        t = pool.parked - 1
+        while t >= 0:
+            x = st.txn[t]
+            following = x.next
+            if (x.op == timing.READ) == reads and not mapping.locked(st, x.dev, x.lpn):
+                if before < 0:
+                    pool.parked = following + 1
+                else:
+                    st.txn[before].next = following
+                if following < 0:
+                    pool.parked_last = before + 1
+                if first < 0:
+                    first = t
+                else:
+                    st.txn[last].next = t
+                last = t
+                x.next = -1
+            else:
+                before = t
+            t = following
+    while first >= 0:
+        t = first
+        first = st.txn[t].next
+        st.txn[t].next = -1
+        if st.txn[t].op == timing.READ:
+            controller.fetch_again(st, t)
+        else:
+            place_or_wait(st, t)
 
 
 @njit
@@ -350,9 +464,18 @@ def ask(st, dev, u):
         if b < 0:
             return
         st.count[dev, COLLECTIONS] += 1
-        began(st, b)
-        if not collect(st, dev, u, b):
+        if not execute(st, dev, u, b):
             return
+
+
+@njit
+def execute(st, dev, u, b):
+    """The victim's pages begin to move, behind reads of them where they are locked. True when it
+    has become a free block at once."""
+    if st.cfg[0].locks != 0 and st.block[b].reading > 0:
+        return False
+    began(st, b)
+    return collect(st, dev, u, b)
 
 
 @cold
@@ -427,7 +550,7 @@ def collect(st, dev, u, b):
     if gc.given_up(st, b):
         moved_out(st, b)
         gc.back(st, u, b)
-        wants_retry(st, u)
+        mapping.look_again(st, u)
         return False
     gc.emptied(st, b)
     if block.reading > 0:
@@ -487,10 +610,12 @@ def read_done(st, dev, ppn):
     b = mapping.block_at(st, dev, ppn)
     block = st.block[b]
     block.reading -= 1
-    if block.reading == 0 and block.state == mapping.EMPTIED:
+    if block.reading == 0:
         u = b // st.cfg[0].all_blocks
-        if finish(st, dev, u, b):
+        if block.state == mapping.EMPTIED and finish(st, dev, u, b):
             ask(st, dev, u)
+        if block.state == mapping.VICTIM and block.scan == 0:
+            execute(st, dev, u, b)
 
 
 @njit
@@ -505,7 +630,7 @@ def ended(st, dev, u, b):
             st.pool[u].retiring -= 1
     else:
         mapping.free_block(st, u, b)
-    wants_retry(st, u)
+    mapping.look_again(st, u)
 
 
 @njit
@@ -563,8 +688,7 @@ def level(st, dev, u):
     pool.levelled = coldest + 1
     gc.start(st, u, coldest)
     st.count[dev, WEAR_MOVES] += 1
-    began(st, coldest)
-    collect(st, dev, u, coldest)
+    execute(st, dev, u, coldest)
 
 
 @njit
@@ -596,6 +720,8 @@ def moved(st, t):
     u = b // c.all_blocks
     give_txn(st, t)
     st.block[b].moving -= 1
+    if st.pool[u].parked > 0:
+        unlock(st, u)
     if collect(st, dev, u, b):
         ask(st, dev, u)
 
@@ -738,6 +864,19 @@ def failed(st, t):
     return True
 
 
+@inline
+def map_programmed_pages(st, t):
+    """The pages of a write are where they were programmed."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    for i in range(x.n):
+        mapping.map_page(st, x.dev, x.lpn + i, x.ppn + i)
+        if c.map_entries != 0:
+            cmt.update(st, x.dev, x.lpn + i)
+    if c.partial != 0:
+        st.sectors[x.dev, x.lpn] |= x.sectors
+
+
 @njit
 def programmed(st, t):
     """A program is done: its pages are mapped. Returns the transaction if somebody waits for it."""
@@ -766,14 +905,10 @@ def programmed(st, t):
         marks.programmed(st, t)
     if x.kind != OWN:
         st.count[dev, PROGRAM_PAGES] += x.n
-        for i in range(x.n):
-            mapping.map_page(st, dev, x.lpn + i, x.ppn + i)
-            if c.map_entries != 0:
-                cmt.update(st, dev, x.lpn + i)
-        if c.partial != 0:
-            st.sectors[dev, x.lpn] |= x.sectors
-            if c.errors != 0 and x.bare == MERGED_ALREADY:
-                marks.carry(st, t)
+        if c.placed == 0:
+            map_programmed_pages(st, t)
+        if c.partial != 0 and c.errors != 0 and x.bare == MERGED_ALREADY:
+            marks.carry(st, t)
         log(st, LOG_PROGRAM, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
         hunt(st, dev, u)
         if st.pool[u].retiring > 0:
@@ -928,6 +1063,8 @@ def onwards(st, t):
         elif step == s.ENCODED:
             if x.kind == OWN:
                 nand.push(st, st.die[x.die].first, t, queue_of(st, x))
+            elif c.placed != 0 and x.bare == MERGED_ALREADY:
+                nand.push_in_order(st, st.die[x.die].first, t, nand.Q_WRITE)
             else:
                 nand.push(st, st.die[x.die].first, t, nand.Q_WRITE)
             return -1
@@ -948,10 +1085,16 @@ def onwards(st, t):
             waits = send(st, t, s.DOWN, x.size, s.DOWN_DONE)
         elif step == s.DOWN_DONE:
             waits = dram(st, t, HOST_PASSES, s.WRITE_IN_DRAM)
-        elif step == s.WRITE_IN_DRAM or step == s.ISP_WRITE_READY or step == s.MERGED:
+        elif step == s.WRITE_IN_DRAM or step == s.ISP_WRITE_READY:
             reg.hop = 0
-            if c.map_entries == 0 or step == s.MERGED or not cmt.wanting(st, t):
+            reg.prompt = 1
+            if c.map_entries == 0 or not cmt.wanting(st, t):
                 place_or_wait(st, t)
+            reg.prompt = 0
+            return -1
+        elif step == s.MERGED:
+            reg.hop = 0
+            merged(st, t)
             return -1
         elif step == s.SUBMITTED:
             waits = tell(st, t, s.DOWN, c.doorbell, s.RUNG)

@@ -290,6 +290,22 @@ class Ftl:
             choices=("zeros", "as_written"),
         ),
     ]
+    map_update: Annotated[
+        str,
+        Spec(
+            "a written page is mapped, and its old place invalid, once it is programmed, or once "
+            "it has a place",
+            choices=("programmed", "placed"),
+        ),
+    ]
+    victim_pages: Annotated[
+        str,
+        Spec(
+            "pages that collection has yet to move: the host may read and overwrite them, or waits "
+            "until they have moved, and collection for reads that were there before",
+            choices=("open", "locked"),
+        ),
+    ]
     erase: Annotated[
         str,
         Spec("blocks are erased when they are opened, or collected", choices=("open", "collected")),

@@ -35,6 +35,7 @@ def idle(arrays: Arrays, g: Geometry) -> Pairs:
         ("reads on their way to blocks", int(mine["reading"].sum()), 0),
         ("collections that the host waits for",
          int(arrays.die.collecting[: g.dies * lanes].sum()), 0),
+        ("lists that wait for collection", int((arrays.pool.parked[: g.units] > 0).sum()), 0),
         ("lists of waiting writes", waiting + int(arrays.dev.stall_head[0] >= 0), 0),
         ("transactions that go on at once", int(arrays.reg.go_head[0] >= 0), 0),
         ("transactions promised to nobody", int(arrays.reg.budget[0]), int(arrays.cfg.budget[0])),
@@ -102,7 +103,8 @@ def _collections(arrays: Arrays, g: Geometry) -> Pairs:
     dies, lanes = g.dies, int(c.lanes)
     die = arrays.die[: dies * lanes]
     first = np.asarray(die.first)  # of what takes one command at a time
-    per_die = (state == VICTIM).sum(axis=1).reshape(dies, -1).sum(axis=1) * int(c.exclusive)
+    begun = (state == VICTIM) & (mine["scan"] > 0)
+    per_die = begun.sum(axis=1).reshape(dies, -1).sum(axis=1) * int(c.exclusive)
     alone = np.bincount(first[::lanes], per_die, dies * lanes)
     levelled = arrays.pool.levelled[: g.units]
     which = np.flatnonzero(levelled)

@@ -23,7 +23,7 @@ BLOCK = record_type(
     erases="i4",
     moving="i4",  # pages that collection has in motion
     scan="i4",  # next page slot that collection looks at
-    retire="i4",  # 1: a program failed in it; bad once it is empty. 2: its erase failed
+    retire="i4",  # 1: a program failed in it; bad once it is empty. 2: its erase failed. 3: PINNED
     stream="i4",  # whose writes filled it
     die="i4",  # where it lies: lane of its first plane, and that plane
     plane="i4",
@@ -33,6 +33,8 @@ BLOCK = record_type(
     reading="i4",  # reads on their way to it, other than collection's
     owed="i4",  # valid pages that its collection may still write elsewhere
 )
+PINNED = 3
+"""``retire`` of a block with a page that was read before it was written: never collected."""
 ZONE = record_type(
     first_byte="i8",  # where its addresses begin
     first_lpn="i8",
@@ -54,6 +56,9 @@ POOL = record_type(
     levelled="i8",  # 1 + the block that is emptied for static wear levelling
     stall_head="i8",  # writes waiting for a free block of this unit
     stall_tail="i8",
+    parked="i8",  # 1 + the first transaction that waits for a page which collection has locked
+    parked_last="i8",
+    asked="i8",  # 1: a block has been filled, and nobody has asked for a collection yet
     r_next="i8",  # next reservoir super-page of this die, in sequence
 )
 
@@ -367,6 +372,52 @@ def read_from(st, dev, ppn):
 def landed(st, dev, ppn, n):
     """``n`` pages allocated at ``ppn`` have been programmed."""
     st.block[block_at(st, dev, ppn)].flying -= n
+
+
+@inline
+def locked(st, dev, lpn):
+    """Does a logical page lie in a block under collection, which has yet to move it?"""
+    entry = int(st.l2p[dev, lpn])
+    return entry != 0 and st.block[block_at(st, dev, entry - 1)].state == VICTIM
+
+
+@njit
+def park(st, t):
+    """Transaction ``t`` waits until collection has moved a page."""
+    x = st.txn[t]
+    b = block_at(st, x.dev, int(st.l2p[x.dev, x.lpn]) - 1)
+    pool = st.pool[b // st.cfg[0].all_blocks]
+    x.next = -1
+    if pool.parked == 0:
+        pool.parked = t + 1
+    else:
+        st.txn[pool.parked_last - 1].next = t
+    pool.parked_last = t + 1
+
+
+@njit
+def as_written(st, dev, lpn, stream):
+    """A page that is read before it was written takes a place as if it had been. Its block is never
+    collected. False when there is no place."""
+    if fill(st, dev, lpn, 1, stream) != 0:
+        return False
+    b = block_at(st, dev, int(st.l2p[dev, lpn]) - 1)
+    st.block[b].retire = PINNED
+    u = b // st.cfg[0].all_blocks
+    if st.reg[0].filled != 0:
+        st.pool[u].asked = 1
+        look_again(st, u)
+    return True
+
+
+@njit
+def look_again(st, u):
+    """Unit ``u`` is looked at before the clock goes on: writes that wait for one of its blocks, and
+    whether it needs a collection."""
+    if st.pool[u].retry == 0:
+        st.pool[u].retry = 1
+        st.retry[st.reg[0].retries] = u
+        st.reg[0].retries += 1
 
 
 @njit

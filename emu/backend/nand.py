@@ -67,6 +67,7 @@ from ondie.emu.backend.wants import (
     may_suspend,
     needs_die,
     push,
+    push_in_order,
     seek,
 )
 from ondie.emu.clock import NEVER, transfer_ps
@@ -75,6 +76,7 @@ from ondie.emu.intrinsics import lowest_bit
 from ondie.kernels.jit import cold, inline
 
 __all__ = [
+    "at_once",
     "BUS",
     "DIE",
     "MAX_WAYS",
@@ -97,6 +99,7 @@ __all__ = [
     "needs_die",
     "order_table",
     "push",
+    "push_in_order",
     "seek",
     "settle",
     "touch",
@@ -624,6 +627,13 @@ def wake(st, b):
     if bus.done_head >= 0:
         time = min(time, st.txn[bus.done_head].time)
     return time
+
+
+@cold
+def at_once(st, b):
+    """Channel ``b`` grants before the event is over, and may grant again then."""
+    grant(st, b)
+    set_leaf(st, b, wake(st, b))
 
 
 @inline

@@ -63,6 +63,33 @@ def push(st, g, t, q):
 
 
 @njit
+def push_in_order(st, g, t, q):
+    """Transaction ``t`` joins queue ``q`` of die ``g`` before those that were given their places
+    later: ``left`` says when."""
+    if st.cfg[0].chip != 0:
+        g = into_chip(st, t)
+    d = st.die[g]
+    x = st.txn[t]
+    before = -1
+    u = st.queue[g, 2 * q] if d.waiting >> q & 1 else -1
+    while u >= 0 and st.txn[u].left < x.left:
+        before = u
+        u = st.txn[u].next
+    x.next = u
+    x.queue = q
+    x.die = g
+    d.waiting |= 1 << q
+    if before < 0:
+        st.queue[g, 2 * q] = t
+    else:
+        st.txn[before].next = t
+    if u < 0:
+        st.queue[g, 2 * q + 1] = t
+    if before < 0:
+        seek(st, g)
+
+
+@njit
 def seek(st, g):
     """Decide what die ``g`` wants of its channel now, and tell the channel."""
     d = st.die[g]

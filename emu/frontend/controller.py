@@ -10,7 +10,7 @@ MQSim); neighbouring pages in one super-page go as one multi-plane operation.
 from __future__ import annotations
 
 from ondie.emu.backend import cmt, mapping, nand, timing
-from ondie.emu.events import LOG_TRIM, LOG_ZERO, REQUEST, go, log, take_txn
+from ondie.emu.events import E_FULL, LOG_TRIM, LOG_ZERO, REQUEST, fail, go, log, take_txn
 from ondie.emu.intrinsics import set_bits
 from ondie.emu.stations import READ_UNMAPPED
 from ondie.emu.stats import (
@@ -134,17 +134,26 @@ def sense(st, t, lpn, end):
     while lpn < end:
         entry = int(st.l2p[dev, lpn])
         if entry == 0 and c.unwritten != 0:  # read as if it had been written at its place
-            mapping.fill(st, dev, lpn, 1, x.stream)
+            if not mapping.as_written(st, dev, lpn, x.stream):
+                fail(st, E_FULL, lpn, 0)
+                return
             if c.partial != 0:
                 st.sectors[dev, lpn] |= sectors_of(st, t, lpn)
             entry = int(st.l2p[dev, lpn])
             if c.map_entries != 0:
                 cmt.update(st, dev, lpn)
         n = 1
+        waits = c.locks != 0 and mapping.locked(st, dev, lpn)
         if entry == 0:
             while lpn + n < end and n < c.planes and st.l2p[dev, lpn + n] == 0:
                 n += 1
-        elif c.multi_plane != 0 and c.unit_planes > 1 and c.partial == 0 and c.lanes == 1:
+        elif (
+            not waits
+            and c.multi_plane != 0
+            and c.unit_planes > 1
+            and c.partial == 0
+            and c.lanes == 1
+        ):
             limit = min(end - lpn, c.unit_planes - (entry - 1) % c.unit_planes)
             while n < limit and int(st.l2p[dev, lpn + n]) == entry + n:
                 n += 1
@@ -154,24 +163,42 @@ def sense(st, t, lpn, end):
         y = st.txn[u]
         y.size = bytes_of(st, t, lpn, n)
         y.op = timing.READ
-        if entry == 0:
-            st.count[dev, UNMAPPED_PAGES] += n
-            log(st, LOG_ZERO, y.row, lpn, -1, -1, n, dev, -1)
-            go(st, u, READ_UNMAPPED)
+        if c.partial != 0:
+            y.sectors = x.sectors if x.sectors != 0 else sectors_of(st, t, lpn)
+        if waits:
+            mapping.park(st, u)
         else:
-            y.ppn = entry - 1
-            if c.partial != 0:
-                y.sectors = x.sectors if x.sectors != 0 else sectors_of(st, t, lpn)
-            y.bus = bus_bytes(st, u)
-            if c.partial != 0:
-                st.count[dev, UNASKED_OUT_BYTES] += n * c.page_bytes - y.bus
-            st.count[dev, READ_PAGES] += n
-            st.count[dev, ARRAY_READS] += 1
-            g = mapping.place_of(st, dev, u)
-            y.array = st.page_ps[0, y.page]
-            mapping.read_from(st, dev, y.ppn)
-            nand.push(st, g, u, nand.Q_READ)
+            fetch(st, u, entry)
         lpn += n
+
+
+@inline
+def fetch(st, u, entry):
+    """Send the read ``u``, whose first page the map has at ``entry``, to its die."""
+    c = st.cfg[0]
+    y = st.txn[u]
+    dev = y.dev
+    if entry == 0:
+        st.count[dev, UNMAPPED_PAGES] += y.n
+        log(st, LOG_ZERO, y.row, y.lpn, -1, -1, y.n, dev, -1)
+        go(st, u, READ_UNMAPPED)
+        return
+    y.ppn = entry - 1
+    y.bus = bus_bytes(st, u)
+    if c.partial != 0:
+        st.count[dev, UNASKED_OUT_BYTES] += y.n * c.page_bytes - y.bus
+    st.count[dev, READ_PAGES] += y.n
+    st.count[dev, ARRAY_READS] += 1
+    g = mapping.place_of(st, dev, u)
+    y.array = st.page_ps[0, y.page]
+    mapping.read_from(st, dev, y.ppn)
+    nand.push(st, g, u, nand.Q_READ)
+
+
+@njit
+def fetch_again(st, u):
+    """The same for a read that had to wait for its page to be moved."""
+    fetch(st, u, int(st.l2p[st.txn[u].dev, st.txn[u].lpn]))
 
 
 @njit

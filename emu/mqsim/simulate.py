@@ -124,6 +124,8 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             else 0,
             "ftl.partial_pages": "sectors",
             "ftl.unwritten": "as_written",
+            "ftl.map_update": "placed",
+            "ftl.victim_pages": "locked",
             "ftl.initial": "fresh",
             "ftl.reservoir_fraction": 0.0,
         },
