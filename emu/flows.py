@@ -252,7 +252,7 @@ def map_placed(st, t, u, full):
     return True
 
 
-@njit
+@cold
 def merged(st, t):
     """A write has read the rest of its page: it needs a place, or has one and takes its turn
     there."""
@@ -324,7 +324,7 @@ def merge(st, t):
     return True
 
 
-@njit
+@cold
 def read_rest(st, t, ppn, missing):
     """Write ``t`` reads sectors that its page held, at ``ppn``."""
     x = st.txn[t]
@@ -387,7 +387,7 @@ def retried(st, t):
 # --- pages that collection has locked
 
 
-@njit
+@cold
 def held_back(st, t):
     """Write ``t`` waits where collection has yet to move its page. False when that is not so."""
     if not mapping.locked(st, st.txn[t].dev, st.txn[t].lpn):
@@ -396,7 +396,7 @@ def held_back(st, t):
     return True
 
 
-@njit
+@cold
 def unlock(st, u):
     """Reads, then writes that waited for pages of unit ``u`` which are in place now go on, in order
     of arrival."""

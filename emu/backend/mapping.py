@@ -381,7 +381,7 @@ def locked(st, dev, lpn):
     return entry != 0 and st.block[block_at(st, dev, entry - 1)].state == VICTIM
 
 
-@njit
+@cold
 def park(st, t):
     """Transaction ``t`` waits until collection has moved a page."""
     x = st.txn[t]
@@ -395,7 +395,7 @@ def park(st, t):
     pool.parked_last = t + 1
 
 
-@njit
+@cold
 def as_written(st, dev, lpn, stream):
     """A page that is read before it was written takes a place as if it had been. Its block is never
     collected. False when there is no place."""

@@ -62,7 +62,7 @@ def push(st, g, t, q):
         seek(st, g)
 
 
-@njit
+@cold
 def push_in_order(st, g, t, q):
     """Transaction ``t`` joins queue ``q`` of die ``g`` before those that were given their places
     later: ``left`` says when."""

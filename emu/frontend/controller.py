@@ -20,7 +20,7 @@ from ondie.emu.stats import (
     UNASKED_OUT_BYTES,
     UNMAPPED_PAGES,
 )
-from ondie.kernels.jit import inline, njit
+from ondie.kernels.jit import cold, inline, njit
 
 SECTOR = 512
 
@@ -195,7 +195,7 @@ def fetch(st, u, entry):
     nand.push(st, g, u, nand.Q_READ)
 
 
-@njit
+@cold
 def fetch_again(st, u):
     """The same for a read that had to wait for its page to be moved."""
     fetch(st, u, int(st.l2p[st.txn[u].dev, st.txn[u].lpn]))
