@@ -130,6 +130,8 @@ SPARSE_BYTES = 1 << 22
 """Map tables beyond this are mapped sparsely."""
 HUGE_BYTES = 1 << 30
 """Map tables up to this are mapped in huge pages: beyond, untouched parts would take memory."""
+LOTS = 64
+"""Numbers that a victim policy can keep."""
 GC_RESERVE = 1
 """Free super-blocks per die that only collection may open."""
 
@@ -423,6 +425,7 @@ def build(
         req=records(REQ, max(pairs * PAIR_RING, 1)),
         pair=_pairs(pairs),
         retry=np.zeros(units, np.int32),
+        lots=np.zeros(LOTS, np.int64),
         use=np.zeros((phases + 1, dies * lanes + buses + fifos), np.int64),
         phase=_phases(phases),
         log=records(LOG, 2 * txns if payload else 1),

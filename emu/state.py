@@ -72,6 +72,7 @@ FIELDS = (
     "req",  # records: ring of host requests (frontend/requests.py)
     "pair",  # records: queue pairs that bring them (frontend/pairs.py)
     "retry",  # int32[units]: units whose waiting writes should be tried again (flows.py)
+    "lots",  # int64[LOTS]: what a victim policy keeps of its own, such as a random generator
     "wait",  # int64[2 * rows]: links of the lists of rows that wait for a row (system.py)
     "use",  # int64[phases + 1, leaves]: ps each resource worked for each phase, collection last
     "phase",  # records: first start and last end of each phase (system.py)

@@ -18,6 +18,7 @@ from ondie.emu import stations as s
 from ondie.emu.backend import mapping
 from ondie.emu.backend.timing import ERASE, PROGRAM, READ
 from ondie.emu.config import Config, load_preset
+from ondie.emu.mqsim import mrg, victims
 from ondie.emu.mqsim.drive import Drive
 from ondie.emu.mqsim.flow import ISSUE_PS, Flow
 from ondie.emu.mqsim.flow import half_way as half_way_of
@@ -33,7 +34,7 @@ TR_MORE = 20 * PS_PER_NS
 """What MQSim adds to the time of an array read."""
 READ_REQUEST = 4
 """Payload whose message takes the 32 bytes of a read request, packet overhead included."""
-POLICIES = {
+STEADY = {
     "GREEDY": "greedy",
     "RGA": "d_choices",
     "RANDOM": "random",
@@ -41,6 +42,7 @@ POLICIES = {
     "RANDOM_PP": "random_some",
     "FIFO": "fifo",
 }
+"""The policies with whose steady state a drive begins."""
 
 
 def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
@@ -110,7 +112,7 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             "ftl.write_streams": streams,
             "ftl.gc_streams": "each",
             "ftl.open_blocks": "ahead",
-            "ftl.gc_policy": POLICIES[drive.gc_block_selection_policy],
+            "ftl.gc_policy": victims.policy(drive.gc_block_selection_policy),
             "ftl.gc_low_blocks": threshold - 1,
             "ftl.gc_stop_blocks": STOP,
             "ftl.gc_hard_blocks": max(int(drive.gc_hard_threshold * drive.block_no_per_plane), 1),
@@ -163,12 +165,16 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     for op, times in cycles(drive.plane_no_per_die).items():
         arrays.cycles[op, : len(times)] = times
     arrays.fifo["scale"][s.HOST_STATIONS + s.DRAM] = 0  # MQSim's DRAM is its data cache's alone
+    arrays.lots[: victims.LEAST] = mrg.start(drive.seed + 1)
+    occupancy = max(flow.parameters.initial_occupancy_percentage for flow in flows) / 100
+    arrays.lots[victims.LEAST] = int(occupancy * drive.page_no_per_block)
     _zones(cfg, arrays, drive, flows, pages)
     _frontiers(arrays, drive, flows, pages)
     if drive.enabled_preconditioning:
         held = occupied(drive, flows, pages)
         free = max((cfg.ftl.gc_low_blocks + 1) // 2, STOP) + 1
-        occupation.occupy(arrays, cfg, held, free, seed=drive.seed)
+        policy = {"ftl.gc_policy": STEADY[drive.gc_block_selection_policy]}
+        occupation.occupy(arrays, cfg.replace(policy, ref="MQSim"), held, free, seed=drive.seed)
     return cfg, arrays
 
 
