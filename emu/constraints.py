@@ -141,6 +141,11 @@ RULES: tuple[Rule, ...] = (
         '"sectors"',
     ),
     Rule(
+        ("errors.kind", "ftl.map_update"),
+        lambda c: _no_errors(c) or c.ftl.map_update == "programmed",
+        'errors are those of pages that have been programmed: map_update = "programmed"',
+    ),
+    Rule(
         ("ftl.program_failures", "ftl.map_update"),
         lambda c: c.ftl.program_failures == 0 or c.ftl.map_update == "programmed",
         'a page whose program fails would be lost: map_update = "programmed"',
