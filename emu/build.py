@@ -67,7 +67,8 @@ CFG = record_type(
     erase_collected="i8", wear_dynamic="i8", wear_static="i8",
     spare_parts="i8",  # pages of a block over those that are spare
     program_failures="f8", erase_failures="f8",
-    link_lanes="i8", link_shift="i8", packet="i8", packet_overhead="i8",
+    link_lanes="i8", link_shift="i8", packet="i8", packet_overhead="i8", link_tick="i8",
+    fetch_limit="i8",  # commands of a queue pair that the drive works on; 0: any number
     doorbell="i8", request="i8", entry="i8", completion="i8",
     whole_commands="i8",  # 1: data cross the link by the command, not by the page
     lpns="i8",  # logical pages of the conventional namespace
@@ -172,6 +173,8 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.link_lanes, c.link_shift = cfg.link.lanes, _shift(cfg.link.lanes)
     c.packet = cfg.link.packet_bytes
     c.packet_overhead = cfg.link.packet_overhead_bytes
+    c.link_tick = cfg.link.tick_ps
+    c.fetch_limit = cfg.frontend.fetch_limit
     c.doorbell = cfg.frontend.doorbell_bytes
     c.request = cfg.frontend.request_bytes
     c.entry = cfg.frontend.entry_bytes

@@ -13,6 +13,7 @@ from __future__ import annotations
 from ondie.emu import stations as s
 from ondie.emu.backend import bare, cmt, gc, mapping, marks, nand, policies, reading, timing
 from ondie.emu.backend.draws import absorb, uniform
+from ondie.emu.clock import transfer_ps
 from ondie.emu.events import (
     E_STREAM,
     LOG_BPP,
@@ -31,7 +32,7 @@ from ondie.emu.events import (
     log,
     take_txn,
 )
-from ondie.emu.frontend import controller, queues
+from ondie.emu.frontend import controller, pairs, queues
 from ondie.emu.frontend.controller import child
 from ondie.emu.intrinsics import call_policy
 from ondie.emu.stats import (
@@ -109,6 +110,7 @@ def send(st, t, which, n_bytes, step):
         return False
     c = st.cfg[0]
     wire = n_bytes
+    station = s.station(st, x.dev, which)
     if c.packet > 0:
         packets = 1
         if n_bytes > c.packet:
@@ -119,7 +121,11 @@ def send(st, t, which, n_bytes, step):
         elif c.link_shift < 0:
             wire = (wire + c.link_lanes - 1) // c.link_lanes * c.link_lanes
         st.count[x.dev, extra(which)] += wire - n_bytes
-    return enter(st, s.station(st, x.dev, which), t, wire, -1, step)
+    service = -1
+    if c.link_tick > 0:
+        service = transfer_ps(wire, st.fifo[station].scale, st.fifo[station].shift)
+        service -= service % c.link_tick
+    return enter(st, station, t, wire, service, step)
 
 
 @njit
@@ -1098,7 +1104,9 @@ def onwards(st, t):
             return -1
         elif step == s.SUBMITTED:
             waits = tell(st, t, s.DOWN, c.doorbell, s.RUNG)
-        elif step == s.RUNG:
+        elif step == s.RUNG or step == s.CALLED:
+            if c.fetch_limit > 0 and step == s.RUNG and pairs.too_many(st, t):
+                return -1
             waits = tell(st, t, s.UP, c.request, s.ENTRY_ASKED)
         elif step == s.ENTRY_ASKED:
             waits = tell(st, t, s.DOWN, c.entry, s.ENTRY_IN)

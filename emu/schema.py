@@ -58,6 +58,9 @@ class Link:
     ]
     packet_bytes: Annotated[int, Spec("largest payload of a packet; 0: rates are of payload")]
     packet_overhead_bytes: Annotated[int, Spec("header and framing of a packet")]
+    tick_ps: Annotated[
+        int, Spec("a message takes a whole number of these, rounded down; 0: any time")
+    ]
     uplink_bytes_per_s: Annotated[int, Spec("link shared by all drives; 0: not shared")]
     fj_per_bit: Annotated[int, Spec("energy of the link, per port", key="energy")]
 
@@ -67,6 +70,9 @@ class Frontend:
     command_ps: Annotated[int, Spec("firmware time per NVMe command, one core, serial")]
     queue_depth: Annotated[int, Spec("commands the drive holds", least=1)]
     max_transfer_bytes: Annotated[int, Spec("largest command (MDTS)", least=512)]
+    fetch_limit: Annotated[
+        int, Spec("commands of a queue pair that the drive works on at most; 0: any number")
+    ]
     doorbell_bytes: Annotated[int, Spec("write that announces or acknowledges an entry; 0: none")]
     request_bytes: Annotated[int, Spec("read request by which the drive fetches; 0: none")]
     entry_bytes: Annotated[int, Spec("submission queue entry on the link; 0: none")]

@@ -26,6 +26,7 @@ DEVICE_NAMES = (
     ARRIVED,  # its time has come
     SUBMITTED,  # the host's CPU has written the entry
     RUNG,  # the doorbell has arrived
+    CALLED,  # the drive works on fewer commands, and has come to this one
     ENTRY_ASKED,  # the drive has asked for the entry
     ENTRY_IN,  # the entry has arrived
     FETCHED,  # the firmware has understood it
@@ -50,7 +51,7 @@ DEVICE_NAMES = (
     TRANSLATED,  # the places of its pages are known
     MAP_SENSED, MAP_DECODED, MAP_IN_DRAM,
     AGAIN,  # its page was given up, and is read once more
-) = range(42)  # fmt: skip
+) = range(43)  # fmt: skip
 
 
 @njit

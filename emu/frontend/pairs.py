@@ -27,7 +27,7 @@ from ondie.emu.frontend.requests import FLUSH, TRIM, WRITE
 from ondie.emu.intrinsics import prefetch
 from ondie.emu.state import record_type
 from ondie.emu.stats import COMMANDS_DONE
-from ondie.kernels.jit import inline, njit
+from ondie.kernels.jit import cold, inline, njit
 
 REQ = record_type(
     arrival="i8",  # ps
@@ -53,6 +53,9 @@ PAIR = record_type(
     more="i8",  # 1: requests will follow those that were handed over
     start="i8",  # ps; a closed loop issues its first requests then
     stop="i8",  # ps; nothing is issued later
+    working="i8",  # commands that the drive works on
+    held="i8",  # 1 + the first that it has yet to fetch because these are too many
+    held_last="i8",
 )
 
 
@@ -136,6 +139,38 @@ def issue(st, q):
         reg.thirsty = 1
 
 
+@cold
+def too_many(st, t):
+    """Does the drive work on as many commands of the pair as it may? Then ``t`` is fetched later,
+    else it is one more of them."""
+    x = st.txn[t]
+    if x.kind != REQUEST:
+        return False
+    pair = st.pair[x.row >> st.cfg[0].ring_shift]
+    if pair.working < st.cfg[0].fetch_limit:
+        pair.working += 1
+        return False
+    x.next = -1
+    if pair.held == 0:
+        pair.held = t + 1
+    else:
+        st.txn[pair.held_last - 1].next = t
+    pair.held_last = t + 1
+    return True
+
+
+@cold
+def one_fewer(st, q):
+    """The drive has done a command of the pair: it fetches another one, if there is any."""
+    pair = st.pair[q]
+    t = pair.held - 1
+    if t < 0:
+        pair.working -= 1
+        return
+    pair.held = st.txn[t].next + 1
+    go(st, t, s.CALLED)
+
+
 @njit
 def part_done(st, t):
     """A part of a request is done; behind the last, the completion goes to the host. Data that
@@ -161,6 +196,8 @@ def part_done(st, t):
                 y.op = x.op
                 y.size = req.size
                 go(st, u, s.DATA_READY)
+            if st.cfg[0].fetch_limit > 0:
+                one_fewer(st, x.row >> st.cfg[0].ring_shift)
             x.bare = 0
             go(st, t, s.DATA_UP)
 

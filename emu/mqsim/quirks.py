@@ -166,11 +166,16 @@ QUIRKS: tuple[Quirk, ...] = (
         _synthetic(lambda f: f.closed_loop and not f.stop_time_ps
                    and f.total_requests_to_generate < f.average_no_of_reqs_in_queue),
     ),
+    Quirk(
+        "whole_ns", ("PCIe_Lane_Bandwidth",),
+        "cuts the time of each message on the link to whole ns", "the time of its bytes", KEPT,
+        _always,
+    ),
     # --- the drive
     Quirk(
         "one_die_at_a_time", ("Die_No_Per_Chip",),
         "runs one command at a time on a chip, so that more dies add capacity and no speed",
-        "dies work side by side", NAMED, lambda d, s: d.die_no_per_chip > 1,
+        "dies work side by side", ASKED, lambda d, s: d.die_no_per_chip > 1,
     ),
     Quirk(
         "channel_rates_rounded", ("Channel_Transfer_Rate",),

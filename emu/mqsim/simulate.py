@@ -7,6 +7,7 @@ constants tCS 20, tWC 25, tWB 100, tRR 20, tDBSY 500, tADL 70, tCALS 15, tWPST 6
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -61,6 +62,7 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             "flash.channels": drive.flash_channel_count,
             "flash.dies_per_channel": dies,
             "flash.dies_per_chip": drive.die_no_per_chip,
+            "flash.chip_busy": "per_chip" if "one_die_at_a_time" in quirks else "per_die",
             "flash.planes_per_die": drive.plane_no_per_die,
             "flash.blocks_per_plane": drive.block_no_per_plane,
             "flash.pages_per_block": drive.page_no_per_block,
@@ -90,6 +92,7 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             "ecc.encode_ps": 0,
             "frontend.command_ps": 0,
             "frontend.queue_depth": 65535,
+            "frontend.fetch_limit": drive.queue_fetch_size,
             "frontend.doorbell_bytes": 2,
             "frontend.request_bytes": READ_REQUEST,
             "frontend.entry_bytes": 72,
@@ -101,6 +104,7 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             "link.lanes": drive.pcie_lane_count,
             "link.packet_bytes": 128,
             "link.packet_overhead_bytes": 28,
+            "link.tick_ps": PS_PER_NS,
             "host.io_submit_ps": 0,
             "host.io_queue_depth": 65535,
             "host.io_block_bytes": max(drive.page_capacity_bytes, 1 << 20),
@@ -272,7 +276,9 @@ def played(
         )
         for i, flow in enumerate(flows)
     ]
-    return Player(arrays, cfg, sources).run(half_way_of(flows), progress)
+    # At one time the flow with the highest number goes first.
+    done = Player(arrays, cfg, sources[::-1]).run(half_way_of(flows), progress)
+    return dataclasses.replace(done, requests=done.requests[::-1])
 
 
 def counters(count: dict[str, int]) -> dict[str, int]:

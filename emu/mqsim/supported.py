@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ondie.emu.mqsim.drive import Drive
-from ondie.emu.mqsim.workload import Scenario, Synthetic
+from ondie.emu.mqsim.workload import Scenario
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,6 @@ class Refusal:
     words: str
 
 
-def _deepest(scenario: Scenario) -> int:
-    """Most requests that a closed loop of the scenario keeps outstanding."""
-    loops = [f for f in scenario.flows if isinstance(f, Synthetic) and f.closed_loop]
-    return max((f.average_no_of_reqs_in_queue for f in loops), default=0)
-
-
 def _classes(scenario: Scenario) -> int:
     return len({flow.priority_class for flow in scenario.flows})
 
@@ -35,11 +29,6 @@ def _classes(scenario: Scenario) -> int:
 REFUSALS: list[Refusal] = [
     Refusal(
         "host_interface_type", lambda d, s: d.host_interface_type == "SATA", "NVME is supported"
-    ),
-    Refusal(
-        "queue_fetch_size",
-        lambda d, s: _deepest(s) > d.queue_fetch_size,
-        "at least Average_No_of_Reqs_in_Queue is supported",
     ),
     Refusal("ideal_mapping_table", lambda d, s: not d.ideal_mapping_table, "true is supported"),
     Refusal("use_copyback_for_gc", lambda d, s: d.use_copyback_for_gc, "false is supported"),
