@@ -247,6 +247,8 @@ def map_placed(st, t, u, full):
             cmt.update(st, dev, x.lpn + i)
     if c.partial != 0:
         st.sectors[dev, x.lpn] |= x.sectors
+    if missing != 0:
+        mapping.read_from(st, dev, old - 1)
     if full:
         ask(st, dev, u)
         if st.reg[0].prompt != 0:
@@ -326,6 +328,7 @@ def merge(st, t):
     missing = old & ~x.sectors
     if entry == 0 or missing == 0:
         return False
+    mapping.read_from(st, x.dev, entry - 1)
     read_rest(st, t, entry - 1, missing)
     return True
 
@@ -347,7 +350,6 @@ def read_rest(st, t, ppn, missing):
     x.array = 0
     g = mapping.place_of(st, x.dev, t)
     x.array = st.page_ps[0, x.page]
-    mapping.read_from(st, x.dev, x.ppn)
     nand.push(st, g, t, nand.Q_READ)
 
 
