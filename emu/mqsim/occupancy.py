@@ -4,12 +4,9 @@ Owns the choice of pages and how often they were written. Does not own the state
 follows (occupation.py). Source: MQSim's preconditioning: so many pages as the flow's own
 requests touch first, of a trace those it reads before those it writes; what is missing is anywhere.
 
-MQSim draws the number of valid pages of each block from a model of its victim policy; here the
-flash is in the steady state that really writing it ends in. Of the blocks at which collection
-starts half are free, as with MQSim, where rounding leaves some more: since each block that fills
-has one collected, that number lasts, and the WAF with it (by 2 % in runs of three drive writes).
-Where its working set is smaller than what is to be occupied, MQSim takes the flow's whole range, as
-done here, and of uniform writes at most nine tenths of it; here all of it can be.
+For what precondition.py does not lay down as MQSim does: traces, and flows that occupy nearly all
+of their pages, of which MQSim takes nine tenths, and here all can be. Of the blocks at which
+collection starts half are free; since each block that fills has one collected, that number lasts.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ondie.emu import stations as s
 from ondie.emu.backend import mapping
 from ondie.emu.backend.timing import ERASE, PROGRAM, READ
 from ondie.emu.config import Config, load_preset
-from ondie.emu.mqsim import mrg, victims
+from ondie.emu.mqsim import mrg, precondition, victims
 from ondie.emu.mqsim.drive import Drive
 from ondie.emu.mqsim.flow import ISSUE_PS, Flow
 from ondie.emu.mqsim.flow import half_way as half_way_of
@@ -175,6 +175,8 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     _zones(cfg, arrays, drive, flows, pages)
     _frontiers(arrays, drive, flows, pages)
     if drive.enabled_preconditioning:
+        if precondition.laid(arrays, cfg, drive, flows, pages):
+            return cfg, arrays
         held = occupied(drive, flows, pages)
         free = max((cfg.ftl.gc_low_blocks + 1) // 2, STOP) + 1
         policy = {"ftl.gc_policy": STEADY[drive.gc_block_selection_policy]}

@@ -26,7 +26,7 @@ from ondie.emu.mqsim.workload import MOST_SECTORS, Synthetic
 from ondie.kernels.jit import njit
 
 UNIFORM, HOTCOLD, STREAMING = range(3)
-_DISTRIBUTIONS = {
+DISTRIBUTIONS = {
     "RANDOM_UNIFORM": UNIFORM,
     "RANDOM_HOTCOLD": HOTCOLD,
     "STREAMING": STREAMING,
@@ -136,7 +136,7 @@ def synthetic_flow(
     Quirks obeyed: whole_rate, negative_sizes, address_alias. InputError for requests that do not
     fit the addresses.
     """
-    shape = _shape(stream, parameters, range_, quirks, where)
+    shape = shape_of(stream, parameters, range_, quirks, where)
     stop = parameters.stop_time_ps or None
     total = None if stop else parameters.total_requests_to_generate
     closed = parameters.closed_loop
@@ -160,9 +160,10 @@ def synthetic_flow(
     )
 
 
-def _shape(
+def shape_of(
     stream: int, p: Synthetic, range_: Range, quirks: frozenset[str], where: str
 ) -> np.ndarray:
+    """SHAPE[1] of the flow at its start; InputError for requests that do not fit the addresses."""
     shape = np.zeros(1, SHAPE)
     first, end = range_.first, range_.last
     last = first + int(float(end - first) * (p.working_set_percentage / 100.0))
@@ -182,7 +183,7 @@ def _shape(
     normal = p.request_size_distribution == "NORMAL"
     shape["deviation"] = p.variance_request_size_bytes // SECTOR if normal else -1
     shape["mean_interval"] = 0.0 if p.closed_loop else _interval(p, quirks, where)
-    shape["distribution"] = _DISTRIBUTIONS[p.address_distribution]
+    shape["distribution"] = DISTRIBUTIONS[p.address_distribution]
     shape["first"], shape["last"], shape["end"] = first, last, end
     shape["hot_last"], shape["unit"], shape["stream"] = hot_last, unit, stream
     shape["wide_sizes"] = "negative_sizes" in quirks
@@ -200,8 +201,9 @@ def _interval(p: Synthetic, quirks: frozenset[str], where: str) -> float:
     return float(NS_PER_S // per_s)
 
 
-def _generators(p: Synthetic) -> np.ndarray:
-    """int64[6, 6]: the generator of each use; they take the seeds from p.seed on in turn."""
+def generators(p: Synthetic) -> np.ndarray:
+    """int64[6, 6]: the generator of each use at its start; they take the seeds from p.seed on in
+    turn."""
     uses = [TYPE, ADDRESS]
     if p.address_distribution == "RANDOM_HOTCOLD":
         uses += [HOT_ADDRESS, HOT_CHOICE]
@@ -218,7 +220,7 @@ def _generators(p: Synthetic) -> np.ndarray:
 def _chunks(
     shape: np.ndarray, p: Synthetic, total: int | None, stop: int | None, quirks: frozenset[str]
 ) -> Iterator[np.ndarray]:
-    shape, spare, rng = shape.copy(), np.zeros(1), _generators(p)
+    shape, spare, rng = shape.copy(), np.zeros(1), generators(p)
     h = shape[0]
     if h["distribution"] == STREAMING:
         at = int(h["first"]) + int(mrg.below(rng[ADDRESS], h["last"] - h["first"] + 1))

@@ -1,0 +1,162 @@
+"""A drive laid down as MQSim lays it: distributions against their theory, pages against the
+requests that touch them, blocks against what they must hold.
+"""
+
+import math
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from ondie.emu.backend import mapping
+from ondie.emu.backend.geometry import Geometry
+from ondie.emu.books import imbalance
+from ondie.emu.mqsim import drawn, layout, simulate
+from ondie.emu.mqsim.flows import flows as make_flows
+from ondie.emu.mqsim.run import read_pair
+from tests.config.mqsim_files import drive_xml, flow_xml, workload_xml
+
+
+def mean(share):
+    return float((share * np.arange(len(share))).sum() / (len(share) - 1))
+
+
+@pytest.mark.parametrize("policy", ["GREEDY", "RGA", "FIFO", "RANDOM", "RANDOM_P", "RANDOM_PP"])
+@pytest.mark.parametrize("fill", [0.5, 0.7, 0.85])
+def test_shares(policy, fill):
+    """Shares of all blocks add up to 1; their mean is near what the plane holds, from which the
+    model strays as its full blocks stay as they were."""
+    share = layout.uniform(policy, 32, 1024, fill, 10, 0.3)
+    if share is None:  # RANDOM_PP asks for more invalid pages than there are
+        assert policy == "RANDOM_PP" and fill > 0.65
+        return
+    assert share.min() > -1e-9 and share.sum() == pytest.approx(1, abs=1e-6)
+    assert mean(share) == pytest.approx(fill / (1 - 10 / 1024), rel=0.08)
+
+
+@pytest.mark.parametrize("d", [1, 2, 9, 30])
+def test_the_model_one_step_after_the_other(d):
+    """The same steps with one number at a time."""
+    pages, rho = 6, 0.7
+    w = [1.0] + [
+        sum(math.comb(pages, j) * rho**j * (1 - rho) ** (pages - j) for j in range(i, pages + 1))
+        for i in range(1, pages + 1)
+    ]
+    for _ in range(10_000):
+        rest = pages - sum(x**d for x in w[1:])
+        step = [
+            1e-3 * (1 - w[i] ** d - rest * i * (w[i] - w[i + 1]) / (pages * rho))
+            for i in range(1, pages)
+        ]
+        w[1:pages] = [x + y for x, y in zip(w[1:pages], step, strict=True)]
+        if max(map(abs, step)) <= 1e-10:
+            break
+    wanted = -np.diff([*w, 0.0])
+    np.testing.assert_allclose(layout._choices(pages, rho, d), wanted, rtol=1e-9)
+
+
+def test_the_better_the_choice_the_emptier_the_victim():
+    """The best of more blocks has fewer valid pages, and the rest more of them full."""
+    victims = []
+    for d in (1, 2, 10, 30):
+        at_least = np.cumsum(layout._choices(64, 0.8, d)[::-1])[::-1]
+        victims.append((at_least[1:] ** d).sum() / 64)
+    assert victims == sorted(victims, reverse=True) and victims[0] > 0.7 and victims[-1] < 0.65
+
+
+@hypothesis.given(
+    st.integers(2, 64),
+    st.lists(st.floats(0, 1), min_size=65, max_size=65),
+    st.integers(4, 300),
+    st.floats(0.05, 0.95),
+)
+def test_blocks_hold_what_is_wanted(pages, weights, goal, part):
+    share = np.array(weights[: pages + 1]) + 1e-3
+    share /= share.sum()
+    wanted = int(part * goal * pages)
+    valid = layout.blocks_of(layout.moved_to(share, part), goal, wanted)
+    if valid is None:
+        return  # MQSim ends there
+    assert valid.sum() == wanted and len(valid) <= goal
+    assert (np.diff(valid) <= 0).all() and valid.max() <= pages
+
+
+def test_stretched():
+    """With half the addresses hot nothing is stretched but the last class, which MQSim leaves out;
+    a smaller hot region spreads the blocks' valid pages."""
+    share = layout.uniform("GREEDY", 32, 512, 0.7, 25, 1.0)
+    n = np.arange(33)
+    for hot in (0.1, 0.2, 0.3):
+        wide = layout.stretched(share, hot)
+        assert wide.sum() == pytest.approx(1) and wide.min() >= -1e-9
+        assert (wide * n).sum() != pytest.approx((share * n).sum(), rel=1e-3)
+    np.testing.assert_allclose(layout.in_order(4, 0.7), [0.3, 0, 0, 0, 0.7])
+
+
+DRIVE = {
+    "Enabled_Preconditioning": "true",
+    "Block_No_Per_Plane": "512",
+    "Page_No_Per_Block": "64",
+    "Flash_Channel_Count": "2",
+    "Chip_No_Per_Channel": "1",
+    "Overprovisioning_Ratio": "0.25",
+}
+
+
+FLOW = {
+    "Request_Size_Distribution": "FIXED",
+    "Average_Request_Size": "16",
+    "Channel_IDs": "0,1",
+    "Chip_IDs": "0",
+}
+
+
+def prepared(tmp_path, flow, **drive):
+    paths = tmp_path / "ssd.xml", tmp_path / "load.xml"
+    paths[0].write_text(drive_xml(**DRIVE | drive))
+    paths[1].write_text(workload_xml([flow_xml(**FLOW | flow)]))
+    d, scenarios = read_pair(*paths)
+    flows = make_flows(d, scenarios[0], frozenset(), [])
+    return d, flows, *simulate.prepared(d, flows, frozenset())
+
+
+@pytest.mark.parametrize("kind", ["RANDOM_UNIFORM", "RANDOM_HOTCOLD", "STREAMING"])
+@pytest.mark.parametrize("share", [100, 60])
+def test_pages_and_blocks(tmp_path, kind, share):
+    """The pages that the flow touches first, each once; blocks full of valid and invalid pages,
+    later pages first; the books balance."""
+    flow = {
+        "Address_Distribution": kind,
+        "Initial_Occupancy_Percentage": "50",
+        "Working_Set_Percentage": str(share),
+        "Percentage_of_Hot_Region": "20",
+    }
+    d, flows, cfg, arrays = prepared(tmp_path, flow)
+    assert imbalance(arrays, Geometry.of(cfg), None) is None
+    pages = arrays.l2p.shape[1]
+    wanted = int(0.5 * flows[0].range.sectors / d.page_sectors)
+    held = np.flatnonzero(arrays.l2p[0])
+    assert wanted <= len(held) == int(arrays.dev.mapped[0]) <= wanted + 4 and len(held) < pages
+    found = drawn.touched(flows[0], flows[0].parameters, d.page_sectors, wanted)
+    np.testing.assert_array_equal(held, found)
+    if kind == "RANDOM_UNIFORM":  # drawn from one sector less: nearly always the same pages
+        first = next(flows[0].chunks())["offset"] // d.page_capacity_bytes
+        assert np.isin(first[: wanted // 4], held).mean() > 0.9
+    full = arrays.block.state == mapping.FULL
+    assert arrays.valid[full].sum() == len(held) and arrays.valid[~full].sum() == 0
+    ppn = arrays.l2p[0, held].astype(np.int64) - 1
+    assert ((ppn % 64) < arrays.valid[ppn // 64]).all()
+    assert (arrays.pool.free_n >= 10).all()
+
+
+def test_a_crowded_drive_is_in_its_steady_state(tmp_path):
+    """Occupancies that MQSim cuts to nine tenths are held whole."""
+    d, flows, cfg, arrays = prepared(tmp_path, {"Initial_Occupancy_Percentage": "100"})
+    assert (arrays.l2p[0] > 0).mean() == pytest.approx(1, abs=1e-3)
+
+
+def test_what_does_not_fit():
+    assert layout.blocks_of(np.array([0.5, 0.0, 0.5]), 10, 15) is not None
+    assert layout.blocks_of(np.array([1.0, 0.0, 0.0]), 10, 15) is None
+    assert layout.uniform("RANDOM_PP", 32, 1024, 0.85, 10, 0.5) is None
