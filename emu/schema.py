@@ -335,7 +335,13 @@ class Ftl:
     map_read_bytes: Annotated[
         int, Spec("bytes of a translation page that a miss moves over the channel; 0: all of it")
     ]
-    map_writes: Annotated[int, Spec("translation pages written back at once", least=1)]
+    map_writes: Annotated[
+        int,
+        Spec(
+            "translation pages written back at once; 0: none ever is, what would be takes a page "
+            "and stays in DRAM"
+        ),
+    ]
     initial: Annotated[str, Spec("state before the run", choices=("steady", "fresh"))]
     reservoir_fraction: Annotated[float, Spec("share of each die's blocks lent to the optimizer")]
 

@@ -21,7 +21,7 @@ import math
 from ondie.emu.backend import mapping, nand
 from ondie.emu.backend.timing import READ
 from ondie.emu.config import Config
-from ondie.emu.events import go, take_txn
+from ondie.emu.events import E_FULL, fail, go, take_txn
 from ondie.emu.state import record_type
 from ondie.emu.stations import MAP_DECODED, TRANSLATED
 from ondie.emu.stats import (
@@ -32,7 +32,7 @@ from ondie.emu.stats import (
     UNASKED_OUT_BYTES,
 )
 from ondie.emu.units import InputError
-from ondie.kernels.jit import inline, njit
+from ondie.kernels.jit import cold, inline, njit
 
 # Lists are of places + 1; 0 = none, so that what was never touched takes no memory.
 MAPS = record_type(
@@ -75,6 +75,7 @@ ASKED, LISTED = 1, 2
 
 FETCH, BACK = 4, 5
 """``bare`` of the drive's own transactions: a page is read for those who wait, or written back."""
+SECTOR = 512
 PLACES = 32
 """Bits that count transactions, entries and translation pages."""
 
@@ -199,7 +200,10 @@ def evict(st, dev):
     if entry.dirty != 0:
         p = page_of(st, dev, entry.lpn)
         clean(st, p, e)
-        write_back(st, dev, p)
+        if st.cfg[0].map_writes == 0:
+            keep(st, dev, p)
+        else:
+            write_back(st, dev, p)
     return e
 
 
@@ -256,7 +260,8 @@ def known(st, dev, lpn):
     c = st.cfg[0]
     p = page_of(st, dev, lpn)
     # In DRAM on its way out, or never written at all.
-    if st.tpage[p].state >= HELD or st.l2p[dev, c.lpns + p - dev * c.tpages] == 0:
+    held = st.tpage[p].state >= HELD and (c.map_writes > 0 or st.tpage[p].asked == 0)
+    if held or st.l2p[dev, c.lpns + p - dev * c.tpages] == 0:
         st.count[dev, MAP_MISSES] += 1
         insert(st, dev, lpn)
         return True
@@ -296,7 +301,7 @@ def wait(st, t):
     maps = st.maps[dev]
     if maps.first == 0:
         page.asked = ASKED
-        read(st, dev, p, FETCH)
+        read(st, dev, p, FETCH, fetched(st))
         return
     page.asked = LISTED
     page.next_miss = 0
@@ -307,9 +312,16 @@ def wait(st, t):
     maps.miss_last = p + 1
 
 
+@inline
+def fetched(st):
+    """Bytes of a translation page that are read for those who wait for it."""
+    c = st.cfg[0]
+    return c.map_read if c.map_read > 0 else c.page_bytes
+
+
 @njit
-def read(st, dev, p, bare):
-    """Read a translation page from where the directory says."""
+def read(st, dev, p, bare, size):
+    """Read ``size`` bytes of a translation page from where the directory says."""
     c = st.cfg[0]
     t = take_txn(st)
     if t < 0:
@@ -320,15 +332,12 @@ def read(st, dev, p, bare):
     x.n = 1
     x.lpn = c.lpns + p - dev * c.tpages
     x.ppn = int(st.l2p[dev, x.lpn]) - 1
-    x.size = c.page_bytes
+    x.size = size
     if x.ppn < 0:  # nothing to merge with
         go(st, t, MAP_DECODED)
         return
     x.op = READ
-    x.bus = c.page_bytes
-    if bare == FETCH and c.map_read > 0:
-        x.bus = c.map_read
-        x.size = c.map_read
+    x.bus = size
     st.count[dev, MAP_READ_PAGES] += 1
     st.count[dev, UNASKED_OUT_BYTES] += c.page_bytes - x.bus
     st.count[dev, ARRAY_READS] += 1
@@ -389,6 +398,46 @@ def write_back(st, dev, p):
     start(st, dev)
 
 
+@cold
+def keep(st, dev, p):
+    """The same where pages are never written back: translation page ``p`` is given a place, and is
+    in DRAM from now on. What flash has of the sectors of its clean entries is read; meanwhile
+    misses wait for that. Its dirty entries are clean, and as good as used."""
+    c = st.cfg[0]
+    m = p - dev * c.tpages
+    stored = c.page_bytes // c.map_span
+    sector = -1
+    size = 0
+    for lpn in range(m * c.map_span, min((m + 1) * c.map_span, c.lpns)):
+        e = find(st, dev, lpn)
+        if e == 0:
+            continue
+        if st.entry[e - 1].dirty != 0:
+            clean(st, p, e)
+            touch(st, dev, e)
+        elif (lpn - m * c.map_span) * stored // SECTOR != sector:
+            sector = (lpn - m * c.map_span) * stored // SECTOR
+            size += SECTOR
+    page = st.tpage[p]
+    page.state = HELD
+    if st.l2p[dev, c.lpns + m] != 0:
+        page.asked = ASKED
+        read(st, dev, p, FETCH, size)
+    u = turn_of(st, dev, m, 0)
+    ppn, k = mapping.allocate(st, dev, u, c.map_stream, 1)
+    if k == 0:
+        fail(st, E_FULL, c.lpns + m, 0)
+        return
+    if st.reg[0].filled != 0:
+        st.pool[u].asked = 1
+        mapping.look_again(st, u)
+    mapping.map_page(st, dev, c.lpns + m, ppn)
+    if c.partial != 0:
+        st.sectors[dev, c.lpns + m] = -1
+    mapping.landed(st, dev, ppn, 1)
+    st.block[mapping.block_at(st, dev, ppn)].retire = mapping.PINNED
+
+
 @njit
 def start(st, dev):
     """Begin with the pages that are due, as many as may be on their way at once; when none is left,
@@ -401,7 +450,7 @@ def start(st, dev):
         maps.first = page.next
         maps.writing += 1
         page.state = OLD
-        read(st, dev, p, BACK)
+        read(st, dev, p, BACK, st.cfg[0].page_bytes)
     while maps.first == 0 and maps.miss_first > 0:
         p = maps.miss_first - 1
         page = st.tpage[p]
@@ -409,7 +458,7 @@ def start(st, dev):
         page.asked = 0
         if page.wait_first > 0:
             page.asked = ASKED
-            read(st, dev, p, FETCH)
+            read(st, dev, p, FETCH, fetched(st))
 
 
 @inline

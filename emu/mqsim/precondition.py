@@ -28,7 +28,7 @@ def laid(
     """Lay down what the flows hold of their ``pages``. False, with nothing done, where a flow is a
     trace, wants nearly all of its pages, or more than fits, and where so few blocks would stay free
     that no write could ever be placed."""
-    wanted = []
+    wanted: list[tuple[Synthetic, np.ndarray]] = []
     for flow, n in zip(flows, pages, strict=True):
         p = flow.parameters
         if not isinstance(p, Synthetic):
@@ -37,15 +37,15 @@ def laid(
         found = touched(flow, p, sectors, int(p.initial_occupancy_percentage / 100 * n))
         if found is None:
             return False
-        wanted.append(found[found < n])
+        wanted.append((p, found[found < n]))
     planes: list[layout.Plane] = []
     listed = Counter(plane for flow in flows for plane in flow.parameters.planes)
     most = max(flow.parameters.initial_occupancy_percentage for flow in flows) / 100
-    for i, (flow, lpns) in enumerate(zip(flows, wanted, strict=True)):
+    for i, (p, lpns) in enumerate(wanted):
         if not len(lpns):
             continue
-        part = 1.0 / max(listed[plane] for plane in flow.parameters.planes)
-        share = _share(drive, cfg, flow.parameters, most)
+        part = 1.0 / max(listed[plane] for plane in p.planes)
+        share = _share(drive, cfg, p, most)
         mine = None if share is None else layout.planned(arrays, cfg, i, lpns, share, part)
         if mine is None:
             return False

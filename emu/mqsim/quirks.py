@@ -210,7 +210,7 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "mapping_writes", ("Ideal_Mapping_Table", "CMT_Capacity"),
         "queues the write-back of a mapping page and never issues it, after which that page costs "
-        "no read either", "write-backs take their time", NAMED, _cached_map,
+        "no read either", "write-backs take their time", ASKED, _cached_map,
     ),
     Quirk(
         "shared_map_cache", ("CMT_Sharing_Mode",),

@@ -16,15 +16,16 @@ import numpy as np
 
 from ondie.emu import build, occupation
 from ondie.emu import stations as s
-from ondie.emu.backend import mapping
+from ondie.emu.backend import cmt, mapping
 from ondie.emu.backend.timing import ERASE, PROGRAM, READ
 from ondie.emu.config import Config, load_preset
 from ondie.emu.mqsim import mrg, precondition, victims
-from ondie.emu.mqsim.drive import Drive
+from ondie.emu.mqsim.drive import SECTOR, Drive
 from ondie.emu.mqsim.flow import ISSUE_PS, Flow
 from ondie.emu.mqsim.flow import half_way as half_way_of
 from ondie.emu.mqsim.occupancy import occupied
 from ondie.emu.mqsim.run import Run
+from ondie.emu.precondition import whole_pages
 from ondie.emu.replay import Player, Replayed, Source
 from ondie.emu.state import Arrays, records
 
@@ -132,6 +133,9 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             "ftl.unwritten": "as_written",
             "ftl.map_update": "placed",
             "ftl.victim_pages": "locked",
+            "ftl.map_cache_bytes": 0 if drive.ideal_mapping_table else drive.cmt_capacity_bytes,
+            "ftl.map_writes": 0 if "mapping_writes" in quirks else 16,
+            "ftl.map_read_bytes": 0 if drive.ideal_mapping_table else SECTOR,
             "ftl.initial": "fresh",
             "ftl.reservoir_fraction": 0.0,
         },
@@ -224,20 +228,26 @@ def _frontiers(arrays: Arrays, drive: Drive, flows: Sequence[Flow], pages: Seque
         laid = np.arange(pages[i] // per_page)
         at = arrays.turn[int(zone.turn) + laid % int(zone.units)]
         np.add.at(held[i], at, 1)
+    mapped = int(arrays.cfg.map_stream[0])
     for u in range(units):
-        b = 0
+        opened: list[int | None] = []
         for i in range(streams):
-            whole = 1 + held[i, u] // drive.page_no_per_block
-            for stream in (i, None, streams + i):
-                for _ in range(1 if stream is not None else whole):
-                    block = arrays.block[u * blocks + b]
-                    block.state = mapping.OPEN if stream is not None else mapping.BAD
-                    block.stream = stream if stream is not None else -1
-                    if stream is not None:
-                        arrays.front[stream, u].block = b
-                    b += 1
-        arrays.free[u, : blocks - b] = np.arange(b, blocks)
-        arrays.pool[u].free_n = blocks - b
+            opened += [i, mapped if mapped >= 0 else None, streams + i]
+        if mapped < 0:  # those that are full of translation pages
+            opened += [None] * int((held[:, u] // drive.page_no_per_block).sum())
+        for b, stream in enumerate(opened):
+            block = arrays.block[u * blocks + b]
+            block.state = mapping.BAD if stream is None else mapping.OPEN
+            block.stream = -1 if stream is None else stream
+            if stream is not None:
+                arrays.front[stream, u].block = b
+        arrays.free[u, : blocks - len(opened)] = np.arange(len(opened), blocks)
+        arrays.pool[u].free_n = blocks - len(opened)
+    if mapped >= 0:
+        whole = pages[0] // per_page * per_page  # a last one that is not full is not laid down
+        if cmt.lay(arrays.handle(), 0, 0, whole):
+            raise drive.bad("block_no_per_plane", "translation pages find no place; more is right")
+        whole_pages(arrays, np.flatnonzero(arrays.l2p[0]))
     fronts: Any = arrays.front
     assert (fronts["block"] >= 0).all()
 

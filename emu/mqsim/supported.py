@@ -30,7 +30,11 @@ REFUSALS: list[Refusal] = [
     Refusal(
         "host_interface_type", lambda d, s: d.host_interface_type == "SATA", "NVME is supported"
     ),
-    Refusal("ideal_mapping_table", lambda d, s: not d.ideal_mapping_table, "true is supported"),
+    Refusal(
+        "ideal_mapping_table",
+        lambda d, s: not d.ideal_mapping_table and len(s.flows) > 1,
+        "true is supported, or one flow",
+    ),
     Refusal("use_copyback_for_gc", lambda d, s: d.use_copyback_for_gc, "false is supported"),
     Refusal(
         "transaction_scheduling_policy",
