@@ -246,7 +246,6 @@ def test_a_quirk_is_obeyed_if_and_only_if_the_table_says_so(root):
 
 UNSUPPORTED = [
     ({"HostInterface_Type": "SATA"}, {}, "HostInterface_Type is SATA: NVME is supported"),
-    ({"Queue_Fetch_Size": "6"}, {}, "Queue_Fetch_Size is 6: at least Average_No_of_Reqs"),
     ({"Ideal_Mapping_Table": "false"}, {}, "Ideal_Mapping_Table is false"),
     ({"Use_Copyback_for_GC": "true"}, {}, "Use_Copyback_for_GC is true"),
     ({"Transaction_Scheduling_Policy": "PRIORITY_OUT_OF_ORDER"}, {"Priority_Class": "LOW"},
