@@ -82,8 +82,18 @@ DRIVES = st.fixed_dictionaries(
         "ftl__erase_failures": st.sampled_from((0, 0, 0.01)),
         "ftl__map_cache": st.sampled_from(("0 B", "0 B", "100 B", "400 B")),
         "ftl__initial": st.sampled_from(("fresh", "steady")),
+        "errors__kind": st.sampled_from(("none", "none", "model")),
+        "ftl__reclaim_reads": st.sampled_from((0, 10)),
+        "ftl__reclaim_retries": st.sampled_from((0, 1)),
     }
 )
+READ_AGAIN = {
+    "errors__pslc": 1, "errors__floor": 0, "errors__wear": 0, "errors__disturb": 0,
+    "errors__retention": 6e-3, "errors__retention_exponent": 0, "errors__initial_days": 1,
+    "ecc__codeword": "512 B", "ecc__correctable_bits": 20, "ecc__decode_limit": "20 us",
+    "ecc__retries": 2, "ecc__retry_gain": 0, "ecc__soft_reads": 0,
+}  # fmt: skip
+"""Three readings of four fail, a second one never does. (Copy-back would add errors up.)"""
 DEPTHS = st.sampled_from((1, 4, 32))
 
 
@@ -98,6 +108,10 @@ def possible(drawn):
         drawn["pe__kind"] = "none"
     if drawn["ftl__erase"] == "open":
         drawn["ftl__erase_failures"] = 0
+    if drawn["errors__kind"] == "model":
+        drawn |= READ_AGAIN | {"ftl__gc_copyback": "false"}
+    else:
+        drawn |= {"ftl__reclaim_reads": 0, "ftl__reclaim_retries": 0}
     streams = drawn["ftl__write_streams"]
     fronts = streams + (streams if drawn["ftl__gc_streams"] == "each" else 1)
     kept = max(1, drawn["ftl__gc_stop_blocks"] - 1)
@@ -207,7 +221,9 @@ class Machine(stateful.RuleBasedStateMachine):
         except InputError as error:
             assert "is full" in str(error) and "bad" in str(error) and self.may_fill_up, error
             self.full = True
-        for tag in self.device.completions()["tag"].tolist():
+        done = self.device.completions()
+        assert not done["status"].any()
+        for tag in done["tag"].tolist():
             op, at, n, wanted = self.flying.pop(tag)
             for page, stamp in wanted.items():
                 got = self.device.buffer[at + page - min(wanted)]
@@ -303,7 +319,7 @@ class Machine(stateful.RuleBasedStateMachine):
 MECHANISMS = (
     "collections", "gc_program_pages", "gc_dropped_pages", "copyback_pages", "program_failures",
     "failed_pages", "bad_blocks", "wear_moves", "trimmed_pages", "unmapped_pages", "erased_blocks",
-    "map_read_pages", "map_program_pages",
+    "map_read_pages", "map_program_pages", "retry_read_pages", "reclaimed_blocks",
 )  # fmt: skip
 seen: Counter[str] = Counter()
 
