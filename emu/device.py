@@ -188,7 +188,8 @@ class Device:
         """What has completed since the last call: queues.COMPLETION[n] in order of completion.
 
         ``start`` is when the command was taken into the submission queue: its arrival, or later
-        when the queue was full. Equal ends are in order of submission.
+        when the queue was full. ``status`` is 0, or 0x281 where a page that was read could not be
+        corrected: its bytes are wrong. Equal ends are in order of submission.
         """
         self._collect()
         empty = np.zeros(0, queues.COMPLETION)

@@ -65,7 +65,7 @@ def page_key(seed, ppn, cycles, reads):
     """uint64 key of one read of one page.
 
     ``seed`` of the run (or of one of its devices: ``absorb(seed, device)``), ``ppn`` physical page,
-    ``cycles`` erase count of its block, ``reads`` of that block since its erase.
+    ``cycles`` erase count of its block, ``reads`` how often the page has been read before and now.
     """
     return absorb(absorb(absorb(seed, ppn), cycles), reads)
 
