@@ -11,6 +11,7 @@ from ondie.emu.backend import ecc, mapping, rber
 from ondie.emu.frontend import queues
 from ondie.emu.frontend.requests import READ, WRITE
 from ondie.emu.stats import COUNTERS
+from ondie.emu.units import InputError
 from tests.state import small, written
 
 MEDIA_ERROR = 0x281
@@ -316,3 +317,9 @@ def test_page_types_are_those_of_the_cells():
     worst = rber.scales(made.cfg)[3, :3]
     assert made.arrays.scale == pytest.approx(np.tile(worst, 3)[:8])
     assert worst == pytest.approx([2 / 3, 1, 2 / 3])
+
+
+@pytest.mark.parametrize("leaf", ["ftl__reclaim_reads", "ftl__reclaim_retries"])
+def test_data_do_not_move_because_of_reads_that_nobody_counts(leaf):
+    with pytest.raises(InputError, match=r"errors.kind.*ftl.reclaim_reads"):
+        small.config(**{leaf: 5})
