@@ -235,6 +235,12 @@ QUIRKS: tuple[Quirk, ...] = (
         "writes waiting for ever", "an error where no block can be collected", NAMED, _writes,
     ),
     Quirk(
+        "lost_drawings", ("GC_Block_Selection_Policy",),
+        "gives up a collection when the block drawn at random is free, wins nothing or is in use",
+        "drawn again", ASKED,
+        lambda d, s: d.gc_block_selection_policy.startswith("RANDOM") and _writes(d, s),
+    ),
+    Quirk(
         "parked_writes", (),
         "resumes writes that waited for a free block in the order of their memory addresses",
         "the order of arrival", NAMED, _writes,

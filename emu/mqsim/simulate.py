@@ -175,6 +175,8 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     arrays.fifo["scale"][s.HOST_STATIONS + s.DRAM] = 0  # MQSim's DRAM is its data cache's alone
     arrays.lots[: victims.LEAST] = mrg.start(drive.seed + 1)
     occupancy = max(flow.parameters.initial_occupancy_percentage for flow in flows) / 100
+    random = drive.gc_block_selection_policy.startswith("RANDOM")
+    arrays.lots[victims.REPEATED] = random and "lost_drawings" not in quirks
     arrays.lots[victims.LEAST] = int(occupancy * drive.page_no_per_block)
     _zones(cfg, arrays, drive, flows, pages)
     _frontiers(arrays, drive, flows, pages)

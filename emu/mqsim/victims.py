@@ -5,8 +5,9 @@ Owns RGA, RANDOM, RANDOM_P and RANDOM_PP as policies of collection. Does not own
 Source: MQSim's source; RGA is d-choices (Van Houdt, SIGMETRICS 2013), where free blocks are drawn
 as well, and a drawing in which nothing is worth collecting is lost.
 
-``st.lots``: state of the generator int64[6], then the invalid pages that RANDOM_PP asks for, then
-room for what RGA draws.
+A drawing of the random ones that is of no use is repeated, or lost with the question that was
+asked, as in MQSim. ``st.lots``: state of the generator int64[6], then the invalid pages that
+RANDOM_PP asks for, 1 where drawings are repeated, then room for what RGA draws.
 """
 
 from __future__ import annotations
@@ -18,22 +19,24 @@ from ondie.emu.backend.policies import collectable, first_block
 from ondie.emu.mqsim.mrg import below
 from ondie.kernels.jit import njit
 
-LEAST, DRAWN = 6, 7
+LEAST, REPEATED, DRAWN = 6, 7, 8
 """Places in ``st.lots``."""
 ENDLESS = 1000
 """Drawings over blocks after which too few are safe."""
+REPEATS = 100
+"""Drawings over blocks after which nothing is worth collecting."""
 
 
 @njit
 def safe(st, b):
-    """Does nobody write block ``b``, and no collection empty it? Of what collection itself has
-    written the programs may be under way."""
+    """Does nobody write block ``b``, and no collection empty it? MQSim forgets programs of what
+    collection itself has written."""
     block = st.block[b]
     if block.state == FREE:
         return True
     if block.state != FULL or block.retire == PINNED:
         return False
-    return block.flying == 0 or block.stream >= st.cfg[0].collected
+    return block.flying == 0 or (st.lots[REPEATED] == 0 and block.stream >= st.cfg[0].collected)
 
 
 @njit
@@ -77,7 +80,8 @@ def rga(st, u):
 @njit
 def drawn(st, u, full, least):
     """A safe block, where so wished a full one, with ``least`` invalid pages at least; the last one
-    drawn where that takes more drawings than there are blocks. -1 when it wins nothing."""
+    drawn where that takes more drawings than there are blocks. When it wins nothing, any that wins
+    something where drawings are repeated, else -1."""
     c = st.cfg[0]
     first = first_block(st, u)
     b = first + below(st.lots, c.blocks)
@@ -85,6 +89,11 @@ def drawn(st, u, full, least):
         if safe(st, b) and (not full or st.block[b].state == FULL) and least <= invalid(st, b):
             break
         b = first + below(st.lots, c.blocks)
+    if st.lots[REPEATED] != 0:
+        for _ in range(REPEATS * c.blocks):
+            if invalid(st, b) > 0:
+                break
+            b = first + below(st.lots, c.blocks)
     return b if invalid(st, b) > 0 else -1
 
 

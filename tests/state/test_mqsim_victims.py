@@ -40,8 +40,9 @@ def drawn_up(small, rng):
     return unit, safe, won, b["state"] == mapping.FULL
 
 
-def seeded(small, seed, least=0):
+def seeded(small, seed, least=0, repeated=0):
     """Both generators at one place."""
+    small.arrays.lots[victims.REPEATED] = repeated
     small.arrays.lots[: victims.LEAST] = mrg.start(seed)
     small.arrays.lots[victims.LEAST] = least
     return mrg.start(seed)
@@ -85,6 +86,18 @@ def test_redrawn(small, rng, name, full, least):
         assert getattr(victims, name)(small.state, unit) == wanted
         kinds.add(wanted >= 0)
     assert kinds == {True, False}
+
+
+@pytest.mark.parametrize("name, least", [("random", 0), ("random_p", 0), ("random_pp", 3)])
+def test_repeated_until_it_is_of_use(small, rng, name, least):
+    """Every drawing ends with a block that wins something, where there is one."""
+    for seed in range(100):
+        unit, _, won, _ = drawn_up(small, rng)
+        seeded(small, seed, least, repeated=1)
+        chosen = getattr(victims, name)(small.state, unit) - unit * BLOCKS
+        assert won[chosen] > 0
+        if name == "random_pp" and (won >= 3).sum() > 4:
+            assert won[chosen] >= 3
 
 
 def test_too_few_safe_blocks_end(small):
