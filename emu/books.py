@@ -99,8 +99,13 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
         ("commands outstanding", int(arrays.dev.outstanding[0]), 0),
         ("transactions in flight", len(arrays.txn) - int(arrays.reg.txns_free[0]), 0),
         ("transactions in the free list", _free_list(arrays), len(arrays.txn)),
-        ("pages read, asked for", c[stats.READ_PAGES] + c[stats.UNMAPPED_PAGES], asked.read_pages),
-        ("pages programmed, asked for", c[stats.PROGRAM_PAGES], asked.written_pages),
+        ("pages read, asked for",
+         c[stats.READ_PAGES] + c[stats.UNMAPPED_PAGES] + c[stats.CACHE_HIT_PAGES],
+         asked.read_pages),
+        ("pages written, asked for",
+         c[stats.PROGRAM_PAGES] - c[stats.DESTAGED_PAGES] + c[stats.CACHE_WRITE_PAGES],
+         asked.written_pages),
+        *_data_cache(arrays, c),
         ("bytes of reads, pages asked for", c[stats.HOST_READ_BYTES], asked.read_pages * page),
         ("bytes of writes, pages asked for",
          c[stats.HOST_WRITE_BYTES], asked.written_pages * page),
@@ -118,6 +123,32 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
         ("blocks erased, planes of the operations", c[stats.ERASED_BLOCKS], erases * g.unit_planes),
         ("entries of the map in use", *_cached(arrays)),
         ("translation pages to be written back", int(arrays.maps.writing[0]), 0),
+    ]  # fmt: skip
+
+
+def _data_cache(arrays: Arrays, c: list[int]) -> list[tuple[str, int, int]]:
+    """What the data cache took and what it holds."""
+    cache = arrays.cache[0]
+    pages = arrays.cpage[: int(cache.used)]
+    spare, at = 0, int(cache.spare)
+    while at > 0 and spare <= len(pages):
+        spare += 1
+        at = int(pages["newer"][at - 1])
+    chained = 0
+    for first in arrays.cbucket[0][arrays.cbucket[0] > 0]:
+        at = int(first)
+        while at > 0 and chained <= len(pages):
+            chained += 1
+            at = int(pages["chain"][at - 1])
+    gone = c[stats.CACHE_MERGED_PAGES] + c[stats.CACHE_DROPPED_PAGES] + c[stats.DESTAGED_PAGES]
+    return [
+        ("contents that the data cache took: gone, or there",
+         c[stats.CACHE_WRITE_PAGES], gone + int(cache.contents)),
+        ("places of the data cache: spare or found by page", int(cache.used), spare + chained),
+        ("pages on their way from the data cache", int(cache.flying), 0),
+        ("dirty pages, contents that flash does not have", int(cache.dirty), int(cache.contents)),
+        ("writes and FLUSHes that wait for the data cache",
+         int(cache.wait_first > 0) + int(cache.flush_first > 0), 0),
     ]  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from ondie.emu.backend.timing import (
 from ondie.emu.clock import NEVER, rate_scale
 from ondie.emu.config import Config
 from ondie.emu.events import FIFO, LINE, LOG, REG, TXN, build_tree
+from ondie.emu.frontend import cache
 from ondie.emu.frontend.pairs import PAIR, REQ
 from ondie.emu.state import Arrays, record_type, records
 from ondie.emu.stats import COUNTERS
@@ -47,6 +48,11 @@ CFG = record_type(
     streams="i8",  # open blocks that host writes fill, per unit
     collected="i8",  # stream of collected pages
     collected_streams="i8",  # one for all, or one for each of the host's
+    cache="i8",  # 1: there is a data cache
+    cache_pages="i8", cache_writes="i8", cache_through="i8", cache_fills="i8",
+    cache_dirty="i8",  # pages that may be dirty before they are destaged
+    cache_flights="i8", cache_idle="i8",
+    dram_row="i8", dram_open="i8", dram_close="i8",  # bytes, ps per row
     map_stream="i8",  # stream of translation pages, -1 = none
     map_entries="i8",  # of the cached mapping table; 0: the whole map is in DRAM
     map_span="i8",  # entries of a translation page
@@ -261,6 +267,27 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.erase_failures = ftl.erase_failures
 
 
+def _data_cache(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
+    """The data cache, and the DRAM that it lies in."""
+    mode = cfg.cache.mode
+    c.dram_row = cfg.dram.row_bytes
+    c.dram_open = cfg.dram.t_rcd_ps + cfg.dram.t_cl_ps
+    c.dram_close = cfg.dram.t_rp_ps
+    if mode == "off":
+        return
+    pages = cfg.cache.capacity_bytes // geometry.page_bytes
+    if pages >= 1 << 31:
+        raise InputError(f"cache.capacity: {pages} pages; below 2**31")
+    c.cache = 1
+    c.cache_pages = pages
+    c.cache_writes = mode != "read"
+    c.cache_through = mode == "write_through"
+    c.cache_fills = mode in ("read", "read_write")
+    c.cache_dirty = 0 if mode == "write_through" else int(pages * cfg.cache.dirty_share)
+    c.cache_flights = cfg.cache.destage_pages or geometry.dies * geometry.planes
+    c.cache_idle = cfg.cache.destage_idle
+
+
 def _cached_map(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     """The cached mapping table's sizes."""
     lpns = int(c["lpns"][0])
@@ -374,11 +401,12 @@ def build(
     c = integer_config(cfg, geometry, depth)
     c.lpns = lpns
     _cached_map(cfg, geometry, c)
+    _data_cache(cfg, geometry, c)
     c.seed = seed
     c.ring = PAIR_RING
     c.ring_shift = _shift(PAIR_RING)
     lanes, tpages = int(c["lanes"][0]), int(c["tpages"][0])
-    entries = int(c["map_entries"][0])
+    entries, places = int(c["map_entries"][0]), int(c["cache_pages"][0])
     cycles = command_cycles(cfg)
     c.out, c.out_plane = cycles[OUT_FIRST, 1], cycles[OUT_NEXT, 1]
     reg.bus0 = dies * lanes
@@ -419,6 +447,9 @@ def build(
         entry=records(cmt.ENTRY, max(n * entries, 1)),
         bucket=np.zeros((n, 1 << entries.bit_length()), np.int32),
         tpage=records(cmt.TPAGE, max(n * tpages, 1)),
+        cache=_caches(n),
+        cpage=records(cache.CPAGE, max(n * places, 1)),
+        cbucket=np.zeros((n, 1 << places.bit_length()), np.int32),
         page_ps=page_times(cfg),
         rmap=np.zeros((n, max(reservoir_super_pages, 1)), np.uint32),
         dev=_devices(n),
@@ -431,7 +462,8 @@ def build(
         lots=np.zeros(LOTS, np.int64),
         use=np.zeros((phases + 1, dies * lanes + buses + fifos), np.int64),
         phase=_phases(phases),
-        log=records(LOG, 2 * txns if payload else 1),
+        # In one event every transaction may log once, and a read its pages' ways to the cache.
+        log=records(LOG, 2 * txns * (1 + 2 * geometry.planes * (places > 0)) if payload else 1),
         job=records(physical.JOB, max(jobs, 1)),
         feed=records(physical.FEED, dies * lanes),
         where=np.zeros(max(jobs, 1), np.int32),
@@ -513,6 +545,8 @@ def _transactions(c: np.record, devices: int) -> int:
     rows = c.budget + c.budget // c.block_pages
     if c.map_entries > 0:  # and what waits for a translation page, and the reading of that
         rows += 2 * c.budget + devices * c.map_writes
+    if c.cache != 0:  # hits and misses of one page, and what is on its way to flash
+        rows += 3 * c.budget + devices * c.cache_flights
     fronts = c.collected + c.collected_streams + (c.map_entries > 0)
     return int(rows + devices * c.units * (motion + fronts + 2))
 
@@ -589,6 +623,12 @@ def _pools(geometry: Geometry, units: int) -> np.recarray:
     pool.free_n = geometry.blocks
     pool.stall_head = pool.stall_tail = -1
     return pool
+
+
+def _caches(n: int) -> np.recarray:
+    out = records(cache.CACHE, n)
+    out.epoch = 1
+    return out
 
 
 def _pairs(n: int) -> np.recarray:

@@ -31,6 +31,7 @@ from ondie.emu.provenance import Leaf, Value
 from ondie.emu.schema import (
     KEYS,
     SECTIONS,
+    Cache,
     Dram,
     Ecc,
     Energy,
@@ -80,6 +81,7 @@ class Config:
     ecc: Ecc
     errors: Errors
     ftl: Ftl
+    cache: Cache
     dram: Dram
     isp: Isp
     pe: Pe

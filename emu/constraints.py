@@ -259,6 +259,31 @@ RULES: tuple[Rule, ...] = (
         'data move because of their reads where kind is "model" only; else 0',
     ),
     Rule(
+        ("cache.mode", "cache.capacity", "flash.page"),
+        lambda c: c.cache.mode == "off" or c.cache.capacity_bytes >= c.flash.page_bytes,
+        "a data cache holds at least one page",
+    ),
+    Rule(
+        ("cache.mode", "cache.capacity", "dram.capacity"),
+        lambda c: c.cache.mode == "off" or c.cache.capacity_bytes <= c.dram.capacity_bytes,
+        "the data cache must fit the drive's DRAM",
+    ),
+    Rule(
+        ("cache.mode", "ftl.map_update"),
+        lambda c: c.cache.mode in ("off", "read") or c.ftl.map_update == "programmed",
+        'what a cache has written may be trimmed on its way: map_update "programmed"',
+    ),
+    Rule(
+        ("cache.dirty_share",),
+        lambda c: c.cache.dirty_share <= 1,
+        "at most all of the cache, 1",
+    ),
+    Rule(
+        ("ftl.map_cache", "dram.capacity"),
+        lambda c: c.ftl.map_cache_bytes <= c.dram.capacity_bytes,
+        "the cached mapping table must fit the drive's DRAM",
+    ),
+    Rule(
         ("dram.isp", "dram.capacity"),
         lambda c: c.dram.isp_bytes <= c.dram.capacity_bytes,
         "the processor's part must fit the drive's DRAM",

@@ -19,6 +19,7 @@ from ondie.emu.clock import NEVER
 from ondie.emu.config import Config
 from ondie.emu.errors import SimulationError, raise_error, raise_stuck
 from ondie.emu.frontend import admission, queues
+from ondie.emu.frontend.cached_bytes import CachedBytes
 from ondie.emu.state import as_records
 from ondie.emu.units import InputError
 
@@ -53,6 +54,8 @@ class Device:
         self.lpns = int(self.arrays.cfg.lpns[0])
         """Logical pages."""
         self.store = PageStore(self.geometry.page_bytes) if payload else None
+        self.cached = CachedBytes()
+        """Bytes that are in the drive's DRAM."""
         self.buffer: np.ndarray | None = None
         self.now = 0
         """How far the device has run, ps. Commands arrive no earlier."""
@@ -137,6 +140,7 @@ class Device:
         plan["after0"] = plan["after1"] = -1
         plan["tag"] = c["tag"]
         plan["stream"] = c["stream"]
+        plan["fua"] = c["fua"]
         return plan
 
     # --- time
@@ -172,7 +176,7 @@ class Device:
             self.now = t_ps
         else:
             self.now = int(self.arrays.reg.now[0])
-        if next_event >= NEVER and self.outstanding:
+        if next_event >= NEVER and (self.outstanding or self.arrays.cache.flying.any()):
             raise_stuck(self.arrays, self.cfg)
         return done
 
@@ -200,12 +204,13 @@ class Device:
     def power_cut(self, after_events: int) -> int:
         """Run ``after_events`` events; then the power is gone and nothing more happens.
 
-        What had not completed is lost, programs that had finished are on flash. Returns the number
-        of events, fewer when nothing was left to do.
+        What had not completed is lost, and what was in the data cache alone; programs that had
+        finished are on flash. Returns the number of events, fewer when nothing was left to do.
         """
         n = self.run_until(NEVER - 1, after_events) if after_events else 0
         self.now = int(self.arrays.reg.now[0])
         self.off = True
+        self.cached.clear()
         return n
 
     def _collect(self) -> None:
@@ -274,7 +279,9 @@ class Device:
             if int(entry.what) == events.LOG_BAD and int(entry.row) < 0:  # moved as it came out
                 wrong = inject.logged(entry, self.arrays.code[0], self.store.page_bytes)
                 self.store.damage(int(entry.ppn), wrong)
-            elif not self.store.follow(entry, self.geometry):
+            elif not (
+                self.store.follow(entry, self.geometry) or self.cached.follow(entry, self.store)
+            ):
                 self._move(self.store, entry)
 
     def _move(self, store: PageStore, entry: np.record) -> None:
@@ -298,6 +305,10 @@ class Device:
                     store.write(ppn, lpn + i, buffer[at + i])
                 case events.LOG_ZERO:
                     buffer[at + i] = 0
+                case events.LOG_STORE:
+                    self.cached.pages[lpn + i] = buffer[at + i].copy()
+                case events.LOG_SERVE:
+                    buffer[at + i] = self.cached.pages[lpn + i]
 
     # --- books
 
@@ -314,7 +325,7 @@ class Device:
             raise SimulationError(f"the books do not balance at {self.now} ps: {wrong}")
 
     def _idle(self) -> bool:
-        return int(self.arrays.key[1]) >= NEVER
+        return int(self.arrays.key[1]) >= NEVER and not self.arrays.cache.flying.any()
 
     def _unstored(self, store: PageStore) -> str | None:
         """Is every mapped page on flash, under its own logical page number? (Of translation pages

@@ -28,7 +28,7 @@ from ondie.emu.events import (
     next_to_go,
     take_txn,
 )
-from ondie.emu.frontend import controller, pairs, queues
+from ondie.emu.frontend import cache, controller, pairs, queues
 from ondie.emu.rows import (
     ACCELERATOR,
     DIE,
@@ -339,6 +339,8 @@ def release(st, t):
     reg.budget += cost(st, r)
     if row.resource == NVME:
         st.dev[dev].outstanding -= 1
+        if st.cfg[0].cache_idle != 0:
+            cache.later(st, dev)
         st.count[dev, COMMANDS_DONE] += 1
     elif (
         row.resource >= DMA_DOWN and row.tag > 0
@@ -411,7 +413,7 @@ def run(st, until, max_events, want_room):
     """
     reg = st.reg[0]
     # What is logged is logged with a transaction of its own, and gives it back only later.
-    log_limit = st.log.shape[0] - st.txn.shape[0]
+    log_limit = st.log.shape[0] // 2
     n = 0
     reg.until = until
     reg.fast = int(max_events > STEPPED)

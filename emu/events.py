@@ -32,7 +32,7 @@ TXN = record_type(
     n="i4",  # pages, at consecutive planes of one super-page
     planes="i4",  # bit per plane that its pages occupy
     bare="i4",  # 1: reservoir data, which ECC does not cover
-    kind="i4",  # whom it works for: OWN, ROW or REQUEST
+    kind="i4",  # whom it works for: OWN, ROW, REQUEST or CACHED
     stream="i4",  # of host writes
     # said by whoever needs them
     time="i8",  # when it leaves the station or the array it is in
@@ -99,7 +99,7 @@ LOG = record_type(
 )  # fmt: skip
 LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4")
 
-OWN, ROW, REQUEST = range(3)
+OWN, ROW, REQUEST, CACHED = range(4)
 # Errors the compiled code can raise; errors.py words them.
 (
     E_NONE, E_POOL, E_VICTIM, E_PAST_END, E_RESERVOIR, E_REGISTER, E_BLOCK_VALID, E_RESOURCE,
@@ -108,7 +108,10 @@ OWN, ROW, REQUEST = range(3)
 (
     LOG_READ, LOG_PROGRAM, LOG_MOVE, LOG_ERASE, LOG_VPP, LOG_BPR, LOG_ODC, LOG_BPP, LOG_ROW,
     LOG_TRIM, LOG_ZERO, LOG_BAD, LOG_RAW,
-) = range(13)  # fmt: skip
+    LOG_STORE, LOG_SERVE,  # command's buffer to data cache, and back
+    LOG_DESTAGE, LOG_LAND, LOG_LOST,  # cache to die, die to flash, or to nowhere
+    LOG_FILL, LOG_DROP,  # flash to cache, and out of it
+) = range(20)  # fmt: skip
 
 
 @inline

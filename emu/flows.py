@@ -32,7 +32,7 @@ from ondie.emu.events import (
     log,
     take_txn,
 )
-from ondie.emu.frontend import controller, pairs, queues
+from ondie.emu.frontend import cache, controller, pairs, queues
 from ondie.emu.frontend.controller import child
 from ondie.emu.intrinsics import call_policy
 from ondie.emu.stats import (
@@ -81,10 +81,13 @@ def dram(st, t, passes, step):
     """Through the device's DRAM; False when that takes no time."""
     x = st.txn[t]
     station = s.station(st, x.dev, s.DRAM)
-    if st.fifo[station].scale == 0:  # no limit
+    service = -1
+    if st.cfg[0].dram_row != 0:
+        service = passes * by_rows(st, station, x.size)
+    elif st.fifo[station].scale == 0:  # no limit
         x.step = step
         return False
-    return enter(st, station, t, passes * x.size, -1, step)
+    return enter(st, station, t, passes * x.size, service, step)
 
 
 @inline
@@ -98,6 +101,16 @@ def tell(st, t, which, n_bytes, step):
     """A message of the protocol over the device's link."""
     st.count[st.txn[t].dev, extra(which)] += n_bytes
     return send(st, t, which, n_bytes, step)
+
+
+@njit
+def by_rows(st, station, n_bytes):
+    """ps of one access to DRAM that opens row after row: tRCD and tCL for each, tRP between."""
+    c = st.cfg[0]
+    f = st.fifo[station]
+    opened = (n_bytes + c.dram_row - 1) // c.dram_row
+    time = transfer_ps(n_bytes, f.scale, f.shift) if f.scale > 0 else 0
+    return time + opened * c.dram_open + max(opened - 1, 0) * c.dram_close
 
 
 @njit
@@ -366,6 +379,8 @@ def retry_stalled(st, dev, u):
         ask(st, dev, u)
     if st.cfg[0].map_entries != 0:
         retry_map(st, dev)
+    if st.cfg[0].cache != 0:
+        cache.attend(st, dev)
     if st.cfg[0].static != 0:
         pool = st.pool[u]
         while pool.stall_head >= 0:
@@ -913,6 +928,11 @@ def programmed(st, t):
         marks.programmed(st, t)
     if x.kind != OWN:
         st.count[dev, PROGRAM_PAGES] += x.n
+        if c.cache != 0 and cache.programmed(st, t):
+            hunt(st, dev, u)
+            if st.pool[u].retiring > 0:
+                ask(st, dev, u)
+            return -1
         if c.placed == 0:
             map_programmed_pages(st, t)
         if c.partial != 0 and c.errors != 0 and x.bare == MERGED_ALREADY:
@@ -1016,7 +1036,10 @@ def fetched(st, t):
         if c.whole_commands != 0:
             return False
         controller.cut_write(st, t, s.WRITE_FETCHED)
-    elif x.bare == queues.TRIMMING:
+    elif x.bare != queues.TRIMMING:
+        if c.cache_writes != 0:
+            controller.flush(st, t)
+    else:
         controller.cut_trim(st, t)
         if c.static == 0:
             hunt(st, dev, dev * c.units)
@@ -1056,6 +1079,8 @@ def onwards(st, t):
             if of_isp(st, x):
                 waits = enter(st, s.station(st, dev, s.ISP_LINK), t, x.size, -1, s.ISP_READ_READY)
             else:
+                if c.cache_fills != 0:
+                    cache.fill(st, t)
                 waits = dram(st, t, HOST_PASSES, s.READ_IN_DRAM)
         elif step == s.READ_UNMAPPED:
             passes = 1 if of_isp(st, x) else HOST_PASSES
@@ -1092,9 +1117,12 @@ def onwards(st, t):
         elif step == s.UPLINK_DOWN_DONE:
             waits = send(st, t, s.DOWN, x.size, s.DOWN_DONE)
         elif step == s.DOWN_DONE:
-            waits = dram(st, t, HOST_PASSES, s.WRITE_IN_DRAM)
+            waits = dram(st, t, 1 if c.cache_writes != 0 else HOST_PASSES, s.WRITE_IN_DRAM)
         elif step == s.WRITE_IN_DRAM or step == s.ISP_WRITE_READY:
             reg.hop = 0
+            if c.cache_writes != 0 and step == s.WRITE_IN_DRAM:
+                cache.store(st, t)
+                return -1
             reg.prompt = 1
             if c.map_entries == 0 or not cmt.wanting(st, t):
                 place_or_wait(st, t)
@@ -1159,9 +1187,13 @@ def onwards(st, t):
             waits = send(st, t, s.DOWN, x.size, s.DMA_DOWN_DONE)
         elif step == s.DMA_DOWN_DONE:
             waits = dram(st, t, 1, s.PART_DONE)
-        elif step == s.TRANSLATED:
+        elif step == s.SERVED:
+            waits = dram(st, t, 1, s.READ_IN_DRAM)
+        elif step == s.DESTAGE:
+            waits = dram(st, t, 1, s.DESTAGED)
+        elif step == s.TRANSLATED or step == s.DESTAGED:
             reg.hop = 0
-            if cmt.wanting(st, t):
+            if c.map_entries != 0 and cmt.wanting(st, t):
                 return -1
             if x.op == timing.READ:
                 controller.sense(st, t, x.lpn, x.lpn + x.n)

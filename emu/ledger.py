@@ -47,6 +47,8 @@ class Totals:
     page_bytes: int
     block_bytes: int
     devices: int
+    cached_contents: int = 0
+    """Pages written to data caches that flash does not have."""
 
 
 class Booked(Protocol):
@@ -127,9 +129,9 @@ class Ledger:
     def waf(self) -> float | None:
         """Pages programmed over pages asked for; None when nothing was written."""
         c = self.totals.counters
-        asked = c["program_pages"] + c["bpp_pages"]
+        asked = written_pages(c) + c["bpp_pages"]
         again = c["gc_program_pages"] + c["failed_pages"] + c["map_program_pages"]
-        return (asked + again) / asked if asked else None
+        return (c["program_pages"] + c["bpp_pages"] + again) / asked if asked else None
 
     def utilisation(self, phase: str) -> dict[str, float]:
         """Share of a phase's time that the busiest member of each resource class worked for it."""
@@ -200,10 +202,18 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
         ("bytes up the link, bytes of its station", up + extra_up, t.bytes_by["link up"]),
         (
             "pages read, pages planned",
-            c["read_pages"] + c["unmapped_pages"],
+            c["read_pages"] + c["unmapped_pages"] + c["cache_hit_pages"],
             t.planned["read_pages"],
         ),
-        ("pages programmed, pages planned", c["program_pages"], t.planned["program_pages"]),
+        ("pages written, pages planned", written_pages(c), t.planned["program_pages"]),
+        (
+            "contents that the data cache took: merged, dropped, on flash, or there still",
+            c["cache_write_pages"],
+            c["cache_merged_pages"]
+            + c["cache_dropped_pages"]
+            + c["destaged_pages"]
+            + t.cached_contents,
+        ),
         (
             "pages moved by collection",
             c["gc_read_pages"],
@@ -239,6 +249,11 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
             t.bytes_by["tunnel up"] + t.bytes_by["tunnel down"],
         ),
     ]
+
+
+def written_pages(c: Mapping[str, int]) -> int:
+    """Pages that host and ISP have written, to flash or to the data cache."""
+    return c["program_pages"] - c["destaged_pages"] + c["cache_write_pages"]
 
 
 def sum_counters(count: np.ndarray) -> dict[str, int]:

@@ -188,7 +188,7 @@ class Player:
         """Every request that was issued is done, and nothing is left in the drive."""
         pair, reg = self.arrays.pair, self.arrays.reg
         stuck = int(pair["outstanding"].sum())
-        if stuck:
+        if stuck or self.arrays.cache["flying"].any():
             stalled = (self.arrays.pool["stall_head"] >= 0).any()
             stalled |= (self.arrays.dev["stall_head"] >= 0).any()
             if stalled:

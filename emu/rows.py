@@ -40,6 +40,7 @@ PLAN = np.dtype(
         ("resource", "i4"),
         ("kind", "i4"),
         ("phase", "i4"),  # index into the path's phases
+        ("fua", "i4"),  # 1: an NVMe write that is done when it is on flash
         ("lpn", "i8"),  # first logical page, or super-page for the reservoir
         ("bytes_in", "i8"),  # into the device, its registers or its array
         ("bytes_out", "i8"),  # out of them
@@ -74,6 +75,7 @@ ROW = record_type(
     state="i4",
     stream="i4",
     status="i4",  # of a command: 0, or how it failed (backend/reading.py)
+    fua="i4",
 )
 WAITING, STARTED, DONE = range(3)
 PHASE = record_type(first="i8", last="i8", rows="i8", done="i8")
@@ -106,6 +108,7 @@ def load(st, plan):
         row.array_ps = p.array_ps
         row.tag = p.tag
         row.stream = p.stream
+        row.fua = p.fua
         row.start = -1
         row.end = -1
         row.waiters = -1

@@ -64,6 +64,9 @@ FIELDS = (
     "entry",  # records: entries of the map in DRAM (backend/cmt.py)
     "bucket",  # int32[devices, buckets]: lists of entries by logical page (backend/cmt.py)
     "tpage",  # records: translation pages (backend/cmt.py)
+    "cache",  # records[devices]: the data cache (frontend/cache.py)
+    "cpage",  # records: its places (frontend/cache.py)
+    "cbucket",  # int32[devices, buckets]: lists of its pages by number (frontend/cache.py)
     "page_ps",  # int64[3, pages]: more array time of each page: read, program, second pass
     "rmap",  # uint32[devices, super-pages]: reservoir map, physical super-page + 1
     "dev",  # records[devices]: queues and cursors of each device (device.py)

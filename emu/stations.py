@@ -51,7 +51,10 @@ DEVICE_NAMES = (
     TRANSLATED,  # the places of its pages are known
     MAP_SENSED, MAP_DECODED, MAP_IN_DRAM,
     AGAIN,  # its page was given up, and is read once more
-) = range(43)  # fmt: skip
+    SERVED,  # a page is in the data cache
+    DESTAGE,  # a page of it is to be written to flash
+    DESTAGED,  # it has left DRAM for that
+) = range(46)  # fmt: skip
 
 
 @njit

@@ -18,7 +18,9 @@ from __future__ import annotations
     RETRIED_PAGES, RETRY_READ_PAGES, SOFT_PAGES, SOFT_READ_PAGES, CORRECTED_BITS,
     UNCORRECTABLE_PAGES, LOST_PAGES, MEDIA_ERRORS, BARE_WRONG_BITS,
     RECLAIMED_BLOCKS,
-) = range(55)  # fmt: skip
+    CACHE_WRITE_PAGES, CACHE_MERGED_PAGES, CACHE_DROPPED_PAGES, DESTAGED_PAGES,
+    CACHE_HIT_PAGES, CACHE_FILL_PAGES,
+) = range(61)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -75,4 +77,10 @@ COUNTERS = (
     "media_errors",  # commands of the host or the ISP that ended with an unrecovered read error
     "bare_wrong_bits",  # in reservoir pages as they were read, past the ECC
     "reclaimed_blocks",  # emptied because of their reads
+    "cache_write_pages",  # pages of writes that the data cache took
+    "cache_merged_pages",  # of those, pages whose last content flash had not got yet
+    "cache_dropped_pages",  # contents that TRIM or a write past the cache made void
+    "destaged_pages",  # contents sent to flash, among the programmed pages
+    "cache_hit_pages",  # pages of reads that were in the cache, at least in part
+    "cache_fill_pages",  # pages that reads brought into it
 )

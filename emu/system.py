@@ -116,7 +116,7 @@ class System:
                 self._count(chunk)
                 rows.load(self.state, as_records(chunk))
         self._until(0)
-        if self.rows_done != self.next_row:
+        if self.rows_done != self.next_row or self.arrays.cache.flying.any():
             raise_stuck(self.arrays, self.cfg)
 
     def _check_ids(self, chunk: np.ndarray) -> None:
@@ -220,6 +220,7 @@ class System:
             filled_pages=self.filled_pages,
             super_pages=(int(valid[:, :, g.blocks :].sum()), int(a.dev.r_mapped.sum())),
             erases=(int(erases.sum()), int(erases.max())),
+            cached_contents=int(a.cache.contents.sum()),
             in_flight=len(a.txn) - int(a.reg.txns_free[0]),
             steps=tuple(steps.steps),
             busy_ps=busy,

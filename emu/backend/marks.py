@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ondie.emu.backend import rber
 from ondie.emu.backend.mapping import block_at, first_page
-from ondie.emu.events import LOG_BAD, OWN
+from ondie.emu.events import LOG_BAD
 from ondie.emu.state import record_type
 from ondie.kernels.jit import njit
 
@@ -159,7 +159,7 @@ def log_bad(st, t, lpn, ppn):
     y = st.txn[t]
     x = st.log[reg.logged]
     x.what = LOG_BAD
-    x.row = -1 if y.kind == OWN else st.row[y.row].id
+    x.row = -1 if y.row < 0 else st.row[y.row].id
     x.lpn = lpn
     x.ppn = ppn
     x.old = -1

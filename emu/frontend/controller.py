@@ -10,11 +10,23 @@ MQSim); neighbouring pages in one super-page go as one multi-plane operation.
 from __future__ import annotations
 
 from ondie.emu.backend import cmt, mapping, nand, timing
-from ondie.emu.events import E_FULL, LOG_TRIM, LOG_ZERO, REQUEST, fail, go, log, take_txn
+from ondie.emu.events import (
+    E_FULL,
+    LOG_SERVE,
+    LOG_TRIM,
+    LOG_ZERO,
+    REQUEST,
+    fail,
+    go,
+    log,
+    take_txn,
+)
+from ondie.emu.frontend import cache
 from ondie.emu.intrinsics import set_bits
-from ondie.emu.stations import READ_UNMAPPED
+from ondie.emu.stations import READ_UNMAPPED, SERVED, TRANSLATED
 from ondie.emu.stats import (
     ARRAY_READS,
+    CACHE_HIT_PAGES,
     READ_PAGES,
     TRIMMED_PAGES,
     UNASKED_OUT_BYTES,
@@ -85,12 +97,71 @@ def bus_bytes(st, u):
 
 @njit
 def cut_read(st, t):
-    """Send the pages of read command ``t`` to their dies."""
+    """Send the pages of read command ``t`` to their dies, those in the data cache to the host."""
+    c = st.cfg[0]
     x = st.txn[t]
-    if st.cfg[0].map_entries == 0:
-        sense(st, t, x.lpn, x.lpn + x.n)
-    else:
-        translate(st, t, x.lpn, x.lpn + x.n)
+    lpn = x.lpn
+    end = x.lpn + x.n
+    while lpn < end:
+        stop = end
+        if c.cache != 0:
+            stop = cached_from(st, t, lpn)
+        if c.map_entries == 0:
+            sense(st, t, lpn, stop)
+        else:
+            translate(st, t, lpn, stop)
+        if stop < end:
+            serve(st, t, stop)
+        lpn = stop + 1
+
+
+@inline
+def held(st, t, lpn):
+    """Bit per sector that read ``t`` asks for of page ``lpn`` and finds in the data cache."""
+    p = cache.find(st, st.txn[t].dev, lpn)
+    if p == 0:
+        return 0
+    have = st.cpage[p - 1].have
+    return have & sectors_of(st, t, lpn) if st.cfg[0].partial != 0 else have
+
+
+@njit
+def cached_from(st, t, lpn):
+    """The first page from ``lpn`` on that read ``t`` finds in the data cache, at least in part, or
+    the end of its pages."""
+    end = st.txn[t].lpn + st.txn[t].n
+    while lpn < end and held(st, t, lpn) == 0:
+        lpn += 1
+    return lpn
+
+
+@njit
+def serve(st, t, lpn):
+    """Page ``lpn`` of read ``t`` leaves from the data cache. Of a page that is there in part, the
+    rest comes from flash."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    cache.touch(st, x.dev, cache.find(st, x.dev, lpn))
+    st.count[x.dev, CACHE_HIT_PAGES] += 1
+    u = child(st, t, lpn, 1)
+    if u < 0:
+        return
+    st.txn[u].size = bytes_of(st, t, lpn, 1)
+    log(st, LOG_SERVE, x.row, lpn, -1, -1, 1, x.dev, -1)
+    go(st, u, SERVED)
+    found = held(st, t, lpn)
+    asked = sectors_of(st, t, lpn) if c.partial != 0 else found
+    if found == asked:
+        return
+    st.txn[u].size = set_bits(found) * SECTOR
+    v = child(st, t, lpn, 1)
+    if v < 0:
+        return
+    y = st.txn[v]
+    y.old = 0
+    y.sectors = asked & ~found
+    y.size = set_bits(y.sectors) * SECTOR
+    go(st, v, TRANSLATED)
 
 
 @njit
@@ -208,7 +279,7 @@ def cut_write(st, t, step):
     c = st.cfg[0]
     x = st.txn[t]
     lpn = x.lpn
-    most = 1 if c.static != 0 or c.partial != 0 else c.planes
+    most = 1 if c.static != 0 or c.partial != 0 or c.cache_writes != 0 else c.planes
     while lpn < x.lpn + x.n:
         n = min(x.lpn + x.n - lpn, most)
         u = child(st, t, lpn, n)
@@ -234,7 +305,19 @@ def cut_trim(st, t):
     for page in range(lpn, end):
         if c.map_entries != 0 and st.l2p[x.dev, page] != 0:
             cmt.update(st, x.dev, page)
+        if c.cache != 0:
+            cache.drop(st, x.dev, page)
         mapping.unmap(st, x.dev, page)
         if c.partial != 0:
             st.sectors[x.dev, page] = 0
     log(st, LOG_TRIM, x.row, lpn, -1, -1, max(end - lpn, 0), x.dev, -1)
+    if c.cache != 0:
+        cache.later(st, x.dev)
+
+
+@njit
+def flush(st, t):
+    """FLUSH command ``t`` is done when flash has what was written before."""
+    u = child(st, t, 0, 0)
+    if u >= 0:
+        cache.flush(st, u)

@@ -22,7 +22,7 @@ from ondie.emu.events import (
     set_leaf,
     take_txn,
 )
-from ondie.emu.frontend import queues
+from ondie.emu.frontend import cache, queues
 from ondie.emu.frontend.requests import FLUSH, TRIM, WRITE
 from ondie.emu.intrinsics import prefetch
 from ondie.emu.state import record_type
@@ -222,3 +222,5 @@ def ended(st, t):
     else:
         give_txn(st, t)
     issue(st, q)
+    if c.cache_idle != 0:
+        cache.later(st, pair.dev)

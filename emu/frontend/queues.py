@@ -23,7 +23,7 @@ COMMAND = np.dtype(
         ("n", "i8"),  # logical pages
         ("stream", "i4"),
         ("priority", "i4"),
-        ("fua", "i4"),  # writes complete after their program, so every write is one
+        ("fua", "i4"),  # 1: a write that completes when it is on flash, past the data cache or not
         ("fence_token", "i8"),
         ("atomic_unit", "i4"),
         ("payload_slot", "i8"),  # first page in the caller's buffer, -1 = timing only

@@ -17,6 +17,7 @@ from ondie.emu import events, rows
 from ondie.emu.backend import inject, timing
 from ondie.emu.backend.store import PageStore
 from ondie.emu.errors import SimulationError
+from ondie.emu.frontend.cached_bytes import CachedBytes
 from ondie.emu.isp.layout import Regions, Stripes
 from ondie.emu.system import System
 
@@ -51,6 +52,7 @@ class Conventional:
         """New weights on their way up: buffers that programs do not wait for, nor free."""
         page = system.geometry.page_bytes
         self.stores = tuple(PageStore(page) for _ in regions)
+        self.cached = tuple(CachedBytes() for _ in regions)
         self.memory = tuple(np.full((r.total_pages, page), POISON, np.uint8) for r in regions)
         system.on_log = self.on_log
 
@@ -74,15 +76,20 @@ class Conventional:
         return int(self.system.arrays.l2p[device, lpn]) - 1
 
     def stored(self, name: str) -> np.ndarray:
-        """A vector as the flash pages hold it now, float32[n_params]."""
+        """A vector as the flash pages hold it now, or the data cache where it is newer,
+        float32[n_params]."""
         parts = []
         for dev, r in enumerate(self.regions):
             at = r.names.index(name) * r.pages
             lpns = range(at, at + r.used_pages)
-            pages = [self.stores[dev].read(self.ppn(dev, lpn)) for lpn in lpns]
+            pages = [self._newest(dev, lpn) for lpn in lpns]
             if pages:
                 parts.append(np.concatenate(pages).view(np.float32)[: r.shard.size])
         return np.concatenate(parts)
+
+    def _newest(self, dev: int, lpn: int) -> np.ndarray:
+        cached = self.cached[dev].pages.get(lpn)
+        return self.stores[dev].read(self.ppn(dev, lpn)) if cached is None else cached
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
         """The accelerator delivers a step's gradient."""
@@ -100,9 +107,15 @@ class Conventional:
         g = self.system.geometry
         for entry in log:
             dev, lpn, ppn, n = int(entry.dev), int(entry.lpn), int(entry.ppn), int(entry.n)
-            if self.stores[dev].follow(entry, g):
+            store, cached = self.stores[dev], self.cached[dev]
+            if store.follow(entry, g) or cached.follow(entry, store):
                 continue
             match int(entry.what):
+                case events.LOG_STORE:
+                    cached.pages[lpn] = self.memory[dev][lpn].copy()
+                    self.memory[dev][lpn] = POISON
+                case events.LOG_SERVE:
+                    self.memory[dev][lpn] = cached.pages[lpn]
                 case events.LOG_READ:
                     for i in range(n):
                         self.memory[dev][lpn + i] = self.stores[dev].read(ppn + i)
