@@ -32,6 +32,10 @@ MANAGED: dict[str, dict[str, str]] = {
         "ecc.soft_decode": "40 us", "ecc.retry_gain": "0.5",
         "ftl.reclaim_retries": "4",
     },
+    "data cache": {"cache.mode": "read_write", "cache.capacity": "2 MiB"},
+    "large data cache": {
+        "cache.mode": "read_write", "cache.capacity": "64 MiB", "cache.dirty_share": "0.9",
+    },
     "messages": {
         "frontend.doorbell": "4 B", "frontend.request": "24 B", "frontend.entry": "64 B",
         "frontend.completion": "16 B", "link.packet": "256 B", "link.packet_overhead": "24 B",
@@ -51,6 +55,7 @@ UNSEEN = {
         "isp_write_bytes", "isp_bytes", "trimmed_pages", "collections", "program_failures",
         "bad_blocks", "wear_moves", "map_hits", "map_misses", "retried_pages", "corrected_bits",
         "uncorrectable_pages", "lost_pages", "media_errors", "bare_wrong_bits", "reclaimed_blocks",
+        "cache_fill_pages",
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",
@@ -84,7 +89,8 @@ def runs() -> list[Totals]:
 def crowded(changes: dict[str, str]) -> Totals:
     """Many steps on a drive that is nearly full: pages are collected."""
     cfg = load_preset("optimstore-r1", CROWDED).replace(changes)
-    trace = model("adam", 500_000)
+    whole = "cache.mode" in changes  # pages: what is cached is counted in pages
+    trace = model("adam", 1 << 19 if whole else 500_000)
     trace = dataclasses.replace(
         trace, steps=tuple(dataclasses.replace(trace.steps[0], index=i) for i in range(12))
     )
@@ -99,7 +105,7 @@ def mutants(t: Totals) -> Iterator[tuple[str, Totals]]:
         for key, value in getattr(t, table).items():
             changed = {**getattr(t, table), key: value + 1}
             yield f"{table}.{key}", dataclasses.replace(t, **{table: changed})
-    for name in ("valid_pages", "mapped_pages", "in_flight"):
+    for name in ("valid_pages", "mapped_pages", "in_flight", "cached_contents"):
         yield name, dataclasses.replace(t, **{name: getattr(t, name) + 1})
     for i in range(2):
         pair = tuple(n + (i == k) for k, n in enumerate(t.super_pages))
@@ -111,7 +117,7 @@ def test_the_runs_use_every_counter(runs):
     used = {name for t in runs for name, n in t.counters.items() if n}
     # Nothing in a comparison trims, reads what was never written, or writes part of a page; and
     # the whole map is in DRAM.
-    unused = {"trimmed_pages", "unmapped_pages", "merge_read_pages"}
+    unused = {"trimmed_pages", "unmapped_pages", "merge_read_pages", "cache_dropped_pages"}
     cached = {"map_hits", "map_misses", "map_read_pages", "map_program_pages"}
     assert set(COUNTERS) - used - cached == unused
 
@@ -147,8 +153,9 @@ def test_what_energy_is_paid_for_is_what_was_moved(runs):
     """Bytes of the stations that no balance holds, from the counters of what passed them.
 
     Through DRAM: host data twice (stored, then forwarded), so also reservoir pages for the host and
-    pages that collection moves, unless inside their die; the rest once. Through ECC: every page
-    that was coded, as far as it was asked for.
+    pages that collection moves, unless inside their die; the rest once. Data that a cache takes are
+    stored, data that are found there forwarded, data that it sends to flash forwarded. Through ECC:
+    every page that was coded, as far as it was asked for.
     """
     for t in runs:
         c = t.counters
@@ -156,7 +163,9 @@ def test_what_energy_is_paid_for_is_what_was_moved(runs):
         twice += (c["gc_read_pages"] - c["copyback_pages"]) * t.page_bytes
         once = c["down_bytes"] + c["up_bytes"] + c["load_bytes"]
         isp = c["isp_read_bytes"] + c["isp_write_bytes"]
-        assert t.bytes_by["DRAM"] == 2 * twice + once + isp + c["isp_bytes"]
+        cached = c["destaged_pages"] - c["cache_write_pages"] - c["cache_hit_pages"]
+        crossed = 2 * twice + once + isp + c["isp_bytes"] + cached * t.page_bytes
+        assert t.bytes_by["DRAM"] == crossed
         coded = c["ecc_decoded_pages"] + c["ecc_encoded_pages"]
         unasked = c["unasked_out_bytes"] + c["unasked_in_bytes"]
         assert t.bytes_by["ECC"] == coded * t.page_bytes - unasked
@@ -182,7 +191,7 @@ def off_by_one(monkeypatch, counter: str) -> None:
     ("counter", "words"),
     [
         ("read_pages", "pages read, pages planned"),
-        ("program_pages", "pages programmed, pages planned"),
+        ("program_pages", "pages written, pages planned"),
         ("commands_done", "commands fetched, commands completed"),
         ("host_read_bytes", "bytes up the link"),
         ("ecc_decoded_pages", "pages decoded"),
