@@ -324,6 +324,7 @@ MECHANISMS = (
 seen: Counter[str] = Counter()
 
 
+@pytest.mark.timeout(1800)  # two thousand examples
 def test_the_drive_is_a_dictionary(counts):
     """And every mechanism has been at work."""
     seen.clear()
