@@ -74,6 +74,7 @@ CFG = record_type(
     spare_parts="i8",  # pages of a block over those that are spare
     program_failures="f8", erase_failures="f8",
     link_lanes="i8", link_shift="i8", packet="i8", packet_overhead="i8", link_tick="i8",
+    ranked="i8",  # 1: the host's work on a die goes by class
     fetch_limit="i8",  # commands of a queue pair that the drive works on; 0: any number
     doorbell="i8", request="i8", entry="i8", completion="i8",
     whole_commands="i8",  # 1: data cross the link by the command, not by the page
@@ -181,6 +182,7 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.packet_overhead = cfg.link.packet_overhead_bytes
     c.link_tick = cfg.link.tick_ps
     c.fetch_limit = cfg.frontend.fetch_limit
+    c.ranked = cfg.ftl.host_order == "class"
     c.doorbell = cfg.frontend.doorbell_bytes
     c.request = cfg.frontend.request_bytes
     c.entry = cfg.frontend.entry_bytes

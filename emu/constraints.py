@@ -141,6 +141,15 @@ RULES: tuple[Rule, ...] = (
         '"sectors"',
     ),
     Rule(
+        ("ftl.host_order", "ftl.erase", "ftl.gc_priority"),
+        lambda c: (
+            c.ftl.host_order == "arrival"
+            or (c.ftl.erase == "collected" and c.ftl.gc_priority != "shared")
+        ),
+        'classes share queues that hold nothing but the host\'s work: erase "collected", and '
+        'gc_priority other than "shared"',
+    ),
+    Rule(
         ("errors.kind", "ftl.map_update"),
         lambda c: _no_errors(c) or c.ftl.map_update == "programmed",
         'errors are those of pages that have been programmed: map_update = "programmed"',

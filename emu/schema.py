@@ -281,6 +281,14 @@ class Ftl:
             choices=("background", "shared", "urgent", "exclusive"),
         ),
     ]
+    host_order: Annotated[
+        str,
+        Spec(
+            "the host's reads, and its writes, on a die: in order of arrival, or those of class 0 "
+            "first and then 4, 2 and 1 in turn of classes 1, 2 and 3",
+            choices=("arrival", "class"),
+        ),
+    ]
     gc_copyback: Annotated[bool, Spec("collection moves pages inside the die (copy-back)")]
     partial_pages: Annotated[
         str,

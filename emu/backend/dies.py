@@ -61,6 +61,10 @@ _DIE = record_type(
     dev="i4",
     extra="i8",  # ps added to every array operation of this die
     left="i8",  # ps that the suspended operation still takes
+    turn_read="i4",  # class whose turn it was among the host's reads, and how far the round is
+    round_read="i4",
+    turn_write="i4",
+    round_write="i4",
     still="i8",  # ps from which the array of a suspended operation can be used
 )
 _BUS = record_type(
@@ -121,6 +125,58 @@ def pop(st, g, q):
         st.queue[g, 2 * q] = following
     st.txn[t].next = -1
     return t
+
+
+@inline
+def rank_of(st, t):
+    """Class of a transaction of the host's."""
+    return st.zone[st.txn[t].stream].rank
+
+
+@cold
+def promote(st, g, q):
+    """The transaction of queue ``q`` whose class has its turn comes to its head. In round 4 of a
+    cycle class 1 has a turn, in round 2 also class 2, in round 1 all three; 3 is like 4."""
+    d = st.die[g]
+    reads = q == Q_READ
+    turn = d.turn_read if reads else d.turn_write
+    rounds = (d.round_read if reads else d.round_write) + 4  # kept as less than it is
+    waiting = 0
+    t = st.queue[g, 2 * q]
+    while t >= 0:
+        waiting |= 1 << rank_of(st, t)
+        t = st.txn[t].next
+    chosen = 0
+    while waiting & 1 == 0:
+        turn += 1
+        if turn == 4:
+            turn = 1
+        if turn == 1:
+            rounds -= 1
+            if rounds <= 0:
+                rounds = 4
+        weight = 4 if turn == 1 else 2 if turn == 2 else 1
+        if weight >= rounds and waiting >> turn & 1:
+            chosen = turn
+            break
+    if reads:
+        d.turn_read = turn
+        d.round_read = rounds - 4
+    else:
+        d.turn_write = turn
+        d.round_write = rounds - 4
+    before = -1
+    t = st.queue[g, 2 * q]
+    while rank_of(st, t) != chosen:
+        before = t
+        t = st.txn[t].next
+    if before < 0:
+        return
+    st.txn[before].next = st.txn[t].next
+    if st.txn[t].next < 0:
+        st.queue[g, 2 * q + 1] = before
+    st.txn[t].next = st.queue[g, 2 * q]
+    st.queue[g, 2 * q] = t
 
 
 @inline

@@ -15,10 +15,12 @@ from ondie.emu.backend.dies import (
     Q_WRITE,
     planes_of,
     pop,
+    rank_of,
 )
 from ondie.emu.backend.timing import COPYBACK, ERASE, PROGRAM
+from ondie.emu.events import OWN
 from ondie.emu.intrinsics import lowest_bit
-from ondie.kernels.jit import cold, njit
+from ondie.kernels.jit import cold, inline, njit
 
 
 @cold
@@ -35,6 +37,12 @@ def gather_all(st, g, t, q):
         gather(st, g, t, Q_GC_WRITE)
     elif q == Q_GC_WRITE:
         gather(st, g, t, Q_WRITE)
+
+
+@inline
+def alike(st, t, u):
+    """Are two transactions of the host's of one class?"""
+    return rank_of(st, t) == rank_of(st, u)
 
 
 @njit
@@ -67,6 +75,7 @@ def gather(st, g, t, q):
             y.op == x.op and y.page == x.page and y.planes & x.planes == 0
             and y.planes & ~full == 0 and y.n <= room
             and (x.op != PROGRAM or y.array == x.array)
+            and (c.ranked == 0 or x.kind == OWN or y.kind == OWN or alike(st, t, u))
         ):  # fmt: skip
             if before < 0:
                 pop(st, g, q)

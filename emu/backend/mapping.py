@@ -41,6 +41,7 @@ ZONE = record_type(
     last_lpn="i8",  # behind its last page
     turn="i8",  # where its order of allocation begins in the table of turns
     units="i8",  # units that it may use
+    rank="i8",  # class of its transactions, where the host's work goes by class
 )
 FRONT = record_type(
     block="i8",  # open block of a stream on a unit, -1 = none

@@ -23,6 +23,7 @@ from ondie.emu.backend.dies import (
     BUS,
     COMMAND,
     DIE,
+    HOST,
     IN,
     MAX_WAYS,
     MORE,
@@ -44,6 +45,7 @@ from ondie.emu.backend.dies import (
     order_table,
     planes_of,
     pop,
+    promote,
     take_power,
     touch,
 )
@@ -462,6 +464,8 @@ def grant_in(st, b, g):
         t = d.cache
         first = d.loading
     else:
+        if c.ranked != 0 and HOST >> q & 1:
+            promote(st, g, q)
         t = pop(st, g, q)
         first = t
         if st.txn[t].op == PROGRAM:
@@ -499,6 +503,8 @@ def start_command(st, g, start):
     if c.special != 0:
         return start_specially(st, g, start)
     q = st.die[g].pick
+    if c.ranked != 0 and HOST >> q & 1:
+        promote(st, g, q)
     t = pop(st, g, q)
     if q == Q_PE:
         use_registers(st, g, t)
@@ -542,6 +548,8 @@ def start_specially(st, g, start):
         if c.lanes > 1:
             f.alone = 1
         return t, st.cycles[RESUME_CYCLES, 1], c.resume_wait, d.left
+    if c.ranked != 0 and HOST >> q & 1:
+        promote(st, g, q)
     t = pop(st, g, q)
     op = st.txn[t].op
     time = 0

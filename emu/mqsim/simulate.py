@@ -36,6 +36,8 @@ TR_MORE = 20 * PS_PER_NS
 """What MQSim adds to the time of an array read."""
 READ_REQUEST = 4
 """Payload whose message takes the 32 bytes of a read request, packet overhead included."""
+CLASSES = ("URGENT", "HIGH", "MEDIUM", "LOW")
+RANKED = ("PRIORITY_OUT_OF_ORDER",)
 STEADY = {
     "GREEDY": "greedy",
     "RGA": "d_choices",
@@ -123,6 +125,9 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             "ftl.gc_hard_blocks": max(int(drive.gc_hard_threshold * drive.block_no_per_plane), 1),
             "ftl.gc_parallel": STOP,
             "ftl.gc_window_pages": 0,
+            "ftl.host_order": "class"
+            if drive.transaction_scheduling_policy in RANKED
+            else "arrival",
             "ftl.gc_priority": "background" if background else "exclusive",
             "ftl.erase": "collected",
             "ftl.wear_dynamic": drive.dynamic_wearleveling_enabled,
@@ -211,6 +216,7 @@ def _zones(
         zone[i].first_byte = flow.range.first * 512
         zone[i].first_lpn, zone[i].last_lpn = first, first + pages[i]
         zone[i].turn, zone[i].units = at, len(turn)
+        zone[i].rank = CLASSES.index(wanted.priority_class)
         turns.append(turn)
         at += len(turn)
         first += pages[i]

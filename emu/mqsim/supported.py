@@ -22,10 +22,6 @@ class Refusal:
     words: str
 
 
-def _classes(scenario: Scenario) -> int:
-    return len({flow.priority_class for flow in scenario.flows})
-
-
 REFUSALS: list[Refusal] = [
     Refusal(
         "host_interface_type", lambda d, s: d.host_interface_type == "SATA", "NVME is supported"
@@ -36,11 +32,6 @@ REFUSALS: list[Refusal] = [
         "true is supported, or one flow",
     ),
     Refusal("use_copyback_for_gc", lambda d, s: d.use_copyback_for_gc, "false is supported"),
-    Refusal(
-        "transaction_scheduling_policy",
-        lambda d, s: d.transaction_scheduling_policy != "OUT_OF_ORDER" and _classes(s) > 1,
-        "OUT_OF_ORDER, or one Priority_Class, is supported",
-    ),
 ]
 """A row goes when the drive has learnt it."""
 

@@ -248,8 +248,6 @@ UNSUPPORTED = [
     ({"HostInterface_Type": "SATA"}, {}, "HostInterface_Type is SATA: NVME is supported"),
     ({"Ideal_Mapping_Table": "false"}, {}, "Ideal_Mapping_Table is false"),
     ({"Use_Copyback_for_GC": "true"}, {}, "Use_Copyback_for_GC is true"),
-    ({"Transaction_Scheduling_Policy": "PRIORITY_OUT_OF_ORDER"}, {"Priority_Class": "LOW"},
-     "OUT_OF_ORDER, or one Priority_Class"),
     ({}, {"Device_Level_Data_Caching_Mode": "WRITE_CACHE"},
      "flow 1 of scenario 1: Device_Level_Data_Caching_Mode is WRITE_CACHE: TURNED_OFF"),
 ]  # fmt: skip
