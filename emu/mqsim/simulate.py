@@ -53,8 +53,8 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
     """The drive as a configuration of this project."""
     rate = drive.channel_transfer_rate_hz * drive.flash_channel_width_bytes
     if "channel_rates_rounded" in quirks:
-        per_byte = 1000 // (drive.channel_transfer_rate_hz // 10**6)
-        rate = 10**9 // per_byte if per_byte else 10**15
+        per_byte = 1000 // (drive.channel_transfer_rate_hz // 10**6)  # of each byte of the width
+        rate = 10**9 * drive.flash_channel_width_bytes // per_byte if per_byte else 10**15
     middle, upper = _more(drive, "read"), _more(drive, "program")
     threshold = max(int(drive.gc_exec_threshold * drive.block_no_per_plane), STOP)
     dies = drive.chip_no_per_channel * drive.die_no_per_chip
