@@ -27,7 +27,7 @@ from ondie.emu.backend.timing import (
 from ondie.emu.clock import NEVER, rate_scale
 from ondie.emu.config import Config
 from ondie.emu.events import FIFO, LINE, LOG, REG, TXN, build_tree
-from ondie.emu.frontend import cache
+from ondie.emu.frontend import buffer, cache
 from ondie.emu.frontend.pairs import PAIR, REQ
 from ondie.emu.state import Arrays, record_type, records
 from ondie.emu.stats import COUNTERS
@@ -48,10 +48,12 @@ CFG = record_type(
     streams="i8",  # open blocks that host writes fill, per unit
     collected="i8",  # stream of collected pages
     collected_streams="i8",  # one for all, or one for each of the host's
-    cache="i8",  # 1: there is a data cache
+    cache="i8",  # 1: there is a data cache; 2: a destage buffer (frontend/buffer.py)
     cache_pages="i8", cache_writes="i8", cache_through="i8", cache_fills="i8",
     cache_dirty="i8",  # pages that may be dirty before they are destaged
     cache_flights="i8", cache_idle="i8",
+    buffer_limit="i8", buffer_row="i8", buffer_burst="i8", buffer_ns="f8", buffer_open="i8",
+    buffer_close="f8",  # of a destage buffer
     dram_row="i8", dram_open="i8", dram_close="i8",  # bytes, ps per row
     map_stream="i8",  # stream of translation pages, -1 = none
     map_entries="i8",  # of the cached mapping table; 0: the whole map is in DRAM
@@ -269,6 +271,17 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.erase_failures = ftl.erase_failures
 
 
+def _destage_buffer(sizes: buffer.Sizes, c: np.recarray) -> None:
+    """A destage buffer in the place of the data cache."""
+    c.cache = buffer.BUFFER
+    c.cache_pages = sizes.pages
+    c.cache_fills = 1
+    c.cache_flights = c.buffer_limit = sizes.limit
+    c.buffer_row, c.buffer_burst = sizes.row, sizes.burst
+    c.buffer_ns = sizes.transfer_ns
+    c.buffer_open, c.buffer_close = sizes.open_ps, sizes.close_ns
+
+
 def _data_cache(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     """The data cache, and the DRAM that it lies in."""
     mode = cfg.cache.mode
@@ -354,13 +367,16 @@ def build(
     pairs: int = 0,
     seed: int = 0,
     lpns: int | None = None,
+    destage: buffer.Sizes | None = None,
 ) -> Arrays:
     """All arrays of a system, with erased or used blocks as ``ftl.initial`` says.
 
     ``reservoir_super_pages`` is the number of logical super-pages per device that the optimizer
     maps;
     ``queue_depth`` overrides the smaller of host and drive depth; ``timeline`` is the number of
-    intervals to keep. Raises InputError when the reservoir is too small for its super-pages.
+    intervals to keep; ``destage``: a destage buffer in the place of the data cache, for requests
+    through queue pairs whose data move by command. Raises InputError when the reservoir is too
+    small for its super-pages.
     """
     if payload and cfg.ftl.unwritten == "as_written":
         raise InputError(
@@ -404,6 +420,9 @@ def build(
     c.lpns = lpns
     _cached_map(cfg, geometry, c)
     _data_cache(cfg, geometry, c)
+    if destage is not None:
+        _destage_buffer(destage, c)
+    caches = n if destage is None else destage.groups
     c.seed = seed
     c.ring = PAIR_RING
     c.ring_shift = _shift(PAIR_RING)
@@ -449,9 +468,11 @@ def build(
         entry=records(cmt.ENTRY, max(n * entries, 1)),
         bucket=np.zeros((n, 1 << entries.bit_length()), np.int32),
         tpage=records(cmt.TPAGE, max(n * tpages, 1)),
-        cache=_caches(n),
-        cpage=records(cache.CPAGE, max(n * places, 1)),
-        cbucket=np.zeros((n, 1 << places.bit_length()), np.int32),
+        cache=_caches(caches),
+        cpage=records(cache.CPAGE, max(caches * places, 1)),
+        recent=np.zeros(1 if destage is None else lpns, np.int32),
+        stamp=np.zeros(1 if destage is None else txns, np.int64),
+        cbucket=np.zeros((caches, 1 << places.bit_length()), np.int32),
         page_ps=page_times(cfg),
         rmap=np.zeros((n, max(reservoir_super_pages, 1)), np.uint32),
         dev=_devices(n),

@@ -32,8 +32,8 @@ from ondie.emu.events import (
     log,
     take_txn,
 )
-from ondie.emu.frontend import cache, controller, pairs, queues
-from ondie.emu.frontend.controller import child
+from ondie.emu.frontend import buffer, cache, controller, pairs, queues
+from ondie.emu.frontend.parts import bus_bytes, child
 from ondie.emu.intrinsics import call_policy
 from ondie.emu.stats import (
     ARRAY_ERASES,
@@ -227,7 +227,7 @@ def place(st, t):
         y = st.txn[v]
         y.op = timing.PROGRAM
         y.ppn = ppn
-        y.bus = controller.bus_bytes(st, v)
+        y.bus = bus_bytes(st, v)
         if c.partial != 0:
             st.count[dev, UNASKED_IN_BYTES] += y.n * c.page_bytes - y.bus
         mapping.place_of(st, dev, v)
@@ -284,7 +284,7 @@ def merged(st, t):
         return
     x.op = timing.PROGRAM
     x.ppn = x.old
-    x.bus = controller.bus_bytes(st, t)
+    x.bus = bus_bytes(st, t)
     mapping.place_of(st, x.dev, t)
     x.array = st.page_ps[1, x.page]
     if not encode(st, t, s.ENCODED):
@@ -355,7 +355,7 @@ def read_rest(st, t, ppn, missing):
     x.bare = MERGED_ALREADY
     x.ppn = ppn
     x.sectors = missing
-    x.bus = controller.bus_bytes(st, t)
+    x.bus = bus_bytes(st, t)
     x.sectors = wanted
     st.count[x.dev, UNASKED_OUT_BYTES] += st.cfg[0].page_bytes - x.bus
     st.count[x.dev, MERGE_READ_PAGES] += 1
@@ -379,7 +379,7 @@ def retry_stalled(st, dev, u):
         ask(st, dev, u)
     if st.cfg[0].map_entries != 0:
         retry_map(st, dev)
-    if st.cfg[0].cache != 0:
+    if st.cfg[0].cache == 1:
         cache.attend(st, dev)
     if st.cfg[0].static != 0:
         pool = st.pool[u]
@@ -900,6 +900,17 @@ def map_programmed_pages(st, t):
         st.sectors[x.dev, x.lpn] |= x.sectors
 
 
+@cold
+def landed(st, t):
+    """A write is on flash. True when it came from a cache: then nobody else waits for it."""
+    c = st.cfg[0]
+    if c.cache != buffer.BUFFER:
+        return cache.programmed(st, t)
+    if c.placed == 0:
+        map_programmed_pages(st, t)
+    return buffer.programmed(st, t)
+
+
 @njit
 def programmed(st, t):
     """A program is done: its pages are mapped. Returns the transaction if somebody waits for it."""
@@ -928,7 +939,7 @@ def programmed(st, t):
         marks.programmed(st, t)
     if x.kind != OWN:
         st.count[dev, PROGRAM_PAGES] += x.n
-        if c.cache != 0 and cache.programmed(st, t):
+        if c.cache != 0 and landed(st, t):
             hunt(st, dev, u)
             if st.pool[u].retiring > 0:
                 ask(st, dev, u)
@@ -1049,6 +1060,15 @@ def fetched(st, t):
     return True
 
 
+@cold
+def fill(st, t):
+    """What a read has brought from flash comes into a cache."""
+    if st.cfg[0].cache == buffer.BUFFER:
+        buffer.fill(st, t)
+    else:
+        cache.fill(st, t)
+
+
 @njit
 def travel(st, t):
     """Transaction ``t`` goes on until it waits somewhere (-1) or is finished (t)."""
@@ -1080,7 +1100,7 @@ def onwards(st, t):
                 waits = enter(st, s.station(st, dev, s.ISP_LINK), t, x.size, -1, s.ISP_READ_READY)
             else:
                 if c.cache_fills != 0:
-                    cache.fill(st, t)
+                    fill(st, t)
                 waits = dram(st, t, HOST_PASSES, s.READ_IN_DRAM)
         elif step == s.READ_UNMAPPED:
             passes = 1 if of_isp(st, x) else HOST_PASSES
@@ -1152,6 +1172,8 @@ def onwards(st, t):
             waits = send(st, t, s.DOWN, x.size, s.DATA_IN)
         elif step == s.DATA_IN:
             reg.hop = 0
+            if c.cache == buffer.BUFFER and buffer.write(st, t):
+                return -1
             controller.cut_write(st, t, s.DOWN_DONE)
             return t
         elif step == s.DATA_READY:
@@ -1188,8 +1210,15 @@ def onwards(st, t):
         elif step == s.DMA_DOWN_DONE:
             waits = dram(st, t, 1, s.PART_DONE)
         elif step == s.SERVED:
-            waits = dram(st, t, 1, s.READ_IN_DRAM)
+            if c.cache == buffer.BUFFER:
+                waits = buffer.access(st, t, x.size, s.READ_IN_DRAM)
+            else:
+                waits = dram(st, t, 1, s.READ_IN_DRAM)
         elif step == s.DESTAGE:
+            if c.cache == buffer.BUFFER:
+                reg.hop = 0
+                buffer.send(st, t)
+                return -1
             waits = dram(st, t, 1, s.DESTAGED)
         elif step == s.TRANSLATED or step == s.DESTAGED:
             reg.hop = 0

@@ -66,6 +66,8 @@ FIELDS = (
     "tpage",  # records: translation pages (backend/cmt.py)
     "cache",  # records[devices]: the data cache (frontend/cache.py)
     "cpage",  # records: its places (frontend/cache.py)
+    "recent",  # int32[pages]: what a destage buffer remembers of each (frontend/buffer.py)
+    "stamp",  # int64[transactions]: when the write that each carries was cut (frontend/buffer.py)
     "cbucket",  # int32[devices, buckets]: lists of its pages by number (frontend/cache.py)
     "page_ps",  # int64[3, pages]: more array time of each page: read, program, second pass
     "rmap",  # uint32[devices, super-pages]: reservoir map, physical super-page + 1

@@ -42,6 +42,9 @@ ZONE = record_type(
     turn="i8",  # where its order of allocation begins in the table of turns
     units="i8",  # units that it may use
     rank="i8",  # class of its transactions, where the host's work goes by class
+    caching="i8",  # bits of what a destage buffer keeps of it (frontend/buffer.py)
+    group="i8",  # which of its caches
+    memory="i8",  # number of what is remembered of the pages written lately
 )
 FRONT = record_type(
     block="i8",  # open block of a stream on a unit, -1 = none

@@ -66,6 +66,8 @@ CACHE = record_type(
     wait_first="i8",  # writes that wait for a place
     wait_last="i8",
     flush_first="i8",  # FLUSHes that wait
+    pressure="i8",  # of a destage buffer (buffer.py): sectors on their way to flash
+    milestone="i8",  # and when a flow next forgets what it has written
 )
 CPAGE = record_type(
     lpn="i8",

@@ -15,13 +15,12 @@ from ondie.emu.events import (
     LOG_SERVE,
     LOG_TRIM,
     LOG_ZERO,
-    REQUEST,
     fail,
     go,
     log,
-    take_txn,
 )
-from ondie.emu.frontend import cache
+from ondie.emu.frontend import buffer, cache
+from ondie.emu.frontend.parts import SECTOR, bus_bytes, bytes_of, child, sectors_of
 from ondie.emu.intrinsics import set_bits
 from ondie.emu.stations import READ_UNMAPPED, SERVED, TRANSLATED
 from ondie.emu.stats import (
@@ -33,66 +32,6 @@ from ondie.emu.stats import (
     UNMAPPED_PAGES,
 )
 from ondie.kernels.jit import cold, inline, njit
-
-SECTOR = 512
-
-
-@njit
-def child(st, t, lpn, n):
-    """A transaction for ``n`` pages of the same row or request as ``t``, which waits for one part
-    more."""
-    u = take_txn(st)
-    if u < 0:
-        return u
-    x = st.txn[t]
-    y = st.txn[u]
-    y.row = x.row
-    y.kind = x.kind
-    y.phase = x.phase
-    y.dev = x.dev
-    y.stream = x.stream
-    y.lpn = lpn
-    y.n = n
-    y.op = x.op
-    if x.kind == REQUEST:
-        st.req[x.row].pending += 1
-    else:
-        st.row[x.row].pending += 1
-    return u
-
-
-@inline
-def bytes_of(st, t, lpn, n):
-    """Bytes of the command ``t`` that lie in pages ``lpn .. lpn + n``: ``old`` is where in its
-    first page it begins."""
-    c = st.cfg[0]
-    x = st.txn[t]
-    first = x.lpn * c.page_bytes + x.old
-    start = max(first, lpn * c.page_bytes)
-    return min(first + x.size, (lpn + n) * c.page_bytes) - start
-
-
-@inline
-def sectors_of(st, t, lpn):
-    """Bit per sector of page ``lpn`` that command ``t`` asks for."""
-    c = st.cfg[0]
-    x = st.txn[t]
-    start = x.lpn * c.page_bytes + x.old
-    low = max(start - lpn * c.page_bytes, 0) // SECTOR
-    high = min(start + x.size - lpn * c.page_bytes, c.page_bytes) // SECTOR
-    if high - low >= 64:
-        return -1
-    return ((1 << (high - low)) - 1) << low
-
-
-@inline
-def bus_bytes(st, u):
-    """Bytes of transaction ``u`` that cross the channel: whole pages, or the sectors asked for."""
-    c = st.cfg[0]
-    y = st.txn[u]
-    if c.partial != 0:
-        return set_bits(y.sectors) * SECTOR
-    return y.n * c.page_bytes
 
 
 @njit
@@ -113,11 +52,15 @@ def cut_read(st, t):
         if stop < end:
             serve(st, t, stop)
         lpn = stop + 1
+    if c.cache == buffer.BUFFER:
+        buffer.gathered(st, t)
 
 
 @inline
 def held(st, t, lpn):
     """Bit per sector that read ``t`` asks for of page ``lpn`` and finds in the data cache."""
+    if st.cfg[0].cache == buffer.BUFFER:
+        return buffer.found(st, t, lpn)
     p = cache.find(st, st.txn[t].dev, lpn)
     if p == 0:
         return 0
@@ -141,19 +84,22 @@ def serve(st, t, lpn):
     rest comes from flash."""
     c = st.cfg[0]
     x = st.txn[t]
-    cache.touch(st, x.dev, cache.find(st, x.dev, lpn))
     st.count[x.dev, CACHE_HIT_PAGES] += 1
-    u = child(st, t, lpn, 1)
-    if u < 0:
-        return
-    st.txn[u].size = bytes_of(st, t, lpn, 1)
-    log(st, LOG_SERVE, x.row, lpn, -1, -1, 1, x.dev, -1)
-    go(st, u, SERVED)
     found = held(st, t, lpn)
     asked = sectors_of(st, t, lpn) if c.partial != 0 else found
+    if c.cache == buffer.BUFFER:
+        buffer.serve(st, t, found)
+    else:
+        cache.touch(st, x.dev, cache.find(st, x.dev, lpn))
+        u = child(st, t, lpn, 1)
+        if u < 0:
+            return
+        size = bytes_of(st, t, lpn, 1)
+        st.txn[u].size = size if found == asked else set_bits(found) * SECTOR
+        log(st, LOG_SERVE, x.row, lpn, -1, -1, 1, x.dev, -1)
+        go(st, u, SERVED)
     if found == asked:
         return
-    st.txn[u].size = set_bits(found) * SECTOR
     v = child(st, t, lpn, 1)
     if v < 0:
         return

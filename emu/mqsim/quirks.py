@@ -204,7 +204,7 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "unwritten_not_cached", ("Device_Level_Data_Caching_Mode",),
-        "keeps no page in the read cache that was never programmed", "any page read", NAMED,
+        "keeps no page in the read cache that was never programmed", "any page read", KEPT,
         _both(_reads, _cached("READ_CACHE", "WRITE_READ_CACHE")),
     ),
     Quirk(

@@ -19,7 +19,7 @@ from ondie.emu import stations as s
 from ondie.emu.backend import cmt, mapping
 from ondie.emu.backend.timing import ERASE, PROGRAM, READ
 from ondie.emu.config import Config, load_preset
-from ondie.emu.mqsim import mrg, precondition, victims
+from ondie.emu.mqsim import caching, mrg, precondition, victims
 from ondie.emu.mqsim.drive import SECTOR, Drive
 from ondie.emu.mqsim.flow import ISSUE_PS, Flow
 from ondie.emu.mqsim.flow import half_way as half_way_of
@@ -173,7 +173,13 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     sectors = drive.page_capacity_bytes // 512
     pages = [math.ceil(flow.range.sectors / sectors) for flow in flows]
     arrays = build.build(
-        cfg, devices=1, phases=1, pairs=len(flows), seed=drive.seed, lpns=sum(pages)
+        cfg,
+        devices=1,
+        phases=1,
+        pairs=len(flows),
+        seed=drive.seed,
+        lpns=sum(pages),
+        destage=caching.sizes(drive, flows),
     )
     for op, times in cycles(drive.plane_no_per_die).items():
         arrays.cycles[op, : len(times)] = times
@@ -186,13 +192,20 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     _zones(cfg, arrays, drive, flows, pages)
     _frontiers(arrays, drive, flows, pages)
     if drive.enabled_preconditioning:
-        if precondition.laid(arrays, cfg, drive, flows, pages):
-            return cfg, arrays
+        _filled(cfg, arrays, drive, flows, pages)
+    caching.divide(arrays, flows)
+    return cfg, arrays
+
+
+def _filled(
+    cfg: Config, arrays: Arrays, drive: Drive, flows: Sequence[Flow], pages: Sequence[int]
+) -> None:
+    """The drive holds what its flows have written before."""
+    if not precondition.laid(arrays, cfg, drive, flows, pages):
         held = occupied(drive, flows, pages)
         free = max((cfg.ftl.gc_low_blocks + 1) // 2, STOP) + 1
         policy = {"ftl.gc_policy": STEADY[drive.gc_block_selection_policy]}
         occupation.occupy(arrays, cfg.replace(policy, ref="MQSim"), held, free, seed=drive.seed)
-    return cfg, arrays
 
 
 def _zones(

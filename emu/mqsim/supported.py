@@ -35,19 +35,9 @@ REFUSALS: list[Refusal] = [
 ]
 """A row goes when the drive has learnt it."""
 
-CACHING = ("TURNED_OFF",)
-"""Device_Level_Data_Caching_Mode that is supported."""
-
 
 def check(drive: Drive, scenario: Scenario) -> None:
     """InputError, naming file, parameter, value and what is supported, for the first refusal."""
     for row in REFUSALS:
         if row.refused(drive, scenario):
             raise drive.bad(row.attribute, row.words)
-    for at, flow in enumerate(scenario.flows):
-        if flow.device_level_data_caching_mode not in CACHING:
-            raise flow.bad(
-                scenario.place(at),
-                "device_level_data_caching_mode",
-                f"{' or '.join(CACHING)} is supported",
-            )
