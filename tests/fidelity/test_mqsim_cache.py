@@ -65,6 +65,7 @@ def results(d, flows):
     return done, statistics(done.requests, count, half=None, wall_s=1, config={})
 
 
+SLOW = {"Data_Cache_DRAM_Data_Rate": "100", "Data_Cache_DRAM_Data_Busrt_Size": "1"}
 READING = {"Read_Percentage": "70"}
 WIDE = {"Working_Set_Percentage": "5"}
 HALF = {"Average_No_of_Reqs_in_Queue": "16", "Total_Requests_To_Generate": "100000"} | WIDE
@@ -86,7 +87,7 @@ CASES = {
         [(W, {"Working_Set_Percentage": "100", "Address_Distribution": "STREAMING",
               "Address_Alignment_Unit": "256", "Average_Request_Size": "256",
               "Average_No_of_Reqs_in_Queue": "4", "Total_Requests_To_Generate": "20000"})],
-        {"Data_Cache_DRAM_Data_Rate": "100", "Data_Cache_DRAM_Data_Busrt_Size": "1"},
+        SLOW,
         3049.5234, 1311.582,
     ),
     "a cache each": (
@@ -113,9 +114,9 @@ def test_mqsims_own_results(tmp_path, name):
         # two rows' worth: (8192 // 4 // 2 x 1.25 + 13) x (16384 // 8192 // 2) + 2 x 26 + 0
         ({}, 16384, 1345),
         # 13 + 13 + (8192 // 1 // 2) x 10
-        ({"Data_Cache_DRAM_Data_Rate": "100", "Data_Cache_DRAM_Data_Busrt_Size": "1"}, 8192, 40_986),
+        (SLOW, 8192, 40_986),
         # (40,960 + 13) x 8 + 2 x 26
-        ({"Data_Cache_DRAM_Data_Rate": "100", "Data_Cache_DRAM_Data_Busrt_Size": "1"}, 131072,
+        (SLOW, 131072,
          327_836),
     ],
 )  # fmt: skip
