@@ -8,6 +8,8 @@ way of returning values. Here a function that is called by compiled code is only
 the function that Python calls takes all its parts together, makes them private, and is optimised.
 """
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -18,8 +20,6 @@ from numba.core.compiler_lock import require_global_compiler_lock
 from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import (
-    AnnotateTypes,
-    DumpParforDiagnostics,
     NativeLowering,
 )
 from numba.core.types.misc import unliteral
@@ -56,6 +56,8 @@ class _Part(JITCodeLibrary):
 class _Whole(JITCodeLibrary):
     """A function that Python calls, with all its parts."""
 
+    _shared_module: Any
+
     def add_linking_library(self, library: Any) -> None:
         self._linking_libraries.append(library)
 
@@ -73,6 +75,24 @@ class _Whole(JITCodeLibrary):
         self._optimize_final_module()
         self._final_module.verify()
         self._finalize_final_module()
+
+    def _get_module_for_linking(self) -> Any:
+        """What the cache keeps beside the machine code: of what nobody links, the names will do."""
+        if self._shared_module is None:
+            private = (llvm.Linkage.internal, llvm.Linkage.private)
+            module = self._final_module
+            lines = [
+                f'define void @"{each.name}"() {{ unreachable }}'
+                for each in module.functions
+                if not each.is_declaration and each.linkage not in private
+            ]
+            lines += [
+                f'@"{each.name}" = global i8 0'
+                for each in module.global_variables
+                if not each.is_declaration and each.linkage not in private
+            ]
+            self._shared_module = llvm.parse_assembly("\n".join(lines))
+        return self._shared_module
 
 
 def _parts(direct: list[Any]) -> list[Any]:
@@ -143,14 +163,33 @@ class _LowerWhole(NativeLowering):
         return super().run_pass(state)
 
 
-def _pipeline(state: Any, lowering: type, left_out: tuple[type, ...]) -> list[Any]:
+UNUSED = (
+    "WithLifting",
+    "InlineClosureLikes",
+    "RewriteDynamicRaises",
+    "MakeFunctionToJitFunction",
+    "InlineInlinables",
+    "DeadBranchPrune",
+    "FindLiterallyCalls",
+    "LiteralUnroll",
+    "LiteralPropagationSubPipelinePass",
+    "InlineOverloads",
+    "DumpParforDiagnostics",
+)
+"""Numba's passes for what the functions of this project do without (closures, blocks of ``with``,
+exceptions, branches on literals): a third of the time in which a function is lowered."""
+
+
+def _pipeline(state: Any, lowering: type, left_out: tuple[str, ...]) -> list[Any]:
     """Numba's passes with a lowering of our own."""
     manager = PassManager("parts")
+    if not state.func_id.func.__module__.startswith("ondie.emu"):
+        left_out = tuple(name for name in left_out if name not in UNUSED)
     passes = DefaultPassBuilder.define_nopython_pipeline(state).passes
     manager.passes.extend(
         (lowering, "lowering") if each is NativeLowering else (each, name)
         for each, name in passes
-        if each not in left_out
+        if each.__name__ not in left_out
     )
     manager.finalize()
     return [manager]
@@ -160,7 +199,7 @@ class PartCompiler(CompilerBase):
     """Lowers a function for compiled callers."""
 
     def define_pipelines(self) -> list[Any]:
-        return _pipeline(self.state, _LowerPart, (AnnotateTypes, DumpParforDiagnostics))
+        return _pipeline(self.state, _LowerPart, ("AnnotateTypes", *UNUSED))
 
 
 class ColdCompiler(CompilerBase):
@@ -168,14 +207,14 @@ class ColdCompiler(CompilerBase):
     out of their hot paths."""
 
     def define_pipelines(self) -> list[Any]:
-        return _pipeline(self.state, _LowerCold, (AnnotateTypes, DumpParforDiagnostics))
+        return _pipeline(self.state, _LowerCold, ("AnnotateTypes", *UNUSED))
 
 
 class WholeCompiler(CompilerBase):
     """Compiles a function for Python, with its parts."""
 
     def define_pipelines(self) -> list[Any]:
-        return _pipeline(self.state, _LowerWhole, (DumpParforDiagnostics,))
+        return _pipeline(self.state, _LowerWhole, UNUSED)
 
 
 def _wide(kind: Any) -> Any:
@@ -187,17 +226,18 @@ def _wide(kind: Any) -> Any:
 class Function(CPUDispatcher):
     """A compiled function: a part to compiled callers, a whole to Python.
 
-    ``whole`` is the dispatcher that compiles it for Python, and finds it in the cache.
+    ``whole`` is the dispatcher that compiles it for Python, and finds it in the cache; most
+    functions need none.
     """
 
     def __init__(
-        self, function: Any, options: dict[str, Any], whole: Any, cold: bool = False
+        self, function: Any, options: dict[str, Any], whole: Callable[[], Any], cold: bool = False
     ) -> None:
         wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         options = {"nopython": True} | options | wrappers
         compiler = ColdCompiler if cold else PartCompiler
         super().__init__(function, targetoptions=options, pipeline_class=compiler)
-        self.whole = whole
+        self._make_whole = whole
         self._known: set[Any] = set()
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
@@ -215,6 +255,10 @@ class Function(CPUDispatcher):
                 self._known.add(signature)
                 self._insert([kind._code for kind in signature], result.entry_point, False)
         return entry
+
+    @cached_property
+    def whole(self) -> Any:
+        return self._make_whole()
 
     @property
     def stats(self) -> Any:

@@ -75,7 +75,7 @@ from ondie.emu.backend.wants import (
 from ondie.emu.clock import NEVER, transfer_ps
 from ondie.emu.events import E_REGISTER, fail, line, log_read, set_leaf
 from ondie.emu.intrinsics import lowest_bit
-from ondie.kernels.jit import cold, inline
+from ondie.kernels.jit import cold, inline, njit
 
 __all__ = [
     "at_once",
@@ -120,7 +120,7 @@ def due(st, b):
     return bus.done_head >= 0 and st.txn[bus.done_head].time <= now
 
 
-@inline
+@njit
 def finished(st, b):
     """The next command of channel ``b`` that has come to its end, as its first transaction (the
     others follow by ``mate``), or -1. The caller asks as long as something is ``due``."""
@@ -252,7 +252,7 @@ def next_of(mask, turn):
     return lowest_bit(mask)
 
 
-@inline
+@njit
 def grant(st, b):
     """Give the idle channel ``b`` to the next die that asks. What ends at this instant comes first:
     where that has not been looked at yet, it will be, and the channel is given away then."""
