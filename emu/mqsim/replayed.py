@@ -93,7 +93,7 @@ def trace_flow(
 
 
 def _records(stream: int, arrival: I64 | int, offset: I64, size: I64, op: np.ndarray) -> np.ndarray:
-    out = np.empty(len(offset), REQUEST)
+    out = np.zeros(len(offset), REQUEST)
     out["arrival"], out["start"], out["end"] = arrival, NOT_YET, NOT_YET
     out["offset"], out["size"], out["op"] = offset, size, op
     out["stream"], out["tag"] = stream, np.arange(len(offset))

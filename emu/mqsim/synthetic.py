@@ -227,7 +227,7 @@ def _chunks(
         h["next"] = at - at % h["unit"]
     left = total
     while left is None or left > 0:
-        out = np.empty(MAX_CHUNK if left is None else min(left, MAX_CHUNK), REQUEST)
+        out = np.zeros(MAX_CHUNK if left is None else min(left, MAX_CHUNK), REQUEST)
         fill(out, shape, rng, spare)
         if "address_alias" in quirks:
             alias(out)

@@ -51,9 +51,9 @@ def finals(monkeypatch) -> dict[str, np.ndarray]:
     found = {}
     original = weights.compare_weights
 
-    def compare_weights(path, arithmetic, steps):
+    def compare_weights(path, arithmetic, steps, spoiled):
         found[path.name] = path.finish()
-        return original(path, arithmetic, steps)
+        return original(path, arithmetic, steps, spoiled)
 
     monkeypatch.setattr(comparison, "compare_weights", compare_weights)
     return found
