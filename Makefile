@@ -1,6 +1,6 @@
 # make compare   the main job: GPT-2 124M on two drives, and the small GPT for its bits
 # make test      formatting, types and all tests at small counts
-# make soak      the same tests at full counts
+# make soak      the same tests at full counts, what that changes first
 # Each target sets up .venv by itself; TRAIN=1 adds torch, which the tests against it need.
 
 PYTHON ?= python3

@@ -56,6 +56,19 @@ def root() -> Path:
     return ROOT
 
 
+def counted(item: pytest.Item) -> bool:
+    """Whether a test does more at full counts: what `make test` has not seen yet."""
+    names = getattr(item, "fixturenames", ())
+    drawn = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+    return drawn or "scale" in names or "counts" in names
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """At full counts, the tests that were not run with them before go first."""
+    if config.getoption("--full"):
+        items.sort(key=lambda item: not counted(item))
+
+
 # --- under CI, a test that skips has failed, unless pyproject lists it with a reason
 
 
