@@ -1,4 +1,4 @@
-"""Functions that are compiled as one program: what is copied, what stays apart, what callers share."""
+"""Functions compiled as one program: what is copied, what stays apart, what callers share."""
 
 import numpy as np
 import pytest
@@ -22,12 +22,6 @@ def taken(x):
     return seldom(x) if x > 100 else doubled(x)
 
 
-@njit
-def of_widths(a, i):
-    """The same function for elements of three widths, and for a number."""
-    return taken(a[i]) + taken(np.int8(a[i])) + taken(np.int32(a[i])) + taken(3)
-
-
 def text(function) -> str:
     """The program that Python calls, as LLVM has optimised it."""
     (result,) = function.whole.overloads.values()
@@ -49,10 +43,18 @@ def test_parts_compute_what_python_does(value):
 
 
 def test_signed_integers_of_any_width_share_a_part():
+    @njit(cache=False)
+    def part(x):
+        return seldom(x) if x > 100 else doubled(x)
+
+    @njit(cache=False)
+    def of_widths(a, i):
+        return part(a[i]) + part(np.int8(a[i])) + part(np.int32(a[i])) + part(3)
+
     values = np.array([-5, 90], np.int16)
     assert of_widths(values, 0) == 3 * -10 + 6
     assert of_widths(values, 1) == 3 * 180 + 6
-    assert list(taken.overloads) == [(types.int64,)]
+    assert list(part.overloads) == [(types.int64,)]
 
 
 def test_other_types_keep_theirs():
