@@ -77,6 +77,7 @@ CFG = record_type(
     program_failures="f8", erase_failures="f8",
     link_lanes="i8", link_shift="i8", packet="i8", packet_overhead="i8", link_tick="i8",
     ranked="i8",  # 1: the host's work on a die goes by class
+    adapter="i8",  # entries of the one queue of a host adapter; 0: each pair has its own
     fetch_limit="i8",  # commands of a queue pair that the drive works on; 0: any number
     doorbell="i8", request="i8", entry="i8", completion="i8",
     whole_commands="i8",  # 1: data cross the link by the command, not by the page
@@ -128,6 +129,12 @@ DEV = record_type(
     power="i8",  # planes whose arrays work
     first="i8",  # die, from 1, that is next to get power
     suspended_programs="i8", suspended_erases="i8",
+    entered="i8",  # requests put into the queue of a host adapter (frontend/adapter.py)
+    fetched="i8",  # of these, in the drive
+    known="i8",  # of these, those that the host knows of
+    posted="i8",  # completions on their way to the host, or there
+    reaped="i8",  # of these, those that the drive knows to be looked at
+    entry_head="i8", entry_tail="i8", post_head="i8", post_tail="i8",  # what waits for room
 )  # fmt: skip
 BUDGET = 15 << 12
 """Transactions for the rows of one device."""
@@ -368,6 +375,7 @@ def build(
     seed: int = 0,
     lpns: int | None = None,
     destage: buffer.Sizes | None = None,
+    adapter: int = 0,
 ) -> Arrays:
     """All arrays of a system, with erased or used blocks as ``ftl.initial`` says.
 
@@ -375,8 +383,9 @@ def build(
     maps;
     ``queue_depth`` overrides the smaller of host and drive depth; ``timeline`` is the number of
     intervals to keep; ``destage``: a destage buffer in the place of the data cache, for requests
-    through queue pairs whose data move by command. Raises InputError when the reservoir is too
-    small for its super-pages.
+    through queue pairs whose data move by command; ``adapter``: entries of one queue that all pairs
+    share, whose completions take the host as long as submissions. Raises InputError when the
+    reservoir is too small for its super-pages.
     """
     if payload and cfg.ftl.unwritten == "as_written":
         raise InputError(
@@ -418,6 +427,7 @@ def build(
     reg.go_head = reg.go_tail = -1
     c = integer_config(cfg, geometry, depth)
     c.lpns = lpns
+    c.adapter = adapter
     _cached_map(cfg, geometry, c)
     _data_cache(cfg, geometry, c)
     if destage is not None:

@@ -32,7 +32,7 @@ from ondie.emu.events import (
     log,
     take_txn,
 )
-from ondie.emu.frontend import buffer, cache, controller, pairs, queues
+from ondie.emu.frontend import adapter, buffer, cache, controller, pairs, queues
 from ondie.emu.frontend.parts import bus_bytes, child
 from ondie.emu.intrinsics import call_policy
 from ondie.emu.stats import (
@@ -1152,7 +1152,9 @@ def onwards(st, t):
             reg.hop = 0
             merged(st, t)
             return -1
-        elif step == s.SUBMITTED:
+        elif step == s.SUBMITTED or step == s.ENTERED:
+            if c.adapter > 0 and step == s.SUBMITTED and adapter.full(st, t):
+                return -1
             waits = tell(st, t, s.DOWN, c.doorbell, s.RUNG)
         elif step == s.RUNG or step == s.CALLED:
             if c.fetch_limit > 0 and step == s.RUNG and pairs.too_many(st, t):
@@ -1161,6 +1163,8 @@ def onwards(st, t):
         elif step == s.ENTRY_ASKED:
             waits = tell(st, t, s.DOWN, c.entry, s.ENTRY_IN)
         elif step == s.ENTRY_IN:
+            if c.adapter > 0:
+                st.dev[dev].fetched += 1
             waits = enter(st, s.station(st, dev, s.FRONTEND), t, 0, c.command, s.FETCHED)
         elif step == s.FETCHED:
             reg.hop = 0
@@ -1242,7 +1246,7 @@ def onwards(st, t):
             reg.hop = 0
             reading.again(st, t)
             return -1
-        else:  # PART_DONE, POSTED, ACKNOWLEDGED: dispatch knows
+        else:  # PART_DONE, POSTED, REAPED, ACKNOWLEDGED: dispatch knows
             return t
         reg.hop = 0
         if waits:

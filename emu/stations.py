@@ -25,6 +25,7 @@ DEVICE_NAMES = (
 (
     ARRIVED,  # its time has come
     SUBMITTED,  # the host's CPU has written the entry
+    ENTERED,  # there was room for it in the adapter's queue, after a wait
     RUNG,  # the doorbell has arrived
     CALLED,  # the drive works on fewer commands, and has come to this one
     ENTRY_ASKED,  # the drive has asked for the entry
@@ -42,6 +43,7 @@ DEVICE_NAMES = (
     DATA_SENT,  # they are in host memory
     DATA_UP,  # the completion entry may follow
     POSTED,  # the completion entry is in host memory
+    REAPED,  # the host has taken its time for it
     COMPLETED,  # the host has seen it
     ACKNOWLEDGED,  # the host has told that it has seen it
     MOVE_SENSED, MOVE_DECODED, MOVE_IN_DRAM,
@@ -54,7 +56,7 @@ DEVICE_NAMES = (
     SERVED,  # a page is in the data cache
     DESTAGE,  # a page of it is to be written to flash
     DESTAGED,  # it has left DRAM for that
-) = range(46)  # fmt: skip
+) = range(48)  # fmt: skip
 
 
 @njit

@@ -22,7 +22,7 @@ from ondie.emu.events import (
     set_leaf,
     take_txn,
 )
-from ondie.emu.frontend import cache, queues
+from ondie.emu.frontend import adapter, cache, queues
 from ondie.emu.frontend.requests import FLUSH, TRIM, WRITE
 from ondie.emu.intrinsics import prefetch
 from ondie.emu.state import record_type
@@ -177,16 +177,22 @@ def part_done(st, t):
     cross the link by the command go right before it: both are queued there at once."""
     x = st.txn[t]
     req = st.req[x.row]
+    c = st.cfg[0]
     if x.step == s.ACKNOWLEDGED or x.step == s.DATA_SENT:
+        if c.adapter > 0 and x.step == s.ACKNOWLEDGED:
+            adapter.acknowledged(st, x.dev)
         give_txn(st, t)
-    elif x.step == s.POSTED:
+    elif x.step == s.POSTED and c.adapter > 0:
+        if not enter(st, s.CPU, t, 0, c.submit, s.REAPED):
+            go(st, t, s.REAPED)
+    elif x.step == s.POSTED or x.step == s.REAPED:
         ended(st, t)
     else:
         req.pending -= 1
         if req.pending > 0:
             give_txn(st, t)
         else:
-            if req.op == 0 and st.cfg[0].whole_commands != 0:
+            if req.op == 0 and c.whole_commands != 0:
                 u = take_txn(st)
                 y = st.txn[u]
                 y.kind = REQUEST
@@ -196,10 +202,13 @@ def part_done(st, t):
                 y.op = x.op
                 y.size = req.size
                 go(st, u, s.DATA_READY)
-            if st.cfg[0].fetch_limit > 0:
-                one_fewer(st, x.row >> st.cfg[0].ring_shift)
+            if c.fetch_limit > 0:
+                one_fewer(st, x.row >> c.ring_shift)
             x.bare = 0
-            go(st, t, s.DATA_UP)
+            if c.adapter > 0:
+                adapter.complete(st, t)
+            else:
+                go(st, t, s.DATA_UP)
 
 
 @njit
@@ -210,6 +219,8 @@ def ended(st, t):
     q = st.txn[t].row >> c.ring_shift
     pair = st.pair[q]
     req = st.req[st.txn[t].row]
+    if c.adapter > 0:
+        adapter.looked_at(st, t)
     req.end = reg.now
     req.done = 1
     reg.budget += parts_of(req, pages_of(st, req, st.zone[pair.stream])[2])
@@ -222,5 +233,7 @@ def ended(st, t):
     else:
         give_txn(st, t)
     issue(st, q)
+    if c.adapter > 0:
+        adapter.refill(st, pair.dev)
     if c.cache_idle != 0:
         cache.later(st, pair.dev)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from ondie.emu.mqsim import supported
+from ondie.emu.mqsim import sata, supported
 from ondie.emu.mqsim.drive import Drive
 from ondie.emu.mqsim.flow import Flow
 from ondie.emu.mqsim.ranges import ranges
@@ -35,7 +35,8 @@ def flows(
     supported.check(drive, scenario)
     places = [Path("."), Path(scenario.source).parent, *map(Path, folders)]
     made = []
-    both = zip(scenario.flows, ranges(drive, scenario.flows), strict=True)
+    seen = sata.seen(drive, scenario.flows)
+    both = zip(seen, ranges(drive, seen), strict=True)
     for stream, (parameters, range_) in enumerate(both):
         where = scenario.place(stream)
         if isinstance(parameters, Synthetic):
@@ -58,8 +59,9 @@ def recorded_flows(drive: Drive, scenario: Scenario, recorded: Recorded) -> list
             f"{len(scenario.flows)}"
         )
     made = []
-    for stream, range_ in enumerate(ranges(drive, scenario.flows)):
-        parameters = scenario.flows[stream]
+    seen = sata.seen(drive, scenario.flows)
+    for stream, range_ in enumerate(ranges(drive, seen)):
+        parameters = seen[stream]
         depth = None
         if isinstance(parameters, Synthetic) and parameters.closed_loop:
             depth = parameters.average_no_of_reqs_in_queue

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ondie.emu.mqsim import sata
 from ondie.emu.mqsim.drive import Drive
 from ondie.emu.mqsim.workload import Scenario, Synthetic, TraceBased
 
@@ -69,6 +70,10 @@ def _cached(*modes: str) -> Met:
 
 def _both(*tests: Met) -> Met:
     return lambda d, s: all(test(d, s) for test in tests)
+
+
+def _sata(drive: Drive, scenario: Scenario) -> bool:
+    return sata.used(drive)
 
 
 def _cut_rate(drive: Drive, scenario: Scenario) -> bool:
@@ -171,6 +176,32 @@ QUIRKS: tuple[Quirk, ...] = (
         "cuts the time of each message on the link to whole ns", "the time of its bytes", KEPT,
         _always,
     ),
+    # --- the host interface
+    Quirk(
+        "sata_is_nvme", ("HostInterface_Type", "IO_Queue_Depth"),
+        "has SATA send NVMe's doorbells and entries over PCIe_Lane_*, in a queue that is full of "
+        "requests that the drive has not fetched", "frames on a serial link, and at most as many "
+        "requests outstanding as the queue is deep", KEPT, _sata,
+    ),
+    Quirk(
+        "sata_one_stream",
+        ("Channel_IDs", "Chip_IDs", "Die_IDs", "Plane_IDs", "Priority_Class",
+         "Device_Level_Data_Caching_Mode"),
+        "gives each flow all planes, class HIGH and the first flow's caching with SATA",
+        "what the flow lists, or a refusal", KEPT,
+        lambda d, s: sata.seen(d, s.flows) != list(s.flows),
+    ),
+    Quirk(
+        "sata_open_blocks", ("HostInterface_Type",),
+        "keeps blocks open in each plane for every flow, of which SATA fills the first flow's",
+        "open blocks for the one stream", KEPT, lambda d, s: sata.used(d) and len(s.flows) > 1,
+    ),
+    Quirk(
+        "sata_preconditioning", ("Enabled_Preconditioning",),
+        "crashes when it fills the drive for several flows with SATA", "the occupancy stated",
+        NAMED,
+        lambda d, s: sata.used(d) and d.enabled_preconditioning and len(s.flows) > 1,
+    ),
     # --- the drive
     Quirk(
         "one_die_at_a_time", ("Die_No_Per_Chip",),
@@ -216,7 +247,7 @@ QUIRKS: tuple[Quirk, ...] = (
         "shared_map_cache", ("CMT_Sharing_Mode",),
         "gives each flow a mapping cache of the full capacity where it is to be shared",
         "one cache", NAMED,
-        lambda d, s: (not d.ideal_mapping_table and len(s.flows) > 1
+        lambda d, s: (not d.ideal_mapping_table and len(s.flows) > 1 and not sata.used(d)
                       and d.cmt_sharing_mode == "SHARED"),
     ),
     Quirk(
@@ -291,12 +322,12 @@ QUIRKS: tuple[Quirk, ...] = (
         "moves the turn of the priority classes also when a chip is looked at in vain",
         "the turn moves with the commands", NAMED,
         lambda d, s: (d.transaction_scheduling_policy == "PRIORITY_OUT_OF_ORDER"
-                      and len(s.flows) > 1),
+                      and len(s.flows) > 1 and not sata.used(d)),
     ),
     Quirk(
         "log_delays", ("Enable_ResponseTime_Logging",),
         "never adds to the end-to-end column of its log with NVMe", "its mean", NAMED,
-        lambda d, s: d.enable_response_time_logging,
+        lambda d, s: d.enable_response_time_logging and not sata.used(d),
     ),
 )  # fmt: skip
 

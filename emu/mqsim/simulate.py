@@ -19,7 +19,7 @@ from ondie.emu import stations as s
 from ondie.emu.backend import cmt, mapping
 from ondie.emu.backend.timing import ERASE, PROGRAM, READ
 from ondie.emu.config import Config, load_preset
-from ondie.emu.mqsim import caching, mrg, precondition, victims
+from ondie.emu.mqsim import caching, mrg, precondition, sata, victims
 from ondie.emu.mqsim.drive import SECTOR, Drive
 from ondie.emu.mqsim.flow import ISSUE_PS, Flow
 from ondie.emu.mqsim.flow import half_way as half_way_of
@@ -30,6 +30,8 @@ from ondie.emu.replay import Player, Replayed, Source
 from ondie.emu.state import Arrays, records
 
 PS_PER_NS = 1000
+MOST = 65535
+"""Requests of a flow that a host adapter holds at most."""
 STOP = 10
 """Free blocks of a plane below which MQSim's host writes wait, and collections at most."""
 TR_MORE = 20 * PS_PER_NS
@@ -95,7 +97,7 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             "ecc.encode_ps": 0,
             "frontend.command_ps": 0,
             "frontend.queue_depth": 65535,
-            "frontend.fetch_limit": drive.queue_fetch_size,
+            "frontend.fetch_limit": 0 if sata.used(drive) else drive.queue_fetch_size,
             "frontend.doorbell_bytes": 2,
             "frontend.request_bytes": READ_REQUEST,
             "frontend.entry_bytes": 72,
@@ -108,7 +110,7 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
             "link.packet_bytes": 128,
             "link.packet_overhead_bytes": 28,
             "link.tick_ps": PS_PER_NS,
-            "host.io_submit_ps": 0,
+            "host.io_submit_ps": drive.sata_processing_delay_ps if sata.used(drive) else 0,
             "host.io_queue_depth": 65535,
             "host.io_block_bytes": max(drive.page_capacity_bytes, 1 << 20),
             "frontend.max_transfer_bytes": max(drive.page_capacity_bytes, 1 << 20),
@@ -169,9 +171,11 @@ def cycles(planes: int) -> dict[int, np.ndarray]:
 
 def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tuple[Config, Arrays]:
     """The drive, built and with its zones, ready for the flows."""
-    cfg = configuration(drive, len(flows), quirks)
+    streams = sata.streams(drive, flows)
+    unused = len(flows) - len(streams)
+    cfg = configuration(drive, len(streams), quirks)
     sectors = drive.page_capacity_bytes // 512
-    pages = [math.ceil(flow.range.sectors / sectors) for flow in flows]
+    pages = [math.ceil(flow.range.sectors / sectors) for flow in streams]
     arrays = build.build(
         cfg,
         devices=1,
@@ -180,6 +184,7 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
         seed=drive.seed,
         lpns=sum(pages),
         destage=caching.sizes(drive, flows),
+        adapter=drive.io_queue_depth if sata.used(drive) else 0,
     )
     for op, times in cycles(drive.plane_no_per_die).items():
         arrays.cycles[op, : len(times)] = times
@@ -189,11 +194,11 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     random = drive.gc_block_selection_policy.startswith("RANDOM")
     arrays.lots[victims.REPEATED] = random and "lost_drawings" not in quirks
     arrays.lots[victims.LEAST] = int(occupancy * drive.page_no_per_block)
-    _zones(cfg, arrays, drive, flows, pages)
-    _frontiers(arrays, drive, flows, pages)
+    _zones(cfg, arrays, drive, streams, pages)
+    _frontiers(arrays, drive, unused, pages)
     if drive.enabled_preconditioning:
-        _filled(cfg, arrays, drive, flows, pages)
-    caching.divide(arrays, flows)
+        _filled(cfg, arrays, drive, streams, pages)
+    caching.divide(arrays, streams)
     return cfg, arrays
 
 
@@ -237,10 +242,11 @@ def _zones(
     arrays.zone = zone
 
 
-def _frontiers(arrays: Arrays, drive: Drive, flows: Sequence[Flow], pages: Sequence[int]) -> None:
+def _frontiers(arrays: Arrays, drive: Drive, unused: int, pages: Sequence[int]) -> None:
     """Every plane has three blocks of each stream open from the start: for host writes, for
-    translation pages, some of which are laid down, and for collected pages."""
-    streams = len(flows)
+    translation pages, some of which are laid down, and for collected pages; and as many for flows
+    without a stream, which stay empty."""
+    streams = len(pages)
     entry = math.ceil((math.log2(drive.physical_pages) + drive.page_sectors) / 8)
     per_page = drive.page_capacity_bytes // entry
     units, blocks = arrays.free.shape
@@ -254,6 +260,7 @@ def _frontiers(arrays: Arrays, drive: Drive, flows: Sequence[Flow], pages: Seque
         opened: list[int | None] = []
         for i in range(streams):
             opened += [i, mapped if mapped >= 0 else None, streams + i]
+        opened += [None] * (3 * unused)
         if mapped < 0:  # those that are full of translation pages
             opened += [None] * int((held[:, u] // drive.page_no_per_block).sum())
         for b, stream in enumerate(opened):
@@ -298,14 +305,16 @@ def played(
 ) -> Replayed:
     """The same, with what the engine says of itself."""
     cfg, arrays = prepared(drive, flows, quirks)
+    # An open loop waits in front of its queue, but behind a host adapter's own work.
+    waiting = MOST if sata.used(drive) else drive.io_queue_depth - 1
     sources = [
         Source(
             chunks=flow.chunks(),
-            depth=flow.depth if flow.depth is not None else drive.io_queue_depth - 1,
+            depth=flow.depth if flow.depth is not None else waiting,
             closed=flow.depth is not None,
             start_ps=ISSUE_PS if flow.depth is not None else 0,
             stop_ps=flow.stop_ps if flow.stop_ps is not None else 1 << 61,
-            stream=i,
+            stream=0 if sata.used(drive) else i,
         )
         for i, flow in enumerate(flows)
     ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ondie.emu.mqsim import sata
 from ondie.emu.mqsim.drive import Drive
 from ondie.emu.mqsim.workload import Scenario
 
@@ -24,11 +25,13 @@ class Refusal:
 
 REFUSALS: list[Refusal] = [
     Refusal(
-        "host_interface_type", lambda d, s: d.host_interface_type == "SATA", "NVME is supported"
+        "enabled_preconditioning",
+        lambda d, s: sata.used(d) and d.enabled_preconditioning and len(s.flows) > 1,
+        "false is supported with SATA, or one flow",
     ),
     Refusal(
         "ideal_mapping_table",
-        lambda d, s: not d.ideal_mapping_table and len(s.flows) > 1,
+        lambda d, s: not d.ideal_mapping_table and len(s.flows) > 1 and not sata.used(d),
         "true is supported, or one flow",
     ),
     Refusal("use_copyback_for_gc", lambda d, s: d.use_copyback_for_gc, "false is supported"),
