@@ -1,5 +1,4 @@
-"""A host adapter: one queue for all sources of requests, which it knows to be full or not by what
-completions tell.
+"""A host adapter: one queue for all sources of requests, full by what completions tell of it.
 
 Owns entries and completions of that queue, and what waits for room. Does not own the time that the
 host takes for each (pairs.py) or their messages (flows.py).

@@ -185,13 +185,15 @@ def test_both_queues_keep_a_place_free(tmp_path, monkeypatch):
         *files(tmp_path, [few], {"IO_Queue_Depth": "4", "SATA_Processing_Delay": "9000"})
     )
     made = make_flows(d, scenarios[0], frozenset(), [])
-    seen = []
+    seen, known = [], [0]
 
     def look(done, now):
         dev = players[0].arrays.dev[0]
         assert 0 <= dev.known <= dev.fetched <= dev.entered
         waits = dev.entry_head != 0, dev.post_head != 0
-        seen.append((dev.entered - dev.known, dev.posted - dev.reaped, *waits))
+        late = dev.known > known[-1] and dev.known < dev.fetched  # by a completion of before
+        known.append(int(dev.known))
+        seen.append((dev.entered - dev.known, dev.posted - dev.reaped, *waits, late))
 
     players = []
 
@@ -203,7 +205,7 @@ def test_both_queues_keep_a_place_free(tmp_path, monkeypatch):
     monkeypatch.setattr(simulate, "Player", Watched)
     monkeypatch.setattr(replay, "EVENTS_PER_CALL", 1)
     simulate.played(d, made, frozenset(), look)
-    assert np.max(seen, axis=0).tolist() == [3, 3, 1, 1]
+    assert np.max(seen, axis=0).tolist() == [3, 3, 1, 1, 1]
     dev = players[0].arrays.dev[0]
     assert dev.entered == dev.fetched == dev.posted == dev.reaped == 300
 
