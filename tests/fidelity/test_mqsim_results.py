@@ -249,8 +249,6 @@ UNSUPPORTED = [
      "Enabled_Preconditioning is true: false is supported with SATA, or one flow"),
     ({"Ideal_Mapping_Table": "false"}, {}, "Ideal_Mapping_Table is false"),
     ({"Use_Copyback_for_GC": "true"}, {}, "Use_Copyback_for_GC is true"),
-    ({}, {"Device_Level_Data_Caching_Mode": "WRITE_CACHE"},
-     "flow 1 of scenario 1: Device_Level_Data_Caching_Mode is WRITE_CACHE: TURNED_OFF"),
 ]  # fmt: skip
 
 
