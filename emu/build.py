@@ -78,6 +78,7 @@ CFG = record_type(
     link_lanes="i8", link_shift="i8", packet="i8", packet_overhead="i8", link_tick="i8",
     ranked="i8",  # 1: the host's work on a die goes by class
     adapter="i8",  # entries of the one queue of a host adapter; 0: each pair has its own
+    entries="i8",  # entries of a pair's submission queue (frontend/pairs.py); 0: any number
     fetch_limit="i8",  # commands of a queue pair that the drive works on; 0: any number
     doorbell="i8", request="i8", entry="i8", completion="i8",
     whole_commands="i8",  # 1: data cross the link by the command, not by the page
@@ -376,6 +377,7 @@ def build(
     lpns: int | None = None,
     destage: buffer.Sizes | None = None,
     adapter: int = 0,
+    entries: int = 0,
 ) -> Arrays:
     """All arrays of a system, with erased or used blocks as ``ftl.initial`` says.
 
@@ -384,7 +386,8 @@ def build(
     ``queue_depth`` overrides the smaller of host and drive depth; ``timeline`` is the number of
     intervals to keep; ``destage``: a destage buffer in the place of the data cache, for requests
     through queue pairs whose data move by command; ``adapter``: entries of one queue that all pairs
-    share, whose completions take the host as long as submissions. Raises InputError when the
+    share, whose completions take the host as long as submissions; ``entries``: those of each pair's
+    own submission queue, of which one stays free. Raises InputError when the
     reservoir is too small for its super-pages.
     """
     if payload and cfg.ftl.unwritten == "as_written":
@@ -428,6 +431,7 @@ def build(
     c = integer_config(cfg, geometry, depth)
     c.lpns = lpns
     c.adapter = adapter
+    c.entries = entries
     _cached_map(cfg, geometry, c)
     _data_cache(cfg, geometry, c)
     if destage is not None:

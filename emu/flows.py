@@ -1165,6 +1165,8 @@ def onwards(st, t):
         elif step == s.ENTRY_IN:
             if c.adapter > 0:
                 st.dev[dev].fetched += 1
+            if c.entries > 0:
+                pairs.entry_in(st, t)
             waits = enter(st, s.station(st, dev, s.FRONTEND), t, 0, c.command, s.FETCHED)
         elif step == s.FETCHED:
             reg.hop = 0

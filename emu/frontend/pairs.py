@@ -2,8 +2,9 @@
 
 Owns the rings of requests, open and closed loops, and the end of a request. Does not own its way
 through the drive (flows.py) or where requests come from (requests.py names the record).
-Source: NVMe base specification (submission and completion queues, doorbells); in a closed loop a
-new request follows each completion, in an open loop requests come at their time, as in MQSim.
+Source: NVMe base specification (submission and completion queues, doorbells; a completion tells the
+host how far the drive has fetched); in a closed loop a new request follows each completion, in an
+open loop requests come at their time, as in MQSim.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ PAIR = record_type(
     more="i8",  # 1: requests will follow those that were handed over
     start="i8",  # ps; a closed loop issues its first requests then
     stop="i8",  # ps; nothing is issued later
+    fetched="i8",  # entries that the drive has, where queues have so many
+    known="i8",  # those of which the host knows
     working="i8",  # commands that the drive works on
     held="i8",  # 1 + the first that it has yet to fetch because these are too many
     held_last="i8",
@@ -74,6 +77,21 @@ def parts_of(req, pages):
     return pages + 2 if req.op <= WRITE else 2
 
 
+@inline
+def crowded(st, q):
+    """Is the submission queue full of entries that the drive has not fetched, as far as the host
+    knows? One place stays free, so that a full queue differs from an empty one."""
+    c = st.cfg[0]
+    return c.entries > 0 and st.pair[q].next - st.pair[q].known >= c.entries - 1
+
+
+@cold
+def entry_in(st, t):
+    """The drive has the entry that ``t`` carried."""
+    if st.txn[t].kind == REQUEST:
+        st.pair[st.txn[t].row >> st.cfg[0].ring_shift].fetched += 1
+
+
 @njit
 def issue(st, q):
     """Issue what pair ``q`` may issue now, and say when it wants to be asked again: in an open loop
@@ -88,6 +106,8 @@ def issue(st, q):
         set_leaf(st, leaf, pair.start)
         return
     while pair.next < pair.loaded and pair.outstanding < pair.depth and reg.now <= pair.stop:
+        if crowded(st, q):  # a completion makes room
+            break
         r = pair.next & ring
         req = st.req[q * c.ring + r]
         if pair.closed != 0:
@@ -208,6 +228,8 @@ def part_done(st, t):
             if c.adapter > 0:
                 adapter.complete(st, t)
             else:
+                if c.entries > 0:
+                    x.left = st.pair[x.row >> c.ring_shift].fetched
                 go(st, t, s.DATA_UP)
 
 
@@ -219,8 +241,11 @@ def ended(st, t):
     q = st.txn[t].row >> c.ring_shift
     pair = st.pair[q]
     req = st.req[st.txn[t].row]
+    waited = crowded(st, q)
     if c.adapter > 0:
         adapter.looked_at(st, t)
+    elif c.entries > 0:
+        pair.known = st.txn[t].left
     req.end = reg.now
     req.done = 1
     reg.budget += parts_of(req, pages_of(st, req, st.zone[pair.stream])[2])
@@ -228,6 +253,8 @@ def ended(st, t):
     st.count[pair.dev, COMMANDS_DONE] += 1
     while pair.tail < pair.next and st.req[q * c.ring + (pair.tail & (c.ring - 1))].done != 0:
         pair.tail += 1
+    if waited:  # what waits for room goes before the doorbell of the completion
+        issue(st, q)
     if c.doorbell > 0:
         go(st, t, s.COMPLETED)
     else:

@@ -74,7 +74,7 @@ def _hot_and_cold(lpns: I64, room: int, hot: float) -> tuple[Region, ...]:
 def _touched(flow: Flow, page: int, pages: int, wanted: int) -> I64:
     """The first distinct pages that the flow's requests touch, at most ``wanted``, ascending; of a
     trace, whose requests end, those that are read go first."""
-    base = flow.range.first * 512
+    base = flow.range.base(page // 512) * 512
     seen = np.zeros(pages, np.bool_)
     read = np.zeros(pages, np.bool_)
     count = 0

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from ondie.emu.mqsim import sata
 from ondie.emu.mqsim.drive import Drive
+from ondie.emu.mqsim.ranges import ranges
 from ondie.emu.mqsim.workload import Scenario, Synthetic, TraceBased
 
 ASKED, KEPT, NAMED = "asked", "kept", "named"
@@ -74,6 +75,11 @@ def _both(*tests: Met) -> Met:
 
 def _sata(drive: Drive, scenario: Scenario) -> bool:
     return sata.used(drive)
+
+
+def _inside_a_page(drive: Drive, scenario: Scenario) -> bool:
+    begins = (r.first for r in ranges(drive, scenario.flows))
+    return not sata.used(drive) and any(first % drive.page_sectors for first in begins)
 
 
 def _cut_rate(drive: Drive, scenario: Scenario) -> bool:
@@ -177,6 +183,13 @@ QUIRKS: tuple[Quirk, ...] = (
         _always,
     ),
     # --- the host interface
+    Quirk(
+        "pages_of_flows", (),
+        "cuts the requests of a flow that begins inside a page where the drive's pages end, but "
+        "numbers pages from the flow's first sector, so that parts of two pages that a request "
+        "crosses into share a number", "pages of the drive, each with a number", NAMED,
+        _inside_a_page,
+    ),
     Quirk(
         "sata_is_nvme", ("HostInterface_Type", "IO_Queue_Depth"),
         "has SATA send NVMe's doorbells and entries over PCIe_Lane_*, in a queue that is full of "

@@ -31,7 +31,7 @@ from ondie.emu.state import Arrays, records
 
 PS_PER_NS = 1000
 MOST = 65535
-"""Requests of a flow that a host adapter holds at most."""
+"""Requests of an open loop that the host holds at most."""
 STOP = 10
 """Free blocks of a plane below which MQSim's host writes wait, and collections at most."""
 TR_MORE = 20 * PS_PER_NS
@@ -175,7 +175,7 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     unused = len(flows) - len(streams)
     cfg = configuration(drive, len(streams), quirks)
     sectors = drive.page_capacity_bytes // 512
-    pages = [math.ceil(flow.range.sectors / sectors) for flow in streams]
+    pages = [flow.range.pages(sectors) for flow in streams]
     arrays = build.build(
         cfg,
         devices=1,
@@ -185,6 +185,7 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
         lpns=sum(pages),
         destage=caching.sizes(drive, flows),
         adapter=drive.io_queue_depth if sata.used(drive) else 0,
+        entries=0 if sata.used(drive) else drive.io_queue_depth,
     )
     for op, times in cycles(drive.plane_no_per_die).items():
         arrays.cycles[op, : len(times)] = times
@@ -231,7 +232,7 @@ def _zones(
         mine = np.isin(channel, wanted.channel_ids) & np.isin(chip, wanted.chip_ids)
         mine &= np.isin(die_of_chip, wanted.die_ids) & np.isin(plane, wanted.plane_ids)
         turn = order[mine]
-        zone[i].first_byte = flow.range.first * 512
+        zone[i].first_byte = flow.range.base(drive.page_capacity_bytes // 512) * 512
         zone[i].first_lpn, zone[i].last_lpn = first, first + pages[i]
         zone[i].turn, zone[i].units = at, len(turn)
         zone[i].rank = CLASSES.index(wanted.priority_class)
@@ -305,12 +306,10 @@ def played(
 ) -> Replayed:
     """The same, with what the engine says of itself."""
     cfg, arrays = prepared(drive, flows, quirks)
-    # An open loop waits in front of its queue, but behind a host adapter's own work.
-    waiting = MOST if sata.used(drive) else drive.io_queue_depth - 1
     sources = [
         Source(
             chunks=flow.chunks(),
-            depth=flow.depth if flow.depth is not None else waiting,
+            depth=flow.depth if flow.depth is not None else MOST,
             closed=flow.depth is not None,
             start_ps=ISSUE_PS if flow.depth is not None else 0,
             stop_ps=flow.stop_ps if flow.stop_ps is not None else 1 << 61,
