@@ -44,6 +44,7 @@ ZONE = record_type(
     rank="i8",  # class of its transactions, where the host's work goes by class
     caching="i8",  # bits of what a destage buffer keeps of it (frontend/buffer.py)
     group="i8",  # which of its caches
+    skew="i8",  # bytes by which it begins inside a page, where it numbers pages from there
     memory="i8",  # number of what is remembered of the pages written lately
 )
 FRONT = record_type(

@@ -15,6 +15,7 @@ from ondie.emu.events import (
     LOG_SERVE,
     LOG_TRIM,
     LOG_ZERO,
+    REQUEST,
     fail,
     go,
     log,
@@ -34,11 +35,47 @@ from ondie.emu.stats import (
 from ondie.kernels.jit import cold, inline, njit
 
 
+@cold
+def skewed(st, t):
+    """Is the first piece of request ``t`` numbered with the page that follows it? It is where its
+    zone begins inside a page, before that place of its own page. Then ``t`` is this piece alone,
+    behind the sectors of the other page, until ``rest``."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    skew = st.zone[x.stream].skew
+    if x.old < skew:
+        return False
+    x.left = x.size
+    x.size = min(x.size, c.page_bytes - x.old)
+    x.left -= x.size
+    x.old += c.page_bytes - skew
+    x.lpn += 1
+    x.n = 1
+    return True
+
+
+@cold
+def rest(st, t):
+    """``t`` is what follows its first piece."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    x.size = x.left
+    x.left = 0
+    x.old = 0
+    x.n = (x.size + c.page_bytes - 1) // c.page_bytes
+
+
 @njit
 def cut_read(st, t):
     """Send the pages of read command ``t`` to their dies, those in the data cache to the host."""
     c = st.cfg[0]
     x = st.txn[t]
+    if x.kind == REQUEST and st.zone[x.stream].skew > 0 and skewed(st, t):
+        if c.map_entries == 0:
+            sense(st, t, x.lpn, x.lpn + 1)
+        else:
+            translate(st, t, x.lpn, x.lpn + 1)
+        rest(st, t)
     lpn = x.lpn
     end = x.lpn + x.n
     while lpn < end:
@@ -222,6 +259,16 @@ def fetch_again(st, u):
 def cut_write(st, t, step):
     """Send the pages of write command ``t`` on, a super-page's worth at a time, or page by page
     where each has its own place."""
+    x = st.txn[t]
+    if x.kind == REQUEST and st.zone[x.stream].skew > 0 and skewed(st, t):
+        send_parts(st, t, step)
+        rest(st, t)
+    send_parts(st, t, step)
+
+
+@njit
+def send_parts(st, t, step):
+    """The pages of write ``t`` go on to ``step``."""
     c = st.cfg[0]
     x = st.txn[t]
     lpn = x.lpn

@@ -44,6 +44,8 @@ def bytes_of(st, t, lpn, n):
     first page it begins."""
     c = st.cfg[0]
     x = st.txn[t]
+    if x.old >= c.page_bytes:  # it lies whole behind the end of its page (controller.skewed)
+        return x.size
     first = x.lpn * c.page_bytes + x.old
     start = max(first, lpn * c.page_bytes)
     return min(first + x.size, (lpn + n) * c.page_bytes) - start
@@ -54,6 +56,8 @@ def sectors_of(st, t, lpn):
     """Bit per sector of page ``lpn`` that command ``t`` asks for."""
     c = st.cfg[0]
     x = st.txn[t]
+    if x.old >= c.page_bytes:
+        return ((1 << (x.size // SECTOR)) - 1) << (x.old // SECTOR)
     start = x.lpn * c.page_bytes + x.old
     low = max(start - lpn * c.page_bytes, 0) // SECTOR
     high = min(start + x.size - lpn * c.page_bytes, c.page_bytes) // SECTOR

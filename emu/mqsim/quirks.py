@@ -187,7 +187,8 @@ QUIRKS: tuple[Quirk, ...] = (
         "pages_of_flows", (),
         "cuts the requests of a flow that begins inside a page where the drive's pages end, but "
         "numbers pages from the flow's first sector, so that parts of two pages that a request "
-        "crosses into share a number", "pages of the drive, each with a number", NAMED,
+        "crosses into share a number; not done here with a data cache or pages of 32 KiB",
+        "pages of the drive, each with a number", ASKED,
         _inside_a_page,
     ),
     Quirk(

@@ -30,6 +30,8 @@ from ondie.emu.replay import Player, Replayed, Source
 from ondie.emu.state import Arrays, records
 
 PS_PER_NS = 1000
+MOST_NUMBERED = 32
+"""Sectors of a page, so that those of two have 64 bits."""
 MOST = 65535
 """Requests of an open loop that the host holds at most."""
 STOP = 10
@@ -175,7 +177,11 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     unused = len(flows) - len(streams)
     cfg = configuration(drive, len(streams), quirks)
     sectors = drive.page_capacity_bytes // 512
-    pages = [flow.range.pages(sectors) for flow in streams]
+    skews = [skew(drive, flow, flows, quirks) for flow in streams]
+    pages = [
+        flow.range.pages(sectors) + (inside > 0)
+        for flow, inside in zip(streams, skews, strict=True)
+    ]
     arrays = build.build(
         cfg,
         devices=1,
@@ -196,11 +202,27 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     arrays.lots[victims.REPEATED] = random and "lost_drawings" not in quirks
     arrays.lots[victims.LEAST] = int(occupancy * drive.page_no_per_block)
     _zones(cfg, arrays, drive, streams, pages)
+    arrays.zone["skew"] = skews
     _frontiers(arrays, drive, unused, pages)
     if drive.enabled_preconditioning:
         _filled(cfg, arrays, drive, streams, pages)
     caching.divide(arrays, streams)
     return cfg, arrays
+
+
+def zone_start(drive: Drive, flow: Flow) -> int:
+    """The byte at which the page begins in which the flow does."""
+    return flow.range.base(drive.page_sectors) * 512
+
+
+def skew(drive: Drive, flow: Flow, flows: Sequence[Flow], quirks: frozenset[str]) -> int:
+    """Bytes by which a flow begins inside a page, where it numbers pages from there; without a
+    data cache, and with pages of which two have a bit for each sector."""
+    if "pages_of_flows" not in quirks or sata.used(drive) or drive.page_sectors > MOST_NUMBERED:
+        return 0
+    if caching.sizes(drive, flows) is not None:
+        return 0
+    return flow.range.first * 512 % drive.page_capacity_bytes
 
 
 def _filled(
@@ -232,7 +254,9 @@ def _zones(
         mine = np.isin(channel, wanted.channel_ids) & np.isin(chip, wanted.chip_ids)
         mine &= np.isin(die_of_chip, wanted.die_ids) & np.isin(plane, wanted.plane_ids)
         turn = order[mine]
-        zone[i].first_byte = flow.range.base(drive.page_capacity_bytes // 512) * 512
+        if flow.range.first * 512 > zone_start(drive, flow):  # its first whole page is number 0
+            turn = np.roll(turn, 1)
+        zone[i].first_byte = zone_start(drive, flow)
         zone[i].first_lpn, zone[i].last_lpn = first, first + pages[i]
         zone[i].turn, zone[i].units = at, len(turn)
         zone[i].rank = CLASSES.index(wanted.priority_class)
