@@ -378,6 +378,7 @@ def build(
     destage: buffer.Sizes | None = None,
     adapter: int = 0,
     entries: int = 0,
+    budget: int = 0,
 ) -> Arrays:
     """All arrays of a system, with erased or used blocks as ``ftl.initial`` says.
 
@@ -387,8 +388,9 @@ def build(
     intervals to keep; ``destage``: a destage buffer in the place of the data cache, for requests
     through queue pairs whose data move by command; ``adapter``: entries of one queue that all pairs
     share, whose completions take the host as long as submissions; ``entries``: those of each pair's
-    own submission queue, of which one stays free. Raises InputError when the
-    reservoir is too small for its super-pages.
+    own submission queue, of which one stays free; ``budget``: transactions for what is outstanding,
+    where more than the usual number is to be. Raises InputError when the reservoir is too small for
+    its super-pages.
     """
     if payload and cfg.ftl.unwritten == "as_written":
         raise InputError(
@@ -446,7 +448,7 @@ def build(
     c.out, c.out_plane = cycles[OUT_FIRST, 1], cycles[OUT_NEXT, 1]
     reg.bus0 = dies * lanes
     reg.fifo0 = dies * lanes + buses
-    c.budget = BUDGET * min(n, MAX_SHARES)
+    c.budget = max(BUDGET * min(n, MAX_SHARES), budget)
     txns = _transactions(c[0], n)
     reg.txns_free = txns
     reg.budget = c.budget

@@ -25,6 +25,7 @@ from ondie.emu.mqsim.flow import ISSUE_PS, Flow
 from ondie.emu.mqsim.flow import half_way as half_way_of
 from ondie.emu.mqsim.occupancy import occupied
 from ondie.emu.mqsim.run import Run
+from ondie.emu.mqsim.workload import Synthetic
 from ondie.emu.precondition import whole_pages
 from ondie.emu.replay import Player, Replayed, Source
 from ondie.emu.state import Arrays, records
@@ -34,6 +35,8 @@ MOST_NUMBERED = 32
 """Sectors of a page, so that those of two have 64 bits."""
 MOST = 65535
 """Requests of an open loop that the host holds at most."""
+MOST_TRANSACTIONS = 1 << 20
+"""Those that requests of open loops may have: 128 MiB of them."""
 STOP = 10
 """Free blocks of a plane below which MQSim's host writes wait, and collections at most."""
 TR_MORE = 20 * PS_PER_NS
@@ -192,6 +195,7 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
         destage=caching.sizes(drive, flows),
         adapter=drive.io_queue_depth if sata.used(drive) else 0,
         entries=0 if sata.used(drive) else drive.io_queue_depth,
+        budget=outstanding(flows, sectors),
     )
     for op, times in cycles(drive.plane_no_per_die).items():
         arrays.cycles[op, : len(times)] = times
@@ -223,6 +227,19 @@ def skew(drive: Drive, flow: Flow, flows: Sequence[Flow], quirks: frozenset[str]
     if caching.sizes(drive, flows) is not None:
         return 0
     return flow.range.first * 512 % drive.page_capacity_bytes
+
+
+def outstanding(flows: Sequence[Flow], sectors: int) -> int:
+    """Transactions that the requests of open loops may have at once, so that a drive that is behind
+    takes them into its queues when they arrive: two of each request and one of each page, of
+    ``sectors`` sectors, that one of mean size reaches; a trace's count as one page."""
+    wanted = 0
+    for flow in flows:
+        p = flow.parameters
+        if flow.depth is None:
+            size = p.average_request_size_bytes // 512 if isinstance(p, Synthetic) else sectors
+            wanted += min(flow.total or MOST, MOST) * (3 + -(-size // sectors))
+    return min(wanted, MOST_TRANSACTIONS)
 
 
 def _filled(

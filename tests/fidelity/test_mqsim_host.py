@@ -52,6 +52,16 @@ OPEN = {"Synthetic_Generator_Type": "BANDWIDTH"}
 HALF = {"Address_Alignment_Unit": "8", "Average_Request_Size": "8"}
 CROSSING = {"Address_Alignment_Unit": "8"}
 CACHED = {"Device_Level_Data_Caching_Mode": "WRITE_CACHE"}
+BEHIND = (
+    OPEN
+    | READS
+    | {  # at 3.6 times the drive's rate, so that 8600 of its requests wait
+        "Bandwidth": "2000000000",
+        "Average_Request_Size": "128",
+        "Address_Alignment_Unit": "128",
+        "Total_Requests_To_Generate": "12000",
+    }
+)
 INSIDE = {"Overprovisioning_Ratio": "0.301"}  # the second flow begins 4 sectors behind a page's
 
 
@@ -89,6 +99,10 @@ CASES = {
         [MIXED | {"Average_No_of_Reqs_in_Queue": "64"}],
         {"IO_Queue_Depth": "8", "Queue_Fetch_Size": "16"},
     ),
+    "open loop: far behind": ([BEHIND], {"IO_Queue_Depth": "65535"}),
+    "open loop: far behind, and a closed one": (
+        [BEHIND, OTHER | READS], {"IO_Queue_Depth": "65535"},
+    ),
 }  # fmt: skip
 FOUND = {
     "inside a page: writes": (6222.7, [5129.002, 5118.045]),
@@ -105,6 +119,8 @@ FOUND = {
     "numbered twice: reads": (45215.31, [707.147, 653.226]),
     "numbered twice: any address": (5155.94, [6197.72, 5601.51]),
     "open loop: one entry": (2983.77, [335.117]),
+    "open loop: far behind": (8546.14, [505003.557]),
+    "open loop: far behind, and a closed one": (13047.81, [509556.942, 3065.226]),
 }
 """MQSim's requests per second, and the mean latency of each flow in us."""
 
