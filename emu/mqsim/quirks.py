@@ -99,6 +99,12 @@ def _cached_map(drive: Drive, scenario: Scenario) -> bool:
     return not drive.ideal_mapping_table
 
 
+def _planes_unlike_dies(drive: Drive, scenario: Scenario) -> bool:
+    return drive.plane_allocation_scheme == "DWCP" and any(
+        tuple(f.plane_ids) != tuple(f.die_ids)[: len(f.plane_ids)] for f in scenario.flows
+    )
+
+
 QUIRKS: tuple[Quirk, ...] = (
     # --- results
     Quirk(
@@ -246,6 +252,12 @@ QUIRKS: tuple[Quirk, ...] = (
         "unwritten_reads", (),
         "takes a fresh page for each page that is read before it was written, and can then never "
         "collect its block", "a read that takes no page", KEPT, _reads,
+    ),
+    Quirk(
+        "unwritten_plane", ("Plane_Allocation_Scheme",),
+        "with DWCP takes the plane of a page that is read before it was written from the list of "
+        "dies, and from behind its end where there are more planes", "from the list of planes",
+        NAMED, _both(_reads, _planes_unlike_dies),
     ),
     Quirk(
         "unwritten_not_cached", ("Device_Level_Data_Caching_Mode",),

@@ -222,3 +222,16 @@ def test_one_place_of_the_queue_stays_free(tmp_path, monkeypatch, depth):
     assert late.any()
     assert np.isin(r["start"][late], r["end"]).all()  # a completion makes room
     assert players[0].arrays.pair[0].fetched == 200
+
+
+@pytest.mark.parametrize(
+    ("scheme", "planes", "dies", "met"),
+    [("DWCP", 2, 1, True), ("DWCP", 2, 2, False), ("DWCP", 1, 2, False), ("DCWP", 2, 1, False)],
+)
+def test_planes_from_the_list_of_dies(tmp_path, scheme, planes, dies, met):
+    """DWCP with more planes than dies: where MQSim reads behind the end of a list."""
+    drive = {"Plane_No_Per_Die": str(planes), "Die_No_Per_Chip": str(dies)}
+    ids = {"Plane_IDs": "0,1"[: 2 * planes - 1], "Die_IDs": "0,1"[: 2 * dies - 1]}
+    d, scenario, _ = prepared(tmp_path, [READS | ids], drive | {"Plane_Allocation_Scheme": scheme})
+    said = [line for line in lines(d, scenario, asked=False) if line.startswith("unwritten_plane ")]
+    assert len(said) == met
