@@ -271,6 +271,11 @@ def compare(
     with ThreadPoolExecutor(WORKERS) as pool:
         try:
             results = tuple(pool.map(one, chosen))
+        except RuntimeError as error:
+            stop.set()
+            if "can't start new thread" in str(error):  # what Python says when memory is short
+                raise MemoryError("no room for another thread") from error
+            raise
         except BaseException:  # also an interrupt: leaving the pool waits for the other paths
             stop.set()
             raise

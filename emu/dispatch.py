@@ -62,7 +62,7 @@ from ondie.emu.stats import (
 from ondie.kernels.jit import njit
 
 STEPPED = 1 << 12
-"""Runs of so few events are stepped one by one: every event can be the last."""
+"""The last events of a run are stepped one by one: every one of them can be the last."""
 MAX_PIECES = 64
 """Pieces that one row sends down the link at most."""
 
@@ -416,7 +416,8 @@ def run(st, until, max_events, want_room):
     log_limit = st.log.shape[0] // 2
     n = 0
     reg.until = until
-    reg.fast = int(max_events > STEPPED)
+    stepped = max_events - STEPPED
+    reg.fast = int(stepped > 0)
     reg.hops = 0
     start_ready(st)
     drain(st)
@@ -431,6 +432,8 @@ def run(st, until, max_events, want_room):
             break
         reg.now = time
         n += 1
+        if n + reg.hops > stepped:
+            reg.fast = 0
         if leaf < reg.station0:
             channel(st, leaf)
         elif leaf < reg.pair0:

@@ -44,7 +44,8 @@ MECHANISMS: dict[str, tuple[dict[str, object], tuple[int, ...]]] = {
     "hot and cold": ({"ftl__write_streams": 2, "ftl__stream_policy": "by_age"}, ()),
     "several victims": ({"ftl__gc_parallel": 3, "ftl__gc_low_blocks": 4}, ()),
     "whole blocks in motion": ({"ftl__gc_window_pages": 0}, ()),
-    "writes that wait": ({"ftl__gc_stop_blocks": 2}, ()),
+    # Two blocks of eight kept back, and two open: there must be more room than elsewhere.
+    "writes that wait": ({"ftl__gc_stop_blocks": 2, "ftl__over_provisioning": 0.45}, ()),
     "collection behind the host": ({"ftl__gc_priority": "background"}, ()),
     "collection before the host": ({"ftl__gc_priority": "urgent", "ftl__gc_hard_blocks": 3}, ()),
     "collection alone": ({"ftl__gc_priority": "exclusive"}, ()),
