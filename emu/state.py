@@ -420,7 +420,11 @@ def as_records(array: np.ndarray) -> np.ndarray:
 
 def records(dtype: np.dtype, *shape: int) -> np.recarray:
     """Zeroed array of records whose fields are attributes, compiled or not."""
-    return as_records(np.zeros(shape, dtype).view(np.recarray))  # type: ignore[return-value]
+    try:
+        zeroed = np.zeros(shape, dtype)
+    except ValueError as error:  # more than an address can tell apart
+        raise MemoryError(str(error)) from error
+    return as_records(zeroed.view(np.recarray))  # type: ignore[return-value]
 
 
 def record_type(**fields: str) -> np.dtype:
