@@ -18,6 +18,7 @@ from ondie.emu.events import (
     E_UNWRITTEN,
     LOG_ROW,
     REQUEST,
+    RESERVOIR,
     ROW,
     enter,
     fail,
@@ -296,7 +297,7 @@ def start_die(st, r, t):
     x.die = g
     x.n = pages(st, row.bytes_in + row.bytes_out)
     x.array = row.array_ps
-    x.bare = 1
+    x.bare = RESERVOIR
     x.ppn = int(st.rmap[dev, row.lpn]) - 1
     if x.ppn < 0 and (row.kind == timing.BPR or row.kind == timing.READ):
         fail(st, E_UNWRITTEN, row.lpn, g)

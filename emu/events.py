@@ -31,7 +31,7 @@ TXN = record_type(
     bus="i4",  # bytes that cross the channel
     n="i4",  # pages, at consecutive planes of one super-page
     planes="i4",  # bit per plane that its pages occupy
-    bare="i4",  # 1: reservoir data, which ECC does not cover
+    bare="i4",  # RESERVOIR: data that no ECC covers; MERGING; and what others say of their own
     kind="i4",  # whom it works for: OWN, ROW, REQUEST or CACHED
     stream="i4",  # of host writes
     # said by whoever needs them
@@ -99,6 +99,8 @@ LOG = record_type(
 )  # fmt: skip
 LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4")
 
+RESERVOIR, MERGING = 1, 2
+"""``bare`` of a reservoir's data, and of a write that reads, or has read, the rest of its page."""
 OWN, ROW, REQUEST, CACHED = range(4)
 # Errors the compiled code can raise; errors.py words them.
 (
@@ -360,6 +362,13 @@ def calm(st):
         and reg.starved == 0
         and reg.thirsty == 0
     )
+
+
+@inline
+def rest(st, leaf):
+    """A resource has nothing ahead of it."""
+    if st.key[(st.key.shape[0] >> 1) + int(leaf)] != NEVER:
+        set_leaf(st, leaf, NEVER)
 
 
 @njit

@@ -22,7 +22,9 @@ from ondie.emu.events import (
     LOG_ODC,
     LOG_PROGRAM,
     LOG_VPP,
+    MERGING,
     OWN,
+    RESERVOIR,
     ROW,
     calm,
     enter,
@@ -232,9 +234,8 @@ def place(st, t):
             st.count[dev, UNASKED_IN_BYTES] += y.n * c.page_bytes - y.bus
         mapping.place_of(st, dev, v)
         y.array = st.page_ps[1, y.page]
-        if c.placed != 0 and map_placed(st, v, u, full):
-            pass  # it reads what else its page held
-        elif not encode(st, v, s.ENCODED):
+        reads = c.placed != 0 and map_placed(st, v, u, full)
+        if not reads and not encode(st, v, s.ENCODED):
             go(st, v, s.ENCODED)
         if v == t:
             return True
@@ -334,7 +335,7 @@ def merge(st, t):
     """A write that covers only part of what its page holds needs the rest: it reads the old page
     first. True when it does."""
     x = st.txn[t]
-    if x.bare == MERGED_ALREADY:
+    if x.bare == MERGING:
         return False
     old = st.sectors[x.dev, x.lpn]
     entry = int(st.l2p[x.dev, x.lpn])
@@ -352,7 +353,7 @@ def read_rest(st, t, ppn, missing):
     x = st.txn[t]
     wanted = x.sectors
     x.op = timing.READ
-    x.bare = MERGED_ALREADY
+    x.bare = MERGING
     x.ppn = ppn
     x.sectors = missing
     x.bus = bus_bytes(st, t)
@@ -364,11 +365,6 @@ def read_rest(st, t, ppn, missing):
     g = mapping.place_of(st, x.dev, t)
     x.array = st.page_ps[0, x.page]
     nand.push(st, g, t, nand.Q_READ)
-
-
-RESERVOIR = 1
-MERGED_ALREADY = 2
-"""``bare`` of a reservoir's data, and of a write whose old page has been read."""
 
 
 @njit
@@ -946,7 +942,7 @@ def programmed(st, t):
             return -1
         if c.placed == 0:
             map_programmed_pages(st, t)
-        if c.partial != 0 and c.errors != 0 and x.bare == MERGED_ALREADY:
+        if c.partial != 0 and c.errors != 0 and x.bare == MERGING:
             marks.carry(st, t)
         log(st, LOG_PROGRAM, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
         hunt(st, dev, u)
@@ -1089,7 +1085,7 @@ def onwards(st, t):
         step = x.step
         reg.hop = int(calm(st))
         if step == s.SENSED:
-            if x.bare == MERGED_ALREADY:
+            if x.bare == MERGING:
                 waits = decode(st, t, s.MERGED)
             elif x.bare != 0:
                 waits = dram(st, t, HOST_PASSES, s.READ_IN_DRAM)
@@ -1116,7 +1112,7 @@ def onwards(st, t):
         elif step == s.ENCODED:
             if x.kind == OWN:
                 nand.push(st, st.die[x.die].first, t, queue_of(st, x))
-            elif c.placed != 0 and x.bare == MERGED_ALREADY:
+            elif c.placed != 0 and x.bare == MERGING:
                 nand.push_in_order(st, st.die[x.die].first, t, nand.Q_WRITE)
             else:
                 nand.push(st, st.die[x.die].first, t, nand.Q_WRITE)

@@ -58,7 +58,7 @@ _IMPORT = re.compile(r"^[ \t]*((?:from|import)[ \t][^\n(]*(?:\([^)]*\))?)", re.M
 
 
 def _imports(source: str) -> Iterator[ast.stmt]:
-    """The import statements of a source. To parse all of it takes fifty times as long."""
+    """The import statements of a source. To parse all of it takes forty times as long."""
     for found in _IMPORT.finditer(source):
         try:
             yield from ast.parse(found[1]).body

@@ -19,9 +19,7 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder, _LowerResult
 from numba.core.compiler_lock import require_global_compiler_lock
 from numba.core.compiler_machinery import PassManager, register_pass
 from numba.core.registry import CPUDispatcher
-from numba.core.typed_passes import (
-    NativeLowering,
-)
+from numba.core.typed_passes import NativeLowering
 from numba.core.types.misc import unliteral
 
 
@@ -176,8 +174,8 @@ UNUSED = (
     "InlineOverloads",
     "DumpParforDiagnostics",
 )
-"""Numba's passes for what the functions of this project do without (closures, blocks of ``with``,
-exceptions, branches on literals): a third of the time in which a function is lowered."""
+"""Numba's passes for what the functions of ondie.emu do without: closures, blocks of ``with``,
+exceptions, branches on literals."""
 
 
 def _pipeline(state: Any, lowering: type, left_out: tuple[str, ...]) -> list[Any]:

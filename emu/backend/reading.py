@@ -22,7 +22,7 @@ from ondie.emu.backend.draws import absorb, page_key
 from ondie.emu.backend.mapping import block_at, place_of, read_from
 from ondie.emu.backend.timing import page_kinds
 from ondie.emu.config import Config
-from ondie.emu.events import OWN, REQUEST, enter, go, take_txn
+from ondie.emu.events import MERGING, OWN, REQUEST, enter, go, take_txn
 from ondie.emu.schema import CELLS
 from ondie.emu.state import record_type, records
 from ondie.emu.stats import (
@@ -53,8 +53,6 @@ READING = record_type(
     level="i4",  # retry level of the last of these
     spoilt="i4",  # 1: given up, its bytes are wrong
 )
-MERGED = 2
-"""``bare`` of a write that reads the rest of its page (flows.py)."""
 
 
 @njit
@@ -129,7 +127,7 @@ def judge(st, t):
             lost = marks.ALL_SECTORS
         lost &= wanted(st, t)
         count(st, dev, outcome, total, errors, lost)
-        if x.kind == OWN or x.bare == MERGED:
+        if x.kind == OWN or x.bare == MERGING:
             r.lost = lost
         elif lost != 0:
             unrecovered(st, v)
@@ -147,7 +145,7 @@ def wanted(st, t):
     x = st.txn[t]
     if x.kind == OWN or st.cfg[0].partial == 0:
         return marks.ALL_SECTORS
-    if x.bare != MERGED:
+    if x.bare != MERGING:
         return x.sectors
     sectors = st.cfg[0].page_bytes // 512
     return ~x.sectors if sectors >= 64 else ~x.sectors & ((1 << sectors) - 1)

@@ -18,7 +18,7 @@ of some epoch, so each tells all waiting FLUSHes of its own and later epochs.
 
 from __future__ import annotations
 
-from ondie.emu.backend import cmt, mapping, marks, reading
+from ondie.emu.backend import cmt, mapping, marks
 from ondie.emu.backend.timing import PROGRAM
 from ondie.emu.events import (
     CACHED,
@@ -28,6 +28,7 @@ from ondie.emu.events import (
     LOG_LAND,
     LOG_LOST,
     LOG_STORE,
+    MERGING,
     REQUEST,
     ROW,
     give_txn,
@@ -386,7 +387,7 @@ def programmed(st, t):
             cmt.update(st, dev, x.lpn)
         if c.partial != 0:
             st.sectors[dev, x.lpn] |= x.sectors
-            if c.errors != 0 and x.bare == reading.MERGED:
+            if c.errors != 0 and x.bare == MERGING:
                 marks.carry(st, t)
         log(st, LOG_LAND, -1, x.lpn, x.ppn, -1, 1, dev, x.die)
     landed(st, t)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from ondie.emu import stations as s
 from ondie.emu.backend.timing import OTHER, PROGRAM, READ
-from ondie.emu.clock import NEVER
 from ondie.emu.events import (
     E_PAST_END,
     E_POOL,
@@ -20,6 +19,7 @@ from ondie.emu.events import (
     fail,
     give_txn,
     go,
+    rest,
     set_leaf,
     take_txn,
 )
@@ -153,8 +153,7 @@ def issue(st, q):
         req.done = 0
         if not enter(st, s.SUBMIT, t, 0, c.submit, s.SUBMITTED):
             go(st, t, s.SUBMITTED)
-    if st.key[(st.key.shape[0] >> 1) + leaf] != NEVER:
-        set_leaf(st, leaf, NEVER)
+    rest(st, leaf)
     if pair.next == pair.loaded and pair.more != 0:
         reg.thirsty = 1
 
