@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 
+from ondie.emu import places
 from ondie.emu.backend import mapping, nand
 from ondie.emu.backend.timing import READ
 from ondie.emu.config import Config
@@ -111,30 +112,16 @@ def sizes(cfg: Config, physical_pages: int, lpns: int) -> tuple[int, int, int]:
 
 
 @inline
-def bucket_of(st, lpn):
-    """Which list of entries a logical page would be in."""
-    return (lpn ^ (lpn >> 9) ^ (lpn >> 18)) & (st.bucket.shape[1] - 1)
-
-
-@inline
 def find(st, dev, lpn):
     """Place + 1 of the entry of a logical page, 0 when it is not cached."""
-    e = int(st.bucket[dev, bucket_of(st, lpn)])
-    while e > 0 and st.entry[e - 1].lpn != lpn:
-        e = int(st.entry[e - 1].chain)
-    return e
+    return places.find(st.bucket, st.entry, dev, lpn)
 
 
 @inline
 def push_newest(st, dev, e):
     """An entry that is in no order becomes the most recently used."""
     maps = st.maps[dev]
-    entry = st.entry[e - 1]
-    entry.newer = 0
-    entry.older = maps.newest
-    if maps.newest > 0:
-        st.entry[maps.newest - 1].newer = e
-    else:
+    if places.follow(st.entry, e, maps.newest):
         maps.oldest = e
     maps.newest = e
 
@@ -143,15 +130,11 @@ def push_newest(st, dev, e):
 def take_out(st, dev, e):
     """Take an entry out of the order of use."""
     maps = st.maps[dev]
-    entry = st.entry[e - 1]
-    if entry.newer > 0:
-        st.entry[entry.newer - 1].older = entry.older
-    else:
-        maps.newest = entry.older
-    if entry.older > 0:
-        st.entry[entry.older - 1].newer = entry.newer
-    else:
-        maps.oldest = entry.newer
+    places.bypass(st.entry, e)
+    if maps.newest == e:
+        maps.newest = st.entry[e - 1].older
+    if maps.oldest == e:
+        maps.oldest = st.entry[e - 1].newer
 
 
 @inline
@@ -189,14 +172,7 @@ def evict(st, dev):
     e = int(st.maps[dev].oldest)
     entry = st.entry[e - 1]
     take_out(st, dev, e)
-    b = bucket_of(st, entry.lpn)
-    other = int(st.bucket[dev, b])
-    if other == e:
-        st.bucket[dev, b] = entry.chain
-    else:
-        while st.entry[other - 1].chain != e:
-            other = int(st.entry[other - 1].chain)
-        st.entry[other - 1].chain = entry.chain
+    places.unlist(st.bucket, st.entry, dev, e)
     if entry.dirty != 0:
         p = page_of(st, dev, entry.lpn)
         clean(st, p, e)
@@ -217,12 +193,8 @@ def insert(st, dev, lpn):
         e = dev * c.map_entries + maps.used
     else:
         e = evict(st, dev)
-    entry = st.entry[e - 1]
-    entry.lpn = lpn
-    entry.dirty = 0
-    b = bucket_of(st, lpn)
-    entry.chain = st.bucket[dev, b]
-    st.bucket[dev, b] = e
+    st.entry[e - 1].dirty = 0
+    places.enlist(st.bucket, st.entry, dev, e, lpn)
     push_newest(st, dev, e)
     return e
 

@@ -18,6 +18,7 @@ of some epoch, so each tells all waiting FLUSHes of its own and later epochs.
 
 from __future__ import annotations
 
+from ondie.emu import places
 from ondie.emu.backend import cmt, mapping, marks
 from ondie.emu.backend.timing import PROGRAM
 from ondie.emu.events import (
@@ -91,39 +92,22 @@ CPAGE = record_type(
 
 
 @inline
-def bucket_of(st, lpn):
-    """Which list of pages a logical page would be in."""
-    return (lpn ^ (lpn >> 9) ^ (lpn >> 18)) & (st.cbucket.shape[1] - 1)
-
-
-@inline
 def find(st, dev, lpn):
     """Place + 1 of a logical page, 0 when it is not here."""
-    p = int(st.cbucket[dev, bucket_of(st, lpn)])
-    while p > 0 and st.cpage[p - 1].lpn != lpn:
-        p = int(st.cpage[p - 1].chain)
-    return p
+    return places.find(st.cbucket, st.cpage, dev, lpn)
 
 
 @njit
 def append(st, dev, p):
     """A page that is in no list goes to the end of the dirty ones or of the clean ones."""
     cache = st.cache[dev]
-    page = st.cpage[p - 1]
-    page.newer = 0
-    if page.dirty != 0:
-        page.older = cache.last
-        if cache.last > 0:
-            st.cpage[cache.last - 1].newer = p
-        else:
+    if st.cpage[p - 1].dirty != 0:
+        if places.follow(st.cpage, p, cache.last):
             cache.first = p
         cache.last = p
         cache.dirty += 1
     else:
-        page.older = cache.newest
-        if cache.newest > 0:
-            st.cpage[cache.newest - 1].newer = p
-        else:
+        if places.follow(st.cpage, p, cache.newest):
             cache.oldest = p
         cache.newest = p
 
@@ -133,20 +117,18 @@ def remove(st, dev, p):
     """Take a page that is not flying out of its list."""
     cache = st.cache[dev]
     page = st.cpage[p - 1]
-    if page.newer > 0:
-        st.cpage[page.newer - 1].older = page.older
-    elif page.dirty != 0:
-        cache.last = page.older
-    else:
-        cache.newest = page.older
-    if page.older > 0:
-        st.cpage[page.older - 1].newer = page.newer
-    elif page.dirty != 0:
-        cache.first = page.newer
-    else:
-        cache.oldest = page.newer
+    places.bypass(st.cpage, p)
     if page.dirty != 0:
         cache.dirty -= 1
+        if cache.last == p:
+            cache.last = page.older
+        if cache.first == p:
+            cache.first = page.newer
+    else:
+        if cache.newest == p:
+            cache.newest = page.older
+        if cache.oldest == p:
+            cache.oldest = page.newer
 
 
 @inline
@@ -156,20 +138,6 @@ def touch(st, dev, p):
     if page.dirty == 0 and page.flying == 0 and st.cache[dev].newest != p:
         remove(st, dev, p)
         append(st, dev, p)
-
-
-@njit
-def unlink(st, dev, p):
-    """A page is not found any more by its number."""
-    page = st.cpage[p - 1]
-    b = bucket_of(st, page.lpn)
-    other = int(st.cbucket[dev, b])
-    if other == p:
-        st.cbucket[dev, b] = page.chain
-        return
-    while st.cpage[other - 1].chain != p:
-        other = int(st.cpage[other - 1].chain)
-    st.cpage[other - 1].chain = page.chain
 
 
 @njit
@@ -188,28 +156,25 @@ def room(st, dev, lpn):
     elif cache.oldest > 0:
         p = int(cache.oldest)
         remove(st, dev, p)
-        unlink(st, dev, p)
+        places.unlist(st.cbucket, st.cpage, dev, p)
         log(st, LOG_DROP, -1, st.cpage[p - 1].lpn, -1, -1, 1, dev, -1)
     else:
         return 0
     page = st.cpage[p - 1]
-    page.lpn = lpn
     page.have = 0
     page.dirty = 0
     page.flying = 0
     page.stale = 0
     page.waiting = 0
     page.landing = 0
-    b = bucket_of(st, lpn)
-    page.chain = st.cbucket[dev, b]
-    st.cbucket[dev, b] = p
+    places.enlist(st.cbucket, st.cpage, dev, p, lpn)
     return p
 
 
 @inline
 def give_back(st, dev, p):
     """A page in no list leaves the cache."""
-    unlink(st, dev, p)
+    places.unlist(st.cbucket, st.cpage, dev, p)
     st.cpage[p - 1].newer = st.cache[dev].spare
     st.cache[dev].spare = p
 

@@ -23,7 +23,7 @@ EMU = """
     device, books, build, dispatch, errors, flows, rows
     frontend | isp
     backend | host
-    clock, console, stats, energy, ledger, timeline, state, events, stations, intrinsics
+    clock, console, stats, energy, ledger, timeline, state, events, stations, intrinsics, places
     config, constraints, loading, provenance, schema
     units
 """
