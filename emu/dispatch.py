@@ -7,7 +7,7 @@ contract of plans (rows.py); the tournament tree of events.py.
 
 from __future__ import annotations
 
-from ondie.emu import flows
+from ondie.emu import flows, landing, passages, placing
 from ondie.emu import stations as s
 from ondie.emu.backend import mapping, nand, timing
 from ondie.emu.clock import NEVER
@@ -219,7 +219,7 @@ def start(st, r):
     elif row.resource == DMA_UP:
         x.left = row.bytes_out
         st.count[dev, UP_BYTES] += x.left
-        flows.next_piece(st, t, s.DMA_READY)
+        passages.next_piece(st, t, s.DMA_READY)
     elif row.resource == HOST_CPU:
         work(st, s.CPU, t, row.array_ps)
     elif row.resource == ACCELERATOR:
@@ -231,7 +231,7 @@ def start(st, r):
         if size > 0:
             u = part(st, r)
             st.txn[u].left = size
-            flows.next_piece(st, u, s.TRAFFIC_PIECE)
+            passages.next_piece(st, u, s.TRAFFIC_PIECE)
     elif row.resource == TUNNEL:
         st.count[dev, TUNNEL_BYTES] += row.bytes_in
         which = s.TUNNEL_UP if row.kind == UPWARD else s.TUNNEL_DOWN
@@ -308,7 +308,7 @@ def start_die(st, r, t):
         # Streamed from DRAM to the channel: both are needed, side by side.
         u = part(st, r)
         st.txn[u].left = row.bytes_in
-        flows.next_piece(st, u, s.TRAFFIC_PIECE)
+        passages.next_piece(st, u, s.TRAFFIC_PIECE)
         nand.push(st, g, t, nand.Q_LOAD)
     elif row.kind == timing.READ:
         x.size = row.bytes_out
@@ -374,7 +374,7 @@ def channel(st, b):
         while t >= 0:
             following = st.txn[t].mate
             st.txn[t].mate = -1
-            u = flows.after_flash(st, t)
+            u = landing.after_flash(st, t)
             if u >= 0:
                 release(st, u)
             t = following
@@ -393,7 +393,7 @@ def drain(st):
             reg.retries -= 1
             u = st.retry[reg.retries]
             st.pool[u].retry = 0
-            flows.retry_stalled(st, u // st.cfg[0].units, u)
+            placing.retry_stalled(st, u // st.cfg[0].units, u)
         elif reg.ready_head >= 0 or reg.starved != 0:
             before = reg.budget
             start_ready(st)

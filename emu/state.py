@@ -76,7 +76,7 @@ FIELDS = (
     "row",  # records: ring of plan rows (system.py)
     "req",  # records: ring of host requests (frontend/requests.py)
     "pair",  # records: queue pairs that bring them (frontend/pairs.py)
-    "retry",  # int32[units]: units whose waiting writes should be tried again (flows.py)
+    "retry",  # int32[units]: units whose waiting writes should be tried again (placing.py)
     "lots",  # int64[LOTS]: what a victim policy keeps of its own, such as a random generator
     "wait",  # int64[2 * rows]: links of the lists of rows that wait for a row (system.py)
     "use",  # int64[phases + 1, leaves]: ps each resource worked for each phase, collection last

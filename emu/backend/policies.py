@@ -1,7 +1,7 @@
 """Policies of collection and of write streams: plain functions, the user's own among them.
 
 Owns the built-in policies, their names, and how a function from a file becomes one. Does not own
-when they are asked (gc.py, flows.py).
+when they are asked (gc.py, collection.py).
 Source: greedy, d-choices (Van Houdt, SIGMETRICS 2013; MQSim's RGA), FIFO, cost-benefit (Kawaguchi
 et al., USENIX 1995), random with and without a condition (MQSim's RANDOM, RANDOM_P, RANDOM_PP).
 

@@ -1,7 +1,7 @@
 """The destage buffer: a data cache that sends a page to flash when it is first written.
 
 Owns which pages are in it, what of them is written to flash when, who waits for it, and its DRAM's
-time. Does not own places and their order (cache.py), or the way to flash (flows.py).
+time. Does not own places and their order (cache.py), or the way to flash (placing.py).
 Source: MQSim's data cache (Tavakkol et al., FAST 2018): its rules, its limit and its DRAM's time.
 
 A page that a flow has not written for a while goes to flash at once, and leaves the cache when it

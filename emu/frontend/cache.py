@@ -1,7 +1,7 @@
 """The data cache: pages in the drive's DRAM between the host and flash.
 
 Owns which pages are there, whose content flash does not have yet, when that is sent to flash, and
-who waits for it. Does not own the way to flash (flows.py) or bytes (cached_bytes.py).
+who waits for it. Does not own the way to flash (placing.py) or bytes (cached_bytes.py).
 Source: NVMe base specification (volatile write cache, FLUSH, FUA); write-back, write-through and
 read caches by LRU and back-pressure as in MQSim and SimpleSSD.
 

@@ -21,6 +21,9 @@ EMU = """
     volume
     system, sensitivity
     device, books, build, dispatch, errors, flows, rows
+    landing
+    placing
+    collection, passages
     frontend | isp
     backend | host
     clock, console, stats, energy, ledger, timeline, state, events, stations, intrinsics, places

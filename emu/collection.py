@@ -1,0 +1,245 @@
+"""Collection under way: from the choice of a block to its last page read, and to its end.
+
+Owns when a block begins to be emptied, which of its pages are read next, and what becomes of it:
+free, erased, retired; static wear levelling and read reclaim. Does not own the choice and its books
+(gc.py), or where what was read goes (landing.py).
+Source: started when an open block fills and free blocks are at or below a threshold, as in MQSim.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.backend import gc, mapping, nand, policies, timing
+from ondie.emu.events import take_txn
+from ondie.emu.stats import (
+    ARRAY_READS,
+    BAD_BLOCKS,
+    COLLECTIONS,
+    COPYBACK_PAGES,
+    GC_READ_PAGES,
+    RECLAIMED_BLOCKS,
+    WEAR_MOVES,
+)
+from ondie.kernels.jit import cold, inline, njit
+
+
+@njit
+def ask(st, dev, u):
+    """Does unit ``u`` need a collection? Start it; a victim without valid pages is free at once."""
+    while True:
+        b = retiring(st, u)
+        if b < 0:
+            b = gc.begin(st, u)
+        if b < 0:
+            return
+        st.count[dev, COLLECTIONS] += 1
+        if not execute(st, dev, u, b):
+            return
+
+
+@njit
+def execute(st, dev, u, b):
+    """The victim's pages begin to move, behind reads of them where they are locked. True when it
+    has become a free block at once."""
+    if st.cfg[0].locks != 0 and st.block[b].reading > 0:
+        return False
+    began(st, b)
+    return collect(st, dev, u, b)
+
+
+@cold
+def retiring(st, u):
+    """A block in which a program has failed is emptied whether space is short or not."""
+    c = st.cfg[0]
+    if st.pool[u].retiring == 0 or st.pool[u].victims >= c.gc_parallel:
+        return -1
+    for b in range(u * c.all_blocks, u * c.all_blocks + c.blocks):
+        block = st.block[b]
+        if block.retire == 0 or block.state != mapping.FULL or block.flying != 0:
+            continue
+        if gc.room(st, u, b):
+            gc.start(st, u, b)
+            return b
+    return -1
+
+
+@njit
+def began(st, b):
+    """While collection works alone on a die, the host's work there waits."""
+    if st.cfg[0].exclusive != 0:
+        nand.bar(st, die_of_block(st, b), 1)
+
+
+@njit
+def moved_out(st, b):
+    """Nothing of block ``b`` is left to be moved: the host's work may go on, behind its erase."""
+    if st.cfg[0].exclusive != 0 and st.block[b].state == mapping.VICTIM:
+        nand.bar(st, die_of_block(st, b), -1)
+
+
+@cold
+def die_of_block(st, b):
+    """First lane of the die in which a block lies."""
+    c = st.cfg[0]
+    return b // c.all_blocks // c.die_units * c.lanes
+
+
+@inline
+def queue_of(st, x):
+    """Queue for what the drive itself programs: translation pages have one of their own."""
+    return nand.Q_MAP_WRITE if x.lpn >= st.cfg[0].lpns else st.cfg[0].q_gc_write
+
+
+@njit
+def collect(st, dev, u, b):
+    """Keep the collection of block ``b`` going: read its next valid pages, or end it. True when it
+    has become a free block at once."""
+    c = st.cfg[0]
+    block = st.block[b]
+    while block.moving < c.gc_window:
+        lpn, ppn = gc.next_valid(st, dev, b)
+        if lpn < 0:
+            break
+        t = take_txn(st)
+        if t < 0:
+            return False
+        x = st.txn[t]
+        x.dev = dev
+        x.lpn = lpn
+        x.ppn = ppn
+        x.old = ppn
+        x.n = 1
+        x.size = c.page_bytes
+        x.bus = c.page_bytes
+        x.left = b
+        block.moving += 1
+        pick_up(st, t, c.copyback != 0)
+    if block.moving > 0 or block.scan < c.block_pages:
+        return False
+    if gc.given_up(st, b):
+        moved_out(st, b)
+        gc.back(st, u, b)
+        mapping.look_again(st, u)
+        return False
+    gc.emptied(st, b)
+    if block.reading > 0:
+        moved_out(st, b)
+        block.state = mapping.EMPTIED
+        return False
+    return finish(st, dev, u, b)
+
+
+@njit
+def pick_up(st, t, inside):
+    """Read a page of a victim: it comes to the controller, or (``inside``) goes to another block of
+    its plane without leaving the die, if that is where the next page goes."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    dev = x.dev
+    st.count[dev, GC_READ_PAGES] += 1
+    st.count[dev, ARRAY_READS] += 1
+    x.ppn = x.old
+    x.op = timing.READ
+    x.bus = c.page_bytes
+    g = mapping.place_of(st, dev, t)
+    x.array = st.page_ps[0, x.page]
+    u = x.left // c.all_blocks
+    stream = gc.collected(st, x.left)
+    if inside and mapping.next_plane(st, u, stream) == mapping.plane_of(st, x.ppn):
+        target, k = mapping.allocate(st, dev, u, stream, 1)
+        if k > 0:
+            gc.settled(st, u, x.left, 1)
+            st.count[dev, COPYBACK_PAGES] += 1
+            x.op = timing.COPYBACK
+            x.ppn = target
+            x.bus = 0
+            mapping.place_of(st, dev, t)
+            nand.push(st, st.die[g].first, t, queue_of(st, x))
+            return
+    nand.push(st, g, t, c.q_gc_read)
+
+
+@njit
+def finish(st, dev, u, b):
+    """Block ``b`` holds nothing valid and nobody reads it. True when it is free at once."""
+    c = st.cfg[0]
+    block = st.block[b]
+    moved_out(st, b)
+    if c.erase_collected != 0 and block.retire == 0:
+        block.state = mapping.ERASING
+        mapping.erase(st, dev, u, b, c.q_gc_erase)
+        return False
+    ended(st, dev, u, b)
+    return True
+
+
+@njit
+def read_done(st, dev, ppn):
+    """Data have left the array for somebody else than collection, which may wait for it."""
+    b = mapping.block_at(st, dev, ppn)
+    block = st.block[b]
+    block.reading -= 1
+    if block.reading == 0:
+        u = b // st.cfg[0].all_blocks
+        if block.state == mapping.EMPTIED and finish(st, dev, u, b):
+            ask(st, dev, u)
+        if block.state == mapping.VICTIM and block.scan == 0:
+            execute(st, dev, u, b)
+
+
+@njit
+def ended(st, dev, u, b):
+    """Block ``b`` holds nothing any more: free, or retired."""
+    block = st.block[b]
+    gc.closed(st, u, b)
+    if block.retire != 0:
+        block.state = mapping.BAD
+        st.count[dev, BAD_BLOCKS] += 1
+        if block.retire == 1:
+            st.pool[u].retiring -= 1
+    else:
+        mapping.free_block(st, u, b)
+    mapping.look_again(st, u)
+
+
+@cold
+def level(st, dev, u):
+    """Static wear levelling: the least worn full block is emptied when the most worn has seen that
+    many erases more, so that its cold data move to a worn block."""
+    c = st.cfg[0]
+    pool = st.pool[u]
+    if pool.levelled != 0 or pool.free_n <= 1 or pool.victims >= c.gc_parallel:
+        return
+    most = 0
+    coldest = -1
+    for b in range(u * c.all_blocks, u * c.all_blocks + c.blocks):
+        most = max(most, st.block[b].erases)
+        if policies.collectable(st, b):
+            if coldest < 0 or st.block[b].erases < st.block[coldest].erases:
+                coldest = b
+    if coldest < 0 or most - st.block[coldest].erases < c.wear_static:
+        return
+    if not gc.room(st, u, coldest):
+        return
+    pool.levelled = coldest + 1
+    gc.start(st, u, coldest)
+    st.count[dev, WEAR_MOVES] += 1
+    execute(st, dev, u, coldest)
+
+
+@njit
+def reclaim(st, dev, ppn):
+    """The data of the block that page ``ppn`` lies in move to another one, if collection has time
+    and room for it now; else at another read."""
+    c = st.cfg[0]
+    b = mapping.block_at(st, dev, ppn)
+    u = b // c.all_blocks
+    pool = st.pool[u]
+    if pool.free_n <= c.gc_reserve or pool.victims >= c.gc_parallel:
+        return
+    if not policies.collectable(st, b) or not gc.room(st, u, b):
+        return
+    gc.start(st, u, b)
+    st.count[dev, RECLAIMED_BLOCKS] += 1
+    began(st, b)
+    if collect(st, dev, u, b):
+        ask(st, dev, u)

@@ -1,0 +1,352 @@
+"""Placing: writes, and the map's own pages, get their places on flash, or wait for one.
+
+Owns the order in which writes look for a block, what of their page they read first, and who waits
+for collection. Does not own places themselves (mapping.py) or what follows a program (landing.py).
+Source: page-level mapping with out-of-place writes; update reads and locked pages as in MQSim.
+"""
+
+from __future__ import annotations
+
+from ondie.emu import stations as s
+from ondie.emu.backend import cmt, mapping, nand, timing
+from ondie.emu.collection import ask
+from ondie.emu.events import E_STREAM, MERGING, fail, go
+from ondie.emu.frontend import cache, controller
+from ondie.emu.frontend.parts import bus_bytes, child
+from ondie.emu.intrinsics import call_policy
+from ondie.emu.passages import encode
+from ondie.emu.stats import ARRAY_READS, MERGE_READ_PAGES, UNASKED_IN_BYTES, UNASKED_OUT_BYTES
+from ondie.kernels.jit import cold, inline, njit
+
+
+@njit
+def place(st, t):
+    """Give the pages of a write their physical places, unit after unit, and send them on. Returns
+    False when no unit has a block to write to."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    dev = x.dev
+    d = st.dev[dev]
+    stream = 0
+    if c.streams > 1:
+        stream = call_policy(st, c.stream_policy, t)
+        if stream < 0 or stream >= c.streams:
+            fail(st, E_STREAM, x.lpn, stream)
+            return True
+    refused = 0
+    while True:
+        u = mapping.unit_of(st, dev, x.lpn, x.stream)
+        ppn = -1
+        k = 0
+        if st.pool[u].free_n >= c.gc_stop:
+            ppn, k = mapping.allocate(st, dev, u, stream, x.n)
+        full = k > 0 and st.reg[0].filled != 0
+        if (full and c.placed == 0) or (k == 0 and lacks(st, u)):
+            ask(st, dev, u)
+        if c.static == 0:
+            d.cursor = d.cursor + 1 if d.cursor + 1 < c.units else 0
+        if k == 0:
+            refused += 1
+            if c.static != 0 or refused == c.units:
+                return False
+            continue
+        refused = 0
+        v = t
+        if k < x.n:  # the rest needs another place
+            v = child(st, t, x.lpn, k)
+            if v < 0:
+                return True
+            st.txn[v].size = x.size * k // x.n
+            x.size -= st.txn[v].size
+            x.lpn += k
+            x.n -= k
+        y = st.txn[v]
+        y.op = timing.PROGRAM
+        y.ppn = ppn
+        y.bus = bus_bytes(st, v)
+        if c.partial != 0:
+            st.count[dev, UNASKED_IN_BYTES] += y.n * c.page_bytes - y.bus
+        mapping.place_of(st, dev, v)
+        y.array = st.page_ps[1, y.page]
+        reads = c.placed != 0 and map_placed(st, v, u, full)
+        if not reads and not encode(st, v, s.ENCODED):
+            go(st, v, s.ENCODED)
+        if v == t:
+            return True
+
+
+@njit
+def map_placed(st, t, u, full):
+    """A write is mapped as soon as it has its place, before unit ``u``, one more block of which is
+    ``full``, collects what it has made invalid. True when its page held sectors that it does not
+    bring: it takes its turn once they have been read from the old place."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    dev = x.dev
+    st.reg[0].placed += 1
+    x.left = st.reg[0].placed
+    old = int(st.l2p[dev, x.lpn])
+    missing = 0
+    if c.partial != 0 and old != 0:
+        missing = st.sectors[dev, x.lpn] & ~x.sectors
+    for i in range(x.n):
+        mapping.map_page(st, dev, x.lpn + i, x.ppn + i)
+        if c.map_entries != 0:
+            cmt.update(st, dev, x.lpn + i)
+    if c.partial != 0:
+        st.sectors[dev, x.lpn] |= x.sectors
+    if missing != 0:
+        mapping.read_from(st, dev, old - 1)
+    if full:
+        ask(st, dev, u)
+        if st.reg[0].prompt != 0:
+            nand.at_once(st, st.die[u // c.die_units * c.lanes].bus)
+    if missing == 0:
+        return False
+    x.old = x.ppn
+    read_rest(st, t, old - 1, missing)
+    return True
+
+
+@cold
+def merged(st, t):
+    """A write has read the rest of its page: it needs a place, or has one and takes its turn
+    there."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    if c.placed == 0:
+        place_or_wait(st, t)
+        return
+    x.op = timing.PROGRAM
+    x.ppn = x.old
+    x.bus = bus_bytes(st, t)
+    mapping.place_of(st, x.dev, t)
+    x.array = st.page_ps[1, x.page]
+    if not encode(st, t, s.ENCODED):
+        go(st, t, s.ENCODED)
+
+
+@inline
+def lacks(st, u):
+    """A write finds no block in unit ``u``: is that a reason to collect? Not where writes wait for
+    what is under way (``gc_stop``): a victim more would be one that is not worth it yet."""
+    return st.cfg[0].gc_stop == 0 or st.pool[u].victims == 0
+
+
+@njit
+def place_or_wait(st, t):
+    """Place a write, or let it wait until collection has freed a block."""
+    x = st.txn[t]
+    c = st.cfg[0]
+    if c.locks != 0 and held_back(st, t):
+        return
+    if c.partial != 0 and c.placed == 0 and merge(st, t):
+        return
+    if c.static != 0:
+        pool = st.pool[mapping.unit_of(st, x.dev, x.lpn, x.stream)]
+        if pool.stall_head < 0 and place(st, t):
+            return
+        x.next = -1
+        if pool.stall_head < 0:
+            pool.stall_head = t
+        else:
+            st.txn[pool.stall_tail].next = t
+        pool.stall_tail = t
+        return
+    d = st.dev[x.dev]
+    if d.stall_head < 0 and place(st, t):
+        return
+    x.next = -1
+    if d.stall_head < 0:
+        d.stall_head = t
+    else:
+        st.txn[d.stall_tail].next = t
+    d.stall_tail = t
+
+
+@cold
+def merge(st, t):
+    """A write that covers only part of what its page holds needs the rest: it reads the old page
+    first. True when it does."""
+    x = st.txn[t]
+    if x.bare == MERGING:
+        return False
+    old = st.sectors[x.dev, x.lpn]
+    entry = int(st.l2p[x.dev, x.lpn])
+    missing = old & ~x.sectors
+    if entry == 0 or missing == 0:
+        return False
+    mapping.read_from(st, x.dev, entry - 1)
+    read_rest(st, t, entry - 1, missing)
+    return True
+
+
+@cold
+def read_rest(st, t, ppn, missing):
+    """Write ``t`` reads sectors that its page held, at ``ppn``."""
+    x = st.txn[t]
+    wanted = x.sectors
+    x.op = timing.READ
+    x.bare = MERGING
+    x.ppn = ppn
+    x.sectors = missing
+    x.bus = bus_bytes(st, t)
+    x.sectors = wanted
+    st.count[x.dev, UNASKED_OUT_BYTES] += st.cfg[0].page_bytes - x.bus
+    st.count[x.dev, MERGE_READ_PAGES] += 1
+    st.count[x.dev, ARRAY_READS] += 1
+    x.array = 0
+    g = mapping.place_of(st, x.dev, t)
+    x.array = st.page_ps[0, x.page]
+    nand.push(st, g, t, nand.Q_READ)
+
+
+@njit
+def retry_stalled(st, dev, u):
+    """A block has become free: writes that waited for one try again, in order."""
+    if st.pool[u].asked != 0:
+        st.pool[u].asked = 0
+        ask(st, dev, u)
+    if st.cfg[0].map_entries != 0:
+        retry_map(st, dev)
+    if st.cfg[0].cache == 1:
+        cache.attend(st, dev)
+    if st.cfg[0].static != 0:
+        pool = st.pool[u]
+        while pool.stall_head >= 0:
+            t = pool.stall_head
+            following = st.txn[t].next
+            if not retried(st, t):
+                return
+            pool.stall_head = following
+        return
+    d = st.dev[dev]
+    while d.stall_head >= 0:
+        t = d.stall_head
+        following = st.txn[t].next
+        if not retried(st, t):
+            return
+        d.stall_head = following
+
+
+@inline
+def retried(st, t):
+    """Does write ``t`` wait for a free block no longer: has it a place, or another reason?"""
+    if st.cfg[0].locks != 0 and held_back(st, t):
+        return True
+    return place(st, t)
+
+
+@cold
+def held_back(st, t):
+    """Write ``t`` waits where collection has yet to move its page. False when that is not so."""
+    if not mapping.locked(st, st.txn[t].dev, st.txn[t].lpn):
+        return False
+    mapping.park(st, t)
+    return True
+
+
+@cold
+def unlock(st, u):
+    """Reads, then writes that waited for pages of unit ``u`` which are in place now go on, in order
+    of arrival."""
+    pool = st.pool[u]
+    first = -1
+    last = -1
+    for reads in (True, False):
+        before = -1
+        t = pool.parked - 1
+        while t >= 0:
+            x = st.txn[t]
+            following = x.next
+            if (x.op == timing.READ) == reads and not mapping.locked(st, x.dev, x.lpn):
+                if before < 0:
+                    pool.parked = following + 1
+                else:
+                    st.txn[before].next = following
+                if following < 0:
+                    pool.parked_last = before + 1
+                if first < 0:
+                    first = t
+                else:
+                    st.txn[last].next = t
+                last = t
+                x.next = -1
+            else:
+                before = t
+            t = following
+    while first >= 0:
+        t = first
+        first = st.txn[t].next
+        st.txn[t].next = -1
+        if st.txn[t].op == timing.READ:
+            controller.fetch_again(st, t)
+        else:
+            place_or_wait(st, t)
+
+
+@njit
+def hunt(st, dev, u):
+    """A page has landed or become invalid while writes wait for a free block: a block that was not
+    worth collecting when they were refused, or still being written, may be now."""
+    if st.cfg[0].map_entries != 0 and st.maps[dev].stall_first > 0:
+        for v in range(dev * st.cfg[0].units, (dev + 1) * st.cfg[0].units):
+            ask(st, dev, v)
+    if st.cfg[0].static != 0:
+        if st.pool[u].stall_head >= 0 and lacks(st, u):
+            ask(st, dev, u)
+        return
+    if st.dev[dev].stall_head >= 0:
+        for v in range(dev * st.cfg[0].units, (dev + 1) * st.cfg[0].units):
+            ask(st, dev, v)
+
+
+@cold
+def place_map(st, t):
+    """Give a translation page its place, in the first unit in turn that has one, and send it on.
+    Returns False when none has."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    dev = x.dev
+    m = x.lpn - c.lpns
+    for i in range(st.turn.shape[0]):
+        u = cmt.turn_of(st, dev, m, i)
+        ppn = -1
+        k = 0
+        if mapping.fits(st, u, c.map_stream):
+            ppn, k = mapping.allocate(st, dev, u, c.map_stream, 1)
+        if k == 0 or st.reg[0].filled != 0:
+            ask(st, dev, u)
+        if k == 0:
+            continue
+        cmt.next_turn(st, dev)
+        cmt.compose(st, dev, m)
+        x.op = timing.PROGRAM
+        x.ppn = ppn
+        x.size = c.page_bytes
+        x.bus = c.page_bytes
+        mapping.place_of(st, dev, t)
+        x.array = st.page_ps[1, x.page]
+        if not encode(st, t, s.ENCODED):
+            go(st, t, s.ENCODED)
+        return True
+    return False
+
+
+@cold
+def place_map_or_wait(st, t):
+    """Place a translation page, or let it wait until collection has freed a block."""
+    if st.maps[st.txn[t].dev].stall_first > 0 or not place_map(st, t):
+        cmt.stall(st, t)
+
+
+@cold
+def retry_map(st, dev):
+    """A block has become free: translation pages that waited for one try again, in order."""
+    maps = st.maps[dev]
+    while maps.stall_first > 0:
+        t = maps.stall_first - 1
+        following = st.txn[t].next
+        if not place_map(st, t):
+            return
+        maps.stall_first = following + 1
