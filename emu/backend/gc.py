@@ -1,7 +1,7 @@
 """Collection: whom to empty, when, and whether what is valid in it finds a place.
 
 Owns the decision to start and the bookkeeping of a victim from its choice to its end. Does not
-own who is chosen (policies.py) or the moves' way through dies, channel, ECC and DRAM (collection.py).
+own who is chosen (policies.py) or the way of its moves through the drive (collection.py).
 Source: started when an open block fills and free blocks are at or below a threshold, as in MQSim.
 """
 
