@@ -103,7 +103,8 @@ def _parts(direct: list[Any]) -> list[Any]:
             found[library] = None
             if isinstance(library, _Part):
                 ahead += reversed(library._linking_libraries)
-    return list(found)
+    # What a library of Numba's has is taken only as far as something there asks for it.
+    return sorted(found, key=lambda library: not isinstance(library, _Part))
 
 
 def _link(module: Any, library: Any) -> None:
