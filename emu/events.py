@@ -325,6 +325,21 @@ def enter(st, station, t, n_bytes, service, step):
 
 
 @inline
+def occupy(st, station, t, n_bytes, service):
+    """What transaction ``t`` sends through a station now keeps what comes later waiting, as in
+    :func:`enter`, but nothing follows its end, which is no event."""
+    f = st.fifo[station]
+    if service < 0:
+        service = transfer_ps(n_bytes, f.scale, f.shift)
+    start = max(st.reg[0].now, f.free_at)
+    f.free_at = start + service
+    st.use[st.txn[t].phase, st.reg[0].fifo0 + station] += service
+    f.size += n_bytes
+    f.jobs += 1
+    line(st, st.reg[0].fifo0 + station, start, f.free_at, t)
+
+
+@inline
 def go(st, t, step):
     """Transaction ``t`` has ``step`` behind it and goes on before the clock does."""
     reg = st.reg[0]

@@ -17,9 +17,9 @@ from ondie.emu.events import MERGING, OWN, ROW, calm, enter
 from ondie.emu.frontend import adapter, buffer, cache, controller, pairs, queues
 from ondie.emu.frontend.parts import child
 from ondie.emu.landing import map_arrived, move
-from ondie.emu.passages import HOST_PASSES, decode, dram, next_piece, send, tell
+from ondie.emu.passages import HOST_PASSES, decode, dram, next_piece, send, send_off, tell
 from ondie.emu.placing import hunt, merged, place_or_wait
-from ondie.emu.stats import COMMANDS, HOST_READ_BYTES, HOST_WRITE_BYTES
+from ondie.emu.stats import COMMANDS, HOST_READ_BYTES, HOST_WRITE_BYTES, LINK_EXTRA_DOWN_BYTES
 from ondie.kernels.jit import cold, inline, njit
 
 
@@ -181,10 +181,20 @@ def onwards(st, t):
             controller.cut_write(st, t, s.DOWN_DONE)
             return t
         elif step == s.DATA_READY:
-            waits = send(st, t, s.UP, x.size, s.DATA_SENT)
+            send_off(st, t, s.UP, x.size)
+            x.step = s.DATA_SENT
+            return t
         elif step == s.COMPLETED:
-            waits = tell(st, t, s.DOWN, c.doorbell, s.ACKNOWLEDGED)
-        elif step == s.DATA_UP:
+            if c.adapter > 0:
+                waits = tell(st, t, s.DOWN, c.doorbell, s.ACKNOWLEDGED)
+            else:
+                st.count[dev, LINK_EXTRA_DOWN_BYTES] += c.doorbell
+                send_off(st, t, s.DOWN, c.doorbell)
+                x.step = s.ACKNOWLEDGED
+                return t
+        elif step == s.ANSWERED or step == s.DATA_UP:
+            if step == s.ANSWERED:
+                send_off(st, t, s.UP, x.size)
             waits = tell(st, t, s.UP, c.completion, s.POSTED)
         elif step == s.ISP_READ_READY:
             waits = dram(st, t, 1, s.PART_DONE)

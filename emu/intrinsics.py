@@ -88,6 +88,12 @@ else:
 
         return types.int64(types.boolean, yes, no), codegen
 
+    def element_bytes(context: Any, kind: Any) -> int:
+        """Bytes of an element of a table: a number, or a record."""
+        if isinstance(kind.dtype, types.Record):
+            return int(kind.dtype.size)
+        return int(kind.dtype.bitwidth) // 8
+
     @intrinsic
     def prefetch(typingctx, table, at):
         """Ask for an element of a table of the state, counted row by row, ahead of its use."""
@@ -96,7 +102,7 @@ else:
             kind = signature.args[0]
             row = cgutils.create_struct_proxy(kind)(context, builder, value=args[0])
             index = context.cast(builder, args[1], signature.args[1], types.intp)
-            size = context.get_constant(types.intp, kind.dtype.bitwidth // 8)
+            size = context.get_constant(types.intp, element_bytes(context, kind))
             address = builder.add(row.data, builder.mul(index, size))
             pointer = builder.inttoptr(address, ir.IntType(8).as_pointer())
             i32 = ir.IntType(32)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ondie.emu import stations as s
 from ondie.emu.backend import reading
 from ondie.emu.clock import transfer_ps
-from ondie.emu.events import enter, go
+from ondie.emu.events import enter, go, occupy
 from ondie.emu.stats import (
     ECC_DECODED_PAGES,
     ECC_ENCODED_PAGES,
@@ -61,14 +61,11 @@ def by_rows(st, station, n_bytes):
     return time + opened * c.dram_open + max(opened - 1, 0) * c.dram_close
 
 
-@njit
-def send(st, t, which, n_bytes, step):
-    """Data over the device's link, with the overhead of their packets. False when there are none,
-    or they take no time."""
+@inline
+def packed(st, t, which, n_bytes):
+    """(station, bytes on the wire, ps or -1) of data over the device's link, with the overhead of
+    their packets."""
     x = st.txn[t]
-    if n_bytes == 0:
-        x.step = step
-        return False
     c = st.cfg[0]
     wire = n_bytes
     station = s.station(st, x.dev, which)
@@ -86,7 +83,25 @@ def send(st, t, which, n_bytes, step):
     if c.link_tick > 0:
         service = transfer_ps(wire, st.fifo[station].scale, st.fifo[station].shift)
         service -= service % c.link_tick
+    return station, wire, service
+
+
+@njit
+def send(st, t, which, n_bytes, step):
+    """Data over the device's link. False when there are none, or they take no time."""
+    if n_bytes == 0:
+        st.txn[t].step = step
+        return False
+    station, wire, service = packed(st, t, which, n_bytes)
     return enter(st, station, t, wire, service, step)
+
+
+@njit
+def send_off(st, t, which, n_bytes):
+    """The same for what nobody waits for at the other end."""
+    if n_bytes > 0:
+        station, wire, service = packed(st, t, which, n_bytes)
+        occupy(st, station, t, wire, service)
 
 
 @njit

@@ -72,7 +72,7 @@ class Player:
         self.ring = int(arrays.cfg.ring[0])
         self.seen = [0] * len(sources)  # requests collected so far
         self.ahead: list[np.ndarray | None] = [None] * len(sources)
-        self.done: list[list[np.ndarray]] = [[] for _ in sources]
+        self.done = [np.zeros(0, REQUEST) for _ in sources]  # as many as were seen, and room
         self.loop_s = self.loop_cpu_s = 0.0
         for q, source in enumerate(sources):
             pair = arrays.pair[q : q + 1]
@@ -125,7 +125,7 @@ class Player:
                 break
         self._check()
         return Replayed(
-            [np.concatenate([np.zeros(0, REQUEST), *parts]) for parts in self.done],
+            self._requests(),
             self._counters(),
             copied,
             int(reg["now"][0]),
@@ -172,13 +172,17 @@ class Player:
         tail = int(self.arrays.pair["tail"][q])
         if tail == self.seen[q]:
             return
+        if tail > len(self.done[q]):  # the system moves pages, not bytes
+            self.done[q].resize(tail + tail // 8 + self.ring, refcheck=False)
         place = q * self.ring + (np.arange(self.seen[q], tail) & (self.ring - 1))
-        out = np.zeros(len(place), REQUEST)
+        out = self.done[q][self.seen[q] : tail]
         for name in (*COPIED, "start", "end", "status"):
             out[name] = self.arrays.req[name][place]
         out["tag"] = np.arange(self.seen[q], tail)
-        self.done[q].append(out)
         self.seen[q] = tail
+
+    def _requests(self) -> list[np.ndarray]:
+        return [done[:n] for done, n in zip(self.done, self.seen, strict=True)]
 
     def _counters(self) -> dict[str, int]:
         total = self.arrays.count.sum(axis=0)
@@ -206,7 +210,7 @@ class Player:
 
     def _lost(self) -> str | None:
         """The first of requests and bytes that the drive counts otherwise than the host."""
-        done = [part for parts in self.done for part in parts]
+        done = self._requests()
         count = self._counters()
         sizes = {op: sum(int(p["size"][p["op"] == op].sum()) for p in done) for op in (READ, WRITE)}
         for what, host, drive in (

@@ -40,7 +40,8 @@ DEVICE_NAMES = (
     DECODED, READ_IN_DRAM, UP_DONE,
     PART_DONE,  # nothing more to do for its row or request
     DATA_READY,  # all data of a read command are in the drive's DRAM
-    DATA_SENT,  # they are in host memory
+    DATA_SENT,  # they are on their way to host memory
+    ANSWERED,  # they may go there, and the completion entry right behind them
     DATA_UP,  # the completion entry may follow
     POSTED,  # the completion entry is in host memory
     REAPED,  # the host has taken its time for it
@@ -56,7 +57,7 @@ DEVICE_NAMES = (
     SERVED,  # a page is in the data cache
     DESTAGE,  # a page of it is to be written to flash
     DESTAGED,  # it has left DRAM for that
-) = range(48)  # fmt: skip
+) = range(49)  # fmt: skip
 
 
 @njit

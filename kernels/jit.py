@@ -24,7 +24,7 @@ from typing import Any
 import numba
 
 from .errors import KernelError
-from .parts import Function, WholeCompiler
+from .parts import Function, ScalarCompiler, WholeCompiler
 
 KEEP = 160  # cache folders, newest first; a whole engine takes about thirty
 _lock = threading.Lock()
@@ -168,7 +168,9 @@ def njit(*signature_or_function: Any, **options: Any) -> Any:
                 try:
                     if signature:
                         return numba.njit(*signature, **chosen)(function)
-                    return numba.njit(pipeline_class=WholeCompiler, **chosen)(function)
+                    engine = function.__module__.startswith("ondie.emu")
+                    compiler = ScalarCompiler if engine else WholeCompiler
+                    return numba.njit(pipeline_class=compiler, **chosen)(function)
                 finally:
                     numba.config.CACHE_DIR = before
 

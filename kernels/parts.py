@@ -22,6 +22,8 @@ from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
 from numba.core.types.misc import unliteral
 
+from .direct import PartLower, caller
+
 
 class _Part(JITCodeLibrary):
     """A function's own code and what it calls, neither optimised together nor made executable."""
@@ -55,6 +57,9 @@ class _Whole(JITCodeLibrary):
     """A function that Python calls, with all its parts."""
 
     _shared_module: Any
+    scalar = False
+    """Is nothing in it worth a vector? Loops that are not need no second form, nor what it is fed
+    with, which would be made ready on the way to them."""
 
     def add_linking_library(self, library: Any) -> None:
         self._linking_libraries.append(library)
@@ -70,7 +75,14 @@ class _Whole(JITCodeLibrary):
         for function in self._final_module.functions:
             if not function.is_declaration and function.name not in own:
                 function.linkage = "internal"
-        self._optimize_final_module()
+        if self.scalar:
+            for options in ({"opt": self._codegen._opt_level, "cost": "cheap"}, {}):
+                passes, builder = self._codegen._module_pass_manager(
+                    loop_vectorize=False, slp_vectorize=False, **options
+                )
+                passes.run(self._final_module, builder)
+        else:
+            self._optimize_final_module()
         self._final_module.verify()
         self._finalize_final_module()
 
@@ -130,13 +142,18 @@ class _Name:
 class _LowerPart(NativeLowering):
     _name = "lower_part"
 
+    @property
+    def lowering_class(self) -> type:
+        return PartLower
+
     def run_pass(self, state: Any) -> bool:
         _library(state, _Part)
         state.flags.no_compile = True
         super().run_pass(state)
         lowered = state["cr"]
         name = _Name()
-        state.targetctx.insert_user_function(name, lowered.fndesc, [state.library])
+        call = caller(lowered.fndesc, [state.library])
+        state.targetctx._defns[name].append(call, call.signature)
         state["cr"] = _LowerResult(lowered.fndesc, lowered.call_helper, cfunc=name, env=lowered.env)
         return True
 
@@ -159,6 +176,16 @@ class _LowerWhole(NativeLowering):
 
     def run_pass(self, state: Any) -> bool:
         _library(state, _Whole)
+        return super().run_pass(state)
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LowerScalar(NativeLowering):
+    _name = "lower_scalar"
+
+    def run_pass(self, state: Any) -> bool:
+        _library(state, _Whole)
+        state.library.scalar = True
         return super().run_pass(state)
 
 
@@ -214,6 +241,13 @@ class WholeCompiler(CompilerBase):
 
     def define_pipelines(self) -> list[Any]:
         return _pipeline(self.state, _LowerWhole, UNUSED)
+
+
+class ScalarCompiler(CompilerBase):
+    """The same for a program of branches and single numbers."""
+
+    def define_pipelines(self) -> list[Any]:
+        return _pipeline(self.state, _LowerScalar, UNUSED)
 
 
 def _wide(kind: Any) -> Any:

@@ -10,6 +10,7 @@ open loop requests come at their time, as in MQSim.
 from __future__ import annotations
 
 from ondie.emu import stations as s
+from ondie.emu.backend.mapping import block_at
 from ondie.emu.backend.timing import OTHER, PROGRAM, READ
 from ondie.emu.events import (
     E_PAST_END,
@@ -42,6 +43,8 @@ REQ = record_type(
     done="i4",
     status="i4",  # 0, or how it failed (backend/reading.py); set to 0 when it is handed over
 )
+AHEAD = 4
+"""Requests, counted from the one that is issued, of which memory is asked for the map's entries."""
 PAIR = record_type(
     next="i8",  # the next request to be issued, counted from the start of the run
     loaded="i8",  # requests handed over so far
@@ -83,6 +86,34 @@ def crowded(st, q):
     knows? One place stays free, so that a full queue differs from an empty one."""
     c = st.cfg[0]
     return c.entries > 0 and st.pair[q].next - st.pair[q].known >= c.entries - 1
+
+
+@inline
+def look_ahead(st, q):
+    """Ask memory for what the map has of a request that will soon be issued, and for the block of
+    one that comes before it, whose place has come meanwhile: a large map is in no cache."""
+    c = st.cfg[0]
+    pair = st.pair[q]
+    zone = st.zone[pair.stream]
+    at = pair.next + AHEAD
+    if at >= pair.loaded:
+        return
+    table = pair.dev * st.l2p.shape[1]
+    end = st.l2p.shape[1]
+    offset = st.req[q * c.ring + (at & (c.ring - 1))].offset - zone.first_byte
+    lpn = zone.first_lpn + (offset >> c.page_shift)
+    prefetch(st.l2p, table + lpn)
+    if c.partial != 0:
+        prefetch(st.sectors, pair.dev * st.sectors.shape[1] + lpn)
+    at -= AHEAD // 2
+    offset = st.req[q * c.ring + (at & (c.ring - 1))].offset - zone.first_byte
+    lpn = zone.first_lpn + (offset >> c.page_shift)
+    if 0 <= lpn < end:
+        entry = int(st.l2p[pair.dev, lpn])
+        if entry != 0:
+            b = block_at(st, pair.dev, entry - 1)
+            prefetch(st.block, b)
+            prefetch(st.valid, b)
 
 
 @cold
@@ -146,9 +177,7 @@ def issue(st, q):
         x.n = n
         x.size = req.size
         req.start = reg.now
-        prefetch(st.l2p, pair.dev * st.l2p.shape[1] + x.lpn)  # looked at when the entry is in
-        if c.partial != 0:
-            prefetch(st.sectors, pair.dev * st.sectors.shape[1] + x.lpn)
+        look_ahead(st, q)
         req.pending = 1
         req.done = 0
         if not enter(st, s.SUBMIT, t, 0, c.submit, s.SUBMITTED):
@@ -211,7 +240,12 @@ def part_done(st, t):
         if req.pending > 0:
             give_txn(st, t)
         else:
+            answer = s.DATA_UP
             if req.op == 0 and c.whole_commands != 0:
+                answer = s.ANSWERED
+                x.size = req.size
+            if answer == s.ANSWERED and goes_alone(st, t):
+                answer = s.DATA_UP
                 u = take_txn(st)
                 y = st.txn[u]
                 y.kind = REQUEST
@@ -229,7 +263,17 @@ def part_done(st, t):
             else:
                 if c.entries > 0:
                     x.left = st.pair[x.row >> c.ring_shift].fetched
-                go(st, t, s.DATA_UP)
+                go(st, t, answer)
+
+
+@inline
+def goes_alone(st, t):
+    """Does something else come between the data of a read and its completion: the fetch of a
+    command that had to wait, or the adapter, which may have no room for the completion?"""
+    c = st.cfg[0]
+    if c.adapter > 0:
+        return True
+    return c.fetch_limit > 0 and st.pair[st.txn[t].row >> c.ring_shift].held != 0
 
 
 @njit

@@ -97,12 +97,14 @@ def result_file(
 
 def _flow(flow: Flow, done: np.ndarray, seconds: float) -> dict[str, str]:
     reads = done["op"] == READ
-    parts = {"": done, "_Read": done[reads], "_Write": done[~reads]}
-    bytes_ = {kind: int(part["size"].sum()) for kind, part in parts.items()}
+    count, size = len(done), int(done["size"].sum())
+    read, of_reads = int(reads.sum()), int(done["size"].sum(where=reads))
+    counts = {"": count, "_Read": read, "_Write": count - read}
+    bytes_ = {"": size, "_Read": of_reads, "_Write": size - of_reads}
     out = {"Name": flow.name}
-    for kind, part in parts.items():
-        out[f"{kind.strip('_')}_Request_Count".lstrip("_")] = str(len(part))
-    out |= {f"IOPS{kind}": _rate(len(part), seconds) for kind, part in parts.items()}
+    for kind, n in counts.items():
+        out[f"{kind.strip('_')}_Request_Count".lstrip("_")] = str(n)
+    out |= {f"IOPS{kind}": _rate(n, seconds) for kind, n in counts.items()}
     out |= {f"Bytes_Transferred{kind}": f"{size:.6f}" for kind, size in bytes_.items()}
     out |= {f"Bandwidth{kind}": _rate(size, seconds) for kind, size in bytes_.items()}
     for name, since in (("Device_Response_Time", "start"), ("End_to_End_Request_Delay", "arrival")):

@@ -1,0 +1,111 @@
+"""Owns: how compiled functions call each other: they return their value, and nothing else.
+Does not: decide which functions are parts (parts.py), or change how Python calls.
+Source: Numba's calling convention, which returns a status and writes the value to memory.
+
+A part raises nothing, so its callers need neither ask for a status nor find the value in memory.
+Where Numba's own code would raise (a range whose step is 0), a part stops the process.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.callconv import CPUCallConv
+from numba.core.cpu import CPUContext
+from numba.core.imputils import impl_ret_new_ref
+from numba.core.lowering import Lower
+
+
+def _is_part(function: Any) -> bool:
+    return getattr(function, "returns_directly", False)
+
+
+def declare(context: Any, module: Any, described: Any) -> Any:
+    """The part of that description in a module, as a declaration unless it is there already."""
+    packer = context.get_arg_packer(described.argtypes)
+    returned = ir.VoidType()
+    if described.restype != types.none:
+        if isinstance(described.restype, types.Optional):
+            raise TypeError(f"{described.qualname} returns {described.restype}: parts return one")
+        returned = context.data_model_manager[described.restype].get_return_type()
+    kind = ir.FunctionType(returned, packer.argument_types)
+    function = cgutils.get_or_insert_function(module, kind, described.mangled_name)
+    function.returns_directly = True
+    packer.assign_names(function.args, [f"arg.{name}" for name in described.args])
+    if described.inline:
+        function.attributes.add("alwaysinline")
+    return function
+
+
+def caller(described: Any, libraries: list[Any]) -> Callable[..., Any]:
+    """What Numba calls to write a call of the part."""
+
+    def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        function = declare(context, builder.module, described)
+        packer = context.get_arg_packer(described.argtypes)
+        value = builder.call(function, list(packer.as_arguments(builder, args)))
+        if described.restype == types.none:
+            return context.get_dummy_value()
+        value = context.get_returned_value(builder, described.restype, value)
+        return impl_ret_new_ref(context, builder, described.restype, value)
+
+    write.signature = described.argtypes  # type: ignore[attr-defined]
+    write.libs = tuple(libraries)  # type: ignore[attr-defined]
+    return write
+
+
+class _Convention(CPUCallConv):
+    """Numba's own, but for parts."""
+
+    def get_arguments(self, function: Any) -> Any:
+        return function.args if _is_part(function) else super().get_arguments(function)
+
+    def return_value(self, builder: Any, value: Any) -> None:
+        if not _is_part(builder.function):
+            super().return_value(builder, value)
+        elif isinstance(builder.function.function_type.return_type, ir.VoidType):
+            builder.ret_void()
+        else:
+            builder.ret(value)
+
+    def return_status_propagate(self, builder: Any, status: Any) -> None:
+        if _is_part(builder.function):
+            self._stop(builder)
+        else:
+            super().return_status_propagate(builder, status)
+
+    def return_user_exc(self, builder: Any, *rest: Any, **named: Any) -> None:
+        if _is_part(builder.function):
+            self._stop(builder)
+        else:
+            super().return_user_exc(builder, *rest, **named)
+
+    def _stop(self, builder: Any) -> None:
+        trap = ir.FunctionType(ir.VoidType(), [])
+        builder.call(cgutils.get_or_insert_function(builder.module, trap, "llvm.trap"), [])
+        builder.unreachable()
+
+
+class _Context(CPUContext):
+    """Numba's own, with that convention."""
+
+    @property
+    def call_conv(self) -> Any:
+        return _Convention(self)
+
+
+class PartLower(Lower):
+    """Lowers a part."""
+
+    def __init__(self, context: Any, *rest: Any, **named: Any) -> None:
+        own = copy.copy(context)
+        own.__class__ = _Context
+        super().__init__(own, *rest, **named)
+
+    def setup_function(self, described: Any) -> None:
+        self.function = declare(self.context, self.module, described)
+        self.entry_block = self.function.append_basic_block("entry")
+        self.builder = ir.IRBuilder(self.entry_block)
+        self.call_helper = self.call_conv.init_call_helper(self.builder)
