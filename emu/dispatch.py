@@ -381,14 +381,16 @@ def channel(st, b):
 
 
 @njit
-def drain(st):
-    """Do what takes no time: transactions that go on, writes that a free block lets go on, rows
-    that have become ready; then the channels grant."""
+def drain(st, t):
+    """Do what takes no time: transaction ``t``, if any, goes on, then others that do, writes that a
+    free block lets go on, rows that have become ready; then the channels grant."""
     reg = st.reg[0]
     while reg.error == 0:
-        t = next_to_go(st)
+        if t < 0:
+            t = next_to_go(st)
         if t >= 0:
             left(st, t)
+            t = -1
         elif reg.retries > 0:
             reg.retries -= 1
             u = st.retry[reg.retries]
@@ -421,8 +423,11 @@ def run(st, until, max_events, want_room):
     reg.fast = int(stepped > 0)
     reg.hops = 0
     start_ready(st)
-    drain(st)
-    while n + reg.hops < max_events and reg.error == 0:
+    t = -1
+    while True:
+        drain(st, t)
+        if n + reg.hops >= max_events or reg.error != 0:
+            break
         if want_room > 0 and room(st) >= want_room:
             break
         if reg.thirsty != 0 or (reg.log_on != 0 and reg.logged > log_limit):
@@ -435,13 +440,13 @@ def run(st, until, max_events, want_room):
         n += 1
         if n + reg.hops > stepped:
             reg.fast = 0
+        t = -1
         if leaf < reg.station0:
             channel(st, leaf)
         elif leaf < reg.pair0:
-            left(st, leave(st, leaf - reg.station0))
+            t = leave(st, leaf - reg.station0)
         else:
             pairs.issue(st, leaf - reg.pair0)
-        drain(st)
     n += reg.hops
     reg.events += n
     return n

@@ -285,8 +285,8 @@ def stays(st, t):
     return True
 
 
-@njit
-def enter(st, station, t, n_bytes, service, step):
+@inline
+def arrive(st, station, t, n_bytes, service, step):
     """Transaction ``t`` arrives at a station now; it leaves after ``service`` ps (or, if negative,
     after the time its bytes take at the station's rate), behind everything that came before.
     False when that takes no time at all, or nothing else happens meanwhile (``reg.hop`` allows it,
@@ -310,7 +310,7 @@ def enter(st, station, t, n_bytes, service, step):
     x.step = step
     x.next = -1
     line(st, reg.fifo0 + station, start, f.free_at, t)
-    if reg.hop != 0 and f.head < 0 and x.time < st.key[1] and x.time <= reg.until:
+    if reg.hop != 0 and f.head < 0 and x.time < st.key[1] and x.time <= reg.until and calm(st):
         reg.now = x.time  # nobody acts before: it goes on as if it had been called
         reg.hops += 1
         return False
@@ -322,6 +322,12 @@ def enter(st, station, t, n_bytes, service, step):
         st.txn[f.tail].next = t
         f.tail = t
     return True
+
+
+@njit
+def enter(st, station, t, n_bytes, service, step):
+    """The same, from where it is no matter that it is called."""
+    return arrive(st, station, t, n_bytes, service, step)
 
 
 @inline

@@ -13,14 +13,17 @@ from __future__ import annotations
 from ondie.emu import stations as s
 from ondie.emu.backend import cmt, nand, reading, timing
 from ondie.emu.collection import queue_of
-from ondie.emu.events import MERGING, OWN, ROW, calm, enter
+from ondie.emu.events import MERGING, OWN, ROW, enter
 from ondie.emu.frontend import adapter, buffer, cache, controller, pairs, queues
 from ondie.emu.frontend.parts import child
 from ondie.emu.landing import map_arrived, move
-from ondie.emu.passages import HOST_PASSES, decode, dram, next_piece, send, send_off, tell
+from ondie.emu.passages import HOST_PASSES, decode, dram, extra, next_piece, send, send_off
 from ondie.emu.placing import hunt, merged, place_or_wait
 from ondie.emu.stats import COMMANDS, HOST_READ_BYTES, HOST_WRITE_BYTES, LINK_EXTRA_DOWN_BYTES
 from ondie.kernels.jit import cold, inline, njit
+
+NOWHERE = -1
+"""A direction of the link: none."""
 
 
 @inline
@@ -85,7 +88,12 @@ def onwards(st, t):
         x = st.txn[t]
         dev = x.dev
         step = x.step
-        reg.hop = int(calm(st))
+        reg.hop = 1
+        which = NOWHERE
+        size = 0
+        following = 0
+        told = False
+        waits = False
         if step == s.SENSED:
             if x.bare == MERGING:
                 waits = decode(st, t, s.MERGED)
@@ -106,7 +114,7 @@ def onwards(st, t):
         elif step == s.READ_IN_DRAM:
             if of_isp(st, x) or (c.whole_commands != 0 and x.bare == 0):
                 return t
-            waits = send(st, t, s.UP, x.size, s.UP_DONE)
+            which, size, following = s.UP, x.size, s.UP_DONE
         elif step == s.UP_DONE:
             if c.shared_uplink == 0:
                 return t
@@ -131,9 +139,9 @@ def onwards(st, t):
             if c.shared_uplink != 0:
                 waits = enter(st, s.UPLINK_DOWN, t, x.size, -1, s.UPLINK_DOWN_DONE)
             else:
-                waits = send(st, t, s.DOWN, x.size, s.DOWN_DONE)
+                which, size, following = s.DOWN, x.size, s.DOWN_DONE
         elif step == s.UPLINK_DOWN_DONE:
-            waits = send(st, t, s.DOWN, x.size, s.DOWN_DONE)
+            which, size, following = s.DOWN, x.size, s.DOWN_DONE
         elif step == s.DOWN_DONE:
             waits = dram(st, t, 1 if c.cache_writes != 0 else HOST_PASSES, s.WRITE_IN_DRAM)
         elif step == s.WRITE_IN_DRAM or step == s.ISP_WRITE_READY:
@@ -153,13 +161,16 @@ def onwards(st, t):
         elif step == s.SUBMITTED or step == s.ENTERED:
             if c.adapter > 0 and step == s.SUBMITTED and adapter.full(st, t):
                 return -1
-            waits = tell(st, t, s.DOWN, c.doorbell, s.RUNG)
+            told = True
+            which, size, following = s.DOWN, c.doorbell, s.RUNG
         elif step == s.RUNG or step == s.CALLED:
             if c.fetch_limit > 0 and step == s.RUNG and pairs.too_many(st, t):
                 return -1
-            waits = tell(st, t, s.UP, c.request, s.ENTRY_ASKED)
+            told = True
+            which, size, following = s.UP, c.request, s.ENTRY_ASKED
         elif step == s.ENTRY_ASKED:
-            waits = tell(st, t, s.DOWN, c.entry, s.ENTRY_IN)
+            told = True
+            which, size, following = s.DOWN, c.entry, s.ENTRY_IN
         elif step == s.ENTRY_IN:
             if c.adapter > 0:
                 st.dev[dev].fetched += 1
@@ -170,10 +181,11 @@ def onwards(st, t):
             reg.hop = 0
             if fetched(st, t):
                 return t
-            reg.hop = int(calm(st))
-            waits = tell(st, t, s.UP, c.request, s.DATA_ASKED)
+            reg.hop = 1
+            told = True
+            which, size, following = s.UP, c.request, s.DATA_ASKED
         elif step == s.DATA_ASKED:
-            waits = send(st, t, s.DOWN, x.size, s.DATA_IN)
+            which, size, following = s.DOWN, x.size, s.DATA_IN
         elif step == s.DATA_IN:
             reg.hop = 0
             if c.cache == buffer.BUFFER and buffer.write(st, t):
@@ -186,7 +198,8 @@ def onwards(st, t):
             return t
         elif step == s.COMPLETED:
             if c.adapter > 0:
-                waits = tell(st, t, s.DOWN, c.doorbell, s.ACKNOWLEDGED)
+                told = True
+                which, size, following = s.DOWN, c.doorbell, s.ACKNOWLEDGED
             else:
                 st.count[dev, LINK_EXTRA_DOWN_BYTES] += c.doorbell
                 send_off(st, t, s.DOWN, c.doorbell)
@@ -195,7 +208,8 @@ def onwards(st, t):
         elif step == s.ANSWERED or step == s.DATA_UP:
             if step == s.ANSWERED:
                 send_off(st, t, s.UP, x.size)
-            waits = tell(st, t, s.UP, c.completion, s.POSTED)
+            told = True
+            which, size, following = s.UP, c.completion, s.POSTED
         elif step == s.ISP_READ_READY:
             waits = dram(st, t, 1, s.PART_DONE)
         elif step == s.ISP_WRITE_IN_DRAM:
@@ -218,9 +232,9 @@ def onwards(st, t):
                 x.left = 0
                 reg.hop = 0
                 next_piece(st, v, s.DMA_READY)
-            waits = send(st, t, s.UP, x.size, s.UP_DONE)
+            which, size, following = s.UP, x.size, s.UP_DONE
         elif step == s.DMA_UPLINK_DONE:
-            waits = send(st, t, s.DOWN, x.size, s.DMA_DOWN_DONE)
+            which, size, following = s.DOWN, x.size, s.DMA_DOWN_DONE
         elif step == s.DMA_DOWN_DONE:
             waits = dram(st, t, 1, s.PART_DONE)
         elif step == s.SERVED:
@@ -258,6 +272,10 @@ def onwards(st, t):
             return -1
         else:  # PART_DONE, POSTED, REAPED, ACKNOWLEDGED: dispatch knows
             return t
+        if which != NOWHERE:
+            if told:
+                st.count[dev, extra(which)] += size
+            waits = send(st, t, which, size, following)
         reg.hop = 0
         if waits:
             return -1

@@ -11,7 +11,7 @@ from __future__ import annotations
 from ondie.emu import stations as s
 from ondie.emu.backend import reading
 from ondie.emu.clock import transfer_ps
-from ondie.emu.events import enter, go, occupy
+from ondie.emu.events import arrive, enter, go, occupy
 from ondie.emu.stats import (
     ECC_DECODED_PAGES,
     ECC_ENCODED_PAGES,
@@ -42,13 +42,6 @@ def dram(st, t, passes, step):
 def extra(which):
     """Counter of what crosses a direction of the link beside data."""
     return LINK_EXTRA_DOWN_BYTES if which == s.DOWN else LINK_EXTRA_UP_BYTES
-
-
-@njit
-def tell(st, t, which, n_bytes, step):
-    """A message of the protocol over the device's link."""
-    st.count[st.txn[t].dev, extra(which)] += n_bytes
-    return send(st, t, which, n_bytes, step)
 
 
 @njit
@@ -86,14 +79,14 @@ def packed(st, t, which, n_bytes):
     return station, wire, service
 
 
-@njit
+@inline
 def send(st, t, which, n_bytes, step):
     """Data over the device's link. False when there are none, or they take no time."""
     if n_bytes == 0:
         st.txn[t].step = step
         return False
     station, wire, service = packed(st, t, which, n_bytes)
-    return enter(st, station, t, wire, service, step)
+    return arrive(st, station, t, wire, service, step)
 
 
 @njit

@@ -16,6 +16,7 @@ from numba.core.callconv import CPUCallConv
 from numba.core.cpu import CPUContext
 from numba.core.imputils import impl_ret_new_ref
 from numba.core.lowering import Lower
+from numba.core.types.misc import Optional
 
 
 def _is_part(function: Any) -> bool:
@@ -27,7 +28,7 @@ def declare(context: Any, module: Any, described: Any) -> Any:
     packer = context.get_arg_packer(described.argtypes)
     returned = ir.VoidType()
     if described.restype != types.none:
-        if isinstance(described.restype, types.Optional):
+        if isinstance(described.restype, Optional):
             raise TypeError(f"{described.qualname} returns {described.restype}: parts return one")
         returned = context.data_model_manager[described.restype].get_return_type()
     kind = ir.FunctionType(returned, packer.argument_types)

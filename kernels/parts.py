@@ -152,7 +152,7 @@ class _LowerPart(NativeLowering):
         super().run_pass(state)
         lowered = state["cr"]
         name = _Name()
-        call = caller(lowered.fndesc, [state.library])
+        call: Any = caller(lowered.fndesc, [state.library])
         state.targetctx._defns[name].append(call, call.signature)
         state["cr"] = _LowerResult(lowered.fndesc, lowered.call_helper, cfunc=name, env=lowered.env)
         return True
