@@ -86,11 +86,11 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
     down, up = (int(arrays.fifo["size"][s.HOST_STATIONS + x]) for x in (s.DOWN, s.UP))
     inside = c[stats.COPYBACK_PAGES]  # moved without leaving their die
     programs = c[stats.PROGRAM_PAGES] + c[stats.GC_PROGRAM_PAGES] + c[stats.FAILED_PAGES] - inside
-    programs += c[stats.MAP_PROGRAM_PAGES]
+    programs += c[stats.MAP_PROGRAM_PAGES] + c[stats.PADDING_PAGES]
     reads = c[stats.READ_PAGES] + c[stats.GC_READ_PAGES] + c[stats.MERGE_READ_PAGES] - inside
     reads += c[stats.MAP_READ_PAGES] + c[stats.RETRY_READ_PAGES]
     soft = c[stats.SOFT_READ_PAGES]  # decoded together, once for each page
-    into = programs * page - c[stats.UNASKED_IN_BYTES]
+    into = (programs + c[stats.SECOND_PASS_PAGES]) * page - c[stats.UNASKED_IN_BYTES]
     out = (reads + soft) * page - c[stats.UNASKED_OUT_BYTES]
     erases = int(arrays.block.erases[: g.units * g.all_blocks].sum())
     return [

@@ -23,6 +23,7 @@ from ondie.emu.backend.timing import (
     command_cycles,
     page_times,
     timing_table,
+    word_line_pages,
 )
 from ondie.emu.clock import NEVER, rate_scale
 from ondie.emu.config import Config
@@ -38,6 +39,11 @@ CFG = record_type(
     blocks="i8",  # conventional blocks per unit
     all_blocks="i8",
     block_pages="i8",  # pages of a unit's block
+    line="i8",  # pages programmed together (backend/lines.py)
+    stripe="i8",  # pages of a unit's block after which a front stands between two such lines
+    passes="i8",  # over a line
+    gather="i8",  # ps that a page waits for the rest of its line at most
+    worth="i8",  # most valid pages of a block that is worth collecting
     block_shift="i8",  # its binary logarithm, -1 where it is no power of two
     page_shift="i8",
     units="i8",  # of a device
@@ -136,6 +142,12 @@ DEV = record_type(
     posted="i8",  # completions on their way to the host, or there
     reaped="i8",  # of these, those that the drive knows to be looked at
     entry_head="i8", entry_tail="i8", post_head="i8", post_tail="i8",  # what waits for room
+    lines="i8",  # lines that gather, or wait for their second pass (gathering.py)
+    gathered="i8",  # pages in them, and in those on their way
+    joined="i8",  # of these, pages of the data cache
+    pressing="i8",  # 1: a write waits for one of the cache's pages to be on flash
+    flushed="i8",  # last epoch of the data cache for which lines were padded
+    fua="i8",  # pages that have yet to join, of writes that complete on flash
 )  # fmt: skip
 BUDGET = 15 << 12
 """Transactions for the rows of one device."""
@@ -167,6 +179,7 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.all_blocks = geometry.all_blocks
     c.block_pages = geometry.block_pages
     c.block_shift = _shift(geometry.block_pages)
+    _lines(cfg, geometry, c)
     c.page_shift = _shift(geometry.page_bytes)
     c.units = geometry.units
     c.die_units = geometry.planes // geometry.unit_planes
@@ -240,6 +253,17 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     return c
 
 
+def _lines(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
+    """What is programmed together: a page, or a word line of one plane or of all of a unit."""
+    pages = word_line_pages(cfg)
+    together = geometry.unit_planes if cfg.flash.multi_plane else 1
+    c.line = pages * together if pages > 1 else 1
+    c.stripe = pages * geometry.unit_planes if pages > 1 else 1
+    c.passes = 2 if cfg.flash.programming == "two_pass" else 1
+    c.gather = cfg.ftl.gather_time_ps
+    c.worth = geometry.block_pages - c.passes * c.stripe
+
+
 def _shift(n: int) -> int:
     """Binary logarithm of a power of two, -1 of anything else."""
     return n.bit_length() - 1 if n & (n - 1) == 0 else -1
@@ -252,7 +276,8 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.collected = ftl.write_streams
     c.collected_streams = ftl.write_streams if ftl.gc_streams == "each" else 1
     c.map_read = ftl.map_read_bytes
-    c.map_writes = ftl.map_writes
+    together = int(c["passes"][0] * c["stripe"][0])  # fewer in motion would wait for each other
+    c.map_writes = max(ftl.map_writes, together) if together > 1 else ftl.map_writes
     c.open_ahead = ftl.open_blocks == "ahead"
     c.static = ftl.placement == "static"
     c.partial = ftl.partial_pages == "sectors"
@@ -263,7 +288,7 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.gc_stop = ftl.gc_stop_blocks
     c.gc_hard = ftl.gc_hard_blocks if ftl.gc_priority == "background" else 0
     c.gc_reserve = GC_RESERVE
-    c.gc_window = ftl.gc_window_pages or geometry.block_pages
+    c.gc_window = max(ftl.gc_window_pages or geometry.block_pages, together)
     c.gc_parallel = ftl.gc_parallel
     c.exclusive = ftl.gc_priority == "exclusive"
     shared = ftl.gc_priority == "shared"
@@ -307,7 +332,9 @@ def _data_cache(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.cache_through = mode == "write_through"
     c.cache_fills = mode in ("read", "read_write")
     c.cache_dirty = 0 if mode == "write_through" else int(pages * cfg.cache.dirty_share)
-    c.cache_flights = cfg.cache.destage_pages or geometry.dies * geometry.planes
+    lines = geometry.units * int(c["passes"][0] * c["stripe"][0] * c["streams"][0])
+    usual = geometry.dies * geometry.planes if c["line"][0] == 1 else lines
+    c.cache_flights = cfg.cache.destage_pages or usual
     c.cache_idle = cfg.cache.destage_idle
 
 
@@ -409,10 +436,11 @@ def build(
             'page; "page" is right, or requests through queue pairs'
         )
     geometry = Geometry.of(cfg)
-    if cfg.flash.programming != "page" and jobs == 0:
+    gathers = n if word_line_pages(cfg) > 1 else 0
+    if gathers and destage is not None:
         raise InputError(
-            f'flash.programming = "{cfg.flash.programming}": flash management hands pages over one '
-            f'by one; "page" is right'
+            f'flash.programming = "{cfg.flash.programming}": a destage buffer writes page by page; '
+            f'"page" is right'
         )
     depth = queue_depth or min(cfg.host.io_queue_depth, cfg.frontend.queue_depth)
     ways = geometry.ways * (geometry.planes if cfg.flash.plane_reads == "alone" else 1)
@@ -423,12 +451,13 @@ def build(
         )
     dies, buses, units = n * geometry.dies, n * geometry.channels, n * geometry.units
     fifos = s.HOST_STATIONS + n * (s.ECC + geometry.channels)
-    key, tree = build_tree(buses + fifos + max(pairs, 1))
+    key, tree = build_tree(buses + fifos + max(pairs, 1) + gathers)
     lpns = logical_pages(cfg, geometry) if lpns is None else lpns
     width = map_dtype(geometry.physical_pages)
     reg = records(REG, 1)
     reg.station0 = buses
     reg.pair0 = buses + fifos
+    reg.gather0 = buses + fifos + max(pairs, 1)
     reg.go_head = reg.go_tail = -1
     c = integer_config(cfg, geometry, depth)
     c.lpns = lpns
@@ -587,7 +616,8 @@ def _transactions(c: np.record, devices: int) -> int:
     if c.cache != 0:  # hits and misses of one page, and what is on its way to flash
         rows += 3 * c.budget + devices * c.cache_flights
     fronts = c.collected + c.collected_streams + (c.map_entries > 0)
-    return int(rows + devices * c.units * (motion + fronts + 2))
+    padding = fronts * 2 * c.stripe if c.line > 1 else 0
+    return int(rows + devices * c.units * (motion + fronts + padding + 2))
 
 
 def _pool(n: int) -> np.recarray:

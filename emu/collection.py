@@ -98,6 +98,8 @@ def collect(st, dev, u, b):
     while block.moving < c.gc_window:
         lpn, ppn = gc.next_valid(st, dev, b)
         if lpn < 0:
+            if c.line > 1:
+                gc.looked_through(st, u, b)
             break
         t = take_txn(st)
         if t < 0:
@@ -112,6 +114,7 @@ def collect(st, dev, u, b):
         x.bus = c.page_bytes
         x.left = b
         block.moving += 1
+        block.unseen -= 1
         pick_up(st, t, c.copyback != 0)
     if block.moving > 0 or block.scan < c.block_pages:
         return False

@@ -40,6 +40,20 @@ def raw_bytes(config: Config) -> int:
     )
 
 
+def gathered_bytes(config: Config) -> int:
+    """Most bytes in DRAM for word lines that are not complete, or not done: of every plane one for
+    each stream, three where two passes keep the data of the line before and of the one that has
+    had its first pass."""
+    flash, ftl = config.flash, config.ftl
+    if flash.programming == "page":
+        return 0
+    collected = ftl.write_streams if ftl.gc_streams == "each" else 1
+    streams = ftl.write_streams + collected + (ftl.map_cache_bytes > 0)
+    planes = flash.channels * flash.dies_per_channel * flash.planes_per_die
+    lines = 3 if flash.programming == "two_pass" else 1
+    return streams * planes * lines * WORD_LINE[flash.cell] * flash.page_bytes
+
+
 def _power_of_two(value: int) -> bool:
     return value & (value - 1) == 0
 
@@ -236,6 +250,49 @@ RULES: tuple[Rule, ...] = (
         ("flash.programming", "flash.t_program_second"),
         lambda c: c.flash.programming != "two_pass" or c.flash.t_program_second_ps > 0,
         "the second pass takes some time",
+    ),
+    Rule(
+        ("flash.programming", "ftl.gc_copyback"),
+        lambda c: c.flash.programming == "page" or not c.ftl.gc_copyback,
+        "copy-back programs a page from its register, not a word line: gc_copyback false",
+    ),
+    Rule(
+        ("flash.programming", "pe.kind"),
+        lambda c: c.flash.programming == "page" or c.pe.kind == "none",
+        'processing elements program a page from its register: programming "page"',
+    ),
+    Rule(
+        ("flash.programming", "ftl.map_update"),
+        lambda c: c.flash.programming == "page" or c.ftl.map_update == "programmed",
+        'a page of a word line can be read once all of it is programmed: map_update "programmed"',
+    ),
+    Rule(
+        ("flash.programming", "ftl.unwritten"),
+        lambda c: c.flash.programming == "page" or c.ftl.unwritten == "zeros",
+        'a page as if it had been written would leave its word line incomplete: unwritten "zeros"',
+    ),
+    Rule(
+        ("flash.programming", "ftl.map_cache", "ftl.map_writes"),
+        lambda c: (
+            c.flash.programming == "page" or c.ftl.map_cache_bytes == 0 or c.ftl.map_writes > 0
+        ),
+        "translation pages that are never written leave their word lines incomplete: map_writes "
+        "of at least 1",
+    ),
+    Rule(
+        ("flash.programming", "flash.pages_per_block"),
+        lambda c: (
+            c.flash.programming == "page" or c.flash.pages_per_block >= 4 * WORD_LINE[c.flash.cell]
+        ),
+        "collection gains from blocks of at least four word lines",
+    ),
+    Rule(
+        ("flash.programming", "cache.capacity", "dram.capacity"),
+        lambda c: gathered_bytes(c) + c.cache.capacity_bytes <= c.dram.capacity_bytes,
+        lambda c: (
+            f"{fmt_bytes(gathered_bytes(c))} of DRAM hold word lines until they are "
+            "programmed, beside the data cache"
+        ),
     ),
     Rule(
         ("errors.kind", "ecc.codeword", "flash.page"),

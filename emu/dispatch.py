@@ -7,7 +7,7 @@ contract of plans (rows.py); the tournament tree of events.py.
 
 from __future__ import annotations
 
-from ondie.emu import flows, landing, passages, placing
+from ondie.emu import flows, gathering, landing, passages, placing
 from ondie.emu import stations as s
 from ondie.emu.backend import mapping, nand, timing
 from ondie.emu.clock import NEVER
@@ -422,6 +422,7 @@ def run(st, until, max_events, want_room):
     stepped = max_events - STEPPED
     reg.fast = int(stepped > 0)
     reg.hops = 0
+    gathers = st.cfg[0].line > 1
     start_ready(st)
     t = -1
     while True:
@@ -432,6 +433,10 @@ def run(st, until, max_events, want_room):
             break
         if reg.thirsty != 0 or (reg.log_on != 0 and reg.logged > log_limit):
             break
+        if gathers and gathering.at_rest(st):
+            n += 1
+            t = -1
+            continue
         leaf = st.tree[1]
         time = st.key[1]
         if time > until or time >= NEVER:
@@ -445,8 +450,10 @@ def run(st, until, max_events, want_room):
             channel(st, leaf)
         elif leaf < reg.pair0:
             t = leave(st, leaf - reg.station0)
-        else:
+        elif leaf < reg.gather0:
             pairs.issue(st, leaf - reg.pair0)
+        else:
+            gathering.overdue(st, leaf - reg.gather0)
     n += reg.hops
     reg.events += n
     return n

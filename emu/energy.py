@@ -82,7 +82,7 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
     read += c["bpr_pages"] + c["reservoir_read_pages"]
     read += c["retry_read_pages"] + c["soft_read_pages"]
     program = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] + c["bpp_pages"]
-    program += c["map_program_pages"]
+    program += c["map_program_pages"] + c["padding_pages"] + c["second_pass_pages"]
     coded = (c["ecc_decoded_pages"] + c["ecc_encoded_pages"]) * t.page_bytes
     coded -= c["unasked_out_bytes"] + c["unasked_in_bytes"]
     channel = t.bytes_by["channels in"] + t.bytes_by["channels out"]

@@ -92,6 +92,7 @@ REG = record_type(
     fifo0="i8",  # column of the first station in use, after the channels
     station0="i8",  # first leaf of the stations, after the channels
     touched="i8",  # channels that may have something new to grant
+    gather0="i8",  # first leaf of the devices' patience with what gathers, after the queue pairs
 )
 LOG = record_type(
     what="i8", row="i8", lpn="i8", ppn="i8", old="i8", n="i4", dev="i4", die="i4",

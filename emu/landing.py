@@ -8,8 +8,9 @@ where its new content is.
 
 from __future__ import annotations
 
+from ondie.emu import gathering
 from ondie.emu import stations as s
-from ondie.emu.backend import bare, cmt, gc, mapping, marks, reading, timing
+from ondie.emu.backend import bare, cmt, gc, lines, mapping, marks, reading, timing
 from ondie.emu.backend.draws import absorb, uniform
 from ondie.emu.collection import ask, collect, ended, level, pick_up, read_done, reclaim
 from ondie.emu.events import (
@@ -162,14 +163,19 @@ def failed(st, t):
     x = st.txn[t]
     b = mapping.block_at(st, x.dev, x.ppn)
     block = st.block[b]
-    if uniform(absorb(absorb(c.seed, x.ppn), block.erases), 0) >= c.program_failures:
+    first = x.ppn if c.line == 1 else lines.first_of(st, x.ppn)
+    if uniform(absorb(absorb(c.seed, first), block.erases), 0) >= c.program_failures:
         return False
     u = b // c.all_blocks
-    st.count[x.dev, PROGRAM_FAILURES] += 1
+    if c.line > 1:
+        gathering.again(st, t)
+    st.count[x.dev, PROGRAM_FAILURES] += int(x.ppn == first)
     st.count[x.dev, FAILED_PAGES] += x.n
     if block.retire == 0:
         block.retire = 1
         st.pool[u].retiring += 1
+    if c.line > 1 and block.state == mapping.OPEN:
+        gathering.shut_early(st, x.dev, u, b)
     if block.state == mapping.OPEN:
         st.front[block.stream, u].block = -1
         block.state = mapping.FULL
@@ -208,7 +214,11 @@ def programmed(st, t):
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
-    st.count[dev, ARRAY_PROGRAMS] += 1
+    if c.line > 1:
+        if gathering.programmed(st, t):
+            return -1
+    else:
+        st.count[dev, ARRAY_PROGRAMS] += 1
     b = mapping.block_at(st, dev, x.ppn)
     mapping.landed(st, dev, x.ppn, x.n)
     u = b // c.all_blocks

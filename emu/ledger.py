@@ -122,6 +122,7 @@ class Ledger:
                 "read_pages", "program_pages", "gc_read_pages", "gc_program_pages", "bpr_pages",
                 "bpp_pages", "reservoir_read_pages", "merge_read_pages", "failed_pages",
                 "map_read_pages", "map_program_pages", "retry_read_pages", "soft_read_pages",
+                "padding_pages", "second_pass_pages",
             )
         )  # fmt: skip
 
@@ -131,6 +132,7 @@ class Ledger:
         c = self.totals.counters
         asked = written_pages(c) + c["bpp_pages"]
         again = c["gc_program_pages"] + c["failed_pages"] + c["map_program_pages"]
+        again += c["padding_pages"]
         return (c["program_pages"] + c["bpp_pages"] + again) / asked if asked else None
 
     def utilisation(self, phase: str) -> dict[str, float]:
@@ -189,9 +191,9 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
     sensed = decoded + c["soft_read_pages"]  # decoded together, once for each page
     decoded += c["soft_pages"]
     encoded = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] - inside
-    encoded += c["map_program_pages"]
+    encoded += c["map_program_pages"] + c["padding_pages"]
     channel_out = sensed * page - c["unasked_out_bytes"] + c["reservoir_up_bytes"]
-    channel_in = encoded * page - c["unasked_in_bytes"] + c["load_bytes"]
+    channel_in = (encoded + c["second_pass_pages"]) * page - c["unasked_in_bytes"] + c["load_bytes"]
     extra_down, extra_up = c["link_extra_down_bytes"], c["link_extra_up_bytes"]
     return [
         ("commands fetched, commands completed", c["commands"], c["commands_done"]),

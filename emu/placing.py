@@ -8,7 +8,7 @@ Source: page-level mapping with out-of-place writes; update reads and locked pag
 from __future__ import annotations
 
 from ondie.emu import stations as s
-from ondie.emu.backend import cmt, mapping, nand, timing
+from ondie.emu.backend import cmt, lines, mapping, nand, timing
 from ondie.emu.collection import ask
 from ondie.emu.events import E_STREAM, MERGING, fail, go
 from ondie.emu.frontend import cache, controller
@@ -36,6 +36,8 @@ def place(st, t):
     refused = 0
     while True:
         u = mapping.unit_of(st, dev, x.lpn, x.stream)
+        if c.line > 1 and c.static == 0:
+            u = lines.unit_in_turn(st, dev, stream)
         ppn = -1
         k = 0
         if st.pool[u].free_n >= c.gc_stop:
@@ -43,7 +45,9 @@ def place(st, t):
         full = k > 0 and st.reg[0].filled != 0
         if (full and c.placed == 0) or (k == 0 and lacks(st, u)):
             ask(st, dev, u)
-        if c.static == 0:
+        if c.line > 1:
+            lines.next_turn(st, dev, u, stream, k)
+        elif c.static == 0:
             d.cursor = d.cursor + 1 if d.cursor + 1 < c.units else 0
         if k == 0:
             refused += 1
@@ -319,7 +323,8 @@ def place_map(st, t):
             ask(st, dev, u)
         if k == 0:
             continue
-        cmt.next_turn(st, dev)
+        if c.line == 1 or not lines.inside(st, st.front[c.map_stream, u]):
+            cmt.next_turn(st, dev)
         cmt.compose(st, dev, m)
         x.op = timing.PROGRAM
         x.ppn = ppn

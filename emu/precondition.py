@@ -92,6 +92,7 @@ def plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) -> Pl
         # Asked when a block fills: the next one is open already, or will take a block more.
         low=ftl.gc_low_blocks if ahead else max(ftl.gc_low_blocks - 1, 1),
         stride=g.all_blocks * g.block_pages,
+        align=int(arrays.cfg.stripe[0]),
         policy=ftl.gc_policy,
         choices=max(g.blocks.bit_length() - 1, 1),
         spare_parts=int(arrays.cfg.spare_parts[0]),

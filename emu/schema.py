@@ -337,6 +337,14 @@ class Ftl:
     bad_blocks: Annotated[float, Spec("share of blocks that are bad from the factory")]
     program_failures: Annotated[float, Spec("chance that a program fails and its block is retired")]
     erase_failures: Annotated[float, Spec("chance that an erase fails and its block is retired")]
+    gather_time_ps: Annotated[
+        int,
+        Spec(
+            "longest wait of a page for the rest of its word line, which is padded then; "
+            "programming other than page",
+            least=1,
+        ),
+    ]
     map_cache_bytes: Annotated[
         int, Spec("DRAM of the cached mapping table; 0: the whole map is in DRAM")
     ]

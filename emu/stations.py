@@ -57,7 +57,8 @@ DEVICE_NAMES = (
     SERVED,  # a page is in the data cache
     DESTAGE,  # a page of it is to be written to flash
     DESTAGED,  # it has left DRAM for that
-) = range(49)  # fmt: skip
+    PASSED,  # the first of two passes over its word line
+) = range(50)  # fmt: skip
 
 
 @njit

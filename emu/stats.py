@@ -20,7 +20,9 @@ from __future__ import annotations
     RECLAIMED_BLOCKS,
     CACHE_WRITE_PAGES, CACHE_MERGED_PAGES, CACHE_DROPPED_PAGES, DESTAGED_PAGES,
     CACHE_HIT_PAGES, CACHE_FILL_PAGES,
-) = range(61)  # fmt: skip
+    PADDING_PAGES, PADDED_AT_FLUSH, PADDED_AT_REST, PADDED_IN_TIME, SECOND_PASS_PAGES,
+    GATHERED_MOST,
+) = range(67)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -83,4 +85,10 @@ COUNTERS = (
     "destaged_pages",  # contents sent to flash, among the programmed pages
     "cache_hit_pages",  # pages of reads that were in the cache, at least in part
     "cache_fill_pages",  # pages that reads brought into it
+    "padding_pages",  # pages without data, programmed to complete a word line
+    "padded_at_flush",  # word lines completed so: for a FLUSH or a write that completes on flash,
+    "padded_at_rest",  # as the host waited and nothing else was under way,
+    "padded_in_time",  # after the longest wait
+    "second_pass_pages",  # pages that were sent to the die, and programmed, once more
+    "gathered_most",  # most pages in DRAM for word lines not yet programmed, of each device
 )

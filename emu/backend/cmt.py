@@ -504,7 +504,11 @@ def lay(st, dev, lpn, n):
                 if not mapping.spare(st, u):
                     continue
                 st.block[u * c.all_blocks + st.free[u, pool.free_head]].dirty = 0
+            if c.line > 1:
+                mapping.lay(st, u, c.map_stream, 1)
             ppn, _ = mapping.allocate(st, dev, u, c.map_stream, 1)
+            if c.line > 1:
+                mapping.lay(st, u, c.map_stream, 0)
             mapping.map_page(st, dev, c.lpns + m, ppn)
             mapping.landed(st, dev, ppn, 1)
             without -= 1

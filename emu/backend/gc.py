@@ -11,7 +11,7 @@ from ondie.emu.backend import mapping, policies
 from ondie.emu.backend.mapping import FULL, VICTIM
 from ondie.emu.events import E_BLOCK_VALID, E_VICTIM, fail
 from ondie.emu.intrinsics import call_policy, prefetch
-from ondie.kernels.jit import inline, njit
+from ondie.kernels.jit import cold, inline, njit
 
 
 @njit
@@ -29,9 +29,9 @@ def begin(st, u):
     if b < first or b >= first + c.blocks or not policies.collectable(st, b):
         fail(st, E_VICTIM, u, b - first)
         return -1
-    if st.valid[b] >= c.block_pages and pool.free_n <= max(c.gc_reserve, c.gc_stop - 1):
+    if st.valid[b] > c.worth and pool.free_n <= max(c.gc_reserve, c.gc_stop - 1):
         b = policies.greedy(st, u)  # the host waits: a choice that gains nothing would be the last
-    if b < 0 or st.valid[b] >= c.block_pages or not room(st, u, b):
+    if b < 0 or st.valid[b] > c.worth or not room(st, u, b):
         return -1
     start(st, u, b)
     return b
@@ -69,6 +69,7 @@ def start(st, u, b):
     block.scan = 0
     block.moving = 0
     block.owed = st.valid[b]
+    block.unseen = st.valid[b]
     st.front[collected(st, b), u].owed += block.owed
     st.pool[u].victims += 1
     dev = u // c.units
@@ -82,6 +83,13 @@ def settled(st, u, b, n):
     """``n`` pages of victim ``b`` have found a place, or need none any more."""
     st.block[b].owed -= n
     st.front[collected(st, b), u].owed -= n
+
+
+@cold
+def looked_through(st, u, b):
+    """Victim ``b`` has no page left to be read: what was overwritten meanwhile needs no place."""
+    settled(st, u, b, st.block[b].unseen)
+    st.block[b].unseen = 0
 
 
 @njit

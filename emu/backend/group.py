@@ -65,6 +65,7 @@ def gather(st, g, t, q):
         d = st.die[g]
         room = c.power - st.dev[d.dev].power + d.power - planes_of(st, t)
     before = -1
+    passed = 0  # planes whose word lines, which have an order, are left where they are
     u = st.queue[g, 2 * q]
     while u >= 0 and x.planes != full:
         y = st.txn[u]
@@ -74,7 +75,7 @@ def gather(st, g, t, q):
         if (
             y.op == x.op and y.page == x.page and y.planes & x.planes == 0
             and y.planes & ~full == 0 and y.n <= room
-            and (x.op != PROGRAM or y.array == x.array)
+            and (x.op != PROGRAM or (y.array == x.array and y.planes & passed == 0))
             and (c.ranked == 0 or x.kind == OWN or y.kind == OWN or alike(st, t, u))
         ):  # fmt: skip
             if before < 0:
@@ -91,6 +92,8 @@ def gather(st, g, t, q):
             merge(st, t, u)
         else:
             before = u
+            if c.word != 0:
+                passed |= y.planes
         u = following
 
 

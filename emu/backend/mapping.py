@@ -8,7 +8,7 @@ in sequence) after OptimStore (HPCA 2023). A write is mapped when its program is
 
 from __future__ import annotations
 
-from ondie.emu.backend import nand
+from ondie.emu.backend import lines, nand
 from ondie.emu.backend.timing import ERASE
 from ondie.emu.events import E_RESERVOIR, LOG_ERASE, fail, log, take_txn
 from ondie.emu.state import record_type
@@ -32,6 +32,8 @@ BLOCK = record_type(
     written="i8",  # when its last page was allocated, ps
     reading="i4",  # reads on their way to it, other than collection's
     owed="i4",  # valid pages that its collection may still write elsewhere
+    unseen="i4",  # pages that were valid when its collection began, and it has not come to
+    last="i4",  # its last stripe of lines that is or will be written (lines.py)
 )
 PINNED = 3
 """``retire`` of a block with a page that was read before it was written: never collected."""
@@ -51,6 +53,8 @@ FRONT = record_type(
     block="i8",  # open block of a stream on a unit, -1 = none
     next="i8",  # its next page slot
     owed="i8",  # pages that collections under way may still write here
+    turn="i8",  # of a device's first unit: which is next in turn, where lines are filled (lines.py)
+    laid="i8",  # 1: a fill without time has ended inside a stripe
 )
 POOL = record_type(
     free_head="i8",
@@ -64,6 +68,7 @@ POOL = record_type(
     parked="i8",  # 1 + the first transaction that waits for a page which collection has locked
     parked_last="i8",
     asked="i8",  # 1: a block has been filled, and nobody has asked for a collection yet
+    lines="i8",  # 1 + the first program of the newest line that gathers (gathering.py)
     r_next="i8",  # next reservoir super-page of this die, in sequence
 )
 
@@ -214,6 +219,8 @@ def promised(st, u, to, pages):
             left += pages
         if front.block >= 0:
             left -= c.block_pages - front.next
+            if front.laid != 0:
+                left += -front.next % c.stripe
         if left > 0:
             blocks += (left + c.block_pages - 1) // c.block_pages
     return blocks
@@ -249,6 +256,7 @@ def open_block(st, dev, u, stream):
     block = st.block[u * c.all_blocks + b]
     block.state = OPEN
     block.stream = stream
+    block.last = c.block_pages // c.stripe - 1
     if c.errors != 0:
         st.quality[u * c.all_blocks + b].since = st.reg[0].now
     front = st.front[stream, u]
@@ -297,6 +305,8 @@ def allocate(st, dev, u, stream, n):
     c = st.cfg[0]
     reg = st.reg[0]
     front = st.front[stream, u]
+    if front.laid != 0:
+        skip(st, dev, u, front)
     reg.filled = 0
     if front.block < 0 and not open_block(st, dev, u, stream):
         return -1, 0
@@ -317,15 +327,40 @@ def allocate(st, dev, u, stream, n):
     front.next += k
     block.flying += k
     if front.next == c.block_pages:
-        front.block = -1
-        block.state = FULL
-        block.filled = st.dev[dev].filled
-        block.written = reg.now
-        st.dev[dev].filled += 1
+        shut(st, dev, front, block)
         reg.filled = 1
         if c.open_ahead != 0 and (stream != c.map_stream or spare(st, u)):
             open_block(st, dev, u, stream)
     return ppn, k
+
+
+@inline
+def shut(st, dev, front, block):
+    """The open block of a front is full."""
+    front.block = -1
+    block.state = FULL
+    block.filled = st.dev[dev].filled
+    block.written = st.reg[0].now
+    st.dev[dev].filled += 1
+
+
+@cold
+def skip(st, dev, u, front):
+    """A fill without time ended inside a stripe of lines, and was programmed with nothing behind:
+    the next page goes to the next stripe."""
+    c = st.cfg[0]
+    front.laid = 0
+    front.next += -front.next % c.stripe
+    if front.next == c.block_pages:
+        shut(st, dev, front, st.block[u * c.all_blocks + front.block])
+
+
+@cold
+def lay(st, u, stream, before):
+    """Says of a front that a fill without time uses whether it ends inside a stripe (``before`` 0),
+    or goes on (1)."""
+    front = st.front[stream, u]
+    front.laid = int(before == 0 and lines.inside(st, front))
 
 
 @inline
@@ -436,12 +471,19 @@ def fill(st, dev, lpn, n, stream):
     without = 0
     while n > 0:
         u = unit_of(st, dev, lpn, stream)
+        if c.line > 1:
+            if c.static == 0:
+                u = lines.unit_in_turn(st, dev, stream)
+            lay(st, u, stream, 1)
         pool = st.pool[u]
         if st.front[stream, u].block < 0 and pool.free_n > c.gc_reserve:
             st.block[u * c.all_blocks + st.free[u, pool.free_head]].dirty = 0
         limit = n if c.static == 0 else 1
         ppn, k = allocate(st, dev, u, stream, limit)
-        if c.static == 0:
+        if c.line > 1:
+            lay(st, u, stream, 0)
+            lines.next_turn(st, dev, u, stream, k)
+        elif c.static == 0:
             d.cursor = d.cursor + 1 if d.cursor + 1 < c.units else 0
         if k == 0:
             without += 1

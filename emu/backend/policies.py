@@ -57,7 +57,7 @@ def greedy(st, u):
     """The block with the fewest valid pages."""
     c = st.cfg[0]
     best = -1
-    fewest = c.block_pages
+    fewest = c.worth + 1
     for b in range(first_block(st, u), first_block(st, u) + c.blocks):
         if st.valid[b] < fewest and collectable(st, b):
             best = b
@@ -113,7 +113,7 @@ def fifo(st, u):
     c = st.cfg[0]
     best = -1
     for b in range(first_block(st, u), first_block(st, u) + c.blocks):
-        if st.valid[b] == c.block_pages or not collectable(st, b):
+        if st.valid[b] > c.worth or not collectable(st, b):
             continue
         if best < 0 or st.block[b].filled < st.block[best].filled:
             best = b
@@ -127,7 +127,7 @@ def cost_benefit(st, u):
     best = -1
     most = -1.0
     for b in range(first_block(st, u), first_block(st, u) + c.blocks):
-        if not collectable(st, b) or st.valid[b] == c.block_pages:
+        if not collectable(st, b) or st.valid[b] > c.worth:
             continue
         share = st.valid[b] / c.block_pages
         age = float(st.reg[0].now - st.block[b].written + 1)

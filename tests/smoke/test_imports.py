@@ -22,6 +22,7 @@ EMU = """
     system, sensitivity
     device, books, build, dispatch, errors, flows, rows
     landing
+    gathering
     placing
     collection, passages
     frontend | isp

@@ -47,6 +47,8 @@ DRIVES = st.fixed_dictionaries(
         "flash__blocks_per_plane": st.integers(16, 22),
         "flash__pages_per_block": st.sampled_from((2, 4, 8)),
         "flash__multi_plane": st.sampled_from(("true", "false")),
+        "flash__programming": st.sampled_from(("page", "page", "one_shot", "two_pass")),
+        "ftl__gather_time": st.sampled_from(("10 us", "1 ms", "10 ms")),
         "flash__cache_read": st.sampled_from(("true", "false")),
         "flash__cache_program": st.sampled_from(("true", "false")),
         "flash__plane_reads": st.sampled_from(("together", "alone")),
@@ -94,6 +96,10 @@ READ_AGAIN = {
     "ecc__retries": 2, "ecc__retry_gain": 0, "ecc__soft_reads": 0,
 }  # fmt: skip
 """Three readings of four fail, a second one never does. (Copy-back would add errors up.)"""
+WORD_LINES = {
+    "flash__cell": "MLC", "flash__pages_per_block": 8, "flash__t_program_second": "900 us",
+    "pe__kind": "none", "ftl__gc_copyback": "false",
+}  # fmt: skip
 DEPTHS = st.sampled_from((1, 4, 32))
 
 
@@ -112,12 +118,17 @@ def possible(drawn):
         drawn |= READ_AGAIN | {"ftl__gc_copyback": "false"}
     else:
         drawn |= {"ftl__reclaim_reads": 0, "ftl__reclaim_retries": 0}
+    padding = 0
+    if drawn["flash__programming"] != "page":
+        drawn |= WORD_LINES
+        padding = 2 if drawn["flash__programming"] == "two_pass" else 1
     streams = drawn["ftl__write_streams"]
     fronts = streams + (streams if drawn["ftl__gc_streams"] == "each" else 1)
     kept = max(1, drawn["ftl__gc_stop_blocks"] - 1)
     lost = 3 if drawn["ftl__bad_blocks"] or drawn["ftl__program_failures"] else 0
     lost += 3 if drawn["ftl__map_cache"] != "0 B" else 0  # for translation pages
     usable = drawn["flash__blocks_per_plane"] - fronts - kept - lost - 1
+    usable -= -(-usable * padding // 4)  # a block that gains less is not worth collecting
     drawn["ftl__over_provisioning"] = 1 - usable / drawn["flash__blocks_per_plane"]
     return config(**drawn)
 
@@ -320,6 +331,7 @@ MECHANISMS = (
     "collections", "gc_program_pages", "gc_dropped_pages", "copyback_pages", "program_failures",
     "failed_pages", "bad_blocks", "wear_moves", "trimmed_pages", "unmapped_pages", "erased_blocks",
     "map_read_pages", "map_program_pages", "retry_read_pages", "reclaimed_blocks",
+    "padding_pages", "second_pass_pages",
 )  # fmt: skip
 seen: Counter[str] = Counter()
 

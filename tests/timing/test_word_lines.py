@@ -5,9 +5,7 @@ A page: commands 0.1 and data 4.096. The word line of a TLC block has three.
 
 import pytest
 
-from ondie.emu import build
 from ondie.emu.backend.timing import page_times, word_line_pages
-from ondie.emu.units import InputError
 from tests.timing import harness as h
 from tests.timing.flash import Flash
 from tests.timing.harness import US, ns
@@ -151,9 +149,3 @@ def test_power_counts_planes_not_pages():
     assert ends[:2] == [5 * PAGE + h.PROGRAM, 6 * PAGE + h.PROGRAM]
     assert ends[2] == ends[0] + 3 * PAGE + h.PROGRAM
     f.check_at_rest()
-
-
-def test_flash_management_refuses_what_it_cannot_do_yet():
-    """It hands over one page at a time: word lines would take a tPROG for each of them."""
-    with pytest.raises(InputError, match=r'flash\.programming = "one_shot".*"page" is right'):
-        build.build(flash().cfg)

@@ -1,0 +1,66 @@
+"""Program units: which pages of a block are programmed together, and who fills them in turn.
+
+Owns the arithmetic of program units ("lines": the pages of a word line, of one plane or of all
+planes of a unit) and the order in which writes fill them. Does not own the wait for a line to be
+complete (gathering.py) or time. Source: one-shot programming of a word line (ISSCC papers on 3D
+NAND of three bits per cell); foggy-fine programming, two passes in the order of neighbours.
+
+A *line* is ``line`` page slots; a *stripe* the slots after which a front stands between lines: one
+line, or one of each plane where planes are not programmed together. Both are 1 where pages are
+programmed one by one.
+"""
+
+from __future__ import annotations
+
+from ondie.kernels.jit import cold, inline
+
+PADDING = 6
+"""``bare`` of a program without data that completes a line."""
+
+
+@inline
+def of(st, ppn):
+    """Number of the line in which a physical page lies, within its device."""
+    c = st.cfg[0]
+    stripe = ppn // c.stripe
+    if c.line == c.stripe:
+        return stripe
+    return stripe * c.unit_planes + ppn % c.unit_planes
+
+
+@inline
+def begins(st, ppn):
+    """Is a physical page the first of its line?"""
+    return ppn % st.cfg[0].stripe < st.cfg[0].stripe // st.cfg[0].line
+
+
+@inline
+def first_of(st, ppn):
+    """The first physical page of the line in which a page lies."""
+    c = st.cfg[0]
+    first = ppn // c.stripe * c.stripe
+    return first if c.line == c.stripe else first + ppn % c.unit_planes
+
+
+@inline
+def inside(st, front):
+    """Does a front stand inside a stripe, so that the next page goes there?"""
+    return front.block >= 0 and front.next % st.cfg[0].stripe != 0
+
+
+@cold
+def unit_in_turn(st, dev, stream):
+    """Unit of a stream's next page where units are taken in turn, each for a stripe."""
+    c = st.cfg[0]
+    return dev * c.units + st.turn[st.front[stream, dev * c.units].turn]
+
+
+@cold
+def next_turn(st, dev, u, stream, n):
+    """A stream was given ``n`` pages of unit ``u``: the next one has its turn if that was the end
+    of a stripe, or there was no place."""
+    c = st.cfg[0]
+    if n > 0 and inside(st, st.front[stream, u]):
+        return
+    first = st.front[stream, dev * c.units]
+    first.turn = first.turn + 1 if first.turn + 1 < c.units else 0
