@@ -45,8 +45,6 @@ def gathered_bytes(config: Config) -> int:
     each stream, three where two passes keep the data of the line before and of the one that has
     had its first pass."""
     flash, ftl = config.flash, config.ftl
-    if flash.programming == "page":
-        return 0
     collected = ftl.write_streams if ftl.gc_streams == "each" else 1
     streams = ftl.write_streams + collected + (ftl.map_cache_bytes > 0)
     planes = flash.channels * flash.dies_per_channel * flash.planes_per_die
@@ -288,7 +286,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("flash.programming", "cache.capacity", "dram.capacity"),
-        lambda c: gathered_bytes(c) + c.cache.capacity_bytes <= c.dram.capacity_bytes,
+        lambda c: (
+            c.flash.programming == "page"
+            or gathered_bytes(c) + c.cache.capacity_bytes <= c.dram.capacity_bytes
+        ),
         lambda c: (
             f"{fmt_bytes(gathered_bytes(c))} of DRAM hold word lines until they are "
             "programmed, beside the data cache"
