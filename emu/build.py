@@ -503,7 +503,7 @@ def build(
         p2l=map_table((n, geometry.physical_pages), width),
         sectors=map_table((n, lpns + tpages if c["partial"][0] else 1), np.int64),
         valid=np.zeros(units * geometry.all_blocks, np.int32),
-        block=_blocks(cfg, geometry, units, lanes),
+        block=_blocks(cfg, geometry, units, lanes, geometry.block_pages // int(c["stripe"][0])),
         free=np.tile(np.arange(geometry.blocks, dtype=np.int32), (units, 1)),
         front=_fronts(units, int(c["collected"][0] + c["collected_streams"][0]) + (entries > 0)),
         pool=_pools(geometry, units),
@@ -659,7 +659,7 @@ def _ways(geometry: Geometry, n: int, lanes: int) -> np.ndarray:
     return (die * lanes + lane).astype(np.int32)
 
 
-def _blocks(cfg: Config, geometry: Geometry, units: int, lanes: int) -> np.recarray:
+def _blocks(cfg: Config, geometry: Geometry, units: int, lanes: int, stripes: int) -> np.recarray:
     """Used blocks have to be erased when they are opened; each unit has one erased block at
     hand."""
     block = records(mapping.BLOCK, units * geometry.all_blocks)
@@ -667,6 +667,7 @@ def _blocks(cfg: Config, geometry: Geometry, units: int, lanes: int) -> np.recar
         block.dirty = int(cfg.ftl.initial == "steady")
         block["dirty"].reshape(units, -1)[:, 0] = 0
     block.stream = -1
+    block.last = stripes - 1
     unit = np.arange(units * geometry.all_blocks) // geometry.all_blocks
     die, block["plane"] = np.divmod(unit, geometry.planes // geometry.unit_planes)
     block["die"] = die * lanes + (block["plane"] if lanes > 1 else 0)

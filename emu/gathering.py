@@ -462,16 +462,19 @@ def overdue(st, dev):
     c = st.cfg[0]
     now = st.reg[0].now
     oldest = NEVER
+    padded_any = False
+    rest(st, st.reg[0].gather0 + dev)
     for u in range(dev * c.units, (dev + 1) * c.units):
         t = st.pool[u].lines - 1
         while t >= 0:
             x = st.txn[t]
-            if x.time + c.gather <= now and not pad_line(st, t, PADDED_IN_TIME):
-                x.time = now  # what it waits for is on its way, or promised
+            if x.time + c.gather <= now:
+                if pad_line(st, t, PADDED_IN_TIME):
+                    padded_any = True
+                else:
+                    x.time = now  # what it waits for is on its way, or promised
             if x.time + c.gather > now:
                 oldest = min(oldest, x.time)
             t = x.next
-    if oldest < NEVER:
+    if oldest < NEVER and (padded_any or oldest < now or not quiet(st)):
         set_leaf(st, st.reg[0].gather0 + dev, oldest + c.gather)
-    else:
-        rest(st, st.reg[0].gather0 + dev)

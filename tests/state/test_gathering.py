@@ -1,0 +1,229 @@
+"""Word lines under flash management: nobody waits for ever, padding is counted, a failure takes the
+whole line, untimed fills leave no line half written, and Numba changes nothing.
+"""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ondie.emu import precondition, stats
+from ondie.emu.backend import mapping
+from ondie.emu.books import imbalance
+from ondie.emu.frontend import queues
+from ondie.emu.units import InputError
+from tests.state.small import PAGE, commands, config, counter, device, random_writes
+
+READ, WRITE = queues.READ, queues.WRITE
+SHAPE = {
+    "flash__cell": "TLC",
+    "flash__pages_per_block": 12,
+    "flash__blocks_per_plane": 24,
+    "flash__t_program_second": "900 us",
+    "pe__kind": "none",
+    "ftl__over_provisioning": 0.6,
+}
+PROGRAMMING = pytest.mark.parametrize("programming", ["one_shot", "two_pass"])
+UNITS = pytest.mark.parametrize("unit", ["die", "plane"])
+
+
+def drive(programming, payload=False, queue_depth=None, **changes):
+    return device(payload, queue_depth, flash__programming=programming, **SHAPE | changes)
+
+
+def programmed(d):
+    """Pages of data and of padding that were programmed."""
+    names = ("PROGRAM_PAGES", "GC_PROGRAM_PAGES", "FAILED_PAGES", "MAP_PROGRAM_PAGES")
+    return sum(counter(d, getattr(stats, x)) for x in names), counter(d, stats.PADDING_PAGES)
+
+
+@PROGRAMMING
+@UNITS
+@pytest.mark.parametrize("multi_plane", ["true", "false"])
+def test_one_page_at_a_time(programming, unit, multi_plane):
+    """Queue depth 1: each page is alone in its line, which is padded at once, and with two passes
+    its neighbour, too, unless that is of the next block."""
+    d = drive(programming, queue_depth=1, ftl__block_unit=unit, flash__multi_plane=multi_plane)
+    n = 40
+    d.submit(commands([(WRITE, i, 1) for i in range(n)]))
+    d.run()
+    d.check()
+    assert len(d.completions()) == n
+    data, padding = programmed(d)
+    stripe = 6 if unit == "die" else 3
+    assert data == n and counter(d, stats.PADDED_AT_REST) == n
+    if programming == "one_shot":
+        assert padding == n * (stripe - 1)
+    else:
+        assert n * (stripe - 1) < padding <= n * (2 * stripe - 1)
+    assert counter(d, stats.PADDED_IN_TIME) == 0
+
+
+@PROGRAMMING
+def test_nothing_is_padded_in_a_stream(programming):
+    """A write of whole lines: with two passes only the line behind the last one is padding."""
+    d = drive(programming, queue_depth=64)
+    pages = 6 * 4 * 8  # lines of six pages, in turn on the four dies, eight on each: two blocks
+    d.submit(commands([(WRITE, 16 * i, 16) for i in range(pages // 16)]))
+    d.run()
+    d.check()
+    assert programmed(d) == (pages, 0)
+    again = pages if programming == "two_pass" else 0
+    assert counter(d, stats.SECOND_PASS_PAGES) == again
+    operations = pages // 6 * (2 if programming == "two_pass" else 1)
+    assert counter(d, stats.ARRAY_PROGRAMS) == operations
+
+
+@PROGRAMMING
+@UNITS
+def test_a_failure_takes_the_whole_line(programming, unit):
+    """Every page that was confirmed has its bytes, and of a line that failed none is mapped: its
+    pages have another place."""
+    d = drive(programming, payload=True, ftl__program_failures=0.01, ftl__block_unit=unit)
+    rng = np.random.default_rng(3)
+    d.buffer = rng.integers(0, 256, (8, PAGE)).astype(np.uint8)
+    written = {}
+    for _ in range(60):
+        starts = rng.permutation(d.lpns // 8)[:6] * 8
+        batch = commands([(WRITE, int(lpn), 8) for lpn in starts], arrival=d.now)
+        batch["payload_slot"] = 0
+        d.submit(batch)
+        d.run()
+        d.check()
+        written |= {int(lpn) + i: i for lpn in starts for i in range(8)}
+    failures = counter(d, stats.PROGRAM_FAILURES)
+    assert failures > 5 and counter(d, stats.BAD_BLOCKS) > 0
+    assert counter(d, stats.FAILED_PAGES) > 2 * failures  # of lines of three pages or six
+    for lpn, slot in written.items():
+        assert (d.stored(lpn) == d.buffer[slot]).all()
+
+
+@PROGRAMMING
+@UNITS
+def test_a_fill_ends_on_a_line(programming, unit):
+    """Ten pages filled: what is written next goes to a line of its own, and books balance."""
+    d = drive(programming, ftl__block_unit=unit)
+    precondition.fill(d.arrays, d.cfg, 10)
+    d.submit(commands([(WRITE, 100 + i, 1) for i in range(24)]))
+    d.run()
+    d.check()
+    line = int(d.arrays.cfg.line[0])
+    filled, timed = (d.arrays.l2p[0, a:b].astype(int) - 1 for a, b in ((0, 10), (100, 124)))
+    assert (filled >= 0).all() and (timed >= 0).all()
+    assert not set(filled // line) & set(timed // line)
+
+
+@PROGRAMMING
+@pytest.mark.parametrize("kind", ["fill", "steady"])
+def test_a_used_drive_goes_on(programming, kind):
+    d = drive(programming, ftl__erase="collected", queue_depth=16)
+    precondition.precondition(d.arrays, d.cfg, kind)
+    stripe = int(d.arrays.cfg.stripe[0])
+    d.submit(random_writes(np.random.default_rng(2), 600, d.lpns, longest=8))
+    d.run()
+    assert len(d.completions()) == 600
+    assert imbalance(d.arrays, d.geometry, None) is None
+    assert counter(d, stats.COLLECTIONS) > 0
+    front = d.arrays.front
+    here = front["block"] >= 0
+    assert not (front["next"][here] % stripe).any()
+
+
+def test_a_block_that_gains_less_than_a_line_is_left_alone():
+    """One invalid page: moving eleven and padding would gain nothing."""
+    d = drive("one_shot", ftl__block_unit="plane")
+    c = d.arrays.cfg[0]
+    assert int(c.worth) == 12 - 3
+    assert int(drive("two_pass", ftl__block_unit="plane").arrays.cfg.worth[0]) == 12 - 6
+    assert int(device().arrays.cfg.worth[0]) == int(device().arrays.cfg.block_pages[0]) - 1
+
+
+@PROGRAMMING
+def test_data_in_dram_are_counted(programming):
+    """Never more than the rule of the configuration sets aside for lines that gather, and those on
+    their way to the dies."""
+    d = drive(programming, queue_depth=4)
+    d.submit(random_writes(np.random.default_rng(4), 300, d.lpns, longest=8))
+    d.run()
+    most = counter(d, stats.GATHERED_MOST)
+    assert 6 <= most and int(d.arrays.dev.gathered[0]) == int(d.arrays.dev.lines[0]) == 0
+
+
+REFUSED = [
+    ({"ftl__gc_copyback": "true"}, "copy-back programs a page"),
+    ({"pe__kind": "per_plane"}, "processing elements program a page"),
+    ({"ftl__map_update": "placed"}, 'map_update "programmed"'),
+    ({"ftl__unwritten": "as_written"}, 'unwritten "zeros"'),
+    ({"ftl__map_cache": "1 KiB", "ftl__map_writes": 0}, "map_writes of at least 1"),
+    ({"flash__pages_per_block": 9}, "at least four word lines"),
+    ({"dram__capacity": "1 KiB", "dram__isp": "0 B"}, "hold word lines until they are"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), REFUSED)
+def test_refused(changes, words):
+    with pytest.raises(InputError, match=words) as error:
+        config(**SHAPE | {"flash__programming": "one_shot"} | changes)
+    assert "\n" not in str(error.value) and "flash.programming" in str(error.value)
+
+
+NAMES = ("l2p", "p2l", "valid", "block", "front", "pool", "count", "dev")
+SCRIPT = """
+import sys
+sys.path.insert(0, {root!r})
+import numpy as np
+from tests.state.test_gathering import repeat
+np.savez({file!r}, **{{name: getattr(repeat().arrays, name) for name in {names!r}}})
+"""
+
+
+def repeat():
+    """Two passes with collection, a data cache, FLUSH and failures."""
+    d = drive(
+        "two_pass",
+        flash__blocks_per_plane=18,
+        flash__channels=1,
+        cache__mode="write_back",
+        cache__capacity=f"{20 * PAGE} B",
+        ftl__program_failures=0.005,
+        ftl__map_cache="400 B",
+    )
+    rng = np.random.default_rng(5)
+    for _ in range(4):
+        d.submit(_batch(rng, d))
+        d.run()
+    return d
+
+
+def _batch(rng, d):
+    """Writes, and a FLUSH behind them."""
+    out = random_writes(rng, 25, d.lpns, longest=8)
+    out["arrival"] = d.now
+    flush = commands([(queues.FLUSH, 0, 0)], arrival=d.now)
+    return np.concatenate([out, flush])
+
+
+def test_uncompiled(tmp_path, root):
+    """The same functions without Numba: the same state, place by place, the same times."""
+    file = str(tmp_path / "state.npz")
+    script = SCRIPT.format(root=str(root), file=file, names=NAMES)
+    env = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    subprocess.run([sys.executable, "-c", script], check=True, env=env, cwd=root)
+    compiled, plain = repeat(), np.load(file)
+    assert counter(compiled, stats.GC_PROGRAM_PAGES) > 0
+    assert counter(compiled, stats.PADDED_AT_FLUSH) > 0
+    for name in NAMES:
+        assert np.asarray(getattr(compiled.arrays, name)).tobytes() == plain[name].tobytes(), name
+
+
+def test_collection_moves_whole_lines_together():
+    """Full blocks alone are victims, and after a run every block's programs are done."""
+    d = drive("one_shot", queue_depth=8)
+    d.submit(random_writes(np.random.default_rng(6), 2500, d.lpns, longest=4))
+    d.run()
+    d.check()
+    assert counter(d, stats.COLLECTIONS) > 10
+    assert not d.arrays.block["flying"].any()
+    assert (d.arrays.block["state"] != mapping.VICTIM).all()
