@@ -191,7 +191,7 @@ def repeat():
         ftl__map_cache="400 B",
     )
     rng = np.random.default_rng(5)
-    for _ in range(4):
+    for _ in range(6):
         d.submit(_batch(rng, d))
         d.run()
     return d
