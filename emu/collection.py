@@ -19,7 +19,7 @@ from ondie.emu.stats import (
     RECLAIMED_BLOCKS,
     WEAR_MOVES,
 )
-from ondie.kernels.jit import cold, inline, njit
+from ondie.kernels.jit import apart, cold, inline, njit
 
 
 @njit
@@ -89,7 +89,7 @@ def queue_of(st, x):
     return nand.Q_MAP_WRITE if x.lpn >= st.cfg[0].lpns else st.cfg[0].q_gc_write
 
 
-@njit
+@apart
 def collect(st, dev, u, b):
     """Keep the collection of block ``b`` going: read its next valid pages, or end it. True when it
     has become a free block at once."""
@@ -131,7 +131,7 @@ def collect(st, dev, u, b):
     return finish(st, dev, u, b)
 
 
-@njit
+@apart
 def pick_up(st, t, inside):
     """Read a page of a victim: it comes to the controller, or (``inside``) goes to another block of
     its plane without leaving the die, if that is where the next page goes."""

@@ -60,7 +60,7 @@ from ondie.emu.stats import (
     TUNNEL_BYTES,
     UP_BYTES,
 )
-from ondie.kernels.jit import njit
+from ondie.kernels.jit import apart, njit
 
 STEPPED = 1 << 12
 """The last events of a run are stepped one by one: every one of them can be the last."""
@@ -323,7 +323,7 @@ def start_die(st, r, t):
         nand.push(st, g, t, nand.Q_PE)
 
 
-@njit
+@apart
 def release(st, t):
     """A part of a row or of a request is done; with the last part the whole is."""
     if st.txn[t].kind == REQUEST:
@@ -365,7 +365,7 @@ def left(st, t):
         release(st, u)
 
 
-@njit
+@apart
 def channel(st, b):
     """Channel ``b`` has something to do: what its dies have finished goes on its way."""
     nand.touch(st, b)
@@ -380,7 +380,7 @@ def channel(st, b):
             t = following
 
 
-@njit
+@apart
 def drain(st, t):
     """Do what takes no time: transaction ``t``, if any, goes on, then others that do, writes that a
     free block lets go on, rows that have become ready; then the channels grant."""

@@ -16,10 +16,10 @@ from ondie.emu.frontend.parts import bus_bytes, child
 from ondie.emu.intrinsics import call_policy
 from ondie.emu.passages import encode
 from ondie.emu.stats import ARRAY_READS, MERGE_READ_PAGES, UNASKED_IN_BYTES, UNASKED_OUT_BYTES
-from ondie.kernels.jit import cold, inline, njit
+from ondie.kernels.jit import apart, cold, inline, njit
 
 
-@njit
+@apart
 def place(st, t):
     """Give the pages of a write their physical places, unit after unit, and send them on. Returns
     False when no unit has a block to write to."""

@@ -24,7 +24,14 @@ from typing import Any
 import numba
 
 from .errors import KernelError
-from .parts import Function, ScalarCompiler, WholeCompiler
+from .parts import (
+    ApartCompiler,
+    ColdCompiler,
+    Function,
+    PartCompiler,
+    ScalarCompiler,
+    WholeCompiler,
+)
 
 KEEP = 160  # cache folders, newest first; a whole engine takes about thirty
 _lock = threading.Lock()
@@ -151,7 +158,7 @@ def njit(*signature_or_function: Any, **options: Any) -> Any:
     for banned in ("fastmath", "parallel"):
         if options.get(banned):
             raise KernelError(f"njit: {banned}={options[banned]!r} changes results; leave it out")
-    cold = options.pop("cold", False)
+    compiler = options.pop("part", PartCompiler)
     options = {"error_model": "numpy", "nogil": True, "boundscheck": False, "cache": True} | options
 
     def decorate(function: Callable[..., Any]) -> Any:
@@ -169,14 +176,15 @@ def njit(*signature_or_function: Any, **options: Any) -> Any:
                     if signature:
                         return numba.njit(*signature, **chosen)(function)
                     engine = function.__module__.startswith("ondie.emu")
-                    compiler = ScalarCompiler if engine else WholeCompiler
-                    return numba.njit(pipeline_class=compiler, **chosen)(function)
+                    pipeline = ScalarCompiler if engine else WholeCompiler
+                    return numba.njit(pipeline_class=pipeline, **chosen)(function)
                 finally:
                     numba.config.CACHE_DIR = before
 
         if signature:
             return whole()
-        return Function(function, {k: v for k, v in chosen.items() if k != "cache"}, whole, cold)
+        kept = {key: value for key, value in chosen.items() if key != "cache"}
+        return Function(function, kept, whole, compiler)
 
     if len(signature_or_function) == 1 and hasattr(signature_or_function[0], "__code__"):
         signature: tuple[Any, ...] = ()
@@ -194,7 +202,13 @@ def inline(function: Callable[..., Any]) -> Any:
 def cold(function: Callable[..., Any]) -> Any:
     """:func:`njit` for what a hot loop seldom calls: it is never copied to where it is called, and
     the way to it is laid out of the loop's way."""
-    return njit(cold=True)(function)
+    return njit(part=ColdCompiler)(function)
+
+
+def apart(function: Callable[..., Any]) -> Any:
+    """:func:`njit` for a large function of a hot loop: it is never copied to where it is called, so
+    that the loop stays small whatever the compiler makes of the rest."""
+    return njit(part=ApartCompiler)(function)
 
 
 def callback(signature: Any, function: Any) -> Any:

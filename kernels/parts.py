@@ -159,15 +159,22 @@ class _LowerPart(NativeLowering):
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _LowerCold(_LowerPart):
-    _name = "lower_cold"
+class _LowerApart(_LowerPart):
+    _name = "lower_apart"
+    attributes: tuple[str, ...] = ("noinline",)
 
     def run_pass(self, state: Any) -> bool:
         super().run_pass(state)
         function = state.library.own().get_function(state["cr"].fndesc.llvm_func_name)
-        for attribute in ("cold", "noinline"):
+        for attribute in self.attributes:
             function.add_function_attribute(attribute)
         return True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LowerCold(_LowerApart):
+    _name = "lower_cold"
+    attributes = ("cold", "noinline")
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -228,9 +235,15 @@ class PartCompiler(CompilerBase):
         return _pipeline(self.state, _LowerPart, ("AnnotateTypes", *UNUSED))
 
 
+class ApartCompiler(CompilerBase):
+    """The same for what stays out of its callers."""
+
+    def define_pipelines(self) -> list[Any]:
+        return _pipeline(self.state, _LowerApart, ("AnnotateTypes", *UNUSED))
+
+
 class ColdCompiler(CompilerBase):
-    """The same for what is seldom called: it stays out of its callers, and so does the way to it
-    out of their hot paths."""
+    """The same for what is seldom called: so does the way to it out of their hot paths."""
 
     def define_pipelines(self) -> list[Any]:
         return _pipeline(self.state, _LowerCold, ("AnnotateTypes", *UNUSED))
@@ -264,11 +277,14 @@ class Function(CPUDispatcher):
     """
 
     def __init__(
-        self, function: Any, options: dict[str, Any], whole: Callable[[], Any], cold: bool = False
+        self,
+        function: Any,
+        options: dict[str, Any],
+        whole: Callable[[], Any],
+        compiler: type = PartCompiler,
     ) -> None:
         wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         options = {"nopython": True} | options | wrappers
-        compiler = ColdCompiler if cold else PartCompiler
         super().__init__(function, targetoptions=options, pipeline_class=compiler)
         self._make_whole = whole
         self._known: set[Any] = set()

@@ -75,7 +75,7 @@ from ondie.emu.backend.wants import (
 from ondie.emu.clock import NEVER, transfer_ps
 from ondie.emu.events import E_REGISTER, fail, line, log_read, set_leaf
 from ondie.emu.intrinsics import lowest_bit
-from ondie.kernels.jit import cold, inline, njit
+from ondie.kernels.jit import apart, cold, inline, njit
 
 __all__ = [
     "at_once",
@@ -252,7 +252,7 @@ def next_of(mask, turn):
     return lowest_bit(mask)
 
 
-@njit
+@apart
 def grant(st, b):
     """Give the idle channel ``b`` to the next die that asks. What ends at this instant comes first:
     where that has not been looked at yet, it will be, and the channel is given away then."""

@@ -40,7 +40,7 @@ from ondie.emu.backend.dies import (
     touch_all,
 )
 from ondie.emu.backend.timing import COPYBACK, ERASE, PROGRAM, READ, VPP
-from ondie.kernels.jit import cold, inline, njit
+from ondie.kernels.jit import apart, cold, inline, njit
 
 
 @inline
@@ -89,7 +89,7 @@ def push_in_order(st, g, t, q):
         seek(st, g)
 
 
-@njit
+@apart
 def seek(st, g):
     """Decide what die ``g`` wants of its channel now, and tell the channel."""
     d = st.die[g]

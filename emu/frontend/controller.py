@@ -32,7 +32,7 @@ from ondie.emu.stats import (
     UNASKED_OUT_BYTES,
     UNMAPPED_PAGES,
 )
-from ondie.kernels.jit import cold, inline, njit
+from ondie.kernels.jit import apart, cold, inline, njit
 
 
 @cold
@@ -178,7 +178,7 @@ def translate(st, t, lpn, end):
         lpn += n
 
 
-@njit
+@apart
 def sense(st, t, lpn, end):
     """Send pages ``lpn .. end`` of read ``t`` to their dies: runs of consecutive physical pages
     inside one super-page go together, unmapped pages are zeros from the controller."""

@@ -29,7 +29,7 @@ from ondie.emu.frontend.requests import FLUSH, TRIM, WRITE
 from ondie.emu.intrinsics import prefetch
 from ondie.emu.state import record_type
 from ondie.emu.stats import COMMANDS_DONE
-from ondie.kernels.jit import cold, inline, njit
+from ondie.kernels.jit import apart, cold, inline, njit
 
 REQ = record_type(
     arrival="i8",  # ps
@@ -123,7 +123,7 @@ def entry_in(st, t):
         st.pair[st.txn[t].row >> st.cfg[0].ring_shift].fetched += 1
 
 
-@njit
+@apart
 def issue(st, q):
     """Issue what pair ``q`` may issue now, and say when it wants to be asked again: in an open loop
     at the next arrival. When it has issued all that it was given, and more will follow, the run
