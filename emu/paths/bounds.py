@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from ondie.emu.backend.geometry import Geometry
+from ondie.emu.backend.timing import word_line_pages
 from ondie.emu.config import Config
 from ondie.emu.units import fmt_time
 
@@ -65,12 +66,13 @@ class Demand:
         g, f = self.geometry, self.cfg.flash
         pages = n_bytes / g.page_bytes
         together = g.planes if f.multi_plane else 1
-        array = f.t_program_ps / 1e12
+        line, passes = word_line_pages(self.cfg), 2 if f.programming == "two_pass" else 1
+        array = self._program_ps() / 1e12
         if not f.cache_program:
-            array += together * self._page_s()
+            array += passes * line * together * self._page_s()
         erase = f.t_erase_ps / 1e12 / g.pages if self.cfg.ftl.initial == "steady" else 0.0
-        self.add("channels", pages * self._page_s() / g.channels)
-        self.add("dies", (pages / together * array + pages / g.planes * erase) / g.dies)
+        self.add("channels", passes * pages * self._page_s() / g.channels)
+        self.add("dies", (pages / together / line * array + pages / g.planes * erase) / g.dies)
         self.add("ECC", pages * self.cfg.ecc.encode_ps / 1e12 / g.channels)
 
     def host_commands(self, n_bytes: float) -> None:
@@ -118,13 +120,19 @@ class Demand:
         host, front = self.cfg.host.io_submit_ps, self.cfg.frontend.command_ps
         return (host + front + 2 * self.cfg.link.latency_ps) / 1e12
 
-    def _block_s(self, array_ps: int, link_rate: int) -> float:
-        """Unloaded latency of one block, seconds: array operations in a row on its busiest die,
-        then the slower of channel and link."""
+    def _program_ps(self) -> int:
+        """In the array, for a page or a word line: one pass or both."""
+        flash = self.cfg.flash
+        second = flash.t_program_second_ps if flash.programming == "two_pass" else 0
+        return flash.t_program_ps + second
+
+    def _block_s(self, array_ps: int, link_rate: int, line: int = 1) -> float:
+        """Unloaded latency of one block, seconds: array operations in a row on its busiest die, for
+        ``line`` page offsets each, then the slower of channel and link."""
         g = self.geometry
         block = self.cfg.host.io_block_bytes
         pages = block / g.page_bytes
-        groups = pages / (g.planes if self.cfg.flash.multi_plane else 1)
+        groups = pages / (g.planes if self.cfg.flash.multi_plane else 1) / line
         channel = max(pages / g.channels, min(pages, g.planes)) * self._page_s()
         rounds = max(groups / g.dies, 1.0)
         return self._fixed_s() + rounds * array_ps / 1e12 + max(channel, block / link_rate)
@@ -135,7 +143,8 @@ class Demand:
 
     def write_latency(self) -> float:
         """Unloaded latency of one block write, seconds."""
-        return self._block_s(self.cfg.flash.t_program_ps, self.cfg.link.down_bytes_per_s)
+        line = word_line_pages(self.cfg)
+        return self._block_s(self._program_ps(), self.cfg.link.down_bytes_per_s, line)
 
     def first_read(self) -> float:
         """Until the first super-page of a stream of reads is on its way, seconds."""
@@ -143,7 +152,7 @@ class Demand:
 
     def last_write(self) -> float:
         """What a stream of writes takes beyond its transfers, seconds."""
-        return self._fixed_s() + self.cfg.flash.t_program_ps / 1e12
+        return self._fixed_s() + self._program_ps() / 1e12
 
 
 def with_latency(name: str, work: float, latency: float, text: str) -> Bound:

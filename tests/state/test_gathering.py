@@ -175,7 +175,8 @@ import sys
 sys.path.insert(0, {root!r})
 import numpy as np
 from tests.state.test_gathering import repeat
-np.savez({file!r}, **{{name: getattr(repeat().arrays, name) for name in {names!r}}})
+arrays = repeat().arrays
+np.savez({file!r}, **{{name: getattr(arrays, name) for name in {names!r}}})
 """
 
 
