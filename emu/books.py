@@ -86,9 +86,9 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
     down, up = (int(arrays.fifo["size"][s.HOST_STATIONS + x]) for x in (s.DOWN, s.UP))
     inside = c[stats.COPYBACK_PAGES]  # moved without leaving their die
     programs = c[stats.PROGRAM_PAGES] + c[stats.GC_PROGRAM_PAGES] + c[stats.FAILED_PAGES] - inside
-    programs += c[stats.MAP_PROGRAM_PAGES] + c[stats.PADDING_PAGES]
+    programs += c[stats.MAP_PROGRAM_PAGES] + c[stats.PADDING_PAGES] + c[stats.FOLD_PROGRAM_PAGES]
     reads = c[stats.READ_PAGES] + c[stats.GC_READ_PAGES] + c[stats.MERGE_READ_PAGES] - inside
-    reads += c[stats.MAP_READ_PAGES] + c[stats.RETRY_READ_PAGES]
+    reads += c[stats.MAP_READ_PAGES] + c[stats.RETRY_READ_PAGES] + c[stats.FOLD_READ_PAGES]
     soft = c[stats.SOFT_READ_PAGES]  # decoded together, once for each page
     into = (programs + c[stats.SECOND_PASS_PAGES]) * page - c[stats.UNASKED_IN_BYTES]
     out = (reads + soft) * page - c[stats.UNASKED_OUT_BYTES]
@@ -119,6 +119,8 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
         ("pages decoded, sensed", c[stats.ECC_DECODED_PAGES], reads + c[stats.SOFT_PAGES]),
         ("pages collected: read, programmed or dropped",
          c[stats.GC_READ_PAGES], c[stats.GC_PROGRAM_PAGES] + c[stats.GC_DROPPED]),
+        ("pages folded: read, programmed or dropped",
+         c[stats.FOLD_READ_PAGES], c[stats.FOLD_PROGRAM_PAGES] + c[stats.FOLD_DROPPED]),
         ("super-block erases, erase operations", erases, c[stats.ARRAY_ERASES]),
         ("blocks erased, planes of the operations", c[stats.ERASED_BLOCKS], erases * g.unit_planes),
         ("entries of the map in use", *_cached(arrays)),

@@ -15,13 +15,12 @@ import numpy as np
 
 from ondie.emu import rows
 from ondie.emu import stations as s
-from ondie.emu.backend import cmt, mapping, nand, physical, policies, reading
+from ondie.emu.backend import cmt, mapping, modes, nand, physical, policies, reading
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.backend.timing import (
     OUT_FIRST,
     OUT_NEXT,
     command_cycles,
-    page_times,
     timing_table,
     word_line_pages,
 )
@@ -124,6 +123,17 @@ CFG = record_type(
     errors="i8",  # 1: reads may have raw bit errors
     reclaim_reads="i8", reclaim_retries="i8",  # that make a block's data move; 0: never
     initial_cycles="i8", initial_days="f8",  # wear and age that the run finds
+    native="i8",  # conventional blocks per unit but for the fixed pSLC region
+    pslc="i8",  # OFF, STATIC or DYNAMIC (backend/modes.py)
+    pslc_stream="i8", fold_stream="i8",  # of writes to pSLC blocks, of what is folded
+    pslc_hosts="i8",  # the host's streams that go there, from 0; 0: all
+    pslc_pages="i8",  # pages of a unit's block in pSLC mode
+    pslc_most="i8",  # blocks of a unit that may be so
+    pslc_keep="i8",  # free blocks of a unit of which none is borrowed
+    pslc_erase="i8",  # ps more than a native erase
+    pslc_wait="i8",  # 1: writes wait for pSLC blocks
+    fold_blocks="i8", fold_idle="i8",
+    fold_keep="i8",  # free native blocks that folding, which brings none back, leaves
 )  # fmt: skip
 DEV = record_type(
     sq_head="i8", sq_tail="i8",  # host commands waiting for the queue depth
@@ -134,6 +144,8 @@ DEV = record_type(
     r_mapped="i8",  # mapped reservoir super-pages
     filled="i8",  # blocks filled so far
     power="i8",  # planes whose arrays work
+    quiet_since="i8",  # when the host last came to want nothing
+    waking="i8",  # 1: the timer of rests runs (frontend/quiet.py)
     first="i8",  # die, from 1, that is next to get power
     suspended_programs="i8", suspended_erases="i8",
     entered="i8",  # requests put into the queue of a host adapter (frontend/adapter.py)
@@ -301,7 +313,27 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.wear_static = ftl.wear_static_cycles
     c.spare_parts = max(round(1 / max(ftl.over_provisioning, 1e-9)), 1)
     c.program_failures = ftl.program_failures
+    _cell_modes(cfg, geometry, c)
     c.erase_failures = ftl.erase_failures
+
+
+def _cell_modes(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
+    """Blocks in pSLC mode, and when they are folded."""
+    ftl, flash = cfg.ftl, cfg.flash
+    c.native = geometry.native_blocks
+    c.pslc_stream = c.fold_stream = modes.NO_STREAM
+    if ftl.pslc == "off":
+        return
+    c.pslc = modes.MODES.index(ftl.pslc)
+    c.pslc_hosts = ftl.pslc_streams
+    c.pslc_pages = modes.block_pages(cfg) * geometry.unit_planes
+    c.pslc_most = int(geometry.blocks * ftl.pslc_share)
+    c.pslc_keep = max(ftl.gc_low_blocks + 1, ftl.gc_stop_blocks)
+    c.pslc_erase = flash.pslc_t_erase_ps - flash.t_erase_ps
+    c.pslc_wait = ftl.pslc_full == "wait"
+    c.fold_blocks = ftl.fold_blocks
+    c.fold_keep = GC_RESERVE if ftl.pslc == "static" else 0
+    c.fold_idle = ftl.fold_idle_ps
 
 
 def _destage_buffer(sizes: buffer.Sizes, c: np.recarray) -> None:
@@ -342,22 +374,26 @@ def _cached_map(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     """The cached mapping table's sizes."""
     lpns = int(c["lpns"][0])
     entries, span, tpages = cmt.sizes(cfg, geometry.physical_pages, lpns)
-    if lpns + tpages > geometry.conventional_pages:
+    if lpns + tpages > geometry.native_pages:
         raise InputError(
             f"ftl.over_provisioning = {cfg.ftl.over_provisioning}: {lpns} logical pages and their "
-            f"{tpages} translation pages are more than the {geometry.conventional_pages} pages of "
+            f"{tpages} translation pages are more than the {geometry.native_pages} pages of "
             "flash"
         )
     c.map_entries, c.map_span, c.tpages = entries, span, tpages
-    c.map_stream = c.collected + c.collected_streams if entries else -1
+    following = int(c["collected"][0] + c["collected_streams"][0])
+    c.map_stream = following if entries else -1
+    if c["pslc"][0] != modes.OFF:
+        following += entries > 0
+        c.pslc_stream, c.fold_stream = following, following + 1
     c.first_out = 0 if entries else 1
     if cfg.ftl.gc_copyback or cfg.flash.status == "read":
         c.first_out = -1
 
 
 def logical_pages(cfg: Config, geometry: Geometry) -> int:
-    """Logical pages of the conventional namespace: floor(physical x (1 - OP))."""
-    return int(geometry.conventional_pages * (1 - cfg.ftl.over_provisioning))
+    """Logical pages of the conventional namespace: floor(native physical x (1 - OP))."""
+    return int(geometry.native_pages * (1 - cfg.ftl.over_provisioning))
 
 
 def map_dtype(entries: int) -> type[np.unsignedinteger]:
@@ -505,7 +541,7 @@ def build(
         valid=np.zeros(units * geometry.all_blocks, np.int32),
         block=_blocks(cfg, geometry, units, lanes, geometry.block_pages // int(c["stripe"][0])),
         free=np.tile(np.arange(geometry.blocks, dtype=np.int32), (units, 1)),
-        front=_fronts(units, int(c["collected"][0] + c["collected_streams"][0]) + (entries > 0)),
+        front=_fronts(units, _open_blocks(c[0])),
         pool=_pools(geometry, units),
         turn=geometry.turns(cfg.ftl.allocation),
         zone=_one_zone(geometry, cfg.ftl.write_streams, lpns),
@@ -518,7 +554,8 @@ def build(
         recent=np.zeros(1 if destage is None else lpns, np.int32),
         stamp=np.zeros(1 if destage is None else txns, np.int64),
         cbucket=np.zeros((caches, 1 << places.bit_length()), np.int32),
-        page_ps=page_times(cfg),
+        page_ps=modes.array_times(cfg),
+        **modes.tables(cfg, units, geometry.blocks, geometry.pslc_blocks),
         rmap=np.zeros((n, max(reservoir_super_pages, 1)), np.uint32),
         dev=_devices(n),
         count=np.zeros((n, len(COUNTERS)), np.int64),
@@ -567,15 +604,21 @@ def _bad_blocks(cfg: Config, arrays: Arrays, seed: int) -> None:
     if cfg.ftl.bad_blocks == 0:
         return
     units, blocks = arrays.free.shape
+    geometry = Geometry.of(cfg)
     bad = np.random.default_rng((seed, 0xBAD)).random((units, blocks)) < cfg.ftl.bad_blocks
     state = arrays.block["state"].reshape(units, -1)
     state[:, :blocks][bad] = mapping.BAD
     for u in range(units):
         good = np.flatnonzero(~bad[u]).astype(np.int32)
+        fixed = good[good >= geometry.native_blocks]
+        good = good[: len(good) - len(fixed)]
         arrays.free[u, : len(good)] = good
         arrays.pool["free_n"][u] = len(good)
-    geometry = Geometry.of(cfg)
-    good_pages = (~bad).reshape(-1, geometry.units, blocks).sum(axis=(1, 2)) * geometry.block_pages
+        if geometry.pslc_blocks:
+            arrays.slc_free[u, : len(fixed)] = fixed
+            arrays.slc["free_n"][u] = len(fixed)
+    native = (~bad).reshape(-1, geometry.units, blocks)[:, :, : geometry.native_blocks]
+    good_pages = native.sum(axis=(1, 2)) * geometry.block_pages
     lpns = int(arrays.cfg.lpns[0])
     if good_pages.min() < lpns:
         raise InputError(
@@ -615,9 +658,14 @@ def _transactions(c: np.record, devices: int) -> int:
         rows += 2 * c.budget + devices * c.map_writes
     if c.cache != 0:  # hits and misses of one page, and what is on its way to flash
         rows += 3 * c.budget + devices * c.cache_flights
-    fronts = c.collected + c.collected_streams + (c.map_entries > 0)
+    fronts = _open_blocks(c)
     padding = fronts * 2 * c.stripe if c.line > 1 else 0
-    return int(rows + devices * c.units * (motion + fronts + padding + 2))
+    return int(rows + devices * (c.units * (motion + fronts + padding + 2) + 1))
+
+
+def _open_blocks(c: np.record) -> int:
+    """Streams that have an open block on each unit."""
+    return int(c.collected + c.collected_streams + (c.map_entries > 0) + 2 * (c.pslc != modes.OFF))
 
 
 def _pool(n: int) -> np.recarray:
@@ -690,7 +738,7 @@ def _fronts(units: int, streams: int) -> np.recarray:
 
 def _pools(geometry: Geometry, units: int) -> np.recarray:
     pool = records(mapping.POOL, units)
-    pool.free_n = geometry.blocks
+    pool.free_n = geometry.native_blocks
     pool.stall_head = pool.stall_tail = -1
     return pool
 

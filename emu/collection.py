@@ -8,13 +8,16 @@ Source: started when an open block fills and free blocks are at or below a thres
 
 from __future__ import annotations
 
-from ondie.emu.backend import gc, mapping, nand, policies, timing
+from ondie.emu.backend import folding, gc, mapping, modes, nand, policies, timing
 from ondie.emu.events import take_txn
+from ondie.emu.frontend import quiet
 from ondie.emu.stats import (
     ARRAY_READS,
     BAD_BLOCKS,
     COLLECTIONS,
     COPYBACK_PAGES,
+    FOLD_READ_PAGES,
+    FOLDS,
     GC_READ_PAGES,
     RECLAIMED_BLOCKS,
     WEAR_MOVES,
@@ -28,12 +31,20 @@ def ask(st, dev, u):
     while True:
         b = retiring(st, u)
         if b < 0:
-            b = gc.begin(st, u)
+            b = choose(st, dev, u)
         if b < 0:
             return
-        st.count[dev, COLLECTIONS] += 1
+        st.count[dev, modes.either(st, b, COLLECTIONS, FOLDS)] += 1
         if not execute(st, dev, u, b):
             return
+
+
+@inline
+def choose(st, dev, u):
+    """Start a collection, or a fold, that unit ``u`` has a reason for: its block, or -1."""
+    if st.cfg[0].pslc == 0:
+        return gc.begin(st, u)
+    return folding.begin(st, u, quiet.lasts(st, dev))
 
 
 @njit
@@ -54,7 +65,9 @@ def retiring(st, u):
         return -1
     for b in range(u * c.all_blocks, u * c.all_blocks + c.blocks):
         block = st.block[b]
-        if block.retire == 0 or block.state != mapping.FULL or block.flying != 0:
+        if block.retire == 0 or block.flying != 0:
+            continue
+        if block.state != mapping.FULL and block.state != mapping.FOLDABLE:
             continue
         if gc.room(st, u, b):
             gc.start(st, u, b)
@@ -138,7 +151,7 @@ def pick_up(st, t, inside):
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
-    st.count[dev, GC_READ_PAGES] += 1
+    st.count[dev, modes.either(st, x.left, GC_READ_PAGES, FOLD_READ_PAGES)] += 1
     st.count[dev, ARRAY_READS] += 1
     x.ppn = x.old
     x.op = timing.READ
@@ -196,9 +209,13 @@ def ended(st, dev, u, b):
     gc.closed(st, u, b)
     if block.retire != 0:
         block.state = mapping.BAD
+        if modes.cached(st, b):
+            st.slc[u].lent -= 1
         st.count[dev, BAD_BLOCKS] += 1
         if block.retire == 1:
             st.pool[u].retiring -= 1
+    elif modes.cached(st, b):
+        modes.given_back(st, u, b)
     else:
         mapping.free_block(st, u, b)
     mapping.look_again(st, u)
@@ -214,7 +231,7 @@ def level(st, dev, u):
         return
     most = 0
     coldest = -1
-    for b in range(u * c.all_blocks, u * c.all_blocks + c.blocks):
+    for b in range(u * c.all_blocks, u * c.all_blocks + c.native):
         most = max(most, st.block[b].erases)
         if policies.collectable(st, b):
             if coldest < 0 or st.block[b].erases < st.block[coldest].erases:
@@ -239,7 +256,9 @@ def reclaim(st, dev, ppn):
     pool = st.pool[u]
     if pool.free_n <= c.gc_reserve or pool.victims >= c.gc_parallel:
         return
-    if not policies.collectable(st, b) or not gc.room(st, u, b):
+    if not policies.collectable(st, b) and not folding.foldable(st, b):
+        return
+    if not folding.room(st, u, b):
         return
     gc.start(st, u, b)
     st.count[dev, RECLAIMED_BLOCKS] += 1

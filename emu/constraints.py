@@ -60,6 +60,12 @@ def _no_errors(config: Config) -> bool:
     return config.errors.kind == "none"
 
 
+def _pslc_blocks(config: Config) -> int:
+    flash = config.flash
+    lent = int(flash.blocks_per_plane * config.ftl.reservoir_fraction)
+    return int((flash.blocks_per_plane - lent) * config.ftl.pslc_share)
+
+
 def _units_are_dies(config: Config) -> bool:
     return config.ftl.block_unit == "die" or config.flash.planes_per_die == 1
 
@@ -294,6 +300,49 @@ RULES: tuple[Rule, ...] = (
             f"{fmt_bytes(gathered_bytes(c))} of DRAM hold word lines until they are "
             "programmed, beside the data cache"
         ),
+    ),
+    Rule(
+        ("ftl.pslc", "flash.cell"),
+        lambda c: c.ftl.pslc == "off" or c.flash.cell in WORD_LINE,
+        "blocks of MLC, TLC and QLC can hold one bit per cell",
+    ),
+    Rule(
+        ("ftl.pslc", "flash.pages_per_block", "flash.cell"),
+        lambda c: c.ftl.pslc == "off" or c.flash.pages_per_block >= WORD_LINE.get(c.flash.cell, 1),
+        "a block has at least one word line",
+    ),
+    Rule(
+        ("ftl.pslc", "flash.programming"),
+        lambda c: c.ftl.pslc == "off" or c.flash.programming == "page",
+        'native blocks beside those in pSLC mode are programmed page by page: "page" is right',
+    ),
+    Rule(
+        ("ftl.pslc", "ftl.map_update"),
+        lambda c: c.ftl.pslc == "off" or c.ftl.map_update == "programmed",
+        'pages are folded once they are programmed: map_update "programmed"',
+    ),
+    Rule(
+        ("ftl.pslc", "ftl.pslc_share", "flash.blocks_per_plane", "ftl.reservoir_fraction"),
+        lambda c: c.ftl.pslc == "off" or (c.ftl.pslc_share <= 1 and _pslc_blocks(c) >= 1),
+        "a share of at most 1, and of at least one block of a unit",
+    ),
+    Rule(
+        ("ftl.pslc", "ftl.pslc_share", "ftl.gc_low_blocks", "flash.blocks_per_plane"),
+        lambda c: (
+            c.ftl.pslc != "static"
+            or c.flash.blocks_per_plane - _pslc_blocks(c) > c.ftl.gc_low_blocks
+        ),
+        "native blocks must be left: more than those at which collection starts",
+    ),
+    Rule(
+        ("ftl.pslc", "errors.kind", "errors.pslc"),
+        lambda c: c.ftl.pslc == "off" or _no_errors(c) or c.errors.pslc > 0,
+        "a share of the errors of the constants, above 0",
+    ),
+    Rule(
+        ("ftl.pslc_streams", "ftl.write_streams"),
+        lambda c: c.ftl.pslc_streams <= c.ftl.write_streams,
+        "at most as many as there are",
     ),
     Rule(
         ("errors.kind", "ecc.codeword", "flash.page"),

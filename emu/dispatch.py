@@ -29,7 +29,7 @@ from ondie.emu.events import (
     next_to_go,
     take_txn,
 )
-from ondie.emu.frontend import cache, controller, pairs, queues
+from ondie.emu.frontend import cache, controller, pairs, queues, quiet
 from ondie.emu.rows import (
     ACCELERATOR,
     DIE,
@@ -352,6 +352,8 @@ def release(st, t):
         advance(st)
     if row.resource == NVME:
         admit(st, dev)
+        if st.cfg[0].fold_idle != 0:
+            quiet.begins(st, dev)
 
 
 @njit

@@ -80,9 +80,10 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
     page = t.page_bytes * 8
     read = c["read_pages"] + c["gc_read_pages"] + c["merge_read_pages"] + c["map_read_pages"]
     read += c["bpr_pages"] + c["reservoir_read_pages"]
-    read += c["retry_read_pages"] + c["soft_read_pages"]
+    read += c["retry_read_pages"] + c["soft_read_pages"] + c["fold_read_pages"]
     program = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] + c["bpp_pages"]
     program += c["map_program_pages"] + c["padding_pages"] + c["second_pass_pages"]
+    program += c["fold_program_pages"]
     coded = (c["ecc_decoded_pages"] + c["ecc_encoded_pages"]) * t.page_bytes
     coded -= c["unasked_out_bytes"] + c["unasked_in_bytes"]
     channel = t.bytes_by["channels in"] + t.bytes_by["channels out"]

@@ -13,9 +13,9 @@ from __future__ import annotations
 from ondie.emu import gathering
 from ondie.emu import stations as s
 from ondie.emu.backend import cmt, nand, reading, timing
-from ondie.emu.collection import queue_of
+from ondie.emu.collection import ask, queue_of
 from ondie.emu.events import MERGING, OWN, ROW, enter
-from ondie.emu.frontend import adapter, buffer, cache, controller, pairs, queues
+from ondie.emu.frontend import adapter, buffer, cache, controller, pairs, queues, quiet
 from ondie.emu.frontend.parts import child
 from ondie.emu.landing import map_arrived, move
 from ondie.emu.passages import HOST_PASSES, decode, dram, extra, next_piece, send, send_off
@@ -73,6 +73,16 @@ def fill(st, t):
         buffer.fill(st, t)
     else:
         cache.fill(st, t)
+
+
+@cold
+def rested(st, t):
+    """The timer of rests has run out: a drive at rest folds."""
+    c = st.cfg[0]
+    dev = st.txn[t].dev
+    if quiet.over(st, t):
+        for u in range(dev * c.units, (dev + 1) * c.units):
+            ask(st, dev, u)
 
 
 @njit
@@ -276,6 +286,10 @@ def onwards(st, t):
         elif step == s.AGAIN:
             reg.hop = 0
             reading.again(st, t)
+            return -1
+        elif step == s.RESTED:
+            reg.hop = 0
+            rested(st, t)
             return -1
         else:  # PART_DONE, POSTED, REAPED, ACKNOWLEDGED: dispatch knows
             return t

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ondie.emu import gathering
 from ondie.emu import stations as s
-from ondie.emu.backend import bare, cmt, gc, lines, mapping, marks, reading, timing
+from ondie.emu.backend import bare, cmt, gc, lines, mapping, marks, modes, reading, timing
 from ondie.emu.backend.draws import absorb, uniform
 from ondie.emu.collection import ask, collect, ended, level, pick_up, read_done, reclaim
 from ondie.emu.events import (
@@ -38,12 +38,15 @@ from ondie.emu.stats import (
     BPR_PAGES,
     ERASED_BLOCKS,
     FAILED_PAGES,
+    FOLD_DROPPED,
+    FOLD_PROGRAM_PAGES,
     GC_DROPPED,
     GC_PROGRAM_PAGES,
     MAP_PROGRAM_PAGES,
     ODC_OPS,
     PROGRAM_FAILURES,
     PROGRAM_PAGES,
+    PSLC_ERASED_BLOCKS,
     VPP_PAGES,
 )
 from ondie.kernels.jit import cold, inline, njit
@@ -57,6 +60,8 @@ def after_erase(st, t):
     dev = x.dev
     b = x.lpn
     st.count[dev, ERASED_BLOCKS] += x.n
+    if modes.cached(st, b):
+        st.count[dev, PSLC_ERASED_BLOCKS] += x.n
     st.count[dev, ARRAY_ERASES] += 1
     mapping.erased(st, t)
     if c.errors != 0:
@@ -78,7 +83,7 @@ def after_erase(st, t):
         level(st, dev, u)
     if c.gc_stop > 0:
         retry_stalled(st, dev, u)
-    if c.gc_stop == 0 or st.pool[u].free_n < c.gc_stop or st.pool[u].retiring > 0:
+    if c.gc_stop == 0 or st.pool[u].free_n < c.gc_stop or st.pool[u].retiring > 0 or c.pslc != 0:
         ask(st, dev, u)
 
 
@@ -106,13 +111,13 @@ def move(st, t):
     x = st.txn[t]
     u = x.left // c.all_blocks
     if int(st.l2p[x.dev, x.lpn]) - 1 != x.old:
-        st.count[x.dev, GC_DROPPED] += 1
+        st.count[x.dev, modes.either(st, x.left, GC_DROPPED, FOLD_DROPPED)] += 1
         gc.settled(st, u, x.left, 1)
         moved(st, t)
         return
     ppn, k = mapping.allocate(st, x.dev, u, gc.collected(st, x.left), 1)
     if k == 0:
-        st.count[x.dev, GC_DROPPED] += 1
+        st.count[x.dev, modes.either(st, x.left, GC_DROPPED, FOLD_DROPPED)] += 1
         gc.give_up(st, x.left)
         moved(st, t)
         return
@@ -181,6 +186,8 @@ def failed(st, t):
         block.state = mapping.FULL
         block.filled = st.dev[x.dev].filled
         st.dev[x.dev].filled += 1
+        if modes.cached(st, b):
+            modes.filled(st, u, b)
     return True
 
 
@@ -230,7 +237,7 @@ def programmed(st, t):
         else:
             gc.settled(st, u, x.left, -1)  # it needs a place again
             if x.bus == 0:  # copied inside the die, and lost there
-                st.count[dev, GC_DROPPED] += 1
+                st.count[dev, modes.either(st, x.left, GC_DROPPED, FOLD_DROPPED)] += 1
                 pick_up(st, t, False)
             else:
                 move(st, t)
@@ -240,6 +247,9 @@ def programmed(st, t):
         marks.programmed(st, t)
     if x.kind != OWN:
         st.count[dev, PROGRAM_PAGES] += x.n
+        if c.pslc != 0 and modes.landed(st, t, b):
+            mapping.look_again(st, u)
+            st.pool[u].asked = 1
         if c.cache != 0 and landed(st, t):
             hunt(st, dev, u)
             if st.pool[u].retiring > 0:
@@ -258,7 +268,7 @@ def programmed(st, t):
         map_programmed(st, t)
         hunt(st, dev, u)
         return -1
-    st.count[dev, GC_PROGRAM_PAGES] += 1
+    st.count[dev, modes.either(st, x.left, GC_PROGRAM_PAGES, FOLD_PROGRAM_PAGES)] += 1
     if int(st.l2p[dev, x.lpn]) - 1 == x.old:
         mapping.map_page(st, dev, x.lpn, x.ppn)
         if x.lpn < c.lpns:

@@ -123,6 +123,7 @@ class Ledger:
                 "bpp_pages", "reservoir_read_pages", "merge_read_pages", "failed_pages",
                 "map_read_pages", "map_program_pages", "retry_read_pages", "soft_read_pages",
                 "padding_pages", "second_pass_pages",
+                "fold_read_pages", "fold_program_pages",
             )
         )  # fmt: skip
 
@@ -132,7 +133,7 @@ class Ledger:
         c = self.totals.counters
         asked = written_pages(c) + c["bpp_pages"]
         again = c["gc_program_pages"] + c["failed_pages"] + c["map_program_pages"]
-        again += c["padding_pages"]
+        again += c["padding_pages"] + c["fold_program_pages"]
         return (c["program_pages"] + c["bpp_pages"] + again) / asked if asked else None
 
     def utilisation(self, phase: str) -> dict[str, float]:
@@ -187,11 +188,11 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
     up = c["host_read_bytes"] + c["up_bytes"] + c["reservoir_up_bytes"]
     inside = c["copyback_pages"]  # moved without leaving their die
     decoded = c["read_pages"] + c["gc_read_pages"] + c["merge_read_pages"] - inside
-    decoded += c["map_read_pages"] + c["retry_read_pages"]
+    decoded += c["map_read_pages"] + c["retry_read_pages"] + c["fold_read_pages"]
     sensed = decoded + c["soft_read_pages"]  # decoded together, once for each page
     decoded += c["soft_pages"]
     encoded = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] - inside
-    encoded += c["map_program_pages"] + c["padding_pages"]
+    encoded += c["map_program_pages"] + c["padding_pages"] + c["fold_program_pages"]
     channel_out = sensed * page - c["unasked_out_bytes"] + c["reservoir_up_bytes"]
     channel_in = (encoded + c["second_pass_pages"]) * page - c["unasked_in_bytes"] + c["load_bytes"]
     extra_down, extra_up = c["link_extra_down_bytes"], c["link_extra_up_bytes"]
@@ -220,6 +221,11 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
             "pages moved by collection",
             c["gc_read_pages"],
             c["gc_program_pages"] + c["gc_dropped_pages"],
+        ),
+        (
+            "pages folded",
+            c["fold_read_pages"],
+            c["fold_program_pages"] + c["fold_dropped_pages"],
         ),
         ("VPP pages, planned", c["vpp_pages"], t.planned["vpp_pages"]),
         ("BPR pages, planned", c["bpr_pages"], t.planned["bpr_pages"]),

@@ -8,7 +8,7 @@ Source: page-level mapping with out-of-place writes; update reads and locked pag
 from __future__ import annotations
 
 from ondie.emu import stations as s
-from ondie.emu.backend import cmt, lines, mapping, nand, timing
+from ondie.emu.backend import cmt, folding, lines, mapping, modes, nand, timing
 from ondie.emu.collection import ask
 from ondie.emu.events import E_STREAM, MERGING, fail, go
 from ondie.emu.frontend import cache, controller
@@ -40,7 +40,9 @@ def place(st, t):
             u = lines.unit_in_turn(st, dev, stream)
         ppn = -1
         k = 0
-        if st.pool[u].free_n >= c.gc_stop:
+        if c.pslc != 0:
+            ppn, k = by_mode(st, dev, u, stream, x.n)
+        elif st.pool[u].free_n >= c.gc_stop:
             ppn, k = mapping.allocate(st, dev, u, stream, x.n)
         full = k > 0 and st.reg[0].filled != 0
         if (full and c.placed == 0) or (k == 0 and lacks(st, u)):
@@ -77,6 +79,19 @@ def place(st, t):
             go(st, v, s.ENCODED)
         if v == t:
             return True
+
+
+@cold
+def by_mode(st, dev, u, stream, n):
+    """Places of unit ``u`` in its pSLC block, or in a native one where there is none or the stream
+    does not go there: as mapping.allocate."""
+    if modes.takes(st, stream):
+        ppn, k = modes.allocate(st, dev, u, n)
+        if k > 0 or folding.waits(st, u):
+            return ppn, k
+    if st.pool[u].free_n < st.cfg[0].gc_stop:
+        return -1, 0
+    return mapping.allocate(st, dev, u, stream, n)
 
 
 @njit

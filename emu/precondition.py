@@ -99,7 +99,7 @@ def plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) -> Pl
         level_wear=ftl.wear_dynamic,
         regions=tuple(regions),
         unit_of=unit_table(arrays, 0),
-        excluded=_state(arrays, g) == mapping.BAD,
+        excluded=(_state(arrays, g) == mapping.BAD) | (np.arange(g.blocks) >= g.native_blocks),
     )
 
 
@@ -146,7 +146,9 @@ def put(arrays: Arrays, cfg: Config, s: Steady) -> None:
     arrays.valid.reshape(shape)[:, : g.blocks] = s.valid
     block = arrays.block.reshape(shape)[:, : g.blocks]
     states = np.array([mapping.FREE, mapping.OPEN, mapping.FULL, mapping.BAD], np.int32)
-    block["state"] = states[s.state]
+    block["state"] = np.where(
+        np.arange(g.blocks) < g.native_blocks, states[s.state], block["state"]
+    )
     used = (s.state == steady.OPEN) | (s.state == steady.FULL)
     block["stream"] = np.where(used, 0, -1)
     block["erases"] = s.erases

@@ -312,6 +312,7 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
     counters = t.counters
     programs = counters["program_pages"] + counters["gc_program_pages"] + counters["bpp_pages"]
     programs += counters["map_program_pages"] + counters["padding_pages"]
+    programs += counters["fold_program_pages"]
     array = counters["array_reads"] + counters["array_programs"] + counters["array_erases"]
     name, share = book.bound_by()
     out: dict[str, tuple[Any, str]] = {

@@ -188,6 +188,12 @@ class Flash:
         bool, Spec("a command may interrupt another die's data on the channel")
     ]
     endurance_cycles: Annotated[int, Spec("program/erase cycles of a block", least=1)]
+    pslc_t_read_ps: Annotated[int, Spec("array read of a block in pSLC mode", least=1)]
+    pslc_t_program_ps: Annotated[int, Spec("array program of a block in pSLC mode", least=1)]
+    pslc_t_erase_ps: Annotated[int, Spec("erase of a block in pSLC mode", least=1)]
+    pslc_endurance_cycles: Annotated[
+        int, Spec("program/erase cycles of a block in pSLC mode", least=1)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +333,33 @@ class Ftl:
     wear_dynamic: Annotated[bool, Spec("the least worn free block is opened first")]
     wear_static_cycles: Annotated[
         int, Spec("difference in erases at which cold data are moved; 0: never")
+    ]
+    pslc: Annotated[
+        str,
+        Spec(
+            "writes go to blocks with one bit per cell first, which are folded into native ones: "
+            "none, a region of their own, or free native blocks that are borrowed",
+            choices=("off", "static", "dynamic"),
+        ),
+    ]
+    pslc_share: Annotated[
+        float, Spec("share of a unit's blocks that are such, or at most are borrowed")
+    ]
+    pslc_full: Annotated[
+        str,
+        Spec(
+            "without a free pSLC block writes go to native ones, or wait until one has been folded",
+            choices=("direct", "wait"),
+        ),
+    ]
+    pslc_streams: Annotated[
+        int, Spec("streams of host writes that go to pSLC blocks, from 0 on; 0: all")
+    ]
+    fold_blocks: Annotated[
+        int, Spec("pSLC blocks that a unit may still open, at or below which folding begins")
+    ]
+    fold_idle_ps: Annotated[
+        int, Spec("rest of the host after which full pSLC blocks are folded; 0: never")
     ]
     reclaim_reads: Annotated[
         int, Spec("reads of a block, since its erase, that make its data move; 0: any number")

@@ -59,6 +59,8 @@ FIELDS = (
     "front",  # records[streams, units]: open block of each stream (backend/mapping.py)
     "pool",  # records[units]: free blocks, collections, reservoir cursor (backend/mapping.py)
     "turn",  # int32[units of all zones]: units in the order of allocation (backend/geometry.py)
+    "slc",  # records: blocks of each unit in pSLC mode (backend/modes.py)
+    "slc_free",  # int32[units, blocks]: ring of free blocks of the fixed pSLC region
     "zone",  # records: parts of the address space with places of their own (backend/mapping.py)
     "maps",  # records[devices]: the cached part of the map (backend/cmt.py)
     "entry",  # records: entries of the map in DRAM (backend/cmt.py)
@@ -69,7 +71,8 @@ FIELDS = (
     "recent",  # int32[pages]: what a destage buffer remembers of each (frontend/buffer.py)
     "stamp",  # int64[transactions]: when the write that each carries was cut (frontend/buffer.py)
     "cbucket",  # int32[devices, buckets]: lists of its pages by number (frontend/cache.py)
-    "page_ps",  # int64[3, pages]: more array time of each page: read, program, second pass
+    "page_ps",  # int64[3, pages]: more array time of each page: read, program, second pass;
+    # behind these, of the pages of blocks in pSLC mode
     "rmap",  # uint32[devices, super-pages]: reservoir map, physical super-page + 1
     "dev",  # records[devices]: queues and cursors of each device (device.py)
     "count",  # int64[devices, counters] (stats.py)

@@ -15,10 +15,11 @@ HOST_STATIONS = 5
 HOST_NAMES = ("host CPU", "accelerator", "host submission", "uplink down", "uplink up")
 # Stations of each device; the ECC engines of its channels follow.
 # TIMER holds commands until they arrive; devices have one each, as arrivals are sorted by device.
-FRONTEND, DOWN, UP, DRAM, ISP, ISP_LINK, TUNNEL_UP, TUNNEL_DOWN, TIMER, ECC = range(10)
+# REST runs out when the host has been quiet for a while (frontend/quiet.py).
+FRONTEND, DOWN, UP, DRAM, ISP, ISP_LINK, TUNNEL_UP, TUNNEL_DOWN, TIMER, REST, ECC = range(11)
 DEVICE_NAMES = (
     "front end", "link down", "link up", "DRAM", "ISP", "ISP flash path", "tunnel up",
-    "tunnel down", "timer",
+    "tunnel down", "timer", "timer of rests",
 )  # fmt: skip
 
 # What a transaction has behind it, and so what comes next (flows.py).
@@ -58,7 +59,8 @@ DEVICE_NAMES = (
     DESTAGE,  # a page of it is to be written to flash
     DESTAGED,  # it has left DRAM for that
     PASSED,  # the first of two passes over its word line
-) = range(50)  # fmt: skip
+    RESTED,  # the host was quiet for a while, or so it seemed
+) = range(51)  # fmt: skip
 
 
 @njit

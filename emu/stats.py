@@ -22,7 +22,9 @@ from __future__ import annotations
     CACHE_HIT_PAGES, CACHE_FILL_PAGES,
     PADDING_PAGES, PADDED_AT_FLUSH, PADDED_AT_REST, PADDED_IN_TIME, SECOND_PASS_PAGES,
     GATHERED_MOST,
-) = range(67)  # fmt: skip
+    PSLC_PAGES, DIRECT_PAGES, FOLDS, FOLD_READ_PAGES, FOLD_PROGRAM_PAGES, FOLD_DROPPED,
+    PSLC_ERASED_BLOCKS,
+) = range(74)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -91,4 +93,11 @@ COUNTERS = (
     "padded_in_time",  # after the longest wait
     "second_pass_pages",  # pages that were sent to the die, and programmed, once more
     "gathered_most",  # most pages in DRAM for word lines not yet programmed, of each device
+    "pslc_pages",  # of the programmed pages, those in pSLC blocks
+    "direct_pages",  # of the programmed pages, those that found no pSLC block
+    "folds",  # pSLC blocks that were emptied
+    "fold_read_pages",
+    "fold_program_pages",
+    "fold_dropped_pages",  # read to be folded, then overwritten, or left where they were
+    "pslc_erased_blocks",  # of the erased blocks, those in pSLC mode
 )

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ondie.emu.backend import modes
 from ondie.emu.backend.geometry import Geometry
-from ondie.emu.backend.mapping import BAD, EMPTIED, ERASING, FREE, FULL, OPEN, VICTIM
+from ondie.emu.backend.mapping import BAD, EMPTIED, ERASING, FOLDABLE, FREE, FULL, OPEN, VICTIM
 from ondie.emu.state import Arrays
 
 Pairs = list[tuple[str, int, int]]
@@ -20,7 +21,13 @@ Pairs = list[tuple[str, int, int]]
 
 def always(arrays: Arrays, g: Geometry) -> Pairs:
     """What must be equal on device 0 between any two events."""
-    return [*_rings(arrays, g), *_fronts(arrays, g), *_collections(arrays, g), *_lists(arrays, g)]
+    return [
+        *_rings(arrays, g),
+        *_fronts(arrays, g),
+        *_collections(arrays, g),
+        *_modes(arrays, g),
+        *_lists(arrays, g),
+    ]
 
 
 def idle(arrays: Arrays, g: Geometry) -> Pairs:
@@ -52,6 +59,7 @@ def _rings(arrays: Arrays, g: Geometry) -> Pairs:
     """Free blocks and the rings that hold them."""
     mine = _blocks(arrays, g)
     free = mine["state"] == FREE
+    free[:, g.native_blocks :] = False  # those of the fixed pSLC region are in a ring of their own
     valid = arrays.valid[: g.units * g.all_blocks].reshape(g.units, -1)[:, : g.blocks]
     n = arrays.pool.free_n[: g.units]
     at = (arrays.pool.free_head[: g.units, None] + np.arange(g.blocks)) % g.blocks
@@ -59,7 +67,7 @@ def _rings(arrays: Arrays, g: Geometry) -> Pairs:
     held = np.zeros_like(free, dtype=np.int64)
     inside = np.arange(g.blocks) < n[:, None]
     np.add.at(held, (np.nonzero(inside)[0], ring[inside]), 1)
-    empty = free | (mine["state"] == BAD)
+    empty = (mine["state"] == FREE) | (mine["state"] == BAD)
     used = (valid + mine["flying"] + mine["moving"] + mine["reading"])[empty]
     negative = sum(
         int((mine[x] < 0).sum()) for x in ("flying", "moving", "reading", "owed", "erases")
@@ -81,11 +89,13 @@ def _fronts(arrays: Arrays, g: Geometry) -> Pairs:
     block = mine[unit, front["block"][stream, unit]]
     page = front["next"][stream, unit]
     right = (block["state"] == OPEN) & (block["stream"] == stream)
+    c = arrays.cfg[0]
+    pages = np.where(stream == c.pslc_stream, c.pslc_pages, g.block_pages)
     return [
         ("open blocks, blocks that streams have open",
          int((mine["state"] == OPEN).sum()), len(stream)),
         ("open blocks of another stream, or not open", int((~right).sum()), 0),
-        ("open blocks without a page left", int((page >= g.block_pages).sum()), 0),
+        ("open blocks without a page left", int((page >= pages).sum()), 0),
         ("pages allocated in open blocks, under way or landed",
          int((block["flying"] > page).sum()), 0),
     ]  # fmt: skip
@@ -131,6 +141,41 @@ def _collections(arrays: Arrays, g: Geometry) -> Pairs:
         bare = (arrays.l2p[0] != 0) != (arrays.sectors[0] != 0)
         pairs.append(("pages with sectors and no place, or the other way", int(bare.sum()), 0))
     return pairs
+
+
+def _modes(arrays: Arrays, g: Geometry) -> Pairs:
+    """Blocks in pSLC mode, and where they come from."""
+    c = arrays.cfg[0]
+    if c.pslc == modes.OFF:
+        return []
+    mine, slc = _blocks(arrays, g), arrays.slc[: g.units]
+    state = mine["state"]
+    cached = (mine["stream"] == c.pslc_stream) & (state != BAD)
+    full = state == FOLDABLE
+    valid = arrays.valid[: g.units * g.all_blocks].reshape(g.units, -1)[:, : g.blocks]
+    fixed = state[:, g.native_blocks :]
+    held = 0
+    for u in np.flatnonzero(slc["free_n"] * g.pslc_blocks):
+        at = (int(slc["free_head"][u]) + np.arange(int(slc["free_n"][u]))) % g.pslc_blocks
+        ring = arrays.slc_free[u, at] - g.native_blocks
+        held += int((fixed[u, np.unique(ring)] == FREE).sum())
+    return [
+        ("units whose blocks in pSLC mode are miscounted",
+         int((slc["lent"] != cached.sum(axis=1)).sum()), 0),
+        ("units whose full pSLC blocks are miscounted",
+         int((slc["full"] != full.sum(axis=1)).sum()), 0),
+        ("full pSLC blocks in native mode", int((full & ~cached).sum()), 0),
+        ("pSLC blocks with more pages than word lines",
+         int((valid[cached] > c.pslc_pages).sum()), 0),
+        ("native blocks in the fixed pSLC region",
+         int(((fixed != FREE) & (fixed != BAD) & ~cached[:, g.native_blocks :]).sum()), 0),
+        ("free blocks of the fixed pSLC region, blocks in its rings",
+         int((fixed == FREE).sum()), held),
+        ("free blocks of the fixed pSLC region, counts of its rings",
+         int((fixed == FREE).sum()), int(slc["free_n"].sum()) if g.pslc_blocks else 0),
+        ("units with more pSLC blocks than may be",
+         int((slc["lent"] > c.pslc_most).sum()), 0),
+    ]  # fmt: skip
 
 
 def _lists(arrays: Arrays, g: Geometry) -> Pairs:

@@ -7,8 +7,8 @@ Source: started when an open block fills and free blocks are at or below a thres
 
 from __future__ import annotations
 
-from ondie.emu.backend import mapping, policies
-from ondie.emu.backend.mapping import FULL, VICTIM
+from ondie.emu.backend import mapping, modes, policies
+from ondie.emu.backend.mapping import FOLDABLE, FULL, VICTIM
 from ondie.emu.events import E_BLOCK_VALID, E_VICTIM, fail
 from ondie.emu.intrinsics import call_policy, prefetch
 from ondie.kernels.jit import cold, inline, njit
@@ -40,9 +40,11 @@ def begin(st, u):
 @inline
 def collected(st, b):
     """Stream to which the pages of victim ``b`` move: one for all, or one beside each stream.
-    Translation pages stay in their own."""
+    Translation pages stay in their own, what is folded fills one of its own."""
     c = st.cfg[0]
     stream = st.block[b].stream
+    if stream == c.pslc_stream:
+        return c.fold_stream
     if stream == c.map_stream:
         return stream
     if c.collected_streams == 1:
@@ -65,6 +67,8 @@ def start(st, u, b):
     """Block ``b`` is to be emptied."""
     c = st.cfg[0]
     block = st.block[b]
+    if block.state == FOLDABLE:
+        st.slc[u].full -= 1
     block.state = VICTIM
     block.scan = 0
     block.moving = 0
@@ -124,6 +128,8 @@ def given_up(st, b):
 def back(st, u, b):
     """Block ``b``, given up, is a full block as before."""
     st.block[b].state = FULL
+    if modes.cached(st, b):
+        modes.filled(st, u, b)
     closed(st, u, b)
 
 

@@ -36,23 +36,28 @@ class Geometry:
     """Dies behind one chip enable."""
     lanes: int = 1
     """Planes of a die that read alone."""
+    pslc_blocks: int = 0
+    """Blocks of a unit, the last conventional ones, that always hold one bit per cell."""
 
     @staticmethod
     def of(cfg: Config) -> Geometry:
         """Geometry of a configuration."""
         flash = cfg.flash
         lent = int(flash.blocks_per_plane * cfg.ftl.reservoir_fraction)
+        blocks = flash.blocks_per_plane - lent
+        fixed = int(blocks * cfg.ftl.pslc_share) if cfg.ftl.pslc == "static" else 0
         return Geometry(
             channels=flash.channels,
             ways=flash.dies_per_channel,
             planes=flash.planes_per_die,
-            blocks=flash.blocks_per_plane - lent,
+            blocks=blocks,
             reservoir_blocks=lent,
             pages=flash.pages_per_block,
             page_bytes=flash.page_bytes,
             unit_planes=flash.planes_per_die if cfg.ftl.block_unit == "die" else 1,
             chip_dies=flash.dies_per_chip,
             lanes=flash.planes_per_die if flash.plane_reads == "alone" else 1,
+            pslc_blocks=fixed,
         )
 
     @property
@@ -90,6 +95,16 @@ class Geometry:
     def conventional_pages(self) -> int:
         """Physical pages that the conventional namespace owns."""
         return self.units * self.blocks * self.block_pages
+
+    @property
+    def native_blocks(self) -> int:
+        """Conventional blocks per unit that hold all bits of their cells, but for those lent."""
+        return self.blocks - self.pslc_blocks
+
+    @property
+    def native_pages(self) -> int:
+        """Physical pages that logical ones can end in: those of native blocks."""
+        return self.units * self.native_blocks * self.block_pages
 
     @property
     def reservoir_super_pages(self) -> int:

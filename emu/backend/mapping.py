@@ -14,8 +14,9 @@ from ondie.emu.events import E_RESERVOIR, LOG_ERASE, fail, log, take_txn
 from ondie.emu.state import record_type
 from ondie.kernels.jit import cold, inline, njit
 
-FREE, OPEN, FULL, VICTIM, EMPTIED, ERASING, BAD = range(7)
-"""A victim that is emptied waits for reads that were on their way before its pages moved."""
+FREE, OPEN, FULL, VICTIM, EMPTIED, ERASING, BAD, FOLDABLE = range(8)
+"""A victim that is emptied waits for reads that were on their way before its pages moved. FOLDABLE:
+a full block in pSLC mode (modes.py)."""
 BLOCK = record_type(
     state="i4",
     flying="i4",  # allocated pages whose program is not done
@@ -109,6 +110,8 @@ def place_of(st, dev, t):
         plane = slot - x.page * c.unit_planes
     x.planes = ((1 << x.n) - 1) << plane
     x.die = block.die
+    if block.stream == c.pslc_stream:
+        x.page += c.pages
     if c.lanes > 1 and c.unit_planes > 1:
         x.die += plane
     return x.die
@@ -232,7 +235,7 @@ def spare(st, u):
     pool = st.pool[u]
     if pool.free_n <= st.cfg[0].gc_reserve:
         return False
-    return pool.victims == 0 or pool.free_n > promised(st, u, -1, 0)
+    return pool.victims == 0 or pool.free_n > promised(st, u, -1, 0) + st.cfg[0].fold_keep
 
 
 @njit
@@ -241,7 +244,9 @@ def fits(st, u, stream):
     collection fills as well?"""
     if st.front[stream, u].block < 0:
         return spare(st, u)
-    return st.pool[u].victims == 0 or promised(st, u, stream, 1) <= st.pool[u].free_n
+    if st.pool[u].victims == 0:
+        return True
+    return promised(st, u, stream, 1) + st.cfg[0].fold_keep <= st.pool[u].free_n
 
 
 @njit
@@ -279,6 +284,8 @@ def erase(st, dev, u, block, queue):
     x.n = c.unit_planes
     x.ppn = first_page(st, dev, block)
     x.lpn = block
+    if st.block[block].stream == c.pslc_stream:
+        x.array = c.pslc_erase
     g = place_of(st, dev, t)
     if c.lanes > 1:
         g = st.die[g].first

@@ -128,6 +128,8 @@ def copied(st, t):
     b = block_at(st, dev, source)
     worn(st, b)
     page = (source - first_page(st, dev, b)) // st.cfg[0].unit_planes
+    if st.block[b].stream == st.cfg[0].pslc_stream:
+        page += st.cfg[0].pages
     rate = rber.total_rate(st.quality[b].stable, shifted(st, b, source), st.scale[page])
     st.block[b].reads += 1
     st.kept[dev, x.ppn] = min(rate + kept_rate(st, b, dev, source), rber.MOST)

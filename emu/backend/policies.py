@@ -161,7 +161,7 @@ def by_age(st, t):
     if old < 0:
         return 1
     block = st.block[x.dev * c.device_blocks + old // c.block_pages]
-    if block.stream >= c.collected:
+    if block.stream >= c.collected and block.stream != c.pslc_stream:
         return 1
     ago = (st.dev[x.dev].filled - block.filled) * c.block_pages
     return 0 if block.state == OPEN or ago < c.lpns else 1

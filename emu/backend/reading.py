@@ -272,9 +272,14 @@ def again(st, t):
 
 
 def page_scales(cfg: Config) -> np.ndarray:
-    """Factor on the rates of a page by its offset in the block, float64[pages]."""
+    """Factor on the rates of a page by its offset in the block, float64[pages], and behind these
+    of pages in pSLC mode where there are any."""
     kinds = page_kinds(cfg)
-    return np.ascontiguousarray(rber.scales(cfg)[CELLS.index(cfg.flash.cell)][kinds])
+    scales = rber.scales(cfg)
+    native = scales[CELLS.index(cfg.flash.cell)][kinds]
+    if cfg.ftl.pslc == "off":
+        return np.ascontiguousarray(native)
+    return np.concatenate([native, np.full(len(kinds), scales[CELLS.index("pSLC"), 0])])
 
 
 def tables(cfg: Config, txns: int, blocks: int) -> dict[str, np.ndarray]:

@@ -24,7 +24,7 @@ from ondie.emu.events import (
     set_leaf,
     take_txn,
 )
-from ondie.emu.frontend import adapter, cache, queues
+from ondie.emu.frontend import adapter, cache, queues, quiet
 from ondie.emu.frontend.requests import FLUSH, TRIM, WRITE
 from ondie.emu.intrinsics import prefetch
 from ondie.emu.state import record_type
@@ -307,3 +307,5 @@ def ended(st, t):
         adapter.refill(st, pair.dev)
     if c.cache_idle != 0:
         cache.later(st, pair.dev)
+    if c.fold_idle != 0:
+        quiet.begins(st, pair.dev)
