@@ -25,7 +25,7 @@ from rich.table import Column, Table
 
 from ondie.emu.config import Config, diff, load_preset, preset_list, preset_table, shown
 from ondie.emu.console import console
-from ondie.emu.units import KINDS, InputError, nearest, parse
+from ondie.emu.units import KINDS, InputError, fmt_bytes, nearest, parse
 from ondie.kernels import KernelError
 from ondie.traces import TraceError
 
@@ -454,6 +454,14 @@ def show_preset(name: str, settings: tuple[str, ...], why: bool, as_json: bool) 
     screen = console()
     screen.print(table)
     screen.print(f"{len(cfg.leaves())} constants, {len(cfg.assumed())} assumed")
+    if cfg.ftl.pslc != "off":
+        from ondie.emu.backend.modes import capacity as held
+        from ondie.emu.block_replay import capacity
+
+        screen.print(
+            f"{fmt_bytes(capacity(cfg))} offered; blocks in pSLC mode ({cfg.ftl.pslc}) hold at "
+            f"most {fmt_bytes(held(cfg))}"
+        )
 
 
 @preset.command("diff")

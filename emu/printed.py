@@ -39,6 +39,16 @@ ERRORS = {
 }
 
 
+PSLC = {
+    "pslc_pages": "pages programmed in pSLC blocks for the host",
+    "direct_pages": "pages that found none, and went to native blocks",
+    "folds": "pSLC blocks emptied",
+    "fold_read_pages": "pages read to be folded",
+    "fold_program_pages": "pages programmed in native blocks by folding",
+    "pslc_erased_blocks": "of the blocks erased, those in pSLC mode",
+}
+
+
 def tables(data: Mapping[str, Any]) -> list[Table]:
     """Latencies, then flash work, of what `--json` writes."""
     return [latency_table(data), flash_table(data)]
@@ -82,6 +92,17 @@ def errors_table(errors: Mapping[str, int]) -> Table:
     table = _table("", "bit errors", "whole run")
     for name, words in ERRORS.items():
         table.add_row(words, f"{errors[name]:,}")
+    return table
+
+
+def pslc_table(pslc: Mapping[str, Any]) -> Table:
+    """What went through blocks in pSLC mode, and the capacity beside them."""
+    table = _table("", f"pSLC blocks, {pslc['mode']}", "whole run")
+    for name, words in PSLC.items():
+        table.add_row(words, f"{pslc[name]:,}")
+    table.add_row("erases that such a block stands", f"{pslc['rated_erases']:,}")
+    table.add_row("bytes that they hold at most", fmt_bytes(pslc["pslc_bytes"]))
+    table.add_row("bytes that the drive offers", fmt_bytes(pslc["offered_bytes"]))
     return table
 
 

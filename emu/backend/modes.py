@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from ondie.emu.backend import mapping, nand
+from ondie.emu.backend.geometry import Geometry
 from ondie.emu.backend.mapping import FOLDABLE, FREE, OPEN
 from ondie.emu.backend.timing import page_times
 from ondie.emu.config import Config
@@ -161,6 +162,15 @@ def given_back(st, u, b):
 def block_pages(cfg: Config) -> int:
     """Pages of one plane's block in pSLC mode: one per word line."""
     return cfg.flash.pages_per_block // WORD_LINE.get(cfg.flash.cell, 1)
+
+
+def capacity(cfg: Config) -> int:
+    """Most bytes that a drive's blocks hold in pSLC mode, 0 where there are none."""
+    if cfg.ftl.pslc == "off":
+        return 0
+    g = Geometry.of(cfg)
+    blocks = g.units * g.unit_planes * int(g.blocks * cfg.ftl.pslc_share)
+    return blocks * block_pages(cfg) * g.page_bytes
 
 
 def array_times(cfg: Config) -> np.ndarray:

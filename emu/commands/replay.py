@@ -16,7 +16,8 @@ from typing import Any
 from rich.console import Console
 
 from ondie.emu import printed
-from ondie.emu.block_replay import BlockReplayed, Loop, replay_block
+from ondie.emu.backend import modes
+from ondie.emu.block_replay import BlockReplayed, Loop, capacity, replay_block
 from ondie.emu.commands import request_log
 from ondie.emu.config import Config
 from ondie.emu.mqsim.simulate import counters
@@ -102,6 +103,8 @@ def command(
     data["utilisation"] = r.busy
     if r.config.errors.kind != "none":
         data["errors"] = {name: r.done.counters[name] for name in ERRORS}
+    if r.config.ftl.pslc != "off":
+        data["pslc"] = _pslc(r)
     for line in (*trace.notes, *r.notes, *_about(trace, loop), *_failed(r)):
         remark(line)
     files: dict[Path, bytes] = {}
@@ -140,6 +143,17 @@ def _failed(r: BlockReplayed) -> list[str]:
     ]
 
 
+def _pslc(r: BlockReplayed) -> dict[str, Any]:
+    """What `--json` says of blocks in pSLC mode."""
+    return {
+        "mode": r.config.ftl.pslc,
+        **{name: r.done.counters[name] for name in printed.PSLC},
+        "rated_erases": r.config.flash.pslc_endurance_cycles,
+        "pslc_bytes": modes.capacity(r.config),
+        "offered_bytes": capacity(r.config),
+    }
+
+
 def _settings(
     trace: BlockTrace, r: BlockReplayed, loop: Loop, kind: str, footprint: str, seed: int
 ) -> dict[str, Any]:
@@ -162,5 +176,7 @@ def show(r: BlockReplayed, data: dict[str, Any], console: Console) -> None:
     console.print(printed.flash_table(data))
     if "errors" in data:
         console.print(printed.errors_table(data["errors"]))
+    if "pslc" in data:
+        console.print(printed.pslc_table(data["pslc"]))
     console.print(printed.busy_table(r.busy))
     console.print(printed.run_words(data))

@@ -74,8 +74,9 @@ def statistics(
         "latency_us": latencies(latency[later], op[later]),
     }
     if half is not None:
-        in_half = {name: flash[name] - half[name] for name in FLASH}
-        second |= {"flash": in_half, "waf": write_amplification(in_half)}
+        in_half = {name: flash[name] - half[name] for name in flash if name in half}
+        of_flash = {name: in_half[name] for name in FLASH}
+        second |= {"flash": of_flash, "waf": write_amplification(in_half)}
     return {
         **whole,
         "second_half": second,
@@ -164,7 +165,8 @@ def write_amplification(flash: Mapping[str, int]) -> float | None:
     written = flash["user_writes"]
     if not written:
         return None
-    return (written + flash["gc_writes"] + flash["map_writes"]) / written
+    again = flash["gc_writes"] + flash["map_writes"] + flash.get("fold_writes", 0)
+    return (written + again) / written
 
 
 def peak_rss_bytes() -> int:
