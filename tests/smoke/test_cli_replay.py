@@ -168,6 +168,27 @@ def test_a_drive_in_steady_state_collects(capsys, tmp_path, rng):
     assert 1 <= factors["none"] < factors["fill"] < factors["steady"] < 2.6
 
 
+def test_pslc_blocks_are_told_of(capsys, msr, tmp_path):
+    """400 requests of 1.5 pages each, three of four of them writes, in a region that holds a third
+    of its blocks' pages; what is folded counts in write amplification."""
+    words = settings("flash.cell=TLC", "ftl.pslc=static", "ftl.pslc_share=0.1",
+                     "ftl.fold_idle=100 ms")  # fmt: skip
+    path = tmp_path / "a.json"
+    done = here(capsys, "replay", msr, "--from", "msr", "--json", path, *words)
+    assert done.code == 0, done
+    data = json.loads(path.read_text())
+    told = data["pslc"]
+    written = data["flash"]["user_writes"]
+    assert told["pslc_pages"] + told["direct_pages"] == written > 400
+    assert told["folds"] > 0 and told["fold_read_pages"] == told["fold_program_pages"] > 0
+    again = data["flash"]["gc_writes"] + told["fold_program_pages"]
+    assert data["waf"] == (written + again) / written
+    blocks = 2 * 2 * 4 * int(32 * 0.1)
+    assert told["pslc_bytes"] == blocks * (32 // 3) * 4096
+    assert told["offered_bytes"] == int(2 * 2 * 4 * (32 - 3) * 32 * 0.7) * 4096
+    assert f"{told['fold_program_pages']:,}" in done.out and "pSLC blocks, static" in done.out
+
+
 def test_the_same_replay_twice(capsys, msr, tmp_path):
     found = []
     for name in ("a", "b"):

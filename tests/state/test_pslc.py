@@ -19,7 +19,7 @@ from ondie.emu.books import imbalance
 from ondie.emu.config import load_preset
 from ondie.emu.device import Device
 from ondie.emu.frontend import queues
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, fmt_bytes
 from tests.state.small import commands, counter, random_writes
 from tests.timing.harness import BUS, COMMAND, TIMES, US, preset
 
@@ -385,7 +385,7 @@ def test_interpreted_and_compiled_agree(root):
         ({"ftl__pslc_share": 1.5}, "at most 1"),
         ({"ftl__pslc_share": 0.99}, "native blocks must be left"),
         ({"ftl__pslc_streams": 2}, "at most as many"),
-        ({"flash__programming": "one_shot"}, "page by page"),
+        ({"flash__programming": "one_shot", "pe__kind": "none"}, "page by page"),
         ({"errors__kind": "model", "errors__pslc": 0}, "above 0"),
         ({"ftl__map_update": "placed"}, "programmed"),
     ],
@@ -400,3 +400,19 @@ def test_off_is_the_default():
     """No preset says more than that its drive may have such blocks."""
     for name in ("gen4-tlc", "newport"):
         assert load_preset(name).ftl.pslc == modes.MODES[modes.OFF]
+
+
+def test_the_capacity_that_is_left_is_said(root):
+    """What blocks in pSLC mode hold, and what is offered beside them."""
+    words = ["preset", "show", "gen4-tlc", "--set", "ftl.pslc=static", "--set"]
+    out = subprocess.run(
+        [sys.executable, "-m", "ondie.emu.cli", *words, "ftl.pslc_share=0.1"],
+        check=True, capture_output=True, text=True, cwd=root,
+    ).stdout  # fmt: skip
+    cfg = load_preset("gen4-tlc", ["ftl.pslc=static", "ftl.pslc_share=0.1"])
+    g = Geometry.of(cfg)
+    raw = g.units * g.block_pages * g.page_bytes
+    assert modes.capacity(cfg) == raw * g.pslc_blocks // 3
+    offered = int(g.units * g.native_blocks * g.block_pages * (1 - cfg.ftl.over_provisioning))
+    assert f"{fmt_bytes(offered * g.page_bytes)} offered" in out
+    assert f"(static) hold at most {fmt_bytes(modes.capacity(cfg))}" in out
