@@ -48,6 +48,15 @@ PSLC = {
     "pslc_erased_blocks": "of the blocks erased, those in pSLC mode",
 }
 
+WORD_LINES = {
+    "padding_pages": "pages without data, programmed to complete a word line",
+    "padded_at_flush": "word lines completed so for a FLUSH or a write with FUA",
+    "padded_at_rest": "as the host waited and nothing else was under way",
+    "padded_in_time": "after ftl.gather_time",
+    "second_pass_pages": "pages programmed once more, in their second pass",
+    "gathered_most": "most pages in DRAM for word lines not yet programmed",
+}
+
 
 def tables(data: Mapping[str, Any]) -> list[Table]:
     """Latencies, then flash work, of what `--json` writes."""
@@ -103,6 +112,14 @@ def pslc_table(pslc: Mapping[str, Any]) -> Table:
     table.add_row("erases that such a block stands", f"{pslc['rated_erases']:,}")
     table.add_row("bytes that they hold at most", fmt_bytes(pslc["pslc_bytes"]))
     table.add_row("bytes that the drive offers", fmt_bytes(pslc["offered_bytes"]))
+    return table
+
+
+def word_lines_table(lines: Mapping[str, int]) -> Table:
+    """What it took to program whole word lines."""
+    table = _table("", "word lines", "whole run")
+    for name, words in WORD_LINES.items():
+        table.add_row(words, f"{lines[name]:,}")
     return table
 
 

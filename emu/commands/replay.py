@@ -26,6 +26,11 @@ from ondie.emu.report import check_target, write_atomically
 from ondie.emu.units import InputError
 from ondie.traces.block_model import BlockTrace
 
+WORD_LINES = (
+    "padding_pages", "padded_at_flush", "padded_at_rest", "padded_in_time", "second_pass_pages",
+    "gathered_most",
+)  # fmt: skip
+"""Counters of `word_lines` in `--json`, where flash.programming is not page."""
 ERRORS = (
     "retried_pages", "retry_read_pages", "soft_pages", "soft_read_pages", "corrected_bits",
     "uncorrectable_pages", "lost_pages", "media_errors", "reclaimed_blocks",
@@ -105,6 +110,8 @@ def command(
         data["errors"] = {name: r.done.counters[name] for name in ERRORS}
     if r.config.ftl.pslc != "off":
         data["pslc"] = _pslc(r)
+    if r.config.flash.programming != "page":
+        data["word_lines"] = {name: r.done.counters[name] for name in WORD_LINES}
     for line in (*trace.notes, *r.notes, *_about(trace, loop), *_failed(r)):
         remark(line)
     files: dict[Path, bytes] = {}
@@ -178,5 +185,7 @@ def show(r: BlockReplayed, data: dict[str, Any], console: Console) -> None:
         console.print(printed.errors_table(data["errors"]))
     if "pslc" in data:
         console.print(printed.pslc_table(data["pslc"]))
+    if "word_lines" in data:
+        console.print(printed.word_lines_table(data["word_lines"]))
     console.print(printed.busy_table(r.busy))
     console.print(printed.run_words(data))

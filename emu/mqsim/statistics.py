@@ -25,6 +25,8 @@ PS_PER_S = 10**12
 PS_PER_US = 10**6
 FLASH = ("user_reads", "user_writes", "gc_reads", "gc_writes", "map_reads", "map_writes", "erases")
 """Counters that a run must give: pages read and programmed, blocks erased."""
+PADDING = "padding_writes"
+"""Pages programmed without data, where word lines are completed so; as good as 0 where absent."""
 QUANTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 KINDS = {"all": None, "read": READ, "write": WRITE}
 I64 = npt.NDArray[np.int64]
@@ -165,7 +167,8 @@ def write_amplification(flash: Mapping[str, int]) -> float | None:
     written = flash["user_writes"]
     if not written:
         return None
-    again = flash["gc_writes"] + flash["map_writes"] + flash.get("fold_writes", 0)
+    again = flash["gc_writes"] + flash["map_writes"]
+    again += flash.get("fold_writes", 0) + flash.get(PADDING, 0)
     return (written + again) / written
 
 

@@ -71,6 +71,22 @@ def test_statistics_log_and_tables(capsys, msr, tmp_path):
     assert done.err == ""
 
 
+def test_word_lines_are_told(capsys, tmp_path):
+    """A page every 20 ms, alone in its word line of 2 x 4 pages: seven of padding each."""
+    path = tmp_path / "alone.csv"
+    lines = [f"{128166372003061629 + i * 200_000},host,0,Write,{i * 4096},4096,1" for i in range(9)]
+    path.write_text("\n".join(lines) + "\n")
+    out = tmp_path / "a.json"
+    more = ("--set", "flash.programming=one_shot", "--set", "flash.cell=MLC",
+            "--set", "pe.kind=none", "--set", "ftl.reservoir_fraction=0")  # fmt: skip
+    done = here(capsys, "replay", path, "--from", "msr", "--json", out, *settings(), *more)
+    assert done.code == 0, done
+    data = json.loads(out.read_text())
+    assert data["word_lines"]["padding_pages"] == 9 * 7 and data["waf"] == 8
+    assert data["word_lines"]["padded_at_rest"] == 9
+    assert "pages without data, programmed to complete a word line" in done.out
+
+
 def test_a_log_in_hdf5_is_the_same(capsys, msr, tmp_path):
     for name in ("a.csv.gz", "a.h5"):
         run(capsys, msr, "--from", "msr", "--log", tmp_path / name, "--quiet")
