@@ -48,6 +48,7 @@ PSLC = {
     "pslc_erased_blocks": "of the blocks erased, those in pSLC mode",
 }
 
+
 WORD_LINES = {
     "padding_pages": "pages without data, programmed to complete a word line",
     "padded_at_flush": "word lines completed so for a FLUSH or a write with FUA",
