@@ -13,16 +13,17 @@ from functools import cached_property
 from typing import Any
 
 import llvmlite.binding as llvm
-from numba.core import types
+from numba.core import sigutils, types
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import CompilerBase, DefaultPassBuilder, _LowerResult
+from numba.core.compiler import CompilerBase, _LowerResult
 from numba.core.compiler_lock import require_global_compiler_lock
-from numba.core.compiler_machinery import PassManager, register_pass
+from numba.core.compiler_machinery import register_pass
 from numba.core.registry import CPUDispatcher
 from numba.core.typed_passes import NativeLowering
 from numba.core.types.misc import unliteral
 
 from .direct import PartLower, caller
+from .pipeline import UNUSED, passes
 
 
 class _Part(JITCodeLibrary):
@@ -76,11 +77,9 @@ class _Whole(JITCodeLibrary):
             if not function.is_declaration and function.name not in own:
                 function.linkage = "internal"
         if self.scalar:
-            for options in ({"opt": self._codegen._opt_level, "cost": "cheap"}, {}):
-                passes, builder = self._codegen._module_pass_manager(
-                    loop_vectorize=False, slp_vectorize=False, **options
-                )
-                passes.run(self._final_module, builder)
+            options = {"loop_vectorize": False, "slp_vectorize": False}
+            optimiser, builder = self._codegen._module_pass_manager(**options)
+            optimiser.run(self._final_module, builder)
         else:
             self._optimize_final_module()
         self._final_module.verify()
@@ -196,71 +195,39 @@ class _LowerScalar(NativeLowering):
         return super().run_pass(state)
 
 
-UNUSED = (
-    "WithLifting",
-    "InlineClosureLikes",
-    "RewriteDynamicRaises",
-    "MakeFunctionToJitFunction",
-    "InlineInlinables",
-    "DeadBranchPrune",
-    "FindLiterallyCalls",
-    "LiteralUnroll",
-    "LiteralPropagationSubPipelinePass",
-    "InlineOverloads",
-    "DumpParforDiagnostics",
-)
-"""Numba's passes for what the functions of ondie.emu do without: closures, blocks of ``with``,
-exceptions, branches on literals."""
-
-
-def _pipeline(state: Any, lowering: type, left_out: tuple[str, ...]) -> list[Any]:
-    """Numba's passes with a lowering of our own."""
-    manager = PassManager("parts")
-    if not state.func_id.func.__module__.startswith("ondie.emu"):
-        left_out = tuple(name for name in left_out if name not in UNUSED)
-    passes = DefaultPassBuilder.define_nopython_pipeline(state).passes
-    manager.passes.extend(
-        (lowering, "lowering") if each is NativeLowering else (each, name)
-        for each, name in passes
-        if each.__name__ not in left_out
-    )
-    manager.finalize()
-    return [manager]
-
-
 class PartCompiler(CompilerBase):
     """Lowers a function for compiled callers."""
 
     def define_pipelines(self) -> list[Any]:
-        return _pipeline(self.state, _LowerPart, ("AnnotateTypes", *UNUSED))
+        return passes(self.state, _LowerPart, ("AnnotateTypes", *UNUSED))
 
 
 class ApartCompiler(CompilerBase):
     """The same for what stays out of its callers."""
 
     def define_pipelines(self) -> list[Any]:
-        return _pipeline(self.state, _LowerApart, ("AnnotateTypes", *UNUSED))
+        return passes(self.state, _LowerApart, ("AnnotateTypes", *UNUSED))
 
 
 class ColdCompiler(CompilerBase):
     """The same for what is seldom called: so does the way to it out of their hot paths."""
 
     def define_pipelines(self) -> list[Any]:
-        return _pipeline(self.state, _LowerCold, ("AnnotateTypes", *UNUSED))
+        return passes(self.state, _LowerCold, ("AnnotateTypes", *UNUSED))
 
 
 class WholeCompiler(CompilerBase):
     """Compiles a function for Python, with its parts."""
 
     def define_pipelines(self) -> list[Any]:
-        return _pipeline(self.state, _LowerWhole, UNUSED)
+        return passes(self.state, _LowerWhole, UNUSED)
 
 
 class ScalarCompiler(CompilerBase):
     """The same for a program of branches and single numbers."""
 
     def define_pipelines(self) -> list[Any]:
-        return _pipeline(self.state, _LowerScalar, UNUSED)
+        return passes(self.state, _LowerScalar, UNUSED)
 
 
 def _wide(kind: Any) -> Any:
@@ -293,6 +260,17 @@ class Function(CPUDispatcher):
         """One part for integers of any width: they are widened where it is called."""
         args = tuple(_wide(kind) for kind in args)
         return super().get_call_template(args, {key: _wide(kind) for key, kind in kws.items()})
+
+    def compile(self, sig: Any) -> Any:
+        """The part for a signature. Whole programs ask for it, which hold the compiler's lock."""
+        args, returned = sigutils.normalize_signature(sig)
+        known = self.overloads.get(tuple(args))
+        if known is not None:
+            return known.entry_point
+        with self._compiling_counter:
+            result = self._compiler.compile(args, returned)
+            self.add_overload(result)
+        return result.entry_point
 
     def add_overload(self, result: Any) -> None:
         self.overloads[tuple(result.signature.args)] = result
