@@ -36,7 +36,7 @@ class _Passes(PassManager):
 
     def _runPass(self, index: int, pss: Any, internal_state: Any) -> None:
         pss.analysis = self._analysis
-        with errors.new_error_context("Pass {name}", name=pss.name()):
+        with errors.new_error_context("Pass {name}", name=pss.name()):  # type: ignore[attr-defined]
             pss.run_initialization(internal_state)
             pss.run_pass(internal_state)
             pss.run_finalizer(internal_state)
