@@ -286,9 +286,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         ("flash.programming", "flash.pages_per_block"),
         lambda c: (
-            c.flash.programming == "page" or c.flash.pages_per_block >= 4 * WORD_LINE[c.flash.cell]
+            c.flash.programming == "page" or c.flash.pages_per_block >= 3 * WORD_LINE[c.flash.cell]
         ),
-        "collection gains from blocks of at least four word lines",
+        "collection gains from blocks of at least three word lines",
     ),
     Rule(
         ("flash.programming", "cache.capacity", "dram.capacity"),

@@ -157,7 +157,7 @@ REFUSED = [
     ({"ftl__map_update": "placed"}, 'map_update "programmed"'),
     ({"ftl__unwritten": "as_written"}, 'unwritten "zeros"'),
     ({"ftl__map_cache": "1 KiB", "ftl__map_writes": 0}, "map_writes of at least 1"),
-    ({"flash__pages_per_block": 9}, "at least four word lines"),
+    ({"flash__pages_per_block": 6}, "at least three word lines"),
     ({"dram__capacity": "1 KiB", "dram__isp": "0 B"}, "hold word lines until they are"),
 ]
 
