@@ -21,6 +21,7 @@ from ondie.emu import stations as s
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.clock import NEVER
 from ondie.emu.config import Config
+from ondie.emu.constraints import mapping_unit
 from ondie.emu.frontend.requests import FLUSH, MAX_CHUNK, NOT_YET, REQUEST, TRIM, WRITE
 from ondie.emu.replay import Player, Replayed, Source
 from ondie.emu.state import Arrays
@@ -158,7 +159,7 @@ def partial_pages(trace: BlockTrace, cfg: Config) -> tuple[Config, list[str]]:
     """Where requests cover parts of pages: sectors are kept apart, so that a write reads what it
     needs of the old page, and only the sectors asked for leave a die, unless the user has said
     how."""
-    page, data = cfg.flash.page_bytes, trace.op <= WRITE
+    page, data = mapping_unit(cfg), trace.op <= WRITE
     parts = data & ((trace.offset % page != 0) | (trace.size % page != 0))
     leaf = cfg.leaf("ftl.partial_pages")
     if not parts.any() or leaf.value == "sectors":

@@ -48,6 +48,8 @@ CFG = record_type(
     units="i8",  # of a device
     die_units="i8",  # units of a die
     unit_planes="i8",  # planes of a unit
+    slots="i8",  # mapping units of a page of flash (backend/slots.py)
+    together="i8",  # those of a super-page of a unit
     unit_pages="i8",
     device_blocks="i8",  # blocks of all units of a device
     streams="i8",  # open blocks that host writes fill, per unit
@@ -196,6 +198,8 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.units = geometry.units
     c.die_units = geometry.planes // geometry.unit_planes
     c.unit_planes = geometry.unit_planes
+    c.slots = geometry.slots
+    c.together = geometry.unit_planes * geometry.slots
     c.unit_pages = geometry.all_blocks * geometry.block_pages
     c.device_blocks = geometry.units * geometry.all_blocks
     c.lpns = logical_pages(cfg, geometry)
@@ -206,8 +210,8 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.gradient_registers = 2 if cfg.pe.dispatch == "double_buffered" else 1
     scale, shift = rate_scale(cfg.flash.bus_bytes_per_s)
     c.bus_scale, c.bus_shift = scale, shift
-    c.decode = cfg.ecc.decode_ps
-    c.encode = cfg.ecc.encode_ps
+    c.decode = -(-cfg.ecc.decode_ps // geometry.slots)
+    c.encode = -(-cfg.ecc.encode_ps // geometry.slots)
     c.command = cfg.frontend.command_ps
     c.submit = cfg.host.io_submit_ps
     c.queue_depth = queue_depth
@@ -267,10 +271,10 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
 
 def _lines(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     """What is programmed together: a page, or a word line of one plane or of all of a unit."""
-    pages = word_line_pages(cfg)
+    pages, slots = word_line_pages(cfg), geometry.slots
     together = geometry.unit_planes if cfg.flash.multi_plane else 1
-    c.line = pages * together if pages > 1 else 1
-    c.stripe = pages * geometry.unit_planes if pages > 1 else 1
+    c.line = pages * together * slots if pages > 1 else slots
+    c.stripe = pages * geometry.unit_planes * slots if pages > 1 else slots
     c.passes = 2 if cfg.flash.programming == "two_pass" else 1
     c.gather = cfg.ftl.gather_time_ps
     c.worth = geometry.block_pages - c.passes * c.stripe
@@ -300,7 +304,8 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.gc_stop = ftl.gc_stop_blocks
     c.gc_hard = ftl.gc_hard_blocks if ftl.gc_priority == "background" else 0
     c.gc_reserve = GC_RESERVE
-    c.gc_window = max(ftl.gc_window_pages or geometry.block_pages, together)
+    window = ftl.gc_window_pages * geometry.slots
+    c.gc_window = max(window or geometry.block_pages, together)
     c.gc_parallel = ftl.gc_parallel
     c.exclusive = ftl.gc_priority == "exclusive"
     shared = ftl.gc_priority == "shared"
@@ -364,9 +369,10 @@ def _data_cache(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.cache_through = mode == "write_through"
     c.cache_fills = mode in ("read", "read_write")
     c.cache_dirty = 0 if mode == "write_through" else int(pages * cfg.cache.dirty_share)
+    pages = geometry.dies * geometry.planes * geometry.slots
     lines = geometry.units * int(c["passes"][0] * c["stripe"][0] * c["streams"][0])
-    usual = geometry.dies * geometry.planes if c["line"][0] == 1 else lines
-    c.cache_flights = cfg.cache.destage_pages or usual
+    usual = pages if c["line"][0] == 1 else max(lines, pages)
+    c.cache_flights = cfg.cache.destage_pages * geometry.slots or usual
     c.cache_idle = cfg.cache.destage_idle
 
 
@@ -472,11 +478,16 @@ def build(
             'page; "page" is right, or requests through queue pairs'
         )
     geometry = Geometry.of(cfg)
-    gathers = n if word_line_pages(cfg) > 1 else 0
+    gathers = n if word_line_pages(cfg) * geometry.slots > 1 else 0
     if gathers and destage is not None:
         raise InputError(
             f'flash.programming = "{cfg.flash.programming}": a destage buffer writes page by page; '
             f'"page" is right'
+        )
+    if geometry.slots > 1 and jobs > 0:
+        raise InputError(
+            f"ftl.mapping_unit = {geometry.page_bytes} B: operations given by their physical place "
+            "are of whole pages; 0 is right"
         )
     depth = queue_depth or min(cfg.host.io_queue_depth, cfg.frontend.queue_depth)
     ways = geometry.ways * (geometry.planes if cfg.flash.plane_reads == "alone" else 1)
@@ -568,7 +579,10 @@ def build(
         use=np.zeros((phases + 1, dies * lanes + buses + fifos), np.int64),
         phase=_phases(phases),
         # In one event every transaction may log once, and a read its pages' ways to the cache.
-        log=records(LOG, 2 * txns * (1 + 2 * geometry.planes * (places > 0)) if payload else 1),
+        log=records(
+            LOG,
+            2 * txns * (1 + 2 * geometry.planes * geometry.slots * (places > 0)) if payload else 1,
+        ),
         job=records(physical.JOB, max(jobs, 1)),
         feed=records(physical.FEED, dies * lanes),
         where=np.zeros(max(jobs, 1), np.int32),
@@ -652,7 +666,7 @@ def _stations(cfg: Config, geometry: Geometry, n: int, fifos: int) -> np.recarra
 
 def _transactions(c: np.record, devices: int) -> int:
     """Size of the pool: what rows may hold, the erases of the blocks that they open, collection."""
-    motion = min(int(c.gc_parallel), int(c.blocks)) * (min(c.gc_window, c.block_pages) + 1)
+    motion = min(int(c.gc_parallel), int(c.blocks)) * (min(c.gc_window, c.block_pages) + c.slots)
     rows = c.budget + c.budget // c.block_pages
     if c.map_entries > 0:  # and what waits for a translation page, and the reading of that
         rows += 2 * c.budget + devices * c.map_writes

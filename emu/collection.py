@@ -8,7 +8,7 @@ Source: started when an open block fills and free blocks are at or below a thres
 
 from __future__ import annotations
 
-from ondie.emu.backend import folding, gc, mapping, modes, nand, policies, timing
+from ondie.emu.backend import folding, gc, mapping, modes, nand, policies, sharing, timing
 from ondie.emu.events import take_txn
 from ondie.emu.frontend import quiet
 from ondie.emu.stats import (
@@ -117,18 +117,13 @@ def collect(st, dev, u, b):
         t = take_txn(st)
         if t < 0:
             return False
-        x = st.txn[t]
-        x.dev = dev
-        x.lpn = lpn
-        x.ppn = ppn
-        x.old = ppn
-        x.n = 1
-        x.size = c.page_bytes
-        x.bus = c.page_bytes
-        x.left = b
+        begin(st, t, dev, lpn, ppn, b)
         block.moving += 1
         block.unseen -= 1
-        pick_up(st, t, c.copyback != 0)
+        if c.slots > 1:
+            pick_up_page(st, dev, t)
+        else:
+            pick_up(st, t, c.copyback != 0)
     if block.moving > 0 or block.scan < c.block_pages:
         return False
     if gc.given_up(st, b):
@@ -142,6 +137,47 @@ def collect(st, dev, u, b):
         block.state = mapping.EMPTIED
         return False
     return finish(st, dev, u, b)
+
+
+@cold
+def pick_up_page(st, dev, t):
+    """Read a slot of a victim, and what else is valid in its page, with one array operation."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    b = x.left
+    block = st.block[b]
+    u = t
+    while u >= 0:
+        y = st.txn[u]
+        y.op = timing.READ
+        mapping.place_of(st, dev, u)
+        y.array = st.page_ps[0, y.page]
+        st.count[dev, GC_READ_PAGES] += 1
+        if u != t:
+            sharing.follow(st, t, u)
+        lpn, ppn = gc.next_of_page(st, dev, b)
+        if lpn < 0:
+            break
+        u = take_txn(st)
+        if u >= 0:
+            begin(st, u, dev, lpn, ppn, b)
+            block.moving += 1
+            block.unseen -= 1
+    sharing.send(st, x.die, t, c.q_gc_read)
+
+
+@inline
+def begin(st, t, dev, lpn, ppn, b):
+    """Transaction ``t`` moves a page of victim ``b``."""
+    x = st.txn[t]
+    x.dev = dev
+    x.lpn = lpn
+    x.ppn = ppn
+    x.old = ppn
+    x.n = 1
+    x.size = st.cfg[0].page_bytes
+    x.bus = st.cfg[0].page_bytes
+    x.left = b
 
 
 @apart

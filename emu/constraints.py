@@ -40,6 +40,15 @@ def raw_bytes(config: Config) -> int:
     )
 
 
+def mapping_unit(config: Config) -> int:
+    """Bytes that an entry of the map stands for: a page of flash, or a part of it."""
+    return config.ftl.mapping_unit_bytes or config.flash.page_bytes
+
+
+def _whole_pages(config: Config) -> bool:
+    return mapping_unit(config) == config.flash.page_bytes
+
+
 def gathered_bytes(config: Config) -> int:
     """Most bytes in DRAM for word lines that are not complete, or not done: of every plane one for
     each stream, three where two passes keep the data of the line before and of the one that has
@@ -49,7 +58,8 @@ def gathered_bytes(config: Config) -> int:
     streams = ftl.write_streams + collected + (ftl.map_cache_bytes > 0)
     planes = flash.channels * flash.dies_per_channel * flash.planes_per_die
     lines = 3 if flash.programming == "two_pass" else 1
-    return streams * planes * lines * WORD_LINE[flash.cell] * flash.page_bytes
+    pages = 1 if flash.programming == "page" else WORD_LINE[flash.cell]
+    return streams * planes * lines * pages * flash.page_bytes
 
 
 def _power_of_two(value: int) -> bool:
@@ -104,14 +114,57 @@ RULES: tuple[Rule, ...] = (
         lambda c: f"capacity overflows; at most {fmt_bytes(INT64_MAX)}",
     ),
     Rule(
-        ("host.io_block", "flash.page"),
-        lambda c: c.host.io_block_bytes % c.flash.page_bytes == 0,
-        "the block must be a multiple of the page",
+        ("ftl.mapping_unit", "flash.page"),
+        lambda c: (
+            c.ftl.mapping_unit_bytes == 0
+            or (
+                c.ftl.mapping_unit_bytes >= 512
+                and c.flash.page_bytes % c.ftl.mapping_unit_bytes == 0
+                and _power_of_two(c.ftl.mapping_unit_bytes)
+            )
+        ),
+        "a page has whole mapping units, powers of two of at least 512 B; 0: the page is one",
     ),
     Rule(
-        ("frontend.max_transfer", "flash.page"),
-        lambda c: c.frontend.max_transfer_bytes % c.flash.page_bytes == 0,
-        "the largest command must be a multiple of the page",
+        ("ftl.mapping_unit", "ftl.map_update"),
+        lambda c: _whole_pages(c) or c.ftl.map_update == "programmed",
+        'units gather until their page is programmed, and are mapped then: "programmed"',
+    ),
+    Rule(
+        ("ftl.mapping_unit", "ftl.unwritten"),
+        lambda c: _whole_pages(c) or c.ftl.unwritten == "zeros",
+        'a unit that was never written has no page to be read from: unwritten "zeros"',
+    ),
+    Rule(
+        ("ftl.mapping_unit", "ftl.map_cache", "ftl.map_writes"),
+        lambda c: _whole_pages(c) or c.ftl.map_cache_bytes == 0 or c.ftl.map_writes > 0,
+        "translation pages that are never written leave their pages incomplete: map_writes of at "
+        "least 1",
+    ),
+    Rule(
+        ("ftl.mapping_unit", "flash.pages_per_block"),
+        lambda c: _whole_pages(c) or c.flash.pages_per_block >= 4,
+        "collection gains from blocks of at least four pages, which gather mapping units",
+    ),
+    Rule(
+        ("ftl.mapping_unit", "ftl.gc_copyback"),
+        lambda c: _whole_pages(c) or not c.ftl.gc_copyback,
+        "copy-back moves whole pages, collection what is valid of them: gc_copyback false",
+    ),
+    Rule(
+        ("ftl.mapping_unit", "ftl.reservoir_fraction"),
+        lambda c: _whole_pages(c) or c.ftl.reservoir_fraction == 0,
+        "the reservoir is mapped by super-pages: a reservoir of 0, or mapping_unit 0",
+    ),
+    Rule(
+        ("host.io_block", "flash.page", "ftl.mapping_unit"),
+        lambda c: c.host.io_block_bytes % mapping_unit(c) == 0,
+        "the block must be a multiple of the page, or of the mapping unit",
+    ),
+    Rule(
+        ("frontend.max_transfer", "flash.page", "ftl.mapping_unit"),
+        lambda c: c.frontend.max_transfer_bytes % mapping_unit(c) == 0,
+        "the largest command must be a multiple of the page, or of the mapping unit",
     ),
     Rule(
         ("ftl.over_provisioning",),
@@ -189,7 +242,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("ftl.partial_pages", "flash.page"),
-        lambda c: c.ftl.partial_pages == "whole" or c.flash.page_bytes <= MOST_SECTORS * 512,
+        lambda c: c.ftl.partial_pages == "whole" or mapping_unit(c) <= MOST_SECTORS * 512,
         f"sectors are known of pages of at most {MOST_SECTORS * 512 // 1024} KiB",
     ),
     Rule(
@@ -291,9 +344,9 @@ RULES: tuple[Rule, ...] = (
         "collection gains from blocks of at least three word lines",
     ),
     Rule(
-        ("flash.programming", "cache.capacity", "dram.capacity"),
+        ("flash.programming", "ftl.mapping_unit", "cache.capacity", "dram.capacity"),
         lambda c: (
-            c.flash.programming == "page"
+            (c.flash.programming == "page" and _whole_pages(c))
             or gathered_bytes(c) + c.cache.capacity_bytes <= c.dram.capacity_bytes
         ),
         lambda c: (
@@ -345,9 +398,14 @@ RULES: tuple[Rule, ...] = (
         "at most as many as there are",
     ),
     Rule(
-        ("errors.kind", "ecc.codeword", "flash.page"),
-        lambda c: _no_errors(c) or c.flash.page_bytes % c.ecc.codeword_bytes == 0,
-        'kind "model" needs pages of whole code words',
+        ("ftl.pslc", "ftl.mapping_unit"),
+        lambda c: c.ftl.pslc == "off" or _whole_pages(c),
+        "blocks in pSLC mode are mapped, and folded, by whole pages: a mapping_unit of 0",
+    ),
+    Rule(
+        ("errors.kind", "ecc.codeword", "flash.page", "ftl.mapping_unit"),
+        lambda c: _no_errors(c) or mapping_unit(c) % c.ecc.codeword_bytes == 0,
+        'kind "model" needs pages, or mapping units, of whole code words',
     ),
     Rule(
         ("errors.kind", "ecc.codeword", "ecc.correctable_bits"),

@@ -81,6 +81,7 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
     read = c["read_pages"] + c["gc_read_pages"] + c["merge_read_pages"] + c["map_read_pages"]
     read += c["bpr_pages"] + c["reservoir_read_pages"]
     read += c["retry_read_pages"] + c["soft_read_pages"] + c["fold_read_pages"]
+    read += c["beside_pages"]
     program = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] + c["bpp_pages"]
     program += c["map_program_pages"] + c["padding_pages"] + c["second_pass_pages"]
     program += c["fold_program_pages"]

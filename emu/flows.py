@@ -270,7 +270,7 @@ def onwards(st, t):
             if c.map_entries != 0 and cmt.wanting(st, t):
                 return -1
             if x.op == timing.READ:
-                controller.sense(st, t, x.lpn, x.lpn + x.n)
+                controller.sense_all(st, t)
                 return t
             place_or_wait(st, t)
             return -1

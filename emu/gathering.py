@@ -115,7 +115,7 @@ def whole(st, head):
     while t >= 0:
         n += st.txn[t].n
         t = st.txn[t].mate
-    return n == st.cfg[0].line
+    return n >= st.cfg[0].line
 
 
 @njit
@@ -139,6 +139,11 @@ def send(st, u, head, step):
         planes |= y.planes
         t = y.mate
     x.planes = planes
+    t = x.mate
+    while c.slots > 1 and t >= 0:  # the first has the planes of all that share its page offset
+        if st.txn[t].page == x.page:
+            st.txn[t].planes = 0
+        t = st.txn[t].mate
     nand.push(st, st.die[x.die].first, head, queue_of(st, head))
 
 
@@ -271,7 +276,7 @@ def void(st, u, head):
 def pad(st, dev, u, stream):
     """Padding takes the next places of a front, up to the end of its page offset."""
     c = st.cfg[0]
-    ppn, n = mapping.allocate(st, dev, u, stream, c.unit_planes)
+    ppn, n = mapping.allocate(st, dev, u, stream, c.together)
     filled = st.reg[0].filled
     t = take_txn(st)
     if t < 0:
@@ -356,7 +361,7 @@ def shut_early(st, dev, u, b):
     if c.passes == 2:
         last = mapping.first_page(st, dev, b) + end - c.stripe
         for plane in range(c.stripe // c.line):
-            second(st, u, find(st, u, lines.of(st, last + plane)))
+            second(st, u, find(st, u, lines.of(st, last + plane * c.slots)))
 
 
 # --- reasons to pad

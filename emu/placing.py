@@ -8,7 +8,7 @@ Source: page-level mapping with out-of-place writes; update reads and locked pag
 from __future__ import annotations
 
 from ondie.emu import stations as s
-from ondie.emu.backend import cmt, folding, lines, mapping, modes, nand, timing
+from ondie.emu.backend import cmt, folding, lines, mapping, modes, nand, sharing, timing
 from ondie.emu.collection import ask
 from ondie.emu.events import E_STREAM, MERGING, fail, go
 from ondie.emu.frontend import cache, controller
@@ -216,6 +216,8 @@ def read_rest(st, t, ppn, missing):
     st.count[x.dev, ARRAY_READS] += 1
     x.array = 0
     g = mapping.place_of(st, x.dev, t)
+    if st.cfg[0].slots > 1:
+        sharing.alone(st, t)
     x.array = st.page_ps[0, x.page]
     nand.push(st, g, t, nand.Q_READ)
 

@@ -109,7 +109,7 @@ def unit_table(arrays: Arrays, stream: int) -> np.ndarray | None:
     if not c.static:
         return None
     turn = arrays.turn[int(zone.turn) : int(zone.turn) + int(zone.units)]
-    return np.repeat(turn, int(c.unit_planes))
+    return np.repeat(turn, int(c.together))
 
 
 def steady_state(
@@ -177,7 +177,7 @@ def put(arrays: Arrays, cfg: Config, s: Steady) -> None:
 
 def block_ps(cfg: Config, g: Geometry) -> int:
     """Time between two blocks of a unit that is programmed without a pause."""
-    return g.block_pages // g.unit_planes * cfg.flash.t_program_ps
+    return g.pages * cfg.flash.t_program_ps
 
 
 def _order_by_wear(free: np.ndarray, s: Steady) -> None:

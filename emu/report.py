@@ -295,7 +295,7 @@ def wear_out_steps(c: Comparison, written: float) -> float | None:
     """Steps until every block has its rated cycles, if ``written`` bytes a step wear all alike."""
     if not written:
         return None
-    raw = Geometry.of(c.cfg).physical_pages * c.cfg.flash.page_bytes * c.cfg.system.devices
+    raw = Geometry.of(c.cfg).physical_pages * Geometry.of(c.cfg).page_bytes * c.cfg.system.devices
     return raw * c.cfg.flash.endurance_cycles / written
 
 

@@ -296,6 +296,12 @@ class Ftl:
         ),
     ]
     gc_copyback: Annotated[bool, Spec("collection moves pages inside the die (copy-back)")]
+    mapping_unit_bytes: Annotated[
+        int,
+        Spec(
+            "what an entry of the map stands for: a part of a page, which gathers them; 0: a page"
+        ),
+    ]
     partial_pages: Annotated[
         str,
         Spec(

@@ -2,6 +2,8 @@
 
 Owns the list of counters. Does not own their meaning in time or energy (ledger.py, energy.py).
 Source: the terms of MQSim's and SimpleSSD's reports.
+
+Pages are those of the map: of flash, or the mapping units that a page of flash has several of.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from __future__ import annotations
     GATHERED_MOST,
     PSLC_PAGES, DIRECT_PAGES, FOLDS, FOLD_READ_PAGES, FOLD_PROGRAM_PAGES, FOLD_DROPPED,
     PSLC_ERASED_BLOCKS,
-) = range(74)  # fmt: skip
+    BESIDE_PAGES,
+) = range(75)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -100,4 +103,5 @@ COUNTERS = (
     "fold_program_pages",
     "fold_dropped_pages",  # read to be folded, then overwritten, or left where they were
     "pslc_erased_blocks",  # of the erased blocks, those in pSLC mode
+    "beside_pages",  # mapping units sensed because others of their page of flash were read
 )

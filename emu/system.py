@@ -226,7 +226,7 @@ class System:
             busy_ps=busy,
             busy_sum_ps=busy_sum,
             page_bytes=g.page_bytes,
-            block_bytes=g.pages * g.page_bytes,
+            block_bytes=g.pages * g.slots * g.page_bytes,
             devices=self.devices,
         )
 

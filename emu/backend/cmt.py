@@ -5,9 +5,10 @@ back. Does not own where pages lie (mapping.py) or the flash traffic's way (flow
 Source: DFTL (Gupta et al., ASPLOS 2009): entries by LRU, a directory of translation pages, all
 dirty entries of a page written back together; MQSim's cached mapping table, sizes of entries.
 
-Translation pages are logical pages behind the host's: page m is ``lpns + m``, so the page map's end
-is the global translation directory, and collection moves them like any page, into an open block of
-their own. The map itself (``l2p``) is always right; this room decides what knowing it costs.
+Translation pages, of a mapping unit each, are logical pages behind the host's: page m is
+``lpns + m``, so the page map's end is the global translation directory, and collection moves them
+like any page, into an open block of their own. The map itself (``l2p``) is always right; this room
+decides what knowing it costs.
 
 A translation page that is written back (read, merged, programmed) is in DRAM from its reading to
 its landing. Whoever needs an entry meanwhile takes it from there. Misses wait while pages that must
@@ -19,9 +20,10 @@ from __future__ import annotations
 import math
 
 from ondie.emu import places
-from ondie.emu.backend import mapping, nand
+from ondie.emu.backend import mapping, nand, sharing
 from ondie.emu.backend.timing import READ
 from ondie.emu.config import Config
+from ondie.emu.constraints import mapping_unit
 from ondie.emu.events import E_FULL, fail, go, take_txn
 from ondie.emu.state import record_type
 from ondie.emu.stations import MAP_DECODED, TRANSLATED
@@ -86,7 +88,7 @@ def entry_bytes(cfg: Config, physical_pages: int) -> tuple[int, int]:
     and physical or physical alone, and a bit per sector where pages may be written in parts; then
     whole bytes."""
     bits = math.log2(max(physical_pages, 2))
-    sectors = cfg.flash.page_bytes // 512 if cfg.ftl.partial_pages == "sectors" else 0
+    sectors = mapping_unit(cfg) // 512 if cfg.ftl.partial_pages == "sectors" else 0
     return -(-math.ceil(2 * bits + sectors) // 8), -(-math.ceil(bits + sectors) // 8)
 
 
@@ -102,7 +104,7 @@ def sizes(cfg: Config, physical_pages: int, lpns: int) -> tuple[int, int, int]:
             f"ftl.map_cache = {cfg.ftl.map_cache_bytes} B: an entry takes {cached} B; 0: the whole "
             "map is in DRAM"
         )
-    span = cfg.flash.page_bytes // stored
+    span = mapping_unit(cfg) // stored
     if max(entries, lpns // span) >= 1 << (PLACES - 1):
         raise InputError(f"ftl.map_cache = {cfg.ftl.map_cache_bytes} B: too many entries")
     return entries, span, -(-lpns // span)
@@ -314,6 +316,8 @@ def read(st, dev, p, bare, size):
     st.count[dev, UNASKED_OUT_BYTES] += c.page_bytes - x.bus
     st.count[dev, ARRAY_READS] += 1
     g = mapping.place_of(st, dev, t)
+    if c.slots > 1:
+        sharing.alone(st, t)
     x.array = st.page_ps[0, x.page]
     mapping.read_from(st, dev, x.ppn)
     nand.push(st, g, t, nand.Q_MAP_READ)

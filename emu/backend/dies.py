@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ondie.emu.intrinsics import lowest_bit
+from ondie.emu.intrinsics import lowest_bit, set_bits
 from ondie.emu.state import record_type, rounded_up
 from ondie.kernels.jit import cold, inline
 
@@ -182,6 +182,8 @@ def promote(st, g, q):
 @inline
 def planes_of(st, t):
     """Planes at work in a command: pages of one offset (a word line has several)."""
+    if st.cfg[0].slots > 1:
+        return planes_at(st, t)
     if st.txn[t].mate < 0:
         return st.txn[t].n
     page = st.txn[t].page
@@ -191,6 +193,18 @@ def planes_of(st, t):
             n += st.txn[t].n
         t = st.txn[t].mate
     return n
+
+
+@cold
+def planes_at(st, t):
+    """The same where pages have several slots, any of which a transaction may be for."""
+    page = st.txn[t].page
+    planes = 0
+    while t >= 0:
+        if st.txn[t].page == page:
+            planes |= st.txn[t].planes
+        t = st.txn[t].mate
+    return set_bits(planes)
 
 
 # --- several dies of a chip

@@ -24,6 +24,7 @@ import numpy as np
 from ondie.emu.backend.draws import absorb, binomial
 from ondie.emu.backend.rber import MOST, total_rate
 from ondie.emu.config import Config
+from ondie.emu.constraints import mapping_unit
 from ondie.emu.state import record_type, records
 from ondie.kernels.jit import njit
 
@@ -129,27 +130,30 @@ def page_failure(n, t, words, p):
 def code(cfg: Config) -> np.recarray:
     """The code of a configuration: one record of CODE.
 
+    Of mapping units smaller than a page each has its own code words, and its share of the time.
     Without errors (``errors.kind`` is none) a page is one word without limit, read right at once.
     """
     ecc = cfg.ecc
     made = records(CODE, 1)
-    made.decode = ecc.decode_ps
+    page = mapping_unit(cfg)
+    slots = cfg.flash.page_bytes // page
+    made.decode = -(-ecc.decode_ps // slots)
     if cfg.errors.kind == "none":
         made.words = 1
-        made.bits = made.limit = made.soft_limit = 8 * cfg.flash.page_bytes
-        made.decode_limit = ecc.decode_ps
+        made.bits = made.limit = made.soft_limit = 8 * page
+        made.decode_limit = made.decode
         made.safe = made.hopeless = MOST
         return made
     made.bits = 8 * ecc.codeword_bytes
     made.limit = ecc.correctable_bits
     soft = ecc.soft_reads > 0
     made.soft_limit = int(ecc.correctable_bits * ecc.soft_gain) if soft else ecc.correctable_bits
-    words = cfg.flash.page_bytes // ecc.codeword_bytes
+    words = page // ecc.codeword_bytes
     made.words = words
     made.retries = ecc.retries
     made.soft_reads = ecc.soft_reads
-    made.decode_limit = ecc.decode_limit_ps
-    made.soft_decode = ecc.soft_decode_ps
+    made.decode_limit = -(-ecc.decode_limit_ps // slots)
+    made.soft_decode = -(-ecc.soft_decode_ps // slots)
     made.gain = ecc.retry_gain
     n, t = 8 * ecc.codeword_bytes, ecc.correctable_bits
     made.safe = _turn(lambda p: math.log(words) + log_above(n, t, p) < NEVER_LOG)[0]

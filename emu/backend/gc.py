@@ -111,6 +111,21 @@ def next_valid(st, dev, b):
     return -1, -1
 
 
+@cold
+def next_of_page(st, dev, b):
+    """The same within the page of flash that is being looked at."""
+    c = st.cfg[0]
+    block = st.block[b]
+    base = mapping.first_page(st, dev, b)
+    while block.scan % c.slots != 0:
+        ppn = base + block.scan
+        block.scan += 1
+        lpn = int(st.p2l[dev, ppn]) - 1
+        if lpn >= 0 and int(st.l2p[dev, lpn]) - 1 == ppn:
+            return lpn, ppn
+    return -1, -1
+
+
 @inline
 def give_up(st, b):
     """There is no place for the next page of victim ``b``: programs have failed, and spoilt the

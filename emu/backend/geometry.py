@@ -4,6 +4,10 @@ Owns the numbering. Does not own which logical page lives where (mapping.py).
 Source: the usual one: channel / die / plane / block / page; a super-block is the same block index
 in every plane of one die, a super-page the same page of it (OptimStore's word, HPCA 2023). A unit
 is what is written and collected together: a die with its super-blocks, or a plane with its blocks.
+
+Where an entry of the map stands for less than a page of flash, such a mapping unit is a *slot* of
+it, and all that is called a page here and in the map is a slot: consecutive ones lie in one page of
+flash, then in the next plane of the super-page, then in the next super-page.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ondie.emu.config import Config
+from ondie.emu.constraints import mapping_unit
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,9 @@ class Geometry:
     reservoir_blocks: int
     """Super-blocks per die lent to the optimizer reservoir, behind the conventional ones."""
     pages: int
+    """Pages of a block of flash, per plane."""
     page_bytes: int
+    """Bytes of a page of the map, which is a page of flash or one of its ``slots``."""
     unit_planes: int
     """Planes of a unit: all of a die, or one."""
     chip_dies: int = 1
@@ -38,6 +45,8 @@ class Geometry:
     """Planes of a die that read alone."""
     pslc_blocks: int = 0
     """Blocks of a unit, the last conventional ones, that always hold one bit per cell."""
+    slots: int = 1
+    """Pages of the map in a page of flash."""
 
     @staticmethod
     def of(cfg: Config) -> Geometry:
@@ -53,11 +62,12 @@ class Geometry:
             blocks=blocks,
             reservoir_blocks=lent,
             pages=flash.pages_per_block,
-            page_bytes=flash.page_bytes,
+            page_bytes=mapping_unit(cfg),
             unit_planes=flash.planes_per_die if cfg.ftl.block_unit == "die" else 1,
             chip_dies=flash.dies_per_chip,
             lanes=flash.planes_per_die if flash.plane_reads == "alone" else 1,
             pslc_blocks=fixed,
+            slots=flash.page_bytes // mapping_unit(cfg),
         )
 
     @property
@@ -71,11 +81,11 @@ class Geometry:
     @property
     def block_pages(self) -> int:
         """Pages of a unit's block."""
-        return self.pages * self.unit_planes
+        return self.pages * self.unit_planes * self.slots
 
     @property
     def super_page_bytes(self) -> int:
-        return self.planes * self.page_bytes
+        return self.planes * self.slots * self.page_bytes
 
     @property
     def all_blocks(self) -> int:
@@ -85,7 +95,7 @@ class Geometry:
     @property
     def die_pages(self) -> int:
         """Physical pages per die, conventional and reservoir."""
-        return self.all_blocks * self.pages * self.planes
+        return self.all_blocks * self.pages * self.planes * self.slots
 
     @property
     def physical_pages(self) -> int:

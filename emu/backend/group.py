@@ -74,7 +74,7 @@ def gather(st, g, t, q):
             return
         if (
             y.op == x.op and y.page == x.page and y.planes & x.planes == 0
-            and y.planes & ~full == 0 and y.n <= room
+            and y.planes & ~full == 0 and (y.n <= room or c.slots > 1 and planes_of(st, u) <= room)
             and (x.op != PROGRAM or (y.array == x.array and y.planes & passed == 0))
             and (c.ranked == 0 or x.kind == OWN or y.kind == OWN or alike(st, t, u))
         ):  # fmt: skip
@@ -88,7 +88,7 @@ def gather(st, g, t, q):
             y.queue = x.queue
             x.planes |= y.planes
             x.array = max(x.array, y.array)
-            room -= y.n
+            room -= planes_of(st, u)
             merge(st, t, u)
         else:
             before = u

@@ -7,7 +7,8 @@ NAND of three bits per cell); foggy-fine programming, two passes in the order of
 
 A *line* is ``line`` page slots; a *stripe* the slots after which a front stands between lines: one
 line, or one of each plane where planes are not programmed together. Both are 1 where pages are
-programmed one by one.
+programmed one by one. Where pages have slots (slots.py), these are counted; a program of several
+whole pages, not of word lines, is complete on its own.
 """
 
 from __future__ import annotations
@@ -25,13 +26,23 @@ def of(st, ppn):
     stripe = ppn // c.stripe
     if c.line == c.stripe:
         return stripe
-    return stripe * c.unit_planes + ppn % c.unit_planes
+    return stripe * c.unit_planes + plane_of(st, ppn)
+
+
+@inline
+def plane_of(st, ppn):
+    """Plane of its unit in which a physical page, or a slot of one, lies."""
+    c = st.cfg[0]
+    return ppn % c.together // c.slots
 
 
 @inline
 def begins(st, ppn):
     """Is a physical page the first of its line?"""
-    return ppn % st.cfg[0].stripe < st.cfg[0].stripe // st.cfg[0].line
+    c = st.cfg[0]
+    if c.line == c.stripe:
+        return ppn % c.stripe == 0
+    return ppn % c.stripe < c.together and ppn % c.slots == 0
 
 
 @inline
@@ -39,7 +50,7 @@ def first_of(st, ppn):
     """The first physical page of the line in which a page lies."""
     c = st.cfg[0]
     first = ppn // c.stripe * c.stripe
-    return first if c.line == c.stripe else first + ppn % c.unit_planes
+    return first if c.line == c.stripe else first + plane_of(st, ppn) * c.slots
 
 
 @inline

@@ -8,7 +8,7 @@ in sequence) after OptimStore (HPCA 2023). A write is mapped when its program is
 
 from __future__ import annotations
 
-from ondie.emu.backend import lines, nand
+from ondie.emu.backend import lines, nand, slots
 from ondie.emu.backend.timing import ERASE
 from ondie.emu.events import E_RESERVOIR, LOG_ERASE, fail, log, take_txn
 from ondie.emu.state import record_type
@@ -104,11 +104,16 @@ def place_of(st, dev, t):
     block = st.block[b]
     x.page = x.ppn - first_page(st, dev, b)
     plane = block.plane
-    if c.unit_planes > 1:
+    n = x.n
+    if c.together > 1:
         slot = x.page
-        x.page = slot // c.unit_planes
-        plane = slot - x.page * c.unit_planes
-    x.planes = ((1 << x.n) - 1) << plane
+        x.page = slot // c.together
+        slot -= x.page * c.together
+        if c.slots > 1:
+            n = slots.pages(st, x.ppn, n)
+            slot //= c.slots
+        plane += slot
+    x.planes = ((1 << n) - 1) << plane
     x.die = block.die
     if block.stream == c.pslc_stream:
         x.page += c.pages
@@ -287,6 +292,8 @@ def erase(st, dev, u, block, queue):
     if st.block[block].stream == c.pslc_stream:
         x.array = c.pslc_erase
     g = place_of(st, dev, t)
+    if c.slots > 1:
+        x.planes = ((1 << c.unit_planes) - 1) << st.block[block].plane
     if c.lanes > 1:
         g = st.die[g].first
     nand.push(st, g, t, queue)
@@ -322,6 +329,8 @@ def allocate(st, dev, u, stream, n):
         k = min(n, c.unit_planes - front.next % c.unit_planes)
         if c.multi_plane == 0:
             k = 1
+        if c.slots > 1:
+            k = slots.together(st, front.next, n)
     at = u * c.all_blocks + front.block
     block = st.block[at]
     ppn = first_page(st, dev, at) + front.next
@@ -514,8 +523,8 @@ def unit_of(st, dev, lpn, stream):
     if c.static != 0:
         zone = st.zone[stream]
         at = lpn - zone.first_lpn
-        if c.unit_planes > 1:
-            at //= c.unit_planes
+        if c.together > 1:
+            at //= c.together
         at = zone.turn + at % zone.units
     return dev * c.units + st.turn[at]
 

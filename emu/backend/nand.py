@@ -43,6 +43,7 @@ from ondie.emu.backend.dies import (
     RESUME,
     affordable,
     order_table,
+    planes_at,
     planes_of,
     pop,
     promote,
@@ -50,6 +51,7 @@ from ondie.emu.backend.dies import (
     touch,
 )
 from ondie.emu.backend.group import gather_all
+from ondie.emu.backend.slots import pages
 from ondie.emu.backend.timing import (
     BPP,
     BPR,
@@ -425,6 +427,11 @@ def out_ps(st, t):
     to be selected first."""
     c = st.cfg[0]
     x = st.txn[t]
+    if c.slots > 1:
+        parts = pages(st, x.ppn, x.n)
+        if parts > 1 or x.array < 0 or x.mate >= 0 or x.planes & (x.planes - 1) != 0:
+            return parts * (c.out + c.out_plane)
+        return c.out
     if x.n > 1 or x.planes & (x.planes - 1) != 0:
         return x.n * (c.out + c.out_plane)
     return c.out
@@ -486,6 +493,8 @@ def grant_in(st, b, g):
         n += st.txn[u].n
         size += st.txn[u].bus
         u = st.txn[u].mate
+    if c.slots > 1:
+        n = planes_at(st, first)
     d.loading = u
     time = st.cycles[st.txn[t].op, n] + transfer_ps(size, c.bus_scale, c.bus_shift)
     st.bus[b].size_in += size

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from ondie.emu import stations as s
-from ondie.emu.backend import ecc, marks, nand, rber
+from ondie.emu.backend import ecc, marks, nand, rber, sharing
 from ondie.emu.backend.draws import absorb, page_key
 from ondie.emu.backend.mapping import block_at, place_of, read_from
 from ondie.emu.backend.timing import page_kinds
@@ -88,7 +88,8 @@ def judge(st, t):
     q = st.quality[b]
     cycles = marks.worn(st, b)
     shifted = marks.shifted(st, b, x.ppn)
-    st.block[b].reads += x.n
+    if c.slots == 1:
+        st.block[b].reads += x.n
     seed = absorb(c.seed, x.dev)
     scale = st.scale[x.page]
     lpn = x.lpn
@@ -265,8 +266,11 @@ def again(st, t):
         x.bus = c.page_bytes  # soft decision takes whole code words
     st.count[x.dev, UNASKED_OUT_BYTES] += c.page_bytes - x.bus
     st.count[x.dev, ARRAY_READS] += 1
-    st.block[block_at(st, x.dev, x.ppn)].reads += 1
     g = place_of(st, x.dev, t)
+    if c.slots > 1:
+        sharing.alone(st, t)
+    else:
+        st.block[block_at(st, x.dev, x.ppn)].reads += 1
     x.array = st.page_ps[0, x.page]
     nand.push(st, g, t, x.queue)
 

@@ -200,7 +200,7 @@ def may_suspend(st, d, at):
 def needs_die(st, t):
     """Does transaction ``t`` need all planes of its die, or at least the die's attention?"""
     x = st.txn[t]
-    return x.op != READ or x.n > 1
+    return x.op != READ or (x.n > 1 and st.cfg[0].slots == 1)  # slots to be read are of one plane
 
 
 @cold

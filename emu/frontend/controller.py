@@ -20,7 +20,7 @@ from ondie.emu.events import (
     go,
     log,
 )
-from ondie.emu.frontend import buffer, cache
+from ondie.emu.frontend import buffer, cache, slot_reads
 from ondie.emu.frontend.parts import SECTOR, bus_bytes, bytes_of, child, sectors_of
 from ondie.emu.intrinsics import set_bits
 from ondie.emu.stations import READ_UNMAPPED, SERVED, TRANSLATED
@@ -91,6 +91,17 @@ def cut_read(st, t):
         lpn = stop + 1
     if c.cache == buffer.BUFFER:
         buffer.gathered(st, t)
+    if c.slots > 1:
+        slot_reads.send(st)
+
+
+@cold
+def sense_all(st, t):
+    """Send the pages of ``t``, a part of a read, to their dies, now that their places are known."""
+    x = st.txn[t]
+    sense(st, t, x.lpn, x.lpn + x.n)
+    if st.cfg[0].slots > 1:
+        slot_reads.send(st)
 
 
 @inline
@@ -185,6 +196,9 @@ def sense(st, t, lpn, end):
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
+    if c.slots > 1:
+        slot_reads.sense(st, t, lpn, end)
+        return
     while lpn < end:
         entry = int(st.l2p[dev, lpn])
         if entry == 0 and c.unwritten != 0:  # read as if it had been written at its place
@@ -252,6 +266,9 @@ def fetch(st, u, entry):
 @cold
 def fetch_again(st, u):
     """The same for a read that had to wait for its page to be moved."""
+    if st.cfg[0].slots > 1:
+        slot_reads.again(st, u)
+        return
     fetch(st, u, int(st.l2p[st.txn[u].dev, st.txn[u].lpn]))
 
 
@@ -272,7 +289,9 @@ def send_parts(st, t, step):
     c = st.cfg[0]
     x = st.txn[t]
     lpn = x.lpn
-    most = 1 if c.static != 0 or c.partial != 0 or c.cache_writes != 0 else c.planes
+    most = c.planes * c.slots
+    if c.static != 0 or c.partial != 0 or c.cache_writes != 0:
+        most = 1
     while lpn < x.lpn + x.n:
         n = min(x.lpn + x.n - lpn, most)
         u = child(st, t, lpn, n)

@@ -52,7 +52,7 @@ class Demand:
     def flash_read(self, n_bytes: float) -> None:
         """Pages read through channel and decoder."""
         g, f = self.geometry, self.cfg.flash
-        pages = n_bytes / g.page_bytes
+        pages = n_bytes / f.page_bytes
         together = g.planes if f.multi_plane else 1
         array = f.t_read_ps / 1e12
         if not f.cache_read:
@@ -64,7 +64,7 @@ class Demand:
     def flash_write(self, n_bytes: float) -> None:
         """Pages programmed through encoder and channel, each block erased before it is written."""
         g, f = self.geometry, self.cfg.flash
-        pages = n_bytes / g.page_bytes
+        pages = n_bytes / f.page_bytes
         together = g.planes if f.multi_plane else 1
         line, passes = word_line_pages(self.cfg), 2 if f.programming == "two_pass" else 1
         array = self._program_ps() / 1e12
@@ -131,7 +131,7 @@ class Demand:
         ``line`` page offsets each, then the slower of channel and link."""
         g = self.geometry
         block = self.cfg.host.io_block_bytes
-        pages = block / g.page_bytes
+        pages = block / self.cfg.flash.page_bytes
         groups = pages / (g.planes if self.cfg.flash.multi_plane else 1) / line
         channel = max(pages / g.channels, min(pages, g.planes)) * self._page_s()
         rounds = max(groups / g.dies, 1.0)

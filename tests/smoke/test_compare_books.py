@@ -25,6 +25,7 @@ MANAGED: dict[str, dict[str, str]] = {
     "levelled": {"ftl.erase": "collected", "ftl.wear_static_cycles": "2"},
     "copy-back": {"ftl.gc_copyback": "true"},
     "sectors": {"ftl.partial_pages": "sectors"},
+    "mapping units": {"ftl.mapping_unit": "4 KiB", "ftl.reservoir_fraction": "0"},
     "lone planes": {"pe.kind": "none", "flash.plane_reads": "alone"},
     "errors": {
         "errors.kind": "model", "flash.cell": "TLC", "errors.floor": "7e-3", "ecc.retries": "3",
@@ -55,7 +56,7 @@ UNSEEN = {
         "isp_write_bytes", "isp_bytes", "trimmed_pages", "collections", "program_failures",
         "bad_blocks", "wear_moves", "map_hits", "map_misses", "retried_pages", "corrected_bits",
         "uncorrectable_pages", "lost_pages", "media_errors", "bare_wrong_bits", "reclaimed_blocks",
-        "cache_fill_pages",
+        "cache_fill_pages", "beside_pages",
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",

@@ -46,6 +46,7 @@ DRIVES = st.fixed_dictionaries(
         "flash__planes_per_die": st.sampled_from((1, 2)),
         "flash__blocks_per_plane": st.integers(16, 22),
         "flash__pages_per_block": st.sampled_from((2, 4, 8)),
+        "ftl__mapping_unit": st.sampled_from((0, 0, 0, 2, 4)),  # of a page
         "flash__multi_plane": st.sampled_from(("true", "false")),
         "flash__programming": st.sampled_from(("page", "page", "one_shot", "two_pass")),
         "ftl__gather_time": st.sampled_from(("10 us", "1 ms", "10 ms")),
@@ -130,6 +131,18 @@ def possible(drawn):
     if drawn["flash__programming"] != "page":
         drawn |= WORD_LINES | {"ftl__pslc": "off"}
         padding = 2 if drawn["flash__programming"] == "two_pass" else 1
+    if drawn["ftl__pslc"] != "off":
+        drawn["ftl__mapping_unit"] = 0
+    slots = drawn["ftl__mapping_unit"]
+    if slots:
+        drawn |= {
+            "ftl__gc_copyback": "false",
+            "flash__page": f"{PAGE * slots} B",
+            "ftl__mapping_unit": f"{PAGE} B",
+        }
+        if drawn["flash__programming"] == "page":
+            drawn["flash__pages_per_block"] = 4
+            padding = 1
     blocks = drawn["flash__blocks_per_plane"]
     if drawn["ftl__pslc"] != "off":
         drawn["flash__blocks_per_plane"] = blocks = blocks + 6
@@ -350,6 +363,7 @@ MECHANISMS = (
     "map_read_pages", "map_program_pages", "retry_read_pages", "reclaimed_blocks",
     "padding_pages", "second_pass_pages",
     "pslc_pages", "direct_pages", "folds", "fold_program_pages", "fold_dropped_pages",
+    "beside_pages",
 )  # fmt: skip
 seen: Counter[str] = Counter()
 

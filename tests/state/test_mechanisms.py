@@ -29,6 +29,12 @@ MESSAGES = {
     "link__packet_overhead": "24 B",
 }
 PLANES = {"ftl__block_unit": "plane"}
+UNITS = {
+    "flash__page": "2 KiB",
+    "ftl__mapping_unit": "512 B",
+    "flash__pages_per_block": 4,
+    "flash__blocks_per_plane": 16,
+}
 COLLECTED = {"ftl__erase": "collected"}
 ROOMY = {"flash__blocks_per_plane": 16}  # blocks are lost to failures
 MECHANISMS: dict[str, tuple[dict[str, object], tuple[int, ...]]] = {
@@ -52,6 +58,12 @@ MECHANISMS: dict[str, tuple[dict[str, object], tuple[int, ...]]] = {
     "collection alone, erased at once": ({**COLLECTED, "ftl__gc_priority": "exclusive"}, ()),
     "copy-back": ({"ftl__gc_copyback": "true"}, (stats.COPYBACK_PAGES,)),
     "sectors": ({"ftl__partial_pages": "sectors"}, ()),
+    "mapping units": (UNITS, (stats.BESIDE_PAGES,)),
+    "mapping units of planes": ({**PLANES, **UNITS}, (stats.BESIDE_PAGES,)),
+    "mapping units, static places": (
+        {**UNITS, "ftl__placement": "static"},
+        (stats.BESIDE_PAGES, stats.PADDING_PAGES),
+    ),
     "erased when collected": (COLLECTED, ()),
     "any free block": ({"ftl__wear_dynamic": "false"}, ()),
     "levelled when collected": ({**COLLECTED, "ftl__wear_static_cycles": 2}, (stats.WEAR_MOVES,)),

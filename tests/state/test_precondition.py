@@ -26,9 +26,15 @@ DRIVES = {
     "bad blocks": {"ftl__bad_blocks": "0.05"},
     "reservoir": {"ftl__block_unit": "die", "ftl__reservoir_fraction": "0.2"},
     "sectors": {"ftl__partial_pages": "sectors"},
+    "mapping units": {"flash__page": "8 KiB", "ftl__mapping_unit": "4 KiB"},
+    "mapping units, by die": {
+        "flash__page": "16 KiB", "flash__pages_per_block": "16", "ftl__mapping_unit": "4 KiB",
+        "ftl__block_unit": "die",
+    },
+    "mapping units, static": STATIC | {"flash__page": "8 KiB", "ftl__mapping_unit": "4 KiB"},
     "level": {"ftl__wear_dynamic": "true", "ftl__gc_policy": "random"},
     "as it comes": {"ftl__wear_dynamic": "false", "ftl__gc_policy": "fifo"},
-}
+}  # fmt: skip
 
 
 def full_blocks(arrays):
