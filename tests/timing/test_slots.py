@@ -13,6 +13,7 @@ from ondie.emu.energy import Work, components
 from ondie.emu.frontend import queues
 from ondie.emu.ledger import StepClock
 from tests.timing import harness as h
+from tests.timing.harness import ns
 
 SLOTS = 4
 QUARTER = h.DECODE // SLOTS
@@ -92,6 +93,38 @@ def test_planes_are_read_together():
     more = h.COMMAND + h.BUS + QUARTER + 2 * h.DRAM + h.LINK
     b.assert_ready_at(b.nvme(queues.READ, 3, 2), READ_PS + more)
     assert sensed(b) == (1, 2, 6, 2 * h.PAGE)
+
+
+TAIL = h.COMMAND + SLOTS * h.BUS + h.PROGRAM
+"""A page is loaded and programmed: 66.484."""
+
+
+def test_four_small_writes_are_one_program():
+    """Entries are written at 0.4, 0.8, 1.2 and 1.6, understood 0.5 later, and their data cross the
+    link in a row, from 0.9 on: the last is in at 5.1, in DRAM at 6.1 and encoded at 6.225. Then the
+    page is loaded, and all four writes are done with it."""
+    b = bench()
+    writes = [b.nvme(queues.WRITE, lpn) for lpn in (5, 1, 0, 2)]
+    b.assert_ready_at(writes[0], ns(6.225)[0] + TAIL)
+    assert b.ends(writes) == [ns(6.225)[0] + TAIL] * SLOTS
+    assert counts(b, stats.ARRAY_PROGRAMS, stats.PADDING_PAGES) == [1, 0]
+    assert int(b.arrays.bus.size_in.sum()) == SLOTS * h.PAGE
+
+
+def test_a_large_write_does_not_wait():
+    """Four slots of a command cross everything together: 0.9, link 4.2, DRAM 4, encoder 0.5."""
+    b = bench()
+    b.assert_ready_at(b.nvme(queues.WRITE, 4, 4), ns(9.6)[0] + TAIL)
+    assert counts(b, stats.ARRAY_PROGRAMS, stats.PADDING_PAGES) == [1, 0]
+
+
+def test_a_small_write_alone_is_padded():
+    """Encoded at 0.9 + 1.2 + 1 + 0.125 = 3.225, when nothing else is under way: three slots of
+    padding take the encoder 0.375, and the page is programmed."""
+    b = bench()
+    b.assert_ready_at(b.nvme(queues.WRITE, 3), ns(3.6)[0] + TAIL)
+    assert counts(b, stats.ARRAY_PROGRAMS, stats.PADDING_PAGES) == [1, 3]
+    assert int(b.arrays.bus.size_in.sum()) == SLOTS * h.PAGE
 
 
 def test_a_slot_costs_the_energy_of_its_page():
