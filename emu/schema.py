@@ -379,8 +379,8 @@ class Ftl:
     gather_time_ps: Annotated[
         int,
         Spec(
-            "longest wait of a page for the rest of its word line, which is padded then; "
-            "programming other than page",
+            "longest wait of a page for the rest of its word line, or of a mapping unit for the "
+            "rest of its page, which is padded then",
             least=1,
         ),
     ]

@@ -90,7 +90,7 @@ COUNTERS = (
     "destaged_pages",  # contents sent to flash, among the programmed pages
     "cache_hit_pages",  # pages of reads that were in the cache, at least in part
     "cache_fill_pages",  # pages that reads brought into it
-    "padding_pages",  # pages without data, programmed to complete a word line
+    "padding_pages",  # pages without data, programmed to complete a word line, or a page of units
     "padded_at_flush",  # word lines completed so: for a FLUSH or a write that completes on flash,
     "padded_at_rest",  # as the host waited and nothing else was under way,
     "padded_in_time",  # after the longest wait
