@@ -26,6 +26,14 @@ MANAGED: dict[str, dict[str, str]] = {
     "copy-back": {"ftl.gc_copyback": "true"},
     "sectors": {"ftl.partial_pages": "sectors"},
     "mapping units": {"ftl.mapping_unit": "4 KiB", "ftl.reservoir_fraction": "0"},
+    "word lines": {
+        "flash.programming": "two_pass", "flash.cell": "MLC", "flash.t_program_second": "500 us",
+        "pe.kind": "none", "ftl.reservoir_fraction": "0",
+    },
+    "one bit per cell": {
+        "ftl.pslc": "static", "ftl.pslc_share": "0.1", "flash.cell": "MLC", "pe.kind": "none",
+        "ftl.reservoir_fraction": "0",
+    },
     "lone planes": {"pe.kind": "none", "flash.plane_reads": "alone"},
     "errors": {
         "errors.kind": "model", "flash.cell": "TLC", "errors.floor": "7e-3", "ecc.retries": "3",
@@ -56,11 +64,12 @@ UNSEEN = {
         "isp_write_bytes", "isp_bytes", "trimmed_pages", "collections", "program_failures",
         "bad_blocks", "wear_moves", "map_hits", "map_misses", "retried_pages", "corrected_bits",
         "uncorrectable_pages", "lost_pages", "media_errors", "bare_wrong_bits", "reclaimed_blocks",
-        "cache_fill_pages", "beside_pages",
+        "cache_fill_pages", "beside_pages", "padded_at_flush", "padded_at_rest", "padded_in_time",
+        "gathered_most", "pslc_pages", "direct_pages", "folds", "pslc_erased_blocks",
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",
-        "front end", "DRAM", "ISP", "ISP flash path", "ECC",
+        "front end", "DRAM", "ISP", "ISP flash path", "ECC", "timer of rests",
     },
     "planned": set[str](),
 }  # fmt: skip
@@ -119,6 +128,7 @@ def test_the_runs_use_every_counter(runs):
     # Nothing in a comparison trims, reads what was never written, or writes part of a page; and
     # the whole map is in DRAM.
     unused = {"trimmed_pages", "unmapped_pages", "merge_read_pages", "cache_dropped_pages"}
+    unused |= {"padded_at_flush", "fold_dropped_pages"}  # flushes, writes what is being folded
     cached = {"map_hits", "map_misses", "map_read_pages", "map_program_pages"}
     assert set(COUNTERS) - used - cached == unused
 
@@ -154,14 +164,15 @@ def test_what_energy_is_paid_for_is_what_was_moved(runs):
     """Bytes of the stations that no balance holds, from the counters of what passed them.
 
     Through DRAM: host data twice (stored, then forwarded), so also reservoir pages for the host and
-    pages that collection moves, unless inside their die; the rest once. Data that a cache takes are
-    stored, data that are found there forwarded, data that it sends to flash forwarded. Through ECC:
-    every page that was coded, as far as it was asked for.
+    pages that collection and folding move, unless inside their die; the rest once. Data that a
+    cache takes are stored, data that are found there forwarded, data that it sends to flash
+    forwarded. Through ECC: every page that was coded, as far as it was asked for.
     """
     for t in runs:
         c = t.counters
         twice = c["host_read_bytes"] + c["host_write_bytes"] + c["reservoir_up_bytes"]
-        twice += (c["gc_read_pages"] - c["copyback_pages"]) * t.page_bytes
+        moved = c["gc_read_pages"] + c["fold_read_pages"] - c["copyback_pages"]
+        twice += moved * t.page_bytes
         once = c["down_bytes"] + c["up_bytes"] + c["load_bytes"]
         isp = c["isp_read_bytes"] + c["isp_write_bytes"]
         cached = c["destaged_pages"] - c["cache_write_pages"] - c["cache_hit_pages"]
