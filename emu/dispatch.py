@@ -7,7 +7,7 @@ contract of plans (rows.py); the tournament tree of events.py.
 
 from __future__ import annotations
 
-from ondie.emu import flows, gathering, landing, passages, placing
+from ondie.emu import flows, landing, padding, passages, placing
 from ondie.emu import stations as s
 from ondie.emu.backend import mapping, nand, timing
 from ondie.emu.clock import NEVER
@@ -435,7 +435,7 @@ def run(st, until, max_events, want_room):
             break
         if reg.thirsty != 0 or (reg.log_on != 0 and reg.logged > log_limit):
             break
-        if gathers and gathering.at_rest(st):
+        if gathers and padding.at_rest(st):
             n += 1
             t = -1
             continue
@@ -455,7 +455,7 @@ def run(st, until, max_events, want_room):
         elif leaf < reg.gather0:
             pairs.issue(st, leaf - reg.pair0)
         else:
-            gathering.overdue(st, leaf - reg.gather0)
+            padding.overdue(st, leaf - reg.gather0)
     n += reg.hops
     reg.events += n
     return n

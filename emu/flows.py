@@ -10,7 +10,7 @@ DRAM; the messages of a command on the link after NVMe (doorbell, fetch, data, c
 
 from __future__ import annotations
 
-from ondie.emu import gathering
+from ondie.emu import padding
 from ondie.emu import stations as s
 from ondie.emu.backend import cmt, nand, reading, timing
 from ondie.emu.collection import ask, queue_of
@@ -47,7 +47,7 @@ def fetched(st, t):
     elif x.op == timing.PROGRAM:
         st.count[dev, HOST_WRITE_BYTES] += x.size
         if c.line > 1:
-            gathering.urgent(st, t)
+            padding.urgent(st, t)
         if c.whole_commands != 0:
             return False
         controller.cut_write(st, t, s.WRITE_FETCHED)
@@ -55,7 +55,7 @@ def fetched(st, t):
         if c.cache_writes != 0:
             controller.flush(st, t)
             if c.line > 1:
-                gathering.hurry(st, dev)
+                padding.hurry(st, dev)
     else:
         controller.cut_trim(st, t)
         if c.static == 0:
@@ -136,7 +136,7 @@ def onwards(st, t):
             waits = enter(st, s.UPLINK_UP, t, x.size, -1, s.PART_DONE)
         elif step == s.ENCODED:
             if c.line > 1:
-                gathering.join(st, t)
+                padding.join(st, t)
             elif x.kind == OWN:
                 nand.push(st, st.die[x.die].first, t, queue_of(st, x))
             elif c.placed != 0 and x.bare == MERGING:

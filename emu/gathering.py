@@ -1,47 +1,31 @@
 """Gathering: programs wait in DRAM until all that is programmed together has come.
 
-Owns lines under way (lines.py): who waits for whom, their passes over the array, and padding. Does
-not own places (placing.py) or what follows the last pass (landing.py).
+Owns lines under way (lines.py): who waits for whom, and their passes over the array. Does not own
+places (placing.py), padding (padding.py) or what follows the last pass (landing.py).
 Source: one-shot and two-pass (foggy-fine) programming of 3D NAND: the second pass over a word line
-follows the first over its neighbour; a controller pads a line that nothing more comes for.
+follows the first over its neighbour.
 
 A line gathers from its first program on; when all its pages are there, they go to their die as one
 program. Of two passes the first is followed by a second wait, for the first pass over the next line
 of the block, unless there is none; the data stay in DRAM, and cross the channel again. A line
 whose pages are all padding needs no second pass.
-
-Padding completes a line, and with two passes the one behind it, too:
- - when a FLUSH, or a write that completes on flash (FUA), waits for it and all that they wait for
-   has come this far;
- - when the host waits, and nothing is ahead in the drive or on the way to it: first for lines of
-   the host's writes, then for those of collection and of the map;
- - when its oldest page has waited for ``ftl.gather_time``.
-Lines that collection fills are not padded while it has pages to move to them: these have been
-promised their place.
 """
 
 from __future__ import annotations
 
 from ondie.emu import stations as s
 from ondie.emu.backend import lines, mapping, nand
-from ondie.emu.backend.timing import PROGRAM
 from ondie.emu.clock import NEVER
 from ondie.emu.collection import ask
-from ondie.emu.events import CACHED, OWN, ROW, give_txn, go, rest, set_leaf, take_txn
-from ondie.emu.frontend import cache
-from ondie.emu.passages import encode
+from ondie.emu.events import CACHED, OWN, give_txn, set_leaf
 from ondie.emu.placing import hunt
 from ondie.emu.stats import (
     ARRAY_PROGRAMS,
-    GATHERED_MOST,
-    PADDED_AT_FLUSH,
-    PADDED_AT_REST,
-    PADDED_IN_TIME,
     PADDING_PAGES,
     SECOND_PASS_PAGES,
     UNASKED_IN_BYTES,
 )
-from ondie.kernels.jit import cold, inline, njit
+from ondie.kernels.jit import cold, njit
 
 # --- lines that wait
 
@@ -157,33 +141,6 @@ def queue_of(st, t):
     return nand.Q_MAP_WRITE if stream == c.map_stream else c.q_gc_write
 
 
-@cold
-def join(st, t):
-    """Program ``t`` has its place and is encoded: the last one of its line takes all to their
-    die."""
-    st.reg[0].hop = 0
-    x = st.txn[t]
-    dev = x.dev
-    d = st.dev[dev]
-    d.gathered += x.n
-    st.count[dev, GATHERED_MOST] = max(st.count[dev, GATHERED_MOST], d.gathered)
-    head = insert(st, t)
-    if whole(st, head):
-        send(st, unit_of(st, t), head, s.ENCODED)
-    elif st.key[(st.key.shape[0] >> 1) + st.reg[0].gather0 + dev] == NEVER:
-        set_leaf(st, st.reg[0].gather0 + dev, st.reg[0].now + st.cfg[0].gather)
-    if x.kind == CACHED:
-        d.joined += 1
-        page = st.cpage[cache.find(st, dev, x.lpn) - 1]
-        if page.landing > 0 and st.cfg[0].cache_through == 0:
-            d.pressing = 1
-        hurry(st, dev)
-    elif x.kind == ROW and st.row[x.row].fua != 0:
-        d.fua -= x.n
-        if d.fua == 0:
-            pad_streams(st, dev, 0, st.cfg[0].collected, PADDED_AT_FLUSH)
-
-
 # --- passes
 
 
@@ -267,219 +224,3 @@ def void(st, u, head):
         st.txn[t].mate = -1
         st.dev[st.txn[t].dev].gathered -= st.txn[t].n
         padded(st, t)
-
-
-# --- padding
-
-
-@njit
-def pad(st, dev, u, stream):
-    """Padding takes the next places of a front, up to the end of its page offset."""
-    c = st.cfg[0]
-    ppn, n = mapping.allocate(st, dev, u, stream, c.together)
-    filled = st.reg[0].filled
-    t = take_txn(st)
-    if t < 0:
-        return
-    x = st.txn[t]
-    x.dev = dev
-    x.lpn = -1
-    x.ppn = ppn
-    x.n = n
-    x.op = PROGRAM
-    x.bare = lines.PADDING
-    x.size = n * c.page_bytes
-    x.bus = n * c.page_bytes
-    mapping.place_of(st, dev, t)
-    x.array = st.page_ps[1, x.page]
-    if filled != 0:
-        ask(st, dev, u)
-    if not encode(st, t, s.ENCODED):
-        go(st, t, s.ENCODED)
-
-
-@njit
-def pad_to(st, dev, u, stream, end):
-    """Pad the open block of a front up to page slot ``end``."""
-    front = st.front[stream, u]
-    block = front.block
-    while front.block == block and front.next < end:
-        pad(st, dev, u, stream)
-
-
-@njit
-def pad_line(st, head, rule):
-    """Complete a line that waits, and the next one where that is what it waits for; ``rule``
-    counts it. False when there is nothing to pad: all places are taken, or promised."""
-    c = st.cfg[0]
-    x = st.txn[head]
-    dev = x.dev
-    b = mapping.block_at(st, dev, x.ppn)
-    u = b // c.all_blocks
-    stream = st.block[b].stream
-    front = st.front[stream, u]
-    if front.block != b - u * c.all_blocks or front.owed > 0:
-        return False
-    stripe = (x.ppn - mapping.first_page(st, dev, b)) // c.stripe
-    end = min((stripe + c.passes) * c.stripe, c.block_pages)
-    if front.next >= end:
-        return False
-    st.count[dev, rule] += 1
-    pad_to(st, dev, u, stream, end)
-    return True
-
-
-@njit
-def pad_streams(st, dev, first, behind, rule):
-    """Pad all lines of streams ``first .. behind`` that wait. True when there was any."""
-    c = st.cfg[0]
-    any_padded = False
-    if st.dev[dev].lines == 0:
-        return any_padded
-    for u in range(dev * c.units, (dev + 1) * c.units):
-        t = st.pool[u].lines - 1
-        while t >= 0:
-            stream = st.block[mapping.block_at(st, dev, st.txn[t].ppn)].stream
-            if first <= stream < behind and pad_line(st, t, rule):
-                any_padded = True
-            t = st.txn[t].next
-    return any_padded
-
-
-@cold
-def shut_early(st, dev, u, b):
-    """Block ``b``, which a front has open, is to be closed, as a program in it has failed: its last
-    line is completed, and none comes behind."""
-    c = st.cfg[0]
-    stream = st.block[b].stream
-    front = st.front[stream, u]
-    end = front.next + -front.next % c.stripe
-    pad_to(st, dev, u, stream, end)
-    if front.block != b - u * c.all_blocks:
-        return
-    st.block[b].last = end // c.stripe - 1
-    if c.passes == 2:
-        last = mapping.first_page(st, dev, b) + end - c.stripe
-        for plane in range(c.stripe // c.line):
-            second(st, u, find(st, u, lines.of(st, last + plane * c.slots)))
-
-
-# --- reasons to pad
-
-
-@cold
-def urgent(st, t):
-    """Write command ``t`` has been fetched: one that completes on flash is waited for."""
-    x = st.txn[t]
-    if x.kind == ROW and st.row[x.row].fua != 0 and st.cfg[0].cache_writes == 0:
-        st.dev[x.dev].fua += x.n
-
-
-@cold
-def again(st, t):
-    """Program ``t`` has failed, and will join another line."""
-    x = st.txn[t]
-    if x.kind == ROW and st.row[x.row].fua != 0:
-        st.dev[x.dev].fua += x.n
-
-
-@cold
-def hurry(st, dev):
-    """Somebody waits until the data cache's pages are on flash: once all of them are in lines,
-    these are padded."""
-    d = st.dev[dev]
-    cached = st.cache[dev]
-    flush = cached.flush_first > 0 and cached.flushed > d.flushed
-    if not flush and d.pressing == 0 or cached.flying > d.joined:
-        return
-    if cached.first > 0 and st.cpage[cached.first - 1].epoch <= cached.flushed:
-        return
-    d.flushed = cached.flushed
-    d.pressing = 0
-    pad_streams(st, dev, 0, st.cfg[0].collected, PADDED_AT_FLUSH)
-
-
-@inline
-def unforeseen(st, leaf):
-    """Is an event nothing that the drive has ahead or knows of: an arrival, the host's computing,
-    the end of its own patience?"""
-    station = leaf - st.reg[0].station0
-    if station < s.HOST_STATIONS:
-        return station == s.CPU or station == s.ACCELERATOR
-    if leaf >= st.reg[0].pair0:
-        return True
-    return (station - s.HOST_STATIONS) % (s.ECC + st.cfg[0].channels) == s.TIMER
-
-
-@njit
-def quiet(st):
-    """Is nothing ahead but what the drive cannot know of?"""
-    half = st.key.shape[0] >> 1
-    for leaf in range(st.reg[0].pair0):
-        if st.key[half + leaf] != NEVER and not unforeseen(st, leaf):
-            return False
-    return True
-
-
-@cold
-def at_rest(st):
-    """Lines that somebody waits for are padded if the drive is at rest; true when there is anything
-    new now."""
-    c = st.cfg[0]
-    reg = st.reg[0]
-    if st.key[1] < NEVER and not unforeseen(st, st.tree[1]) or not quiet(st):
-        return False
-    found = False
-    for dev in range(st.dev.shape[0]):
-        if st.dev[dev].lines == 0:
-            if st.key[(st.key.shape[0] >> 1) + reg.gather0 + dev] != NEVER:
-                rest(st, reg.gather0 + dev)
-                found = True
-        elif awaited(st, dev):
-            if pad_streams(st, dev, 0, c.collected, PADDED_AT_REST):
-                found = True
-            elif pad_streams(st, dev, c.collected, st.front.shape[0], PADDED_AT_REST):
-                found = True
-    return found
-
-
-@njit
-def awaited(st, dev):
-    """Does the host wait for a command, or a processor in the drive for what has gathered?"""
-    c = st.cfg[0]
-    if not cache.idle(st, dev):
-        return True
-    for u in range(dev * c.units, (dev + 1) * c.units):
-        head = st.pool[u].lines - 1
-        while head >= 0:
-            t = head
-            while t >= 0:
-                if st.txn[t].kind == ROW:
-                    return True
-                t = st.txn[t].mate
-            head = st.txn[head].next
-    return False
-
-
-@cold
-def overdue(st, dev):
-    """Lines whose first page has waited long enough are padded; the next ones have their time."""
-    c = st.cfg[0]
-    now = st.reg[0].now
-    oldest = NEVER
-    padded_any = False
-    rest(st, st.reg[0].gather0 + dev)
-    for u in range(dev * c.units, (dev + 1) * c.units):
-        t = st.pool[u].lines - 1
-        while t >= 0:
-            x = st.txn[t]
-            if x.time + c.gather <= now:
-                if pad_line(st, t, PADDED_IN_TIME):
-                    padded_any = True
-                else:
-                    x.time = now  # what it waits for is on its way, or promised
-            if x.time + c.gather > now:
-                oldest = min(oldest, x.time)
-            t = x.next
-    if oldest < NEVER and (padded_any or oldest < now or not quiet(st)):
-        set_leaf(st, st.reg[0].gather0 + dev, oldest + c.gather)

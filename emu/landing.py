@@ -8,7 +8,7 @@ where its new content is.
 
 from __future__ import annotations
 
-from ondie.emu import gathering
+from ondie.emu import gathering, padding
 from ondie.emu import stations as s
 from ondie.emu.backend import bare, cmt, gc, lines, mapping, marks, modes, reading, timing
 from ondie.emu.backend.draws import absorb, uniform
@@ -173,14 +173,14 @@ def failed(st, t):
         return False
     u = b // c.all_blocks
     if c.line > 1:
-        gathering.again(st, t)
+        padding.again(st, t)
     st.count[x.dev, PROGRAM_FAILURES] += int(x.ppn == first)
     st.count[x.dev, FAILED_PAGES] += x.n
     if block.retire == 0:
         block.retire = 1
         st.pool[u].retiring += 1
     if c.line > 1 and block.state == mapping.OPEN:
-        gathering.shut_early(st, x.dev, u, b)
+        padding.shut_early(st, x.dev, u, b)
     if block.state == mapping.OPEN:
         st.front[block.stream, u].block = -1
         block.state = mapping.FULL

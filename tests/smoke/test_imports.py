@@ -22,6 +22,7 @@ EMU = """
     system, sensitivity
     device, books, build, dispatch, errors, flows, rows
     landing
+    padding
     gathering
     placing
     collection, passages
