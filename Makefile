@@ -20,7 +20,10 @@ COMPARE := \
 	gpt2-124m:newport:--steps=1:gpt2-newport \
 	gpt-small:optimstore-r1:--no-swing:gpt-small
 
-PYTEST := $(BIN)/python -m pytest --benchmark-disable -q
+# Two processes: a file's tests stay together, as what they are built on is; at full counts, the
+# tests go one by one, those that do more first.
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest --benchmark-disable -q -n $(JOBS)
 
 .PHONY: compare test soak check clean
 .DELETE_ON_ERROR:
@@ -33,10 +36,10 @@ compare: $(INSTALLED)
 	done
 
 test: check
-	$(PYTEST)
+	$(PYTEST) --dist loadfile
 
 soak: $(TESTS)
-	$(PYTEST) --full --timeout 1800
+	$(PYTEST) --dist load --full --timeout 1800
 
 check: $(TESTS)
 	$(BIN)/ruff check .
