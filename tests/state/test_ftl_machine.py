@@ -75,7 +75,7 @@ DRIVES = st.fixed_dictionaries(
         "ftl__gc_parallel": st.integers(1, 3),
         "ftl__gc_window_pages": st.sampled_from((0, 1, 3)),
         "ftl__gc_priority": st.sampled_from(("background", "shared", "urgent", "exclusive")),
-        "ftl__gc_copyback": st.sampled_from(("false", "true")),
+        "ftl__gc_copyback": st.sampled_from(("false", "true", "true")),  # little goes with it
         "ftl__partial_pages": st.sampled_from(("whole", "sectors")),
         "ftl__erase": st.sampled_from(("open", "collected")),
         "ftl__wear_dynamic": st.sampled_from(("true", "false")),
@@ -149,6 +149,8 @@ def possible(drawn):
         drawn["flash__pages_per_block"] = max(drawn["flash__pages_per_block"], 4)
     elif drawn["flash__programming"] == "page":
         del drawn["flash__cell"]
+    if padding:
+        drawn["flash__blocks_per_plane"] = blocks = blocks + 4
     streams = drawn["ftl__write_streams"]
     fronts = streams + (streams if drawn["ftl__gc_streams"] == "each" else 1)
     kept = max(1, drawn["ftl__gc_stop_blocks"] - 1)
@@ -373,7 +375,7 @@ def test_the_drive_is_a_dictionary(counts):
     """And every mechanism has been at work."""
     seen.clear()
     settings = hypothesis.settings(
-        max_examples=counts(60, 2000),
+        max_examples=counts(150, 2000),
         stateful_step_count=counts(20, 30),
         suppress_health_check=list(hypothesis.HealthCheck),
     )
