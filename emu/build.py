@@ -160,7 +160,6 @@ DEV = record_type(
     gathered="i8",  # pages in them, and in those on their way
     joined="i8",  # of these, pages of the data cache
     pressing="i8",  # 1: a write waits for one of the cache's pages to be on flash
-    flushed="i8",  # last epoch of the data cache for which lines were padded
     fua="i8",  # pages that have yet to join, of writes that complete on flash
 )  # fmt: skip
 BUDGET = 15 << 12

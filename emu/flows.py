@@ -164,7 +164,10 @@ def onwards(st, t):
         elif step == s.WRITE_IN_DRAM or step == s.ISP_WRITE_READY:
             reg.hop = 0
             if c.cache_writes != 0 and step == s.WRITE_IN_DRAM:
+                urgent = c.line > 1 and x.kind == ROW and st.row[x.row].fua != 0
                 cache.store(st, t)
+                if urgent:
+                    padding.stored(st, dev)
                 return -1
             reg.prompt = 1
             if c.map_entries == 0 or not cmt.wanting(st, t):

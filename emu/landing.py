@@ -223,6 +223,8 @@ def programmed(st, t):
     dev = x.dev
     if c.line > 1:
         if gathering.programmed(st, t):
+            if c.passes == 2:
+                padding.halfway(st, t)
             return -1
     else:
         st.count[dev, ARRAY_PROGRAMS] += 1

@@ -31,7 +31,7 @@ from ondie.emu.stats import (
     PADDED_AT_REST,
     PADDED_IN_TIME,
 )
-from ondie.kernels.jit import cold, inline, njit
+from ondie.kernels.jit import cold, njit
 
 # --- padding
 
@@ -72,24 +72,32 @@ def pad_to(st, dev, u, stream, end):
 
 
 @njit
+def missing_to(st, head):
+    """The page slot before which a line that waits, and the next one where that is what it waits
+    for, lack pages; -1 where they lack none, or all are promised."""
+    c = st.cfg[0]
+    x = st.txn[head]
+    b = mapping.block_at(st, x.dev, x.ppn)
+    u = b // c.all_blocks
+    front = st.front[st.block[b].stream, u]
+    if front.block != b - u * c.all_blocks or front.owed > 0:
+        return -1
+    stripe = (x.ppn - mapping.first_page(st, x.dev, b)) // c.stripe
+    end = min((stripe + c.passes) * c.stripe, c.block_pages)
+    return end if front.next < end else -1
+
+
+@njit
 def pad_line(st, head, rule):
     """Complete a line that waits, and the next one where that is what it waits for; ``rule``
     counts it. False when there is nothing to pad: all places are taken, or promised."""
-    c = st.cfg[0]
-    x = st.txn[head]
-    dev = x.dev
-    b = mapping.block_at(st, dev, x.ppn)
-    u = b // c.all_blocks
-    stream = st.block[b].stream
-    front = st.front[stream, u]
-    if front.block != b - u * c.all_blocks or front.owed > 0:
+    end = missing_to(st, head)
+    if end < 0:
         return False
-    stripe = (x.ppn - mapping.first_page(st, dev, b)) // c.stripe
-    end = min((stripe + c.passes) * c.stripe, c.block_pages)
-    if front.next >= end:
-        return False
+    dev = st.txn[head].dev
+    b = mapping.block_at(st, dev, st.txn[head].ppn)
     st.count[dev, rule] += 1
-    pad_to(st, dev, u, stream, end)
+    pad_to(st, dev, b // st.cfg[0].all_blocks, st.block[b].stream, end)
     return True
 
 
@@ -140,6 +148,25 @@ def urgent(st, t):
 
 
 @cold
+def stored(st, dev):
+    """The data cache has a write that completes on flash: it waits for its page, or for what is on
+    its way there."""
+    st.dev[dev].pressing = 1
+    hurry(st, dev)
+
+
+@cold
+def halfway(st, t):
+    """The first of two passes over the line of program ``t`` is done: it waits for the next line,
+    and somebody for it."""
+    x = st.txn[t]
+    if x.kind == CACHED:
+        hurry(st, x.dev)
+    elif x.kind == ROW and st.row[x.row].fua != 0 and st.dev[x.dev].fua == 0:
+        pad_streams(st, x.dev, 0, st.cfg[0].collected, PADDED_AT_FLUSH)
+
+
+@cold
 def again(st, t):
     """Program ``t`` has failed, and will join another line."""
     x = st.txn[t]
@@ -149,56 +176,57 @@ def again(st, t):
 
 @cold
 def hurry(st, dev):
-    """Somebody waits until the data cache's pages are on flash: once all of them are in lines,
-    these are padded."""
+    """Somebody waits until the data cache's pages are on flash: once all that can come now are in
+    lines, these are padded."""
     d = st.dev[dev]
     cached = st.cache[dev]
-    flush = cached.flush_first > 0 and cached.flushed > d.flushed
-    if not flush and d.pressing == 0 or cached.flying > d.joined:
+    if cached.flush_first == 0 and d.pressing == 0 or cached.flying > d.joined:
         return
-    if cached.first > 0 and st.cpage[cached.first - 1].epoch <= cached.flushed:
+    more = cached.first > 0 and st.cpage[cached.first - 1].epoch <= cached.flushed
+    if more and cached.flying < st.cfg[0].cache_flights:
         return
-    d.flushed = cached.flushed
     d.pressing = 0
     pad_streams(st, dev, 0, st.cfg[0].collected, PADDED_AT_FLUSH)
 
 
-@inline
-def unforeseen(st, leaf):
-    """Is an event nothing that the drive has ahead or knows of: an arrival, the host's computing,
-    the end of its own patience?"""
-    station = leaf - st.reg[0].station0
-    if station < s.HOST_STATIONS:
-        return station == s.CPU or station == s.ACCELERATOR
-    if leaf >= st.reg[0].pair0:
-        return True
-    return (station - s.HOST_STATIONS) % (s.ECC + st.cfg[0].channels) == s.TIMER
-
-
 @njit
-def quiet(st):
-    """Is nothing ahead but what the drive cannot know of?"""
-    half = st.key.shape[0] >> 1
-    for leaf in range(st.reg[0].pair0):
-        if st.key[half + leaf] != NEVER and not unforeseen(st, leaf):
+def quiet(st, dev):
+    """Is nothing ahead in a drive, or on the way to it, but what it cannot know of: an arrival, the
+    host's computing, the end of its own patience?"""
+    c = st.cfg[0]
+    key = st.key
+    half = key.shape[0] >> 1
+    for b in range(dev * c.channels, (dev + 1) * c.channels):
+        if key[half + b] != NEVER:
+            return False
+    first = half + st.reg[0].station0
+    for station in range(s.HOST_STATIONS):
+        if key[first + station] != NEVER and station != s.CPU and station != s.ACCELERATOR:
+            return False
+    first += s.station(st, dev, 0)
+    for station in range(s.ECC + c.channels):
+        if key[first + station] != NEVER and station != s.TIMER:
             return False
     return True
 
 
 @cold
 def at_rest(st):
-    """Lines that somebody waits for are padded if the drive is at rest; true when there is anything
-    new now."""
+    """Lines that somebody waits for are padded where a drive is at rest; true when there is
+    anything new now."""
     c = st.cfg[0]
     reg = st.reg[0]
-    if st.key[1] < NEVER and not unforeseen(st, st.tree[1]) or not quiet(st):
-        return False
+    if st.dev.shape[0] == 1 and st.tree[1] < reg.station0 and st.key[1] < NEVER:
+        return False  # a channel is next
     found = False
     for dev in range(st.dev.shape[0]):
-        if st.dev[dev].lines == 0:
-            if st.key[(st.key.shape[0] >> 1) + reg.gather0 + dev] != NEVER:
-                rest(st, reg.gather0 + dev)
-                found = True
+        leaf = reg.gather0 + dev
+        waits = st.dev[dev].lines > 0
+        if not waits and st.key[(st.key.shape[0] >> 1) + leaf] == NEVER or not quiet(st, dev):
+            continue
+        if not waits:
+            rest(st, leaf)
+            found = True
         elif awaited(st, dev):
             if pad_streams(st, dev, 0, c.collected, PADDED_AT_REST):
                 found = True
@@ -231,8 +259,10 @@ def overdue(st, dev):
     c = st.cfg[0]
     now = st.reg[0].now
     oldest = NEVER
+    lacking = NEVER  # the same of those that could be padded
     padded_any = False
-    rest(st, st.reg[0].gather0 + dev)
+    leaf = st.reg[0].gather0 + dev
+    rest(st, leaf)
     for u in range(dev * c.units, (dev + 1) * c.units):
         t = st.pool[u].lines - 1
         while t >= 0:
@@ -244,9 +274,13 @@ def overdue(st, dev):
                     x.time = now  # what it waits for is on its way, or promised
             if x.time + c.gather > now:
                 oldest = min(oldest, x.time)
+                if missing_to(st, t) >= 0:
+                    lacking = min(lacking, x.time)
             t = x.next
-    if oldest < NEVER and (padded_any or oldest < now or not quiet(st)):
-        set_leaf(st, st.reg[0].gather0 + dev, oldest + c.gather)
+    if not padded_any and quiet(st, dev):
+        oldest = lacking  # nothing comes that the others could wait for
+    if oldest < NEVER:
+        set_leaf(st, leaf, oldest + c.gather)
 
 
 # --- arrivals

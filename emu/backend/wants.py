@@ -130,10 +130,10 @@ def ask(st, g, want, pick):
         bus.ask_command = bus.ask_command & rest | int(want == COMMAND) << d.at
         bus.ask_in = bus.ask_in & rest | int(want == IN) << d.at
         d.want = want
-        if st.cfg[0].power != 0 and want == NONE and st.dev[d.dev].first == g + 1:
-            st.dev[d.dev].first = 0  # it does not want the power that it waited for
-            touch_all(st, d.dev)
         touch(st, d.bus)
+    if st.cfg[0].power != 0 and want == NONE and st.dev[d.dev].first == g + 1:
+        st.dev[d.dev].first = 0  # it does not want the power that it waited for
+        touch_all(st, d.dev)
 
 
 @njit
