@@ -70,10 +70,13 @@ def _no_errors(config: Config) -> bool:
     return config.errors.kind == "none"
 
 
+def _managed_blocks(config: Config) -> int:
+    blocks = config.flash.blocks_per_plane
+    return blocks - int(blocks * config.ftl.reservoir_fraction)
+
+
 def _pslc_blocks(config: Config) -> int:
-    flash = config.flash
-    lent = int(flash.blocks_per_plane * config.ftl.reservoir_fraction)
-    return int((flash.blocks_per_plane - lent) * config.ftl.pslc_share)
+    return int(_managed_blocks(config) * config.ftl.pslc_share)
 
 
 def _units_are_dies(config: Config) -> bool:
@@ -380,10 +383,15 @@ RULES: tuple[Rule, ...] = (
         "a share of at most 1, and of at least one block of a unit",
     ),
     Rule(
-        ("ftl.pslc", "ftl.pslc_share", "ftl.gc_low_blocks", "flash.blocks_per_plane"),
+        (
+            "ftl.pslc",
+            "ftl.pslc_share",
+            "ftl.gc_low_blocks",
+            "flash.blocks_per_plane",
+            "ftl.reservoir_fraction",
+        ),
         lambda c: (
-            c.ftl.pslc != "static"
-            or c.flash.blocks_per_plane - _pslc_blocks(c) > c.ftl.gc_low_blocks
+            c.ftl.pslc != "static" or _managed_blocks(c) - _pslc_blocks(c) > c.ftl.gc_low_blocks
         ),
         "native blocks must be left: more than those at which collection starts",
     ),

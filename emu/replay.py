@@ -186,6 +186,7 @@ class Player:
 
     def _counters(self) -> dict[str, int]:
         total = self.arrays.count.sum(axis=0)
+        total[stats.GATHERED_MOST] = self.arrays.count[:, stats.GATHERED_MOST].max()
         return {name: int(v) for name, v in zip(stats.COUNTERS, total, strict=True)}
 
     def _check(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
-from numba.core import cgutils, types
+from numba.core import cgutils, errors, types
 from numba.core.callconv import CPUCallConv
 from numba.core.cpu import CPUContext
 from numba.core.imputils import impl_ret_new_ref
@@ -29,7 +29,9 @@ def declare(context: Any, module: Any, described: Any) -> Any:
     returned = ir.VoidType()
     if described.restype != types.none:
         if isinstance(described.restype, Optional):
-            raise TypeError(f"{described.qualname} returns {described.restype}: parts return one")
+            raise errors.TypingError(
+                f"{described.qualname} returns {described.restype}; a number on every path is right"
+            )
         returned = context.data_model_manager[described.restype].get_return_type()
     kind = ir.FunctionType(returned, packer.argument_types)
     function = cgutils.get_or_insert_function(module, kind, described.mangled_name)

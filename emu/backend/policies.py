@@ -202,12 +202,24 @@ def find(name: str, known: dict[str, Callable[..., Any]], key: str) -> Callable[
             f"{key} = {name!r}: {function} takes {plain.__code__.co_argcount} arguments; "
             f"{_FORMS[key]} is right"
         )
-    if any(step.opname.startswith("RAISE") for step in dis.get_instructions(plain)):
-        raise InputError(
-            f"{key} = {name!r}: {function} raises exceptions, which compiled code cannot pass on; "
-            "return -1 where there is no answer"
-        )
+    for each in _with_helpers(plain, set()):
+        if any(step.opname.startswith("RAISE") for step in dis.get_instructions(each)):
+            raise InputError(
+                f"{key} = {name!r}: {each.__name__} raises exceptions, which compiled code cannot "
+                "pass on; return -1 where there is no answer"
+            )
     return found if hasattr(found, "py_func") else _compiled(plain)
+
+
+def _with_helpers(function: FunctionType, seen: set[FunctionType]) -> set[FunctionType]:
+    """A function of the user's, and those of theirs that it calls compiled."""
+    seen.add(function)
+    for name in function.__code__.co_names:
+        helper = getattr(function.__globals__.get(name), "py_func", None)
+        if isinstance(helper, FunctionType) and helper not in seen:
+            if not helper.__module__.startswith("ondie."):
+                _with_helpers(helper, seen)
+    return seen
 
 
 @cache

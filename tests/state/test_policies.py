@@ -304,6 +304,18 @@ def test_a_changed_file_is_read_again(tmp_path):
     assert after is not before
 
 
+HELPER = """from ondie.kernels.jit import njit
+@njit
+def helper(u):
+    if u > 1000:
+        {}
+    return 5
+def f(st, u):
+    helper(u)
+    return -1
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "function", "words"),
     [
@@ -323,6 +335,8 @@ def test_a_changed_file_is_read_again(tmp_path):
         ("def f(st, u): return undefined", "f", ["cannot be compiled", "undefined"]),
         ("def f(st, u):\n    raise ValueError('no')", "f", ["raises exceptions", "-1"]),
         ("def f(st, u):\n    assert u\n    return -1", "f", ["raises exceptions", "-1"]),
+        (HELPER.format("raise ValueError('no')"), "f", ["helper raises exceptions", "-1"]),
+        (HELPER.format("return None"), "f", ["helper returns", "on every path"]),
     ],
 )
 def test_errors_are_one_line(tmp_path, text, function, words):
