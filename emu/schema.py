@@ -278,7 +278,7 @@ class Ftl:
     gc_stop_blocks: Annotated[int, Spec("free blocks per unit below which host writes wait")]
     gc_hard_blocks: Annotated[int, Spec("free blocks per unit below which collection is urgent")]
     gc_parallel: Annotated[int, Spec("collections of a unit at once", least=1)]
-    gc_window_pages: Annotated[int, Spec("pages in motion per collection; 0: all of the block")]
+    gc_window_pages: Annotated[int, Spec("pages in motion per collection, at least a line; 0: all")]
     gc_priority: Annotated[
         str,
         Spec(
