@@ -287,8 +287,10 @@ def convert(
     drop: str, **options: Any,
 ) -> None:  # fmt: skip
     """Write the block requests of IN in another format, such as an iolog that fio replays."""
+    from ondie.emu.report import check_apart
     from ondie.traces import block, block_edit
 
+    check_apart(target, source)
     block.check_writing(target, to)
     if to == "mqsim":
         out_time_unit = out_time_unit or time_unit
@@ -396,7 +398,7 @@ def replay(
     from ondie.traces import block_edit
 
     cfg = configuration(device, settings, None)
-    replaying.check_targets(json_path, log_path)
+    replaying.check_targets(json_path, log_path, name)
     with progress_bar(quiet) as progress:
         trace = read_requests(name, form, progress=progress, **options)
         if side_by_side:

@@ -100,7 +100,15 @@ MOST_PLANES = 31
 WORD_LINE = {"MLC": 2, "TLC": 3, "QLC": 4}
 """Pages of a word line."""
 
+LONGEST_PS = 10**15
+"""No time of a drive is longer; the clock ends after 53 days."""
+
 RULES: tuple[Rule, ...] = (
+    Rule(
+        ("ecc.retries",),
+        lambda c: c.ecc.retries <= 255,
+        "at most 255 readings after the first",
+    ),
     Rule(
         ("system.devices",),
         lambda c: c.system.devices <= MOST_DEVICES,
@@ -525,3 +533,6 @@ def check(config: Config, leaves: Mapping[str, Leaf], where: str) -> None:
             right = rule.right if isinstance(rule.right, str) else rule.right(config)
             values = ", ".join(f"{key} = {quoted(leaves[key].text)}" for key in rule.keys)
             raise InputError(f"{where}: {values}: {right}")
+    for key, leaf in leaves.items():
+        if leaf.unit == "ps" and isinstance(leaf.value, int) and leaf.value > LONGEST_PS:
+            raise InputError(f"{where}: {key} = {quoted(leaf.text)}: at most 1000 s is right")

@@ -477,8 +477,16 @@ def _make_folder(folder: Path, made: list[Path]) -> None:
         made.append(p)
 
 
-def check_target(path: Path) -> None:
-    """Raise InputError when a file cannot be written at ``path``: before a long run, not after."""
+def check_apart(path: str | Path, *read: str | Path) -> None:
+    """Raise InputError when a file that is to be written is one of those that are ``read``."""
+    if any(os.path.realpath(path) == os.path.realpath(each) for each in read):
+        raise InputError(f"{path}: is read, and would be lost; another name is right")
+
+
+def check_target(path: Path, *read: str | Path) -> None:
+    """Raise InputError when a file cannot be written at ``path``: before a long run, not after; or
+    when it is one of those that are ``read``."""
+    check_apart(path, *read)
     with _writing(path):
         if path.is_dir():
             raise InputError(f"{path}: cannot be written: it is a folder")

@@ -138,7 +138,8 @@ def _collections(arrays: Arrays, g: Geometry) -> Pairs:
         wrong = (units > 0) != (die.urgent != 0)
         pairs.append(("dies whose urgency is wrong", int(wrong[first].sum()), 0))
     if c.partial:
-        bare = (arrays.l2p[0] != 0) != (arrays.sectors[0] != 0)
+        host = int(arrays.cfg.lpns[0])  # translation pages lie behind, and are whole
+        bare = (arrays.l2p[0, :host] != 0) != (arrays.sectors[0, :host] != 0)
         pairs.append(("pages with sectors and no place, or the other way", int(bare.sum()), 0))
     return pairs
 

@@ -53,7 +53,7 @@ def command(
     """
     drive, scenarios = read_pair(ssdconfig, workload)
     if json_path is not None:
-        check_target(json_path)
+        check_target(json_path, ssdconfig, workload)
     beside = _check_results(scenarios, out, remark)
     several = len(scenarios) > 1
     outcomes = []

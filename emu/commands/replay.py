@@ -22,7 +22,7 @@ from ondie.emu.commands import request_log
 from ondie.emu.config import Config
 from ondie.emu.mqsim.simulate import counters
 from ondie.emu.mqsim.statistics import statistics
-from ondie.emu.report import check_target, write_atomically
+from ondie.emu.report import check_apart, check_target, write_atomically
 from ondie.emu.units import InputError
 from ondie.traces.block_model import BlockTrace
 
@@ -38,11 +38,13 @@ ERRORS = (
 """Counters of `errors` in `--json`, where errors.kind is not none."""
 
 
-def check_targets(json_path: Path | None, log_path: Path | None) -> None:
-    """InputError, TraceError when a file cannot be written: before a long run, not after."""
+def check_targets(json_path: Path | None, log_path: Path | None, read: str) -> None:
+    """InputError, TraceError when a file cannot be written, or is the trace that is ``read``:
+    before a long run, not after."""
     if json_path is not None:
-        check_target(json_path)
+        check_target(json_path, read)
     if log_path is not None:
+        check_apart(log_path, read)
         request_log.check(log_path)
         if json_path is not None and json_path.resolve() == log_path.resolve():
             raise InputError(f"--log {log_path}: --json has a file of that name")
