@@ -205,6 +205,22 @@ def test_pslc_blocks_are_told_of(capsys, msr, tmp_path):
     assert f"{told['fold_program_pages']:,}" in done.out and "pSLC blocks, static" in done.out
 
 
+def test_parts_of_pages_over_a_cached_map(capsys, tmp_path):
+    """A drive that is full from the start has translation pages, which no host has written."""
+    path = tmp_path / "parts.trace"
+    path.write_text("".join(f"{i * 100_000} 0 {i * 37 % 9000} 3 {i % 2}\n" for i in range(300)))
+    done = here(capsys, "replay", path, "--from", "mqsim", "--time-unit", "ns",
+                *settings("ftl.map_cache=1 KiB"))  # fmt: skip
+    assert done.code == 0, done
+
+
+@pytest.mark.parametrize("option", ["--json", "--log"])
+def test_the_trace_is_not_written_over(capsys, msr, option):
+    before = msr.read_bytes()
+    done = here(capsys, "replay", msr, "--from", "msr", option, msr, *settings())
+    assert refused(done, "small.csv", "is read") and msr.read_bytes() == before
+
+
 def test_the_same_replay_twice(capsys, msr, tmp_path):
     found = []
     for name in ("a", "b"):
