@@ -39,7 +39,7 @@ test: check
 	$(PYTEST) --dist loadfile
 
 soak: $(TESTS)
-	$(PYTEST) --dist load --full --timeout 1800
+	$(PYTEST) --dist load --maxschedchunk 1 --full --timeout 1800
 
 check: $(TESTS)
 	$(BIN)/ruff check .
