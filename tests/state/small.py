@@ -30,9 +30,16 @@ LEAVES = {
 }
 
 
+_made: dict[tuple[tuple[str, str], ...], Config] = {}
+
+
 def config(**changes: Any) -> Config:
-    """The small device; changes as flash__channels=1 and the like."""
-    return preset(LEAVES, **changes)
+    """The small device; changes as flash__channels=1 and the like. To read a preset takes longer
+    than most of what is done with it: each is made once."""
+    key = tuple(sorted((name, repr(value)) for name, value in changes.items()))
+    if key not in _made:
+        _made[key] = preset(LEAVES, **changes)
+    return _made[key]
 
 
 def device(payload: bool = False, queue_depth: int | None = None, **changes: Any) -> Device:

@@ -167,7 +167,7 @@ def test_what_was_confirmed_survives_a_cut(mode, share, counts):
     """At any event: of each page flash holds the last content that was confirmed, or a newer one;
     nothing that was superseded before that, nothing that was never written."""
     n = 60
-    for seed in range(counts(2, 20)):
+    for seed in range(counts(2, 8)):
         total = None
         for part in np.linspace(0, 1, counts(12, 200)):
             d = cached(mode, 12, payload=True, cache__dirty_share=share)
