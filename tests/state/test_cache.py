@@ -70,7 +70,8 @@ class InDram(machine.Machine):
     )
     def make(self, drawn, extra, depth, half):
         extra = dict(extra)
-        extra["cache__capacity"] = f"{extra.pop('pages') * PAGE} B"
+        units = max(extra.pop("pages"), drawn["ftl__mapping_unit"])  # at least a page
+        extra["cache__capacity"] = f"{units * PAGE} B"
         machine.Machine.make(self, drawn | extra, depth, half)
 
     def compare(self):
