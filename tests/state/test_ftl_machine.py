@@ -158,6 +158,7 @@ def possible(drawn):
     lost += 3 if drawn["ftl__map_cache"] != "0 B" else 0  # for translation pages
     if drawn["ftl__pslc"] == "static":
         blocks -= int(blocks * drawn["ftl__pslc_share"])
+        lost += 3  # folding keeps native blocks back
     fronts += drawn["ftl__pslc"] != "off"
     usable = blocks - fronts - kept - lost - 1
     usable -= -(-usable * padding // 4)  # a block that gains less is not worth collecting
