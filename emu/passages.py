@@ -103,26 +103,25 @@ def decode(st, t, step):
     c = st.cfg[0]
     if c.errors != 0:
         return reading.decode(st, t, step)
-    x = st.txn[t]
-    st.count[x.dev, ECC_DECODED_PAGES] += x.n
-    if c.decode == 0:
-        x.step = step
-        return False
-    ecc = s.station(st, x.dev, s.ECC) + st.die[x.die].bus % c.channels
-    return enter(st, ecc, t, x.bus, x.n * c.decode, step)
+    return coded(st, t, ECC_DECODED_PAGES, c.decode, step)
 
 
 @njit
 def encode(st, t, step):
     """Through the encoder of the die's channel."""
-    c = st.cfg[0]
+    return coded(st, t, ECC_ENCODED_PAGES, st.cfg[0].encode, step)
+
+
+@inline
+def coded(st, t, counter, time, step):
+    """Through the ECC engine of the die's channel, which takes ``time`` for a page."""
     x = st.txn[t]
-    st.count[x.dev, ECC_ENCODED_PAGES] += x.n
-    if c.encode == 0:
+    st.count[x.dev, counter] += x.n
+    if time == 0:
         x.step = step
         return False
-    ecc = s.station(st, x.dev, s.ECC) + st.die[x.die].bus % c.channels
-    return enter(st, ecc, t, x.bus, x.n * c.encode, step)
+    station = s.station(st, x.dev, s.ECC) + st.die[x.die].bus % st.cfg[0].channels
+    return enter(st, station, t, x.bus, x.n * time, step)
 
 
 @njit

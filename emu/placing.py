@@ -15,7 +15,7 @@ from ondie.emu.frontend import cache, controller
 from ondie.emu.frontend.parts import bus_bytes, child
 from ondie.emu.intrinsics import call_policy
 from ondie.emu.passages import encode
-from ondie.emu.stats import ARRAY_READS, MERGE_READ_PAGES, UNASKED_IN_BYTES, UNASKED_OUT_BYTES
+from ondie.emu.stats import MERGE_READ_PAGES, UNASKED_IN_BYTES, UNASKED_OUT_BYTES
 from ondie.kernels.jit import apart, cold, inline, njit
 
 
@@ -162,25 +162,23 @@ def place_or_wait(st, t):
     if c.partial != 0 and c.placed == 0 and merge(st, t):
         return
     if c.static != 0:
-        pool = st.pool[mapping.unit_of(st, x.dev, x.lpn, x.stream)]
-        if pool.stall_head < 0 and place(st, t):
-            return
-        x.next = -1
-        if pool.stall_head < 0:
-            pool.stall_head = t
-        else:
-            st.txn[pool.stall_tail].next = t
-        pool.stall_tail = t
-        return
-    d = st.dev[x.dev]
-    if d.stall_head < 0 and place(st, t):
-        return
-    x.next = -1
-    if d.stall_head < 0:
-        d.stall_head = t
+        in_turn(st, st.pool[mapping.unit_of(st, x.dev, x.lpn, x.stream)], t)
     else:
-        st.txn[d.stall_tail].next = t
-    d.stall_tail = t
+        in_turn(st, st.dev[x.dev], t)
+
+
+@inline
+def in_turn(st, waiting, t):
+    """Place a write unless others of its unit or drive (``waiting``) wait already, or none has room
+    for it: it waits behind them."""
+    if waiting.stall_head < 0 and place(st, t):
+        return
+    st.txn[t].next = -1
+    if waiting.stall_head < 0:
+        waiting.stall_head = t
+    else:
+        st.txn[waiting.stall_tail].next = t
+    waiting.stall_tail = t
 
 
 @cold
@@ -213,11 +211,9 @@ def read_rest(st, t, ppn, missing):
     x.sectors = wanted
     st.count[x.dev, UNASKED_OUT_BYTES] += st.cfg[0].page_bytes - x.bus
     st.count[x.dev, MERGE_READ_PAGES] += 1
-    st.count[x.dev, ARRAY_READS] += 1
     x.array = 0
     g = mapping.place_of(st, x.dev, t)
-    if st.cfg[0].slots > 1:
-        sharing.alone(st, t)
+    sharing.count(st, t)
     x.array = st.page_ps[0, x.page]
     nand.push(st, g, t, nand.Q_READ)
 
@@ -233,21 +229,20 @@ def retry_stalled(st, dev, u):
     if st.cfg[0].cache == 1:
         cache.attend(st, dev)
     if st.cfg[0].static != 0:
-        pool = st.pool[u]
-        while pool.stall_head >= 0:
-            t = pool.stall_head
-            following = st.txn[t].next
-            if not retried(st, t):
-                return
-            pool.stall_head = following
-        return
-    d = st.dev[dev]
-    while d.stall_head >= 0:
-        t = d.stall_head
+        retry(st, st.pool[u])
+    else:
+        retry(st, st.dev[dev])
+
+
+@inline
+def retry(st, waiting):
+    """Writes of a unit or drive try again until one finds no place."""
+    while waiting.stall_head >= 0:
+        t = waiting.stall_head
         following = st.txn[t].next
         if not retried(st, t):
             return
-        d.stall_head = following
+        waiting.stall_head = following
 
 
 @inline

@@ -28,7 +28,6 @@ from ondie.emu.events import E_FULL, fail, go, take_txn
 from ondie.emu.state import record_type
 from ondie.emu.stations import MAP_DECODED, TRANSLATED
 from ondie.emu.stats import (
-    ARRAY_READS,
     MAP_HITS,
     MAP_MISSES,
     MAP_READ_PAGES,
@@ -314,10 +313,8 @@ def read(st, dev, p, bare, size):
     x.bus = size
     st.count[dev, MAP_READ_PAGES] += 1
     st.count[dev, UNASKED_OUT_BYTES] += c.page_bytes - x.bus
-    st.count[dev, ARRAY_READS] += 1
     g = mapping.place_of(st, dev, t)
-    if c.slots > 1:
-        sharing.alone(st, t)
+    sharing.count(st, t)
     x.array = st.page_ps[0, x.page]
     mapping.read_from(st, dev, x.ppn)
     nand.push(st, g, t, nand.Q_MAP_READ)

@@ -11,6 +11,7 @@ from ondie.emu.backend import mapping, modes, policies
 from ondie.emu.backend.mapping import FOLDABLE, FULL, VICTIM
 from ondie.emu.events import E_BLOCK_VALID, E_VICTIM, fail
 from ondie.emu.intrinsics import call_policy, prefetch
+from ondie.emu.stats import OVERRULED
 from ondie.kernels.jit import cold, inline, njit
 
 
@@ -29,12 +30,21 @@ def begin(st, u):
     if b < first or b >= first + c.blocks or not policies.collectable(st, b):
         fail(st, E_VICTIM, u, b - first)
         return -1
-    if st.valid[b] > c.worth and pool.free_n <= max(c.gc_reserve, c.gc_stop - 1):
-        b = policies.greedy(st, u)  # the host waits: a choice that gains nothing would be the last
-    if b < 0 or st.valid[b] > c.worth or not room(st, u, b):
-        return -1
+    if not gains(st, u, b):
+        if pool.free_n > max(c.gc_reserve, c.gc_stop - 1):
+            return -1
+        b = policies.greedy(st, u)  # the host waits: a choice that brings nothing would be the last
+        if b < 0 or not gains(st, u, b):
+            return -1
+        st.count[u // c.units, OVERRULED] += 1
     start(st, u, b)
     return b
+
+
+@inline
+def gains(st, u, b):
+    """Is a block worth collecting, and is there room for what is valid in it?"""
+    return st.valid[b] <= st.cfg[0].worth and room(st, u, b)
 
 
 @inline

@@ -345,7 +345,7 @@ def allocate(st, dev, u, stream, n):
     if front.next == c.block_pages:
         shut(st, dev, front, block)
         reg.filled = 1
-        if c.open_ahead != 0 and (stream != c.map_stream or spare(st, u)):
+        if c.open_ahead != 0 and (stream < c.collected + c.collected_streams or spare(st, u)):
             open_block(st, dev, u, stream)
     return ppn, k
 

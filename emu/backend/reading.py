@@ -26,7 +26,6 @@ from ondie.emu.events import MERGING, OWN, REQUEST, enter, go, take_txn
 from ondie.emu.schema import CELLS
 from ondie.emu.state import record_type, records
 from ondie.emu.stats import (
-    ARRAY_READS,
     CORRECTED_BITS,
     ECC_DECODED_PAGES,
     LOST_PAGES,
@@ -265,11 +264,9 @@ def again(st, t):
         st.count[x.dev, SOFT_READ_PAGES] += 1
         x.bus = c.page_bytes  # soft decision takes whole code words
     st.count[x.dev, UNASKED_OUT_BYTES] += c.page_bytes - x.bus
-    st.count[x.dev, ARRAY_READS] += 1
     g = place_of(st, x.dev, t)
-    if c.slots > 1:
-        sharing.alone(st, t)
-    else:
+    sharing.count(st, t)
+    if c.slots == 1:
         st.block[block_at(st, x.dev, x.ppn)].reads += 1
     x.array = st.page_ps[0, x.page]
     nand.push(st, g, t, x.queue)

@@ -15,7 +15,7 @@ from ondie.emu.backend import nand
 from ondie.emu.backend.dies import into_chip, planes_at
 from ondie.emu.backend.mapping import block_at
 from ondie.emu.stats import ARRAY_READS, BESIDE_PAGES
-from ondie.kernels.jit import cold
+from ondie.kernels.jit import cold, inline
 
 CHAINED = -1
 """``array`` of a read behind the first of its command."""
@@ -76,8 +76,10 @@ def note(st, t):
         st.block[block_at(st, x.dev, x.ppn)].reads += planes
 
 
-@cold
-def alone(st, t):
-    """What is sensed beside read ``t``, which is a command of its own and counted as such."""
-    st.count[st.txn[t].dev, ARRAY_READS] -= 1
-    note(st, t)
+@inline
+def count(st, t):
+    """Count the array read of ``t``, a command of its own, of slots or of whole pages."""
+    if st.cfg[0].slots > 1:
+        note(st, t)
+    else:
+        st.count[st.txn[t].dev, ARRAY_READS] += 1

@@ -14,23 +14,19 @@ from ondie.emu.events import (
     E_FULL,
     LOG_SERVE,
     LOG_TRIM,
-    LOG_ZERO,
     REQUEST,
     fail,
     go,
     log,
 )
 from ondie.emu.frontend import buffer, cache, slot_reads
-from ondie.emu.frontend.parts import SECTOR, bus_bytes, bytes_of, child, sectors_of
+from ondie.emu.frontend.parts import SECTOR, bytes_of, child, locate, part, sectors_of, zeros
 from ondie.emu.intrinsics import set_bits
-from ondie.emu.stations import READ_UNMAPPED, SERVED, TRANSLATED
+from ondie.emu.stations import SERVED, TRANSLATED
 from ondie.emu.stats import (
     ARRAY_READS,
     CACHE_HIT_PAGES,
-    READ_PAGES,
     TRIMMED_PAGES,
-    UNASKED_OUT_BYTES,
-    UNMAPPED_PAGES,
 )
 from ondie.kernels.jit import apart, cold, inline, njit
 
@@ -225,14 +221,9 @@ def sense(st, t, lpn, end):
             limit = min(end - lpn, c.unit_planes - (entry - 1) % c.unit_planes)
             while n < limit and int(st.l2p[dev, lpn + n]) == entry + n:
                 n += 1
-        u = child(st, t, lpn, n)
+        u = part(st, t, lpn, n, timing.READ)
         if u < 0:
             return
-        y = st.txn[u]
-        y.size = bytes_of(st, t, lpn, n)
-        y.op = timing.READ
-        if c.partial != 0:
-            y.sectors = x.sectors if x.sectors != 0 else sectors_of(st, t, lpn)
         if waits:
             mapping.park(st, u)
         else:
@@ -243,23 +234,11 @@ def sense(st, t, lpn, end):
 @inline
 def fetch(st, u, entry):
     """Send the read ``u``, whose first page the map has at ``entry``, to its die."""
-    c = st.cfg[0]
-    y = st.txn[u]
-    dev = y.dev
     if entry == 0:
-        st.count[dev, UNMAPPED_PAGES] += y.n
-        log(st, LOG_ZERO, y.row, y.lpn, -1, -1, y.n, dev, -1)
-        go(st, u, READ_UNMAPPED)
+        zeros(st, u)
         return
-    y.ppn = entry - 1
-    y.bus = bus_bytes(st, u)
-    if c.partial != 0:
-        st.count[dev, UNASKED_OUT_BYTES] += y.n * c.page_bytes - y.bus
-    st.count[dev, READ_PAGES] += y.n
-    st.count[dev, ARRAY_READS] += 1
-    g = mapping.place_of(st, dev, u)
-    y.array = st.page_ps[0, y.page]
-    mapping.read_from(st, dev, y.ppn)
+    g = locate(st, u, entry)
+    st.count[st.txn[u].dev, ARRAY_READS] += 1
     nand.push(st, g, u, nand.Q_READ)
 
 
@@ -294,14 +273,9 @@ def send_parts(st, t, step):
         most = 1
     while lpn < x.lpn + x.n:
         n = min(x.lpn + x.n - lpn, most)
-        u = child(st, t, lpn, n)
+        u = part(st, t, lpn, n, timing.PROGRAM)
         if u < 0:
             return
-        y = st.txn[u]
-        y.op = timing.PROGRAM
-        y.size = bytes_of(st, t, lpn, n)
-        if c.partial != 0:
-            y.sectors = sectors_of(st, t, lpn)
         go(st, u, step)
         lpn += n
 

@@ -1,14 +1,17 @@
 """Parts of a command: the transactions that work for it, and which bytes of it they carry.
 
-Owns transactions for some pages of a command, and what a command asks for of a page. Does not own
-the cut into such parts (controller.py) or where they go (flows.py).
+Owns transactions for some pages of a command, what a command asks for of a page, and where a read's
+pages are. Does not own the cut into such parts (controller.py) or where they go (flows.py).
 Source: a host request completes when its last page does, as in MQSim.
 """
 
 from __future__ import annotations
 
-from ondie.emu.events import REQUEST, take_txn
+from ondie.emu.backend import mapping
+from ondie.emu.events import LOG_ZERO, REQUEST, go, log, take_txn
 from ondie.emu.intrinsics import set_bits
+from ondie.emu.stations import READ_UNMAPPED
+from ondie.emu.stats import READ_PAGES, UNASKED_OUT_BYTES, UNMAPPED_PAGES
 from ondie.kernels.jit import inline, njit
 
 SECTOR = 512
@@ -74,3 +77,42 @@ def bus_bytes(st, u):
     if c.partial != 0:
         return set_bits(y.sectors) * SECTOR
     return y.n * c.page_bytes
+
+
+@inline
+def part(st, t, lpn, n, op):
+    """A transaction with what command ``t`` asks for of pages ``lpn .. lpn + n``, or -1."""
+    u = child(st, t, lpn, n)
+    if u >= 0:
+        x = st.txn[t]
+        y = st.txn[u]
+        y.op = op
+        y.size = bytes_of(st, t, lpn, n)
+        if st.cfg[0].partial != 0:
+            y.sectors = x.sectors if x.sectors != 0 else sectors_of(st, t, lpn)
+    return u
+
+
+@inline
+def zeros(st, u):
+    """The pages of read ``u`` hold nothing: they come from the controller."""
+    y = st.txn[u]
+    st.count[y.dev, UNMAPPED_PAGES] += y.n
+    log(st, LOG_ZERO, y.row, y.lpn, -1, -1, y.n, y.dev, -1)
+    go(st, u, READ_UNMAPPED)
+
+
+@inline
+def locate(st, u, entry):
+    """Read ``u``, whose first page the map has at ``entry``, learns where it is. Returns its
+    die."""
+    y = st.txn[u]
+    y.ppn = entry - 1
+    y.bus = bus_bytes(st, u)
+    if st.cfg[0].partial != 0:
+        st.count[y.dev, UNASKED_OUT_BYTES] += y.n * st.cfg[0].page_bytes - y.bus
+    st.count[y.dev, READ_PAGES] += y.n
+    g = mapping.place_of(st, y.dev, u)
+    y.array = st.page_ps[0, y.page]
+    mapping.read_from(st, y.dev, y.ppn)
+    return g

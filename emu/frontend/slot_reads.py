@@ -11,10 +11,7 @@ been cut to its end, so that what of a page lies apart in the command still goes
 from __future__ import annotations
 
 from ondie.emu.backend import mapping, nand, sharing, timing
-from ondie.emu.events import LOG_ZERO, go, log
-from ondie.emu.frontend.parts import bus_bytes, bytes_of, child, sectors_of
-from ondie.emu.stations import READ_UNMAPPED
-from ondie.emu.stats import READ_PAGES, UNASKED_OUT_BYTES, UNMAPPED_PAGES
+from ondie.emu.frontend.parts import locate, part, zeros
 from ondie.kernels.jit import cold
 
 
@@ -36,20 +33,15 @@ def sense(st, t, lpn, end):
             limit = min(end - lpn, reach(st, entry - 1))
             while n < limit and int(st.l2p[dev, lpn + n]) == entry + n:
                 n += 1
-        u = child(st, t, lpn, n)
+        u = part(st, t, lpn, n, timing.READ)
         if u < 0:
             return
-        y = st.txn[u]
-        y.size = bytes_of(st, t, lpn, n)
-        y.op = timing.READ
-        if c.partial != 0:
-            y.sectors = x.sectors if x.sectors != 0 else sectors_of(st, t, lpn)
         if waits:
             mapping.park(st, u)
         elif entry == 0:
-            unmapped(st, u)
+            zeros(st, u)
         else:
-            prepare(st, u, entry)
+            locate(st, u, entry)
             keep(st, u)
         lpn += n
 
@@ -63,28 +55,6 @@ def reach(st, ppn):
     if c.multi_plane != 0 and c.lanes == 1:
         whole = c.together
     return whole - ppn % c.block_pages % whole
-
-
-@cold
-def unmapped(st, u):
-    """Slots that hold nothing are zeros."""
-    y = st.txn[u]
-    st.count[y.dev, UNMAPPED_PAGES] += y.n
-    log(st, LOG_ZERO, y.row, y.lpn, -1, -1, y.n, y.dev, -1)
-    go(st, u, READ_UNMAPPED)
-
-
-@cold
-def prepare(st, u, entry):
-    """Read ``u``, whose first slot the map has at ``entry``, learns where it is."""
-    y = st.txn[u]
-    y.ppn = entry - 1
-    y.bus = bus_bytes(st, u)
-    st.count[y.dev, UNASKED_OUT_BYTES] += y.n * st.cfg[0].page_bytes - y.bus
-    st.count[y.dev, READ_PAGES] += y.n
-    mapping.place_of(st, y.dev, u)
-    y.array = st.page_ps[0, y.page]
-    mapping.read_from(st, y.dev, y.ppn)
 
 
 @cold
@@ -122,7 +92,7 @@ def again(st, u):
     """The same for one slot, for which the read had to wait."""
     entry = int(st.l2p[st.txn[u].dev, st.txn[u].lpn])
     if entry == 0:
-        unmapped(st, u)
+        zeros(st, u)
         return
-    prepare(st, u, entry)
+    locate(st, u, entry)
     sharing.send(st, st.txn[u].die, u, nand.Q_READ)

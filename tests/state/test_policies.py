@@ -11,10 +11,10 @@ import time
 import numpy as np
 import pytest
 
-from ondie.emu.backend import mapping, policies
+from ondie.emu.backend import gc, mapping, policies
 from ondie.emu.backend.draws import absorb, below
 from ondie.emu.frontend import queues
-from ondie.emu.stats import COLLECTIONS, GC_PROGRAM_PAGES
+from ondie.emu.stats import COLLECTIONS, GC_PROGRAM_PAGES, OVERRULED
 from ondie.emu.units import InputError
 from tests.state.small import commands, config, counter, device, random_writes
 
@@ -153,6 +153,23 @@ def test_every_policy_gets_along(name):
     d.run()
     d.check()
     assert counter(d, COLLECTIONS) > 100
+
+
+@pytest.mark.parametrize("free", [0, 1, 2])
+def test_a_choice_without_room_is_overruled(free):
+    """The block that was filled first has one invalid page, the last one no valid page. The rest
+    of the first one finds room in a free block only. Beyond what collection needs, the policy's
+    word stands, and nothing is collected rather than another block."""
+    d = device(**SHAPE | {"ftl__gc_policy": "fifo", "ftl__gc_low_blocks": 2})
+    a = d.arrays
+    a.block.state[:BLOCKS] = mapping.FULL
+    a.block.stream[:BLOCKS] = 0
+    a.block.filled[:BLOCKS] = range(BLOCKS)
+    a.valid[:BLOCKS] = PAGES
+    a.valid[0], a.valid[BLOCKS - 1] = PAGES - 1, 0
+    a.pool.free_n[0] = free
+    assert gc.begin(d.state, 0) == (0 if free else BLOCKS - 1)
+    assert counter(d, OVERRULED) == (free == 0)
 
 
 def test_clever_policies_move_less():
