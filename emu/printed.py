@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from rich.table import Table
 
-from ondie.emu.frontend.requests import FLUSH, REQUEST_NAMES
 from ondie.emu.units import fmt_bytes, fmt_rate, fmt_time
 
 PS_PER_US = 10**6
@@ -136,16 +134,13 @@ def busy_table(shares: Mapping[str, Mapping[str, float]]) -> Table:
     return table
 
 
-def requests_table(requests: np.ndarray) -> Table:
-    """Requests, bytes and latencies by operation, from arrival to completion. REQUEST[n]."""
+def operations_table(operations: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Requests, bytes and latencies by operation, from arrival to completion."""
     table = _table("", "operation", "requests", "bytes", "mean", "p99", "max")
-    for op, name in enumerate(REQUEST_NAMES):
-        part = requests[requests["op"] == op]
-        if len(part):
-            latency = part["end"] - part["arrival"]
-            cells = latency.mean(), np.percentile(latency, 99), latency.max()
-            size = fmt_bytes(int(part["size"].sum())) if op != FLUSH else ""
-            table.add_row(name, f"{len(part):,}", size, *(fmt_time(float(x)) for x in cells))
+    for name, of in operations.items():
+        times = (fmt_time(of["latency_us"][x] * PS_PER_US) for x in ("mean", "p99", "max"))
+        size = fmt_bytes(int(of["bytes"])) if of["bytes"] else ""
+        table.add_row(name, f"{of['requests']:,}", size, *times)
     return table
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from ondie.emu import printed
@@ -20,8 +21,9 @@ from ondie.emu.backend import modes
 from ondie.emu.block_replay import BlockReplayed, Loop, capacity, replay_block
 from ondie.emu.commands import request_log
 from ondie.emu.config import Config
+from ondie.emu.frontend.requests import REQUEST_NAMES
 from ondie.emu.mqsim.simulate import counters
-from ondie.emu.mqsim.statistics import statistics
+from ondie.emu.mqsim.statistics import statistics, summary
 from ondie.emu.report import check_apart, check_target, write_atomically
 from ondie.emu.units import InputError
 from ondie.traces.block_model import BlockTrace
@@ -31,6 +33,11 @@ WORD_LINES = (
     "gathered_most",
 )  # fmt: skip
 """Counters of `word_lines` in `--json`, where flash.programming is not page."""
+MANAGEMENT = (
+    "collections", "overruled_victims", "copyback_pages", "merge_read_pages", "trimmed_pages",
+    "unmapped_pages", "wear_moves", "program_failures", "bad_blocks",
+)  # fmt: skip
+"""Counters of `management` in `--json`."""
 ERRORS = (
     "retried_pages", "retry_read_pages", "soft_pages", "soft_read_pages", "corrected_bits",
     "uncorrectable_pages", "lost_pages", "media_errors", "reclaimed_blocks",
@@ -108,13 +115,15 @@ def command(
         since="arrival",
     )
     data["utilisation"] = r.busy
+    data["operations"] = operations(r.requests)
+    data["management"] = {name: r.done.counters[name] for name in MANAGEMENT}
     if r.config.errors.kind != "none":
         data["errors"] = {name: r.done.counters[name] for name in ERRORS}
     if r.config.ftl.pslc != "off":
         data["pslc"] = _pslc(r)
     if r.config.flash.programming != "page":
         data["word_lines"] = {name: r.done.counters[name] for name in WORD_LINES}
-    for line in (*trace.notes, *r.notes, *_about(trace, loop), *_failed(r)):
+    for line in (*trace.notes, *r.notes, *_about(trace, loop), *_failed(r), *_overruled(r)):
         remark(line)
     files: dict[Path, bytes] = {}
     if json_path is not None:
@@ -152,6 +161,32 @@ def _failed(r: BlockReplayed) -> list[str]:
     ]
 
 
+def _overruled(r: BlockReplayed) -> list[str]:
+    """How often the drive could not do as its victim policy said."""
+    n = r.done.counters["overruled_victims"]
+    if n == 0:
+        return []
+    return [
+        f"{n} of {r.done.counters['collections']} collections emptied the block with the fewest "
+        f"valid pages: what ftl.gc_policy = {r.config.ftl.gc_policy} chose would have brought no "
+        "free block when the last ones were needed"
+    ]
+
+
+def operations(requests: np.ndarray) -> dict[str, dict[str, Any]]:
+    """Requests, bytes and latencies from arrival to completion by operation. REQUEST[n]."""
+    found = {}
+    for op, name in enumerate(REQUEST_NAMES):
+        part = requests[requests["op"] == op]
+        if len(part):
+            found[name] = {
+                "requests": len(part),
+                "bytes": int(part["size"].sum()),
+                "latency_us": summary(part["end"] - part["arrival"]),
+            }
+    return found
+
+
 def _pslc(r: BlockReplayed) -> dict[str, Any]:
     """What `--json` says of blocks in pSLC mode."""
     return {
@@ -181,7 +216,7 @@ def _settings(
 def show(r: BlockReplayed, data: dict[str, Any], console: Console) -> None:
     """Latencies, requests by operation, flash work, and where the time went."""
     console.print(printed.latency_table(data))
-    console.print(printed.requests_table(r.requests))
+    console.print(printed.operations_table(data["operations"]))
     console.print(printed.flash_table(data))
     if "errors" in data:
         console.print(printed.errors_table(data["errors"]))

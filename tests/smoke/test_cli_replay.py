@@ -46,7 +46,7 @@ def test_statistics_log_and_tables(capsys, msr, tmp_path):
     done = run(capsys, msr, "--from", "msr", "--json", tmp_path / "a.json", "--log",
                tmp_path / "a.csv")  # fmt: skip
     data = json.loads((tmp_path / "a.json").read_text())
-    assert set(data) == FIELDS | {"utilisation"}
+    assert set(data) == FIELDS | {"utilisation", "operations", "management"}
     assert all(set(data["latency_us"][kind]) == NAMES for kind in ("all", "read", "write"))
     with open(tmp_path / "a.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -62,6 +62,10 @@ def test_statistics_log_and_tables(capsys, msr, tmp_path):
     assert data["bandwidth_bytes_per_s"] == pytest.approx(moved / data["simulated_ns"] * 1e9)
     # 300 writes, of which 200 have two pages; 100 reads of one page, which a filled drive holds
     assert data["flash"]["user_writes"] == 500 and data["flash"]["user_reads"] == 100
+    assert list(data["operations"]) == ["read", "write"]
+    assert data["operations"]["read"]["latency_us"] == data["latency_us"]["read"]
+    assert sum(part["bytes"] for part in data["operations"].values()) == moved
+    assert data["management"]["trimmed_pages"] == data["management"]["overruled_victims"] == 0
     assert data["config"]["trace"] == {"source": "small.csv", "format": "msr", "requests": 400}
     assert data["config"]["drive"]["flash"]["channels"]["value"] == 2
     assert data["config"]["precondition"] == "fill" and data["config"]["queue_depth"] is None
@@ -69,6 +73,37 @@ def test_statistics_log_and_tables(capsys, msr, tmp_path):
     for words in ("400 requests in 399 ms", "write amplification", "Where the time went", "dies"):
         assert words in done.out
     assert done.err == ""
+
+
+STUBBORN = """
+from ondie.emu.backend.policies import collectable, first_block
+
+
+def stubborn(st, u):
+    \"\"\"The block with the most valid pages.\"\"\"
+    best = -1
+    for b in range(first_block(st, u), first_block(st, u) + st.cfg[0].blocks):
+        if collectable(st, b) and (best < 0 or st.valid[b] > st.valid[best]):
+            best = b
+    return best
+"""
+
+
+def test_a_policy_that_is_overruled_is_told(capsys, tmp_path):
+    """Blocks with nothing to gain are chosen until the last free one is needed."""
+    (tmp_path / "own.py").write_text(STUBBORN)
+    path = tmp_path / "hot.csv"
+    lines = [f"{128166372003061629 + i * 1000},host,0,Write,{i % 64 * 4096},4096,1"
+             for i in range(8000)]  # fmt: skip
+    path.write_text("\n".join(lines) + "\n")
+    policy = ("--set", f"ftl.gc_policy={tmp_path / 'own.py'}:stubborn")
+    done = here(capsys, "replay", path, "--from", "msr", "--json", tmp_path / "a.json",
+                *settings(), *policy)  # fmt: skip
+    assert done.code == 0, done
+    found = json.loads((tmp_path / "a.json").read_text())["management"]
+    assert 0 < found["overruled_victims"] <= found["collections"]
+    said = f"{found['overruled_victims']} of {found['collections']} collections emptied the block"
+    assert said in done.err.replace("\n", " ")
 
 
 def test_word_lines_are_told(capsys, tmp_path):
