@@ -176,7 +176,8 @@ HUGE_BYTES = 1 << 30
 LOTS = 64
 """Numbers that a victim policy can keep."""
 GC_RESERVE = 1
-"""Free super-blocks per die that only collection may open."""
+"""Free super-blocks per die that only collection may open; one more where a failed program may
+spoil it."""
 
 
 def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.recarray:
@@ -299,10 +300,10 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.unwritten = ftl.unwritten == "as_written"
     c.placed = ftl.map_update == "placed"
     c.locks = ftl.victim_pages == "locked"
-    c.gc_low = ftl.gc_low_blocks
+    c.gc_reserve = GC_RESERVE + (ftl.program_failures > 0)
+    c.gc_low = max(ftl.gc_low_blocks, int(c["gc_reserve"][0]))
     c.gc_stop = ftl.gc_stop_blocks
     c.gc_hard = ftl.gc_hard_blocks if ftl.gc_priority == "background" else 0
-    c.gc_reserve = GC_RESERVE
     window = ftl.gc_window_pages * geometry.slots
     c.gc_window = max(window or geometry.block_pages, together)
     c.gc_parallel = ftl.gc_parallel

@@ -257,13 +257,23 @@ def ended(st, dev, u, b):
     mapping.look_again(st, u)
 
 
+@inline
+def leisure(st, u):
+    """Has unit ``u`` time and free blocks for a move that brings none? It takes one from the host's
+    writes, which wait for ``gc_stop``: they must not wait for what collection and wear levelling do
+    to each other."""
+    c = st.cfg[0]
+    pool = st.pool[u]
+    return pool.free_n > max(c.gc_reserve, c.gc_stop) and pool.victims < c.gc_parallel
+
+
 @cold
 def level(st, dev, u):
     """Static wear levelling: the least worn full block is emptied when the most worn has seen that
     many erases more, so that its cold data move to a worn block."""
     c = st.cfg[0]
     pool = st.pool[u]
-    if pool.levelled != 0 or pool.free_n <= 1 or pool.victims >= c.gc_parallel:
+    if pool.levelled != 0 or not leisure(st, u):
         return
     most = 0
     coldest = -1
@@ -289,8 +299,7 @@ def reclaim(st, dev, ppn):
     c = st.cfg[0]
     b = mapping.block_at(st, dev, ppn)
     u = b // c.all_blocks
-    pool = st.pool[u]
-    if pool.free_n <= c.gc_reserve or pool.victims >= c.gc_parallel:
+    if not leisure(st, u):
         return
     if not policies.collectable(st, b) and not folding.foldable(st, b):
         return

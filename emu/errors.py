@@ -66,24 +66,29 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
             raise SimulationError(f"engine error {code} ({a}, {b}) at {int(reg.now)} ps")
 
 
-def _bad_blocks(arrays: Arrays, dev: int) -> str:
-    """How many blocks of a device are bad, where any are."""
-    blocks = int(arrays.cfg.device_blocks[0])
-    bad = int((arrays.block.state[dev * blocks : (dev + 1) * blocks] == mapping.BAD).sum())
-    return f"; {bad} of its {blocks} blocks are bad" if bad else ""
+def raise_full(arrays: Arrays, cfg: Config) -> None:
+    """InputError for a device where writes wait for a block, although nothing is under way."""
+    units, blocks = int(arrays.cfg.units[0]), int(arrays.cfg.device_blocks[0])
+    for dev, stalled in enumerate(arrays.dev.stall_head):
+        mine = arrays.pool.stall_head[dev * units : (dev + 1) * units]
+        if stalled < 0 and not (mine >= 0).any() and arrays.maps.stall_first[dev] == 0:
+            continue
+        words = (
+            f"device {dev} is full: writes wait for a free block and no block is worth collecting "
+            f"(ftl.over_provisioning={cfg.ftl.over_provisioning})"
+        )
+        bad = int((arrays.block.state[dev * blocks : (dev + 1) * blocks] == mapping.BAD).sum())
+        if bad:
+            words += f"; {bad} of its {blocks} blocks are bad"
+        waiting = int(arrays.pool.retiring[dev * units : (dev + 1) * units].sum())
+        if waiting:
+            words += f"; in {waiting} more a program has failed, and what is in them finds no room"
+        raise InputError(words)
 
 
 def raise_stuck(arrays: Arrays, cfg: Config) -> NoReturn:
     """Nothing is left to happen although rows are not complete: say why."""
-    units = int(arrays.cfg.units[0])
-    for dev, stalled in enumerate(arrays.dev.stall_head):
-        mine = arrays.pool.stall_head[dev * units : (dev + 1) * units]
-        if stalled >= 0 or (mine >= 0).any() or arrays.maps.stall_first[dev] > 0:
-            raise InputError(
-                f"device {dev} is full: writes wait for a free block and no block is worth "
-                f"collecting (ftl.over_provisioning={cfg.ftl.over_provisioning})"
-                + _bad_blocks(arrays, dev)
-            )
+    raise_full(arrays, cfg)
     reg = arrays.reg[0]
     raise SimulationError(
         f"stuck at {int(reg.now)} ps: row {int(reg.tail)} of {int(reg.next_row)} cannot complete"

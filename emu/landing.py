@@ -118,7 +118,7 @@ def move(st, t):
     ppn, k = mapping.allocate(st, x.dev, u, gc.collected(st, x.left), 1)
     if k == 0:
         st.count[x.dev, modes.either(st, x.left, GC_DROPPED, FOLD_DROPPED)] += 1
-        gc.give_up(st, x.left)
+        gc.give_up(st, u, x.left)
         moved(st, t)
         return
     gc.settled(st, u, x.left, 1)

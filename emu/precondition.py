@@ -85,12 +85,13 @@ def plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) -> Pl
             f"{', '.join(untimed.POLICIES)} are known; --precondition fill is possible with any"
         )
     ahead = ftl.open_blocks == "ahead"
+    low = int(arrays.cfg.gc_low[0])
     return Plan(
         units=g.units,
         blocks=g.blocks,
         unit_pages=g.block_pages,
         # Asked when a block fills: the next one is open already, or will take a block more.
-        low=ftl.gc_low_blocks if ahead else max(ftl.gc_low_blocks - 1, 1),
+        low=low if ahead else max(low - 1, 1),
         stride=g.all_blocks * g.block_pages,
         align=int(arrays.cfg.stripe[0]),
         policy=ftl.gc_policy,

@@ -18,11 +18,10 @@ from ondie.emu.backend.geometry import Geometry
 from ondie.emu.books import imbalance
 from ondie.emu.clock import NEVER
 from ondie.emu.config import Config
-from ondie.emu.errors import SimulationError, raise_error
+from ondie.emu.errors import SimulationError, raise_error, raise_full
 from ondie.emu.frontend import pairs
 from ondie.emu.frontend.requests import READ, REQUEST, WRITE
 from ondie.emu.state import Arrays
-from ondie.emu.units import InputError
 
 EVENTS_PER_CALL = 1 << 22
 COPIED = ("arrival", "offset", "size", "op", "stream")
@@ -194,13 +193,7 @@ class Player:
         pair, reg = self.arrays.pair, self.arrays.reg
         stuck = int(pair["outstanding"].sum())
         if stuck or self.arrays.cache["flying"].any():
-            stalled = (self.arrays.pool["stall_head"] >= 0).any()
-            stalled |= (self.arrays.dev["stall_head"] >= 0).any()
-            if stalled:
-                raise InputError(
-                    f"the drive is full: writes wait for a free block and no block is worth "
-                    f"collecting (ftl.over_provisioning={self.cfg.ftl.over_provisioning})"
-                )
+            raise_full(self.arrays, self.cfg)
             raise SimulationError(f"{stuck} requests never ended")
         flying = len(self.arrays.txn) - int(reg["txns_free"][0])
         if flying:

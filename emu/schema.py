@@ -374,7 +374,13 @@ class Ftl:
         int, Spec("readings of a page, after the first, that make its block's data move; 0: never")
     ]
     bad_blocks: Annotated[float, Spec("share of blocks that are bad from the factory")]
-    program_failures: Annotated[float, Spec("chance that a program fails and its block is retired")]
+    program_failures: Annotated[
+        float,
+        Spec(
+            "chance that a program fails and its block is retired; above 0, the last two free "
+            "blocks of a unit are collection's"
+        ),
+    ]
     erase_failures: Annotated[float, Spec("chance that an erase fails and its block is retired")]
     gather_time_ps: Annotated[
         int,

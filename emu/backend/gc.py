@@ -136,10 +136,13 @@ def next_of_page(st, dev, b):
     return -1, -1
 
 
-@inline
-def give_up(st, b):
-    """There is no place for the next page of victim ``b``: programs have failed, and spoilt the
-    blocks that were meant for it. It keeps what it still holds."""
+@cold
+def give_up(st, u, b):
+    """There is no place for a page of victim ``b``: programs have failed, and spoilt the blocks
+    that were meant for it. It keeps what it still holds: neither this page nor those that have not
+    been read need a place, so that lines which others wait in are not kept open for them."""
+    settled(st, u, b, 1)
+    looked_through(st, u, b)
     st.block[b].scan = st.cfg[0].block_pages + 1
 
 

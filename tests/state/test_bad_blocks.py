@@ -88,6 +88,13 @@ def test_a_failed_program_goes_elsewhere_and_its_block_is_retired(unit, how):
         assert (d.stored(lpn) == d.buffer[lpn]).all()
 
 
+def test_collection_keeps_a_block_more_where_programs_fail():
+    """A failure may spoil the only free block. The threshold is not below what is kept."""
+    for chance, kept in ((0, 1), (1e-6, 2)):
+        c = device(**SHAPE | {"ftl__program_failures": chance, "ftl__gc_low_blocks": 1}).arrays.cfg
+        assert c.gc_reserve[0] == c.gc_low[0] == kept
+
+
 def test_a_block_is_retired_although_space_is_not_short():
     """One failure on a drive that is nearly empty: its block is emptied at once."""
     d = device(**SHAPE | {"ftl__program_failures": 0.02, "ftl__block_unit": "plane"})

@@ -164,6 +164,8 @@ def possible(drawn):
     fronts += drawn["ftl__pslc"] != "off"
     usable = blocks - fronts - kept - lost - 1
     usable -= -(-usable * padding // 4)  # a block that gains less is not worth collecting
+    if usable <= 0:
+        hypothesis.reject()
     drawn["ftl__over_provisioning"] = 1 - usable / blocks
     return config(**drawn)
 
@@ -173,7 +175,10 @@ class Machine(stateful.RuleBasedStateMachine):
 
     @stateful.initialize(drawn=DRIVES, depth=DEPTHS, half=st.booleans())
     def make(self, drawn, depth, half):
-        cfg = possible(drawn)
+        self.write_over(possible(drawn), depth, half)
+
+    def write_over(self, cfg, depth, half):
+        """A drive written full (or half), then overwritten, so that collection is under way."""
         self.full = False
         self.may_fill_up = bool(
             cfg.ftl.bad_blocks or cfg.ftl.program_failures or cfg.ftl.erase_failures
@@ -192,7 +197,6 @@ class Machine(stateful.RuleBasedStateMachine):
         self.flying: dict[int, tuple] = {}  # tag -> command
         self.slots = set(range(SLOTS))
         self.tag = 0
-        # Written full (or half), then overwritten, so that collection is under way.
         order = list(range(0, self.lpns // (2 if half else 1), 8))
         rng = np.random.default_rng(self.lpns + depth)
         order += rng.integers(0, max(self.lpns - 8, 1), 2 * len(order)).tolist()
@@ -265,7 +269,9 @@ class Machine(stateful.RuleBasedStateMachine):
             self.device.run_until(NEVER - 1, max_events=events)
             self.device.now = max(before, int(self.device.arrays.reg.now[0]))
         except InputError as error:
-            assert "is full" in str(error) and "bad" in str(error) and self.may_fill_up, error
+            message = str(error)
+            lost = "are bad" in message or "a program has failed" in message
+            assert "is full" in message and lost and self.may_fill_up, error
             self.full = True
         done = self.device.completions()
         assert not done["status"].any()
@@ -361,6 +367,43 @@ class Machine(stateful.RuleBasedStateMachine):
             self.compare()
             self.device.check()
             seen.update(dict(zip(COUNTERS, self.device.arrays.count[0].tolist(), strict=True)))
+
+
+PLAIN = {
+    "flash__channels": 1, "flash__dies_per_channel": 1, "flash__planes_per_die": 1,
+    "flash__blocks_per_plane": 18, "flash__pages_per_block": 4, "flash__multi_plane": "true",
+    "flash__programming": "page", "flash__plane_reads": "together", "pe__kind": "none",
+    "ftl__mapping_unit": 0, "ftl__block_unit": "die", "ftl__write_streams": 1,
+    "ftl__gc_streams": "one", "ftl__gc_policy": "greedy", "ftl__gc_low_blocks": 1,
+    "ftl__gc_stop_blocks": 0, "ftl__gc_copyback": "false", "ftl__erase": "open",
+    "ftl__bad_blocks": 0, "ftl__program_failures": 0, "ftl__map_cache": "0 B",
+    "errors__kind": "none", "ftl__pslc": "off", "ftl__pslc_share": 0.1, "flash__cell": "MLC",
+}  # fmt: skip
+ONCE = {
+    "a choice without room, with the reserve opened ahead for folding": {
+        "ftl__open_blocks": "ahead", "ftl__gc_policy": "fifo", "ftl__pslc": "static",
+    },
+    "a line kept open for pages of a collection that was given up": {
+        "flash__channels": 2, "flash__dies_per_channel": 2, "flash__blocks_per_plane": 22,
+        "flash__programming": "two_pass", "ftl__gather_time": "10 ms",
+        "flash__suspend": "program_erase", "flash__t_resume": "2 us", "flash__power_planes": 2,
+        "flash__grants": "data", "ftl__allocation": "WDCP", "ftl__write_streams": 3,
+        "ftl__gc_streams": "each", "ftl__stream_policy": "by_age", "ftl__gc_policy": "random",
+        "ftl__gc_stop_blocks": 3, "ftl__gc_parallel": 3, "ftl__gc_window_pages": 3,
+        "ftl__gc_priority": "exclusive", "ftl__bad_blocks": 0.1, "ftl__program_failures": 0.03,
+        "errors__kind": "model",
+    },
+}  # fmt: skip
+"""Drives that came to a standstill while they were being written, and why."""
+
+
+@pytest.mark.parametrize("why", ONCE)
+def test_drives_that_once_stood_still(why):
+    machine = Machine()
+    machine.write_over(possible(PLAIN | ONCE[why]), 1, why.startswith("a line"))
+    machine.compare()
+    machine.device.check()
+    machine.teardown()
 
 
 MECHANISMS = (

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ondie.emu import stats
+from ondie.emu import collection, stats
 from ondie.emu.backend import mapping
 from ondie.emu.frontend import queues
 from tests.state.small import commands, counter, device
@@ -141,3 +141,19 @@ def test_dynamic_levelling_narrows_the_spread():
         d.run()
         spreads.append(d.arrays.block.erases.std())
     assert spreads[0] < 0.7 * spreads[1]
+
+
+@pytest.mark.parametrize("free", [0, 1, 2, 3, 4])
+def test_levelling_takes_no_block_that_the_host_waits_for(free):
+    """Writes wait until three blocks are free: a move that brings none begins beyond these only.
+    Else levelling would take what collection gains, and each erase begin the next move."""
+    d = device(**SHAPE | {"ftl__wear_static_cycles": 2, "ftl__gc_stop_blocks": 3,
+                          "ftl__gc_low_blocks": 2})  # fmt: skip
+    a = d.arrays
+    full = len(a.block) - 4
+    a.block.state[:full] = mapping.FULL
+    a.block.stream[:full] = 0
+    a.block.erases[1:] = 5
+    a.pool.free_n[0] = free
+    collection.level(d.state, 0, 0)
+    assert counter(d, stats.WEAR_MOVES) == (free > 3)
