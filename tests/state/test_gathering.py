@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ondie.emu import precondition, stats
-from ondie.emu.backend import mapping
+from ondie.emu.backend import gc, mapping
 from ondie.emu.books import imbalance
 from ondie.emu.frontend import queues
 from ondie.emu.units import InputError
@@ -131,24 +131,35 @@ def test_a_used_drive_goes_on(programming, kind):
     assert not (front["next"][here] % stripe).any()
 
 
-def test_a_block_that_gains_less_than_a_line_is_left_alone():
-    """One invalid page: moving eleven and padding would gain nothing."""
-    d = drive("one_shot", ftl__block_unit="plane")
-    c = d.arrays.cfg[0]
-    assert int(c.worth) == 12 - 3
-    assert int(drive("two_pass", ftl__block_unit="plane").arrays.cfg.worth[0]) == 12 - 6
-    assert int(device().arrays.cfg.worth[0]) == int(device().arrays.cfg.block_pages[0]) - 1
+@pytest.mark.parametrize(
+    ("programming", "worth"), [("one_shot", 12 - 3), ("two_pass", 12 - 6), ("page", 11)]
+)
+def test_a_block_that_gains_less_than_a_line_is_left_alone(programming, worth):
+    """Moving its pages and padding the line behind them, or two, would gain nothing."""
+    d = drive(programming, ftl__block_unit="plane", ftl__gc_low_blocks=2)
+    a = d.arrays
+    a.block.state[:2], a.block.stream[:2] = mapping.FULL, 0
+    a.pool.free_n[0] = 2
+    a.valid[:2] = worth + 1
+    assert gc.begin(d.state, 0) == -1
+    a.valid[1] = worth
+    assert gc.begin(d.state, 0) == 1
 
 
-@PROGRAMMING
-def test_data_in_dram_are_counted(programming):
-    """Never more than the rule of the configuration sets aside for lines that gather, and those on
-    their way to the dies."""
-    d = drive(programming, queue_depth=4)
-    d.submit(random_writes(np.random.default_rng(4), 300, d.lpns, longest=8))
+@pytest.mark.parametrize(
+    ("programming", "pages", "most"),
+    [("one_shot", 2, 3), ("one_shot", 3, 3), ("two_pass", 3, 6), ("two_pass", 12, 12)],
+)
+def test_data_in_dram_are_counted(programming, pages, most):
+    """One die of one plane, lines of three pages: what was written with the padding beside it, and
+    with two passes that of the line behind, is there until its last pass. All of a block fits: its
+    first line's second pass ends behind the first pass over the fourth line."""
+    one = {"flash__channels": 1, "flash__dies_per_channel": 1, "flash__planes_per_die": 1}
+    d = drive(programming, flash__cache_program="false", **one)
+    d.submit(commands([(WRITE, 0, pages)]))
     d.run()
-    most = counter(d, stats.GATHERED_MOST)
-    assert 6 <= most and int(d.arrays.dev.gathered[0]) == int(d.arrays.dev.lines[0]) == 0
+    assert counter(d, stats.GATHERED_MOST) == most
+    assert int(d.arrays.dev.gathered[0]) == int(d.arrays.dev.lines[0]) == 0
 
 
 REFUSED = [
@@ -219,12 +230,16 @@ def test_uncompiled(tmp_path, root):
         assert np.asarray(getattr(compiled.arrays, name)).tobytes() == plain[name].tobytes(), name
 
 
-def test_collection_moves_whole_lines_together():
-    """Full blocks alone are victims, and after a run every block's programs are done."""
-    d = drive("one_shot", queue_depth=8)
+@PROGRAMMING
+def test_collection_moves_whole_lines_together(programming):
+    """Whoever fills it, an array operation programs a stripe of whole lines: data and padding make
+    as many pages, and after a run every block's programs are done."""
+    d = drive(programming, queue_depth=8)
     d.submit(random_writes(np.random.default_rng(6), 2500, d.lpns, longest=4))
     d.run()
     d.check()
-    assert counter(d, stats.COLLECTIONS) > 10
+    assert counter(d, stats.COLLECTIONS) > 10 and counter(d, stats.GC_PROGRAM_PAGES) > 100
     assert not d.arrays.block["flying"].any()
     assert (d.arrays.block["state"] != mapping.VICTIM).all()
+    pages = sum(programmed(d)) + counter(d, stats.SECOND_PASS_PAGES)
+    assert pages == int(d.arrays.cfg.stripe[0]) * counter(d, stats.ARRAY_PROGRAMS)

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from ondie.emu import build, precondition, stats
+from ondie.emu import precondition, stats
 from ondie.emu.backend import mapping, modes
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.books import imbalance
@@ -311,15 +311,22 @@ def test_a_drive_too_small_for_what_it_folds_is_named():
 @pytest.mark.parametrize("erase", ["open", "collected"])
 @pytest.mark.parametrize("kind", ["static", "dynamic"])
 def test_after_preconditioning(kind, erase):
-    """Steady state leaves the region empty and its books in order; then it works as ever."""
-    cfg = config(ftl__pslc=kind, ftl__erase=erase, ftl__over_provisioning=0.4)
-    arrays = build.build(cfg, devices=1)
-    precondition.precondition(arrays, cfg, "steady", seed=3)
-    g = Geometry.of(cfg)
-    assert imbalance(arrays, g, None) is None
-    assert not (arrays.block.stream == arrays.cfg.pslc_stream[0]).any()
+    """Steady state leaves the region empty and its books in order; then the region works
+    as ever, while a drive that borrows has no block beyond those that collection keeps free."""
+    d = device(ftl__pslc=kind, ftl__erase=erase, ftl__over_provisioning=0.4)
+    precondition.precondition(d.arrays, d.cfg, "steady", seed=3)
+    block = d.arrays.block
+    assert imbalance(d.arrays, d.geometry, None) is None
+    assert not (block.stream == d.arrays.cfg.pslc_stream[0]).any()
     if kind == "static":
-        assert (arrays.block.state[-4:] == mapping.FREE).all() and not arrays.valid[-4:].any()
+        assert (block.state[-4:] == mapping.FREE).all() and not d.arrays.valid[-4:].any()
+    rng = np.random.default_rng(3)
+    d.submit(random_writes(rng, 300, d.lpns))
+    d.run()
+    assert imbalance(d.arrays, d.geometry, None) is None
+    pslc, direct, collected, folds = of(d, "pslc_pages", "direct_pages", "collections", "folds")
+    assert pslc + direct == 300 and direct > 0 and collected > 0
+    assert (pslc >= REGION and folds > 0) if kind == "static" else pslc == 0
 
 
 @pytest.mark.parametrize("kind", ["static", "dynamic"])
