@@ -162,6 +162,40 @@ def test_data_in_dram_are_counted(programming, pages, most):
     assert int(d.arrays.dev.gathered[0]) == int(d.arrays.dev.lines[0]) == 0
 
 
+@PROGRAMMING
+@pytest.mark.parametrize("how", ["fua", "fua in the cache", "flush"])
+def test_who_waits_for_flash_waits_for_no_rest(programming, how):
+    """Two pages among reads, one every 10 us for 40 ms, so that the drive is never at rest, and a
+    patience of a second: their line is padded, with two passes the one behind it, too, as soon as
+    they have come this far."""
+    cache = {} if how == "fua" else {"cache__mode": "write_back", "cache__capacity": "16 KiB"}
+    d = drive(programming, queue_depth=64, ftl__gather_time="1 s", **cache)
+    d.submit(commands([(WRITE, 8 * i, 8) for i in range(8)]))
+    d.run()
+    d.submit(commands([(queues.FLUSH, 0, 0)], arrival=d.now))
+    d.run()
+    d.completions()
+    rules = (stats.PADDED_AT_FLUSH, stats.PADDED_AT_REST, stats.PADDED_IN_TIME)
+    before = [counter(d, rule) for rule in rules]
+    begin, last = d.now, int(how == "flush")
+    batch = commands([(READ, i % 64, 1) for i in range(4000)])
+    batch[10] = commands([(WRITE, 200, 2)])[0]
+    batch["fua"][10] = 1 - last
+    if last:  # it is told of what was completed before it came
+        batch[30] = commands([(queues.FLUSH, 0, 0)])[0]
+    batch["arrival"] = begin + np.arange(4000) * 10**7
+    batch["tag"] = np.arange(4000)
+    d.submit(batch)
+    d.run()
+    done = d.completions()
+    ends = dict(zip(done["tag"].tolist(), (done["end"] - begin).tolist(), strict=True))
+    which = 30 if last else 10
+    assert max(ends.values()) > 40 * 10**9
+    assert ends[which] - which * 10**7 < 10 * 10**9
+    for_flush, at_rest, in_time = (counter(d, r) - n for r, n in zip(rules, before, strict=True))
+    assert for_flush > 0 and at_rest == in_time == 0
+
+
 REFUSED = [
     ({"ftl__gc_copyback": "true"}, "copy-back programs a page"),
     ({"pe__kind": "per_plane"}, "processing elements program a page"),
