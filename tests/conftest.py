@@ -7,6 +7,7 @@ Source: own.
 
 import fnmatch
 import os
+import signal
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +30,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: children too
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.settings.load_profile("full" if config.getoption("--full") else "small")
 
 
