@@ -270,6 +270,7 @@ def start_isp_io(st, r, t):
     x = st.txn[t]
     x.size = row.bytes_in + row.bytes_out
     x.n = pages(st, x.size)
+    x.op = timing.READ if row.kind == queues.READ else timing.PROGRAM
     if x.lpn < 0 or x.lpn + x.n > c.lpns:
         fail(st, E_PAST_END, x.lpn, x.n)
         return

@@ -219,6 +219,21 @@ def test_a_counter_off_by_one(capsys, tmp_path, monkeypatch, counter, words):
     assert files(tmp_path) == []
 
 
+@pytest.mark.parametrize("cache", ["0 B", "2 KiB"])
+@pytest.mark.parametrize("name", MANAGED)
+def test_every_path_goes_through_every_flash_management(name, cache):
+    """With all of the map in DRAM, and with a few hundred entries of it: the books balance, and
+    whoever reads reads the map."""
+    cfg = load_preset("optimstore-r1", SMALL).replace(MANAGED[name] | {"ftl.map_cache": cache})
+    paths = ["host_offload", "in_storage"]
+    for result in compare(model("adam", 1 << 18), cfg, paths=paths, swing=False).results:
+        assert result.ledger is not None, result
+        found = result.ledger.totals.counters
+        assert found["read_pages"] + found["cache_hit_pages"] > 0
+        assert found["program_pages"] + found["cache_write_pages"] > 0
+        assert (found["map_read_pages"] > 0) == (cache != "0 B")
+
+
 @pytest.mark.parametrize("counter", [x for x in COUNTERS if x not in UNSEEN["counters"]])
 def test_every_counter_off_by_one_stops_every_path(monkeypatch, counter):
     off_by_one(monkeypatch, counter)
