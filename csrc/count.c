@@ -19,14 +19,19 @@ typedef struct {
     uint16_t *half;
 } job;
 
+/* One or two states, or none. */
+static int update(const job *j, int op, float *a, float *b) {
+    return ondie_update_one(j->isa, op, j->form, j->w, j->g, a, b, 0, 0, 0, j->n, 0, j->coef, 0, 0);
+}
+
 __attribute__((noinline)) int counted(const job *j, int number) {
     int32_t found;
     switch (number) {
-    case 0: return ondie_adam(j->isa, j->form, j->w, j->g, j->m, j->v, j->n, j->coef);
-    case 1: return ondie_sgd(j->isa, j->form, j->w, j->g, j->n, j->coef);
-    case 2: return ondie_momentum(j->isa, j->form, j->w, j->g, j->m, j->n, j->coef);
-    case 3: return ondie_nesterov(j->isa, j->form, j->w, j->g, j->m, j->n, j->coef);
-    case 4: return ondie_adagrad(j->isa, j->form, j->w, j->g, j->v, j->n, j->coef);
+    case 0: return update(j, ONDIE_ADAM, j->m, j->v);
+    case 1: return update(j, ONDIE_SGD, 0, 0);
+    case 2: return update(j, ONDIE_MOMENTUM, j->m, 0);
+    case 3: return update(j, ONDIE_NESTEROV, j->m, 0);
+    case 4: return update(j, ONDIE_ADAGRAD, j->v, 0);
     case 5: return ondie_scale(j->isa, j->g, j->n, j->coef[0]);
     case 6: return ondie_unscale(j->isa, j->g, j->n, j->coef[0], &found);
     case 7: return ondie_squares(j->isa, j->g, j->n, j->partial);
@@ -35,7 +40,7 @@ __attribute__((noinline)) int counted(const job *j, int number) {
     case 10: return ondie_to_bf16(j->isa, j->g, j->half, j->n);
     case 11: return ondie_from_bf16(j->isa, j->half, j->g, j->n);
     }
-    return ONDIE_NO_FORM;
+    return ONDIE_NO_UPDATE;
 }
 
 static const char *const functions[] = {

@@ -24,53 +24,112 @@ int ondie_isa_runs(int isa) {
     return 1;
 }
 
-/* Do any two of the arrays share a byte? Arrays have n elements of 4 bytes; unused ones are null. */
-static int overlap(size_t n, const float *a, const float *b, const float *c, const float *d) {
-    const uintptr_t at[4] = {(uintptr_t)a, (uintptr_t)b, (uintptr_t)c, (uintptr_t)d};
-    const uintptr_t bytes = (uintptr_t)n * 4;
-    for (int i = 0; i < 4; i++)
-        for (int j = i + 1; j < 4; j++)
-            if (at[i] && at[j] && at[i] < at[j] + bytes && at[j] < at[i] + bytes) return 1;
+/* Bytes per element of w, g, the states and out. */
+static const size_t bytes_of[ONDIE_VARIANTS][4] = {
+    [ONDIE_CANONICAL] = {4, 4, 4, 0}, [ONDIE_TORCH] = {4, 4, 4, 0},
+    [ONDIE_FP16] = {4, 2, 4, 2},      [ONDIE_BF16] = {4, 2, 4, 2},
+    [ONDIE_BF16_ALL] = {2, 2, 2, 0},  [ONDIE_BF16_STOCHASTIC] = {2, 2, 2, 0},
+    [ONDIE_CODES] = {4, 4, 1, 0},
+};
+
+typedef struct {
+    char *at;
+    size_t bytes;
+} range;
+
+enum { ARRAYS = 7 };
+
+/* The memory of a part, unused arrays with no bytes. */
+static void ranges(const ondie_part *p, const size_t *each, range *r) {
+    const size_t scales = (p->n + ONDIE_CODE_BLOCK - 1) / ONDIE_CODE_BLOCK * 4;
+    const range all[ARRAYS] = {
+        {p->w, p->n * each[0]}, {p->g, p->n * each[1]},     {p->a, p->n * each[2]},
+        {p->b, p->n * each[2]}, {p->out, p->n * each[3]},   {(char *)p->scale_a, scales},
+        {(char *)p->scale_b, scales},
+    };
+    for (int i = 0; i < ARRAYS; i++) {
+        r[i] = all[i];
+        if (!r[i].at) r[i].bytes = 0;
+    }
+}
+
+static int overlap(const range *r, int n) {
+    for (int i = 0; i < n; i++)
+        for (int j = i + 1; j < n; j++)
+            if (r[i].bytes && r[j].bytes && (uintptr_t)r[i].at < (uintptr_t)r[j].at + r[j].bytes &&
+                (uintptr_t)r[j].at < (uintptr_t)r[i].at + r[i].bytes)
+                return 1;
     return 0;
+}
+
+enum { SLICE = 1024, LINE = 64 };
+
+/* Elements from..to of a part. */
+static ondie_part slice(const ondie_part *p, const size_t *each, size_t from, size_t to) {
+    ondie_part s = *p;
+    s.w = (char *)p->w + from * each[0];
+    s.g = (char *)p->g + from * each[1];
+    if (p->a) s.a = (char *)p->a + from * each[2];
+    if (p->b) s.b = (char *)p->b + from * each[2];
+    if (p->out) s.out = (char *)p->out + from * each[3];
+    if (p->scale_a) s.scale_a = p->scale_a + from / ONDIE_CODE_BLOCK;
+    if (p->scale_b) s.scale_b = p->scale_b + from / ONDIE_CODE_BLOCK;
+    s.n = to - from;
+    s.first = p->first + from;
+    return s;
+}
+
+/* Ask for the memory of elements from..to of a part. */
+static void ask(const ondie_part *p, const size_t *each, size_t from, size_t to) {
+    range r[ARRAYS];
+    if (to > p->n) to = p->n;
+    if (from >= to) return;
+    const ondie_part s = slice(p, each, from, to);
+    ranges(&s, each, r);
+    for (int i = 0; i < ARRAYS; i++)
+        for (size_t at = 0; at < r[i].bytes; at += LINE) __builtin_prefetch(r[i].at + at, 1, 2);
+}
+
+int ondie_update(int isa, int op, int variant, const ondie_part *parts, size_t count,
+                 const float *coef, const ondie_codes *codes, uint32_t key) {
+    range r[ARRAYS];
+    if (!ondie_isa_runs(isa)) return ONDIE_NO_ISA;
+    if (op < 0 || op >= ONDIE_OPS || variant < 0 || variant >= ONDIE_VARIANTS)
+        return ONDIE_NO_UPDATE;
+    const ondie_update_function update = tables[isa]->update[op][variant];
+    if (!update) return ONDIE_NO_UPDATE;
+    const size_t *each = bytes_of[variant];
+    for (size_t i = 0; i < count; i++) {
+        ranges(&parts[i], each, r);
+        if (overlap(r, ARRAYS)) return ONDIE_OVERLAP;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const ondie_part *p = &parts[i];
+        if (i + 1 == count && (p->first >> 32) == ((p->first + p->n) >> 32)) {
+            update(p, coef, codes, key);
+            continue;
+        }
+        for (size_t from = 0, to; from < p->n; from = to) {
+            const uint64_t same = (1ull << 32) - (uint32_t)(p->first + from); /* upper half */
+            to = p->n - from < SLICE ? p->n : from + SLICE;
+            if (variant == ONDIE_BF16_STOCHASTIC && to - from > same) to = from + (size_t)same;
+            if (i + 1 < count) ask(p + 1, each, from, p->n == to ? p[1].n : to);
+            const ondie_part s = slice(p, each, from, to);
+            update(&s, coef, codes, key);
+        }
+    }
+    return ONDIE_OK;
 }
 
 #define CHECK_ISA \
     if (!ondie_isa_runs(isa)) return ONDIE_NO_ISA
-#define CHECK_FORM \
-    if (form < 0 || form >= ONDIE_FORMS) return ONDIE_NO_FORM
-#define CHECK_APART(a, b, c, d) \
-    if (overlap(n, a, b, c, d)) return ONDIE_OVERLAP
 
-int ondie_adam(int isa, int form, float *w, const float *g, float *m, float *v, size_t n,
-               const float *coef) {
-    CHECK_ISA;
-    CHECK_FORM;
-    CHECK_APART(w, g, m, v);
-    tables[isa]->adam[form](w, g, m, v, n, coef);
-    return ONDIE_OK;
+int ondie_update_one(int isa, int op, int variant, void *w, void *g, void *a, void *b, void *out,
+                     void *scale_a, void *scale_b, size_t n, uint64_t first, const float *coef,
+                     const ondie_codes *codes, uint32_t key) {
+    const ondie_part p = {w, g, a, b, out, scale_a, scale_b, n, first};
+    return ondie_update(isa, op, variant, &p, 1, coef, codes, key);
 }
-
-int ondie_sgd(int isa, int form, float *w, const float *g, size_t n, const float *coef) {
-    CHECK_ISA;
-    CHECK_FORM;
-    CHECK_APART(w, g, 0, 0);
-    tables[isa]->sgd[form](w, g, n, coef);
-    return ONDIE_OK;
-}
-
-#define ONE_STATE(name)                                                                      \
-    int ondie_##name(int isa, int form, float *w, const float *g, float *state, size_t n,    \
-                     const float *coef) {                                                    \
-        CHECK_ISA;                                                                           \
-        CHECK_FORM;                                                                          \
-        CHECK_APART(w, g, state, 0);                                                         \
-        tables[isa]->name[form](w, g, state, n, coef);                                       \
-        return ONDIE_OK;                                                                     \
-    }
-
-ONE_STATE(momentum)
-ONE_STATE(nesterov)
-ONE_STATE(adagrad)
 
 int ondie_scale(int isa, float *g, size_t n, float factor) {
     CHECK_ISA;
@@ -104,21 +163,24 @@ CAST(from_bf16, uint16_t, float)
 
 int ondie_limit28(int isa, float *w, const float *g, float *m, float *v, size_t n) {
     CHECK_ISA;
-    CHECK_APART(w, g, m, v);
     tables[isa]->limit28(w, g, m, v, n);
     return ONDIE_OK;
 }
 
 int ondie_limit20(int isa, float *w, const float *g, float *m, size_t n) {
     CHECK_ISA;
-    CHECK_APART(w, g, m, 0);
     tables[isa]->limit20(w, g, m, n);
     return ONDIE_OK;
 }
 
 int ondie_limit12(int isa, float *w, const float *g, size_t n) {
     CHECK_ISA;
-    CHECK_APART(w, g, 0, 0);
     tables[isa]->limit12(w, g, n);
+    return ONDIE_OK;
+}
+
+int ondie_limit(int isa, const ondie_part *part, const int32_t *bytes) {
+    CHECK_ISA;
+    tables[isa]->limit(part, bytes);
     return ONDIE_OK;
 }

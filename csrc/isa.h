@@ -9,6 +9,7 @@
 #define ONDIE_ISA_H
 
 #include <math.h>
+#include <string.h>
 
 #include "ondie.h"
 
@@ -28,12 +29,14 @@ static inline float mad(float a, float b, float c, int fused) {
     return fused ? fmaf(a, b, c) : a * b + c;
 }
 
+/* One parameter of an operation: its new weight; the states are updated in place. */
+#define POINT static inline __attribute__((always_inline)) float
+
+typedef void (*ondie_update_function)(const ondie_part *, const float *, const ondie_codes *,
+                                      uint32_t);
+
 typedef struct {
-    void (*adam[ONDIE_FORMS])(float *, const float *, float *, float *, size_t, const float *);
-    void (*sgd[ONDIE_FORMS])(float *, const float *, size_t, const float *);
-    void (*momentum[ONDIE_FORMS])(float *, const float *, float *, size_t, const float *);
-    void (*nesterov[ONDIE_FORMS])(float *, const float *, float *, size_t, const float *);
-    void (*adagrad[ONDIE_FORMS])(float *, const float *, float *, size_t, const float *);
+    const ondie_update_function (*update)[ONDIE_VARIANTS];
     void (*scale)(float *, size_t, float);
     int32_t (*unscale)(float *, size_t, float);
     void (*squares)(const float *, size_t, double *);
@@ -41,6 +44,7 @@ typedef struct {
     void (*to_bf16)(const float *, uint16_t *, size_t);
     void (*from_fp16)(const uint16_t *, float *, size_t);
     void (*from_bf16)(const uint16_t *, float *, size_t);
+    void (*limit)(const ondie_part *, const int32_t *);
     void (*limit28)(float *, const float *, float *, float *, size_t);
     void (*limit20)(float *, const float *, float *, size_t);
     void (*limit12)(float *, const float *, size_t);

@@ -1,8 +1,8 @@
 /* The whole C interface of ondie. cffi reads this very file, so it holds plain declarations only.
  *
- * Arrays. Flat, FP32 unless said otherwise, aligned to the element (64 bytes is fastest), any
- * length including 0. The arrays of one call must not overlap. Nothing is allocated and nothing
- * is remembered between calls, so calls on disjoint arrays may run on any number of threads.
+ * Arrays. Flat, aligned to the element (64 bytes is fastest), any length including 0. The arrays
+ * of one part must not overlap. Nothing is allocated and nothing is remembered between calls, so
+ * calls on disjoint arrays may run on any number of threads.
  *
  * Arithmetic. Every operation is rounded separately to FP32 in the order written, with IEEE
  * square root and division; no contraction, no reassociation, no flushing of denormals. Hence
@@ -10,10 +10,6 @@
  * definition it is written fma(a, b, c) = a * b + c rounded once.
  *
  * isa. Which of the compiled objects runs: the caller chooses, nothing is picked behind its back.
- * form. ONDIE_CANONICAL is the definition without fused operations; ONDIE_TORCH the order of
- * operations of PyTorch's fused CPU optimizers.
- * coef. Scalars folded in double precision and rounded once to FP32; each function lists its own.
- * s is +1, or -1 when the objective is maximised.
  */
 #ifndef ONDIE_H
 #define ONDIE_H
@@ -28,75 +24,142 @@ enum ondie_isa {
     ONDIE_ISAS = 3
 };
 
-enum ondie_form { ONDIE_CANONICAL = 0, ONDIE_TORCH = 1, ONDIE_FORMS = 2 };
-
 enum ondie_status {
     ONDIE_OK = 0,
-    ONDIE_NO_ISA = -1,  /* isa not compiled in, or this processor lacks it */
-    ONDIE_NO_FORM = -2, /* unknown form */
-    ONDIE_OVERLAP = -3  /* two arrays share memory */
+    ONDIE_NO_ISA = -1,    /* isa not compiled in, or this processor lacks it */
+    ONDIE_NO_UPDATE = -2, /* unknown operation or variant, or the two do not go together */
+    ONDIE_OVERLAP = -3    /* two arrays of a part share memory */
 };
 
 enum ondie_size {
     ONDIE_NORM_BLOCK = 4096, /* elements summed into one partial result */
-    ONDIE_NORM_LANES = 32    /* accumulators within a block */
+    ONDIE_NORM_LANES = 32,   /* accumulators within a block */
+    ONDIE_CODE_BLOCK = 256,  /* elements that share a scale in 8-bit states */
+    ONDIE_CODE_BUCKETS = 3073
 };
 
 /* 1 when code for this instruction set is compiled in and this processor runs it. */
 int ondie_isa_runs(int isa);
 
-/* Adam (decay = 1) and AdamW (l2 = 0), 28 bytes of traffic per parameter.
+/* --- updates ---
+ *
+ * mad(a, b, c) is a * b + c, rounded after each operation in the canonical variant and once, as
+ * fma, in the torch variant. Scalars are folded in double precision and rounded once to FP32; s is
+ * +1, or -1 when the objective is maximised. A first line with l2 is left out when l2 = 0.
+ *
+ * ONDIE_SGD.  coef: 0 lr (s lr)  1 l2 (s weight_decay)
+ *     g = mad(w, l2, g)
+ *     w = mad(g, -lr, w)
+ *
+ * ONDIE_MOMENTUM, state m.  coef: 0 lr  1 l2 (s weight_decay)  2 mu (momentum)
+ *                                 3 c1 (s (1 - dampening))
+ * In the first step the buffer becomes the gradient itself: mu = -0, c1 = s, which keeps signed
+ * zeros.
+ *     g = mad(w, l2, g)
+ *     m = mad(c1, g, mu m)
+ *     w = mad(m, -lr, w)
+ *
+ * ONDIE_NESTEROV, state m.  coef: 0 lr (s lr)  1 l2  2 mu  3 c1 (as above)  4 look (s momentum)
+ *     g = mad(w, l2, g)
+ *     m = mad(c1, g, mu m)
+ *     w = mad(mad(m, look, g), -lr, w)
+ *
+ * ONDIE_ADAGRAD, state v.  coef: 0 lr (s lr / (1 + (t - 1) lr_decay))  1 l2 (s weight_decay)  2 eps
+ *     g = mad(w, l2, g)
+ *     v = mad(g, g, v)
+ *     w = w - (lr g) / (sqrt(v) + eps)
+ *
+ * ONDIE_ADAM, states m and v: Adam (decay = 1) and AdamW (l2 = 0).
  * coef: 0 beta1  1 c1  2 beta2  3 c2  4 eps  5 l2  6 decay  7 step  8 root  9 sign
  * canonical: c1 = s (1 - beta1), l2 = s weight_decay, root = 1 / sqrt(1 - beta2^t), step = lr / (1 - beta1^t)
- *     g = g + l2 w                    (left out when l2 = 0)
+ *     g = g + l2 w
  *     m = beta1 m + c1 g
  *     v = beta2 v + (c2 g) g
  *     w = decay w - step (m / (sqrt(v) root + eps))
  * torch: c1 = 1 - beta1, l2 = weight_decay, root = sqrt(1 - beta2^t), step = -lr / (1 - beta1^t), sign = s
- *     g = sign g;  g = fma(w, l2, g)  (left out when l2 = 0)
+ *     g = sign g;  g = fma(w, l2, g)
  *     m = fma(g - m, c1, m)           (c1 < 1/2; else m = fma(m - g, 1 - c1, g))
  *     v = fma(c2 g, g, beta2 v)
  *     w = decay w + (step m) / (sqrt(v) / root + eps)
- */
-int ondie_adam(int isa, int form, float *w, const float *g, float *m, float *v, size_t n,
-               const float *coef);
-
-/* In the four below, mad(a, b, c) is a * b + c, rounded after each operation in the canonical form
- * and once, as fma, in the torch form. The first line is left out when l2 = 0.
  *
- * Plain SGD, 12 bytes per parameter.  coef: 0 lr (s lr)  1 l2 (s weight_decay)
- *     g = mad(w, l2, g)
- *     w = mad(g, -lr, w)
+ * ONDIE_DIE_ADAM, states m and v, and ONDIE_DIE_ADAGRAD, state v: the arithmetic of a processing
+ * element on the die, FP32, canonical only. isqrt(x) = y, the float whose bits are 0x5f3759df - (bits of x >> 1),
+ * and `newton` times y = y (1.5 - ((x / 2) y) y).
+ * coef of Adam: 0 beta1  1 c1  2 beta2  3 c2  4 newton  5 l2  6 decay  7 step (-lr root / (1 - beta1^t), root
+ * sqrt(1 - beta2^t));  of AdaGrad: 0 lr (-s lr ...)  1 l2  2 newton
+ *     g = l2 w + g                     LVS
+ *     m = beta1 m + c1 g               LVS
+ *     v = beta2 v + (c2 g) g           QVS     (AdaGrad: v = v + g g)
+ *     u = isqrt(v)                     ISQRT
+ *     u = m u                          VMUL    (AdaGrad: u = g u)
+ *     w = decay w + step u             LVS     (AdaGrad: w = w + lr u)
  */
-int ondie_sgd(int isa, int form, float *w, const float *g, size_t n, const float *coef);
+enum ondie_op {
+    ONDIE_SGD = 0,
+    ONDIE_MOMENTUM = 1,
+    ONDIE_NESTEROV = 2,
+    ONDIE_ADAM = 3,
+    ONDIE_ADAGRAD = 4,
+    ONDIE_DIE_ADAM = 5,
+    ONDIE_DIE_ADAGRAD = 6,
+    ONDIE_OPS = 7
+};
 
-/* SGD with momentum, 20 bytes per parameter.
- * coef: 0 lr  1 l2 (s weight_decay)  2 mu (momentum)  3 c1 (s (1 - dampening))
- * In the first step the buffer becomes the gradient itself: mu = -0, c1 = s, which keeps signed zeros.
- *     g = mad(w, l2, g)
- *     m = mad(c1, g, mu m)
- *     w = mad(m, -lr, w)
+/* How the arrays are stored; the arithmetic is that of the canonical form but for ONDIE_TORCH.
+ * Narrow results are rounded to nearest even, with ONDIE_BF16_STOCHASTIC at random: the 16 bits
+ * that go are added to a hash of the element's number and the key, and the sum is cut off.
  */
-int ondie_momentum(int isa, int form, float *w, const float *g, float *m, size_t n,
-                   const float *coef);
+enum ondie_variant {
+    ONDIE_CANONICAL = 0,
+    ONDIE_TORCH = 1,           /* order of operations of PyTorch's fused CPU optimizers */
+    ONDIE_FP16 = 2,            /* g FP16, w and states FP32, out: w as FP16 */
+    ONDIE_BF16 = 3,            /* the same with BF16 */
+    ONDIE_BF16_ALL = 4,        /* w, g and states BF16 */
+    ONDIE_BF16_STOCHASTIC = 5, /* the same, w and states rounded at random */
+    ONDIE_CODES = 6,           /* w and g FP32, states in 8 bits with a scale per block */
+    ONDIE_VARIANTS = 7
+};
 
-/* SGD with Nesterov momentum, 20 bytes per parameter.
- * coef: 0 lr (s lr)  1 l2  2 mu  3 c1 (as above)  4 look (s momentum)
- *     g = mad(w, l2, g)
- *     m = mad(c1, g, mu m)
- *     w = mad(mad(m, look, g), -lr, w)
+/* The arrays that n parameters have; unused ones are null. a and b: the states, in order. first:
+ * number of the first element, for ONDIE_BF16_STOCHASTIC. scale_a, scale_b: FP32, one per
+ * ONDIE_CODE_BLOCK elements; a block begins with each part.
  */
-int ondie_nesterov(int isa, int form, float *w, const float *g, float *m, size_t n,
-                   const float *coef);
+typedef struct {
+    void *w;
+    void *g;
+    void *a;
+    void *b;
+    void *out;
+    float *scale_a;
+    float *scale_b;
+    uint64_t n;
+    uint64_t first;
+} ondie_part;
 
-/* AdaGrad, 20 bytes per parameter.
- * coef: 0 lr (s lr / (1 + (t - 1) lr_decay))  1 l2 (s weight_decay)  2 eps
- *     g = mad(w, l2, g)
- *     v = mad(g, g, v)
- *     w = w - (lr g) / (sqrt(v) + eps)
+/* A map of 8-bit codes to [-1, 1]. value[c] rises with c. Numbers whose magnitudes have the same
+ * upper 16 bits share a bucket: those bits less those of 2^-24, at least 0; negative numbers have the
+ * second ONDIE_CODE_BUCKETS. Within one the nearest code changes once at most, by one: upwards
+ * (negative: downwards) where the lower 16 bits reach bucket & 0x1ffff, and before that it is
+ * bucket >> 17. zero: the code of 0.
  */
-int ondie_adagrad(int isa, int form, float *w, const float *g, float *v, size_t n,
-                  const float *coef);
+typedef struct {
+    float value[256];
+    int32_t bucket[6146];
+    int32_t zero;
+} ondie_codes;
+
+/* Update `count` parts one after the other; while one is worked on, the next one's memory is asked
+ * for. codes: the maps of signed and of other numbers, for ONDIE_CODES. key: for ONDIE_BF16_STOCHASTIC.
+ */
+int ondie_update(int isa, int op, int variant, const ondie_part *parts, size_t count,
+                 const float *coef, const ondie_codes *codes, uint32_t key);
+
+/* The same for one part, its members as arguments. */
+int ondie_update_one(int isa, int op, int variant, void *w, void *g, void *a, void *b, void *out,
+                     void *scale_a, void *scale_b, size_t n, uint64_t first, const float *coef,
+                     const ondie_codes *codes, uint32_t key);
+
+/* --- what happens to gradients --- */
 
 /* g = g * factor. */
 int ondie_scale(int isa, float *g, size_t n, float factor);
@@ -122,5 +185,9 @@ int ondie_from_bf16(int isa, const uint16_t *x, float *y, size_t n);
 int ondie_limit28(int isa, float *w, const float *g, float *m, float *v, size_t n);
 int ondie_limit20(int isa, float *w, const float *g, float *m, size_t n);
 int ondie_limit12(int isa, float *w, const float *g, size_t n);
+/* The same for arrays of `bytes[i]` bytes per parameter, of w, g, a, b and out in this order, whatever they hold:
+ * w, a and b are read and written, g is read and out written. Their contents become numbers of no meaning.
+ */
+int ondie_limit(int isa, const ondie_part *part, const int32_t *bytes);
 
 #endif

@@ -2,19 +2,13 @@
  * Does not: select the instruction set (isa_*.c) or choose among tables (dispatch.c).
  * Source: own.
  */
-#include "adam.c"
-#include "adagrad.c"
 #include "cast.c"
 #include "grad.c"
 #include "limit.c"
-#include "sgd.c"
+#include "update.c"
 
 const ondie_table FN(ondie_table) = {
-    .adam = {FN(adam_canonical), FN(adam_torch)},
-    .sgd = {FN(sgd_canonical), FN(sgd_torch)},
-    .momentum = {FN(momentum_canonical), FN(momentum_torch)},
-    .nesterov = {FN(nesterov_canonical), FN(nesterov_torch)},
-    .adagrad = {FN(adagrad_canonical), FN(adagrad_torch)},
+    .update = FN(updates),
     .scale = FN(scale),
     .unscale = FN(unscale),
     .squares = FN(squares),
@@ -22,6 +16,7 @@ const ondie_table FN(ondie_table) = {
     .to_bf16 = FN(to_bf16),
     .from_fp16 = FN(from_fp16),
     .from_bf16 = FN(from_bf16),
+    .limit = FN(limit),
     .limit28 = FN(limit28),
     .limit20 = FN(limit20),
     .limit12 = FN(limit12),

@@ -15,19 +15,26 @@ if __name__ == "kernels":
         "import this package as ondie.kernels, not as kernels: install the distribution ondie"
     )
 
+from .batch import Table, one, pages, tensors
 from .errors import KernelError
 from .memory import aligned_empty
 from .native import backends, isas
-from .update import BACKENDS, FORMS, OPS, Update, get
+from .update import BACKENDS, FORMATS, FORMS, ON_DIE, OPS, Update, get
 
 __all__ = [
     "BACKENDS",
+    "FORMATS",
     "FORMS",
+    "ON_DIE",
     "OPS",
     "KernelError",
+    "Table",
     "Update",
     "aligned_empty",
     "backends",
     "get",
     "isas",
+    "one",
+    "pages",
+    "tensors",
 ]

@@ -62,7 +62,6 @@ DEFINITIONS = {
     "adagrad": Definition(
         states=("v",),
         takes=TAKES,
-        traffic=20,
         fold=fold,
         numpy={
             "canonical": partial(numpy_adagrad, rounded),

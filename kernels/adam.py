@@ -92,7 +92,6 @@ def _definition(decoupled: bool) -> Definition:
     return Definition(
         states=("m", "v"),
         takes=TAKES,
-        traffic=28,
         fold=lambda h, step, form: fold(h, step, form, decoupled),
         numpy={"canonical": numpy_canonical, "torch": numpy_torch},
         numba={"canonical": numba_canonical, "torch": numba_torch},

@@ -42,8 +42,12 @@ def _bits(x: np.float32) -> np.int32:
     return x.view(np.int32)
 
 
-def _compiled() -> tuple[Any, Any]:
-    """The same two for compiled code: one instruction each where the processor has it."""
+def _floating(word: np.int32) -> np.float32:
+    return np.int32(word).view(np.float32)
+
+
+def _compiled() -> tuple[Any, Any, Any]:
+    """The same for compiled code: one instruction each where the processor has it."""
 
     @intrinsic
     def fma(typingctx, a, b, c):
@@ -59,11 +63,18 @@ def _compiled() -> tuple[Any, Any]:
 
         return types.int32(types.float32), codegen
 
-    return fma, bits
+    @intrinsic
+    def floating(typingctx, word):
+        def codegen(context, builder, signature, args):
+            return builder.bitcast(args[0], ir.FloatType())
+
+        return types.float32(types.int32), codegen
+
+    return fma, bits, floating
 
 
 # Under NUMBA_DISABLE_JIT=1 kernels run as plain Python on NumPy scalars.
-fma, bits = (fused, _bits) if config.DISABLE_JIT else _compiled()
+fma, bits, floating = (fused, _bits, _floating) if config.DISABLE_JIT else _compiled()
 
 
 @njit(forceinline=True)

@@ -19,8 +19,17 @@ RANGES = {
     "dampening": (-math.inf, math.inf),
     "lr_decay": (0.0, math.inf),
     "maximize": (0.0, math.inf),  # a flag
+    "newton": (0.0, 4.0),  # steps of the inverse square root on the die
+    "trust_max": (0.0, math.inf),
+    "eps1": (0.0, math.inf),
+    "eps2": (0.0, math.inf),
+    "clip": (0.0, math.inf),
+    "decay_rate": (-1.0, 0.0),
 }
-OPTIONAL = {"weight_decay": 0.0, "dampening": 0.0, "lr_decay": 0.0, "maximize": 0.0}
+OPTIONAL = {
+    "weight_decay": 0.0, "dampening": 0.0, "lr_decay": 0.0, "maximize": 0.0, "newton": 1.0,
+    "trust_max": 10.0, "eps1": 1e-30, "eps2": 1e-3, "clip": 1.0, "decay_rate": -0.8,
+}  # fmt: skip
 
 
 def checked(op: str, takes: tuple[str, ...], given: Mapping[str, float]) -> dict[str, float]:
@@ -47,5 +56,7 @@ def checked(op: str, takes: tuple[str, ...], given: Mapping[str, float]) -> dict
             raise KernelError(f"{op}: {name} = {value!r}, want {least:g} <= {name} < {below:g}")
         if name == "maximize" and value not in (0.0, 1.0):
             raise KernelError(f"{op}: maximize = {given[name]!r}, want true or false")
+        if name == "newton" and value not in (0.0, 1.0, 2.0, 3.0):
+            raise KernelError(f"{op}: newton = {given[name]!r}, want 0, 1, 2 or 3")
         values[name] = value
     return values

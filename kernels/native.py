@@ -3,7 +3,7 @@ Does not: fall back from a backend that was asked for by name.
 Source: csrc/ondie.h.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -18,6 +18,8 @@ except ModuleNotFoundError:  # a checkout that was not built: NumPy and Numba st
     ffi = None
     lib = None
 
+_FLOATS = None if ffi is None else ffi.typeof("float[]")
+_PARTS = None if ffi is None else ffi.typeof("ondie_part[]")
 BACKENDS = ("numpy", "numba", "c")
 ISAS = ("base", "avx2", "avx512")  # in the order of enum ondie_isa, narrowest first
 
@@ -71,10 +73,73 @@ def function(name: str, isa: str | None, *leading: int) -> Callable[..., None]:
     compiled = partial(getattr(lib, f"ondie_{name}"), ISAS.index(isa or "base"), *leading)
 
     def call(*arguments: Any) -> None:
-        status = compiled(*arguments)
-        if status:
-            if status == lib.ONDIE_OVERLAP:
-                raise KernelError(f"{name}: two of the arrays share memory; pass separate ones")
-            raise KernelError(f"{name}: status {status} for isa {isa!r}")
+        raise_status(name, compiled(*arguments))
 
     return call
+
+
+def raise_status(name: str, status: int) -> None:
+    """KernelError for a status that is not 0."""
+    if status == 0:
+        return
+    if status == lib.ONDIE_OVERLAP:
+        raise KernelError(f"{name}: two of the arrays share memory; pass separate ones")
+    raise KernelError(f"{name}: status {status}")
+
+
+PLACES = ("w", "g", "a", "b", "out", "scale_a", "scale_b")
+"""The arrays of ondie_part, in order."""
+
+
+def places(names: Sequence[str], states: Sequence[str]) -> tuple[int, ...]:
+    """Where each array of an update goes among PLACES."""
+    known = {"w": "w", "g": "g", "out": "out"}
+    for state, place in zip(states, "ab", strict=False):
+        known |= {state: place, f"{state}_scale": f"scale_{place}"}
+    return tuple(PLACES.index(known[name]) for name in names)
+
+
+@cache
+def maps(name: str) -> Any:
+    """ondie_codes[2] of a map: of signed numbers, of others."""
+    from .codes import codes
+
+    found = ffi.new("ondie_codes[2]")
+    for target, signed in zip(found, (True, False), strict=True):
+        m = codes(name, signed)
+        for field in ("value", "bucket"):
+            ffi.memmove(getattr(target, field), getattr(m, field), getattr(m, field).nbytes)
+        target.zero = m.zero
+    return found
+
+
+class Caller:
+    """ondie_update of one instruction set, operation, variant and map of codes."""
+
+    def __init__(self, isa: str | None, op: str, variant: int, codes: str):
+        number = getattr(lib, f"ONDIE_{op.upper()}")
+        leading = (ISAS.index(isa or "base"), number, variant)
+        self._maps = maps(codes) if codes else ffi.NULL
+        self._one = partial(lib.ondie_update_one, *leading)
+        self._many = partial(lib.ondie_update, *leading)
+        self._name = op
+
+    def one(
+        self, places: tuple[int, ...], arrays: Sequence[np.ndarray], coef: np.ndarray, first: int,
+        key: int,
+    ) -> None:  # fmt: skip
+        """Update arrays, each at its place."""
+        at = ffi.from_buffer
+        pointers = [ffi.NULL] * 7
+        for place, a in zip(places, arrays, strict=True):
+            pointers[place] = at(a)
+        raise_status(
+            self._name,
+            self._one(*pointers, arrays[0].size, first, at(_FLOATS, coef), self._maps, key),
+        )
+
+    def many(self, parts: np.ndarray, coef: np.ndarray, key: int) -> None:
+        """Update parts, records as ondie_part has them."""
+        at = ffi.from_buffer
+        status = self._many(at(_PARTS, parts), len(parts), at(_FLOATS, coef), self._maps, key)
+        raise_status(self._name, status)

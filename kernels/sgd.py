@@ -122,7 +122,6 @@ DEFINITIONS = {
     "sgd": Definition(
         states=(),
         takes=PLAIN,
-        traffic=12,
         fold=fold_sgd,
         numpy={"canonical": partial(numpy_sgd, rounded), "torch": partial(numpy_sgd, fused)},
         numba={"canonical": numba_sgd_canonical, "torch": numba_sgd_torch},
@@ -131,7 +130,6 @@ DEFINITIONS = {
     "momentum": Definition(
         states=("m",),
         takes=MOMENTUM,
-        traffic=20,
         fold=fold_momentum,
         numpy={
             "canonical": partial(numpy_momentum, rounded),
@@ -143,7 +141,6 @@ DEFINITIONS = {
     "nesterov": Definition(
         states=("m",),
         takes=MOMENTUM,
-        traffic=20,
         fold=fold_nesterov,
         numpy={
             "canonical": partial(numpy_nesterov, rounded),

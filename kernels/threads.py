@@ -14,6 +14,11 @@ GRAIN = 4096  # elements; a block of the norm, and 64 cache lines or more of any
 LEAST = 16384  # elements per thread
 
 
+def pool(threads: int) -> ThreadPoolExecutor:
+    """Idle threads, kept for the next call."""
+    return _pool(threads, os.getpid())
+
+
 @lru_cache(maxsize=8)
 def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
     """Idle threads are kept for the next call; a forked child gets its own."""
@@ -35,5 +40,4 @@ def run(n: int, threads: int, work: Callable[[int, int], object]) -> list[object
     parts = chunks(n, threads)
     if len(parts) == 1:
         return [work(*parts[0])]
-    pool = _pool(len(parts), os.getpid())
-    return list(pool.map(lambda part: work(*part), parts))
+    return list(pool(len(parts)).map(lambda part: work(*part), parts))

@@ -1,5 +1,5 @@
 """Owns: what an update kernel is: looked up by name, its arguments checked, run on a backend.
-Does not: contain arithmetic; the operations are in adam.py, sgd.py and adagrad.py.
+Does not: contain arithmetic; the operations are in adam.py, sgd.py, adagrad.py and on_die.py.
 Source: own.
 """
 
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from . import hyper, native
 from .errors import KernelError, unknown
+from .formats import BLOCK, CODES, F32, FORMATS, NONE, TYPES, Format
+from .memory import aligned_empty
 from .native import BACKENDS
 from .threads import run
 
@@ -20,30 +22,45 @@ States = Sequence[Array]
 Mad = Callable[[Any, Any, Any], Any]  # a * b + c, rounded once or twice
 
 OPS = ("sgd", "momentum", "nesterov", "adam", "adamw", "adagrad")
-FORMS = ("canonical", "torch")  # in the order of enum ondie_form
+ON_DIE = ("adam_on_die", "adamw_on_die", "adagrad_on_die")
+FORMS = ("canonical", "torch")
+SIGNED = {"m": True, "v": False}  # states
 
-_F32 = np.dtype(np.float32)
 _CONTIGUOUS, _ALIGNED, _WRITABLE = 0x1, 0x100, 0x400  # numpy's ndarray flags, much faster as bits
 _GOOD = _CONTIGUOUS | _ALIGNED | _WRITABLE
+_F32 = TYPES[F32]
 
 
 @dataclass(frozen=True)
 class Definition:
-    """One operation: its states, hyperparameters and traffic, and its three implementations."""
+    """One operation: its states, hyperparameters and its three implementations."""
 
     states: tuple[str, ...]
     takes: tuple[str, ...]  # hyperparameters
-    traffic: int  # bytes read and written per parameter
     fold: Callable[[Mapping[str, float], int, str], list[float]]
     numpy: Mapping[str, Callable[[Array, Array, States, Array], None]]  # by form
     numba: Mapping[str, Callable[..., None]]
-    c: str  # ondie_<c> in csrc/ondie.h
+    c: str  # ONDIE_<c> in csrc/ondie.h
 
 
 def _definitions() -> dict[str, Definition]:
-    from . import adagrad, adam, sgd  # they import this module
+    from . import adagrad, adam, on_die, sgd  # they import this module
 
-    return {**sgd.DEFINITIONS, **adam.DEFINITIONS, **adagrad.DEFINITIONS}
+    return {**sgd.DEFINITIONS, **adam.DEFINITIONS, **adagrad.DEFINITIONS, **on_die.DEFINITIONS}
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One array of an update: its name, its type, and elements per entry."""
+
+    name: str
+    dtype: np.dtype
+    share: int = 1  # BLOCK for scales
+    written: bool = True
+
+    def size(self, n: int) -> int:
+        """Entries for ``n`` parameters."""
+        return -(-n // self.share)
 
 
 class Update:
@@ -53,27 +70,64 @@ class Update:
     backend: str
     form: str
     isa: str | None
+    format: str
     states: tuple[str, ...]
+    slots: tuple[Slot, ...]
+    places: tuple[int, ...]  # where they go among native.PLACES
+    caller: native.Caller  # of backend "c"
 
-    def __init__(self, op: str, backend: str, form: str, isa: str | None):
+    def __init__(self, op: str, backend: str, form: str, isa: str | None, format: str):
         definitions = _definitions()
         if op not in definitions:
-            raise unknown("operation", op, OPS)
+            raise unknown("operation", op, tuple(definitions))
         if form not in FORMS:
             raise unknown("form", form, FORMS)
-        self.op, self.form = op, form
+        if format not in FORMATS:
+            raise unknown("format", format, tuple(FORMATS))
+        self._definition, self._format = definitions[op], FORMATS[format]
+        if form not in self._definition.numpy:
+            raise KernelError(f"{op}: form {form!r}: {', '.join(self._definition.numpy)} is known")
+        if format != "fp32" and (form != "canonical" or op in ON_DIE):
+            raise KernelError(
+                f"{op}: format {format!r} with form {form!r}: other formats than fp32 go with the "
+                f"canonical form of {', '.join(OPS)}"
+            )
+        if self._format.codes and not self._definition.states:
+            raise KernelError(f"{op}: format {format!r}: it has no states to be kept in 8 bits")
+        self.op, self.form, self.format = op, form, format
         self.backend, self.isa = native.choose(backend, isa)
-        self._definition = definitions[op]
-        self.states = self._definition.states
+        self.slots = _slots(self._definition.states, self._format)
+        self.states = tuple(s.name for s in self.slots[2:] if s.name != "out")
+        self.places = native.places([s.name for s in self.slots], self._definition.states)
+        self._plain = format == "fp32"
+        self._signs = tuple(SIGNED[name] for name in self._definition.states)
         self._run = getattr(self, f"_{self.backend}")()
 
     def __repr__(self) -> str:
         isa = f", isa={self.isa!r}" if self.isa else ""
-        return f"get({self.op!r}, backend={self.backend!r}, form={self.form!r}{isa})"
+        return (
+            f"get({self.op!r}, backend={self.backend!r}, form={self.form!r}{isa}, "
+            f"format={self.format!r})"
+        )
 
     def bytes_per_param(self) -> int:
-        """DRAM traffic of one update in bytes per parameter: what is read plus what is written."""
-        return self._definition.traffic
+        """DRAM traffic of one update in bytes per parameter: what is read plus what is written, but
+        for the scales of 8-bit states (8 bytes per block of 256 and state)."""
+        return self._format.traffic(len(self._definition.states))
+
+    def zeros(self, n: int) -> tuple[np.ndarray, ...]:
+        """States of ``n`` parameters before the first step, at multiples of 64 bytes."""
+        from .codes import codes
+
+        found = []
+        for slot in self.slots[2:]:
+            if slot.name in self.states:
+                state = aligned_empty(slot.size(n), slot.dtype)
+                state[:] = 0
+                if slot.dtype == TYPES[CODES]:
+                    state[:] = codes(self._format.codes, SIGNED[slot.name]).zero
+                found.append(state)
+        return tuple(found)
 
     def coefficients(self, hyper_parameters: Mapping[str, float], step: int) -> Array:
         """Fold hyperparameters into the scalars of step number `step`, counted from 1.
@@ -92,60 +146,90 @@ class Update:
         return coef
 
     def __call__(
-        self, w: Array, g: Array, states: Sequence[Array], coef: Array, threads: int = 1
+        self,
+        w: np.ndarray,
+        g: np.ndarray,
+        states: Sequence[np.ndarray],
+        coef: Array,
+        threads: int = 1,
+        *,
+        out: np.ndarray | None = None,
+        first: int = 0,
+        key: int = 0,
     ) -> None:
-        """Update `w` and `states` in place with gradient `g`; all flat float32 of one size.
+        """Update `w` and `states` in place with gradient `g`; flat arrays of one size, of the types
+        that `slots` names: all float32 for format "fp32".
 
-        The arrays must be contiguous and must not overlap; any alignment works, 64 bytes is
-        fastest, a multiple of 4 avoids copies. `coef` comes from `coefficients`.
-        Results do not depend on `threads`.
+        out: where the new weights go in 16 bits, for formats "fp16" and "bf16". first, key: number
+        of the first element and key of the step (stochastic.key), for "bf16_stochastic". The arrays
+        must be contiguous and must not overlap; any alignment works, 64 bytes is fastest, a
+        multiple of the element's size avoids copies. `coef` comes from `coefficients`. Results do
+        not depend on `threads`.
         """
-        arrays = (w, g, *states)
-        if len(arrays) != 2 + len(self.states):
-            raise KernelError(f"{self.op}: {len(states)} states, want {self.states or 'none'}")
-        copied = self._check(arrays, coef)
+        arrays = (w, g, *states) if out is None else (w, g, *states, out)
+        copied = self.check(arrays, coef)
         if copied is not None:
-            self(copied[0], copied[1], copied[2:], coef, threads)
-            w[:] = copied[0]
-            for state, result in zip(states, copied[2:], strict=True):
-                state[:] = result
+            self.run(copied, coef, threads, first, key)
+            for i, (a, result) in enumerate(zip(arrays, copied, strict=True)):
+                if i != 1:
+                    a[:] = result
             return
-        if threads == 1:
-            self._run(arrays, coef)
-        else:
-            run(w.size, threads, lambda i, j: self._run(tuple(a[i:j] for a in arrays), coef))
+        self.run(arrays, coef, threads, first, key)
 
-    def _check(self, arrays: tuple[Array, ...], coef: Array) -> tuple[Array, ...] | None:
-        """None when the arrays can be used as they are, copies when they are not on 4 bytes."""
-        shape = arrays[0].shape
-        for a in arrays:  # this loop is most of a call's overhead
-            if a.flags.num & _GOOD != _GOOD or a.dtype != _F32 or a.shape != shape:
+    def run(
+        self,
+        arrays: Sequence[np.ndarray],
+        coef: Array,
+        threads: int = 1,
+        first: int = 0,
+        key: int = 0,
+    ) -> None:
+        """The same with arrays in the order of `slots`, which have been checked."""
+        if threads == 1:
+            self._run(arrays, coef, first, key)
+            return
+
+        def work(start: int, stop: int) -> None:
+            parts = [
+                a[start // s.share : s.size(stop)] for a, s in zip(arrays, self.slots, strict=True)
+            ]
+            self._run(parts, coef, first + start, key)
+
+        run(arrays[0].size, threads, work)
+
+    def check(self, arrays: Sequence[np.ndarray], coef: Array) -> tuple[np.ndarray, ...] | None:
+        """None when the arrays, in the order of `slots`, can be used as they are; copies when they
+        are not aligned to their elements. Raises KernelError."""
+        if len(arrays) != len(self.slots):
+            names = ", ".join(s.name for s in self.slots)
+            raise KernelError(f"{self.op}: {len(arrays)} arrays, want {names}")
+        n = arrays[0].size
+        for a, slot in zip(arrays, self.slots, strict=True):  # most of a call's overhead
+            if a.flags.num & _GOOD != _GOOD or a.dtype != slot.dtype or a.ndim != 1:
+                break
+            if a.size != n and (slot.share == 1 or a.size != slot.size(n)):
                 break
         else:
-            if len(shape) == 1 and coef.dtype == _F32 and coef.flags.num & _GOOD == _GOOD:
+            if coef.dtype == _F32 and coef.ndim == 1 and coef.flags.num & _GOOD == _GOOD:
                 return None
-        flags = [a.flags.num for a in arrays]
-        for i, (f, a) in enumerate(zip(flags, arrays, strict=True)):
-            if a.dtype != _F32 or a.shape != shape or len(shape) != 1 or not f & _CONTIGUOUS:
-                raise self._bad(i, a, shape)
-            if not f & _WRITABLE and i != 1:
-                raise KernelError(f"{self.op}: {self._name(i)} is read-only, want a writable array")
+        for a, slot in zip(arrays, self.slots, strict=True):
+            flags, want = a.flags.num, (slot.size(n),)
+            if a.dtype != slot.dtype or a.shape != want or not flags & _CONTIGUOUS:
+                layout = "" if a.flags.c_contiguous else ", strided"
+                shape = f"({want[0]},)" if arrays[0].ndim == 1 else "(n,)"
+                raise KernelError(
+                    f"{self.op}: {slot.name} is {a.dtype} {a.shape}{layout}, "
+                    f"want contiguous {slot.dtype} {shape}"
+                )
+            if slot.written and not flags & _WRITABLE:
+                raise KernelError(f"{self.op}: {slot.name} is read-only, want a writable array")
         if coef.dtype != _F32 or coef.ndim != 1 or not coef.flags.aligned:
             raise KernelError(f"{self.op}: coef is not what coefficients() returns")
-        return None if all(f & _ALIGNED for f in flags) else tuple(a.copy() for a in arrays)
+        if all(a.flags.num & _ALIGNED for a in arrays):
+            return None
+        return tuple(a.copy() for a in arrays)
 
-    def _name(self, i: int) -> str:
-        return ("w", "g", *self.states)[i]
-
-    def _bad(self, i: int, a: Array, shape: tuple[int, ...]) -> KernelError:
-        want = f"({shape[0]},)" if len(shape) == 1 else "(n,)"
-        layout = "" if a.flags.c_contiguous else ", strided"
-        return KernelError(
-            f"{self.op}: {self._name(i)} is {a.dtype} {a.shape}{layout}, "
-            f"want contiguous float32 {want}"
-        )
-
-    def _apart(self, arrays: tuple[Array, ...]) -> None:
+    def _apart(self, arrays: Sequence[np.ndarray]) -> None:
         """C refuses overlapping arrays itself."""
         for i, a in enumerate(arrays):
             for b in arrays[i + 1 :]:
@@ -154,47 +238,76 @@ class Update:
                         f"{self.op}: two of the arrays share memory; pass separate ones"
                     )
 
-    def _numpy(self) -> Callable[[tuple[Array, ...], Array], None]:
+    def _numpy(self) -> Callable[[Sequence[np.ndarray], Array, int, int], None]:
+        from .tiles import numpy_update
+
         function = self._definition.numpy[self.form]
 
-        def update(arrays: tuple[Array, ...], coef: Array) -> None:
+        def update(arrays: Sequence[np.ndarray], coef: Array, first: int, key: int) -> None:
             self._apart(arrays)
             with np.errstate(all="ignore"):
-                function(arrays[0], arrays[1], arrays[2:], coef)
+                if self._plain:
+                    function(arrays[0], arrays[1], arrays[2:], coef)
+                else:
+                    numpy_update(function, self._format, self._signs, arrays, coef, first, key)
 
         return update
 
-    def _numba(self) -> Callable[[tuple[Array, ...], Array], None]:
+    def _numba(self) -> Callable[[Sequence[np.ndarray], Array, int, int], None]:
+        from .tiles import numba_update
+
         function = self._definition.numba[self.form]
 
-        def update(arrays: tuple[Array, ...], coef: Array) -> None:
+        def update(arrays: Sequence[np.ndarray], coef: Array, first: int, key: int) -> None:
             self._apart(arrays)
             with np.errstate(all="ignore"):  # matters under NUMBA_DISABLE_JIT only
-                function(*arrays, coef)
+                if self._plain:
+                    function(*arrays, coef)
+                else:
+                    name = self._definition.c
+                    numba_update(name, self._format, self._signs, arrays, coef, first, key)
 
         return update
 
-    def _c(self) -> Callable[[tuple[Array, ...], Array], None]:
-        function = native.function(self._definition.c, self.isa, FORMS.index(self.form))
-        pointer = native.pointer()
+    def _c(self) -> Callable[[Sequence[np.ndarray], Array, int, int], None]:
+        variant = 1 if self.form == "torch" else self._format.variant
+        self.caller = native.Caller(self.isa, self._definition.c, variant, self._format.codes)
 
-        def update(arrays: tuple[Array, ...], coef: Array) -> None:
-            function(*map(pointer, arrays), arrays[0].size, pointer(coef))
+        def update(arrays: Sequence[np.ndarray], coef: Array, first: int, key: int) -> None:
+            self.caller.one(self.places, arrays, coef, first, key)
 
         return update
 
 
-def get(op: str, backend: str = "auto", form: str = "canonical", isa: str | None = None) -> Update:
+def _slots(states: tuple[str, ...], f: Format) -> tuple[Slot, ...]:
+    found = [Slot("w", TYPES[f.w]), Slot("g", TYPES[f.g], written=False)]
+    for name in states:
+        found.append(Slot(name, TYPES[f.state]))
+        if f.codes:
+            found.append(Slot(f"{name}_scale", _F32, BLOCK))
+    if f.out != NONE:
+        found.append(Slot("out", TYPES[f.out]))
+    return tuple(found)
+
+
+def get(
+    op: str,
+    backend: str = "auto",
+    form: str = "canonical",
+    isa: str | None = None,
+    format: str = "fp32",
+) -> Update:
     """The update kernel of one operation.
 
-    op: one of OPS. backend: "numpy" (the definition), "numba", "c", or "auto", which is "c" where
-    the extension was built and else "numba"; the choice is in `.backend`. form: "canonical", every
-    operation rounded separately, or "torch", the bits of torch's fused CPU optimizer. isa: "base",
-    "avx2" or "avx512" for backend "c", None for the widest this processor runs.
+    op: one of OPS or ON_DIE. backend: "numpy" (the definition), "numba", "c", or "auto", which is
+    "c" where the extension was built and else "numba"; the choice is in `.backend`. form:
+    "canonical", every operation rounded separately, or "torch", the bits of torch's fused CPU
+    optimizer. isa: "base", "avx2" or "avx512" for backend "c", None for the widest this processor
+    runs. format: how the arrays are stored, one of FORMATS.
     All backends, instruction sets and thread counts give the same bits; a NaN is a NaN everywhere,
     its payload and sign are not defined. Raises KernelError for a name that is not known.
     """
-    return Update(op, backend, form, isa)
+    return Update(op, backend, form, isa, format)
 
 
-__all__ = ["BACKENDS", "FORMS", "OPS", "Definition", "Update", "get"]
+__all__ = ["BACKENDS", "FORMATS", "FORMS", "ON_DIE", "OPS", "Definition", "Slot", "Update", "get"]

@@ -65,8 +65,8 @@ def test_flags_keep_ieee_arithmetic(flags):
 def test_loops_use_the_full_width(isa, register, assembler):
     """Square root and division included, which are scalar unless errno is left alone."""
     functions = assembler(isa)
-    forms = ("canonical",) if isa == "base" else ("canonical", "torch")
-    for form in forms:
+    forms = ("plain",) if isa == "base" else ("plain", "torch_plain")
+    for form in (*forms, "fp16", "bf16", "bf16_all", "stochastic"):
         code = functions[f"adam_{form}_{isa}"]
         for operation in ("sqrtps", "divps", "mulps"):
             assert re.search(rf"v?{operation}\s.*%{register}", code), f"{operation} in adam_{form}"
@@ -77,6 +77,7 @@ def test_loops_use_the_full_width(isa, register, assembler):
         "from_bf16",
         "unscale",
         "square_block",
+        "limit",
         "limit28",
     ):
         assert register in functions[f"{name}_{isa}"], name
@@ -89,7 +90,7 @@ def test_nothing_is_fused_or_approximated_but_by_order(isa, assembler):
         assert not re.search(r"\bv?r(sqrt|cp)", code), f"approximation in {name}"
         if "torch" not in name:
             assert not re.search(r"\bvfn?m(add|sub)", code), f"contraction in {name}"
-    fused = assembler(isa)[f"adam_torch_{isa}"]
+    fused = assembler(isa)[f"adam_torch_plain_{isa}"]
     assert ("fmaf" in fused) if isa == "base" else ("vfmadd" in fused)
 
 

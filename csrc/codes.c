@@ -1,0 +1,37 @@
+/* Owns: 8-bit states: a block's numbers from its codes and scale, and back to the nearest codes.
+ * Does not: derive the maps (kernels/codes.py) or update anything.
+ * Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022.
+ */
+#include "half.h"
+#include "isa.h"
+
+static void FN(decode)(const uint8_t *restrict codes, float scale, float *restrict x, size_t n,
+                       const ondie_codes *restrict map) {
+    for (size_t i = 0; i < n; i++) x[i] = map->value[codes[i]] * scale;
+}
+
+/* Selection is by mask, so that compilers vectorise the loop.
+ * Returns the scale: the largest magnitude, NaN when there is one. */
+static float FN(encode)(const float *restrict x, uint8_t *restrict codes, size_t n,
+                        const ondie_codes *restrict map) {
+    int32_t most = 0;
+    for (size_t i = 0; i < n; i++) {
+        const int32_t size = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
+        most = size > most ? size : most;
+    }
+    const float scale = float_of(most > 0x7f800000 ? 0x7fc00000u : (uint32_t)most);
+    const int32_t zero = map->zero;
+    for (size_t i = 0; i < n; i++) {
+        const float y = x[i] / scale;
+        const uint32_t bits = bits_of(y);
+        const int32_t size = (int32_t)(bits & 0x7fffffffu);
+        const int32_t is_nan = -(size > 0x7f800000), negative = -(int32_t)(bits >> 31);
+        int32_t bucket = (size >> 16) - 0x3380;
+        bucket &= -(bucket > 0) & ~is_nan;
+        const int32_t found = map->bucket[bucket + (negative & ONDIE_CODE_BUCKETS)];
+        const int32_t passed = -((size & 0xffff) >= (found & 0x1ffff));
+        const int32_t code = (found >> 17) + ((passed ^ ~negative) - ~negative);
+        codes[i] = (uint8_t)((zero & is_nan) | (code & ~is_nan));
+    }
+    return scale;
+}

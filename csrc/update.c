@@ -1,0 +1,217 @@
+/* Owns: the updates over arrays: each operation with each way its arrays are stored.
+ * Does not: contain the operations (adam.c, sgd.c, adagrad.c, on_die.c), check arguments, or know
+ * about threads.
+ * Source: own; the hash's constants are of Wellons' search for bijections of 32 bits with little bias.
+ */
+#include "adagrad.c"
+#include "adam.c"
+#include "codes.c"
+#include "half.h"
+#include "isa.h"
+#include "on_die.c"
+#include "sgd.c"
+
+#ifndef ONDIE_UPDATE_KINDS
+#define ONDIE_UPDATE_KINDS
+enum kind { NONE, F32, H16, B16 };
+
+/* What is computed: an operation in one of its forms. */
+enum what {
+    SGD, SGD_TORCH, MOMENTUM, MOMENTUM_TORCH, NESTEROV, NESTEROV_TORCH,
+    ADAGRAD, ADAGRAD_TORCH, ADAM, ADAM_TORCH_M, ADAM_TORCH_G,
+    DIE_ADAM_0, DIE_ADAM_1, DIE_ADAM_2, DIE_ADAM_3,
+    DIE_ADAGRAD_0, DIE_ADAGRAD_1, DIE_ADAGRAD_2, DIE_ADAGRAD_3
+};
+enum { MOST_COEFS = 10 };
+
+/* Coefficients that are read. */
+static inline int coefs(int what) {
+    if (what == SGD || what == SGD_TORCH) return 2;
+    if (what == MOMENTUM || what == MOMENTUM_TORCH) return 4;
+    if (what == NESTEROV || what == NESTEROV_TORCH) return 5;
+    if (what == ADAGRAD || what == ADAGRAD_TORCH || what >= DIE_ADAGRAD_0) return 3;
+    return what >= DIE_ADAM_0 ? 8 : 10;
+}
+#endif
+
+/* 32 random bits of element i. */
+static inline uint32_t FN(draw)(uint32_t i, uint32_t key) {
+    uint32_t x = i + key;
+    x = (x ^ (x >> 16)) * 0x21f0aaadu;
+    x = (x ^ (x >> 15)) * 0xd35a2d97u;
+    return x ^ (x >> 15);
+}
+
+static inline __attribute__((always_inline)) float FN(load)(const void *x, size_t i, int kind) {
+    if (kind == F32) return ((const float *)x)[i];
+    if (kind == H16) return from_fp16(((const uint16_t *)x)[i]);
+    return from_bf16(((const uint16_t *)x)[i]);
+}
+
+static inline __attribute__((always_inline)) void FN(store)(void *x, size_t i, float y, int kind,
+                                                            int random, uint32_t draw) {
+    if (kind == F32)
+        ((float *)x)[i] = y;
+    else if (kind == H16)
+        ((uint16_t *)x)[i] = to_fp16(y);
+    else
+        ((uint16_t *)x)[i] = random ? bf16_with(y, draw & 0xffffu) : to_bf16(y);
+}
+
+static inline __attribute__((always_inline)) float FN(at)(int what, float w, float g, float *a,
+                                                          float *b, const float *c, int l2) {
+    switch (what) {
+    case SGD: return FN(sgd)(w, g, c, 0, l2);
+    case SGD_TORCH: return FN(sgd)(w, g, c, 1, l2);
+    case MOMENTUM: return FN(momentum)(w, g, a, c, 0, l2, 0);
+    case MOMENTUM_TORCH: return FN(momentum)(w, g, a, c, 1, l2, 0);
+    case NESTEROV: return FN(momentum)(w, g, a, c, 0, l2, 1);
+    case NESTEROV_TORCH: return FN(momentum)(w, g, a, c, 1, l2, 1);
+    case ADAGRAD: return FN(adagrad)(w, g, a, c, 0, l2);
+    case ADAGRAD_TORCH: return FN(adagrad)(w, g, a, c, 1, l2);
+    case ADAM_TORCH_M: return FN(adam_torch)(w, g, a, b, c, l2, 1);
+    case ADAM_TORCH_G: return FN(adam_torch)(w, g, a, b, c, l2, 0);
+    case DIE_ADAM_0: return FN(die_adam)(w, g, a, b, c, l2, 0);
+    case DIE_ADAM_1: return FN(die_adam)(w, g, a, b, c, l2, 1);
+    case DIE_ADAM_2: return FN(die_adam)(w, g, a, b, c, l2, 2);
+    case DIE_ADAM_3: return FN(die_adam)(w, g, a, b, c, l2, 3);
+    case DIE_ADAGRAD_0: return FN(die_adagrad)(w, g, a, c, l2, 0);
+    case DIE_ADAGRAD_1: return FN(die_adagrad)(w, g, a, c, l2, 1);
+    case DIE_ADAGRAD_2: return FN(die_adagrad)(w, g, a, c, l2, 2);
+    case DIE_ADAGRAD_3: return FN(die_adagrad)(w, g, a, c, l2, 3);
+    default: return FN(adam_canonical)(w, g, a, b, c, l2);
+    }
+}
+
+/* Everything that decides is a constant of each caller, and the loop is made for it. */
+LOOP FN(loop)(const ondie_part *p, const float *coef, uint32_t key, int what, int states, int l2,
+              int wk, int gk, int sk, int ok, int random) {
+    float c[MOST_COEFS];
+    char *restrict w = p->w, *restrict a = p->a, *restrict b = p->b, *restrict out = p->out;
+    const char *restrict g = p->g;
+    const size_t n = p->n;
+    const uint32_t first = (uint32_t)p->first;
+    for (int j = 0; j < coefs(what); j++) c[j] = coef[j];
+    if (random) key += (uint32_t)(p->first >> 32) * 0x85ebca6bu;
+    for (size_t i = 0; i < n; i++) {
+        float s = states > 0 ? FN(load)(a, i, sk) : 0.0f;
+        float t = states > 1 ? FN(load)(b, i, sk) : 0.0f;
+        const float y = FN(at)(what, FN(load)(w, i, wk), FN(load)(g, i, gk), &s, &t, c, l2);
+        const uint32_t r = random ? FN(draw)(first + (uint32_t)i, key) : 0;
+        if (states > 0) FN(store)(a, i, s, sk, random, r >> 8);
+        if (states > 1) FN(store)(b, i, t, sk, random, r >> 16);
+        FN(store)(w, i, y, wk, random, r);
+        if (ok != NONE) FN(store)(out, i, y, ok, 0, 0);
+    }
+}
+
+#define PARAMETERS const ondie_part *p, const float *c, const ondie_codes *maps, uint32_t key
+#define UNUSED (void)maps, (void)key
+
+#define STORED(name, what, states, at_l2, wk, gk, sk, ok, random)                       \
+    static void FN(name)(PARAMETERS) {                                                  \
+        UNUSED;                                                                         \
+        if (c[at_l2] != 0.0f)                                                           \
+            FN(loop)(p, c, key, what, states, 1, wk, gk, sk, ok, random);               \
+        else                                                                            \
+            FN(loop)(p, c, key, what, states, 0, wk, gk, sk, ok, random);               \
+    }
+
+/* States in 8 bits: block by block, as numbers on the stack. */
+#define CODED(name, plain, states, sign_a)                                              \
+    static void FN(name)(PARAMETERS) {                                                  \
+        float a[ONDIE_CODE_BLOCK] __attribute__((aligned(64)));                         \
+        float b[ONDIE_CODE_BLOCK] __attribute__((aligned(64)));                         \
+        uint8_t *const qa = p->a, *const qb = p->b;                                     \
+        for (size_t i = 0, block = 0; i < p->n; i += ONDIE_CODE_BLOCK, block++) {       \
+            const size_t left = p->n - i;                                               \
+            const size_t n = left < ONDIE_CODE_BLOCK ? left : ONDIE_CODE_BLOCK;         \
+            const ondie_part q = {.w = (float *)p->w + i, .g = (float *)p->g + i,       \
+                                  .a = a, .b = b, .n = n};                              \
+            FN(decode)(qa + i, p->scale_a[block], a, n, &maps[sign_a]);                 \
+            if (states > 1) FN(decode)(qb + i, p->scale_b[block], b, n, &maps[1]);      \
+            FN(plain)(&q, c, maps, key);                                                \
+            p->scale_a[block] = FN(encode)(a, qa + i, n, &maps[sign_a]);                \
+            if (states > 1) p->scale_b[block] = FN(encode)(b, qb + i, n, &maps[1]);     \
+        }                                                                               \
+    }
+
+#define NARROW(name, what, states, at_l2)                                               \
+    STORED(name##_fp16, what, states, at_l2, F32, H16, F32, H16, 0)                     \
+    STORED(name##_bf16, what, states, at_l2, F32, B16, F32, B16, 0)                     \
+    STORED(name##_bf16_all, what, states, at_l2, B16, B16, B16, NONE, 0)                \
+    STORED(name##_stochastic, what, states, at_l2, B16, B16, B16, NONE, 1)
+
+#define PLAIN(name, what, states, at_l2) \
+    STORED(name, what, states, at_l2, F32, F32, F32, NONE, 0)
+
+PLAIN(sgd_plain, SGD, 0, 1)
+PLAIN(sgd_torch_plain, SGD_TORCH, 0, 1)
+NARROW(sgd, SGD, 0, 1)
+PLAIN(momentum_plain, MOMENTUM, 1, 1)
+PLAIN(momentum_torch_plain, MOMENTUM_TORCH, 1, 1)
+NARROW(momentum, MOMENTUM, 1, 1)
+CODED(momentum_codes, momentum_plain, 1, 0)
+PLAIN(nesterov_plain, NESTEROV, 1, 1)
+PLAIN(nesterov_torch_plain, NESTEROV_TORCH, 1, 1)
+NARROW(nesterov, NESTEROV, 1, 1)
+CODED(nesterov_codes, nesterov_plain, 1, 0)
+PLAIN(adagrad_plain, ADAGRAD, 1, 1)
+PLAIN(adagrad_torch_plain, ADAGRAD_TORCH, 1, 1)
+NARROW(adagrad, ADAGRAD, 1, 1)
+CODED(adagrad_codes, adagrad_plain, 1, 1)
+PLAIN(adam_plain, ADAM, 2, 5)
+PLAIN(adam_torch_m, ADAM_TORCH_M, 2, 5)
+PLAIN(adam_torch_g, ADAM_TORCH_G, 2, 5)
+NARROW(adam, ADAM, 2, 5)
+CODED(adam_codes, adam_plain, 2, 0)
+
+static void FN(adam_torch_plain)(PARAMETERS) {
+    if (c[1] < 0.5f)
+        FN(adam_torch_m)(p, c, maps, key);
+    else
+        FN(adam_torch_g)(p, c, maps, key);
+}
+
+/* Newton steps are a coefficient: 0 to 3. */
+#define DIE(name, what, states, at_l2, at_newton)                                       \
+    PLAIN(name##_0, what##_0, states, at_l2)                                            \
+    PLAIN(name##_1, what##_1, states, at_l2)                                            \
+    PLAIN(name##_2, what##_2, states, at_l2)                                            \
+    PLAIN(name##_3, what##_3, states, at_l2)                                            \
+    static void FN(name##_plain)(PARAMETERS) {                                          \
+        if (c[at_newton] < 1.0f)                                                        \
+            FN(name##_0)(p, c, maps, key);                                              \
+        else if (c[at_newton] < 2.0f)                                                   \
+            FN(name##_1)(p, c, maps, key);                                              \
+        else if (c[at_newton] < 3.0f)                                                   \
+            FN(name##_2)(p, c, maps, key);                                              \
+        else                                                                            \
+            FN(name##_3)(p, c, maps, key);                                              \
+    }
+
+DIE(die_adam, DIE_ADAM, 2, 5, 4)
+DIE(die_adagrad, DIE_ADAGRAD, 1, 1, 2)
+
+#define ALL(name)                                                                       \
+    {FN(name##_plain), FN(name##_torch_plain), FN(name##_fp16), FN(name##_bf16),        \
+     FN(name##_bf16_all), FN(name##_stochastic), FN(name##_codes)}
+
+static const ondie_update_function FN(updates)[ONDIE_OPS][ONDIE_VARIANTS] = {
+    [ONDIE_SGD] = {FN(sgd_plain), FN(sgd_torch_plain), FN(sgd_fp16), FN(sgd_bf16),
+                   FN(sgd_bf16_all), FN(sgd_stochastic), 0},
+    [ONDIE_MOMENTUM] = ALL(momentum),
+    [ONDIE_NESTEROV] = ALL(nesterov),
+    [ONDIE_ADAM] = ALL(adam),
+    [ONDIE_ADAGRAD] = ALL(adagrad),
+    [ONDIE_DIE_ADAM] = {FN(die_adam_plain)},
+    [ONDIE_DIE_ADAGRAD] = {FN(die_adagrad_plain)},
+};
+#undef ALL
+#undef DIE
+#undef PLAIN
+#undef NARROW
+#undef CODED
+#undef STORED
+#undef UNUSED
+#undef PARAMETERS

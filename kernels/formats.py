@@ -1,0 +1,53 @@
+"""Formats: how the arrays of an update are stored.
+
+Owns their names, the type of each array and the bytes that an update moves. Does not own casts
+(cast.py), codes (codes.py) or rounding at random (stochastic.py).
+Source: mixed precision after Micikevicius et al., ICLR 2018; 8-bit states after Dettmers et al.,
+ICLR 2022. NumPy has no bfloat16: its bits travel as uint16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+F32, H16, B16, CODES = range(4)  # how an array is stored
+TYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.uint16), np.dtype(np.uint8))
+BLOCK = 256  # ONDIE_CODE_BLOCK: elements that share a scale
+NONE = -1
+
+
+@dataclass(frozen=True)
+class Format:
+    """Storage of weights, gradient and states; ``out`` is a copy of the new weights, or NONE."""
+
+    name: str
+    w: int
+    g: int
+    state: int
+    out: int
+    variant: int  # enum ondie_variant
+    random: bool = False
+    codes: str = ""  # map of 8-bit states
+
+    def traffic(self, states: int) -> int:
+        """DRAM bytes of one update per parameter: read plus written. Of states in codes the scales
+        are not counted, 8 bytes per block of each."""
+        sizes = [TYPES[k].itemsize for k in (self.w, self.g, self.state)]
+        out = 0 if self.out == NONE else TYPES[self.out].itemsize
+        return 2 * sizes[0] + sizes[1] + 2 * states * sizes[2] + out
+
+
+FORMATS = {
+    f.name: f
+    for f in (
+        Format("fp32", F32, F32, F32, NONE, 0),
+        Format("fp16", F32, H16, F32, H16, 2),
+        Format("bf16", F32, B16, F32, B16, 3),
+        Format("bf16_all", B16, B16, B16, NONE, 4),
+        Format("bf16_stochastic", B16, B16, B16, NONE, 5, random=True),
+        Format("int8_dynamic", F32, F32, CODES, NONE, 6, codes="dynamic"),
+        Format("int8_linear", F32, F32, CODES, NONE, 6, codes="linear"),
+    )
+}

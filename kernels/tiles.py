@@ -1,0 +1,205 @@
+"""Updates of arrays in any format by way of the FP32 update: tile by tile, so that DRAM is crossed
+once.
+
+Owns the way from stored numbers to FP32 and back, for Numba and, all at once, for NumPy. Does not
+own any arithmetic of an update; C has loops of its own for each format (csrc/update.c).
+Source: own.
+
+Numba gets every array as uint16, whatever it holds, so that one compiled program does for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import adagrad, adam, on_die, sgd
+from .cast import (
+    numba_from_bf16,
+    numba_from_fp16,
+    numba_to_bf16,
+    numba_to_fp16,
+    numpy_from_bf16,
+    numpy_from_fp16,
+    numpy_to_bf16,
+    numpy_to_fp16,
+)
+from .codes import codes, numba_decode, numba_encode, numpy_decode, numpy_encode
+from .formats import B16, BLOCK, F32, H16, NONE, Format
+from .jit import njit
+from .stochastic import numba_to_bf16 as numba_at_random
+from .stochastic import numpy_draws
+from .stochastic import numpy_to_bf16 as numpy_at_random
+
+TILE = 2048
+SHIFTS = (0, 8, 16)  # which of an element's random bits its weight and states take
+
+
+# --- NumPy
+
+
+def widened(x: np.ndarray, kind: int) -> np.ndarray:
+    """A float32 copy of an array."""
+    if kind == F32:
+        return x.copy()
+    return numpy_from_fp16(x.view(np.uint16)) if kind == H16 else numpy_from_bf16(x)
+
+
+def narrowed(y: np.ndarray, x: np.ndarray, kind: int, more: np.ndarray | None) -> None:
+    """Store float32 ``y`` in ``x``; ``more``: random bits, or None for the nearest."""
+    if kind == F32:
+        x[:] = y
+    elif kind == H16:
+        x.view(np.uint16)[:] = numpy_to_fp16(y)
+    else:
+        x[:] = numpy_to_bf16(y) if more is None else numpy_at_random(y, more)
+
+
+def numpy_update(
+    plain: Callable[..., None], f: Format, signs: Sequence[bool], arrays: Sequence[np.ndarray],
+    coef: np.ndarray, first: int, key: int,
+) -> None:  # fmt: skip
+    """The update ``plain`` of float32 arrays, on arrays of a format: w, g, states (each with its
+    scales behind where it is codes), out where there is one. ``signs``: which states have one."""
+    w, g, *rest = arrays
+    wide = widened(w, f.w)
+    n = len(signs)
+    draws = numpy_draws(w.size, first, key) if f.random else None
+    more = [None if draws is None else (draws >> s) & 0xFFFF for s in SHIFTS]
+    if f.codes:
+        maps = [codes(f.codes, sign) for sign in signs]
+        stored = [(rest[2 * i], rest[2 * i + 1]) for i in range(n)]
+        states = [numpy_decode(q, s, m) for (q, s), m in zip(stored, maps, strict=True)]
+    else:
+        states = [widened(x, f.state) for x in rest[:n]]
+    plain(wide, widened(g, f.g), states, coef)
+    for i, state in enumerate(states):
+        if f.codes:
+            numpy_encode(state, *stored[i], maps[i])
+        else:
+            narrowed(state, rest[i], f.state, more[1 + i])
+    narrowed(wide, w, f.w, more[0])
+    if f.out != NONE:
+        narrowed(wide, rest[n], f.out, None)
+
+
+# --- Numba
+
+(
+    SGD, MOMENTUM, NESTEROV, ADAGRAD, ADAM, DIE_ADAM, DIE_ADAGRAD,
+) = range(7)  # fmt: skip
+WHAT = {
+    "sgd": SGD, "momentum": MOMENTUM, "nesterov": NESTEROV, "adagrad": ADAGRAD, "adam": ADAM,
+    "die_adam": DIE_ADAM, "die_adagrad": DIE_ADAGRAD,
+}  # fmt: skip
+
+
+@njit
+def plain(what, w, g, a, b, c):
+    """The FP32 update of an operation."""
+    if what == SGD:
+        sgd.numba_sgd_canonical(w, g, c)
+    elif what == MOMENTUM:
+        sgd.numba_momentum_canonical(w, g, a, c)
+    elif what == NESTEROV:
+        sgd.numba_nesterov_canonical(w, g, a, c)
+    elif what == ADAGRAD:
+        adagrad.numba_canonical(w, g, a, c)
+    elif what == ADAM:
+        adam.numba_canonical(w, g, a, b, c)
+    elif what == DIE_ADAM:
+        on_die.numba_adam(w, g, a, b, c)
+    else:
+        on_die.numba_adagrad(w, g, a, c)
+
+
+@njit
+def wide(x, start, stop, kind, room):
+    """Elements start .. stop of a stored array as float32: themselves, or in ``room``."""
+    if kind == F32:
+        return x[2 * start : 2 * stop].view(np.float32)
+    y = room[: stop - start]
+    if kind == H16:
+        numba_from_fp16(x[start:stop], y)
+    elif kind == B16:
+        numba_from_bf16(x[start:stop], y)
+    return y
+
+
+@njit
+def back(y, x, start, stop, kind, random, first, key, shift):
+    """Store float32 ``y`` as elements start .. stop."""
+    if kind == H16:
+        numba_to_fp16(y, x[start:stop])
+    elif kind == B16 and random:
+        numba_at_random(y, x[start:stop], first + start, key, shift)
+    elif kind == B16:
+        numba_to_bf16(y, x[start:stop])
+
+
+@njit
+def stored_tiles(what, n, w, g, a, b, out, c, kinds, states, first, key):
+    """Tile by tile; ``kinds``: int64[5], of w, g, the states, out, and whether to round at
+    random."""
+    wk, gk, sk, ok, random = kinds[0], kinds[1], kinds[2], kinds[3], kinds[4] != 0
+    rooms = np.empty((4, TILE), np.float32)
+    for start in range(0, n, TILE):
+        stop = min(n, start + TILE)
+        x = wide(w, start, stop, wk, rooms[0])
+        y = wide(g, start, stop, gk, rooms[1])
+        s = wide(a, start, stop, sk, rooms[2]) if states > 0 else rooms[2]
+        t = wide(b, start, stop, sk, rooms[3]) if states > 1 else rooms[3]
+        plain(what, x, y, s, t, c)
+        if states > 0:
+            back(s, a, start, stop, sk, random, first, key, SHIFTS[1])
+        if states > 1:
+            back(t, b, start, stop, sk, random, first, key, SHIFTS[2])
+        back(x, w, start, stop, wk, random, first, key, SHIFTS[0])
+        if ok != NONE:
+            back(x, out, start, stop, ok, False, first, key, 0)
+
+
+@njit
+def coded_tiles(what, w, g, a, b, scale_a, scale_b, c, states, values, buckets, zeros):
+    """The same for states in codes, block by block. Of each map, that of state a, then of b."""
+    n = w.size
+    s = np.empty(BLOCK, np.float32)
+    t = np.empty(BLOCK, np.float32)
+    for block in range(scale_a.size):
+        start = block * BLOCK
+        stop = min(n, start + BLOCK)
+        x, y = s[: stop - start], t[: stop - start]
+        numba_decode(a[start:stop], scale_a[block], x, values[0])
+        if states > 1:
+            numba_decode(b[start:stop], scale_b[block], y, values[1])
+        plain(what, w[start:stop], g[start:stop], x, y, c)
+        scale_a[block] = numba_encode(x, a[start:stop], buckets[0], zeros[0])
+        if states > 1:
+            scale_b[block] = numba_encode(y, b[start:stop], buckets[1], zeros[1])
+
+
+def numba_update(
+    name: str, f: Format, signs: Sequence[bool], arrays: Sequence[np.ndarray],
+    coef: np.ndarray, first: int, key: int,
+) -> None:  # fmt: skip
+    """`numpy_update` in Numba; ``name``: the operation's, as csrc/ondie.h has it."""
+    w, g, *rest = arrays
+    n = len(signs)
+    if f.codes:
+        maps = [codes(f.codes, sign) for sign in signs] * 2
+        q = [*rest[::2], *rest[::2]][:2]
+        scale = [*rest[1::2], *rest[1::2]][:2]
+        tables: list[Any] = [
+            np.stack([getattr(m, part) for m in maps[:2]]) for part in ("value", "bucket")
+        ]
+        zeros = np.array([m.zero for m in maps[:2]])
+        coded_tiles(WHAT[name], w, g, *q, *scale, coef, n, *tables, zeros)
+        return
+    words = [x.view(np.uint16) for x in (w, g, *rest)]
+    none = words[0][:0]
+    a, b = (words[2:4] + [none, none])[:2] if n == 2 else ([*words[2 : 2 + n], none, none])[:2]
+    out = words[2 + n] if f.out != NONE else none
+    kinds = np.array([f.w, f.g, f.state, f.out, f.random], dtype=np.int64)
+    stored_tiles(WHAT[name], w.size, words[0], words[1], a, b, out, coef, kinds, n, first, key)
