@@ -131,6 +131,12 @@ int ondie_update_one(int isa, int op, int variant, void *w, void *g, void *a, vo
     return ondie_update(isa, op, variant, &p, 1, coef, codes, key);
 }
 
+int ondie_accumulate(int isa, int kind, float *sum, const void *x, size_t n) {
+    CHECK_ISA;
+    tables[isa]->accumulate(sum, x, kind, n);
+    return ONDIE_OK;
+}
+
 int ondie_scale(int isa, float *g, size_t n, float factor) {
     CHECK_ISA;
     tables[isa]->scale(g, n, factor);

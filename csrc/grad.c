@@ -4,10 +4,22 @@
  */
 #include <string.h>
 
+#include "half.h"
 #include "isa.h"
 
 static void FN(scale)(float *restrict g, size_t n, float factor) {
     for (size_t i = 0; i < n; i++) g[i] = g[i] * factor;
+}
+
+static void FN(accumulate)(float *restrict sum, const void *restrict x, int kind, size_t n) {
+    const float *const wide = x;
+    const uint16_t *const half = x;
+    if (kind == ONDIE_FP16)
+        for (size_t i = 0; i < n; i++) sum[i] += from_fp16(half[i]);
+    else if (kind == ONDIE_BF16)
+        for (size_t i = 0; i < n; i++) sum[i] += from_bf16(half[i]);
+    else
+        for (size_t i = 0; i < n; i++) sum[i] += wide[i];
 }
 
 static int32_t FN(unscale)(float *restrict g, size_t n, float factor) {

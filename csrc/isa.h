@@ -37,6 +37,7 @@ typedef void (*ondie_update_function)(const ondie_part *, const float *, const o
 
 typedef struct {
     const ondie_update_function (*update)[ONDIE_VARIANTS];
+    void (*accumulate)(float *, const void *, int, size_t);
     void (*scale)(float *, size_t, float);
     int32_t (*unscale)(float *, size_t, float);
     void (*squares)(const float *, size_t, double *);

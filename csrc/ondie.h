@@ -179,6 +179,15 @@ int ondie_to_bf16(int isa, const float *x, uint16_t *y, size_t n);
 int ondie_from_fp16(int isa, const uint16_t *x, float *y, size_t n);
 int ondie_from_bf16(int isa, const uint16_t *x, float *y, size_t n);
 
+/* sum = sum + x, of FP32, FP16 or BF16 numbers. kind: ONDIE_CANONICAL, ONDIE_FP16 or ONDIE_BF16. */
+int ondie_accumulate(int isa, int kind, float *sum, const void *x, size_t n);
+
+/* The k largest magnitudes of n numbers, 0 < k <= n < 2^32: indices, rising, and values; of equals, the first.
+ * count: room for 2^16 numbers.
+ */
+void ondie_top_k(const float *g, size_t n, size_t k, uint32_t *index, float *value,
+                 uint32_t *count);
+
 /* The memory limit: the traffic of an update (28, 20 and 12 bytes per parameter) with one
  * addition and one multiplication for each array written: x = (x + g) / 2. For benchmarks only.
  */

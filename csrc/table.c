@@ -9,6 +9,7 @@
 
 const ondie_table FN(ondie_table) = {
     .update = FN(updates),
+    .accumulate = FN(accumulate),
     .scale = FN(scale),
     .unscale = FN(unscale),
     .squares = FN(squares),

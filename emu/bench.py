@@ -1,6 +1,6 @@
 """Owns: `ondie bench kernels`: how near the memory limit an update runs, beside its anchors.
-Does not: contain kernels, or decide whether a figure is good enough.
-Source: own. The memory limit is the same traffic with next to no arithmetic (csrc/limit.c).
+Does not: know the contenders (bench_cases.py), or decide whether a figure is good enough.
+Source: own.
 
 DRAM bandwidth drifts by a factor of two with the neighbours, so an absolute time means little. All
 contenders work on the same arrays in turn, round after round; a ratio is the median over rounds of
@@ -24,25 +24,14 @@ from typing import Any
 
 import numpy as np
 
+from ondie.emu.bench_cases import LIMIT, PAGE, TORCH, Case, Contender, torch_module
 from ondie.emu.units import InputError
-from ondie.kernels import OPS, KernelError, aligned_empty, backends, get, isas
-from ondie.kernels import native as native_kernels
-from ondie.kernels.threads import run as run_chunks
+from ondie.kernels import FORMATS, isas
 
-LIMIT = "memory limit"
-TORCH = "torch operator"
 SIZES = (1_000_000, 100_000_000)
 LEAST_S = 5e-3  # a timing is made of as many calls as fill this time
 TIMINGS = 3  # a sample is the least of so many timings,
 MOST_S = 0.3  # or of those that fit into this time
-HYPER = {
-    "sgd": {"lr": 1e-3},
-    "momentum": {"lr": 1e-3, "momentum": 0.9},
-    "nesterov": {"lr": 1e-3, "momentum": 0.9},
-    "adam": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
-    "adamw": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
-    "adagrad": {"lr": 1e-3, "eps": 1e-10},
-}
 
 
 @dataclass(frozen=True)
@@ -64,49 +53,55 @@ class Bench:
     machine: dict[str, str | int]
 
 
-Contender = Callable[[], object]
-
-
 def run_kernels(
     sizes: Sequence[int] | None = None,
     threads: int = 1,
     ops: Sequence[str] = ("adam", "sgd"),
     repeat: int | None = None,
     progress: Callable[[str], object] | None = None,
+    formats: Sequence[str] = ("fp32",),
+    shapes: Sequence[str] = ("flat",),
 ) -> Bench:
-    """Measure update kernels against the memory limit and, where it is importable, torch.
+    """Measure update kernels against the memory limit and what else is importable: torch,
+    DeepSpeed, bitsandbytes, torchao.
 
-    sizes: parameters per call; by default 1e6, and 1e8 or what fits into half the free memory.
-    repeat: rounds; by default 15, and 7 above 1e7 parameters. progress is told what runs next.
-    Rows: for each op, size and contender ns per parameter and GB/s of traffic against the memory
-    limit (without C, which runs it, against the first contender), ns also against torch's operator.
-    Raises InputError for a size or thread count that cannot run.
+    sizes: parameters per call; by default 1e6, and 1e8 or what fits into half the free memory; a
+    page has its own. repeat: rounds; by default 15, and 7 above 1e7 parameters. progress is told
+    what runs next. Rows: for each op, format, shape, size and contender ns per parameter and GB/s
+    of traffic against the memory limit (without C, which runs it, against the first contender), ns
+    also against torch's operator. Raises InputError for a size or thread count that cannot run,
+    KernelError for a name that is not known.
     """
     if threads < 1:
         raise InputError(f"threads: {threads}, want 1 or more")
     if sizes is None:
         sizes = [min(n, max(SIZES[0], free_bytes() // 2 // need(1))) for n in SIZES]
-    for n in sizes:
-        if n < 1:
-            raise InputError(f"size: {n} parameters, want 1 or more")
-        if need(n) > free_bytes():
+    cases = []
+    for op in ops:
+        for form in formats:
+            for shape in shapes:
+                for n in (PAGE,) if shape == "page" else sizes:
+                    n = n // PAGE * PAGE or n if shape == "pages" else n
+                    if FORMATS.get(form) is not None and FORMATS[form].codes and op == "sgd":
+                        continue  # it has no states
+                    cases.append(Case(op, n, form, shape, threads))
+    for case in cases:
+        if need(case.n) > free_bytes():
             raise InputError(
-                f"size: {n} parameters need {need(n):,} bytes, {free_bytes():,} are free; "
-                f"want at most {free_bytes() // need(1)}"
+                f"size: {case.n} parameters need {need(case.n):,} bytes, {free_bytes():,} are "
+                f"free; want at most {free_bytes() // need(1)}"
             )
     rows: list[Row] = []
-    for op in ops:
-        if op not in OPS:
-            raise KernelError(f"unknown operation {op!r} (known: {', '.join(OPS)})")
-        for n in sizes:
-            rounds = repeat or (15 if n <= 10_000_000 else 7)
-            rows += _one(op, n, threads, rounds, progress or (lambda what: None))
+    for case in cases:
+        rounds = repeat or (15 if case.n <= 10_000_000 else 7)
+        rows += _one(case, rounds, progress or (lambda what: None))
     return Bench(rows, machine(threads))
 
 
 def need(n: int) -> int:
-    """Bytes for n parameters: four arrays, and as many temporaries in NumPy and torch's foreach."""
-    return n * 4 * 8
+    """Bytes for n parameters: four arrays, those of the memory limit, and as many temporaries in
+    NumPy and torch's foreach."""
+    return n * 4 * 12
 
 
 def free_bytes() -> int:
@@ -130,7 +125,7 @@ def machine(threads: int) -> dict[str, str | int]:
         "numpy": np.__version__,
         "numba": str(import_module("numba").__version__),
     }
-    torch = _torch()
+    torch = torch_module()
     if torch is not None:
         found["torch"] = str(torch.__version__)
     return found
@@ -145,96 +140,21 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _torch() -> Any:
-    try:
-        return import_module("torch")
-    except ModuleNotFoundError:
-        return None
+def _one(case: Case, rounds: int, progress: Callable[[str], object]) -> list[Row]:
+    """All contenders of one case."""
+    contenders = case.contenders()
 
+    def told(what: str) -> object:
+        return progress(f"{case.name} n={case.n} {what}")
 
-def _one(
-    op: str, n: int, threads: int, rounds: int, progress: Callable[[str], object]
-) -> list[Row]:
-    """All contenders of one operation at one size."""
-    kernel = get(op, backend="numpy")
-    arrays = [aligned_empty(n) for _ in range(2 + len(kernel.states))]
-    for a in arrays:
-        a[:] = 1.0
-    arrays[1][:] = np.linspace(0.5, 1.5, n, dtype=np.float32)
-    contenders = _ours(op, arrays, threads)
-    torch = _torch()
-    if torch is None:
-        samples = _interleaved(contenders, rounds, lambda what: progress(f"{op} n={n} {what}"))
-    else:
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        contenders |= _theirs(torch, op, arrays)
-        samples = _interleaved(contenders, rounds, lambda what: progress(f"{op} n={n} {what}"))
+    torch = torch_module()
+    before = None if torch is None else torch.get_num_threads()
+    if torch is not None:
+        torch.set_num_threads(case.threads)
+    samples = _interleaved(contenders, rounds, told)
+    if torch is not None:
         torch.set_num_threads(before)
-    return _rows(op, n, kernel.bytes_per_param(), samples)
-
-
-def _ours(op: str, arrays: list[np.ndarray], threads: int) -> dict[str, Contender]:
-    contenders: dict[str, Contender] = {}
-    n = arrays[0].size
-    if native_kernels.lib is not None:
-        pointer = native_kernels.pointer()
-        limit = native_kernels.function(f"limit{4 * (2 * len(arrays) - 1)}", isas()[-1])
-
-        def work(start: int, stop: int) -> None:
-            limit(*(pointer(a[start:stop]) for a in arrays), stop - start)
-
-        contenders[LIMIT] = lambda: run_chunks(n, threads, work)
-    for backend in reversed(backends()):
-        kernel = get(op, backend=backend)
-        coef = kernel.coefficients(HYPER[op], 10)
-        contenders[backend] = (
-            lambda k=kernel, c=coef: k(  # type: ignore[misc]
-                arrays[0], arrays[1], arrays[2:], c, threads=threads
-            )
-        )
-    return contenders
-
-
-def _theirs(torch: Any, op: str, arrays: list[np.ndarray]) -> dict[str, Contender]:
-    """torch on the same memory: its fused operator, and its optimizers with one tensor."""
-    w, g, *states = (torch.from_numpy(a) for a in arrays)
-    step = torch.tensor(10.0)
-    h: dict[str, Any] = dict(HYPER[op])
-    flags = {"maximize": False}
-    fixed = {"weight_decay": h.get("weight_decay", 0.0)}
-    if op in ("adam", "adamw"):
-        name = f"_fused_{op}_"
-        lists: list[list[Any]] = [[w], [g], [states[0]], [states[1]], [], [step]]
-        h |= fixed | flags | {"amsgrad": False}
-    elif op == "adagrad":
-        name = "_fused_adagrad_"
-        lists = [[w], [g], [states[0]], [step]]
-        h |= fixed | flags | {"lr_decay": 0.0}
-    else:
-        name = "_fused_sgd_"
-        lists = [[w], [g], list(states)]
-        h |= fixed | flags | {"dampening": 0.0, "nesterov": op == "nesterov"}
-        h |= {"is_first_step": False} | ({} if states else {"momentum": 0.0})
-    contenders: dict[str, Contender] = {}
-    operator = getattr(torch, name, None)
-    if operator is not None:
-        contenders[TORCH] = lambda: operator(*lists, **h)
-    for kind in ("fused", "foreach"):
-        contenders[f"torch.optim {kind}"] = _optimizer(torch, op, w, g, kind).step
-    return contenders
-
-
-def _optimizer(torch: Any, op: str, w: Any, g: Any, kind: str) -> Any:
-    classes = {"adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad"}
-    h: dict[str, Any] = dict(HYPER[op])
-    if "beta1" in h:
-        h["betas"] = (h.pop("beta1"), h.pop("beta2"))
-    if op == "nesterov":
-        h["nesterov"] = True
-    parameter = torch.nn.Parameter(w)
-    parameter.grad = g
-    return getattr(torch.optim, classes.get(op, "SGD"))([parameter], **h, **{kind: True})
+    return _rows(case.name, case.n, case.kernel("numpy").bytes_per_param(), samples)
 
 
 def _interleaved(
@@ -342,6 +262,8 @@ def kernels_command(
     json_path: str | Path | None,
     quiet: bool,
     ops: Sequence[str] = ("adam", "sgd"),
+    formats: Sequence[str] = ("fp32",),
+    shapes: Sequence[str] = ("flat",),
 ) -> None:
     """`ondie bench kernels`: measure, show progress on a terminal, print the table, write JSON.
 
@@ -359,7 +281,9 @@ def kernels_command(
     visible = not quiet and sys.stderr.isatty()
     with talk.status("") if visible else nullcontext() as status:
         update = None if status is None else status.update
-        bench = run_kernels(sizes or None, threads, ops, progress=update)
+        bench = run_kernels(
+            sizes or None, threads, ops, progress=update, formats=formats, shapes=shapes
+        )
     if target is not None:
         write_atomically({target: as_json(bench).encode()})
     if not quiet:

@@ -492,13 +492,27 @@ def bench() -> None:
     help="Parameters; may be given several times.",
 )
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--op", "ops", multiple=True, default=("adam", "sgd"), show_default=True,
+              help="Operation; may be given several times.")  # fmt: skip
+@click.option("--format", "formats", multiple=True, default=("fp32",), show_default=True,
+              help="How arrays are stored: fp32, fp16, bf16, bf16_all, bf16_stochastic, "
+                   "int8_dynamic, int8_linear; several, or all.")  # fmt: skip
+@click.option("--shape", "shapes", multiple=True, default=("flat",), show_default=True,
+              help="flat, page, tensors, pages; several, or all.")  # fmt: skip
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Rows as JSON.")
 @click.option("--quiet", is_flag=True, help="No table.")
-def kernels(sizes: tuple[int, ...], threads: int, json_path: Path | None, quiet: bool) -> None:
-    """Update kernels against the memory limit and torch, in one interleaved run."""
+def kernels(
+    sizes: tuple[int, ...], threads: int, ops: tuple[str, ...], formats: tuple[str, ...],
+    shapes: tuple[str, ...], json_path: Path | None, quiet: bool,
+) -> None:  # fmt: skip
+    """Update kernels against the memory limit, torch and others, in one interleaved run."""
     from ondie.emu.bench import kernels_command
+    from ondie.emu.bench_cases import SHAPES
+    from ondie.kernels import FORMATS
 
-    kernels_command(sizes or None, threads, json_path, quiet)
+    formats = tuple(FORMATS) if "all" in formats else formats
+    shapes = SHAPES if "all" in shapes else shapes
+    kernels_command(sizes or None, threads, json_path, quiet, ops, formats, shapes)
 
 
 @bench.command()

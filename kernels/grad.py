@@ -14,6 +14,7 @@ import numpy as np
 
 from . import native
 from .arrays import flat
+from .cast import widen
 from .errors import KernelError
 from .exact import bits
 from .jit import njit
@@ -170,3 +171,40 @@ def clip_coefficient(total_norm: float, max_norm: float) -> float:
         raise KernelError(f"max_norm: {max_norm!r}, want 0 or more")
     coefficient = max_norm / (total_norm + 1e-6)
     return float(np.float32(1.0 if coefficient > 1.0 else coefficient))
+
+
+def accumulate(
+    total: Array,
+    g: np.ndarray,
+    backend: str = "auto",
+    isa: str | None = None,
+    threads: int = 1,
+) -> None:
+    """Add a gradient to a flat float32 sum, in place: float32, float16, or uint16 as BF16.
+
+    Each number is widened exactly and added once. Raises KernelError.
+    """
+    backend, isa = native.choose(backend, isa)
+    flat("total", total, np.float32, writable=True)
+    kinds = {np.dtype(np.float32): 0, np.dtype(np.float16): 2, np.dtype(np.uint16): 3}
+    if g.dtype not in kinds:
+        raise KernelError(f"g is {g.dtype}, want float32, float16 or uint16 (BF16)")
+    flat("g", g, g.dtype)
+    if g.size != total.size:
+        raise KernelError(f"g has {g.size} elements, want {total.size}")
+    if np.may_share_memory(total, g):
+        raise KernelError("accumulate: the arrays share memory; pass separate ones")
+    kind = kinds[g.dtype]
+
+    def work(start: int, stop: int) -> None:
+        part, x = total[start:stop], g[start:stop]
+        if backend == "c":
+            pointers = native.pointer()(part), native.ffi.from_buffer(x)
+            native.function("accumulate", isa, kind)(*pointers, part.size)
+            return
+        if kind:
+            x = widen(x, "float16" if kind == 2 else "bfloat16", backend)
+        with np.errstate(all="ignore"):
+            part += x
+
+    run(total.size, threads, work)

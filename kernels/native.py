@@ -78,6 +78,16 @@ def function(name: str, isa: str | None, *leading: int) -> Callable[..., None]:
     return call
 
 
+def call(name: str, *arguments: Any) -> Any:
+    """ondie_<name> without an instruction set, arrays as pointers to their elements."""
+    kinds = {"f4": "float[]", "u4": "uint32_t[]"}
+    given = [
+        ffi.from_buffer(kinds[a.dtype.str[1:]], a) if isinstance(a, np.ndarray) else a
+        for a in arguments
+    ]
+    return getattr(lib, f"ondie_{name}")(*given)
+
+
 def raise_status(name: str, status: int) -> None:
     """KernelError for a status that is not 0."""
     if status == 0:
@@ -143,3 +153,24 @@ class Caller:
         at = ffi.from_buffer
         status = self._many(at(_PARTS, parts), len(parts), at(_FLOATS, coef), self._maps, key)
         raise_status(self._name, status)
+
+
+def limit(isa: str, slots: Sequence[Any], places: tuple[int, ...]) -> Callable[..., None]:
+    """ondie_limit for the arrays of an update: a function of them, in the order of its slots.
+    Scales are left out."""
+    each = [0] * len(PLACES)
+    for place, slot in zip(places, slots, strict=True):
+        if slot.share == 1:
+            each[place] = slot.dtype.itemsize
+    sizes = ffi.new("int32_t[5]", each[:5])
+    number = ISAS.index(isa)
+
+    def call(arrays: Sequence[np.ndarray]) -> None:
+        part = ffi.new("ondie_part *")
+        for place, a in zip(places, arrays, strict=True):
+            if each[place]:
+                setattr(part, PLACES[place], ffi.from_buffer(a))
+        part.n = arrays[0].size
+        raise_status("limit", lib.ondie_limit(number, part, sizes))
+
+    return call

@@ -6,7 +6,7 @@ python -m pytest tests/bench/test_kernels.py --benchmark-only
 import numpy as np
 import pytest
 
-from ondie.emu.bench import HYPER
+from ondie.emu.bench_cases import HYPER
 from ondie.kernels import OPS, aligned_empty, get, isas
 from ondie.kernels import grad as G
 from ondie.kernels.cast import FORMATS, narrow, widen

@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from ondie.emu import bench
+from ondie.emu import bench, bench_cases
+from ondie.emu.bench_cases import Case
 from ondie.emu.units import InputError
-from ondie.kernels import OPS, KernelError, backends, get
+from ondie.kernels import FORMATS, OPS, KernelError, backends, get
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def test_every_contender_has_its_rows(small):
     names = {row.name for row in small.rows}
     for op in OPS:
         for n in (1000, 20_000):
-            for contender in (bench.LIMIT, *backends()):
+            for contender in (bench_cases.LIMIT, *backends()):
                 assert f"{op} n={n} {contender}" in names
     assert all(row.value > 0 and row.ratio > 0 for row in small.rows)
     assert {row.unit for row in small.rows} == {"ns/param", "GB/s"}
@@ -32,26 +33,76 @@ def test_torch_is_measured_where_it_is():
     rows = bench.run_kernels(sizes=(5000,), ops=OPS, repeat=2).rows
     for op in OPS:
         contenders = {r.name.split(" ", 2)[2] for r in rows if r.name.startswith(f"{op} ")}
-        assert {bench.TORCH, "torch.optim fused", "torch.optim foreach"} <= contenders
-        assert any(r.name == f"{op} n=5000 c" and r.anchor == bench.TORCH for r in rows)
+        assert {bench_cases.TORCH, "torch.optim fused", "torch.optim foreach"} <= contenders
+        assert any(r.name == f"{op} n=5000 c" and r.anchor == bench_cases.TORCH for r in rows)
 
 
-def test_torchs_operator_does_the_work_ours_does(rng):
-    """The anchor updates the same memory: one call equals the torch form at the same step."""
+@pytest.mark.parametrize("shape", ["flat", "tensors"])
+def test_torchs_operator_does_the_work_ours_does(shape, rng):
+    """The anchor updates the same memory: one call equals the torch form at the same step, on one
+    array and on many. (Of 64 elements each: no scalar tail.)"""
     torch = pytest.importorskip("torch", reason="torch is not installed")
+    n = 64 if shape == "flat" else 64 * bench_cases.TENSORS
     for op in OPS:
         kernel = get(op, form="torch")
-        arrays = [np.abs(rng.standard_normal(64)).astype("f4") for _ in range(4)]
+        arrays = [np.abs(rng.standard_normal(n)).astype("f4") for _ in range(4)]
         arrays = arrays[: 2 + len(kernel.states)]
         ours = [a.copy() for a in arrays]
-        kernel(ours[0], ours[1], ours[2:], kernel.coefficients(bench.HYPER[op], 10))
-        bench._theirs(torch, op, arrays)[bench.TORCH]()
+        coef = kernel.coefficients(bench_cases.HYPER[op], 10)
+        kernel(ours[0], ours[1], ours[2:], coef)
+        case = Case(op, n, shape=shape)
+        bench_cases._theirs(torch, case, arrays)[bench_cases.TORCH]()
         assert all(a.tobytes() == b.tobytes() for a, b in zip(ours, arrays, strict=True)), op
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16"])
+def test_three_passes_do_the_work_of_one(name, rng):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    case = Case("adam", 640, name)
+    arrays = bench_cases.filled(case.kernel(), 640)
+    ours = [a.copy() for a in arrays]
+    case.kernel().run(ours, case.kernel().coefficients(bench_cases.HYPER["adam"], 10))
+    bench_cases._theirs(torch, case, arrays)["torch, three passes"]()
+    np.testing.assert_allclose(arrays[0], ours[0], rtol=1e-6)
+    np.testing.assert_allclose(arrays[2], ours[2], rtol=1e-6)
+    kind = torch.float16 if name == "fp16" else torch.bfloat16
+    wide = torch.from_numpy(arrays[4]).view(kind).float().numpy()
+    np.testing.assert_allclose(wide, arrays[0], rtol=2.0**-8)
+
+
+@pytest.mark.parametrize("shape", bench_cases.SHAPES)
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_contender_of_every_case_updates(name, shape):
+    """The memory limit works on memory of its own; everybody else changes the weights."""
+    n = 4096 if shape == "page" else 8192
+    for op in ("adam", "momentum"):
+        case = Case(op, n, name, shape)
+        contenders = case.contenders()
+        assert {bench_cases.LIMIT, *backends()} <= set(contenders)
+        if shape == "pages":
+            assert bench_cases.LINEAR in contenders
+        for call in contenders.values():
+            call()
+        label = case.name.split("/")
+        assert label[0] == op and (name in label) == (name != "fp32")
+
+
+def test_what_cannot_be_measured_is_refused():
+    for arguments, words in [
+        (("adam", 100, "fp32", "tensors"), "2000 or more"),
+        (("adam", 5000, "fp32", "pages"), "whole pages of 4096"),
+        (("adam", 5000, "fp32", "page"), "want a page: 4096"),
+    ]:
+        with pytest.raises(InputError, match=words):
+            Case(*arguments)
+    for arguments in [("adamax", 10), ("adam", 10, "fp8"), ("adam", 10, "fp32", "round")]:
+        with pytest.raises(KernelError, match="unknown"):
+            Case(*arguments)
 
 
 def test_ratios_are_per_round():
     """Times that drift together: the ratio stays 2 though the medians' ratio would not say so."""
-    samples = {bench.LIMIT: [1.0, 10.0, 3.0], "c": [2.0, 20.0, 6.0]}
+    samples = {bench_cases.LIMIT: [1.0, 10.0, 3.0], "c": [2.0, 20.0, 6.0]}
     row = next(r for r in bench._rows("adam", 1, 28, samples) if r.name == "adam n=1 c")
     assert row.ratio == 2 and row.value == 6e9
     rate = [r for r in bench._rows("adam", 1, 28, samples) if r.unit == "GB/s"]
@@ -59,21 +110,49 @@ def test_ratios_are_per_round():
     assert [r.ratio for r in rate] == [1.0, 0.5]
 
 
-def test_the_limit_moves_the_updates_bytes():
-    """28, 20 and 12 bytes: every array read, all but the gradient written: x = (x + g) / 2."""
+def test_the_limit_moves_the_updates_bytes(monkeypatch):
+    """28, 20 and 12 bytes: every array read, all but the gradient written: x = (x + g) / 2; of
+    other formats as many bytes as there are, out written."""
+    made = []
+    real = bench_cases.aligned_empty
+
+    def kept(n, dtype=np.float32):
+        made.append(real(n, dtype))
+        return made[-1]
+
     for op in OPS:
-        kernel = get(op)
-        arrays = [np.full(100, i, np.float32) for i in range(2 + len(kernel.states))]
+        kernel = get(op, backend="numpy")
+        arrays = bench_cases.filled(kernel, 100)
         assert kernel.bytes_per_param() == 4 * (2 * len(arrays) - 1)
-        bench._ours(op, arrays, 1)[bench.LIMIT]()
-        for i, a in enumerate(arrays):
+        monkeypatch.setattr(bench_cases, "aligned_empty", kept)
+        made.clear()
+        call = bench_cases._limit(kernel, arrays, 1)
+        for i, a in enumerate(made):
+            a[:] = i
+        call()
+        for i, a in enumerate(made):
             assert (a == (i if i == 1 else (i + 1) / 2)).all()
+        monkeypatch.undo()
+    for name in ("bf16", "bf16_all", "int8_dynamic"):
+        kernel = get("adam", backend="numpy", format=name)
+        arrays = bench_cases.filled(kernel, 4096)
+        monkeypatch.setattr(bench_cases, "aligned_empty", kept)
+        made.clear()
+        call = bench_cases._limit(kernel, arrays, 1)
+        before = [a.tobytes() for a in made]
+        call()
+        pairs = zip(kernel.slots, made, before, strict=True)
+        changed = {slot.name for slot, a, b in pairs if a.tobytes() != b}
+        monkeypatch.undo()
+        assert changed == {s.name for s in kernel.slots if s.share == 1 and s.name != "g"}
 
 
 def test_json_and_table(tmp_path, capsys, monkeypatch):
     run = bench.run_kernels
     monkeypatch.setattr(
-        bench, "run_kernels", lambda sizes, threads, ops, progress: run(sizes, threads, ops, 2)
+        bench,
+        "run_kernels",
+        lambda sizes, threads, ops, progress, **more: run(sizes, threads, ops, 2, **more),
     )
     target = tmp_path / "rows.json"
     bench.kernels_command([1000], 1, target, quiet=True)
@@ -84,7 +163,7 @@ def test_json_and_table(tmp_path, capsys, monkeypatch):
     assert list(tmp_path.iterdir()) == [target]
     bench.kernels_command([1000], 1, None, quiet=False)
     out = capsys.readouterr().out
-    assert "adam n=1,000" in out and bench.LIMIT in out and "…" not in out
+    assert "adam n=1,000" in out and bench_cases.LIMIT in out and "…" not in out
 
 
 def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch):
@@ -99,8 +178,8 @@ def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch):
 
 def test_default_sizes_fit_the_memory(monkeypatch):
     asked = []
-    monkeypatch.setattr(bench, "_one", lambda op, n, *rest: asked.append(n) or [])
-    monkeypatch.setattr(bench, "free_bytes", lambda: 64 * 50_000_000)
+    monkeypatch.setattr(bench, "_one", lambda case, *rest: asked.append(case.n) or [])
+    monkeypatch.setattr(bench, "free_bytes", lambda: 96 * 50_000_000)
     bench.run_kernels(ops=("adam",))
     assert asked == [1_000_000, 50_000_000]
 

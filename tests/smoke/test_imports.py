@@ -12,7 +12,7 @@ import pytest
 EMU = """
     cli
     live
-    serve | commands, report, printed, figure, validate, bench, bench_engine, sweep
+    serve | commands, report, printed, figure, validate, bench, bench_cases, bench_engine, sweep
     compare, mqsim, block_replay, replay
     precondition, occupation
     weights

@@ -1,0 +1,332 @@
+"""Owns: what `ondie bench kernels` measures: the contenders of an operation, a format and a shape.
+Does not: time them (bench.py), or contain kernels.
+Source: own. The memory limit is the same traffic with next to no arithmetic (csrc/limit.c).
+
+Shapes: `flat`, one array; `page`, one page of 4096 parameters called again and again; `tensors`, as
+many parameters in 2000 arrays; `pages`, as many in pages of 4096 in random order, beside the same
+in one array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.units import InputError
+from ondie.kernels import (
+    FORMATS,
+    OPS,
+    KernelError,
+    Update,
+    aligned_empty,
+    backends,
+    get,
+    isas,
+    one,
+    pages,
+    tensors,
+)
+from ondie.kernels import native as native_kernels
+from ondie.kernels.threads import run as run_chunks
+
+LIMIT = "memory limit"
+TORCH = "torch operator"
+LINEAR = "c, one array"
+NEAREST = "c, to nearest"
+PAGE = 4096
+TENSORS = 2000
+SHAPES = ("flat", "page", "tensors", "pages")
+HYPER = {
+    "sgd": {"lr": 1e-3},
+    "momentum": {"lr": 1e-3, "momentum": 0.9},
+    "nesterov": {"lr": 1e-3, "momentum": 0.9},
+    "adam": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
+    "adamw": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
+    "adagrad": {"lr": 1e-3, "eps": 1e-10},
+}
+Contender = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation on ``n`` parameters stored and cut in some way."""
+
+    op: str
+    n: int
+    format: str = "fp32"
+    shape: str = "flat"
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        for what, name, known in (
+            ("operation", self.op, OPS),
+            ("format", self.format, tuple(FORMATS)),
+            ("shape", self.shape, SHAPES),
+        ):
+            if name not in known:
+                raise KernelError(f"unknown {what} {name!r} (known: {', '.join(known)})")
+        if self.n < 1:
+            raise InputError(f"size: {self.n} parameters, want 1 or more")
+        if self.shape == "tensors" and self.n < TENSORS:
+            raise InputError(f"size: {self.n} parameters, want {TENSORS} or more for tensors")
+        if self.shape == "pages" and self.n % PAGE:
+            raise InputError(f"size: {self.n} parameters, want whole pages of {PAGE}")
+        if self.shape == "page" and self.n != PAGE:
+            raise InputError(f"size: {self.n} parameters, want a page: {PAGE}")
+
+    @property
+    def name(self) -> str:
+        """As rows have it: the operation, and what is not FP32 in one array."""
+        more = [x for x in (self.format, self.shape) if x not in ("fp32", "flat")]
+        return "/".join([self.op, *more])
+
+    def kernel(self, backend: str = "auto") -> Update:
+        """The update that is measured."""
+        return get(self.op, backend=backend, format=self.format)
+
+    def contenders(self) -> dict[str, Contender]:
+        """By name, the anchor first. They work on the same arrays in turn."""
+        kernel = self.kernel("numpy")
+        arrays = filled(kernel, self.n)
+        found: dict[str, Contender] = {}
+        if native_kernels.lib is not None:
+            found[LIMIT] = _limit(kernel, arrays, self.threads)
+        found |= _ours(self, arrays)
+        torch = torch_module()
+        if torch is not None:
+            found |= _theirs(torch, self, arrays)
+        return found | _installed(torch, self)
+
+
+def torch_module() -> Any:
+    """torch, None where it is not installed."""
+    return module("torch")
+
+
+def module(name: str) -> Any:
+    """A module that may be absent: then None."""
+    try:
+        return import_module(name)
+    except (ImportError, OSError):  # absent, or its libraries are
+        return None
+
+
+def filled(kernel: Update, n: int) -> list[np.ndarray]:
+    """Arrays of an update that keep ordinary numbers for as long as it is repeated."""
+    arrays = []
+    for slot in kernel.slots:
+        a = aligned_empty(slot.size(n), slot.dtype)
+        x = np.linspace(0.5, 1.5, a.size, dtype=np.float32)
+        if slot.name != "g":
+            x[:] = 1
+        if slot.dtype == np.uint16:
+            a[:] = x.view(np.uint32) >> 16
+        else:
+            a[:] = np.arange(a.size) % 256 if slot.dtype == np.uint8 else x
+        arrays.append(a)
+    return arrays
+
+
+def _limit(kernel: Update, arrays: Sequence[np.ndarray], threads: int) -> Contender:
+    """The traffic of an update. Of its own memory: what it leaves there is nonsense."""
+    n = arrays[0].size
+    own = [aligned_empty(a.size, a.dtype) for a in arrays]
+    for a in own:
+        a.view(np.uint8)[:] = 0
+    if kernel.format == "fp32":
+        pointer = native_kernels.pointer()
+        plain = native_kernels.function(f"limit{kernel.bytes_per_param()}", isas()[-1])
+
+        def work(start: int, stop: int) -> None:
+            plain(*(pointer(a[start:stop]) for a in own), stop - start)
+
+        return lambda: run_chunks(n, threads, work)
+    limit = native_kernels.limit(isas()[-1], kernel.slots, kernel.places)
+
+    def mixed(start: int, stop: int) -> None:
+        limit([a[start // s.share : s.size(stop)] for a, s in zip(own, kernel.slots, strict=True)])
+
+    return lambda: run_chunks(n, threads, mixed)
+
+
+def _ours(case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
+    found: dict[str, Contender] = {}
+    for backend in reversed(backends()):
+        kernel = case.kernel(backend)
+        coef = kernel.coefficients(HYPER[case.op], 10)
+        found[backend] = _call(case, kernel, arrays, coef)
+        if backend == "c" and case.shape == "pages":
+            whole = one(kernel, *arrays) if case.threads == 1 else None
+            found[LINEAR] = (
+                (lambda c=coef, call=whole: call(c))  # type: ignore[misc]
+                if whole is not None
+                else (lambda k=kernel, c=coef: k.run(arrays, c, case.threads))  # type: ignore[misc]
+            )
+        if backend == "c" and case.format == "bf16_stochastic":
+            nearest = get(case.op, format="bf16_all")
+            found[NEAREST] = _call(case, nearest, arrays, coef)
+    return found
+
+
+def _call(case: Case, kernel: Update, arrays: list[np.ndarray], coef: np.ndarray) -> Contender:
+    if case.shape == "flat":
+        return lambda: kernel.run(arrays, coef, case.threads, 0, 12345)
+    if case.shape == "page":
+        table = one(kernel, *arrays)
+    elif case.shape == "tensors":
+        table = tensors(kernel, list(zip(*(cut(a, s.share) for a, s in
+                                           zip(arrays, kernel.slots, strict=True)),
+                                         strict=True)))  # fmt: skip
+    else:
+        order = np.random.default_rng(0).permutation(case.n // PAGE)
+        table = pages(kernel, arrays, PAGE, order)
+    return lambda: table(coef, case.threads, 12345)
+
+
+def cut(a: np.ndarray, share: int = 1) -> list[np.ndarray]:
+    """An array as the tensors of a model; of scales, each tensor has its own."""
+    if share == 1:
+        return np.array_split(a, TENSORS)
+    size = -(-(a.size * share) // TENSORS)
+    blocks = -(-size // share)
+    return [np.ones(blocks, a.dtype) for _ in range(TENSORS)]
+
+
+# --- torch, on the same memory
+
+
+def _tensor(torch: Any, a: np.ndarray) -> Any:
+    """A tensor on the memory of an array; uint16 is BF16."""
+    t = torch.from_numpy(a)
+    return t.view(torch.bfloat16) if a.dtype == np.uint16 else t
+
+
+def _theirs(torch: Any, case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
+    """torch's fused operator, and its optimizers with one tensor. Of a 16-bit gradient with an FP32
+    master: cast, update, cast back, three passes over the same arrays."""
+    kernel = case.kernel("numpy")
+    if FORMATS[case.format].codes or case.format == "bf16_stochastic":
+        return {}
+    cuts = [cut(a) if case.shape == "tensors" else [a] for a in arrays]
+    lists = [[_tensor(torch, a) for a in part] for part in cuts]
+    n = len(kernel.states)
+    w, g, states = lists[0], lists[1], lists[2 : 2 + n]
+    if case.format in ("fp16", "bf16"):
+        wide = [torch.empty_like(x) for x in w]
+        operator = _operator(torch, case.op, w, wide, states)
+        if operator is None:
+            return {}
+        out = lists[2 + n]
+
+        def three() -> None:
+            for x, y in zip(wide, g, strict=True):
+                x.copy_(y)
+            operator()
+            for x, y in zip(out, w, strict=True):
+                x.copy_(y)
+
+        return {"torch, three passes": three}
+    found: dict[str, Contender] = {}
+    operator = _operator(torch, case.op, w, g, states)
+    if operator is not None:
+        found[TORCH] = operator
+    for kind in ("fused", "foreach"):
+        found[f"torch.optim {kind}"] = _optimizer(torch, case.op, w, g, kind).step
+    return found
+
+
+def _operator(torch: Any, op: str, w: list[Any], g: list[Any], states: list[Any]) -> Any:
+    """A call of torch's fused operator, None where this torch has none."""
+    steps = [torch.tensor(10.0) for _ in w]
+    h: dict[str, Any] = dict(HYPER[op])
+    fixed = {"weight_decay": h.get("weight_decay", 0.0), "maximize": False}
+    if op in ("adam", "adamw"):
+        name, lists = f"_fused_{op}_", [w, g, *states, [], steps]
+        h |= fixed | {"amsgrad": False}
+    elif op == "adagrad":
+        name, lists = "_fused_adagrad_", [w, g, *states, steps]
+        h |= fixed | {"lr_decay": 0.0}
+    else:
+        name, lists = "_fused_sgd_", [w, g, states[0] if states else []]
+        h |= fixed | {"dampening": 0.0, "nesterov": op == "nesterov"}
+        h |= {"is_first_step": False} | ({} if states else {"momentum": 0.0})
+    operator = getattr(torch, name, None)
+    return None if operator is None else (lambda: operator(*lists, **h))
+
+
+def _optimizer(torch: Any, op: str, w: list[Any], g: list[Any], kind: str) -> Any:
+    classes = {"adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad"}
+    h: dict[str, Any] = dict(HYPER[op])
+    if "beta1" in h:
+        h["betas"] = (h.pop("beta1"), h.pop("beta2"))
+    if op == "nesterov":
+        h["nesterov"] = True
+    parameters = [torch.nn.Parameter(x) for x in w]
+    for parameter, gradient in zip(parameters, g, strict=True):
+        parameter.grad = gradient
+    return getattr(torch.optim, classes.get(op, "SGD"))(parameters, **h, **{kind: True})
+
+
+# --- others, where they are installed
+
+
+def _installed(torch: Any, case: Case) -> dict[str, Contender]:
+    """bitsandbytes and torchao with 8-bit states or rounding at random, DeepSpeed's Adam: on memory
+    of their own, as they keep it."""
+    if torch is None or case.shape != "flat" or case.op not in ("adam", "adamw"):
+        return {}
+    found: dict[str, Contender] = {}
+    for name, make in (
+        ("bitsandbytes", _bitsandbytes),
+        ("torchao", _torchao),
+        ("DeepSpeed", _deepspeed),
+    ):
+        package = module(name.lower())
+        made = None if package is None else make(case)
+        if made is not None:
+            weights = torch.ones(case.n, dtype=made[1])
+            parameter = torch.nn.Parameter(weights)
+            parameter.grad = torch.linspace(0.5, 1.5, case.n).to(made[1])
+            found[name] = made[0]([parameter]).step
+    return found
+
+
+def _betas(case: Case) -> dict[str, Any]:
+    h: dict[str, Any] = dict(HYPER[case.op])
+    h["betas"] = (h.pop("beta1"), h.pop("beta2"))
+    return h
+
+
+def _bitsandbytes(case: Case) -> Any:
+    torch = torch_module()
+    if case.format != "int8_dynamic":
+        return None
+    package = import_module("bitsandbytes")
+    kind = getattr(package.optim, "AdamW8bit" if case.op == "adamw" else "Adam8bit")
+    return lambda p: kind(p, **_betas(case), min_8bit_size=0), torch.float32
+
+
+def _torchao(case: Case) -> Any:
+    torch = torch_module()
+    if case.format not in ("int8_dynamic", "bf16_stochastic"):
+        return None
+    package = import_module("torchao.optim")
+    if case.format == "int8_dynamic":
+        kind = getattr(package, "AdamW8bit" if case.op == "adamw" else "Adam8bit")
+        return lambda p: kind(p, **_betas(case)), torch.float32
+    kind = getattr(package, "_AdamW" if case.op == "adamw" else "_Adam", None)
+    if kind is None:
+        return None
+    return lambda p: kind(p, **_betas(case), bf16_stochastic_round=True), torch.bfloat16
+
+
+def _deepspeed(case: Case) -> Any:
+    torch = torch_module()
+    if case.format != "fp32":
+        return None
+    kind = import_module("deepspeed.ops.adam").DeepSpeedCPUAdam
+    return lambda p: kind(p, **_betas(case), adamw_mode=case.op == "adamw"), torch.float32

@@ -1,0 +1,109 @@
+"""Top-K compression of a gradient: its k largest magnitudes and where they are, and back.
+
+Owns the choice and the scatter of flat float32 arrays, in NumPy, Numba and C, with the same result.
+Does not own what becomes of the rest (error feedback is a subtraction), or how large k should be.
+Source: SmartComp of Smart-Infinity (HPCA 2024): gradients sent to the drives as Top-K, an index of
+4 bytes and a value of 4 each.
+
+Of magnitudes that are as large, those with the lower index are chosen. What is not a number counts
+as larger than infinity, so that it is not lost.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import native
+from .arrays import flat
+from .errors import KernelError
+from .exact import bits
+from .jit import njit
+from .update import Array
+
+DIGIT = 1 << 16
+
+
+def numpy_top_k(g: Array, k: int) -> NDArray[np.int64]:
+    sizes = g.view(np.uint32) & np.uint32(0x7FFFFFFF)
+    order = np.argsort(~sizes, kind="stable")  # falling, the lower index first
+    return np.sort(order[:k])
+
+
+@njit
+def reached(count, left):
+    """The digit at which ``left`` of the largest are reached, and how many lie above it."""
+    above = 0
+    d = count.size - 1
+    while above + count[d] < left:
+        above += count[d]
+        d -= 1
+    return d, above
+
+
+@njit
+def numba_top_k(g, k, index, value):
+    count = np.zeros(DIGIT, np.int64)
+    for i in range(g.size):
+        count[(bits(g[i]) & 0x7FFFFFFF) >> 16] += 1
+    high, above = reached(count, k)
+    left = k - above
+    count[:] = 0
+    for i in range(g.size):
+        size = bits(g[i]) & 0x7FFFFFFF
+        if size >> 16 == high:
+            count[size & 0xFFFF] += 1
+    low, above = reached(count, left)
+    left -= above
+    limit = high << 16 | low
+    at = 0
+    for i in range(g.size):
+        size = bits(g[i]) & 0x7FFFFFFF
+        if size < limit or (size == limit and left == 0):
+            continue
+        if size == limit:
+            left -= 1
+        index[at] = i
+        value[at] = g[i]
+        at += 1
+        if at == k:
+            break
+
+
+def compress(g: Array, k: int, backend: str = "auto") -> tuple[NDArray[np.uint32], Array]:
+    """The ``k`` largest magnitudes of a flat float32 gradient: their indices, rising, and values.
+
+    uint32[k], float32[k]. Raises KernelError for k outside 0 .. the size, or 2^32 elements and more.
+    """
+    flat("g", g, np.float32)
+    if not 0 <= k <= g.size:
+        raise KernelError(f"k: {k}, want 0 to {g.size}")
+    if g.size >= 1 << 32:
+        raise KernelError(f"g: {g.size} elements, want fewer than 2**32")
+    backend, _ = native.choose(backend, None)
+    index, value = np.empty(k, np.uint32), np.empty(k, np.float32)
+    if k == 0:
+        return index, value
+    if backend == "c":
+        work = np.empty(DIGIT, np.uint32)
+        native.call("top_k", g, g.size, k, index, value, work)
+    elif backend == "numba":
+        numba_top_k(g, k, index, value)
+    else:
+        index[:] = numpy_top_k(g, k)
+        value[:] = g[index]
+    return index, value
+
+
+def scatter(index: NDArray[np.uint32], value: Array, g: Array) -> None:
+    """The gradient that ``compress`` found these in, zeros elsewhere, in float32 ``g``. Raises
+    KernelError for an index past its end."""
+    flat("index", index, np.uint32)
+    flat("value", value, np.float32)
+    flat("g", g, np.float32, writable=True)
+    if index.size != value.size:
+        raise KernelError(f"index has {index.size} elements, value {value.size}")
+    if index.size and int(index.max()) >= g.size:
+        raise KernelError(f"index: {int(index.max())}, want below {g.size}")
+    g[:] = 0
+    g[index] = value
