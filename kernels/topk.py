@@ -73,7 +73,7 @@ def numba_top_k(g, k, index, value):
 def compress(g: Array, k: int, backend: str = "auto") -> tuple[NDArray[np.uint32], Array]:
     """The ``k`` largest magnitudes of a flat float32 gradient: their indices, rising, and values.
 
-    uint32[k], float32[k]. Raises KernelError for k outside 0 .. the size, or 2^32 elements and more.
+    uint32[k], float32[k]. Raises KernelError for k outside 0 .. the size, or too many elements.
     """
     flat("g", g, np.float32)
     if not 0 <= k <= g.size:
