@@ -39,90 +39,50 @@ typedef struct {
 
 enum { ARRAYS = 7 };
 
-/* The memory of a part, unused arrays with no bytes. */
-static void ranges(const ondie_part *p, const size_t *each, range *r) {
-    const size_t scales = (p->n + ONDIE_CODE_BLOCK - 1) / ONDIE_CODE_BLOCK * 4;
+/* Do two arrays of a part share a byte? */
+static int overlap(const ondie_part *p, const size_t *each) {
+    const size_t n = p->n, scales = (n + ONDIE_CODE_BLOCK - 1) / ONDIE_CODE_BLOCK * 4;
     const range all[ARRAYS] = {
-        {p->w, p->n * each[0]}, {p->g, p->n * each[1]},     {p->a, p->n * each[2]},
-        {p->b, p->n * each[2]}, {p->out, p->n * each[3]},   {(char *)p->scale_a, scales},
-        {(char *)p->scale_b, scales},
+        {p->w, n * each[0]},   {p->g, n * each[1]},   {p->a, n * each[2]},        {p->b, n * each[2]},
+        {p->out, n * each[3]}, {(char *)p->scale_a, scales}, {(char *)p->scale_b, scales},
     };
-    for (int i = 0; i < ARRAYS; i++) {
-        r[i] = all[i];
-        if (!r[i].at) r[i].bytes = 0;
-    }
-}
-
-static int overlap(const range *r, int n) {
-    for (int i = 0; i < n; i++)
-        for (int j = i + 1; j < n; j++)
-            if (r[i].bytes && r[j].bytes && (uintptr_t)r[i].at < (uintptr_t)r[j].at + r[j].bytes &&
-                (uintptr_t)r[j].at < (uintptr_t)r[i].at + r[i].bytes)
+    for (int i = 1; i < ARRAYS; i++) {
+        if (!all[i].at) continue;
+        for (int j = 0; j < i; j++)
+            if (all[j].at && (uintptr_t)all[i].at < (uintptr_t)all[j].at + all[j].bytes &&
+                (uintptr_t)all[j].at < (uintptr_t)all[i].at + all[i].bytes)
                 return 1;
+    }
     return 0;
-}
-
-enum { SLICE = 1024, LINE = 64 };
-
-/* Elements from..to of a part. */
-static ondie_part slice(const ondie_part *p, const size_t *each, size_t from, size_t to) {
-    ondie_part s = *p;
-    s.w = (char *)p->w + from * each[0];
-    s.g = (char *)p->g + from * each[1];
-    if (p->a) s.a = (char *)p->a + from * each[2];
-    if (p->b) s.b = (char *)p->b + from * each[2];
-    if (p->out) s.out = (char *)p->out + from * each[3];
-    if (p->scale_a) s.scale_a = p->scale_a + from / ONDIE_CODE_BLOCK;
-    if (p->scale_b) s.scale_b = p->scale_b + from / ONDIE_CODE_BLOCK;
-    s.n = to - from;
-    s.first = p->first + from;
-    return s;
-}
-
-/* Ask for the memory of elements from..to of a part. */
-static void ask(const ondie_part *p, const size_t *each, size_t from, size_t to) {
-    range r[ARRAYS];
-    if (to > p->n) to = p->n;
-    if (from >= to) return;
-    const ondie_part s = slice(p, each, from, to);
-    ranges(&s, each, r);
-    for (int i = 0; i < ARRAYS; i++)
-        for (size_t at = 0; at < r[i].bytes; at += LINE) __builtin_prefetch(r[i].at + at, 1, 2);
 }
 
 int ondie_update(int isa, int op, int variant, const ondie_part *parts, size_t count,
                  const float *coef, const ondie_codes *codes, uint32_t key) {
-    range r[ARRAYS];
     if (!ondie_isa_runs(isa)) return ONDIE_NO_ISA;
     if (op < 0 || op >= ONDIE_OPS || variant < 0 || variant >= ONDIE_VARIANTS)
         return ONDIE_NO_UPDATE;
     const ondie_update_function update = tables[isa]->update[op][variant];
     if (!update) return ONDIE_NO_UPDATE;
-    const size_t *each = bytes_of[variant];
-    for (size_t i = 0; i < count; i++) {
-        ranges(&parts[i], each, r);
-        if (overlap(r, ARRAYS)) return ONDIE_OVERLAP;
-    }
+    for (size_t i = 0; i < count; i++)
+        if (overlap(&parts[i], bytes_of[variant])) return ONDIE_OVERLAP;
     for (size_t i = 0; i < count; i++) {
         const ondie_part *p = &parts[i];
-        if (i + 1 == count && (p->first >> 32) == ((p->first + p->n) >> 32)) {
-            update(p, coef, codes, key);
-            continue;
-        }
-        for (size_t from = 0, to; from < p->n; from = to) {
-            const uint64_t same = (1ull << 32) - (uint32_t)(p->first + from); /* upper half */
-            to = p->n - from < SLICE ? p->n : from + SLICE;
-            if (variant == ONDIE_BF16_STOCHASTIC && to - from > same) to = from + (size_t)same;
-            if (i + 1 < count) ask(p + 1, each, from, p->n == to ? p[1].n : to);
-            const ondie_part s = slice(p, each, from, to);
-            update(&s, coef, codes, key);
+        const uint64_t same = (1ull << 32) - (uint32_t)p->first; /* elements of one upper half */
+        if (variant == ONDIE_BF16_STOCHASTIC && p->n > same) {
+            const size_t n = (size_t)same;
+            ondie_part low = *p, high = {(char *)p->w + 2 * n, (char *)p->g + 2 * n, 0, 0, 0, 0, 0,
+                                         p->n - n, p->first + n};
+            low.n = n;
+            if (p->a) high.a = (char *)p->a + 2 * n;
+            if (p->b) high.b = (char *)p->b + 2 * n;
+            update(&low, 0, coef, codes, key);
+            update(&high, 0, coef, codes, key);
+        } else {
+            update(p, i + 1 < count ? p + 1 : 0, coef, codes, key);
         }
     }
     return ONDIE_OK;
 }
-
-#define CHECK_ISA \
-    if (!ondie_isa_runs(isa)) return ONDIE_NO_ISA
 
 int ondie_update_one(int isa, int op, int variant, void *w, void *g, void *a, void *b, void *out,
                      void *scale_a, void *scale_b, size_t n, uint64_t first, const float *coef,
@@ -130,6 +90,9 @@ int ondie_update_one(int isa, int op, int variant, void *w, void *g, void *a, vo
     const ondie_part p = {w, g, a, b, out, scale_a, scale_b, n, first};
     return ondie_update(isa, op, variant, &p, 1, coef, codes, key);
 }
+
+#define CHECK_ISA \
+    if (!ondie_isa_runs(isa)) return ONDIE_NO_ISA
 
 int ondie_accumulate(int isa, int kind, float *sum, const void *x, size_t n) {
     CHECK_ISA;

@@ -32,8 +32,9 @@ static inline float mad(float a, float b, float c, int fused) {
 /* One parameter of an operation: its new weight; the states are updated in place. */
 #define POINT static inline __attribute__((always_inline)) float
 
-typedef void (*ondie_update_function)(const ondie_part *, const float *, const ondie_codes *,
-                                      uint32_t);
+/* A part, and the next one or null. */
+typedef void (*ondie_update_function)(const ondie_part *, const ondie_part *, const float *,
+                                      const ondie_codes *, uint32_t);
 
 typedef struct {
     const ondie_update_function (*update)[ONDIE_VARIANTS];

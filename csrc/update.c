@@ -22,7 +22,7 @@ enum what {
     DIE_ADAM_0, DIE_ADAM_1, DIE_ADAM_2, DIE_ADAM_3,
     DIE_ADAGRAD_0, DIE_ADAGRAD_1, DIE_ADAGRAD_2, DIE_ADAGRAD_3
 };
-enum { MOST_COEFS = 10 };
+enum { MOST_COEFS = 10, STEP = 64, LINE = 64 };
 
 /* Coefficients that are read. */
 static inline int coefs(int what) {
@@ -83,38 +83,61 @@ static inline __attribute__((always_inline)) float FN(at)(int what, float w, flo
     }
 }
 
-/* Everything that decides is a constant of each caller, and the loop is made for it. */
-LOOP FN(loop)(const ondie_part *p, const float *coef, uint32_t key, int what, int states, int l2,
-              int wk, int gk, int sk, int ok, int random) {
+static inline __attribute__((always_inline)) size_t FN(bytes)(int kind) {
+    return kind == F32 ? 4 : 2;
+}
+
+/* Ask for the memory of STEP elements from `from` on. */
+static inline __attribute__((always_inline)) void FN(ask)(const void *x, size_t from, int kind) {
+    for (size_t at = 0; at < STEP * FN(bytes)(kind); at += LINE)
+        __builtin_prefetch((const char *)x + from * FN(bytes)(kind) + at, 0, 3);
+}
+
+/* Everything that decides is a constant of each caller, and the loop is made for it. With a next
+ * part, its memory is asked for in step. */
+LOOP FN(loop)(const ondie_part *p, const ondie_part *next, const float *coef, uint32_t key,
+              int what, int states, int l2, int wk, int gk, int sk, int ok, int random) {
     float c[MOST_COEFS];
     char *restrict w = p->w, *restrict a = p->a, *restrict b = p->b, *restrict out = p->out;
     const char *restrict g = p->g;
-    const size_t n = p->n;
+    const size_t n = p->n, step = next ? STEP : n;
     const uint32_t first = (uint32_t)p->first;
     for (int j = 0; j < coefs(what); j++) c[j] = coef[j];
     if (random) key += (uint32_t)(p->first >> 32) * 0x85ebca6bu;
-    for (size_t i = 0; i < n; i++) {
-        float s = states > 0 ? FN(load)(a, i, sk) : 0.0f;
-        float t = states > 1 ? FN(load)(b, i, sk) : 0.0f;
-        const float y = FN(at)(what, FN(load)(w, i, wk), FN(load)(g, i, gk), &s, &t, c, l2);
-        const uint32_t r = random ? FN(draw)(first + (uint32_t)i, key) : 0;
-        if (states > 0) FN(store)(a, i, s, sk, random, r >> 8);
-        if (states > 1) FN(store)(b, i, t, sk, random, r >> 16);
-        FN(store)(w, i, y, wk, random, r);
-        if (ok != NONE) FN(store)(out, i, y, ok, 0, 0);
+    for (size_t from = 0, to; from < n; from = to) {
+        to = n - from < step ? n : from + step;
+        if (next && from < next->n) {
+            FN(ask)(next->w, from, wk);
+            FN(ask)(next->g, from, gk);
+            if (states > 0) FN(ask)(next->a, from, sk);
+            if (states > 1) FN(ask)(next->b, from, sk);
+            if (ok != NONE) FN(ask)(next->out, from, ok);
+        }
+        for (size_t i = from; i < to; i++) {
+            float s = states > 0 ? FN(load)(a, i, sk) : 0.0f;
+            float t = states > 1 ? FN(load)(b, i, sk) : 0.0f;
+            const float y = FN(at)(what, FN(load)(w, i, wk), FN(load)(g, i, gk), &s, &t, c, l2);
+            const uint32_t r = random ? FN(draw)(first + (uint32_t)i, key) : 0;
+            if (states > 0) FN(store)(a, i, s, sk, random, r >> 8);
+            if (states > 1) FN(store)(b, i, t, sk, random, r >> 16);
+            FN(store)(w, i, y, wk, random, r);
+            if (ok != NONE) FN(store)(out, i, y, ok, 0, 0);
+        }
     }
 }
 
-#define PARAMETERS const ondie_part *p, const float *c, const ondie_codes *maps, uint32_t key
+#define PARAMETERS                                                                      \
+    const ondie_part *p, const ondie_part *next, const float *c, const ondie_codes *maps, \
+        uint32_t key
 #define UNUSED (void)maps, (void)key
 
 #define STORED(name, what, states, at_l2, wk, gk, sk, ok, random)                       \
     static void FN(name)(PARAMETERS) {                                                  \
         UNUSED;                                                                         \
         if (c[at_l2] != 0.0f)                                                           \
-            FN(loop)(p, c, key, what, states, 1, wk, gk, sk, ok, random);               \
+            FN(loop)(p, next, c, key, what, states, 1, wk, gk, sk, ok, random);         \
         else                                                                            \
-            FN(loop)(p, c, key, what, states, 0, wk, gk, sk, ok, random);               \
+            FN(loop)(p, next, c, key, what, states, 0, wk, gk, sk, ok, random);         \
     }
 
 /* States in 8 bits: block by block, as numbers on the stack. */
@@ -130,9 +153,15 @@ LOOP FN(loop)(const ondie_part *p, const float *coef, uint32_t key, int what, in
                                   .a = a, .b = b, .n = n};                              \
             FN(decode)(qa + i, p->scale_a[block], a, n, &maps[sign_a]);                 \
             if (states > 1) FN(decode)(qb + i, p->scale_b[block], b, n, &maps[1]);      \
-            FN(plain)(&q, c, maps, key);                                                \
+            FN(plain)(&q, 0, c, maps, key);                                             \
             p->scale_a[block] = FN(encode)(a, qa + i, n, &maps[sign_a]);                \
             if (states > 1) p->scale_b[block] = FN(encode)(b, qb + i, n, &maps[1]);     \
+            for (size_t k = 0; next && i < next->n && k < ONDIE_CODE_BLOCK; k += STEP) { \
+                FN(ask)(next->w, i + k, F32);                                           \
+                FN(ask)(next->g, i + k, F32);                                           \
+                __builtin_prefetch((const char *)next->a + i + k, 0, 3);                \
+                if (states > 1) __builtin_prefetch((const char *)next->b + i + k, 0, 3); \
+            }                                                                           \
         }                                                                               \
     }
 
@@ -168,9 +197,9 @@ CODED(adam_codes, adam_plain, 2, 0)
 
 static void FN(adam_torch_plain)(PARAMETERS) {
     if (c[1] < 0.5f)
-        FN(adam_torch_m)(p, c, maps, key);
+        FN(adam_torch_m)(p, next, c, maps, key);
     else
-        FN(adam_torch_g)(p, c, maps, key);
+        FN(adam_torch_g)(p, next, c, maps, key);
 }
 
 /* Newton steps are a coefficient: 0 to 3. */
@@ -181,13 +210,13 @@ static void FN(adam_torch_plain)(PARAMETERS) {
     PLAIN(name##_3, what##_3, states, at_l2)                                            \
     static void FN(name##_plain)(PARAMETERS) {                                          \
         if (c[at_newton] < 1.0f)                                                        \
-            FN(name##_0)(p, c, maps, key);                                              \
+            FN(name##_0)(p, next, c, maps, key);                                        \
         else if (c[at_newton] < 2.0f)                                                   \
-            FN(name##_1)(p, c, maps, key);                                              \
+            FN(name##_1)(p, next, c, maps, key);                                        \
         else if (c[at_newton] < 3.0f)                                                   \
-            FN(name##_2)(p, c, maps, key);                                              \
+            FN(name##_2)(p, next, c, maps, key);                                        \
         else                                                                            \
-            FN(name##_3)(p, c, maps, key);                                              \
+            FN(name##_3)(p, next, c, maps, key);                                        \
     }
 
 DIE(die_adam, DIE_ADAM, 2, 5, 4)

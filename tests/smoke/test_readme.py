@@ -70,3 +70,12 @@ def test_the_preset_it_shows_can_be_loaded(tmp_path):
     path.write_text(text, "utf-8")
     cfg = load_preset(str(path))
     assert (cfg.system.name, cfg.flash.t_program_ps) == ("my-drive", 75_000_000)
+
+
+def test_the_kernels_example_runs(root):
+    """Every block of Python that imports ondie.kernels, as it stands."""
+    blocks = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
+    ours = [block for block in blocks if "from ondie.kernels import" in block]
+    assert ours
+    for block in ours:
+        exec(compile(block, "README.md", "exec"), {})

@@ -1,0 +1,104 @@
+"""LAMB and Adafactor: updates that look at a whole tensor before they change it.
+
+Owns their definitions, in NumPy, with the order of operations fixed: every operation on elements is
+rounded to float32 by itself, sums are in float64 in a fixed order (grad.norm, or NumPy's along an
+axis), scalars are folded in double precision and rounded once. Does not own faster forms: there are
+none yet.
+Source: You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR
+2020, algorithm 2; Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory
+Cost", ICML 2018, algorithms 4 and 5, without momentum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from . import hyper
+from .arrays import flat
+from .errors import KernelError
+from .grad import norm
+from .update import Array
+
+LAMB = ("lr", "beta1", "beta2", "eps", "weight_decay", "trust_max")
+ADAFACTOR = ("lr", "decay_rate", "eps1", "eps2", "clip", "weight_decay")
+F32 = np.float32
+
+
+def _step(op: str, step: int) -> int:
+    if step != int(step) or step < 1:
+        raise KernelError(f"{op}: step = {step!r}, want a whole number, 1 or more")
+    return int(step)
+
+
+def lamb(
+    w: Array, g: Array, m: Array, v: Array, hyper_parameters: Mapping[str, float], step: int
+) -> float:
+    """One step of LAMB on one tensor, in place; flat float32[n]. Returns the trust ratio.
+
+    m = b1 m + c1 g; v = b2 v + (c2 g) g; u = m a / (sqrt(v) root + eps) + decay w; the ratio is
+    min(|w|, trust_max) / |u|, 1 where either norm is 0; w = w - (lr ratio) u. a and root correct
+    the bias as in adam.py. Raises KernelError for arrays that do not fit and bad hyperparameters.
+    """
+    h = hyper.checked("lamb", LAMB, hyper_parameters)
+    step = _step("lamb", step)
+    for name, x in (("w", w), ("g", g), ("m", m), ("v", v)):
+        flat(name, x, np.float32, writable=name != "g")
+        if x.size != w.size:
+            raise KernelError(f"lamb: {name} has {x.size} elements, want {w.size}")
+    with np.errstate(all="ignore"):
+        m[:] = F32(h["beta1"]) * m + F32(1 - h["beta1"]) * g
+        v[:] = F32(h["beta2"]) * v + (F32(1 - h["beta2"]) * g) * g
+        root = F32(1 / math.sqrt(1 - h["beta2"] ** step))
+        u = F32(1 / (1 - h["beta1"] ** step)) * (m / (np.sqrt(v) * root + F32(h["eps"])))
+        if h["weight_decay"] != 0:
+            u = u + F32(h["weight_decay"]) * w
+        size, length = norm(w, "numpy"), norm(u, "numpy")
+        ratio = min(size, h["trust_max"]) / length if size > 0 and length > 0 else 1.0
+        w[:] = w - F32(h["lr"] * ratio) * u
+    return ratio
+
+
+def adafactor(
+    w: Array,
+    g: Array,
+    rows: Array,
+    columns: Array,
+    hyper_parameters: Mapping[str, float],
+    step: int,
+) -> float:
+    """One step of Adafactor on one matrix, in place; w and g float32[r, c], rows float32[r],
+    columns float32[c]. Returns the step size.
+
+    With d = 1 - step^decay_rate: rows = d rows + (1 - d) mean of g^2 + eps1 along a row, columns
+    the same; u = g / sqrt(rows columns / mean of rows); u = u / max(1, rms(u) / clip); w = w -
+    (max(eps2, rms(w)) lr) u, after w = w (1 - lr weight_decay). Raises KernelError.
+    """
+    h = hyper.checked("adafactor", ADAFACTOR, hyper_parameters)
+    step = _step("adafactor", step)
+    fits = g.shape == w.shape and (*rows.shape, *columns.shape) == w.shape
+    if w.ndim != 2 or rows.ndim != 1 or not fits:
+        shapes = f"w {w.shape}, g {g.shape}, rows {rows.shape}, columns {columns.shape}"
+        raise KernelError(f"adafactor: {shapes}: want (r, c), (r, c), (r,), (c,)")
+    for name, x in (("w", w), ("g", g), ("rows", rows), ("columns", columns)):
+        flat(name, x.reshape(-1), np.float32)
+    keep = 1 - float(step) ** h["decay_rate"]
+    with np.errstate(all="ignore"):
+        square = g * g + F32(h["eps1"])
+        for state, axis in ((rows, 1), (columns, 0)):
+            mean = square.mean(axis=axis, dtype=np.float64).astype(np.float32)
+            state[:] = F32(keep) * state + F32(1 - keep) * mean
+        middle = F32(rows.mean(dtype=np.float64))
+        u = g / (np.sqrt(rows / middle)[:, None] * np.sqrt(columns)[None, :])
+        u = u / F32(max(1.0, _rms(u) / h["clip"]))
+        size = max(h["eps2"], _rms(w)) * h["lr"]
+        if h["weight_decay"] != 0:
+            w[:] = F32(1 - h["lr"] * h["weight_decay"]) * w
+        w[:] = w - F32(size) * u
+    return size
+
+
+def _rms(x: np.ndarray) -> float:
+    return norm(x.reshape(-1), "numpy") / math.sqrt(x.size) if x.size else 0.0
