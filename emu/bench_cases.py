@@ -31,6 +31,7 @@ from ondie.kernels import (
     tensors,
 )
 from ondie.kernels import native as native_kernels
+from ondie.kernels.threads import chunks
 from ondie.kernels.threads import run as run_chunks
 
 LIMIT = "memory limit"
@@ -132,19 +133,22 @@ def filled(kernel: Update, n: int) -> list[np.ndarray]:
 
 
 def _limit(kernel: Update, arrays: Sequence[np.ndarray], threads: int) -> Contender:
-    """The traffic of an update. Of its own memory: what it leaves there is nonsense."""
+    """The traffic of an update: in FP32 on the same arrays, which keep ordinary numbers. Of other
+    formats on memory of its own, since it leaves nonsense there."""
     n = arrays[0].size
-    own = [aligned_empty(a.size, a.dtype) for a in arrays]
-    for a in own:
-        a.view(np.uint8)[:] = 0
     if kernel.format == "fp32":
         pointer = native_kernels.pointer()
         plain = native_kernels.function(f"limit{kernel.bytes_per_param()}", isas()[-1])
-
-        def work(start: int, stop: int) -> None:
-            plain(*(pointer(a[start:stop]) for a in own), stop - start)
-
-        return lambda: run_chunks(n, threads, work)
+        cast = {
+            (start, stop): [pointer(a[start:stop]) for a in arrays]
+            for start, stop in chunks(n, threads)
+        }
+        return lambda: run_chunks(
+            n, threads, lambda start, stop: plain(*cast[start, stop], stop - start)
+        )
+    own = [aligned_empty(a.size, a.dtype) for a in arrays]
+    for a in own:
+        a.view(np.uint8)[:] = 0
     limit = native_kernels.limit(isas()[-1], kernel.slots, kernel.places)
 
     def mixed(start: int, stop: int) -> None:

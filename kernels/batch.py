@@ -7,7 +7,7 @@ which is what makes pages in random order nearly as fast as an array.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -29,6 +29,8 @@ class Table:
         self.kernel = kernel
         self._parts, self._arrays = parts, arrays
         self._bounds: dict[int, list[tuple[int, int]]] = {}
+        self._coef: Array | None = None  # whose pointer _run holds
+        self._run: Callable[[int], None] | None = None
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -40,12 +42,16 @@ class Table:
 
     def __call__(self, coef: Array, threads: int = 1, key: int = 0) -> None:
         """Update every part, in order within a thread. Results do not depend on `threads`."""
+        if coef is self._coef and threads == 1 and self._run is not None:
+            self._run(key)
+            return
         if self.kernel.backend != "c":
             for arrays, part in zip(self._arrays, self._parts, strict=True):
                 self.kernel.run(arrays, coef, threads, int(part["first"]), key)
             return
         if threads == 1 or not len(self._parts):
-            self.kernel.caller.many(self._parts, coef, key)
+            self._coef, self._run = coef, self.kernel.caller.bound(self._parts, coef)
+            self._run(key)
             return
         if threads not in self._bounds:
             self._bounds[threads] = self._split(threads)

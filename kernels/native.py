@@ -150,9 +150,19 @@ class Caller:
 
     def many(self, parts: np.ndarray, coef: np.ndarray, key: int) -> None:
         """Update parts, records as ondie_part has them."""
-        at = ffi.from_buffer
-        status = self._many(at(_PARTS, parts), len(parts), at(_FLOATS, coef), self._maps, key)
-        raise_status(self._name, status)
+        self.bound(parts, coef)(key)
+
+    def bound(self, parts: np.ndarray, coef: np.ndarray) -> Callable[[int], None]:
+        """The same with a key to come, pointers cast once."""
+        at, many, maps = ffi.from_buffer, self._many, self._maps
+        here, n, scalars, name = at(_PARTS, parts), len(parts), at(_FLOATS, coef), self._name
+
+        def run(key: int) -> None:
+            status = many(here, n, scalars, maps, key)
+            if status:
+                raise_status(name, status)
+
+        return run
 
 
 def limit(isa: str, slots: Sequence[Any], places: tuple[int, ...]) -> Callable[..., None]:
