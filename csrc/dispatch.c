@@ -66,20 +66,20 @@ int ondie_update(int isa, int op, int variant, const ondie_part *parts, size_t c
     for (size_t i = 0; i < count; i++)
         if (overlap(&parts[i], bytes_of[variant])) return ONDIE_OVERLAP;
     for (size_t i = 0; i < count; i++) {
-        const ondie_part *p = &parts[i];
-        const uint64_t same = (1ull << 32) - (uint32_t)p->first; /* elements of one upper half */
-        if (variant == ONDIE_BF16_STOCHASTIC && p->n > same) {
-            const size_t n = (size_t)same;
-            ondie_part low = *p, high = {(char *)p->w + 2 * n, (char *)p->g + 2 * n, 0, 0, 0, 0, 0,
-                                         p->n - n, p->first + n};
-            low.n = n;
-            if (p->a) high.a = (char *)p->a + 2 * n;
-            if (p->b) high.b = (char *)p->b + 2 * n;
-            update(&low, 0, coef, codes, key);
-            update(&high, 0, coef, codes, key);
-        } else {
-            update(p, i + 1 < count ? p + 1 : 0, coef, codes, key);
+        ondie_part p = parts[i];
+        /* The loops count in 32 bits: elements with one upper half at a time. */
+        while (variant == ONDIE_BF16_STOCHASTIC && p.n > (1ull << 32) - (uint32_t)p.first) {
+            const uint64_t left = p.n, n = (1ull << 32) - (uint32_t)p.first;
+            p.n = n;
+            update(&p, 0, coef, codes, key);
+            p.w = (char *)p.w + 2 * n;
+            p.g = (char *)p.g + 2 * n;
+            if (p.a) p.a = (char *)p.a + 2 * n;
+            if (p.b) p.b = (char *)p.b + 2 * n;
+            p.n = left - n;
+            p.first += n;
         }
+        update(&p, i + 1 < count ? &parts[i + 1] : 0, coef, codes, key);
     }
     return ONDIE_OK;
 }

@@ -136,7 +136,7 @@ typedef struct {
     uint64_t first;
 } ondie_part;
 
-/* A map of 8-bit codes to [-1, 1]. value[c] rises with c. Numbers whose magnitudes have the same
+/* A map of 8-bit codes to numbers. value[c] rises with c, to 1. Numbers whose magnitudes have the same
  * upper 16 bits share a bucket: those bits less those of 2^-24, at least 0; negative numbers have the
  * second ONDIE_CODE_BUCKETS. Within one the nearest code changes once at most, by one: upwards
  * (negative: downwards) where the lower 16 bits reach bucket & 0x1ffff, and before that it is

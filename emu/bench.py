@@ -91,6 +91,8 @@ def run_kernels(
                 f"size: {case.n} parameters need {need(case.n):,} bytes, {free_bytes():,} are "
                 f"free; want at most {free_bytes() // need(1)}"
             )
+    if not cases:
+        raise InputError(f"{', '.join(ops)} with {', '.join(formats)}: nothing to measure")
     rows: list[Row] = []
     for case in cases:
         rounds = repeat or (15 if case.n <= 10_000_000 else 7)

@@ -40,6 +40,7 @@ LINEAR = "c, one array"
 NEAREST = "c, to nearest"
 PAGE = 4096
 TENSORS = 2000
+KEY = 12345  # of rounding at random
 SHAPES = ("flat", "page", "tensors", "pages")
 HYPER = {
     "sgd": {"lr": 1e-3},
@@ -166,9 +167,9 @@ def _ours(case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
         if backend == "c" and case.shape == "pages":
             whole = one(kernel, *arrays) if case.threads == 1 else None
             found[LINEAR] = (
-                (lambda c=coef, call=whole: call(c))  # type: ignore[misc]
+                (lambda c=coef, call=whole: call(c, key=KEY))  # type: ignore[misc]
                 if whole is not None
-                else (lambda k=kernel, c=coef: k.run(arrays, c, case.threads))  # type: ignore[misc]
+                else (lambda k=kernel, c=coef: k.run(arrays, c, case.threads, 0, KEY))  # type: ignore[misc]
             )
         if backend == "c" and case.format == "bf16_stochastic":
             nearest = get(case.op, format="bf16_all")
@@ -178,26 +179,29 @@ def _ours(case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
 
 def _call(case: Case, kernel: Update, arrays: list[np.ndarray], coef: np.ndarray) -> Contender:
     if case.shape == "flat":
-        return lambda: kernel.run(arrays, coef, case.threads, 0, 12345)
+        return lambda: kernel.run(arrays, coef, case.threads, 0, KEY)
     if case.shape == "page":
         table = one(kernel, *arrays)
     elif case.shape == "tensors":
-        table = tensors(kernel, list(zip(*(cut(a, s.share) for a, s in
+        table = tensors(kernel, list(zip(*(cut(a, case.n, s.share) for a, s in
                                            zip(arrays, kernel.slots, strict=True)),
                                          strict=True)))  # fmt: skip
     else:
         order = np.random.default_rng(0).permutation(case.n // PAGE)
         table = pages(kernel, arrays, PAGE, order)
-    return lambda: table(coef, case.threads, 12345)
+    return lambda: table(coef, case.threads, KEY)
 
 
-def cut(a: np.ndarray, share: int = 1) -> list[np.ndarray]:
+def sizes(n: int) -> list[int]:
+    """Parameters of each tensor."""
+    return [n // TENSORS + (i < n % TENSORS) for i in range(TENSORS)]
+
+
+def cut(a: np.ndarray, parameters: int, share: int = 1) -> list[np.ndarray]:
     """An array as the tensors of a model; of scales, each tensor has its own."""
     if share == 1:
         return np.array_split(a, TENSORS)
-    size = -(-(a.size * share) // TENSORS)
-    blocks = -(-size // share)
-    return [np.ones(blocks, a.dtype) for _ in range(TENSORS)]
+    return [np.ones(-(-n // share), a.dtype) for n in sizes(parameters)]
 
 
 # --- torch, on the same memory
@@ -215,7 +219,7 @@ def _theirs(torch: Any, case: Case, arrays: list[np.ndarray]) -> dict[str, Conte
     kernel = case.kernel("numpy")
     if FORMATS[case.format].codes or case.format == "bf16_stochastic":
         return {}
-    cuts = [cut(a) if case.shape == "tensors" else [a] for a in arrays]
+    cuts = [cut(a, case.n) if case.shape == "tensors" else [a] for a in arrays]
     lists = [[_tensor(torch, a) for a in part] for part in cuts]
     n = len(kernel.states)
     w, g, states = lists[0], lists[1], lists[2 : 2 + n]

@@ -333,7 +333,7 @@ def _cell_modes(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.pslc_hosts = ftl.pslc_streams
     c.pslc_pages = modes.block_pages(cfg) * geometry.unit_planes
     c.pslc_most = int(geometry.blocks * ftl.pslc_share)
-    c.pslc_keep = max(ftl.gc_low_blocks + 1, ftl.gc_stop_blocks)
+    c.pslc_keep = max(int(c["gc_low"][0]) + 1, ftl.gc_stop_blocks)
     c.pslc_erase = flash.pslc_t_erase_ps - flash.t_erase_ps
     c.pslc_wait = ftl.pslc_full == "wait"
     c.fold_blocks = ftl.fold_blocks

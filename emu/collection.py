@@ -259,12 +259,14 @@ def ended(st, dev, u, b):
 
 @inline
 def leisure(st, u):
-    """Has unit ``u`` time and free blocks for a move that brings none? It takes one from the host's
-    writes, which wait for ``gc_stop``: they must not wait for what collection and wear levelling do
-    to each other."""
+    """Has unit ``u`` time and free blocks for a move that brings none? Not while writes wait for
+    ``gc_stop`` blocks: they would wait for what collection and wear levelling do to each other."""
     c = st.cfg[0]
     pool = st.pool[u]
-    return pool.free_n > max(c.gc_reserve, c.gc_stop) and pool.victims < c.gc_parallel
+    if pool.free_n <= c.gc_reserve or pool.victims >= c.gc_parallel:
+        return False
+    waiting = pool.stall_head if c.static != 0 else st.dev[u // c.units].stall_head
+    return pool.free_n > c.gc_stop or waiting < 0
 
 
 @cold

@@ -79,10 +79,10 @@ def after_erase(st, t):
         if uniform(key, 1) < c.erase_failures:
             block.retire = 2
     ended(st, dev, u, b)
-    if c.wear_static > 0:
-        level(st, dev, u)
     if c.gc_stop > 0:
         retry_stalled(st, dev, u)
+    if c.wear_static > 0:  # behind writes that wait: each erase lets them go on first
+        level(st, dev, u)
     if c.gc_stop == 0 or st.pool[u].free_n < c.gc_stop or st.pool[u].retiring > 0 or c.pslc != 0:
         ask(st, dev, u)
 

@@ -22,7 +22,7 @@ TAKES = ("lr", "eps", "lr_decay", "weight_decay", "maximize")
 
 
 def fold(h: Mapping[str, float], step: int, form: str) -> list[float]:
-    """lr, l2, eps: see ondie_adagrad in csrc/ondie.h."""
+    """lr, l2, eps: see ONDIE_ADAGRAD in csrc/ondie.h."""
     sign = -1.0 if h["maximize"] else 1.0
     lr = h["lr"] / (1.0 + (step - 1) * h["lr_decay"])
     return [sign * lr, sign * h["weight_decay"], h["eps"]]
@@ -63,6 +63,7 @@ DEFINITIONS = {
         states=("v",),
         takes=TAKES,
         fold=fold,
+        coefs=3,
         numpy={
             "canonical": partial(numpy_adagrad, rounded),
             "torch": partial(numpy_adagrad, fused),

@@ -20,7 +20,7 @@ TAKES = ("lr", "beta1", "beta2", "eps", "weight_decay", "maximize")
 
 
 def fold(h: Mapping[str, float], step: int, form: str, decoupled: bool) -> list[float]:
-    """beta1, c1, beta2, c2, eps, l2, decay, step, root, sign: see ondie_adam in csrc/ondie.h."""
+    """beta1, c1, beta2, c2, eps, l2, decay, step, root, sign: see ONDIE_ADAM in csrc/ondie.h."""
     sign = -1.0 if h["maximize"] else 1.0
     l2 = 0.0 if decoupled else h["weight_decay"]
     decay = 1.0 - h["lr"] * h["weight_decay"] if decoupled else 1.0
@@ -93,6 +93,7 @@ def _definition(decoupled: bool) -> Definition:
         states=("m", "v"),
         takes=TAKES,
         fold=lambda h, step, form: fold(h, step, form, decoupled),
+        coefs=10,
         numpy={"canonical": numpy_canonical, "torch": numpy_torch},
         numba={"canonical": numba_canonical, "torch": numba_torch},
         c="adam",

@@ -40,27 +40,30 @@ class Table:
         """Of all parts."""
         return int(self._parts["n"].sum())
 
-    def __call__(self, coef: Array, threads: int = 1, key: int = 0) -> None:
-        """Update every part, in order within a thread. Results do not depend on `threads`."""
+    def __call__(self, coef: Array, threads: int = 1, key: int | None = None) -> None:
+        """Update every part, in order within a thread; a part is not split. Results do not depend
+        on `threads`."""
+        number = self.kernel.checked_key(key)
         if coef is self._coef and threads == 1 and self._run is not None:
-            self._run(key)
+            self._run(number)
             return
+        self.kernel.check_coef(coef)
         if self.kernel.backend != "c":
             for arrays, part in zip(self._arrays, self._parts, strict=True):
                 self.kernel.run(arrays, coef, threads, int(part["first"]), key)
             return
         if threads == 1 or not len(self._parts):
             self._coef, self._run = coef, self.kernel.caller.bound(self._parts, coef)
-            self._run(key)
+            self._run(number)
             return
         if threads not in self._bounds:
             self._bounds[threads] = self._split(threads)
         bounds = self._bounds[threads]
-        list(
-            pool(len(bounds)).map(
-                lambda b: self.kernel.caller.many(self._parts[b[0] : b[1]], coef, key), bounds
-            )
-        )
+
+        def work(bound: tuple[int, int]) -> None:
+            self.kernel.caller.many(self._parts[slice(*bound)], coef, number)
+
+        list(pool(len(bounds)).map(work, bounds))
 
     def _split(self, threads: int) -> list[tuple[int, int]]:
         """Runs of parts with about as many parameters each, none below what pays a thread."""
@@ -82,17 +85,35 @@ def tensors(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> Table:
     """
     rows = np.zeros(len(parts), PART)
     places = [PLACES[at] for at in kernel.places]
-    some = np.zeros(1, np.float32)
     first = 0
     for i, arrays in enumerate(parts):
-        if kernel.check(arrays, some) is not None:
+        if kernel.check(arrays, None) is not None:
             raise KernelError(f"{kernel.op}: tensor {i} is not aligned to its elements")
         for name, a in zip(places, arrays, strict=True):
             rows[name][i] = a.ctypes.data
         rows["n"][i] = arrays[0].size
         rows["first"][i] = first
         first += arrays[0].size
+    _apart(kernel, parts)
     return Table(kernel, rows, [tuple(arrays) for arrays in parts])
+
+
+def _apart(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> None:
+    """KernelError where an array that is written shares memory with another one, of any part."""
+    spans = []
+    for i, arrays in enumerate(parts):
+        for a, slot in zip(arrays, kernel.slots, strict=True):
+            if a.size:
+                spans.append((a.ctypes.data, a.ctypes.data + a.nbytes, slot.written, i))
+    behind = written = (0, 0)  # end of what has been seen, and of which tensor
+    for start, end, writes, i in sorted(spans):
+        met = behind if writes else written
+        if start < met[0]:
+            raise KernelError(
+                f"{kernel.op}: arrays of tensors {met[1]} and {i} share memory; pass separate ones"
+            )
+        behind = max(behind, (end, i))
+        written = max(written, (end, i)) if writes else written
 
 
 def one(kernel: Update, *arrays: np.ndarray) -> Table:
@@ -103,16 +124,21 @@ def one(kernel: Update, *arrays: np.ndarray) -> Table:
 def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.ndarray) -> Table:
     """A table of pages of ``page`` parameters, in ``order`` (their numbers, any integers[k], none
     twice), of large arrays in the order of `kernel.slots`. Raises KernelError."""
-    if kernel.check(arrays, np.zeros(1, np.float32)) is not None:
+    if kernel.check(arrays, None) is not None:
         raise KernelError(f"{kernel.op}: an array is not aligned to its elements")
     n = arrays[0].size
     if page < 1 or n % page or (page % BLOCK and any(s.share > 1 for s in kernel.slots)):
         raise KernelError(
             f"page: {page} parameters, want a whole part of {n}, in blocks of {BLOCK}"
         )
-    order = np.asarray(order, dtype=np.int64)
-    if order.size and not 0 <= order.min() <= order.max() < n // page:
-        raise KernelError(f"order: page {order.max()}, want 0 to {n // page - 1}")
+    kernel.apart(arrays)
+    order = np.asarray(order)
+    if order.ndim != 1 or (order.size and order.dtype.kind not in "iu"):
+        raise KernelError(f"order is {order.dtype} {order.shape}, want whole numbers (k,)")
+    order = order.astype(np.int64)
+    wrong = order[(order < 0) | (order >= n // page)]
+    if wrong.size:
+        raise KernelError(f"order: page {wrong[0]}, want 0 to {n // page - 1}")
     if np.unique(order).size != order.size:
         raise KernelError("order: a page is there twice")
     rows = np.zeros(order.size, PART)
@@ -121,8 +147,10 @@ def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.nda
         rows[PLACES[at]] = np.uintp(a.ctypes.data) + (order * step).astype(np.uintp)
     rows["n"] = page
     rows["first"] = order * page
-    views = []
-    if kernel.backend != "c":
+    views: list[tuple[np.ndarray, ...]] = []
+    if kernel.backend == "c":
+        views.append(tuple(arrays))
+    else:
         for start in (order * page).tolist():
             views.append(
                 tuple(
@@ -130,4 +158,4 @@ def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.nda
                     for a, s in zip(arrays, kernel.slots, strict=True)
                 )
             )
-    return Table(kernel, rows, views or [tuple(arrays)])
+    return Table(kernel, rows, views)

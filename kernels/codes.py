@@ -89,13 +89,13 @@ def _buckets(middle: NDArray[np.float32], negative: bool) -> NDArray[np.int32]:
     else:
         code = np.searchsorted(middle, edges, side="left")
         limits = words[middle >= 0] + 1
-    where = np.maximum((limits >> 16) - LEAST, 0)
+    where = (limits >> 16) - LEAST
+    assert (where >= 0).all(), "a code changes below the first bucket"
     inside = where < BUCKETS
     at = np.full(BUCKETS, 1 << 16, dtype=np.int64)
     # A middle at a bucket's lower end has been passed by all of it.
     assert np.unique(where[inside]).size == inside.sum(), "two codes change in one bucket"
-    low = limits[inside] & 0xFFFF
-    at[where[inside]] = np.where((limits[inside] >> 16) < LEAST, 0, low)
+    at[where[inside]] = limits[inside] & 0xFFFF
     before = np.zeros(BUCKETS, np.int64)
     before[where[inside]] = at[where[inside]] == 0
     return ((code + np.where(negative, before, -before)) << 17 | at).astype(np.int32)

@@ -60,3 +60,10 @@ def checked(op: str, takes: tuple[str, ...], given: Mapping[str, float]) -> dict
             raise KernelError(f"{op}: newton = {given[name]!r}, want 0, 1, 2 or 3")
         values[name] = value
     return values
+
+
+def checked_step(op: str, step: float) -> int:
+    """The number of a step, counted from 1. KernelError for another one."""
+    if not (isinstance(step, int | float) and math.isfinite(step) and step == int(step) >= 1):
+        raise KernelError(f"{op}: step = {step!r}, want a whole number, 1 or more")
+    return int(step)

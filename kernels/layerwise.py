@@ -12,7 +12,7 @@ Cost", ICML 2018, algorithms 4 and 5, without momentum.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -27,27 +27,22 @@ ADAFACTOR = ("lr", "decay_rate", "eps1", "eps2", "clip", "weight_decay")
 F32 = np.float32
 
 
-def _step(op: str, step: int) -> int:
-    if step != int(step) or step < 1:
-        raise KernelError(f"{op}: step = {step!r}, want a whole number, 1 or more")
-    return int(step)
-
-
 def lamb(
     w: Array, g: Array, m: Array, v: Array, hyper_parameters: Mapping[str, float], step: int
 ) -> float:
     """One step of LAMB on one tensor, in place; flat float32[n]. Returns the trust ratio.
 
-    m = b1 m + c1 g; v = b2 v + (c2 g) g; u = m a / (sqrt(v) root + eps) + decay w; the ratio is
+    m = b1 m + c1 g; v = b2 v + (c2 g) g; u = a (m / (sqrt(v) root + eps)) + decay w; the ratio is
     min(|w|, trust_max) / |u|, 1 where either norm is 0; w = w - (lr ratio) u. a and root correct
     the bias as in adam.py. Raises KernelError for arrays that do not fit and bad hyperparameters.
     """
     h = hyper.checked("lamb", LAMB, hyper_parameters)
-    step = _step("lamb", step)
+    step = hyper.checked_step("lamb", step)
     for name, x in (("w", w), ("g", g), ("m", m), ("v", v)):
         flat(name, x, np.float32, writable=name != "g")
         if x.size != w.size:
             raise KernelError(f"lamb: {name} has {x.size} elements, want {w.size}")
+    _apart("lamb", (w, g, m, v))
     with np.errstate(all="ignore"):
         m[:] = F32(h["beta1"]) * m + F32(1 - h["beta1"]) * g
         v[:] = F32(h["beta2"]) * v + (F32(1 - h["beta2"]) * g) * g
@@ -72,18 +67,26 @@ def adafactor(
     """One step of Adafactor on one matrix, in place; w and g float32[r, c], rows float32[r],
     columns float32[c]. Returns the step size.
 
-    With d = 1 - step^decay_rate: rows = d rows + (1 - d) mean of g^2 + eps1 along a row, columns
-    the same; u = g / sqrt(rows columns / mean of rows); u = u / max(1, rms(u) / clip); w = w -
-    (max(eps2, rms(w)) lr) u, after w = w (1 - lr weight_decay). Raises KernelError.
+    With d = 1 - step^decay_rate: rows = d rows + (1 - d) mean of (g^2 + eps1) along a row, columns
+    the same; u = g / (sqrt(rows / mean of rows) sqrt(columns)); u = u / max(1, rms(u) / clip);
+    w = w - (max(eps2, rms(w)) lr) u, after w = w (1 - lr weight_decay). Raises KernelError.
     """
     h = hyper.checked("adafactor", ADAFACTOR, hyper_parameters)
-    step = _step("adafactor", step)
+    step = hyper.checked_step("adafactor", step)
     fits = g.shape == w.shape and (*rows.shape, *columns.shape) == w.shape
     if w.ndim != 2 or rows.ndim != 1 or not fits:
         shapes = f"w {w.shape}, g {g.shape}, rows {rows.shape}, columns {columns.shape}"
         raise KernelError(f"adafactor: {shapes}: want (r, c), (r, c), (r,), (c,)")
     for name, x in (("w", w), ("g", g), ("rows", rows), ("columns", columns)):
-        flat(name, x.reshape(-1), np.float32)
+        if not x.flags.c_contiguous:
+            raise KernelError(f"adafactor: {name} is strided, want a contiguous array")
+        flat(name, x.reshape(-1), np.float32, writable=name != "g")
+    _apart("adafactor", (w, g, rows, columns))
+    for name in ("clip", "eps1"):
+        if F32(h[name]) == 0:
+            raise KernelError(f"adafactor: {name} = {h[name]!r}, want a number above 0 in float32")
+    if w.size == 0:
+        return 0.0
     keep = 1 - float(step) ** h["decay_rate"]
     with np.errstate(all="ignore"):
         square = g * g + F32(h["eps1"])
@@ -102,3 +105,9 @@ def adafactor(
 
 def _rms(x: np.ndarray) -> float:
     return norm(x.reshape(-1), "numpy") / math.sqrt(x.size) if x.size else 0.0
+
+
+def _apart(op: str, arrays: Sequence[np.ndarray]) -> None:
+    for i, a in enumerate(arrays):
+        if any(np.may_share_memory(a, b) for b in arrays[:i]):
+            raise KernelError(f"{op}: two of the arrays share memory; pass separate ones")

@@ -9,8 +9,8 @@ square root: Lomont, "Fast inverse square root", 2003. How many Newton steps is 
 
 Relative error of ISQRT, for any normal number: at most BOUNDS by the number of Newton steps (held
 by a test over all exponents). For denormals it has no bound: below 2^-126 the root is that of a
-number near it. There is no eps: where v is 0 the root is 1.3e19, which a gradient of 0 meets with
-m = 0.
+number near it. There is no eps: where v is 0 the root is 2e19 (1.3e19 without a Newton step, 4.5e19
+with three), so that a weight whose gradients were all 0 stays; beta2 = 0 is refused.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import adam
+from .errors import KernelError
 from .exact import bits, floating
 from .jit import njit
 from .update import Array, Definition, States
@@ -102,6 +103,8 @@ def fold_adam(h: Mapping[str, float], step: int, decoupled: bool) -> list[float]
     beta1, c1, beta2, c2, _, l2, decay, size, _, _ = adam.fold(
         {**h, "eps": 0.0}, step, "canonical", decoupled
     )
+    if h["beta2"] == 0:
+        raise KernelError("on the die beta2 = 0.0 would divide by a gradient of 0: want more")
     root = math.sqrt(1.0 - h["beta2"] ** step)
     return [beta1, c1, beta2, c2, h["newton"], l2, decay, -size * root]
 
@@ -160,6 +163,7 @@ def _adam(decoupled: bool) -> Definition:
         states=("m", "v"),
         takes=("lr", "beta1", "beta2", "weight_decay", "maximize", "newton"),
         fold=lambda h, step, form: fold_adam(h, step, decoupled),
+        coefs=8,
         numpy={"canonical": numpy_adam},
         numba={"canonical": numba_adam},
         c="die_adam",
@@ -173,6 +177,7 @@ DEFINITIONS = {
         states=("v",),
         takes=("lr", "weight_decay", "lr_decay", "maximize", "newton"),
         fold=lambda h, step, form: fold_adagrad(h, step),
+        coefs=3,
         numpy={"canonical": numpy_adagrad},
         numba={"canonical": numba_adagrad},
         c="die_adagrad",

@@ -22,20 +22,20 @@ MOMENTUM = ("lr", "momentum", "dampening", "weight_decay", "maximize")
 
 
 def fold_sgd(h: Mapping[str, float], step: int, form: str) -> list[float]:
-    """lr, l2: see ondie_sgd in csrc/ondie.h."""
+    """lr, l2: see ONDIE_SGD in csrc/ondie.h."""
     sign = -1.0 if h["maximize"] else 1.0
     return [sign * h["lr"], sign * h["weight_decay"]]
 
 
 def fold_momentum(h: Mapping[str, float], step: int, form: str) -> list[float]:
-    """lr, l2, mu, c1: see ondie_momentum in csrc/ondie.h. -0 keeps the sign of a zero gradient."""
+    """lr, l2, mu, c1: see ONDIE_MOMENTUM in csrc/ondie.h. -0 keeps the sign of a zero gradient."""
     sign = -1.0 if h["maximize"] else 1.0
     mu, c1 = (-0.0, 1.0) if step == 1 else (h["momentum"], 1.0 - h["dampening"])
     return [h["lr"], sign * h["weight_decay"], mu, sign * c1]
 
 
 def fold_nesterov(h: Mapping[str, float], step: int, form: str) -> list[float]:
-    """lr, l2, mu, c1, look: see ondie_nesterov in csrc/ondie.h."""
+    """lr, l2, mu, c1, look: see ONDIE_NESTEROV in csrc/ondie.h."""
     sign = -1.0 if h["maximize"] else 1.0
     _, l2, mu, c1 = fold_momentum(h, step, form)
     return [sign * h["lr"], l2, mu, c1, sign * h["momentum"]]
@@ -123,6 +123,7 @@ DEFINITIONS = {
         states=(),
         takes=PLAIN,
         fold=fold_sgd,
+        coefs=2,
         numpy={"canonical": partial(numpy_sgd, rounded), "torch": partial(numpy_sgd, fused)},
         numba={"canonical": numba_sgd_canonical, "torch": numba_sgd_torch},
         c="sgd",
@@ -131,6 +132,7 @@ DEFINITIONS = {
         states=("m",),
         takes=MOMENTUM,
         fold=fold_momentum,
+        coefs=4,
         numpy={
             "canonical": partial(numpy_momentum, rounded),
             "torch": partial(numpy_momentum, fused),
@@ -142,6 +144,7 @@ DEFINITIONS = {
         states=("m",),
         takes=MOMENTUM,
         fold=fold_nesterov,
+        coefs=5,
         numpy={
             "canonical": partial(numpy_nesterov, rounded),
             "torch": partial(numpy_nesterov, fused),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from . import adagrad, adam, on_die, sgd
+from . import adagrad, adam, sgd
 from .cast import (
     numba_from_bf16,
     numba_from_fp16,
@@ -87,12 +87,9 @@ def numpy_update(
 
 # --- Numba
 
-(
-    SGD, MOMENTUM, NESTEROV, ADAGRAD, ADAM, DIE_ADAM, DIE_ADAGRAD,
-) = range(7)  # fmt: skip
+SGD, MOMENTUM, NESTEROV, ADAGRAD, ADAM = range(5)
 WHAT = {
     "sgd": SGD, "momentum": MOMENTUM, "nesterov": NESTEROV, "adagrad": ADAGRAD, "adam": ADAM,
-    "die_adam": DIE_ADAM, "die_adagrad": DIE_ADAGRAD,
 }  # fmt: skip
 
 
@@ -107,12 +104,8 @@ def plain(what, w, g, a, b, c):
         sgd.numba_nesterov_canonical(w, g, a, c)
     elif what == ADAGRAD:
         adagrad.numba_canonical(w, g, a, c)
-    elif what == ADAM:
-        adam.numba_canonical(w, g, a, b, c)
-    elif what == DIE_ADAM:
-        on_die.numba_adam(w, g, a, b, c)
     else:
-        on_die.numba_adagrad(w, g, a, c)
+        adam.numba_canonical(w, g, a, b, c)
 
 
 @njit
@@ -199,7 +192,7 @@ def numba_update(
         return
     words = [x.view(np.uint16) for x in (w, g, *rest)]
     none = words[0][:0]
-    a, b = (words[2:4] + [none, none])[:2] if n == 2 else ([*words[2 : 2 + n], none, none])[:2]
+    a, b = (words[2 : 2 + n] + [none, none])[:2]
     out = words[2 + n] if f.out != NONE else none
     kinds = np.array([f.w, f.g, f.state, f.out, f.random], dtype=np.int64)
     stored_tiles(WHAT[name], w.size, words[0], words[1], a, b, out, coef, kinds, n, first, key)

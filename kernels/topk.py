@@ -76,8 +76,8 @@ def compress(g: Array, k: int, backend: str = "auto") -> tuple[NDArray[np.uint32
     uint32[k], float32[k]. Raises KernelError for k outside 0 .. the size, or too many elements.
     """
     flat("g", g, np.float32)
-    if not 0 <= k <= g.size:
-        raise KernelError(f"k: {k}, want 0 to {g.size}")
+    if not isinstance(k, int | np.integer) or not 0 <= k <= g.size:
+        raise KernelError(f"k: {k!r}, want 0 to {g.size}")
     if g.size >= 1 << 32:
         raise KernelError(f"g: {g.size} elements, want fewer than 2**32")
     backend, _ = native.choose(backend, None)
@@ -103,6 +103,8 @@ def scatter(index: NDArray[np.uint32], value: Array, g: Array) -> None:
     flat("g", g, np.float32, writable=True)
     if index.size != value.size:
         raise KernelError(f"index has {index.size} elements, value {value.size}")
+    if np.may_share_memory(value, g) or np.may_share_memory(index, g):
+        raise KernelError("scatter: the arrays share memory; pass separate ones")
     if index.size and int(index.max()) >= g.size:
         raise KernelError(f"index: {int(index.max())}, want below {g.size}")
     g[:] = 0

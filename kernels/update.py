@@ -38,6 +38,7 @@ class Definition:
     states: tuple[str, ...]
     takes: tuple[str, ...]  # hyperparameters
     fold: Callable[[Mapping[str, float], int, str], list[float]]
+    coefs: int  # how many scalars it folds into
     numpy: Mapping[str, Callable[[Array, Array, States, Array], None]]  # by form
     numba: Mapping[str, Callable[..., None]]
     c: str  # ONDIE_<c> in csrc/ondie.h
@@ -136,11 +137,10 @@ class Update:
         array whose length depends on the operation only. Raises KernelError naming the key that
         is unknown, missing or out of range.
         """
-        if step != int(step) or step < 1:
-            raise KernelError(f"{self.op}: step = {step!r}, want a whole number, 1 or more")
+        step = hyper.checked_step(self.op, step)
         values = hyper.checked(self.op, self._definition.takes, hyper_parameters)
         with np.errstate(over="ignore"):
-            coef = np.array(self._definition.fold(values, int(step), self.form), dtype=np.float32)
+            coef = np.array(self._definition.fold(values, step, self.form), dtype=np.float32)
         if not np.isfinite(coef).all():
             raise KernelError(f"{self.op}: {dict(hyper_parameters)} at step {step} exceeds float32")
         return coef
@@ -155,20 +155,21 @@ class Update:
         *,
         out: np.ndarray | None = None,
         first: int = 0,
-        key: int = 0,
+        key: int | None = None,
     ) -> None:
         """Update `w` and `states` in place with gradient `g`; flat arrays of one size, of the types
         that `slots` names: all float32 for format "fp32".
 
         out: where the new weights go in 16 bits, for formats "fp16" and "bf16". first, key: number
-        of the first element and key of the step (stochastic.key), for "bf16_stochastic". The arrays
-        must be contiguous and must not overlap; any alignment works, 64 bytes is fastest, a
-        multiple of the element's size avoids copies. `coef` comes from `coefficients`. Results do
-        not depend on `threads`.
+        of the first element, and key of the step (stochastic.key; a new one each step), which
+        "bf16_stochastic" must have. The arrays must be contiguous and must not overlap; any
+        alignment works, 64 bytes is fastest, a multiple of the element's size avoids copies. `coef`
+        comes from `coefficients`. Results do not depend on `threads`.
         """
         arrays = (w, g, *states) if out is None else (w, g, *states, out)
         copied = self.check(arrays, coef)
         if copied is not None:
+            self.apart(arrays)
             self.run(copied, coef, threads, first, key)
             for i, (a, result) in enumerate(zip(arrays, copied, strict=True)):
                 if i != 1:
@@ -182,22 +183,47 @@ class Update:
         coef: Array,
         threads: int = 1,
         first: int = 0,
-        key: int = 0,
+        key: int | None = None,
     ) -> None:
         """The same with arrays in the order of `slots`, which have been checked."""
+        number = self.checked_key(key)
+        if type(first) is not int or not 0 <= first < 1 << 63:
+            raise KernelError(f"{self.op}: first = {first!r}, want a whole number, 0 or more")
         if threads == 1:
-            self._run(arrays, coef, first, key)
+            self._run(arrays, coef, first, number)
             return
+        self.apart(arrays)
 
         def work(start: int, stop: int) -> None:
             parts = [
                 a[start // s.share : s.size(stop)] for a, s in zip(arrays, self.slots, strict=True)
             ]
-            self._run(parts, coef, first + start, key)
+            self._run(parts, coef, first + start, number)
 
         run(arrays[0].size, threads, work)
 
-    def check(self, arrays: Sequence[np.ndarray], coef: Array) -> tuple[np.ndarray, ...] | None:
+    def checked_key(self, key: int | None) -> int:
+        """The key of a step, 0 where nothing is rounded at random. KernelError without one where
+        it is: the same bits in every step would not be right on the mean."""
+        if key is None:
+            if self._format.random:
+                raise KernelError(
+                    f"{self.op}: format {self.format!r} wants key=stochastic.key(step)"
+                )
+            return 0
+        if not isinstance(key, int) or not 0 <= key < 1 << 32:
+            raise KernelError(f"{self.op}: key = {key!r}, want 0 to 2**32 - 1")
+        return key
+
+    def check_coef(self, coef: Array) -> None:
+        """KernelError for what `coefficients` does not return."""
+        good = coef.dtype == _F32 and coef.shape == (self._definition.coefs,)
+        if not good or coef.flags.num & (_CONTIGUOUS | _ALIGNED) != _CONTIGUOUS | _ALIGNED:
+            raise KernelError(f"{self.op}: coef is not what coefficients() returns")
+
+    def check(
+        self, arrays: Sequence[np.ndarray], coef: Array | None
+    ) -> tuple[np.ndarray, ...] | None:
         """None when the arrays, in the order of `slots`, can be used as they are; copies when they
         are not aligned to their elements. Raises KernelError."""
         if len(arrays) != len(self.slots):
@@ -210,8 +236,9 @@ class Update:
             if a.size != n and (slot.share == 1 or a.size != slot.size(n)):
                 break
         else:
-            if coef.dtype == _F32 and coef.ndim == 1 and coef.flags.num & _GOOD == _GOOD:
-                return None
+            if coef is not None:
+                self.check_coef(coef)
+            return None
         for a, slot in zip(arrays, self.slots, strict=True):
             flags, want = a.flags.num, (slot.size(n),)
             if a.dtype != slot.dtype or a.shape != want or not flags & _CONTIGUOUS:
@@ -223,14 +250,14 @@ class Update:
                 )
             if slot.written and not flags & _WRITABLE:
                 raise KernelError(f"{self.op}: {slot.name} is read-only, want a writable array")
-        if coef.dtype != _F32 or coef.ndim != 1 or not coef.flags.aligned:
-            raise KernelError(f"{self.op}: coef is not what coefficients() returns")
+        if coef is not None:
+            self.check_coef(coef)
         if all(a.flags.num & _ALIGNED for a in arrays):
             return None
         return tuple(a.copy() for a in arrays)
 
-    def _apart(self, arrays: Sequence[np.ndarray]) -> None:
-        """C refuses overlapping arrays itself."""
+    def apart(self, arrays: Sequence[np.ndarray]) -> None:
+        """KernelError for arrays that share memory. (C looks for that in each part.)"""
         for i, a in enumerate(arrays):
             for b in arrays[i + 1 :]:
                 if np.may_share_memory(a, b):
@@ -244,7 +271,7 @@ class Update:
         function = self._definition.numpy[self.form]
 
         def update(arrays: Sequence[np.ndarray], coef: Array, first: int, key: int) -> None:
-            self._apart(arrays)
+            self.apart(arrays)
             with np.errstate(all="ignore"):
                 if self._plain:
                     function(arrays[0], arrays[1], arrays[2:], coef)
@@ -259,7 +286,7 @@ class Update:
         function = self._definition.numba[self.form]
 
         def update(arrays: Sequence[np.ndarray], coef: Array, first: int, key: int) -> None:
-            self._apart(arrays)
+            self.apart(arrays)
             with np.errstate(all="ignore"):  # matters under NUMBA_DISABLE_JIT only
                 if self._plain:
                     function(*arrays, coef)

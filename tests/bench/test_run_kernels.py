@@ -72,19 +72,35 @@ def test_three_passes_do_the_work_of_one(name, rng):
 
 @pytest.mark.parametrize("shape", bench_cases.SHAPES)
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_contender_of_every_case_updates(name, shape):
-    """The memory limit works on memory of its own; everybody else changes the weights."""
+def test_every_contender_of_every_case_updates(name, shape, monkeypatch):
+    """All but the memory limit of other formats, which works on memory of its own, change the
+    weights that they are given."""
     n = 4096 if shape == "page" else 8192
+    made = []
+    real = bench_cases.filled
+    monkeypatch.setattr(bench_cases, "filled", lambda k, n: made.append(real(k, n)) or made[-1])
     for op in ("adam", "momentum"):
         case = Case(op, n, name, shape)
         contenders = case.contenders()
+        ours = {*backends(), bench_cases.TORCH, bench_cases.LINEAR, "torch, three passes"}
         assert {bench_cases.LIMIT, *backends()} <= set(contenders)
         if shape == "pages":
             assert bench_cases.LINEAR in contenders
-        for call in contenders.values():
+        for who, call in contenders.items():
+            before = [a.copy() for a in made[-1]]
             call()
+            if who in ours:
+                pairs = zip(made[-1], before, strict=True)
+                changed = [not np.array_equal(a, b, equal_nan=False) for a, b in pairs]
+                assert changed[1:3] == [False, True], who  # the gradient, and the first state
         label = case.name.split("/")
         assert label[0] == op and (name in label) == (name != "fp32")
+
+
+def test_tensors_of_unequal_size_have_the_scales_they_need():
+    for n in (512_001, 1_024_001):
+        contenders = Case("adam", n, "int8_dynamic", "tensors").contenders()
+        contenders["c"]()
 
 
 def test_what_cannot_be_measured_is_refused():
@@ -185,6 +201,7 @@ def test_default_sizes_fit_the_memory(monkeypatch):
         (InputError, ["10000000000000", "at most"], {"sizes": (10**13,)}),
         (InputError, ["threads: 0"], {"threads": 0}),
         (KernelError, ["'lion'"], {"ops": ("lion",), "sizes": (10,)}),
+        (InputError, ["sgd with int8_linear"], {"ops": ("sgd",), "formats": ("int8_linear",)}),
     ],
 )
 def test_bad_input(error, words, options):

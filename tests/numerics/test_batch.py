@@ -99,7 +99,10 @@ def test_refused(backend):
         (1000, [0], "page: 1000 parameters, want a whole part of 4096"),
         (0, [0], "page: 0 parameters"),
         (1024, [0, 4], "order: page 4, want 0 to 3"),
-        (1024, [-1], "order: page -1"),
+        (1024, [-1, 0], "order: page -1"),
+        (1024, [0.9, 2.7], "want whole numbers"),
+        (1024, [True, False], "order is bool"),
+        (1024, [[0, 1]], r"order is int64 \(1, 2\)"),
         (1024, [2, 1, 2], "a page is there twice"),
     ]:
         with pytest.raises(KernelError, match=words):
@@ -108,13 +111,68 @@ def test_refused(backend):
     arrays = [good[0], good[1], *coded.zeros(4096)]
     with pytest.raises(KernelError, match="in blocks of 256"):
         pages(coded, arrays, 128, np.arange(3))
-    if backend == "c":
+    with pytest.raises(KernelError, match="share memory"):
+        one(kernel, good[0], good[0], *good[2:])
+
+
+def test_what_the_arrays_share_is_refused_however_it_is_cut():
+    """Whole arrays are looked at, not only the parts that one thread or call has."""
+    n = 65_536
+    buffer = aligned_empty(2 * n)
+    for backend in BACKENDS:
+        kernel = get("sgd", backend=backend)
+        coef = kernel.coefficients(BASE["sgd"], 1)
+        for threads in (1, 2):
+            with pytest.raises(KernelError, match="share memory"):
+                kernel(buffer[:n], buffer[n // 2 : n // 2 + n], (), coef, threads=threads)
         with pytest.raises(KernelError, match="share memory"):
-            one(kernel, good[0], good[0], *good[2:])(np.zeros(10, np.float32))
+            pages(kernel, [buffer[:n], buffer[n // 2 : n // 2 + n]], 4096, np.arange(4))
+        w, g = (aligned_empty(n) for _ in range(2))
+        with pytest.raises(KernelError, match="tensors 0 and 1 share memory"):
+            tensors(kernel, [(w, g), (w, aligned_empty(n))])
+        with pytest.raises(KernelError, match="share memory"):
+            tensors(kernel, [(w, g), (buffer[:n], g), (g[5:9], buffer[n : n + 4])])
+        tensors(kernel, [(w, g), (buffer[:n], g)])  # a gradient for two
+        raw = np.zeros(4 * n + 1, np.uint8)[1:].view(np.float32)
+        with pytest.raises(KernelError, match="share memory"):
+            kernel(raw, raw, (), coef)
 
 
-def test_nothing_to_do():
-    kernel = get("sgd", backend="c")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_other_scalars_and_keys_are_refused(backend):
+    kernel = get("adam", backend=backend, format="bf16_stochastic")
+    coef = kernel.coefficients(BASE["adam"], 1)
+    arrays = [np.zeros(64, np.uint16) for _ in range(4)]
+    table = one(kernel, *arrays)
+    table(coef, key=1)
+    for bad in (
+        coef.astype(np.float64),
+        coef[:3],
+        np.zeros(1, np.float32),
+        np.zeros(20, "f4")[::2],
+    ):
+        for call in (
+            lambda c: table(c, key=1),
+            lambda c: kernel(*arrays[:2], arrays[2:], c, key=1),
+        ):
+            with pytest.raises(KernelError, match="coef is not what"):
+                call(bad)
+    for key, words in [(None, "wants key"), (-1, "key = -1"), (2**32, "key = 4294967296"),
+                       (1.5, "key = 1.5")]:  # fmt: skip
+        with pytest.raises(KernelError, match=words):
+            table(coef, key=key)
+        with pytest.raises(KernelError, match=words):
+            kernel(*arrays[:2], arrays[2:], coef, key=key)
+    with pytest.raises(KernelError, match="first = -1"):
+        kernel(*arrays[:2], arrays[2:], coef, key=1, first=-1)
+    for step in (float("nan"), float("inf"), 0, 1.5):
+        with pytest.raises(KernelError, match="want a whole number"):
+            kernel.coefficients(BASE["adam"], step)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_to_do(backend):
+    kernel = get("sgd", backend=backend)
     coef = kernel.coefficients(BASE["sgd"], 1)
     tensors(kernel, [])(coef, threads=2)
     w = aligned_empty(1024)

@@ -53,7 +53,7 @@ def nan_bits(a, b, dtype):
 
 
 def run(kernel, arrays, coef, first, key, threads=1):
-    kernel.run(arrays, coef, threads, first, key)
+    kernel.run(list(arrays), coef, threads, first, key)
 
 
 @pytest.mark.parametrize("backend, isa", compiled())

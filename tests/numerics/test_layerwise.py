@@ -88,6 +88,18 @@ def test_refused(rng):
         lamb(x, x.copy(), x.copy(), x.copy(), LAMB, 0)
     with pytest.raises(KernelError, match="'beta1' is missing"):
         lamb(x, x.copy(), x.copy(), x.copy(), {"lr": 1}, 1)
+    with pytest.raises(KernelError, match="share memory"):
+        lamb(x, x, x.copy(), x.copy(), LAMB, 1)
     w = np.zeros((4, 5), np.float32)
+    states = [np.zeros(4, np.float32), np.zeros(5, np.float32)]
+    for change in ({"clip": 0}, {"eps1": 1e-50}):
+        with pytest.raises(KernelError, match="a number above 0"):
+            adafactor(w, w.copy(), *states, {"lr": 1} | change, 1)
+    frozen = np.zeros(5, np.float32)
+    frozen.flags.writeable = False
+    with pytest.raises(KernelError, match="columns is read-only"):
+        adafactor(w, np.ones_like(w), states[0], frozen, {"lr": 1}, 1)
+    assert not w.any() and not states[0].any()
+    assert adafactor(w[:0], w[:0].copy(), states[0][:0], states[1], {"lr": 1}, 1) == 0
     with pytest.raises(KernelError, match=r"rows \(5,\)"):
         adafactor(w, w.copy(), np.zeros(5, np.float32), np.zeros(5, np.float32), {"lr": 1}, 1)

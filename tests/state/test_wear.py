@@ -143,10 +143,12 @@ def test_dynamic_levelling_narrows_the_spread():
     assert spreads[0] < 0.7 * spreads[1]
 
 
+@pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("free", [0, 1, 2, 3, 4])
-def test_levelling_takes_no_block_that_the_host_waits_for(free):
-    """Writes wait until three blocks are free: a move that brings none begins beyond these only.
-    Else levelling would take what collection gains, and each erase begin the next move."""
+def test_levelling_takes_no_block_that_the_host_waits_for(free, waits):
+    """Writes wait until three blocks are free. While one does, a move that brings none begins
+    beyond these only: else levelling would take what collection gains, and each erase begin the
+    next move. While none does, it may take what is not collection's own."""
     d = device(**SHAPE | {"ftl__wear_static_cycles": 2, "ftl__gc_stop_blocks": 3,
                           "ftl__gc_low_blocks": 2})  # fmt: skip
     a = d.arrays
@@ -155,5 +157,14 @@ def test_levelling_takes_no_block_that_the_host_waits_for(free):
     a.block.stream[:full] = 0
     a.block.erases[1:] = 5
     a.pool.free_n[0] = free
+    a.dev.stall_head[0] = 0 if waits else -1
     collection.level(d.state, 0, 0)
-    assert counter(d, stats.WEAR_MOVES) == (free > 3)
+    assert counter(d, stats.WEAR_MOVES) == (free > (3 if waits else 1))
+
+
+def test_levelling_is_not_starved_by_the_threshold_of_writes():
+    """Free blocks never stay above it where collection begins just below: cold data move all the
+    same, and the writes end."""
+    d = aged(ftl__wear_static_cycles=8, ftl__gc_low_blocks=2, ftl__gc_stop_blocks=3)
+    assert counter(d, stats.WEAR_MOVES) > 20
+    assert spread(d)[0] <= 8 + 4
