@@ -259,14 +259,14 @@ def ended(st, dev, u, b):
 
 @inline
 def leisure(st, u):
-    """Has unit ``u`` time and free blocks for a move that brings none? Not while writes wait for
-    ``gc_stop`` blocks: they would wait for what collection and wear levelling do to each other."""
+    """Has unit ``u`` time and free blocks for a move that brings none? Not where that would begin
+    a collection, which would begin the next move, or while writes wait for ``gc_stop`` blocks."""
     c = st.cfg[0]
     pool = st.pool[u]
-    if pool.free_n <= c.gc_reserve or pool.victims >= c.gc_parallel:
+    if pool.free_n <= max(c.gc_reserve, min(c.gc_stop, c.gc_low)):
         return False
     waiting = pool.stall_head if c.static != 0 else st.dev[u // c.units].stall_head
-    return pool.free_n > c.gc_stop or waiting < 0
+    return pool.victims < c.gc_parallel and (pool.free_n > c.gc_stop or waiting < 0)
 
 
 @cold
