@@ -140,7 +140,7 @@ typedef struct {
  * upper 16 bits share a bucket: those bits less those of 2^-24, at least 0; negative numbers have the
  * second ONDIE_CODE_BUCKETS. Within one the nearest code changes once at most, by one: upwards
  * (negative: downwards) where the lower 16 bits reach bucket & 0x1ffff, and before that it is
- * bucket >> 17. zero: the code of 0.
+ * bucket >> 17. zero: the code of the least magnitude.
  */
 typedef struct {
     float value[256];

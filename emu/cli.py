@@ -535,6 +535,14 @@ def engine(
     engine_command(plan, json_path, quiet)
 
 
+def _seeds(text: str) -> list[int]:
+    """Whole numbers with commas between them."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--seeds {text}: want whole numbers, such as 1,2,3") from None
+
+
 @commands.command()
 @click.argument("name", required=False)
 @click.option(
@@ -545,33 +553,24 @@ def engine(
 @click.option("--recorded", "runs", flag_value="recorded", help="mqsim: recorded addresses alone.")
 @click.option("--own", "runs", flag_value="own", help="mqsim: own addresses alone.")
 @click.option("--both", "runs", flag_value="both", help="mqsim: both, which is the default.")
+@click.option("--steps", type=int, help="formats: of each training; by default 1000.")
+@click.option("--seeds", type=_seeds, help="formats: such as 1,2,3, which is the default.")
+@click.option(
+    "--figure", type=click.Path(path_type=Path), help="formats: loss curves, FILE.png or FILE.pdf."
+)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Rows as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress bar and no table.")
-def validate(
-    name: str | None, cases: Path | None, runs: str | None, json_path: Path | None, quiet: bool
-) -> None:
+def validate(name: str | None, json_path: Path | None, quiet: bool, **options: Any) -> None:
     """Hold the simulation against published numbers and closed forms. Exit 1 on a miss.
 
-    NAME is one of bytes, closed-forms and rates, which run without it, or mqsim: MQSim's results on
-    its own files.
+    NAME is one of bytes, closed-forms and rates, which run without it; mqsim: MQSim's results on
+    its own files; or formats: a small GPT trained with each format of the update, beside FP32.
     """
-    from ondie.emu import validate as validation
-    from ondie.emu.report import check_target, write_atomically
-
-    if name != validation.MQSIM and (cases is not None or runs is not None):
-        flag = f"--cases {cases}" if cases is not None else f"--{runs}"
-        raise InputError(f"{flag}: for ondie validate mqsim only")
-    if json_path is not None:
-        check_target(json_path)
+    from ondie.emu.commands.validate import Options, command
 
     with progress_bar(quiet) as progress:
-        found = validation.run(name, progress, cases, runs or "both")
-    if json_path is not None:
-        text = json.dumps([row.data() for row in found], indent=1, allow_nan=False) + "\n"
-        write_atomically({json_path: text.encode()})
-    if not quiet:
-        validation.show(found, console())
-    if any(row.misses for row in found):
+        good = command(name, Options(**options), json_path, None if quiet else console(), progress)
+    if not good:
         sys.exit(1)
 
 

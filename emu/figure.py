@@ -1,12 +1,9 @@
 """The figure of a comparison: time per step by phase, and energy per step by component.
 
-Owns the drawing. Does not own any number. Source: matplotlib; files carry no date, so that the same
-comparison draws the same bytes.
+Owns the drawing. Does not own any number. Source: matplotlib.
 """
 
 from __future__ import annotations
-
-import io
 
 import matplotlib
 import numpy as np
@@ -14,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ondie.emu.compare import Comparison, Result
+from ondie.emu.drawing import saved
 
 PHASES = {
     "samples": ("reading samples", "#b8b8b8"),
@@ -72,15 +70,7 @@ def draw(c: Comparison) -> dict[str, bytes]:
             f"{c.cfg.system.devices} x {c.cfg.system.name}",
             fontsize=10,
         )
-        out = {}
-        for suffix, metadata in (
-            ("png", {"Software": None}),
-            ("pdf", {"CreationDate": None, "Producer": None, "Creator": None}),
-        ):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=suffix, dpi=150, metadata=metadata)
-            out[suffix] = buffer.getvalue()
-    return out
+        return saved(figure)
 
 
 def _seconds(ran: list[Result], phase: str) -> np.ndarray:

@@ -23,7 +23,7 @@ from ondie.emu.units import InputError, nearest
 from ondie.traces import Step, Trace, flat_tensors
 
 FIT, CHECK, SHOWN = "fit", "check", "shown"
-MQSIM = "mqsim"
+MQSIM, FORMATS = "mqsim", "formats"
 RUNS = ("recorded", "own", "both")
 """With which addresses MQSim's cases are run."""
 SAMPLE_PARAMS = 40_000_000
@@ -278,7 +278,7 @@ def run(
     if name == MQSIM:
         return mqsim_rows(progress, folder, runs)
     if name is not None and name not in SUITES:
-        known = [*SUITES, MQSIM]
+        known = [*SUITES, MQSIM, FORMATS]
         raise InputError(
             f"unknown validation {name!r}; nearest: {nearest(name, known) or 'none'} "
             f"(of {', '.join(known)})"

@@ -30,9 +30,9 @@ MAPS = ("dynamic", "linear")
 
 @dataclass(frozen=True)
 class Codes:
-    """A map: value float32[256], rising; bucket int32[2 * BUCKETS] and the code of 0, as
-    csrc/ondie.h says at ondie_codes; middle float32[255]: the largest float not above the mean of
-    two values."""
+    """A map: value float32[256], rising; bucket int32[2 * BUCKETS] as
+    csrc/ondie.h says at ondie_codes; zero: that of the least magnitude; middle float32[255]: the
+    largest float not above the mean of two values."""
 
     value: NDArray[np.float32]
     middle: NDArray[np.float32]
@@ -59,8 +59,12 @@ def dynamic_values(signed: bool) -> NDArray[np.float64]:
 
 
 def linear_values(signed: bool) -> NDArray[np.float64]:
-    """Equal steps from -1 (a code more below 0) or 0 to 1. float64[256]."""
-    return np.arange(-128, 128) / 127 if signed else np.arange(256) / 255
+    """Equal steps to 1, float64[256]: from -1, with a code more below, or from 1/256.
+
+    Second moments have no 0, after Li, Chen and Zhu, NeurIPS 2023: what is divided by the root of
+    one that was rounded to 0 becomes as large as 1 / eps, and training ends there.
+    """
+    return np.arange(-128, 128) / 127 if signed else np.arange(1, 257) / 256
 
 
 @cache
@@ -74,7 +78,7 @@ def codes(name: str, signed: bool) -> Codes:
     middle = mean.astype(np.float32)
     middle = np.where(middle > mean, np.nextafter(middle, np.float32(-np.inf)), middle)
     buckets = [_buckets(middle, negative) for negative in (False, True)]
-    zero = int(np.flatnonzero(value == 0)[0])
+    zero = int(np.abs(value).argmin())
     return Codes(value, middle, np.concatenate(buckets), zero)
 
 

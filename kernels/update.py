@@ -73,6 +73,8 @@ class Update:
     isa: str | None
     format: str
     states: tuple[str, ...]
+    takes: tuple[str, ...]  # hyperparameters
+    random: bool  # whether a step wants a key
     slots: tuple[Slot, ...]
     places: tuple[int, ...]  # where they go among native.PLACES
     caller: native.Caller  # of backend "c"
@@ -97,6 +99,7 @@ class Update:
             raise KernelError(f"{op}: format {format!r}: it has no states to be kept in 8 bits")
         self.op, self.form, self.format = op, form, format
         self.backend, self.isa = native.choose(backend, isa)
+        self.takes, self.random = self._definition.takes, self._format.random
         self.slots = _slots(self._definition.states, self._format)
         self.states = tuple(s.name for s in self.slots[2:] if s.name != "out")
         self.places = native.places([s.name for s in self.slots], self._definition.states)
@@ -206,7 +209,7 @@ class Update:
         """The key of a step, 0 where nothing is rounded at random. KernelError without one where
         it is: the same bits in every step would not be right on the mean."""
         if key is None:
-            if self._format.random:
+            if self.random:
                 raise KernelError(
                     f"{self.op}: format {self.format!r} wants key=stochastic.key(step)"
                 )
