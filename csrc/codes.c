@@ -4,22 +4,29 @@
  */
 #include "half.h"
 #include "isa.h"
+#ifdef ONDIE_CODES_WIDE
+#include "codes_wide.h"
+#endif
 
-static void FN(decode)(const uint8_t *restrict codes, float scale, float *restrict x, size_t n,
-                       const ondie_codes *restrict map) {
-    for (size_t i = 0; i < n; i++) x[i] = map->value[codes[i]] * scale;
+static inline __attribute__((always_inline)) void FN(decode)(const uint8_t *restrict codes,
+                                                             float scale, float *restrict x,
+                                                             size_t n,
+                                                             const ondie_codes *restrict map,
+                                                             int sign) {
+    size_t i = 0;
+#ifdef ONDIE_CODES_WIDE
+    i = n - n % WIDE;
+    decode_wide(codes, scale, x, i, map, sign);
+#else
+    (void)sign;
+#endif
+    for (; i < n; i++) x[i] = map->value[codes[i]] * scale;
 }
 
-/* Selection is by mask, so that compilers vectorise the loop.
- * Returns the scale: the largest magnitude, NaN when there is one. */
-static float FN(encode)(const float *restrict x, uint8_t *restrict codes, size_t n,
-                        const ondie_codes *restrict map) {
-    int32_t most = 0;
-    for (size_t i = 0; i < n; i++) {
-        const int32_t size = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
-        most = size > most ? size : most;
-    }
-    const float scale = float_of(most > 0x7f800000 ? 0x7fc00000u : (uint32_t)most);
+/* Selection is by mask, so that compilers vectorise the loop. */
+static __attribute__((noinline)) void FN(encode_exactly)(const float *x, float scale,
+                                                         uint8_t *codes, size_t n,
+                                                         const ondie_codes *map) {
     const int32_t zero = map->zero;
     for (size_t i = 0; i < n; i++) {
         const float y = x[i] / scale;
@@ -33,5 +40,30 @@ static float FN(encode)(const float *restrict x, uint8_t *restrict codes, size_t
         const int32_t code = (found >> 17) + ((passed ^ ~negative) - ~negative);
         codes[i] = (uint8_t)((zero & is_nan) | (code & ~is_nan));
     }
-    return scale;
+}
+
+/* The scale of a block: the largest magnitude, NaN when there is one. */
+static inline float FN(scale_of)(const float *restrict x, size_t n) {
+    int32_t most = 0;
+    for (size_t i = 0; i < n; i++) {
+        const int32_t size = (int32_t)(bits_of(x[i]) & 0x7fffffffu);
+        most = size > most ? size : most;
+    }
+    return float_of(most > 0x7f800000 ? 0x7fc00000u : (uint32_t)most);
+}
+
+static inline __attribute__((always_inline)) void FN(encode)(const float *restrict x, float scale,
+                                                             uint8_t *restrict codes, size_t n,
+                                                             const ondie_codes *restrict map,
+                                                             int sign) {
+    size_t i = 0;
+#ifdef ONDIE_CODES_WIDE
+    if (scale > 0x1p-100f && scale < 0x1p100f) {
+        i = n - n % WIDE;
+        encode_wide(x, scale, codes, i, map, sign, FN(encode_exactly));
+    }
+#else
+    (void)sign;
+#endif
+    FN(encode_exactly)(x + i, scale, codes + i, n - i, map);
 }

@@ -16,6 +16,7 @@
 #endif
 
 #define ONDIE_ISA avx512
+#define ONDIE_CODES_WIDE
 #include "table.c"
 
 #if defined(__clang__)

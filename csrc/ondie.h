@@ -35,7 +35,9 @@ enum ondie_size {
     ONDIE_NORM_BLOCK = 4096, /* elements summed into one partial result */
     ONDIE_NORM_LANES = 32,   /* accumulators within a block */
     ONDIE_CODE_BLOCK = 256,  /* elements that share a scale in 8-bit states */
-    ONDIE_CODE_BUCKETS = 3073
+    ONDIE_CODE_BUCKETS = 3073,
+    ONDIE_CODE_FRACTION = 15,
+    ONDIE_CODE_UNSURE = 4 /* error of a place, times 2^ONDIE_CODE_FRACTION, and more */
 };
 
 /* 1 when code for this instruction set is compiled in and this processor runs it. */
@@ -141,11 +143,24 @@ typedef struct {
  * second ONDIE_CODE_BUCKETS. Within one the nearest code changes once at most, by one: upwards
  * (negative: downwards) where the lower 16 bits reach bucket & 0x1ffff, and before that it is
  * bucket >> 17. zero: the code of the least magnitude.
+ *
+ * The same by arithmetic. The number of code c is that of place |c - base|, with the sign of c - base: 0
+ * at place 0, else fma(place, line[0][k], line[1][k]), k the lower 4 bits of the place's exponent in
+ * FP32. The place of a magnitude y, at least `least` and at most 1: with k the lower 4 bits of half its
+ * exponent, one more where y > limit[k]: min(y to_line[0][k] + to_line[1][k], to_line[2][k]), from 2^23 on,
+ * with ONDIE_CODE_FRACTION bits behind the point, cut off. FP32 decides unless these bits are less than
+ * 2 ONDIE_CODE_UNSURE before the least is taken. Places are codes without signs, and counted from `zero`
+ * with signs; those of negative numbers are 127 at most.
  */
 typedef struct {
     float value[256];
     int32_t bucket[6146];
     int32_t zero;
+    int32_t base;
+    float line[2][16];
+    float limit[16];
+    float to_line[3][16];
+    float least;
 } ondie_codes;
 
 /* Update `count` parts one after the other; while one is worked on, the next one's memory is asked

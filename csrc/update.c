@@ -140,27 +140,45 @@ LOOP FN(loop)(const ondie_part *p, const ondie_part *next, const float *coef, ui
             FN(loop)(p, next, c, key, what, states, 0, wk, gk, sk, ok, random);         \
     }
 
-/* States in 8 bits: block by block, as numbers on the stack. */
+/* Elements of the block that begins at `from`. */
+static inline size_t FN(block_of)(size_t n, size_t from) {
+    return n - from < ONDIE_CODE_BLOCK ? n - from : ONDIE_CODE_BLOCK;
+}
+
+/* States in 8 bits: block by block, as numbers on the stack. The codes of a block wait until the next
+ * one has been updated, so that its scale is there when they want it. */
 #define CODED(name, plain, states, sign_a)                                              \
     static void FN(name)(PARAMETERS) {                                                  \
-        float a[ONDIE_CODE_BLOCK] __attribute__((aligned(64)));                         \
-        float b[ONDIE_CODE_BLOCK] __attribute__((aligned(64)));                         \
+        float a[2][ONDIE_CODE_BLOCK] __attribute__((aligned(64)));                      \
+        float b[2][ONDIE_CODE_BLOCK] __attribute__((aligned(64)));                      \
         uint8_t *const qa = p->a, *const qb = p->b;                                     \
-        for (size_t i = 0, block = 0; i < p->n; i += ONDIE_CODE_BLOCK, block++) {       \
-            const size_t left = p->n - i;                                               \
-            const size_t n = left < ONDIE_CODE_BLOCK ? left : ONDIE_CODE_BLOCK;         \
-            const ondie_part q = {.w = (float *)p->w + i, .g = (float *)p->g + i,       \
-                                  .a = a, .b = b, .n = n};                              \
-            FN(decode)(qa + i, p->scale_a[block], a, n, &maps[sign_a]);                 \
-            if (states > 1) FN(decode)(qb + i, p->scale_b[block], b, n, &maps[1]);      \
-            FN(plain)(&q, 0, c, maps, key);                                             \
-            p->scale_a[block] = FN(encode)(a, qa + i, n, &maps[sign_a]);                \
-            if (states > 1) p->scale_b[block] = FN(encode)(b, qb + i, n, &maps[1]);     \
-            for (size_t k = 0; next && i < next->n && k < ONDIE_CODE_BLOCK; k += STEP) { \
-                FN(ask)(next->w, i + k, F32);                                           \
-                FN(ask)(next->g, i + k, F32);                                           \
-                __builtin_prefetch((const char *)next->a + i + k, 0, 3);                \
-                if (states > 1) __builtin_prefetch((const char *)next->b + i + k, 0, 3); \
+        const size_t blocks = (p->n + ONDIE_CODE_BLOCK - 1) / ONDIE_CODE_BLOCK;         \
+        for (size_t block = 0; block <= blocks; block++) {                              \
+            const size_t i = block * ONDIE_CODE_BLOCK, before = i - ONDIE_CODE_BLOCK;   \
+            const int at = block & 1;                                                   \
+            if (block < blocks) {                                                       \
+                const size_t n = FN(block_of)(p->n, i);                                 \
+                const ondie_part q = {.w = (float *)p->w + i, .g = (float *)p->g + i,   \
+                                      .a = a[at], .b = b[at], .n = n};                  \
+                FN(decode)(qa + i, p->scale_a[block], a[at], n, &maps[sign_a], !(sign_a)); \
+                if (states > 1)                                                         \
+                    FN(decode)(qb + i, p->scale_b[block], b[at], n, &maps[1], 0);       \
+                FN(plain)(&q, 0, c, maps, key);                                         \
+                p->scale_a[block] = FN(scale_of)(a[at], n);                             \
+                if (states > 1) p->scale_b[block] = FN(scale_of)(b[at], n);             \
+                for (size_t k = 0; next && i < next->n && k < ONDIE_CODE_BLOCK; k += STEP) { \
+                    FN(ask)(next->w, i + k, F32);                                       \
+                    FN(ask)(next->g, i + k, F32);                                       \
+                    __builtin_prefetch((const char *)next->a + i + k, 0, 3);            \
+                    if (states > 1) __builtin_prefetch((const char *)next->b + i + k, 0, 3); \
+                }                                                                       \
+            }                                                                           \
+            if (block) {                                                                \
+                const size_t n = FN(block_of)(p->n, before);                            \
+                FN(encode)(a[!at], p->scale_a[block - 1], qa + before, n, &maps[sign_a], \
+                           !(sign_a));                                                  \
+                if (states > 1)                                                         \
+                    FN(encode)(b[!at], p->scale_b[block - 1], qb + before, n, &maps[1], 0); \
             }                                                                           \
         }                                                                               \
     }

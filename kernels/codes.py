@@ -26,45 +26,63 @@ from .jit import njit
 BUCKETS = 3073  # ONDIE_CODE_BUCKETS
 LEAST = 0x3380  # upper 16 bits of 2^-24
 MAPS = ("dynamic", "linear")
+LINES = 16  # entries of the tables of lines in ondie_codes
+FRACTION, UNSURE = 15, 4  # ONDIE_CODE_FRACTION, ONDIE_CODE_UNSURE
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Places first .. last of a map that lie on a line: the number at place p is
+    slope p + offset, float32(fma); a single one has slope 0."""
+
+    first: int
+    last: int
+    slope: float
+    offset: float
 
 
 @dataclass(frozen=True)
 class Codes:
-    """A map: value float32[256], rising; bucket int32[2 * BUCKETS] as
-    csrc/ondie.h says at ondie_codes; zero: that of the least magnitude; middle float32[255]: the
-    largest float not above the mean of two values."""
+    """A map of codes to numbers. A code is ``base`` + p for the p-th number and, with signs,
+    ``base`` - p for the negative one. value float32[256], rising; zero: code of the least
+    magnitude; middle float32[255]: the largest float not above the mean of two values; bucket
+    int32[2 * BUCKETS], line float32[2, LINES] and cell float32[CELL_FIELDS, CELLS] as csrc/ondie.h
+    says at ondie_codes; least: magnitudes below it have the code of the least magnitude."""
 
+    base: int
     value: NDArray[np.float32]
+    zero: int
     middle: NDArray[np.float32]
     bucket: NDArray[np.int32]
-    zero: int
+    line: NDArray[np.float32]
+    limit: NDArray[np.float32]
+    to_line: NDArray[np.float32]
+    least: float
 
 
-def dynamic_values(signed: bool) -> NDArray[np.float64]:
-    """The 256 values of dynamic quantisation, rising. float64[256].
-
-    With e leading zeros the value is 10^-e times the middle of one of equal parts of 0.1 .. 1: 64
-    of them (128 without sign) for e = 0, half as many for each zero more, down to 1 (2) for e = 6.
-    Then 0 and 1 are exact.
-    """
-    found = [0.0, 1.0]
-    for zeros in range(7):
-        parts = 2 ** (6 - zeros) * (1 if signed else 2)
-        edges = np.linspace(0.1, 1.0, parts + 1)
-        middles = (edges[:-1] + edges[1:]) / 2 * 10.0**-zeros
-        found += middles.tolist()
-        if signed:
-            found += (-middles).tolist()
-    return np.sort(np.array(found))
+def dynamic_pieces(signed: bool) -> list[Piece]:
+    """Dynamic quantisation: with e leading zeros the number is 10^-e times the middle of one of
+    equal parts of 0.1 .. 1: 64 of them (128 without sign) for e = 0, half as many for each zero
+    more, down to 1 (2) for e = 6. Then 0 and 1 are exact."""
+    lowest = 0 if signed else 1
+    found = [Piece(0, 0, 0.0, 0.0)] if signed else [Piece(1, 1, 0.0, 0.0)]
+    for power in range(lowest, lowest + 7):
+        parts, unit = 2**power, 10.0 ** (power - lowest - 6)
+        found.append(Piece(parts, 2 * parts - 1, 0.9 * unit / parts, unit * (0.45 / parts - 0.8)))
+    parts = 2 ** (lowest + 7)
+    return [*found, Piece(parts, parts, 0.0, 1.0)]
 
 
-def linear_values(signed: bool) -> NDArray[np.float64]:
-    """Equal steps to 1, float64[256]: from -1, with a code more below, or from 1/256.
+def linear_pieces(signed: bool) -> list[Piece]:
+    """Equal steps to 1: from -1, with a code more below, or from 1/256.
 
     Second moments have no 0, after Li, Chen and Zhu, NeurIPS 2023: what is divided by the root of
     one that was rounded to 0 becomes as large as 1 / eps, and training ends there.
     """
-    return np.arange(-128, 128) / 127 if signed else np.arange(1, 257) / 256
+    return [Piece(0, 128, 1 / 127, 0.0)] if signed else [Piece(1, 256, 1 / 256, 0.0)]
+
+
+PIECES = {"dynamic": dynamic_pieces, "linear": linear_pieces}
 
 
 @cache
@@ -72,14 +90,73 @@ def codes(name: str, signed: bool) -> Codes:
     """The map "dynamic" or "linear", of signed numbers or of others."""
     if name not in MAPS:
         raise unknown("map", name, MAPS)
-    exact = dynamic_values(signed) if name == "dynamic" else linear_values(signed)
-    value = exact.astype(np.float32)
+    pieces = PIECES[name](signed)
+    line = _lines(pieces)
+    base = (127 if name == "dynamic" else 128) if signed else -1
+    place = np.arange(256) - base
+    slope, offset = line[:, (np.frexp(np.abs(place))[1] + 126) % LINES].astype(np.float64)
+    size = np.where(place == 0, 0.0, np.abs(place) * slope + offset)
+    value = (np.sign(place) * size).astype(np.float32)
     mean = (value[:-1].astype(np.float64) + value[1:]) / 2
     middle = mean.astype(np.float32)
     middle = np.where(middle > mean, np.nextafter(middle, np.float32(-np.inf)), middle)
     buckets = [_buckets(middle, negative) for negative in (False, True)]
     zero = int(np.abs(value).argmin())
-    return Codes(value, middle, np.concatenate(buckets), zero)
+    least = max(2.0**-23, float(value[0]))
+    bucket = np.concatenate(buckets)
+    return Codes(base, value, zero, middle, bucket, line, *_places(pieces, signed), least)
+
+
+def _lines(pieces: list[Piece]) -> NDArray[np.float32]:
+    """Slope and offset of a place, by the lower bits of its binary exponent. A product of a place
+    and a slope is exact in float64, and so is the sum: rounded once, that is an fma."""
+    line = np.zeros((2, LINES), np.float32)
+    for piece in pieces:
+        for place in range(max(1, piece.first), piece.last + 1):
+            at = (place.bit_length() - 1 + 127) % LINES
+            line[:, at] = piece.slope, piece.offset
+    return line
+
+
+def _places(pieces: list[Piece], signed: bool) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """How a magnitude becomes a place, in fixed point: float32[LINES], the limit where the next
+    line begins, and float32[3, LINES], slope, offset and largest place of each line.
+
+    Lines are those of the pieces. One ends where the next number is nearer, which is half a place
+    more than a place; a little above that, so that FP32 finds both sides undecided there. Single
+    numbers lie on any line that stays near them and ends so, too. That the last piece is a single
+    number, half as far from the one before it as that line goes on, needs a line that passes half
+    a place where they are as near, and begins anywhere between the two.
+    """
+    ends = [piece.slope * piece.last + piece.offset for piece in pieces]
+    starts = [piece.slope * piece.first + piece.offset for piece in pieces]
+    change = [(a + b) / 2 for a, b in zip(ends, starts[1:], strict=False)]
+    begin = [y * (1 + 2.0**-21) for y in change]
+    shift = 0 if signed else -1  # of a place in codes to a code
+    one, high = 2.0**FRACTION, 2.0**23
+    lines: list[tuple[float, float, float]] = []
+    for i, piece in enumerate(pieces):
+        if piece.slope:
+            slope, offset = 1 / piece.slope, -piece.offset / piece.slope
+        elif i == 0:
+            slope, offset = 0.9 / change[0], piece.first + 0.6
+        else:
+            slope = lines[-1][0] / one / 4
+            offset = piece.first - 0.5 - slope * change[-1]
+            begin[-1] = (ends[-2] + change[-1]) / 2
+        fixed = high + (offset + shift + 0.5) * one + UNSURE
+        lines.append((slope * one, fixed, high + (piece.last + shift + 0.5) * one))
+    limit = np.full(LINES, np.inf, np.float32)
+    to_line = np.empty((3, LINES), np.float32)
+    to_line[:] = np.array(lines[-1])[:, None]
+    for pair in range(52, 64):  # exponents 2 pair and 2 pair + 1 in FP32: 2^-23 .. 2
+        low, above = 2.0 ** (2 * pair - 127), 2.0 ** (2 * pair - 125)
+        inside = [i for i, y in enumerate(begin) if low <= y < above]
+        assert len(inside) < 2, "a line is shorter than two powers of two"
+        to_line[:, pair % LINES] = lines[inside[0] if inside else sum(y < low for y in begin)]
+        if inside:
+            limit[pair % LINES] = begin[inside[0]]
+    return limit, to_line
 
 
 def _buckets(middle: NDArray[np.float32], negative: bool) -> NDArray[np.int32]:

@@ -117,9 +117,9 @@ def maps(name: str) -> Any:
     found = ffi.new("ondie_codes[2]")
     for target, signed in zip(found, (True, False), strict=True):
         m = codes(name, signed)
-        for field in ("value", "bucket"):
+        for field in ("value", "bucket", "line", "limit", "to_line"):
             ffi.memmove(getattr(target, field), getattr(m, field), getattr(m, field).nbytes)
-        target.zero = m.zero
+        target.zero, target.base, target.least = m.zero, m.base, m.least
     return found
 
 
