@@ -86,9 +86,10 @@ def test_loops_use_the_full_width(isa, register, assembler):
 @pytest.mark.skipif(not X86, reason="x86-64 only")
 @pytest.mark.parametrize("isa", ["base", "avx2", "avx512"])
 def test_nothing_is_fused_or_approximated_but_by_order(isa, assembler):
+    """The torch form and codes in 512-bit vectors ask for fma by name."""
     for name, code in assembler(isa).items():
         assert not re.search(r"\bv?r(sqrt|cp)", code), f"approximation in {name}"
-        if "torch" not in name:
+        if "torch" not in name and not (isa == "avx512" and "codes" in name):
             assert not re.search(r"\bvfn?m(add|sub)", code), f"contraction in {name}"
     fused = assembler(isa)[f"adam_torch_plain_{isa}"]
     assert ("fmaf" in fused) if isa == "base" else ("vfmadd" in fused)
