@@ -4,6 +4,9 @@
  */
 #include "half.h"
 #include "isa.h"
+#if ONDIE_HALVES
+#include <immintrin.h>
+#endif
 
 #define CAST(name, from, to)                                                     \
     static void FN(name)(const from *restrict x, to *restrict y, size_t n) {     \
@@ -12,6 +15,34 @@
 
 CAST(to_bf16, float, uint16_t)
 CAST(from_bf16, uint16_t, float)
+#if !ONDIE_HALVES
 CAST(to_fp16, float, uint16_t)
 CAST(from_fp16, uint16_t, float)
+#else /* as many at once by the processor's own conversion, which gives the same bits */
+#if ONDIE_HALVES == 16
+#define VECTOR(name) _mm512_##name
+#define HALVES(name) _mm256_##name##_si256
+typedef __m256i FN(halves);
+#else
+#define VECTOR(name) _mm256_##name
+#define HALVES(name) _mm_##name##_si128
+typedef __m128i FN(halves);
+#endif
+static void FN(to_fp16)(const float *restrict x, uint16_t *restrict y, size_t n) {
+    size_t i = 0;
+    for (; i + ONDIE_HALVES <= n; i += ONDIE_HALVES)
+        HALVES(storeu)((FN(halves) *)(y + i),
+                       VECTOR(cvtps_ph)(VECTOR(loadu_ps)(x + i), _MM_FROUND_TO_NEAREST_INT));
+    for (; i < n; i++) y[i] = to_fp16(x[i]);
+}
+
+static void FN(from_fp16)(const uint16_t *restrict x, float *restrict y, size_t n) {
+    size_t i = 0;
+    for (; i + ONDIE_HALVES <= n; i += ONDIE_HALVES)
+        VECTOR(storeu_ps)(y + i, VECTOR(cvtph_ps)(HALVES(loadu)((const FN(halves) *)(x + i))));
+    for (; i < n; i++) y[i] = from_fp16(x[i]);
+}
+#undef VECTOR
+#undef HALVES
+#endif
 #undef CAST

@@ -15,7 +15,9 @@ static const ondie_table *const tables[ONDIE_ISAS] = {
 int ondie_isa_runs(int isa) {
     if (isa < 0 || isa >= ONDIE_ISAS || !tables[isa]) return 0;
 #if defined(__x86_64__)
-    if (isa == ONDIE_AVX2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (isa == ONDIE_AVX2)
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("f16c");
     if (isa == ONDIE_AVX512)
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&

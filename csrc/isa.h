@@ -16,6 +16,9 @@
 #ifndef ONDIE_ISA
 #define ONDIE_ISA base
 #endif
+#ifndef ONDIE_HALVES
+#define ONDIE_HALVES 0 /* FP16 numbers that one instruction converts */
+#endif
 
 #define ONDIE_JOIN_(name, isa) name##_##isa
 #define ONDIE_JOIN(name, isa) ONDIE_JOIN_(name, isa)

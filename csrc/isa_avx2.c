@@ -1,4 +1,4 @@
-/* Owns: the object for AVX2 with FMA, 256-bit vectors.
+/* Owns: the object for AVX2 with FMA and F16C, 256-bit vectors.
  * Does not: contain code; the kernels are in table.c.
  * Source: GCC manual, x86 function attributes; clang language extensions, attribute push.
  */
@@ -9,12 +9,13 @@
 
 #if defined(__x86_64__)
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
-#pragma GCC target("avx2,fma,prefer-vector-width=256")
+#pragma GCC target("avx2,fma,f16c,prefer-vector-width=256")
 #endif
 
 #define ONDIE_ISA avx2
+#define ONDIE_HALVES 8
 #include "table.c"
 
 #if defined(__clang__)

@@ -16,6 +16,7 @@
 #endif
 
 #define ONDIE_ISA avx512
+#define ONDIE_HALVES 16
 #define ONDIE_CODES_WIDE
 #include "table.c"
 

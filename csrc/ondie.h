@@ -19,7 +19,7 @@
 
 enum ondie_isa {
     ONDIE_BASE = 0,   /* what every processor of the architecture has: SSE2, NEON */
-    ONDIE_AVX2 = 1,   /* AVX2 and FMA, 256-bit vectors */
+    ONDIE_AVX2 = 1,   /* AVX2, FMA and F16C, 256-bit vectors */
     ONDIE_AVX512 = 2, /* AVX-512 F, BW, DQ, VL, 512-bit vectors */
     ONDIE_ISAS = 3
 };

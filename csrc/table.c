@@ -2,7 +2,6 @@
  * Does not: select the instruction set (isa_*.c) or choose among tables (dispatch.c).
  * Source: own.
  */
-#include "cast.c"
 #include "grad.c"
 #include "limit.c"
 #include "update.c"

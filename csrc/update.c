@@ -5,6 +5,7 @@
  */
 #include "adagrad.c"
 #include "adam.c"
+#include "cast.c"
 #include "codes.c"
 #include "half.h"
 #include "isa.h"
@@ -13,7 +14,7 @@
 
 #ifndef ONDIE_UPDATE_KINDS
 #define ONDIE_UPDATE_KINDS
-enum kind { NONE, F32, H16, B16 };
+enum kind { F32, H16, B16 };
 
 /* What is computed: an operation in one of its forms. */
 enum what {
@@ -22,7 +23,7 @@ enum what {
     DIE_ADAM_0, DIE_ADAM_1, DIE_ADAM_2, DIE_ADAM_3,
     DIE_ADAGRAD_0, DIE_ADAGRAD_1, DIE_ADAGRAD_2, DIE_ADAGRAD_3
 };
-enum { MOST_COEFS = 10, STEP = 64, LINE = 64 };
+enum { MOST_COEFS = 10, STEP = 64, LINE = 64, TILE = 1024 };
 
 /* Coefficients that are read. */
 static inline int coefs(int what) {
@@ -43,17 +44,13 @@ static inline uint32_t FN(draw)(uint32_t i, uint32_t key) {
 }
 
 static inline __attribute__((always_inline)) float FN(load)(const void *x, size_t i, int kind) {
-    if (kind == F32) return ((const float *)x)[i];
-    if (kind == H16) return from_fp16(((const uint16_t *)x)[i]);
-    return from_bf16(((const uint16_t *)x)[i]);
+    return kind == F32 ? ((const float *)x)[i] : from_bf16(((const uint16_t *)x)[i]);
 }
 
 static inline __attribute__((always_inline)) void FN(store)(void *x, size_t i, float y, int kind,
                                                             int random, uint32_t draw) {
     if (kind == F32)
         ((float *)x)[i] = y;
-    else if (kind == H16)
-        ((uint16_t *)x)[i] = to_fp16(y);
     else
         ((uint16_t *)x)[i] = random ? bf16_with(y, draw & 0xffffu) : to_bf16(y);
 }
@@ -96,9 +93,9 @@ static inline __attribute__((always_inline)) void FN(ask)(const void *x, size_t 
 /* Everything that decides is a constant of each caller, and the loop is made for it. With a next
  * part, its memory is asked for in step. */
 LOOP FN(loop)(const ondie_part *p, const ondie_part *next, const float *coef, uint32_t key,
-              int what, int states, int l2, int wk, int gk, int sk, int ok, int random) {
+              int what, int states, int l2, int kind, int random) {
     float c[MOST_COEFS];
-    char *restrict w = p->w, *restrict a = p->a, *restrict b = p->b, *restrict out = p->out;
+    char *restrict w = p->w, *restrict a = p->a, *restrict b = p->b;
     const char *restrict g = p->g;
     const size_t n = p->n, step = next ? STEP : n;
     const uint32_t first = (uint32_t)p->first;
@@ -107,21 +104,19 @@ LOOP FN(loop)(const ondie_part *p, const ondie_part *next, const float *coef, ui
     for (size_t from = 0, to; from < n; from = to) {
         to = n - from < step ? n : from + step;
         if (next && from < next->n) {
-            FN(ask)(next->w, from, wk);
-            FN(ask)(next->g, from, gk);
-            if (states > 0) FN(ask)(next->a, from, sk);
-            if (states > 1) FN(ask)(next->b, from, sk);
-            if (ok != NONE) FN(ask)(next->out, from, ok);
+            FN(ask)(next->w, from, kind);
+            FN(ask)(next->g, from, kind);
+            if (states > 0) FN(ask)(next->a, from, kind);
+            if (states > 1) FN(ask)(next->b, from, kind);
         }
         for (size_t i = from; i < to; i++) {
-            float s = states > 0 ? FN(load)(a, i, sk) : 0.0f;
-            float t = states > 1 ? FN(load)(b, i, sk) : 0.0f;
-            const float y = FN(at)(what, FN(load)(w, i, wk), FN(load)(g, i, gk), &s, &t, c, l2);
+            float s = states > 0 ? FN(load)(a, i, kind) : 0.0f;
+            float t = states > 1 ? FN(load)(b, i, kind) : 0.0f;
+            const float y = FN(at)(what, FN(load)(w, i, kind), FN(load)(g, i, kind), &s, &t, c, l2);
             const uint32_t r = random ? FN(draw)(first + (uint32_t)i, key) : 0;
-            if (states > 0) FN(store)(a, i, s, sk, random, r >> 8);
-            if (states > 1) FN(store)(b, i, t, sk, random, r >> 16);
-            FN(store)(w, i, y, wk, random, r);
-            if (ok != NONE) FN(store)(out, i, y, ok, 0, 0);
+            if (states > 0) FN(store)(a, i, s, kind, random, r >> 8);
+            if (states > 1) FN(store)(b, i, t, kind, random, r >> 16);
+            FN(store)(w, i, y, kind, random, r);
         }
     }
 }
@@ -131,13 +126,13 @@ LOOP FN(loop)(const ondie_part *p, const ondie_part *next, const float *coef, ui
         uint32_t key
 #define UNUSED (void)maps, (void)key
 
-#define STORED(name, what, states, at_l2, wk, gk, sk, ok, random)                       \
+#define STORED(name, what, states, at_l2, kind, random)                                 \
     static void FN(name)(PARAMETERS) {                                                  \
         UNUSED;                                                                         \
         if (c[at_l2] != 0.0f)                                                           \
-            FN(loop)(p, next, c, key, what, states, 1, wk, gk, sk, ok, random);         \
+            FN(loop)(p, next, c, key, what, states, 1, kind, random);                   \
         else                                                                            \
-            FN(loop)(p, next, c, key, what, states, 0, wk, gk, sk, ok, random);         \
+            FN(loop)(p, next, c, key, what, states, 0, kind, random);                   \
     }
 
 /* Elements of the block that begins at `from`. */
@@ -183,14 +178,37 @@ static inline size_t FN(block_of)(size_t n, size_t from) {
         }                                                                               \
     }
 
+/* A 16-bit gradient and copy: tile by tile, which the first-level cache holds. */
+#define HALF(name, kind, K, plain, states)                                              \
+    static void FN(name)(PARAMETERS) {                                                  \
+        float g[TILE] __attribute__((aligned(64)));                                     \
+        for (size_t i = 0; i < p->n; i += TILE) {                                       \
+            const size_t n = p->n - i < TILE ? p->n - i : TILE;                         \
+            float *const w = (float *)p->w + i;                                         \
+            const ondie_part q = {.w = w, .g = g, .n = n,                               \
+                                  .a = states > 0 ? (float *)p->a + i : 0,              \
+                                  .b = states > 1 ? (float *)p->b + i : 0};             \
+            FN(from_##kind)((const uint16_t *)p->g + i, g, n);                          \
+            FN(plain)(&q, 0, c, maps, key);                                             \
+            FN(to_##kind)(w, (uint16_t *)p->out + i, n);                                \
+            for (size_t k = i; next && k < next->n && k < i + TILE; k += STEP) {        \
+                FN(ask)(next->w, k, F32);                                               \
+                FN(ask)(next->g, k, K);                                                 \
+                if (states > 0) FN(ask)(next->a, k, F32);                               \
+                if (states > 1) FN(ask)(next->b, k, F32);                               \
+                FN(ask)(next->out, k, K);                                               \
+            }                                                                           \
+        }                                                                               \
+    }
+
 #define NARROW(name, what, states, at_l2)                                               \
-    STORED(name##_fp16, what, states, at_l2, F32, H16, F32, H16, 0)                     \
-    STORED(name##_bf16, what, states, at_l2, F32, B16, F32, B16, 0)                     \
-    STORED(name##_bf16_all, what, states, at_l2, B16, B16, B16, NONE, 0)                \
-    STORED(name##_stochastic, what, states, at_l2, B16, B16, B16, NONE, 1)
+    HALF(name##_fp16, fp16, H16, name##_plain, states)                                  \
+    HALF(name##_bf16, bf16, B16, name##_plain, states)                                  \
+    STORED(name##_bf16_all, what, states, at_l2, B16, 0)                                \
+    STORED(name##_stochastic, what, states, at_l2, B16, 1)
 
 #define PLAIN(name, what, states, at_l2) \
-    STORED(name, what, states, at_l2, F32, F32, F32, NONE, 0)
+    STORED(name, what, states, at_l2, F32, 0)
 
 PLAIN(sgd_plain, SGD, 0, 1)
 PLAIN(sgd_torch_plain, SGD_TORCH, 0, 1)
@@ -258,6 +276,7 @@ static const ondie_update_function FN(updates)[ONDIE_OPS][ONDIE_VARIANTS] = {
 #undef DIE
 #undef PLAIN
 #undef NARROW
+#undef HALF
 #undef CODED
 #undef STORED
 #undef UNUSED
