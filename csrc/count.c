@@ -21,7 +21,7 @@ typedef struct {
 
 /* One or two states, or none. */
 static int update(const job *j, int op, float *a, float *b) {
-    return ondie_update_one(j->isa, op, j->form, j->w, j->g, a, b, 0, 0, 0, j->n, 0, j->coef, 0, 0);
+    return ondie_update_one(j->isa, op, j->form, 1, j->w, j->g, a, b, 0, 0, 0, j->n, 0, j->coef, 0, 0);
 }
 
 __attribute__((noinline)) int counted(const job *j, int number) {

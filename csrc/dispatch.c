@@ -1,8 +1,10 @@
-/* Owns: the public functions: they check isa, form and overlap, then call the chosen table.
+/* Owns: the public functions: they check isa, form and overlap, divide the work over threads and call
+ * the chosen table.
  * Does not: compute, or choose an instruction set for the caller.
  * Source: own.
  */
 #include "isa.h"
+#include "threads.h"
 
 static const ondie_table *const tables[ONDIE_ISAS] = {
     &ondie_table_base,
@@ -27,11 +29,11 @@ int ondie_isa_runs(int isa) {
 }
 
 /* Bytes per element of w, g, the states and out. */
-static const size_t bytes_of[ONDIE_VARIANTS][4] = {
-    [ONDIE_CANONICAL] = {4, 4, 4, 0}, [ONDIE_TORCH] = {4, 4, 4, 0},
-    [ONDIE_FP16] = {4, 2, 4, 2},      [ONDIE_BF16] = {4, 2, 4, 2},
-    [ONDIE_BF16_ALL] = {2, 2, 2, 0},  [ONDIE_BF16_STOCHASTIC] = {2, 2, 2, 0},
-    [ONDIE_CODES] = {4, 4, 1, 0},
+static const size_t bytes_of[ONDIE_VARIANTS][5] = {
+    [ONDIE_CANONICAL] = {4, 4, 4, 4, 0}, [ONDIE_TORCH] = {4, 4, 4, 4, 0},
+    [ONDIE_FP16] = {4, 2, 4, 4, 2},      [ONDIE_BF16] = {4, 2, 4, 4, 2},
+    [ONDIE_BF16_ALL] = {2, 2, 2, 2, 0},  [ONDIE_BF16_STOCHASTIC] = {2, 2, 2, 2, 0},
+    [ONDIE_CODES] = {4, 4, 1, 1, 0},
 };
 
 typedef struct {
@@ -45,8 +47,8 @@ enum { ARRAYS = 7 };
 static int overlap(const ondie_part *p, const size_t *each) {
     const size_t n = p->n, scales = (n + ONDIE_CODE_BLOCK - 1) / ONDIE_CODE_BLOCK * 4;
     const range all[ARRAYS] = {
-        {p->w, n * each[0]},   {p->g, n * each[1]},   {p->a, n * each[2]},        {p->b, n * each[2]},
-        {p->out, n * each[3]}, {(char *)p->scale_a, scales}, {(char *)p->scale_b, scales},
+        {p->w, n * each[0]},   {p->g, n * each[1]},   {p->a, n * each[2]},        {p->b, n * each[3]},
+        {p->out, n * each[4]}, {(char *)p->scale_a, scales}, {(char *)p->scale_b, scales},
     };
     for (int i = 1; i < ARRAYS; i++) {
         if (!all[i].at) continue;
@@ -58,39 +60,85 @@ static int overlap(const ondie_part *p, const size_t *each) {
     return 0;
 }
 
-int ondie_update(int isa, int op, int variant, const ondie_part *parts, size_t count,
-                 const float *coef, const ondie_codes *codes, uint32_t key) {
-    if (!ondie_isa_runs(isa)) return ONDIE_NO_ISA;
-    if (op < 0 || op >= ONDIE_OPS || variant < 0 || variant >= ONDIE_VARIANTS)
-        return ONDIE_NO_UPDATE;
-    const ondie_update_function update = tables[isa]->update[op][variant];
-    if (!update) return ONDIE_NO_UPDATE;
-    for (size_t i = 0; i < count; i++)
-        if (overlap(&parts[i], bytes_of[variant])) return ONDIE_OVERLAP;
-    for (size_t i = 0; i < count; i++) {
-        ondie_part p = parts[i];
-        /* The loops count in 32 bits: elements with one upper half at a time. */
-        while (variant == ONDIE_BF16_STOCHASTIC && p.n > (1ull << 32) - (uint32_t)p.first) {
-            const uint64_t left = p.n, n = (1ull << 32) - (uint32_t)p.first;
-            p.n = n;
-            update(&p, 0, coef, codes, key);
-            p.w = (char *)p.w + 2 * n;
-            p.g = (char *)p.g + 2 * n;
-            if (p.a) p.a = (char *)p.a + 2 * n;
-            if (p.b) p.b = (char *)p.b + 2 * n;
-            p.n = left - n;
-            p.first += n;
-        }
-        update(&p, i + 1 < count ? &parts[i + 1] : 0, coef, codes, key);
+/* Elements from .. to of a part. */
+static ondie_part cut(const ondie_part *p, size_t from, size_t to, const size_t *each) {
+    const size_t block = from / ONDIE_CODE_BLOCK;
+    return (ondie_part){
+        .w = (char *)p->w + from * each[0],
+        .g = p->g ? (char *)p->g + from * each[1] : 0,
+        .a = p->a ? (char *)p->a + from * each[2] : 0,
+        .b = p->b ? (char *)p->b + from * each[3] : 0,
+        .out = p->out ? (char *)p->out + from * each[4] : 0,
+        .scale_a = p->scale_a ? p->scale_a + block : 0,
+        .scale_b = p->scale_b ? p->scale_b + block : 0,
+        .n = to - from,
+        .first = p->first + from,
+    };
+}
+
+/* Threads that pay for so many elements, of `threads`. */
+static int paying(size_t n, int threads) {
+    return n / ONDIE_LEAST < (size_t)threads ? (int)(n / ONDIE_LEAST) : threads;
+}
+
+static size_t grains(size_t n) { return (n + ONDIE_GRAIN - 1) / ONDIE_GRAIN; }
+
+/* An update on its way. */
+typedef struct {
+    const ondie_call *call;
+    ondie_update_function update;
+    uint32_t key;
+} updating;
+
+/* The loops count in 32 bits: elements with one upper half at a time. */
+static void update_part(const updating *u, ondie_part p, const ondie_part *next) {
+    const ondie_call *const c = u->call;
+    const size_t most = (1ull << 32) - (uint32_t)p.first;
+    if (c->variant == ONDIE_BF16_STOCHASTIC && p.n > most) {
+        const ondie_part now = cut(&p, 0, most, bytes_of[c->variant]);
+        u->update(&now, 0, c->coef, c->codes, u->key);
+        update_part(u, cut(&p, most, p.n, bytes_of[c->variant]), next);
+        return;
     }
+    u->update(&p, next, c->coef, c->codes, u->key);
+}
+
+/* Of several parts those from .. to; of one its grains. */
+static void update_some(void *job, size_t from, size_t to) {
+    const updating *const u = job;
+    const ondie_call *const c = u->call;
+    if (c->count == 1) {
+        const size_t n = c->parts->n, end = to * ONDIE_GRAIN;
+        update_part(u, cut(c->parts, from * ONDIE_GRAIN, end < n ? end : n, bytes_of[c->variant]), 0);
+        return;
+    }
+    for (size_t i = from; i < to; i++)
+        update_part(u, c->parts[i], i + 1 < to ? &c->parts[i + 1] : 0);
+}
+
+int ondie_update(const ondie_call *call, uint32_t key) {
+    if (!ondie_isa_runs(call->isa)) return ONDIE_NO_ISA;
+    if (call->op < 0 || call->op >= ONDIE_OPS || call->variant < 0 ||
+        call->variant >= ONDIE_VARIANTS)
+        return ONDIE_NO_UPDATE;
+    updating u = {call, tables[call->isa]->update[call->op][call->variant], key};
+    if (!u.update) return ONDIE_NO_UPDATE;
+    size_t n = 0;
+    for (size_t i = 0; i < call->count; i++) {
+        if (overlap(&call->parts[i], bytes_of[call->variant])) return ONDIE_OVERLAP;
+        n += call->parts[i].n;
+    }
+    ondie_divide(call->count == 1 ? grains(n) : call->count, paying(n, call->threads), update_some,
+                 &u);
     return ONDIE_OK;
 }
 
-int ondie_update_one(int isa, int op, int variant, void *w, void *g, void *a, void *b, void *out,
-                     void *scale_a, void *scale_b, size_t n, uint64_t first, const float *coef,
-                     const ondie_codes *codes, uint32_t key) {
+int ondie_update_one(int isa, int op, int variant, int threads, void *w, void *g, void *a, void *b,
+                     void *out, void *scale_a, void *scale_b, size_t n, uint64_t first,
+                     const float *coef, const ondie_codes *codes, uint32_t key) {
     const ondie_part p = {w, g, a, b, out, scale_a, scale_b, n, first};
-    return ondie_update(isa, op, variant, &p, 1, coef, codes, key);
+    const ondie_call call = {isa, op, variant, threads, &p, 1, coef, codes};
+    return ondie_update(&call, key);
 }
 
 #define CHECK_ISA \
@@ -132,26 +180,48 @@ CAST(to_bf16, float, uint16_t)
 CAST(from_fp16, uint16_t, float)
 CAST(from_bf16, uint16_t, float)
 
-int ondie_limit28(int isa, float *w, const float *g, float *m, float *v, size_t n) {
+/* A measurement of the memory limit: its arrays, as a part, and their bytes per parameter. */
+typedef struct {
+    const ondie_table *table;
+    const ondie_part *part;
+    size_t each[5];
+    const int32_t *bytes;
+} limiting;
+
+static void limit_some(void *job, size_t from, size_t to) {
+    const limiting *const l = job;
+    const size_t end = to * ONDIE_GRAIN < l->part->n ? to * ONDIE_GRAIN : l->part->n;
+    const ondie_part p = cut(l->part, from * ONDIE_GRAIN, end, l->each);
+    if (l->bytes)
+        l->table->limit(&p, l->bytes);
+    else if (p.b)
+        l->table->limit28(p.w, p.g, p.a, p.b, p.n);
+    else if (p.a)
+        l->table->limit20(p.w, p.g, p.a, p.n);
+    else
+        l->table->limit12(p.w, p.g, p.n);
+}
+
+static int limit(int isa, int threads, const ondie_part *part, const int32_t *bytes) {
     CHECK_ISA;
-    tables[isa]->limit28(w, g, m, v, n);
+    limiting l = {tables[isa], part, {4, 4, 4, 4, 0}, bytes};
+    for (int i = 0; bytes && i < 5; i++) l.each[i] = (size_t)bytes[i];
+    ondie_divide(grains(part->n), paying(part->n, threads), limit_some, &l);
     return ONDIE_OK;
 }
 
-int ondie_limit20(int isa, float *w, const float *g, float *m, size_t n) {
-    CHECK_ISA;
-    tables[isa]->limit20(w, g, m, n);
-    return ONDIE_OK;
+int ondie_limit28(int isa, int threads, float *w, const float *g, float *m, float *v, size_t n) {
+    return limit(isa, threads, &(ondie_part){.w = w, .g = (void *)g, .a = m, .b = v, .n = n}, 0);
 }
 
-int ondie_limit12(int isa, float *w, const float *g, size_t n) {
-    CHECK_ISA;
-    tables[isa]->limit12(w, g, n);
-    return ONDIE_OK;
+int ondie_limit20(int isa, int threads, float *w, const float *g, float *m, size_t n) {
+    return limit(isa, threads, &(ondie_part){.w = w, .g = (void *)g, .a = m, .n = n}, 0);
 }
 
-int ondie_limit(int isa, const ondie_part *part, const int32_t *bytes) {
-    CHECK_ISA;
-    tables[isa]->limit(part, bytes);
-    return ONDIE_OK;
+int ondie_limit12(int isa, int threads, float *w, const float *g, size_t n) {
+    return limit(isa, threads, &(ondie_part){.w = w, .g = (void *)g, .n = n}, 0);
+}
+
+int ondie_limit(int isa, int threads, const ondie_part *part, const int32_t *bytes) {
+    return limit(isa, threads, part, bytes);
 }

@@ -92,12 +92,12 @@ def build(target: str, folder: Path) -> Path:
     extra = TARGETS[target][0]
     program = folder / f"count-{target}"
     objects = []
-    for name in ("isa_base", "isa_avx2", "isa_avx512", "dispatch", "count"):
+    for name in ("isa_base", "isa_avx2", "isa_avx512", "dispatch", "threads", "count"):
         own = extra if name == "isa_base" else ()
         objects.append(str(folder / f"{name}-{target}.o"))
         command = ["gcc", *flags(), *own, "-c", str(HERE / f"{name}.c"), "-o", objects[-1]]
         subprocess.run(command, check=True)
-    subprocess.run(["gcc", *objects, "-lm", "-o", str(program)], check=True)
+    subprocess.run(["gcc", *objects, "-lm", "-lpthread", "-o", str(program)], check=True)
     return program
 
 

@@ -1,8 +1,9 @@
 /* The whole C interface of ondie. cffi reads this very file, so it holds plain declarations only.
  *
  * Arrays. Flat, aligned to the element (64 bytes is fastest), any length including 0. The arrays
- * of one part must not overlap. Nothing is allocated and nothing is remembered between calls, so
- * calls on disjoint arrays may run on any number of threads.
+ * of one part must not overlap. Nothing is remembered between calls but idle threads, so calls on
+ * disjoint arrays may run on any number of threads; one of them has the idle threads, others none.
+ * Results do not depend on how many work.
  *
  * Arithmetic. Every operation is rounded separately to FP32 in the order written, with IEEE
  * square root and division; no contraction, no reassociation, no flushing of denormals. Hence
@@ -32,6 +33,8 @@ enum ondie_status {
 };
 
 enum ondie_size {
+    ONDIE_GRAIN = 4096,      /* elements of one part that stay with one thread */
+    ONDIE_LEAST = 16384,     /* parameters that pay a thread */
     ONDIE_NORM_BLOCK = 4096, /* elements summed into one partial result */
     ONDIE_NORM_LANES = 32,   /* accumulators within a block */
     ONDIE_CODE_BLOCK = 256,  /* elements that share a scale in 8-bit states */
@@ -163,16 +166,30 @@ typedef struct {
     float least;
 } ondie_codes;
 
-/* Update `count` parts one after the other; while one is worked on, the next one's memory is asked
- * for. codes: the maps of signed and of other numbers, for ONDIE_CODES. key: for ONDIE_BF16_STOCHASTIC.
+/* An update of `count` parts: what stays the same from call to call. codes: the maps of signed and of
+ * other numbers, for ONDIE_CODES. threads: how many may work at most; none has less than ONDIE_LEAST
+ * parameters. A part is not divided, unless it is the only one.
  */
-int ondie_update(int isa, int op, int variant, const ondie_part *parts, size_t count,
-                 const float *coef, const ondie_codes *codes, uint32_t key);
+typedef struct {
+    int32_t isa;
+    int32_t op;
+    int32_t variant;
+    int32_t threads;
+    const ondie_part *parts;
+    size_t count;
+    const float *coef;
+    const ondie_codes *codes;
+} ondie_call;
+
+/* Update the parts, in order within a thread; while one is worked on, the next one's memory is asked for.
+ * key: for ONDIE_BF16_STOCHASTIC.
+ */
+int ondie_update(const ondie_call *call, uint32_t key);
 
 /* The same for one part, its members as arguments. */
-int ondie_update_one(int isa, int op, int variant, void *w, void *g, void *a, void *b, void *out,
-                     void *scale_a, void *scale_b, size_t n, uint64_t first, const float *coef,
-                     const ondie_codes *codes, uint32_t key);
+int ondie_update_one(int isa, int op, int variant, int threads, void *w, void *g, void *a, void *b,
+                     void *out, void *scale_a, void *scale_b, size_t n, uint64_t first,
+                     const float *coef, const ondie_codes *codes, uint32_t key);
 
 /* --- what happens to gradients --- */
 
@@ -206,12 +223,12 @@ void ondie_top_k(const float *g, size_t n, size_t k, uint32_t *index, float *val
 /* The memory limit: the traffic of an update (28, 20 and 12 bytes per parameter) with one
  * addition and one multiplication for each array written: x = (x + g) / 2. For benchmarks only.
  */
-int ondie_limit28(int isa, float *w, const float *g, float *m, float *v, size_t n);
-int ondie_limit20(int isa, float *w, const float *g, float *m, size_t n);
-int ondie_limit12(int isa, float *w, const float *g, size_t n);
+int ondie_limit28(int isa, int threads, float *w, const float *g, float *m, float *v, size_t n);
+int ondie_limit20(int isa, int threads, float *w, const float *g, float *m, size_t n);
+int ondie_limit12(int isa, int threads, float *w, const float *g, size_t n);
 /* The same for arrays of `bytes[i]` bytes per parameter, of w, g, a, b and out in this order, whatever they hold:
  * w, a and b are read and written, g is read and out written. Their contents become numbers of no meaning.
  */
-int ondie_limit(int isa, const ondie_part *part, const int32_t *bytes);
+int ondie_limit(int isa, int threads, const ondie_part *part, const int32_t *bytes);
 
 #endif

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -31,8 +32,6 @@ from ondie.kernels import (
     tensors,
 )
 from ondie.kernels import native as native_kernels
-from ondie.kernels.threads import chunks
-from ondie.kernels.threads import run as run_chunks
 
 LIMIT = "memory limit"
 TORCH = "torch operator"
@@ -136,26 +135,17 @@ def filled(kernel: Update, n: int) -> list[np.ndarray]:
 def _limit(kernel: Update, arrays: Sequence[np.ndarray], threads: int) -> Contender:
     """The traffic of an update: in FP32 on the same arrays, which keep ordinary numbers. Of other
     formats on memory of its own, since it leaves nonsense there."""
-    n = arrays[0].size
+    n, isa = arrays[0].size, isas()[-1]
     if kernel.format == "fp32":
         pointer = native_kernels.pointer()
-        plain = native_kernels.function(f"limit{kernel.bytes_per_param()}", isas()[-1])
-        cast = {
-            (start, stop): [pointer(a[start:stop]) for a in arrays]
-            for start, stop in chunks(n, threads)
-        }
-        return lambda: run_chunks(
-            n, threads, lambda start, stop: plain(*cast[start, stop], stop - start)
-        )
+        plain = native_kernels.function(f"limit{kernel.bytes_per_param()}", isa, threads)
+        cast = [pointer(a) for a in arrays]
+        return lambda: plain(*cast, n)
     own = [aligned_empty(a.size, a.dtype) for a in arrays]
     for a in own:
         a.view(np.uint8)[:] = 0
-    limit = native_kernels.limit(isas()[-1], kernel.slots, kernel.places)
-
-    def mixed(start: int, stop: int) -> None:
-        limit([a[start // s.share : s.size(stop)] for a, s in zip(own, kernel.slots, strict=True)])
-
-    return lambda: run_chunks(n, threads, mixed)
+    limit = native_kernels.limit(isa, threads, kernel.slots, kernel.places)
+    return lambda: limit(own)
 
 
 def _ours(case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
@@ -165,12 +155,7 @@ def _ours(case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
         coef = kernel.coefficients(HYPER[case.op], 10)
         found[backend] = _call(case, kernel, arrays, coef)
         if backend == "c" and case.shape == "pages":
-            whole = one(kernel, *arrays) if case.threads == 1 else None
-            found[LINEAR] = (
-                (lambda c=coef, call=whole: call(c, key=KEY))  # type: ignore[misc]
-                if whole is not None
-                else (lambda k=kernel, c=coef: k.run(arrays, c, case.threads, 0, KEY))  # type: ignore[misc]
-            )
+            found[LINEAR] = partial(kernel.run, arrays, coef, case.threads, 0, KEY)
         if backend == "c" and case.format == "bf16_stochastic":
             nearest = get(case.op, format="bf16_all")
             found[NEAREST] = _call(case, nearest, arrays, coef)
@@ -179,7 +164,7 @@ def _ours(case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
 
 def _call(case: Case, kernel: Update, arrays: list[np.ndarray], coef: np.ndarray) -> Contender:
     if case.shape == "flat":
-        return lambda: kernel.run(arrays, coef, case.threads, 0, KEY)
+        return partial(kernel.run, arrays, coef, case.threads, 0, KEY)
     if case.shape == "page":
         table = one(kernel, *arrays)
     elif case.shape == "tensors":
@@ -189,7 +174,7 @@ def _call(case: Case, kernel: Update, arrays: list[np.ndarray], coef: np.ndarray
     else:
         order = np.random.default_rng(0).permutation(case.n // PAGE)
         table = pages(kernel, arrays, PAGE, order)
-    return lambda: table(coef, case.threads, KEY)
+    return partial(table, coef, case.threads, KEY if kernel.random else None)
 
 
 def sizes(n: int) -> list[int]:

@@ -1,20 +1,19 @@
 """Many updates in one call: thousands of tensors, or pages of flash in any order.
 
-Owns the table of parts, which holds pointers cast once, and its split over threads. Does not own
-the updates (update.py). Source: own; while C works on one part it asks for the memory of the next,
+Owns the table of parts, which holds pointers cast once. Does not own the updates (update.py). Source: own; while C works on one part it asks for the memory of the next,
 which is what makes pages in random order nearly as fast as an array.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from .errors import KernelError
 from .formats import BLOCK
 from .native import PLACES
-from .threads import LEAST, pool
 from .update import Array, Update
 
 PART = np.dtype([(name, np.uintp) for name in PLACES] + [("n", np.uint64), ("first", np.uint64)])
@@ -28,9 +27,11 @@ class Table:
     def __init__(self, kernel: Update, parts: np.ndarray, arrays: list[tuple[np.ndarray, ...]]):
         self.kernel = kernel
         self._parts, self._arrays = parts, arrays
-        self._bounds: dict[int, list[tuple[int, int]]] = {}
-        self._coef: Array | None = None  # whose pointer _run holds
-        self._run: Callable[[int], None] | None = None
+        self._coef: Array | None = None  # these two are what _update is bound to
+        self._threads = 0
+        self._update: Callable[[int], int] = lambda key: 0
+        self._same: object = object()  # _coef, where a key does not matter
+        self._again: Callable[[], int] = lambda: 0  # _update without one
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -41,40 +42,29 @@ class Table:
         return int(self._parts["n"].sum())
 
     def __call__(self, coef: Array, threads: int = 1, key: int | None = None) -> None:
-        """Update every part, in order within a thread; a part is not split. Results do not depend
-        on `threads`."""
-        number = self.kernel.checked_key(key)
-        if coef is self._coef and threads == 1 and self._run is not None:
-            self._run(number)
+        """Update every part, in order within a thread. Results do not depend on `threads`.
+
+        Called with the same `coef` array as before, whatever it now holds, nothing is checked or
+        cast again."""
+        if coef is self._same and threads == self._threads and key is None:
+            status = self._again()
+            if status:
+                self.kernel.caller.check(status)
             return
+        number = self.kernel.checked_key(key)
         self.kernel.check_coef(coef)
+        if threads < 1:
+            raise KernelError(f"threads: {threads}, want 1 or more")
         if self.kernel.backend != "c":
             for arrays, part in zip(self._arrays, self._parts, strict=True):
                 self.kernel.run(arrays, coef, threads, int(part["first"]), key)
             return
-        if threads == 1 or not len(self._parts):
-            self._coef, self._run = coef, self.kernel.caller.bound(self._parts, coef)
-            self._run(number)
-            return
-        if threads not in self._bounds:
-            self._bounds[threads] = self._split(threads)
-        bounds = self._bounds[threads]
-
-        def work(bound: tuple[int, int]) -> None:
-            self.kernel.caller.many(self._parts[slice(*bound)], coef, number)
-
-        list(pool(len(bounds)).map(work, bounds))
-
-    def _split(self, threads: int) -> list[tuple[int, int]]:
-        """Runs of parts with about as many parameters each, none below what pays a thread."""
-        if threads < 1:
-            raise KernelError(f"threads: {threads}, want 1 or more")
-        ends = np.cumsum(self._parts["n"])
-        total = int(ends[-1]) if len(ends) else 0
-        n = max(1, min(threads, total // LEAST, len(ends)))
-        marks = [int(np.searchsorted(ends, total * (i + 1) // n)) + 1 for i in range(n - 1)]
-        edges = sorted({0, *marks, len(ends)})
-        return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if a < b]
+        if coef is not self._coef or threads != self._threads:
+            self._update = self.kernel.caller.bound(self._parts, coef, threads)
+            self._coef, self._threads = coef, threads
+            if not self.kernel.random:
+                self._same, self._again = coef, partial(self._update, 0)
+        self.kernel.caller.check(self._update(number))
 
 
 def tensors(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> Table:

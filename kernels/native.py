@@ -128,44 +128,43 @@ class Caller:
 
     def __init__(self, isa: str | None, op: str, variant: int, codes: str):
         number = getattr(lib, f"ONDIE_{op.upper()}")
-        leading = (ISAS.index(isa or "base"), number, variant)
+        self._what = (ISAS.index(isa or "base"), number, variant)
         self._maps = maps(codes) if codes else ffi.NULL
-        self._one = partial(lib.ondie_update_one, *leading)
-        self._many = partial(lib.ondie_update, *leading)
+        self._one = partial(lib.ondie_update_one, *self._what)
         self._name = op
 
     def one(
-        self, places: tuple[int, ...], arrays: Sequence[np.ndarray], coef: np.ndarray, first: int,
-        key: int,
+        self, places: tuple[int, ...], arrays: Sequence[np.ndarray], coef: np.ndarray,
+        threads: int, first: int, key: int,
     ) -> None:  # fmt: skip
         """Update arrays, each at its place."""
         at = ffi.from_buffer
         pointers = [ffi.NULL] * 7
         for place, a in zip(places, arrays, strict=True):
             pointers[place] = at(a)
-        raise_status(
-            self._name,
-            self._one(*pointers, arrays[0].size, first, at(_FLOATS, coef), self._maps, key),
+        self.check(
+            self._one(
+                threads, *pointers, arrays[0].size, first, at(_FLOATS, coef), self._maps, key
+            )
         )
 
-    def many(self, parts: np.ndarray, coef: np.ndarray, key: int) -> None:
-        """Update parts, records as ondie_part has them."""
-        self.bound(parts, coef)(key)
+    def bound(self, parts: np.ndarray, coef: np.ndarray, threads: int) -> Callable[[int], int]:
+        """A function from a key to a status that updates parts, records as ondie_part has them;
+        pointers are cast once. The caller keeps `parts` and `coef` alive."""
+        here, scalars = ffi.from_buffer(_PARTS, parts), ffi.from_buffer(_FLOATS, coef)
+        call = ffi.new(
+            "ondie_call *", (*self._what, threads, here, len(parts), scalars, self._maps)
+        )
+        return partial(lib.ondie_update, call)
 
-    def bound(self, parts: np.ndarray, coef: np.ndarray) -> Callable[[int], None]:
-        """The same with a key to come, pointers cast once."""
-        at, many, maps = ffi.from_buffer, self._many, self._maps
-        here, n, scalars, name = at(_PARTS, parts), len(parts), at(_FLOATS, coef), self._name
-
-        def run(key: int) -> None:
-            status = many(here, n, scalars, maps, key)
-            if status:
-                raise_status(name, status)
-
-        return run
+    def check(self, status: int) -> None:
+        """KernelError for a status that is not 0."""
+        raise_status(self._name, status)
 
 
-def limit(isa: str, slots: Sequence[Any], places: tuple[int, ...]) -> Callable[..., None]:
+def limit(
+    isa: str, threads: int, slots: Sequence[Any], places: tuple[int, ...]
+) -> Callable[..., None]:
     """ondie_limit for the arrays of an update: a function of them, in the order of its slots.
     Scales are left out."""
     each = [0] * len(PLACES)
@@ -181,6 +180,6 @@ def limit(isa: str, slots: Sequence[Any], places: tuple[int, ...]) -> Callable[.
             if each[place]:
                 setattr(part, PLACES[place], ffi.from_buffer(a))
         part.n = arrays[0].size
-        raise_status("limit", lib.ondie_limit(number, part, sizes))
+        raise_status("limit", lib.ondie_limit(number, threads, part, sizes))
 
     return call

@@ -105,7 +105,12 @@ class Update:
         self.places = native.places([s.name for s in self.slots], self._definition.states)
         self._plain = format == "fp32"
         self._signs = tuple(SIGNED[name] for name in self._definition.states)
-        self._run = getattr(self, f"_{self.backend}")()
+        if self.backend == "c":
+            variant = 1 if form == "torch" else self._format.variant
+            name, codes = self._definition.c, self._format.codes
+            self.caller = native.Caller(self.isa, name, variant, codes)
+        else:
+            self._run = self._numpy() if self.backend == "numpy" else self._numba()
 
     def __repr__(self) -> str:
         isa = f", isa={self.isa!r}" if self.isa else ""
@@ -192,6 +197,11 @@ class Update:
         number = self.checked_key(key)
         if type(first) is not int or not 0 <= first < 1 << 63:
             raise KernelError(f"{self.op}: first = {first!r}, want a whole number, 0 or more")
+        if threads < 1:
+            raise KernelError(f"threads: {threads}, want 1 or more")
+        if self.backend == "c":
+            self.caller.one(self.places, arrays, coef, threads, first, number)
+            return
         if threads == 1:
             self._run(arrays, coef, first, number)
             return
@@ -296,15 +306,6 @@ class Update:
                 else:
                     name = self._definition.c
                     numba_update(name, self._format, self._signs, arrays, coef, first, key)
-
-        return update
-
-    def _c(self) -> Callable[[Sequence[np.ndarray], Array, int, int], None]:
-        variant = 1 if self.form == "torch" else self._format.variant
-        self.caller = native.Caller(self.isa, self._definition.c, variant, self._format.codes)
-
-        def update(arrays: Sequence[np.ndarray], coef: Array, first: int, key: int) -> None:
-            self.caller.one(self.places, arrays, coef, first, key)
 
         return update
 
