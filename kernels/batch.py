@@ -1,7 +1,8 @@
 """Many updates in one call: thousands of tensors, or pages of flash in any order.
 
-Owns the table of parts, which holds pointers cast once. Does not own the updates (update.py). Source: own; while C works on one part it asks for the memory of the next,
-which is what makes pages in random order nearly as fast as an array.
+Owns the table of parts, which holds pointers cast once. Does not own the updates (update.py).
+Source: own; while C works on one part it asks for the memory of the next, which is what makes pages
+in random order nearly as fast as an array.
 """
 
 from __future__ import annotations

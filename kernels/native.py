@@ -143,9 +143,7 @@ class Caller:
         for place, a in zip(places, arrays, strict=True):
             pointers[place] = at(a)
         self.check(
-            self._one(
-                threads, *pointers, arrays[0].size, first, at(_FLOATS, coef), self._maps, key
-            )
+            self._one(threads, *pointers, arrays[0].size, first, at(_FLOATS, coef), self._maps, key)
         )
 
     def bound(self, parts: np.ndarray, coef: np.ndarray, threads: int) -> Callable[[int], int]:
