@@ -47,16 +47,19 @@ enum { ARRAYS = 7 };
 static int overlap(const ondie_part *p, const size_t *each) {
     const size_t n = p->n, scales = (n + ONDIE_CODE_BLOCK - 1) / ONDIE_CODE_BLOCK * 4;
     const range all[ARRAYS] = {
-        {p->w, n * each[0]},   {p->g, n * each[1]},   {p->a, n * each[2]},        {p->b, n * each[3]},
-        {p->out, n * each[4]}, {(char *)p->scale_a, scales}, {(char *)p->scale_b, scales},
+        {p->w, n * each[0]},   {p->g, n * each[1]},          {p->a, n * each[2]},
+        {p->b, n * each[3]},   {p->out, n * each[4]},        {(char *)p->scale_a, scales},
+        {(char *)p->scale_b, scales},
     };
-    for (int i = 1; i < ARRAYS; i++) {
-        if (!all[i].at) continue;
+    range there[ARRAYS];
+    int count = 0;
+    for (int i = 0; i < ARRAYS; i++)
+        if (all[i].at) there[count++] = all[i];
+    for (int i = 1; i < count; i++)
         for (int j = 0; j < i; j++)
-            if (all[j].at && (uintptr_t)all[i].at < (uintptr_t)all[j].at + all[j].bytes &&
-                (uintptr_t)all[j].at < (uintptr_t)all[i].at + all[i].bytes)
+            if ((uintptr_t)there[i].at < (uintptr_t)there[j].at + there[j].bytes &&
+                (uintptr_t)there[j].at < (uintptr_t)there[i].at + there[i].bytes)
                 return 1;
-    }
     return 0;
 }
 
@@ -91,16 +94,17 @@ typedef struct {
 } updating;
 
 /* The loops count in 32 bits: elements with one upper half at a time. */
-static void update_part(const updating *u, ondie_part p, const ondie_part *next) {
+static void update_part(const updating *u, const ondie_part *p, const ondie_part *next) {
     const ondie_call *const c = u->call;
-    const size_t most = (1ull << 32) - (uint32_t)p.first;
-    if (c->variant == ONDIE_BF16_STOCHASTIC && p.n > most) {
-        const ondie_part now = cut(&p, 0, most, bytes_of[c->variant]);
+    const size_t most = (1ull << 32) - (uint32_t)p->first;
+    if (c->variant == ONDIE_BF16_STOCHASTIC && p->n > most) {
+        const ondie_part now = cut(p, 0, most, bytes_of[c->variant]);
+        const ondie_part rest = cut(p, most, p->n, bytes_of[c->variant]);
         u->update(&now, 0, c->coef, c->codes, u->key);
-        update_part(u, cut(&p, most, p.n, bytes_of[c->variant]), next);
+        update_part(u, &rest, next);
         return;
     }
-    u->update(&p, next, c->coef, c->codes, u->key);
+    u->update(p, next, c->coef, c->codes, u->key);
 }
 
 /* Of several parts those from .. to; of one its grains. */
@@ -108,12 +112,17 @@ static void update_some(void *job, size_t from, size_t to) {
     const updating *const u = job;
     const ondie_call *const c = u->call;
     if (c->count == 1) {
-        const size_t n = c->parts->n, end = to * ONDIE_GRAIN;
-        update_part(u, cut(c->parts, from * ONDIE_GRAIN, end < n ? end : n, bytes_of[c->variant]), 0);
+        const size_t n = c->parts->n, end = to * ONDIE_GRAIN < n ? to * ONDIE_GRAIN : n;
+        if (end - from * ONDIE_GRAIN == n)
+            update_part(u, c->parts, 0);
+        else {
+            const ondie_part p = cut(c->parts, from * ONDIE_GRAIN, end, bytes_of[c->variant]);
+            update_part(u, &p, 0);
+        }
         return;
     }
     for (size_t i = from; i < to; i++)
-        update_part(u, c->parts[i], i + 1 < to ? &c->parts[i + 1] : 0);
+        update_part(u, &c->parts[i], i + 1 < to ? &c->parts[i + 1] : 0);
 }
 
 int ondie_update(const ondie_call *call, uint32_t key) {
