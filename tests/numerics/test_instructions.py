@@ -44,9 +44,9 @@ def test_the_file_is_complete_and_plausible(tool):
     for target in tool.TARGETS:
         for op in OPS:
             table = tool.stored((target, op))
-            # a page costs the same loop plus one call of at most 500 instructions, most of them to
+            # a page costs the same loop plus one call of at most 600 instructions, most of them to
             # see that no two arrays overlap
-            assert 0 <= table["page"] - table["bulk"] < 500 / 4096
+            assert 0 <= table["page"] - table["bulk"] < 600 / 4096
             assert table["bulk_l2"] >= table["bulk"]
     # four lanes: at least a load each of w, g, m, v, three stores and Adam's 12 operations, over 4
     assert tool.stored(("base", "adam"))["bulk"] >= (4 + 3 + 12) / 4
