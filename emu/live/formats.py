@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Mapping, Sequence
+import signal
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,14 +81,44 @@ def losses(
     """Train every variant with every seed, ``jobs`` at a time, each in one thread."""
     wanted = [(name, seed) for seed in seeds for name in names]
     found: dict[tuple[str, int], list[float]] = {}
+    others = set(multiprocessing.active_children())
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(wanted)), spawn) as pool:
-        waiting = {pool.submit(train, *pair, steps): pair for pair in wanted}
-        for done in as_completed(waiting):
-            found[waiting[done]] = done.result()
-            if progress is not None:
-                progress("formats", len(found) / len(wanted))
+    with ProcessPoolExecutor(min(jobs, len(wanted)), spawn, _follow) as pool:
+        try:
+            with _deaf():
+                waiting = {pool.submit(train, *pair, steps): pair for pair in wanted}
+            for done in as_completed(waiting):
+                found[waiting[done]] = done.result()
+                if progress is not None:
+                    progress("formats", len(found) / len(wanted))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in set(multiprocessing.active_children()) - others:
+                child.terminate()
+            raise
     return found
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Processes started in here do not hear an interrupt, which is for this one: it waits."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _follow() -> None:
+    """End with the parent, however that ends: nothing else tells a worker of a pool."""
+
+    def wait() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def end(loss: Sequence[float]) -> float:
@@ -122,6 +155,8 @@ def validate(
         raise InputError(f"steps: {steps}, want 1 or more")
     if not seeds or len(set(seeds)) < len(seeds):
         raise InputError(f"seeds: {', '.join(map(str, seeds)) or 'none'}, want different ones")
+    if not all(0 <= seed < 1 << 32 for seed in seeds):
+        raise InputError(f"seeds: {', '.join(map(str, seeds))}, want 0 to 2**32 - 1")
     found = losses(list(VARIANTS), seeds, steps, jobs or os.cpu_count() or 1, progress)
     ordered = {(n, s): found[n, s] for n in VARIANTS for s in seeds}
     return rows(ordered), draw(ordered)

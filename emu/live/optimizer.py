@@ -7,20 +7,23 @@ Owns the states and what a format stores beside a parameter. Does not own the ar
                                 betas=(0.9, 0.999), eps=1e-8)
 
 Where a parameter or gradient already is what the format stores (float32, float16 or bfloat16,
-contiguous), the kernel works on its memory. Else the optimizer keeps an array of the right type,
-casts the gradient into it before the update and the new weight out of it afterwards: a model in
-float32 then computes with exactly the weights that the format can hold.
+contiguous), the kernel works on its memory. Else the optimizer casts the gradient into an array of
+the right type before the update and the new weight out of one afterwards: a model in float32 then
+computes with exactly the weights that the format can hold. Weights are kept between steps only
+where the parameter cannot hold them: the FP32 ones of a model that computes with 16 bits. They are
+those of the last step, whatever was done to the model since.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from ondie.kernels import KernelError, get, tensors
+from ondie.kernels import KernelError, Table, get, tensors
+from ondie.kernels.hyper import RANGES
 from ondie.kernels.stochastic import key
 from ondie.kernels.update import Slot
 
@@ -30,6 +33,8 @@ _TORCH = {
     np.dtype(np.uint16): torch.bfloat16,  # NumPy has none: its bits
     np.dtype(np.uint8): torch.uint8,
 }
+_BETAS = ("beta1", "beta2")
+Back = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def _array(t: torch.Tensor) -> np.ndarray:
@@ -40,9 +45,21 @@ def _array(t: torch.Tensor) -> np.ndarray:
     return flat.numpy()
 
 
+def _tensor(a: np.ndarray) -> torch.Tensor:
+    """The memory of an array."""
+    if a.dtype == np.uint16:
+        return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(a)
+
+
 def _fits(t: torch.Tensor, slot: Slot) -> bool:
     """Whether a tensor's memory is what an array of the update wants."""
     return t.dtype == _TORCH[slot.dtype] and t.is_contiguous()
+
+
+def _cast(t: torch.Tensor, slot: Slot) -> torch.Tensor:
+    """A flat copy of the type that an array of the update has."""
+    return t.detach().reshape(-1).to(_TORCH[slot.dtype], copy=True)
 
 
 class KernelOptimizer(torch.optim.Optimizer):
@@ -50,8 +67,9 @@ class KernelOptimizer(torch.optim.Optimizer):
 
     op, backend, form, isa, format: as `get` takes them. hyper: the operation's hyperparameters
     under torch's names (``betas``) or ours (``beta1``), for all groups; a group may have its own,
-    and schedulers may change them. seed: of rounding at random. Raises KernelError for what the
-    kernel does not take, and for parameters elsewhere than on the CPU.
+    and schedulers may change them. seed: of rounding at random, 0 to 2**32 - 1. Raises KernelError
+    for what the kernel does not take, and for parameters elsewhere than on the CPU; a step that
+    raises it has changed nothing.
     """
 
     def __init__(
@@ -67,21 +85,58 @@ class KernelOptimizer(torch.optim.Optimizer):
         seed: int = 0,
         **hyper: Any,
     ) -> None:
-        self.kernel = get(op, backend=backend, form=form, isa=isa, format=format)
+        if threads < 1:
+            raise KernelError(f"threads: {threads}, want 1 or more")
+        if not 0 <= seed < 1 << 32:
+            raise KernelError(f"seed: {seed}, want 0 to 2**32 - 1")
+        self._chosen: dict[str, Any] = {
+            "op": op, "backend": backend, "form": form, "isa": isa, "format": format,
+        }  # fmt: skip
         self.threads, self.seed = threads, seed
+        self._names = {*hyper, *RANGES, "betas"}  # of a group's entries: not those of schedulers
+        self._choose()
+        super().__init__(params, hyper)
+
+    def _choose(self) -> None:
+        self.kernel = get(**self._chosen)
         narrow = any(slot.name == "out" for slot in self.kernel.slots)
         self._shown = "out" if narrow else "w"  # what the model computes with
-        super().__init__(params, hyper)
-        for group in self.param_groups:
-            self.kernel.coefficients(self._hyper(group), 1)
 
-    def _hyper(self, group: dict[str, Any]) -> dict[str, float]:
-        """A group's hyperparameters under our names."""
-        found = {name: group[name] for name in self.defaults}
-        found |= {n: v for n, v in group.items() if n in self.kernel.takes}
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("_chosen", "threads", "seed", "_names")
+        return super().__getstate__() | {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "kernel" not in self.__dict__:  # a copy: nothing of a kernel can be copied
+            self._choose()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's. A group may name its betas as it likes; it is held as `hyper` names them."""
+        group = dict(param_group)
+        if "betas" in self.defaults and not group.keys().isdisjoint(_BETAS):
+            given = self._spelled({"betas": group.get("betas", self.defaults["betas"])})
+            group["betas"] = tuple(group.pop(name, given[name]) for name in _BETAS)
+        elif "betas" in group and not self.defaults.keys().isdisjoint(_BETAS):
+            group |= self._spelled({"betas": group.pop("betas")})
+        super().add_param_group(group)
+        try:
+            self.kernel.coefficients(self._hyper(self.param_groups[-1]), 1)
+        except KernelError:
+            del self.param_groups[-1]
+            raise
+
+    def _spelled(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Hyperparameters under our names."""
         if "betas" in found:
-            found["beta1"], found["beta2"] = found.pop("betas")
+            try:
+                found["beta1"], found["beta2"] = found.pop("betas")
+            except (TypeError, ValueError):
+                raise KernelError(f"{self.kernel.op}: betas want two numbers") from None
         return found
+
+    def _hyper(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return self._spelled({name: group[name] for name in group if name in self._names})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -90,70 +145,111 @@ class KernelOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        calls = []
         for number, group in enumerate(self.param_groups):
             by_step: dict[int, list[torch.Tensor]] = {}
             for p in group["params"]:
-                if p.grad is None:
-                    continue
-                if p.device.type != "cpu" or p.grad.is_sparse:
-                    raise KernelError(f"{self.kernel.op}: {p.device.type} parameter of shape "
-                                      f"{tuple(p.shape)}, want a dense one on the CPU")  # fmt: skip
-                if not self.state[p]:
-                    self.state[p] = self._start(p)
-                self.state[p]["step"] += 1
-                by_step.setdefault(self.state[p]["step"], []).append(p)
+                if p.grad is not None:
+                    self._check(p)
+                    by_step.setdefault(self.state.get(p, {}).get("step", 0) + 1, []).append(p)
             for step, parameters in by_step.items():
-                self._update(parameters, self._hyper(group), step, self.seed + number)
+                coef = self.kernel.coefficients(self._hyper(group), step)
+                random = key(step, self.seed + (number << 32)) if self.kernel.random else None
+                calls.append((step, parameters, *self._table(parameters), coef, random))
+        for step, parameters, table, back, coef, random in calls:
+            table(coef, self.threads, random)
+            for p in parameters:
+                self.state[p]["step"] = step
+            for p, held in back:
+                p.copy_(held.view(p.shape))
+            torch.autograd.graph.increment_version(parameters)  # autograd did not see it written
         return loss
 
-    def _start(self, p: torch.Tensor) -> dict[str, Any]:
-        """What is kept of a parameter, before the first step: the states, and weights where the
-        parameter does not hold them as the format does."""
-        state: dict[str, Any] = {"step": 0}
-        for name, array in zip(self.kernel.states, self.kernel.zeros(p.numel()), strict=True):
-            kind = _TORCH[array.dtype]
-            state[name] = torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else
-                                           array).view(kind)  # fmt: skip
-        w = self.kernel.slots[0]
-        if self._shown != "w" or not _fits(p, w):
-            state["w"] = p.detach().reshape(-1).to(_TORCH[w.dtype], copy=True)
-        return state
+    def _check(self, p: torch.Tensor) -> None:
+        """KernelError for a parameter or gradient that has no array of numbers."""
+        for what, t in (("parameter", p), ("gradient", p.grad)):
+            assert t is not None
+            if t.device.type != "cpu" or t.layout != torch.strided or not t.is_floating_point():
+                layout = str(t.layout).removeprefix("torch.")
+                raise KernelError(
+                    f"{self.kernel.op}: {what} of shape {tuple(p.shape)} is {t.dtype}, {layout}, "
+                    f"on {t.device}; want real numbers, dense, on the CPU"
+                )
 
-    def _update(
-        self, parameters: list[torch.Tensor], hyper: dict[str, float], step: int, seed: int
-    ) -> None:
-        parts, back = [], []
+    def _table(self, parameters: list[torch.Tensor]) -> tuple[Table, Back]:
+        """The arrays of an update, and which parameters are to become copies of which."""
+        parts: list[list[np.ndarray]] = []
+        back: Back = []
         for p in parameters:
-            arrays = []
-            for slot in self.kernel.slots:
-                there = {"g": p.grad, self._shown: p}.get(slot.name)
-                if slot.name in self.state[p]:
-                    held = self.state[p][slot.name]
-                elif there is not None and _fits(there, slot):
-                    held = there.detach()
-                else:
-                    held = torch.empty(p.numel(), dtype=_TORCH[slot.dtype])
-                if there is not None and held.data_ptr() != there.data_ptr():
-                    if slot.name == "g":
-                        held.copy_(there.reshape(-1))
-                    else:
-                        back.append((p, held))
-                arrays.append(_array(held))
-            parts.append(arrays)
-        coef = self.kernel.coefficients(hyper, step)
-        number = key(step, seed) if self.kernel.random else None
-        tensors(self.kernel, parts)(coef, self.threads, number)
-        for p, held in back:
-            p.copy_(held.view(p.shape))
+            state = self.state[p]
+            if not state:
+                arrays = self.kernel.zeros(p.numel())
+                state["step"] = 0
+                state.update(zip(self.kernel.states, map(_tensor, arrays), strict=True))
+            parts.append([_array(self._held(p, slot, back)) for slot in self.kernel.slots])
+        return tensors(self.kernel, parts), back
+
+    def _held(self, p: torch.Tensor, slot: Slot, back: Back) -> torch.Tensor:
+        """What one of the arrays is; ``back`` gains what the parameter is to become a copy of."""
+        state = self.state[p]
+        if slot.name in self.kernel.states:
+            return state[slot.name]
+        if slot.name == "g":
+            assert p.grad is not None
+            return p.grad.detach() if _fits(p.grad, slot) else _cast(p.grad, slot)
+        if slot.name == self._shown and slot.name not in state and _fits(p, slot):
+            return p.detach()
+        if slot.name == "out":
+            held = torch.empty(p.numel(), dtype=_TORCH[slot.dtype])
+        else:
+            held = state.get("w")
+            if held is None:
+                held = _cast(p, slot)
+            if self._keeps(p, slot):
+                state["w"] = held
+        if slot.name == self._shown:
+            back.append((p, held))
+        return held
+
+    def _keeps(self, p: torch.Tensor, w: Slot) -> bool:
+        """Whether weights would lose something in a parameter that the model computes with."""
+        return self._shown != "w" or torch.promote_types(p.dtype, _TORCH[w.dtype]) != p.dtype
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's, with the format that the states are in."""
+        return {**super().state_dict(), "format": self.kernel.format}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's, but every state keeps its type: torch would cast it to the parameter's."""
-        super().load_state_dict(state_dict)
+        """As torch's, but every state keeps its type: torch would cast it to the parameter's.
+        Raises KernelError for states that are not those of this kernel."""
+        format = state_dict.get("format", self.kernel.format)
+        if format != self.kernel.format:
+            raise KernelError(f"states are in format {format!r}, want {self.kernel.format!r}")
         ids = [i for group in state_dict["param_groups"] for i in group["params"]]
         held = [p for group in self.param_groups for p in group["params"]]
+        for i, p in zip(ids, held, strict=False):  # torch says where their numbers differ
+            self._check_state(i, p, state_dict["state"].get(i))
+        super().load_state_dict(state_dict)
         for i, p in zip(ids, held, strict=True):
             if i in state_dict["state"]:
                 self.state[p] = {
                     name: value.detach().clone() if isinstance(value, torch.Tensor) else value
                     for name, value in state_dict["state"][i].items()
                 }
+
+    def _check_state(self, number: int, p: torch.Tensor, state: Mapping[str, Any] | None) -> None:
+        if not state:
+            return
+        slots = {s.name: s for s in self.kernel.slots}
+        names = [*self.kernel.states, *(["w"] if "w" in state or self._shown != "w" else [])]
+        for name in ("step", *names):
+            if name not in state:
+                have = ", ".join(map(str, state)) or "nothing"
+                raise KernelError(f"state of parameter {number}: {name} is missing among {have}")
+        for name in names:
+            t, kind = state[name], _TORCH[slots[name].dtype]
+            if t.dtype != kind or t.shape != (slots[name].size(p.numel()),):
+                raise KernelError(
+                    f"state of parameter {number}: {name} is {t.dtype} {tuple(t.shape)}, "
+                    f"want {kind} ({slots[name].size(p.numel())},)"
+                )
