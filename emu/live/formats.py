@@ -31,6 +31,11 @@ from ondie.traces.scripts import gpt
 STEPS, SEEDS = 1000, (1, 2, 3)
 LAST = 10  # the loss at the end is the mean of the last tenth of the steps
 PLAIN = "fp32"
+APART = 0.04
+"""How far the losses of two trainings may lie apart at their ends, relative, that differ in little
+more than roundings. Training is chaotic: FP32 with torch's roundings (gpt.train(None)) in place of
+ours ended 1.9 %, 1.2 % and 1.3 % apart with the seeds 1, 2 and 3. This is twice the most of that,
+so a row alone shows only that a format does not break training."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +51,15 @@ class Variant:
 
 VARIANTS = {
     PLAIN: Variant(),
-    "fp16": Variant(format="fp16", distance=0.01),
-    "bf16": Variant(format="bf16", distance=0.01),
+    "fp16": Variant(format="fp16", distance=APART),
+    "bf16": Variant(format="bf16", distance=APART),
     "bf16_all": Variant(format="bf16_all"),
-    "bf16_stochastic": Variant(format="bf16_stochastic", distance=0.02),
-    "int8_dynamic": Variant(format="int8_dynamic", distance=0.01),
-    "int8_linear": Variant(format="int8_linear", distance=0.02),
-    "on die, no Newton step": Variant("adamw_on_die", newton=0, distance=0.01),
-    "on die, 1 Newton step": Variant("adamw_on_die", newton=1, distance=0.01),
-    "on die, 2 Newton steps": Variant("adamw_on_die", newton=2, distance=0.01),
+    "bf16_stochastic": Variant(format="bf16_stochastic", distance=APART),
+    "int8_dynamic": Variant(format="int8_dynamic", distance=APART),
+    "int8_linear": Variant(format="int8_linear", distance=APART),
+    "on die, no Newton step": Variant("adamw_on_die", newton=0, distance=APART),
+    "on die, 1 Newton step": Variant("adamw_on_die", newton=1, distance=APART),
+    "on die, 2 Newton steps": Variant("adamw_on_die", newton=2, distance=APART),
 }
 """The arithmetic of the die has no eps."""
 
