@@ -540,7 +540,7 @@ def _seeds(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--seeds {text}: want whole numbers, such as 1,2,3") from None
+        raise click.BadParameter(f"{text!r}: want whole numbers, such as 1,2,3") from None
 
 
 @commands.command()

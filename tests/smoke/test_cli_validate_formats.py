@@ -1,0 +1,242 @@
+"""Does `ondie validate formats` write what it found, refuse what it cannot do in one line, and end
+with everything it started?"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ondie.emu.validate import SUITES
+from tests.smoke.commands import Outcome, apart, files, here, refused
+
+WORDS = ("validate", "formats")
+STEPS = 6
+# Says when its imports are done: before that, an interrupt is Python's own affair.
+DRIVER = """
+import sys
+from ondie.emu import cli
+from ondie.emu.live import formats
+print("ready", flush=True)
+cli.main(sys.argv[1:])
+"""
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from ondie.emu import cli
+cli.main(sys.argv[1:])
+"""
+
+
+def needs_torch():
+    pytest.importorskip("torch", reason="torch is not installed")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> tuple[Outcome, Path]:
+    """A short run, as a user starts it, and its folder."""
+    needs_torch()
+    folder = tmp_path_factory.mktemp("formats")
+    options = ("--steps", STEPS, "--seeds", "1", "--json", "rows.json", "--figure", "new/f.PNG")
+    return apart(*WORDS, *options, cwd=folder), folder
+
+
+def test_what_is_written(done):
+    outcome, folder = done
+    assert (outcome.code, outcome.err) == (0, "")
+    assert files(folder) == ["new", "new/f.PNG", "rows.json"]
+    assert "FP32 beside it: small GPT, AdamW, 6 steps in closed loop" in outcome.out
+    assert outcome.out.endswith("9 rows, 0 check rows outside their tolerance\n")
+
+
+def test_the_rows_are_those_of_trainings_here(done):
+    from ondie.emu.live import formats
+
+    found = {(name, 1): formats.train(name, 1, STEPS) for name in formats.VARIANTS}
+    text = (done[1] / "rows.json").read_text()
+    rows = json.loads(text)
+    assert [row["name"] for row in rows] == [
+        f"{name}, seed 1: loss at the end" for name in formats.VARIANTS if name != formats.PLAIN
+    ]
+    assert rows == [row.data() for row in formats.rows(found)]
+    for row, (name, _) in zip(rows, list(found)[1:], strict=True):
+        assert set(row) == {
+            "suite", "name", "kind", "published", "predicted", "unit", "tolerance", "source",
+        }  # fmt: skip
+        # Six steps: their last tenth is the last.
+        assert row["published"] == found[formats.PLAIN, 1][-1]
+        assert row["predicted"] == found[name, 1][-1]
+    assert (done[1] / "new/f.PNG").read_bytes() == formats.draw(found)["png"]
+
+
+def test_a_miss_exits_1_and_is_written(capsys, tmp_path, monkeypatch):
+    needs_torch()
+    from ondie.emu.live import formats
+
+    def losses(names, seeds, steps, jobs, progress):
+        assert (seeds, steps) == ([3, 5], 2)
+        return {(n, s): [4.0, 4.2 if n == "fp16" else 4.0] for n in names for s in seeds}
+
+    monkeypatch.setattr(formats, "losses", losses)
+    monkeypatch.chdir(tmp_path)
+    options = ("--steps", 2, "--seeds", "3,5", "--json", "rows.json")
+    outcome = here(capsys, *WORDS, *options)
+    assert (outcome.code, outcome.err) == (1, "")
+    assert outcome.out.count("MISS") == 2
+    assert outcome.out.endswith("18 rows, 2 check rows outside their tolerance\n")
+    assert len(json.loads(Path("rows.json").read_text())) == 18
+    assert here(capsys, *WORDS, *options, "--quiet") == Outcome(1, "", "")
+
+
+# --- bad input
+
+
+def untouched(*arguments, **options):
+    raise AssertionError("trained, or wrote")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A folder with a file in it, where nothing may be written."""
+    monkeypatch.setattr("ondie.emu.report.tempfile.mkstemp", untouched)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("mine")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--steps", "0"], ["steps: 0", "1 or more"]),
+        (["--steps", "-5"], ["steps: -5", "1 or more"]),
+        (["--seeds", "1,1"], ["seeds: 1, 1", "different"]),
+        (["--seeds", "-1"], ["seeds: -1", "0 to 2**32 - 1"]),
+        (["--seeds", "1,4294967296"], ["4294967296", "0 to 2**32 - 1"]),
+    ],
+    ids=" ".join,
+)
+def test_numbers_that_cannot_be(folder, capsys, monkeypatch, options, words):
+    needs_torch()
+    monkeypatch.setattr("ondie.emu.live.formats.losses", untouched)
+    refused(here(capsys, *WORDS, *options, "--json", "rows.json", "--figure", "f.png"), *words)
+    assert files(folder) == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["formats", "--seeds", "x"], ["--seeds", "'x'", "such as 1,2,3"]),
+        (["formats", "--seeds", "1,,2"], ["--seeds", "'1,,2'", "such as 1,2,3"]),
+        (["formats", "--seeds", ""], ["--seeds", "''", "such as 1,2,3"]),
+        (["formats", "--steps", "many"], ["--steps", "'many'"]),
+        (["formats", "--figure", "x.svg"], ["x.svg", ".png or .pdf"]),
+        (["formats", "--figure", "png"], ["png", ".png or .pdf"]),
+        (["formats", "--figure", "file/x.png"], ["file/x.png", "cannot be written"]),
+        (["formats", "--json", "file/rows.json"], ["file/rows.json", "cannot be written"]),
+        (["formats", "--json", "."], [".", "is a folder"]),
+        (["formats", "--json", "a.png", "--figure", "./a.png"], ["a.png"]),
+        (["formats", "--cases", "."], ["--cases", "validate mqsim"]),
+        (["formats", "--own"], ["--own", "validate mqsim"]),
+        (["--steps", "5"], ["--steps", "validate formats"]),
+        (["bytes", "--steps", "5"], ["--steps", "validate formats"]),
+        (["bytes", "--seeds", "1"], ["--seeds", "validate formats"]),
+        (["closed-forms", "--figure", "x.png"], ["--figure", "validate formats"]),
+        (["format"], ["'format'", "nearest: formats"]),
+    ],
+    ids=lambda x: " ".join(x),
+)
+def test_options_that_cannot_be(folder, capsys, monkeypatch, arguments, words):
+    """Known before torch is loaded, or a suite run."""
+    monkeypatch.setattr("ondie.emu.commands.validate._formats", untouched)
+    for name in ("bytes", "closed-forms", "rates"):
+        monkeypatch.setitem(SUITES, name, untouched)
+    refused(here(capsys, "validate", *arguments), *words)
+    assert files(folder) == ["file"]
+    assert (folder / "file").read_text() == "mine"
+
+
+def test_without_torch(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *WORDS, "--json", "rows.json"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    outcome = Outcome(done.returncode, done.stdout, done.stderr)
+    refused(outcome, "torch is not installed", "pip install 'ondie[train]'")
+    assert files(tmp_path) == []
+
+
+# --- interrupts
+
+
+def group(leader: int) -> dict[int, str]:
+    """What runs in a process group, by number: its command."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            command, _, rest = path.read_text().rpartition(") ")
+        except OSError:  # gone
+            continue
+        state, _, number = rest.split()[:3]
+        if int(number) == leader and state not in "ZX":
+            found[int(path.parent.name)] = command
+    return found
+
+
+def wait_until(condition) -> None:
+    """For a minute at most."""
+    end = time.monotonic() + 60
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert condition()
+
+
+WORKERS = min(os.cpu_count() or 1, 10)
+
+
+def children(leader: int) -> int:
+    return len(group(leader).keys() - {leader})
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
+@pytest.mark.parametrize("to", ["command", "terminal", "killed"])
+def test_an_interrupt_ends_all_of_it(to, tmp_path, counts):
+    """It goes to the command alone, or as from a terminal to all processes; or the command is
+    killed, and cannot tell its workers."""
+    needs_torch()
+    for when in counts((WORKERS + 1,), (0, 1, WORKERS + 1)):  # one more than workers keeps track
+        folder = tmp_path / str(when)
+        folder.mkdir()
+        options = ("--json", "rows.json", "--figure", "figure.pdf")
+        process = subprocess.Popen(
+            [sys.executable, "-c", DRIVER, *WORDS, *options], cwd=folder, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            wait_until(lambda p=process, n=when: children(p.pid) >= n)
+            time.sleep(counts(1.0, 3.0))
+            assert process.poll() is None, "it ended before it could be interrupted"
+            if to == "killed":
+                process.kill()
+            elif to == "command":
+                process.send_signal(signal.SIGINT)
+            else:
+                os.killpg(process.pid, signal.SIGINT)
+            out, err = process.communicate(timeout=100)
+            assert out == "" and "Traceback" not in err
+            if to == "killed":  # Python itself says that it cleans up
+                assert process.returncode == -signal.SIGKILL
+            else:
+                assert process.returncode == 130
+                assert err.strip() == "ondie: interrupted; nothing was written"
+            wait_until(lambda p=process: not group(p.pid))
+            assert files(folder) == []
+        finally:
+            for number in group(process.pid):
+                os.kill(number, signal.SIGKILL)
+            process.kill()
+            process.wait()
