@@ -79,7 +79,7 @@ def test_what_bf16_loses_without_chance(trained, counts):
     }
     nearest = lost.pop("bf16_all")
     assert nearest > 2 * abs(lost["bf16_stochastic"])
-    assert nearest > max(lost.values()) + counts(0.002, 0.02)  # 0.5 % and 2.8 % were found
+    assert nearest > max(lost.values()) + counts(0.002, 0.02)  # 0.5 % and 2.9 % were found
 
 
 def test_no_two_variants_are_the_same_update(trained):

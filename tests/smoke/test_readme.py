@@ -79,3 +79,18 @@ def test_the_kernels_example_runs(root):
     assert ours
     for block in ours:
         exec(compile(block, "README.md", "exec"), {})
+
+
+def test_the_optimizers_example_runs(root):
+    """The block of Python that trains, as it stands."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    blocks = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
+    (block,) = [block for block in blocks if "KernelOptimizer" in block]
+    names = {}
+    with torch.random.fork_rng(devices=[]):
+        exec(compile(block, "README.md", "exec"), names)
+    states = names["states"]
+    assert states["step"] == 10
+    assert {name: state.numel() for name, state in states.items() if name != "step"} == {
+        "m": 64, "m_scale": 1, "v": 64, "v_scale": 1,
+    }  # fmt: skip
