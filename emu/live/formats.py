@@ -14,6 +14,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -83,7 +84,8 @@ def train(name: str, seed: int, steps: int = STEPS) -> list[float]:
 def losses(
     names: Sequence[str], seeds: Sequence[int], steps: int, jobs: int, progress: Progress = None
 ) -> dict[tuple[str, int], list[float]]:
-    """Train every variant with every seed, ``jobs`` at a time, each in one thread."""
+    """Train every variant with every seed, ``jobs`` at a time, each in one thread. InputError when
+    a process was killed; none is left then, nor after an interrupt."""
     wanted = [(name, seed) for seed in seeds for name in names]
     found: dict[tuple[str, int], list[float]] = {}
     others = set(multiprocessing.active_children())
@@ -96,10 +98,14 @@ def losses(
                 found[waiting[done]] = done.result()
                 if progress is not None:
                     progress("formats", len(found) / len(wanted))
-        except BaseException:
+        except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in set(multiprocessing.active_children()) - others:
                 child.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise InputError(
+                    "formats: a training was killed, as where memory is short"
+                ) from error
             raise
     return found
 

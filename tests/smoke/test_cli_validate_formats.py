@@ -201,13 +201,22 @@ def children(leader: int) -> int:
     return len(group(leader).keys() - {leader})
 
 
+def workers(leader: int) -> list[int]:
+    return [
+        number
+        for number in group(leader)
+        if b"spawn_main" in Path(f"/proc/{number}/cmdline").read_bytes()
+    ]
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
-@pytest.mark.parametrize("to", ["command", "terminal", "killed"])
+@pytest.mark.parametrize("to", ["command", "terminal", "killed", "worker killed"])
 def test_an_interrupt_ends_all_of_it(to, tmp_path, counts):
     """It goes to the command alone, or as from a terminal to all processes; or the command is
-    killed, and cannot tell its workers."""
+    killed, and cannot tell its workers; or one of these is."""
     needs_torch()
-    for when in counts((WORKERS + 1,), (0, 1, WORKERS + 1)):  # one more than workers keeps track
+    early = () if to == "worker killed" else (0, 1)
+    for when in (*counts((), early), WORKERS + 1):  # one more than workers keeps track
         folder = tmp_path / str(when)
         folder.mkdir()
         options = ("--json", "rows.json", "--figure", "figure.pdf")
@@ -224,12 +233,16 @@ def test_an_interrupt_ends_all_of_it(to, tmp_path, counts):
                 process.kill()
             elif to == "command":
                 process.send_signal(signal.SIGINT)
+            elif to == "worker killed":
+                os.kill(workers(process.pid)[-1], signal.SIGKILL)
             else:
                 os.killpg(process.pid, signal.SIGINT)
             out, err = process.communicate(timeout=100)
             assert out == "" and "Traceback" not in err
             if to == "killed":  # Python itself says that it cleans up
                 assert process.returncode == -signal.SIGKILL
+            elif to == "worker killed":
+                refused(Outcome(process.returncode, out, err), "formats: a training was killed")
             else:
                 assert process.returncode == 130
                 assert err.strip() == "ondie: interrupted; nothing was written"
