@@ -1,6 +1,6 @@
-"""Owns: the cffi recipe: the declarations, read from ondie.h, and the glue source made of them, which
-also knows the compiler and the flags. Does not: compile anything (setuptools does) or decide when
-the glue is written (backend.py).
+"""Owns: the cffi recipe: the declarations, read from ondie.h, and the glue source made of them; the
+glue knows the compiler and the flags, too.
+Does not: compile anything (setuptools does) or decide when the glue is written (backend.py).
 Source: cffi documentation, API mode, out of line.
 """
 
