@@ -107,6 +107,46 @@ def choose(names: Sequence[str] | None) -> list[str]:
     return list(names)
 
 
+class Run:
+    """A path at work, step after step. Raises Unavailable when the device or model cannot run it.
+
+    payload: whether the bytes of weights, states and gradients are moved, too.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        cfg: Config,
+        trace: Trace,
+        options: Options,
+        payload: bool,
+        timeline: int = 0,
+    ) -> None:
+        self.cfg = cfg
+        self.path = PATHS[name](cfg, trace, options)
+        carries = payload and self.path.updates_weights
+        self.system = self.path.system(carries, timeline)
+        self.system.arrays.cfg.seed = options.seed
+        self.arithmetic = Arithmetic(trace, options.form) if carries else None
+        self.path.prepare(self.system, self.arithmetic)
+        self.clock = StepClock(self.system.phases, self.system.arrays.phase)
+
+    def step(self, i: int) -> None:
+        """Simulate the step at position i of the path's trace."""
+        self.clock.begin(self.system.now)
+        if not self.path.trace.steps[i].skipped:
+            self.path.begin_step(i)
+        self.system.run(self.path.plan(i))
+        self.clock.end(self.system.now)
+
+    def account(self) -> tuple[Totals, Ledger, Work, Energy]:
+        """The books of the steps so far, which the path's trace must have. Raises Imbalance."""
+        totals = self.system.totals(self.clock)
+        book = ledger(totals, samples_per_step(self.path, self.path.trace))
+        work = self.path.work(len(self.clock.steps))
+        return totals, book, work, energy(self.cfg, totals, work)
+
+
 def run_path(
     name: str,
     cfg: Config,
@@ -122,13 +162,8 @@ def run_path(
 
     Raises Unavailable when the device or model cannot run it, Imbalance and Mismatch on defects.
     """
-    path = PATHS[name](cfg, trace, options)
-    carries = payload and path.updates_weights
-    system = path.system(carries, timeline)
-    system.arrays.cfg.seed = options.seed
-    arithmetic = Arithmetic(trace, options.form) if carries else None
-    path.prepare(system, arithmetic)
-    clock = StepClock(system.phases, system.arrays.phase)
+    run = Run(name, cfg, trace, options, payload, timeline)
+    path, system = run.path, run.system
     applied = [i for i in range(steps) if not trace.steps[i].skipped]
     bound = path.bound(applied[0] if applied else 0)
     staged = range(steps) if path.exchanges else applied  # an exchange comes before the skip
@@ -138,18 +173,11 @@ def run_path(
     for i in range(steps):
         if progress is not None:
             _report_progress(system, name, progress, trace, i, steps, bound)
-        clock.begin(system.now)
-        if not trace.steps[i].skipped:
-            path.begin_step(i)
-        system.run(path.plan(i))
-        clock.end(system.now)
-    totals = system.totals(clock)
-    book = ledger(totals, samples_per_step(path, trace))
+        run.step(i)
+    totals, book, work, joules = run.account()
     weights = None
-    if arithmetic is not None:
-        weights = compare_weights(path, arithmetic, steps, damaged(totals))
-    work = path.work(steps)
-    joules = energy(cfg, totals, work)
+    if run.arithmetic is not None:
+        weights = compare_weights(path, run.arithmetic, steps, damaged(totals))
     events = None
     if timeline:
         lines = system.arrays.line[: int(system.arrays.reg.lines[0])]

@@ -81,16 +81,19 @@ def test_the_kernels_example_runs(root):
         exec(compile(block, "README.md", "exec"), {})
 
 
-def test_the_optimizers_example_runs(root):
-    """The block of Python that trains, as it stands."""
+def test_the_optimizers_examples_run(root):
+    """The blocks of Python that train, as they stand, the second after the first."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     blocks = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
-    (block,) = [block for block in blocks if "KernelOptimizer" in block]
+    train = [block for block in blocks if "Optimizer" in block]
+    assert ["KernelOptimizer" in train[0], "CSDOptimizer" in train[1], len(train)] == [1, 1, 2]
     names = {}
     with torch.random.fork_rng(devices=[]):
-        exec(compile(block, "README.md", "exec"), names)
+        for block in train:
+            exec(compile(block, "README.md", "exec"), names)
     states = names["states"]
     assert states["step"] == 10
     assert {name: state.numel() for name, state in states.items() if name != "step"} == {
         "m": 64, "m_scale": 1, "v": 64, "v_scale": 1,
     }  # fmt: skip
+    assert names["ledger"].steps == 3 and names["energy"].all[1] > 0

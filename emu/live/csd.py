@@ -1,0 +1,226 @@
+"""A torch optimizer whose weights and states live in the pages of an emulated drive.
+
+Owns the way between a model and the drive. Does not own a path, its time or its energy (paths,
+compare.py), or the arithmetic (ondie.kernels).
+Source: this project's contract: weights flow through the emulated pages and nowhere else.
+
+    optimizer = CSDOptimizer(model.parameters(), "adamw", device="newport", path="in_storage",
+                             lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
+
+Each step hands the gradients to the path, which simulates the update stage with every page and
+command, and puts into the model what came back: what the drive sent where the path sends weights
+up, else what its pages hold. Forward and backward are the model's own; how long they take on the
+accelerator is given, since this machine is not that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ondie.emu.compare import Run
+from ondie.emu.config import Config, load_preset
+from ondie.emu.energy import Energy
+from ondie.emu.ledger import Ledger
+from ondie.emu.live.optimizer import KernelOptimizer
+from ondie.emu.paths.base import Options
+from ondie.emu.units import InputError, nearest
+from ondie.kernels import OPS, KernelError
+from ondie.traces import Memory, Step, Trace, flat_tensors
+
+UPDATING = ("host_offload", "host_offload_pipelined", "in_storage", "on_die")
+"""Paths whose weights and states lie on flash."""
+
+
+class CSDOptimizer(KernelOptimizer):
+    """Updates float32 parameters on the CPU through a path of an emulated drive.
+
+    op, form, hyper: as KernelOptimizer takes them; format: "fp32", which the paths store. device: a
+    preset's name or file, or a Config; settings: such as "ftl.gc_policy=fifo", of a preset. path:
+    one of UPDATING. forward_s, backward_s: seconds of a step on the accelerator. samples: of a
+    step. seed: of what happens by chance in the drive.
+
+    The drive is made and filled, untimed, at the first step. Every parameter must have a gradient
+    in every step. Raises InputError for a device, model or path that do not go together,
+    KernelError for hyperparameters and parameters.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        op: str = "adamw",
+        *,
+        device: str | Config = "optimstore-r1",
+        path: str = "on_die",
+        settings: Sequence[str] = (),
+        form: str = "canonical",
+        format: str = "fp32",
+        forward_s: float = 0.0,
+        backward_s: float = 0.0,
+        samples: int = 1,
+        seed: int = 0,
+        **hyper: Any,
+    ) -> None:
+        if path not in UPDATING:
+            raise InputError(
+                f"path: {path!r}; nearest: {nearest(path, UPDATING) or 'none'} "
+                f"(of {', '.join(UPDATING)})"
+            )
+        if format != "fp32":
+            raise KernelError(f"format: {format!r}; paths store weights and states as 'fp32'")
+        if op not in OPS:
+            raise KernelError(f"unknown operation {op!r} (paths know: {', '.join(OPS)})")
+        if isinstance(device, Config) and settings:
+            raise InputError("settings: for a preset; a Config has them already")
+        self.cfg = device if isinstance(device, Config) else load_preset(device, settings)
+        self.path_name, self._seconds = path, (forward_s, backward_s)
+        self._samples, self._drive_seed = samples, seed
+        self._run: Run | None = None
+        self._steps: list[Step] = []
+        super().__init__(params, op, form=form, **hyper)
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise KernelError("a drive cannot be copied; state_dict() has what another one needs")
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's, before the first step."""
+        if self._run is not None:
+            raise KernelError("a parameter group: the drive is laid out; add groups before")
+        super().add_param_group(param_group)
+
+    @property
+    def held(self) -> list[torch.Tensor]:
+        """All parameters, as they lie on the drive."""
+        return [p for group in self.param_groups for p in group["params"]]
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Simulate a step, and put the new weights into the parameters."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for number, p in enumerate(self.held):
+            if p.grad is None:
+                raise KernelError(f"parameter {number} of shape {tuple(p.shape)} has no gradient")
+            self._check(p)
+            if p.dtype != torch.float32:
+                raise KernelError(f"parameter {number} is {p.dtype}, want torch.float32")
+        gradient = _flat([p.grad for p in self.held])
+        step = self._described()
+        if self._run is None:
+            self._run = self._made(step, gradient)
+        else:
+            trace = self._run.path.trace
+            self._set(replace(trace, steps=(step,), source=Memory({0: gradient})))
+        self._run.step(0)
+        self._steps.append(step)
+        self._take_back(self._run)
+        return loss
+
+    def _described(self) -> Step:
+        """The coming step, as a trace has it."""
+        return Step(
+            index=0, loss=None, samples=self._samples, forward_s=self._seconds[0],
+            backward_s=self._seconds[1], optimizer_s=0.0, ready_s=None,
+            hyper=tuple(self._hyper(group) for group in self.param_groups),
+            count=self._counted() + 1,
+        )  # fmt: skip
+
+    def _counted(self) -> int:
+        """Steps of the states: those taken, and those that were loaded."""
+        found = {int(self.state.get(p, {}).get("step", 0)) for p in self.held}
+        if len(found) > 1:
+            raise KernelError(f"parameters have taken {found} steps, want the same number each")
+        return found.pop()
+
+    def _made(self, step: Step, gradient: np.ndarray) -> Run:
+        """The path on its drive, with the weights and states as they are now."""
+        groups = [(p, i) for i, group in enumerate(self.param_groups) for p in group["params"]]
+        entries = [(f"{n}", tuple(p.shape), i, -1) for n, (p, i) in enumerate(groups)]
+        states = {
+            name: np.concatenate(
+                [
+                    self.state[p][name].numpy()
+                    if name in self.state.get(p, {})
+                    else np.zeros(p.numel(), np.float32)
+                    for p in self.held
+                ]
+            )
+            for name in self.kernel.states
+        }
+        source = Memory({0: gradient}, {"initial": _flat(self.held)}, states)
+        trace = Trace(
+            name="a model in training", payload="recorded", timing_source="recorded",
+            op=self.kernel.op, form=self.kernel.form, gradient_dtype="float32",
+            groups=len(self.param_groups), tensors=flat_tensors(entries), steps=(step,),
+            samples_per_step=self._samples, bytes_per_sample=0, macs_forward=0, macs_backward=0,
+            dataset_samples=0, private_samples=0, source=source,
+        )  # fmt: skip
+        options = Options(form=self.kernel.form, seed=self._drive_seed)
+        return Run(self.path_name, self.cfg, trace, options, payload=True)
+
+    def _set(self, trace: Trace) -> None:
+        """Go on with another trace of the same model."""
+        assert self._run is not None and self._run.arithmetic is not None
+        self._run.path.trace = self._run.arithmetic.trace = trace
+
+    def _take_back(self, run: Run) -> None:
+        """Weights from the drive into the model."""
+        weights = run.path.delivered()
+        if weights is None:
+            weights = run.path.finish()
+        assert weights is not None
+        at = 0
+        for p in self.held:
+            p.copy_(torch.from_numpy(weights[at : at + p.numel()]).view(p.shape))
+            at += p.numel()
+            self.state[p]["step"] = self._steps[-1].count
+        torch.autograd.graph.increment_version(self.held)
+
+    @property
+    def seconds(self) -> float:
+        """Simulated time so far."""
+        return 0.0 if self._run is None else self._run.system.now / 1e12
+
+    def account(self) -> tuple[Ledger, Energy]:
+        """What the steps so far took: time by phase, bytes, flash operations, wear; energy. Raises
+        KernelError before the first step."""
+        if self._run is None:
+            raise KernelError("no step was taken yet")
+        steps = tuple(replace(step, index=i) for i, step in enumerate(self._steps))
+        self._set(replace(self._run.path.trace, steps=steps))
+        _, book, _, joules = self._run.account()
+        return book, joules
+
+    def state_dict(self) -> dict[str, Any]:
+        """As KernelOptimizer's: the states are read from the drive's pages, untimed."""
+        if self._run is not None:
+            for name in self.kernel.states:
+                vector, at = self._stored(name), 0
+                for p in self.held:
+                    self.state[p][name] = torch.from_numpy(vector[at : at + p.numel()].copy())
+                    at += p.numel()
+        return super().state_dict()
+
+    def _stored(self, name: str) -> np.ndarray:
+        payload = getattr(self._run.path, "payload", None) if self._run is not None else None
+        assert payload is not None
+        found: np.ndarray = payload.stored(name)
+        return found
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As KernelOptimizer's, before the first step: the drive is filled with these states."""
+        if self._run is not None:
+            raise KernelError("states: the drive is filled; load them before the first step")
+        super().load_state_dict(state_dict)
+
+
+def _flat(tensors: Sequence[torch.Tensor | None]) -> np.ndarray:
+    """Tensors end to end, float32[n_params]."""
+    parts = [t.detach().reshape(-1).to(torch.float32) for t in tensors if t is not None]
+    return torch.cat(parts).numpy()

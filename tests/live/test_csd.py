@@ -1,0 +1,214 @@
+"""Does a model train on the emulated drive exactly as it does without, whatever the path?"""
+
+import copy
+from functools import partial
+
+import numpy as np
+import pytest
+
+from ondie.emu.config import load_preset
+from ondie.emu.units import InputError
+from ondie.kernels import KernelError
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+
+from ondie.emu.live.csd import UPDATING, CSDOptimizer  # noqa: E402
+from ondie.emu.live.optimizer import KernelOptimizer  # noqa: E402
+from ondie.traces.scripts import gpt, mobilenet  # noqa: E402
+
+MODELS = {"gpt": (gpt, "adamw"), "mobilenet": (mobilenet, "adam")}
+DEVICES = {
+    "host_offload": "gen4-tlc",
+    "host_offload_pipelined": "newport",
+    "in_storage": "newport",
+    "on_die": "optimstore-r1",
+}
+ADAM = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-8}
+
+
+@pytest.fixture(scope="module")
+def plainly(counts):
+    """plainly(model): (steps, what training with the same kernel outside the emulator gives)."""
+    found = {}
+
+    def train(name):
+        if name not in found:
+            script, op = MODELS[name]
+            steps = counts(8, 200)
+            update = partial(lambda params, op, **h: KernelOptimizer(params, op, **h), op=op)
+            found[name] = steps, script.train(update, steps)
+        return found[name]
+
+    return train
+
+
+@pytest.mark.parametrize("path", UPDATING)
+@pytest.mark.parametrize("model", MODELS)
+def test_training_ends_on_the_same_bits(model, path, plainly):
+    """Every loss, and every weight at the end."""
+    steps, plain = plainly(model)
+    script, op = MODELS[model]
+    made = []
+
+    def update(params, **hyper):
+        made.append(CSDOptimizer(params, op, device=DEVICES[path], path=path, **hyper))
+        return made[-1]
+
+    found = script.train(update, steps)
+    assert found.losses == plain.losses
+    for name, weights in plain.weights.items():
+        np.testing.assert_array_equal(found.weights[name], weights)
+    book, joules = made[-1].account()
+    assert book.steps == steps
+    assert made[-1].seconds == pytest.approx(steps * book.step_s, rel=1e-9) and book.update_s > 0
+    assert 0 < joules.drive[0] < joules.drive[1] < joules.drive[2]
+
+
+def model(seed=0):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(40, 60), torch.nn.Tanh(), torch.nn.Linear(60, 8))
+
+
+def grads(net, step):
+    rng = torch.Generator().manual_seed(step)
+    for p in net.parameters():
+        p.grad = torch.randn(p.shape, generator=rng).to(p.dtype)
+
+
+def make(net, path="on_die", **more):
+    return CSDOptimizer(net.parameters(), device=DEVICES[path], path=path, **(ADAM | more))
+
+
+def run(optimizer, net, steps):
+    for step in steps:
+        grads(net, step)
+        optimizer.step()
+    return [p.detach().numpy().copy() for p in net.parameters()]
+
+
+def same(a, b):
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("path", UPDATING)
+def test_states_are_those_on_flash(path):
+    """A checkpoint read from the pages goes on, on another drive and without one."""
+    whole, first = model(), model()
+    wanted = run(make(whole, path), whole, range(6))
+    optimizer = make(first, path)
+    run(optimizer, first, range(3))
+    saved = copy.deepcopy(optimizer.state_dict())
+    for other in UPDATING:
+        second = copy.deepcopy(first)
+        again = make(second, other)
+        again.load_state_dict(saved)
+        assert same(run(again, second, range(3, 6)), wanted), other
+    third = copy.deepcopy(first)
+    outside = KernelOptimizer(third.parameters(), "adamw", **ADAM)
+    outside.load_state_dict(saved)
+    assert same(run(outside, third, range(3, 6)), wanted)
+
+
+def test_weights_come_from_the_pages():
+    """What is done to the model between two steps is gone: the drive has the weights."""
+    net, touched = model(), model()
+    wanted = run(make(net), net, range(4))
+    optimizer = make(touched)
+    run(optimizer, touched, range(2))
+    with torch.no_grad():
+        for p in touched.parameters():
+            p.zero_()
+    assert same(run(optimizer, touched, range(2, 4)), wanted)
+
+
+def test_groups_and_schedules():
+    def trained(kind, **more):
+        net = model()
+        groups = [
+            {"params": [p for p in net.parameters() if p.ndim > 1], "weight_decay": 0.1},
+            {"params": [p for p in net.parameters() if p.ndim == 1], "weight_decay": 0.0},
+        ]
+        optimizer = kind(groups, "adamw", **more, **ADAM)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        for step in range(4):
+            grads(net, step)
+            optimizer.step()
+            schedule.step()
+        return [p.detach().numpy() for p in net.parameters()]
+
+    assert same(trained(CSDOptimizer), trained(KernelOptimizer))
+
+
+def test_time_and_energy_grow_with_steps():
+    net = model()
+    optimizer = make(net, forward_s=1e-3, backward_s=2e-3)
+    assert optimizer.seconds == 0
+    with pytest.raises(KernelError, match="no step"):
+        optimizer.account()
+    times, energies = [], []
+    for step in range(3):
+        run(optimizer, net, [step])
+        times.append(optimizer.seconds)
+        energies.append(optimizer.account()[1].all[1])
+    assert np.diff([0, *times]).min() > 3e-3  # forward and backward, and the update
+    assert energies[0] < energies[1] < energies[2]
+    assert optimizer.account()[0].steps == 3
+
+
+def test_a_device_of_ones_own():
+    net, plain = model(), model()
+    cfg = load_preset("newport", ["ftl.gc_policy=fifo"])
+    wanted = run(make(plain, "in_storage"), plain, range(3))
+    settings = CSDOptimizer(
+        net.parameters(), device="newport", settings=["ftl.gc_policy=fifo"], path="in_storage",
+        **ADAM,
+    )  # fmt: skip
+    assert settings.cfg == cfg
+    assert same(run(settings, net, range(3)), wanted)
+    with pytest.raises(InputError, match="settings"):
+        CSDOptimizer(net.parameters(), device=cfg, settings=["ftl.gc_policy=fifo"], **ADAM)
+
+
+@pytest.mark.parametrize(
+    "more, text",
+    [
+        ({"path": "on_dye"}, "on_die"),
+        ({"path": "stannis"}, "host_offload"),
+        ({"device": "newpord"}, "newport"),
+        ({"format": "bf16_all"}, "fp32"),
+        ({"op": "adam_on_die"}, "paths know"),
+        ({"lr": -1.0}, "lr"),
+        ({"settings": ["ftl.gc_polizy=fifo"]}, "gc_policy"),
+    ],
+)
+def test_bad_arguments(more, text):
+    with pytest.raises((InputError, KernelError), match=text):
+        CSDOptimizer(model().parameters(), **(ADAM | more))
+
+
+def test_what_cannot_be_updated():
+    net = model()
+    optimizer = make(net)
+    with pytest.raises(KernelError, match="parameter 0 .*no gradient"):
+        optimizer.step()
+    with pytest.raises(KernelError, match="want torch.float32"):
+        half = model().half()
+        run(make(half), half, [0])
+    before = run(optimizer, net, [0])
+    next(net.parameters()).grad = None
+    with pytest.raises(KernelError, match="no gradient"):
+        optimizer.step()
+    assert same([p.detach().numpy() for p in net.parameters()], before)
+    with pytest.raises(KernelError, match="copied"):
+        copy.deepcopy(optimizer)
+    with pytest.raises(KernelError, match="before"):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
+    with pytest.raises(KernelError, match="first step"):
+        optimizer.load_state_dict(optimizer.state_dict())
+
+
+def test_a_path_that_the_device_lacks():
+    net = model()
+    with pytest.raises(InputError, match="on_die"):
+        run(CSDOptimizer(net.parameters(), device="newport", path="on_die", **ADAM), net, [0])
