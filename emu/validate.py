@@ -162,6 +162,7 @@ CLOSED = (
     ("host_offload", "gen4-tlc", "adam", ()),
     ("host_offload_pipelined", "optimstore-r1", "adam", ("host.subgroup_params=1000000",)),
     ("host_offload_pipelined", "optimstore-r2", "adam", ("host.subgroup_params=1000000",)),
+    ("host_offload_pipelined", "newport", "adam", ("host.subgroup_params=1000000",)),
     ("in_storage", "optimstore-r1", "adam", ()),
     ("in_storage", "optimstore-r2", "adam", ()),
     ("in_storage", "newport", "adam", ()),

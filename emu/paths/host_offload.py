@@ -19,7 +19,7 @@ from ondie.emu.energy import Work
 from ondie.emu.frontend import queues
 from ondie.emu.host import machine
 from ondie.emu.isp.layout import VALUE_BYTES
-from ondie.emu.paths.base import GRADIENTS, UPDATE, Rows
+from ondie.emu.paths.base import GRADIENTS, PHASES, UPDATE, Rows
 from ondie.emu.paths.bounds import Bound, Demand, parts_text, with_latency, words
 from ondie.emu.paths.payload import Conventional
 from ondie.emu.paths.updating import ConventionalPath
@@ -129,10 +129,15 @@ class HostOffload(ConventionalPath):
                         phase=UPDATE,
                         lpn=lpn,
                         after0=after,
+                        after1=self._window(r.shard.device, kind, out.next, len(lpn)),
                         **{column: n_bytes},
                     )
                 )
         return np.concatenate(ids)
+
+    def _window(self, device: int, kind: int, first: int, n: int) -> np.ndarray | int:
+        """What ``n`` transfers from id ``first`` on wait for beside their data: nothing."""
+        return -1
 
     def bound(self, step: int) -> Bound:
         """Serial: the sum of the three stages of every sub-group, each at its own bottleneck.
@@ -178,11 +183,37 @@ class HostOffload(ConventionalPath):
 
 @dataclass
 class PipelinedOffload(HostOffload):
-    """Host offload with pipeline_read and pipeline_write."""
+    """Host offload with pipeline_read and pipeline_write.
+
+    Reads and writes have a handle each, as DeepSpeed opens them: a drive has up to so many of each
+    in flight, and a burst of one does not stand before the other.
+    """
 
     name: ClassVar[str] = "host_offload_pipelined"
     title: ClassVar[str] = "host offload, pipelined"
     pipelined: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._sent: dict[tuple[int, int], np.ndarray] = {}
+        super().__post_init__()
+
+    @property
+    def _depth(self) -> int:
+        """Transfers of one handle in flight."""
+        return max(min(self.cfg.host.io_queue_depth, self.cfg.frontend.queue_depth // 2), 1)
+
+    def system(self, payload: bool, timeline: int) -> System:
+        return System(
+            self.cfg, PHASES, payload=payload, timeline=timeline, queue_depth=2 * self._depth
+        )
+
+    def _window(self, device: int, kind: int, first: int, n: int) -> np.ndarray:
+        """Each waits for the one so many before it through the same handle."""
+        depth = self._depth
+        before = self._sent.get((device, kind), np.full(depth, -1))
+        line = np.concatenate([before, np.arange(first, first + n)])
+        self._sent[device, kind] = line[-depth:]
+        return line[:n]
 
     def notes(self) -> list[str]:
         if len(self._groups()) > 1:
