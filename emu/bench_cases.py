@@ -1,5 +1,5 @@
 """Owns: what `ondie bench kernels` measures: the contenders of an operation, a format and a shape.
-Does not: time them (bench.py), or contain kernels.
+Does not: time them (bench.py), know packages beside torch (bench_others.py), or contain kernels.
 Source: own. The memory limit is the same traffic with next to no arithmetic (csrc/limit.c).
 
 Shapes: `flat`, one array; `page`, one page of 4096 parameters called again and again; `tensors`, as
@@ -13,10 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
+from ondie.emu.bench_others import OTHERS, Other, Remark, contender
 from ondie.emu.units import InputError
 from ondie.kernels import (
     FORMATS,
@@ -37,6 +39,8 @@ LIMIT = "memory limit"
 TORCH = "torch operator"
 LINEAR = "c, one array"
 NEAREST = "c, to nearest"
+THREE = "torch, three passes"
+OPTIMIZERS = {f"torch.optim {kind}": kind for kind in ("fused", "foreach")}
 PAGE = 4096
 TENSORS = 2000
 KEY = 12345  # of rounding at random
@@ -89,8 +93,31 @@ class Case:
         """The update that is measured."""
         return get(self.op, backend=backend, format=self.format)
 
-    def contenders(self) -> dict[str, Contender]:
-        """By name, the anchor first. They work on the same arrays in turn."""
+    def names(self) -> tuple[str, ...]:
+        """Of its contenders, the anchor first, from what is installed: nothing is made or imported.
+        (Of others, `contenders` leaves out what fails.)"""
+        found: tuple[str, ...] = (LIMIT,) if native_kernels.lib is not None else ()
+        for backend in reversed(backends()):
+            found += (backend,)
+            if backend == "c":
+                found += (LINEAR,) if self.shape == "pages" else ()
+                found += (NEAREST,) if self.format == "bf16_stochastic" else ()
+        if find_spec("torch") is None:
+            return found
+        return found + _torch_names(self) + tuple(other.name for other in self._others())
+
+    def _others(self) -> list[Other]:
+        return [
+            other
+            for other in OTHERS
+            if self.shape == "flat"
+            and other.has(self.op, self.n, self.format)
+            and other.installed()
+        ]
+
+    def contenders(self, remark: Remark = lambda words: None) -> dict[str, Contender]:
+        """By name, the anchor first. They work on the same arrays in turn, others' on their own.
+        remark: is told what is left out, and why."""
         kernel = self.kernel("numpy")
         arrays = filled(kernel, self.n)
         found: dict[str, Contender] = {}
@@ -100,18 +127,17 @@ class Case:
         torch = torch_module()
         if torch is not None:
             found |= _theirs(torch, self, arrays)
-        return found | _installed(torch, self)
+            for other in self._others():
+                step = contender(other, torch, self.op, HYPER[self.op], self.n, self.format, remark)
+                if step is not None:
+                    found[other.name] = step
+        return found
 
 
 def torch_module() -> Any:
     """torch, None where it is not installed."""
-    return module("torch")
-
-
-def module(name: str) -> Any:
-    """A module that may be absent: then None."""
     try:
-        return import_module(name)
+        return import_module("torch")
     except (ImportError, OSError):  # absent, or its libraries are
         return None
 
@@ -198,11 +224,17 @@ def _tensor(torch: Any, a: np.ndarray) -> Any:
     return t.view(torch.bfloat16) if a.dtype == np.uint16 else t
 
 
+def _torch_names(case: Case) -> tuple[str, ...]:
+    if FORMATS[case.format].codes or case.format == "bf16_stochastic":
+        return ()
+    return (THREE,) if case.format in ("fp16", "bf16") else (TORCH, *OPTIMIZERS)
+
+
 def _theirs(torch: Any, case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
     """torch's fused operator, and its optimizers with one tensor. Of a 16-bit gradient with an FP32
     master: cast, update, cast back, three passes over the same arrays."""
     kernel = case.kernel("numpy")
-    if FORMATS[case.format].codes or case.format == "bf16_stochastic":
+    if not _torch_names(case):
         return {}
     cuts = [cut(a, case.n) if case.shape == "tensors" else [a] for a in arrays]
     lists = [[_tensor(torch, a) for a in part] for part in cuts]
@@ -222,13 +254,13 @@ def _theirs(torch: Any, case: Case, arrays: list[np.ndarray]) -> dict[str, Conte
             for x, y in zip(out, w, strict=True):
                 x.copy_(y)
 
-        return {"torch, three passes": three}
+        return {THREE: three}
     found: dict[str, Contender] = {}
     operator = _operator(torch, case.op, w, g, states)
     if operator is not None:
         found[TORCH] = operator
-    for kind in ("fused", "foreach"):
-        found[f"torch.optim {kind}"] = _optimizer(torch, case.op, w, g, kind).step
+    for name, kind in OPTIMIZERS.items():
+        found[name] = _optimizer(torch, case.op, w, g, kind).step
     return found
 
 
@@ -262,66 +294,3 @@ def _optimizer(torch: Any, op: str, w: list[Any], g: list[Any], kind: str) -> An
     for parameter, gradient in zip(parameters, g, strict=True):
         parameter.grad = gradient
     return getattr(torch.optim, classes.get(op, "SGD"))(parameters, **h, **{kind: True})
-
-
-# --- others, where they are installed
-
-
-def _installed(torch: Any, case: Case) -> dict[str, Contender]:
-    """bitsandbytes and torchao with 8-bit states or rounding at random, DeepSpeed's Adam: on memory
-    of their own, as they keep it."""
-    if torch is None or case.shape != "flat" or case.op not in ("adam", "adamw"):
-        return {}
-    found: dict[str, Contender] = {}
-    for name, make in (
-        ("bitsandbytes", _bitsandbytes),
-        ("torchao", _torchao),
-        ("DeepSpeed", _deepspeed),
-    ):
-        package = module(name.lower())
-        made = None if package is None else make(case)
-        if made is not None:
-            weights = torch.ones(case.n, dtype=made[1])
-            parameter = torch.nn.Parameter(weights)
-            parameter.grad = torch.linspace(0.5, 1.5, case.n).to(made[1])
-            found[name] = made[0]([parameter]).step
-    return found
-
-
-def _betas(case: Case) -> dict[str, Any]:
-    h: dict[str, Any] = dict(HYPER[case.op])
-    h["betas"] = (h.pop("beta1"), h.pop("beta2"))
-    return h
-
-
-def _bitsandbytes(case: Case) -> Any:
-    torch = torch_module()
-    if case.format != "int8_dynamic":
-        return None
-    package = import_module("bitsandbytes")
-    kind = getattr(package.optim, "AdamW8bit" if case.op == "adamw" else "Adam8bit")
-    return lambda p: kind(p, **_betas(case), min_8bit_size=0), torch.float32
-
-
-def _torchao(case: Case) -> Any:
-    torch = torch_module()
-    if case.format not in ("int8_dynamic", "bf16_stochastic"):
-        return None
-    package = import_module("torchao.optim")
-    if case.format == "int8_dynamic":
-        if case.n % 256 or case.n < 4096:
-            return None  # it would keep the states in FP32
-        kind = getattr(package, "AdamW8bit" if case.op == "adamw" else "Adam8bit")
-        return lambda p: kind(p, **_betas(case)), torch.float32
-    kind = getattr(package, "_AdamW" if case.op == "adamw" else "_Adam", None)
-    if kind is None:
-        return None
-    return lambda p: kind(p, **_betas(case), bf16_stochastic_round=True), torch.bfloat16
-
-
-def _deepspeed(case: Case) -> Any:
-    torch = torch_module()
-    if case.format != "fp32":
-        return None
-    kind = import_module("deepspeed.ops.adam").DeepSpeedCPUAdam
-    return lambda p: kind(p, **_betas(case), adamw_mode=case.op == "adamw"), torch.float32

@@ -1,0 +1,124 @@
+"""Others' updates beside ours: bitsandbytes, torchao and DeepSpeed, where they are installed.
+
+Owns how each is asked for, what it is asked for, and that it does that: an optimizer that fails at
+its first step, or keeps its states in another type than it was asked for, is left out with a word
+on why. Does not own torch's own optimizers (bench_cases.py) or timing (bench.py).
+Source: bitsandbytes 0.50 (8-bit blockwise on CPU is asked for by Adam8bit; below `min_8bit_size`
+states are FP32), torchao 0.18 (8-bit states of whole blocks of 256, from 4096 parameters on; its
+rounding at random is in _AdamW alone, of the weights), DeepSpeed 0.19 (DeepSpeedCPUAdam, compiled
+when first asked for, which takes a C++ compiler, ninja and most of a minute).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+Remark = Callable[[str], object]
+Make = Callable[[Any, str, Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Other:
+    """A package, what it calls m and v, and their type for each format that it has."""
+
+    name: str  # in lower case, of its module
+    moments: tuple[str, str]
+    types: Mapping[str, str]
+    make: Make  # of parameters, an operation and hyperparameters: an optimizer
+
+    def installed(self) -> bool:
+        """Whether it can be found; it is not imported."""
+        return find_spec(self.name.lower()) is not None
+
+    def has(self, op: str, n: int, form: str) -> bool:
+        """Whether it is a contender."""
+        if self.name == "torchao" and form == "int8_dynamic" and (n % 256 or n < 4096):
+            return False  # its states would be FP32
+        return op in ("adam", "adamw") and form in self.types
+
+
+def contender(
+    other: Other, torch: Any, op: str, hyper: Mapping[str, float], n: int, form: str, remark: Remark
+) -> Callable[[], object] | None:
+    """A step of the package on memory of its own, as it keeps it; None, and a remark, where it
+    fails or does something else."""
+    h: dict[str, Any] = dict(hyper)
+    h["betas"] = (h.pop("beta1"), h.pop("beta2"))
+    wide = torch.bfloat16 if form == "bf16_stochastic" else torch.float32
+    parameter = torch.nn.Parameter(torch.ones(n, dtype=wide))
+    parameter.grad = torch.linspace(0.5, 1.5, n).to(wide)
+    try:
+        with silence():
+            optimizer = other.make([parameter], op, h)
+            optimizer.step()
+    except Exception as error:  # noqa: BLE001  (whatever somebody else's code raises)
+        lines = str(error).strip().splitlines() or [""]
+        remark(f"{other.name} is left out of {op}, {form}: {type(error).__name__}: {lines[0]}")
+        return None
+    found = {_type(optimizer.state[parameter].get(moment)) for moment in other.moments}
+    if found != {f"torch.{other.types[form]}"}:
+        words = " and ".join(sorted(found))
+        remark(f"{other.name} is left out of {op}, {form}: its states are {words}")
+        return None
+    return optimizer.step
+
+
+def _type(moment: Any) -> str:
+    """Of a tensor; of torchao's, of the codes in it."""
+    return str(getattr(getattr(moment, "codes", moment), "dtype", None))
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """What is written on standard output and error, by C and by child processes too, is dropped."""
+    streams: Sequence[Any] = (sys.stdout, sys.stderr)
+    for stream in streams:
+        stream.flush()
+    before = [os.dup(number) for number in (1, 2)]
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for number in (1, 2):
+            os.dup2(nowhere, number)
+        yield
+    finally:
+        for stream in streams:
+            stream.flush()
+        for number, kept_as in zip((1, 2), before, strict=True):
+            os.dup2(kept_as, number)
+        for number in (*before, nowhere):
+            os.close(number)
+
+
+def _bitsandbytes(parameters: list[Any], op: str, h: Mapping[str, Any]) -> Any:
+    kinds = import_module("bitsandbytes").optim
+    kind = kinds.AdamW8bit if op == "adamw" else kinds.Adam8bit
+    return kind(parameters, **h, min_8bit_size=0)
+
+
+def _torchao(parameters: list[Any], op: str, h: Mapping[str, Any]) -> Any:
+    kinds = import_module("torchao.optim")
+    if parameters[0].element_size() == 2:  # without decay, AdamW is Adam
+        return kinds._AdamW(
+            parameters, **({"weight_decay": 0.0} | dict(h)), bf16_stochastic_round=True
+        )
+    return (kinds.AdamW8bit if op == "adamw" else kinds.Adam8bit)(parameters, **h)
+
+
+def _deepspeed(parameters: list[Any], op: str, h: Mapping[str, Any]) -> Any:
+    kind = import_module("deepspeed.ops.adam").DeepSpeedCPUAdam
+    return kind(parameters, **h, adamw_mode=op == "adamw")
+
+
+ADAM = ("exp_avg", "exp_avg_sq")
+OTHERS = (
+    Other("bitsandbytes", ("state1", "state2"), {"int8_dynamic": "uint8"}, _bitsandbytes),
+    Other("torchao", ADAM, {"int8_dynamic": "uint8", "bf16_stochastic": "bfloat16"}, _torchao),
+    Other("DeepSpeed", ADAM, {"fp32": "float32"}, _deepspeed),
+)
