@@ -5,7 +5,7 @@ Source: own.
 DRAM bandwidth drifts by a factor of two with the neighbours, so an absolute time means little. All
 contenders work on the same arrays in turn, round after round; a ratio is the median over rounds of
 one contender's time over its anchor's in the same round. Below 1 is faster than the anchor (for
-GB/s, above 1).
+GB/s and Gop/s, above 1).
 """
 
 import json
@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,10 @@ from typing import Any
 import numpy as np
 
 from ondie.emu.bench_cases import LIMIT, PAGE, TORCH, Case, Contender, torch_module
+from ondie.emu.bench_peak import OPERATIONS, PEAK, peak
 from ondie.emu.units import InputError
 from ondie.kernels import FORMATS, isas
+from ondie.kernels import native as native_kernels
 
 SIZES = (1_000_000, 100_000_000)
 LEAST_S = 5e-3  # a timing is made of as many calls as fill this time
@@ -47,10 +49,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Bench:
-    """What a run measured, and where."""
+    """What a run measured, and where; what was left out of it, and why."""
 
     rows: list[Row]
     machine: dict[str, str | int]
+    remarks: list[str] = field(default_factory=list)
 
 
 def run_kernels(
@@ -69,8 +72,8 @@ def run_kernels(
     page has its own. repeat: rounds; by default 15, and 7 above 1e7 parameters. progress is told
     what runs next. Rows: for each op, format, shape, size and contender ns per parameter and GB/s
     of traffic against the memory limit (without C, which runs it, against the first contender), ns
-    also against torch's operator. Raises InputError for a size or thread count that cannot run,
-    KernelError for a name that is not known.
+    also against torch's operator, and Gop/s of arithmetic against the compute limit. Raises
+    InputError for a size or thread count that cannot run, KernelError for a name that is not known.
     """
     if threads < 1:
         raise InputError(f"threads: {threads}, want 1 or more")
@@ -93,11 +96,11 @@ def run_kernels(
             )
     if not cases:
         raise InputError(f"{', '.join(ops)} with {', '.join(formats)}: nothing to measure")
-    rows: list[Row] = []
+    bench = Bench([], machine(threads))
     for case in cases:
         rounds = repeat or (15 if case.n <= 10_000_000 else 7)
-        rows += _one(case, rounds, progress or (lambda what: None))
-    return Bench(rows, machine(threads))
+        bench.rows.extend(_one(case, rounds, progress or (lambda what: None), bench.remarks.append))
+    return bench
 
 
 def need(n: int) -> int:
@@ -123,6 +126,7 @@ def machine(threads: int) -> dict[str, str | int]:
         "cores": os.cpu_count() or 1,
         "threads": threads,
         "isa": isas()[-1] if isas() else "none",
+        "compiler": compiler(),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "numba": str(import_module("numba").__version__),
@@ -131,6 +135,14 @@ def machine(threads: int) -> dict[str, str | int]:
     if torch is not None:
         found["torch"] = str(torch.__version__)
     return found
+
+
+def compiler() -> str:
+    """What the C kernels were compiled with, and its flags, as the extension says."""
+    if native_kernels.lib is None:
+        return "none"
+    said = getattr(native_kernels.lib, "ondie_compiler", None)
+    return "unknown" if said is None else native_kernels.ffi.string(said()).decode()
 
 
 def _processor() -> str:
@@ -142,9 +154,13 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def _one(case: Case, rounds: int, progress: Callable[[str], object]) -> list[Row]:
-    """All contenders of one case."""
-    contenders = case.contenders()
+def _one(
+    case: Case,
+    rounds: int,
+    progress: Callable[[str], object],
+    remark: Callable[[str], object],
+) -> list[Row]:
+    """All contenders of one case, and the compute limit."""
 
     def told(what: str) -> object:
         return progress(f"{case.name} n={case.n} {what}")
@@ -153,10 +169,16 @@ def _one(case: Case, rounds: int, progress: Callable[[str], object]) -> list[Row
     before = None if torch is None else torch.get_num_threads()
     if torch is not None:
         torch.set_num_threads(case.threads)
-    samples = _interleaved(contenders, rounds, told)
-    if torch is not None:
-        torch.set_num_threads(before)
-    return _rows(case.name, case.n, case.kernel("numpy").bytes_per_param(), samples)
+    limit, done = peak(case.threads)
+    try:
+        told("contenders")
+        samples = _interleaved(case.contenders(remark) | {PEAK: limit}, rounds, told)
+    finally:
+        if torch is not None:
+            torch.set_num_threads(before)
+    traffic = case.kernel("numpy").bytes_per_param()
+    found = _rows(case.name, case.n, traffic, {k: v for k, v in samples.items() if k != PEAK})
+    return found + _arithmetic(case, samples, done)
 
 
 def _interleaved(
@@ -217,6 +239,20 @@ def _rows(op: str, n: int, traffic: int, samples: dict[str, list[float]]) -> lis
     return rows
 
 
+def _arithmetic(case: Case, samples: dict[str, list[float]], done: int) -> list[Row]:
+    """Operations of the update per second; of the memory limit, whose are others, none."""
+    of = {name: sum(OPERATIONS[case.op]) * case.n for name in samples if name != LIMIT}
+    of[PEAK] = done
+    rows = []
+    for name, operations in of.items():
+        pairs = zip(samples[name], samples[PEAK], strict=True)
+        share = statistics.median((operations / mine) / (done / best) for mine, best in pairs)
+        rate = operations / statistics.median(samples[name]) / 1e9
+        label = f"{case.name} n={case.n} {name}"
+        rows.append(Row(label, float(f"{rate:.4g}"), "Gop/s", PEAK, float(f"{share:.4g}")))
+    return rows
+
+
 def as_json(bench: Bench) -> str:
     """The rows and the machine, as `ondie bench --json` writes them."""
     document = {
@@ -234,7 +270,7 @@ def print_table(bench: Bench, console: Any) -> None:
     words = ", ".join(f"{key} {value}" for key, value in bench.machine.items())
     table = Table(title="Update kernels: medians of interleaved rounds", caption=words)
     table.add_column("")
-    for heading in ("ns/param", "GB/s", f"x {LIMIT}", f"x {TORCH}"):
+    for heading in ("ns/param", "GB/s", "Gop/s", f"x {LIMIT}", f"x {TORCH}"):
         table.add_column(heading, justify="right")
     found = {(row.name, row.unit, row.anchor): row for row in bench.rows}
     section = ""
@@ -245,13 +281,17 @@ def print_table(bench: Bench, console: Any) -> None:
         if section != f"{op} {size}":
             section = f"{op} {size}"
             table.add_section()
-            table.add_row(f"{op} n={int(size[2:]):,}", style="bold")
+            best = found.get((f"{op} {size} {PEAK}", "Gop/s", PEAK))
+            words = f", {PEAK} {best.value:.1f} Gop/s" if best else ""
+            table.add_row(f"{op} n={int(size[2:]):,}{words}", style="bold")
         rate = found[row.name, "GB/s", row.anchor]
         beside = found.get((row.name, "ns/param", TORCH))
+        done = found.get((row.name, "Gop/s", PEAK))
         table.add_row(
             f"  {contender}",
             f"{row.value:.3f}",
             f"{rate.value:.1f}",
+            f"{done.value:.1f}" if done else "",
             f"{row.ratio:.3f}" if row.anchor == LIMIT else "",
             f"{beside.ratio:.3f}" if beside else "",
         )
@@ -266,10 +306,12 @@ def kernels_command(
     ops: Sequence[str] = ("adam", "sgd"),
     formats: Sequence[str] = ("fp32",),
     shapes: Sequence[str] = ("flat",),
+    figure: Path | None = None,
 ) -> None:
-    """`ondie bench kernels`: measure, show progress on a terminal, print the table, write JSON.
+    """`ondie bench kernels`: measure, show progress on a terminal, print the table and, on standard
+    error, remarks; write JSON and the roofline figure.
 
-    The file appears whole or not at all. Raises InputError or KernelError for bad arguments.
+    The files appear whole or not at all. Raises InputError or KernelError for bad arguments.
     """
     from rich.console import Console
 
@@ -279,6 +321,12 @@ def kernels_command(
     target = Path(json_path) if json_path is not None else None
     if target is not None:
         check_target(target)
+    if figure is not None:
+        from ondie.emu.bench_figure import draw  # and Matplotlib
+        from ondie.emu.drawing import suffix_of
+
+        suffix = suffix_of(figure)
+        check_target(figure, *([target] if target is not None else []))
     talk = Console(stderr=True)
     visible = not quiet and sys.stderr.isatty()
     with talk.status("") if visible else nullcontext() as status:
@@ -286,7 +334,11 @@ def kernels_command(
         bench = run_kernels(
             sizes or None, threads, ops, progress=update, formats=formats, shapes=shapes
         )
-    if target is not None:
-        write_atomically({target: as_json(bench).encode()})
+    files = {} if target is None else {target: as_json(bench).encode()}
+    if figure is not None:
+        files[figure] = draw(bench)[suffix]
+    write_atomically(files)
+    for remark in bench.remarks:
+        talk.print(remark, highlight=False, markup=False, soft_wrap=True)
     if not quiet:
         print_table(bench, console())

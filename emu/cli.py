@@ -500,10 +500,12 @@ def bench() -> None:
 @click.option("--shape", "shapes", multiple=True, default=("flat",), show_default=True,
               help="flat, page, tensors, pages; several, or all.")  # fmt: skip
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Rows as JSON.")
+@click.option("--figure", type=click.Path(path_type=Path),
+              help="Roofline, FILE.png or FILE.pdf.")  # fmt: skip
 @click.option("--quiet", is_flag=True, help="No table.")
 def kernels(
     sizes: tuple[int, ...], threads: int, ops: tuple[str, ...], formats: tuple[str, ...],
-    shapes: tuple[str, ...], json_path: Path | None, quiet: bool,
+    shapes: tuple[str, ...], json_path: Path | None, figure: Path | None, quiet: bool,
 ) -> None:  # fmt: skip
     """Update kernels against the memory limit, torch and others, in one interleaved run."""
     from ondie.emu.bench import kernels_command
@@ -512,7 +514,7 @@ def kernels(
 
     formats = tuple(FORMATS) if "all" in formats else formats
     shapes = SHAPES if "all" in shapes else shapes
-    kernels_command(sizes or None, threads, json_path, quiet, ops, formats, shapes)
+    kernels_command(sizes or None, threads, json_path, quiet, ops, formats, shapes, figure)
 
 
 @bench.command()

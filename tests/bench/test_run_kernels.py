@@ -7,8 +7,9 @@ import pytest
 
 from ondie.emu import bench, bench_cases
 from ondie.emu.bench_cases import Case
+from ondie.emu.bench_peak import PEAK
 from ondie.emu.units import InputError
-from ondie.kernels import FORMATS, OPS, KernelError, backends, get
+from ondie.kernels import FORMATS, OPS, KernelError, backends, get, native
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +24,11 @@ def test_every_contender_has_its_rows(small):
             for contender in (bench_cases.LIMIT, *backends()):
                 assert f"{op} n={n} {contender}" in names
     assert all(row.value > 0 and row.ratio > 0 for row in small.rows)
-    assert {row.unit for row in small.rows} == {"ns/param", "GB/s"}
+    assert {row.unit for row in small.rows} == {"ns/param", "GB/s", "Gop/s"}
+    done = {row.name: row for row in small.rows if row.unit == "Gop/s"}
+    for op in OPS:  # of the memory limit, no operations are counted
+        assert {f"{op} n=1000 {name}" for name in (*backends(), PEAK)} <= set(done)
+        assert f"{op} n=1000 {bench_cases.LIMIT}" not in done
     limits = [r for r in small.rows if r.name.endswith(r.anchor)]
     assert all(r.ratio == 1 for r in limits)
 
@@ -82,7 +87,8 @@ def test_every_contender_of_every_case_updates(name, shape, monkeypatch):
     for op in ("adam", "momentum"):
         case = Case(op, n, name, shape)
         contenders = case.contenders()
-        ours = {*backends(), bench_cases.TORCH, bench_cases.LINEAR, "torch, three passes"}
+        assert case.names() == tuple(contenders)
+        ours = {*backends(), bench_cases.TORCH, bench_cases.LINEAR, bench_cases.THREE}
         assert {bench_cases.LIMIT, *backends()} <= set(contenders)
         if shape == "pages":
             assert bench_cases.LINEAR in contenders
@@ -124,6 +130,35 @@ def test_ratios_are_per_round():
     rate = [r for r in bench._rows("adam", 1, 28, samples) if r.unit == "GB/s"]
     assert [r.value for r in rate] == [float(f"{28 / 3e9:.4g}"), float(f"{28 / 6e9:.4g}")]
     assert [r.ratio for r in rate] == [1.0, 0.5]
+
+
+def test_operations_per_second_are_those_of_the_update():
+    """Adam has 14 per parameter: 1000 parameters in 1 us are 14 Gop/s, in 2 us 7; the compute
+    limit did 28,000 in the first time, 56,000 in the second."""
+    samples = {bench_cases.LIMIT: [1e-6] * 3, "c": [1e-6, 2e-6, 2e-6], PEAK: [1e-6, 1e-6, 2e-6]}
+    rows = bench._arithmetic(Case("adam", 1000, "bf16"), samples, 28_000)
+    assert [(r.name, r.value, r.unit, r.anchor, r.ratio) for r in rows] == [
+        ("adam/bf16 n=1000 c", 7.0, "Gop/s", PEAK, 0.5),
+        (f"adam/bf16 n=1000 {PEAK}", 28.0, "Gop/s", PEAK, 1.0),
+    ]
+
+
+def test_the_machine_says_what_compiled_the_kernels(monkeypatch):
+    class Library:
+        """An extension that says so, and one that does not."""
+
+        def ondie_compiler(self):
+            return native.ffi.new("char[]", b"gcc 12.2.0, -O3")
+
+    if native.lib is None:
+        pytest.skip("without the C extension")
+    monkeypatch.setattr(native, "lib", Library())
+    assert bench.compiler() == "gcc 12.2.0, -O3"
+    monkeypatch.setattr(native, "lib", object())
+    assert bench.compiler() == "unknown"
+    monkeypatch.setattr(native, "lib", None)
+    assert bench.compiler() == "none"
+    assert "compiler" in bench.machine(1)
 
 
 def test_the_limit_moves_the_updates_bytes(monkeypatch):
