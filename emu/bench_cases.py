@@ -260,6 +260,8 @@ def _theirs(torch: Any, case: Case, arrays: list[np.ndarray]) -> dict[str, Conte
     if operator is not None:
         found[TORCH] = operator
     for name, kind in OPTIMIZERS.items():
+        if kind == "foreach" and case.op == "nesterov":  # it adds to the gradient itself
+            w, g = ([x.clone() for x in xs] for xs in (w, g))
         found[name] = _optimizer(torch, case.op, w, g, kind).step
     return found
 

@@ -1,25 +1,70 @@
-"""How fast is each kernel? pytest-benchmark's table over the points of `ondie bench kernels`.
+"""How fast is each kernel? pytest-benchmark's table over small points of `ondie bench kernels`.
 
 python -m pytest tests/bench/test_kernels.py --benchmark-only
+
+Owns a point for each contender of each operation, format and shape, and for each instruction set
+and form in FP32. Does not compare: ratios need one interleaved run, which the command does.
 """
+
+from functools import lru_cache
 
 import numpy as np
 import pytest
 
-from ondie.emu.bench_cases import HYPER
-from ondie.kernels import OPS, aligned_empty, get, isas
+from ondie.emu import bench_cases
+from ondie.emu.bench_cases import HYPER, PAGE, SHAPES, TENSORS, Case, filled
+from ondie.kernels import FORMATS, OPS, backends, get, isas
 from ondie.kernels import grad as G
-from ondie.kernels.cast import FORMATS, narrow, widen
+from ondie.kernels.cast import FORMATS as SHORT
+from ondie.kernels.cast import narrow, widen
 
 BACKENDS = [("numpy", None), ("numba", None), *(("c", isa) for isa in isas())]
-SIZES = {"page": 4096, "cache": 1_000_000}
+SIZES = {"page": PAGE, "cache": 1_000_000}
+SMALL = {"flat": 2 * PAGE, "page": PAGE, "tensors": 2 * TENSORS, "pages": 2 * PAGE}
+CASES = [
+    Case(op, SMALL[shape], form, shape)
+    for op in OPS
+    for form in FORMATS
+    for shape in SHAPES
+    if not (op == "sgd" and FORMATS[form].codes)  # it has no states
+]
+ON_OUR_ARRAYS = {*backends(), bench_cases.TORCH, bench_cases.THREE, bench_cases.LINEAR}
 
 
-def arrays(count, n):
-    made = [aligned_empty(n) for _ in range(count)]
-    for a in made:
-        a[:] = np.linspace(0.5, 1.5, n, dtype=np.float32)
-    return made
+@lru_cache(maxsize=1)
+def point(case):
+    """The contenders of a case, the arrays that ours work on, and what these begin with."""
+    kept = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench_cases, "filled", lambda k, n: kept.append(filled(k, n)) or kept[-1])
+        contenders = case.contenders()
+    (arrays,) = kept
+    return contenders, arrays, [a.copy() for a in arrays]
+
+
+@pytest.mark.parametrize(
+    ("case", "who"),
+    [
+        pytest.param(case, who, id=f"{case.op}-{case.format}-{case.shape}-{who}")
+        for case in CASES
+        for who in case.names()
+    ],
+)
+def test_contender(benchmark, case, who):
+    benchmark.group = f"{case.name} n={case.n}"
+    contenders, arrays, before = point(case)
+    for a, b in zip(arrays, before, strict=True):
+        a[:] = b
+    if who not in contenders:
+        pytest.skip(f"{who} is left out: it fails here, or does something else")
+    benchmark(contenders[who])
+    changed = [not np.array_equal(a, b) for a, b in zip(arrays, before, strict=True)]
+    assert not changed[1]  # the gradient
+    if who in ON_OUR_ARRAYS:
+        if case.op != "sgd":
+            assert changed[2]  # the first state
+        else:  # a weight of 1 in BF16 is too coarse for a step: it stays
+            assert changed[0] == (case.format != "bf16_all")
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -29,7 +74,7 @@ def arrays(count, n):
 def test_update(benchmark, op, backend, isa, form, size):
     benchmark.group = f"{op} {size}"
     kernel = get(op, backend=backend, isa=isa, form=form)
-    w, g, *states = arrays(2 + len(kernel.states), SIZES[size])
+    w, g, *states = filled(kernel, SIZES[size])
     coef = kernel.coefficients(HYPER[op], 10)
     before = w.copy()
     benchmark(kernel, w, g, states, coef)
@@ -37,10 +82,10 @@ def test_update(benchmark, op, backend, isa, form, size):
 
 
 @pytest.mark.parametrize("backend, isa", BACKENDS)
-@pytest.mark.parametrize("what", ["norm", "unscale", *FORMATS])
+@pytest.mark.parametrize("what", ["norm", "unscale", *SHORT])
 def test_gradient(benchmark, what, backend, isa):
     benchmark.group = f"gradient {what}"
-    (g,) = arrays(1, SIZES["cache"])
+    g = filled(get("sgd"), SIZES["cache"])[1]
     if what == "norm":
         assert benchmark(G.norm, g, backend=backend, isa=isa) > 0
     elif what == "unscale":
