@@ -1,6 +1,6 @@
 /* Owns: codes in 512-bit vectors, with tables in registers where codes.c gathers from memory.
  * Does not: decide what cannot be decided in FP32: such numbers are left to codes.c.
- * Source: own; the lines and cells are those of ondie_codes.
+ * Source: own; the lines are those of ondie_codes.
  *
  * A place is within ONDIE_CODE_UNSURE of what exact arithmetic gives: 0.9 for two sums that are rounded, 0.8
  * for a quotient by way of an inverse and a slope, times 143 places and more, 0.6 for the limit of a
@@ -8,8 +8,6 @@
  */
 #ifndef ONDIE_CODES_WIDE_H
 #define ONDIE_CODES_WIDE_H
-
-#include <immintrin.h>
 
 enum { WIDE = 16 };
 

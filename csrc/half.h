@@ -1,5 +1,5 @@
 /* Owns: casts of one number between FP32 and the two 16-bit formats, round to nearest even.
- * Does not: use the processor's own conversions, some of which flush denormals.
+ * Does not: use the processor's own conversions: some flush denormals, cast.c has one that does not.
  * Source: IEEE 754-2019 binary16; bfloat16 is the upper half of binary32.
  */
 #ifndef ONDIE_HALF_H

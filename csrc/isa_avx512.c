@@ -8,6 +8,7 @@
 #include "ondie.h"
 
 #if defined(__x86_64__)
+#include <immintrin.h>
 #if defined(__clang__)
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))), \
                              apply_to = function)

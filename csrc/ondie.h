@@ -35,6 +35,7 @@ enum ondie_status {
 enum ondie_size {
     ONDIE_GRAIN = 4096,      /* elements of one part that stay with one thread */
     ONDIE_LEAST = 16384,     /* parameters that pay a thread */
+    ONDIE_THREADS = 1024,    /* at most; more are as these */
     ONDIE_NORM_BLOCK = 4096, /* elements summed into one partial result */
     ONDIE_NORM_LANES = 32,   /* accumulators within a block */
     ONDIE_CODE_BLOCK = 256,  /* elements that share a scale in 8-bit states */
@@ -167,8 +168,8 @@ typedef struct {
 } ondie_codes;
 
 /* An update of `count` parts: what stays the same from call to call. codes: the maps of signed and of
- * other numbers, for ONDIE_CODES. threads: how many may work at most; none has less than ONDIE_LEAST
- * parameters. A part is not divided, unless it is the only one.
+ * other numbers, for ONDIE_CODES. threads: how many may work at most, for each ONDIE_LEAST
+ * parameters one. A part is not divided, unless it is the only one.
  */
 typedef struct {
     int32_t isa;

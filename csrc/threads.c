@@ -17,7 +17,7 @@
 #include <time.h>
 
 enum {
-    MOST = 64,     /* threads, the caller among them */
+    MOST = 1024,   /* threads, the caller among them: ONDIE_THREADS */
     PIECES = 8,    /* of each thread's share */
     LOOKS = 64,    /* between two looks at the clock */
     AWAKE = 100000 /* nanoseconds that a thread looks for more before it sleeps */
@@ -47,6 +47,26 @@ static struct {
           .wake = PTHREAD_COND_INITIALIZER,
           .gate = CLOSED};
 
+/* Denormals are kept, whatever the thread has been told before: what a thread is told is its own.
+ * Returns that. */
+static unsigned keep_denormals(void) {
+#if defined(__x86_64__)
+    const unsigned before = __builtin_ia32_stmxcsr();
+    __builtin_ia32_ldmxcsr(0x1f80);
+    return before;
+#else
+    return 0;
+#endif
+}
+
+static void as_before(unsigned before) {
+#if defined(__x86_64__)
+    __builtin_ia32_ldmxcsr(before);
+#else
+    (void)before;
+#endif
+}
+
 static void rest(void) {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
@@ -61,6 +81,7 @@ static long long now(void) {
 
 /* The share of thread `own`, then what is left of the others'. */
 static void take(int own) {
+    const unsigned before = keep_denormals();
     for (int i = 0; i < pool.threads; i++) {
         range *const r = &pool.ranges[(own + i) % pool.threads];
         for (;;) {
@@ -69,6 +90,7 @@ static void take(int own) {
             pool.work(pool.job, from, from + pool.piece < r->end ? from + pool.piece : r->end);
         }
     }
+    as_before(before);
 }
 
 /* Wait until a job begins that is not number `seen`; its number. */
@@ -130,7 +152,9 @@ void ondie_divide(size_t n, int threads, void (*work)(void *, size_t, size_t), v
     if (threads > MOST) threads = MOST;
     if ((size_t)(threads > 0 ? threads : 1) > n) threads = (int)n;
     if (threads < 2 || pthread_mutex_trylock(&pool.busy)) {
+        const unsigned before = keep_denormals();
         if (n) work(job, 0, n);
+        as_before(before);
         return;
     }
     hire(threads - 1);

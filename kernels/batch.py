@@ -15,6 +15,7 @@ import numpy as np
 from .errors import KernelError
 from .formats import BLOCK
 from .native import PLACES
+from .threads import checked
 from .update import Array, Update
 
 PART = np.dtype([(name, np.uintp) for name in PLACES] + [("n", np.uint64), ("first", np.uint64)])
@@ -54,8 +55,7 @@ class Table:
             return
         number = self.kernel.checked_key(key)
         self.kernel.check_coef(coef)
-        if threads < 1:
-            raise KernelError(f"threads: {threads}, want 1 or more")
+        checked(threads)
         if self.kernel.backend != "c":
             for arrays, part in zip(self._arrays, self._parts, strict=True):
                 self.kernel.run(arrays, coef, threads, int(part["first"]), key)

@@ -1,7 +1,7 @@
 """Casts between float32 and the two 16-bit formats, round to nearest even.
 
 Owns: FP16 and BF16 casts of flat arrays in NumPy, Numba and C, the same bits everywhere; denormals
-are kept, a NaN stays a NaN. Does not: use processor conversions, some of which flush denormals.
+are kept, a NaN stays a NaN. Does not: use processor conversions that flush denormals.
 Source: IEEE 754-2019 binary16; bfloat16 is the upper half of binary32. Equal to torch's casts.
 
 FP16 is NumPy's float16. NumPy has no bfloat16: its bits travel as uint16.

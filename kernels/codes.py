@@ -46,8 +46,9 @@ class Codes:
     """A map of codes to numbers. A code is ``base`` + p for the p-th number and, with signs,
     ``base`` - p for the negative one. value float32[256], rising; zero: code of the least
     magnitude; middle float32[255]: the largest float not above the mean of two values; bucket
-    int32[2 * BUCKETS], line float32[2, LINES] and cell float32[CELL_FIELDS, CELLS] as csrc/ondie.h
-    says at ondie_codes; least: magnitudes below it have the code of the least magnitude."""
+    int32[2 * BUCKETS] and line float32[2, LINES], limit float32[LINES], to_line float32[3, LINES]
+    as csrc/ondie.h says at ondie_codes; least: magnitudes below it have the code of the least
+    magnitude."""
 
     base: int
     value: NDArray[np.float32]

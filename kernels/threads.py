@@ -14,6 +14,16 @@ GRAIN = 4096  # elements; a block of the norm, and 64 cache lines or more of any
 LEAST = 16384  # elements per thread
 
 
+MOST = 1024  # ONDIE_THREADS
+
+
+def checked(threads: int) -> int:
+    """A number of threads. KernelError for another one."""
+    if type(threads) is not int or not 1 <= threads <= MOST:
+        raise KernelError(f"threads: {threads!r}, want 1 to {MOST}")
+    return threads
+
+
 def pool(threads: int) -> ThreadPoolExecutor:
     """Idle threads, kept for the next call."""
     return _pool(threads, os.getpid())
@@ -27,9 +37,7 @@ def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
 
 def chunks(n: int, threads: int) -> list[tuple[int, int]]:
     """Cut [0, n) into at most `threads` runs of at least LEAST elements, at multiples of GRAIN."""
-    if threads < 1:
-        raise KernelError(f"threads: {threads}, want 1 or more")
-    parts = max(1, min(threads, n // LEAST))
+    parts = max(1, min(checked(threads), n // LEAST))
     size = -(-n // parts)
     size += -size % GRAIN
     return [(start, min(start + size, n)) for start in range(0, n, size)] if n else [(0, 0)]

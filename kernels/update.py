@@ -15,7 +15,7 @@ from .errors import KernelError, unknown
 from .formats import BLOCK, CODES, F32, FORMATS, NONE, TYPES, Format
 from .memory import aligned_empty
 from .native import BACKENDS
-from .threads import run
+from .threads import checked, run
 
 Array = NDArray[np.float32]
 States = Sequence[Array]
@@ -197,10 +197,8 @@ class Update:
         number = self.checked_key(key)
         if type(first) is not int or not 0 <= first < 1 << 63:
             raise KernelError(f"{self.op}: first = {first!r}, want a whole number, 0 or more")
-        if threads < 1:
-            raise KernelError(f"threads: {threads}, want 1 or more")
         if self.backend == "c":
-            self.caller.one(self.places, arrays, coef, threads, first, number)
+            self.caller.one(self.places, arrays, coef, checked(threads), first, number)
             return
         if threads == 1:
             self._run(arrays, coef, first, number)

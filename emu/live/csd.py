@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ondie.emu.compare import Run
+from ondie.emu.compare import LONGEST_S, Run
 from ondie.emu.config import Config, load_preset
 from ondie.emu.energy import Energy
 from ondie.emu.ledger import Ledger
@@ -74,10 +74,21 @@ class CSDOptimizer(KernelOptimizer):
             raise KernelError(f"format: {format!r}; paths store weights and states as 'fp32'")
         if op not in OPS:
             raise KernelError(f"unknown operation {op!r} (paths know: {', '.join(OPS)})")
+        for name in {"backend", "isa", "threads"} & hyper.keys():
+            raise KernelError(f"{name}: the drive computes; leave it out")
         if isinstance(device, Config) and settings:
             raise InputError("settings: for a preset; a Config has them already")
         self.cfg = device if isinstance(device, Config) else load_preset(device, settings)
-        self.path_name, self._seconds = path, (forward_s, backward_s)
+        for name, value in (("forward_s", forward_s), ("backward_s", backward_s)):
+            if not isinstance(value, int | float) or not 0 <= value <= LONGEST_S:
+                raise InputError(f"{name}: {value!r}, want 0 to {LONGEST_S:,} seconds")
+        for name, value, least, most in (
+            ("samples", samples, 1, 1 << 62),
+            ("seed", seed, 0, 1 << 62),
+        ):
+            if type(value) is not int or not least <= value <= most:
+                raise InputError(f"{name}: {value!r}, want a whole number, {least} or more")
+        self.path_name, self._seconds = path, (float(forward_s), float(backward_s))
         self._samples, self._drive_seed = samples, seed
         self._run: Run | None = None
         self._steps: list[Step] = []
@@ -110,6 +121,8 @@ class CSDOptimizer(KernelOptimizer):
             self._check(p)
             if p.dtype != torch.float32:
                 raise KernelError(f"parameter {number} is {p.dtype}, want torch.float32")
+        if self.seconds + sum(self._seconds) > LONGEST_S:
+            raise InputError(f"{self.seconds:.3g} s simulated; at most {LONGEST_S:,} s are right")
         gradient = _flat([p.grad for p in self.held])
         step = self._described()
         if self._run is None:

@@ -146,6 +146,7 @@ class KernelOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         calls = []
+        fresh: dict[torch.Tensor, dict[str, Any]] = {}  # of this step, until nothing can fail
         for number, group in enumerate(self.param_groups):
             by_step: dict[int, list[torch.Tensor]] = {}
             for p in group["params"]:
@@ -155,7 +156,10 @@ class KernelOptimizer(torch.optim.Optimizer):
             for step, parameters in by_step.items():
                 coef = self.kernel.coefficients(self._hyper(group), step)
                 random = key(step, self.seed + (number << 32)) if self.kernel.random else None
-                calls.append((step, parameters, *self._table(parameters), coef, random))
+                table, back = self._table(parameters, fresh)
+                calls.append((step, parameters, table, back, coef, random))
+        for p, state in fresh.items():
+            self.state[p] = state
         for step, parameters, table, back, coef, random in calls:
             table(coef, self.threads, random)
             for p in parameters:
@@ -176,22 +180,24 @@ class KernelOptimizer(torch.optim.Optimizer):
                     f"on {t.device}; want real numbers, dense, on the CPU"
                 )
 
-    def _table(self, parameters: list[torch.Tensor]) -> tuple[Table, Back]:
-        """The arrays of an update, and which parameters are to become copies of which."""
+    def _table(
+        self, parameters: list[torch.Tensor], fresh: dict[torch.Tensor, dict[str, Any]]
+    ) -> tuple[Table, Back]:
+        """The arrays of an update, and which parameters are to become copies of which. ``fresh``
+        gains what the step begins to keep of a parameter."""
         parts: list[list[np.ndarray]] = []
         back: Back = []
         for p in parameters:
-            state = self.state[p]
+            state = fresh[p] = dict(self.state.get(p, {}))
             if not state:
                 arrays = self.kernel.zeros(p.numel())
                 state["step"] = 0
                 state.update(zip(self.kernel.states, map(_tensor, arrays), strict=True))
-            parts.append([_array(self._held(p, slot, back)) for slot in self.kernel.slots])
+            parts.append([_array(self._held(p, state, slot, back)) for slot in self.kernel.slots])
         return tensors(self.kernel, parts), back
 
-    def _held(self, p: torch.Tensor, slot: Slot, back: Back) -> torch.Tensor:
+    def _held(self, p: torch.Tensor, state: dict[str, Any], slot: Slot, back: Back) -> torch.Tensor:
         """What one of the arrays is; ``back`` gains what the parameter is to become a copy of."""
-        state = self.state[p]
         if slot.name in self.kernel.states:
             return state[slot.name]
         if slot.name == "g":

@@ -29,8 +29,10 @@ class Bound:
 class Demand:
     """Seconds of work per resource of one device, for stages whose parts overlap perfectly."""
 
-    def __init__(self, cfg: Config) -> None:
+    def __init__(self, cfg: Config, handles: bool = False) -> None:
+        """``handles``: reads and writes have one each, with a depth of its own."""
         self.cfg = cfg
+        self.handles = handles
         self.geometry = Geometry.of(cfg)
         self.seconds: dict[str, float] = defaultdict(float)
 
@@ -100,7 +102,7 @@ class Demand:
         self.dram(2 * n_bytes)
         self.link("up", n_bytes)
         self.host_commands(n_bytes)
-        self._depth(n_bytes, self.read_latency())
+        self._depth("reads", n_bytes, self.read_latency())
 
     def host_write(self, n_bytes: float) -> None:
         """Host writes: down the link, twice through DRAM, flash."""
@@ -108,12 +110,16 @@ class Demand:
         self.dram(2 * n_bytes)
         self.link("down", n_bytes)
         self.host_commands(n_bytes)
-        self._depth(n_bytes, self.write_latency())
+        self._depth("writes", n_bytes, self.write_latency())
 
-    def _depth(self, n_bytes: float, latency: float) -> None:
+    def _depth(self, what: str, n_bytes: float, latency: float) -> None:
         """Queue depth: so many blocks in flight, each for at least its unloaded latency."""
-        depth = min(self.cfg.host.io_queue_depth, self.cfg.frontend.queue_depth)
-        self.add("queue depth", n_bytes / self.cfg.host.io_block_bytes / depth * latency)
+        blocks = n_bytes / self.cfg.host.io_block_bytes
+        if self.handles and self.cfg.frontend.queue_depth > 1:
+            self.add(f"queue depth of {what}", blocks / handle_depth(self.cfg) * latency)
+        else:
+            depth = min(self.cfg.host.io_queue_depth, self.cfg.frontend.queue_depth)
+            self.add("queue depth", blocks / depth * latency)
 
     def _fixed_s(self) -> float:
         """Submission, the link both ways and the firmware of one command."""
@@ -153,6 +159,11 @@ class Demand:
     def last_write(self) -> float:
         """What a stream of writes takes beyond its transfers, seconds."""
         return self._fixed_s() + self._program_ps() / 1e12
+
+
+def handle_depth(cfg: Config) -> int:
+    """Blocks that reads have in flight, and writes, where each have a handle of their own."""
+    return max(min(cfg.host.io_queue_depth, cfg.frontend.queue_depth // 2), 1)
 
 
 def with_latency(name: str, work: float, latency: float, text: str) -> Bound:

@@ -20,7 +20,7 @@ from ondie.emu.frontend import queues
 from ondie.emu.host import machine
 from ondie.emu.isp.layout import VALUE_BYTES
 from ondie.emu.paths.base import GRADIENTS, PHASES, UPDATE, Rows
-from ondie.emu.paths.bounds import Bound, Demand, parts_text, with_latency, words
+from ondie.emu.paths.bounds import Bound, Demand, handle_depth, parts_text, with_latency, words
 from ondie.emu.paths.payload import Conventional
 from ondie.emu.paths.updating import ConventionalPath
 from ondie.emu.system import System
@@ -76,6 +76,7 @@ class HostOffload(ConventionalPath):
                     lpn=lpn[part],
                     bytes_in=n_bytes[part],
                     after0=segments[ready[part]],
+                    after1=self._window(r.shard.device, queues.WRITE, out.next, len(part)),
                 )
                 if out.full():
                     yield out.take()
@@ -162,7 +163,7 @@ class HostOffload(ConventionalPath):
             name = max(stages.values(), key=lambda item: item[1])[0]
             work = sum(seconds for _, seconds in stages.values())
             return with_latency(name, work, bare, parts_text(parts))
-        both = Demand(self.cfg)
+        both = Demand(self.cfg, handles=True)
         both.host_read((width + 1) * VALUE_BYTES * n)
         both.host_write(width * VALUE_BYTES * n)
         both.add("host CPU", cpu)
@@ -197,19 +198,13 @@ class PipelinedOffload(HostOffload):
         self._sent: dict[tuple[int, int], np.ndarray] = {}
         super().__post_init__()
 
-    @property
-    def _depth(self) -> int:
-        """Transfers of one handle in flight."""
-        return max(min(self.cfg.host.io_queue_depth, self.cfg.frontend.queue_depth // 2), 1)
-
     def system(self, payload: bool, timeline: int) -> System:
-        return System(
-            self.cfg, PHASES, payload=payload, timeline=timeline, queue_depth=2 * self._depth
-        )
+        depth = min(2 * handle_depth(self.cfg), self.cfg.frontend.queue_depth)
+        return System(self.cfg, PHASES, payload=payload, timeline=timeline, queue_depth=depth)
 
     def _window(self, device: int, kind: int, first: int, n: int) -> np.ndarray:
         """Each waits for the one so many before it through the same handle."""
-        depth = self._depth
+        depth = handle_depth(self.cfg)
         before = self._sent.get((device, kind), np.full(depth, -1))
         line = np.concatenate([before, np.arange(first, first + n)])
         self._sent[device, kind] = line[-depth:]

@@ -180,6 +180,13 @@ def test_a_device_of_ones_own():
         ({"op": "adam_on_die"}, "paths know"),
         ({"lr": -1.0}, "lr"),
         ({"settings": ["ftl.gc_polizy=fifo"]}, "gc_policy"),
+        ({"threads": 2}, "threads: the drive"),
+        ({"backend": "numpy"}, "backend: the drive"),
+        ({"seed": -1}, "seed: -1"),
+        ({"seed": 2**64}, "seed: 18446744073709551616"),
+        ({"samples": 1.5}, "samples: 1.5"),
+        ({"forward_s": 1e9}, "forward_s: 1000000000.0, want 0 to 1,000,000"),
+        ({"backward_s": "x"}, "backward_s: 'x'"),
     ],
 )
 def test_bad_arguments(more, text):
@@ -206,6 +213,16 @@ def test_what_cannot_be_updated():
         optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
     with pytest.raises(KernelError, match="first step"):
         optimizer.load_state_dict(optimizer.state_dict())
+
+
+def test_the_clock_has_an_end():
+    net = model()
+    optimizer = make(net, forward_s=9e5)
+    before = run(optimizer, net, [0])
+    grads(net, 1)
+    with pytest.raises(InputError, match="simulated; at most 1,000,000 s"):
+        optimizer.step()
+    assert same([p.detach().numpy() for p in net.parameters()], before)
 
 
 def test_a_path_that_the_device_lacks():

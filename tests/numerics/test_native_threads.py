@@ -6,6 +6,7 @@ import sys
 import textwrap
 import threading
 
+import numpy as np
 import pytest
 
 from ondie.kernels import KernelError, get, isas, tensors
@@ -86,8 +87,9 @@ def test_no_threads_and_shared_memory_are_refused(rng):
     arrays = arrays_of(rng, kernel, 4 * LEAST, "ordinary")
     coef = kernel.coefficients(BASE["adam"], 1)
     for run in (kernel.run, lambda x, c, threads: tensors(kernel, [x])(c, threads)):
-        with pytest.raises(KernelError, match="threads: 0"):
-            run(arrays, coef, 0)
+        for threads in (0, -1, 1.5, "2", 1025, 2**31):
+            with pytest.raises(KernelError, match=f"threads: {threads!r}, want 1 to 1024"):
+                run(arrays, coef, threads)
     before = [a.copy() for a in arrays]
     with pytest.raises(KernelError, match="share memory"):
         kernel(arrays[0], arrays[0], arrays[2:], coef, 2)
@@ -131,28 +133,54 @@ def test_threads_are_kept():
     assert said == ["0", "2", "2", "1"]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are not listed here")
 def test_a_forked_child_has_threads_of_its_own():
     said = script("""
         want = update()
         for _ in range(20):
             child = os.fork()
             if not child:
-                os._exit(0 if update() == want == update() else 7)
+                before = len(os.listdir("/proc/self/task"))
+                right = update() == want == update()
+                os._exit(0 if right and len(os.listdir("/proc/self/task")) == before + 2 else 7)
             assert os.waitpid(child, 0)[1] == 0
         print(update() == want)
     """)
     assert said == ["True"]
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are not listed here")
 def test_signals_go_to_python():
     """The threads take none, so that an interrupt ends what Python waits for."""
     said = script("""
+        before = set(os.listdir("/proc/self/task"))
         update()
+        for task in set(os.listdir("/proc/self/task")) - before:
+            status = open(f"/proc/self/task/{task}/status").read()
+            blocked = int(status.split("SigBlk:")[1].split()[0], 16)
+            print(blocked >> signal.SIGINT - 1 & blocked >> signal.SIGTERM - 1 & 1)
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         try:
             time.sleep(60)
         except KeyboardInterrupt:
             print("interrupted")
     """)
-    assert said == ["interrupted"]
+    assert said == ["1", "1", "interrupted"]
+
+
+def test_denormals_are_kept_by_every_thread():
+    """Whatever the caller, or who hired the threads, has been told."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    kernel = get("sgd", "c")
+    coef = kernel.coefficients({"lr": 0.5}, 1)
+    tiny = np.full(64 * LEAST, 2.0**-140, np.float32)  # while that is not made 0
+    try:
+        for flush in (True, False, True):
+            if not torch.set_flush_denormal(flush):
+                return  # this processor cannot
+            for threads in (1, 4):
+                w = tiny.copy()
+                kernel.run([w, tiny], coef, threads)
+                assert np.unique(w.view(np.uint32)).tolist() == [1 << 8]
+    finally:
+        torch.set_flush_denormal(False)

@@ -647,6 +647,22 @@ def test_a_refused_step_changes_nothing(name, rng):
         assert all(same(state[i][n], before[1][i][n]) for n in "mv")
 
 
+def test_a_refused_first_step_keeps_nothing(rng):
+    """Weights that are loaded after it are those that the next step begins with."""
+    ps = parameters(rng, [(50,), (60,)])
+    optimizer = KernelOptimizer([{"params": [p]} for p in ps], format="fp16", **ADAM)
+    give(ps, rng)
+    ps[1].grad = ps[1].grad.to_sparse()
+    with pytest.raises(KernelError, match="sparse"):
+        optimizer.step()
+    assert not optimizer.state_dict()["state"]
+    for p in ps:
+        p.data.fill_(5.0)
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert all((p == 5.0).all() for p in ps)
+
+
 @pytest.mark.parametrize(
     "p, words",
     [
