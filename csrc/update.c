@@ -84,41 +84,50 @@ static inline __attribute__((always_inline)) size_t FN(bytes)(int kind) {
     return kind == F32 ? 4 : 2;
 }
 
-/* Ask for the memory of STEP elements from `from` on. */
-static inline __attribute__((always_inline)) void FN(ask)(const void *x, size_t from, int kind) {
-    for (size_t at = 0; at < STEP * FN(bytes)(kind); at += LINE)
+/* Ask for the memory of `count` elements from `from` on. */
+static inline __attribute__((always_inline)) void FN(ask)(const void *x, size_t from, size_t count,
+                                                          int kind) {
+    for (size_t at = 0; at < count * FN(bytes)(kind); at += LINE)
         __builtin_prefetch((const char *)x + from * FN(bytes)(kind) + at, 0, 3);
 }
 
 /* Everything that decides is a constant of each caller, and the loop is made for it. With a next
- * part, its memory is asked for in step. */
+ * part, its memory is asked for in step, a line of each array at a time: in larger pieces the
+ * requests come in bursts and the updates between them wait. */
 LOOP FN(loop)(const ondie_part *p, const ondie_part *next, const float *coef, uint32_t key,
               int what, int states, int l2, int kind, int random) {
     float c[MOST_COEFS];
     char *restrict w = p->w, *restrict a = p->a, *restrict b = p->b;
     const char *restrict g = p->g;
-    const size_t n = p->n, step = next ? STEP : n;
+    const size_t n = p->n;
     const uint32_t first = (uint32_t)p->first;
     for (int j = 0; j < coefs(what); j++) c[j] = coef[j];
     if (random) key += (uint32_t)(p->first >> 32) * 0x85ebca6bu;
-    for (size_t from = 0, to; from < n; from = to) {
-        to = n - from < step ? n : from + step;
-        if (next && from < next->n) {
-            FN(ask)(next->w, from, kind);
-            FN(ask)(next->g, from, kind);
-            if (states > 0) FN(ask)(next->a, from, kind);
-            if (states > 1) FN(ask)(next->b, from, kind);
-        }
-        for (size_t i = from; i < to; i++) {
-            float s = states > 0 ? FN(load)(a, i, kind) : 0.0f;
-            float t = states > 1 ? FN(load)(b, i, kind) : 0.0f;
-            const float y = FN(at)(what, FN(load)(w, i, kind), FN(load)(g, i, kind), &s, &t, c, l2);
-            const uint32_t r = random ? FN(draw)(first + (uint32_t)i, key) : 0;
-            if (states > 0) FN(store)(a, i, s, kind, random, r >> 8);
-            if (states > 1) FN(store)(b, i, t, kind, random, r >> 16);
-            FN(store)(w, i, y, kind, random, r);
-        }
+#define BODY(start, count)                                                                        \
+    for (size_t k = 0; k < (count); k++) {                                                        \
+        const size_t i = (start) + k;                                                             \
+        float s = states > 0 ? FN(load)(a, i, kind) : 0.0f;                                       \
+        float t = states > 1 ? FN(load)(b, i, kind) : 0.0f;                                       \
+        const float y = FN(at)(what, FN(load)(w, i, kind), FN(load)(g, i, kind), &s, &t, c, l2);  \
+        const uint32_t r = random ? FN(draw)(first + (uint32_t)i, key) : 0;                       \
+        if (states > 0) FN(store)(a, i, s, kind, random, r >> 8);                                 \
+        if (states > 1) FN(store)(b, i, t, kind, random, r >> 16);                                \
+        FN(store)(w, i, y, kind, random, r);                                                      \
     }
+    const size_t step = LINE / FN(bytes)(kind);
+    size_t from = 0;
+    if (next)
+        for (; from + step <= n; from += step) {
+            if (from < next->n) {
+                FN(ask)(next->w, from, step, kind);
+                FN(ask)(next->g, from, step, kind);
+                if (states > 0) FN(ask)(next->a, from, step, kind);
+                if (states > 1) FN(ask)(next->b, from, step, kind);
+            }
+            BODY(from, step)
+        }
+    BODY(from, n - from)
+#undef BODY
 }
 
 #define PARAMETERS                                                                      \
@@ -162,8 +171,8 @@ static inline size_t FN(block_of)(size_t n, size_t from) {
                 p->scale_a[block] = FN(scale_of)(a[at], n);                             \
                 if (states > 1) p->scale_b[block] = FN(scale_of)(b[at], n);             \
                 for (size_t k = 0; next && i < next->n && k < ONDIE_CODE_BLOCK; k += STEP) { \
-                    FN(ask)(next->w, i + k, F32);                                       \
-                    FN(ask)(next->g, i + k, F32);                                       \
+                    FN(ask)(next->w, i + k, STEP, F32);                                 \
+                    FN(ask)(next->g, i + k, STEP, F32);                                 \
                     __builtin_prefetch((const char *)next->a + i + k, 0, 3);            \
                     if (states > 1) __builtin_prefetch((const char *)next->b + i + k, 0, 3); \
                 }                                                                       \
@@ -192,11 +201,11 @@ static inline size_t FN(block_of)(size_t n, size_t from) {
             FN(plain)(&q, 0, c, maps, key);                                             \
             FN(to_##kind)(w, (uint16_t *)p->out + i, n);                                \
             for (size_t k = i; next && k < next->n && k < i + TILE; k += STEP) {        \
-                FN(ask)(next->w, k, F32);                                               \
-                FN(ask)(next->g, k, K);                                                 \
-                if (states > 0) FN(ask)(next->a, k, F32);                               \
-                if (states > 1) FN(ask)(next->b, k, F32);                               \
-                FN(ask)(next->out, k, K);                                               \
+                FN(ask)(next->w, k, STEP, F32);                                         \
+                FN(ask)(next->g, k, STEP, K);                                           \
+                if (states > 0) FN(ask)(next->a, k, STEP, F32);                         \
+                if (states > 1) FN(ask)(next->b, k, STEP, F32);                         \
+                FN(ask)(next->out, k, STEP, K);                                         \
             }                                                                           \
         }                                                                               \
     }
