@@ -568,10 +568,10 @@ def validate(name: str | None, json_path: Path | None, quiet: bool, **options: A
     NAME is one of bytes, closed-forms and rates, which run without it; mqsim: MQSim's results on
     its own files; or formats: a small GPT trained with each format of the update, beside FP32.
     """
-    from ondie.emu.commands.validate import Options, command
+    from ondie.emu.commands.validate import command
 
     with progress_bar(quiet) as progress:
-        good = command(name, Options(**options), json_path, None if quiet else console(), progress)
+        good = command(name, options, json_path, None if quiet else console(), progress)
     if not good:
         sys.exit(1)
 

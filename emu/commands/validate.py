@@ -1,15 +1,16 @@
 """`ondie validate`: rows of one suite or several, as tables, JSON and a figure.
 
-Owns which options go with which suite, and the files. Does not own the rows (validate.py,
-live/formats.py). Source: own.
+Owns which options go with which suite, and the files. Does not own the rows (validate/, live/).
+Source: own.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -20,50 +21,47 @@ from ondie.emu.units import InputError
 
 Progress = Callable[[str, float], None] | None
 
+TRAINED: dict[str, tuple[str, ...]] = {"formats": ("steps", "seeds", "figure")}
+"""Suites that train for real, one module of emu/live each, and their options; a figure is drawn
+with the rows."""
+SWITCHES = {"runs": "--{value}"}
+"""Options whose flag is their value."""
 
-@dataclass(frozen=True)
-class Options:
-    """What was given beside the name; None where it was not."""
 
-    cases: Path | None = None
-    runs: str | None = None
-    steps: int | None = None
-    seeds: Sequence[int] | None = None
-    figure: Path | None = None
-
-    def check(self, name: str | None) -> None:
-        """InputError for an option of another suite."""
-        for suite, given in (
-            (validation.MQSIM, {"cases": self.cases, self.runs or "": self.runs}),
-            (validation.FORMATS, {"steps": self.steps, "seeds": self.seeds, "figure": self.figure}),
-        ):
-            for flag, value in given.items():
-                if value is not None and name != suite:
-                    raise InputError(f"--{flag}: for ondie validate {suite} only")
+def check_options(name: str | None, given: Mapping[str, Any]) -> None:
+    """InputError for an option that does not go with suite ``name``."""
+    takes = {n: suite.options for n, suite in validation.NAMED.items()} | TRAINED
+    for option, value in given.items():
+        if option not in takes.get(name or "", ()):
+            owners = " or ".join(f"ondie validate {n}" for n in takes if option in takes[n])
+            flag = SWITCHES.get(option, "--{option}").format(option=option, value=value)
+            raise InputError(f"{flag}: for {owners} only")
 
 
 def command(
     name: str | None,
-    options: Options,
+    options: Mapping[str, Any],
     json_path: Path | None,
     console: Console | None,
     progress: Progress,
 ) -> bool:
-    """Run and write; whether every check row is within its tolerance. ``console``: where tables are
-    shown. InputError: nothing is written."""
-    options.check(name)
+    """Run and write; whether every check row is within its tolerance. ``options``: beside the name,
+    None where not given. ``console``: where tables are shown. InputError: nothing is written."""
+    given = {option: value for option, value in options.items() if value is not None}
+    check_options(name, given)
     if json_path is not None:
         check_target(json_path)
     files: dict[Path, bytes] = {}
-    if options.figure is not None:
-        suffix = suffix_of(options.figure)
-        check_target(options.figure, *([json_path] if json_path is not None else []))
-    if name == validation.FORMATS:
-        rows, drawn = _formats(options, progress)
-        if options.figure is not None:
-            files[options.figure] = drawn[suffix]
+    figure = given.pop("figure", None)
+    if figure is not None:
+        suffix = suffix_of(figure)
+        check_target(figure, *([json_path] if json_path is not None else []))
+    if name in TRAINED:
+        rows, drawn = _trained(name, given, progress)
+        if figure is not None:
+            files[figure] = drawn[suffix]
     else:
-        rows = validation.run(name, progress, options.cases, options.runs or "both")
+        rows = validation.run(name, progress, given, TRAINED)
     if json_path is not None:
         text = json.dumps([row.data() for row in rows], indent=1, allow_nan=False) + "\n"
         files[json_path] = text.encode()
@@ -73,13 +71,17 @@ def command(
     return not any(row.misses for row in rows)
 
 
-def _formats(options: Options, progress: Progress) -> tuple[list[validation.Row], dict[str, bytes]]:
+def _trained(
+    name: str, options: Mapping[str, Any], progress: Progress
+) -> tuple[list[validation.Row], dict[str, bytes]]:
+    """Rows, and the figure by suffix."""
     try:
-        from ondie.emu.live import formats
+        suite = import_module(f"ondie.emu.live.{name}")
     except ModuleNotFoundError as error:
         raise InputError(
-            f"formats: {error.name} is not installed; pip install 'ondie[train]' brings it"
+            f"{name}: {error.name} is not installed; pip install 'ondie[train]' brings it"
         ) from error
-    seeds = formats.SEEDS if options.seeds is None else options.seeds
-    steps = formats.STEPS if options.steps is None else options.steps
-    return formats.validate(seeds, steps, progress=progress)
+    found: tuple[list[validation.Row], dict[str, bytes]] = suite.validate(
+        **options, progress=progress
+    )
+    return found

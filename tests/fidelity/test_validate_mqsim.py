@@ -87,7 +87,7 @@ def test_what_is_refused(capsys, tmp_path, monkeypatch):
     refused(here(capsys, "validate", "mqsim", "--cases", tmp_path), "cases.json", "no such file")
     refused(here(capsys, "validate", "bytes", "--own"), "--own", "mqsim")
     refused(here(capsys, "validate", "--cases", tmp_path), "--cases", "mqsim")
-    monkeypatch.setattr(validate, "mqsim_cases", lambda: None)
+    monkeypatch.setattr(validate.mqsim, "mqsim_cases", lambda: None)
     refused(here(capsys, "validate", "mqsim"), "--cases DIR")
 
 

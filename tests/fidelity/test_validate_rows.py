@@ -7,7 +7,7 @@ import math
 import pytest
 
 from ondie.emu import validate
-from ondie.emu.validate import CHECK, FIT, Row
+from ondie.emu.validate import CHECK, FIT, Row, closed_forms
 from tests.smoke.commands import files, here, refused
 
 FIELDS = {
@@ -154,14 +154,14 @@ def test_quiet_only_has_an_exit_code(capsys, fake):
 
 def test_the_missed_row_of_a_real_suite(capsys, monkeypatch):
     """A model that is a tenth too slow is found by its closed forms."""
-    original = validate.run_path
+    original = closed_forms.run_path
 
     def slower(*arguments, **options):
         r = original(*arguments, **options)
         bound = dataclasses.replace(r.bound, seconds=r.bound.seconds / 1.1)
         return dataclasses.replace(r, bound=bound)
 
-    monkeypatch.setattr(validate, "run_path", slower)
+    monkeypatch.setattr(closed_forms, "run_path", slower)
     outcome = here(capsys, "validate", "closed-forms", "--quiet")
     assert outcome.code == 1
 

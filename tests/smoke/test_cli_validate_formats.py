@@ -151,7 +151,7 @@ def test_numbers_that_cannot_be(folder, capsys, monkeypatch, options, words):
 )
 def test_options_that_cannot_be(folder, capsys, monkeypatch, arguments, words):
     """Known before torch is loaded, or a suite run."""
-    monkeypatch.setattr("ondie.emu.commands.validate._formats", untouched)
+    monkeypatch.setattr("ondie.emu.commands.validate._trained", untouched)
     for name in ("bytes", "closed-forms", "rates"):
         monkeypatch.setitem(SUITES, name, untouched)
     refused(here(capsys, "validate", *arguments), *words)

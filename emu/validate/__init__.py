@@ -1,0 +1,64 @@
+"""Validation: rows that hold the simulation against published numbers and closed forms.
+
+Owns the list of suites and the runner. Does not own rows, tables (rows.py) or any suite.
+Source: the papers and programs named in each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ondie.emu.units import InputError, nearest
+from ondie.emu.validate.closed_forms import closed_form_rows
+from ondie.emu.validate.models import SAMPLE_PARAMS, model
+from ondie.emu.validate.mqsim import mqsim_cases, mqsim_rows
+from ondie.emu.validate.rates import rate_rows
+from ondie.emu.validate.rows import CHECK, FIT, SHOWN, Progress, Row, show, tables
+from ondie.emu.validate.traffic import traffic_rows
+
+__all__ = [
+    "CHECK", "FIT", "NAMED", "SAMPLE_PARAMS", "SHOWN", "SUITES", "Named", "Progress", "Row",
+    "model", "mqsim_cases", "mqsim_rows", "run", "show", "tables",
+]  # fmt: skip
+
+SUITES: dict[str, Callable[[Progress], list[Row]]] = {
+    "bytes": traffic_rows,
+    "closed-forms": closed_form_rows,
+    "rates": rate_rows,
+}
+"""What runs without a name."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A suite that runs only when it is named: rows(progress, **options); the options it takes."""
+
+    rows: Callable[..., list[Row]]
+    options: tuple[str, ...] = ()
+
+
+NAMED: dict[str, Named] = {"mqsim": Named(mqsim_rows, ("cases", "runs"))}
+
+
+def run(
+    name: str | None,
+    progress: Progress = None,
+    options: Mapping[str, Any] | None = None,
+    others: Mapping[str, Any] | None = None,
+) -> list[Row]:
+    """Run one suite, or all of SUITES. ``options``: of one of NAMED. ``others``: names of suites
+    that somebody else runs. Raises InputError for an unknown name."""
+    if name in NAMED:
+        return NAMED[name].rows(progress, **(options or {}))
+    if name is not None and name not in SUITES:
+        known = [*SUITES, *NAMED, *(others or ())]
+        raise InputError(
+            f"unknown validation {name!r}; nearest: {nearest(name, known) or 'none'} "
+            f"(of {', '.join(known)})"
+        )
+    rows = []
+    for suite in [name] if name is not None else SUITES:
+        rows += SUITES[suite](progress)
+    return rows

@@ -1,0 +1,60 @@
+"""MQSim's own results beside ours: `ondie validate mqsim`.
+
+Owns these rows. Does not own the cases (mqsim/cases.py) or the drop-in (mqsim/).
+Source: MQSim (A. Tavakkol et al., FAST 2018), its own files and results.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ondie.emu.units import InputError
+from ondie.emu.validate.rows import CHECK, SHOWN, Progress, Row
+
+RUNS = ("recorded", "own", "both")
+"""With which addresses the cases are run."""
+
+
+def mqsim_cases() -> Path | None:
+    """The cases of this checkout; None where the package is installed without them."""
+    folder = Path(__file__).resolve().parent.parent.parent / "tests" / "fidelity" / "mqsim"
+    return folder if (folder / "cases.json").is_file() else None
+
+
+def mqsim_rows(progress: Progress, cases: Path | None = None, runs: str = "both") -> list[Row]:
+    """MQSim's results on its own files beside ours, whole runs and request by request.
+
+    ``cases``: their folder (mqsim/cases.py), by default those of the checkout. ``runs``: one of
+    RUNS; cases without recorded requests run with their own addresses alone.
+    InputError where there are no cases, or none with recorded requests.
+    """
+    from ondie.emu.mqsim import cases as mq
+    from ondie.emu.mqsim.simulate import simulate
+
+    folder = cases or mqsim_cases()
+    if folder is None:
+        raise InputError("mqsim: this installation is without MQSim's cases; --cases DIR is needed")
+    found = mq.read_cases(folder)
+    if runs == "recorded":
+        found = [case for case in found if case.recorded is not None]
+        if not found:
+            raise InputError(f"{folder}: no case has recorded requests; --own is right")
+    rows = []
+    for at, case in enumerate(found):
+        if progress is not None:
+            progress("mqsim", at / len(found))
+        made = []
+        if runs != "own" and case.recorded is not None:
+            made += mq.run_recorded(case, simulate)
+        if runs != "recorded":
+            made += mq.run_own(case, simulate)
+        source = f"{case.name}: {case.description}; MQSim (A. Tavakkol et al., FAST 2018)"
+        rows += [
+            Row(
+                "mqsim", f"{row.case}, {row.run}: {row.name}",
+                SHOWN if row.tolerance is None else CHECK,
+                row.theirs, row.ours, row.unit, row.tolerance, source,
+            )
+            for row in made
+        ]  # fmt: skip
+    return rows
