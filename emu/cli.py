@@ -121,6 +121,9 @@ def commands() -> None:
     show_default=True,
     help="stannis: the trace's global batch, or the sum of the tuned batches.",
 )
+@click.option(
+    "--sampled", is_flag=True, help="Extend large models from pieces of them; says how exactly."
+)
 @click.option("--swing/--no-swing", default=True, help="Vary each assumed constant over its range.")
 @click.option(
     "--seed",
@@ -133,7 +136,7 @@ def commands() -> None:
 def compare(
     trace: str, device: str, paths: str | None, settings: tuple[str, ...], devices: int | None,
     steps: int | None, out: Path | None, timeline: Path | None, weights_up: str, form: str,
-    batch: str, swing: bool, seed: int, quiet: bool,
+    batch: str, sampled: bool, swing: bool, seed: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Replay TRACE through the update paths on a device and compare them."""
     from ondie import traces
@@ -162,6 +165,7 @@ def compare(
             steps=steps,
             timeline=TIMELINE_INTERVALS if timeline else 0,
             swing=swing,
+            sampled=sampled,
             progress=progress,
         )
         files = report.write(result, folder, seed, timeline)

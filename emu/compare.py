@@ -27,6 +27,8 @@ from ondie.emu.paths.host_offload import HostOffload, PipelinedOffload
 from ondie.emu.paths.in_storage import InStorage
 from ondie.emu.paths.on_die import OnDie
 from ondie.emu.paths.stannis import Stannis
+from ondie.emu.paths.updating import UpdatingPath
+from ondie.emu.sampling import Piece, Sampled, extend, reduced
 from ondie.emu.sensitivity import Headline, Swing, swings
 from ondie.emu.system import System
 from ondie.emu.units import InputError, nearest
@@ -69,6 +71,8 @@ class Result:
     timeline: list[dict[str, Any]] | None = None
     dropped: int = 0
     """Intervals for which the timeline had no room."""
+    sampled: Sampled | None = None
+    """That it is extended from pieces of the model."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +194,44 @@ def run_path(
     )  # fmt: skip
 
 
+def run_sampled(
+    name: str,
+    cfg: Config,
+    trace: Trace,
+    options: Options,
+    progress: Callable[[str, float], None] | None = None,
+) -> Result | None:
+    """One step of a path, extended from pieces of the model; None where the whole is to be run: the
+    pieces would be as long, or it has no update stage on flash.
+
+    Raises Unavailable when the device or model cannot run it, Imbalance on defects.
+    """
+    path = PATHS[name](cfg, trace, options)
+    found = path.pieces() if isinstance(path, UpdatingPath) else None
+    if found is None:
+        return None
+    done = 0
+
+    def run(piece: Piece) -> Ledger:
+        nonlocal done
+        if progress is not None:
+            progress(name, done / len(found.all))
+        done += 1
+        share = piece.params / trace.n_params
+        small = reduced(trace, piece.params, name="piece", training=share)
+        fitting = cfg.replace({"host.subgroup_params": piece.group}) if piece.group else cfg
+        part = Run(name, fitting, small, options, payload=False)
+        part.step(0)
+        return part.account()[1]
+
+    book, sampled = extend(found, run)
+    work = path.work(1)
+    return Result(
+        path.name, path.title, None, path.updates_weights, (*path.notes(), sampled.words), book,
+        work, energy(cfg, book.totals, work), path.bound(0), sampled=sampled,
+    )  # fmt: skip
+
+
 def damaged(t: Totals) -> bool:
     """Has anybody been given wrong bytes: pages that could not be corrected, or wrong bits where
     nothing corrects them?"""
@@ -261,10 +303,12 @@ def compare(
     steps: int | None = None,
     timeline: int = 0,
     swing: bool = True,
+    sampled: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Comparison:
     """Run the paths. A path named in ``paths`` that cannot run raises Unavailable; one that was not
-    named gets a row with the reason.
+    named gets a row with the reason. ``sampled``: extend the update stages of large models from
+    pieces (sampling.py); one step of a trace without payload.
 
     ``steps`` defaults to all of a recorded trace and one of a synthetic one.
     """
@@ -275,6 +319,9 @@ def compare(
         raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")
     n = step_count(trace, steps)
     payload = trace.payload == "recorded"
+    if sampled and (payload or n > 1 or timeline):
+        what = "a timeline" if timeline else f"{n} steps" if n > 1 else "the payload"
+        raise InputError(f"--sampled: {what} of {trace.name} cannot be had from pieces of it")
     for name in chosen if paths else ():
         PATHS[name](cfg, trace, options)  # raises Unavailable before anything runs
 
@@ -288,7 +335,8 @@ def compare(
 
     def one(name: str) -> Result:
         try:
-            return run_path(
+            extended = run_sampled(name, cfg, trace, options, watch) if sampled else None
+            return extended or run_path(
                 name, cfg, trace, options,
                 steps=n, payload=payload, timeline=timeline, progress=watch,
             )  # fmt: skip

@@ -410,6 +410,7 @@ def _path_data(c: Comparison, r: Result) -> dict[str, Any]:
         "status": "ok",
         "metrics": metrics(c, r),
         "notes": list(r.notes),
+        "sampled": r.sampled and {"params": r.sampled.params, "error": r.sampled.error},
         "phases_s": r.ledger.phases_s,
         "utilisation_of_update": r.ledger.utilisation("update"),
         "arithmetic": {

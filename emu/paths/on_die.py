@@ -43,6 +43,9 @@ class OnDie(UpdatingPath):
         groups = max(self.geometry.planes // len(self.vectors), 1)
         return self.geometry.page_bytes // VALUE_BYTES * groups * self.geometry.dies
 
+    def period(self) -> int:
+        return self.granule() * self.geometry.pages
+
     def lay_out(self) -> None:
         self.stripes = tuple(Stripes.of(s, self.vectors, self.geometry) for s in self.shards)
 

@@ -19,6 +19,7 @@ from ondie.emu.isp.layout import VALUE_BYTES, Regions, Shard, shards
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import BACKWARD, PHASES, Path, Rows
 from ondie.emu.paths.payload import Conventional, Reservoir
+from ondie.emu.sampling import Pieces, pieces
 from ondie.emu.system import System
 from ondie.kernels import get
 
@@ -59,6 +60,20 @@ class UpdatingPath(Path):
     @abstractmethod
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
         """Plan rows from the gradients on; ``segments`` are the rows of the backward pass."""
+
+    @abstractmethod
+    def period(self) -> int:
+        """Parameters after which the flash is written as it was before: a block of every plane."""
+
+    def group(self) -> int:
+        """Parameters of a sub-group; 0 where there are none."""
+        return 0
+
+    def pieces(self) -> Pieces | None:
+        """What to simulate in place of the whole update stage, or None where that is as short."""
+        devices = len(self.shards)
+        granule = self.granule() * devices
+        return pieces(self.trace.n_params, self.period() * devices, granule, self.group())
 
     @property
     def up_bytes(self) -> int:
@@ -110,6 +125,16 @@ class ConventionalPath(UpdatingPath):
         self.regions = tuple(
             Regions.of(shard, (*self.vectors, "g"), self.geometry) for shard in self.shards
         )
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Vectors that a step writes to flash."""
+        return self.vectors
+
+    def period(self) -> int:
+        g = self.geometry
+        values = g.page_bytes // VALUE_BYTES
+        return -(-g.pages * g.planes * g.dies * values // len(self.written))
 
     def too_large(self, names: tuple[str, ...]) -> str | None:
         """Why the vectors do not fit the namespace, or None."""

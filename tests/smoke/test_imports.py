@@ -22,6 +22,7 @@ EMU = """
     stannis, ndpipe
     volume
     system, sensitivity
+    sampling
     device, books, build, dispatch, errors, flows, rows
     landing
     padding
