@@ -124,6 +124,13 @@ def commands() -> None:
 @click.option(
     "--sampled", is_flag=True, help="Extend large models from pieces of them; says how exactly."
 )
+@click.option("--foreground", type=click.Path(path_type=Path), metavar="BLOCKTRACE",
+              help="The drive's other users meanwhile.")  # fmt: skip
+@click.option("--foreground-from", metavar="FORMAT", help="Its format, as of ondie replay --from.")
+@click.option("--foreground-time-unit", metavar="ps|ns|us", help="mqsim: unit of its times.")
+@click.option("--foreground-depth", type=click.IntRange(1, 65535),
+              help="So many requests outstanding, whatever their times.")  # fmt: skip
+@click.option("--foreground-speed", type=float, help="Times of the requests over this.")
 @click.option("--swing/--no-swing", default=True, help="Vary each assumed constant over its range.")
 @click.option(
     "--seed",
@@ -136,14 +143,21 @@ def commands() -> None:
 def compare(
     trace: str, device: str, paths: str | None, settings: tuple[str, ...], devices: int | None,
     steps: int | None, out: Path | None, timeline: Path | None, weights_up: str, form: str,
-    batch: str, sampled: bool, swing: bool, seed: int, quiet: bool,
+    batch: str, sampled: bool, swing: bool, seed: int, quiet: bool, foreground: Path | None,
+    foreground_from: str | None, foreground_time_unit: str | None, foreground_depth: int | None,
+    foreground_speed: float | None,
 ) -> None:  # fmt: skip
     """Replay TRACE through the update paths on a device and compare them."""
     from ondie import traces
     from ondie.emu import compare as comparison
     from ondie.emu import report
+    from ondie.emu.commands import foreground as users
     from ondie.emu.paths.base import Options
 
+    others = users.Foreground(
+        foreground, foreground_from, foreground_time_unit, foreground_depth, foreground_speed
+    )
+    others.check()
     loaded = traces.load(trace)
     cfg = configuration(device, settings, devices)
     chosen = split_names(paths)
@@ -157,6 +171,8 @@ def compare(
     # matplotlib takes a third of a second to import: time in which the simulation runs.
     Thread(target=import_module, args=("ondie.emu.figure",), daemon=True).start()
     with progress_bar(quiet) as progress:
+        requests = others.read(progress)
+        loop = None if requests is None else others.loop(requests)
         result = comparison.compare(
             loaded,
             cfg,
@@ -168,10 +184,17 @@ def compare(
             sampled=sampled,
             progress=progress,
         )
-        files = report.write(result, folder, seed, timeline)
+        more, tables = {}, []
+        if requests is not None and loop is not None:
+            felt = users.felt(loaded, cfg, result, requests, loop, progress)
+            more["interference"] = users.data(felt, requests, loop)
+            tables.append(users.table(felt, requests))
+        files = report.write(result, folder, seed, timeline, more)
     if not quiet:
         screen = console()
         report.show(result, screen)
+        for table in tables:
+            screen.print(table)
         screen.print("written: " + ", ".join(str(file) for file in files))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
@@ -32,13 +33,22 @@ PLANNED = (
 )  # fmt: skip
 EVENTS_PER_CALL = 1 << 22
 """Events between two looks at interrupts and progress: a fraction of a second."""
+EVENTS_PER_TURN = 1 << 14
+
+
+class Beside(Protocol):
+    """Who drives the system's queue pairs while plans run."""
+
+    def turn(self, last: bool) -> bool:
+        """Some events are over; ``last``: the plan is done. Has anything been handed over?"""
 
 
 class System:
     """Runs plans on one host and ``cfg.system.devices`` devices.
 
     ``phases`` names the phases that plan rows refer to by index. ``on_log`` receives the log of
-    moved bytes (events.LOG records, in order of events) when ``payload`` is on.
+    moved bytes (events.LOG records, in order of events) when ``payload`` is on. ``pairs``: queue
+    pairs, which ``beside`` drives meanwhile.
     """
 
     def __init__(
@@ -50,6 +60,7 @@ class System:
         queue_depth: int | None = None,
         payload: bool = False,
         timeline: int = 0,
+        pairs: int = 0,
     ) -> None:
         self.cfg = cfg
         self.geometry = Geometry.of(cfg)
@@ -62,10 +73,12 @@ class System:
             queue_depth=queue_depth,
             payload=payload,
             timeline=timeline,
+            pairs=pairs,
         )
         self.state = self.arrays.handle()
         self.on_log: Callable[[np.ndarray], None] | None = None
         self.on_progress: Callable[[int], None] | None = None
+        self.beside: Beside | None = None
         self.filled_pages = 0
         self.filled_super_pages = 0
         self.planned = np.zeros((self.devices, len(PLANNED)), np.int64)
@@ -170,18 +183,30 @@ class System:
                 amount, mask = masks[name]
                 self.planned[dev, i] += int(amount[mask & here].sum())
 
+    def book(self, device: int, what: str, amount: int) -> None:
+        """Count what was asked for beside the plans; ``what`` is one of PLANNED."""
+        self.planned[device, PLANNED.index(what)] += amount
+
     def _until(self, want_room: int) -> None:
         """Run until there is room for so many rows (0: until nothing is left to do)."""
         while want_room == 0 or rows.room(self.state) < want_room:
-            n = dispatch.run(self.state, NEVER - 1, EVENTS_PER_CALL, want_room)
+            n = dispatch.run(self.state, NEVER - 1, self._events, want_room)
             self._drain()
             raise_error(self.arrays, self.cfg)
+            done = want_room == 0 and self.rows_done == self.next_row
+            if self.beside is not None and self.beside.turn(done):
+                continue
             if self.on_progress is not None:
                 self.on_progress(self.rows_done)
             if n == 0 and (want_room == 0 or rows.room(self.state) < want_room):
                 if want_room:
                     raise_stuck(self.arrays, self.cfg)
                 return
+
+    @property
+    def _events(self) -> int:
+        """Events of one call: few where somebody is to be told in time that the plan is done."""
+        return EVENTS_PER_CALL if self.beside is None else EVENTS_PER_TURN
 
     def _drain(self) -> None:
         n = int(self.arrays.reg.logged[0])

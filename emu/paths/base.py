@@ -96,6 +96,8 @@ class Options:
     host_batch: int | None = None
     seed: int = 0
     """Of what happens by chance in the drives: bit errors, programs and erases that fail."""
+    pairs: int = 0
+    """Queue pairs that others drive meanwhile."""
 
 
 @dataclass
@@ -153,6 +155,10 @@ class Path(ABC):
     def notes(self) -> list[str]:
         """What a reader of the path's row has to know."""
         return []
+
+    def free_page(self) -> int:
+        """The first logical page of a device's conventional namespace that the path leaves free."""
+        return 0
 
     def delivered(self) -> np.ndarray | None:
         """The weights that arrived at the host, where the path sends them up; NaN = never sent."""

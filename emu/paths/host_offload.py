@@ -206,7 +206,10 @@ class PipelinedOffload(HostOffload):
 
     def system(self, payload: bool, timeline: int) -> System:
         depth = min(2 * handle_depth(self.cfg), self.cfg.frontend.queue_depth)
-        return System(self.cfg, PHASES, payload=payload, timeline=timeline, queue_depth=depth)
+        return System(
+            self.cfg, PHASES, payload=payload, timeline=timeline, queue_depth=depth,
+            pairs=self.options.pairs,
+        )  # fmt: skip
 
     def _window(self, device: int, kind: int, first: int, n: int) -> np.ndarray:
         """Each waits for the one so many before it through the same handle."""

@@ -76,6 +76,7 @@ class OnDie(UpdatingPath):
             reservoir_super_pages=max(s.count for s in self.stripes),
             payload=payload,
             timeline=timeline,
+            pairs=self.options.pairs,
         )
 
     def fill(self, system: System) -> None:

@@ -149,7 +149,12 @@ class ConventionalPath(UpdatingPath):
         )
 
     def system(self, payload: bool, timeline: int) -> System:
-        return System(self.cfg, PHASES, payload=payload, timeline=timeline)
+        return System(
+            self.cfg, PHASES, payload=payload, timeline=timeline, pairs=self.options.pairs
+        )
+
+    def free_page(self) -> int:
+        return max(r.total_pages for r in self.regions)
 
     def fill(self, system: System) -> None:
         for r in self.regions:

@@ -15,6 +15,7 @@ EMU = """
     live
     serve | report, printed, figure, validate, bench, bench_figure, bench_engine, sweep
     bench_cases, bench_others, bench_peak
+    interference
     compare, mqsim, block_replay, replay
     precondition, occupation
     weights
