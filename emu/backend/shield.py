@@ -132,3 +132,16 @@ def wrong_bits(
     mask = np.zeros(page_bytes, np.uint8)
     fill(mask, np.uint64(key), rate, word, limit, exposure)
     return mask
+
+
+@njit
+def tally(keys, rate, page, word, limit, exposure):
+    """Wrong bits of readings with ``keys`` uint64[steps, readings], by step: int64[steps, 2] of
+    those of the array and of those left."""
+    found = np.zeros((keys.shape[0], 2), np.int64)
+    for step in range(keys.shape[0]):
+        for i in range(keys.shape[1]):
+            raw, left = count(keys[step, i], rate, page, word, limit, exposure)
+            found[step, 0] += raw
+            found[step, 1] += left
+    return found

@@ -1,8 +1,7 @@
 """Processing elements on the die: what their vector passes take.
 
 Owns the time of a stripe, and of the code on the die where there is one. Does not own the passes,
-their cycles or their arithmetic
-(ondie.kernels.on_die), or when a die computes (backend/nand.py).
+their cycles or their arithmetic (ondie.kernels.on_die), or when a die computes (backend/nand.py).
 Source: OptimStore (HPCA 2023): clock a quarter of the interface rate, one 32-bit value per cycle:
 a pass over a page takes as long as the page takes on the bus. AiF (ISCA 2025): a code of 10 bit in
 1 KiB, at 6.4 GB/s; taken as one encoder and decoder of each die, through which its planes' pages
