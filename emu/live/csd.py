@@ -37,6 +37,15 @@ UPDATING = ("host_offload", "host_offload_pipelined", "in_storage", "on_die")
 """Paths whose weights and states lie on flash."""
 
 
+class Live(Trace):
+    """The step under way of a model in training, whose gradients may be no numbers: what became of
+    it is the model's affair, as with any optimizer."""
+
+    def gradient(self, i: int) -> np.ndarray:
+        """Gradient of steps[i] as it is, float32[n_params]."""
+        return self._sized(self.source.gradient(self.step(i).index), f"gradient of step {i}")
+
+
 class CSDOptimizer(KernelOptimizer):
     """Updates float32 parameters on the CPU through a path of an emulated drive.
 
@@ -168,7 +177,7 @@ class CSDOptimizer(KernelOptimizer):
             for name in self.kernel.states
         }
         source = Memory({0: gradient}, {"initial": _flat(self.held)}, states)
-        trace = Trace(
+        trace = Live(
             name="a model in training", payload="recorded", timing_source="recorded",
             op=self.kernel.op, form=self.kernel.form, gradient_dtype="float32",
             groups=len(self.param_groups), tensors=flat_tensors(entries), steps=(step,),

@@ -123,6 +123,11 @@ def written(rate: float) -> str:
     return np.format_float_scientific(rate, trim="-", exp_digits=1)
 
 
+def named(found: Found, model: str, mode: str, rate: float) -> str:
+    """What a row calls the trainings of all seeds."""
+    return f"{model}, {mode}, {written(rate)}{found.label}"
+
+
 def end(trained: Trained, steps: int) -> float:
     """Mean loss of the last tenth of ``steps``; of one that ended before, or higher than it began,
     that of the first: nothing was learnt."""
@@ -219,7 +224,7 @@ def rows(found: Found) -> list[Row]:
         plain = found.plain[model, seed]
         wrong = int((cell.run.weights.view("u4") != plain.weights.view("u4")).sum())
         wrong += sum(a != b for a, b in zip(cell.run.losses, plain.losses, strict=True))
-        name = f"{model}, {mode}, {written(rate)}{found.label}, seed {seed}: {cell.raw:,} flips, 0 left"
+        name = f"{named(found, model, mode, rate)}, seed {seed}: {cell.raw:,} flips, 0 left"
         source = "runs without a flip that is left, trained: weights and losses that differ"
         out.append(Row("errors", name, CHECK, 0, float(wrong), "numbers", 0, source))
     for model in found.models:
@@ -229,13 +234,9 @@ def rows(found: Found) -> list[Row]:
                 cells = found.group(model, mode, rate)
                 assert all(cell.trained is not None for cell in cells)
                 loss = float(np.mean([end(c.trained, found.steps) for c in cells if c.trained]))
-                out.append(
-                    Row(
-                        "errors", f"{model}, {mode}, {written(rate)}{found.label}: loss at the end", SHOWN,
-                        low, loss, "nat", None,
-                        f"without errors beside it, {many}; the first loss where one is no number",
-                    )
-                )  # fmt: skip
+                name = f"{named(found, model, mode, rate)}: loss at the end"
+                source = f"without errors beside it, {many}; the first loss where it is no number"
+                out.append(Row("errors", name, SHOWN, low, loss, "nat", None, source))
     for model in found.models:
         for mode in MODES:
             rate = departs(found, model, mode)
@@ -342,7 +343,7 @@ def draw(found: Found) -> dict[str, bytes]:
                 )
             axes.axhspan(-DISTANCE, DISTANCE, color="grey", alpha=0.25, lw=0)
             axes.axvline(CLAIMED, color="black", linewidth=0.8, linestyle=(0, (1, 2)))
-            axes.text(CLAIMED, 0.5, " OptimStore: pSLC below", rotation=90, ha="right",
+            axes.text(CLAIMED, 0.33, "OptimStore: pSLC is below", rotation=90, ha="right",
                       va="center", fontsize=8)  # fmt: skip
             of_step = found.bits(model) / len(found.seeds) / found.steps * found.exposure
             axes.set(xscale="log", ylim=(-0.08, 1.08), xlabel="raw bit error rate")
@@ -354,7 +355,7 @@ def draw(found: Found) -> dict[str, bytes]:
             )
             top.set_xlabel("expected flips per step", fontsize=8)
             top.tick_params(labelsize=8)
-            axes.legend(fontsize=8, loc="center left")
+            axes.legend(fontsize=8, loc="upper left")
         figure.suptitle(
             f"Training with raw bit errors in the pages that the dies compute with: "
             f"{found.steps:,} steps, {len(found.seeds)} seed(s)"
