@@ -48,7 +48,7 @@ def corrected(mask, word, limit):
     for first in range(0, mask.shape[0], word):
         wrong = np.int64(0)
         for i in range(first, first + word):
-            wrong += set_bits(np.int64(mask[i]))
+            wrong += set_bits(int(mask[i]))
         if wrong > limit:
             left += wrong
         else:
@@ -95,7 +95,7 @@ def failures(mask, key, rate, word, limit, exposure):
             mask[first + k] ^= one[k]
     left = np.int64(0)
     for k in range(mask.shape[0]):
-        left += set_bits(np.int64(mask[k]))
+        left += set_bits(int(mask[k]))
     return left
 
 

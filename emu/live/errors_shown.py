@@ -239,11 +239,11 @@ def rows(found: Found) -> list[Row]:
                 out.append(Row("errors", name, SHOWN, low, loss, "nat", None, source))
     for model in found.models:
         for mode in MODES:
-            rate = departs(found, model, mode)
-            if rate is not None:
+            from_rate = departs(found, model, mode)
+            if from_rate is not None:
                 name = f"{model}, {mode}{found.label}: training departs from"
                 source = f"OptimStore: pSLC below 1e-8; departs: misses {DISTANCE:.0%} of the fall"
-                out.append(Row("errors", name, SHOWN, CLAIMED, rate, "rate", None, source))
+                out.append(Row("errors", name, SHOWN, CLAIMED, from_rate, "rate", None, source))
     return out
 
 
