@@ -572,6 +572,14 @@ def _seeds(text: str) -> list[int]:
         raise click.BadParameter(f"{text!r}: want whole numbers, such as 1,2,3") from None
 
 
+def _rates(text: str) -> list[float]:
+    """Numbers with commas between them."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: want numbers, such as 1e-8,1e-6") from None
+
+
 @commands.command()
 @click.argument("name", required=False)
 @click.option(
@@ -582,10 +590,14 @@ def _seeds(text: str) -> list[int]:
 @click.option("--recorded", "runs", flag_value="recorded", help="mqsim: recorded addresses alone.")
 @click.option("--own", "runs", flag_value="own", help="mqsim: own addresses alone.")
 @click.option("--both", "runs", flag_value="both", help="mqsim: both, which is the default.")
-@click.option("--steps", type=int, help="formats: of each training; by default 1000.")
-@click.option("--seeds", type=_seeds, help="formats: such as 1,2,3, which is the default.")
+@click.option("--steps", type=int, help="formats, errors: of each training; 1000, 200.")
+@click.option("--seeds", type=_seeds, help="formats, errors: such as 1,2,3, the default.")
+@click.option("--rates", type=_rates, help="errors: raw bit error rates, such as 1e-8,1e-6.")
 @click.option(
-    "--figure", type=click.Path(path_type=Path), help="formats: loss curves, FILE.png or FILE.pdf."
+    "--exposure", type=int, help="errors: how many times larger a model the small ones stand for."
+)
+@click.option(
+    "--figure", type=click.Path(path_type=Path), help="formats, errors: FILE.png or FILE.pdf."
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Rows as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress bar and no table.")
@@ -593,7 +605,8 @@ def validate(name: str | None, json_path: Path | None, quiet: bool, **options: A
     """Hold the simulation against published numbers and closed forms. Exit 1 on a miss.
 
     NAME is one of bytes, closed-forms and rates, which run without it; mqsim: MQSim's results on
-    its own files; or formats: a small GPT trained with each format of the update, beside FP32.
+    its own files; formats: a small GPT trained with each format of the update, beside FP32; errors:
+    two small models trained with raw bit errors in the pages that the dies compute with.
     """
     from ondie.emu.commands.validate import command
 

@@ -252,6 +252,8 @@ def error_notes(t: Totals, weights: Weights | None) -> list[str]:
         ]
     if c["bare_wrong_bits"]:
         notes += [f"{c['bare_wrong_bits']} wrong bits in pages that were read past the ECC"]
+    if c["bare_corrected_bits"]:
+        notes += [f"{c['bare_corrected_bits']} wrong bits in the optimizer's pages were corrected"]
     if weights is not None and damaged(t):
         wrong = weights.elements - weights.equal_bits
         notes += [f"{wrong} of {weights.elements} weights are wrong for it"]

@@ -518,6 +518,33 @@ RULES: tuple[Rule, ...] = (
         lambda c: c.pe.kind == "none" or c.pe.clock_divider > 0,
         'kind "per_plane" needs a clock divider of at least 1',
     ),
+    Rule(
+        ("pe.protection", "pe.ecc_codeword", "flash.page"),
+        lambda c: (
+            c.pe.protection != "on_die_ecc" or c.flash.page_bytes % c.pe.ecc_codeword_bytes == 0
+        ),
+        "pages of whole code words are right",
+    ),
+    Rule(
+        ("pe.protection", "ecc.codeword", "flash.page"),
+        lambda c: (
+            c.pe.protection != "controller_ecc" or c.flash.page_bytes % c.ecc.codeword_bytes == 0
+        ),
+        "pages of whole code words are right",
+    ),
+    Rule(
+        ("pe.protection", "pe.ecc_codeword", "pe.ecc_correctable_bits"),
+        lambda c: (
+            c.pe.protection != "on_die_ecc"
+            or 0 < c.pe.ecc_correctable_bits < 4 * c.pe.ecc_codeword_bytes
+        ),
+        "a code corrects at least one bit and fewer than half of its bits",
+    ),
+    Rule(
+        ("errors.kind", "errors.rate"),
+        lambda c: c.errors.kind != "rate" or c.errors.rate <= 0.5,
+        "at most every second bit, 0.5, is wrong",
+    ),
 )
 
 

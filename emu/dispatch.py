@@ -319,6 +319,7 @@ def start_die(st, r, t):
         st.count[dev, ARRAY_READS] += 1
         nand.push(st, g, t, nand.Q_READ)
     else:
+        x.bus = row.bytes_out  # what crosses the channel, if anything does
         if row.kind == timing.BPP:
             x.ppn = mapping.reservoir_open(st, dev, row.lpn)
         nand.push(st, g, t, nand.Q_PE)

@@ -87,6 +87,9 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
     program += c["fold_program_pages"]
     coded = (c["ecc_decoded_pages"] + c["ecc_encoded_pages"]) * t.page_bytes
     coded -= c["unasked_out_bytes"] + c["unasked_in_bytes"]
+    die_coded = 0  # pages through the code on the die
+    if cfg.pe.protection == "on_die_ecc":
+        die_coded = c["bpr_pages"] + c["bpp_pages"] + c["reservoir_read_pages"]
     channel = t.bytes_by["channels in"] + t.bytes_by["channels out"]
     ports = 2 if cfg.link.uplink_bytes_per_s else 1
     tunnel = t.bytes_by["tunnel up"] + t.bytes_by["tunnel down"]
@@ -109,6 +112,7 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
         Component("channels", DRIVE, "energy.channel", channel * 8),
         Component("drive DRAM", DRIVE, "energy.dram", t.bytes_by["DRAM"] * 8),
         Component("ECC", DRIVE, "energy.ecc", coded * 8),
+        Component("die ECC", DRIVE, "energy.pe_ecc", die_coded * page),
         Component("PE additions", DRIVE, "energy.pe_add", work.adds),
         Component("PE multiplications", DRIVE, "energy.pe_multiply", work.multiplies),
         Component("page registers", DRIVE, "energy.register", work.register_bits),

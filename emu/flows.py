@@ -18,7 +18,16 @@ from ondie.emu.events import MERGING, OWN, ROW, enter
 from ondie.emu.frontend import adapter, buffer, cache, controller, pairs, queues, quiet
 from ondie.emu.frontend.parts import child
 from ondie.emu.landing import map_arrived, move
-from ondie.emu.passages import HOST_PASSES, decode, dram, extra, next_piece, send, send_off
+from ondie.emu.passages import (
+    HOST_PASSES,
+    decode,
+    decode_bare,
+    dram,
+    extra,
+    next_piece,
+    send,
+    send_off,
+)
 from ondie.emu.placing import hunt, merged, place_or_wait
 from ondie.emu.stats import COMMANDS, HOST_READ_BYTES, HOST_WRITE_BYTES, LINK_EXTRA_DOWN_BYTES
 from ondie.kernels.jit import cold, inline, njit
@@ -112,6 +121,8 @@ def onwards(st, t):
         if step == s.SENSED:
             if x.bare == MERGING:
                 waits = decode(st, t, s.MERGED)
+            elif x.bare != 0 and c.round_trip != 0:
+                waits = decode_bare(st, t, s.DECODED)
             elif x.bare != 0:
                 waits = dram(st, t, HOST_PASSES, s.READ_IN_DRAM)
             else:
@@ -120,7 +131,7 @@ def onwards(st, t):
             if of_isp(st, x):
                 waits = enter(st, s.station(st, dev, s.ISP_LINK), t, x.size, -1, s.ISP_READ_READY)
             else:
-                if c.cache_fills != 0:
+                if c.cache_fills != 0 and x.bare == 0:
                     fill(st, t)
                 waits = dram(st, t, HOST_PASSES, s.READ_IN_DRAM)
         elif step == s.READ_UNMAPPED:
@@ -289,6 +300,11 @@ def onwards(st, t):
         elif step == s.AGAIN:
             reg.hop = 0
             reading.again(st, t)
+            return -1
+        elif step == s.PE_DECODED:
+            reg.hop = 0
+            x.op = timing.VPP
+            nand.push(st, x.die, t, nand.Q_PE)
             return -1
         elif step == s.RESTED:
             reg.hop = 0

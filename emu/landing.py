@@ -11,6 +11,7 @@ from __future__ import annotations
 from ondie.emu import gathering, padding
 from ondie.emu import stations as s
 from ondie.emu.backend import bare, cmt, gc, lines, mapping, marks, modes, reading, timing
+from ondie.emu.backend.dies import Q_PE
 from ondie.emu.backend.draws import absorb, uniform
 from ondie.emu.collection import ask, collect, ended, level, pick_up, read_done, reclaim
 from ondie.emu.events import (
@@ -28,7 +29,7 @@ from ondie.emu.events import (
     log,
 )
 from ondie.emu.frontend import buffer, cache
-from ondie.emu.passages import HOST_PASSES, decode, dram, encode
+from ondie.emu.passages import HOST_PASSES, decode, decode_bare, dram, encode, encode_bare
 from ondie.emu.placing import hunt, place_map_or_wait, place_or_wait, retry_stalled, unlock
 from ondie.emu.stats import (
     ARRAY_ERASES,
@@ -44,6 +45,7 @@ from ondie.emu.stats import (
     GC_PROGRAM_PAGES,
     MAP_PROGRAM_PAGES,
     ODC_OPS,
+    PE_RETURNED_PAGES,
     PROGRAM_FAILURES,
     PROGRAM_PAGES,
     PSLC_ERASED_BLOCKS,
@@ -315,6 +317,9 @@ def after_flash(st, t):
     if x.op == timing.ERASE:
         after_erase(st, t)
         return -1
+    if x.op == timing.VPP and x.queue == Q_PE:
+        st.count[dev, PE_RETURNED_PAGES] += x.n
+        return t
     if x.op == timing.VPP:
         st.count[dev, VPP_PAGES] += x.n
         log(st, LOG_VPP, x.row, x.lpn, -1, -1, x.n, dev, x.die)
@@ -324,9 +329,15 @@ def after_flash(st, t):
         log(st, LOG_BPR, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
         if st.cfg[0].errors != 0:
             bare.sensed(st, t)
+        if st.cfg[0].round_trip != 0:
+            if not decode_bare(st, t, s.PE_DECODED):
+                go(st, t, s.PE_DECODED)
+            return -1
     elif x.op == timing.ODC:
         st.count[dev, ODC_OPS] += 1
         log(st, LOG_ODC, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+        if st.cfg[0].round_trip != 0 and encode_bare(st, t, s.PART_DONE):
+            return -1
     else:
         st.count[dev, BPP_PAGES] += x.n
         st.count[dev, ARRAY_PROGRAMS] += 1

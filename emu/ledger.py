@@ -193,8 +193,13 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
     decoded += c["soft_pages"]
     encoded = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] - inside
     encoded += c["map_program_pages"] + c["padding_pages"] + c["fold_program_pages"]
-    channel_out = sensed * page - c["unasked_out_bytes"] + c["reservoir_up_bytes"]
-    channel_in = (encoded + c["second_pass_pages"]) * page - c["unasked_in_bytes"] + c["load_bytes"]
+    decoded += c["pe_decoded_pages"]
+    encoded += c["pe_encoded_pages"]
+    returned = c["pe_returned_pages"]
+    channel_out = (sensed + returned + c["pe_encoded_pages"]) * page
+    channel_out += c["reservoir_up_bytes"] - c["unasked_out_bytes"]
+    channel_in = (encoded - c["pe_encoded_pages"] + c["second_pass_pages"] + returned) * page
+    channel_in += c["load_bytes"] - c["unasked_in_bytes"]
     extra_down, extra_up = c["link_extra_down_bytes"], c["link_extra_up_bytes"]
     return [
         ("commands fetched, commands completed", c["commands"], c["commands_done"]),

@@ -60,7 +60,8 @@ DEVICE_NAMES = (
     DESTAGED,  # it has left DRAM for that
     PASSED,  # the first of two passes over its word line
     RESTED,  # the host was quiet for a while, or so it seemed
-) = range(51)  # fmt: skip
+    PE_DECODED,  # the optimizer's pages are corrected, and go back to their die
+) = range(52)  # fmt: skip
 
 
 @njit

@@ -1,9 +1,11 @@
 """Processing elements on the die: what their vector passes take.
 
-Owns the time of a stripe. Does not own the passes, their cycles or their arithmetic
-(ondie.kernels.on_die), or when a die computes (backend/nand.py).
+Owns the time of a stripe, and of the code on the die where there is one. Does not own the passes,
+their cycles or their arithmetic (ondie.kernels.on_die), or when a die computes (backend/nand.py).
 Source: OptimStore (HPCA 2023): clock a quarter of the interface rate, one 32-bit value per cycle:
-a pass over a page takes as long as the page takes on the bus.
+a pass over a page takes as long as the page takes on the bus. AiF (ISCA 2025): a code of 10 bit in
+1 KiB, at 6.4 GB/s; taken as one encoder and decoder of each die, through which its planes' pages
+pass one after the other, so that pages a PE has programmed have a parity that is valid.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from ondie.emu.config import Config
 from ondie.kernels import on_die
 from ondie.kernels.on_die import passes
 
-__all__ = ["VALUE_BYTES", "passes", "stripe_ps"]
+__all__ = ["VALUE_BYTES", "ecc_ps", "passes", "stripe_ps"]
 
 VALUE_BYTES = 4
 
@@ -26,3 +28,10 @@ def stripe_ps(cfg: Config, op: str, coupled_decay: bool) -> int:
     values = cfg.flash.page_bytes // VALUE_BYTES
     cycles = sum(on_die.cycles(op, values, coupled_decay).values())
     return -(-cycles * cfg.pe.clock_divider * PS_PER_S // cfg.flash.bus_bytes_per_s)
+
+
+def ecc_ps(cfg: Config, pages: int) -> int:
+    """Time of so many pages of a die in its own decoder, or encoder, in ps; 0 without one."""
+    if cfg.pe.protection != "on_die_ecc":
+        return 0
+    return -(-pages * cfg.flash.page_bytes * PS_PER_S // cfg.pe.ecc_bytes_per_s)

@@ -25,15 +25,25 @@ import torch
 from ondie.emu.compare import LONGEST_S, Run
 from ondie.emu.config import Config, load_preset
 from ondie.emu.energy import Energy
-from ondie.emu.ledger import Ledger
+from ondie.emu.ledger import Ledger, sum_counters
 from ondie.emu.live.optimizer import KernelOptimizer
 from ondie.emu.paths.base import Options
+from ondie.emu.stats import COUNTERS
 from ondie.emu.units import InputError, nearest
 from ondie.kernels import OPS, KernelError
 from ondie.traces import Memory, Step, Trace, flat_tensors
 
 UPDATING = ("host_offload", "host_offload_pipelined", "in_storage", "on_die")
 """Paths whose weights and states lie on flash."""
+
+
+class Live(Trace):
+    """The step under way of a model in training, whose gradients may be no numbers: what became of
+    it is the model's affair, as with any optimizer."""
+
+    def gradient(self, i: int) -> np.ndarray:
+        """Gradient of steps[i] as it is, float32[n_params]."""
+        return self._sized(self.source.gradient(self.step(i).index), f"gradient of step {i}")
 
 
 class CSDOptimizer(KernelOptimizer):
@@ -167,7 +177,7 @@ class CSDOptimizer(KernelOptimizer):
             for name in self.kernel.states
         }
         source = Memory({0: gradient}, {"initial": _flat(self.held)}, states)
-        trace = Trace(
+        trace = Live(
             name="a model in training", payload="recorded", timing_source="recorded",
             op=self.kernel.op, form=self.kernel.form, gradient_dtype="float32",
             groups=len(self.param_groups), tensors=flat_tensors(entries), steps=(step,),
@@ -209,6 +219,31 @@ class CSDOptimizer(KernelOptimizer):
         self._set(replace(self._run.path.trace, steps=steps))
         _, book, _, joules = self._run.account()
         return book, joules
+
+    @property
+    def run(self) -> Run:
+        """The path at work. Raises KernelError before the first step."""
+        if self._run is None:
+            raise KernelError("no step was taken yet")
+        return self._run
+
+    @property
+    def steps(self) -> int:
+        """Steps taken so far."""
+        return len(self._steps)
+
+    @property
+    def met(self) -> bool:
+        """Has a processing element on a die, or the host behind it, met a value that is no number,
+        or an infinite one, before any comparator?"""
+        payload = getattr(self._run.path, "payload", None) if self._run is not None else None
+        return bool(getattr(payload, "met", False))
+
+    def counters(self) -> dict[str, int]:
+        """What the drive has counted so far (stats.py); all 0 before the first step."""
+        if self._run is None:
+            return dict.fromkeys(COUNTERS, 0)
+        return sum_counters(self._run.system.arrays.count)
 
     def state_dict(self) -> dict[str, Any]:
         """As KernelOptimizer's: the states are read from the drive's pages, untimed."""

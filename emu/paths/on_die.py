@@ -38,6 +38,12 @@ class OnDie(UpdatingPath):
     name: ClassVar[str] = "on_die"
     title: ClassVar[str] = "on the flash dies"
 
+    @property
+    def round_trip(self) -> bool:
+        """Do pages go through the controller's ECC on their way to the PEs, and what these have
+        computed for its parity?"""
+        return self.cfg.pe.protection == "controller_ecc"
+
     def granule(self) -> int:
         """Parameters of a round: a stripe on every die."""
         groups = max(self.geometry.planes // len(self.vectors), 1)
@@ -52,6 +58,11 @@ class OnDie(UpdatingPath):
     def missing(self) -> str | None:
         if self.cfg.pe.kind == "none":
             return "no processing elements on the dies (pe.kind = none)"
+        if self.round_trip and self.options.weights_up != "fp32":
+            return (
+                "pe.protection = controller_ecc: the controller decodes whole pages; "
+                "weights leave the dies as fp32"
+            )
         if self.stripes[0].groups < 1:
             return (
                 f"{len(self.vectors)} vectors ({', '.join(self.vectors)}) do not fit the "
@@ -186,6 +197,8 @@ class OnDie(UpdatingPath):
         starts = np.array([x.shard.start for x in self.stripes])
         ops = np.array([timing.VPP, timing.BPR, timing.ODC, timing.BPP])
         pe_ps = pe.stripe_ps(self.cfg, self.trace.op, self.coupled_decay)
+        ecc_ps = pe.ecc_ps(self.cfg, s.planes)
+        sent = bpr | odc if self.round_trip else bpr
         return {
             "device": dev,
             "resource": np.where(load, rows.DMA_DOWN, rows.DIE),
@@ -196,8 +209,8 @@ class OnDie(UpdatingPath):
             "bytes_in": np.where(
                 load, width * gradient, np.where(vpp, gradient, np.where(bpp, stripe, 0))
             ),
-            "bytes_out": np.where(bpr, stripe, 0),
-            "array_ps": np.where(odc, pe_ps, 0),
+            "bytes_out": np.where(sent, stripe, 0),
+            "array_ps": np.where(odc, pe_ps, np.where(bpr | bpp, ecc_ps, 0)),
             "after0": after0,
             "after1": after1,
         }
@@ -218,6 +231,7 @@ class OnDie(UpdatingPath):
                         phase=WEIGHTS_UP,
                         lpn=np.arange(a, a + n),
                         bytes_out=values * self.up_bytes,
+                        array_ps=pe.ecc_ps(self.cfg, s.groups),
                         after0=after,
                     )
             if out.full():
@@ -232,7 +246,11 @@ class OnDie(UpdatingPath):
         load = s.groups * (g.page_bytes / f.bus_bytes_per_s + command)
         compute = pe.stripe_ps(self.cfg, self.trace.op, self.coupled_decay) / 1e12
         array = f.t_read_ps / 1e12 + compute + f.t_program_ps / 1e12
-        array += (2 * s.planes + 1) * command
+        array += (2 * s.planes + 1) * command + 2 * pe.ecc_ps(self.cfg, s.planes) / 1e12
+        trip = 0.0  # a stripe on the channel, to the controller's ECC and back, and for its parity
+        if self.round_trip:
+            trip = 3 * s.planes * g.page_bytes / f.bus_bytes_per_s + s.planes * command
+            array += s.planes * (self.cfg.ecc.decode_ps + self.cfg.ecc.encode_ps) / 1e12
         whole = -(-s.count // g.dies)
         # The reservoir was filled with as many stripes; blocks entered from there on are erased.
         before = self.applied(step) + 1
@@ -243,11 +261,11 @@ class OnDie(UpdatingPath):
         if dispatch == "lockstep":
             # The channel also hands the dies their read and program commands one after the other.
             stagger = 2 * s.planes * (ways - 1) * command
-            stripe, name = array + ways * load + stagger, "dies in lockstep"
+            stripe, name = array + ways * (load + trip) + stagger, "dies in lockstep"
         elif dispatch == "free":
-            stripe, name = max((array + load, "dies"), (ways * load, "channels"))
+            stripe, name = max((array + load + trip, "dies"), (ways * (load + trip), "channels"))
         else:
-            stripe, name = max((array, "dies"), (ways * load, "channels"))
+            stripe, name = max((array + trip, "dies"), (ways * (load + trip), "channels"))
         rate = self.cfg.link.down_bytes_per_s
         if self.cfg.link.uplink_bytes_per_s:
             rate = min(rate, self.cfg.link.uplink_bytes_per_s // self.cfg.system.devices)

@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ondie.emu import events, rows
-from ondie.emu.backend import inject, timing
+from ondie.emu.backend import inject, shield, timing
 from ondie.emu.backend.store import PageStore
 from ondie.emu.errors import SimulationError
 from ondie.emu.frontend.cached_bytes import CachedBytes
+from ondie.emu.isp import comparator
 from ondie.emu.isp.layout import Regions, Stripes
 from ondie.emu.system import System
 
@@ -180,10 +181,16 @@ class Reservoir:
         n = sum(s.shard.size for s in stripes)
         self.staged = np.full(n, np.nan, np.float32)
         """Gradients in the drives' DRAM, between their arrival and their VPP."""
-        self.delivered = np.full(n, np.nan, np.float32)
-        """Weights that were read out to the host, float32[n_params]."""
+        self.sent = np.full(n, np.nan, np.float32)
+        """Weights that were read out to the host, float32[n_params], as the array gave them."""
         page = system.geometry.page_bytes
         self.stores = tuple(PageStore(page) for _ in stripes)
+        cfg = system.cfg
+        self.code = shield.code(cfg)
+        self.comparator = cfg.pe.protection == "nan_comparator"
+        self.met = False
+        """Has a value come out of the dies' registers that the comparator, were there one, would
+        have changed?"""
         self.registers: dict[int, np.ndarray] = {}
         """Data registers by die: uint8[planes, page_bytes] between BPR and BPP."""
         self.gradients: dict[int, dict[int, np.ndarray]] = {}
@@ -193,6 +200,20 @@ class Reservoir:
     def offer_gradient(self, gradient: np.ndarray) -> None:
         """The accelerator delivers a step's gradient."""
         self.gradient = gradient
+
+    @property
+    def delivered(self) -> np.ndarray:
+        """Weights that were read out to the host, float32[n_params]."""
+        values = self.sent.copy()
+        self._compare(values)
+        return values
+
+    def _compare(self, values: np.ndarray) -> None:
+        """What the comparator makes of values that leave a register."""
+        if self.comparator:
+            self.met = comparator.compare(values) > 0 or self.met
+        else:
+            self.met = bool(comparator.special(values).any()) or self.met
 
     def page(self, device: int, super_page: int, place: int, plane: int) -> int:
         """Physical page of a plane of a super-page at ``place`` of its die's reservoir."""
@@ -218,7 +239,7 @@ class Reservoir:
 
     def stored(self, name: str) -> np.ndarray:
         """A vector as the flash pages hold it now, float32[n_params]."""
-        out = np.full(len(self.delivered), np.nan, np.float32)
+        out = np.full(len(self.sent), np.nan, np.float32)
         for dev, s in enumerate(self.stripes):
             for sp in range(s.count):
                 for group in range(s.groups):
@@ -255,7 +276,7 @@ class Reservoir:
                     for group in range(s.groups):
                         a, b = s.span(sp, group)
                         ppn = self.page(dev, sp, place, s.plane("w", group))
-                        self.delivered[a:b] = store.read(ppn).view(np.float32)[: b - a]
+                        self.sent[a:b] = store.read(ppn).view(np.float32)[: b - a]
                 case events.LOG_RAW:
                     self._flip(s, entry)
                 case events.LOG_ROW:
@@ -268,12 +289,15 @@ class Reservoir:
     def _flip(self, s: Stripes, entry: np.record) -> None:
         """A page has come out of the array with wrong bits, into its register or to the host."""
         page = int(entry.n)
-        wrong = inject.logged(entry, None, self.system.geometry.page_bytes)
+        wrong = shield.wrong_bits(
+            self.system.geometry.page_bytes, float(entry.rate), int(entry.key), *self.code,
+            self.system.cfg.errors.exposure,
+        )  # fmt: skip
         if int(entry.old) == timing.BPR:
             self.registers[int(entry.die)][page] ^= wrong
         else:
             a, b = s.span(int(entry.lpn), page)
-            data = self.delivered[a:b].view(np.uint8)
+            data = self.sent[a:b].view(np.uint8)
             data ^= wrong[: len(data)]
 
     def _compute(self, dev: int, die: int, sp: int) -> None:
@@ -287,5 +311,7 @@ class Reservoir:
                 name: self.registers[die][s.plane(name, group)].view(np.float32)[: b - a]
                 for name in s.vectors
             }
+            for values in vectors.values():
+                self._compare(values)
             at = a - s.span(sp, 0)[0]
             self.compute(a, b, vectors, gradient[at : at + b - a])

@@ -66,7 +66,7 @@ UNSEEN = {
         "uncorrectable_pages", "lost_pages", "media_errors", "bare_wrong_bits", "reclaimed_blocks",
         "cache_fill_pages", "beside_pages", "padded_at_flush", "padded_at_rest", "padded_in_time",
         "gathered_most", "pslc_pages", "direct_pages", "folds", "pslc_erased_blocks",
-        "overruled_victims",
+        "overruled_victims", "bare_corrected_bits",
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",
@@ -88,12 +88,13 @@ def runs() -> list[Totals]:
         )
         c = compare(trace, load_preset(preset, overrides), swing=False)
         found += [r.ledger.totals for r in c.results if r.ledger]
-    bare = load_preset("optimstore-r1", SMALL).replace(
-        {"errors.kind": "model", "errors.pslc": "1", "errors.floor": "1e-3"}
-    )
-    (result,) = compare(model("adam", 10_000), bare, paths=["on_die"], swing=False).results
-    assert result.ledger is not None
-    found.append(result.ledger.totals)
+    for protection in ("none", "controller_ecc"):
+        bare = load_preset("optimstore-r1", SMALL).replace(
+            {"errors.kind": "rate", "errors.rate": "1e-3", "pe.protection": protection}
+        )
+        (result,) = compare(model("adam", 10_000), bare, paths=["on_die"], swing=False).results
+        assert result.ledger is not None
+        found.append(result.ledger.totals)
     return [*found, *(crowded(changes) for changes in MANAGED.values())]
 
 
