@@ -66,6 +66,10 @@ class StepClock:
         self.steps: list[dict[str, tuple[int, int]]] = []
         self._began = 0
 
+    def follow(self, phase: np.recarray) -> None:
+        """The step goes on in another simulation, which has taken the phases over."""
+        self._phase = phase
+
     def begin(self, now: int) -> None:
         """A step begins."""
         self._began = now
@@ -194,6 +198,7 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
     encoded = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] - inside
     encoded += c["map_program_pages"] + c["padding_pages"] + c["fold_program_pages"]
     channel_out = sensed * page - c["unasked_out_bytes"] + c["reservoir_up_bytes"]
+    channel_out += c["scan_bytes"]
     channel_in = (encoded + c["second_pass_pages"]) * page - c["unasked_in_bytes"] + c["load_bytes"]
     extra_down, extra_up = c["link_extra_down_bytes"], c["link_extra_up_bytes"]
     return [

@@ -26,8 +26,8 @@ from __future__ import annotations
     GATHERED_MOST,
     PSLC_PAGES, DIRECT_PAGES, FOLDS, FOLD_READ_PAGES, FOLD_PROGRAM_PAGES, FOLD_DROPPED,
     PSLC_ERASED_BLOCKS,
-    BESIDE_PAGES, OVERRULED,
-) = range(76)  # fmt: skip
+    BESIDE_PAGES, OVERRULED, SCAN_BYTES,
+) = range(77)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -105,4 +105,5 @@ COUNTERS = (
     "pslc_erased_blocks",  # of the erased blocks, those in pSLC mode
     "beside_pages",  # mapping units sensed because others of their page of flash were read
     "overruled_victims",  # of the collections, those whose policy chose what brought no free block
+    "scan_bytes",  # of the reservoir's pages, read into DRAM to recover its map
 )
