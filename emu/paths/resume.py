@@ -1,4 +1,4 @@
-"""After a power cut: plans that read out-of-band data, pad open blocks, and finish a step on the die.
+"""After a power cut: plans that read out-of-band data, pad open blocks, and finish the step.
 
 Owns the rows of recovery and of the rest of an interrupted step. Does not own what is concluded
 from what was read (backend/recovery.py), nor the order of an uninterrupted step (on_die.py).
