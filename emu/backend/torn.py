@@ -65,5 +65,6 @@ def erase(
         elif found == "sealed":
             late(store.read(ppn), rng)
         elif found == "garbled":
+            late(store.read(ppn), rng)
             record["lpn"] = 0
             record["seal"] ^= 1 + rng.integers((1 << 32) - 1)
