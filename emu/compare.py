@@ -142,6 +142,7 @@ class Run:
         after so many events: False, and :meth:`recover` comes next, unless the step took fewer."""
         if self.cut is not None:
             raise InputError("the drive has no power; recover() comes first")
+        power.check_cut(self.path, cut_after)
         self._to_resume = None
         self.clock.begin(self.system.now)
         if not self.path.trace.steps[i].skipped:
@@ -158,8 +159,6 @@ class Run:
 
     def _powered(self, work: Callable[[], object], cut_after: int | None) -> bool:
         """Work until it is done; False when the power goes before."""
-        if cut_after is not None:
-            power.check_cut(self.path, cut_after)
         self.system.events_left = cut_after
         try:
             work()
@@ -178,6 +177,7 @@ class Run:
         events. Raises Unrecoverable."""
         if self.cut is None:
             raise InputError("nothing to recover from: the power has not been cut")
+        power.check_cut(self.path, cut_after)
         revival = power.Revival(self.path, self.system, self.cut)
         self.system = revival.system
         self.clock.follow(self.system.arrays.phase)
@@ -193,6 +193,7 @@ class Run:
         found = self._to_resume
         if found is None:
             raise InputError("no step to resume: recover() comes first")
+        power.check_cut(self.path, cut_after)
         self._to_resume = None
         self._sent = power.sent(self.system)
         rest = power.rest(self.path, self._step, found, self.system)

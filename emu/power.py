@@ -69,8 +69,10 @@ class Recovery:
     """First super-page of each die to be updated, counted on the die: int64[dies] by device."""
 
 
-def check_cut(path: Path, after: int) -> OnDie:
-    """Raise InputError where a cut of the power cannot be simulated."""
+def check_cut(path: Path, after: int | None) -> None:
+    """Raise InputError where a cut of the power after so many events cannot be simulated."""
+    if after is None:
+        return
     if not isinstance(path, OnDie):
         raise InputError(
             f"{path.name}: a power cut is recovered from by the path {OnDie.name!r} alone"
@@ -81,7 +83,6 @@ def check_cut(path: Path, after: int) -> OnDie:
         )
     if after < 1:
         raise InputError(f"power cut after {after} events: at least 1 is right")
-    return path
 
 
 def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:

@@ -3,6 +3,7 @@ ends bit for bit where an uninterrupted run does: weights, states, what the host
 books.
 """
 
+import re
 from functools import cache
 
 import numpy as np
@@ -238,7 +239,7 @@ def test_the_same_program_is_torn_again_and_again(outcome, monkeypatch, counts):
     run.step(0)
     assert not run.step(1, cut_after=under_way(SMALL, 1, timing.BPP)[0])
     places, programs = [], 0
-    for _ in range(counts(2, 8)):
+    for _ in range(counts(2, 4)):
         after = 10
         while True:
             programs += run.cut.torn_programs
@@ -251,7 +252,7 @@ def test_the_same_program_is_torn_again_and_again(outcome, monkeypatch, counts):
             assert not run.resume(cut_after=after)
             after += 1
         assert not run.resume(cut_after=2)
-    assert programs >= counts(3, 9) and (np.diff(places) > 0).all()
+    assert programs >= counts(3, 5) and (np.diff(places) > 0).all()
     run.recover()
     assert run.resume()
     finish(run, 1)
@@ -260,7 +261,7 @@ def test_the_same_program_is_torn_again_and_again(outcome, monkeypatch, counts):
 
 @pytest.mark.parametrize("remains", torn.REMAINS)
 def test_a_block_that_was_being_erased(remains, monkeypatch):
-    """The old versions in it were not needed any more; whatever it looks like, it is erased again."""
+    """The old versions in it were not needed any more; however it looks, it is erased again."""
     monkeypatch.setattr(torn, "REMAINS", (remains,))
     run = torn_cut(0, 1, op=timing.ERASE)
     run.recover()
@@ -270,7 +271,7 @@ def test_a_block_that_was_being_erased(remains, monkeypatch):
 
 
 def test_what_is_resent_and_what_is_not():
-    """Dies in lockstep: what had been sent and is not on flash goes down again, and nothing else."""
+    """Lockstep: what had been sent and is not on flash goes down again, and nothing else."""
     run = torn_cut(0, 1)
     found = run.recover()
     stripes = -(-CASES[0][1] // 128)
@@ -511,3 +512,17 @@ def test_books_that_are_off_at_the_cut():
         run.system.arrays.count[0, counter] += by
         with pytest.raises(Imbalance, match="at the cut"):
             run.step(1, cut_after=90)
+
+
+def test_the_example_of_the_readme_runs(root):
+    blocks = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
+    (block,) = [block for block in blocks if "cut_after" in block]
+    names = {}
+    exec(compile(block, "README.md", "exec"), names)
+    found = names["found"]
+    assert (found.scanned, round(found.seconds * 1e3, 1)) == (40224, 38.6)
+    assert (found.cut.torn_programs, found.kept, found.resent_bytes) == (13, 20, 98304)
+    for i in range(2, 4):
+        names["run"].step(i)
+    reference = names["run"].arithmetic.reference(4)
+    assert (names["run"].path.finish().view(np.uint32) == reference.view(np.uint32)).all()
