@@ -266,7 +266,18 @@ def _settle(system: System) -> dict[str, int]:
                 name, value, int(count[counter]), more
             )
         out = int(count[stats.RESERVOIR_UP_BYTES] + count[stats.SCAN_BYTES])
-        up = int(mine["bytes_out"][mine["kind"] == timing.READ].sum())
+        up = int(under_way[dev, PLANNED.index("link_up_bytes")])
+        down = int(under_way[dev, PLANNED.index("link_down_bytes")])
+        # Through DRAM: what goes to the host twice (stored, then forwarded), the rest once.
+        crossed = int(
+            count[stats.DOWN_BYTES] + count[stats.LOAD_BYTES] + count[stats.RESERVOIR_UP_BYTES]
+        )
+        a.fifo["size"][first + s.DRAM] = settle(
+            "DRAM",
+            int(a.fifo["size"][first + s.DRAM]),
+            crossed + out,
+            down + loads + 2 * up + scans,
+        )
         buses = slice(dev * g.channels, (dev + 1) * g.channels)
         for name, side, settled, more in (
             ("channels in", "size_in", int(count[stats.LOAD_BYTES]), loads),
