@@ -57,10 +57,11 @@ from ondie.emu.stats import (
     LOAD_BYTES,
     RESERVOIR_READ_PAGES,
     RESERVOIR_UP_BYTES,
+    SCAN_BYTES,
     TUNNEL_BYTES,
     UP_BYTES,
 )
-from ondie.kernels.jit import apart, njit
+from ondie.kernels.jit import apart, cold, njit
 
 STEPPED = 1 << 12
 """The last events of a run are stepped one by one: every one of them can be the last."""
@@ -290,6 +291,9 @@ def start_die(st, r, t):
     row = st.row[r]
     x = st.txn[t]
     dev = row.device
+    if row.kind >= timing.SCAN:
+        start_by_place(st, r, t)
+        return
     if row.lpn < 0 or row.lpn >= st.rmap.shape[1]:
         fail(st, E_PAST_END, row.lpn, 1)
         return
@@ -323,6 +327,34 @@ def start_die(st, r, t):
         if row.kind == timing.BPP:
             x.ppn = mapping.reservoir_open(st, dev, row.lpn)
         nand.push(st, g, t, nand.Q_PE)
+
+
+@cold
+def start_by_place(st, r, t):
+    """The same for a place of the reservoir, place by place over the dies in turn."""
+    c = st.cfg[0]
+    row = st.row[r]
+    x = st.txn[t]
+    dev = row.device
+    g = dev * c.dies + row.lpn % c.dies
+    x.ppn = row.lpn // c.dies
+    x.die = g
+    x.n = pages(st, row.bytes_in + row.bytes_out)
+    x.bare = RESERVOIR
+    if row.lpn < 0 or x.ppn >= c.reservoir_pages:
+        fail(st, E_PAST_END, row.lpn, 1)
+        return
+    if row.kind == timing.PAD:
+        x.op = timing.BPP
+        nand.push(st, g, t, nand.Q_PE)
+        return
+    x.op = timing.READ
+    x.size = row.tag
+    x.bus = row.tag
+    st.count[dev, RESERVOIR_READ_PAGES] += x.n
+    st.count[dev, SCAN_BYTES] += x.size
+    st.count[dev, ARRAY_READS] += 1
+    nand.push(st, g, t, nand.Q_READ)
 
 
 @apart

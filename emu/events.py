@@ -116,7 +116,8 @@ OWN, ROW, REQUEST, CACHED = range(4)
     LOG_STORE, LOG_SERVE,  # command's buffer to data cache, and back
     LOG_DESTAGE, LOG_LAND, LOG_LOST,  # cache to die, die to flash, or to nowhere
     LOG_FILL, LOG_DROP,  # flash to cache, and out of it
-) = range(20)  # fmt: skip
+    LOG_PAD,  # a place of the reservoir that recovery has made unusable
+) = range(21)  # fmt: skip
 
 
 @inline

@@ -121,6 +121,8 @@ def onwards(st, t):
         if step == s.SENSED:
             if x.bare == MERGING:
                 waits = decode(st, t, s.MERGED)
+            elif x.bare != 0 and st.row[x.row].kind == timing.SCAN:
+                waits = dram(st, t, 1, s.PART_DONE)
             elif x.bare != 0 and c.round_trip != 0:
                 waits = decode_bare(st, t, s.DECODED)
             elif x.bare != 0:

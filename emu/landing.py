@@ -19,6 +19,7 @@ from ondie.emu.events import (
     LOG_BPR,
     LOG_MOVE,
     LOG_ODC,
+    LOG_PAD,
     LOG_PROGRAM,
     LOG_VPP,
     MERGING,
@@ -298,7 +299,7 @@ def after_flash(st, t):
         if st.cfg[0].errors != 0:
             if x.kind == OWN or x.bare != RESERVOIR:
                 more = reading.sensed(st, t)
-            else:
+            elif st.row[x.row].kind != timing.SCAN:
                 bare.sensed(st, t)
         if x.kind == OWN and x.bare == 0:
             if st.cfg[0].errors != 0:
@@ -341,6 +342,9 @@ def after_flash(st, t):
     else:
         st.count[dev, BPP_PAGES] += x.n
         st.count[dev, ARRAY_PROGRAMS] += 1
-        mapping.reservoir_map(st, dev, x.lpn, x.ppn)
-        log(st, LOG_BPP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+        if st.row[x.row].kind == timing.PAD:
+            log(st, LOG_PAD, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+        else:
+            mapping.reservoir_map(st, dev, x.lpn, x.ppn)
+            log(st, LOG_BPP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
     return t

@@ -66,6 +66,10 @@ class StepClock:
         self.steps: list[dict[str, tuple[int, int]]] = []
         self._began = 0
 
+    def follow(self, phase: np.recarray) -> None:
+        """The step goes on in another simulation, which has taken the phases over."""
+        self._phase = phase
+
     def begin(self, now: int) -> None:
         """A step begins."""
         self._began = now
@@ -196,7 +200,7 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
     decoded += c["pe_decoded_pages"]
     encoded += c["pe_encoded_pages"]
     returned = c["pe_returned_pages"]
-    channel_out = (sensed + returned + c["pe_encoded_pages"]) * page
+    channel_out = (sensed + returned + c["pe_encoded_pages"]) * page + c["scan_bytes"]
     channel_out += c["reservoir_up_bytes"] - c["unasked_out_bytes"]
     channel_in = (encoded - c["pe_encoded_pages"] + c["second_pass_pages"] + returned) * page
     channel_in += c["load_bytes"] - c["unasked_in_bytes"]

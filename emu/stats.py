@@ -27,8 +27,8 @@ from __future__ import annotations
     PSLC_PAGES, DIRECT_PAGES, FOLDS, FOLD_READ_PAGES, FOLD_PROGRAM_PAGES, FOLD_DROPPED,
     PSLC_ERASED_BLOCKS,
     BESIDE_PAGES, OVERRULED,
-    BARE_CORRECTED_BITS, PE_DECODED_PAGES, PE_ENCODED_PAGES, PE_RETURNED_PAGES,
-) = range(80)  # fmt: skip
+    BARE_CORRECTED_BITS, PE_DECODED_PAGES, PE_ENCODED_PAGES, PE_RETURNED_PAGES, SCAN_BYTES,
+) = range(81)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -110,4 +110,5 @@ COUNTERS = (
     "pe_decoded_pages",  # reservoir pages that went through the controller's decoder,
     "pe_encoded_pages",  # what the dies computed, through its encoder,
     "pe_returned_pages",  # and decoded pages sent back into the dies' registers
+    "scan_bytes",  # of the reservoir's pages, read into DRAM to recover its map
 )

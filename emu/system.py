@@ -43,6 +43,10 @@ class Beside(Protocol):
         """Some events are over; ``last``: the plan is done. Has anything been handed over?"""
 
 
+class PowerCut(Exception):
+    """The power is gone: nothing more happens in this system."""
+
+
 class System:
     """Runs plans on one host and ``cfg.system.devices`` devices.
 
@@ -79,6 +83,8 @@ class System:
         self.on_log: Callable[[np.ndarray], None] | None = None
         self.on_progress: Callable[[int], None] | None = None
         self.beside: Beside | None = None
+        self.events_left: int | None = None
+        """Events until the power goes; None: it does not."""
         self.filled_pages = 0
         self.filled_super_pages = 0
         self.planned = np.zeros((self.devices, len(PLANNED)), np.int64)
@@ -119,8 +125,8 @@ class System:
         self.filled_super_pages += n
 
     def run(self, plan: Iterable[np.ndarray]) -> None:
-        """Run a plan (chunks of rows.PLAN) to its end. Raises SimulationError when it gets
-        stuck."""
+        """Run a plan (chunks of rows.PLAN) to its end. Raises SimulationError when it gets stuck,
+        PowerCut where ``events_left`` comes to 0 before."""
         for block in plan:
             for at in range(0, len(block), rows.MAX_CHUNK):
                 chunk = block[at : at + rows.MAX_CHUNK]
@@ -151,7 +157,12 @@ class System:
             )
 
     def _count(self, chunk: np.ndarray) -> None:
-        """Add up what a chunk asks for, from its columns alone."""
+        """Add up what a chunk asks for."""
+        self.planned += self.asked(chunk)
+
+    def asked(self, chunk: np.ndarray) -> np.ndarray:
+        """What rows ask for, from their columns alone: int64[devices, PLANNED]."""
+        asked = np.zeros_like(self.planned)
         size = chunk["bytes_in"] + chunk["bytes_out"]
         pages = -(-size // self.geometry.page_bytes)
         resource, kind = chunk["resource"], chunk["kind"]
@@ -162,9 +173,12 @@ class System:
             "program_pages": (pages, io & (kind == queues.WRITE)),
             "vpp_pages": (pages, die & (kind == timing.VPP)),
             "bpr_pages": (pages, die & (kind == timing.BPR)),
-            "bpp_pages": (pages, die & (kind == timing.BPP)),
+            "bpp_pages": (pages, die & ((kind == timing.BPP) | (kind == timing.PAD))),
             "odc_ops": (np.ones_like(pages), die & (kind == timing.ODC)),
-            "reservoir_read_pages": (pages, die & (kind == timing.READ)),
+            "reservoir_read_pages": (
+                pages,
+                die & ((kind == timing.READ) | (kind == timing.SCAN)),
+            ),
             "link_down_bytes": (
                 chunk["bytes_in"],
                 ((resource == rows.NVME) & (kind == queues.WRITE)) | (resource == rows.DMA_DOWN),
@@ -181,7 +195,8 @@ class System:
             here = chunk["device"] == dev if self.devices > 1 else np.True_
             for i, name in enumerate(PLANNED):
                 amount, mask = masks[name]
-                self.planned[dev, i] += int(amount[mask & here].sum())
+                asked[dev, i] = int(amount[mask & here].sum())
+        return asked
 
     def book(self, device: int, what: str, amount: int) -> None:
         """Count what was asked for beside the plans; ``what`` is one of PLANNED."""
@@ -190,9 +205,14 @@ class System:
     def _until(self, want_room: int) -> None:
         """Run until there is room for so many rows (0: until nothing is left to do)."""
         while want_room == 0 or rows.room(self.state) < want_room:
-            n = dispatch.run(self.state, NEVER - 1, self._events, want_room)
+            most = self._events if self.events_left is None else min(self.events_left, self._events)
+            n = dispatch.run(self.state, NEVER - 1, most, want_room)
             self._drain()
             raise_error(self.arrays, self.cfg)
+            if self.events_left is not None:
+                self.events_left -= n
+                if self.events_left == 0:
+                    raise PowerCut
             done = want_room == 0 and self.rows_done == self.next_row
             if self.beside is not None and self.beside.turn(done):
                 continue

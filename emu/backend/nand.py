@@ -58,6 +58,7 @@ from ondie.emu.backend.timing import (
     COPYBACK,
     COPYBACK_IN,
     ODC,
+    PAD,
     PROGRAM,
     READ,
     STATUS,
@@ -543,7 +544,7 @@ def use_registers(st, g, t):
     elif op == ODC:
         if d.stripe == 0 or d.gradients == 0:
             fail(st, E_REGISTER, g, op)
-    elif op == BPP and d.stripe == 0:
+    elif op == BPP and d.stripe == 0 and st.row[st.txn[t].row].kind != PAD:
         fail(st, E_REGISTER, g, op)
 
 

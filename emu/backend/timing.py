@@ -17,6 +17,9 @@ from ondie.emu.state import record_type, records
 
 READ, PROGRAM, ERASE, VPP, BPR, ODC, BPP, COPYBACK = range(8)
 OP_NAMES = ("READ", "PROGRAM", "ERASE", "VPP", "BPR", "ODC", "BPP", "COPYBACK")
+SCAN, PAD = 16, 17
+"""Kinds of plan row beside these: a READ and a BPP of the reservoir by place, not by super-page, as
+recovery does before there is a map: out-of-band data out, and whatever is in the registers in."""
 OTHER = len(OP_NAMES)
 """Operation index of transactions that are no flash operation (compute, transfers)."""
 COPYBACK_IN, SUSPEND, RESUME, STATUS, OUT_FIRST, OUT_NEXT = range(OTHER, OTHER + 6)

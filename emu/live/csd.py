@@ -28,6 +28,8 @@ from ondie.emu.energy import Energy
 from ondie.emu.ledger import Ledger, sum_counters
 from ondie.emu.live.optimizer import KernelOptimizer
 from ondie.emu.paths.base import Options
+from ondie.emu.paths.on_die import OnDie
+from ondie.emu.power import Recovery
 from ondie.emu.stats import COUNTERS
 from ondie.emu.units import InputError, nearest
 from ondie.kernels import OPS, KernelError
@@ -102,6 +104,7 @@ class CSDOptimizer(KernelOptimizer):
         self._samples, self._drive_seed = samples, seed
         self._run: Run | None = None
         self._steps: list[Step] = []
+        self._cut_after: int | None = None
         super().__init__(params, op, form=form, **hyper)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,7 +143,10 @@ class CSDOptimizer(KernelOptimizer):
         else:
             trace = self._run.path.trace
             self._set(replace(trace, steps=(step,), source=Memory({0: gradient})))
-        self._run.step(0)
+        cut_after, self._cut_after = self._cut_after, None
+        if not self._run.step(0, cut_after):
+            self._run.recover()
+            self._run.resume()
         self._steps.append(step)
         self._take_back(self._run)
         return loss
@@ -204,6 +210,20 @@ class CSDOptimizer(KernelOptimizer):
             at += p.numel()
             self.state[p]["step"] = self._steps[-1].count
         torch.autograd.graph.increment_version(self.held)
+
+    def cut_power(self, after_events: int) -> None:
+        """The drive's power goes after so many events of the next step, and comes back: the step is
+        recovered and resumed (:attr:`recoveries`), if it takes that many. On the path on_die."""
+        if self.path_name != OnDie.name:
+            raise InputError(f"path: {self.path_name!r}; power cuts are for {OnDie.name!r}")
+        if type(after_events) is not int or after_events < 1:
+            raise InputError(f"after_events: {after_events!r}, want a whole number, 1 or more")
+        self._cut_after = after_events
+
+    @property
+    def recoveries(self) -> tuple[Recovery, ...]:
+        """What each power cut so far has cost."""
+        return () if self._run is None else tuple(self._run.recoveries)
 
     @property
     def seconds(self) -> float:

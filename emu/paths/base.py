@@ -24,8 +24,13 @@ from ondie.emu.system import System
 from ondie.emu.units import InputError
 from ondie.traces import Trace
 
-PHASES = ("forward", "backward", "gradients", "update", "weights_up", "synchronise", "samples")
-FORWARD, BACKWARD, GRADIENTS, UPDATE, WEIGHTS_UP, SYNCHRONISE, SAMPLES = range(len(PHASES))
+PHASES = (
+    "forward", "backward", "gradients", "update", "weights_up", "synchronise", "samples",
+    "recovery",
+)  # fmt: skip
+(
+    FORWARD, BACKWARD, GRADIENTS, UPDATE, WEIGHTS_UP, SYNCHRONISE, SAMPLES, RECOVERY,
+) = range(len(PHASES))  # fmt: skip
 BACKWARD_SEGMENTS = 64
 """Pieces the backward pass is cut into, so that gradients can leave as they become ready."""
 

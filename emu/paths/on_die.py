@@ -110,7 +110,7 @@ class OnDie(UpdatingPath):
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
         yield from self._update(out, int(segments[-1]))
-        yield from self._weights_up(out, out.fence(UPDATE))
+        yield from self.weights_up(out, out.fence(UPDATE))
 
     def _rounds(self, first: int) -> dict[str, np.ndarray]:
         """All rounds, the devices in turn: device, number on it, dies in it (fewer in a device's
@@ -215,7 +215,7 @@ class OnDie(UpdatingPath):
             "after1": after1,
         }
 
-    def _weights_up(self, out: Rows, after: int) -> Iterator[np.ndarray]:
+    def weights_up(self, out: Rows, after: int) -> Iterator[np.ndarray]:
         """Every new weight page is read out, the devices in turn: array, channel, DRAM, link."""
         values = self.stripes[0].params
         piece = rows.MAX_CHUNK // len(self.stripes)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ondie.emu import events, rows
 from ondie.emu.backend import inject, shield, timing
-from ondie.emu.backend.store import PageStore
+from ondie.emu.backend.store import PageStore, Spare
 from ondie.emu.errors import SimulationError
 from ondie.emu.frontend.cached_bytes import CachedBytes
 from ondie.emu.isp import comparator
@@ -195,11 +195,38 @@ class Reservoir:
         """Data registers by die: uint8[planes, page_bytes] between BPR and BPP."""
         self.gradients: dict[int, dict[int, np.ndarray]] = {}
         """Gradient registers by die: super-page -> float32[params of a stripe]."""
+        self.step = 0
+        """The update whose results are programmed, from 1; 0: what was there before."""
+        self.kept = 0
+        """Super-pages that held its result when it began, or was resumed."""
+        self.sequences = np.zeros(system.devices * system.geometry.dies, np.int64)
+        """Super-pages that each die has programmed, as its out-of-band data number them."""
         system.on_log = self.on_log
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
-        """The accelerator delivers a step's gradient."""
+        """The accelerator delivers the next step's gradient."""
         self.gradient = gradient
+        self.step += 1
+        self.kept = 0
+
+    def program(self, device: int, super_page: int, place: int, planes: np.ndarray) -> None:
+        """Program ``planes``, uint8[planes, page_bytes], with the out-of-band data that the
+        controller makes (the checksum of a page its PE, which has seen it)."""
+        for spare, data in zip(self.spares(device, super_page), planes, strict=True):
+            ppn = self.page(device, super_page, place, spare.slot)
+            self.stores[device].program(ppn, spare, data)
+        self.sequences[self.die(device, super_page)] += 1
+
+    def spares(self, device: int, super_page: int) -> list[Spare]:
+        """Out-of-band data of the super-page's next program, plane by plane."""
+        number = int(self.sequences[self.die(device, super_page)]) + 1
+        planes = range(self.stripes[device].planes)
+        return [Spare(super_page, number, self.step, plane) for plane in planes]
+
+    def die(self, device: int, super_page: int) -> int:
+        """A super-page's die, among those of all devices."""
+        dies = self.system.geometry.dies
+        return device * dies + super_page % dies
 
     @property
     def delivered(self) -> np.ndarray:
@@ -229,13 +256,12 @@ class Reservoir:
         """Put the vectors (float32[n_params] by name) into the super-pages that were filled."""
         for dev, s in enumerate(self.stripes):
             for sp in range(s.count):
+                planes = np.zeros((s.planes, s.values), np.float32)
                 for group in range(s.groups):
                     a, b = s.span(sp, group)
                     for name in s.vectors:
-                        data = np.zeros(s.values, np.float32)
-                        data[: b - a] = vectors[name][a:b]
-                        ppn = self.page(dev, sp, self.place(dev, sp), s.plane(name, group))
-                        self.stores[dev].write(ppn, sp, data.view(np.uint8))
+                        planes[s.plane(name, group), : b - a] = vectors[name][a:b]
+                self.program(dev, sp, self.place(dev, sp), planes.view(np.uint8))
 
     def stored(self, name: str) -> np.ndarray:
         """A vector as the flash pages hold it now, float32[n_params]."""
@@ -270,8 +296,7 @@ class Reservoir:
                 case events.LOG_ODC:
                     self._compute(dev, die, sp)
                 case events.LOG_BPP:
-                    for plane, data in enumerate(self.registers.pop(die)):
-                        store.write(self.page(dev, sp, place, plane), sp, data)
+                    self.program(dev, sp, place, self.registers.pop(die))
                 case events.LOG_READ:
                     for group in range(s.groups):
                         a, b = s.span(sp, group)

@@ -38,7 +38,8 @@ class UpdatingPath(Path):
         self.lay_out()
         self.payload: Conventional | Reservoir | None = None
         self.arithmetic: Arithmetic | None = None
-        self._next = 0
+        self.next_row = 0
+        """Id of the next plan row."""
         super().__post_init__()
 
     @abstractmethod
@@ -109,12 +110,12 @@ class UpdatingPath(Path):
         return None if self.payload is None else self.payload.delivered
 
     def plan(self, step: int) -> Iterator[np.ndarray]:
-        out = Rows(self._next)
+        out = Rows(self.next_row)
         segments = self.training_rows(out, step, out.fence(BACKWARD))
         if not self.trace.steps[step].skipped:
             yield from self.update(out, step, segments)
         yield out.take()
-        self._next = out.next
+        self.next_row = out.next
 
 
 @dataclass

@@ -18,7 +18,7 @@ EMU = """
     interference
     compare, mqsim, block_replay, replay
     precondition, occupation
-    weights
+    power, weights
     paths
     stannis, ndpipe
     volume
