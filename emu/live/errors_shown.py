@@ -261,7 +261,8 @@ def tables(found: Found) -> list[Table]:
         for rate in found.rates:
             f = flips(found, model, rate)
             table.add_row(
-                model, f"{written(rate)}", f"{f.drawn:,}", f"{f.expected:,.2f}",
+                model, written(rate), f"{f.drawn:,}",
+                f"{f.expected:,.0f}" if f.expected > 100 else f"{f.expected:.1f}",
                 f"{f.least:,} .. {f.most:,}", *(_cell(found, model, mode, rate) for mode in MODES),
             )  # fmt: skip
         table.add_row(
@@ -355,7 +356,10 @@ def draw(found: Found) -> dict[str, bytes]:
             )
             top.set_xlabel("expected flips per step", fontsize=8)
             top.tick_params(labelsize=8)
-            axes.legend(fontsize=8, loc="upper left")
+        figure.legend(
+            *axes.get_legend_handles_labels(), loc="outside lower center", ncols=len(MODES),
+            fontsize=8,
+        )  # fmt: skip
         figure.suptitle(
             f"Training with raw bit errors in the pages that the dies compute with: "
             f"{found.steps:,} steps, {len(found.seeds)} seed(s)"

@@ -224,7 +224,8 @@ def test_the_figure(monkeypatch, tmp_path):
     monkeypatch.setattr(shown, "saved", lambda figure: figures.append(figure) or saved(figure))
     drawn = shown.draw(made_up(exposure=50))
     (axes,) = figures[0].axes
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == list(shown.MODES)
+    (legend,) = figures[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == list(shown.MODES)
     lines = axes.get_lines()[:4]
     assert [line.get_ydata()[-1] for line in lines] == pytest.approx([0.5, 1, 0, 0])
     assert lines[0].get_xdata().tolist() == [1e-8, 1e-6] and axes.get_xscale() == "log"
