@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ondie.emu import power
 from ondie.emu import timeline as timelines
 from ondie.emu.backend.timing import OP_NAMES
@@ -21,15 +23,17 @@ from ondie.emu.clock import ps_from_seconds
 from ondie.emu.config import Config
 from ondie.emu.energy import Energy, Work, energy
 from ondie.emu.ledger import Ledger, StepClock, Totals, ledger
+from ondie.emu.paths import checkpoint
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import PHASES, Options, Path, Unavailable
 from ondie.emu.paths.bounds import Bound
 from ondie.emu.paths.host_offload import HostOffload, PipelinedOffload
 from ondie.emu.paths.in_storage import InStorage
 from ondie.emu.paths.on_die import OnDie
+from ondie.emu.paths.payload import Reservoir
 from ondie.emu.paths.stannis import Stannis
 from ondie.emu.sensitivity import Headline, Swing, swings
-from ondie.emu.system import PowerCut, System
+from ondie.emu.system import PLANNED, PowerCut, System
 from ondie.emu.units import InputError, nearest
 from ondie.emu.weights import Weights, compare_weights
 from ondie.kernels import OPS
@@ -106,6 +110,17 @@ def choose(names: Sequence[str] | None) -> list[str]:
         if list(names).count(name) > 1:
             raise InputError(f"--paths: {name!r} is named twice; name it once")
     return list(names)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What has left the reservoir."""
+
+    vectors: dict[str, np.ndarray] | None
+    """Weights ("w") and states, float32[n_params]; None for a run without bytes."""
+    seconds: float
+    bytes_up: int
+    """Over the link: whole pages."""
 
 
 class Run:
@@ -198,6 +213,25 @@ class Run:
         self._sent = power.sent(self.system)
         rest = power.rest(self.path, self._step, found, self.system)
         return self._ended(rest, cut_after)
+
+    def checkpoint(self) -> Checkpoint:
+        """Weights and states out of the reservoir to the host, between two steps."""
+        if self.cut is not None or self._to_resume is not None:
+            raise InputError("a step is under way; recover() and resume() come first")
+        path = self.path
+        if not isinstance(path, OnDie):
+            raise InputError(f"{path.name}: checkpoints are read out of the path {OnDie.name!r}")
+        payload, began = path.payload, self.system.now
+        up = int(self.system.planned.sum(axis=0)[PLANNED.index("link_up_bytes")])
+        vectors: dict[str, np.ndarray] | None = None
+        if isinstance(payload, Reservoir):
+            vectors = {n: np.full(path.trace.n_params, np.nan, np.float32) for n in path.vectors}
+            payload.saved = vectors
+        self.system.run(checkpoint.plan(path, self.system.next_row))
+        if isinstance(payload, Reservoir):
+            payload.saved = None
+        up = int(self.system.planned.sum(axis=0)[PLANNED.index("link_up_bytes")]) - up
+        return Checkpoint(vectors, (self.system.now - began) / 1e12, up)
 
     def account(self) -> tuple[Totals, Ledger, Work, Energy]:
         """The books of the steps so far, which the path's trace must have. Raises Imbalance."""

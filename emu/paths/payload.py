@@ -182,6 +182,8 @@ class Reservoir:
         """Gradients in the drives' DRAM, between their arrival and their VPP."""
         self.delivered = np.full(n, np.nan, np.float32)
         """Weights that were read out to the host, float32[n_params]."""
+        self.saved: dict[str, np.ndarray] | None = None
+        """Vectors of a checkpoint under way, float32[n_params], as they arrive at the host."""
         page = system.geometry.page_bytes
         self.stores = tuple(PageStore(page) for _ in stripes)
         self.registers: dict[int, np.ndarray] = {}
@@ -281,6 +283,8 @@ class Reservoir:
                         a, b = s.span(sp, group)
                         ppn = self.page(dev, sp, place, s.plane("w", group))
                         self.delivered[a:b] = store.read(ppn).view(np.float32)[: b - a]
+                    if self.saved is not None:
+                        self._save(s, store, sp, place)
                 case events.LOG_RAW:
                     self._flip(s, entry)
                 case events.LOG_ROW:
@@ -290,12 +294,26 @@ class Reservoir:
                 case what:
                     raise SimulationError(f"log entry {what} has no meaning for this path")
 
+    def _save(self, s: Stripes, store: PageStore, sp: int, place: int) -> None:
+        """All planes of a super-page have gone to the host."""
+        assert self.saved is not None
+        for group in range(s.groups):
+            a, b = s.span(sp, group)
+            for name in s.vectors:
+                ppn = self.page(s.shard.device, sp, place, s.plane(name, group))
+                self.saved[name][a:b] = store.read(ppn).view(np.float32)[: b - a]
+
     def _flip(self, s: Stripes, entry: np.record) -> None:
         """A page has come out of the array with wrong bits, into its register or to the host."""
         page = int(entry.n)
         wrong = inject.logged(entry, None, self.system.geometry.page_bytes)
         if int(entry.old) == timing.BPR:
             self.registers[int(entry.die)][page] ^= wrong
+        elif self.saved is not None:
+            group, which = divmod(page, len(s.vectors))
+            a, b = s.span(int(entry.lpn), group)
+            data = self.saved[s.vectors[which]][a:b].view(np.uint8)
+            data ^= wrong[: len(data)]
         else:
             a, b = s.span(int(entry.lpn), page)
             data = self.delivered[a:b].view(np.uint8)
