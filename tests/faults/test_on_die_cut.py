@@ -481,6 +481,9 @@ def test_without_power_nothing_goes_on():
     with pytest.raises(InputError, match=r"recover\(\) comes first"):
         run.resume()
     run.recover()
+    for call in (lambda: run.step(1), run.account, run.checkpoint):
+        with pytest.raises(InputError, match=r"under way; resume\(\) comes first"):
+            call()
     with pytest.raises(InputError, match="has not been cut"):
         run.recover()
 

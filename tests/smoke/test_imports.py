@@ -17,7 +17,7 @@ EMU = """
     bench_cases, bench_others, bench_peak
     compare, mqsim, block_replay, replay
     precondition, occupation
-    power, weights
+    interruption, power, revival, settling, weights
     paths
     stannis, ndpipe
     volume

@@ -99,7 +99,7 @@ def test_after_a_power_cut():
     trace = model("adam", 2)
     run, plain = started(trace), started(trace)
     run.step(0, cut_after=200)
-    with pytest.raises(InputError, match="under way"):
+    with pytest.raises(InputError, match="no power"):
         run.checkpoint()
     run.recover()
     with pytest.raises(InputError, match="under way"):
