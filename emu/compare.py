@@ -150,6 +150,7 @@ class Run(Interruptible):
         totals = self.system.totals(self.clock)
         book = ledger(totals, samples_per_step(self.path, self.path.trace))
         work = self.path.work(len(self.clock.steps))
+        work = power.with_redone(work, self.path, totals, self.recoveries)
         spent = power.with_lost(totals, [r.cut for r in self.recoveries])
         return totals, book, work, energy(self.cfg, spent, work)
 

@@ -19,6 +19,7 @@ import numpy as np
 from ondie.emu import rows, stats
 from ondie.emu import stations as s
 from ondie.emu.backend import timing, torn
+from ondie.emu.energy import Work
 from ondie.emu.ledger import Totals
 from ondie.emu.paths import resume
 from ondie.emu.paths.base import Path
@@ -112,6 +113,23 @@ def rest(path: Path, step: int, found: Recovery, system: System) -> Iterator[np.
 def sent(system: System) -> int:
     """Bytes of gradients that the host has sent so far."""
     return int(system.arrays.count[:, stats.DOWN_BYTES].sum())
+
+
+def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery]) -> Work:
+    """A run's work and what of it was done twice: stripes that were computed and not programmed,
+    gradients that the host has sent again."""
+    if not found:
+        return work
+    assert isinstance(path, OnDie)
+    stripes = sum(s.count for s in path.stripes) * path.applied(len(totals.steps))
+    done = totals.counters["odc_ops"]
+    return replace(
+        work,
+        adds=work.adds * done // max(stripes, 1),
+        multiplies=work.multiplies * done // max(stripes, 1),
+        register_bits=work.register_bits * done // max(stripes, 1),
+        host_dram_bits=work.host_dram_bits + 8 * sum(r.resent_bytes for r in found),
+    )
 
 
 def with_lost(totals: Totals, cuts: Sequence[Cut]) -> Totals:
