@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from ondie.emu.backend.timing import OP_NAMES
 from ondie.emu.clock import ps_from_seconds
 from ondie.emu.config import Config
 from ondie.emu.energy import Energy, Work, energy
+from ondie.emu.interruption import Interruptible
 from ondie.emu.ledger import Ledger, StepClock, Totals, ledger
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import PHASES, Options, Path, Unavailable
@@ -31,7 +32,7 @@ from ondie.emu.paths.stannis import Stannis
 from ondie.emu.paths.updating import UpdatingPath
 from ondie.emu.sampling import Piece, Sampled, extend, reduced
 from ondie.emu.sensitivity import Headline, Swing, swings
-from ondie.emu.system import PowerCut, System
+from ondie.emu.system import System
 from ondie.emu.units import InputError, nearest
 from ondie.emu.weights import Weights, compare_weights
 from ondie.kernels import OPS
@@ -112,7 +113,7 @@ def choose(names: Sequence[str] | None) -> list[str]:
     return list(names)
 
 
-class Run:
+class Run(Interruptible):
     """A path at work, step after step. Raises Unavailable when the device or model cannot run it.
 
     payload: whether the bytes of weights, states and gradients are moved, too.
@@ -135,81 +136,25 @@ class Run:
         self.arithmetic = Arithmetic(trace, options.form) if carries else None
         self.path.prepare(self.system, self.arithmetic)
         self.clock = StepClock(self.system.phases, self.system.arrays.phase)
-        self.cut: power.Cut | None = None
-        """What a power cut has left, until :meth:`recover` has made a system of it."""
-        self.recoveries: list[power.Recovery] = []
-        self._to_resume: power.Recovery | None = None
-        self._step, self._sent = 0, power.sent(self.system)
+        self.recoveries = []
 
     def step(self, i: int, cut_after: int | None = None) -> bool:
         """Simulate the step at position i of the path's trace. With ``cut_after`` the power goes
         after so many events: False, and :meth:`recover` comes next, unless the step took fewer."""
-        if self.cut is not None:
-            raise InputError("the drive has no power; recover() comes first")
+        self.nothing_under_way()
         power.check_cut(self.path, cut_after)
-        self._to_resume = None
         self.clock.begin(self.system.now)
         if not self.path.trace.steps[i].skipped:
             self.path.begin_step(i)
-        self._step, self._sent = i, power.sent(self.system)
-        return self._ended(self.path.plan(i), cut_after)
-
-    def _ended(self, plan: Iterable[Any], cut_after: int | None) -> bool:
-        """Run a plan to the step's end; False when the power goes before."""
-        if not self._powered(lambda: self.system.run(plan), cut_after):
-            return False
-        self.clock.end(self.system.now)
-        return True
-
-    def _powered(self, work: Callable[[], object], cut_after: int | None) -> bool:
-        """Work until it is done; False when the power goes before."""
-        self.system.events_left = cut_after
-        try:
-            work()
-            return True
-        except PowerCut:
-            pass
-        finally:
-            self.system.events_left = None
-        seed = self.path.options.seed + len(self.recoveries)
-        self.cut = power.cut(self.path, self.system, seed, self.cut)
-        return False
-
-    def recover(self, cut_after: int | None = None) -> power.Recovery | None:
-        """After a power cut: a system that comes up from what flash holds, and says from where the
-        step goes on; :meth:`resume` comes next. None where the power goes again after so many
-        events. Raises Unrecoverable."""
-        if self.cut is None:
-            raise InputError("nothing to recover from: the power has not been cut")
-        power.check_cut(self.path, cut_after)
-        revival = power.Revival(self.path, self.system, self.cut)
-        self.system = revival.system
-        self.clock.follow(self.system.arrays.phase)
-        if not self._powered(revival.run, cut_after):
-            return None
-        found = revival.found(self._sent)
-        self.recoveries.append(found)
-        self.cut, self._to_resume = None, found
-        return found
-
-    def resume(self, cut_after: int | None = None) -> bool:
-        """The rest of the step in which the power was cut, as :meth:`step`."""
-        found = self._to_resume
-        if found is None:
-            raise InputError("no step to resume: recover() comes first")
-        power.check_cut(self.path, cut_after)
-        self._to_resume = None
-        self._sent = power.sent(self.system)
-        rest = power.rest(self.path, self._step, found, self.system)
-        return self._ended(rest, cut_after)
+        return self.powered_step(i, cut_after)
 
     def account(self) -> tuple[Totals, Ledger, Work, Energy]:
         """The books of the steps so far, which the path's trace must have. Raises Imbalance."""
-        if self.cut is not None:
-            raise InputError("the drive has no power; recover() comes first")
+        self.nothing_under_way()
         totals = self.system.totals(self.clock)
         book = ledger(totals, samples_per_step(self.path, self.path.trace))
         work = self.path.work(len(self.clock.steps))
+        work = power.with_redone(work, self.path, totals, self.recoveries)
         spent = power.with_lost(totals, [r.cut for r in self.recoveries])
         return totals, book, work, energy(self.cfg, spent, work)
 

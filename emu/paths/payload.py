@@ -183,6 +183,8 @@ class Reservoir:
         """Gradients in the drives' DRAM, between their arrival and their VPP."""
         self.sent = np.full(n, np.nan, np.float32)
         """Weights that were read out to the host, float32[n_params], as the array gave them."""
+        self.saved: dict[str, np.ndarray] | None = None
+        """Vectors of a checkpoint under way, float32[n_params], as they arrive at the host."""
         page = system.geometry.page_bytes
         self.stores = tuple(PageStore(page) for _ in stripes)
         cfg = system.cfg
@@ -302,6 +304,8 @@ class Reservoir:
                         a, b = s.span(sp, group)
                         ppn = self.page(dev, sp, place, s.plane("w", group))
                         self.sent[a:b] = store.read(ppn).view(np.float32)[: b - a]
+                    if self.saved is not None:
+                        self._save(s, store, sp, place)
                 case events.LOG_RAW:
                     self._flip(s, entry)
                 case events.LOG_ROW:
@@ -310,6 +314,15 @@ class Reservoir:
                     self.staged[sp:stop] = self.gradient[sp:stop]
                 case what:
                     raise SimulationError(f"log entry {what} has no meaning for this path")
+
+    def _save(self, s: Stripes, store: PageStore, sp: int, place: int) -> None:
+        """All planes of a super-page have gone to the host."""
+        assert self.saved is not None
+        for group in range(s.groups):
+            a, b = s.span(sp, group)
+            for name in s.vectors:
+                ppn = self.page(s.shard.device, sp, place, s.plane(name, group))
+                self.saved[name][a:b] = store.read(ppn).view(np.float32)[: b - a]
 
     def _flip(self, s: Stripes, entry: np.record) -> None:
         """A page has come out of the array with wrong bits, into its register or to the host."""
@@ -320,6 +333,11 @@ class Reservoir:
         )  # fmt: skip
         if int(entry.old) == timing.BPR:
             self.registers[int(entry.die)][page] ^= wrong
+        elif self.saved is not None:
+            group, which = divmod(page, len(s.vectors))
+            a, b = s.span(int(entry.lpn), group)
+            data = self.saved[s.vectors[which]][a:b].view(np.uint8)
+            data ^= wrong[: len(data)]
         else:
             a, b = s.span(int(entry.lpn), page)
             data = self.sent[a:b].view(np.uint8)

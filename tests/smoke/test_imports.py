@@ -18,7 +18,7 @@ EMU = """
     interference
     compare, mqsim, block_replay, replay
     precondition, occupation
-    power, weights
+    interruption, power, revival, settling, weights
     paths
     stannis, ndpipe
     volume
