@@ -124,7 +124,7 @@ class Run:
     ) -> None:
         self.cfg = cfg
         self.path = PATHS[name](cfg, trace, options)
-        carries = payload and self.path.updates_weights
+        carries = payload and self.path.carries
         self.system = self.path.system(carries, timeline)
         self.system.arrays.cfg.seed = options.seed
         self.arithmetic = Arithmetic(trace, options.form) if carries else None
