@@ -42,6 +42,7 @@ def bound(
         demand.host_write(moved["written"] / devices)
     n = sum(b - a for a, b in groups)
     cpu = machine.update_ps(cfg, n, traffic) / 1e12
+    shared = both.largest[1]
     both.add("host CPU", cpu)
     held = sum(b - a for a, b in on_nvme)
     share = [(b - a) / held for a, b in on_nvme]
@@ -62,7 +63,7 @@ def bound(
         kept = (cpu, w) if o.pipeline_read else (r, cpu)
         aside = r if o.pipeline_read else w
         overlap = sum(
-            max(aside * ahead, sum(kept) * mine, (seconds - cpu) * mine)
+            max(aside * ahead, sum(kept) * mine, shared * mine)
             for mine, ahead in zip(share, share[1:], strict=False)
         )
         first, last = (share[0], share[-1]) if o.pipeline_read else (share[-1], share[0])
