@@ -30,6 +30,7 @@ from ondie.kernels import KernelError
 from ondie.traces import TraceError
 
 if TYPE_CHECKING:
+    from ondie.emu.paths.offload import Offload
     from ondie.traces.block import BlockTrace
 
 TIMELINE_INTERVALS = 100_000
@@ -89,6 +90,20 @@ def configuration(device: str, settings: tuple[str, ...], devices: int | None) -
     return load_preset(device, [*settings, *extra])
 
 
+def offloading(
+    cfg: Config, ds_config: Path | None, knobs: tuple[str, ...]
+) -> tuple[Config, Offload]:
+    """--ds-config and --offload: the configuration with what it says of blocks and sub-groups, and
+    the options of host offload."""
+    from ondie.emu.paths.deepspeed import configured
+    from ondie.emu.paths.offload import Offload, parse_offload
+
+    offload = Offload()
+    if ds_config is not None:
+        cfg, offload = configured(cfg, ds_config)
+    return cfg, parse_offload(knobs, offload)
+
+
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="ondie")
 def commands() -> None:
@@ -121,6 +136,19 @@ def commands() -> None:
     show_default=True,
     help="stannis: the trace's global batch, or the sum of the tuned batches.",
 )
+@click.option(
+    "--ds-config",
+    type=click.Path(path_type=Path),
+    help="host_offload: a DeepSpeed configuration, JSON; --set and --offload go before it.",
+)
+@click.option(
+    "--offload",
+    "knobs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="host_offload: storage, parameters, checkpointing, pipeline_read, ratio, threads, ...",
+)
+@click.option("--measure-host", is_flag=True, help="Measure host.adam on this machine.")
 @click.option("--swing/--no-swing", default=True, help="Vary each assumed constant over its range.")
 @click.option(
     "--seed",
@@ -133,7 +161,8 @@ def commands() -> None:
 def compare(
     trace: str, device: str, paths: str | None, settings: tuple[str, ...], devices: int | None,
     steps: int | None, out: Path | None, timeline: Path | None, weights_up: str, form: str,
-    batch: str, swing: bool, seed: int, quiet: bool,
+    batch: str, ds_config: Path | None, knobs: tuple[str, ...], measure_host: bool, swing: bool,
+    seed: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Replay TRACE through the update paths on a device and compare them."""
     from ondie import traces
@@ -144,7 +173,12 @@ def compare(
     loaded = traces.load(trace)
     cfg = configuration(device, settings, devices)
     chosen = split_names(paths)
-    options = Options(weights_up=weights_up, form=form, batch=batch, seed=seed)
+    cfg, offload = offloading(cfg, ds_config, knobs)
+    if measure_host:
+        from ondie.emu.bench_host import with_measured_rate
+
+        cfg = with_measured_rate(cfg, settings)
+    options = Options(weights_up=weights_up, form=form, batch=batch, seed=seed, offload=offload)
     folder = out or Path("results") / re.sub(r"[^\w.-]", "_", f"{loaded.name}-{cfg.system.name}")
     targets = (*report.targets(folder), *([timeline] if timeline else []))
     for target in targets:

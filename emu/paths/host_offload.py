@@ -9,6 +9,7 @@ pipeline_write default to off, hence serial.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import lcm
@@ -33,7 +34,7 @@ from ondie.emu.paths.base import (
     Rows,
 )
 from ondie.emu.paths.bounds import Bound, handle_depth
-from ondie.emu.paths.offload import Offload
+from ondie.emu.paths.offload import PARAMETER_BYTES, Offload
 from ondie.emu.paths.offload_memory import OffloadMemory
 from ondie.emu.paths.offload_send import Handles
 from ondie.emu.paths.offload_volume import Extent, Volume, extents
@@ -83,8 +84,10 @@ class HostOffload(UpdatingPath):
         else:
             files["g"] = self._scaled(states, g), g
         if o.parameters:
-            pieces = self._tensors(self.groups) if o.in_dram_below else [(0, n)]
-            files["p"] = extents(pieces, 2, page, o.in_dram_below), 2
+            later = [group for group in self.groups if group[1] > o.parameters_in_dram]
+            pieces = self._tensors(later) if o.in_dram_below else later
+            width = PARAMETER_BYTES
+            files["p"] = extents(pieces, width, page, o.in_dram_below), width
         self.volume = Volume.of(
             files, self.geometry, self.cfg.system.devices, self.cfg.host.io_block_bytes, o.align
         )
@@ -100,13 +103,27 @@ class HostOffload(UpdatingPath):
 
     def _tensors(self, groups: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Tensors, cut where a sub-group begins: each is a file of its own."""
+        held = self.trace.trainable
+        starts = [t.offset for t in held]
         found = []
         for a, b in groups:
-            for t in self.trace.trainable:
+            for t in held[max(bisect_right(starts, a) - 1, 0) : bisect_left(starts, b)]:
                 lo, hi = max(a, t.offset), min(b, t.offset + t.size)
                 if lo < hi:
                     found.append((lo, hi))
         return found
+
+    def _portions(self) -> list[tuple[int, int]]:
+        """Parameters in portions of much the same size, cut between pages or, where they are files
+        of their own, between tensors."""
+        n, page = self.trace.n_params, self.cfg.flash.page_bytes // PARAMETER_BYTES
+        count = max(min(BACKWARD_SEGMENTS, n // page), 1)
+        cuts = np.array([n * i // count // page * page for i in range(count)])
+        if self.offload.in_dram_below:
+            starts = np.array([0, *(e.start for e in self.volume.regions["p"].extents)])
+            cuts = starts[np.searchsorted(starts, cuts, "right") - 1]
+        ends = [*cuts[1:].tolist(), n]
+        return list(zip(cuts.tolist(), ends, strict=True))
 
     def missing(self) -> str | None:
         lpns = logical_pages(self.cfg, self.geometry)
@@ -160,7 +177,7 @@ class HostOffload(UpdatingPath):
             return self.kernel.bytes_per_param()
         width = self.offload.bytes
         states = sum(width.of(v) for v in self.vectors)
-        return 2 * states + width.gradient + (2 if self.offload.parameters else 0)
+        return 2 * states + width.gradient + PARAMETER_BYTES * self.offload.parameters
 
     def work(self, steps: int) -> Work:
         # DRAM: the gradient arrives and leaves, states arrive and leave, the update in between.
@@ -186,11 +203,8 @@ class HostOffload(UpdatingPath):
     def training_rows(self, out: Rows, step: int, after: int) -> np.ndarray:
         if not self.offload.parameters:
             return super().training_rows(out, step, after)
-        s, n = self.trace.steps[step], self.trace.n_params
-        page = self.cfg.flash.page_bytes // 2
-        count = max(min(BACKWARD_SEGMENTS, n // page), 1)
-        cuts = [n * i // count // page * page for i in range(count)] + [n]
-        portions = list(zip(cuts, cuts[1:], strict=False))
+        s, portions = self.trace.steps[step], self._portions()
+        count = len(portions)
         held: list[int] = []  # rows that end the use of a portion
 
         def pass_over(phase: int, seconds: float, times: int, order: list[int]) -> list[int]:
@@ -300,7 +314,7 @@ class HostOffload(UpdatingPath):
 
     def notes(self) -> list[str]:
         o = self.offload
-        found = list(o.notes(len(self.vectors) + 1))
+        found = [*o.remarks, *o.notes(len(self.vectors) + 1)]
         if (o.pipeline_read or o.pipeline_write) and len(self.groups) == 1:
             size = self.cfg.host.subgroup_params
             found.append(f"all parameters fit one sub-group of {size:,}, so nothing is pipelined")
@@ -325,4 +339,9 @@ class PipelinedOffload(HostOffload):
 
     @property
     def offload(self) -> Offload:
-        return replace(self.options.offload, pipeline_read=True, pipeline_write=True)
+        o = self.options.offload
+        own = o.pipeline_read or o.pipeline_write  # else buffers are of a serial step
+        return replace(
+            o, pipeline_read=True, pipeline_write=True, buffers=o.buffers if own else None,
+            remarks=(),
+        )  # fmt: skip

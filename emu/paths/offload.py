@@ -59,6 +59,8 @@ class Offload:
     """Arrays of a sub-group's size in host memory (buffer_count); None: as many as are used."""
     parameter_buffers: int = 5
     """Portions of the parameters in host memory: one computed with, the others read ahead."""
+    parameters_in_dram: int = 0
+    """So many of the first parameters stay in DRAM, whole sub-groups of them (max_in_cpu)."""
     ratio: float = 1.0
     """Share of the sub-groups whose states are on NVMe; those of the others stay in host DRAM."""
     threads: int | None = None
@@ -70,6 +72,8 @@ class Offload:
     """Bytes below which a sub-group, a gradient or a parameter tensor stays in DRAM."""
     align: int = 1
     """Bytes to whose multiples the arrays of a sub-group are padded."""
+    remarks: tuple[str, ...] = ()
+    """What a reader has to know of where these options come from."""
 
     def __post_init__(self) -> None:
         if self.storage not in STORAGE:
@@ -107,13 +111,14 @@ class Offload:
 
 LEAST = {
     "buffers": 1, "parameter_buffers": 1, "threads": 1, "in_dram_below": 0, "align": 1,
+    "parameters_in_dram": 0,
 }  # fmt: skip
 
 
 def parse_offload(settings: tuple[str, ...], base: Offload | None = None) -> Offload:
     """``key=value`` texts over ``base``. Raises InputError for a wrong key or value."""
     values: dict[str, Any] = {}
-    known = {f.name: str(f.type) for f in fields(Offload)}
+    known = {f.name: str(f.type) for f in fields(Offload) if f.name != "remarks"}
     for setting in settings:
         key, equals, text = (part.strip() for part in setting.partition("="))
         if not equals or key not in known:

@@ -148,8 +148,8 @@ DRIVES = (
 RATES = ("4 Gparam/s", "0.4 Gparam/s")
 """Of CPU Adam: a large server's, and one that is the bottleneck."""
 INPUTS = (
-    "DeepNVMe's measured rates of all drives together (DeepSpeed); the links of the emulated drives "
-    "are set to them"
+    "DeepNVMe's measured rates of all drives together (DeepSpeed); the links of the emulated "
+    "drives are set to them"
 )
 TIMED_PARAMS = 60_000_000
 PIPELINED_PARAMS = 4 << 20
