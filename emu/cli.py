@@ -600,7 +600,8 @@ def validate(name: str | None, json_path: Path | None, quiet: bool, **options: A
     """Hold the simulation against published numbers and closed forms. Exit 1 on a miss.
 
     NAME is one of bytes, closed-forms and rates, which run without it; mqsim: MQSim's results on
-    its own files; or formats: a small GPT trained with each format of the update, beside FP32.
+    its own files; zero: host offload as DeepSpeed does it, in every configuration; or formats: a
+    small GPT trained with each format of the update, beside FP32.
     """
     from ondie.emu.commands.validate import command
 

@@ -81,7 +81,7 @@ class Volume:
     devices: int
     page: int
     block: int
-    """Largest request, and the chunk of the stripes."""
+    """Largest request."""
     align: int
     regions: Mapping[str, Region]
 
@@ -100,13 +100,18 @@ class Volume:
             pages = -(-(-(-end // align) * align) // page)
             step = geometry.planes
             if devices > 1:  # whole chunks on each drive
-                chunk = block // page
+                chunk = lcm(block, page) // page
                 pages = -(-pages // (chunk * devices)) * chunk
                 step = lcm(step, chunk)
             pages = -(-pages // step) * step
             made[name] = Region(held, width, at, pages)
             at += pages
         return Volume(devices, page, block, align, made)
+
+    @property
+    def chunk(self) -> int:
+        """Bytes of a stripe on one drive: a block, in whole pages."""
+        return lcm(self.block, self.page)
 
     @property
     def pages(self) -> int:
@@ -117,14 +122,14 @@ class Volume:
         """(drive, byte on it) of bytes of a region."""
         if self.devices == 1:
             return np.zeros_like(at), at
-        chunk, rest = np.divmod(at, self.block)
-        return chunk % self.devices, chunk // self.devices * self.block + rest
+        chunk, rest = np.divmod(at, self.chunk)
+        return chunk % self.devices, chunk // self.devices * self.chunk + rest
 
     def _cuts(self, lo: int, hi: int) -> np.ndarray:
         """Bytes at which a request begins."""
         cuts = np.arange(lo, hi, self.block, dtype=np.int64)
-        if self.devices > 1 and lo % self.block:
-            chunks = np.arange(-(-lo // self.block) * self.block, hi, self.block, dtype=np.int64)
+        if self.devices > 1 and (lo % self.chunk or self.block != self.chunk):
+            chunks = np.arange(-(-lo // self.chunk) * self.chunk, hi, self.chunk, dtype=np.int64)
             cuts = np.union1d(cuts, chunks)
         return cuts
 
@@ -161,7 +166,7 @@ class Volume:
         pages = -(-region.size // self.page)
         if self.devices == 1:
             return [(region.lpn, pages)]
-        chunk = self.block // self.page
+        chunk = self.chunk // self.page
         whole, rest = divmod(pages, chunk)
         out = []
         for dev in range(self.devices):
