@@ -76,7 +76,10 @@ def bound(
     elif read.seconds[name] and write.seconds[name]:
         # Reads go on while the first group is computed, writes while the last one is.
         ends = max(share[0] * cpu - share[1] * r, 0) + max(share[-1] * cpu - share[-2] * w, 0)
+    elif read.seconds[name]:
+        before = share[-2] * (cpu + w) - share[-1] * (r + cpu)  # of the last but one's writes
+        ends = share[-1] * (cpu + w) + max(before, 0)
     else:
-        ends = share[-1] * cpu
+        ends = share[0] * (r + cpu)
     text = f"{parts_text([('all', name, seconds)])} + what the ends leave bare {words(ends)}"
     return with_latency(name, seconds + ends, ends_bare, text)
