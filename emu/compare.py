@@ -127,7 +127,9 @@ class Run:
         carries = payload and self.path.carries
         self.system = self.path.system(carries, timeline)
         self.system.arrays.cfg.seed = options.seed
-        self.arithmetic = Arithmetic(trace, options.form) if carries else None
+        self.arithmetic = None
+        if carries:
+            self.arithmetic = Arithmetic(trace, options.form, format=self.path.format)
         self.path.prepare(self.system, self.arithmetic)
         self.clock = StepClock(self.system.phases, self.system.arrays.phase)
 

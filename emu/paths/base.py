@@ -167,6 +167,11 @@ class Path(ABC):
         return self.updates_weights
 
     @property
+    def format(self) -> str:
+        """How the bytes of vectors and gradients are stored where they are carried."""
+        return "fp32"
+
+    @property
     def coupled_decay(self) -> bool:
         """Does any step's optimizer add weight decay to the gradient?"""
         return self.trace.op != "adamw" and any(

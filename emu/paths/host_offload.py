@@ -65,7 +65,12 @@ class HostOffload(UpdatingPath):
 
     @property
     def carries(self) -> bool:
-        return self.offload.storage == "fp32"
+        bf16 = self.offload.storage == "bf16_all" and self.options.form == "canonical"
+        return bf16 or self.offload.storage == "fp32"
+
+    @property
+    def format(self) -> str:
+        return "bf16_all" if self.offload.storage == "bf16_all" else "fp32"
 
     def lay_out(self) -> None:
         n, o = self.trace.n_params, self.offload
@@ -168,7 +173,9 @@ class HostOffload(UpdatingPath):
 
     def follow(self, system: System) -> OffloadMemory:
         # The accelerator leaves the gradient in the memory that the update works in.
-        return OffloadMemory(system, self.volume, self.trace.n_params, self.compute)
+        assert self.arithmetic is not None
+        stored = self.arithmetic.stored
+        return OffloadMemory(system, self.volume, self.trace.n_params, self.compute, stored)
 
     @property
     def traffic(self) -> int:
@@ -322,7 +329,10 @@ class HostOffload(UpdatingPath):
         if stay:
             found.append(f"{stay} of {len(self.groups)} sub-groups stay in the host's DRAM")
         if not self.carries and self.trace.payload == "recorded":
-            found.append(f"storage {o.storage}: bytes are counted, payload is not carried")
+            found.append(
+                f"storage {o.storage}, form {self.options.form}: bytes are counted, payload is "
+                "not carried"
+            )
         return found
 
 

@@ -23,8 +23,9 @@ from ondie.kernels.cast import narrow
 
 
 class OffloadMemory(Conventional):
-    """Vectors of ``params`` parameters in FP32, on any number of drives; what has no extent in the
-    volume stays in DRAM."""
+    """Vectors of ``params`` parameters on any number of drives; what has no extent in the volume
+    stays in DRAM. ``convert`` gives float32 values as they are stored: in FP32, or the bits of
+    BF16 as uint16."""
 
     def __init__(
         self,
@@ -32,6 +33,7 @@ class OffloadMemory(Conventional):
         volume: Volume,
         params: int,
         compute: Callable[[int, int, dict[str, np.ndarray], np.ndarray], None],
+        convert: Callable[[np.ndarray], np.ndarray],
     ) -> None:
         names = tuple(volume.regions)
         whole = Regions(Shard(0, 0, params), names, volume.page, 0)
@@ -45,18 +47,23 @@ class OffloadMemory(Conventional):
         self.cached = tuple(CachedBytes() for _ in self.memory)
         self.params = params
         self.vectors = tuple(name for name in names if name not in ("g", "p"))
-        self.kept = {name: np.full(params, np.nan, np.float32) for name in (*self.vectors, "g")}
+        self.convert = convert
+        self.dtype = convert(np.zeros(1, np.float32)).dtype
+        self.nothing = np.full(self.dtype.itemsize, POISON, np.uint8).view(self.dtype)[0]
+        self.kept = {
+            name: np.full(params, self.nothing, self.dtype) for name in (*self.vectors, "g")
+        }
         """What stays in DRAM; NaN where it lies on NVMe."""
 
     def _view(self, name: str, first: int, last: int, dev: int, at: int) -> np.ndarray:
         """Values of one piece in memory."""
-        dtype = np.uint16 if name == "p" else np.float32
-        width = np.dtype(dtype).itemsize
+        dtype = np.dtype(np.uint16) if name == "p" else self.dtype
+        width = dtype.itemsize
         flat = self.memory[dev].reshape(-1)
         return flat[at : at + (last - first) * width].view(dtype)
 
     def gather(self, name: str, a: int, b: int) -> np.ndarray:
-        """Parameters [a, b) of a vector as memory has them now, float32[b - a]."""
+        """Parameters [a, b) of a vector as memory has them now."""
         out = self.kept[name][a:b].copy()
         for first, last, dev, at in self.volume.pieces(name, a, b):
             out[first - a : last - a] = self._view(name, first, last, dev, at)
@@ -67,14 +74,14 @@ class OffloadMemory(Conventional):
         self.kept[name][a:b] = values
         for first, last, dev, at in self.volume.pieces(name, a, b):
             self._view(name, first, last, dev, at)[:] = values[first - a : last - a]
-            self.kept[name][first:last] = np.nan
+            self.kept[name][first:last] = self.nothing
 
     def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
         for name, values in vectors.items():
-            self.scatter(name, 0, self.params, values)
+            self.scatter(name, 0, self.params, self.convert(values))
             self._flush(name)
         if "p" in self.volume.regions:
-            self._model(0, self.params, vectors["w"])
+            self._model(0, self.params, self.convert(vectors["w"]))
             self._flush("p")
 
     def _flush(self, name: str) -> None:
@@ -86,20 +93,21 @@ class OffloadMemory(Conventional):
         """The model's own parameters [a, b) in BF16, where they go to NVMe."""
         for first, last, dev, at in self.volume.pieces("p", a, b):
             piece = np.ascontiguousarray(w[first - a : last - a])
-            self._view("p", first, last, dev, at)[:] = narrow(piece, "bfloat16")
+            bf16 = piece if piece.dtype == np.uint16 else narrow(piece, "bfloat16")
+            self._view("p", first, last, dev, at)[:] = bf16
 
     def stored(self, name: str) -> np.ndarray:
         out = self.kept[name].copy()
-        page = self.volume.page
+        page, width = self.volume.page, self.dtype.itemsize
         for first, last, dev, at in self.volume.pieces(name, 0, self.params):
-            lpns = range(at // page, -(-(at + 4 * (last - first)) // page))
+            lpns = range(at // page, -(-(at + width * (last - first)) // page))
             found = np.concatenate([self._newest(dev, lpn) for lpn in lpns])
-            out[first:last] = found.view(np.float32)[: last - first]
+            out[first:last] = found.view(self.dtype)[: last - first]
         return out
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
         self.gradient = gradient
-        self.scatter("g", 0, self.params, gradient)
+        self.scatter("g", 0, self.params, self.convert(gradient))
 
     def _row(self, dev: int, resource: int, first: int, count: int) -> None:
         assert resource == rows.HOST_CPU

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 
 from ondie.emu.compare import PATHS
+from ondie.emu.ledger import StepClock
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.offload import Offload
-from tests.faults.test_flipped_byte import LEAVES, bits, one_step
+from ondie.emu.weights import bits
+from ondie.kernels.cast import narrow
+from tests.faults.test_flipped_byte import LEAVES, one_step
 from tests.state.models import model
 from tests.timing.harness import preset
 
@@ -23,6 +26,11 @@ KNOBS = {
     "small tensors in DRAM": Offload(in_dram_below=9_000, align=1024),
     "parameters": Offload(parameters=True, checkpointing=True),
     "parameters in files": Offload(parameters=True, in_dram_below=4_000, parameter_buffers=2),
+    "BF16": Offload(storage="bf16_all"),
+    "BF16, parameters, threads": Offload(
+        storage="bf16_all", parameters=True, threads=2, pipeline_read=True
+    ),
+    "BF16, half in DRAM": Offload(storage="bf16_all", ratio=0.5, in_dram_below=4_000),
     "some parameters in DRAM": Offload(parameters=True, parameters_in_dram=9_000),
 }
 
@@ -31,7 +39,7 @@ def start(offload, devices, path="host_offload", **changes):
     trace = model("adamw", STEPS)
     cfg = preset(LEAVES, system__devices=devices, **changes)
     made = PATHS[path](cfg, trace, Options(offload=offload))
-    system, arithmetic = made.system(True, 0), Arithmetic(trace)
+    system, arithmetic = made.system(True, 0), Arithmetic(trace, format=made.format)
     made.prepare(system, arithmetic)
     return made, system, arithmetic
 
@@ -97,10 +105,26 @@ def test_the_models_parameters_are_the_weights_in_bf16():
         assert (found.view(np.uint16)[: last - first] == expected[first:last]).all()
 
 
-def test_narrow_storage_counts_bytes_and_says_so():
-    trace = model("adamw", STEPS)
-    path = PATHS["host_offload"](
-        preset(LEAVES), trace, Options(offload=Offload(storage="bf16_all"))
-    )
+def test_bf16_weights_are_those_of_the_kernel_and_no_others():
+    """16 bits a weight; nearly all differ from the FP32 run's, rounded."""
+    path, system, arithmetic = start(Offload(storage="bf16_all"), 1)
+    assert path.carries and path.finish().dtype == np.uint16
+    for i in range(STEPS):
+        one_step(path, system, i)
+    c = system.totals(StepClock(system.phases, system.arrays.phase)).counters
+    assert c["host_read_bytes"] == 8 * 16_881 * STEPS == c["host_write_bytes"]
+    final = path.finish()
+    wide = Arithmetic(path.trace).reference(STEPS)
+    near = (final.astype(np.uint32) << 16).view(np.float32)
+    assert (final != narrow(wide, "bfloat16")).any()
+    assert np.abs(near - wide).max() < 0.05 * np.abs(wide).max()
+    assert (final == arithmetic.reference(STEPS)).all()
+
+
+@pytest.mark.parametrize(("storage", "form"), [("bf16_master", "canonical"), ("bf16_all", "torch")])
+def test_storage_without_a_kernel_counts_bytes_and_says_so(storage, form):
+    options = Options(offload=Offload(storage=storage), form=form)
+    path = PATHS["host_offload"](preset(LEAVES), model("adamw", STEPS), options)
     assert not path.carries
-    assert path.notes() == ["storage bf16_all: bytes are counted, payload is not carried"]
+    (note,) = path.notes()
+    assert note == f"storage {storage}, form {form}: bytes are counted, payload is not carried"
