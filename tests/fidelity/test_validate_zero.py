@@ -11,8 +11,9 @@ import pytest
 
 from ondie.emu.config import load_preset
 from ondie.emu.paths import offload
+from ondie.emu.paths.base import Options
 from ondie.emu.paths.host_offload import HostOffload, PipelinedOffload
-from ondie.emu.validate import zero
+from ondie.emu.validate import model, zero
 from tests.smoke.commands import here
 
 TABLE = {
@@ -134,3 +135,15 @@ def test_rates_are_of_reads_and_writes_alone():
     assert read == pytest.approx(8 * 8192 / (8192 / 800e6 + 150e-9), rel=0.01)
     slow = load_preset("optimstore-r1", ["link.down=2 GB/s"])
     assert zero.rate(slow, zero.queues.WRITE, n, n) == pytest.approx(2e9, rel=0.01)
+
+
+@pytest.mark.parametrize("case", zero.TRAFFIC, ids=lambda case: case.name)
+def test_the_path_expects_what_is_counted(case):
+    """What the closed form and the energy of host DRAM rest on."""
+    cfg = load_preset("optimstore-r1", case.settings)
+    path = case.path(cfg, model(case.op, zero.PARAMS), Options(offload=case.offload))
+    found = {name: size / zero.PARAMS for name, size in path.moved().items()}
+    assert found == {
+        "gradients": case.gradient, "parameters": case.parameters, "read": case.read,
+        "written": case.written,
+    }  # fmt: skip
