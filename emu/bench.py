@@ -202,11 +202,11 @@ def _interleaved(
             call = contenders[name]
             if calls[name] > 1:
                 call()  # arrays that fit are in cache again after the others' temporaries
-            samples[name].append(_least(call, calls[name]))
+            samples[name].append(timed(call, calls[name]))
     return samples
 
 
-def _least(call: Contender, calls: int) -> float:
+def timed(call: Contender, calls: int) -> float:
     """Seconds per call: the least of a few timings, since being preempted only ever adds time."""
     best, spent = math.inf, 0.0
     for _ in range(TIMINGS):

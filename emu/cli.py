@@ -30,6 +30,7 @@ from ondie.kernels import KernelError
 from ondie.traces import TraceError
 
 if TYPE_CHECKING:
+    from ondie.emu.paths.offload import Offload
     from ondie.traces.block import BlockTrace
 
 TIMELINE_INTERVALS = 100_000
@@ -89,6 +90,20 @@ def configuration(device: str, settings: tuple[str, ...], devices: int | None) -
     return load_preset(device, [*settings, *extra])
 
 
+def offloading(
+    cfg: Config, ds_config: Path | None, knobs: tuple[str, ...]
+) -> tuple[Config, Offload]:
+    """--ds-config and --offload: the configuration with what it says of blocks and sub-groups, and
+    the options of host offload."""
+    from ondie.emu.paths.deepspeed import configured
+    from ondie.emu.paths.offload import Offload, parse_offload
+
+    offload = Offload()
+    if ds_config is not None:
+        cfg, offload = configured(cfg, ds_config)
+    return cfg, parse_offload(knobs, offload)
+
+
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="ondie")
 def commands() -> None:
@@ -131,6 +146,19 @@ def commands() -> None:
 @click.option("--foreground-depth", type=click.IntRange(1, 65535),
               help="So many requests outstanding, whatever their times.")  # fmt: skip
 @click.option("--foreground-speed", type=float, help="Times of the requests over this.")
+@click.option(
+    "--ds-config",
+    type=click.Path(path_type=Path),
+    help="host_offload: a DeepSpeed configuration, JSON; --set and --offload go before it.",
+)
+@click.option(
+    "--offload",
+    "knobs",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="host_offload: storage, parameters, checkpointing, pipeline_read, ratio, threads, ...",
+)
+@click.option("--measure-host", is_flag=True, help="Measure host.adam on this machine.")
 @click.option("--swing/--no-swing", default=True, help="Vary each assumed constant over its range.")
 @click.option(
     "--seed",
@@ -143,9 +171,9 @@ def commands() -> None:
 def compare(
     trace: str, device: str, paths: str | None, settings: tuple[str, ...], devices: int | None,
     steps: int | None, out: Path | None, timeline: Path | None, weights_up: str, form: str,
-    batch: str, sampled: bool, swing: bool, seed: int, quiet: bool, foreground: Path | None,
-    foreground_from: str | None, foreground_time_unit: str | None, foreground_depth: int | None,
-    foreground_speed: float | None,
+    batch: str, ds_config: Path | None, knobs: tuple[str, ...], measure_host: bool, sampled: bool,
+    swing: bool, seed: int, quiet: bool, foreground: Path | None, foreground_from: str | None,
+    foreground_time_unit: str | None, foreground_depth: int | None, foreground_speed: float | None,
 ) -> None:  # fmt: skip
     """Replay TRACE through the update paths on a device and compare them."""
     from ondie import traces
@@ -161,7 +189,12 @@ def compare(
     loaded = traces.load(trace)
     cfg = configuration(device, settings, devices)
     chosen = split_names(paths)
-    options = Options(weights_up=weights_up, form=form, batch=batch, seed=seed)
+    cfg, offload = offloading(cfg, ds_config, knobs)
+    if measure_host:
+        from ondie.emu.bench_host import with_measured_rate
+
+        cfg = with_measured_rate(cfg, settings)
+    options = Options(weights_up=weights_up, form=form, batch=batch, seed=seed, offload=offload)
     folder = out or Path("results") / re.sub(r"[^\w.-]", "_", f"{loaded.name}-{cfg.system.name}")
     targets = (*report.targets(folder), *([timeline] if timeline else []))
     for target in targets:
@@ -605,8 +638,9 @@ def validate(name: str | None, json_path: Path | None, quiet: bool, **options: A
     """Hold the simulation against published numbers and closed forms. Exit 1 on a miss.
 
     NAME is one of bytes, closed-forms and rates, which run without it; mqsim: MQSim's results on
-    its own files; formats: a small GPT trained with each format of the update, beside FP32; errors:
-    two small models trained with raw bit errors in the pages that the dies compute with.
+    its own files; zero: host offload as DeepSpeed does it, in every configuration; formats: a small
+    GPT trained with each format of the update, beside FP32; errors: two small models trained with
+    raw bit errors in the pages that the dies compute with.
     """
     from ondie.emu.commands.validate import command
 

@@ -130,10 +130,12 @@ class Run(Interruptible):
     ) -> None:
         self.cfg = cfg
         self.path = PATHS[name](cfg, trace, options)
-        carries = payload and self.path.updates_weights
+        carries = payload and self.path.carries
         self.system = self.path.system(carries, timeline)
         self.system.arrays.cfg.seed = options.seed
-        self.arithmetic = Arithmetic(trace, options.form) if carries else None
+        self.arithmetic = None
+        if carries:
+            self.arithmetic = Arithmetic(trace, options.form, format=self.path.format)
         self.path.prepare(self.system, self.arithmetic)
         self.clock = StepClock(self.system.phases, self.system.arrays.phase)
         self.recoveries = []

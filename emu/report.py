@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -371,6 +372,7 @@ def result_data(c: Comparison, seed: int) -> dict[str, Any]:
             "weights_up": c.options.weights_up,
             "form": c.options.form,
             "batch": c.options.batch,
+            "offload": asdict(c.options.offload),
         },
         "configuration": c.cfg.resolved(),
         "configuration_sha256": c.cfg.sha256,

@@ -20,6 +20,7 @@ from ondie.emu.config import Config
 from ondie.emu.energy import Work
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.bounds import Bound
+from ondie.emu.paths.offload import Offload
 from ondie.emu.system import System
 from ondie.emu.units import InputError
 from ondie.traces import Trace
@@ -100,6 +101,8 @@ class Options:
     batch: str = "same"
     """stannis: "same" global batch as the trace, or "paper": sum of the tuned batches."""
     host_batch: int | None = None
+    offload: Offload = field(default_factory=Offload)
+    """host_offload: DeepSpeed's knobs."""
     seed: int = 0
     """Of what happens by chance in the drives: bit errors, programs and erases that fail."""
     pairs: int = 0
@@ -169,6 +172,16 @@ class Path(ABC):
     def delivered(self) -> np.ndarray | None:
         """The weights that arrived at the host, where the path sends them up; NaN = never sent."""
         return None
+
+    @property
+    def carries(self) -> bool:
+        """Are the bytes of a recorded trace moved through its pages?"""
+        return self.updates_weights
+
+    @property
+    def format(self) -> str:
+        """How the bytes of vectors and gradients are stored where they are carried."""
+        return "fp32"
 
     @property
     def coupled_decay(self) -> bool:

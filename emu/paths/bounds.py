@@ -29,8 +29,9 @@ class Bound:
 class Demand:
     """Seconds of work per resource of one device, for stages whose parts overlap perfectly."""
 
-    def __init__(self, cfg: Config, handles: bool = False) -> None:
-        """``handles``: reads and writes have one each, with a depth of its own."""
+    def __init__(self, cfg: Config, handles: float | None = None) -> None:
+        """``handles``: blocks in flight on each drive through a handle of reads' own, and as many
+        of writes'; None: one queue for both."""
         self.cfg = cfg
         self.handles = handles
         self.geometry = Geometry.of(cfg)
@@ -115,8 +116,8 @@ class Demand:
     def _depth(self, what: str, n_bytes: float, latency: float) -> None:
         """Queue depth: so many blocks in flight, each for at least its unloaded latency."""
         blocks = n_bytes / self.cfg.host.io_block_bytes
-        if self.handles and self.cfg.frontend.queue_depth > 1:
-            self.add(f"queue depth of {what}", blocks / handle_depth(self.cfg) * latency)
+        if self.handles is not None and self.cfg.frontend.queue_depth > 1:
+            self.add(f"queue depth of {what}", blocks / self.handles * latency)
         else:
             depth = min(self.cfg.host.io_queue_depth, self.cfg.frontend.queue_depth)
             self.add("queue depth", blocks / depth * latency)

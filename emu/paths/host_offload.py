@@ -1,191 +1,354 @@
 """Host offload: states on NVMe, the update on the host's CPU (ZeRO-Infinity, DeepSpeed).
 
 Owns the order: gradients written during backward; after it, per sub-group, read w m v g, update,
-write w m v; serial, or pipelined over sub-groups. Does not own time or bits.
+write w m v; serial, or pipelined over sub-groups; parameters read in forward and backward where
+they are on NVMe too. Does not own time or bits.
 Source: DeepSpeed's NVMe optimizer swapper (ZeRO-Infinity, SC 2021); pipeline_read and
 pipeline_write default to off, hence serial.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import lcm
 from typing import ClassVar
 
 import numpy as np
 
 from ondie.emu import rows
+from ondie.emu.build import logical_pages
+from ondie.emu.clock import ps_from_seconds
 from ondie.emu.energy import Work
 from ondie.emu.frontend import queues
 from ondie.emu.host import machine
-from ondie.emu.isp.layout import VALUE_BYTES
-from ondie.emu.paths.base import GRADIENTS, PHASES, UPDATE, Rows
-from ondie.emu.paths.bounds import Bound, Demand, handle_depth, parts_text, with_latency, words
-from ondie.emu.paths.payload import Conventional
-from ondie.emu.paths.updating import ConventionalPath
+from ondie.emu.paths import offload_bound
+from ondie.emu.paths.base import (
+    BACKWARD,
+    BACKWARD_SEGMENTS,
+    FORWARD,
+    GRADIENTS,
+    PHASES,
+    UPDATE,
+    Rows,
+)
+from ondie.emu.paths.bounds import Bound, handle_depth
+from ondie.emu.paths.offload import PARAMETER_BYTES, Offload
+from ondie.emu.paths.offload_memory import OffloadMemory
+from ondie.emu.paths.offload_send import Handles
+from ondie.emu.paths.offload_volume import Extent, Volume, extents
+from ondie.emu.paths.updating import UpdatingPath
 from ondie.emu.system import System
-
-BUFFERS = 3
-"""Sub-groups in flight when pipelined: one read, one computed, one written."""
 
 
 @dataclass
-class HostOffload(ConventionalPath):
-    """Serial host offload."""
+class HostOffload(UpdatingPath):
+    """Host offload, serial unless its options pipeline it."""
 
     name: ClassVar[str] = "host_offload"
     title: ClassVar[str] = "host offload, serial"
-    pipelined: ClassVar[bool] = False
 
     def granule(self) -> int:
-        return self.cfg.host.io_block_bytes // VALUE_BYTES
+        """Parameters whose every vector fills whole pages, in blocks of master weights."""
+        page = self.cfg.flash.page_bytes
+        return lcm(self.cfg.host.io_block_bytes, 2 * page if self.narrow else page) // 4
+
+    @property
+    def offload(self) -> Offload:
+        return self.options.offload
+
+    @property
+    def narrow(self) -> bool:
+        """Is any vector narrower than FP32?"""
+        return self.offload.storage != "fp32" or self.offload.parameters
+
+    @property
+    def carries(self) -> bool:
+        bf16 = self.offload.storage == "bf16_all" and self.options.form == "canonical"
+        return bf16 or self.offload.storage == "fp32"
+
+    @property
+    def format(self) -> str:
+        return "bf16_all" if self.offload.storage == "bf16_all" else "fp32"
+
+    def lay_out(self) -> None:
+        n, o = self.trace.n_params, self.offload
+        size = self.group()
+        self.groups = [(a, min(a + size, n)) for a in range(0, n, size)]
+        here = range(int(o.ratio * len(self.groups)))
+        large = [k for k in here if self._bytes(k) >= o.in_dram_below]
+        self.on_nvme = [self.groups[k] for k in large]
+        """Sub-groups whose states are on NVMe; those of the others stay in DRAM."""
+        page = lcm(self.cfg.flash.page_bytes, o.align)
+        states = extents(self.on_nvme, 1, 1, 0)
+        files = {v: (self._scaled(states, o.bytes.of(v)), o.bytes.of(v)) for v in self.vectors}
+        g = o.bytes.gradient
+        if o.in_dram_below:
+            files["g"] = extents(self._tensors(self.on_nvme), g, page, o.in_dram_below), g
+        else:
+            files["g"] = self._scaled(states, g), g
+        if o.parameters:
+            later = [group for group in self.groups if group[1] > o.parameters_in_dram]
+            pieces = self._tensors(later) if o.in_dram_below else later
+            width = PARAMETER_BYTES
+            files["p"] = extents(pieces, width, page, o.in_dram_below), width
+        self.volume = Volume.of(
+            files, self.geometry, self.cfg.system.devices, self.cfg.host.io_block_bytes, o.align
+        )
+
+    def _bytes(self, k: int) -> int:
+        """Bytes of the master weights of sub-group ``k``: what decides where it stays."""
+        a, b = self.groups[k]
+        return (b - a) * self.offload.bytes.master
+
+    @staticmethod
+    def _scaled(held: tuple[Extent, ...], width: int) -> tuple[Extent, ...]:
+        return tuple(Extent(e.start, e.stop, e.at * width) for e in held)
+
+    def _tensors(self, groups: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Tensors, cut where a sub-group begins: each is a file of its own."""
+        held = self.trace.trainable
+        starts = [t.offset for t in held]
+        found = []
+        for a, b in groups:
+            for t in held[max(bisect_right(starts, a) - 1, 0) : bisect_left(starts, b)]:
+                lo, hi = max(a, t.offset), min(b, t.offset + t.size)
+                if lo < hi:
+                    found.append((lo, hi))
+        return found
+
+    def _portions(self) -> list[tuple[int, int]]:
+        """Parameters in portions of much the same size, cut between pages or, where they are files
+        of their own, between tensors."""
+        n, page = self.trace.n_params, self.cfg.flash.page_bytes // PARAMETER_BYTES
+        count = max(min(BACKWARD_SEGMENTS, n // page), 1)
+        cuts = np.array([n * i // count // page * page for i in range(count)])
+        if self.offload.in_dram_below:
+            starts = np.array([0, *(e.start for e in self.volume.regions["p"].extents)])
+            cuts = starts[np.searchsorted(starts, cuts, "right") - 1]
+        ends = [*cuts[1:].tolist(), n]
+        return list(zip(cuts.tolist(), ends, strict=True))
 
     def group(self) -> int:
         return max(self.cfg.host.subgroup_params // self.granule(), 1) * self.granule()
 
-    @property
-    def written(self) -> tuple[str, ...]:
-        return (*self.vectors, "g")
+    def period(self) -> int:
+        g = self.geometry
+        row = g.pages * g.planes * g.dies * g.page_bytes
+        written = sum(region.width for region in self.volume.regions.values())
+        return -(-row // written)
+
+    def free_page(self) -> int:
+        return self.volume.pages
 
     def missing(self) -> str | None:
-        return self.too_large(self.written)
+        lpns = logical_pages(self.cfg, self.geometry)
+        names = ", ".join(self.volume.regions)
+        gb = self.geometry.page_bytes / 1e9
+        if self.volume.pages > lpns:
+            return (
+                f"{names} of {self.trace.n_params:,} parameters take {self.volume.pages * gb:.4g} "
+                f"GB per device, the conventional namespace has {lpns * gb:.4g} GB"
+            )
+        arrays = (*self.vectors, "g")
+        stays = sum(b - a for a, b in self.groups) - sum(b - a for a, b in self.on_nvme)
+        stays *= sum(self.offload.bytes.of(v) for v in arrays)
+        if stays > self.cfg.host.dram_bytes:
+            return (
+                f"{', '.join(arrays)} of what stays off NVMe take {stays / 1e9:.4g} GB, the host "
+                f"has {self.cfg.host.dram_bytes / 1e9:.4g} GB of DRAM (host.dram)"
+            )
+        return None
 
-    def follow(self, system: System) -> Conventional:
+    @property
+    def window(self) -> int | None:
+        """Blocks in flight through a handle, where reads and writes have one each."""
+        if self.offload.threads is not None:
+            return self.cfg.host.io_queue_depth
+        o = self.offload
+        return handle_depth(self.cfg) if o.pipeline_read or o.pipeline_write else None
+
+    def system(self, payload: bool, timeline: int) -> System:
+        self.handles = Handles(self.offload, self.window)
+        depth = None
+        if self.window is not None:
+            wanted = 2 * self.window * (self.offload.threads or 1)
+            depth = min(wanted, self.cfg.frontend.queue_depth)
+        return System(
+            self.cfg, PHASES, payload=payload, timeline=timeline, queue_depth=depth,
+            pairs=self.options.pairs,
+        )  # fmt: skip
+
+    def fill(self, system: System) -> None:
+        for name in self.volume.regions:
+            if name != "g":
+                for dev, (lpn, pages) in enumerate(self.volume.used(name)):
+                    system.fill(dev, lpn, pages)
+
+    def follow(self, system: System) -> OffloadMemory:
         # The accelerator leaves the gradient in the memory that the update works in.
-        return Conventional(system, self.regions, self.compute, gradient_arrives=True)
+        assert self.arithmetic is not None
+        stored = self.arithmetic.stored
+        return OffloadMemory(system, self.volume, self.trace.n_params, self.compute, stored)
+
+    @property
+    def traffic(self) -> int:
+        """DRAM bytes of the update of one parameter."""
+        if not self.narrow:
+            return self.kernel.bytes_per_param()
+        width = self.offload.bytes
+        states = sum(width.of(v) for v in self.vectors)
+        return 2 * states + width.gradient + PARAMETER_BYTES * self.offload.parameters
 
     def work(self, steps: int) -> Work:
         # DRAM: the gradient arrives and leaves, states arrive and leave, the update in between.
-        width = len(self.vectors)
-        moved = (2 + 2 * width + 1) * VALUE_BYTES + self.kernel.bytes_per_param()
-        return Work(
-            host_dram_bits=8 * moved * self.trace.n_params * self.applied(steps), host_updates=True
-        )
+        moved = sum(self.moved().values()) + self.offload.bytes.gradient * self.trace.n_params
+        moved += self.traffic * self.trace.n_params
+        return Work(host_dram_bits=8 * moved * self.applied(steps), host_updates=True)
+
+    def moved(self) -> dict[str, int]:
+        """Bytes of a step as planned: of gradients, read and written in the update, and of
+        parameters before it."""
+        size, n = self.volume.size, self.trace.n_params
+        states = sum(size(v, 0, n) for v in self.vectors)
+        gradient = size("g", 0, n)
+        model = size("p", 0, n) if self.offload.parameters else 0
+        again = 3 if self.offload.checkpointing else 2
+        return {
+            "gradients": gradient,
+            "read": states + gradient,
+            "written": states + model,
+            "parameters": again * model,
+        }
+
+    def training_rows(self, out: Rows, step: int, after: int) -> np.ndarray:
+        if not self.offload.parameters:
+            return super().training_rows(out, step, after)
+        s, portions = self.trace.steps[step], self._portions()
+        count = len(portions)
+        held: list[int] = []  # rows that end the use of a portion
+
+        def pass_over(phase: int, seconds: float, times: int, order: list[int]) -> list[int]:
+            """Read and compute portions one after the other, some read ahead."""
+            total = ps_from_seconds(seconds)
+            done = []
+            for at, k in enumerate(order):
+                ahead = self.offload.parameter_buffers
+                free = held[-ahead] if len(held) >= ahead else after
+                reads = [
+                    self.handles.send(
+                        out, queues.READ, phase, self.volume.requests("p", *portions[k]), free
+                    )
+                    for _ in range(times)
+                ]
+                arrived = np.concatenate(reads)
+                begin = held[-1] if held else after
+                row = out.one(
+                    resource=rows.ACCELERATOR,
+                    phase=phase,
+                    array_ps=total * (at + 1) // count - total * at // count,
+                    after0=out.join(arrived, phase) if len(arrived) else begin,
+                    after1=begin,
+                )
+                held.append(row)
+                done.append(row)
+            return done
+
+        pass_over(FORWARD, s.forward_s, 1, list(range(count)))
+        back = list(reversed(range(count)))
+        done = pass_over(BACKWARD, s.backward_s, 1 + self.offload.checkpointing, back)
+        at = (np.arange(BACKWARD_SEGMENTS) + 1) * count // BACKWARD_SEGMENTS - 1
+        return np.array(done)[np.maximum(at, 0)]
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
         yield from self._write_gradients(out, step, segments)
         yield from self._update(out, out.fence(GRADIENTS))
 
     def _write_gradients(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
-        for r in self.regions:
-            size = self.cfg.host.io_block_bytes
-            lpn, n_bytes, first = r.blocks("g", r.shard.start, r.shard.stop, size)
-            ready = self.ready_segment(step, first, first + n_bytes // VALUE_BYTES)
-            order = np.argsort(ready, kind="stable")
-            for at in range(0, len(order), rows.MAX_CHUNK):
-                part = order[at : at + rows.MAX_CHUNK]
-                out.add(
-                    len(part),
-                    device=r.shard.device,
-                    resource=rows.NVME,
-                    kind=queues.WRITE,
-                    phase=GRADIENTS,
-                    lpn=lpn[part],
-                    bytes_in=n_bytes[part],
-                    after0=segments[ready[part]],
-                    after1=self._window(r.shard.device, queues.WRITE, out.next, len(part)),
-                )
-                if out.full():
-                    yield out.take()
-
-    def _groups(self) -> list[tuple[int, int]]:
-        """Sub-groups [start, stop) at block boundaries."""
-        n, size = self.trace.n_params, self.group()
-        return [(a, min(a + size, n)) for a in range(0, n, size)]
+        found = self.volume.requests("g", 0, self.trace.n_params)
+        if not len(found.first):
+            return
+        width = self.offload.bytes.gradient
+        last = np.minimum(found.first + -(-found.size // width), self.trace.n_params)
+        ready = self.ready_segment(step, found.first, last)
+        order = np.argsort(ready, kind="stable")
+        for at in range(0, len(order), rows.MAX_CHUNK):
+            part = order[at : at + rows.MAX_CHUNK]
+            these = type(found)(*(column[part] for column in found))
+            self.handles.send(out, queues.WRITE, GRADIENTS, these, segments[ready[part]])
+            if out.full():
+                yield out.take()
 
     def _update(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
+        o, arrays = self.offload, (*self.vectors, "g")
         written: list[int] = []
-        for k, (a, b) in enumerate(self._groups()):
-            if not self.pipelined:
-                begin = written[-1] if written else fence
-            else:
-                begin = written[k - BUFFERS] if k >= BUFFERS else fence
-            reads = self._transfer(out, queues.READ, (*self.vectors, "g"), a, b, begin)
+        computed = fence
+        flight = o.in_flight(len(arrays))
+        kept = set(self.on_nvme)
+        for a, b in self.groups:
+            if (a, b) not in kept:
+                computed = self._compute(out, a, b, computed, self._behind(written))
+                continue
+            # Buffers are free once a sub-group is written; what is not pipelined waits for all.
+            begin = written[-flight] if len(written) >= flight else fence
+            if not o.pipeline_read and (o.pipeline_write or not written):
+                begin = out.join(np.array([begin, computed]), UPDATE) if written else computed
+            reads = self._transfer(out, queues.READ, arrays, a, b, begin)
             ready = out.join(reads, UPDATE)
-            cpu = out.one(
-                resource=rows.HOST_CPU,
-                phase=UPDATE,
-                array_ps=machine.update_ps(self.cfg, b - a, self.kernel.bytes_per_param()),
-                lpn=a,
-                tag=b - a,
-                after0=ready,
-            )
-            writes = self._transfer(out, queues.WRITE, self.vectors, a, b, cpu)
+            computed = self._compute(out, a, b, ready, self._behind(written))
+            names = (*self.vectors, "p") if o.parameters else self.vectors
+            writes = self._transfer(out, queues.WRITE, names, a, b, computed)
             written.append(out.join(writes, UPDATE))
             if out.full():
                 yield out.take()
+
+    def _behind(self, written: list[int]) -> int:
+        """The write that a computation waits for where writes are not pipelined."""
+        return written[-1] if written and not self.offload.pipeline_write else -1
+
+    def _compute(self, out: Rows, a: int, b: int, after0: int, after1: int) -> int:
+        return out.one(
+            resource=rows.HOST_CPU,
+            phase=UPDATE,
+            array_ps=machine.update_ps(self.cfg, b - a, self.traffic),
+            lpn=a,
+            tag=b - a,
+            after0=after0,
+            after1=after1,
+        )
 
     def _transfer(
         self, out: Rows, kind: int, names: tuple[str, ...], a: int, b: int, after: int
     ) -> np.ndarray:
         """Read or write vectors of parameters [a, b) in blocks. Returns the rows' ids."""
-        ids = []
-        column = "bytes_out" if kind == queues.READ else "bytes_in"
-        for name in names:
-            for r in self.regions:
-                lo, hi = max(a, r.shard.start), min(b, r.shard.stop)
-                if lo >= hi:
-                    continue
-                lpn, n_bytes, _ = r.blocks(name, lo, hi, self.cfg.host.io_block_bytes)
-                ids.append(
-                    out.add(
-                        len(lpn),
-                        device=r.shard.device,
-                        resource=rows.NVME,
-                        kind=kind,
-                        phase=UPDATE,
-                        lpn=lpn,
-                        after0=after,
-                        after1=self._window(r.shard.device, kind, out.next, len(lpn)),
-                        **{column: n_bytes},
-                    )
-                )
+        ids = [
+            self.handles.send(out, kind, UPDATE, self.volume.requests(name, a, b), after)
+            for name in names
+        ]
         return np.concatenate(ids)
 
-    def _window(self, device: int, kind: int, first: int, n: int) -> np.ndarray | int:
-        """What ``n`` transfers from id ``first`` on wait for beside their data: nothing."""
-        return -1
-
     def bound(self, step: int) -> Bound:
-        """Serial: the sum of the three stages of every sub-group, each at its own bottleneck.
-        Pipelined: the largest sum over stages, plus what the first and last sub-group leave
-        bare."""
-        n = max(s.size for s in self.shards)
-        width = len(self.vectors)
-        read, write = Demand(self.cfg), Demand(self.cfg)
-        read.host_read((width + 1) * VALUE_BYTES * n)
-        write.host_write(width * VALUE_BYTES * n)
-        traffic = self.kernel.bytes_per_param()
-        cpu = machine.update_ps(self.cfg, self.trace.n_params, traffic) / 1e12
-        groups = self._groups()
-        bare = len(groups) * (read.first_read() + write.last_write())
-        if not self.pipelined or len(groups) == 1:
-            stages = {
-                "read": read.largest,
-                "compute": ("host CPU", cpu),
-                "write": write.largest,
-            }
-            parts = [(what, *stage) for what, stage in stages.items()]
-            name = max(stages.values(), key=lambda item: item[1])[0]
-            work = sum(seconds for _, seconds in stages.values())
-            return with_latency(name, work, bare, parts_text(parts))
-        both = Demand(self.cfg, handles=True)
-        both.host_read((width + 1) * VALUE_BYTES * n)
-        both.host_write(width * VALUE_BYTES * n)
-        both.add("host CPU", cpu)
-        name, seconds = both.largest
-        share = [(b - a) / self.trace.n_params for a, b in groups]
-        r, w = read.largest[1], write.largest[1]
-        if name == "host CPU":
-            behind = max(share[-2] * w - share[-1] * cpu, 0)  # of the last but one's writes
-            ends = share[0] * r + behind + share[-1] * w
-        elif read.seconds[name] and write.seconds[name]:
-            # Reads go on while the first group is computed, writes while the last one is.
-            ends = max(share[0] * cpu - share[1] * r, 0) + max(share[-1] * cpu - share[-2] * w, 0)
-        else:
-            ends = share[-1] * cpu
-        text = f"{parts_text([('all', name, seconds)])} + what the ends leave bare {words(ends)}"
-        return with_latency(name, seconds + ends, read.first_read() + write.last_write(), text)
+        return offload_bound.bound(
+            self.cfg, self.offload, self.groups, self.on_nvme, self.moved(), self.traffic,
+            len(self.vectors) + 1,
+        )  # fmt: skip
+
+    def notes(self) -> list[str]:
+        o = self.offload
+        found = [*o.remarks, *o.notes(len(self.vectors) + 1)]
+        if (o.pipeline_read or o.pipeline_write) and len(self.groups) == 1:
+            size = self.cfg.host.subgroup_params
+            found.append(f"all parameters fit one sub-group of {size:,}, so nothing is pipelined")
+        stay = len(self.groups) - len(self.on_nvme)
+        if stay:
+            found.append(f"{stay} of {len(self.groups)} sub-groups stay in the host's DRAM")
+        if not self.carries and self.trace.payload == "recorded":
+            found.append(
+                f"storage {o.storage}, form {self.options.form}: bytes are counted, payload is "
+                "not carried"
+            )
+        return found
 
 
 @dataclass
@@ -198,29 +361,12 @@ class PipelinedOffload(HostOffload):
 
     name: ClassVar[str] = "host_offload_pipelined"
     title: ClassVar[str] = "host offload, pipelined"
-    pipelined: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        self._sent: dict[tuple[int, int], np.ndarray] = {}
-        super().__post_init__()
-
-    def system(self, payload: bool, timeline: int) -> System:
-        depth = min(2 * handle_depth(self.cfg), self.cfg.frontend.queue_depth)
-        return System(
-            self.cfg, PHASES, payload=payload, timeline=timeline, queue_depth=depth,
-            pairs=self.options.pairs,
+    @property
+    def offload(self) -> Offload:
+        o = self.options.offload
+        own = o.pipeline_read or o.pipeline_write  # else buffers are of a serial step
+        return replace(
+            o, pipeline_read=True, pipeline_write=True, buffers=o.buffers if own else None,
+            remarks=(),
         )  # fmt: skip
-
-    def _window(self, device: int, kind: int, first: int, n: int) -> np.ndarray:
-        """Each waits for the one so many before it through the same handle."""
-        depth = handle_depth(self.cfg)
-        before = self._sent.get((device, kind), np.full(depth, -1))
-        line = np.concatenate([before, np.arange(first, first + n)])
-        self._sent[device, kind] = line[-depth:]
-        return line[:n]
-
-    def notes(self) -> list[str]:
-        if len(self._groups()) > 1:
-            return []
-        size = self.cfg.host.subgroup_params
-        return [f"all parameters fit one sub-group of {size:,}, so nothing is pipelined"]

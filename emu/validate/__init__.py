@@ -17,6 +17,7 @@ from ondie.emu.validate.mqsim import mqsim_cases, mqsim_rows
 from ondie.emu.validate.rates import rate_rows
 from ondie.emu.validate.rows import CHECK, FIT, SHOWN, Progress, Row, show, tables
 from ondie.emu.validate.traffic import traffic_rows
+from ondie.emu.validate.zero import zero_rows
 
 __all__ = [
     "CHECK", "FIT", "NAMED", "SAMPLE_PARAMS", "SHOWN", "SUITES", "Named", "Progress", "Row",
@@ -39,7 +40,10 @@ class Named:
     options: tuple[str, ...] = ()
 
 
-NAMED: dict[str, Named] = {"mqsim": Named(mqsim_rows, ("cases", "runs"))}
+NAMED: dict[str, Named] = {
+    "mqsim": Named(mqsim_rows, ("cases", "runs")),
+    "zero": Named(zero_rows),
+}
 
 
 def run(

@@ -105,6 +105,19 @@ def test_pipelining_over_few_groups(groups, cpu):
     assert r.ledger.update_s == pytest.approx(r.bound.seconds, rel=TOLERANCE), r.bound.text
 
 
+@pytest.mark.parametrize("down", ["3.35 GB/s", "1 GB/s"])
+@pytest.mark.parametrize("groups", [1.1, 2.6, 16])
+def test_pipelining_where_nothing_is_shared(groups, down):
+    """Newport: the link binds, up or down, and is not shared by reads and writes: what the last
+    writes, or the first reads, leave bare is in the closed form."""
+    n = 40_000_000
+    cfg = load_preset("newport", [f"host.subgroup_params={round(n / groups)}", f"link.down={down}"])
+    path = "host_offload_pipelined"
+    r = run_path(path, cfg, model("adam", n), Options(), steps=1, payload=False)
+    assert r.bound.name == ("link up" if down.startswith("3") else "link down")
+    assert r.ledger.update_s == pytest.approx(r.bound.seconds, rel=0.02), r.bound.text
+
+
 @pytest.mark.parametrize("op", ["sgd", "momentum", "adagrad", "adam"])
 def test_every_optimizer(op):
     """The number of vectors decides the bytes, and on the die the passes."""

@@ -54,6 +54,8 @@ def output(arguments: list[str]) -> str:
             report.show(found, screen)
         case ["validate"]:
             validate.show(validate.run(None), screen)
+        case ["validate", name]:
+            validate.show(validate.run(name), screen)
         case _:
             raise ValueError(f"no way to show {arguments}")
     assert isinstance(screen.file, io.StringIO)

@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 import zlib
+from dataclasses import asdict
 from pathlib import Path
 
 import matplotlib.image
@@ -21,6 +22,7 @@ from ondie import traces
 from ondie.emu import report
 from ondie.emu.compare import compare
 from ondie.emu.config import load_preset, preset_names
+from ondie.emu.paths.offload import Offload
 from tests.smoke.commands import SMALL, apart, as_toml, files, here
 
 FILES = ["figure.pdf", "figure.png", "line.json", "result.json"]
@@ -180,7 +182,9 @@ def test_the_form(result):
         "n_params": trace.n_params,
         "steps": len(trace.steps),
     }
-    assert result["options"] == {"weights_up": "fp32", "form": "canonical", "batch": "same"}
+    options = dict(result["options"])
+    assert options.pop("offload") == json.loads(json.dumps(asdict(Offload())))
+    assert options == {"weights_up": "fp32", "form": "canonical", "batch": "same"}
 
 
 def test_the_text_is_plain_json(first):

@@ -13,7 +13,7 @@ EMU = """
     cli
     commands
     live
-    serve | report, printed, figure, validate, bench, bench_figure, bench_engine, sweep
+    serve | report, printed, figure, validate, bench, bench_figure, bench_host, bench_engine, sweep
     bench_cases, bench_others, bench_peak
     interference
     compare, mqsim, block_replay, replay

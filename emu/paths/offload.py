@@ -1,0 +1,148 @@
+"""DeepSpeed's order of an NVMe step as options: what a user chooses, not what a machine is.
+
+Owns the options, the bytes of each stored value, and what they mean together. Does not own the
+plan (host_offload.py), where bytes lie (offload_volume.py) or DeepSpeed's file
+(traces/deepspeed.py).
+Source: DeepSpeed's swappers (runtime/swap_tensor) and its configuration, read in its sources.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from ondie.emu.units import InputError, nearest
+
+PARAMETER_BYTES = 2
+"""Of a parameter as the model computes with it: FP16 or BF16."""
+
+
+class Storage(NamedTuple):
+    """Bytes of a value on NVMe."""
+
+    master: int
+    gradient: int
+    state: int
+
+    def of(self, vector: str) -> int:
+        """Bytes of a value of vector "w", "g", "p" (the model's own parameters) or a state."""
+        named = {"w": self.master, "g": self.gradient, "p": PARAMETER_BYTES}
+        return named.get(vector, self.state)
+
+
+STORAGE = {
+    "fp32": Storage(4, 4, 4),
+    "bf16_master": Storage(2, 2, 4),
+    "bf16_all": Storage(2, 2, 2),
+}
+"""FP32 master; bf16_master_weights_and_grads; the same with bf16_optimizer_states."""
+
+
+@dataclass(frozen=True)
+class Offload:
+    """What a user of host offload chooses. Block size, queue depth and sub-group size are leaves of
+    the configuration (host.io_block, host.io_queue_depth, host.subgroup_params)."""
+
+    storage: str = "fp32"
+    """One of STORAGE."""
+    parameters: bool = False
+    """The model's 16-bit parameters lie on NVMe too: read in forward and backward, written in the
+    step."""
+    checkpointing: bool = False
+    """Activation checkpointing: backward computes forward again, so parameters are read once
+    more."""
+    pipeline_read: bool = False
+    """The next sub-group is read while one is computed."""
+    pipeline_write: bool = False
+    """A sub-group is written while the next is computed."""
+    buffers: int | None = None
+    """Arrays of a sub-group's size in host memory (buffer_count); None: as many as are used."""
+    parameter_buffers: int = 5
+    """Portions of the parameters in host memory: one computed with, the others read ahead."""
+    parameters_in_dram: int = 0
+    """So many of the first parameters stay in DRAM, whole sub-groups of them (max_in_cpu)."""
+    ratio: float = 1.0
+    """Share of the sub-groups whose states are on NVMe; those of the others stay in host DRAM."""
+    threads: int | None = None
+    """Threads that share each request, with host.io_queue_depth blocks in flight each, over all
+    drives; None: so many in flight on every drive."""
+    overlap_events: bool = True
+    """A block is sent as soon as one is done; else a queue full of them is waited for."""
+    in_dram_below: int = 0
+    """Bytes below which a sub-group, a gradient or a parameter tensor stays in DRAM."""
+    align: int = 1
+    """Bytes to whose multiples the arrays of a sub-group are padded."""
+    remarks: tuple[str, ...] = ()
+    """What a reader has to know of where these options come from."""
+
+    def __post_init__(self) -> None:
+        if self.storage not in STORAGE:
+            raise InputError(
+                f"storage: {self.storage!r}; nearest: {nearest(self.storage, STORAGE) or 'none'} "
+                f"(of {', '.join(STORAGE)})"
+            )
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"{name}: {value}, want {least} or more")
+        if not 0 <= self.ratio <= 1:
+            raise InputError(f"ratio: {self.ratio}, want 0 to 1")
+
+    @property
+    def bytes(self) -> Storage:
+        return STORAGE[self.storage]
+
+    def in_flight(self, arrays: int) -> int:
+        """Sub-groups of ``arrays`` arrays that are read, computed or written at a time."""
+        wanted = 1 + self.pipeline_read + self.pipeline_write
+        return wanted if self.buffers is None else max(min(self.buffers // arrays, wanted), 1)
+
+    def notes(self, arrays: int) -> list[str]:
+        """What a reader has to know of these options."""
+        wanted = 1 + self.pipeline_read + self.pipeline_write
+        if self.buffers is not None and self.buffers < arrays * wanted:
+            return [
+                f"{self.buffers} buffers hold {self.in_flight(arrays)} sub-group(s) of {arrays} "
+                f"arrays at a time; {wanted} with their pipelining need {arrays * wanted} "
+                "(DeepSpeed stops: it runs out of swap buffers)"
+            ]
+        return []
+
+
+LEAST = {
+    "buffers": 1, "parameter_buffers": 1, "threads": 1, "in_dram_below": 0, "align": 1,
+    "parameters_in_dram": 0,
+}  # fmt: skip
+
+
+def parse_offload(settings: tuple[str, ...], base: Offload | None = None) -> Offload:
+    """``key=value`` texts over ``base``. Raises InputError for a wrong key or value."""
+    values: dict[str, Any] = {}
+    known = {f.name: str(f.type) for f in fields(Offload) if f.name != "remarks"}
+    for setting in settings:
+        key, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals or key not in known:
+            raise InputError(
+                f"--offload {setting!r}: want KEY=VALUE; nearest: {nearest(key, known) or 'none'} "
+                f"(of {', '.join(known)})"
+            )
+        values[key] = _value(setting, known[key], text)
+    try:
+        plain = {f.name: getattr(base or Offload(), f.name) for f in fields(Offload)}
+        return Offload(**{**plain, **values})
+    except InputError as error:
+        raise InputError(f"--offload {error}") from error
+
+
+def _value(setting: str, kind: str, text: str) -> Any:
+    if kind == "str":
+        return text
+    if kind == "bool":
+        if text not in ("true", "false"):
+            raise InputError(f"--offload {setting!r}: want true or false")
+        return text == "true"
+    try:
+        return float(text) if kind == "float" else int(text)
+    except ValueError:
+        want = "a number" if kind == "float" else "a whole number"
+        raise InputError(f"--offload {setting!r}: want {want}") from None
