@@ -7,7 +7,7 @@ Source: ondie.kernels; the trace's hyper-parameters per step and group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -69,9 +69,11 @@ class Arithmetic:
                 coefficients[group],
             )
 
-    def reference(self, steps: int) -> np.ndarray:
-        """Weights after ``steps`` steps of the same kernel outside the emulator,
-        float32[n_params]."""
+    def reference(
+        self, steps: int, sent: Callable[[np.ndarray], np.ndarray] | None = None
+    ) -> np.ndarray:
+        """Weights after ``steps`` steps of the same kernel outside the emulator, float32[n_params].
+        ``sent``: what a path makes of a gradient on its way."""
         initial = self.trace.weights("initial")
         assert initial is not None
         vectors = {"w": initial.copy()} | {k: v.copy() for k, v in self.trace.states().items()}
@@ -79,5 +81,6 @@ class Arithmetic:
             if self.trace.steps[i].skipped:
                 continue
             g = self.trace.gradient(i)
+            g = g if sent is None else sent(g)
             self.apply(self.coefficients(i), 0, self.trace.n_params, vectors, g)
         return vectors["w"]
