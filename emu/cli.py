@@ -555,6 +555,10 @@ def _seeds(text: str) -> list[int]:
 @click.option("--recorded", "runs", flag_value="recorded", help="mqsim: recorded addresses alone.")
 @click.option("--own", "runs", flag_value="own", help="mqsim: own addresses alone.")
 @click.option("--both", "runs", flag_value="both", help="mqsim: both, which is the default.")
+@click.option("--model", help="smart-infinity: parameters in billions, such as 8.4b.")
+@click.option("--drives", type=int, help="smart-infinity: drives behind the shared link.")
+@click.option("--optimizer", help="smart-infinity: adam, momentum or adagrad.")
+@click.option("--compression", help="smart-infinity: percent of the gradient's bytes, or none.")
 @click.option("--steps", type=int, help="formats: of each training; by default 1000.")
 @click.option("--seeds", type=_seeds, help="formats: such as 1,2,3, which is the default.")
 @click.option(
@@ -566,7 +570,8 @@ def validate(name: str | None, json_path: Path | None, quiet: bool, **options: A
     """Hold the simulation against published numbers and closed forms. Exit 1 on a miss.
 
     NAME is one of bytes, closed-forms and rates, which run without it; mqsim: MQSim's results on
-    its own files; or formats: a small GPT trained with each format of the update, beside FP32.
+    its own files; smart-infinity: its fit row and shapes, or any run of it; or formats: a small GPT
+    trained with each format of the update, beside FP32.
     """
     from ondie.emu.commands.validate import command
 
