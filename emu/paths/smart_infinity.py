@@ -2,8 +2,8 @@
 
 Owns the orders of commands: SmartUpdate, its handler, SmartComp, and their baseline; what is
 compressed together. Does not own time or bits, or what lies on which drive (striping.py).
-Source: Smart-Infinity (HPCA 2024). Seconds of the update of 4.0 G parameters on 6 drives, from its
-component rates (SSD 2.78 and 1.63 GB/s, engine 8.2 GB/s, shared link 8 GB/s), published in brackets:
+Source: Smart-Infinity (HPCA 2024). Seconds of the update of 4.0 G parameters on 6 drives by its
+component rates (SSD 2.78 and 1.63 GB/s, engine 8.2 GB/s, shared link 8 GB/s), [published] behind:
 
     per drive 667 M parameters: load w m v g 10.7 GB / 2.78 = 3.84, Adam on 28 B/param 18.7 GB / 8.2
     = 2.28, write w m v 8.0 GB / 1.63 = 4.91; all drives: w to the host 16 GB / 8 = 2.0
@@ -101,11 +101,7 @@ class Synchronous(ConventionalPath):
         stripes = -(-longest // self.granule())
         cuts = [self.granule() * (stripes * i // n) for i in range(n + 1)]
         return [
-            {
-                s.device: (s.start + a, s.start + min(b, s.size))
-                for s in self.shards
-                if a < s.size
-            }
+            {s.device: (s.start + a, s.start + min(b, s.size)) for s in self.shards if a < s.size}
             for a, b in zip(cuts, cuts[1:], strict=False)
         ]
 
@@ -161,9 +157,7 @@ class Synchronous(ConventionalPath):
             fence = out.fence(BACKWARD)
             mine = blocks["ready"] == i
             time += self.choice_ps(int(blocks["params"][mine].sum()))
-            ready = out.one(
-                resource=rows.ACCELERATOR, phase=BACKWARD, array_ps=time, after0=fence
-            )
+            ready = out.one(resource=rows.ACCELERATOR, phase=BACKWARD, array_ps=time, after0=fence)
             if mine.any():
                 out.add(
                     int(mine.sum()),

@@ -42,9 +42,7 @@ class Named:
 
 NAMED: dict[str, Named] = {
     "mqsim": Named(mqsim_rows, ("cases", "runs")),
-    "smart-infinity": Named(
-        smart_infinity_rows, ("model", "drives", "optimizer", "compression")
-    ),
+    "smart-infinity": Named(smart_infinity_rows, ("model", "drives", "optimizer", "compression")),
 }
 
 

@@ -104,9 +104,7 @@ def simulate(variant: str, case: Case) -> Times:
     s, c = result.ledger.phases_s, result.ledger.totals.counters
     backward = s["backward"] + s["gradients"]
     moved = c["host_read_bytes"] + c["host_write_bytes"] + c["up_bytes"] + c["down_bytes"]
-    return Times(
-        s["forward"], backward, s["step"] - s["forward"] - backward, moved / case.params
-    )
+    return Times(s["forward"], backward, s["step"] - s["forward"] - backward, moved / case.params)
 
 
 Job = tuple[str, Case]

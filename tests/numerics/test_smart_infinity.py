@@ -132,7 +132,9 @@ def test_buckets_cover_every_place_once_and_keep_their_share():
 
 def test_the_comparison_holds_the_compressed_path_against_its_own_reference(monkeypatch):
     trace = traces.load("gpt-small")
-    found = run_path("smart_comp", config(2), trace, Options(), steps=len(trace.steps), payload=True)
+    found = run_path(
+        "smart_comp", config(2), trace, Options(), steps=len(trace.steps), payload=True
+    )
     w = found.weights
     assert w.equal_bits == w.elements == w.delivered_equal_bits == trace.n_params
     assert w.recorded_distance > weights.TOLERANCE  # lossy: not the recorded weights, and no error
