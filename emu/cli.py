@@ -98,7 +98,11 @@ def commands() -> None:
 @commands.command()
 @click.argument("trace")
 @click.option("--device", default="optimstore-r1", show_default=True, help="Preset or TOML file.")
-@click.option("--paths", help="Paths to run, comma separated; all by default.")
+@click.option(
+    "--paths",
+    help="Paths to run, comma separated; all but smart_base, smart_update, smart_handler and "
+    "smart_comp by default.",
+)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a constant.")
 @click.option("--devices", type=int, help="Number of drives, as --set system.devices=N.")
 @click.option("--steps", type=int, help="Steps to replay; all recorded ones by default.")
@@ -121,6 +125,13 @@ def commands() -> None:
     show_default=True,
     help="stannis: the trace's global batch, or the sum of the tuned batches.",
 )
+@click.option(
+    "--compression",
+    type=click.FloatRange(min=0, max=100, min_open=True),
+    default=2.0,
+    show_default=True,
+    help="smart_comp: percent of the gradient's bytes that are sent, index and value.",
+)
 @click.option("--swing/--no-swing", default=True, help="Vary each assumed constant over its range.")
 @click.option(
     "--seed",
@@ -133,7 +144,7 @@ def commands() -> None:
 def compare(
     trace: str, device: str, paths: str | None, settings: tuple[str, ...], devices: int | None,
     steps: int | None, out: Path | None, timeline: Path | None, weights_up: str, form: str,
-    batch: str, swing: bool, seed: int, quiet: bool,
+    batch: str, compression: float, swing: bool, seed: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Replay TRACE through the update paths on a device and compare them."""
     from ondie import traces
@@ -144,7 +155,9 @@ def compare(
     loaded = traces.load(trace)
     cfg = configuration(device, settings, devices)
     chosen = split_names(paths)
-    options = Options(weights_up=weights_up, form=form, batch=batch, seed=seed)
+    options = Options(
+        weights_up=weights_up, form=form, batch=batch, compression=compression, seed=seed
+    )
     folder = out or Path("results") / re.sub(r"[^\w.-]", "_", f"{loaded.name}-{cfg.system.name}")
     targets = (*report.targets(folder), *([timeline] if timeline else []))
     for target in targets:

@@ -371,6 +371,7 @@ def result_data(c: Comparison, seed: int) -> dict[str, Any]:
             "weights_up": c.options.weights_up,
             "form": c.options.form,
             "batch": c.options.batch,
+            "compression": c.options.compression,
         },
         "configuration": c.cfg.resolved(),
         "configuration_sha256": c.cfg.sha256,

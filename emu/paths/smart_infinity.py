@@ -399,8 +399,8 @@ class SmartUpdate(Synchronous):
         return VALUE_BYTES * (b - a)
 
     def bound(self, step: int) -> Bound:
-        """Sub-groups one after the other; with the handler, all but the last one's m and v leave
-        while the next one loads."""
+        """Until the last program: sub-groups one after the other; with the handler, all but the
+        last one's m and v leave while the next one loads."""
         s = max(self.shards, key=lambda s: s.size)
         n, k = s.size, len(self.subgroups)
         width, late = len(self.vectors), len(self.kernel.states) if self.overlapped else 0
@@ -413,7 +413,7 @@ class SmartUpdate(Synchronous):
         rest = VALUE_BYTES * width * n - beside
         write.flash_write(rest)
         write.add("ISP flash path", rest / self.cfg.isp.flash_bytes_per_s)
-        up.link("up", self.up_bytes * n)
+        up.link("up", self.up_bytes * n * (1 if late else (k - 1) / k))
         parts = [
             ("load", *load.largest),
             ("update", "ISP", self.engine_ps(n) / 1e12),
@@ -484,6 +484,10 @@ class SmartComp(SmartHandler):
 
     def gradient_bytes(self, device: int, a: int, b: int) -> int:
         return sum(x.n_bytes for x in self.buckets if x.device == device and a <= x.start < b)
+
+    def notes(self) -> list[str]:
+        share = sum(b.k for b in self.buckets) / self.trace.n_params
+        return [f"applies {share:.3%} of each gradient, the rest is dropped"]
 
     def sent(self, gradient: np.ndarray) -> np.ndarray:
         """What the drives make of a gradient, float32[n_params]."""

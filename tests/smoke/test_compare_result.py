@@ -180,7 +180,9 @@ def test_the_form(result):
         "n_params": trace.n_params,
         "steps": len(trace.steps),
     }
-    assert result["options"] == {"weights_up": "fp32", "form": "canonical", "batch": "same"}
+    assert result["options"] == {
+        "weights_up": "fp32", "form": "canonical", "batch": "same", "compression": 2.0,
+    }  # fmt: skip
 
 
 def test_the_text_is_plain_json(first):
