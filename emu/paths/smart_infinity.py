@@ -186,9 +186,10 @@ class SmartUpdate(InStep):
             ("up", *up.largest),
         ]
         f = self.cfg.flash
-        latency = k * (f.t_read_ps + f.t_program_ps + self.cfg.link.latency_ps) / 1e12
+        programs = k + (1 if late else 0)  # the last m and v have a stage of their own
+        latency = k * (f.t_read_ps + self.cfg.link.latency_ps) + programs * f.t_program_ps
         name = max(parts, key=lambda part: part[2])[1]
-        return with_latency(name, sum(part[2] for part in parts), latency, parts_text(parts))
+        return with_latency(name, sum(part[2] for part in parts), latency / 1e12, parts_text(parts))
 
 
 @dataclass

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ondie.emu import validate
-from ondie.emu.compare import Run
+from ondie.emu.compare import Run, run_path
 from ondie.emu.config import load_preset
 from ondie.emu.paths.base import Options
 from ondie.emu.validate import CHECK, FIT, SHOWN
@@ -138,6 +138,19 @@ def test_gradients_hold_backward_up(counts):
     took = (max(spans["backward"][1], spans["gradients"][1]) - spans["forward"][1]) / 1e12
     assert took - alone > 0.2
     assert took - alone == pytest.approx(0.2, rel=0.75)  # 64 times the last program of a piece
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_update_takes_what_its_stages_take(variant, counts):
+    """One after the other: the sum of the stages, each at its bottleneck. With the handler reads
+    wait for programs on their die, which the sum does not know: up to a tenth more."""
+    case = suite.Case(counts(500_000_000, 4_000_000_000), 2)
+    cfg = load_preset("smartssd", ("system.devices=2",))
+    found = run_path(
+        suite.PATHS[variant], cfg, suite.trace_of(case), Options(), steps=1, payload=False
+    )
+    more = found.ledger.update_s / found.bound.seconds - 1
+    assert -0.01 < more < (0.02 if variant in ("base", "SU") else 0.1)
 
 
 @pytest.mark.parametrize(
