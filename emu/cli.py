@@ -113,7 +113,11 @@ def commands() -> None:
 @commands.command()
 @click.argument("trace")
 @click.option("--device", default="optimstore-r1", show_default=True, help="Preset or TOML file.")
-@click.option("--paths", help="Paths to run, comma separated; all by default.")
+@click.option(
+    "--paths",
+    help="Paths to run, comma separated; all but smart_base, smart_update, smart_handler and "
+    "smart_comp by default.",
+)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a constant.")
 @click.option("--devices", type=int, help="Number of drives, as --set system.devices=N.")
 @click.option("--steps", type=int, help="Steps to replay; all recorded ones by default.")
@@ -159,6 +163,13 @@ def commands() -> None:
     help="host_offload: storage, parameters, checkpointing, pipeline_read, ratio, threads, ...",
 )
 @click.option("--measure-host", is_flag=True, help="Measure host.adam on this machine.")
+@click.option(
+    "--compression",
+    type=click.FloatRange(min=0, max=100, min_open=True),
+    default=2.0,
+    show_default=True,
+    help="smart_comp: percent of the gradient's bytes that are sent, index and value.",
+)
 @click.option("--swing/--no-swing", default=True, help="Vary each assumed constant over its range.")
 @click.option(
     "--seed",
@@ -172,8 +183,9 @@ def compare(
     trace: str, device: str, paths: str | None, settings: tuple[str, ...], devices: int | None,
     steps: int | None, out: Path | None, timeline: Path | None, weights_up: str, form: str,
     batch: str, ds_config: Path | None, knobs: tuple[str, ...], measure_host: bool, sampled: bool,
-    swing: bool, seed: int, quiet: bool, foreground: Path | None, foreground_from: str | None,
-    foreground_time_unit: str | None, foreground_depth: int | None, foreground_speed: float | None,
+    compression: float, swing: bool, seed: int, quiet: bool, foreground: Path | None,
+    foreground_from: str | None, foreground_time_unit: str | None, foreground_depth: int | None,
+    foreground_speed: float | None,
 ) -> None:  # fmt: skip
     """Replay TRACE through the update paths on a device and compare them."""
     from ondie import traces
@@ -194,7 +206,10 @@ def compare(
         from ondie.emu.bench_host import with_measured_rate
 
         cfg = with_measured_rate(cfg, settings)
-    options = Options(weights_up=weights_up, form=form, batch=batch, seed=seed, offload=offload)
+    options = Options(
+        weights_up=weights_up, form=form, batch=batch, offload=offload, compression=compression,
+        seed=seed,
+    )  # fmt: skip
     folder = out or Path("results") / re.sub(r"[^\w.-]", "_", f"{loaded.name}-{cfg.system.name}")
     targets = (*report.targets(folder), *([timeline] if timeline else []))
     for target in targets:
@@ -623,6 +638,10 @@ def _rates(text: str) -> list[float]:
 @click.option("--recorded", "runs", flag_value="recorded", help="mqsim: recorded addresses alone.")
 @click.option("--own", "runs", flag_value="own", help="mqsim: own addresses alone.")
 @click.option("--both", "runs", flag_value="both", help="mqsim: both, which is the default.")
+@click.option("--model", help="smart-infinity: parameters in billions, such as 8.4b.")
+@click.option("--drives", type=int, help="smart-infinity: drives behind the shared link.")
+@click.option("--optimizer", help="smart-infinity: adam, momentum or adagrad.")
+@click.option("--compression", help="smart-infinity: percent of the gradient's bytes, or none.")
 @click.option("--steps", type=int, help="formats, errors: of each training; 1000, 200.")
 @click.option("--seeds", type=_seeds, help="formats, errors: such as 1,2,3, the default.")
 @click.option("--rates", type=_rates, help="errors: raw bit error rates, such as 1e-8,1e-6.")
@@ -638,9 +657,10 @@ def validate(name: str | None, json_path: Path | None, quiet: bool, **options: A
     """Hold the simulation against published numbers and closed forms. Exit 1 on a miss.
 
     NAME is one of bytes, closed-forms and rates, which run without it; mqsim: MQSim's results on
-    its own files; zero: host offload as DeepSpeed does it, in every configuration; formats: a small
-    GPT trained with each format of the update, beside FP32; errors: two small models trained with
-    raw bit errors in the pages that the dies compute with.
+    its own files; zero: host offload as DeepSpeed does it, in every configuration; smart-infinity:
+    its fit row and shapes, or any run of it; formats: a small GPT trained with each format of the
+    update, beside FP32; errors: two small models trained with raw bit errors in the pages that the
+    dies compute with.
     """
     from ondie.emu.commands.validate import command
 

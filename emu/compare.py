@@ -28,6 +28,7 @@ from ondie.emu.paths.bounds import Bound
 from ondie.emu.paths.host_offload import HostOffload, PipelinedOffload
 from ondie.emu.paths.in_storage import InStorage
 from ondie.emu.paths.on_die import OnDie
+from ondie.emu.paths.smart_infinity import SmartBase, SmartComp, SmartHandler, SmartUpdate
 from ondie.emu.paths.stannis import Stannis
 from ondie.emu.paths.updating import UpdatingPath
 from ondie.emu.sampling import Piece, Sampled, extend, reduced
@@ -39,8 +40,14 @@ from ondie.kernels import OPS
 from ondie.traces import Trace
 
 PATHS: dict[str, type[Path]] = {
-    path.name: path for path in (HostOffload, PipelinedOffload, InStorage, OnDie, Stannis)
-}
+    path.name: path
+    for path in (
+        HostOffload, PipelinedOffload, InStorage, OnDie, Stannis,
+        SmartBase, SmartUpdate, SmartHandler, SmartComp,
+    )
+}  # fmt: skip
+BY_NAME = (SmartBase.name, SmartUpdate.name, SmartHandler.name, SmartComp.name)
+"""Paths that run only when they are asked for."""
 BASELINE = HostOffload.name
 RIVALS = (OnDie.name, InStorage.name, PipelinedOffload.name)
 """Whose speedup over the baseline is the headline: the first of these that runs."""
@@ -98,9 +105,9 @@ class Comparison:
 
 
 def choose(names: Sequence[str] | None) -> list[str]:
-    """Names of paths, checked; all when None."""
+    """Names of paths, checked; all but those of BY_NAME when None."""
     if not names:
-        return list(PATHS)
+        return [name for name in PATHS if name not in BY_NAME]
     for name in names:
         if name not in PATHS:
             raise InputError(

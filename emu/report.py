@@ -373,6 +373,7 @@ def result_data(c: Comparison, seed: int) -> dict[str, Any]:
             "form": c.options.form,
             "batch": c.options.batch,
             "offload": asdict(c.options.offload),
+            "compression": c.options.compression,
         },
         "configuration": c.cfg.resolved(),
         "configuration_sha256": c.cfg.sha256,

@@ -42,6 +42,9 @@ class Host:
     io_block_bytes: Annotated[int, Spec("size of one block request", least=1)]
     io_submit_ps: Annotated[int, Spec("CPU time to submit and reap a command, one thread")]
     subgroup_params: Annotated[int, Spec("parameters per optimizer sub-group", least=1)]
+    top_k_params_per_s: Annotated[
+        int, Spec("rate of the accelerator choosing a gradient's Top-K", least=1)
+    ]
     update_power_mw: Annotated[int, Spec("host power while its CPU updates the weights")]
     wait_power_mw: Annotated[int, Spec("host power while it waits for the storage")]
     compute_power_mw: Annotated[int, Spec("host and accelerator power in forward and backward")]
@@ -464,6 +467,9 @@ class Isp:
     frequency_hz: Annotated[int, Spec("clock of a core")]
     ipc: Annotated[float, Spec("instructions per cycle and core")]
     engine_bytes_per_s: Annotated[int, Spec("rate of the streaming engine; 0 for cores")]
+    decompress_bytes_per_s: Annotated[
+        int, Spec("rate of Top-K decompression beside the update, bytes of gradient; 0: none")
+    ]
     flash_bytes_per_s: Annotated[int, Spec("rate of the path processor to back end")]
     training_ratio: Annotated[float, Spec("training speed, drive over host; 0: cannot train")]
     training_ratio_by_model: Annotated[Mapping[str, float], Spec("the same, per known model")] = (

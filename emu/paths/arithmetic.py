@@ -7,7 +7,7 @@ Source: ondie.kernels; the trace's hyper-parameters per step and group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -79,9 +79,11 @@ class Arithmetic:
                 coefficients[group],
             )
 
-    def reference(self, steps: int) -> np.ndarray:
+    def reference(
+        self, steps: int, sent: Callable[[np.ndarray], np.ndarray] | None = None
+    ) -> np.ndarray:
         """Weights after ``steps`` steps of the same kernel outside the emulator, as the format
-        stores them."""
+        stores them. ``sent``: what a path makes of a gradient on its way."""
         initial = self.trace.weights("initial")
         assert initial is not None
         vectors = {"w": initial, **self.trace.states()}
@@ -90,6 +92,7 @@ class Arithmetic:
             if self.trace.steps[i].skipped:
                 continue
             g = self.trace.gradient(i)
+            g = g if sent is None else sent(g)
             g = self.stored(g) if self.narrow else g
             self.apply(self.coefficients(i), 0, self.trace.n_params, vectors, g)
         return vectors["w"]

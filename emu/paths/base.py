@@ -103,6 +103,8 @@ class Options:
     host_batch: int | None = None
     offload: Offload = field(default_factory=Offload)
     """host_offload: DeepSpeed's knobs."""
+    compression: float = 2.0
+    """smart_comp: bytes of the compressed gradient, index and value, in percent of its 4 B."""
     seed: int = 0
     """Of what happens by chance in the drives: bit errors, programs and erases that fail."""
     pairs: int = 0
@@ -121,6 +123,8 @@ class Path(ABC):
     title: ClassVar[str]
     updates_weights: ClassVar[bool] = True
     """Does the path carry payload, so that its weights can be held against the reference?"""
+    lossless: ClassVar[bool] = True
+    """Is the gradient applied as it was recorded, so that the weights are the recorded ones?"""
     exchanges: ClassVar[bool] = False
     """Do nodes exchange gradients, in a step whose update is then skipped as well?"""
 
@@ -160,6 +164,11 @@ class Path(ABC):
     def applied(self, steps: int) -> int:
         """How many of the first ``steps`` steps update the weights: those that are not skipped."""
         return sum(not step.skipped for step in self.trace.steps[:steps])
+
+    def reference(self, arithmetic: Arithmetic, steps: int) -> np.ndarray:
+        """Weights after ``steps`` steps of what the path applies, outside the emulator,
+        float32[n_params]."""
+        return arithmetic.reference(steps)
 
     def notes(self) -> list[str]:
         """What a reader of the path's row has to know."""

@@ -16,6 +16,7 @@ from ondie.emu.validate.models import SAMPLE_PARAMS, model
 from ondie.emu.validate.mqsim import mqsim_cases, mqsim_rows
 from ondie.emu.validate.rates import rate_rows
 from ondie.emu.validate.rows import CHECK, FIT, SHOWN, Progress, Row, show, tables
+from ondie.emu.validate.smart_infinity import smart_infinity_rows
 from ondie.emu.validate.traffic import traffic_rows
 from ondie.emu.validate.zero import zero_rows
 
@@ -43,6 +44,7 @@ class Named:
 NAMED: dict[str, Named] = {
     "mqsim": Named(mqsim_rows, ("cases", "runs")),
     "zero": Named(zero_rows),
+    "smart-infinity": Named(smart_infinity_rows, ("model", "drives", "optimizer", "compression")),
 }
 
 

@@ -23,13 +23,14 @@ Progress = Callable[[str, float], None] | None
 class Row:
     """One number: published (or by closed form) and predicted by the simulation.
 
-    ``tolerance`` is relative; 0 means equal, None that the row is only shown.
+    ``tolerance`` is relative; 0 means equal, None that the row is only shown. ``published`` is None
+    for a row that is only shown because nothing is published beside it.
     """
 
     suite: str
     name: str
     kind: str
-    published: float
+    published: float | None
     predicted: float
     unit: str
     tolerance: float | None
@@ -38,7 +39,9 @@ class Row:
     @property
     def difference(self) -> float:
         """Relative difference of predicted to published; infinite where that is 0 and the other
-        is not."""
+        is not, no number where nothing is published."""
+        if self.published is None:
+            return math.nan
         if not self.published:
             return math.inf if self.predicted else 0.0
         return self.predicted / self.published - 1
@@ -48,7 +51,7 @@ class Row:
         """Is this a check row outside its tolerance, or without a number?"""
         if self.kind != CHECK:
             return False
-        assert self.tolerance is not None
+        assert self.tolerance is not None and self.published is not None
         gap = abs(self.predicted - self.published)
         return not gap <= self.tolerance * abs(self.published)
 
@@ -89,9 +92,11 @@ def tables(rows: list[Row]) -> list[Table]:
                     continue
                 verdict = "" if row.kind != CHECK else "MISS" if row.misses else "ok"
                 tolerance = "" if row.tolerance is None else f"{row.tolerance:.0%}"
+                expected = "" if row.published is None else f"{row.published:.6g}"
+                difference = "" if row.published is None else f"{row.difference:+.2%}"
                 table.add_row(
-                    row.name, f"{row.published:.6g}", f"{row.predicted:.6g}",
-                    f"{row.difference:+.2%}", tolerance, row.unit, verdict,
+                    row.name, expected, f"{row.predicted:.6g}", difference, tolerance, row.unit,
+                    verdict,
                 )  # fmt: skip
             out.append(table)
     return out

@@ -184,7 +184,9 @@ def test_the_form(result):
     }
     options = dict(result["options"])
     assert options.pop("offload") == json.loads(json.dumps(asdict(Offload())))
-    assert options == {"weights_up": "fp32", "form": "canonical", "batch": "same"}
+    assert options == {
+        "weights_up": "fp32", "form": "canonical", "batch": "same", "compression": 2.0,
+    }  # fmt: skip
 
 
 def test_the_text_is_plain_json(first):

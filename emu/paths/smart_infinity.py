@@ -1,0 +1,282 @@
+"""Smart-Infinity: in-storage updates sub-group by sub-group, and the RAID0 offload it is held to.
+
+Owns the orders of commands: SmartUpdate, its handler, SmartComp, and their baseline; what is
+compressed together. Does not own time or bits, or the rows of transfers (in_step.py).
+Source: Smart-Infinity (HPCA 2024). Seconds of the update of 4.0 G parameters on 6 drives by its
+component rates (SSD 2.78 and 1.63 GB/s, engine 8.2 GB/s, shared link 8 GB/s), [published] behind:
+
+    per drive 667 M parameters: load w m v g 10.7 GB / 2.78 = 3.84, Adam on 28 B/param 18.7 GB / 8.2
+    = 2.28, write w m v 8.0 GB / 1.63 = 4.91; all drives: w to the host 16 GB / 8 = 2.0
+    SmartUpdate   one after the other:                      3.84 + 2.28 + 4.91 + 2.0 = 13.0 [13.04]
+    handler       5.3 GB of m and v written while the next sub-group is loaded: 3.27 s beside 3.84,
+                  on the same channels, which both need for 16 GB / 2.78 = 5.76 s:
+                                                            11.7 or more [12.27]
+    SmartComp     g is 0.08 B/param (2 %, half of it index), and goes from the decompressor into the
+                  update on the chip: load 2.90, Adam on 24 B/param 1.96 [10.77: 10.9 or less]
+    baseline      RAID0, link 8 GB/s: read 64 GB 8.0, write 48 GB 6.0, CPU 3.55 (fit) [17.55]
+
+The 2.9 GB/s of decompression with update are taken as bytes of gradient that it makes (1.38 ns a
+parameter, beside an update of 2.9 ns): over all bytes of the update they would be 6.4 s.
+Gradients are written during backward, which waits for them: 16 GB / 8 = 2.0 s of 5.33 .. 5.59; with
+0.04 s of them backward takes 4.14 s, Top-K on the GPU included. Hidden behind backward they could
+not lengthen it. Every sub-group lies on all drives, and they work on it together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ondie.emu import rows
+from ondie.emu.clock import PS_PER_S
+from ondie.emu.energy import Work
+from ondie.emu.frontend import queues
+from ondie.emu.host import machine
+from ondie.emu.isp import core
+from ondie.emu.isp.layout import VALUE_BYTES
+from ondie.emu.paths.arithmetic import Arithmetic
+from ondie.emu.paths.base import UPDATE, WEIGHTS_UP, Rows
+from ondie.emu.paths.bounds import Bound, Demand, parts_text, with_latency
+from ondie.emu.paths.in_step import InStep, Part, Places
+from ondie.emu.paths.offload import Offload
+from ondie.emu.paths.offload_bound import bound
+from ondie.emu.paths.striping import Bucket
+
+
+@dataclass
+class SmartBase(InStep):
+    """The baseline: serial host offload (ZeRO-Infinity) on RAID0."""
+
+    name: ClassVar[str] = "smart_base"
+    title: ClassVar[str] = "host offload, RAID0"
+
+    def missing(self) -> str | None:
+        return self.too_large(self.written)
+
+    def work(self, steps: int) -> Work:
+        # DRAM: the gradient arrives and leaves, states arrive and leave, the update in between.
+        moved = (2 + 2 * len(self.vectors) + 1) * VALUE_BYTES + self.kernel.bytes_per_param()
+        return Work(
+            host_dram_bits=8 * moved * self.trace.n_params * self.applied(steps), host_updates=True
+        )
+
+    def rounds(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
+        for subgroup in self.subgroups:
+            reads = self.parts(queues.READ, (*self.vectors, "g"), subgroup, rows.NVME)
+            self.transfer(out, reads, fence)
+            self._cpu(out, subgroup, out.fence(UPDATE))
+            writes = self.parts(queues.WRITE, self.vectors, subgroup, rows.NVME)
+            self.transfer(out, writes, out.fence(UPDATE))
+            fence = out.fence(UPDATE)
+            if out.full():
+                yield out.take()
+
+    def _cpu(self, out: Rows, subgroup: Places, fence: int) -> None:
+        traffic = self.kernel.bytes_per_param()
+        for d, (a, b) in subgroup.items():
+            out.one(
+                device=d,
+                resource=rows.HOST_CPU,
+                phase=UPDATE,
+                array_ps=machine.update_ps(self.cfg, b - a, traffic),
+                lpn=a,
+                tag=b - a,
+                after0=fence,
+            )
+
+    def bound(self, step: int) -> Bound:
+        n, width = self.trace.n_params, len(self.vectors)
+        size = -(-n // len(self.subgroups))
+        groups = [(a, min(a + size, n)) for a in range(0, n, size)]
+        moved = {"read": (width + 1) * VALUE_BYTES * n, "written": width * VALUE_BYTES * n}
+        traffic = self.kernel.bytes_per_param()
+        return bound(self.cfg, Offload(), groups, groups, moved, traffic, width + 1)
+
+
+@dataclass
+class SmartUpdate(InStep):
+    """SmartUpdate: load, update, write back and send up, one after the other."""
+
+    name: ClassVar[str] = "smart_update"
+    title: ClassVar[str] = "SmartUpdate"
+    overlapped: ClassVar[bool] = False
+    """Are m and v written back while the next sub-group is loaded?"""
+
+    def held(self) -> int:
+        """Bytes of the drive's DRAM that a parameter takes while its sub-group is there."""
+        return (len(self.vectors) + 1) * VALUE_BYTES
+
+    def most(self) -> int:
+        stripes = self.cfg.dram.isp_bytes // self.held() // self.granule()
+        return min(super().most(), stripes * self.granule())
+
+    def missing(self) -> str | None:
+        if self.cfg.isp.kind == "none":
+            return "no in-storage processor (isp.kind = none)"
+        if self.most() < 1:
+            return (
+                f"dram.isp = {self.cfg.dram.isp_bytes / 1e6:.4g} MB holds no block of "
+                f"{self.granule():,} parameters"
+            )
+        return self.too_large(self.written)
+
+    def work(self, steps: int) -> Work:
+        moved = (2 * VALUE_BYTES + self.up_bytes) * self.trace.n_params * self.applied(steps)
+        return Work(host_dram_bits=8 * moved)
+
+    def rounds(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
+        late = self.kernel.states if self.overlapped else ()
+        soon = tuple(name for name in self.vectors if name not in late)
+        left: list[Part] = []
+        for subgroup in self.subgroups:
+            load = self.parts(queues.READ, (*self.vectors, "g"), subgroup)
+            self.transfer(out, left + load, fence)
+            self._engine(out, subgroup, out.fence(UPDATE))
+            self.transfer(out, self.parts(queues.WRITE, soon, subgroup), out.fence(UPDATE))
+            self._up(out, subgroup, out.fence(UPDATE))
+            fence = out.fence(UPDATE)
+            left = self.parts(queues.WRITE, late, subgroup)
+            if out.full():
+                yield out.take()
+        if left:
+            self.transfer(out, left, fence)
+
+    def _engine(self, out: Rows, subgroup: Places, fence: int) -> None:
+        width = len(self.vectors) * VALUE_BYTES
+        for d, (a, b) in subgroup.items():
+            out.one(
+                device=d,
+                resource=rows.ISP,
+                phase=UPDATE,
+                array_ps=self.engine_ps(b - a),
+                bytes_in=width * (b - a) + self.gradient_bytes(d, a, b),
+                bytes_out=width * (b - a),
+                lpn=a,
+                tag=b - a,
+                after0=fence,
+            )
+
+    def _up(self, out: Rows, subgroup: Places, fence: int) -> None:
+        parts = []
+        for d, (a, b) in subgroup.items():
+            first = np.arange(a, b, self.granule(), dtype=np.int64)
+            size = np.minimum(b - first, self.granule()) * self.up_bytes
+            parts.append(Part(d, rows.DMA_UP, 0, first, size))
+        self.transfer(out, parts, fence, WEIGHTS_UP, self.up_bytes)
+
+    def engine_ps(self, n: int) -> int:
+        """Time of the engine for ``n`` parameters of a drive."""
+        return core.update_ps(
+            self.cfg, self.trace.op, self.coupled_decay, n, self.kernel.bytes_per_param()
+        )
+
+    def gradient_bytes(self, device: int, a: int, b: int) -> int:
+        """Bytes of gradient that the engine reads for places [a, b)."""
+        return VALUE_BYTES * (b - a)
+
+    def bound(self, step: int) -> Bound:
+        """Until the last program: sub-groups one after the other; with the handler, all but the
+        last one's m and v leave while the next one loads."""
+        s = max(self.shards, key=lambda s: s.size)
+        n, k = s.size, len(self.subgroups)
+        width, late = len(self.vectors), len(self.kernel.states) if self.overlapped else 0
+        load, write, up = Demand(self.cfg), Demand(self.cfg), Demand(self.cfg)
+        read = VALUE_BYTES * width * n + self.gradient_bytes(s.device, s.start, s.stop)
+        beside = VALUE_BYTES * late * n * (k - 1) / k
+        load.flash_read(read)
+        load.flash_write(beside)
+        load.add("ISP flash path", (read + beside) / self.cfg.isp.flash_bytes_per_s)
+        rest = VALUE_BYTES * width * n - beside
+        write.flash_write(rest)
+        write.add("ISP flash path", rest / self.cfg.isp.flash_bytes_per_s)
+        up.link("up", self.up_bytes * n * (1 if late else (k - 1) / k))
+        parts = [
+            ("load", *load.largest),
+            ("update", "ISP", self.engine_ps(n) / 1e12),
+            ("write", *write.largest),
+            ("up", *up.largest),
+        ]
+        f = self.cfg.flash
+        programs = k + (1 if late else 0)  # the last m and v have a stage of their own
+        latency = k * (f.t_read_ps + self.cfg.link.latency_ps) + programs * f.t_program_ps
+        name = max(parts, key=lambda part: part[2])[1]
+        return with_latency(name, sum(part[2] for part in parts), latency / 1e12, parts_text(parts))
+
+
+@dataclass
+class SmartHandler(SmartUpdate):
+    """SmartUpdate with the handler: m and v are written back while the next sub-group loads, block
+    by block, into the buffers that they leave."""
+
+    name: ClassVar[str] = "smart_handler"
+    title: ClassVar[str] = "SmartUpdate, handler"
+    overlapped: ClassVar[bool] = True
+
+
+@dataclass
+class SmartComp(SmartHandler):
+    """SmartComp: gradients cross the link and lie on flash as Top-K, chosen bucket by bucket.
+
+    No remainder is kept for the next step (no error feedback): nothing here says that the paper
+    does, and it would be as large as the gradient.
+    """
+
+    name: ClassVar[str] = "smart_comp"
+    title: ClassVar[str] = "SmartUpdate, handler, SmartComp"
+    lossless: ClassVar[bool] = False
+
+    def lay_out(self) -> None:
+        super().lay_out()
+        self.buckets = tuple(self._buckets())
+
+    def _buckets(self) -> Iterator[Bucket]:
+        """Stripes of one drive and sub-group whose compressed gradient fills a block at most."""
+        share = self.options.compression / 100 * VALUE_BYTES
+        stripes = max(int(self.cfg.host.io_block_bytes / share) // self.granule(), 1)
+        size = stripes * self.granule()
+        for subgroup in self.subgroups:
+            for d, (a, b) in subgroup.items():
+                for start in range(a, b, size):
+                    stop = min(start + size, b)
+                    k = round((stop - start) * self.options.compression / 200)
+                    yield Bucket(d, start, stop, max(k, 1))
+
+    def held(self) -> int:
+        return super().held() - VALUE_BYTES
+
+    def missing(self) -> str | None:
+        if not self.cfg.isp.decompress_bytes_per_s:
+            return "no decompression in the drive (isp.decompress = 0)"
+        return super().missing()
+
+    def choice_ps(self, n_params: int) -> int:
+        return -(-n_params * PS_PER_S // self.cfg.host.top_k_params_per_s)
+
+    def engine_ps(self, n: int) -> int:
+        """Decompression and update work side by side, and the gradient goes from one to the other
+        without the drive's DRAM: the slower decides."""
+        traffic = self.kernel.bytes_per_param() - VALUE_BYTES
+        made = -(-n * VALUE_BYTES * PS_PER_S // self.cfg.isp.decompress_bytes_per_s)
+        return max(core.update_ps(self.cfg, self.trace.op, self.coupled_decay, n, traffic), made)
+
+    def gradient_bytes(self, device: int, a: int, b: int) -> int:
+        return sum(x.n_bytes for x in self.buckets if x.device == device and a <= x.start < b)
+
+    def notes(self) -> list[str]:
+        share = sum(b.k for b in self.buckets) / self.trace.n_params
+        return [f"applies {share:.3%} of each gradient, the rest is dropped"]
+
+    def sent(self, gradient: np.ndarray) -> np.ndarray:
+        """What the drives make of a gradient, float32[n_params]."""
+        order = self.striping.order()
+        out = np.zeros_like(gradient)
+        for b in self.buckets:
+            places = order[b.start : b.stop]
+            out[places] = b.dense(b.packed(gradient[places]))
+        return out
+
+    def reference(self, arithmetic: Arithmetic, steps: int) -> np.ndarray:
+        return arithmetic.reference(steps, self.sent)

@@ -1,0 +1,253 @@
+"""Smart-Infinity's results beside ours, and any of its runs predicted: `ondie validate
+smart-infinity`.
+
+Owns these rows, the model's time of forward and backward, and the fit. Does not own the paths
+(paths/smart_infinity.py, with the arithmetic of the fit row) or the drive (presets/smartssd.toml).
+Source: Smart-Infinity (HPCA 2024), GPT-2 of 4.0 G parameters on 6 drives; no other row was used.
+
+Fitted on that row: forward and backward per parameter (here), host.adam and host.top_k (preset).
+What is not published here has rows of the kind "shown", whose published number is null. Forward and
+backward alone are taken to grow with the parameters, whatever the model and its optimizer.
+Every page of every run is simulated; nothing is sampled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ondie.emu.compare import WORKERS, run_path
+from ondie.emu.config import load_preset
+from ondie.emu.paths.base import Options
+from ondie.emu.units import InputError, nearest
+from ondie.emu.validate.models import model as flat_model
+from ondie.emu.validate.rows import CHECK, FIT, SHOWN, Progress, Row
+from ondie.traces import Trace
+
+SUITE = "smart-infinity"
+SOURCE = "Smart-Infinity (HPCA 2024), GPT-2 of 4.0 G parameters on 6 SmartSSDs"
+FORWARD_S = 0.6575 / 4e9
+"""Of a parameter: mean of the four published forward passes (fit)."""
+BACKWARD_S = 3.343 / 4e9
+"""Of a parameter: the mean of 5.59, 5.33 and 5.43 s without the writing of gradients, 2.11 s as
+simulated (fit)."""
+PUBLISHED: dict[str, tuple[float, float, float]] = {
+    "base": (0.62, 5.59, 17.55),
+    "SU": (0.67, 5.33, 13.04),
+    "SU+O": (0.67, 5.43, 12.27),
+    "SU+O+C": (0.67, 4.14, 10.77),
+}
+"""Seconds of forward, backward with the writing of gradients, and update of the fit row."""
+PATHS = dict(
+    zip(PUBLISHED, ("smart_base", "smart_update", "smart_handler", "smart_comp"), strict=True)
+)
+LINK_BYTES = {"base": 32.0, "SU": 8.0, "SU+O+C": 4.08}
+"""Bytes of a parameter on the shared link in a step."""
+OPTIMIZERS = ("adam", "momentum", "adagrad")
+DRIVES = range(1, 11)
+SAVING = 0.1
+"""The knee: the first number of drives beyond which one more saves less than this of the step."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run of the paper's: parameters, drives, optimizer, percent of the gradient's bytes."""
+
+    params: int = 4_000_000_000
+    drives: int = 6
+    optimizer: str = "adam"
+    compression: float = 2.0
+
+    def words(self, variant: str) -> str:
+        """The run of a variant in words."""
+        drives = "1 drive" if self.drives == 1 else f"{self.drives} drives"
+        size = f"{self.params / 1e9:.10g}"
+        size += ".0" if "." not in size else ""
+        words = f"{size} B, {drives}, {self.optimizer}"
+        return f"{words}, {self.compression:g} %" if variant == "SU+O+C" else words
+
+
+class Times(NamedTuple):
+    """Seconds of a step, and bytes per parameter that crossed the shared link."""
+
+    forward: float
+    backward: float
+    update: float
+    link: float
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.backward + self.update
+
+
+def trace_of(case: Case) -> Trace:
+    """The model of a case: its parameters, and the time of forward and backward alone."""
+    flat = flat_model(case.optimizer, case.params)
+    step = dataclasses.replace(
+        flat.steps[0],
+        forward_s=FORWARD_S * case.params,
+        backward_s=BACKWARD_S * case.params,
+    )
+    return dataclasses.replace(flat, steps=(step,))
+
+
+def simulate(variant: str, case: Case) -> Times:
+    """One step of a variant."""
+    cfg = load_preset("smartssd", (f"system.devices={case.drives}",))
+    options = Options(compression=case.compression)
+    result = run_path(PATHS[variant], cfg, trace_of(case), options, steps=1, payload=False)
+    assert result.ledger is not None
+    s, c = result.ledger.phases_s, result.ledger.totals.counters
+    backward = s["backward"] + s["gradients"]
+    moved = c["host_read_bytes"] + c["host_write_bytes"] + c["up_bytes"] + c["down_bytes"]
+    return Times(s["forward"], backward, s["step"] - s["forward"] - backward, moved / case.params)
+
+
+Job = tuple[str, Case]
+
+
+def simulate_all(jobs: Sequence[Job], progress: Progress) -> dict[Job, Times]:
+    """Several steps, a few at a time."""
+    found: dict[Job, Times] = {}
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for job, times in zip(jobs, pool.map(lambda job: simulate(*job), jobs), strict=True):
+            found[job] = times
+            if progress is not None:
+                progress(SUITE, len(found) / len(jobs))
+    return found
+
+
+def smart_infinity_rows(
+    progress: Progress,
+    model: str | None = None,
+    drives: int | None = None,
+    optimizer: str | None = None,
+    compression: str | None = None,
+) -> list[Row]:
+    """Without options, the fit row and the shapes; with any, one run, the others as in the fit row.
+
+    ``model``: such as "8.4b"; ``compression``: percent, or "none". InputError for what cannot be.
+    """
+    if (model, drives, optimizer, compression) == (None, None, None, None):
+        return shape_rows(progress)
+    case = read_case(model, drives, optimizer, compression)
+    variants = [v for v in PATHS if v != "SU+O+C" or case.compression]
+    found = simulate_all([(v, case) for v in variants], progress)
+    return case_rows(case, {v: found[v, case] for v in variants})
+
+
+def read_case(
+    model: str | None, drives: int | None, optimizer: str | None, compression: str | None
+) -> Case:
+    """What the options ask for; where they are silent, the fit row's."""
+    case = Case()
+    if model is not None:
+        match = re.fullmatch(r"(?:gpt-?2-|bert-)?(\d+(?:\.\d+)?)b", model.lower())
+        if match is None or not 1e6 <= float(match[1]) * 1e9 <= 1e12:
+            raise InputError(
+                f"--model {model}: want parameters in billions, 0.001b to 1000b, such as 8.4b"
+            )
+        case = dataclasses.replace(case, params=round(float(match[1]) * 1e9))
+    if drives is not None:
+        if not 1 <= drives <= 64:
+            raise InputError(f"--drives {drives}: 1 to 64 are right")
+        case = dataclasses.replace(case, drives=drives)
+    if optimizer is not None:
+        if optimizer not in OPTIMIZERS:
+            raise InputError(
+                f"--optimizer {optimizer}: nearest: {nearest(optimizer, OPTIMIZERS) or 'none'} "
+                f"(of {', '.join(OPTIMIZERS)})"
+            )
+        case = dataclasses.replace(case, optimizer=optimizer)
+    if compression is not None:
+        text = "0" if compression.lower() == "none" else compression.removesuffix("%").strip()
+        try:
+            share = float(text)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 100:
+            raise InputError(
+                f"--compression {compression}: want percent of the gradient's bytes, index and "
+                "value, 0 to 100, or none"
+            )
+        case = dataclasses.replace(case, compression=share)
+    return case
+
+
+def case_rows(case: Case, found: dict[str, Times]) -> list[Row]:
+    """Times and speedups of one run; beside the published ones where it is the fit row."""
+    known = case == Case()
+    kind, tolerance, source = (FIT, 0.1, SOURCE) if known else (SHOWN, None, f"predicted; {SOURCE}")
+    rows = []
+
+    def add(name: str, published: float, predicted: float, unit: str) -> None:
+        value = published if known else None
+        rows.append(Row(SUITE, name, kind, value, predicted, unit, tolerance, source))
+
+    base = sum(PUBLISHED["base"])
+    for variant, times in found.items():
+        fw, bw, upd = PUBLISHED[variant]
+        words = case.words(variant)
+        add(f"{variant}: FW, {words}", fw, times.forward, "s")
+        add(f"{variant}: BW, {words}", bw, times.backward, "s")
+        add(f"{variant}: UPD, {words}", upd, times.update, "s")
+        add(f"{variant}: total, {words}", fw + bw + upd, times.total, "s")
+    for variant, times in list(found.items())[1:]:
+        name = f"{variant}: speedup over base, {case.words(variant)}"
+        add(name, base / sum(PUBLISHED[variant]), found["base"].total / times.total, "x")
+    return rows
+
+
+def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
+    """The fit row, the bytes on the shared link, and what comes out by itself over 1 to 10
+    drives."""
+    fit = Case(params)
+    over = {n: dataclasses.replace(fit, drives=n) for n in DRIVES}
+    jobs = [(v, fit) for v in PATHS] + [("base", over[n]) for n in DRIVES if n != fit.drives]
+    jobs += [("SU", over[1]), ("SU+O", over[1])]
+    found = simulate_all(jobs, progress)
+    rows = case_rows(fit, {v: found[v, fit] for v in PATHS})
+    for variant, expected in LINK_BYTES.items():
+        moved = found[variant, fit].link
+        rows.append(
+            Row(
+                SUITE, f"{variant}: bytes on the shared link, {fit.words(variant)}", CHECK,
+                expected, moved, "B/param", 0.01, f"counted at the device; {SOURCE}",
+            )
+        )  # fmt: skip
+    text = f"comes out by itself; {SOURCE}"
+    totals = {n: found["base", over[n]].total for n in DRIVES}
+    rows.append(
+        Row(
+            SUITE, f"base: knee, one drive more saves less than {SAVING:.0%} of the step", CHECK,
+            4.0, knee(totals), "drives", 0.25, text,
+        )
+    )  # fmt: skip
+    for variant in ("SU", "SU+O"):
+        slower = found[variant, over[1]].total > totals[1]
+        rows.append(
+            Row(
+                SUITE, f"{variant}: one drive is slower than the baseline's one (1 = yes)", CHECK,
+                1.0, float(slower), "", 0, text,
+            )
+        )  # fmt: skip
+        gain = totals[1] / found[variant, over[1]].total
+        name = f"{variant}: speedup over base, {over[1].words(variant)}"
+        rows.append(Row(SUITE, name, SHOWN, None, gain, "x", None, text))
+    for n, total in totals.items():
+        name = f"base: total, {over[n].words('base')}"
+        if n != fit.drives:
+            rows.append(Row(SUITE, name, SHOWN, None, total, "s", None, text))
+    return rows
+
+
+def knee(totals: dict[int, float]) -> float:
+    """Drives beyond which one more saves less than SAVING of the step; the largest if none."""
+    for n, total in totals.items():
+        if n + 1 in totals and totals[n + 1] > (1 - SAVING) * total:
+            return float(n)
+    return float(max(totals))
