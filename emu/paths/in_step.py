@@ -112,7 +112,7 @@ class InStep(ConventionalPath):
     # --- rows
 
     def plan(self, step: int) -> Iterator[np.ndarray]:
-        out = Rows(self._next)
+        out = Rows(self.next_row)
         begin = out.fence(BACKWARD)
         if self.trace.steps[step].skipped:
             self.training_rows(out, step, begin)
@@ -120,7 +120,7 @@ class InStep(ConventionalPath):
             yield from self._train(out, step, begin)
             yield from self.rounds(out, out.fence(GRADIENTS))
         yield out.take()
-        self._next = out.next
+        self.next_row = out.next
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
         raise AssertionError("plan() is this path's own")
