@@ -337,6 +337,11 @@ class HostOffload(UpdatingPath):
     def notes(self) -> list[str]:
         o = self.offload
         found = [*o.remarks, *o.notes(len(self.vectors) + 1)]
+        chosen = {"read": self.options.offload.pipeline_read}
+        chosen["write"] = self.options.offload.pipeline_write
+        if any(chosen.values()) and o is self.options.offload:
+            names = " and ".join(f"pipeline_{name}" for name, on in chosen.items() if on)
+            found.append(f"not serial: {names} as its options say")
         if (o.pipeline_read or o.pipeline_write) and len(self.groups) == 1:
             size = self.cfg.host.subgroup_params
             found.append(f"all parameters fit one sub-group of {size:,}, so nothing is pipelined")

@@ -98,7 +98,8 @@ def test_too_few_buffers_hold_nothing_back():
     assert seconds(*settings, buffers=12, **both) == free
     starved = update(*settings, buffers=4, **both)
     assert starved.ledger.update_s == pytest.approx(seconds(*settings), rel=0.01)
-    (note,) = starved.notes
+    note, kind = starved.notes
+    assert kind == "not serial: pipeline_read and pipeline_write as its options say"
     assert "4 buffers hold 1 sub-group(s) of 4 arrays" in note and "need 12" in note
 
 
