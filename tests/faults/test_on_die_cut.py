@@ -119,7 +119,7 @@ def survive(run, i, cuts):
     """Step i with a cut after each number of events of ``cuts`` = [(where, events)], where "step"
     is the step or what is left of it, "recovery" the next recovery."""
     cuts = list(cuts)
-    off = not run.step(i, cut_after=cuts.pop(0)[1])
+    off = not run.step(i, cut_after=cuts.pop(0)[1] if cuts else None)
     while off:
         while cuts and cuts[0][0] == "recovery":
             if run.recover(cut_after=cuts.pop(0)[1]) is not None:
@@ -441,6 +441,20 @@ def test_a_reservoir_without_room_for_torn_places_says_so():
     with pytest.raises(InputError, match="valid super-pages; a larger share is needed"):
         run.resume()
         finish(run, 0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_second_free_block_has_room_for_two_cuts(seed):
+    """24 of 32 places are valid; of the 4 of a block two cuts take 4 at most, until the die has
+    come round to them, and again."""
+    trace = model("adam", 6, (("a", (24 * 4 * 128,), 0),))
+    run = Run("on_die", configured(0), trace, Options(seed=seed), payload=True)
+    for i in range(6):
+        survive(run, i, [("step", 300 + 40 * seed), ("step", 200)] if i in (0, 4) else [])
+    assert len(run.recoveries) == 4
+    reference = run.arithmetic.reference(6)
+    assert (run.path.finish().view(np.uint32) == reference.view(np.uint32)).all()
+    run.account()
 
 
 def test_books_that_are_off_at_the_cut():
