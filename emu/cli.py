@@ -146,10 +146,10 @@ def compare(
     chosen = split_names(paths)
     options = Options(weights_up=weights_up, form=form, batch=batch, seed=seed)
     folder = out or Path("results") / re.sub(r"[^\w.-]", "_", f"{loaded.name}-{cfg.system.name}")
-    targets = (*report.targets(folder), *([timeline] if timeline else []))
-    for target in targets:
+    written = report.targets(folder) + (report.tornado_targets(folder) if swing else ())
+    for target in (*written, *([timeline] if timeline else [])):
         report.check_target(target)
-    if timeline in targets[:3]:
+    if timeline in written:
         raise InputError(f"--timeline {timeline}: the result has a file of that name")
     # matplotlib takes a third of a second to import: time in which the simulation runs.
     Thread(target=import_module, args=("ondie.emu.figure",), daemon=True).start()

@@ -13,7 +13,9 @@ EMU = """
     cli
     commands
     live
-    serve | report, printed, figure, validate, bench, bench_figure, bench_engine, sweep
+    sweep
+    serve | report, printed, figure, tornado, validate, bench, bench_figure, bench_engine
+    odds, target
     bench_cases, bench_others, bench_peak
     compare, mqsim, block_replay, replay
     precondition, occupation
@@ -21,7 +23,7 @@ EMU = """
     paths
     stannis, ndpipe
     volume
-    system, sensitivity
+    system, sensitivity, uncertainty, lifetime
     device, books, build, dispatch, errors, flows, rows
     landing
     padding
