@@ -121,7 +121,15 @@ def commands() -> None:
     show_default=True,
     help="stannis: the trace's global batch, or the sum of the tuned batches.",
 )
-@click.option("--swing/--no-swing", default=True, help="Vary each assumed constant over its range.")
+@click.option("--swing/--no-swing", default=True, help="Vary each constant over its range.")
+@click.option(
+    "--sweep",
+    "along",
+    multiple=True,
+    metavar="KEY=A,B,C",
+    help="Compare at each value; two at most.",
+)
+@click.option("--target-step", metavar="TIME", help="Is the drive fast enough for such a step?")
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
@@ -133,12 +141,13 @@ def commands() -> None:
 def compare(
     trace: str, device: str, paths: str | None, settings: tuple[str, ...], devices: int | None,
     steps: int | None, out: Path | None, timeline: Path | None, weights_up: str, form: str,
-    batch: str, swing: bool, seed: int, quiet: bool,
+    batch: str, swing: bool, along: tuple[str, ...], target_step: str | None, seed: int,
+    quiet: bool,
 ) -> None:  # fmt: skip
     """Replay TRACE through the update paths on a device and compare them."""
     from ondie import traces
     from ondie.emu import compare as comparison
-    from ondie.emu import report
+    from ondie.emu import report, sweep, target
     from ondie.emu.paths.base import Options
 
     loaded = traces.load(trace)
@@ -146,13 +155,29 @@ def compare(
     chosen = split_names(paths)
     options = Options(weights_up=weights_up, form=form, batch=batch, seed=seed)
     folder = out or Path("results") / re.sub(r"[^\w.-]", "_", f"{loaded.name}-{cfg.system.name}")
+    target_s = None if target_step is None else target.seconds(target_step)
+    axes = sweep.axes(along, cfg)
+    if axes and timeline:
+        raise InputError(f"--timeline {timeline}: of one comparison, not of a sweep")
     written = report.targets(folder) + (report.tornado_targets(folder) if swing else ())
-    for target in (*written, *([timeline] if timeline else [])):
-        report.check_target(target)
+    written = sweep.targets(folder) if axes else written
+    for file in (*written, *([timeline] if timeline else [])):
+        report.check_target(file)
     if timeline in written:
         raise InputError(f"--timeline {timeline}: the result has a file of that name")
     # matplotlib takes a third of a second to import: time in which the simulation runs.
     Thread(target=import_module, args=("ondie.emu.figure",), daemon=True).start()
+    if axes:
+        with progress_bar(quiet) as progress:
+            rows = sweep.sweep(
+                loaded, cfg, axes, paths=chosen, options=options, steps=steps, target_s=target_s,
+                progress=progress,
+            )  # fmt: skip
+            files = sweep.write(rows, folder)
+        if not quiet:
+            sweep.show(rows, console())
+            console().print("written: " + ", ".join(str(file) for file in files))
+        return
     with progress_bar(quiet) as progress:
         result = comparison.compare(
             loaded,
@@ -164,10 +189,10 @@ def compare(
             swing=swing,
             progress=progress,
         )
-        files = report.write(result, folder, seed, timeline)
+        files = report.write(result, folder, seed, timeline, target_s)
     if not quiet:
         screen = console()
-        report.show(result, screen)
+        report.show(result, screen, target_s)
         screen.print("written: " + ", ".join(str(file) for file in files))
 
 

@@ -42,10 +42,10 @@ def odds_table(odds: Odds, table: Table) -> Table:
 def odds_words(odds: Odds) -> str:
     """How was drawn, and the host power at which the winner changes."""
     return (
-        f"{DRAWS:,} draws, each constant once for both paths (those of one thing, such as the host's "
-        "powers, together): triangular around its typical value, log-uniform where its range spans "
-        "more than a decade. With SSD and host, all else typical: "
-        f" {'; '.join(crossing_words(x) for x in odds.crossings)}."
+        f"{DRAWS:,} draws, each constant once for both paths (those of one thing, such as the "
+        "host's powers, together): triangular around its typical value, log-uniform where its "
+        "range spans more than a decade. With SSD and host, all else typical: "
+        f"{'; '.join(crossing_words(x) for x in odds.crossings)}."
     )
 
 

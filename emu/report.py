@@ -27,6 +27,7 @@ from ondie.emu.ledger import Ledger
 from ondie.emu.lifetime import lifetime, programmed_bytes
 from ondie.emu.odds import odds_data, odds_table, odds_words
 from ondie.emu.sensitivity import IDLE, Swing, sample_params, unfelt
+from ondie.emu.target import target_data, target_table, verdicts
 from ondie.emu.units import InputError, fmt_bytes, fmt_energy, fmt_time, fmt_update_rate
 
 SCHEMA_VERSION = 1
@@ -398,9 +399,10 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
     return {key: {"value": value, "unit": unit} for key, (value, unit) in out.items()}
 
 
-def result_data(c: Comparison, seed: int) -> dict[str, Any]:
+def result_data(c: Comparison, seed: int, target_s: float | None = None) -> dict[str, Any]:
     """The content of result.json."""
-    return {
+    asked = {} if target_s is None else {"target": target_data(c, target_s)}
+    return asked | {
         "schema_version": SCHEMA_VERSION,
         "ondie_version": version("ondie"),
         "seed": seed,
@@ -554,12 +556,16 @@ def tornado_targets(out: Path) -> tuple[Path, Path]:
     return out / "tornado.png", out / "tornado.pdf"
 
 
-def write(c: Comparison, out: Path, seed: int, timeline_file: Path | None) -> list[Path]:
-    """Write result.json, the figure as PNG and PDF, and the timeline if asked. Returns the
+def write(
+    c: Comparison, out: Path, seed: int, timeline_file: Path | None, target_s: float | None = None
+) -> list[Path]:
+    """Write result.json, the figures as PNG and PDF, and the timeline if asked. Returns the
     files."""
     from ondie.emu.figure import draw  # matplotlib takes a second to import
 
-    text = json.dumps(result_data(c, seed), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    text = (
+        json.dumps(result_data(c, seed, target_s), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    )
     images = draw(c)
     contents = text.encode(), images["png"], images["pdf"]
     files = dict(zip(targets(out), contents, strict=True))
@@ -586,7 +592,7 @@ def remarks(c: Comparison) -> list[str]:
     ]
 
 
-def show(c: Comparison, console: Console) -> None:
+def show(c: Comparison, console: Console, target_s: float | None = None) -> None:
     """Print the tables, the remarks and the headline."""
     for i, table in enumerate(tables(c)):
         console.print(table)
@@ -595,4 +601,7 @@ def show(c: Comparison, console: Console) -> None:
         console.print()
     if c.odds is not None:
         console.print(odds_words(c.odds) + "\n")
+    if target_s is not None:
+        console.print(target_table(verdicts(c, target_s), target_s, _table("", "path")))
+        console.print()
     console.print(headline_words(c))

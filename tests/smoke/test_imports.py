@@ -13,7 +13,7 @@ EMU = """
     cli
     commands
     live
-    sweep
+    sweep, sweep_figure
     serve | report, printed, figure, tornado, validate, bench, bench_figure, bench_engine
     odds, target
     bench_cases, bench_others, bench_peak
