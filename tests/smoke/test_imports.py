@@ -13,9 +13,8 @@ EMU = """
     cli
     commands
     live
-    sweep, sweep_figure
-    serve | report, printed, figure, tornado, validate, bench, bench_figure, bench_engine
-    odds, target
+    serve | report, printed, figure, validate, bench, bench_figure, bench_engine, sweep, sweep_figure
+    odds, target, tornado
     bench_cases, bench_others, bench_peak
     compare, mqsim, block_replay, replay
     precondition, occupation
