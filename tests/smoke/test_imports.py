@@ -13,8 +13,8 @@ EMU = """
     cli
     commands
     live
-    serve | report, printed, figure, validate, bench, bench_figure, bench_engine, sweep, sweep_figure
-    odds, target, tornado
+    serve | report, printed, validate, bench, bench_figure, bench_engine, sweep, sweep_figure
+    odds, target, figure, tornado
     bench_cases, bench_others, bench_peak
     compare, mqsim, block_replay, replay
     precondition, occupation
