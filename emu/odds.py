@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from ondie.emu.compare import Comparison
+from ondie.emu.config import shown
 from ondie.emu.energy import bounds
 from ondie.emu.uncertainty import (
     DRAWS,
@@ -19,7 +20,9 @@ from ondie.emu.uncertainty import (
     WITH_HOST,
     Answer,
     Crossing,
+    Ends,
     Odds,
+    rounded,
 )
 
 SCOPES = {DRIVE_ALONE: "SSD alone", WITH_HOST: "SSD and host"}
@@ -123,11 +126,17 @@ def odds_data(c: Comparison) -> dict[str, Any] | None:
             {
                 "key": b.key,
                 "low": b.low,
+                "typical": shown(c.cfg.leaf(b.key).value, c.cfg.leaf(b.key).unit),
                 "high": b.high,
-                "energy_ratio_drive_and_host": list(b.energy),
-                "energy_ratio_drive": list(b.drive),
-                "speedup": list(b.speedup),
+                "source": c.cfg.leaf(b.key).source,
+                "energy_ratio_drive_and_host": _rounded(b.energy),
+                "energy_ratio_drive": _rounded(b.drive),
+                "speedup": _rounded(b.speedup),
             }
             for b in o.bars
         ],
     }
+
+
+def _rounded(ends: Ends) -> list[float | None]:
+    return [None if x is None else rounded(x) for x in ends]

@@ -20,7 +20,7 @@ import pytest
 from ondie import traces
 from ondie.emu import report, tornado, uncertainty
 from ondie.emu.compare import compare
-from ondie.emu.config import load_preset, preset_names
+from ondie.emu.config import load_preset, preset_names, shown
 from tests.smoke.commands import SMALL, apart, as_toml, files, here
 
 FILES = [
@@ -337,14 +337,19 @@ def test_the_tornado_can_be_read(first, result):
         assert key not in first["tornado.pdf"].decode("latin-1")
     bars = result["uncertainty"]["tornado"]
     assert len(bars) > 20 and len({bar["key"] for bar in bars}) == len(bars)
+    cfg = load_preset("optimstore-r1")
+    for bar in bars:
+        leaf = cfg.leaf(bar["key"])
+        texts = [shown(x, leaf.unit) for x in (leaf.low, leaf.value, leaf.high)]
+        assert [bar["low"], bar["typical"], bar["high"]] == texts and bar["source"] == leaf.source
     c = compare(traces.load("mlp-fp16"), load_preset("optimstore-r1"))
     for of, typical in zip(
         (lambda b: b.energy, lambda b: b.drive, lambda b: b.speedup), c.odds.ratios, strict=True
     ):
-        shown = tornado.widest(c.odds, of, typical)
-        widths = [uncertainty.width(of(bar), typical) for bar in shown]
-        assert 2 <= len(shown) <= 12 and widths == sorted(widths, reverse=True)
-        rest = [b for b in c.odds.bars if b not in shown]
+        drawn = tornado.widest(c.odds, of, typical)
+        widths = [uncertainty.width(of(bar), typical) for bar in drawn]
+        assert 2 <= len(drawn) <= 12 and widths == sorted(widths, reverse=True)
+        rest = [b for b in c.odds.bars if b not in drawn]
         assert all(uncertainty.width(of(b), typical) <= max(widths[-1], 1.005) for b in rest)
 
 
