@@ -26,6 +26,7 @@ from ondie.emu.energy import bounds
 from ondie.emu.ledger import Ledger
 from ondie.emu.lifetime import lifetime, programmed_bytes
 from ondie.emu.odds import odds_data, odds_table, odds_words
+from ondie.emu.paths.host_offload import PipelinedOffload
 from ondie.emu.sensitivity import IDLE, Swing, sample_params, unfelt
 from ondie.emu.target import target_data, target_table, verdicts
 from ondie.emu.units import InputError, fmt_bytes, fmt_energy, fmt_time, fmt_update_rate
@@ -283,6 +284,9 @@ def _swings(c: Comparison) -> Table:
         covered = sum(rule.covers(key) for key in idle)
         if covered:
             notes.append(f"{covered} are not felt while {rule.key} = {rule.value}")
+    if rival == PipelinedOffload.name and c.trace.n_params > c.cfg.host.subgroup_params:
+        if sample_params(c.trace, c.cfg) <= c.cfg.host.subgroup_params:
+            notes.append("the sample fits one sub-group, so that nothing in it is pipelined")
     table.caption = "; ".join(notes) or None
     return table
 
