@@ -170,7 +170,15 @@ def commands() -> None:
     show_default=True,
     help="smart_comp: percent of the gradient's bytes that are sent, index and value.",
 )
-@click.option("--swing/--no-swing", default=True, help="Vary each assumed constant over its range.")
+@click.option("--swing/--no-swing", default=True, help="Vary each constant over its range.")
+@click.option(
+    "--sweep",
+    "along",
+    multiple=True,
+    metavar="KEY=A,B,C",
+    help="Compare at each value; two at most.",
+)
+@click.option("--target-step", metavar="TIME", help="Is the drive fast enough for such a step?")
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
@@ -183,14 +191,14 @@ def compare(
     trace: str, device: str, paths: str | None, settings: tuple[str, ...], devices: int | None,
     steps: int | None, out: Path | None, timeline: Path | None, weights_up: str, form: str,
     batch: str, ds_config: Path | None, knobs: tuple[str, ...], measure_host: bool, sampled: bool,
-    compression: float, swing: bool, seed: int, quiet: bool, foreground: Path | None,
-    foreground_from: str | None, foreground_time_unit: str | None, foreground_depth: int | None,
-    foreground_speed: float | None,
+    compression: float, swing: bool, along: tuple[str, ...], target_step: str | None, seed: int,
+    quiet: bool, foreground: Path | None, foreground_from: str | None,
+    foreground_time_unit: str | None, foreground_depth: int | None, foreground_speed: float | None,
 ) -> None:  # fmt: skip
     """Replay TRACE through the update paths on a device and compare them."""
     from ondie import traces
     from ondie.emu import compare as comparison
-    from ondie.emu import report
+    from ondie.emu import report, sweep, target
     from ondie.emu.commands import foreground as users
     from ondie.emu.paths.base import Options
 
@@ -211,13 +219,30 @@ def compare(
         seed=seed,
     )  # fmt: skip
     folder = out or Path("results") / re.sub(r"[^\w.-]", "_", f"{loaded.name}-{cfg.system.name}")
-    targets = (*report.targets(folder), *([timeline] if timeline else []))
-    for target in targets:
-        report.check_target(target)
-    if timeline in targets[:3]:
+    target_s = None if target_step is None else target.seconds(target_step)
+    axes = sweep.axes(along, cfg)
+    for name, given in (("timeline", timeline), ("foreground", foreground), ("sampled", sampled)):
+        if axes and given:
+            raise InputError(f"--{name}: of one comparison, not of a sweep")
+    written = report.targets(folder) + (report.tornado_targets(folder) if swing else ())
+    written = sweep.targets(folder) if axes else written
+    for file in (*written, *([timeline] if timeline else [])):
+        report.check_target(file)
+    if timeline in written:
         raise InputError(f"--timeline {timeline}: the result has a file of that name")
     # matplotlib takes a third of a second to import: time in which the simulation runs.
     Thread(target=import_module, args=("ondie.emu.figure",), daemon=True).start()
+    if axes:
+        with progress_bar(quiet) as progress:
+            rows = sweep.sweep(
+                loaded, cfg, axes, paths=chosen, options=options, steps=steps, target_s=target_s,
+                progress=progress,
+            )  # fmt: skip
+            files = sweep.write(rows, folder)
+        if not quiet:
+            sweep.show(rows, console())
+            console().print("written: " + ", ".join(str(file) for file in files))
+        return
     with progress_bar(quiet) as progress:
         requests = others.read(progress)
         loop = None if requests is None else others.loop(requests)
@@ -237,10 +262,10 @@ def compare(
             felt = users.felt(loaded, cfg, result, requests, loop, progress)
             more["interference"] = users.data(felt, requests, loop)
             tables.append(users.table(felt, requests))
-        files = report.write(result, folder, seed, timeline, more)
+        files = report.write(result, folder, seed, timeline, target_s, more)
     if not quiet:
         screen = console()
-        report.show(result, screen)
+        report.show(result, screen, target_s)
         for table in tables:
             screen.print(table)
         screen.print("written: " + ", ".join(str(file) for file in files))

@@ -34,6 +34,7 @@ from ondie.emu.paths.updating import UpdatingPath
 from ondie.emu.sampling import Piece, Sampled, extend, reduced
 from ondie.emu.sensitivity import Headline, Swing, swings
 from ondie.emu.system import System
+from ondie.emu.uncertainty import Odds, assess
 from ondie.emu.units import InputError, nearest
 from ondie.emu.weights import Weights, compare_weights
 from ondie.kernels import OPS
@@ -95,6 +96,8 @@ class Comparison:
     results: tuple[Result, ...]
     swings: tuple[Swing, ...]
     swing_pair: tuple[str, str] | None
+    odds: Odds | None = None
+    """How sure the energy answer of that pair is; with the swings."""
 
     def result(self, name: str) -> Result | None:
         """The result of a path that ran, or None."""
@@ -381,6 +384,7 @@ def compare(
         raise Unavailable(f"no path can run {trace.name} on {cfg.system.name}: {reasons}")
     pair = headline_pair(updated)
     found: tuple[Swing, ...] = ()
+    odds = None
     if swing and pair is not None:
 
         def again(name: str, changed: Config, small: Trace) -> tuple[Ledger, Work]:
@@ -391,8 +395,11 @@ def compare(
         def fits(name: str, changed: Config) -> None:
             PATHS[name](changed, trace, options)
 
-        found = tuple(swings(cfg, trace, Headline(again, fits, pair), WORKERS))
-    return Comparison(cfg, trace, options, n, results, found, pair)
+        every = swings(cfg, trace, Headline(again, fits, pair), WORKERS)
+        books = {r.name: (r.ledger, r.work) for r in results if r.ledger and r.work}
+        odds = assess(cfg, {name: books[name] for name in pair}, every, options.seed)
+        found = tuple(s for s in every if cfg.leaf(s.key).source == "assumed")
+    return Comparison(cfg, trace, options, n, results, found, pair, odds)
 
 
 def step_count(trace: Trace, steps: int | None) -> int:

@@ -23,8 +23,13 @@ from rich.table import Table
 from ondie.emu import timeline
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.compare import Comparison, Result
+from ondie.emu.energy import bounds
 from ondie.emu.ledger import Ledger
+from ondie.emu.lifetime import lifetime, programmed_bytes
+from ondie.emu.odds import odds_data, odds_table, odds_words
+from ondie.emu.paths.host_offload import PipelinedOffload
 from ondie.emu.sensitivity import IDLE, Swing, sample_params, unfelt
+from ondie.emu.target import target_data, target_table, verdicts
 from ondie.emu.units import InputError, fmt_bytes, fmt_energy, fmt_time, fmt_update_rate
 
 SCHEMA_VERSION = 1
@@ -77,11 +82,13 @@ def bound_words(result: Result) -> str:
 
 def tables(c: Comparison) -> list[Table]:
     """All tables of a comparison, in order."""
-    out = [_overview(c), _phases(c), _traffic(c), _arithmetic(c)]
+    out = [_overview(c), _phases(c), _traffic(c), _lifetimes(c), _arithmetic(c)]
     if any(r.weights for r in c.results):
         out.append(_weights(c))
     if c.swings:
         out.append(_swings(c))
+    if c.odds is not None:
+        out.append(odds_table(c.odds, _table("", "energy")))
     return out
 
 
@@ -153,7 +160,7 @@ def _spent(value: float | None) -> str:
 def _traffic(c: Comparison) -> Table:
     table = _table(
         "Traffic and operations per step", "path", "host link", "channels", "into flash", "tunnel",
-        "page operations", "array operations", "blocks erased", "WAF", "steps to wear out",
+        "page operations", "array operations", "blocks erased", "WAF",
     )  # fmt: skip
     for r in c.results:
         if r.ledger is None:
@@ -169,10 +176,45 @@ def _traffic(c: Comparison) -> Table:
             f"{m['array_operations']['value']:,.0f}",
             f"{m['erased_blocks']['value']:,.0f}",
             "-" if r.ledger.waf is None else f"{r.ledger.waf:.3f}",
-            "-"
-            if m["steps_to_wear_out"]["value"] is None
-            else _count(m["steps_to_wear_out"]["value"]),
         )
+    return table
+
+
+def _lifetimes(c: Comparison) -> Table:
+    f = c.cfg.flash
+    leaf = c.cfg.leaf("flash.endurance_cycles")
+    drives = f"{c.cfg.system.devices} x " if c.cfg.system.devices > 1 else ""
+    low, _, high = bounds(c.cfg, leaf.key)
+    table = _table(
+        f"Lifetime and capacity: {drives}{fmt_bytes(c.cfg.system.capacity_bytes)} of {f.cell}, "
+        f"rated for {f.endurance_cycles:,} cycles",
+        "path", "written per step", "steps", "years of 8,760 h",
+        f"years at {low:,.0f} .. {high:,.0f}", "states on flash", "of the drive", "in pSLC, of TLC",
+    )  # fmt: skip
+    for r in c.results:
+        if r.ledger is None:
+            continue
+        x = lifetime(c.cfg, r.ledger, r.updates_weights)
+        worn = ["-"] * 3
+        if x.steps is not None and x.years is not None:
+            years = [_count(y) for y in x.years]
+            worn = [_count(x.steps[1]), years[1], f"{years[0]} .. {years[2]}"]
+        held = ["-"] * 3
+        if x.state_bytes:
+            held = [fmt_bytes(x.state_bytes), f"{100 * x.share:.2g}%", fmt_bytes(x.pslc_bytes)]
+        table.add_row(r.name, fmt_bytes(x.written_bytes), *worn, *held)
+    mode = "are" if f.cell == "pSLC" else "would be"
+    words = [
+        f"Written: WAF included. Cycles: {leaf.ref}.",
+        f"In pSLC, as the states {mode}, they take three times the capacity of TLC.",
+    ]
+    if c.result("on_die") is not None:
+        words.append(
+            f"All blocks worn alike: on_die writes its reservoir alone "
+            f"({c.cfg.ftl.reservoir_fraction:.0%} of the drive), and lives that share where no "
+            "block changes sides."
+        )
+    table.caption = " ".join(words)
     return table
 
 
@@ -243,6 +285,9 @@ def _swings(c: Comparison) -> Table:
         covered = sum(rule.covers(key) for key in idle)
         if covered:
             notes.append(f"{covered} are not felt while {rule.key} = {rule.value}")
+    if rival == PipelinedOffload.name and c.trace.n_params > c.cfg.host.subgroup_params:
+        if sample_params(c.trace, c.cfg) <= c.cfg.host.subgroup_params:
+            notes.append("the sample fits one sub-group, so that nothing in it is pipelined")
     table.caption = "; ".join(notes) or None
     return table
 
@@ -311,9 +356,7 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
     assert r.ledger is not None and r.energy is not None and r.bound is not None
     book, t, n = r.ledger, r.ledger.totals, c.steps
     counters = t.counters
-    programs = counters["program_pages"] + counters["gc_program_pages"] + counters["bpp_pages"]
-    programs += counters["map_program_pages"] + counters["padding_pages"]
-    programs += counters["fold_program_pages"]
+    written, worn = programmed_bytes(t) / n, lifetime(c.cfg, book, r.updates_weights)
     array = counters["array_reads"] + counters["array_programs"] + counters["array_erases"]
     name, share = book.bound_by()
     out: dict[str, tuple[Any, str]] = {
@@ -329,18 +372,26 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
         "link_down_bytes": (t.bytes_by["link down"] / n, "B"),
         "link_up_bytes": (t.bytes_by["link up"] / n, "B"),
         "channel_bytes": ((t.bytes_by["channels in"] + t.bytes_by["channels out"]) / n, "B"),
-        "flash_written_bytes": (programs * t.page_bytes / n, "B"),
+        "flash_written_bytes": (written, "B"),
         "tunnel_bytes": (counters["tunnel_bytes"] / n, "B"),
         "page_operations": (book.page_operations / n, "pages"),
         "array_operations": (array / n, "operations"),
         "erased_blocks": (counters["erased_blocks"] / n, "blocks"),
         "most_erases_of_a_super_block": (t.erases[1], "erases"),
         "waf": (book.waf, "1"),
-        "steps_to_wear_out": (wear_out_steps(c, programs * t.page_bytes / n), "steps"),
+        "steps_to_wear_out": (wear_out_steps(c, written), "steps"),
+        "state_bytes": (worn.state_bytes, "B"),
+        "state_share_of_capacity": (worn.share, "1"),
+        "state_cells_as_tlc_bytes": (worn.tlc_bytes, "B"),
+        "state_in_pslc_as_tlc_bytes": (worn.pslc_bytes, "B"),
         "bound_by": (name, "resource"),
         "bound_by_share": (share, "1"),
         "latency_bound": (share < LATENCY_BOUND, "bool"),
     }
+    for i, end in enumerate(("low", "typical", "high")):
+        out[f"rated_write_{end}_bytes"] = (worn.rated_bytes[i], "B")
+        out[f"lifetime_steps_{end}"] = (worn.steps and worn.steps[i], "steps")
+        out[f"lifetime_years_{end}"] = (worn.years and worn.years[i], "years")
     for group, span in (
         ("drive", r.energy.drive),
         ("drive_and_host", r.energy.storage_and_host),
@@ -353,9 +404,10 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
     return {key: {"value": value, "unit": unit} for key, (value, unit) in out.items()}
 
 
-def result_data(c: Comparison, seed: int) -> dict[str, Any]:
+def result_data(c: Comparison, seed: int, target_s: float | None = None) -> dict[str, Any]:
     """The content of result.json."""
-    return {
+    asked = {} if target_s is None else {"target": target_data(c, target_s)}
+    return asked | {
         "schema_version": SCHEMA_VERSION,
         "ondie_version": version("ondie"),
         "seed": seed,
@@ -385,6 +437,7 @@ def result_data(c: Comparison, seed: int) -> dict[str, Any]:
             "swing": [_swing_data(s) for s in c.swings],
             "unfelt": list(unfelt(c.cfg)) if c.swings else [],
         },
+        "uncertainty": odds_data(c),
         "headline": headline_words(c),
         "headline_ratios": headline_numbers(c),
         "paths": [_path_data(c, r) for r in c.results],
@@ -502,8 +555,13 @@ def check_target(path: Path, *read: str | Path) -> None:
 
 
 def targets(out: Path) -> tuple[Path, Path, Path]:
-    """The files of a comparison in its folder: result and figure."""
+    """The files of every comparison in its folder: result and figure."""
     return out / "result.json", out / "figure.png", out / "figure.pdf"
+
+
+def tornado_targets(out: Path) -> tuple[Path, Path]:
+    """The files of the tornado figure, of comparisons that vary their constants."""
+    return out / "tornado.png", out / "tornado.pdf"
 
 
 def write(
@@ -511,17 +569,23 @@ def write(
     out: Path,
     seed: int,
     timeline_file: Path | None,
+    target_s: float | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> list[Path]:
-    """Write result.json with ``more`` beside what it has, the figure as PNG and PDF, and the
+    """Write result.json with ``more`` beside what it has, the figures as PNG and PDF, and the
     timeline if asked. Returns the files."""
     from ondie.emu.figure import draw  # matplotlib takes a second to import
 
-    content = {**result_data(c, seed), **(more or {})}
+    content = {**result_data(c, seed, target_s), **(more or {})}
     text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
     images = draw(c)
     contents = text.encode(), images["png"], images["pdf"]
     files = dict(zip(targets(out), contents, strict=True))
+    if c.odds is not None:
+        from ondie.emu import tornado
+
+        images = tornado.draw(c)
+        files |= dict(zip(tornado_targets(out), (images["png"], images["pdf"]), strict=True))
     if timeline_file is not None:
         runs = [(r.timeline, r.dropped) for r in c.results if r.timeline is not None]
         files[timeline_file] = timeline.merge(runs).encode()
@@ -540,11 +604,16 @@ def remarks(c: Comparison) -> list[str]:
     ]
 
 
-def show(c: Comparison, console: Console) -> None:
+def show(c: Comparison, console: Console, target_s: float | None = None) -> None:
     """Print the tables, the remarks and the headline."""
     for i, table in enumerate(tables(c)):
         console.print(table)
         for line in remarks(c) if i == 0 else ():
             console.print(line)
+        console.print()
+    if c.odds is not None:
+        console.print(odds_words(c.odds) + "\n")
+    if target_s is not None:
+        console.print(target_table(verdicts(c, target_s), target_s, _table("", "path")))
         console.print()
     console.print(headline_words(c))

@@ -7,13 +7,13 @@ Source: this project's contract of results: they say on how many assumed constan
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.config import Config, Leaf, shown
-from ondie.emu.energy import Work, energy, is_price
+from ondie.emu.energy import Work, components, energy, is_price
 from ondie.emu.isp.layout import VALUE_BYTES
 from ondie.emu.ledger import Ledger
 from ondie.emu.provenance import Value
@@ -57,11 +57,32 @@ IDLE = (
 """Constants that are assumed, and counted, but not varied: nothing reads them."""
 
 
+CHOICES = frozenset(
+    ("system.devices", "host.io_queue_depth", "host.io_block", "host.subgroup_params")
+)
+"""What a user decides: their ranges are what may be chosen, not what is uncertain."""
+
+Factors = Mapping[str, Mapping[str, float]]
+"""Path -> component of its energy -> quantity as a factor of its typical value."""
+
+
 def unfelt(cfg: Config) -> tuple[str, ...]:
     """Assumed leaves with a range that change no result of this configuration, in order."""
     idle = [rule for rule in IDLE if cfg.leaf(rule.key).value == rule.value]
     ranged = (leaf.key for leaf in cfg.assumed() if leaf.low is not None)
     return tuple(key for key in ranged if any(rule.covers(key) for rule in idle))
+
+
+def published_ranges(cfg: Config) -> list[Leaf]:
+    """Leaves that are not assumed, have a range all the same, and may have a say in time."""
+    idle = [rule for rule in IDLE if cfg.leaf(rule.key).value == rule.value]
+    return [
+        leaf
+        for leaf in cfg.leaves()
+        if leaf.source != "assumed" and leaf.low != leaf.high
+        and not is_price(leaf.key) and leaf.key not in CHOICES
+        and not any(rule.covers(leaf.key) for rule in idle)
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,6 +96,9 @@ class Swing:
     speedup_at_high: float | None
     energy_at_low: float | None
     energy_at_high: float | None
+    factors_at_low: Factors = field(default_factory=dict, repr=False)
+    """Of those that change; empty where the path cannot run, or nothing changes."""
+    factors_at_high: Factors = field(default_factory=dict, repr=False)
 
     @property
     def speedup_width(self) -> float:
@@ -163,34 +187,59 @@ class Headline:
         ]
         return base.update_s / rival.update_s, joules[0] / joules[1]
 
+    def quantities(self, cfg: Config, trace: Trace) -> dict[str, dict[str, int]]:
+        """Path -> component -> what energy is charged for."""
+        found = {}
+        for name in self.pair:
+            book, work = self._simulated(name, cfg, trace)
+            found[name] = {p.name: p.quantity for p in components(cfg, book.totals, work)}
+        return found
+
 
 def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[Swing]:
-    """Swing of (speedup, energy ratio) for each assumed leaf but the unfelt, widest first, before
-    them those with an end at which a path cannot run.
+    """Swing of (speedup, energy ratio) for each assumed leaf but the unfelt, and for the
+    `published_ranges`, widest first, before them those with an end at which a path cannot run.
 
     Such an end has no value. Only a name may have no range.
     """
     idle = unfelt(cfg)
     varied = [x for x in cfg.assumed() if x.low is not None and x.key not in idle]
+    varied += published_ranges(cfg)
     small = sample(trace, cfg)
     typical = headline(amortised(cfg), small)
+    charged = headline.quantities(amortised(cfg), small)
 
-    def at(leaf: Leaf, value: Value) -> tuple[float | None, float | None]:
+    def at(leaf: Leaf, value: Value) -> tuple[float | None, float | None, Factors]:
         try:
             changed = cfg.replace({leaf.key: value})
             for name in headline.pair:
                 headline.fits(name, changed)
             speedup, ratio = headline(amortised(changed), small)
+            found = headline.quantities(amortised(changed), small)
         except InputError:
-            return None, None
-        return speedup / typical[0], ratio / typical[1]
+            return None, None, {}
+        return speedup / typical[0], ratio / typical[1], changes(charged, found)
 
     def one(leaf: Leaf) -> Swing:
         assert leaf.low is not None and leaf.high is not None
         low, high = at(leaf, leaf.low), at(leaf, leaf.high)
         texts = shown(leaf.low, leaf.unit), shown(leaf.high, leaf.unit)
-        return Swing(leaf.key, *texts, low[0], high[0], low[1], high[1])
+        return Swing(leaf.key, *texts, low[0], high[0], low[1], high[1], low[2], high[2])
 
     with ThreadPoolExecutor(workers) as pool:
         found = list(pool.map(one, varied))
     return sorted(found, key=lambda s: (not s.fails, -s.width, s.key))
+
+
+def changes(
+    typical: Mapping[str, Mapping[str, int]], found: Mapping[str, Mapping[str, int]]
+) -> Factors:
+    """Quantities as factors of the typical ones, those that are another."""
+    return {
+        path: {
+            name: found[path].get(name, 0) / n
+            for name, n in parts.items()
+            if found[path].get(name, 0) != n
+        }
+        for path, parts in typical.items()
+    }

@@ -10,7 +10,7 @@ from ondie import traces
 from ondie.emu import report
 from ondie.emu.compare import Comparison, compare, headline_pair
 from ondie.emu.config import load_preset, preset_names
-from ondie.emu.units import KINDS, InputError, fmt_time, parse
+from ondie.emu.units import KINDS, InputError, fmt_bytes, fmt_time, parse
 from tests.smoke.commands import here
 
 PHASES = ("samples", "forward", "backward", "gradients", "synchronise", "update", "weights_up")
@@ -185,13 +185,17 @@ def test_the_table_is_the_result(capsys, tmp_path):
     rows = [[cell.strip() for cell in line.strip("│").split("│")]
             for line in out.splitlines() if line.startswith("│ ")]  # fmt: skip
     for p in ran(result):
-        first, phases, traffic, arithmetic = (row for row in rows if row[0] == p["name"])
+        first, phases, traffic, worn, arithmetic = (row for row in rows if row[0] == p["name"])
         update_s = value(p, "update_s")
         assert first[1] == fmt_time(value(p, "step_s") * 1e12)
         assert first[3] == fmt_time(update_s * 1e12)
         assert first[5] == f"{value(base, 'update_s') / update_s:.2f}x"
         assert phases[-1] == first[1]
         assert traffic[5] == f"{value(p, 'page_operations'):,.0f}"
+        assert worn[1] == traffic[3] == fmt_bytes(value(p, "flash_written_bytes"))
+        assert worn[3] == f"{value(p, 'lifetime_years_typical'):.3g}"
+        assert worn[5] == fmt_bytes(value(p, "state_bytes"))
+        assert worn[7] == fmt_bytes(3 * value(p, "state_bytes"))
         assert arithmetic[1] == first[3]
         assert arithmetic[2] == fmt_time(p["arithmetic"]["seconds"] * 1e12)
         gap = update_s / p["arithmetic"]["seconds"] - 1

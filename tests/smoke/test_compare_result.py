@@ -19,13 +19,15 @@ import numpy as np
 import pytest
 
 from ondie import traces
-from ondie.emu import report
+from ondie.emu import report, tornado, uncertainty
 from ondie.emu.compare import compare
-from ondie.emu.config import load_preset, preset_names
+from ondie.emu.config import load_preset, preset_names, shown
 from ondie.emu.paths.offload import Offload
 from tests.smoke.commands import SMALL, apart, as_toml, files, here
 
-FILES = ["figure.pdf", "figure.png", "line.json", "result.json"]
+FILES = [
+    "figure.pdf", "figure.png", "line.json", "result.json", "tornado.pdf", "tornado.png",
+]  # fmt: skip
 MORE = [("gpt-small", "newport"), ("mobilenetv2-digits", "laguna"), ("gpt2-124m", "smartssd")]
 
 
@@ -169,7 +171,7 @@ def test_the_form(result):
     assert result["schema_version"] == report.SCHEMA_VERSION == 1
     assert set(result) == {
         "schema_version", "ondie_version", "seed", "trace", "options", "configuration",
-        "configuration_sha256", "assumed", "headline", "headline_ratios", "paths",
+        "configuration_sha256", "assumed", "headline", "headline_ratios", "paths", "uncertainty",
     }  # fmt: skip
     assert re.fullmatch(r"\d+\.\d+\.\d+", result["ondie_version"])
     trace = traces.load("mlp-fp16")
@@ -210,7 +212,7 @@ def ran(data: dict) -> list[dict]:
 def test_every_metric_has_a_value_and_a_unit(result):
     units = {
         "s", "samples", "samples/s", "param/s", "B", "pages", "operations", "blocks", "erases",
-        "1", "resource", "bool", "J/step", "J/sample", "steps",
+        "1", "resource", "bool", "J/step", "J/sample", "steps", "years",
     }  # fmt: skip
     names = [set(path["metrics"]) for path in ran(result)]
     assert len(names) == 4 and all(x == names[0] and len(x) > 30 for x in names)
@@ -329,6 +331,52 @@ def test_the_figure_can_be_read(first):
     assert first["figure.pdf"].startswith(b"%PDF-1.") and first["figure.pdf"].rstrip().endswith(
         b"%%EOF"
     )
+
+
+def test_the_tornado_can_be_read(first, result):
+    """A panel for each of the three ratios: twelve bars at most, the widest of result.json."""
+    png = first["tornado.png"]
+    assert png.startswith(b"\x89PNG\r\n\x1a\n") and first["tornado.pdf"].startswith(b"%PDF-1.")
+    width, height = struct.unpack(">II", png[16:24])
+    assert width > 1200 and height > 900
+    for key in ("/CreationDate", "/ModDate", "/Producer"):
+        assert key not in first["tornado.pdf"].decode("latin-1")
+    bars = result["uncertainty"]["tornado"]
+    assert len(bars) > 20 and len({bar["key"] for bar in bars}) == len(bars)
+    cfg = load_preset("optimstore-r1")
+    for bar in bars:
+        leaf = cfg.leaf(bar["key"])
+        texts = [shown(x, leaf.unit) for x in (leaf.low, leaf.value, leaf.high)]
+        assert [bar["low"], bar["typical"], bar["high"]] == texts and bar["source"] == leaf.source
+    c = compare(traces.load("mlp-fp16"), load_preset("optimstore-r1"))
+    for of, typical in zip(
+        (lambda b: b.energy, lambda b: b.drive, lambda b: b.speedup), c.odds.ratios, strict=True
+    ):
+        drawn = tornado.widest(c.odds, of, typical)
+        widths = [uncertainty.width(of(bar), typical) for bar in drawn]
+        assert 2 <= len(drawn) <= 12 and widths == sorted(widths, reverse=True)
+        rest = [b for b in c.odds.bars if b not in drawn]
+        assert all(uncertainty.width(of(b), typical) <= max(widths[-1], 1.005) for b in rest)
+
+
+def test_the_odds_are_written(result):
+    found = result["uncertainty"]
+    assert (found["baseline"], found["rival"], found["seed"]) == ("host_offload", "on_die", 7)
+    for answers in found["energy_ratio"].values():
+        for a in answers.values():
+            assert 0 <= a["probability_rival_takes_less"] <= 1
+            low, middle, high = a["quantiles_5_50_95"]
+            assert 0 < low <= middle <= high
+            assert all(x == float(f"{x:.6g}") for x in (low, middle, high))
+    keys = [x["keys"] for x in found["host_power_where_the_winner_changes"]]
+    assert keys == [
+        ["host.update_power", "host.wait_power"], ["host.update_power"], ["host.wait_power"],
+    ]  # fmt: skip
+
+
+def test_no_swing_no_odds():
+    c = compare(traces.load("mlp-fp16"), load_preset("optimstore-r1"), steps=1, swing=False)
+    assert c.odds is None and report.result_data(c, 0)["uncertainty"] is None
 
 
 def test_a_longer_bar_moves_the_figure(tmp_path):

@@ -1,5 +1,6 @@
 """Does the swing of the headline hold every assumed constant at both ends of its range?"""
 
+import dataclasses
 import json
 import math
 import re
@@ -276,3 +277,15 @@ def test_the_headline_names_the_widest(capsys, tmp_path):
     assert f"{len(rows) - 8} more change either by at most" in table
     idle = data["assumed"]["unfelt"]
     assert f"; {len(idle)} are not felt while errors.kind = none" in " ".join(table.split())
+
+
+def test_a_sample_in_which_nothing_is_pipelined_says_so():
+    """Two sub-groups of a model, one of its sample; and none where the sample has several."""
+    note = "the sample fits one sub-group, so that nothing in it is pipelined"
+    swing = Swing("host.adam", "1", "2", 1.0, 1.0, 1.0, 1.0)
+    for size, said in ((1_500_000, True), (100_000, False)):
+        cfg = load_preset("optimstore-r1", [*SMALL, f"host.subgroup_params={size}"])
+        paths = ["host_offload", "host_offload_pipelined"]
+        c = compare(model("adam", 2_000_000), cfg, paths=paths, swing=False)
+        table = report.tables(dataclasses.replace(c, swings=(swing,)))[-1]
+        assert (note in (table.caption or "")) == said

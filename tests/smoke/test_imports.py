@@ -13,7 +13,9 @@ EMU = """
     cli
     commands
     live
-    serve | report, printed, figure, validate, bench, bench_figure, bench_host, bench_engine, sweep
+    serve | report, printed, validate, bench, bench_figure, bench_host, bench_engine, sweep
+    sweep_figure
+    odds, target, figure, tornado
     bench_cases, bench_others, bench_peak
     interference
     compare, mqsim, block_replay, replay
@@ -22,7 +24,7 @@ EMU = """
     paths
     stannis, ndpipe
     volume
-    system, sensitivity
+    system, sensitivity, uncertainty, lifetime
     sampling
     device, books, build, dispatch, errors, flows, rows
     landing

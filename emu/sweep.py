@@ -1,0 +1,271 @@
+"""What if: the comparison at every value of one or two keys of the configuration.
+
+Owns the values, the runs one after another, the table, sweep.json and what is drawn. Does not own a
+comparison (compare.py) or what a value means (schema.py).
+Source: own. A row is what `ondie compare --set KEY=VALUE --no-swing` gives; a value with which a
+path cannot run has the reason in its row.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ondie.emu.compare import Comparison, compare
+from ondie.emu.config import Config, shown
+from ondie.emu.loading import key_of, split_overrides
+from ondie.emu.paths.base import Options
+from ondie.emu.provenance import Value, override
+from ondie.emu.report import SCHEMA_VERSION, seconds, speedup, write_atomically
+from ondie.emu.target import Verdict, answer, verdicts
+from ondie.emu.units import InputError, fmt_energy
+from ondie.traces import Trace
+
+MOST_KEYS = 2
+MOST_POINTS = 64
+ALL = "all"
+"""Instead of a path, where a point has none."""
+REF = "given on the command line"
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key and the values that it takes, as the configuration spells them."""
+
+    key: str
+    values: tuple[Value, ...]
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One path at one point; all but the reason None when it cannot run there."""
+
+    values: tuple[str, ...]
+    """Of the axes, in their order."""
+    path: str
+    reason: str | None = None
+    update_s: float | None = None
+    step_s: float | None = None
+    speedup: float | None = None
+    """Of the update stage over host offload at the same point."""
+    energy_drive_j: tuple[float, float, float] | None = None
+    """Per step outside forward and backward, low, typical, high."""
+    energy_drive_and_host_j: tuple[float, float, float] | None = None
+    bound_by: str | None = None
+    bound_by_share: float | None = None
+    target: Verdict | None = None
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All rows, and what they are of."""
+
+    cfg: Config
+    """Without the values of the axes."""
+    trace: Trace
+    options: Options
+    steps: int
+    axes: tuple[Axis, ...]
+    rows: tuple[Row, ...]
+    target_s: float | None
+
+
+def axes(texts: Sequence[str], cfg: Config) -> tuple[Axis, ...]:
+    """The axes of `--sweep key=a,b,c`, in order. Raises InputError: unknown key, value of the wrong
+    kind, one that is named twice, too many."""
+    if len(texts) > MOST_KEYS:
+        raise InputError(f"--sweep: {len(texts)} keys; at most {MOST_KEYS} are right")
+    for text in texts:
+        if "=" not in text:
+            raise InputError(
+                f"--sweep {text!r}: no values; write for example host.io_queue_depth=1,8,32"
+            )
+    try:
+        named = split_overrides(texts, cfg.records)
+    except InputError as error:
+        raise InputError(str(error).replace("--set ", "--sweep ", 1)) from error
+    found = []
+    for name, listed in named.items():
+        place = f"--sweep {name}"
+        parts = [part.strip() for part in str(listed).split(",")]
+        if not all(parts):
+            raise InputError(f"{place}={listed}: an empty value; write for example {name}=a,b")
+        leaves = [override(key_of(name)[0], name, part, place, REF) for part in parts]
+        values = tuple(leaf.value for leaf in leaves)
+        for i, value in enumerate(values):
+            if value in values[:i]:
+                raise InputError(f"{place}: {parts[i]!r} is named twice; name it once")
+        found.append(Axis(name, values, tuple(shown(x.value, x.unit) for x in leaves)))
+    points = len(list(itertools.product(*(axis.values for axis in found))))
+    if points > MOST_POINTS:
+        raise InputError(f"--sweep: {points} points; at most {MOST_POINTS} are right")
+    return tuple(found)
+
+
+def sweep(
+    trace: Trace,
+    cfg: Config,
+    along: tuple[Axis, ...],
+    *,
+    paths: Sequence[str] | None = None,
+    options: Options | None = None,
+    steps: int | None = None,
+    target_s: float | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Sweep:
+    """Run the comparison at every point. Raises InputError when it runs at none."""
+    rows: list[Row] = []
+    options = options or Options()
+    n = 0
+    for at in itertools.product(*(range(len(axis.values)) for axis in along)):
+        texts = tuple(axis.texts[i] for axis, i in zip(along, at, strict=True))
+        changes = {axis.key: axis.values[i] for axis, i in zip(along, at, strict=True)}
+
+        def watch(name: str, share: float, texts: tuple[str, ...] = texts) -> None:
+            if progress is not None:
+                progress(f"{', '.join(texts)}: {name}", share)
+
+        try:
+            c = compare(
+                trace, cfg.replace(changes, ref=REF), paths=paths, options=options, steps=steps,
+                swing=False, progress=watch,
+            )  # fmt: skip
+        except InputError as error:
+            rows.append(Row(texts, ALL, str(error)))
+            continue
+        n = c.steps
+        rows += _rows(c, texts, target_s)
+    if not n:
+        raise InputError(f"--sweep: nothing can run: {rows[0].reason}")
+    return Sweep(cfg, trace, options, n, along, tuple(rows), target_s)
+
+
+def _rows(c: Comparison, texts: tuple[str, ...], target_s: float | None) -> list[Row]:
+    base = c.result(c.swing_pair[0]) if c.swing_pair else None
+    judged = {} if target_s is None else {v.path: v for v in verdicts(c, target_s)}
+    out = []
+    for r in c.results:
+        if r.ledger is None or r.energy is None:
+            out.append(Row(texts, r.name, r.reason))
+            continue
+        name, share = r.ledger.bound_by()
+        drive, both = (
+            (low / c.steps, typical / c.steps, high / c.steps)
+            for low, typical, high in (r.energy.drive, r.energy.storage_and_host)
+        )
+        faster = speedup(base, r) if base and r.updates_weights and r.ledger.update_s else None
+        out.append(
+            Row(
+                texts, r.name, None, r.ledger.update_s, r.ledger.step_s, faster, drive, both, name,
+                share, judged.get(r.name),
+            )
+        )  # fmt: skip
+    return out
+
+
+def table(s: Sweep) -> Table:
+    """A row for each value and path."""
+    keys = " and ".join(axis.key for axis in s.axes)
+    out = Table(
+        title=f"{s.trace.name} on {s.cfg.system.name} for each {keys}, mean of {s.steps} step(s)",
+        title_justify="left", title_style="bold", caption_justify="left",
+    )  # fmt: skip
+    for column in (*(axis.key.rpartition(".")[2] for axis in s.axes), "path"):
+        out.add_column(column, no_wrap=True)
+    columns = ["update", "speedup", "step", "J drive", "J + host", "bound by"]
+    columns += ["in time"] if s.target_s is not None else []
+    for column in columns:
+        out.add_column(column, justify="right", no_wrap=column == "bound by")
+    before: tuple[str, ...] = ()
+    ran = {row.path for row in s.rows if row.update_s is not None}
+    for row in s.rows:
+        if row.path not in ran and row.path != ALL:
+            continue
+        if before and row.values != before:
+            out.add_section()
+        at = row.values if row.values != before else ("",) * len(row.values)
+        before = row.values
+        if row.update_s is None or row.step_s is None:
+            out.add_row(*at, row.path, "n/a", *[""] * (len(columns) - 1))
+            continue
+        assert row.energy_drive_j is not None and row.energy_drive_and_host_j is not None
+        out.add_row(
+            *at, row.path, seconds(row.update_s), "" if row.speedup is None else
+            f"{row.speedup:.2f}x", seconds(row.step_s), fmt_energy(row.energy_drive_j[1] * 1e15),
+            fmt_energy(row.energy_drive_and_host_j[1] * 1e15),
+            f"{row.bound_by} {row.bound_by_share:.0%}",
+            *([answer(row.target)] if row.target is not None else []),
+        )  # fmt: skip
+    return out
+
+
+def reasons(s: Sweep) -> list[str]:
+    """Why rows are missing, each once."""
+    out: dict[tuple[str, str], list[str]] = {}
+    for row in s.rows:
+        if row.reason is not None:
+            out.setdefault((row.path, row.reason), []).append(", ".join(row.values))
+    points = len({row.values for row in s.rows})
+    return [
+        f"{path}{'' if len(at) == points else ' at ' + '; '.join(at)}: n/a: {reason}"
+        for (path, reason), at in out.items()
+    ]
+
+
+def data(s: Sweep) -> dict[str, Any]:
+    """The content of sweep.json."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "ondie_version": version("ondie"),
+        "seed": s.options.seed,
+        "trace": {
+            "name": s.trace.name,
+            "sha256": s.trace.sha256,
+            "n_params": s.trace.n_params,
+            "op": s.trace.op,
+            "steps": s.steps,
+        },
+        "options": {
+            "weights_up": s.options.weights_up,
+            "form": s.options.form,
+            "batch": s.options.batch,
+        },
+        "configuration": s.cfg.resolved(),
+        "configuration_sha256": s.cfg.sha256,
+        "keys": [axis.key for axis in s.axes],
+        "values": [list(axis.texts) for axis in s.axes],
+        "target_step_s": s.target_s,
+        "rows": [asdict(row) for row in s.rows],
+    }
+
+
+def targets(out: Path) -> tuple[Path, Path, Path]:
+    """The files of a sweep in its folder."""
+    return out / "sweep.json", out / "sweep.png", out / "sweep.pdf"
+
+
+def write(s: Sweep, out: Path) -> list[Path]:
+    """Write them. Returns the files."""
+    from ondie.emu.sweep_figure import draw  # matplotlib takes a second to import
+
+    text = json.dumps(data(s), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    images = draw(s)
+    files = dict(zip(targets(out), (text.encode(), images["png"], images["pdf"]), strict=True))
+    write_atomically(files)
+    return list(files)
+
+
+def show(s: Sweep, console: Console) -> None:
+    """Print the table, and why rows are missing."""
+    console.print(table(s))
+    for line in reasons(s):
+        console.print(line)
