@@ -14,8 +14,7 @@ EMU = """
     commands
     live
     serve | report, printed, validate, bench, bench_figure, bench_host, bench_engine, sweep
-    sweep_figure
-    odds, target, figure, tornado
+    odds, target, figure, sweep_figure, tornado
     bench_cases, bench_others, bench_peak
     interference
     compare, mqsim, block_replay, replay
