@@ -13,8 +13,9 @@ EMU = """
     cli
     commands
     live
-    serve | report, printed, validate, bench, bench_figure, bench_host, bench_engine, sweep
-    odds, target, figure, sweep_figure, tornado
+    serve | validate, bench, bench_figure, bench_host, bench_engine, sweep, sweep_figure
+    report, printed
+    odds, target, figure, tornado
     bench_cases, bench_others, bench_peak
     interference
     compare, mqsim, block_replay, replay
