@@ -23,6 +23,7 @@ from ondie.emu.ledger import Ledger, StepClock, Totals, ledger
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import PHASES, Options, Path, Unavailable
 from ondie.emu.paths.bounds import Bound
+from ondie.emu.paths.chip_level import ChipLevel
 from ondie.emu.paths.host_offload import HostOffload, PipelinedOffload
 from ondie.emu.paths.in_storage import InStorage
 from ondie.emu.paths.on_die import OnDie
@@ -35,8 +36,11 @@ from ondie.kernels import OPS
 from ondie.traces import Trace
 
 PATHS: dict[str, type[Path]] = {
-    path.name: path for path in (HostOffload, PipelinedOffload, InStorage, OnDie, Stannis)
+    path.name: path
+    for path in (HostOffload, PipelinedOffload, InStorage, OnDie, Stannis, ChipLevel)
 }
+BY_NAME = (ChipLevel.name,)
+"""Paths that run only when they are named: ablations."""
 BASELINE = HostOffload.name
 RIVALS = (OnDie.name, InStorage.name, PipelinedOffload.name)
 """Whose speedup over the baseline is the headline: the first of these that runs."""
@@ -92,9 +96,9 @@ class Comparison:
 
 
 def choose(names: Sequence[str] | None) -> list[str]:
-    """Names of paths, checked; all when None."""
+    """Names of paths, checked; all but those BY_NAME when None."""
     if not names:
-        return list(PATHS)
+        return [name for name in PATHS if name not in BY_NAME]
     for name in names:
         if name not in PATHS:
             raise InputError(

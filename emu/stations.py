@@ -60,7 +60,9 @@ DEVICE_NAMES = (
     DESTAGED,  # it has left DRAM for that
     PASSED,  # the first of two passes over its word line
     RESTED,  # the host was quiet for a while, or so it seemed
-) = range(51)  # fmt: skip
+    TAKEN_RAW,  # a stripe has left its die's registers as it was sensed
+    TAKEN_OUT,  # and is what it should be
+) = range(53)  # fmt: skip
 
 
 @njit

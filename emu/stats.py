@@ -27,7 +27,8 @@ from __future__ import annotations
     PSLC_PAGES, DIRECT_PAGES, FOLDS, FOLD_READ_PAGES, FOLD_PROGRAM_PAGES, FOLD_DROPPED,
     PSLC_ERASED_BLOCKS,
     BESIDE_PAGES, OVERRULED,
-) = range(76)  # fmt: skip
+    FETCHED_PAGES, LOADED_PAGES, STORED_PAGES, KEPT_PAGES,
+) = range(80)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -105,4 +106,8 @@ COUNTERS = (
     "pslc_erased_blocks",  # of the erased blocks, those in pSLC mode
     "beside_pages",  # mapping units sensed because others of their page of flash were read
     "overruled_victims",  # of the collections, those whose policy chose what brought no free block
+    "fetched_pages",  # pages of registers read out to the controller
+    "loaded_pages",  # and moved back into them
+    "stored_pages",  # reservoir pages programmed by the controller, with its parity
+    "kept_pages",  # gradient pages programmed into the array
 )

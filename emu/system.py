@@ -28,7 +28,8 @@ MOST_BYTES = 1 << 36
 """Longest transfer of one plan row (clock.rate_scale)."""
 PLANNED = (
     "read_pages", "program_pages", "vpp_pages", "bpr_pages", "bpp_pages", "odc_ops",
-    "reservoir_read_pages", "link_down_bytes", "link_up_bytes", "tunnel_bytes",
+    "reservoir_read_pages", "fetched_pages", "checked_pages", "loaded_pages", "stored_pages", "kept_pages",
+    "link_down_bytes", "link_up_bytes", "tunnel_bytes",
 )  # fmt: skip
 EVENTS_PER_CALL = 1 << 22
 """Events between two looks at interrupts and progress: a fraction of a second."""
@@ -152,6 +153,11 @@ class System:
             "bpp_pages": (pages, die & (kind == timing.BPP)),
             "odc_ops": (np.ones_like(pages), die & (kind == timing.ODC)),
             "reservoir_read_pages": (pages, die & (kind == timing.READ)),
+            "fetched_pages": (pages, die & ((kind == timing.CHECK) | (kind == timing.FETCH))),
+            "checked_pages": (pages, die & (kind == timing.CHECK)),
+            "loaded_pages": (pages, die & (kind == timing.LOAD)),
+            "stored_pages": (pages, die & ((kind == timing.STORE) | (kind == timing.BESIDE))),
+            "kept_pages": (pages, die & (kind == timing.KEEP)),
             "link_down_bytes": (
                 chunk["bytes_in"],
                 ((resource == rows.NVME) & (kind == queues.WRITE)) | (resource == rows.DMA_DOWN),

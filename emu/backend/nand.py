@@ -75,7 +75,7 @@ from ondie.emu.backend.wants import (
     seek,
 )
 from ondie.emu.clock import NEVER, transfer_ps
-from ondie.emu.events import E_REGISTER, fail, line, log_read, set_leaf
+from ondie.emu.events import E_REGISTER, REGISTERS, fail, line, log_read, set_leaf
 from ondie.emu.intrinsics import lowest_bit
 from ondie.kernels.jit import apart, cold, inline, njit
 
@@ -181,7 +181,7 @@ def end_phase(st, b):
         return t
     if phase == IN:
         if x.op == VPP:
-            d.gradients += 1
+            d.gradients += int(x.bare != REGISTERS)
             seek(st, g)
             return t
         if d.loading >= 0:  # more pages of the word line are to come
@@ -535,6 +535,9 @@ def use_registers(st, g, t):
         if d.stripe != 0:
             fail(st, E_REGISTER, g, op)
         d.stripe = 1
+        d.gradients += int(st.txn[t].left > 0)  # kept in the array, and read with the stripe
+    elif op == READ and d.stripe == 0:
+        fail(st, E_REGISTER, g, op)
     elif op == ODC:
         if d.stripe == 0 or d.gradients == 0:
             fail(st, E_REGISTER, g, op)
