@@ -529,6 +529,12 @@ RULES: tuple[Rule, ...] = (
         'an engine on the die needs a rate, for example "6.6 GB/s"',
     ),
     Rule(
+        ("pe.ecc", "errors.kind"),
+        lambda c: c.pe.ecc == "none" or c.errors.kind == "none",
+        'wrong bits are not corrected on their way to the elements: errors.kind "none", or pe.ecc '
+        '"none" with what it does to the weights',
+    ),
+    Rule(
         ("pe.rain", "flash.channels", "flash.dies_per_channel"),
         lambda c: c.pe.rain == 0 or 2 <= c.pe.rain <= c.flash.channels * c.flash.dies_per_channel,
         "a stripe of parity takes 2 dies at least, and no more than the drive has; 0 is none",

@@ -28,7 +28,8 @@ MOST_BYTES = 1 << 36
 """Longest transfer of one plan row (clock.rate_scale)."""
 PLANNED = (
     "read_pages", "program_pages", "vpp_pages", "bpr_pages", "bpp_pages", "odc_ops",
-    "reservoir_read_pages", "fetched_pages", "checked_pages", "loaded_pages", "stored_pages", "kept_pages",
+    "reservoir_read_pages", "fetched_pages", "checked_pages", "loaded_pages",
+    "stored_pages", "kept_pages",
     "link_down_bytes", "link_up_bytes", "tunnel_bytes",
 )  # fmt: skip
 EVENTS_PER_CALL = 1 << 22

@@ -1,4 +1,4 @@
-"""Chip-level update with nothing skipped: the ablation of OptimStore that its paper calls DeepStore.
+"""Chip-level update with nothing skipped: what OptimStore's paper calls DeepStore.
 
 Owns what a stripe takes without gradient skipping and without write skipping. Does not own the rest
 of the on-die path (on_die.py) or the engine's rules.
@@ -17,7 +17,6 @@ from typing import ClassVar
 import numpy as np
 
 from ondie.emu.isp.layout import Stripes
-from ondie.emu.paths.base import Unavailable
 from ondie.emu.paths.guards import COMPUTE, FETCH, GATE, KEEP, SENSE, STORE
 from ondie.emu.paths.on_die import OnDie, Table
 
@@ -49,10 +48,9 @@ class ChipLevel(OnDie):
         for key in ("ecc", "rain", "atomicity"):
             value = getattr(self.cfg.pe, key)
             if value not in ("none", 0):
-                raise Unavailable(
-                    f"{self.name}: pe.{key} = {value}: it goes through the controller as it is; "
-                    f"on_die has the repairs"
-                )
+                return f"pe.{key} = {value} is a repair of on_die, which skips the controller"
+        if self.cfg.errors.kind != "none":
+            return f"errors.kind = {self.cfg.errors.kind}: bit errors are not known on this path"
         return super().missing()
 
     def schedule(self, t: Table, after: int) -> None:

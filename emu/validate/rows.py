@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-FIT, CHECK, SHOWN = "fit", "check", "shown"
+FIT, CHECK, SHOWN, IDENTITY, SHAPE = "fit", "check", "shown", "identity", "shape"
 Progress = Callable[[str, float], None] | None
 
 
@@ -69,6 +69,8 @@ class Row:
 TITLES = {
     CHECK: "check: predicted, never fitted",
     FIT: "fit: the preset was chosen to meet them; shown, not checked",
+    IDENTITY: "identity: follows from other rows by arithmetic; shown, not checked",
+    SHAPE: "shape: no configuration is published; shown, not checked",
 }
 
 
