@@ -309,7 +309,7 @@ def start_die(st, r, t):
     if x.ppn < 0 and (row.kind == timing.BPR or row.kind == timing.READ):
         fail(st, E_UNWRITTEN, row.lpn, g)
         return
-    if row.kind >= timing.CHECK:
+    if row.kind >= timing.RECALL:
         start_help(st, r, t)
     elif row.kind == timing.VPP:
         x.bus = row.bytes_in
@@ -329,19 +329,25 @@ def start_die(st, r, t):
     else:
         if row.kind == timing.BPP:
             x.ppn = mapping.reservoir_open(st, dev, row.lpn)
-        x.left = row.bytes_in if row.kind == timing.BPR else 0
         nand.push(st, g, t, nand.Q_PE)
 
 
 @cold
 def start_help(st, r, t):
-    """What the controller does for a stripe (timing.CHECK and what follows it): data between its
+    """What the controller does for a stripe (timing.RECALL and what follows it): data between its
     DRAM and the die's registers, programs of what it has encoded."""
     row = st.row[r]
     x = st.txn[t]
     dev = row.device
     x.size = row.bytes_in + row.bytes_out
     x.bus = x.size
+    if row.kind == timing.RECALL:
+        x.op = timing.BPR
+        x.left = 1  # the gradient comes with it
+        if x.ppn < 0:
+            fail(st, E_UNWRITTEN, row.lpn, x.die)
+        nand.push(st, x.die, t, nand.Q_PE)
+        return
     if row.kind == timing.CHECK or row.kind == timing.FETCH:
         x.op = timing.READ
         x.bare = CHECKED if row.kind == timing.CHECK else REGISTERS

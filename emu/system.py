@@ -150,7 +150,7 @@ class System:
             "read_pages": (pages, io & (kind == queues.READ)),
             "program_pages": (pages, io & (kind == queues.WRITE)),
             "vpp_pages": (pages, die & (kind == timing.VPP)),
-            "bpr_pages": (pages, die & (kind == timing.BPR)),
+            "bpr_pages": (pages, die & ((kind == timing.BPR) | (kind == timing.RECALL))),
             "bpp_pages": (pages, die & (kind == timing.BPP)),
             "odc_ops": (np.ones_like(pages), die & (kind == timing.ODC)),
             "reservoir_read_pages": (pages, die & (kind == timing.READ)),

@@ -23,13 +23,14 @@ COPYBACK_IN, SUSPEND, RESUME, STATUS, OUT_FIRST, OUT_NEXT = range(OTHER, OTHER +
 """Cycles on the channel that belong to no operation of their own: the second part of a copy-back;
 what makes a program or an erase stand back and go on; reading a status; what data out take beyond
 their bytes, and more for each page after a read of several planes."""
-CHECK, FETCH, LOAD, STORE, KEEP, BESIDE = range(OUT_NEXT + 1, OUT_NEXT + 7)
+RECALL, CHECK, FETCH, LOAD, STORE, KEEP, BESIDE = range(OUT_NEXT + 1, OUT_NEXT + 8)
 """What a plan asks of the reservoir with the controller's help, beside the optimizer's own
 operations; to the die it is a READ, VPP or PROGRAM. A stripe in the registers leaves for the
 controller, as it was sensed, through the decoder (CHECK), or as it was computed (FETCH); it comes
 back into them (LOAD); it is programmed with the controller's parity (STORE). A gradient is
-programmed into the planes that the super-page left empty (KEEP). What the controller has made
-itself, parity over dies or the record of a step, is programmed when the die has time (BESIDE)."""
+programmed into the planes that the super-page left empty (KEEP), and sensed with it (RECALL). What
+the controller has made itself, parity over dies or the record of a step, is programmed when the die
+has time (BESIDE)."""
 CYCLE_NAMES = (*OP_NAMES, "COPYBACK_IN", "SUSPEND", "RESUME", "STATUS", "OUT_FIRST", "OUT_NEXT")
 
 OP = record_type(

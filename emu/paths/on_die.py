@@ -264,8 +264,9 @@ class OnDie(UpdatingPath):
                 bytes_in[its] = stripe
             elif step != COMPUTE:
                 bytes_out[its] = stripe
-        if KEEP in t.mask:
-            bytes_in[t.mask[SENSE]] = gradient  # sensed with the states
+        if KEEP in t.mask:  # sensed with the states
+            kind[t.mask[SENSE]] = timing.RECALL
+            bytes_out[t.mask[SENSE]] += gradient
         if CHAIN in t.mask:
             lpn[t.made] = self._chain(t)
         return {
@@ -304,6 +305,8 @@ class OnDie(UpdatingPath):
             t.after0[vpp] = t.base[vpp]
             t.after1[vpp] = t.previous(COMPUTE)[vpp]
             t.after0[bpr] = np.where(t.before < 0, after, t.previous(last))[bpr]
+            if CHAIN in t.mask:  # gradients wait for parities, which wait for free registers
+                t.after1[bpr] = t.row[GRADIENT][bpr]
 
     def _last_way(self, t: Table, step: int) -> np.ndarray:
         """Row of a step of the last die on each die's channel, in its round."""

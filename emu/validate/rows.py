@@ -81,8 +81,10 @@ def tables(rows: list[Row]) -> list[Table]:
     for kind, title in TITLES.items():
         mine = [r for r in rows if r.kind == kind or (r.kind == SHOWN and kind == CHECK)]
         for suite, source in dict.fromkeys((r.suite, r.source) for r in mine):
+            of_it = [row.kind for row in mine if (row.suite, row.source) == (suite, source)]
+            head = title if kind in of_it else "shown: neither fitted nor checked"
             table = Table(
-                title=f"{suite} ({title})\n{source}", title_justify="left", title_style="bold"
+                title=f"{suite} ({head})\n{source}", title_justify="left", title_style="bold"
             )
             for column in ("row", "expected", "predicted", "difference", "tolerance", "unit", ""):
                 table.add_column(column, justify="left" if column == "row" else "right")

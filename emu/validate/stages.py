@@ -51,6 +51,11 @@ class Stage:
         return sum(self.parts.get(name, 0.0) for name in FLASH)
 
     @property
+    def flash_w(self) -> float:
+        """W of the same, on average."""
+        return self.flash_j / self.seconds
+
+    @property
     def drive_j(self) -> float:
         return self.energy.drive[1]
 

@@ -41,7 +41,9 @@ def runs() -> list[tuple[Config, Result]]:
     for preset, overrides in MACHINES.items():
         cfg = load_preset(preset, overrides)
         found += [(cfg, r) for r in compare(training(), cfg, swing=False).results if r.ledger]
-    return found
+    cfg = load_preset("optimstore-r2", ("pe.ecc=die", "pe.cipher=die"))
+    chosen = compare(training(), cfg, paths=["on_die"], swing=False)
+    return [*found, *((cfg, r) for r in chosen.results)]
 
 
 @pytest.fixture(scope="module")
