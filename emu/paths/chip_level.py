@@ -18,7 +18,8 @@ import numpy as np
 
 from ondie.emu.isp.layout import Stripes
 from ondie.emu.paths.guards import COMPUTE, FETCH, GATE, KEEP, SENSE, STORE
-from ondie.emu.paths.on_die import OnDie, Table
+from ondie.emu.paths.on_die import OnDie
+from ondie.emu.paths.rounds import Table
 
 
 @dataclass

@@ -37,11 +37,11 @@ class Protection:
     """How it works with on-die update."""
 
 
-NOTHING = {
+NOTHING: dict[str, Any] = {
     "pe.randomiser": "none", "pe.cipher": "none", "pe.integrity": "none", "pe.ecc": "none",
     "pe.rain": 0, "pe.atomicity": "none",
 }  # fmt: skip
-EVERYTHING = {
+EVERYTHING: dict[str, Any] = {
     "pe.randomiser": "die", "pe.cipher": "die", "pe.integrity": "die", "pe.rain": DIES_OF_PARITY,
 }  # fmt: skip
 PROTECTIONS = (

@@ -188,6 +188,8 @@ def test_what_energy_is_paid_for_is_what_was_moved(runs):
         once = c["down_bytes"] + c["up_bytes"] + c["load_bytes"]
         isp = c["isp_read_bytes"] + c["isp_write_bytes"]
         cached = c["destaged_pages"] - c["cache_write_pages"] - c["cache_hit_pages"]
+        helped = ("fetched_pages", "loaded_pages", "stored_pages", "kept_pages")
+        once += sum(c[name] for name in helped) * t.page_bytes
         crossed = 2 * twice + once + isp + c["isp_bytes"] + cached * t.page_bytes
         assert t.bytes_by["DRAM"] == crossed
         coded = c["ecc_decoded_pages"] + c["ecc_encoded_pages"]
