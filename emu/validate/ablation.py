@@ -188,7 +188,8 @@ def ablation(
 def tables(found: list[Repaired], title: str) -> list[Table]:
     """Costs, and what they buy."""
     costs = Table(title=f"Update stage on the dies, repaired: {title}", title_justify="left")
-    for column in ("protection", "update stage", "", "over host offload", "channel", "J drive", "",
+    for column in ("protection", "update stage", "", "over host offload", "channel, B/param",
+                   "J drive", "",
                    "J drive + host", "states on flash"):  # fmt: skip
         left = column == "protection"
         costs.add_column(column, justify="left" if left else "right", no_wrap=left)
@@ -199,7 +200,7 @@ def tables(found: list[Repaired], title: str) -> list[Table]:
             fmt_time(s.seconds * 1e12),
             f"{s.seconds / bare.seconds - 1:+.1%}",
             "" if r.speedup is None else f"{r.speedup:.2f}x",
-            f"{r.channel_bytes / r.params:.1f} B/param",
+            f"{r.channel_bytes / r.params:.1f}",
             f"{s.drive_j:.3g} J",
             f"{s.drive_j / bare.drive_j - 1:+.1%}",
             f"{s.all_j:.3g} J",
