@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from ondie import traces
-from ondie.emu.compare import run_path
+from ondie.emu import rows as rows_of
+from ondie.emu.backend import timing
+from ondie.emu.compare import PATHS, run_path
 from ondie.emu.config import load_preset
 from ondie.emu.isp.layout import Shard, Stripes
 from ondie.emu.paths.base import Options, Unavailable
@@ -169,6 +171,23 @@ def test_the_weights_are_right_at_chip_level(dispatch, devices):
     cfg = load_preset(R1, ROUND).replace({"pe.dispatch": dispatch, "system.devices": devices})
     r = run_path("chip_level", cfg, traces.load("gpt-small"), Options(), steps=5, payload=True)
     assert r.weights is not None and r.weights.equal_bits == r.weights.elements == 64_512
+
+
+@pytest.mark.parametrize("dispatch", ["lockstep", "free", "double_buffered"])
+def test_parities_do_not_pile_up_in_dram(dispatch):
+    """The gradients of a round come only when the parities of eight rounds before are on flash, as
+    those gradients themselves have left DRAM by then."""
+    cfg = load_preset(R1).replace({"pe.rain": 16, "pe.dispatch": dispatch})
+    path = PATHS["on_die"](cfg, model("adam", 20 * 64 * 2048))
+    plan = np.concatenate(list(path.plan(0)))
+    loads = plan[plan["resource"] == rows_of.DMA_DOWN]
+    assert len(loads) == 20 and (loads["after1"][:8] == -1).all()
+    at = {int(row["id"]): row for row in plan}
+    for late, early in zip(loads[8:], loads, strict=False):
+        gradient, parity = (at[int(late[name])] for name in ("after0", "after1"))
+        assert gradient["kind"] == timing.VPP and parity["kind"] == timing.BESIDE
+        following = loads["id"][loads["id"] > early["id"]][0]
+        assert early["id"] < gradient["id"] < parity["id"] == following - 1
 
 
 # --- the command
