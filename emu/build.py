@@ -15,7 +15,7 @@ import numpy as np
 
 from ondie.emu import rows
 from ondie.emu import stations as s
-from ondie.emu.backend import cmt, mapping, modes, nand, physical, policies, reading
+from ondie.emu.backend import cmt, mapping, modes, nand, physical, policies, reading, shield
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.backend.timing import (
     OUT_FIRST,
@@ -124,6 +124,10 @@ CFG = record_type(
     budget="i8",  # transactions that rows may hold at once
     errors="i8",  # 1: reads may have raw bit errors
     reclaim_reads="i8", reclaim_retries="i8",  # that make a block's data move; 0: never
+    shield_word="i8",  # bytes of the code words of the optimizer's pages on the die; 0: none
+    shield_limit="i8",  # wrong bits of one that are corrected
+    exposure="i8",  # readings of such a page that each stands for
+    round_trip="i8",  # 1: they go through the controller's ECC and back
     initial_cycles="i8", initial_days="f8",  # wear and age that the run finds
     native="i8",  # conventional blocks per unit but for the fixed pSLC region
     pslc="i8",  # OFF, STATIC or DYNAMIC (backend/modes.py)
@@ -264,6 +268,9 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.errors = cfg.errors.kind != "none"
     c.reclaim_reads = cfg.ftl.reclaim_reads
     c.reclaim_retries = cfg.ftl.reclaim_retries
+    c.shield_word, c.shield_limit = shield.code(cfg)
+    c.exposure = cfg.errors.exposure
+    c.round_trip = cfg.pe.kind != "none" and cfg.pe.protection == "controller_ecc"
     c.initial_cycles = cfg.errors.initial_cycles
     c.initial_days = cfg.errors.initial_days
     return c
@@ -578,10 +585,19 @@ def build(
         lots=np.zeros(LOTS, np.int64),
         use=np.zeros((phases + 1, dies * lanes + buses + fifos), np.int64),
         phase=_phases(phases),
-        # In one event every transaction may log once, and a read its pages' ways to the cache.
+        # In one event every transaction may log once, and a read its pages' ways to the cache, or
+        # the wrong bits of each.
         log=records(
             LOG,
-            2 * txns * (1 + 2 * geometry.planes * geometry.slots * (places > 0)) if payload else 1,
+            2
+            * txns
+            * (
+                1
+                + 2 * geometry.planes * geometry.slots * (places > 0)
+                + geometry.planes * (cfg.errors.kind != "none")
+            )
+            if payload
+            else 1,
         ),
         job=records(physical.JOB, max(jobs, 1)),
         feed=records(physical.FEED, dies * lanes),

@@ -121,6 +121,16 @@ def commands() -> None:
     show_default=True,
     help="stannis: the trace's global batch, or the sum of the tuned batches.",
 )
+@click.option(
+    "--sampled", is_flag=True, help="Extend large models from pieces of them; says how exactly."
+)
+@click.option("--foreground", type=click.Path(path_type=Path), metavar="BLOCKTRACE",
+              help="The drive's other users meanwhile.")  # fmt: skip
+@click.option("--foreground-from", metavar="FORMAT", help="Its format, as of ondie replay --from.")
+@click.option("--foreground-time-unit", metavar="ps|ns|us", help="mqsim: unit of its times.")
+@click.option("--foreground-depth", type=click.IntRange(1, 65535),
+              help="So many requests outstanding, whatever their times.")  # fmt: skip
+@click.option("--foreground-speed", type=float, help="Times of the requests over this.")
 @click.option("--swing/--no-swing", default=True, help="Vary each assumed constant over its range.")
 @click.option(
     "--seed",
@@ -133,14 +143,21 @@ def commands() -> None:
 def compare(
     trace: str, device: str, paths: str | None, settings: tuple[str, ...], devices: int | None,
     steps: int | None, out: Path | None, timeline: Path | None, weights_up: str, form: str,
-    batch: str, swing: bool, seed: int, quiet: bool,
+    batch: str, sampled: bool, swing: bool, seed: int, quiet: bool, foreground: Path | None,
+    foreground_from: str | None, foreground_time_unit: str | None, foreground_depth: int | None,
+    foreground_speed: float | None,
 ) -> None:  # fmt: skip
     """Replay TRACE through the update paths on a device and compare them."""
     from ondie import traces
     from ondie.emu import compare as comparison
     from ondie.emu import report
+    from ondie.emu.commands import foreground as users
     from ondie.emu.paths.base import Options
 
+    others = users.Foreground(
+        foreground, foreground_from, foreground_time_unit, foreground_depth, foreground_speed
+    )
+    others.check()
     loaded = traces.load(trace)
     cfg = configuration(device, settings, devices)
     chosen = split_names(paths)
@@ -154,6 +171,8 @@ def compare(
     # matplotlib takes a third of a second to import: time in which the simulation runs.
     Thread(target=import_module, args=("ondie.emu.figure",), daemon=True).start()
     with progress_bar(quiet) as progress:
+        requests = others.read(progress)
+        loop = None if requests is None else others.loop(requests)
         result = comparison.compare(
             loaded,
             cfg,
@@ -162,12 +181,20 @@ def compare(
             steps=steps,
             timeline=TIMELINE_INTERVALS if timeline else 0,
             swing=swing,
+            sampled=sampled,
             progress=progress,
         )
-        files = report.write(result, folder, seed, timeline)
+        more, tables = {}, []
+        if requests is not None and loop is not None:
+            felt = users.felt(loaded, cfg, result, requests, loop, progress)
+            more["interference"] = users.data(felt, requests, loop)
+            tables.append(users.table(felt, requests))
+        files = report.write(result, folder, seed, timeline, more)
     if not quiet:
         screen = console()
         report.show(result, screen)
+        for table in tables:
+            screen.print(table)
         screen.print("written: " + ", ".join(str(file) for file in files))
 
 
@@ -566,6 +593,14 @@ def _seeds(text: str) -> list[int]:
         raise click.BadParameter(f"{text!r}: want whole numbers, such as 1,2,3") from None
 
 
+def _rates(text: str) -> list[float]:
+    """Numbers with commas between them."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: want numbers, such as 1e-8,1e-6") from None
+
+
 @commands.command()
 @click.argument("name", required=False)
 @click.option(
@@ -576,10 +611,14 @@ def _seeds(text: str) -> list[int]:
 @click.option("--recorded", "runs", flag_value="recorded", help="mqsim: recorded addresses alone.")
 @click.option("--own", "runs", flag_value="own", help="mqsim: own addresses alone.")
 @click.option("--both", "runs", flag_value="both", help="mqsim: both, which is the default.")
-@click.option("--steps", type=int, help="formats: of each training; by default 1000.")
-@click.option("--seeds", type=_seeds, help="formats: such as 1,2,3, which is the default.")
+@click.option("--steps", type=int, help="formats, errors: of each training; 1000, 200.")
+@click.option("--seeds", type=_seeds, help="formats, errors: such as 1,2,3, the default.")
+@click.option("--rates", type=_rates, help="errors: raw bit error rates, such as 1e-8,1e-6.")
 @click.option(
-    "--figure", type=click.Path(path_type=Path), help="formats: loss curves, FILE.png or FILE.pdf."
+    "--exposure", type=int, help="errors: how many times larger a model the small ones stand for."
+)
+@click.option(
+    "--figure", type=click.Path(path_type=Path), help="formats, errors: FILE.png or FILE.pdf."
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Rows as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress bar and no table.")
@@ -587,8 +626,9 @@ def validate(name: str | None, json_path: Path | None, quiet: bool, **options: A
     """Hold the simulation against published numbers and closed forms. Exit 1 on a miss.
 
     NAME is one of bytes, closed-forms and rates, which run without it; optimstore: what OptimStore
-    published; mqsim: MQSim's results on its own files; or formats: a small GPT trained with each
-    format of the update, beside FP32.
+    published; mqsim: MQSim's results on its own files; formats: a small GPT trained with each
+    format of the update, beside FP32; errors: two small models trained with raw bit errors in the
+    pages that the dies compute with.
     """
     from ondie.emu.commands.validate import command
 

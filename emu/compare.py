@@ -14,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from ondie.emu import power
 from ondie.emu import timeline as timelines
 from ondie.emu.backend.timing import OP_NAMES
 from ondie.emu.clock import ps_from_seconds
 from ondie.emu.config import Config
 from ondie.emu.energy import Energy, Work, energy
+from ondie.emu.interruption import Interruptible
 from ondie.emu.ledger import Ledger, StepClock, Totals, ledger
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import PHASES, Options, Path, Unavailable
@@ -28,6 +30,8 @@ from ondie.emu.paths.host_offload import HostOffload, PipelinedOffload
 from ondie.emu.paths.in_storage import InStorage
 from ondie.emu.paths.on_die import OnDie
 from ondie.emu.paths.stannis import Stannis
+from ondie.emu.paths.updating import UpdatingPath
+from ondie.emu.sampling import Piece, Sampled, extend, reduced
 from ondie.emu.sensitivity import Headline, Swing, swings
 from ondie.emu.system import System
 from ondie.emu.units import InputError, nearest
@@ -73,6 +77,8 @@ class Result:
     timeline: list[dict[str, Any]] | None = None
     dropped: int = 0
     """Intervals for which the timeline had no room."""
+    sampled: Sampled | None = None
+    """That it is extended from pieces of the model."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +117,7 @@ def choose(names: Sequence[str] | None) -> list[str]:
     return list(names)
 
 
-class Run:
+class Run(Interruptible):
     """A path at work, step after step. Raises Unavailable when the device or model cannot run it.
 
     payload: whether the bytes of weights, states and gradients are moved, too.
@@ -134,21 +140,27 @@ class Run:
         self.arithmetic = Arithmetic(trace, options.form) if carries else None
         self.path.prepare(self.system, self.arithmetic)
         self.clock = StepClock(self.system.phases, self.system.arrays.phase)
+        self.recoveries = []
 
-    def step(self, i: int) -> None:
-        """Simulate the step at position i of the path's trace."""
+    def step(self, i: int, cut_after: int | None = None) -> bool:
+        """Simulate the step at position i of the path's trace. With ``cut_after`` the power goes
+        after so many events: False, and :meth:`recover` comes next, unless the step took fewer."""
+        self.nothing_under_way()
+        power.check_cut(self.path, cut_after)
         self.clock.begin(self.system.now)
         if not self.path.trace.steps[i].skipped:
             self.path.begin_step(i)
-        self.system.run(self.path.plan(i))
-        self.clock.end(self.system.now)
+        return self.powered_step(i, cut_after)
 
     def account(self) -> tuple[Totals, Ledger, Work, Energy]:
         """The books of the steps so far, which the path's trace must have. Raises Imbalance."""
+        self.nothing_under_way()
         totals = self.system.totals(self.clock)
         book = ledger(totals, samples_per_step(self.path, self.path.trace))
         work = self.path.work(len(self.clock.steps))
-        return totals, book, work, energy(self.cfg, totals, work)
+        work = power.with_redone(work, self.path, totals, self.recoveries)
+        spent = power.with_lost(totals, [r.cut for r in self.recoveries])
+        return totals, book, work, energy(self.cfg, spent, work)
 
 
 def run_path(
@@ -194,6 +206,44 @@ def run_path(
     )  # fmt: skip
 
 
+def run_sampled(
+    name: str,
+    cfg: Config,
+    trace: Trace,
+    options: Options,
+    progress: Callable[[str, float], None] | None = None,
+) -> Result | None:
+    """One step of a path, extended from pieces of the model; None where the whole is to be run: the
+    pieces would be as long, or it has no update stage on flash.
+
+    Raises Unavailable when the device or model cannot run it, Imbalance on defects.
+    """
+    path = PATHS[name](cfg, trace, options)
+    found = path.pieces() if isinstance(path, UpdatingPath) else None
+    if found is None:
+        return None
+    done = 0
+
+    def run(piece: Piece) -> Ledger:
+        nonlocal done
+        if progress is not None:
+            progress(name, done / len(found.all))
+        done += 1
+        share = piece.params / trace.n_params
+        small = reduced(trace, piece.params, name="piece", training=share)
+        fitting = cfg.replace({"host.subgroup_params": piece.group}) if piece.group else cfg
+        part = Run(name, fitting, small, options, payload=False)
+        part.step(0)
+        return part.account()[1]
+
+    book, sampled = extend(found, run)
+    work = path.work(1)
+    return Result(
+        path.name, path.title, None, path.updates_weights, (*path.notes(), sampled.words), book,
+        work, energy(cfg, book.totals, work), path.bound(0), sampled=sampled,
+    )  # fmt: skip
+
+
 def damaged(t: Totals) -> bool:
     """Has anybody been given wrong bytes: pages that could not be corrected, or wrong bits where
     nothing corrects them?"""
@@ -214,6 +264,8 @@ def error_notes(t: Totals, weights: Weights | None) -> list[str]:
         ]
     if c["bare_wrong_bits"]:
         notes += [f"{c['bare_wrong_bits']} wrong bits in pages that were read past the ECC"]
+    if c["bare_corrected_bits"]:
+        notes += [f"{c['bare_corrected_bits']} wrong bits in the optimizer's pages were corrected"]
     if weights is not None and damaged(t):
         wrong = weights.elements - weights.equal_bits
         notes += [f"{wrong} of {weights.elements} weights are wrong for it"]
@@ -265,10 +317,12 @@ def compare(
     steps: int | None = None,
     timeline: int = 0,
     swing: bool = True,
+    sampled: bool = False,
     progress: Callable[[str, float], None] | None = None,
 ) -> Comparison:
     """Run the paths. A path named in ``paths`` that cannot run raises Unavailable; one that was not
-    named gets a row with the reason.
+    named gets a row with the reason. ``sampled``: extend the update stages of large models from
+    pieces (sampling.py); one step of a trace without payload.
 
     ``steps`` defaults to all of a recorded trace and one of a synthetic one.
     """
@@ -279,6 +333,9 @@ def compare(
         raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")
     n = step_count(trace, steps)
     payload = trace.payload == "recorded"
+    if sampled and (payload or n > 1 or timeline):
+        what = "a timeline" if timeline else f"{n} steps" if n > 1 else "the payload"
+        raise InputError(f"--sampled: {what} of {trace.name} cannot be had from pieces of it")
     for name in chosen if paths else ():
         PATHS[name](cfg, trace, options)  # raises Unavailable before anything runs
 
@@ -292,7 +349,8 @@ def compare(
 
     def one(name: str) -> Result:
         try:
-            return run_path(
+            extended = run_sampled(name, cfg, trace, options, watch) if sampled else None
+            return extended or run_path(
                 name, cfg, trace, options,
                 steps=n, payload=payload, timeline=timeline, progress=watch,
             )  # fmt: skip

@@ -519,25 +519,41 @@ RULES: tuple[Rule, ...] = (
         'kind "per_plane" needs a clock divider of at least 1',
     ),
     Rule(
-        ("pe.ecc", "pe.ecc_rate"),
-        lambda c: c.pe.ecc != "die" or c.pe.ecc_bytes_per_s > 0,
-        'an engine on the die needs a rate, for example "6.4 GB/s"',
-    ),
-    Rule(
         ("pe.cipher", "pe.cipher_rate"),
         lambda c: c.pe.cipher == "none" or c.pe.cipher_bytes_per_s > 0,
         'an engine on the die needs a rate, for example "6.6 GB/s"',
     ),
     Rule(
-        ("pe.ecc", "errors.kind"),
-        lambda c: c.pe.ecc == "none" or c.errors.kind == "none",
-        'wrong bits are not corrected on their way to the elements: errors.kind "none", or pe.ecc '
-        '"none" with what it does to the weights',
-    ),
-    Rule(
         ("pe.rain", "flash.channels", "flash.dies_per_channel"),
         lambda c: c.pe.rain == 0 or 2 <= c.pe.rain <= c.flash.channels * c.flash.dies_per_channel,
         "a stripe of parity takes 2 dies at least, and no more than the drive has; 0 is none",
+    ),
+    Rule(
+        ("pe.protection", "pe.ecc_codeword", "flash.page"),
+        lambda c: (
+            c.pe.protection != "on_die_ecc" or c.flash.page_bytes % c.pe.ecc_codeword_bytes == 0
+        ),
+        "pages of whole code words are right",
+    ),
+    Rule(
+        ("pe.protection", "ecc.codeword", "flash.page"),
+        lambda c: (
+            c.pe.protection != "controller_ecc" or c.flash.page_bytes % c.ecc.codeword_bytes == 0
+        ),
+        "pages of whole code words are right",
+    ),
+    Rule(
+        ("pe.protection", "pe.ecc_codeword", "pe.ecc_correctable_bits"),
+        lambda c: (
+            c.pe.protection != "on_die_ecc"
+            or 0 < c.pe.ecc_correctable_bits < 4 * c.pe.ecc_codeword_bytes
+        ),
+        "a code corrects at least one bit and fewer than half of its bits",
+    ),
+    Rule(
+        ("errors.kind", "errors.rate"),
+        lambda c: c.errors.kind != "rate" or c.errors.rate <= 0.5,
+        "at most every second bit, 0.5, is wrong",
     ),
 )
 

@@ -12,7 +12,6 @@ from ondie.emu import stations as s
 from ondie.emu.backend import mapping, nand, timing
 from ondie.emu.clock import NEVER
 from ondie.emu.events import (
-    CHECKED,
     E_PAST_END,
     E_POOL,
     E_RESOURCE,
@@ -61,6 +60,7 @@ from ondie.emu.stats import (
     LOAD_BYTES,
     RESERVOIR_READ_PAGES,
     RESERVOIR_UP_BYTES,
+    SCAN_BYTES,
     TUNNEL_BYTES,
     UP_BYTES,
 )
@@ -296,6 +296,9 @@ def start_die(st, r, t):
     row = st.row[r]
     x = st.txn[t]
     dev = row.device
+    if row.kind == timing.SCAN or row.kind == timing.PAD:
+        start_by_place(st, r, t)
+        return
     if row.lpn < 0 or row.lpn >= st.rmap.shape[1]:
         fail(st, E_PAST_END, row.lpn, 1)
         return
@@ -327,6 +330,7 @@ def start_die(st, r, t):
         st.count[dev, ARRAY_READS] += 1
         nand.push(st, g, t, nand.Q_READ)
     else:
+        x.bus = row.bytes_out  # what crosses the channel, if anything does
         if row.kind == timing.BPP:
             x.ppn = mapping.reservoir_open(st, dev, row.lpn)
         nand.push(st, g, t, nand.Q_PE)
@@ -348,20 +352,15 @@ def start_help(st, r, t):
             fail(st, E_UNWRITTEN, row.lpn, x.die)
         nand.push(st, x.die, t, nand.Q_PE)
         return
-    if row.kind == timing.CHECK or row.kind == timing.FETCH:
+    if row.kind == timing.FETCH:
         x.op = timing.READ
-        x.bare = CHECKED if row.kind == timing.CHECK else REGISTERS
+        x.bare = REGISTERS
         x.array = -st.op[timing.READ].array  # the array rests
         nand.push(st, x.die, t, nand.Q_PE)
         return
     u = part(st, r)  # streamed from DRAM to the channel: both are needed, side by side
     st.txn[u].left = row.bytes_in
     passages.next_piece(st, u, s.TRAFFIC_PIECE)
-    if row.kind == timing.LOAD:
-        x.op = timing.VPP
-        x.bare = REGISTERS
-        nand.push(st, x.die, t, nand.Q_PE)
-        return
     x.op = timing.PROGRAM
     if row.kind == timing.KEEP:
         x.bare = GRADIENT
@@ -372,6 +371,34 @@ def start_help(st, r, t):
         x.ppn = mapping.reservoir_open(st, dev, row.lpn)
     if not passages.encode(st, t, s.ENCODED):
         go(st, t, s.ENCODED)
+
+
+@cold
+def start_by_place(st, r, t):
+    """The same for a place of the reservoir, place by place over the dies in turn."""
+    c = st.cfg[0]
+    row = st.row[r]
+    x = st.txn[t]
+    dev = row.device
+    g = dev * c.dies + row.lpn % c.dies
+    x.ppn = row.lpn // c.dies
+    x.die = g
+    x.n = pages(st, row.bytes_in + row.bytes_out)
+    x.bare = RESERVOIR
+    if row.lpn < 0 or x.ppn >= c.reservoir_pages:
+        fail(st, E_PAST_END, row.lpn, 1)
+        return
+    if row.kind == timing.PAD:
+        x.op = timing.BPP
+        nand.push(st, g, t, nand.Q_PE)
+        return
+    x.op = timing.READ
+    x.size = row.tag
+    x.bus = row.tag
+    st.count[dev, RESERVOIR_READ_PAGES] += x.n
+    st.count[dev, SCAN_BYTES] += x.size
+    st.count[dev, ARRAY_READS] += 1
+    nand.push(st, g, t, nand.Q_READ)
 
 
 @apart

@@ -41,8 +41,6 @@ class Work:
     adds: int = 0
     multiplies: int = 0
     register_bits: int = 0
-    pe_ecc_bits: int = 0
-    """Coded by an ECC engine on the die."""
     pe_cipher_bits: int = 0
     """Ciphered by an engine on the die."""
     host_dram_bits: int = 0
@@ -91,6 +89,9 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
     program += c["fold_program_pages"] + c["stored_pages"] + c["kept_pages"]
     coded = (c["ecc_decoded_pages"] + c["ecc_encoded_pages"]) * t.page_bytes
     coded -= c["unasked_out_bytes"] + c["unasked_in_bytes"]
+    die_coded = 0  # pages through the code on the die
+    if cfg.pe.protection == "on_die_ecc":
+        die_coded = c["bpr_pages"] + c["bpp_pages"] + c["reservoir_read_pages"]
     channel = t.bytes_by["channels in"] + t.bytes_by["channels out"]
     ports = 2 if cfg.link.uplink_bytes_per_s else 1
     tunnel = t.bytes_by["tunnel up"] + t.bytes_by["tunnel down"]
@@ -113,10 +114,10 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
         Component("channels", DRIVE, "energy.channel", channel * 8),
         Component("drive DRAM", DRIVE, "energy.dram", t.bytes_by["DRAM"] * 8),
         Component("ECC", DRIVE, "energy.ecc", coded * 8),
+        Component("die ECC", DRIVE, "energy.pe_ecc", die_coded * page),
         Component("PE additions", DRIVE, "energy.pe_add", work.adds),
         Component("PE multiplications", DRIVE, "energy.pe_multiply", work.multiplies),
         Component("page registers", DRIVE, "energy.register", work.register_bits),
-        Component("ECC on the die", DRIVE, "energy.pe_ecc", work.pe_ecc_bits),
         Component("cipher on the die", DRIVE, "energy.pe_cipher", work.pe_cipher_bits),
         Component("ISP busy", DRIVE, "energy.isp_core", isp_busy * cores),
         Component("ISP idle", DRIVE, "energy.isp_idle", idle if has_isp else 0),

@@ -104,9 +104,9 @@ LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4
 
 RESERVOIR, MERGING = 1, 2
 """``bare`` of a reservoir's data, and of a write that reads, or has read, the rest of its page."""
-REGISTERS, CHECKED, GRADIENT, MADE = range(8, 12)
-"""``bare`` of what moves between a die's registers and the controller, also through the decoder; of
-a gradient that is programmed; of what the controller programs that no register held."""
+REGISTERS, GRADIENT, MADE = range(8, 11)
+"""``bare`` of what leaves a die's registers for the controller; of a gradient that is programmed;
+of what the controller programs that no register held."""
 OWN, ROW, REQUEST, CACHED = range(4)
 # Errors the compiled code can raise; errors.py words them.
 (
@@ -120,7 +120,8 @@ OWN, ROW, REQUEST, CACHED = range(4)
     LOG_DESTAGE, LOG_LAND, LOG_LOST,  # cache to die, die to flash, or to nowhere
     LOG_FILL, LOG_DROP,  # flash to cache, and out of it
     LOG_KEEP,  # gradient to the array
-) = range(21)  # fmt: skip
+    LOG_PAD,  # a place of the reservoir that recovery has made unusable
+) = range(22)  # fmt: skip
 
 
 @inline

@@ -18,11 +18,19 @@ from ondie.emu.events import GRADIENT, MERGING, OWN, RESERVOIR, ROW, enter
 from ondie.emu.frontend import adapter, buffer, cache, controller, pairs, queues, quiet
 from ondie.emu.frontend.parts import child
 from ondie.emu.landing import map_arrived, move
-from ondie.emu.passages import HOST_PASSES, coded, decode, dram, extra, next_piece, send, send_off
+from ondie.emu.passages import (
+    HOST_PASSES,
+    decode,
+    decode_bare,
+    dram,
+    extra,
+    next_piece,
+    send,
+    send_off,
+)
 from ondie.emu.placing import hunt, merged, place_or_wait
 from ondie.emu.stats import (
     COMMANDS,
-    ECC_DECODED_PAGES,
     HOST_READ_BYTES,
     HOST_WRITE_BYTES,
     LINK_EXTRA_DOWN_BYTES,
@@ -118,6 +126,10 @@ def onwards(st, t):
         if step == s.SENSED:
             if x.bare == MERGING:
                 waits = decode(st, t, s.MERGED)
+            elif x.bare != 0 and st.row[x.row].kind == timing.SCAN:
+                waits = dram(st, t, 1, s.PART_DONE)
+            elif x.bare != 0 and c.round_trip != 0:
+                waits = decode_bare(st, t, s.DECODED)
             elif x.bare != 0:
                 waits = dram(st, t, HOST_PASSES, s.READ_IN_DRAM)
             else:
@@ -126,7 +138,7 @@ def onwards(st, t):
             if of_isp(st, x):
                 waits = enter(st, s.station(st, dev, s.ISP_LINK), t, x.size, -1, s.ISP_READ_READY)
             else:
-                if c.cache_fills != 0:
+                if c.cache_fills != 0 and x.bare == 0:
                     fill(st, t)
                 waits = dram(st, t, HOST_PASSES, s.READ_IN_DRAM)
         elif step == s.READ_UNMAPPED:
@@ -300,8 +312,11 @@ def onwards(st, t):
             return -1
         elif step == s.TAKEN_OUT:
             waits = dram(st, t, 1, s.PART_DONE)
-        elif step == s.TAKEN_RAW:
-            waits = coded(st, t, ECC_DECODED_PAGES, c.decode, s.TAKEN_OUT)
+        elif step == s.PE_DECODED:
+            reg.hop = 0
+            x.op = timing.VPP
+            nand.push(st, x.die, t, nand.Q_PE)
+            return -1
         elif step == s.RESTED:
             reg.hop = 0
             rested(st, t)

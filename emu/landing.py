@@ -11,16 +11,17 @@ from __future__ import annotations
 from ondie.emu import gathering, padding
 from ondie.emu import stations as s
 from ondie.emu.backend import bare, cmt, gc, lines, mapping, marks, modes, reading, timing
+from ondie.emu.backend.dies import Q_PE
 from ondie.emu.backend.draws import absorb, uniform
 from ondie.emu.collection import ask, collect, ended, level, pick_up, read_done, reclaim
 from ondie.emu.events import (
-    CHECKED,
     GRADIENT,
     LOG_BPP,
     LOG_BPR,
     LOG_KEEP,
     LOG_MOVE,
     LOG_ODC,
+    LOG_PAD,
     LOG_PROGRAM,
     LOG_VPP,
     MADE,
@@ -33,7 +34,7 @@ from ondie.emu.events import (
     log,
 )
 from ondie.emu.frontend import buffer, cache
-from ondie.emu.passages import HOST_PASSES, decode, dram, encode
+from ondie.emu.passages import HOST_PASSES, decode, decode_bare, dram, encode, encode_bare
 from ondie.emu.placing import hunt, place_map_or_wait, place_or_wait, retry_stalled, unlock
 from ondie.emu.stats import (
     ARRAY_ERASES,
@@ -49,9 +50,9 @@ from ondie.emu.stats import (
     GC_DROPPED,
     GC_PROGRAM_PAGES,
     KEPT_PAGES,
-    LOADED_PAGES,
     MAP_PROGRAM_PAGES,
     ODC_OPS,
+    PE_RETURNED_PAGES,
     PROGRAM_FAILURES,
     PROGRAM_PAGES,
     PSLC_ERASED_BLOCKS,
@@ -302,11 +303,8 @@ def helped(st, t):
     dev = x.dev
     if x.op == timing.READ:
         st.count[dev, FETCHED_PAGES] += x.n
-        go(st, t, s.TAKEN_RAW if x.bare == CHECKED else s.TAKEN_OUT)
+        go(st, t, s.TAKEN_OUT)
         return -1
-    if x.op == timing.VPP:
-        st.count[dev, LOADED_PAGES] += x.n
-        return t
     st.count[dev, ARRAY_PROGRAMS] += 1
     if x.bare == GRADIENT:
         st.count[dev, KEPT_PAGES] += x.n
@@ -332,7 +330,7 @@ def after_flash(st, t):
         if st.cfg[0].errors != 0:
             if x.kind == OWN or x.bare != RESERVOIR:
                 more = reading.sensed(st, t)
-            else:
+            elif st.row[x.row].kind != timing.SCAN:
                 bare.sensed(st, t)
         if x.kind == OWN and x.bare == 0:
             if st.cfg[0].errors != 0:
@@ -351,6 +349,9 @@ def after_flash(st, t):
     if x.op == timing.ERASE:
         after_erase(st, t)
         return -1
+    if x.op == timing.VPP and x.queue == Q_PE:
+        st.count[dev, PE_RETURNED_PAGES] += x.n
+        return t
     if x.op == timing.VPP:
         st.count[dev, VPP_PAGES] += x.n
         log(st, LOG_VPP, x.row, x.lpn, -1, -1, x.n, dev, x.die)
@@ -360,12 +361,21 @@ def after_flash(st, t):
         log(st, LOG_BPR, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
         if st.cfg[0].errors != 0:
             bare.sensed(st, t)
+        if st.cfg[0].round_trip != 0:
+            if not decode_bare(st, t, s.PE_DECODED):
+                go(st, t, s.PE_DECODED)
+            return -1
     elif x.op == timing.ODC:
         st.count[dev, ODC_OPS] += 1
         log(st, LOG_ODC, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+        if st.cfg[0].round_trip != 0 and encode_bare(st, t, s.PART_DONE):
+            return -1
     else:
         st.count[dev, BPP_PAGES] += x.n
         st.count[dev, ARRAY_PROGRAMS] += 1
-        mapping.reservoir_map(st, dev, x.lpn, x.ppn)
-        log(st, LOG_BPP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+        if st.row[x.row].kind == timing.PAD:
+            log(st, LOG_PAD, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+        else:
+            mapping.reservoir_map(st, dev, x.lpn, x.ppn)
+            log(st, LOG_BPP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
     return t

@@ -66,6 +66,10 @@ class StepClock:
         self.steps: list[dict[str, tuple[int, int]]] = []
         self._began = 0
 
+    def follow(self, phase: np.recarray) -> None:
+        """The step goes on in another simulation, which has taken the phases over."""
+        self._phase = phase
+
     def begin(self, now: int) -> None:
         """A step begins."""
         self._began = now
@@ -191,14 +195,17 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
     decoded = c["read_pages"] + c["gc_read_pages"] + c["merge_read_pages"] - inside
     decoded += c["map_read_pages"] + c["retry_read_pages"] + c["fold_read_pages"]
     sensed = decoded + c["soft_read_pages"]  # decoded together, once for each page
-    fetched = c["fetched_pages"]  # out of registers; those that are checked are decoded
-    checked = t.planned["checked_pages"]
-    decoded += c["soft_pages"] + checked
+    fetched = c["fetched_pages"]  # out of registers
+    decoded += c["soft_pages"]
     encoded = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] - inside
     encoded += c["map_program_pages"] + c["padding_pages"] + c["fold_program_pages"]
+    decoded += c["pe_decoded_pages"]
+    encoded += c["pe_encoded_pages"]
+    returned = c["pe_returned_pages"]
+    channel_out = (sensed + returned + c["pe_encoded_pages"] + fetched) * page + c["scan_bytes"]
+    channel_out += c["reservoir_up_bytes"] - c["unasked_out_bytes"]
     encoded += c["stored_pages"] + c["kept_pages"]
-    channel_out = (sensed + fetched) * page - c["unasked_out_bytes"] + c["reservoir_up_bytes"]
-    channel_in = (encoded + c["second_pass_pages"] + c["loaded_pages"]) * page
+    channel_in = (encoded - c["pe_encoded_pages"] + c["second_pass_pages"] + returned) * page
     channel_in += c["load_bytes"] - c["unasked_in_bytes"]
     extra_down, extra_up = c["link_extra_down_bytes"], c["link_extra_up_bytes"]
     return [
@@ -242,7 +249,6 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
             t.planned["reservoir_read_pages"],
         ),
         ("register pages fetched, planned", fetched, t.planned["fetched_pages"]),
-        ("register pages loaded, planned", c["loaded_pages"], t.planned["loaded_pages"]),
         (
             "reservoir pages stored by the controller, planned",
             c["stored_pages"],

@@ -17,6 +17,8 @@ from ondie.emu.stats import (
     ECC_ENCODED_PAGES,
     LINK_EXTRA_DOWN_BYTES,
     LINK_EXTRA_UP_BYTES,
+    PE_DECODED_PAGES,
+    PE_ENCODED_PAGES,
 )
 from ondie.kernels.jit import inline, njit
 
@@ -104,6 +106,26 @@ def decode(st, t, step):
     if c.errors != 0:
         return reading.decode(st, t, step)
     return coded(st, t, ECC_DECODED_PAGES, c.decode, step)
+
+
+@njit
+def decode_bare(st, t, step):
+    """The optimizer's pages through the decoder of the die's channel."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    st.count[x.dev, PE_DECODED_PAGES] += x.n
+    if c.errors == 0:
+        return coded(st, t, ECC_DECODED_PAGES, c.decode, step)
+    st.count[x.dev, ECC_DECODED_PAGES] += x.n
+    station = s.station(st, x.dev, s.ECC) + st.die[x.die].bus % c.channels
+    return enter(st, station, t, x.bus, st.reading[t].time, step)
+
+
+@njit
+def encode_bare(st, t, step):
+    """What a die has computed through the encoder of its channel, for its parity."""
+    st.count[st.txn[t].dev, PE_ENCODED_PAGES] += st.txn[t].n
+    return encode(st, t, step)
 
 
 @njit

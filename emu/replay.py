@@ -94,9 +94,7 @@ class Player:
         reg = self.arrays.reg
         copied = None
         warmed_s = self._warm()
-        for q in range(len(self.sources)):
-            self._load(q)
-            pairs.issue(self.state, q)
+        self.feed()
         begin, begin_cpu = time.perf_counter(), time.thread_time()
         while True:
             room = EVENTS_PER_CALL
@@ -110,21 +108,17 @@ class Player:
             raise_error(self.arrays, self.cfg)
             self.loop_s += time.perf_counter() - begin
             self.loop_cpu_s += time.thread_time() - begin_cpu
-            for q in range(len(self.sources)):
-                self._collect(q)
+            self.collect()
             if progress is not None:
                 progress(sum(self.seen), int(reg["now"][0]))
             begin, begin_cpu = time.perf_counter(), time.thread_time()
             if reg["thirsty"][0]:
-                reg["thirsty"] = 0
-                for q in range(len(self.sources)):
-                    self._load(q)
-                    pairs.issue(self.state, q)
+                self.feed()
             elif n == 0:
                 break
         self._check()
         return Replayed(
-            self._requests(),
+            self.requests(),
             self._counters(),
             copied,
             int(reg["now"][0]),
@@ -142,6 +136,18 @@ class Player:
             pairs.issue(self.state, q)
         self.arrays.reg["thirsty"] = 0
         return time.perf_counter() - begin
+
+    def feed(self) -> None:
+        """Hand over requests, as many as there is room for, and issue what may be issued now."""
+        self.arrays.reg["thirsty"] = 0
+        for q in range(len(self.sources)):
+            self._load(q)
+            pairs.issue(self.state, q)
+
+    def end(self) -> None:
+        """Issue nothing more from now on."""
+        self.arrays.pair["more"] = 0
+        self.arrays.pair["stop"] = np.minimum(self.arrays.pair["stop"], self.arrays.reg["now"][0])
 
     def _load(self, q: int) -> None:
         """Hand over as many requests as the ring takes."""
@@ -166,6 +172,11 @@ class Player:
             self.arrays.req["status"][place] = 0
             pair["loaded"][q] += len(part)
 
+    def collect(self) -> None:
+        """Take over the requests that are done."""
+        for q in range(len(self.sources)):
+            self._collect(q)
+
     def _collect(self, q: int) -> None:
         """Take over the requests that are done, up to the oldest that is not."""
         tail = int(self.arrays.pair["tail"][q])
@@ -180,7 +191,8 @@ class Player:
         out["tag"] = np.arange(self.seen[q], tail)
         self.seen[q] = tail
 
-    def _requests(self) -> list[np.ndarray]:
+    def requests(self) -> list[np.ndarray]:
+        """REQUEST[n] per source: those taken over so far."""
         return [done[:n] for done, n in zip(self.done, self.seen, strict=True)]
 
     def _counters(self) -> dict[str, int]:
@@ -204,7 +216,7 @@ class Player:
 
     def _lost(self) -> str | None:
         """The first of requests and bytes that the drive counts otherwise than the host."""
-        done = self._requests()
+        done = self.requests()
         count = self._counters()
         sizes = {op: sum(int(p["size"][p["op"] == op].sum()) for p in done) for op in (READ, WRITE)}
         for what, host, drive in (

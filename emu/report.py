@@ -410,6 +410,7 @@ def _path_data(c: Comparison, r: Result) -> dict[str, Any]:
         "status": "ok",
         "metrics": metrics(c, r),
         "notes": list(r.notes),
+        "sampled": r.sampled and {"params": r.sampled.params, "error": r.sampled.error},
         "phases_s": r.ledger.phases_s,
         "utilisation_of_update": r.ledger.utilisation("update"),
         "arithmetic": {
@@ -502,12 +503,19 @@ def targets(out: Path) -> tuple[Path, Path, Path]:
     return out / "result.json", out / "figure.png", out / "figure.pdf"
 
 
-def write(c: Comparison, out: Path, seed: int, timeline_file: Path | None) -> list[Path]:
-    """Write result.json, the figure as PNG and PDF, and the timeline if asked. Returns the
-    files."""
+def write(
+    c: Comparison,
+    out: Path,
+    seed: int,
+    timeline_file: Path | None,
+    more: Mapping[str, Any] | None = None,
+) -> list[Path]:
+    """Write result.json with ``more`` beside what it has, the figure as PNG and PDF, and the
+    timeline if asked. Returns the files."""
     from ondie.emu.figure import draw  # matplotlib takes a second to import
 
-    text = json.dumps(result_data(c, seed), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    content = {**result_data(c, seed), **(more or {})}
+    text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
     images = draw(c)
     contents = text.encode(), images["png"], images["pdf"]
     files = dict(zip(targets(out), contents, strict=True))

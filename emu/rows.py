@@ -18,7 +18,7 @@ from ondie.kernels.jit import njit
     JOIN,  # done when the rows it names are done
     NVME,  # host command: kind READ, WRITE, TRIM, FLUSH
     ISP_IO,  # the ISP's own command on the conventional namespace: kind READ, WRITE
-    DIE,  # operation on the dies' reservoir: kind VPP, BPR, ODC, BPP, READ
+    DIE,  # operation on the dies' reservoir: kind VPP, BPR, ODC, BPP, READ; SCAN, PAD by place
     DMA_DOWN,  # host memory to device DRAM: bytes_in
     DMA_UP,  # device DRAM to host memory: bytes_out
     HOST_CPU,  # array_ps on the host's CPU

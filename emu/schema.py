@@ -213,7 +213,20 @@ class Ecc:
 @dataclass(frozen=True, slots=True)
 class Errors:
     kind: Annotated[
-        str, Spec("raw bit errors: none, or by the model below", choices=("none", "model"))
+        str,
+        Spec(
+            "raw bit errors: none, one rate for every page, or by the model below",
+            choices=("none", "rate", "model"),
+        ),
+    ]
+    rate: Annotated[float, Spec("raw bit error rate of every reading, kind rate")]
+    exposure: Annotated[
+        int,
+        Spec(
+            "readings of the optimizer's pages on the die that each of them stands for: a small "
+            "model's for those of one so many times as large",
+            least=1,
+        ),
     ]
     floor: Annotated[float, Spec("raw bit error rate of a new block, just programmed")]
     wear: Annotated[float, Spec("rate per (P/E cycle)^wear_exponent")]
@@ -469,14 +482,20 @@ class Pe:
             choices=("lockstep", "free", "double_buffered"),
         ),
     ]
-    ecc: Annotated[
+    protection: Annotated[
         str,
         Spec(
-            "who corrects what the elements read and codes what they program",
-            choices=("none", "die", "controller"),
+            "what stands between wrong bits and who reads the optimizer's pages: nothing, a "
+            "comparator of exponents, a code on the die, or the controller's, over the channel "
+            "and back",
+            choices=("none", "nan_comparator", "on_die_ecc", "controller_ecc"),
         ),
     ]
-    ecc_bytes_per_s: Annotated[int, Spec("ECC engine of a die, pages in turn", key="ecc_rate")]
+    ecc_codeword_bytes: Annotated[int, Spec("user bytes of the die's code word", least=1)]
+    ecc_correctable_bits: Annotated[int, Spec("wrong bits of it that are corrected")]
+    ecc_bytes_per_s: Annotated[
+        int, Spec("rate of the die's encoder and decoder, one per die", least=1, key="ecc_rate")
+    ]
     randomiser: Annotated[str, Spec("who keeps stored patterns random", choices=("none", "die"))]
     cipher: Annotated[str, Spec("who keeps stored states encrypted", choices=("none", "die"))]
     cipher_bytes_per_s: Annotated[
@@ -509,10 +528,10 @@ class Energy:
     channel_fj_per_bit: Annotated[int, Spec("channel I/O")]
     dram_fj_per_bit: Annotated[int, Spec("DRAM of the drive")]
     ecc_fj_per_bit: Annotated[int, Spec("encoding or decoding")]
+    pe_ecc_fj_per_bit: Annotated[int, Spec("encoding or decoding on the die")]
     pe_add_fj: Annotated[int, Spec("one 32-bit addition on the die")]
     pe_multiply_fj: Annotated[int, Spec("one 32-bit multiplication on the die")]
     register_fj_per_bit: Annotated[int, Spec("page register access by a processing element")]
-    pe_ecc_fj_per_bit: Annotated[int, Spec("ECC engine on the die, per bit coded")]
     pe_cipher_fj_per_bit: Annotated[int, Spec("AES-XTS engine on the die, per bit")]
     isp_core_mw: Annotated[int, Spec("a busy core of the processor; for fpga: the engine")]
     controller_mw: Annotated[int, Spec("controller and idle power, as long as the run lasts")]

@@ -7,7 +7,6 @@ Source: this project's contract of results: they say on how many assumed constan
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,8 +17,9 @@ from ondie.emu.energy import Work, energy, is_price
 from ondie.emu.isp.layout import VALUE_BYTES
 from ondie.emu.ledger import Ledger
 from ondie.emu.provenance import Value
+from ondie.emu.sampling import reduced
 from ondie.emu.units import InputError
-from ondie.traces import Trace, flat_tensors
+from ondie.traces import Trace
 
 SAMPLE_STRIPES = 3
 """Super-pages per die in the sample of paths through the controller."""
@@ -124,27 +124,7 @@ def amortised(cfg: Config) -> Config:
 def sample(trace: Trace, cfg: Config) -> Trace:
     """The trace's first step on as many parameters as give every die SAMPLE_STRIPES super-pages, or
     on all of them when there are fewer. No payload, no forward and backward."""
-    n = sample_params(trace, cfg)
-    step = dataclasses.replace(
-        trace.steps[0],
-        forward_s=0.0,
-        backward_s=0.0,
-        ready_s=None,
-        hyper=trace.steps[0].hyper[:1],
-        skipped=False,
-        found_inf=False,
-        gradient_sha256=None,
-        fused=(),
-    )
-    return dataclasses.replace(
-        trace,
-        name=f"{trace.name} (sample)",
-        payload="none",
-        tensors=flat_tensors([("sample", (n,), 0, 0)]),
-        steps=(step,),
-        groups=1,
-        digest=None,
-    )
+    return reduced(trace, sample_params(trace, cfg), name="sample", training=0.0)
 
 
 class Headline:

@@ -60,8 +60,8 @@ DEVICE_NAMES = (
     DESTAGED,  # it has left DRAM for that
     PASSED,  # the first of two passes over its word line
     RESTED,  # the host was quiet for a while, or so it seemed
-    TAKEN_RAW,  # a stripe has left its die's registers as it was sensed
-    TAKEN_OUT,  # and is what it should be
+    PE_DECODED,  # the optimizer's pages are corrected, and go back to their die
+    TAKEN_OUT,  # a stripe has left its die's registers for the controller
 ) = range(53)  # fmt: skip
 
 

@@ -27,8 +27,9 @@ from __future__ import annotations
     PSLC_PAGES, DIRECT_PAGES, FOLDS, FOLD_READ_PAGES, FOLD_PROGRAM_PAGES, FOLD_DROPPED,
     PSLC_ERASED_BLOCKS,
     BESIDE_PAGES, OVERRULED,
-    FETCHED_PAGES, LOADED_PAGES, STORED_PAGES, KEPT_PAGES,
-) = range(80)  # fmt: skip
+    BARE_CORRECTED_BITS, PE_DECODED_PAGES, PE_ENCODED_PAGES, PE_RETURNED_PAGES, SCAN_BYTES,
+    FETCHED_PAGES, STORED_PAGES, KEPT_PAGES,
+) = range(84)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -83,7 +84,7 @@ COUNTERS = (
     "uncorrectable_pages",  # given up, by whomever they were read
     "lost_pages",  # read well, but lost before they were moved to where they are
     "media_errors",  # commands of the host or the ISP that ended with an unrecovered read error
-    "bare_wrong_bits",  # in reservoir pages as they were read, past the ECC
+    "bare_wrong_bits",  # in reservoir pages as they were used, past the ECC or behind it
     "reclaimed_blocks",  # emptied because of their reads
     "cache_write_pages",  # pages of writes that the data cache took
     "cache_merged_pages",  # of those, pages whose last content flash had not got yet
@@ -106,8 +107,12 @@ COUNTERS = (
     "pslc_erased_blocks",  # of the erased blocks, those in pSLC mode
     "beside_pages",  # mapping units sensed because others of their page of flash were read
     "overruled_victims",  # of the collections, those whose policy chose what brought no free block
+    "bare_corrected_bits",  # in reservoir pages, by what protects them (pe.protection)
+    "pe_decoded_pages",  # reservoir pages that went through the controller's decoder,
+    "pe_encoded_pages",  # what the dies computed, through its encoder,
+    "pe_returned_pages",  # and decoded pages sent back into the dies' registers
+    "scan_bytes",  # of the reservoir's pages, read into DRAM to recover its map
     "fetched_pages",  # pages of registers read out to the controller
-    "loaded_pages",  # and moved back into them
     "stored_pages",  # reservoir pages programmed by the controller, with its parity
     "kept_pages",  # gradient pages programmed into the array
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
@@ -28,19 +29,31 @@ MOST_BYTES = 1 << 36
 """Longest transfer of one plan row (clock.rate_scale)."""
 PLANNED = (
     "read_pages", "program_pages", "vpp_pages", "bpr_pages", "bpp_pages", "odc_ops",
-    "reservoir_read_pages", "fetched_pages", "checked_pages", "loaded_pages",
-    "stored_pages", "kept_pages",
+    "reservoir_read_pages", "fetched_pages", "stored_pages", "kept_pages",
     "link_down_bytes", "link_up_bytes", "tunnel_bytes",
 )  # fmt: skip
 EVENTS_PER_CALL = 1 << 22
 """Events between two looks at interrupts and progress: a fraction of a second."""
+EVENTS_PER_TURN = 1 << 14
+
+
+class Beside(Protocol):
+    """Who drives the system's queue pairs while plans run."""
+
+    def turn(self, last: bool) -> bool:
+        """Some events are over; ``last``: the plan is done. Has anything been handed over?"""
+
+
+class PowerCut(Exception):
+    """The power is gone: nothing more happens in this system."""
 
 
 class System:
     """Runs plans on one host and ``cfg.system.devices`` devices.
 
     ``phases`` names the phases that plan rows refer to by index. ``on_log`` receives the log of
-    moved bytes (events.LOG records, in order of events) when ``payload`` is on.
+    moved bytes (events.LOG records, in order of events) when ``payload`` is on. ``pairs``: queue
+    pairs, which ``beside`` drives meanwhile.
     """
 
     def __init__(
@@ -52,6 +65,7 @@ class System:
         queue_depth: int | None = None,
         payload: bool = False,
         timeline: int = 0,
+        pairs: int = 0,
     ) -> None:
         self.cfg = cfg
         self.geometry = Geometry.of(cfg)
@@ -64,10 +78,14 @@ class System:
             queue_depth=queue_depth,
             payload=payload,
             timeline=timeline,
+            pairs=pairs,
         )
         self.state = self.arrays.handle()
         self.on_log: Callable[[np.ndarray], None] | None = None
         self.on_progress: Callable[[int], None] | None = None
+        self.beside: Beside | None = None
+        self.events_left: int | None = None
+        """Events until the power goes; None: it does not."""
         self.filled_pages = 0
         self.filled_super_pages = 0
         self.planned = np.zeros((self.devices, len(PLANNED)), np.int64)
@@ -108,8 +126,8 @@ class System:
         self.filled_super_pages += n
 
     def run(self, plan: Iterable[np.ndarray]) -> None:
-        """Run a plan (chunks of rows.PLAN) to its end. Raises SimulationError when it gets
-        stuck."""
+        """Run a plan (chunks of rows.PLAN) to its end. Raises SimulationError when it gets stuck,
+        PowerCut where ``events_left`` comes to 0 before."""
         for block in plan:
             for at in range(0, len(block), rows.MAX_CHUNK):
                 chunk = block[at : at + rows.MAX_CHUNK]
@@ -140,7 +158,12 @@ class System:
             )
 
     def _count(self, chunk: np.ndarray) -> None:
-        """Add up what a chunk asks for, from its columns alone."""
+        """Add up what a chunk asks for."""
+        self.planned += self.asked(chunk)
+
+    def asked(self, chunk: np.ndarray) -> np.ndarray:
+        """What rows ask for, from their columns alone: int64[devices, PLANNED]."""
+        asked = np.zeros_like(self.planned)
         size = chunk["bytes_in"] + chunk["bytes_out"]
         pages = -(-size // self.geometry.page_bytes)
         resource, kind = chunk["resource"], chunk["kind"]
@@ -151,12 +174,13 @@ class System:
             "program_pages": (pages, io & (kind == queues.WRITE)),
             "vpp_pages": (pages, die & (kind == timing.VPP)),
             "bpr_pages": (pages, die & ((kind == timing.BPR) | (kind == timing.RECALL))),
-            "bpp_pages": (pages, die & (kind == timing.BPP)),
+            "bpp_pages": (pages, die & ((kind == timing.BPP) | (kind == timing.PAD))),
             "odc_ops": (np.ones_like(pages), die & (kind == timing.ODC)),
-            "reservoir_read_pages": (pages, die & (kind == timing.READ)),
-            "fetched_pages": (pages, die & ((kind == timing.CHECK) | (kind == timing.FETCH))),
-            "checked_pages": (pages, die & (kind == timing.CHECK)),
-            "loaded_pages": (pages, die & (kind == timing.LOAD)),
+            "reservoir_read_pages": (
+                pages,
+                die & ((kind == timing.READ) | (kind == timing.SCAN)),
+            ),
+            "fetched_pages": (pages, die & (kind == timing.FETCH)),
             "stored_pages": (pages, die & ((kind == timing.STORE) | (kind == timing.BESIDE))),
             "kept_pages": (pages, die & (kind == timing.KEEP)),
             "link_down_bytes": (
@@ -175,20 +199,38 @@ class System:
             here = chunk["device"] == dev if self.devices > 1 else np.True_
             for i, name in enumerate(PLANNED):
                 amount, mask = masks[name]
-                self.planned[dev, i] += int(amount[mask & here].sum())
+                asked[dev, i] = int(amount[mask & here].sum())
+        return asked
+
+    def book(self, device: int, what: str, amount: int) -> None:
+        """Count what was asked for beside the plans; ``what`` is one of PLANNED."""
+        self.planned[device, PLANNED.index(what)] += amount
 
     def _until(self, want_room: int) -> None:
         """Run until there is room for so many rows (0: until nothing is left to do)."""
         while want_room == 0 or rows.room(self.state) < want_room:
-            n = dispatch.run(self.state, NEVER - 1, EVENTS_PER_CALL, want_room)
+            most = self._events if self.events_left is None else min(self.events_left, self._events)
+            n = dispatch.run(self.state, NEVER - 1, most, want_room)
             self._drain()
             raise_error(self.arrays, self.cfg)
+            if self.events_left is not None:
+                self.events_left -= n
+                if self.events_left == 0:
+                    raise PowerCut
+            done = want_room == 0 and self.rows_done == self.next_row
+            if self.beside is not None and self.beside.turn(done):
+                continue
             if self.on_progress is not None:
                 self.on_progress(self.rows_done)
             if n == 0 and (want_room == 0 or rows.room(self.state) < want_room):
                 if want_room:
                     raise_stuck(self.arrays, self.cfg)
                 return
+
+    @property
+    def _events(self) -> int:
+        """Events of one call: few where somebody is to be told in time that the plan is done."""
+        return EVENTS_PER_CALL if self.beside is None else EVENTS_PER_TURN
 
     def _drain(self) -> None:
         n = int(self.arrays.reg.logged[0])

@@ -67,7 +67,10 @@ def counted(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """At full counts, the tests that were not run with them before go first."""
+    """Marks the tests that do more at full counts (`-m counted`); there, they go first."""
+    for item in items:
+        if counted(item):
+            item.add_marker("counted")
     if config.getoption("--full"):
         items.sort(key=lambda item: not counted(item))
 

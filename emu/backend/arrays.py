@@ -11,7 +11,7 @@ Array operations take few different times, so a new one nearly always goes to th
 from __future__ import annotations
 
 from ondie.emu.backend.dies import give_power, home, planes_of, take_power, touch_all
-from ondie.emu.backend.timing import BPP, COPYBACK, ERASE, ODC, PROGRAM, READ, SUSPEND
+from ondie.emu.backend.timing import BPP, BPR, COPYBACK, ERASE, ODC, PROGRAM, READ, SUSPEND
 from ondie.emu.backend.wants import seek
 from ondie.emu.events import RESERVOIR, cut_line, line
 from ondie.kernels.jit import cold, inline
@@ -114,7 +114,12 @@ def begin_array(st, g, t, now, time):
             at = home(st, g, t)
         st.use[x.phase, at] += time
         line(st, at, now, now + time, t)
-    if x.op == READ or x.op == COPYBACK or (c.status != 0 and x.op <= ERASE):
+    if (
+        x.op == READ
+        or x.op == COPYBACK
+        or (c.status != 0 and x.op <= ERASE)
+        or (c.round_trip != 0 and (x.op == BPR or x.op == ODC))
+    ):
         await_out(st, d.bus, t)
     else:
         await_done(st, d.bus, t)

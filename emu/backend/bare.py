@@ -1,24 +1,24 @@
-"""Pages that no ECC covers: what the optimizer finds in the registers of the dies.
+"""The optimizer's pages: what it finds in the registers of the dies, past the controller's ECC.
 
-Owns the raw bit errors of reservoir pages, which stay in the die or leave it uncorrected. Does not
-own their rates (rber.py, marks.py), nor the bytes (paths/payload.py follows the log).
+Owns the wrong bits of reservoir pages as they are used, in the die or outside. Does not own their
+rates (rber.py, marks.py), what protects them (shield.py), nor the bytes (paths/payload.py follows
+the log).
 Source: OptimStore (HPCA 2023): on-die processing elements work on pages in pSLC mode, whose raw bit
 error rate is taken to be low enough to do without the controller's ECC.
 """
 
 from __future__ import annotations
 
-from ondie.emu.backend import marks, rber
-from ondie.emu.backend.draws import absorb, binomial, page_key
-from ondie.emu.backend.ecc import word_key
+from ondie.emu.backend import ecc, marks, rber, shield
+from ondie.emu.backend.draws import absorb, page_key
 from ondie.emu.events import LOG_RAW
-from ondie.emu.stats import BARE_WRONG_BITS
+from ondie.emu.stats import BARE_CORRECTED_BITS, BARE_WRONG_BITS
 from ondie.kernels.jit import njit
 
 
 @njit
 def sensed(st, t):
-    """The pages of super-page ``t`` have been read as they are: count, and log, their wrong bits.
+    """The pages of super-page ``t`` have been read: count, and log, the wrong bits that are left.
     Draws depend on the same as those of other reads (reading.py)."""
     c = st.cfg[0]
     x = st.txn[t]
@@ -30,13 +30,19 @@ def sensed(st, t):
     rate = rber.total_rate(st.quality[b].stable, shifted, st.scale[x.ppn % c.pages])
     st.block[b].reads += x.n
     seed = absorb(c.seed, x.dev)
+    time = 0  # ps in the controller's decoder
     for i in range(x.n):
         st.seen[x.dev, first + i] += 1
         key = page_key(seed, first + i, cycles, st.seen[x.dev, first + i])
-        wrong = binomial(word_key(key, 0, -1), 8 * c.page_bytes, rate)
-        st.count[x.dev, BARE_WRONG_BITS] += wrong
-        if wrong > 0 and st.reg[0].log_on != 0:
+        raw, left = shield.count(key, rate, c.page_bytes, c.shield_word, c.shield_limit, c.exposure)
+        st.count[x.dev, BARE_WRONG_BITS] += left
+        st.count[x.dev, BARE_CORRECTED_BITS] += raw - left
+        if left > 0 and st.reg[0].log_on != 0:
             note(st, t, i, key, rate)
+        if c.round_trip != 0:
+            code = st.code[0]
+            time += code.decode_limit if left > 0 else ecc.decode_ps(code, raw // c.exposure)
+    st.reading[t].time = time
 
 
 @njit

@@ -58,6 +58,7 @@ from ondie.emu.backend.timing import (
     COPYBACK,
     COPYBACK_IN,
     ODC,
+    PAD,
     PROGRAM,
     READ,
     STATUS,
@@ -75,7 +76,7 @@ from ondie.emu.backend.wants import (
     seek,
 )
 from ondie.emu.clock import NEVER, transfer_ps
-from ondie.emu.events import E_REGISTER, REGISTERS, fail, line, log_read, set_leaf
+from ondie.emu.events import E_REGISTER, fail, line, log_read, set_leaf
 from ondie.emu.intrinsics import lowest_bit
 from ondie.kernels.jit import apart, cold, inline, njit
 
@@ -181,7 +182,7 @@ def end_phase(st, b):
         return t
     if phase == IN:
         if x.op == VPP:
-            d.gradients += int(x.bare != REGISTERS)
+            d.gradients += int(x.queue == Q_LOAD)  # or pages come back into the data registers
             seek(st, g)
             return t
         if d.loading >= 0:  # more pages of the word line are to come
@@ -232,7 +233,7 @@ def best_out(st, b):
         d = st.die[x.die]
         if d.on_bus == 0 and (d.cache == t or (d.arr == t and (d.cache < 0 or x.op != READ))):
             r = 0 if x.queue == Q_MAP_READ else 2 if x.queue == Q_GC_READ else 1
-            if x.op != READ:
+            if x.op != READ and x.op != BPR and x.op != ODC:
                 r = -1
             if r < rank:
                 rank = r
@@ -414,6 +415,11 @@ def grant_out(st, b, before, t):
         if c.out != 0:
             time += out_ps(st, t)
         bus.size_out += x.bus
+    elif x.op == BPR or x.op == ODC:  # from the optimizer's registers to the controller's ECC
+        time = transfer_ps(x.bus, c.bus_scale, c.bus_shift)
+        if c.out != 0:
+            time += x.n * (c.out + c.out_plane)
+        bus.size_out += x.bus
     elif x.op == COPYBACK:
         time = st.cycles[COPYBACK_IN, planes_of(st, t)]
     else:
@@ -541,7 +547,7 @@ def use_registers(st, g, t):
     elif op == ODC:
         if d.stripe == 0 or d.gradients == 0:
             fail(st, E_REGISTER, g, op)
-    elif op == BPP and d.stripe == 0:
+    elif op == BPP and d.stripe == 0 and st.row[st.txn[t].row].kind != PAD:
         fail(st, E_REGISTER, g, op)
 
 
@@ -594,7 +600,8 @@ def interrupt(st, b):
     now = st.reg[0].now
     if bus.until <= now:
         return  # the data are through at this instant
-    if bus.phase == OUT and st.txn[bus.txn].op != READ:
+    op = st.txn[bus.txn].op
+    if bus.phase == OUT and op != READ and op != BPR and op != ODC:
         return  # no data
     refused = 0
     while bus.ask_command & ~refused != 0:

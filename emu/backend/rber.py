@@ -57,10 +57,11 @@ MOST = 0.5
 
 def rates(cfg: Config) -> np.recarray:
     """The constants of a configuration: one record of RATES (rates per bit, times in days), all of
-    them 0 where ``errors.kind`` is none."""
+    them 0 where ``errors.kind`` is none, and all but the floor where it is rate."""
     made = records(RATES, 1)
-    if cfg.errors.kind == "none":
+    if cfg.errors.kind != "model":
         made.retention_cycles = made.disturb_reads = 1
+        made.floor = cfg.errors.rate if cfg.errors.kind == "rate" else 0.0
         return made
     for name in RATES.names or ():
         made[name] = getattr(cfg.errors, name)
@@ -71,7 +72,7 @@ def scales(cfg: Config) -> np.ndarray:
     """Factor on the constants' rates, float64[5, 4]: cell mode (index into CELLS) by page type.
 
     The page type with the most reference voltages has the mode's own factor, the others in
-    proportion; page types that a mode lacks are NaN.
+    proportion; page types that a mode lacks are NaN. All are 1 where ``errors.kind`` is rate.
     """
     table = np.full((len(CELLS), 4), math.nan)
     modes = {cell: getattr(cfg.errors, cell.lower()) for cell in CELLS}
@@ -79,6 +80,8 @@ def scales(cfg: Config) -> np.ndarray:
         voltages = REFERENCES[cfg.errors.coding][BITS[cell] - 1]
         for page_type, n in enumerate(voltages):
             table[row, page_type] = factor * n / max(voltages)
+            if cfg.errors.kind == "rate":
+                table[row, page_type] = 1.0
     return table
 
 

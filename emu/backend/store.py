@@ -2,15 +2,18 @@
 
 Owns page contents in segments of 1 GiB of address space, committed page by page as they are
 written, in anonymous memory or in files of a folder. Does not own addresses or time.
-Source: NAND spare areas as FTLs use them: LPN, sequence number and checksum beside every page.
+Source: NAND spare areas as FTLs use them: LPN, sequence number and checksum beside every page; in
+the optimizer's reservoir also slot and step (OptimStore, HPCA 2023: pages that a die programs).
 """
 
 from __future__ import annotations
 
 import mmap
+import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +22,38 @@ from ondie.emu.backend.geometry import Geometry
 from ondie.emu.units import InputError
 
 SEGMENT_BYTES = 1 << 30
-OOB = np.dtype([("lpn", "i8"), ("sequence", "i8"), ("checksum", "u4"), ("written", "u4")])
+OOB = np.dtype(
+    [
+        ("lpn", "i8"),  # logical page, or super-page of the reservoir
+        ("sequence", "i8"),  # number of the programming
+        ("step", "i8"),  # of the optimizer, whose result the page holds (reservoir)
+        ("slot", "u4"),  # plane of its super-page, that is which vector (reservoir)
+        ("checksum", "u4"),  # of the page's bytes
+        ("seal", "u4"),  # of this record
+        ("written", "u4"),
+    ]
+)
+ERASED, PROGRAMMED, TORN = range(3)
+"""``written``: the state of the cells. TORN is what a program or an erase has left that the power
+did not let end: the page may look like any other, and takes no program before it is erased."""
+SPARE_BYTES = OOB.itemsize - 4
+"""Out-of-band data of a page as they are programmed; ``written`` is the cells' own."""
+BLANK = -1
+"""``lpn`` of a torn page that reads as if it were erased."""
+
+
+class Spare(NamedTuple):
+    """What the out-of-band data of a page say, whose seal is whole."""
+
+    lpn: int
+    sequence: int
+    step: int
+    slot: int
+
+
+def seal(lpn: int, sequence: int, step: int, slot: int, checksum: int) -> int:
+    """Checksum of a record."""
+    return zlib.crc32(struct.pack("<qqqII", lpn, sequence, step, slot, checksum))
 
 
 class PageStore:
@@ -70,7 +104,49 @@ class PageStore:
             raise InputError(f"physical page {ppn} is programmed twice without an erase")
         pages[at] = data
         self._sequence += 1
-        oob[at] = (lpn, self._sequence, checksum, 1)
+        oob[at] = (lpn, self._sequence, 0, 0, checksum, 0, PROGRAMMED)
+
+    def program(
+        self, ppn: int, spare: Spare, data: np.ndarray, state: int = PROGRAMMED
+    ) -> np.record:
+        """Program a page of the reservoir with the out-of-band data that its controller makes;
+        returns the record. InputError when the page has not been erased."""
+        pages, oob, at = self._segment(ppn)
+        if oob[at]["written"]:
+            raise InputError(f"physical page {ppn} is programmed twice without an erase")
+        pages[at] = data
+        checksum = zlib.crc32(data.tobytes())
+        oob[at] = (*spare, checksum, seal(*spare, checksum), state)
+        return oob[at]
+
+    def torn(self, ppn: int) -> np.record:
+        """The record of a page that has been left half programmed or half erased, to be altered;
+        the page takes no program before its next erase."""
+        _, oob, at = self._segment(ppn)
+        if not oob[at]["written"]:
+            oob[at] = (BLANK, -1, -1, 0, 0, 0, TORN)
+        oob[at]["written"] = TORN
+        return oob[at]
+
+    def spoil(self, ppn: int, done: bool = True) -> None:
+        """Program a page that has not been erased with anything, so that it reads neither as blank
+        nor as whole; not ``done``: as much as begun."""
+        record = self.torn(ppn)
+        if done:
+            self.read(ppn)[:] = 0
+            record["lpn"], record["seal"] = 0, ~seal(0, -1, -1, 0, 0) & 0xFFFFFFFF
+            record["sequence"] = record["step"] = -1
+            record["slot"] = record["checksum"] = 0
+
+    def spare(self, ppn: int) -> Spare | None | bool:
+        """The out-of-band data as a controller reads them: what they say, None where they are
+        blank, False where they are neither."""
+        _, oob, at = self._segment(ppn)
+        x = oob[at]
+        if not x["written"] or x["lpn"] == BLANK:
+            return None
+        found = Spare(int(x["lpn"]), int(x["sequence"]), int(x["step"]), int(x["slot"]))
+        return found if seal(*found, int(x["checksum"])) == x["seal"] else False
 
     def read(self, ppn: int) -> np.ndarray:
         """A page's bytes, uint8[page_bytes] (a view: copy it before the next write)."""

@@ -17,17 +17,19 @@ from ondie.emu.state import record_type, records
 
 READ, PROGRAM, ERASE, VPP, BPR, ODC, BPP, COPYBACK = range(8)
 OP_NAMES = ("READ", "PROGRAM", "ERASE", "VPP", "BPR", "ODC", "BPP", "COPYBACK")
+SCAN, PAD = 16, 17
+"""Kinds of plan row beside these: a READ and a BPP of the reservoir by place, not by super-page, as
+recovery does before there is a map: out-of-band data out, and whatever is in the registers in."""
 OTHER = len(OP_NAMES)
 """Operation index of transactions that are no flash operation (compute, transfers)."""
 COPYBACK_IN, SUSPEND, RESUME, STATUS, OUT_FIRST, OUT_NEXT = range(OTHER, OTHER + 6)
 """Cycles on the channel that belong to no operation of their own: the second part of a copy-back;
 what makes a program or an erase stand back and go on; reading a status; what data out take beyond
 their bytes, and more for each page after a read of several planes."""
-RECALL, CHECK, FETCH, LOAD, STORE, KEEP, BESIDE = range(OUT_NEXT + 1, OUT_NEXT + 8)
+RECALL, FETCH, STORE, KEEP, BESIDE = range(20, 25)
 """What a plan asks of the reservoir with the controller's help, beside the optimizer's own
-operations; to the die it is a READ, VPP or PROGRAM. A stripe in the registers leaves for the
-controller, as it was sensed, through the decoder (CHECK), or as it was computed (FETCH); it comes
-back into them (LOAD); it is programmed with the controller's parity (STORE). A gradient is
+operations; to the die it is a READ or PROGRAM. A stripe in the registers leaves for the controller
+(FETCH), and is programmed from there with its parity (STORE). A gradient is
 programmed into the planes that the super-page left empty (KEEP), and sensed with it (RECALL). What
 the controller has made itself, parity over dies or the record of a step, is programmed when the die
 has time (BESIDE)."""

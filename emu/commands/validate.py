@@ -21,9 +21,12 @@ from ondie.emu.units import InputError
 
 Progress = Callable[[str, float], None] | None
 
-TRAINED: dict[str, tuple[str, ...]] = {"formats": ("steps", "seeds", "figure")}
+TRAINED: dict[str, tuple[str, ...]] = {
+    "formats": ("steps", "seeds", "figure"),
+    "errors": ("steps", "seeds", "rates", "exposure", "figure"),
+}
 """Suites that train for real, one module of emu/live each, and their options; a figure is drawn
-with the rows."""
+with the rows, and there may be tables beside theirs."""
 SWITCHES = {"runs": "--{value}"}
 """Options whose flag is their value."""
 
@@ -52,12 +55,14 @@ def command(
     if json_path is not None:
         check_target(json_path)
     files: dict[Path, bytes] = {}
+    tables: list[Any] = []
     figure = given.pop("figure", None)
     if figure is not None:
         suffix = suffix_of(figure)
         check_target(figure, *([json_path] if json_path is not None else []))
     if name in TRAINED:
-        rows, drawn = _trained(name, given, progress)
+        rows, drawn, *more = _trained(name, given, progress)
+        tables = [table for part in more for table in part]
         if figure is not None:
             files[figure] = drawn[suffix]
     else:
@@ -67,21 +72,22 @@ def command(
         files[json_path] = text.encode()
     write_atomically(files)
     if console is not None:
-        validation.show(rows, console)
+        for table in tables:
+            console.print(table)
+            console.print()
+        # What is only shown is in tables of the suite's own, where it has any.
+        checked = [row for row in rows if row.kind == validation.CHECK]
+        validation.show(checked if tables else rows, console)
     return not any(row.misses for row in rows)
 
 
-def _trained(
-    name: str, options: Mapping[str, Any], progress: Progress
-) -> tuple[list[validation.Row], dict[str, bytes]]:
-    """Rows, and the figure by suffix."""
+def _trained(name: str, options: Mapping[str, Any], progress: Progress) -> tuple[Any, ...]:
+    """Rows, the figure by suffix, and what the suite has to show beside them."""
     try:
         suite = import_module(f"ondie.emu.live.{name}")
     except ModuleNotFoundError as error:
         raise InputError(
             f"{name}: {error.name} is not installed; pip install 'ondie[train]' brings it"
         ) from error
-    found: tuple[list[validation.Row], dict[str, bytes]] = suite.validate(
-        **options, progress=progress
-    )
+    found: tuple[Any, ...] = suite.validate(**options, progress=progress)
     return found

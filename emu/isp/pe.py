@@ -1,9 +1,11 @@
 """Processing elements on the die: what their vector passes take.
 
-Owns the time of a stripe. Does not own the passes, their cycles or their arithmetic
-(ondie.kernels.on_die), or when a die computes (backend/nand.py).
+Owns the time of a stripe, and of the code on the die where there is one. Does not own the passes,
+their cycles or their arithmetic (ondie.kernels.on_die), or when a die computes (backend/nand.py).
 Source: OptimStore (HPCA 2023): clock a quarter of the interface rate, one 32-bit value per cycle:
-a pass over a page takes as long as the page takes on the bus.
+a pass over a page takes as long as the page takes on the bus. AiF (ISCA 2025): a code of 10 bit in
+1 KiB, at 6.4 GB/s; taken as one encoder and decoder of each die, through which its planes' pages
+pass one after the other, so that pages a PE has programmed have a parity that is valid.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from ondie.emu.config import Config
 from ondie.kernels import on_die
 from ondie.kernels.on_die import passes
 
-__all__ = ["VALUE_BYTES", "passes", "stripe_ps"]
+__all__ = ["VALUE_BYTES", "ecc_ps", "passes", "stripe_ps"]
 
 VALUE_BYTES = 4
 
@@ -41,12 +43,17 @@ def extra_passes(cfg: Config) -> int:
 
 def guarding_ps(cfg: Config, planes: int) -> int:
     """Time for one stripe that the die takes, beside its update, to keep ``planes`` pages as a
-    controller would, ps: passes of the elements side by side; one ECC and one AES engine of the
-    die, each over every page in turn, before the update and after it."""
+    controller would, ps: passes of the elements side by side; an AES engine of the die, over every
+    page in turn, before the update and after it."""
     time = cycles_ps(cfg, extra_passes(cfg) * (cfg.flash.page_bytes // VALUE_BYTES))
     size = 2 * planes * cfg.flash.page_bytes
-    if cfg.pe.ecc == "die":
-        time += -(-size * PS_PER_S // cfg.pe.ecc_bytes_per_s)
     if cfg.pe.cipher == "die":
         time += -(-size * PS_PER_S // cfg.pe.cipher_bytes_per_s)
     return time
+
+
+def ecc_ps(cfg: Config, pages: int) -> int:
+    """Time of so many pages of a die in its own decoder, or encoder, in ps; 0 without one."""
+    if cfg.pe.protection != "on_die_ecc":
+        return 0
+    return -(-pages * cfg.flash.page_bytes * PS_PER_S // cfg.pe.ecc_bytes_per_s)

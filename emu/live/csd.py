@@ -25,15 +25,27 @@ import torch
 from ondie.emu.compare import LONGEST_S, Run
 from ondie.emu.config import Config, load_preset
 from ondie.emu.energy import Energy
-from ondie.emu.ledger import Ledger
+from ondie.emu.ledger import Ledger, sum_counters
 from ondie.emu.live.optimizer import KernelOptimizer
 from ondie.emu.paths.base import Options
+from ondie.emu.paths.on_die import OnDie
+from ondie.emu.power import Recovery
+from ondie.emu.stats import COUNTERS
 from ondie.emu.units import InputError, nearest
 from ondie.kernels import OPS, KernelError
 from ondie.traces import Memory, Step, Trace, flat_tensors
 
 UPDATING = ("host_offload", "host_offload_pipelined", "in_storage", "on_die")
 """Paths whose weights and states lie on flash."""
+
+
+class Live(Trace):
+    """The step under way of a model in training, whose gradients may be no numbers: what became of
+    it is the model's affair, as with any optimizer."""
+
+    def gradient(self, i: int) -> np.ndarray:
+        """Gradient of steps[i] as it is, float32[n_params]."""
+        return self._sized(self.source.gradient(self.step(i).index), f"gradient of step {i}")
 
 
 class CSDOptimizer(KernelOptimizer):
@@ -92,6 +104,7 @@ class CSDOptimizer(KernelOptimizer):
         self._samples, self._drive_seed = samples, seed
         self._run: Run | None = None
         self._steps: list[Step] = []
+        self._cut_after: int | None = None
         super().__init__(params, op, form=form, **hyper)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -130,7 +143,10 @@ class CSDOptimizer(KernelOptimizer):
         else:
             trace = self._run.path.trace
             self._set(replace(trace, steps=(step,), source=Memory({0: gradient})))
-        self._run.step(0)
+        cut_after, self._cut_after = self._cut_after, None
+        if not self._run.step(0, cut_after):
+            self._run.recover()
+            self._run.resume()
         self._steps.append(step)
         self._take_back(self._run)
         return loss
@@ -167,7 +183,7 @@ class CSDOptimizer(KernelOptimizer):
             for name in self.kernel.states
         }
         source = Memory({0: gradient}, {"initial": _flat(self.held)}, states)
-        trace = Trace(
+        trace = Live(
             name="a model in training", payload="recorded", timing_source="recorded",
             op=self.kernel.op, form=self.kernel.form, gradient_dtype="float32",
             groups=len(self.param_groups), tensors=flat_tensors(entries), steps=(step,),
@@ -195,6 +211,20 @@ class CSDOptimizer(KernelOptimizer):
             self.state[p]["step"] = self._steps[-1].count
         torch.autograd.graph.increment_version(self.held)
 
+    def cut_power(self, after_events: int) -> None:
+        """The drive's power goes after so many events of the next step, and comes back: the step is
+        recovered and resumed (:attr:`recoveries`), if it takes that many. On the path on_die."""
+        if self.path_name != OnDie.name:
+            raise InputError(f"path: {self.path_name!r}; power cuts are for {OnDie.name!r}")
+        if type(after_events) is not int or after_events < 1:
+            raise InputError(f"after_events: {after_events!r}, want a whole number, 1 or more")
+        self._cut_after = after_events
+
+    @property
+    def recoveries(self) -> tuple[Recovery, ...]:
+        """What each power cut so far has cost."""
+        return () if self._run is None else tuple(self._run.recoveries)
+
     @property
     def seconds(self) -> float:
         """Simulated time so far."""
@@ -209,6 +239,31 @@ class CSDOptimizer(KernelOptimizer):
         self._set(replace(self._run.path.trace, steps=steps))
         _, book, _, joules = self._run.account()
         return book, joules
+
+    @property
+    def run(self) -> Run:
+        """The path at work. Raises KernelError before the first step."""
+        if self._run is None:
+            raise KernelError("no step was taken yet")
+        return self._run
+
+    @property
+    def steps(self) -> int:
+        """Steps taken so far."""
+        return len(self._steps)
+
+    @property
+    def met(self) -> bool:
+        """Has a processing element on a die, or the host behind it, met a value that is no number,
+        or an infinite one, before any comparator?"""
+        payload = getattr(self._run.path, "payload", None) if self._run is not None else None
+        return bool(getattr(payload, "met", False))
+
+    def counters(self) -> dict[str, int]:
+        """What the drive has counted so far (stats.py); all 0 before the first step."""
+        if self._run is None:
+            return dict.fromkeys(COUNTERS, 0)
+        return sum_counters(self._run.system.arrays.count)
 
     def state_dict(self) -> dict[str, Any]:
         """As KernelOptimizer's: the states are read from the drive's pages, untimed."""

@@ -8,14 +8,9 @@ weights are those of the seed, whatever the format.
 
 from __future__ import annotations
 
-import multiprocessing
+import math
 import os
-import signal
-import threading
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +20,7 @@ from matplotlib.figure import Figure
 
 from ondie.emu.drawing import saved
 from ondie.emu.live.optimizer import KernelOptimizer
+from ondie.emu.live.workers import pool
 from ondie.emu.units import InputError
 from ondie.emu.validate import CHECK, SHOWN, Progress, Row
 from ondie.traces.scripts import gpt
@@ -69,7 +65,7 @@ Losses = Mapping[tuple[str, int], Sequence[float]]
 
 
 def train(name: str, seed: int, steps: int = STEPS) -> list[float]:
-    """Train the small GPT with a variant; the loss of every step."""
+    """Train the small GPT with a variant; the loss of every step, NaN once it is no number."""
     variant = VARIANTS[name]
 
     def update(groups: Any, **hyper: Any) -> KernelOptimizer:
@@ -78,7 +74,8 @@ def train(name: str, seed: int, steps: int = STEPS) -> list[float]:
             hyper["newton"] = variant.newton
         return KernelOptimizer(groups, variant.op, format=variant.format, seed=seed, **hyper)
 
-    return gpt.train(update, steps, seed).losses
+    found = gpt.train(update, steps, seed).losses
+    return found + [math.nan] * (steps - len(found))
 
 
 def losses(
@@ -86,50 +83,14 @@ def losses(
 ) -> dict[tuple[str, int], list[float]]:
     """Train every variant with every seed, ``jobs`` at a time, each in one thread. InputError when
     a process was killed; none is left then, nor after an interrupt."""
-    wanted = [(name, seed) for seed in seeds for name in names]
+    wanted = [(name, seed, steps) for seed in seeds for name in names]
     found: dict[tuple[str, int], list[float]] = {}
-    others = set(multiprocessing.active_children())
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(wanted)), spawn, _follow) as pool:
-        try:
-            with _deaf():
-                waiting = {pool.submit(train, *pair, steps): pair for pair in wanted}
-            for done in as_completed(waiting):
-                found[waiting[done]] = done.result()
-                if progress is not None:
-                    progress("formats", len(found) / len(wanted))
-        except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in set(multiprocessing.active_children()) - others:
-                child.terminate()
-            if isinstance(error, BrokenProcessPool):
-                raise InputError(
-                    "formats: a training was killed, as where memory is short"
-                ) from error
-            raise
+    with pool("formats", min(jobs, len(wanted))) as run:
+        for (name, seed, _), loss in run(train, wanted):
+            found[name, seed] = loss
+            if progress is not None:
+                progress("formats", len(found) / len(wanted))
     return found
-
-
-@contextmanager
-def _deaf() -> Iterator[None]:
-    """Processes started in here do not hear an interrupt, which is for this one: it waits."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _follow() -> None:
-    """End with the parent, however that ends: nothing else tells a worker of a pool."""
-
-    def wait() -> None:
-        parent = multiprocessing.parent_process()
-        assert parent is not None
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def end(loss: Sequence[float]) -> float:

@@ -24,8 +24,14 @@ from ondie.emu.system import System
 from ondie.emu.units import InputError
 from ondie.traces import Trace
 
-PHASES = ("forward", "backward", "gradients", "update", "weights_up", "synchronise", "samples")
-FORWARD, BACKWARD, GRADIENTS, UPDATE, WEIGHTS_UP, SYNCHRONISE, SAMPLES = range(len(PHASES))
+PHASES = (
+    "forward", "backward", "gradients", "update", "weights_up", "synchronise", "samples",
+    "recovery", "checkpoint",
+)  # fmt: skip
+(
+    FORWARD, BACKWARD, GRADIENTS, UPDATE, WEIGHTS_UP, SYNCHRONISE, SAMPLES, RECOVERY,
+    CHECKPOINT,
+) = range(len(PHASES))  # fmt: skip
 BACKWARD_SEGMENTS = 64
 """Pieces the backward pass is cut into, so that gradients can leave as they become ready."""
 
@@ -96,6 +102,8 @@ class Options:
     host_batch: int | None = None
     seed: int = 0
     """Of what happens by chance in the drives: bit errors, programs and erases that fail."""
+    pairs: int = 0
+    """Queue pairs that others drive meanwhile."""
 
 
 @dataclass
@@ -153,6 +161,10 @@ class Path(ABC):
     def notes(self) -> list[str]:
         """What a reader of the path's row has to know."""
         return []
+
+    def free_page(self) -> int:
+        """The first logical page of a device's conventional namespace that the path leaves free."""
+        return 0
 
     def delivered(self) -> np.ndarray | None:
         """The weights that arrived at the host, where the path sends them up; NaN = never sent."""

@@ -46,9 +46,9 @@ class ChipLevel(OnDie):
         return super().granule() // max(self.geometry.planes // len(self.vectors), 1) * groups
 
     def missing(self) -> str | None:
-        for key in ("ecc", "rain", "atomicity"):
+        for key in ("protection", "rain", "atomicity"):
             value = getattr(self.cfg.pe, key)
-            if value not in ("none", 0):
+            if value not in ("none", "nan_comparator", 0):
                 return f"pe.{key} = {value} is a repair of on_die, which skips the controller"
         if self.cfg.errors.kind != "none":
             return f"errors.kind = {self.cfg.errors.kind}: bit errors are not known on this path"

@@ -16,13 +16,12 @@ from ondie.emu.backend import timing
 from ondie.emu.config import Config
 from ondie.emu.isp.layout import Stripes
 
-GRADIENT, KEEP, GATE, SENSE, CHECK, LOAD, COMPUTE, FETCH, PROGRAM, STORE, CHAIN = range(11)
+GRADIENT, KEEP, GATE, SENSE, COMPUTE, FETCH, PROGRAM, STORE, CHAIN = range(9)
 """Steps of a stripe. GATE and CHAIN only join others: all gradients of a channel are there; all
 stripes under one parity have been fetched."""
 KIND = {
-    GRADIENT: timing.VPP, KEEP: timing.KEEP, SENSE: timing.BPR, CHECK: timing.CHECK,
-    LOAD: timing.LOAD, COMPUTE: timing.ODC, FETCH: timing.FETCH, PROGRAM: timing.BPP,
-    STORE: timing.STORE,
+    GRADIENT: timing.VPP, KEEP: timing.KEEP, SENSE: timing.BPR, COMPUTE: timing.ODC,
+    FETCH: timing.FETCH, PROGRAM: timing.BPP, STORE: timing.STORE,
 }  # fmt: skip
 JOINS = (GATE, CHAIN)
 
@@ -30,19 +29,13 @@ JOINS = (GATE, CHAIN)
 def steps(cfg: Config) -> tuple[int, ...]:
     """Steps of a stripe whose weights the die updates, in order.
 
-    With the controller's ECC the states go out to be corrected and come back, and the results go
-    out to be coded and come back: none of it skips the channel any more. Parity over dies needs
-    the results of all of them at one place: they are read out of the registers before they are
-    programmed.
+    Parity over dies needs the results of all of them at one place: they are read out of the
+    registers before they are programmed, unless they go to the controller's ECC as it is.
     """
-    out = [GRADIENT, SENSE]
-    coded = cfg.pe.ecc == "controller"
-    if coded:
-        out += [CHECK, LOAD]
-    out += [COMPUTE]
-    if coded or cfg.pe.rain:
+    out = [GRADIENT, SENSE, COMPUTE]
+    if cfg.pe.rain and cfg.pe.protection != "controller_ecc":
         out += [FETCH]
-    out += [STORE if coded else PROGRAM]
+    out += [PROGRAM]
     if cfg.pe.rain:
         out += [CHAIN]
     return tuple(out)

@@ -40,8 +40,15 @@ class HostOffload(ConventionalPath):
     def granule(self) -> int:
         return self.cfg.host.io_block_bytes // VALUE_BYTES
 
+    def group(self) -> int:
+        return max(self.cfg.host.subgroup_params // self.granule(), 1) * self.granule()
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        return (*self.vectors, "g")
+
     def missing(self) -> str | None:
-        return self.too_large((*self.vectors, "g"))
+        return self.too_large(self.written)
 
     def follow(self, system: System) -> Conventional:
         # The accelerator leaves the gradient in the memory that the update works in.
@@ -83,8 +90,7 @@ class HostOffload(ConventionalPath):
 
     def _groups(self) -> list[tuple[int, int]]:
         """Sub-groups [start, stop) at block boundaries."""
-        size = max(self.cfg.host.subgroup_params // self.granule(), 1) * self.granule()
-        n = self.trace.n_params
+        n, size = self.trace.n_params, self.group()
         return [(a, min(a + size, n)) for a in range(0, n, size)]
 
     def _update(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
@@ -200,7 +206,10 @@ class PipelinedOffload(HostOffload):
 
     def system(self, payload: bool, timeline: int) -> System:
         depth = min(2 * handle_depth(self.cfg), self.cfg.frontend.queue_depth)
-        return System(self.cfg, PHASES, payload=payload, timeline=timeline, queue_depth=depth)
+        return System(
+            self.cfg, PHASES, payload=payload, timeline=timeline, queue_depth=depth,
+            pairs=self.options.pairs,
+        )  # fmt: skip
 
     def _window(self, device: int, kind: int, first: int, n: int) -> np.ndarray:
         """Each waits for the one so many before it through the same handle."""

@@ -26,14 +26,12 @@ from ondie.emu.paths.base import PHASES, UPDATE, WEIGHTS_UP, Rows
 from ondie.emu.paths.bounds import Bound
 from ondie.emu.paths.guards import (
     CHAIN,
-    CHECK,
     COMPUTE,
     FETCH,
     GRADIENT,
     JOINS,
     KEEP,
     KIND,
-    LOAD,
     PROGRAM,
     SENSE,
     STORE,
@@ -53,10 +51,19 @@ class OnDie(UpdatingPath):
     name: ClassVar[str] = "on_die"
     title: ClassVar[str] = "on the flash dies"
 
+    @property
+    def round_trip(self) -> bool:
+        """Do pages go through the controller's ECC on their way to the PEs, and what these have
+        computed for its parity?"""
+        return self.cfg.pe.protection == "controller_ecc"
+
     def granule(self) -> int:
         """Parameters of a round: a stripe on every die."""
         groups = max(self.geometry.planes // len(self.vectors), 1)
         return self.geometry.page_bytes // VALUE_BYTES * groups * self.geometry.dies
+
+    def period(self) -> int:
+        return self.granule() * self.geometry.pages
 
     def lay_out(self) -> None:
         self.steps = steps(self.cfg)
@@ -70,6 +77,11 @@ class OnDie(UpdatingPath):
     def missing(self) -> str | None:
         if self.cfg.pe.kind == "none":
             return "no processing elements on the dies (pe.kind = none)"
+        if self.round_trip and self.options.weights_up != "fp32":
+            return (
+                "pe.protection = controller_ecc: the controller decodes whole pages; "
+                "weights leave the dies as fp32"
+            )
         if self.stripes[0].groups < 1:
             return (
                 f"{len(self.vectors)} vectors ({', '.join(self.vectors)}) do not fit the "
@@ -94,6 +106,7 @@ class OnDie(UpdatingPath):
             reservoir_super_pages=max(x.super_pages for x in self.guarded),
             payload=payload,
             timeline=timeline,
+            pairs=self.options.pairs,
         )
 
     def fill(self, system: System) -> None:
@@ -111,7 +124,6 @@ class OnDie(UpdatingPath):
         twice = 2 * pages * 8 * self.geometry.page_bytes  # as read, and as programmed
         streamed = pages * 8 * self.geometry.page_bytes * pe.extra_passes(self.cfg)
         return Work(
-            pe_ecc_bits=twice if self.cfg.pe.ecc == "die" else 0,
             pe_cipher_bits=twice if self.cfg.pe.cipher == "die" else 0,
             adds=values * sum(p.adds for p in done),
             multiplies=values * sum(p.multiplies for p in done),
@@ -124,7 +136,7 @@ class OnDie(UpdatingPath):
         yield from self._update(out, int(segments[-1]))
         if self.guarded[0].commits:
             self._commit(out)
-        yield from self._weights_up(out, out.fence(UPDATE))
+        yield from self.weights_up(out, out.fence(UPDATE))
 
     def _update(self, out: Rows, after: int) -> Iterator[np.ndarray]:
         """Rounds of one stripe per die: a row for the round's gradients on their way to the
@@ -153,6 +165,8 @@ class OnDie(UpdatingPath):
         gradient, stripe = (n * self.geometry.page_bytes for n in (s.groups, s.planes))
         pe_ps = pe.stripe_ps(self.cfg, self.trace.op, self.coupled_decay)
         pe_ps += pe.guarding_ps(self.cfg, s.planes)
+        ecc_ps = pe.ecc_ps(self.cfg, s.planes)
+        coded = t.mask[SENSE] | t.mask.get(PROGRAM, False)
         resource = np.where(t.load, rows.DMA_DOWN, rows.DIE)
         kind = np.full(len(t.load), timing.BESIDE)
         first = np.array([x.shard.start for x in self.stripes])[t.dev]
@@ -166,9 +180,9 @@ class OnDie(UpdatingPath):
             kind[its] = KIND[step]
             if step in (GRADIENT, KEEP):
                 bytes_in[its] = gradient
-            elif step in (LOAD, PROGRAM, STORE):
+            elif step in (PROGRAM, STORE):
                 bytes_in[its] = stripe
-            elif step != COMPUTE:
+            elif step != COMPUTE or self.round_trip:  # out for its parity
                 bytes_out[its] = stripe
         if KEEP in t.mask:  # sensed with the states
             kind[t.mask[SENSE]] = timing.RECALL
@@ -184,7 +198,7 @@ class OnDie(UpdatingPath):
             "tag": np.where(t.load, t.width * s.params, 0),
             "bytes_in": bytes_in,
             "bytes_out": bytes_out,
-            "array_ps": np.where(odc, pe_ps, 0),
+            "array_ps": np.where(odc, pe_ps, np.where(coded, ecc_ps, 0)),
             "after0": t.after0,
             "after1": t.after1,
         }
@@ -226,7 +240,7 @@ class OnDie(UpdatingPath):
         its = t.mask[CHAIN]
         members = self.guarded[0].members
         before = np.where(t.die > 0, t.row[CHAIN] - 1, t.earlier(CHAIN, self.geometry.dies - 1))
-        t.after0[its] = t.row[FETCH][its]
+        t.after0[its] = t.row[FETCH if FETCH in t.mask else COMPUTE][its]
         t.after1[its] = np.where(t.stripe % members > 0, before, -1)[its]
         t.after1[t.load] = t.staged_end[t.load]  # parities, too, wait in DRAM
         counts = np.array([x.count for x in self.guarded])[t.dev]
@@ -253,7 +267,7 @@ class OnDie(UpdatingPath):
                 after0=after,
             )
 
-    def _weights_up(self, out: Rows, after: int) -> Iterator[np.ndarray]:
+    def weights_up(self, out: Rows, after: int) -> Iterator[np.ndarray]:
         """Every new weight page is read out, the devices in turn: array, channel, DRAM, link."""
         values = self.stripes[0].params
         piece = rows.MAX_CHUNK // len(self.stripes)
@@ -269,6 +283,7 @@ class OnDie(UpdatingPath):
                         phase=WEIGHTS_UP,
                         lpn=np.arange(a, a + n),
                         bytes_out=values * self.up_bytes,
+                        array_ps=pe.ecc_ps(self.cfg, s.groups),
                         after0=after,
                     )
             if out.full():
@@ -277,9 +292,11 @@ class OnDie(UpdatingPath):
     def _moves(self, s: Stripes) -> float:
         """Channel time that a stripe takes beside its gradient, seconds."""
         f = self.cfg.flash
-        times = float(sum(step in (CHECK, LOAD, FETCH, STORE) for step in self.steps))
+        times = float(sum(step in (FETCH, STORE) for step in self.steps))
         if self.cfg.pe.rain:
             times += 1 / (self.cfg.pe.rain - 1)
+        if self.round_trip:  # to the controller's ECC and back, and for its parity
+            times += 3
         return times * s.planes * (f.page_bytes / f.bus_bytes_per_s + f.t_command_ps / 1e12)
 
     def _stripe_s(self, s: Stripes, array: float, load: float) -> tuple[float, str]:
@@ -307,7 +324,9 @@ class OnDie(UpdatingPath):
         compute = pe.stripe_ps(self.cfg, self.trace.op, self.coupled_decay) / 1e12
         compute += pe.guarding_ps(self.cfg, s.planes) / 1e12
         array = f.t_read_ps / 1e12 + compute + f.t_program_ps / 1e12
-        array += (2 * s.planes + 1) * command
+        array += (2 * s.planes + 1) * command + 2 * pe.ecc_ps(self.cfg, s.planes) / 1e12
+        if self.round_trip:
+            array += s.planes * (self.cfg.ecc.decode_ps + self.cfg.ecc.encode_ps) / 1e12
         whole = -(-s.count // g.dies)
         # The reservoir was filled with as many stripes; blocks entered from there on are erased.
         before = self.applied(step) + 1

@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ondie.emu import events, rows
-from ondie.emu.backend import inject, timing
-from ondie.emu.backend.store import PageStore
+from ondie.emu.backend import inject, shield, timing
+from ondie.emu.backend.store import PageStore, Spare
 from ondie.emu.errors import SimulationError
 from ondie.emu.frontend.cached_bytes import CachedBytes
+from ondie.emu.isp import comparator
 from ondie.emu.isp.layout import Regions, Stripes
 from ondie.emu.system import System
 
@@ -180,19 +181,68 @@ class Reservoir:
         n = sum(s.shard.size for s in stripes)
         self.staged = np.full(n, np.nan, np.float32)
         """Gradients in the drives' DRAM, between their arrival and their VPP."""
-        self.delivered = np.full(n, np.nan, np.float32)
-        """Weights that were read out to the host, float32[n_params]."""
+        self.sent = np.full(n, np.nan, np.float32)
+        """Weights that were read out to the host, float32[n_params], as the array gave them."""
+        self.saved: dict[str, np.ndarray] | None = None
+        """Vectors of a checkpoint under way, float32[n_params], as they arrive at the host."""
         page = system.geometry.page_bytes
         self.stores = tuple(PageStore(page) for _ in stripes)
+        cfg = system.cfg
+        self.code = shield.code(cfg)
+        self.comparator = cfg.pe.protection == "nan_comparator"
+        self.met = False
+        """Has a value come out of the dies' registers that the comparator, were there one, would
+        have changed?"""
         self.registers: dict[int, np.ndarray] = {}
         """Data registers by die: uint8[planes, page_bytes] between BPR and BPP."""
         self.gradients: dict[int, dict[int, np.ndarray]] = {}
         """Gradient registers by die: super-page -> float32[params of a stripe]."""
+        self.step = 0
+        """The update whose results are programmed, from 1; 0: what was there before."""
+        self.kept = 0
+        """Super-pages that held its result when it began, or was resumed."""
+        self.sequences = np.zeros(system.devices * system.geometry.dies, np.int64)
+        """Super-pages that each die has programmed, as its out-of-band data number them."""
         system.on_log = self.on_log
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
-        """The accelerator delivers a step's gradient."""
+        """The accelerator delivers the next step's gradient."""
         self.gradient = gradient
+        self.step += 1
+        self.kept = 0
+
+    def program(self, device: int, super_page: int, place: int, planes: np.ndarray) -> None:
+        """Program ``planes``, uint8[planes, page_bytes], with the out-of-band data that the
+        controller makes (the checksum of a page its PE, which has seen it)."""
+        for spare, data in zip(self.spares(device, super_page), planes, strict=True):
+            ppn = self.page(device, super_page, place, spare.slot)
+            self.stores[device].program(ppn, spare, data)
+        self.sequences[self.die(device, super_page)] += 1
+
+    def spares(self, device: int, super_page: int) -> list[Spare]:
+        """Out-of-band data of the super-page's next program, plane by plane."""
+        number = int(self.sequences[self.die(device, super_page)]) + 1
+        planes = range(self.stripes[device].planes)
+        return [Spare(super_page, number, self.step, plane) for plane in planes]
+
+    def die(self, device: int, super_page: int) -> int:
+        """A super-page's die, among those of all devices."""
+        dies = self.system.geometry.dies
+        return device * dies + super_page % dies
+
+    @property
+    def delivered(self) -> np.ndarray:
+        """Weights that were read out to the host, float32[n_params]."""
+        values = self.sent.copy()
+        self._compare(values)
+        return values
+
+    def _compare(self, values: np.ndarray) -> None:
+        """What the comparator makes of values that leave a register."""
+        if self.comparator:
+            self.met = comparator.compare(values) > 0 or self.met
+        else:
+            self.met = bool(comparator.special(values).any()) or self.met
 
     def page(self, device: int, super_page: int, place: int, plane: int) -> int:
         """Physical page of a plane of a super-page at ``place`` of its die's reservoir."""
@@ -208,17 +258,16 @@ class Reservoir:
         """Put the vectors (float32[n_params] by name) into the super-pages that were filled."""
         for dev, s in enumerate(self.stripes):
             for sp in range(s.count):
+                planes = np.zeros((s.planes, s.values), np.float32)
                 for group in range(s.groups):
                     a, b = s.span(sp, group)
                     for name in s.vectors:
-                        data = np.zeros(s.values, np.float32)
-                        data[: b - a] = vectors[name][a:b]
-                        ppn = self.page(dev, sp, self.place(dev, sp), s.plane(name, group))
-                        self.stores[dev].write(ppn, sp, data.view(np.uint8))
+                        planes[s.plane(name, group), : b - a] = vectors[name][a:b]
+                self.program(dev, sp, self.place(dev, sp), planes.view(np.uint8))
 
     def stored(self, name: str) -> np.ndarray:
         """A vector as the flash pages hold it now, float32[n_params]."""
-        out = np.full(len(self.delivered), np.nan, np.float32)
+        out = np.full(len(self.sent), np.nan, np.float32)
         for dev, s in enumerate(self.stripes):
             for sp in range(s.count):
                 for group in range(s.groups):
@@ -258,13 +307,14 @@ class Reservoir:
                 case events.LOG_ODC:
                     self._compute(dev, die, sp)
                 case events.LOG_BPP:
-                    for plane, data in enumerate(self.registers.pop(die)):
-                        store.write(self.page(dev, sp, place, plane), sp, data)
+                    self.program(dev, sp, place, self.registers.pop(die))
                 case events.LOG_READ:
                     for group in range(s.groups):
                         a, b = s.span(sp, group)
                         ppn = self.page(dev, sp, place, s.plane("w", group))
-                        self.delivered[a:b] = store.read(ppn).view(np.float32)[: b - a]
+                        self.sent[a:b] = store.read(ppn).view(np.float32)[: b - a]
+                    if self.saved is not None:
+                        self._save(s, store, sp, place)
                 case events.LOG_RAW:
                     self._flip(s, entry)
                 case events.LOG_ROW:
@@ -284,15 +334,32 @@ class Reservoir:
             ppn = self.page(s.shard.device, sp, place, s.plane("g", group))
             store.write(ppn, sp, data.view(np.uint8))
 
+    def _save(self, s: Stripes, store: PageStore, sp: int, place: int) -> None:
+        """All planes of a super-page have gone to the host."""
+        assert self.saved is not None
+        for group in range(s.groups):
+            a, b = s.span(sp, group)
+            for name in s.vectors:
+                ppn = self.page(s.shard.device, sp, place, s.plane(name, group))
+                self.saved[name][a:b] = store.read(ppn).view(np.float32)[: b - a]
+
     def _flip(self, s: Stripes, entry: np.record) -> None:
         """A page has come out of the array with wrong bits, into its register or to the host."""
         page = int(entry.n)
-        wrong = inject.logged(entry, None, self.system.geometry.page_bytes)
+        wrong = shield.wrong_bits(
+            self.system.geometry.page_bytes, float(entry.rate), int(entry.key), *self.code,
+            self.system.cfg.errors.exposure,
+        )  # fmt: skip
         if int(entry.old) == timing.BPR:
             self.registers[int(entry.die)][page] ^= wrong
+        elif self.saved is not None:
+            group, which = divmod(page, len(s.vectors))
+            a, b = s.span(int(entry.lpn), group)
+            data = self.saved[s.vectors[which]][a:b].view(np.uint8)
+            data ^= wrong[: len(data)]
         else:
             a, b = s.span(int(entry.lpn), page)
-            data = self.delivered[a:b].view(np.uint8)
+            data = self.sent[a:b].view(np.uint8)
             data ^= wrong[: len(data)]
 
     def _compute(self, dev: int, die: int, sp: int) -> None:
@@ -306,5 +373,7 @@ class Reservoir:
                 name: self.registers[die][s.plane(name, group)].view(np.float32)[: b - a]
                 for name in s.vectors
             }
+            for values in vectors.values():
+                self._compare(values)
             at = a - s.span(sp, 0)[0]
             self.compute(a, b, vectors, gradient[at : at + b - a])

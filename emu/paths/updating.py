@@ -19,6 +19,7 @@ from ondie.emu.isp.layout import VALUE_BYTES, Regions, Shard, shards
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import BACKWARD, PHASES, Path, Rows
 from ondie.emu.paths.payload import Conventional, Reservoir
+from ondie.emu.sampling import Pieces, pieces
 from ondie.emu.system import System
 from ondie.kernels import get
 
@@ -37,7 +38,8 @@ class UpdatingPath(Path):
         self.lay_out()
         self.payload: Conventional | Reservoir | None = None
         self.arithmetic: Arithmetic | None = None
-        self._next = 0
+        self.next_row = 0
+        """Id of the next plan row."""
         super().__post_init__()
 
     @abstractmethod
@@ -59,6 +61,20 @@ class UpdatingPath(Path):
     @abstractmethod
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
         """Plan rows from the gradients on; ``segments`` are the rows of the backward pass."""
+
+    @abstractmethod
+    def period(self) -> int:
+        """Parameters after which the flash is written as it was before: a block of every plane."""
+
+    def group(self) -> int:
+        """Parameters of a sub-group; 0 where there are none."""
+        return 0
+
+    def pieces(self) -> Pieces | None:
+        """What to simulate in place of the whole update stage, or None where that is as short."""
+        devices = len(self.shards)
+        granule = self.granule() * devices
+        return pieces(self.trace.n_params, self.period() * devices, granule, self.group())
 
     @property
     def up_bytes(self) -> int:
@@ -94,12 +110,12 @@ class UpdatingPath(Path):
         return None if self.payload is None else self.payload.delivered
 
     def plan(self, step: int) -> Iterator[np.ndarray]:
-        out = Rows(self._next)
+        out = Rows(self.next_row)
         segments = self.training_rows(out, step, out.fence(BACKWARD))
         if not self.trace.steps[step].skipped:
             yield from self.update(out, step, segments)
         yield out.take()
-        self._next = out.next
+        self.next_row = out.next
 
 
 @dataclass
@@ -110,6 +126,16 @@ class ConventionalPath(UpdatingPath):
         self.regions = tuple(
             Regions.of(shard, (*self.vectors, "g"), self.geometry) for shard in self.shards
         )
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Vectors that a step writes to flash."""
+        return self.vectors
+
+    def period(self) -> int:
+        g = self.geometry
+        values = g.page_bytes // VALUE_BYTES
+        return -(-g.pages * g.planes * g.dies * values // len(self.written))
 
     def too_large(self, names: tuple[str, ...]) -> str | None:
         """Why the vectors do not fit the namespace, or None."""
@@ -124,7 +150,12 @@ class ConventionalPath(UpdatingPath):
         )
 
     def system(self, payload: bool, timeline: int) -> System:
-        return System(self.cfg, PHASES, payload=payload, timeline=timeline)
+        return System(
+            self.cfg, PHASES, payload=payload, timeline=timeline, pairs=self.options.pairs
+        )
+
+    def free_page(self) -> int:
+        return max(r.total_pages for r in self.regions)
 
     def fill(self, system: System) -> None:
         for r in self.regions:

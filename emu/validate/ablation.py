@@ -38,7 +38,7 @@ class Protection:
 
 
 NOTHING: dict[str, Any] = {
-    "pe.randomiser": "none", "pe.cipher": "none", "pe.integrity": "none", "pe.ecc": "none",
+    "pe.randomiser": "none", "pe.cipher": "none", "pe.integrity": "none", "pe.protection": "nan_comparator",
     "pe.rain": 0, "pe.atomicity": "none",
 }  # fmt: skip
 EVERYTHING: dict[str, Any] = {
@@ -71,7 +71,7 @@ PROTECTIONS = (
     ),
     Protection(
         "ECC parity, on the die",
-        {"pe.ecc": "die"},
+        {"pe.protection": "on_die_ecc"},
         "a page programmed by an element has no valid parity: wrong bits persist in w, m and v, "
         "and nobody can correct them later, the controller neither",
         "an engine on each die (10 bit/1 KiB), decoding before the update and encoding after it; "
@@ -79,10 +79,10 @@ PROTECTIONS = (
     ),
     Protection(
         "ECC parity, by the controller",
-        {"pe.ecc": "controller"},
+        {"pe.protection": "controller_ecc"},
         "the same",
-        "states out to the decoder and back, results out to the encoder and back: 48 B/param more "
-        "on the channel with Adam",
+        "states out to the decoder and back, results out to the encoder for their parity: 36 "
+        "B/param more on the channel with Adam",
     ),
     Protection(
         f"RAIN over {DIES_OF_PARITY} dies",
@@ -108,13 +108,13 @@ PROTECTIONS = (
     ),
     Protection(
         "all, on the die",
-        {**EVERYTHING, "pe.ecc": "die", "pe.atomicity": "resume"},
+        {**EVERYTHING, "pe.protection": "on_die_ecc", "pe.atomicity": "resume"},
         "all of it",
         "all of it, ECC by the die",
     ),
     Protection(
         "all, ECC by the controller",
-        {**EVERYTHING, "pe.ecc": "controller", "pe.atomicity": "resume"},
+        {**EVERYTHING, "pe.protection": "controller_ecc", "pe.atomicity": "resume"},
         "all of it",
         "all of it, ECC by the controller",
     ),

@@ -229,3 +229,27 @@ def test_a_path_that_the_device_lacks():
     net = model()
     with pytest.raises(InputError, match="on_die"):
         run(CSDOptimizer(net.parameters(), device="newport", path="on_die", **ADAM), net, [0])
+
+
+def test_training_survives_power_cuts():
+    """Three cuts in six steps: the weights are those of a training without."""
+    plain, net = model(), model()
+    wanted = run(make(plain), plain, range(6))
+    optimizer = make(net, samples=4, seed=9)
+    for step in range(6):
+        if step % 2:
+            optimizer.cut_power(10 + 3 * step)  # of 28 events
+        found = run(optimizer, net, [step])
+    assert same(found, wanted)
+    assert len(optimizer.recoveries) == 3
+    assert all(x.seconds > 0 and x.scanned > 0 for x in optimizer.recoveries)
+    assert optimizer.account()[0].steps == 6
+
+
+def test_power_cuts_that_cannot_be():
+    net = model()
+    for after in (0, -3, 1.5):
+        with pytest.raises(InputError, match="after_events"):
+            make(net).cut_power(after)
+    with pytest.raises(InputError, match="power cuts are for 'on_die'"):
+        make(net, "in_storage").cut_power(10)

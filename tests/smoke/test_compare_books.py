@@ -8,13 +8,15 @@ import pytest
 
 from ondie import traces
 from ondie.emu import system
-from ondie.emu.compare import compare
+from ondie.emu.compare import Run, compare
 from ondie.emu.config import load_preset
 from ondie.emu.errors import SimulationError
 from ondie.emu.ledger import Imbalance, Totals, balance, ledger
+from ondie.emu.paths.base import Options
 from ondie.emu.stats import COUNTERS
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL, files, here, refused
+from tests.state import models as small
 
 CROWDED = tuple(x for x in SMALL if "blocks_per_plane" not in x and "gc_low" not in x)
 CROWDED += ("flash.blocks_per_plane=16", "ftl.over_provisioning=0.5", "ftl.gc_low_blocks=4")
@@ -59,7 +61,7 @@ MACHINES = {
 }
 HELPED: tuple[tuple[str, dict[str, str]], ...] = (
     ("chip_level", {}),
-    ("on_die", {"pe.ecc": "controller", "pe.rain": "3", "pe.atomicity": "resume"}),
+    ("on_die", {"pe.rain": "3", "pe.atomicity": "resume"}),
 )
 """Where the controller does something for the dies' stripes."""
 # What no balance sees: derived elsewhere, or held against the blocks by the device's own books.
@@ -71,7 +73,7 @@ UNSEEN = {
         "uncorrectable_pages", "lost_pages", "media_errors", "bare_wrong_bits", "reclaimed_blocks",
         "cache_fill_pages", "beside_pages", "padded_at_flush", "padded_at_rest", "padded_in_time",
         "gathered_most", "pslc_pages", "direct_pages", "folds", "pslc_erased_blocks",
-        "overruled_victims",
+        "overruled_victims", "bare_corrected_bits",
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",
@@ -93,18 +95,38 @@ def runs() -> list[Totals]:
         )
         c = compare(trace, load_preset(preset, overrides), swing=False)
         found += [r.ledger.totals for r in c.results if r.ledger]
-    bare = load_preset("optimstore-r1", SMALL).replace(
-        {"errors.kind": "model", "errors.pslc": "1", "errors.floor": "1e-3"}
-    )
-    (result,) = compare(model("adam", 10_000), bare, paths=["on_die"], swing=False).results
-    assert result.ledger is not None
-    found.append(result.ledger.totals)
+    for errors in (
+        {"errors.kind": "rate", "errors.rate": "1e-3"},
+        {"errors.kind": "rate", "errors.rate": "1e-3", "pe.protection": "controller_ecc"},
+        {"errors.kind": "model", "errors.pslc": "1", "errors.floor": "1e-3"},
+    ):
+        bare = load_preset("optimstore-r1", SMALL).replace(errors)
+        (result,) = compare(model("adam", 10_000), bare, paths=["on_die"], swing=False).results
+        assert result.ledger is not None
+        found.append(result.ledger.totals)
     for path, changes in HELPED:
         cfg = load_preset("optimstore-r1", SMALL).replace(changes)
         (result,) = compare(model("adam", 100_000), cfg, paths=[path], swing=False).results
         assert result.ledger is not None
         found.append(result.ledger.totals)
-    return [*found, *(crowded(changes) for changes in MANAGED.values())]
+    return [*found, interrupted(), *(crowded(changes) for changes in MANAGED.values())]
+
+
+def interrupted() -> Totals:
+    """Steps on the dies with power cuts: while gradients are loaded, in the recovery from that, and
+    while weights go up. What was begun in vain is not in the totals."""
+    trace = small.model("adam", 2)
+    run = Run("on_die", load_preset("optimstore-r1", SMALL), trace, Options(), payload=True)
+    assert not run.step(0, cut_after=104)
+    assert run.recover(cut_after=60) is None
+    run.recover()
+    assert run.resume()
+    assert not run.step(1, cut_after=150)
+    run.recover()
+    assert run.resume()
+    lost = [r.cut.lost for r in run.recoveries]
+    assert all(sum(x[name] for x in lost) for name in ("load_bytes", "reservoir_up_bytes", "DRAM"))
+    return run.account()[0]
 
 
 def crowded(changes: dict[str, str]) -> Totals:
@@ -185,10 +207,10 @@ def test_what_energy_is_paid_for_is_what_was_moved(runs):
         twice = c["host_read_bytes"] + c["host_write_bytes"] + c["reservoir_up_bytes"]
         moved = c["gc_read_pages"] + c["fold_read_pages"] - c["copyback_pages"]
         twice += moved * t.page_bytes
-        once = c["down_bytes"] + c["up_bytes"] + c["load_bytes"]
+        once = c["down_bytes"] + c["up_bytes"] + c["load_bytes"] + c["scan_bytes"]
         isp = c["isp_read_bytes"] + c["isp_write_bytes"]
         cached = c["destaged_pages"] - c["cache_write_pages"] - c["cache_hit_pages"]
-        helped = ("fetched_pages", "loaded_pages", "stored_pages", "kept_pages")
+        helped = ("fetched_pages", "stored_pages", "kept_pages")
         once += sum(c[name] for name in helped) * t.page_bytes
         crossed = 2 * twice + once + isp + c["isp_bytes"] + cached * t.page_bytes
         assert t.bytes_by["DRAM"] == crossed

@@ -41,9 +41,9 @@ def runs() -> list[tuple[Config, Result]]:
     for preset, overrides in MACHINES.items():
         cfg = load_preset(preset, overrides)
         found += [(cfg, r) for r in compare(training(), cfg, swing=False).results if r.ledger]
-    cfg = load_preset("optimstore-r2", ("pe.ecc=die", "pe.cipher=die"))
-    chosen = compare(training(), cfg, paths=["on_die"], swing=False)
-    return [*found, *((cfg, r) for r in chosen.results)]
+    coded = load_preset("optimstore-r2", (*SMALL, "pe.protection=on_die_ecc", "pe.cipher=die"))
+    done = compare(training(), coded, paths=["on_die"], swing=False).results
+    return [*found, *((coded, r) for r in done)]
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,15 @@ EMU = """
     live
     serve | report, printed, figure, validate, bench, bench_figure, bench_engine, sweep
     bench_cases, bench_others, bench_peak
+    interference
     compare, mqsim, block_replay, replay
     precondition, occupation
-    weights
+    interruption, power, revival, settling, weights
     paths
     stannis, ndpipe
     volume
     system, sensitivity
+    sampling
     device, books, build, dispatch, errors, flows, rows
     landing
     padding

@@ -9,10 +9,8 @@ from ondie.emu.backend.timing import (
     BESIDE,
     BPP,
     BPR,
-    CHECK,
     FETCH,
     KEEP,
-    LOAD,
     ODC,
     RECALL,
     STORE,
@@ -25,7 +23,6 @@ from ondie.emu.stats import (
     ECC_ENCODED_PAGES,
     FETCHED_PAGES,
     KEPT_PAGES,
-    LOADED_PAGES,
     STORED_PAGES,
 )
 from tests.timing import harness as h
@@ -52,25 +49,6 @@ def test_registers_are_read_without_the_array():
     bench, start = prepared()
     bench.assert_ready_at(bench.die(FETCH, pages=2), start + ns(9.392)[0])
     assert counted(bench, FETCHED_PAGES, ECC_DECODED_PAGES) == [2, 0]
-
-
-def test_what_was_sensed_is_decoded_on_its_way():
-    """The same, and two pages through the decoder between: 2."""
-    bench, start = prepared()
-    bench.assert_ready_at(bench.die(CHECK, pages=2), start + ns(11.392)[0])
-    assert counted(bench, FETCHED_PAGES, ECC_DECODED_PAGES) == [2, 2]
-
-
-def test_registers_are_loaded_and_keep_their_gradient():
-    """Commands 0.2, data 8.192. The gradient is still there: the die may compute, once."""
-    bench, start = prepared()
-    bench.assert_ready_at(bench.die(LOAD, pages=2), start + ns(8.392)[0])
-    assert counted(bench, LOADED_PAGES) == [2]
-    begin = bench.now
-    bench.assert_ready_at(bench.die(ODC, pages=0, array_ps=PE), begin + ns(7.1)[0])
-    bench.die(ODC, pages=0, array_ps=PE)
-    with pytest.raises(SimulationError, match="die 0: ODC"):
-        bench.run_to()
 
 
 def test_a_stripe_is_stored_with_parity_and_frees_the_registers():
@@ -107,10 +85,9 @@ def test_what_the_controller_makes_waits_until_the_registers_are_free():
     bench.assert_ready_at(made, start + ns(7.1 + 50.2 + 58.392)[0])
 
 
-@pytest.mark.parametrize("kind", [FETCH, CHECK])
-def test_empty_registers_cannot_be_read(kind):
+def test_empty_registers_cannot_be_read():
     bench = h.Bench(super_pages=4)
-    bench.die(kind, pages=2)
+    bench.die(FETCH, pages=2)
     with pytest.raises(SimulationError, match="die 0: READ"):
         bench.run_to()
 

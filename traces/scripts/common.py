@@ -8,6 +8,7 @@ Source: text: an excerpt of pydoc_data.topics, see ../data/PROVENANCE.toml, ship
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -85,6 +86,11 @@ def batches(data: Dataset[Any], size: int, steps: int, seed: int) -> Iterator[An
                 return
             taken += 1
             yield batch
+
+
+def lost(losses: list[float]) -> bool:
+    """Is the last loss no number? Then no gradient is one, and training is at its end."""
+    return math.isnan(losses[-1])
 
 
 def weights(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, npt.NDArray[np.float32]]:

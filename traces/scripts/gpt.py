@@ -93,11 +93,13 @@ def fit(
         for group in groups:
             group["lr"] = hyper["lr"] * min(1.0, (step + 1) / WARM_UP)
         loss = functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        losses.append(loss.item())
+        if common.lost(losses):
+            break
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        losses.append(loss.item())
     return common.Result(losses, common.weights(model.named_parameters()))
 
 

@@ -77,10 +77,12 @@ def train(
         losses: list[float] = []
         for x, y in common.batches(common.digits(), BATCH, steps, seed):
             loss = functional.cross_entropy(model(x), y)
+            losses.append(loss.item())
+            if common.lost(losses):
+                break
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            losses.append(loss.item())
         return common.Result(losses, common.weights(model.named_parameters()))
 
 

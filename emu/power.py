@@ -1,0 +1,187 @@
+"""Power cuts: what is lost when the power of a system goes after any event.
+
+Owns what was under way and what becomes of it, the report of a recovery. Does not own the pages'
+remains (backend/torn.py), the books (settling.py) or the system that comes up (revival.py).
+Source: this project's contract of recovery; OptimStore (HPCA 2023): gradients are volatile.
+
+All drives of a system lose their power at the same instant, and have it back at once. Gone are
+registers, the drives' DRAM, map, pointers. The host keeps the step's gradient. Not modelled: the
+boot of the firmware, the host's time to notice, raw bit errors in what recovery reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ondie.emu import rows, stats
+from ondie.emu import stations as s
+from ondie.emu.backend import timing, torn
+from ondie.emu.energy import Work
+from ondie.emu.ledger import Totals
+from ondie.emu.paths import resume
+from ondie.emu.paths.base import Path
+from ondie.emu.paths.on_die import OnDie
+from ondie.emu.paths.payload import Reservoir
+from ondie.emu.settling import settle_books, stop_clocks, undone
+from ondie.emu.system import System
+from ondie.emu.units import InputError
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What was under way when the power went, and was in vain."""
+
+    at_ps: int
+    torn_programs: int
+    torn_erases: int
+    again: int
+    """Cuts of the power while a system came up from this one."""
+    training: tuple[tuple[int, int], ...]
+    """(phase, end in ps) of what the accelerator has yet to do: it goes on."""
+    lost: Mapping[str, int]
+    """Bytes and pages that had been begun and did not end, by counter and resource."""
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """What it took to come up again, and from where the step goes on."""
+
+    cut: Cut
+    seconds: float
+    scanned: int
+    """Super-pages whose out-of-band data were read."""
+    checked: int
+    """Super-pages whose data were read, too."""
+    refused: int
+    """Places that hold something, but nothing whole: torn by this cut or an earlier one, or of a
+    block that was half erased."""
+    padded: int
+    kept: int
+    """Super-pages that hold the step under way already: they are not updated again."""
+    resent_bytes: int
+    """Gradients that had been sent, and are sent again."""
+    cursors: tuple[np.ndarray, ...] = field(repr=False)
+    """First super-page of each die to be updated, counted on the die: int64[dies] by device."""
+
+
+def check_cut(path: Path, after: int | None) -> None:
+    """Raise InputError where a cut of the power after so many events cannot be simulated."""
+    if after is None:
+        return
+    if not isinstance(path, OnDie):
+        raise InputError(
+            f"{path.name}: a power cut is recovered from by the path {OnDie.name!r} alone"
+        )
+    if path.payload is None:
+        raise InputError(
+            f"{path.trace.name}: its pages hold no bytes to recover from; a recorded trace is right"
+        )
+    if after < 1:
+        raise InputError(f"power cut after {after} events: at least 1 is right")
+
+
+def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
+    """The power of a system is gone, by which pages are torn on flash, by seed; ``before``: the cut
+    from which it was coming up."""
+    assert isinstance(path, OnDie) and isinstance(path.payload, Reservoir)
+    rng = np.random.default_rng((seed, system.now))
+    programs, erases = _tear(system, path.payload, rng)
+    stop_clocks(system)
+    training, lost = _training(system), settle_books(system)
+    if before is None:
+        return Cut(system.now, programs, erases, 0, training, lost)
+    lost = {name: n + before.lost[name] for name, n in lost.items()}
+    return Cut(
+        before.at_ps,
+        before.torn_programs + programs,
+        before.torn_erases + erases,
+        before.again + 1,
+        before.training,
+        lost,
+    )
+
+
+def rest(path: Path, step: int, found: Recovery, system: System) -> Iterator[np.ndarray]:
+    """Plan rows of the rest of a step, from where recovery has found it."""
+    assert isinstance(path, OnDie)
+    return resume.plan(path, step, found.cut.training, found.cursors, system)
+
+
+def sent(system: System) -> int:
+    """Bytes of gradients that the host has sent so far."""
+    return int(system.arrays.count[:, stats.DOWN_BYTES].sum())
+
+
+def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery]) -> Work:
+    """A run's work and what of it was done twice: stripes that were computed and not programmed,
+    gradients that the host has sent again."""
+    if not found:
+        return work
+    assert isinstance(path, OnDie)
+    stripes = sum(s.count for s in path.stripes) * path.applied(len(totals.steps))
+    done = totals.counters["odc_ops"]
+    return replace(
+        work,
+        adds=work.adds * done // max(stripes, 1),
+        multiplies=work.multiplies * done // max(stripes, 1),
+        register_bits=work.register_bits * done // max(stripes, 1),
+        host_dram_bits=work.host_dram_bits + 8 * sum(r.resent_bytes for r in found),
+    )
+
+
+def with_lost(totals: Totals, cuts: Sequence[Cut]) -> Totals:
+    """A run's totals and what it had begun in vain: what its energy was spent on."""
+    counters, bytes_by = dict(totals.counters), dict(totals.bytes_by)
+    for x in cuts:
+        for name, n in x.lost.items():
+            where = counters if name in counters else bytes_by
+            where[name] += n
+    return replace(totals, counters=counters, bytes_by=bytes_by)
+
+
+def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple[int, int]:
+    """What arrays were at when the power went: (programs, erases)."""
+    a, g = system.arrays, system.geometry
+    programs = erases = 0
+    for at, die in enumerate(a.die):
+        for t in (int(die.arr), int(die.paused)):
+            if t < 0:
+                continue
+            x = a.txn[t]
+            op, dev = int(x.op), int(x.dev)
+            began = int(x.time) - int(a.op[op].array) - int(x.array) - int(die.extra)
+            if began > system.now and t != int(die.paused):
+                continue  # its command is still on the channel
+            if op == timing.ERASE:
+                torn.erase(payload.stores[dev], int(x.ppn), g.block_pages, rng)
+                erases += 1
+            elif op == timing.BPP:
+                kind = a.row[int(x.row)].kind
+                place, of_device = int(x.ppn), at % g.dies
+                if kind == timing.PAD:
+                    for plane in range(payload.stripes[dev].planes):
+                        page = payload.page(dev, of_device, place, plane)
+                        payload.stores[dev].spoil(page, bool(rng.integers(2)))
+                else:
+                    sp = int(x.lpn)
+                    data = payload.registers[at]
+                    for spare, plane in zip(payload.spares(dev, sp), data, strict=True):
+                        page = payload.page(dev, sp, place, spare.slot)
+                        torn.program(payload.stores[dev], page, spare, plane, rng)
+                programs += 1
+    return programs, erases
+
+
+def _training(system: System) -> tuple[tuple[int, int], ...]:
+    """Rows of the accelerator that are not done, and when they will be."""
+    end = int(system.arrays.fifo["free_at"][s.ACCELERATOR])
+    left = []
+    for row in undone(system):
+        if int(row["resource"]) == rows.ACCELERATOR:
+            if int(row["state"]) != rows.STARTED:
+                end = max(end, system.now) + int(row["array_ps"])
+            left.append((int(row["phase"]), end))
+    return tuple(left)

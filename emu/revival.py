@@ -1,0 +1,166 @@
+"""Revival: the system that comes up from the flash of one whose power has gone.
+
+Owns the order of recovery: out-of-band data, data in doubt, padding, map. Does not own the
+conclusions (backend/recovery.py), plan rows (paths/resume.py) or what the cut has left (power.py).
+Source: this project's contract of recovery: what is read is only what the flash holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ondie.emu.backend.recovery import DieScan, DieState, Version, check, conclude
+from ondie.emu.events import LOG_PAD, LOG_READ
+from ondie.emu.paths import resume
+from ondie.emu.paths.base import Path
+from ondie.emu.paths.on_die import OnDie
+from ondie.emu.paths.payload import Reservoir
+from ondie.emu.power import Cut, Recovery, sent
+from ondie.emu.system import System
+
+
+class Revival:
+    """A system that comes up from the flash of one whose power is gone."""
+
+    def __init__(self, path: Path, dead: System, happened: Cut) -> None:
+        assert isinstance(path, OnDie) and isinstance(path.payload, Reservoir)
+        self.path, self.old, self.happened = path, path.payload, happened
+        self.system = _same_cells(path, dead)
+        g = self.system.geometry
+        self.scans = {
+            (dev, die): DieScan(dev * g.dies + die, g.reservoir_blocks, g.pages)
+            for dev in range(self.system.devices)
+            for die in range(min(g.dies, path.stripes[dev].count))
+        }
+        self.scanned = self.checked = self.padded = 0
+        self.cursors: tuple[np.ndarray, ...] = ()
+        self._looking = False
+        self.system.on_log = self._on_log
+
+    def run(self) -> None:
+        """Read, look, pad, and set up the map. Raises system.PowerCut, Unrecoverable."""
+        g, path = self.system.geometry, self.path
+        heads = range(0, g.reservoir_blocks * g.pages, g.pages)
+        self._scan([(dev, die, p) for p in heads for dev, die in self.scans])
+        self._scan(
+            [
+                (dev, die, p)
+                for page in range(1, g.pages)
+                for (dev, die), scan in self.scans.items()
+                for p in (head + page for head in heads)
+                if p - page in scan.visible
+            ]
+        )
+        doubt = dict(self.scans)
+        while doubt:
+            newest = {at: scan.doubtful for at, scan in doubt.items()}
+            places = [(*at, v.place) for at, v in newest.items() if v is not None]
+            if places:
+                self.checked += len(places)
+                self.system.run([resume.scan(path, self.system.next_row, places, True)])
+            doubt = {at: scan for at, scan in doubt.items() if not check(scan, self._intact(at))}
+        states = {
+            (dev, die): conclude(scan, self._expected(dev, die), self.old.step)
+            for (dev, die), scan in self.scans.items()
+        }
+        pads = [(*at, state.pad) for at, state in states.items() if state.pad is not None]
+        if pads:
+            self.system.run([resume.pads(path, self.system.next_row, pads)])
+        self.padded = len(pads)
+        self._map(states)
+
+    def found(self, sent_before: int) -> Recovery:
+        """The report; ``sent_before``: :func:`sent` when the step, or the rest of one, began."""
+        g, path, happened = self.system.geometry, self.path, self.happened
+        vain = sent(self.system) + happened.lost["down_bytes"] - sent_before
+        stripe = path.stripes[0].groups * g.page_bytes
+        kept = sum(int(c.sum()) for c in self.cursors)
+        return Recovery(
+            cut=happened,
+            seconds=(self.system.now - happened.at_ps) / 1e12,
+            scanned=self.scanned,
+            checked=self.checked,
+            refused=sum(scan.torn for scan in self.scans.values()),
+            padded=self.padded,
+            kept=kept,
+            resent_bytes=max(vain - (kept - self.old.kept) * stripe, 0),
+            cursors=self.cursors,
+        )
+
+    def _scan(self, places: list[resume.Place]) -> None:
+        self._looking = True
+        self.scanned += len(places)
+        self.system.run([resume.scan(self.path, self.system.next_row, places, False)])
+        self._looking = False
+
+    def _expected(self, dev: int, die: int) -> range:
+        return range(die, self.path.stripes[dev].count, self.system.geometry.dies)
+
+    def _pages(self, dev: int, die: int, place: int) -> list[int]:
+        planes = range(self.path.stripes[dev].planes)
+        return [self.old.page(dev, die, place, plane) for plane in planes]
+
+    def _intact(self, at: tuple[int, int]) -> Callable[[Version], bool]:
+        def intact(version: Version) -> bool:
+            store = self.old.stores[at[0]]
+            return all(store.intact(page) for page in self._pages(*at, version.place))
+
+        return intact
+
+    def _on_log(self, log: np.ndarray) -> None:
+        dies = self.system.geometry.dies
+        for entry in log:
+            dev, die, place = int(entry.dev), int(entry.die) % dies, int(entry.ppn)
+            store = self.old.stores[dev]
+            if int(entry.what) == LOG_READ and self._looking:
+                spares = [store.spare(page) for page in self._pages(dev, die, place)]
+                self.scans[dev, die].saw(place, spares)
+            elif int(entry.what) == LOG_PAD:
+                for page in self._pages(dev, die, place):
+                    store.spoil(page)
+
+    def _map(self, states: Mapping[tuple[int, int], DieState]) -> None:
+        """The controller's tables; and the payload that follows the log from now on."""
+        a, g = self.system.arrays, self.system.geometry
+        valid = a.valid.reshape(-1, g.all_blocks)[:, g.blocks :]
+        block = a.block["dirty"].reshape(-1, g.all_blocks)
+        block[:, g.blocks :] = 1  # blank is not known to be erased
+        new = Reservoir(self.system, self.path.stripes, self.path.compute)
+        new.stores, new.step, new.gradient = self.old.stores, self.old.step, self.old.gradient
+        for (dev, die), state in states.items():
+            at = dev * g.dies + die
+            a.pool["r_next"][at] = state.next_place
+            new.sequences[at] = state.sequence
+            for sp, place in state.places.items():
+                a.rmap[dev, sp] = place + 1
+                valid[at, place // g.pages] += 1
+            a.dev["r_mapped"][dev] += len(state.places)
+        self.cursors = tuple(np.zeros(g.dies, np.int64) for _ in self.path.stripes)
+        for (dev, die), state in states.items():
+            self.cursors[dev][die] = state.cursor
+        new.kept = sum(int(c.sum()) for c in self.cursors)
+        self.path.payload = new
+
+
+def _same_cells(path: OnDie, dead: System) -> System:
+    """A new system with the clock, the books and the cells of another one, and nothing else."""
+    old = dead.arrays
+    system = path.system(True, len(old.line) if int(old.reg["line_on"][0]) else 0)
+    new = system.arrays
+    new.reg["now"] = old.reg["now"]
+    new.cfg["seed"] = old.cfg["seed"]
+    for name in ("erases", "reads"):  # the cells' own
+        new.block[name] = old.block[name]
+    for name in ("quality", "seen", "lost", "kept", "count", "use", "phase"):
+        getattr(new, name)[...] = getattr(old, name)
+    new.phase["rows"] = new.phase["done"]
+    new.fifo["size"] = old.fifo["size"]
+    for side in ("size_in", "size_out"):
+        new.bus[side] = old.bus[side]
+    if int(old.reg["line_on"][0]):
+        new.line[:] = old.line
+        new.reg["lines"], new.reg["line_drop"] = old.reg["lines"], old.reg["line_drop"]
+    system.planned[:] = dead.planned
+    return system

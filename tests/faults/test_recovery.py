@@ -1,0 +1,99 @@
+"""What is concluded from out-of-band data of a die's reservoir, and what torn pages look like."""
+
+import numpy as np
+import pytest
+
+from ondie.emu.backend import torn
+from ondie.emu.backend.recovery import DieScan, Unrecoverable, check, conclude
+from ondie.emu.backend.store import PageStore, Spare
+from ondie.emu.units import InputError
+
+
+def scanned(*places, pages=4, blocks=4, planes=2):
+    """A die of which (place, super-page, step, sequence) were read, or (place,) of what is torn."""
+    scan = DieScan(0, blocks, pages)
+    for place, *record in places:
+        spares = [False] * planes
+        if record:
+            sp, step, sequence = record
+            spares = [Spare(sp, sequence, step, plane) for plane in range(planes)]
+        scan.saw(place, spares)
+    return scan
+
+
+def test_the_newest_complete_version_wins():
+    scan = scanned((0, 7, 1, 1), (1, 8, 1, 2), (2, 7, 2, 3), (3,), (4,))
+    found = conclude(scan, [7, 8], 2)
+    assert found.places == {7: 2, 8: 1} and found.cursor == 1 and found.sequence == 3
+    # Block 0 is full, what is torn in it included; what block 1 holds does not matter.
+    assert (found.next_place, found.pad) == (4, None)
+
+
+def test_an_open_block_is_padded():
+    for torn_places, following in (((), (3, 2)), (((2,),), (4, 3))):
+        scan = scanned((0, 7, 1, 1), (1, 8, 1, 2), *torn_places)
+        found = conclude(scan, [7, 8], 2)
+        assert (found.next_place, found.pad) == following
+    scan = scanned((14, 7, 1, 1))
+    assert conclude(scan, [7], 1).next_place == 0  # behind the pad at 15: round and round
+
+
+def test_data_that_do_not_match():
+    """Two cuts have torn the same super-page: neither is taken, however whole their records."""
+    scan = scanned((0, 7, 1, 1), (1, 8, 1, 2), (2, 7, 2, 3), (3, 7, 2, 4))
+    looks = 0
+    while not check(scan, lambda v: v.place < 2):
+        looks += 1
+    found = conclude(scan, [7, 8], 2)
+    assert looks == 2 and found.places == {7: 0, 8: 1} and found.cursor == 0
+    assert found.sequence == 4  # no number is given twice
+    assert (found.next_place, found.pad) == (4, None)
+
+
+def test_planes_must_agree():
+    scan = DieScan(0, 4, 4)
+    scan.saw(0, [Spare(7, 1, 1, 0), Spare(7, 1, 1, 1)])
+    scan.saw(1, [Spare(7, 2, 2, 0), None])
+    scan.saw(2, [Spare(7, 3, 2, 0), Spare(7, 2, 2, 1)])
+    scan.saw(3, [Spare(7, 4, 2, 1), Spare(7, 4, 2, 0)])
+    assert list(scan.versions) == [0] and scan.torn == 3 and scan.sequence == 4
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ([(0, 7, 1, 1)], "die 0: no complete version of super-page 8"),
+        ([(0, 7, 1, 1), (1, 8, 2, 2)], "super-pages of step 2 are not its first 1"),
+        ([(0, 7, 2, 1), (1, 8, 0, 2)], "super-pages of step 0; 1 and 2 are right"),
+    ],
+)
+def test_what_cannot_be_recovered(places, message):
+    with pytest.raises(Unrecoverable, match=message):
+        conclude(scanned(*places), [7, 8], 2)
+
+
+def test_a_torn_page_takes_no_program():
+    """Whatever it looks like, until its block has been erased."""
+    rng = np.random.default_rng(1)
+    data = rng.integers(0, 256, 512).astype(np.uint8)
+    spare = Spare(7, 1, 1, 0)
+    for outcome in torn.OUTCOMES:
+        store = PageStore(512)
+        torn.program(store, 3, spare, data, rng, outcome)
+        looks = {"blank": None, "garbled": False}.get(outcome, spare)
+        assert store.spare(3) == looks
+        assert store.intact(3) == (outcome == "whole")
+        with pytest.raises(InputError, match="programmed twice"):
+            store.program(3, spare, data)
+        store.erase(0, 8)
+        assert store.spare(3) is None
+        store.program(3, spare, data)
+    for remains in torn.REMAINS:
+        store = PageStore(512)
+        store.program(0, spare, data)
+        torn.erase(store, 0, 8, rng, remains)
+        looks = {"blank": None, "garbled": False}.get(remains, spare)
+        assert store.spare(0) == looks and store.intact(0) == (remains in ("kept", "blank"))
+        for ppn in (0, 5):
+            with pytest.raises(InputError, match="programmed twice"):
+                store.program(ppn, spare, data)

@@ -1,0 +1,145 @@
+"""Is an update stage that is extended from pieces the one that simulating every page gives?"""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from ondie.emu.compare import PATHS, compare, run_path, run_sampled
+from ondie.emu.config import load_preset
+from ondie.emu.ledger import Ledger, Totals
+from ondie.emu.paths.base import Options
+from ondie.emu.sampling import PERIODS, Piece, extend, pieces
+from ondie.emu.validate import model
+from ondie.traces import load
+from tests.smoke.commands import files, here, refused
+
+UPDATING = ("host_offload", "host_offload_pipelined", "in_storage", "on_die")
+SHORT = ("flash.pages_per_block=48", "flash.dies_per_channel=2", "host.subgroup_params=20000000")
+"""Blocks that fill soon: the pieces of a small model see as many erases as those of a large one."""
+
+
+@pytest.fixture(scope="module")
+def whole(counts):
+    """(trace, configuration, tolerance): a model and drive on which both are simulated."""
+    if counts("small", "full") == "full":
+        return load("gpt-10b"), load_preset("optimstore-r1", ()), 0.01
+    trace = model("adam", 251_234_567)
+    step = dataclasses.replace(trace.steps[0], forward_s=0.2, backward_s=0.4)
+    trace = dataclasses.replace(trace, steps=(step,))
+    return trace, load_preset("optimstore-r1", SHORT), 0.01
+
+
+@pytest.mark.parametrize("name", UPDATING)
+def test_the_pieces_give_the_whole(name, whole):
+    trace, cfg, tolerance = whole
+    sampled = run_sampled(name, cfg, trace, Options())
+    every = run_path(name, cfg, trace, Options(), steps=1, payload=False)
+    assert sampled is not None and sampled.sampled is not None
+    assert max(sampled.sampled.params) < 0.8 * trace.n_params, "the pieces are shorter"
+    ours, theirs = sampled.ledger, every.ledger
+    assert ours.update_s == pytest.approx(theirs.update_s, rel=tolerance)
+    assert ours.step_s == pytest.approx(theirs.step_s, rel=tolerance)
+    for counter in ("host_read_bytes", "isp_write_bytes", "bpp_pages", "program_pages"):
+        assert ours.totals.counters[counter] == pytest.approx(
+            theirs.totals.counters[counter], rel=1e-4
+        )
+    assert ours.totals.counters["erased_blocks"] == pytest.approx(
+        theirs.totals.counters["erased_blocks"], rel=0.02
+    )
+    for mine, full in zip(sampled.energy.all, every.energy.all, strict=True):
+        assert mine == pytest.approx(full, rel=tolerance)
+    assert ours.bound_by()[0] == theirs.bound_by()[0]
+    assert ours.bound_by()[1] == pytest.approx(theirs.bound_by()[1], rel=0.02)
+    assert sampled.work == every.work and sampled.bound == every.bound
+    # What it says of itself is no better than it is, but for what is next to nothing.
+    assert abs(ours.update_s / theirs.update_s - 1) <= 2 * sampled.sampled.error + 2e-3
+
+
+def book(seconds: float, pages: int) -> Ledger:
+    """Books of a piece."""
+    values = {f.name: 0 for f in dataclasses.fields(Totals)}
+    values |= {"counters": {"read_pages": pages}, "bytes_by": {}, "planned": {}, "busy_sum_ps": {}}
+    values |= {"busy_ps": {("update", "dies"): pages}, "super_pages": (0, 0), "erases": (0, 0)}
+    span = (0, round(seconds * 1e12))
+    values |= {"steps": ({"step": span, "update": span},), "page_bytes": 8192, "devices": 1}
+    return Ledger(Totals(**values), 3, {"step": seconds, "update": seconds})
+
+
+@pytest.mark.parametrize("group", [0, 10_000_000])
+def test_what_grows_as_it_should_is_extended_exactly(group):
+    def grown(piece: Piece) -> Ledger:
+        n, s = piece.params, piece.group
+        own = s * 3e-10 + n / s * 2e-4 if s else 0.0
+        return book(0.125 + n * 1e-9 + own, 7 + 5 * n)
+
+    found = pieces(1_000_000_007, 4_000_000, 4096, group)
+    ledger, sampled = extend(found, grown)
+    assert ledger.update_s == pytest.approx(grown(found.whole).update_s, rel=1e-9)
+    assert ledger.totals.counters["read_pages"] == pytest.approx(7 + 5 * 1_000_000_007, rel=1e-9)
+    assert ledger.samples == 3 and sampled.error < 1e-6
+    assert sampled.params == tuple(piece.params for piece in found.all)
+
+
+def test_what_does_not_is_seen():
+    """Time that grows with the square of the parameters cannot be extended, and says so."""
+    found = pieces(1_000_000_007, 4_000_000, 4096)
+    _, sampled = extend(found, lambda piece: book(piece.params**2 * 1e-12, piece.params))
+    assert sampled.error > 0.1
+
+
+def test_pieces_end_where_the_model_does():
+    """In the same round of the dies, and at the same place of a block, as the whole."""
+    found = pieces(1_000_000_007, 4_000_001, 4096, 0)
+    period = (found.fitted[1].params - found.fitted[0].params) / (PERIODS[2] - PERIODS[0])
+    assert period % 4096 == 0 and 4_000_001 <= period < 4_000_001 + 4096
+    assert all((1_000_000_007 - piece.params) % period == 0 for piece in found.all)
+    weights = found.weights(found.whole)
+    assert weights.sum() == pytest.approx(1) and np.isfinite(weights).all()
+
+
+@pytest.mark.parametrize("n", [1000, 20_000_000])
+def test_a_model_as_short_as_the_pieces_is_simulated(n):
+    assert pieces(n, 4_000_000, 4096) is None
+    cfg = load_preset("optimstore-r1", SHORT)
+    trace = model("adam", 40_000)
+    assert run_sampled("on_die", cfg, trace, Options()) is None
+    both = [
+        compare(trace, cfg, paths=["on_die"], swing=False, sampled=sampled).results[0]
+        for sampled in (True, False)
+    ]
+    assert both[0] == both[1] and both[0].sampled is None
+
+
+def test_every_path_with_an_update_stage_on_flash_has_pieces(whole):
+    trace, cfg, _ = whole
+    assert {n for n in PATHS if n != "stannis"} >= set(UPDATING)
+    for name in UPDATING:
+        found = PATHS[name](cfg, trace, Options()).pieces()
+        assert found is not None and found.whole.params == trace.n_params
+        assert bool(found.whole.group) == name.startswith("host_offload")
+
+
+def test_the_command(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["compare", "gpt2-1.5b", "--sampled", "--no-swing", "--paths", "on_die", "--out", "out"]
+    done = here(capsys, *words)
+    assert done.code == 0 and "sampled: extended from pieces of" in done.out
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    (path,) = result["paths"]
+    assert 0 <= path["sampled"]["error"] < 0.01 and len(path["sampled"]["params"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gpt-small"], ["--sampled", "22 steps", "gpt-small"]),
+        (["gpt-small", "--steps", "1"], ["--sampled", "the payload", "gpt-small"]),
+        (["gpt2-1.5b", "--timeline", "t.json"], ["--sampled", "a timeline"]),
+    ],
+)
+def test_what_cannot_be_sampled(capsys, tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    refused(here(capsys, "compare", *words, "--sampled"), *said)
+    assert files(tmp_path) == []
