@@ -38,8 +38,8 @@ class Protection:
 
 
 NOTHING: dict[str, Any] = {
-    "pe.randomiser": "none", "pe.cipher": "none", "pe.integrity": "none", "pe.protection": "nan_comparator",
-    "pe.rain": 0, "pe.atomicity": "none",
+    "pe.randomiser": "none", "pe.cipher": "none", "pe.integrity": "none",
+    "pe.protection": "nan_comparator", "pe.rain": 0, "pe.atomicity": "none",
 }  # fmt: skip
 EVERYTHING: dict[str, Any] = {
     "pe.randomiser": "die", "pe.cipher": "die", "pe.integrity": "die", "pe.rain": DIES_OF_PARITY,
