@@ -296,6 +296,27 @@ def record(out: Path, command: tuple[str, ...], **options: Any) -> int:
     return recorder.main(out, list(command), **options)
 
 
+@commands.command()
+@click.argument("trace")
+@click.option("--device", default="optimstore-r1", show_default=True, help="Preset or TOML file.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a constant.")
+@click.option("--devices", type=int, help="Number of drives, as --set system.devices=N.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="The table as JSON.")
+@click.option("--quiet", is_flag=True, help="No progress bar and no tables.")
+def ablation(
+    trace: str, device: str, settings: tuple[str, ...], devices: int | None,
+    json_path: Path | None, quiet: bool,
+) -> None:  # fmt: skip
+    """What on-die update of TRACE breaks, and what each repair costs."""
+    from ondie import traces
+    from ondie.emu.commands.ablation import command
+    from ondie.emu.paths.base import Options
+
+    loaded, cfg = traces.load(trace), configuration(device, settings, devices)
+    with progress_bar(quiet) as progress:
+        command(cfg, loaded, Options(), json_path, None if quiet else console(), progress)
+
+
 @commands.group(cls=Group)
 def trace() -> None:
     """Look at traces; write block traces in another format."""
@@ -681,11 +702,11 @@ def _rates(text: str) -> list[float]:
 def validate(name: str | None, json_path: Path | None, quiet: bool, **options: Any) -> None:
     """Hold the simulation against published numbers and closed forms. Exit 1 on a miss.
 
-    NAME is one of bytes, closed-forms and rates, which run without it; mqsim: MQSim's results on
-    its own files; zero: host offload as DeepSpeed does it, in every configuration; smart-infinity:
-    its fit row and shapes, or any run of it; formats: a small GPT trained with each format of the
-    update, beside FP32; errors: two small models trained with raw bit errors in the pages that the
-    dies compute with.
+    NAME is one of bytes, closed-forms and rates, which run without it; optimstore: what OptimStore
+    published; mqsim: MQSim's results on its own files; zero: host offload as DeepSpeed does it, in
+    every configuration; smart-infinity: its fit row and shapes, or any run of it; formats: a small
+    GPT trained with each format of the update, beside FP32; errors: two small models trained with
+    raw bit errors in the pages that the dies compute with.
     """
     from ondie.emu.commands.validate import command
 

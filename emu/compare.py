@@ -25,6 +25,7 @@ from ondie.emu.ledger import Ledger, StepClock, Totals, ledger
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import PHASES, Options, Path, Unavailable
 from ondie.emu.paths.bounds import Bound
+from ondie.emu.paths.chip_level import ChipLevel
 from ondie.emu.paths.host_offload import HostOffload, PipelinedOffload
 from ondie.emu.paths.in_storage import InStorage
 from ondie.emu.paths.on_die import OnDie
@@ -44,10 +45,10 @@ PATHS: dict[str, type[Path]] = {
     path.name: path
     for path in (
         HostOffload, PipelinedOffload, InStorage, OnDie, Stannis,
-        SmartBase, SmartUpdate, SmartHandler, SmartComp,
+        ChipLevel, SmartBase, SmartUpdate, SmartHandler, SmartComp,
     )
 }  # fmt: skip
-BY_NAME = (SmartBase.name, SmartUpdate.name, SmartHandler.name, SmartComp.name)
+BY_NAME = (ChipLevel.name, SmartBase.name, SmartUpdate.name, SmartHandler.name, SmartComp.name)
 """Paths that run only when they are asked for."""
 BASELINE = HostOffload.name
 RIVALS = (OnDie.name, InStorage.name, PipelinedOffload.name)

@@ -519,6 +519,16 @@ RULES: tuple[Rule, ...] = (
         'kind "per_plane" needs a clock divider of at least 1',
     ),
     Rule(
+        ("pe.cipher", "pe.cipher_rate"),
+        lambda c: c.pe.cipher == "none" or c.pe.cipher_bytes_per_s > 0,
+        'an engine on the die needs a rate, for example "6.6 GB/s"',
+    ),
+    Rule(
+        ("pe.rain", "flash.channels", "flash.dies_per_channel"),
+        lambda c: c.pe.rain == 0 or 2 <= c.pe.rain <= c.flash.channels * c.flash.dies_per_channel,
+        "a stripe of parity takes 2 dies at least, and no more than the drive has; 0 is none",
+    ),
+    Rule(
         ("pe.protection", "pe.ecc_codeword", "flash.page"),
         lambda c: (
             c.pe.protection != "on_die_ecc" or c.flash.page_bytes % c.pe.ecc_codeword_bytes == 0

@@ -16,7 +16,10 @@ from ondie.emu.events import (
     E_POOL,
     E_RESOURCE,
     E_UNWRITTEN,
+    GRADIENT,
     LOG_ROW,
+    MADE,
+    REGISTERS,
     REQUEST,
     RESERVOIR,
     ROW,
@@ -100,7 +103,7 @@ def start_ready(st):
 def cost(st, r):
     """Transactions that row ``r`` may need at once: one per page and one for itself, one per
     piece, or two (a BPP with the erase before it, a VPP or a computation with its DRAM
-    traffic)."""
+    traffic), or three (what the controller programs, with both)."""
     row = st.row[r]
     if row.resource == NVME or row.resource == ISP_IO:
         return 1 if row.kind == queues.TRIM else 1 + pages(st, row.bytes_in + row.bytes_out)
@@ -108,6 +111,8 @@ def cost(st, r):
         return MAX_PIECES
     if row.resource == DMA_UP:
         return 1 + row.bytes_out // st.cfg[0].piece
+    if row.resource == DIE and row.kind >= timing.STORE:
+        return 3
     return 2
 
 
@@ -291,7 +296,7 @@ def start_die(st, r, t):
     row = st.row[r]
     x = st.txn[t]
     dev = row.device
-    if row.kind >= timing.SCAN:
+    if row.kind == timing.SCAN or row.kind == timing.PAD:
         start_by_place(st, r, t)
         return
     if row.lpn < 0 or row.lpn >= st.rmap.shape[1]:
@@ -307,7 +312,9 @@ def start_die(st, r, t):
     if x.ppn < 0 and (row.kind == timing.BPR or row.kind == timing.READ):
         fail(st, E_UNWRITTEN, row.lpn, g)
         return
-    if row.kind == timing.VPP:
+    if row.kind >= timing.RECALL:
+        start_help(st, r, t)
+    elif row.kind == timing.VPP:
         x.bus = row.bytes_in
         st.count[dev, LOAD_BYTES] += row.bytes_in
         # Streamed from DRAM to the channel: both are needed, side by side.
@@ -327,6 +334,43 @@ def start_die(st, r, t):
         if row.kind == timing.BPP:
             x.ppn = mapping.reservoir_open(st, dev, row.lpn)
         nand.push(st, g, t, nand.Q_PE)
+
+
+@cold
+def start_help(st, r, t):
+    """What the controller does for a stripe (timing.RECALL and what follows it): data between its
+    DRAM and the die's registers, programs of what it has encoded."""
+    row = st.row[r]
+    x = st.txn[t]
+    dev = row.device
+    x.size = row.bytes_in + row.bytes_out
+    x.bus = x.size
+    if row.kind == timing.RECALL:
+        x.op = timing.BPR
+        x.left = 1  # the gradient comes with it
+        if x.ppn < 0:
+            fail(st, E_UNWRITTEN, row.lpn, x.die)
+        nand.push(st, x.die, t, nand.Q_PE)
+        return
+    if row.kind == timing.FETCH:
+        x.op = timing.READ
+        x.bare = REGISTERS
+        x.array = -st.op[timing.READ].array  # the array rests
+        nand.push(st, x.die, t, nand.Q_PE)
+        return
+    u = part(st, r)  # streamed from DRAM to the channel: both are needed, side by side
+    st.txn[u].left = row.bytes_in
+    passages.next_piece(st, u, s.TRAFFIC_PIECE)
+    x.op = timing.PROGRAM
+    if row.kind == timing.KEEP:
+        x.bare = GRADIENT
+        if x.ppn < 0:
+            fail(st, E_UNWRITTEN, row.lpn, x.die)
+    else:
+        x.bare = RESERVOIR if row.kind == timing.STORE else MADE
+        x.ppn = mapping.reservoir_open(st, dev, row.lpn)
+    if not passages.encode(st, t, s.ENCODED):
+        go(st, t, s.ENCODED)
 
 
 @cold

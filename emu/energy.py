@@ -41,6 +41,8 @@ class Work:
     adds: int = 0
     multiplies: int = 0
     register_bits: int = 0
+    pe_cipher_bits: int = 0
+    """Ciphered by an engine on the die."""
     host_dram_bits: int = 0
     host_updates: bool = False
     """Does the host's CPU update (its higher power), or wait for the storage?"""
@@ -84,7 +86,7 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
     read += c["beside_pages"]
     program = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] + c["bpp_pages"]
     program += c["map_program_pages"] + c["padding_pages"] + c["second_pass_pages"]
-    program += c["fold_program_pages"]
+    program += c["fold_program_pages"] + c["stored_pages"] + c["kept_pages"]
     coded = (c["ecc_decoded_pages"] + c["ecc_encoded_pages"]) * t.page_bytes
     coded -= c["unasked_out_bytes"] + c["unasked_in_bytes"]
     die_coded = 0  # pages through the code on the die
@@ -116,6 +118,7 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
         Component("PE additions", DRIVE, "energy.pe_add", work.adds),
         Component("PE multiplications", DRIVE, "energy.pe_multiply", work.multiplies),
         Component("page registers", DRIVE, "energy.register", work.register_bits),
+        Component("cipher on the die", DRIVE, "energy.pe_cipher", work.pe_cipher_bits),
         Component("ISP busy", DRIVE, "energy.isp_core", isp_busy * cores),
         Component("ISP idle", DRIVE, "energy.isp_idle", idle if has_isp else 0),
         Component("controller", DRIVE, "energy.controller", (whole - compute) * t.devices),

@@ -104,6 +104,9 @@ LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4
 
 RESERVOIR, MERGING = 1, 2
 """``bare`` of a reservoir's data, and of a write that reads, or has read, the rest of its page."""
+REGISTERS, GRADIENT, MADE = range(8, 11)
+"""``bare`` of what leaves a die's registers for the controller; of a gradient that is programmed;
+of what the controller programs that no register held."""
 OWN, ROW, REQUEST, CACHED = range(4)
 # Errors the compiled code can raise; errors.py words them.
 (
@@ -116,8 +119,9 @@ OWN, ROW, REQUEST, CACHED = range(4)
     LOG_STORE, LOG_SERVE,  # command's buffer to data cache, and back
     LOG_DESTAGE, LOG_LAND, LOG_LOST,  # cache to die, die to flash, or to nowhere
     LOG_FILL, LOG_DROP,  # flash to cache, and out of it
+    LOG_KEEP,  # gradient to the array
     LOG_PAD,  # a place of the reservoir that recovery has made unusable
-) = range(21)  # fmt: skip
+) = range(22)  # fmt: skip
 
 
 @inline
@@ -263,7 +267,7 @@ def note_log(st, what, row, lpn, ppn, old, n, dev, die):
 def log_read(st, t):
     """Note the pages that a read command senses: no erase can come between now and their data.
     Where bits may be wrong it matters which page it was: the one that is judged."""
-    if st.reg[0].log_on == 0:
+    if st.reg[0].log_on == 0 or st.txn[t].bare >= REGISTERS:
         return
     while t >= 0:
         x = st.txn[t]

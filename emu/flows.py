@@ -14,7 +14,7 @@ from ondie.emu import padding
 from ondie.emu import stations as s
 from ondie.emu.backend import cmt, nand, reading, timing
 from ondie.emu.collection import ask, queue_of
-from ondie.emu.events import MERGING, OWN, ROW, enter
+from ondie.emu.events import GRADIENT, MERGING, OWN, RESERVOIR, ROW, enter
 from ondie.emu.frontend import adapter, buffer, cache, controller, pairs, queues, quiet
 from ondie.emu.frontend.parts import child
 from ondie.emu.landing import map_arrived, move
@@ -29,7 +29,12 @@ from ondie.emu.passages import (
     send_off,
 )
 from ondie.emu.placing import hunt, merged, place_or_wait
-from ondie.emu.stats import COMMANDS, HOST_READ_BYTES, HOST_WRITE_BYTES, LINK_EXTRA_DOWN_BYTES
+from ondie.emu.stats import (
+    COMMANDS,
+    HOST_READ_BYTES,
+    HOST_WRITE_BYTES,
+    LINK_EXTRA_DOWN_BYTES,
+)
 from ondie.kernels.jit import cold, inline, njit
 
 NOWHERE = -1
@@ -152,6 +157,8 @@ def onwards(st, t):
                 padding.join(st, t)
             elif x.kind == OWN:
                 nand.push(st, st.die[x.die].first, t, queue_of(st, x))
+            elif x.bare == RESERVOIR or x.bare == GRADIENT:
+                nand.push(st, st.die[x.die].first, t, nand.Q_PE)
             elif c.placed != 0 and x.bare == MERGING:
                 nand.push_in_order(st, st.die[x.die].first, t, nand.Q_WRITE)
             else:
@@ -303,6 +310,8 @@ def onwards(st, t):
             reg.hop = 0
             reading.again(st, t)
             return -1
+        elif step == s.TAKEN_OUT:
+            waits = dram(st, t, 1, s.PART_DONE)
         elif step == s.PE_DECODED:
             reg.hop = 0
             x.op = timing.VPP

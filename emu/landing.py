@@ -15,15 +15,19 @@ from ondie.emu.backend.dies import Q_PE
 from ondie.emu.backend.draws import absorb, uniform
 from ondie.emu.collection import ask, collect, ended, level, pick_up, read_done, reclaim
 from ondie.emu.events import (
+    GRADIENT,
     LOG_BPP,
     LOG_BPR,
+    LOG_KEEP,
     LOG_MOVE,
     LOG_ODC,
     LOG_PAD,
     LOG_PROGRAM,
     LOG_VPP,
+    MADE,
     MERGING,
     OWN,
+    REGISTERS,
     RESERVOIR,
     give_txn,
     go,
@@ -40,16 +44,19 @@ from ondie.emu.stats import (
     BPR_PAGES,
     ERASED_BLOCKS,
     FAILED_PAGES,
+    FETCHED_PAGES,
     FOLD_DROPPED,
     FOLD_PROGRAM_PAGES,
     GC_DROPPED,
     GC_PROGRAM_PAGES,
+    KEPT_PAGES,
     MAP_PROGRAM_PAGES,
     ODC_OPS,
     PE_RETURNED_PAGES,
     PROGRAM_FAILURES,
     PROGRAM_PAGES,
     PSLC_ERASED_BLOCKS,
+    STORED_PAGES,
     VPP_PAGES,
 )
 from ondie.kernels.jit import cold, inline, njit
@@ -288,12 +295,36 @@ def programmed(st, t):
     return -1
 
 
+@cold
+def helped(st, t):
+    """What the controller does for the dies' computations has left the die, or has entered it.
+    Returns it when it is finished, else -1."""
+    x = st.txn[t]
+    dev = x.dev
+    if x.op == timing.READ:
+        st.count[dev, FETCHED_PAGES] += x.n
+        go(st, t, s.TAKEN_OUT)
+        return -1
+    st.count[dev, ARRAY_PROGRAMS] += 1
+    if x.bare == GRADIENT:
+        st.count[dev, KEPT_PAGES] += x.n
+        log(st, LOG_KEEP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+        return t
+    st.count[dev, STORED_PAGES] += x.n
+    mapping.reservoir_map(st, dev, x.lpn, x.ppn)
+    if x.bare != MADE:
+        log(st, LOG_BPP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+    return t
+
+
 @njit
 def after_flash(st, t):
     """Transaction ``t`` is done with its die: its data are out, programmed, loaded or computed.
     Returns it when it is finished, else -1."""
     x = st.txn[t]
     dev = x.dev
+    if x.bare >= REGISTERS or (x.bare == RESERVOIR and x.op == timing.PROGRAM):
+        return helped(st, t)
     if x.op == timing.READ:
         more = False
         if st.cfg[0].errors != 0:

@@ -127,7 +127,7 @@ class Ledger:
                 "bpp_pages", "reservoir_read_pages", "merge_read_pages", "failed_pages",
                 "map_read_pages", "map_program_pages", "retry_read_pages", "soft_read_pages",
                 "padding_pages", "second_pass_pages",
-                "fold_read_pages", "fold_program_pages",
+                "fold_read_pages", "fold_program_pages", "stored_pages", "kept_pages",
             )
         )  # fmt: skip
 
@@ -135,10 +135,11 @@ class Ledger:
     def waf(self) -> float | None:
         """Pages programmed over pages asked for; None when nothing was written."""
         c = self.totals.counters
-        asked = written_pages(c) + c["bpp_pages"]
+        computed = c["bpp_pages"] + c["stored_pages"] + c["kept_pages"]
+        asked = written_pages(c) + computed
         again = c["gc_program_pages"] + c["failed_pages"] + c["map_program_pages"]
         again += c["padding_pages"] + c["fold_program_pages"]
-        return (c["program_pages"] + c["bpp_pages"] + again) / asked if asked else None
+        return (c["program_pages"] + computed + again) / asked if asked else None
 
     def utilisation(self, phase: str) -> dict[str, float]:
         """Share of a phase's time that the busiest member of each resource class worked for it."""
@@ -194,14 +195,16 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
     decoded = c["read_pages"] + c["gc_read_pages"] + c["merge_read_pages"] - inside
     decoded += c["map_read_pages"] + c["retry_read_pages"] + c["fold_read_pages"]
     sensed = decoded + c["soft_read_pages"]  # decoded together, once for each page
+    fetched = c["fetched_pages"]  # out of registers
     decoded += c["soft_pages"]
     encoded = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] - inside
     encoded += c["map_program_pages"] + c["padding_pages"] + c["fold_program_pages"]
     decoded += c["pe_decoded_pages"]
     encoded += c["pe_encoded_pages"]
     returned = c["pe_returned_pages"]
-    channel_out = (sensed + returned + c["pe_encoded_pages"]) * page + c["scan_bytes"]
+    channel_out = (sensed + returned + c["pe_encoded_pages"] + fetched) * page + c["scan_bytes"]
     channel_out += c["reservoir_up_bytes"] - c["unasked_out_bytes"]
+    encoded += c["stored_pages"] + c["kept_pages"]
     channel_in = (encoded - c["pe_encoded_pages"] + c["second_pass_pages"] + returned) * page
     channel_in += c["load_bytes"] - c["unasked_in_bytes"]
     extra_down, extra_up = c["link_extra_down_bytes"], c["link_extra_up_bytes"]
@@ -245,6 +248,13 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
             c["reservoir_read_pages"],
             t.planned["reservoir_read_pages"],
         ),
+        ("register pages fetched, planned", fetched, t.planned["fetched_pages"]),
+        (
+            "reservoir pages stored by the controller, planned",
+            c["stored_pages"],
+            t.planned["stored_pages"],
+        ),
+        ("gradient pages kept, planned", c["kept_pages"], t.planned["kept_pages"]),
         ("bytes out over the channels", channel_out, t.bytes_by["channels out"]),
         ("bytes into the dies over the channels", channel_in, t.bytes_by["channels in"]),
         (

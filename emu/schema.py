@@ -502,6 +502,22 @@ class Pe:
     ecc_bytes_per_s: Annotated[
         int, Spec("rate of the die's encoder and decoder, one per die", least=1, key="ecc_rate")
     ]
+    randomiser: Annotated[str, Spec("who keeps stored patterns random", choices=("none", "die"))]
+    cipher: Annotated[str, Spec("who keeps stored states encrypted", choices=("none", "die"))]
+    cipher_bytes_per_s: Annotated[
+        int, Spec("AES-XTS engine of a die, pages in turn", key="cipher_rate")
+    ]
+    integrity: Annotated[
+        str, Spec("who renews the guards of end-to-end protection", choices=("none", "die"))
+    ]
+    rain: Annotated[int, Spec("dies of a parity stripe, its parity among them; 0: no parity")]
+    atomicity: Annotated[
+        str,
+        Spec(
+            "after a power cut: a mixture, the step goes on from recorded cursors, or is undone",
+            choices=("none", "resume", "undo"),
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,6 +538,7 @@ class Energy:
     pe_add_fj: Annotated[int, Spec("one 32-bit addition on the die")]
     pe_multiply_fj: Annotated[int, Spec("one 32-bit multiplication on the die")]
     register_fj_per_bit: Annotated[int, Spec("page register access by a processing element")]
+    pe_cipher_fj_per_bit: Annotated[int, Spec("AES-XTS engine on the die, per bit")]
     isp_core_mw: Annotated[int, Spec("a busy core of the processor; for fpga: the engine")]
     controller_mw: Annotated[int, Spec("controller and idle power, as long as the run lasts")]
     isp_idle_mw: Annotated[int, Spec("the whole processor while it idles")]

@@ -61,7 +61,8 @@ DEVICE_NAMES = (
     PASSED,  # the first of two passes over its word line
     RESTED,  # the host was quiet for a while, or so it seemed
     PE_DECODED,  # the optimizer's pages are corrected, and go back to their die
-) = range(52)  # fmt: skip
+    TAKEN_OUT,  # a stripe has left its die's registers for the controller
+) = range(53)  # fmt: skip
 
 
 @njit

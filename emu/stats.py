@@ -28,7 +28,8 @@ from __future__ import annotations
     PSLC_ERASED_BLOCKS,
     BESIDE_PAGES, OVERRULED,
     BARE_CORRECTED_BITS, PE_DECODED_PAGES, PE_ENCODED_PAGES, PE_RETURNED_PAGES, SCAN_BYTES,
-) = range(81)  # fmt: skip
+    FETCHED_PAGES, STORED_PAGES, KEPT_PAGES,
+) = range(84)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -111,4 +112,7 @@ COUNTERS = (
     "pe_encoded_pages",  # what the dies computed, through its encoder,
     "pe_returned_pages",  # and decoded pages sent back into the dies' registers
     "scan_bytes",  # of the reservoir's pages, read into DRAM to recover its map
+    "fetched_pages",  # pages of registers read out to the controller
+    "stored_pages",  # reservoir pages programmed by the controller, with its parity
+    "kept_pages",  # gradient pages programmed into the array
 )

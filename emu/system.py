@@ -29,7 +29,8 @@ MOST_BYTES = 1 << 36
 """Longest transfer of one plan row (clock.rate_scale)."""
 PLANNED = (
     "read_pages", "program_pages", "vpp_pages", "bpr_pages", "bpp_pages", "odc_ops",
-    "reservoir_read_pages", "link_down_bytes", "link_up_bytes", "tunnel_bytes",
+    "reservoir_read_pages", "fetched_pages", "stored_pages", "kept_pages",
+    "link_down_bytes", "link_up_bytes", "tunnel_bytes",
 )  # fmt: skip
 EVENTS_PER_CALL = 1 << 22
 """Events between two looks at interrupts and progress: a fraction of a second."""
@@ -172,13 +173,16 @@ class System:
             "read_pages": (pages, io & (kind == queues.READ)),
             "program_pages": (pages, io & (kind == queues.WRITE)),
             "vpp_pages": (pages, die & (kind == timing.VPP)),
-            "bpr_pages": (pages, die & (kind == timing.BPR)),
+            "bpr_pages": (pages, die & ((kind == timing.BPR) | (kind == timing.RECALL))),
             "bpp_pages": (pages, die & ((kind == timing.BPP) | (kind == timing.PAD))),
             "odc_ops": (np.ones_like(pages), die & (kind == timing.ODC)),
             "reservoir_read_pages": (
                 pages,
                 die & ((kind == timing.READ) | (kind == timing.SCAN)),
             ),
+            "fetched_pages": (pages, die & (kind == timing.FETCH)),
+            "stored_pages": (pages, die & ((kind == timing.STORE) | (kind == timing.BESIDE))),
+            "kept_pages": (pages, die & (kind == timing.KEEP)),
             "link_down_bytes": (
                 chunk["bytes_in"],
                 ((resource == rows.NVME) & (kind == queues.WRITE)) | (resource == rows.DMA_DOWN),

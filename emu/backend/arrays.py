@@ -13,7 +13,7 @@ from __future__ import annotations
 from ondie.emu.backend.dies import give_power, home, planes_of, take_power, touch_all
 from ondie.emu.backend.timing import BPP, BPR, COPYBACK, ERASE, ODC, PROGRAM, READ, SUSPEND
 from ondie.emu.backend.wants import seek
-from ondie.emu.events import cut_line, line
+from ondie.emu.events import RESERVOIR, cut_line, line
 from ondie.kernels.jit import cold, inline
 
 # --- lists in order of time
@@ -143,11 +143,11 @@ def array_end(st, g, t):
     d.arr = -1
     d.suspends = 0
     op = st.txn[t].op
-    if op == BPP:
+    if op == BPP or (op == PROGRAM and st.txn[t].bare == RESERVOIR):
         d.stripe = 0
     elif op == ODC:
         d.gradients -= 1
-    elif op == PROGRAM and d.cache >= 0 and d.on_bus == 0 and d.loading < 0:
+    if op == PROGRAM and d.cache >= 0 and d.on_bus == 0 and d.loading < 0:
         # Where an end is noticed late (the channel was busy), its data may have come after it.
         following = d.cache
         start = max(st.txn[t].time, st.txn[following].time)

@@ -541,6 +541,9 @@ def use_registers(st, g, t):
         if d.stripe != 0:
             fail(st, E_REGISTER, g, op)
         d.stripe = 1
+        d.gradients += int(st.txn[t].left > 0)  # kept in the array, and read with the stripe
+    elif op == READ and d.stripe == 0:
+        fail(st, E_REGISTER, g, op)
     elif op == ODC:
         if d.stripe == 0 or d.gradients == 0:
             fail(st, E_REGISTER, g, op)

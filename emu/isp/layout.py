@@ -88,13 +88,16 @@ class Stripes:
     groups: int
     values: int
     """Parameters per page."""
+    kept: bool = False
+    """Is the gradient programmed too, into the planes behind the vectors'?"""
 
     @staticmethod
-    def of(shard: Shard, vectors: tuple[str, ...], geometry: Geometry) -> Stripes:
+    def of(
+        shard: Shard, vectors: tuple[str, ...], geometry: Geometry, kept: bool = False
+    ) -> Stripes:
         """Pack as many groups as the planes hold; ``groups`` is 0 when not even one fits."""
-        return Stripes(
-            shard, vectors, geometry.planes // len(vectors), geometry.page_bytes // VALUE_BYTES
-        )
+        groups = geometry.planes // (len(vectors) + kept)
+        return Stripes(shard, vectors, groups, geometry.page_bytes // VALUE_BYTES, kept)
 
     @property
     def planes(self) -> int:
@@ -117,5 +120,7 @@ class Stripes:
         return min(start, self.shard.stop), min(start + self.values, self.shard.stop)
 
     def plane(self, vector: str, group: int) -> int:
-        """Plane of a vector's page."""
+        """Plane of a vector's page, or of a kept gradient's ("g")."""
+        if vector == "g":
+            return self.planes + group
         return group * len(self.vectors) + self.vectors.index(vector)

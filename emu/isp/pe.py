@@ -27,7 +27,29 @@ def stripe_ps(cfg: Config, op: str, coupled_decay: bool) -> int:
     """
     values = cfg.flash.page_bytes // VALUE_BYTES
     cycles = sum(on_die.cycles(op, values, coupled_decay).values())
+    return cycles_ps(cfg, cycles)
+
+
+def cycles_ps(cfg: Config, cycles: int) -> int:
+    """Time of so many cycles of the elements' clock, ps."""
     return -(-cycles * cfg.pe.clock_divider * PS_PER_S // cfg.flash.bus_bytes_per_s)
+
+
+def extra_passes(cfg: Config) -> int:
+    """Passes beside the update's over every page in use: a key stream is taken off what was read
+    and put on what is programmed; a guard is checked, and made anew."""
+    return 2 * (cfg.pe.randomiser == "die") + 2 * (cfg.pe.integrity == "die")
+
+
+def guarding_ps(cfg: Config, planes: int) -> int:
+    """Time for one stripe that the die takes, beside its update, to keep ``planes`` pages as a
+    controller would, ps: passes of the elements side by side; an AES engine of the die, over every
+    page in turn, before the update and after it."""
+    time = cycles_ps(cfg, extra_passes(cfg) * (cfg.flash.page_bytes // VALUE_BYTES))
+    size = 2 * planes * cfg.flash.page_bytes
+    if cfg.pe.cipher == "die":
+        time += -(-size * PS_PER_S // cfg.pe.cipher_bytes_per_s)
+    return time
 
 
 def ecc_ps(cfg: Config, pages: int) -> int:

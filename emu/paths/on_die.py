@@ -1,7 +1,8 @@
 """On-die update: processing elements at the planes update the weights where they lie (OptimStore).
 
 Owns the order of VPP, BPR, ODC and BPP per stripe and the three dispatch rules. Does not own
-register and channel rules (backend/nand.py) or the reservoir's map (backend/mapping.py).
+register and channel rules (backend/nand.py), the reservoir's map (backend/mapping.py) or what a
+stripe takes more where a controller's work is done for it (guards.py).
 Source: OptimStore (HPCA 2023). lockstep: all dies of a channel wait until each has its gradients;
 free: each die loads, reads, computes and programs on its own; double_buffered: a second gradient
 register lets the next gradients load meanwhile.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
@@ -22,13 +24,24 @@ from ondie.emu.isp import pe
 from ondie.emu.isp.layout import VALUE_BYTES, Stripes
 from ondie.emu.paths.base import PHASES, UPDATE, WEIGHTS_UP, Rows
 from ondie.emu.paths.bounds import Bound
+from ondie.emu.paths.guards import (
+    CHAIN,
+    COMPUTE,
+    FETCH,
+    GRADIENT,
+    JOINS,
+    KEEP,
+    KIND,
+    PROGRAM,
+    SENSE,
+    STORE,
+    Guarded,
+    steps,
+)
 from ondie.emu.paths.payload import Reservoir
+from ondie.emu.paths.rounds import Table, all_rounds
 from ondie.emu.paths.updating import UpdatingPath
 from ondie.emu.system import System
-
-STAGED_ROUNDS = 8
-"""Rounds of gradients (one stripe per die each) that may wait in the device's DRAM."""
-PER_STRIPE = 4  # VPP, BPR, ODC, BPP
 
 
 @dataclass
@@ -53,7 +66,13 @@ class OnDie(UpdatingPath):
         return self.granule() * self.geometry.pages
 
     def lay_out(self) -> None:
+        self.steps = steps(self.cfg)
         self.stripes = tuple(Stripes.of(s, self.vectors, self.geometry) for s in self.shards)
+
+    @cached_property
+    def guarded(self) -> tuple[Guarded, ...]:
+        """Super-pages of each device."""
+        return tuple(Guarded.of(self.cfg, s, self.geometry.dies) for s in self.stripes)
 
     def missing(self) -> str | None:
         if self.cfg.pe.kind == "none":
@@ -70,7 +89,7 @@ class OnDie(UpdatingPath):
             )
         # One block per die must be free of valid super-pages for the next program.
         room = (self.geometry.reservoir_blocks - 1) * self.geometry.pages * self.geometry.dies
-        need = max(s.count for s in self.stripes)
+        need = max(x.reserved for x in self.guarded)
         if need > room:
             gb = self.geometry.super_page_bytes / 1e9
             return (
@@ -84,7 +103,7 @@ class OnDie(UpdatingPath):
         return System(
             self.cfg,
             PHASES,
-            reservoir_super_pages=max(s.count for s in self.stripes),
+            reservoir_super_pages=max(x.super_pages for x in self.guarded),
             payload=payload,
             timeline=timeline,
             pairs=self.options.pairs,
@@ -101,44 +120,29 @@ class OnDie(UpdatingPath):
         applied = self.applied(steps)
         values = sum(s.count * s.params for s in self.stripes) * applied
         done = pe.passes(self.trace.op, self.coupled_decay)
+        pages = sum(s.count * s.planes for s in self.stripes) * applied
+        twice = 2 * pages * 8 * self.geometry.page_bytes  # as read, and as programmed
+        streamed = pages * 8 * self.geometry.page_bytes * pe.extra_passes(self.cfg)
         return Work(
+            pe_cipher_bits=twice if self.cfg.pe.cipher == "die" else 0,
             adds=values * sum(p.adds for p in done),
             multiplies=values * sum(p.multiplies for p in done),
-            register_bits=values * 8 * VALUE_BYTES * sum(p.reads + p.writes for p in done),
+            register_bits=values * 8 * VALUE_BYTES * sum(p.reads + p.writes for p in done)
+            + 2 * streamed,
             host_dram_bits=8 * (VALUE_BYTES + self.up_bytes) * self.trace.n_params * applied,
         )
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
         yield from self._update(out, int(segments[-1]))
+        if self.guarded[0].commits:
+            self._commit(out)
         yield from self.weights_up(out, out.fence(UPDATE))
-
-    def _rounds(self, first: int) -> dict[str, np.ndarray]:
-        """All rounds, the devices in turn: device, number on it, dies in it (fewer in a device's
-        last), id of its first row, and of the first rows one and STAGED_ROUNDS rounds before (-1:
-        none)."""
-        dies = self.geometry.dies
-        count = np.array([s.count for s in self.stripes], np.int64)
-        rounds = -(-count // dies)
-        k, dev = np.divmod(np.arange(rounds.max() * len(count)), len(count))
-        keep = k < rounds[dev]
-        k, dev = k[keep], dev[keep]
-        width = np.minimum(dies, count[dev] - k * dies)
-        size = 1 + PER_STRIPE * width
-        base = first + np.cumsum(size) - size
-        before, staged = np.full((2, len(k)), -1, np.int64)
-        for d in range(len(count)):
-            mine = np.flatnonzero(dev == d)
-            before[mine[1:]] = base[mine[:-1]]
-            staged[mine[STAGED_ROUNDS:]] = base[mine[:-STAGED_ROUNDS]]
-        return {
-            "k": k, "dev": dev, "width": width, "base": base, "before": before, "staged": staged
-        }  # fmt: skip
 
     def _update(self, out: Rows, after: int) -> Iterator[np.ndarray]:
         """Rounds of one stripe per die: a row for the round's gradients on their way to the
-        device's DRAM, then VPP, BPR, ODC, BPP for every die."""
-        rounds = self._rounds(out.next)
-        batch = max(rows.MAX_CHUNK // (1 + PER_STRIPE * self.geometry.dies), 1)
+        device's DRAM, then each step for every die, then the parities that are complete."""
+        rounds = all_rounds(out.next, self.guarded, len(self.steps))
+        batch = max(rows.MAX_CHUNK // (1 + (len(self.steps) + 1) * self.geometry.dies), 1)
         for at in range(0, len(rounds["k"]), batch):
             part = {name: column[at : at + batch] for name, column in rounds.items()}
             columns = self._columns(part, after)
@@ -147,73 +151,121 @@ class OnDie(UpdatingPath):
                 yield out.take()
 
     def _columns(self, rounds: dict[str, np.ndarray], after: int) -> dict[str, np.ndarray]:
-        """Plan columns of some rounds. Rows of a round: its gradients, then all VPP, BPR, ODC,
-        BPP."""
-        g = self.geometry
-        dies, channels, ways = g.dies, g.channels, g.ways
-        size = 1 + PER_STRIPE * rounds["width"]
-        rnd, dev, width, base, before, staged = (
-            np.repeat(rounds[name], size)
-            for name in ("k", "dev", "width", "base", "before", "staged")
-        )
-        at = np.arange(len(rnd)) - np.repeat(np.cumsum(size) - size, size)
-        load = at == 0
-        kind, die = np.divmod(at - 1, width)
-        kind[load], die[load] = -1, 0
-        vpp, bpr, odc, bpp = (kind == i for i in range(PER_STRIPE))
-        row = [base + 1 + i * width + die for i in range(PER_STRIPE)]  # this stripe's four rows
-        previous = [  # the four rows of the die's stripe before; that round had every die
-            np.where(before < 0, -1, before + 1 + i * dies + die) for i in range(PER_STRIPE)
-        ]
-        after0, after1 = np.full((2, len(rnd)), -1, np.int64)
-        after0[load] = np.where(staged < 0, after, staged + dies)[load]  # last VPP back then
+        """Plan columns of some rounds. Rows of a round: its gradients, then the first step of all
+        dies, and so on, then parities."""
+        t = Table.of(rounds, self.steps, self.geometry.dies)
+        t.after0[t.load] = np.where(t.staged < 0, after, t.staged + self.geometry.dies)[t.load]
+        sequence = [step for step in self.steps if step not in JOINS]
+        for step, earlier in zip(sequence[1:], sequence, strict=False):
+            t.after0[t.mask[step]] = t.row[earlier][t.mask[step]]
+        odc = t.mask[COMPUTE]
+        t.after1[odc] = t.row[sequence[0]][odc]
+        self.schedule(t, after)
+        s = self.stripes[0]
+        gradient, stripe = (n * self.geometry.page_bytes for n in (s.groups, s.planes))
+        pe_ps = pe.stripe_ps(self.cfg, self.trace.op, self.coupled_decay)
+        pe_ps += pe.guarding_ps(self.cfg, s.planes)
+        ecc_ps = pe.ecc_ps(self.cfg, s.planes)
+        coded = t.mask[SENSE] | t.mask.get(PROGRAM, False)
+        resource = np.where(t.load, rows.DMA_DOWN, rows.DIE)
+        kind = np.full(len(t.load), timing.BESIDE)
+        first = np.array([x.shard.start for x in self.stripes])[t.dev]
+        lpn = np.where(t.load, first + t.stripe * s.params, t.stripe)
+        bytes_in = np.where(t.load, t.width * gradient, np.where(t.made, stripe, 0))
+        bytes_out = np.zeros_like(bytes_in)
+        for step, its in t.mask.items():
+            if step in JOINS:
+                resource[its] = rows.JOIN
+                continue
+            kind[its] = KIND[step]
+            if step in (GRADIENT, KEEP):
+                bytes_in[its] = gradient
+            elif step in (PROGRAM, STORE):
+                bytes_in[its] = stripe
+            elif step != COMPUTE or self.round_trip:  # out for its parity
+                bytes_out[its] = stripe
+        if KEEP in t.mask:  # sensed with the states
+            kind[t.mask[SENSE]] = timing.RECALL
+            bytes_out[t.mask[SENSE]] += gradient
+        if CHAIN in t.mask:
+            lpn[t.made] = self._chain(t)
+        return {
+            "device": t.dev,
+            "resource": resource,
+            "kind": kind,
+            "phase": np.full(len(kind), UPDATE),
+            "lpn": lpn,
+            "tag": np.where(t.load, t.width * s.params, 0),
+            "bytes_in": bytes_in,
+            "bytes_out": bytes_out,
+            "array_ps": np.where(odc, pe_ps, np.where(coded, ecc_ps, 0)),
+            "after0": t.after0,
+            "after1": t.after1,
+        }
+
+    def schedule(self, t: Table, after: int) -> None:
+        """When a die may take its gradient, and sense its stripe: the rule of dispatch."""
+        channels, ways = self.geometry.channels, self.geometry.ways
+        vpp, bpr = t.mask[GRADIENT], t.mask[SENSE]
+        last = STORE if STORE in t.mask else PROGRAM
         dispatch = self.cfg.pe.dispatch
         if dispatch == "lockstep":
             # Gradients go to the dies of a channel in turn; the first waits for the whole channel.
-            head = die < channels
-            last_before = np.where(
-                before < 0, -1, before + 1 + 3 * dies + (ways - 1) * channels + die % channels
-            )
-            after0[vpp] = np.where(head, base, row[0] - channels)[vpp]
-            after1[vpp] = np.where(head, last_before, previous[3])[vpp]
+            head, lane = t.die < channels, t.die % channels
+            t.after0[vpp] = np.where(head, t.base, t.row[GRADIENT] - channels)[vpp]
+            last_before = t.earlier(last, (ways - 1) * channels + lane)
+            t.after1[vpp] = np.where(head, last_before, t.previous(last))[vpp]
             # A first die that is slower than the last one holds them too: its program comes first.
-            head_before = np.where(before < 0, -1, before + 1 + 3 * dies + die % channels)
-            after1[bpr] = head_before[bpr]
-            last_way = np.minimum(ways - 1, (width - 1 - die % channels) // channels)
-            after0[bpr] = (base + 1 + last_way * channels + die % channels)[bpr]
+            t.after1[bpr] = t.earlier(last, lane)[bpr]
+            t.after0[bpr] = self._last_way(t, GRADIENT)[bpr]
         elif dispatch == "free":
-            after0[vpp] = base[vpp]
-            after1[vpp] = previous[3][vpp]
-            after0[bpr] = row[0][bpr]
+            t.after0[vpp] = t.base[vpp]
+            t.after1[vpp] = t.previous(last)[vpp]
         else:
-            after0[vpp] = base[vpp]
-            after1[vpp] = previous[2][vpp]
-            after0[bpr] = np.where(before < 0, after, previous[3])[bpr]
-        after0[odc] = row[1][odc]
-        after1[odc] = row[0][odc]
-        after0[bpp] = row[2][bpp]
-        s = self.stripes[0]
-        gradient, stripe = s.groups * g.page_bytes, s.planes * g.page_bytes
-        starts = np.array([x.shard.start for x in self.stripes])
-        ops = np.array([timing.VPP, timing.BPR, timing.ODC, timing.BPP])
-        pe_ps = pe.stripe_ps(self.cfg, self.trace.op, self.coupled_decay)
-        ecc_ps = pe.ecc_ps(self.cfg, s.planes)
-        sent = bpr | odc if self.round_trip else bpr
-        return {
-            "device": dev,
-            "resource": np.where(load, rows.DMA_DOWN, rows.DIE),
-            "kind": ops[kind],
-            "phase": np.full(len(rnd), UPDATE),
-            "lpn": np.where(load, starts[dev] + rnd * dies * s.params, rnd * dies + die),
-            "tag": np.where(load, width * s.params, 0),
-            "bytes_in": np.where(
-                load, width * gradient, np.where(vpp, gradient, np.where(bpp, stripe, 0))
-            ),
-            "bytes_out": np.where(sent, stripe, 0),
-            "array_ps": np.where(odc, pe_ps, np.where(bpr | bpp, ecc_ps, 0)),
-            "after0": after0,
-            "after1": after1,
-        }
+            t.after0[vpp] = t.base[vpp]
+            t.after1[vpp] = t.previous(COMPUTE)[vpp]
+            t.after0[bpr] = np.where(t.before < 0, after, t.previous(last))[bpr]
+            if CHAIN in t.mask:  # gradients wait for parities, which wait for free registers
+                t.after1[bpr] = t.row[GRADIENT][bpr]
+
+    def _last_way(self, t: Table, step: int) -> np.ndarray:
+        """Row of a step of the last die on each die's channel, in its round."""
+        channels, lane = self.geometry.channels, t.die % self.geometry.channels
+        way = np.minimum(self.geometry.ways - 1, (t.width - 1 - lane) // channels)
+        return t.row[step] - t.die + way * channels + lane
+
+    def _chain(self, t: Table) -> np.ndarray:
+        """Each stripe that has been fetched joins those before it under its parity; the parity goes
+        to its die behind the last one. Returns the parities' super-pages."""
+        its = t.mask[CHAIN]
+        members = self.guarded[0].members
+        before = np.where(t.die > 0, t.row[CHAIN] - 1, t.earlier(CHAIN, self.geometry.dies - 1))
+        t.after0[its] = t.row[FETCH if FETCH in t.mask else COMPUTE][its]
+        t.after1[its] = np.where(t.stripe % members > 0, before, -1)[its]
+        t.after1[t.load] = t.staged_end[t.load]  # parities, too, wait in DRAM
+        counts = np.array([x.count for x in self.guarded])[t.dev]
+        number = t.parity + t.at - 1 - len(self.steps) * t.width
+        final = np.minimum((number + 1) * members, counts) - 1  # its last stripe
+        chain = t.row[CHAIN] - t.die + final - t.round * self.geometry.dies
+        t.after0[t.made] = chain[t.made]
+        offsets = np.cumsum([0, *(len(x.parity) for x in self.guarded)])
+        every = np.concatenate([x.parity for x in self.guarded])
+        return every[(number + offsets[t.dev])[t.made]]
+
+    def _commit(self, out: Rows) -> None:
+        """Every die programs a page that says: this step is done."""
+        after = out.fence(UPDATE)
+        for s, guarded in zip(self.stripes, self.guarded, strict=True):
+            out.add(
+                self.geometry.dies,
+                device=s.shard.device,
+                resource=rows.DIE,
+                kind=timing.BESIDE,
+                phase=UPDATE,
+                lpn=guarded.records + np.arange(self.geometry.dies),
+                bytes_in=self.geometry.page_bytes,
+                after0=after,
+            )
 
     def weights_up(self, out: Rows, after: int) -> Iterator[np.ndarray]:
         """Every new weight page is read out, the devices in turn: array, channel, DRAM, link."""
@@ -237,6 +289,31 @@ class OnDie(UpdatingPath):
             if out.full():
                 yield out.take()
 
+    def _moves(self, s: Stripes) -> float:
+        """Channel time that a stripe takes beside its gradient, seconds."""
+        f = self.cfg.flash
+        times = float(sum(step in (FETCH, STORE) for step in self.steps))
+        if self.cfg.pe.rain:
+            times += 1 / (self.cfg.pe.rain - 1)
+        if self.round_trip:  # to the controller's ECC and back, and for its parity
+            times += 3
+        return times * s.planes * (f.page_bytes / f.bus_bytes_per_s + f.t_command_ps / 1e12)
+
+    def _stripe_s(self, s: Stripes, array: float, load: float) -> tuple[float, str]:
+        """Seconds from one stripe of a die to its next, and what decides."""
+        f, ways = self.cfg.flash, self.geometry.ways
+        moved = self._moves(s)
+        if self.cfg.pe.rain:
+            array += f.t_program_ps / 1e12 / (self.cfg.pe.rain - 1)
+        channels = ways * (load + moved), "channels"
+        if self.cfg.pe.dispatch == "lockstep":
+            # The channel also hands the dies their read and program commands one after the other.
+            stagger = 2 * s.planes * (ways - 1) * f.t_command_ps / 1e12
+            return array + channels[0] + stagger, "dies in lockstep"
+        if self.cfg.pe.dispatch == "free":
+            return max((array + load + moved, "dies"), channels)
+        return max((array + moved, "dies"), channels)
+
     def bound(self, step: int) -> Bound:
         """Stripes x stripe time; with free dispatch the channel's gradient loads may be slower."""
         f = self.cfg.flash
@@ -245,27 +322,17 @@ class OnDie(UpdatingPath):
         command = f.t_command_ps / 1e12
         load = s.groups * (g.page_bytes / f.bus_bytes_per_s + command)
         compute = pe.stripe_ps(self.cfg, self.trace.op, self.coupled_decay) / 1e12
+        compute += pe.guarding_ps(self.cfg, s.planes) / 1e12
         array = f.t_read_ps / 1e12 + compute + f.t_program_ps / 1e12
         array += (2 * s.planes + 1) * command + 2 * pe.ecc_ps(self.cfg, s.planes) / 1e12
-        trip = 0.0  # a stripe on the channel, to the controller's ECC and back, and for its parity
         if self.round_trip:
-            trip = 3 * s.planes * g.page_bytes / f.bus_bytes_per_s + s.planes * command
             array += s.planes * (self.cfg.ecc.decode_ps + self.cfg.ecc.encode_ps) / 1e12
         whole = -(-s.count // g.dies)
         # The reservoir was filled with as many stripes; blocks entered from there on are erased.
         before = self.applied(step) + 1
         opened = -(-(before + 1) * whole // g.pages) - -(-before * whole // g.pages)
         erases = opened * f.t_erase_ps / 1e12 if self.cfg.ftl.initial == "steady" else 0.0
-        dispatch = self.cfg.pe.dispatch
-        ways = g.ways
-        if dispatch == "lockstep":
-            # The channel also hands the dies their read and program commands one after the other.
-            stagger = 2 * s.planes * (ways - 1) * command
-            stripe, name = array + ways * (load + trip) + stagger, "dies in lockstep"
-        elif dispatch == "free":
-            stripe, name = max((array + load + trip, "dies"), (ways * (load + trip), "channels"))
-        else:
-            stripe, name = max((array + trip, "dies"), (ways * (load + trip), "channels"))
+        stripe, name = self._stripe_s(s, array, load)
         rate = self.cfg.link.down_bytes_per_s
         if self.cfg.link.uplink_bytes_per_s:
             rate = min(rate, self.cfg.link.uplink_bytes_per_s // self.cfg.system.devices)
@@ -276,7 +343,9 @@ class OnDie(UpdatingPath):
             f"{whole:,} stripes per die x {stripe * 1e6:.4g} us "
             f"(tR {f.t_read_ps / 1e6:.4g} + PE {compute * 1e6:.4g} + tPROG "
             f"{f.t_program_ps / 1e6:.4g} + gradient {load * 1e6:.4g}"
-            f"{f' x {ways} dies' if dispatch == 'lockstep' else ''} + commands)"
+            f"{f' x {g.ways} dies' if self.cfg.pe.dispatch == 'lockstep' else ''} + commands)"
         )
+        if moved := self._moves(s):
+            text += f", of its stripe {moved * 1e6:.4g} us more over the channel"
         text += f" + {opened} erases x {f.t_erase_ps / 1e9:.4g} ms"
         return Bound(whole * stripe + erases, name, text)

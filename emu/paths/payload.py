@@ -292,9 +292,18 @@ class Reservoir:
                     _, last = s.span(sp, s.groups - 1)
                     self.gradients.setdefault(die, {})[sp] = self.staged[first:last].copy()
                     self.staged[first:last] = np.nan
+                case events.LOG_KEEP:
+                    self._keep(s, store, sp, place)
                 case events.LOG_BPR:
                     pages = [store.read(self.page(dev, sp, place, p)) for p in range(s.planes)]
                     self.registers[die] = np.stack(pages)
+                    if s.kept:
+                        kept = [self.page(dev, sp, place, s.plane("g", i)) for i in range(s.groups)]
+                        found = np.concatenate([store.read(ppn) for ppn in kept])
+                        first, last = s.span(sp, 0)[0], s.span(sp, s.groups - 1)[1]
+                        self.gradients.setdefault(die, {})[sp] = found.view(np.float32)[
+                            : last - first
+                        ]
                 case events.LOG_ODC:
                     self._compute(dev, die, sp)
                 case events.LOG_BPP:
@@ -314,6 +323,16 @@ class Reservoir:
                     self.staged[sp:stop] = self.gradient[sp:stop]
                 case what:
                     raise SimulationError(f"log entry {what} has no meaning for this path")
+
+    def _keep(self, s: Stripes, store: PageStore, sp: int, place: int) -> None:
+        """A gradient is programmed into the planes that its super-page has left empty."""
+        for group in range(s.groups):
+            a, b = s.span(sp, group)
+            data = np.zeros(s.values, np.float32)
+            data[: b - a] = self.staged[a:b]
+            self.staged[a:b] = np.nan
+            ppn = self.page(s.shard.device, sp, place, s.plane("g", group))
+            store.write(ppn, sp, data.view(np.uint8))
 
     def _save(self, s: Stripes, store: PageStore, sp: int, place: int) -> None:
         """All planes of a super-page have gone to the host."""

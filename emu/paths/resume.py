@@ -17,7 +17,8 @@ from ondie.emu.backend.store import SPARE_BYTES
 from ondie.emu.isp import pe
 from ondie.emu.isp.layout import Stripes
 from ondie.emu.paths.base import BACKWARD, RECOVERY, UPDATE, Rows
-from ondie.emu.paths.on_die import STAGED_ROUNDS, OnDie
+from ondie.emu.paths.on_die import OnDie
+from ondie.emu.paths.rounds import STAGED_ROUNDS
 from ondie.emu.system import System
 
 Place = tuple[int, int, int]

@@ -14,6 +14,7 @@ from ondie.emu.units import InputError, nearest
 from ondie.emu.validate.closed_forms import closed_form_rows
 from ondie.emu.validate.models import SAMPLE_PARAMS, model
 from ondie.emu.validate.mqsim import mqsim_cases, mqsim_rows
+from ondie.emu.validate.optimstore import optimstore_rows
 from ondie.emu.validate.rates import rate_rows
 from ondie.emu.validate.rows import CHECK, FIT, SHOWN, Progress, Row, show, tables
 from ondie.emu.validate.smart_infinity import smart_infinity_rows
@@ -45,6 +46,7 @@ NAMED: dict[str, Named] = {
     "mqsim": Named(mqsim_rows, ("cases", "runs")),
     "zero": Named(zero_rows),
     "smart-infinity": Named(smart_infinity_rows, ("model", "drives", "optimizer", "compression")),
+    "optimstore": Named(optimstore_rows),
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-FIT, CHECK, SHOWN = "fit", "check", "shown"
+FIT, CHECK, SHOWN, IDENTITY, SHAPE = "fit", "check", "shown", "identity", "shape"
 Progress = Callable[[str, float], None] | None
 
 
@@ -72,6 +72,8 @@ class Row:
 TITLES = {
     CHECK: "check: predicted, never fitted",
     FIT: "fit: the preset was chosen to meet them; shown, not checked",
+    IDENTITY: "identity: follows from other rows by arithmetic; shown, not checked",
+    SHAPE: "shape: no configuration is published; shown, not checked",
 }
 
 
@@ -82,8 +84,10 @@ def tables(rows: list[Row]) -> list[Table]:
     for kind, title in TITLES.items():
         mine = [r for r in rows if r.kind == kind or (r.kind == SHOWN and kind == CHECK)]
         for suite, source in dict.fromkeys((r.suite, r.source) for r in mine):
+            of_it = [row.kind for row in mine if (row.suite, row.source) == (suite, source)]
+            head = title if kind in of_it else "shown: neither fitted nor checked"
             table = Table(
-                title=f"{suite} ({title})\n{source}", title_justify="left", title_style="bold"
+                title=f"{suite} ({head})\n{source}", title_justify="left", title_style="bold"
             )
             for column in ("row", "expected", "predicted", "difference", "tolerance", "unit", ""):
                 table.add_column(column, justify="left" if column == "row" else "right")

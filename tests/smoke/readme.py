@@ -43,8 +43,10 @@ def output(arguments: list[str]) -> str:
     """What `ondie ARGUMENTS` prints for the commands shown, without the list of files written."""
     from ondie import traces
     from ondie.emu import compare, report, validate
+    from ondie.emu.commands import ablation
     from ondie.emu.config import load_preset
     from ondie.emu.console import WIDTH
+    from ondie.emu.paths.base import Options
 
     screen = Console(file=io.StringIO(), width=WIDTH, highlight=False)
     match arguments:
@@ -52,10 +54,11 @@ def output(arguments: list[str]) -> str:
             cfg = load_preset(device)
             found = compare.compare(traces.load(trace), cfg, steps=int(steps))
             report.show(found, screen)
-        case ["validate"]:
-            validate.show(validate.run(None), screen)
-        case ["validate", name]:
-            validate.show(validate.run(name), screen)
+        case ["validate", *name]:
+            validate.show(validate.run(*(name or [None])), screen)
+        case ["ablation", trace, "--device", device]:
+            cfg = load_preset(device)
+            ablation.command(cfg, traces.load(trace), Options(), None, screen, None)
         case _:
             raise ValueError(f"no way to show {arguments}")
     assert isinstance(screen.file, io.StringIO)

@@ -41,7 +41,7 @@ def runs() -> list[tuple[Config, Result]]:
     for preset, overrides in MACHINES.items():
         cfg = load_preset(preset, overrides)
         found += [(cfg, r) for r in compare(training(), cfg, swing=False).results if r.ledger]
-    coded = load_preset("optimstore-r2", (*SMALL, "pe.protection=on_die_ecc"))
+    coded = load_preset("optimstore-r2", (*SMALL, "pe.protection=on_die_ecc", "pe.cipher=die"))
     done = compare(training(), coded, paths=["on_die"], swing=False).results
     return [*found, *((coded, r) for r in done)]
 

@@ -1,0 +1,185 @@
+"""Does one preset, taken whole, meet what OptimStore published, and are its rows what they say?
+
+The sample's numbers by hand: R1's channels take 8 x 8192 B / (8192 B / 800 MB/s + 150 ns) =
+6.308 GB/s, a page with its command 10.39 us, five passes over a page 51.2 us.
+"""
+
+import pytest
+
+from ondie.emu import validate
+from ondie.emu.config import load_preset
+from ondie.emu.ledger import balance
+from ondie.emu.validate import CHECK, FIT, SHOWN, model, optimstore
+from ondie.emu.validate.optimstore import PARAMS, iteration
+from ondie.emu.validate.rows import IDENTITY, SHAPE
+from ondie.emu.validate.stages import stage
+
+PAGE_S = 8192 / 800e6 + 150e-9
+CHANNELS = 8 * 8192 / PAGE_S
+CPU = 800e6
+PASSES_S = 5 * 8192 / 800e6
+CHECKS = {
+    "DeepStore over baseline", "DeepStore on the channel", "baseline's energy over C-ISP's",
+    "power of the SSD, on die", "power of the SSD, C-ISP", "I/O share of the iteration",
+    "bytes programmed", "lifetime in iterations", "lifetime in years",
+}  # fmt: skip
+FITS = {
+    "on die over baseline, Adam", "on die over C-ISP, Adam", "on die over baseline, Momentum",
+    "C-ISP over baseline, Adam", "baseline, Adam", "baseline's energy over on die's",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, validate.Row]:
+    rows = validate.run("optimstore")
+    assert len({row.name for row in rows}) == len(rows), "a name twice"
+    return {row.name: row for row in rows}
+
+
+def named(found, kind: str) -> set[str]:
+    return {name for name, row in found.items() if row.kind == kind}
+
+
+def test_one_preset_meets_every_check_row(found):
+    """R1, and R1 alone is checked: what R2 meets and misses is shown beside it."""
+    assert named(found, CHECK) == {f"R1: {name}" for name in CHECKS}
+    assert [name for name, row in found.items() if row.misses] == []
+
+
+def test_what_was_fitted_is_said_to_be(found):
+    assert named(found, FIT) == {f"R1: {name}" for name in FITS}
+    for name in FITS:
+        row = found[f"R1: {name}"]
+        assert row.predicted == pytest.approx(row.published, rel=row.tolerance), name
+
+
+def test_r2_is_shown_beside(found):
+    """It misses rows that R1 meets: its C-ISP is too fast, and so takes too much power."""
+    for name in CHECKS | FITS:
+        assert found[f"R2: {name}"].kind == SHOWN and found[f"R2: {name}"].tolerance is None
+    assert found["R2: C-ISP over baseline, Adam"].predicted > 1.9
+    row = found["R2: power of the SSD, C-ISP"]
+    assert row.predicted > row.published * 1.2
+
+
+def test_identities_follow_from_other_rows(found):
+    speedup = found["R1: on die over baseline, Adam"].predicted
+    amdahl = found["R1: end to end"]
+    assert amdahl.kind == IDENTITY
+    assert amdahl.predicted == pytest.approx(1 / (0.07 + 0.93 / speedup), rel=1e-6)
+    rate = found["R1: baseline, Adam"].predicted
+    assert found["R1: on die, Adam"].predicted == pytest.approx(rate * speedup, rel=1e-9)
+
+
+def test_the_dies_in_lockstep_are_the_published_ones(found):
+    """Free and double-buffered ones are faster, and weights on their way up cost all of them."""
+    for preset in ("R1", "R2"):
+        for op in ("adam", "momentum"):
+            lockstep, free, double = (
+                found[f"{preset}: {op}, {dispatch}"].predicted for dispatch in optimstore.DISPATCHES
+            )
+            assert lockstep < free <= double
+            for dispatch in optimstore.DISPATCHES:
+                name = f"{preset}: {op}, {dispatch}"
+                alone, fp16, fp32 = (
+                    found[name + up].predicted for up in ("", ", and FP16 up", ", and FP32 up")
+                )
+                assert fp32 < fp16 < alone
+
+
+def test_the_readme_says_the_same(found, root):
+    text = " ".join((root / "README.md").read_text("utf-8").split())
+    plain, free, double, fp32, fp16 = (
+        f"{found[f'R1: adam, {name}'].predicted:.2f}x"
+        for name in (
+            "lockstep", "free", "double_buffered", "lockstep, and FP32 up", "lockstep, and FP16 up",
+        )
+    )  # fmt: skip
+    assert f"R1 in lockstep gives Adam {plain}, dies that start freely {free}, with" in text
+    assert f"register {double}; new weights" in text
+    assert f"take the first to {fp32} (FP32) or {fp16} (FP16)" in text
+
+
+def test_the_baseline_is_flat_from_32_dies(found):
+    rows = [row for name, row in found.items() if "baseline, " in name and " dies over " in name]
+    assert len(rows) == 4
+    for row in rows:
+        assert row.kind == SHAPE and row.predicted == pytest.approx(1, abs=0.02)
+    assert found["R1: on die, 64 dies over 32, 8 channels"].predicted > 1.5
+
+
+def test_deepstore_by_hand():
+    """28 B/param on the channel; programs its gradient, so two tPROG and a tR. In lockstep the
+    channel first has the gradients of eight dies, which are programmed meanwhile but for the last,
+    then 3 pages out and 3 in for each. Half of the dies come to a new block a round later than the
+    others, and keep them waiting for a second erase."""
+    cfg, trace = load_preset("optimstore-r1"), model("adam", PARAMS)
+    s = stage("chip_level", cfg, trace)
+    c = s.totals.counters
+    pages = PARAMS * 4 // 8192
+    assert c["kept_pages"] == pages and c["fetched_pages"] == c["stored_pages"] == 3 * pages
+    assert c["bpr_pages"] == 4 * pages and c["bpp_pages"] == c["vpp_pages"] == 0
+    assert c["ecc_encoded_pages"] == 4 * pages and c["ecc_decoded_pages"] == 0
+    stripe = 2 * 100e-6 + 30e-6 + PASSES_S + PAGE_S + 8 * 6 * PAGE_S + 2 * 2e-3 / 256
+    assert s.seconds == pytest.approx(PARAMS / 2048 / 64 * stripe, rel=0.02)
+    assert all(left == right for _, left, right in balance(s.ledger.totals))
+
+
+def test_the_io_share_by_hand():
+    """Per parameter: states 28 B and gradients 4 B over the channels, the CPU's 1.25 ns. Forward
+    and backward are 7 %; gradients leave during two thirds of that, and late."""
+    _, base = iteration(load_preset("optimstore-r1"))
+    update = 28 / CHANNELS + 1 / CPU
+    assert base.update_s / PARAMS == pytest.approx(update, rel=0.02)
+    t = base.phases_s
+    compute = t["forward"] + t["backward"]
+    assert compute == pytest.approx(0.07 * base.step_s, rel=1e-3)
+    assert t["forward"] == pytest.approx(compute / 3, rel=1e-6)
+
+
+def test_a_stage_is_the_step_less_what_lies_around_it():
+    """Host offload: the gradient's pages are programmed before. On the die: weights are read out
+    behind. In storage nothing lies outside, and the energy is that of the whole step."""
+    cfg, trace = load_preset("optimstore-r1"), model("adam", 1 << 22)
+    pages = (1 << 22) * 4 // 8192
+    base, isp, die = (stage(path, cfg, trace) for path in ("host_offload", "in_storage", "on_die"))
+    assert base.ledger.totals.counters["program_pages"] == 4 * pages
+    assert base.totals.counters["program_pages"] == 3 * pages
+    assert base.totals.counters["read_pages"] == 4 * pages
+    assert die.ledger.totals.counters["reservoir_read_pages"] == pages
+    assert die.totals.counters["reservoir_read_pages"] == 0
+    assert die.totals.counters["bpp_pages"] == 3 * pages
+    assert isp.totals.counters == isp.ledger.totals.counters
+    assert isp.totals.bytes_by == isp.ledger.totals.bytes_by
+    for s in (base, isp, die):
+        ((begin, end),) = (span["step"] for span in s.totals.steps)
+        assert (end - begin) / 1e12 == pytest.approx(s.ledger.update_s, rel=1e-9)
+
+
+def test_cutting_a_plan_changes_no_time():
+    """The stage of a step that is run in three parts is that of a step run at once."""
+    cfg, trace = load_preset("optimstore-r1"), model("adam", 1 << 22)
+    for path in ("host_offload", "in_storage", "on_die", "chip_level"):
+        whole = optimstore._run(path, cfg, trace)
+        cut = stage(path, cfg, trace).ledger
+        assert cut.update_s == whole.update_s, path
+        assert cut.totals.counters == whole.totals.counters, path
+
+
+@pytest.mark.timeout(300)
+def test_rows_do_not_depend_on_size(counts):
+    """By less than 1.5 %: DeepStore, the speedup and the bytes programmed of 6.7 B parameters (at
+    small counts of five times the sample) against the sample."""
+    cfg = load_preset("optimstore-r1")
+    ratios = []
+    for n in (PARAMS, counts(5 * PARAMS, 6_700_000_000)):
+        books = {
+            path: optimstore._run(path, cfg, model("adam", n))
+            for path in ("host_offload", "chip_level", "on_die")
+        }
+        base = books["host_offload"].update_s
+        t = books["on_die"].totals
+        programmed = t.counters["bpp_pages"] * t.page_bytes / n
+        speedups = (base / books[path].update_s for path in ("chip_level", "on_die"))
+        ratios.append((*speedups, programmed))
+    assert ratios[1] == pytest.approx(ratios[0], rel=0.015)
