@@ -29,6 +29,13 @@ from ondie.emu.settling import settle_books, stop_clocks, undone
 from ondie.emu.system import System
 from ondie.emu.units import InputError
 
+REFUSED = {
+    "protection": ("controller_ecc",),
+    "rain": range(1, 1 << 16),
+    "atomicity": ("resume", "undo"),
+}
+"""Settings under [pe] whose stripes pass through the controller, which recovery does not follow."""
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -75,6 +82,9 @@ def check_cut(path: Path, after: int | None) -> None:
         raise InputError(
             f"{path.name}: a power cut is recovered from by the path {OnDie.name!r} alone"
         )
+    for key, value in REFUSED.items():
+        if (found := getattr(path.cfg.pe, key)) in value:
+            raise InputError(f"pe.{key} = {found}: a power cut is not recovered from with it")
     if path.payload is None:
         raise InputError(
             f"{path.trace.name}: its pages hold no bytes to recover from; a recorded trace is right"
@@ -127,6 +137,7 @@ def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery
         work,
         adds=work.adds * done // max(stripes, 1),
         multiplies=work.multiplies * done // max(stripes, 1),
+        pe_cipher_bits=work.pe_cipher_bits * done // max(stripes, 1),
         register_bits=work.register_bits * done // max(stripes, 1),
         host_dram_bits=work.host_dram_bits + 8 * sum(r.resent_bytes for r in found),
     )

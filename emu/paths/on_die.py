@@ -41,6 +41,7 @@ from ondie.emu.paths.guards import (
 from ondie.emu.paths.payload import Reservoir
 from ondie.emu.paths.rounds import Table, all_rounds
 from ondie.emu.paths.updating import UpdatingPath
+from ondie.emu.sampling import Pieces
 from ondie.emu.system import System
 
 
@@ -57,6 +58,13 @@ class OnDie(UpdatingPath):
         computed for its parity?"""
         return self.cfg.pe.protection == "controller_ecc"
 
+    @property
+    def compute_ps(self) -> int:
+        """Time of a stripe's passes, and of what else the die does between sensing and programming
+        it, its code apart."""
+        time = pe.stripe_ps(self.cfg, self.trace.op, self.coupled_decay)
+        return time + pe.guarding_ps(self.cfg, self.stripes[0].planes)
+
     def granule(self) -> int:
         """Parameters of a round: a stripe on every die."""
         groups = max(self.geometry.planes // len(self.vectors), 1)
@@ -64,6 +72,10 @@ class OnDie(UpdatingPath):
 
     def period(self) -> int:
         return self.granule() * self.geometry.pages
+
+    def pieces(self) -> Pieces | None:
+        # Parities go to the dies in turn, and have filled blocks of all only after many periods.
+        return None if self.cfg.pe.rain else super().pieces()
 
     def lay_out(self) -> None:
         self.steps = steps(self.cfg)
@@ -163,8 +175,6 @@ class OnDie(UpdatingPath):
         self.schedule(t, after)
         s = self.stripes[0]
         gradient, stripe = (n * self.geometry.page_bytes for n in (s.groups, s.planes))
-        pe_ps = pe.stripe_ps(self.cfg, self.trace.op, self.coupled_decay)
-        pe_ps += pe.guarding_ps(self.cfg, s.planes)
         ecc_ps = pe.ecc_ps(self.cfg, s.planes)
         coded = t.mask[SENSE] | t.mask.get(PROGRAM, False)
         resource = np.where(t.load, rows.DMA_DOWN, rows.DIE)
@@ -198,7 +208,7 @@ class OnDie(UpdatingPath):
             "tag": np.where(t.load, t.width * s.params, 0),
             "bytes_in": bytes_in,
             "bytes_out": bytes_out,
-            "array_ps": np.where(odc, pe_ps, np.where(coded, ecc_ps, 0)),
+            "array_ps": np.where(odc, self.compute_ps, np.where(coded, ecc_ps, 0)),
             "after0": t.after0,
             "after1": t.after1,
         }
@@ -321,8 +331,7 @@ class OnDie(UpdatingPath):
         s = max(self.stripes, key=lambda x: x.count)
         command = f.t_command_ps / 1e12
         load = s.groups * (g.page_bytes / f.bus_bytes_per_s + command)
-        compute = pe.stripe_ps(self.cfg, self.trace.op, self.coupled_decay) / 1e12
-        compute += pe.guarding_ps(self.cfg, s.planes) / 1e12
+        compute = self.compute_ps / 1e12
         array = f.t_read_ps / 1e12 + compute + f.t_program_ps / 1e12
         array += (2 * s.planes + 1) * command + 2 * pe.ecc_ps(self.cfg, s.planes) / 1e12
         if self.round_trip:

@@ -153,19 +153,20 @@ class _Device:
             case _:
                 vpp0, vpp1 = np.full(g.dies, base), last[2]
                 bpr0, bpr1 = np.where(last[3] < 0, after, last[3]), np.full(g.dies, -1)
-        pe_ps = pe.stripe_ps(self.path.cfg, self.path.trace.op, self.path.coupled_decay)
+        pe_ps, ecc_ps = self.path.compute_ps, pe.ecc_ps(self.path.cfg, s.planes)
         common = {"device": self.device, "resource": rows.DIE, "phase": UPDATE, "lpn": pages}
         n = len(dies)
         out.add(
             n, **common, kind=timing.VPP, bytes_in=gradient, after0=vpp0[dies], after1=vpp1[dies]
         )
         out.add(
-            n, **common, kind=timing.BPR, bytes_out=stripe, after0=bpr0[dies], after1=bpr1[dies]
-        )
+            n, **common, kind=timing.BPR, bytes_out=stripe, array_ps=ecc_ps, after0=bpr0[dies],
+            after1=bpr1[dies],
+        )  # fmt: skip
         out.add(
             n, **common, kind=timing.ODC, array_ps=pe_ps, after0=now[1, dies], after1=now[0, dies]
         )
-        out.add(n, **common, kind=timing.BPP, bytes_in=stripe, after0=now[2, dies])
+        out.add(n, **common, kind=timing.BPP, bytes_in=stripe, array_ps=ecc_ps, after0=now[2, dies])
         self.before = np.where(now < 0, last, now)
         self.lines = lines
         self.loaded.append(int(now[0, dies[-1]]))

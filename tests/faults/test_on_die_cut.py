@@ -50,6 +50,13 @@ CASES = [
         {"devices": 2},
     )
 ] + [("sgd", 9 * 4 * 512, {"dispatch": "double_buffered"}), ("adam", 300, {})]
+BY_THE_DIE = {
+    "pe__protection": "on_die_ecc",
+    "pe__ecc_codeword": "512 B",
+    "pe__cipher": "die",
+    "pe__randomiser": "die",
+}
+"""What the dies do for their pages beside the update: recovery has no part in it."""
 KEYS = {
     "dispatch": "pe__dispatch",
     "ways": "flash__dies_per_channel",
@@ -311,10 +318,11 @@ def test_the_lost_work_costs_energy():
     assert work.host_dram_bits - less.host_dram_bits == 8 * run.recoveries[0].resent_bytes
 
 
-def test_rows_of_a_whole_step_are_the_paths_own():
+@pytest.mark.parametrize("more", [{}, BY_THE_DIE], ids=["plain", "by the die"])
+def test_rows_of_a_whole_step_are_the_paths_own(more):
     """Nothing done yet: the rest of the step is the step, row by row."""
     for case in range(len(CASES)):
-        path = start(case).path
+        path = start(case, **more).path
         ours, theirs = Rows(5), Rows(5)
         zeros = tuple(np.zeros(path.geometry.dies, np.int64) for _ in path.stripes)
         chunks = [*resume.update(path, ours, 4, zeros), ours.take()]
@@ -324,6 +332,22 @@ def test_rows_of_a_whole_step_are_the_paths_own():
         assert loads.any() and len(a) == len(b)
         b["kind"][loads] = 0  # of no meaning
         assert (a == b).all(), CASES[case]
+
+
+def test_what_the_dies_do_for_their_pages_is_done_again():
+    """Code, cipher and randomiser on the dies: the step ends as it would without, and every stripe
+    that was computed twice has gone through the cipher twice."""
+    run = start(0, **BY_THE_DIE)
+    assert run.step(0)
+    assert not run.step(1, cut_after=under_way(0, 1, timing.BPP)[20])
+    run.recover()
+    assert run.resume()
+    finish(run, 1)
+    check_end(run, 0)
+    totals, _, work, joules = run.account()
+    stripe = 3 * 512 * 8  # bits of w, m and v; as read, and as programmed
+    assert work.pe_cipher_bits == 2 * stripe * totals.counters["odc_ops"]
+    assert joules.by_component["die ECC"][1] > 0
 
 
 # --- time
@@ -400,6 +424,10 @@ def test_what_cannot_be_cut():
     other = Run("in_storage", cfg, trace(0), Options(), payload=True)
     with pytest.raises(InputError, match="in_storage: a power cut .* 'on_die'"):
         other.step(0, cut_after=5)
+    for key, value in (("protection", "controller_ecc"), ("rain", "2"), ("atomicity", "undo")):
+        helped = start(SMALL, ecc__codeword="512 B", **{f"pe__{key}": value})
+        with pytest.raises(InputError, match=f"pe.{key} = {value}: a power cut is not recovered"):
+            helped.step(0, cut_after=5)
     run = start(SMALL)
     with pytest.raises(InputError, match="after 0 events: at least 1"):
         run.step(0, cut_after=0)
