@@ -25,7 +25,7 @@ COMPARE := \
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest --benchmark-disable -q -n $(JOBS)
 
-.PHONY: compare test soak check clean
+.PHONY: compare test soak check compiled clean
 .DELETE_ON_ERROR:
 
 compare: $(INSTALLED)
@@ -35,7 +35,8 @@ compare: $(INSTALLED)
 		$(BIN)/ondie compare $$1 --device $$2 $$3 --out results/$$4; \
 	done
 
-test: check
+test: $(TESTS)
+	@$(MAKE) -j2 --no-print-directory check compiled
 	$(PYTEST) --dist loadfile
 
 soak: $(TESTS)
@@ -45,6 +46,10 @@ check: $(TESTS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The engine, once and while one core is free: else each of the processes compiles it.
+compiled: $(TESTS)
+	$(BIN)/python -m tests.smoke.commands
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

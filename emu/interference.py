@@ -71,7 +71,7 @@ class Others:
         system.fill(0, first, pages)
         if system.arrays.cfg.partial[0]:
             sectors = page // SECTOR
-            system.arrays.sectors[:] = -1 if sectors >= 64 else (1 << sectors) - 1
+            system.arrays.sectors[:, : first + pages] = -1 if sectors >= 64 else (1 << sectors) - 1
         self.loop = loop
         self.most = system.cfg.frontend.max_transfer_bytes
         depth = loop.depth if loop.depth is not None else system.cfg.frontend.queue_depth
@@ -108,6 +108,7 @@ class Others:
 
     def done(self) -> np.ndarray:
         """REQUEST[n]: what was issued; all of it is done. SimulationError where it is not."""
+        self.system.beside = None  # so that nothing holds the drive's memory
         self.player.collect()
         if self.system.arrays.pair["outstanding"].any():
             raise_full(self.system.arrays, self.system.cfg)

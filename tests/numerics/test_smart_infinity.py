@@ -14,6 +14,8 @@ from ondie.emu.paths.base import Options, Unavailable
 from ondie.emu.paths.striping import Bucket, Striping
 from ondie.kernels import get
 
+SMART = ("smart_base", "smart_update", "smart_handler", "smart_comp")
+
 SMALL = ("host.io_block=32 KiB", "host.subgroup_params=50000", "dram.isp=1 MB")
 """Stripes of 8,192 parameters, several sub-groups of each recorded trace."""
 TRACES = ("gpt-small", "mobilenetv2-digits", "mlp-fp16")
@@ -88,7 +90,7 @@ def test_a_bucket_comes_back_as_its_largest(rng):
 
 
 @pytest.mark.parametrize("name", TRACES)
-@pytest.mark.parametrize("path", BY_NAME)
+@pytest.mark.parametrize("path", SMART)
 def test_weights_end_on_the_reference(name, path, counts):
     trace = traces.load(name)
     steps = counts(min(3, len(trace.steps)), len(trace.steps))

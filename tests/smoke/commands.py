@@ -120,3 +120,7 @@ def spelled(leaf: Leaf, value: object) -> str:
     if isinstance(value, int) and leaf.unit is not None:
         return f'"{value} {KINDS[leaf.unit].shown[0]}"'
     return json.dumps(value)
+
+
+if __name__ == "__main__":
+    compiled()
