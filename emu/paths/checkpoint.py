@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ondie.emu import rows
-from ondie.emu.backend import timing
 from ondie.emu.paths.base import CHECKPOINT, Rows
 from ondie.emu.paths.on_die import OnDie
 
@@ -21,22 +19,8 @@ def plan(path: OnDie, first: int) -> Iterator[np.ndarray]:
     """Every super-page once, the devices in turn: array, channel, DRAM, link."""
     out = Rows(first)
     after = out.fence(CHECKPOINT)
-    piece = rows.MAX_CHUNK // len(path.stripes)
-    for a in range(0, max(s.count for s in path.stripes), piece):
-        for s in path.stripes:
-            n = min(piece, s.count - a)
-            if n > 0:
-                out.add(
-                    n,
-                    device=s.shard.device,
-                    resource=rows.DIE,
-                    kind=timing.READ,
-                    phase=CHECKPOINT,
-                    lpn=np.arange(a, a + n),
-                    bytes_out=s.planes * path.geometry.page_bytes,
-                    after0=after,
-                )
-        if out.full():
-            yield out.take()
+    planes = path.stripes[0].planes
+    size = planes * path.geometry.page_bytes
+    yield from path.read_out(out, after, CHECKPOINT, planes, size)
     yield out.take()
     path.next_row = out.next

@@ -9,6 +9,7 @@ which load, compute and write together; gradients are written during backward.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -125,9 +126,9 @@ class InStep(ConventionalPath):
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
         raise AssertionError("plan() is this path's own")
 
+    @abstractmethod
     def rounds(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
-        """The update of every sub-group, from ``fence`` on. Subclasses give the order."""
-        raise NotImplementedError
+        """The update of every sub-group, from ``fence`` on."""
 
     def _train(self, out: Rows, step: int, after: int) -> Iterator[np.ndarray]:
         """Forward; backward in segments, each followed by the gradients that it completes."""

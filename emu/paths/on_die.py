@@ -278,8 +278,15 @@ class OnDie(UpdatingPath):
             )
 
     def weights_up(self, out: Rows, after: int) -> Iterator[np.ndarray]:
-        """Every new weight page is read out, the devices in turn: array, channel, DRAM, link."""
-        values = self.stripes[0].params
+        """Every new weight page is read out."""
+        s = self.stripes[0]
+        yield from self.read_out(out, after, WEIGHTS_UP, s.groups, s.params * self.up_bytes)
+
+    def read_out(
+        self, out: Rows, after: int, phase: int, pages: int, size: int
+    ) -> Iterator[np.ndarray]:
+        """``pages`` of every super-page go to the host as ``size`` bytes, the devices in turn:
+        array, the die's decoder if it has one, channel, DRAM, link."""
         piece = rows.MAX_CHUNK // len(self.stripes)
         for a in range(0, max(s.count for s in self.stripes), piece):
             for s in self.stripes:
@@ -290,10 +297,10 @@ class OnDie(UpdatingPath):
                         device=s.shard.device,
                         resource=rows.DIE,
                         kind=timing.READ,
-                        phase=WEIGHTS_UP,
+                        phase=phase,
                         lpn=np.arange(a, a + n),
-                        bytes_out=values * self.up_bytes,
-                        array_ps=pe.ecc_ps(self.cfg, s.groups),
+                        bytes_out=size,
+                        array_ps=pe.ecc_ps(self.cfg, pages),
                         after0=after,
                     )
             if out.full():
