@@ -97,14 +97,14 @@ class Engine:
 
 def slowest(engines: Sequence[Engine], counts: Sequence[int] | None = None) -> int:
     """Index of the engine that is slowest at its best batch, the first of equals."""
-    _count_each(engines, counts)
+    count_each(engines, counts)
     return min(range(len(engines)), key=lambda i: engines[i].speed(engines[i].best))
 
 
 def most_influential(engines: Sequence[Engine], counts: Sequence[int] | None = None) -> int:
     """Index of the engine whose like add most to the whole: speed at its best batch x how many
     there are (1 of each, unless given); the first of equals."""
-    each = _count_each(engines, counts)
+    each = count_each(engines, counts)
     return max(range(len(engines)), key=lambda i: (engines[i].speed(engines[i].best) * each[i], -i))
 
 
@@ -146,7 +146,7 @@ def tuning(
     """Algorithm 1 in its target form: the reference (by name of REFERENCES, or its index) and its
     equals keep their best batch, every other engine takes the one whose time is nearest to the
     reference's times (1 + margin), or the largest that its memory holds."""
-    each = _count_each(engines, counts)
+    each = count_each(engines, counts)
     if isinstance(reference, str):
         if reference not in REFERENCES:
             raise InputError(
@@ -223,7 +223,7 @@ def _checked(margin: float) -> float:
     return margin
 
 
-def _count_each(engines: Sequence[Engine], counts: Sequence[int] | None) -> Sequence[int]:
+def count_each(engines: Sequence[Engine], counts: Sequence[int] | None) -> Sequence[int]:
     """How many there are of each engine, checked."""
     if not engines:
         raise InputError("no engines to tune; at least one is needed")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ondie.emu.stannis import ring
-from ondie.emu.stannis.allocation import Share, largest_remainder, split
+from ondie.emu.stannis.allocation import largest_remainder, levelled, longest, split
 from ondie.emu.units import InputError
 
 
@@ -16,15 +16,17 @@ def test_split_of_the_paper_at_24_drives():
     """84,000 samples over 315 + 24 x 25 = 915: CSD 2295.08, of them 12,000 / 24 = 500 private;
     host 28918.03; 84,000 / 915 = 91.8 steps; 84,000 - 28,918 - 24 x 2,295 = 2 are left."""
     plan = split([315] + 24 * [25], 72_000, [0] + 24 * [500])
-    assert plan.shares[0] == Share(0, 28_918)
-    assert plan.shares[1:] == 24 * (Share(500, 1_795),)
+    assert (plan.private[0], plan.public[0]) == (0, 28_918)
+    assert (plan.private[1:] == 500).all() and (plan.public[1:] == 1_795).all()
+    assert not plan.repeated.any()
     assert plan.steps == Fraction(84_000, 915) and round(float(plan.steps), 1) == 91.8
     assert plan.left == 2
 
 
 def test_unequal_private_parts_are_levelled_with_public_data():
     plan = split([2, 1, 1], 70, [0, 20, 10])
-    assert plan.shares == (Share(0, 50), Share(20, 5), Share(10, 15))
+    assert plan.private.tolist() == [0, 20, 10]
+    assert plan.public.tolist() == [50, 5, 15]
     assert (plan.steps, plan.left) == (25, 0)
 
 
@@ -40,11 +42,11 @@ def test_every_sample_is_somewhere_and_private_ones_at_home(nodes, public):
             split(batches, public, private)
         return
     plan = split(batches, public, private)
-    assert tuple(s.private for s in plan.shares) == private
-    assert sum(s.public for s in plan.shares) + plan.left == public
+    assert tuple(plan.private) == private and not plan.repeated.any()
+    assert plan.public.sum() + plan.left == public
     assert 0 <= plan.left < len(nodes)
-    for share, batch in zip(plan.shares, batches, strict=True):
-        assert 0 <= share.public and 0 <= data * batch - share.samples * whole < whole
+    for given, samples, batch in zip(plan.public, plan.samples, batches, strict=True):
+        assert 0 <= given and 0 <= data * batch - samples * whole < whole
 
 
 @given(st.integers(0, 10**6), st.lists(st.integers(0, 1000), min_size=1, max_size=40))
@@ -54,7 +56,7 @@ def test_a_batch_is_split_exactly(total, weights):
             largest_remainder(total, weights)
         return
     parts = largest_remainder(total, weights)
-    assert sum(parts) == total
+    assert parts.sum() == total and parts.dtype == np.int64
     for part, weight in zip(parts, weights, strict=True):
         assert abs(part * sum(weights) - total * weight) < sum(weights)
         assert weight or not part
@@ -62,8 +64,8 @@ def test_a_batch_is_split_exactly(total, weights):
 
 def test_what_the_floors_leave_goes_to_the_largest_remainders():
     """10 x (3, 2, 2) / 7 = 4.29, 2.86, 2.86; of equals the earlier: 4 x (1, 1, 1) / 3."""
-    assert largest_remainder(10, [3, 2, 2]) == (4, 3, 3)
-    assert largest_remainder(4, [1, 1, 1]) == (2, 1, 1)
+    assert largest_remainder(10, [3, 2, 2]).tolist() == [4, 3, 3]
+    assert largest_remainder(4, [1, 1, 1]).tolist() == [2, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -73,7 +75,7 @@ def test_what_the_floors_leave_goes_to_the_largest_remainders():
         (lambda: split([2, 1], 10, [0]), "private data of 1 nodes, batches of 2"),
         (lambda: split([2, -1], 10, [0, 0]), "node 1: batch -1"),
         (lambda: split([2, 1], -10, [0, 0]), "-10 samples"),
-        (lambda: split([2, 1], 10, [0, -3]), "-3 samples"),
+        (lambda: split([2, 1], 10, [0, -3]), "node 1: private samples -3"),
         (lambda: split([0, 0], 10, [0, 0]), "every node has batch 0"),
         (lambda: split([], 10, []), "every node has batch 0"),
         (lambda: largest_remainder(-1, [1]), "-1 samples to split"),
