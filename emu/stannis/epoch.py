@@ -8,9 +8,8 @@ Source: own; STANNIS (DAC 2020) for Eq. 1 and private data; HyperTune ends the e
 How: between two changes the steps that are left are all alike. With S of them, node i has n_i of
 the samples that are left; the samples of all nodes are numbered through, and number j belongs to
 step j mod S. So steps differ by one sample at most, in whole and on each node, and no small one is
-left at the end. Private samples are spread over a node's steps. Public ones have no owner before they
-are taken: they are positions of one shuffled order, handed out as ranges. What a node gives back
-goes to the front of it.
+left at the end. Private samples are spread over a node's steps. Public ones have no owner before
+they are taken: they are positions of one shuffled order, handed out as ranges.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from ondie.emu.stannis.allocation import (
     split,
     whole_numbers,
 )
+from ondie.emu.stannis.ranges import Ranges
 from ondie.emu.stannis.shuffle import Shuffle
 from ondie.emu.units import InputError
 
@@ -123,8 +123,7 @@ class Epoch:
         """Nodes that have left."""
         self._taken = np.zeros(len(self.private), np.int64)  # positions of each private order
         self._order = Shuffle(public, seed)
-        self._start = np.array([0] if public else [], np.int64)  # ranges of the order not taken
-        self._length = np.array([public] if public else [], np.int64)
+        self._pool = Ranges(public)
         self._plan: _Plan | None = None
         self._last: Take | None = None
 
@@ -137,7 +136,7 @@ class Epoch:
     @property
     def public_left(self) -> int:
         """Public samples that nobody has taken."""
-        return int(self._length.sum())
+        return self._pool.total
 
     @property
     def private_left(self) -> np.ndarray:
@@ -269,7 +268,7 @@ class Epoch:
         if plan.done == plan.steps:
             raise InputError(f"the epoch is over after {self.step} steps; nothing is left to take")
         samples, own = plan.next()
-        node, start, length = self._handed_out(samples - own)
+        node, start, length = self._pool.take(samples - own)
         take = Take(self.step, self._taken.copy(), own, node, start, length)
         self._taken += own
         self.step += 1
@@ -332,26 +331,6 @@ class Epoch:
             )
         return _Plan(steps, samples, private, np.cumsum(samples) - samples)
 
-    def _handed_out(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ranges (node, start, length) off the front of the order, as many as wanted by each."""
-        ends = np.cumsum(wanted)
-        total = int(ends[-1])
-        sizes = np.cumsum(self._length)
-        within = sizes[: int(np.searchsorted(sizes, total))]  # ranges that are used up
-        cuts = np.union1d(ends, within)
-        cuts = cuts[(cuts > 0) & (cuts <= total)]
-        begin = np.concatenate([np.zeros(min(len(cuts), 1), np.int64), cuts[:-1]])
-        node = np.searchsorted(ends, begin, side="right")
-        of = np.searchsorted(sizes, begin, side="right")
-        start = self._start[of] + begin - (sizes - self._length)[of]
-        used = int(np.searchsorted(sizes, total, side="right"))
-        self._start, self._length = self._start[used:].copy(), self._length[used:].copy()
-        if len(self._start):
-            cut = total - (int(sizes[used - 1]) if used else 0)
-            self._start[0] += cut
-            self._length[0] -= cut
-        return node, start, cuts - begin
-
     def _give_back(self, nodes: np.ndarray) -> None:
         """The last step's samples of these nodes."""
         last = self._last
@@ -361,8 +340,7 @@ class Epoch:
         which[nodes] = True
         self._taken -= np.where(which, last.private_length, 0)
         back = which[last.public_node]
-        self._start = np.concatenate([last.public_start[back], self._start])
-        self._length = np.concatenate([last.public_length[back], self._length])
+        self._pool.put_back(last.public_start[back], last.public_length[back])
         keep = ~back
         self._last = Take(
             last.step,

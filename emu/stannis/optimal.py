@@ -1,8 +1,8 @@
 """The allocator that maximises samples per second, beside the paper's rule.
 
-Owns the choice of samples per engine, of micro-batches between two synchronisations, and of how
-often to synchronise. Does not own speed curves (tuner.py), what an exchange takes (it is told), or
-what a large batch or a stale step does to accuracy: it says how large and how stale.
+Owns what a plan is, how often to synchronise and among how many. Does not own the search for a
+plan's samples (search.py), speed curves (tuner.py), what an exchange takes (it is told), or what a
+large batch or a stale step does to accuracy: it says how large and how stale.
 Source: own. Against STANNIS (DAC 2020) it drops the idle margin and pays the exchange less often:
 by gradient accumulation (exact: one update from a larger batch) or by local steps between averages
 (Stich 2019, Local SGD: each node's weights are apart for that many steps).
@@ -13,18 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from ondie.emu.stannis.search import Search
 from ondie.emu.stannis.tuner import Engine, count_each
 from ondie.emu.units import InputError, nearest
 
 METHODS = ("accumulate", "local")
-ROOM = 1 << 20
-"""Most samples of one engine between two synchronisations that are looked through."""
-
 TRIED = 48
 """Numbers of engines that are tried at once."""
 
@@ -158,11 +155,18 @@ def plan(
     if most_samples is not None and most_samples < 1:
         raise InputError(f"{most_samples} samples at most; 1 or more is right")
     took = _exchange(exchange_s, sum(each))
-    search = _Search(tuple(engines), each, took, method, most_samples, extrapolate)
+    names = tuple(engine.name for engine in engines)
+    search = Search(tuple(engines), each, took, most_samples, extrapolate)
+
+    def best(micro_batches: int) -> Plan:
+        # of local steps, the more the better, unless there is nothing to save
+        steps = micro_batches if took or method == "accumulate" else 1
+        found = search.local(steps) if method == "local" else search.accumulated(steps)
+        return Plan(method, names, each, *found, took)
+
     if overhead is None:
-        return search.best(most_micro_batches)
-    single = search.best(1)
-    return search.best(min(interval(single.compute_s, took, overhead), most_micro_batches))
+        return best(most_micro_batches)
+    return best(min(interval(best(1).compute_s, took, overhead), most_micro_batches))
 
 
 def recruited(
@@ -171,8 +175,8 @@ def recruited(
     exchange_s: Callable[[int], float],
     **limits: Any,
 ) -> Plan:
-    """:func:`plan` with as many of the most numerous kind (the last of equals) as give most samples per second: beyond
-    some number, the exchange among more nodes costs more than they add.
+    """:func:`plan` with as many of the most numerous kind (the last of equals) as give most samples
+    per second: beyond some number, the exchange among more nodes costs more than they add.
 
     Up to TRIED of them every number is tried, beyond that a grid, and a finer one around its best.
     """
@@ -198,139 +202,6 @@ def recruited(
         low, high = near[max(at - 1, 0)], near[min(at + 1, len(near) - 1)]
     last = best(list(range(low, high + 1)))[1]
     return last if found is None or last.samples_per_s >= found.samples_per_s else found
-
-
-@dataclass(frozen=True)
-class _Search:
-    engines: tuple[Engine, ...]
-    counts: tuple[int, ...]
-    exchange_s: float
-    method: str
-    most_samples: int | None
-    extrapolate: bool
-
-    @cached_property
-    def most(self) -> tuple[int, ...]:
-        """Largest batch of each engine."""
-        found = []
-        for engine in self.engines:
-            limit = engine.limit if self.extrapolate else engine.most
-            cap = min(x for x in (limit, self.most_samples, ROOM + 1) if x is not None)
-            if cap > ROOM:
-                raise InputError(
-                    f"{engine.name}: no limit on its batch; memory or most_samples must set one, "
-                    f"of {ROOM} at most"
-                )
-            found.append(cap)
-        return tuple(found)
-
-    def best(self, micro_batches: int) -> Plan:
-        """Of all with at most so many steps between synchronisations."""
-        if self.method == "local":  # the more the better, unless there is nothing to save
-            return self._local(micro_batches if self.exchange_s else 1)
-        return self._accumulated(micro_batches)
-
-    def _local(self, steps: int) -> Plan:
-        """Every engine takes so many equal steps."""
-        tables = [
-            (times, np.ones(len(times), np.int64))
-            for times in (_times(e, m) for e, m in zip(self.engines, self.most, strict=True))
-        ]
-        chosen = self._chosen(tables, self.exchange_s / steps)
-        return self._plan(
-            tuple(n * steps for n in chosen),
-            tuple(steps if n else 0 for n in chosen),
-            tuple(
-                float(times[n - 1]) * steps if n else 0.0
-                for n, (times, _) in zip(chosen, tables, strict=True)
-            ),
-        )
-
-    def _accumulated(self, micro_batches: int) -> Plan:
-        """Every engine takes as many steps as suit it."""
-        tables = []
-        for engine, most in zip(self.engines, self.most, strict=True):
-            size = min(most * micro_batches, self.most_samples or ROOM + 1)
-            if size > ROOM:
-                raise InputError(
-                    f"{engine.name}: {micro_batches} micro-batches of {most}; {ROOM} samples are "
-                    f"looked through at most, fewer micro-batches or most_samples are needed"
-                )
-            tables.append(_accumulating(_times(engine, most), size, micro_batches))
-        chosen = self._chosen(tables, self.exchange_s)
-        pairs = list(zip(chosen, tables, strict=True))
-        return self._plan(
-            chosen,
-            tuple(int(steps[n - 1]) if n else 0 for n, (_, steps) in pairs),
-            tuple(float(times[n - 1]) if n else 0.0 for n, (times, _) in pairs),
-        )
-
-    def _plan(
-        self, samples: tuple[int, ...], steps: tuple[int, ...], seconds: tuple[float, ...]
-    ) -> Plan:
-        names = tuple(e.name for e in self.engines)
-        took = self.exchange_s
-        return Plan(self.method, names, self.counts, samples, steps, seconds, took)
-
-    def _chosen(
-        self, tables: Sequence[tuple[np.ndarray, np.ndarray]], exchange_s: float
-    ) -> tuple[int, ...]:
-        """Samples of each engine that give most per second: for every time T that one of them can
-        take, as many as each does within T, cut down to ``most_samples``."""
-        ends = [np.maximum.accumulate(times) for times, _ in tables]
-        when = np.unique(np.concatenate(ends))
-        fit = np.stack([np.searchsorted(end, when, side="right") for end in ends])
-        counts = np.array(self.counts)[:, None]
-        if self.most_samples is not None:
-            fit = _cut(fit, np.array(self.counts), self.most_samples)
-        total = (fit * counts).sum(axis=0)
-        if not total.any():
-            raise InputError(
-                f"at most {self.most_samples} samples: none for any of {sum(self.counts)} engines; "
-                f"{min(self.counts)} or more are right"
-            )
-        at = int(np.argmax(total / (when + exchange_s)))
-        return tuple(int(n) for n in fit[:, at])
-
-
-def _times(engine: Engine, most: int) -> np.ndarray:
-    """Seconds of batches 1 to ``most``, float64[most]."""
-    return np.array([engine.seconds(b) for b in range(1, most + 1)])
-
-
-def _accumulating(times: np.ndarray, size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Least seconds of 1 to ``size`` samples in at most ``most`` steps of batches that differ by
-    one, and the steps: float64[size], int64[size]. ``times``: of one step by batch."""
-    samples = np.arange(1, size + 1)
-    of = np.concatenate([[0.0], times, [np.inf]])
-    best, steps = np.full(size, np.inf), np.zeros(size, np.int64)
-    for m in range(1, most + 1):
-        low, more = np.divmod(samples, m)
-        inside = (low + (more > 0) <= len(times)) & (low > 0)
-        low = np.minimum(low, len(times))
-        took = np.where(
-            inside, (m - more) * of[low] + more * np.where(more, of[low + 1], 0), np.inf
-        )
-        better = took < best
-        best[better], steps[better] = took[better], m
-    return best, steps
-
-
-def _cut(fit: np.ndarray, counts: np.ndarray, most: int) -> np.ndarray:
-    """``fit`` (kinds x candidates) reduced so that no candidate has more than ``most`` samples in
-    all: from the most numerous kind whole rounds, then from the rarest the rest."""
-    out = fit.copy()
-    over = (fit * counts[:, None]).sum(axis=0) - most
-    order = np.argsort(-counts, kind="stable")
-    for kind in order:
-        cut = np.minimum(out[kind], np.maximum(over, 0) // counts[kind])
-        out[kind] -= cut
-        over -= cut * counts[kind]
-    for kind in order[::-1]:
-        cut = np.minimum(out[kind], -(-np.maximum(over, 0) // counts[kind]))
-        out[kind] -= cut
-        over -= cut * counts[kind]
-    return out
 
 
 def _exchange(exchange_s: Exchange, nodes: int) -> float:
