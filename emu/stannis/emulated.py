@@ -16,6 +16,8 @@ from ondie.emu.stannis.networks import Network, half_batch
 from ondie.emu.stannis.tuner import Engine
 from ondie.emu.units import InputError
 
+UNPUBLISHED = "its speed is not published; benchmark a real engine"
+
 
 @dataclass(frozen=True)
 class Emulated:
@@ -49,13 +51,23 @@ class Emulated:
         return Engine(self.name, ((self.batch, self.speed),), self.limit)
 
 
+def published(network: Network) -> tuple[Engine, Engine]:
+    """(host, drive), each at the one batch and speed that its paper gives, and no larger batch
+    measured. InputError where it gives no speed."""
+    speeds = network.tuned_host_speed, network.tuned_drive_speed
+    if speeds[0] is None or speeds[1] is None:
+        raise InputError(f"{network.title} on {network.drive}: {UNPUBLISHED}")
+    return (
+        Engine("host", ((network.host_batch, speeds[0]),)),
+        Engine(network.drive, ((network.drive_batch, speeds[1]),)),
+    )
+
+
 def emulated(network: Network, cfg: Config) -> tuple[Emulated, Emulated]:
     """(host, drive) of a preset, training a network. InputError where its speed is not published or
     memory holds no sample."""
     if network.tuned_host_speed is None:
-        raise InputError(
-            f"{network.title} on {network.drive}: the host's speed is not published; benchmark it"
-        )
+        raise InputError(f"{network.title} on {network.drive}: {UNPUBLISHED}")
     ratio = cfg.isp.training_ratio_by_model.get(network.name, cfg.isp.training_ratio)
     if cfg.isp.kind != "cores" or not ratio:
         raise InputError(
