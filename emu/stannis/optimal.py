@@ -180,6 +180,7 @@ def recruited(
 
     Up to TRIED of them every number is tried, beyond that a grid, and a finer one around its best.
     """
+    count_each(engines, counts)
     kind = max(range(len(counts)), key=lambda i: (counts[i], i))
 
     def with_only(n: int) -> Plan | None:
@@ -193,7 +194,6 @@ def recruited(
         found = [(n, p) for n in numbers if (p := with_only(n)) is not None]
         return max(found, key=lambda item: item[1].samples_per_s)
 
-    count_each(engines, counts)
     low, high, found = 0, counts[kind], None
     while high - low > TRIED:
         near = np.unique(np.geomspace(max(low, 1), high, TRIED).round().astype(int)).tolist()

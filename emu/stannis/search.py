@@ -121,7 +121,7 @@ def _accumulating(times: np.ndarray, size: int, most: int) -> tuple[np.ndarray, 
         took = np.where(
             inside, (m - more) * of[low] + more * np.where(more, of[low + 1], 0), np.inf
         )
-        better = took < best
+        better = took < best * (1 - 1e-12)  # of equal times, the fewest steps
         best[better], steps[better] = took[better], m
     return best, steps
 

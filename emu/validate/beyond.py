@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from ondie.emu.stannis.emulated import published
 from ondie.emu.stannis.networks import Network
@@ -76,11 +77,13 @@ class Found:
         host, drive = kinds
         batches = [net.host_batch, *[net.drive_batch] * drives]
         step_s = sum(batches) / throughput([host, *[drive] * drives], batches)
-        rarer = {"most_micro_batches": MOST_STEPS, "overhead": OVERHEAD}
+        rarer = partial(
+            plan, kinds, counts, exchange_s, most_micro_batches=MOST_STEPS, overhead=OVERHEAD
+        )
         plans = {
             "equal times": plan(kinds, counts, exchange_s),
-            "gradients accumulated": plan(kinds, counts, exchange_s, **rarer),
-            "local steps": plan(kinds, counts, exchange_s, method="local", **rarer),
+            "gradients accumulated": rarer(),
+            "local steps": rarer(method="local"),
             "largest batch": plan(
                 kinds, counts, exchange_s,
                 most_micro_batches=MOST_STEPS, most_samples=LARGEST_BATCH,

@@ -143,8 +143,8 @@ def _speedups(cfg: Config) -> Iterator[Row]:
     gain = {net.title: speed(cfg, net, DRIVES) / speed(cfg, net, 0) for net in nets}
     yield row(f"MobileNetV2: speedup at {DRIVES}", FIT, 2.7, gain["MobileNetV2"], "x", 0.01)
     row = _rows(
-        "Fig. 7: its order alone is claimed, MobileNetV2 gains most and InceptionV3, which has most "
-        "to communicate for its computing, least; speedups with the ring of 36 MB/s"
+        "Fig. 7: its order alone is claimed, MobileNetV2 gains most and InceptionV3, which has "
+        "most to communicate for its computing, least; speedups with the ring of 36 MB/s"
     )
     ranks = sorted(gain, key=lambda title: -gain[title])
     lost = {n.title: ring_s(cfg, n, DRIVES + 1) * speed(cfg, n, 0) / n.host_batch for n in nets}
