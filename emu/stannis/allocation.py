@@ -137,18 +137,17 @@ def _raised(a: np.ndarray, w: np.ndarray, room: np.ndarray, total: int) -> np.nd
     among = at[: last + 1]
     level = (total + sums[last]) / weights[last]
     given[among] = np.clip(np.floor(level * w[among] - a[among]), 0, room[among])
-    # Rounding has left at most a few for each; a node full before its level, more.
-    for few in (among, at):
-        while missing := total - int(given.sum()):
-            free = room[few] - given[few] if missing > 0 else given[few]
-            there = few[free > 0][: abs(missing)]
-            if not len(there):
-                break
-            each = max(abs(missing) // len(there), 1)
-            if missing > 0:
-                given[there] += np.minimum(room[there] - given[there], each)
-            else:
-                given[there] -= np.minimum(given[there], each)
+    # What rounding, and nodes that are full, have left; those below the level first.
+    while missing := total - int(given.sum()):
+        free = room[at] - given[at] if missing > 0 else given[at]
+        there = at[free > 0][: abs(missing)]
+        if not len(there):
+            break
+        each = max(abs(missing) // len(there), 1)
+        if missing > 0:
+            given[there] += np.minimum(room[there] - given[there], each)
+        else:
+            given[there] -= np.minimum(given[there], each)
     return given
 
 

@@ -275,9 +275,12 @@ class Epoch:
         self._last = take
         return take
 
-    def public_indices(self, start: int, length: int) -> np.ndarray:
-        """Public samples of a range, int64[length]: 0 to public - 1."""
-        return self._order(np.arange(start, start + length))
+    def public_indices(self, start: int | np.ndarray, length: int | np.ndarray) -> np.ndarray:
+        """Public samples of a range, or of several after another, int64[sum of lengths]: 0 to
+        public - 1."""
+        begin, size = np.atleast_1d(start), np.atleast_1d(length)
+        offset = np.repeat(begin - (np.cumsum(size) - size), size)
+        return self._order(offset + np.arange(len(offset)))
 
     def private_indices(self, node: int, start: int, length: int) -> np.ndarray:
         """A node's private samples of a range, int64[length]: 0 to private[node] - 1."""

@@ -212,8 +212,9 @@ def _split() -> Iterator[Row]:
     own = np.zeros(len(private), np.int64)
     while epoch.left:
         take = epoch.take()
-        for start, length in zip(take.public_start, take.public_length, strict=True):
-            seen[epoch.public_indices(int(start), int(length))] += 1
+        seen += np.bincount(
+            epoch.public_indices(take.public_start, take.public_length), minlength=PUBLIC
+        )
         own += take.private_length
     once = int((seen == 1).sum()) + int(np.minimum(own, private).sum())
     yield row("images trained on exactly once", CHECK, PUBLIC + PRIVATE, once, "images", 0)

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ondie.emu.stannis import ring
@@ -106,6 +106,7 @@ def every(engine, count, steps):
     st.floats(0, 0.3), st.floats(0.2, 3), st.integers(1, 5),
     st.integers(1, 5), st.floats(0, 3), st.integers(1, 3), st.none() | st.integers(1, 60),
 )  # fmt: skip
+@example(0.24, 0.43, 6, 0.11, 0.27, 4, 3, 2.89, 1, 4)  # a drive each, and the host 1
 def test_no_plan_is_faster(s0, p0, l0, s1, p1, l1, drives, exchange, steps, most):
     """Against all batches and numbers of steps, in any order, of a host and some drives; the
     host's limit lets it make up for what whole rounds of drives leave."""

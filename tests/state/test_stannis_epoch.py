@@ -27,11 +27,16 @@ class Ledger:
         """One step; samples of each node."""
         take = self.epoch.take()
         public, private = ([Counter() for _ in range(self.epoch.nodes)] for _ in range(2))
+        everything: list[int] = []
         for node, start, length in zip(
             take.public_node, take.public_start, take.public_length, strict=True
         ):
             assert length > 0
-            public[node].update(self.epoch.public_indices(int(start), int(length)).tolist())
+            found = self.epoch.public_indices(int(start), int(length)).tolist()
+            public[node].update(found)
+            everything += found
+        at_once = self.epoch.public_indices(take.public_start, take.public_length)
+        assert at_once.tolist() == everything
         for node, (start, length) in enumerate(
             zip(take.private_start, take.private_length, strict=True)
         ):
@@ -213,6 +218,32 @@ def test_with_repetition_the_others_repeat_instead():
     totals = [epoch.take().samples.tolist() for _ in range(steps)]
     assert totals == steps * [[46, 5]]
     assert epoch.repeated[0] > 0 and epoch.repeated[1] == 0 and not epoch.left
+
+
+def test_a_host_with_nothing_to_repeat_waits_for_slow_drives():
+    """The drive's 50 images at batch 1 take 50 steps; the host would need 50 x 80 public images for
+    full batches, 400 are left: the epoch is lengthened, not refused."""
+    epoch = Epoch(800, [0, 100], levelling="repeat")
+    epoch.start([80, 10])
+    for _ in range(5):
+        epoch.take()
+    epoch.resplit([80, 1])
+    assert epoch.steps_left == 50
+    while epoch.left:
+        assert epoch.take().samples.tolist() == [8, 1]
+    assert not epoch.repeated.any() and epoch.step == 55
+
+
+def test_two_may_die_in_one_step():
+    """The second is known to be dead after the first: what both had taken comes back."""
+    epoch = Epoch(100, [0, 10, 10, 10])
+    epoch.start([20, 5, 5, 5])
+    take = epoch.take()
+    epoch.leave([1])
+    assert epoch.leave([2]).tolist() == [10]
+    done = take.public[[0, 3]].sum()
+    assert epoch.public_left == 100 - done and epoch.deferred == 20
+    assert epoch.leave([3], unfinished=False).tolist() == [10 - take.private_length[3]]
 
 
 def test_a_dead_drive_gives_back_what_it_had_taken():
