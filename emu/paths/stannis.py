@@ -100,7 +100,7 @@ class Stannis(Path):
             known = self.options.host_batch or self.trace.samples_per_step
             return (min(host, known), *[drive] * (self.nodes - 1))
         weights = (host, *[drive] * (self.nodes - 1))
-        return largest_remainder(self.trace.steps[step].samples, weights)
+        return tuple(largest_remainder(self.trace.steps[step].samples, weights).tolist())
 
     @property
     def global_batch(self) -> int:
@@ -143,7 +143,7 @@ class Stannis(Path):
         host's share is spread evenly over the drives."""
         host, *drives = self.batches(step)
         even = largest_remainder(host, [1] * len(drives))
-        return np.array(drives, np.int64), np.array(even, np.int64)
+        return np.array(drives, np.int64), even
 
     @cached_property
     def _places(self) -> tuple[np.ndarray, np.ndarray, int]:

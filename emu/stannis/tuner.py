@@ -1,7 +1,8 @@
-"""Batch sizes: Algorithm 1 of Stannis in the form that ends.
+"""Batch sizes: Algorithm 1 of Stannis in the form that ends, and as printed.
 
-Owns speed curves, the choice of the reference engine and everybody else's batch. Does not own the
-split of a data set (allocation.py) or what a whole step takes (paths/stannis.py).
+Owns speed curves, the choice of the reference engine and everybody else's batch. Does not own how
+curves are measured (benchmark.py), the allocator beside the paper's rule (optimal.py), the split of
+a data set (allocation.py) or what a whole step takes (paths/stannis.py).
 Source: STANNIS (DAC 2020), Algorithm 1. As printed it never ends (its increment is zero at equal
 times, while its condition still holds); its target form: t_i = t_ref (1 + margin).
 """
@@ -9,10 +10,10 @@ times, while its condition still holds); its target form: t_i = t_ref (1 + margi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from ondie.emu.units import InputError
+from ondie.emu.units import InputError, nearest
 
 MARGIN = 0.2
 """By how much the others' step is longer than the reference's: its idle time."""
@@ -70,6 +71,11 @@ class Engine:
         return batch / self.speed(batch)
 
     @property
+    def most(self) -> int:
+        """The largest batch that was measured and that memory holds."""
+        return min(self.points[-1][0], self.limit or MOST)
+
+    @property
     def best(self) -> int:
         """The measured batch of highest speed, the smallest of equals, within the limit."""
         return min(max(self.points, key=lambda p: (p[1], -p[0]))[0], self.limit or MOST)
@@ -89,27 +95,103 @@ class Engine:
         return max(low, 1)
 
 
-def slowest(engines: Sequence[Engine]) -> int:
+def slowest(engines: Sequence[Engine], counts: Sequence[int] | None = None) -> int:
     """Index of the engine that is slowest at its best batch, the first of equals."""
-    if not engines:
-        raise InputError("no engines to tune; at least one is needed")
+    count_each(engines, counts)
     return min(range(len(engines)), key=lambda i: engines[i].speed(engines[i].best))
+
+
+def most_influential(engines: Sequence[Engine], counts: Sequence[int] | None = None) -> int:
+    """Index of the engine whose like add most to the whole: speed at its best batch x how many
+    there are (1 of each, unless given); the first of equals."""
+    each = count_each(engines, counts)
+    return max(range(len(engines)), key=lambda i: (engines[i].speed(engines[i].best) * each[i], -i))
+
+
+REFERENCES: dict[str, Callable[[Sequence[Engine], Sequence[int] | None], int]] = {
+    "slowest": slowest,
+    "influential": most_influential,
+}
+"""The two ways in which Stannis picks the engine that keeps its best batch."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Batches by Algorithm 1, one per engine, and how they came about."""
+
+    batches: tuple[int, ...]
+    reference: int
+    """Index of the engine that keeps its best batch."""
+    target_s: float
+    """Time that the others' batches aim at: the reference's x (1 + margin)."""
+    seconds: tuple[float, ...]
+    """Time of each engine's batch."""
+    limited: tuple[bool, ...]
+    """Whose batch memory holds down."""
+
+    @property
+    def idle(self) -> tuple[float, ...]:
+        """Share of the step that each engine waits for the longest, without communication."""
+        longest = max(self.seconds)
+        return tuple(1 - s / longest for s in self.seconds)
+
+
+def tuning(
+    engines: Sequence[Engine],
+    *,
+    counts: Sequence[int] | None = None,
+    margin: float = MARGIN,
+    reference: int | str = "slowest",
+) -> Tuning:
+    """Algorithm 1 in its target form: the reference (by name of REFERENCES, or its index) and its
+    equals keep their best batch, every other engine takes the one whose time is nearest to the
+    reference's times (1 + margin), or the largest that its memory holds."""
+    each = count_each(engines, counts)
+    if isinstance(reference, str):
+        if reference not in REFERENCES:
+            raise InputError(
+                f"reference {reference!r}: {' or '.join(REFERENCES)} is right; nearest: "
+                f"{nearest(reference, REFERENCES) or 'none'}"
+            )
+        reference = REFERENCES[reference](engines, each)
+    if not 0 <= reference < len(engines):
+        raise InputError(f"reference engine {reference}: 0 to {len(engines) - 1} is right")
+    ref = engines[reference]
+    target = ref.seconds(ref.best) * (1 + _checked(margin))
+    batches, limited = [], []
+    for engine in engines:
+        like = (engine.points, engine.limit) == (ref.points, ref.limit)
+        batch = engine.best if like else engine.batch_for(target)
+        free = replace(engine, limit=None)
+        batches.append(batch)
+        limited.append(batch < (free.best if like else free.batch_for(target)))
+    seconds = tuple(e.seconds(b) for e, b in zip(engines, batches, strict=True))
+    return Tuning(tuple(batches), reference, target, seconds, tuple(limited))
 
 
 def tune(
     engines: Sequence[Engine], *, margin: float = MARGIN, reference: int | None = None
 ) -> tuple[int, ...]:
-    """A batch for each engine: the reference (the slowest, unless given) and its equals their best
-    one, every other the one whose time is nearest to the reference's times (1 + margin)."""
-    at = slowest(engines) if reference is None else reference
-    if not 0 <= at < len(engines):
-        raise InputError(f"reference engine {at}: 0 to {len(engines) - 1} is right")
-    ref = engines[at]
-    target = ref.seconds(ref.best) * (1 + _checked(margin))
-    equal = [(e.points, e.limit) == (ref.points, ref.limit) for e in engines]
-    return tuple(
-        e.best if same else e.batch_for(target) for e, same in zip(engines, equal, strict=True)
-    )
+    """The batches of :func:`tuning`; the reference is the slowest engine, unless given."""
+    at = "slowest" if reference is None else reference
+    return tuning(engines, margin=margin, reference=at).batches
+
+
+def algorithm_1(
+    engine: Engine, reference_s: float, margin: float = MARGIN, batch: int = 1
+) -> Iterator[int]:
+    """Algorithm 1 as printed, step by step: the batch after each round of its loop. It never ends
+    of itself where the margin is more than 0.
+
+    While the engine's time is below reference_s x (1 + margin), its batch grows in proportion to
+    what its time lacks to ``reference_s``: nothing, once both take equally long. From there on the
+    batch stays as it is, the condition holds, and the loop goes on. Who iterates must stop it.
+    """
+    target = reference_s * (1 + _checked(margin))
+    while engine.seconds(batch) < target:
+        lacks = (reference_s - engine.seconds(batch)) / reference_s
+        batch = max(1, batch + round(batch * lacks))
+        yield batch
 
 
 def reference_batch(
@@ -139,3 +221,16 @@ def _checked(margin: float) -> float:
     if not (math.isfinite(margin) and margin >= 0):
         raise InputError(f"margin {margin}: 0 or more is right, 0.2 in the paper")
     return margin
+
+
+def count_each(engines: Sequence[Engine], counts: Sequence[int] | None) -> Sequence[int]:
+    """How many there are of each engine, checked."""
+    if not engines:
+        raise InputError("no engines to tune; at least one is needed")
+    each = [1] * len(engines) if counts is None else counts
+    if len(each) != len(engines):
+        raise InputError(f"{len(each)} counts for {len(engines)} engines: one each is right")
+    for engine, n in zip(engines, each, strict=True):
+        if n < 1:
+            raise InputError(f"{engine.name}: {n} of them; at least 1 is right")
+    return each

@@ -1,12 +1,23 @@
-"""Does Algorithm 1 end, on the paper's batches, and on the nearest whole batch of any curve?"""
+"""Does Algorithm 1 end, on the paper's batches, and on the nearest whole batch of any curve? Does
+it never, as printed?"""
 
+import itertools
 import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.stannis.tuner import Engine, reference_batch, slowest, throughput, tune
+from ondie.emu.stannis.tuner import (
+    Engine,
+    algorithm_1,
+    most_influential,
+    reference_batch,
+    slowest,
+    throughput,
+    tune,
+    tuning,
+)
 from ondie.emu.units import InputError
 
 # STANNIS (DAC 2020), Table I: batch of host and Newport, images per second of host and Newport;
@@ -148,3 +159,69 @@ def test_bad_calls():
     ):
         with pytest.raises(InputError, match=words):
             call()
+
+
+# --- Algorithm 1 as printed, and its reference
+
+
+def test_as_printed_it_never_ends():
+    """The host's batch grows until its time is the Newport's, 32.3 x 25 / 3.08 = 262.2, and stays
+    there: 262 / 32.3 = 8.11 s is still below 1.2 x 8.12 = 9.74 s."""
+    host, reference_s = Engine("host", ((315, 32.3),)), 25 / 3.08
+    rounds = list(itertools.islice(algorithm_1(host, reference_s), 100_000))
+    assert len(rounds) == 100_000, "it ended"
+    settled = rounds.index(262)
+    assert settled < 100 and set(rounds[settled:]) == {262}
+    assert rounds[: settled + 1] == sorted(rounds[: settled + 1])
+    assert host.seconds(rounds[-1]) < 1.2 * reference_s, "its condition holds"
+    assert tuning([host, Engine("csd", ((25, 3.08),))]).batches[0] == 315, "the target form's"
+
+
+@given(st.floats(0.1, 500), st.floats(0.5, 50), st.floats(0.05, 1), st.integers(1, 2000))
+def test_as_printed_it_ends_only_beyond_its_condition(speed, reference_s, margin, batch):
+    """It ends where one round jumps over the margin, else it is stuck below it."""
+    engine = Engine("any", ((1, speed),))
+    rounds = list(itertools.islice(algorithm_1(engine, reference_s, margin, batch), 2000))
+    last = rounds[-1] if rounds else batch
+    if len(rounds) < 2000:
+        assert engine.seconds(last) >= reference_s * (1 + margin)
+    else:
+        assert engine.seconds(last) < reference_s * (1 + margin)
+
+
+def test_the_most_influential_engine_is_speed_times_count():
+    """24 x 3.08 = 73.9 samples/s of the drives, 32.3 of the host; 8 x 3.08 = 24.6."""
+    host, csd = Engine("host", ((315, 32.3),)), Engine("csd", ((25, 3.08),))
+    assert most_influential([host, csd], [1, 24]) == 1
+    assert most_influential([host, csd], [1, 8]) == 0
+    assert most_influential([host, csd]) == 0
+    few = tuning([host, csd], counts=[1, 8], reference="influential")
+    # the host keeps 315, 9.75 s; a drive 1.2 x 9.75 x 3.08 = 36.04
+    assert (few.reference, few.batches) == (0, (315, 36))
+    many = tuning([host, csd], counts=[1, 24], reference="influential")
+    assert (many.reference, many.batches) == (1, (315, 25))
+    assert many.target_s == pytest.approx(1.2 * 25 / 3.08)
+    assert many.idle == pytest.approx((0, 1 - 25 / 3.08 / (315 / 32.3)))
+
+
+def test_it_says_where_memory_holds_a_batch_down():
+    host, csd = Engine("host", ((315, 32.3),), limit=300), Engine("csd", ((25, 3.08),), limit=111)
+    found = tuning([host, csd])
+    assert (found.batches, found.limited) == ((300, 25), (True, False))
+    small = tuning([Engine("csd", ((8, 2.0), (16, 3.0)), limit=10)])
+    assert (small.batches, small.limited) == ((10,), (True,))
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda e: tuning(e, reference="slow"), "reference 'slow': .* nearest: slowest"),
+        (lambda e: tuning(e, counts=[1, 2]), "2 counts for 1 engines"),
+        (lambda e: tuning(e, counts=[0]), "csd: 0 of them"),
+        (lambda e: slowest([]), "no engines to tune"),
+        (lambda e: next(algorithm_1(e[0], 1.0, margin=-1)), "margin -1"),
+    ],
+)
+def test_bad_tunings(call, words):
+    with pytest.raises(InputError, match=words):
+        call([Engine("csd", ((25, 3.08),))])

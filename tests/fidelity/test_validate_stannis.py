@@ -1,0 +1,212 @@
+"""Does `ondie validate stannis` give the paper's figures, from the objects that predict them, and
+miss when these are wrong?
+
+FACTS used: Table I; 1.2 x (25/3.08) x 32.3 = 314.6 -> 315; 2.7x at 24 and 36 MB/s; Table II; the
+split at N = 24; the ceilings; +11.6 %, 1.22x and 1.09x, 1.70x and 1.59x.
+"""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ondie.emu.config import load_preset
+from ondie.emu.paths.stannis import Stannis
+from ondie.emu.stannis import tuner
+from ondie.emu.stannis.networks import network
+from ondie.emu.validate import beyond, stannis
+from ondie.emu.validate.rows import CHECK, FIT, IDENTITY, SHAPE, SHOWN
+from tests.smoke.commands import here
+
+
+@pytest.fixture(scope="module")
+def rows():
+    found = stannis.stannis_rows(None)
+    assert len({row.name for row in found}) == len(found), "a name twice"
+    return {row.name: row for row in found}
+
+
+EXACT = {
+    "MobileNetV2: host's batch": 315,
+    "MobileNetV2: ceiling": 2.905,
+    "SqueezeNet: ceiling": 2.412,
+    "NASNet-A mobile: ceiling": 2.108,
+    "InceptionV3: ceiling": 2.038,
+    "private images on a Newport": 500,
+    "public images on a Newport": 1795,
+    "images on the host": 28918,
+    "steps of an epoch": 91.8,
+    "images trained on exactly once": 84000,
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact(rows, name):
+    row = rows[name]
+    assert (row.kind, row.tolerance) == (CHECK, 0)
+    assert row.predicted == row.published == EXACT[name]
+
+
+def test_none_misses_and_fit_rows_are_apart(rows):
+    assert [row.name for row in rows.values() if row.misses] == []
+    fitted = {row.name for row in rows.values() if row.kind == FIT}
+    assert fitted == {
+        "MobileNetV2: Newport's batch",
+        "MobileNetV2: speedup at 24",
+        "energy with 4 Newports",
+        "energy with 24 Newports",
+        "energy without Newports, other drives",
+    }
+    for name in fitted:
+        assert rows[name].predicted == pytest.approx(rows[name].published, rel=rows[name].tolerance)
+
+
+def test_energy(rows):
+    """(328.5 + 8 x 0.919) W / 49.34 images/s = 6.807; 343.2 W / 68.24 = 5.030."""
+    assert rows["energy with 8 Newports"].predicted == pytest.approx(6.807, abs=5e-4)
+    assert rows["energy with 16 Newports"].predicted == pytest.approx(5.030, abs=6e-4)
+    for n in (8, 16):
+        row = rows[f"energy with {n} Newports"]
+        assert (row.kind, row.tolerance) == (CHECK, 0.01)
+    saved = {row.name: row.predicted for row in rows.values() if row.kind == IDENTITY}
+    parts = [value for name, value in saved.items() if name.startswith("of it")]
+    assert sum(parts) == pytest.approx(saved["saved over other drives, 24 Newports"])
+    # 1 - 4.020 / (328.5 W / 32.3) = 60.47 %
+    assert saved["saved over idle Newports, 24 Newports"] == pytest.approx(60.47, abs=0.01)
+    assert rows["operations per joule over other drives"].kind == SHOWN
+
+
+def test_the_slowdown_fades(rows):
+    shares = [rows[f"exchange with {n} drives"].predicted for n in (1, 2, 4, 6, 12, 24)]
+    assert shares == pytest.approx([1, 4 / 3, 8 / 5, 12 / 7, 24 / 13, 48 / 25], rel=1e-3)
+    knee = rows["MobileNetV2: knee of the exchange"]
+    # 1 / (n (n + 2)) < 2.5 % from n = 6 on: 1/35 = 2.9 %, 1/48 = 2.1 %
+    assert (knee.kind, knee.predicted) == (SHAPE, 6)
+
+
+def test_the_order_of_the_networks(rows):
+    """By hand: 915 / 315 x 9.752 / 10.492; InceptionV3 754 / 370 x 12.01 / (12.01 + 5.08)."""
+    assert rows["MobileNetV2: speedup at 24"].predicted == pytest.approx(2.700, abs=1e-3)
+    assert rows["InceptionV3: speedup at 24"].predicted == pytest.approx(1.432, abs=1e-3)
+    assert rows["InceptionV3: communication over computing"].predicted == pytest.approx(
+        0.4232, abs=1e-4
+    )
+
+
+def test_beyond(rows):
+    """The rows that are asked for, each a check, and what each risks."""
+    for name, least in (
+        ("MobileNetV2: equal times over Stannis, at least 1.1x (1 = yes)", 1),
+        ("InceptionV3: gradients accumulated over equal times, at least 1.3x (1 = yes)", 1),
+        ("MobileNetV2: equal times over Stannis", 1.116),
+        ("MobileNetV2: bound without synchronisation, over Stannis", 1.22),
+        ("MobileNetV2: bound without synchronisation, over equal times", 1.09),
+        ("InceptionV3: bound without synchronisation, over Stannis", 1.70),
+        ("InceptionV3: bound without synchronisation, over equal times", 1.59),
+    ):
+        assert rows[name].kind == CHECK and rows[name].published == least
+    for net in ("MobileNetV2", "NASNet-A mobile", "InceptionV3", "SqueezeNet"):
+        bound = rows[f"{net}: bound without synchronisation, over equal times"].predicted
+        for way in ("gradients accumulated", "local steps"):
+            text = f"{net}: {way}, at most 10% of the time in the ring, over equal times"
+            assert 1 <= rows[text].predicted < bound
+        assert rows[f"{net}: equal times: effective batch"].predicted > 0
+    risked = {row.name for row in rows.values() if row.source == beyond.RISK}
+    assert "InceptionV3: local steps: between two averages" in risked
+    assert rows["InceptionV3: local steps: between two averages"].predicted == 6
+    assert rows["InceptionV3: gradients accumulated: effective batch"].predicted == 3902
+    assert rows["MobileNetV2: Stannis: effective batch"].predicted == 915
+
+
+def test_the_ring_is_that_of_the_simulated_path():
+    """24 drives, FP32 gradients: 48 x 13.88 MB / 25 / 36 MB/s = 0.740 s here; the path's closed
+    form has its trace's 3.505 M parameters."""
+    cfg = load_preset("newport", ["system.devices=24", "tunnel.latency=0"])
+    net = network("mobilenetv2")
+    assert stannis.ring_s(cfg, net, 25) == pytest.approx(0.7403, abs=1e-4)
+    path = Stannis(cfg, stannis.load("mobilenetv2"), stannis.Options(batch="paper"))
+    same = replace(net, params=path.trace.n_params)
+    parts = path.bound(0).text
+    assert f"synchronise {stannis.ring_s(cfg, same, 25) * 1e3:.0f} ms" in parts
+
+
+# --- as a command, and when it is wrong
+
+
+def few(monkeypatch, *names):
+    """Some of its parts alone, the simulated ones not."""
+    plain = dict.fromkeys(("_tuning", "_ceilings", "_speedups", "_energy", "_split", "_fading"))
+    for name in plain:
+        if name not in names:
+            monkeypatch.setattr(stannis, name, lambda *_: iter(()))
+    if "beyond_rows" not in names:
+        monkeypatch.setattr(stannis, "beyond_rows", lambda *_: iter(()))
+
+
+def missed(out: str) -> list[str]:
+    return [line for line in out.splitlines() if "MISS" in line]
+
+
+def test_the_command(capsys, monkeypatch, tmp_path):
+    few(monkeypatch, "_tuning", "_split")
+    done = here(capsys, "validate", "stannis", "--json", tmp_path / "a.json")
+    assert (done.code, done.err) == (0, "") and "14 rows, 0 check rows outside" in done.out
+    found = json.loads((tmp_path / "a.json").read_text())
+    assert {row["suite"] for row in found} == {"stannis"} and len(found) == 14
+
+
+def test_another_margin_misses(capsys, monkeypatch):
+    few(monkeypatch, "_tuning")
+    plain = stannis.tuning
+    monkeypatch.setattr(stannis, "tuning", lambda engines: plain(engines, margin=0.19))
+    done = here(capsys, "validate", "stannis")
+    assert done.code == 1 and len(missed(done.out)) == 1
+
+
+def test_a_split_that_rounds_up_misses(capsys, monkeypatch):
+    few(monkeypatch, "_split")
+    plain = stannis.split
+
+    def generous(batches, public, private):
+        return plain(batches, public + 915, private)
+
+    monkeypatch.setattr(stannis, "split", generous)
+    assert len(missed(here(capsys, "validate", "stannis").out)) == 3
+
+
+def test_a_sample_taken_twice_misses(capsys, monkeypatch):
+    few(monkeypatch, "_split")
+    plain = stannis.Epoch.public_indices
+
+    def once_more(self, start, length):
+        return np.minimum(plain(self, start, length), self.public - 2)
+
+    monkeypatch.setattr(stannis.Epoch, "public_indices", once_more)
+    assert ["exactly once" in line for line in missed(here(capsys, "validate", "stannis").out)] == [
+        True
+    ]
+
+
+def test_more_power_in_the_drives_misses(capsys, monkeypatch):
+    few(monkeypatch, "_energy")
+    plain = stannis.server
+    monkeypatch.setattr(stannis, "server", lambda name: replace(plain(name), drive_w=2.0))
+    assert len(missed(here(capsys, "validate", "stannis").out)) == 2
+
+
+def test_an_allocator_that_waits_misses(capsys, monkeypatch):
+    """With Stannis' margin instead of equal times: 0 % more for MobileNetV2."""
+    few(monkeypatch, "beyond_rows")
+    plain = beyond.plan
+
+    def waiting(engines, counts, exchange_s, **limits):
+        found = plain(engines, counts, exchange_s, **limits)
+        batches = tuner.tune(engines)
+        seconds = tuple(e.seconds(b) for e, b in zip(engines, batches, strict=True))
+        return replace(found, samples=batches, seconds=seconds, micro_batches=(1, 1))
+
+    monkeypatch.setattr(beyond, "plan", waiting)
+    lines = missed(here(capsys, "validate", "stannis").out)
+    assert any("at least 1.1x" in line for line in lines)
+    assert any("at least 1.3x" in line for line in lines)
