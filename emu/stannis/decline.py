@@ -70,14 +70,12 @@ class Window:
         mean: np.ndarray = self._rows[last].mean(axis=0)
         return mean
 
-    def trend(self, ahead: float) -> np.ndarray:
-        """The line of least squares through the window, ``ahead`` steps after the last."""
-        n = len(self._rows)
-        x = np.arange(n) - (n - 1) / 2
-        ordered = np.roll(self._rows, -self._at, axis=0)
-        slope = x @ ordered / (x @ x)
-        line: np.ndarray = self.mean() + slope * (x[-1] + ahead)
-        return line
+    def slope(self, steps: int) -> np.ndarray:
+        """Of the line of least squares through the last ``steps``, per step."""
+        x = np.arange(steps) - (steps - 1) / 2
+        last = (self._at - steps + np.arange(steps)) % len(self._rows)
+        slope: np.ndarray = x @ self._rows[last] / (x @ x)
+        return slope
 
     def forget(self, nodes: np.ndarray) -> None:
         """What these nodes did before counts no longer."""

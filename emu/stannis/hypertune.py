@@ -20,6 +20,7 @@ import numpy as np
 
 from ondie.emu.stannis.decline import FLAGS, Window, gated, literal
 from ondie.emu.stannis.expectation import Expectation
+from ondie.emu.stannis.forecast import by_cpu, by_speed
 from ondie.emu.stannis.resizing import Curves, rising
 from ondie.emu.stannis.tuner import Engine
 from ondie.emu.units import InputError, nearest
@@ -28,6 +29,7 @@ CHOICES = {
     "index": ("gated", "literal"),
     "batch": ("proportional", "eq3", "eq3-literal"),
     "learning_rate": ("linear", "sqrt", "none"),
+    "forecast": ("none", "cpu", "speed"),
 }
 
 
@@ -53,8 +55,11 @@ class Rule:
     """Nor is less than this, however quiet the node. Assumed, 0.02 to 0.1."""
     least_change: float = 0.05
     """A batch that differs by less is not worth a new split. Assumed, 0.02 to 0.1."""
-    predict: int = 0
-    """Steps ahead for which the window's trend chooses the batch; 0: no prediction."""
+    forecast: str = "cpu"
+    """Batches for the speed that the trend of "cpu" use or of "speed" leads to; or "none".
+    `ondie validate hypertune` compares them: "cpu" loses on no kind of load, "speed" does."""
+    ahead: int = 5
+    """Steps until then. Assumed, 0 to 10."""
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -160,6 +165,11 @@ class HyperTune:
         self._unloaded = self._curves.speed(self.batches)
         return np.arange(n, n + k)
 
+    @property
+    def flags(self) -> np.ndarray:
+        """Of a decline, in a row until now, int64[n]."""
+        return self._down
+
     def leave(self, nodes: np.ndarray) -> None:
         """These nodes train no longer: batch 0 from now on, their numbers are not used again."""
         self.batches[nodes] = 0
@@ -202,12 +212,9 @@ class HyperTune:
         even so."""
         tuned = grow & self._expected.as_tuned(cores, recent)
         ratio = np.where(tuned, 1.0, self._ahead(recent))
-        # Speeds that were not observed leave the batch: nobody shrinks by them, or grows to 0.
-        wanted = np.nan_to_num(np.clip(self._wanted(ratio), self._least, self._most))
-        new = np.floor(wanted + 1e-9).astype(np.int64)
-        new = np.where(
-            shrink & (new < self.batches) | grow & (new > self.batches), new, self.batches
-        )
+        wanted = np.clip(self._wanted(ratio), self._least, self._most)
+        decided = (shrink | grow) & np.isfinite(wanted)
+        new = np.floor(np.where(decided, wanted, self.batches) + 1e-9).astype(np.int64)
         at = np.flatnonzero(np.abs(new - self.batches) > self.rule.least_change * self.batches)
         as_printed = self.rule.index == "literal" and bool(shrink.any())
         if not (len(at) or as_printed):
@@ -217,17 +224,18 @@ class HyperTune:
         self.batches[at] = new[at]
         self._expected.expect(at, recent[at], cores[at], tuned[at])
         self._unloaded = self._curves.speed(self.batches)
-        decided = np.flatnonzero(shrink) if as_printed else at
-        self._down[decided] = self._up[decided] = 0
+        counted = np.flatnonzero(shrink) if as_printed else at
+        self._down[counted] = self._up[counted] = 0
         factor = self._rate(int(self.batches.sum()) / total)
         return Change(self.batches.copy(), at, before, factor, self.rule.ends_epoch)
 
     def _ahead(self, recent: np.ndarray) -> np.ndarray:
         """The ratios that batches are chosen for: recent means, or what their trend leads to."""
-        if not self.rule.predict:
-            return recent
-        trend = self._ratios.trend(self.rule.predict)
-        return np.where(np.isfinite(trend), np.maximum(trend, 0.0), recent)
+        if self.rule.forecast == "cpu":
+            return by_cpu(recent, self._shares, self.rule.cpu_noise, self.rule.ahead)
+        if self.rule.forecast == "speed":
+            return by_speed(self._ratios, self.rule.ahead)
+        return recent
 
     def _wanted(self, ratio: np.ndarray) -> np.ndarray:
         """Real-valued batches of nodes at these parts of their uninterrupted speed."""

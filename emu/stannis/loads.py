@@ -1,11 +1,10 @@
 """Loads: what others leave of a node's cores, step by step.
 
-Owns the drawing of traces: bursts, ramps, what comes and goes with a period. Does not own what a
+Owns the drawing of traces: bursts, short jobs, ramps, periods. Does not own what a
 load does to a speed (slowdown.py). Source: own; the papers publish no trace of their interference.
 
 A trace is float64[steps, n], the share of each node's cores that is left, from 1/8 to 1; nodes and
-traces differ by what is drawn. Lengths are in steps and assumed: bursts 10 to 80, every 20 to 200;
-ramps 10 to 60 up and down, holding as long; periods of 20 to 120.
+traces differ by what is drawn. Lengths are in steps and assumed, and said beside each kind.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ CORES = 8
 
 
 def bursts(steps: int, rng: np.random.Generator) -> np.ndarray:
-    """Jobs that take 2 to 6 of 8 cores at once, and give them back at once."""
+    """Jobs that take 2 to 6 of 8 cores for 10 to 80 steps, 20 to 200 apart."""
     share = np.ones(steps)
     at = int(rng.integers(5, 100))
     while at < steps:
@@ -28,8 +27,19 @@ def bursts(steps: int, rng: np.random.Generator) -> np.ndarray:
     return share
 
 
+def short_jobs(steps: int, rng: np.random.Generator) -> np.ndarray:
+    """Jobs of 2 to 15 steps that take 1 to 6 of 8 cores: over about when they can be acted upon."""
+    share = np.ones(steps)
+    at = int(rng.integers(5, 100))
+    while at < steps:
+        length = int(rng.integers(2, 16))
+        share[at : at + length] = 1 - rng.integers(1, 7) / CORES
+        at += length + int(rng.integers(2, 21))
+    return share
+
+
 def ramps(steps: int, rng: np.random.Generator) -> np.ndarray:
-    """Load that grows to 4 to 7 cores, holds, and falls, each over 10 to 60 steps."""
+    """Load that grows to 4 to 7 of 8 cores, holds, and falls, each over 10 to 60 steps."""
     share = np.ones(steps)
     at = int(rng.integers(5, 100))
     while at < steps:
@@ -43,14 +53,14 @@ def ramps(steps: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def periodic(steps: int, rng: np.random.Generator) -> np.ndarray:
-    """A sine between all cores and 2 to 4 of 8."""
+    """A sine between all cores and 2 to 4 of 8, with a period of 20 to 120 steps."""
     depth = rng.integers(4, 7) / CORES
     phase = 2 * np.pi * (np.arange(steps) / rng.integers(20, 121) + rng.random())
     wave: np.ndarray = 1 - depth * (1 + np.sin(phase)) / 2
     return wave
 
 
-KINDS = {"bursts": bursts, "ramps": ramps, "periodic": periodic}
+KINDS = {"bursts": bursts, "short jobs": short_jobs, "ramps": ramps, "periodic": periodic}
 
 
 def trace(
