@@ -170,6 +170,11 @@ class HyperTune:
         """Of a decline, in a row until now, int64[n]."""
         return self._down
 
+    @property
+    def margin(self) -> np.ndarray:
+        """Of each node's recent mean: a decline must be more, float64[n]."""
+        return self._expected.margin
+
     def leave(self, nodes: np.ndarray) -> None:
         """These nodes train no longer: batch 0 from now on, their numbers are not used again."""
         self.batches[nodes] = 0
