@@ -111,6 +111,20 @@ def test_a_decline_of_a_fifth_triggers_within_ten_steps(steps, n, seed, data):
     assert (np.abs(tune.batches[hit] - 144) < 0.12 * 144).all()  # 5 x 5 % / sqrt(5)
 
 
+@pytest.mark.parametrize("steps", [4, 20, 28, 40, 60, 100, 400])
+def test_a_decline_at_three_quarters_of_an_epoch(steps, counts):
+    """The hardest: 0.7 x 0.2 + 0.3 x 0.25 = 0.215, and less with every step it takes to see."""
+    n, start = counts(2000, 50_000), 3 * steps // 4
+    rng = np.random.default_rng(steps)
+    tune = fleet(n, rule=Rule())
+    ones = np.broadcast_to(1.0, (steps + start, n))
+    assert not feed(tune, ones, ones, steps=steps, rng=rng)
+    down, half = np.full((10, n), 0.8), np.full((10, n), 0.5)
+    changes = feed(tune, down, half, steps=steps, start=start, rng=rng)
+    assert sum(len(c.nodes) for c in changes.values()) == n
+    assert min(changes) >= 4  # five flags
+
+
 def test_what_the_paper_could_not_flag_is_late_but_seen():
     """A 20 % decline in the last fifth: the literal index stays below 0.2 until the next epoch."""
     printed = fleet(1, rule=Rule(index="literal", forecast="none"))
