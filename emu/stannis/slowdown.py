@@ -64,7 +64,7 @@ class Slowdown:
         inverse = np.array([1.0, *(1 / s for s, _ in reversed(self.points))])
         times = np.array([1.0, *(1 / r for _, r in reversed(self.points))])
         slope = (times[-1] - times[-2]) / (inverse[-1] - inverse[-2])
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             x = 1 / share
         beyond = np.maximum(x - inverse[-1], 0)
         return 1 / (np.interp(x, inverse, times) + slope * beyond)

@@ -75,8 +75,9 @@ def simulate(
     count, n = share.shape
     out = Steps(np.zeros(count, np.int64), np.zeros(count))
     done, left = 0, epoch
+    ratio = nodes.slowdown.ratio(share)
     for at in range(count):
-        own = nodes.speeds * nodes.slowdown.ratio(share[at])
+        own = nodes.speeds * ratio[at]
         total = int(batches.sum())
         out.samples[at] = total
         with np.errstate(divide="ignore"):

@@ -18,6 +18,8 @@ from ondie.emu.validate.rows import SHOWN, Progress, Row
 
 NOISE = Noise(Rule.noise, Rule.cpu_noise)
 NODES, INTERRUPTED, STEPS, EPOCH = 8, 3, 400, 60
+TRACES = 16
+"""Of each kind of load."""
 FORECASTS: dict[str, Rule | None] = {
     "no HyperTune": None,
     "no forecast": Rule(forecast="none"),
@@ -45,16 +47,16 @@ def compared(kind: str, traces: int, first: int = 0) -> dict[str, np.ndarray]:
     return {name: np.array(rates) for name, rates in found.items()}
 
 
-def forecast_rows(progress: Progress, traces: int = 16) -> Iterator[Row]:
+def forecast_rows(progress: Progress) -> Iterator[Row]:
     """Whether a forecast proves itself."""
     source = (
-        f"{NODES} nodes, {INTERRUPTED} of them interrupted, {traces} traces of each kind of load: "
+        f"{NODES} nodes, {INTERRUPTED} of them interrupted, {TRACES} traces of each kind of load: "
         f"samples/s, and the share of traces with more than without a forecast"
     )
     for at, kind in enumerate(KINDS):
         if progress is not None:
             progress("hypertune", 0.5 + 0.5 * at / len(KINDS))
-        found = compared(kind, traces)
+        found = compared(kind, TRACES)
         plain = found["no forecast"]
         for name, rates in found.items():
             row = f"{kind}: {name}"
