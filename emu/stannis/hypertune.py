@@ -55,9 +55,9 @@ class Rule:
     """Nor is less than this, however quiet the node. Assumed, 0.02 to 0.1."""
     least_change: float = 0.05
     """A batch that differs by less is not worth a new split. Assumed, 0.02 to 0.1."""
-    forecast: str = "cpu"
+    forecast: str = "none"
     """Batches for the speed that the trend of "cpu" use or of "speed" leads to; or "none".
-    `ondie validate hypertune` compares them: "cpu" loses on no kind of load, "speed" does."""
+    Off, since neither wins on every kind of load: forecast.py."""
     ahead: int = 5
     """Steps until then. Assumed, 0 to 10."""
 

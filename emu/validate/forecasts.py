@@ -51,7 +51,7 @@ def forecast_rows(progress: Progress) -> Iterator[Row]:
     """Whether a forecast proves itself."""
     source = (
         f"{NODES} nodes, {INTERRUPTED} of them interrupted, {TRACES} traces of each kind of load: "
-        f"samples/s, and the share of traces with more than without a forecast"
+        f"samples/s, gain over no forecast, and the share of traces in which it wins and loses"
     )
     for at, kind in enumerate(KINDS):
         if progress is not None:
@@ -61,7 +61,13 @@ def forecast_rows(progress: Progress) -> Iterator[Row]:
         for name, rates in found.items():
             row = f"{kind}: {name}"
             yield Row("hypertune", row, SHOWN, None, rates.mean(), "img/s", None, source)
-            if name.startswith("forecast"):
-                for word, share in (("wins", rates > plain), ("loses", rates < plain)):
-                    value = 100 * float(share.mean())
-                    yield Row("hypertune", f"{row}, {word}", SHOWN, None, value, "%", None, source)
+            if not name.startswith("forecast"):
+                continue
+            gain = rates - plain
+            error = gain.std(ddof=1) / np.sqrt(len(gain)) if len(gain) > 1 else 0.0
+            for word, value, unit in (
+                ("gain", gain.mean(), "img/s"), ("gain, standard error", error, "img/s"),
+                ("wins", 100 * (gain > 0).mean(), "%"), ("loses", 100 * (gain < 0).mean(), "%"),
+            ):  # fmt: skip
+                text = f"{row}, {word}"
+                yield Row("hypertune", text, SHOWN, None, float(value), unit, None, source)

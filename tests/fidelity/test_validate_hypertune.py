@@ -123,18 +123,21 @@ def test_the_limit_carries_the_batch_over():
     assert change.learning_rate == pytest.approx(640 / 720)
 
 
-def test_a_forecast_has_proved_itself(counts):
-    """The default is the one that loses on no kind of load in the mean; that by speed loses. Traces
-    are others than those that `ahead` was chosen on, and than those of the rows."""
-    assert Rule().forecast == "cpu"
+def test_where_a_forecast_proves_itself(counts):
+    """By CPU use it wins where loads come gradually, and makes less than 0.5 % of a difference
+    where they do not; by speed it loses there. So none is the default. Traces are others than
+    those that the forecast was chosen on, and than those of the rows."""
+    assert Rule().forecast == "none"
     for kind in KINDS:
         found = forecasts.compared(kind, counts(3, 40), first=1000)
-        gain = {name: np.mean(rates - found["no forecast"]) for name, rates in found.items()}
-        assert gain["forecast by CPU use"] >= 0 and gain["no HyperTune"] < 0
+        plain = found["no forecast"]
+        gain = {name: np.mean(rates - plain) for name, rates in found.items()}
+        assert gain["no HyperTune"] < 0
         if kind in ("ramps", "periodic"):
-            assert gain["forecast by CPU use"] > 1
-        if kind in ("bursts", "short jobs"):
-            assert gain["forecast by speed"] < 0
+            assert gain["forecast by CPU use"] > 0.005 * plain.mean()
+        else:
+            assert abs(gain["forecast by CPU use"]) < 0.005 * plain.mean()
+            assert gain["forecast by speed"] < -0.005 * plain.mean()
 
 
 def test_it_runs_only_by_name():

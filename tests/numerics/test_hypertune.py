@@ -20,7 +20,7 @@ from ondie.emu.stannis.tuner import Engine
 from ondie.emu.units import InputError
 
 NOISE, CPU_NOISE = 0.05, 0.02
-PLAIN = Rule(forecast="none")
+PLAIN = Rule()
 
 
 def fleet(n, batch=180, speed=32.0, rule=PLAIN, **options):
@@ -127,7 +127,7 @@ def test_a_decline_at_three_quarters_of_an_epoch(steps, counts):
 
 def test_what_the_paper_could_not_flag_is_late_but_seen():
     """A 20 % decline in the last fifth: the literal index stays below 0.2 until the next epoch."""
-    printed = fleet(1, rule=Rule(index="literal", forecast="none"))
+    printed = fleet(1, rule=Rule(index="literal"))
     ratios, ones = rows((12, [0.8])), np.ones((12, 1))
     assert not feed(printed, ratios, ones, steps=100, start=85)
     assert min(feed(fleet(1), ratios, ones, steps=100, start=85)) <= 9
@@ -194,7 +194,7 @@ def test_eq_3_by_hand():
     """At 30 samples/s, between 28 at 100 and 32 at 200: 150 either way; at 29: 100 (32 - 29)/4 +
     200 (29 - 28)/4 = 125, as printed 100/4 + 200 x 3/4 = 175; at 24: 75."""
     for rule, expected in (("eq3", [150, 125, 75, 50]), ("eq3-literal", [150, 175, 75, 100])):
-        tune = fleet(4, 200, 32.0, Rule(batch=rule, forecast="none"), engines=[RISING])
+        tune = fleet(4, 200, 32.0, Rule(batch=rule), engines=[RISING])
         wanted = tune._curves.inverse(np.array([30.0, 29.0, 24.0, 20.0]), rule == "eq3-literal")
         assert wanted.tolist() == pytest.approx(expected)
 
@@ -213,7 +213,7 @@ def test_eq_3_as_printed_goes_the_wrong_way():
 def test_eq_3_decides(rule, batch):
     """A node at 28.1 of 32 samples/s: the curve has that at 102.5. Printed: at 197.5, which is not
     worth a change, and the node is slow for ever."""
-    tune = fleet(2, 200, 32.0, Rule(batch=rule, forecast="none"), engines=[RISING])
+    tune = fleet(2, 200, 32.0, Rule(batch=rule), engines=[RISING])
     ratios = rows((10, [1, 1]), (20, [28.1 / 32, 1]))
     feed(tune, ratios, np.ones_like(ratios))
     assert tune.batches.tolist() == [batch, 200]
@@ -311,10 +311,10 @@ def test_what_comes_and_goes_within_five_steps_changes_nothing():
 
 def test_a_small_change_is_not_made():
     """4 % less is a decline where there is no noise, and not worth a new split."""
-    quiet = Rule(noise=0.0, least_decline=0.02, forecast="none")
+    quiet = Rule(noise=0.0, least_decline=0.02)
     ratios = rows((10, [1.0]), (30, [0.96]))
     assert not feed(fleet(1, rule=quiet), ratios, np.ones_like(ratios))
-    eager = Rule(noise=0.0, least_decline=0.02, least_change=0.0, forecast="none")
+    eager = Rule(noise=0.0, least_decline=0.02, least_change=0.0)
     tune = fleet(1, rule=eager)
     assert feed(tune, ratios, np.ones_like(ratios)) and tune.batches.tolist() == [172]
 
@@ -364,7 +364,7 @@ def test_limits():
     ("rule", "factor"), [("linear", 450 / 540), ("sqrt", math.sqrt(450 / 540)), ("none", 1.0)]
 )
 def test_the_learning_rate_follows_the_total_batch(rule, factor):
-    tune = fleet(3, rule=Rule(learning_rate=rule, forecast="none"))
+    tune = fleet(3, rule=Rule(learning_rate=rule))
     ratios = rows((10, [1, 1, 1]), (10, [0.5, 1, 1]))
     (change,) = feed(tune, ratios, np.where(ratios < 1, 0.25, 1.0)).values()
     assert change.learning_rate == pytest.approx(factor)
