@@ -12,6 +12,7 @@ from typing import Any
 
 from ondie.emu.units import InputError, nearest
 from ondie.emu.validate.closed_forms import closed_form_rows
+from ondie.emu.validate.hypertune import hypertune_rows
 from ondie.emu.validate.models import SAMPLE_PARAMS, model
 from ondie.emu.validate.mqsim import mqsim_cases, mqsim_rows
 from ondie.emu.validate.optimstore import optimstore_rows
@@ -49,6 +50,7 @@ NAMED: dict[str, Named] = {
     "smart-infinity": Named(smart_infinity_rows, ("model", "drives", "optimizer", "compression")),
     "optimstore": Named(optimstore_rows),
     "stannis": Named(stannis_rows),
+    "hypertune": Named(hypertune_rows),
 }
 
 

@@ -1,0 +1,277 @@
+"""HyperTune's published results beside the simulation's: `ondie validate hypertune`.
+
+Owns these rows. Does not own the decisions (stannis/hypertune.py), steps (stannis/synchronous.py),
+curves (stannis/slowdown.py), or the rows of forecasts (validate/forecasts.py).
+Source: HyperTune (HeydariGorji et al.).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.stannis import slowdown
+from ondie.emu.stannis.decline import Window
+from ondie.emu.stannis.hypertune import HyperTune, Rule
+from ondie.emu.stannis.slowdown import ALONE, CORES, Link, Published, host_and_lagunas, three_nodes
+from ondie.emu.stannis.synchronous import Nodes, Noise, Steps, simulate
+from ondie.emu.validate.forecasts import forecast_rows
+from ondie.emu.validate.rows import CHECK, FIT, SHOWN, Progress, Row
+
+NOISE = Noise(Rule.noise, Rule.cpu_noise)
+"""Of every run with decisions: 5 % of a speed, 2 points of a share of cores."""
+TRIALS = 40
+"""Runs that differ by their noise; rows are means of them."""
+BEFORE, AFTER = 20, 100
+"""Steps until others take cores, and from then on."""
+EPOCH = 60
+"""Steps of an epoch, as tuned."""
+FITTED = "img/s that the slowdown of a node and the synchronisation are from; HyperTune"
+THREE = (
+    "three equal nodes, batch 180, cores of one taken; synchronisation: ring of 13.88 MB over "
+    "1 Gb/s Ethernet (assumed), no work of a node's own"
+)
+LAGUNAS = (
+    "host and 36 Lagunas, batches 180/15, 6 of 8 host cores taken, batch at least 100; printed: "
+    "about 72 to 74"
+)
+OWN = "our own, beside them: expected is the closed form"
+RETURN = (
+    "two nodes of three interrupted at once, 6 and 4 cores taken, which come back 60 steps later"
+)
+QUIET = "no decline, 5 % noise: 1,000 epochs of 100 steps, which a change would end"
+DECLINED = "20 % decline that begins at 0, 25, 50 and 75 % of an epoch of 100 steps, 2,000 nodes"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Means of TRIALS runs, and how far they spread."""
+
+    batch: float
+    spread: float
+    """Standard deviation of the batch."""
+    rate: float
+    """img/s after the decision."""
+    through: float
+    """img/s from the interruption on, the steps until the decision included."""
+    steps: np.ndarray
+    """Until the decision, int64[trials]; 0 where there was none."""
+
+
+def runs(fleet: Published, left: int, least: int = 1) -> Iterator[tuple[HyperTune, Steps]]:
+    """Runs of a fleet whose node 0 is left so many cores after a while; ``least``: its limit."""
+    batches, speeds = fleet.nodes()
+    share = np.ones((BEFORE + AFTER, len(batches)))
+    share[BEFORE:, 0] = left / CORES
+    limits = np.ones_like(batches)
+    limits[0] = least
+    nodes = Nodes(speeds, fleet.sync_s, fleet.slowdown)
+    for seed in range(TRIALS):
+        tune = HyperTune(Rule(), batches, speeds, least=limits)
+        rng = np.random.default_rng([1, seed])
+        epoch = EPOCH * int(batches.sum())
+        yield tune, simulate(nodes, batches, share, epoch, tune, NOISE, rng)
+
+
+def tuned(fleet: Published, left: int, least: int = 1) -> Outcome:
+    """What HyperTune makes of it."""
+    done = list(runs(fleet, left, least))
+    batch = np.array([tune.batches[0] for tune, _ in done])
+    half = BEFORE + AFTER // 2
+    took = [steps.changes[0][0] - BEFORE + 1 if steps.changes else 0 for _, steps in done]
+    return Outcome(
+        float(batch.mean()),
+        float(batch.std()),
+        float(np.mean([steps.rate(half) for _, steps in done])),
+        float(np.mean([steps.rate(BEFORE) for _, steps in done])),
+        np.array(took),
+    )
+
+
+def untuned(fleet: Published, left: int, alone: bool = False) -> float:
+    """img/s without decisions; ``alone``: of node 0, with nobody to synchronise with."""
+    batches, speeds = fleet.nodes()
+    n = 1 if alone else len(batches)
+    share = np.ones((4, n))
+    share[:, 0] = left / CORES
+    nodes = Nodes(speeds[:n], 0.0 if alone else fleet.sync_s, fleet.slowdown)
+    return simulate(nodes, batches[:n], share, EPOCH * int(batches.sum())).rate()
+
+
+def by_hand(fleet: Published, left: int) -> tuple[float, float]:
+    """Batch of the proportional rule, and img/s with it: the other nodes' step does not change."""
+    batches, speeds = fleet.nodes()
+    ratio = float(fleet.slowdown.ratio(np.array(left / CORES)))
+    batch = batches[0] * ratio
+    slowest = float((batches / speeds).max())
+    return batch, (float(batches[1:].sum()) + batch) / (slowest + fleet.sync_s)
+
+
+def three_rows() -> Iterator[Row]:
+    """Three equal nodes; their network's range; cores that come back."""
+    fleet = three_nodes()
+    loaded = {4: slowdown.THREE_4_LEFT, 2: slowdown.THREE_2_LEFT}
+    for left, rate in {8: slowdown.THREE, **loaded}.items():
+        text = f"three nodes, {CORES - left} of 8 cores of one taken"
+        yield Row("hypertune", text, FIT, rate, untuned(fleet, left), "img/s", 0.0, FITTED)
+    published = {4: (140, 85.8, 0.02, 14, 2), 2: (100, 83.7, 0.06, 57, 10)}
+    for left, (batch, rate, within, gain, points) in published.items():
+        found = tuned(fleet, left)
+        text = f"{CORES - left} cores taken"
+        gained = 100 * (found.rate / untuned(fleet, left) - 1)
+        yield Row("hypertune", f"{text}: batch", CHECK, batch, found.batch, "", 5 / batch, THREE)
+        yield Row("hypertune", f"{text}: speed", CHECK, rate, found.rate, "img/s", within, THREE)
+        yield Row("hypertune", f"{text}: gain", CHECK, gain, gained, "%", points / gain, THREE)
+        yield from own_rows(text, found, by_hand(fleet, left))
+        for link in (slowdown.FAST, slowdown.SLOW):
+            yield from range_rows(text, link, left, published[left])
+
+
+def own_rows(text: str, found: Outcome, closed: tuple[float, float]) -> Iterator[Row]:
+    """Beside the published numbers."""
+    for name, expected, value, unit in (
+        ("batch", closed[0], found.batch, ""),
+        ("speed", closed[1], found.rate, "img/s"),
+        ("speed, steps until the decision included", None, found.through, "img/s"),
+        ("batch, standard deviation by noise", None, found.spread, ""),
+        ("steps until the decision, mean", None, found.steps.mean(), "steps"),
+    ):
+        yield Row("hypertune", f"{text}: {name}", SHOWN, expected, float(value), unit, None, OWN)
+
+
+def range_rows(
+    text: str, link: Link, left: int, published: tuple[float, float, float, float, float]
+) -> Iterator[Row]:
+    """The same over a network at an end of the range."""
+    fleet = three_nodes(link)
+    found = tuned(fleet, left)
+    source = f"over {link.name}: {fleet.sync_s:.3f} s of synchronisation a step"
+    for name, expected, value, unit in (
+        ("batch", published[0], found.batch, ""), ("speed", published[1], found.rate, "img/s"),
+    ):  # fmt: skip
+        yield Row("hypertune", f"{text}: {name}", SHOWN, expected, value, unit, None, source)
+
+
+def return_rows() -> Iterator[Row]:
+    """Cores that are taken and come back."""
+    fleet = three_nodes()
+    batches, speeds = fleet.nodes()
+    nodes = Nodes(speeds, fleet.sync_s, fleet.slowdown)
+    share = np.ones((160, 3))
+    share[20:80, :2] = [2 / CORES, 4 / CORES]
+    found, rates = [], []
+    for seed in range(TRIALS):
+        tune = HyperTune(Rule(), batches, speeds)
+        steps = simulate(
+            nodes, batches, share, EPOCH * 540, tune, NOISE, np.random.default_rng([2, seed])
+        )
+        found.append(tune.batches[:2].mean())
+        rates.append(steps.rate(110))
+    for name, expected, values, unit in (
+        ("their batches at last", slowdown.BATCH, found, ""),
+        ("speed at last", slowdown.THREE, rates, "img/s"),
+    ):
+        value = float(np.mean(values))
+        yield Row("hypertune", name, SHOWN, expected, value, unit, None, RETURN)
+
+
+def laguna_rows() -> Iterator[Row]:
+    """A host and 36 Lagunas."""
+    fleet = host_and_lagunas()
+    for text, expected, value in (
+        ("host alone", ALONE, untuned(fleet, 8, alone=True)),
+        ("host and 36 Lagunas", slowdown.WITH_DRIVES, untuned(fleet, 8)),
+        ("6 of 8 host cores taken", slowdown.WITH_DRIVES_2_LEFT, untuned(fleet, 2)),
+    ):
+        yield Row("hypertune", text, FIT, expected, value, "img/s", 0.0, FITTED)
+    carried, own = tuned(fleet, 2, least=100), tuned(fleet, 2)
+    text = "36 Lagunas, batch 100 carried over"
+    yield Row("hypertune", text, CHECK, 73, carried.rate, "img/s", 0.05, LAGUNAS)
+    yield from own_rows("36 Lagunas, proportional", own, by_hand(fleet, 2))
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Nodes that nobody interrupts, for a number of epochs together."""
+
+    changes: int
+    flags: int
+    """Most in a row."""
+    finished: int
+    """Epochs."""
+    decline: float
+    """The largest that noise made of a recent mean."""
+
+
+def watched(index: str, epochs: int, steps: int, nodes: int, noise: Noise = NOISE) -> Watch:
+    """Each node has epochs of its own, ended by a change, as the papers do it."""
+    rng = np.random.default_rng(3)
+    rule = Rule(index=index, ends_epoch=True)
+    tune, window = HyperTune(rule, np.full(nodes, 180), np.ones(nodes)), Window(nodes)
+    changes, flags, finished, decline = 0, 0, 0, 0.0
+    for _ in range(-(-epochs // nodes)):
+        for step in range(steps):
+            seen = 1 + noise.speed * rng.standard_normal(nodes)
+            cores = np.minimum(1 + noise.cpu * rng.standard_normal(nodes), 1)
+            change = tune.observe(step, steps, seen, cores)
+            window.push(seen)
+            decline = max(decline, float(np.nanmax(np.append(1 - window.recent(), 0.0))))
+            flags = max(flags, int(tune.flags.max()))
+            if change is not None:
+                changes += 1
+                break
+        else:
+            finished += nodes
+    return Watch(changes, flags, finished, decline)
+
+
+def until_trigger(start: int, steps: int, nodes: int, decline: float = 0.2) -> np.ndarray:
+    """Steps from the beginning of a decline in step ``start`` of an epoch of ``steps`` until each
+    node has another batch, int64[nodes]; a large number where it never gets one."""
+    rng = np.random.default_rng([4, start])
+    tune = HyperTune(Rule(), np.full(nodes, 180), np.ones(nodes))
+    took = np.full(nodes, 10**6)
+    for at in range(start + 20):
+        speed = 1 - decline * (at >= start)
+        seen = speed * (1 + NOISE.speed * rng.standard_normal(nodes))
+        cores = np.clip((0.5 if at >= start else 1) + NOISE.cpu * rng.standard_normal(nodes), 0, 1)
+        change = tune.observe(at % steps, steps, seen, cores)
+        if change is not None:
+            took[change.nodes] = np.minimum(took[change.nodes], at - start + 1)
+    return took
+
+
+def trigger_rows() -> Iterator[Row]:
+    """When HyperTune acts, and when it does not."""
+    epochs, steps = 1000, 100
+    quiet = watched("gated", epochs, steps, 10)
+    margin = 100 * float(HyperTune(Rule(), np.array([1]), np.ones(1)).margin[0])
+    yield Row("hypertune", "changes", CHECK, 0, quiet.changes, "", 0.0, QUIET)
+    yield Row("hypertune", "epochs finished", CHECK, epochs, quiet.finished, "", 0.0, QUIET)
+    for name, expected, value, unit in (
+        ("most flags in a row (5 are needed)", None, quiet.flags, ""),
+        ("largest decline of a mean by noise (expected: margin)", margin, 100 * quiet.decline, "%"),
+    ):
+        yield Row("hypertune", name, SHOWN, expected, value, unit, None, QUIET)
+    printed = watched("literal", epochs, steps, 1)
+    for name, value in (("changes", printed.changes), ("epochs finished", printed.finished)):
+        text = f"index as printed: {name}"
+        yield Row("hypertune", text, SHOWN, None, value, "", None, QUIET)
+    took = np.concatenate([until_trigger(start, steps, 500) for start in (0, 25, 50, 75)])
+    late = float((took > 10).sum())
+    yield Row("hypertune", "nodes later than 10 steps", CHECK, 0, late, "", 0.0, DECLINED)
+    for name, value in (("mean", took.mean()), ("longest", took.max())):
+        text = f"steps to another batch, {name}"
+        yield Row("hypertune", text, SHOWN, None, float(value), "steps", None, DECLINED)
+
+
+def hypertune_rows(progress: Progress) -> list[Row]:
+    """Published rows, what happens when, and what a forecast is worth."""
+    rows: list[Row] = []
+    for at, part in enumerate((three_rows, return_rows, laguna_rows, trigger_rows)):
+        if progress is not None:
+            progress("hypertune", at / 8)
+        rows += part()
+    return [*rows, *forecast_rows(progress)]

@@ -1,0 +1,144 @@
+"""Does `ondie validate hypertune` meet HyperTune's published rows by simulation, and miss when the
+rule, the index or the synchronisation is wrong?
+
+FACTS used: batches 140 and 100 of 180 within 5; 85.8 img/s within 2 %, 83.7 within 6 %; gains 14 %
+within 2 points and 57 % within 10; 36 Lagunas with batch 100 carried over 72 to 74 img/s within
+5 %, by the proportional rule batch 76 and 85.3 img/s.
+"""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ondie.emu import validate
+from ondie.emu.commands.validate import command
+from ondie.emu.stannis.hypertune import Rule
+from ondie.emu.stannis.loads import KINDS
+from ondie.emu.stannis.slowdown import FAST, SLOW, Slowdown, host_and_lagunas, three_nodes
+from ondie.emu.stannis.synchronous import Noise
+from ondie.emu.validate import forecasts, hypertune
+from ondie.emu.validate.rows import CHECK, FIT
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory, counts):
+    """As the command writes them; fewer runs at small counts."""
+    path = tmp_path_factory.mktemp("hypertune") / "rows.json"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forecasts, "TRACES", counts(2, 16))
+        patch.setattr(hypertune, "TRIALS", counts(16, 40))
+        assert command("hypertune", {}, path, None, None)
+    return json.loads(path.read_text())
+
+
+def row(rows, name, kind=None):
+    (found,) = [r for r in rows if r["name"] == name and kind in (None, r["kind"])]
+    return found["predicted"]
+
+
+PUBLISHED = {
+    "4 cores taken: batch": (140, 5),
+    "6 cores taken: batch": (100, 5),
+    "4 cores taken: speed": (85.8, 0.02 * 85.8),
+    "6 cores taken: speed": (83.7, 0.06 * 83.7),
+    "4 cores taken: gain": (14, 2),
+    "6 cores taken: gain": (57, 10),
+    "36 Lagunas, batch 100 carried over": (73, 0.05 * 73),
+}
+
+
+def test_the_published_rows(rows):
+    checks = {r["name"]: r for r in rows if r["kind"] == CHECK}
+    for name, (published, within) in PUBLISHED.items():
+        assert checks[name]["published"] == published
+        assert checks[name]["tolerance"] * published == pytest.approx(within)
+        assert abs(checks[name]["predicted"] - published) <= within
+
+
+def test_fit_rows_come_out_of_the_steps(rows):
+    """Exactly, since six numbers are from these six."""
+    fits = {r["name"]: (r["published"], r["predicted"]) for r in rows if r["kind"] == FIT}
+    assert [p for p, _ in fits.values()] == [93.4, 75.6, 53.3, 33.4, 99.83, 49.26]
+    assert all(ours == pytest.approx(theirs, rel=1e-12) for theirs, ours in fits.values())
+
+
+def test_our_own_rows(rows):
+    """Closed forms: 180 x 0.8051 = 144.9, (360 + 144.9) / 5.782 s = 87.3; 101.5 and 79.8; with
+    Lagunas 180 x 0.4213 = 75.8, (75.8 + 540) / 7.212 s = 85.4. Noise in the decision costs 1 %."""
+    for text, batch, speed in (
+        ("4 cores taken", 144.9, 87.33), ("6 cores taken", 101.5, 79.82),
+        ("36 Lagunas, proportional", 75.8, 85.39),
+    ):  # fmt: skip
+        own = [r for r in rows if r["source"] == hypertune.OWN and r["name"].startswith(text)]
+        found = {r["name"].removeprefix(f"{text}: "): r for r in own}
+        for name, value in (("batch", batch), ("speed", speed)):
+            assert found[name]["published"] == pytest.approx(value, rel=1e-3)
+            assert found[name]["predicted"] == pytest.approx(value, rel=0.015)
+        assert found["steps until the decision, mean"]["predicted"] <= 9
+        through = found["speed, steps until the decision included"]["predicted"]
+        assert through < found["speed"]["predicted"]
+    assert row(rows, "their batches at last") == 180
+    assert row(rows, "speed at last") == pytest.approx(93.4)
+
+
+def test_when_it_acts(rows):
+    assert row(rows, "changes") == 0 and row(rows, "epochs finished") == 1000
+    assert row(rows, "nodes later than 10 steps") == 0
+    assert row(rows, "steps to another batch, longest") <= 10
+    assert row(rows, "index as printed: changes") >= 990
+    assert row(rows, "index as printed: epochs finished") <= 10
+
+
+def test_the_index_as_printed_ends_no_epoch_without_noise():
+    quiet = hypertune.watched("literal", 50, 60, 1, Noise())
+    assert (quiet.changes, quiet.finished) == (50, 0)
+
+
+def test_the_range_of_the_network(rows):
+    """Both ends are shown; by hand 4 cores give 145.6 at the fast one, more than 5 from 140."""
+    for link, four, six in ((FAST, 145.6, 102.6), (SLOW, 143.7, 99.6)):
+        mine = [r for r in rows if link.name in r["source"]]
+        found = [r["predicted"] for r in mine if r["name"].endswith("batch")]
+        assert found == [pytest.approx(four, rel=0.015), pytest.approx(six, rel=0.015)]
+        assert hypertune.by_hand(three_nodes(link), 4)[0] == pytest.approx(four, abs=0.05)
+
+
+def test_a_wrong_synchronisation_is_seen(monkeypatch):
+    """The same steps with 3 s of each taken for the ring: 180 x 2.78 / 4.14 = 120.9, not 140."""
+    step, half, quarter = (540 / speed for speed in (93.4, 75.6, 53.3))
+    wrong = Slowdown(((0.25, (step - 3) / (quarter - 3)), (0.5, (step - 3) / (half - 3))))
+    fleet = replace(three_nodes(), sync_s=3.0, slowdown=wrong, speeds=(180 / (step - 3),))
+    assert hypertune.untuned(fleet, 4) == pytest.approx(75.6)
+    monkeypatch.setattr(hypertune, "TRIALS", 8)
+    assert abs(hypertune.tuned(fleet, 4).batch - 140) > 15
+
+
+def test_the_limit_carries_the_batch_over():
+    fleet = host_and_lagunas()
+    tune, steps = next(hypertune.runs(fleet, 2, least=100))
+    assert tune.batches[0] == 100 and (tune.batches[1:] == 15).all()
+    (change,) = [c for _, c in steps.changes]
+    assert change.learning_rate == pytest.approx(640 / 720)
+
+
+def test_where_a_forecast_proves_itself(counts):
+    """By CPU use it wins where loads come gradually, and makes less than 0.5 % of a difference
+    where they do not; by speed it loses there. So none is the default. Traces are others than
+    those that the forecast was chosen on, and than those of the rows."""
+    assert Rule().forecast == "none"
+    for kind in KINDS:
+        found = forecasts.compared(kind, counts(3, 40), first=1000)
+        plain = found["no forecast"]
+        gain = {name: np.mean(rates - plain) for name, rates in found.items()}
+        assert gain["no HyperTune"] < 0
+        if kind in ("ramps", "periodic"):
+            assert gain["forecast by CPU use"] > 0.005 * plain.mean()
+        else:
+            assert abs(gain["forecast by CPU use"]) < 0.005 * plain.mean()
+            assert gain["forecast by speed"] < -0.005 * plain.mean()
+
+
+def test_it_runs_only_by_name():
+    assert "hypertune" in validate.NAMED and "hypertune" not in validate.SUITES

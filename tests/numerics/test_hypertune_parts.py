@@ -1,0 +1,254 @@
+"""What HyperTune rests on: curves, slowdown by cores, forecasts, loads, and synchronous steps.
+
+FACTS used: three equal nodes 93.4, 75.6, 53.3 img/s at 0, 4, 6 of 8 cores taken; host 33.4, with 36
+Lagunas 99.83 and 49.26 img/s, 1.82 s of synchronisation; MobileNetV2 3.47 M parameters.
+"""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ondie.emu.stannis import forecast, loads
+from ondie.emu.stannis.decline import Window
+from ondie.emu.stannis.hypertune import HyperTune, Rule
+from ondie.emu.stannis.resizing import Curves, rising
+from ondie.emu.stannis.slowdown import (
+    ETHERNET,
+    FAST,
+    SLOW,
+    Link,
+    Slowdown,
+    host_and_lagunas,
+    own_seconds,
+    three_nodes,
+)
+from ondie.emu.stannis.synchronous import Nodes, Noise, simulate
+from ondie.emu.stannis.tuner import Engine
+from ondie.emu.units import InputError
+
+
+@st.composite
+def engines(draw):
+    """Curves that the tuner accepts: speeds grow less than batches do."""
+    sizes = sorted(draw(st.sets(st.integers(1, 400), min_size=1, max_size=6)))
+    speed, points = draw(st.floats(1, 100)), []
+    for before, size in zip([None, *sizes], sizes, strict=False):
+        if before is not None:
+            speed *= draw(st.floats(0.9, 0.99 * size / before))
+        points.append((size, speed))
+    return Engine("drawn", tuple(points))
+
+
+# --- curves
+
+
+@given(st.lists(engines(), min_size=1, max_size=4), st.data())
+def test_curves_are_the_tuners(kinds, data):
+    """Speeds and batches of a time, of many nodes at once, as Engine has them one by one."""
+    n = data.draw(st.integers(1, 8))
+    of = np.array(data.draw(st.lists(st.integers(0, len(kinds) - 1), min_size=n, max_size=n)))
+    batches = np.array(data.draw(st.lists(st.integers(1, 600), min_size=n, max_size=n)))
+    curves = Curves(np.ones(n), kinds, of)
+    expected = [kinds[k].speed(int(b)) for k, b in zip(of, batches, strict=True)]
+    assert curves.speed(batches).tolist() == pytest.approx(expected)
+    seconds = np.array([kinds[k].seconds(int(b)) for k, b in zip(of, batches, strict=True)])
+    assert curves.within(seconds).tolist() == pytest.approx(batches.tolist())
+    later = seconds * data.draw(st.floats(0.1, 3))
+    for k, t, found in zip(of, later, curves.within(later), strict=True):
+        assert abs(kinds[k].batch_for(float(t)) - max(found, 1)) <= 0.5 + 1e-6
+
+
+def test_without_engines_a_node_has_one_speed():
+    curves = Curves(np.array([32.0, 3.0]))
+    assert curves.speed(np.array([1, 500])).tolist() == [32, 3]
+    assert curves.within(np.array([2.0, 5.0])).tolist() == [64, 15]
+
+
+def test_only_what_rises_can_be_inverted():
+    """The plateau and the fall behind the best batch say nothing."""
+    engine = Engine("e", ((10, 5.0), (20, 7.0), (30, 7.0), (40, 6.9), (50, 8.0), (80, 7.5)))
+    assert [part.tolist() for part in rising(engine)] == [[10, 20, 50], [5, 7, 8]]
+    curves = Curves(np.ones(4), [engine])
+    found = curves.inverse(np.array([4.0, 6.0, 7.5, 9.0]), literal=False)
+    assert found.tolist() == pytest.approx([10, 15, 35, 50])
+
+
+# --- slowdown
+
+
+def test_three_equal_nodes_by_hand():
+    """540 / 93.4 = 5.7816 s, 7.1429 s, 10.1313 s; ring of three: 4 x 4.6267 MB over 117.7 MB/s =
+    0.157 s; 5.6244 / 6.9856 = 0.8051, 5.6244 / 9.9741 = 0.5639."""
+    fleet = three_nodes()
+    assert fleet.sync_s == pytest.approx(4 * 4_626_667 / (125e6 * 1448 / 1538))
+    assert fleet.slowdown.ratio(np.array([1, 0.5, 0.25])).tolist() == pytest.approx(
+        [1, 0.8051, 0.5639], abs=5e-5
+    )
+    assert fleet.speeds[0] == pytest.approx(180 / 5.6244, rel=1e-4)
+
+
+def test_the_range_of_the_network():
+    """From 0.016 s to 0.392 s = 540 / 93.4 - 180 / 33.4: there the node is the host that makes 33.4
+    img/s alone. The rule's batches: 145.6 and 102.6 at one end, 143.7 and 99.6 at the other."""
+    found = []
+    for link in (FAST, ETHERNET, SLOW):
+        fleet = three_nodes(link)
+        found.append([fleet.sync_s, *(180 * fleet.slowdown.ratio(np.array([0.5, 0.25])))])
+    expected = [[0.0157, 145.62, 102.60], [0.1573, 144.92, 101.50], [0.3924, 143.70, 99.61]]
+    assert found == [pytest.approx(row, abs=5e-3) for row in expected]
+    assert three_nodes(SLOW).speeds[0] == pytest.approx(33.4)
+
+
+def test_host_and_lagunas_by_hand():
+    """720 / 99.83 - 180 / 33.4 = 1.823 s; 720 / 49.26 - 1.823 = 12.793 s: 5.389 / 12.793 = 0.4213.
+    A Laguna is 20 % earlier than the host: 15 x 1.2 / 5.389 = 3.34 img/s."""
+    fleet = host_and_lagunas()
+    assert fleet.sync_s == pytest.approx(1.823, abs=5e-4)
+    assert fleet.slowdown.ratio(np.array(0.25)) == pytest.approx(0.4213, abs=5e-5)
+    assert fleet.speeds == pytest.approx((33.4, 3.34))
+    batches, speeds = fleet.nodes()
+    assert (batches.sum(), len(speeds), speeds[0]) == (720, 37, 33.4)
+
+
+def test_beyond_the_last_point_amdahl_goes_on():
+    """Relative times 1, 1.25, 1.75 at 8, 4, 2 of 8 cores are 1 + 0.25 (8 / cores - 1); 2.75 at 1;
+    none at all, no speed."""
+    curve = Slowdown(((0.25, 1 / 1.75), (0.5, 1 / 1.25)))
+    share = np.array([1.0, 0.75, 0.5, 0.375, 0.25, 0.125, 0.0])
+    expected = [1, 1 / (1 + 0.25 / 3), 1 / 1.25, 1 / (1 + 0.25 * 5 / 3), 1 / 1.75, 1 / 2.75, 0]
+    assert curve.ratio(share).tolist() == pytest.approx(expected)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=20))
+def test_more_cores_are_never_slower(shares):
+    for fleet in (three_nodes(), host_and_lagunas()):
+        found = fleet.slowdown.ratio(np.sort(np.array(shares)))
+        assert (np.diff(found) >= 0).all() and (found <= 1).all()
+
+
+# --- forecasts
+
+
+def windows(*columns, n=10):
+    window = Window(len(columns))
+    for row in zip(*columns, strict=True):
+        window.push(np.array(row, np.float64))
+    return window
+
+
+def test_a_line_goes_on():
+    """10 steps down by 0.02 a step to 0.72: 0.68 two steps later, never below 0."""
+    line = [0.9 - 0.02 * i for i in range(10)]
+    down = [0.9 - 0.1 * i for i in range(10)]
+    window = windows(line, [0.8] * 10, down)
+    assert forecast.by_speed(window, 2).tolist() == pytest.approx([0.68, 0.8, 0])
+    assert window.recent().tolist() == pytest.approx([0.76, 0.8, 0.2])
+    assert window.slope(5).tolist() == pytest.approx([-0.02, 0, -0.1])
+
+
+def test_speed_follows_the_trend_of_cores():
+    """Cores 0.7, .., 0.5 by 0.05 (mean 0.6), speed 0.8 in the mean: 0.5 a core; 2 + 3 steps later
+    0.8 - 0.5 x 0.05 x 5 = 0.675. A sudden change before the recent five steps is no trend, nor is
+    what noise explains; growth ends at full speed; nothing observed, nothing forecast."""
+    falling = [1, 1, 1, 1, 1, 0.7, 0.65, 0.6, 0.55, 0.5]
+    sudden = [1, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.5]
+    noisy = [0.5] * 5 + [0.52, 0.5, 0.49, 0.5, 0.48]
+    rising_up = [0.3] * 5 + [0.5, 0.6, 0.7, 0.8, 0.9]
+    unseen = [math.nan] * 10
+    shares = windows(falling, sudden, noisy, rising_up, unseen)
+    ratio = np.array([0.8, 0.8, 0.8, 0.85, 0.8])
+    found = forecast.by_cpu(ratio, shares, 0.02, 3)
+    assert found.tolist() == pytest.approx([0.675, 0.8, 0.8, 1.0, 0.8])
+
+
+def test_a_forecast_chooses_the_batch():
+    """The same ramp with and without: 0.8 of 180 is 144; carried on, less."""
+    batches = {}
+    for name in ("none", "cpu", "speed"):
+        tune = HyperTune(Rule(forecast=name), np.array([180]), np.ones(1))
+        cores = np.concatenate([np.ones(10), np.linspace(1, 0.25, 31), np.full(3, 0.25)])
+        for step, share in enumerate(cores):
+            ratio = 1 / (1 + 0.25 * (1 / share - 1))
+            change = tune.observe(step, 100, np.array([ratio]), np.array([share]))
+            if change is not None and name not in batches:
+                batches[name] = int(change.batches[0])
+    assert batches["cpu"] < batches["none"] < 180 and batches["speed"] < batches["none"]
+
+
+# --- loads
+
+
+@pytest.mark.parametrize("kind", loads.KINDS)
+def test_loads_are_shares_and_come_from_their_seed(kind):
+    share = loads.trace(kind, 700, 5, 3, np.random.default_rng(1))
+    assert share.shape == (700, 5) and share.min() >= 1 / 8 and share.max() <= 1
+    assert (share[:, 3:] == 1).all()
+    assert all((share[:, i] < 1).any() for i in range(3))
+    assert (share[:, 0] != share[:, 1]).any()
+    assert (share == loads.trace(kind, 700, 5, 3, np.random.default_rng(1))).all()
+    assert (share != loads.trace(kind, 700, 5, 3, np.random.default_rng(2))).any()
+
+
+def test_ramps_go_step_by_step():
+    """At most 7/8 in 10 steps."""
+    share = loads.trace("ramps", 2000, 4, 4, np.random.default_rng(3))
+    assert 0 < np.abs(np.diff(share, axis=0)).max() <= 7 / 80 + 1e-12
+
+
+# --- steps
+
+
+def test_a_step_waits_for_the_slowest():
+    """180 / (32 x 0.5) = 11.25 s and 1 s of synchronisation: 190 samples in 12.25 s."""
+    nodes = Nodes(np.array([32.0, 3.0]), 1.0, Slowdown(((0.25, 0.5),)))
+    share = np.array([[1.0, 1.0], [0.25, 1.0]])
+    done = simulate(nodes, np.array([180, 10]), share, 10_000)
+    assert done.samples.tolist() == [190, 190]
+    assert done.seconds.tolist() == pytest.approx([6.625, 12.25])
+    assert done.rate(1) == pytest.approx(190 / 12.25)
+
+
+def test_epochs_are_whole_steps():
+    """1,000 samples by 190 are 6 steps."""
+    nodes = Nodes(np.array([32.0, 3.0]), 0.0, Slowdown(((0.25, 0.5),)))
+    assert simulate(nodes, np.array([180, 10]), np.ones((35, 2)), 1000).epochs == 5
+
+
+def test_what_is_seen_is_noisy_and_what_happens_is_not():
+    nodes = Nodes(np.full(3, 32.0), 0.0, Slowdown(((0.25, 0.5),)))
+    share = np.ones((50, 3))
+    share[10:, 0] = 0.25
+
+    def run(seed):
+        tune = HyperTune(Rule(), np.full(3, 180), nodes.speeds)
+        noise, rng = Noise(0.05, 0.02), np.random.default_rng(seed)
+        return simulate(nodes, np.full(3, 180), share, 10**6, tune, noise, rng)
+
+    one, same, other = run(1), run(1), run(2)
+    assert (one.seconds == same.seconds).all() and (one.samples == same.samples).all()
+    assert one.samples[-1] != other.samples[-1]
+    assert one.seconds[:10].tolist() == [180 / 32] * 10
+
+
+def test_bad_input():
+    nodes = Nodes(np.ones(1), 0.0, Slowdown(((0.25, 0.5),)))
+    for call, words in (
+        (lambda: Slowdown(()), "no speed on fewer cores"),
+        (lambda: Slowdown(((1.0, 1.0),)), "speed 1.0 on 1.0 of the cores"),
+        (lambda: Slowdown(((0.5, 0.0),)), "speed 0.0 on 0.5 of the cores"),
+        (lambda: Slowdown(((0.5, 0.8), (0.25, 0.5))), "speed 0.5 on 0.25 .* after 0.8 on 0.5"),
+        (lambda: Slowdown(((0.25, 0.8), (0.5, 0.7))), "no slower on more cores"),
+        (lambda: nodes.slowdown.ratio(np.array([0.5, 1.2])), "1.2 of the cores left: 0 to 1"),
+        (lambda: nodes.slowdown.ratio(np.array([math.nan])), "nan of the cores left"),
+        (lambda: own_seconds(100.0, 200, 2.0), "2 s of synchronisation in a step of 2 s"),
+        (lambda: three_nodes(Link("none", 0.0)), "none: 0.0 B/s; more than 0"),
+        (lambda: loads.trace("burst", 9, 2, 1, np.random.default_rng(1)), "nearest: bursts"),
+        (lambda: loads.trace("bursts", 9, 2, 3, np.random.default_rng(1)), "3 interrupted nodes"),
+        (lambda: simulate(nodes, np.ones(1, int), np.ones((1, 1)), 0), "an epoch of 0 samples"),
+    ):
+        with pytest.raises(InputError, match=words) as caught:
+            call()
+        assert "\n" not in str(caught.value)
