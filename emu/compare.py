@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ondie.emu import power
 from ondie.emu import timeline as timelines
@@ -127,7 +129,8 @@ def choose(names: Sequence[str] | None) -> list[str]:
 class Run(Interruptible):
     """A path at work, step after step. Raises Unavailable when the device or model cannot run it.
 
-    payload: whether the bytes of weights, states and gradients are moved, too.
+    payload: whether the bytes of weights, states and gradients are moved, too. initial: weights and
+    states as the format stores them, by slot, where they are not the trace's.
     """
 
     def __init__(
@@ -138,6 +141,7 @@ class Run(Interruptible):
         options: Options,
         payload: bool,
         timeline: int = 0,
+        initial: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.cfg = cfg
         self.path = PATHS[name](cfg, trace, options)
@@ -146,7 +150,10 @@ class Run(Interruptible):
         self.system.arrays.cfg.seed = options.seed
         self.arithmetic = None
         if carries:
-            self.arithmetic = Arithmetic(trace, options.form, format=self.path.format)
+            self.arithmetic = Arithmetic(
+                trace, options.form, format=options.format, seed=options.seed
+            )
+            self.arithmetic.given = initial
         self.path.prepare(self.system, self.arithmetic)
         self.clock = StepClock(self.system.phases, self.system.arrays.phase)
         self.recoveries = []

@@ -423,6 +423,7 @@ def result_data(c: Comparison, seed: int, target_s: float | None = None) -> dict
         "options": {
             "weights_up": c.options.weights_up,
             "form": c.options.form,
+            "format": c.options.format,
             "batch": c.options.batch,
             "offload": asdict(c.options.offload),
             "compression": c.options.compression,
