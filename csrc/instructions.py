@@ -51,9 +51,16 @@ TARGETS = {
     "base": ((), 0, 128, "SSE2, as shipped"),
     "fma128": (
         (
-            "-mfma", "-mf16c", "-mprefer-vector-width=128", "-DONDIE_HALVES=4",
-            "-include", "immintrin.h",
-        ), 0, 128, "128-bit with FMA, nearest to NEON",
+            "-mfma",
+            "-mf16c",
+            "-mprefer-vector-width=128",
+            "-DONDIE_HALVES=4",
+            "-include",
+            "immintrin.h",
+        ),
+        0,
+        128,
+        "128-bit with FMA, nearest to NEON",
     ),
     "avx2": ((), 1, 256, "AVX2 with FMA, as shipped"),
 }

@@ -168,6 +168,8 @@ def commands() -> None:
     metavar="KEY=VALUE",
     help="host_offload: parameters, checkpointing, pipeline_read, ratio, threads, ...",
 )
+@click.option("--forward", metavar="TIME", help="Forward of a step, in place of the trace's.")
+@click.option("--backward", metavar="TIME", help="Backward of a step, in place of the trace's.")
 @click.option("--measure-host", is_flag=True, help="Measure host.adam on this machine.")
 @click.option(
     "--compression",
@@ -197,7 +199,7 @@ def compare(
     trace: str, device: str, paths: str | None, settings: tuple[str, ...], devices: int | None,
     steps: int | None, out: Path | None, timeline: Path | None, weights_up: str,
     format: str | None, form: str, batch: str, ds_config: Path | None, knobs: tuple[str, ...],
-    measure_host: bool, sampled: bool,
+    forward: str | None, backward: str | None, measure_host: bool, sampled: bool,
     compression: float, swing: bool, along: tuple[str, ...], target_step: str | None, seed: int,
     quiet: bool, foreground: Path | None, foreground_from: str | None,
     foreground_time_unit: str | None, foreground_depth: int | None, foreground_speed: float | None,
@@ -224,6 +226,8 @@ def compare(
     options = Options(
         weights_up=weights_up, form=form, format=format or stated, batch=batch, offload=offload,
         compression=compression, seed=seed,
+        forward_s=None if forward is None else target.duration(forward, "--forward"),
+        backward_s=None if backward is None else target.duration(backward, "--backward"),
     )  # fmt: skip
     folder = out or Path("results") / re.sub(r"[^\w.-]", "_", f"{loaded.name}-{cfg.system.name}")
     target_s = None if target_step is None else target.seconds(target_step)
@@ -266,7 +270,7 @@ def compare(
         )
         more, tables = {}, []
         if requests is not None and loop is not None:
-            felt = users.felt(loaded, cfg, result, requests, loop, progress)
+            felt = users.felt(result.trace, cfg, result, requests, loop, progress)
             more["interference"] = users.data(felt, requests, loop)
             tables.append(users.table(felt, requests))
         files = report.write(result, folder, seed, timeline, target_s, more)

@@ -334,15 +334,17 @@ def compare(
     timeline: int = 0,
     swing: bool = True,
     sampled: bool = False,
+    strict: bool = True,
     progress: Callable[[str, float], None] | None = None,
 ) -> Comparison:
     """Run the paths. A path named in ``paths`` that cannot run raises Unavailable; one that was not
-    named gets a row with the reason. ``sampled``: extend the update stages of large models from
-    pieces (sampling.py); one step of a trace without payload.
+    named, or all if not ``strict``, gets a row with the reason. ``sampled``: extend the update
+    stages of large models from pieces (sampling.py); one step of a trace without payload.
 
     ``steps`` defaults to all of a recorded trace and one of a synthetic one.
     """
     options = options or Options()
+    trace = trace.timed(options.forward_s, options.backward_s)
     chosen = choose(paths)
     if trace.op not in OPS:
         reason = trace.attrs.get("op_reason", "no update kernel is known for it")
@@ -352,7 +354,7 @@ def compare(
     if sampled and (payload or n > 1 or timeline):
         what = "a timeline" if timeline else f"{n} steps" if n > 1 else "the payload"
         raise InputError(f"--sampled: {what} of {trace.name} cannot be had from pieces of it")
-    for name in chosen if paths else ():
+    for name in chosen if paths and strict else ():
         PATHS[name](cfg, trace, options)  # raises Unavailable before anything runs
 
     stop = threading.Event()

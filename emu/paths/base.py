@@ -112,6 +112,9 @@ class Options:
     """Of what happens by chance in the drives: bit errors, programs and erases that fail."""
     pairs: int = 0
     """Queue pairs that others drive meanwhile."""
+    forward_s: float | None = None
+    backward_s: float | None = None
+    """Seconds of a step's forward and backward in place of the trace's."""
 
     def __post_init__(self) -> None:
         if formats.checked(self.format) == "fp32":
@@ -150,10 +153,10 @@ class Path(ABC):
     """Do nodes exchange gradients, in a step whose update is then skipped as well?"""
 
     def __post_init__(self) -> None:
-        self.check_format()
         reason = self.missing()
         if reason:
             raise Unavailable(f"{self.name}: {reason}")
+        self.check_format()
 
     @abstractmethod
     def missing(self) -> str | None:

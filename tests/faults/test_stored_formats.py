@@ -8,6 +8,7 @@ gradients, 16 all in BF16. OptimStore's stripe: page / 4 parameters of FP32 (Ada
 import numpy as np
 import pytest
 
+from ondie import traces
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.build import logical_pages
 from ondie.emu.compare import PATHS, run_path
@@ -278,27 +279,34 @@ def test_capacity_follows():
     room = (g.reservoir_blocks - 1) * g.pages * g.dies  # super-pages, of 2,048 parameters in FP32
     for name, most, text in (
         ("host_offload", pages // 4 * 2048, "the conventional namespace has"),
-        ("in_storage", pages // 4 * 2048, None),  # its gradients lie in DRAM
+        ("in_storage", pages // 3 * 2048, "the conventional namespace has"),
         ("on_die", room * 2048, "the reservoir has"),
     ):
-        wanted = most * 3 // 2
-        PATHS[name](cfg, large("adam", wanted), Options(format="bf16_all"))
-        if text is None:
-            wanted = most * 2 * 4 // 3
-            PATHS[name](cfg, large("adam", wanted - (1 << 20)), Options(format="bf16_all"))
-            text, wanted = "the conventional namespace has", most * 3 // 2
-        with pytest.raises(Unavailable, match=text):
-            PATHS[name](cfg, large("adam", wanted), Options())
+        for format, params, fits in (
+            ("fp32", most * 15 // 16, True), ("fp32", most * 17 // 16, False),
+            ("bf16_all", most * 30 // 16, True), ("bf16_all", most * 34 // 16, False),
+        ):  # fmt: skip
+            if fits:
+                PATHS[name](cfg, large("adam", params), Options(format=format))
+                continue
+            with pytest.raises(Unavailable, match=text):
+                PATHS[name](cfg, large("adam", params), Options(format=format))
 
 
 @pytest.mark.parametrize(
-    "name", ["stannis", "chip_level", "smart_base", "smart_update", "smart_handler", "smart_comp"]
+    ("name", "device", "text"),
+    [
+        ("stannis", "newport", "vectors stay in the nodes' DRAM, in FP32"),
+        ("chip_level", "optimstore-r1", "fp32 is all that is known of it"),
+        ("smart_base", "smartssd", "fp32 is all that is known of it"),
+        ("smart_handler", "smartssd", "fp32 is all that is known of it"),
+    ],
 )
-def test_paths_that_know_fp32_alone(name):
-    cfg = load_preset("smartssd" if name.startswith("smart") else "newport")
-    cfg = load_preset("optimstore-r1") if name == "chip_level" else cfg
-    with pytest.raises(Unavailable, match=f"{name}: format bf16: fp32 is all that is known"):
-        PATHS[name](cfg, large("adam", PARAMS), Options(format="bf16"))
+def test_paths_that_know_fp32_alone(name, device, text):
+    trace = traces.load("mobilenetv2") if name == "stannis" else large("adam", PARAMS)
+    PATHS[name](load_preset(device), trace, Options())
+    with pytest.raises(Unavailable, match=f"{name}: format bf16: {text}"):
+        PATHS[name](load_preset(device), trace, Options(format="bf16"))
 
 
 @pytest.mark.parametrize(
