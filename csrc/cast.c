@@ -18,28 +18,36 @@ CAST(from_fp16, uint16_t, float)
 #else /* as many at once by the processor's own conversion: the same bits, payloads of NaNs aside */
 #if ONDIE_HALVES == 16
 #define VECTOR(name) _mm512_##name
-#define HALVES(name) _mm256_##name##_si256
+#define LOAD _mm256_loadu_si256
+#define STORE _mm256_storeu_si256
 typedef __m256i FN(halves);
-#else
+#elif ONDIE_HALVES == 8
 #define VECTOR(name) _mm256_##name
-#define HALVES(name) _mm_##name##_si128
+#define LOAD _mm_loadu_si128
+#define STORE _mm_storeu_si128
+typedef __m128i FN(halves);
+#else /* four: instructions.py counts it, as NEON has it */
+#define VECTOR(name) _mm_##name
+#define LOAD _mm_loadl_epi64
+#define STORE _mm_storel_epi64
 typedef __m128i FN(halves);
 #endif
 static void FN(to_fp16)(const float *restrict x, uint16_t *restrict y, size_t n) {
     size_t i = 0;
     for (; i + ONDIE_HALVES <= n; i += ONDIE_HALVES)
-        HALVES(storeu)((FN(halves) *)(y + i),
-                       VECTOR(cvtps_ph)(VECTOR(loadu_ps)(x + i), _MM_FROUND_TO_NEAREST_INT));
+        STORE((FN(halves) *)(y + i),
+              VECTOR(cvtps_ph)(VECTOR(loadu_ps)(x + i), _MM_FROUND_TO_NEAREST_INT));
     for (; i < n; i++) y[i] = to_fp16(x[i]);
 }
 
 static void FN(from_fp16)(const uint16_t *restrict x, float *restrict y, size_t n) {
     size_t i = 0;
     for (; i + ONDIE_HALVES <= n; i += ONDIE_HALVES)
-        VECTOR(storeu_ps)(y + i, VECTOR(cvtph_ps)(HALVES(loadu)((const FN(halves) *)(x + i))));
+        VECTOR(storeu_ps)(y + i, VECTOR(cvtph_ps)(LOAD((const FN(halves) *)(x + i))));
     for (; i < n; i++) y[i] = from_fp16(x[i]);
 }
 #undef VECTOR
-#undef HALVES
+#undef LOAD
+#undef STORE
 #endif
 #undef CAST

@@ -2,7 +2,8 @@
  * Does not: count; valgrind's callgrind does, between entry to and exit from counted().
  * Source: own.
  *
- * usage: count FUNCTION FORM ISA N COEF...      (see instructions.py)
+ * usage: count FUNCTION VARIANT ISA N MAPS COEF...      (see instructions.py)
+ * MAPS: a file with ondie_codes[2], or "-" where no state is in codes.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,16 +13,28 @@
 
 typedef struct {
     const char *function;
-    int form, isa;
+    int variant, isa;
     size_t n;
-    float coef[16], *w, *g, *m, *v;
+    float coef[16], *w, *g, *m, *v, *scale;
     double *partial;
     uint16_t *half;
+    ondie_codes maps[2];
 } job;
+
+/* Arrays that are not all FP32. */
+__attribute__((noinline)) static int narrow(const job *j, int op, float *a, float *b) {
+    const int half = j->variant == ONDIE_FP16 || j->variant == ONDIE_BF16;
+    const int coded = j->variant == ONDIE_CODES;
+    return ondie_update_one(j->isa, op, j->variant, 1, j->w, half ? (void *)j->half : j->g, a, b,
+                            half ? j->half + j->n : 0, coded ? j->scale : 0,
+                            coded && b ? j->scale + j->n : 0, j->n, 0, j->coef,
+                            coded ? j->maps : 0, 1);
+}
 
 /* One or two states, or none. */
 static int update(const job *j, int op, float *a, float *b) {
-    return ondie_update_one(j->isa, op, j->form, 1, j->w, j->g, a, b, 0, 0, 0, j->n, 0, j->coef, 0, 0);
+    if (j->variant >= ONDIE_FP16) return narrow(j, op, a, b);
+    return ondie_update_one(j->isa, op, j->variant, 1, j->w, j->g, a, b, 0, 0, 0, j->n, 0, j->coef, 0, 0);
 }
 
 __attribute__((noinline)) int counted(const job *j, int number) {
@@ -55,21 +68,29 @@ static void *aligned(size_t bytes) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 5 || argc > 21) {
-        fprintf(stderr, "usage: count FUNCTION FORM ISA N COEF...\n");
+    if (argc < 6 || argc > 22) {
+        fprintf(stderr, "usage: count FUNCTION VARIANT ISA N MAPS COEF...\n");
         return 2;
     }
-    job j = {.function = argv[1], .form = atoi(argv[2]), .isa = atoi(argv[3])};
+    static job j;
+    j.function = argv[1], j.variant = atoi(argv[2]), j.isa = atoi(argv[3]);
     j.n = strtoul(argv[4], 0, 10);
-    for (int i = 5; i < argc; i++) j.coef[i - 5] = strtof(argv[i], 0);
+    if (strcmp(argv[5], "-")) {
+        FILE *file = fopen(argv[5], "rb");
+        if (!file || fread(j.maps, sizeof j.maps, 1, file) != 1) return 3;
+        fclose(file);
+    }
+    for (int i = 6; i < argc; i++) j.coef[i - 6] = strtof(argv[i], 0);
     float **arrays[] = {&j.w, &j.g, &j.m, &j.v};
     for (int a = 0; a < 4; a++) {
         *arrays[a] = aligned(4 * j.n);
         for (size_t i = 0; i < j.n; i++) (*arrays[a])[i] = 0.5f + (float)(i % 7) / 8;
     }
     j.partial = aligned(8 * (j.n / ONDIE_NORM_BLOCK + 1));
-    j.half = aligned(2 * j.n);
-    memset(j.half, 0x3c, 2 * j.n);
+    j.half = aligned(4 * j.n);
+    memset(j.half, 0x3c, 4 * j.n);
+    j.scale = aligned(8 * j.n);
+    for (size_t i = 0; i < 2 * j.n; i++) j.scale[i] = 1.0f;
     for (size_t f = 0; f < sizeof functions / sizeof *functions; f++)
         if (!strcmp(j.function, functions[f])) return counted(&j, (int)f) == ONDIE_OK ? 0 : 4;
     fprintf(stderr, "count: unknown function %s\n", j.function);

@@ -7,8 +7,9 @@ Source: valgrind's callgrind, which counts executed instructions and repeats to 
 
 Needs gcc, valgrind and the installed package (for the coefficients). Three targets are built from
 the same sources: `base` and `avx2` are what the package ships for x86-64; `fma128` is the base
-object with FMA in 128-bit vectors, the nearest x86 has to NEON, which has fused multiply-add.
-The torch form on `base` calls libm's fmaf for every FMA; on an ARM core use `fma128`.
+object with FMA and conversions of FP16 in 128-bit vectors, the nearest x86 has to NEON, which has
+both. The torch form on `base` calls libm's fmaf for every FMA; on an ARM core use `fma128`.
+Formats other than FP32 are counted there alone, in bulk.
 """
 
 import datetime
@@ -21,7 +22,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ondie.kernels import FORMS, OPS, get
+import numpy as np
+
+from ondie.kernels import FORMATS, FORMS, OPS, get
+from ondie.kernels.codes import codes
 
 HERE = Path(__file__).resolve().parent
 TARGET_FILE = HERE.parent / "emu" / "isp" / "instructions.toml"
@@ -45,21 +49,38 @@ GRADIENT = ("scale", "unscale", "squares", "to_fp16", "from_fp16", "to_bf16", "f
 # target -> (extra flags for isa_base.c, number in enum ondie_isa, bits, what it stands for)
 TARGETS = {
     "base": ((), 0, 128, "SSE2, as shipped"),
-    "fma128": (("-mfma", "-mprefer-vector-width=128"), 0, 128, "128-bit with FMA, nearest to NEON"),
+    "fma128": (
+        (
+            "-mfma",
+            "-mf16c",
+            "-mprefer-vector-width=128",
+            "-DONDIE_HALVES=4",
+            "-include",
+            "immintrin.h",
+        ),
+        0,
+        128,
+        "128-bit with FMA, nearest to NEON",
+    ),
     "avx2": ((), 1, 256, "AVX2 with FMA, as shipped"),
 }
+
+
+FORMATS_OF = "fma128"
 
 
 class Entry(NamedTuple):
     """One count: where it goes in the file, and how to run it."""
 
-    table: tuple[str, ...]  # ("base", "adam"), ("base", "adam", "torch"), ("base", "unscale")
+    # ("base", "adam"), ("base", "adam", "torch"), ("fma128", "adam", "bf16_all"), ("base", "scale")
+    table: tuple[str, ...]
     key: str  # "page", "bulk", "page_l2", "bulk_l2"
     target: str
     function: str
-    form: str
+    variant: int
     n: int
     coef: tuple[float, ...]
+    codes: str = ""
 
 
 def flags() -> list[str]:
@@ -81,10 +102,39 @@ def entries() -> Iterator[Entry]:
                     for size, n in SIZES.items():
                         table = (target, op) if form == FORMS[0] else (target, op, form)
                         numbers = tuple(float(c) for c in coef)
-                        yield Entry(table, size + suffix, target, function, form, n, numbers)
+                        variant = FORMS.index(form)
+                        yield Entry(table, size + suffix, target, function, variant, n, numbers)
+            if target == FORMATS_OF:
+                yield from narrow(op)
         for function in GRADIENT:
             for size, n in SIZES.items():
-                yield Entry((target, function), size, target, function, FORMS[0], n, (0.5,))
+                yield Entry((target, function), size, target, function, 0, n, (0.5,))
+
+
+def narrow(op: str) -> Iterator[Entry]:
+    """An operation in each format but FP32."""
+    kernel = get(op, backend="numpy")
+    hyper = {name: HYPER[name] for name in TAKES[op]}
+    for name, f in FORMATS.items():
+        if name == "fp32" or (f.codes and not kernel.states):
+            continue
+        for suffix, decay in (("", 0.0), ("_l2", 0.01)):
+            coef = kernel.coefficients(hyper | {"weight_decay": decay}, 10)
+            yield Entry(
+                (FORMATS_OF, op, name), "bulk" + suffix, FORMATS_OF,
+                "adam" if op == "adamw" else op, f.variant, SIZES["bulk"],
+                tuple(float(c) for c in coef), f.codes,
+            )  # fmt: skip
+
+
+def maps(name: str) -> bytes:
+    """ondie_codes[2] of a map: of signed numbers, of others."""
+    parts = []
+    for signed in (True, False):
+        m = codes(name, signed)
+        parts += [m.value, m.bucket, np.array([m.zero, m.base], np.int32), m.line, m.limit]
+        parts += [m.to_line, np.array([m.least], np.float32)]
+    return b"".join(part.tobytes() for part in parts)
 
 
 def build(target: str, folder: Path) -> Path:
@@ -103,7 +153,11 @@ def build(target: str, folder: Path) -> Path:
 
 def count(program: Path, entry: Entry) -> int:
     """Instructions executed from entry to exit of one call."""
-    arguments = [entry.function, FORMS.index(entry.form), TARGETS[entry.target][1], entry.n]
+    file = "-"
+    if entry.codes:
+        file = str(program.with_name(f"maps-{entry.codes}"))
+        Path(file).write_bytes(maps(entry.codes))
+    arguments = [entry.function, entry.variant, TARGETS[entry.target][1], entry.n, file]
     command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null"]
     command += ["--toggle-collect=counted", str(program)]
     command += [str(a) for a in (*arguments, *entry.coef)]
@@ -138,7 +192,8 @@ def text(tables: dict[tuple[str, ...], dict[str, float]]) -> str:
         "# Instructions per parameter of the C kernels, counted by callgrind. Written by",
         "# csrc/instructions.py; do not edit. page: one call on 4096 parameters, a 16 KiB page;",
         "# bulk: one call on 2^18. _l2: with coupled weight decay (adamw: no change).",
-        "# [target.function] is the canonical form, [target.function.torch] the torch form.",
+        "# [target.function] is the canonical form, [target.function.torch] the torch form,",
+        "# [target.function.FORMAT] the canonical form with vectors stored in that format.",
         "",
         "[measured]",
         'command = "python csrc/instructions.py"',

@@ -92,16 +92,16 @@ def configuration(device: str, settings: tuple[str, ...], devices: int | None) -
 
 def offloading(
     cfg: Config, ds_config: Path | None, knobs: tuple[str, ...]
-) -> tuple[Config, Offload]:
-    """--ds-config and --offload: the configuration with what it says of blocks and sub-groups, and
-    the options of host offload."""
+) -> tuple[Config, Offload, str]:
+    """--ds-config and --offload: the configuration with what it says of blocks and sub-groups, the
+    options of host offload, and the format of what is stored."""
     from ondie.emu.paths.deepspeed import configured
     from ondie.emu.paths.offload import Offload, parse_offload
 
-    offload = Offload()
+    offload, format = Offload(), "fp32"
     if ds_config is not None:
-        cfg, offload = configured(cfg, ds_config)
-    return cfg, parse_offload(knobs, offload)
+        cfg, offload, format = configured(cfg, ds_config)
+    return cfg, parse_offload(knobs, offload), format
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -125,6 +125,12 @@ def commands() -> None:
 @click.option("--timeline", type=click.Path(path_type=Path), help="Chrome trace for Perfetto.")
 @click.option(
     "--weights-up", type=click.Choice(["fp32", "fp16"]), default="fp32", show_default=True
+)
+@click.option(
+    "--format",
+    metavar="FORMAT",
+    help="How weights, gradients and states are stored: fp32 (default), bf16_master, fp16, bf16, "
+    "bf16_all, bf16_stochastic, int8_dynamic, int8_linear.",
 )
 @click.option(
     "--form",
@@ -160,8 +166,10 @@ def commands() -> None:
     "knobs",
     multiple=True,
     metavar="KEY=VALUE",
-    help="host_offload: storage, parameters, checkpointing, pipeline_read, ratio, threads, ...",
+    help="host_offload: parameters, checkpointing, pipeline_read, ratio, threads, ...",
 )
+@click.option("--forward", metavar="TIME", help="Forward of a step, in place of the trace's.")
+@click.option("--backward", metavar="TIME", help="Backward of a step, in place of the trace's.")
 @click.option("--measure-host", is_flag=True, help="Measure host.adam on this machine.")
 @click.option(
     "--compression",
@@ -189,8 +197,9 @@ def commands() -> None:
 @click.option("--quiet", is_flag=True, help="No progress bar and no tables.")
 def compare(
     trace: str, device: str, paths: str | None, settings: tuple[str, ...], devices: int | None,
-    steps: int | None, out: Path | None, timeline: Path | None, weights_up: str, form: str,
-    batch: str, ds_config: Path | None, knobs: tuple[str, ...], measure_host: bool, sampled: bool,
+    steps: int | None, out: Path | None, timeline: Path | None, weights_up: str,
+    format: str | None, form: str, batch: str, ds_config: Path | None, knobs: tuple[str, ...],
+    forward: str | None, backward: str | None, measure_host: bool, sampled: bool,
     compression: float, swing: bool, along: tuple[str, ...], target_step: str | None, seed: int,
     quiet: bool, foreground: Path | None, foreground_from: str | None,
     foreground_time_unit: str | None, foreground_depth: int | None, foreground_speed: float | None,
@@ -209,14 +218,16 @@ def compare(
     loaded = traces.load(trace)
     cfg = configuration(device, settings, devices)
     chosen = split_names(paths)
-    cfg, offload = offloading(cfg, ds_config, knobs)
+    cfg, offload, stated = offloading(cfg, ds_config, knobs)
     if measure_host:
         from ondie.emu.bench_host import with_measured_rate
 
         cfg = with_measured_rate(cfg, settings)
     options = Options(
-        weights_up=weights_up, form=form, batch=batch, offload=offload, compression=compression,
-        seed=seed,
+        weights_up=weights_up, form=form, format=format or stated, batch=batch, offload=offload,
+        compression=compression, seed=seed,
+        forward_s=None if forward is None else target.duration(forward, "--forward"),
+        backward_s=None if backward is None else target.duration(backward, "--backward"),
     )  # fmt: skip
     folder = out or Path("results") / re.sub(r"[^\w.-]", "_", f"{loaded.name}-{cfg.system.name}")
     target_s = None if target_step is None else target.seconds(target_step)
@@ -259,7 +270,7 @@ def compare(
         )
         more, tables = {}, []
         if requests is not None and loop is not None:
-            felt = users.felt(loaded, cfg, result, requests, loop, progress)
+            felt = users.felt(result.trace, cfg, result, requests, loop, progress)
             more["interference"] = users.data(felt, requests, loop)
             tables.append(users.table(felt, requests))
         files = report.write(result, folder, seed, timeline, target_s, more)

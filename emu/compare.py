@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ondie.emu import power
 from ondie.emu import timeline as timelines
@@ -127,7 +129,8 @@ def choose(names: Sequence[str] | None) -> list[str]:
 class Run(Interruptible):
     """A path at work, step after step. Raises Unavailable when the device or model cannot run it.
 
-    payload: whether the bytes of weights, states and gradients are moved, too.
+    payload: whether the bytes of weights, states and gradients are moved, too. initial: weights and
+    states as the format stores them, by slot, where they are not the trace's.
     """
 
     def __init__(
@@ -138,6 +141,7 @@ class Run(Interruptible):
         options: Options,
         payload: bool,
         timeline: int = 0,
+        initial: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.cfg = cfg
         self.path = PATHS[name](cfg, trace, options)
@@ -146,7 +150,10 @@ class Run(Interruptible):
         self.system.arrays.cfg.seed = options.seed
         self.arithmetic = None
         if carries:
-            self.arithmetic = Arithmetic(trace, options.form, format=self.path.format)
+            self.arithmetic = Arithmetic(
+                trace, options.form, format=options.format, seed=options.seed
+            )
+            self.arithmetic.given = initial
         self.path.prepare(self.system, self.arithmetic)
         self.clock = StepClock(self.system.phases, self.system.arrays.phase)
         self.recoveries = []
@@ -327,15 +334,17 @@ def compare(
     timeline: int = 0,
     swing: bool = True,
     sampled: bool = False,
+    strict: bool = True,
     progress: Callable[[str, float], None] | None = None,
 ) -> Comparison:
     """Run the paths. A path named in ``paths`` that cannot run raises Unavailable; one that was not
-    named gets a row with the reason. ``sampled``: extend the update stages of large models from
-    pieces (sampling.py); one step of a trace without payload.
+    named, or all if not ``strict``, gets a row with the reason. ``sampled``: extend the update
+    stages of large models from pieces (sampling.py); one step of a trace without payload.
 
     ``steps`` defaults to all of a recorded trace and one of a synthetic one.
     """
     options = options or Options()
+    trace = trace.timed(options.forward_s, options.backward_s)
     chosen = choose(paths)
     if trace.op not in OPS:
         reason = trace.attrs.get("op_reason", "no update kernel is known for it")
@@ -345,7 +354,7 @@ def compare(
     if sampled and (payload or n > 1 or timeline):
         what = "a timeline" if timeline else f"{n} steps" if n > 1 else "the payload"
         raise InputError(f"--sampled: {what} of {trace.name} cannot be had from pieces of it")
-    for name in chosen if paths else ():
+    for name in chosen if paths and strict else ():
         PATHS[name](cfg, trace, options)  # raises Unavailable before anything runs
 
     stop = threading.Event()

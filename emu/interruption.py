@@ -18,7 +18,7 @@ from ondie.emu.ledger import StepClock
 from ondie.emu.paths import checkpoint
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.on_die import OnDie
-from ondie.emu.paths.payload import Reservoir
+from ondie.emu.paths.payload import Reservoir, poisoned
 from ondie.emu.revival import Revival
 from ondie.emu.system import PLANNED, PowerCut, System
 from ondie.emu.units import InputError
@@ -29,7 +29,7 @@ class Checkpoint:
     """What has left the reservoir."""
 
     vectors: dict[str, np.ndarray] | None
-    """Weights ("w") and states, float32[n_params]; None for a run without bytes."""
+    """Weights ("w") and states, [n_params] as they are stored; None for a run without bytes."""
     seconds: float
     bytes_up: int
     """Over the link: whole pages."""
@@ -119,7 +119,7 @@ class Interruptible:
         up = int(self.system.planned.sum(axis=0)[PLANNED.index("link_up_bytes")])
         vectors: dict[str, np.ndarray] | None = None
         if isinstance(payload, Reservoir):
-            vectors = {n: np.full(path.trace.n_params, np.nan, np.float32) for n in path.vectors}
+            vectors = {n: poisoned(path.trace.n_params, payload.dtype) for n in path.vectors}
             payload.saved = vectors
         self.system.run(checkpoint.plan(path, self.system.next_row))
         if isinstance(payload, Reservoir):

@@ -116,6 +116,31 @@ class Ledger:
         return self.phases_s["step"]
 
     @property
+    def update_share(self) -> float:
+        """Of the step, the update stage."""
+        return self.update_s / self.step_s if self.step_s else 0.0
+
+    @property
+    def overlapped_s(self) -> float:
+        """Mean seconds per step that phases take while an earlier one goes on: with nothing
+        overlapping, a step would be longer by so much."""
+        spans = [s[name] for s in self.totals.steps for name in ORDER if name in s]
+        whole = sum(last - first for first, last in spans) / self.steps / 1e12
+        return max(whole - sum(self.phases_s.get(name, 0.0) for name in ORDER), 0.0)
+
+    def overlaps(self) -> dict[tuple[str, str], float]:
+        """Mean seconds per step in which two phases go on at once, each from its first start to its
+        last end: by (later, earlier) in ORDER, those that do."""
+        found: dict[tuple[str, str], int] = defaultdict(int)
+        for s in self.totals.steps:
+            here = [name for name in ORDER if name in s]
+            for i, later in enumerate(here):
+                for earlier in here[:i]:
+                    (a, b), (c, d) = s[earlier], s[later]
+                    found[later, earlier] += max(min(b, d) - max(a, c), 0)
+        return {pair: ps / self.steps / 1e12 for pair, ps in found.items() if ps}
+
+    @property
     def page_operations(self) -> int:
         """Pages sensed and programmed, planes counted one by one, collection, merges and programs
         that failed included."""

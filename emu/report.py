@@ -27,6 +27,7 @@ from ondie.emu.energy import bounds
 from ondie.emu.ledger import Ledger
 from ondie.emu.lifetime import lifetime, programmed_bytes
 from ondie.emu.odds import odds_data, odds_table, odds_words
+from ondie.emu.paths.base import Options
 from ondie.emu.paths.host_offload import PipelinedOffload
 from ondie.emu.sensitivity import IDLE, Swing, sample_params, unfelt
 from ondie.emu.target import target_data, target_table, verdicts
@@ -62,6 +63,15 @@ def speedup(base: Result, rival: Result) -> float:
     """Update stage of the baseline over that of the rival."""
     assert base.ledger is not None and rival.ledger is not None
     return base.ledger.update_s / rival.ledger.update_s
+
+
+def update_speedup(c: Comparison, r: Result) -> float | None:
+    """Update stage of the comparison's baseline over that of a path; None where they are not of a
+    kind."""
+    base = c.result(c.swing_pair[0]) if c.swing_pair else None
+    if base is None or not r.updates_weights or r.ledger is None or not r.ledger.update_s:
+        return None
+    return speedup(base, r)
 
 
 def energy_ratio(base: Result, rival: Result) -> float:
@@ -100,26 +110,27 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _overview(c: Comparison) -> Table:
+    stored = "" if c.options.format == "fp32" else f" in {c.options.format}"
     table = _table(
         f"{c.trace.name} on {c.cfg.system.name} x {c.cfg.system.devices}: "
-        f"{c.trace.n_params:,} parameters, {c.trace.op}, mean of {c.steps} step(s)",
+        f"{c.trace.n_params:,} parameters{stored}, {c.trace.op}, mean of {c.steps} step(s)",
         "path", "step", "samples/s", "update stage", "rate", "speedup", "J drive", "J drive+host",
         "bound by",
     )  # fmt: skip
-    base = c.result(c.swing_pair[0]) if c.swing_pair else None
     for r in c.results:
         if r.ledger is None or r.energy is None:
             table.add_row(r.name, "n/a", *[""] * 7)
             continue
         book = r.ledger
         rate = c.trace.n_params / book.update_s if book.update_s else 0.0
+        faster = update_speedup(c, r)
         table.add_row(
             r.name,
             seconds(book.step_s),
             f"{book.samples / book.step_s:.4g}",
             seconds(book.update_s),
             fmt_update_rate(rate),
-            f"{speedup(base, r):.2f}x" if base and r.updates_weights else "",
+            "" if faster is None else f"{faster:.2f}x",
             joules(r.energy.drive, c.steps),
             joules(r.energy.storage_and_host, c.steps),
             bound_words(r),
@@ -133,12 +144,25 @@ def _overview(c: Comparison) -> Table:
 
 
 def _phases(c: Comparison) -> Table:
-    table = _table("Time per step by phase", "path", *PHASE_TITLES.values(), "step")
+    table = _table(
+        "Time per step by phase", "path", *PHASE_TITLES.values(), "step", "update share",
+        "overlap",
+    )  # fmt: skip
+    pairs: dict[tuple[str, str], list[str]] = {}
     for r in c.results:
         if r.ledger is not None:
-            spent = r.ledger.phases_s
-            cells = [_spent(spent.get(phase)) for phase in PHASE_TITLES]
-            table.add_row(r.name, *cells, seconds(spent["step"]))
+            book = r.ledger
+            cells = [_spent(book.phases_s.get(phase)) for phase in PHASE_TITLES]
+            hidden = seconds(book.overlapped_s) if book.overlapped_s else "-"
+            table.add_row(r.name, *cells, seconds(book.step_s), f"{book.update_share:.1%}", hidden)
+            for pair, took in book.overlaps().items():
+                pairs.setdefault(pair, []).append(f"{r.name} {seconds(took)}")
+    words = [
+        f"{PHASE_TITLES[later]} beside {PHASE_TITLES[earlier]}: {', '.join(who)}"
+        for (later, earlier), who in pairs.items()
+    ]
+    words.append("Update share: update stage over step; overlap: what phases take at once.")
+    table.caption = "\n".join(words)
     return table
 
 
@@ -364,6 +388,9 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
         "samples_per_step": (book.samples, "samples"),
         "samples_per_s": (book.samples / book.step_s, "samples/s"),
         "update_s": (book.update_s, "s"),
+        "update_share": (book.update_share, "1"),
+        "update_speedup": (update_speedup(c, r), "1"),
+        "overlapped_s": (book.overlapped_s, "s"),
         "update_params_per_s": (
             c.trace.n_params / book.update_s if book.update_s else None,
             "param/s",
@@ -420,13 +447,7 @@ def result_data(c: Comparison, seed: int, target_s: float | None = None) -> dict
             "n_params": c.trace.n_params,
             "steps": c.steps,
         },
-        "options": {
-            "weights_up": c.options.weights_up,
-            "form": c.options.form,
-            "batch": c.options.batch,
-            "offload": asdict(c.options.offload),
-            "compression": c.options.compression,
-        },
+        "options": options_data(c.options),
         "configuration": c.cfg.resolved(),
         "configuration_sha256": c.cfg.sha256,
         "assumed": {
@@ -442,6 +463,11 @@ def result_data(c: Comparison, seed: int, target_s: float | None = None) -> dict
         "headline_ratios": headline_numbers(c),
         "paths": [_path_data(c, r) for r in c.results],
     }
+
+
+def options_data(o: Options) -> dict[str, Any]:
+    """What was asked of the paths, as results have it. (The seed stands beside it.)"""
+    return {name: x for name, x in asdict(o).items() if name not in ("seed", "pairs", "host_batch")}
 
 
 def _swing_data(s: Swing) -> dict[str, Any]:
@@ -468,6 +494,10 @@ def _path_data(c: Comparison, r: Result) -> dict[str, Any]:
         "notes": list(r.notes),
         "sampled": r.sampled and {"params": r.sampled.params, "error": r.sampled.error},
         "phases_s": r.ledger.phases_s,
+        "overlaps_s": [
+            {"phase": later, "beside": earlier, "seconds": took}
+            for (later, earlier), took in r.ledger.overlaps().items()
+        ],
         "utilisation_of_update": r.ledger.utilisation("update"),
         "arithmetic": {
             "seconds": r.bound.seconds,

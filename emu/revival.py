@@ -73,9 +73,9 @@ class Revival:
 
     def found(self, sent_before: int) -> Recovery:
         """The report; ``sent_before``: :func:`sent` when the step, or the rest of one, began."""
-        g, path, happened = self.system.geometry, self.path, self.happened
+        path, happened = self.path, self.happened
         vain = sent(self.system) + happened.lost["down_bytes"] - sent_before
-        stripe = path.stripes[0].groups * g.page_bytes
+        stripe = path.stripes[0].gradient_bytes
         kept = sum(int(c.sum()) for c in self.cursors)
         return Recovery(
             cut=happened,

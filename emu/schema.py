@@ -481,6 +481,9 @@ class Isp:
 class Pe:
     kind: Annotated[str, Spec("processing elements on the die", choices=("none", "per_plane"))]
     clock_divider: Annotated[int, Spec("interface clock over the element's clock")]
+    narrow_values: Annotated[
+        int, Spec("16-bit values that an element takes a clock; 0: 32-bit values alone")
+    ]
     dispatch: Annotated[
         str,
         Spec(

@@ -1,9 +1,9 @@
-"""What if: the comparison at every value of one or two keys of the configuration.
+"""What if: the comparison at every value of one or two keys of the configuration, or the format.
 
 Owns the values, the runs one after another, the table, sweep.json and what is drawn. Does not own a
-comparison (compare.py) or what a value means (schema.py).
-Source: own. A row is what `ondie compare --set KEY=VALUE --no-swing` gives; a value with which a
-path cannot run has the reason in its row.
+comparison (compare.py), what is measured of a path (report.py) or what a value means (schema.py).
+Source: own. A row is what `ondie compare --set KEY=VALUE --no-swing` gives, or `--format VALUE`; a
+value with which a path cannot run has the reason in its row.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,11 @@ from rich.table import Table
 
 from ondie.emu.compare import Comparison, compare
 from ondie.emu.config import Config, shown
+from ondie.emu.isp import formats
 from ondie.emu.loading import key_of, split_overrides
 from ondie.emu.paths.base import Options
 from ondie.emu.provenance import Value, override
-from ondie.emu.report import SCHEMA_VERSION, seconds, speedup, write_atomically
+from ondie.emu.report import SCHEMA_VERSION, metrics, options_data, seconds, write_atomically
 from ondie.emu.target import Verdict, answer, verdicts
 from ondie.emu.units import InputError, fmt_energy
 from ondie.traces import Trace
@@ -34,11 +35,14 @@ MOST_POINTS = 64
 ALL = "all"
 """Instead of a path, where a point has none."""
 REF = "given on the command line"
+CHOICES = {"format": formats.checked}
+"""Keys that are no constants of the configuration but choices of paths: how a value is checked."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A key and the values that it takes, as the configuration spells them."""
+    """A key of the configuration, or of CHOICES, and the values that it takes, as the configuration
+    spells them."""
 
     key: str
     values: tuple[Value, ...]
@@ -54,6 +58,8 @@ class Row:
     path: str
     reason: str | None = None
     update_s: float | None = None
+    update_share: float | None = None
+    """Of the step."""
     step_s: float | None = None
     speedup: float | None = None
     """Of the update stage over host offload at the same point."""
@@ -70,7 +76,7 @@ class Sweep:
     """All rows, and what they are of."""
 
     cfg: Config
-    """Without the values of the axes."""
+    """Without the values of the axes, as the options are."""
     trace: Trace
     options: Options
     steps: int
@@ -89,26 +95,46 @@ def axes(texts: Sequence[str], cfg: Config) -> tuple[Axis, ...]:
             raise InputError(
                 f"--sweep {text!r}: no values; write for example host.io_queue_depth=1,8,32"
             )
+    chosen = [text for text in texts if text.partition("=")[0].strip() in CHOICES]
     try:
-        named = split_overrides(texts, cfg.records)
+        named = split_overrides([text for text in texts if text not in chosen], cfg.records)
     except InputError as error:
         raise InputError(str(error).replace("--set ", "--sweep ", 1)) from error
+    for text in chosen:
+        choice, _, values_of = (part.strip() for part in text.partition("="))
+        if choice in named:
+            raise InputError(f"--sweep {text}: {choice} is named twice; name it once")
+        named[choice] = values_of
+    order = [text.partition("=")[0].strip() for text in texts]
     found = []
-    for name, listed in named.items():
+    for name, listed in sorted(named.items(), key=lambda item: item[0] not in order[:1]):
         place = f"--sweep {name}"
         parts = [part.strip() for part in str(listed).split(",")]
         if not all(parts):
             raise InputError(f"{place}={listed}: an empty value; write for example {name}=a,b")
-        leaves = [override(key_of(name)[0], name, part, place, REF) for part in parts]
-        values = tuple(leaf.value for leaf in leaves)
+        values, shows = _values(name, parts, place)
         for i, value in enumerate(values):
             if value in values[:i]:
                 raise InputError(f"{place}: {parts[i]!r} is named twice; name it once")
-        found.append(Axis(name, values, tuple(shown(x.value, x.unit) for x in leaves)))
+        found.append(Axis(name, values, shows))
     points = len(list(itertools.product(*(axis.values for axis in found))))
     if points > MOST_POINTS:
         raise InputError(f"--sweep: {points} points; at most {MOST_POINTS} are right")
     return tuple(found)
+
+
+def _values(
+    name: str, parts: Sequence[str], place: str
+) -> tuple[tuple[Value, ...], tuple[str, ...]]:
+    """Values of a key, and how they are spelled."""
+    if name in CHOICES:
+        try:
+            names = tuple(CHOICES[name](part) for part in parts)
+        except InputError as error:
+            raise InputError(f"--sweep {error}") from error
+        return names, names
+    leaves = [override(key_of(name)[0], name, part, place, REF) for part in parts]
+    return tuple(x.value for x in leaves), tuple(shown(x.value, x.unit) for x in leaves)
 
 
 def sweep(
@@ -129,6 +155,7 @@ def sweep(
     for at in itertools.product(*(range(len(axis.values)) for axis in along)):
         texts = tuple(axis.texts[i] for axis, i in zip(along, at, strict=True))
         changes = {axis.key: axis.values[i] for axis, i in zip(along, at, strict=True)}
+        choices: dict[str, Any] = {name: changes.pop(name) for name in CHOICES if name in changes}
 
         def watch(name: str, share: float, texts: tuple[str, ...] = texts) -> None:
             if progress is not None:
@@ -136,8 +163,8 @@ def sweep(
 
         try:
             c = compare(
-                trace, cfg.replace(changes, ref=REF), paths=paths, options=options, steps=steps,
-                swing=False, progress=watch,
+                trace, cfg.replace(changes, ref=REF), paths=paths, strict=False, steps=steps,
+                options=replace(options, **choices), swing=False, progress=watch,
             )  # fmt: skip
         except InputError as error:
             rows.append(Row(texts, ALL, str(error)))
@@ -150,23 +177,22 @@ def sweep(
 
 
 def _rows(c: Comparison, texts: tuple[str, ...], target_s: float | None) -> list[Row]:
-    base = c.result(c.swing_pair[0]) if c.swing_pair else None
     judged = {} if target_s is None else {v.path: v for v in verdicts(c, target_s)}
     out = []
     for r in c.results:
         if r.ledger is None or r.energy is None:
             out.append(Row(texts, r.name, r.reason))
             continue
-        name, share = r.ledger.bound_by()
+        m = {name: entry["value"] for name, entry in metrics(c, r).items()}
         drive, both = (
-            (low / c.steps, typical / c.steps, high / c.steps)
-            for low, typical, high in (r.energy.drive, r.energy.storage_and_host)
+            (m[f"energy_{of}_low_j"], m[f"energy_{of}_typical_j"], m[f"energy_{of}_high_j"])
+            for of in ("drive", "drive_and_host")
         )
-        faster = speedup(base, r) if base and r.updates_weights and r.ledger.update_s else None
         out.append(
             Row(
-                texts, r.name, None, r.ledger.update_s, r.ledger.step_s, faster, drive, both, name,
-                share, judged.get(r.name),
+                texts, r.name, None, m["update_s"], m["update_share"], m["step_s"],
+                m["update_speedup"], drive, both, m["bound_by"], m["bound_by_share"],
+                judged.get(r.name),
             )
         )  # fmt: skip
     return out
@@ -181,7 +207,7 @@ def table(s: Sweep) -> Table:
     )  # fmt: skip
     for column in (*(axis.key.rpartition(".")[2] for axis in s.axes), "path"):
         out.add_column(column, no_wrap=True)
-    columns = ["update", "speedup", "step", "J drive", "J + host", "bound by"]
+    columns = ["update", "speedup", "step", "share", "J drive", "J + host", "bound by"]
     columns += ["in time"] if s.target_s is not None else []
     for column in columns:
         out.add_column(column, justify="right", no_wrap=column == "bound by")
@@ -194,13 +220,14 @@ def table(s: Sweep) -> Table:
             out.add_section()
         at = row.values if row.values != before else ("",) * len(row.values)
         before = row.values
-        if row.update_s is None or row.step_s is None:
+        if row.update_s is None or row.step_s is None or row.update_share is None:
             out.add_row(*at, row.path, "n/a", *[""] * (len(columns) - 1))
             continue
         assert row.energy_drive_j is not None and row.energy_drive_and_host_j is not None
         out.add_row(
             *at, row.path, seconds(row.update_s), "" if row.speedup is None else
-            f"{row.speedup:.2f}x", seconds(row.step_s), fmt_energy(row.energy_drive_j[1] * 1e15),
+            f"{row.speedup:.2f}x", seconds(row.step_s), f"{row.update_share:.0%}",
+            fmt_energy(row.energy_drive_j[1] * 1e15),
             fmt_energy(row.energy_drive_and_host_j[1] * 1e15),
             f"{row.bound_by} {row.bound_by_share:.0%}",
             *([answer(row.target)] if row.target is not None else []),
@@ -234,11 +261,7 @@ def data(s: Sweep) -> dict[str, Any]:
             "op": s.trace.op,
             "steps": s.steps,
         },
-        "options": {
-            "weights_up": s.options.weights_up,
-            "form": s.options.form,
-            "batch": s.options.batch,
-        },
+        "options": options_data(s.options),
         "configuration": s.cfg.resolved(),
         "configuration_sha256": s.cfg.sha256,
         "keys": [axis.key for axis in s.axes],

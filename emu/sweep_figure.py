@@ -36,6 +36,7 @@ def draw(s: Sweep) -> dict[str, bytes]:
     """The figure as {"png": bytes, "pdf": bytes}."""
     panels = s.axes[1].texts if len(s.axes) > 1 else ("",)
     first = s.axes[0].texts
+    named = any(isinstance(x, str) for x in s.axes[0].values)  # nothing lies between names
     across = min(len(panels), ACROSS)
     down = math.ceil(len(panels) / across)
     times = {(row.values, row.path): row.update_s for row in s.rows if row.update_s}
@@ -54,10 +55,13 @@ def draw(s: Sweep) -> dict[str, bytes]:
                 y = [times.get(((x, *second), path), math.nan) for x in first]
                 hollow = "none" if line == "--" else colour
                 at.plot(
-                    range(len(first)), y, color=colour, marker=marker, linestyle=line, label=path,
-                    markersize=8 if line == "--" else 5, markerfacecolor=hollow,
+                    range(len(first)), y, color=colour, marker=marker, label=path,
+                    linestyle="none" if named else line, markersize=8 if line == "--" else 5,
+                    markerfacecolor=hollow,
                 )  # fmt: skip
-            at.set_xticks(range(len(first)), first, rotation=30 if len(first) > 5 else 0)
+            crowded = sum(map(len, first)) > (40 if len(panels) == 1 else 24)
+            tilted = len(first) > 5 or crowded
+            at.set_xticks(range(len(first)), first, rotation=30 if tilted else 0)
             at.set_xlabel(s.axes[0].key)
             at.grid(axis="y", color="#d9d9d9", linewidth=0.6)
             if second:

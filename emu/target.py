@@ -44,13 +44,18 @@ class Verdict:
     """The same to meet the target; None where no rate would."""
 
 
-def seconds(text: str) -> float:
-    """The value of --target-step: "3.5", "3.5 s", "500 ms". Raises InputError."""
+def duration(text: str, place: str) -> float:
+    """Seconds of "3.5", "3.5 s", "500 ms". Raises InputError."""
     plain = text.strip().replace(".", "", 1).isdecimal()
-    ps = parse(f"{text} s" if plain else text, KINDS["ps"], "--target-step")
-    if not ps:
+    return parse(f"{text} s" if plain else text, KINDS["ps"], place) / 1e12
+
+
+def seconds(text: str) -> float:
+    """The value of --target-step. Raises InputError."""
+    found = duration(text, "--target-step")
+    if not found:
         raise InputError(f"--target-step {text}: no step takes no time; write for example 3.5")
-    return ps / 1e12
+    return found
 
 
 def verdicts(c: Comparison, target_s: float) -> list[Verdict]:

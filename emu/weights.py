@@ -58,7 +58,7 @@ def compare_weights(
     delivered = None
     sent = path.delivered()
     if sent is not None and path.applied(steps) and path.options.weights_up == "fp32":
-        delivered = int((sent.view(np.uint32) == reference.view(np.uint32)).sum())
+        delivered = int((bits(sent) == bits(arithmetic.shown(reference))).sum())
         if delivered != len(reference) and not damaged:
             raise Mismatch(
                 f"{path.name}: {len(reference) - delivered} of {len(reference)} weights that were "
@@ -66,8 +66,8 @@ def compare_weights(
             )
     distance = share = None
     recorded = trace.weights("final")
-    wide = final.dtype == np.float32  # 16 bits lie farther from what was recorded in 32
-    if recorded is not None and steps == len(trace.steps) and wide:
+    plain = path.options.format == "fp32"  # others lie farther from what was recorded
+    if recorded is not None and steps == len(trace.steps) and plain:
         distance, share = recorded_distance(final, recorded, trace)
         if (
             not distance <= TOLERANCE and not damaged and path.lossless

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -203,6 +203,27 @@ class Trace:
                 f"{step.gradient_sha256[:12]}...: the file is damaged"
             )
         return vector
+
+    def timed(self, forward_s: float | None = None, backward_s: float | None = None) -> Trace:
+        """The trace with other seconds of forward, of backward, in every step (None: its own).
+        Gradients become ready at the same shares of backward; where it took no time, that is not
+        known. TraceError for what is no time."""
+        for name, value in (("forward_s", forward_s), ("backward_s", backward_s)):
+            if value is not None and not 0 <= value < math.inf:
+                raise TraceError(f"{name}: {value!r} s, want 0 or more")
+
+        def step(s: Step) -> Step:
+            before = s.backward_s
+            now = before if backward_s is None else backward_s
+            ready = None if s.ready_s is None or not before else s.ready_s * (now / before)
+            return replace(
+                s, forward_s=s.forward_s if forward_s is None else forward_s, backward_s=now,
+                ready_s=s.ready_s if now == before else ready,
+            )  # fmt: skip
+
+        if forward_s is None and backward_s is None:
+            return self
+        return replace(self, steps=tuple(step(s) for s in self.steps))
 
     def raw_gradient(self, i: int) -> npt.NDArray[Any] | None:
         """16-bit gradient before unscaling where it was kept: float16, or uint16 for bfloat16."""

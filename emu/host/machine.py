@@ -7,6 +7,8 @@ other optimizers move fewer bytes at the same bandwidth.
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from ondie.emu.clock import PS_PER_S
 from ondie.emu.config import Config
 
@@ -14,9 +16,9 @@ ADAM_BYTES = 28
 """DRAM traffic of one Adam update in bytes per parameter: read w m v g, write w m v."""
 
 
-def update_ps(cfg: Config, n_params: int, traffic: int) -> int:
+def update_ps(cfg: Config, n_params: int, traffic: int | Fraction) -> int:
     """Time of a host update of ``n_params`` whose kernel moves ``traffic`` bytes per parameter,
     ps."""
     by_rate = n_params * traffic * PS_PER_S // (ADAM_BYTES * cfg.host.adam_params_per_s)
     by_dram = n_params * traffic * PS_PER_S // cfg.host.dram_bandwidth_bytes_per_s
-    return max(by_rate, by_dram, 1)
+    return int(max(by_rate, by_dram, 1))

@@ -13,22 +13,39 @@ its sign. All else passes as it is, however large: 2**127 is no concern of a NaN
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-EXPONENT = np.uint32(0x7F80_0000)
-TOP = np.uint32(0x4000_0000)
+
+class Word(NamedTuple):
+    """The bits of a value as a whole number: their type, the exponent, its top bit."""
+
+    dtype: np.dtype
+    exponent: np.unsignedinteger
+    top: np.unsignedinteger
+
+
+WORDS = {
+    np.dtype(np.float32): Word(np.dtype(np.uint32), np.uint32(0x7F80_0000), np.uint32(0x4000_0000)),
+    np.dtype(np.uint16): Word(np.dtype(np.uint16), np.uint16(0x7F80), np.uint16(0x4000)),
+}
+"""By type of values. uint16: BF16."""
 
 
 def special(values: np.ndarray) -> np.ndarray:
-    """Which of float32[n] have an exponent of ones: infinities and NaNs, bool[n]."""
-    found: np.ndarray = (values.view(np.uint32) & EXPONENT) == EXPONENT
+    """Which of float32[n], or of BF16's bits as uint16[n], have an exponent of ones: infinities and
+    NaNs, bool[n]."""
+    word = WORDS[values.dtype]
+    found: np.ndarray = (values.view(word.dtype) & word.exponent) == word.exponent
     return found
 
 
 def compare(values: np.ndarray) -> int:
-    """Make float32[n] finite in place; returns how many were not."""
+    """Make such values finite in place; returns how many were not."""
     found = special(values)
     n = int(np.count_nonzero(found))
     if n:
-        values.view(np.uint32)[found] ^= TOP
+        word = WORDS[values.dtype]
+        values.view(word.dtype)[found] ^= word.top
     return n

@@ -29,19 +29,30 @@ def measured() -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def instructions_per_param(op: str, coupled_decay: bool) -> Fraction:
-    """Instructions per parameter of an update kernel, 128-bit vectors, in bulk."""
-    return Fraction(str(measured()[NEAREST][op]["bulk_l2" if coupled_decay else "bulk"]))
+CASTS = {"bf16_master": ("from_bf16", "from_bf16", "to_bf16")}
+"""Formats without a kernel of their own: what is cast around the FP32 one (w and g, then w)."""
 
 
-def update_ps(cfg: Config, op: str, coupled_decay: bool, n_params: int, traffic: int) -> int:
+def instructions_per_param(op: str, coupled_decay: bool, format: str = "fp32") -> Fraction:
+    """Instructions per parameter of an update kernel in a format, 128-bit vectors, in bulk."""
+    table = measured()[NEAREST]
+    own = format != "fp32" and format not in CASTS
+    counts = table[op][format] if own else table[op]
+    found = Fraction(str(counts["bulk_l2" if coupled_decay else "bulk"]))
+    return found + sum(Fraction(str(table[cast]["bulk"])) for cast in CASTS.get(format, ()))
+
+
+def update_ps(
+    cfg: Config, op: str, coupled_decay: bool, n_params: int, traffic: int | Fraction,
+    format: str = "fp32",
+) -> int:  # fmt: skip
     """Time the ISP itself is busy with an update, ps.
 
     Cores: instructions / (cores x IPC x frequency). FPGA: bytes of ``traffic`` per parameter at the
     engine's rate.
     """
     if cfg.isp.kind == "fpga":
-        return -(-n_params * traffic * PS_PER_S // cfg.isp.engine_bytes_per_s)
-    work = instructions_per_param(op, coupled_decay) * n_params
+        return -int(-n_params * traffic * PS_PER_S // cfg.isp.engine_bytes_per_s)
+    work = instructions_per_param(op, coupled_decay, format) * n_params
     rate = cfg.isp.cores * Fraction(str(cfg.isp.ipc)) * cfg.isp.frequency_hz
     return -int(-work * PS_PER_S // rate)

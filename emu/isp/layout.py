@@ -1,7 +1,8 @@
 """Where the optimizer's vectors lie: pages of regions, and planes of super-pages.
 
 Owns both layouts: w, m, v, g as regions of the conventional namespace, and w, m, v side by side in
-the planes of one super-page. Does not own physical places (backend/mapping.py).
+the planes of one super-page. Does not own physical places (backend/mapping.py) or what a value
+takes of a page (formats.py).
 Source: ZeRO-Infinity (one file per tensor and state) for regions; OptimStore (HPCA 2023) for
 super-pages: Adam leaves one plane of four idle, Momentum packs two groups.
 """
@@ -9,12 +10,16 @@ super-pages: Adam leaves one plane of four idle, Momentum packs two groups.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ondie.emu.backend.geometry import Geometry
+from ondie.emu.isp.formats import Vector
 
 VALUE_BYTES = 4
+"""Of a value in FP32."""
+F32 = np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -42,31 +47,49 @@ class Regions:
     """One shard's vectors in the conventional namespace, one region of pages after the other."""
 
     shard: Shard
-    names: tuple[str, ...]
+    vectors: tuple[Vector, ...]
     page_bytes: int
-    pages: int
-    """Pages per region."""
+    planes: int
 
     @staticmethod
-    def of(shard: Shard, names: tuple[str, ...], geometry: Geometry) -> Regions:
+    def of(shard: Shard, vectors: tuple[Vector, ...], geometry: Geometry) -> Regions:
         """Regions that begin at super-page boundaries."""
-        pages = -(-shard.size * VALUE_BYTES // geometry.page_bytes)
-        pages = -(-pages // geometry.planes) * geometry.planes
-        return Regions(shard, names, geometry.page_bytes, pages)
+        return Regions(shard, vectors, geometry.page_bytes, geometry.planes)
 
-    @property
-    def used_pages(self) -> int:
+    def vector(self, name: str) -> Vector:
+        """How a vector's values are stored."""
+        return next(v for v in self.vectors if v.name == name)
+
+    def used(self, name: str) -> int:
         """Pages of a region that hold parameters; the rest of it is alignment."""
-        return -(-self.shard.size * VALUE_BYTES // self.page_bytes)
+        return self.vector(name).pages(self.shard.size, self.page_bytes)
+
+    @cached_property
+    def firsts(self) -> dict[str, int]:
+        """First page of each region; behind them, under "", the first that is free."""
+        found, at = {}, 0
+        for v in self.vectors:
+            found[v.name] = at
+            at += -(-self.used(v.name) // self.planes) * self.planes
+        return found | {"": at}
+
+    def first(self, name: str) -> int:
+        return self.firsts[name]
 
     @property
     def total_pages(self) -> int:
-        return self.pages * len(self.names)
+        return self.firsts[""]
+
+    def pages(self, name: str, start: int, stop: int) -> slice:
+        """Pages that hold parameters [start, stop), the first of them from its beginning on."""
+        v, begin = self.vector(name), start - self.shard.start
+        first = self.first(name) + begin // v.per_page(self.page_bytes)
+        return slice(first, first + v.pages(stop - start, self.page_bytes))
 
     def blocks(
         self, name: str, start: int, stop: int, block_bytes: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Requests of at most ``block_bytes`` for parameters [start, stop) of a vector.
+        """Requests of at most ``block_bytes`` for parameters [start, stop) of an FP32 vector.
 
         Returns (first lpn, bytes, first parameter), int64 each. ``start`` is page aligned within
         the shard.
@@ -75,7 +98,7 @@ class Regions:
         first = np.arange(start, stop, step, dtype=np.int64)
         size = np.minimum(stop - first, step) * VALUE_BYTES
         offset = (first - self.shard.start) * VALUE_BYTES
-        lpn = self.names.index(name) * self.pages + offset // self.page_bytes
+        lpn = self.first(name) + offset // self.page_bytes
         return lpn, size, first
 
 
@@ -90,14 +113,19 @@ class Stripes:
     """Parameters per page."""
     kept: bool = False
     """Is the gradient programmed too, into the planes behind the vectors'?"""
+    dtype: np.dtype = F32
+    """Of values in pages: all vectors alike, as a super-page has as many of each."""
+    gradient_dtype: np.dtype = F32
 
     @staticmethod
     def of(
-        shard: Shard, vectors: tuple[str, ...], geometry: Geometry, kept: bool = False
-    ) -> Stripes:
+        shard: Shard, vectors: tuple[str, ...], geometry: Geometry, kept: bool = False,
+        dtype: np.dtype = F32, gradient: np.dtype = F32,
+    ) -> Stripes:  # fmt: skip
         """Pack as many groups as the planes hold; ``groups`` is 0 when not even one fits."""
         groups = geometry.planes // (len(vectors) + kept)
-        return Stripes(shard, vectors, groups, geometry.page_bytes // VALUE_BYTES, kept)
+        values = geometry.page_bytes // dtype.itemsize
+        return Stripes(shard, vectors, groups, values, kept, dtype, gradient)
 
     @property
     def planes(self) -> int:
@@ -108,6 +136,11 @@ class Stripes:
     def params(self) -> int:
         """Parameters per stripe."""
         return self.groups * self.values
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Of the gradient of a stripe."""
+        return self.params * self.gradient_dtype.itemsize
 
     @property
     def count(self) -> int:

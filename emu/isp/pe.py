@@ -20,12 +20,15 @@ __all__ = ["VALUE_BYTES", "ecc_ps", "passes", "stripe_ps"]
 VALUE_BYTES = 4
 
 
-def stripe_ps(cfg: Config, op: str, coupled_decay: bool) -> int:
-    """PE time for one stripe in ps: passes x values of a page x one PE clock.
+def stripe_ps(cfg: Config, op: str, coupled_decay: bool, width: int = VALUE_BYTES) -> int:
+    """PE time for one stripe in ps: passes x values of a page x one PE clock; values of ``width``
+    2 bytes at pe.narrow_values a clock.
 
     The PEs of a die work side by side, so a stripe that packs several groups takes no longer.
     """
-    values = cfg.flash.page_bytes // VALUE_BYTES
+    values = cfg.flash.page_bytes // width
+    if width < VALUE_BYTES:
+        values = -(-values // cfg.pe.narrow_values)
     cycles = sum(on_die.cycles(op, values, coupled_decay).values())
     return cycles_ps(cfg, cycles)
 

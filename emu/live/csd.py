@@ -11,11 +11,14 @@ Each step hands the gradients to the path, which simulates the update stage with
 command, and puts into the model what came back: what the drive sent where the path sends weights
 up, else what its pages hold. Forward and backward are the model's own; how long they take on the
 accelerator is given, since this machine is not that.
+
+Where states are kept in codes, each tensor begins a block of them, as it does in a KernelOptimizer:
+up to 255 parameters behind it are padding, whose weights and gradients are 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,14 +28,17 @@ import torch
 from ondie.emu.compare import LONGEST_S, Run
 from ondie.emu.config import Config, load_preset
 from ondie.emu.energy import Energy
+from ondie.emu.isp.formats import Stored
 from ondie.emu.ledger import Ledger, sum_counters
-from ondie.emu.live.optimizer import KernelOptimizer
+from ondie.emu.live.optimizer import KernelOptimizer, _array, _tensor
+from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.on_die import OnDie
 from ondie.emu.power import Recovery
 from ondie.emu.stats import COUNTERS
 from ondie.emu.units import InputError, nearest
-from ondie.kernels import OPS, KernelError
+from ondie.kernels import FORMATS, OPS, KernelError
+from ondie.kernels.formats import BLOCK
 from ondie.traces import Memory, Step, Trace, flat_tensors
 
 UPDATING = ("host_offload", "host_offload_pipelined", "in_storage", "on_die")
@@ -51,13 +57,14 @@ class Live(Trace):
 class CSDOptimizer(KernelOptimizer):
     """Updates float32 parameters on the CPU through a path of an emulated drive.
 
-    op, form, hyper: as KernelOptimizer takes them; format: "fp32", which the paths store. device: a
-    preset's name or file, or a Config; settings: such as "ftl.gc_policy=fifo", of a preset. path:
-    one of UPDATING. forward_s, backward_s: seconds of a step on the accelerator. samples: of a
-    step. seed: of what happens by chance in the drive.
+    op, form, hyper: as KernelOptimizer takes them; format: how the drive keeps weights and states,
+    as KernelOptimizer takes it, or "bf16_master". device: a preset's name or file, or a Config;
+    settings: such as "ftl.gc_policy=fifo", of a preset. path: one of UPDATING. forward_s,
+    backward_s: seconds of a step on the accelerator. samples: of a step. seed: of what happens by
+    chance in the drive, and of rounding at random.
 
     The drive is made and filled, untimed, at the first step. Every parameter must have a gradient
-    in every step. Raises InputError for a device, model or path that do not go together,
+    in every step. Raises InputError for a device, model, path or format that do not go together,
     KernelError for hyperparameters and parameters.
     """
 
@@ -82,10 +89,10 @@ class CSDOptimizer(KernelOptimizer):
                 f"path: {path!r}; nearest: {nearest(path, UPDATING) or 'none'} "
                 f"(of {', '.join(UPDATING)})"
             )
-        if format != "fp32":
-            raise KernelError(f"format: {format!r}; paths store weights and states as 'fp32'")
         if op not in OPS:
             raise KernelError(f"unknown operation {op!r} (paths know: {', '.join(OPS)})")
+        self.layout = Stored(format, op)
+        own = format if format in FORMATS else "fp32"  # whose states are those of bf16_master
         for name in {"backend", "isa", "threads"} & hyper.keys():
             raise KernelError(f"{name}: the drive computes; leave it out")
         if isinstance(device, Config) and settings:
@@ -105,7 +112,8 @@ class CSDOptimizer(KernelOptimizer):
         self._run: Run | None = None
         self._steps: list[Step] = []
         self._cut_after: int | None = None
-        super().__init__(params, op, form=form, **hyper)
+        super().__init__(params, op, form=form, format=own, seed=seed & 0xFFFFFFFF, **hyper)
+        Options(form=form, format=format)  # raises InputError where they do not go together
 
     def __getstate__(self) -> dict[str, Any]:
         raise KernelError("a drive cannot be copied; state_dict() has what another one needs")
@@ -136,7 +144,7 @@ class CSDOptimizer(KernelOptimizer):
                 raise KernelError(f"parameter {number} is {p.dtype}, want torch.float32")
         if self.seconds + sum(self._seconds) > LONGEST_S:
             raise InputError(f"{self.seconds:.3g} s simulated; at most {LONGEST_S:,} s are right")
-        gradient = _flat([p.grad for p in self.held])
+        gradient = self._flat([p.grad for p in self.held])
         step = self._described()
         if self._run is None:
             self._run = self._made(step, gradient)
@@ -170,19 +178,13 @@ class CSDOptimizer(KernelOptimizer):
     def _made(self, step: Step, gradient: np.ndarray) -> Run:
         """The path on its drive, with the weights and states as they are now."""
         groups = [(p, i) for i, group in enumerate(self.param_groups) for p in group["params"]]
-        entries = [(f"{n}", tuple(p.shape), i, -1) for n, (p, i) in enumerate(groups)]
-        states = {
-            name: np.concatenate(
-                [
-                    self.state[p][name].numpy()
-                    if name in self.state.get(p, {})
-                    else np.zeros(p.numel(), np.float32)
-                    for p in self.held
-                ]
-            )
-            for name in self.kernel.states
-        }
-        source = Memory({0: gradient}, {"initial": _flat(self.held)}, states)
+        entries = []
+        for n, (p, i) in enumerate(groups):
+            entries.append((f"{n}", tuple(p.shape), i, -1))
+            if behind := -p.numel() % self._block:
+                entries.append((f"padding behind {n}", (behind,), i, -1))
+        weights = self._flat(self.held)
+        source = Memory({0: gradient}, {"initial": weights})
         trace = Live(
             name="a model in training", payload="recorded", timing_source="recorded",
             op=self.kernel.op, form=self.kernel.form, gradient_dtype="float32",
@@ -190,8 +192,43 @@ class CSDOptimizer(KernelOptimizer):
             samples_per_step=self._samples, bytes_per_sample=0, macs_forward=0, macs_backward=0,
             dataset_samples=0, private_samples=0, source=source,
         )  # fmt: skip
-        options = Options(form=self.kernel.form, seed=self._drive_seed)
-        return Run(self.path_name, self.cfg, trace, options, payload=True)
+        options = Options(form=self.kernel.form, format=self.layout.name, seed=self._drive_seed)
+        given = self._initial(weights)
+        return Run(self.path_name, self.cfg, trace, options, payload=True, initial=given)
+
+    @property
+    def _block(self) -> int:
+        """Parameters at whose multiples tensors begin on the drive."""
+        return BLOCK if self.layout.format.codes else 1
+
+    def _spans(self) -> Iterator[tuple[torch.Tensor, int, int]]:
+        """Each parameter, and where it begins and ends on the drive."""
+        at = 0
+        for p in self.held:
+            yield p, at, at + p.numel()
+            at += -(-p.numel() // self._block) * self._block
+
+    def _flat(self, tensors: Sequence[torch.Tensor | None]) -> np.ndarray:
+        """Tensors as they lie on the drive, float32[n_params]."""
+        spans = list(self._spans())
+        end = -(-spans[-1][2] // self._block) * self._block
+        out = np.zeros(end, np.float32)
+        for t, (_, a, b) in zip(tensors, spans, strict=True):
+            assert t is not None
+            out[a:b] = t.detach().reshape(-1).to(torch.float32).numpy()
+        return out
+
+    def _initial(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """Weights and states as the drive is filled with them, by slot."""
+        slots = {s.name: s for s in self.layout.slots if s.name != "g"}
+        zeros = dict(zip(self.kernel.states, self.kernel.zeros(len(weights)), strict=True))
+        found = {"w": weights.copy()} | zeros
+        for p, a, b in self._spans():
+            held = self.state.get(p, {})
+            for name in found.keys() & held.keys():
+                found[name][a // slots[name].share : slots[name].size(b)] = _array(held[name])
+        found["w"] = Arithmetic.cast(found["w"], slots["w"].dtype)
+        return found
 
     def _set(self, trace: Trace) -> None:
         """Go on with another trace of the same model."""
@@ -200,14 +237,15 @@ class CSDOptimizer(KernelOptimizer):
 
     def _take_back(self, run: Run) -> None:
         """Weights from the drive into the model."""
+        assert run.arithmetic is not None
         weights = run.path.delivered()
         if weights is None:
-            weights = run.path.finish()
-        assert weights is not None
-        at = 0
-        for p in self.held:
-            p.copy_(torch.from_numpy(weights[at : at + p.numel()]).view(p.shape))
-            at += p.numel()
+            stored = run.path.finish()
+            assert stored is not None
+            weights = run.arithmetic.shown(stored)
+        wide = run.arithmetic.wide(weights)
+        for p, a, b in self._spans():
+            p.copy_(torch.from_numpy(wide[a:b]).view(p.shape))
             self.state[p]["step"] = self._steps[-1].count
         torch.autograd.graph.increment_version(self.held)
 
@@ -268,12 +306,14 @@ class CSDOptimizer(KernelOptimizer):
     def state_dict(self) -> dict[str, Any]:
         """As KernelOptimizer's: the states are read from the drive's pages, untimed."""
         if self._run is not None:
-            for name in self.kernel.states:
-                vector, at = self._stored(name), 0
-                for p in self.held:
-                    self.state[p][name] = torch.from_numpy(vector[at : at + p.numel()].copy())
-                    at += p.numel()
-        return super().state_dict()
+            kept = ("w",) if self._shown != "w" else ()  # more than the model computes with
+            slots = {s.name: s for s in self.layout.slots}
+            for name in (*self.kernel.states, *kept):
+                vector, slot = self._stored(name), slots[name]
+                for p, a, b in self._spans():
+                    part = vector[a // slot.share : slot.size(b)].copy()
+                    self.state[p][name] = _tensor(part)
+        return super().state_dict() | {"format": self.layout.name}
 
     def _stored(self, name: str) -> np.ndarray:
         payload = getattr(self._run.path, "payload", None) if self._run is not None else None
@@ -285,10 +325,7 @@ class CSDOptimizer(KernelOptimizer):
         """As KernelOptimizer's, before the first step: the drive is filled with these states."""
         if self._run is not None:
             raise KernelError("states: the drive is filled; load them before the first step")
-        super().load_state_dict(state_dict)
-
-
-def _flat(tensors: Sequence[torch.Tensor | None]) -> np.ndarray:
-    """Tensors end to end, float32[n_params]."""
-    parts = [t.detach().reshape(-1).to(torch.float32) for t in tensors if t is not None]
-    return torch.cat(parts).numpy()
+        format = state_dict.get("format", self.layout.name)
+        if format != self.layout.name:
+            raise KernelError(f"states are in format {format!r}, want {self.layout.name!r}")
+        super().load_state_dict(state_dict | {"format": self.kernel.format})

@@ -18,6 +18,7 @@ from ondie.emu import rows
 from ondie.emu.clock import ps_from_seconds
 from ondie.emu.config import Config
 from ondie.emu.energy import Work
+from ondie.emu.isp import formats
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.bounds import Bound
 from ondie.emu.paths.offload import Offload
@@ -98,6 +99,8 @@ class Options:
     weights_up: str = "fp32"
     """Width of the weights sent to the host: "fp32" or "fp16"."""
     form: str = "canonical"
+    format: str = "fp32"
+    """How weights, gradients and states are stored: one of isp.formats.FORMATS."""
     batch: str = "same"
     """stannis: "same" global batch as the trace, or "paper": sum of the tuned batches."""
     host_batch: int | None = None
@@ -109,6 +112,27 @@ class Options:
     """Of what happens by chance in the drives: bit errors, programs and erases that fail."""
     pairs: int = 0
     """Queue pairs that others drive meanwhile."""
+    forward_s: float | None = None
+    backward_s: float | None = None
+    """Seconds of a step's forward and backward in place of the trace's."""
+
+    def __post_init__(self) -> None:
+        if formats.checked(self.format) == "fp32":
+            return
+        if self.form != "canonical":
+            raise InputError(
+                f"format: {self.format!r} with form {self.form!r}; other formats than fp32 go with "
+                "the canonical form"
+            )
+        if self.weights_up != "fp32" and self.format not in WIDE_UP:
+            raise InputError(
+                f"weights_up: {self.weights_up!r} with format {self.format!r}, whose weights leave "
+                "in 16 bits as it is; leave it out"
+            )
+
+
+WIDE_UP = tuple(f for f in formats.FORMATS if formats.Stored(f, "adam").shown.itemsize == 4)
+"""Formats whose weights go to the host in FP32."""
 
 
 @dataclass
@@ -132,10 +156,21 @@ class Path(ABC):
         reason = self.missing()
         if reason:
             raise Unavailable(f"{self.name}: {reason}")
+        self.check_format()
 
     @abstractmethod
     def missing(self) -> str | None:
         """Why this device or model cannot run the path, or None."""
+
+    def unstorable(self) -> str | None:
+        """Why the path cannot keep its vectors in the format, or None."""
+        return None if self.options.format == "fp32" else "fp32 is all that is known of it"
+
+    def check_format(self) -> None:
+        """Raise Unavailable for a format that the path cannot keep."""
+        reason = self.unstorable()
+        if reason:
+            raise Unavailable(f"{self.name}: format {self.options.format}: {reason}")
 
     @abstractmethod
     def system(self, payload: bool, timeline: int) -> System:
@@ -186,11 +221,6 @@ class Path(ABC):
     def carries(self) -> bool:
         """Are the bytes of a recorded trace moved through its pages?"""
         return self.updates_weights
-
-    @property
-    def format(self) -> str:
-        """How the bytes of vectors and gradients are stored where they are carried."""
-        return "fp32"
 
     @property
     def coupled_decay(self) -> bool:

@@ -17,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 
 from ondie.emu.isp.layout import Stripes
+from ondie.emu.paths.base import Path
 from ondie.emu.paths.guards import COMPUTE, FETCH, GATE, KEEP, SENSE, STORE
 from ondie.emu.paths.on_die import OnDie
 from ondie.emu.paths.rounds import Table
@@ -44,6 +45,9 @@ class ChipLevel(OnDie):
     def granule(self) -> int:
         groups = max(self.geometry.planes // (len(self.vectors) + 1), 1)
         return super().granule() // max(self.geometry.planes // len(self.vectors), 1) * groups
+
+    def unstorable(self) -> str | None:
+        return Path.unstorable(self)
 
     def missing(self) -> str | None:
         for key in ("protection", "rain", "atomicity"):

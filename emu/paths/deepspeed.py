@@ -23,20 +23,20 @@ GIVEN = "given on the command line"
 """What --set leaves in a leaf: it goes before the file."""
 
 
-def configured(cfg: Config, path: Path) -> tuple[Config, Offload]:
-    """A configuration with the leaves that DeepSpeed's file states, and its options. Raises
-    TraceError and InputError."""
-    offload, leaves = offload_of(read_deepspeed(path), str(path))
+def configured(cfg: Config, path: Path) -> tuple[Config, Offload, str]:
+    """A configuration with the leaves that DeepSpeed's file states, its options, and the format
+    (isp/formats.py) of what lies on NVMe. Raises TraceError and InputError."""
+    offload, format, leaves = offload_of(read_deepspeed(path), str(path))
     changes = {key: leaves[key] for key in leaves if cfg.leaf(key).ref != GIVEN}
     try:
-        return cfg.replace(changes, ref="DeepSpeed configuration"), offload
+        return cfg.replace(changes, ref="DeepSpeed configuration"), offload, format
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
 
 
-def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, dict[str, int]]:
-    """Options and changed leaves (key -> number). Raises InputError for what has no offload to
-    NVMe, or contradicts itself."""
+def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, str, dict[str, int]]:
+    """Options, format and changed leaves (key -> number). Raises InputError for what has no offload
+    to NVMe, or contradicts itself."""
     remarks = list(config.remarks)
     device = config["offload_optimizer.device"]
     if device == "none":
@@ -67,8 +67,8 @@ def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, dict[str, int]]
     section = "intra_op_parallelism" if "aio.intra_op_parallelism" in config.given else None
     threads = config[f"aio.{section or 'thread_count'}"]
     block = config["aio.block_size"]
+    format = _format(config, where, parameters, remarks)
     offload = Offload(
-        storage=_storage(config, where, parameters, remarks),
         parameters=parameters,
         checkpointing=config.checkpointing,
         pipeline_read=config["offload_optimizer.pipeline_read"],
@@ -88,11 +88,12 @@ def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, dict[str, int]]
         "host.io_queue_depth": config["aio.queue_depth"],
         "host.subgroup_params": config["zero_optimization.sub_group_size"],
     }
-    return offload, leaves
+    return offload, format, leaves
 
 
-def _storage(config: ZeroConfig, where: str, parameters: bool, remarks: list[str]) -> str:
-    """The format of what lies on NVMe."""
+def _format(config: ZeroConfig, where: str, parameters: bool, remarks: list[str]) -> str:
+    """The format of what lies on NVMe. (DeepSpeed's gradients are FP32 there unless masters are
+    in 16 bits, also of a 16-bit model: fp32.)"""
     bf16, fp16 = config["bf16.enabled"], config["fp16.enabled"]
     if bf16 and fp16:
         raise InputError(f"{where}: bf16.enabled and fp16.enabled are both true; one is right")

@@ -9,9 +9,11 @@ pipeline_write default to off, hence serial.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import lcm
 from typing import ClassVar
 
@@ -23,6 +25,9 @@ from ondie.emu.clock import ps_from_seconds
 from ondie.emu.energy import Work
 from ondie.emu.frontend import queues
 from ondie.emu.host import machine
+from ondie.emu.isp import formats
+from ondie.emu.isp.formats import MODEL_BYTES
+from ondie.emu.isp.layout import VALUE_BYTES
 from ondie.emu.paths import offload_bound
 from ondie.emu.paths.base import (
     BACKWARD,
@@ -34,12 +39,13 @@ from ondie.emu.paths.base import (
     Rows,
 )
 from ondie.emu.paths.bounds import Bound, handle_depth
-from ondie.emu.paths.offload import PARAMETER_BYTES, Offload
+from ondie.emu.paths.offload import Offload
 from ondie.emu.paths.offload_memory import OffloadMemory
 from ondie.emu.paths.offload_send import Handles
-from ondie.emu.paths.offload_volume import Extent, Volume, extents
+from ondie.emu.paths.offload_volume import Extent, File, Volume, extents
 from ondie.emu.paths.updating import UpdatingPath
 from ondie.emu.system import System
+from ondie.kernels.formats import NONE
 
 
 @dataclass
@@ -49,28 +55,19 @@ class HostOffload(UpdatingPath):
     name: ClassVar[str] = "host_offload"
     title: ClassVar[str] = "host offload, serial"
 
+    def unstorable(self) -> str | None:
+        return formats.refused(self.options.format, self.trace.op)
+
     def granule(self) -> int:
-        """Parameters whose every vector fills whole pages, in blocks of master weights."""
-        page = self.cfg.flash.page_bytes
-        return lcm(self.cfg.host.io_block_bytes, 2 * page if self.narrow else page) // 4
+        """Parameters whose every vector fills whole pages, in blocks of FP32."""
+        page, block = self.cfg.flash.page_bytes, self.cfg.host.io_block_bytes
+        filled = [page // s.dtype.itemsize * s.share for s in self.stored.slots]
+        model = (page // MODEL_BYTES,) if self.offload.parameters else ()
+        return lcm(block // VALUE_BYTES, *filled, *model)
 
     @property
     def offload(self) -> Offload:
         return self.options.offload
-
-    @property
-    def narrow(self) -> bool:
-        """Is any vector narrower than FP32?"""
-        return self.offload.storage != "fp32" or self.offload.parameters
-
-    @property
-    def carries(self) -> bool:
-        bf16 = self.offload.storage == "bf16_all" and self.options.form == "canonical"
-        return bf16 or self.offload.storage == "fp32"
-
-    @property
-    def format(self) -> str:
-        return "bf16_all" if self.offload.storage == "bf16_all" else "fp32"
 
     def lay_out(self) -> None:
         n, o = self.trace.n_params, self.offload
@@ -82,17 +79,23 @@ class HostOffload(UpdatingPath):
         """Sub-groups whose states are on NVMe; those of the others stay in DRAM."""
         page = lcm(self.cfg.flash.page_bytes, o.align)
         states = extents(self.on_nvme, 1, 1, 0)
-        files = {v: (self._scaled(states, o.bytes.of(v)), o.bytes.of(v)) for v in self.vectors}
-        g = o.bytes.gradient
+        slots = {s.name: s for s in self.stored.slots}
+        self.written = tuple(name for name in slots if name != "g")
+        """Weights and states, each with its scales behind it where it is in codes."""
+        files = {
+            name: self._scaled(states, slots[name].dtype.itemsize, slots[name].share)
+            for name in self.written
+        }
+        g = slots["g"].dtype.itemsize
         if o.in_dram_below:
-            files["g"] = extents(self._tensors(self.on_nvme), g, page, o.in_dram_below), g
+            files["g"] = File(extents(self._tensors(self.on_nvme), g, page, o.in_dram_below), g)
         else:
-            files["g"] = self._scaled(states, g), g
+            files["g"] = self._scaled(states, g, 1)
         if o.parameters:
             later = [group for group in self.groups if group[1] > o.parameters_in_dram]
             pieces = self._tensors(later) if o.in_dram_below else later
-            width = PARAMETER_BYTES
-            files["p"] = extents(pieces, width, page, o.in_dram_below), width
+            held = extents(pieces, MODEL_BYTES, page, o.in_dram_below)
+            files["p"] = File(held, MODEL_BYTES)
         self.volume = Volume.of(
             files, self.geometry, self.cfg.system.devices, self.cfg.host.io_block_bytes, o.align
         )
@@ -100,11 +103,12 @@ class HostOffload(UpdatingPath):
     def _bytes(self, k: int) -> int:
         """Bytes of the master weights of sub-group ``k``: what decides where it stays."""
         a, b = self.groups[k]
-        return (b - a) * self.offload.bytes.master
+        return self.stored.vectors[0].size(b - a)
 
     @staticmethod
-    def _scaled(held: tuple[Extent, ...], width: int) -> tuple[Extent, ...]:
-        return tuple(Extent(e.start, e.stop, e.at * width) for e in held)
+    def _scaled(held: tuple[Extent, ...], width: int, share: int) -> File:
+        at = (Extent(e.start, e.stop, e.at // share * width) for e in held)
+        return File(tuple(at), width, share)
 
     def _tensors(self, groups: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Tensors, cut where a sub-group begins: each is a file of its own."""
@@ -121,7 +125,7 @@ class HostOffload(UpdatingPath):
     def _portions(self) -> list[tuple[int, int]]:
         """Parameters in portions of much the same size, cut between pages or, where they are files
         of their own, between tensors."""
-        n, page = self.trace.n_params, self.cfg.flash.page_bytes // PARAMETER_BYTES
+        n, page = self.trace.n_params, self.cfg.flash.page_bytes // MODEL_BYTES
         count = max(min(BACKWARD_SEGMENTS, n // page), 1)
         cuts = np.array([n * i // count // page * page for i in range(count)])
         if self.offload.in_dram_below:
@@ -136,8 +140,8 @@ class HostOffload(UpdatingPath):
     def period(self) -> int:
         g = self.geometry
         row = g.pages * g.planes * g.dies * g.page_bytes
-        written = sum(region.width for region in self.volume.regions.values())
-        return -(-row // written)
+        regions = self.volume.regions.values()
+        return math.ceil(row / sum(Fraction(r.width, r.share) for r in regions))
 
     def free_page(self) -> int:
         return self.volume.pages
@@ -152,8 +156,8 @@ class HostOffload(UpdatingPath):
                 f"GB per device, the conventional namespace has {lpns * gb:.4g} GB"
             )
         arrays = (*self.vectors, "g")
-        stays = sum(b - a for a, b in self.groups) - sum(b - a for a, b in self.on_nvme)
-        stays *= sum(self.offload.bytes.of(v) for v in arrays)
+        off = sum(b - a for a, b in self.groups) - sum(b - a for a, b in self.on_nvme)
+        stays = math.ceil(off * (self.stored.bytes_each + self.stored.gradient.bytes_each))
         if stays > self.cfg.host.dram_bytes:
             return (
                 f"{', '.join(arrays)} of what stays off NVMe take {stays / 1e9:.4g} GB, the host "
@@ -188,30 +192,26 @@ class HostOffload(UpdatingPath):
 
     def follow(self, system: System) -> OffloadMemory:
         # The accelerator leaves the gradient in the memory that the update works in.
-        assert self.arithmetic is not None
-        stored = self.arithmetic.stored
-        return OffloadMemory(system, self.volume, self.trace.n_params, self.compute, stored)
+        return OffloadMemory(system, self.volume, self.trace.n_params, self.compute, self.stored)
 
     @property
-    def traffic(self) -> int:
+    def traffic(self) -> Fraction:
         """DRAM bytes of the update of one parameter."""
-        if not self.narrow:
-            return self.kernel.bytes_per_param()
-        width = self.offload.bytes
-        states = sum(width.of(v) for v in self.vectors)
-        return 2 * states + width.gradient + PARAMETER_BYTES * self.offload.parameters
+        copied = self.offload.parameters and self.stored.format.out == NONE
+        return self.stored.traffic + MODEL_BYTES * copied
 
     def work(self, steps: int) -> Work:
         # DRAM: the gradient arrives and leaves, states arrive and leave, the update in between.
-        moved = sum(self.moved().values()) + self.offload.bytes.gradient * self.trace.n_params
-        moved += self.traffic * self.trace.n_params
+        n = self.trace.n_params
+        moved = sum(self.moved().values()) + self.stored.gradient.size(n)
+        moved += math.ceil(self.traffic * n)
         return Work(host_dram_bits=8 * moved * self.applied(steps), host_updates=True)
 
     def moved(self) -> dict[str, int]:
         """Bytes of a step as planned: of gradients, read and written in the update, and of
         parameters before it."""
         size, n = self.volume.size, self.trace.n_params
-        states = sum(size(v, 0, n) for v in self.vectors)
+        states = sum(size(v, 0, n) for v in self.written)
         gradient = size("g", 0, n)
         model = size("p", 0, n) if self.offload.parameters else 0
         again = 3 if self.offload.checkpointing else 2
@@ -269,7 +269,7 @@ class HostOffload(UpdatingPath):
         found = self.volume.requests("g", 0, self.trace.n_params)
         if not len(found.first):
             return
-        width = self.offload.bytes.gradient
+        width = self.stored.gradient.dtype.itemsize
         last = np.minimum(found.first + -(-found.size // width), self.trace.n_params)
         ready = self.ready_segment(step, found.first, last)
         order = np.argsort(ready, kind="stable")
@@ -281,10 +281,10 @@ class HostOffload(UpdatingPath):
                 yield out.take()
 
     def _update(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
-        o, arrays = self.offload, (*self.vectors, "g")
+        o, arrays = self.offload, (*self.written, "g")
         written: list[int] = []
         computed = fence
-        flight = o.in_flight(len(arrays))
+        flight = o.in_flight(len(self.vectors) + 1)
         kept = set(self.on_nvme)
         for a, b in self.groups:
             if (a, b) not in kept:
@@ -297,7 +297,7 @@ class HostOffload(UpdatingPath):
             reads = self._transfer(out, queues.READ, arrays, a, b, begin)
             ready = out.join(reads, UPDATE)
             computed = self._compute(out, a, b, ready, self._behind(written))
-            names = (*self.vectors, "p") if o.parameters else self.vectors
+            names = (*self.written, "p") if o.parameters else self.written
             writes = self._transfer(out, queues.WRITE, names, a, b, computed)
             written.append(out.join(writes, UPDATE))
             if out.full():
@@ -348,11 +348,6 @@ class HostOffload(UpdatingPath):
         stay = len(self.groups) - len(self.on_nvme)
         if stay:
             found.append(f"{stay} of {len(self.groups)} sub-groups stay in the host's DRAM")
-        if not self.carries and self.trace.payload == "recorded":
-            found.append(
-                f"storage {o.storage}, form {self.options.form}: bytes are counted, payload is "
-                "not carried"
-            )
         return found
 
 

@@ -172,7 +172,7 @@ class InStep(ConventionalPath):
                 stop = np.array([b.stop for b in mine])
                 size = np.array([self.padded(b.n_bytes) for b in mine])
                 page = (start - s.start) * VALUE_BYTES // self.geometry.page_bytes
-                lpn = r.names.index("g") * r.pages + page
+                lpn = r.first("g") + page
             else:
                 lpn, size, start = r.blocks("g", s.start, s.stop, self.cfg.host.io_block_bytes)
                 stop = start + size // VALUE_BYTES
@@ -215,7 +215,7 @@ class InStep(ConventionalPath):
             start = np.array([x.start for x in mine], np.int64)
             page = (start - r.shard.start) * VALUE_BYTES // self.geometry.page_bytes
             size = np.array([self.padded(x.n_bytes) for x in mine])
-            return r.names.index("g") * r.pages + page, size
+            return r.first("g") + page, size
         lpn, size, _ = r.blocks(name, a, b, self.cfg.host.io_block_bytes)
         size[-1] = self.padded(size[-1])
         return lpn, size

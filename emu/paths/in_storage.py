@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import lcm
 from typing import ClassVar
 
 import numpy as np
@@ -17,8 +18,7 @@ import numpy as np
 from ondie.emu import rows
 from ondie.emu.energy import Work
 from ondie.emu.frontend import queues
-from ondie.emu.isp import core
-from ondie.emu.isp.layout import VALUE_BYTES
+from ondie.emu.isp import core, formats
 from ondie.emu.paths.base import UPDATE, WEIGHTS_UP, Rows
 from ondie.emu.paths.bounds import Bound, Demand, parts_text, with_latency
 from ondie.emu.paths.updating import ConventionalPath
@@ -34,17 +34,31 @@ class InStorage(ConventionalPath):
     name: ClassVar[str] = "in_storage"
     title: ClassVar[str] = "in storage, controller"
 
+    def unstorable(self) -> str | None:
+        return formats.refused(self.options.format, self.trace.op)
+
     def granule(self) -> int:
-        """Parameters of a chunk: super-pages that together are no larger than a host block."""
-        chunk = self.geometry.super_page_bytes // VALUE_BYTES
-        while chunk * VALUE_BYTES * 2 <= self.cfg.host.io_block_bytes:
+        """Parameters of a chunk: super-pages that together are no larger than a host block, of the
+        widest vector. Where pages of codes hold an odd number of blocks, whole pages of all
+        vectors: their super-pages have too large a common multiple."""
+        held = [v.per_page(self.cfg.flash.page_bytes) for v in self._all]
+        coded = any(v.coded for v in self._all)
+        chunk = lcm(*held) * (1 if coded else self.geometry.planes)
+        widest = max(v.dtype.itemsize for v in self._all)
+        while chunk * widest * 2 <= self.cfg.host.io_block_bytes:
             chunk *= 2
         return chunk
 
     @property
+    def _all(self) -> tuple[formats.Vector, ...]:
+        """Vectors on flash, and the gradient."""
+        return (*self.stored.vectors, self.stored.gradient)
+
+    @property
     def window(self) -> int:
         """Chunks whose vectors fit the ISP's memory."""
-        held = (len(self.vectors) + 1) * VALUE_BYTES * self.granule()
+        page = self.cfg.flash.page_bytes
+        held = sum(v.paged(self.granule(), page) for v in self._all)
         return min(self.cfg.dram.isp_bytes // held, MAX_WINDOW)
 
     def missing(self) -> str | None:
@@ -58,7 +72,8 @@ class InStorage(ConventionalPath):
         return self.too_large(self.vectors)
 
     def work(self, steps: int) -> Work:
-        moved = (VALUE_BYTES + self.up_bytes) * self.trace.n_params * self.applied(steps)
+        moved = self.stored.gradient.dtype.itemsize + self.up_bytes
+        moved *= self.trace.n_params * self.applied(steps)
         return Work(host_dram_bits=8 * moved)
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
@@ -91,25 +106,24 @@ class InStorage(ConventionalPath):
 
     def _form(self) -> np.ndarray:
         """Rows of one chunk with ids from 0; after0 = 0 in the first rows stands for the begin row.
-        bytes are per parameter, lpn is the vector's index, tag marks rows that name parameters."""
+        Bytes of DMA are per parameter, those of ISP and of its transfers to be filled in; lpn is
+        the vector's index, tag marks rows that name parameters."""
         width = len(self.vectors)
         vectors = np.arange(width)
         form = Rows(1)  # row 0 is the begin row
-        down = form.one(resource=rows.DMA_DOWN, phase=UPDATE, bytes_in=VALUE_BYTES, after0=0, tag=1)
+        each = self.stored.gradient.dtype.itemsize
+        down = form.one(resource=rows.DMA_DOWN, phase=UPDATE, bytes_in=each, after0=0, tag=1)
         reads = form.add(
             width,
             resource=rows.ISP_IO,
             kind=queues.READ,
             phase=UPDATE,
-            bytes_out=VALUE_BYTES,
             lpn=vectors,
             after0=0,
         )
         compute = form.one(
             resource=rows.ISP,
             phase=UPDATE,
-            bytes_in=(width + 1) * VALUE_BYTES,
-            bytes_out=width * VALUE_BYTES,
             after0=form.join(np.append(reads, down), UPDATE),
             tag=1,
         )
@@ -121,7 +135,6 @@ class InStorage(ConventionalPath):
             resource=rows.ISP_IO,
             kind=queues.WRITE,
             phase=UPDATE,
-            bytes_in=VALUE_BYTES,
             lpn=vectors,
             after0=compute,
         )
@@ -144,39 +157,50 @@ class InStorage(ConventionalPath):
         for name in ("after0", "after1"):
             local = out[name]
             out[name] = np.where(local < 0, -1, np.where(local == 0, begin, base + local - 1))
-        sizes = {int(x): self._isp_ps(int(x)) for x in np.unique(n)}
-        isp = out["resource"] == rows.ISP
-        out["array_ps"] = np.where(isp, [sizes[int(x)] for x in n], 0)
         out["bytes_in"] *= n
         out["bytes_out"] *= n
+        page = self.geometry.page_bytes
+        isp, io = out["resource"] == rows.ISP, out["resource"] == rows.ISP_IO
+        reads, which = io & (out["kind"] == queues.READ), out["lpn"]
+        for x in np.unique(n).tolist():
+            its = n == x
+            moved = [v.size(x) for v in self.stored.vectors]
+            out["array_ps"][its & isp] = self._isp_ps(x)
+            out["bytes_in"][its & isp] = sum(moved) + self.stored.gradient.size(x)
+            out["bytes_out"][its & isp] = sum(moved)
+            paged = np.array([v.paged(x, page) for v in self.stored.vectors])
+            out["bytes_out"][its & reads] = paged[which[its & reads]]
+            out["bytes_in"][its & io & ~reads] = paged[which[its & io & ~reads]]
         start = np.array([s.start for s in self.shards])[dev]
-        pages = np.array([r.pages for r in self.regions])[dev]
-        page = (a - start) * VALUE_BYTES // self.geometry.page_bytes
-        out["lpn"] = np.where(out["tag"] == 1, a, out["lpn"] * pages + page)
+        held = np.array([v.per_page(page) for v in self.stored.vectors])
+        first = np.array([[r.first(name) for name in self.vectors] for r in self.regions])
+        which = np.where(io, which, 0)
+        out["lpn"] = np.where(out["tag"] == 1, a, first[dev, which] + (a - start) // held[which])
         out["tag"] *= n
         out["device"] = dev
         return out
 
     def _isp_ps(self, n: int) -> int:
-        traffic = self.kernel.bytes_per_param()
-        return core.update_ps(self.cfg, self.trace.op, self.coupled_decay, n, traffic)
+        return core.update_ps(
+            self.cfg, self.trace.op, self.coupled_decay, n, self.stored.traffic, self.stored.name
+        )
 
     def bound(self, step: int) -> Bound:
         """Everything overlaps: the resource with most work decides. States cross the channels twice
         (24 B/param for Adam); gradients, weights and the computation share link and DRAM."""
         n = max(s.size for s in self.shards)
-        size = VALUE_BYTES * n
-        width = len(self.vectors)
+        down = self.stored.gradient.size(n)
+        states = sum(v.paged(n, self.geometry.page_bytes) for v in self.stored.vectors)
         up = self.up_bytes * n
         d = Demand(self.cfg)
-        d.flash_read(width * size)
-        d.flash_write(width * size)
-        d.dram(2 * width * size)  # states in from flash, out to flash
-        d.dram(size + up)  # gradients in, weights up
-        d.dram((2 * width + 1) * size)  # the computation
-        d.link("down", size)
+        d.flash_read(states)
+        d.flash_write(states)
+        d.dram(2 * states)  # in from flash, out to flash
+        d.dram(down + up)  # gradients in, weights up
+        d.dram(2 * sum(v.size(n) for v in self.stored.vectors) + down)  # the computation
+        d.link("down", down)
         d.link("up", up)
-        d.add("ISP flash path", 2 * width * size / self.cfg.isp.flash_bytes_per_s)
+        d.add("ISP flash path", 2 * states / self.cfg.isp.flash_bytes_per_s)
         d.add("ISP", self._isp_ps(n) / 1e12)
         # Before the first result and after the last: one read, one chunk computed, one program.
         f = self.cfg.flash

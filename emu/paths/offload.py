@@ -1,7 +1,7 @@
 """DeepSpeed's order of an NVMe step as options: what a user chooses, not what a machine is.
 
-Owns the options, the bytes of each stored value, and what they mean together. Does not own the
-plan (host_offload.py), where bytes lie (offload_volume.py) or DeepSpeed's file
+Owns the options, and what they mean together. Does not own the plan (host_offload.py), where bytes
+lie (offload_volume.py), how values are stored (isp/formats.py) or DeepSpeed's file
 (traces/deepspeed.py).
 Source: DeepSpeed's swappers (runtime/swap_tensor) and its configuration, read in its sources.
 """
@@ -9,33 +9,9 @@ Source: DeepSpeed's swappers (runtime/swap_tensor) and its configuration, read i
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from ondie.emu.units import InputError, nearest
-
-PARAMETER_BYTES = 2
-"""Of a parameter as the model computes with it: FP16 or BF16."""
-
-
-class Storage(NamedTuple):
-    """Bytes of a value on NVMe."""
-
-    master: int
-    gradient: int
-    state: int
-
-    def of(self, vector: str) -> int:
-        """Bytes of a value of vector "w", "g", "p" (the model's own parameters) or a state."""
-        named = {"w": self.master, "g": self.gradient, "p": PARAMETER_BYTES}
-        return named.get(vector, self.state)
-
-
-STORAGE = {
-    "fp32": Storage(4, 4, 4),
-    "bf16_master": Storage(2, 2, 4),
-    "bf16_all": Storage(2, 2, 2),
-}
-"""FP32 master; bf16_master_weights_and_grads; the same with bf16_optimizer_states."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +19,6 @@ class Offload:
     """What a user of host offload chooses. Block size, queue depth and sub-group size are leaves of
     the configuration (host.io_block, host.io_queue_depth, host.subgroup_params)."""
 
-    storage: str = "fp32"
-    """One of STORAGE."""
     parameters: bool = False
     """The model's 16-bit parameters lie on NVMe too: read in forward and backward, written in the
     step."""
@@ -76,21 +50,12 @@ class Offload:
     """What a reader has to know of where these options come from."""
 
     def __post_init__(self) -> None:
-        if self.storage not in STORAGE:
-            raise InputError(
-                f"storage: {self.storage!r}; nearest: {nearest(self.storage, STORAGE) or 'none'} "
-                f"(of {', '.join(STORAGE)})"
-            )
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"{name}: {value}, want {least} or more")
         if not 0 <= self.ratio <= 1:
             raise InputError(f"ratio: {self.ratio}, want 0 to 1")
-
-    @property
-    def bytes(self) -> Storage:
-        return STORAGE[self.storage]
 
     def in_flight(self, arrays: int) -> int:
         """Sub-groups of ``arrays`` arrays that are read, computed or written at a time."""
@@ -135,8 +100,6 @@ def parse_offload(settings: tuple[str, ...], base: Offload | None = None) -> Off
 
 
 def _value(setting: str, kind: str, text: str) -> Any:
-    if kind == "str":
-        return text
     if kind == "bool":
         if text not in ("true", "false"):
             raise InputError(f"--offload {setting!r}: want true or false")

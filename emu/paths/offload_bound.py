@@ -8,6 +8,7 @@ T = N max(16/R, 12/W, 1/c) + fill, with resources that reads and writes share co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 from ondie.emu.config import Config
 from ondie.emu.host import machine
@@ -21,7 +22,7 @@ def bound(
     groups: Sequence[tuple[int, int]],
     on_nvme: Sequence[tuple[int, int]],
     moved: Mapping[str, int],
-    traffic: int,
+    traffic: Fraction | int,
     arrays: int,
 ) -> Bound:
     """Serial: the sum of the three stages of every sub-group, each at its own bottleneck.

@@ -1,31 +1,36 @@
 """The host's memory in an offloaded step: what pages bring into it, and what never leaves it.
 
-Owns vectors in host DRAM, gathered from pages on several drives or resident there. Does not own the
-log's order (payload.py) or where pages lie (offload_volume.py).
+Owns slots (isp/formats.py: weights, states, scales) in host DRAM, gathered from pages on several
+drives or resident there. Does not own the log's order (payload.py) or where pages lie
+(offload_volume.py).
 Source: as payload.py: memory is poisoned when its pages are programmed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
 from ondie.emu import rows
 from ondie.emu.backend.store import PageStore
 from ondie.emu.frontend.cached_bytes import CachedBytes
+from ondie.emu.isp.formats import Stored
 from ondie.emu.isp.layout import Regions, Shard
+from ondie.emu.paths.arithmetic import CASTS
 from ondie.emu.paths.offload_volume import Volume
-from ondie.emu.paths.payload import POISON, Conventional
+from ondie.emu.paths.payload import POISON, Conventional, poison, poisoned
 from ondie.emu.system import System
 from ondie.kernels.cast import narrow
+from ondie.kernels.formats import B16, TYPES
+from ondie.kernels.update import Slot
+
+BF16 = TYPES[B16]
 
 
 class OffloadMemory(Conventional):
-    """Vectors of ``params`` parameters on any number of drives; what has no extent in the volume
-    stays in DRAM. ``convert`` gives float32 values as they are stored: in FP32, or the bits of
-    BF16 as uint16."""
+    """Slots of ``params`` parameters on any number of drives; what has no extent in the volume
+    stays in DRAM."""
 
     def __init__(
         self,
@@ -33,12 +38,10 @@ class OffloadMemory(Conventional):
         volume: Volume,
         params: int,
         compute: Callable[[int, int, dict[str, np.ndarray], np.ndarray], None],
-        convert: Callable[[np.ndarray], np.ndarray],
+        stored: Stored,
     ) -> None:
-        names = tuple(volume.regions)
-        whole = Regions(Shard(0, 0, params), names, volume.page, 0)
+        whole = Regions.of(Shard(0, 0, params), (*stored.vectors, stored.gradient), system.geometry)
         super().__init__(system, (whole,), compute, gradient_arrives=True)
-        self.regions = (replace(whole, pages=volume.regions["w"].pages),)
         self.volume = volume
         self.memory = tuple(
             np.full((volume.pages, volume.page), POISON, np.uint8) for _ in range(volume.devices)
@@ -46,42 +49,46 @@ class OffloadMemory(Conventional):
         self.stores = tuple(PageStore(volume.page) for _ in self.memory)
         self.cached = tuple(CachedBytes() for _ in self.memory)
         self.params = params
-        self.vectors = tuple(name for name in names if name not in ("g", "p"))
-        self.convert = convert
-        self.dtype = convert(np.zeros(1, np.float32)).dtype
-        self.nothing = np.full(self.dtype.itemsize, POISON, np.uint8).view(self.dtype)[0]
-        self.kept = {
-            name: np.full(params, self.nothing, self.dtype) for name in (*self.vectors, "g")
-        }
-        """What stays in DRAM; NaN where it lies on NVMe."""
+        self.slots = {s.name: s for s in stored.slots}
+        self.model = Slot("p", stored.shown if stored.shown.itemsize == 2 else BF16)
+        """The model's own parameters: those that the format has for it, else BF16."""
+        self.kept = {s.name: poisoned(s.size(params), s.dtype) for s in stored.slots}
+        """What stays in DRAM; poison where it lies on NVMe."""
 
-    def _view(self, name: str, first: int, last: int, dev: int, at: int) -> np.ndarray:
-        """Values of one piece in memory."""
-        dtype = np.dtype(np.uint16) if name == "p" else self.dtype
-        width = dtype.itemsize
+    def _view(self, slot: Slot, first: int, last: int, dev: int, at: int) -> np.ndarray:
+        """Entries of one piece in memory."""
         flat = self.memory[dev].reshape(-1)
-        return flat[at : at + (last - first) * width].view(dtype)
+        return flat[at : at + slot.size(last - first) * slot.dtype.itemsize].view(slot.dtype)
+
+    @staticmethod
+    def _entries(slot: Slot, a: int, b: int, begin: int = 0) -> slice:
+        """Of parameters [a, b), counted from that of ``begin`` on."""
+        return slice((a - begin) // slot.share, slot.size(b - begin))
 
     def gather(self, name: str, a: int, b: int) -> np.ndarray:
-        """Parameters [a, b) of a vector as memory has them now."""
-        out = self.kept[name][a:b].copy()
+        """Parameters [a, b) of a slot as memory has them now."""
+        slot = self.slots[name]
+        out = self.kept[name][self._entries(slot, a, b)].copy()
         for first, last, dev, at in self.volume.pieces(name, a, b):
-            out[first - a : last - a] = self._view(name, first, last, dev, at)
+            piece = self._view(slot, first, last, dev, at)
+            out[self._entries(slot, first, last, a)] = piece
         return out
 
     def scatter(self, name: str, a: int, b: int, values: np.ndarray) -> None:
-        """Put parameters [a, b) of a vector where they belong in memory."""
-        self.kept[name][a:b] = values
+        """Put parameters [a, b) of a slot where they belong in memory."""
+        slot = self.slots[name]
+        self.kept[name][self._entries(slot, a, b)] = values
         for first, last, dev, at in self.volume.pieces(name, a, b):
-            self._view(name, first, last, dev, at)[:] = values[first - a : last - a]
-            self.kept[name][first:last] = self.nothing
+            piece = values[self._entries(slot, first, last, a)]
+            self._view(slot, first, last, dev, at)[:] = piece
+            poison(self.kept[name][self._entries(slot, first, last)])
 
     def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
         for name, values in vectors.items():
-            self.scatter(name, 0, self.params, self.convert(values))
+            self.scatter(name, 0, self.params, values)
             self._flush(name)
         if "p" in self.volume.regions:
-            self._model(0, self.params, self.convert(vectors["w"]))
+            self._model(0, self.params, vectors["w"])
             self._flush("p")
 
     def _flush(self, name: str) -> None:
@@ -90,31 +97,34 @@ class OffloadMemory(Conventional):
                 self._program(dev, each, self.ppn(dev, each))
 
     def _model(self, a: int, b: int, w: np.ndarray) -> None:
-        """The model's own parameters [a, b) in BF16, where they go to NVMe."""
+        """The model's own parameters [a, b), where they go to NVMe."""
         for first, last, dev, at in self.volume.pieces("p", a, b):
             piece = np.ascontiguousarray(w[first - a : last - a])
-            bf16 = piece if piece.dtype == np.uint16 else narrow(piece, "bfloat16")
-            self._view("p", first, last, dev, at)[:] = bf16
+            cast = piece if piece.dtype.itemsize == 2 else narrow(piece, CASTS[self.model.dtype])
+            self._view(self.model, first, last, dev, at)[:] = cast
 
     def stored(self, name: str) -> np.ndarray:
+        slot, page = self.slots[name], self.volume.page
         out = self.kept[name].copy()
-        page, width = self.volume.page, self.dtype.itemsize
         for first, last, dev, at in self.volume.pieces(name, 0, self.params):
-            lpns = range(at // page, -(-(at + width * (last - first)) // page))
+            here = self._entries(slot, first, last)
+            begin, size = at % page, (here.stop - here.start) * slot.dtype.itemsize
+            lpns = range(at // page, -(-(at + size) // page))
             found = np.concatenate([self._newest(dev, lpn) for lpn in lpns])
-            out[first:last] = found.view(self.dtype)[: last - first]
+            out[here] = found[begin : begin + size].view(slot.dtype)
         return out
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
         self.gradient = gradient
-        self.scatter("g", 0, self.params, self.convert(gradient))
+        self.scatter("g", 0, self.params, gradient)
 
     def _row(self, dev: int, resource: int, first: int, count: int) -> None:
         assert resource == rows.HOST_CPU
         a, b = first, first + count
-        vectors = {name: self.gather(name, a, b) for name in self.vectors}
-        self.compute(a, b, vectors, self.gather("g", a, b))
-        for name, values in vectors.items():
+        held = {name: self.gather(name, a, b) for name in self.slots}
+        self.compute(a, b, held, held.pop("g"))
+        shown = held.pop("out", held["w"])
+        for name, values in held.items():
             self.scatter(name, a, b, values)
         if "p" in self.volume.regions:
-            self._model(a, b, vectors["w"])
+            self._model(a, b, shown)

@@ -36,6 +36,15 @@ class Requests(NamedTuple):
     first: np.ndarray
 
 
+class File(NamedTuple):
+    """A vector as it is to be stored: where its parameters go, bytes of an entry (a value, or a
+    scale), parameters of one."""
+
+    extents: tuple[Extent, ...]
+    width: int
+    share: int = 1
+
+
 @dataclass(frozen=True)
 class Region:
     """A vector in the volume: its extents, in order, and its first page on every drive."""
@@ -45,6 +54,12 @@ class Region:
     lpn: int
     pages: int
     """On every drive."""
+    share: int = 1
+    """Extents begin at multiples of it."""
+
+    def bytes(self, n: int) -> int:
+        """Of ``n`` parameters from an entry's beginning on."""
+        return -(-n // self.share) * self.width
 
     def overlapping(self, a: int, b: int) -> Iterator[tuple[int, int, int]]:
         """(first parameter, last + 1, byte) of what the extents hold of parameters [a, b)."""
@@ -52,13 +67,13 @@ class Region:
         last = bisect_left(self.extents, b, key=lambda e: e.start)
         for e in self.extents[first:last]:
             lo, hi = max(a, e.start), min(b, e.stop)
-            yield lo, hi, e.at + (lo - e.start) * self.width
+            yield lo, hi, e.at + (lo - e.start) // self.share * self.width
 
     @property
     def size(self) -> int:
         """Bytes of the region up to the end of its last extent."""
         e = self.extents[-1] if self.extents else Extent(0, 0, 0)
-        return e.at + (e.stop - e.start) * self.width
+        return e.at + self.bytes(e.stop - e.start)
 
 
 def extents(
@@ -87,16 +102,16 @@ class Volume:
 
     @staticmethod
     def of(
-        files: Mapping[str, tuple[tuple[Extent, ...], int]],
+        files: Mapping[str, File],
         geometry: Geometry,
         devices: int,
         block: int,
         align: int,
     ) -> Volume:
-        """``files``: extents and bytes of a value of each vector, in order."""
+        """Regions of ``files``, in order."""
         page, at, made = geometry.page_bytes, 0, {}
-        for name, (held, width) in files.items():
-            end = Region(held, width, 0, 0).size
+        for name, (held, width, share) in files.items():
+            end = Region(held, width, 0, 0, share).size
             pages = -(-(-(-end // align) * align) // page)
             step = geometry.planes
             if devices > 1:  # whole chunks on each drive
@@ -104,7 +119,7 @@ class Volume:
                 pages = -(-pages // (chunk * devices)) * chunk
                 step = lcm(step, chunk)
             pages = -(-pages // step) * step
-            made[name] = Region(held, width, at, pages)
+            made[name] = Region(held, width, at, pages, share)
             at += pages
         return Volume(devices, page, block, align, made)
 
@@ -138,10 +153,10 @@ class Volume:
         region = self.regions[name]
         parts = []
         for lo, hi, at in region.overlapping(a, b):
-            end = at + (hi - lo) * region.width
+            end = at + region.bytes(hi - lo)
             cuts = self._cuts(at, -(-end // self.align) * self.align)
             size = np.diff(cuts, append=-(-end // self.align) * self.align)
-            first = np.minimum(lo + (cuts - at) // region.width, hi - 1)
+            first = np.minimum(lo + (cuts - at) // region.width * region.share, hi - 1)
             device, byte = self.place(cuts)
             parts.append(np.stack([device, region.lpn + byte // self.page, size, first]))
         table = np.concatenate(parts, axis=1) if parts else np.zeros((4, 0), np.int64)
@@ -151,13 +166,13 @@ class Volume:
         """(first parameter, last + 1, drive, byte on it) of what lies in one piece on a drive."""
         region = self.regions[name]
         for lo, hi, at in region.overlapping(a, b):
-            end = at + (hi - lo) * region.width
+            end = at + region.bytes(hi - lo)
             cuts = self._cuts(at, end) if self.devices > 1 else np.array([at])
             device, byte = self.place(cuts)
             ends = np.append(cuts[1:], end)
             for cut, stop, dev, where in zip(cuts, ends, device, byte, strict=True):
-                first = lo + int(cut - at) // region.width
-                last = lo + int(stop - at) // region.width
+                first = lo + int(cut - at) // region.width * region.share
+                last = min(lo + int(stop - at) // region.width * region.share, hi)
                 yield first, last, int(dev), region.lpn * self.page + int(where)
 
     def used(self, name: str) -> list[tuple[int, int]]:
@@ -176,8 +191,8 @@ class Volume:
 
     def size(self, name: str, a: int, b: int) -> int:
         """Bytes on the drives of parameters [a, b) of a vector, padding included."""
-        width = self.regions[name].width
+        region = self.regions[name]
         return sum(
-            -(-(hi - lo) * width // self.align) * self.align
-            for lo, hi, _ in self.regions[name].overlapping(a, b)
+            -(-region.bytes(hi - lo) // self.align) * self.align
+            for lo, hi, _ in region.overlapping(a, b)
         )

@@ -20,8 +20,8 @@ import numpy as np
 from ondie.emu import rows
 from ondie.emu.backend import timing
 from ondie.emu.energy import Work
-from ondie.emu.isp import pe
-from ondie.emu.isp.layout import VALUE_BYTES, Stripes
+from ondie.emu.isp import formats, pe
+from ondie.emu.isp.layout import Stripes
 from ondie.emu.paths.base import PHASES, UPDATE, WEIGHTS_UP, Rows
 from ondie.emu.paths.bounds import Bound
 from ondie.emu.paths.guards import (
@@ -62,13 +62,15 @@ class OnDie(UpdatingPath):
     def compute_ps(self) -> int:
         """Time of a stripe's passes, and of what else the die does between sensing and programming
         it, its code apart."""
-        time = pe.stripe_ps(self.cfg, self.trace.op, self.coupled_decay)
+        width = self.stripes[0].dtype.itemsize
+        time = pe.stripe_ps(self.cfg, self.trace.op, self.coupled_decay, width)
         return time + pe.guarding_ps(self.cfg, self.stripes[0].planes)
 
     def granule(self) -> int:
         """Parameters of a round: a stripe on every die."""
         groups = max(self.geometry.planes // len(self.vectors), 1)
-        return self.geometry.page_bytes // VALUE_BYTES * groups * self.geometry.dies
+        width = self.stored.vectors[0].dtype.itemsize
+        return self.geometry.page_bytes // width * groups * self.geometry.dies
 
     def period(self) -> int:
         return self.granule() * self.geometry.pages
@@ -79,12 +81,34 @@ class OnDie(UpdatingPath):
 
     def lay_out(self) -> None:
         self.steps = steps(self.cfg)
-        self.stripes = tuple(Stripes.of(s, self.vectors, self.geometry) for s in self.shards)
+        w, g = self.stored.vectors[0].dtype, self.stored.gradient.dtype
+        self.stripes = tuple(
+            Stripes.of(s, self.vectors, self.geometry, dtype=w, gradient=g) for s in self.shards
+        )
 
     @cached_property
     def guarded(self) -> tuple[Guarded, ...]:
         """Super-pages of each device."""
         return tuple(Guarded.of(self.cfg, s, self.geometry.dies) for s in self.stripes)
+
+    def unstorable(self) -> str | None:
+        """Elements work through pages value by value, side by side in the planes of a die."""
+        f = formats.FORMATS[self.options.format]
+        if f.name == "fp32" or self.cfg.pe.kind == "none":
+            return None
+        if f.codes or f.w != f.state:
+            return (
+                "a page of states holds more or fewer values than one of weights; the planes of a "
+                "super-page hold as many each"
+            )
+        if f.random:
+            return "nothing on the dies draws random bits"
+        if not self.cfg.pe.narrow_values:
+            return (
+                "pe.narrow_values = 0: the elements take 32-bit values alone, as published; 1 or 2 "
+                "are right for ones that widen and round 16-bit values"
+            )
+        return None
 
     def missing(self) -> str | None:
         if self.cfg.pe.kind == "none":
@@ -128,9 +152,30 @@ class OnDie(UpdatingPath):
     def follow(self, system: System) -> Reservoir:
         return Reservoir(system, self.stripes, self.compute)
 
+    def delivered(self) -> np.ndarray | None:
+        sent = super().delivered()
+        if sent is None or self.arithmetic is None:
+            return None
+        return self.arithmetic.shown(sent)
+
+    def notes(self) -> list[str]:
+        f = self.stored.format
+        if f.name == "fp32":
+            return []
+        if f.g == f.w:
+            n = self.cfg.pe.narrow_values
+            return [
+                f"format {f.name}: elements that widen {n} value(s) a cycle, keep them in FP32 "
+                "from the first pass to the last, and round them then (not published)"
+            ]
+        return [f"format {f.name}: elements that widen gradients as they use them (not published)"]
+
     def work(self, steps: int) -> Work:
         applied = self.applied(steps)
         values = sum(s.count * s.params for s in self.stripes) * applied
+        width, gradient = (
+            s.itemsize for s in (self.stripes[0].dtype, self.stripes[0].gradient_dtype)
+        )
         done = pe.passes(self.trace.op, self.coupled_decay)
         pages = sum(s.count * s.planes for s in self.stripes) * applied
         twice = 2 * pages * 8 * self.geometry.page_bytes  # as read, and as programmed
@@ -139,9 +184,8 @@ class OnDie(UpdatingPath):
             pe_cipher_bits=twice if self.cfg.pe.cipher == "die" else 0,
             adds=values * sum(p.adds for p in done),
             multiplies=values * sum(p.multiplies for p in done),
-            register_bits=values * 8 * VALUE_BYTES * sum(p.reads + p.writes for p in done)
-            + 2 * streamed,
-            host_dram_bits=8 * (VALUE_BYTES + self.up_bytes) * self.trace.n_params * applied,
+            register_bits=values * 8 * width * sum(p.reads + p.writes for p in done) + 2 * streamed,
+            host_dram_bits=8 * (gradient + self.up_bytes) * self.trace.n_params * applied,
         )
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
@@ -174,7 +218,7 @@ class OnDie(UpdatingPath):
         t.after1[odc] = t.row[sequence[0]][odc]
         self.schedule(t, after)
         s = self.stripes[0]
-        gradient, stripe = (n * self.geometry.page_bytes for n in (s.groups, s.planes))
+        gradient, stripe = s.gradient_bytes, s.planes * self.geometry.page_bytes
         ecc_ps = pe.ecc_ps(self.cfg, s.planes)
         coded = t.mask[SENSE] | t.mask.get(PROGRAM, False)
         resource = np.where(t.load, rows.DMA_DOWN, rows.DIE)
@@ -337,7 +381,7 @@ class OnDie(UpdatingPath):
         g = self.geometry
         s = max(self.stripes, key=lambda x: x.count)
         command = f.t_command_ps / 1e12
-        load = s.groups * (g.page_bytes / f.bus_bytes_per_s + command)
+        load = s.gradient_bytes / f.bus_bytes_per_s + s.groups * command
         compute = self.compute_ps / 1e12
         array = f.t_read_ps / 1e12 + compute + f.t_program_ps / 1e12
         array += (2 * s.planes + 1) * command + 2 * pe.ecc_ps(self.cfg, s.planes) / 1e12
@@ -352,8 +396,8 @@ class OnDie(UpdatingPath):
         rate = self.cfg.link.down_bytes_per_s
         if self.cfg.link.uplink_bytes_per_s:
             rate = min(rate, self.cfg.link.uplink_bytes_per_s // self.cfg.system.devices)
-        link = s.groups * g.page_bytes * g.dies / rate
-        dram = 2 * s.groups * g.page_bytes * g.dies / self.cfg.dram.bandwidth_bytes_per_s
+        link = s.gradient_bytes * g.dies / rate
+        dram = 2 * s.gradient_bytes * g.dies / self.cfg.dram.bandwidth_bytes_per_s
         stripe, name = max((stripe, name), (link, "link down"), (dram, "DRAM"))
         text = (
             f"{whole:,} stripes per die x {stripe * 1e6:.4g} us "

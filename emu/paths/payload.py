@@ -19,19 +19,31 @@ from ondie.emu.backend.store import PageStore, Spare
 from ondie.emu.errors import SimulationError
 from ondie.emu.frontend.cached_bytes import CachedBytes
 from ondie.emu.isp import comparator
-from ondie.emu.isp.layout import Regions, Stripes
+from ondie.emu.isp.layout import F32, Regions, Stripes
 from ondie.emu.system import System
+from ondie.kernels.formats import BLOCK
 
 POISON = 0xFF
-"""Byte of memory that holds nothing: four of them are a NaN."""
+"""Byte of memory that holds nothing: two of them are a NaN in 16 bits, four one in FP32."""
+
+
+def poisoned(n: int, dtype: np.dtype) -> np.ndarray:
+    """``n`` values of memory that hold nothing."""
+    return np.full(n * dtype.itemsize, POISON, np.uint8).view(dtype)
+
+
+def poison(values: np.ndarray) -> None:
+    """Nothing may use ``values``, contiguous, from now on."""
+    values.view(np.uint8)[:] = POISON
 
 
 class Conventional:
     """Vectors in the conventional namespace and the memory (host's or ISP's) they are read into.
 
-    ``compute(start, stop, vectors, gradient)`` is called when a compute row ends, with views of
-    that memory. With ``gradient_arrives`` the accelerator puts the gradient into it, otherwise DMA
-    rows do.
+    ``compute(start, stop, vectors, gradient)`` is called when a compute row ends, with what that
+    memory holds by slot (formats.py); it leaves the new values there, under "out" the copy of the
+    weights that a format has for the model. With ``gradient_arrives`` the accelerator puts the
+    gradient into memory, otherwise DMA rows do. ``shown``: type of the weights that go up.
     """
 
     def __init__(
@@ -40,16 +52,17 @@ class Conventional:
         regions: tuple[Regions, ...],
         compute: Callable[[int, int, dict[str, np.ndarray], np.ndarray], None],
         gradient_arrives: bool = False,
+        shown: np.dtype = F32,
     ) -> None:
         self.system = system
         self.regions = regions
         self.gradient_arrives = gradient_arrives
         self.compute = compute
         self.gradient: np.ndarray | None = None
-        """The current step's gradient, float32[n_params], as the accelerator delivers it."""
+        """The current step's gradient, [n_params] as stored, as the accelerator delivers it."""
         self.delivered: np.ndarray | None = None
-        """Weights that arrived in the host's memory by DMA, float32[n_params]."""
-        self.outgoing = np.full(sum(r.shard.size for r in regions), np.nan, np.float32)
+        """Weights that arrived in the host's memory by DMA, [n_params]."""
+        self.outgoing = poisoned(sum(r.shard.size for r in regions), shown)
         """New weights on their way up: buffers that programs do not wait for, nor free."""
         page = system.geometry.page_bytes
         self.stores = tuple(PageStore(page) for _ in regions)
@@ -58,18 +71,34 @@ class Conventional:
         system.on_log = self.on_log
 
     def vector(self, device: int, name: str) -> np.ndarray:
-        """A shard's vector in memory, float32[shard size], a view."""
+        """A shard's vector in memory, [shard size] of its type, a view. (Not for codes.)"""
         r = self.regions[device]
-        at = r.names.index(name) * r.pages
-        return self.memory[device][at : at + r.pages].reshape(-1).view(np.float32)[: r.shard.size]
+        pages = self.memory[device][r.pages(name, r.shard.start, r.shard.stop)]
+        return pages.reshape(-1).view(r.vector(name).dtype)[: r.shard.size]
+
+    def arrays(self, device: int, name: str, start: int, stop: int) -> dict[str, np.ndarray]:
+        """Parameters [start, stop) of a vector in memory by slot: views, or of codes copies, whose
+        ``start`` begins a page."""
+        r = self.regions[device]
+        if r.vector(name).coded:
+            pages = self.memory[device][r.pages(name, start, stop)]
+            return r.vector(name).unpack(pages, stop - start)
+        return {name: self.vector(device, name)[start - r.shard.start : stop - r.shard.start]}
 
     def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
-        """Put the vectors (float32[n_params] by name) into the flash pages that were filled."""
+        """Put values by slot, of all parameters, into the flash pages that were filled."""
         for dev, r in enumerate(self.regions):
-            for name in vectors:
-                self.vector(dev, name)[:] = vectors[name][r.shard.start : r.shard.stop]
-                at = r.names.index(name) * r.pages
-                for lpn in range(at, at + r.used_pages):
+            a, b = r.shard.start, r.shard.stop
+            for v in r.vectors:
+                if v.name == "g" or a == b:
+                    continue
+                pages = r.pages(v.name, a, b)
+                parts = {v.name: vectors[v.name][a:b]}
+                if v.coded:
+                    scales = f"{v.name}_scale"
+                    parts[scales] = vectors[scales][a // BLOCK : -(-b // BLOCK)]
+                v.pack(self.memory[dev][pages], parts)
+                for lpn in range(pages.start, pages.stop):
                     self._program(dev, lpn, self.ppn(dev, lpn))
 
     def ppn(self, device: int, lpn: int) -> int:
@@ -77,15 +106,15 @@ class Conventional:
         return int(self.system.arrays.l2p[device, lpn]) - 1
 
     def stored(self, name: str) -> np.ndarray:
-        """A vector as the flash pages hold it now, or the data cache where it is newer,
-        float32[n_params]."""
+        """A slot as the flash pages hold it now, or the data cache where it is newer, of all
+        parameters."""
+        vector = name.removesuffix("_scale")
         parts = []
         for dev, r in enumerate(self.regions):
-            at = r.names.index(name) * r.pages
-            lpns = range(at, at + r.used_pages)
-            pages = [self._newest(dev, lpn) for lpn in lpns]
-            if pages:
-                parts.append(np.concatenate(pages).view(np.float32)[: r.shard.size])
+            if r.shard.size:
+                pages = r.pages(vector, r.shard.start, r.shard.stop)
+                held = [self._newest(dev, lpn) for lpn in range(pages.start, pages.stop)]
+                parts.append(r.vector(vector).unpack(np.stack(held), r.shard.size)[name])
         return np.concatenate(parts)
 
     def _newest(self, dev: int, lpn: int) -> np.ndarray:
@@ -144,25 +173,31 @@ class Conventional:
             self.vector(dev, "g")[at : at + count] = self.gradient[first : first + count]
         elif resource == rows.DMA_UP:
             if self.delivered is None:
-                self.delivered = np.full_like(self.outgoing, np.nan)
+                self.delivered = poisoned(len(self.outgoing), self.outgoing.dtype)
             self.delivered[first : first + count] = self.outgoing[first : first + count]
-            self.outgoing[first : first + count] = np.nan
+            poison(self.outgoing[first : first + count])
         elif resource == rows.HOST_CPU:
             for d, other in enumerate(self.regions):  # a host update may span the devices' shards
                 a, b = max(first, other.shard.start), min(first + count, other.shard.stop)
                 if a < b:
                     self._compute(d, a, b)
         else:
-            self._compute(dev, first, first + count)
+            new = self._compute(dev, first, first + count)
             at = first - r.shard.start
-            self.outgoing[first : first + count] = self.vector(dev, "w")[at : at + count]
-            self.vector(dev, "g")[at : at + count] = np.nan  # used: its buffer is free
+            self.outgoing[first : first + count] = new
+            poison(self.vector(dev, "g")[at : at + count])  # used: its buffer is free
 
-    def _compute(self, dev: int, start: int, stop: int) -> None:
+    def _compute(self, dev: int, start: int, stop: int) -> np.ndarray:
+        """Update parameters of a shard. Returns the weights that the model computes with."""
         r = self.regions[dev]
-        piece = slice(start - r.shard.start, stop - r.shard.start)
-        vectors = {name: self.vector(dev, name)[piece] for name in r.names}
-        self.compute(start, stop, vectors, vectors["g"])
+        vectors: dict[str, np.ndarray] = {}
+        for v in r.vectors:
+            vectors |= self.arrays(dev, v.name, start, stop)
+        self.compute(start, stop, vectors, vectors.pop("g"))
+        for v in r.vectors:
+            if v.coded:
+                v.pack(self.memory[dev][r.pages(v.name, start, stop)], vectors)
+        return vectors.get("out", vectors["w"])
 
 
 class Reservoir:
@@ -179,12 +214,13 @@ class Reservoir:
         self.compute = compute
         self.gradient: np.ndarray | None = None
         n = sum(s.shard.size for s in stripes)
-        self.staged = np.full(n, np.nan, np.float32)
+        self.dtype = stripes[0].dtype
+        self.staged = poisoned(n, stripes[0].gradient_dtype)
         """Gradients in the drives' DRAM, between their arrival and their VPP."""
-        self.sent = np.full(n, np.nan, np.float32)
-        """Weights that were read out to the host, float32[n_params], as the array gave them."""
+        self.sent = poisoned(n, self.dtype)
+        """Weights that were read out to the host, [n_params], as the array gave them."""
         self.saved: dict[str, np.ndarray] | None = None
-        """Vectors of a checkpoint under way, float32[n_params], as they arrive at the host."""
+        """Vectors of a checkpoint under way, [n_params], as they arrive at the host."""
         page = system.geometry.page_bytes
         self.stores = tuple(PageStore(page) for _ in stripes)
         cfg = system.cfg
@@ -196,7 +232,7 @@ class Reservoir:
         self.registers: dict[int, np.ndarray] = {}
         """Data registers by die: uint8[planes, page_bytes] between BPR and BPP."""
         self.gradients: dict[int, dict[int, np.ndarray]] = {}
-        """Gradient registers by die: super-page -> float32[params of a stripe]."""
+        """Gradient registers by die: super-page -> [params of a stripe]."""
         self.step = 0
         """The update whose results are programmed, from 1; 0: what was there before."""
         self.kept = 0
@@ -232,7 +268,7 @@ class Reservoir:
 
     @property
     def delivered(self) -> np.ndarray:
-        """Weights that were read out to the host, float32[n_params]."""
+        """Weights that were read out to the host, [n_params] as pages hold them."""
         values = self.sent.copy()
         self._compare(values)
         return values
@@ -255,10 +291,10 @@ class Reservoir:
         return int(self.system.arrays.rmap[device, super_page]) - 1
 
     def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
-        """Put the vectors (float32[n_params] by name) into the super-pages that were filled."""
+        """Put the vectors ([n_params] by name) into the super-pages that were filled."""
         for dev, s in enumerate(self.stripes):
             for sp in range(s.count):
-                planes = np.zeros((s.planes, s.values), np.float32)
+                planes = np.zeros((s.planes, s.values), self.dtype)
                 for group in range(s.groups):
                     a, b = s.span(sp, group)
                     for name in s.vectors:
@@ -266,15 +302,15 @@ class Reservoir:
                 self.program(dev, sp, self.place(dev, sp), planes.view(np.uint8))
 
     def stored(self, name: str) -> np.ndarray:
-        """A vector as the flash pages hold it now, float32[n_params]."""
-        out = np.full(len(self.sent), np.nan, np.float32)
+        """A vector as the flash pages hold it now, [n_params]."""
+        out = poisoned(len(self.sent), self.dtype)
         for dev, s in enumerate(self.stripes):
             for sp in range(s.count):
                 for group in range(s.groups):
                     a, b = s.span(sp, group)
                     ppn = self.page(dev, sp, self.place(dev, sp), s.plane(name, group))
                     if a < b:
-                        out[a:b] = self.stores[dev].read(ppn).view(np.float32)[: b - a]
+                        out[a:b] = self.stores[dev].read(ppn).view(self.dtype)[: b - a]
         return out
 
     def on_log(self, log: np.ndarray) -> None:
@@ -291,7 +327,7 @@ class Reservoir:
                     first, _ = s.span(sp, 0)
                     _, last = s.span(sp, s.groups - 1)
                     self.gradients.setdefault(die, {})[sp] = self.staged[first:last].copy()
-                    self.staged[first:last] = np.nan
+                    poison(self.staged[first:last])
                 case events.LOG_KEEP:
                     self._keep(s, store, sp, place)
                 case events.LOG_BPR:
@@ -301,9 +337,8 @@ class Reservoir:
                         kept = [self.page(dev, sp, place, s.plane("g", i)) for i in range(s.groups)]
                         found = np.concatenate([store.read(ppn) for ppn in kept])
                         first, last = s.span(sp, 0)[0], s.span(sp, s.groups - 1)[1]
-                        self.gradients.setdefault(die, {})[sp] = found.view(np.float32)[
-                            : last - first
-                        ]
+                        held = found.view(s.gradient_dtype)[: last - first]
+                        self.gradients.setdefault(die, {})[sp] = held
                 case events.LOG_ODC:
                     self._compute(dev, die, sp)
                 case events.LOG_BPP:
@@ -312,7 +347,7 @@ class Reservoir:
                     for group in range(s.groups):
                         a, b = s.span(sp, group)
                         ppn = self.page(dev, sp, place, s.plane("w", group))
-                        self.sent[a:b] = store.read(ppn).view(np.float32)[: b - a]
+                        self.sent[a:b] = store.read(ppn).view(self.dtype)[: b - a]
                     if self.saved is not None:
                         self._save(s, store, sp, place)
                 case events.LOG_RAW:
@@ -328,9 +363,9 @@ class Reservoir:
         """A gradient is programmed into the planes that its super-page has left empty."""
         for group in range(s.groups):
             a, b = s.span(sp, group)
-            data = np.zeros(s.values, np.float32)
+            data = np.zeros(s.values, s.gradient_dtype)
             data[: b - a] = self.staged[a:b]
-            self.staged[a:b] = np.nan
+            poison(self.staged[a:b])
             ppn = self.page(s.shard.device, sp, place, s.plane("g", group))
             store.write(ppn, sp, data.view(np.uint8))
 
@@ -341,7 +376,7 @@ class Reservoir:
             a, b = s.span(sp, group)
             for name in s.vectors:
                 ppn = self.page(s.shard.device, sp, place, s.plane(name, group))
-                self.saved[name][a:b] = store.read(ppn).view(np.float32)[: b - a]
+                self.saved[name][a:b] = store.read(ppn).view(self.dtype)[: b - a]
 
     def _flip(self, s: Stripes, entry: np.record) -> None:
         """A page has come out of the array with wrong bits, into its register or to the host."""
@@ -370,7 +405,7 @@ class Reservoir:
             if a == b:
                 continue
             vectors = {
-                name: self.registers[die][s.plane(name, group)].view(np.float32)[: b - a]
+                name: self.registers[die][s.plane(name, group)].view(self.dtype)[: b - a]
                 for name in s.vectors
             }
             for values in vectors.values():

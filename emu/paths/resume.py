@@ -127,7 +127,7 @@ class _Device:
     def round(self, out: Rows, j: int, dies: np.ndarray, after: int) -> None:
         """The next stripe of each of ``dies``: gradients down, then VPP, BPR, ODC, BPP."""
         g, s = self.path.geometry, self.stripes
-        gradient, stripe = s.groups * g.page_bytes, s.planes * g.page_bytes
+        gradient, stripe = s.gradient_bytes, s.planes * g.page_bytes
         pages = (self.cursor[dies] + j) * g.dies + dies
         staged = after if j < STAGED_ROUNDS else self.loaded[j - STAGED_ROUNDS]
         base = self._load(out, np.sort(pages), gradient, staged)

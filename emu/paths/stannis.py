@@ -69,6 +69,10 @@ class Stannis(Path):
         self._next = 0
         super().__post_init__()
 
+    def unstorable(self) -> str | None:
+        known = self.options.format == "fp32"
+        return None if known else "vectors stay in the nodes' DRAM, in FP32"
+
     # --- what each node does
 
     @property

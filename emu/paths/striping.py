@@ -136,7 +136,7 @@ class Striped(Conventional):
         """The memory of a compressed bucket: pages where its gradient would begin, as bytes."""
         r = self.regions[bucket.device]
         at = (bucket.start - r.shard.start) * VALUE_BYTES // r.page_bytes
-        at += r.names.index("g") * r.pages
+        at += r.first("g")
         n = -(-bucket.n_bytes // r.page_bytes)
         return self.memory[bucket.device][at : at + n].reshape(-1)
 

@@ -7,16 +7,19 @@ Source: this project's contract of paths (base.py) and traces.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.build import logical_pages
-from ondie.emu.isp.layout import VALUE_BYTES, Regions, Shard, shards
-from ondie.emu.paths.arithmetic import Arithmetic
+from ondie.emu.isp.formats import Stored
+from ondie.emu.isp.layout import Regions, Shard, shards
+from ondie.emu.paths.arithmetic import Arithmetic, Scalars
 from ondie.emu.paths.base import BACKWARD, PHASES, Path, Rows
 from ondie.emu.paths.payload import Conventional, Reservoir
 from ondie.emu.sampling import Pieces, pieces
@@ -29,8 +32,10 @@ class UpdatingPath(Path):
     """A path whose weights and states lie on flash. Subclasses lay them out and plan the update."""
 
     def __post_init__(self) -> None:
+        self.check_format()
         self.geometry = Geometry.of(self.cfg)
         self.kernel = get(self.trace.op, form=self.options.form)
+        self.stored = Stored(self.options.format, self.trace.op)
         self.vectors = ("w", *self.kernel.states)
         self.shards: tuple[Shard, ...] = shards(
             self.trace.n_params, self.cfg.system.devices, self.granule()
@@ -79,7 +84,7 @@ class UpdatingPath(Path):
     @property
     def up_bytes(self) -> int:
         """Bytes of a weight on its way to the host."""
-        return 2 if self.options.weights_up == "fp16" else VALUE_BYTES
+        return 2 if self.options.weights_up == "fp16" else self.stored.shown.itemsize
 
     def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
         self.fill(system)
@@ -87,9 +92,7 @@ class UpdatingPath(Path):
             return
         self.arithmetic = arithmetic
         self.payload = self.follow(system)
-        initial = self.trace.weights("initial")
-        assert initial is not None  # Arithmetic has refused a trace without
-        self.payload.store_initial({"w": initial, **self.trace.states()})
+        self.payload.store_initial(arithmetic.initial())
 
     def compute(
         self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
@@ -100,8 +103,8 @@ class UpdatingPath(Path):
 
     def begin_step(self, step: int) -> None:
         if self.payload is not None and self.arithmetic is not None:
-            self._coefficients = self.arithmetic.coefficients(step)
-            self.payload.offer_gradient(self.trace.gradient(step))
+            self._coefficients: list[Scalars] = self.arithmetic.coefficients(step)
+            self.payload.offer_gradient(self.arithmetic.gradient(self.trace.gradient(step)))
 
     def finish(self) -> np.ndarray | None:
         return None if self.payload is None else self.payload.stored("w")
@@ -124,7 +127,8 @@ class ConventionalPath(UpdatingPath):
 
     def lay_out(self) -> None:
         self.regions = tuple(
-            Regions.of(shard, (*self.vectors, "g"), self.geometry) for shard in self.shards
+            Regions.of(shard, (*self.stored.vectors, self.stored.gradient), self.geometry)
+            for shard in self.shards
         )
 
     @property
@@ -134,13 +138,17 @@ class ConventionalPath(UpdatingPath):
 
     def period(self) -> int:
         g = self.geometry
-        values = g.page_bytes // VALUE_BYTES
-        return -(-g.pages * g.planes * g.dies * values // len(self.written))
+        written = sum(
+            Fraction(1, self.regions[0].vector(name).per_page(g.page_bytes))
+            for name in self.written
+        )
+        return math.ceil(g.pages * g.planes * g.dies / written)
 
     def too_large(self, names: tuple[str, ...]) -> str | None:
         """Why the vectors do not fit the namespace, or None."""
         lpns = logical_pages(self.cfg, self.geometry)
-        need = max(r.pages * len(names) for r in self.regions)
+        planes = self.geometry.planes
+        need = max(sum(-(-r.used(name) // planes) * planes for name in names) for r in self.regions)
         if need <= lpns:
             return None
         gb = self.geometry.page_bytes / 1e9
@@ -159,8 +167,8 @@ class ConventionalPath(UpdatingPath):
 
     def fill(self, system: System) -> None:
         for r in self.regions:
-            for k, _ in enumerate(self.vectors):
-                system.fill(r.shard.device, k * r.pages, r.used_pages)
+            for name in self.vectors:
+                system.fill(r.shard.device, r.first(name), r.used(name))
 
     def follow(self, system: System) -> Conventional:
-        return Conventional(system, self.regions, self.compute)
+        return Conventional(system, self.regions, self.compute, shown=self.stored.shown)

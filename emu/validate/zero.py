@@ -21,7 +21,7 @@ from ondie.emu.paths.base import GRADIENTS, Options, Rows
 from ondie.emu.paths.host_offload import HostOffload, PipelinedOffload
 from ondie.emu.paths.offload import Offload
 from ondie.emu.paths.offload_send import Handles
-from ondie.emu.paths.offload_volume import Extent, Volume
+from ondie.emu.paths.offload_volume import Extent, File, Volume
 from ondie.emu.system import System
 from ondie.emu.validate.models import model
 from ondie.emu.validate.rows import CHECK, FIT, SHOWN, Progress, Row
@@ -49,6 +49,7 @@ class Traffic:
     offload: Offload = Offload()
     settings: tuple[str, ...] = ()
     path: type[HostOffload] = HostOffload
+    format: str = "fp32"
 
 
 TRAFFIC = (
@@ -60,8 +61,8 @@ TRAFFIC = (
     ),
     Traffic("momentum, FP32", "momentum", 4, 0, 12, 8),
     Traffic("adagrad, FP32", "adagrad", 4, 0, 12, 8),
-    Traffic("adam, BF16 master", "adam", 2, 0, 12, 10, Offload(storage="bf16_master")),
-    Traffic("adam, all BF16", "adam", 2, 0, 8, 6, Offload(storage="bf16_all")),
+    Traffic("adam, BF16 master", "adam", 2, 0, 12, 10, format="bf16_master"),
+    Traffic("adam, all BF16", "adam", 2, 0, 8, 6, format="bf16_all"),
     Traffic("sgd, FP32", "sgd", 4, 0, 8, 4),
     Traffic("adam, pipelined", "adam", 4, 0, 16, 12, settings=(SMALL,), path=PipelinedOffload),
     Traffic(
@@ -70,7 +71,7 @@ TRAFFIC = (
     ),
     Traffic(
         "adam, all BF16, parameters too, 3 drives", "adam", 2, 4, 8, 8,
-        Offload(storage="bf16_all", parameters=True), ("system.devices=3", SMALL),
+        Offload(parameters=True), ("system.devices=3", SMALL), format="bf16_all",
     ),
 )  # fmt: skip
 
@@ -78,7 +79,7 @@ TRAFFIC = (
 def counted(case: Traffic) -> dict[str, float]:
     """Bytes per parameter at the drives' counters, before the update and in it."""
     cfg = load_preset("optimstore-r1", case.settings)
-    options = Options(offload=case.offload)
+    options = Options(format=case.format, offload=case.offload)
     run = Run(case.path.name, cfg, model(case.op, PARAMS), options, payload=False)
     plan = np.concatenate(list(run.path.plan(0)))
     fence = (plan["resource"] == plan_rows.FENCE) & (plan["phase"] == GRADIENTS)
@@ -162,7 +163,7 @@ def rate(cfg: Config, kind: int, n_bytes: int, written: int) -> float:
     """Bytes per second of so many bytes read, or written, and nothing else, after ``written``
     others: blocks are erased as they are in a step."""
     volume = Volume.of(
-        {"w": ((Extent(0, (n_bytes + written) // 4, 0),), 4)}, Geometry.of(cfg),
+        {"w": File((Extent(0, (n_bytes + written) // 4, 0),), 4)}, Geometry.of(cfg),
         cfg.system.devices, cfg.host.io_block_bytes, 1,
     )  # fmt: skip
     system = System(cfg, ("alone",))

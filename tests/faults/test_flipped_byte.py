@@ -125,7 +125,7 @@ def flip(path, vector, parameter, byte=2, device=0):
     if isinstance(payload, Conventional):
         r = payload.regions[device]
         page, at = divmod((parameter - r.shard.start) * 4, r.page_bytes)
-        lpn = r.names.index(vector) * r.pages + page
+        lpn = r.first(vector) + page
         payload.stores[device].flip(payload.ppn(device, lpn), at + byte)
         return
     s = payload.stripes[device]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.compare import PATHS
+from ondie.emu.isp.formats import FORMATS
 from ondie.emu.ledger import StepClock
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import Options
@@ -26,20 +27,17 @@ KNOBS = {
     "small tensors in DRAM": Offload(in_dram_below=9_000, align=1024),
     "parameters": Offload(parameters=True, checkpointing=True),
     "parameters in files": Offload(parameters=True, in_dram_below=4_000, parameter_buffers=2),
-    "BF16": Offload(storage="bf16_all"),
-    "BF16, parameters, threads": Offload(
-        storage="bf16_all", parameters=True, threads=2, pipeline_read=True
-    ),
-    "BF16, half in DRAM": Offload(storage="bf16_all", ratio=0.5, in_dram_below=4_000),
+    "parameters, threads": Offload(parameters=True, threads=2, pipeline_read=True),
+    "half in DRAM, small tensors too": Offload(ratio=0.5, in_dram_below=4_000),
     "some parameters in DRAM": Offload(parameters=True, parameters_in_dram=9_000),
 }
 
 
-def start(offload, devices, path="host_offload", **changes):
+def start(offload, devices, path="host_offload", format="fp32", **changes):
     trace = model("adamw", STEPS)
     cfg = preset(LEAVES, system__devices=devices, **changes)
-    made = PATHS[path](cfg, trace, Options(offload=offload))
-    system, arithmetic = made.system(True, 0), Arithmetic(trace, format=made.format)
+    made = PATHS[path](cfg, trace, Options(offload=offload, format=format))
+    system, arithmetic = made.system(True, 0), Arithmetic(trace, format=format)
     made.prepare(system, arithmetic)
     return made, system, arithmetic
 
@@ -47,7 +45,19 @@ def start(offload, devices, path="host_offload", **changes):
 @pytest.mark.parametrize("devices", [1, 3])
 @pytest.mark.parametrize("offload", KNOBS.values(), ids=KNOBS)
 def test_bits_do_not_depend_on_the_knobs(offload, devices):
-    path, system, arithmetic = start(offload, devices)
+    ends_on_the_reference(offload, devices, "fp32")
+
+
+@pytest.mark.parametrize("format", [f for f in FORMATS if f != "fp32"])
+@pytest.mark.parametrize("knobs", ["parameters, threads", "half in DRAM, small tensors too"])
+def test_bits_do_not_depend_on_the_knobs_in_any_format(format, knobs):
+    """On three drives; sub-groups of 3,072 parameters (in codes 65,536: a page of scales, so that
+    there is but one)."""
+    ends_on_the_reference(KNOBS[knobs], 3, format)
+
+
+def ends_on_the_reference(offload, devices, format):
+    path, system, arithmetic = start(offload, devices, format=format)
     for i in range(STEPS):
         one_step(path, system, i)
     assert (bits(path.finish()) == bits(arithmetic.reference(STEPS))).all()
@@ -107,8 +117,8 @@ def test_the_models_parameters_are_the_weights_in_bf16():
 
 def test_bf16_weights_are_those_of_the_kernel_and_no_others():
     """16 bits a weight; nearly all differ from the FP32 run's, rounded."""
-    path, system, arithmetic = start(Offload(storage="bf16_all"), 1)
-    assert path.carries and path.finish().dtype == np.uint16
+    path, system, arithmetic = start(Offload(), 1, format="bf16_all")
+    assert path.finish().dtype == np.uint16
     for i in range(STEPS):
         one_step(path, system, i)
     c = system.totals(StepClock(system.phases, system.arrays.phase)).counters
@@ -119,12 +129,3 @@ def test_bf16_weights_are_those_of_the_kernel_and_no_others():
     assert (final != narrow(wide, "bfloat16")).any()
     assert np.abs(near - wide).max() < 0.05 * np.abs(wide).max()
     assert (final == arithmetic.reference(STEPS)).all()
-
-
-@pytest.mark.parametrize(("storage", "form"), [("bf16_master", "canonical"), ("bf16_all", "torch")])
-def test_storage_without_a_kernel_counts_bytes_and_says_so(storage, form):
-    options = Options(offload=Offload(storage=storage), form=form)
-    path = PATHS["host_offload"](preset(LEAVES), model("adamw", STEPS), options)
-    assert not path.carries
-    (note,) = path.notes()
-    assert note == f"storage {storage}, form {form}: bytes are counted, payload is not carried"

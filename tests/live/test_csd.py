@@ -8,7 +8,7 @@ import pytest
 
 from ondie.emu.config import load_preset
 from ondie.emu.units import InputError
-from ondie.kernels import KernelError
+from ondie.kernels import FORMATS, KernelError
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
@@ -110,6 +110,124 @@ def test_states_are_those_on_flash(path):
     assert same(run(outside, third, range(3, 6)), wanted)
 
 
+ON_DIE = ("fp16", "bf16", "bf16_all")
+"""Formats that elements on the dies can keep, if they take 16-bit values."""
+NARROW = [
+    (path, format)
+    for path in UPDATING
+    for format in FORMATS
+    if format != "fp32" and (path != "on_die" or format in ON_DIE)
+]
+WIDENS = {"settings": ["pe.narrow_values=1"]}
+
+
+@pytest.mark.parametrize(("path", "format"), NARROW)
+def test_formats_end_on_the_same_bits(path, format):
+    """Two groups of two and three tensors (2,400 + 8 and 480 + 60 + 1 parameters: no multiple of a
+    block of codes), rounding at random by a seed; every state of a checkpoint, too."""
+
+    def trained(kind, **more):
+        torch.manual_seed(0)
+        first, second = torch.nn.Linear(40, 60), torch.nn.Linear(60, 8)
+        scale = torch.nn.Parameter(torch.ones(1))
+        groups = [
+            {"params": [first.weight, second.bias], "weight_decay": 0.1},
+            {"params": [second.weight, first.bias, scale], "lr": 0.003},
+        ]
+        held = [p for group in groups for p in group["params"]]
+        optimizer = kind(groups, "adamw", format=format, seed=5, **more, **ADAM)
+        for step in range(4):
+            rng = torch.Generator().manual_seed(step)
+            for p in held:
+                p.grad = torch.randn(p.shape, generator=rng)
+            optimizer.step()
+        return [p.detach().numpy().copy() for p in held], optimizer.state_dict()
+
+    found, saved = trained(
+        CSDOptimizer, device=DEVICES[path], path=path, **(WIDENS if path == "on_die" else {})
+    )
+    wanted, plain = trained(KernelOptimizer)
+    assert same(found, wanted)
+    assert saved["format"] == plain["format"] == format
+    for number, state in plain["state"].items():
+        assert saved["state"][number].keys() == state.keys()
+        for name, value in state.items():
+            mine = saved["state"][number][name]
+            assert mine == value if name == "step" else torch.equal(mine, value), (number, name)
+
+
+@pytest.mark.parametrize(
+    ("path", "format"), [x for x in NARROW if x[1] in ("bf16", "bf16_all", "int8_dynamic")]
+)
+def test_states_in_a_format_are_those_on_flash(path, format):
+    """A checkpoint read from the pages goes on, on another drive, as it would have."""
+    more = {"format": format, **(WIDENS if path == "on_die" else {})}
+    whole, first = model(), model()
+    wanted = run(make(whole, path, **more), whole, range(4))
+    optimizer = make(first, path, **more)
+    run(optimizer, first, range(2))
+    again = make(first, path, **more)
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert same(run(again, first, range(2, 4)), wanted)
+
+
+@pytest.mark.parametrize("path", [p for p in UPDATING if p != "on_die"])
+def test_bf16_masters_are_the_fp32_update_between_casts(path):
+    """No kernel has them: weights and gradient from BF16, the update in FP32 with FP32 states, the
+    weights back to BF16. By hand, and saved and loaded under that name."""
+    net, plain = model(), model()
+    optimizer = make(net, path, format="bf16_master")
+    found = run(optimizer, net, range(2))
+    again = make(net, path, format="bf16_master")
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert optimizer.state_dict()["format"] == "bf16_master"
+    found = run(again, net, range(2, 4))
+    with torch.no_grad():
+        for p in plain.parameters():
+            p.copy_(p.bfloat16())
+    outside = KernelOptimizer(plain.parameters(), "adamw", **ADAM)
+    for step in range(4):
+        grads(plain, step)
+        with torch.no_grad():
+            for p in plain.parameters():
+                p.grad = p.grad.bfloat16().float()
+            outside.step()
+            for p in plain.parameters():
+                p.copy_(p.bfloat16())
+    assert same(found, [p.detach().numpy() for p in plain.parameters()])
+    with pytest.raises(KernelError, match="'bf16_master', want 'fp32'"):
+        make(model(), path).load_state_dict(optimizer.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("format", "more", "text"),
+    [
+        ("bf16_all", {}, "narrow_values = 0"),
+        ("fp16", {}, "narrow_values = 0"),
+        ("bf16_master", WIDENS, "as many each"),
+        ("int8_dynamic", WIDENS, "as many each"),
+        ("bf16_stochastic", WIDENS, "random bits"),
+    ],
+)
+def test_formats_that_a_die_cannot_keep(format, more, text):
+    net = model()
+    with pytest.raises(InputError, match=f"on_die: format {format}: .*{text}"):
+        run(make(net, format=format, **more), net, [0])
+
+
+def test_a_power_cut_with_16_bits_on_the_die():
+    """Pages of BF16, and gradients of BF16 beside FP32 pages."""
+    for format in ON_DIE:
+        plain, net = model(), model()
+        wanted = run(make(plain, format=format, **WIDENS), plain, range(3))
+        optimizer = make(net, format=format, **WIDENS)
+        for step in range(3):
+            if step == 1:
+                optimizer.cut_power(9)
+            found = run(optimizer, net, [step])
+        assert same(found, wanted) and len(optimizer.recoveries) == 1
+
+
 def test_weights_come_from_the_pages():
     """What is done to the model between two steps is gone: the drive has the weights."""
     net, touched = model(), model()
@@ -176,7 +294,9 @@ def test_a_device_of_ones_own():
         ({"path": "on_dye"}, "on_die"),
         ({"path": "stannis"}, "host_offload"),
         ({"device": "newpord"}, "newport"),
-        ({"format": "bf16_all"}, "fp32"),
+        ({"format": "bf16_al"}, "bf16_all"),
+        ({"format": "bf16_all", "form": "torch"}, "canonical"),
+        ({"format": "int8_linear", "op": "sgd"}, "no states"),
         ({"op": "adam_on_die"}, "paths know"),
         ({"lr": -1.0}, "lr"),
         ({"settings": ["ftl.gc_polizy=fifo"]}, "gc_policy"),

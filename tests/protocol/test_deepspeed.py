@@ -33,7 +33,8 @@ def file(tmp_path):
 
 
 def test_defaults(file):
-    cfg, options = configured(load_preset("optimstore-r1"), file())
+    cfg, options, format = configured(load_preset("optimstore-r1"), file())
+    assert format == "fp32"
     assert options == Offload(buffers=4, threads=1, in_dram_below=1 << 20, align=1024)
     assert (cfg.host.io_block_bytes, cfg.host.io_queue_depth) == (1 << 20, 8)
     assert cfg.host.subgroup_params == 10**9
@@ -53,17 +54,32 @@ def test_every_key_that_is_known_counts(file):
     aio = {"block_size": 2097152, "queue_depth": 32, "thread_count": 4, "overlap_events": False}
     bf16 = {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
     path = file(zero, aio=aio, bf16=bf16, activation_checkpointing={"cpu_checkpointing": True})
-    cfg, o = configured(load_preset("optimstore-r1"), path)
+    cfg, o, format = configured(load_preset("optimstore-r1"), path)
+    assert format == "bf16_all"
     (remark,) = o.remarks
     assert "ratio = 0.5" in remark and "its CPU updates them" in remark
     assert o == Offload(
-        storage="bf16_all", parameters=True, checkpointing=True, pipeline_read=True,
+        parameters=True, checkpointing=True, pipeline_read=True,
         pipeline_write=True, buffers=12, parameter_buffers=7, parameters_in_dram=1_000_000,
         ratio=0.5, threads=4, overlap_events=False, in_dram_below=2 << 20, align=4096,
         remarks=o.remarks,
     )  # fmt: skip
     assert (cfg.host.io_block_bytes, cfg.host.io_queue_depth) == (2 << 20, 32)
     assert cfg.host.subgroup_params == 100_000_000
+
+
+@pytest.mark.parametrize(
+    ("sections", "format"),
+    [
+        ({"bf16": {"enabled": True}}, "fp32"),
+        ({"fp16": {"enabled": True}}, "fp32"),
+        ({"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}, "bf16_master"),
+        ({"bf16": {"enabled": False, "bf16_master_weights_and_grads": True}}, "fp32"),
+    ],
+)
+def test_formats_have_one_name(file, sections, format):
+    """What DeepSpeed keeps on NVMe in 16 bits, as `--format` names it."""
+    assert configured(load_preset("optimstore-r1"), file(**sections))[2] == format
 
 
 def test_the_newer_name_of_threads_goes_first(file):
@@ -73,13 +89,13 @@ def test_the_newer_name_of_threads_goes_first(file):
 
 def test_set_goes_before_the_file(file):
     cfg = load_preset("optimstore-r1", ["host.io_queue_depth=77"])
-    cfg, _ = configured(cfg, file(aio={"queue_depth": 3, "block_size": 262144}))
+    cfg, *_ = configured(cfg, file(aio={"queue_depth": 3, "block_size": 262144}))
     assert (cfg.host.io_queue_depth, cfg.host.io_block_bytes) == (77, 262144)
 
 
 def test_states_on_the_cpu_stay_in_dram(file):
     zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
-    _, o = configured(load_preset("optimstore-r1"), file(zero))
+    _, o, _ = configured(load_preset("optimstore-r1"), file(zero))
     assert o.ratio == 0 and any("stay in host DRAM" in remark for remark in o.remarks)
 
 
@@ -101,7 +117,7 @@ def test_remarks(file, section, key, value, words):
         path = file({**NVME, key: value})
     else:
         path = file(**sections)
-    _, o = configured(load_preset("optimstore-r1"), path)
+    _, o, _ = configured(load_preset("optimstore-r1"), path)
     assert any(all(word in remark for word in words) for remark in o.remarks), o.remarks
     assert str(path) not in " ".join(o.remarks)  # results name no path
 
@@ -192,9 +208,10 @@ def test_the_command_refuses_and_writes_nothing(capsys, tmp_path, file, monkeypa
     for knob, reason in (
         ("ratoi=1", "nearest: ratio"), ("ratio", "KEY=VALUE"), ("ratio=2", "0 to 1"),
         ("threads=many", "whole number"), ("parameters=yes", "true or false"),
-        ("storage=bf16", "bf16_"), ("threads=0", "1 or more"),
+        ("storage=bf16_all", "of parameters"), ("threads=0", "1 or more"),
     ):  # fmt: skip
         refused(here(capsys, "compare", "gpt-small", "--offload", knob), "--offload", reason)
+    refused(here(capsys, "compare", "gpt-small", "--format", "bf16_al"), "format", "bf16_all")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["ds_config.json"]
 
 

@@ -190,7 +190,10 @@ def test_the_table_is_the_result(capsys, tmp_path):
         assert first[1] == fmt_time(value(p, "step_s") * 1e12)
         assert first[3] == fmt_time(update_s * 1e12)
         assert first[5] == f"{value(base, 'update_s') / update_s:.2f}x"
-        assert phases[-1] == first[1]
+        assert phases[-3] == first[1]
+        assert phases[-2] == f"{update_s / value(p, 'step_s'):.1%}"
+        hidden = value(p, "overlapped_s")
+        assert phases[-1] == (fmt_time(hidden * 1e12) if hidden else "-")
         assert traffic[5] == f"{value(p, 'page_operations'):,.0f}"
         assert worn[1] == traffic[3] == fmt_bytes(value(p, "flash_written_bytes"))
         assert worn[3] == f"{value(p, 'lifetime_years_typical'):.3g}"

@@ -103,6 +103,42 @@ def test_drives_as_a_key(capsys, tmp_path):
     assert rows[0]["update_s"] == pytest.approx(2 * rows[1]["update_s"], rel=0.01)
 
 
+def test_formats_as_a_key(capsys, tmp_path):
+    """Rows are single runs with `--format`; a path that cannot keep one says so, named or not."""
+    words = ["compare", "mlp-fp16", "--steps", "2", "--quiet"]
+    paths = ["--paths", "host_offload,in_storage,on_die"]
+    swept = here(
+        capsys, *words, *paths, "--sweep", "format=fp32,bf16_all,int8_dynamic", "--sweep",
+        "pe.narrow_values=0,2", "--out", tmp_path / "s",
+    )  # fmt: skip
+    assert swept.code == 0, swept.err
+    data = json.loads((tmp_path / "s/sweep.json").read_text())
+    assert data["keys"] == ["format", "pe.narrow_values"]
+    assert data["values"] == [["fp32", "bf16_all", "int8_dynamic"], ["0", "2"]]
+    found = {(*row["values"], row["path"]): row for row in data["rows"]}
+    for (name, lanes, path), row in found.items():
+        runs = path != "on_die" or name == "fp32" or (name == "bf16_all" and lanes == "2")
+        assert (row["update_s"] is not None) == runs
+        assert runs or row["reason"].startswith(f"format {name}: ")
+    out = tmp_path / "one"
+    assert here(capsys, *words, "--no-swing", "--format", "int8_dynamic", "--out", out).code == 0
+    single = json.loads((out / "result.json").read_text())
+    assert single["options"]["format"] == "int8_dynamic"
+    for path in single["paths"]:
+        row = found.get(("int8_dynamic", "0", path["name"]))
+        if row is None or path["status"] != "ok":
+            continue
+        m = {name: entry["value"] for name, entry in path["metrics"].items()}
+        for key, name in (("update_s",) * 2, ("speedup", "update_speedup"), ("step_s",) * 2):
+            assert row[key] == m[name]
+        assert row["update_share"] == m["update_s"] / m["step_s"]
+        assert path["weights"]["equal_bits_to_reference"] == path["weights"]["elements"]
+    assert (
+        found["bf16_all", "0", "in_storage"]["energy_drive_j"]
+        < (found["fp32", "0", "in_storage"]["energy_drive_j"])
+    )
+
+
 def test_nothing_that_can_run(capsys, tmp_path):
     words = ["compare", "mlp-fp16", "--device", "newport", "--steps", "1", "--out", tmp_path / "o"]
     outcome = here(capsys, *words, "--paths", "on_die", "--sweep", "flash.t_read=50 us,60 us")
@@ -123,6 +159,9 @@ def test_nothing_that_can_run(capsys, tmp_path):
         ("flash.t_read=30 us,30000 ns", ("named twice",)),
         ("flash.channels=0,8", ("flash.channels", "the least is 1")),
         ("flash.t_read=30 GB", ("flash.t_read", "is a size, not a time")),
+        ("format=fp32,bf16_al", ("--sweep format", "'bf16_al'", "nearest: bf16_all")),
+        ("format=fp32,fp32", ("'fp32'", "named twice")),
+        ("format=", ("an empty value",)),
     ],
 )
 def test_what_is_refused(capsys, tmp_path, text, words):
@@ -141,8 +180,9 @@ def test_too_much_is_refused(capsys, tmp_path):
     line = tmp_path / "line.json"
     outcome = here(capsys, *words, "--sweep", keys[0], "--timeline", line)
     refused(outcome, "--timeline", "not of a sweep")
-    again = here(capsys, *words, "--sweep", keys[0], "--sweep", keys[0])
-    refused(again, "--sweep", "twice")
+    for key in (keys[0], "format=fp32,bf16"):
+        again = here(capsys, *words, "--sweep", key, "--sweep", key)
+        refused(again, "--sweep", "twice")
     assert files(tmp_path) == []
 
 

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.config import load_preset
-from ondie.emu.paths.offload_volume import Extent, Volume, extents
+from ondie.emu.paths.offload_volume import Extent, File, Volume, extents
 
 GEOMETRY = Geometry.of(load_preset("optimstore-r1"))
 PAGE = GEOMETRY.page_bytes
 assert PAGE == 8192
 
 
-def volume(pieces, width=4, devices=1, block=4 * PAGE, align=1, below=0):
-    held = extents(pieces, width, PAGE, below)
-    return Volume.of({"w": (held, width), "m": (held, width)}, GEOMETRY, devices, block, align)
+def volume(pieces, width=4, devices=1, block=4 * PAGE, align=1, below=0, share=1):
+    file = File(extents(pieces, width, PAGE, below), width, share)
+    return Volume.of({"w": file, "m": file}, GEOMETRY, devices, block, align)
 
 
 def test_stripes_by_hand():
@@ -63,31 +63,36 @@ def test_padding_is_of_each_file():
     lengths=st.lists(st.integers(1, 40_000), min_size=1, max_size=5),
     devices=st.integers(1, 5),
     pages=st.integers(1, 6),
-    width=st.sampled_from([2, 4]),
+    entry=st.sampled_from([(2, 1), (4, 1), (4, 256), (4, 2)]),
     data=st.data(),
 )
-def test_every_byte_lies_in_one_place(lengths, devices, pages, width, data):
+def test_every_byte_lies_in_one_place(lengths, devices, pages, entry, data):
     """Requests of any range cover its bytes once, none is longer than a block, and what they name
-    is where `pieces` finds the same parameters."""
+    is where `pieces` finds the same parameters. An entry is a value, or a scale of some."""
+    width, share = entry
     ends = np.cumsum(lengths).tolist()
-    v = volume(list(zip([0, *ends], ends)), width, devices, pages * PAGE)  # noqa: B905
+    cuts = list(zip([0, *ends], ends))  # noqa: B905
+    v = volume(cuts, width, devices, pages * PAGE, share=share)
+
+    def size(n):
+        return -(-n // share) * width
+
     taken = set()
     for name in ("w", "m"):
         for first, last, dev, at in v.pieces(name, 0, ends[-1]):
-            span = {(dev, byte // PAGE) for byte in range(at, at + (last - first) * width, PAGE)}
-            assert (
-                not span & taken and dev < devices and at + (last - first) * width <= v.pages * PAGE
-            )
+            end = at + size(last - first)
+            span = {(dev, byte // PAGE) for byte in range(at, end, PAGE)}
+            assert not span & taken and dev < devices and end <= v.pages * PAGE
             taken |= span
     e = data.draw(st.sampled_from(v.regions["w"].extents))
     found = v.requests("w", e.start, e.stop)
-    assert found.size.sum() == (e.stop - e.start) * width
+    assert found.size.sum() == size(e.stop - e.start) == v.size("w", e.start, e.stop)
     assert (0 < found.size).all() and (found.size <= v.block).all()
     places = {first: (dev, at) for first, _, dev, at in v.pieces("w", e.start, e.stop)}
     for dev, lpn, first in zip(found.device, found.lpn, found.first, strict=True):
         start = max(p for p in places if p <= first)
         assert places[start][0] == dev
-        assert (places[start][1] + (first - start) * width) // PAGE == lpn
+        assert (places[start][1] + size(first - start)) // PAGE == lpn
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3])
