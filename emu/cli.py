@@ -141,6 +141,13 @@ def commands() -> None:
     help="stannis: the trace's global batch, or the sum of the tuned batches.",
 )
 @click.option(
+    "--allreduce",
+    type=click.Choice(["ring", "tree", "star"]),
+    default="ring",
+    show_default=True,
+    help="stannis: how host and drives exchange gradients.",
+)
+@click.option(
     "--sampled", is_flag=True, help="Extend large models from pieces of them; says how exactly."
 )
 @click.option("--foreground", type=click.Path(path_type=Path), metavar="BLOCKTRACE",
@@ -190,7 +197,8 @@ def commands() -> None:
 def compare(
     trace: str, device: str, paths: str | None, settings: tuple[str, ...], devices: int | None,
     steps: int | None, out: Path | None, timeline: Path | None, weights_up: str, form: str,
-    batch: str, ds_config: Path | None, knobs: tuple[str, ...], measure_host: bool, sampled: bool,
+    batch: str, allreduce: str, ds_config: Path | None, knobs: tuple[str, ...],
+    measure_host: bool, sampled: bool,
     compression: float, swing: bool, along: tuple[str, ...], target_step: str | None, seed: int,
     quiet: bool, foreground: Path | None, foreground_from: str | None,
     foreground_time_unit: str | None, foreground_depth: int | None, foreground_speed: float | None,
@@ -215,8 +223,8 @@ def compare(
 
         cfg = with_measured_rate(cfg, settings)
     options = Options(
-        weights_up=weights_up, form=form, batch=batch, offload=offload, compression=compression,
-        seed=seed,
+        weights_up=weights_up, form=form, batch=batch, allreduce=allreduce, offload=offload,
+        compression=compression, seed=seed,
     )  # fmt: skip
     folder = out or Path("results") / re.sub(r"[^\w.-]", "_", f"{loaded.name}-{cfg.system.name}")
     target_s = None if target_step is None else target.seconds(target_step)

@@ -62,14 +62,16 @@ class DeviceRelay:
 
     # --- the drive's side
 
-    def send(self, packet: bytes) -> bool:
-        """A packet goes up; False, and it is dropped, unless the tunnel is open. InputError for one
-        that is empty or longer than the mtu."""
+    def send(self, packet: bytes, more: bool = False) -> bool:
+        """A packet goes up; False, and it is dropped, unless the tunnel is open. ``more``: others
+        follow at once, and the drive need not signal yet. InputError for a packet that is empty or
+        longer than the mtu."""
         check(packet, self.form)
         if self.state is not State.OPEN or self._closing:
             return False
         self._out.push(packet)
-        self._signal()
+        if not more:
+            self._signal()
         return True
 
     def close(self) -> None:
