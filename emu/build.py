@@ -29,6 +29,7 @@ from ondie.emu.config import Config
 from ondie.emu.events import FIFO, LINE, LOG, REG, TXN, build_tree
 from ondie.emu.frontend import buffer, cache
 from ondie.emu.frontend.pairs import PAIR, REQ
+from ondie.emu.frontend.tunnel_messages import MESSAGE, SIZES
 from ondie.emu.state import Arrays, record_type, records
 from ondie.emu.stats import COUNTERS
 from ondie.emu.units import InputError
@@ -602,6 +603,7 @@ def build(
         job=records(physical.JOB, max(jobs, 1)),
         feed=records(physical.FEED, dies * lanes),
         where=np.zeros(max(jobs, 1), np.int32),
+        message=records(MESSAGE, SIZES if cfg.tunnel.payload_bytes else 1),
         line=records(LINE, max(timeline, 1)),
         **_errors(cfg, n, geometry, txns, units),
     )
@@ -669,9 +671,7 @@ def _stations(cfg: Config, geometry: Geometry, n: int, fifos: int) -> np.recarra
         rates[at + s.UP] = cfg.link.up_bytes_per_s
         rates[at + s.DRAM] = cfg.dram.bandwidth_bytes_per_s
         rates[at + s.ISP_LINK] = cfg.isp.flash_bytes_per_s
-        rates[at + s.TUNNEL_UP] = rates[at + s.TUNNEL_DOWN] = cfg.tunnel.bytes_per_s
         delays[at + s.UP] = delays[at + s.DOWN] = cfg.link.latency_ps
-        delays[at + s.TUNNEL_UP] = delays[at + s.TUNNEL_DOWN] = cfg.tunnel.latency_ps
     for station, rate in rates.items():
         if rate > 0:
             fifo.scale[station], fifo.shift[station] = rate_scale(rate)

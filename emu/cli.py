@@ -147,6 +147,13 @@ def commands() -> None:
     help="stannis: the trace's global batch, or the sum of the tuned batches.",
 )
 @click.option(
+    "--allreduce",
+    type=click.Choice(["ring", "tree", "star"]),
+    default="ring",
+    show_default=True,
+    help="stannis: how host and drives exchange gradients.",
+)
+@click.option(
     "--sampled", is_flag=True, help="Extend large models from pieces of them; says how exactly."
 )
 @click.option("--foreground", type=click.Path(path_type=Path), metavar="BLOCKTRACE",
@@ -198,7 +205,8 @@ def commands() -> None:
 def compare(
     trace: str, device: str, paths: str | None, settings: tuple[str, ...], devices: int | None,
     steps: int | None, out: Path | None, timeline: Path | None, weights_up: str,
-    format: str | None, form: str, batch: str, ds_config: Path | None, knobs: tuple[str, ...],
+    format: str | None, form: str, batch: str, allreduce: str, ds_config: Path | None,
+    knobs: tuple[str, ...],
     forward: str | None, backward: str | None, measure_host: bool, sampled: bool,
     compression: float, swing: bool, along: tuple[str, ...], target_step: str | None, seed: int,
     quiet: bool, foreground: Path | None, foreground_from: str | None,
@@ -224,8 +232,8 @@ def compare(
 
         cfg = with_measured_rate(cfg, settings)
     options = Options(
-        weights_up=weights_up, form=form, format=format or stated, batch=batch, offload=offload,
-        compression=compression, seed=seed,
+        weights_up=weights_up, form=form, format=format or stated, batch=batch,
+        allreduce=allreduce, offload=offload, compression=compression, seed=seed,
         forward_s=None if forward is None else target.duration(forward, "--forward"),
         backward_s=None if backward is None else target.duration(backward, "--backward"),
     )  # fmt: skip

@@ -79,6 +79,10 @@ def _pslc_blocks(config: Config) -> int:
     return int(_managed_blocks(config) * config.ftl.pslc_share)
 
 
+def _no_tunnel(config: Config) -> bool:
+    return config.tunnel.payload_bytes == 0
+
+
 def _units_are_dies(config: Config) -> bool:
     return config.ftl.block_unit == "die" or config.flash.planes_per_die == 1
 
@@ -93,6 +97,8 @@ GEOMETRY = (
 )
 
 MOST_DEVICES = 4096
+MOST_OUTSTANDING = 4096
+"""Commands of a tunnel in flight each way."""
 MOST_SECTORS = 64
 """Sectors of a page that one entry of the sector map holds."""
 MOST_PLANES = 31
@@ -549,6 +555,31 @@ RULES: tuple[Rule, ...] = (
             or 0 < c.pe.ecc_correctable_bits < 4 * c.pe.ecc_codeword_bytes
         ),
         "a code corrects at least one bit and fewer than half of its bits",
+    ),
+    Rule(
+        ("tunnel.payload", "tunnel.outstanding", "tunnel.relay_threads"),
+        lambda c: _no_tunnel(c) or (c.tunnel.outstanding >= 1 and c.tunnel.relay_threads >= 1),
+        "a tunnel has at least one command outstanding each way and one thread in the host",
+    ),
+    Rule(
+        ("tunnel.payload", "tunnel.outstanding"),
+        lambda c: c.tunnel.outstanding <= MOST_OUTSTANDING,
+        f"at most {MOST_OUTSTANDING} commands outstanding",
+    ),
+    Rule(
+        ("tunnel.payload", "frontend.max_transfer"),
+        lambda c: _no_tunnel(c) or 64 <= c.tunnel.payload_bytes <= c.frontend.max_transfer_bytes,
+        "a command of the tunnel carries 64 B at least, and no more than the drive takes at once",
+    ),
+    Rule(
+        ("tunnel.payload", "tunnel.mtu"),
+        lambda c: _no_tunnel(c) or 68 <= c.tunnel.mtu_bytes <= 65535,
+        "IP packets of 68 B to 65535 B are right",
+    ),
+    Rule(
+        ("tunnel.payload", "tunnel.command"),
+        lambda c: _no_tunnel(c) or c.tunnel.command_ps > 0,
+        'a command takes time, for example "100 us"',
     ),
     Rule(
         ("errors.kind", "errors.rate"),

@@ -35,9 +35,11 @@ from ondie.emu.events import (
 from ondie.emu.frontend import cache, controller, pairs, queues, quiet
 from ondie.emu.rows import (
     ACCELERATOR,
+    ACROSS,
     DIE,
     DMA_DOWN,
     DMA_UP,
+    DOWNWARD,
     HOST_CPU,
     ISP,
     ISP_IO,
@@ -45,7 +47,6 @@ from ondie.emu.rows import (
     NVME,
     STARTED,
     TUNNEL,
-    UPWARD,
     advance,
     complete,
     room,
@@ -62,6 +63,8 @@ from ondie.emu.stats import (
     RESERVOIR_UP_BYTES,
     SCAN_BYTES,
     TUNNEL_BYTES,
+    TUNNEL_COMMANDS,
+    TUNNEL_WIRE_BYTES,
     UP_BYTES,
 )
 from ondie.kernels.jit import apart, cold, njit
@@ -103,7 +106,7 @@ def start_ready(st):
 def cost(st, r):
     """Transactions that row ``r`` may need at once: one per page and one for itself, one per
     piece, or two (a BPP with the erase before it, a VPP or a computation with its DRAM
-    traffic), or three (what the controller programs, with both)."""
+    traffic), or three (what the controller programs, with both), or five (a message)."""
     row = st.row[r]
     if row.resource == NVME or row.resource == ISP_IO:
         return 1 if row.kind == queues.TRIM else 1 + pages(st, row.bytes_in + row.bytes_out)
@@ -113,6 +116,8 @@ def cost(st, r):
         return 1 + row.bytes_out // st.cfg[0].piece
     if row.resource == DIE and row.kind >= timing.STORE:
         return 3
+    if row.resource == TUNNEL:
+        return 5
     return 2
 
 
@@ -239,12 +244,44 @@ def start(st, r):
             st.txn[u].left = size
             passages.next_piece(st, u, s.TRAFFIC_PIECE)
     elif row.resource == TUNNEL:
-        st.count[dev, TUNNEL_BYTES] += row.bytes_in
-        which = s.TUNNEL_UP if row.kind == UPWARD else s.TUNNEL_DOWN
-        if not enter(st, s.station(st, dev, which), t, row.bytes_in, -1, s.PART_DONE):
-            go(st, t, s.PART_DONE)
+        start_message(st, r, t)
     else:
         fail(st, E_RESOURCE, row.id, row.resource)
+
+
+@cold
+def start_message(st, r, t):
+    """A message through the tunnels: up from its drive, down to its drive or to another; meanwhile
+    its share of the host's relay, and of the uplink, which all messages have in common. It is there
+    when all of that is over."""
+    row = st.row[r]
+    dev = row.device
+    m = st.message[row.stream]
+    st.count[dev, TUNNEL_COMMANDS] += m.commands
+    st.count[dev, TUNNEL_WIRE_BYTES] += m.wire_up + m.wire_down
+    work(st, s.RELAY, part(st, r), m.relay)
+    if st.cfg[0].shared_uplink != 0:
+        for station, size in ((s.UPLINK_UP, m.wire_up), (s.UPLINK_DOWN, m.wire_down)):
+            u = part(st, r)
+            if not enter(st, station, u, size, -1, s.PART_DONE):
+                go(st, u, s.PART_DONE)
+    if row.kind == DOWNWARD:
+        st.count[dev, TUNNEL_BYTES] += row.bytes_in
+        down = s.station(st, dev, s.TUNNEL_DOWN)
+        if not enter(st, down, t, row.bytes_in, m.body + m.tail, s.PART_DONE):
+            go(st, t, s.PART_DONE)
+        return
+    st.count[dev, TUNNEL_BYTES] += row.bytes_in
+    following = s.PART_DONE
+    if row.kind == ACROSS:
+        if row.lpn < 0 or row.lpn >= st.dev.shape[0]:
+            fail(st, E_PAST_END, row.lpn, 1)
+            return
+        st.count[row.lpn, TUNNEL_BYTES] += row.bytes_in
+        work(st, s.station(st, row.lpn, s.TUNNEL_DOWN), part(st, r), m.body)
+        following = s.CROSSED
+    if not enter(st, s.station(st, dev, s.TUNNEL_UP), t, row.bytes_in, m.up, following):
+        go(st, t, following)
 
 
 @njit

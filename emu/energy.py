@@ -94,7 +94,7 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
         die_coded = c["bpr_pages"] + c["bpp_pages"] + c["reservoir_read_pages"]
     channel = t.bytes_by["channels in"] + t.bytes_by["channels out"]
     ports = 2 if cfg.link.uplink_bytes_per_s else 1
-    tunnel = t.bytes_by["tunnel up"] + t.bytes_by["tunnel down"]
+    tunnel = c["tunnel_wire_bytes"]
     link = (t.bytes_by["link down"] + t.bytes_by["link up"] + tunnel) * ports
     whole = sum(b - a for s in t.steps for a, b in [s["step"]])
     compute = sum(

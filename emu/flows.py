@@ -310,6 +310,11 @@ def onwards(st, t):
             reg.hop = 0
             reading.again(st, t)
             return -1
+        elif step == s.CROSSED:
+            row = st.row[x.row]
+            down = s.station(st, row.lpn, s.TUNNEL_DOWN)
+            tail = st.message[row.stream].tail
+            waits = enter(st, down, t, row.bytes_in, tail, s.PART_DONE)
         elif step == s.TAKEN_OUT:
             waits = dram(st, t, 1, s.PART_DONE)
         elif step == s.PE_DECODED:

@@ -201,7 +201,8 @@ def quiet(st, dev):
             return False
     first = half + st.reg[0].station0
     for station in range(s.HOST_STATIONS):
-        if key[first + station] != NEVER and station != s.CPU and station != s.ACCELERATOR:
+        computing = station == s.CPU or station == s.ACCELERATOR or station == s.RELAY
+        if key[first + station] != NEVER and not computing:
             return False
     first += s.station(st, dev, 0)
     for station in range(s.ECC + c.channels):

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from ondie.emu import timeline
 from ondie.emu.backend.geometry import Geometry
+from ondie.emu.clock import PS_PER_S
 from ondie.emu.compare import Comparison, Result
 from ondie.emu.energy import bounds
 from ondie.emu.ledger import Ledger
@@ -401,6 +402,11 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
         "channel_bytes": ((t.bytes_by["channels in"] + t.bytes_by["channels out"]) / n, "B"),
         "flash_written_bytes": (written, "B"),
         "tunnel_bytes": (counters["tunnel_bytes"] / n, "B"),
+        "tunnel_commands": (counters["tunnel_commands"] / n, "commands"),
+        "host_relay_cpu_s": (
+            t.busy_sum_ps.get("host relay", 0) * c.cfg.tunnel.relay_threads / n / PS_PER_S,
+            "s",
+        ),
         "page_operations": (book.page_operations / n, "pages"),
         "array_operations": (array / n, "operations"),
         "erased_blocks": (counters["erased_blocks"] / n, "blocks"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ondie.emu.frontend import tunnel_messages
 from ondie.emu.state import record_type
 from ondie.kernels.jit import njit
 
@@ -24,14 +25,17 @@ from ondie.kernels.jit import njit
     HOST_CPU,  # array_ps on the host's CPU
     ACCELERATOR,  # array_ps on what runs forward and backward
     ISP,  # array_ps on the ISP, while bytes_in + bytes_out cross the device's DRAM
-    TUNNEL,  # bytes_in through the device's tunnel: kind UPWARD or DOWNWARD
+    TUNNEL,  # a message of bytes_in through the device's tunnel: kind UPWARD or DOWNWARD, or
+    # ACROSS, up and then down to device lpn
 ) = range(11)  # fmt: skip
 RESOURCE_NAMES = (
     "fence", "join", "nvme", "isp_io", "die", "dma_down", "dma_up", "host_cpu", "accelerator",
     "isp", "tunnel",
 )  # fmt: skip
 
-UPWARD, DOWNWARD = range(2)
+UPWARD = tunnel_messages.UPWARD
+DOWNWARD = tunnel_messages.DOWNWARD
+ACROSS = tunnel_messages.ACROSS
 
 PLAN = np.dtype(
     [
@@ -48,7 +52,7 @@ PLAN = np.dtype(
         ("after0", "i8"),  # id of an earlier row, -1 = none
         ("after1", "i8"),
         ("tag", "i8"),  # the path's own
-        ("stream", "i4"),  # of an NVMe write
+        ("stream", "i4"),  # of an NVMe write; of a message, set by the system: what it costs
     ],
     align=True,
 )

@@ -525,8 +525,33 @@ class Pe:
 
 @dataclass(frozen=True, slots=True)
 class Tunnel:
-    bytes_per_s: Annotated[int, Spec("TCP/IP payload through NVMe commands; 0: none", key="rate")]
-    latency_ps: Annotated[int, Spec("one-way latency of a message")]
+    payload_bytes: Annotated[
+        int, Spec("buffer of one of its NVMe commands, upward with 4 B of length; 0: no tunnel")
+    ]
+    outstanding: Annotated[int, Spec("commands in flight each way")]
+    command_ps: Annotated[
+        int, Spec("a command from submission to completion, the host's CPU apart")
+    ]
+    notify_ps: Annotated[int, Spec("until the host's relay knows that a drive has data")]
+    notification: Annotated[
+        str,
+        Spec(
+            "a drive signals when it has data after it had none, or for every command to come",
+            choices=("burst", "command"),
+        ),
+    ]
+    mtu_bytes: Annotated[int, Spec("largest IP packet of the pseudo network devices")]
+    concatenate: Annotated[bool, Spec("a command may carry several packets")]
+    relay_command_ps: Annotated[
+        int, Spec("host CPU of the relay per command, and per notification")
+    ]
+    relay_bytes_per_s: Annotated[
+        int, Spec("rate at which a thread of the relay copies; 0: no time", key="relay_copy")
+    ]
+    relay_threads: Annotated[int, Spec("threads of the relay at work at once, for all drives")]
+    relay_core_mw: Annotated[
+        int, Spec("a core that relays; inside the host's power, never added to it")
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,7 @@ FIELDS = (
     "seen",  # uint32[devices, ppns]: reads of each physical page (backend/reading.py)
     "lost",  # int64[devices, ppns]: sectors that were lost before they came there (marks.py)
     "kept",  # float32[devices, ppns]: bit error rate that copy-back has passed on (marks.py)
+    "message",  # records: what the tunnel's messages cost (frontend/tunnel_messages.py)
     "line",  # records: intervals of exclusive resources, for the timeline (events.py)
 )
 

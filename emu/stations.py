@@ -10,9 +10,11 @@ from __future__ import annotations
 from ondie.kernels.jit import njit
 
 # Stations of the host, one each per system.
-CPU, ACCELERATOR, SUBMIT, UPLINK_DOWN, UPLINK_UP = range(5)
-HOST_STATIONS = 5
-HOST_NAMES = ("host CPU", "accelerator", "host submission", "uplink down", "uplink up")
+CPU, ACCELERATOR, SUBMIT, UPLINK_DOWN, UPLINK_UP, RELAY = range(6)
+HOST_STATIONS = 6
+HOST_NAMES = (
+    "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "host relay",
+)  # fmt: skip
 # Stations of each device; the ECC engines of its channels follow.
 # TIMER holds commands until they arrive; devices have one each, as arrivals are sorted by device.
 # REST runs out when the host has been quiet for a while (frontend/quiet.py).
@@ -62,7 +64,8 @@ DEVICE_NAMES = (
     RESTED,  # the host was quiet for a while, or so it seemed
     PE_DECODED,  # the optimizer's pages are corrected, and go back to their die
     TAKEN_OUT,  # a stripe has left its die's registers for the controller
-) = range(53)  # fmt: skip
+    CROSSED,  # a message is up in the host, and the rest of it goes down to another drive
+) = range(54)  # fmt: skip
 
 
 @njit

@@ -29,7 +29,8 @@ from __future__ import annotations
     BESIDE_PAGES, OVERRULED,
     BARE_CORRECTED_BITS, PE_DECODED_PAGES, PE_ENCODED_PAGES, PE_RETURNED_PAGES, SCAN_BYTES,
     FETCHED_PAGES, STORED_PAGES, KEPT_PAGES,
-) = range(84)  # fmt: skip
+    TUNNEL_COMMANDS, TUNNEL_WIRE_BYTES,
+) = range(86)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -59,7 +60,7 @@ COUNTERS = (
     "load_bytes",  # device DRAM to the dies' gradient registers
     "reservoir_up_bytes",  # reservoir pages to host memory
     "isp_bytes",  # DRAM traffic of ISP computation
-    "tunnel_bytes",
+    "tunnel_bytes",  # of messages, up and down
     "trimmed_pages",
     "collections",
     "merge_read_pages",  # old pages read because a write covered only part of them
@@ -115,4 +116,6 @@ COUNTERS = (
     "fetched_pages",  # pages of registers read out to the controller
     "stored_pages",  # reservoir pages programmed by the controller, with its parity
     "kept_pages",  # gradient pages programmed into the array
+    "tunnel_commands",  # NVMe commands of the tunnel, and notifications
+    "tunnel_wire_bytes",  # messages with the headers of their packets and commands
 )

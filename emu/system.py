@@ -21,6 +21,7 @@ from ondie.emu.clock import NEVER
 from ondie.emu.config import Config
 from ondie.emu.errors import SimulationError, raise_error, raise_stuck
 from ondie.emu.frontend import queues
+from ondie.emu.frontend.tunnel_messages import Messages
 from ondie.emu.ledger import StepClock, Totals, sum_counters
 from ondie.emu.state import as_records
 from ondie.emu.units import InputError
@@ -84,6 +85,7 @@ class System:
         self.on_log: Callable[[np.ndarray], None] | None = None
         self.on_progress: Callable[[int], None] | None = None
         self.beside: Beside | None = None
+        self._messages: Messages | None = None
         self.events_left: int | None = None
         """Events until the power goes; None: it does not."""
         self.filled_pages = 0
@@ -134,7 +136,7 @@ class System:
                 self._until(len(chunk))
                 self._check_ids(chunk)
                 self._count(chunk)
-                rows.load(self.state, as_records(chunk))
+                rows.load(self.state, as_records(self._priced(chunk)))
         self._until(0)
         if self.rows_done != self.next_row or self.arrays.cache.flying.any():
             raise_stuck(self.arrays, self.cfg)
@@ -156,6 +158,18 @@ class System:
             raise InputError(
                 f"one transfer of {longest:,} bytes; at most {MOST_BYTES:,} keep the clock exact"
             )
+
+    def _priced(self, chunk: np.ndarray) -> np.ndarray:
+        """The chunk, where the tunnel's messages know what they cost."""
+        sent = np.flatnonzero(chunk["resource"] == rows.TUNNEL)
+        if not len(sent):
+            return chunk
+        if self._messages is None:
+            self._messages = Messages(self.cfg, self.arrays.message)
+        chunk = chunk.copy()
+        kinds, sizes = chunk["kind"][sent], chunk["bytes_in"][sent]
+        chunk["stream"][sent] = self._messages.places(kinds, sizes)
+        return chunk
 
     def _count(self, chunk: np.ndarray) -> None:
         """Add up what a chunk asks for."""
@@ -200,6 +214,8 @@ class System:
             for i, name in enumerate(PLANNED):
                 amount, mask = masks[name]
                 asked[dev, i] = int(amount[mask & here].sum())
+            crossing = (resource == rows.TUNNEL) & (kind == rows.ACROSS) & (chunk["lpn"] == dev)
+            asked[dev, PLANNED.index("tunnel_bytes")] += int(chunk["bytes_in"][crossing].sum())
         return asked
 
     def book(self, device: int, what: str, amount: int) -> None:

@@ -104,6 +104,8 @@ class Options:
     batch: str = "same"
     """stannis: "same" global batch as the trace, or "paper": sum of the tuned batches."""
     host_batch: int | None = None
+    allreduce: str = "ring"
+    """stannis: how nodes exchange gradients: "ring", "tree" or "star"."""
     offload: Offload = field(default_factory=Offload)
     """host_offload: DeepSpeed's knobs."""
     compression: float = 2.0

@@ -1,10 +1,11 @@
 """Stannis: the training step itself is shared by the host and the processors in N drives.
 
-Owns the order: every node reads its samples, goes forward and backward; a ring all-reduce through
-the tunnels sums the gradients; every node updates its copy. Timing only. Does not own batch sizes,
-the split and the ring's order (stannis/), or time.
+Owns the order: every node reads its samples, goes forward and backward; an all-reduce through the
+tunnels sums the gradients; every node updates its copy. Timing only. Does not own batch sizes, the
+split and the order of an exchange (stannis/), or time.
 Source: STANNIS (DAC 2020), with Horovod: gradients are exchanged once every node has them, not
-during the backward pass. Not modelled: reading ahead for the next step, and the ring's additions.
+during the backward pass. Not modelled: reading ahead for the next step, and additions on the
+drives; the host's are where it adds whole gradients, in a tree or a star.
 """
 
 from __future__ import annotations
@@ -37,15 +38,14 @@ from ondie.emu.paths.base import (
     Rows,
 )
 from ondie.emu.paths.bounds import Bound, parts_text
-from ondie.emu.stannis import ring
+from ondie.emu.paths.exchange import HOST, Exchange
+from ondie.emu.stannis import allreduce
 from ondie.emu.stannis.allocation import largest_remainder
 from ondie.emu.stannis.tuner import Engine, reference_batch, tune
 from ondie.emu.system import System
 from ondie.emu.units import InputError
 from ondie.kernels import get
 
-HOST = 0
-"""Node of the host; node i + 1 is device i. The ring goes host, device 0, device 1, ..., host."""
 BATCHES = ("same", "paper")
 
 
@@ -61,6 +61,9 @@ class Stannis(Path):
     def __post_init__(self) -> None:
         if self.options.batch not in BATCHES:
             raise InputError(f"batch {self.options.batch!r}: {' or '.join(BATCHES)} is right")
+        if self.options.allreduce not in allreduce.KINDS:
+            kinds = " or ".join(allreduce.KINDS)
+            raise InputError(f"allreduce {self.options.allreduce!r}: {kinds} is right")
         if self.options.host_batch is not None and self.options.host_batch < 1:
             raise InputError(f"host batch {self.options.host_batch}: at least 1 is right")
         self.geometry = Geometry.of(self.cfg)
@@ -167,8 +170,8 @@ class Stannis(Path):
         cfg, trace = self.cfg, self.trace
         if cfg.isp.kind != "cores":
             return f"no processor in the drive that could train (isp.kind = {cfg.isp.kind})"
-        if not cfg.tunnel.bytes_per_s:
-            return "no tunnel between host and drives (tunnel.rate = 0)"
+        if not cfg.tunnel.payload_bytes:
+            return "no tunnel between host and drives (tunnel.payload = 0)"
         if not self.ratio:
             return "the drive's processor cannot train (isp.training_ratio = 0)"
         if not trace.bytes_per_sample:
@@ -219,7 +222,7 @@ class Stannis(Path):
         start = out.fence(SAMPLES)
         read = yield from self._samples(out, step, start)
         trained = self._training(out, step, read)
-        arrived = yield from self._exchange(out, trained)
+        arrived = yield from self.exchange.rows(out, trained)
         if not self.trace.steps[step].skipped:  # the sum overflowed: seen after it was exchanged
             self._update(out, arrived)
         yield out.take()
@@ -280,35 +283,11 @@ class Stannis(Path):
             )
         return out.join(ids, SYNCHRONISE)
 
-    @property
-    def piece_bytes(self) -> int:
-        """What a node sends in one ring step: its part of the FP32 gradient."""
-        return ring.piece_bytes(VALUE_BYTES * self.trace.n_params, self.nodes)
-
-    def _exchange(self, out: Rows, trained: int) -> Generator[np.ndarray, None, np.ndarray]:
-        """Ring all-reduce. A hop that begins at a drive takes that drive's tunnel upward, also when
-        it ends at a drive: the host relays it, and the tunnel's rate is the effective one, end to
-        end. Returns the row that brings each node the last of the sum, int64[nodes]."""
-        first = out.next
-        hops = ring.steps(self.nodes) * self.nodes
-        batch = max(rows.MAX_CHUNK // self.nodes, 1) * self.nodes
-        for at in range(0, hops, batch):
-            hop = np.arange(at, min(at + batch, hops))
-            node = ring.sender(hop, self.nodes)
-            data, own = ring.awaited(hop, self.nodes)
-            out.add(
-                len(hop),
-                device=np.maximum(node - 1, 0),
-                resource=rows.TUNNEL,
-                kind=np.where(node == HOST, rows.DOWNWARD, rows.UPWARD),
-                phase=SYNCHRONISE,
-                bytes_in=self.piece_bytes,
-                after0=np.where(data < 0, trained, first + data),
-                after1=np.where(own < 0, -1, first + own),
-            )
-            if out.full():
-                yield out.take()
-        return first + ring.last_arrivals(self.nodes)
+    @cached_property
+    def exchange(self) -> Exchange:
+        """How the nodes exchange gradients."""
+        drives, size = self.nodes - 1, VALUE_BYTES * self.trace.n_params
+        return Exchange(self.cfg, self.options.allreduce, drives, size)
 
     def _update(self, out: Rows, arrived: np.ndarray) -> None:
         """Every node updates its copy from its DRAM."""
@@ -338,26 +317,20 @@ class Stannis(Path):
     # --- arithmetic beside the simulation
 
     def work(self, steps: int) -> Work:
-        # Host DRAM: samples arrive and are used; each hop between drives arrives and leaves, the
-        # host's own two once each; half of the steps add what came; then the update.
-        n = self.nodes
+        # Host DRAM: samples arrive and are used; what is exchanged arrives, leaves and is added;
+        # then the update. The relay's cores draw what the host draws while nodes exchange.
         size = self.trace.bytes_per_sample
         moved = 0
         for step in range(steps):
             moved += 2 * size * self.batches(step)[HOST]
-            moved += self.piece_bytes * (ring.steps(n) * 2 * (n - 1) + 3 * (n - 1))
+            moved += self.exchange.cost.host_dram_bytes
             if not self.trace.steps[step].skipped:
                 moved += self.kernel.bytes_per_param() * self.trace.n_params
         return Work(host_dram_bits=8 * moved, host_updates=True)
 
     def bound(self, step: int) -> Bound:
         """Update stage, which here is synchronise, from the moment the last node has its gradient,
-        and the local update: 2(n - 1) x (piece / tunnel rate + latency) + the slowest update."""
-        tunnel = self.cfg.tunnel
-        transfer = self.piece_bytes / tunnel.bytes_per_s
-        latency = tunnel.latency_ps / PS_PER_S
-        hops = ring.steps(self.nodes)
-        exchange = hops * (transfer + latency)
+        and the local update: the exchange by the cost model + the slowest update."""
         traffic = self.kernel.bytes_per_param() * self.trace.n_params
         update = {
             "host CPU": self._host_ps / PS_PER_S,
@@ -367,10 +340,8 @@ class Stannis(Path):
         where, local = max(update.items(), key=lambda item: item[1])
         if self.trace.steps[step].skipped:
             local = 0.0
-        name = "tunnel up" if transfer >= latency else "tunnel latency"
-        parts = [("synchronise", name, exchange), ("update", where, local)]
-        text = (
-            f"{parts_text(parts)}; synchronise: {hops} ring steps x ({self.piece_bytes / 1e6:.4g} "
-            f"MB / {tunnel.bytes_per_s / 1e6:.4g} MB/s + {latency * 1e6:.4g} us)"
-        )
-        return Bound(exchange + local, name if exchange >= local else where, text)
+        x = self.exchange.cost
+        parts = [("synchronise", x.limited_by, x.seconds), ("update", where, local)]
+        text = f"{parts_text(parts)}; {self.exchange.text}"
+        name = x.limited_by if x.seconds >= local else where
+        return Bound(x.seconds + local, name, text)

@@ -1,0 +1,197 @@
+"""All-reduce over a host and its drives: what an exchange of gradients takes by ring, tree or star.
+
+Owns the messages of each kind and what they take together. Does not own what one message costs
+(frontend/tunnel_cost.py), the order of the ring's hops (ring.py), the tree (tree.py), or the values
+that are summed.
+Source: ring: Patarasuk and Yuan 2009, as in Horovod. Star: every drive sends its gradient to the
+host, which sums them and sends the sum to every drive.
+
+Additions on the drives are inside the tunnels' effective rate; the host's are counted where it adds
+whole gradients, which it does when it has them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.clock import PS_PER_S
+from ondie.emu.frontend.tunnel_cost import Message, TunnelCost
+from ondie.emu.stannis import ring, tree
+from ondie.emu.stannis.links import SUM_PASSES, Links, relay_ps, sum_ps
+from ondie.emu.units import InputError, nearest
+
+KINDS = ("ring", "tree", "star")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One all-reduce."""
+
+    kind: str
+    seconds: float
+    host_cpu_s: float
+    """Of the host's relay, all its threads together."""
+    commands: int
+    """NVMe commands of all tunnels, each way."""
+    notifications: int
+    bytes_up: int
+    """Of messages, from drives to the host, for itself or for another drive."""
+    bytes_down: int
+    wire_bytes: int
+    """Over all links, with the headers of packets and blocks."""
+    host_dram_bytes: int
+    """Messages that pass the host, and its sums."""
+    limited_by: str
+    """"tunnel up", "tunnel down", "host relay" or "uplink"."""
+    joules: dict[str, float]
+    """By component: host relay, PCIe, controllers."""
+
+
+def exchange(
+    kind: str,
+    n_bytes: int,
+    drives: int,
+    cost: TunnelCost | Sequence[TunnelCost],
+    which: np.ndarray | None = None,
+) -> Exchange:
+    """An all-reduce of ``n_bytes`` over a host and so many drives, all of them ready at once.
+
+    ``cost``: the drives' tunnels; several where they differ, ``which`` of them each has,
+    int64[drives]. Raises InputError for an unknown kind. O(1) for ring and star of like drives,
+    else O(drives).
+    """
+    links = Links(drives, cost, which)
+    if n_bytes < 0:
+        raise InputError(f"exchange of {n_bytes} B: 0 or more is right")
+    if kind not in KINDS:
+        raise InputError(
+            f"all-reduce {kind!r} is unknown; nearest: {nearest(kind, KINDS) or 'none'} "
+            f"(of {', '.join(KINDS)})"
+        )
+    if drives == 0 or n_bytes == 0:
+        return _result(kind, links, 0, "tunnel up", [], 0)
+    if kind == "ring":
+        return _ring(n_bytes, links)
+    return _star(n_bytes, links) if kind == "star" else _tree(n_bytes, links)
+
+
+class Sent(NamedTuple):
+    """Messages of one kind: so many, of so many bytes."""
+
+    message: Message
+    number: int
+    n_bytes: int
+
+
+def _together(links: Links, sent: Sequence[Sent]) -> tuple[int, str]:
+    """(ps, what limits) messages that begin at the same time, none of which waits for another's
+    tunnel: the longest, or all of them on what they share."""
+    last = max((s.message for s in sent), key=lambda m: m.end_ps)
+    took = {"tunnel up" if last.received else "tunnel down": last.end_ps}
+    took["host relay"] = sum(relay_ps(s.message, links.host.threads) * s.number for s in sent)
+    took["uplink"] = _uplink_ps(links, sent)
+    name, ps = max(took.items(), key=lambda item: item[1])
+    return ps, name
+
+
+def _uplink_ps(links: Links, sent: Sequence[Sent]) -> int:
+    rate = links.host.uplink
+    up = sum(s.message.wire_up * s.number for s in sent)
+    down = sum(s.message.wire_down * s.number for s in sent)
+    return -(-max(up, down) * PS_PER_S // rate) if rate else 0
+
+
+def _by_kind(links: Links, messages: Sequence[Message], n: int) -> list[Sent]:
+    """One message for every drive."""
+    counts = np.bincount(links.which, minlength=len(links.costs)).tolist()
+    return [Sent(m, count, n) for m, count in zip(messages, counts, strict=True) if count]
+
+
+def _result(
+    kind: str, links: Links, ps: int, name: str, sent: Sequence[Sent], host_dram: int
+) -> Exchange:
+    def total(of: str) -> int:
+        return sum(getattr(s.message, of) * s.number for s in sent)
+
+    seconds, cpu_s, wire = ps / PS_PER_S, total("cpu_ps") / PS_PER_S, total("wire")
+    joules = links.host.joules(seconds, cpu_s, wire, 0)
+    counts = np.bincount(links.which, minlength=len(links.costs))
+    for cost, count in zip(links.costs, counts.tolist(), strict=True):
+        joules["controllers"] += cost.joules(seconds, 0.0, 0, count)["controllers"]
+    up = sum(s.n_bytes * s.number for s in sent if s.message.received)
+    down = sum(s.n_bytes * s.number for s in sent if s.message.written)
+    return Exchange(
+        kind=kind,
+        seconds=seconds,
+        host_cpu_s=cpu_s,
+        commands=total("received") + total("written"),
+        notifications=total("notified"),
+        bytes_up=up,
+        bytes_down=down,
+        wire_bytes=wire,
+        host_dram_bytes=up + down + host_dram,
+        limited_by=name,
+        joules=joules,
+    )
+
+
+# --- the kinds
+
+
+def _ring(n_bytes: int, links: Links) -> Exchange:
+    """A ring turns as fast as its slowest hop, or as the host relays all of them."""
+    nodes, which = links.drives + 1, links.which
+    piece, steps = ring.piece_bytes(n_bytes, nodes), ring.steps(nodes)
+    across = links.across(piece) if links.drives > 1 else []
+    k = len(links.costs)
+    if k == 1:
+        pairs = {0: links.drives - 1}
+    else:
+        kinds, counts = np.unique(which[:-1] * k + which[1:], return_counts=True)
+        pairs = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
+    sent = [
+        Sent(links.costs[which[0]].downward(piece), 1, piece),
+        Sent(links.costs[which[-1]].upward(piece), 1, piece),
+        *[Sent(across[at // k][at % k], count, piece) for at, count in pairs.items() if count],
+    ]
+    ps, name = _together(links, sent)
+    sums = (nodes - 1) * SUM_PASSES * piece  # the host's, in half of the steps
+    every = [Sent(s.message, s.number * steps, piece) for s in sent]
+    return _result("ring", links, ps * steps, name, every, sums)
+
+
+def _star(n_bytes: int, links: Links) -> Exchange:
+    """Up, summed, and down."""
+    up = _by_kind(links, links.up(n_bytes), n_bytes)
+    down = _by_kind(links, links.down(n_bytes), n_bytes)
+    (up_ps, name), (down_ps, other) = _together(links, up), _together(links, down)
+    summed = sum_ps(n_bytes, links.drives, links.host.host_dram)
+    name = name if up_ps >= down_ps else other
+    sums = SUM_PASSES * n_bytes * links.drives
+    return _result("star", links, up_ps + summed + down_ps, name, [*up, *down], sums)
+
+
+def _tree(n_bytes: int, links: Links) -> Exchange:
+    """Up the tree and down; what all messages share takes at least as long as all of them need."""
+    nodes, which, k = links.drives + 1, links.which, len(links.costs)
+    top = np.arange(1, 1 + min(links.drives, tree.CHILDREN))
+    up, down = links.up(n_bytes), links.down(n_bytes)
+    sent = [Sent(of[which[i - 1]], 1, n_bytes) for i in top for of in (up, down)]
+    below = np.arange(len(top) + 1, nodes)
+    parents = tree.parents(below)
+    across = links.across(n_bytes)
+    for sender, receiver in ((below, parents), (parents, below)):
+        pairs, counts = np.unique(which[sender - 1] * k + which[receiver - 1], return_counts=True)
+        for at, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+            sent.append(Sent(across[at // k][at % k], count, n_bytes))
+    took = {
+        "tunnel up": tree.seconds_ps(n_bytes, links, shared=False),
+        "host relay": tree.seconds_ps(n_bytes, links, shared=True),
+        "uplink": _uplink_ps(links, sent),
+    }
+    name, ps = max(took.items(), key=lambda item: item[1])
+    return _result("tree", links, ps, name, sent, SUM_PASSES * n_bytes * len(top))
