@@ -10,6 +10,7 @@ Source: models, samples and optimizers as the traces gpt-small and mobilenetv2-d
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -266,4 +267,5 @@ def scores(model: nn.Module, samples: Samples) -> tuple[np.ndarray, np.ndarray]:
         each: Any = functional.cross_entropy(logits.flatten(0, -2), y.flatten(), reduction="none")
         right = (logits.argmax(-1) == y).double().view(len(y), -1).mean(1)
     model.train()
+    each = torch.where(each.isfinite(), each, math.log(logits.shape[-1]))
     return each.view(len(y), -1).double().mean(1).numpy(), right.numpy()

@@ -159,7 +159,7 @@ class Subject:
         for data, parts in by_data.items():
             for by, mean in self._means(parts).items():
                 means[by, data] = mean
-        weight, noise = float("nan"), ()
+        weight, noise = float("nan"), tuple[float, ...]()
         if self.separate:
             weight, noise = self._singly(batch, full, means["rank", "alike"], i)
         found, share = self._bias(i)

@@ -80,6 +80,7 @@ def half_width(values: np.ndarray, doubt: float) -> float:
         return float("inf")
     z, free = NormalDist().inv_cdf(1 - doubt / 2), n - 1
     t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * free**3)
     return float(t * values.std(ddof=1) / n**0.5)
 
 
@@ -126,8 +127,15 @@ def _gradient_rows(found: Found) -> Iterator[Row]:
         12.6, weighting.relative_weight(tuned, weighting.by_rank(tuned), 1), "times", None,
         "STANNIS, Table I: the batches of MobileNetV2",
     )  # fmt: skip
+    for batches in (*(n.batches for n in nets.NETWORKS.values()), (tuned[0], *24 * [tuned[1]])):
+        yield Row(
+            "averaging", f"samples whose mean is as noisy as that by rank of {batches[0]} + "
+            f"{len(batches) - 1} x {batches[1]}", SHOWN, sum(batches),
+            weighting.effective_batch(batches, weighting.by_rank(batches)), "samples", None,
+            "(sum w)^2 / sum (w^2/b)",
+        )  # fmt: skip
     for title, m in found.measured.items():
-        source = f"{title}: recorded steps, every {EVERY}rd; weights, samples and order as recorded"
+        source = f"{title}: recorded steps, one in {EVERY}; weights, samples and order as recorded"
         if not SUBJECTS[title][1]:
             gaps = m.each(lambda at: at.recorded)
             many = int((gaps > m.rounding).sum())
@@ -215,7 +223,7 @@ def tables(found: Found) -> list[Table]:
 def _gradients(found: Found) -> Table:
     table = Table(
         title="Gradient of the recorded batches, averaged over a host and its drives\n"
-        "distance from the whole batch's gradient, of its length: mean (most) of the recorded steps",
+        "distance from the whole batch's gradient, of its length: mean (most) of recorded steps",
         title_justify="left", title_style="bold",
     )  # fmt: skip
     heads = ("network", "data", "by batch", "by rank", "cosine", "drive's sample",
@@ -224,18 +232,13 @@ def _gradients(found: Found) -> Table:
         table.add_column(head, justify="left" if head == "network" else "right")
     for title, m in found.measured.items():
         for data in (ALIKE, PRIVATE):
-            gaps = {by: m.distances(by, data)
-                    for by in ("batch", "rank")}  # fmt: skip
-            cosine = m.cosines("rank", data)
-            along = m.along_bias(data)
-            noise = m.each(lambda at: at.noise) if m.separate else np.zeros(0)
-            weight = m.each(lambda at: at.sample_weight).mean()
+            singly = m.separate and data == ALIKE
             table.add_row(
-                title, data,
-                *(_spanned(gap) for gap in gaps.values()), f"{cosine.mean():.2f}",
-                f"{weight:.2f}x" if m.separate and data == ALIKE else "",
-                _about(noise) if data == ALIKE and m.separate else "",
-                _about(along),
+                title, data, *(_spanned(m.distances(by, data)) for by in ("batch", "rank")),
+                f"{m.cosines('rank', data).mean():.2f}",
+                f"{m.each(lambda at: at.sample_weight).mean():.2f}x" if singly else "",
+                _about(m.each(lambda at: at.noise)) if singly else "",
+                _about(m.along_bias(data)),
                 _spanned(m.each(lambda at: at.bias_share)) if data == PRIVATE else "",
                 end_section=data == PRIVATE,
             )  # fmt: skip
