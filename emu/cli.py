@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -19,13 +18,13 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column, Table
 
+from ondie.emu.commands.fleets import stannis
+from ondie.emu.commands.shared import Group, progress_bar
 from ondie.emu.config import Config, diff, load_preset, preset_list, preset_table, shown
 from ondie.emu.console import console
-from ondie.emu.units import KINDS, InputError, fmt_bytes, nearest, parse
+from ondie.emu.units import KINDS, InputError, fmt_bytes, parse
 from ondie.kernels import KernelError
 from ondie.traces import TraceError
 
@@ -34,44 +33,6 @@ if TYPE_CHECKING:
     from ondie.traces.block import BlockTrace
 
 TIMELINE_INTERVALS = 100_000
-
-
-class Group(click.Group):
-    """A group whose unknown commands name the nearest right one."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args:  # help, and no error, whatever the version of click makes of it
-            click.echo(ctx.get_help())
-            ctx.exit()
-        return super().parse_args(ctx, args)
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            near = nearest(args[0], self.commands)
-            known = not near or repr(near) in error.message  # newer click suggests by itself
-            hint = "" if known else f" Nearest: {near!r}."
-            raise click.UsageError(f"{error.message}{hint}", ctx) from error
-
-
-@contextmanager
-def progress_bar(quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
-    """A bar per name on standard error; nothing when quiet or not a terminal."""
-    err = Console(stderr=True)
-    if quiet or not err.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
-    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def at(name: str, share: float) -> None:
-            if name not in tasks:
-                tasks[name] = bar.add_task(name, total=1.0)
-            bar.update(tasks[name], completed=share)
-
-        yield at
 
 
 def split_names(text: str | None) -> list[str] | None:
@@ -334,6 +295,9 @@ def ablation(
     loaded, cfg = traces.load(trace), configuration(device, settings, devices)
     with progress_bar(quiet) as progress:
         command(cfg, loaded, Options(), json_path, None if quiet else console(), progress)
+
+
+commands.add_command(stannis)
 
 
 @commands.group(cls=Group)

@@ -65,7 +65,7 @@ class Network:
     @property
     def batches(self) -> tuple[int, ...]:
         """Of the host and every drive."""
-        return largest_remainder(self.batch, [TUNED[0], *DRIVES * [TUNED[1]]])
+        return tuple(largest_remainder(self.batch, [TUNED[0], *DRIVES * [TUNED[1]]]).tolist())
 
 
 @functools.cache

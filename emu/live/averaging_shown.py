@@ -18,6 +18,7 @@ import numpy as np
 from rich.table import Table
 
 from ondie.emu.config import load_preset
+from ondie.emu.frontend.tunnel_cost import TunnelCost
 from ondie.emu.live import averaging_nets as nets
 from ondie.emu.live.averaging_recorded import EVERY, Measured
 from ondie.emu.live.averaging_trained import (
@@ -29,7 +30,7 @@ from ondie.emu.live.averaging_trained import (
     Trained,
     runs,
 )
-from ondie.emu.stannis import ring, weighting
+from ondie.emu.stannis import allreduce, ring, weighting
 from ondie.emu.validate import CHECK, SHOWN, Row
 from ondie.emu.validate.rows import IDENTITY
 from ondie.traces import build
@@ -101,13 +102,12 @@ def exchange(name: str, every: int, hidden: bool = False) -> Exchange:
     network, nodes = nets.NETWORKS[name], nets.DRIVES + 1
     params = sum(p.numel() for p in network.make().parameters())
     sent = ring.steps(nodes) * ring.piece_bytes(4 * params, nodes) / (every * network.batch)
-    tunnel = load_preset("newport").tunnel
+    tunnels = TunnelCost.of(load_preset("newport"))
     saved = []
     for published in PUBLISHED:
         trace = build(published)
         computes = trace.steps[0].forward_s + trace.steps[0].backward_s
-        piece = ring.piece_bytes(4 * trace.n_params, nodes)
-        takes = ring.steps(nodes) * (piece / tunnel.bytes_per_s + tunnel.latency_ps / 1e12)
+        takes = allreduce.exchange("ring", 4 * trace.n_params, nodes - 1, tunnels).seconds
         left = max(takes - computes, 0.0) if hidden else takes / every
         saved.append((takes - left) / (computes + takes))
     return Exchange(sent, tuple(saved))

@@ -1,35 +1,32 @@
 """Power of a server that trains with its drives, and the energy of a sample.
 
-Owns the reading of servers.toml and P = host + drives x drive. Does not own speeds.
-Source: beside each value in servers.toml.
+Owns P = host + drives x drive. Does not own the constants (the presets) or speeds.
+Source: STANNIS (DAC 2020), Table II, and HyperTune's energies, as the presets have them: the host
+while it trains, its idle drives in it (host.compute_power); a drive that computes adds what its
+controller and all of its cores draw (energy.controller, energy.isp_core).
 """
 
 from __future__ import annotations
 
 import math
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
-from typing import Any
+from dataclasses import dataclass
 
-from ondie.emu.stannis.networks import Origin
-from ondie.emu.units import KINDS, InputError, nearest, parse
+from ondie.emu.config import Config
+from ondie.emu.units import InputError
 
 
 @dataclass(frozen=True)
 class Server:
-    """Watts of a server: while its host trains, more for each drive that does, and more for the
-    drives of the machine that its paper compares with."""
+    """Watts of a server: while its host trains, and more for each drive that does."""
 
-    name: str
-    title: str
-    drives: int
     host_w: float
     drive_w: float
-    other_drives_w: float
-    sources: Mapping[str, Origin] = field(compare=False, repr=False)
+
+    @staticmethod
+    def of(cfg: Config) -> Server:
+        """A preset's."""
+        drive_mw = cfg.energy.controller_mw + cfg.isp.cores * cfg.energy.isp_core_mw
+        return Server(cfg.host.compute_power_mw / 1e3, drive_mw / 1e3)
 
     def watts(self, drives: int) -> float:
         """With so many drives training; idle ones are inside the host's."""
@@ -37,55 +34,8 @@ class Server:
             raise InputError(f"{drives} drives: 0 or more is right")
         return self.host_w + drives * self.drive_w
 
-    @property
-    def baseline_w(self) -> float:
-        """The paper's baseline: the host alone, with other drives."""
-        return self.host_w + self.other_drives_w
-
     def joules(self, samples_per_s: float, drives: int) -> float:
         """Per sample, with so many drives training."""
         if not (math.isfinite(samples_per_s) and samples_per_s > 0):
             raise InputError(f"{samples_per_s} samples/s: more than 0 is right")
         return self.watts(drives) / samples_per_s
-
-
-@cache
-def _tables() -> dict[str, Any]:
-    text = resources.files("ondie.emu.stannis").joinpath("servers.toml").read_text("utf-8")
-    return tomllib.loads(text)
-
-
-SERVERS: tuple[str, ...] = tuple(_tables())
-
-
-def server(name: str) -> Server:
-    """A server by the name of its drives. InputError for another."""
-    if name not in SERVERS:
-        raise InputError(
-            f"server {name!r}: nearest: {nearest(name, SERVERS) or 'none'} "
-            f"(of {', '.join(SERVERS)})"
-        )
-    table = dict(_tables()[name])
-    title = table.pop("title")
-    count = table["drives"]
-    watts = {key: leaf for key, leaf in table.items() if key != "drives"}
-    value = {key: _watts(leaf["value"], key) for key, leaf in watts.items()}
-    return Server(
-        name=name,
-        title=title,
-        drives=count["value"],
-        host_w=value["host"],
-        drive_w=value["drive"],
-        other_drives_w=value["other_drives"],
-        sources={"drives": Origin(count["source"], count["ref"])}
-        | {key: _origin(leaf, key) for key, leaf in watts.items()},
-    )
-
-
-def _origin(leaf: Mapping[str, str], key: str) -> Origin:
-    low, high = (_watts(leaf[end], key) if end in leaf else None for end in ("low", "high"))
-    return Origin(leaf["source"], leaf["ref"], low, high)
-
-
-def _watts(text: str, key: str) -> float:
-    return parse(text, KINDS["mw"], key) / 1000

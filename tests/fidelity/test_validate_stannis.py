@@ -7,6 +7,7 @@ split at N = 24; the ceilings; +11.6 %, 1.22x and 1.09x, 1.70x and 1.59x.
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from ondie.emu.config import load_preset
 from ondie.emu.paths.stannis import Stannis
 from ondie.emu.stannis import tuner
 from ondie.emu.stannis.networks import network
+from ondie.emu.stannis.server import Server
 from ondie.emu.validate import beyond, stannis
 from ondie.emu.validate.rows import CHECK, FIT, IDENTITY, SHAPE, SHOWN
 from tests.smoke.commands import here
@@ -190,8 +192,9 @@ def test_a_sample_taken_twice_misses(capsys, monkeypatch):
 
 def test_more_power_in_the_drives_misses(capsys, monkeypatch):
     few(monkeypatch, "_energy")
-    plain = stannis.server
-    monkeypatch.setattr(stannis, "server", lambda name: replace(plain(name), drive_w=2.0))
+    monkeypatch.setattr(
+        stannis, "Server", SimpleNamespace(of=lambda cfg: replace(Server.of(cfg), drive_w=2.0))
+    )
     assert len(missed(here(capsys, "validate", "stannis").out)) == 2
 
 

@@ -15,7 +15,7 @@ EMU = """
     live
     serve | validate, bench, bench_figure, bench_host, bench_engine, sweep, sweep_figure
     report, printed
-    odds, target, figure, tornado
+    odds, target, figure, tornado, stannis_figure
     bench_cases, bench_others, bench_peak
     interference
     compare, mqsim, block_replay, replay

@@ -1,0 +1,54 @@
+"""What the groups of commands have in common: hints at the nearest command, and progress.
+
+Owns these. Does not own any command. Source: none; click parses, rich draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from ondie.emu.units import nearest
+
+
+class Group(click.Group):
+    """A group whose unknown commands name the nearest right one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args:  # help, and no error, whatever the version of click makes of it
+            click.echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = nearest(args[0], self.commands)
+            known = not near or repr(near) in error.message  # newer click suggests by itself
+            hint = "" if known else f" Nearest: {near!r}."
+            raise click.UsageError(f"{error.message}{hint}", ctx) from error
+
+
+@contextmanager
+def progress_bar(quiet: bool) -> Iterator[Callable[[str, float], None] | None]:
+    """A bar per name on standard error; nothing when quiet or not a terminal."""
+    err = Console(stderr=True)
+    if quiet or not err.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
+    with Progress(*columns, TimeElapsedColumn(), console=err, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def at(name: str, share: float) -> None:
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=1.0)
+            bar.update(tasks[name], completed=share)
+
+        yield at

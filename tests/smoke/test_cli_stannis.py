@@ -1,0 +1,129 @@
+"""Do `ondie stannis tune`, `plan` and `simulate` say what they found, and refuse what is wrong?"""
+
+import json
+
+import pytest
+
+from tests.smoke.commands import files, here, refused
+
+
+def told(capsys, tmp_path, *words):
+    out = tmp_path / "out.json"
+    done = here(capsys, "stannis", *words, "--json", out, "--quiet")
+    assert (done.code, done.out) == (0, ""), done
+    return json.loads(out.read_text())
+
+
+def test_tune(capsys, tmp_path):
+    data = told(capsys, tmp_path, "tune", "mobilenetv2")
+    rows = {row["allocator"]: row for row in data["allocations"]}
+    assert rows["paper"]["samples"] == {"host": 315, "newport": 25}
+    assert rows["paper"]["samples_per_s"] == pytest.approx(2.7 * 32.3, rel=0.01)
+    assert rows["equal"]["samples_per_s"] > 1.1 * rows["paper"]["samples_per_s"]
+    assert rows["best"]["samples_per_s"] > rows["equal"]["samples_per_s"]
+    assert data["without_exchange_samples_per_s"] > rows["best"]["samples_per_s"]
+    done = here(capsys, "stannis", "tune", "inceptionv3")
+    assert done.code == 0 and "never waiting" in done.out and "memory holds" in done.out
+
+
+def test_plan(capsys, tmp_path):
+    data = told(capsys, tmp_path, "plan", "mobilenetv2", "--private", "500", "--public", "72000")
+    nodes = data["nodes"]
+    assert data["steps"] == pytest.approx(91.803, abs=0.001)
+    assert nodes["batch"] == [315, *[25] * 24]
+    assert nodes["private"] == [0, *[500] * 24]
+    assert nodes["public"][0] == 28_918 and set(nodes["public"][1:]) == {1_795}
+    done = here(capsys, "stannis", "plan", "mobilenetv2")
+    assert done.code == 0 and "28,918" in done.out and "1,795" in done.out
+
+
+def test_plan_with_unequal_private_data(capsys, tmp_path):
+    own = [100 * i for i in range(24)]
+    data = told(capsys, tmp_path, "plan", "mobilenetv2", "--private", ",".join(map(str, own)))
+    nodes = data["nodes"]
+    assert nodes["private"] == [0, *own]
+    assert len({a + b for a, b in zip(nodes["private"], nodes["public"], strict=True)}) == 2
+
+
+def test_simulate(capsys, tmp_path):
+    (tmp_path / "load.csv").write_text("seconds,node,cores\n30,0,6\n")
+    (tmp_path / "members.csv").write_text("seconds,node,event\n100,3,dies\n")
+    more = ("--steps", "60", "--load", tmp_path / "load.csv", "--members", tmp_path / "members.csv")
+    data = told(capsys, tmp_path, "simulate", "mobilenetv2", *more, "--hypertune", "gated")
+    runs = data["runs"]
+    assert list(runs) == ["left alone", "interrupted", "HyperTune"]
+    speeds = [runs[name]["samples_per_s"] for name in runs]
+    assert speeds[0] > speeds[2] > speeds[1]
+    assert [n["what"] for n in runs["interrupted"]["notes"]] == ["dies"]
+    assert {n["what"] for n in runs["HyperTune"]["notes"]} == {"batches", "dies"}
+    figure = tmp_path / "f.png"
+    done = here(capsys, "stannis", "simulate", "mobilenetv2", *more, "--figure", figure)
+    assert done.code == 0 and figure.read_bytes()[:4] == b"\x89PNG"
+    assert "interrupted" in done.out and "node 3" in done.out
+
+
+def test_several_kinds_of_drives_and_servers(capsys, tmp_path):
+    words = ("--drives", "newport=6", "--drives", "laguna=4", "--hosts", "2")
+    data = told(capsys, tmp_path, "simulate", "mobilenetv2", *words, "--steps", "3")
+    assert data["runs"]["left alone"]["nodes"]["kind"] == [
+        *["host"] * 2, *["newport"] * 6, *["laguna"] * 4
+    ]  # fmt: skip
+
+
+def test_a_trace(capsys, tmp_path):
+    words = ("gpt-small", "--host-batch", "64", "--drives", "newport=3")
+    data = told(capsys, tmp_path, "tune", *words)
+    assert {row["allocator"] for row in data["allocations"]} == {"paper", "equal", "best"}
+    data = told(capsys, tmp_path, "simulate", *words, "--steps", "4")
+    assert data["runs"]["left alone"]["samples"] > 0
+
+
+def test_the_same_seed_gives_the_same_bytes(capsys, tmp_path):
+    words = ("simulate", "squeezenet", "--steps", "20", "--jitter", "0.05", "--draw-load", "0.2,60",
+             "--hypertune", "gated", "--seed", "4")  # fmt: skip
+    one, two = (told(capsys, tmp_path, *words) for _ in range(2))
+    assert one == two
+    other = told(capsys, tmp_path, *words[:-1], "5")
+    assert other != one
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("tune", "mobilnetv2"), "mobilnetv2"),
+        (("tune", "mobilenetv2", "--drives", "newport"), "newport=24"),
+        (("tune", "mobilenetv2", "--drives", "newport=-1"), "newport=24"),
+        (("tune", "mobilenetv2", "--drives", "neuport=3"), "newport"),
+        (("tune", "mobilenetv2", "--drives", "optimstore-r1=3"), "cannot train"),
+        (("tune", "mobilenetv2", "--hosts", "0"), "1 or more"),
+        (("tune", "mobilenetv2", "--allreduce", "rong"), "ring"),
+        (("tune", "mobilenetv2", "--allocator", "papr"), "paper"),
+        (("tune", "mobilenetv2", "--margin", "-1"), "0 or more"),
+        (("tune", "mobilenetv2", "--reference", "fastest"), "slowest"),
+        (("tune", "mobilenetv2", "--host-batch", "3"), "published"),
+        (("tune", "gpt-small", "--host-batch", "0"), "1 or more"),
+        (("tune", "gpt3-175b"), "GB"),
+        (("tune", "mobilenetv2", "--most-batch", "0"), "1 or more"),
+        (("tune", "mobilenetv2", "--set", "isp.training_ratio=0",
+          "--set", "isp.training_ratio_by_model.mobilenetv2=0"), "cannot train"),
+        (("plan", "mobilenetv2", "--private", "1,2"), "24 drives"),
+        (("plan", "mobilenetv2", "--private", "x"), "number"),
+        (("plan", "mobilenetv2", "--private", "50000"), "private samples"),
+        (("plan", "mobilenetv2", "--public", "-5"), "0 or more"),
+        (("plan", "mobilenetv2", "--levelling", "no"), "repeat"),
+        (("simulate", "mobilenetv2", "--steps", "0"), "1 or more"),
+        (("simulate", "mobilenetv2", "--hypertune", "on"), "gated"),
+        (("simulate", "mobilenetv2", "--draw-load", "2"), "0.2,120"),
+        (("simulate", "mobilenetv2", "--draw-load", "2,3"), "between 0 and 1"),
+        (("simulate", "mobilenetv2", "--load", "none.csv"), "cannot be read"),
+        (("simulate", "mobilenetv2", "--members", "none.csv"), "cannot be read"),
+        (("simulate", "mobilenetv2", "--jitter", "7"), "0 to 1"),
+        (("simulate", "mobilenetv2", "--figure", "f.gif"), "png"),
+    ],
+)  # fmt: skip
+def test_bad_input(capsys, tmp_path, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    done = here(capsys, "stannis", *words, "--json", "out.json")
+    refused(done)
+    assert message in done.err
+    assert files(tmp_path) == []
