@@ -168,6 +168,11 @@ class Run(Interruptible):
             self.path.begin_step(i)
         return self.powered_step(i, cut_after)
 
+    def part(self) -> None:
+        """Take path and drives apart, which know each other: their memory is free from here on."""
+        self.system.part()
+        self.path.part()
+
     def account(self) -> tuple[Totals, Ledger, Work, Energy]:
         """The books of the steps so far, which the path's trace must have. Raises Imbalance."""
         self.nothing_under_way()
@@ -215,10 +220,11 @@ def run_path(
         lines = system.arrays.line[: int(system.arrays.reg.lines[0])]
         events = timelines.events(lines, system.leaf_name, OP_NAMES, PHASES, path.title)
     dropped = int(system.arrays.reg.line_drop[0])
+    notes = (*path.notes(), *error_notes(totals, weights))
+    run.part()
     return Result(
-        path.name, path.title, None, path.updates_weights,
-        (*path.notes(), *error_notes(totals, weights)), book, work, joules, bound, weights, events,
-        dropped,
+        path.name, path.title, None, path.updates_weights, notes, book, work, joules, bound,
+        weights, events, dropped,
     )  # fmt: skip
 
 
@@ -250,7 +256,9 @@ def run_sampled(
         fitting = cfg.replace({"host.subgroup_params": piece.group}) if piece.group else cfg
         part = Run(name, fitting, small, options, payload=False)
         part.step(0)
-        return part.account()[1]
+        book = part.account()[1]
+        part.part()
+        return book
 
     book, sampled = extend(found, run)
     work = path.work(1)

@@ -218,6 +218,11 @@ class System:
             asked[dev, PLANNED.index("tunnel_bytes")] += int(chunk["bytes_in"][crossing].sum())
         return asked
 
+    def part(self) -> None:
+        """Nobody is told of anything any more: whoever watched it may go, and the drives with it,
+        whose state is large."""
+        self.on_log = self.on_progress = self.beside = None
+
     def book(self, device: int, what: str, amount: int) -> None:
         """Count what was asked for beside the plans; ``what`` is one of PLANNED."""
         self.planned[device, PLANNED.index(what)] += amount

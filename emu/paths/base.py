@@ -190,6 +190,9 @@ class Path(ABC):
     def finish(self) -> np.ndarray | None:
         """The weights as the flash pages hold them at the end, float32[n_params]."""
 
+    def part(self) -> None:
+        """The run is over, and its result taken: what follows the drives lets go of them."""
+
     @abstractmethod
     def bound(self, step: int) -> Bound:
         """Closed form of the update stage from the configuration alone."""

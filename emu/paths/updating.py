@@ -109,6 +109,9 @@ class UpdatingPath(Path):
     def finish(self) -> np.ndarray | None:
         return None if self.payload is None else self.payload.stored("w")
 
+    def part(self) -> None:
+        self.payload = None
+
     def delivered(self) -> np.ndarray | None:
         return None if self.payload is None else self.payload.delivered
 
