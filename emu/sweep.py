@@ -66,6 +66,11 @@ class Row:
     energy_drive_j: tuple[float, float, float] | None = None
     """Per step outside forward and backward, low, typical, high."""
     energy_drive_and_host_j: tuple[float, float, float] | None = None
+    samples_per_s: float | None = None
+    energy_step_j: tuple[float, float, float] | None = None
+    """Per step, forward and backward included."""
+    energy_sample_j: tuple[float, float, float] | None = None
+    """The same per sample."""
     bound_by: str | None = None
     bound_by_share: float | None = None
     target: Verdict | None = None
@@ -184,15 +189,17 @@ def _rows(c: Comparison, texts: tuple[str, ...], target_s: float | None) -> list
             out.append(Row(texts, r.name, r.reason))
             continue
         m = {name: entry["value"] for name, entry in metrics(c, r).items()}
-        drive, both = (
+        drive, both, whole = (
             (m[f"energy_{of}_low_j"], m[f"energy_{of}_typical_j"], m[f"energy_{of}_high_j"])
-            for of in ("drive", "drive_and_host")
+            for of in ("drive", "drive_and_host", "all")
         )
+        each = m["samples_per_step"]
         out.append(
             Row(
                 texts, r.name, None, m["update_s"], m["update_share"], m["step_s"],
-                m["update_speedup"], drive, both, m["bound_by"], m["bound_by_share"],
-                judged.get(r.name),
+                m["update_speedup"], drive, both, m["samples_per_s"], whole,
+                (whole[0] / each, whole[1] / each, whole[2] / each) if each else None,
+                m["bound_by"], m["bound_by_share"], judged.get(r.name),
             )
         )  # fmt: skip
     return out
@@ -231,6 +238,34 @@ def table(s: Sweep) -> Table:
             fmt_energy(row.energy_drive_and_host_j[1] * 1e15),
             f"{row.bound_by} {row.bound_by_share:.0%}",
             *([answer(row.target)] if row.target is not None else []),
+        )  # fmt: skip
+    return out
+
+
+def per_sample(s: Sweep) -> Table:
+    """The whole step, forward and backward included, and a sample of it: time and energy."""
+    out = Table(
+        title="Whole steps, forward and backward included, and what a sample takes of them",
+        title_justify="left", title_style="bold",
+    )  # fmt: skip
+    for column in (*(axis.key.rpartition(".")[2] for axis in s.axes), "path"):
+        out.add_column(column, no_wrap=True)
+    for column in ("step", "sample", "samples/s", "J / step", "J / sample", "low .. high"):
+        out.add_column(column, justify="right")
+    before: tuple[str, ...] = ()
+    for row in s.rows:
+        if row.step_s is None or not row.samples_per_s:
+            continue
+        assert row.energy_step_j is not None and row.energy_sample_j is not None
+        if before and row.values != before:
+            out.add_section()
+        at = row.values if row.values != before else ("",) * len(row.values)
+        before = row.values
+        low, typical, high = (fmt_energy(joules * 1e15) for joules in row.energy_sample_j)
+        out.add_row(
+            *at, row.path, seconds(row.step_s), seconds(1 / row.samples_per_s),
+            f"{row.samples_per_s:.4g}", fmt_energy(row.energy_step_j[1] * 1e15), typical,
+            f"{low} .. {high}",
         )  # fmt: skip
     return out
 
@@ -290,5 +325,7 @@ def write(s: Sweep, out: Path) -> list[Path]:
 def show(s: Sweep, console: Console) -> None:
     """Print the table, and why rows are missing."""
     console.print(table(s))
+    console.print()
+    console.print(per_sample(s))
     for line in reasons(s):
         console.print(line)

@@ -192,6 +192,7 @@ class Path(ABC):
 
     def part(self) -> None:
         """The run is over, and its result taken: what follows the drives lets go of them."""
+        return
 
     @abstractmethod
     def bound(self, step: int) -> Bound:

@@ -48,6 +48,9 @@ def test_rows_are_single_runs(capsys, tmp_path):
             assert (row["update_s"], row["step_s"]) == (m["update_s"], m["step_s"])
             assert row["energy_drive_j"][1] == m["energy_drive_typical_j"]
             assert row["energy_drive_and_host_j"][2] == m["energy_drive_and_host_high_j"]
+            assert row["samples_per_s"] == m["samples_per_s"]
+            assert row["energy_step_j"][1] == m["energy_all_typical_j"]
+            assert row["energy_sample_j"][0] == m["energy_all_low_j_per_sample"]
             assert (row["bound_by"], row["bound_by_share"]) == (m["bound_by"], m["bound_by_share"])
             times.add(row["update_s"])
     assert len(times) > 4  # the value is felt
@@ -77,7 +80,9 @@ def test_what_is_printed(two, capsys):
     sweeping.show(two, console())
     out = capsys.readouterr().out
     assert "for each host.io_queue_depth and flash.dies_per_channel" in out
-    assert out.count("│ host_offload ") == 4 and out.count("n/a") >= 2
+    first, whole = out.split("Whole steps")
+    assert first.count("│ host_offload ") == whole.count("│ host_offload ") == 4
+    assert out.count("n/a") >= 2
     assert "all at 1, 200; 8, 200: n/a: flash.dies_per_channel: 200 dies" in " ".join(out.split())
 
 
