@@ -4,12 +4,12 @@ Owns both forms. Does not own the window (decline.py), or which one is used (hyp
 Source: own; HyperTune proposes prediction and publishes none.
 
 What came out, over 100 drawn traces of each kind that nothing was chosen on (`compared(kind, 100,
-first=5000)` of validate/forecasts.py), in samples/s over no forecast, of about 210, with its
-standard error: by CPU use ramps +4.08 (0.19), periodic +4.71 (0.26), short jobs +0.11 (0.07),
-bursts -0.01 (0.01); by speed ramps +4.90 (0.22), periodic +2.82 (0.28), short jobs -3.33 (0.07),
-bursts -4.30 (0.16). So CPU use is the one to ask for where loads come gradually, and nothing is
-asked for by default. The form by CPU use was found, and its 5 steps chosen among 1, 3, 5, 8 and 12,
-on 10 to 12 other traces of each kind.
+first=5000)` of validate/forecasts.py): gain over no forecast, which makes about 210 samples/s, and
+its standard error. By CPU use: ramps +4.08 (0.19), periodic +4.71 (0.26), short jobs +0.11 (0.07),
+bursts -0.01 (0.01). By speed: ramps +4.90 (0.22), periodic +2.82 (0.28), short jobs -3.33 (0.07),
+bursts -4.30 (0.16). So CPU use is what to ask for where loads come gradually, and nothing is asked
+for by default. The form by CPU use was found, and its 5 steps chosen among 1, 3, 5, 8 and 12, on 10
+to 12 other traces of each kind.
 
 Speeds are ratios to a node's uninterrupted one, float64[n]; NaN stays NaN.
 """
