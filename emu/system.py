@@ -54,7 +54,8 @@ class System:
 
     ``phases`` names the phases that plan rows refer to by index. ``on_log`` receives the log of
     moved bytes (events.LOG records, in order of events) when ``payload`` is on. ``pairs``: queue
-    pairs, which ``beside`` drives meanwhile.
+    pairs, which ``beside`` drives meanwhile. ``relay_wait_ps``: for a core of the host, each time
+    that the tunnel's relay has something to do, as its cost model has it (stannis/allreduce.py).
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class System:
         payload: bool = False,
         timeline: int = 0,
         pairs: int = 0,
+        relay_wait_ps: int = 0,
     ) -> None:
         self.cfg = cfg
+        self.relay_wait_ps = relay_wait_ps
         self.geometry = Geometry.of(cfg)
         self.phases = phases
         self.devices = cfg.system.devices
@@ -165,7 +168,7 @@ class System:
         if not len(sent):
             return chunk
         if self._messages is None:
-            self._messages = Messages(self.cfg, self.arrays.message)
+            self._messages = Messages(self.cfg, self.arrays.message, self.relay_wait_ps)
         chunk = chunk.copy()
         kinds, sizes = chunk["kind"][sent], chunk["bytes_in"][sent]
         chunk["stream"][sent] = self._messages.places(kinds, sizes)

@@ -196,7 +196,8 @@ class Stannis(Path):
         return None
 
     def system(self, payload: bool, timeline: int) -> System:
-        return System(self.cfg, PHASES, payload=payload, timeline=timeline)
+        wait = self.exchange.cost.wait_ps
+        return System(self.cfg, PHASES, payload=payload, timeline=timeline, relay_wait_ps=wait)
 
     def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
         """Put the samples of the steps on flash, untimed: each step's lie together, in the order in

@@ -25,6 +25,8 @@ from ondie.emu.stannis.links import SUM_PASSES, Links, relay_ps, sum_ps
 from ondie.emu.units import InputError, nearest
 
 KINDS = ("ring", "tree", "star")
+WAIT_PS = 1000
+"""To which the wait for a core is found."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Exchange:
     """Over all links, with the headers of packets and blocks."""
     host_dram_bytes: int
     """Messages that pass the host, and its sums."""
+    wait_ps: int
+    """That the relay's threads wait for a core each time, where it limits a ring."""
     limited_by: str
     """"tunnel up", "tunnel down", "host relay" or "uplink"."""
     joules: dict[str, float]
@@ -87,15 +91,24 @@ class Sent(NamedTuple):
     n_bytes: int
 
 
-def _together(links: Links, sent: Sequence[Sent]) -> tuple[int, str]:
-    """(ps, what limits) messages that begin at the same time, none of which waits for another's
-    tunnel: the longest, or all of them on what they share."""
+class Took(NamedTuple):
+    """ps of messages, and what limits them."""
+
+    ps: int
+    name: str
+    tunnel_ps: int
+    relay_ps: int
+
+
+def _together(links: Links, sent: Sequence[Sent]) -> Took:
+    """Messages that begin at the same time, none of which waits for another's tunnel: the longest,
+    or all of them on what they share."""
     last = max((s.message for s in sent), key=lambda m: m.end_ps)
     took = {"tunnel up" if last.received else "tunnel down": last.end_ps}
     took["host relay"] = sum(relay_ps(s.message, links.host.threads) * s.number for s in sent)
     took["uplink"] = _uplink_ps(links, sent)
     name, ps = max(took.items(), key=lambda item: item[1])
-    return ps, name
+    return Took(ps, name, last.end_ps, took["host relay"])
 
 
 def _uplink_ps(links: Links, sent: Sequence[Sent]) -> int:
@@ -134,6 +147,7 @@ def _result(
         bytes_down=down,
         wire_bytes=wire,
         host_dram_bytes=up + down + host_dram,
+        wait_ps=links.host.up.wait,
         limited_by=name,
         joules=joules,
     )
@@ -143,36 +157,64 @@ def _result(
 
 
 def _ring(n_bytes: int, links: Links) -> Exchange:
-    """A ring turns as fast as its slowest hop, or as the host relays all of them."""
-    nodes, which = links.drives + 1, links.which
+    """A ring turns as fast as its slowest hop, or as the host relays all of them.
+
+    Where the relay limits it, its threads wait for cores, until the tunnels are no faster: the way
+    down less than the way up, which has two turns of the relay, so that fewer packets gather for a
+    command, and more commands take more of the relay.
+    """
+    nodes = links.drives + 1
     piece, steps = ring.piece_bytes(n_bytes, nodes), ring.steps(nodes)
-    across = links.across(piece) if links.drives > 1 else []
-    k = len(links.costs)
+    sent = _step(links, piece)
+    took = _together(links, sent)
+    if took.name == "host relay":
+        low, high = 0, WAIT_PS
+        while _slower(links, piece, high):
+            low, high = high, 2 * high
+        while high - low > WAIT_PS:
+            middle = (low + high) // 2
+            low, high = (middle, high) if _slower(links, piece, middle) else (low, middle)
+        links = links.waiting(high)
+        sent = _step(links, piece)
+        took = _together(links, sent)._replace(name="host relay")
+    sums = (nodes - 1) * SUM_PASSES * piece  # the host's, in half of the steps
+    every = [Sent(s.message, s.number * steps, piece) for s in sent]
+    return _result("ring", links, took.ps * steps, took.name, every, sums)
+
+
+def _slower(links: Links, piece: int, wait_ps: int) -> bool:
+    """Would the relay still limit a step of the ring, if its threads waited so long?"""
+    waiting = links.waiting(wait_ps)
+    took = _together(waiting, _step(waiting, piece))
+    return took.relay_ps > took.tunnel_ps
+
+
+def _step(links: Links, piece: int) -> list[Sent]:
+    """The messages of a step of the ring: from the host to the first drive, from each drive to the
+    next, from the last one to the host."""
+    which, k = links.which, len(links.costs)
     if k == 1:
         pairs = {0: links.drives - 1}
     else:
         kinds, counts = np.unique(which[:-1] * k + which[1:], return_counts=True)
         pairs = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
-    sent = [
+    across = links.across(piece) if links.drives > 1 else []
+    return [
         Sent(links.costs[which[0]].downward(piece), 1, piece),
         Sent(links.costs[which[-1]].upward(piece), 1, piece),
         *[Sent(across[at // k][at % k], count, piece) for at, count in pairs.items() if count],
     ]
-    ps, name = _together(links, sent)
-    sums = (nodes - 1) * SUM_PASSES * piece  # the host's, in half of the steps
-    every = [Sent(s.message, s.number * steps, piece) for s in sent]
-    return _result("ring", links, ps * steps, name, every, sums)
 
 
 def _star(n_bytes: int, links: Links) -> Exchange:
-    """Up, summed, and down."""
+    """Up, summed, and down; nothing goes from drive to drive."""
     up = _by_kind(links, links.up(n_bytes), n_bytes)
     down = _by_kind(links, links.down(n_bytes), n_bytes)
-    (up_ps, name), (down_ps, other) = _together(links, up), _together(links, down)
+    first, last = _together(links, up), _together(links, down)
     summed = sum_ps(n_bytes, links.drives, links.host.host_dram)
-    name = name if up_ps >= down_ps else other
+    ps = first.ps + summed + last.ps
     sums = SUM_PASSES * n_bytes * links.drives
-    return _result("star", links, up_ps + summed + down_ps, name, [*up, *down], sums)
+    return _result("star", links, ps, max(first, last).name, [*up, *down], sums)
 
 
 def _tree(n_bytes: int, links: Links) -> Exchange:
