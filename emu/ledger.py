@@ -179,8 +179,10 @@ def ledger(totals: Totals, samples: int) -> Ledger:
             if name not in spans:
                 continue
             first, last = spans[name]
-            # An update may overlap nothing but its own weights on their way up.
-            sums[name] += max(0, last - (first if name == "update" else max(covered, first)))
+            # An update may overlap nothing but its own weights on their way up, and an exchange:
+            # who has the sum earlier begins earlier.
+            alone = name == "update" and "synchronise" not in spans
+            sums[name] += max(0, last - (first if alone else max(covered, first)))
             covered = max(covered, last)
     n = len(totals.steps)
     return Ledger(totals, samples, {name: ps / n / 1e12 for name, ps in sums.items()})

@@ -35,6 +35,11 @@ class Exchange:
 
     kind: str
     seconds: float
+    """Until every node has the sum."""
+    host_s: float
+    """Until the host has it."""
+    drives_s: float
+    """Until the last drive has it."""
     host_cpu_s: float
     """Of the host's relay, all its threads together."""
     commands: int
@@ -77,7 +82,7 @@ def exchange(
             f"(of {', '.join(KINDS)})"
         )
     if drives == 0 or n_bytes == 0:
-        return _result(kind, links, 0, "tunnel up", [], 0)
+        return _result(kind, links, (0, 0), "tunnel up", [], 0)
     if kind == "ring":
         return _ring(n_bytes, links)
     return _star(n_bytes, links) if kind == "star" else _tree(n_bytes, links)
@@ -104,7 +109,7 @@ def _together(links: Links, sent: Sequence[Sent]) -> Took:
     """Messages that begin at the same time, none of which waits for another's tunnel: the longest,
     or all of them on what they share."""
     last = max((s.message for s in sent), key=lambda m: m.end_ps)
-    took = {"tunnel up" if last.received else "tunnel down": last.end_ps}
+    took = {"tunnel up" if last.up_ps >= last.down_ps else "tunnel down": last.end_ps}
     took["host relay"] = sum(relay_ps(s.message, links.host.threads) * s.number for s in sent)
     took["uplink"] = _uplink_ps(links, sent)
     name, ps = max(took.items(), key=lambda item: item[1])
@@ -125,12 +130,14 @@ def _by_kind(links: Links, messages: Sequence[Message], n: int) -> list[Sent]:
 
 
 def _result(
-    kind: str, links: Links, ps: int, name: str, sent: Sequence[Sent], host_dram: int
+    kind: str, links: Links, ps: tuple[int, int], name: str, sent: Sequence[Sent], host_dram: int
 ) -> Exchange:
+    """``ps``: until the host has the sum, and the last drive."""
+
     def total(of: str) -> int:
         return sum(getattr(s.message, of) * s.number for s in sent)
 
-    seconds, cpu_s, wire = ps / PS_PER_S, total("cpu_ps") / PS_PER_S, total("wire")
+    seconds, cpu_s, wire = max(ps) / PS_PER_S, total("cpu_ps") / PS_PER_S, total("wire")
     joules = links.host.joules(seconds, cpu_s, wire, 0)
     counts = np.bincount(links.which, minlength=len(links.costs))
     for cost, count in zip(links.costs, counts.tolist(), strict=True):
@@ -140,6 +147,8 @@ def _result(
     return Exchange(
         kind=kind,
         seconds=seconds,
+        host_s=ps[0] / PS_PER_S,
+        drives_s=ps[1] / PS_PER_S,
         host_cpu_s=cpu_s,
         commands=total("received") + total("written"),
         notifications=total("notified"),
@@ -179,7 +188,12 @@ def _ring(n_bytes: int, links: Links) -> Exchange:
         took = _together(links, sent)._replace(name="host relay")
     sums = (nodes - 1) * SUM_PASSES * piece  # the host's, in half of the steps
     every = [Sent(s.message, s.number * steps, piece) for s in sent]
-    return _result("ring", links, took.ps * steps, took.name, every, sums)
+    ps = took.ps * (steps - 1)
+    first, last = (min(s.message.end_ps, took.ps) for s in sent[:2])
+    if took.ps > took.tunnel_ps:  # what they share is done with all messages of a step at once
+        first = last = took.ps
+    drives = took.ps if links.drives > 1 else first
+    return _result("ring", links, (ps + last, ps + drives), took.name, every, sums)
 
 
 def _slower(links: Links, piece: int, wait_ps: int) -> bool:
@@ -212,9 +226,10 @@ def _star(n_bytes: int, links: Links) -> Exchange:
     down = _by_kind(links, links.down(n_bytes), n_bytes)
     first, last = _together(links, up), _together(links, down)
     summed = sum_ps(n_bytes, links.drives, links.host.host_dram)
-    ps = first.ps + summed + last.ps
+    ps = first.ps + summed
     sums = SUM_PASSES * n_bytes * links.drives
-    return _result("star", links, ps, max(first, last).name, [*up, *down], sums)
+    name = max(first, last).name
+    return _result("star", links, (ps, ps + last.ps), name, [*up, *down], sums)
 
 
 def _tree(n_bytes: int, links: Links) -> Exchange:
@@ -233,7 +248,7 @@ def _tree(n_bytes: int, links: Links) -> Exchange:
     took = {
         "tunnel up": tree.seconds_ps(n_bytes, links, shared=False),
         "host relay": tree.seconds_ps(n_bytes, links, shared=True),
-        "uplink": _uplink_ps(links, sent),
+        "uplink": (0, _uplink_ps(links, sent)),
     }
-    name, ps = max(took.items(), key=lambda item: item[1])
+    name, ps = max(took.items(), key=lambda item: item[1][1])
     return _result("tree", links, ps, name, sent, SUM_PASSES * n_bytes * len(top))
