@@ -272,6 +272,10 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
         ("valid pages, mapped pages", t.valid_pages, t.mapped_pages),
         ("super-pages valid, super-pages mapped", *t.super_pages),
         ("bytes through the tunnels, planned", c["tunnel_bytes"], t.planned["tunnel_bytes"]),
+        *[
+            (f"{what} of the tunnels, planned", c[name], t.planned[name])
+            for what, name in (("commands", "tunnel_commands"), ("link bytes", "tunnel_wire_bytes"))
+        ],
         (
             "bytes through the tunnels, bytes of their stations",
             c["tunnel_bytes"],

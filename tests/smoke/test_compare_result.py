@@ -187,7 +187,8 @@ def test_the_form(result):
     options = dict(result["options"])
     assert options.pop("offload") == json.loads(json.dumps(asdict(Offload())))
     assert options == {
-        "weights_up": "fp32", "form": "canonical", "batch": "same", "compression": 2.0,
+        "weights_up": "fp32", "form": "canonical", "batch": "same", "allreduce": "ring",
+        "compression": 2.0,
     }  # fmt: skip
 
 
