@@ -204,8 +204,10 @@ def ledger(totals: Totals, samples: int) -> Ledger:
             if name not in spans:
                 continue
             first, last = spans[name]
-            # An update may overlap nothing but its own weights on their way up.
-            sums[name] += max(0, last - (first if name == "update" else max(covered, first)))
+            # An update may overlap nothing but its own weights on their way up, and an exchange:
+            # who has the sum earlier begins earlier.
+            alone = name == "update" and "synchronise" not in spans
+            sums[name] += max(0, last - (first if alone else max(covered, first)))
             covered = max(covered, last)
     n = len(totals.steps)
     return Ledger(totals, samples, {name: ps / n / 1e12 for name, ps in sums.items()})
@@ -295,6 +297,10 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
         ("valid pages, mapped pages", t.valid_pages, t.mapped_pages),
         ("super-pages valid, super-pages mapped", *t.super_pages),
         ("bytes through the tunnels, planned", c["tunnel_bytes"], t.planned["tunnel_bytes"]),
+        *[
+            (f"{what} of the tunnels, planned", c[name], t.planned[name])
+            for what, name in (("commands", "tunnel_commands"), ("link bytes", "tunnel_wire_bytes"))
+        ],
         (
             "bytes through the tunnels, bytes of their stations",
             c["tunnel_bytes"],

@@ -402,7 +402,7 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
         "channel_bytes": ((t.bytes_by["channels in"] + t.bytes_by["channels out"]) / n, "B"),
         "flash_written_bytes": (written, "B"),
         "tunnel_bytes": (counters["tunnel_bytes"] / n, "B"),
-        "tunnel_commands": (counters["tunnel_commands"] / n, "commands"),
+        "tunnel_commands": (counters["tunnel_commands"] / n, "operations"),
         "host_relay_cpu_s": (
             t.busy_sum_ps.get("host relay", 0) * c.cfg.tunnel.relay_threads / n / PS_PER_S,
             "s",

@@ -32,6 +32,7 @@ PLANNED = (
     "read_pages", "program_pages", "vpp_pages", "bpr_pages", "bpp_pages", "odc_ops",
     "reservoir_read_pages", "fetched_pages", "stored_pages", "kept_pages",
     "link_down_bytes", "link_up_bytes", "tunnel_bytes",
+    "tunnel_commands", "tunnel_wire_bytes",
 )  # fmt: skip
 EVENTS_PER_CALL = 1 << 22
 """Events between two looks at interrupts and progress: a fraction of a second."""
@@ -54,7 +55,8 @@ class System:
 
     ``phases`` names the phases that plan rows refer to by index. ``on_log`` receives the log of
     moved bytes (events.LOG records, in order of events) when ``payload`` is on. ``pairs``: queue
-    pairs, which ``beside`` drives meanwhile.
+    pairs, which ``beside`` drives meanwhile. ``relay_wait_ps``: for a core of the host, each time
+    that the tunnel's relay has something to do, as its cost model has it (stannis/allreduce.py).
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class System:
         payload: bool = False,
         timeline: int = 0,
         pairs: int = 0,
+        relay_wait_ps: int = 0,
     ) -> None:
         self.cfg = cfg
+        self.relay_wait_ps = relay_wait_ps
         self.geometry = Geometry.of(cfg)
         self.phases = phases
         self.devices = cfg.system.devices
@@ -135,8 +139,9 @@ class System:
                 chunk = block[at : at + rows.MAX_CHUNK]
                 self._until(len(chunk))
                 self._check_ids(chunk)
+                chunk = self._priced(chunk)
                 self._count(chunk)
-                rows.load(self.state, as_records(self._priced(chunk)))
+                rows.load(self.state, as_records(chunk))
         self._until(0)
         if self.rows_done != self.next_row or self.arrays.cache.flying.any():
             raise_stuck(self.arrays, self.cfg)
@@ -165,11 +170,21 @@ class System:
         if not len(sent):
             return chunk
         if self._messages is None:
-            self._messages = Messages(self.cfg, self.arrays.message)
+            self._messages = Messages(self.cfg, self.arrays.message, self.relay_wait_ps)
         chunk = chunk.copy()
         kinds, sizes = chunk["kind"][sent], chunk["bytes_in"][sent]
         chunk["stream"][sent] = self._messages.places(kinds, sizes)
         return chunk
+
+    def _costs(self, chunk: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Commands and bytes of the tunnel's messages, of a chunk that knows what they cost."""
+        sent = chunk["resource"] == rows.TUNNEL
+        of = np.where(sent, chunk["stream"], 0)
+        m = self.arrays.message
+        return {
+            "tunnel_commands": (m.commands[of], sent),
+            "tunnel_wire_bytes": ((m.wire_up + m.wire_down)[of], sent),
+        }
 
     def _count(self, chunk: np.ndarray) -> None:
         """Add up what a chunk asks for."""
@@ -208,6 +223,7 @@ class System:
                 | (die & (kind == timing.READ)),
             ),
             "tunnel_bytes": (chunk["bytes_in"], resource == rows.TUNNEL),
+            **self._costs(chunk),
         }
         for dev in range(self.devices):
             here = chunk["device"] == dev if self.devices > 1 else np.True_

@@ -10,6 +10,7 @@ the host's relay over the active tunnels; upward the drive signals, and the rela
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Self
@@ -147,6 +148,12 @@ class TunnelCost:
         up, and down again packet by packet as they have come whole."""
         return _across(self.up, (to or self).down, _sized(n))
 
+    def waiting(self, ps: int) -> Self:
+        """The same where the relay's threads wait so long for a core each time that they have
+        something to do: slower, and packets gather differently for the way down."""
+        up, down = self.up._replace(wait=ps), self.down._replace(wait=ps)
+        return dataclasses.replace(self, up=up, down=down)
+
     # --- the closed form
 
     def limits(self, active: int = 1, ways: tuple[str, ...] = (UP, DOWN)) -> dict[str, float]:
@@ -254,13 +261,13 @@ def _across(up: Times, down: Times, n: int) -> Message:
     there, done = tunnel_times.downward(n, *tunnel_times.upward(n, up), second)
     blocks, end = len(there), int(done[-1])
     copied = tunnel_times.copied(there, second)
-    busy = (blocks * (down.cpu + down.command) + int(copied)) // down.outstanding
+    busy = blocks * (down.wait + down.cpu + down.command) + int(copied)
     return Message(
         first.received,
         blocks,
         first.notified,
         first.up_ps,
-        busy,
+        busy // down.outstanding,
         end,
         first.cpu_ps + blocks * down.cpu + int(copied),
         first.wire_up,

@@ -203,16 +203,17 @@ class DeviceRelay:
         while self._cut in self._reads:
             cid = self._reads.pop(self._cut)
             if not self._out.blocks:
-                self._answer(cid, nvme.SUCCESS, dw1=self._announced, data=bytes(READ_HEADER))
+                self._answer(cid, nvme.SUCCESS, dw1=self._cut, data=bytes(READ_HEADER))
                 break
             block, first = self._out.cut()
             self._cut = (self._cut + 1) & MASK
-            if self.form.notify == "burst" or not behind(self._cut, self._announced):
-                self._announced = self._cut
-            if self.form.notify == "burst":
-                self._announced = (self._cut + self._out.blocks) & MASK
+            burst = self.form.notify == "burst"
+            waiting = (self._cut + self._out.blocks) & MASK
+            if burst or not behind(self._cut, self._announced):
+                self._announced = waiting if burst else self._cut
+            told = self._announced if burst else self._cut  # else the host waits for its signal
             length = len(block).to_bytes(READ_HEADER, "little")
-            self._answer(cid, nvme.SUCCESS, first, self._announced, length + block)
+            self._answer(cid, nvme.SUCCESS, first, told, length + block)
         return None
 
     # --- what it tells by itself

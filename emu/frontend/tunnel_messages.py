@@ -27,10 +27,11 @@ UPWARD, DOWNWARD, ACROSS = range(3)
 
 
 class Messages:
-    """Fills the table as messages come up. InputError where there is no tunnel."""
+    """Fills the table as messages come up; ``wait_ps``: for a core of the host, each time that the
+    relay has something to do. InputError where there is no tunnel."""
 
-    def __init__(self, cfg: Config, table: np.recarray) -> None:
-        self.cost = TunnelCost.of(cfg)
+    def __init__(self, cfg: Config, table: np.recarray, wait_ps: int = 0) -> None:
+        self.cost = TunnelCost.of(cfg).waiting(wait_ps)
         self._table = table
         self._known: dict[tuple[int, int], int] = {}
 

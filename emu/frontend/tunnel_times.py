@@ -46,6 +46,8 @@ class Times(NamedTuple):
     """Bytes per second of its copying; 0: it takes no time."""
     link: int
     """Bytes per second."""
+    wait: int = 0
+    """ps that the relay's thread waits for a core each time, where many share them."""
 
 
 @njit
@@ -133,18 +135,21 @@ def upward(n, t):
         next_told = told[asked] if asked < blocks else LATER
         next_came = came[taken] if taken < asked else LATER
         if next_told < next_came:  # asked for
-            free = max(free, next_told)
+            began = next_told
             if t.burst == 0 or asked == 0:
-                free += t.cpu
+                free = max(free, next_told) + t.wait + t.cpu
+                began = free
+            elif asked < t.outstanding:
+                began = free  # with the first
             size = there[asked] - (there[asked - 1] if asked > 0 else 0)
-            came[asked] = max(free + t.command, crossed + spacing(size, t))
+            came[asked] = max(began + t.command, crossed + spacing(size, t))
             crossed = came[asked]
             if t.burst == 0 and asked + t.outstanding < blocks:
                 told[asked + t.outstanding] = came[asked] + t.notify
             asked += 1
         else:
             size = there[taken] - (there[taken - 1] if taken > 0 else 0)
-            free = max(free, next_came) + handling(size, t)
+            free = max(free, next_came) + t.wait + handling(size, t)
             done[taken] = free
             if t.burst != 0 and taken + t.outstanding < blocks:
                 told[taken + t.outstanding] = free
@@ -172,7 +177,7 @@ def downward(n, there, ready, t):
             waiting = whole(there[arrived], total, t.mtu)
             arrived += 1
         size = next_block(at, waiting, total, t)
-        free = start + handling(size, t)
+        free = start + t.wait + handling(size, t)
         at += size
         sent[blocks] = at
         done[blocks] = max(free + t.command, crossed + spacing(size, t))

@@ -8,8 +8,8 @@ cdw12 length, cdw13 descriptor, 4 KiB of data. Sequence numbers, events and nego
 
 Down, the relay writes a block of the stream of packets with each command. Up, the drive completes
 an asynchronous event request with the number of blocks it has announced so far, and the relay
-receives those, one per command. Blocks are numbered, each way from 0, so that commands and
-completions may overtake each other.
+receives those, one per command; where a signal stands for many, receptions announce more. Blocks
+are numbered, each way from 0, so that commands and completions may overtake each other.
 
 | command | cdw10 | cdw11   | cdw12   | cdw13      | cdw14            | cdw15        | data  |
 |---------|-------|---------|---------|------------|------------------|--------------|-------|

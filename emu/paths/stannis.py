@@ -200,7 +200,8 @@ class Stannis(Path):
         return None
 
     def system(self, payload: bool, timeline: int) -> System:
-        return System(self.cfg, PHASES, payload=payload, timeline=timeline)
+        wait = self.exchange.cost.wait_ps
+        return System(self.cfg, PHASES, payload=payload, timeline=timeline, relay_wait_ps=wait)
 
     def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
         """Put the samples of the steps on flash, untimed: each step's lie together, in the order in
@@ -330,18 +331,20 @@ class Stannis(Path):
 
     def bound(self, step: int) -> Bound:
         """Update stage, which here is synchronise, from the moment the last node has its gradient,
-        and the local update: the exchange by the cost model + the slowest update."""
+        and what local updates add: the exchange by the cost model, then host and drives."""
         traffic = self.kernel.bytes_per_param() * self.trace.n_params
-        update = {
-            "host CPU": self._host_ps / PS_PER_S,
+        drive = {
             "ISP": self._isp_ps / PS_PER_S,
             "DRAM": traffic / self.cfg.dram.bandwidth_bytes_per_s,
         }
-        where, local = max(update.items(), key=lambda item: item[1])
-        if self.trace.steps[step].skipped:
-            local = 0.0
         x = self.exchange.cost
+        where = max(drive, key=lambda name: drive[name])
+        end = x.drives_s + drive[where]
+        if x.host_s + self._host_ps / PS_PER_S > end:
+            where, end = "host CPU", x.host_s + self._host_ps / PS_PER_S
+        if self.trace.steps[step].skipped:
+            end = x.seconds
+        local = end - x.seconds
         parts = [("synchronise", x.limited_by, x.seconds), ("update", where, local)]
         text = f"{parts_text(parts)}; {self.exchange.text}"
-        name = x.limited_by if x.seconds >= local else where
-        return Bound(x.seconds + local, name, text)
+        return Bound(end, x.limited_by if x.seconds >= local else where, text)

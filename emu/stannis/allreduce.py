@@ -25,6 +25,8 @@ from ondie.emu.stannis.links import SUM_PASSES, Links, relay_ps, sum_ps
 from ondie.emu.units import InputError, nearest
 
 KINDS = ("ring", "tree", "star")
+WAIT_PS = 1000
+"""To which the wait for a core is found."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,11 @@ class Exchange:
 
     kind: str
     seconds: float
+    """Until every node has the sum."""
+    host_s: float
+    """Until the host has it."""
+    drives_s: float
+    """Until the last drive has it."""
     host_cpu_s: float
     """Of the host's relay, all its threads together."""
     commands: int
@@ -45,6 +52,8 @@ class Exchange:
     """Over all links, with the headers of packets and blocks."""
     host_dram_bytes: int
     """Messages that pass the host, and its sums."""
+    wait_ps: int
+    """That the relay's threads wait for a core each time, where it limits a ring."""
     limited_by: str
     """"tunnel up", "tunnel down", "host relay" or "uplink"."""
     joules: dict[str, float]
@@ -73,7 +82,7 @@ def exchange(
             f"(of {', '.join(KINDS)})"
         )
     if drives == 0 or n_bytes == 0:
-        return _result(kind, links, 0, "tunnel up", [], 0)
+        return _result(kind, links, (0, 0), "tunnel up", [], 0)
     if kind == "ring":
         return _ring(n_bytes, links)
     return _star(n_bytes, links) if kind == "star" else _tree(n_bytes, links)
@@ -87,15 +96,24 @@ class Sent(NamedTuple):
     n_bytes: int
 
 
-def _together(links: Links, sent: Sequence[Sent]) -> tuple[int, str]:
-    """(ps, what limits) messages that begin at the same time, none of which waits for another's
-    tunnel: the longest, or all of them on what they share."""
+class Took(NamedTuple):
+    """ps of messages, and what limits them."""
+
+    ps: int
+    name: str
+    tunnel_ps: int
+    relay_ps: int
+
+
+def _together(links: Links, sent: Sequence[Sent]) -> Took:
+    """Messages that begin at the same time, none of which waits for another's tunnel: the longest,
+    or all of them on what they share."""
     last = max((s.message for s in sent), key=lambda m: m.end_ps)
-    took = {"tunnel up" if last.received else "tunnel down": last.end_ps}
+    took = {"tunnel up" if last.up_ps >= last.down_ps else "tunnel down": last.end_ps}
     took["host relay"] = sum(relay_ps(s.message, links.host.threads) * s.number for s in sent)
     took["uplink"] = _uplink_ps(links, sent)
     name, ps = max(took.items(), key=lambda item: item[1])
-    return ps, name
+    return Took(ps, name, last.end_ps, took["host relay"])
 
 
 def _uplink_ps(links: Links, sent: Sequence[Sent]) -> int:
@@ -112,12 +130,14 @@ def _by_kind(links: Links, messages: Sequence[Message], n: int) -> list[Sent]:
 
 
 def _result(
-    kind: str, links: Links, ps: int, name: str, sent: Sequence[Sent], host_dram: int
+    kind: str, links: Links, ps: tuple[int, int], name: str, sent: Sequence[Sent], host_dram: int
 ) -> Exchange:
+    """``ps``: until the host has the sum, and the last drive."""
+
     def total(of: str) -> int:
         return sum(getattr(s.message, of) * s.number for s in sent)
 
-    seconds, cpu_s, wire = ps / PS_PER_S, total("cpu_ps") / PS_PER_S, total("wire")
+    seconds, cpu_s, wire = max(ps) / PS_PER_S, total("cpu_ps") / PS_PER_S, total("wire")
     joules = links.host.joules(seconds, cpu_s, wire, 0)
     counts = np.bincount(links.which, minlength=len(links.costs))
     for cost, count in zip(links.costs, counts.tolist(), strict=True):
@@ -127,6 +147,8 @@ def _result(
     return Exchange(
         kind=kind,
         seconds=seconds,
+        host_s=ps[0] / PS_PER_S,
+        drives_s=ps[1] / PS_PER_S,
         host_cpu_s=cpu_s,
         commands=total("received") + total("written"),
         notifications=total("notified"),
@@ -134,6 +156,7 @@ def _result(
         bytes_down=down,
         wire_bytes=wire,
         host_dram_bytes=up + down + host_dram,
+        wait_ps=links.host.up.wait,
         limited_by=name,
         joules=joules,
     )
@@ -143,36 +166,70 @@ def _result(
 
 
 def _ring(n_bytes: int, links: Links) -> Exchange:
-    """A ring turns as fast as its slowest hop, or as the host relays all of them."""
-    nodes, which = links.drives + 1, links.which
+    """A ring turns as fast as its slowest hop, or as the host relays all of them.
+
+    Where the relay limits it, its threads wait for cores, until the tunnels are no faster: the way
+    down less than the way up, which has two turns of the relay, so that fewer packets gather for a
+    command, and more commands take more of the relay.
+    """
+    nodes = links.drives + 1
     piece, steps = ring.piece_bytes(n_bytes, nodes), ring.steps(nodes)
-    across = links.across(piece) if links.drives > 1 else []
-    k = len(links.costs)
+    sent = _step(links, piece)
+    took = _together(links, sent)
+    if took.name == "host relay":
+        low, high = 0, WAIT_PS
+        while _slower(links, piece, high):
+            low, high = high, 2 * high
+        while high - low > WAIT_PS:
+            middle = (low + high) // 2
+            low, high = (middle, high) if _slower(links, piece, middle) else (low, middle)
+        links = links.waiting(high)
+        sent = _step(links, piece)
+        took = _together(links, sent)._replace(name="host relay")
+    sums = (nodes - 1) * SUM_PASSES * piece  # the host's, in half of the steps
+    every = [Sent(s.message, s.number * steps, piece) for s in sent]
+    ps = took.ps * (steps - 1)
+    first, last = (min(s.message.end_ps, took.ps) for s in sent[:2])
+    if took.ps > took.tunnel_ps:  # what they share is done with all messages of a step at once
+        first = last = took.ps
+    drives = took.ps if links.drives > 1 else first
+    return _result("ring", links, (ps + last, ps + drives), took.name, every, sums)
+
+
+def _slower(links: Links, piece: int, wait_ps: int) -> bool:
+    """Would the relay still limit a step of the ring, if its threads waited so long?"""
+    waiting = links.waiting(wait_ps)
+    took = _together(waiting, _step(waiting, piece))
+    return took.relay_ps > took.tunnel_ps
+
+
+def _step(links: Links, piece: int) -> list[Sent]:
+    """The messages of a step of the ring: from the host to the first drive, from each drive to the
+    next, from the last one to the host."""
+    which, k = links.which, len(links.costs)
     if k == 1:
         pairs = {0: links.drives - 1}
     else:
         kinds, counts = np.unique(which[:-1] * k + which[1:], return_counts=True)
         pairs = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
-    sent = [
+    across = links.across(piece) if links.drives > 1 else []
+    return [
         Sent(links.costs[which[0]].downward(piece), 1, piece),
         Sent(links.costs[which[-1]].upward(piece), 1, piece),
         *[Sent(across[at // k][at % k], count, piece) for at, count in pairs.items() if count],
     ]
-    ps, name = _together(links, sent)
-    sums = (nodes - 1) * SUM_PASSES * piece  # the host's, in half of the steps
-    every = [Sent(s.message, s.number * steps, piece) for s in sent]
-    return _result("ring", links, ps * steps, name, every, sums)
 
 
 def _star(n_bytes: int, links: Links) -> Exchange:
-    """Up, summed, and down."""
+    """Up, summed, and down; nothing goes from drive to drive."""
     up = _by_kind(links, links.up(n_bytes), n_bytes)
     down = _by_kind(links, links.down(n_bytes), n_bytes)
-    (up_ps, name), (down_ps, other) = _together(links, up), _together(links, down)
+    first, last = _together(links, up), _together(links, down)
     summed = sum_ps(n_bytes, links.drives, links.host.host_dram)
-    name = name if up_ps >= down_ps else other
+    ps = first.ps + summed
     sums = SUM_PASSES * n_bytes * links.drives
-    return _result("star", links, up_ps + summed + down_ps, name, [*up, *down], sums)
+    name = max(first, last).name
+    return _result("star", links, (ps, ps + last.ps), name, [*up, *down], sums)
 
 
 def _tree(n_bytes: int, links: Links) -> Exchange:
@@ -191,7 +248,7 @@ def _tree(n_bytes: int, links: Links) -> Exchange:
     took = {
         "tunnel up": tree.seconds_ps(n_bytes, links, shared=False),
         "host relay": tree.seconds_ps(n_bytes, links, shared=True),
-        "uplink": _uplink_ps(links, sent),
+        "uplink": (0, _uplink_ps(links, sent)),
     }
-    name, ps = max(took.items(), key=lambda item: item[1])
+    name, ps = max(took.items(), key=lambda item: item[1][1])
     return _result("tree", links, ps, name, sent, SUM_PASSES * n_bytes * len(top))

@@ -56,6 +56,10 @@ class Links:
         """A message from drive to drive, by kinds of both."""
         return [[a.across(n, b) for b in self.costs] for a in self.costs]
 
+    def waiting(self, ps: int) -> Links:
+        """The same where the relay's threads wait so long for a core."""
+        return Links(self.drives, [c.waiting(ps) for c in self.costs], self.which)
+
 
 def sum_ps(n_bytes: int, gradients: int, host_dram: int) -> int:
     """ps in which the host adds so many gradients to its own."""

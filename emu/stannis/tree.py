@@ -75,9 +75,9 @@ def queue(arrival: np.ndarray, work: np.ndarray) -> np.ndarray:
     return np.maximum.accumulate(arrival - (ahead - work), axis=0) + ahead
 
 
-def seconds_ps(n_bytes: int, links: Links, shared: bool) -> int:
-    """ps until every node has the sum. ``shared``: with the host's relay, which serves one level
-    after the other; else as if it had threads enough."""
+def seconds_ps(n_bytes: int, links: Links, shared: bool) -> tuple[int, int]:
+    """ps until the host has the sum, and the last drive. ``shared``: with the host's relay, which
+    serves one level after the other; else as if it had threads enough."""
     nodes, which = links.drives + 1, links.which
     edges = Edges.of(links, n_bytes)
     relay = Relay(links.host.threads) if shared else None
@@ -87,11 +87,12 @@ def seconds_ps(n_bytes: int, links: Links, shared: bool) -> int:
     for level in reversed(below):
         _gather(level, which, edges, ready, relay)
     _with_host(top, which, links.up(n_bytes), ready, relay)
-    ready[top] = ready[top].max() + sum_ps(n_bytes, len(top), links.host.host_dram)
+    host = int(ready[top].max()) + sum_ps(n_bytes, len(top), links.host.host_dram)
+    ready[top] = host
     _with_host(top, which, links.down(n_bytes), ready, relay)
     for level in below:
         _spread(level, which, edges, ready, relay)
-    return int(ready[1:].max())
+    return host, int(ready[1:].max())
 
 
 def _with_host(

@@ -171,7 +171,7 @@ def test_pickles():
 def test_keys_and_attributes():
     assert ALIASES["flash.t_read_ps"] == "flash.t_read"
     assert ALIASES["host.dram_bytes"] == "host.dram"
-    assert ALIASES["tunnel.bytes_per_s"] == "tunnel.rate"
+    assert ALIASES["tunnel.relay_bytes_per_s"] == "tunnel.relay_copy"
     config = load_preset("newport")
     for alias, key in ALIASES.items():
         if not KEYS[key].table:

@@ -14,6 +14,7 @@ from ondie.emu import stations as s
 from ondie.emu.compare import run_path
 from ondie.emu.config import load_preset
 from ondie.emu.energy import energy
+from ondie.emu.frontend.tunnel_cost import TunnelCost
 from ondie.emu.ledger import Ledger, StepClock, ledger
 from ondie.emu.paths.base import PHASES, Options, Unavailable
 from ondie.emu.paths.stannis import HOST, Stannis
@@ -59,12 +60,13 @@ def run(
     *overrides: str,
     batch: str = "paper",
     host_batch: int | None = None,
+    allreduce: str = "ring",
     small: bool = True,
 ) -> Run:
     cfg = load_preset(
         "newport", [f"system.devices={devices}", *(SMALL if small else []), *overrides]
     )
-    path = Stannis(cfg, t, Options(batch=batch, host_batch=host_batch))
+    path = Stannis(cfg, t, Options(batch=batch, host_batch=host_batch, allreduce=allreduce))
     system = path.system(False, 0)
     path.prepare(system, None)
     clock = StepClock(PHASES, system.arrays.phase)
@@ -80,18 +82,20 @@ def run(
 
 def test_speedup_of_24_newports():
     """(315 + 600) / 10.49 s over 32.3 img/s = 2.70: 9.752 s on the host, then 48 ring steps of
-    13.88 MB / 25 at 36 MB/s, 0.74 s."""
+    13.88 MB / 25 at 36 MB/s, 0.74 s; the host's relay has work for 2.3 s of its 8 threads."""
     r = run(load("mobilenetv2"), 24, small=False)
     assert r.path.batches(0) == (315, *24 * [25])
     assert r.path.global_batch / r.book.step_s / 32.3 == pytest.approx(2.7, rel=0.02)
     assert r.book.phases_s["synchronise"] == pytest.approx(0.74, rel=0.03)
+    assert r.book.bound_by("synchronise")[0] == "tunnel down"
+    assert r.book.totals.busy_sum_ps["host relay"] * 8 / 1e12 == pytest.approx(2.3, rel=0.02)
 
 
 def test_the_slowdown_per_drive_fades():
-    """The ring moves 2 (n - 1) / n of the gradient: 1, 1.71, 1.85 of it at 1, 6, 12 drives."""
-    cost = {
-        n: run(trace(), n, "tunnel.latency=0").book.phases_s["synchronise"] for n in (1, 2, 6, 12)
-    }
+    """The ring moves 2 (n - 1) / n of the gradient: 1, 1.71, 1.85 of it at 1, 6, 12 drives. It is
+    so large that the last commands of a hop, which go down alone, hardly count."""
+    large = trace(10_000_003)
+    cost = {n: run(large, n).book.phases_s["synchronise"] for n in (1, 2, 6, 12)}
     assert cost[1] < cost[2] < cost[6] < cost[12]
     assert cost[6] - cost[1] > 5 * (cost[12] - cost[6])
 
@@ -101,14 +105,15 @@ def test_the_slowdown_per_drive_fades():
 
 @pytest.mark.parametrize("devices", [1, 3, 6])
 def test_every_tunnel_carries_the_ring_and_no_more(devices):
+    """What goes from drive to drive crosses the host: up through one tunnel, down another."""
     n = devices + 1
     r = run(trace(), devices)
     ring_bytes = 2 * (n - 1) * -(-4 * 1_000_003 // n)
     for dev in range(devices):
         up, down = r.station(dev, s.TUNNEL_UP), r.station(dev, s.TUNNEL_DOWN)
         assert (up["size"], up["jobs"]) == (ring_bytes, 2 * (n - 1))
-        assert down["size"] == (ring_bytes if dev == 0 else 0)  # the host's hop goes to drive 0
-    assert r.book.totals.counters["tunnel_bytes"] == n * ring_bytes
+        assert down["size"] == ring_bytes
+    assert r.book.totals.counters["tunnel_bytes"] == 2 * devices * ring_bytes
 
 
 @pytest.mark.parametrize("batch", ["paper", "same"])
@@ -147,9 +152,11 @@ def test_slow_flash_delays_the_step():
     ("devices", "overrides", "decides"),
     [
         (1, (), "tunnel up"),
-        (5, (), "tunnel up"),
-        (5, ("tunnel.latency=50 ms",), "tunnel latency"),
-        (5, ("isp.frequency=1 MHz", "tunnel.latency=0"), "ISP"),
+        (5, (), "tunnel down"),  # its commands are less full: only whole packets go on
+        (5, ("tunnel.notify=50 ms",), "tunnel up"),
+        (5, ("tunnel.relay_command=200 us", "tunnel.relay_threads=1"), "host relay"),
+        (5, ("isp.frequency=1 MHz",), "ISP"),
+        (1, ("isp.frequency=1 MHz",), "ISP"),  # the drive has the sum before the host
         (5, ("host.adam=1 Mparam/s",), "host CPU"),
         (5, ("dram.bandwidth=10 MB/s",), "DRAM"),
     ],
@@ -163,15 +170,88 @@ def test_the_update_stage_is_its_closed_form(devices, overrides, decides):
     assert r.spans["update"][1] == r.spans["step"][1]
 
 
-def test_a_slower_tunnel_costs_what_it_moves():
-    """2 x 5 ring steps of ceil(4 x 1,000,003 / 6) B: 36 -> 18 MB/s costs bytes x (1/18 - 1/36);
-    0.3 ms more latency costs 10 x 0.3 ms; and nothing else changes."""
-    base = run(trace(), 5).book.step_s
-    half = run(trace(), 5, "tunnel.rate=18 MB/s").book.step_s
-    late = run(trace(), 5, "tunnel.latency=500 us").book.step_s
-    moved = 10 * -(-4 * 1_000_003 // 6)
-    assert half - base == pytest.approx(moved * (1 / 18e6 - 1 / 36e6), rel=1e-6)
-    assert late - base == pytest.approx(10 * 300e-6, rel=1e-6)
+@pytest.mark.parametrize("kind", ["ring", "tree", "star"])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("tunnel.outstanding=4", "tunnel.payload=16 KiB"),
+        ("tunnel.concatenate=false", "tunnel.notification=burst", "tunnel.mtu=9000 B"),
+        ("tunnel.relay_threads=1", "tunnel.relay_command=20 us"),
+    ],
+)
+@pytest.mark.parametrize("devices", [1, 2, 6, 9])
+def test_the_engine_and_the_cost_model_agree(kind, overrides, devices):
+    """Time, host CPU seconds, commands and bytes of an exchange: simulated, and by the model."""
+    r = run(trace(100_003), devices, *overrides, allreduce=kind)
+    x, c = r.path.exchange.cost, r.book.totals.counters
+    assert r.book.phases_s["synchronise"] == pytest.approx(x.seconds, rel=1e-9)
+    threads = r.path.cfg.tunnel.relay_threads
+    relay = r.book.totals.busy_sum_ps["host relay"] * threads / 1e12
+    assert relay == pytest.approx(x.host_cpu_s, rel=1e-6)
+    assert c["tunnel_commands"] == x.commands + x.notifications
+    assert c["tunnel_bytes"] == x.bytes_up + x.bytes_down
+    assert c["tunnel_wire_bytes"] == x.wire_bytes
+    assert r.book.update_s == pytest.approx(r.path.bound(0).seconds, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["ring", "star"])
+def test_an_uplink_is_shared_by_all_tunnels(kind):
+    """100 MB/s for five drives: what all of them bring up, with headers, one after the other. Who
+    has the sum before the others updates meanwhile."""
+    r = run(trace(), 5, "link.uplink=100 MB/s", allreduce=kind)
+    x = r.path.exchange.cost
+    assert x.limited_by == "uplink" and r.path.bound(0).name == "uplink"
+    ways = 1 if kind == "ring" else 2  # both ways at once, or one after the other
+    assert x.seconds == pytest.approx(ways * x.wire_bytes / 2 / 100e6, rel=0.01)
+    assert r.book.phases_s["synchronise"] == pytest.approx(x.seconds, rel=1e-6)
+    assert 0.99 < r.book.update_s / r.path.bound(0).seconds < 1.000001
+
+
+def test_a_slower_tunnel_costs_its_commands():
+    """A ring step's longest hop brings ceil(4 x 1,000,003 / 6) B up, with 54 B for each 1,448 of
+    them: 170 commands of 4,092 B, which a few more take down. With 1 us more for each command, or
+    each signal, a step takes as much more as it has commands one way."""
+    base = run(trace(), 5)
+    slow = run(trace(), 5, "tunnel.command=95 us")
+    size = -(-4 * 1_000_003 // 6)
+    commands = -(-(size + 54 * -(-size // 1448)) // 4092)
+    assert commands == 170
+    late = run(trace(), 5, "tunnel.notify=11 us")
+    hop = TunnelCost.of(base.path.cfg).across(size)
+    assert hop.received == hop.notified == commands < hop.written < 1.1 * commands
+    for r in (slow, late):
+        more = r.book.phases_s["synchronise"] - base.book.phases_s["synchronise"]
+        assert commands < more / 10e-6 < 1.15 * commands
+
+
+def test_the_hosts_relay_is_shared_by_all_drives():
+    """One thread: 8 us and 0.8 us of copying for each block up, 4.8 us for each down, of twice the
+    drives' blocks. With a thread for every drive nobody waits for it."""
+    one = run(trace(), 12, "tunnel.relay_threads=1")
+    many = run(trace(), 12, "tunnel.relay_threads=12")
+    assert one.book.bound_by("synchronise")[0] == "host relay"
+    assert many.book.bound_by("synchronise")[0] == "tunnel down"
+    x = one.path.exchange.cost
+    work = 8e-6 * x.notifications + 4e-6 * (x.commands - x.notifications) + x.wire_bytes / 5e9
+    assert x.host_cpu_s == pytest.approx(work, rel=1e-3)
+    assert one.book.phases_s["synchronise"] == pytest.approx(work, rel=0.01)
+    assert one.book.phases_s["synchronise"] > 1.2 * many.book.phases_s["synchronise"]
+
+
+def test_tree_and_star_cross_the_host_once_or_twice():
+    """Six drives: a star sends each drive's gradient up and the sum down. In a tree the four drives
+    below the host's two children send theirs up and down again on both ways."""
+    size = 4 * 100_003
+    star, tree = (run(trace(100_003), 6, allreduce=kind) for kind in ("star", "tree"))
+    assert star.book.totals.counters["tunnel_bytes"] == 12 * size
+    assert tree.book.totals.counters["tunnel_bytes"] == (4 + 4 * 2 * 2) * size
+    assert star.book.phases_s["synchronise"] < tree.book.phases_s["synchronise"] / 2
+    for r in (star, tree):  # the host adds what it gets: 6 or 2 gradients, three passes of each
+        own = sum(r.path.batches(0)[:1]) * 2 * 150_528 + 20 * 100_003
+        added = 6 if r is star else 2
+        moved = r.book.totals.counters["tunnel_bytes"] + 3 * added * size
+        assert r.path.work(1).host_dram_bits == 8 * (own + moved)
 
 
 def test_one_slow_tunnel_holds_up_the_whole_ring():
@@ -184,21 +264,41 @@ def test_one_slow_tunnel_holds_up_the_whole_ring():
     path = Stannis(cfg, trace(), Options(batch="paper"))
     system = path.system(False, 1 << 16)
     path.prepare(system, None)
-    system.arrays.fifo.scale[s.station(system.state, 2, s.TUNNEL_UP)] *= 3
-    system.run(path.plan(0))
+    quick = TunnelCost.of(cfg).across(path.exchange.piece_bytes)
+    slow = TunnelCost.of(load_preset("newport", ["tunnel.command=300 us"]))
+    slow_hop = slow.across(path.exchange.piece_bytes)
+    plan = np.concatenate(list(path.plan(0)))
+    # Drive 2's hops take longer on its way up: a message of their own in the table of messages.
+    table = system.arrays.message
+    table[:] = 0
+    load = system._priced
+
+    def priced(chunk: np.ndarray) -> np.ndarray:
+        chunk = load(chunk)
+        table[-1] = table[int(chunk["stream"][mine := of_drive_2(chunk)][0])]
+        table[-1].up = slow_hop.up_ps
+        chunk["stream"][mine] = len(table) - 1
+        return chunk
+
+    def of_drive_2(chunk: np.ndarray) -> np.ndarray:
+        return (chunk["resource"] == rows.TUNNEL) & (chunk["device"] == 2) & (chunk["kind"] == 2)
+
+    system._priced = priced
+    system.run([plan])
     lines = system.arrays.line[: int(system.arrays.reg.lines[0])]
-    hops = lines[lines.phase == PHASES.index("synchronise")]
-    hops = hops[np.argsort(hops.row)]
-    start, end = hops.start, hops.end + cfg.tunnel.latency_ps
+    hops = plan[plan["phase"] == PHASES.index("synchronise")]
+    hops = hops[hops["resource"] == rows.TUNNEL]
     assert len(hops) == 8 * n
+    mine = lines[lines.phase == PHASES.index("synchronise")]
+    start = np.array([mine.start[mine.row == row].min() for row in hops["id"]])
+    end = np.array([mine.end[mine.row == row].max() for row in hops["id"]])
     for hop in range(n, 8 * n):
         step, node = divmod(hop, n)
         data, own = (step - 1) * n + (node - 1) % n, (step - 1) * n + node
         assert start[hop] == max(end[data], end[own])
-    quick = path.piece_bytes / 36e6 + 200e-6
-    slow = 3 * path.piece_bytes / 36e6 + 200e-6
-    assert (end.max() - start.min()) / 1e12 == pytest.approx(8 * slow, rel=1e-6)
-    assert slow > 2.9 * quick
+    ring_ps = slow_hop.up_ps + quick.tail_ps
+    assert end.max() - start.min() == pytest.approx(8 * ring_ps, rel=1e-3)
+    assert ring_ps > 2.3 * quick.end_ps
 
 
 def ancestors(plan: np.ndarray, row: int, resource: int) -> set[int]:
@@ -366,7 +466,7 @@ def test_host_work_and_energy_are_counted():
     """Per image: (328.5 + 0.919 N) W x step / samples, as the server's fit has it."""
     r = run(trace(), 4)
     work = r.path.work(1)
-    piece = r.path.piece_bytes
+    piece = r.path.exchange.piece_bytes
     traffic = 2 * 315 * 150_528 + 8 * 8 * piece + 3 * 4 * piece + 20 * 1_000_003
     assert (work.host_dram_bits, work.host_updates) == (8 * traffic, True)
     joules = energy(r.path.cfg, r.book.totals, work)
@@ -383,7 +483,7 @@ def test_host_work_and_energy_are_counted():
     ("overrides", "changes", "words"),
     [
         (("isp.kind=none",), {}, "no processor in the drive"),
-        (("tunnel.rate=0",), {}, "no tunnel"),
+        (("tunnel.payload=0",), {}, "no tunnel"),
         (("isp.training_ratio=0",), {"name": "unknown"}, "cannot train"),
         ((), {"bytes_per_sample": 0}, "bytes_per_sample = 0"),
         ((), {"forward_s": 0.0, "backward_s": 0.0}, "how long forward and backward take"),
@@ -412,6 +512,8 @@ def test_bad_options():
         Stannis(cfg, trace(), Options(batch="papr"))
     with pytest.raises(InputError, match="host batch 0"):
         Stannis(cfg, trace(), Options(host_batch=0))
+    with pytest.raises(InputError, match="allreduce 'rings': ring or tree or star"):
+        Stannis(cfg, trace(), Options(allreduce="rings"))
 
 
 def test_it_says_that_it_is_timing():

@@ -77,7 +77,7 @@ UNSEEN = {
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",
-        "front end", "DRAM", "ISP", "ISP flash path", "ECC", "timer of rests",
+        "front end", "DRAM", "ISP", "ISP flash path", "ECC", "timer of rests", "host relay",
     },
     "planned": set[str](),
 }  # fmt: skip

@@ -22,14 +22,15 @@ LINK = {"link down", "link up", "DRAM"}
 HOST = {"accelerator"}
 NVME = {"front end", "host submission"}
 ISP = {"ISP", "ISP flash path"}
-EVERY = DIES | CHANNELS | ECC | NVME | ISP | {"tunnel down"}
+TUNNEL = {"tunnel up", "tunnel down", "host relay"}
+EVERY = DIES | CHANNELS | ECC | NVME | ISP
 # What each path uses of the drive and the host.
 USED = {
     "host_offload": DIES | CHANNELS | ECC | LINK | HOST | NVME | {"host CPU"},
     "host_offload_pipelined": DIES | CHANNELS | ECC | LINK | HOST | NVME | {"host CPU"},
     "in_storage": DIES | CHANNELS | ECC | LINK | HOST | ISP,
     "on_die": DIES | CHANNELS | LINK | HOST,  # reservoir pages pass no ECC
-    "stannis": HOST | {"link up", "DRAM", "host CPU", "ISP", "tunnel up"},
+    "stannis": HOST | {"link up", "DRAM", "host CPU", "ISP"} | TUNNEL,
 }
 # Small enough to be read, and with every kind of device.
 MACHINES = {
