@@ -1,7 +1,8 @@
 """Gradients weighted by batch, and what fewer exchanges cost: `ondie validate averaging`.
 
 Owns which measurements and trainings are made. Does not own any of them (averaging_recorded.py,
-averaging_trained.py), rows and tables (averaging_shown.py) or the figure (averaging_figure.py).
+averaging_trained.py), rows (averaging_shown.py), tables (averaging_tables.py) or the figure
+(averaging_figure.py).
 Source: the networks of the traces gpt-small and mobilenetv2-digits, whose recorded batches are
 split over a host and its drives in the ratio of tuned batches.
 """
@@ -17,6 +18,7 @@ from ondie.emu.live.averaging_figure import draw
 from ondie.emu.live.averaging_nets import NETWORKS
 from ondie.emu.live.averaging_recorded import measure
 from ondie.emu.live.averaging_shown import SUBJECTS, Found
+from ondie.emu.live.averaging_tables import tables
 from ondie.emu.live.averaging_trained import KS, PRIVATE, runs, train
 from ondie.emu.live.workers import Runner, pool
 from ondie.emu.units import InputError
@@ -83,4 +85,4 @@ def validate(
     check(seeds, steps, skew)
     with pool("averaging", jobs or os.cpu_count() or 1) as run:
         found = find(run, seeds, steps, skew, progress=progress)
-    return shown.rows(found), draw(found), shown.tables(found)
+    return shown.rows(found), draw(found), tables(found)

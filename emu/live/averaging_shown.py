@@ -1,8 +1,8 @@
-"""Rows and tables of gradients and trainings averaged over a host and its drives.
+"""Rows of gradients and trainings averaged over a host and its drives.
 
 Owns what is claimed of them, the intervals, and what an exchange saved takes. Does not own what is
-measured (averaging_recorded.py), the trainings (averaging_trained.py) or the figure
-(averaging_figure.py).
+measured (averaging_recorded.py), the trainings (averaging_trained.py), tables and figure
+(averaging_tables.py, averaging_figure.py).
 Source: own; 12.6 from the batches of STANNIS (DAC 2020), Table I, and its networks, drive and
 tunnel as the traces and the preset newport have them.
 """
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
-from rich.table import Table
 
 from ondie.emu.config import load_preset
 from ondie.emu.frontend.tunnel_cost import TunnelCost
@@ -25,14 +24,14 @@ from ondie.emu.live.averaging_trained import (
     ALIKE,
     PLAIN,
     PRIVATE,
-    WAYS,
+    UNWEIGHTED,
     WEIGHTED,
     Trained,
     runs,
 )
 from ondie.emu.stannis import allreduce, ring, weighting
 from ondie.emu.validate import CHECK, SHOWN, Row
-from ondie.emu.validate.rows import IDENTITY
+from ondie.emu.validate.rows import IDENTITY, SHAPE
 from ondie.traces import build
 
 SUBJECTS: dict[str, tuple[str, bool]] = {
@@ -199,6 +198,13 @@ def _training_rows(found: Found) -> Iterator[Row]:
                     CHECK, 0, other, "losses", 0,
                     f"one node with all samples: the first {EARLY} losses, to {SAME:g} of them",
                 )  # fmt: skip
+        both = [np.mean([t.held_loss for t in found.group(name, ALIKE, way)])
+                for way in (UNWEIGHTED, PLAIN)]  # fmt: skip
+        yield Row(
+            "averaging", f"{name}, alike: loss by rank over that of one node", SHAPE,
+            1.1907 / 1.1859, float(both[0] / both[1]), "times", None,
+            "STANNIS: loss 1.1859 -> 1.1907 on six nodes, accuracy 0.31 both; another network",
+        )  # fmt: skip
         for data, way in runs(name):
             mine, plain = found.group(name, data, way), found.group(name, data, PLAIN)
             for what, unit, value in (
@@ -213,90 +219,3 @@ def _training_rows(found: Found) -> Iterator[Row]:
                     float(np.mean([value(t) for t in mine])), unit, None,
                     f"one node with all samples beside it; {many}",
                 )  # fmt: skip
-
-
-def tables(found: Found) -> list[Table]:
-    """Gradients by recorded step, and trainings."""
-    return [_gradients(found), *(_trainings(found, name) for name in nets.NETWORKS)]
-
-
-def _gradients(found: Found) -> Table:
-    table = Table(
-        title="Gradient of the recorded batches, averaged over a host and its drives\n"
-        "distance from the whole batch's gradient, of its length: mean (most) of recorded steps",
-        title_justify="left", title_style="bold",
-    )  # fmt: skip
-    heads = ("network", "data", "by batch", "by rank", "cosine", "drive's sample",
-             "noise / formula", "bias / formula", "bias / gradient")  # fmt: skip
-    for head in heads:
-        table.add_column(head, justify="left" if head == "network" else "right")
-    for title, m in found.measured.items():
-        for data in (ALIKE, PRIVATE):
-            singly = m.separate and data == ALIKE
-            table.add_row(
-                title, data, *(_spanned(m.distances(by, data)) for by in ("batch", "rank")),
-                f"{m.cosines('rank', data).mean():.2f}",
-                f"{m.each(lambda at: at.sample_weight).mean():.2f}x" if singly else "",
-                _about(m.each(lambda at: at.noise)) if singly else "",
-                _about(m.along_bias(data)),
-                _spanned(m.each(lambda at: at.bias_share)) if data == PRIVATE else "",
-                end_section=data == PRIVATE,
-            )  # fmt: skip
-    table.caption = (
-        "by batch: weighted; by rank: as Horovod does. drive's sample: how many of the host's it "
-        "counts by rank. noise, bias: mean +- half the 99% interval; by their formulas 1, and the "
-        "bias 0 where data are alike. With the batch's statistics held, a gradient is a mean over "
-        "samples, and weighting is exact; as trained, each node normalises by its own"
-    )
-    table.caption_justify = "left"
-    return table
-
-
-def _spanned(values: np.ndarray) -> str:
-    return f"{values.mean():.2g} ({values.max():.2g})"
-
-
-def _about(values: np.ndarray) -> str:
-    return f"{values.mean():.2f} +- {half_width(values, DOUBT):.2f}"
-
-
-def _trainings(found: Found, name: str) -> Table:
-    network = nets.NETWORKS[name]
-    table = Table(
-        title=f"{name}: trainings over {network.batches[0]} + {nets.DRIVES} x "
-        f"{network.batches[1]} samples, {found.steps:,} micro-batches of each node, "
-        f"{len(found.seeds)} seed(s)\nprivate: {found.skew:.0%} of the drives' data are "
-        f"{network.private}",
-        title_justify="left", title_style="bold",
-    )  # fmt: skip
-    heads = ("data: way", "loss", "beside one node", "accuracy", "beside one node", "drives'",
-             "sent", "saved")  # fmt: skip
-    for head in heads:
-        table.add_column(head, justify="left" if head == heads[0] else "right")
-    wanted = runs(name)
-    for data, way in wanted:
-        group = found.group(name, data, way)
-        loss = found.beside(name, data, way, lambda t: t.held_loss)
-        right = 100 * found.beside(name, data, way, lambda t: t.held_right)
-        kind, plain = WAYS[way], way == PLAIN
-        spared = exchange(name, kind.every, kind.late > 0)
-        saved = " / ".join(f"{share:.0%}" for share in spared.saved)
-        table.add_row(
-            f"{data}: {way}", f"{np.mean([t.held_loss for t in group]):.3f}",
-            "" if plain else f"{loss.mean():+.3f} ({loss.min():+.3f}..{loss.max():+.3f})",
-            f"{np.mean([t.held_right for t in group]):.1%}",
-            "" if plain else f"{right.mean():+.1f} ({right.min():+.1f}..{right.max():+.1f})",
-            f"{np.mean([t.private_right for t in group]):.1%}",
-            "" if plain else f"{spared.bytes_per_sample / 1e3:,.1f} kB",
-            saved if any(spared.saved) else "",
-            end_section=(data, way) == [run for run in wanted if run[0] == data][-1],
-        )  # fmt: skip
-    table.caption = (
-        "loss, accuracy: of samples held out; beside one node with the same samples, in nat and "
-        "points: mean (least .. most of the seeds). drives': accuracy on those like the drives' "
-        "private ones. sent: by each node, per sample. saved: of the time of "
-        f"{' / '.join(PUBLISHED)} on a host with {nets.DRIVES} Newports that exchange after every "
-        "micro-batch"
-    )
-    table.caption_justify = "left"
-    return table
