@@ -57,7 +57,7 @@ def apart(
     *arguments: object,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
-    timeout: float = 110,
+    timeout: float = 300,
 ) -> Outcome:
     """Run `ondie ARGUMENTS` in a process of its own; ``env`` is added to this one's."""
     done = subprocess.run(

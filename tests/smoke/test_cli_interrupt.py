@@ -17,7 +17,7 @@ from ondie.emu.config import load_preset
 from ondie.emu.validate import model
 from tests.smoke.commands import compiled, files, here, refused
 
-SOON_S = 10
+SOON_S = 30
 # Says when its imports are done: before that, an interrupt is Python's own affair.
 DRIVER = """
 import sys
