@@ -403,9 +403,11 @@ def start_help(st, r, t):
         x.bare = GRADIENT
         if x.ppn < 0:
             fail(st, E_UNWRITTEN, row.lpn, x.die)
-    else:
-        x.bare = RESERVOIR if row.kind == timing.STORE else MADE
+    elif row.kind == timing.STORE:
+        x.bare = RESERVOIR
         x.ppn = mapping.reservoir_open(st, dev, row.lpn)
+    else:
+        x.bare = MADE
     if not passages.encode(st, t, s.ENCODED):
         go(st, t, s.ENCODED)
 

@@ -121,7 +121,8 @@ OWN, ROW, REQUEST, CACHED = range(4)
     LOG_FILL, LOG_DROP,  # flash to cache, and out of it
     LOG_KEEP,  # gradient to the array
     LOG_PAD,  # a place of the reservoir that recovery has made unusable
-) = range(22)  # fmt: skip
+    LOG_FETCH, LOG_MADE,  # registers to the controller, and what it has made to the array
+) = range(24)  # fmt: skip
 
 
 @inline

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from ondie.emu import padding
 from ondie.emu import stations as s
-from ondie.emu.backend import cmt, nand, reading, timing
+from ondie.emu.backend import beside, cmt, nand, reading, timing
 from ondie.emu.collection import ask, queue_of
-from ondie.emu.events import GRADIENT, MERGING, OWN, RESERVOIR, ROW, enter
+from ondie.emu.events import GRADIENT, MADE, MERGING, OWN, RESERVOIR, ROW, enter
 from ondie.emu.frontend import adapter, buffer, cache, controller, pairs, queues, quiet
 from ondie.emu.frontend.parts import child
 from ondie.emu.landing import map_arrived, move
@@ -159,6 +159,9 @@ def onwards(st, t):
                 nand.push(st, st.die[x.die].first, t, queue_of(st, x))
             elif x.bare == RESERVOIR or x.bare == GRADIENT:
                 nand.push(st, st.die[x.die].first, t, nand.Q_PE)
+            elif x.bare == MADE:
+                beside.waits(st, t)
+                nand.push(st, st.die[x.die].first, t, nand.Q_WRITE)
             elif c.placed != 0 and x.bare == MERGING:
                 nand.push_in_order(st, st.die[x.die].first, t, nand.Q_WRITE)
             else:

@@ -18,7 +18,7 @@ from ondie.emu.ledger import StepClock
 from ondie.emu.paths import checkpoint
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.on_die import OnDie
-from ondie.emu.paths.payload import Reservoir, poisoned
+from ondie.emu.paths.payload import Reservoir
 from ondie.emu.revival import Revival
 from ondie.emu.system import PLANNED, PowerCut, System
 from ondie.emu.units import InputError
@@ -109,20 +109,28 @@ class Interruptible:
         rest = power.rest(self.path, self._step, found, self.system)
         return self._ended(rest, cut_after)
 
-    def checkpoint(self) -> Checkpoint:
-        """Weights and states out of the reservoir to the host, between two steps."""
+    def checkpoint(self, lost: tuple[int, int] | None = None) -> Checkpoint:
+        """Weights and states out of the reservoir to the host, between two steps. ``lost``: a drive
+        and a die of it that does not answer, which parity over dies stands in for."""
         self.nothing_under_way()
         path = self.path
         if not isinstance(path, OnDie):
             raise InputError(f"{path.name}: checkpoints are read out of the path {OnDie.name!r}")
+        checkpoint.check_lost(path, lost)
+        read = checkpoint.super_pages(path, lost)
+        if any((self.system.arrays.rmap[dev, its] == 0).any() for dev, its in enumerate(read)):
+            raise InputError("a lost die: no parity was made yet; the first update makes them")
         payload, began = path.payload, self.system.now
         up = int(self.system.planned.sum(axis=0)[PLANNED.index("link_up_bytes")])
+        if isinstance(payload, Reservoir):
+            payload.saved = {}
+        self.system.run(checkpoint.plan(path, self.system.next_row, lost))
         vectors: dict[str, np.ndarray] | None = None
-        if isinstance(payload, Reservoir):
-            vectors = {n: poisoned(path.trace.n_params, payload.dtype) for n in path.vectors}
-            payload.saved = vectors
-        self.system.run(checkpoint.plan(path, self.system.next_row))
-        if isinstance(payload, Reservoir):
-            payload.saved = None
+        if isinstance(payload, Reservoir) and payload.saved is not None:
+            pages, payload.saved = payload.saved, None
+            for dev, sp in checkpoint.missing(path, lost):
+                there = {n: planes for (d, n), planes in pages.items() if d == dev}
+                pages[dev, sp] = payload.beside[dev].again(sp, there.__getitem__)
+            vectors = payload.unpacked(pages)
         up = int(self.system.planned.sum(axis=0)[PLANNED.index("link_up_bytes")]) - up
         return Checkpoint(vectors, (self.system.now - began) / 1e12, up)

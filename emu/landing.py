@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ondie.emu import gathering, padding
 from ondie.emu import stations as s
-from ondie.emu.backend import bare, cmt, gc, lines, mapping, marks, modes, reading, timing
+from ondie.emu.backend import bare, beside, cmt, gc, lines, mapping, marks, modes, reading, timing
 from ondie.emu.backend.dies import Q_PE
 from ondie.emu.backend.draws import absorb, uniform
 from ondie.emu.collection import ask, collect, ended, level, pick_up, read_done, reclaim
@@ -18,7 +18,9 @@ from ondie.emu.events import (
     GRADIENT,
     LOG_BPP,
     LOG_BPR,
+    LOG_FETCH,
     LOG_KEEP,
+    LOG_MADE,
     LOG_MOVE,
     LOG_ODC,
     LOG_PAD,
@@ -303,6 +305,7 @@ def helped(st, t):
     dev = x.dev
     if x.op == timing.READ:
         st.count[dev, FETCHED_PAGES] += x.n
+        log(st, LOG_FETCH, x.row, x.lpn, -1, -1, x.n, dev, x.die)
         go(st, t, s.TAKEN_OUT)
         return -1
     st.count[dev, ARRAY_PROGRAMS] += 1
@@ -311,9 +314,11 @@ def helped(st, t):
         log(st, LOG_KEEP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
         return t
     st.count[dev, STORED_PAGES] += x.n
+    if x.bare == MADE:
+        beside.placed(st, t)
     mapping.reservoir_map(st, dev, x.lpn, x.ppn)
-    if x.bare != MADE:
-        log(st, LOG_BPP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+    beside.erased_ahead(st, dev, dev * st.cfg[0].dies + x.lpn % st.cfg[0].dies)
+    log(st, LOG_MADE if x.bare == MADE else LOG_BPP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
     return t
 
 
@@ -377,5 +382,6 @@ def after_flash(st, t):
             log(st, LOG_PAD, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
         else:
             mapping.reservoir_map(st, dev, x.lpn, x.ppn)
+            beside.erased_ahead(st, dev, dev * st.cfg[0].dies + x.lpn % st.cfg[0].dies)
             log(st, LOG_BPP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
     return t

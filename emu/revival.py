@@ -127,7 +127,8 @@ class Revival:
         valid = a.valid.reshape(-1, g.all_blocks)[:, g.blocks :]
         block = a.block["dirty"].reshape(-1, g.all_blocks)
         block[:, g.blocks :] = 1  # blank is not known to be erased
-        new = Reservoir(self.system, self.path.stripes, self.path.compute)
+        path = self.path
+        new = Reservoir(self.system, path.stripes, path.compute, path.guarded)
         new.stores, new.step, new.gradient = self.old.stores, self.old.step, self.old.gradient
         for (dev, die), state in states.items():
             at = dev * g.dies + die

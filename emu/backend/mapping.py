@@ -71,6 +71,7 @@ POOL = record_type(
     asked="i8",  # 1: a block has been filled, and nobody has asked for a collection yet
     lines="i8",  # 1 + the first program of the newest line that gathers (gathering.py)
     r_next="i8",  # next reservoir super-page of this die, in sequence
+    made="i8",  # parities and records that wait for this die (beside.py)
 )
 
 

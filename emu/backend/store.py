@@ -51,6 +51,13 @@ class Spare(NamedTuple):
     slot: int
 
 
+def record(spare: Spare, data: np.ndarray) -> np.ndarray:
+    """Out-of-band data of a page with these bytes, as its cells hold them: uint8[SPARE_BYTES]."""
+    checksum = zlib.crc32(data.tobytes())
+    held = np.array([(*spare, checksum, seal(*spare, checksum), 0)], OOB)
+    return held.view(np.uint8)[:SPARE_BYTES].copy()
+
+
 def seal(lpn: int, sequence: int, step: int, slot: int, checksum: int) -> int:
     """Checksum of a record."""
     return zlib.crc32(struct.pack("<qqqII", lpn, sequence, step, slot, checksum))
@@ -71,6 +78,7 @@ class PageStore:
         self._per_segment = SEGMENT_BYTES // page_bytes
         self._segments: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._sequence = 0
+        self._members: dict[int, np.ndarray] = {}
 
     def _segment(self, ppn: int) -> tuple[np.ndarray, np.ndarray, int]:
         number, at = divmod(ppn, self._per_segment)
@@ -107,17 +115,36 @@ class PageStore:
         oob[at] = (lpn, self._sequence, 0, 0, checksum, 0, PROGRAMMED)
 
     def program(
-        self, ppn: int, spare: Spare, data: np.ndarray, state: int = PROGRAMMED
+        self,
+        ppn: int,
+        spare: Spare,
+        data: np.ndarray,
+        state: int = PROGRAMMED,
+        members: np.ndarray | None = None,
     ) -> np.record:
         """Program a page of the reservoir with the out-of-band data that its controller makes;
-        returns the record. InputError when the page has not been erased."""
+        returns the record. ``members``, uint8[SPARE_BYTES]: of a parity, the exclusive or of its
+        members' out-of-band data, where ECC's parity would be, which these pages have none of.
+        InputError when the page has not been erased."""
         pages, oob, at = self._segment(ppn)
         if oob[at]["written"]:
             raise InputError(f"physical page {ppn} is programmed twice without an erase")
         pages[at] = data
         checksum = zlib.crc32(data.tobytes())
         oob[at] = (*spare, checksum, seal(*spare, checksum), state)
+        if members is not None:
+            self._members[ppn] = members.copy()
         return oob[at]
+
+    def record(self, ppn: int) -> np.ndarray:
+        """The out-of-band data of a page as its cells hold them: uint8[SPARE_BYTES]."""
+        _, oob, at = self._segment(ppn)
+        return oob[at : at + 1].view(np.uint8)[:SPARE_BYTES].copy()
+
+    def members(self, ppn: int) -> np.ndarray:
+        """What a parity's page holds of its members' out-of-band data: uint8[SPARE_BYTES]."""
+        self.read(ppn)
+        return self._members[ppn]
 
     def torn(self, ppn: int) -> np.record:
         """The record of a page that has been left half programmed or half erased, to be altered;
@@ -207,6 +234,9 @@ class PageStore:
             start = max(first_ppn - number * self._per_segment, 0)
             stop = min(first_ppn + n - number * self._per_segment, self._per_segment)
             oob["written"][start:stop] = 0
+        if self._members:
+            for ppn in range(first_ppn, first_ppn + n):
+                self._members.pop(ppn, None)
 
     def flip(self, ppn: int, byte: int, mask: int = 0xFF) -> None:
         """Flip bits of one stored byte, as a raw bit error does."""

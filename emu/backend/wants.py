@@ -40,6 +40,7 @@ from ondie.emu.backend.dies import (
     touch_all,
 )
 from ondie.emu.backend.timing import COPYBACK, ERASE, PROGRAM, READ, VPP
+from ondie.emu.events import MADE
 from ondie.kernels.jit import apart, cold, inline, njit
 
 
@@ -161,10 +162,21 @@ def may(st, g):
     if x.op == PROGRAM and c.cache_program != 0 and d.waiting & READS == 0:
         for q in (Q_GC_WRITE, Q_MAP_WRITE, Q_WRITE):
             if d.waiting >> q & 1 and st.txn[st.queue[g, 2 * q]].op == PROGRAM:
-                mask |= 1 << q
+                if st.txn[st.queue[g, 2 * q]].bare != MADE or within(st, d.arr, st.queue[g, 2 * q]):
+                    mask |= 1 << q
     if may_suspend(st, d, st.reg[0].now):
         mask |= passing(st, d)
     return mask
+
+
+@cold
+def within(st, working, t):
+    """Will a parity or a record ``t`` lie in the block that its die is in already, once what is
+    ``working`` is programmed? Else an erase comes between the two."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    at = st.pool[x.dev * c.dies + x.lpn % c.dies].r_next + int(st.txn[working].bare == MADE)
+    return at % c.pages != 0
 
 
 @inline

@@ -81,6 +81,24 @@ class Guarded:
             stripes.count, dies, members, parity, records, commits, cfg.pe.atomicity == "undo"
         )
 
+    def under(self, number: int) -> range:
+        """Stripes under a parity."""
+        first = number * self.members
+        return range(first, min(first + self.members, self.count))
+
+    def number(self, super_page: int) -> int:
+        """Of a parity that is this super-page; -1: it is none."""
+        found = np.flatnonzero(self.parity == super_page)
+        return int(found[0]) if len(found) else -1
+
+    def is_record(self, super_page: int) -> bool:
+        return self.commits and super_page >= self.records
+
+    def beside(self, die: int) -> list[int]:
+        """Super-pages of a die that are parities, and its record."""
+        found = [int(p) for p in self.parity if p % self.dies == die]
+        return found + ([self.records + die] if self.commits else [])
+
     @property
     def super_pages(self) -> int:
         """Logical super-pages, some of them never used."""

@@ -10,7 +10,7 @@ register lets the next gradients load meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -150,7 +150,7 @@ class OnDie(UpdatingPath):
             system.fill_reservoir(s.shard.device, 0, s.count)
 
     def follow(self, system: System) -> Reservoir:
-        return Reservoir(system, self.stripes, self.compute)
+        return Reservoir(system, self.stripes, self.compute, self.guarded)
 
     def delivered(self) -> np.ndarray | None:
         sent = super().delivered()
@@ -327,14 +327,21 @@ class OnDie(UpdatingPath):
         yield from self.read_out(out, after, WEIGHTS_UP, s.groups, s.params * self.up_bytes)
 
     def read_out(
-        self, out: Rows, after: int, phase: int, pages: int, size: int
+        self,
+        out: Rows,
+        after: int,
+        phase: int,
+        pages: int,
+        size: int,
+        which: Sequence[np.ndarray] | None = None,
     ) -> Iterator[np.ndarray]:
-        """``pages`` of every super-page go to the host as ``size`` bytes, the devices in turn:
-        array, the die's decoder if it has one, channel, DRAM, link."""
+        """``pages`` of every super-page, or of ``which`` of each device, go to the host as ``size``
+        bytes, the devices in turn: array, the die's decoder if it has one, channel, DRAM, link."""
+        which = which or [np.arange(s.count) for s in self.stripes]
         piece = rows.MAX_CHUNK // len(self.stripes)
-        for a in range(0, max(s.count for s in self.stripes), piece):
-            for s in self.stripes:
-                n = min(piece, s.count - a)
+        for a in range(0, max(map(len, which)), piece):
+            for s, its in zip(self.stripes, which, strict=True):
+                n = min(piece, len(its) - a)
                 if n > 0:
                     out.add(
                         n,
@@ -342,7 +349,7 @@ class OnDie(UpdatingPath):
                         resource=rows.DIE,
                         kind=timing.READ,
                         phase=phase,
-                        lpn=np.arange(a, a + n),
+                        lpn=its[a : a + n],
                         bytes_out=size,
                         array_ps=pe.ecc_ps(self.cfg, pages),
                         after0=after,

@@ -20,6 +20,8 @@ from ondie.emu.errors import SimulationError
 from ondie.emu.frontend.cached_bytes import CachedBytes
 from ondie.emu.isp import comparator
 from ondie.emu.isp.layout import F32, Regions, Stripes
+from ondie.emu.paths.guards import Guarded
+from ondie.emu.paths.parity import Beside, Made, records
 from ondie.emu.system import System
 from ondie.kernels.formats import BLOCK
 
@@ -208,6 +210,7 @@ class Reservoir:
         system: System,
         stripes: tuple[Stripes, ...],
         compute: Callable[[int, int, dict[str, np.ndarray], np.ndarray], None],
+        guarded: tuple[Guarded, ...],
     ) -> None:
         self.system = system
         self.stripes = stripes
@@ -219,13 +222,20 @@ class Reservoir:
         """Gradients in the drives' DRAM, between their arrival and their VPP."""
         self.sent = poisoned(n, self.dtype)
         """Weights that were read out to the host, [n_params], as the array gave them."""
-        self.saved: dict[str, np.ndarray] | None = None
-        """Vectors of a checkpoint under way, [n_params], as they arrive at the host."""
+        self.saved: dict[tuple[int, int], np.ndarray] | None = None
+        """Super-pages of a checkpoint under way, by (device, number), as they arrive at the host:
+        uint8[planes, page_bytes]."""
+        self.again: dict[int, tuple[int, int]] = {}
+        """Plan rows that read a stripe for its parity's sake: (device, super-page)."""
         page = system.geometry.page_bytes
+        self.beside = tuple(
+            Beside(g, s.planes, page) for g, s in zip(guarded, stripes, strict=True)
+        )
         self.stores = tuple(PageStore(page) for _ in stripes)
         cfg = system.cfg
         self.code = shield.code(cfg)
         self.comparator = cfg.pe.protection == "nan_comparator"
+        self.round_trip = cfg.pe.protection == "controller_ecc"
         self.met = False
         """Has a value come out of the dies' registers that the comparator, were there one, would
         have changed?"""
@@ -250,16 +260,66 @@ class Reservoir:
     def program(self, device: int, super_page: int, place: int, planes: np.ndarray) -> None:
         """Program ``planes``, uint8[planes, page_bytes], with the out-of-band data that the
         controller makes (the checksum of a page its PE, which has seen it)."""
-        for spare, data in zip(self.spares(device, super_page), planes, strict=True):
+        self._put(device, place, Made(self.spares(device, super_page), planes))
+
+    def _put(self, device: int, place: int, made: Made) -> None:
+        super_page = made.spares[0].lpn
+        for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
             ppn = self.page(device, super_page, place, spare.slot)
-            self.stores[device].program(ppn, spare, data)
+            members = None if made.members is None else made.members[i]
+            self.stores[device].program(ppn, spare, data, members=members)
         self.sequences[self.die(device, super_page)] += 1
 
     def spares(self, device: int, super_page: int) -> list[Spare]:
-        """Out-of-band data of the super-page's next program, plane by plane."""
-        number = int(self.sequences[self.die(device, super_page)]) + 1
+        """Out-of-band data of the super-page's next program, plane by plane. (From BPR to BPP a die
+        programs nothing else, so that they hold for what leaves its registers in between.)"""
+        number = self._number(device, super_page)
         planes = range(self.stripes[device].planes)
         return [Spare(super_page, number, self.step, plane) for plane in planes]
+
+    def _number(self, device: int, super_page: int) -> int:
+        return int(self.sequences[self.die(device, super_page)]) + 1
+
+    def coming(self, device: int, super_page: int) -> Made:
+        """What the next program of a super-page puts there: registers, a parity, or a record."""
+        if super_page < self.stripes[device].count:
+            planes = self.registers[self.die(device, super_page)]
+            return Made(self.spares(device, super_page), planes)
+        number = self._number(device, super_page)
+        return self.beside[device].made(super_page, number, self.step)
+
+    def _join(self, device: int, super_page: int, planes: np.ndarray) -> None:
+        """The controller has what the registers hold, and the out-of-band data to come."""
+        spares = self.spares(device, super_page)
+        self.beside[device].join(super_page, planes, records(spares, planes))
+
+    def rejoin(self, device: int, super_page: int) -> None:
+        """The controller has read a stripe that was programmed before, for its parity's sake."""
+        place, store = self.place(device, super_page), self.stores[device]
+        pages = [
+            self.page(device, super_page, place, p) for p in range(self.stripes[device].planes)
+        ]
+        planes = np.stack([store.read(ppn) for ppn in pages])
+        held = np.stack([store.record(ppn) for ppn in pages])
+        self.beside[device].join(super_page, planes, held)
+
+    def rebuilt(self, device: int, super_page: int) -> tuple[np.ndarray, np.ndarray]:
+        """A super-page's pages and out-of-band data from those of the others under its parity:
+        uint8[planes, page_bytes], uint8[planes, SPARE_BYTES]."""
+        beside, store = self.beside[device], self.stores[device]
+
+        def pages(other: int) -> list[int]:
+            place = self.place(device, other)
+            return [self.page(device, other, place, p) for p in range(beside.planes)]
+
+        def data(other: int) -> np.ndarray:
+            return np.stack([store.read(ppn) for ppn in pages(other)])
+
+        def spare(other: int) -> np.ndarray:
+            of = store.record if other < beside.guarded.count else store.members
+            return np.stack([of(ppn) for ppn in pages(other)])
+
+        return beside.again(super_page, data), beside.again(super_page, spare)
 
     def die(self, device: int, super_page: int) -> int:
         """A super-page's die, among those of all devices."""
@@ -341,15 +401,23 @@ class Reservoir:
                         self.gradients.setdefault(die, {})[sp] = held
                 case events.LOG_ODC:
                     self._compute(dev, die, sp)
+                case events.LOG_FETCH:
+                    self._join(dev, sp, self.registers[die])
                 case events.LOG_BPP:
                     self.program(dev, sp, place, self.registers.pop(die))
+                case events.LOG_MADE:
+                    self._put(dev, place, self.coming(dev, sp))
+                    self.beside[dev].done(sp)
+                case events.LOG_READ if int(entry.row) in self.again:
+                    self.rejoin(*self.again.pop(int(entry.row)))
                 case events.LOG_READ:
                     for group in range(s.groups):
                         a, b = s.span(sp, group)
                         ppn = self.page(dev, sp, place, s.plane("w", group))
                         self.sent[a:b] = store.read(ppn).view(self.dtype)[: b - a]
                     if self.saved is not None:
-                        self._save(s, store, sp, place)
+                        whole = [self.page(dev, sp, place, p) for p in range(s.planes)]
+                        self.saved[dev, sp] = np.stack([store.read(ppn) for ppn in whole])
                 case events.LOG_RAW:
                     self._flip(s, entry)
                 case events.LOG_ROW:
@@ -369,15 +437,6 @@ class Reservoir:
             ppn = self.page(s.shard.device, sp, place, s.plane("g", group))
             store.write(ppn, sp, data.view(np.uint8))
 
-    def _save(self, s: Stripes, store: PageStore, sp: int, place: int) -> None:
-        """All planes of a super-page have gone to the host."""
-        assert self.saved is not None
-        for group in range(s.groups):
-            a, b = s.span(sp, group)
-            for name in s.vectors:
-                ppn = self.page(s.shard.device, sp, place, s.plane(name, group))
-                self.saved[name][a:b] = store.read(ppn).view(self.dtype)[: b - a]
-
     def _flip(self, s: Stripes, entry: np.record) -> None:
         """A page has come out of the array with wrong bits, into its register or to the host."""
         page = int(entry.n)
@@ -388,10 +447,7 @@ class Reservoir:
         if int(entry.old) == timing.BPR:
             self.registers[int(entry.die)][page] ^= wrong
         elif self.saved is not None:
-            group, which = divmod(page, len(s.vectors))
-            a, b = s.span(int(entry.lpn), group)
-            data = self.saved[s.vectors[which]][a:b].view(np.uint8)
-            data ^= wrong[: len(data)]
+            self.saved[int(entry.dev), int(entry.lpn)][page] ^= wrong
         else:
             a, b = s.span(int(entry.lpn), page)
             data = self.sent[a:b].view(np.uint8)
@@ -412,3 +468,17 @@ class Reservoir:
                 self._compare(values)
             at = a - s.span(sp, 0)[0]
             self.compute(a, b, vectors, gradient[at : at + b - a])
+        if self.round_trip:
+            self._join(dev, sp, self.registers[die])
+
+    def unpacked(self, pages: Mapping[tuple[int, int], np.ndarray]) -> dict[str, np.ndarray]:
+        """Vectors by name, [n_params], from super-pages by (device, number)."""
+        out = {name: poisoned(len(self.sent), self.dtype) for name in self.stripes[0].vectors}
+        for (dev, sp), planes in pages.items():
+            s = self.stripes[dev]
+            for group in range(s.groups):
+                a, b = s.span(sp, group)
+                for name in s.vectors:
+                    held = planes[s.plane(name, group)].view(self.dtype)
+                    out[name][a:b] = held[: b - a]
+        return out

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ondie import traces
+from ondie.emu import events, rows
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.build import logical_pages
 from ondie.emu.compare import PATHS, run_path
@@ -17,6 +18,7 @@ from ondie.emu.isp import core
 from ondie.emu.isp.formats import FORMATS, Stored, Vector
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import Options, Unavailable
+from ondie.emu.paths.payload import Conventional
 from ondie.emu.units import InputError
 from ondie.emu.validate.models import model as large
 from ondie.emu.weights import bits
@@ -190,6 +192,48 @@ def test_a_flipped_byte_of_a_code_changes_its_weight_and_its_block():
     final = run(path, system, flip)
     wrong = np.flatnonzero(bits(final) != bits(arithmetic.reference(STEPS)))
     assert wrong.tolist() == [5]
+
+
+STAGED = [(p, f) for p, f in EVERY if not p.startswith("host_offload")]
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(("name", "format"), STAGED)
+def test_a_gradient_that_is_not_staged_again_is_a_nan(name, format, again):
+    """Between its way down and its use a gradient lies in the drive's DRAM, and is gone with its
+    use: where the second one of some parameters never arrives, the first one is not taken for it.
+    Their weights are NaNs, and no others."""
+    path, system, arithmetic = start(name, format)
+    one_step(path, system, 0)
+    gone = staged(path.payload)
+    assert np.isnan(arithmetic.wide(gone)).all()
+    follow, lost = system.on_log, []
+
+    def without(log):
+        keep = np.ones(len(log), bool)
+        for i, entry in enumerate(log):
+            down = name == "on_die" or int(entry.n) == rows.DMA_DOWN
+            if int(entry.what) == events.LOG_ROW and down and not lost and not again:
+                lost.append((int(entry.lpn), min(int(entry.lpn) + int(entry.old), 16_881)))
+                keep[i] = False
+        follow(log[keep])
+
+    system.on_log = without
+    one_step(path, system, 1)
+    final = arithmetic.wide(path.finish())
+    expected = arithmetic.wide(arithmetic.reference(2)).copy()
+    if not again:
+        ((first, last),) = lost
+        assert 256 <= last - first < 16_881
+        expected[first:last] = np.nan
+    assert ((final == expected) | (np.isnan(final) & np.isnan(expected))).all()
+
+
+def staged(payload):
+    """Gradients in the drive's DRAM, of all parameters."""
+    if isinstance(payload, Conventional):
+        return payload.vector(0, "g")
+    return payload.staged
 
 
 # --- what a format takes

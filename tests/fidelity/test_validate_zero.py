@@ -5,15 +5,17 @@ FACTS used: bytes per parameter and step of DeepSpeed's NVMe offload; serial T =
 1/c), pipelined T = N max(16/R, 12/W, 1/c) + fill; DeepNVMe 10/5, 27/11, 48/26 and 3.7/3.2 GB/s.
 """
 
+import dataclasses
 import json
 
 import pytest
 
 from ondie.emu.config import load_preset
-from ondie.emu.paths import offload
+from ondie.emu.isp import formats
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.host_offload import HostOffload, PipelinedOffload
 from ondie.emu.validate import model, zero
+from ondie.kernels.formats import B16
 from tests.smoke.commands import here
 
 TABLE = {
@@ -115,8 +117,8 @@ def test_a_state_that_is_not_written_misses(capsys, monkeypatch):
 
 def test_narrower_states_miss(capsys, monkeypatch):
     few(monkeypatch)
-    narrow = offload.Storage(4, 4, 2)
-    monkeypatch.setitem(offload.STORAGE, "fp32", narrow)
+    narrow = dataclasses.replace(formats.FORMATS["fp32"], state=B16)
+    monkeypatch.setitem(formats.FORMATS, "fp32", narrow)
     assert here(capsys, "validate", "zero", "--quiet").code == 1
 
 
@@ -141,7 +143,9 @@ def test_rates_are_of_reads_and_writes_alone():
 def test_the_path_expects_what_is_counted(case):
     """What the closed form and the energy of host DRAM rest on."""
     cfg = load_preset("optimstore-r1", case.settings)
-    path = case.path(cfg, model(case.op, zero.PARAMS), Options(offload=case.offload))
+    path = case.path(
+        cfg, model(case.op, zero.PARAMS), Options(format=case.format, offload=case.offload)
+    )
     found = {name: size / zero.PARAMS for name, size in path.moved().items()}
     assert found == {
         "gradients": case.gradient, "parameters": case.parameters, "read": case.read,

@@ -153,7 +153,7 @@ def test_a_byte_of_a_compressed_page_changes_the_weights():
     def final(spoil: bool) -> np.ndarray:
         run = Run("smart_comp", config(2), trace, Options(), payload=True)
         store = run.path.payload.stores[1]
-        g = run.path.regions[1].names.index("g") * run.path.regions[1].pages
+        g = run.path.regions[1].first("g")
         write = store.write
 
         def spoiled(ppn, lpn, data):

@@ -202,7 +202,8 @@ def broken(monkeypatch):
 
     def other(self, coefficients, *arguments):
         if not outside:
-            coefficients = [np.nextafter(c, np.float32(np.inf)) for c in coefficients]
+            up = np.float32(np.inf)
+            coefficients = [c._replace(coef=np.nextafter(c.coef, up)) for c in coefficients]
         apply(self, coefficients, *arguments)
 
     def right(self, steps):

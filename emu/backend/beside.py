@@ -1,0 +1,45 @@
+"""What the controller programs in the reservoir beside stripes: parities and records, in turn.
+
+Owns when they get their places: as late as they are programmed, since stripes of their die may go
+before them, and a die programs its places in sequence; and the erase before a block that one of
+them opens. Does not own places (mapping.py), queues (dies.py) or which are made (paths/guards.py).
+Source: as mapping.reservoir_open; a page of a block is programmed after those before it (ONFI).
+"""
+
+from __future__ import annotations
+
+from ondie.emu.backend import mapping, nand
+from ondie.kernels.jit import cold
+
+
+@cold
+def waits(st, t):
+    """A parity or a record is encoded, and waits until its die's registers are free."""
+    x = st.txn[t]
+    g = x.dev * st.cfg[0].dies + x.lpn % st.cfg[0].dies
+    st.pool[g].made += 1
+    erased_ahead(st, x.dev, g)
+
+
+@cold
+def placed(st, t):
+    """It has been programmed, at the next place of its die."""
+    x = st.txn[t]
+    g = x.dev * st.cfg[0].dies + x.lpn % st.cfg[0].dies
+    st.pool[g].made -= 1
+    x.ppn = mapping.reservoir_open(st, x.dev, x.lpn)
+    nand.seek(st, x.die)  # what may follow depends on the place that is next now
+
+
+@cold
+def erased_ahead(st, dev, g):
+    """Where a parity or a record waits and the next place of die ``g`` begins a block, that is
+    erased now: what is in the array when they begin may be no erase."""
+    c = st.cfg[0]
+    pool = st.pool[g]
+    if pool.made == 0 or pool.r_next % c.pages != 0:
+        return
+    b = g * c.all_blocks + c.blocks + pool.r_next // c.pages
+    if st.valid[b] == 0 and st.block[b].dirty != 0:
+        st.block[b].dirty = 0  # until it is entered
+        mapping.erase(st, dev, g, b, nand.Q_PE)
