@@ -19,6 +19,7 @@ from ondie.emu.validate.rates import rate_rows
 from ondie.emu.validate.rows import CHECK, FIT, SHOWN, Progress, Row, show, tables
 from ondie.emu.validate.smart_infinity import smart_infinity_rows
 from ondie.emu.validate.traffic import traffic_rows
+from ondie.emu.validate.tunnel import tunnel_rows
 from ondie.emu.validate.zero import zero_rows
 
 __all__ = [
@@ -47,6 +48,7 @@ NAMED: dict[str, Named] = {
     "zero": Named(zero_rows),
     "smart-infinity": Named(smart_infinity_rows, ("model", "drives", "optimizer", "compression")),
     "optimstore": Named(optimstore_rows),
+    "tunnel": Named(tunnel_rows),
 }
 
 
