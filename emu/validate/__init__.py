@@ -21,6 +21,7 @@ from ondie.emu.validate.rows import CHECK, FIT, SHOWN, Progress, Row, show, tabl
 from ondie.emu.validate.smart_infinity import smart_infinity_rows
 from ondie.emu.validate.stannis import stannis_rows
 from ondie.emu.validate.traffic import traffic_rows
+from ondie.emu.validate.tunnel import tunnel_rows
 from ondie.emu.validate.zero import zero_rows
 
 __all__ = [
@@ -51,6 +52,7 @@ NAMED: dict[str, Named] = {
     "optimstore": Named(optimstore_rows),
     "stannis": Named(stannis_rows),
     "hypertune": Named(hypertune_rows),
+    "tunnel": Named(tunnel_rows),
 }
 
 

@@ -1,0 +1,170 @@
+"""The tunnel beside the papers' rates, the open equivalent's, and its own relays run packet by
+packet: `ondie validate tunnel`.
+
+Owns these rows. Does not own the cost model (frontend/tunnel_cost.py, stannis/allreduce.py), the
+simulation of single packets (frontend/tunnel_run.py), or the constants (presets).
+Source: STANNIS (DAC 2020), HyperTune; rick-heig/nvme_csd for the open equivalent.
+
+Fitted: the time of a command, to the effective rate of a ring on each drive; the rate of Laguna was
+derived with a smaller MobileNetV2 than STANNIS names, of 3.4 M parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ondie.emu.compare import run_path
+from ondie.emu.config import load_preset
+from ondie.emu.frontend.framing import HEADER
+from ondie.emu.frontend.tunnel_cost import DOWN, UP, TunnelCost
+from ondie.emu.frontend.tunnel_run import Transfer, run
+from ondie.emu.frontend.tunnel_times import SEGMENT_HEADER
+from ondie.emu.paths.base import Options
+from ondie.emu.stannis import ring
+from ondie.emu.stannis.allreduce import KINDS, Exchange, exchange
+from ondie.emu.validate.rows import CHECK, FIT, IDENTITY, SHAPE, Progress, Row
+from ondie.traces import load
+
+SUITE = "tunnel"
+GRADIENT = 3_470_000 * 4
+"""MobileNetV2, FP32."""
+PAPERS = {
+    "newport": (24, 36e6, "STANNIS (DAC 2020): 2.7x at 24 Newports, 13.88 MB"),
+    "laguna": (36, 14.5e6, "HyperTune: 1.82 s of synchronisation per step at 36 Lagunas"),
+}
+SYNCHRONISED = 1.82
+SPEEDUP = 2.7
+SMALL = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
+"""Drives of little flash: the exchange asks nothing of it."""
+OPEN = (
+    "tunnel.notification=burst", "tunnel.relay_command=0", "tunnel.relay_copy=0",
+)  # fmt: skip
+"""The open equivalent's 100 to 280 us have all of a command in them, and no notification."""
+MODEL = "the relays' state machines, packet by packet, against the cost model"
+OWN = "predicted; nothing is published"
+TUNNELS = (1, 6, 12, 24, 36)
+THREADS = (1, 2, 4, 8)
+
+
+def tunnel_rows(progress: Progress) -> list[Row]:
+    """All rows."""
+    parts = (fit_rows, identity_rows, command_rows, time_rows, shape_rows)
+    rows: list[Row] = []
+    for i, part in enumerate(parts):
+        rows += part()
+        if progress is not None:
+            progress(SUITE, (i + 1) / len(parts))
+    return rows
+
+
+def cost_of(preset: str, *overrides: str) -> TunnelCost:
+    return TunnelCost.of(load_preset(preset, overrides))
+
+
+def ring_rate(x: Exchange, drives: int) -> float:
+    """Bytes per second that each link carries each way."""
+    nodes = drives + 1
+    return ring.steps(nodes) * ring.piece_bytes(GRADIENT, nodes) / x.seconds
+
+
+def fit_rows() -> Iterator[Row]:
+    """The rates that the command times are fitted to."""
+    for preset, (drives, rate, source) in PAPERS.items():
+        x = exchange("ring", GRADIENT, drives, cost_of(preset))
+        name = f"{preset}: ring over {drives} drives, per link"
+        found = ring_rate(x, drives) / 1e6
+        yield Row(SUITE, name, FIT, rate / 1e6, found, "MB/s", 0.01, source)
+        if preset == "laguna":
+            name = f"{preset}: a ring of {GRADIENT / 1e6:.4g} MB over {drives} drives"
+            yield Row(SUITE, name, FIT, SYNCHRONISED, x.seconds, "s", 0.03, source)
+    drives, _, source = PAPERS["newport"]
+    cfg = load_preset("newport", (*SMALL, f"system.devices={drives}"))
+    trace = load("mobilenetv2")
+    result = run_path("stannis", cfg, trace, Options(batch="paper"), steps=1, payload=False)
+    assert result.ledger is not None
+    alone = trace.steps[0].samples / (trace.steps[0].forward_s + trace.steps[0].backward_s)
+    speedup = result.ledger.samples / result.ledger.step_s / alone
+    name = f"newport: MobileNetV2, {drives} drives over none, simulated"
+    yield Row(SUITE, name, FIT, SPEEDUP, speedup, "x", 0.02, source)
+
+
+def identity_rows() -> Iterator[Row]:
+    """What follows from the open equivalent's command time, and from where the host is."""
+    source = "the open equivalent (nvme_csd): 4,092 B in 100 to 280 us per command, one outstanding"
+    for microseconds, rate in ((100, 41), (280, 15)):
+        cost = cost_of("newport", *OPEN, f"tunnel.command={microseconds} us")
+        headers = (cost.up.mtu + HEADER) / (cost.up.mtu - SEGMENT_HEADER)
+        stream = cost.rate(1, (UP,))[1] * headers / 1e6
+        name = f"{microseconds} us per command: stream upward"
+        yield Row(SUITE, name, IDENTITY, rate, stream, "MB/s", 0.03, source)
+    for preset in PAPERS:
+        cost = cost_of(preset)
+        size, n = 10**8, cost.upward(10**8)
+        period = n.end_ps / n.received / 1e6
+        name = f"{preset}: from command to command upward, {size / 1e6:.0f} MB"
+        yield Row(SUITE, name, SHAPE, None, period, "us", None, f"{source}; {OWN}")
+    x = exchange("ring", GRADIENT, 24, cost_of("newport"))
+    hops = ring.steps(25) * 25 * ring.piece_bytes(GRADIENT, 25)
+    name = "ring over 24 drives: bytes through tunnels over bytes of hops"
+    moved = (x.bytes_up + x.bytes_down) / hops
+    yield Row(SUITE, name, IDENTITY, 2 * 24 / 25, moved, "x", 1e-9, "drive to drive crosses twice")
+
+
+def command_rows() -> Iterator[Row]:
+    """Commands and notifications of a message: the model's are those of the state machines."""
+    for preset, (drives, _, _) in PAPERS.items():
+        cost = cost_of(preset)
+        n = ring.piece_bytes(GRADIENT, drives + 1)
+        for way, transfer, message in (
+            ("drive to host", Transfer(1, 0, n), cost.upward(n)),
+            ("host to drive", Transfer(0, 1, n), cost.downward(n)),
+            ("drive to drive", Transfer(1, 2, n), cost.across(n)),
+        ):
+            found = run([transfer], 2, cost)
+            name = f"{preset}: {n:,} B, {way}"
+            counts = found.commands, message.commands
+            yield Row(SUITE, f"{name}, commands", CHECK, *counts, "commands", 0.0, MODEL)
+            took = found.end_ps / 1e9, message.end_ps / 1e9
+            yield Row(SUITE, f"{name}, time", CHECK, *took, "ms", 1e-9, MODEL)
+
+
+def time_rows() -> Iterator[Row]:
+    """A step of the ring, every packet of it, against the closed form; the host's CPU is one."""
+    for preset, (drives, _, _) in PAPERS.items():
+        cost = cost_of(preset)
+        n = ring.piece_bytes(GRADIENT, drives + 1)
+        for tunnels in TUNNELS:
+            x = exchange("ring", n * (tunnels + 1), tunnels, cost)
+            nodes = tunnels + 1
+            found = run([Transfer(i, (i + 1) % nodes, n) for i in range(nodes)], tunnels, cost)
+            step = x.seconds / ring.steps(nodes) * 1e3
+            name = f"{preset}: a ring step of {n:,} B, tunnels: {tunnels}"
+            took = found.end_ps / 1e9
+            yield Row(SUITE, name, CHECK, took, step, "ms", 0.02, MODEL)
+
+
+def shape_rows() -> Iterator[Row]:
+    """The host's relay as a bottleneck, and the other ways to exchange gradients."""
+    for preset, (drives, _, _) in PAPERS.items():
+        cost = cost_of(preset)
+        x = exchange("ring", GRADIENT, drives, cost)
+
+        def shown(name: str, value: float, unit: str, preset: str = preset) -> Row:
+            return Row(SUITE, f"{preset}: {name}", SHAPE, None, value, unit, None, OWN)
+
+        busy = x.host_cpu_s / x.seconds
+        yield shown(f"host cores that relay for {drives} drives", busy, "cores")
+        one = cost.limits(1)
+        tunnel = min(one[f"tunnel {UP}"], one[f"tunnel {DOWN}"])
+        most = one["host relay"] / tunnel
+        yield shown("drives that the relay's 8 threads are enough for", most, "drives")
+        for threads in THREADS:
+            slow = exchange(
+                "ring", GRADIENT, drives, cost_of(preset, f"tunnel.relay_threads={threads}")
+            )
+            name = f"ring over {drives} drives, relay's threads: {threads}"
+            yield shown(name, slow.seconds, "s")
+        for kind in KINDS:
+            x = exchange(kind, GRADIENT, drives, cost)
+            yield shown(f"{kind} over {drives} drives", x.seconds, "s")
+            yield shown(f"{kind} over {drives} drives, host CPU", x.host_cpu_s, "s")

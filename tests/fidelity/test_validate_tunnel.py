@@ -1,0 +1,71 @@
+"""Does `ondie validate tunnel` give the papers' rates, and hold the model against the relays?"""
+
+import json
+
+import pytest
+
+from ondie.emu import validate
+from ondie.emu.validate import tunnel as suite
+from ondie.emu.validate.rows import CHECK, FIT, IDENTITY, SHAPE
+from tests.smoke.commands import here
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return {row.name: row for row in validate.run("tunnel")}
+
+
+def test_the_fits(rows):
+    """36 and 14.5 MB/s; 2.7x, simulated by the engine; 1.82 s with a gradient of 13.6 MB, 1.86 with
+    13.88."""
+    fits = {name: row for name, row in rows.items() if row.kind == FIT}
+    assert len(fits) == 4
+    assert fits["newport: ring over 24 drives, per link"].predicted == pytest.approx(36, rel=0.005)
+    assert fits["laguna: ring over 36 drives, per link"].predicted == pytest.approx(14.5, rel=0.005)
+    for row in fits.values():
+        assert abs(row.difference) < row.tolerance, row
+
+
+def test_every_check_row_holds(rows):
+    checks = [row for row in rows.values() if row.kind == CHECK]
+    assert len(checks) == 2 * (6 + len(suite.TUNNELS)) and not any(row.misses for row in checks)
+    assert all(row.difference == 0 for row in checks if row.unit == "commands")
+    steps = [row.difference for row in checks if "ring step" in row.name]
+    assert all(-0.02 < x < 1e-9 for x in steps)  # the closed form knows of no queue
+
+
+def test_the_open_equivalents_range(rows):
+    """100 to 280 us per command are 15 to 41 MB/s; both drives' tunnels lie in it."""
+    found = [rows[f"{us} us per command: stream upward"] for us in (100, 280)]
+    assert [row.kind for row in found] == [IDENTITY] * 2
+    assert [row.published for row in found] == [41, 15]
+    for row in found:
+        assert abs(row.difference) < row.tolerance
+    for preset in suite.PAPERS:
+        row = rows[f"{preset}: from command to command upward, 100 MB"]
+        assert row.kind == SHAPE and 100 < row.predicted < 280
+
+
+def test_the_relay_is_a_constraint(rows):
+    """24 Newports keep three of its eight threads busy: with two it limits, with one alone thrice
+    as much; a ring of more than 63 of them would want more than eight."""
+    took = [
+        rows[f"newport: ring over 24 drives, relay's threads: {n}"].predicted for n in suite.THREADS
+    ]
+    assert took[0] > 2 * took[1] > 2.9 * took[2] and took[2] == took[3]
+    cores = rows["newport: host cores that relay for 24 drives"].predicted
+    assert took[1] == pytest.approx(cores / 2 * took[3], rel=0.1)
+    drives = rows["newport: drives that the relay's 8 threads are enough for"].predicted
+    at_most, beyond = (
+        suite.exchange("ring", 10**8, n, suite.cost_of("newport")).limited_by
+        for n in (int(drives * 0.95), int(drives * 1.1))
+    )
+    assert at_most.startswith("tunnel") and beyond == "host relay"
+
+
+def test_as_a_command(capsys, tmp_path):
+    path = tmp_path / "rows.json"
+    done = here(capsys, "validate", "tunnel", "--json", path)
+    assert (done.code, done.err) == (0, "") and "MISS" not in done.out
+    assert all(row["suite"] == "tunnel" for row in json.loads(path.read_text()))
+    assert "tunnel" in validate.NAMED and "tunnel" not in validate.SUITES
