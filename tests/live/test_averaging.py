@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from ondie.emu import drawing
 from ondie.emu.units import InputError
 from ondie.emu.validate import CHECK, SHOWN
 from ondie.traces import load
@@ -157,7 +158,7 @@ def test_weights_before_each_recorded_step():
 
 def test_weighted_trains_as_one_node_with_all_samples():
     for skew in (0.0, 1.0):
-        plain, weighted, even = (run(way, skew) for way in (Way("none"), Way(), Way("rank")))
+        plain, weighted, even = (run(way, skew, 4) for way in (Way("none"), Way(), Way("rank")))
         assert weighted.losses == pytest.approx(plain.losses, rel=1e-4)
         assert weighted.held_loss == pytest.approx(plain.held_loss, rel=1e-4)
         assert even.losses[0] == pytest.approx(plain.losses[0], rel=1e-5)
@@ -377,6 +378,7 @@ def test_tables():
 def test_the_figure(monkeypatch, tmp_path):
     figures = []
     saved = averaging_figure.saved
+    monkeypatch.setattr(drawing, "SUFFIXES", {"png": drawing.SUFFIXES["png"]})  # half the time
     monkeypatch.setattr(averaging_figure, "saved", lambda f: figures.append(f) or saved(f))
     drawn = averaging_figure.draw(made_up())
     axes = figures[0].axes
@@ -388,7 +390,6 @@ def test_the_figure(monkeypatch, tmp_path):
     (tmp_path / "f.png").write_bytes(drawn["png"])
     image = matplotlib.image.imread(tmp_path / "f.png")
     assert image.shape == (1140, 1950, 4) and image[..., :3].min() < 0.1
-    assert drawn["pdf"].startswith(b"%PDF-") and b"CreationDate" not in drawn["pdf"]
 
 
 # --- the command
