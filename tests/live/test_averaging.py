@@ -466,6 +466,11 @@ def test_what_is_found(found):
         worse = [found.beside(name, ALIKE, trained.batched(k), lambda t: t.held_loss).mean()
                  for k in KS[1:]]  # fmt: skip
         assert 0 < worse[0] < worse[1] < worse[2]
+    same = found.beside("GPT", ALIKE, trained.WEIGHTED, lambda t: t.held_loss)
+    assert np.abs(same).max() < 0.01  # 1e-4 seen
+    right = [found.beside("MobileNetV2", ALIKE, way, lambda t: t.held_right).mean()
+             for way in (trained.WEIGHTED, trained.local(8), trained.UNWEIGHTED)]  # fmt: skip
+    assert abs(right[0]) < 0.015 and abs(right[1]) < 0.025 and right[2] < -0.03
 
 
 @pytest.mark.parametrize(
