@@ -68,7 +68,7 @@ def _trainings(found: Found, name: str) -> Table:
         f"{network.private}",
         title_justify="left", title_style="bold",
     )  # fmt: skip
-    heads = ("data: way", "loss", "beside one node", "accuracy", "beside one node", "drives'",
+    heads = ("data: way", "loss", "beside one node", "accuracy", "points beside it", "drives'",
              "sent", "saved")  # fmt: skip
     for head in heads:
         table.add_column(head, justify="left" if head == heads[0] else "right")
