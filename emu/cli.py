@@ -693,10 +693,10 @@ def validate(name: str | None, json_path: Path | None, quiet: bool, **options: A
     published; mqsim: MQSim's results on its own files; zero: host offload as DeepSpeed does it, in
     every configuration; smart-infinity: its fit row and shapes, or any run of it; stannis: what
     Stannis published, and what other allocations give and risk; hypertune: new batches for nodes
-    that others use as well; formats: a small GPT trained with each format of the update, beside
-    FP32; errors: two small models trained with raw bit errors in the pages that the dies compute
-    with; averaging: the same two over a host and its drives, gradients weighted by batch or not,
-    with fewer exchanges.
+    that others use as well; tunnel: commands and times of TCP/IP over NVMe; formats: a small GPT
+    trained with each format of the update, beside FP32; errors: two small models trained with raw
+    bit errors in the pages that the dies compute with; averaging: the same two over a host and its
+    drives, gradients weighted by batch or not, with fewer exchanges.
     """
     from ondie.emu.commands.validate import command
 

@@ -87,9 +87,9 @@ def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @fleet_options
 def tune(quiet: bool, **options: Any) -> None:
     """A batch for every node of a fleet that trains WORKLOAD, a network or a trace."""
-    from ondie.emu.commands import asked
+    from ondie.emu.commands import asked, batches
 
-    asked.tune(asked.Asked.of(options), options["json_path"], None if quiet else console())
+    batches.tune(asked.Asked.of(options), options["json_path"], None if quiet else console())
 
 
 @stannis.command()
@@ -97,9 +97,9 @@ def tune(quiet: bool, **options: Any) -> None:
 @data_options
 def plan(quiet: bool, **options: Any) -> None:
     """An epoch of WORKLOAD: whose samples are whose, in how many steps."""
-    from ondie.emu.commands import asked
+    from ondie.emu.commands import asked, batches
 
-    asked.plan(
+    batches.plan(
         asked.Asked.of(options), asked.samples(options), options["json_path"],
         None if quiet else console(),
     )  # fmt: skip
@@ -146,13 +146,24 @@ def plan(quiet: bool, **options: Any) -> None:
 @click.option("--figure", type=click.Path(path_type=Path), help="Samples/s over time, PNG or PDF.")
 def simulate(quiet: bool, **options: Any) -> None:
     """Train WORKLOAD for some steps in virtual time, beside the same fleet left alone."""
-    from ondie.emu.commands import asked
+    from ondie.emu.commands import asked, trained
 
     with progress_bar(quiet) as progress:
-        asked.simulate(
+        trained.simulate(
             asked.Asked.of(options), asked.samples(options), options,
             None if quiet else console(), progress,
         )  # fmt: skip
+
+
+@stannis.command()
+@fleet_options
+@click.option("--figure", type=click.Path(path_type=Path), help="Speed over drives, PNG or PDF.")
+def scale(quiet: bool, figure: Path | None, **options: Any) -> None:
+    """Speed and energy of WORKLOAD over the number of drives, from none to all of them; several
+    workloads with commas between."""
+    from ondie.emu.commands import batches
+
+    batches.scale(options, figure, options["json_path"], None if quiet else console())
 
 
 @stannis.command("record-load")

@@ -10,6 +10,7 @@ import io
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +60,9 @@ def output(arguments: list[str]) -> str:
         case ["ablation", trace, "--device", device]:
             cfg = load_preset(device)
             ablation.command(cfg, traces.load(trace), Options(), None, screen, None)
+        case ["stannis", *_]:
+            words = [sys.executable, "-m", "ondie.emu.cli", *arguments]
+            return subprocess.run(words, check=True, capture_output=True, text=True).stdout
         case _:
             raise ValueError(f"no way to show {arguments}")
     assert isinstance(screen.file, io.StringIO)

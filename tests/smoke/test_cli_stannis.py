@@ -45,6 +45,20 @@ def test_plan_with_unequal_private_data(capsys, tmp_path):
     assert len({a + b for a, b in zip(nodes["private"], nodes["public"], strict=True)}) == 2
 
 
+def test_scale(capsys, tmp_path):
+    figure = tmp_path / "f.png"
+    words = ("scale", "mobilenetv2,inceptionv3", "--drives", "newport=8", "--figure", figure)
+    rows = told(capsys, tmp_path, *words)
+    assert [row["drives"] for row in rows] == 2 * [0, 1, 2, 4, 8]
+    over = {(row["workload"], row["drives"]): row["over_host"] for row in rows}
+    assert over["mobilenetv2", 0] == 1 < over["mobilenetv2", 1] < over["mobilenetv2", 8]
+    assert over["inceptionv3", 1] < 1  # the exchange takes longer than a drive adds
+    assert figure.read_bytes()[:4] == b"\x89PNG"
+    refused(here(capsys, "stannis", "scale", "mobilenetv2,"), "an empty name")
+    two = ("--drives", "newport=1", "--drives", "laguna=1")
+    refused(here(capsys, "stannis", "scale", "mobilenetv2", *two), "one kind")
+
+
 def test_simulate(capsys, tmp_path):
     (tmp_path / "load.csv").write_text("seconds,node,cores\n30,0,6\n")
     (tmp_path / "members.csv").write_text("seconds,node,event\n100,3,dies\n")

@@ -1,0 +1,151 @@
+"""`ondie stannis simulate`: steps of training, left alone, interrupted, and with HyperTune.
+
+Owns its runs, tables, JSON and figure. Does not own fleets and allocations (asked.py) or time
+(stannis/simulation.py).
+Source: HyperTune (HeydariGorji et al.); its Fig. 6 is speed before and after cores are taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ondie.emu.commands.asked import Asked, Progress, data, one_of, ranged
+from ondie.emu.drawing import suffix_of
+from ondie.emu.report import check_target, write_atomically
+from ondie.emu.stannis import members
+from ondie.emu.stannis.history import History
+from ondie.emu.stannis.hypertune import HyperTune, Rule
+from ondie.emu.stannis.load import Load, drawn
+from ondie.emu.stannis.simulation import Chance, Simulation
+from ondie.emu.units import InputError, fmt_energy
+
+HYPERTUNES = ("off", "gated", "papers")
+MOST_NOTES = 8
+
+
+def simulate(
+    asked: Asked,
+    given: Mapping[str, Any],
+    options: Mapping[str, Any],
+    console: Console | None,
+    progress: Progress,
+) -> None:
+    """Steps of training: left alone, with interference, and with HyperTune against it."""
+    figure, json_path = options["figure"], options["json_path"]
+    if figure is not None:
+        suffix_of(figure)
+        check_target(figure, *([json_path] if json_path is not None else []))
+    own, fleet, steps = data(asked, given), asked.fleet, options["steps"]
+    one_of("hypertune", options["hypertune"], HYPERTUNES)
+    chance = Chance(options["jitter"], options["stragglers"], seed=options["seed"])
+    batches, pieces = asked.by_node(asked.chosen.samples), asked.by_node(asked.chosen.pieces)
+    load = _load(options, asked, steps)
+    events = members.read(options["members"]) if options["members"] is not None else ()
+
+    def run(name: str, **more: Any) -> History:
+        def at(step: int) -> None:
+            if progress is not None:
+                progress(name, step / steps)
+
+        simulation = Simulation(fleet, batches, own, chance=chance, pieces=pieces, **more)
+        return simulation.run(steps, at)
+
+    runs = {"left alone": run("left alone")}
+    if load is not None or events:
+        runs["interrupted"] = run("interrupted", load=load, events=events)
+    if options["hypertune"] != "off":
+        tuner = _tuner(options, asked, batches)
+        runs["HyperTune"] = run("HyperTune", load=load, events=events, tuner=tuner)
+    files: dict[Path, bytes] = {}
+    title = f"{asked.workload.name} on {', '.join(f'{k.count:,} {k.name}' for k in fleet.kinds)}"
+    if figure is not None:
+        from ondie.emu.stannis_figure import over_time  # matplotlib takes a second to import
+
+        files[figure] = over_time(runs, title)[suffix_of(figure)]
+    if json_path is not None:
+        kinds = [fleet.kinds[i].name for i in fleet.kind]
+        told = {name: r.data(kinds) for name, r in runs.items()}
+        content = {"workload": asked.workload.name, "steps": steps, "runs": told}
+        files[json_path] = (json.dumps(content, allow_nan=False) + "\n").encode()
+    write_atomically(files)
+    if console is not None:
+        console.print(_runs(runs, title))
+        for name, r in runs.items():
+            for note in r.notes[:MOST_NOTES]:
+                console.print(
+                    f"{name}: {note.seconds:.6g} s, step {note.step}: {note.what}: {note.text}"
+                )
+            if len(r.notes) > MOST_NOTES:
+                console.print(f"{name}: {len(r.notes) - MOST_NOTES:,} more")
+        for file in files:
+            console.print(f"written: {file}")
+
+
+def _load(options: Mapping[str, Any], asked: Asked, steps: int) -> Load | None:
+    """--load or --draw-load."""
+    path, text = options["load"], options["draw_load"]
+    if path is not None and text is not None:
+        raise InputError("--load and --draw-load: one of them is right")
+    if path is not None:
+        return Load.read(path)
+    if text is None:
+        return None
+    try:
+        share, spell = (float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"--draw-load {text!r}: a share and seconds are right, such as 0.2,120"
+        ) from None
+    fleet, a = asked.fleet, asked.chosen
+    horizon = 2 * steps * (a.compute_s + a.exchange_s)
+    return drawn(np.arange(fleet.nodes), fleet.cores, horizon, spell, share, options["seed"])
+
+
+def _tuner(options: Mapping[str, Any], asked: Asked, batches: np.ndarray) -> HyperTune:
+    printed = options["hypertune"] == "papers"
+    rule = Rule(
+        index="literal" if printed else "gated",
+        batch=options["batch_rule"],
+        ends_epoch=printed,
+        noise=max(options["jitter"], 0.01),
+        forecast=options["forecast"],
+    )
+    fleet = asked.fleet
+    engines = [kind.engine for kind in fleet.kinds]
+    speeds = batches / np.maximum(fleet.seconds(batches), 1e-12)
+    return HyperTune(rule, batches, speeds, engines=engines, kinds=fleet.kind)
+
+
+def _runs(runs: Mapping[str, History], title: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    columns = (
+        "run",
+        "time",
+        "samples/s",
+        "J/sample",
+        "exchange",
+        "waiting",
+        "reading",
+        "nodes",
+        "epochs",
+    )
+    for column in columns:
+        table.add_column(column, justify="left" if column == "run" else "right")
+    for name, r in runs.items():
+        s = r.steps
+        computing = s["compute_s"].sum()
+        table.add_row(
+            name, f"{r.seconds:,.4g} s", f"{r.samples_per_s:.4g}",
+            fmt_energy(r.joules_per_sample * 1e15), f"{s['exchange_s'].sum() / r.seconds:.1%}",
+            f"{(s['waiting'] * s['compute_s']).sum() / computing:.1%}",
+            f"{(s['reading'] * s['compute_s']).sum() / computing:.1%}",
+            ranged(s["nodes"]), str(sum(note.what == "epoch" for note in r.notes)),
+        )  # fmt: skip
+    return table
