@@ -78,12 +78,13 @@ def simulate(
     if console is not None:
         console.print(_runs(runs, title))
         for name, r in runs.items():
-            for note in r.notes[:MOST_NOTES]:
+            notes = [note for note in r.notes if note.what != "epoch"]
+            for note in notes[:MOST_NOTES]:
                 console.print(
                     f"{name}: {note.seconds:.6g} s, step {note.step}: {note.what}: {note.text}"
                 )
-            if len(r.notes) > MOST_NOTES:
-                console.print(f"{name}: {len(r.notes) - MOST_NOTES:,} more")
+            if len(notes) > MOST_NOTES:
+                console.print(f"{name}: {len(notes) - MOST_NOTES:,} more")
         for file in files:
             console.print(f"written: {file}")
 
