@@ -10,7 +10,18 @@ from __future__ import annotations
 
 from ondie.emu import gathering, padding
 from ondie.emu import stations as s
-from ondie.emu.backend import bare, cmt, gc, lines, mapping, marks, modes, reading, timing
+from ondie.emu.backend import (
+    bare,
+    cmt,
+    gc,
+    lines,
+    mapping,
+    marks,
+    modes,
+    reading,
+    reservoir,
+    timing,
+)
 from ondie.emu.backend.dies import Q_PE
 from ondie.emu.backend.draws import absorb, uniform
 from ondie.emu.collection import ask, collect, ended, level, pick_up, read_done, reclaim
@@ -19,6 +30,7 @@ from ondie.emu.events import (
     LOG_BPP,
     LOG_BPR,
     LOG_KEEP,
+    LOG_LANDED,
     LOG_MOVE,
     LOG_ODC,
     LOG_PAD,
@@ -26,6 +38,7 @@ from ondie.emu.events import (
     LOG_VPP,
     MADE,
     MERGING,
+    MOVED,
     OWN,
     REGISTERS,
     RESERVOIR,
@@ -50,6 +63,7 @@ from ondie.emu.stats import (
     GC_DROPPED,
     GC_PROGRAM_PAGES,
     KEPT_PAGES,
+    LANDED_PAGES,
     MAP_PROGRAM_PAGES,
     ODC_OPS,
     PE_RETURNED_PAGES,
@@ -57,6 +71,7 @@ from ondie.emu.stats import (
     PROGRAM_PAGES,
     PSLC_ERASED_BLOCKS,
     STORED_PAGES,
+    TURNED_PAGES,
     VPP_PAGES,
 )
 from ondie.kernels.jit import cold, inline, njit
@@ -306,14 +321,21 @@ def helped(st, t):
         go(st, t, s.TAKEN_OUT)
         return -1
     st.count[dev, ARRAY_PROGRAMS] += 1
+    turn = reservoir.turned(st, x.die, x.ppn)
     if x.bare == GRADIENT:
         st.count[dev, KEPT_PAGES] += x.n
-        log(st, LOG_KEEP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+        log(st, LOG_KEEP, x.row, x.lpn, x.ppn, turn, x.n, dev, x.die)
+        return t
+    if x.bare == MOVED:
+        st.count[dev, LANDED_PAGES] += x.n
+        reservoir.map_place(st, dev, x.lpn, x.ppn)
+        reservoir.unmap(st, dev, x.old)
+        log(st, LOG_LANDED, x.row, x.lpn, x.ppn, turn, x.old, dev, x.die)
         return t
     st.count[dev, STORED_PAGES] += x.n
-    mapping.reservoir_map(st, dev, x.lpn, x.ppn)
+    reservoir.map_place(st, dev, x.lpn, x.ppn)
     if x.bare != MADE:
-        log(st, LOG_BPP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+        log(st, LOG_BPP, x.row, x.lpn, x.ppn, turn, x.n, dev, x.die)
     return t
 
 
@@ -358,7 +380,8 @@ def after_flash(st, t):
     elif x.op == timing.BPR:
         st.count[dev, BPR_PAGES] += x.n
         st.count[dev, ARRAY_READS] += 1
-        log(st, LOG_BPR, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+        turn = reservoir.turned(st, x.die, x.ppn)
+        log(st, LOG_BPR, x.row, x.lpn, x.ppn, turn, x.n, dev, x.die)
         if st.cfg[0].errors != 0:
             bare.sensed(st, t)
         if st.cfg[0].round_trip != 0:
@@ -373,9 +396,11 @@ def after_flash(st, t):
     else:
         st.count[dev, BPP_PAGES] += x.n
         st.count[dev, ARRAY_PROGRAMS] += 1
+        turn = reservoir.turned(st, x.die, x.ppn)
         if st.row[x.row].kind == timing.PAD:
-            log(st, LOG_PAD, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+            log(st, LOG_PAD, x.row, x.lpn, x.ppn, turn, x.n, dev, x.die)
         else:
-            mapping.reservoir_map(st, dev, x.lpn, x.ppn)
-            log(st, LOG_BPP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+            st.count[dev, TURNED_PAGES] += x.left
+            reservoir.map_place(st, dev, x.lpn, x.ppn)
+            log(st, LOG_BPP, x.row, x.lpn, x.ppn, turn, x.n, dev, x.die)
     return t

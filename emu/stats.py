@@ -29,7 +29,8 @@ from __future__ import annotations
     BESIDE_PAGES, OVERRULED,
     BARE_CORRECTED_BITS, PE_DECODED_PAGES, PE_ENCODED_PAGES, PE_RETURNED_PAGES, SCAN_BYTES,
     FETCHED_PAGES, STORED_PAGES, KEPT_PAGES,
-) = range(84)  # fmt: skip
+    LIFTED_PAGES, LANDED_PAGES, TURNED_PAGES,
+) = range(87)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -115,4 +116,7 @@ COUNTERS = (
     "fetched_pages",  # pages of registers read out to the controller
     "stored_pages",  # reservoir pages programmed by the controller, with its parity
     "kept_pages",  # gradient pages programmed into the array
+    "lifted_pages",  # reservoir pages read into DRAM, to be programmed on another die,
+    "landed_pages",  # and programmed there, to level wear between dies
+    "turned_pages",  # pages moved from register to register, to level wear inside a die
 )

@@ -15,7 +15,7 @@ import numpy as np
 
 from ondie.emu import build, dispatch, rows
 from ondie.emu import stations as s
-from ondie.emu.backend import cmt, mapping, timing
+from ondie.emu.backend import cmt, mapping, reservoir, timing
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.clock import NEVER
 from ondie.emu.config import Config
@@ -30,6 +30,7 @@ MOST_BYTES = 1 << 36
 PLANNED = (
     "read_pages", "program_pages", "vpp_pages", "bpr_pages", "bpp_pages", "odc_ops",
     "reservoir_read_pages", "fetched_pages", "stored_pages", "kept_pages",
+    "lifted_pages", "landed_pages",
     "link_down_bytes", "link_up_bytes", "tunnel_bytes",
 )  # fmt: skip
 EVENTS_PER_CALL = 1 << 22
@@ -62,6 +63,7 @@ class System:
         phases: tuple[str, ...],
         *,
         reservoir_super_pages: int = 0,
+        reservoir_planes: int = 0,
         queue_depth: int | None = None,
         payload: bool = False,
         timeline: int = 0,
@@ -75,6 +77,7 @@ class System:
             cfg,
             phases=len(phases),
             reservoir_super_pages=reservoir_super_pages,
+            reservoir_planes=reservoir_planes,
             queue_depth=queue_depth,
             payload=payload,
             timeline=timeline,
@@ -121,7 +124,7 @@ class System:
 
     def fill_reservoir(self, device: int, super_page: int, n: int) -> None:
         """Put ``n`` super-pages into the reservoir as if written in sequence before the run."""
-        mapping.reservoir_fill(self.state, device, super_page, n)
+        reservoir.fill(self.state, device, super_page, n)
         raise_error(self.arrays, self.cfg)
         self.filled_super_pages += n
 
@@ -183,6 +186,8 @@ class System:
             "fetched_pages": (pages, die & (kind == timing.FETCH)),
             "stored_pages": (pages, die & ((kind == timing.STORE) | (kind == timing.BESIDE))),
             "kept_pages": (pages, die & (kind == timing.KEEP)),
+            "lifted_pages": (pages, die & (kind == timing.LIFT)),
+            "landed_pages": (pages, die & (kind == timing.LAND)),
             "link_down_bytes": (
                 chunk["bytes_in"],
                 ((resource == rows.NVME) & (kind == queues.WRITE)) | (resource == rows.DMA_DOWN),

@@ -27,11 +27,11 @@ from ondie.traces import Trace
 
 PHASES = (
     "forward", "backward", "gradients", "update", "weights_up", "synchronise", "samples",
-    "recovery", "checkpoint",
+    "recovery", "checkpoint", "levelling",
 )  # fmt: skip
 (
     FORWARD, BACKWARD, GRADIENTS, UPDATE, WEIGHTS_UP, SYNCHRONISE, SAMPLES, RECOVERY,
-    CHECKPOINT,
+    CHECKPOINT, LEVELLING,
 ) = range(len(PHASES))  # fmt: skip
 BACKWARD_SEGMENTS = 64
 """Pieces the backward pass is cut into, so that gradients can leave as they become ready."""

@@ -182,7 +182,7 @@ def test_a_page_that_is_lost_is_noticed(name):
     if isinstance(payload, Conventional):
         payload.stores[0].erase(payload.ppn(0, 3), 1)
     else:
-        payload.stores[0].erase(payload.page(0, 3, payload.place(0, 3), 0), 1)
+        payload.stores[0].erase(payload.page(payload.at(0, 3), 0), 1)
     with pytest.raises(InputError, match="before it was programmed"):
         one_step(path, system, 1)
 

@@ -15,7 +15,7 @@ from ondie.emu.backend.store import SPARE_BYTES
 from ondie.emu.compare import Run
 from ondie.emu.config import load_preset
 from ondie.emu.ledger import Imbalance
-from ondie.emu.paths import resume
+from ondie.emu.paths import by_die, resume
 from ondie.emu.paths.base import Options, Rows
 from ondie.emu.paths.on_die import OnDie
 from ondie.emu.stats import COUNTERS, DOWN_BYTES
@@ -325,7 +325,7 @@ def test_rows_of_a_whole_step_are_the_paths_own(more):
         path = start(case, **more).path
         ours, theirs = Rows(5), Rows(5)
         zeros = tuple(np.zeros(path.geometry.dies, np.int64) for _ in path.stripes)
-        chunks = [*resume.update(path, ours, 4, zeros), ours.take()]
+        chunks = [*by_die.update(path, ours, 4, zeros), ours.take()]
         a = np.concatenate(chunks)
         b = np.concatenate([*path._update(theirs, 4), theirs.take()])
         loads = b["resource"] == rows.DMA_DOWN

@@ -1,0 +1,103 @@
+"""Levelling: which stripes go to other dies, so that the dies' reservoirs wear alike.
+
+Owns the decision, and the rows that carry it out. Does not own wear inside a die, where planes
+change roles (backend/reservoir.py), nor the pages themselves.
+Source: own. Every super-page is written once in every step, so that a die wears by the number of
+its super-pages over that of its good blocks. Dies that hold one more than others, or have more bad
+blocks, wear faster; to exchange super-pages would change nothing. So one moves, from the die worn
+more to that worn less, once their blocks' mean cycles differ by more than the threshold, and as
+long as the difference would go on growing: then it is the other's turn to wear faster.
+
+The way is that of a controller: array, channel, DRAM, channel, array, while the accelerator works
+on the step's gradients. The old version stays until the new one is programmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu import rows
+from ondie.emu.backend import timing
+from ondie.emu.backend.geometry import Geometry
+from ondie.emu.isp.homes import Homes
+from ondie.emu.paths.base import LEVELLING, UPDATE, Rows
+
+
+@dataclass(frozen=True)
+class Dies:
+    """Dies of a device as the decision sees them, an element each."""
+
+    cycles: np.ndarray
+    """Mean erases of the good blocks of their reservoirs, all planes, float64."""
+    places: np.ndarray
+    """Super-pages that their good blocks have, int64."""
+    room: np.ndarray
+    """Super-pages that they may hold, int64."""
+
+
+def decide(held: np.ndarray, dies: Dies, threshold: float) -> list[tuple[int, int]]:
+    """(from, to) of each super-page that is to move; ``held`` int64[dies] by each die now."""
+    if np.ptp(dies.cycles) <= threshold:
+        return []
+    held = held.copy()
+    out = []
+    by_wear = np.lexsort((held / dies.places, dies.cycles))
+    for worn in by_wear[::-1]:
+        for fresh in by_wear:
+            if dies.cycles[worn] - dies.cycles[fresh] <= threshold:
+                break
+            while (
+                held[worn] * dies.places[fresh] >= held[fresh] * dies.places[worn]
+                and held[worn] > 0
+                and held[fresh] < dies.room[fresh]
+            ):
+                held[worn] -= 1
+                held[fresh] += 1
+                out.append((int(worn), int(fresh)))
+    return out
+
+
+def carry_out(homes: Homes, moves: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """(super-page left, super-page got) of the last stripe of each die that gives one away."""
+    for worn, fresh in moves:
+        last = homes.by_die()[worn][-1]
+        yield homes.move(homes.stripe(int(last)), fresh)
+
+
+def rows_of(
+    out: Rows,
+    device: int,
+    moves: Iterator[tuple[int, int]],
+    stripe_bytes: int,
+    ecc_ps: int,
+) -> list[int]:
+    """Rows of the moves: read into DRAM, programmed from there. Returns the last row of each."""
+    common = {"device": device, "resource": rows.DIE, "phase": LEVELLING, "array_ps": ecc_ps}
+    landed = []
+    for source, target in moves:
+        lift = out.one(**common, kind=timing.LIFT, lpn=source, bytes_out=stripe_bytes)
+        landed.append(
+            out.one(
+                **common, kind=timing.LAND, lpn=target, tag=source, bytes_in=stripe_bytes,
+                after0=lift,
+            )
+        )  # fmt: skip
+    return landed
+
+
+def behind(out: Rows, landed: Sequence[int], after: int) -> int:
+    """The row to wait for: all have landed, and ``after`` is done."""
+    if not landed:
+        return after
+    every = out.join(np.array(landed), LEVELLING)
+    return out.one(resource=rows.JOIN, phase=UPDATE, after0=after, after1=every)
+
+
+def wear(worn: np.ndarray, good: np.ndarray, geometry: Geometry) -> np.ndarray:
+    """Mean erases of each die's good blocks: ``worn`` int32[dies x blocks, planes], ``good``
+    bool[dies, blocks]."""
+    erases = worn.reshape(*good.shape, geometry.planes).sum(axis=2)
+    return np.asarray((erases * good).sum(axis=1) / (good.sum(axis=1) * geometry.planes))

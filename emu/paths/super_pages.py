@@ -1,0 +1,289 @@
+"""Payload of the reservoir: registers of the dies, and the pages behind them, entry by entry of the
+log.
+
+Owns the registers' contents, which stripe each super-page holds, out-of-band data, super-pages on
+their way between dies. Does not own the order of things (the engine's log is obeyed) or where a
+page is (backend/reservoir.py has the map).
+Source: this project's trace contract: weights flow through the emulated pages and nowhere else;
+OptimStore (HPCA 2023) for VPP, BPR, ODC and BPP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu import events
+from ondie.emu.backend import shield, timing
+from ondie.emu.backend.store import PageStore, Spare
+from ondie.emu.errors import SimulationError
+from ondie.emu.isp import comparator
+from ondie.emu.isp.homes import Homes
+from ondie.emu.isp.layout import Stripes
+from ondie.emu.system import System
+
+
+class At(NamedTuple):
+    """Where a super-page is: die of its device, place in the die's reservoir, and by how many
+    planes the roles of its planes have turned there."""
+
+    die: int
+    place: int
+    turned: int
+
+
+class Reservoir:
+    """Vectors in super-pages, the registers of each die, and the pages behind them.
+
+    ``homes``: the stripes that the super-pages hold, followed from then on.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        stripes: tuple[Stripes, ...],
+        homes: tuple[Homes, ...],
+        compute: Callable[[int, int, dict[str, np.ndarray], np.ndarray], None],
+    ) -> None:
+        self.system = system
+        self.stripes = stripes
+        self.homes = tuple(h.copy() for h in homes)
+        self.compute = compute
+        self.gradient: np.ndarray | None = None
+        n = sum(s.shard.size for s in stripes)
+        self.staged = np.full(n, np.nan, np.float32)
+        """Gradients in the drives' DRAM, between their arrival and their VPP."""
+        self.sent = np.full(n, np.nan, np.float32)
+        """Weights that were read out to the host, float32[n_params], as the array gave them."""
+        self.saved: dict[str, np.ndarray] | None = None
+        """Vectors of a checkpoint under way, float32[n_params], as they arrive at the host."""
+        page = system.geometry.page_bytes
+        self.stores = tuple(PageStore(page) for _ in stripes)
+        cfg = system.cfg
+        self.code = shield.code(cfg)
+        self.comparator = cfg.pe.protection == "nan_comparator"
+        self.met = False
+        """Has a value come out of the dies' registers that the comparator, were there one, would
+        have changed?"""
+        self.registers: dict[int, np.ndarray] = {}
+        """Data registers by die: uint8[planes, page_bytes] between BPR and BPP."""
+        self.gradients: dict[int, dict[int, np.ndarray]] = {}
+        """Gradient registers by die: super-page -> float32[params of a stripe]."""
+        self.lifted: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
+        """In the drives' DRAM, on their way to another die, by device and the super-page that they
+        leave: the step whose result they are, uint8[planes, page_bytes]."""
+        self.step = 0
+        """The update whose results are programmed, from 1; 0: what was there before."""
+        self.kept = 0
+        """Super-pages that held its result when it began, or was resumed."""
+        self.sequences = np.zeros(system.devices, np.int64)
+        """Super-pages that each device has programmed, as its out-of-band data number them."""
+        system.on_log = self.on_log
+
+    def offer_gradient(self, gradient: np.ndarray) -> None:
+        """The accelerator delivers the next step's gradient."""
+        self.gradient = gradient
+        self.step += 1
+        self.kept = 0
+
+    def program(self, device: int, at: At, planes: np.ndarray, spares: Sequence[Spare]) -> None:
+        """Program ``planes``, uint8[planes, page_bytes], with the out-of-band data that the
+        controller makes (the checksum of a page its PE, which has seen it)."""
+        for spare, data in zip(spares, planes, strict=True):
+            self.stores[device].program(self.page(at, spare.slot), spare, data)
+        self.sequences[device] += 1
+
+    def spares(self, device: int, stripe: int, step: int) -> list[Spare]:
+        """Out-of-band data of a stripe's next program, the result of ``step``, plane by plane."""
+        number = int(self.sequences[device]) + 1
+        return [Spare(stripe, number, step, slot) for slot in range(self.stripes[device].planes)]
+
+    def span(self, device: int, super_page: int, group: int) -> tuple[int, int]:
+        """Parameters [start, stop) of one group of a super-page."""
+        return self.stripes[device].span(self.homes[device].stripe(super_page), group)
+
+    @property
+    def delivered(self) -> np.ndarray:
+        """Weights that were read out to the host, float32[n_params]."""
+        values = self.sent.copy()
+        self._compare(values)
+        return values
+
+    def _compare(self, values: np.ndarray) -> None:
+        """What the comparator makes of values that leave a register."""
+        if self.comparator:
+            self.met = comparator.compare(values) > 0 or self.met
+        else:
+            self.met = bool(comparator.special(values).any()) or self.met
+
+    def page(self, at: At, slot: int) -> int:
+        """Physical page of one plane's share of a super-page."""
+        g = self.system.geometry
+        plane = (slot + at.turned) % g.planes
+        return at.die * g.die_pages + (g.blocks * g.pages + at.place) * g.planes + plane
+
+    def at(self, device: int, super_page: int) -> At:
+        """Where a super-page is now."""
+        a, g = self.system.arrays, self.system.geometry
+        die, place = super_page % g.dies, int(a.rmap[device, super_page]) - 1
+        block = (device * g.dies + die) * g.all_blocks + g.blocks + place // g.pages
+        return At(die, place, int(a.block["turned"][block]))
+
+    def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
+        """Put the vectors (float32[n_params] by name) into the super-pages that were filled."""
+        for dev, s in enumerate(self.stripes):
+            for stripe, sp in enumerate(self.homes[dev].super_pages(0, s.count)):
+                planes = np.zeros((s.planes, s.values), np.float32)
+                for group in range(s.groups):
+                    a, b = s.span(stripe, group)
+                    for name in s.vectors:
+                        planes[s.plane(name, group), : b - a] = vectors[name][a:b]
+                spares = self.spares(dev, stripe, self.step)
+                self.program(dev, self.at(dev, int(sp)), planes.view(np.uint8), spares)
+
+    def stored(self, name: str) -> np.ndarray:
+        """A vector as the flash pages hold it now, float32[n_params]."""
+        out = np.full(len(self.sent), np.nan, np.float32)
+        for dev, s in enumerate(self.stripes):
+            for stripe, sp in enumerate(self.homes[dev].super_pages(0, s.count)):
+                at = self.at(dev, int(sp))
+                for group in range(s.groups):
+                    a, b = s.span(stripe, group)
+                    ppn = self.page(at, s.plane(name, group))
+                    if a < b:
+                        out[a:b] = self.stores[dev].read(ppn).view(np.float32)[: b - a]
+        return out
+
+    def on_log(self, log: np.ndarray) -> None:
+        """Obey the engine's log."""
+        g = self.system.geometry
+        for entry in log:
+            dev, sp, die = int(entry.dev), int(entry.lpn), int(entry.die)
+            at = At(die % g.dies, int(entry.ppn), int(entry.old))
+            s = self.stripes[dev]
+            store = self.stores[dev]
+            if store.follow(entry, g):
+                continue
+            match int(entry.what):
+                case events.LOG_VPP:
+                    first, last = self._whole(dev, sp)
+                    self.gradients.setdefault(die, {})[sp] = self.staged[first:last].copy()
+                    self.staged[first:last] = np.nan
+                case events.LOG_KEEP:
+                    self._keep(dev, sp, at)
+                case events.LOG_BPR:
+                    self.registers[die] = self._read(dev, at)
+                    if s.kept:
+                        kept = [self.page(at, s.plane("g", i)) for i in range(s.groups)]
+                        found = np.concatenate([store.read(ppn) for ppn in kept])
+                        first, last = self._whole(dev, sp)
+                        self.gradients.setdefault(die, {})[sp] = found.view(np.float32)[
+                            : last - first
+                        ]
+                case events.LOG_ODC:
+                    self._compute(dev, die, sp)
+                case events.LOG_BPP:
+                    spares = self.spares(dev, self.homes[dev].stripe(sp), self.step)
+                    self.program(dev, at, self.registers.pop(die), spares)
+                case events.LOG_READ:
+                    for group in range(s.groups):
+                        a, b = self.span(dev, sp, group)
+                        ppn = self.page(at, s.plane("w", group))
+                        self.sent[a:b] = store.read(ppn).view(np.float32)[: b - a]
+                    if self.saved is not None:
+                        self._save(dev, sp, at)
+                case events.LOG_LIFT:
+                    spare = store.spare(self.page(at, 0))
+                    assert isinstance(spare, Spare)
+                    self.lifted[dev, sp] = spare.step, self._read(dev, at)
+                case events.LOG_LANDED:
+                    source = int(entry.n)
+                    self.program(dev, at, *self.landing(dev, source))
+                    del self.lifted[dev, source]
+                    self.homes[dev].land(source, sp)
+                case events.LOG_RAW:
+                    self._flip(dev, entry)
+                case events.LOG_ROW:
+                    assert self.gradient is not None
+                    stop = min(sp + int(entry.old), s.shard.stop)
+                    self.staged[sp:stop] = self.gradient[sp:stop]
+                case what:
+                    raise SimulationError(f"log entry {what} has no meaning for this path")
+
+    def landing(self, device: int, source: int) -> tuple[np.ndarray, list[Spare]]:
+        """What is programmed of the super-page that has left ``source``: pages, out-of-band
+        data."""
+        step, pages = self.lifted[device, source]
+        return pages, self.spares(device, self.homes[device].stripe(source), step)
+
+    def _read(self, device: int, at: At) -> np.ndarray:
+        """The pages of a super-page as the array holds them, uint8[planes, page_bytes]."""
+        store = self.stores[device]
+        slots = range(self.stripes[device].planes)
+        return np.stack([store.read(self.page(at, slot)) for slot in slots])
+
+    def _whole(self, device: int, sp: int) -> tuple[int, int]:
+        """Parameters [start, stop) of a super-page."""
+        last = self.stripes[device].groups - 1
+        return self.span(device, sp, 0)[0], self.span(device, sp, last)[1]
+
+    def _keep(self, device: int, sp: int, at: At) -> None:
+        """A gradient is programmed into the planes that its super-page has left empty."""
+        s = self.stripes[device]
+        for group in range(s.groups):
+            a, b = self.span(device, sp, group)
+            data = np.zeros(s.values, np.float32)
+            data[: b - a] = self.staged[a:b]
+            self.staged[a:b] = np.nan
+            ppn = self.page(at, s.plane("g", group))
+            self.stores[device].write(ppn, self.homes[device].stripe(sp), data.view(np.uint8))
+
+    def _save(self, device: int, sp: int, at: At) -> None:
+        """All planes of a super-page have gone to the host."""
+        assert self.saved is not None
+        s, store = self.stripes[device], self.stores[device]
+        for group in range(s.groups):
+            a, b = self.span(device, sp, group)
+            for name in s.vectors:
+                ppn = self.page(at, s.plane(name, group))
+                self.saved[name][a:b] = store.read(ppn).view(np.float32)[: b - a]
+
+    def _flip(self, device: int, entry: np.record) -> None:
+        """A page has come out of the array with wrong bits: into its register, to the host, or on
+        its way to another die."""
+        s, page = self.stripes[device], int(entry.n)
+        wrong = shield.wrong_bits(
+            self.system.geometry.page_bytes, float(entry.rate), int(entry.key), *self.code,
+            self.system.cfg.errors.exposure,
+        )  # fmt: skip
+        if int(entry.old) == timing.BPR:
+            self.registers[int(entry.die)][page] ^= wrong
+        elif (device, int(entry.lpn)) in self.lifted:
+            self.lifted[device, int(entry.lpn)][1][page] ^= wrong
+        elif self.saved is not None:
+            group, which = divmod(page, len(s.vectors))
+            a, b = self.span(device, int(entry.lpn), group)
+            data = self.saved[s.vectors[which]][a:b].view(np.uint8)
+            data ^= wrong[: len(data)]
+        else:
+            a, b = self.span(device, int(entry.lpn), page)
+            data = self.sent[a:b].view(np.uint8)
+            data ^= wrong[: len(data)]
+
+    def _compute(self, dev: int, die: int, sp: int) -> None:
+        s = self.stripes[dev]
+        gradient = self.gradients[die].pop(sp)
+        for group in range(s.groups):
+            a, b = self.span(dev, sp, group)
+            if a == b:
+                continue
+            vectors = {
+                name: self.registers[die][s.plane(name, group)].view(np.float32)[: b - a]
+                for name in s.vectors
+            }
+            for values in vectors.values():
+                self._compare(values)
+            at = a - self.span(dev, sp, 0)[0]
+            self.compute(a, b, vectors, gradient[at : at + b - a])
