@@ -50,7 +50,7 @@ def decide(held: np.ndarray, dies: Dies, threshold: float) -> list[tuple[int, in
             if dies.cycles[worn] - dies.cycles[fresh] <= threshold:
                 break
             while (
-                held[worn] * dies.places[fresh] >= held[fresh] * dies.places[worn]
+                held[worn] * dies.places[fresh] > held[fresh] * dies.places[worn]
                 and held[worn] > 0
                 and held[fresh] < dies.room[fresh]
             ):

@@ -131,8 +131,7 @@ def flip(path, vector, parameter, byte=2, device=0):
     s = payload.stripes[device]
     super_page, rest = divmod(parameter - s.shard.start, s.params)
     group, at = divmod(rest, s.values)
-    place = payload.place(device, super_page)
-    ppn = payload.page(device, super_page, place, s.plane(vector, group))
+    ppn = payload.page(payload.at(device, super_page), s.plane(vector, group))
     payload.stores[device].flip(ppn, 4 * at + byte)
 
 
