@@ -47,6 +47,8 @@ class Totals:
     page_bytes: int
     block_bytes: int
     devices: int
+    worn: tuple[tuple[int, ...], ...] = ()
+    """Erases of the optimizer's blocks: of each die's, by plane."""
     cached_contents: int = 0
     """Pages written to data caches that flash does not have."""
 

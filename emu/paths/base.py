@@ -18,6 +18,7 @@ from ondie.emu import rows
 from ondie.emu.clock import ps_from_seconds
 from ondie.emu.config import Config
 from ondie.emu.energy import Work
+from ondie.emu.lifetime import Share
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.bounds import Bound
 from ondie.emu.paths.offload import Offload
@@ -173,6 +174,10 @@ class Path(ABC):
     def notes(self) -> list[str]:
         """What a reader of the path's row has to know."""
         return []
+
+    def share(self, steps: int) -> Share | None:
+        """How the programs of so many steps fall on blocks that the path has to itself, if any."""
+        return None
 
     def free_page(self) -> int:
         """The first logical page of a device's conventional namespace that the path leaves free."""

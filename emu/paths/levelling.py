@@ -16,14 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ondie.emu import rows
 from ondie.emu.backend import timing
 from ondie.emu.backend.geometry import Geometry
+from ondie.emu.isp import pe
 from ondie.emu.isp.homes import Homes
+from ondie.emu.lifetime import Share
 from ondie.emu.paths.base import LEVELLING, UPDATE, Rows
+
+if TYPE_CHECKING:
+    from ondie.emu.paths.on_die import OnDie
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,31 @@ def carry_out(homes: Homes, moves: Sequence[tuple[int, int]]) -> Iterator[tuple[
         yield homes.move(homes.stripe(int(last)), fresh)
 
 
-def rows_of(
+def plan(path: OnDie, out: Rows, after: int) -> int:
+    """Rows of the stripes that go to dies less worn, from now on. Returns the row that the update
+    waits for: all have landed, and ``after`` is done."""
+    if not path.migrates:
+        return after
+    assert path.drives is not None
+    g, threshold = path.geometry, path.cfg.ftl.reservoir_migrate
+    worn = wear(path.drives.arrays.worn, path.good_blocks, g).reshape(-1, g.dies)
+    if np.ptp(worn, axis=1).max() <= threshold:
+        return after
+    places = path.good_blocks.sum(axis=1).reshape(-1, g.dies) * g.pages
+    landed: list[int] = []
+    for dev, (s, homes) in enumerate(zip(path.stripes, path.homes, strict=True)):
+        # Beside the block that is entered next, one for what comes between a die's stripes.
+        room = np.minimum(places[dev] - 2 * g.pages, path.super_pages // g.dies)
+        moves = decide(homes.held(), Dies(worn[dev], places[dev], room), threshold)
+        size, ecc_ps = s.planes * g.page_bytes, pe.ecc_ps(path.cfg, s.planes)
+        landed += _rows(out, s.shard.device, carry_out(homes, moves), size, ecc_ps)
+    if not landed:
+        return after
+    every = out.join(np.array(landed), LEVELLING)
+    return out.one(resource=rows.JOIN, phase=UPDATE, after0=after, after1=every)
+
+
+def _rows(
     out: Rows,
     device: int,
     moves: Iterator[tuple[int, int]],
@@ -88,16 +118,28 @@ def rows_of(
     return landed
 
 
-def behind(out: Rows, landed: Sequence[int], after: int) -> int:
-    """The row to wait for: all have landed, and ``after`` is done."""
-    if not landed:
-        return after
-    every = out.join(np.array(landed), LEVELLING)
-    return out.one(resource=rows.JOIN, phase=UPDATE, after0=after, after1=every)
-
-
 def wear(worn: np.ndarray, good: np.ndarray, geometry: Geometry) -> np.ndarray:
     """Mean erases of each die's good blocks: ``worn`` int32[dies x blocks, planes], ``good``
     bool[dies, blocks]."""
     erases = worn.reshape(*good.shape, geometry.planes).sum(axis=2)
     return np.asarray((erases * good).sum(axis=1) / (good.sum(axis=1) * geometry.planes))
+
+
+def share(path: OnDie, steps: int) -> Share:
+    """How the programs of the path's first ``steps`` steps fall on the reservoirs' blocks."""
+    g, s = path.geometry, path.stripes[0]
+    applied = path.applied(steps) / steps
+    programs = np.zeros((len(path.stripes), g.dies))
+    for dev, (homes, guarded) in enumerate(zip(path.homes, path.guarded, strict=True)):
+        programs[dev] = homes.held() + guarded.commits
+        programs[dev] += np.bincount(guarded.parity % g.dies, minlength=g.dies)
+    used = s.planes + s.groups * s.kept
+    return Share(
+        planes=g.planes,
+        used=used,
+        programs=programs.ravel() * applied,
+        places=path.good_blocks.sum(axis=1) * g.pages,
+        rotate=path.cfg.ftl.reservoir_rotate if used < g.planes else 0,
+        migrate=path.cfg.ftl.reservoir_migrate if path.migrates else 0,
+        turn_s=float(programs.max()) * s.planes * pe.register_move_ps(path.cfg) / 1e12,
+    )

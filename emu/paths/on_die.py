@@ -23,6 +23,7 @@ from ondie.emu.energy import Work
 from ondie.emu.isp import die_bus, pe
 from ondie.emu.isp.homes import Homes
 from ondie.emu.isp.layout import VALUE_BYTES, Stripes
+from ondie.emu.lifetime import Share
 from ondie.emu.paths import by_die, levelling
 from ondie.emu.paths.base import PHASES, UPDATE, WEIGHTS_UP, Rows
 from ondie.emu.paths.bounds import Bound
@@ -190,8 +191,11 @@ class OnDie(UpdatingPath):
             host_dram_bits=8 * (VALUE_BYTES + self.up_bytes) * self.trace.n_params * applied,
         )
 
+    def share(self, steps: int) -> Share:
+        return levelling.share(self, steps)
+
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
-        after = self._level(out, int(segments[-1]))
+        after = levelling.plan(self, out, int(segments[-1]))
         if any(homes.moved for homes in self.homes):
             zeros = tuple(np.zeros(self.geometry.dies, np.int64) for _ in self.homes)
             yield from by_die.update(self, out, after, zeros)
@@ -200,27 +204,6 @@ class OnDie(UpdatingPath):
         if self.guarded[0].commits:
             self._commit(out)
         yield from self.weights_up(out, out.fence(UPDATE))
-
-    def _level(self, out: Rows, after: int) -> int:
-        """Rows of stripes that move to dies less worn, from now on. Returns the row to wait for."""
-        if not self.migrates:
-            return after
-        g, a = self.geometry, self.drives.arrays
-        worn = levelling.wear(a.worn, self.good_blocks, g).reshape(-1, g.dies)
-        if np.ptp(worn, axis=1).max() <= self.cfg.ftl.reservoir_migrate:
-            return after
-        places = self.good_blocks.sum(axis=1).reshape(-1, g.dies) * g.pages
-        most = self.super_pages // g.dies
-        landed: list[int] = []
-        for dev, (s, homes) in enumerate(zip(self.stripes, self.homes, strict=True)):
-            # Beside the block that is entered next, one for what comes between a die's stripes.
-            room = np.minimum(places[dev] - 2 * g.pages, most)
-            dies = levelling.Dies(worn[dev], places[dev], room)
-            moves = levelling.decide(homes.held(), dies, self.cfg.ftl.reservoir_migrate)
-            size, ecc_ps = s.planes * g.page_bytes, pe.ecc_ps(self.cfg, s.planes)
-            pairs = levelling.carry_out(homes, moves)
-            landed += levelling.rows_of(out, s.shard.device, pairs, size, ecc_ps)
-        return levelling.behind(out, landed, after)
 
     def _update(self, out: Rows, after: int) -> Iterator[np.ndarray]:
         """Rounds of one stripe per die: a row for the round's gradients on their way to the
