@@ -238,28 +238,28 @@ def _wear_words(c: Comparison, r: Result) -> str:
         return ""
     how, why = [], []
     if share.rotate:
-        how.append(f"planes changing roles every {share.rotate:,} cycles")
+        how.append(f"planes change roles every {share.rotate:,} cycles")
     if share.migrate:
-        how.append(f"super-pages moving between dies that are {share.migrate:,} apart")
+        how.append(f"super-pages move between dies that are {share.migrate:,} apart")
     if share.used < share.planes:
         why.append(f"{share.planes - share.used} of {share.planes} planes idle")
     uneven = share.as_laid_out * share.places.sum() / share.programs.sum() - 1
     if uneven > UNEVEN:
         why.append(f"the fullest die {uneven:.2%} above the mean")
-    words = f"{r.name}'s blocks alone last {_count(own[1])} steps as laid out"
+    words = f"The reservoir of {r.name} alone lasts {_count(own[1])} steps as laid out"
     if why:
         words += f" ({', '.join(why)})"
     if how:
-        words += f", {_count(own[0])} with {' and '.join(how)}"
+        words += f", {_count(own[0])} as {' and '.join(how)}"
     if share.rotate:
         each = _count(share.turn_steps)
-        words += f", which takes {seconds(share.turn_s)} once in {each} steps"
+        words += f"; a change of roles takes {seconds(share.turn_s)}, once in {each} steps"
     found = spread(r.ledger.totals.worn)
     spans = [
         f"{found[name][0]:,} .. {found[name][1]:,.3g} .. {found[name][2]:,} a {name}"
         for name in ("plane", "die")
     ]
-    return f"{words}. Erased in this run: {', '.join(spans)}."
+    return f"{words}. Erased in the run, least .. mean .. most: {', '.join(spans)}."
 
 
 def _arithmetic(c: Comparison) -> Table:

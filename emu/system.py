@@ -265,9 +265,8 @@ class System:
         sizes["channels out"] = int(a.bus.size_out.sum())
         erases = a.block["erases"]
         valid = a.valid.reshape(self.devices, g.units, g.all_blocks)
-        worn = (
-            a.worn.reshape(len(a.pool), -1, g.planes).sum(axis=1) if g.reservoir_blocks else a.worn
-        )
+        dies = self.devices * g.dies
+        worn = a.worn[: dies * g.reservoir_blocks].reshape(dies, g.reservoir_blocks, g.planes)
         return Totals(
             counters=sum_counters(a.count),
             bytes_by=sizes,
@@ -276,7 +275,7 @@ class System:
             valid_pages=int(valid[:, :, : g.blocks].sum()),
             filled_pages=self.filled_pages,
             super_pages=(int(valid[:, :, g.blocks :].sum()), int(a.dev.r_mapped.sum())),
-            worn=tuple(map(tuple, worn.tolist())),
+            worn=tuple(map(tuple, worn.sum(axis=1).tolist())),
             erases=(int(erases.sum()), int(erases.max())),
             cached_contents=int(a.cache.contents.sum()),
             in_flight=len(a.txn) - int(a.reg.txns_free[0]),
