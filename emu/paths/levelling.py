@@ -5,8 +5,9 @@ change roles (backend/reservoir.py), nor the pages themselves.
 Source: own. Every super-page is written once in every step, so that a die wears by the number of
 its super-pages over that of its good blocks. Dies that hold one more than others, or have more bad
 blocks, wear faster; to exchange super-pages would change nothing. So one moves, from the die worn
-more to that worn less, once their blocks' mean cycles differ by more than the threshold, and as
-long as the difference would go on growing: then it is the other's turn to wear faster.
+more to that worn less, once their blocks' mean cycles differ by more than the threshold, as long as
+the difference would go on growing; where it would stay, only if no die gets more than the fullest
+has, for which all others would wait in every step. Then it is the other's turn to wear faster.
 
 The way is that of a controller: array, channel, DRAM, channel, array, while the accelerator works
 on the step's gradients. The old version stays until the new one is programmed.
@@ -46,24 +47,29 @@ class Dies:
 
 def decide(held: np.ndarray, dies: Dies, threshold: float) -> list[tuple[int, int]]:
     """(from, to) of each super-page that is to move; ``held`` int64[dies] by each die now."""
-    if np.ptp(dies.cycles) <= threshold:
-        return []
     held = held.copy()
-    out = []
+    out: list[tuple[int, int]] = []
+    before = -1
     by_wear = np.lexsort((held / dies.places, dies.cycles))
-    for worn in by_wear[::-1]:
-        for fresh in by_wear:
-            if dies.cycles[worn] - dies.cycles[fresh] <= threshold:
-                break
-            while (
-                held[worn] * dies.places[fresh] > held[fresh] * dies.places[worn]
-                and held[worn] > 0
-                and held[fresh] < dies.room[fresh]
-            ):
-                held[worn] -= 1
-                held[fresh] += 1
-                out.append((int(worn), int(fresh)))
+    while len(out) > before:  # who gives to one may have taken from another
+        before = len(out)
+        for worn in by_wear[::-1]:
+            for fresh in by_wear:
+                if dies.cycles[worn] - dies.cycles[fresh] <= threshold:
+                    break
+                while _gives(held, dies, int(worn), int(fresh)):
+                    held[worn] -= 1
+                    held[fresh] += 1
+                    out.append((int(worn), int(fresh)))
     return out
+
+
+def _gives(held: np.ndarray, dies: Dies, worn: int, fresh: int) -> bool:
+    """Is a super-page better on the die that is less worn?"""
+    if not held[worn] or held[fresh] >= dies.room[fresh]:
+        return False
+    ours, theirs = held[worn] * dies.places[fresh], held[fresh] * dies.places[worn]
+    return bool(ours > theirs or (ours == theirs and held[fresh] < held.max()))
 
 
 def carry_out(homes: Homes, moves: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
