@@ -46,13 +46,13 @@ class Dies:
 
 
 def decide(held: np.ndarray, dies: Dies, threshold: float) -> list[tuple[int, int]]:
-    """(from, to) of each super-page that is to move; ``held`` int64[dies] by each die now."""
-    held = held.copy()
-    out: list[tuple[int, int]] = []
-    before = -1
+    """(from, to) of each super-page that is to move; ``held`` int64[dies] by each die now. No die
+    both gives and takes."""
+    before, held = held, held.copy()
     by_wear = np.lexsort((held / dies.places, dies.cycles))
-    while len(out) > before:  # who gives to one may have taken from another
-        before = len(out)
+    again = True
+    while again:  # who gives to one may have taken from another
+        again = False
         for worn in by_wear[::-1]:
             for fresh in by_wear:
                 if dies.cycles[worn] - dies.cycles[fresh] <= threshold:
@@ -60,8 +60,11 @@ def decide(held: np.ndarray, dies: Dies, threshold: float) -> list[tuple[int, in
                 while _gives(held, dies, int(worn), int(fresh)):
                     held[worn] -= 1
                     held[fresh] += 1
-                    out.append((int(worn), int(fresh)))
-    return out
+                    again = True
+    more = (held - before)[by_wear]
+    giving = np.repeat(by_wear[::-1], np.maximum(-more, 0)[::-1])
+    taking = np.repeat(by_wear, np.maximum(more, 0))
+    return list(zip(giving.tolist(), taking.tolist(), strict=True))
 
 
 def _gives(held: np.ndarray, dies: Dies, worn: int, fresh: int) -> bool:

@@ -110,8 +110,11 @@ def test_moves_go_from_dies_worn_more_and_end_when_no_difference_grows(data, thr
     moves = decide(held, dies, threshold)
     after = applied(held, moves)
     assert after.sum() == held.sum() and after.min() >= 0 and (after <= dies.room).all()
-    for a, b in moves:
-        assert dies.cycles[a] - dies.cycles[b] > threshold
+    assert not {a for a, _ in moves} & {b for _, b in moves}, "a die gives and takes"
+    if moves:
+        assert np.ptp(dies.cycles) > threshold
+        givers, takers = zip(*moves, strict=True)
+        assert dies.cycles[list(givers)].min() >= dies.cycles[list(takers)].min() + threshold
     for a in range(len(held)):
         for b in range(len(held)):
             apart = dies.cycles[a] - dies.cycles[b] > threshold
