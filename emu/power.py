@@ -20,11 +20,12 @@ from ondie.emu import rows, stats
 from ondie.emu import stations as s
 from ondie.emu.backend import timing, torn
 from ondie.emu.energy import Work
+from ondie.emu.events import MOVED
 from ondie.emu.ledger import Totals
 from ondie.emu.paths import resume
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.on_die import OnDie
-from ondie.emu.paths.payload import Reservoir
+from ondie.emu.paths.super_pages import At, Reservoir
 from ondie.emu.settling import settle_books, stop_clocks, undone
 from ondie.emu.system import System
 from ondie.emu.units import InputError
@@ -139,6 +140,7 @@ def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery
         multiplies=work.multiplies * done // max(stripes, 1),
         pe_cipher_bits=work.pe_cipher_bits * done // max(stripes, 1),
         register_bits=work.register_bits * done // max(stripes, 1),
+        die_bus_bits=work.die_bus_bits * done // max(stripes, 1),
         host_dram_bits=work.host_dram_bits + 8 * sum(r.resent_bytes for r in found),
     )
 
@@ -167,20 +169,27 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
             if began > system.now and t != int(die.paused):
                 continue  # its command is still on the channel
             if op == timing.ERASE:
-                torn.erase(payload.stores[dev], int(x.ppn), g.block_pages, rng)
+                first, mask = int(x.ppn), int(x.planes)
+                pages = range(first, first + g.block_pages)
+                torn.erase(payload.stores[dev], [p for p in pages if mask >> p % g.planes & 1], rng)
                 erases += 1
-            elif op == timing.BPP:
-                kind = a.row[int(x.row)].kind
-                place, of_device = int(x.ppn), at % g.dies
-                if kind == timing.PAD:
-                    for plane in range(payload.stripes[dev].planes):
-                        page = payload.page(dev, of_device, place, plane)
+            elif op == timing.BPP or (op == timing.PROGRAM and int(x.bare) == MOVED):
+                place = int(x.ppn)
+                block = at * g.all_blocks + g.blocks + place // g.pages
+                there = At(at % g.dies, place, int(a.block["turned"][block]))
+                if a.row[int(x.row)].kind == timing.PAD:
+                    for slot in range(payload.stripes[dev].planes):
+                        page = payload.page(there, slot)
                         payload.stores[dev].spoil(page, bool(rng.integers(2)))
                 else:
-                    sp = int(x.lpn)
-                    data = payload.registers[at]
-                    for spare, plane in zip(payload.spares(dev, sp), data, strict=True):
-                        page = payload.page(dev, sp, place, spare.slot)
+                    if op == timing.BPP:
+                        data = payload.registers[at]
+                        stripe = payload.homes[dev].stripe(int(x.lpn))
+                        spares = payload.spares(dev, stripe, payload.step)
+                    else:
+                        data, spares = payload.landing(dev, int(x.old))
+                    for spare, plane in zip(spares, data, strict=True):
+                        page = payload.page(there, spare.slot)
                         torn.program(payload.stores[dev], page, spare, plane, rng)
                 programs += 1
     return programs, erases

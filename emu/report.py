@@ -26,7 +26,7 @@ from ondie.emu.clock import PS_PER_S
 from ondie.emu.compare import Comparison, Result
 from ondie.emu.energy import bounds
 from ondie.emu.ledger import Ledger
-from ondie.emu.lifetime import lifetime, programmed_bytes
+from ondie.emu.lifetime import lifetime, programmed_bytes, spread
 from ondie.emu.odds import odds_data, odds_table, odds_words
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.host_offload import PipelinedOffload
@@ -41,11 +41,16 @@ PHASE_TITLES = {
     "samples": "samples",
     "forward": "forward",
     "backward": "backward",
+    "levelling": "levelling",
     "gradients": "gradients",
     "synchronise": "sync",
     "update": "update",
     "weights_up": "weights up",
 }
+SELDOM = ("levelling",)
+"""Phases that are shown where a path had them."""
+UNEVEN = 1e-4
+"""Share by which the fullest die may be above the mean without a word."""
 SHOWN_SWINGS = 8
 
 
@@ -145,15 +150,19 @@ def _overview(c: Comparison) -> Table:
 
 
 def _phases(c: Comparison) -> Table:
+    shown = {
+        phase: title
+        for phase, title in PHASE_TITLES.items()
+        if phase not in SELDOM or any(phase in r.ledger.phases_s for r in c.results if r.ledger)
+    }
     table = _table(
-        "Time per step by phase", "path", *PHASE_TITLES.values(), "step", "update share",
-        "overlap",
+        "Time per step by phase", "path", *shown.values(), "step", "update share", "overlap",
     )  # fmt: skip
     pairs: dict[tuple[str, str], list[str]] = {}
     for r in c.results:
         if r.ledger is not None:
             book = r.ledger
-            cells = [_spent(book.phases_s.get(phase)) for phase in PHASE_TITLES]
+            cells = [_spent(book.phases_s.get(phase)) for phase in shown]
             hidden = seconds(book.overlapped_s) if book.overlapped_s else "-"
             table.add_row(r.name, *cells, seconds(book.step_s), f"{book.update_share:.1%}", hidden)
             for pair, took in book.overlaps().items():
@@ -219,7 +228,7 @@ def _lifetimes(c: Comparison) -> Table:
     for r in c.results:
         if r.ledger is None:
             continue
-        x = lifetime(c.cfg, r.ledger, r.updates_weights)
+        x = lifetime(c.cfg, r.ledger, r.updates_weights, r.share)
         worn = ["-"] * 3
         if x.steps is not None and x.years is not None:
             years = [_count(y) for y in x.years]
@@ -239,8 +248,41 @@ def _lifetimes(c: Comparison) -> Table:
             f"({c.cfg.ftl.reservoir_fraction:.0%} of the drive), and lives that share where no "
             "block changes sides."
         )
+    words += [_wear_words(c, r) for r in c.results if r.share is not None]
     table.caption = " ".join(words)
     return table
+
+
+def _wear_words(c: Comparison, r: Result) -> str:
+    """How the blocks wear that a path has to itself: with levelling and without, and so far."""
+    assert r.ledger is not None and r.share is not None
+    share, own = r.share, lifetime(c.cfg, r.ledger, share=r.share).reservoir_steps
+    if own is None:
+        return ""
+    how, why = [], []
+    if share.rotate:
+        how.append(f"planes change roles every {share.rotate:,} cycles")
+    if share.migrate:
+        how.append(f"super-pages move between dies that are {share.migrate:,} apart")
+    if share.used < share.planes:
+        why.append(f"{share.planes - share.used} of {share.planes} planes idle")
+    uneven = share.as_laid_out * share.places.sum() / share.programs.sum() - 1
+    if uneven > UNEVEN:
+        why.append(f"the fullest die {uneven:.2%} above the mean")
+    words = f"The reservoir of {r.name} alone lasts {_count(own[1])} steps as laid out"
+    if why:
+        words += f" ({', '.join(why)})"
+    if how:
+        words += f", {_count(own[0])} as {' and '.join(how)}"
+    if share.rotate:
+        each = _count(share.turn_steps)
+        words += f"; a change of roles takes {seconds(share.turn_s)}, once in {each} steps"
+    found = spread(r.ledger.totals.worn)
+    spans = [
+        f"{found[name][0]:,} .. {found[name][1]:,.3g} .. {found[name][2]:,} a {name}"
+        for name in ("plane", "die")
+    ]
+    return f"{words}. Erased in the run, least .. mean .. most: {', '.join(spans)}."
 
 
 def _arithmetic(c: Comparison) -> Table:
@@ -381,7 +423,7 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
     assert r.ledger is not None and r.energy is not None and r.bound is not None
     book, t, n = r.ledger, r.ledger.totals, c.steps
     counters = t.counters
-    written, worn = programmed_bytes(t) / n, lifetime(c.cfg, book, r.updates_weights)
+    written, worn = programmed_bytes(t) / n, lifetime(c.cfg, book, r.updates_weights, r.share)
     array = counters["array_reads"] + counters["array_programs"] + counters["array_erases"]
     name, share = book.bound_by()
     out: dict[str, tuple[Any, str]] = {
@@ -425,6 +467,13 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
         out[f"rated_write_{end}_bytes"] = (worn.rated_bytes[i], "B")
         out[f"lifetime_steps_{end}"] = (worn.steps and worn.steps[i], "steps")
         out[f"lifetime_years_{end}"] = (worn.years and worn.years[i], "years")
+    if r.share is not None:
+        for i, name in enumerate(("levelled", "as_laid_out")):
+            of_own = worn.reservoir_steps and worn.reservoir_steps[i]
+            out[f"reservoir_steps_{name}"] = (of_own, "steps")
+        for name, its in spread(t.worn).items():
+            for end, erases in zip(("least", "mean", "most"), its, strict=True):
+                out[f"reservoir_erases_of_a_{name}_{end}"] = (erases, "erases")
     for group, span in (
         ("drive", r.energy.drive),
         ("drive_and_host", r.energy.storage_and_host),

@@ -11,12 +11,21 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ondie.emu.backend.recovery import DieScan, DieState, Version, check, conclude
+from ondie.emu.backend.recovery import (
+    DieScan,
+    DieState,
+    Unrecoverable,
+    Version,
+    check,
+    conclude,
+    settle,
+)
 from ondie.emu.events import LOG_PAD, LOG_READ
+from ondie.emu.isp.homes import Homes
 from ondie.emu.paths import resume
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.on_die import OnDie
-from ondie.emu.paths.payload import Reservoir
+from ondie.emu.paths.super_pages import At, Reservoir
 from ondie.emu.power import Cut, Recovery, sent
 from ondie.emu.system import System
 
@@ -30,9 +39,11 @@ class Revival:
         self.system = _same_cells(path, dead)
         g = self.system.geometry
         self.scans = {
-            (dev, die): DieScan(dev * g.dies + die, g.reservoir_blocks, g.pages)
+            (dev, die): DieScan(
+                dev * g.dies + die, g.reservoir_blocks, g.pages, path.stripes[dev].planes
+            )
             for dev in range(self.system.devices)
-            for die in range(min(g.dies, path.stripes[dev].count))
+            for die in range(g.dies if path.migrates else min(g.dies, path.stripes[dev].count))
         }
         self.scanned = self.checked = self.padded = 0
         self.cursors: tuple[np.ndarray, ...] = ()
@@ -43,7 +54,15 @@ class Revival:
         """Read, look, pad, and set up the map. Raises system.PowerCut, Unrecoverable."""
         g, path = self.system.geometry, self.path
         heads = range(0, g.reservoir_blocks * g.pages, g.pages)
-        self._scan([(dev, die, p) for p in heads for dev, die in self.scans])
+        good = path.good_blocks.reshape(self.system.devices, g.dies, -1)
+        self._scan(
+            [
+                (dev, die, p)
+                for p in heads
+                for dev, die in self.scans
+                if good[dev, die, p // g.pages]
+            ]
+        )
         self._scan(
             [
                 (dev, die, p)
@@ -61,11 +80,17 @@ class Revival:
                 self.checked += len(places)
                 self.system.run([resume.scan(path, self.system.next_row, places, True)])
             doubt = {at: scan for at, scan in doubt.items() if not check(scan, self._intact(at))}
-        states = {
-            (dev, die): conclude(scan, self._expected(dev, die), self.old.step)
-            for (dev, die), scan in self.scans.items()
-        }
+        states: dict[tuple[int, int], DieState] = {}
+        for dev in range(self.system.devices):
+            scans = [scan for (d, _), scan in self.scans.items() if d == dev]
+            try:
+                held = settle(scans, path.stripes[dev].count)
+            except Unrecoverable as error:
+                raise Unrecoverable(f"device {dev}: {error}") from error
+            for die, (scan, expected) in enumerate(zip(scans, held, strict=True)):
+                states[dev, die] = conclude(scan, expected, self.old.step)
         pads = [(*at, state.pad) for at, state in states.items() if state.pad is not None]
+        self._turn(states)
         if pads:
             self.system.run([resume.pads(path, self.system.next_row, pads)])
         self.padded = len(pads)
@@ -95,17 +120,16 @@ class Revival:
         self.system.run([resume.scan(self.path, self.system.next_row, places, False)])
         self._looking = False
 
-    def _expected(self, dev: int, die: int) -> range:
-        return range(die, self.path.stripes[dev].count, self.system.geometry.dies)
-
-    def _pages(self, dev: int, die: int, place: int) -> list[int]:
-        planes = range(self.path.stripes[dev].planes)
-        return [self.old.page(dev, die, place, plane) for plane in planes]
+    def _pages(self, dev: int, at: At) -> list[int]:
+        slots = range(self.path.stripes[dev].planes)
+        return [self.old.page(at, slot) for slot in slots]
 
     def _intact(self, at: tuple[int, int]) -> Callable[[Version], bool]:
+        dev, die = at
+
         def intact(version: Version) -> bool:
-            store = self.old.stores[at[0]]
-            return all(store.intact(page) for page in self._pages(*at, version.place))
+            pages = self._pages(dev, At(die, version.place, version.turned))
+            return all(self.old.stores[dev].intact(page) for page in pages)
 
         return intact
 
@@ -115,11 +139,24 @@ class Revival:
             dev, die, place = int(entry.dev), int(entry.die) % dies, int(entry.ppn)
             store = self.old.stores[dev]
             if int(entry.what) == LOG_READ and self._looking:
-                spares = [store.spare(page) for page in self._pages(dev, die, place)]
+                planes = range(self.path.scanned_planes)
+                spares = [store.spare(self.old.page(At(die, place, 0), p)) for p in planes]
                 self.scans[dev, die].saw(place, spares)
             elif int(entry.what) == LOG_PAD:
-                for page in self._pages(dev, die, place):
+                for page in self._pages(dev, At(die, place, int(entry.old))):
                     store.spoil(page)
+
+    def _turn(self, states: Mapping[tuple[int, int], DieState]) -> None:
+        """Roles of the planes of each block: as found where it holds something whole, else as many
+        cycles as the block has make them."""
+        a, g = self.system.arrays, self.system.geometry
+        rotate = int(a.cfg.rotate[0])
+        block = a.block.reshape(-1, g.all_blocks)[:, g.blocks :]
+        if rotate:
+            block["turned"] = block["erases"] // rotate % g.planes
+        for (dev, die), state in states.items():
+            for b, turned in state.turned.items():
+                block["turned"][dev * g.dies + die, b] = turned
 
     def _map(self, states: Mapping[tuple[int, int], DieState]) -> None:
         """The controller's tables; and the payload that follows the log from now on."""
@@ -128,14 +165,17 @@ class Revival:
         block = a.block["dirty"].reshape(-1, g.all_blocks)
         block[:, g.blocks :] = 1  # blank is not known to be erased
         path = self.path
-        new = Reservoir(self.system, path.stripes, path.compute, path.guarded)
+        path.homes = self._homes(states)
+        path.drives = self.system
+        new = Reservoir(self.system, path.stripes, path.homes, path.compute, path.guarded)
         new.stores, new.step, new.gradient = self.old.stores, self.old.step, self.old.gradient
         for (dev, die), state in states.items():
             at = dev * g.dies + die
             a.pool["r_next"][at] = state.next_place
-            new.sequences[at] = state.sequence
-            for sp, place in state.places.items():
-                a.rmap[dev, sp] = place + 1
+            new.sequences[dev] = max(int(new.sequences[dev]), state.sequence)
+            every = self.path.homes[dev].super_pages(0, self.path.stripes[dev].count)
+            for stripe, place in state.places.items():
+                a.rmap[dev, every[stripe]] = place + 1
                 valid[at, place // g.pages] += 1
             a.dev["r_mapped"][dev] += len(state.places)
         self.cursors = tuple(np.zeros(g.dies, np.int64) for _ in self.path.stripes)
@@ -143,6 +183,20 @@ class Revival:
             self.cursors[dev][die] = state.cursor
         new.kept = sum(int(c.sum()) for c in self.cursors)
         self.path.payload = new
+
+    def _homes(self, states: Mapping[tuple[int, int], DieState]) -> tuple[Homes, ...]:
+        """Super-pages for the stripes that each die was found to hold: their old ones where there
+        has been no move."""
+        dies = self.system.geometry.dies
+        out = []
+        for dev, s in enumerate(self.path.stripes):
+            where = np.full(s.count, -1, np.int64)
+            for die in range(dies):
+                state = states.get((dev, die))
+                stripes = sorted(state.places) if state is not None else []
+                where[stripes] = die + dies * np.arange(len(stripes))
+            out.append(Homes.found(where, dies))
+        return tuple(out)
 
 
 def _same_cells(path: OnDie, dead: System) -> System:
@@ -154,7 +208,7 @@ def _same_cells(path: OnDie, dead: System) -> System:
     new.cfg["seed"] = old.cfg["seed"]
     for name in ("erases", "reads"):  # the cells' own
         new.block[name] = old.block[name]
-    for name in ("quality", "seen", "lost", "kept", "count", "use", "phase"):
+    for name in ("quality", "seen", "lost", "kept", "worn", "count", "use", "phase"):
         getattr(new, name)[...] = getattr(old, name)
     new.phase["rows"] = new.phase["done"]
     new.fifo["size"] = old.fifo["size"]

@@ -52,12 +52,14 @@ AT_ITS_END = {
     "bpr_pages": stats.BPR_PAGES,
     "bpp_pages": stats.BPP_PAGES,
     "odc_ops": stats.ODC_OPS,
+    "landed_pages": stats.LANDED_PAGES,
 }
 """Counted when an operation is done."""
 AT_ITS_START = {
     "link_down_bytes": stats.DOWN_BYTES,
     "link_up_bytes": stats.RESERVOIR_UP_BYTES,
     "reservoir_read_pages": stats.RESERVOIR_READ_PAGES,
+    "lifted_pages": stats.LIFTED_PAGES,
 }
 
 
@@ -98,6 +100,15 @@ def settle_books(system: System) -> dict[str, int]:
         for counter, more in ((stats.LOAD_BYTES, loads), (stats.SCAN_BYTES, scans)):
             value = int(count[counter])
             count[counter] = settle(stats.COUNTERS[counter], value, value - more, more)
+        # What was read to be programmed elsewhere, and is not, was read in vain.
+        vain = int(count[stats.LIFTED_PAGES] - count[stats.LANDED_PAGES])
+        count[stats.LIFTED_PAGES] -= vain
+        done[dev, PLANNED.index("lifted_pages")] -= vain
+        lost["lifted_pages"] += vain
+        lifts = int(under_way[dev, PLANNED.index("lifted_pages")]) * g.page_bytes
+        lifts += vain * g.page_bytes
+        lands = int(under_way[dev, PLANNED.index("landed_pages")]) * g.page_bytes
+        landed = int(count[stats.LANDED_PAGES]) * g.page_bytes
         first = s.HOST_STATIONS + dev * (s.ECC + g.channels)
         for name, station, counter, extra in (
             ("link down", s.DOWN, stats.DOWN_BYTES, stats.LINK_EXTRA_DOWN_BYTES),
@@ -110,6 +121,7 @@ def settle_books(system: System) -> dict[str, int]:
                 name, value, int(count[counter]), more
             )
         out = int(count[stats.RESERVOIR_UP_BYTES] + count[stats.SCAN_BYTES])
+        out += int(count[stats.LIFTED_PAGES]) * g.page_bytes
         up = int(under_way[dev, PLANNED.index("link_up_bytes")])
         down = int(under_way[dev, PLANNED.index("link_down_bytes")])
         # Through DRAM: what goes to the host twice (stored, then forwarded), the rest once.
@@ -119,13 +131,13 @@ def settle_books(system: System) -> dict[str, int]:
         a.fifo["size"][first + s.DRAM] = settle(
             "DRAM",
             int(a.fifo["size"][first + s.DRAM]),
-            crossed + out,
-            down + loads + 2 * up + scans,
+            crossed + out + landed,
+            down + loads + 2 * up + scans + lifts + lands,
         )
         buses = slice(dev * g.channels, (dev + 1) * g.channels)
         for name, side, settled, more in (
-            ("channels in", "size_in", int(count[stats.LOAD_BYTES]), loads),
-            ("channels out", "size_out", out, up + scans),
+            ("channels in", "size_in", int(count[stats.LOAD_BYTES]) + landed, loads + lands),
+            ("channels out", "size_out", out, up + scans + lifts),
         ):
             value = int(a.bus[side][buses].sum())
             a.bus[side][buses] = 0  # their sum is what is asked for

@@ -8,14 +8,18 @@ out-of-band data as FTLs do it (newest sequence number wins; an open block is cl
 A die programs one super-page after the other, so the power can only have torn the last one, and the
 last one of every cut before it that left nothing whole behind it. So:
 
-- A version is complete when every plane's record is whole and they agree, and the newest by
-  sequence number must also have data that match their checksums; where they do not, it is taken for
+- A version is complete when every plane's record is whole and they agree, each in its place: where
+  the planes of a block have changed roles (reservoir.py), all have turned by as many. The newest by
+  number must also have data that match their checksums; where they do not, it is taken for
   torn, and the next newest is looked at. Before that one, nothing is torn that a whole version has
   not replaced: the torn super-page was the cursor, so it is the first to be programmed again.
 - The place behind the last one that is not blank may have been programmed a little and read as
   blank. In the open block it is padded: programmed with anything, so that the next recovery sees
   it. Nothing else would tell it from a blank one, however often the power goes. In any other block
   there is no need, as blocks are erased again before they are entered: they may be half erased.
+- Where super-pages change their die (paths/levelling.py), two dies may hold whole versions of one:
+  the newer one counts, and sequence numbers, which a device gives, say which, as both may be of the
+  same step. The older one counts where the newer one is torn.
 """
 
 from __future__ import annotations
@@ -38,15 +42,19 @@ class Version:
     step: int
     sequence: int
     place: int
+    turned: int = 0
+    """Planes by which the roles of the die's planes have turned there."""
 
 
 @dataclass
 class DieScan:
-    """What recovery has read of one die. Places are numbered through its ``blocks`` x ``pages``."""
+    """What recovery has read of one die. Places are numbered through its ``blocks`` x ``pages``; a
+    super-page fills ``planes`` of what is read of a place, all where it is None."""
 
     die: int
     blocks: int
     pages: int
+    planes: int | None = None
     versions: dict[int, Version] = field(default_factory=dict)
     """By place: whole by their records."""
     visible: set[int] = field(default_factory=set)
@@ -63,13 +71,15 @@ class DieScan:
         self.visible.add(place)
         records = [spare for spare in spares if isinstance(spare, Spare)]
         self.sequence = max([self.sequence, *(x.sequence for x in records)])
-        alike = {x[:3] for x in records}
-        slots = [x.slot for x in records]
-        if len(alike) == 1 and slots == list(range(len(spares))):
-            super_page, sequence, step = alike.pop()
-            self.versions[place] = Version(super_page, step, sequence, place)
-        else:
-            self.torn += 1
+        used = self.planes or len(spares)
+        for turned in range(len(spares) if used < len(spares) else 1):
+            planes = [spares[(turned + slot) % len(spares)] for slot in range(used)]
+            head = planes[0]
+            if isinstance(head, Spare) and planes == [(*head[:3], i) for i in range(used)]:
+                found = Version(head.lpn, head.step, head.sequence, place, turned)
+                self.versions[place] = found
+                return
+        self.torn += 1
 
     @property
     def doubtful(self) -> Version | None:
@@ -113,6 +123,8 @@ class DieState:
     sequence: int
     cursor: int
     """Super-pages of the die that hold the step under way already: its first so many."""
+    turned: dict[int, int] = field(default_factory=dict)
+    """By block that holds something whole: planes by which its roles have turned."""
 
 
 def check(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
@@ -146,4 +158,25 @@ def conclude(scan: DieScan, expected: Sequence[int], step: int) -> DieState:
             f"{where}: super-pages of step {min(old)}; {step - 1} and {step} are right"
         )
     place, pad = scan.next_place()
-    return DieState({sp: found[sp].place for sp in expected}, place, pad, scan.sequence, cursor)
+    places = {sp: found[sp].place for sp in expected}
+    turned = {v.place // scan.pages: v.turned for v in scan.versions.values()}
+    return DieState(places, place, pad, scan.sequence, cursor, turned)
+
+
+def settle(scans: Sequence[DieScan], count: int) -> list[list[int]]:
+    """Which of super-pages 0 .. ``count`` - 1 each die of a device holds: the die of the newest
+    version. Raises Unrecoverable where there is none of one."""
+    best: dict[int, tuple[int, int, int]] = {}
+    for i, scan in enumerate(scans):
+        for sp, v in scan.newest().items():
+            best[sp] = max(best.get(sp, (-1, -1, -1)), (v.step, v.sequence, i))
+    missing = [sp for sp in range(count) if sp not in best]
+    if missing:
+        raise Unrecoverable(
+            f"no complete version of super-page {missing[0]}"
+            + (f" and of {len(missing) - 1} others" if len(missing) > 1 else "")
+        )
+    held: list[list[int]] = [[] for _ in scans]
+    for sp in range(count):
+        held[best[sp][2]].append(sp)
+    return held

@@ -91,7 +91,7 @@ def test_a_torn_page_takes_no_program():
     for remains in torn.REMAINS:
         store = PageStore(512)
         store.program(0, spare, data)
-        torn.erase(store, 0, 8, rng, remains)
+        torn.erase(store, range(8), rng, remains)
         looks = {"blank": None, "garbled": False}.get(remains, spare)
         assert store.spare(0) == looks and store.intact(0) == (remains in ("kept", "blank"))
         for ppn in (0, 5):
