@@ -155,7 +155,7 @@ def _phases(c: Comparison) -> Table:
 
 def _count(value: float) -> str:
     """A large number with three digits: 12.4 M."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.3g}"
@@ -245,7 +245,7 @@ def _wear_words(c: Comparison, r: Result) -> str:
         why.append(f"{share.planes - share.used} of {share.planes} planes idle")
     uneven = share.as_laid_out / share.mean - 1
     if uneven > UNEVEN:
-        why.append(f"the fullest die {uneven:.2%} above the mean")
+        why.append(f"the fullest die {100 * uneven:.3g}% above the mean")
     words = f"The reservoir of {r.name} alone lasts {_count(own[1])} steps as laid out"
     if why:
         words += f" ({', '.join(why)})"
@@ -255,6 +255,8 @@ def _wear_words(c: Comparison, r: Result) -> str:
         each = _count(share.turn_steps)
         words += f"; a change of roles takes {seconds(share.turn_s)}, once in {each} steps"
     found = spread(r.ledger.totals.worn)
+    if not found["die"][2]:
+        return f"{words}. None of its blocks was erased in the run."
     spans = [
         f"{found[name][0]:,} .. {found[name][1]:,.3g} .. {found[name][2]:,} a {name}"
         for name in ("plane", "die")
