@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.config import Config
 from ondie.emu.energy import bounds
@@ -35,10 +33,10 @@ class Share:
     """Of a die."""
     used: int
     """Planes that a super-page fills; the others are idle."""
-    programs: np.ndarray
-    """Super-pages that each die programs in a step, float64[dies of all devices]."""
-    places: np.ndarray
-    """Super-pages that its good blocks have, int64[dies]."""
+    programs: tuple[float, ...]
+    """Super-pages that each die programs in a step, of all devices."""
+    places: tuple[int, ...]
+    """Super-pages that its good blocks have."""
     rotate: int
     """Cycles after which planes change roles; 0: never, or none is idle."""
     migrate: int
@@ -47,17 +45,22 @@ class Share:
     """What a change of roles adds to one step, on the fullest die."""
 
     @property
+    def mean(self) -> float:
+        """Cycles that a step takes of the blocks of planes in use, on the mean over dies."""
+        return sum(self.programs) / sum(self.places)
+
+    @property
     def as_laid_out(self) -> float:
         """Cycles that a step takes of the blocks worn most, nothing levelled: those of planes in
         use of the die that programs most for its room."""
-        return float((self.programs / self.places).max())
+        return max(n / room for n, room in zip(self.programs, self.places, strict=True))
 
     @property
     def levelled(self) -> float:
         """The same with the levelling that there is, but for the difference that it allows."""
         worn = self.as_laid_out
         if self.migrate:
-            worn = float(self.programs.sum() / self.places.sum())
+            worn = self.mean
         return worn * self.used / self.planes if self.rotate else worn
 
     @property

@@ -178,7 +178,7 @@ def _phases(c: Comparison) -> Table:
 
 def _count(value: float) -> str:
     """A large number with three digits: 12.4 M."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.3g}"
@@ -266,9 +266,9 @@ def _wear_words(c: Comparison, r: Result) -> str:
         how.append(f"super-pages move between dies that are {share.migrate:,} apart")
     if share.used < share.planes:
         why.append(f"{share.planes - share.used} of {share.planes} planes idle")
-    uneven = share.as_laid_out * share.places.sum() / share.programs.sum() - 1
+    uneven = share.as_laid_out / share.mean - 1
     if uneven > UNEVEN:
-        why.append(f"the fullest die {uneven:.2%} above the mean")
+        why.append(f"the fullest die {100 * uneven:.3g}% above the mean")
     words = f"The reservoir of {r.name} alone lasts {_count(own[1])} steps as laid out"
     if why:
         words += f" ({', '.join(why)})"
@@ -278,6 +278,8 @@ def _wear_words(c: Comparison, r: Result) -> str:
         each = _count(share.turn_steps)
         words += f"; a change of roles takes {seconds(share.turn_s)}, once in {each} steps"
     found = spread(r.ledger.totals.worn)
+    if not found["die"][2]:
+        return f"{words}. None of its blocks was erased in the run."
     spans = [
         f"{found[name][0]:,} .. {found[name][1]:,.3g} .. {found[name][2]:,} a {name}"
         for name in ("plane", "die")
@@ -423,7 +425,7 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
     assert r.ledger is not None and r.energy is not None and r.bound is not None
     book, t, n = r.ledger, r.ledger.totals, c.steps
     counters = t.counters
-    written, worn = programmed_bytes(t) / n, lifetime(c.cfg, book, r.updates_weights, r.share)
+    written, worn = programmed_bytes(t) / n, lifetime(c.cfg, book, r.updates_weights)
     array = counters["array_reads"] + counters["array_programs"] + counters["array_erases"]
     name, share = book.bound_by()
     out: dict[str, tuple[Any, str]] = {
@@ -467,13 +469,6 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
         out[f"rated_write_{end}_bytes"] = (worn.rated_bytes[i], "B")
         out[f"lifetime_steps_{end}"] = (worn.steps and worn.steps[i], "steps")
         out[f"lifetime_years_{end}"] = (worn.years and worn.years[i], "years")
-    if r.share is not None:
-        for i, name in enumerate(("levelled", "as_laid_out")):
-            of_own = worn.reservoir_steps and worn.reservoir_steps[i]
-            out[f"reservoir_steps_{name}"] = (of_own, "steps")
-        for name, its in spread(t.worn).items():
-            for end, erases in zip(("least", "mean", "most"), its, strict=True):
-                out[f"reservoir_erases_of_a_{name}_{end}"] = (erases, "erases")
     for group, span in (
         ("drive", r.energy.drive),
         ("drive_and_host", r.energy.storage_and_host),
@@ -537,6 +532,28 @@ def _swing_data(s: Swing) -> dict[str, Any]:
     }
 
 
+def _reservoir_data(c: Comparison, r: Result) -> dict[str, Any] | None:
+    """Wear of the blocks that a path has to itself."""
+    if r.ledger is None or r.share is None:
+        return None
+    own = lifetime(c.cfg, r.ledger, share=r.share).reservoir_steps or (None, None)
+    erases = {
+        name: dict(zip(("least", "mean", "most"), its, strict=True))
+        for name, its in spread(r.ledger.totals.worn).items()
+    }
+    return {
+        "lifetime_steps": {"levelled": own[0], "as_laid_out": own[1]},
+        "planes": r.share.planes,
+        "planes_in_use": r.share.used,
+        "fullest_die_over_mean": r.share.as_laid_out / r.share.mean if own[1] else None,
+        "change_of_roles": {"seconds": r.share.turn_s, "steps_between": r.share.turn_steps}
+        if r.share.rotate and own[1]
+        else None,
+        "erases_of_a_plane": erases["plane"],
+        "erases_of_a_die": erases["die"],
+    }
+
+
 def _path_data(c: Comparison, r: Result) -> dict[str, Any]:
     if r.ledger is None or r.energy is None or r.bound is None:
         return {"name": r.name, "title": r.title, "status": "n/a", "reason": r.reason}
@@ -559,6 +576,7 @@ def _path_data(c: Comparison, r: Result) -> dict[str, Any]:
             "bottleneck": r.bound.name,
             "text": r.bound.text,
         },
+        "reservoir": _reservoir_data(c, r),
         "counters": dict(r.ledger.totals.counters),
         "planned": dict(r.ledger.totals.planned),
         "energy_j_per_step": {

@@ -34,8 +34,8 @@ BLOCK = record_type(
     reading="i4",  # reads on their way to it, other than collection's
     owed="i4",  # valid pages that its collection may still write elsewhere
     unseen="i4",  # pages that were valid when its collection began, and it has not come to
-    turned="i4",  # of the reservoir: planes by which the roles of its planes have turned
     last="i4",  # its last stripe of lines that is or will be written (lines.py)
+    turned="i8",  # of the reservoir: planes by which the roles of its planes have turned
 )
 PINNED = 3
 """``retire`` of a block with a page that was read before it was written: never collected."""

@@ -146,8 +146,8 @@ def share(path: OnDie, steps: int) -> Share:
     return Share(
         planes=g.planes,
         used=used,
-        programs=programs.ravel() * applied,
-        places=path.good_blocks.sum(axis=1) * g.pages,
+        programs=tuple((programs.ravel() * applied).tolist()),
+        places=tuple((path.good_blocks.sum(axis=1) * g.pages).tolist()),
         rotate=path.cfg.ftl.reservoir_rotate if used < g.planes else 0,
         migrate=path.cfg.ftl.reservoir_migrate if path.migrates else 0,
         turn_s=float(programs.max()) * s.planes * pe.register_move_ps(path.cfg) / 1e12,
