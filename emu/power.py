@@ -29,13 +29,6 @@ from ondie.emu.settling import settle_books, stop_clocks, undone
 from ondie.emu.system import System
 from ondie.emu.units import InputError
 
-REFUSED = {
-    "protection": ("controller_ecc",),
-    "rain": range(1, 1 << 16),
-    "atomicity": ("resume", "undo"),
-}
-"""Settings under [pe] whose stripes pass through the controller, which recovery does not follow."""
-
 
 @dataclass(frozen=True)
 class Cut:
@@ -72,19 +65,20 @@ class Recovery:
     """Gradients that had been sent, and are sent again."""
     cursors: tuple[np.ndarray, ...] = field(repr=False)
     """First super-page of each die to be updated, counted on the die: int64[dies] by device."""
+    undone: bool = False
+    """The step begins again: what was done of it is left aside (pe.atomicity = undo)."""
+    made: tuple[frozenset[int], ...] = field(default=(), repr=False)
+    """By device: parities and commit records that hold the step under way already."""
 
 
 def check_cut(path: Path, after: int | None) -> None:
     """Raise InputError where a cut of the power after so many events cannot be simulated."""
     if after is None:
         return
-    if not isinstance(path, OnDie):
+    if not isinstance(path, OnDie) or path.name != OnDie.name:
         raise InputError(
             f"{path.name}: a power cut is recovered from by the path {OnDie.name!r} alone"
         )
-    for key, value in REFUSED.items():
-        if (found := getattr(path.cfg.pe, key)) in value:
-            raise InputError(f"pe.{key} = {found}: a power cut is not recovered from with it")
     if path.payload is None:
         raise InputError(
             f"{path.trace.name}: its pages hold no bytes to recover from; a recorded trace is right"
@@ -100,7 +94,7 @@ def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
     rng = np.random.default_rng((seed, system.now))
     programs, erases = _tear(system, path.payload, rng)
     stop_clocks(system)
-    training, lost = _training(system), settle_books(system)
+    training, lost = _training(system), settle_books(system, path.stripes[0].planes)
     if before is None:
         return Cut(system.now, programs, erases, 0, training, lost)
     lost = {name: n + before.lost[name] for name, n in lost.items()}
@@ -117,7 +111,7 @@ def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
 def rest(path: Path, step: int, found: Recovery, system: System) -> Iterator[np.ndarray]:
     """Plan rows of the rest of a step, from where recovery has found it."""
     assert isinstance(path, OnDie)
-    return resume.plan(path, step, found.cut.training, found.cursors, system)
+    return resume.plan(path, step, found.cut.training, found.cursors, system, found.made)
 
 
 def sent(system: System) -> int:
@@ -169,21 +163,29 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
             if op == timing.ERASE:
                 torn.erase(payload.stores[dev], int(x.ppn), g.block_pages, rng)
                 erases += 1
-            elif op == timing.BPP:
-                kind = a.row[int(x.row)].kind
+            elif op in (timing.BPP, timing.PROGRAM):
                 place, of_device = int(x.ppn), at % g.dies
-                if kind == timing.PAD:
+                if op == timing.PROGRAM:  # a parity or a record: at the next place
+                    place = int(a.pool["r_next"][at])
+                if a.row[int(x.row)].kind == timing.PAD:
                     for plane in range(payload.stripes[dev].planes):
                         page = payload.page(dev, of_device, place, plane)
                         payload.stores[dev].spoil(page, bool(rng.integers(2)))
                 else:
-                    sp = int(x.lpn)
-                    data = payload.registers[at]
-                    for spare, plane in zip(payload.spares(dev, sp), data, strict=True):
-                        page = payload.page(dev, sp, place, spare.slot)
-                        torn.program(payload.stores[dev], page, spare, plane, rng)
+                    _tear_program(payload, dev, int(x.lpn), place, rng)
                 programs += 1
     return programs, erases
+
+
+def _tear_program(
+    payload: Reservoir, dev: int, super_page: int, place: int, rng: np.random.Generator
+) -> None:
+    """A super-page's program was in the array."""
+    made = payload.coming(dev, super_page)
+    for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
+        page = payload.page(dev, super_page, place, spare.slot)
+        members = None if made.members is None else made.members[i]
+        torn.program(payload.stores[dev], page, spare, data, rng, members=members)
 
 
 def _training(system: System) -> tuple[tuple[int, int], ...]:

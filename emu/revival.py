@@ -11,7 +11,15 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ondie.emu.backend.recovery import DieScan, DieState, Version, check, conclude
+from ondie.emu.backend.recovery import (
+    DieScan,
+    DieState,
+    Unrecoverable,
+    Version,
+    check,
+    conclude,
+    undoable,
+)
 from ondie.emu.events import LOG_PAD, LOG_READ
 from ondie.emu.paths import resume
 from ondie.emu.paths.base import Path
@@ -31,9 +39,15 @@ class Revival:
         g = self.system.geometry
         self.scans = {
             (dev, die): DieScan(dev * g.dies + die, g.reservoir_blocks, g.pages)
-            for dev in range(self.system.devices)
-            for die in range(min(g.dies, path.stripes[dev].count))
+            for dev, guarded in enumerate(path.guarded)
+            for die in range(g.dies)
+            if die < guarded.count or guarded.beside(die)
         }
+        for (dev, _), scan in self.scans.items():
+            if path.guarded[dev].commits:
+                scan.records = path.guarded[dev].records
+        self.undone = False
+        self.made: tuple[frozenset[int], ...] = ()
         self.scanned = self.checked = self.padded = 0
         self.cursors: tuple[np.ndarray, ...] = ()
         self._looking = False
@@ -61,15 +75,31 @@ class Revival:
                 self.checked += len(places)
                 self.system.run([resume.scan(path, self.system.next_row, places, True)])
             doubt = {at: scan for at, scan in doubt.items() if not check(scan, self._intact(at))}
+        self.undone = self._to_be_undone()
         states = {
-            (dev, die): conclude(scan, self._expected(dev, die), self.old.step)
+            (dev, die): conclude(
+                scan, self._expected(dev, die), self.old.step, path.guarded[dev].beside(die),
+                self.undone,
+            )
             for (dev, die), scan in self.scans.items()
-        }
+        }  # fmt: skip
         pads = [(*at, state.pad) for at, state in states.items() if state.pad is not None]
         if pads:
             self.system.run([resume.pads(path, self.system.next_row, pads)])
         self.padded = len(pads)
         self._map(states)
+
+    def _to_be_undone(self) -> bool:
+        """Was the step under way not done, by the records of all dies, and can it be undone? What
+        no longer can, since a cut has taken the room for it, goes on. Raises Unrecoverable."""
+        if not self.path.guarded[0].commits:
+            return False
+        step, done = self.old.step, max(scan.committed for scan in self.scans.values())
+        if done not in (step - 1, step):
+            raise Unrecoverable(f"records say that step {done} is done; {step} was under way")
+        if done == step or not self.path.guarded[0].undo:
+            return False
+        return all(undoable(scan, self._expected(*at), step) for at, scan in self.scans.items())
 
     def found(self, sent_before: int) -> Recovery:
         """The report; ``sent_before``: :func:`sent` when the step, or the rest of one, began."""
@@ -87,6 +117,8 @@ class Revival:
             kept=kept,
             resent_bytes=max(vain - (kept - self.old.kept) * stripe, 0),
             cursors=self.cursors,
+            undone=self.undone,
+            made=self.made,
         )
 
     def _scan(self, places: list[resume.Place]) -> None:
@@ -98,14 +130,15 @@ class Revival:
     def _expected(self, dev: int, die: int) -> range:
         return range(die, self.path.stripes[dev].count, self.system.geometry.dies)
 
-    def _pages(self, dev: int, die: int, place: int) -> list[int]:
-        planes = range(self.path.stripes[dev].planes)
+    def _pages(self, dev: int, die: int, place: int, super_page: int = 0) -> list[int]:
+        planes = range(self.old.beside[dev].planes_of(super_page))
         return [self.old.page(dev, die, place, plane) for plane in planes]
 
     def _intact(self, at: tuple[int, int]) -> Callable[[Version], bool]:
         def intact(version: Version) -> bool:
             store = self.old.stores[at[0]]
-            return all(store.intact(page) for page in self._pages(*at, version.place))
+            pages = self._pages(*at, version.place, version.super_page)
+            return all(store.intact(page) for page in pages)
 
         return intact
 
@@ -141,6 +174,10 @@ class Revival:
         self.cursors = tuple(np.zeros(g.dies, np.int64) for _ in self.path.stripes)
         for (dev, die), state in states.items():
             self.cursors[dev][die] = state.cursor
+        self.made = tuple(
+            frozenset().union(*(x.made for (d, _), x in states.items() if d == dev))
+            for dev in range(len(self.path.stripes))
+        )
         new.kept = sum(int(c.sum()) for c in self.cursors)
         self.path.payload = new
 

@@ -1,7 +1,8 @@
 """Recovery of the reservoir: map, write pointer and cursor of each die, from flash alone.
 
 Owns what is concluded from out-of-band data. Does not own how they are read and what that takes
-(paths/resume.py, power.py), nor the conventional namespace.
+(paths/resume.py, power.py), nor the conventional namespace. Parities over dies and commit records
+are super-pages as others are, but a record takes one page, and neither has a cursor.
 Source: OptimStore (HPCA 2023): programs strictly in sequence, super-pages in order; recovery from
 out-of-band data as FTLs do it (newest sequence number wins; an open block is closed or padded).
 
@@ -12,6 +13,9 @@ last one of every cut before it that left nothing whole behind it. So:
   sequence number must also have data that match their checksums; where they do not, it is taken for
   torn, and the next newest is looked at. Before that one, nothing is torn that a whole version has
   not replaced: the torn super-page was the cursor, so it is the first to be programmed again.
+- A die programs its record when all stripes of a step and their parities are there: one whole
+  record of a step on any die says that the step is done. What is newer than the last step done is
+  of a step under way, and can be left aside where all super-pages are there at that step: undone.
 - The place behind the last one that is not blank may have been programmed a little and read as
   blank. In the open block it is padded: programmed with anything, so that the next recovery sees
   it. Nothing else would tell it from a blank one, however often the power goes. In any other block
@@ -55,6 +59,8 @@ class DieScan:
     """The highest number seen."""
     torn: int = 0
     """Places that hold something, and nothing whole."""
+    records: int = 1 << 62
+    """Super-pages from this one on take one page."""
 
     def saw(self, place: int, spares: Sequence[Spare | None | bool]) -> None:
         """The out-of-band data of a place, plane by plane."""
@@ -65,11 +71,12 @@ class DieScan:
         self.sequence = max([self.sequence, *(x.sequence for x in records)])
         alike = {x[:3] for x in records}
         slots = [x.slot for x in records]
-        if len(alike) == 1 and slots == list(range(len(spares))):
+        if len(alike) == 1:
             super_page, sequence, step = alike.pop()
-            self.versions[place] = Version(super_page, step, sequence, place)
-        else:
-            self.torn += 1
+            if slots == list(range(1 if super_page >= self.records else len(spares))):
+                self.versions[place] = Version(super_page, step, sequence, place)
+                return
+        self.torn += 1
 
     @property
     def doubtful(self) -> Version | None:
@@ -81,10 +88,18 @@ class DieScan:
         del self.versions[version.place]
         self.torn += 1
 
-    def newest(self) -> dict[int, Version]:
-        """By super-page: of its complete versions the newest."""
+    @property
+    def committed(self) -> int:
+        """The step that the die's newest record says is done; 0 without one."""
+        done = [v.step for v in self.versions.values() if v.super_page >= self.records]
+        return max(done, default=0)
+
+    def newest(self, last: int) -> dict[int, Version]:
+        """By super-page: of its complete versions the newest, of steps up to ``last``."""
         found: dict[int, Version] = {}
         for v in self.versions.values():
+            if v.step > last:
+                continue
             other = found.get(v.super_page)
             if other is None or (v.step, v.sequence) > (other.step, other.sequence):
                 found[v.super_page] = v
@@ -113,6 +128,8 @@ class DieState:
     sequence: int
     cursor: int
     """Super-pages of the die that hold the step under way already: its first so many."""
+    made: frozenset[int] = frozenset()
+    """Parities and records that hold it already."""
 
 
 def check(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
@@ -125,10 +142,23 @@ def check(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
     return False
 
 
-def conclude(scan: DieScan, expected: Sequence[int], step: int) -> DieState:
+def undoable(scan: DieScan, expected: Sequence[int], step: int) -> bool:
+    """Is every super-page there as the step before ``step`` has left it?"""
+    found = scan.newest(step - 1)
+    return all(sp in found and found[sp].step == step - 1 for sp in expected)
+
+
+def conclude(
+    scan: DieScan,
+    expected: Sequence[int],
+    step: int,
+    beside: Sequence[int] = (),
+    undo: bool = False,
+) -> DieState:
     """What the die holds, that has the super-pages ``expected`` in the order of their update, when
-    ``step`` is or was the last one under way. Raises Unrecoverable."""
-    found = scan.newest()
+    ``step`` is or was the last one under way; with ``undo``, what it held before that. ``beside``:
+    its parities and its record, if they were made. Raises Unrecoverable."""
+    found = scan.newest(step - undo)
     where = f"die {scan.die}"
     missing = [sp for sp in expected if sp not in found]
     if missing:
@@ -146,4 +176,7 @@ def conclude(scan: DieScan, expected: Sequence[int], step: int) -> DieState:
             f"{where}: super-pages of step {min(old)}; {step - 1} and {step} are right"
         )
     place, pad = scan.next_place()
-    return DieState({sp: found[sp].place for sp in expected}, place, pad, scan.sequence, cursor)
+    there = [sp for sp in beside if sp in found]
+    places = {sp: found[sp].place for sp in (*expected, *there)}
+    made = frozenset(sp for sp in there if found[sp].step == step)
+    return DieState(places, place, pad, scan.sequence, cursor, made)
