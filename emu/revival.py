@@ -19,6 +19,7 @@ from ondie.emu.backend.recovery import (
     check,
     conclude,
     settle,
+    undoable,
 )
 from ondie.emu.events import LOG_PAD, LOG_READ
 from ondie.emu.isp.homes import Homes
@@ -42,9 +43,15 @@ class Revival:
             (dev, die): DieScan(
                 dev * g.dies + die, g.reservoir_blocks, g.pages, path.stripes[dev].planes
             )
-            for dev in range(self.system.devices)
-            for die in range(g.dies if path.migrates else min(g.dies, path.stripes[dev].count))
+            for dev, guarded in enumerate(path.guarded)
+            for die in range(g.dies)
+            if path.migrates or die < guarded.count or guarded.beside(die)
         }
+        for (dev, _), scan in self.scans.items():
+            if path.guarded[dev].commits:
+                scan.records = path.guarded[dev].records
+        self.undone = False
+        self.made: tuple[frozenset[int], ...] = ()
         self.scanned = self.checked = self.padded = 0
         self.cursors: tuple[np.ndarray, ...] = ()
         self._looking = False
@@ -80,21 +87,42 @@ class Revival:
                 self.checked += len(places)
                 self.system.run([resume.scan(path, self.system.next_row, places, True)])
             doubt = {at: scan for at, scan in doubt.items() if not check(scan, self._intact(at))}
-        states: dict[tuple[int, int], DieState] = {}
-        for dev in range(self.system.devices):
-            scans = [scan for (d, _), scan in self.scans.items() if d == dev]
-            try:
-                held = settle(scans, path.stripes[dev].count)
-            except Unrecoverable as error:
-                raise Unrecoverable(f"device {dev}: {error}") from error
-            for die, (scan, expected) in enumerate(zip(scans, held, strict=True)):
-                states[dev, die] = conclude(scan, expected, self.old.step)
+        self.undone = self._to_be_undone()
+        states = self._conclude()
         pads = [(*at, state.pad) for at, state in states.items() if state.pad is not None]
         self._turn(states)
         if pads:
             self.system.run([resume.pads(path, self.system.next_row, pads)])
         self.padded = len(pads)
         self._map(states)
+
+    def _conclude(self) -> dict[tuple[int, int], DieState]:
+        """What each die holds. Raises Unrecoverable."""
+        states: dict[tuple[int, int], DieState] = {}
+        step, undone = self.old.step, self.undone
+        for dev, stripes in enumerate(self.path.stripes):
+            scans = {die: scan for (d, die), scan in self.scans.items() if d == dev}
+            try:
+                held = settle(list(scans.values()), stripes.count, step - undone)
+            except Unrecoverable as error:
+                raise Unrecoverable(f"device {dev}: {error}") from error
+            for (die, scan), expected in zip(scans.items(), held, strict=True):
+                beside = self.path.guarded[dev].beside(die)
+                states[dev, die] = conclude(scan, expected, step, beside, undone)
+        return states
+
+    def _to_be_undone(self) -> bool:
+        """Was the step under way not done, by the records of all dies, and can it be undone? What
+        no longer can, since a cut has taken the room for it, goes on. Raises Unrecoverable."""
+        if not self.path.guarded[0].commits:
+            return False
+        step, done = self.old.step, max(scan.committed for scan in self.scans.values())
+        if done not in (step - 1, step):
+            raise Unrecoverable(f"records say that step {done} is done; {step} was under way")
+        if done == step or not self.path.guarded[0].undo:
+            return False
+        # No stripe moves where there are records: each is on its own die.
+        return all(undoable(scan, self._expected(*at), step) for at, scan in self.scans.items())
 
     def found(self, sent_before: int) -> Recovery:
         """The report; ``sent_before``: :func:`sent` when the step, or the rest of one, began."""
@@ -112,6 +140,8 @@ class Revival:
             kept=kept,
             resent_bytes=max(vain - (kept - self.old.kept) * stripe, 0),
             cursors=self.cursors,
+            undone=self.undone,
+            made=self.made,
         )
 
     def _scan(self, places: list[resume.Place]) -> None:
@@ -120,15 +150,19 @@ class Revival:
         self.system.run([resume.scan(self.path, self.system.next_row, places, False)])
         self._looking = False
 
-    def _pages(self, dev: int, at: At) -> list[int]:
-        slots = range(self.path.stripes[dev].planes)
+    def _expected(self, dev: int, die: int) -> range:
+        return range(die, self.path.stripes[dev].count, self.system.geometry.dies)
+
+    def _pages(self, dev: int, at: At, super_page: int = 0) -> list[int]:
+        slots = range(self.old.beside[dev].planes_of(super_page))
         return [self.old.page(at, slot) for slot in slots]
 
     def _intact(self, at: tuple[int, int]) -> Callable[[Version], bool]:
         dev, die = at
 
         def intact(version: Version) -> bool:
-            pages = self._pages(dev, At(die, version.place, version.turned))
+            where = At(die, version.place, version.turned)
+            pages = self._pages(dev, where, version.super_page)
             return all(self.old.stores[dev].intact(page) for page in pages)
 
         return intact
@@ -174,13 +208,17 @@ class Revival:
             a.pool["r_next"][at] = state.next_place
             new.sequences[dev] = max(int(new.sequences[dev]), state.sequence)
             every = self.path.homes[dev].super_pages(0, self.path.stripes[dev].count)
-            for stripe, place in state.places.items():
-                a.rmap[dev, every[stripe]] = place + 1
+            for held, place in state.places.items():
+                a.rmap[dev, every[held] if held < len(every) else held] = place + 1
                 valid[at, place // g.pages] += 1
             a.dev["r_mapped"][dev] += len(state.places)
         self.cursors = tuple(np.zeros(g.dies, np.int64) for _ in self.path.stripes)
         for (dev, die), state in states.items():
             self.cursors[dev][die] = state.cursor
+        self.made = tuple(
+            frozenset().union(*(x.made for (d, _), x in states.items() if d == dev))
+            for dev in range(len(self.path.stripes))
+        )
         new.kept = sum(int(c.sum()) for c in self.cursors)
         self.path.payload = new
 
@@ -193,7 +231,8 @@ class Revival:
             where = np.full(s.count, -1, np.int64)
             for die in range(dies):
                 state = states.get((dev, die))
-                stripes = sorted(state.places) if state is not None else []
+                held = sorted(state.places) if state is not None else []
+                stripes = [x for x in held if x < s.count]  # the others are parities, records
                 where[stripes] = die + dies * np.arange(len(stripes))
             out.append(Homes.found(where, dies))
         return tuple(out)

@@ -33,11 +33,13 @@ def program(
     data: np.ndarray,
     rng: np.random.Generator,
     outcome: str | None = None,
+    members: np.ndarray | None = None,
 ) -> str:
     """Leave a page as a program does that was cut: ``spare`` and ``data``, uint8[page_bytes], are
-    what it was given. Returns the outcome, drawn where none is said."""
+    what it was given, and ``members`` of a parity (PageStore.program). Returns the outcome, drawn
+    where none is said."""
     outcome = outcome or str(rng.choice(OUTCOMES))
-    record = store.program(ppn, spare, data)
+    record = store.program(ppn, spare, data, members=members)
     if outcome == "whole":
         return outcome
     record["written"] = TORN

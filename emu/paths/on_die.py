@@ -250,7 +250,7 @@ class OnDie(UpdatingPath):
         else:
             yield from self._update(out, after)
         if self.guarded[0].commits:
-            self._commit(out)
+            self.commit(out)
         yield from self.weights_up(out, out.fence(UPDATE))
 
     def _update(self, out: Rows, after: int) -> Iterator[np.ndarray]:
@@ -365,17 +365,20 @@ class OnDie(UpdatingPath):
         every = np.concatenate([x.parity for x in self.guarded])
         return every[(number + offsets[t.dev])[t.made]]
 
-    def _commit(self, out: Rows) -> None:
-        """Every die programs a page that says: this step is done."""
+    def commit(self, out: Rows, done: Sequence[frozenset[int]] = ()) -> None:
+        """Every die programs a page that says: this step is done; but those of each device whose
+        record is ``done``."""
         after = out.fence(UPDATE)
         for s, guarded in zip(self.stripes, self.guarded, strict=True):
+            lpn = guarded.records + np.arange(self.geometry.dies)
+            lpn = lpn[[sp not in done[s.shard.device] for sp in lpn.tolist()]] if done else lpn
             out.add(
-                self.geometry.dies,
+                len(lpn),
                 device=s.shard.device,
                 resource=rows.DIE,
                 kind=timing.BESIDE,
                 phase=UPDATE,
-                lpn=guarded.records + np.arange(self.geometry.dies),
+                lpn=lpn,
                 bytes_in=self.geometry.page_bytes,
                 after0=after,
             )

@@ -7,7 +7,7 @@ Source: OptimStore (HPCA 2023): one cursor per die; the host sends gradients aga
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from ondie.emu.backend.store import SPARE_BYTES
 from ondie.emu.paths import by_die
 from ondie.emu.paths.base import BACKWARD, RECOVERY, UPDATE, Rows
 from ondie.emu.paths.on_die import OnDie
+from ondie.emu.paths.super_pages import Reservoir
 from ondie.emu.system import System
 
 Place = tuple[int, int, int]
@@ -78,13 +79,56 @@ def plan(
     left: Sequence[tuple[int, int]],
     cursors: Sequence[np.ndarray],
     system: System,
+    made: Sequence[frozenset[int]] = (),
 ) -> Iterator[np.ndarray]:
     """The rest of an interrupted step: of forward and backward (``left``, see :func:`training`), of
-    the update from the cursors on; all weights go up again."""
+    the update from the cursors on, of parities and records but those of each device that are
+    ``made``; all weights go up again."""
     out = Rows(system.next_row)
     after = training(out, left, system.now)
     if not path.trace.steps[step].skipped:
-        yield from by_die.update(path, out, after, cursors)
+        fetched: dict[tuple[int, int], int] = {}
+        yield from by_die.update(path, out, after, cursors, fetched)
+        yield from parities(path, out, after, fetched, made)
+        if path.guarded[0].commits:
+            path.commit(out, made)
         yield from path.weights_up(out, out.fence(UPDATE))
     yield out.take()
     path.next_row = out.next
+
+
+def parities(
+    path: OnDie,
+    out: Rows,
+    after: int,
+    fetched: Mapping[tuple[int, int], int],
+    made: Sequence[frozenset[int]],
+) -> Iterator[np.ndarray]:
+    """Parities that the step has yet to make: of stripes that the controller has ``fetched``, by
+    (device, super-page) -> row, and of those that it reads from the array, where they were
+    programmed before the power went."""
+    dies, page = path.geometry.dies, path.geometry.page_bytes
+    for dev, guarded in enumerate(path.guarded):
+        planes = path.stripes[dev].planes
+        for number, parity in enumerate(guarded.parity.tolist()):
+            if made and parity in made[dev]:
+                continue
+            rows_of = []
+            for sp in guarded.under(number):
+                row = fetched.get((dev, sp))
+                if row is None:
+                    assert isinstance(path.payload, Reservoir)
+                    place = path.payload.at(dev, sp).place
+                    row = out.one(
+                        device=dev, resource=rows.DIE, kind=timing.SCAN, phase=RECOVERY,
+                        lpn=place * dies + sp % dies, bytes_out=planes * page,
+                        tag=planes * (SPARE_BYTES + page), after0=after,
+                    )  # fmt: skip
+                    path.payload.again[row] = dev, sp
+                rows_of.append(row)
+            out.one(
+                device=dev, resource=rows.DIE, kind=timing.BESIDE, phase=UPDATE, lpn=parity,
+                bytes_in=planes * page, after0=out.join(np.array(rows_of), UPDATE),
+            )  # fmt: skip
+        if out.full():
+            yield out.take()

@@ -122,6 +122,14 @@ class Reservoir:
     def _number(self, device: int) -> int:
         return int(self.sequences[device]) + 1
 
+    def coming(self, device: int, die: int, super_page: int) -> Made:
+        """What the next program of a super-page puts there: registers, a parity, or a record."""
+        if super_page not in self.homes[device]:
+            return self.beside[device].made(super_page, self._number(device), self.step)
+        stripe = self.homes[device].stripe(super_page)
+        spares = self.given.get(die) or self.spares(device, stripe, self.step)
+        return Made(spares, self.registers[die])
+
     def _join(self, device: int, die: int, super_page: int) -> None:
         """The controller has what the registers hold, and makes the out-of-band data to come."""
         planes = self.registers[die]
@@ -242,12 +250,11 @@ class Reservoir:
                 case events.LOG_FETCH:
                     self._join(dev, die, sp)
                 case events.LOG_BPP:
-                    stripe = self.homes[dev].stripe(sp)
-                    spares = self.given.pop(die, None) or self.spares(dev, stripe, self.step)
-                    self.program(dev, at, self.registers.pop(die), spares)
+                    self._put(dev, at, self.coming(dev, die, sp))
+                    self.given.pop(die, None)
+                    del self.registers[die]
                 case events.LOG_MADE:
-                    made = self.beside[dev].made(sp, self._number(dev), self.step)
-                    self._put(dev, at, made)
+                    self._put(dev, at, self.coming(dev, die, sp))
                     self.beside[dev].done(sp)
                 case events.LOG_READ if int(entry.row) in self.again:
                     self.rejoin(*self.again.pop(int(entry.row)))
