@@ -15,7 +15,17 @@ import numpy as np
 
 from ondie.emu import rows
 from ondie.emu import stations as s
-from ondie.emu.backend import cmt, mapping, modes, nand, physical, policies, reading, shield
+from ondie.emu.backend import (
+    cmt,
+    mapping,
+    modes,
+    nand,
+    physical,
+    policies,
+    reading,
+    reservoir,
+    shield,
+)
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.backend.timing import (
     OUT_FIRST,
@@ -30,6 +40,7 @@ from ondie.emu.events import FIFO, LINE, LOG, REG, TXN, build_tree
 from ondie.emu.frontend import buffer, cache
 from ondie.emu.frontend.pairs import PAIR, REQ
 from ondie.emu.frontend.tunnel_messages import MESSAGE, SIZES
+from ondie.emu.isp import pe
 from ondie.emu.state import Arrays, record_type, records
 from ondie.emu.stats import COUNTERS
 from ondie.emu.units import InputError
@@ -92,6 +103,9 @@ CFG = record_type(
     whole_commands="i8",  # 1: data cross the link by the command, not by the page
     lpns="i8",  # logical pages of the conventional namespace
     reservoir_pages="i8",  # reservoir super-pages per die
+    reservoir_planes="i8",  # planes of a die that a super-page fills
+    rotate="i8",  # cycles of a block after which its planes change roles; 0: never
+    register_move="i8",  # ps of a page from one plane's register into another's
     multi_plane="i8", cache_read="i8", cache_program="i8", gradient_registers="i8",
     bus_scale="i8", bus_shift="i8",
     decode="i8", encode="i8", command="i8", submit="i8",
@@ -208,7 +222,6 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.unit_pages = geometry.all_blocks * geometry.block_pages
     c.device_blocks = geometry.units * geometry.all_blocks
     c.lpns = logical_pages(cfg, geometry)
-    c.reservoir_pages = geometry.reservoir_blocks * geometry.pages
     c.multi_plane = cfg.flash.multi_plane
     c.cache_read = cfg.flash.cache_read
     c.cache_program = cfg.flash.cache_program
@@ -275,6 +288,15 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
     c.initial_cycles = cfg.errors.initial_cycles
     c.initial_days = cfg.errors.initial_days
     return c
+
+
+def _reservoir(cfg: Config, geometry: Geometry, c: np.recarray, planes: int) -> None:
+    """The optimizer's super-pages, of so many planes each."""
+    c.reservoir_pages = geometry.reservoir_blocks * geometry.pages
+    c.reservoir_planes = planes
+    c.rotate = cfg.ftl.reservoir_rotate if planes < geometry.planes else 0
+    if cfg.pe.kind != "none":
+        c.register_move = pe.register_move_ps(cfg)
 
 
 def _lines(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
@@ -445,6 +467,7 @@ def build(
     devices: int | None = None,
     phases: int = 16,
     reservoir_super_pages: int = 0,
+    reservoir_planes: int = 0,
     queue_depth: int | None = None,
     payload: bool = False,
     timeline: int = 0,
@@ -460,7 +483,7 @@ def build(
     """All arrays of a system, with erased or used blocks as ``ftl.initial`` says.
 
     ``reservoir_super_pages`` is the number of logical super-pages per device that the optimizer
-    maps;
+    maps; ``reservoir_planes``: planes of a die that each of them fills, 0: all;
     ``queue_depth`` overrides the smaller of host and drive depth; ``timeline`` is the number of
     intervals to keep; ``destage``: a destage buffer in the place of the data cache, for requests
     through queue pairs whose data move by command; ``adapter``: entries of one queue that all pairs
@@ -515,6 +538,7 @@ def build(
     reg.gather0 = buses + fifos + max(pairs, 1)
     reg.go_head = reg.go_tail = -1
     c = integer_config(cfg, geometry, depth)
+    _reservoir(cfg, geometry, c, reservoir_planes or geometry.planes)
     c.lpns = lpns
     c.adapter = adapter
     c.entries = entries
@@ -575,6 +599,7 @@ def build(
         cbucket=np.zeros((caches, 1 << places.bit_length()), np.int32),
         page_ps=modes.array_times(cfg),
         **modes.tables(cfg, units, geometry.blocks, geometry.pslc_blocks),
+        worn=np.zeros((max(units * geometry.reservoir_blocks, 1), geometry.planes), np.int32),
         rmap=np.zeros((n, max(reservoir_super_pages, 1)), np.uint32),
         dev=_devices(n),
         count=np.zeros((n, len(COUNTERS)), np.int64),
@@ -637,6 +662,9 @@ def _bad_blocks(cfg: Config, arrays: Arrays, seed: int) -> None:
         return
     units, blocks = arrays.free.shape
     geometry = Geometry.of(cfg)
+    if geometry.reservoir_blocks:
+        lent = reservoir.bad_blocks(cfg, geometry, units // geometry.units, seed)
+        arrays.block["state"].reshape(units, -1)[:, blocks:][lent] = mapping.BAD
     bad = np.random.default_rng((seed, 0xBAD)).random((units, blocks)) < cfg.ftl.bad_blocks
     state = arrays.block["state"].reshape(units, -1)
     state[:, :blocks][bad] = mapping.BAD

@@ -24,6 +24,7 @@ from ondie.emu.config import Config
 from ondie.emu.energy import Energy, Work, energy
 from ondie.emu.interruption import Interruptible
 from ondie.emu.ledger import Ledger, StepClock, Totals, ledger
+from ondie.emu.lifetime import Share
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import PHASES, Options, Path, Unavailable
 from ondie.emu.paths.bounds import Bound
@@ -86,6 +87,8 @@ class Result:
     """Intervals for which the timeline had no room."""
     sampled: Sampled | None = None
     """That it is extended from pieces of the model."""
+    share: Share | None = None
+    """How its programs fall on blocks that it has to itself."""
 
 
 @dataclass(frozen=True)
@@ -224,7 +227,7 @@ def run_path(
     run.part()
     return Result(
         path.name, path.title, None, path.updates_weights, notes, book, work, joules, bound,
-        weights, events, dropped,
+        weights, events, dropped, share=path.share(steps),
     )  # fmt: skip
 
 
@@ -264,7 +267,7 @@ def run_sampled(
     work = path.work(1)
     return Result(
         path.name, path.title, None, path.updates_weights, (*path.notes(), sampled.words), book,
-        work, energy(cfg, book.totals, work), path.bound(0), sampled=sampled,
+        work, energy(cfg, book.totals, work), path.bound(0), sampled=sampled, share=path.share(1),
     )  # fmt: skip
 
 
@@ -275,7 +278,8 @@ def damaged(t: Totals) -> bool:
 
 
 def error_notes(t: Totals, weights: Weights | None) -> list[str]:
-    """What came of raw bit errors, where pages had to be read again."""
+    """What came of raw bit errors, where pages had to be read again; what was done against
+    wear."""
     c = t.counters
     notes = []
     if c["retried_pages"]:
@@ -290,6 +294,10 @@ def error_notes(t: Totals, weights: Weights | None) -> list[str]:
         notes += [f"{c['bare_wrong_bits']} wrong bits in pages that were read past the ECC"]
     if c["bare_corrected_bits"]:
         notes += [f"{c['bare_corrected_bits']} wrong bits in the optimizer's pages were corrected"]
+    if c["landed_pages"]:
+        notes += [f"{c['landed_pages']} pages moved between dies, so that these wear alike"]
+    if c["turned_pages"]:
+        notes += [f"{c['turned_pages']} pages changed planes, so that these wear alike"]
     if weights is not None and damaged(t):
         wrong = weights.elements - weights.equal_bits
         notes += [f"{wrong} of {weights.elements} weights are wrong for it"]

@@ -525,6 +525,16 @@ RULES: tuple[Rule, ...] = (
         'kind "per_plane" needs a clock divider of at least 1',
     ),
     Rule(
+        ("pe.kind", "pe.bus_values"),
+        lambda c: c.pe.kind == "none" or c.pe.bus_values > 0,
+        "elements reach other planes over a bus of more than 0 values per cycle, for example 1",
+    ),
+    Rule(
+        ("pe.narrow_values", "pe.clock_divider"),
+        lambda c: c.pe.kind == "none" or 2 * c.pe.narrow_values <= c.pe.clock_divider,
+        "registers give an element as many bytes a clock as the divider says, two for each value",
+    ),
+    Rule(
         ("pe.cipher", "pe.cipher_rate"),
         lambda c: c.pe.cipher == "none" or c.pe.cipher_bytes_per_s > 0,
         'an engine on the die needs a rate, for example "6.6 GB/s"',

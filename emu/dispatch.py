@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ondie.emu import flows, landing, padding, passages, placing
 from ondie.emu import stations as s
-from ondie.emu.backend import mapping, nand, timing
+from ondie.emu.backend import nand, reservoir, timing
 from ondie.emu.clock import NEVER
 from ondie.emu.events import (
     E_PAST_END,
@@ -19,6 +19,7 @@ from ondie.emu.events import (
     GRADIENT,
     LOG_ROW,
     MADE,
+    MOVED,
     REGISTERS,
     REQUEST,
     RESERVOIR,
@@ -58,6 +59,7 @@ from ondie.emu.stats import (
     ISP_BYTES,
     ISP_READ_BYTES,
     ISP_WRITE_BYTES,
+    LIFTED_PAGES,
     LOAD_BYTES,
     RESERVOIR_READ_PAGES,
     RESERVOIR_UP_BYTES,
@@ -360,6 +362,7 @@ def start_die(st, r, t):
         passages.next_piece(st, u, s.TRAFFIC_PIECE)
         nand.push(st, g, t, nand.Q_LOAD)
     elif row.kind == timing.READ:
+        x.old = reservoir.turned(st, g, x.ppn)
         x.size = row.bytes_out
         x.bus = row.bytes_out
         st.count[dev, RESERVOIR_READ_PAGES] += x.n
@@ -369,7 +372,10 @@ def start_die(st, r, t):
     else:
         x.bus = row.bytes_out  # what crosses the channel, if anything does
         if row.kind == timing.BPP:
-            x.ppn = mapping.reservoir_open(st, dev, row.lpn)
+            source = x.ppn
+            x.ppn = reservoir.open_place(st, dev, row.lpn)
+            if source >= 0 and st.cfg[0].rotate > 0:
+                reservoir.change_planes(st, t, source)
         nand.push(st, g, t, nand.Q_PE)
 
 
@@ -389,6 +395,17 @@ def start_help(st, r, t):
             fail(st, E_UNWRITTEN, row.lpn, x.die)
         nand.push(st, x.die, t, nand.Q_PE)
         return
+    if row.kind == timing.LIFT:
+        x.op = timing.READ
+        if x.ppn < 0:
+            fail(st, E_UNWRITTEN, row.lpn, x.die)
+            return
+        x.old = reservoir.turned(st, x.die, x.ppn)
+        x.left = 1  # it does not go to the host
+        st.count[dev, LIFTED_PAGES] += x.n
+        st.count[dev, ARRAY_READS] += 1
+        nand.push(st, x.die, t, nand.Q_READ)
+        return
     if row.kind == timing.FETCH:
         x.op = timing.READ
         x.bare = REGISTERS
@@ -403,11 +420,17 @@ def start_help(st, r, t):
         x.bare = GRADIENT
         if x.ppn < 0:
             fail(st, E_UNWRITTEN, row.lpn, x.die)
-    elif row.kind == timing.STORE:
-        x.bare = RESERVOIR
-        x.ppn = mapping.reservoir_open(st, dev, row.lpn)
+    elif row.kind == timing.BESIDE:
+        x.bare = MADE  # it gets its place as late as it is programmed
     else:
-        x.bare = MADE
+        x.bare = RESERVOIR
+        x.ppn = reservoir.open_place(st, dev, row.lpn)
+    if row.kind == timing.LAND:
+        x.bare = MOVED
+        x.old = row.tag  # the super-page from which it comes
+        if st.cfg[0].round_trip == 0:  # no parity but what the die makes
+            go(st, t, s.ENCODED)
+            return
     if not passages.encode(st, t, s.ENCODED):
         go(st, t, s.ENCODED)
 

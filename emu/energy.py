@@ -43,6 +43,8 @@ class Work:
     register_bits: int = 0
     pe_cipher_bits: int = 0
     """Ciphered by an engine on the die."""
+    die_bus_bits: int = 0
+    """Read from registers of other planes, over the bus of the die."""
     host_dram_bits: int = 0
     host_updates: bool = False
     """Does the host's CPU update (its higher power), or wait for the storage?"""
@@ -83,15 +85,17 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
     read = c["read_pages"] + c["gc_read_pages"] + c["merge_read_pages"] + c["map_read_pages"]
     read += c["bpr_pages"] + c["reservoir_read_pages"]
     read += c["retry_read_pages"] + c["soft_read_pages"] + c["fold_read_pages"]
-    read += c["beside_pages"]
+    read += c["beside_pages"] + c["lifted_pages"]
     program = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] + c["bpp_pages"]
     program += c["map_program_pages"] + c["padding_pages"] + c["second_pass_pages"]
-    program += c["fold_program_pages"] + c["stored_pages"] + c["kept_pages"]
+    program += c["fold_program_pages"] + c["stored_pages"] + c["kept_pages"] + c["landed_pages"]
+    turned = c["turned_pages"] * page
     coded = (c["ecc_decoded_pages"] + c["ecc_encoded_pages"]) * t.page_bytes
     coded -= c["unasked_out_bytes"] + c["unasked_in_bytes"]
     die_coded = 0  # pages through the code on the die
     if cfg.pe.protection == "on_die_ecc":
         die_coded = c["bpr_pages"] + c["bpp_pages"] + c["reservoir_read_pages"]
+        die_coded += c["lifted_pages"] + c["landed_pages"]
     channel = t.bytes_by["channels in"] + t.bytes_by["channels out"]
     ports = 2 if cfg.link.uplink_bytes_per_s else 1
     tunnel = c["tunnel_wire_bytes"]
@@ -117,7 +121,8 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
         Component("die ECC", DRIVE, "energy.pe_ecc", die_coded * page),
         Component("PE additions", DRIVE, "energy.pe_add", work.adds),
         Component("PE multiplications", DRIVE, "energy.pe_multiply", work.multiplies),
-        Component("page registers", DRIVE, "energy.register", work.register_bits),
+        Component("page registers", DRIVE, "energy.register", work.register_bits + 2 * turned),
+        Component("die bus", DRIVE, "energy.pe_bus", work.die_bus_bits + turned),
         Component("cipher on the die", DRIVE, "energy.pe_cipher", work.pe_cipher_bits),
         Component("ISP busy", DRIVE, "energy.isp_core", isp_busy * cores),
         Component("ISP idle", DRIVE, "energy.isp_idle", idle if has_isp else 0),

@@ -104,9 +104,9 @@ LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4
 
 RESERVOIR, MERGING = 1, 2
 """``bare`` of a reservoir's data, and of a write that reads, or has read, the rest of its page."""
-REGISTERS, GRADIENT, MADE = range(8, 11)
+REGISTERS, GRADIENT, MADE, MOVED = range(8, 12)
 """``bare`` of what leaves a die's registers for the controller; of a gradient that is programmed;
-of what the controller programs that no register held."""
+of what the controller programs that no register held; of a super-page that changes its die."""
 OWN, ROW, REQUEST, CACHED = range(4)
 # Errors the compiled code can raise; errors.py words them.
 (
@@ -122,7 +122,8 @@ OWN, ROW, REQUEST, CACHED = range(4)
     LOG_KEEP,  # gradient to the array
     LOG_PAD,  # a place of the reservoir that recovery has made unusable
     LOG_FETCH, LOG_MADE,  # registers to the controller, and what it has made to the array
-) = range(24)  # fmt: skip
+    LOG_LIFT, LOG_LANDED,  # reservoir to DRAM, and from there to another super-page
+) = range(26)  # fmt: skip
 
 
 @inline
@@ -272,7 +273,10 @@ def log_read(st, t):
         return
     while t >= 0:
         x = st.txn[t]
-        if x.row >= 0 and (x.bare != 0 or st.cfg[0].errors != 0 or stays(st, t)):
+        if x.row >= 0 and x.bare == RESERVOIR:
+            what = LOG_READ if x.left == 0 else LOG_LIFT
+            log(st, what, x.row, x.lpn, x.ppn, x.old, x.n, x.dev, x.die)
+        elif x.row >= 0 and (x.bare != 0 or st.cfg[0].errors != 0 or stays(st, t)):
             log(st, LOG_READ, x.row, x.lpn, x.ppn, -1, x.n, x.dev, x.die)
         elif x.row >= 0:
             for lpn in range(x.lpn, x.lpn + x.n):

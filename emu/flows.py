@@ -128,6 +128,11 @@ def onwards(st, t):
                 waits = decode(st, t, s.MERGED)
             elif x.bare != 0 and st.row[x.row].kind == timing.SCAN:
                 waits = dram(st, t, 1, s.PART_DONE)
+            elif x.bare != 0 and st.row[x.row].kind == timing.LIFT:
+                if c.round_trip != 0:
+                    waits = decode_bare(st, t, s.TAKEN_OUT)
+                else:
+                    waits = dram(st, t, 1, s.PART_DONE)
             elif x.bare != 0 and c.round_trip != 0:
                 waits = decode_bare(st, t, s.DECODED)
             elif x.bare != 0:

@@ -18,7 +18,7 @@ from ondie.emu.ledger import StepClock
 from ondie.emu.paths import checkpoint
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.on_die import OnDie
-from ondie.emu.paths.payload import Reservoir
+from ondie.emu.paths.super_pages import Reservoir
 from ondie.emu.revival import Revival
 from ondie.emu.system import PLANNED, PowerCut, System
 from ondie.emu.units import InputError

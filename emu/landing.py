@@ -10,7 +10,19 @@ from __future__ import annotations
 
 from ondie.emu import gathering, padding
 from ondie.emu import stations as s
-from ondie.emu.backend import bare, beside, cmt, gc, lines, mapping, marks, modes, reading, timing
+from ondie.emu.backend import (
+    bare,
+    beside,
+    cmt,
+    gc,
+    lines,
+    mapping,
+    marks,
+    modes,
+    reading,
+    reservoir,
+    timing,
+)
 from ondie.emu.backend.dies import Q_PE
 from ondie.emu.backend.draws import absorb, uniform
 from ondie.emu.collection import ask, collect, ended, level, pick_up, read_done, reclaim
@@ -20,6 +32,7 @@ from ondie.emu.events import (
     LOG_BPR,
     LOG_FETCH,
     LOG_KEEP,
+    LOG_LANDED,
     LOG_MADE,
     LOG_MOVE,
     LOG_ODC,
@@ -28,6 +41,7 @@ from ondie.emu.events import (
     LOG_VPP,
     MADE,
     MERGING,
+    MOVED,
     OWN,
     REGISTERS,
     RESERVOIR,
@@ -52,6 +66,7 @@ from ondie.emu.stats import (
     GC_DROPPED,
     GC_PROGRAM_PAGES,
     KEPT_PAGES,
+    LANDED_PAGES,
     MAP_PROGRAM_PAGES,
     ODC_OPS,
     PE_RETURNED_PAGES,
@@ -59,6 +74,7 @@ from ondie.emu.stats import (
     PROGRAM_PAGES,
     PSLC_ERASED_BLOCKS,
     STORED_PAGES,
+    TURNED_PAGES,
     VPP_PAGES,
 )
 from ondie.kernels.jit import cold, inline, njit
@@ -309,16 +325,23 @@ def helped(st, t):
         go(st, t, s.TAKEN_OUT)
         return -1
     st.count[dev, ARRAY_PROGRAMS] += 1
-    if x.bare == GRADIENT:
-        st.count[dev, KEPT_PAGES] += x.n
-        log(st, LOG_KEEP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
-        return t
-    st.count[dev, STORED_PAGES] += x.n
     if x.bare == MADE:
         beside.placed(st, t)
-    mapping.reservoir_map(st, dev, x.lpn, x.ppn)
+    turn = reservoir.turned(st, x.die, x.ppn)
+    if x.bare == GRADIENT:
+        st.count[dev, KEPT_PAGES] += x.n
+        log(st, LOG_KEEP, x.row, x.lpn, x.ppn, turn, x.n, dev, x.die)
+        return t
+    if x.bare == MOVED:
+        st.count[dev, LANDED_PAGES] += x.n
+        reservoir.map_place(st, dev, x.lpn, x.ppn)
+        reservoir.unmap(st, dev, x.old)
+        log(st, LOG_LANDED, x.row, x.lpn, x.ppn, turn, x.old, dev, x.die)
+        return t
+    st.count[dev, STORED_PAGES] += x.n
+    reservoir.map_place(st, dev, x.lpn, x.ppn)
     beside.erased_ahead(st, dev, dev * st.cfg[0].dies + x.lpn % st.cfg[0].dies)
-    log(st, LOG_MADE if x.bare == MADE else LOG_BPP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+    log(st, LOG_MADE if x.bare == MADE else LOG_BPP, x.row, x.lpn, x.ppn, turn, x.n, dev, x.die)
     return t
 
 
@@ -363,7 +386,8 @@ def after_flash(st, t):
     elif x.op == timing.BPR:
         st.count[dev, BPR_PAGES] += x.n
         st.count[dev, ARRAY_READS] += 1
-        log(st, LOG_BPR, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+        turn = reservoir.turned(st, x.die, x.ppn)
+        log(st, LOG_BPR, x.row, x.lpn, x.ppn, turn, x.n, dev, x.die)
         if st.cfg[0].errors != 0:
             bare.sensed(st, t)
         if st.cfg[0].round_trip != 0:
@@ -378,10 +402,12 @@ def after_flash(st, t):
     else:
         st.count[dev, BPP_PAGES] += x.n
         st.count[dev, ARRAY_PROGRAMS] += 1
+        turn = reservoir.turned(st, x.die, x.ppn)
         if st.row[x.row].kind == timing.PAD:
-            log(st, LOG_PAD, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+            log(st, LOG_PAD, x.row, x.lpn, x.ppn, turn, x.n, dev, x.die)
         else:
-            mapping.reservoir_map(st, dev, x.lpn, x.ppn)
+            st.count[dev, TURNED_PAGES] += x.left
+            reservoir.map_place(st, dev, x.lpn, x.ppn)
             beside.erased_ahead(st, dev, dev * st.cfg[0].dies + x.lpn % st.cfg[0].dies)
-            log(st, LOG_BPP, x.row, x.lpn, x.ppn, -1, x.n, dev, x.die)
+            log(st, LOG_BPP, x.row, x.lpn, x.ppn, turn, x.n, dev, x.die)
     return t

@@ -47,6 +47,8 @@ class Totals:
     page_bytes: int
     block_bytes: int
     devices: int
+    worn: tuple[tuple[int, ...], ...] = ()
+    """Erases of the optimizer's blocks: of each die's, by plane."""
     cached_contents: int = 0
     """Pages written to data caches that flash does not have."""
 
@@ -153,6 +155,7 @@ class Ledger:
                 "map_read_pages", "map_program_pages", "retry_read_pages", "soft_read_pages",
                 "padding_pages", "second_pass_pages",
                 "fold_read_pages", "fold_program_pages", "stored_pages", "kept_pages",
+                "lifted_pages", "landed_pages",
             )
         )  # fmt: skip
 
@@ -163,7 +166,7 @@ class Ledger:
         computed = c["bpp_pages"] + c["stored_pages"] + c["kept_pages"]
         asked = written_pages(c) + computed
         again = c["gc_program_pages"] + c["failed_pages"] + c["map_program_pages"]
-        again += c["padding_pages"] + c["fold_program_pages"]
+        again += c["padding_pages"] + c["fold_program_pages"] + c["landed_pages"]
         return (c["program_pages"] + computed + again) / asked if asked else None
 
     def utilisation(self, phase: str) -> dict[str, float]:
@@ -187,7 +190,10 @@ class Ledger:
         return max(shares.items(), key=lambda item: item[1])
 
 
-ORDER = ("samples", "forward", "backward", "gradients", "synchronise", "update", "weights_up")
+ORDER = (
+    "samples", "forward", "backward", "levelling", "gradients", "synchronise", "update",
+    "weights_up",
+)  # fmt: skip
 
 
 def ledger(totals: Totals, samples: int) -> Ledger:
@@ -230,10 +236,12 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
     encoded += c["pe_encoded_pages"]
     returned = c["pe_returned_pages"]
     channel_out = (sensed + returned + c["pe_encoded_pages"] + fetched) * page + c["scan_bytes"]
-    channel_out += c["reservoir_up_bytes"] - c["unasked_out_bytes"]
+    channel_out += c["reservoir_up_bytes"] - c["unasked_out_bytes"] + c["lifted_pages"] * page
     encoded += c["stored_pages"] + c["kept_pages"]
     channel_in = (encoded - c["pe_encoded_pages"] + c["second_pass_pages"] + returned) * page
-    channel_in += c["load_bytes"] - c["unasked_in_bytes"]
+    channel_in += c["load_bytes"] - c["unasked_in_bytes"] + c["landed_pages"] * page
+    if c["pe_decoded_pages"]:  # the optimizer's pages go through the controller's ECC
+        encoded += c["landed_pages"]
     extra_down, extra_up = c["link_extra_down_bytes"], c["link_extra_up_bytes"]
     return [
         ("commands fetched, commands completed", c["commands"], c["commands_done"]),
@@ -282,6 +290,9 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
             t.planned["stored_pages"],
         ),
         ("gradient pages kept, planned", c["kept_pages"], t.planned["kept_pages"]),
+        ("reservoir pages lifted, planned", c["lifted_pages"], t.planned["lifted_pages"]),
+        ("reservoir pages landed, planned", c["landed_pages"], t.planned["landed_pages"]),
+        ("reservoir pages lifted, landed elsewhere", c["lifted_pages"], c["landed_pages"]),
         ("bytes out over the channels", channel_out, t.bytes_by["channels out"]),
         ("bytes into the dies over the channels", channel_in, t.bytes_by["channels in"]),
         (

@@ -18,23 +18,18 @@ import numpy as np
 
 from ondie.emu import rows, stats
 from ondie.emu import stations as s
-from ondie.emu.backend import timing, torn
+from ondie.emu.backend import mapping, timing, torn
 from ondie.emu.energy import Work
+from ondie.emu.events import MADE, MOVED
 from ondie.emu.ledger import Totals
 from ondie.emu.paths import resume
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.on_die import OnDie
-from ondie.emu.paths.payload import Reservoir
+from ondie.emu.paths.parity import Made
+from ondie.emu.paths.super_pages import At, Reservoir
 from ondie.emu.settling import settle_books, stop_clocks, undone
 from ondie.emu.system import System
 from ondie.emu.units import InputError
-
-REFUSED = {
-    "protection": ("controller_ecc",),
-    "rain": range(1, 1 << 16),
-    "atomicity": ("resume", "undo"),
-}
-"""Settings under [pe] whose stripes pass through the controller, which recovery does not follow."""
 
 
 @dataclass(frozen=True)
@@ -72,19 +67,20 @@ class Recovery:
     """Gradients that had been sent, and are sent again."""
     cursors: tuple[np.ndarray, ...] = field(repr=False)
     """First super-page of each die to be updated, counted on the die: int64[dies] by device."""
+    undone: bool = False
+    """The step begins again: what was done of it is left aside (pe.atomicity = undo)."""
+    made: tuple[frozenset[int], ...] = field(default=(), repr=False)
+    """By device: parities and commit records that hold the step under way already."""
 
 
 def check_cut(path: Path, after: int | None) -> None:
     """Raise InputError where a cut of the power after so many events cannot be simulated."""
     if after is None:
         return
-    if not isinstance(path, OnDie):
+    if not isinstance(path, OnDie) or path.name != OnDie.name:
         raise InputError(
             f"{path.name}: a power cut is recovered from by the path {OnDie.name!r} alone"
         )
-    for key, value in REFUSED.items():
-        if (found := getattr(path.cfg.pe, key)) in value:
-            raise InputError(f"pe.{key} = {found}: a power cut is not recovered from with it")
     if path.payload is None:
         raise InputError(
             f"{path.trace.name}: its pages hold no bytes to recover from; a recorded trace is right"
@@ -100,7 +96,7 @@ def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
     rng = np.random.default_rng((seed, system.now))
     programs, erases = _tear(system, path.payload, rng)
     stop_clocks(system)
-    training, lost = _training(system), settle_books(system)
+    training, lost = _training(system), settle_books(system, path.stripes[0].planes)
     if before is None:
         return Cut(system.now, programs, erases, 0, training, lost)
     lost = {name: n + before.lost[name] for name, n in lost.items()}
@@ -117,7 +113,7 @@ def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
 def rest(path: Path, step: int, found: Recovery, system: System) -> Iterator[np.ndarray]:
     """Plan rows of the rest of a step, from where recovery has found it."""
     assert isinstance(path, OnDie)
-    return resume.plan(path, step, found.cut.training, found.cursors, system)
+    return resume.plan(path, step, found.cut.training, found.cursors, system, found.made)
 
 
 def sent(system: System) -> int:
@@ -139,6 +135,7 @@ def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery
         multiplies=work.multiplies * done // max(stripes, 1),
         pe_cipher_bits=work.pe_cipher_bits * done // max(stripes, 1),
         register_bits=work.register_bits * done // max(stripes, 1),
+        die_bus_bits=work.die_bus_bits * done // max(stripes, 1),
         host_dram_bits=work.host_dram_bits + 8 * sum(r.resent_bytes for r in found),
     )
 
@@ -167,23 +164,48 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
             if began > system.now and t != int(die.paused):
                 continue  # its command is still on the channel
             if op == timing.ERASE:
-                torn.erase(payload.stores[dev], int(x.ppn), g.block_pages, rng)
+                first, mask = int(x.ppn), int(x.planes)
+                pages = range(first, first + g.block_pages)
+                torn.erase(payload.stores[dev], [p for p in pages if mask >> p % g.planes & 1], rng)
                 erases += 1
-            elif op == timing.BPP:
-                kind = a.row[int(x.row)].kind
-                place, of_device = int(x.ppn), at % g.dies
-                if kind == timing.PAD:
-                    for plane in range(payload.stripes[dev].planes):
-                        page = payload.page(dev, of_device, place, plane)
+            elif op in (timing.BPP, timing.PROGRAM):
+                place = int(x.ppn)
+                if int(x.bare) == MADE:
+                    place = _next_place(system, at)
+                block = at * g.all_blocks + g.blocks + place // g.pages
+                there = At(at % g.dies, place, int(a.block["turned"][block]))
+                if a.row[int(x.row)].kind == timing.PAD:
+                    for slot in range(payload.stripes[dev].planes):
+                        page = payload.page(there, slot)
                         payload.stores[dev].spoil(page, bool(rng.integers(2)))
+                elif int(x.bare) == MOVED:
+                    data, spares = payload.landing(dev, int(x.old))
+                    _tear_program(payload, dev, there, Made(spares, data), rng)
                 else:
-                    sp = int(x.lpn)
-                    data = payload.registers[at]
-                    for spare, plane in zip(payload.spares(dev, sp), data, strict=True):
-                        page = payload.page(dev, sp, place, spare.slot)
-                        torn.program(payload.stores[dev], page, spare, plane, rng)
+                    _tear_program(payload, dev, there, payload.coming(dev, at, int(x.lpn)), rng)
                 programs += 1
     return programs, erases
+
+
+def _next_place(system: System, die: int) -> int:
+    """Where a die programs next (backend/reservoir.py): a parity or a record that is in the array
+    is given its place when it is done."""
+    a, g = system.arrays, system.geometry
+    place = int(a.pool["r_next"][die])
+    state = a.block["state"].reshape(-1, g.all_blocks)[die, g.blocks :]
+    while place % g.pages == 0 and state[place // g.pages] == mapping.BAD:
+        place = (place + g.pages) % (g.reservoir_blocks * g.pages)
+    return place
+
+
+def _tear_program(
+    payload: Reservoir, dev: int, at: At, made: Made, rng: np.random.Generator
+) -> None:
+    """A super-page's program was in the array."""
+    for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
+        page = payload.page(at, spare.slot)
+        members = None if made.members is None else made.members[i]
+        torn.program(payload.stores[dev], page, spare, data, rng, members=members)
 
 
 def _training(system: System) -> tuple[tuple[int, int], ...]:

@@ -26,7 +26,7 @@ from ondie.emu.clock import PS_PER_S
 from ondie.emu.compare import Comparison, Result
 from ondie.emu.energy import bounds
 from ondie.emu.ledger import Ledger
-from ondie.emu.lifetime import lifetime, programmed_bytes
+from ondie.emu.lifetime import lifetime, programmed_bytes, spread
 from ondie.emu.odds import odds_data, odds_table, odds_words
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.host_offload import PipelinedOffload
@@ -41,11 +41,16 @@ PHASE_TITLES = {
     "samples": "samples",
     "forward": "forward",
     "backward": "backward",
+    "levelling": "levelling",
     "gradients": "gradients",
     "synchronise": "sync",
     "update": "update",
     "weights_up": "weights up",
 }
+SELDOM = ("levelling",)
+"""Phases that are shown where a path had them."""
+UNEVEN = 1e-4
+"""Share by which the fullest die may be above the mean without a word."""
 SHOWN_SWINGS = 8
 
 
@@ -145,15 +150,19 @@ def _overview(c: Comparison) -> Table:
 
 
 def _phases(c: Comparison) -> Table:
+    shown = {
+        phase: title
+        for phase, title in PHASE_TITLES.items()
+        if phase not in SELDOM or any(phase in r.ledger.phases_s for r in c.results if r.ledger)
+    }
     table = _table(
-        "Time per step by phase", "path", *PHASE_TITLES.values(), "step", "update share",
-        "overlap",
+        "Time per step by phase", "path", *shown.values(), "step", "update share", "overlap",
     )  # fmt: skip
     pairs: dict[tuple[str, str], list[str]] = {}
     for r in c.results:
         if r.ledger is not None:
             book = r.ledger
-            cells = [_spent(book.phases_s.get(phase)) for phase in PHASE_TITLES]
+            cells = [_spent(book.phases_s.get(phase)) for phase in shown]
             hidden = seconds(book.overlapped_s) if book.overlapped_s else "-"
             table.add_row(r.name, *cells, seconds(book.step_s), f"{book.update_share:.1%}", hidden)
             for pair, took in book.overlaps().items():
@@ -169,7 +178,7 @@ def _phases(c: Comparison) -> Table:
 
 def _count(value: float) -> str:
     """A large number with three digits: 12.4 M."""
-    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value:.3g}"
@@ -219,7 +228,7 @@ def _lifetimes(c: Comparison) -> Table:
     for r in c.results:
         if r.ledger is None:
             continue
-        x = lifetime(c.cfg, r.ledger, r.updates_weights)
+        x = lifetime(c.cfg, r.ledger, r.updates_weights, r.share)
         worn = ["-"] * 3
         if x.steps is not None and x.years is not None:
             years = [_count(y) for y in x.years]
@@ -239,8 +248,43 @@ def _lifetimes(c: Comparison) -> Table:
             f"({c.cfg.ftl.reservoir_fraction:.0%} of the drive), and lives that share where no "
             "block changes sides."
         )
+    words += [_wear_words(c, r) for r in c.results if r.share is not None]
     table.caption = " ".join(words)
     return table
+
+
+def _wear_words(c: Comparison, r: Result) -> str:
+    """How the blocks wear that a path has to itself: with levelling and without, and so far."""
+    assert r.ledger is not None and r.share is not None
+    share, own = r.share, lifetime(c.cfg, r.ledger, share=r.share).reservoir_steps
+    if own is None:
+        return ""
+    how, why = [], []
+    if share.rotate:
+        how.append(f"planes change roles every {share.rotate:,} cycles")
+    if share.migrate:
+        how.append(f"super-pages move between dies that are {share.migrate:,} apart")
+    if share.used < share.planes:
+        why.append(f"{share.planes - share.used} of {share.planes} planes idle")
+    uneven = share.as_laid_out / share.mean - 1
+    if uneven > UNEVEN:
+        why.append(f"the fullest die {100 * uneven:.3g}% above the mean")
+    words = f"The reservoir of {r.name} alone lasts {_count(own[1])} steps as laid out"
+    if why:
+        words += f" ({', '.join(why)})"
+    if how:
+        words += f", {_count(own[0])} as {' and '.join(how)}"
+    if share.rotate:
+        each = _count(share.turn_steps)
+        words += f"; a change of roles takes {seconds(share.turn_s)}, once in {each} steps"
+    found = spread(r.ledger.totals.worn)
+    if not found["die"][2]:
+        return f"{words}. None of its blocks was erased in the run."
+    spans = [
+        f"{found[name][0]:,} .. {found[name][1]:,.3g} .. {found[name][2]:,} a {name}"
+        for name in ("plane", "die")
+    ]
+    return f"{words}. Erased in the run, least .. mean .. most: {', '.join(spans)}."
 
 
 def _arithmetic(c: Comparison) -> Table:
@@ -488,6 +532,28 @@ def _swing_data(s: Swing) -> dict[str, Any]:
     }
 
 
+def _reservoir_data(c: Comparison, r: Result) -> dict[str, Any] | None:
+    """Wear of the blocks that a path has to itself."""
+    if r.ledger is None or r.share is None:
+        return None
+    own = lifetime(c.cfg, r.ledger, share=r.share).reservoir_steps or (None, None)
+    erases = {
+        name: dict(zip(("least", "mean", "most"), its, strict=True))
+        for name, its in spread(r.ledger.totals.worn).items()
+    }
+    return {
+        "lifetime_steps": {"levelled": own[0], "as_laid_out": own[1]},
+        "planes": r.share.planes,
+        "planes_in_use": r.share.used,
+        "fullest_die_over_mean": r.share.as_laid_out / r.share.mean if own[1] else None,
+        "change_of_roles": {"seconds": r.share.turn_s, "steps_between": r.share.turn_steps}
+        if r.share.rotate and own[1]
+        else None,
+        "erases_of_a_plane": erases["plane"],
+        "erases_of_a_die": erases["die"],
+    }
+
+
 def _path_data(c: Comparison, r: Result) -> dict[str, Any]:
     if r.ledger is None or r.energy is None or r.bound is None:
         return {"name": r.name, "title": r.title, "status": "n/a", "reason": r.reason}
@@ -510,6 +576,7 @@ def _path_data(c: Comparison, r: Result) -> dict[str, Any]:
             "bottleneck": r.bound.name,
             "text": r.bound.text,
         },
+        "reservoir": _reservoir_data(c, r),
         "counters": dict(r.ledger.totals.counters),
         "planned": dict(r.ledger.totals.planned),
         "energy_j_per_step": {

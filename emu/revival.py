@@ -11,12 +11,22 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ondie.emu.backend.recovery import DieScan, DieState, Version, check, conclude
+from ondie.emu.backend.recovery import (
+    DieScan,
+    DieState,
+    Unrecoverable,
+    Version,
+    check,
+    conclude,
+    settle,
+    undoable,
+)
 from ondie.emu.events import LOG_PAD, LOG_READ
+from ondie.emu.isp.homes import Homes
 from ondie.emu.paths import resume
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.on_die import OnDie
-from ondie.emu.paths.payload import Reservoir
+from ondie.emu.paths.super_pages import At, Reservoir
 from ondie.emu.power import Cut, Recovery, sent
 from ondie.emu.system import System
 
@@ -30,10 +40,18 @@ class Revival:
         self.system = _same_cells(path, dead)
         g = self.system.geometry
         self.scans = {
-            (dev, die): DieScan(dev * g.dies + die, g.reservoir_blocks, g.pages)
-            for dev in range(self.system.devices)
-            for die in range(min(g.dies, path.stripes[dev].count))
+            (dev, die): DieScan(
+                dev * g.dies + die, g.reservoir_blocks, g.pages, path.stripes[dev].planes
+            )
+            for dev, guarded in enumerate(path.guarded)
+            for die in range(g.dies)
+            if path.migrates or die < guarded.count or guarded.beside(die)
         }
+        for (dev, _), scan in self.scans.items():
+            if path.guarded[dev].commits:
+                scan.records = path.guarded[dev].records
+        self.undone = False
+        self.made: tuple[frozenset[int], ...] = ()
         self.scanned = self.checked = self.padded = 0
         self.cursors: tuple[np.ndarray, ...] = ()
         self._looking = False
@@ -43,7 +61,15 @@ class Revival:
         """Read, look, pad, and set up the map. Raises system.PowerCut, Unrecoverable."""
         g, path = self.system.geometry, self.path
         heads = range(0, g.reservoir_blocks * g.pages, g.pages)
-        self._scan([(dev, die, p) for p in heads for dev, die in self.scans])
+        good = path.good_blocks.reshape(self.system.devices, g.dies, -1)
+        self._scan(
+            [
+                (dev, die, p)
+                for p in heads
+                for dev, die in self.scans
+                if good[dev, die, p // g.pages]
+            ]
+        )
         self._scan(
             [
                 (dev, die, p)
@@ -61,15 +87,42 @@ class Revival:
                 self.checked += len(places)
                 self.system.run([resume.scan(path, self.system.next_row, places, True)])
             doubt = {at: scan for at, scan in doubt.items() if not check(scan, self._intact(at))}
-        states = {
-            (dev, die): conclude(scan, self._expected(dev, die), self.old.step)
-            for (dev, die), scan in self.scans.items()
-        }
+        self.undone = self._to_be_undone()
+        states = self._conclude()
         pads = [(*at, state.pad) for at, state in states.items() if state.pad is not None]
+        self._turn(states)
         if pads:
             self.system.run([resume.pads(path, self.system.next_row, pads)])
         self.padded = len(pads)
         self._map(states)
+
+    def _conclude(self) -> dict[tuple[int, int], DieState]:
+        """What each die holds. Raises Unrecoverable."""
+        states: dict[tuple[int, int], DieState] = {}
+        step, undone = self.old.step, self.undone
+        for dev, stripes in enumerate(self.path.stripes):
+            scans = {die: scan for (d, die), scan in self.scans.items() if d == dev}
+            try:
+                held = settle(list(scans.values()), stripes.count, step - undone)
+            except Unrecoverable as error:
+                raise Unrecoverable(f"device {dev}: {error}") from error
+            for (die, scan), expected in zip(scans.items(), held, strict=True):
+                beside = self.path.guarded[dev].beside(die)
+                states[dev, die] = conclude(scan, expected, step, beside, undone)
+        return states
+
+    def _to_be_undone(self) -> bool:
+        """Was the step under way not done, by the records of all dies, and can it be undone? What
+        no longer can, since a cut has taken the room for it, goes on. Raises Unrecoverable."""
+        if not self.path.guarded[0].commits:
+            return False
+        step, done = self.old.step, max(scan.committed for scan in self.scans.values())
+        if done not in (step - 1, step):
+            raise Unrecoverable(f"records say that step {done} is done; {step} was under way")
+        if done == step or not self.path.guarded[0].undo:
+            return False
+        # No stripe moves where there are records: each is on its own die.
+        return all(undoable(scan, self._expected(*at), step) for at, scan in self.scans.items())
 
     def found(self, sent_before: int) -> Recovery:
         """The report; ``sent_before``: :func:`sent` when the step, or the rest of one, began."""
@@ -87,6 +140,8 @@ class Revival:
             kept=kept,
             resent_bytes=max(vain - (kept - self.old.kept) * stripe, 0),
             cursors=self.cursors,
+            undone=self.undone,
+            made=self.made,
         )
 
     def _scan(self, places: list[resume.Place]) -> None:
@@ -98,14 +153,17 @@ class Revival:
     def _expected(self, dev: int, die: int) -> range:
         return range(die, self.path.stripes[dev].count, self.system.geometry.dies)
 
-    def _pages(self, dev: int, die: int, place: int) -> list[int]:
-        planes = range(self.path.stripes[dev].planes)
-        return [self.old.page(dev, die, place, plane) for plane in planes]
+    def _pages(self, dev: int, at: At, super_page: int = 0) -> list[int]:
+        slots = range(self.old.beside[dev].planes_of(super_page))
+        return [self.old.page(at, slot) for slot in slots]
 
     def _intact(self, at: tuple[int, int]) -> Callable[[Version], bool]:
+        dev, die = at
+
         def intact(version: Version) -> bool:
-            store = self.old.stores[at[0]]
-            return all(store.intact(page) for page in self._pages(*at, version.place))
+            where = At(die, version.place, version.turned)
+            pages = self._pages(dev, where, version.super_page)
+            return all(self.old.stores[dev].intact(page) for page in pages)
 
         return intact
 
@@ -115,11 +173,24 @@ class Revival:
             dev, die, place = int(entry.dev), int(entry.die) % dies, int(entry.ppn)
             store = self.old.stores[dev]
             if int(entry.what) == LOG_READ and self._looking:
-                spares = [store.spare(page) for page in self._pages(dev, die, place)]
+                planes = range(self.path.scanned_planes)
+                spares = [store.spare(self.old.page(At(die, place, 0), p)) for p in planes]
                 self.scans[dev, die].saw(place, spares)
             elif int(entry.what) == LOG_PAD:
-                for page in self._pages(dev, die, place):
+                for page in self._pages(dev, At(die, place, int(entry.old))):
                     store.spoil(page)
+
+    def _turn(self, states: Mapping[tuple[int, int], DieState]) -> None:
+        """Roles of the planes of each block: as found where it holds something whole, else as many
+        cycles as the block has make them."""
+        a, g = self.system.arrays, self.system.geometry
+        rotate = int(a.cfg.rotate[0])
+        block = a.block.reshape(-1, g.all_blocks)[:, g.blocks :]
+        if rotate:
+            block["turned"] = block["erases"] // rotate % g.planes
+        for (dev, die), state in states.items():
+            for b, turned in state.turned.items():
+                block["turned"][dev * g.dies + die, b] = turned
 
     def _map(self, states: Mapping[tuple[int, int], DieState]) -> None:
         """The controller's tables; and the payload that follows the log from now on."""
@@ -128,21 +199,43 @@ class Revival:
         block = a.block["dirty"].reshape(-1, g.all_blocks)
         block[:, g.blocks :] = 1  # blank is not known to be erased
         path = self.path
-        new = Reservoir(self.system, path.stripes, path.compute, path.guarded)
+        path.homes = self._homes(states)
+        path.drives = self.system
+        new = Reservoir(self.system, path.stripes, path.homes, path.compute, path.guarded)
         new.stores, new.step, new.gradient = self.old.stores, self.old.step, self.old.gradient
         for (dev, die), state in states.items():
             at = dev * g.dies + die
             a.pool["r_next"][at] = state.next_place
-            new.sequences[at] = state.sequence
-            for sp, place in state.places.items():
-                a.rmap[dev, sp] = place + 1
+            new.sequences[dev] = max(int(new.sequences[dev]), state.sequence)
+            every = self.path.homes[dev].super_pages(0, self.path.stripes[dev].count)
+            for held, place in state.places.items():
+                a.rmap[dev, every[held] if held < len(every) else held] = place + 1
                 valid[at, place // g.pages] += 1
             a.dev["r_mapped"][dev] += len(state.places)
         self.cursors = tuple(np.zeros(g.dies, np.int64) for _ in self.path.stripes)
         for (dev, die), state in states.items():
             self.cursors[dev][die] = state.cursor
+        self.made = tuple(
+            frozenset().union(*(x.made for (d, _), x in states.items() if d == dev))
+            for dev in range(len(self.path.stripes))
+        )
         new.kept = sum(int(c.sum()) for c in self.cursors)
         self.path.payload = new
+
+    def _homes(self, states: Mapping[tuple[int, int], DieState]) -> tuple[Homes, ...]:
+        """Super-pages for the stripes that each die was found to hold: their old ones where there
+        has been no move."""
+        dies = self.system.geometry.dies
+        out = []
+        for dev, s in enumerate(self.path.stripes):
+            where = np.full(s.count, -1, np.int64)
+            for die in range(dies):
+                state = states.get((dev, die))
+                held = sorted(state.places) if state is not None else []
+                stripes = [x for x in held if x < s.count]  # the others are parities, records
+                where[stripes] = die + dies * np.arange(len(stripes))
+            out.append(Homes.found(where, dies))
+        return tuple(out)
 
 
 def _same_cells(path: OnDie, dead: System) -> System:
@@ -154,7 +247,7 @@ def _same_cells(path: OnDie, dead: System) -> System:
     new.cfg["seed"] = old.cfg["seed"]
     for name in ("erases", "reads"):  # the cells' own
         new.block[name] = old.block[name]
-    for name in ("quality", "seen", "lost", "kept", "count", "use", "phase"):
+    for name in ("quality", "seen", "lost", "kept", "worn", "count", "use", "phase"):
         getattr(new, name)[...] = getattr(old, name)
     new.phase["rows"] = new.phase["done"]
     new.fifo["size"] = old.fifo["size"]

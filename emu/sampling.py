@@ -170,6 +170,11 @@ def _totals(weights: np.ndarray, parts: Sequence[Totals]) -> Totals:
             spans = [one[0] for one in of]
             names = [name for name in spans[0] if all(name in span for span in spans)]
             values["steps"] = ({name: pair([span[name] for span in spans]) for name in names},)
+        elif field.name == "worn":
+            values["worn"] = tuple(
+                tuple(whole(of_plane) for of_plane in zip(*dies, strict=True))
+                for dies in zip(*of, strict=True)
+            )
         elif isinstance(first, Mapping):
             values[field.name] = table(of)
         elif isinstance(first, tuple):

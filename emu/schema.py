@@ -421,6 +421,20 @@ class Ftl:
     ]
     initial: Annotated[str, Spec("state before the run", choices=("steady", "fresh"))]
     reservoir_fraction: Annotated[float, Spec("share of each die's blocks lent to the optimizer")]
+    reservoir_rotate: Annotated[
+        int,
+        Spec(
+            "cycles of the reservoir's blocks after which a die's planes change roles, where one "
+            "is idle; 0: never"
+        ),
+    ]
+    reservoir_migrate: Annotated[
+        int,
+        Spec(
+            "difference in mean cycles of two dies' reservoirs above which super-pages move from "
+            "one to the other; 0: never"
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,6 +497,13 @@ class Pe:
     clock_divider: Annotated[int, Spec("interface clock over the element's clock")]
     narrow_values: Annotated[
         int, Spec("16-bit values that an element takes a clock; 0: 32-bit values alone")
+    ]
+    bus_values: Annotated[
+        float,
+        Spec(
+            "values per cycle of the elements' clock that the die's shared bus brings from other "
+            "planes' registers"
+        ),
     ]
     dispatch: Annotated[
         str,
@@ -567,6 +588,7 @@ class Energy:
     pe_multiply_fj: Annotated[int, Spec("one 32-bit multiplication on the die")]
     register_fj_per_bit: Annotated[int, Spec("page register access by a processing element")]
     pe_cipher_fj_per_bit: Annotated[int, Spec("AES-XTS engine on the die, per bit")]
+    pe_bus_fj_per_bit: Annotated[int, Spec("the die's shared bus, from plane to plane")]
     isp_core_mw: Annotated[int, Spec("a busy core of the processor; for fpga: the engine")]
     controller_mw: Annotated[int, Spec("controller and idle power, as long as the run lasts")]
     isp_idle_mw: Annotated[int, Spec("the whole processor while it idles")]

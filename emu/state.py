@@ -73,6 +73,7 @@ FIELDS = (
     "cbucket",  # int32[devices, buckets]: lists of its pages by number (frontend/cache.py)
     "page_ps",  # int64[3, pages]: more array time of each page: read, program, second pass;
     # behind these, of the pages of blocks in pSLC mode
+    "worn",  # int32[reservoir blocks of all units, planes]: erases (backend/mapping.py)
     "rmap",  # uint32[devices, super-pages]: reservoir map, physical super-page + 1
     "dev",  # records[devices]: queues and cursors of each device (device.py)
     "count",  # int64[devices, counters] (stats.py)

@@ -30,7 +30,8 @@ from __future__ import annotations
     BARE_CORRECTED_BITS, PE_DECODED_PAGES, PE_ENCODED_PAGES, PE_RETURNED_PAGES, SCAN_BYTES,
     FETCHED_PAGES, STORED_PAGES, KEPT_PAGES,
     TUNNEL_COMMANDS, TUNNEL_WIRE_BYTES,
-) = range(86)  # fmt: skip
+    LIFTED_PAGES, LANDED_PAGES, TURNED_PAGES,
+) = range(89)  # fmt: skip
 COUNTERS = (
     "read_pages",  # host and ISP reads, planes sensed
     "program_pages",  # host and ISP writes, planes programmed
@@ -118,4 +119,7 @@ COUNTERS = (
     "kept_pages",  # gradient pages programmed into the array
     "tunnel_commands",  # NVMe commands of the tunnel, and notifications
     "tunnel_wire_bytes",  # messages with the headers of their packets and commands
+    "lifted_pages",  # reservoir pages read into DRAM, to be programmed on another die,
+    "landed_pages",  # and programmed there, to level wear between dies
+    "turned_pages",  # pages moved from register to register, to level wear inside a die
 )

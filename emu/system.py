@@ -15,7 +15,7 @@ import numpy as np
 
 from ondie.emu import build, dispatch, rows
 from ondie.emu import stations as s
-from ondie.emu.backend import cmt, mapping, timing
+from ondie.emu.backend import cmt, mapping, reservoir, timing
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.clock import NEVER
 from ondie.emu.config import Config
@@ -31,6 +31,7 @@ MOST_BYTES = 1 << 36
 PLANNED = (
     "read_pages", "program_pages", "vpp_pages", "bpr_pages", "bpp_pages", "odc_ops",
     "reservoir_read_pages", "fetched_pages", "stored_pages", "kept_pages",
+    "lifted_pages", "landed_pages",
     "link_down_bytes", "link_up_bytes", "tunnel_bytes",
     "tunnel_commands", "tunnel_wire_bytes",
 )  # fmt: skip
@@ -65,6 +66,7 @@ class System:
         phases: tuple[str, ...],
         *,
         reservoir_super_pages: int = 0,
+        reservoir_planes: int = 0,
         queue_depth: int | None = None,
         payload: bool = False,
         timeline: int = 0,
@@ -80,6 +82,7 @@ class System:
             cfg,
             phases=len(phases),
             reservoir_super_pages=reservoir_super_pages,
+            reservoir_planes=reservoir_planes,
             queue_depth=queue_depth,
             payload=payload,
             timeline=timeline,
@@ -127,7 +130,7 @@ class System:
 
     def fill_reservoir(self, device: int, super_page: int, n: int) -> None:
         """Put ``n`` super-pages into the reservoir as if written in sequence before the run."""
-        mapping.reservoir_fill(self.state, device, super_page, n)
+        reservoir.fill(self.state, device, super_page, n)
         raise_error(self.arrays, self.cfg)
         self.filled_super_pages += n
 
@@ -212,6 +215,8 @@ class System:
             "fetched_pages": (pages, die & (kind == timing.FETCH)),
             "stored_pages": (pages, die & ((kind == timing.STORE) | (kind == timing.BESIDE))),
             "kept_pages": (pages, die & (kind == timing.KEEP)),
+            "lifted_pages": (pages, die & (kind == timing.LIFT)),
+            "landed_pages": (pages, die & (kind == timing.LAND)),
             "link_down_bytes": (
                 chunk["bytes_in"],
                 ((resource == rows.NVME) & (kind == queues.WRITE)) | (resource == rows.DMA_DOWN),
@@ -297,6 +302,8 @@ class System:
         sizes["channels out"] = int(a.bus.size_out.sum())
         erases = a.block["erases"]
         valid = a.valid.reshape(self.devices, g.units, g.all_blocks)
+        dies = self.devices * g.dies
+        worn = a.worn[: dies * g.reservoir_blocks].reshape(dies, g.reservoir_blocks, g.planes)
         return Totals(
             counters=sum_counters(a.count),
             bytes_by=sizes,
@@ -305,6 +312,7 @@ class System:
             valid_pages=int(valid[:, :, : g.blocks].sum()),
             filled_pages=self.filled_pages,
             super_pages=(int(valid[:, :, g.blocks :].sum()), int(a.dev.r_mapped.sum())),
+            worn=tuple(map(tuple, worn.sum(axis=1).tolist())),
             erases=(int(erases.sum()), int(erases.max())),
             cached_contents=int(a.cache.contents.sum()),
             in_flight=len(a.txn) - int(a.reg.txns_free[0]),

@@ -1,8 +1,8 @@
 """Adam and AdaGrad as processing elements on the flash dies compute them, and their cycles.
 
-Owns the passes of each operation, the cycles they take, and the update of the passes that differ
-from the exact definition: the fast inverse square root in the place of square root and division.
-Does not own when a die computes, or how its passes get their operands.
+Owns the passes of each operation, their operands, the cycles they take, and the update of the
+passes that differ from the exact definition: the fast inverse square root in the place of square
+root and division. Does not own when a die computes, or how its passes get their operands.
 Source: OptimStore (HPCA 2023): LVS v1 <- a v1 + b v2, QVS v1 <- a v1 + b v2^2, ISQRT, VMUL; a
 value per cycle and pass; all scalars folded by the host, no division on the die. Fast inverse
 square root: Lomont, "Fast inverse square root", 2003. How many Newton steps is not published.
@@ -64,6 +64,16 @@ PASSES: dict[str, tuple[Pass, ...]] = {
 }
 COUPLED_DECAY = LVS
 """Weight decay added to the gradient (all but adamw) takes a pass of its own."""
+OPERANDS: dict[str, tuple[tuple[str, str], ...]] = {
+    "sgd": (("w", "g"),),
+    "momentum": (("m", "g"), ("w", "m")),
+    "nesterov": (("m", "g"), ("g", "m"), ("w", "g")),
+    "adam": (("m", "g"), ("v", "g"), ("t", "v"), ("t", "m"), ("w", "t")),
+    "adamw": (("m", "g"), ("v", "g"), ("t", "v"), ("t", "m"), ("w", "t")),
+    "adagrad": (("v", "g"), ("t", "v"), ("t", "g"), ("w", "t")),
+}
+"""Of each pass: the vector that it changes or makes (v1), and the other one that it reads (v2). g
+is the gradient, t what is made on the way."""
 
 
 def passes(op: str, coupled_decay: bool = False, newton: int = 1) -> tuple[Pass, ...]:
@@ -72,6 +82,13 @@ def passes(op: str, coupled_decay: bool = False, newton: int = 1) -> tuple[Pass,
     if coupled_decay and op != "adamw":
         return (COUPLED_DECAY, *found)
     return found
+
+
+def operands(op: str, coupled_decay: bool = False) -> tuple[tuple[str, str], ...]:
+    """(v1, v2) of each of the :func:`passes`, in the same order."""
+    if coupled_decay and op != "adamw":
+        return (("g", "w"), *OPERANDS[op])
+    return OPERANDS[op]
 
 
 def cycles(op: str, n: int, coupled_decay: bool = False) -> dict[str, int]:

@@ -9,7 +9,7 @@ error rate is taken to be low enough to do without the controller's ECC.
 
 from __future__ import annotations
 
-from ondie.emu.backend import ecc, marks, rber, shield
+from ondie.emu.backend import ecc, marks, rber, reservoir, shield
 from ondie.emu.backend.draws import absorb, page_key
 from ondie.emu.events import LOG_RAW
 from ondie.emu.stats import BARE_CORRECTED_BITS, BARE_WRONG_BITS
@@ -23,17 +23,23 @@ def sensed(st, t):
     c = st.cfg[0]
     x = st.txn[t]
     die = x.lpn % c.dies
-    b = (x.dev * c.dies + die) * c.all_blocks + c.blocks + x.ppn // c.pages
-    cycles = marks.worn(st, b)
+    g = x.dev * c.dies + die
+    b = reservoir.block_of(st, g, x.ppn)
+    at = g * (c.all_blocks - c.blocks) + x.ppn // c.pages
     first = die * c.unit_pages + (c.blocks * c.pages + x.ppn) * c.planes
-    shifted = marks.shifted(st, b, first)
-    rate = rber.total_rate(st.quality[b].stable, shifted, st.scale[x.ppn % c.pages])
-    st.block[b].reads += x.n
+    cycles = -1
+    rate = 0.0
     seed = absorb(c.seed, x.dev)
     time = 0  # ps in the controller's decoder
     for i in range(x.n):
-        st.seen[x.dev, first + i] += 1
-        key = page_key(seed, first + i, cycles, st.seen[x.dev, first + i])
+        plane = (i + st.block[b].turned) % c.planes
+        page = first + plane
+        if cycles != c.initial_cycles + st.worn[at, plane]:
+            cycles = marks.worn_by(st, b, st.worn[at, plane])
+            shifted = marks.shifted(st, b, page)
+            rate = rber.total_rate(st.quality[b].stable, shifted, st.scale[x.ppn % c.pages])
+        st.seen[x.dev, page] += 1
+        key = page_key(seed, page, cycles, st.seen[x.dev, page])
         raw, left = shield.count(key, rate, c.page_bytes, c.shield_word, c.shield_limit, c.exposure)
         st.count[x.dev, BARE_WRONG_BITS] += left
         st.count[x.dev, BARE_CORRECTED_BITS] += raw - left
@@ -42,6 +48,7 @@ def sensed(st, t):
         if c.round_trip != 0:
             code = st.code[0]
             time += code.decode_limit if left > 0 else ecc.decode_ps(code, raw // c.exposure)
+    st.block[b].reads += x.n
     st.reading[t].time = time
 
 

@@ -1,14 +1,14 @@
 """What the controller programs in the reservoir beside stripes: parities and records, in turn.
 
 Owns when they get their places: as late as they are programmed, since stripes of their die may go
-before them, and a die programs its places in sequence; and the erase before a block that one of
-them opens. Does not own places (mapping.py), queues (dies.py) or which are made (paths/guards.py).
-Source: as mapping.reservoir_open; a page of a block is programmed after those before it (ONFI).
+before them, and a die programs its places in sequence; and when a block that one of them opens is
+erased. Does not own places (reservoir.py), queues (dies.py) or which are made (paths/guards.py).
+Source: as reservoir.open_place; a page of a block is programmed after those before it (ONFI).
 """
 
 from __future__ import annotations
 
-from ondie.emu.backend import mapping, nand
+from ondie.emu.backend import nand, reservoir
 from ondie.kernels.jit import cold
 
 
@@ -27,7 +27,7 @@ def placed(st, t):
     x = st.txn[t]
     g = x.dev * st.cfg[0].dies + x.lpn % st.cfg[0].dies
     st.pool[g].made -= 1
-    x.ppn = mapping.reservoir_open(st, x.dev, x.lpn)
+    x.ppn = reservoir.open_place(st, x.dev, x.lpn)
     nand.seek(st, x.die)  # what may follow depends on the place that is next now
 
 
@@ -39,7 +39,7 @@ def erased_ahead(st, dev, g):
     pool = st.pool[g]
     if pool.made == 0 or pool.r_next % c.pages != 0:
         return
-    b = g * c.all_blocks + c.blocks + pool.r_next // c.pages
+    b = reservoir.block_of(st, g, reservoir.next_good(st, g, pool.r_next))
     if st.valid[b] == 0 and st.block[b].dirty != 0:
+        reservoir.renew(st, dev, g, b)
         st.block[b].dirty = 0  # until it is entered
-        mapping.erase(st, dev, g, b, nand.Q_PE)

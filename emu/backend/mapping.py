@@ -1,16 +1,16 @@
 """Mapping: which physical page holds which logical page, and where the next one goes.
 
-Owns the page map of the conventional namespace, open blocks and free blocks of each unit, the
-reservoir's super-page map, TRIM and the untimed fill. Does not own collection (gc.py) or time.
-Source: page-level mapping with out-of-place writes; the reservoir (super-page map, written strictly
-in sequence) after OptimStore (HPCA 2023). A write is mapped when its program is done.
+Owns the page map of the conventional namespace, open blocks and free blocks of each unit, TRIM and
+the untimed fill; erases of all blocks. Does not own collection (gc.py), the optimizer's super-pages
+(reservoir.py) or time.
+Source: page-level mapping with out-of-place writes. A write is mapped when its program is done.
 """
 
 from __future__ import annotations
 
 from ondie.emu.backend import lines, nand, slots
 from ondie.emu.backend.timing import ERASE
-from ondie.emu.events import E_RESERVOIR, LOG_ERASE, fail, log, take_txn
+from ondie.emu.events import LOG_ERASE, log, take_txn
 from ondie.emu.state import record_type
 from ondie.kernels.jit import cold, inline, njit
 
@@ -35,6 +35,7 @@ BLOCK = record_type(
     owed="i4",  # valid pages that its collection may still write elsewhere
     unseen="i4",  # pages that were valid when its collection began, and it has not come to
     last="i4",  # its last stripe of lines that is or will be written (lines.py)
+    turned="i8",  # of the reservoir: planes by which the roles of its planes have turned
 )
 PINNED = 3
 """``retire`` of a block with a page that was read before it was written: never collected."""
@@ -297,17 +298,36 @@ def erase(st, dev, u, block, queue):
         x.planes = ((1 << c.unit_planes) - 1) << st.block[block].plane
     if c.lanes > 1:
         g = st.die[g].first
+    if block - u * c.all_blocks >= c.blocks:
+        x.planes = planes_in_use(st, st.block[block].turned)
+        x.n = c.reservoir_planes
     nand.push(st, g, t, queue)
+
+
+@inline
+def planes_in_use(st, turned):
+    """Mask of the planes of a block of the reservoir that super-pages fill."""
+    c = st.cfg[0]
+    wide = ((1 << c.reservoir_planes) - 1) << turned
+    return (wide | wide >> c.planes) & ((1 << c.planes) - 1)
 
 
 @njit
 def erased(st, t):
     """An erase is done."""
+    c = st.cfg[0]
     x = st.txn[t]
     block = st.block[x.lpn]
     block.erases += 1
     block.reads = 0
-    log(st, LOG_ERASE, -1, -1, x.ppn, -1, st.cfg[0].block_pages, x.dev, x.die)
+    of_unit = x.lpn % c.all_blocks
+    planes = -1
+    if of_unit >= c.blocks:
+        planes = x.planes
+        at = x.lpn // c.all_blocks * (c.all_blocks - c.blocks) + of_unit - c.blocks
+        for plane in range(c.planes):
+            st.worn[at, plane] += planes >> plane & 1
+    log(st, LOG_ERASE, -1, -1, x.ppn, planes, c.block_pages, x.dev, x.die)
 
 
 @njit
@@ -528,54 +548,3 @@ def unit_of(st, dev, lpn, stream):
             at //= c.together
         at = zone.turn + at % zone.units
     return dev * c.units + st.turn[at]
-
-
-@cold
-def reservoir_open(st, dev, s):
-    """Physical super-page (within its die's reservoir) for the next program of super-page ``s``.
-
-    The die writes strictly in sequence. A block is entered only when nothing in it is valid any
-    more, so collection moves nothing; otherwise the reservoir is too small, and the run fails.
-    """
-    c = st.cfg[0]
-    g = dev * c.dies + s % c.dies
-    pool = st.pool[g]
-    at = pool.r_next
-    if at % c.pages == 0:
-        b = g * c.all_blocks + c.blocks + at // c.pages
-        if st.valid[b] != 0:
-            fail(st, E_RESERVOIR, g, st.valid[b])
-        if st.block[b].dirty != 0:
-            erase(st, dev, g, b, nand.Q_PE)
-        st.block[b].dirty = 1
-        if c.errors != 0:
-            st.quality[b].since = st.reg[0].now
-    pool.r_next = at + 1 if at + 1 < c.reservoir_pages else 0
-    return at
-
-
-@cold
-def reservoir_map(st, dev, s, at):
-    """Super-page ``s`` is now at ``at`` of its die's reservoir."""
-    c = st.cfg[0]
-    g = dev * c.dies + s % c.dies
-    old = st.rmap[dev, s]
-    first = g * c.all_blocks + c.blocks
-    if old != 0:
-        st.valid[first + (int(old) - 1) // c.pages] -= 1
-    else:
-        st.dev[dev].r_mapped += 1
-    st.rmap[dev, s] = at + 1
-    st.valid[first + at // c.pages] += 1
-
-
-@njit
-def reservoir_fill(st, dev, s, n):
-    """Map ``n`` super-pages from ``s`` on, in sequence, without taking time or costing erases."""
-    c = st.cfg[0]
-    for i in range(n):
-        g = dev * c.dies + (s + i) % c.dies
-        at = st.pool[g].r_next
-        if at % c.pages == 0:
-            st.block[g * c.all_blocks + c.blocks + at // c.pages].dirty = 0
-        reservoir_map(st, dev, s + i, reservoir_open(st, dev, s + i))

@@ -33,9 +33,14 @@ PS_PER_DAY = 86_400 * 10**12
 @njit
 def worn(st, b):
     """P/E cycles of block ``b``; its coefficients are those of so many from now on."""
-    c = st.cfg[0]
+    return worn_by(st, b, st.block[b].erases)
+
+
+@njit
+def worn_by(st, b, erases):
+    """The same where a plane of the block has been erased so many times."""
     q = st.quality[b]
-    cycles = c.initial_cycles + st.block[b].erases
+    cycles = st.cfg[0].initial_cycles + erases
     if q.cycles != cycles + 1:
         q.cycles = cycles + 1
         q.stable = rber.stable_rate(st.rate[0], cycles)

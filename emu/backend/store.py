@@ -204,7 +204,7 @@ class PageStore:
             case events.LOG_MOVE:
                 self.move(int(entry.old), int(entry.ppn), int(entry.lpn))
             case events.LOG_ERASE:
-                self.erase(int(entry.ppn), int(entry.n))
+                self.erase(int(entry.ppn), int(entry.n), int(entry.old), geometry.planes)
             case _:
                 return False
         return True
@@ -223,8 +223,10 @@ class PageStore:
                 ppn = number * self._per_segment + int(at)
                 yield ppn, int(oob["lpn"][at]), int(oob["sequence"][at])
 
-    def erase(self, first_ppn: int, n: int) -> None:
-        """Erase ``n`` pages: a page can be read again only after it is programmed."""
+    def erase(self, first_ppn: int, n: int, mask: int = -1, planes: int = 1) -> None:
+        """Erase ``n`` pages: a page can be read again only after it is programmed. ``mask``: which
+        of the ``planes`` that the pages lie in, one after the other, take part."""
+        which = np.array([mask >> plane & 1 for plane in range(planes)], bool)
         for number in range(
             first_ppn // self._per_segment, (first_ppn + n - 1) // self._per_segment + 1
         ):
@@ -233,10 +235,12 @@ class PageStore:
             oob = self._segments[number][1]
             start = max(first_ppn - number * self._per_segment, 0)
             stop = min(first_ppn + n - number * self._per_segment, self._per_segment)
-            oob["written"][start:stop] = 0
+            at = (np.arange(start, stop) + number * self._per_segment - first_ppn) % planes
+            oob["written"][start:stop][which[at]] = 0
         if self._members:
             for ppn in range(first_ppn, first_ppn + n):
-                self._members.pop(ppn, None)
+                if which[(ppn - first_ppn) % planes]:
+                    self._members.pop(ppn, None)
 
     def flip(self, ppn: int, byte: int, mask: int = 0xFF) -> None:
         """Flip bits of one stored byte, as a raw bit error does."""

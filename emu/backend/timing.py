@@ -26,13 +26,14 @@ COPYBACK_IN, SUSPEND, RESUME, STATUS, OUT_FIRST, OUT_NEXT = range(OTHER, OTHER +
 """Cycles on the channel that belong to no operation of their own: the second part of a copy-back;
 what makes a program or an erase stand back and go on; reading a status; what data out take beyond
 their bytes, and more for each page after a read of several planes."""
-RECALL, FETCH, STORE, KEEP, BESIDE = range(20, 25)
+RECALL, FETCH, STORE, KEEP, BESIDE, LIFT, LAND = range(20, 27)
 """What a plan asks of the reservoir with the controller's help, beside the optimizer's own
 operations; to the die it is a READ or PROGRAM. A stripe in the registers leaves for the controller
 (FETCH), and is programmed from there with its parity (STORE). A gradient is
 programmed into the planes that the super-page left empty (KEEP), and sensed with it (RECALL). What
 the controller has made itself, parity over dies or the record of a step, is programmed when the die
-has time (BESIDE)."""
+has time (BESIDE). A super-page is read into DRAM (LIFT), and programmed into another one, which may
+lie on another die, in whose place it is from then on (LAND)."""
 CYCLE_NAMES = (*OP_NAMES, "COPYBACK_IN", "SUSPEND", "RESUME", "STATUS", "OUT_FIRST", "OUT_NEXT")
 
 OP = record_type(

@@ -12,6 +12,8 @@ worse case: a super-page that ends as one would be known by any of its planes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from ondie.emu.backend.store import BLANK, TORN, PageStore, Spare
@@ -31,11 +33,13 @@ def program(
     data: np.ndarray,
     rng: np.random.Generator,
     outcome: str | None = None,
+    members: np.ndarray | None = None,
 ) -> str:
     """Leave a page as a program does that was cut: ``spare`` and ``data``, uint8[page_bytes], are
-    what it was given. Returns the outcome, drawn where none is said."""
+    what it was given, and ``members`` of a parity (PageStore.program). Returns the outcome, drawn
+    where none is said."""
     outcome = outcome or str(rng.choice(OUTCOMES))
-    record = store.program(ppn, spare, data)
+    record = store.program(ppn, spare, data, members=members)
     if outcome == "whole":
         return outcome
     record["written"] = TORN
@@ -54,10 +58,13 @@ def late(data: np.ndarray, rng: np.random.Generator) -> None:
 
 
 def erase(
-    store: PageStore, first: int, n: int, rng: np.random.Generator, outcome: str | None = None
+    store: PageStore,
+    pages: Iterable[int],
+    rng: np.random.Generator,
+    outcome: str | None = None,
 ) -> None:
-    """Leave ``n`` pages from ``first`` on as an erase does that was cut."""
-    for ppn in range(first, first + n):
+    """Leave pages as an erase does that was cut."""
+    for ppn in pages:
         found = outcome or str(rng.choice(REMAINS))
         record = store.torn(ppn)
         if found == "blank":

@@ -40,7 +40,7 @@ from ondie.emu.backend.dies import (
     touch_all,
 )
 from ondie.emu.backend.timing import COPYBACK, ERASE, PROGRAM, READ, VPP
-from ondie.emu.events import MADE
+from ondie.emu.events import MADE, REGISTERS
 from ondie.kernels.jit import apart, cold, inline, njit
 
 
@@ -164,6 +164,9 @@ def may(st, g):
             if d.waiting >> q & 1 and st.txn[st.queue[g, 2 * q]].op == PROGRAM:
                 if st.txn[st.queue[g, 2 * q]].bare != MADE or within(st, d.arr, st.queue[g, 2 * q]):
                     mask |= 1 << q
+        if d.waiting >> Q_PE & 1 and d.waiting >> Q_WRITE & 1:
+            if st.txn[st.queue[g, 2 * Q_WRITE]].bare >= REGISTERS:
+                mask &= ~(1 << Q_WRITE)  # it may be the erase of the block that this goes to
     if may_suspend(st, d, st.reg[0].now):
         mask |= passing(st, d)
     return mask

@@ -1,7 +1,8 @@
 """Processing elements on the die: what their vector passes take.
 
 Owns the time of a stripe, and of the code on the die where there is one. Does not own the passes,
-their cycles or their arithmetic (ondie.kernels.on_die), or when a die computes (backend/nand.py).
+their cycles or their arithmetic (ondie.kernels.on_die), which of them wait for the die's bus
+(die_bus.py), or when a die computes (backend/nand.py).
 Source: OptimStore (HPCA 2023): clock a quarter of the interface rate, one 32-bit value per cycle:
 a pass over a page takes as long as the page takes on the bus. AiF (ISCA 2025): a code of 10 bit in
 1 KiB, at 6.4 GB/s; taken as one encoder and decoder of each die, through which its planes' pages
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from ondie.emu.clock import PS_PER_S
 from ondie.emu.config import Config
-from ondie.kernels import on_die
+from ondie.emu.isp import die_bus
 from ondie.kernels.on_die import passes
 
 __all__ = ["VALUE_BYTES", "ecc_ps", "passes", "stripe_ps"]
@@ -20,17 +21,29 @@ __all__ = ["VALUE_BYTES", "ecc_ps", "passes", "stripe_ps"]
 VALUE_BYTES = 4
 
 
-def stripe_ps(cfg: Config, op: str, coupled_decay: bool, width: int = VALUE_BYTES) -> int:
-    """PE time for one stripe in ps: passes x values of a page x one PE clock; values of ``width``
-    2 bytes at pe.narrow_values a clock.
+def stripe_ps(
+    cfg: Config, op: str, coupled_decay: bool, groups: int = 1, width: int = VALUE_BYTES
+) -> tuple[int, int]:
+    """PE time for one stripe in ps, and that of it in which passes read over the die's bus, or wait
+    for it: passes x values of a page x one PE clock; values of ``width`` 2 bytes at
+    pe.narrow_values a clock, on the bus as in the element.
 
-    The PEs of a die work side by side, so a stripe that packs several groups takes no longer.
+    The PEs of a die work side by side, so a stripe that packs several groups takes no longer, but
+    for what they want of the bus at once.
     """
     values = cfg.flash.page_bytes // width
     if width < VALUE_BYTES:
         values = -(-values // cfg.pe.narrow_values)
-    cycles = sum(on_die.cycles(op, values, coupled_decay).values())
-    return cycles_ps(cfg, cycles)
+    found = die_bus.passes(op, groups, values, cfg.pe.bus_values, coupled_decay)
+    whole = cycles_ps(cfg, found.total)
+    return whole, whole - cycles_ps(cfg, found.own)
+
+
+def register_move_ps(cfg: Config) -> int:
+    """Time of a page from one plane's register into another's, over the die's bus, ps. A page is
+    moved as words of 32 bits, whatever it holds."""
+    values = cfg.flash.page_bytes // VALUE_BYTES
+    return cycles_ps(cfg, die_bus.across(values, cfg.pe.bus_values))
 
 
 def cycles_ps(cfg: Config, cycles: int) -> int:

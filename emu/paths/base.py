@@ -19,6 +19,7 @@ from ondie.emu.clock import ps_from_seconds
 from ondie.emu.config import Config
 from ondie.emu.energy import Work
 from ondie.emu.isp import formats
+from ondie.emu.lifetime import Share
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.bounds import Bound
 from ondie.emu.paths.offload import Offload
@@ -28,11 +29,11 @@ from ondie.traces import Trace
 
 PHASES = (
     "forward", "backward", "gradients", "update", "weights_up", "synchronise", "samples",
-    "recovery", "checkpoint",
+    "recovery", "checkpoint", "levelling",
 )  # fmt: skip
 (
     FORWARD, BACKWARD, GRADIENTS, UPDATE, WEIGHTS_UP, SYNCHRONISE, SAMPLES, RECOVERY,
-    CHECKPOINT,
+    CHECKPOINT, LEVELLING,
 ) = range(len(PHASES))  # fmt: skip
 BACKWARD_SEGMENTS = 64
 """Pieces the backward pass is cut into, so that gradients can leave as they become ready."""
@@ -214,6 +215,10 @@ class Path(ABC):
     def notes(self) -> list[str]:
         """What a reader of the path's row has to know."""
         return []
+
+    def share(self, steps: int) -> Share | None:
+        """How the programs of so many steps fall on blocks that the path has to itself, if any."""
+        return None
 
     def free_page(self) -> int:
         """The first logical page of a device's conventional namespace that the path leaves free."""

@@ -44,7 +44,8 @@ def check_lost(path: OnDie, lost: tuple[int, int] | None) -> None:
 
 
 def missing(path: OnDie, lost: tuple[int, int] | None) -> list[tuple[int, int]]:
-    """Stripes of a lost die: (device, super-page)."""
+    """Stripes of a lost die: (device, super-page), which are those of their own numbers, as none
+    moves where there is parity."""
     if lost is None:
         return []
     device, die = lost
@@ -53,7 +54,7 @@ def missing(path: OnDie, lost: tuple[int, int] | None) -> list[tuple[int, int]]:
 
 def super_pages(path: OnDie, lost: tuple[int, int] | None) -> list[np.ndarray]:
     """Of each device those that are read, int64[n]."""
-    found = [np.arange(s.count) for s in path.stripes]
+    found = [homes.super_pages(0, homes.count) for homes in path.homes]
     if lost is not None:
         device, die = lost
         guarded = path.guarded[device]

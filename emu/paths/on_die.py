@@ -11,17 +11,20 @@ register lets the next gradients load meanwhile.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 
 from ondie.emu import rows
-from ondie.emu.backend import timing
+from ondie.emu.backend import reservoir, timing
 from ondie.emu.energy import Work
-from ondie.emu.isp import formats, pe
+from ondie.emu.isp import die_bus, formats, pe
+from ondie.emu.isp.homes import Homes
 from ondie.emu.isp.layout import Stripes
+from ondie.emu.lifetime import Share
+from ondie.emu.paths import by_die, levelling
 from ondie.emu.paths.base import PHASES, UPDATE, WEIGHTS_UP, Rows
 from ondie.emu.paths.bounds import Bound
 from ondie.emu.paths.guards import (
@@ -38,8 +41,8 @@ from ondie.emu.paths.guards import (
     Guarded,
     steps,
 )
-from ondie.emu.paths.payload import Reservoir
 from ondie.emu.paths.rounds import Table, all_rounds
+from ondie.emu.paths.super_pages import Reservoir
 from ondie.emu.paths.updating import UpdatingPath
 from ondie.emu.sampling import Pieces
 from ondie.emu.system import System
@@ -48,6 +51,9 @@ from ondie.emu.system import System
 @dataclass
 class OnDie(UpdatingPath):
     """Update on the flash dies."""
+
+    drives: System = field(init=False, repr=False)
+    """The system that holds the states: its wear decides what moves."""
 
     name: ClassVar[str] = "on_die"
     title: ClassVar[str] = "on the flash dies"
@@ -62,9 +68,14 @@ class OnDie(UpdatingPath):
     def compute_ps(self) -> int:
         """Time of a stripe's passes, and of what else the die does between sensing and programming
         it, its code apart."""
-        width = self.stripes[0].dtype.itemsize
-        time = pe.stripe_ps(self.cfg, self.trace.op, self.coupled_decay, width)
+        time, _ = self.stripe_ps
         return time + pe.guarding_ps(self.cfg, self.stripes[0].planes)
+
+    @property
+    def stripe_ps(self) -> tuple[int, int]:
+        """Time of a stripe's passes, and that of it over the die's bus (pe.stripe_ps)."""
+        s, op = self.stripes[0], self.trace.op
+        return pe.stripe_ps(self.cfg, op, self.coupled_decay, s.groups, s.dtype.itemsize)
 
     def granule(self) -> int:
         """Parameters of a round: a stripe on every die."""
@@ -90,6 +101,40 @@ class OnDie(UpdatingPath):
     def guarded(self) -> tuple[Guarded, ...]:
         """Super-pages of each device."""
         return tuple(Guarded.of(self.cfg, s, self.geometry.dies) for s in self.stripes)
+
+    @cached_property
+    def homes(self) -> tuple[Homes, ...]:
+        """The super-pages of each device's stripes."""
+        return tuple(Homes(s.count, self.geometry.dies) for s in self.stripes)
+
+    @cached_property
+    def good_blocks(self) -> np.ndarray:
+        """Which blocks of the dies' reservoirs are no bad ones, bool[devices x dies, blocks]."""
+        return ~reservoir.bad_blocks(self.cfg, self.geometry, len(self.shards))
+
+    @property
+    def scanned_planes(self) -> int:
+        """Planes of a die whose out-of-band data say where a super-page lies."""
+        turns = self.cfg.ftl.reservoir_rotate > 0
+        return self.geometry.planes if turns else self.stripes[0].planes
+
+    @property
+    def migrates(self) -> bool:
+        """Do stripes move between dies, where these wear unequally? Not where a parity over dies
+        ties them to theirs, nor where all are recorded die by die."""
+        plain = self.steps == (GRADIENT, SENSE, COMPUTE, PROGRAM)
+        guarded = self.cfg.pe.rain or self.cfg.pe.atomicity != "none"
+        return self.cfg.ftl.reservoir_migrate > 0 and plain and not guarded
+
+    @property
+    def super_pages(self) -> int:
+        """Super-pages of a device that the map has: twice as many as at first where stripes may
+        move."""
+        first = max(x.super_pages for x in self.guarded)
+        if not self.migrates:
+            return first
+        each = -(-first // self.geometry.dies)
+        return (2 * each + 1) * self.geometry.dies
 
     def unstorable(self) -> str | None:
         """Elements work through pages value by value, side by side in the planes of a die."""
@@ -124,14 +169,16 @@ class OnDie(UpdatingPath):
                 f"{self.geometry.planes} planes of a die"
             )
         # One block per die must be free of valid super-pages for the next program.
-        room = (self.geometry.reservoir_blocks - 1) * self.geometry.pages * self.geometry.dies
+        good = int(self.good_blocks.sum(axis=1).min())
+        room = (good - 1) * self.geometry.pages * self.geometry.dies
         need = max(x.reserved for x in self.guarded)
         if need > room:
             gb = self.geometry.super_page_bytes / 1e9
             return (
                 f"states of {self.trace.n_params:,} parameters take {need * gb:.4g} GB of "
                 f"super-pages per device, the reservoir has {max(room, 0) * gb:.4g} GB "
-                f"(ftl.reservoir_fraction = {self.cfg.ftl.reservoir_fraction})"
+                f"(ftl.reservoir_fraction = {self.cfg.ftl.reservoir_fraction}"
+                f"{f', ftl.bad_blocks = {bad}' if (bad := self.cfg.ftl.bad_blocks) else ''})"
             )
         return None
 
@@ -139,18 +186,20 @@ class OnDie(UpdatingPath):
         return System(
             self.cfg,
             PHASES,
-            reservoir_super_pages=max(x.super_pages for x in self.guarded),
+            reservoir_super_pages=self.super_pages,
+            reservoir_planes=self.stripes[0].planes + self.stripes[0].groups * self.stripes[0].kept,
             payload=payload,
             timeline=timeline,
             pairs=self.options.pairs,
         )
 
     def fill(self, system: System) -> None:
+        self.drives = system
         for s in self.stripes:
             system.fill_reservoir(s.shard.device, 0, s.count)
 
     def follow(self, system: System) -> Reservoir:
-        return Reservoir(system, self.stripes, self.compute, self.guarded)
+        return Reservoir(system, self.stripes, self.homes, self.compute, self.guarded)
 
     def delivered(self) -> np.ndarray | None:
         sent = super().delivered()
@@ -177,6 +226,7 @@ class OnDie(UpdatingPath):
             s.itemsize for s in (self.stripes[0].dtype, self.stripes[0].gradient_dtype)
         )
         done = pe.passes(self.trace.op, self.coupled_decay)
+        crossing = sum(die_bus.crossing(self.trace.op, self.coupled_decay))
         pages = sum(s.count * s.planes for s in self.stripes) * applied
         twice = 2 * pages * 8 * self.geometry.page_bytes  # as read, and as programmed
         streamed = pages * 8 * self.geometry.page_bytes * pe.extra_passes(self.cfg)
@@ -185,13 +235,22 @@ class OnDie(UpdatingPath):
             adds=values * sum(p.adds for p in done),
             multiplies=values * sum(p.multiplies for p in done),
             register_bits=values * 8 * width * sum(p.reads + p.writes for p in done) + 2 * streamed,
+            die_bus_bits=values * 8 * width * crossing,
             host_dram_bits=8 * (gradient + self.up_bytes) * self.trace.n_params * applied,
         )
 
+    def share(self, steps: int) -> Share:
+        return levelling.share(self, steps)
+
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
-        yield from self._update(out, int(segments[-1]))
+        after = levelling.plan(self, out, int(segments[-1]))
+        if any(homes.moved for homes in self.homes):
+            zeros = tuple(np.zeros(self.geometry.dies, np.int64) for _ in self.homes)
+            yield from by_die.update(self, out, after, zeros)
+        else:
+            yield from self._update(out, after)
         if self.guarded[0].commits:
-            self._commit(out)
+            self.commit(out)
         yield from self.weights_up(out, out.fence(UPDATE))
 
     def _update(self, out: Rows, after: int) -> Iterator[np.ndarray]:
@@ -306,17 +365,20 @@ class OnDie(UpdatingPath):
         every = np.concatenate([x.parity for x in self.guarded])
         return every[(number + offsets[t.dev])[t.made]]
 
-    def _commit(self, out: Rows) -> None:
-        """Every die programs a page that says: this step is done."""
+    def commit(self, out: Rows, done: Sequence[frozenset[int]] = ()) -> None:
+        """Every die programs a page that says: this step is done; but those of each device whose
+        record is ``done``."""
         after = out.fence(UPDATE)
         for s, guarded in zip(self.stripes, self.guarded, strict=True):
+            lpn = guarded.records + np.arange(self.geometry.dies)
+            lpn = lpn[[sp not in done[s.shard.device] for sp in lpn.tolist()]] if done else lpn
             out.add(
-                self.geometry.dies,
+                len(lpn),
                 device=s.shard.device,
                 resource=rows.DIE,
                 kind=timing.BESIDE,
                 phase=UPDATE,
-                lpn=guarded.records + np.arange(self.geometry.dies),
+                lpn=lpn,
                 bytes_in=self.geometry.page_bytes,
                 after0=after,
             )
@@ -337,7 +399,7 @@ class OnDie(UpdatingPath):
     ) -> Iterator[np.ndarray]:
         """``pages`` of every super-page, or of ``which`` of each device, go to the host as ``size``
         bytes, the devices in turn: array, the die's decoder if it has one, channel, DRAM, link."""
-        which = which or [np.arange(s.count) for s in self.stripes]
+        which = which or [h.super_pages(0, h.count) for h in self.homes]
         piece = rows.MAX_CHUNK // len(self.stripes)
         for a in range(0, max(map(len, which)), piece):
             for s, its in zip(self.stripes, which, strict=True):
@@ -390,6 +452,8 @@ class OnDie(UpdatingPath):
         command = f.t_command_ps / 1e12
         load = s.gradient_bytes / f.bus_bytes_per_s + s.groups * command
         compute = self.compute_ps / 1e12
+        _, crossing = self.stripe_ps
+        over = f", {crossing / 1e6:.4g} of it over the die's bus," if crossing else ""
         array = f.t_read_ps / 1e12 + compute + f.t_program_ps / 1e12
         array += (2 * s.planes + 1) * command + 2 * pe.ecc_ps(self.cfg, s.planes) / 1e12
         if self.round_trip:
@@ -408,7 +472,7 @@ class OnDie(UpdatingPath):
         stripe, name = max((stripe, name), (link, "link down"), (dram, "DRAM"))
         text = (
             f"{whole:,} stripes per die x {stripe * 1e6:.4g} us "
-            f"(tR {f.t_read_ps / 1e6:.4g} + PE {compute * 1e6:.4g} + tPROG "
+            f"(tR {f.t_read_ps / 1e6:.4g} + PE {compute * 1e6:.4g}{over} + tPROG "
             f"{f.t_program_ps / 1e6:.4g} + gradient {load * 1e6:.4g}"
             f"{f' x {g.ways} dies' if self.cfg.pe.dispatch == 'lockstep' else ''} + commands)"
         )

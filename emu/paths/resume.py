@@ -1,24 +1,23 @@
 """After a power cut: plans that read out-of-band data, pad open blocks, and finish the step.
 
-Owns the rows of recovery and of the rest of an interrupted step. Does not own what is concluded
-from what was read (backend/recovery.py), nor the order of an uninterrupted step (on_die.py).
+Owns the rows of recovery, and of what an interrupted step has left. Does not own what is concluded
+from what was read (backend/recovery.py), nor the order of an update (by_die.py, on_die.py).
 Source: OptimStore (HPCA 2023): one cursor per die; the host sends gradients again from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ondie.emu import rows
 from ondie.emu.backend import timing
 from ondie.emu.backend.store import SPARE_BYTES
-from ondie.emu.isp import pe
-from ondie.emu.isp.layout import Stripes
+from ondie.emu.paths import by_die
 from ondie.emu.paths.base import BACKWARD, RECOVERY, UPDATE, Rows
 from ondie.emu.paths.on_die import OnDie
-from ondie.emu.paths.rounds import STAGED_ROUNDS
+from ondie.emu.paths.super_pages import Reservoir
 from ondie.emu.system import System
 
 Place = tuple[int, int, int]
@@ -26,10 +25,12 @@ Place = tuple[int, int, int]
 
 
 def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.ndarray:
-    """Read the out-of-band data of super-pages into the controller's DRAM; with ``data`` whole
-    pages, which it holds against their checksums."""
+    """Read the out-of-band data of super-pages into the controller's DRAM, of all planes where one
+    may be any vector's; with ``data`` whole pages, which it holds against their checksums."""
     dies, page = path.geometry.dies, path.geometry.page_bytes
     planes = np.array([path.stripes[dev].planes for dev, _, _ in places], np.int64)
+    if not data:
+        planes[:] = path.scanned_planes
     out = Rows(first)
     out.add(
         len(places),
@@ -78,114 +79,56 @@ def plan(
     left: Sequence[tuple[int, int]],
     cursors: Sequence[np.ndarray],
     system: System,
+    made: Sequence[frozenset[int]] = (),
 ) -> Iterator[np.ndarray]:
     """The rest of an interrupted step: of forward and backward (``left``, see :func:`training`), of
-    the update from the cursors on; all weights go up again."""
+    the update from the cursors on, of parities and records but those of each device that are
+    ``made``; all weights go up again."""
     out = Rows(system.next_row)
     after = training(out, left, system.now)
     if not path.trace.steps[step].skipped:
-        yield from update(path, out, after, cursors)
+        fetched: dict[tuple[int, int], int] = {}
+        yield from by_die.update(path, out, after, cursors, fetched)
+        yield from parities(path, out, after, fetched, made)
+        if path.guarded[0].commits:
+            path.commit(out, made)
         yield from path.weights_up(out, out.fence(UPDATE))
     yield out.take()
     path.next_row = out.next
 
 
-def die_counts(stripes: Stripes, dies: int) -> np.ndarray:
-    """Super-pages of each die: int64[dies]."""
-    return (stripes.count - np.arange(dies) + dies - 1) // dies
-
-
-def update(
-    path: OnDie, out: Rows, after: int, cursors: Sequence[np.ndarray]
+def parities(
+    path: OnDie,
+    out: Rows,
+    after: int,
+    fetched: Mapping[tuple[int, int], int],
+    made: Sequence[frozenset[int]],
 ) -> Iterator[np.ndarray]:
-    """The update of the super-pages from the dies' cursors on (int64[dies] for each device), in
-    rounds of the next stripe of every die that has one. With cursors of 0 these are the rows of a
-    whole step."""
-    dies = path.geometry.dies
-    left = [die_counts(s, dies) - c for s, c in zip(path.stripes, cursors, strict=True)]
-    devices = [_Device(path, dev, cursors[dev]) for dev in range(len(cursors))]
-    for j in range(max(int(n.max()) for n in left)):
-        for dev, n in zip(devices, left, strict=True):
-            here = np.flatnonzero(n > j)
-            if len(here):
-                dev.round(out, j, here, after)
+    """Parities that the step has yet to make: of stripes that the controller has ``fetched``, by
+    (device, super-page) -> row, and of those that it reads from the array, where they were
+    programmed before the power went."""
+    dies, page = path.geometry.dies, path.geometry.page_bytes
+    for dev, guarded in enumerate(path.guarded):
+        planes = path.stripes[dev].planes
+        for number, parity in enumerate(guarded.parity.tolist()):
+            if made and parity in made[dev]:
+                continue
+            rows_of = []
+            for sp in guarded.under(number):
+                row = fetched.get((dev, sp))
+                if row is None:
+                    assert isinstance(path.payload, Reservoir)
+                    place = path.payload.at(dev, sp).place
+                    row = out.one(
+                        device=dev, resource=rows.DIE, kind=timing.SCAN, phase=RECOVERY,
+                        lpn=place * dies + sp % dies, bytes_out=planes * page,
+                        tag=planes * (SPARE_BYTES + page), after0=after,
+                    )  # fmt: skip
+                    path.payload.again[row] = dev, sp
+                rows_of.append(row)
+            out.one(
+                device=dev, resource=rows.DIE, kind=timing.BESIDE, phase=UPDATE, lpn=parity,
+                bytes_in=planes * page, after0=out.join(np.array(rows_of), UPDATE),
+            )  # fmt: skip
         if out.full():
             yield out.take()
-
-
-class _Device:
-    """Rounds of one device, and the rows of those before."""
-
-    def __init__(self, path: OnDie, device: int, cursor: np.ndarray) -> None:
-        self.path, self.device, self.cursor = path, device, cursor
-        g = path.geometry
-        self.stripes = path.stripes[device]
-        self.before = np.full((4, g.dies), -1)  # each die's last four rows
-        self.lines: list[np.ndarray] = [np.zeros(0, np.int64)] * g.channels  # dies, last round
-        self.loaded: list[int] = []  # last VPP of each round
-
-    def round(self, out: Rows, j: int, dies: np.ndarray, after: int) -> None:
-        """The next stripe of each of ``dies``: gradients down, then VPP, BPR, ODC, BPP."""
-        g, s = self.path.geometry, self.stripes
-        gradient, stripe = s.gradient_bytes, s.planes * g.page_bytes
-        pages = (self.cursor[dies] + j) * g.dies + dies
-        staged = after if j < STAGED_ROUNDS else self.loaded[j - STAGED_ROUNDS]
-        base = self._load(out, np.sort(pages), gradient, staged)
-        now = np.full((4, g.dies), -1)
-        now[:, dies] = out.next + np.arange(4 * len(dies)).reshape(4, -1)
-        last = self.before
-        lines = [dies[dies % g.channels == c] for c in range(g.channels)]
-        match self.path.cfg.pe.dispatch:
-            case "lockstep":
-                vpp0, vpp1 = np.full(g.dies, base), last[3].copy()
-                bpr0, bpr1 = np.full((2, g.dies), -1)
-                for line, old in zip(lines, self.lines, strict=True):
-                    if not len(line):
-                        continue
-                    vpp0[line[1:]] = now[0, line[:-1]]
-                    bpr0[line] = now[0, line[-1]]
-                    if len(old):
-                        vpp1[line[0]] = last[3, old[-1]]
-                        bpr1[line] = last[3, old[0]]
-            case "free":
-                vpp0, vpp1 = np.full(g.dies, base), last[3]
-                bpr0, bpr1 = now[0], np.full(g.dies, -1)
-            case _:
-                vpp0, vpp1 = np.full(g.dies, base), last[2]
-                bpr0, bpr1 = np.where(last[3] < 0, after, last[3]), np.full(g.dies, -1)
-        pe_ps, ecc_ps = self.path.compute_ps, pe.ecc_ps(self.path.cfg, s.planes)
-        common = {"device": self.device, "resource": rows.DIE, "phase": UPDATE, "lpn": pages}
-        n = len(dies)
-        out.add(
-            n, **common, kind=timing.VPP, bytes_in=gradient, after0=vpp0[dies], after1=vpp1[dies]
-        )
-        out.add(
-            n, **common, kind=timing.BPR, bytes_out=stripe, array_ps=ecc_ps, after0=bpr0[dies],
-            after1=bpr1[dies],
-        )  # fmt: skip
-        out.add(
-            n, **common, kind=timing.ODC, array_ps=pe_ps, after0=now[1, dies], after1=now[0, dies]
-        )
-        out.add(n, **common, kind=timing.BPP, bytes_in=stripe, array_ps=ecc_ps, after0=now[2, dies])
-        self.before = np.where(now < 0, last, now)
-        self.lines = lines
-        self.loaded.append(int(now[0, dies[-1]]))
-
-    def _load(self, out: Rows, pages: np.ndarray, gradient: int, after: int) -> int:
-        """Gradients of some super-pages to the device's DRAM, a row for those that follow each
-        other. Returns the row to wait for."""
-        s = self.stripes
-        cuts = np.flatnonzero(np.diff(pages) != 1) + 1
-        runs = np.split(pages, cuts)
-        size = np.array([len(run) for run in runs])
-        ids = out.add(
-            len(runs),
-            device=self.device,
-            resource=rows.DMA_DOWN,
-            phase=UPDATE,
-            lpn=[s.shard.start + int(run[0]) * s.params for run in runs],
-            tag=size * s.params,
-            bytes_in=size * gradient,
-            after0=after,
-        )
-        return int(ids[0]) if len(ids) == 1 else out.join(ids, UPDATE)

@@ -21,7 +21,8 @@ from ondie.emu.isp.formats import Stored
 from ondie.emu.isp.layout import Regions, Shard, shards
 from ondie.emu.paths.arithmetic import Arithmetic, Scalars
 from ondie.emu.paths.base import BACKWARD, PHASES, Path, Rows
-from ondie.emu.paths.payload import Conventional, Reservoir
+from ondie.emu.paths.payload import Conventional
+from ondie.emu.paths.super_pages import Reservoir
 from ondie.emu.sampling import Pieces, pieces
 from ondie.emu.system import System
 from ondie.kernels import get

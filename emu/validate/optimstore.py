@@ -36,6 +36,8 @@ LIFETIME_PARAMS = 10.3e9
 LIFETIME_STEPS, LIFETIME_YEARS = 12.4e6, 9.4
 YEAR_S = 365.25 * 86400
 DISPATCHES = ("lockstep", "free", "double_buffered")
+BUS_VALUES = (1, 0.5)
+"""Of the die's bus, per cycle of the processing elements, beside what the preset takes."""
 WAITING = {"reads": 0.195, "writes": 0.66}
 PATHS = ("host_offload", "in_storage", "on_die", "chip_level")
 PRESETS = {"R1": "optimstore-r1", "R2": "optimstore-r2"}
@@ -45,7 +47,7 @@ def optimstore_rows(progress: Progress) -> list[Row]:
     """All rows, those of R1 first."""
     rows: list[Row] = []
     parts = [(name, part) for name in PRESETS for part in (_published, _iteration, _lifetime)]
-    parts += [(name, part) for name in PRESETS for part in (_dispatch, _scaling)]
+    parts += [(name, part) for name in PRESETS for part in (_dispatch, _die_bus, _scaling)]
     for i, (name, part) in enumerate(parts):
         if progress is not None:
             progress("optimstore", i / len(parts))
@@ -209,6 +211,23 @@ def _dispatch(cfg: Config) -> Iterator[Row]:
                     yield row(name, SHOWN, published, base / book.update_s)
                 both = book.update_s + book.phases_s["weights_up"]
                 yield row(f"{name}, and {form.upper()} up", SHOWN, published, base / both)
+
+
+def _die_bus(cfg: Config) -> Iterator[Row]:
+    """What the die's shared bus carries: a plane's interface rate, of which Adam's one group does
+    not feel anything, and half of it."""
+    row = _rows(
+        "on die over baseline by the rate of the die's shared bus, which is not published; "
+        f"{cfg.pe.bus_values:g} values per cycle are taken, with which two groups of planes do not "
+        "wait for each other"
+    )
+    for op, published in (("adam", 2.8), ("momentum", 3.2)):
+        trace = model(op, PARAMS)
+        base = _run("host_offload", cfg, trace).update_s
+        for values in BUS_VALUES:
+            book = _run("on_die", cfg.replace({"pe.bus_values": values}), trace)
+            name = f"{op}, die bus of {values:g} values per cycle"
+            yield row(name, SHOWN, published, base / book.update_s)
 
 
 def shaped(cfg: Config, channels: int, ways: int) -> Config:

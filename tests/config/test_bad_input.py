@@ -90,6 +90,11 @@ def test_overrides(text, words):
             ["flash.plane_reads=alone"],
             ["pe.kind", "flash.plane_reads", "the planes of a die together"],
         ),
+        (
+            "optimstore-r1",
+            ["pe.narrow_values=3"],
+            ["pe.narrow_values", '"3"', "pe.clock_divider", "two for each value"],
+        ),
     ],
 )
 def test_overrides_that_do_not_go_together(name, texts, words):

@@ -131,8 +131,7 @@ def flip(path, vector, parameter, byte=2, device=0):
     s = payload.stripes[device]
     super_page, rest = divmod(parameter - s.shard.start, s.params)
     group, at = divmod(rest, s.values)
-    place = payload.place(device, super_page)
-    ppn = payload.page(device, super_page, place, s.plane(vector, group))
+    ppn = payload.page(payload.at(device, super_page), s.plane(vector, group))
     payload.stores[device].flip(ppn, 4 * at + byte)
 
 
@@ -182,7 +181,7 @@ def test_a_page_that_is_lost_is_noticed(name):
     if isinstance(payload, Conventional):
         payload.stores[0].erase(payload.ppn(0, 3), 1)
     else:
-        payload.stores[0].erase(payload.page(0, 3, payload.place(0, 3), 0), 1)
+        payload.stores[0].erase(payload.page(payload.at(0, 3), 0), 1)
     with pytest.raises(InputError, match="before it was programmed"):
         one_step(path, system, 1)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.backend import torn
-from ondie.emu.backend.recovery import DieScan, Unrecoverable, check, conclude
+from ondie.emu.backend.recovery import DieScan, Unrecoverable, check, conclude, settle
 from ondie.emu.backend.store import PageStore, Spare
 from ondie.emu.units import InputError
 
@@ -59,6 +59,52 @@ def test_planes_must_agree():
     assert list(scan.versions) == [0] and scan.torn == 3 and scan.sequence == 4
 
 
+def test_planes_may_have_changed_roles():
+    """Three of four planes in use: where the first slot lies says by how many they have turned, if
+    the others follow it and the idle one is whichever is left. Blank planes between slots, slots
+    out of order or of two versions are torn."""
+    scan = DieScan(0, 4, 4, 3)
+    for place, turned in enumerate((0, 1, 2, 3)):
+        spares = [None] * 4
+        for slot in range(3):
+            spares[(turned + slot) % 4] = Spare(7, place + 1, place + 1, slot)
+        scan.saw(place, spares)
+    assert [v.turned for v in scan.versions.values()] == [0, 1, 2, 3] and scan.torn == 0
+    a, b, c = (Spare(8, 9, 5, slot) for slot in range(3))
+    for place, spares in enumerate(
+        ([a, None, b, c], [a, c, b, None], [None, a, b, Spare(8, 10, 5, 2)], [b, c, None, None],
+         [a, b, False, None]), start=4
+    ):  # fmt: skip
+        scan.saw(place, spares)
+    assert len(scan.versions) == 4 and scan.torn == 5 and scan.visible == set(range(9))
+    full = DieScan(0, 4, 4, 3)
+    full.saw(0, [c, a, b])
+    assert full.torn == 1
+    found = conclude(scan, [7], 4)
+    assert found.places == {7: 3} and found.turned == {0: 3}
+
+
+def test_a_super_page_on_two_dies():
+    """Moved from die 0 to die 1 between steps 1 and 2: both versions are of step 1, the later one
+    counts, and from then on every newer one; torn, the older one does."""
+    old = ((0, 7, 1, 1), (1, 8, 1, 2))
+    for new, held in (
+        (((0, 9, 1, 3), (1, 7, 1, 5)), [[8], [7, 9]]),
+        (((0, 9, 1, 3), (1, 7, 2, 5)), [[8], [7, 9]]),
+        (((0, 9, 1, 3), (1,)), [[7, 8], [9]]),
+    ):
+        scans = [scanned((2, 0, 1, 9), *old), scanned(*new)]
+        for sp in range(1, 7):
+            scans[0].versions[20 + sp] = scans[0].versions[2].__class__(sp, 1, 0, 20 + sp)
+        found = settle(scans, 10)
+        assert found == [[0, 1, 2, 3, 4, 5, 6, *held[0]], held[1]]
+
+
+def test_a_super_page_on_no_die():
+    with pytest.raises(Unrecoverable, match="version of super-page 1 and of 1 others"):
+        settle([scanned((0, 0, 1, 1)), scanned((0, 3, 1, 1))], 4)
+
+
 @pytest.mark.parametrize(
     ("places", "message"),
     [
@@ -91,7 +137,7 @@ def test_a_torn_page_takes_no_program():
     for remains in torn.REMAINS:
         store = PageStore(512)
         store.program(0, spare, data)
-        torn.erase(store, 0, 8, rng, remains)
+        torn.erase(store, range(8), rng, remains)
         looks = {"blank": None, "garbled": False}.get(remains, spare)
         assert store.spare(0) == looks and store.intact(0) == (remains in ("kept", "blank"))
         for ppn in (0, 5):

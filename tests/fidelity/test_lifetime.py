@@ -117,6 +117,78 @@ def test_states_that_are_not_on_flash():
     assert (x.state_bytes, x.share, x.steps, x.years) == (0, 0, None, None)
 
 
+def test_the_reservoir_alone_lasts_as_long_as_its_planes(c):
+    """4 super-pages a die and step, in 1,002 blocks of 256: 1.5 M cycles of each plane in use are
+    96 G steps as laid out. With roles that change, the idle plane of four takes its part: 4/3 of
+    that. Roles change every 100 times that the places are filled, and then the 4 stripes' three
+    pages take 10.24 us each."""
+    r = c.result("on_die")
+    x = lifetime(c.cfg, r.ledger, share=r.share)
+    plain = 1.5e6 * 1002 * 256 / 4
+    assert x.reservoir_steps == pytest.approx((plain * 4 / 3, plain), rel=1e-12)
+    assert r.share.turn_steps == pytest.approx(100 * 1002 * 256 / 4, rel=1e-12)
+    assert r.share.turn_s == pytest.approx(4 * 3 * 10.24e-6, rel=1e-12)
+    assert lifetime(c.cfg, r.ledger).reservoir_steps is None
+    assert c.result("host_offload").share is None
+
+
+def test_dies_that_have_more_to_do_wear_first():
+    """257 super-pages: 5 on one die of 64, 4 on the others. Not levelled, that die is worn by then;
+    with Momentum no plane is idle."""
+    trace, cfg = model("adam", N + 2048), load_preset("optimstore-r1")
+    for changes, levelled, plain in (
+        ({}, 3 / 4 * 257 / 64, 5),
+        ({"ftl.reservoir_migrate": 0}, 3 / 4 * 5, 5),
+        ({"ftl.reservoir_rotate": 0}, 257 / 64, 5),
+        ({"ftl.reservoir_rotate": 0, "ftl.reservoir_migrate": 0}, 5, 5),
+        ({"pe.rain": 16}, None, None),
+    ):
+        r = compare(trace, cfg.replace(changes), paths=["on_die"], swing=False).result("on_die")
+        found = lifetime(cfg, r.ledger, share=r.share).reservoir_steps
+        cycles = [1.5e6 * 1002 * 256 / n for n in found]
+        if levelled is None:  # 18 super-pages of parity more, and stripes that stay where they are
+            assert sum(r.share.programs) == 257 + 18 and r.share.migrate == 0
+            continue
+        assert cycles == pytest.approx([levelled, plain], rel=1e-9)
+    momentum = compare(model("momentum", 2 * N), cfg, paths=["on_die"], swing=False)
+    r = momentum.result("on_die")
+    assert (r.share.used, r.share.rotate) == (4, 0)
+    found = lifetime(cfg, r.ledger, share=r.share).reservoir_steps
+    assert found[0] == pytest.approx(found[1], rel=1e-12)
+
+
+def test_what_a_change_of_roles_takes_is_what_the_simulation_has():
+    """Blocks of four pages, 8 a die, 5 stripes each: with roles that change at every cycle, all
+    places are turned once in 32 / 5 steps. Longer by the closed form, in lockstep, where nothing
+    hides it."""
+    from tests.state.test_levelling import run
+
+    params, steps = 5 * 4 * 128, 64
+    plain, turned = (
+        run(params=params, steps=steps, payload=False, ftl__reservoir_rotate=n) for n in (0, 1)
+    )
+    pages = turned.account()[0].counters["turned_pages"]
+    share = turned.path.share(steps)
+    changes = pages / (3 * 20)
+    assert changes == pytest.approx(steps / share.turn_steps, abs=1)
+    longer = (turned.account()[1].update_s - plain.account()[1].update_s) * steps
+    assert longer == pytest.approx(changes * share.turn_s, rel=1e-9)
+
+
+def test_pieces_know_the_wear_of_the_whole():
+    """Extended from pieces: erases by die and plane are those of the whole step, and what a step
+    does to the reservoir follows from the whole model."""
+    trace, cfg = traces.load("gpt-10b"), load_preset("optimstore-r1")
+    r = compare(trace, cfg, paths=["on_die"], swing=False, sampled=True).result("on_die")
+    t = r.ledger.totals
+    assert r.sampled is not None and len(t.worn) == 64
+    assert sum(map(sum, t.worn)) == pytest.approx(t.counters["erased_blocks"], rel=1e-6)
+    assert all(die[3] == 0 for die in t.worn)
+    assert sum(r.share.programs) == -(-trace.n_params // 2048)
+    levelled, plain = lifetime(cfg, r.ledger, share=r.share).reservoir_steps
+    assert levelled / plain == pytest.approx(4 / 3, rel=1e-4)
+
+
 def test_metrics_and_table(c, capsys, tmp_path):
     x, m = of(c, "on_die"), metrics(c, c.result("on_die"))
     assert m["lifetime_steps_typical"] == {"value": x.steps[1], "unit": "steps"}
@@ -129,3 +201,12 @@ def test_metrics_and_table(c, capsys, tmp_path):
     assert "30,000 .." in table
     assert "In pSLC, as the states are, they take three times" in " ".join(table.split())
     assert "on_die writes its reservoir alone (50% of the drive)" in " ".join(table.split())
+    # 15 stripes of Momentum on 64 dies.
+    words = "(the fullest die 327% above the mean), 1.64 T as super-pages move between dies that"
+    assert words in " ".join(table.split())
+    words = ["compare", "gpt2-124m", "--steps", "1", "--no-swing", "--paths", "on_die"]
+    out = " ".join(here(capsys, *words, "--out", tmp_path / "b").out.split())
+    assert "(1 of 4 planes idle, the fullest die 0.0625% above the mean)" in out
+    assert "as planes change roles every 100 cycles and super-pages move between dies that" in out
+    assert "; a change of roles takes 29.2 ms, once in 27 k steps" in out
+    assert "Erased in the run, least .. mean .. most: 0 .. 3 .. 4 a plane, 12 .. 12 .. 12 a" in out

@@ -62,6 +62,7 @@ def book(seconds: float, pages: int) -> Ledger:
     values = {f.name: 0 for f in dataclasses.fields(Totals)}
     values |= {"counters": {"read_pages": pages}, "bytes_by": {}, "planned": {}, "busy_sum_ps": {}}
     values |= {"busy_ps": {("update", "dies"): pages}, "super_pages": (0, 0), "erases": (0, 0)}
+    values |= {"worn": ((pages, 2 * pages), (0, 3))}
     span = (0, round(seconds * 1e12))
     values |= {"steps": ({"step": span, "update": span},), "page_bytes": 8192, "devices": 1}
     return Ledger(Totals(**values), 3, {"step": seconds, "update": seconds})

@@ -73,7 +73,7 @@ UNSEEN = {
         "uncorrectable_pages", "lost_pages", "media_errors", "bare_wrong_bits", "reclaimed_blocks",
         "cache_fill_pages", "beside_pages", "padded_at_flush", "padded_at_rest", "padded_in_time",
         "gathered_most", "pslc_pages", "direct_pages", "folds", "pslc_erased_blocks",
-        "overruled_victims", "bare_corrected_bits",
+        "overruled_victims", "bare_corrected_bits", "turned_pages",
     },
     "bytes_by": {
         "host CPU", "accelerator", "host submission", "uplink down", "uplink up", "timer",
@@ -109,7 +109,7 @@ def runs() -> list[Totals]:
         (result,) = compare(model("adam", 100_000), cfg, paths=[path], swing=False).results
         assert result.ledger is not None
         found.append(result.ledger.totals)
-    return [*found, interrupted(), *(crowded(changes) for changes in MANAGED.values())]
+    return [*found, interrupted(), levelled(), *(crowded(changes) for changes in MANAGED.values())]
 
 
 def interrupted() -> Totals:
@@ -126,6 +126,19 @@ def interrupted() -> Totals:
     assert run.resume()
     lost = [r.cut.lost for r in run.recoveries]
     assert all(sum(x[name] for x in lost) for name in ("load_bytes", "reservoir_up_bytes", "DRAM"))
+    return run.account()[0]
+
+
+def levelled() -> Totals:
+    """Planes change roles in every step, and super-pages leave a die that has been worn before."""
+    cfg = load_preset("optimstore-r1", SMALL).replace(
+        {"ftl.reservoir_rotate": 1, "ftl.reservoir_migrate": 1, "flash.pages_per_block": 1}
+    )
+    trace = small.model("adam", 2, (("w", (100_000,), 0),), payload=False)
+    run = Run("on_die", cfg, trace, Options(), payload=False)
+    run.system.arrays.worn[: run.system.geometry.reservoir_blocks] += 8  # of the first die
+    run.step(0)
+    run.step(1)
     return run.account()[0]
 
 
@@ -210,7 +223,7 @@ def test_what_energy_is_paid_for_is_what_was_moved(runs):
         once = c["down_bytes"] + c["up_bytes"] + c["load_bytes"] + c["scan_bytes"]
         isp = c["isp_read_bytes"] + c["isp_write_bytes"]
         cached = c["destaged_pages"] - c["cache_write_pages"] - c["cache_hit_pages"]
-        helped = ("fetched_pages", "stored_pages", "kept_pages")
+        helped = ("fetched_pages", "stored_pages", "kept_pages", "lifted_pages", "landed_pages")
         once += sum(c[name] for name in helped) * t.page_bytes
         crossed = 2 * twice + once + isp + c["isp_bytes"] + cached * t.page_bytes
         assert t.bytes_by["DRAM"] == crossed

@@ -119,7 +119,8 @@ AT_WORK = (
 
 
 def test_the_drive_is_a_dictionary(counts, monkeypatch):
-    """And every mechanism has been at work."""
+    """And every mechanism has been at work: what is drawn depends on the numbers that Hypothesis
+    finds in the sources, and 90 examples leave one out now and then."""
     monkeypatch.setattr(build, "BUDGET", 512)
     monkeypatch.setattr(build, "ROWS", 1 << 10)
     monkeypatch.setattr(store, "SEGMENT_BYTES", 1 << 16)
@@ -128,9 +129,15 @@ def test_the_drive_is_a_dictionary(counts, monkeypatch):
         max_examples=counts(90, 1000),
         stateful_step_count=counts(15, 30),
         suppress_health_check=list(hypothesis.HealthCheck),
+        derandomize=False,
     )
-    stateful.run_state_machine_as_test(InDram, settings=settings)
-    idle = [name for name in AT_WORK if machine.seen[name] == 0]
+    idle = AT_WORK
+    for seed in range(4):
+        drawn = hypothesis.seed(seed)(InDram)
+        stateful.run_state_machine_as_test(drawn, settings=settings)
+        idle = tuple(name for name in AT_WORK if machine.seen[name] == 0)
+        if not idle:
+            break
     assert not idle, idle
 
 

@@ -77,7 +77,7 @@ def test_a_wrong_bit_leaves_with_it():
     trace = model("adam", 1)
     run = started(trace)
     store = run.path.payload.stores[0]
-    store.flip(run.path.payload.page(0, 5, run.path.payload.place(0, 5), 1), 9)
+    store.flip(run.path.payload.page(run.path.payload.at(0, 5), 1), 9)
     saved = run.checkpoint().vectors
     wrong = np.flatnonzero(bits(saved["m"]) != bits(trace.states()["m"]))
     assert wrong.tolist() == [5 * 256 + 2]

@@ -81,9 +81,17 @@ def preset(leaves: dict[str, str], **changes: Any) -> Config:
 class Bench:
     """A system stepped by hand. Rows of resource, kind and so on as in rows.PLAN."""
 
-    def __init__(self, super_pages: int = 0, payload: bool = False, **changes: Any) -> None:
+    def __init__(
+        self, super_pages: int = 0, payload: bool = False, planes: int = 0, **changes: Any
+    ) -> None:
         self.cfg = preset(TIMES, **changes)
-        self.system = System(self.cfg, ("a",), reservoir_super_pages=super_pages, payload=payload)
+        self.system = System(
+            self.cfg,
+            ("a",),
+            reservoir_super_pages=super_pages,
+            reservoir_planes=planes,
+            payload=payload,
+        )
         self.arrays = self.system.arrays
         if super_pages:
             for device in range(self.system.devices):
