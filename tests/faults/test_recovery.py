@@ -96,13 +96,13 @@ def test_a_super_page_on_two_dies():
         scans = [scanned((2, 0, 1, 9), *old), scanned(*new)]
         for sp in range(1, 7):
             scans[0].versions[20 + sp] = scans[0].versions[2].__class__(sp, 1, 0, 20 + sp)
-        found = settle(scans, 10)
+        found = settle(scans, 10, 2)
         assert found == [[0, 1, 2, 3, 4, 5, 6, *held[0]], held[1]]
 
 
 def test_a_super_page_on_no_die():
     with pytest.raises(Unrecoverable, match="version of super-page 1 and of 1 others"):
-        settle([scanned((0, 0, 1, 1)), scanned((0, 3, 1, 1))], 4)
+        settle([scanned((0, 0, 1, 1)), scanned((0, 3, 1, 1))], 4, 1)
 
 
 @pytest.mark.parametrize(
