@@ -712,9 +712,10 @@ def validate(name: str | None, json_path: Path | None, quiet: bool, **options: A
 
     NAME is one of bytes, closed-forms and rates, which run without it; optimstore: what OptimStore
     published; mqsim: MQSim's results on its own files; zero: host offload as DeepSpeed does it, in
-    every configuration; smart-infinity: its fit row and shapes, or any run of it; formats: a small
-    GPT trained with each format of the update, beside FP32; errors: two small models trained with
-    raw bit errors in the pages that the dies compute with.
+    every configuration; smart-infinity: its fit row and shapes, or any run of it; tunnel: TCP/IP
+    through NVMe commands, packet by packet; formats: a small GPT trained with each format of the
+    update, beside FP32; errors: two small models trained with raw bit errors in the pages that the
+    dies compute with.
     """
     from ondie.emu.commands.validate import command
 
