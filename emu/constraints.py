@@ -582,6 +582,11 @@ RULES: tuple[Rule, ...] = (
         "a command of the tunnel carries 64 B at least, and no more than the drive takes at once",
     ),
     Rule(
+        ("tunnel.payload",),
+        lambda c: c.tunnel.payload_bytes <= 1 << 24,
+        "a command of the tunnel carries 16 MiB at most",
+    ),
+    Rule(
         ("tunnel.payload", "tunnel.mtu"),
         lambda c: _no_tunnel(c) or 68 <= c.tunnel.mtu_bytes <= 65535,
         "IP packets of 68 B to 65535 B are right",

@@ -25,6 +25,8 @@ READ_HEADER = 4
 """Bytes at the head of what a command brings up: how many follow."""
 LONGEST = (1 << 8 * HEADER) - 1
 """Longest packet: what an IP header can say, too."""
+LARGEST = 1 << 24
+"""Largest buffer of a command."""
 NONE = 0xFFFFFFFF
 NOTIFICATIONS = ("burst", "command")
 
@@ -45,8 +47,8 @@ class Format:
     """The drive signals once for every block, or when it has some after it had none ("burst")."""
 
     def __post_init__(self) -> None:
-        if not HEADER + READ_HEADER < self.payload <= 1 << 20:
-            raise InputError(f"tunnel payload {self.payload} B: 7 B to 1 MiB are right")
+        if not HEADER + READ_HEADER < self.payload <= LARGEST:
+            raise InputError(f"tunnel payload {self.payload} B: 7 B to {LARGEST} are right")
         if not 1 <= self.outstanding <= 1 << 12:
             raise InputError(f"{self.outstanding} commands outstanding: 1 to 4096 are right")
         if not 1 <= self.mtu <= LONGEST:

@@ -219,8 +219,8 @@ def _steady(t: Times, way: str) -> tuple[float, float]:
     """(relay's thread, from command to command) of a mean block of a long message, ps."""
     taking = t.cpu + (_mean_block(t) * PS_PER_S / t.copy_rate if t.copy_rate else 0)
     if way == DOWN or t.burst:
-        return taking, taking + t.command
-    return t.cpu + taking, t.command + max(t.notify, taking) + t.cpu
+        return taking, t.wait + taking + t.command
+    return t.cpu + taking, t.command + max(t.notify, t.wait + taking) + t.wait + t.cpu
 
 
 @lru_cache(maxsize=4096)

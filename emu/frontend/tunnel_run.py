@@ -14,6 +14,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ondie.emu.frontend import nvme
 from ondie.emu.frontend import tunnel_words as words
@@ -145,7 +146,7 @@ class _Run:
             tunnel = self.tunnels[transfer.to - 1]
             for packet in packets:
                 tunnel.host.send(packet)
-            self._at(self.now, lambda: self._push(tunnel), 2)
+            self._at(self.now, partial(self._push, tunnel), 2)
             return
         tunnel = self.tunnels[transfer.source - 1]
         for packet in packets:
@@ -159,7 +160,7 @@ class _Run:
         if node == HOST and transfer.to != HOST:
             tunnel = self.tunnels[transfer.to - 1]
             tunnel.host.send(packet)
-            self._at(self.now, lambda: self._push(tunnel), 2)
+            self._at(self.now, partial(self._push, tunnel), 2)
             return
         if node != transfer.to or number != self._next[at] or length != len(packet):
             self._lost += 1
@@ -182,11 +183,11 @@ class _Run:
         if command is not None:
             self._note(tunnel, command)
             work = handling(len(command.data), self.cost.down)
-            self._job(tunnel.down, work, lambda: self._written(tunnel, command))
+            self._job(tunnel.down, work, partial(self._written, tunnel, command))
 
     def _written(self, tunnel: _Tunnel, command: Command) -> None:
-        self._at(self.now + self.cost.down.command, lambda: self._executed(tunnel, command))
-        self._at(self.now, lambda: self._push(tunnel), 2)
+        self._at(self.now + self.cost.down.command, partial(self._executed, tunnel, command))
+        self._at(self.now, partial(self._push, tunnel), 2)
 
     def _requests(self, tunnel: _Tunnel) -> None:
         """What the relay asks for: event requests are there at once, receptions take their time."""
@@ -195,7 +196,7 @@ class _Run:
                 tunnel.device.command(command)
             else:
                 later = self.now + self.cost.up.command
-                self._at(later, lambda command=command: self._executed(tunnel, command))  # type: ignore[misc]
+                self._at(later, partial(self._executed, tunnel, command))
         self._answers(tunnel)
 
     def _executed(self, tunnel: _Tunnel, command: Command) -> None:
@@ -213,13 +214,13 @@ class _Run:
                 self._completed(tunnel, completion)
             elif kind == "event":
                 later = self.now + self.cost.up.notify
-                self._at(later, lambda c=completion: self._called(tunnel, c))  # type: ignore[misc]
+                self._at(later, partial(self._called, tunnel, completion))
             else:
                 work = handling(len(completion.data) - READ_HEADER, self.cost.up)
-                self._job(tunnel.up, work, lambda c=completion: self._completed(tunnel, c))  # type: ignore[misc]
+                self._job(tunnel.up, work, partial(self._completed, tunnel, completion))
 
     def _called(self, tunnel: _Tunnel, completion: Completion) -> None:
-        self._job(tunnel.up, self.cost.up.cpu, lambda: self._completed(tunnel, completion))
+        self._job(tunnel.up, self.cost.up.cpu, partial(self._completed, tunnel, completion))
 
     def _completed(self, tunnel: _Tunnel, completion: Completion) -> None:
         tunnel.host.completed(completion)
@@ -227,7 +228,7 @@ class _Run:
             if isinstance(event, words.Packet):
                 self._take(event.data, HOST)
         self._requests(tunnel)
-        self._at(self.now, lambda: self._push(tunnel), 2)
+        self._at(self.now, partial(self._push, tunnel), 2)
 
     def _note(self, tunnel: _Tunnel, command: Command) -> str:
         sqe = Sqe.unpack(command.sqe)
@@ -258,7 +259,7 @@ class _Run:
             work, then = thread.jobs.popleft()
             self._cores -= 1
             self._cpu += work
-            self._at(self.now + work, lambda t=thread, f=then: self._over(t, f), 0)  # type: ignore[misc]
+            self._at(self.now + work, partial(self._over, thread, then), 0)
 
     def _over(self, thread: _Thread, then: Callable[[], None]) -> None:
         self._cores += 1

@@ -4,6 +4,7 @@ Every step here is run by the event engine; the expected values are arithmetic o
 """
 
 import dataclasses
+import json
 from typing import Any
 
 import numpy as np
@@ -18,9 +19,11 @@ from ondie.emu.frontend.tunnel_cost import TunnelCost
 from ondie.emu.ledger import Ledger, StepClock, ledger
 from ondie.emu.paths.base import PHASES, Options, Unavailable
 from ondie.emu.paths.stannis import HOST, Stannis
+from ondie.emu.stannis.allreduce import exchange
 from ondie.emu.system import System
 from ondie.emu.units import InputError
 from ondie.traces import Trace, flat_tensors, load
+from tests.smoke.commands import here, refused
 
 SMALL = ["flash.dies_per_channel=2", "flash.blocks_per_plane=64"]
 """A Newport with little flash: built and filled in no time."""
@@ -514,6 +517,29 @@ def test_bad_options():
         Stannis(cfg, trace(), Options(host_batch=0))
     with pytest.raises(InputError, match="allreduce 'rings': ring or tree or star"):
         Stannis(cfg, trace(), Options(allreduce="rings"))
+
+
+def test_as_a_command(capsys, tmp_path):
+    """--allreduce; what the tunnel did is in result.json."""
+    found = {}
+    for kind in ("ring", "star"):
+        words = ["--device", "newport", "--devices", "3", "--paths", "stannis", "--no-swing"]
+        sets = [word for key in SMALL for word in ("--set", key)]
+        out = tmp_path / kind
+        done = here(capsys, "compare", "mobilenetv2", *words, *sets, "--allreduce", kind,
+                    "--out", out)  # fmt: skip
+        assert (done.code, done.err) == (0, "") and "host relay" in done.out
+        result = json.loads((out / "result.json").read_text())
+        assert result["options"]["allreduce"] == kind
+        (path,) = result["paths"]
+        found[kind] = {name: m["value"] for name, m in path["metrics"].items()}
+    cost = TunnelCost.of(load_preset("newport"))
+    for kind, metrics in found.items():
+        x = exchange(kind, 4 * load("mobilenetv2").n_params, 3, cost)
+        assert metrics["tunnel_commands"] == x.commands + x.notifications
+        assert metrics["tunnel_bytes"] == x.bytes_up + x.bytes_down
+        assert metrics["host_relay_cpu_s"] == pytest.approx(x.host_cpu_s)
+    refused(here(capsys, "compare", "mobilenetv2", "--allreduce", "butterfly"), "--allreduce")
 
 
 def test_it_says_that_it_is_timing():
