@@ -40,6 +40,6 @@ def erased_ahead(st, dev, g):
     if pool.made == 0 or pool.r_next % c.pages != 0:
         return
     b = reservoir.block_of(st, g, reservoir.next_good(st, g, pool.r_next))
-    if st.valid[b] == 0 and st.block[b].dirty != 0:
+    if st.valid[b] == 0 and st.block[b].dirty == reservoir.USED:
         reservoir.renew(st, dev, g, b)
-        st.block[b].dirty = 0  # until it is entered
+        st.block[b].dirty = reservoir.RENEWED

@@ -22,6 +22,10 @@ from ondie.emu.config import Config
 from ondie.emu.events import E_RESERVOIR, fail
 from ondie.kernels.jit import cold, inline, njit
 
+CLEAN, USED, RENEWED = range(3)
+"""``dirty`` of a block of the reservoir: never entered; to be erased before it is entered; erased
+for the entry to come, perhaps not quite yet."""
+
 
 def bad_blocks(cfg: Config, geometry: Geometry, devices: int, seed: int = 0) -> np.ndarray:
     """Super-blocks of the reservoirs that are bad from the factory, by seed:
@@ -60,10 +64,16 @@ def next_good(st, g, at):
 def renew(st, dev, g, b):
     """Erase block ``b``, in which nothing is valid; the roles of its planes are those of so many
     cycles from now on."""
-    c = st.cfg[0]
     mapping.erase(st, dev, g, b, nand.Q_PE)
+    turn(st, b, st.block[b].erases + 1)
+
+
+@inline
+def turn(st, b, cycles):
+    """The roles of the planes of a block that is entered after so many cycles."""
+    c = st.cfg[0]
     if c.rotate > 0:
-        st.block[b].turned = (st.block[b].erases + 1) // c.rotate % c.planes
+        st.block[b].turned = cycles // c.rotate % c.planes
 
 
 @cold
@@ -83,9 +93,11 @@ def open_place(st, dev, s):
         block = st.block[b]
         if st.valid[b] != 0:
             fail(st, E_RESERVOIR, g, st.valid[b])
-        if block.dirty != 0:
+        if block.dirty == USED:
             renew(st, dev, g, b)
-        block.dirty = 1
+        elif block.dirty == CLEAN:
+            turn(st, b, block.erases)
+        block.dirty = USED
         if c.errors != 0:
             st.quality[b].since = st.reg[0].now
     pool.r_next = at + 1 if at + 1 < c.reservoir_pages else 0
@@ -141,5 +153,5 @@ def fill(st, dev, s, n):
         g = dev * c.dies + (s + i) % c.dies
         at = st.pool[g].r_next
         if at % c.pages == 0:
-            st.block[block_of(st, g, next_good(st, g, at))].dirty = 0
+            st.block[block_of(st, g, next_good(st, g, at))].dirty = CLEAN
         map_place(st, dev, s + i, open_place(st, dev, s + i))

@@ -190,8 +190,9 @@ def test_a_record_says_which_step_is_done():
             ppn = payload.pages(0, sp)[0]
             spare = payload.stores[0].spare(ppn)
             assert (spare.lpn, spare.step, spare.slot) == (sp, i + 1, 0)
-            mine = [held(payload, 0, x)[1] for x in range(die, guarded.count, 4)]
-            assert spare.sequence > max(int(x[0].view(np.int64)[1]) for x in mine)  # its die's last
+            store, stripes = payload.stores[0], range(die, guarded.count, 4)
+            mine = [store.spare(payload.pages(0, x)[0]).sequence for x in stripes]
+            assert spare.sequence > max(mine)  # the last that its die programmed
             assert payload.stores[0].read(ppn)[:8].view(np.int64)[0] == i + 1
             assert payload.stores[0].spare(ppn + 1) is None
 
