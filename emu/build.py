@@ -296,7 +296,14 @@ def _reservoir(cfg: Config, geometry: Geometry, c: np.recarray, planes: int) -> 
     c.reservoir_planes = planes
     c.rotate = cfg.ftl.reservoir_rotate if planes < geometry.planes else 0
     if cfg.pe.kind != "none":
-        c.register_move = pe.register_move_ps(cfg)
+        move = pe.register_move_ps(cfg)
+        if move >= NEVER:
+            raise InputError(
+                f"{cfg.system.name}: a page takes {move:.4g} ps from register to register "
+                f"(pe.clock_divider = {cfg.pe.clock_divider:.4g}); at most {NEVER:.4g} ps keep the "
+                f"clock exact"
+            )
+        c.register_move = move
 
 
 def _lines(cfg: Config, geometry: Geometry, c: np.recarray) -> None:

@@ -142,7 +142,7 @@ def plan(quiet: bool, **options: Any) -> None:
 @click.option("--stragglers", type=float, default=0.0, show_default=True,
               help="Share of a node's steps that take twice as long.")  # fmt: skip
 @click.option("--no-reading", is_flag=True, help="Samples are in memory already.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of all that is drawn.")
 @click.option("--figure", type=click.Path(path_type=Path), help="Samples/s over time, PNG or PDF.")
 def simulate(quiet: bool, **options: Any) -> None:
     """Train WORKLOAD for some steps in virtual time, beside the same fleet left alone."""
@@ -159,8 +159,10 @@ def simulate(quiet: bool, **options: Any) -> None:
 @fleet_options
 @click.option("--figure", type=click.Path(path_type=Path), help="Speed over drives, PNG or PDF.")
 def scale(quiet: bool, figure: Path | None, **options: Any) -> None:
-    """Speed and energy of WORKLOAD over the number of drives, from none to all of them; several
-    workloads with commas between."""
+    """Speed and energy over the number of drives, from none to all of them.
+
+    WORKLOAD may be several, with commas between.
+    """
     from ondie.emu.commands import batches
 
     batches.scale(options, figure, options["json_path"], None if quiet else console())

@@ -16,7 +16,7 @@ BLOCKS = list(readme.blocks(TEXT))
 
 def test_it_has_the_generated_blocks():
     assert [what for what, _ in BLOCKS].count("map") == 1
-    assert len(BLOCKS) == 8
+    assert len(BLOCKS) == 9
 
 
 @pytest.mark.parametrize(("what", "body"), BLOCKS, ids=[what for what, _ in BLOCKS])
