@@ -161,7 +161,6 @@ class HostRelay:
                 found.append(self._issue("event", 0))
             while (
                 behind(self._received, self._announced)
-                and self._under_way["receive"] < most
                 and behind(self._taken, self._received) < most
             ):
                 found.append(self._communicate("receive", self._received, words.RECEIVE))

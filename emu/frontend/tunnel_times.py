@@ -139,8 +139,6 @@ def upward(n, t):
             if t.burst == 0 or asked == 0:
                 free = max(free, next_told) + t.wait + t.cpu
                 began = free
-            elif asked < t.outstanding:
-                began = free  # with the first
             size = there[asked] - (there[asked - 1] if asked > 0 else 0)
             came[asked] = max(began + t.command, crossed + spacing(size, t))
             crossed = came[asked]

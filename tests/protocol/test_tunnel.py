@@ -2,6 +2,7 @@
 whatever else may come answered?"""
 
 import dataclasses
+import itertools
 
 import pytest
 from hypothesis import given
@@ -197,6 +198,23 @@ def test_packets_arrive_whole_and_in_order(data):
     assert wire.closed and not wire.failures and wire.host.strays == 0
     assert wire.host.state is State.CLOSED
     assert not wire.host.send(bytes(form.mtu))
+
+
+@pytest.mark.parametrize("notify", framing.NOTIFICATIONS)
+@pytest.mark.parametrize("outstanding", [2, 5])
+def test_the_last_overtakes_all_others(outstanding, notify):
+    """Whatever is on its way longest arrives last: blocks wait for those before, and a close may be
+    over while the last of them are still coming."""
+    wire = Wire(Format(64, outstanding, 300, notify=notify))
+    wire.open()
+    down, up = numbered([300, 5, 200, 1] * 5), numbered([7, 300, 120] * 6, 90)
+    for packet in down:
+        assert wire.host.send(packet)
+    for packet in up:
+        assert wire.device.send(packet)
+    wire.host.close()
+    wire.run(itertools.repeat(-1))
+    assert wire.received == (down, up) and wire.closed and not wire.failures
 
 
 @given(st.data())

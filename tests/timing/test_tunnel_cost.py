@@ -32,21 +32,31 @@ def ring_step(drives: int, n: int) -> list[Transfer]:
     return [Transfer(i, (i + 1) % (drives + 1), n) for i in range(drives + 1)]
 
 
+def cost_with(
+    payload: int,
+    outstanding: int,
+    mtu: int,
+    concatenate: int,
+    burst: int,
+    notify: int,
+    cpu: int,
+    copy_rate: int,
+) -> TunnelCost:
+    """A tunnel whose host has threads enough."""
+    rest = mtu, concatenate, burst, outstanding, 90 * US, notify, cpu, copy_rate, 0
+    return TunnelCost(Times(payload - 4, *rest), Times(payload, *rest), PLENTY)
+
+
 costs = st.builds(
-    lambda payload, outstanding, mtu, concatenate, notify, cpu, wait: TunnelCost(
-        Times(
-            payload - 4, mtu, concatenate, notify, outstanding, 90 * US, 10 * US, cpu, 5 * 10**9, 0
-        ),
-        Times(payload, mtu, concatenate, notify, outstanding, 90 * US, 10 * US, cpu, 5 * 10**9, 0),
-        PLENTY,
-    ),
+    cost_with,
     payload=st.sampled_from([64, 512, 1504, 4096, 16384]),
     outstanding=st.integers(1, 6),
     mtu=st.sampled_from([68, 576, 1500, 9000]),
     concatenate=st.integers(0, 1),
-    notify=st.integers(0, 1),
+    burst=st.integers(0, 1),
+    notify=st.sampled_from([0, 10 * US, 100 * US]),
     cpu=st.sampled_from([0, 1 * US, 4 * US, 40 * US]),
-    wait=st.just(0),
+    copy_rate=st.sampled_from([0, 5 * 10**9]),
 )
 
 
@@ -70,6 +80,14 @@ def test_a_message_is_what_the_relays_make_of_it(cost, n, way):
     )
     assert found.cpu_ps == message.cpu_ps
     assert found.end_ps == message.end_ps
+
+
+def test_what_happens_at_the_same_time():
+    """A block comes up just as the way down is free again: it goes down with what waited."""
+    cost = cost_with(4096, 1, 1500, 1, 1, 0, 0, 0)
+    message, found = cost.across(200_000), run([Transfer(1, 2, 200_000)], 2, cost)
+    assert (found.written, found.end_ps) == (message.written, message.end_ps)
+    assert message.end_ps == (message.written + 1) * 90 * US  # it never rests once it has begun
 
 
 @given(costs, st.integers(0, 10**6), st.sampled_from([64, 4092, 4096]))
