@@ -428,6 +428,9 @@ def start_help(st, r, t):
     if row.kind == timing.LAND:
         x.bare = MOVED
         x.old = row.tag  # the super-page from which it comes
+        if x.old < 0 or x.old >= st.rmap.shape[1] or st.rmap[dev, x.old] == 0:
+            fail(st, E_UNWRITTEN, x.old, x.die)
+            return
         if st.cfg[0].round_trip == 0:  # no parity but what the die makes
             go(st, t, s.ENCODED)
             return

@@ -76,7 +76,8 @@ def _gives(held: np.ndarray, dies: Dies, worn: int, fresh: int) -> bool:
 
 
 def carry_out(homes: Homes, moves: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """(super-page left, super-page got) of the last stripe of each die that gives one away."""
+    """(super-page left, super-page got) of the last stripe of each die that gives one away. As no
+    die both gives and takes, what one leaves is not what another gets before it has left."""
     for worn, fresh in moves:
         last = homes.by_die()[worn][-1]
         yield homes.move(homes.stripe(int(last)), fresh)

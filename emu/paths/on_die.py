@@ -1,8 +1,9 @@
 """On-die update: processing elements at the planes update the weights where they lie (OptimStore).
 
 Owns the order of VPP, BPR, ODC and BPP per stripe and the three dispatch rules. Does not own
-register and channel rules (backend/nand.py), the reservoir's map (backend/mapping.py) or what a
-stripe takes more where a controller's work is done for it (guards.py).
+register and channel rules (backend/nand.py), the reservoir's map (backend/reservoir.py), which
+stripes change their die (levelling.py), or what a stripe takes more where a controller's work is
+done for it (guards.py).
 Source: OptimStore (HPCA 2023). lockstep: all dies of a channel wait until each has its gradients;
 free: each die loads, reads, computes and programs on its own; double_buffered: a second gradient
 register lets the next gradients load meanwhile.

@@ -11,6 +11,7 @@ from ondie.emu import rows
 from ondie.emu.backend.timing import BPP, BPR, LAND, LIFT, ODC, VPP
 from ondie.emu.compare import Run, run_path
 from ondie.emu.config import load_preset
+from ondie.emu.errors import SimulationError
 from ondie.emu.isp import die_bus, pe
 from ondie.emu.ledger import sum_counters
 from ondie.emu.paths.base import Options
@@ -244,3 +245,15 @@ def test_a_super_page_goes_to_another_die():
     assert count["lifted_pages"] == count["landed_pages"] == 3
     assert bench.arrays.rmap[0].tolist() == [1, 1, 2, 2, 0, 3, 4, 5]
     assert bench.arrays.valid[[8, 24]].tolist() == [3, 4] and bench.arrays.dev.r_mapped[0] == 7
+
+
+def test_what_lies_nowhere_cannot_move():
+    """Neither be read nor be programmed elsewhere: a defect of the plan."""
+    for row in ({"kind": LIFT, "lpn": 4, "bytes_out": 4096},
+                {"kind": LAND, "lpn": 7, "tag": 4, "bytes_in": 4096},
+                {"kind": LAND, "lpn": 7, "tag": 8, "bytes_in": 4096}):  # fmt: skip
+        bench = Bench(super_pages=8, flash__dies_per_channel=2)
+        bench.arrays.rmap[0, 4] = 0
+        bench.one(resource=rows.DIE, **row)
+        with pytest.raises(SimulationError, match="super-page [48]"):
+            bench.run_to()
