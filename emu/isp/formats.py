@@ -161,8 +161,12 @@ class Stored:
         """Of weights and states on flash, per parameter."""
         return sum((v.bytes_each for v in self.vectors), Fraction())
 
+    @property
+    def copy_bytes(self) -> int:
+        """Of the copy of a weight that a format has for the model; 0 where it has none."""
+        return 0 if self.format.out == NONE else TYPES[self.format.out].itemsize
+
     @cached_property
     def traffic(self) -> Fraction:
         """DRAM bytes of the update of one parameter, scales included: read plus written."""
-        own = 0 if self.format.out == NONE else TYPES[self.format.out].itemsize
-        return 2 * self.bytes_each + self.gradient.bytes_each + own
+        return 2 * self.bytes_each + self.gradient.bytes_each + self.copy_bytes

@@ -30,7 +30,7 @@ from ondie.emu.config import Config, load_preset
 from ondie.emu.energy import Energy
 from ondie.emu.isp.formats import Stored
 from ondie.emu.ledger import Ledger, sum_counters
-from ondie.emu.live.optimizer import KernelOptimizer, _array, _tensor
+from ondie.emu.live.optimizer import KernelOptimizer, array_of, tensor_of
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.on_die import OnDie
@@ -226,7 +226,7 @@ class CSDOptimizer(KernelOptimizer):
         for p, a, b in self._spans():
             held = self.state.get(p, {})
             for name in found.keys() & held.keys():
-                found[name][a // slots[name].share : slots[name].size(b)] = _array(held[name])
+                found[name][a // slots[name].share : slots[name].size(b)] = array_of(held[name])
         found["w"] = Arithmetic.cast(found["w"], slots["w"].dtype)
         return found
 
@@ -312,7 +312,7 @@ class CSDOptimizer(KernelOptimizer):
                 vector, slot = self._stored(name), slots[name]
                 for p, a, b in self._spans():
                     part = vector[a // slot.share : slot.size(b)].copy()
-                    self.state[p][name] = _tensor(part)
+                    self.state[p][name] = tensor_of(part)
         return super().state_dict() | {"format": self.layout.name}
 
     def _stored(self, name: str) -> np.ndarray:

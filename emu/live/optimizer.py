@@ -37,7 +37,7 @@ _BETAS = ("beta1", "beta2")
 Back = list[tuple[torch.Tensor, torch.Tensor]]
 
 
-def _array(t: torch.Tensor) -> np.ndarray:
+def array_of(t: torch.Tensor) -> np.ndarray:
     """The memory of a contiguous tensor, flat."""
     flat = t.view(-1)
     if t.dtype == torch.bfloat16:
@@ -45,7 +45,7 @@ def _array(t: torch.Tensor) -> np.ndarray:
     return flat.numpy()
 
 
-def _tensor(a: np.ndarray) -> torch.Tensor:
+def tensor_of(a: np.ndarray) -> torch.Tensor:
     """The memory of an array."""
     if a.dtype == np.uint16:
         return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
@@ -192,8 +192,8 @@ class KernelOptimizer(torch.optim.Optimizer):
             if not state:
                 arrays = self.kernel.zeros(p.numel())
                 state["step"] = 0
-                state.update(zip(self.kernel.states, map(_tensor, arrays), strict=True))
-            parts.append([_array(self._held(p, state, slot, back)) for slot in self.kernel.slots])
+                state.update(zip(self.kernel.states, map(tensor_of, arrays), strict=True))
+            parts.append([array_of(self._held(p, state, slot, back)) for slot in self.kernel.slots])
         return tensors(self.kernel, parts), back
 
     def _held(self, p: torch.Tensor, state: dict[str, Any], slot: Slot, back: Back) -> torch.Tensor:

@@ -8,9 +8,9 @@ FPGA.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import lcm
 from typing import ClassVar
 
 import numpy as np
@@ -43,7 +43,7 @@ class InStorage(ConventionalPath):
         vectors: their super-pages have too large a common multiple."""
         held = [v.per_page(self.cfg.flash.page_bytes) for v in self._all]
         coded = any(v.coded for v in self._all)
-        chunk = lcm(*held) * (1 if coded else self.geometry.planes)
+        chunk = math.lcm(*held) * (1 if coded else self.geometry.planes)
         widest = max(v.dtype.itemsize for v in self._all)
         while chunk * widest * 2 <= self.cfg.host.io_block_bytes:
             chunk *= 2
@@ -167,7 +167,7 @@ class InStorage(ConventionalPath):
             moved = [v.size(x) for v in self.stored.vectors]
             out["array_ps"][its & isp] = self._isp_ps(x)
             out["bytes_in"][its & isp] = sum(moved) + self.stored.gradient.size(x)
-            out["bytes_out"][its & isp] = sum(moved)
+            out["bytes_out"][its & isp] = sum(moved) + self.stored.copy_bytes * x
             paged = np.array([v.paged(x, page) for v in self.stored.vectors])
             out["bytes_out"][its & reads] = paged[which[its & reads]]
             out["bytes_in"][its & io & ~reads] = paged[which[its & io & ~reads]]
@@ -197,7 +197,7 @@ class InStorage(ConventionalPath):
         d.flash_write(states)
         d.dram(2 * states)  # in from flash, out to flash
         d.dram(down + up)  # gradients in, weights up
-        d.dram(2 * sum(v.size(n) for v in self.stored.vectors) + down)  # the computation
+        d.dram(math.ceil(self.stored.traffic * n))  # the computation
         d.link("down", down)
         d.link("up", up)
         d.add("ISP flash path", 2 * states / self.cfg.isp.flash_bytes_per_s)

@@ -274,6 +274,10 @@ def test_bytes_in_storage(format):
     assert t.counters["isp_read_bytes"] == moved == t.counters["isp_write_bytes"]
     assert t.bytes_by["link down"] == gradient * PARAMS
     assert t.bytes_by["link up"] == up * PARAMS
+    computed = 2 * (moved if not FORMATS[format].codes else states * PARAMS) + gradient * PARAMS
+    computed += 2 * PARAMS * (format in ("fp16", "bf16"))  # the copy for the model
+    through = 2 * moved + (gradient + up) * PARAMS + computed
+    assert t.bytes_by["DRAM"] == through
 
 
 @pytest.mark.parametrize("format", DIE)

@@ -216,8 +216,10 @@ def test_the_command_refuses_and_writes_nothing(capsys, tmp_path, file, monkeypa
 
 
 def test_the_command_takes_both(capsys, tmp_path, file):
-    """The file's remark is printed, its options and the knob after it are in the result."""
-    path = file(aio={"queue_depth": 16, "thread_count": 3, "nonsense": 1})
+    """The file's remark is printed, its options, its format and the knob after it are in the
+    result."""
+    bf16 = {"enabled": True, "bf16_master_weights_and_grads": True}
+    path = file(aio={"queue_depth": 16, "thread_count": 3, "nonsense": 1}, bf16=bf16)
     out = tmp_path / "out"
     done = here(
         capsys, "compare", "gpt-small", "--steps", 1, "--paths", "host_offload", "--no-swing",
@@ -227,6 +229,9 @@ def test_the_command_takes_both(capsys, tmp_path, file):
     result = json.loads((out / "result.json").read_text())
     found = result["options"]["offload"]
     assert (found["threads"], found["in_dram_below"], found["align"]) == (3, 0, 3072)
+    assert result["options"]["format"] == "bf16_master"
+    (path_,) = result["paths"]
+    assert path_["weights"]["equal_bits_to_reference"] == path_["weights"]["elements"]
     assert result["configuration"]["host"]["io_queue_depth"]["value"] == 16
     assert str(tmp_path) not in (out / "result.json").read_text()
 
