@@ -94,9 +94,10 @@ def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
     from which it was coming up."""
     assert isinstance(path, OnDie) and isinstance(path.payload, Reservoir)
     rng = np.random.default_rng((seed, system.now))
-    programs, erases = _tear(system, path.payload, rng)
+    programs, erases, pages = _tear(system, path.payload, rng)
     stop_clocks(system)
     training, lost = _training(system), settle_books(system, path.stripes[0].planes)
+    lost["bpp_pages"] = pages  # as if all of their time had passed
     if before is None:
         return Cut(system.now, programs, erases, 0, training, lost)
     lost = {name: n + before.lost[name] for name, n in lost.items()}
@@ -150,10 +151,10 @@ def with_lost(totals: Totals, cuts: Sequence[Cut]) -> Totals:
     return replace(totals, counters=counters, bytes_by=bytes_by)
 
 
-def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple[int, int]:
-    """What arrays were at when the power went: (programs, erases)."""
+def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple[int, int, int]:
+    """What arrays were at when the power went: (programs, erases, pages of the programs)."""
     a, g = system.arrays, system.geometry
-    programs = erases = 0
+    programs = erases = pages = 0
     for at, die in enumerate(a.die):
         for t in (int(die.arr), int(die.paused)):
             if t < 0:
@@ -165,8 +166,8 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
                 continue  # its command is still on the channel
             if op == timing.ERASE:
                 first, mask = int(x.ppn), int(x.planes)
-                pages = range(first, first + g.block_pages)
-                torn.erase(payload.stores[dev], [p for p in pages if mask >> p % g.planes & 1], rng)
+                ppns = range(first, first + g.block_pages)
+                torn.erase(payload.stores[dev], [p for p in ppns if mask >> p % g.planes & 1], rng)
                 erases += 1
             elif op in (timing.BPP, timing.PROGRAM):
                 place = int(x.ppn)
@@ -184,7 +185,8 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
                 else:
                     _tear_program(payload, dev, there, payload.coming(dev, at, int(x.lpn)), rng)
                 programs += 1
-    return programs, erases
+                pages += int(x.n)
+    return programs, erases, pages
 
 
 def _next_place(system: System, die: int) -> int:

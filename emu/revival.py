@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ondie.emu.backend.recovery import (
+    ATTEMPT,
     DieScan,
     DieState,
     Unrecoverable,
@@ -88,6 +89,9 @@ class Revival:
                 self.system.run([resume.scan(path, self.system.next_row, places, True)])
             doubt = {at: scan for at, scan in doubt.items() if not check(scan, self._intact(at))}
         self.undone = self._to_be_undone()
+        if not self.undone:
+            for scan in self.scans.values():
+                scan.give_up(self.old.step, self.attempt)
         states = self._conclude()
         pads = [(*at, state.pad) for at, state in states.items() if state.pad is not None]
         self._turn(states)
@@ -95,6 +99,11 @@ class Revival:
             self.system.run([resume.pads(path, self.system.next_row, pads)])
         self.padded = len(pads)
         self._map(states)
+
+    @property
+    def attempt(self) -> int:
+        """The last one at the step under way that has left anything, on any drive."""
+        return max(scan.sequence for scan in self.scans.values()) // ATTEMPT
 
     def _conclude(self) -> dict[tuple[int, int], DieState]:
         """What each die holds. Raises Unrecoverable."""
@@ -207,6 +216,8 @@ class Revival:
             at = dev * g.dies + die
             a.pool["r_next"][at] = state.next_place
             new.sequences[dev] = max(int(new.sequences[dev]), state.sequence)
+            if self.undone:
+                new.sequences[dev] = ATTEMPT * (self.attempt + 1)
             every = self.path.homes[dev].super_pages(0, self.path.stripes[dev].count)
             for held, place in state.places.items():
                 a.rmap[dev, every[held] if held < len(every) else held] = place + 1

@@ -17,6 +17,10 @@ last one of every cut before it that left nothing whole behind it. So:
 - A die programs its record when all stripes of a step and their parities are there: one whole
   record of a step on any die says that the step is done. What is newer than the last step done is
   of a step under way, and can be left aside where all super-pages are there at that step: undone.
+- The drive begins a step that was undone with a number of the next attempt (ATTEMPT), so that what
+  those before have left of it is known, whole or torn, when the step can be undone no more. It
+  goes on behind the last version that is kept: what it had filled since then is erased again, block
+  by block, so that undoing takes no room however often the power goes.
 - The place behind the last one that is not blank may have been programmed a little and read as
   blank. In the open block it is padded: programmed with anything, so that the next recovery sees
   it. Nothing else would tell it from a blank one, however often the power goes. In any other block
@@ -32,6 +36,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ondie.emu.backend.store import Spare
+
+ATTEMPT = 1 << 32
+"""Sequence numbers of an attempt at a step; the next one's are the next so many."""
 
 
 class Unrecoverable(RuntimeError):
@@ -100,6 +107,12 @@ class DieScan:
         del self.versions[version.place]
         self.torn += 1
 
+    def give_up(self, step: int, attempt: int) -> None:
+        """Versions of ``step`` that are of attempts before ``attempt`` do not count."""
+        for v in list(self.versions.values()):
+            if v.step == step and v.sequence // ATTEMPT < attempt:
+                del self.versions[v.place]
+
     @property
     def committed(self) -> int:
         """The step that the die's newest record says is done; 0 without one."""
@@ -117,12 +130,13 @@ class DieScan:
                 found[v.super_page] = v
         return found
 
-    def next_place(self) -> tuple[int, int | None]:
-        """(where the die programs next, place to be padded before, or None)."""
-        last = self.doubtful
-        if last is None:
+    def next_place(self, last: int) -> tuple[int, int | None]:
+        """(where the die programs next, place to be padded before, or None), when versions of steps
+        up to ``last`` are kept."""
+        kept = [v for v in self.versions.values() if v.step <= last]
+        if not kept:
             return 0, None
-        block = last.place // self.pages
+        block = max(kept, key=lambda v: v.sequence).place // self.pages
         behind = 1 + max(p for p in self.visible if p // self.pages == block)
         if behind // self.pages > block:
             return behind % (self.blocks * self.pages), None
@@ -189,7 +203,7 @@ def conclude(
         raise Unrecoverable(
             f"{where}: super-pages of step {min(old)}; {step - 1} and {step} are right"
         )
-    place, pad = scan.next_place()
+    place, pad = scan.next_place(step - undo)
     there = [sp for sp in beside if sp in found]
     places = {sp: found[sp].place for sp in (*expected, *there)}
     turned = {v.place // scan.pages: v.turned for v in scan.versions.values()}

@@ -91,7 +91,7 @@ class Reservoir:
         self.kept = 0
         """Super-pages that held its result when it began, or was resumed."""
         self.sequences = np.zeros(system.devices, np.int64)
-        """Super-pages that each device has programmed, as its out-of-band data number them."""
+        """The last super-page that each device has programmed, by its number there."""
         self.given: dict[int, list[Spare]] = {}
         """Out-of-band data by die that the controller has made already for what is in the die's
         registers: their parity has them too."""

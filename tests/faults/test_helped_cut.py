@@ -141,6 +141,25 @@ def test_a_step_that_is_undone_begins_again():
         check(run, 0, "undo")
 
 
+@pytest.mark.parametrize("helped", [x for x in HELPED if "undo" in x])
+def test_undoing_takes_no_room(helped, counts):
+    """Room for two versions of everything and two blocks: any number of cuts, late ones too."""
+    run = start(0, helped, ftl__reservoir_fraction="0.375" if "dies" in helped else "0.25")
+    run.step(0)
+    _, events = plain(0, helped)
+    rng = np.random.default_rng(20261122)
+    shares = rng.uniform(0.05, 0.6, counts(8, 40))
+    assert not run.step(1, cut_after=int(0.6 * events[1]))
+    for share in shares:
+        found = run.recover()
+        assert found.undone and not any(found.made)
+        assert not run.resume(cut_after=int(share * events[1]))
+    assert run.recover().undone
+    assert run.resume()
+    finish(run, 1)
+    check(run, 0, helped)
+
+
 def test_records_say_that_a_step_is_done():
     """A cut when a record is there: nothing is sent again, what records are missing are made."""
     _, events = plain(0, "undo")

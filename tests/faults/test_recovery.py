@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.backend import torn
-from ondie.emu.backend.recovery import DieScan, Unrecoverable, check, conclude, settle
+from ondie.emu.backend.recovery import ATTEMPT, DieScan, Unrecoverable, check, conclude, settle
 from ondie.emu.backend.store import PageStore, Spare
 from ondie.emu.units import InputError
 
@@ -82,6 +82,31 @@ def test_planes_may_have_changed_roles():
     assert full.torn == 1
     found = conclude(scan, [7], 4)
     assert found.places == {7: 3} and found.turned == {0: 3}
+
+
+def test_what_is_undone_is_erased_again():
+    """The die goes on behind what is kept: in the next block, where it had got that far; in the
+    open one behind a pad, where it had not."""
+    kept = (0, 7, 1, 1), (1, 8, 1, 2)
+    found = conclude(scanned(*kept, (2, 7, 2, 3), (3, 8, 2, 4), (4, 9, 2, 5)), [7, 8], 2, undo=True)
+    assert found.places == {7: 0, 8: 1} and found.sequence == 5
+    assert (found.next_place, found.pad) == (4, None)
+    found = conclude(scanned(*kept, (2, 7, 2, 3)), [7, 8], 2, undo=True)
+    assert (found.next_place, found.pad) == (4, 3)
+
+
+def test_attempts_given_up_do_not_count():
+    """Torn at place 4 by the first of two attempts at step 2, and not looked at by the second: of
+    which super-page 7 alone is there."""
+    scan = scanned(
+        (0, 7, 1, 1), (1, 8, 1, 2), (2, 7, 2, 3), (3, 8, 2, 4), (5, 7, 2, ATTEMPT + 1)
+    )  # fmt: skip
+    scan.give_up(2, 1)
+    found = conclude(scan, [7, 8], 2)
+    assert found.places == {7: 5, 8: 1} and found.cursor == 1
+    assert (found.next_place, found.pad) == (7, 6)
+    scan.give_up(1, 1)  # of another step than theirs
+    assert sorted(scan.versions) == [5]
 
 
 def test_a_super_page_on_two_dies():

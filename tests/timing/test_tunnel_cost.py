@@ -227,7 +227,8 @@ def test_the_open_equivalents_rate(microseconds):
 def test_a_ring_step_over_1_to_36_tunnels(preset, counts):
     """Packet by packet: the closed form is short by what the relay's work waits for cores. That is
     a command's time and 2 % where 8 threads serve all, 6 % with one or two, most where its work
-    takes nearly as long as the tunnels."""
+    takes nearly as long as the tunnels. It is long by up to 1 % where one thread sets the pace:
+    packets that wait for it fill its commands better, and it has fewer to relay."""
     n = counts(100_000, 555_200)
     for threads, most in ((8, 0.02), (2, 0.06), (1, 0.06)):
         cost = of(preset, f"tunnel.relay_threads={threads}")
@@ -237,7 +238,8 @@ def test_a_ring_step_over_1_to_36_tunnels(preset, counts):
             step_ps = x.seconds * 1e12 / (2 * drives)
             assert found.lost == 0
             more = found.end_ps - step_ps
-            assert -0.001 * step_ps <= more < most * step_ps + cost.down.command, (threads, drives)
+            least = 0.01 if threads == 1 else 0.001
+            assert -least * step_ps <= more < most * step_ps + cost.down.command, (threads, drives)
             assert found.cpu_ps / 1e12 == pytest.approx(x.host_cpu_s / (2 * drives), rel=0.02)
             commands = (x.commands + x.notifications) / (2 * drives)
             assert found.commands == pytest.approx(commands, rel=0.02)
