@@ -22,8 +22,11 @@ from ondie.traces import Trace, flat_tensors
 
 SHORTEST = 64
 """Granules at least between one piece and the next: what overlaps at their ends is then little."""
-PERIODS = (1, 3, 5)
-"""Times that blocks of every plane fill in the pieces; what the middle one takes is foretold."""
+PERIODS = (0, 1, 2)
+"""Times that blocks of every plane fill in the pieces, beside what is left over at the end of the
+model; what the middle one takes is foretold."""
+LEFT_OVER = 0.25
+"""Of such a time at least, in the shortest piece."""
 GROUPS = 8
 """Sub-groups of a period, in one half of the pieces; in the other they are twice as large."""
 FEWEST = 16
@@ -102,7 +105,10 @@ def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces |
     small = max(-(-period // (GROUPS * granule)), FEWEST) * granule if group else 0
     unit = GROUPS * small or -(-period // granule) * granule
     unit *= -(-SHORTEST * granule // unit)
-    short, held, long = (n_params % unit + k * unit for k in PERIODS)
+    rest = n_params % unit
+    if rest < LEFT_OVER * unit:
+        rest += unit
+    short, held, long = (rest + k * unit for k in PERIODS)
     if n_params <= long or (group and group <= 2 * small):
         return None
     sizes = (small, 2 * small) if group else (0,)

@@ -196,9 +196,10 @@ class System:
     def asked(self, chunk: np.ndarray) -> np.ndarray:
         """What rows ask for, from their columns alone: int64[devices, PLANNED]."""
         asked = np.zeros_like(self.planned)
-        size = chunk["bytes_in"] + chunk["bytes_out"]
-        pages = -(-size // self.geometry.page_bytes)
-        resource, kind = chunk["resource"], chunk["kind"]
+        pages = -(-(chunk["bytes_in"] + chunk["bytes_out"]) // self.geometry.page_bytes)
+        resource, kind, device = (
+            np.ascontiguousarray(chunk[name]) for name in ("resource", "kind", "device")
+        )
         io = (resource == rows.NVME) | (resource == rows.ISP_IO)
         die = resource == rows.DIE
         masks = {
@@ -230,13 +231,13 @@ class System:
             "tunnel_bytes": (chunk["bytes_in"], resource == rows.TUNNEL),
             **self._costs(chunk),
         }
-        for dev in range(self.devices):
-            here = chunk["device"] == dev if self.devices > 1 else np.True_
-            for i, name in enumerate(PLANNED):
-                amount, mask = masks[name]
-                asked[dev, i] = int(amount[mask & here].sum())
-            crossing = (resource == rows.TUNNEL) & (kind == rows.ACROSS) & (chunk["lpn"] == dev)
-            asked[dev, PLANNED.index("tunnel_bytes")] += int(chunk["bytes_in"][crossing].sum())
+        for i, name in enumerate(PLANNED):
+            amount, mask = masks[name]
+            at = np.flatnonzero(mask)
+            np.add.at(asked[:, i], device[at], amount[at])
+        crossing = np.flatnonzero((resource == rows.TUNNEL) & (kind == rows.ACROSS))
+        tunnels = asked[:, PLANNED.index("tunnel_bytes")]
+        np.add.at(tunnels, chunk["lpn"][crossing], chunk["bytes_in"][crossing])
         return asked
 
     def part(self) -> None:
