@@ -138,16 +138,17 @@ def maps(name: str) -> bytes:
 
 
 def build(target: str, folder: Path) -> Path:
-    """Compile the counting program of one target."""
-    extra = TARGETS[target][0]
+    """Compile the counting program of one target; what targets share is compiled once."""
     program = folder / f"count-{target}"
     objects = []
     for name in ("isa_base", "isa_avx2", "isa_avx512", "dispatch", "threads", "count"):
-        own = extra if name == "isa_base" else ()
-        objects.append(str(folder / f"{name}-{target}.o"))
-        command = ["gcc", *flags(), *own, "-c", str(HERE / f"{name}.c"), "-o", objects[-1]]
-        subprocess.run(command, check=True)
-    subprocess.run(["gcc", *objects, "-lm", "-lpthread", "-o", str(program)], check=True)
+        own = TARGETS[target][0] if name == "isa_base" else ()
+        compiled = folder / (f"{name}-{target}.o" if own else f"{name}.o")
+        if not compiled.exists():
+            command = ["gcc", *flags(), *own, "-c", HERE / f"{name}.c", "-o", compiled]
+            subprocess.run(command, check=True)
+        objects.append(compiled)
+    subprocess.run(["gcc", *objects, "-lm", "-lpthread", "-o", program], check=True)
     return program
 
 
@@ -168,16 +169,15 @@ def count(program: Path, entry: Entry) -> int:
     return int(found.group(1))
 
 
-def measure(wanted: Iterator[Entry]) -> dict[tuple[str, ...], dict[str, float]]:
-    """Instructions per parameter, by table and key."""
+def measure(wanted: Iterator[Entry], folder: Path) -> dict[tuple[str, ...], dict[str, float]]:
+    """Instructions per parameter, by table and key; programs are left in ``folder``."""
     tables: dict[tuple[str, ...], dict[str, float]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        programs: dict[str, Path] = {}
-        for entry in wanted:
-            if entry.target not in programs:
-                programs[entry.target] = build(entry.target, Path(folder))
-            value = count(programs[entry.target], entry) / entry.n
-            tables.setdefault(entry.table, {})[entry.key] = round(value, 4)
+    programs: dict[str, Path] = {}
+    for entry in wanted:
+        if entry.target not in programs:
+            programs[entry.target] = build(entry.target, folder)
+        value = count(programs[entry.target], entry) / entry.n
+        tables.setdefault(entry.table, {})[entry.key] = round(value, 4)
     return tables
 
 
@@ -222,7 +222,8 @@ def stored(table: tuple[str, ...]) -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> int:
-    tables = measure(entries())
+    with tempfile.TemporaryDirectory() as folder:
+        tables = measure(entries(), Path(folder))
     if arguments == ["--check"]:
         worst = max(
             abs(value / stored(table)[key] - 1)

@@ -115,13 +115,15 @@ def done(st, t, again):
 
 
 @njit
-def run(st, window):
-    """Run all jobs, ``window`` operations queued per die. Returns how many operations were done."""
-    if st.cfg[0].power > 0:
+def run(st, window, until):
+    """Run all jobs, ``window`` operations queued per die; or, where that is 0, those up to and
+    including time ``until`` as they arrive, to be called again with a later one. Returns how many
+    operations were done."""
+    if window == 0 or st.cfg[0].power > 0:
         for g in range(st.feed.shape[0]):
             for _ in range(window):
                 feed(st, g)
-        return events(st, NEVER - 1, window)
+        return events(st, until, window)
     reg = st.reg[0]
     n = 0
     for b in range(st.bus.shape[0]):
@@ -146,17 +148,9 @@ def run(st, window):
 
 
 @njit
-def play(st, until):
-    """Run jobs as they arrive, up to and including time ``until``; to be called again with a later
-    one. What arrives at one instant is looked at together, behind what ends then. Returns how many
-    operations were done."""
-    return events(st, until, 0)
-
-
-@njit
 def events(st, until, window):
     """Events of all channels in order of time; jobs arrive by their time (``window`` 0) or as
-    others are done."""
+    others are done. What arrives at one instant is looked at together, behind what ends then."""
     reg = st.reg[0]
     f = st.feed[0]
     n = 0
@@ -202,7 +196,7 @@ def load(arrays: Arrays, die: np.ndarray, op: np.ndarray, **columns: np.ndarray)
 def load_arrivals(
     arrays: Arrays, at: np.ndarray, die: np.ndarray, op: np.ndarray, **columns: np.ndarray
 ) -> np.ndarray:
-    """The same for :func:`play`: ``at`` int64[n] ps. Returns their order, stable by arrival."""
+    """The same where ``window`` is 0: ``at`` int64[n] ps. Returns their order, stable by arrival."""
     record = _fill(arrays, die, op, columns)
     arrays.job["end"][: len(at)] = ~np.asarray(at)
     order = np.argsort(at, kind="stable")

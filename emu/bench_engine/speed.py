@@ -17,6 +17,7 @@ from ondie.emu.backend import physical, timing
 from ondie.emu.bench import Row
 from ondie.emu.bench_engine.anchors import Memory
 from ondie.emu.bench_engine.plan import Plan, speed_rows
+from ondie.emu.clock import NEVER
 from ondie.emu.config import Config, load_preset
 from ondie.emu.frontend.requests import MAX_CHUNK, NOT_YET, REQUEST, WRITE
 from ondie.emu.replay import Player, Replayed, Source
@@ -94,10 +95,10 @@ def flash_once(n: int) -> tuple[float, float]:
     state = arrays.handle()
     pending = arrays.feed["last"].copy()
     arrays.feed["last"] = arrays.feed["next"]
-    physical.run(state, 8)  # compiles, as there is nothing to do
+    physical.run(state, 8, NEVER - 1)  # compiles, as there is nothing to do
     arrays.feed["last"] = pending
     begin, begin_cpu = time.perf_counter(), time.thread_time()
-    done = physical.run(state, 8)
+    done = physical.run(state, 8, NEVER - 1)
     took, cpu = time.perf_counter() - begin, time.thread_time() - begin_cpu
     assert done == n and arrays.job["end"].min() > 0
     return took, cpu

@@ -157,6 +157,22 @@ def _allocations(fleet: Fleet, options: Mapping[str, Any]) -> dict[str, Allocati
     return out
 
 
+def recruited(asked: Asked) -> optimal.Plan | None:
+    """The plan of most samples per second, equal times, with all drives or fewer; None where they
+    are not of one kind, or fewer than hosts."""
+    fleet = asked.fleet
+    there = [kind for kind in fleet.kinds if kind.count]
+    if [kind.host for kind in there] != [True, False] or there[0].count > there[1].count:
+        return None
+
+    def exchange_s(nodes: int) -> float:
+        return fleet.exchange(np.arange(fleet.nodes) < nodes).seconds
+
+    return optimal.recruited(
+        [kind.engine for kind in there], [kind.count for kind in there], exchange_s
+    )
+
+
 def samples(options: Mapping[str, Any]) -> dict[str, Any]:
     """What data_options say."""
     return {name: options[name] for name in ("public", "private", "levelling")}

@@ -43,9 +43,9 @@ def start(case, helped, seed=0, **more):
 
 
 @cache
-def plain(case, helped):
+def plain(case, helped, **more):
     """(vectors at the end, events of each step) without a cut."""
-    run = start(case, helped)
+    run = start(case, helped, **more)
     events = [0]
     for i in range(STEPS):
         assert run.step(i)
@@ -73,33 +73,54 @@ def check(run, case, helped):
     assert run.account()[1].steps == STEPS  # balanced, or it raises
 
 
+def cut_at_random(case, helped, seed, **more):
+    """A run of which a step is cut at any event, up to three times, some while the drive comes
+    up."""
+    rng = np.random.default_rng((20261121, seed))
+    _, events = plain(case, helped, **more)
+    i = int(rng.integers(STEPS))
+    cuts = [("step", int(rng.integers(1, events[i] + 1)))]
+    for _ in range(int(rng.integers(3))):
+        if rng.random() < 0.4:
+            cuts.append(("recovery", int(rng.integers(1, 400))))
+        else:
+            cuts.append(("step", int(rng.integers(1, events[i] + 1))))
+    run = start(case, helped, seed, **more)
+    for k in range(i):
+        run.step(k)
+    survive(run, i, cuts)
+    finish(run, i)
+    check(run, case, helped)
+    return run
+
+
 @pytest.mark.parametrize("helped", HELPED)
 def test_random_cuts(helped, counts):
-    """Any event, up to three cuts in a step, of which some come while the drive comes up."""
     torn_programs = kept = undone = 0
     for seed in range(counts(6, 60)):
-        rng = np.random.default_rng((20261121, seed))
-        case = list(CASES)[seed % len(CASES)]
-        _, events = plain(case, helped)
-        i = int(rng.integers(STEPS))
-        cuts = [("step", int(rng.integers(1, events[i] + 1)))]
-        for _ in range(int(rng.integers(3))):
-            if rng.random() < 0.4:
-                cuts.append(("recovery", int(rng.integers(1, 400))))
-            else:
-                cuts.append(("step", int(rng.integers(1, events[i] + 1))))
-        run = start(case, helped, seed)
-        for k in range(i):
-            run.step(k)
-        survive(run, i, cuts)
-        finish(run, i)
-        check(run, case, helped)
+        run = cut_at_random(list(CASES)[seed % len(CASES)], helped, seed)
         for found in run.recoveries:
             torn_programs += found.cut.torn_programs
             kept += found.kept
             undone += found.undone
     assert torn_programs > 0
     assert (undone > 0) == ("undo" in helped) and (kept > 0 or "undo" in helped)
+
+
+@pytest.mark.parametrize("helped", HELPED)
+def test_random_cuts_while_planes_change_roles(helped, counts):
+    """With every erase, in a reservoir that is gone through more than once; the bits are those of
+    planes that stay what they are."""
+    room = "0.375" if "dies" in helped else "0.25"
+    turned = torn_programs = 0
+    for seed in range(counts(3, 40)):
+        case = list(CASES)[seed % len(CASES)]
+        run = cut_at_random(
+            case, helped, 1000 + seed, ftl__reservoir_rotate="1", ftl__reservoir_fraction=room
+        )
+        turned += run.system.arrays.block["turned"].any()
+        torn_programs += sum(found.cut.torn_programs for found in run.recoveries)
+    assert turned > 0 and torn_programs > 0
 
 
 @pytest.mark.parametrize("outcome", torn.OUTCOMES)

@@ -25,6 +25,8 @@ CASES = (
     {"pe__dispatch": "double_buffered", "ftl__bad_blocks": 0.2},
     {"ftl__bad_blocks": 0.2, "flash__dies_per_channel": 3, "flash__channels": 1},
     {"system__devices": 2, "ftl__bad_blocks": 0.2},
+    {"pe__protection": "controller_ecc", "ecc__codeword": "512 B", "ftl__bad_blocks": 0.2},
+    {"pe__protection": "on_die_ecc", "pe__ecc_codeword": "512 B", "pe__atomicity": "none"},
 )
 WORN = 2 * PLANES
 """Cycles of the dies' blocks that are worn already: the planes have the roles that they had at the

@@ -16,6 +16,7 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from ondie.emu.live.csd import UPDATING, CSDOptimizer  # noqa: E402
 from ondie.emu.live.optimizer import KernelOptimizer  # noqa: E402
 from ondie.traces.scripts import gpt, mobilenet  # noqa: E402
+from tests.smoke.commands import SMALL  # noqa: E402
 
 MODELS = {"gpt": (gpt, "adamw"), "mobilenet": (mobilenet, "adam")}
 DEVICES = {
@@ -217,10 +218,11 @@ def test_formats_that_a_die_cannot_keep(format, more, text):
 
 def test_a_power_cut_with_16_bits_on_the_die():
     """Pages of BF16, and gradients of BF16 beside FP32 pages."""
+    small = [*WIDENS["settings"], *SMALL]
     for format in ON_DIE:
         plain, net = model(), model()
-        wanted = run(make(plain, format=format, **WIDENS), plain, range(3))
-        optimizer = make(net, format=format, **WIDENS)
+        wanted = run(make(plain, format=format, settings=small), plain, range(3))
+        optimizer = make(net, format=format, settings=small)
         for step in range(3):
             if step == 1:
                 optimizer.cut_power(9)
@@ -354,11 +356,11 @@ def test_a_path_that_the_device_lacks():
 def test_training_survives_power_cuts():
     """Three cuts in six steps: the weights are those of a training without."""
     plain, net = model(), model()
-    wanted = run(make(plain), plain, range(6))
-    optimizer = make(net, samples=4, seed=9)
+    wanted = run(make(plain, settings=SMALL), plain, range(6))
+    optimizer = make(net, samples=4, seed=9, settings=SMALL)
     for step in range(6):
         if step % 2:
-            optimizer.cut_power(10 + 3 * step)  # of 28 events
+            optimizer.cut_power(10 + 3 * step)
         found = run(optimizer, net, [step])
     assert same(found, wanted)
     assert len(optimizer.recoveries) == 3

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import cache
 
 import pytest
 
@@ -21,17 +22,33 @@ def flags(root):
 
 
 @pytest.fixture(scope="module")
-def assembler(root, flags, tmp_path_factory):
-    """name -> function name -> its instructions, of the object of one instruction set."""
+def compiled(root, flags, tmp_path_factory):
+    """File of csrc, without its ending -> its assembler code, of a compilation without warnings."""
     if COMPILER is None:
         pytest.skip("gcc is not installed")
     folder = tmp_path_factory.mktemp("asm")
 
-    def compiled(isa):
-        source, target = root / "csrc" / f"isa_{isa}.c", folder / f"{isa}.s"
-        subprocess.run([COMPILER, *flags, "-S", str(source), "-o", str(target)], check=True)
+    @cache
+    def code(name):
+        target = folder / f"{name}.s"
+        quiet = [] if name.startswith(("isa", "dispatch", "count")) else ["-Wno-unused"]
+        strict = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", *quiet, "-S"]
+        command = [COMPILER, *flags, *strict, root / "csrc" / f"{name}.c", "-o", target]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return target.read_text()
+
+    return code
+
+
+@pytest.fixture(scope="module")
+def assembler(compiled):
+    """name -> function name -> its instructions, of the object of one instruction set."""
+
+    @cache
+    def functions_of(isa):
         functions, name = {}, None
-        for line in target.read_text().splitlines():
+        for line in compiled(f"isa_{isa}").splitlines():
             if label := re.match(r"(\w+):", line):
                 name = label.group(1)
                 functions[name] = ""
@@ -39,20 +56,13 @@ def assembler(root, flags, tmp_path_factory):
                 functions[name] += line + "\n"
         return functions
 
-    return compiled
+    return functions_of
 
 
-def test_every_file_compiles_alone_without_warnings(root, flags, tmp_path):
-    if COMPILER is None:
-        pytest.skip("gcc is not installed")
+def test_every_file_compiles_alone_without_warnings(root, compiled):
     for source in sorted((root / "csrc").glob("*.c")):
         assert "Python.h" not in source.read_text(encoding="utf-8")
-        quiet = [] if source.stem.startswith(("isa", "dispatch", "count")) else ["-Wno-unused"]
-        strict = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", *quiet, "-c"]
-        target = tmp_path / f"{source.stem}.o"
-        command = [COMPILER, *flags, *strict, str(source), "-o", str(target)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+        assert compiled(source.stem)
 
 
 def test_flags_keep_ieee_arithmetic(flags):

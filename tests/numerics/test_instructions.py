@@ -19,7 +19,13 @@ def tool(root):
     return module
 
 
-def test_remeasured(tool, counts):
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """Where the counting programs are compiled once."""
+    return tmp_path_factory.mktemp("programs")
+
+
+def test_remeasured(tool, programs, counts):
     """One entry per target, or all; callgrind counts exactly, so 2 % is for the compiler."""
     for program in ("gcc", "valgrind"):
         if shutil.which(program) is None:
@@ -35,7 +41,7 @@ def test_remeasured(tool, counts):
     }  # fmt: skip
     wanted = [entry for entry in tool.entries() if counts((*entry.table, entry.key) in few, True)]
     assert len(wanted) == counts(5, len(list(tool.entries())))
-    for table, values in tool.measure(iter(wanted)).items():
+    for table, values in tool.measure(iter(wanted), programs).items():
         for key, value in values.items():
             assert value == pytest.approx(tool.stored(table)[key], rel=0.02), (table, key)
 
@@ -59,10 +65,10 @@ def test_the_file_is_complete_and_plausible(tool):
     )
 
 
-def test_the_measuring_program_refuses_nonsense(tool, tmp_path):
+def test_the_measuring_program_refuses_nonsense(tool, programs, tmp_path):
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
-    program = tool.build("base", tmp_path)
+    program = tool.build("base", programs)
     assert subprocess.run([program], capture_output=True).returncode == 2
     for more, code in (
         (["adamax", "0", "0", "8", "-"], 2), (["adam", "9", "0", "8", "-"], 4),

@@ -26,6 +26,23 @@ def test_tune(capsys, tmp_path):
     assert done.code == 0 and "never waiting" in done.out and "memory holds" in done.out
 
 
+def test_tune_says_where_fewer_drives_are_faster(capsys, tmp_path):
+    words = ("tune", "inceptionv3", "--drives", "newport=4")
+    done = here(capsys, "stannis", *words)
+    assert done.code == 0 and "with 0 of the 4 drives it is faster, 30.8 samples/s" in done.out
+    fastest = told(capsys, tmp_path, *words)["fastest"]
+    assert fastest == {"nodes": {"host": 1}, "samples_per_s": pytest.approx(30.8)}
+    data = told(capsys, tmp_path, "tune", "inceptionv3")
+    assert data["fastest"]["nodes"] == {"host": 1, "newport": 24}
+    rows = {row["allocator"]: row["samples_per_s"] for row in data["allocations"]}
+    assert data["fastest"]["samples_per_s"] == pytest.approx(rows["equal"])
+    done = here(capsys, "stannis", "tune", "inceptionv3")
+    assert done.code == 0 and "it is faster" not in done.out
+    for drives in (("newport=0",), ("newport=2", "laguna=2")):
+        words = [word for kind in drives for word in ("--drives", kind)]
+        assert "fastest" not in told(capsys, tmp_path, "tune", "inceptionv3", *words)
+
+
 def test_plan(capsys, tmp_path):
     data = told(capsys, tmp_path, "plan", "mobilenetv2", "--private", "500", "--public", "72000")
     nodes = data["nodes"]

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+from functools import cache
 
 import pytest
 
@@ -44,6 +45,13 @@ def headline(cfg: Config, trace, pair=("host_offload", "on_die")) -> tuple[float
         base.ledger.update_s / rival.ledger.update_s,
         base.energy.storage_and_host[1] / rival.energy.storage_and_host[1],
     )
+
+
+@cache
+def two_million():
+    """(trace, configuration, comparison) of a model of two million parameters."""
+    cfg, trace = load_preset("optimstore-r1"), model("adam", 2_000_000)
+    return trace, cfg, compare(trace, cfg)
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -106,7 +114,7 @@ def test_what_is_not_varied_changes_nothing(name):
 
 
 def test_widest_first():
-    c = compare(model("adam", 500_000), load_preset("optimstore-r1"))
+    _, _, c = two_million()
     widths = [s.width for s in c.swings]
     assert widths == sorted(widths, reverse=True)
     assert all(w >= 1 for w in widths) and widths[0] > 1.05
@@ -132,9 +140,8 @@ def test_ranges_of_no_width_swing_nothing(tmp_path):
 )
 def test_a_row_is_two_runs_at_the_ends(key):
     """Recomputed with the constant set, on a sample of the same size."""
-    cfg = load_preset("optimstore-r1")
-    trace = model("adam", 2_000_000)
-    (s,) = (s for s in compare(trace, cfg).swings if s.key == key)
+    trace, cfg, c = two_million()
+    (s,) = (s for s in c.swings if s.key == key)
     small = model("adam", sample_params(trace, cfg))
     leaf = cfg.leaf(key)
     typical = headline(amortised(cfg), small)
@@ -147,7 +154,7 @@ def test_a_row_is_two_runs_at_the_ends(key):
 def test_directions_that_physics_demands():
     """A slower host CPU makes the offload worse, so the speedup over it larger; a die that need not
     wait for its neighbours makes it larger; a hungrier drive controller is not felt in time."""
-    c = compare(model("adam", 3_000_000), load_preset("optimstore-r1"))
+    _, _, c = two_million()
     rows = {s.key: s for s in c.swings}
     assert rows["host.adam"].speedup_at_low > 1 > rows["host.adam"].speedup_at_high
     assert rows["pe.dispatch"].speedup_at_low == 1 < rows["pe.dispatch"].speedup_at_high
@@ -191,7 +198,7 @@ def test_an_end_at_which_a_path_cannot_run_has_no_value(tmp_path, capsys):
 
 
 def test_a_name_may_be_assumed_without_a_range(tmp_path):
-    text = 'base = "newport"\n[system]\nname = { value = "x", source = "assumed", ref = "mine" }\n'
+    text = 'base = "optimstore-r1"\n[system]\nname = { value = "x", source = "assumed", ref = "mine" }\n'
     (tmp_path / "mine.toml").write_text(text)
     cfg = load_preset(tmp_path / "mine.toml")
     c = compare(traces.load("mlp-fp16"), cfg, steps=1)

@@ -126,7 +126,7 @@ def test_the_drive_is_a_dictionary(counts, monkeypatch):
     monkeypatch.setattr(store, "SEGMENT_BYTES", 1 << 16)
     machine.seen.clear()
     settings = hypothesis.settings(
-        max_examples=counts(90, 1000),
+        max_examples=counts(45, 1000),
         stateful_step_count=counts(15, 30),
         suppress_health_check=list(hypothesis.HealthCheck),
         derandomize=False,

@@ -422,7 +422,7 @@ def test_the_drive_is_a_dictionary(counts):
     """And every mechanism has been at work."""
     seen.clear()
     settings = hypothesis.settings(
-        max_examples=counts(150, 2000),
+        max_examples=counts(60, 2000),
         stateful_step_count=counts(20, 30),
         suppress_health_check=list(hypothesis.HealthCheck),
     )

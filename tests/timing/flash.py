@@ -105,7 +105,7 @@ class Flash:
     def run_to(self, t: int = NEVER - 1) -> None:
         """Act on all events up to and including ``t`` ps."""
         _ = self.arrays
-        physical.play(self._state, t)
+        physical.run(self._state, 0, t)
         assert self.arrays.reg["error"][0] == 0
 
     def done(self, job: int) -> bool:

@@ -78,7 +78,7 @@ def test_as_they_arrive(channels, dies, first, rng, counts):
         columns = mix(rng, counts(300, 3000), channels, dies, apart)
         arrays = state(channels, dies, first, len(columns["op"]))
         order = physical.load_arrivals(arrays, **columns, planes=np.ones(len(columns["op"])))
-        physical.play(arrays.handle(), 1 << 60)
+        physical.run(arrays.handle(), 0, 1 << 60)
         assert ends(arrays, order) == expected(columns, channels, dies, first)
 
 
@@ -95,6 +95,6 @@ def test_by_window(first, watch, rng, counts):
         if not watch:
             physical.unwatch(arrays)
             assert arrays.cfg["watch"][0] == 0
-        physical.run(arrays.handle(), window)
+        physical.run(arrays.handle(), window, 1 << 60)
         columns["at"] = np.zeros(len(order), np.int64)
         assert ends(arrays, order) == expected(columns, 2, 4, first, window)
