@@ -89,6 +89,8 @@ class Result:
     """That it is extended from pieces of the model."""
     share: Share | None = None
     """How its programs fall on blocks that it has to itself."""
+    beside_cpu: tuple[bool, bool] = (False, False)
+    """Are reads, are writes of the update under way while the host's CPU computes?"""
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,7 @@ def run_path(
     run.part()
     return Result(
         path.name, path.title, None, path.updates_weights, notes, book, work, joules, bound,
-        weights, events, dropped, share=path.share(steps),
+        weights, events, dropped, share=path.share(steps), beside_cpu=path.beside_cpu,
     )  # fmt: skip
 
 
@@ -268,6 +270,7 @@ def run_sampled(
     return Result(
         path.name, path.title, None, path.updates_weights, (*path.notes(), sampled.words), book,
         work, energy(cfg, book.totals, work), path.bound(0), sampled=sampled, share=path.share(1),
+        beside_cpu=path.beside_cpu,
     )  # fmt: skip
 
 

@@ -2,9 +2,9 @@
 
 Owns what of a step does not depend on the drive, and what rate of reads and writes would fit into
 the rest. Does not own any simulated number (ledger.py).
-Source: arithmetic on the ledger. Forward, backward and (where nothing overlaps it) the host's
-update take what they take; the bytes that the update reads and writes have what is left; gradients
-written during backward have that time besides.
+Source: arithmetic on the ledger. Forward, backward and the host's update take what they take; the
+bytes that the update reads and writes have what is left, those that are not moved beside the update
+what it leaves; gradients written during backward have that time besides.
 """
 
 from __future__ import annotations
@@ -14,12 +14,9 @@ from typing import Any
 
 from rich.table import Table
 
-from ondie.emu.compare import BASELINE, Comparison, Result
+from ondie.emu.compare import Comparison, Result
 from ondie.emu.ledger import Ledger
 from ondie.emu.units import KINDS, InputError, fmt_bytes, fmt_rate, fmt_time, parse
-
-HOST_PATHS = "host_offload"
-"""Paths whose names begin so read and write over the link; the others inside the drive."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +57,20 @@ def seconds(text: str) -> float:
 
 def verdicts(c: Comparison, target_s: float) -> list[Verdict]:
     """One for each path that ran."""
-    pipelines = c.trace.n_params > c.cfg.host.subgroup_params
-    return [
-        verdict(r, r.ledger, target_s, r.name == BASELINE or not pipelines)
-        for r in c.results
-        if r.ledger is not None
-    ]
+    return [verdict(r, r.ledger, target_s) for r in c.results if r.ledger is not None]
 
 
-def verdict(r: Result, book: Ledger, target_s: float, serial: bool) -> Verdict:
-    """Of one path. ``serial``: a host that updates does so while it neither reads nor writes."""
+def verdict(r: Result, book: Ledger, target_s: float) -> Verdict:
+    """Of one path. A host that updates has its bytes moved over the link, others inside the
+    drive."""
     spent, t, n = book.phases_s, book.totals, book.steps
-    backward = spent.get("backward", 0.0)
-    if r.name.startswith(HOST_PATHS):
+    passes = [spent.get("forward", 0.0), spent.get("backward", 0.0)]
+    spanned = sum(passes)
+    if r.updates_weights:  # what the accelerator works, without what it waits for a drive meanwhile
+        names = ("forward", "backward")
+        passes = [t.busy_ps.get((name, "accelerator"), 0) / n / 1e12 for name in names]
+    training, backward = sum(passes), passes[1]
+    if r.work is not None and r.work.host_updates:
         where = "link"
         cpu = t.busy_ps.get(("update", "host CPU"), 0) / n / 1e12
         read, written = (_moved(book, way, "update") for way in ("link up", "link down"))
@@ -82,18 +80,32 @@ def verdict(r: Result, book: Ledger, target_s: float, serial: bool) -> Verdict:
         c, page = t.counters, t.page_bytes / n
         read = (c["read_pages"] + c["bpr_pages"] + c["reservoir_read_pages"]) * page
         written = (c["program_pages"] + c["bpp_pages"]) * page
-    fixed = spent.get("forward", 0.0) + backward + (cpu if serial else 0.0)
-    left = target_s - fixed
-    took = book.step_s - fixed - spent.get("gradients", 0.0)
+    alone_cpu = 0.0 if any(r.beside_cpu) else cpu
+    fixed = training + alone_cpu
+    took = book.step_s - spanned - alone_cpu - spent.get("gradients", 0.0)
     has = (read + written) / took if r.updates_weights and took > 0 else None
     needed = None
-    if r.updates_weights and left > (0.0 if serial else cpu):
-        needed = (read + written) / left
+    room = target_s - training
+    if r.updates_weights and room > cpu:
+        alone = sum(0.0 if on else x for x, on in zip((read, written), r.beside_cpu, strict=True))
+        needed = max((read + written) / room, alone / (room - cpu))
         if needed and beside / needed > backward:
-            needed = (read + written + beside) / (left + backward)
+            needed = max(
+                (read + written + beside) / (room + backward),
+                (alone + beside) / (room + backward - cpu),
+            )
     met = book.step_s <= target_s
     return Verdict(
-        r.name, book.step_s, met, fixed, left, where, read, written + beside, has, needed
+        r.name,
+        book.step_s,
+        met,
+        fixed,
+        target_s - fixed,
+        where,
+        read,
+        written + beside,
+        has,
+        needed,
     )
 
 

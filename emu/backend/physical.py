@@ -196,7 +196,7 @@ def load(arrays: Arrays, die: np.ndarray, op: np.ndarray, **columns: np.ndarray)
 def load_arrivals(
     arrays: Arrays, at: np.ndarray, die: np.ndarray, op: np.ndarray, **columns: np.ndarray
 ) -> np.ndarray:
-    """The same where ``window`` is 0: ``at`` int64[n] ps. Returns their order, stable by arrival."""
+    """The same where ``window`` is 0: ``at`` int64[n] ps. Returns the order, stable by arrival."""
     record = _fill(arrays, die, op, columns)
     arrays.job["end"][: len(at)] = ~np.asarray(at)
     order = np.argsort(at, kind="stable")

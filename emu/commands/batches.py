@@ -59,8 +59,9 @@ def tune(asked: Asked, json_path: Path | None, console: Console | None) -> None:
         console.print(_allocators(asked))
         drives = asked.fleet.nodes - asked.fleet.hosts
         if fewer is not None and sum(fewer.counts) < asked.fleet.nodes:
+            kept = sum(fewer.counts) - asked.fleet.hosts
             console.print(
-                f"with {sum(fewer.counts) - asked.fleet.hosts} of the {drives} drives it is faster, "
+                f"with {kept} of the {drives} drives it is faster, "
                 f"{fewer.samples_per_s:.4g} samples/s by equal times: the exchange with more costs "
                 f"more than they add"
             )

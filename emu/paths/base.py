@@ -191,6 +191,11 @@ class Path(ABC):
     def finish(self) -> np.ndarray | None:
         """The weights as the flash pages hold them at the end, float32[n_params]."""
 
+    @property
+    def beside_cpu(self) -> tuple[bool, bool]:
+        """Are reads, are writes of the update under way while the host's CPU computes?"""
+        return False, False
+
     def part(self) -> None:
         """The run is over, and its result taken: what follows the drives lets go of them."""
         return

@@ -163,7 +163,7 @@ class HostOffload(UpdatingPath):
                 f"{', '.join(arrays)} of what stays off NVMe take {stays / 1e9:.4g} GB, the host "
                 f"has {self.cfg.host.dram_bytes / 1e9:.4g} GB of DRAM (host.dram)"
             )
-        return None
+        return self.offload.short_of_buffers(len(arrays)) if self.on_nvme else None
 
     @property
     def window(self) -> int | None:
@@ -279,6 +279,12 @@ class HostOffload(UpdatingPath):
             self.handles.send(out, queues.WRITE, GRADIENTS, these, segments[ready[part]])
             if out.full():
                 yield out.take()
+
+    @property
+    def beside_cpu(self) -> tuple[bool, bool]:
+        o = self.offload
+        several = len(self.on_nvme) > 1 and o.in_flight(len(self.vectors) + 1) > 1
+        return o.pipeline_read and several, o.pipeline_write and several
 
     def _update(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
         o, arrays = self.offload, (*self.written, "g")

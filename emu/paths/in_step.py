@@ -8,7 +8,6 @@ which load, compute and write together; gradients are written during backward.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -239,9 +238,8 @@ class InStep(ConventionalPath):
         out_of = (kind == queues.READ) | (resource == rows.DMA_UP)
         before = np.full(len(order), -1, np.int64)
         for d in dict.fromkeys(p.device for p in parts):
-            depth = self._depth(sum(p.device == d for p in parts))
             line = np.flatnonzero((device == d) & (resource != rows.NVME))
-            before[line[depth:]] = out.next + line[:-depth]
+            before[line[self._depth :]] = out.next + line[: -self._depth]
         out.add(
             len(order),
             device=device,
@@ -256,10 +254,7 @@ class InStep(ConventionalPath):
             tag=size // per_param if per_param else 0,
         )
 
-    def _depth(self, vectors: int) -> int:
-        """Blocks under way on a drive. A block waits for the one so many before it, which must not
-        always be one of its own vector's: a place in a queue is anybody's."""
-        depth = min(self.cfg.host.io_queue_depth, self.cfg.frontend.queue_depth)
-        while vectors > 1 and math.gcd(depth, vectors) > 1:
-            depth -= 1
-        return depth
+    @property
+    def _depth(self) -> int:
+        """Blocks under way on a drive: one waits for the one so many before it."""
+        return min(self.cfg.host.io_queue_depth, self.cfg.frontend.queue_depth)

@@ -60,7 +60,16 @@ class Offload:
     def in_flight(self, arrays: int) -> int:
         """Sub-groups of ``arrays`` arrays that are read, computed or written at a time."""
         wanted = 1 + self.pipeline_read + self.pipeline_write
-        return wanted if self.buffers is None else max(min(self.buffers // arrays, wanted), 1)
+        return wanted if self.buffers is None else min(self.buffers // arrays, wanted)
+
+    def short_of_buffers(self, arrays: int) -> str | None:
+        """Why a sub-group's ``arrays`` cannot be in host memory, or None."""
+        if self.in_flight(arrays):
+            return None
+        return (
+            f"a sub-group has {arrays} arrays, and there are {self.buffers} buffers: at least "
+            f"{arrays} are right (DeepSpeed runs out of swap buffers)"
+        )
 
     def notes(self, arrays: int) -> list[str]:
         """What a reader has to know of these options."""

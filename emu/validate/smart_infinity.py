@@ -224,7 +224,7 @@ def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
     rows.append(
         Row(
             SUITE, f"base: knee, one drive more saves less than {SAVING:.0%} of the step", CHECK,
-            4.0, knee(totals), "drives", 0.25, text,
+            4.0, knee(totals), "drives", 0.0, text,
         )
     )  # fmt: skip
     for variant in ("SU", "SU+O"):

@@ -198,7 +198,8 @@ def test_an_end_at_which_a_path_cannot_run_has_no_value(tmp_path, capsys):
 
 
 def test_a_name_may_be_assumed_without_a_range(tmp_path):
-    text = 'base = "optimstore-r1"\n[system]\nname = { value = "x", source = "assumed", ref = "mine" }\n'
+    name = 'name = { value = "x", source = "assumed", ref = "mine" }'
+    text = f'base = "optimstore-r1"\n[system]\n{name}\n'
     (tmp_path / "mine.toml").write_text(text)
     cfg = load_preset(tmp_path / "mine.toml")
     c = compare(traces.load("mlp-fp16"), cfg, steps=1)

@@ -9,6 +9,8 @@ import pytest
 from ondie.emu import target
 from ondie.emu.compare import compare
 from ondie.emu.config import load_preset
+from ondie.emu.paths.base import Options
+from ondie.emu.paths.offload import Offload
 from ondie.emu.units import InputError
 from ondie.emu.validate import model
 from tests.smoke.commands import files, here, refused
@@ -105,6 +107,52 @@ def test_a_drive_with_that_bandwidth_meets_it(c, cfg, name):
     changes |= {key: round(cfg.leaf(key).value * k) for key in DRIVE_RATES}
     again = compare(training(), cfg.replace(changes), paths=[name], swing=False)
     assert again.result(name).ledger.step_s == pytest.approx(limit, rel=0.02)
+
+
+@pytest.fixture(scope="module")
+def many(cfg):
+    """Eight sub-groups, so that something is pipelined."""
+    return cfg.replace({"host.subgroup_params": N // 8})
+
+
+def one(cfg, target_s, **offload):
+    options = Options(offload=Offload(**offload))
+    c = compare(training(), cfg, paths=["host_offload"], swing=False, options=options)
+    return of(c, target_s)["host_offload"]
+
+
+def test_pipelined_by_its_options_is_pipelined(many):
+    """The same run by either name: the same answer."""
+    c = compare(training(), many, paths=["host_offload_pipelined"], swing=False)
+    theirs = of(c, 0.045)["host_offload_pipelined"]
+    ours = one(many, 0.045, pipeline_read=True, pipeline_write=True)
+    assert dataclasses.replace(ours, path=theirs.path) == theirs
+    assert ours.fixed_s == pytest.approx(FORWARD_S + BACKWARD_S)
+    # Reads and writes, 112 MB, have all of the 15 ms beside the update.
+    assert ours.needed_bytes_per_s == pytest.approx(28 * N / 0.015, rel=2e-3)
+
+
+def test_pipelined_one_way(many):
+    """Reads go beside the update, writes have the 10 ms that it leaves of 15: 28 B in 15 ms ask for
+    more. With a target of 36 ms, writes have 1 ms, and ask for 48 MB in it."""
+    found = one(many, 0.045, pipeline_read=True)
+    assert found.needed_bytes_per_s == pytest.approx(28 * N / 0.015, rel=2e-3)
+    found = one(many, 0.036, pipeline_read=True)
+    assert found.needed_bytes_per_s == pytest.approx(12 * N / 0.001, rel=2e-3)
+    assert one(many, 0.0349, pipeline_read=True).needed_bytes_per_s is None
+
+
+def test_a_host_that_updates_by_another_name():
+    """Smart-Infinity's baseline: its bytes cross the link, and no drive shortens its CPU's time."""
+    cfg = load_preset("smartssd")
+    c = compare(training(), cfg, paths=["smart_base", "smart_update"], swing=False)
+    base, update = (of(c, 0.032)[name] for name in ("smart_base", "smart_update"))
+    assert (base.where, update.where) == ("link", "flash")
+    cpu = c.result("smart_base").ledger.totals.busy_ps["update", "host CPU"] / 1e12
+    assert cpu > 0.002 and base.fixed_s == pytest.approx(FORWARD_S + BACKWARD_S + cpu)
+    assert update.fixed_s == pytest.approx(FORWARD_S + BACKWARD_S)  # and none of what it waits for
+    assert base.read_bytes == pytest.approx(16 * N, rel=0.02)
+    assert target.answer(base) == "no, nor any drive"
 
 
 def test_what_no_drive_can_do(c):

@@ -10,7 +10,7 @@ import pytest
 
 from ondie.emu.compare import run_path
 from ondie.emu.config import load_preset
-from ondie.emu.paths.base import Options
+from ondie.emu.paths.base import Options, Unavailable
 from ondie.emu.paths.offload import Offload
 from ondie.emu.validate import model
 
@@ -101,6 +101,16 @@ def test_too_few_buffers_hold_nothing_back():
     note, kind = starved.notes
     assert kind == "not serial: pipeline_read and pipeline_write as its options say"
     assert "4 buffers hold 1 sub-group(s) of 4 arrays" in note and "need 12" in note
+
+
+def test_buffers_that_hold_no_sub_group():
+    """Adam's four arrays in three buffers: refused. Where nothing is on NVMe there is no need."""
+    options = Options(offload=Offload(buffers=3))
+    cfg, trace = load_preset("optimstore-r1"), model("adam", 1_000_000)
+    with pytest.raises(Unavailable, match="4 arrays, and there are 3 buffers: at least 4"):
+        run_path("host_offload", cfg, trace, options, steps=1, payload=False)
+    options = Options(offload=Offload(buffers=3, ratio=0.0))
+    run_path("host_offload", cfg, trace, options, steps=1, payload=False)
 
 
 def test_what_stays_in_dram_costs_the_cpu_alone():
