@@ -59,12 +59,10 @@ def result(first) -> dict:
 # --- the same bytes
 
 
-def test_twice_in_a_row(folders, first):
-    """Over the files of the run before, in the same folder, with the same seeds of everything."""
-    assert run(folders[0], "mlp-fp16", PYTHONHASHSEED="0") == first
-
-
-def test_from_another_folder_and_environment(folders, first):
+def test_from_another_folder_and_environment(folders, first, scale):
+    """And, at full counts, over the files of the run before, with the same seeds of everything."""
+    if scale == "full":
+        assert run(folders[0], "mlp-fp16", PYTHONHASHSEED="0") == first
     again = run(
         folders[1],
         "mlp-fp16",
