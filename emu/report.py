@@ -354,7 +354,10 @@ def _swings(c: Comparison) -> Table:
         covered = sum(rule.covers(key) for key in idle)
         if covered:
             notes.append(f"{covered} are not felt while {rule.key} = {rule.value}")
-    if rival == PipelinedOffload.name and c.trace.n_params > c.cfg.host.subgroup_params:
+    pipelines = c.options.offload.pipeline_read or c.options.offload.pipeline_write
+    if (
+        rival == PipelinedOffload.name or pipelines
+    ) and c.trace.n_params > c.cfg.host.subgroup_params:
         if sample_params(c.trace, c.cfg) <= c.cfg.host.subgroup_params:
             notes.append("the sample fits one sub-group, so that nothing in it is pipelined")
     table.caption = "; ".join(notes) or None
@@ -515,9 +518,12 @@ def result_data(c: Comparison, seed: int, target_s: float | None = None) -> dict
     }
 
 
+HIDDEN = ("seed", "pairs", "host_batch", "shares")
+
+
 def options_data(o: Options) -> dict[str, Any]:
     """What was asked of the paths, as results have it. (The seed stands beside it.)"""
-    return {name: x for name, x in asdict(o).items() if name not in ("seed", "pairs", "host_batch")}
+    return {name: x for name, x in asdict(o).items() if name not in HIDDEN}
 
 
 def _swing_data(s: Swing) -> dict[str, Any]:

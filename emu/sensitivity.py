@@ -154,7 +154,8 @@ def sample(trace: Trace, cfg: Config) -> Trace:
 class Headline:
     """(update-stage speedup, energy ratio) of a rival over a baseline, on any configuration.
 
-    ``run`` simulates a path by name, timing only; ``fits`` raises InputError when a configuration
+    ``run`` simulates a path by name on a sample, timing only, with the blocks of `amortised`, which
+    are those that energy is charged for as well; ``fits`` raises InputError when a configuration
     cannot run a path on the whole trace. Configurations that differ in prices alone share one
     simulation.
     """
@@ -182,17 +183,17 @@ class Headline:
             self._simulated(name, cfg, trace) for name in self.pair
         )
         joules = [
-            energy(cfg, book.totals, work).storage_and_host[1]
+            energy(amortised(cfg), book.totals, work).storage_and_host[1]
             for book, work in ((base, base_work), (rival, rival_work))
         ]
         return base.update_s / rival.update_s, joules[0] / joules[1]
 
     def quantities(self, cfg: Config, trace: Trace) -> dict[str, dict[str, int]]:
         """Path -> component -> what energy is charged for."""
-        found = {}
+        found, short = {}, amortised(cfg)
         for name in self.pair:
             book, work = self._simulated(name, cfg, trace)
-            found[name] = {p.name: p.quantity for p in components(cfg, book.totals, work)}
+            found[name] = {p.name: p.quantity for p in components(short, book.totals, work)}
         return found
 
 
@@ -206,16 +207,16 @@ def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[
     varied = [x for x in cfg.assumed() if x.low is not None and x.key not in idle]
     varied += published_ranges(cfg)
     small = sample(trace, cfg)
-    typical = headline(amortised(cfg), small)
-    charged = headline.quantities(amortised(cfg), small)
+    typical = headline(cfg, small)
+    charged = headline.quantities(cfg, small)
 
     def at(leaf: Leaf, value: Value) -> tuple[float | None, float | None, Factors]:
         try:
             changed = cfg.replace({leaf.key: value})
             for name in headline.pair:
                 headline.fits(name, changed)
-            speedup, ratio = headline(amortised(changed), small)
-            found = headline.quantities(amortised(changed), small)
+            speedup, ratio = headline(changed, small)
+            found = headline.quantities(changed, small)
         except InputError:
             return None, None, {}
         return speedup / typical[0], ratio / typical[1], changes(charged, found)
