@@ -29,8 +29,9 @@ PERIODS = (0, 1, 2)
 model; what the middle one takes is foretold."""
 LEFT_OVER = 0.25
 """Of such a time at least, in the shortest piece."""
-GROUPS = 8
-"""Sub-groups of a period, in one half of the pieces; in the other they are twice as large."""
+GROUPS = (8, 10, 12, 14, 16)
+"""Sub-groups between one piece and the next, in one half of the pieces; in the other they are twice
+as large. The first of those that come closest to whole periods."""
 DECAY = "weight_decay"
 FEWEST = 16
 """Granules of a sub-group at least: a shorter one is mostly its latencies, not a short long one."""
@@ -135,8 +136,11 @@ def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces |
     Shorter by periods, and not just short: where a model ends within a block and a round of the
     dies decides which of them erase together.
     """
-    small = max(-(-period // (GROUPS * granule)), FEWEST) * granule if group else 0
-    unit = GROUPS * small or -(-period // granule) * granule
+    small, unit = 0, -(-period // granule) * granule
+    if group:
+        periods = -(-GROUPS[0] * FEWEST * granule // period)
+        small, count = _groups(Fraction(periods * period, granule))
+        small, unit = small * granule, small * count * granule
     unit *= -(-SHORTEST * granule // unit)
     rest = n_params % unit
     if rest < LEFT_OVER * unit:
@@ -147,6 +151,12 @@ def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces |
     sizes = (small, 2 * small) if group else (0,)
     fitted = tuple(Piece(n, s) for n in (short, long) for s in sizes)
     return Pieces(Piece(n_params, group), fitted, Piece(held, sizes[0]))
+
+
+def _groups(granules: Fraction) -> tuple[int, int]:
+    """(granules of a sub-group, how many of them) in about so many granules."""
+    sizes = [(max(round(granules / count), FEWEST), count) for count in GROUPS]
+    return min(sizes, key=lambda item: abs(item[0] * item[1] - granules))
 
 
 @dataclass(frozen=True)

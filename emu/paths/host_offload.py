@@ -130,6 +130,10 @@ class HostOffload(UpdatingPath):
         self.groups = [group for part in cut for group in part]
         return [group for group in self.groups if group[1] <= end]
 
+    @property
+    def _kept_by_ratio(self) -> bool:
+        return int(self.offload.ratio * len(self.groups)) < len(self.groups)
+
     def _later(self) -> list[tuple[int, int]]:
         """Sub-groups, or what is left of them, whose 16-bit parameters do not stay in DRAM."""
         shares = self.options.shares
@@ -162,6 +166,8 @@ class HostOffload(UpdatingPath):
     def unsampled(self) -> str | None:
         if not self.on_nvme:
             return "no states are on NVMe"
+        if self._kept_by_ratio and (self.offload.pipeline_read or self.offload.pipeline_write):
+            return "sub-groups in DRAM are computed beside the last of those on NVMe (ratio)"
         if not self.offload.in_dram_below:
             return None
         for name in ("g", "p") if self.offload.parameters else ("g",):
