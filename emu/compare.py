@@ -437,8 +437,10 @@ def compare(
     if swing and pair is not None:
 
         def again(name: str, changed: Config, small: Trace) -> tuple[Ledger, Work]:
-            of_part = part_options(PATHS[name](changed, trace, options))
-            r = run_path(name, amortised(changed), small, of_part, steps=1, payload=False)
+            path, short = PATHS[name](changed, trace, options), amortised(changed)
+            if isinstance(path, UpdatingPath):
+                short = short.replace(path.part_settings(small.n_params))
+            r = run_path(name, short, small, part_options(path), steps=1, payload=False)
             assert r.ledger is not None and r.work is not None
             return r.ledger, r.work
 

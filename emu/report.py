@@ -29,7 +29,7 @@ from ondie.emu.ledger import Ledger
 from ondie.emu.lifetime import lifetime, programmed_bytes, spread
 from ondie.emu.odds import odds_data, odds_table, odds_words
 from ondie.emu.paths.base import Options
-from ondie.emu.paths.host_offload import PipelinedOffload
+from ondie.emu.paths.host_offload import HostOffload, PipelinedOffload
 from ondie.emu.sensitivity import IDLE, Swing, sample_params, unfelt
 from ondie.emu.target import target_data, target_table, verdicts
 from ondie.emu.units import InputError, fmt_bytes, fmt_energy, fmt_time, fmt_update_rate
@@ -354,12 +354,11 @@ def _swings(c: Comparison) -> Table:
         covered = sum(rule.covers(key) for key in idle)
         if covered:
             notes.append(f"{covered} are not felt while {rule.key} = {rule.value}")
-    pipelines = c.options.offload.pipeline_read or c.options.offload.pipeline_write
-    if (
-        rival == PipelinedOffload.name or pipelines
-    ) and c.trace.n_params > c.cfg.host.subgroup_params:
-        if sample_params(c.trace, c.cfg) <= c.cfg.host.subgroup_params:
-            notes.append("the sample fits one sub-group, so that nothing in it is pipelined")
+    path = (PipelinedOffload if rival == PipelinedOffload.name else HostOffload)(
+        c.cfg, c.trace, c.options
+    )
+    if path.lone_part(sample_params(c.trace, c.cfg)):
+        notes.append("the sample fits one sub-group, so that nothing in it is pipelined")
     table.caption = "; ".join(notes) or None
     return table
 

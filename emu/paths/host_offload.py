@@ -49,6 +49,8 @@ from ondie.emu.sampling import Pieces, pieces
 from ondie.emu.system import System
 from ondie.kernels.formats import NONE
 
+MOST_GROUPS = 16
+"""Sub-groups of a short part of a model that is pipelined."""
 LARGE_TENSORS = 0.95
 """Of what could be on NVMe, at least, is, in a model of which pieces are simulated: where the rest
 lies in it is not told by them."""
@@ -163,10 +165,30 @@ class HostOffload(UpdatingPath):
             return self.options
         return replace(self.options, shares=self.shares)
 
+    def part_settings(self, n_params: int) -> dict[str, int]:
+        # Serial sub-groups overlap nothing: there the part's are as large as the whole's.
+        if not self.pipelines:
+            return {}
+        granule = self.granule()
+        count = max(min(len(self.groups), MOST_GROUPS, n_params // granule), 1)
+        size = -(-n_params // (count * granule)) * granule
+        return {"host.subgroup_params": size} if size < self.group() else {}
+
+    @property
+    def pipelines(self) -> bool:
+        """Do sub-groups overlap?"""
+        return self.offload.pipeline_read or self.offload.pipeline_write
+
+    def lone_part(self, n_params: int) -> bool:
+        """Does so short a part have one sub-group, and overlaps nothing as the whole does?"""
+        settings = self.part_settings(n_params)
+        size = settings.get("host.subgroup_params", self.group())
+        return self.pipelines and len(self.groups) > 1 and n_params <= size
+
     def unsampled(self) -> str | None:
         if not self.on_nvme:
             return "no states are on NVMe"
-        if self._kept_by_ratio and (self.offload.pipeline_read or self.offload.pipeline_write):
+        if self._kept_by_ratio and self.pipelines:
             return "sub-groups in DRAM are computed beside the last of those on NVMe (ratio)"
         if not self.offload.in_dram_below:
             return None
@@ -264,8 +286,7 @@ class HostOffload(UpdatingPath):
         """Blocks in flight through a handle, where reads and writes have one each."""
         if self.offload.threads is not None:
             return self.cfg.host.io_queue_depth
-        o = self.offload
-        return handle_depth(self.cfg) if o.pipeline_read or o.pipeline_write else None
+        return handle_depth(self.cfg) if self.pipelines else None
 
     def system(self, payload: bool, timeline: int) -> System:
         self.handles = Handles(self.offload, self.window)
@@ -436,7 +457,7 @@ class HostOffload(UpdatingPath):
         if any(chosen.values()) and o is self.options.offload:
             names = " and ".join(f"pipeline_{name}" for name, on in chosen.items() if on)
             found.append(f"not serial: {names} as its options say")
-        if (o.pipeline_read or o.pipeline_write) and len(self.groups) == 1:
+        if self.pipelines and len(self.groups) == 1:
             size = self.cfg.host.subgroup_params
             found.append(f"all parameters fit one sub-group of {size:,}, so nothing is pipelined")
         stay = len(self.groups) - len(self.on_nvme)

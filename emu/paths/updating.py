@@ -80,6 +80,10 @@ class UpdatingPath(Path):
         """Options with which a part of the model is laid out as the whole is."""
         return self.options
 
+    def part_settings(self, n_params: int) -> dict[str, int]:
+        """Leaves with which a short part of the model overlaps as the whole does."""
+        return {}
+
     def unsampled(self) -> str | None:
         """Why pieces do not tell of the whole, or None where they do."""
         return None
