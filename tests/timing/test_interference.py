@@ -118,7 +118,7 @@ def test_the_update_alone_is_the_one_of_the_comparison():
     entries = [(f"t{i}", (PARAMS // 16,), i % 2, i) for i in range(16)]
     step = dataclasses.replace(base.steps[0], hyper=(hyper, {**hyper, "weight_decay": 0.1}))
     trace = dataclasses.replace(base, tensors=flat_tensors(entries), groups=2, steps=(step,))
-    cfg = load_preset("optimstore-r1")
+    cfg = load_preset("optimstore-r1", ["ftl.partial_pages=sectors"])
     options = Options(offload=Offload(in_dram_below=4 << 20))
     names = ["host_offload", "on_die"]
     rows = interference(trace, cfg, names, options, users(500, 40_000, 0.0), Loop(None))
