@@ -438,8 +438,8 @@ def compare(
 
         def again(name: str, changed: Config, small: Trace) -> tuple[Ledger, Work]:
             path, short = PATHS[name](changed, trace, options), amortised(changed)
-            if isinstance(path, UpdatingPath):
-                short = short.replace(path.part_settings(small.n_params))
+            if isinstance(path, UpdatingPath) and (more := path.part_settings(small.n_params)):
+                short = short.replace(more)
             r = run_path(name, short, small, part_options(path), steps=1, payload=False)
             assert r.ledger is not None and r.work is not None
             return r.ledger, r.work
