@@ -36,7 +36,7 @@ from ondie.emu.paths.smart_infinity import SmartBase, SmartComp, SmartHandler, S
 from ondie.emu.paths.stannis import Stannis
 from ondie.emu.paths.updating import UpdatingPath
 from ondie.emu.sampling import Piece, Sampled, extend, reduced
-from ondie.emu.sensitivity import Headline, Swing, swings
+from ondie.emu.sensitivity import Headline, Swing, amortised, swings
 from ondie.emu.system import System
 from ondie.emu.uncertainty import Odds, assess
 from ondie.emu.units import InputError, nearest
@@ -249,7 +249,7 @@ def run_sampled(
     found = path.pieces() if isinstance(path, UpdatingPath) else None
     if found is None:
         return None
-    done = 0
+    of_part, done = part_options(path), 0
 
     def run(piece: Piece) -> Ledger:
         nonlocal done
@@ -259,7 +259,7 @@ def run_sampled(
         share = piece.params / trace.n_params
         small = reduced(trace, piece.params, name="piece", training=share)
         fitting = cfg.replace({"host.subgroup_params": piece.group}) if piece.group else cfg
-        part = Run(name, fitting, small, options, payload=False)
+        part = Run(name, fitting, small, of_part, payload=False)
         part.step(0)
         book = part.account()[1]
         part.part()
@@ -272,6 +272,27 @@ def run_sampled(
         work, energy(cfg, book.totals, work), path.bound(0), sampled=sampled, share=path.share(1),
         beside_cpu=path.beside_cpu,
     )  # fmt: skip
+
+
+def part_options(path: Path) -> Options:
+    """Options with which a part of the path's model is laid out as the whole is."""
+    return path.part_options() if isinstance(path, UpdatingPath) else path.options
+
+
+def run_whole(
+    name: str,
+    cfg: Config,
+    trace: Trace,
+    options: Options,
+    progress: Callable[[str, float], None] | None = None,
+) -> Result:
+    """One step of a path that run_sampled() gives nothing of; it says why."""
+    path = PATHS[name](cfg, trace, options)
+    reason = "it has no update stage on flash"
+    if isinstance(path, UpdatingPath):
+        reason = path.unsampled() or "pieces of it would be as long"
+    found = run_path(name, cfg, trace, options, steps=1, payload=False, progress=progress)
+    return dataclasses.replace(found, notes=(*found.notes, f"simulated whole: {reason}"))
 
 
 def damaged(t: Totals) -> bool:
@@ -386,8 +407,10 @@ def compare(
 
     def one(name: str) -> Result:
         try:
-            extended = run_sampled(name, cfg, trace, options, watch) if sampled else None
-            return extended or run_path(
+            if sampled:
+                extended = run_sampled(name, cfg, trace, options, watch)
+                return extended or run_whole(name, cfg, trace, options, watch)
+            return run_path(
                 name, cfg, trace, options,
                 steps=n, payload=payload, timeline=timeline, progress=watch,
             )  # fmt: skip
@@ -417,7 +440,10 @@ def compare(
     if swing and pair is not None:
 
         def again(name: str, changed: Config, small: Trace) -> tuple[Ledger, Work]:
-            r = run_path(name, changed, small, options, steps=1, payload=False)
+            path, short = PATHS[name](changed, trace, options), amortised(changed)
+            if isinstance(path, UpdatingPath) and (more := path.part_settings(small.n_params)):
+                short = short.replace(more)
+            r = run_path(name, short, small, part_options(path), steps=1, payload=False)
             assert r.ledger is not None and r.work is not None
             return r.ledger, r.work
 

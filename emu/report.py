@@ -29,7 +29,7 @@ from ondie.emu.ledger import Ledger
 from ondie.emu.lifetime import lifetime, programmed_bytes, spread
 from ondie.emu.odds import odds_data, odds_table, odds_words
 from ondie.emu.paths.base import Options
-from ondie.emu.paths.host_offload import PipelinedOffload
+from ondie.emu.paths.host_offload import HostOffload, PipelinedOffload
 from ondie.emu.sensitivity import IDLE, Swing, sample_params, unfelt
 from ondie.emu.target import target_data, target_table, verdicts
 from ondie.emu.units import InputError, fmt_bytes, fmt_energy, fmt_time, fmt_update_rate
@@ -354,9 +354,11 @@ def _swings(c: Comparison) -> Table:
         covered = sum(rule.covers(key) for key in idle)
         if covered:
             notes.append(f"{covered} are not felt while {rule.key} = {rule.value}")
-    if rival == PipelinedOffload.name and c.trace.n_params > c.cfg.host.subgroup_params:
-        if sample_params(c.trace, c.cfg) <= c.cfg.host.subgroup_params:
-            notes.append("the sample fits one sub-group, so that nothing in it is pipelined")
+    path = (PipelinedOffload if rival == PipelinedOffload.name else HostOffload)(
+        c.cfg, c.trace, c.options
+    )
+    if path.lone_part(sample_params(c.trace, c.cfg)):
+        notes.append("the sample fits one sub-group, so that nothing in it is pipelined")
     table.caption = "; ".join(notes) or None
     return table
 
@@ -515,9 +517,12 @@ def result_data(c: Comparison, seed: int, target_s: float | None = None) -> dict
     }
 
 
+HIDDEN = ("seed", "pairs", "host_batch", "shares")
+
+
 def options_data(o: Options) -> dict[str, Any]:
     """What was asked of the paths, as results have it. (The seed stands beside it.)"""
-    return {name: x for name, x in asdict(o).items() if name not in ("seed", "pairs", "host_batch")}
+    return {name: x for name, x in asdict(o).items() if name not in HIDDEN}
 
 
 def _swing_data(s: Swing) -> dict[str, Any]:

@@ -13,12 +13,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from ondie.emu.ledger import Ledger, Totals
-from ondie.traces import Trace, flat_tensors
+from ondie.traces import Trace
+from ondie.traces.model import Tensor
 
 SHORTEST = 64
 """Granules at least between one piece and the next: what overlaps at their ends is then little."""
@@ -27,22 +29,26 @@ PERIODS = (0, 1, 2)
 model; what the middle one takes is foretold."""
 LEFT_OVER = 0.25
 """Of such a time at least, in the shortest piece."""
-GROUPS = 8
-"""Sub-groups of a period, in one half of the pieces; in the other they are twice as large."""
+GROUPS = (8, 10, 12, 14, 16)
+"""Sub-groups between one piece and the next, in one half of the pieces; in the other they are twice
+as large. The first of those that come closest to whole periods."""
+DECAY = "weight_decay"
 FEWEST = 16
 """Granules of a sub-group at least: a shorter one is mostly its latencies, not a short long one."""
 
 
 def reduced(trace: Trace, n: int, *, name: str, training: float) -> Trace:
-    """The trace's first step on ``n`` parameters in one tensor, without payload; forward and
-    backward take ``training`` of their time."""
+    """The trace's first step on ``n`` parameters, without payload: of every trainable tensor its
+    share, so that parameter groups keep theirs. Forward and backward take ``training`` of their
+    time; the decay of a group is the largest of all steps, since a path takes its passes in each if
+    it does in one."""
     first = trace.steps[0]
     step = dataclasses.replace(
         first,
         forward_s=first.forward_s * training,
         backward_s=first.backward_s * training,
         ready_s=None,
-        hyper=first.hyper[:1],
+        hyper=tuple(_hyper(trace, group) for group in range(trace.groups)),
         skipped=False,
         found_inf=False,
         gradient_sha256=None,
@@ -52,11 +58,30 @@ def reduced(trace: Trace, n: int, *, name: str, training: float) -> Trace:
         trace,
         name=f"{trace.name} ({name})",
         payload="none",
-        tensors=flat_tensors([(name, (n,), 0, 0)]),
+        tensors=_shared(trace, n),
         steps=(step,),
-        groups=1,
         digest=None,
     )
+
+
+def _hyper(trace: Trace, group: int) -> dict[str, float | bool]:
+    """Of the first step, with the decay that is largest in any."""
+    decay = max((step.hyper[group].get(DECAY, 0.0) for step in trace.steps), key=abs)
+    return {**trace.steps[0].hyper[group], **({DECAY: decay} if decay else {})}
+
+
+def _shared(trace: Trace, n: int) -> tuple[Tensor, ...]:
+    """The trainable tensors on ``n`` parameters, each with its share of them; none is empty."""
+    whole, found = trace.n_params, []
+    for t in trace.trainable:
+        begin = t.offset * n // whole
+        size = (t.offset + t.size) * n // whole - begin
+        if size:
+            shape = t.shape if size == t.size else (size,)
+            found.append(
+                dataclasses.replace(t, shape=shape, offset=begin, size=size, ready_order=-1)
+            )
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -86,6 +111,15 @@ class Pieces:
     def all(self) -> tuple[Piece, ...]:
         return (*self.fitted, self.held)
 
+    def of(self, n_params: int) -> Pieces:
+        """Pieces of a model of which the whole here is a part: each with as much of the rest as
+        the model has."""
+        found = [
+            Piece(round(Fraction(p.params * n_params, self.whole.params)), p.group)
+            for p in (self.whole, *self.all)
+        ]
+        return Pieces(found[0], tuple(found[1:-1]), found[-1])
+
     def weights(self, piece: Piece) -> np.ndarray:
         """How often each fitted piece counts in another, float64[len(fitted)]."""
         terms = np.array([p.terms for p in self.fitted]).T
@@ -102,8 +136,11 @@ def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces |
     Shorter by periods, and not just short: where a model ends within a block and a round of the
     dies decides which of them erase together.
     """
-    small = max(-(-period // (GROUPS * granule)), FEWEST) * granule if group else 0
-    unit = GROUPS * small or -(-period // granule) * granule
+    small, unit = 0, -(-period // granule) * granule
+    if group:
+        periods = -(-GROUPS[0] * FEWEST * granule // period)
+        small, count = _groups(Fraction(periods * period, granule))
+        small, unit = small * granule, small * count * granule
     unit *= -(-SHORTEST * granule // unit)
     rest = n_params % unit
     if rest < LEFT_OVER * unit:
@@ -114,6 +151,12 @@ def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces |
     sizes = (small, 2 * small) if group else (0,)
     fitted = tuple(Piece(n, s) for n in (short, long) for s in sizes)
     return Pieces(Piece(n_params, group), fitted, Piece(held, sizes[0]))
+
+
+def _groups(granules: Fraction) -> tuple[int, int]:
+    """(granules of a sub-group, how many of them) in about so many granules."""
+    sizes = [(max(round(granules / count), FEWEST), count) for count in GROUPS]
+    return min(sizes, key=lambda item: abs(item[0] * item[1] - granules))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ondie.emu.isp import formats
 from ondie.emu.lifetime import Share
 from ondie.emu.paths.arithmetic import Arithmetic
 from ondie.emu.paths.bounds import Bound
-from ondie.emu.paths.offload import Offload
+from ondie.emu.paths.offload import Offload, Shares
 from ondie.emu.system import System
 from ondie.emu.units import InputError
 from ondie.traces import Trace
@@ -109,6 +109,9 @@ class Options:
     """stannis: how nodes exchange gradients: "ring", "tree" or "star"."""
     offload: Offload = field(default_factory=Offload)
     """host_offload: DeepSpeed's knobs."""
+    shares: Shares | None = None
+    """host_offload, of a piece of a model: what lies where in the whole, in place of the knobs that
+    are of whole sub-groups, tensors and models."""
     compression: float = 2.0
     """smart_comp: bytes of the compressed gradient, index and value, in percent of its 4 B."""
     seed: int = 0

@@ -9,6 +9,7 @@ Source: DeepSpeed's swappers (runtime/swap_tensor) and its configuration, read i
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import Any
 
 from ondie.emu.units import InputError, nearest
@@ -81,6 +82,21 @@ class Offload:
                 "(DeepSpeed stops: it runs out of swap buffers)"
             ]
         return []
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How much of a model lies on NVMe, for pieces of it: a piece has other sub-groups and tensors,
+    and a knob that counts those would keep another share of it in DRAM."""
+
+    states: Fraction
+    """Of all parameters, the first: those whose states are on NVMe."""
+    gradients: Fraction
+    """Of those, in each sub-group: whose gradients are, padding included."""
+    kept: Fraction
+    """Of all parameters, the first: those that stay in DRAM in 16 bits, where the others do not."""
+    parameters: Fraction
+    """Of the others, in each sub-group: those that are on NVMe in 16 bits, padding included."""
 
 
 LEAST = {

@@ -45,7 +45,6 @@ from ondie.emu.paths.guards import (
 from ondie.emu.paths.rounds import Table, all_rounds
 from ondie.emu.paths.super_pages import Reservoir
 from ondie.emu.paths.updating import UpdatingPath
-from ondie.emu.sampling import Pieces
 from ondie.emu.system import System
 
 
@@ -87,9 +86,10 @@ class OnDie(UpdatingPath):
     def period(self) -> int:
         return self.granule() * self.geometry.pages
 
-    def pieces(self) -> Pieces | None:
-        # Parities go to the dies in turn, and have filled blocks of all only after many periods.
-        return None if self.cfg.pe.rain else super().pieces()
+    def unsampled(self) -> str | None:
+        if not self.cfg.pe.rain:
+            return None
+        return "parities go to the dies in turn, and fill blocks of all only after many periods"
 
     def lay_out(self) -> None:
         self.steps = steps(self.cfg)

@@ -20,7 +20,7 @@ from ondie.emu.build import logical_pages
 from ondie.emu.isp.formats import Stored
 from ondie.emu.isp.layout import Regions, Shard, shards
 from ondie.emu.paths.arithmetic import Arithmetic, Scalars
-from ondie.emu.paths.base import BACKWARD, PHASES, Path, Rows
+from ondie.emu.paths.base import BACKWARD, PHASES, Options, Path, Rows
 from ondie.emu.paths.payload import Conventional
 from ondie.emu.paths.super_pages import Reservoir
 from ondie.emu.sampling import Pieces, pieces
@@ -76,8 +76,23 @@ class UpdatingPath(Path):
         """Parameters of a sub-group; 0 where there are none."""
         return 0
 
+    def part_options(self) -> Options:
+        """Options with which a part of the model is laid out as the whole is."""
+        return self.options
+
+    def part_settings(self, n_params: int) -> dict[str, int]:
+        """Leaves with which a short part of the model overlaps as the whole does."""
+        return {}
+
+    def unsampled(self) -> str | None:
+        """Why pieces do not tell of the whole, or None where they do."""
+        return None
+
     def pieces(self) -> Pieces | None:
-        """What to simulate in place of the whole update stage, or None where that is as short."""
+        """What to simulate in place of the whole update stage, or None where that is as short, or
+        pieces do not tell of it."""
+        if self.unsampled():
+            return None
         devices = len(self.shards)
         granule = self.granule() * devices
         return pieces(self.trace.n_params, self.period() * devices, granule, self.group())

@@ -14,6 +14,7 @@ from ondie.emu.compare import compare, run_path
 from ondie.emu.config import Config, load_preset, preset_names, shown
 from ondie.emu.energy import is_price
 from ondie.emu.paths.base import Options
+from ondie.emu.paths.offload import Offload
 from ondie.emu.schema import KEYS, SECTIONS
 from ondie.emu.sensitivity import (
     DIE_STRIPES,
@@ -38,9 +39,13 @@ def preset(tmp_path, ranges: dict[str, tuple[str, str]], name="optimstore-r1", e
     return load_preset(path)
 
 
-def headline(cfg: Config, trace, pair=("host_offload", "on_die")) -> tuple[float, float]:
+def headline(
+    cfg: Config, trace, pair=("host_offload", "on_die"), options=None
+) -> tuple[float, float]:
     """(speedup, energy ratio), computed here from two runs."""
-    base, rival = (run_path(p, cfg, trace, Options(), steps=1, payload=False) for p in pair)
+    base, rival = (
+        run_path(p, cfg, trace, options or Options(), steps=1, payload=False) for p in pair
+    )
     return (
         base.ledger.update_s / rival.ledger.update_s,
         base.energy.storage_and_host[1] / rival.energy.storage_and_host[1],
@@ -149,6 +154,31 @@ def test_a_row_is_two_runs_at_the_ends(key):
         found = headline(amortised(cfg.replace({key: value})), small)
         assert getattr(s, f"speedup_at_{end}") == found[0] / typical[0]
         assert getattr(s, f"energy_at_{end}") == found[1] / typical[1]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "tolerance"),
+    [
+        ({"ratio": 0.9}, 0.01),
+        ({"ratio": 0.5}, 0.01),
+        ({"parameters": True, "parameters_in_dram": 20_000_000, "in_dram_below": 1 << 20}, 0.01),
+        ({"pipeline_read": True, "pipeline_write": True}, 0.02),
+    ],
+    ids=lambda x: "-".join(x) if isinstance(x, dict) else "",
+)
+def test_a_bar_is_what_full_runs_give_whatever_stays_in_dram(knobs, tolerance):
+    """Of the sample as much is in DRAM as of the whole, also where it is less than a sub-group; and
+    what is pipelined is pipelined in it."""
+    cfg = load_preset("optimstore-r1", ["host.subgroup_params=4000000"])
+    trace, options = model("adam", 40_000_000), Options(offload=Offload(**knobs))
+    pair = ("host_offload", "on_die")
+    leaf = cfg.leaf("host.adam")
+    c = compare(trace, cfg, paths=pair, options=options)
+    (s,) = (s for s in c.swings if s.key == "host.adam")
+    typical = headline(cfg, trace, pair, options)[0]
+    for factor, value in ((s.speedup_at_low, leaf.low), (s.speedup_at_high, leaf.high)):
+        whole = headline(cfg.replace({leaf.key: value}), trace, pair, options)[0]
+        assert factor == pytest.approx(whole / typical, rel=tolerance)
 
 
 def test_directions_that_physics_demands():
@@ -288,11 +318,14 @@ def test_the_headline_names_the_widest(capsys, tmp_path):
 
 
 def test_a_sample_in_which_nothing_is_pipelined_says_so():
-    """Two sub-groups of a model, one of its sample; and none where the sample has several."""
+    """Two sub-groups of a model, one of its sample, where that is too short for several of whole
+    blocks; and none where it is not."""
     note = "the sample fits one sub-group, so that nothing in it is pipelined"
     swing = Swing("host.adam", "1", "2", 1.0, 1.0, 1.0, 1.0)
-    for size, said in ((1_500_000, True), (100_000, False)):
-        cfg = load_preset("optimstore-r1", [*SMALL, f"host.subgroup_params={size}"])
+    cases = ((1_500_000, "1 MiB", True), (1_500_000, "64 KiB", False), (100_000, "64 KiB", False))
+    for size, block, said in cases:
+        given = [f"host.subgroup_params={size}", f"host.io_block={block}"]
+        cfg = load_preset("optimstore-r1", [*SMALL, *given])
         paths = ["host_offload", "host_offload_pipelined"]
         c = compare(model("adam", 2_000_000), cfg, paths=paths, swing=False)
         table = report.tables(dataclasses.replace(c, swings=(swing,)))[-1]

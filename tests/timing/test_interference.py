@@ -8,11 +8,14 @@ import pytest
 
 from ondie.emu.block_replay import Loop, replay_block
 from ondie.emu.commands.foreground import table
+from ondie.emu.compare import run_path
 from ondie.emu.config import load_preset
 from ondie.emu.interference import interference
 from ondie.emu.paths.base import Options
+from ondie.emu.paths.offload import Offload
 from ondie.emu.units import InputError
 from ondie.emu.validate import model
+from ondie.traces import flat_tensors
 from ondie.traces.block_model import BlockTrace
 from tests.smoke.commands import files, here, refused
 
@@ -105,6 +108,23 @@ def test_the_books_hold_with_several_drives(devices):
     """Run.account() raises where they do not."""
     rows = felt(list(UPDATING), users(500, 40_000, 0.5), system__devices=devices)
     assert all(row.reason is None and row.requests for row in rows)
+
+
+def test_the_update_alone_is_the_one_of_the_comparison():
+    """With the trace's own tensors and parameter groups: which are small enough for DRAM, and which
+    decay, is theirs."""
+    base = model("adam", PARAMS)
+    (hyper,) = base.steps[0].hyper
+    entries = [(f"t{i}", (PARAMS // 16,), i % 2, i) for i in range(16)]
+    step = dataclasses.replace(base.steps[0], hyper=(hyper, {**hyper, "weight_decay": 0.1}))
+    trace = dataclasses.replace(base, tensors=flat_tensors(entries), groups=2, steps=(step,))
+    cfg = load_preset("optimstore-r1", ["ftl.partial_pages=sectors"])
+    options = Options(offload=Offload(in_dram_below=4 << 20))
+    names = ["host_offload", "on_die"]
+    rows = interference(trace, cfg, names, options, users(500, 40_000, 0.0), Loop(None))
+    for row in rows:
+        whole = run_path(row.name, cfg, trace, options, steps=1, payload=False)
+        assert row.seconds[0] == whole.ledger.step_s
 
 
 def test_too_few_have_no_percentiles():
