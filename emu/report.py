@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ondie.emu import timeline
+from ondie.emu import nominal, timeline
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.clock import PS_PER_S
 from ondie.emu.compare import Comparison, Result
@@ -511,6 +511,7 @@ def result_data(c: Comparison, seed: int, target_s: float | None = None) -> dict
         "uncertainty": odds_data(c),
         "headline": headline_words(c),
         "headline_ratios": headline_numbers(c),
+        "notes": notes(c),
         "paths": [_path_data(c, r) for r in c.results],
     }
 
@@ -696,9 +697,16 @@ def write(
     return list(files)
 
 
+def notes(c: Comparison) -> list[str]:
+    """What a reader has to know of the whole comparison."""
+    words = nominal.note(c.cfg.leaf(nominal.CAPACITY))
+    return [] if words is None else [words]
+
+
 def remarks(c: Comparison) -> list[str]:
     """What a reader has to know of single rows: why one is missing, what another leaves out."""
-    out = [f"{r.name}: n/a: {r.reason}" for r in c.results if r.reason is not None]
+    out = notes(c)
+    out += [f"{r.name}: n/a: {r.reason}" for r in c.results if r.reason is not None]
     out += [f"{r.name}: {note}" for r in c.results for note in r.notes]
     return out + [
         f"{r.name}: the timeline has no room for {r.dropped:,} more intervals"
