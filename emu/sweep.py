@@ -22,6 +22,7 @@ from rich.table import Table
 from ondie.emu import nominal
 from ondie.emu.compare import Comparison, compare
 from ondie.emu.config import Config, shown
+from ondie.emu.constraints import GEOMETRY
 from ondie.emu.isp import formats
 from ondie.emu.loading import key_of, split_overrides
 from ondie.emu.paths.base import Options
@@ -290,8 +291,13 @@ def reasons(s: Sweep) -> list[str]:
 
 
 def capacities(s: Sweep) -> str | None:
-    """The nominal capacity at each point, where it follows an axis."""
-    at = {row.values: row.capacity_bytes for row in s.rows if row.capacity_bytes is not None}
+    """The nominal capacity for the values of those axes that it follows."""
+    follows = [i for i, axis in enumerate(s.axes) if axis.key in GEOMETRY]
+    at = {
+        tuple(row.values[i] for i in follows): row.capacity_bytes
+        for row in s.rows
+        if row.capacity_bytes is not None
+    }
     if set(at.values()) <= {s.cfg.system.capacity_bytes}:
         return None
     points = ", ".join(f"{fmt_bytes(size)} at {' and '.join(x)}" for x, size in at.items())

@@ -16,7 +16,7 @@ SHAPES = some.fixed_dictionaries(
         "flash.channels": some.integers(1, 32),
         "flash.dies_per_channel": some.integers(1, 32),
         "flash.planes_per_die": some.integers(1, 8),
-        "flash.blocks_per_plane": some.integers(1, 5000),
+        "flash.blocks_per_plane": some.integers(50, 5000),
         "flash.pages_per_block": some.integers(9, 2000),
         "flash.page": some.sampled_from(("4 KiB", "8 KiB", "16 KiB", "32 KiB")),
     },
