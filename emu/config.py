@@ -114,7 +114,8 @@ class Config:
     ) -> Config:
         """A copy with `changes` (text with units, or numbers in base units), fully checked.
 
-        Changed leaves have source "set" and no range. Raises InputError.
+        Changed leaves have source "set" and no range. Where the flash changes and the capacity is
+        not among them, the capacity follows (nominal.py). Raises InputError.
         """
         return _build(changed(self.records, changes, "", ref), self.system.name)
 
@@ -142,7 +143,8 @@ class Config:
 def load_preset(source: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
     """The configuration of a preset's name, or of a TOML file (a path or a name ending .toml).
 
-    `overrides` are "key=value" texts. Raises InputError: unknown preset, section, key or unit,
+    `overrides` are "key=value" texts; the capacity follows the flash unless it is one of them, or
+    of what a file states beside it. Raises InputError: unknown preset, section, key or unit,
     missing leaf or source, bad value, or a broken rule between leaves.
     """
     where, leaves = read(os.fspath(source))

@@ -131,6 +131,11 @@ RULES: tuple[Rule, ...] = (
         lambda c: f"capacity overflows; at most {fmt_bytes(INT64_MAX)}",
     ),
     Rule(
+        ("system.capacity", *GEOMETRY),
+        lambda c: c.system.capacity_bytes <= raw_bytes(c),
+        lambda c: f"nominal capacity must fit the flash, {fmt_bytes(raw_bytes(c))}",
+    ),
+    Rule(
         ("ftl.mapping_unit", "flash.page"),
         lambda c: (
             c.ftl.mapping_unit_bytes == 0

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ondie.emu.nominal import followed
 from ondie.emu.provenance import Leaf, Value, override, read_leaf
 from ondie.emu.schema import ALIASES, KEYS, SECTIONS, Key
 from ondie.emu.units import InputError, nearest, quoted
@@ -76,12 +77,14 @@ def ordered(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
 def changed(
     leaves: Mapping[str, Leaf], changes: Mapping[str, Value], place: str, ref: str
 ) -> dict[str, Leaf]:
-    """`leaves` with `changes` (text, or numbers in base units), whose source becomes "set"."""
+    """`leaves` with `changes` (text, or numbers in base units), whose source becomes "set"; the
+    capacity follows the flash unless it is among them."""
     result = dict(leaves)
     for key, value in changes.items():
         name = canonical(key, leaves, place)
         result[name] = override(key_of(name)[0], name, value, place + name, ref)
-    return ordered(result)
+    given = [canonical(key, leaves, place) for key in changes]
+    return ordered(followed(leaves, result, given))
 
 
 def split_overrides(texts: Sequence[str], leaves: Iterable[str]) -> dict[str, Value]:
@@ -109,11 +112,13 @@ def read(source: str, chain: tuple[str, ...] = ()) -> tuple[str, dict[str, Leaf]
     path, where = _locate(source)
     content = _toml(path, where, preset_names(), "presets")
     leaves: dict[str, Leaf] = {}
+    base: dict[str, Leaf] = {}
     if "base" in content:
-        leaves |= _base(content.pop("base"), path, where, chain)
+        base = _base(content.pop("base"), path, where, chain)
     if "include" in content:
         leaves |= _include(content.pop("include"), path, where)
     leaves |= _sections(content, where)
+    leaves = followed(base, base | leaves, leaves) if base else leaves
     missing = [name for name in _PLAIN if name not in leaves]
     if missing:
         raise InputError(

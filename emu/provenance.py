@@ -36,7 +36,7 @@ class Leaf:
     `value`, `low` and `high` are in base units (`unit`: "ps", "bytes", ..., None for plain
     values); `text` is what the file or the command line said. For choices and flags `low` and
     `high` are positions in the ordered set, so that a sweep may try both ends. `source` is one of
-    SOURCES, or "set" for an override.
+    SOURCES, "set" for an override, or "follows" for what was scaled with one (nominal).
     """
 
     key: str

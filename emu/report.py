@@ -20,13 +20,21 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ondie.emu import timeline
-from ondie.emu.backend.geometry import Geometry
+from ondie.emu import nominal, timeline
 from ondie.emu.clock import PS_PER_S
 from ondie.emu.compare import Comparison, Result
-from ondie.emu.energy import bounds
+from ondie.emu.config import Config
 from ondie.emu.ledger import Ledger
-from ondie.emu.lifetime import lifetime, programmed_bytes, spread
+from ondie.emu.lifetime import (
+    RATED_RETENTION,
+    RESERVOIR_RETENTION,
+    RETENTION,
+    cycles,
+    gain,
+    lifetime,
+    programmed_bytes,
+    spread,
+)
 from ondie.emu.odds import odds_data, odds_table, odds_words
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.host_offload import HostOffload, PipelinedOffload
@@ -216,14 +224,17 @@ def _traffic(c: Comparison) -> Table:
 
 def _lifetimes(c: Comparison) -> Table:
     f = c.cfg.flash
-    leaf = c.cfg.leaf("flash.endurance_cycles")
     drives = f"{c.cfg.system.devices} x " if c.cfg.system.devices > 1 else ""
-    low, _, high = bounds(c.cfg, leaf.key)
+    low, typical, high = cycles(c.cfg)
+    own = cycles(c.cfg, RESERVOIR_RETENTION)
+    reserved = own != (low, typical, high) and c.result("on_die") is not None
+    aside = f", {own[1]:,.0f} in the reservoir" if reserved else ""
+    span = "low .. high" if reserved else f"at {low:,.0f} .. {high:,.0f}"
     table = _table(
         f"Lifetime and capacity: {drives}{fmt_bytes(c.cfg.system.capacity_bytes)} of {f.cell}, "
-        f"rated for {f.endurance_cycles:,} cycles",
+        f"rated for {typical:,.0f} cycles{aside}",
         "path", "written per step", "steps", "years of 8,760 h",
-        f"years at {low:,.0f} .. {high:,.0f}", "states on flash", "of the drive", "in pSLC, of TLC",
+        f"years {span}", "states on flash", "of the drive", "in pSLC, of TLC",
     )  # fmt: skip
     for r in c.results:
         if r.ledger is None:
@@ -239,9 +250,11 @@ def _lifetimes(c: Comparison) -> Table:
         table.add_row(r.name, fmt_bytes(x.written_bytes), *worn, *held)
     mode = "are" if f.cell == "pSLC" else "would be"
     words = [
-        f"Written: WAF included. Cycles: {leaf.ref}.",
+        f"Written: WAF included. {_cycle_words(c.cfg, RETENTION)}.",
         f"In pSLC, as the states {mode}, they take three times the capacity of TLC.",
     ]
+    if reserved:
+        words.append(f"In the reservoir: {_cycle_words(c.cfg, RESERVOIR_RETENTION)}.")
     if c.result("on_die") is not None:
         words.append(
             f"All blocks worn alike: on_die writes its reservoir alone "
@@ -251,6 +264,16 @@ def _lifetimes(c: Comparison) -> Table:
     words += [_wear_words(c, r) for r in c.results if r.share is not None]
     table.caption = " ".join(words)
     return table
+
+
+def _cycle_words(cfg: Config, key: str) -> str:
+    """The rated cycles, and what the retention that is required makes of them."""
+    leaf, need, rated = (cfg.leaf(k) for k in ("flash.endurance_cycles", key, RATED_RETENTION))
+    words = f"Cycles: {leaf.ref}; rated for a retention of {rated.value}"
+    factor = gain(cfg, str(need.value), str(rated.value))[1]
+    if factor == 1:
+        return words
+    return f"{words}, x {factor:.3g} at {need.value} ({need.ref})"
 
 
 def _wear_words(c: Comparison, r: Result) -> str:
@@ -408,14 +431,6 @@ def headline_numbers(c: Comparison) -> dict[str, float]:
     }
 
 
-def wear_out_steps(c: Comparison, written: float) -> float | None:
-    """Steps until every block has its rated cycles, if ``written`` bytes a step wear all alike."""
-    if not written:
-        return None
-    raw = Geometry.of(c.cfg).physical_pages * Geometry.of(c.cfg).page_bytes * c.cfg.system.devices
-    return raw * c.cfg.flash.endurance_cycles / written
-
-
 def outside_training_s(book: Ledger) -> float:
     """Mean seconds of a step that are neither forward nor backward."""
     spent = book.phases_s
@@ -458,7 +473,7 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
         "erased_blocks": (counters["erased_blocks"] / n, "blocks"),
         "most_erases_of_a_super_block": (t.erases[1], "erases"),
         "waf": (book.waf, "1"),
-        "steps_to_wear_out": (wear_out_steps(c, written), "steps"),
+        "steps_to_wear_out": (worn.wear_out_steps, "steps"),
         "state_bytes": (worn.state_bytes, "B"),
         "state_share_of_capacity": (worn.share, "1"),
         "state_cells_as_tlc_bytes": (worn.tlc_bytes, "B"),
@@ -513,6 +528,7 @@ def result_data(c: Comparison, seed: int, target_s: float | None = None) -> dict
         "uncertainty": odds_data(c),
         "headline": headline_words(c),
         "headline_ratios": headline_numbers(c),
+        "notes": notes(c),
         "paths": [_path_data(c, r) for r in c.results],
     }
 
@@ -701,9 +717,16 @@ def write(
     return list(files)
 
 
+def notes(c: Comparison) -> list[str]:
+    """What a reader has to know of the whole comparison."""
+    words = nominal.note(c.cfg.leaf(nominal.CAPACITY))
+    return [] if words is None else [words]
+
+
 def remarks(c: Comparison) -> list[str]:
     """What a reader has to know of single rows: why one is missing, what another leaves out."""
-    out = [f"{r.name}: n/a: {r.reason}" for r in c.results if r.reason is not None]
+    out = notes(c)
+    out += [f"{r.name}: n/a: {r.reason}" for r in c.results if r.reason is not None]
     out += [f"{r.name}: {note}" for r in c.results for note in r.notes]
     return out + [
         f"{r.name}: the timeline has no room for {r.dropped:,} more intervals"

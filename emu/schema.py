@@ -89,6 +89,8 @@ class Frontend:
     ]
 
 
+RETENTIONS = ("1 year", "3 months", "3 days")
+"""Classes of retention, the most demanding first."""
 CELLS = ("pSLC", "SLC", "MLC", "TLC", "QLC")
 ORDERS = tuple("".join(order) for order in itertools.permutations("CWDP"))
 
@@ -190,7 +192,21 @@ class Flash:
     interleave_commands: Annotated[
         bool, Spec("a command may interrupt another die's data on the channel")
     ]
-    endurance_cycles: Annotated[int, Spec("program/erase cycles of a block", least=1)]
+    endurance_cycles: Annotated[
+        int, Spec("rated program/erase cycles of a block, at rated_retention", least=1)
+    ]
+    rated_retention: Annotated[
+        str, Spec("retention, powered off, that the cycles are rated for", choices=RETENTIONS)
+    ]
+    retention: Annotated[
+        str, Spec("retention required of what the map leads to", choices=("rated", *RETENTIONS))
+    ]
+    cycles_3_months: Annotated[
+        float, Spec("cycles where 3 months are enough, over those for 1 year", least=1)
+    ]
+    cycles_3_days: Annotated[
+        float, Spec("cycles where 3 days are enough, over those for 1 year", least=1)
+    ]
     pslc_t_read_ps: Annotated[int, Spec("array read of a block in pSLC mode", least=1)]
     pslc_t_program_ps: Annotated[int, Spec("array program of a block in pSLC mode", least=1)]
     pslc_t_erase_ps: Annotated[int, Spec("erase of a block in pSLC mode", least=1)]
@@ -421,6 +437,10 @@ class Ftl:
     ]
     initial: Annotated[str, Spec("state before the run", choices=("steady", "fresh"))]
     reservoir_fraction: Annotated[float, Spec("share of each die's blocks lent to the optimizer")]
+    reservoir_retention: Annotated[
+        str,
+        Spec("retention required of the optimizer's blocks", choices=("rated", *RETENTIONS)),
+    ]
     reservoir_rotate: Annotated[
         int,
         Spec(

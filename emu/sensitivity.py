@@ -54,12 +54,23 @@ IDLE = (
             "ecc.retry_gain", "ecc.soft_reads", "ecc.soft_gain", "ecc.soft_decode",
         ),
     ),
+    Idle(
+        "flash.retention", "rated",
+        ("flash.rated_retention", "flash.cycles_3_months", "flash.cycles_3_days"),
+    ),
 )  # fmt: skip
 """Constants that are assumed, and counted, but not varied: nothing reads them."""
 
 
 CHOICES = frozenset(
-    ("system.devices", "host.io_queue_depth", "host.io_block", "host.subgroup_params")
+    (
+        "system.devices",
+        "host.io_queue_depth",
+        "host.io_block",
+        "host.subgroup_params",
+        "flash.retention",
+        "ftl.reservoir_retention",
+    )  # fmt: skip
 )
 """What a user decides: their ranges are what may be chosen, not what is uncertain."""
 

@@ -19,15 +19,17 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from ondie.emu import nominal
 from ondie.emu.compare import Comparison, compare
 from ondie.emu.config import Config, shown
+from ondie.emu.constraints import GEOMETRY
 from ondie.emu.isp import formats
 from ondie.emu.loading import key_of, split_overrides
 from ondie.emu.paths.base import Options
 from ondie.emu.provenance import Value, override
 from ondie.emu.report import SCHEMA_VERSION, metrics, options_data, seconds, write_atomically
 from ondie.emu.target import Verdict, answer, verdicts
-from ondie.emu.units import InputError, fmt_energy
+from ondie.emu.units import InputError, fmt_bytes, fmt_energy
 from ondie.traces import Trace
 
 MOST_KEYS = 2
@@ -74,6 +76,8 @@ class Row:
     bound_by: str | None = None
     bound_by_share: float | None = None
     target: Verdict | None = None
+    capacity_bytes: int | None = None
+    """Nominal, of a drive at this point: follows the flash unless it was given."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,8 @@ def sweep(
     for at in itertools.product(*(range(len(axis.values)) for axis in along)):
         texts = tuple(axis.texts[i] for axis, i in zip(along, at, strict=True))
         changes = {axis.key: axis.values[i] for axis, i in zip(along, at, strict=True)}
+        if cfg.leaf(nominal.CAPACITY).source == "set":  # given is given, at every point
+            changes.setdefault(nominal.CAPACITY, cfg.system.capacity_bytes)
         choices: dict[str, Any] = {name: changes.pop(name) for name in CHOICES if name in changes}
 
         def watch(name: str, share: float, texts: tuple[str, ...] = texts) -> None:
@@ -200,6 +206,7 @@ def _rows(c: Comparison, texts: tuple[str, ...], target_s: float | None) -> list
                 m["update_speedup"], drive, both, m["samples_per_s"], whole,
                 (whole[0] / each, whole[1] / each, whole[2] / each) if each else None,
                 m["bound_by"], m["bound_by_share"], judged.get(r.name),
+                c.cfg.system.capacity_bytes,
             )
         )  # fmt: skip
     return out
@@ -283,6 +290,20 @@ def reasons(s: Sweep) -> list[str]:
     ]
 
 
+def capacities(s: Sweep) -> str | None:
+    """The nominal capacity for the values of those axes that it follows."""
+    follows = [i for i, axis in enumerate(s.axes) if axis.key in GEOMETRY]
+    at = {
+        tuple(row.values[i] for i in follows): row.capacity_bytes
+        for row in s.rows
+        if row.capacity_bytes is not None
+    }
+    if set(at.values()) <= {s.cfg.system.capacity_bytes}:
+        return None
+    points = ", ".join(f"{fmt_bytes(size)} at {' and '.join(x)}" for x, size in at.items())
+    return f"{nominal.CAPACITY} follows the flash: {points}"
+
+
 def data(s: Sweep) -> dict[str, Any]:
     """The content of sweep.json."""
     return {
@@ -325,6 +346,9 @@ def write(s: Sweep, out: Path) -> list[Path]:
 def show(s: Sweep, console: Console) -> None:
     """Print the table, and why rows are missing."""
     console.print(table(s))
+    words = capacities(s), nominal.note(s.cfg.leaf(nominal.CAPACITY))
+    for line in filter(None, words):
+        console.print(line)
     console.print()
     console.print(per_sample(s))
     for line in reasons(s):

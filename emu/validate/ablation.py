@@ -16,13 +16,14 @@ from rich.table import Table
 
 from ondie.emu.config import Config
 from ondie.emu.paths.base import Options, Unavailable
-from ondie.emu.units import fmt_time
+from ondie.emu.provenance import spelled
+from ondie.emu.units import InputError, fmt_time, quoted
 from ondie.emu.validate.stages import Stage, stage
 from ondie.traces import Trace
 
 DIES_OF_PARITY = 16
 """Dies of a parity stripe in the table: 15 of data and one of parity, as drives of 16 dies and more
-have it; pe.rain takes any other."""
+have it; all dies of a smaller drive. pe.rain takes any other."""
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,16 @@ class Protection:
     """What is wrong without it."""
     repair: str
     """How it works with on-die update."""
+    impossible: str = ""
+    """Why this drive cannot have it."""
 
 
 NOTHING: dict[str, Any] = {
     "pe.randomiser": "none", "pe.cipher": "none", "pe.integrity": "none",
     "pe.protection": "nan_comparator", "pe.rain": 0, "pe.atomicity": "none",
 }  # fmt: skip
-EVERYTHING: dict[str, Any] = {
-    "pe.randomiser": "die", "pe.cipher": "die", "pe.integrity": "die", "pe.rain": DIES_OF_PARITY,
-}  # fmt: skip
-PROTECTIONS = (
+DIE: dict[str, Any] = {"pe.randomiser": "die", "pe.cipher": "die", "pe.integrity": "die"}
+BARE = (
     Protection("none, as published", {}, "", ""),
     Protection(
         "data randomiser",
@@ -84,13 +85,8 @@ PROTECTIONS = (
         "states out to the decoder and back, results out to the encoder for their parity: 36 "
         "B/param more on the channel with Adam",
     ),
-    Protection(
-        f"RAIN over {DIES_OF_PARITY} dies",
-        {"pe.rain": DIES_OF_PARITY},
-        "parity over dies is stale with the first update: a die that fails takes its states along",
-        "results are read out of the registers, the controller programs a super-page of parity "
-        "for each 15",
-    ),
+)
+ATOMICITY = (
     Protection(
         "atomicity, step goes on",
         {"pe.atomicity": "resume"},
@@ -106,19 +102,40 @@ PROTECTIONS = (
         "old super-pages stay until the records are programmed: room for two versions; the step "
         "that was cut is lost, and the host need not keep its gradients",
     ),
-    Protection(
-        "all, on the die",
-        {**EVERYTHING, "pe.protection": "on_die_ecc", "pe.atomicity": "resume"},
-        "all of it",
-        "all of it, ECC by the die",
-    ),
-    Protection(
-        "all, ECC by the controller",
-        {**EVERYTHING, "pe.protection": "controller_ecc", "pe.atomicity": "resume"},
-        "all of it",
-        "all of it, ECC by the controller",
-    ),
 )
+
+
+def protections(dies: int) -> tuple[Protection, ...]:
+    """The rows of a drive of so many dies. One die has no other for its parity: that row says so,
+    and the last two go without."""
+    over = min(DIES_OF_PARITY, dies)
+    rain = Protection(
+        f"RAIN over {over} dies" if over > 1 else "RAIN over dies",
+        {"pe.rain": over},
+        "parity over dies is stale with the first update: a die that fails takes its states along",
+        "results are read out of the registers, the controller programs a super-page of parity "
+        f"for each {over - 1}",
+        "" if over > 1 else "the drive has 1 die: parity would lie beside what it is for",
+    )
+    every = DIE | {"pe.atomicity": "resume"} | ({"pe.rain": over} if over > 1 else {})
+    name, of_it = ("all", "all of it") if over > 1 else ("all but RAIN", "all of it but RAIN")
+    both = (
+        Protection(
+            f"{name}, {where}",
+            {**every, "pe.protection": code},
+            of_it,
+            f"{of_it}, ECC by the {who}",
+        )
+        for where, who, code in (
+            ("on the die", "die", "on_die_ecc"),
+            ("ECC by the controller", "controller", "controller_ecc"),
+        )
+    )
+    return (*BARE, rain, *ATOMICITY, *both)
+
+
+PROTECTIONS = protections(DIES_OF_PARITY)
+"""Of drives with as many dies and more."""
 
 
 @dataclass(frozen=True)
@@ -126,26 +143,35 @@ class Repaired:
     """What the on-die update takes with a protection."""
 
     protection: Protection
-    stage: Stage
+    stage: Stage | None
+    """None where it cannot run."""
     bare: Stage
     baseline_s: float | None
     """Update stage of serial host offload on the same drive; None where it does not fit."""
     params: int
+    reason: str = ""
+    """Why it cannot run."""
 
     @property
     def channel_bytes(self) -> int:
-        """Over the channels, in the update stage."""
+        """Over the channels, in the update stage; of a row that ran."""
+        assert self.stage is not None
         by = self.stage.totals.bytes_by
         return by["channels in"] + by["channels out"]
 
     def data(self) -> dict[str, Any]:
         """The row as --json writes it."""
         s = self.stage
-        return {
+        words = {
             "name": self.protection.name,
             "settings": self.protection.settings,
             "breaks": self.protection.breaks,
             "repair": self.protection.repair,
+        }
+        if s is None:
+            return words | {"status": "n/a", "reason": self.reason}
+        return words | {
+            "status": "ok",
             "update_s": s.seconds,
             "update_ratio": s.seconds / self.bare.seconds,
             "speedup_over_host_offload": self.speedup,
@@ -159,7 +185,22 @@ class Repaired:
 
     @property
     def speedup(self) -> float | None:
-        return None if self.baseline_s is None else self.baseline_s / self.stage.seconds
+        if self.baseline_s is None or self.stage is None:
+            return None
+        return self.baseline_s / self.stage.seconds
+
+
+def check(cfg: Config) -> None:
+    """InputError where a configuration has a protection of its own: the rows set them all."""
+    if cfg.pe.kind == "none":
+        return  # nothing runs, for a better reason
+    for key, value in NOTHING.items():
+        leaf = cfg.leaf(key)
+        if leaf.value != value:
+            raise InputError(
+                f"{cfg.system.name}: {key} = {quoted(leaf.text)}: the table varies {key} itself, "
+                f"from {quoted(spelled(value))} on; leave it out, or take `ondie compare`"
+            )
 
 
 def ablation(
@@ -169,19 +210,34 @@ def ablation(
     progress: Callable[[str, float], None] | None = None,
 ) -> list[Repaired]:
     """The first step of a trace with each protection, simulated. InputError where the device or the
-    model cannot run it."""
-    stages = []
-    for i, protection in enumerate(PROTECTIONS):
+    model cannot run it without any, or the configuration has one already."""
+    check(cfg)
+    rows = protections(cfg.flash.channels * cfg.flash.dies_per_channel)
+    bare = None
+    found: list[tuple[Stage | None, str]] = []
+    for i, row in enumerate(rows):
         if progress is not None:
-            progress("ablation", i / (len(PROTECTIONS) + 1))
-        stages.append(stage("on_die", cfg.replace(NOTHING | protection.settings), trace, options))
+            progress("ablation", i / (len(rows) + 1))
+        if row.impossible:
+            found.append((None, row.impossible))
+            continue
+        try:
+            ran = stage("on_die", cfg.replace(NOTHING | row.settings), trace, options)
+        except Unavailable as error:
+            if bare is None:
+                raise
+            found.append((None, str(error)))
+            continue
+        bare = bare or ran
+        found.append((ran, ""))
+    assert bare is not None
     try:
         baseline = stage("host_offload", cfg, trace, options).seconds
     except Unavailable:
         baseline = None
     return [
-        Repaired(protection, s, stages[0], baseline, trace.n_params)
-        for protection, s in zip(PROTECTIONS, stages, strict=True)
+        Repaired(row, ran, bare, baseline, trace.n_params, reason)
+        for row, (ran, reason) in zip(rows, found, strict=True)
     ]
 
 
@@ -195,6 +251,9 @@ def tables(found: list[Repaired], title: str) -> list[Table]:
         costs.add_column(column, justify="left" if left else "right", no_wrap=left)
     for r in found:
         s, bare = r.stage, r.bare
+        if s is None:
+            costs.add_row(r.protection.name, "n/a", *[""] * 7)
+            continue
         costs.add_row(
             r.protection.name,
             fmt_time(s.seconds * 1e12),
@@ -206,6 +265,9 @@ def tables(found: list[Repaired], title: str) -> list[Table]:
             f"{s.all_j:.3g} J",
             f"{s.reserved / bare.reserved - 1:+.1%}",
         )
+    reasons = [f"{r.protection.name}: n/a: {r.reason}" for r in found if r.stage is None]
+    if reasons:
+        costs.caption, costs.caption_justify = "\n".join(reasons), "left"
     words = Table(title="What breaks without, and how it is repaired", title_justify="left")
     for column in ("protection", "without", "repaired"):
         words.add_column(column)

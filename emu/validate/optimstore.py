@@ -16,6 +16,7 @@ from functools import partial
 from ondie.emu.compare import run_path
 from ondie.emu.config import Config, load_preset
 from ondie.emu.ledger import Ledger
+from ondie.emu.lifetime import RESERVOIR_RETENTION, YEAR_S, cycles
 from ondie.emu.paths.base import Options
 from ondie.emu.validate.models import model
 from ondie.emu.validate.rows import CHECK, FIT, IDENTITY, SHAPE, SHOWN, Progress, Row
@@ -34,7 +35,6 @@ FORWARD_SHARE = 1 / 3
 """Of forward and backward: assumed, a backward pass being two forward passes."""
 LIFETIME_PARAMS = 10.3e9
 LIFETIME_STEPS, LIFETIME_YEARS = 12.4e6, 9.4
-YEAR_S = 365.25 * 86400
 DISPATCHES = ("lockstep", "free", "double_buffered")
 BUS_VALUES = (1, 0.5)
 """Of the die's bus, per cycle of the processing elements, beside what the preset takes."""
@@ -180,7 +180,7 @@ def _lifetime(cfg: Config) -> Iterator[Row]:
     book = _run("on_die", cfg, trace)
     t = book.totals
     programmed = t.counters["bpp_pages"] * t.page_bytes / PARAMS
-    written = cfg.flash.endurance_cycles * cfg.system.capacity_bytes
+    written = cycles(cfg, RESERVOIR_RETENTION)[1] * cfg.system.capacity_bytes
     steps = written / (programmed * LIFETIME_PARAMS)
     each = LIFETIME_YEARS * YEAR_S / LIFETIME_STEPS
     row = _rows(

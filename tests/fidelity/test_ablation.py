@@ -19,7 +19,7 @@ from ondie.emu.isp.layout import Shard, Stripes
 from ondie.emu.paths.base import Options, Unavailable
 from ondie.emu.paths.guards import Guarded
 from ondie.emu.validate import model
-from ondie.emu.validate.ablation import PROTECTIONS, ablation
+from ondie.emu.validate.ablation import PROTECTIONS, ablation, tables
 from tests.smoke.commands import SMALL, files, here, refused
 
 N = 1 << 25  # 256 stripes on each die: one block
@@ -219,6 +219,46 @@ def test_bad_input(capsys, tmp_path, monkeypatch):
     refused(here(capsys, *words, "--set", "pe.rain=-1"), "pe.rain")
     refused(here(capsys, "ablation", "gpt-small", "--json", tmp_path), str(tmp_path))
     assert files(tmp_path) == []
+
+
+def test_what_the_table_varies_is_not_set_beside_it(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["ablation", "gpt-small", "--json", "a.json", "--quiet"]
+    line = refused(here(capsys, *words, "--set", "pe.rain=8"), "pe.rain", '"8"', "varies")
+    assert "ondie compare" in line
+    both = ("--set", "pe.rain=0", "--set", "pe.protection=on_die_ecc")
+    refused(here(capsys, *words, *both), "pe.protection", "on_die_ecc", "nan_comparator")
+    (tmp_path / "mine.toml").write_text(
+        'base = "optimstore-r1"\n[pe]\natomicity = '
+        '{ value = "undo", source = "derived", ref = "a test" }\n'
+    )
+    refused(here(capsys, *words, "--device", "mine.toml"), "pe.atomicity", "undo")
+    assert files(tmp_path) == ["mine.toml"]
+
+
+@pytest.mark.parametrize(("ways", "rain"), [(1, None), (2, 2), (9, 9), (16, 16), (17, 16)])
+def test_parity_over_the_dies_that_there_are(ways, rain):
+    cfg = load_preset(R1).replace({"flash.channels": 1, "flash.dies_per_channel": ways})
+    found = {r.protection.name: r for r in ablation(cfg, model("adam", 40_000))}
+    if rain is None:
+        row = found["RAIN over dies"]
+        assert row.stage is None and "1 die" in row.reason
+        assert row.data()["status"] == "n/a"
+        assert [name for name in found if name.startswith("all but RAIN, ")]
+        assert "n/a: the drive has 1 die" in str(tables(list(found.values()), "x")[0].caption)
+        return
+    row = found[f"RAIN over {rain} dies"]
+    assert row.protection.settings == {"pe.rain": rain} and row.stage is not None
+    assert f"for each {rain - 1}" in row.protection.repair
+    assert found["all, on the die"].protection.settings["pe.rain"] == rain
+
+
+def test_a_row_without_room_says_so():
+    """Two versions do not fit a reservoir that is more than half full; the other rows do."""
+    cfg = load_preset(R1, (*SMALL, "ftl.reservoir_fraction=0.5"))
+    found = {r.protection.name: r for r in ablation(cfg, model("adam", 300 * 4 * 2048))}
+    assert {name for name, r in found.items() if r.stage is None} == {"atomicity, step is undone"}
+    assert "ftl.reservoir_fraction" in found["atomicity, step is undone"].reason
 
 
 def test_chip_level_runs_only_when_it_is_named(capsys, tmp_path, monkeypatch):

@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 
 from ondie import traces
+from ondie.emu import constraints
 from ondie.emu.compare import compare
 from ondie.emu.config import load_preset
-from ondie.emu.lifetime import YEAR_S, lifetime
-from ondie.emu.report import metrics
+from ondie.emu.lifetime import YEAR_S, cycles, cycles_as_written, lifetime
+from ondie.emu.report import metrics, result_data
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL, here
 
@@ -57,11 +58,100 @@ def test_years_are_steps_at_the_simulated_time(c):
 
 
 def test_the_class_of_retention_is_the_range(c):
-    """30 K cycles, and fifty times as many where three days of retention are enough."""
+    """30 K cycles as rated, and fifty times as many where three days of retention are enough."""
     low, typical, high = of(c, "on_die").steps
     assert (typical / low, high / typical) == (50.0, 1.0)
-    leaf = c.cfg.leaf("flash.endurance_cycles")
-    assert "30 K, x50 at a retention of 3 days" in leaf.ref
+    assert (c.cfg.flash.endurance_cycles, c.cfg.flash.cycles_3_days) == (30_000, 50)
+    assert (c.cfg.flash.rated_retention, c.cfg.ftl.reservoir_retention) == ("1 year", "3 days")
+
+
+def with_cfg(c, name, changes):
+    """The lifetime of a path's run under a configuration that differs in what wear is counted by
+    alone."""
+    r = c.result(name)
+    return lifetime(c.cfg.replace(changes), r.ledger, r.updates_weights, r.share)
+
+
+def test_the_retention_that_is_required_is_a_choice(c):
+    """On the die all is programmed in the reservoir; host offload and the controller write behind
+    the map. Each feels the retention of its own blocks alone."""
+    for name in PATHS:
+        mine, other = "flash.retention", "ftl.reservoir_retention"
+        if name == "on_die":
+            mine, other = other, mine
+        as_is = with_cfg(c, name, {})
+        assert with_cfg(c, name, {other: "1 year"}) == (
+            as_is if name == "on_die" else dataclasses.replace(as_is, reservoir_steps=None)
+        )
+        for need, factor in (("rated", 1), ("1 year", 1), ("3 months", 2.1), ("3 days", 50)):
+            x = with_cfg(c, name, {mine: need})
+            assert x.rated_bytes[1] == pytest.approx(30_000 * factor * 1e12)
+            for field in ("steps", "years"):
+                found, plain = getattr(x, field)[1], getattr(as_is, field)[1]
+                assert found == pytest.approx(plain * factor / 50)
+            assert x.wear_out_steps == pytest.approx(as_is.wear_out_steps * factor / 50)
+            assert x.written_bytes == as_is.written_bytes and x.share == as_is.share
+            if as_is.reservoir_steps is not None:
+                pair = [n * factor / 50 for n in as_is.reservoir_steps]
+                assert x.reservoir_steps == pytest.approx(pair)
+
+
+def test_cycles_rated_for_less_retention_are_fewer_for_more():
+    """Newport's are taken as rated for 3 months: a year leaves 3000 / 2.1, three days 50 / 2.1
+    times as many; ends over the ranges of rating, class and factors, 1 .. 3.1 and 13 .. 50."""
+    cfg = load_preset("newport")
+    assert cycles(cfg) == (1000, 3000, 5000)
+    for need, expected in (
+        ("3 months", (1000, 3000, 5000 * 3.1)),  # the class may be 1 year: then x 3.1 at most
+        ("1 year", (1000 / 3.1, 3000 / 2.1, 5000)),
+        ("3 days", (1000 * 13 / 3.1, 3000 * 50 / 2.1, 5000 * 50)),
+    ):
+        found = cycles(cfg.replace({"flash.retention": need}))
+        assert found == pytest.approx(expected), need
+
+
+def test_bytes_of_two_retentions_use_up_shares_of_one_life(c):
+    """A quarter of the bytes at 50 times the cycles: life is used up 1 / (3/4 + 1/4 / 50) times as
+    fast as if all cost as much as behind the map."""
+    t = c.result("on_die").ledger.totals
+    counters = dict(t.counters)
+    counters["program_pages"] += 3 * counters["bpp_pages"]
+    mixed = dataclasses.replace(t, counters=counters)
+    cfg = c.cfg.replace({"flash.retention": "rated"})
+    found = cycles_as_written(cfg, mixed)[1]
+    assert found == pytest.approx(30_000 / (3 / 4 + 1 / 4 / 50), rel=1e-12)
+
+
+SHAPES = (
+    {}, {"flash.channels": 4, "flash.dies_per_channel": 4}, {"flash.channels": 16},
+    {"flash.planes_per_die": 8, "flash.pages_per_block": 128}, {"flash.page": "16 KiB"},
+    {"flash.blocks_per_plane": 1003},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_all_numbers_of_a_result_are_of_one_drive(shape):
+    """Whatever the geometry: capacity is the preset's share of the flash; rated bytes, steps and
+    years are of that capacity, the states' share too; steps to wear out are of all flash, spare
+    blocks included, so that they are longer by flash over capacity: 1.0759 for R1, everywhere."""
+    plain = load_preset("optimstore-r1")
+    cfg = plain.replace(shape)
+    c = compare(model("adam", 50_000), cfg, paths=["in_storage", "on_die"], swing=False)
+    flash, nominal = constraints.raw_bytes(cfg), cfg.system.capacity_bytes
+    assert nominal / flash == pytest.approx(1e12 / constraints.raw_bytes(plain), rel=1e-9)
+    for r in c.results:
+        m = {name: entry["value"] for name, entry in metrics(c, r).items()}
+        written = m["flash_written_bytes"]
+        assert m["rated_write_typical_bytes"] == pytest.approx(1.5e6 * nominal)
+        assert m["lifetime_steps_typical"] == pytest.approx(1.5e6 * nominal / written)
+        years = m["lifetime_steps_typical"] * m["step_s"] / YEAR_S
+        assert m["lifetime_years_typical"] == pytest.approx(years)
+        assert m["steps_to_wear_out"] == pytest.approx(1.5e6 * flash / written)
+        ratio = m["steps_to_wear_out"] / m["lifetime_steps_typical"]
+        assert ratio == pytest.approx(1.07589, rel=1e-4)
+        assert m["state_share_of_capacity"] == pytest.approx(m["state_bytes"] / nominal)
+    said = [note for note in result_data(c, 0)["notes"] if note.startswith("system.capacity = ")]
+    assert len(said) == (flash != constraints.raw_bytes(plain))
 
 
 def test_more_drives_last_longer(c):

@@ -74,6 +74,22 @@ def test_every_point_has_its_rows(two):
     assert rival.speedup == base.update_s / rival.update_s and base.speedup == 1
 
 
+def test_capacity_follows_the_flash_at_every_point(two, capsys):
+    """Half of the dies, half of the capacity. One that is given stays, and a point whose flash it
+    does not fit says so."""
+    each = two.cfg.system.capacity_bytes // 2
+    sizes = {row.values[1]: row.capacity_bytes for row in two.rows if row.update_s is not None}
+    assert sizes == {"1": each, "2": two.cfg.system.capacity_bytes}
+    words = sweeping.capacities(two)
+    assert words is not None and words.startswith("system.capacity follows the flash: ")
+    cfg = load_preset("optimstore-r1", [*SMALL, "system.capacity=100 MB"])
+    along = sweeping.axes(["flash.dies_per_channel=1,2"], cfg)
+    given = sweeping.sweep(model("adam", 100_000), cfg, along, paths=PATHS)
+    assert {row.capacity_bytes for row in given.rows} == {None, 100_000_000}
+    assert given.rows[0].reason is not None and "must fit the flash" in given.rows[0].reason
+    assert sweeping.capacities(given) is None
+
+
 def test_what_is_printed(two, capsys):
     from ondie.emu.console import console
 

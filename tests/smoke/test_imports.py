@@ -36,7 +36,7 @@ EMU = """
     backend | host
     clock, console, drawing, stats, energy, ledger, timeline, state, events, stations
     intrinsics, places
-    config, constraints, loading, provenance, schema
+    config, constraints, loading, nominal, provenance, schema
     units
 """
 ROOMS = ("kernels", "traces", "emu")
