@@ -57,11 +57,11 @@ def tune(asked: Asked, json_path: Path | None, console: Console | None) -> None:
         console.print(_engines(asked))
         console.print()
         console.print(_allocators(asked))
-        drives = asked.fleet.nodes - asked.fleet.hosts
+        every = asked.fleet.nodes - asked.fleet.hosts
         if fewer is not None and sum(fewer.counts) < asked.fleet.nodes:
             kept = sum(fewer.counts) - asked.fleet.hosts
             console.print(
-                f"with {kept} of the {drives} drives it is faster, "
+                f"with {kept} of the {every} drives it is faster, "
                 f"{fewer.samples_per_s:.4g} samples/s by equal times: the exchange with more costs "
                 f"more than they add"
             )
