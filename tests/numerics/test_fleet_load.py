@@ -151,9 +151,7 @@ def test_spells_drawn_by_and_by_are_those_drawn_at_once(seed, share, steps):
 
 
 def test_too_many_spells_are_refused():
-    with pytest.raises(
-        InputError, match=r"about 4e\+03 spells on 4 nodes .* 2 s or more"
-    ):
+    with pytest.raises(InputError, match=r"about 4e\+03 spells on 4 nodes .* 2 s or more"):
         Spells(0.1, 0.2, 0, most=200).check(4, 500.0)
     pace = Spells(0.1, 0.2, 0, most=200).pace(np.full(4, 8), linear)
     pace.finish(np.zeros(4), np.ones(4))
