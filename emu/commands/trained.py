@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,19 @@ from ondie.emu.commands.asked import Asked, Progress, data, one_of, ranged
 from ondie.emu.drawing import suffix_of
 from ondie.emu.report import check_target, write_atomically
 from ondie.emu.stannis import members
+from ondie.emu.stannis.chance import Chance
 from ondie.emu.stannis.history import History
-from ondie.emu.stannis.hypertune import HyperTune, Rule
-from ondie.emu.stannis.load import Load, drawn
-from ondie.emu.stannis.simulation import Chance, Simulation
+from ondie.emu.stannis.hypertune import CHOICES, HyperTune, Rule
+from ondie.emu.stannis.load import Load
+from ondie.emu.stannis.resizing import rising
+from ondie.emu.stannis.simulation import Simulation
+from ondie.emu.stannis.spells import Spells
 from ondie.emu.units import InputError, fmt_energy
 
 HYPERTUNES = ("off", "gated", "papers")
 MOST_NOTES = 8
+LEAST_NOISE = 0.01
+"""Of an observed speed, however quiet the simulated nodes are; assumed, as in hypertune.Rule."""
 
 
 def simulate(
@@ -48,6 +54,7 @@ def simulate(
     batches, pieces = asked.by_node(asked.chosen.samples), asked.by_node(asked.chosen.pieces)
     load = _load(options, asked, steps)
     events = members.read(options["members"]) if options["members"] is not None else ()
+    tuner = _tuner(options, asked, batches, chance)
 
     def run(name: str, **more: Any) -> History:
         def at(step: int) -> None:
@@ -60,8 +67,7 @@ def simulate(
     runs = {"left alone": run("left alone")}
     if load is not None or events:
         runs["interrupted"] = run("interrupted", load=load, events=events)
-    if options["hypertune"] != "off":
-        tuner = _tuner(options, asked, batches)
+    if tuner is not None:
         runs["HyperTune"] = run("HyperTune", load=load, events=events, tuner=tuner)
     files: dict[Path, bytes] = {}
     title = f"{asked.workload.name} on {', '.join(f'{k.count:,} {k.name}' for k in fleet.kinds)}"
@@ -77,6 +83,8 @@ def simulate(
     write_atomically(files)
     if console is not None:
         console.print(_runs(runs, title))
+        for line in _never_ending(runs):
+            console.print(line)
         for name, r in runs.items():
             notes = [note for note in r.notes if note.what != "epoch"]
             for note in notes[:MOST_NOTES]:
@@ -89,7 +97,7 @@ def simulate(
             console.print(f"written: {file}")
 
 
-def _load(options: Mapping[str, Any], asked: Asked, steps: int) -> Load | None:
+def _load(options: Mapping[str, Any], asked: Asked, steps: int) -> Load | Spells | None:
     """--load or --draw-load."""
     path, text = options["load"], options["draw_load"]
     if path is not None and text is not None:
@@ -105,27 +113,70 @@ def _load(options: Mapping[str, Any], asked: Asked, steps: int) -> Load | None:
             f"--draw-load {text!r}: a share and seconds are right, such as 0.2,120"
         ) from None
     fleet, a = asked.fleet, asked.chosen
-    horizon = 2 * steps * (a.compute_s + a.exchange_s)
-    return drawn(np.arange(fleet.nodes), fleet.cores, horizon, spell, share, options["seed"])
+    spells = Spells(spell, share, options["seed"])
+    spells.check(fleet.nodes, steps * (a.compute_s + a.exchange_s))  # undisturbed: at least
+    return spells
 
 
-def _tuner(options: Mapping[str, Any], asked: Asked, batches: np.ndarray) -> HyperTune:
-    printed = options["hypertune"] == "papers"
+def _tuner(
+    options: Mapping[str, Any], asked: Asked, batches: np.ndarray, chance: Chance
+) -> HyperTune | None:
+    """--hypertune, unless it is off. InputError for what it cannot watch, or tell batches of."""
+    batch_rule = options["batch_rule"]
+    one_of("batch-rule", batch_rule, CHOICES["batch"])
+    one_of("forecast", options["forecast"], CHOICES["forecast"])
+    fleet, how = asked.fleet, options["hypertune"]
+    if how == "off":
+        return None
+    idle = [kind.name for kind, its in zip(fleet.kinds, fleet.slices, strict=True)
+            if not batches[its].all()]  # fmt: skip
+    if idle:
+        limit = options["most_batch"]
+        limited = "" if limit is None else f" within --most-batch {limit}"
+        raise InputError(
+            f"--hypertune {how}: --allocator {asked.allocator} gives {idle[0]} a batch of 0"
+            f"{limited}, and HyperTune resizes batches of 1 or more: "
+            f"{'' if limit is None else 'a larger --most-batch, '}another --allocator or "
+            f"fewer drives are right"
+        )
+    # What is observed is slower or faster by chance, at every batch alike.
+    engines = [
+        replace(e, points=tuple((size, speed * chance.speed) for size, speed in e.points))
+        for e in (kind.engine for kind in fleet.kinds)
+    ]
+    if batch_rule != "proportional":
+        for kind in fleet.kinds:
+            try:
+                rising(kind.engine)
+            except InputError as error:
+                raise InputError(
+                    f"--batch-rule {batch_rule}: {error}; --batch-rule proportional is right"
+                ) from None
+    printed = how == "papers"
     rule = Rule(
         index="literal" if printed else "gated",
-        batch=options["batch_rule"],
+        batch=batch_rule,
         ends_epoch=printed,
-        noise=max(options["jitter"], 0.01),
+        noise=max(chance.noise(Rule.sigmas), LEAST_NOISE),
         forecast=options["forecast"],
     )
-    fleet = asked.fleet
-    engines = [kind.engine for kind in fleet.kinds]
-    speeds = batches / np.maximum(fleet.seconds(batches), 1e-12)
+    speeds = batches / np.maximum(fleet.seconds(batches), 1e-12) * chance.speed
     return HyperTune(rule, batches, speeds, engines=engines, kinds=fleet.kind)
+
+
+def _never_ending(runs: Mapping[str, History]) -> list[str]:
+    """The runs none of whose epochs finished, since each was ended before."""
+    return [
+        f"{name}: no epoch finishes: changes of batches ended each before, and dropped "
+        f"{r.dropped:,} samples of them in all"
+        for name, r in runs.items()
+        if r.dropped and not any(note.what == "epoch" for note in r.notes)
+    ]
 
 
 def _runs(runs: Mapping[str, History], title: str) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold")
+    lost = any(r.dropped for r in runs.values())
     columns = (
         "run",
         "time",
@@ -136,6 +187,7 @@ def _runs(runs: Mapping[str, History], title: str) -> Table:
         "reading",
         "nodes",
         "epochs",
+        *(["dropped"] if lost else []),
     )
     for column in columns:
         table.add_column(column, justify="left" if column == "run" else "right")
@@ -148,5 +200,6 @@ def _runs(runs: Mapping[str, History], title: str) -> Table:
             f"{(s['waiting'] * s['compute_s']).sum() / computing:.1%}",
             f"{(s['reading'] * s['compute_s']).sum() / computing:.1%}",
             ranged(s["nodes"]), str(sum(note.what == "epoch" for note in r.notes)),
+            *([f"{r.dropped:,}"] if lost else []),
         )  # fmt: skip
     return table

@@ -13,12 +13,14 @@ from functools import cache
 
 import numpy as np
 
+from ondie.emu.clock import PS_PER_S
 from ondie.emu.config import Config
+from ondie.emu.frontend.tunnel_cost import TunnelCost
 from ondie.emu.stannis.exchanging import Exchanging
 from ondie.emu.stannis.feeding import feed_bytes_per_s
 from ondie.emu.stannis.fleet import Fleet, Kind
 from ondie.emu.stannis.server import Server
-from ondie.emu.stannis.slowdown import Slowdown, three_nodes
+from ondie.emu.stannis.slowdown import ETHERNET, Slowdown, three_nodes
 from ondie.emu.stannis.workload import Workload
 from ondie.emu.units import InputError
 
@@ -62,6 +64,7 @@ def assemble(
             # Its samples are spread over all drives of its server.
             feed_bytes_per_s=feed(0, True) * max(sum(n for _, n in drives) / hosts, 1),
             update_s=workload.updates_s[0],
+            join_s=workload.gradient_bytes / ETHERNET.bytes_per_s,
         )
     ]
     for i, (cfg, count) in enumerate(drives):
@@ -74,6 +77,8 @@ def assemble(
                 slowdown=LINEAR.ratio,
                 feed_bytes_per_s=feed(i, False),
                 update_s=workload.updates_s[1 + i],
+                # The weights in FP32 are as large as the gradient.
+                join_s=TunnelCost.of(cfg).downward(workload.gradient_bytes).end_ps / PS_PER_S,
             )
         )
     each = np.array([0.0, *(Server.of(cfg).drive_w for cfg, _ in drives)])

@@ -57,6 +57,8 @@ class History:
     """Samples of epochs that were ended before their end."""
     deferred: int = 0
     """Private samples that nodes which had gone left undone at an epoch's end."""
+    between_joules: float = 0.0
+    """Between steps, while nodes that join are sent the weights."""
     _rows: list[tuple[Any, ...]] = field(default_factory=list)
 
     @staticmethod
@@ -120,7 +122,7 @@ class History:
 
     @property
     def joules(self) -> float:
-        return float(self.steps["joules"].sum())
+        return float(self.steps["joules"].sum()) + self.between_joules
 
     @property
     def samples_per_s(self) -> float:

@@ -7,13 +7,13 @@ Source: HyperTune (HeydariGorji et al.): other programs take 4 and 6 of a node's
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from ondie.emu.stannis.members import number_of_node, rows
 from ondie.emu.units import InputError
 
 COLUMNS = ("seconds", "node", "cores")
@@ -37,18 +37,12 @@ class Load:
     @staticmethod
     def read(path: Path) -> Load:
         """A CSV file with the header ``seconds,node,cores``. Raises InputError, naming the line."""
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path}: cannot be read: {error}") from error
-        lines = list(csv.reader(text.splitlines()))
-        if not lines or tuple(name.strip() for name in lines[0]) != COLUMNS:
-            raise InputError(f"{path}: its first line is not {','.join(COLUMNS)}")
+        lines = rows(path, COLUMNS)
         found: list[tuple[float, int, float]] = []
-        for number, cells in enumerate(lines[1:], 2):
+        for number, cells in lines:
             try:
                 at, node, cores = cells
-                found.append((float(at), int(node), float(cores)))
+                found.append((float(at), number_of_node(node), float(cores)))
             except ValueError:
                 raise InputError(
                     f"{path}, line {number}: {','.join(cells)!r}; seconds, node and cores are right"
@@ -65,6 +59,10 @@ class Load:
         lines = [",".join(COLUMNS), *(f"{at:.6g},{node},{cores:g}" for at, node, cores in rows)]
         return "\n".join(lines) + "\n"
 
+    def pace(self, cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Pace:
+        """Of nodes with these ``cores``, int64[nodes]; ``pace`` as Pace has it."""
+        return Pace(self, cores, pace)
+
     def check(self, cores: np.ndarray) -> None:
         """InputError unless every change is of a node there is and takes no more cores than it has.
         ``cores``: int64[nodes]."""
@@ -78,39 +76,6 @@ class Load:
                     f"load on node {node} at {at:g} s: {taken:g} cores taken of {cores[node]}; "
                     f"0 to {cores[node]} is right"
                 )
-
-
-def drawn(
-    nodes: np.ndarray, cores: np.ndarray, horizon_s: float, busy_s: float, share: float, seed: int
-) -> Load:
-    """Load that comes and goes: each of ``nodes`` is left alone and loaded in turn.
-
-    Loaded spells last ``busy_s`` on average and make up ``share`` of the time; both kinds are
-    exponential, and each loaded spell takes 1 to all but one of the node's cores, uniformly.
-    ``nodes`` int64[k], ``cores`` int64[k].
-    """
-    for name, value in (("horizon", horizon_s), ("mean spell", busy_s)):
-        if not 0 < value < np.inf:
-            raise InputError(f"{name} of a drawn load: {value} s; more than 0 is right")
-    if not 0 < share < 1:
-        raise InputError(f"share of a drawn load: {share}; between 0 and 1 is right")
-    random = np.random.default_rng(seed)
-    free_s = busy_s * (1 - share) / share
-    seconds, node, taken = [], [], []
-    now = np.where(random.random(len(nodes)) < share, 0.0, random.exponential(free_s, len(nodes)))
-    left = np.flatnonzero(now < horizon_s)
-    while len(left):
-        begun = now[left]
-        ended = begun + random.exponential(busy_s, len(left))
-        most = np.maximum(cores[left] - 1, 1)
-        seconds += [begun, ended]
-        node += [nodes[left], nodes[left]]
-        taken += [random.integers(1, most + 1), np.zeros(len(left))]
-        now[left] = ended + random.exponential(free_s, len(left))
-        left = left[now[left] < horizon_s]
-    if not seconds:
-        return Load.none()
-    return Load(np.concatenate(seconds), np.concatenate(node), np.concatenate(taken).astype(float))
 
 
 class Pace:

@@ -28,21 +28,33 @@ class Member:
     event: str
 
 
+def rows(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
+    """(line, cells) of a CSV file below its header, ``columns``. Raises InputError."""
+    try:
+        lines = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    if not lines or tuple(name.strip() for name in lines[0]) != tuple(columns):
+        raise InputError(f"{path}: its first line is not {','.join(columns)}")
+    return list(enumerate(lines[1:], 2))
+
+
+def number_of_node(text: str) -> int:
+    """ValueError unless it is an integer of 64 bits."""
+    number = int(text)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(text)
+    return number
+
+
 def read(path: Path) -> tuple[Member, ...]:
     """A CSV file with the header ``seconds,node,event``. Raises InputError, naming the line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    lines = list(csv.reader(text.splitlines()))
-    if not lines or tuple(name.strip() for name in lines[0]) != COLUMNS:
-        raise InputError(f"{path}: its first line is not {','.join(COLUMNS)}")
     out = []
-    for number, cells in enumerate(lines[1:], 2):
+    for number, cells in rows(path, COLUMNS):
         place = f"{path}, line {number}"
         try:
             at, node, event = cells
-            found = Member(float(at), int(node), event.strip())
+            found = Member(float(at), number_of_node(node), event.strip())
         except ValueError:
             raise InputError(
                 f"{place}: {','.join(cells)!r}; seconds, node and event are right"

@@ -16,11 +16,13 @@ from math import sqrt
 import numpy as np
 
 from ondie.emu.stannis import members
+from ondie.emu.stannis.chance import Chance
 from ondie.emu.stannis.epoch import Epoch
 from ondie.emu.stannis.fleet import Exchange, Fleet
 from ondie.emu.stannis.history import History
 from ondie.emu.stannis.hypertune import HyperTune
-from ondie.emu.stannis.load import Load, Pace
+from ondie.emu.stannis.load import Load
+from ondie.emu.stannis.spells import Spells
 from ondie.emu.stannis.tuner import MOST
 from ondie.emu.units import InputError
 
@@ -29,29 +31,6 @@ MOST_TOLD = 4
 DETECTION_S = 30.0
 """Until the others know that a node has died [assumed]: o2cb's network idle time; MPI and gloo wait
 for minutes."""
-
-
-@dataclass(frozen=True)
-class Chance:
-    """How steps differ by chance."""
-
-    jitter: float = 0.0
-    """Deviation of a node's logarithm of speed, from step to step."""
-    stragglers: float = 0.0
-    """Share of steps in which a node is a straggler."""
-    slower: float = 2.0
-    """By how much its step is then longer."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.jitter <= 1:
-            raise InputError(f"jitter {self.jitter}: 0 to 1 is right, 0.05 for 5 %")
-        if not 0 <= self.stragglers <= 1:
-            raise InputError(f"share of stragglers {self.stragglers}: 0 to 1 is right")
-        if not 1 <= self.slower < np.inf:
-            raise InputError(f"straggler's factor {self.slower}: 1 or more is right")
-        if self.seed < 0:
-            raise InputError(f"seed {self.seed}: 0 or more is right")
 
 
 @dataclass(frozen=True)
@@ -70,7 +49,7 @@ class Simulation:
     fleet: Fleet
     batches: np.ndarray
     data: Data
-    load: Load | None = None
+    load: Load | Spells | None = None
     events: Sequence[members.Member] = ()
     tuner: HyperTune | None = None
     chance: Chance = Chance()
@@ -82,10 +61,11 @@ class Simulation:
     def __post_init__(self) -> None:
         fleet = self.fleet
         self._check()
-        self._events = list(members.ordered(self.events, fleet.nodes, fleet.hosts))[::-1]
+        events = members.ordered(self.events, fleet.nodes, fleet.hosts)
         self.there = np.ones(fleet.nodes, bool)
-        self.there[members.absent(self.events)] = False
-        self.pace = Pace(self.load or Load.none(), fleet.cores, fleet.pace)
+        self.there[members.absent(events)] = False
+        self._events = list(events)[::-1]
+        self.pace = (self.load or Load.none()).pace(fleet.cores, fleet.pace)
         self.now = 0.0
         self.rate = 1.0
         """Learning rate over the one that the batches were tuned for."""
@@ -165,7 +145,7 @@ class Simulation:
         ready = self._reader + fleet.reading_s(counts)
         begin = np.maximum(self.now, np.where(working, ready, 0.0))
         self._reader = begin
-        work = self._seconds(counts) * self._noise()
+        work = self._seconds(counts) * self.chance.longer(self._random, fleet.nodes)
         end = np.where(working, self.pace.finish(begin, work), self.now)
         late = np.flatnonzero(np.isinf(end))
         if len(late):
@@ -206,15 +186,6 @@ class Simulation:
         out: np.ndarray = smaller + larger * self.fleet.seconds(small + 1)
         return out
 
-    def _noise(self) -> np.ndarray | float:
-        chance, n = self.chance, self.fleet.nodes
-        out: np.ndarray | float = 1.0
-        if chance.jitter:
-            out = np.exp(self._random.normal(0.0, chance.jitter, n))
-        if chance.stragglers:
-            out = out * np.where(self._random.random(n) < chance.stragglers, chance.slower, 1.0)
-        return out
-
     def _exchange(self) -> Exchange:
         key = self.there.tobytes()
         if key not in self._known:
@@ -233,9 +204,11 @@ class Simulation:
             if e.event == members.LEAVES:
                 self._gone([e.node], unfinished=False)
             else:
-                self.now += self.fleet.kinds[int(self.fleet.kind[e.node])].join_s
                 before = int(self._wanted().sum())
                 self.there[e.node] = True
+                spent = self.fleet.kinds[int(self.fleet.kind[e.node])].join_s
+                self.now += spent
+                self.history.between_joules += self.fleet.watts(self.there) * spent
                 self.epoch.join([e.node], self._wanted())
                 self._resplit(before)
             self.history.note(step, self.now, e.event, f"node {e.node}")
@@ -283,9 +256,12 @@ class Simulation:
         told = [f"node {n} {old} -> {new}" for n, old, new in first]
         more = len(change.nodes) - MOST_TOLD
         told += [f"{more} more"] if more > 0 else []
-        self.history.note(step, self.now, "batches", ", ".join(told))
-        if change.ends_epoch:
-            self.history.dropped += self.epoch.left
+        if told:
+            self.history.note(step, self.now, "batches", ", ".join(told))
+        if change.ends_epoch and self.epoch.left:
+            lost = self.epoch.left
+            self.history.note(step, self.now, "dropped", f"epoch ended, {lost:,} samples dropped")
+            self.history.dropped += lost
             self.epoch = self._begin()
         elif self.epoch.steps_left:
             self.epoch.resplit(self._wanted())

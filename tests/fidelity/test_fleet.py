@@ -5,11 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from ondie.emu.stannis.chance import Chance
 from ondie.emu.stannis.fleet import Fleet, Kind
 from ondie.emu.stannis.hypertune import HyperTune, Rule
-from ondie.emu.stannis.load import Load, drawn
+from ondie.emu.stannis.load import Load
 from ondie.emu.stannis.members import DIES, JOINS, LEAVES, Member
-from ondie.emu.stannis.simulation import DETECTION_S, Chance, Data, Simulation
+from ondie.emu.stannis.simulation import DETECTION_S, Data, Simulation
+from ondie.emu.stannis.spells import Spells
 from ondie.emu.stannis.tuner import Engine
 from ondie.emu.units import InputError
 
@@ -108,6 +110,23 @@ def test_load_slows_everybody_down():
     assert h.steps["compute_s"] == pytest.approx(20.0)
 
 
+def test_a_drawn_load_lasts_as_long_as_the_run():
+    h = simulation(fleet(), load=Spells(120.0, 0.5, seed=0)).run(400)
+    slow = h.steps["compute_s"] > 5.1  # somebody was loaded: all but 0.5**7 of the time, or more
+    assert h.seconds > 2 * 400 * 8.5  # as long as twice the run undisturbed, and longer
+    assert all(part.mean() > 0.9 for part in np.array_split(slow, 8))
+
+
+def test_a_drawn_load_is_that_of_a_file():
+    """In runs of different speed, too."""
+    spells, f = Spells(20.0, 0.4, seed=2), fleet()
+    for exchange in (0.1, 3.0):
+        f = fleet(exchange=exchange)
+        own = simulation(f, load=spells).run(60)
+        same = simulation(f, load=spells.until(own.seconds, f.cores)).run(60)
+        assert own.steps["compute_s"] == pytest.approx(same.steps["compute_s"], rel=1e-9)
+
+
 def test_load_in_the_middle_of_a_step():
     load = Load(np.array([2.0, 6.0]), np.array([2, 2]), np.array([4.0, 0.0]))
     h = simulation(fleet(), load=load).run(1)
@@ -139,6 +158,16 @@ def test_the_papers_way_ends_the_epoch():
     step = next(n.step for n in h.notes if n.what == "batches")
     assert h.dropped == 16_000 - 160 * (step + 1)
     assert not [n for n in h.notes if n.what == "epoch"]
+    lost = [n.text for n in h.notes if n.what == "dropped"]
+    assert lost == [f"epoch ended, {h.dropped:,} samples dropped"]
+
+
+def test_an_empty_change_is_not_noted_as_new_batches():
+    f = fleet()
+    rule = Rule(index="literal", noise=0.01, ends_epoch=True)
+    tuner = HyperTune(rule, f.by_kind(list(BATCH)), np.where(f.kind == 0, *SPEED))
+    h = simulation(f, public=16_000, tuner=tuner).run(60)
+    assert h.dropped and {n.what for n in h.notes} == {"dropped"}
 
 
 # --- members
@@ -177,6 +206,20 @@ def test_who_leaves_and_comes_back():
     assert (gaps - spent[:-1]).sum() == pytest.approx(6.0)  # twice the weights
 
 
+def test_members_of_a_file_in_any_order():
+    events = [Member(400.0, 3, JOINS), Member(100.0, 3, LEAVES)]
+    one, two = (simulation(fleet(), events=e).run(60) for e in (events, events[::-1]))
+    assert [n.what for n in one.notes] == ["leaves", "joins"]
+    assert np.array_equal(one.steps, two.steps) and one.steps["nodes"][0] == 7
+
+
+def test_joining_takes_energy():
+    events = [Member(10.0, 3, JOINS)]
+    free, slow = (simulation(fleet(join_s=s), events=events).run(20) for s in (0.0, 3.0))
+    assert slow.seconds - free.seconds == pytest.approx(3.0)
+    assert slow.joules - free.joules == pytest.approx(3.0 * 107)
+
+
 def test_a_fleet_of_every_size_covers_its_data():
     for hosts, drives in ((1, 0), (1, 1), (3, 8), (2, 1)):
         f = fleet(drives=drives, hosts=hosts)
@@ -203,6 +246,32 @@ def test_stragglers_make_the_step():
     assert h.steps["compute_s"][~slow] == pytest.approx(5.0)
 
 
+@pytest.mark.parametrize("share", [0.002, 0.02, 0.05, 0.2, 0.6, 0.95])
+@pytest.mark.parametrize("jitter", [0.0, 0.03])
+def test_hypertune_leaves_stragglers_alone(share, jitter):
+    f, chance = fleet(drives=200, exchange=0.01), Chance(jitter, share, seed=5)
+    batches, seen = f.by_kind(list(BATCH)), np.where(f.kind == 0, *SPEED) * chance.speed
+    tuner = HyperTune(Rule(noise=max(chance.noise(Rule.sigmas), 0.01)), batches, seen)
+    h = simulation(f, public=100_000_000, chance=chance, tuner=tuner).run(400)
+    assert [n.text for n in h.notes] == []
+
+
+def test_hypertune_sees_a_loaded_node_among_stragglers():
+    f, chance = fleet(), Chance(0.0, 0.02, seed=5)
+    load = Load(np.array([0.0]), np.array([2]), np.array([6.0]))
+    batches, seen = f.by_kind(list(BATCH)), np.where(f.kind == 0, *SPEED) * chance.speed
+    tuner = HyperTune(Rule(noise=chance.noise(Rule.sigmas)), batches, seen)
+    h = simulation(f, public=1_000_000, load=load, chance=chance, tuner=tuner).run(40)
+    assert {n.text.split()[1] for n in h.notes} == {"2"}
+
+
+def test_the_mean_and_spread_of_chance():
+    chance, random = Chance(0.1, 0.3, slower=3.0), np.random.default_rng(1)
+    seen = 1 / chance.longer(random, 1_000_000)
+    assert seen.mean() == pytest.approx(chance.speed, rel=2e-3)
+    assert chance.noise(1e9) == pytest.approx(seen.std() / seen.mean(), rel=0.01)
+
+
 def test_micro_batches_pay_the_exchange_once():
     f = fleet()
     batches = 4 * f.by_kind(list(BATCH))
@@ -215,7 +284,7 @@ def test_micro_batches_pay_the_exchange_once():
 def test_many_nodes_with_load_and_hypertune(counts):
     steps = counts(100, 1000)
     f = fleet(drives=960, hosts=40, exchange=0.001)
-    load = drawn(np.arange(f.nodes), f.cores, 20.0 * steps, 400.0, 0.1, seed=3)
+    load = Spells(400.0, 0.1, seed=3)
     tuner = HyperTune(Rule(noise=0.03), f.by_kind(list(BATCH)), np.where(f.kind == 0, *SPEED))
     run = simulation(f, public=20_000_000, load=load, tuner=tuner, chance=Chance(0.03))
     h = run.run(steps)

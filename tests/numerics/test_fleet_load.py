@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ondie.emu.stannis import members, recorded
-from ondie.emu.stannis.load import Load, Pace, drawn
+from ondie.emu.stannis.load import Load, Pace
 from ondie.emu.stannis.members import DIES, JOINS, LEAVES, Member
+from ondie.emu.stannis.spells import Spells
 from ondie.emu.units import InputError
 
 CORES = 8
@@ -66,7 +67,7 @@ def test_work_without_cores_waits_for_them_or_for_ever():
 
 
 def test_drawn_load_takes_its_share_of_the_time():
-    found = drawn(np.arange(200), np.full(200, CORES), 10_000.0, 100.0, 0.3, seed=1)
+    found = Spells(100.0, 0.3, seed=1).until(10_000.0, np.full(200, CORES))
     busy = np.zeros(200)
     for node in range(200):
         its = found.node == node
@@ -76,7 +77,7 @@ def test_drawn_load_takes_its_share_of_the_time():
         busy[node] = (np.diff(at, append=10_000.0) * (cores > 0)).sum()
     assert busy.mean() / 10_000 == pytest.approx(0.3, rel=0.05)
     assert found.cores.max() == CORES - 1 and found.cores.min() == 0
-    again = drawn(np.arange(200), np.full(200, CORES), 10_000.0, 100.0, 0.3, seed=1)
+    again = Spells(100.0, 0.3, seed=1).until(10_000.0, np.full(200, CORES))
     assert np.array_equal(found.seconds, again.seconds)
 
 
@@ -96,6 +97,9 @@ def test_a_file_of_load_is_read_as_it_was_written(tmp_path):
         ("time,node,cores\n", "its first line is not seconds,node,cores"),
         ("seconds,node,cores\n1,2\n", "line 2"),
         ("seconds,node,cores\n1,0,2\n1,x,2\n", "line 3"),
+        (f"seconds,node,cores\n1,{2**63},2\n", "line 2"),
+        (f"seconds,node,cores\n1,-{10**30},2\n", "line 2"),
+        (f"seconds,node,cores\n1,0,{'x' * 200_000}\n", "cannot be read"),
     ],
 )
 def test_a_wrong_file_of_load_is_refused(tmp_path, text, told):
@@ -123,7 +127,36 @@ def test_a_load_of_other_nodes_is_refused(change, told):
 @pytest.mark.parametrize("share", [0, 1, float("nan")])
 def test_a_share_of_nothing_or_all_is_refused(share):
     with pytest.raises(InputError, match="between 0 and 1"):
-        drawn(np.arange(2), np.full(2, 8), 10.0, 1.0, share, 0)
+        Spells(1.0, share, 0)
+
+
+@given(
+    st.integers(0, 2**70),
+    st.floats(0.05, 0.95),
+    st.lists(st.tuples(st.floats(0, 60), st.floats(0, 30)), min_size=1, max_size=6),
+)
+def test_spells_drawn_by_and_by_are_those_drawn_at_once(seed, share, steps):
+    spells, cores = Spells(10.0, share, seed), np.array([1, 2, 4, 8])
+    one = spells.pace(cores, linear)
+    two = Pace(spells.until(2_000.0, cores), cores, linear)
+    now = 0.0
+    for wait, work in steps:
+        start, todo = now + np.full(4, wait), work * np.array([0.1, 1.0, 0.5, 0.0])
+        end = one.finish(start, todo)
+        if end.max() > 2_000:
+            break
+        assert end == pytest.approx(two.finish(start, todo), rel=1e-9)
+        assert one.left().tolist() == two.left().tolist()
+        now = float(end.max())
+
+
+def test_too_many_spells_are_refused():
+    with pytest.raises(InputError, match=r"about 4e\+03 spells on 4 nodes .* 2 s or more"):
+        Spells(0.1, 0.2, 0, most=200).check(4, 500.0)
+    pace = Spells(0.1, 0.2, 0, most=200).pace(np.full(4, 8), linear)
+    pace.finish(np.zeros(4), np.ones(4))
+    with pytest.raises(InputError, match="spells on 4 nodes"):
+        pace.finish(np.full(4, 500.0), np.ones(4))
 
 
 # --- recorded
@@ -184,6 +217,8 @@ def test_members_out_of_turn_are_refused(events, told):
     [
         ("node,event\n", "its first line is not seconds,node,event"),
         ("seconds,node,event\n1,2\n", "line 2"),
+        (f"seconds,node,event\n1,{2**63},dies\n", "line 2"),
+        (f"seconds,node,event\n1,2,{'x' * 200_000}\n", "cannot be read"),
         ("seconds,node,event\n1,2,dyes\n", "line 2: event 'dyes'.*nearest: dies"),
     ],
 )

@@ -1,9 +1,12 @@
 """Do `ondie stannis tune`, `plan` and `simulate` say what they found, and refuse what is wrong?"""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
+from ondie.emu.stannis.simulation import Simulation
 from tests.smoke.commands import files, here, refused
 
 
@@ -118,6 +121,87 @@ def test_the_same_seed_gives_the_same_bytes(capsys, tmp_path):
     assert other != one
 
 
+def test_eq3_is_refused_before_anything_is_simulated(capsys, monkeypatch):
+    monkeypatch.setattr(Simulation, "run", None)
+    words = ("simulate", "gpt-small", "--host-batch", "64", "--no-reading", "--hypertune", "gated")
+    done = here(capsys, "stannis", *words, "--batch-rule", "eq3")
+    refused(done, "--batch-rule proportional is right")
+
+
+def test_numbers_beyond_64_bits_are_refused(capsys, tmp_path):
+    for option, rest in (("--load", "cores\n1,99999999999999999999,2"),
+                         ("--members", "event\n1,99999999999999999999,dies")):  # fmt: skip
+        (tmp_path / "file.csv").write_text(f"seconds,node,{rest}\n")
+        words = ("stannis", "simulate", "mobilenetv2", "--no-reading", option)
+        refused(here(capsys, *words, tmp_path / "file.csv"), "line 2")
+
+
+def test_a_drawn_load_does_not_end_before_the_run(capsys, tmp_path):
+    words = ("simulate", "mobilenetv2", "--steps", "200", "--draw-load", "0.5,120", "--no-reading")
+    runs = told(capsys, tmp_path, *words)["runs"]
+    compute = runs["interrupted"]["steps"]["compute_s"]
+    alone = runs["left alone"]["steps"]["compute_s"][0]
+    for first in range(0, 200, 40):
+        part = compute[first : first + 40]
+        assert sum(part) > 2 * alone * len(part)
+
+
+def test_the_papers_way_shows_what_it_drops(capsys, tmp_path):
+    words = ("stannis", "simulate", "mobilenetv2", "--no-reading", "--steps", "30")
+    done = here(capsys, *words, "--hypertune", "papers")
+    assert done.code == 0 and "dropped" in done.out.splitlines()[2]
+    assert "epoch ended, 79,431 samples dropped" in done.out and "batches: \n" not in done.out
+    assert "HyperTune: no epoch finishes" in done.out
+    done = here(capsys, *words, "--hypertune", "gated")
+    assert done.code == 0 and "dropped" not in done.out and "no epoch" not in done.out
+
+
+def test_stragglers_are_no_decline(capsys, tmp_path):
+    words = ("simulate", "mobilenetv2", "--steps", "200", "--no-reading", "--stragglers", "0.05")
+    runs = told(capsys, tmp_path, *words, "--hypertune", "gated")["runs"]
+    assert not [n for n in runs["HyperTune"]["notes"] if n["what"] == "batches"]
+    assert runs["HyperTune"]["seconds"] == runs["left alone"]["seconds"]
+
+
+def test_joining_costs_time_and_energy(capsys, tmp_path):
+    """13.88 MB of weights down a tunnel of tens of MB/s."""
+    words = ("simulate", "mobilenetv2", "--no-reading", "--steps", "20", "--private", "0")
+    found = []
+    for event in ("30,3,joins", "30,3,leaves"):
+        (tmp_path / "members.csv").write_text(f"seconds,node,event\n{event}\n")
+        run = told(capsys, tmp_path, *words, "--members", tmp_path / "members.csv")["runs"]
+        run = run["interrupted"]
+        steps = run["steps"]
+        spent = sum(sum(steps[name]) for name in ("compute_s", "exchange_s", "update_s"))
+        found.append((run["seconds"] - spent, run["joules"] - sum(steps["joules"])))
+    (took, joules), idle = found
+    assert 0.05 < took < 2 and joules == pytest.approx(took * 340, rel=0.5)
+    assert idle == pytest.approx((0, 0), abs=1e-6)
+
+
+LARGE = """
+import resource, sys
+from ondie.emu.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="KiB there; bytes or nothing elsewhere")
+def test_a_large_fleet_takes_little_memory():
+    """100,000 nodes with load and HyperTune; a row per node and step would still be less."""
+    words = ("stannis", "simulate", "mobilenetv2", "--drives", "newport=99999", "--steps", "3",
+             "--private", "0", "--public", "100000000", "--no-reading", "--draw-load", "0.1,60",
+             "--hypertune", "gated", "--jitter", "0.02", "--quiet")  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", LARGE, *words], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stderr.split()[-1]) < 768 * 1024
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -146,6 +230,13 @@ def test_the_same_seed_gives_the_same_bytes(capsys, tmp_path):
         (("simulate", "mobilenetv2", "--hypertune", "on"), "gated"),
         (("simulate", "mobilenetv2", "--draw-load", "2"), "0.2,120"),
         (("simulate", "mobilenetv2", "--draw-load", "2,3"), "between 0 and 1"),
+        (("simulate", "mobilenetv2", "--no-reading", "--draw-load", "0.1,1e-7"), "spells of"),
+        (("simulate", "mobilenetv2", "--no-reading", "--hypertune", "gated", "--private", "0",
+          "--allocator", "best", "--most-batch", "10"),
+         "--allocator best gives newport a batch of 0 within --most-batch 10"),
+        (("simulate", "mobilenetv2", "--no-reading", "--batch-rule", "eq4"), "--batch-rule 'eq4'"),
+        (("simulate", "gpt-small", "--host-batch", "64", "--no-reading", "--hypertune", "gated",
+          "--batch-rule", "eq3-literal"), "--batch-rule eq3-literal: host: its speed does not"),
         (("simulate", "mobilenetv2", "--load", "none.csv"), "cannot be read"),
         (("simulate", "mobilenetv2", "--members", "none.csv"), "cannot be read"),
         (("simulate", "mobilenetv2", "--jitter", "7"), "0 to 1"),
