@@ -35,11 +35,16 @@ class Fitted(Engine):
     sample_s: float = 0.0
     error: float = 0.0
     full: tuple[int, float] | None = None
+    cut: bool = False
+    """Did the benchmark end where memory did?"""
 
     def speed(self, batch: int) -> float:
         if self.full is not None and batch >= self.full[0]:
             return self.full[1]
         return batch / (self.start_s + batch * self.sample_s)
+
+    def held_down(self) -> bool:
+        return super().held_down() or (self.cut and self.best == self.limit)
 
     @property
     def half_batch(self) -> float:
@@ -102,7 +107,8 @@ class Measured:
             scale = float(t[-1]) / (start + full * slope)
             start, slope = start * scale, slope * scale
         error = float(np.max(np.abs((start + b * slope) / t - 1)))
-        return Fitted(self.name, self.points, self.limit, start, slope, error, met)
+        cut = self.limit is not None
+        return Fitted(self.name, self.points, self.limit, start, slope, error, met, cut)
 
 
 def benchmark(
