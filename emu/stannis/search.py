@@ -39,8 +39,8 @@ class Search:
             cap = min(engine.most, self.most_samples or ROOM + 1)
             if cap > ROOM:
                 raise InputError(
-                    f"{engine.name}: batches up to {engine.most} were measured; {ROOM} samples are looked "
-                    f"through at most, so most_samples must be one of them"
+                    f"{engine.name}: batches up to {engine.most} were measured; {ROOM} samples are "
+                    f"looked through at most, so most_samples must be that or less"
                 )
             found.append(cap)
         return tuple(found)

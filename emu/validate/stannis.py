@@ -243,8 +243,8 @@ def _fading(cfg: Config) -> Iterator[Row]:
         yield row(f"exchange with {n} drives", CHECK, 2 * n / (n + 1), found, "gradients", 0.025)
     row = _rows(
         f"slowdown per node fades after 5 to 6 nodes: those beyond which one more lengthens the "
-        f"exchange by less than {FADED:.1%}. The threshold is ours and makes the number: by 2N/(N+1) "
-        f"node n + 1 adds 1/(n (n + 2)), 2.9 % after 5 and 2.1 % after 6"
+        f"exchange by less than {FADED:.1%}. The threshold is ours and makes the number: by "
+        f"2N/(N+1) node n + 1 adds 1/(n (n + 2)), 2.9 % after 5 and 2.1 % after 6"
     )
     net = network("mobilenetv2")
     took = [ring_s(cfg, net, n + 1) for n in range(1, DRIVES + 1)]

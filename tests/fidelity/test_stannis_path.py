@@ -20,6 +20,7 @@ from ondie.emu.ledger import Ledger, StepClock, ledger
 from ondie.emu.paths.base import PHASES, Options, Unavailable
 from ondie.emu.paths.stannis import HOST, Stannis
 from ondie.emu.stannis.allreduce import exchange
+from ondie.emu.stannis.workload import of_trace
 from ondie.emu.system import System
 from ondie.emu.units import InputError
 from ondie.traces import Trace, flat_tensors, load
@@ -367,6 +368,20 @@ def test_nodes_compute_at_their_own_speed():
     slow = run(dataclasses.replace(trace(), name="unknown network"), 2)
     assert slow.path.ratio == 0.072  # not in Table I: the generic ratio
     assert load_preset("newport").isp.training_ratio_by_model["mobilenetv2"] == r.path.ratio
+
+
+def test_the_path_and_the_fleet_have_the_same_engines():
+    """Also where a drive's share of the batch is small: 315 over a host and 24 drives."""
+    cfg = load_preset("newport", ["system.devices=24", *SMALL])
+    t = load("mobilenetv2")
+    path = Stannis(cfg, t, Options(batch="same"))
+    made = of_trace(t, [cfg])
+    host, drive = made.host, made.drives[0]
+    forward, backward = path.seconds(0)
+    batches = path.batches(0)
+    took = [host.seconds(batches[0]), *(drive.seconds(b) for b in batches[1:])]
+    assert (forward + backward) / 1e12 == pytest.approx(np.array(took))
+    assert max(batches[1:]) < 15 and drive.speed(batches[1]) < 0.97 * 3.08
 
 
 def test_the_exchange_waits_for_the_slowest_node():
