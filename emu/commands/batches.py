@@ -54,8 +54,8 @@ def tune(asked: Asked, json_path: Path | None, console: Console | None) -> None:
         ]
         beside: dict[str, Any] = {"without_exchange_samples_per_s": _bound(asked.fleet)}
         if fewer is not None:
-            drives = dict(zip(fewer.names, fewer.counts, strict=True))
-            beside["fastest"] = {"nodes": drives, "samples_per_s": fewer.samples_per_s}
+            nodes = dict(zip(fewer.names, fewer.counts, strict=True))
+            beside["fastest"] = {"nodes": nodes, "samples_per_s": fewer.samples_per_s}
         beside["engines"] = [_benchmarked(k.name, k.engine) for k in asked.fleet.kinds]
         content = {"workload": asked.workload.name, "notes": list(asked.workload.notes)}
         write(json_path, content | {"allocations": rows} | beside)
