@@ -21,13 +21,19 @@ from ondie.emu.report import check_target, write_atomically
 from ondie.emu.stannis import optimal
 from ondie.emu.stannis.allocation import largest_remainder
 from ondie.emu.stannis.assembly import assemble
-from ondie.emu.stannis.fleet import Fleet
+from ondie.emu.stannis.fleet import MOST_NODES, Fleet
+from ondie.emu.stannis.search import ROOM
+from ondie.emu.stannis.shuffle import MOST as MOST_SAMPLES
 from ondie.emu.stannis.simulation import Data
-from ondie.emu.stannis.tuner import MARGIN, tuning
+from ondie.emu.stannis.tuner import MARGIN, MOST, tuning
 from ondie.emu.stannis.workload import Workload, is_network, of_network, of_trace
 from ondie.emu.units import InputError, nearest
 
 ALLOCATORS = ("paper", "equal", "best")
+MICRO_BATCHES = 4
+"""At most between two exchanges, unless told."""
+BY_OVERHEAD = 64
+"""At most where --overhead chooses."""
 Progress = Callable[[str, float], None] | None
 
 
@@ -42,6 +48,8 @@ class Allocation:
     compute_s: float
     counts: tuple[int, ...]
     risk: str
+    limited: tuple[str, ...] = ()
+    """The kinds whose batch memory holds down; of the paper's rule alone."""
 
     @property
     def total(self) -> int:
@@ -70,6 +78,7 @@ class Asked:
         """From the options of fleets.fleet_options. InputError for what is wrong with them."""
         allocator = options["allocator"]
         one_of("allocator", allocator, ALLOCATORS)
+        _check(options)
         presets = [_drives(text, options["settings"]) for text in options["drives"]]
         workload = _workload(options["workload"], presets, options["host_batch"])
         if options["json_path"] is not None:
@@ -91,6 +100,24 @@ def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
             f"--{name} {value!r}: {', '.join(known)} are right; nearest: "
             f"{nearest(value, known) or 'none'}"
         )
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    """Numbers, before anything of their size is made."""
+    nodes = options["hosts"] + sum(preset_and_count(text)[1] for text in options["drives"])
+    if nodes > MOST_NODES:
+        raise InputError(
+            f"--hosts and --drives: a fleet of {nodes:,} nodes; 1 to {MOST_NODES:,} is right"
+        )
+    for name, most in (("most_batch", MOST), ("most_micro_batches", ROOM), ("host_batch", ROOM)):
+        value = options[name]
+        if value is not None and not 1 <= value <= most:
+            words = name.replace("_", "-")
+            raise InputError(f"--{words} {value}: 1 or more, up to {most}, is right")
+    one_of("method", options["method"], optimal.METHODS)
+    share = options["overhead"]
+    if share is not None and not 0 < share < 1:
+        raise InputError(f"--overhead {share:g}: a share between 0 and 1, such as 0.1, is right")
 
 
 def preset_and_count(text: str) -> tuple[str, int]:
@@ -143,13 +170,22 @@ def _allocations(fleet: Fleet, options: Mapping[str, Any]) -> dict[str, Allocati
         "paper": Allocation(
             "paper", full(t.batches, 0), full((1,) * len(there), 1), took, max(t.seconds), counts,
             f"effective batch {sum(b * counts[i] for i, b in zip(there, t.batches, strict=True))}",
+            tuple(e.name for e, held in zip(engines, t.limited, strict=True) if held),
         )
     }  # fmt: skip
-    for name, most in (("equal", 1), ("best", options["most_micro_batches"])):
-        p = optimal.plan(
-            engines, [counts[i] for i in there], took, most_micro_batches=most,
-            most_samples=options["most_batch"] if name == "best" else None,
-        )  # fmt: skip
+    overhead = options["overhead"]
+    most = options["most_micro_batches"] or (MICRO_BATCHES if overhead is None else BY_OVERHEAD)
+    limits: dict[str, dict[str, Any]] = {
+        "equal": {},
+        "best": {
+            "method": options["method"],
+            "most_micro_batches": most,
+            "most_samples": options["most_batch"],
+            "overhead": overhead,
+        },
+    }
+    for name, within in limits.items():
+        p = optimal.plan(engines, [counts[i] for i in there], took, **within)
         out[name] = Allocation(
             name, full(p.samples, 0), full(tuple(max(m, 1) for m in p.micro_batches), 1), took,
             p.compute_s, counts, p.risk,
@@ -184,12 +220,18 @@ def data(asked: Asked, given: Mapping[str, Any]) -> Data:
     drives = fleet.nodes - fleet.hosts
     public = workload.public if given["public"] is None else given["public"]
     private = np.zeros(fleet.nodes, np.int64)
+    if not 0 <= public <= MOST_SAMPLES:
+        raise InputError(f"--public {public}: 0 or more, up to 2**62, is right")
     if given["private"] is not None:
-        private[fleet.hosts :] = _private(given["private"], drives)
+        own = _private(given["private"], drives)
+        if public + sum(own) > MOST_SAMPLES:
+            raise InputError(
+                f"--private {given['private']!r}: {public + sum(own)} samples with the public "
+                f"ones; 2**62 at most is right"
+            )
+        private[fleet.hosts :] = own
     elif drives:
         private[fleet.hosts :] = largest_remainder(workload.private, [1] * drives)
-    if public < 0:
-        raise InputError(f"--public {public}: 0 or more is right")
     if not public + int(private.sum()):
         raise InputError(f"{workload.name}: no samples are known of it; --public N says how many")
     return Data(public, private, given["levelling"])

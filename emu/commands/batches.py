@@ -26,7 +26,9 @@ from ondie.emu.commands.asked import (
 from ondie.emu.drawing import suffix_of
 from ondie.emu.report import check_target, seconds, write_atomically
 from ondie.emu.stannis.allocation import split
+from ondie.emu.stannis.benchmark import Fitted
 from ondie.emu.stannis.fleet import Fleet
+from ondie.emu.stannis.networks import half_batch_origin
 from ondie.emu.stannis.tuner import Engine
 from ondie.emu.units import InputError
 
@@ -44,19 +46,28 @@ def tune(asked: Asked, json_path: Path | None, console: Console | None) -> None:
                 "exchange_s": a.exchange_s,
                 "compute_s": a.compute_s,
                 "total": a.total,
+                "risk": a.risk,
+                "held_down_by_memory": list(a.limited),
                 "chosen": a.name == asked.allocator,
             }
             for a in asked.allocations.values()
         ]
         beside: dict[str, Any] = {"without_exchange_samples_per_s": _bound(asked.fleet)}
         if fewer is not None:
-            drives = dict(zip(fewer.names, fewer.counts, strict=True))
-            beside["fastest"] = {"nodes": drives, "samples_per_s": fewer.samples_per_s}
-        write(json_path, {"workload": asked.workload.name, "allocations": rows} | beside)
+            nodes = dict(zip(fewer.names, fewer.counts, strict=True))
+            beside["fastest"] = {"nodes": nodes, "samples_per_s": fewer.samples_per_s}
+        beside["engines"] = [_benchmarked(k.name, k.engine) for k in asked.fleet.kinds]
+        content = {"workload": asked.workload.name, "notes": list(asked.workload.notes)}
+        write(json_path, content | {"allocations": rows} | beside)
     if console is not None:
         console.print(_engines(asked))
         console.print()
         console.print(_allocators(asked))
+        console.print()
+        console.print(_benchmarks(asked))
+        held = asked.allocations["paper"].limited
+        if held:
+            console.print(f"by the paper's rule, memory holds down the batch of {', '.join(held)}")
         every = asked.fleet.nodes - asked.fleet.hosts
         if fewer is not None and sum(fewer.counts) < asked.fleet.nodes:
             kept = sum(fewer.counts) - asked.fleet.hosts
@@ -76,11 +87,65 @@ def _bound(fleet: Fleet) -> float:
     return sum(kind.count * kind.engine.speed(kind.engine.best) for kind in fleet.kinds)
 
 
+def _benchmarked(name: str, engine: Engine) -> dict[str, Any]:
+    """What was benchmarked of a kind of node, and what was made of it."""
+    points = {
+        "node": name,
+        "batches": [batch for batch, _ in engine.points],
+        "samples_per_s": [speed for _, speed in engine.points],
+    }
+    if not isinstance(engine, Fitted):
+        return points
+    return points | {
+        "start_s": engine.start_s,
+        "sample_s": engine.sample_s,
+        "error": engine.error,
+        "half_batch": engine.half_batch,
+        "half_batch_is": half_batch_origin().source,
+    }
+
+
+def _benchmarks(asked: Asked) -> Table:
+    """Batches tried on every kind of node, and the line through their times."""
+    table = Table(
+        title="benchmarks of the emulated engines", title_justify="left", title_style="bold",
+        caption_justify="left",
+    )  # fmt: skip
+    for column in ("node", "batches tried", "best", "a step", "a sample", "error", "half speed at"):
+        left = column in ("node", "batches tried")
+        table.add_column(column, justify="left" if left else "right")
+    fitted = False
+    for kind in asked.fleet.kinds:
+        engine = kind.engine
+        tried = ", ".join(f"{batch:,}" for batch, _ in engine.points)
+        best = f"{engine.speed(engine.best):.4g} samples/s"
+        if isinstance(engine, Fitted):
+            fitted = True
+            table.add_row(
+                kind.name, tried, best, seconds(engine.start_s), f"+ {seconds(engine.sample_s)}",
+                f"{engine.error:.1%}", f"batch {engine.half_batch:.3g}",
+            )  # fmt: skip
+        else:
+            table.add_row(kind.name, tried, best)
+    origin = half_batch_origin()
+    table.caption = (
+        f"the best batch's speed is given; half speed is {origin.source}, at a batch of "
+        f"{origin.low:g} to {origin.high:g}: {origin.ref}"
+        if fitted
+        else "one speed is known of each; taken to be that of every batch"
+    )
+    return table
+
+
+def _caption(asked: Asked) -> str | None:
+    return "\n".join(asked.workload.notes) or None
+
+
 def _engines(asked: Asked) -> Table:
     a, fleet = asked.chosen, asked.fleet
     table = Table(
         title=f"{asked.workload.name}: batches by allocator {asked.allocator}",
-        title_justify="left", title_style="bold",
+        title_justify="left", title_style="bold", caption=_caption(asked), caption_justify="left",
     )  # fmt: skip
     for column in (
         "node",
@@ -147,13 +212,14 @@ def plan(
     own = data(asked, given)
     batches = asked.by_node(asked.chosen.samples)
     s = split(batches, own.public, own.private, own.levelling)
-    private, public = s.private, s.public
+    private, public, repeated = s.private, s.public, s.repeated
     if json_path is not None:
         kinds = [asked.fleet.kinds[i].name for i in asked.fleet.kind]
         write(
             json_path,
             {
                 "workload": asked.workload.name,
+                "notes": list(asked.workload.notes),
                 "steps": float(s.steps),
                 "left": s.left,
                 "nodes": {
@@ -161,6 +227,7 @@ def plan(
                     "batch": batches.tolist(),
                     "private": private.tolist(),
                     "public": public.tolist(),
+                    "repeated": repeated.tolist(),
                 },
             },
         )
@@ -169,17 +236,17 @@ def plan(
     table = Table(
         title=f"{asked.workload.name}: an epoch of {own.public:,} public and "
         f"{int(own.private.sum()):,} private samples in {float(s.steps):.1f} steps",
-        title_justify="left", title_style="bold",
+        title_justify="left", title_style="bold", caption=_caption(asked), caption_justify="left",
     )  # fmt: skip
-    for column in ("node", "how many", "batch", "private", "public", "of the epoch"):
+    for column in ("node", "how many", "batch", "private", "public", "repeated", "of the epoch"):
         table.add_column(column, justify="left" if column == "node" else "right")
-    whole = float(private.sum() + public.sum())
+    whole = int(s.samples.sum())
     for kind, its in zip(asked.fleet.kinds, asked.fleet.slices, strict=True):
         if kind.count:
-            mine = int(private[its].sum() + public[its].sum())
+            mine = int(s.samples[its].sum())
             table.add_row(
                 kind.name, f"{kind.count:,}", ranged(batches[its]), ranged(private[its]),
-                ranged(public[its]), f"{mine / whole:.1%}",
+                ranged(public[its]), ranged(repeated[its]), f"{mine / whole:.1%}",
             )  # fmt: skip
     console.print(table)
     if s.left:
@@ -205,11 +272,13 @@ def scale(
     preset, most = preset_and_count(first)
     counts = sorted({0, most, *(1 << i for i in range(most.bit_length()))})
     found: dict[str, list[tuple[float, float]]] = {}
+    notes: dict[str, tuple[str, ...]] = {}
     for name in names:
         found[name] = []
         for n in counts:
             given = {**options, "workload": name, "drives": (f"{preset}={n}",), "no_reading": True}
             one = Asked.of({**given, "json_path": None})
+            notes[name] = one.workload.notes
             speed = one.chosen.samples_per_s
             there = np.ones(one.fleet.nodes, bool)
             found[name].append((speed, one.fleet.watts(there) / speed))
@@ -228,6 +297,7 @@ def scale(
                 "samples_per_s": s,
                 "over_host": s / values[0][0],
                 "joules_per_sample": j,
+                "notes": list(notes[name]),
             }
             for name, values in found.items()
             for n, (s, j) in zip(counts, values, strict=True)
@@ -238,7 +308,8 @@ def scale(
         return
     table = Table(
         title=f"samples/s, over the host alone, and J/sample by drives of {preset}",
-        title_justify="left", title_style="bold",
+        title_justify="left", title_style="bold", caption_justify="left",
+        caption="\n".join(note for its in notes.values() for note in its) or None,
     )  # fmt: skip
     table.add_column("drives", justify="right")
     for name in names:

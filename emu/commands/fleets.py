@@ -52,8 +52,16 @@ def fleet_options(command: Callable[..., Any]) -> Callable[..., Any]:
             ),
             click.option("--host-batch", type=int, help="Of a trace; else its own."),
             click.option(
-                "--most-micro-batches", type=int, default=4, show_default=True,
-                help="best: of a node between two exchanges.",
+                "--most-micro-batches", type=int,
+                help="best: of a node between two exchanges [4; 64 with --overhead].",
+            ),
+            click.option(
+                "--overhead", type=float, metavar="SHARE",
+                help="best: so many steps between exchanges that these take at most that share.",
+            ),
+            click.option(
+                "--method", default="accumulate", show_default=True,
+                help="best: accumulate gradients between exchanges, or local steps.",
             ),
             click.option("--most-batch", type=int, help="best: limit of a step's samples."),
             click.option("--json", "json_path", type=click.Path(path_type=Path), help="As JSON."),

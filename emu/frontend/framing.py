@@ -1,7 +1,7 @@
 """Framing: IP packets cut into the data of commands, and put together again.
 
 Owns the stream of packets, each behind its length, and how it is cut into blocks, one per command.
-Does not own commands (tunnel.py) or how many blocks that makes (tunnel_counts.py).
+Does not own commands (tunnel.py) or how many blocks that makes (tunnel_cost.py).
 Source: NGD's public patents: the relay strips, concatenates or fragments packets. Length headers
 and the offset of a block's first header are this project's own.
 

@@ -32,19 +32,6 @@ BAD_LENGTH = 0x7C1
 BAD_FRAGMENT = 0x7C2
 BAD_SEQUENCE = 0x7C3
 NO_DESCRIPTOR = 0x7C4
-STATUS_NAMES = {
-    SUCCESS: "success",
-    INVALID_OPCODE: "invalid command opcode",
-    INVALID_FIELD: "invalid field in command",
-    ID_CONFLICT: "command identifier conflict",
-    ABORTED: "command abort requested",
-    EVENT_LIMIT: "asynchronous event request limit exceeded",
-    BAD_DESCRIPTOR: "no tunnel of this descriptor",
-    BAD_LENGTH: "length beyond the payload, the data or the largest packet",
-    BAD_FRAGMENT: "truncated fragment",
-    BAD_SEQUENCE: "out of sequence",
-    NO_DESCRIPTOR: "no descriptor is free",
-}
 
 
 class Sqe(NamedTuple):

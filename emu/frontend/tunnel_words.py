@@ -29,7 +29,6 @@ are numbered, each way from 0, so that commands and completions may overtake eac
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from ondie.emu.frontend.framing import Format
@@ -78,8 +77,3 @@ def check(packet: bytes, form: Format) -> None:
     """InputError for a packet that no tunnel of this format takes."""
     if not 0 < len(packet) <= form.mtu:
         raise InputError(f"packet of {len(packet)} B: 1 to {form.mtu} B are right")
-
-
-def packets(events: Iterable[Event]) -> list[bytes]:
-    """The packets among events."""
-    return [event.data for event in events if isinstance(event, Packet)]

@@ -41,7 +41,8 @@ from ondie.emu.paths.bounds import Bound, parts_text
 from ondie.emu.paths.exchange import HOST, Exchange
 from ondie.emu.stannis import allreduce
 from ondie.emu.stannis.allocation import largest_remainder
-from ondie.emu.stannis.tuner import Engine, reference_batch, tune
+from ondie.emu.stannis.emulated import traced
+from ondie.emu.stannis.tuner import Engine, tune
 from ondie.emu.system import System
 from ondie.emu.units import InputError
 from ondie.kernels import get
@@ -90,14 +91,17 @@ class Stannis(Path):
         return s.samples / (s.forward_s + s.backward_s)
 
     @cached_property
+    def engines(self) -> tuple[Engine, Engine]:
+        """Speed over the batch of (host, drive), as `ondie stannis` has them: emulated.traced. The
+        host's largest batch is the one the trace was made with, or Options.host_batch."""
+        known = self.options.host_batch or self.trace.samples_per_step
+        return traced(self.trace.name, self.trace.steps[0].samples, self.speed(0), self.cfg, known)
+
+    @cached_property
     def tuned(self) -> tuple[int, int]:
         """Tuned batch of (host, drive). The drive is the reference; its best batch is the largest
-        that leaves the host within the batch the trace was made with, or Options.host_batch."""
-        speed = self.speed(0)
-        known = self.options.host_batch or self.trace.samples_per_step
-        drive = reference_batch(known, speed, speed * self.ratio)
-        engines = (Engine("host", ((known, speed),)), Engine("CSD", ((drive, speed * self.ratio),)))
-        host, drive = tune(engines, reference=1)
+        that leaves the host within its own largest."""
+        host, drive = tune(self.engines, reference=1)
         return host, drive
 
     def batches(self, step: int) -> tuple[int, ...]:
@@ -115,14 +119,16 @@ class Stannis(Path):
         return sum(self.batches(0))
 
     def seconds(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Forward and backward of each node, ps, int64[nodes] each."""
+        """Forward and backward of each node, ps, int64[nodes] each: the trace's times, by what a
+        node's batch takes over what the trace's own takes the host."""
         s = self.trace.steps[step]
-        batches = self.batches(step)
-        pace = np.array([1.0, *[self.ratio] * (self.nodes - 1)])
-        parts = [
-            [ps_from_seconds(t * b / (s.samples * p)) for b, p in zip(batches, pace, strict=True)]
-            for t in (s.forward_s, s.backward_s)
+        host, drive = self.engines
+        whole = host.seconds(s.samples)
+        over = [
+            (host if i == HOST else drive).seconds(b) / whole if b else 0.0
+            for i, b in enumerate(self.batches(step))
         ]
+        parts = [[ps_from_seconds(t * o) for o in over] for t in (s.forward_s, s.backward_s)]
         return np.array(parts[0], np.int64), np.array(parts[1], np.int64)
 
     def notes(self) -> list[str]:

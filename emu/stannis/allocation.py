@@ -94,6 +94,11 @@ def split(
         i = int(none[0])
         raise InputError(f"node {i}: {own[i]} private samples and batch 0; a batch of 1 is needed")
     steps = longest(own, w)
+    if steps * whole > INT64_MAX // 2:
+        raise InputError(
+            f"{float(steps):.4g} steps of {whole} samples, so that all private data are trained "
+            f"on: more than 2**62; fewer private samples, or less unequal ones, are right"
+        )
     goal, _ = _shares(steps.numerator, w, steps.denominator)
     given = repeated_least(own, goal, goal - own, public)
     return Split(own, given, goal - own - given, steps, public - int(given.sum()))

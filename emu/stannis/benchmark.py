@@ -26,15 +26,31 @@ REPEATS, WARM_UPS = 3, 1
 class Fitted(Engine):
     """An engine whose time is a line: ``start_s`` + batch x ``sample_s``.
 
-    ``points`` are those it was fitted to. ``error`` is the largest relative error of their times.
+    ``points`` are those that were measured. ``error`` is the largest relative error of the times of
+    those it was fitted to. ``full``, (batch, samples/s): from that batch on the speed is constant,
+    and no longer the line's.
     """
 
     start_s: float = 0.0
     sample_s: float = 0.0
     error: float = 0.0
+    full: tuple[int, float] | None = None
+    cut: bool = False
+    """Did the benchmark end where memory did?"""
 
     def speed(self, batch: int) -> float:
+        if self.full is not None and batch >= self.full[0]:
+            return self.full[1]
         return batch / (self.start_s + batch * self.sample_s)
+
+    def held_down(self) -> bool:
+        return super().held_down() or (self.cut and self.best == self.limit)
+
+    @property
+    def half_batch(self) -> float:
+        """The batch at which half of a step goes to what no sample adds to: at half the speed that
+        the line tends to."""
+        return self.start_s / self.sample_s
 
 
 @dataclass(frozen=True)
@@ -59,10 +75,21 @@ class Measured:
         batch took less time; then :meth:`fit` is what can be used."""
         return Engine(self.name, self.points, self.limit)
 
-    def fit(self) -> Fitted:
+    def fit(self, full: int | None = None) -> Fitted:
         """The line nearest to the times in least squares, neither term negative. InputError where
-        time does not grow with the batch."""
+        time does not grow with the batch.
+
+        ``full``: a batch that has the highest speed. The line is fitted to those up to it, and
+        scaled to meet its own exactly, if it was measured; from there on the speed is constant.
+        """
         b, t = np.array(self.batches, np.float64), np.array(self.seconds)
+        if full is not None:
+            b, t = b[b <= full], t[: int((b <= full).sum())]
+            if not len(b):
+                raise InputError(
+                    f"{self.name}: no batch up to {full} was measured, from which on its speed is "
+                    f"to be constant; one at least is right"
+                )
         start, slope = 0.0, float(b @ t / (b @ b))
         if len(b) > 1:
             db, dt = b - b.mean(), t - t.mean()
@@ -74,8 +101,14 @@ class Measured:
                 )
             if t.mean() > free * b.mean():  # else a line through the origin is nearest
                 start, slope = float(t.mean() - free * b.mean()), free
+        met = None
+        if full is not None and b[-1] == full:
+            met = full, full / float(t[-1])
+            scale = float(t[-1]) / (start + full * slope)
+            start, slope = start * scale, slope * scale
         error = float(np.max(np.abs((start + b * slope) / t - 1)))
-        return Fitted(self.name, self.points, self.limit, start, slope, error)
+        cut = self.limit is not None
+        return Fitted(self.name, self.points, self.limit, start, slope, error, met, cut)
 
 
 def benchmark(

@@ -4,16 +4,17 @@ Owns time over batch sizes and what memory holds. Does not own speeds (networks.
 training ratio), the benchmark (benchmark.py) or interference.
 Source: STANNIS (DAC 2020), Table I: one batch and speed per network and engine. Below that batch
 the speed falls as that of a step with a fixed part does (assumed, networks.toml); above, it is
-constant.
+constant. Of other trainings nothing is known below the one batch, and the speed is constant.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ondie.emu.config import Config
-from ondie.emu.stannis.networks import Network, half_batch
-from ondie.emu.stannis.tuner import Engine
+from ondie.emu.stannis.benchmark import benchmark
+from ondie.emu.stannis.networks import NETWORKS, Network, half_batch
+from ondie.emu.stannis.tuner import Engine, reference_batch
 from ondie.emu.units import InputError
 
 UNPUBLISHED = "its speed is not published; benchmark a real engine"
@@ -46,9 +47,16 @@ class Emulated:
         powers = [1 << i for i in range((2 * self.batch).bit_length())]
         return tuple(sorted({*powers, self.batch}))
 
-    def engine(self) -> Engine:
-        """Its one known point alone: a constant speed, and the limit."""
-        return Engine(self.name, ((self.batch, self.speed),), self.limit)
+    def engine(self, largest: int | None = None) -> Engine:
+        """Benchmarked over batch sizes up to ``largest`` (its batch, unless given), and the line
+        through them, which meets its speed at its batch exactly (benchmark.Fitted). Where nothing
+        is known of smaller batches (``half_batch`` 0), its one point: a constant speed."""
+        most = self.batch if largest is None else largest
+        if not self.half_batch:
+            return Engine(self.name, ((most, self.speed),), self.limit)
+        sizes = {*(b for b in self.batches if b <= most), most}
+        measured = benchmark(self.name, self, sizes, repeats=1, warm_ups=0)
+        return replace(measured.fit(self.batch), limit=self.limit)
 
 
 def published(network: Network) -> tuple[Engine, Engine]:
@@ -81,4 +89,23 @@ def emulated(network: Network, cfg: Config) -> tuple[Emulated, Emulated]:
     return (
         Emulated("host", network.host_batch, host, most_host, half),
         Emulated(cfg.system.name, network.drive_batch, drive, most_drive, half),
+    )
+
+
+def traced(
+    name: str, batch: int, speed: float, cfg: Config, host_batch: int | None = None
+) -> tuple[Engine, Engine]:
+    """(host, drive) of a preset in a training of which one ``batch`` of the host and its ``speed``
+    are known; ``name``: a network's, or any.
+
+    The host's largest batch is that one, or ``host_batch``, as no other is known to fit; the
+    drive's is the largest that leaves the host within it.
+    """
+    ratio = cfg.isp.training_ratio_by_model.get(name, cfg.isp.training_ratio)
+    half = half_batch() if name in NETWORKS else 0.0
+    most = host_batch or batch
+    drive = reference_batch(most, speed, speed * ratio)
+    return (
+        Emulated("host", batch, speed, most, half).engine(most),
+        Emulated(cfg.system.name, drive, speed * ratio, drive, half).engine(),
     )

@@ -90,25 +90,38 @@ def half_batch() -> float:
     return float(_tables()[CURVE]["half_batch"]["value"])
 
 
-def network(name: str, drive: str | None = None) -> Network:
-    """A network by name, on a server with drives of a kind (``newport``, ``laguna``; the first that
-    it was trained on, unless given). InputError for what is not known."""
+def half_batch_origin() -> Origin:
+    """Where that is from."""
+    leaf = _tables()[CURVE]["half_batch"]
+    return Origin(leaf["source"], leaf["ref"], leaf.get("low"), leaf.get("high"))
+
+
+def servers(name: str) -> tuple[str, ...]:
+    """The kinds of drive that a network was trained on. InputError for an unknown network."""
     if name not in NETWORKS:
         raise InputError(
             f"network {name!r}: nearest: {nearest(name, NETWORKS) or 'none'} "
             f"(of {', '.join(NETWORKS)})"
         )
+    return tuple(
+        key
+        for key, value in _tables()[name].items()
+        if isinstance(value, dict) and "value" not in value
+    )
+
+
+def network(name: str, drive: str | None = None) -> Network:
+    """A network by name, on a server with drives of a kind (``newport``, ``laguna``; the first that
+    it was trained on, unless given). InputError for what is not known."""
+    known = servers(name)
     table = _tables()[name]
-    servers = [
-        key for key, value in table.items() if isinstance(value, dict) and "value" not in value
-    ]
-    drive = servers[0] if drive is None else drive
-    if drive not in servers:
+    drive = known[0] if drive is None else drive
+    if drive not in known:
         raise InputError(
-            f"{table['title']} on {drive!r}: no batches are published; {' and '.join(servers)} is "
+            f"{table['title']} on {drive!r}: no batches are published; {' and '.join(known)} is "
             f"right"
         )
-    leaves = {k: v for k, v in table.items() if k not in (*servers, "title")} | table[drive]
+    leaves = {k: v for k, v in table.items() if k not in (*known, "title")} | table[drive]
     value = {key: leaf["value"] for key, leaf in leaves.items()}
     return Network(
         name=name,

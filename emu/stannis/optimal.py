@@ -76,11 +76,6 @@ class Plan:
         return self.exchange_s / self.period_s
 
     @property
-    def idle(self) -> tuple[float, ...]:
-        """Share of the computing that each engine waits."""
-        return tuple(1 - s / self.compute_s for s in self.seconds)
-
-    @property
     def staleness(self) -> int:
         """Steps of its own that a node takes between two synchronisations: 1 is none too many."""
         return max(self.micro_batches) if self.method == "local" else 1
@@ -130,12 +125,11 @@ def plan(
     most_samples: int | None = None,
     most_micro_batches: int = 1,
     overhead: float | None = None,
-    extrapolate: bool = False,
 ) -> Plan:
     """The plan of most samples per second for ``counts[i]`` engines of kind i.
 
     Nobody takes more than ``most_micro_batches`` steps between two synchronisations, nor holds a
-    batch beyond its memory, or beyond the largest that was measured unless ``extrapolate``. All
+    batch beyond its memory or beyond the largest that was measured. All
     together take at most ``most_samples`` for one update of the weights. With ``overhead``, no more
     steps are taken than bring synchronisation down to that share of the time. With method "local"
     everybody takes equally many steps, of equal batches.
@@ -156,7 +150,7 @@ def plan(
         raise InputError(f"{most_samples} samples at most; 1 or more is right")
     took = _exchange(exchange_s, sum(each))
     names = tuple(engine.name for engine in engines)
-    search = Search(tuple(engines), each, took, most_samples, extrapolate)
+    search = Search(tuple(engines), each, took, most_samples)
 
     def best(micro_batches: int) -> Plan:
         # of local steps, the more the better, unless there is nothing to save

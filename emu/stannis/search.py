@@ -30,19 +30,17 @@ class Search:
     counts: tuple[int, ...]
     exchange_s: float
     most_samples: int | None
-    extrapolate: bool
 
     @cached_property
     def most(self) -> tuple[int, ...]:
         """Largest batch of each engine."""
         found = []
         for engine in self.engines:
-            limit = engine.limit if self.extrapolate else engine.most
-            cap = min(x for x in (limit, self.most_samples, ROOM + 1) if x is not None)
+            cap = min(engine.most, self.most_samples or ROOM + 1)
             if cap > ROOM:
                 raise InputError(
-                    f"{engine.name}: no limit on its batch; memory or most_samples must set one, "
-                    f"of {ROOM} at most"
+                    f"{engine.name}: batches up to {engine.most} were measured; {ROOM} samples are "
+                    f"looked through at most, so most_samples must be that or less"
                 )
             found.append(cap)
         return tuple(found)

@@ -80,6 +80,10 @@ class Engine:
         """The measured batch of highest speed, the smallest of equals, within the limit."""
         return min(max(self.points, key=lambda p: (p[1], -p[0]))[0], self.limit or MOST)
 
+    def held_down(self) -> bool:
+        """Would its best batch be larger with more memory?"""
+        return self.best < replace(self, limit=None).best
+
     def batch_for(self, seconds: float) -> int:
         """The batch whose time is nearest to ``seconds``: at least 1, at most the limit."""
         most = self.limit or MOST
@@ -129,12 +133,6 @@ class Tuning:
     limited: tuple[bool, ...]
     """Whose batch memory holds down."""
 
-    @property
-    def idle(self) -> tuple[float, ...]:
-        """Share of the step that each engine waits for the longest, without communication."""
-        longest = max(self.seconds)
-        return tuple(1 - s / longest for s in self.seconds)
-
 
 def tuning(
     engines: Sequence[Engine],
@@ -164,7 +162,7 @@ def tuning(
         batch = engine.best if like else engine.batch_for(target)
         free = replace(engine, limit=None)
         batches.append(batch)
-        limited.append(batch < (free.best if like else free.batch_for(target)))
+        limited.append(engine.held_down() if like else batch < free.batch_for(target))
     seconds = tuple(e.seconds(b) for e, b in zip(engines, batches, strict=True))
     return Tuning(tuple(batches), reference, target, seconds, tuple(limited))
 

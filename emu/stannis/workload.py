@@ -15,9 +15,9 @@ from ondie.emu.clock import PS_PER_S
 from ondie.emu.config import Config
 from ondie.emu.host import machine
 from ondie.emu.isp import core
-from ondie.emu.stannis.emulated import emulated
-from ondie.emu.stannis.networks import NETWORKS, VALUE_BYTES, network
-from ondie.emu.stannis.tuner import Engine, reference_batch
+from ondie.emu.stannis.emulated import emulated, traced
+from ondie.emu.stannis.networks import NETWORKS, VALUE_BYTES, network, servers
+from ondie.emu.stannis.tuner import Engine
 from ondie.emu.units import InputError
 from ondie.kernels import OPS, get
 from ondie.traces import Trace
@@ -42,6 +42,8 @@ class Workload:
     """Of each kind."""
     updates_s: tuple[float, ...]
     """Update of the weights on the host and each kind of drive; 0 where the speeds hold it."""
+    notes: tuple[str, ...] = ()
+    """What a reader of its figures has to know."""
 
     @property
     def gradient_bytes(self) -> int:
@@ -52,14 +54,18 @@ class Workload:
 def of_network(name: str, presets: Sequence[Config]) -> Workload:
     """One of NETWORKS on a host with drives of these presets. The speeds are of training steps, the
     update in them. InputError for what is not known of it."""
-    engines = []
-    for cfg in presets:
-        try:
-            known = network(name, cfg.system.name)
-        except InputError:
-            known = network(name)  # its batches on another kind of drive
+    first, engines, notes = network(name), [], []
+    for i, cfg in enumerate(presets):
+        drive = cfg.system.name
+        here = drive in servers(name)
+        known = network(name, drive) if here else first
         engines.append(emulated(known, cfg))
-    first = network(name)
+        if not here:
+            what = "its batch and host speed" if i else "the batches and the host's speed"
+            notes.append(
+                f"{first.title} was not published on {drive}: {what} are those of the "
+                f"{first.drive} server, the drives train at {drive}'s share of that speed"
+            )
     return Workload(
         name=name,
         params=first.params,
@@ -69,24 +75,23 @@ def of_network(name: str, presets: Sequence[Config]) -> Workload:
         host=engines[0][0].engine(),
         drives=tuple(drive.engine() for _, drive in engines),
         updates_s=(0.0,) * (1 + len(presets)),
+        notes=tuple(notes),
     )
 
 
 def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = None) -> Workload:
-    """A trace's first step. The host's largest batch is the trace's, or ``host_batch``, as no other
-    is known to fit; a drive's is the largest that leaves the host within it. InputError where the
-    trace says too little."""
+    """A trace's first step; batches as emulated.traced has them. InputError where the trace says
+    too little."""
     step = trace.steps[0]
     if not step.forward_s + step.backward_s:
         raise InputError(f"{trace.origin}: it does not say how long forward and backward take")
     if trace.op not in OPS:
         reason = trace.attrs.get("op_reason", "no update kernel is known for it")
         raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")
-    batch = host_batch or step.samples
     speed = step.samples / (step.forward_s + step.backward_s)
     kernel = get(trace.op)
     coupled = bool(step.hyper and step.hyper[0].get("weight_decay")) and trace.op != "adamw"
-    drives = []
+    engines = []
     traffic = kernel.bytes_per_param()
     updates = [machine.update_ps(presets[0], trace.n_params, traffic) / PS_PER_S]
     for cfg in presets:
@@ -102,9 +107,7 @@ def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = N
                 f"{trace.name}: weights, states and gradient take {need / 1e9:.4g} GB on every "
                 f"node, dram.isp of {cfg.system.name} is {cfg.dram.isp_bytes / 1e9:.4g} GB"
             )
-        own = speed * ratio
-        largest = reference_batch(batch, speed, own)
-        drives.append(Engine(cfg.system.name, ((largest, own),), limit=largest))
+        engines.append(traced(trace.name, step.samples, speed, cfg, host_batch))
         updates.append(core.update_ps(cfg, trace.op, coupled, trace.n_params, traffic) / PS_PER_S)
     return Workload(
         name=trace.name,
@@ -112,8 +115,8 @@ def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = N
         sample_bytes=trace.bytes_per_sample,
         public=max(trace.dataset_samples - trace.private_samples, 0),
         private=trace.private_samples,
-        host=Engine("host", ((batch, speed),), limit=batch),
-        drives=tuple(drives),
+        host=engines[0][0],
+        drives=tuple(drive for _, drive in engines),
         updates_s=tuple(updates),
     )
 

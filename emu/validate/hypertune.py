@@ -33,6 +33,7 @@ THREE = (
     "three equal nodes, batch 180, cores of one taken; synchronisation: ring of 13.88 MB over "
     "1 Gb/s Ethernet (assumed), no work of a node's own"
 )
+FOUR_TAKEN = f"{THREE}; over 10 Gb/s, the other end of its range, it is outside: 145.6"
 LAGUNAS = (
     "host and 36 Lagunas, batches 180/15, 6 of 8 host cores taken, batch at least 100; printed: "
     "about 72 to 74"
@@ -121,7 +122,8 @@ def three_rows() -> Iterator[Row]:
         found = tuned(fleet, left)
         text = f"{CORES - left} cores taken"
         gained = 100 * (found.rate / untuned(fleet, left) - 1)
-        yield Row("hypertune", f"{text}: batch", CHECK, batch, found.batch, "", 5 / batch, THREE)
+        source = FOUR_TAKEN if left == 4 else THREE
+        yield Row("hypertune", f"{text}: batch", CHECK, batch, found.batch, "", 5 / batch, source)
         yield Row("hypertune", f"{text}: speed", CHECK, rate, found.rate, "img/s", within, THREE)
         yield Row("hypertune", f"{text}: gain", CHECK, gain, gained, "%", points / gain, THREE)
         yield from own_rows(text, found, by_hand(fleet, left))

@@ -20,6 +20,7 @@ from ondie.emu.ledger import Ledger, StepClock, ledger
 from ondie.emu.paths.base import PHASES, Options, Unavailable
 from ondie.emu.paths.stannis import HOST, Stannis
 from ondie.emu.stannis.allreduce import exchange
+from ondie.emu.stannis.workload import of_trace
 from ondie.emu.system import System
 from ondie.emu.units import InputError
 from ondie.traces import Trace, flat_tensors, load
@@ -369,6 +370,20 @@ def test_nodes_compute_at_their_own_speed():
     assert load_preset("newport").isp.training_ratio_by_model["mobilenetv2"] == r.path.ratio
 
 
+def test_the_path_and_the_fleet_have_the_same_engines():
+    """Also where a drive's share of the batch is small: 315 over a host and 24 drives."""
+    cfg = load_preset("newport", ["system.devices=24", *SMALL])
+    t = load("mobilenetv2")
+    path = Stannis(cfg, t, Options(batch="same"))
+    made = of_trace(t, [cfg])
+    host, drive = made.host, made.drives[0]
+    forward, backward = path.seconds(0)
+    batches = path.batches(0)
+    took = [host.seconds(batches[0]), *(drive.seconds(b) for b in batches[1:])]
+    assert (forward + backward) / 1e12 == pytest.approx(np.array(took))
+    assert max(batches[1:]) < 15 and drive.speed(batches[1]) < 0.97 * 3.08
+
+
 def test_the_exchange_waits_for_the_slowest_node():
     """Drives that need 4.3 s for one sample are last, and nobody sends before they are done."""
     t = dataclasses.replace(trace(), name="unknown network")
@@ -415,7 +430,9 @@ def test_paper_batches_grow_with_the_drives():
     cfg = load_preset("newport", ["system.devices=3"])
     assert Stannis(cfg, trace(), Options(batch="paper")).global_batch == 315 + 3 * 25
     half = Stannis(cfg, trace(), Options(batch="paper", host_batch=158))
-    assert half.batches(0) == (151, 12, 12, 12)  # 158 x 0.0954 / 1.2 = 12.6; 1.2 x 12 / 0.0954
+    # 158 x 0.0954 / 1.2 = 12.6; 1.2 x 12 / 3.08 = 4.675 s, (b + 1) / 316 x 9.752 s: 150.5, not the
+    # 151 of a constant speed; the nearer time is that of 150
+    assert half.batches(0) == (150, 12, 12, 12)
 
 
 # --- steps

@@ -1,5 +1,6 @@
 """Do benchmarks find speed, its line and the memory's limit, of emulated engines and real calls?"""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -7,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ondie.emu.config import load_preset
-from ondie.emu.stannis.benchmark import benchmark
+from ondie.emu.stannis.benchmark import Fitted, benchmark
 from ondie.emu.stannis.emulated import emulated, published
 from ondie.emu.stannis.networks import NETWORKS, network
 from ondie.emu.stannis.tuner import Engine, tune
+from ondie.emu.stannis.workload import of_network, of_trace
 from ondie.emu.units import InputError
+from ondie.traces import load
 
 STANNIS = ("mobilenetv2", "nasnet-mobile", "inceptionv3", "squeezenet")
 
@@ -159,6 +162,53 @@ def test_mobilenet_is_tuned_from_benchmarks():
     assert tune([m.engine() for m in measured]) == (315, 25)
     assert tune([host.engine(), drive.engine()]) == (315, 25)
     assert [m.fit().error < 0.03 for m in measured] == [True, True]
+
+
+@pytest.mark.parametrize("name", STANNIS)
+def test_fleets_are_benchmarked_engines_that_meet_table_i(name):
+    """Exactly at the tuned batch, constant above; below, by the line of a half batch of 1: at 1,
+    (n + 1) / 2n of the speed at n."""
+    net = network(name)
+    made = of_network(name, [load_preset("newport")])
+    for engine, batch, speed in (
+        (made.host, net.host_batch, net.tuned_host_speed),
+        (made.drives[0], net.drive_batch, net.tuned_drive_speed),
+    ):
+        assert isinstance(engine, Fitted) and engine.best == engine.most == batch
+        assert engine.speed(batch) == engine.speed(3 * batch) == pytest.approx(speed, rel=1e-12)
+        assert engine.half_batch == pytest.approx(1) and engine.error < 1e-9
+        assert engine.speed(1) == pytest.approx(speed * (batch + 1) / (2 * batch))
+        speeds = [engine.speed(b) for b in range(1, batch + 1)]
+        assert all(a < b for a, b in itertools.pairwise(speeds))
+    assert made.notes == ()
+
+
+def test_a_line_meets_its_best_batch():
+    """0.5 s + 0.1 s b up to 16, from there on 2.1 s / 16 a sample; noise elsewhere moves the line,
+    not that point."""
+    times = {1: 0.7, 4: 0.85, 16: 2.1, 32: 4.2}
+    fit = benchmark("csd", times.__getitem__, times).fit(16)
+    assert fit.seconds(16) == 2.1 and fit.seconds(32) == pytest.approx(4.2)
+    assert fit.speed(15.999) == pytest.approx(16 / 2.1, rel=1e-3) and fit.error > 0.01
+    cut = benchmark("csd", line, [1, 4, 8]).fit(16)
+    assert cut.full is None and cut.seconds(8) == pytest.approx(1.3)
+    with pytest.raises(InputError, match="csd: no batch up to 16 was measured"):
+        benchmark("csd", line, [32, 64]).fit(16)
+
+
+@pytest.mark.parametrize("host_batch", [None, 100, 315, 900])
+def test_a_traces_engines_are_its_networks(host_batch):
+    """A trace named as a network has its curve, met at the trace's own batch; any other's speed is
+    constant."""
+    trace = load("mobilenetv2")
+    step, cfg = trace.steps[0], load_preset("newport")
+    speed = step.samples / (step.forward_s + step.backward_s)
+    made = of_trace(trace, [cfg], host_batch)
+    assert made.host.limit == made.host.most == (host_batch or step.samples)
+    assert made.host.speed(step.samples) == pytest.approx(speed)
+    assert made.host.speed(1) < 0.51 * speed
+    other = of_trace(dataclasses.replace(trace, name="another"), [cfg], host_batch)
+    assert other.host.speed(1) == other.host.speed(step.samples) == pytest.approx(speed)
 
 
 def test_memory_is_the_presets():

@@ -201,7 +201,7 @@ def test_the_most_influential_engine_is_speed_times_count():
     many = tuning([host, csd], counts=[1, 24], reference="influential")
     assert (many.reference, many.batches) == (1, (315, 25))
     assert many.target_s == pytest.approx(1.2 * 25 / 3.08)
-    assert many.idle == pytest.approx((0, 1 - 25 / 3.08 / (315 / 32.3)))
+    assert many.seconds == pytest.approx((315 / 32.3, 25 / 3.08))
 
 
 def test_it_says_where_memory_holds_a_batch_down():

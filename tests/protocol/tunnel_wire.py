@@ -10,7 +10,7 @@ from ondie.emu.frontend.framing import Format
 from ondie.emu.frontend.nvme import Command, Completion
 from ondie.emu.frontend.tunnel import HostRelay
 from ondie.emu.frontend.tunnel_device import DeviceRelay
-from ondie.emu.frontend.tunnel_words import Closed, Event, Failed, packets
+from ondie.emu.frontend.tunnel_words import Closed, Event, Failed, Packet
 
 
 class Wire:
@@ -66,7 +66,11 @@ class Wire:
     @property
     def received(self) -> tuple[list[bytes], list[bytes]]:
         """Packets that have come out (at the drive, at the host)."""
-        return packets(self.at_device), packets(self.at_host)
+        down, up = (
+            [event.data for event in end if isinstance(event, Packet)]
+            for end in (self.at_device, self.at_host)
+        )
+        return down, up
 
     @property
     def failures(self) -> list[Failed]:
