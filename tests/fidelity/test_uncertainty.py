@@ -57,7 +57,7 @@ def c() -> Comparison:
 @pytest.fixture(scope="module")
 def whole() -> Comparison:
     """Of a model as small as the sample, with blocks as short as the sample's."""
-    settings = ["flash.pages_per_block=4", "flash.blocks_per_plane=2000", "system.capacity=10 GB"]
+    settings = ["flash.pages_per_block=4", "flash.blocks_per_plane=2000"]
     cfg = load_preset("optimstore-r1", [*settings, "flash.channels=4", "flash.dies_per_channel=4"])
     return compare(model("adam", 250_000), cfg, paths=PAIR)
 

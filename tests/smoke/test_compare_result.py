@@ -169,7 +169,8 @@ def test_the_form(result):
     assert result["schema_version"] == report.SCHEMA_VERSION == 1
     assert set(result) == {
         "schema_version", "ondie_version", "seed", "trace", "options", "configuration",
-        "configuration_sha256", "assumed", "headline", "headline_ratios", "paths", "uncertainty",
+        "configuration_sha256", "assumed", "headline", "headline_ratios", "notes", "paths",
+        "uncertainty",
     }  # fmt: skip
     assert re.fullmatch(r"\d+\.\d+\.\d+", result["ondie_version"])
     trace = traces.load("mlp-fp16")

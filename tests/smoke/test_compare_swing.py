@@ -85,13 +85,16 @@ def test_what_is_not_varied_is_a_table_over_leaves_that_exist():
 
 
 def test_errors_are_varied_only_where_there_are_errors():
-    """13 leaves of ecc and errors are assumed in gen4-tlc; `kind` itself is always varied."""
+    """13 leaves of ecc and errors are assumed in gen4-tlc; `kind` itself is always varied. What
+    retention makes of cycles is idle while none but the rated one is required."""
     cfg = load_preset("gen4-tlc")
     ours = [x.key for x in cfg.assumed() if x.key.startswith(("errors.", "ecc."))]
     assert {"errors.kind", "ecc.decode", "ecc.encode"} < set(ours) and len(ours) == 13
     idle = set(ours) - {"errors.kind", "ecc.decode", "ecc.encode"}
-    assert set(unfelt(cfg)) == idle
-    assert unfelt(cfg.replace({"errors.kind": "model"})) == ()
+    classes = {"flash.rated_retention", "flash.cycles_3_months", "flash.cycles_3_days"}
+    assert set(unfelt(cfg)) == idle | classes
+    assert set(unfelt(cfg.replace({"errors.kind": "model"}))) == classes
+    assert set(unfelt(cfg.replace({"flash.retention": "3 days"}))) == idle
     c = compare(traces.load("mlp-fp16"), cfg.replace({"errors.kind": "model"}), steps=1)
     assert idle < {s.key for s in c.swings}
 
