@@ -78,21 +78,22 @@ def simulate(
     if json_path is not None:
         kinds = [fleet.kinds[i].name for i in fleet.kind]
         told = {name: r.data(kinds) for name, r in runs.items()}
-        content = {"workload": asked.workload.name, "steps": steps, "runs": told}
+        notes = list(asked.workload.notes)
+        content = {"workload": asked.workload.name, "notes": notes, "steps": steps, "runs": told}
         files[json_path] = (json.dumps(content, allow_nan=False) + "\n").encode()
     write_atomically(files)
     if console is not None:
         console.print(_runs(runs, title))
-        for line in _never_ending(runs):
+        for line in (*asked.workload.notes, *_never_ending(runs)):
             console.print(line)
         for name, r in runs.items():
-            notes = [note for note in r.notes if note.what != "epoch"]
-            for note in notes[:MOST_NOTES]:
+            happened = [note for note in r.notes if note.what != "epoch"]
+            for note in happened[:MOST_NOTES]:
                 console.print(
                     f"{name}: {note.seconds:.6g} s, step {note.step}: {note.what}: {note.text}"
                 )
-            if len(notes) > MOST_NOTES:
-                console.print(f"{name}: {len(notes) - MOST_NOTES:,} more")
+            if len(happened) > MOST_NOTES:
+                console.print(f"{name}: {len(happened) - MOST_NOTES:,} more")
         for file in files:
             console.print(f"written: {file}")
 

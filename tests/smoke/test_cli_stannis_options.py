@@ -53,6 +53,9 @@ def test_another_drives_server_is_named(capsys, tmp_path):
         assert done.code == 0 and "not published on laguna" in done.out
     rows = told(capsys, tmp_path, "scale", "squeezenet", "--drives", "laguna=2")
     assert all("not published on laguna" in row["notes"][0] for row in rows)
+    words = ("simulate", "squeezenet", "--drives", "laguna=2", "--steps", "2", "--no-reading")
+    assert "not published on laguna" in told(capsys, tmp_path, *words)["notes"][0]
+    assert "not published on laguna" in here(capsys, "stannis", *words).out.replace("\n", " ")
     assert told(capsys, tmp_path, "tune", "mobilenetv2", "--drives", "laguna=36")["notes"] == []
 
 
