@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -59,6 +60,8 @@ SELDOM = ("levelling",)
 """Phases that are shown where a path had them."""
 UNEVEN = 1e-4
 """Share by which the fullest die may be above the mean without a word."""
+UNUSUAL = 0.2
+"""Of the usual time of forward and backward: what is further off is said."""
 SHOWN_SWINGS = 8
 
 
@@ -179,7 +182,9 @@ def _phases(c: Comparison) -> Table:
         f"{PHASE_TITLES[later]} beside {PHASE_TITLES[earlier]}: {', '.join(who)}"
         for (later, earlier), who in pairs.items()
     ]
-    words.append("Update share: update stage over step; overlap: what phases take at once.")
+    words.append(
+        "Update share: update and synchronisation over step; overlap: what phases take at once."
+    )
     table.caption = "\n".join(words)
     return table
 
@@ -719,8 +724,22 @@ def write(
 
 def notes(c: Comparison) -> list[str]:
     """What a reader has to know of the whole comparison."""
-    words = nominal.note(c.cfg.leaf(nominal.CAPACITY))
-    return [] if words is None else [words]
+    words = nominal.note(c.cfg.leaf(nominal.CAPACITY)), unusual(c)
+    return [note for note in words if note is not None]
+
+
+def unusual(c: Comparison) -> str | None:
+    """That the steps which ran train for another time than most of those recorded, as the first of
+    a run does while the accelerator warms up."""
+    every = [s.forward_s + s.backward_s for s in c.trace.steps]
+    ran, usual = sum(every[: c.steps]) / c.steps, float(np.median(every))
+    if not usual or abs(ran / usual - 1) <= UNUSUAL:
+        return None
+    which = "the first step" if c.steps == 1 else f"the first {c.steps} steps, on average,"
+    return (
+        f"forward and backward: {which} took {seconds(ran)}, the median of the {len(every)} "
+        f"recorded is {seconds(usual)} (--steps {len(every)} runs all of them)"
+    )
 
 
 def remarks(c: Comparison) -> list[str]:

@@ -133,8 +133,8 @@ def target_table(found: list[Verdict], target_s: float, table: Table) -> Table:
         )  # fmt: skip
     table.caption = (
         "no drive shortens: forward, backward and a host's update that nothing overlaps; reads and "
-        "writes of states, over the link for host offload, else in the flash; rates: of both "
-        "together"
+        "writes of states and gradients, over the link for host offload, else in the flash; rates: "
+        "of both together in the update, gradients beside backward left out where it hides them"
     )
     return table
 

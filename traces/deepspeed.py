@@ -152,6 +152,9 @@ def read_deepspeed(path: str | PathLike[str]) -> ZeroConfig:
                 remarks.append(f"{section}.{key}: unknown here, and not looked at{hint}")
         for key, (_, default) in keys.items():
             values.setdefault(f"{short}.{key}", default)
+    for section in {name.partition(".")[0] for name in KEYS} - content.keys():
+        for key in difflib.get_close_matches(section, content, n=1, cutoff=0.8):
+            remarks.append(f"{key}: unknown here, and not looked at; nearest: {section}")
     steps = content.get("gradient_accumulation_steps", 1)
     if isinstance(steps, int) and steps > 1:
         remarks.append(

@@ -238,6 +238,11 @@ class HostOffload(OffloadLayout):
         if self.pipelines and len(self.groups) == 1:
             size = self.cfg.host.subgroup_params
             found.append(f"all parameters fit one sub-group of {size:,}, so nothing is pipelined")
+        if o.parameters and not self._later():
+            found.append(
+                f"parameters on NVMe: none, as the first {o.parameters_in_dram:,} stay in the "
+                f"host's DRAM (parameters_in_dram; DeepSpeed's max_in_cpu)"
+            )
         stay = len(self.groups) - len(self.on_nvme)
         if stay:
             found.append(f"{stay} of {len(self.groups)} sub-groups stay in the host's DRAM")

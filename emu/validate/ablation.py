@@ -243,7 +243,7 @@ def ablation(
 
 def tables(found: list[Repaired], title: str) -> list[Table]:
     """Costs, and what they buy."""
-    costs = Table(title=f"Update stage on the dies, repaired: {title}", title_justify="left")
+    costs = Table(title=f"Update stage on the dies alone, repaired: {title}", title_justify="left")
     for column in ("protection", "update stage", "", "over host offload", "channel, B/param",
                    "J drive", "",
                    "J drive + host", "states on flash"):  # fmt: skip

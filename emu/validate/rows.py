@@ -111,5 +111,7 @@ def show(rows: list[Row], console: Console) -> None:
     for table in tables(rows):
         console.print(table)
         console.print()
-    missed = sum(row.misses for row in rows)
+    missed, checks = sum(row.misses for row in rows), sum(row.kind == CHECK for row in rows)
+    if checks < len(rows):
+        console.print(f"{checks} of the rows are checks; the others say what they are")
     console.print(f"{len(rows)} rows, {missed} check rows outside their tolerance")

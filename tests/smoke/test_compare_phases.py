@@ -50,7 +50,7 @@ def test_update_share_and_overlap(c):
 def test_it_is_printed_and_written(c, capsys):
     show(c, console())
     out = " ".join(capsys.readouterr().out.split())
-    assert "Update share: update stage over step; overlap:" in out
+    assert "Update share: update and synchronisation over step; overlap:" in out
     assert "gradients beside backward: host_offload 47.7 ms, host_offload_pipelined 47.7 ms" in out
     assert "weights up beside update: in_storage" in out
     data = result_data(c, 0)
