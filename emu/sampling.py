@@ -24,11 +24,9 @@ from ondie.traces.model import Tensor
 
 SHORTEST = 64
 """Granules at least between one piece and the next: what overlaps at their ends is then little."""
-PERIODS = (0, 1, 2)
+PERIODS = (1, 3, 5)
 """Times that blocks of every plane fill in the pieces, beside what is left over at the end of the
-model; what the middle one takes is foretold."""
-LEFT_OVER = 0.25
-"""Of such a time at least, in the shortest piece."""
+model; what the middle one takes is foretold. Erases come in bursts: fewer periods may miss them."""
 GROUPS = (8, 10, 12, 14, 16)
 """Sub-groups between one piece and the next, in one half of the pieces; in the other they are twice
 as large. The first of those that come closest to whole periods."""
@@ -142,10 +140,7 @@ def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces |
         small, count = _groups(Fraction(periods * period, granule))
         small, unit = small * granule, small * count * granule
     unit *= -(-SHORTEST * granule // unit)
-    rest = n_params % unit
-    if rest < LEFT_OVER * unit:
-        rest += unit
-    short, held, long = (rest + k * unit for k in PERIODS)
+    short, held, long = (n_params % unit + k * unit for k in PERIODS)
     if n_params <= long or (group and group <= 2 * small):
         return None
     sizes = (small, 2 * small) if group else (0,)
