@@ -88,7 +88,8 @@ class Interruptible:
         if self.cut is None:
             raise InputError("nothing to recover from: the power has not been cut")
         power.check_cut(self.path, cut_after)
-        revival = Revival(self.path, self.system, self.cut)
+        dead, revival = self.system, Revival(self.path, self.system, self.cut)
+        dead.part()
         self.system = revival.system
         self.clock.follow(self.system.arrays.phase)
         if not self._powered(revival.run, cut_after):

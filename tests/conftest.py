@@ -6,10 +6,11 @@ Source: own.
 """
 
 import fnmatch
+import gc
 import os
 import signal
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,15 @@ def scale(request: pytest.FixtureRequest) -> str:
 def counts(scale: str) -> Callable[[Any, Any], Any]:
     """counts(small, full) picks one by scale."""
     return lambda small, full: full if scale == "full" else small
+
+
+@pytest.fixture(autouse=True)
+def freed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """At full counts, what a test leaves is freed behind it: drives are large, and some in circles
+    that the collector would come to late."""
+    yield
+    if request.config.getoption("--full"):
+        gc.collect()
 
 
 @pytest.fixture

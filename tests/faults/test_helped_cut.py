@@ -99,6 +99,7 @@ def test_random_cuts(helped, counts):
     torn_programs = kept = undone = 0
     for seed in range(counts(6, 60)):
         run = cut_at_random(list(CASES)[seed % len(CASES)], helped, seed)
+        run.part()
         for found in run.recoveries:
             torn_programs += found.cut.torn_programs
             kept += found.kept
@@ -119,6 +120,7 @@ def test_random_cuts_while_planes_change_roles(helped, counts):
             case, helped, 1000 + seed, ftl__reservoir_rotate="1", ftl__reservoir_fraction=room
         )
         turned += run.system.arrays.block["turned"].any()
+        run.part()
         torn_programs += sum(found.cut.torn_programs for found in run.recoveries)
     assert turned > 0 and counts(1, torn_programs) > 0
 

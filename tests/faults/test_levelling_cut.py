@@ -118,6 +118,7 @@ def test_random_cuts(counts):
         for k in range(i + 1, STEPS):
             assert run.step(k)
         check_end(run, case)
+        run.part()
         torn_programs += sum(found.cut.torn_programs for found in run.recoveries)
         kept += sum(found.kept for found in run.recoveries)
     assert torn_programs > 0 and kept > 0

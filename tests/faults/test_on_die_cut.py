@@ -161,6 +161,7 @@ def test_random_cuts(counts):
         survive(run, i, cuts)
         finish(run, i)
         check_end(run, case, skipped)
+        run.part()
         for found in run.recoveries:
             torn_programs += found.cut.torn_programs
             torn_erases += found.cut.torn_erases
