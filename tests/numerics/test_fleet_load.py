@@ -133,7 +133,10 @@ def test_a_share_of_nothing_or_all_is_refused(share):
 @given(
     st.integers(0, 2**70),
     st.floats(0.05, 0.95),
-    st.lists(st.tuples(st.floats(0, 60), st.floats(0, 30)), min_size=1, max_size=6),
+    # A stopped node takes any work to its spell's end: less than sums resolve is not asked.
+    st.lists(
+        st.tuples(st.floats(0, 60), st.just(0.0) | st.floats(1e-3, 30)), min_size=1, max_size=6
+    ),
 )
 def test_spells_drawn_by_and_by_are_those_drawn_at_once(seed, share, steps):
     spells, cores = Spells(10.0, share, seed), np.array([1, 2, 4, 8])
