@@ -167,9 +167,15 @@ def _cached(arrays: Arrays) -> tuple[int, int]:
 
 def _free_list(arrays: Arrays) -> int:
     """Length of the transaction pool's free list (one more than the pool when it has a loop)."""
-    n, t = 0, int(arrays.reg.free_txn[0])
-    links = arrays.txn.next
+    links = np.ascontiguousarray(arrays.txn["next"])
+    return int(_chain(links, int(arrays.reg.free_txn[0])))
+
+
+@njit
+def _chain(links, t):
+    """How many elements a list has from ``t`` on, at most one more than there are."""
+    n = 0
     while t >= 0 and n <= len(links):
-        t = int(links[t])
+        t = links[t]
         n += 1
     return n

@@ -775,15 +775,18 @@ def _ways(geometry: Geometry, n: int, lanes: int) -> np.ndarray:
 def _blocks(cfg: Config, geometry: Geometry, units: int, lanes: int, stripes: int) -> np.recarray:
     """Used blocks have to be erased when they are opened; each unit has one erased block at
     hand."""
-    block = records(mapping.BLOCK, units * geometry.all_blocks)
+    one = records(mapping.BLOCK, geometry.all_blocks)
     if cfg.ftl.erase == "open":
-        block.dirty = int(cfg.ftl.initial == "steady")
-        block["dirty"].reshape(units, -1)[:, 0] = 0
-    block.stream = -1
-    block.last = stripes - 1
-    unit = np.arange(units * geometry.all_blocks) // geometry.all_blocks
-    die, block["plane"] = np.divmod(unit, geometry.planes // geometry.unit_planes)
-    block["die"] = die * lanes + (block["plane"] if lanes > 1 else 0)
+        one.dirty = int(cfg.ftl.initial == "steady")
+        one["dirty"][0] = 0
+    one.stream = -1
+    one.last = stripes - 1
+    block = records(mapping.BLOCK, units * geometry.all_blocks)
+    block.view(np.uint8).reshape(units, -1)[:] = one.view(np.uint8)  # field by field is slow
+    of_unit = block.reshape(units, -1)
+    die, plane = np.divmod(np.arange(units), geometry.planes // geometry.unit_planes)
+    of_unit["plane"] = plane[:, None]
+    of_unit["die"] = (die * lanes + (plane if lanes > 1 else 0))[:, None]
     return block
 
 

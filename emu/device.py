@@ -275,20 +275,20 @@ class Device:
         self.arrays.reg.logged[0] = 0
         if self.store is None:
             return
-        for entry in self.arrays.log[:n]:
-            if int(entry.what) == events.LOG_BAD and int(entry.row) < 0:  # moved as it came out
+        for entry in events.entries(self.arrays.log[:n]):
+            if entry.what == events.LOG_BAD and entry.row < 0:  # moved as it came out
                 wrong = inject.logged(entry, self.arrays.code[0], self.store.page_bytes)
-                self.store.damage(int(entry.ppn), wrong)
+                self.store.damage(entry.ppn, wrong)
             elif not (
                 self.store.follow(entry, self.geometry) or self.cached.follow(entry, self.store)
             ):
                 self._move(self.store, entry)
 
-    def _move(self, store: PageStore, entry: np.record) -> None:
+    def _move(self, store: PageStore, entry: events.LogEntry) -> None:
         """Bytes between a command's buffer and the pages of flash."""
-        what, lpn, n = int(entry.what), int(entry.lpn), int(entry.n)
-        command = self._ring[int(entry.row) & (len(self._ring) - 1)]
-        buffer, at = self._own.get(int(entry.row)), lpn - int(command["lpn"])
+        what, lpn, n = entry.what, entry.lpn, entry.n
+        command = self._ring[entry.row & (len(self._ring) - 1)]
+        buffer, at = self._own.get(entry.row), lpn - int(command["lpn"])
         if buffer is None:
             buffer, at = self.buffer, at + int(command["payload_slot"])
             if command["payload_slot"] < 0 or buffer is None:
@@ -297,7 +297,7 @@ class Device:
             buffer[at] ^= inject.logged(entry, self.arrays.code[0], store.page_bytes)
             return
         for i in range(n):
-            ppn = int(entry.ppn) + i
+            ppn = entry.ppn + i
             match what:
                 case events.LOG_READ:
                     buffer[at + i] = store.read(ppn)

@@ -9,6 +9,9 @@ twice as fast as a binary heap. Equal times go to the lower leaf, so runs repeat
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import numpy as np
 
 from ondie.emu.clock import NEVER, transfer_ps
@@ -100,6 +103,28 @@ LOG = record_type(
     what="i8", row="i8", lpn="i8", ppn="i8", old="i8", n="i4", dev="i4", die="i4",
     key="u8", rate="f8",  # LOG_BAD, LOG_RAW: of the draws, of bit errors
 )  # fmt: skip
+
+
+class LogEntry(NamedTuple):
+    """One record of a log, as plain numbers."""
+
+    what: int
+    row: int
+    lpn: int
+    ppn: int
+    old: int
+    n: int
+    dev: int
+    die: int
+    key: int
+    rate: float
+
+
+def entries(log: np.ndarray) -> Iterator[LogEntry]:
+    """The records of a log, one after the other."""
+    return map(LogEntry._make, log.tolist())
+
+
 LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4")
 
 RESERVOIR, MERGING = 1, 2

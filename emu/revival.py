@@ -22,7 +22,7 @@ from ondie.emu.backend.recovery import (
     settle,
     undoable,
 )
-from ondie.emu.events import LOG_PAD, LOG_READ
+from ondie.emu.events import LOG_PAD, LOG_READ, entries
 from ondie.emu.isp.homes import Homes
 from ondie.emu.paths import resume
 from ondie.emu.paths.base import Path
@@ -178,15 +178,15 @@ class Revival:
 
     def _on_log(self, log: np.ndarray) -> None:
         dies = self.system.geometry.dies
-        for entry in log:
-            dev, die, place = int(entry.dev), int(entry.die) % dies, int(entry.ppn)
+        for entry in entries(log):
+            dev, die, place = entry.dev, entry.die % dies, entry.ppn
             store = self.old.stores[dev]
-            if int(entry.what) == LOG_READ and self._looking:
+            if entry.what == LOG_READ and self._looking:
                 planes = range(self.path.scanned_planes)
                 spares = [store.spare(self.old.page(At(die, place, 0), p)) for p in planes]
                 self.scans[dev, die].saw(place, spares)
-            elif int(entry.what) == LOG_PAD:
-                for page in self._pages(dev, At(die, place, int(entry.old))):
+            elif entry.what == LOG_PAD:
+                for page in self._pages(dev, At(die, place, entry.old)):
                     store.spoil(page)
 
     def _turn(self, states: Mapping[tuple[int, int], DieState]) -> None:

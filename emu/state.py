@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import config as numba_config
-from numba import typeof
 from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.core.errors import NumbaError
@@ -30,6 +29,7 @@ from numba.core.types.containers import UniTuple
 from numba.core.typing import signature
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, infer_global
 from numba.extending import NativeValue, infer_getattr, register_model, typeof_impl, unbox
+from numba.np.numpy_support import from_dtype
 
 from ondie.emu.intrinsics import POLICIES
 from ondie.emu.units import InputError
@@ -161,6 +161,15 @@ register_model(StateType)(models.OpaqueModel)
 register_model(RowType)(models.OpaqueModel)
 
 
+@functools.cache
+def _table_type(name: str, dtype: np.dtype, ndim: int, columns: int) -> TableType:
+    """The same for every drive: Numba takes longer to find it than a short run to simulate."""
+    return TableType(name, from_dtype(dtype), ndim, columns)
+
+
+_state_type = functools.cache(StateType)
+
+
 class Handle:
     """What compiled functions take: where the arrays lie. Keeps them alive."""
 
@@ -173,10 +182,10 @@ class Handle:
             if not array.flags.c_contiguous or array.ndim > SLOTS - 1:
                 raise ValueError(f"state field {name}: contiguous, of at most two dimensions")
             columns = array.shape[1] if name in ALIKE else 0
-            fields.append((name, TableType(name, typeof(array).dtype, array.ndim, columns)))
+            fields.append((name, _table_type(name, array.dtype, array.ndim, columns)))
             self.header[SLOTS * i] = array.ctypes.data
             self.header[SLOTS * i + 1 : SLOTS * i + 1 + array.ndim] = array.shape
-        self.type = StateType(tuple(fields))
+        self.type = _state_type(tuple(fields))
         self.address = self.header.ctypes.data
         self.callbacks = {
             name: _compiled(name, policy, self.type) for name, policy in arrays.policies.items()

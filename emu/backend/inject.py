@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from ondie.emu import events
 from ondie.emu.backend.draws import below, binomial, page_key
 from ondie.emu.backend.ecc import word_key
 from ondie.emu.backend.rber import MOST
@@ -84,13 +85,13 @@ def wrong_bits(
     return mask
 
 
-def logged(entry: np.record, code: np.record | None, page_bytes: int) -> np.ndarray:
+def logged(entry: events.LogEntry, code: np.record | None, page_bytes: int) -> np.ndarray:
     """Wrong bits of a page that the engine gave up, uint8[page_bytes], by its log (LOG_BAD): as
     many in each code word as the verdict counted. Without a code those of a page past the ECC
     (LOG_RAW)."""
     if code is None:
-        return wrong_bits(page_bytes, float(entry.rate), int(entry.key))
-    return wrong_bits(page_bytes, float(entry.rate), int(entry.key), code, int(entry.n))
+        return wrong_bits(page_bytes, entry.rate, entry.key)
+    return wrong_bits(page_bytes, entry.rate, entry.key, code, entry.n)
 
 
 def read_raw(store: PageStore, ppn: int, rate: float, seed: int, read: int) -> np.ndarray:

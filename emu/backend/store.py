@@ -197,14 +197,14 @@ class PageStore:
         _, oob, at = self._segment(ppn)
         return int(oob[at]["sequence"]) if oob[at]["written"] else 0
 
-    def follow(self, entry: np.record, geometry: Geometry) -> bool:
+    def follow(self, entry: events.LogEntry, geometry: Geometry) -> bool:
         """Obey an entry of the engine's log that concerns stored pages alone: a page that
         collection has moved, an erased super-block. Returns False for every other entry."""
-        match int(entry.what):
+        match entry.what:
             case events.LOG_MOVE:
-                self.move(int(entry.old), int(entry.ppn), int(entry.lpn))
+                self.move(entry.old, entry.ppn, entry.lpn)
             case events.LOG_ERASE:
-                self.erase(int(entry.ppn), int(entry.n), int(entry.old), geometry.planes)
+                self.erase(entry.ppn, entry.n, entry.old, geometry.planes)
             case _:
                 return False
         return True

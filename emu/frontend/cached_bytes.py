@@ -21,11 +21,11 @@ class CachedBytes:
         """What the cache holds."""
         self._flying: dict[int, np.ndarray] = {}
 
-    def follow(self, entry: np.record, store: PageStore) -> bool:
+    def follow(self, entry: events.LogEntry, store: PageStore) -> bool:
         """Obey an entry of the engine's log that moves bytes between the cache and flash. Returns
         False for every other entry."""
-        lpn, ppn = int(entry.lpn), int(entry.ppn)
-        match int(entry.what):
+        lpn, ppn = entry.lpn, entry.ppn
+        match entry.what:
             case events.LOG_DESTAGE:
                 self._flying[lpn] = self.pages[lpn].copy()
             case events.LOG_LAND:
@@ -35,7 +35,7 @@ class CachedBytes:
             case events.LOG_FILL:
                 self.pages[lpn] = store.read(ppn).copy()
             case events.LOG_DROP | events.LOG_TRIM:
-                for i in range(int(entry.n)):
+                for i in range(entry.n):
                     self.pages.pop(lpn + i, None)
             case _:
                 return False

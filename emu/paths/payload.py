@@ -134,12 +134,12 @@ class Conventional:
     def on_log(self, log: np.ndarray) -> None:
         """Obey the engine's log."""
         g = self.system.geometry
-        for entry in log:
-            dev, lpn, ppn, n = int(entry.dev), int(entry.lpn), int(entry.ppn), int(entry.n)
+        for entry in events.entries(log):
+            dev, lpn, ppn, n = entry.dev, entry.lpn, entry.ppn, entry.n
             store, cached = self.stores[dev], self.cached[dev]
             if store.follow(entry, g) or cached.follow(entry, store):
                 continue
-            match int(entry.what):
+            match entry.what:
                 case events.LOG_STORE:
                     cached.pages[lpn] = self.memory[dev][lpn].copy()
                     self.memory[dev][lpn] = POISON
@@ -155,12 +155,12 @@ class Conventional:
                     self.memory[dev][lpn : lpn + n] = 0
                 case events.LOG_BAD:
                     wrong = inject.logged(entry, self.system.arrays.code[0], g.page_bytes)
-                    if int(entry.row) < 0:  # collection moved it as it came out
+                    if entry.row < 0:  # collection moved it as it came out
                         self.stores[dev].damage(ppn, wrong)
                     else:
                         self.memory[dev][lpn] ^= wrong
                 case events.LOG_ROW:
-                    self._row(dev, int(entry.n), lpn, int(entry.old))
+                    self._row(dev, entry.n, lpn, entry.old)
                 case what:
                     raise SimulationError(f"log entry {what} has no meaning for this path")
 

@@ -223,14 +223,14 @@ class Reservoir:
     def on_log(self, log: np.ndarray) -> None:
         """Obey the engine's log."""
         g = self.system.geometry
-        for entry in log:
-            dev, sp, die = int(entry.dev), int(entry.lpn), int(entry.die)
-            at = At(die % g.dies, int(entry.ppn), int(entry.old))
+        for entry in events.entries(log):
+            dev, sp, die = entry.dev, entry.lpn, entry.die
+            at = At(die % g.dies, entry.ppn, entry.old)
             s = self.stripes[dev]
             store = self.stores[dev]
             if store.follow(entry, g):
                 continue
-            match int(entry.what):
+            match entry.what:
                 case events.LOG_VPP:
                     first, last = self._whole(dev, sp)
                     self.gradients.setdefault(die, {})[sp] = self.staged[first:last].copy()
@@ -256,8 +256,8 @@ class Reservoir:
                 case events.LOG_MADE:
                     self._put(dev, at, self.coming(dev, die, sp))
                     self.beside[dev].done(sp)
-                case events.LOG_READ if int(entry.row) in self.again:
-                    self.rejoin(*self.again.pop(int(entry.row)))
+                case events.LOG_READ if entry.row in self.again:
+                    self.rejoin(*self.again.pop(entry.row))
                 case events.LOG_READ:
                     if sp in self.homes[dev]:
                         for group in range(s.groups):
@@ -271,7 +271,7 @@ class Reservoir:
                     assert isinstance(spare, Spare)
                     self.lifted[dev, sp] = spare.step, self._read(dev, at)
                 case events.LOG_LANDED:
-                    source = int(entry.n)
+                    source = entry.n
                     self.program(dev, at, *self.landing(dev, source))
                     del self.lifted[dev, source]
                     self.homes[dev].land(source, sp)
@@ -279,7 +279,7 @@ class Reservoir:
                     self._flip(dev, entry)
                 case events.LOG_ROW:
                     assert self.gradient is not None
-                    stop = min(sp + int(entry.old), s.shard.stop)
+                    stop = min(sp + entry.old, s.shard.stop)
                     self.staged[sp:stop] = self.gradient[sp:stop]
                 case what:
                     raise SimulationError(f"log entry {what} has no meaning for this path")
@@ -312,22 +312,22 @@ class Reservoir:
             ppn = self.page(at, s.plane("g", group))
             self.stores[device].write(ppn, self.homes[device].stripe(sp), data.view(np.uint8))
 
-    def _flip(self, device: int, entry: np.record) -> None:
+    def _flip(self, device: int, entry: events.LogEntry) -> None:
         """A page has come out of the array with wrong bits: into its register, to the host, or on
         its way to another die."""
-        page = int(entry.n)
+        page = entry.n
         wrong = shield.wrong_bits(
-            self.system.geometry.page_bytes, float(entry.rate), int(entry.key), *self.code,
+            self.system.geometry.page_bytes, entry.rate, entry.key, *self.code,
             self.system.cfg.errors.exposure,
         )  # fmt: skip
-        if int(entry.old) == timing.BPR:
-            self.registers[int(entry.die)][page] ^= wrong
-        elif (device, int(entry.lpn)) in self.lifted:
-            self.lifted[device, int(entry.lpn)][1][page] ^= wrong
+        if entry.old == timing.BPR:
+            self.registers[entry.die][page] ^= wrong
+        elif (device, entry.lpn) in self.lifted:
+            self.lifted[device, entry.lpn][1][page] ^= wrong
         elif self.saved is not None:
-            self.saved[device, int(entry.lpn)][page] ^= wrong
+            self.saved[device, entry.lpn][page] ^= wrong
         else:
-            a, b = self.span(device, int(entry.lpn), page)
+            a, b = self.span(device, entry.lpn, page)
             data = self.sent[a:b].view(np.uint8)
             data ^= wrong[: len(data)]
 
