@@ -51,6 +51,8 @@ class Device:
             cfg, devices=1, phases=1, queue_depth=queue_depth, payload=payload, seed=seed
         )
         self.state = self.arrays.handle()
+        reg = self.arrays.reg
+        self._clock, self._logged, self._error = reg["now"], reg["logged"], reg["error"]
         self.lpns = int(self.arrays.cfg.lpns[0])
         """Logical pages."""
         self.store = PageStore(self.geometry.page_bytes) if payload else None
@@ -167,7 +169,8 @@ class Device:
             want = min(sum(len(c) for c in self._waiting), len(self._ring) // 2)
             n = dispatch.run(self.state, t_ps, min(limit - done, EVENTS_PER_CALL), want)
             self._drain()
-            raise_error(self.arrays, self.cfg)
+            if self._error[0] != events.E_NONE:
+                raise_error(self.arrays, self.cfg)
             done += n
             if n == 0 and loaded == 0:
                 break
@@ -175,7 +178,7 @@ class Device:
         if next_event > t_ps or next_event >= NEVER:
             self.now = t_ps
         else:
-            self.now = int(self.arrays.reg.now[0])
+            self.now = int(self._clock[0])
         if next_event >= NEVER and (self.outstanding or self.arrays.cache.flying.any()):
             raise_stuck(self.arrays, self.cfg)
         return done
@@ -185,7 +188,7 @@ class Device:
         events there were."""
         before = self.now
         n = self.run_until(NEVER - 1)
-        self.now = max(before, int(self.arrays.reg.now[0]))
+        self.now = max(before, int(self._clock[0]))
         return n
 
     def completions(self) -> np.ndarray:
@@ -208,7 +211,7 @@ class Device:
         finished are on flash. Returns the number of events, fewer when nothing was left to do.
         """
         n = self.run_until(NEVER - 1, after_events) if after_events else 0
-        self.now = int(self.arrays.reg.now[0])
+        self.now = int(self._clock[0])
         self.off = True
         self.cached.clear()
         return n
@@ -271,8 +274,8 @@ class Device:
         return None if entry == 0 else self.store.read(entry - 1).copy()
 
     def _drain(self) -> None:
-        n = int(self.arrays.reg.logged[0])
-        self.arrays.reg.logged[0] = 0
+        n = int(self._logged[0])
+        self._logged[0] = 0
         if self.store is None:
             return
         for entry in events.entries(self.arrays.log[:n]):

@@ -138,12 +138,9 @@ class StateType(types.Type):
 
     def __init__(self, fields: tuple[tuple[str, TableType], ...]) -> None:
         self.fields = fields
-        digest = hashlib.sha256(repr(fields).encode()).hexdigest()[:8]
+        # The name is the key as well, which every call of a compiled function hashes.
+        digest = hashlib.sha256(repr(fields).encode()).hexdigest()[:32]
         super().__init__(name=f"State_{digest}")
-
-    @property
-    def key(self) -> Any:
-        return self.fields
 
 
 SLOTS = 3

@@ -13,6 +13,7 @@ they only decide which random numbers are drawn; so is that seeds 1 and 200, 2 a
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -52,6 +53,7 @@ def start(seed: int) -> State:
     return state
 
 
+@functools.lru_cache(4096)
 def _product(a: Matrix, b: Matrix, m: int) -> Matrix:
     """a @ b modulo m in 64 bits: sums wrap around, remainders have their sign."""
     rows = []
