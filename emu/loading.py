@@ -8,6 +8,7 @@ states `base` and what differs.
 
 from __future__ import annotations
 
+import functools
 import os
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -109,6 +110,19 @@ def read(source: str, chain: tuple[str, ...] = ()) -> tuple[str, dict[str, Leaf]
 
     `chain` holds the files that led here through `base`. Raises InputError.
     """
+    if source in preset_names():
+        where, leaves = _shipped(source)
+        return where, dict(leaves)
+    return _read(source, chain)
+
+
+@functools.cache
+def _shipped(name: str) -> tuple[str, dict[str, Leaf]]:
+    """Files of the package are read once."""
+    return _read(name, ())
+
+
+def _read(source: str, chain: tuple[str, ...]) -> tuple[str, dict[str, Leaf]]:
     path, where = _locate(source)
     content = _toml(path, where, preset_names(), "presets")
     leaves: dict[str, Leaf] = {}

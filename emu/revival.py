@@ -71,13 +71,13 @@ class Revival:
                 if good[dev, die, p // g.pages]
             ]
         )
+        begun = {at: [p for p in heads if p in scan.visible] for at, scan in self.scans.items()}
         self._scan(
             [
-                (dev, die, p)
+                (*at, head + page)
                 for page in range(1, g.pages)
-                for (dev, die), scan in self.scans.items()
-                for p in (head + page for head in heads)
-                if p - page in scan.visible
+                for at, places in begun.items()
+                for head in places
             ]
         )
         doubt = dict(self.scans)
