@@ -20,8 +20,8 @@ COMPARE := \
 	gpt2-124m:newport:--steps=1:gpt2-newport \
 	gpt-small:optimstore-r1:--no-swing:gpt-small
 
-# Two processes: a file's tests stay together, as what they are built on is; at full counts, the
-# tests go one by one.
+# Two processes: a file's tests stay together, as what they are built on is; at full counts, those
+# of a group do, which comes first, and the others go one by one.
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest --benchmark-disable -q -n $(JOBS)
 
@@ -40,7 +40,7 @@ test: $(TESTS)
 	$(PYTEST) --dist loadfile
 
 soak: $(TESTS)
-	$(PYTEST) -m counted --dist load --maxschedchunk 1 --full --timeout 1800
+	$(PYTEST) -m counted --dist loadgroup --full --timeout 1800
 
 check: $(TESTS)
 	$(BIN)/ruff check .

@@ -77,12 +77,19 @@ def counted(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests that do more at full counts (`-m counted`); there, they go first."""
+    """Marks the tests that do more at full counts (`-m counted`); there, they go first, and the
+    longest of them before the others."""
     for item in items:
         if counted(item):
             item.add_marker("counted")
     if config.getoption("--full"):
-        items.sort(key=lambda item: not counted(item))
+        items.sort(key=lambda item: (not counted(item), -patience(item)))
+
+
+def patience(item: pytest.Item) -> float:
+    """The timeout that a test has of its own, s: it takes long, and begins early."""
+    mark = item.get_closest_marker("timeout")
+    return float(mark.args[0]) if mark else 0.0
 
 
 # --- under CI, a test that skips has failed, unless pyproject lists it with a reason

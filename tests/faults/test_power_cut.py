@@ -17,12 +17,10 @@ LPNS = 358
 FILL = 1_000_000  # stamps of the first filling: FILL + page
 
 
-@pytest.fixture(autouse=True, scope="module")
-def short_segments():
+@pytest.fixture(autouse=True)
+def short_segments(monkeypatch):
     """Of stored pages: all of them are looked through behind every cut."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "SEGMENT_BYTES", 1 << 20)
-        yield
+    monkeypatch.setattr(store, "SEGMENT_BYTES", 1 << 20)
 
 
 def content(stamp):
@@ -120,6 +118,7 @@ def whole_pages(d):
         assert entry == 0 or newest[lpn][1] == entry - 1
 
 
+@pytest.mark.timeout(900)
 @hypothesis.given(st.integers(0, 3), st.floats(0, 1))
 def test_a_cut_at_any_event(seed, share):
     n = 60
@@ -133,6 +132,7 @@ def test_a_cut_at_any_event(seed, share):
 TOTALS: dict[int, int] = {}
 
 
+@pytest.mark.timeout(900)
 def test_every_event_of_a_short_run(counts):
     """Cuts after 0, 1, 2, ... events (every 37th, or every one at full count); what has
     completed only grows with the number of events."""

@@ -32,7 +32,8 @@ from ondie.emu.live.averaging_trained import ALIKE, KS, PRIVATE, WAYS, Way  # no
 GPT, NET = nets.NETWORKS["GPT"], nets.NETWORKS["MobileNetV2"]
 
 
-pytestmark = pytest.mark.timeout(1800)  # at full counts all trainings of the suite
+# At full counts all trainings of the suite, once for all tests.
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("averaging")]
 
 
 def run(way, skew=0.0, steps=8, network=GPT, seed=1):

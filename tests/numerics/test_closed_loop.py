@@ -55,6 +55,7 @@ def away(ours, plain):
     return formats.end(ours) / formats.end(plain) - 1
 
 
+@pytest.mark.timeout(600)
 def test_training_ends_near_fp32(variant, seed, trained, counts):
     plain, ours = trained(formats.PLAIN, seed), trained(variant, seed)
     assert len(ours) == len(plain) == counts(60, formats.STEPS)

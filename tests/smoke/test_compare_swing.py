@@ -61,7 +61,7 @@ def two_million():
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_assumed_constant_has_a_row(name):
-    cfg = load_preset(name)
+    cfg = load_preset(name, SMALL)
     c = compare(traces.load("mlp-fp16"), cfg, steps=1)
     idle = unfelt(cfg)
     assert sorted([*idle, *(s.key for s in c.swings)]) == sorted(x.key for x in cfg.assumed())
@@ -87,7 +87,7 @@ def test_what_is_not_varied_is_a_table_over_leaves_that_exist():
 def test_errors_are_varied_only_where_there_are_errors():
     """13 leaves of ecc and errors are assumed in gen4-tlc; `kind` itself is always varied. What
     retention makes of cycles is idle while none but the rated one is required."""
-    cfg = load_preset("gen4-tlc")
+    cfg = load_preset("gen4-tlc", SMALL)
     ours = [x.key for x in cfg.assumed() if x.key.startswith(("errors.", "ecc."))]
     assert {"errors.kind", "ecc.decode", "ecc.encode"} < set(ours) and len(ours) == 13
     idle = set(ours) - {"errors.kind", "ecc.decode", "ecc.encode"}
@@ -136,9 +136,9 @@ def test_ranges_of_no_width_swing_nothing(tmp_path):
     """Every assumed constant with low = value = high: every factor is 1, exactly."""
     base = load_preset("optimstore-r1")
     ranges = {leaf.key: (spelled(leaf, leaf.value),) * 2 for leaf in base.assumed()}
-    cfg = preset(tmp_path, ranges)
+    cfg = preset(tmp_path, ranges).replace(dict(text.split("=") for text in SMALL))
     c = compare(model("adam", 300_000), cfg)
-    assert len(c.swings) == len(base.assumed()) - len(unfelt(base))
+    assert len(c.swings) == len(cfg.assumed()) - len(unfelt(cfg)) > 20
     assert {getattr(s, factor) for s in c.swings for factor in FACTORS} == {1.0}
     assert [s.key for s in c.swings] == sorted(s.key for s in c.swings)
 
@@ -219,8 +219,10 @@ def test_an_end_at_which_a_path_cannot_run_has_no_value(tmp_path, capsys):
     """Without a reservoir there is no on-die path: n/a at that end, and shown before all others."""
     cfg = preset(tmp_path, {"ftl.reservoir_fraction": ("0.0", "0.5")})
     words = ["compare", "mlp-fp16", "--device", tmp_path / "mine.toml", "--steps", "1"]
+    words += [word for text in SMALL for word in ("--set", text)]
     out = here(capsys, *words, "--out", tmp_path / "out").out
     data = json.loads((tmp_path / "out/result.json").read_text())["assumed"]
+    cfg = cfg.replace(dict(text.split("=") for text in SMALL))
     assert data["count"] == len(data["swing"]) + len(data["unfelt"]) == len(cfg.assumed())
     row = data["swing"][0]
     assert row["key"] == "ftl.reservoir_fraction"
@@ -234,18 +236,18 @@ def test_a_name_may_be_assumed_without_a_range(tmp_path):
     name = 'name = { value = "x", source = "assumed", ref = "mine" }'
     text = f'base = "optimstore-r1"\n[system]\n{name}\n'
     (tmp_path / "mine.toml").write_text(text)
-    cfg = load_preset(tmp_path / "mine.toml")
+    cfg = load_preset(tmp_path / "mine.toml", SMALL)
     c = compare(traces.load("mlp-fp16"), cfg, steps=1)
     without = {leaf.key for leaf in cfg.assumed()} - {s.key for s in c.swings}
     assert without == {"system.name", *unfelt(cfg)} and "system.name" not in unfelt(cfg)
 
 
 def test_an_override_is_assumed_no_longer():
-    cfg = load_preset("optimstore-r1", ["host.adam=2 Gparam/s"])
+    cfg = load_preset("optimstore-r1", [*SMALL, "host.adam=2 Gparam/s"])
     c = compare(traces.load("mlp-fp16"), cfg, steps=1)
     assert "host.adam" not in {s.key for s in c.swings}
     assert report.result_data(c, 0)["assumed"]["count"] == len(
-        load_preset("optimstore-r1").assumed()
+        load_preset("optimstore-r1", SMALL).assumed()
     ) - 1  # fmt: skip
 
 
@@ -297,6 +299,7 @@ def test_the_sample_tells_what_the_whole_would(counts):
 
 def test_the_headline_names_the_widest(capsys, tmp_path):
     words = ["compare", "mlp-fp16", "--steps", "1", "--out", tmp_path]
+    words += [word for text in SMALL for word in ("--set", text)]
     out = here(capsys, *words).out
     data = json.loads((tmp_path / "result.json").read_text())
     rows = data["assumed"]["swing"]
