@@ -9,6 +9,7 @@ import fnmatch
 import gc
 import os
 import signal
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-for _name, _examples in (("small", 40), ("full", 1000)):
+for _name, _examples in (("small", 25), ("full", 400)):
     hypothesis.settings.register_profile(
         _name, max_examples=_examples, derandomize=True, deadline=None, database=None
     )
@@ -50,10 +51,11 @@ def counts(scale: str) -> Callable[[Any, Any], Any]:
 
 @pytest.fixture(autouse=True)
 def freed(request: pytest.FixtureRequest) -> Iterator[None]:
-    """At full counts, what a test leaves is freed behind it: drives are large, and some in circles
-    that the collector would come to late."""
+    """At full counts, what a test of more than a second leaves is freed behind it: drives are
+    large, and some in circles that the collector would come to late."""
+    begun = time.monotonic()
     yield
-    if request.config.getoption("--full"):
+    if request.config.getoption("--full") and time.monotonic() > begun + 1:
         gc.collect()
 
 

@@ -153,7 +153,7 @@ def test_cuts_while_super_pages_move(case, counts):
     last, found = moving(case)
     assert found and last > 5
     seen = set()
-    for n in sorted({*range(1, last + 2, counts(max(last // 4, 1), 1)), found[0], found[-1] + 1}):
+    for n in sorted({*range(1, last + 2, counts(max(last // 4, 1), 3)), found[0], found[-1] + 1}):
         run = start(case, seed=n)
         assert not run.step(0, cut_after=n)
         done = int(sum(run.system.arrays.count[:, LANDED_PAGES]))

@@ -115,7 +115,7 @@ def test_what_is_lost_stays_lost(rng, counts, changes):
     lost = np.zeros(span, bool)
     order = rng.permutation(span)
     held[order] = write(made, rng, order)
-    for _ in range(counts(6, 60)):
+    for _ in range(counts(6, 20)):
         some = rng.permutation(span)[: span // 2]
         held[some] = write(made, rng, some)
         lost[some] = False
@@ -140,7 +140,7 @@ def test_what_is_lost_stays_lost(rng, counts, changes):
 def test_copy_back_passes_errors_on(rng, counts):
     """What is moved inside a die is not corrected on the way: pages that have been moved fail more
     often than those that have not, by as much as twice the bits do."""
-    n = counts(40, 400)
+    n = counts(40, 150)
     low = MODEL | {"errors__floor": 3e-3, "ecc__retries": 0, "ftl__initial": "fresh"}
     made = device(**(low | {"ftl__gc_copyback": True}))
     lpns = np.arange(made.lpns)

@@ -29,7 +29,7 @@ def rows(tmp_path_factory, counts):
     """As the command writes them; fewer runs at small counts."""
     path = tmp_path_factory.mktemp("hypertune") / "rows.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forecasts, "TRACES", counts(2, 16))
+        patch.setattr(forecasts, "TRACES", counts(2, 8))
         patch.setattr(hypertune, "TRIALS", counts(16, 40))
         assert command("hypertune", {}, path, None, None)
     return json.loads(path.read_text())
@@ -131,7 +131,7 @@ def test_where_a_forecast_proves_itself(counts):
     those that the forecast was chosen on, and than those of the rows."""
     assert Rule().forecast == "none"
     for kind in KINDS:
-        found = forecasts.compared(kind, counts(3, 40), first=1000)
+        found = forecasts.compared(kind, counts(3, 12), first=1000)
         plain = found["no forecast"]
         gain = {name: np.mean(rates - plain) for name, rates in found.items()}
         assert gain["no HyperTune"] < 0

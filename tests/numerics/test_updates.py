@@ -48,7 +48,7 @@ def test_bits_of_definition(op, form, backend, isa, rng, counts):
     definition = get(op, backend="numpy", form=form)
     kernel = get(op, backend=backend, form=form, isa=isa)
     names = ("w", "g", *kernel.states)
-    for _ in range(counts(1, 20)):
+    for _ in range(counts(1, 5)):
         for hyper in hypers(op):
             for step, (size, offset, kind) in enumerate(cases(), start=1):
                 coef = kernel.coefficients(hyper, step)

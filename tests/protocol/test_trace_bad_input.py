@@ -316,7 +316,7 @@ def cuts(size: int, how_many: int) -> list[int]:
 def test_a_file_cut_anywhere_is_refused(tmp_path, counts):
     whole = sample_file(tmp_path).read_bytes()
     path = tmp_path / "cut.h5"
-    for size in cuts(len(whole), counts(200, 4000)):
+    for size in cuts(len(whole), counts(100, 2000)):
         path.write_bytes(whole[:size])
         refused(path)
 
@@ -326,7 +326,7 @@ def test_a_byte_changed_anywhere_is_refused_or_harmless(tmp_path, counts, rng):
     whole = sample_file(tmp_path).read_bytes()
     path = tmp_path / "changed.h5"
     refusals = 0
-    for at in rng.integers(0, len(whole), counts(200, 5000)):
+    for at in rng.integers(0, len(whole), counts(100, 1500)):
         changed = bytearray(whole)
         changed[at] ^= int(rng.integers(1, 256))
         path.write_bytes(changed)

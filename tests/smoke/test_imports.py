@@ -1,6 +1,7 @@
 """Who imports whom? The rooms, from the top down; an import may only go down."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,7 @@ def modules(root: Path) -> list[tuple[str, Path]]:
     return found
 
 
+@functools.cache
 def imports(name: str, path: Path) -> list[tuple[str, bool]]:
     """(what is imported, whether when the module is loaded), ours without the leading `ondie.`."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
