@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -239,9 +239,11 @@ def run_sampled(
     trace: Trace,
     options: Options,
     progress: Callable[[str, float], None] | None = None,
+    each: Callable[..., Iterable[Any]] = map,
 ) -> Result | None:
-    """One step of a path, extended from pieces of the model; None where the whole is to be run: the
-    pieces would be as long, or it has no update stage on flash.
+    """One step of a path, extended from pieces of the model, which ``each`` runs as `map` would;
+    None where the whole is to be run: the pieces would be as long, or it has no update stage on
+    flash.
 
     Raises Unavailable when the device or model cannot run it, Imbalance on defects.
     """
@@ -265,7 +267,7 @@ def run_sampled(
         part.part()
         return book
 
-    book, sampled = extend(found, run)
+    book, sampled = extend(found, run, each)
     work = path.work(1)
     return Result(
         path.name, path.title, None, path.updates_weights, (*path.notes(), sampled.words), book,
@@ -408,8 +410,10 @@ def compare(
     def one(name: str) -> Result:
         try:
             if sampled:
-                extended = run_sampled(name, cfg, trace, options, watch)
-                return extended or run_whole(name, cfg, trace, options, watch)
+                extended = run_sampled(name, cfg, trace, options, watch, workers.map)
+                if extended is None:
+                    return workers.submit(run_whole, name, cfg, trace, options, watch).result()
+                return extended
             return run_path(
                 name, cfg, trace, options,
                 steps=n, payload=payload, timeline=timeline, progress=watch,
@@ -418,7 +422,10 @@ def compare(
             reason = str(error).removeprefix(f"{name}: ")
             return Result(name, PATHS[name].title, reason)
 
-    with ThreadPoolExecutor(WORKERS) as pool:
+    # Pieces are shared out, so that no worker waits while another has several; who sees to a path
+    # only waits for them.
+    watchers = len(chosen) if sampled else WORKERS
+    with ThreadPoolExecutor(WORKERS) as workers, ThreadPoolExecutor(watchers) as pool:
         try:
             results = tuple(pool.map(one, chosen))
         except RuntimeError as error:

@@ -172,9 +172,13 @@ class Sampled:
         )
 
 
-def extend(found: Pieces, run: Callable[[Piece], Ledger]) -> tuple[Ledger, Sampled]:
-    """The whole's books. ``run`` simulates a piece and has checked its own."""
-    books = {piece: run(piece) for piece in found.all}
+def extend(
+    found: Pieces, run: Callable[[Piece], Ledger], each: Callable[..., Iterable[Any]] = map
+) -> tuple[Ledger, Sampled]:
+    """The whole's books. ``run`` simulates a piece and has checked its own; ``each`` does so with
+    all of them, as `map` does, whose longest comes first."""
+    order = sorted(found.all, key=lambda piece: -piece.params)
+    books: dict[Piece, Ledger] = dict(zip(order, each(run, order), strict=True))
     fitted = [books[piece] for piece in found.fitted]
     times = [book.step_s for book in fitted]
     told = float(found.weights(found.held) @ times)
