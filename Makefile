@@ -25,7 +25,7 @@ COMPARE := \
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest --benchmark-disable -q -n $(JOBS)
 
-.PHONY: compare test soak check compiled clean
+.PHONY: compare test soak check compiled alone clean
 .DELETE_ON_ERROR:
 
 compare: $(INSTALLED)
@@ -36,7 +36,7 @@ compare: $(INSTALLED)
 	done
 
 test: $(TESTS)
-	@$(MAKE) -j2 --no-print-directory check compiled
+	@$(MAKE) -j2 --no-print-directory alone compiled
 	$(PYTEST) --dist loadfile
 
 soak: $(TESTS)
@@ -47,9 +47,13 @@ check: $(TESTS)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The engine, once and while one core is free: else each of the processes compiles it.
+# The engine, and that of flash alone, once and while a core is free: else each of the processes
+# compiles them.
 compiled: $(TESTS)
 	$(BIN)/python -m tests.smoke.commands
+
+alone: check
+	$(BIN)/python -m tests.timing.flash
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -36,7 +36,7 @@ def test_remeasured(tool, programs, counts):
     if not here or here.group(1) != then.group(1):
         pytest.skip("counted with another gcc")
     few = {
-        ("base", "adam", "page"), ("fma128", "momentum", "bulk"), ("avx2", "sgd", "page_l2"),
+        ("fma128", "adam", "page"), ("fma128", "momentum", "bulk"), ("fma128", "sgd", "page_l2"),
         ("fma128", "adam", "int8_dynamic", "bulk"), ("fma128", "adamw", "fp16", "bulk"),
     }  # fmt: skip
     every = list(tool.entries())

@@ -422,7 +422,7 @@ def test_no_size_ends_in_a_defect(counts, preset, tmp_path):
     """Each constant at 0, 1, ... 2^63 - 1 runs or is refused: no traceback, no endless run. At
     small counts a preset has a few of the constants."""
     presets = preset_names()
-    first, every = counts((presets.index(preset), 2 * len(presets)), (0, 1))
+    first, every = counts((presets.index(preset), 4 * len(presets)), (0, 1))
     values = [0, 2**62]
     if preset in THOROUGH:
         values = counts(values, [0, 1, 2**20, 2**31, 2**40, 2**62, 2**63 - 1])
