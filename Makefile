@@ -21,7 +21,7 @@ COMPARE := \
 	gpt-small:optimstore-r1:--no-swing:gpt-small
 
 # Two processes: a file's tests stay together, as what they are built on is; at full counts, those
-# of a group do, which comes first, and the others go one by one.
+# of a few files do (tests/conftest.py), and the others go one by one.
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest --benchmark-disable -q -n $(JOBS)
 
@@ -40,7 +40,7 @@ test: $(TESTS)
 	$(PYTEST) --dist loadfile
 
 soak: $(TESTS)
-	$(PYTEST) -m counted --dist loadgroup --full --timeout 1800
+	$(PYTEST) -m counted --full --timeout 1800
 
 check: $(TESTS)
 	$(BIN)/ruff check .

@@ -94,6 +94,29 @@ def patience(item: pytest.Item) -> float:
     return float(mark.args[0]) if mark else 0.0
 
 
+TOGETHER = (
+    "tests/faults/test_training_errors.py",
+    "tests/fidelity/test_validate_hypertune.py",
+    "tests/live/test_averaging.py",
+)
+"""Whose tests are built on what takes minutes at full counts: one process has them all."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """At full counts: one test after the other to whoever is free, but for these files."""
+    if not config.getoption("--full"):
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return file if file in TOGETHER else nodeid
+
+    return Scheduling(config, log)
+
+
 # --- under CI, a test that skips has failed, unless pyproject lists it with a reason
 
 

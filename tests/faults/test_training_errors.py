@@ -21,8 +21,7 @@ pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 from ondie.emu.live import errors  # noqa: E402
 from ondie.emu.live import errors_shown as shown  # noqa: E402
 
-# At full counts all trainings of the suite, once for all tests.
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("training errors")]
+pytestmark = pytest.mark.timeout(1800)  # at full counts all trainings of the suite
 
 BYPASSED, COMPARED, ON_DIE, CONTROLLER = shown.MODES
 

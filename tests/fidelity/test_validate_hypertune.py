@@ -21,8 +21,6 @@ from ondie.emu.stannis.synchronous import Noise
 from ondie.emu.validate import forecasts, hypertune
 from ondie.emu.validate.rows import CHECK, FIT
 
-pytestmark = pytest.mark.xdist_group("hypertune")
-
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory, counts):

@@ -32,8 +32,7 @@ from ondie.emu.live.averaging_trained import ALIKE, KS, PRIVATE, WAYS, Way  # no
 GPT, NET = nets.NETWORKS["GPT"], nets.NETWORKS["MobileNetV2"]
 
 
-# At full counts all trainings of the suite, once for all tests.
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("averaging")]
+pytestmark = pytest.mark.timeout(1800)  # at full counts all trainings of the suite
 
 
 def run(way, skew=0.0, steps=8, network=GPT, seed=1):
