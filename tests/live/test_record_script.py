@@ -203,7 +203,7 @@ def test_a_killed_parent_cannot_spoil_the_name(folder):
     code = (
         "import sys; from ondie.traces.record import main;"
         "main('out/run.h5', [sys.executable, 'project/train.py', '2', "
-        "\"print('ready', flush=True); import time; time.sleep(3); sys.exit(1)\"])"
+        "\"print('ready', flush=True); import time; time.sleep(1); sys.exit(1)\"])"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     threading.Timer(20, parent.kill).start()

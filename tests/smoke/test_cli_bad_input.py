@@ -413,7 +413,7 @@ print("end")
 """
 
 
-THOROUGH = ("optimstore-r1", "newport")  # presets share most of their code
+THOROUGH = "optimstore-r1"  # presets share most of their code
 
 
 @pytest.mark.timeout(900)
@@ -424,8 +424,8 @@ def test_no_size_ends_in_a_defect(counts, preset, tmp_path):
     presets = preset_names()
     first, every = counts((presets.index(preset), 4 * len(presets)), (0, 1))
     values = [0, 2**62]
-    if preset in THOROUGH:
-        values = counts(values, [0, 1, 2**20, 2**31, 2**40, 2**62, 2**63 - 1])
+    if preset == THOROUGH:
+        values = counts(values, [0, 1, 2**31, 2**62, 2**63 - 1])
     done = subprocess.run(
         [sys.executable, "-c", EXTREMES, preset, json.dumps(values), str(first), str(every)],
         capture_output=True, text=True, cwd=tmp_path, timeout=850, check=False,

@@ -126,7 +126,7 @@ def test_the_drive_is_a_dictionary(counts, monkeypatch):
     monkeypatch.setattr(store, "SEGMENT_BYTES", 1 << 16)
     machine.seen.clear()
     settings = hypothesis.settings(
-        max_examples=counts(45, 1000),
+        max_examples=counts(45, 400),
         stateful_step_count=counts(15, 30),
         suppress_health_check=list(hypothesis.HealthCheck),
         derandomize=False,
@@ -175,9 +175,9 @@ def test_what_was_confirmed_survives_a_cut(mode, share, counts):
     """At any event: of each page flash holds the last content that was confirmed, or a newer one;
     nothing that was superseded before that, nothing that was never written."""
     n = 60
-    for seed in range(counts(2, 8)):
+    for seed in range(counts(2, 6)):
         total = None
-        for part in np.linspace(0, 1, counts(12, 200)):
+        for part in np.linspace(0, 1, counts(12, 60)):
             d = cached(mode, 12, payload=True, cache__dirty_share=share)
             batch = workload(d, np.random.default_rng(seed), n)
             d.submit(batch)
