@@ -132,16 +132,8 @@ def _data_cache(arrays: Arrays, c: list[int]) -> list[tuple[str, int, int]]:
     """What the data cache took and what it holds."""
     cache = arrays.cache[0]
     pages = arrays.cpage[: int(cache.used)]
-    spare, at = 0, int(cache.spare)
-    while at > 0 and spare <= len(pages):
-        spare += 1
-        at = int(pages["newer"][at - 1])
-    chained = 0
-    for first in arrays.cbucket[0][arrays.cbucket[0] > 0]:
-        at = int(first)
-        while at > 0 and chained <= len(pages):
-            chained += 1
-            at = int(pages["chain"][at - 1])
+    spare = _chained(pages["newer"], np.array([int(cache.spare)]))
+    chained = _chained(pages["chain"], arrays.cbucket[0])
     gone = c[stats.CACHE_MERGED_PAGES] + c[stats.CACHE_DROPPED_PAGES] + c[stats.DESTAGED_PAGES]
     return [
         ("contents that the data cache took: gone, or there",
@@ -156,26 +148,26 @@ def _data_cache(arrays: Arrays, c: list[int]) -> list[tuple[str, int, int]]:
 
 def _cached(arrays: Arrays) -> tuple[int, int]:
     """Entries of the cached mapping table: those taken, those that can be found by page."""
-    chained, entry = 0, arrays.entry
-    for e in arrays.bucket[0][arrays.bucket[0] > 0]:
-        at = int(e)
-        while at > 0 and chained <= len(entry):
-            chained += 1
-            at = int(entry.chain[at - 1])
-    return int(arrays.maps.used[0]), chained
+    return int(arrays.maps.used[0]), _chained(arrays.entry["chain"], arrays.bucket[0])
 
 
 def _free_list(arrays: Arrays) -> int:
     """Length of the transaction pool's free list (one more than the pool when it has a loop)."""
-    links = np.ascontiguousarray(arrays.txn["next"])
-    return int(_chain(links, int(arrays.reg.free_txn[0])))
+    return _chained(arrays.txn["next"] + 1, np.array([int(arrays.reg.free_txn[0]) + 1]))
+
+
+def _chained(links: np.ndarray, heads: np.ndarray) -> int:
+    """How many elements the lists of these heads have, at most one more than there are. Links and
+    heads count from 1; 0 ends a list."""
+    return int(_count(np.ascontiguousarray(links, np.int64), heads.astype(np.int64)))
 
 
 @njit
-def _chain(links, t):
-    """How many elements a list has from ``t`` on, at most one more than there are."""
+def _count(links, heads):
     n = 0
-    while t >= 0 and n <= len(links):
-        t = links[t]
-        n += 1
+    for head in heads:
+        at = head
+        while at > 0 and n <= len(links):
+            n += 1
+            at = links[at - 1]
     return n
