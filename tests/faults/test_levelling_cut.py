@@ -148,8 +148,8 @@ def moving(case):
 
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_cuts_while_super_pages_move(case, counts):
-    """After each event, or some, until all have landed: those that have are on their new dies, the
-    others on their old ones."""
+    """After every third event, or fewer, until all have landed: those that have are on their new
+    dies, the others on their old ones."""
     last, found = moving(case)
     assert found and last > 5
     seen = set()

@@ -26,7 +26,7 @@ def programs(tmp_path_factory):
 
 
 def test_remeasured(tool, programs, counts):
-    """Some entries, or every third; callgrind counts exactly, so 2 % is for the compiler."""
+    """Some entries, or all; callgrind counts exactly, so 2 % is for the compiler."""
     for program in ("gcc", "valgrind"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
@@ -40,8 +40,8 @@ def test_remeasured(tool, programs, counts):
         ("fma128", "adam", "int8_dynamic", "bulk"), ("fma128", "adamw", "fp16", "bulk"),
     }  # fmt: skip
     every = list(tool.entries())
-    wanted = counts([entry for entry in every if (*entry.table, entry.key) in few], every[::3])
-    assert len(wanted) == counts(5, -(-len(every) // 3))
+    wanted = counts([entry for entry in every if (*entry.table, entry.key) in few], every)
+    assert len(wanted) == counts(5, len(every))
     for table, values in tool.measure(iter(wanted), programs).items():
         for key, value in values.items():
             assert value == pytest.approx(tool.stored(table)[key], rel=0.02), (table, key)

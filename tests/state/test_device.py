@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ondie.emu import build, stats
+from ondie.emu import build, events, stats
 from ondie.emu import stations as s
 from ondie.emu.clock import NEVER
 from ondie.emu.errors import SimulationError
@@ -13,6 +13,10 @@ from tests.timing import harness as h
 
 READ, WRITE, TRIM, FLUSH = range(4)
 ROUND = {name.replace(".", "__"): value for name, value in h.TIMES.items()}
+
+
+def test_a_log_entry_has_the_columns_of_the_log():
+    assert events.LogEntry._fields == events.LOG.names
 
 
 def refused(call, *words):
