@@ -1,6 +1,6 @@
 """Stored bytes: what each physical page holds, with its out-of-band data.
 
-Owns page contents in segments of 1 GiB of address space, committed page by page as they are
+Owns page contents in segments of 64 MiB of address space, committed page by page as they are
 written, in anonymous memory or in files of a folder. Does not own addresses or time.
 Source: NAND spare areas as FTLs use them: LPN, sequence number and checksum beside every page; in
 the optimizer's reservoir also slot and step (OptimStore, HPCA 2023: pages that a die programs).
@@ -21,7 +21,7 @@ from ondie.emu import events
 from ondie.emu.backend.geometry import Geometry
 from ondie.emu.units import InputError
 
-SEGMENT_BYTES = 1 << 30
+SEGMENT_BYTES = 1 << 26
 OOB = np.dtype(
     [
         ("lpn", "i8"),  # logical page, or super-page of the reservoir

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from ondie.emu.backend import store
 from ondie.emu.frontend import queues
 from ondie.emu.units import InputError
 from tests.state.small import PAGE, commands, device
@@ -15,12 +14,6 @@ from tests.state.small import PAGE, commands, device
 READ, WRITE, TRIM = queues.READ, queues.WRITE, queues.TRIM
 LPNS = 358
 FILL = 1_000_000  # stamps of the first filling: FILL + page
-
-
-@pytest.fixture(autouse=True)
-def short_segments(monkeypatch):
-    """Of stored pages: all of them are looked through behind every cut."""
-    monkeypatch.setattr(store, "SEGMENT_BYTES", 1 << 20)
 
 
 def content(stamp):
