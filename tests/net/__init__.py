@@ -1,0 +1,1 @@
+"""Recorded results of the command line, and the program that compares new runs with them."""
