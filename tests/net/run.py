@@ -69,6 +69,7 @@ DROPPED = {
     "peak_rss_bytes": "the memory of the process depends on the host",
     "ondie_version": "the version is not a result",
     "version": "the version is not a result",
+    "code_version": "the version that recorded a trace is not a result",
     "configuration_sha256": "the hash covers texts of sources and references",
 }
 """Keys that a recording leaves out, and the reason."""
@@ -233,14 +234,14 @@ def kept(case: Case, code: int, out: str, err: str, folder: Path) -> dict[str, A
     return canonical(found, folder)
 
 
-def cells(text: str) -> list[list[str]]:
+def cells(text: str) -> list[dict[str, str]]:
     """Cells of the rows of a table as the terminal shows it; the head has other rules."""
     rows = (
         line.strip("│|").split("│" if "│" in line else "|")
         for line in text.splitlines()
         if line.startswith(("│", "|"))
     )
-    return [[cell.strip() for cell in row] for row in rows]
+    return [{str(i): cell.strip() for i, cell in enumerate(row)} for row in rows]
 
 
 # --- the stored form
