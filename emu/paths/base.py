@@ -14,16 +14,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ondie.emu import rows
+from ondie.emu.analysis.energy import Work
+from ondie.emu.analysis.lifetime import Share
 from ondie.emu.clock import ps_from_seconds
-from ondie.emu.config import Config
-from ondie.emu.energy import Work
-from ondie.emu.isp import formats
-from ondie.emu.lifetime import Share
-from ondie.emu.paths.arithmetic import Arithmetic
-from ondie.emu.paths.bounds import Bound
-from ondie.emu.paths.offload import Offload, Shares
-from ondie.emu.system import System
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.run.system import System
+from ondie.emu.paths.closed_form import Bound
+from ondie.emu.paths.layout import formats
+from ondie.emu.paths.offload.options import Offload, Shares
+from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.emu.units import InputError
 from ondie.traces import Trace
 

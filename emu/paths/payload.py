@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ondie.emu import events, rows
-from ondie.emu.backend import inject
-from ondie.emu.backend.store import PageStore
-from ondie.emu.errors import SimulationError
-from ondie.emu.frontend.cached_bytes import CachedBytes
-from ondie.emu.isp.layout import F32, Regions
-from ondie.emu.system import System
+from ondie.emu.engine.core import events
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.run.errors import SimulationError
+from ondie.emu.engine.run.system import System
+from ondie.emu.nand import bit_errors as inject
+from ondie.emu.nand.page_store import PageStore
+from ondie.emu.nvme.data_cache_payload import CachedBytes
+from ondie.emu.paths.layout.regions import F32, Regions
 from ondie.kernels.formats import BLOCK
 
 POISON = 0xFF

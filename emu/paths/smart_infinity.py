@@ -30,20 +30,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from ondie.emu import rows
+from ondie.emu.analysis.energy import Work
 from ondie.emu.clock import PS_PER_S
-from ondie.emu.energy import Work
-from ondie.emu.frontend import queues
-from ondie.emu.host import machine
-from ondie.emu.isp import core
-from ondie.emu.isp.layout import VALUE_BYTES
-from ondie.emu.paths.arithmetic import Arithmetic
+from ondie.emu.compute import host_cpu as machine
+from ondie.emu.compute import isp_cores as core
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.nvme import command as queues
 from ondie.emu.paths.base import UPDATE, WEIGHTS_UP, Rows
-from ondie.emu.paths.bounds import Bound, Demand, parts_text, with_latency
-from ondie.emu.paths.in_step import InStep, Part, Places
-from ondie.emu.paths.offload import Offload
-from ondie.emu.paths.offload_bound import bound
-from ondie.emu.paths.striping import Bucket
+from ondie.emu.paths.closed_form import Bound, Demand, parts_text, with_latency
+from ondie.emu.paths.layout.raid0 import Bucket
+from ondie.emu.paths.layout.regions import VALUE_BYTES
+from ondie.emu.paths.multi_drive import InStep, Part, Places
+from ondie.emu.paths.offload.closed_form import bound
+from ondie.emu.paths.offload.options import Offload
+from ondie.emu.paths.optimizer_step import Arithmetic
 
 
 @dataclass

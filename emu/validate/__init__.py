@@ -10,23 +10,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ondie.emu.analysis.row import CHECK, FIT, SHOWN, Progress, Row, show, tables
 from ondie.emu.units import InputError, nearest
 from ondie.emu.validate.closed_forms import closed_form_rows
 from ondie.emu.validate.hypertune import hypertune_rows
-from ondie.emu.validate.models import SAMPLE_PARAMS, model
-from ondie.emu.validate.mqsim import mqsim_cases, mqsim_rows
+from ondie.emu.validate.mqsim import cases_folder, mqsim_rows
+from ondie.emu.validate.nvme_bytes import traffic_rows
 from ondie.emu.validate.optimstore import optimstore_rows
-from ondie.emu.validate.rates import rate_rows
-from ondie.emu.validate.rows import CHECK, FIT, SHOWN, Progress, Row, show, tables
 from ondie.emu.validate.smart_infinity import smart_infinity_rows
 from ondie.emu.validate.stannis import stannis_rows
-from ondie.emu.validate.traffic import traffic_rows
+from ondie.emu.validate.synthetic_models import SAMPLE_PARAMS, model
 from ondie.emu.validate.tunnel import tunnel_rows
-from ondie.emu.validate.zero import zero_rows
+from ondie.emu.validate.update_rates import rate_rows
+from ondie.emu.validate.zero_infinity import zero_rows
 
 __all__ = [
     "CHECK", "FIT", "NAMED", "SAMPLE_PARAMS", "SHOWN", "SUITES", "Named", "Progress", "Row",
-    "model", "mqsim_cases", "mqsim_rows", "run", "show", "tables",
+    "model", "cases_folder", "mqsim_rows", "run", "show", "tables",
 ]  # fmt: skip
 
 SUITES: dict[str, Callable[[Progress], list[Row]]] = {

@@ -14,11 +14,11 @@ from typing import Any
 
 from rich.table import Table
 
-from ondie.emu.config import Config
+from ondie.emu.config.config import Config
+from ondie.emu.config.leaf import spelled
 from ondie.emu.paths.base import Options, Unavailable
-from ondie.emu.provenance import spelled
 from ondie.emu.units import InputError, fmt_time, quoted
-from ondie.emu.validate.stages import Stage, stage
+from ondie.emu.validate.update_stage import Stage, stage
 from ondie.traces import Trace
 
 DIES_OF_PARITY = 16

@@ -5,11 +5,11 @@ Owns these rows. Does not own the arithmetic (paths/bounds.py). Source: named in
 
 from __future__ import annotations
 
-from ondie.emu.compare import run_path
-from ondie.emu.config import load_preset
+from ondie.emu.analysis.compare import run_path
+from ondie.emu.analysis.row import CHECK, Progress, Row
+from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
-from ondie.emu.validate.models import SAMPLE_PARAMS, model
-from ondie.emu.validate.rows import CHECK, Progress, Row
+from ondie.emu.validate.synthetic_models import SAMPLE_PARAMS, model
 
 CLOSED_SOURCE = (
     "serial T = N(16/R + 12/W + 1/c) (ZeRO-Infinity); C-ISP channels x rate / 24 B and stripe time "

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ondie.emu.stannis.hypertune import HyperTune, Rule
-from ondie.emu.stannis.loads import KINDS, trace
-from ondie.emu.stannis.slowdown import three_nodes
-from ondie.emu.stannis.synchronous import Nodes, Noise, simulate
-from ondie.emu.validate.rows import SHOWN, Progress, Row
+from ondie.emu.analysis.row import SHOWN, Progress, Row
+from ondie.emu.cluster.hypertune.controller import HyperTune, Rule
+from ondie.emu.cluster.load.contention import three_nodes
+from ondie.emu.cluster.loads import KINDS, trace
+from ondie.emu.cluster.synchronous import Nodes, Noise, simulate
 
 NOISE = Noise(Rule.noise, Rule.cpu_noise)
 NODES, INTERRUPTED, STEPS, EPOCH = 8, 3, 400, 60

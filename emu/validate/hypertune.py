@@ -12,13 +12,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ondie.emu.stannis import slowdown
-from ondie.emu.stannis.decline import Window
-from ondie.emu.stannis.hypertune import HyperTune, Rule
-from ondie.emu.stannis.slowdown import ALONE, CORES, Link, Published, host_and_lagunas, three_nodes
-from ondie.emu.stannis.synchronous import Nodes, Noise, Steps, simulate
+from ondie.emu.analysis.row import CHECK, FIT, SHOWN, Progress, Row
+from ondie.emu.cluster.hypertune.controller import HyperTune, Rule
+from ondie.emu.cluster.hypertune.slowdown_detector import Window
+from ondie.emu.cluster.load import contention as slowdown
+from ondie.emu.cluster.load.contention import (
+    ALONE,
+    CORES,
+    Link,
+    Published,
+    host_and_lagunas,
+    three_nodes,
+)
+from ondie.emu.cluster.synchronous import Nodes, Noise, Steps, simulate
 from ondie.emu.validate.forecasts import forecast_rows
-from ondie.emu.validate.rows import CHECK, FIT, SHOWN, Progress, Row
 
 NOISE = Noise(Rule.noise, Rule.cpu_noise)
 """Of every run with decisions: 5 % of a speed, 2 points of a share of cores."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ondie.emu.analysis.row import CHECK, SHOWN, Progress, Row
 from ondie.emu.units import InputError
-from ondie.emu.validate.rows import CHECK, SHOWN, Progress, Row
 
 RUNS = ("recorded", "own", "both")
 """With which addresses the cases are run."""
 
 
-def mqsim_cases() -> Path | None:
+def cases_folder() -> Path | None:
     """The cases of this checkout; None where the package is installed without them."""
     folder = Path(__file__).resolve().parent.parent.parent / "tests" / "fidelity" / "mqsim"
     return folder if (folder / "cases.json").is_file() else None
@@ -28,10 +28,10 @@ def mqsim_rows(progress: Progress, cases: Path | None = None, runs: str = "both"
     RUNS; cases without recorded requests run with their own addresses alone.
     InputError where there are no cases, or none with recorded requests.
     """
-    from ondie.emu.mqsim import cases as mq
-    from ondie.emu.mqsim.simulate import simulate
+    from ondie.emu.replay.mqsim.to_engine import simulate
+    from ondie.emu.validate import mqsim_cases as mq
 
-    folder = cases or mqsim_cases()
+    folder = cases or cases_folder()
     if folder is None:
         raise InputError("mqsim: this installation is without MQSim's cases; --cases DIR is needed")
     found = mq.read_cases(folder)

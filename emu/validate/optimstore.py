@@ -13,15 +13,15 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from ondie.emu.compare import run_path
-from ondie.emu.config import Config, load_preset
-from ondie.emu.ledger import Ledger
-from ondie.emu.lifetime import RESERVOIR_RETENTION, YEAR_S, cycles
+from ondie.emu.analysis.compare import run_path
+from ondie.emu.analysis.ledger import Ledger
+from ondie.emu.analysis.lifetime import RESERVOIR_RETENTION, YEAR_S, cycles
+from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHAPE, SHOWN, Progress, Row
+from ondie.emu.config.config import Config, load_preset
 from ondie.emu.paths.base import Options
-from ondie.emu.validate.models import model
-from ondie.emu.validate.rows import CHECK, FIT, IDENTITY, SHAPE, SHOWN, Progress, Row
-from ondie.emu.validate.stages import stage
-from ondie.emu.validate.waiting import waiting_shares
+from ondie.emu.validate.queueing import waiting_shares
+from ondie.emu.validate.synthetic_models import model
+from ondie.emu.validate.update_stage import stage
 from ondie.traces import Trace
 
 PARAMS = (1 << 26) - (1 << 16)

@@ -20,12 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ondie.emu.compare import WORKERS, run_path
-from ondie.emu.config import load_preset
+from ondie.emu.analysis.compare import WORKERS, run_path
+from ondie.emu.analysis.row import CHECK, FIT, SHOWN, Progress, Row
+from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
 from ondie.emu.units import InputError, nearest
-from ondie.emu.validate.models import model as flat_model
-from ondie.emu.validate.rows import CHECK, FIT, SHOWN, Progress, Row
+from ondie.emu.validate.synthetic_models import model as flat_model
 from ondie.traces import Trace
 
 SUITE = "smart-infinity"

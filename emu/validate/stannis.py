@@ -16,20 +16,20 @@ from itertools import islice
 
 import numpy as np
 
-from ondie.emu.compare import run_path
-from ondie.emu.config import Config, load_preset
-from ondie.emu.frontend.tunnel_cost import TunnelCost
+from ondie.emu.analysis.compare import run_path
+from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHAPE, SHOWN, Progress, Row
+from ondie.emu.cluster.batch_tuner import algorithm_1, throughput, tuning
+from ondie.emu.cluster.collectives import allreduce
+from ondie.emu.cluster.data_split import split
+from ondie.emu.cluster.emulated_engine import emulated, published
+from ondie.emu.cluster.epoch import Epoch
+from ondie.emu.cluster.networks import Network, network
+from ondie.emu.cluster.power import Server
+from ondie.emu.cluster.throughput_benchmark import benchmark
+from ondie.emu.config.config import Config, load_preset
+from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.paths.base import Options
-from ondie.emu.stannis import allreduce
-from ondie.emu.stannis.allocation import split
-from ondie.emu.stannis.benchmark import benchmark
-from ondie.emu.stannis.emulated import emulated, published
-from ondie.emu.stannis.epoch import Epoch
-from ondie.emu.stannis.networks import Network, network
-from ondie.emu.stannis.server import Server
-from ondie.emu.stannis.tuner import algorithm_1, throughput, tuning
-from ondie.emu.validate.beyond import beyond_rows
-from ondie.emu.validate.rows import CHECK, FIT, IDENTITY, SHAPE, SHOWN, Progress, Row
+from ondie.emu.validate.stannis_allocators import beyond_rows
 from ondie.traces import load
 
 SUITE = "stannis"

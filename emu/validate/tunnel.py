@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ondie.emu.compare import run_path
-from ondie.emu.config import load_preset
-from ondie.emu.frontend.framing import HEADER
-from ondie.emu.frontend.tunnel_cost import DOWN, UP, TunnelCost
-from ondie.emu.frontend.tunnel_run import Transfer, run
-from ondie.emu.frontend.tunnel_times import SEGMENT_HEADER
+from ondie.emu.analysis.compare import run_path
+from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHAPE, Progress, Row
+from ondie.emu.cluster.collectives import ring
+from ondie.emu.cluster.collectives.allreduce import KINDS, Exchange, exchange
+from ondie.emu.config.config import load_preset
+from ondie.emu.nvme.tunnel.cost import DOWN, UP, TunnelCost
+from ondie.emu.nvme.tunnel.framing import HEADER
+from ondie.emu.nvme.tunnel.timing import SEGMENT_HEADER
 from ondie.emu.paths.base import Options
-from ondie.emu.stannis import ring
-from ondie.emu.stannis.allreduce import KINDS, Exchange, exchange
-from ondie.emu.validate.rows import CHECK, FIT, IDENTITY, SHAPE, Progress, Row
+from ondie.emu.validate.tunnel_packets import Transfer, run
 from ondie.traces import load
 
 SUITE = "tunnel"

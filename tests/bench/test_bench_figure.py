@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from ondie.emu import bench, bench_figure
-from ondie.emu.bench import Bench, Row
-from ondie.emu.bench_cases import LIMIT
-from ondie.emu.bench_peak import PEAK
 from ondie.emu.units import InputError
+from ondie.kernels.bench import roofline as bench_figure
+from ondie.kernels.bench import run as bench
+from ondie.kernels.bench.contenders import LIMIT
+from ondie.kernels.bench.peak_flops import PEAK
+from ondie.kernels.bench.run import Bench, Row
 from tests.smoke.commands import files, here, refused
 
 MACHINE = {"processor": "a processor", "isa": "avx2", "threads": 2}

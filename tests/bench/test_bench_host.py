@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from ondie.emu import bench_host
-from ondie.emu.config import load_preset
+from ondie.emu.compute import measure_host as bench_host
+from ondie.emu.config.config import load_preset
 from ondie.emu.units import InputError
 from tests.smoke.commands import here, refused
 

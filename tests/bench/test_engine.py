@@ -9,13 +9,14 @@ import json
 import numpy as np
 import pytest
 
-from ondie.emu import build, precondition
-from ondie.emu.bench_engine import anchors, large, peer, speed
-from ondie.emu.bench_engine.plan import SECTIONS, Plan, speed_rows
-from ondie.emu.config import load_preset
-from ondie.emu.mqsim import cases as mq
-from ondie.emu.replay import Player, Source
+from ondie.emu.config.config import load_preset
+from ondie.emu.engine.run import build
+from ondie.emu.ftl.precondition import apply as precondition
+from ondie.emu.replay.player import Player, Source
 from ondie.emu.units import InputError
+from ondie.emu.validate import mqsim_cases as mq
+from ondie.emu.validate.speed import anchors, large, peer, speed
+from ondie.emu.validate.speed.plan import SECTIONS, Plan, speed_rows
 from tests.fidelity.test_mqsim_results import CASES
 from tests.smoke.commands import files, here, refused
 

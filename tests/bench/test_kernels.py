@@ -11,10 +11,10 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from ondie.emu import bench_cases
-from ondie.emu.bench_cases import HYPER, PAGE, SHAPES, TENSORS, Case, filled
 from ondie.kernels import FORMATS, OPS, backends, get, isas
 from ondie.kernels import grad as G
+from ondie.kernels.bench import contenders as bench_cases
+from ondie.kernels.bench.contenders import HYPER, PAGE, SHAPES, TENSORS, Case, filled
 from ondie.kernels.cast import FORMATS as SHORT
 from ondie.kernels.cast import narrow, widen
 

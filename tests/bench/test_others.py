@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from ondie.emu import bench, bench_others
-from ondie.emu.bench_cases import Case, torch_module
+from ondie.kernels.bench import others as bench_others
+from ondie.kernels.bench import run as bench
+from ondie.kernels.bench.contenders import Case, torch_module
 
 STAND_IN = """
 import torch

@@ -5,10 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ondie.emu import bench_peak
-from ondie.emu.bench_cases import HYPER
-from ondie.emu.bench_peak import OPERATIONS, Operations
 from ondie.kernels import OPS, get, isas
+from ondie.kernels.bench import peak_flops as bench_peak
+from ondie.kernels.bench.contenders import HYPER
+from ondie.kernels.bench.peak_flops import OPERATIONS, Operations
 
 KINDS = {
     np.add: "adds",

@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from ondie.emu import bench, bench_cases
-from ondie.emu.bench_cases import Case
-from ondie.emu.bench_peak import PEAK
 from ondie.emu.units import InputError
 from ondie.kernels import FORMATS, OPS, KernelError, backends, get, native
+from ondie.kernels.bench import contenders as bench_cases
+from ondie.kernels.bench import run as bench
+from ondie.kernels.bench.contenders import Case
+from ondie.kernels.bench.peak_flops import PEAK
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ondie.emu.mqsim.drive import DEVICE, FLASH, HOST
+from ondie.emu.replay.mqsim.ssdconfig import DEVICE, FLASH, HOST
 
 HEAD = '<?xml version="1.0" encoding="us-ascii"?>\n'
 DRIVE = {

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from ondie.emu.config import load_preset
+from ondie.emu.config.config import load_preset
 from ondie.emu.units import InputError
 
 BASE = 'base = "newport"\n'

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from ondie.emu.config import diff, load_preset, preset_names
-from ondie.emu.loading import PRESETS
-from ondie.emu.schema import ALIASES, KEYS, SECTIONS
+from ondie.emu.config.config import diff, load_preset, preset_names
+from ondie.emu.config.loader import PRESETS
+from ondie.emu.config.schema import ALIASES, KEYS, SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -148,7 +148,7 @@ def test_hash_depends_on_content_alone(tmp_path):
 
 
 def test_hash_is_stable_over_processes_and_folders(tmp_path):
-    code = "from ondie.emu.config import load_preset; print(load_preset('newport').sha256)"
+    code = "from ondie.emu.config.config import load_preset; print(load_preset('newport').sha256)"
     for seed in ("0", "1"):
         out = subprocess.run(
             [sys.executable, "-c", code],

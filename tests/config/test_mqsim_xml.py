@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.mqsim import quirks
-from ondie.emu.mqsim.drive import (
+from ondie.emu.replay.mqsim import quirks
+from ondie.emu.replay.mqsim.address_partition import Range, ranges
+from ondie.emu.replay.mqsim.parameter import INT32_MAX, parameters, parse, spelled
+from ondie.emu.replay.mqsim.ssdconfig import (
     SECTOR,
     SETS,
     Drive,
@@ -16,9 +18,7 @@ from ondie.emu.mqsim.drive import (
     scenario_drive,
     spelled_out,
 )
-from ondie.emu.mqsim.parameters import INT32_MAX, parameters, parse, spelled
-from ondie.emu.mqsim.ranges import Range, ranges
-from ondie.emu.mqsim.workload import Synthetic, TraceBased, check, read_workload
+from ondie.emu.replay.mqsim.workload_xml import Synthetic, TraceBased, check, read_workload
 from ondie.emu.units import InputError
 from tests.config.mqsim_files import (
     DRIVE,

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ondie.emu import constraints, nominal
-from ondie.emu.config import load_preset, preset_names
+from ondie.emu.config import nominal_capacity as nominal
+from ondie.emu.config import rules as constraints
+from ondie.emu.config.config import load_preset, preset_names
 from ondie.emu.units import InputError
 
 SHAPES = some.fixed_dictionaries(

@@ -6,9 +6,9 @@ from importlib import resources
 
 import pytest
 
-from ondie.emu.config import load_preset
-from ondie.emu.stannis.networks import NETWORKS, network
-from ondie.emu.stannis.server import Server
+from ondie.emu.cluster.networks import NETWORKS, network
+from ondie.emu.cluster.power import Server
+from ondie.emu.config.config import load_preset
 from ondie.emu.units import InputError
 from ondie.traces import convnets, load
 
@@ -31,7 +31,7 @@ def leaves(table, path=()):
 
 
 def test_every_value_has_a_source():
-    text = resources.files("ondie.emu.stannis").joinpath("networks.toml").read_text("utf-8")
+    text = resources.files("ondie.emu.cluster").joinpath("networks.toml").read_text("utf-8")
     for path, leaf in leaves(tomllib.loads(text)):
         assert leaf["source"] in ("paper", "derived", "assumed"), path
         assert leaf["ref"] and set(leaf) <= {"value", "source", "ref", "low", "high"}, path

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 
 from ondie import traces
-from ondie.emu import events
-from ondie.emu.backend import draws, ecc, inject, shield, timing
-from ondie.emu.compare import Run, compare
-from ondie.emu.config import load_preset
-from ondie.emu.isp import comparator
+from ondie.emu.analysis.compare import Run, compare
+from ondie.emu.compute import nan_comparator as comparator
+from ondie.emu.config.config import load_preset
+from ondie.emu.engine.core import events
+from ondie.emu.engine.core import rng as draws
+from ondie.emu.nand import bit_errors as inject
+from ondie.emu.nand import ecc, timing
+from ondie.emu.nand import pe_protection as shield
 from ondie.emu.paths.base import Options, Unavailable
 from ondie.emu.units import InputError
 from ondie.emu.validate import model

@@ -5,11 +5,11 @@ its kernel's result, and one byte flipped on flash between two steps changes it.
 import numpy as np
 import pytest
 
-from ondie.emu.backend.store import PageStore
-from ondie.emu.compare import PATHS
-from ondie.emu.paths.arithmetic import Arithmetic
+from ondie.emu.analysis.compare import PATHS
+from ondie.emu.engine.core.counters import GC_PROGRAM_PAGES
+from ondie.emu.nand.page_store import PageStore
+from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.emu.paths.payload import POISON, Conventional
-from ondie.emu.stats import GC_PROGRAM_PAGES
 from ondie.emu.units import InputError
 from tests.state.models import model
 from tests.timing.harness import preset

@@ -8,12 +8,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ondie.emu.backend import torn
-from ondie.emu.backend.recovery import Unrecoverable
-from ondie.emu.compare import Run
-from ondie.emu.ledger import Imbalance
+from ondie.emu.analysis.compare import Run
+from ondie.emu.analysis.ledger import Imbalance
+from ondie.emu.engine.core.counters import ECC_DECODED_PAGES, FETCHED_PAGES, STORED_PAGES
+from ondie.emu.ftl.reservoir_recovery import Unrecoverable
+from ondie.emu.nand import torn_pages as torn
 from ondie.emu.paths.base import Options
-from ondie.emu.stats import ECC_DECODED_PAGES, FETCHED_PAGES, STORED_PAGES
 from tests.faults.test_on_die_cut import STEPS, configured, finish, survive, trace, vectors
 from tests.faults.test_parity import held, lose, stripes
 

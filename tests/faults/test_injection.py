@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ondie.emu.backend import draws, ecc, inject, rber
-from ondie.emu.backend.store import PageStore
-from ondie.emu.config import load_preset
+from ondie.emu.config.config import load_preset
+from ondie.emu.engine.core import rng as draws
+from ondie.emu.nand import bit_errors as inject
+from ondie.emu.nand import ecc, rber
+from ondie.emu.nand.page_store import PageStore
 from ondie.emu.units import InputError
 
 CFG = load_preset("newport").replace({"errors.kind": "model"})

@@ -7,12 +7,12 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ondie.emu import system
-from ondie.emu.backend import torn
-from ondie.emu.compare import Run
-from ondie.emu.events import MOVED
+from ondie.emu.analysis.compare import Run
+from ondie.emu.engine.core.counters import LANDED_PAGES
+from ondie.emu.engine.core.events import MOVED
+from ondie.emu.engine.run import system
+from ondie.emu.nand import torn_pages as torn
 from ondie.emu.paths.base import Options
-from ondie.emu.stats import LANDED_PAGES
 from tests.faults.test_on_die_cut import survive
 from tests.state.models import model
 from tests.state.test_levelling import BLOCKS, LEAVES, PLANES, worn

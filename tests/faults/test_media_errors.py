@@ -11,9 +11,9 @@ import sys
 import numpy as np
 import pytest
 
-from ondie.emu.backend import ecc
-from ondie.emu.frontend import queues
-from ondie.emu.stats import COUNTERS
+from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.nand import ecc
+from ondie.emu.nvme import command as queues
 from tests.smoke.commands import here
 from tests.state import small
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from ondie.emu.compare import PATHS
-from ondie.emu.isp.formats import FORMATS
-from ondie.emu.ledger import StepClock
-from ondie.emu.paths.arithmetic import Arithmetic
+from ondie.emu.analysis.compare import PATHS
+from ondie.emu.analysis.ledger import StepClock
+from ondie.emu.analysis.weight_check import bits
 from ondie.emu.paths.base import Options
-from ondie.emu.paths.offload import Offload
-from ondie.emu.weights import bits
+from ondie.emu.paths.layout.formats import FORMATS
+from ondie.emu.paths.offload.options import Offload
+from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.kernels.cast import narrow
 from tests.faults.test_flipped_byte import LEAVES, one_step
 from tests.state.models import model

@@ -9,16 +9,19 @@ from functools import cache
 import numpy as np
 import pytest
 
-from ondie.emu import rows, system
-from ondie.emu.backend import timing, torn
-from ondie.emu.backend.store import SPARE_BYTES
-from ondie.emu.compare import Run
-from ondie.emu.config import load_preset
-from ondie.emu.ledger import Imbalance
-from ondie.emu.paths import by_die, resume
+from ondie.emu.analysis.compare import Run
+from ondie.emu.analysis.ledger import Imbalance
+from ondie.emu.config.config import load_preset
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core.counters import COUNTERS, DOWN_BYTES
+from ondie.emu.engine.run import system
+from ondie.emu.nand import timing
+from ondie.emu.nand import torn_pages as torn
+from ondie.emu.nand.page_store import SPARE_BYTES
 from ondie.emu.paths.base import Options, Rows
-from ondie.emu.paths.on_die import OnDie
-from ondie.emu.stats import COUNTERS, DOWN_BYTES
+from ondie.emu.paths.on_die import recovery_plan as resume
+from ondie.emu.paths.on_die import uneven_rounds as by_die
+from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.units import InputError
 from ondie.traces import load
 from tests.state.models import model

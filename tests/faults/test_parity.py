@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ondie.emu import events
-from ondie.emu.compare import Run
-from ondie.emu.errors import SimulationError
+from ondie.emu.analysis.compare import Run
+from ondie.emu.engine.core import events
+from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.paths.base import Options
 from ondie.emu.units import InputError
 from ondie.traces import Memory

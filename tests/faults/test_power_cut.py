@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from ondie.emu.frontend import queues
+from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
 from tests.state.small import PAGE, commands, device
 

@@ -3,9 +3,16 @@
 import numpy as np
 import pytest
 
-from ondie.emu.backend import torn
-from ondie.emu.backend.recovery import ATTEMPT, DieScan, Unrecoverable, check, conclude, settle
-from ondie.emu.backend.store import PageStore, Spare
+from ondie.emu.ftl.reservoir_recovery import (
+    ATTEMPT,
+    DieScan,
+    Unrecoverable,
+    check,
+    conclude,
+    settle,
+)
+from ondie.emu.nand import torn_pages as torn
+from ondie.emu.nand.page_store import PageStore, Spare
 from ondie.emu.units import InputError
 
 

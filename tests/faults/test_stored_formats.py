@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 
 from ondie import traces
-from ondie.emu import events, rows
-from ondie.emu.backend.geometry import Geometry
-from ondie.emu.build import logical_pages
-from ondie.emu.compare import PATHS, run_path
-from ondie.emu.config import load_preset
-from ondie.emu.isp import core
-from ondie.emu.isp.formats import FORMATS, Stored, Vector
-from ondie.emu.paths.arithmetic import Arithmetic
+from ondie.emu.analysis.compare import PATHS, run_path
+from ondie.emu.analysis.weight_check import bits
+from ondie.emu.compute import isp_cores as core
+from ondie.emu.config.config import load_preset
+from ondie.emu.engine.core import events
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.run.build import logical_pages
+from ondie.emu.nand.geometry import Geometry
 from ondie.emu.paths.base import Options, Unavailable
+from ondie.emu.paths.layout.formats import FORMATS, Stored, Vector
+from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.emu.paths.payload import Conventional
 from ondie.emu.units import InputError
-from ondie.emu.validate.models import model as large
-from ondie.emu.weights import bits
+from ondie.emu.validate.synthetic_models import model as large
 from ondie.kernels import FORMATS as KERNELS
 from ondie.kernels import get
 from ondie.kernels.codes import codes, numpy_decode, numpy_encode

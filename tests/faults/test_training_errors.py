@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ondie.emu.backend.ecc import log_above, log_up_to
+from ondie.emu.nand.ecc import log_above, log_up_to
 from ondie.emu.units import InputError
 from ondie.emu.validate import CHECK, SHOWN
 from tests.smoke.commands import files, here, refused
@@ -18,8 +18,8 @@ from tests.smoke.commands import files, here, refused
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
-from ondie.emu.live import errors  # noqa: E402
-from ondie.emu.live import errors_shown as shown  # noqa: E402
+from ondie.emu.studies import errors  # noqa: E402
+from ondie.emu.studies import errors_shown as shown  # noqa: E402
 
 pytestmark = pytest.mark.timeout(1800)  # at full counts all trainings of the suite
 

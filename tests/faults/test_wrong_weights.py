@@ -3,8 +3,8 @@
 import pytest
 
 from ondie import traces
-from ondie.emu.compare import compare
-from ondie.emu.config import load_preset
+from ondie.emu.analysis.compare import compare
+from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
 from tests.smoke.commands import SMALL
 

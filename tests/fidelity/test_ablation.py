@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from ondie import traces
-from ondie.emu import rows as rows_of
-from ondie.emu.backend import timing
-from ondie.emu.compare import PATHS, run_path
-from ondie.emu.config import load_preset
-from ondie.emu.isp.layout import Shard, Stripes
+from ondie.emu.analysis.compare import PATHS, run_path
+from ondie.emu.config.config import load_preset
+from ondie.emu.engine.core import plan_rows as rows_of
+from ondie.emu.nand import timing
 from ondie.emu.paths.base import Options, Unavailable
-from ondie.emu.paths.guards import Guarded
+from ondie.emu.paths.layout.regions import Shard, Stripes
+from ondie.emu.paths.on_die.protection import Guarded
 from ondie.emu.validate import model
 from ondie.emu.validate.ablation import PROTECTIONS, ablation, tables
 from tests.smoke.commands import SMALL, files, here, refused

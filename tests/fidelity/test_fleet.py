@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from ondie.emu.stannis.chance import Chance
-from ondie.emu.stannis.fleet import Fleet, Kind
-from ondie.emu.stannis.hypertune import HyperTune, Rule
-from ondie.emu.stannis.load import Load
-from ondie.emu.stannis.members import DIES, JOINS, LEAVES, Member
-from ondie.emu.stannis.simulation import DETECTION_S, Data, Simulation
-from ondie.emu.stannis.spells import Spells
-from ondie.emu.stannis.tuner import Engine
+from ondie.emu.cluster.batch_tuner import Engine
+from ondie.emu.cluster.cluster import Fleet, Kind
+from ondie.emu.cluster.hypertune.controller import HyperTune, Rule
+from ondie.emu.cluster.jitter import Chance
+from ondie.emu.cluster.load.on_off import Spells
+from ondie.emu.cluster.load.trace import Load
+from ondie.emu.cluster.membership import DIES, JOINS, LEAVES, Member
+from ondie.emu.cluster.training_sim import DETECTION_S, Data, Simulation
 from ondie.emu.units import InputError
 
 DRIVES = 6

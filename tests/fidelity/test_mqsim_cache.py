@@ -10,11 +10,12 @@ import sys
 import numpy as np
 import pytest
 
-from ondie.emu.frontend import buffer
-from ondie.emu.mqsim import caching, simulate
-from ondie.emu.mqsim.flows import flows as make_flows
-from ondie.emu.mqsim.run import read_pair
-from ondie.emu.mqsim.statistics import statistics
+from ondie.emu.nvme import mqsim_cache as buffer
+from ondie.emu.replay.mqsim import data_cache as caching
+from ondie.emu.replay.mqsim import to_engine as simulate
+from ondie.emu.replay.mqsim.flows import flows as make_flows
+from ondie.emu.replay.mqsim.run import read_pair
+from ondie.emu.replay.statistics import statistics
 from tests.config.mqsim_files import drive_xml, flow_xml, workload_xml
 
 DRIVE = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from ondie.emu.mqsim import cases
-from ondie.emu.mqsim.simulate import simulate
+from ondie.emu.replay.mqsim.to_engine import simulate
+from ondie.emu.validate import mqsim_cases as cases
 from tests.fidelity.test_mqsim_results import CASES
 
 RECORDED = ["V01", "V02", "V04", "V05", "V06", "V08", "V14", "V16", "V20"]

@@ -6,12 +6,12 @@ MQSim's figures: commit 7ec40e3 with its collection repaired, one run each of th
 import numpy as np
 import pytest
 
-from ondie.emu import replay
-from ondie.emu.mqsim import simulate
-from ondie.emu.mqsim.flows import flows as make_flows
-from ondie.emu.mqsim.quirks import lines
-from ondie.emu.mqsim.ranges import Range
-from ondie.emu.mqsim.run import read_pair
+from ondie.emu.replay import player as replay
+from ondie.emu.replay.mqsim import to_engine as simulate
+from ondie.emu.replay.mqsim.address_partition import Range
+from ondie.emu.replay.mqsim.flows import flows as make_flows
+from ondie.emu.replay.mqsim.quirks import lines
+from ondie.emu.replay.mqsim.run import read_pair
 from tests.config.mqsim_files import drive_xml, flow_xml, workload_xml
 
 DRIVE = {

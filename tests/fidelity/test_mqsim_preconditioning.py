@@ -9,12 +9,20 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from ondie.emu.backend import mapping
-from ondie.emu.backend.geometry import Geometry
-from ondie.emu.books import imbalance
-from ondie.emu.mqsim import drawn, layout, simulate
-from ondie.emu.mqsim.flows import flows as make_flows
-from ondie.emu.mqsim.run import read_pair
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl.invariants import imbalance
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.replay.mqsim import (
+    precondition_blocks as layout,
+)
+from ondie.emu.replay.mqsim import (
+    precondition_draws as drawn,
+)
+from ondie.emu.replay.mqsim import (
+    to_engine as simulate,
+)
+from ondie.emu.replay.mqsim.flows import flows as make_flows
+from ondie.emu.replay.mqsim.run import read_pair
 from tests.config.mqsim_files import drive_xml, flow_xml, workload_xml
 
 

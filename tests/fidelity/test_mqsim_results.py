@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ondie.emu.errors import SimulationError
-from ondie.emu.frontend.requests import NOT_YET, READ, REQUEST, WRITE
-from ondie.emu.mqsim import cases
-from ondie.emu.mqsim.flows import flows
-from ondie.emu.mqsim.quirks import ASKED, NAMES, obeyed
-from ondie.emu.mqsim.replayed import read_recorded
-from ondie.emu.mqsim.results import flow_lines, response_log, result_file
-from ondie.emu.mqsim.run import Run, read_pair, remarks, run_scenario
-from ondie.emu.mqsim.statistics import FLASH, statistics
+from ondie.emu.engine.run.errors import SimulationError
+from ondie.emu.nvme.request import NOT_YET, READ, REQUEST, WRITE
+from ondie.emu.replay.mqsim.flows import flows
+from ondie.emu.replay.mqsim.quirks import ASKED, NAMES, obeyed
+from ondie.emu.replay.mqsim.result_xml import flow_lines, response_log, result_file
+from ondie.emu.replay.mqsim.run import Run, read_pair, remarks, run_scenario
+from ondie.emu.replay.mqsim.trace_flow import read_recorded
+from ondie.emu.replay.statistics import FLASH, statistics
+from ondie.emu.validate import mqsim_cases as cases
 from tests.config.mqsim_files import drive_xml, flow_xml, put, workload_xml
 from tests.config.test_mqsim_xml import refused
 

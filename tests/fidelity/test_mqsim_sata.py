@@ -10,12 +10,13 @@ import sys
 import numpy as np
 import pytest
 
-from ondie.emu import replay
-from ondie.emu.mqsim import sata, simulate
-from ondie.emu.mqsim.flows import flows as make_flows
-from ondie.emu.mqsim.quirks import lines
-from ondie.emu.mqsim.run import read_pair
-from ondie.emu.mqsim.statistics import statistics
+from ondie.emu.replay import player as replay
+from ondie.emu.replay.mqsim import sata
+from ondie.emu.replay.mqsim import to_engine as simulate
+from ondie.emu.replay.mqsim.flows import flows as make_flows
+from ondie.emu.replay.mqsim.quirks import lines
+from ondie.emu.replay.mqsim.run import read_pair
+from ondie.emu.replay.statistics import statistics
 from tests.config.mqsim_files import drive_xml, flow_xml, workload_xml
 
 DRIVE = {

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.compare import PATHS, compare, run_path, run_sampled
-from ondie.emu.config import load_preset
-from ondie.emu.ledger import Ledger, Totals
+from ondie.emu.analysis.compare import PATHS, compare, run_path, run_sampled
+from ondie.emu.analysis.extrapolate import PERIODS, Piece, extend, pieces, reduced
+from ondie.emu.analysis.ledger import Ledger, Totals
+from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
-from ondie.emu.paths.deepspeed import configured
-from ondie.emu.paths.offload import Offload
-from ondie.emu.sampling import PERIODS, Piece, extend, pieces, reduced
+from ondie.emu.paths.offload.deepspeed_config import configured
+from ondie.emu.paths.offload.options import Offload
 from ondie.emu.validate import model
 from ondie.traces import flat_tensors, load
 from tests.smoke.commands import files, here, refused

@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ondie.emu import rows
-from ondie.emu import stations as s
-from ondie.emu.compare import run_path
-from ondie.emu.config import load_preset
-from ondie.emu.energy import energy
-from ondie.emu.frontend.tunnel_cost import TunnelCost
-from ondie.emu.ledger import Ledger, StepClock, ledger
+from ondie.emu.analysis.compare import run_path
+from ondie.emu.analysis.energy import energy
+from ondie.emu.analysis.ledger import Ledger, StepClock, ledger
+from ondie.emu.cluster.collectives.allreduce import exchange
+from ondie.emu.cluster.workload import of_trace
+from ondie.emu.config.config import load_preset
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.run.system import System
+from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.paths.base import PHASES, Options, Unavailable
-from ondie.emu.paths.stannis import HOST, Stannis
-from ondie.emu.stannis.allreduce import exchange
-from ondie.emu.stannis.workload import of_trace
-from ondie.emu.system import System
+from ondie.emu.paths.data_parallel import HOST, Stannis
 from ondie.emu.units import InputError
 from ondie.traces import Trace, flat_tensors, load
 from tests.smoke.commands import here, refused

@@ -9,12 +9,12 @@ import math
 import numpy as np
 import pytest
 
-from ondie.emu import uncertainty
-from ondie.emu.compare import Comparison, compare
-from ondie.emu.config import Config, load_preset
-from ondie.emu.energy import energy, is_price
-from ondie.emu.sensitivity import CHOICES, Swing
-from ondie.emu.uncertainty import DRAWS, DRIVE_ALONE, WITH_HOST, Pair, Span, assess
+from ondie.emu.analysis import monte_carlo as uncertainty
+from ondie.emu.analysis.compare import Comparison, compare
+from ondie.emu.analysis.energy import energy, is_price
+from ondie.emu.analysis.monte_carlo import DRAWS, DRIVE_ALONE, WITH_HOST, Pair, Span, assess
+from ondie.emu.analysis.sensitivity import CHOICES, Swing
+from ondie.emu.config.config import Config, load_preset
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL
 

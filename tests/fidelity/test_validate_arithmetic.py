@@ -12,9 +12,9 @@ import sys
 import pytest
 
 from ondie import traces
-from ondie.emu.compare import compare, run_path
-from ondie.emu.config import load_preset
-from ondie.emu.ledger import balance
+from ondie.emu.analysis.compare import compare, run_path
+from ondie.emu.analysis.ledger import balance
+from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
 from ondie.emu.validate import model
 

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from ondie.emu import validate
-from ondie.emu.commands.validate import command
-from ondie.emu.stannis.hypertune import Rule
-from ondie.emu.stannis.loads import KINDS
-from ondie.emu.stannis.slowdown import FAST, SLOW, Slowdown, host_and_lagunas, three_nodes
-from ondie.emu.stannis.synchronous import Noise
+from ondie.emu.analysis.row import CHECK, FIT
+from ondie.emu.cli.commands.validate import command
+from ondie.emu.cluster.hypertune.controller import Rule
+from ondie.emu.cluster.load.contention import FAST, SLOW, Slowdown, host_and_lagunas, three_nodes
+from ondie.emu.cluster.loads import KINDS
+from ondie.emu.cluster.synchronous import Noise
 from ondie.emu.validate import forecasts, hypertune
-from ondie.emu.validate.rows import CHECK, FIT
 
 
 @pytest.fixture(scope="module")

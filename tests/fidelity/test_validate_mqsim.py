@@ -6,7 +6,7 @@ import os
 import pytest
 
 from ondie.emu import validate
-from ondie.emu.mqsim import simulate as ours
+from ondie.emu.replay.mqsim import to_engine as ours
 from tests.fidelity.test_mqsim_results import CASES
 from tests.smoke.commands import here, refused
 
@@ -87,7 +87,7 @@ def test_what_is_refused(capsys, tmp_path, monkeypatch):
     refused(here(capsys, "validate", "mqsim", "--cases", tmp_path), "cases.json", "no such file")
     refused(here(capsys, "validate", "bytes", "--own"), "--own", "mqsim")
     refused(here(capsys, "validate", "--cases", tmp_path), "--cases", "mqsim")
-    monkeypatch.setattr(validate.mqsim, "mqsim_cases", lambda: None)
+    monkeypatch.setattr(validate.mqsim, "cases_folder", lambda: None)
     refused(here(capsys, "validate", "mqsim"), "--cases DIR")
 
 

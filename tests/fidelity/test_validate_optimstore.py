@@ -7,12 +7,12 @@ The sample's numbers by hand: R1's channels take 8 x 8192 B / (8192 B / 800 MB/s
 import pytest
 
 from ondie.emu import validate
-from ondie.emu.config import load_preset
-from ondie.emu.ledger import balance
+from ondie.emu.analysis.ledger import balance
+from ondie.emu.analysis.row import IDENTITY, SHAPE
+from ondie.emu.config.config import load_preset
 from ondie.emu.validate import CHECK, FIT, SHOWN, model, optimstore
 from ondie.emu.validate.optimstore import PARAMS, iteration
-from ondie.emu.validate.rows import IDENTITY, SHAPE
-from ondie.emu.validate.stages import stage
+from ondie.emu.validate.update_stage import stage
 
 PAGE_S = 8192 / 800e6 + 150e-9
 CHANNELS = 8 * 8192 / PAGE_S

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ondie.emu import validate
-from ondie.emu.compare import Run, run_path
-from ondie.emu.config import load_preset
+from ondie.emu.analysis.compare import Run, run_path
+from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
 from ondie.emu.validate import CHECK, FIT, SHOWN
 from ondie.emu.validate import smart_infinity as suite

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ondie.emu.config import load_preset
-from ondie.emu.paths.stannis import Stannis
-from ondie.emu.stannis import tuner
-from ondie.emu.stannis.networks import network
-from ondie.emu.stannis.server import Server
+from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHAPE, SHOWN
+from ondie.emu.cluster import batch_tuner as tuner
+from ondie.emu.cluster.networks import network
+from ondie.emu.cluster.power import Server
+from ondie.emu.config.config import load_preset
+from ondie.emu.paths.data_parallel import Stannis
 from ondie.emu.validate import beyond, stannis
-from ondie.emu.validate.rows import CHECK, FIT, IDENTITY, SHAPE, SHOWN
 from tests.smoke.commands import here
 
 

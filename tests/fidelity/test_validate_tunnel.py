@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ondie.emu import validate
+from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHAPE
 from ondie.emu.validate import tunnel as suite
-from ondie.emu.validate.rows import CHECK, FIT, IDENTITY, SHAPE
 from tests.smoke.commands import here
 
 

@@ -10,10 +10,10 @@ import json
 
 import pytest
 
-from ondie.emu.config import load_preset
-from ondie.emu.isp import formats
+from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
-from ondie.emu.paths.host_offload import HostOffload, PipelinedOffload
+from ondie.emu.paths.layout import formats
+from ondie.emu.paths.offload.path import HostOffload, PipelinedOffload
 from ondie.emu.validate import model, zero
 from ondie.kernels.formats import B16
 from tests.smoke.commands import here

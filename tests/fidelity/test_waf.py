@@ -11,7 +11,7 @@ less, as it looks when the host's block has just been opened).
 import numpy as np
 import pytest
 
-from ondie.emu.frontend.requests import WRITE
+from ondie.emu.nvme.request import WRITE
 from tests.fidelity.waf_theory import fill, lambert, mean_field
 from tests.state.written import PAGE, config, drive, play, requests, uniform, waf
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from ondie.emu import drawing
+from ondie.emu.cli.figures import save as drawing
 from ondie.emu.units import InputError
 from ondie.emu.validate import CHECK, SHOWN
 from ondie.traces import load
@@ -21,13 +21,13 @@ from tests.smoke.commands import files, here, refused
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
-from ondie.emu.live import averaging, averaging_figure  # noqa: E402
-from ondie.emu.live import averaging_nets as nets  # noqa: E402
-from ondie.emu.live import averaging_recorded as recorded  # noqa: E402
-from ondie.emu.live import averaging_shown as shown  # noqa: E402
-from ondie.emu.live import averaging_trained as trained  # noqa: E402
-from ondie.emu.live.averaging_tables import tables  # noqa: E402
-from ondie.emu.live.averaging_trained import ALIKE, KS, PRIVATE, WAYS, Way  # noqa: E402
+from ondie.emu.studies import averaging, averaging_figure  # noqa: E402
+from ondie.emu.studies import averaging_nets as nets  # noqa: E402
+from ondie.emu.studies import averaging_recorded as recorded  # noqa: E402
+from ondie.emu.studies import averaging_shown as shown  # noqa: E402
+from ondie.emu.studies import averaging_trained as trained  # noqa: E402
+from ondie.emu.studies.averaging_tables import tables  # noqa: E402
+from ondie.emu.studies.averaging_trained import ALIKE, KS, PRIVATE, WAYS, Way  # noqa: E402
 
 GPT, NET = nets.NETWORKS["GPT"], nets.NETWORKS["MobileNetV2"]
 

@@ -6,15 +6,15 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ondie.emu.config import load_preset
+from ondie.emu.config.config import load_preset
 from ondie.emu.units import InputError
 from ondie.kernels import FORMATS, KernelError
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
-from ondie.emu.live.csd import UPDATING, CSDOptimizer  # noqa: E402
-from ondie.emu.live.optimizer import KernelOptimizer  # noqa: E402
+from ondie.emu.csd_optimizer import UPDATING, CSDOptimizer  # noqa: E402
+from ondie.kernels.torch_optimizer import KernelOptimizer  # noqa: E402
 from ondie.traces.scripts import gpt, mobilenet  # noqa: E402
 from tests.smoke.commands import SMALL  # noqa: E402
 

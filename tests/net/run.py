@@ -36,7 +36,7 @@ from tests.net.cases import CASES, NOT_COVERED, Case, configuration_of, write_in
 
 def entry() -> Callable[[list[str]], None]:
     """The function that runs the command line."""
-    from ondie.emu.cli import main
+    from ondie.emu.cli.main import main
 
     return main
 
@@ -44,10 +44,10 @@ def entry() -> Callable[[list[str]], None]:
 def known_choices() -> dict[str, tuple[str, ...]]:
     """Every configuration key with a closed set of values, and the sets of paths, presets and
     formats."""
-    from ondie.emu.backend.policies import STREAMS, VICTIMS
-    from ondie.emu.compare import PATHS
-    from ondie.emu.config import preset_names
-    from ondie.emu.schema import KEYS
+    from ondie.emu.analysis.compare import PATHS
+    from ondie.emu.config.config import preset_names
+    from ondie.emu.config.schema import KEYS
+    from ondie.emu.ftl.policies import STREAMS, VICTIMS
     from ondie.kernels import FORMATS
 
     choices = {name: key.spec.choices for name, key in KEYS.items() if key.spec.choices}

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.config import load_preset
-from ondie.emu.frontend.tunnel_cost import Message, TunnelCost
-from ondie.emu.stannis import ring, tree
-from ondie.emu.stannis.allreduce import KINDS, Exchange, exchange
-from ondie.emu.stannis.links import sum_ps
+from ondie.emu.cluster.collectives import ring, tree
+from ondie.emu.cluster.collectives.allreduce import KINDS, Exchange, exchange
+from ondie.emu.cluster.collectives.tunnels import sum_ps
+from ondie.emu.config.config import load_preset
+from ondie.emu.nvme.tunnel.cost import Message, TunnelCost
 from ondie.emu.units import InputError
 
 NEWPORT, LAGUNA = (TunnelCost.of(load_preset(name)) for name in ("newport", "laguna"))

@@ -15,7 +15,7 @@ from ondie.emu.validate import CHECK, SHOWN
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from ondie.emu.live import formats  # noqa: E402
+from ondie.emu.studies import formats  # noqa: E402
 
 OTHERS = [name for name in formats.VARIANTS if name != formats.PLAIN]
 

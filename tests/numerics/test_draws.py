@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from ondie.emu.backend import draws
+from ondie.emu.engine.core import rng as draws
 from ondie.kernels.jit import njit
 
 

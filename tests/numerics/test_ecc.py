@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ondie.emu.backend import draws, ecc, rber
-from ondie.emu.config import load_preset, preset_names
+from ondie.emu.config.config import load_preset, preset_names
+from ondie.emu.engine.core import rng as draws
+from ondie.emu.nand import ecc, rber
 from ondie.emu.units import InputError
 from ondie.kernels.jit import njit
 

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.stannis import members, recorded
-from ondie.emu.stannis.load import Load, Pace
-from ondie.emu.stannis.members import DIES, JOINS, LEAVES, Member
-from ondie.emu.stannis.spells import Spells
+from ondie.emu.cluster import membership as members
+from ondie.emu.cluster.load import record as recorded
+from ondie.emu.cluster.load.on_off import Spells
+from ondie.emu.cluster.load.trace import Load, Pace
+from ondie.emu.cluster.membership import DIES, JOINS, LEAVES, Member
 from ondie.emu.units import InputError
 
 CORES = 8

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.stannis.decline import gated, index, literal
-from ondie.emu.stannis.hypertune import HyperTune, Rule
-from ondie.emu.stannis.slowdown import Slowdown
-from ondie.emu.stannis.synchronous import Nodes, simulate
-from ondie.emu.stannis.tuner import Engine
+from ondie.emu.cluster.batch_tuner import Engine
+from ondie.emu.cluster.hypertune.controller import HyperTune, Rule
+from ondie.emu.cluster.hypertune.slowdown_detector import gated, index, literal
+from ondie.emu.cluster.load.contention import Slowdown
+from ondie.emu.cluster.synchronous import Nodes, simulate
 from ondie.emu.units import InputError
 
 NOISE, CPU_NOISE = 0.05, 0.02

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.stannis import forecast, loads
-from ondie.emu.stannis.decline import Window
-from ondie.emu.stannis.hypertune import HyperTune, Rule
-from ondie.emu.stannis.resizing import Curves, rising
-from ondie.emu.stannis.slowdown import (
+from ondie.emu.cluster import forecast, loads
+from ondie.emu.cluster.batch_tuner import Engine
+from ondie.emu.cluster.hypertune.batch_resize import Curves, rising
+from ondie.emu.cluster.hypertune.controller import HyperTune, Rule
+from ondie.emu.cluster.hypertune.slowdown_detector import Window
+from ondie.emu.cluster.load.contention import (
     ETHERNET,
     FAST,
     SLOW,
@@ -25,8 +26,7 @@ from ondie.emu.stannis.slowdown import (
     own_seconds,
     three_nodes,
 )
-from ondie.emu.stannis.synchronous import Nodes, Noise, simulate
-from ondie.emu.stannis.tuner import Engine
+from ondie.emu.cluster.synchronous import Nodes, Noise, simulate
 from ondie.emu.units import InputError
 
 

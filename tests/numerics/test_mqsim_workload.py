@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ondie.emu.frontend.requests import MAX_CHUNK, NOT_YET, READ, REQUEST, WRITE
-from ondie.emu.mqsim import mrg
-from ondie.emu.mqsim.drive import SECTOR, read_drive
-from ondie.emu.mqsim.flow import half_way, total
-from ondie.emu.mqsim.flows import flows, recorded_flows
-from ondie.emu.mqsim.quirks import obeyed
-from ondie.emu.mqsim.ranges import ranges
-from ondie.emu.mqsim.replayed import read_recorded
-from ondie.emu.mqsim.synthetic import alias
-from ondie.emu.mqsim.workload import read_workload
+from ondie.emu.nvme.request import MAX_CHUNK, NOT_YET, READ, REQUEST, WRITE
+from ondie.emu.replay.mqsim import mrg32k3a as mrg
+from ondie.emu.replay.mqsim.address_partition import ranges
+from ondie.emu.replay.mqsim.flow import half_way, total
+from ondie.emu.replay.mqsim.flows import flows, recorded_flows
+from ondie.emu.replay.mqsim.quirks import obeyed
+from ondie.emu.replay.mqsim.ssdconfig import SECTOR, read_drive
+from ondie.emu.replay.mqsim.synthetic_flow import alias
+from ondie.emu.replay.mqsim.trace_flow import read_recorded
+from ondie.emu.replay.mqsim.workload_xml import read_workload
 from ondie.emu.units import InputError
 from ondie.traces import TraceError
 from tests.config.mqsim_files import TRACE, drive_xml, flow_xml, put, workload_xml
@@ -130,7 +130,7 @@ def test_chunks_do_not_show(tmp_path, monkeypatch):
     for changes in ({}, UNIFORM, CLOSED | {"Address_Distribution": "STREAMING"}):
         (flow,) = made(tmp_path, changes)
         whole = all_of(flow)
-        monkeypatch.setattr("ondie.emu.mqsim.synthetic.MAX_CHUNK", 701)
+        monkeypatch.setattr("ondie.emu.replay.mqsim.synthetic_flow.MAX_CHUNK", 701)
         parts = list(flow.chunks())
         monkeypatch.undo()
         assert [len(p) for p in parts] == [701] * 4 + [196]

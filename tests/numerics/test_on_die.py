@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ondie.emu.isp import pe
+from ondie.emu.compute import pe
 from ondie.kernels import ON_DIE, get, on_die
 from tests.numerics.harness import KINDS, compiled, same_bits, values
 

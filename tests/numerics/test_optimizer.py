@@ -17,7 +17,7 @@ from tests.numerics.test_updates import BASE
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from ondie.emu.live.optimizer import KernelOptimizer  # noqa: E402
+from ondie.kernels.torch_optimizer import KernelOptimizer  # noqa: E402
 
 STEPS = 5
 SHAPES = [(3, 7), (), (1000,), (0,), (2, 300)]

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ondie.emu.backend import rber
-from ondie.emu.config import load_preset, preset_names
-from ondie.emu.schema import CELLS
+from ondie.emu.config.config import load_preset, preset_names
+from ondie.emu.config.schema import CELLS
+from ondie.emu.nand import rber
 
 LIMIT = 8.5e-3
 TLC = load_preset("newport").replace({"errors.kind": "model"})

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from ondie import traces
-from ondie.emu import weights
-from ondie.emu.compare import BY_NAME, PATHS, Run, choose, compare, run_path
-from ondie.emu.config import load_preset
+from ondie.emu.analysis import weight_check as weights
+from ondie.emu.analysis.compare import BY_NAME, PATHS, Run, choose, compare, run_path
+from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options, Unavailable
-from ondie.emu.paths.striping import Bucket, Striping
+from ondie.emu.paths.layout.raid0 import Bucket, Striping
 from ondie.kernels import get
 
 SMART = ("smart_base", "smart_update", "smart_handler", "smart_comp")

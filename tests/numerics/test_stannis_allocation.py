@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.stannis import ring
-from ondie.emu.stannis.allocation import largest_remainder, split
+from ondie.emu.cluster.collectives import ring
+from ondie.emu.cluster.data_split import largest_remainder, split
 from ondie.emu.units import InputError
 
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.config import load_preset
-from ondie.emu.stannis.benchmark import Fitted, benchmark
-from ondie.emu.stannis.emulated import emulated, published
-from ondie.emu.stannis.networks import NETWORKS, network
-from ondie.emu.stannis.tuner import Engine, tune
-from ondie.emu.stannis.workload import of_network, of_trace
+from ondie.emu.cluster.batch_tuner import Engine, tune
+from ondie.emu.cluster.emulated_engine import emulated, published
+from ondie.emu.cluster.networks import NETWORKS, network
+from ondie.emu.cluster.throughput_benchmark import Fitted, benchmark
+from ondie.emu.cluster.workload import of_network, of_trace
+from ondie.emu.config.config import load_preset
 from ondie.emu.units import InputError
 from ondie.traces import load
 

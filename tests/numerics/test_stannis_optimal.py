@@ -6,12 +6,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ondie.emu.stannis import ring
-from ondie.emu.stannis.benchmark import Fitted
-from ondie.emu.stannis.emulated import published
-from ondie.emu.stannis.networks import network
-from ondie.emu.stannis.optimal import interval, plan, recruited
-from ondie.emu.stannis.tuner import Engine, tune
+from ondie.emu.cluster.batch_tuner import Engine, tune
+from ondie.emu.cluster.collectives import ring
+from ondie.emu.cluster.emulated_engine import published
+from ondie.emu.cluster.networks import network
+from ondie.emu.cluster.throughput_allocator import interval, plan, recruited
+from ondie.emu.cluster.throughput_benchmark import Fitted
 from ondie.emu.units import InputError
 
 RATE = 36e6

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.stannis.tuner import (
+from ondie.emu.cluster.batch_tuner import (
     Engine,
     algorithm_1,
     most_influential,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.stannis import ring
-from ondie.emu.stannis.weighting import (
+from ondie.emu.cluster.collectives import ring
+from ondie.emu.cluster.gradient_weighting import (
     EXCHANGES,
     all_reduce,
     bias,

@@ -9,9 +9,9 @@ import json
 
 import pytest
 
-from ondie.emu.config import load_preset
-from ondie.emu.paths.deepspeed import configured
-from ondie.emu.paths.offload import Offload
+from ondie.emu.config.config import load_preset
+from ondie.emu.paths.offload.deepspeed_config import configured
+from ondie.emu.paths.offload.options import Offload
 from ondie.emu.units import InputError
 from ondie.traces import TraceError
 from ondie.traces.deepspeed import KEYS, SILENT, read_deepspeed

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ondie.emu import replay
-from ondie.emu.frontend.requests import READ, WRITE
+from ondie.emu.nvme.request import READ, WRITE
+from ondie.emu.replay import player as replay
 from tests.state.written import PAGE, config, drive, play, requests
 
 MESSAGES = {

@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.frontend import framing, nvme, tunnel, tunnel_device
-from ondie.emu.frontend import tunnel_words as words
-from ondie.emu.frontend.framing import Format, Packer, Unpacker
-from ondie.emu.frontend.nvme import Command, Completion, Cqe, Sqe
-from ondie.emu.frontend.tunnel import HostRelay, State
-from ondie.emu.frontend.tunnel_device import DeviceRelay
-from ondie.emu.frontend.tunnel_words import Closed, Failed, Opened, Packet
+from ondie.emu.nvme import wire as nvme
+from ondie.emu.nvme.tunnel import device as tunnel_device
+from ondie.emu.nvme.tunnel import framing
+from ondie.emu.nvme.tunnel import host as tunnel
+from ondie.emu.nvme.tunnel import protocol as words
+from ondie.emu.nvme.tunnel.device import DeviceRelay
+from ondie.emu.nvme.tunnel.framing import Format, Packer, Unpacker
+from ondie.emu.nvme.tunnel.host import HostRelay, State
+from ondie.emu.nvme.tunnel.protocol import Closed, Failed, Opened, Packet
+from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
 from ondie.emu.units import InputError
 from tests.protocol.tunnel_wire import Wire
 

@@ -6,11 +6,11 @@ on next; without numbers, the oldest does.
 
 from collections.abc import Callable, Iterable, Iterator
 
-from ondie.emu.frontend.framing import Format
-from ondie.emu.frontend.nvme import Command, Completion
-from ondie.emu.frontend.tunnel import HostRelay
-from ondie.emu.frontend.tunnel_device import DeviceRelay
-from ondie.emu.frontend.tunnel_words import Closed, Event, Failed, Packet
+from ondie.emu.nvme.tunnel.device import DeviceRelay
+from ondie.emu.nvme.tunnel.framing import Format
+from ondie.emu.nvme.tunnel.host import HostRelay
+from ondie.emu.nvme.tunnel.protocol import Closed, Event, Failed, Packet
+from ondie.emu.nvme.wire import Command, Completion
 
 
 class Wire:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from ondie.emu.cli import main
-from ondie.emu.compare import compare
-from ondie.emu.config import Config, Leaf, load_preset
+from ondie.emu.analysis.compare import compare
+from ondie.emu.cli.main import main
+from ondie.emu.config.config import Config, Leaf, load_preset
 from ondie.emu.units import KINDS
 from ondie.emu.validate import model
 
@@ -61,7 +61,7 @@ def apart(
 ) -> Outcome:
     """Run `ondie ARGUMENTS` in a process of its own; ``env`` is added to this one's."""
     done = subprocess.run(
-        [sys.executable, "-m", "ondie.emu.cli", *(str(x) for x in arguments)],
+        [sys.executable, "-m", "ondie.emu.cli.main", *(str(x) for x in arguments)],
         cwd=cwd,
         env={**os.environ, **(env or {})},
         capture_output=True,

@@ -43,10 +43,12 @@ def make(what: str) -> str:
 def output(arguments: list[str]) -> str:
     """What `ondie ARGUMENTS` prints for the commands shown, without the list of files written."""
     from ondie import traces
-    from ondie.emu import compare, report, validate
-    from ondie.emu.commands import ablation
-    from ondie.emu.config import load_preset
-    from ondie.emu.console import WIDTH
+    from ondie.emu import validate
+    from ondie.emu.analysis import compare
+    from ondie.emu.cli.commands import ablation
+    from ondie.emu.cli.console import WIDTH
+    from ondie.emu.cli.tables import compare as report
+    from ondie.emu.config.config import load_preset
     from ondie.emu.paths.base import Options
 
     screen = Console(file=io.StringIO(), width=WIDTH, highlight=False)
@@ -61,7 +63,7 @@ def output(arguments: list[str]) -> str:
             cfg = load_preset(device)
             ablation.command(cfg, traces.load(trace), Options(), None, screen, None)
         case ["stannis", *_]:
-            words = [sys.executable, "-m", "ondie.emu.cli", *arguments]
+            words = [sys.executable, "-m", "ondie.emu.cli.main", *arguments]
             return subprocess.run(words, check=True, capture_output=True, text=True).stdout
         case _:
             raise ValueError(f"no way to show {arguments}")

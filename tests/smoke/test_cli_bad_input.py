@@ -11,9 +11,11 @@ import h5py
 import numpy as np
 import pytest
 
-from ondie.emu import cli, compare, report
-from ondie.emu.config import load_preset, preset_names
-from ondie.emu.loading import PRESETS
+from ondie.emu.analysis import compare
+from ondie.emu.cli import main as cli
+from ondie.emu.cli.tables import compare as report
+from ondie.emu.config.config import load_preset, preset_names
+from ondie.emu.config.loader import PRESETS
 from ondie.traces import write
 from tests.smoke.commands import apart, files, here, refused
 from tests.traces.samples import sample, sample_file

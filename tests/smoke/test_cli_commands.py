@@ -9,8 +9,8 @@ import click
 import pytest
 
 from ondie import traces
-from ondie.emu.cli import commands
-from ondie.emu.config import diff, load_preset, preset_names, shown
+from ondie.emu.cli.main import commands
+from ondie.emu.config.config import diff, load_preset, preset_names, shown
 from tests.smoke.commands import apart, files, here, refused
 
 

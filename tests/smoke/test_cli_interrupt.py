@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ondie.emu import compare, report
-from ondie.emu.compare import Stopped
-from ondie.emu.config import load_preset
+from ondie.emu.analysis import compare
+from ondie.emu.analysis.compare import Stopped
+from ondie.emu.cli.tables import compare as report
+from ondie.emu.config.config import load_preset
 from ondie.emu.validate import model
 from tests.smoke.commands import compiled, files, here, refused
 
@@ -89,7 +90,7 @@ def test_the_other_paths_stop_when_one_fails(monkeypatch):
             raise
 
     monkeypatch.setattr(compare, "run_path", run_path)
-    monkeypatch.setattr("ondie.emu.system.EVENTS_PER_CALL", 1000)
+    monkeypatch.setattr("ondie.emu.engine.run.system.EVENTS_PER_CALL", 1000)
     cfg = load_preset("optimstore-r1")
     with pytest.raises(ValueError, match="a defect"):
         compare.compare(
@@ -133,7 +134,7 @@ def test_a_failure_while_drawing_writes_nothing(tmp_path, capsys, monkeypatch, e
         raise error
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ondie.emu.figure.draw", draw)
+    monkeypatch.setattr("ondie.emu.cli.figures.compare.draw", draw)
     words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", "--out", "out"]
     refused(here(capsys, *words), str(error))
     assert files(tmp_path) == []

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ondie.emu import replay
-from ondie.emu.commands import mqsim as command
+from ondie.emu.cli.commands import mqsim as command
+from ondie.emu.replay import player as replay
 from tests.config.mqsim_files import SYNTHETIC, TRACE, drive_xml, flow_xml, put, workload_xml
 from tests.smoke.commands import files, here, refused
 

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from ondie.emu import replay
+from ondie.emu.replay import player as replay
 from ondie.traces import block
 from tests.protocol.block_samples import SAMPLES, columns
 from tests.smoke.commands import files, here, refused

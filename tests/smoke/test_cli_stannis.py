@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ondie.emu.stannis.simulation import Simulation
+from ondie.emu.cluster.training_sim import Simulation
 from tests.smoke.commands import files, here, refused
 
 

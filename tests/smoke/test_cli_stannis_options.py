@@ -11,7 +11,7 @@ HUGE = "99999999999999999999"
 @pytest.fixture(autouse=True)
 def memory_fed(monkeypatch):
     """How fast flash feeds the nodes is no question here, and takes seconds to find out."""
-    monkeypatch.setattr("ondie.emu.stannis.assembly.feed_bytes_per_s", lambda *_, **__: 1e9)
+    monkeypatch.setattr("ondie.emu.cluster.build.feed_bytes_per_s", lambda *_, **__: 1e9)
 
 
 def test_plan_adds_up_with_repetitions(capsys, tmp_path):

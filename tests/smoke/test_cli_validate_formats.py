@@ -54,7 +54,7 @@ def test_what_is_written(done):
 
 
 def test_the_rows_are_those_of_trainings_here(done):
-    from ondie.emu.live import formats
+    from ondie.emu.studies import formats
 
     found = {(name, 1): formats.train(name, 1, STEPS) for name in formats.VARIANTS}
     text = (done[1] / "rows.json").read_text()
@@ -75,7 +75,7 @@ def test_the_rows_are_those_of_trainings_here(done):
 
 def test_a_miss_exits_1_and_is_written(capsys, tmp_path, monkeypatch):
     needs_torch()
-    from ondie.emu.live import formats
+    from ondie.emu.studies import formats
 
     def losses(names, seeds, steps, jobs, progress):
         assert (seeds, steps) == ([3, 5], 2)
@@ -102,7 +102,7 @@ def untouched(*arguments, **options):
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     """A folder with a file in it, where nothing may be written."""
-    monkeypatch.setattr("ondie.emu.report.tempfile.mkstemp", untouched)
+    monkeypatch.setattr("ondie.emu.cli.tables.compare.tempfile.mkstemp", untouched)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("mine")
     return tmp_path
@@ -121,7 +121,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 )
 def test_numbers_that_cannot_be(folder, capsys, monkeypatch, options, words):
     needs_torch()
-    monkeypatch.setattr("ondie.emu.live.formats.losses", untouched)
+    monkeypatch.setattr("ondie.emu.studies.formats.losses", untouched)
     refused(here(capsys, *WORDS, *options, "--json", "rows.json", "--figure", "f.png"), *words)
     assert files(folder) == ["file"]
 
@@ -151,7 +151,7 @@ def test_numbers_that_cannot_be(folder, capsys, monkeypatch, options, words):
 )
 def test_options_that_cannot_be(folder, capsys, monkeypatch, arguments, words):
     """Known before torch is loaded, or a suite run."""
-    monkeypatch.setattr("ondie.emu.commands.validate._trained", untouched)
+    monkeypatch.setattr("ondie.emu.cli.commands.validate._trained", untouched)
     for name in ("bytes", "closed-forms", "rates"):
         monkeypatch.setitem(SUITES, name, untouched)
     refused(here(capsys, "validate", *arguments), *words)

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from ondie import traces
-from ondie.emu import system
-from ondie.emu.compare import Run, compare
-from ondie.emu.config import load_preset
-from ondie.emu.errors import SimulationError
-from ondie.emu.ledger import Imbalance, Totals, balance, ledger
+from ondie.emu.analysis.compare import Run, compare
+from ondie.emu.analysis.ledger import Imbalance, Totals, balance, ledger
+from ondie.emu.config.config import load_preset
+from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.engine.run import system
+from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.paths.base import Options
-from ondie.emu.stats import COUNTERS
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL, files, here, refused
 from tests.state import models as small

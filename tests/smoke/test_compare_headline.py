@@ -7,9 +7,9 @@ import re
 import pytest
 
 from ondie import traces
-from ondie.emu import report
-from ondie.emu.compare import Comparison, compare, headline_pair
-from ondie.emu.config import load_preset, preset_names
+from ondie.emu.analysis.compare import Comparison, compare, headline_pair
+from ondie.emu.cli.tables import compare as report
+from ondie.emu.config.config import load_preset, preset_names
 from ondie.emu.units import KINDS, InputError, fmt_bytes, fmt_time, parse
 from tests.smoke.commands import here
 

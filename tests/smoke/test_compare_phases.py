@@ -4,13 +4,13 @@ import json
 
 import pytest
 
+from ondie.emu.analysis.compare import compare
+from ondie.emu.analysis.ledger import ORDER
+from ondie.emu.cli.console import console
+from ondie.emu.cli.tables.compare import metrics, result_data, show
 from ondie.emu.clock import PS_PER_S
-from ondie.emu.compare import compare
-from ondie.emu.config import load_preset
-from ondie.emu.console import console
-from ondie.emu.ledger import ORDER
+from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
-from ondie.emu.report import metrics, result_data, show
 from ondie.emu.validate import model
 from tests.smoke.commands import files, here, refused
 

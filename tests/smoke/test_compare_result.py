@@ -19,10 +19,12 @@ import numpy as np
 import pytest
 
 from ondie import traces
-from ondie.emu import report, tornado, uncertainty
-from ondie.emu.compare import compare
-from ondie.emu.config import load_preset, preset_names, shown
-from ondie.emu.paths.offload import Offload
+from ondie.emu.analysis import monte_carlo as uncertainty
+from ondie.emu.analysis.compare import compare
+from ondie.emu.cli.figures import tornado
+from ondie.emu.cli.tables import compare as report
+from ondie.emu.config.config import load_preset, preset_names, shown
+from ondie.emu.paths.offload.options import Offload
 from tests.smoke.commands import SMALL, apart, as_toml, files, here
 
 FILES = [
@@ -381,7 +383,7 @@ def test_no_swing_no_odds():
 
 
 def test_a_longer_bar_moves_the_figure(tmp_path):
-    from ondie.emu.figure import draw
+    from ondie.emu.cli.figures.compare import draw
 
     trace = traces.load("mlp-fp16")
     cfg = load_preset("optimstore-r1", SMALL)

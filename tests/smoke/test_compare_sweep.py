@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from ondie.emu import sweep as sweeping
-from ondie.emu.config import load_preset
-from ondie.emu.sweep_figure import draw
+from ondie.emu.analysis import sweep as sweeping
+from ondie.emu.cli.figures.sweep import draw
+from ondie.emu.config.config import load_preset
 from ondie.emu.units import InputError
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL, files, here, refused
@@ -91,7 +91,7 @@ def test_capacity_follows_the_flash_at_every_point(two, capsys):
 
 
 def test_what_is_printed(two, capsys):
-    from ondie.emu.console import console
+    from ondie.emu.cli.console import console
 
     sweeping.show(two, console())
     out = capsys.readouterr().out

@@ -9,14 +9,9 @@ from functools import cache
 import pytest
 
 from ondie import traces
-from ondie.emu import report
-from ondie.emu.compare import compare, run_path
-from ondie.emu.config import Config, load_preset, preset_names, shown
-from ondie.emu.energy import is_price
-from ondie.emu.paths.base import Options
-from ondie.emu.paths.offload import Offload
-from ondie.emu.schema import KEYS, SECTIONS
-from ondie.emu.sensitivity import (
+from ondie.emu.analysis.compare import compare, run_path
+from ondie.emu.analysis.energy import is_price
+from ondie.emu.analysis.sensitivity import (
     DIE_STRIPES,
     IDLE,
     SAMPLE_STRIPES,
@@ -26,6 +21,11 @@ from ondie.emu.sensitivity import (
     sample_params,
     unfelt,
 )
+from ondie.emu.cli.tables import compare as report
+from ondie.emu.config.config import Config, load_preset, preset_names, shown
+from ondie.emu.config.schema import KEYS, SECTIONS
+from ondie.emu.paths.base import Options
+from ondie.emu.paths.offload.options import Offload
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL, as_toml, here, spelled
 

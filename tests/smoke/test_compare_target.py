@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from ondie.emu import target
-from ondie.emu.compare import compare
-from ondie.emu.config import load_preset
+from ondie.emu.analysis import step_budget as target
+from ondie.emu.analysis.compare import compare
+from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
-from ondie.emu.paths.offload import Offload
+from ondie.emu.paths.offload.options import Offload
 from ondie.emu.units import InputError
 from ondie.emu.validate import model
 from tests.smoke.commands import files, here, refused

@@ -5,9 +5,9 @@ from collections import defaultdict
 
 import pytest
 
-from ondie.emu import timeline
-from ondie.emu.compare import Comparison, Result, compare
-from ondie.emu.config import load_preset
+from ondie.emu.analysis import perfetto as timeline
+from ondie.emu.analysis.compare import Comparison, Result, compare
+from ondie.emu.config.config import load_preset
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL, files, here
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from ondie import traces
-from ondie.emu import compare as comparison
-from ondie.emu import weights
-from ondie.emu.compare import compare
-from ondie.emu.config import load_preset
-from ondie.emu.paths.arithmetic import Arithmetic
+from ondie.emu.analysis import compare as comparison
+from ondie.emu.analysis import weight_check as weights
+from ondie.emu.analysis.compare import compare
+from ondie.emu.analysis.weight_check import Mismatch, recorded_distance
+from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
-from ondie.emu.weights import Mismatch, recorded_distance
+from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.kernels import get
 from tests.smoke.commands import files, here, refused
 from tests.traces.samples import sample, sample_file
@@ -234,7 +234,7 @@ def test_without_the_fault_the_same_command_runs(capsys, tmp_path):
 
 def test_weights_that_arrive_wrong_are_found(monkeypatch):
     """On flash they are right; on their way to the host one bit flips."""
-    from ondie.emu.paths.on_die import OnDie
+    from ondie.emu.paths.on_die.path import OnDie
 
     original = OnDie.delivered
 

@@ -1,63 +1,57 @@
-"""Who imports whom? The rooms, from the top down; an import may only go down."""
+"""Who imports whom? The rule is read from docs/architecture.md."""
 
 import ast
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-# One tier per line, highest first. A module may import from lower tiers, from itself, and from
-# names beside it with a comma between; `|` separates neighbours that must not know each other.
-EMU = """
-    cli
-    commands
-    live
-    serve | validate, bench, bench_figure, bench_host, bench_engine, sweep, sweep_figure
-    report, printed
-    odds, target, figure, tornado, stannis_figure
-    bench_cases, bench_others, bench_peak
-    interference
-    compare, mqsim, block_replay, replay
-    precondition, occupation
-    interruption, power, revival, settling, weights
-    paths
-    stannis, ndpipe
-    volume
-    system, sensitivity, uncertainty, lifetime
-    sampling
-    device, books, build, dispatch, errors, flows, rows
-    landing
-    padding
-    gathering
-    placing
-    collection, passages
-    frontend | isp
-    backend | host
-    clock, console, drawing, stats, energy, ledger, timeline, state, events, stations
-    intrinsics, places
-    config, constraints, loading, nominal, provenance, schema
-    units
-"""
 ROOMS = ("kernels", "traces", "emu")
 EXTRAS = {"torch", "sklearn", "dask", "distributed"}  # imported where used, not when loaded
 SOCKETS = {"socket", "socketserver", "asyncio", "selectors", "ssl"}  # emu/serve only
 
 
-def order() -> dict[str, tuple[int, int]]:
-    """name -> (tier, group within it); tier 0 is the lowest."""
+Place = tuple[int, int, int]  # line from the bottom, group within the line, rank within the group
+
+
+def rule(text: str) -> dict[str, Place]:
+    """Room -> place. `|` separates groups of a line; in a group, `a > b` gives a the higher rank,
+    and `a, b` the same one."""
     places = {}
-    for tier, line in enumerate(reversed(EMU.split("\n")[1:-1])):
-        for group, names in enumerate(line.split("|")):
-            places |= {name.strip(): (tier, group) for name in names.split(",")}
+    lines = text.strip().split("\n")
+    for line, rooms in enumerate(reversed(lines)):
+        for group, names in enumerate(rooms.split("|")):
+            for rank, name in enumerate(reversed(names.split(">"))):
+                places |= {room.strip(): (line, group, rank) for room in name.split(",")}
     return places
 
 
-def allowed(importer: str, imported: str, places: dict[str, tuple[int, int]]) -> bool:
-    """Whether one name of emu may import another."""
+@pytest.fixture(scope="module")
+def places(root) -> dict[str, Place]:
+    page = (root / "docs" / "architecture.md").read_text("utf-8")
+    (block,) = re.findall(r"```imports\n(.*?)```", page, re.DOTALL)
+    assert len(block.strip().split("\n")) == 9
+    return rule(block)
+
+
+def room_of(name: str, places: dict[str, Place]) -> str | None:
+    """The room of a dotted name `emu.….module`, the longest that the rule knows."""
+    parts = name.split(".")[1:]
+    for length in range(len(parts), 0, -1):
+        if (room := ".".join(parts[:length])) in places:
+            return room
+    return None
+
+
+def allowed(importer: str, imported: str, places: dict[str, Place]) -> bool:
+    """Whether a room may import another: one in a lower line, or of its own group and not above."""
     here, there = places[importer], places[imported]
-    return importer == imported or there[0] < here[0] or there == here
+    if here[0] == there[0]:
+        return here[1] == there[1] and there[2] <= here[2]
+    return there[0] < here[0]
 
 
 def modules(root: Path) -> list[tuple[str, Path]]:
@@ -110,44 +104,59 @@ def test_kernels_and_traces_know_neither_emu_nor_each_other(root):
         assert not bad, f"{path.relative_to(root)} imports {bad}"
 
 
-def test_inside_emu_imports_go_down(root):
-    places = order()
+def test_inside_emu_imports_follow_the_rule(root, places):
+    broken = []
     for name, path in modules(root):
-        if not name.startswith("emu.") or name == "emu.__init__":
+        importer = room_of(name, places) if name.startswith("emu.") else None
+        if importer is None:
+            assert (
+                not name.startswith("emu.") or name.count(".") == 1 or name.endswith("__init__")
+            ), f"{path.relative_to(root)} lies in no room of docs/architecture.md"
             continue
-        importer = name.split(".")[1]
-        assert importer in places, (
-            f"{path.relative_to(root)}: give {importer!r} a tier in EMU above"
-        )
         for imported, _ in imports(name, path):
+            room = room_of(imported, places) if imported.startswith("emu.") else None
+            if room is not None and not allowed(importer, room, places):
+                broken.append(f"{path.relative_to(root)} imports ondie.{imported}")
+    assert not broken, "\n".join(broken)
+
+
+def test_imports_have_no_circles(root):
+    """Imports when a module is loaded, among our own modules."""
+    known = {name.removesuffix(".__init__"): (name, path) for name, path in modules(root)}
+    graph = {}
+    for plain, (name, path) in known.items():
+        found = set()
+        for imported, loaded in imports(name, path):
             parts = imported.split(".")
-            if parts[0] != "emu" or len(parts) < 2:
-                continue
-            assert parts[1] in places, f"{path.relative_to(root)} imports {imported}: no such name"
-            assert allowed(importer, parts[1], places), (
-                f"{path.relative_to(root)} imports ondie.{imported}: "
-                f"{importer} must not know {parts[1]}"
-            )
+            while parts and ".".join(parts) not in known:
+                parts.pop()
+            if loaded and parts and ".".join(parts) != plain:
+                found.add(".".join(parts))
+        graph[plain] = found
+    while leaves := {name for name, found in graph.items() if not found & graph.keys()}:
+        graph = {name: found for name, found in graph.items() if name not in leaves}
+    roots = set(graph)
+    while tops := {n for n in roots if not any(n in graph[m] for m in roots)}:
+        roots -= tops
+    assert not roots, "circles among " + ", ".join(sorted(roots))
 
 
-def test_the_order_is_the_designs():
-    places = order()
-    up_is_refused = [("backend", "device"), ("paths", "cli"), ("units", "config")]
-    up_is_refused += [("frontend", "isp"), ("isp", "frontend"), ("backend", "host")]
-    up_is_refused += [("stannis", "paths"), ("compare", "serve"), ("report", "serve")]
-    for importer, imported in up_is_refused:
-        assert not allowed(importer, imported, places)
-    for importer, imported in [("cli", "serve"), ("live", "serve"), ("device", "frontend")]:
-        assert allowed(importer, imported, places)
-    assert [name for name in places if allowed(name, "cli", places)] == ["cli"]
-    above = {name for name in places if allowed(name, "serve", places)}
-    assert above == {"cli", "commands", "live", "serve"}
+def test_the_rule_forbids_what_it_is_for(places):
+    refused = [("ftl", "nvme"), ("nand", "ftl"), ("compute", "nand"), ("engine.core", "nand")]
+    refused += [("paths", "replay"), ("cluster", "ftl"), ("analysis", "cli"), ("paths", "analysis")]
+    refused += [("validate", "studies"), ("config", "ftl"), ("units", "config")]
+    for importer, imported in refused:
+        assert not allowed(importer, imported, places), (importer, imported)
+    for importer, imported in [("nvme", "ftl"), ("ftl", "nand"), ("cli", "serve")]:
+        assert allowed(importer, imported, places), (importer, imported)
+    assert [room for room in places if allowed(room, "cli", places)] == ["cli"]
 
 
 def test_extras_are_imported_where_they_are_used(root):
+    trained = ("traces.scripts.", "emu.studies.", "emu.csd_optimizer", "kernels.torch_optimizer")
     for name, path in modules(root):
-        if name.startswith(("traces.scripts.", "emu.live.")):
-            continue  # they train
+        if name.startswith(trained):
+            continue
         bad = [i for i, loaded in imports(name, path) if loaded and i.split(".")[0] in EXTRAS]
         assert not bad, f"{path.relative_to(root)} imports {bad} when loaded"
 

@@ -6,8 +6,8 @@ import shlex
 import pytest
 from click.testing import CliRunner
 
-from ondie.emu.cli import commands
-from ondie.emu.config import load_preset
+from ondie.emu.cli.main import commands
+from ondie.emu.config.config import load_preset
 from tests.smoke import readme
 
 TEXT = readme.README.read_text("utf-8")

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ondie.emu.config import Config
-from ondie.emu.device import Device
-from ondie.emu.frontend import queues
+from ondie.emu.config.config import Config
+from ondie.emu.drive import Device
+from ondie.emu.nvme import command as queues
 from tests.timing.harness import preset
 
 PAGE = 512

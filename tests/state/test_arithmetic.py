@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ondie.emu.paths.arithmetic import Arithmetic
+from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.emu.units import InputError
 from ondie.kernels import OPS, get
 from tests.state.models import model

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.block_replay import (
+from ondie.emu.nvme.request import NOT_YET
+from ondie.emu.replay.block_trace import (
     Commands,
     Loop,
     capacity,
@@ -14,7 +15,6 @@ from ondie.emu.block_replay import (
     replay_block,
     whole_sectors,
 )
-from ondie.emu.frontend.requests import NOT_YET
 from ondie.emu.units import InputError
 from ondie.traces import TraceError
 from ondie.traces.block import FLUSH, READ, TRIM, WRITE

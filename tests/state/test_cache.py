@@ -13,10 +13,13 @@ import pytest
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from ondie.emu import build, replay, stats
-from ondie.emu.backend import store
 from ondie.emu.clock import NEVER
-from ondie.emu.frontend import queues, requests
+from ondie.emu.engine.core import counters as stats
+from ondie.emu.engine.run import build
+from ondie.emu.nand import page_store as store
+from ondie.emu.nvme import command as queues
+from ondie.emu.nvme import request as requests
+from ondie.emu.replay import player as replay
 from ondie.emu.units import InputError
 from tests.state import test_ftl_machine as machine
 from tests.state.small import PAGE, commands, config, counter, device, random_writes
@@ -346,9 +349,9 @@ def test_back_pressure_loses_nothing():
 def test_the_isp_writes_past_the_cache():
     """A page that the host has written to DRAM, then the ISP to flash: the host's is void, whether
     it was waiting or under way, and a read finds the ISP's."""
+    from ondie.emu.engine.core.state import as_records
+    from ondie.emu.engine.run.system import System
     from ondie.emu.paths.base import Rows
-    from ondie.emu.state import as_records
-    from ondie.emu.system import System
 
     for share in (0, 1):
         cfg = config(cache__mode="write_back", cache__capacity="8 KiB", cache__dirty_share=share)

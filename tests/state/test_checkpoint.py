@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ondie.emu.compare import Run
+from ondie.emu.analysis.compare import Run
 from ondie.emu.paths.base import Options
 from ondie.emu.units import InputError
 from ondie.traces import Memory

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from ondie.emu import stats
-from ondie.emu.backend import cmt
-from ondie.emu.books import imbalance
 from ondie.emu.clock import NEVER
-from ondie.emu.frontend import queues
-from ondie.emu.system import System
+from ondie.emu.engine.core import counters as stats
+from ondie.emu.engine.run.system import System
+from ondie.emu.ftl import cmt
+from ondie.emu.ftl.invariants import imbalance
+from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
 from tests.state.small import commands, config, counter, device, random_writes
 from tests.state.test_dictionary import FEATURES, ITEM, LPNS, Pages

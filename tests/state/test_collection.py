@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from ondie.emu import stats
-from ondie.emu.backend import mapping, policies
 from ondie.emu.clock import NEVER
-from ondie.emu.frontend import queues
+from ondie.emu.engine.core import counters as stats
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl import policies
+from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
 from tests.state.small import commands, config, counter, device, random_writes
 
@@ -191,7 +192,7 @@ def test_a_full_drive_says_so_in_one_line():
 
 def test_a_full_drive_is_told_when_it_is_filled():
     """The untimed fill, too, leaves collection its block."""
-    from ondie.emu.system import System
+    from ondie.emu.engine.run.system import System
 
     system = System(config(ftl__over_provisioning=0.01), ("a",))
     with pytest.raises(InputError, match="of 506 pages find no free block"):

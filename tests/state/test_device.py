@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from ondie.emu import build, events, stats
-from ondie.emu import stations as s
 from ondie.emu.clock import NEVER
-from ondie.emu.errors import SimulationError
+from ondie.emu.engine.core import counters as stats
+from ondie.emu.engine.core import events
+from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.run import build
+from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.units import InputError
 from tests.state.small import PAGE, commands, counter, device, random_writes
 from tests.timing import harness as h

@@ -7,8 +7,8 @@ import hypothesis
 import numpy as np
 from hypothesis import strategies as st
 
-from ondie.emu.frontend import queues
-from ondie.emu.stats import COLLECTIONS
+from ondie.emu.engine.core.counters import COLLECTIONS
+from ondie.emu.nvme import command as queues
 from tests.state.small import PAGE, commands, counter, device
 
 READ, WRITE, TRIM = queues.READ, queues.WRITE, queues.TRIM

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from ondie.emu import build
-from ondie.emu.backend import mapping, store
 from ondie.emu.clock import NEVER
-from ondie.emu.device import Device
-from ondie.emu.frontend import queues
-from ondie.emu.schema import ORDERS
-from ondie.emu.stats import COUNTERS
+from ondie.emu.config.schema import ORDERS
+from ondie.emu.drive import Device
+from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.engine.run import build
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.nand import page_store as store
+from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
 from tests.state.small import PAGE, commands, config
 

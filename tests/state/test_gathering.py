@@ -9,10 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from ondie.emu import precondition, stats
-from ondie.emu.backend import gc, mapping
-from ondie.emu.books import imbalance
-from ondie.emu.frontend import queues
+from ondie.emu.engine.core import counters as stats
+from ondie.emu.ftl import gc_victims as gc
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl.invariants import imbalance
+from ondie.emu.ftl.precondition import apply as precondition
+from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
 from tests.state.small import PAGE, commands, config, counter, device, random_writes
 

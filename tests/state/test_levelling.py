@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.backend import mapping, reservoir
-from ondie.emu.backend.geometry import Geometry
-from ondie.emu.compare import Run
-from ondie.emu.config import load_preset
-from ondie.emu.isp.homes import Homes
+from ondie.emu.analysis.compare import Run
+from ondie.emu.config.config import load_preset
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl import reservoir
+from ondie.emu.nand.geometry import Geometry
 from ondie.emu.paths.base import Options, Unavailable
-from ondie.emu.paths.levelling import Dies, decide
+from ondie.emu.paths.layout.stripe_map import Homes
+from ondie.emu.paths.on_die.wear_leveling import Dies, decide
 from tests.state.models import model
 from tests.timing.harness import preset
 

@@ -5,11 +5,12 @@ before they were written. Looked at after every event of a busy drive.
 import numpy as np
 import pytest
 
-from ondie.emu import build, replay
-from ondie.emu.backend import mapping
-from ondie.emu.backend.geometry import Geometry
-from ondie.emu.books import imbalance
-from ondie.emu.frontend.requests import READ, WRITE
+from ondie.emu.engine.run import build
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl.invariants import imbalance
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nvme.request import READ, WRITE
+from ondie.emu.replay import player as replay
 from ondie.emu.units import InputError
 from tests.state.written import PAGE, config, drive, play, requests
 

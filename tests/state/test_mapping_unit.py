@@ -10,12 +10,12 @@ import sys
 import numpy as np
 import pytest
 
-from ondie.emu import build
-from ondie.emu.backend import cmt
-from ondie.emu.backend.geometry import Geometry
-from ondie.emu.device import Device
-from ondie.emu.frontend.requests import FLUSH, READ, TRIM, WRITE
-from ondie.emu.precondition import precondition
+from ondie.emu.drive import Device
+from ondie.emu.engine.run import build
+from ondie.emu.ftl import cmt
+from ondie.emu.ftl.precondition.apply import precondition
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nvme.request import FLUSH, READ, TRIM, WRITE
 from ondie.emu.units import InputError
 from tests.state import small
 from tests.state.written import PAGE, config, drive, play, requests
@@ -177,7 +177,7 @@ def test_compiled_and_uncompiled_runs_are_alike():
     map, to the bit."""
     script = (
         "import hashlib, numpy as np\n"
-        "from ondie.emu.replay import Player, Source\n"
+        "from ondie.emu.replay.player import Player, Source\n"
         "from tests.state.written import config, drive, requests\n"
         "cfg = config(ftl__partial_pages='sectors', flash__blocks_per_plane=16,\n"
         "             flash__page='16 KiB', ftl__mapping_unit='4 KiB', ftl__map_cache='200 B',\n"

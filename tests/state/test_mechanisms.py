@@ -7,8 +7,8 @@ against a dictionary; what it is for has to have happened.
 import numpy as np
 import pytest
 
-from ondie.emu import stats
-from ondie.emu.frontend import queues
+from ondie.emu.engine.core import counters as stats
+from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
 from tests.state.small import PAGE, commands, counter, device
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from ondie.emu.backend import mapping
-from ondie.emu.mqsim import mrg, victims
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.replay.mqsim import gc_policies as victims
+from ondie.emu.replay.mqsim import mrg32k3a as mrg
 from tests.state.small import device
 
 BLOCKS, PAGES = 24, 8

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from ondie.emu.backend import mapping
-from ondie.emu.backend.geometry import Geometry
-from ondie.emu.books import imbalance
-from ondie.emu.mqsim.flows import flows
-from ondie.emu.mqsim.occupancy import occupied
-from ondie.emu.mqsim.run import read_pair
-from ondie.emu.mqsim.simulate import prepared, simulate
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl.invariants import imbalance
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.replay.mqsim.flows import flows
+from ondie.emu.replay.mqsim.initial_occupancy import occupied
+from ondie.emu.replay.mqsim.run import read_pair
+from ondie.emu.replay.mqsim.to_engine import prepared, simulate
 from ondie.emu.units import InputError
 from tests.config.mqsim_files import TRACE, drive_xml, flow_xml, put, workload_xml
 from tests.smoke.test_cli_mqsim import DRIVE, FLOW

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ondie.emu.backend.geometry import Geometry
-from ondie.emu.config import load_preset
-from ondie.emu.paths.offload_volume import Extent, File, Volume, extents
+from ondie.emu.config.config import load_preset
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.paths.layout.volume import Extent, File, Volume, extents
 
 GEOMETRY = Geometry.of(load_preset("optimstore-r1"))
 PAGE = GEOMETRY.page_bytes

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from ondie.emu import build
-from ondie.emu.frontend.requests import READ, TRIM, WRITE
+from ondie.emu.engine.run import build
+from ondie.emu.nvme.request import READ, TRIM, WRITE
 from ondie.emu.units import InputError
 from tests.state.written import PAGE, config, drive, play, requests
 

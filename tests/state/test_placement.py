@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 import pytest
 
-from ondie.emu.backend.geometry import Geometry
-from ondie.emu.frontend import queues
-from ondie.emu.schema import ORDERS
-from ondie.emu.stats import COLLECTIONS, COPYBACK_PAGES, GC_READ_PAGES
+from ondie.emu.config.schema import ORDERS
+from ondie.emu.engine.core.counters import COLLECTIONS, COPYBACK_PAGES, GC_READ_PAGES
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nvme import command as queues
 from tests.state.small import commands, config, counter, device, random_writes
 
 WRITE = queues.WRITE

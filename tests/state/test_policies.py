@@ -11,10 +11,12 @@ import time
 import numpy as np
 import pytest
 
-from ondie.emu.backend import gc, mapping, policies
-from ondie.emu.backend.draws import absorb, below
-from ondie.emu.frontend import queues
-from ondie.emu.stats import COLLECTIONS, GC_PROGRAM_PAGES, OVERRULED
+from ondie.emu.engine.core.counters import COLLECTIONS, GC_PROGRAM_PAGES, OVERRULED
+from ondie.emu.engine.core.rng import absorb, below
+from ondie.emu.ftl import gc_victims as gc
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl import policies
+from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
 from tests.state.small import commands, config, counter, device, random_writes
 

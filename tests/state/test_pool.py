@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from ondie.emu import build, events, rows
-from ondie.emu.frontend import queues
+from ondie.emu.engine.core import events
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core.counters import COLLECTIONS
+from ondie.emu.engine.run import build
+from ondie.emu.engine.run.system import System
+from ondie.emu.nvme import command as queues
 from ondie.emu.paths.base import Rows
-from ondie.emu.stats import COLLECTIONS
-from ondie.emu.system import System
 from ondie.emu.units import InputError
 from tests.state.small import PAGE, commands, config, counter, device
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from ondie.emu import precondition
-from ondie.emu.backend import mapping
-from ondie.emu.backend.geometry import Geometry
-from ondie.emu.backend.steady import Region
-from ondie.emu.books import imbalance
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl.invariants import imbalance
+from ondie.emu.ftl.precondition import apply as precondition
+from ondie.emu.ftl.precondition.steady_state import Region
+from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError
 from tests.state.test_steady import distance
 from tests.state.written import config, drive, play, requests, uniform, waf

@@ -12,13 +12,15 @@ import sys
 import numpy as np
 import pytest
 
-from ondie.emu import precondition, stats
-from ondie.emu.backend import mapping, modes
-from ondie.emu.backend.geometry import Geometry
-from ondie.emu.books import imbalance
-from ondie.emu.config import load_preset
-from ondie.emu.device import Device
-from ondie.emu.frontend import queues
+from ondie.emu.config.config import load_preset
+from ondie.emu.drive import Device
+from ondie.emu.engine.core import counters as stats
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl import pslc as modes
+from ondie.emu.ftl.invariants import imbalance
+from ondie.emu.ftl.precondition import apply as precondition
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError, fmt_bytes
 from tests.state.small import commands, counter, random_writes
 from tests.timing.harness import BUS, COMMAND, TIMES, US, preset
@@ -413,7 +415,7 @@ def test_the_capacity_that_is_left_is_said(root):
     """What blocks in pSLC mode hold, and what is offered beside them."""
     words = ["preset", "show", "gen4-tlc", "--set", "ftl.pslc=static", "--set"]
     out = subprocess.run(
-        [sys.executable, "-m", "ondie.emu.cli", *words, "ftl.pslc_share=0.1"],
+        [sys.executable, "-m", "ondie.emu.cli.main", *words, "ftl.pslc_share=0.1"],
         check=True, capture_output=True, text=True, cwd=root,
     ).stdout  # fmt: skip
     cfg = load_preset("gen4-tlc", ["ftl.pslc=static", "ftl.pslc_share=0.1"])

@@ -6,11 +6,12 @@ Also what the drive itself reads: pages that are merged, moved or hold the map.
 import numpy as np
 import pytest
 
-from ondie.emu import precondition
-from ondie.emu.backend import ecc, mapping, rber
-from ondie.emu.frontend import queues
-from ondie.emu.frontend.requests import READ, WRITE
-from ondie.emu.stats import COUNTERS
+from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl.precondition import apply as precondition
+from ondie.emu.nand import ecc, rber
+from ondie.emu.nvme import command as queues
+from ondie.emu.nvme.request import READ, WRITE
 from ondie.emu.units import InputError
 from tests.state import small, written
 

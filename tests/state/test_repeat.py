@@ -8,11 +8,12 @@ import sys
 import numpy as np
 import pytest
 
-from ondie.emu import build, rows
-from ondie.emu.backend.timing import BPP, BPR, ODC, READ, VPP
-from ondie.emu.frontend import queues
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.run import build
+from ondie.emu.engine.run.system import System
+from ondie.emu.nand.timing import BPP, BPR, ODC, READ, VPP
+from ondie.emu.nvme import command as queues
 from ondie.emu.paths.base import Rows
-from ondie.emu.system import System
 from tests.state.small import PAGE, config
 
 SUPER = 2 * PAGE

@@ -8,11 +8,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from ondie.emu import precondition
-from ondie.emu.backend.geometry import Geometry
-from ondie.emu.books import imbalance
-from ondie.emu.frontend.requests import FLUSH, READ, TRIM, WRITE
-from ondie.emu.replay import Player, Source
+from ondie.emu.ftl.invariants import imbalance
+from ondie.emu.ftl.precondition import apply as precondition
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nvme.request import FLUSH, READ, TRIM, WRITE
+from ondie.emu.replay.player import Player, Source
 from ondie.emu.units import InputError
 from tests.state.written import PAGE, config, drive, play, requests, uniform
 from tests.timing.harness import NS, TIMES, US, preset
@@ -205,7 +205,7 @@ def test_compiled_and_uncompiled_runs_are_alike():
     """Every operation, both loops; the times of all requests, and the map, to the bit."""
     script = (
         "import hashlib, numpy as np\n"
-        "from ondie.emu.replay import Player, Source\n"
+        "from ondie.emu.replay.player import Player, Source\n"
         "from tests.state.written import config, drive, requests, PAGE\n"
         "cfg = config(ftl__partial_pages='sectors', flash__blocks_per_plane=6,\n"
         "             flash__pages_per_block=4, ftl__over_provisioning=0.6, flash__channels=2)\n"

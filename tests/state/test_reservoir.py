@@ -5,12 +5,12 @@ where it is too small or its registers hold nothing.
 import numpy as np
 import pytest
 
-from ondie.emu import events
-from ondie.emu.backend.timing import BPP, BPR, ODC, VPP
-from ondie.emu.compare import PATHS
-from ondie.emu.errors import SimulationError
+from ondie.emu.analysis.compare import PATHS
+from ondie.emu.engine.core import events
+from ondie.emu.engine.core.counters import COUNTERS, GC_PROGRAM_PAGES, GC_READ_PAGES
+from ondie.emu.engine.run.errors import SimulationError
+from ondie.emu.nand.timing import BPP, BPR, ODC, VPP
 from ondie.emu.paths.base import Unavailable
-from ondie.emu.stats import COUNTERS, GC_PROGRAM_PAGES, GC_READ_PAGES
 from ondie.emu.units import InputError
 from tests.state.models import model
 from tests.timing.harness import Bench, preset

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.stannis.epoch import Epoch
-from ondie.emu.stannis.ranges import Ranges
-from ondie.emu.stannis.shuffle import Shuffle
+from ondie.emu.cluster.epoch import Epoch
+from ondie.emu.cluster.interval_set import Ranges
+from ondie.emu.cluster.permutation import Shuffle
 from ondie.emu.units import InputError
 
 

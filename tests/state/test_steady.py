@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ondie.emu.backend import unit_setup
-from ondie.emu.backend.steady import EXCLUDED, FREE, FULL, OPEN, Plan, Region, steady
+from ondie.emu.ftl.precondition import unit_init as unit_setup
+from ondie.emu.ftl.precondition.steady_state import EXCLUDED, FREE, FULL, OPEN, Plan, Region, steady
 from ondie.emu.units import InputError
 from tests.fidelity import plain_ftl
 
@@ -157,7 +157,7 @@ def test_uncompiled_and_compiled_alike():
     """The same bits without Numba, every warning an error."""
     script = (
         "import hashlib, numpy as np\n"
-        "from ondie.emu.backend.steady import *\n"
+        "from ondie.emu.ftl.precondition.steady_state import *\n"
         "plan = Plan(2, 24, 16, 2, policy='d_choices', regions=(Region(.2, .8), Region(.8, .2)))\n"
         "l2p, p2l = np.zeros(500, np.uint32), np.zeros(768, np.uint32)\n"
         "s = steady(l2p, p2l, plan, seed=9)\n"

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from ondie.emu import stats
-from ondie.emu.backend import mapping
-from ondie.emu.frontend import queues
+from ondie.emu.engine.core import counters as stats
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
 from tests.state.small import commands, counter, device
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from ondie.emu import collection, stats
-from ondie.emu.backend import mapping
-from ondie.emu.frontend import queues
+from ondie.emu.engine.core import counters as stats
+from ondie.emu.ftl import gc as collection
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.nvme import command as queues
 from tests.state.small import commands, counter, device
 
 WRITE = queues.WRITE

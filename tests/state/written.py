@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ondie.emu import build
-from ondie.emu.config import Config
-from ondie.emu.frontend.requests import MAX_CHUNK, NOT_YET, READ, REQUEST, WRITE
-from ondie.emu.replay import Player, Replayed, Source
-from ondie.emu.state import Arrays
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.engine.run import build
+from ondie.emu.nvme.request import MAX_CHUNK, NOT_YET, READ, REQUEST, WRITE
+from ondie.emu.replay.player import Player, Replayed, Source
 from tests.timing.harness import preset
 
 PAGE = 4096

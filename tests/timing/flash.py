@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ondie.emu import build
-from ondie.emu.backend import nand, physical
-from ondie.emu.backend.timing import COPYBACK, ERASE, PROGRAM, READ
 from ondie.emu.clock import NEVER
-from ondie.emu.state import Arrays
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.engine.run import build
+from ondie.emu.nand import channel as nand
+from ondie.emu.nand import raw_jobs as physical
+from ondie.emu.nand.timing import COPYBACK, ERASE, PROGRAM, READ
 from tests.timing import harness as h
 
 LEAVES = h.TIMES | {

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ondie.emu import dispatch, rows
 from ondie.emu.clock import NEVER
-from ondie.emu.config import Config, load_preset
-from ondie.emu.errors import raise_error
+from ondie.emu.config.config import Config, load_preset
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core.state import as_records
+from ondie.emu.engine.run import loop as dispatch
+from ondie.emu.engine.run.errors import raise_error
+from ondie.emu.engine.run.system import System
 from ondie.emu.paths.base import Rows
-from ondie.emu.state import as_records
-from ondie.emu.system import System
 
 NS = 1000
 US = 1000 * NS

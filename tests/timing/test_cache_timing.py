@@ -6,8 +6,8 @@ The link takes 1 us for a page and 0.2 us more to arrive, DRAM 0.5 us for each w
 
 import pytest
 
-from ondie.emu import stats
-from ondie.emu.frontend import queues
+from ondie.emu.engine.core import counters as stats
+from ondie.emu.nvme import command as queues
 from tests.timing import harness as h
 from tests.timing.test_table import program_ps
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from ondie.emu.backend import dies, mapping
-from ondie.emu.frontend.requests import READ, WRITE
-from ondie.emu.replay import Player, Source
-from ondie.emu.state import records
+from ondie.emu.engine.core.state import records
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.nand import die as dies
+from ondie.emu.nvme.request import READ, WRITE
+from ondie.emu.replay.player import Player, Source
 from ondie.emu.units import InputError
 from tests.state.written import PAGE, config, drive, requests
 

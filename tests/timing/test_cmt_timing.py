@@ -6,8 +6,8 @@ One die of two planes; one translation page tells of all pages. A cache of 2 byt
 
 import pytest
 
-from ondie.emu import stats
-from ondie.emu.frontend import queues
+from ondie.emu.engine.core import counters as stats
+from ondie.emu.nvme import command as queues
 from tests.timing import harness as h
 from tests.timing.test_table import program_ps
 

@@ -3,7 +3,7 @@
 Read command 0.1, tR 10, program command 0.1, tPROG 50 = 60.2 us.
 """
 
-from ondie.emu.backend import nand
+from ondie.emu.nand import channel as nand
 from tests.timing import harness as h
 from tests.timing.flash import Flash
 from tests.timing.harness import US, ns

@@ -8,8 +8,9 @@ encoder, 0.5 each.
 
 import pytest
 
-from ondie.emu import rows, stats
-from ondie.emu.frontend import queues
+from ondie.emu.engine.core import counters as stats
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.nvme import command as queues
 from tests.timing import harness as h
 from tests.timing.flash import Flash
 from tests.timing.harness import US

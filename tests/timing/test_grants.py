@@ -5,8 +5,8 @@ A read: command 0.1, tR 10, data 4.096. A program: 4.196, then 50.
 
 import pytest
 
-from ondie.emu.backend import nand
-from ondie.emu.backend.timing import ERASE, PROGRAM, READ
+from ondie.emu.nand import channel as nand
+from ondie.emu.nand.timing import ERASE, PROGRAM, READ
 from tests.timing import harness as h
 from tests.timing.flash import Flash
 from tests.timing.harness import US, ns

@@ -6,7 +6,7 @@ Two planes: commands 0.2, then tR 10 and data 4.096 each, or data 8.192 and tPRO
 
 import pytest
 
-from ondie.emu.backend import nand
+from ondie.emu.nand import channel as nand
 from tests.timing import harness as h
 from tests.timing.flash import Flash
 from tests.timing.harness import US, ns

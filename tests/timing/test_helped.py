@@ -5,19 +5,7 @@ and 0.5 us in DRAM, encoder 0.5 us, decoder 1 us, tR 10 us, tPROG 50 us.
 
 import pytest
 
-from ondie.emu.backend.timing import (
-    BESIDE,
-    BPP,
-    BPR,
-    FETCH,
-    KEEP,
-    ODC,
-    RECALL,
-    STORE,
-    VPP,
-)
-from ondie.emu.errors import SimulationError
-from ondie.emu.stats import (
+from ondie.emu.engine.core.counters import (
     ARRAY_PROGRAMS,
     ECC_DECODED_PAGES,
     ECC_ENCODED_PAGES,
@@ -25,6 +13,8 @@ from ondie.emu.stats import (
     KEPT_PAGES,
     STORED_PAGES,
 )
+from ondie.emu.engine.run.errors import SimulationError
+from ondie.emu.nand.timing import BESIDE, BPP, BPR, FETCH, KEEP, ODC, RECALL, STORE, VPP
 from tests.timing import harness as h
 from tests.timing.harness import ns
 

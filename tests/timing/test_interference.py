@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pytest
 
-from ondie.emu.block_replay import Loop, replay_block
-from ondie.emu.commands.foreground import table
-from ondie.emu.compare import run_path
-from ondie.emu.config import load_preset
-from ondie.emu.interference import interference
+from ondie.emu.analysis.compare import run_path
+from ondie.emu.analysis.foreground import interference
+from ondie.emu.cli.commands.foreground import table
+from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
-from ondie.emu.paths.offload import Offload
+from ondie.emu.paths.offload.options import Offload
+from ondie.emu.replay.block_trace import Loop, replay_block
 from ondie.emu.units import InputError
 from ondie.emu.validate import model
 from ondie.traces import flat_tensors

@@ -5,9 +5,9 @@ and the paths' results change as the order of events says.
 import numpy as np
 import pytest
 
-from ondie.emu import rows
-from ondie.emu.backend.timing import BPP, BPR, ODC, PROGRAM, READ, VPP
-from ondie.emu.compare import PATHS
+from ondie.emu.analysis.compare import PATHS
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.nand.timing import BPP, BPR, ODC, PROGRAM, READ, VPP
 from ondie.emu.paths.base import UPDATE
 from tests.state.models import model
 from tests.timing.harness import preset

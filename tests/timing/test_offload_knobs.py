@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from ondie.emu.compare import run_path
-from ondie.emu.config import load_preset
+from ondie.emu.analysis.compare import run_path
+from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options, Unavailable
-from ondie.emu.paths.offload import Offload
+from ondie.emu.paths.offload.options import Offload
 from ondie.emu.validate import model
 
 N = 1 << 22

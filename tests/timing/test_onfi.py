@@ -5,8 +5,8 @@ with them.
 import numpy as np
 import pytest
 
-from ondie.emu.backend import onfi, timing
-from ondie.emu.backend.timing import CYCLE_NAMES, command_cycles
+from ondie.emu.nand import onfi, timing
+from ondie.emu.nand.timing import CYCLE_NAMES, command_cycles
 from ondie.emu.units import InputError
 from tests.timing import harness as h
 from tests.timing.flash import Flash

@@ -4,8 +4,8 @@ programs, the optimizer's registers before everything else on their die.
 
 import pytest
 
-from ondie.emu.backend.timing import BPP, BPR, ODC, VPP
-from ondie.emu.frontend import queues
+from ondie.emu.nand.timing import BPP, BPR, ODC, VPP
+from ondie.emu.nvme import command as queues
 from tests.timing import harness as h
 from tests.timing.harness import ns
 

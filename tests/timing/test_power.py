@@ -7,7 +7,7 @@ refused first is next. A read of one plane: command 0.1, tR 10, data 4.096.
 import numpy as np
 import pytest
 
-from ondie.emu.backend.timing import COPYBACK, ERASE, PROGRAM, READ
+from ondie.emu.nand.timing import COPYBACK, ERASE, PROGRAM, READ
 from tests.timing import harness as h
 from tests.timing.flash import Flash
 from tests.timing.harness import US, ns

@@ -7,8 +7,8 @@ every completion time is equal, by arrivals and by window, and for channels run 
 import numpy as np
 import pytest
 
-from ondie.emu import build
-from ondie.emu.backend import physical
+from ondie.emu.engine.run import build
+from ondie.emu.nand import raw_jobs as physical
 from tests.timing import flash
 from tests.timing import harness as h
 from tests.timing.reference import ERASE, PROGRAM, READ, Op, channel

@@ -4,11 +4,11 @@ Small plans on one or two dies, every completion computed by hand from the numbe
 harness. A reservoir read takes 2.2 us behind the channel: DRAM twice 1, link 1, latency 0.2.
 """
 
-from ondie.emu import rows
-from ondie.emu import stations as s
-from ondie.emu.backend.timing import BPR, ODC, VPP
-from ondie.emu.frontend import queues
-from ondie.emu.stats import ARRAY_PROGRAMS, ARRAY_READS
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core.counters import ARRAY_PROGRAMS, ARRAY_READS
+from ondie.emu.nand.timing import BPR, ODC, VPP
+from ondie.emu.nvme import command as queues
 from tests.timing import harness as h
 from tests.timing.harness import ns
 

@@ -7,9 +7,10 @@ nothing of, or none is left out by any. Numbers are those of the harness.
 import numpy as np
 import pytest
 
-from ondie.emu.backend import draws, ecc, rber
-from ondie.emu.frontend import queues
-from ondie.emu.stats import COUNTERS
+from ondie.emu.engine.core import rng as draws
+from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.nand import ecc, rber
+from ondie.emu.nvme import command as queues
 from tests.timing import harness as h
 
 LIMIT = 3 * h.US  # a decoding that is given up

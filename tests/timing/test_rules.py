@@ -9,9 +9,9 @@ against numbers written by hand in the last tests.
 
 import pytest
 
-from ondie.emu.backend import timing
-from ondie.emu.backend.rules import page_ps, timing_rows
-from ondie.emu.frontend import queues
+from ondie.emu.nand import timing
+from ondie.emu.nand.constraints import page_ps, timing_rows
+from ondie.emu.nvme import command as queues
 from tests.timing import harness as h
 from tests.timing.flash import Flash
 from tests.timing.harness import US

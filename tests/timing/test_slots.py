@@ -7,11 +7,11 @@ One die of two planes, no cache register. A read: submission and link 0.6, firmw
 
 import pytest
 
-from ondie.emu import stats
-from ondie.emu.backend import mapping
-from ondie.emu.energy import Work, components
-from ondie.emu.frontend import queues
-from ondie.emu.ledger import StepClock
+from ondie.emu.analysis.energy import Work, components
+from ondie.emu.analysis.ledger import StepClock
+from ondie.emu.engine.core import counters as stats
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.nvme import command as queues
 from tests.timing import harness as h
 from tests.timing.harness import ns
 

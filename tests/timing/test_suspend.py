@@ -6,7 +6,7 @@ on a command and 2 us. What is suspended counts as stopped from the start of the
 
 import pytest
 
-from ondie.emu.backend import nand
+from ondie.emu.nand import channel as nand
 from tests.timing import harness as h
 from tests.timing.flash import Flash
 from tests.timing.harness import US, ns

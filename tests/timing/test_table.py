@@ -6,8 +6,8 @@ behind it on the same die starts on that tick and not before. Numbers are those 
 
 import pytest
 
-from ondie.emu.backend.timing import BPP, BPR, COPYBACK, ERASE, ODC, OP_NAMES, PROGRAM, READ, VPP
-from ondie.emu.frontend import queues
+from ondie.emu.nand.timing import BPP, BPR, COPYBACK, ERASE, ODC, OP_NAMES, PROGRAM, READ, VPP
+from ondie.emu.nvme import command as queues
 from tests.timing import harness as h
 
 PE = 7 * h.US

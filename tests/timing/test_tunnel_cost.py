@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.config import load_preset
-from ondie.emu.frontend import tunnel_times
-from ondie.emu.frontend.framing import Format, Packer, Unpacker
-from ondie.emu.frontend.tunnel_cost import TunnelCost
-from ondie.emu.frontend.tunnel_run import Transfer, run
-from ondie.emu.frontend.tunnel_times import Times
-from ondie.emu.stannis.allreduce import exchange
+from ondie.emu.cluster.collectives.allreduce import exchange
+from ondie.emu.config.config import load_preset
+from ondie.emu.nvme.tunnel import timing as tunnel_times
+from ondie.emu.nvme.tunnel.cost import TunnelCost
+from ondie.emu.nvme.tunnel.framing import Format, Packer, Unpacker
+from ondie.emu.nvme.tunnel.timing import Times
 from ondie.emu.units import InputError
+from ondie.emu.validate.tunnel_packets import Transfer, run
 
 US = 10**6
 NEWPORT = TunnelCost.of(load_preset("newport"))

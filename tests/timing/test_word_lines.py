@@ -5,7 +5,7 @@ A page: commands 0.1 and data 4.096. The word line of a TLC block has three.
 
 import pytest
 
-from ondie.emu.backend.timing import page_times, word_line_pages
+from ondie.emu.nand.timing import page_times, word_line_pages
 from tests.timing import harness as h
 from tests.timing.flash import Flash
 from tests.timing.harness import US, ns

@@ -1,0 +1,4 @@
+"""Runs and their results: comparison, ledger, energy, lifetime, extrapolation, sensitivity, sweeps.
+
+Returns rows and records. Does not print (ondie.emu.cli).
+"""

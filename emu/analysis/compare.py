@@ -1,0 +1,483 @@
+"""The comparison: one trace through several paths on one device.
+
+Owns the choice of paths, running them, holding weights against the reference, the headline. Does
+not own words, tables and files (report.py).
+Source: this project's contracts: the same global batch, the same weights, the same steps for all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.analysis import perfetto as timelines
+from ondie.emu.analysis.energy import Energy, Work, energy
+from ondie.emu.analysis.extrapolate import Piece, Sampled, extend, reduced
+from ondie.emu.analysis.ledger import Ledger, StepClock, Totals, ledger
+from ondie.emu.analysis.lifetime import Share
+from ondie.emu.analysis.monte_carlo import Odds, assess
+from ondie.emu.analysis.power_loss import cut as power
+from ondie.emu.analysis.power_loss.interruptible import Interruptible
+from ondie.emu.analysis.sensitivity import Headline, Swing, amortised, swings
+from ondie.emu.analysis.weight_check import Weights, compare_weights
+from ondie.emu.clock import ps_from_seconds
+from ondie.emu.config.config import Config
+from ondie.emu.engine.run.system import System
+from ondie.emu.nand.timing import OP_NAMES
+from ondie.emu.paths.base import PHASES, Options, Path, Unavailable
+from ondie.emu.paths.closed_form import Bound
+from ondie.emu.paths.data_parallel import Stannis
+from ondie.emu.paths.in_storage import InStorage
+from ondie.emu.paths.offload.path import HostOffload, PipelinedOffload
+from ondie.emu.paths.on_die.deepstore import ChipLevel
+from ondie.emu.paths.on_die.path import OnDie
+from ondie.emu.paths.optimizer_step import Arithmetic
+from ondie.emu.paths.smart_infinity import SmartBase, SmartComp, SmartHandler, SmartUpdate
+from ondie.emu.paths.update_path import UpdatingPath
+from ondie.emu.units import InputError, nearest
+from ondie.kernels import OPS
+from ondie.traces import Trace
+
+PATHS: dict[str, type[Path]] = {
+    path.name: path
+    for path in (
+        HostOffload, PipelinedOffload, InStorage, OnDie, Stannis,
+        ChipLevel, SmartBase, SmartUpdate, SmartHandler, SmartComp,
+    )
+}  # fmt: skip
+BY_NAME = (ChipLevel.name, SmartBase.name, SmartUpdate.name, SmartHandler.name, SmartComp.name)
+"""Paths that run only when they are asked for."""
+BASELINE = HostOffload.name
+RIVALS = (OnDie.name, InStorage.name, PipelinedOffload.name)
+"""Whose speedup over the baseline is the headline: the first of these that runs."""
+WORKERS = 2
+LONGEST_S = 1_000_000
+"""Simulated seconds of all steps by their closed form, beyond which the clock could run over."""
+
+
+class Stopped(Exception):
+    """Another path failed, or the user interrupted: this one need not go on."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one path gave."""
+
+    name: str
+    title: str
+    reason: str | None = None
+    """Why it did not run (then the rest is None)."""
+    updates_weights: bool = True
+    """Its update stage is of the same kind as the baseline's."""
+    notes: tuple[str, ...] = ()
+    """What a reader of the row has to know."""
+    ledger: Ledger | None = None
+    work: Work | None = None
+    energy: Energy | None = None
+    bound: Bound | None = None
+    weights: Weights | None = None
+    timeline: list[dict[str, Any]] | None = None
+    dropped: int = 0
+    """Intervals for which the timeline had no room."""
+    sampled: Sampled | None = None
+    """That it is extended from pieces of the model."""
+    share: Share | None = None
+    """How its programs fall on blocks that it has to itself."""
+    beside_cpu: tuple[bool, bool] = (False, False)
+    """Are reads, are writes of the update under way while the host's CPU computes?"""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A trace through several paths on one device."""
+
+    cfg: Config
+    trace: Trace
+    options: Options
+    steps: int
+    results: tuple[Result, ...]
+    swings: tuple[Swing, ...]
+    swing_pair: tuple[str, str] | None
+    odds: Odds | None = None
+    """How sure the energy answer of that pair is; with the swings."""
+
+    def result(self, name: str) -> Result | None:
+        """The result of a path that ran, or None."""
+        for r in self.results:
+            if r.name == name and r.reason is None:
+                return r
+        return None
+
+
+def choose(names: Sequence[str] | None) -> list[str]:
+    """Names of paths, checked; all but those of BY_NAME when None."""
+    if not names:
+        return [name for name in PATHS if name not in BY_NAME]
+    for name in names:
+        if name not in PATHS:
+            raise InputError(
+                f"--paths: unknown path {name!r}; nearest: {nearest(name, PATHS) or 'none'} "
+                f"(of {', '.join(PATHS)})"
+            )
+    for name in names:
+        if list(names).count(name) > 1:
+            raise InputError(f"--paths: {name!r} is named twice; name it once")
+    return list(names)
+
+
+class Run(Interruptible):
+    """A path at work, step after step. Raises Unavailable when the device or model cannot run it.
+
+    payload: whether the bytes of weights, states and gradients are moved, too. initial: weights and
+    states as the format stores them, by slot, where they are not the trace's.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        cfg: Config,
+        trace: Trace,
+        options: Options,
+        payload: bool,
+        timeline: int = 0,
+        initial: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        self.cfg = cfg
+        self.path = PATHS[name](cfg, trace, options)
+        carries = payload and self.path.carries
+        self.system = self.path.system(carries, timeline)
+        self.system.arrays.cfg.seed = options.seed
+        self.arithmetic = None
+        if carries:
+            self.arithmetic = Arithmetic(
+                trace, options.form, format=options.format, seed=options.seed
+            )
+            self.arithmetic.given = initial
+        self.path.prepare(self.system, self.arithmetic)
+        self.clock = StepClock(self.system.phases, self.system.arrays.phase)
+        self.recoveries = []
+
+    def step(self, i: int, cut_after: int | None = None) -> bool:
+        """Simulate the step at position i of the path's trace. With ``cut_after`` the power goes
+        after so many events: False, and :meth:`recover` comes next, unless the step took fewer."""
+        self.nothing_under_way()
+        power.check_cut(self.path, cut_after)
+        self.clock.begin(self.system.now)
+        if not self.path.trace.steps[i].skipped:
+            self.path.begin_step(i)
+        return self.powered_step(i, cut_after)
+
+    def part(self) -> None:
+        """Take path and drives apart, which know each other: their memory is free from here on."""
+        self.system.part()
+        self.path.part()
+
+    def account(self) -> tuple[Totals, Ledger, Work, Energy]:
+        """The books of the steps so far, which the path's trace must have. Raises Imbalance."""
+        self.nothing_under_way()
+        totals = self.system.totals(self.clock)
+        book = ledger(totals, samples_per_step(self.path, self.path.trace))
+        work = self.path.work(len(self.clock.steps))
+        work = power.with_redone(work, self.path, totals, self.recoveries)
+        spent = power.with_lost(totals, [r.cut for r in self.recoveries])
+        return totals, book, work, energy(self.cfg, spent, work)
+
+
+def run_path(
+    name: str,
+    cfg: Config,
+    trace: Trace,
+    options: Options,
+    *,
+    steps: int,
+    payload: bool,
+    timeline: int = 0,
+    progress: Callable[[str, float], None] | None = None,
+) -> Result:
+    """Run one path for ``steps`` steps of the trace.
+
+    Raises Unavailable when the device or model cannot run it, Imbalance and Mismatch on defects.
+    """
+    run = Run(name, cfg, trace, options, payload, timeline)
+    path, system = run.path, run.system
+    applied = [i for i in range(steps) if not trace.steps[i].skipped]
+    bound = path.bound(applied[0] if applied else 0)
+    staged = range(steps) if path.exchanges else applied  # an exchange comes before the skip
+    mean = sum(path.bound(i).seconds for i in staged) / steps
+    bound = dataclasses.replace(bound, seconds=mean)
+    check_length(name, trace, steps, bound)
+    for i in range(steps):
+        if progress is not None:
+            _report_progress(system, name, progress, trace, i, steps, bound)
+        run.step(i)
+    totals, book, work, joules = run.account()
+    weights = None
+    if run.arithmetic is not None:
+        weights = compare_weights(path, run.arithmetic, steps, damaged(totals))
+    events = None
+    if timeline:
+        lines = system.arrays.line[: int(system.arrays.reg.lines[0])]
+        events = timelines.events(lines, system.leaf_name, OP_NAMES, PHASES, path.title)
+    dropped = int(system.arrays.reg.line_drop[0])
+    notes = (*path.notes(), *error_notes(totals, weights))
+    run.part()
+    return Result(
+        path.name, path.title, None, path.updates_weights, notes, book, work, joules, bound,
+        weights, events, dropped, share=path.share(steps), beside_cpu=path.beside_cpu,
+    )  # fmt: skip
+
+
+def run_sampled(
+    name: str,
+    cfg: Config,
+    trace: Trace,
+    options: Options,
+    progress: Callable[[str, float], None] | None = None,
+    each: Callable[..., Iterable[Any]] = map,
+) -> Result | None:
+    """One step of a path, extended from pieces of the model, which ``each`` runs as `map` would;
+    None where the whole is to be run: the pieces would be as long, or it has no update stage on
+    flash.
+
+    Raises Unavailable when the device or model cannot run it, Imbalance on defects.
+    """
+    path = PATHS[name](cfg, trace, options)
+    found = path.pieces() if isinstance(path, UpdatingPath) else None
+    if found is None:
+        return None
+    of_part, done = part_options(path), 0
+
+    def run(piece: Piece) -> Ledger:
+        nonlocal done
+        if progress is not None:
+            progress(name, done / len(found.all))
+        done += 1
+        share = piece.params / trace.n_params
+        small = reduced(trace, piece.params, name="piece", training=share)
+        fitting = cfg.replace({"host.subgroup_params": piece.group}) if piece.group else cfg
+        part = Run(name, fitting, small, of_part, payload=False)
+        part.step(0)
+        book = part.account()[1]
+        part.part()
+        return book
+
+    book, sampled = extend(found, run, each)
+    work = path.work(1)
+    return Result(
+        path.name, path.title, None, path.updates_weights, (*path.notes(), sampled.words), book,
+        work, energy(cfg, book.totals, work), path.bound(0), sampled=sampled, share=path.share(1),
+        beside_cpu=path.beside_cpu,
+    )  # fmt: skip
+
+
+def part_options(path: Path) -> Options:
+    """Options with which a part of the path's model is laid out as the whole is."""
+    return path.part_options() if isinstance(path, UpdatingPath) else path.options
+
+
+def run_whole(
+    name: str,
+    cfg: Config,
+    trace: Trace,
+    options: Options,
+    progress: Callable[[str, float], None] | None = None,
+) -> Result:
+    """One step of a path that run_sampled() gives nothing of; it says why."""
+    path = PATHS[name](cfg, trace, options)
+    reason = "it has no update stage on flash"
+    if isinstance(path, UpdatingPath):
+        reason = path.unsampled() or "pieces of it would be as long"
+    found = run_path(name, cfg, trace, options, steps=1, payload=False, progress=progress)
+    return dataclasses.replace(found, notes=(*found.notes, f"simulated whole: {reason}"))
+
+
+def damaged(t: Totals) -> bool:
+    """Has anybody been given wrong bytes: pages that could not be corrected, or wrong bits where
+    nothing corrects them?"""
+    return t.counters["uncorrectable_pages"] + t.counters["bare_wrong_bits"] > 0
+
+
+def error_notes(t: Totals, weights: Weights | None) -> list[str]:
+    """What came of raw bit errors, where pages had to be read again; what was done against
+    wear."""
+    c = t.counters
+    notes = []
+    if c["retried_pages"]:
+        again = c["retry_read_pages"] + c["soft_read_pages"]
+        notes += [f"{c['retried_pages']} pages took {again} readings more"]
+    if c["uncorrectable_pages"]:
+        notes += [
+            f"{c['uncorrectable_pages']} pages could not be corrected: {c['media_errors']} "
+            "commands ended with an unrecovered read error (NVMe status 0x281)"
+        ]
+    if c["bare_wrong_bits"]:
+        notes += [f"{c['bare_wrong_bits']} wrong bits in pages that were read past the ECC"]
+    if c["bare_corrected_bits"]:
+        notes += [f"{c['bare_corrected_bits']} wrong bits in the optimizer's pages were corrected"]
+    if c["landed_pages"]:
+        notes += [f"{c['landed_pages']} pages moved between dies, so that these wear alike"]
+    if c["turned_pages"]:
+        notes += [f"{c['turned_pages']} pages changed planes, so that these wear alike"]
+    if weights is not None and damaged(t):
+        wrong = weights.elements - weights.equal_bits
+        notes += [f"{wrong} of {weights.elements} weights are wrong for it"]
+    return notes
+
+
+def check_length(name: str, trace: Trace, steps: int, bound: Bound) -> None:
+    """Raise InputError when the clock could not hold so many steps."""
+    whole = sum(s.forward_s + s.backward_s for s in trace.steps[:steps]) + bound.seconds * steps
+    if whole > LONGEST_S:
+        raise InputError(
+            f"{name}: {trace.name} would take {whole:.3g} s of simulated time (update stage: "
+            f"{bound.seconds:.3g} s per step, bound by {bound.name}); at most {LONGEST_S:,} s are "
+            "right"
+        )
+
+
+def samples_per_step(path: Path, trace: Trace) -> int:
+    """Samples of one step: the trace's, unless the path changes the global batch."""
+    return int(getattr(path, "global_batch", trace.samples_per_step))
+
+
+def _report_progress(
+    system: System,
+    name: str,
+    progress: Callable[[str, float], None],
+    trace: Trace,
+    step: int,
+    steps: int,
+    bound: Bound,
+) -> None:
+    """Progress in simulated time, against the closed form."""
+    s = trace.steps[step]
+    begin = system.now
+    length = ps_from_seconds(s.forward_s + s.backward_s + bound.seconds) or 1
+
+    def at(_: int) -> None:
+        progress(name, (step + min((system.now - begin) / length, 1.0)) / steps)
+
+    system.on_progress = at
+
+
+def compare(
+    trace: Trace,
+    cfg: Config,
+    *,
+    paths: Sequence[str] | None = None,
+    options: Options | None = None,
+    steps: int | None = None,
+    timeline: int = 0,
+    swing: bool = True,
+    sampled: bool = False,
+    strict: bool = True,
+    progress: Callable[[str, float], None] | None = None,
+) -> Comparison:
+    """Run the paths. A path named in ``paths`` that cannot run raises Unavailable; one that was not
+    named, or all if not ``strict``, gets a row with the reason. ``sampled``: extend the update
+    stages of large models from pieces (sampling.py); one step of a trace without payload.
+
+    ``steps`` defaults to all of a recorded trace and one of a synthetic one.
+    """
+    options = options or Options()
+    trace = trace.timed(options.forward_s, options.backward_s)
+    chosen = choose(paths)
+    if trace.op not in OPS:
+        reason = trace.attrs.get("op_reason", "no update kernel is known for it")
+        raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")
+    n = step_count(trace, steps)
+    payload = trace.payload == "recorded"
+    if sampled and (payload or n > 1 or timeline):
+        what = "a timeline" if timeline else f"{n} steps" if n > 1 else "the payload"
+        raise InputError(f"--sampled: {what} of {trace.name} cannot be had from pieces of it")
+    for name in chosen if paths and strict else ():
+        PATHS[name](cfg, trace, options)  # raises Unavailable before anything runs
+
+    stop = threading.Event()
+
+    def watch(name: str, share: float) -> None:
+        if stop.is_set():
+            raise Stopped(name)
+        if progress is not None:
+            progress(name, share)
+
+    def one(name: str) -> Result:
+        try:
+            if sampled:
+                extended = run_sampled(name, cfg, trace, options, watch, workers.map)
+                if extended is None:
+                    return workers.submit(run_whole, name, cfg, trace, options, watch).result()
+                return extended
+            return run_path(
+                name, cfg, trace, options,
+                steps=n, payload=payload, timeline=timeline, progress=watch,
+            )  # fmt: skip
+        except Unavailable as error:
+            reason = str(error).removeprefix(f"{name}: ")
+            return Result(name, PATHS[name].title, reason)
+
+    # Pieces are shared out, so that no worker waits while another has several; who sees to a path
+    # only waits for them.
+    watchers = len(chosen) if sampled else WORKERS
+    with ThreadPoolExecutor(WORKERS) as workers, ThreadPoolExecutor(watchers) as pool:
+        try:
+            results = tuple(pool.map(one, chosen))
+        except RuntimeError as error:
+            stop.set()
+            if "can't start new thread" in str(error):  # what Python says when memory is short
+                raise MemoryError("no room for another thread") from error
+            raise
+        except BaseException:  # also an interrupt: leaving the pool waits for the other paths
+            stop.set()
+            raise
+    ran = [r.name for r in results if r.reason is None]
+    updated = [r.name for r in results if r.ledger is not None and r.ledger.update_s]
+    if not ran:
+        reasons = "; ".join(f"{r.name}: {r.reason}" for r in results)
+        raise Unavailable(f"no path can run {trace.name} on {cfg.system.name}: {reasons}")
+    pair = headline_pair(updated)
+    found: tuple[Swing, ...] = ()
+    odds = None
+    if swing and pair is not None:
+
+        def again(name: str, changed: Config, small: Trace) -> tuple[Ledger, Work]:
+            path, short = PATHS[name](changed, trace, options), amortised(changed)
+            if isinstance(path, UpdatingPath) and (more := path.part_settings(small.n_params)):
+                short = short.replace(more)
+            r = run_path(name, short, small, part_options(path), steps=1, payload=False)
+            assert r.ledger is not None and r.work is not None
+            return r.ledger, r.work
+
+        def fits(name: str, changed: Config) -> None:
+            PATHS[name](changed, trace, options)
+
+        every = swings(cfg, trace, Headline(again, fits, pair), WORKERS)
+        books = {r.name: (r.ledger, r.work) for r in results if r.ledger and r.work}
+        odds = assess(cfg, {name: books[name] for name in pair}, every, options.seed)
+        found = tuple(s for s in every if cfg.leaf(s.key).source == "assumed")
+    return Comparison(cfg, trace, options, n, results, found, pair, odds)
+
+
+def step_count(trace: Trace, steps: int | None) -> int:
+    """Steps to run, checked against the trace."""
+    if steps is None:
+        return len(trace.steps) if trace.timing_source == "recorded" else 1
+    if not 1 <= steps <= len(trace.steps):
+        raise InputError(f"--steps {steps}: {trace.name} has 1 to {len(trace.steps)} steps")
+    return steps
+
+
+def headline_pair(ran: Sequence[str]) -> tuple[str, str] | None:
+    """(baseline, rival) of the headline, or None when there are not two to compare."""
+    if BASELINE not in ran:
+        return None
+    for name in RIVALS:
+        if name in ran:
+            return BASELINE, name
+    return None

@@ -1,0 +1,232 @@
+"""A long update stage from short ones: simulate pieces of a model, extend them to the whole.
+
+Owns which pieces are simulated, and how their books are extended. Does not own simulating
+(compare.py) or any form of a path's time.
+Source: own. An update stage repeats itself: beside what its ends cost, everything that a path takes
+and moves grows with the parameters, and where it works in sub-groups, with their size and number:
+q(n, s) = a + b n + c s + d n / s. Pieces differ by as much as fills blocks of every plane, and so
+see all erases. One piece more than the form has terms is simulated, and held against it: the error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.analysis.ledger import Ledger, Totals
+from ondie.traces import Trace
+from ondie.traces.model import Tensor
+
+SHORTEST = 64
+"""Granules at least between one piece and the next: what overlaps at their ends is then little."""
+PERIODS = (1, 3, 5)
+"""Times that blocks of every plane fill in the pieces, beside what is left over at the end of the
+model; what the middle one takes is foretold. Erases come in bursts: fewer periods may miss them."""
+GROUPS = (8, 10, 12, 14, 16)
+"""Sub-groups between one piece and the next, in one half of the pieces; in the other they are twice
+as large. The first of those that come closest to whole periods."""
+DECAY = "weight_decay"
+FEWEST = 16
+"""Granules of a sub-group at least: a shorter one is mostly its latencies, not a short long one."""
+
+
+def reduced(trace: Trace, n: int, *, name: str, training: float) -> Trace:
+    """The trace's first step on ``n`` parameters, without payload: of every trainable tensor its
+    share, so that parameter groups keep theirs. Forward and backward take ``training`` of their
+    time; the decay of a group is the largest of all steps, since a path takes its passes in each if
+    it does in one."""
+    first = trace.steps[0]
+    step = dataclasses.replace(
+        first,
+        forward_s=first.forward_s * training,
+        backward_s=first.backward_s * training,
+        ready_s=None,
+        hyper=tuple(_hyper(trace, group) for group in range(trace.groups)),
+        skipped=False,
+        found_inf=False,
+        gradient_sha256=None,
+        fused=(),
+    )
+    return dataclasses.replace(
+        trace,
+        name=f"{trace.name} ({name})",
+        payload="none",
+        tensors=_shared(trace, n),
+        steps=(step,),
+        digest=None,
+    )
+
+
+def _hyper(trace: Trace, group: int) -> dict[str, float | bool]:
+    """Of the first step, with the decay that is largest in any."""
+    decay = max((step.hyper[group].get(DECAY, 0.0) for step in trace.steps), key=abs)
+    return {**trace.steps[0].hyper[group], **({DECAY: decay} if decay else {})}
+
+
+def _shared(trace: Trace, n: int) -> tuple[Tensor, ...]:
+    """The trainable tensors on ``n`` parameters, each with its share of them; none is empty."""
+    whole, found = trace.n_params, []
+    for t in trace.trainable:
+        begin = t.offset * n // whole
+        size = (t.offset + t.size) * n // whole - begin
+        if size:
+            shape = t.shape if size == t.size else (size,)
+            found.append(
+                dataclasses.replace(t, shape=shape, offset=begin, size=size, ready_order=-1)
+            )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """``params`` of a model, worked on in sub-groups of ``group``; 0: there are none."""
+
+    params: int
+    group: int = 0
+
+    @property
+    def terms(self) -> list[float]:
+        """What its quantities are a sum of multiples of."""
+        n, s = float(self.params), float(self.group)
+        return [1.0, n, s, n / s] if s else [1.0, n]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What is simulated for a whole: ``fitted``, of which its quantities are sums, and ``held``,
+    which is foretold by them."""
+
+    whole: Piece
+    fitted: tuple[Piece, ...]
+    held: Piece
+
+    @property
+    def all(self) -> tuple[Piece, ...]:
+        return (*self.fitted, self.held)
+
+    def of(self, n_params: int) -> Pieces:
+        """Pieces of a model of which the whole here is a part: each with as much of the rest as
+        the model has."""
+        found = [
+            Piece(round(Fraction(p.params * n_params, self.whole.params)), p.group)
+            for p in (self.whole, *self.all)
+        ]
+        return Pieces(found[0], tuple(found[1:-1]), found[-1])
+
+    def weights(self, piece: Piece) -> np.ndarray:
+        """How often each fitted piece counts in another, float64[len(fitted)]."""
+        terms = np.array([p.terms for p in self.fitted]).T
+        scale = np.abs(terms).max(axis=1)
+        found: np.ndarray = np.linalg.solve(terms / scale[:, None], np.array(piece.terms) / scale)
+        return found
+
+
+def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces | None:
+    """Pieces of a model of ``n_params`` that are shorter by whole periods. ``period``: parameters
+    that fill blocks of every plane; ``granule``: at whose multiples parameters may be cut;
+    ``group``: those of a sub-group. None where the model is no longer than the pieces.
+
+    Shorter by periods, and not just short: where a model ends within a block and a round of the
+    dies decides which of them erase together.
+    """
+    small, unit = 0, -(-period // granule) * granule
+    if group:
+        periods = -(-GROUPS[0] * FEWEST * granule // period)
+        small, count = _groups(Fraction(periods * period, granule))
+        small, unit = small * granule, small * count * granule
+    unit *= -(-SHORTEST * granule // unit)
+    short, held, long = (n_params % unit + k * unit for k in PERIODS)
+    if n_params <= long or (group and group <= 2 * small):
+        return None
+    sizes = (small, 2 * small) if group else (0,)
+    fitted = tuple(Piece(n, s) for n in (short, long) for s in sizes)
+    return Pieces(Piece(n_params, group), fitted, Piece(held, sizes[0]))
+
+
+def _groups(granules: Fraction) -> tuple[int, int]:
+    """(granules of a sub-group, how many of them) in about so many granules."""
+    sizes = [(max(round(granules / count), FEWEST), count) for count in GROUPS]
+    return min(sizes, key=lambda item: abs(item[0] * item[1] - granules))
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """That a result is extended from pieces: their parameters, and how far the one that was held
+    against the others lies from what they foretell: of its time beyond theirs."""
+
+    params: tuple[int, ...]
+    error: float
+
+    @property
+    def words(self) -> str:
+        """For a reader of the row."""
+        millions = ", ".join(f"{n / 1e6:.4g}" for n in sorted(set(self.params)))
+        return (
+            f"sampled: extended from pieces of {millions} million parameters; the middle "
+            f"one lies {self.error:.2%} off what the others foretell of it"
+        )
+
+
+def extend(
+    found: Pieces, run: Callable[[Piece], Ledger], each: Callable[..., Iterable[Any]] = map
+) -> tuple[Ledger, Sampled]:
+    """The whole's books. ``run`` simulates a piece and has checked its own; ``each`` does so with
+    all of them, as `map` does, whose longest comes first."""
+    order = sorted(found.all, key=lambda piece: -piece.params)
+    books: dict[Piece, Ledger] = dict(zip(order, each(run, order), strict=True))
+    fitted = [books[piece] for piece in found.fitted]
+    times = [book.step_s for book in fitted]
+    told = float(found.weights(found.held) @ times)
+    held = books[found.held].step_s
+    weights = found.weights(found.whole)
+    totals = _totals(weights, [book.totals for book in fitted])
+    names = dict.fromkeys(name for book in fitted for name in book.phases_s)
+    phases = {
+        name: max(float(weights @ [book.phases_s.get(name, 0.0) for book in fitted]), 0.0)
+        for name in names
+    }
+    error = abs(told - held) / (max(times) - min(times))
+    return (
+        Ledger(totals, fitted[0].samples, phases),
+        Sampled(tuple(piece.params for piece in found.all), error),
+    )
+
+
+def _totals(weights: np.ndarray, parts: Sequence[Totals]) -> Totals:
+    def whole(values: Iterable[int]) -> int:
+        return max(round(float(weights @ np.array(list(values), float))), 0)
+
+    def table(tables: Sequence[Mapping[Any, int]]) -> dict[Any, int]:
+        keys = dict.fromkeys(key for one in tables for key in one)
+        return {key: whole(one.get(key, 0) for one in tables) for key in keys}
+
+    def pair(pairs: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        return whole(p[0] for p in pairs), whole(p[1] for p in pairs)
+
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(Totals):
+        of = [getattr(part, field.name) for part in parts]
+        first = of[0]
+        if field.name in ("page_bytes", "block_bytes", "devices"):
+            values[field.name] = first
+        elif field.name == "steps":
+            spans = [one[0] for one in of]
+            names = [name for name in spans[0] if all(name in span for span in spans)]
+            values["steps"] = ({name: pair([span[name] for span in spans]) for name in names},)
+        elif field.name == "worn":
+            values["worn"] = tuple(
+                tuple(whole(of_plane) for of_plane in zip(*dies, strict=True))
+                for dies in zip(*of, strict=True)
+            )
+        elif isinstance(first, Mapping):
+            values[field.name] = table(of)
+        elif isinstance(first, tuple):
+            values[field.name] = pair(of)
+        else:
+            values[field.name] = whole(of)
+    return Totals(**values)

@@ -1,0 +1,402 @@
+"""How sure the energy answer is: every constant that decides drawn from its range, by seed.
+
+Owns the draws, the probability that the rival takes less energy than the baseline, the host power
+at which the winner changes, and the bars of the tornado figure. Does not own the ranges (presets),
+the quantities (ledger.py) or what a constant does to time (sensitivity.py).
+Source: Monte Carlo over stated ranges. A constant is drawn once for both paths. Prices are exact:
+quantities of the whole runs times constants. What changes time enters through the simulated ends
+of its range: each component's quantity on the sample as a factor of its typical one, interpolated
+as a power of the constant between low, typical and high; factors of several constants multiply.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.analysis.energy import DRIVE, FJ_PER_J, HOST, Work, components, is_price
+from ondie.emu.analysis.ledger import Ledger
+from ondie.emu.analysis.sensitivity import CHOICES, Swing
+from ondie.emu.config.config import Config, Leaf, shown
+from ondie.emu.config.schema import KEYS
+
+DRAWS = 20_000
+DECADE = 10.0
+"""Ranges wider than this factor are drawn evenly in the logarithm, by the law "mixed"."""
+LAWS = ("mixed", "triangular")
+"""mixed: triangular with its mode at the typical value, but log-uniform beyond a DECADE, where a
+triangle would put nearly all of its weight into the uppermost decade; triangular: always so.
+A choice keeps its typical value in half of the draws, else takes an end of its range."""
+DIGITS = 6
+"""Of what is drawn: more would differ between processors, whose logarithms do in the last bit."""
+TOGETHER = (
+    ("host.update_power", "host.wait_power"),
+    ("link.down", "link.up"),
+    ("energy.nand_read", "energy.nand_program", "energy.nand_erase"),
+    ("energy.pe_add", "energy.pe_multiply"),
+)
+"""Constants of one thing share a draw, so that all lie as far into their ranges: a host that waits
+hungrily works hungrily, a link is as quick in both directions, and so on."""
+DRIVE_ALONE, WITH_HOST = "drive", "drive_and_host"
+POWER = "host power"
+TINY = 1e-12
+"""A component that is gone at an end, as a factor."""
+
+Values = Mapping[str, np.ndarray]
+Ends = tuple[float | None, float | None]
+"""At the low and at the high end of a range."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A constant with a range. ``low`` and ``high`` are ``typical`` where a path cannot run."""
+
+    key: str
+    low: float
+    typical: float
+    high: float
+    choice: bool
+    """Has it no values between those?"""
+    texts: tuple[str, str]
+    """The ends, with units."""
+    swing: Swing | None
+    """What it does to time; None for prices."""
+
+    def draw(self, seed: int, law: str) -> np.ndarray:
+        """Values by law, float64[DRAWS]; of a choice its places: -1 low, 0 typical, +1 high."""
+        name = next((group[0] for group in TOGETHER if self.key in group), self.key)
+        u = np.random.default_rng([seed, zlib.crc32(name.encode())]).random(DRAWS)
+        low, mode, high = self.low, self.typical, self.high
+        if self.choice:
+            ends = [place for place, end in ((-1.0, low), (1.0, high)) if end != mode]
+            if not ends:
+                return np.zeros(DRAWS)
+            return np.where(u < 0.5, 0.0, np.array(ends)[((u - 0.5) * 2 * len(ends)).astype(int)])
+        if low == high:
+            return np.full(DRAWS, mode)
+        if law == "mixed" and self.wide:
+            return np.asarray(low * (high / low) ** u)
+        below = low + np.sqrt(u * (high - low) * (mode - low))
+        above = high - np.sqrt((1 - u) * (high - low) * (high - mode))
+        return np.where(u * (high - low) < mode - low, below, above)
+
+    @property
+    def wide(self) -> bool:
+        """Does the range span more than a decade?"""
+        return not self.choice and self.low > 0 and self.high / self.low > DECADE
+
+    def places(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """How far each value lies towards the low and the high end, 0 to 1."""
+        if self.choice:
+            return (values < 0).astype(float), (values > 0).astype(float)
+        scale = np.log if self.low > 0 else np.asarray
+        low, mode, high = (float(scale(x)) for x in (self.low, self.typical, self.high))
+        at = scale(values)
+        down = (mode - at) / (mode - low) if mode > low else np.zeros_like(at)
+        up = (at - mode) / (high - mode) if high > mode else np.zeros_like(at)
+        return np.clip(down, 0, 1), np.clip(up, 0, 1)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Ratios of the baseline to the rival with one constant at either end of its range, the others
+    at their typical values; None where a path cannot run."""
+
+    key: str
+    low: str
+    high: str
+    energy: Ends
+    """Drive and host outside forward and backward, at the low and at the high end."""
+    drive: Ends
+    speedup: Ends
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Energy of the baseline over that of the rival, over all draws."""
+
+    typical: float
+    probability: float
+    """That the ratio is above 1: the rival takes less."""
+    error: float
+    """Standard error of the probability, of the drawing alone."""
+    quantiles: tuple[float, float, float]
+    """5 %, 50 % and 95 % of the ratio."""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Host power at which both take the same energy, all else typical."""
+
+    keys: tuple[str, ...]
+    """Which powers vary: one alone, or both in proportion."""
+    watts: tuple[float, ...] | None
+    """None when no power makes them equal."""
+    below: str
+    """Who takes less energy below that power (or at any, when there is none)."""
+    above: str
+    quantiles: tuple[float, float, float] | None = None
+    """5 %, 50 % and 95 % over the draws of all other constants, of a single power; negative: not
+    even without it."""
+
+
+@dataclass(frozen=True)
+class Odds:
+    """How sure it is that the rival takes less energy than the baseline."""
+
+    pair: tuple[str, str]
+    drawn: int
+    """Constants drawn."""
+    answers: Mapping[str, Mapping[str, Answer]]
+    """Law -> DRIVE_ALONE or WITH_HOST."""
+    crossings: tuple[Crossing, ...]
+    bars: tuple[Bar, ...]
+    ratios: tuple[float, float, float]
+    """Typical energy with host, of the drive alone, and speedup: where the bars begin."""
+
+
+class Pair:
+    """Energy of a baseline and a rival outside forward and backward, for any values of what is
+    uncertain."""
+
+    def __init__(
+        self,
+        cfg: Config,
+        runs: Mapping[str, tuple[Ledger, Work]],
+        swings: Sequence[Swing],
+    ) -> None:
+        self.pair = tuple(runs)
+        self.parts = {
+            name: [
+                p for p in components(cfg, book.totals, work) if p.group in (DRIVE, HOST)
+            ]
+            for name, (book, work) in runs.items()
+        }  # fmt: skip
+        self.prices = {
+            p.key: float(cfg.leaf(p.key).value) for parts in self.parts.values() for p in parts
+        }
+        self.spans = self._spans(cfg, swings)
+
+    def _spans(self, cfg: Config, swings: Sequence[Swing]) -> list[Span]:
+        spans = [_span(cfg.leaf(key), None) for key in self.prices if cfg.leaf(key).low is not None]
+        spans += [
+            _span(cfg.leaf(s.key), s)
+            for s in swings
+            if not is_price(s.key) and s.key not in CHOICES
+        ]
+        order = {leaf.key: i for i, leaf in enumerate(cfg.leaves())}
+        return sorted(spans, key=lambda span: order[span.key])
+
+    @property
+    def deciding(self) -> list[Span]:
+        """Constants that change the energy of one of the two at one end at least."""
+        return [s for s in self.spans if s.swing is None or any(_factors(s.swing))]
+
+    def joules(self, values: Values, powers: bool = True) -> dict[str, dict[str, np.ndarray]]:
+        """Path -> group -> J, for arrays of equal length of the values of constants (places of
+        choices); those not named are typical. ``powers``: the host's power included."""
+        n = _length(values)
+        timed = [
+            (_factors(span.swing), span.places(values[span.key]))
+            for span in self.spans
+            if span.swing is not None and span.key in values
+        ]
+        out = {}
+        for path, parts in self.parts.items():
+            out[path] = sums = {DRIVE: np.zeros(n), HOST: np.zeros(n)}
+            for part in parts:
+                if part.name == POWER and not powers:
+                    continue
+                log = np.zeros(n)
+                for ends, places in timed:
+                    for end, place in zip(ends, places, strict=True):
+                        factor = end.get(path, {}).get(part.name)
+                        if factor is not None:
+                            log += place * math.log(max(factor, TINY))
+                price = values.get(part.key, self.prices[part.key])
+                sums[part.group] += part.quantity * price * np.exp(log) / FJ_PER_J
+        return out
+
+    def both(self, values: Values, powers: bool = True) -> tuple[np.ndarray, np.ndarray]:
+        """J of drive and host, of the baseline and of the rival."""
+        base, rival = (j[DRIVE] + j[HOST] for j in self.joules(values, powers).values())
+        return base, rival
+
+    def ratios(self, values: Values) -> dict[str, np.ndarray]:
+        """Baseline over rival, DRIVE_ALONE and WITH_HOST."""
+        base, rival = self.joules(values).values()
+        return {
+            DRIVE_ALONE: base[DRIVE] / rival[DRIVE],
+            WITH_HOST: (base[DRIVE] + base[HOST]) / (rival[DRIVE] + rival[HOST]),
+        }
+
+    def power_keys(self) -> tuple[str, str]:
+        """The power that the host draws under the baseline, and under the rival."""
+        base, rival = (
+            next(p.key for p in parts if p.name == POWER) for parts in self.parts.values()
+        )
+        return base, rival
+
+    def slopes(self, values: Values) -> dict[str, np.ndarray]:
+        """Power of the host -> J that the baseline takes more than the rival for each W of it."""
+        out: dict[str, np.ndarray] = {}
+        gap = _minus(self.both(values, powers=False))
+        keys = dict.fromkeys(self.power_keys())
+        for key in keys:
+            watt = {k: np.full(_length(values), 1e3 if k == key else 0.0) for k in keys}
+            out[key] = _minus(self.both({**values, **watt})) - gap
+        return out
+
+
+def _minus(pair: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    return pair[0] - pair[1]
+
+
+def _length(values: Values) -> int:
+    return len(next(iter(values.values()))) if values else 1
+
+
+def _factors(swing: Swing) -> tuple[Mapping[str, Mapping[str, float]], ...]:
+    """At the low and the high end, empty where nothing changes."""
+    return tuple(
+        ends if any(ends.values()) else {} for ends in (swing.factors_at_low, swing.factors_at_high)
+    )
+
+
+def _span(leaf: Leaf, swing: Swing | None) -> Span:
+    spec = KEYS[leaf.key].spec if leaf.key in KEYS else None
+    choice = isinstance(leaf.value, (bool, str)) or bool(spec and spec.choices)
+    names = (leaf.low, leaf.value, leaf.high)
+    if choice:
+        low, typical, high = (
+            0.0 if x == leaf.value else end for x, end in zip(names, (-1.0, 0.0, 1.0), strict=True)
+        )
+    else:
+        low, typical, high = (float(x) for x in names if x is not None)
+    if swing is not None:
+        low = typical if swing.speedup_at_low is None else low
+        high = typical if swing.speedup_at_high is None else high
+    texts = shown(leaf.low, leaf.unit), shown(leaf.high, leaf.unit)
+    return Span(leaf.key, low, typical, high, choice, texts, swing)
+
+
+def assess(
+    cfg: Config, runs: Mapping[str, tuple[Ledger, Work]], swings: Sequence[Swing], seed: int
+) -> Odds:
+    """Draw. ``runs`` has the baseline, then the rival."""
+    pair = Pair(cfg, runs, swings)
+    base, rival = pair.pair
+    typical = {name: float(x[0]) for name, x in pair.ratios({}).items()}
+    deciding = pair.deciding
+    answers = {}
+    drawn = {law: {span.key: span.draw(seed, law) for span in deciding} for law in LAWS}
+    for law, values in drawn.items():
+        answers[law] = {
+            name: _answer(typical[name], ratio) for name, ratio in pair.ratios(values).items()
+        }
+    speedup = runs[base][0].update_s / runs[rival][0].update_s
+    return Odds(
+        (base, rival),
+        len(deciding),
+        answers,
+        tuple(crossings(pair, drawn[LAWS[0]])),
+        tuple(bars(pair, speedup)),
+        (typical[WITH_HOST], typical[DRIVE_ALONE], speedup),
+    )
+
+
+def _answer(typical: float, ratio: np.ndarray) -> Answer:
+    p = float(np.count_nonzero(ratio > 1)) / len(ratio)
+    error = rounded(math.sqrt(p * (1 - p) / len(ratio)))
+    return Answer(typical, p, error, quantiles(ratio))
+
+
+def rounded(x: float) -> float:
+    """To DIGITS significant digits."""
+    return float(f"{float(x):.{DIGITS}g}")
+
+
+def crossings(pair: Pair, drawn: Values) -> list[Crossing]:
+    """Of both host powers in proportion, and of each alone: energy is linear in them."""
+    typical = {key: pair.prices[key] / 1e3 for key in pair.power_keys()}
+    gap = float(_minus(pair.both({}, powers=False))[0])
+    slopes = {key: float(x[0]) for key, x in pair.slopes({}).items()}
+    out = []
+    if len(slopes) > 1:
+        rise = sum(slopes[key] * typical[key] for key in slopes)
+        scale = -gap / rise if rise else 0.0
+        watts = tuple(scale * typical[key] for key in slopes)
+        out.append(_crossing(pair, tuple(slopes), watts, gap, rise))
+    steep, gaps = pair.slopes(drawn), _minus(pair.both(drawn, powers=False))
+    for key, slope in slopes.items():
+        others = [k for k in slopes if k != key]
+        rest = gap + sum(slopes[k] * typical[k] for k in others)
+        rests = gaps + sum(steep[k] * drawn.get(k, pair.prices[k]) / 1e3 for k in others)
+        met = (-rest / slope if slope else 0.0,)
+        spread = quantiles(-rests / steep[key]) if steep[key].all() else None
+        out.append(_crossing(pair, (key,), met, rest, slope, spread))
+    return out
+
+
+def _crossing(
+    pair: Pair,
+    keys: tuple[str, ...],
+    watts: tuple[float, ...],
+    at_zero: float,
+    slope: float,
+    spread: tuple[float, float, float] | None = None,
+) -> Crossing:
+    """``at_zero``: J that the baseline takes more without these powers; ``slope``: for more of
+    them."""
+    base, rival = pair.pair
+    if min(watts) <= 0:
+        always = rival if at_zero > 0 or (at_zero == 0 and slope > 0) else base
+        return Crossing(keys, None, always, always, spread)
+    return Crossing(
+        keys, watts, rival if at_zero > 0 else base, rival if slope > 0 else base, spread
+    )
+
+
+def quantiles(values: np.ndarray) -> tuple[float, float, float]:
+    """5 %, 50 % and 95 %."""
+    low, middle, high = (rounded(x) for x in np.quantile(values, (0.05, 0.5, 0.95)))
+    return low, middle, high
+
+
+def bars(pair: Pair, speedup: float) -> list[Bar]:
+    """Of every constant with a range, widest change of the energy first."""
+    n = 2 * len(pair.spans)
+    values: dict[str, np.ndarray] = {}
+    for i, span in enumerate(pair.spans):
+        at = np.full(n, span.typical)
+        at[2 * i], at[2 * i + 1] = span.low, span.high
+        values[span.key] = at
+    ratios = pair.ratios(values)
+    out = []
+    for i, span in enumerate(pair.spans):
+        s = span.swing
+        fast = (1.0, 1.0) if s is None else (s.speedup_at_low, s.speedup_at_high)
+        energy: dict[str, Ends] = {}
+        for name, ratio in ratios.items():
+            low, high = (float(x) for x in ratio[2 * i : 2 * i + 2])
+            energy[name] = (None if fast[0] is None else low, None if fast[1] is None else high)
+        low_speed, high_speed = (None if x is None else speedup * x for x in fast)
+        out.append(
+            Bar(
+                span.key, *span.texts, energy[WITH_HOST], energy[DRIVE_ALONE],
+                (low_speed, high_speed),
+            )
+        )  # fmt: skip
+    typical = float(pair.ratios({})[WITH_HOST][0])
+    return sorted(out, key=lambda b: (-width(b.energy, typical), b.key))
+
+
+def width(ends: Ends, typical: float) -> float:
+    """How far apart the ends of a bar are, as a factor of at least 1; an end that is missing lies
+    at the typical value."""
+    low, high = (typical if x is None else x for x in ends)
+    return max(low / high, high / low)

@@ -1,0 +1,137 @@
+"""What may come between the steps of a run, and into one: checkpoints and power cuts.
+
+Owns the order of cut, recover and resume. Does not own a step (compare.py), what a cut does
+(power.py) or what comes up after it (revival.py).
+Source: this project's contract of recovery; OptimStore (HPCA 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.analysis.ledger import StepClock
+from ondie.emu.analysis.power_loss import cut as power
+from ondie.emu.analysis.power_loss.recover import Revival
+from ondie.emu.engine.run.system import PLANNED, PowerCut, System
+from ondie.emu.paths.base import Path
+from ondie.emu.paths.on_die import checkpoint
+from ondie.emu.paths.on_die.path import OnDie
+from ondie.emu.paths.on_die.registers import Reservoir
+from ondie.emu.units import InputError
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What has left the reservoir."""
+
+    vectors: dict[str, np.ndarray] | None
+    """Weights ("w") and states, [n_params] as they are stored; None for a run without bytes."""
+    seconds: float
+    bytes_up: int
+    """Over the link: whole pages."""
+
+
+class Interruptible:
+    """A run whose power may go: ``cut_after`` is a number of events."""
+
+    path: Path
+    system: System
+    clock: StepClock
+    cut: power.Cut | None = None
+    """What a power cut has left, until :meth:`recover` has made a system of it."""
+    recoveries: list[power.Recovery]
+    _to_resume: power.Recovery | None = None
+    _step = 0
+    _sent = 0
+
+    def nothing_under_way(self) -> None:
+        """Raise InputError while a step is interrupted."""
+        if self.cut is not None:
+            raise InputError("the drive has no power; recover() and resume() come first")
+        if self._to_resume is not None:
+            raise InputError("a step is under way; resume() comes first")
+
+    def powered_step(self, i: int, cut_after: int | None) -> bool:
+        """Run the plan of step i, which has begun; False when the power goes before its end."""
+        self._step, self._sent = i, power.sent(self.system)
+        return self._ended(self.path.plan(i), cut_after)
+
+    def _ended(self, plan: Iterable[Any], cut_after: int | None) -> bool:
+        """Run a plan to the step's end; False when the power goes before."""
+        if not self._powered(lambda: self.system.run(plan), cut_after):
+            return False
+        self.clock.end(self.system.now)
+        return True
+
+    def _powered(self, work: Callable[[], object], cut_after: int | None) -> bool:
+        """Work until it is done; False when the power goes before."""
+        self.system.events_left = cut_after
+        try:
+            work()
+            return True
+        except PowerCut:
+            pass
+        finally:
+            self.system.events_left = None
+        seed = self.path.options.seed + len(self.recoveries)
+        self.cut = power.cut(self.path, self.system, seed, self.cut)
+        return False
+
+    def recover(self, cut_after: int | None = None) -> power.Recovery | None:
+        """After a power cut: a system that comes up from what flash holds, and says from where the
+        step goes on; :meth:`resume` comes next. None where the power goes again after so many
+        events. Raises Unrecoverable."""
+        if self.cut is None:
+            raise InputError("nothing to recover from: the power has not been cut")
+        power.check_cut(self.path, cut_after)
+        dead, revival = self.system, Revival(self.path, self.system, self.cut)
+        dead.part()
+        self.system = revival.system
+        self.clock.follow(self.system.arrays.phase)
+        if not self._powered(revival.run, cut_after):
+            return None
+        found = revival.found(self._sent)
+        self.recoveries.append(found)
+        self.cut, self._to_resume = None, found
+        return found
+
+    def resume(self, cut_after: int | None = None) -> bool:
+        """The rest of the step in which the power was cut, as :meth:`step`."""
+        found = self._to_resume
+        if found is None:
+            raise InputError("no step to resume: recover() comes first")
+        power.check_cut(self.path, cut_after)
+        self._to_resume = None
+        self._sent = power.sent(self.system)
+        rest = power.rest(self.path, self._step, found, self.system)
+        return self._ended(rest, cut_after)
+
+    def checkpoint(self, lost: tuple[int, int] | None = None) -> Checkpoint:
+        """Weights and states out of the reservoir to the host, between two steps. ``lost``: a drive
+        and a die of it that does not answer, which parity over dies stands in for."""
+        self.nothing_under_way()
+        path = self.path
+        if not isinstance(path, OnDie):
+            raise InputError(f"{path.name}: checkpoints are read out of the path {OnDie.name!r}")
+        checkpoint.check_lost(path, lost)
+        read = checkpoint.super_pages(path, lost)
+        if any((self.system.arrays.rmap[dev, its] == 0).any() for dev, its in enumerate(read)):
+            raise InputError("a lost die: no parity was made yet; the first update makes them")
+        payload, began = path.payload, self.system.now
+        up = int(self.system.planned.sum(axis=0)[PLANNED.index("link_up_bytes")])
+        if isinstance(payload, Reservoir):
+            payload.saved = {}
+        self.system.run(checkpoint.plan(path, self.system.next_row, lost))
+        vectors: dict[str, np.ndarray] | None = None
+        if isinstance(payload, Reservoir) and payload.saved is not None:
+            pages, payload.saved = payload.saved, None
+            for dev, sp in checkpoint.missing(path, lost):
+                there = {n: planes for (d, n), planes in pages.items() if d == dev}
+                pages[dev, sp] = payload.beside[dev].again(sp, there.__getitem__)
+            vectors = payload.unpacked(pages)
+        up = int(self.system.planned.sum(axis=0)[PLANNED.index("link_up_bytes")]) - up
+        return Checkpoint(vectors, (self.system.now - began) / 1e12, up)

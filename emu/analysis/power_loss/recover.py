@@ -1,0 +1,271 @@
+"""Revival: the system that comes up from the flash of one whose power has gone.
+
+Owns the order of recovery: out-of-band data, data in doubt, padding, map. Does not own the
+conclusions (backend/recovery.py), plan rows (paths/resume.py) or what the cut has left (power.py).
+Source: this project's contract of recovery: what is read is only what the flash holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ondie.emu.analysis.power_loss.cut import Cut, Recovery, sent
+from ondie.emu.engine.core.events import LOG_PAD, LOG_READ, entries
+from ondie.emu.engine.run.system import System
+from ondie.emu.ftl.reservoir_recovery import (
+    ATTEMPT,
+    DieScan,
+    DieState,
+    Unrecoverable,
+    Version,
+    check,
+    conclude,
+    settle,
+    undoable,
+)
+from ondie.emu.paths.base import Path
+from ondie.emu.paths.layout.stripe_map import Homes
+from ondie.emu.paths.on_die import recovery_plan as resume
+from ondie.emu.paths.on_die.path import OnDie
+from ondie.emu.paths.on_die.registers import At, Reservoir
+
+
+class Revival:
+    """A system that comes up from the flash of one whose power is gone."""
+
+    def __init__(self, path: Path, dead: System, happened: Cut) -> None:
+        assert isinstance(path, OnDie) and isinstance(path.payload, Reservoir)
+        self.path, self.old, self.happened = path, path.payload, happened
+        self.system = _same_cells(path, dead)
+        g = self.system.geometry
+        self.scans = {
+            (dev, die): DieScan(
+                dev * g.dies + die, g.reservoir_blocks, g.pages, path.stripes[dev].planes
+            )
+            for dev, guarded in enumerate(path.guarded)
+            for die in range(g.dies)
+            if path.migrates or die < guarded.count or guarded.beside(die)
+        }
+        for (dev, _), scan in self.scans.items():
+            if path.guarded[dev].commits:
+                scan.records = path.guarded[dev].records
+        self.undone = False
+        self.made: tuple[frozenset[int], ...] = ()
+        self.scanned = self.checked = self.padded = 0
+        self.cursors: tuple[np.ndarray, ...] = ()
+        self._looking = False
+        self.system.on_log = self._on_log
+
+    def run(self) -> None:
+        """Read, look, pad, and set up the map. Raises system.PowerCut, Unrecoverable."""
+        g, path = self.system.geometry, self.path
+        heads = range(0, g.reservoir_blocks * g.pages, g.pages)
+        good = path.good_blocks.reshape(self.system.devices, g.dies, -1)
+        self._scan(
+            [
+                (dev, die, p)
+                for p in heads
+                for dev, die in self.scans
+                if good[dev, die, p // g.pages]
+            ]
+        )
+        begun = {at: [p for p in heads if p in scan.visible] for at, scan in self.scans.items()}
+        self._scan(
+            [
+                (*at, head + page)
+                for page in range(1, g.pages)
+                for at, places in begun.items()
+                for head in places
+            ]
+        )
+        doubt = dict(self.scans)
+        while doubt:
+            newest = {at: scan.doubtful for at, scan in doubt.items()}
+            places = [(*at, v.place) for at, v in newest.items() if v is not None]
+            if places:
+                self.checked += len(places)
+                self.system.run([resume.scan(path, self.system.next_row, places, True)])
+            doubt = {at: scan for at, scan in doubt.items() if not check(scan, self._intact(at))}
+        self.undone = self._to_be_undone()
+        if not self.undone:
+            for scan in self.scans.values():
+                scan.give_up(self.old.step, self.attempt)
+        states = self._conclude()
+        pads = [(*at, state.pad) for at, state in states.items() if state.pad is not None]
+        self._turn(states)
+        if pads:
+            self.system.run([resume.pads(path, self.system.next_row, pads)])
+        self.padded = len(pads)
+        self._map(states)
+
+    @property
+    def attempt(self) -> int:
+        """The last one at the step under way that has left anything, on any drive."""
+        return max(scan.sequence for scan in self.scans.values()) // ATTEMPT
+
+    def _conclude(self) -> dict[tuple[int, int], DieState]:
+        """What each die holds. Raises Unrecoverable."""
+        states: dict[tuple[int, int], DieState] = {}
+        step, undone = self.old.step, self.undone
+        for dev, stripes in enumerate(self.path.stripes):
+            scans = {die: scan for (d, die), scan in self.scans.items() if d == dev}
+            try:
+                held = settle(list(scans.values()), stripes.count, step - undone)
+            except Unrecoverable as error:
+                raise Unrecoverable(f"device {dev}: {error}") from error
+            for (die, scan), expected in zip(scans.items(), held, strict=True):
+                beside = self.path.guarded[dev].beside(die)
+                states[dev, die] = conclude(scan, expected, step, beside, undone)
+        return states
+
+    def _to_be_undone(self) -> bool:
+        """Was the step under way not done, by the records of all dies, and can it be undone? What
+        no longer can, since a cut has taken the room for it, goes on. Raises Unrecoverable."""
+        if not self.path.guarded[0].commits:
+            return False
+        step, done = self.old.step, max(scan.committed for scan in self.scans.values())
+        if done not in (step - 1, step):
+            raise Unrecoverable(f"records say that step {done} is done; {step} was under way")
+        if done == step or not self.path.guarded[0].undo:
+            return False
+        # No stripe moves where there are records: each is on its own die.
+        return all(undoable(scan, self._expected(*at), step) for at, scan in self.scans.items())
+
+    def found(self, sent_before: int) -> Recovery:
+        """The report; ``sent_before``: :func:`sent` when the step, or the rest of one, began."""
+        path, happened = self.path, self.happened
+        vain = sent(self.system) + happened.lost["down_bytes"] - sent_before
+        stripe = path.stripes[0].gradient_bytes
+        kept = sum(int(c.sum()) for c in self.cursors)
+        return Recovery(
+            cut=happened,
+            seconds=(self.system.now - happened.at_ps) / 1e12,
+            scanned=self.scanned,
+            checked=self.checked,
+            refused=sum(scan.torn for scan in self.scans.values()),
+            padded=self.padded,
+            kept=kept,
+            resent_bytes=max(vain - (kept - self.old.kept) * stripe, 0),
+            cursors=self.cursors,
+            undone=self.undone,
+            made=self.made,
+        )
+
+    def _scan(self, places: list[resume.Place]) -> None:
+        self._looking = True
+        self.scanned += len(places)
+        self.system.run([resume.scan(self.path, self.system.next_row, places, False)])
+        self._looking = False
+
+    def _expected(self, dev: int, die: int) -> range:
+        return range(die, self.path.stripes[dev].count, self.system.geometry.dies)
+
+    def _pages(self, dev: int, at: At, super_page: int = 0) -> list[int]:
+        slots = range(self.old.beside[dev].planes_of(super_page))
+        return [self.old.page(at, slot) for slot in slots]
+
+    def _intact(self, at: tuple[int, int]) -> Callable[[Version], bool]:
+        dev, die = at
+
+        def intact(version: Version) -> bool:
+            where = At(die, version.place, version.turned)
+            pages = self._pages(dev, where, version.super_page)
+            return all(self.old.stores[dev].intact(page) for page in pages)
+
+        return intact
+
+    def _on_log(self, log: np.ndarray) -> None:
+        dies = self.system.geometry.dies
+        for entry in entries(log):
+            dev, die, place = entry.dev, entry.die % dies, entry.ppn
+            store = self.old.stores[dev]
+            if entry.what == LOG_READ and self._looking:
+                planes = range(self.path.scanned_planes)
+                spares = [store.spare(self.old.page(At(die, place, 0), p)) for p in planes]
+                self.scans[dev, die].saw(place, spares)
+            elif entry.what == LOG_PAD:
+                for page in self._pages(dev, At(die, place, entry.old)):
+                    store.spoil(page)
+
+    def _turn(self, states: Mapping[tuple[int, int], DieState]) -> None:
+        """Roles of the planes of each block: as found where it holds something whole, else as many
+        cycles as the block has make them."""
+        a, g = self.system.arrays, self.system.geometry
+        rotate = int(a.cfg.rotate[0])
+        block = a.block.reshape(-1, g.all_blocks)[:, g.blocks :]
+        if rotate:
+            block["turned"] = block["erases"] // rotate % g.planes
+        for (dev, die), state in states.items():
+            for b, turned in state.turned.items():
+                block["turned"][dev * g.dies + die, b] = turned
+
+    def _map(self, states: Mapping[tuple[int, int], DieState]) -> None:
+        """The controller's tables; and the payload that follows the log from now on."""
+        a, g = self.system.arrays, self.system.geometry
+        valid = a.valid.reshape(-1, g.all_blocks)[:, g.blocks :]
+        block = a.block["dirty"].reshape(-1, g.all_blocks)
+        block[:, g.blocks :] = 1  # blank is not known to be erased
+        path = self.path
+        path.homes = self._homes(states)
+        path.drives = self.system
+        new = Reservoir(self.system, path.stripes, path.homes, path.compute, path.guarded)
+        new.stores, new.step, new.gradient = self.old.stores, self.old.step, self.old.gradient
+        for (dev, die), state in states.items():
+            at = dev * g.dies + die
+            a.pool["r_next"][at] = state.next_place
+            new.sequences[dev] = max(int(new.sequences[dev]), state.sequence)
+            if self.undone:
+                new.sequences[dev] = ATTEMPT * (self.attempt + 1)
+            every = self.path.homes[dev].super_pages(0, self.path.stripes[dev].count)
+            for held, place in state.places.items():
+                a.rmap[dev, every[held] if held < len(every) else held] = place + 1
+                valid[at, place // g.pages] += 1
+            a.dev["r_mapped"][dev] += len(state.places)
+        self.cursors = tuple(np.zeros(g.dies, np.int64) for _ in self.path.stripes)
+        for (dev, die), state in states.items():
+            self.cursors[dev][die] = state.cursor
+        self.made = tuple(
+            frozenset().union(*(x.made for (d, _), x in states.items() if d == dev))
+            for dev in range(len(self.path.stripes))
+        )
+        new.kept = sum(int(c.sum()) for c in self.cursors)
+        self.path.payload = new
+
+    def _homes(self, states: Mapping[tuple[int, int], DieState]) -> tuple[Homes, ...]:
+        """Super-pages for the stripes that each die was found to hold: their old ones where there
+        has been no move."""
+        dies = self.system.geometry.dies
+        out = []
+        for dev, s in enumerate(self.path.stripes):
+            where = np.full(s.count, -1, np.int64)
+            for die in range(dies):
+                state = states.get((dev, die))
+                held = sorted(state.places) if state is not None else []
+                stripes = [x for x in held if x < s.count]  # the others are parities, records
+                where[stripes] = die + dies * np.arange(len(stripes))
+            out.append(Homes.found(where, dies))
+        return tuple(out)
+
+
+def _same_cells(path: OnDie, dead: System) -> System:
+    """A new system with the clock, the books and the cells of another one, and nothing else."""
+    old = dead.arrays
+    system = path.system(True, len(old.line) if int(old.reg["line_on"][0]) else 0)
+    new = system.arrays
+    new.reg["now"] = old.reg["now"]
+    new.cfg["seed"] = old.cfg["seed"]
+    for name in ("erases", "reads"):  # the cells' own
+        new.block[name] = old.block[name]
+    for name in ("quality", "seen", "lost", "kept", "worn", "count", "use", "phase"):
+        getattr(new, name)[...] = getattr(old, name)
+    new.phase["rows"] = new.phase["done"]
+    new.fifo["size"] = old.fifo["size"]
+    for side in ("size_in", "size_out"):
+        new.bus[side] = old.bus[side]
+    if int(old.reg["line_on"][0]):
+        new.line[:] = old.line
+        new.reg["lines"], new.reg["line_drop"] = old.reg["lines"], old.reg["line_drop"]
+    system.planned[:] = dead.planned
+    return system

@@ -1,0 +1,267 @@
+"""How far the headline swings over the range of each assumed constant.
+
+Owns the sample that is simulated again with one constant at either end of its range. Does not own
+the comparison itself (compare.py) or the ranges (presets).
+Source: this project's contract of results: they say on how many assumed constants they rest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from ondie.emu.analysis.energy import Work, components, energy, is_price
+from ondie.emu.analysis.extrapolate import reduced
+from ondie.emu.analysis.ledger import Ledger
+from ondie.emu.config.config import Config, Leaf, shown
+from ondie.emu.config.leaf import Value
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.paths.layout.regions import VALUE_BYTES
+from ondie.emu.units import InputError
+from ondie.traces import Trace
+
+SAMPLE_STRIPES = 3
+"""Super-pages per die in the sample of paths through the controller."""
+BLOCK_PAGES = 4
+"""Pages of a block in the sample."""
+DIE_STRIPES = 16
+"""The same where the dies update: they overlap only after their first stripe, so that a shorter
+sample would show too little of it. (A full run shows a little more still.)"""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Leaves that no path feels while ``key`` has ``value``; "errors.*" is the whole section."""
+
+    key: str
+    value: Value
+    leaves: tuple[str, ...]
+
+    def covers(self, name: str) -> bool:
+        """Is it one of these leaves? ``key`` itself never is."""
+        section = name.partition(".")[0]
+        return name != self.key and (name in self.leaves or f"{section}.*" in self.leaves)
+
+
+IDLE = (
+    Idle(
+        "errors.kind",
+        "none",
+        (
+            "errors.*", "ecc.codeword", "ecc.correctable_bits", "ecc.decode_limit", "ecc.retries",
+            "ecc.retry_gain", "ecc.soft_reads", "ecc.soft_gain", "ecc.soft_decode",
+        ),
+    ),
+    Idle(
+        "flash.retention", "rated",
+        ("flash.rated_retention", "flash.cycles_3_months", "flash.cycles_3_days"),
+    ),
+)  # fmt: skip
+"""Constants that are assumed, and counted, but not varied: nothing reads them."""
+
+
+CHOICES = frozenset(
+    (
+        "system.devices",
+        "host.io_queue_depth",
+        "host.io_block",
+        "host.subgroup_params",
+        "flash.retention",
+        "ftl.reservoir_retention",
+    )  # fmt: skip
+)
+"""What a user decides: their ranges are what may be chosen, not what is uncertain."""
+
+Factors = Mapping[str, Mapping[str, float]]
+"""Path -> component of its energy -> quantity as a factor of its typical value."""
+
+
+def unfelt(cfg: Config) -> tuple[str, ...]:
+    """Assumed leaves with a range that change no result of this configuration, in order."""
+    idle = [rule for rule in IDLE if cfg.leaf(rule.key).value == rule.value]
+    ranged = (leaf.key for leaf in cfg.assumed() if leaf.low is not None)
+    return tuple(key for key in ranged if any(rule.covers(key) for rule in idle))
+
+
+def published_ranges(cfg: Config) -> list[Leaf]:
+    """Leaves that are not assumed, have a range all the same, and may have a say in time."""
+    idle = [rule for rule in IDLE if cfg.leaf(rule.key).value == rule.value]
+    return [
+        leaf
+        for leaf in cfg.leaves()
+        if leaf.source != "assumed" and leaf.low != leaf.high
+        and not is_price(leaf.key) and leaf.key not in CHOICES
+        and not any(rule.covers(leaf.key) for rule in idle)
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Swing:
+    """Headline at either end of one assumed constant's range, as factors of its typical value."""
+
+    key: str
+    low: str
+    high: str
+    speedup_at_low: float | None
+    speedup_at_high: float | None
+    energy_at_low: float | None
+    energy_at_high: float | None
+    factors_at_low: Factors = field(default_factory=dict, repr=False)
+    """Of those that change; empty where the path cannot run, or nothing changes."""
+    factors_at_high: Factors = field(default_factory=dict, repr=False)
+
+    @property
+    def speedup_width(self) -> float:
+        """Largest change of the speedup, as a factor of at least 1."""
+        return _widest(self.speedup_at_low, self.speedup_at_high)
+
+    @property
+    def energy_width(self) -> float:
+        """Largest change of the energy ratio, as a factor of at least 1."""
+        return _widest(self.energy_at_low, self.energy_at_high)
+
+    @property
+    def width(self) -> float:
+        """Largest change of either."""
+        return max(self.speedup_width, self.energy_width)
+
+    @property
+    def fails(self) -> bool:
+        """Can one of the two paths not run at an end of the range?"""
+        return self.speedup_at_low is None or self.speedup_at_high is None
+
+
+def _widest(*ratios: float | None) -> float:
+    return max((max(r, 1 / r) for r in ratios if r), default=1.0)
+
+
+def sample_params(trace: Trace, cfg: Config) -> int:
+    """Parameters of the sample."""
+    g = Geometry.of(cfg)
+    stripes = SAMPLE_STRIPES if cfg.pe.kind == "none" else DIE_STRIPES
+    whole = stripes * g.dies * (g.page_bytes // VALUE_BYTES) * cfg.system.devices
+    return min(trace.n_params, whole)
+
+
+def amortised(cfg: Config) -> Config:
+    """The configuration with short blocks that are as much quicker to erase: a sample that is
+    shorter than a block then pays for erases as a long run does."""
+    shorter = max(cfg.flash.pages_per_block // BLOCK_PAGES, 1)
+    return cfg.replace(
+        {
+            "flash.pages_per_block": cfg.flash.pages_per_block // shorter,
+            "flash.t_erase": max(cfg.flash.t_erase_ps // shorter, 1),
+        }
+    )
+
+
+def sample(trace: Trace, cfg: Config) -> Trace:
+    """The trace's first step on as many parameters as give every die SAMPLE_STRIPES super-pages, or
+    on all of them when there are fewer. No payload, no forward and backward."""
+    return reduced(trace, sample_params(trace, cfg), name="sample", training=0.0)
+
+
+class Headline:
+    """(update-stage speedup, energy ratio) of a rival over a baseline, on any configuration.
+
+    ``run`` simulates a path by name on a sample, timing only, with the blocks of `amortised`, which
+    are those that energy is charged for as well; ``fits`` raises InputError when a configuration
+    cannot run a path on the whole trace. Configurations that differ in prices alone share one
+    simulation.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[str, Config, Trace], tuple[Ledger, Work]],
+        fits: Callable[[str, Config], None],
+        pair: tuple[str, str],
+    ) -> None:
+        self._run = run
+        self.fits = fits
+        self.pair = pair
+        self._known: dict[tuple[object, ...], tuple[Ledger, Work]] = {}
+        self._last = threading.local()
+
+    def _simulated(self, name: str, cfg: Config, trace: Trace) -> tuple[Ledger, Work]:
+        timing = (leaf.value for leaf in cfg.leaves() if not is_price(leaf.key))
+        key = (name, id(trace), *timing)
+        if key not in self._known:
+            self._known[key] = self._run(name, cfg, trace)
+        return self._known[key]
+
+    def _amortised(self, cfg: Config) -> Config:
+        """Of the configuration that was asked for last: a check of all leaves is worth a run."""
+        known = getattr(self._last, "pair", (None, cfg))
+        if known[0] is not cfg:
+            known = self._last.pair = (cfg, amortised(cfg))
+        return known[1]
+
+    def __call__(self, cfg: Config, trace: Trace) -> tuple[float, float]:
+        (base, base_work), (rival, rival_work) = (
+            self._simulated(name, cfg, trace) for name in self.pair
+        )
+        short = self._amortised(cfg)
+        joules = [
+            energy(short, book.totals, work).storage_and_host[1]
+            for book, work in ((base, base_work), (rival, rival_work))
+        ]
+        return base.update_s / rival.update_s, joules[0] / joules[1]
+
+    def quantities(self, cfg: Config, trace: Trace) -> dict[str, dict[str, int]]:
+        """Path -> component -> what energy is charged for."""
+        found, short = {}, self._amortised(cfg)
+        for name in self.pair:
+            book, work = self._simulated(name, cfg, trace)
+            found[name] = {p.name: p.quantity for p in components(short, book.totals, work)}
+        return found
+
+
+def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[Swing]:
+    """Swing of (speedup, energy ratio) for each assumed leaf but the unfelt, and for the
+    `published_ranges`, widest first, before them those with an end at which a path cannot run.
+
+    Such an end has no value. Only a name may have no range.
+    """
+    idle = unfelt(cfg)
+    varied = [x for x in cfg.assumed() if x.low is not None and x.key not in idle]
+    varied += published_ranges(cfg)
+    small = sample(trace, cfg)
+    typical = headline(cfg, small)
+    charged = headline.quantities(cfg, small)
+
+    def at(leaf: Leaf, value: Value) -> tuple[float | None, float | None, Factors]:
+        try:
+            changed = cfg.replace({leaf.key: value})
+            for name in headline.pair:
+                headline.fits(name, changed)
+            speedup, ratio = headline(changed, small)
+            found = headline.quantities(changed, small)
+        except InputError:
+            return None, None, {}
+        return speedup / typical[0], ratio / typical[1], changes(charged, found)
+
+    def one(leaf: Leaf) -> Swing:
+        assert leaf.low is not None and leaf.high is not None
+        low, high = at(leaf, leaf.low), at(leaf, leaf.high)
+        texts = shown(leaf.low, leaf.unit), shown(leaf.high, leaf.unit)
+        return Swing(leaf.key, *texts, low[0], high[0], low[1], high[1], low[2], high[2])
+
+    with ThreadPoolExecutor(workers) as pool:
+        found = list(pool.map(one, varied))
+    return sorted(found, key=lambda s: (not s.fails, -s.width, s.key))
+
+
+def changes(
+    typical: Mapping[str, Mapping[str, int]], found: Mapping[str, Mapping[str, int]]
+) -> Factors:
+    """Quantities as factors of the typical ones, those that are another."""
+    return {
+        path: {
+            name: found[path].get(name, 0) / n
+            for name, n in parts.items()
+            if found[path].get(name, 0) != n
+        }
+        for path, parts in typical.items()
+    }

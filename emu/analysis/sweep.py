@@ -1,0 +1,361 @@
+"""What if: the comparison at every value of one or two keys of the configuration, or the format.
+
+Owns the values, the runs one after another, the table, sweep.json and what is drawn. Does not own a
+comparison (compare.py), what is measured of a path (report.py) or what a value means (schema.py).
+Source: own. A row is what `ondie compare --set KEY=VALUE --no-swing` gives, or `--format VALUE`; a
+value with which a path cannot run has the reason in its row.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ondie.emu.analysis.compare import Comparison, compare
+from ondie.emu.analysis.step_budget import Verdict, answer, verdicts
+from ondie.emu.cli.tables.compare import (
+    SCHEMA_VERSION,
+    metrics,
+    options_data,
+    seconds,
+    write_atomically,
+)
+from ondie.emu.config import nominal_capacity as nominal
+from ondie.emu.config.config import Config, shown
+from ondie.emu.config.leaf import Value, override
+from ondie.emu.config.loader import key_of, split_overrides
+from ondie.emu.config.rules import GEOMETRY
+from ondie.emu.paths.base import Options
+from ondie.emu.paths.layout import formats
+from ondie.emu.units import InputError, fmt_bytes, fmt_energy
+from ondie.traces import Trace
+
+MOST_KEYS = 2
+MOST_POINTS = 64
+ALL = "all"
+"""Instead of a path, where a point has none."""
+REF = "given on the command line"
+CHOICES = {"format": formats.checked}
+"""Keys that are no constants of the configuration but choices of paths: how a value is checked."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key of the configuration, or of CHOICES, and the values that it takes, as the configuration
+    spells them."""
+
+    key: str
+    values: tuple[Value, ...]
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One path at one point; all but the reason None when it cannot run there."""
+
+    values: tuple[str, ...]
+    """Of the axes, in their order."""
+    path: str
+    reason: str | None = None
+    update_s: float | None = None
+    update_share: float | None = None
+    """Of the step."""
+    step_s: float | None = None
+    speedup: float | None = None
+    """Of the update stage over host offload at the same point."""
+    energy_drive_j: tuple[float, float, float] | None = None
+    """Per step outside forward and backward, low, typical, high."""
+    energy_drive_and_host_j: tuple[float, float, float] | None = None
+    samples_per_s: float | None = None
+    energy_step_j: tuple[float, float, float] | None = None
+    """Per step, forward and backward included."""
+    energy_sample_j: tuple[float, float, float] | None = None
+    """The same per sample."""
+    bound_by: str | None = None
+    bound_by_share: float | None = None
+    target: Verdict | None = None
+    capacity_bytes: int | None = None
+    """Nominal, of a drive at this point: follows the flash unless it was given."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All rows, and what they are of."""
+
+    cfg: Config
+    """Without the values of the axes, as the options are."""
+    trace: Trace
+    options: Options
+    steps: int
+    axes: tuple[Axis, ...]
+    rows: tuple[Row, ...]
+    target_s: float | None
+
+
+def axes(texts: Sequence[str], cfg: Config) -> tuple[Axis, ...]:
+    """The axes of `--sweep key=a,b,c`, in order. Raises InputError: unknown key, value of the wrong
+    kind, one that is named twice, too many."""
+    if len(texts) > MOST_KEYS:
+        raise InputError(f"--sweep: {len(texts)} keys; at most {MOST_KEYS} are right")
+    for text in texts:
+        if "=" not in text:
+            raise InputError(
+                f"--sweep {text!r}: no values; write for example host.io_queue_depth=1,8,32"
+            )
+    chosen = [text for text in texts if text.partition("=")[0].strip() in CHOICES]
+    try:
+        named = split_overrides([text for text in texts if text not in chosen], cfg.records)
+    except InputError as error:
+        raise InputError(str(error).replace("--set ", "--sweep ", 1)) from error
+    for text in chosen:
+        choice, _, values_of = (part.strip() for part in text.partition("="))
+        if choice in named:
+            raise InputError(f"--sweep {text}: {choice} is named twice; name it once")
+        named[choice] = values_of
+    order = [text.partition("=")[0].strip() for text in texts]
+    found = []
+    for name, listed in sorted(named.items(), key=lambda item: item[0] not in order[:1]):
+        place = f"--sweep {name}"
+        parts = [part.strip() for part in str(listed).split(",")]
+        if not all(parts):
+            raise InputError(f"{place}={listed}: an empty value; write for example {name}=a,b")
+        values, shows = _values(name, parts, place)
+        for i, value in enumerate(values):
+            if value in values[:i]:
+                raise InputError(f"{place}: {parts[i]!r} is named twice; name it once")
+        found.append(Axis(name, values, shows))
+    points = len(list(itertools.product(*(axis.values for axis in found))))
+    if points > MOST_POINTS:
+        raise InputError(f"--sweep: {points} points; at most {MOST_POINTS} are right")
+    return tuple(found)
+
+
+def _values(
+    name: str, parts: Sequence[str], place: str
+) -> tuple[tuple[Value, ...], tuple[str, ...]]:
+    """Values of a key, and how they are spelled."""
+    if name in CHOICES:
+        try:
+            names = tuple(CHOICES[name](part) for part in parts)
+        except InputError as error:
+            raise InputError(f"--sweep {error}") from error
+        return names, names
+    leaves = [override(key_of(name)[0], name, part, place, REF) for part in parts]
+    return tuple(x.value for x in leaves), tuple(shown(x.value, x.unit) for x in leaves)
+
+
+def sweep(
+    trace: Trace,
+    cfg: Config,
+    along: tuple[Axis, ...],
+    *,
+    paths: Sequence[str] | None = None,
+    options: Options | None = None,
+    steps: int | None = None,
+    target_s: float | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Sweep:
+    """Run the comparison at every point. Raises InputError when it runs at none."""
+    rows: list[Row] = []
+    options = options or Options()
+    n = 0
+    for at in itertools.product(*(range(len(axis.values)) for axis in along)):
+        texts = tuple(axis.texts[i] for axis, i in zip(along, at, strict=True))
+        changes = {axis.key: axis.values[i] for axis, i in zip(along, at, strict=True)}
+        if cfg.leaf(nominal.CAPACITY).source == "set":  # given is given, at every point
+            changes.setdefault(nominal.CAPACITY, cfg.system.capacity_bytes)
+        choices: dict[str, Any] = {name: changes.pop(name) for name in CHOICES if name in changes}
+
+        def watch(name: str, share: float, texts: tuple[str, ...] = texts) -> None:
+            if progress is not None:
+                progress(f"{', '.join(texts)}: {name}", share)
+
+        try:
+            c = compare(
+                trace, cfg.replace(changes, ref=REF), paths=paths, strict=False, steps=steps,
+                options=replace(options, **choices), swing=False, progress=watch,
+            )  # fmt: skip
+        except InputError as error:
+            rows.append(Row(texts, ALL, str(error)))
+            continue
+        n = c.steps
+        rows += _rows(c, texts, target_s)
+    if not n:
+        raise InputError(f"--sweep: nothing can run: {rows[0].reason}")
+    return Sweep(cfg, trace, options, n, along, tuple(rows), target_s)
+
+
+def _rows(c: Comparison, texts: tuple[str, ...], target_s: float | None) -> list[Row]:
+    judged = {} if target_s is None else {v.path: v for v in verdicts(c, target_s)}
+    out = []
+    for r in c.results:
+        if r.ledger is None or r.energy is None:
+            out.append(Row(texts, r.name, r.reason))
+            continue
+        m = {name: entry["value"] for name, entry in metrics(c, r).items()}
+        drive, both, whole = (
+            (m[f"energy_{of}_low_j"], m[f"energy_{of}_typical_j"], m[f"energy_{of}_high_j"])
+            for of in ("drive", "drive_and_host", "all")
+        )
+        each = m["samples_per_step"]
+        out.append(
+            Row(
+                texts, r.name, None, m["update_s"], m["update_share"], m["step_s"],
+                m["update_speedup"], drive, both, m["samples_per_s"], whole,
+                (whole[0] / each, whole[1] / each, whole[2] / each) if each else None,
+                m["bound_by"], m["bound_by_share"], judged.get(r.name),
+                c.cfg.system.capacity_bytes,
+            )
+        )  # fmt: skip
+    return out
+
+
+def table(s: Sweep) -> Table:
+    """A row for each value and path."""
+    keys = " and ".join(axis.key for axis in s.axes)
+    out = Table(
+        title=f"{s.trace.name} on {s.cfg.system.name} for each {keys}, mean of {s.steps} step(s)",
+        title_justify="left", title_style="bold", caption_justify="left",
+    )  # fmt: skip
+    for column in (*(axis.key.rpartition(".")[2] for axis in s.axes), "path"):
+        out.add_column(column, no_wrap=True)
+    columns = ["update", "speedup", "step", "share", "J drive", "J + host", "bound by"]
+    columns += ["in time"] if s.target_s is not None else []
+    for column in columns:
+        out.add_column(column, justify="right", no_wrap=column == "bound by")
+    before: tuple[str, ...] = ()
+    ran = {row.path for row in s.rows if row.update_s is not None}
+    for row in s.rows:
+        if row.path not in ran and row.path != ALL:
+            continue
+        if before and row.values != before:
+            out.add_section()
+        at = row.values if row.values != before else ("",) * len(row.values)
+        before = row.values
+        if row.update_s is None or row.step_s is None or row.update_share is None:
+            out.add_row(*at, row.path, "n/a", *[""] * (len(columns) - 1))
+            continue
+        assert row.energy_drive_j is not None and row.energy_drive_and_host_j is not None
+        out.add_row(
+            *at, row.path, seconds(row.update_s), "" if row.speedup is None else
+            f"{row.speedup:.2f}x", seconds(row.step_s), f"{row.update_share:.0%}",
+            fmt_energy(row.energy_drive_j[1] * 1e15),
+            fmt_energy(row.energy_drive_and_host_j[1] * 1e15),
+            f"{row.bound_by} {row.bound_by_share:.0%}",
+            *([answer(row.target)] if row.target is not None else []),
+        )  # fmt: skip
+    return out
+
+
+def per_sample(s: Sweep) -> Table:
+    """The whole step, forward and backward included, and a sample of it: time and energy."""
+    out = Table(
+        title="Whole steps, forward and backward included, and what a sample takes of them",
+        title_justify="left", title_style="bold",
+    )  # fmt: skip
+    for column in (*(axis.key.rpartition(".")[2] for axis in s.axes), "path"):
+        out.add_column(column, no_wrap=True)
+    for column in ("step", "sample", "samples/s", "J / step", "J / sample", "low .. high"):
+        out.add_column(column, justify="right")
+    before: tuple[str, ...] = ()
+    for row in s.rows:
+        if row.step_s is None or not row.samples_per_s:
+            continue
+        assert row.energy_step_j is not None and row.energy_sample_j is not None
+        if before and row.values != before:
+            out.add_section()
+        at = row.values if row.values != before else ("",) * len(row.values)
+        before = row.values
+        low, typical, high = (fmt_energy(joules * 1e15) for joules in row.energy_sample_j)
+        out.add_row(
+            *at, row.path, seconds(row.step_s), seconds(1 / row.samples_per_s),
+            f"{row.samples_per_s:.4g}", fmt_energy(row.energy_step_j[1] * 1e15), typical,
+            f"{low} .. {high}",
+        )  # fmt: skip
+    return out
+
+
+def reasons(s: Sweep) -> list[str]:
+    """Why rows are missing, each once."""
+    out: dict[tuple[str, str], list[str]] = {}
+    for row in s.rows:
+        if row.reason is not None:
+            out.setdefault((row.path, row.reason), []).append(", ".join(row.values))
+    points = len({row.values for row in s.rows})
+    return [
+        f"{path}{'' if len(at) == points else ' at ' + '; '.join(at)}: n/a: {reason}"
+        for (path, reason), at in out.items()
+    ]
+
+
+def capacities(s: Sweep) -> str | None:
+    """The nominal capacity for the values of those axes that it follows."""
+    follows = [i for i, axis in enumerate(s.axes) if axis.key in GEOMETRY]
+    at = {
+        tuple(row.values[i] for i in follows): row.capacity_bytes
+        for row in s.rows
+        if row.capacity_bytes is not None
+    }
+    if set(at.values()) <= {s.cfg.system.capacity_bytes}:
+        return None
+    points = ", ".join(f"{fmt_bytes(size)} at {' and '.join(x)}" for x, size in at.items())
+    return f"{nominal.CAPACITY} follows the flash: {points}"
+
+
+def data(s: Sweep) -> dict[str, Any]:
+    """The content of sweep.json."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "ondie_version": version("ondie"),
+        "seed": s.options.seed,
+        "trace": {
+            "name": s.trace.name,
+            "sha256": s.trace.sha256,
+            "n_params": s.trace.n_params,
+            "op": s.trace.op,
+            "steps": s.steps,
+        },
+        "options": options_data(s.options),
+        "configuration": s.cfg.resolved(),
+        "configuration_sha256": s.cfg.sha256,
+        "keys": [axis.key for axis in s.axes],
+        "values": [list(axis.texts) for axis in s.axes],
+        "target_step_s": s.target_s,
+        "rows": [asdict(row) for row in s.rows],
+    }
+
+
+def targets(out: Path) -> tuple[Path, Path, Path]:
+    """The files of a sweep in its folder."""
+    return out / "sweep.json", out / "sweep.png", out / "sweep.pdf"
+
+
+def write(s: Sweep, out: Path) -> list[Path]:
+    """Write them. Returns the files."""
+    from ondie.emu.cli.figures.sweep import draw  # matplotlib takes a second to import
+
+    text = json.dumps(data(s), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    images = draw(s)
+    files = dict(zip(targets(out), (text.encode(), images["png"], images["pdf"]), strict=True))
+    write_atomically(files)
+    return list(files)
+
+
+def show(s: Sweep, console: Console) -> None:
+    """Print the table, and why rows are missing."""
+    console.print(table(s))
+    words = capacities(s), nominal.note(s.cfg.leaf(nominal.CAPACITY))
+    for line in filter(None, words):
+        console.print(line)
+    console.print()
+    console.print(per_sample(s))
+    for line in reasons(s):
+        console.print(line)

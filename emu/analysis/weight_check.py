@@ -1,0 +1,102 @@
+"""Final weights: held against the same kernel outside the emulator, and against the recorded ones.
+
+Owns the two comparisons and their verdict. Does not own the weights: paths bring them from flash.
+Source: this project's trace contract: bit for bit on the reference, and within 16 x 2**-24 x
+max(|w|, sum of learning rates) per element of the recorded weights (plain ulps explode near zero).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.paths.base import Path
+from ondie.emu.paths.optimizer_step import Arithmetic
+from ondie.traces import Trace
+
+TOLERANCE = 16
+"""Units of 2**-24 max(|w|, sum of learning rates) that weights may lie from the recorded ones."""
+
+
+class Mismatch(RuntimeError):
+    """A path did not end on the reference weights: a defect. No result is written."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A path's final weights against the reference and against the recorded ones."""
+
+    equal_bits: int
+    elements: int
+    delivered_equal_bits: int | None
+    """Of the weights that reached the host by the last step; None where the path sends none."""
+    recorded_distance: float | None
+    """Largest distance to the recorded weights, in units of 2**-24 max(|w|, sum of learning
+    rates)."""
+    recorded_equal_share: float | None
+
+
+def compare_weights(
+    path: Path, arithmetic: Arithmetic, steps: int, damaged: bool = False
+) -> Weights:
+    """Hold the weights on flash against the same kernel outside the emulator. Raises Mismatch,
+    unless pages were ``damaged``: the drive has said that they could not be corrected."""
+    final = path.finish()
+    assert final is not None
+    trace = arithmetic.trace
+    reference = path.reference(arithmetic, steps)
+    same = bits(final) == bits(reference)
+    equal = int(same.sum())
+    if equal != len(reference) and not damaged:
+        at = int(np.flatnonzero(~same)[0])
+        raise Mismatch(
+            f"{path.name}: {len(reference) - equal} of {len(reference)} weights differ from the "
+            f"reference, the first at {at} ({trace.locate(at)[0]}): {final[at]!r}, "
+            f"not {reference[at]!r}"
+        )
+    delivered = None
+    sent = path.delivered()
+    if sent is not None and path.applied(steps) and path.options.weights_up == "fp32":
+        delivered = int((bits(sent) == bits(arithmetic.shown(reference))).sum())
+        if delivered != len(reference) and not damaged:
+            raise Mismatch(
+                f"{path.name}: {len(reference) - delivered} of {len(reference)} weights that were "
+                "sent to the host differ from those on flash"
+            )
+    distance = share = None
+    recorded = trace.weights("final")
+    plain = path.options.format == "fp32"  # others lie farther from what was recorded
+    if recorded is not None and steps == len(trace.steps) and plain:
+        distance, share = recorded_distance(final, recorded, trace)
+        if (
+            not distance <= TOLERANCE and not damaged and path.lossless
+        ):  # nor NaN, where only one of the two is finite
+            raise Mismatch(
+                f"{path.name}: weights lie {distance:.3g} units of 2**-24 max(|w|, sum of learning "
+                f"rates) from the recorded ones, {TOLERANCE} is the limit"
+            )
+    return Weights(equal, len(reference), delivered, distance, share)
+
+
+def bits(values: np.ndarray) -> np.ndarray:
+    """The bits of an array's values, as whole numbers."""
+    return values.view(np.dtype(f"u{values.itemsize}"))
+
+
+def recorded_distance(final: np.ndarray, recorded: np.ndarray, trace: Trace) -> tuple[float, float]:
+    """(largest distance in units of 2**-24 max(|w|, sum of learning rates), share of equal
+    bits)."""
+    rates = [
+        sum(float(step.hyper[g]["lr"]) for step in trace.steps if not step.skipped)
+        for g in range(trace.groups)
+    ]
+    scale = np.abs(recorded.astype(np.float64))
+    for a, b, group in trace.group_ranges():
+        np.maximum(scale[a:b], rates[group], out=scale[a:b])
+    same = (final == recorded) | (np.isnan(final) & np.isnan(recorded))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gap = np.abs(final.astype(np.float64) - recorded) / (scale * 2.0**-24)
+    units = np.where(same, 0.0, gap)
+    share = float((final.view(np.uint32) == recorded.view(np.uint32)).mean())
+    return float(units.max(initial=0.0)), share

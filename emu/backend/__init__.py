@@ -1,1 +1,0 @@
-"""The flash back end: geometry, timing, dies and channels, mapping, collection, stored bytes."""

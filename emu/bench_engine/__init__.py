@@ -1,6 +1,0 @@
-"""`ondie bench engine`: page operations per second, memory and start-up of the flash engine.
-
-Owns its drives, workloads, anchors and rows. Does not own whether a figure is good enough: targets
-are shown. Source: own. One core, compiling excluded but where it is what is measured, best of a
-number of runs: a busy neighbour only ever adds time.
-"""

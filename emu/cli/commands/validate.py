@@ -1,0 +1,94 @@
+"""`ondie validate`: rows of one suite or several, as tables, JSON and a figure.
+
+Owns which options go with which suite, and the files. Does not own the rows (validate/, live/).
+Source: own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ondie.emu import validate as validation
+from ondie.emu.cli.figures.save import suffix_of
+from ondie.emu.cli.tables.compare import check_target, write_atomically
+from ondie.emu.units import InputError
+
+Progress = Callable[[str, float], None] | None
+
+TRAINED: dict[str, tuple[str, ...]] = {
+    "formats": ("steps", "seeds", "figure"),
+    "errors": ("steps", "seeds", "rates", "exposure", "figure"),
+    "averaging": ("steps", "seeds", "skew", "figure"),
+}
+"""Suites that train for real, one module of emu/live each, and their options; a figure is drawn
+with the rows, and there may be tables beside theirs."""
+SWITCHES = {"runs": "--{value}"}
+"""Options whose flag is their value."""
+
+
+def check_options(name: str | None, given: Mapping[str, Any]) -> None:
+    """InputError for an option that does not go with suite ``name``."""
+    takes = {n: suite.options for n, suite in validation.NAMED.items()} | TRAINED
+    for option, value in given.items():
+        if option not in takes.get(name or "", ()):
+            owners = " or ".join(f"ondie validate {n}" for n in takes if option in takes[n])
+            flag = SWITCHES.get(option, "--{option}").format(option=option, value=value)
+            raise InputError(f"{flag}: for {owners} only")
+
+
+def command(
+    name: str | None,
+    options: Mapping[str, Any],
+    json_path: Path | None,
+    console: Console | None,
+    progress: Progress,
+) -> bool:
+    """Run and write; whether every check row is within its tolerance. ``options``: beside the name,
+    None where not given. ``console``: where tables are shown. InputError: nothing is written."""
+    given = {option: value for option, value in options.items() if value is not None}
+    check_options(name, given)
+    if json_path is not None:
+        check_target(json_path)
+    files: dict[Path, bytes] = {}
+    tables: list[Any] = []
+    figure = given.pop("figure", None)
+    if figure is not None:
+        suffix = suffix_of(figure)
+        check_target(figure, *([json_path] if json_path is not None else []))
+    if name in TRAINED:
+        rows, drawn, *more = _trained(name, given, progress)
+        tables = [table for part in more for table in part]
+        if figure is not None:
+            files[figure] = drawn[suffix]
+    else:
+        rows = validation.run(name, progress, given, TRAINED)
+    if json_path is not None:
+        text = json.dumps([row.data() for row in rows], indent=1, allow_nan=False) + "\n"
+        files[json_path] = text.encode()
+    write_atomically(files)
+    if console is not None:
+        for table in tables:
+            console.print(table)
+            console.print()
+        # What is only shown is in tables of the suite's own, where it has any.
+        checked = [row for row in rows if row.kind == validation.CHECK]
+        validation.show(checked if tables else rows, console)
+    return not any(row.misses for row in rows)
+
+
+def _trained(name: str, options: Mapping[str, Any], progress: Progress) -> tuple[Any, ...]:
+    """Rows, the figure by suffix, and what the suite has to show beside them."""
+    try:
+        suite = import_module(f"ondie.emu.studies.{name}")
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{name}: {error.name} is not installed; pip install 'ondie[train]' brings it"
+        ) from error
+    found: tuple[Any, ...] = suite.validate(**options, progress=progress)
+    return found

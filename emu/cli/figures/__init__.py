@@ -1,0 +1,1 @@
+"""Results as figures in PNG and SVG. Does not own the numbers."""

@@ -1,0 +1,134 @@
+"""The figure of a sweep, a line for each path over the values of its first key.
+
+Owns the drawing: of one key the update stage, samples per second, and energy per sample; of two
+keys the update stage, a panel for each value of the second. Does not own any number (sweep.py).
+Source: matplotlib; colours that are told apart without red and green (Okabe and Ito).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from ondie.emu.cli.figures.save import saved
+from ondie.emu.units import fmt_energy, fmt_time
+
+if TYPE_CHECKING:
+    from ondie.emu.analysis.sweep import Row, Sweep
+
+STYLES = {
+    "host_offload": ("#000000", "o", "-"),
+    "host_offload_pipelined": ("#e69f00", "D", "--"),
+    "in_storage": ("#56b4e9", "s", "-"),
+    "on_die": ("#d55e00", "^", "-"),
+    "stannis": ("#009e73", "v", "-"),
+}
+OTHER = ("#999999", "x", "-")
+ACROSS = 3
+WIDE = 8.0
+"""Values that differ by more are drawn on a logarithmic axis."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is drawn of a row, in which words, and how a value is written."""
+
+    title: str
+    of: Callable[[Row], float | None]
+    text: Callable[[float], str]
+
+
+UPDATE = Measure("update stage per step", lambda r: r.update_s, lambda x: fmt_time(x * 1e12))
+MEASURES = (
+    UPDATE,
+    Measure("samples per second", lambda r: r.samples_per_s, lambda x: f"{x:g}"),
+    Measure(
+        "energy per sample, whole step",
+        lambda r: r.energy_sample_j and r.energy_sample_j[1],
+        lambda x: fmt_energy(x * 1e15),
+    ),
+)
+
+
+def draw(s: Sweep) -> dict[str, bytes]:
+    """The figure as {"png": bytes, "pdf": bytes}."""
+    first = s.axes[0].texts
+    seconds = [(x,) for x in s.axes[1].texts] if len(s.axes) > 1 else [()]
+    panels = [(m, ()) for m in MEASURES] if len(s.axes) == 1 else [(UPDATE, x) for x in seconds]
+    paths = list(dict.fromkeys(row.path for row in s.rows if row.update_s))
+    panels = [(m, x) for m, x in panels if any(m.of(row) for row in s.rows)] or panels[:1]
+    across = min(len(panels), ACROSS)
+    down = math.ceil(len(panels) / across)
+    shared = len(s.axes) > 1
+    with matplotlib.rc_context({"font.size": 9}):
+        width = max(across * max(3.2, 0.55 * len(first) + 1.2), 6.0)
+        figure = Figure(figsize=(width, 3.3 * down + 1.2), layout="constrained")
+        grid = figure.subplots(down, across, sharey=shared, sharex=True, squeeze=False)
+        for at, (measure, second) in zip(grid.flat, panels, strict=False):
+            found = {(row.values, row.path): value for row in s.rows if (value := measure.of(row))}
+            _panel(at, s, paths, found, second)
+            if second:
+                at.set_title(f"{s.axes[1].key} = {second[0]}", fontsize=9)
+            if not shared or at in grid[:, 0]:
+                at.set_ylabel(measure.title)
+            if not shared or at is grid[0, 0]:
+                _scale(at, list(found.values()), measure)
+        for at in grid.flat[len(panels) :]:
+            at.set_axis_off()
+        figure.legend(
+            *grid[0, 0].get_legend_handles_labels(), loc="outside lower center", frameon=False,
+            ncols=min(len(paths), 3),
+        )  # fmt: skip
+        figure.suptitle(
+            f"{s.trace.name} ({s.trace.n_params / 1e6:,.4g} M parameters, {s.trace.op}) on "
+            f"{s.cfg.system.name}",
+            fontsize=10,
+        )
+        return saved(figure)
+
+
+def _panel(
+    at: Axes,
+    s: Sweep,
+    paths: list[str],
+    found: dict[tuple[tuple[str, ...], str], float],
+    second: tuple[str, ...],
+) -> None:
+    """A line for each path."""
+    first = s.axes[0].texts
+    named = any(isinstance(x, str) for x in s.axes[0].values)  # nothing lies between names
+    for path in paths:
+        colour, marker, line = STYLES.get(path, OTHER)
+        y = [found.get(((x, *second), path), math.nan) for x in first]
+        hollow = "none" if line == "--" else colour
+        at.plot(
+            range(len(first)), y, color=colour, marker=marker, label=path,
+            linestyle="none" if named else line, markersize=8 if line == "--" else 5,
+            markerfacecolor=hollow,
+        )  # fmt: skip
+    crowded = sum(map(len, first)) > 24
+    at.set_xticks(range(len(first)), first, rotation=30 if len(first) > 5 or crowded else 0)
+    at.set_xlabel(s.axes[0].key)
+    at.grid(axis="y", color="#d9d9d9", linewidth=0.6)
+
+
+def _scale(at: Axes, values: list[float], measure: Measure) -> None:
+    """From 0, or logarithmic where values differ by more than WIDE."""
+    low, high = min(values), max(values)
+    if high > WIDE * low:
+        at.set_yscale("log")
+        decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        marks = [d * 10.0**k for k in decades for d in (1, 2, 5)]
+        at.set_ylim(low / 1.3, high * 1.3)
+        at.set_yticks([x for x in marks if low / 1.3 <= x <= high * 1.3])
+        at.yaxis.set_minor_locator(NullLocator())
+    else:
+        at.set_ylim(0, high * 1.08)
+    at.yaxis.set_major_formatter(FuncFormatter(lambda x, _: measure.text(x) if x else "0"))

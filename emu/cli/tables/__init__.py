@@ -1,0 +1,1 @@
+"""Results as printed tables. Does not own the numbers (ondie.emu.analysis, ondie.emu.replay)."""

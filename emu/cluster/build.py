@@ -1,0 +1,97 @@
+"""A fleet of presets: hosts, drives of one or several kinds, their links, memory and power.
+
+Owns how configuration and workload become a fleet. Does not own the fleet's arrays (fleet.py), the
+workload's speeds (workload.py) or what an exchange takes (allreduce.py).
+Source: the presets' constants: power as they have it from the papers' servers (host.compute_power
+with idle drives, and each drive's controller and cores while it computes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+
+from ondie.emu.clock import PS_PER_S
+from ondie.emu.cluster.cluster import Fleet, Kind
+from ondie.emu.cluster.collectives.multi_server import Exchanging
+from ondie.emu.cluster.load.contention import ETHERNET, Slowdown, three_nodes
+from ondie.emu.cluster.power import Server
+from ondie.emu.cluster.sample_read_rate import feed_bytes_per_s
+from ondie.emu.cluster.workload import Workload
+from ondie.emu.config.config import Config
+from ondie.emu.nvme.tunnel.cost import TunnelCost
+from ondie.emu.units import InputError
+
+HOST_CORES = 8
+"""Of the hosts of HyperTune."""
+LINEAR = Slowdown(((0.5, 0.5),))
+"""Of a drive's cores [assumed]: speed in proportion to those that are left."""
+
+
+def assemble(
+    workload: Workload,
+    drives: Sequence[tuple[Config, int]],
+    *,
+    hosts: int = 1,
+    allreduce: str = "ring",
+    reads: bool = True,
+    slowdown: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> Fleet:
+    """``hosts`` hosts, all with the first preset's [host], share the drives evenly. ``reads``: does
+    reading samples take the time that the emulated flash needs for it? ``slowdown``: of a host, as
+    HyperTune's three nodes unless given. InputError for counts that make no fleet."""
+    if hosts < 1:
+        raise InputError(f"{hosts} hosts: 1 or more is right")
+    for cfg, count in drives:
+        if count < 0:
+            raise InputError(f"{count} drives of {cfg.system.name}: 0 or more is right")
+    size = workload.sample_bytes if reads else 0
+
+    @cache
+    def feed(at: int, host: bool) -> float:
+        return feed_bytes_per_s(drives[at][0], size, host=host) if size else 0.0
+
+    kinds = [
+        Kind(
+            name="host",
+            count=hosts,
+            engine=workload.host,
+            cores=HOST_CORES,
+            slowdown=slowdown or three_nodes().slowdown.ratio,
+            host=True,
+            # Its samples are spread over all drives of its server.
+            feed_bytes_per_s=feed(0, True) * max(sum(n for _, n in drives) / hosts, 1),
+            update_s=workload.updates_s[0],
+            join_s=workload.gradient_bytes / ETHERNET.bytes_per_s,
+        )
+    ]
+    for i, (cfg, count) in enumerate(drives):
+        kinds.append(
+            Kind(
+                name=cfg.system.name,
+                count=count,
+                engine=workload.drives[i],
+                cores=cfg.isp.cores,
+                slowdown=LINEAR.ratio,
+                feed_bytes_per_s=feed(i, False),
+                update_s=workload.updates_s[1 + i],
+                # The weights in FP32 are as large as the gradient.
+                join_s=TunnelCost.of(cfg).downward(workload.gradient_bytes).end_ps / PS_PER_S,
+            )
+        )
+    each = np.array([0.0, *(Server.of(cfg).drive_w for cfg, _ in drives)])
+    kind = np.repeat(np.arange(len(kinds)), [k.count for k in kinds])
+    drive = each[kind]
+    base = hosts * Server.of(drives[0][0]).host_w
+
+    def watts(there: np.ndarray) -> float:
+        return base + float(drive[there].sum())
+
+    return Fleet(
+        kinds=tuple(kinds),
+        exchange=Exchanging(workload.gradient_bytes, drives, hosts, allreduce),
+        sample_bytes=size,
+        watts=watts,
+    )

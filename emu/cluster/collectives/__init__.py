@@ -1,0 +1,1 @@
+"""Allreduce algorithms and the links that they use."""

@@ -1,0 +1,254 @@
+"""All-reduce over a host and its drives: what an exchange of gradients takes by ring, tree or star.
+
+Owns the messages of each kind and what they take together. Does not own what one message costs
+(frontend/tunnel_cost.py), the order of the ring's hops (ring.py), the tree (tree.py), or the values
+that are summed.
+Source: ring: Patarasuk and Yuan 2009, as in Horovod. Star: every drive sends its gradient to the
+host, which sums them and sends the sum to every drive.
+
+Additions on the drives are inside the tunnels' effective rate; the host's are counted where it adds
+whole gradients, which it does when it has them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.clock import PS_PER_S
+from ondie.emu.cluster.collectives import ring, tree
+from ondie.emu.cluster.collectives.tunnels import SUM_PASSES, Links, relay_ps, sum_ps
+from ondie.emu.nvme.tunnel.cost import Message, TunnelCost
+from ondie.emu.units import InputError, nearest
+
+KINDS = ("ring", "tree", "star")
+WAIT_PS = 1000
+"""To which the wait for a core is found."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One all-reduce."""
+
+    kind: str
+    seconds: float
+    """Until every node has the sum."""
+    host_s: float
+    """Until the host has it."""
+    drives_s: float
+    """Until the last drive has it."""
+    host_cpu_s: float
+    """Of the host's relay, all its threads together."""
+    commands: int
+    """NVMe commands of all tunnels, each way."""
+    notifications: int
+    bytes_up: int
+    """Of messages, from drives to the host, for itself or for another drive."""
+    bytes_down: int
+    wire_bytes: int
+    """Over all links, with the headers of packets and blocks."""
+    host_dram_bytes: int
+    """Messages that pass the host, and its sums."""
+    wait_ps: int
+    """That the relay's threads wait for a core each time, where it limits a ring."""
+    limited_by: str
+    """"tunnel up", "tunnel down", "host relay" or "uplink"."""
+    joules: dict[str, float]
+    """By component: host relay, PCIe, controllers."""
+
+
+def exchange(
+    kind: str,
+    n_bytes: int,
+    drives: int,
+    cost: TunnelCost | Sequence[TunnelCost],
+    which: np.ndarray | None = None,
+) -> Exchange:
+    """An all-reduce of ``n_bytes`` over a host and so many drives, all of them ready at once.
+
+    ``cost``: the drives' tunnels; several where they differ, ``which`` of them each has,
+    int64[drives]. Raises InputError for an unknown kind. O(1) for ring and star of like drives,
+    else O(drives).
+    """
+    links = Links(drives, cost, which)
+    if n_bytes < 0:
+        raise InputError(f"exchange of {n_bytes} B: 0 or more is right")
+    if kind not in KINDS:
+        raise InputError(
+            f"all-reduce {kind!r} is unknown; nearest: {nearest(kind, KINDS) or 'none'} "
+            f"(of {', '.join(KINDS)})"
+        )
+    if drives == 0 or n_bytes == 0:
+        return _result(kind, links, (0, 0), "tunnel up", [], 0)
+    if kind == "ring":
+        return _ring(n_bytes, links)
+    return _star(n_bytes, links) if kind == "star" else _tree(n_bytes, links)
+
+
+class Sent(NamedTuple):
+    """Messages of one kind: so many, of so many bytes."""
+
+    message: Message
+    number: int
+    n_bytes: int
+
+
+class Took(NamedTuple):
+    """ps of messages, and what limits them."""
+
+    ps: int
+    name: str
+    tunnel_ps: int
+    relay_ps: int
+
+
+def _together(links: Links, sent: Sequence[Sent]) -> Took:
+    """Messages that begin at the same time, none of which waits for another's tunnel: the longest,
+    or all of them on what they share."""
+    last = max((s.message for s in sent), key=lambda m: m.end_ps)
+    took = {"tunnel up" if last.up_ps >= last.down_ps else "tunnel down": last.end_ps}
+    took["host relay"] = sum(relay_ps(s.message, links.host.threads) * s.number for s in sent)
+    took["uplink"] = _uplink_ps(links, sent)
+    name, ps = max(took.items(), key=lambda item: item[1])
+    return Took(ps, name, last.end_ps, took["host relay"])
+
+
+def _uplink_ps(links: Links, sent: Sequence[Sent]) -> int:
+    rate = links.host.uplink
+    up = sum(s.message.wire_up * s.number for s in sent)
+    down = sum(s.message.wire_down * s.number for s in sent)
+    return -(-max(up, down) * PS_PER_S // rate) if rate else 0
+
+
+def _by_kind(links: Links, messages: Sequence[Message], n: int) -> list[Sent]:
+    """One message for every drive."""
+    counts = np.bincount(links.which, minlength=len(links.costs)).tolist()
+    return [Sent(m, count, n) for m, count in zip(messages, counts, strict=True) if count]
+
+
+def _result(
+    kind: str, links: Links, ps: tuple[int, int], name: str, sent: Sequence[Sent], host_dram: int
+) -> Exchange:
+    """``ps``: until the host has the sum, and the last drive."""
+
+    def total(of: str) -> int:
+        return sum(getattr(s.message, of) * s.number for s in sent)
+
+    seconds, cpu_s, wire = max(ps) / PS_PER_S, total("cpu_ps") / PS_PER_S, total("wire")
+    joules = links.host.joules(seconds, cpu_s, wire, 0)
+    counts = np.bincount(links.which, minlength=len(links.costs))
+    for cost, count in zip(links.costs, counts.tolist(), strict=True):
+        joules["controllers"] += cost.joules(seconds, 0.0, 0, count)["controllers"]
+    up = sum(s.n_bytes * s.number for s in sent if s.message.received)
+    down = sum(s.n_bytes * s.number for s in sent if s.message.written)
+    return Exchange(
+        kind=kind,
+        seconds=seconds,
+        host_s=ps[0] / PS_PER_S,
+        drives_s=ps[1] / PS_PER_S,
+        host_cpu_s=cpu_s,
+        commands=total("received") + total("written"),
+        notifications=total("notified"),
+        bytes_up=up,
+        bytes_down=down,
+        wire_bytes=wire,
+        host_dram_bytes=up + down + host_dram,
+        wait_ps=links.host.up.wait,
+        limited_by=name,
+        joules=joules,
+    )
+
+
+# --- the kinds
+
+
+def _ring(n_bytes: int, links: Links) -> Exchange:
+    """A ring turns as fast as its slowest hop, or as the host relays all of them.
+
+    Where the relay limits it, its threads wait for cores, until the tunnels are no faster: the way
+    down less than the way up, which has two turns of the relay, so that fewer packets gather for a
+    command, and more commands take more of the relay.
+    """
+    nodes = links.drives + 1
+    piece, steps = ring.piece_bytes(n_bytes, nodes), ring.steps(nodes)
+    sent = _step(links, piece)
+    took = _together(links, sent)
+    if took.name == "host relay":
+        low, high = 0, WAIT_PS
+        while _slower(links, piece, high):
+            low, high = high, 2 * high
+        while high - low > WAIT_PS:
+            middle = (low + high) // 2
+            low, high = (middle, high) if _slower(links, piece, middle) else (low, middle)
+        links = links.waiting(high)
+        sent = _step(links, piece)
+        took = _together(links, sent)._replace(name="host relay")
+    sums = (nodes - 1) * SUM_PASSES * piece  # the host's, in half of the steps
+    every = [Sent(s.message, s.number * steps, piece) for s in sent]
+    ps = took.ps * (steps - 1)
+    first, last = (min(s.message.end_ps, took.ps) for s in sent[:2])
+    if took.ps > took.tunnel_ps:  # what they share is done with all messages of a step at once
+        first = last = took.ps
+    drives = took.ps if links.drives > 1 else first
+    return _result("ring", links, (ps + last, ps + drives), took.name, every, sums)
+
+
+def _slower(links: Links, piece: int, wait_ps: int) -> bool:
+    """Would the relay still limit a step of the ring, if its threads waited so long?"""
+    waiting = links.waiting(wait_ps)
+    took = _together(waiting, _step(waiting, piece))
+    return took.relay_ps > took.tunnel_ps
+
+
+def _step(links: Links, piece: int) -> list[Sent]:
+    """The messages of a step of the ring: from the host to the first drive, from each drive to the
+    next, from the last one to the host."""
+    which, k = links.which, len(links.costs)
+    if k == 1:
+        pairs = {0: links.drives - 1}
+    else:
+        kinds, counts = np.unique(which[:-1] * k + which[1:], return_counts=True)
+        pairs = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
+    across = links.across(piece) if links.drives > 1 else []
+    return [
+        Sent(links.costs[which[0]].downward(piece), 1, piece),
+        Sent(links.costs[which[-1]].upward(piece), 1, piece),
+        *[Sent(across[at // k][at % k], count, piece) for at, count in pairs.items() if count],
+    ]
+
+
+def _star(n_bytes: int, links: Links) -> Exchange:
+    """Up, summed, and down; nothing goes from drive to drive."""
+    up = _by_kind(links, links.up(n_bytes), n_bytes)
+    down = _by_kind(links, links.down(n_bytes), n_bytes)
+    first, last = _together(links, up), _together(links, down)
+    summed = sum_ps(n_bytes, links.drives, links.host.host_dram)
+    ps = first.ps + summed
+    sums = SUM_PASSES * n_bytes * links.drives
+    name = max(first, last).name
+    return _result("star", links, (ps, ps + last.ps), name, [*up, *down], sums)
+
+
+def _tree(n_bytes: int, links: Links) -> Exchange:
+    """Up the tree and down; what all messages share takes at least as long as all of them need."""
+    nodes, which, k = links.drives + 1, links.which, len(links.costs)
+    top = np.arange(1, 1 + min(links.drives, tree.CHILDREN))
+    up, down = links.up(n_bytes), links.down(n_bytes)
+    sent = [Sent(of[which[i - 1]], 1, n_bytes) for i in top for of in (up, down)]
+    below = np.arange(len(top) + 1, nodes)
+    parents = tree.parents(below)
+    across = links.across(n_bytes)
+    for sender, receiver in ((below, parents), (parents, below)):
+        pairs, counts = np.unique(which[sender - 1] * k + which[receiver - 1], return_counts=True)
+        for at, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+            sent.append(Sent(across[at // k][at % k], count, n_bytes))
+    took = {
+        "tunnel up": tree.seconds_ps(n_bytes, links, shared=False),
+        "host relay": tree.seconds_ps(n_bytes, links, shared=True),
+        "uplink": (0, _uplink_ps(links, sent)),
+    }
+    name, ps = max(took.items(), key=lambda item: item[1][1])
+    return _result("tree", links, ps, name, sent, SUM_PASSES * n_bytes * len(top))

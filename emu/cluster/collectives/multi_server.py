@@ -1,0 +1,109 @@
+"""The exchange of a whole fleet: drives through their server's tunnels, servers over a network.
+
+Owns how servers are joined. Does not own the exchange within one (allreduce.py) or its tunnels.
+Source: ring: one ring through all nodes, server after server (Patarasuk and Yuan 2009); tree and
+star: every server sums its own gradients, the servers exchange the sums in a ring over the network,
+and each hands the whole down as it came up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.cluster.collectives import allreduce, ring
+from ondie.emu.cluster.load.contention import ETHERNET, Link
+from ondie.emu.config.config import Config
+from ondie.emu.nvme.tunnel.cost import TunnelCost
+from ondie.emu.units import InputError, nearest
+
+BEST = "best"
+KINDS = (*allreduce.KINDS, BEST)
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """One all-reduce of a fleet."""
+
+    kind: str
+    seconds: float
+    host_cpu_s: float
+    """Of the relays of all servers."""
+    limited_by: str
+
+
+class Exchanging:
+    """All-reduce of ``n_bytes`` among the nodes that are there, hosts first; drive j, counted over
+    all kinds, belongs to server j mod hosts. ``network``: between servers. ``kind``: one of KINDS;
+    "best" is the fastest. InputError for another."""
+
+    def __init__(
+        self,
+        n_bytes: int,
+        drives: Sequence[tuple[Config, int]],
+        hosts: int,
+        kind: str,
+        network: Link = ETHERNET,
+    ) -> None:
+        if kind not in KINDS:
+            raise InputError(
+                f"all-reduce {kind!r} is unknown; nearest: {nearest(kind, KINDS) or 'none'} "
+                f"(of {', '.join(KINDS)})"
+            )
+        self.n_bytes, self.hosts, self.kind, self.network = n_bytes, hosts, kind, network
+        self._costs = [TunnelCost.of(cfg) for cfg, _ in drives]
+        self._which = np.repeat(np.arange(len(drives)), [count for _, count in drives])
+
+    def __call__(self, there: np.ndarray) -> Exchanged:
+        """``there``: bool[nodes]."""
+        kinds = allreduce.KINDS if self.kind == BEST else (self.kind,)
+        servers = self._servers(there[self.hosts :])
+        found = [self._of(kind, servers) for kind in kinds]
+        return min(found, key=lambda x: x.seconds)
+
+    def _servers(self, there: np.ndarray) -> list[tuple[tuple[int, ...], int]]:
+        """(drives of each kind, how many servers have just these)."""
+        at = np.flatnonzero(there)
+        shape = (self.hosts, max(len(self._costs), 1))
+        counts = np.zeros(shape, np.int64)
+        np.add.at(counts, (at % self.hosts, self._which[at]), 1)
+        unlike, number = np.unique(counts, axis=0, return_counts=True)
+        return [(tuple(row), n) for row, n in zip(unlike.tolist(), number.tolist(), strict=True)]
+
+    def _within(self, kind: str, n_bytes: int, own: tuple[int, ...]) -> allreduce.Exchange:
+        which = np.repeat(np.arange(len(own)), own)
+        return allreduce.exchange(kind, n_bytes, len(which), self._costs, which)
+
+    def _of(self, kind: str, servers: list[tuple[tuple[int, ...], int]]) -> Exchanged:
+        if self.hosts == 1:
+            x = self._within(kind, self.n_bytes, servers[0][0])
+            return Exchanged(kind, x.seconds, x.host_cpu_s, x.limited_by)
+        if kind == "ring":
+            return self._ring(servers)
+        seconds, cpu_s, limit = 0.0, 0.0, "network"
+        for own, number in servers:
+            x = self._within(kind, self.n_bytes, own)
+            cpu_s += number * x.host_cpu_s
+            if x.seconds > seconds:
+                seconds, limit = x.seconds, x.limited_by
+        network_s = self.network.ring_s(self.n_bytes, self.hosts)
+        limit = "network" if network_s > seconds else limit
+        return Exchanged(kind, seconds + network_s, cpu_s, limit)
+
+    def _ring(self, servers: list[tuple[tuple[int, ...], int]]) -> Exchanged:
+        """Every step lasts as long as its slowest hop, in a server or between two."""
+        nodes = self.hosts + sum(sum(own) * number for own, number in servers)
+        piece, steps = ring.piece_bytes(self.n_bytes, nodes), ring.steps(nodes)
+        slowest, cpu_s, limit = piece / self.network.bytes_per_s, 0.0, "network"
+        for own, number in servers:
+            drives = sum(own)
+            if not drives:
+                continue
+            x = self._within("ring", piece * (drives + 1), own)
+            cpu_s += number * steps * x.host_cpu_s / ring.steps(drives + 1)
+            step_s = x.seconds / ring.steps(drives + 1)
+            if step_s > slowest:
+                slowest, limit = step_s, x.limited_by
+        return Exchanged("ring", steps * slowest, cpu_s, limit)

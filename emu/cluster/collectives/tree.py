@@ -1,0 +1,157 @@
+"""All-reduce by a binary tree: gradients up to the host, added on their way, and the sum back down.
+
+Owns who sends to whom, and when each node has what it waits for. Does not own what a message costs
+(frontend/tunnel_cost.py).
+Source: the binary tree of MPI's collectives (Thakur, Rabenseifner and Gropp 2005): whole messages,
+level by level; node i's parent is (i - 1) // 2, so the host, node 0, is the root. Two children
+share their parent's way down, and its messages to them its way up. Additions on the drives are
+inside the tunnels' effective rate; the host's are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.cluster.collectives.tunnels import Links, relay_ps, sum_ps
+from ondie.emu.nvme.tunnel.cost import Message
+
+CHILDREN = 2
+
+
+def levels(nodes: int) -> list[np.ndarray]:
+    """Nodes by their distance from the root."""
+    found, first = [], 0
+    while first < nodes:
+        found.append(np.arange(first, min(CHILDREN * first + 1, nodes)))
+        first = CHILDREN * first + 1
+    return found
+
+
+def parents(nodes: np.ndarray) -> np.ndarray:
+    """Of nodes but the root."""
+    return (nodes - 1) // CHILDREN
+
+
+class Edges(NamedTuple):
+    """Times of a message between drives, ps int64[kinds, kinds] of sender and receiver."""
+
+    up: np.ndarray
+    body: np.ndarray
+    tail: np.ndarray
+    relay: np.ndarray
+
+    @classmethod
+    def of(cls, links: Links, n: int) -> Edges:
+        """For a message of n bytes."""
+        parts = [
+            [(m.up_ps, m.body_ps, m.tail_ps, relay_ps(m, links.host.threads)) for m in row]
+            for row in links.across(n)
+        ]
+        return cls(*np.moveaxis(np.array(parts, np.int64), 2, 0))
+
+
+class Relay:
+    """The host's relay as one server of all messages, in the order in which they begin."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.free = 0
+
+    def serve(self, start: np.ndarray, work: np.ndarray) -> np.ndarray:
+        """When work that comes at ``start`` is done, ps int64[n]."""
+        order = np.argsort(start, kind="stable")
+        done = np.empty_like(start)
+        done[order] = queue(np.maximum(start[order], self.free), work[order])
+        self.free = int(done.max())
+        return done
+
+
+def queue(arrival: np.ndarray, work: np.ndarray) -> np.ndarray:
+    """When jobs are done, first come first served; along the first axis, by arrival."""
+    ahead = np.cumsum(work, axis=0)
+    return np.maximum.accumulate(arrival - (ahead - work), axis=0) + ahead
+
+
+def seconds_ps(n_bytes: int, links: Links, shared: bool) -> tuple[int, int]:
+    """ps until the host has the sum, and the last drive. ``shared``: with the host's relay, which
+    serves one level after the other; else as if it had threads enough."""
+    nodes, which = links.drives + 1, links.which
+    edges = Edges.of(links, n_bytes)
+    relay = Relay(links.host.threads) if shared else None
+    below = levels(nodes)[2:]
+    top = np.arange(1, 1 + min(links.drives, CHILDREN))
+    ready = np.zeros(nodes, np.int64)
+    for level in reversed(below):
+        _gather(level, which, edges, ready, relay)
+    _with_host(top, which, links.up(n_bytes), ready, relay)
+    host = int(ready[top].max()) + sum_ps(n_bytes, len(top), links.host.host_dram)
+    ready[top] = host
+    _with_host(top, which, links.down(n_bytes), ready, relay)
+    for level in below:
+        _spread(level, which, edges, ready, relay)
+    return host, int(ready[1:].max())
+
+
+def _with_host(
+    top: np.ndarray,
+    which: np.ndarray,
+    messages: Sequence[Message],
+    ready: np.ndarray,
+    relay: Relay | None,
+) -> None:
+    """A message between the host and each of its children, through a tunnel of its own; ``ready``
+    is when it begins, and then when it is there."""
+    start = ready[top]
+    mine = [messages[kind] for kind in which[top - 1]]
+    ready[top] = start + np.array([m.end_ps for m in mine])
+    if relay is not None:
+        work = np.array([relay_ps(m, relay.threads) for m in mine], np.int64)
+        ready[top] = np.maximum(ready[top], relay.serve(start, work))
+
+
+def _gather(
+    level: np.ndarray, which: np.ndarray, edges: Edges, ready: np.ndarray, relay: Relay | None
+) -> None:
+    """Every node of a level sends to its parent, a drive, whose ``ready`` is when it has all."""
+    parent = parents(level)
+    pair = which[level - 1], which[parent - 1]
+    up, body, tail = edges.up[pair], edges.body[pair], edges.tail[pair]
+    start = ready[level]
+    # The parent's way down: each child's body from its beginning, its tail when it is up. A child
+    # that is missing has nothing to send.
+    families = -(-len(level) // CHILDREN)
+    arrival = np.zeros((2 * CHILDREN, families), np.int64)
+    work = np.zeros_like(arrival)
+    for child in range(CHILDREN):
+        of = slice(child, None, CHILDREN)
+        n = len(level[of])
+        arrival[child, :n], work[child, :n] = start[of], body[of]
+        arrival[CHILDREN + child, :n], work[CHILDREN + child, :n] = (start + up)[of], tail[of]
+    order = np.argsort(arrival, axis=0, kind="stable")
+    done = queue(np.take_along_axis(arrival, order, 0), np.take_along_axis(work, order, 0))
+    last = np.where(np.take_along_axis(work, order, 0) > 0, done, 0).max(axis=0)
+    if relay is not None:
+        served = np.zeros((families, CHILDREN), np.int64)
+        served.reshape(-1)[: len(level)] = relay.serve(start, edges.relay[pair])
+        last = np.maximum(last, served.max(axis=1))
+    ready[parent[::CHILDREN]] = last
+
+
+def _spread(
+    level: np.ndarray, which: np.ndarray, edges: Edges, ready: np.ndarray, relay: Relay | None
+) -> None:
+    """Every node of a level gets the sum from its parent, a drive; its ``ready`` is when."""
+    parent = parents(level)
+    pair = which[parent - 1], which[level - 1]
+    up, body, tail = edges.up[pair], edges.body[pair], edges.tail[pair]
+    start = ready[parent]
+    left = start + up
+    seconds = level[1::CHILDREN]
+    left[1::CHILDREN] += up[::CHILDREN][: len(seconds)]  # after the first child's message
+    ends = np.maximum(start + body, left) + tail
+    if relay is not None:
+        ends = np.maximum(ends, relay.serve(start, edges.relay[pair]))
+    ready[level] = ends

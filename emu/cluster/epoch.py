@@ -1,0 +1,355 @@
+"""An epoch being trained: who takes which samples in the next step, whatever happens in between.
+
+Owns what is left of an epoch: every public sample once, on any node, every private one once (or
+repeated, as stated) on its own node, under any sequence of new batches, departures, returns and
+joins. Does not own batch sizes, Eq. 1 (allocation.py) or the order of samples (shuffle.py).
+Source: own; STANNIS (DAC 2020) for Eq. 1 and private data; HyperTune ends the epoch instead.
+
+How: between two changes the steps that are left are all alike. With S of them, node i has n_i of
+the samples that are left; the samples of all nodes are numbered through, and number j belongs to
+step j mod S. So steps differ by one sample at most, in whole and on each node, and no small one is
+left at the end. Private samples are spread over a node's steps. Public ones have no owner before
+they are taken: they are positions of one shuffled order, handed out as ranges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.cluster.data_split import (
+    check_levelling,
+    checked_batches,
+    checked_private,
+    levelled,
+    longest,
+    repeated_least,
+    split,
+    whole_numbers,
+)
+from ondie.emu.cluster.interval_set import Ranges
+from ondie.emu.cluster.permutation import Shuffle
+from ondie.emu.units import InputError
+
+MOST = 3_000_000_000
+"""Samples of a node in an epoch whose products fit into 64 bits."""
+
+
+@dataclass(frozen=True)
+class Take:
+    """What each node trains on in one step: ranges, as they are scattered.
+
+    Private ranges are in the node's own order, where a position beyond its private samples begins
+    another pass over them. Public ones are in the common order: a row for each range, nodes
+    ascending; a node has several where samples came back.
+    """
+
+    step: int
+    private_start: np.ndarray
+    """int64[nodes]."""
+    private_length: np.ndarray
+    public_node: np.ndarray
+    """int64[ranges]."""
+    public_start: np.ndarray
+    public_length: np.ndarray
+
+    @property
+    def public(self) -> np.ndarray:
+        """Public samples of each node, int64[nodes]."""
+        out = np.zeros(len(self.private_length), np.int64)
+        np.add.at(out, self.public_node, self.public_length)
+        return out
+
+    @property
+    def samples(self) -> np.ndarray:
+        """The batch of each node, int64[nodes]."""
+        return self.private_length + self.public
+
+
+@dataclass
+class _Plan:
+    """The steps that are left, if nothing changes; int64[nodes] each."""
+
+    steps: int
+    samples: np.ndarray
+    private: np.ndarray
+    """Of them, its own."""
+    first: np.ndarray
+    """Number of a node's first sample."""
+    done: int = 0
+
+    def until(self, step: int) -> np.ndarray:
+        """Samples of each node in the steps before ``step``."""
+
+        def below(number: np.ndarray) -> np.ndarray:
+            rounds, rest = np.divmod(number, max(self.steps, 1))
+            return rounds * step + np.minimum(rest, step)
+
+        return below(self.first + self.samples) - below(self.first)
+
+    def next(self) -> tuple[np.ndarray, np.ndarray]:
+        """(samples, private ones of them) of each node in the next step."""
+        whole = np.maximum(self.samples, 1)
+        before, after = self.until(self.done), self.until(self.done + 1)
+        own = self.private * after // whole - self.private * before // whole
+        self.done += 1
+        return after - before, own
+
+
+class Epoch:
+    """``public`` samples for anyone, ``private[i]`` that stay with node i. ``seed`` shuffles; give
+    each epoch its own. ``levelling`` as in allocation.split."""
+
+    def __init__(
+        self,
+        public: int,
+        private: Sequence[int] | np.ndarray,
+        *,
+        seed: int = 0,
+        levelling: str = "public",
+    ) -> None:
+        check_levelling(levelling)
+        self.public = public
+        self.private = checked_private(public, private, len(private))
+        """Private samples of each node, int64[nodes]."""
+        self.levelling = levelling
+        self.seed = seed
+        self.step = 0
+        """Steps taken."""
+        self.batches = np.zeros(len(self.private), np.int64)
+        self.away = np.zeros(len(self.private), np.bool_)
+        """Nodes that have left."""
+        self._taken = np.zeros(len(self.private), np.int64)  # positions of each private order
+        self._order = Shuffle(public, seed)
+        self._pool = Ranges(public)
+        self._plan: _Plan | None = None
+        self._last: Take | None = None
+
+    # --- what is left
+
+    @property
+    def nodes(self) -> int:
+        return len(self.private)
+
+    @property
+    def public_left(self) -> int:
+        """Public samples that nobody has taken."""
+        return self._pool.total
+
+    @property
+    def private_left(self) -> np.ndarray:
+        """Private samples of each node that it has not taken once, of absent ones too,
+        int64[nodes]."""
+        return np.maximum(self.private - self._taken, 0)
+
+    @property
+    def repeated(self) -> np.ndarray:
+        """Private samples of each node that it took once more, int64[nodes]."""
+        return np.maximum(self._taken - self.private, 0)
+
+    @property
+    def deferred(self) -> int:
+        """Private samples of nodes that are away: lost to this epoch unless they return."""
+        return int(self.private_left[self.away].sum())
+
+    @property
+    def left(self) -> int:
+        """Samples still to be trained on, repetitions included, by the nodes that are there."""
+        if self._plan is None:
+            return self.public_left + int(self.private_left[~self.away].sum())
+        plan = self._plan
+        return int((plan.samples - plan.until(plan.done)).sum())
+
+    @property
+    def steps_left(self) -> int:
+        """Steps to come, if nothing changes."""
+        plan = self._started()
+        return plan.steps - plan.done
+
+    # --- changes
+
+    def start(self, batches: Sequence[int] | np.ndarray) -> None:
+        """Begin with a batch for each node. InputError where private data cannot be levelled."""
+        if self._plan is not None:
+            raise InputError("the epoch has started; resplit() changes its batches")
+        w, _ = checked_batches("batch", batches)
+        split(w, self.public, np.where(self.away, 0, self.private), self.levelling)
+        self.resplit(w)
+
+    def resplit(self, batches: Sequence[int] | np.ndarray) -> None:
+        """New batches from the next step on; the step before it stands.
+
+        Where a node's private samples no longer fit into its share of what is left, the epoch is
+        lengthened for it: the others take smaller batches, or repeat private data where levelling
+        is "repeat" and those without any have public samples enough. InputError for a batch of a
+        node that has left, or none where it has private samples left; then nothing changes.
+        """
+        w, _ = checked_batches("batch", batches)
+        if len(w) != self.nodes:
+            raise InputError(f"{len(w)} batches for {self.nodes} nodes: one each is right")
+        gone = np.flatnonzero(self.away & (w > 0))
+        if len(gone):
+            raise InputError(f"node {gone[0]} has left, batch {w[gone[0]]}: join() it first")
+        self._plan = self._planned(w)
+        self.batches, self._last = w, None
+
+    def leave(self, nodes: Sequence[int] | np.ndarray, *, unfinished: bool = True) -> np.ndarray:
+        """Nodes go. The rest of their private samples waits for their return (it is lost to the
+        epoch otherwise); public ones have never been theirs. ``unfinished``: neither did they
+        finish the last step, and its samples go back. The others' batches stay.
+
+        Returns the private samples that each of them leaves undone, int64[len(nodes)]. InputError
+        where nobody would be left, or a node is not there.
+        """
+        at = self._known(nodes)
+        gone = np.flatnonzero(self.away[at])
+        if len(gone):
+            raise InputError(f"node {at[gone[0]]} has left already")
+        w = self.batches.copy()
+        w[at] = 0
+        if self._plan is not None and not w.any():
+            raise InputError(f"node {at[0]} is the last one that trains; it cannot leave the epoch")
+        if unfinished:
+            self._give_back(at)
+        self.away[at] = True
+        if self._plan is not None:
+            last = self._last
+            self.resplit(w)
+            self._last = last  # others may fail in the same step
+        return self.private_left[at]
+
+    def join(self, nodes: Sequence[int] | np.ndarray, batches: Sequence[int] | np.ndarray) -> None:
+        """Nodes that have left come back, with batches for all nodes; their private samples go on
+        where they stopped."""
+        at = self._known(nodes)
+        there = np.flatnonzero(~self.away[at])
+        if len(there):
+            raise InputError(f"node {at[there[0]]} is there; resplit() changes its batch")
+        self.away[at] = False
+        try:
+            self.resplit(batches)
+        except InputError:
+            self.away[at] = True
+            raise
+
+    def add(
+        self, private: Sequence[int] | np.ndarray, batches: Sequence[int] | np.ndarray
+    ) -> np.ndarray:
+        """New nodes, with their private samples, and batches for all nodes, theirs last. Returns
+        their numbers, int64[len(private)]."""
+        own = whole_numbers("private samples", private)
+        before = (self.private, self._taken, self.away)
+        self.private = np.concatenate([self.private, own])
+        self._taken = np.concatenate([self._taken, np.zeros(len(own), np.int64)])
+        self.away = np.concatenate([self.away, np.zeros(len(own), np.bool_)])
+        try:
+            self.resplit(batches)
+        except InputError:
+            self.private, self._taken, self.away = before
+            raise
+        return np.arange(self.nodes - len(own), self.nodes)
+
+    def undo(self) -> None:
+        """The last step failed on every node: all of its samples go back."""
+        if self._last is None:
+            raise InputError("no step to undo: it stands since batches changed, or none was taken")
+        self._give_back(np.arange(self.nodes))
+        self._plan = self._planned(self.batches)
+        self._last = None
+        self.step -= 1
+
+    # --- steps
+
+    def take(self) -> Take:
+        """The next step's samples. Those of the step before are done with."""
+        plan = self._started()
+        if plan.done == plan.steps:
+            raise InputError(f"the epoch is over after {self.step} steps; nothing is left to take")
+        samples, own = plan.next()
+        node, start, length = self._pool.take(samples - own)
+        take = Take(self.step, self._taken.copy(), own, node, start, length)
+        self._taken += own
+        self.step += 1
+        self._last = take
+        return take
+
+    def public_indices(self, start: int | np.ndarray, length: int | np.ndarray) -> np.ndarray:
+        """Public samples of a range, or of several after another, int64[sum of lengths]: 0 to
+        public - 1."""
+        begin, size = np.atleast_1d(start), np.atleast_1d(length)
+        offset = np.repeat(begin - (np.cumsum(size) - size), size)
+        return self._order(offset + np.arange(len(offset)))
+
+    def private_indices(self, node: int, start: int, length: int) -> np.ndarray:
+        """A node's private samples of a range, int64[length]: 0 to private[node] - 1."""
+        n = int(self.private[node])
+        order = Shuffle(n, self.seed, 1 + node)
+        return order(np.arange(start, start + length) % max(n, 1))
+
+    # --- how
+
+    def _started(self) -> _Plan:
+        if self._plan is None:
+            raise InputError("the epoch has not started; start() gives it batches")
+        return self._plan
+
+    def _known(self, nodes: Sequence[int] | np.ndarray) -> np.ndarray:
+        at = whole_numbers("node", nodes)
+        if not len(at) or at.max() >= self.nodes or len(np.unique(at)) < len(at):
+            raise InputError(
+                f"nodes {at[:8].tolist()}: one or more, each once, of 0 to {self.nodes - 1}"
+            )
+        return at
+
+    def _planned(self, w: np.ndarray) -> _Plan:
+        """Shares of what is left, and the number of steps."""
+        own, public = np.where(self.away, 0, self.private_left), self.public_left
+        stuck = np.flatnonzero((own > 0) & (w == 0))
+        if len(stuck):
+            i = int(stuck[0])
+            raise InputError(
+                f"node {i}: {own[i]} private samples are left that nobody else may train on, and "
+                f"batch 0; a batch of 1 or leave() is needed"
+            )
+        whole, data, need = int(w.sum()), public + int(own.sum()), longest(own, w)
+        steps = max(-(-data // whole), -(-need.numerator // need.denominator))
+        if self.levelling == "repeat" and need * whole > data:
+            goal = need.numerator * w // need.denominator
+            room = goal - own
+            bare = int(room[self.private == 0].sum())  # they have nothing to repeat
+            if bare <= public < int(room.sum()):
+                given = repeated_least(self.private, self._taken + goal, room, public)
+                return self._shared(steps, goal, goal - given)
+        given = levelled(own, w, public, steps)
+        assert int(given.sum()) == public
+        return self._shared(steps, own + given, own)
+
+    def _shared(self, steps: int, samples: np.ndarray, private: np.ndarray) -> _Plan:
+        if samples.max() > MOST:
+            i = int(samples.argmax())
+            raise InputError(
+                f"node {i}: {samples[i]} samples of an epoch; at most {MOST} are right"
+            )
+        return _Plan(steps, samples, private, np.cumsum(samples) - samples)
+
+    def _give_back(self, nodes: np.ndarray) -> None:
+        """The last step's samples of these nodes."""
+        last = self._last
+        if last is None:
+            return
+        which = np.zeros(self.nodes, np.bool_)
+        which[nodes] = True
+        self._taken -= np.where(which, last.private_length, 0)
+        back = which[last.public_node]
+        self._pool.put_back(last.public_start[back], last.public_length[back])
+        keep = ~back
+        self._last = Take(
+            last.step,
+            last.private_start,
+            np.where(which, 0, last.private_length),
+            last.public_node[keep],
+            last.public_start[keep],
+            last.public_length[keep],
+        )

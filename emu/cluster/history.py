@@ -1,0 +1,161 @@
+"""What became of a simulated training: a record per step, totals per node, and what happened.
+
+Owns the record and the sums over it. Does not own the simulation or how it is shown.
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from ondie.emu.cluster.cluster import Exchange, Fleet
+
+STEP = np.dtype(
+    [
+        ("start_s", float),
+        ("compute_s", float),  # until the last node has its gradient
+        ("exchange_s", float),
+        ("update_s", float),
+        ("samples", np.int64),
+        ("host_samples", np.int64),
+        ("nodes", np.int64),  # that are there
+        ("waiting", float),  # share of compute_s that nodes wait for the last, mean
+        ("reading", float),  # share of compute_s that nodes wait for their samples, mean
+        ("host_cpu_s", float),  # of the relay
+        ("joules", float),
+        ("rate", float),  # learning rate over the one at the start
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that happened at the end of a step."""
+
+    step: int
+    seconds: float
+    what: str
+    text: str
+
+
+@dataclass
+class History:
+    """Filled by the simulation."""
+
+    hosts: int
+    busy_s: np.ndarray
+    """Seconds that each node computed, float64[nodes]."""
+    samples_of: np.ndarray
+    """Samples that each node trained on, int64[nodes]."""
+    notes: list[Note] = field(default_factory=list)
+    dropped: int = 0
+    """Samples of epochs that were ended before their end."""
+    deferred: int = 0
+    """Private samples that nodes which had gone left undone at an epoch's end."""
+    between_joules: float = 0.0
+    """Between steps, while nodes that join are sent the weights."""
+    _rows: list[tuple[Any, ...]] = field(default_factory=list)
+
+    @staticmethod
+    def of(fleet: Fleet) -> History:
+        return History(fleet.hosts, np.zeros(fleet.nodes), np.zeros(fleet.nodes, np.int64))
+
+    def note(self, step: int, seconds: float, what: str, text: str) -> None:
+        self.notes.append(Note(step, seconds, what, text))
+
+    def step(
+        self,
+        fleet: Fleet,
+        start: float,
+        begin: np.ndarray,
+        end: np.ndarray,
+        trained: float,
+        done: float,
+        counts: np.ndarray,
+        counted: np.ndarray,
+        exchange: Exchange,
+        there: np.ndarray,
+        rate: float,
+    ) -> None:
+        """Add a step. ``begin``, ``end``: of each node's computing, float64[nodes]; ``counted``:
+        whose samples count, bool[nodes]."""
+        self.busy_s += np.where(counted, end - begin, 0.0)
+        self.samples_of += counts
+        span = trained - start
+        share = 1 / (span * max(int(counted.sum()), 1)) if span else 0.0
+        self._rows.append(
+            (
+                start,
+                span,
+                exchange.seconds,
+                done - trained - exchange.seconds,
+                int(counts.sum()),
+                int(counts[: self.hosts].sum()),
+                int(there.sum()),
+                float((trained - end)[counted].sum()) * share,
+                float((begin - start)[counted].sum()) * share,
+                exchange.host_cpu_s,
+                fleet.watts(there) * (done - start),
+                rate,
+            )
+        )
+
+    @property
+    def steps(self) -> np.ndarray:
+        """STEP[steps]."""
+        return np.array(self._rows, STEP)
+
+    @property
+    def seconds(self) -> float:
+        """Of all steps; what passes between them for nodes that join counts."""
+        last = self._rows[-1]
+        return float(sum(last[:4]))
+
+    @property
+    def samples(self) -> int:
+        return int(self.samples_of.sum())
+
+    @property
+    def joules(self) -> float:
+        return float(self.steps["joules"].sum()) + self.between_joules
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.samples / self.seconds
+
+    @property
+    def joules_per_sample(self) -> float:
+        return self.joules / self.samples
+
+    def between(self, first: int, last: int) -> float:
+        """Samples per second of the steps [first, last)."""
+        s = self.steps[first:last]
+        spent = s["compute_s"] + s["exchange_s"] + s["update_s"]
+        return float(s["samples"].sum() / spent.sum())
+
+    def data(self, names: Sequence[str] = ()) -> dict[str, Any]:
+        """For JSON; ``names`` of the nodes' kinds are given where totals of nodes are wanted."""
+        s = self.steps
+        out: dict[str, Any] = {
+            "seconds": self.seconds,
+            "samples": self.samples,
+            "samples_per_s": self.samples_per_s,
+            "joules": self.joules,
+            "joules_per_sample": self.joules_per_sample,
+            "dropped_samples": self.dropped,
+            "deferred_samples": self.deferred,
+            "steps": {name: s[name].tolist() for name in s.dtype.names or ()},
+            "notes": [vars(note) for note in self.notes],
+        }
+        if names:
+            out["nodes"] = {
+                "kind": list(names),
+                "busy_s": self.busy_s.tolist(),
+                "samples": self.samples_of.tolist(),
+            }
+        return out

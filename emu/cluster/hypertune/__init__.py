@@ -1,0 +1,1 @@
+"""HyperTune: batch sizes that follow the measured speed of each node."""

@@ -1,0 +1,112 @@
+"""Resizing: the batch that suits a node which trains slower than it was tuned for.
+
+Owns the rules: proportional, and Eq. 3 as it should be and as printed. Does not own when one is
+asked (hypertune.py), or the measuring of curves (tuner.py).
+Source: HyperTune (HeydariGorji et al.), Eq. 3 and the third of its methods. Eq. 3 has its weights
+swapped in print; and it inverts the curve of a node that nobody interrupts, which is nearly flat.
+The published batches, 140 and 100 of 180, are those of the proportional rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ondie.emu.cluster.batch_tuner import Engine
+from ondie.emu.units import InputError
+
+
+class Curves:
+    """Speed over batch of every node when nobody interrupts it: node i is an ``engines[kinds[i]]``.
+
+    ``kinds``: int64[n]. Without engines a node has its tuned speed, float64[n], at every batch.
+    """
+
+    def __init__(
+        self, tuned: np.ndarray, engines: Sequence[Engine] = (), kinds: np.ndarray | None = None
+    ) -> None:
+        self.tuned = tuned
+        self.engines = tuple(engines)
+        self.kinds = np.zeros(len(tuned), np.int64) if kinds is None else np.asarray(kinds)
+        if self.kinds.shape != tuned.shape:
+            raise InputError(f"kinds of {len(self.kinds)} nodes, speeds of {len(tuned)}: one each")
+        if self.engines and len(tuned):
+            low, high = self.kinds.min(), self.kinds.max()
+            if low < 0 or high >= len(self.engines):
+                wrong = low if low < 0 else high
+                raise InputError(f"engine {wrong}: 0 to {len(self.engines) - 1} is right")
+
+    def speed(self, batches: np.ndarray) -> np.ndarray:
+        """Samples per second at these batches, float64[n]."""
+        out = self.tuned.astype(np.float64)
+        for kind, engine in enumerate(self.engines):
+            mine = self.kinds == kind
+            sizes, speeds = np.array(engine.points).T
+            out[mine] = np.interp(batches[mine], sizes, speeds)
+        return out
+
+    def within(self, seconds: np.ndarray) -> np.ndarray:
+        """The real-valued batches that take so long, float64[n]."""
+        out = seconds * self.tuned
+        for kind, engine in enumerate(self.engines):
+            mine = self.kinds == kind
+            sizes, speeds = np.array(engine.points).T
+            out[mine] = _within(seconds[mine], sizes, speeds)
+        return out
+
+    def inverse(self, speeds: np.ndarray, literal: bool) -> np.ndarray:
+        """Eq. 3: the batch at which an uninterrupted node has these speeds, float64[n].
+
+        Between the two measured points on either side of a speed, on the rising part of the curve;
+        the nearest point outside it. ``literal``: with the weights as printed, swapped.
+        """
+        out = np.empty(len(speeds))
+        for kind, engine in enumerate(self.engines):
+            mine = self.kinds == kind
+            sizes, known = rising(engine)
+            speed = np.clip(speeds[mine], known[0], known[-1])
+            found = np.interp(speed, known, sizes)
+            if literal:
+                right = np.clip(np.searchsorted(known, speed), 1, len(known) - 1)
+                found = sizes[right - 1] + sizes[right] - found
+            out[mine] = found
+        return out
+
+    def extend(self, tuned: np.ndarray, kinds: np.ndarray | None) -> Curves:
+        """These nodes and more."""
+        more = np.zeros(len(tuned), np.int64) if kinds is None else np.asarray(kinds)
+        return Curves(
+            np.concatenate([self.tuned, tuned]), self.engines, np.concatenate([self.kinds, more])
+        )
+
+
+def rising(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
+    """Batches and speeds of the points at which a curve is higher than anywhere before, float64.
+
+    InputError where there are fewer than two: such a curve says nothing about batches.
+    """
+    sizes, speeds = np.array(engine.points, np.float64).T
+    higher = np.append(True, speeds[1:] > np.maximum.accumulate(speeds)[:-1])
+    if higher.sum() < 2:
+        raise InputError(
+            f"{engine.name}: its speed does not rise with the batch, so Eq. 3 cannot tell batches "
+            f"apart; the proportional rule can"
+        )
+    return sizes[higher], speeds[higher]
+
+
+def _within(seconds: np.ndarray, sizes: np.ndarray, speeds: np.ndarray) -> np.ndarray:
+    """Batches of these times on one curve: b / (s0 + (s1 - s0)(b - b0) / (b1 - b0)) solved for b;
+    outside the points the speed is constant."""
+    times = sizes / speeds
+    at = np.clip(np.searchsorted(times, seconds), 1, max(len(sizes) - 1, 1))
+    if len(sizes) > 1:
+        slope = (speeds[at] - speeds[at - 1]) / (sizes[at] - sizes[at - 1])
+        base = speeds[at - 1] - slope * sizes[at - 1]
+        between = seconds * base / (1 - seconds * slope)
+    else:
+        between = seconds * speeds[0]
+    low, high = seconds <= times[0], seconds >= times[-1]
+    found: np.ndarray = np.select([low, high], [seconds * speeds[0], seconds * speeds[-1]], between)
+    return found

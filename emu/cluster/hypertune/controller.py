@@ -1,0 +1,272 @@
+"""HyperTune: new batches while training runs, for nodes that others use as well.
+
+Owns what is remembered of every node, and the decision: who gets another batch, which, and from
+when. Does not own the index (decline.py), the rules for a batch (resizing.py), the split of the
+data that follows (allocation.py), any clock, or the measuring.
+Source: HyperTune (HeydariGorji et al.). Beyond it: the gate against noise, growth where cores come
+back, a new split at the next step, and a learning rate that follows the total batch.
+
+Hysteresis: a node is compared with the speed that its batch was chosen for (expectation.py), so
+another batch takes another decline, or cores that came back; and small changes are not made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from ondie.emu.cluster.batch_tuner import Engine
+from ondie.emu.cluster.forecast import by_cpu, by_speed
+from ondie.emu.cluster.hypertune.batch_resize import Curves, rising
+from ondie.emu.cluster.hypertune.expected_speed import Expectation
+from ondie.emu.cluster.hypertune.slowdown_detector import FLAGS, Window, gated, literal
+from ondie.emu.units import InputError, nearest
+
+CHOICES = {
+    "index": ("gated", "literal"),
+    "batch": ("proportional", "eq3", "eq3-literal"),
+    "learning_rate": ("linear", "sqrt", "none"),
+    "forecast": ("none", "cpu", "speed"),
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How HyperTune decides. Raises InputError for an unknown word or a number out of range."""
+
+    index: str = "gated"
+    """Eq. 2 gated by noise, or "literal", as printed."""
+    batch: str = "proportional"
+    """BS SP_i / SP; or "eq3", the inverse of the tuner's curve; or "eq3-literal", as printed."""
+    ends_epoch: bool = False
+    """The papers' way: a change ends the epoch's plan. Else the next step has a new split."""
+    learning_rate: str = "linear"
+    """With the total batch: "linear", its root ("sqrt"), or "none"."""
+    noise: float = 0.05
+    """Standard deviation of an observed speed, relative. Assumed, 0.01 to 0.05."""
+    cpu_noise: float = 0.02
+    """Standard deviation of an observed share of cores. Assumed, 0.005 to 0.05."""
+    sigmas: float = 5.0
+    """Standard errors of a mean that are no decline yet: half way to 20 % at 5 % noise."""
+    least_decline: float = 0.05
+    """Nor is less than this, however quiet the node. Assumed, 0.02 to 0.1."""
+    least_change: float = 0.05
+    """A batch that differs by less is not worth a new split. Assumed, 0.02 to 0.1."""
+    forecast: str = "none"
+    """Batches for the speed that the trend of "cpu" use or of "speed" leads to; or "none".
+    Off, since neither wins on every kind of load: forecast.py."""
+    ahead: int = 5
+    """Steps until then. Assumed, 0 to 10."""
+
+    def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            word = getattr(self, name)
+            if word not in known:
+                raise InputError(
+                    f"{name} {word!r}; nearest: {nearest(word, known) or 'none'} "
+                    f"(of {', '.join(known)})"
+                )
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type in ("float", "int") and not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{field.name} {value}: 0 or more is right")
+
+
+@dataclass(frozen=True)
+class Change:
+    """New batches for the next step."""
+
+    batches: np.ndarray
+    """Of all nodes, int64[n]; 0 for those that left."""
+    nodes: np.ndarray
+    """Whose batch changed, int64[k], ascending."""
+    before: np.ndarray
+    """Their batches until now, int64[k]."""
+    learning_rate: float
+    """Factor on the learning rate."""
+    ends_epoch: bool
+    """The rest of this epoch's plan is dropped, and a new epoch begins."""
+
+    @property
+    def after(self) -> np.ndarray:
+        """The changed nodes' new batches, int64[k]."""
+        after: np.ndarray = self.batches[self.nodes]
+        return after
+
+
+class HyperTune:
+    """Watches n nodes and resizes their batches; O(n) work a step, in arrays.
+
+    ``batches`` int64[n] and ``speeds`` float64[n]: as tuned, with nobody else there; speeds are
+    samples per second of a node's own computation. ``engines``, ``kinds`` int64[n]: the tuner's
+    curves, and whose is whose (resizing.Curves). ``least``, ``most``: limits of a node's batch,
+    1 and the tuned one if not given. ``cores``: share of its cores a node was tuned with.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        batches: np.ndarray,
+        speeds: np.ndarray,
+        *,
+        engines: Sequence[Engine] = (),
+        kinds: np.ndarray | None = None,
+        least: np.ndarray | int = 1,
+        most: np.ndarray | int | None = None,
+        cores: np.ndarray | float = 1.0,
+    ) -> None:
+        self.rule = rule
+        if rule.batch != "proportional":
+            if not engines:
+                raise InputError(f"batch {rule.batch!r} inverts the tuner's curves; none is given")
+            for engine in engines:
+                rising(engine)
+        self._curves = Curves(np.empty(0), engines)
+        self._expected = Expectation(rule.noise, rule.cpu_noise, rule.sigmas, rule.least_decline)
+        self._tuned = self.batches = self._least = self._most = np.empty(0, np.int64)
+        self._down = self._up = np.empty(0, np.int64)
+        self._ratios, self._shares = Window(0), Window(0)
+        self.join(batches, speeds, kinds=kinds, least=least, most=most, cores=cores)
+
+    def join(
+        self,
+        batches: np.ndarray,
+        speeds: np.ndarray,
+        *,
+        kinds: np.ndarray | None = None,
+        least: np.ndarray | int = 1,
+        most: np.ndarray | int | None = None,
+        cores: np.ndarray | float = 1.0,
+    ) -> np.ndarray:
+        """More nodes, tuned like the first ones; returns their numbers, int64[k]."""
+        batches, speeds = np.asarray(batches, np.int64), np.asarray(speeds, np.float64)
+        k, n = len(batches), len(self.batches)
+        most = batches if most is None else most
+        least, most = (np.broadcast_to(np.asarray(v, np.int64), k) for v in (least, most))
+        cores = np.broadcast_to(np.asarray(cores, np.float64), k)
+        if speeds.shape != batches.shape:
+            raise InputError(f"speeds of {len(speeds)} nodes, batches of {k}: one of each per node")
+        _every("batch", batches, batches >= 1, "1 or more", n)
+        _every("speed", speeds, np.isfinite(speeds) & (speeds > 0), "more than 0", n)
+        _every("least batch", least, (least >= 1) & (least <= batches), "1 to the tuned one", n)
+        _every("most batch", most, most >= batches, "the tuned one or more", n)
+        _every("share of cores", cores, (cores > 0) & (cores <= 1), "above 0, up to 1", n)
+        self._curves = self._curves.extend(speeds, kinds)
+        self._tuned = np.append(self._tuned, batches)
+        self.batches = np.append(self.batches, batches)
+        self._least, self._most = np.append(self._least, least), np.append(self._most, most)
+        self._down, self._up = (np.append(v, np.zeros(k, np.int64)) for v in (self._down, self._up))
+        self._expected.extend(cores)
+        self._ratios.widen(k)
+        self._shares.widen(k)
+        self._unloaded = self._curves.speed(self.batches)
+        return np.arange(n, n + k)
+
+    @property
+    def flags(self) -> np.ndarray:
+        """Of a decline, in a row until now, int64[n]."""
+        return self._down
+
+    @property
+    def margin(self) -> np.ndarray:
+        """Of each node's recent mean: a decline must be more, float64[n]."""
+        return self._expected.margin
+
+    def leave(self, nodes: np.ndarray) -> None:
+        """These nodes train no longer: batch 0 from now on, their numbers are not used again."""
+        self.batches[nodes] = 0
+        self._down[nodes] = self._up[nodes] = 0
+        self._ratios.forget(nodes)
+        self._shares.forget(nodes)
+
+    def observe(
+        self, step: int, steps: int, speed: np.ndarray, cpu: np.ndarray | None = None
+    ) -> Change | None:
+        """What was seen in step ``step`` (from 0) of an epoch of ``steps``.
+
+        ``speed``: samples per second of each node's own computation, float64[n], synchronisation
+        and waiting left out. ``cpu``: share of the node's cores that others left to it, 0 to 1,
+        float64[n]. NaN is not observed. None where nothing changes.
+        """
+        self._check(step, steps, speed, cpu)
+        ratio = speed / self._unloaded
+        left = self._ratios.push(ratio)
+        self._shares.push(np.nan if cpu is None else cpu)
+        recent, cores = self._ratios.recent(), self._shares.recent()
+        if self.rule.index == "literal":
+            down = literal(self._expected.decline(ratio), step, steps)
+        else:
+            down = gated(self._expected.decline(recent), self._expected.margin, step, steps)
+            self._expected.settle(left, self._ratios)
+        up = self._expected.more_cores(cores, recent)
+        training = self.batches > 0
+        self._down = np.where(down & training, self._down + 1, 0)
+        self._up = np.where(up & training & ~down, self._up + 1, 0)
+        shrink, grow = self._down >= FLAGS, self._up >= FLAGS
+        if not (shrink.any() or grow.any()):
+            return None
+        return self._resize(shrink, grow, recent, cores)
+
+    def _resize(
+        self, shrink: np.ndarray, grow: np.ndarray, recent: np.ndarray, cores: np.ndarray
+    ) -> Change | None:
+        """New batches for these nodes, where they are worth it. As printed, five flags are a change
+        even so."""
+        tuned = grow & self._expected.as_tuned(cores, recent)
+        ratio = np.where(tuned, 1.0, self._ahead(recent))
+        wanted = np.clip(self._wanted(ratio), self._least, self._most)
+        decided = (shrink | grow) & np.isfinite(wanted)
+        new = np.floor(np.where(decided, wanted, self.batches) + 1e-9).astype(np.int64)
+        at = np.flatnonzero(np.abs(new - self.batches) > self.rule.least_change * self.batches)
+        as_printed = self.rule.index == "literal" and bool(shrink.any())
+        if not (len(at) or as_printed):
+            return None
+        before, total = self.batches[at], int(self.batches.sum())
+        self.batches = self.batches.copy()
+        self.batches[at] = new[at]
+        self._expected.expect(at, recent[at], cores[at], tuned[at])
+        self._unloaded = self._curves.speed(self.batches)
+        counted = np.flatnonzero(shrink) if as_printed else at
+        self._down[counted] = self._up[counted] = 0
+        factor = self._rate(int(self.batches.sum()) / total)
+        return Change(self.batches.copy(), at, before, factor, self.rule.ends_epoch)
+
+    def _ahead(self, recent: np.ndarray) -> np.ndarray:
+        """The ratios that batches are chosen for: recent means, or what their trend leads to."""
+        if self.rule.forecast == "cpu":
+            return by_cpu(recent, self._shares, self.rule.cpu_noise, self.rule.ahead)
+        if self.rule.forecast == "speed":
+            return by_speed(self._ratios, self.rule.ahead)
+        return recent
+
+    def _wanted(self, ratio: np.ndarray) -> np.ndarray:
+        """Real-valued batches of nodes at these parts of their uninterrupted speed."""
+        if self.rule.batch == "proportional":
+            return self._curves.within(self._tuned / self._curves.speed(self._tuned) * ratio)
+        return self._curves.inverse(ratio * self._unloaded, self.rule.batch == "eq3-literal")
+
+    def _rate(self, factor: float) -> float:
+        """Of the learning rate, for so many times the total batch."""
+        return {"linear": factor, "sqrt": math.sqrt(factor), "none": 1.0}[self.rule.learning_rate]
+
+    def _check(self, step: int, steps: int, speed: np.ndarray, cpu: np.ndarray | None) -> None:
+        n = len(self.batches)
+        if not 0 <= step < steps:
+            raise InputError(f"step {step} of an epoch of {steps}: 0 to {steps - 1} is right")
+        if speed.shape != (n,):
+            raise InputError(f"speeds of {speed.size} nodes, there are {n}: one of each is right")
+        _every("speed", speed, np.isnan(speed) | (speed >= 0) & (speed < np.inf), "0 or more")
+        if cpu is not None:
+            if cpu.shape != (n,):
+                raise InputError(f"CPU use of {cpu.size} nodes, there are {n}: one of each")
+            _every("CPU use", cpu, np.isnan(cpu) | (cpu >= 0) & (cpu <= 1), "0 to 1")
+
+
+def _every(what: str, values: np.ndarray, good: np.ndarray, right: str, first: int = 0) -> None:
+    """InputError for the first node whose value is not good."""
+    if not good.all():
+        at = int(np.argmin(good))
+        raise InputError(f"node {first + at}: {what} {values[at]}; {right} is right")

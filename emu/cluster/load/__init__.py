@@ -1,0 +1,1 @@
+"""Load of other programs on a node: drawn, recorded and its effect on speed."""

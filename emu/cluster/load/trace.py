@@ -1,0 +1,144 @@
+"""Cores that others take from the nodes over time, and what is left of their speed.
+
+Owns load over time, its file, and when work is done under it. Does not own what a taken core costs
+(slowdown.py) or what the nodes do with their time (fleet.py).
+Source: HyperTune (HeydariGorji et al.): other programs take 4 and 6 of a node's 8 cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ondie.emu.cluster.membership import number_of_node, rows
+from ondie.emu.units import InputError
+
+COLUMNS = ("seconds", "node", "cores")
+
+
+@dataclass(frozen=True)
+class Load:
+    """From ``seconds[i]`` on, others take ``cores[i]`` of node ``node[i]``; none before."""
+
+    seconds: np.ndarray
+    """float64[changes], 0 or more."""
+    node: np.ndarray
+    """int64[changes]."""
+    cores: np.ndarray
+    """float64[changes], 0 or more."""
+
+    @staticmethod
+    def none() -> Load:
+        return Load(np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
+
+    @staticmethod
+    def read(path: Path) -> Load:
+        """A CSV file with the header ``seconds,node,cores``. Raises InputError, naming the line."""
+        lines = rows(path, COLUMNS)
+        found: list[tuple[float, int, float]] = []
+        for number, cells in lines:
+            try:
+                at, node, cores = cells
+                found.append((float(at), number_of_node(node), float(cores)))
+            except ValueError:
+                raise InputError(
+                    f"{path}, line {number}: {','.join(cells)!r}; seconds, node and cores are right"
+                ) from None
+        return Load(
+            np.array([row[0] for row in found], float),
+            np.array([row[1] for row in found], np.int64),
+            np.array([row[2] for row in found], float),
+        )
+
+    def text(self) -> str:
+        """The file that :meth:`read` reads."""
+        rows = zip(self.seconds.tolist(), self.node.tolist(), self.cores.tolist(), strict=True)
+        lines = [",".join(COLUMNS), *(f"{at:.6g},{node},{cores:g}" for at, node, cores in rows)]
+        return "\n".join(lines) + "\n"
+
+    def pace(self, cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Pace:
+        """Of nodes with these ``cores``, int64[nodes]; ``pace`` as Pace has it."""
+        return Pace(self, cores, pace)
+
+    def check(self, cores: np.ndarray) -> None:
+        """InputError unless every change is of a node there is and takes no more cores than it has.
+        ``cores``: int64[nodes]."""
+        for at, node, taken in zip(self.seconds, self.node, self.cores, strict=True):
+            if not 0 <= at < np.inf:
+                raise InputError(f"load at {at} s: 0 or more is right")
+            if not 0 <= node < len(cores):
+                raise InputError(f"load on node {node}: 0 to {len(cores) - 1} is right")
+            if not 0 <= taken <= cores[node]:
+                raise InputError(
+                    f"load on node {node} at {at:g} s: {taken:g} cores taken of {cores[node]}; "
+                    f"0 to {cores[node]} is right"
+                )
+
+
+class Pace:
+    """Relative speed of every node over time, piecewise constant; 1 with all its cores.
+
+    ``pace(left, node)``: speed of node ``node`` with a share ``left`` of its cores, float64[k] from
+    float64[k] and int64[k]. Times that are asked for must not go back.
+    """
+
+    def __init__(
+        self,
+        load: Load,
+        cores: np.ndarray,
+        pace: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    ) -> None:
+        load.check(cores)
+        n = len(cores)
+        order = np.lexsort((load.seconds, load.node))
+        node = load.node[order]
+        begin = np.searchsorted(node, np.arange(n))
+        self._at = np.insert(load.seconds[order], begin, 0.0)
+        self._left = np.insert(1 - load.cores[order] / cores[node], begin, 1.0)
+        node = np.insert(node, begin, np.arange(n))
+        self._now = begin + np.arange(n)
+        self._last = np.append(self._now[1:], len(self._at)) - 1
+        self._pace = pace(self._left, node)
+        if np.any(self._pace < 0) or not np.all(np.isfinite(self._pace)):
+            raise InputError("a node's speed under load is negative or no number; 0 to 1 is right")
+        length = np.diff(self._at, append=0.0)
+        length[self._last] = 0.0
+        done = np.concatenate([[0.0], np.cumsum(self._pace * length)[:-1]])
+        self._done = done - done[self._now][node]
+        """Seconds at full pace that a node has done by the start of each piece."""
+
+    def left(self) -> np.ndarray:
+        """Share of its cores that each node had at the last start that was asked for."""
+        out: np.ndarray = self._left[self._now]
+        return out
+
+    def finish(self, start: np.ndarray, work: np.ndarray) -> np.ndarray:
+        """When work that begins at ``start`` and takes ``work`` seconds at full pace is done:
+        float64[nodes]; infinity where no core comes back."""
+        self._now = self._forward(self._now, self._at, start, np.less_equal)
+        at = self._now
+        target = self._done[at] + (start - self._at[at]) * self._pace[at] + work
+        at = self._forward(at, self._done, target, np.less)
+        rest = target - self._done[at]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            time = np.where(rest > 0, rest / self._pace[at], 0.0)
+        return np.maximum(self._at[at] + time, start)
+
+    def _forward(
+        self,
+        at: np.ndarray,
+        column: np.ndarray,
+        reached: np.ndarray,
+        passes: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    ) -> np.ndarray:
+        """The last piece of each node, from ``at`` on, whose entry in ``column`` is passed."""
+        at = at.copy()
+        moving = np.flatnonzero(at < self._last)
+        while len(moving):
+            moving = moving[passes(column[at[moving] + 1], reached[moving])]
+            at[moving] += 1
+            moving = moving[at[moving] < self._last[moving]]
+        return at

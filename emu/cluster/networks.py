@@ -1,0 +1,143 @@
+"""Networks that Stannis and HyperTune trained: size, tuned batches and speeds, each with a source.
+
+Owns the reading of networks.toml. Does not own the layers of a network (traces/convnets.py), the
+drive's memory and speed ratio (the presets) or any rule that uses them.
+Source: beside each value in networks.toml; speeds come from no count of operations.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from ondie.emu.units import InputError, nearest
+
+VALUE_BYTES = 4
+"""FP32."""
+VECTORS = 3
+"""Weights, gradient, momentum: as the synthetic traces of these networks train."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value comes from: paper, derived or assumed, in words, and its range."""
+
+    source: str
+    ref: str
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network as it was trained on a server with one kind of drive. Speeds are samples/s, None
+    where not published; ``tuned_*`` are those that the published batches were tuned with."""
+
+    name: str
+    title: str
+    drive: str
+    params: int
+    bytes_per_sample: int
+    activation_bytes: int
+    """That one sample keeps between forward and backward."""
+    host_batch: int
+    drive_batch: int
+    host_speed: float | None
+    drive_speed: float | None
+    tuned_host_speed: float | None
+    tuned_drive_speed: float | None
+    sources: Mapping[str, Origin] = field(compare=False, repr=False)
+    """Of each key of networks.toml."""
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What an all-reduce sums."""
+        return VALUE_BYTES * self.params
+
+    @property
+    def model_bytes(self) -> int:
+        """Weights, gradient and state of the optimizer on a node."""
+        return VECTORS * VALUE_BYTES * self.params
+
+    def memory_limit(self, room_bytes: int) -> int:
+        """The largest batch that so much memory holds, beside the model. InputError if none."""
+        most = (room_bytes - self.model_bytes) // self.activation_bytes
+        if most < 1:
+            raise InputError(
+                f"{self.title}: the model takes {self.model_bytes / 1e9:.4g} GB and one sample "
+                f"{self.activation_bytes / 1e9:.4g} GB; {room_bytes / 1e9:.4g} GB hold no batch"
+            )
+        return most
+
+
+@cache
+def _tables() -> dict[str, Any]:
+    text = resources.files("ondie.emu.cluster").joinpath("networks.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+CURVE = "curve"
+NETWORKS: tuple[str, ...] = tuple(name for name in _tables() if name != CURVE)
+"""Names of the networks, as those of the synthetic traces."""
+
+
+def half_batch() -> float:
+    """Batch at which an emulated engine reaches half of its full speed."""
+    return float(_tables()[CURVE]["half_batch"]["value"])
+
+
+def half_batch_origin() -> Origin:
+    """Where that is from."""
+    leaf = _tables()[CURVE]["half_batch"]
+    return Origin(leaf["source"], leaf["ref"], leaf.get("low"), leaf.get("high"))
+
+
+def servers(name: str) -> tuple[str, ...]:
+    """The kinds of drive that a network was trained on. InputError for an unknown network."""
+    if name not in NETWORKS:
+        raise InputError(
+            f"network {name!r}: nearest: {nearest(name, NETWORKS) or 'none'} "
+            f"(of {', '.join(NETWORKS)})"
+        )
+    return tuple(
+        key
+        for key, value in _tables()[name].items()
+        if isinstance(value, dict) and "value" not in value
+    )
+
+
+def network(name: str, drive: str | None = None) -> Network:
+    """A network by name, on a server with drives of a kind (``newport``, ``laguna``; the first that
+    it was trained on, unless given). InputError for what is not known."""
+    known = servers(name)
+    table = _tables()[name]
+    drive = known[0] if drive is None else drive
+    if drive not in known:
+        raise InputError(
+            f"{table['title']} on {drive!r}: no batches are published; {' and '.join(known)} is "
+            f"right"
+        )
+    leaves = {k: v for k, v in table.items() if k not in (*known, "title")} | table[drive]
+    value = {key: leaf["value"] for key, leaf in leaves.items()}
+    return Network(
+        name=name,
+        title=table["title"],
+        drive=drive,
+        params=round(value["params"]),
+        bytes_per_sample=round(value["sample"]),
+        activation_bytes=round(value["activation"]),
+        host_batch=value["host_batch"],
+        drive_batch=value["drive_batch"],
+        host_speed=value.get("host_speed"),
+        drive_speed=value.get("drive_speed"),
+        tuned_host_speed=value.get("tuned_host_speed", value.get("host_speed")),
+        tuned_drive_speed=value.get("tuned_drive_speed", value.get("drive_speed")),
+        sources={
+            key: Origin(leaf["source"], leaf["ref"], leaf.get("low"), leaf.get("high"))
+            for key, leaf in leaves.items()
+        },
+    )

@@ -1,0 +1,54 @@
+"""How fast a node reads its samples from flash: measured on the emulated drive.
+
+Owns this measurement. Does not own the drive (system.py) or what waits for samples (simulation.py).
+Source: own; STANNIS: the drive's processor mounts the flash by itself, past front end and NVMe.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.emu.clock import PS_PER_S
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.run.system import System
+from ondie.emu.nvme import command as queues
+from ondie.emu.units import InputError
+
+MOST_BYTES = 256 << 20
+"""Read in one measurement."""
+SAMPLES = 2048
+"""The same, in samples."""
+
+
+def feed_bytes_per_s(cfg: Config, sample_bytes: int, *, host: bool = False, seed: int = 0) -> float:
+    """Bytes of samples per second that one drive's processor, or the host through NVMe, reads.
+
+    Samples lie at random places, each from the start of a page on, as many commands ahead as the
+    drive takes: whole pages cross its channels. Raises InputError for a size that is not positive
+    or beyond what is read here, MOST_BYTES.
+    """
+    if not 0 < sample_bytes <= MOST_BYTES:
+        raise InputError(f"samples of {sample_bytes:,} bytes: 1 to {MOST_BYTES:,} is right")
+    one = cfg.replace({"system.devices": 1}, ref="one drive is measured")
+    system = System(one, ("samples",))
+    page = system.geometry.page_bytes
+    pages = -(-sample_bytes // page)
+    number = min(max(MOST_BYTES // (pages * page), 1), SAMPLES)
+    room = int(system.arrays.cfg.lpns[0]) // pages
+    number = min(number, room)
+    if not number:
+        raise InputError(f"samples of {sample_bytes:,} bytes do not fit {cfg.system.name}")
+    system.fill(0, 0, number * pages)
+    block = min(cfg.host.io_block_bytes, sample_bytes)
+    at = np.arange(0, sample_bytes, block, dtype=np.int64)
+    places = np.random.default_rng(seed).permutation(number)
+    plan = np.zeros(number * len(at), rows.PLAN)
+    plan["id"] = np.arange(len(plan))
+    plan["after0"] = plan["after1"] = -1
+    plan["resource"] = rows.NVME if host else rows.ISP_IO
+    plan["kind"] = queues.READ
+    plan["lpn"] = (places[:, None] * pages + at // page).ravel()
+    plan["bytes_out"] = np.tile(np.minimum(sample_bytes - at, block), number)
+    system.run([plan])
+    return number * sample_bytes * PS_PER_S / system.now

@@ -1,0 +1,205 @@
+"""The allocator that maximises samples per second, beside the paper's rule.
+
+Owns what a plan is, how often to synchronise and among how many. Does not own the search for a
+plan's samples (search.py), speed curves (tuner.py), what an exchange takes (it is told), or what a
+large batch or a stale step does to accuracy: it says how large and how stale.
+Source: own. Against STANNIS (DAC 2020) it drops the idle margin and pays the exchange less often:
+by gradient accumulation (exact: one update from a larger batch) or by local steps between averages
+(Stich 2019, Local SGD: each node's weights are apart for that many steps).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.cluster.batch_tuner import Engine, count_each
+from ondie.emu.cluster.throughput_search import Search
+from ondie.emu.units import InputError, nearest
+
+METHODS = ("accumulate", "local")
+TRIED = 48
+"""Numbers of engines that are tried at once."""
+
+Exchange = float | Callable[[int], float]
+"""Seconds of a synchronisation, or those by number of nodes."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every engine does between two synchronisations. One value per kind of engine."""
+
+    method: str
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+    samples: tuple[int, ...]
+    """Of each engine of a kind."""
+    micro_batches: tuple[int, ...]
+    """In so many steps, whose batches differ by one at most."""
+    seconds: tuple[float, ...]
+    """Of its computing."""
+    exchange_s: float
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Largest batch that each engine holds in memory."""
+        return tuple(
+            -(-n // m) if m else 0 for n, m in zip(self.samples, self.micro_batches, strict=True)
+        )
+
+    @property
+    def total(self) -> int:
+        """Samples between two synchronisations, over all engines."""
+        return sum(c * n for c, n in zip(self.counts, self.samples, strict=True))
+
+    @property
+    def compute_s(self) -> float:
+        """Until the last engine is done."""
+        return max(self.seconds)
+
+    @property
+    def period_s(self) -> float:
+        """From one synchronisation to the next."""
+        return self.compute_s + self.exchange_s
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.total / self.period_s
+
+    @property
+    def overhead(self) -> float:
+        """Share of the time that synchronisation takes."""
+        return self.exchange_s / self.period_s
+
+    @property
+    def staleness(self) -> int:
+        """Steps of its own that a node takes between two synchronisations: 1 is none too many."""
+        return max(self.micro_batches) if self.method == "local" else 1
+
+    @property
+    def effective_batch(self) -> int:
+        """Samples behind one update of the weights: all of them, or those of one local step."""
+        return -(-self.total // self.staleness)
+
+    @property
+    def risk(self) -> str:
+        """What accuracy is put at risk by, in words."""
+        if self.method == "local" and self.staleness > 1:
+            return (
+                f"weights of the nodes are {self.staleness} local steps apart when averaged; "
+                f"effective batch {self.effective_batch}"
+            )
+        return f"effective batch {self.effective_batch}, the learning rate to be rescaled with it"
+
+
+def interval(seconds: float, exchange_s: float, overhead: float) -> int:
+    """Smallest number of steps of ``seconds`` after which synchronising takes at most ``overhead``
+    of the time: exchange / (k x seconds + exchange) <= overhead."""
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InputError(f"step of {seconds} s: more than 0 is right")
+    if not 0 < overhead < 1:
+        raise InputError(f"overhead {overhead}: more than 0 and less than 1 is right")
+    _exchange(exchange_s, 1)
+    k = max(1, math.ceil(exchange_s * (1 - overhead) / (overhead * seconds)))
+
+    def share(steps: int) -> float:
+        return exchange_s / (steps * seconds + exchange_s)
+
+    while k > 1 and share(k - 1) <= overhead:  # the quotient was rounded up past a whole number
+        k -= 1
+    while share(k) > overhead:
+        k += 1
+    return k
+
+
+def plan(
+    engines: Sequence[Engine],
+    counts: Sequence[int] | None = None,
+    exchange_s: Exchange = 0.0,
+    *,
+    method: str = "accumulate",
+    most_samples: int | None = None,
+    most_micro_batches: int = 1,
+    overhead: float | None = None,
+) -> Plan:
+    """The plan of most samples per second for ``counts[i]`` engines of kind i.
+
+    Nobody takes more than ``most_micro_batches`` steps between two synchronisations, nor holds a
+    batch beyond its memory or beyond the largest that was measured. All
+    together take at most ``most_samples`` for one update of the weights. With ``overhead``, no more
+    steps are taken than bring synchronisation down to that share of the time. With method "local"
+    everybody takes equally many steps, of equal batches.
+
+    Exhaustive over every time that some engine can take; exact where one engine is alone of its
+    kind (a host), else within one sample per engine of ``most_samples``. InputError where limits
+    exclude every plan.
+    """
+    each = tuple(count_each(engines, counts))
+    if method not in METHODS:
+        raise InputError(
+            f"method {method!r}: nearest: {nearest(method, METHODS) or 'none'} "
+            f"(of {', '.join(METHODS)})"
+        )
+    if most_micro_batches < 1:
+        raise InputError(f"{most_micro_batches} micro-batches at most; 1 or more is right")
+    if most_samples is not None and most_samples < 1:
+        raise InputError(f"{most_samples} samples at most; 1 or more is right")
+    took = _exchange(exchange_s, sum(each))
+    names = tuple(engine.name for engine in engines)
+    search = Search(tuple(engines), each, took, most_samples)
+
+    def best(micro_batches: int) -> Plan:
+        # of local steps, the more the better, unless there is nothing to save
+        steps = micro_batches if took or method == "accumulate" else 1
+        found = search.local(steps) if method == "local" else search.accumulated(steps)
+        return Plan(method, names, each, *found, took)
+
+    if overhead is None:
+        return best(most_micro_batches)
+    return best(min(interval(best(1).compute_s, took, overhead), most_micro_batches))
+
+
+def recruited(
+    engines: Sequence[Engine],
+    counts: Sequence[int],
+    exchange_s: Callable[[int], float],
+    **limits: Any,
+) -> Plan:
+    """:func:`plan` with as many of the most numerous kind (the last of equals) as give most samples
+    per second: beyond some number, the exchange among more nodes costs more than they add.
+
+    Up to TRIED of them every number is tried, beyond that a grid, and a finer one around its best.
+    """
+    count_each(engines, counts)
+    kind = max(range(len(counts)), key=lambda i: (counts[i], i))
+
+    def with_only(n: int) -> Plan | None:
+        kept = [i for i in range(len(engines)) if i != kind or n]
+        if not kept:
+            return None
+        each = [n if i == kind else counts[i] for i in kept]
+        return plan([engines[i] for i in kept], each, exchange_s, **limits)
+
+    def best(numbers: list[int]) -> tuple[int, Plan]:
+        found = [(n, p) for n in numbers if (p := with_only(n)) is not None]
+        return max(found, key=lambda item: item[1].samples_per_s)
+
+    low, high, found = 0, counts[kind], None
+    while high - low > TRIED:
+        near = np.unique(np.geomspace(max(low, 1), high, TRIED).round().astype(int)).tolist()
+        n, found = best(near)
+        at = near.index(n)
+        low, high = near[max(at - 1, 0)], near[min(at + 1, len(near) - 1)]
+    last = best(list(range(low, high + 1)))[1]
+    return last if found is None or last.samples_per_s >= found.samples_per_s else found
+
+
+def _exchange(exchange_s: Exchange, nodes: int) -> float:
+    took = exchange_s(nodes) if callable(exchange_s) else exchange_s
+    if not (math.isfinite(took) and took >= 0):
+        raise InputError(f"exchange of {took} s among {nodes} nodes: 0 or more is right")
+    return took

@@ -1,0 +1,141 @@
+"""The search for samples per engine that give most per second, between two synchronisations.
+
+Owns the tables of least time by samples, and the choice among all step times. Does not own plans
+and their limits' meaning (optimal.py) or speed curves (tuner.py).
+Source: own: samples / (T + exchange) over every time T that some engine can take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ondie.emu.cluster.batch_tuner import Engine
+from ondie.emu.units import InputError
+
+ROOM = 1 << 20
+"""Most samples of one engine between two synchronisations that are looked through."""
+Found = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
+"""Of each kind of engine: samples, steps, seconds of computing."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Engines, how many there are of each, and what limits them."""
+
+    engines: tuple[Engine, ...]
+    counts: tuple[int, ...]
+    exchange_s: float
+    most_samples: int | None
+
+    @cached_property
+    def most(self) -> tuple[int, ...]:
+        """Largest batch of each engine."""
+        found = []
+        for engine in self.engines:
+            cap = min(engine.most, self.most_samples or ROOM + 1)
+            if cap > ROOM:
+                raise InputError(
+                    f"{engine.name}: batches up to {engine.most} were measured; {ROOM} samples are "
+                    f"looked through at most, so most_samples must be that or less"
+                )
+            found.append(cap)
+        return tuple(found)
+
+    def local(self, steps: int) -> Found:
+        """Every engine takes so many equal steps."""
+        tables = [
+            (times, np.ones(len(times), np.int64))
+            for times in (_times(e, m) for e, m in zip(self.engines, self.most, strict=True))
+        ]
+        chosen = self._chosen(tables, self.exchange_s / steps)
+        return (
+            tuple(n * steps for n in chosen),
+            tuple(steps if n else 0 for n in chosen),
+            tuple(
+                float(times[n - 1]) * steps if n else 0.0
+                for n, (times, _) in zip(chosen, tables, strict=True)
+            ),
+        )
+
+    def accumulated(self, micro_batches: int) -> Found:
+        """Every engine takes as many steps as suit it, at most so many."""
+        tables = []
+        for engine, most in zip(self.engines, self.most, strict=True):
+            size = min(most * micro_batches, self.most_samples or ROOM + 1)
+            if size > ROOM:
+                raise InputError(
+                    f"{engine.name}: {micro_batches} micro-batches of {most}; {ROOM} samples are "
+                    f"looked through at most, fewer micro-batches or most_samples are needed"
+                )
+            tables.append(_accumulating(_times(engine, most), size, micro_batches))
+        chosen = self._chosen(tables, self.exchange_s)
+        pairs = list(zip(chosen, tables, strict=True))
+        return (
+            chosen,
+            tuple(int(steps[n - 1]) if n else 0 for n, (_, steps) in pairs),
+            tuple(float(times[n - 1]) if n else 0.0 for n, (times, _) in pairs),
+        )
+
+    def _chosen(
+        self, tables: Sequence[tuple[np.ndarray, np.ndarray]], exchange_s: float
+    ) -> tuple[int, ...]:
+        """Samples of each engine that give most per second: for every time T that one of them can
+        take, as many as each does within T, cut down to ``most_samples``."""
+        ends = [np.maximum.accumulate(times) for times, _ in tables]
+        when = np.unique(np.concatenate(ends))
+        fit = np.stack([np.searchsorted(end, when, side="right") for end in ends])
+        counts = np.array(self.counts)[:, None]
+        if self.most_samples is not None:
+            fit = _cut(fit, np.array(self.counts), self.most_samples)
+        total = (fit * counts).sum(axis=0)
+        if not total.any():
+            raise InputError(
+                f"at most {self.most_samples} samples: none for any of {sum(self.counts)} engines; "
+                f"{min(self.counts)} or more are right"
+            )
+        at = int(np.argmax(total / (when + exchange_s)))
+        return tuple(int(n) for n in fit[:, at])
+
+
+def _times(engine: Engine, most: int) -> np.ndarray:
+    """Seconds of batches 1 to ``most``, float64[most]."""
+    return np.array([engine.seconds(b) for b in range(1, most + 1)])
+
+
+def _accumulating(times: np.ndarray, size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Least seconds of 1 to ``size`` samples in at most ``most`` steps of batches that differ by
+    one, and the steps: float64[size], int64[size]. ``times``: of one step by batch."""
+    samples = np.arange(1, size + 1)
+    of = np.concatenate([[0.0], times, [np.inf]])
+    best, steps = np.full(size, np.inf), np.zeros(size, np.int64)
+    for m in range(1, most + 1):
+        low, more = np.divmod(samples, m)
+        inside = (low + (more > 0) <= len(times)) & (low > 0)
+        low = np.minimum(low, len(times))
+        took = np.where(
+            inside, (m - more) * of[low] + more * np.where(more, of[low + 1], 0), np.inf
+        )
+        better = took < best * (1 - 1e-12)  # of equal times, the fewest steps
+        best[better], steps[better] = took[better], m
+    return best, steps
+
+
+def _cut(fit: np.ndarray, counts: np.ndarray, most: int) -> np.ndarray:
+    """``fit`` (kinds x candidates) reduced so that no candidate has more than ``most`` samples in
+    all: from the most numerous kind whole rounds, then from the rarest the rest."""
+    out = fit.copy()
+    over = (fit * counts[:, None]).sum(axis=0) - most
+    order = np.argsort(-counts, kind="stable")
+    for kind in order:
+        cut = np.minimum(out[kind], np.maximum(over, 0) // counts[kind])
+        out[kind] -= cut
+        over -= cut * counts[kind]
+    for kind in order[::-1]:
+        cut = np.minimum(out[kind], -(-np.maximum(over, 0) // counts[kind]))
+        out[kind] -= cut
+        over -= cut * counts[kind]
+    return out

@@ -1,0 +1,268 @@
+"""Synchronous training by a fleet, step after step, in virtual time.
+
+Owns the order of a step: read, compute, wait for the last, exchange, update; and what happens when
+cores are taken, nodes come and go, and batches change. Does not own speeds (fleet.py), data
+(epoch.py), decisions (hypertune.py) or what an exchange takes (allreduce.py).
+Source: STANNIS (DAC 2020) and HyperTune: synchronous steps, gradients summed over all nodes, speeds
+gathered after each step; a node reads the samples of its next step while it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from ondie.emu.cluster import membership as members
+from ondie.emu.cluster.batch_tuner import MOST
+from ondie.emu.cluster.cluster import Exchange, Fleet
+from ondie.emu.cluster.epoch import Epoch
+from ondie.emu.cluster.history import History
+from ondie.emu.cluster.hypertune.controller import HyperTune
+from ondie.emu.cluster.jitter import Chance
+from ondie.emu.cluster.load.on_off import Spells
+from ondie.emu.cluster.load.trace import Load
+from ondie.emu.units import InputError
+
+MOST_TOLD = 4
+"""Nodes that a note names."""
+DETECTION_S = 30.0
+"""Until the others know that a node has died [assumed]: o2cb's network idle time; MPI and gloo wait
+for minutes."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """An epoch's samples: public ones, and private ones of each node, int64[nodes]."""
+
+    public: int
+    private: np.ndarray
+    levelling: str = "public"
+
+
+@dataclass
+class Simulation:
+    """One run. ``batches`` int64[nodes], those of nodes that are to join included."""
+
+    fleet: Fleet
+    batches: np.ndarray
+    data: Data
+    load: Load | Spells | None = None
+    events: Sequence[members.Member] = ()
+    tuner: HyperTune | None = None
+    chance: Chance = Chance()
+    pieces: np.ndarray | None = None
+    """In how many micro-batches a node goes through its batch, int64[nodes]; 1 unless given. It
+    sums their gradients."""
+    detection_s: float = DETECTION_S
+
+    def __post_init__(self) -> None:
+        fleet = self.fleet
+        self._check()
+        events = members.ordered(self.events, fleet.nodes, fleet.hosts)
+        self.there = np.ones(fleet.nodes, bool)
+        self.there[members.absent(events)] = False
+        self._events = list(events)[::-1]
+        self.pace = (self.load or Load.none()).pace(fleet.cores, fleet.pace)
+        self.now = 0.0
+        self.rate = 1.0
+        """Learning rate over the one that the batches were tuned for."""
+        self.history = History.of(fleet)
+        self._random = np.random.default_rng(self.chance.seed)
+        self._reader = np.zeros(fleet.nodes)
+        self._known: dict[bytes, Exchange] = {}
+        self._tuned = self.batches
+        self._epochs = 0
+        self.epoch = self._begin()
+
+    def _check(self) -> None:
+        fleet, batches = self.fleet, self.batches
+        if batches.shape != (fleet.nodes,) or self.data.private.shape != (fleet.nodes,):
+            raise InputError(
+                f"{len(batches)} batches and private samples of {len(self.data.private)} nodes for "
+                f"{fleet.nodes} nodes: one of each is right"
+            )
+        if np.any(batches < 0) or not np.any(batches):
+            raise InputError("batches are 0 or more, and not all 0")
+        if self.pieces is None:
+            self.pieces = np.ones(fleet.nodes, np.int64)
+        if self.pieces.shape != (fleet.nodes,) or np.any(self.pieces < 1):
+            raise InputError("micro-batches: 1 or more for each node is right")
+        self._limits = fleet.limits() * np.minimum(self.pieces, MOST // fleet.limits())
+        over = np.flatnonzero(batches > self._limits)
+        if len(over):
+            kind = fleet.kinds[int(fleet.kind[over[0]])]
+            raise InputError(
+                f"node {over[0]} ({kind.name}): batch {batches[over[0]]} in {self.pieces[over[0]]} "
+                f"piece(s) is more than its memory holds, {kind.engine.limit}"
+            )
+
+    def _wanted(self) -> np.ndarray:
+        """Samples of a node in one step, int64[nodes]."""
+        out: np.ndarray = np.where(self.there, self.batches, 0)
+        return out
+
+    def _begin(self) -> Epoch:
+        """The next epoch, without those who are not there."""
+        data = self.data
+        epoch = Epoch(
+            data.public, data.private, seed=self.chance.seed + self._epochs,
+            levelling=data.levelling,
+        )  # fmt: skip
+        self._epochs += 1
+        epoch.start(self._tuned)
+        away = np.flatnonzero(~self.there)
+        if len(away):
+            epoch.leave(away, unfinished=False)
+        epoch.resplit(self._wanted())
+        return epoch
+
+    def run(self, steps: int, progress: Callable[[int], None] | None = None) -> History:
+        """So many steps; an epoch that ends is followed by the next."""
+        if steps < 1:
+            raise InputError(f"{steps} steps: 1 or more is right")
+        for step in range(steps):
+            self._step(step)
+            if progress is not None:
+                progress(step + 1)
+        return self.history
+
+    # --- a step
+
+    def _step(self, step: int) -> None:
+        fleet = self.fleet
+        self._between(step)
+        if not self.epoch.steps_left:
+            self.history.note(step, self.now, "epoch", "ended")
+            self.history.deferred += self.epoch.deferred
+            self.epoch = self._begin()
+        at, steps = self.epoch.step, self.epoch.step + self.epoch.steps_left
+        counts = self.epoch.take().samples
+        working = counts > 0
+        # Samples: read while the step before was computed, the next ones behind them.
+        ready = self._reader + fleet.reading_s(counts)
+        begin = np.maximum(self.now, np.where(working, ready, 0.0))
+        self._reader = begin
+        work = self._seconds(counts) * self.chance.longer(self._random, fleet.nodes)
+        end = np.where(working, self.pace.finish(begin, work), self.now)
+        late = np.flatnonzero(np.isinf(end))
+        if len(late):
+            raise InputError(
+                f"node {late[0]} has no core left from {self.now:.6g} s on, and none comes back: "
+                f"leave it one, or let the node leave"
+            )
+        left = self.pace.left()
+        trained = float(end.max())
+        counted = working
+        dead = self._deaths(trained)
+        if dead:
+            nodes = [e.node for e in dead]
+            counted = working.copy()
+            counted[nodes] = False
+            # The others know it so long after the last of them has its gradient.
+            trained = max(float(np.max(end, where=counted, initial=self.now)), dead[-1].seconds)
+            trained += self.detection_s
+            self._gone(nodes, unfinished=True)
+            self.history.note(step, trained, "dies", ", ".join(f"node {n}" for n in nodes))
+        exchange = self._exchange()
+        updated = float(np.max(fleet.update_s, where=self.there, initial=0.0))
+        done = trained + exchange.seconds + updated
+        self.history.step(
+            fleet, self.now, begin, end, trained, done, np.where(counted, counts, 0), counted,
+            exchange, self.there, self.rate,
+        )  # fmt: skip
+        self.now = done
+        self._observe(step, at, steps, counts, end - begin, left, counted)
+
+    def _seconds(self, counts: np.ndarray) -> np.ndarray:
+        """Of all micro-batches of a node, which differ by one sample at most."""
+        assert self.pieces is not None
+        small, larger = np.divmod(counts, self.pieces)
+        if not larger.any():
+            return self.pieces * self.fleet.seconds(small)
+        smaller = (self.pieces - larger) * self.fleet.seconds(small)
+        out: np.ndarray = smaller + larger * self.fleet.seconds(small + 1)
+        return out
+
+    def _exchange(self) -> Exchange:
+        key = self.there.tobytes()
+        if key not in self._known:
+            self._known = {key: self.fleet.exchange(self.there)}
+        return self._known[key]
+
+    # --- who is there, and on which batch
+
+    def _between(self, step: int) -> None:
+        """Nodes that have joined or left by now. One that dies while nobody computes is missed in
+        the next step."""
+        while self._events and self._events[-1].seconds <= self.now:
+            if self._events[-1].event == members.DIES:
+                break
+            e = self._events.pop()
+            if e.event == members.LEAVES:
+                self._gone([e.node], unfinished=False)
+            else:
+                before = int(self._wanted().sum())
+                self.there[e.node] = True
+                spent = self.fleet.kinds[int(self.fleet.kind[e.node])].join_s
+                self.now += spent
+                self.history.between_joules += self.fleet.watts(self.there) * spent
+                self.epoch.join([e.node], self._wanted())
+                self._resplit(before)
+            self.history.note(step, self.now, e.event, f"node {e.node}")
+
+    def _deaths(self, until: float) -> list[members.Member]:
+        """Who dies by then. Who joins or leaves has its turn between two steps."""
+        out: list[members.Member] = []
+        later: list[members.Member] = []
+        while self._events and self._events[-1].seconds <= until:
+            e = self._events.pop()
+            (out if e.event == members.DIES else later).append(e)
+        self._events += later[::-1]
+        return out
+
+    def _gone(self, nodes: list[int], unfinished: bool) -> None:
+        """What they have not trained on goes back, as far as it can."""
+        before = int(self._wanted().sum())
+        self.there[nodes] = False
+        self.epoch.leave(nodes, unfinished=unfinished)
+        self._resplit(before)
+
+    def _resplit(self, before: int) -> None:
+        """The total batch is another one: what was read ahead is void, the learning rate follows as
+        HyperTune has it (linear, unless told)."""
+        self._reader[:] = self.now
+        factor = int(self._wanted().sum()) / before
+        rule = self.tuner.rule.learning_rate if self.tuner is not None else "linear"
+        self.rate *= {"linear": factor, "sqrt": sqrt(factor), "none": 1.0}[rule]
+
+    def _observe(
+        self, step: int, at: int, steps: int, counts: np.ndarray, seconds: np.ndarray,
+        left: np.ndarray, counted: np.ndarray,
+    ) -> None:  # fmt: skip
+        """Tell HyperTune what was seen of step ``at`` of an epoch of ``steps``, and follow it."""
+        if self.tuner is None:
+            return
+        speed = np.divide(counts, seconds, out=np.full(len(counts), np.nan), where=counted)
+        change = self.tuner.observe(at, steps, speed, np.where(counted, left, np.nan))
+        if change is None:
+            return
+        before = int(self._wanted().sum())
+        self.batches = np.minimum(change.batches, self._limits)
+        columns = (change.nodes, change.before, change.after)
+        first = zip(*(column[:MOST_TOLD].tolist() for column in columns), strict=True)
+        told = [f"node {n} {old} -> {new}" for n, old, new in first]
+        more = len(change.nodes) - MOST_TOLD
+        told += [f"{more} more"] if more > 0 else []
+        if told:
+            self.history.note(step, self.now, "batches", ", ".join(told))
+        if change.ends_epoch and self.epoch.left:
+            lost = self.epoch.left
+            self.history.note(step, self.now, "dropped", f"epoch ended, {lost:,} samples dropped")
+            self.history.dropped += lost
+            self.epoch = self._begin()
+        elif self.epoch.steps_left:
+            self.epoch.resplit(self._wanted())
+        self._resplit(before)

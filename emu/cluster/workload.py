@@ -1,0 +1,126 @@
+"""What a fleet trains: a network of the papers, or any trace, with a speed for each kind of node.
+
+Owns both ways to one description. Does not own published speeds (networks.py) or a fleet
+(assembly.py).
+Source: networks.toml for the networks of STANNIS and HyperTune; a trace's own forward and backward
+on the host, and the preset's ratio of training speeds for its drives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ondie.emu.clock import PS_PER_S
+from ondie.emu.cluster.batch_tuner import Engine
+from ondie.emu.cluster.emulated_engine import emulated, traced
+from ondie.emu.cluster.networks import NETWORKS, VALUE_BYTES, network, servers
+from ondie.emu.compute import host_cpu as machine
+from ondie.emu.compute import isp_cores as core
+from ondie.emu.config.config import Config
+from ondie.emu.units import InputError
+from ondie.kernels import OPS, get
+from ondie.traces import Trace
+
+PUBLIC, PRIVATE = 72_000, 12_000
+"""Images of STANNIS (DAC 2020): public, and private to its 24 drives."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A training, as its nodes see it."""
+
+    name: str
+    params: int
+    sample_bytes: int
+    """Of one sample on flash; 0: not known, and reading takes no time."""
+    public: int
+    private: int
+    """Of all drives."""
+    host: Engine
+    drives: tuple[Engine, ...]
+    """Of each kind."""
+    updates_s: tuple[float, ...]
+    """Update of the weights on the host and each kind of drive; 0 where the speeds hold it."""
+    notes: tuple[str, ...] = ()
+    """What a reader of its figures has to know."""
+
+    @property
+    def gradient_bytes(self) -> int:
+        """What an all-reduce sums: FP32."""
+        return VALUE_BYTES * self.params
+
+
+def of_network(name: str, presets: Sequence[Config]) -> Workload:
+    """One of NETWORKS on a host with drives of these presets. The speeds are of training steps, the
+    update in them. InputError for what is not known of it."""
+    first, engines, notes = network(name), [], []
+    for i, cfg in enumerate(presets):
+        drive = cfg.system.name
+        here = drive in servers(name)
+        known = network(name, drive) if here else first
+        engines.append(emulated(known, cfg))
+        if not here:
+            what = "its batch and host speed" if i else "the batches and the host's speed"
+            notes.append(
+                f"{first.title} was not published on {drive}: {what} are those of the "
+                f"{first.drive} server, the drives train at {drive}'s share of that speed"
+            )
+    return Workload(
+        name=name,
+        params=first.params,
+        sample_bytes=first.bytes_per_sample,
+        public=PUBLIC,
+        private=PRIVATE,
+        host=engines[0][0].engine(),
+        drives=tuple(drive.engine() for _, drive in engines),
+        updates_s=(0.0,) * (1 + len(presets)),
+        notes=tuple(notes),
+    )
+
+
+def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = None) -> Workload:
+    """A trace's first step; batches as emulated.traced has them. InputError where the trace says
+    too little."""
+    step = trace.steps[0]
+    if not step.forward_s + step.backward_s:
+        raise InputError(f"{trace.origin}: it does not say how long forward and backward take")
+    if trace.op not in OPS:
+        reason = trace.attrs.get("op_reason", "no update kernel is known for it")
+        raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")
+    speed = step.samples / (step.forward_s + step.backward_s)
+    kernel = get(trace.op)
+    coupled = bool(step.hyper and step.hyper[0].get("weight_decay")) and trace.op != "adamw"
+    engines = []
+    traffic = kernel.bytes_per_param()
+    updates = [machine.update_ps(presets[0], trace.n_params, traffic) / PS_PER_S]
+    for cfg in presets:
+        ratio = cfg.isp.training_ratio_by_model.get(trace.name, cfg.isp.training_ratio)
+        if cfg.isp.kind != "cores" or not ratio:
+            raise InputError(
+                f"{cfg.system.name}: its drives cannot train (isp.kind = {cfg.isp.kind}, "
+                f"isp.training_ratio = {ratio:g}); a preset with cores that can is right"
+            )
+        need = VALUE_BYTES * (2 + len(kernel.states)) * trace.n_params
+        if need > cfg.dram.isp_bytes:
+            raise InputError(
+                f"{trace.name}: weights, states and gradient take {need / 1e9:.4g} GB on every "
+                f"node, dram.isp of {cfg.system.name} is {cfg.dram.isp_bytes / 1e9:.4g} GB"
+            )
+        engines.append(traced(trace.name, step.samples, speed, cfg, host_batch))
+        updates.append(core.update_ps(cfg, trace.op, coupled, trace.n_params, traffic) / PS_PER_S)
+    return Workload(
+        name=trace.name,
+        params=trace.n_params,
+        sample_bytes=trace.bytes_per_sample,
+        public=max(trace.dataset_samples - trace.private_samples, 0),
+        private=trace.private_samples,
+        host=engines[0][0],
+        drives=tuple(drive for _, drive in engines),
+        updates_s=tuple(updates),
+    )
+
+
+def is_network(name: str) -> bool:
+    """Is it the name of a network, and no trace's file?"""
+    return name in NETWORKS

@@ -1,0 +1,58 @@
+"""The in-storage processor in the controller: a throughput model.
+
+Owns how long an update occupies the ISP. Does not own DRAM and flash time: the engine lets the
+ISP's traffic contend for them, so the update takes the longest of the three.
+Source: instruction counts measured with callgrind on this project's C kernels (instructions.toml:
+128-bit vectors with three operands, as NEON has); Smart-Infinity (HPCA 2024): an FPGA engine
+streams at a given rate.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from fractions import Fraction
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from ondie.emu.clock import PS_PER_S
+from ondie.emu.config.config import Config
+
+NEAREST = "fma128"
+"""The measured target nearest to NEON: 128-bit vectors and three-operand instructions."""
+
+
+@cache
+def measured() -> dict[str, Any]:
+    """The table of measured instruction counts."""
+    text = resources.files("ondie.emu.compute").joinpath("instructions.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+CASTS = {"bf16_master": ("from_bf16", "from_bf16", "to_bf16")}
+"""Formats without a kernel of their own: what is cast around the FP32 one (w and g, then w)."""
+
+
+def instructions_per_param(op: str, coupled_decay: bool, format: str = "fp32") -> Fraction:
+    """Instructions per parameter of an update kernel in a format, 128-bit vectors, in bulk."""
+    table = measured()[NEAREST]
+    own = format != "fp32" and format not in CASTS
+    counts = table[op][format] if own else table[op]
+    found = Fraction(str(counts["bulk_l2" if coupled_decay else "bulk"]))
+    return found + sum(Fraction(str(table[cast]["bulk"])) for cast in CASTS.get(format, ()))
+
+
+def update_ps(
+    cfg: Config, op: str, coupled_decay: bool, n_params: int, traffic: int | Fraction,
+    format: str = "fp32",
+) -> int:  # fmt: skip
+    """Time the ISP itself is busy with an update, ps.
+
+    Cores: instructions / (cores x IPC x frequency). FPGA: bytes of ``traffic`` per parameter at the
+    engine's rate.
+    """
+    if cfg.isp.kind == "fpga":
+        return -int(-n_params * traffic * PS_PER_S // cfg.isp.engine_bytes_per_s)
+    work = instructions_per_param(op, coupled_decay, format) * n_params
+    rate = cfg.isp.cores * Fraction(str(cfg.isp.ipc)) * cfg.isp.frequency_hz
+    return -int(-work * PS_PER_S // rate)

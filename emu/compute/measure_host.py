@@ -1,0 +1,55 @@
+"""The rate of CPU Adam on this machine, an input of a comparison: `ondie compare --measure-host`.
+
+Owns the measurement and its place in the configuration. Does not own the kernel (ondie.kernels) or
+how a contender is timed (bench.py). Source: own.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from dataclasses import replace
+from functools import partial
+
+from ondie.emu.compute.host_cpu import ADAM_BYTES
+from ondie.emu.config.config import Config
+from ondie.emu.units import InputError
+from ondie.kernels import get
+from ondie.kernels.bench.contenders import HYPER, KEY, filled
+from ondie.kernels.bench.run import free_bytes, machine, need, timed
+
+PARAMS = 1 << 25
+"""Their four arrays are far larger than any cache."""
+ROUNDS = 7
+RATE, DRAM = "host.adam", "host.dram_bandwidth"
+
+
+def adam_rate(threads: int) -> float:
+    """Parameters per second of one Adam update in DRAM: the median over rounds."""
+    n = min(PARAMS, free_bytes() // 2 // need(1))
+    kernel = get("adam")
+    call = partial(
+        kernel.run, filled(kernel, n), kernel.coefficients(HYPER["adam"], 10), threads, 0, KEY
+    )
+    call()  # compiles, and touches every page
+    return n / statistics.median(timed(call, 1) for _ in range(ROUNDS))
+
+
+def with_measured_rate(cfg: Config, given: tuple[str, ...]) -> Config:
+    """The configuration with this host's rate, named as measured; its DRAM serves at least that.
+    ``given``: what the user has set. Raises InputError where that is the rate."""
+    if any(text.partition("=")[0].strip() == RATE for text in given):
+        raise InputError(f"--measure-host: {RATE} is set as well; one of them is right")
+    threads = os.cpu_count() or 1
+    rate = round(adam_rate(threads))
+    where = machine(threads)
+    ref = (
+        f"Adam of ondie's kernels on this host: {where['processor']}, {threads} threads, "
+        f"{where['isa']}"
+    )
+    changes = {RATE: rate}
+    if cfg.host.dram_bandwidth_bytes_per_s < rate * ADAM_BYTES:
+        changes[DRAM] = rate * ADAM_BYTES
+    made = cfg.replace(changes, ref=ref)
+    records = {key: replace(made.leaf(key), source="measured") for key in changes}
+    return replace(made, records={**made.records, **records})

@@ -1,0 +1,275 @@
+"""Configurations: presets and overrides as one checked, frozen tree of numbers with provenance.
+
+Owns Config and what is asked of it: lookup, replacement, resolution, hash, differences, tables.
+Does not hold numbers (presets/*.toml), read files (loading), or know units beyond their names.
+Source: the tree is schema.py; TOML presets, checked against constraints.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import cattrs
+
+from ondie.emu.config import rules as constraints
+from ondie.emu.config.leaf import Leaf, Value
+from ondie.emu.config.loader import (
+    canonical,
+    changed,
+    key_of,
+    ordered,
+    preset_names,
+    read,
+    split_overrides,
+)
+from ondie.emu.config.schema import (
+    KEYS,
+    SECTIONS,
+    Cache,
+    Dram,
+    Ecc,
+    Energy,
+    Errors,
+    Flash,
+    Frontend,
+    Ftl,
+    Host,
+    Isp,
+    Link,
+    Pe,
+    System,
+    Tunnel,
+)
+from ondie.emu.units import KINDS, InputError, exact
+
+__all__ = [
+    "Config",
+    "Difference",
+    "InputError",
+    "Leaf",
+    "Row",
+    "Summary",
+    "diff",
+    "load_preset",
+    "preset_list",
+    "preset_names",
+    "preset_table",
+]
+
+_converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One system: a host, a link and its drives, as plain numbers plus their provenance.
+
+    Attributes are in base units named by their suffix; `records` holds a Leaf per key. Compares
+    by value; pickles. Build it with `load_preset`, change it with `replace`.
+    """
+
+    system: System
+    host: Host
+    link: Link
+    frontend: Frontend
+    flash: Flash
+    ecc: Ecc
+    errors: Errors
+    ftl: Ftl
+    cache: Cache
+    dram: Dram
+    isp: Isp
+    pe: Pe
+    tunnel: Tunnel
+    energy: Energy
+    records: Mapping[str, Leaf] = field(repr=False, compare=False)
+
+    def leaf(self, key: str) -> Leaf:
+        """The record of `key` ("flash.t_read"; the attribute "flash.t_read_ps" works too).
+
+        Raises InputError for a key that does not exist here.
+        """
+        name = canonical(key, self.records, "")
+        if name not in self.records:
+            table = key_of(name)[0].name
+            rows = [key_of(leaf)[1] for leaf in self.records if leaf.startswith(table + ".")]
+            raise InputError(f'unknown key "{key}"; {table} has {", ".join(rows) or "no rows"}')
+        return self.records[name]
+
+    def leaves(self) -> list[Leaf]:
+        """Every record, in the order of the tree."""
+        return list(self.records.values())
+
+    def assumed(self) -> list[Leaf]:
+        """The records whose value is assumed; each has a range."""
+        return [leaf for leaf in self.records.values() if leaf.source == "assumed"]
+
+    def replace(
+        self, changes: Mapping[str, Value], *, ref: str = "replaced by the caller"
+    ) -> Config:
+        """A copy with `changes` (text with units, or numbers in base units), fully checked.
+
+        Changed leaves have source "set" and no range. Where the flash changes and the capacity is
+        not among them, the capacity follows (nominal.py). Raises InputError.
+        """
+        return _build(changed(self.records, changes, "", ref), self.system.name)
+
+    def resolved(self) -> dict[str, Any]:
+        """The whole configuration as plain nested data: section, key, then value, unit, source."""
+        tree: dict[str, Any] = {section: {} for section in SECTIONS}
+        for key in KEYS.values():
+            if key.table:
+                tree[key.section][key.attribute] = {}
+        for name, leaf in self.records.items():
+            key, row = key_of(name)
+            if key.table:
+                tree[key.section][key.attribute][row] = leaf.resolved()
+            else:
+                tree[key.section][name.removeprefix(f"{key.section}.")] = leaf.resolved()
+        return tree
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the resolved content as canonical JSON: independent of path and spelling."""
+        text = json.dumps(self.resolved(), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def load_preset(source: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
+    """The configuration of a preset's name, or of a TOML file (a path or a name ending .toml).
+
+    `overrides` are "key=value" texts; the capacity follows the flash unless it is one of them, or
+    of what a file states beside it. Raises InputError: unknown preset, section, key or unit,
+    missing leaf or source, bad value, or a broken rule between leaves.
+    """
+    where, leaves = read(os.fspath(source))
+    changes = split_overrides(overrides, leaves)
+    if changes:
+        leaves = changed(leaves, changes, "--set ", "given on the command line")
+    return _build(leaves, where)
+
+
+def _build(leaves: Mapping[str, Leaf], where: str) -> Config:
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for key in KEYS.values():
+        if key.table:
+            values[key.section][key.attribute] = {}
+    for name, leaf in leaves.items():
+        key, row = key_of(name)
+        if key.table:
+            values[key.section][key.attribute][row] = leaf.value
+        else:
+            values[key.section][key.attribute] = leaf.value
+    sections = {name: _converter.structure(values[name], cls) for name, cls in SECTIONS.items()}
+    config = Config(**sections, records=dict(leaves))
+    constraints.check(config, leaves, where)
+    return config
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One line of `ondie preset list`."""
+
+    name: str
+    capacity: str
+    flash: str
+    link: str
+    isp: str
+    pe: str
+    leaves: int
+    assumed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of `ondie preset show`: everything as text; the last three empty without --why."""
+
+    key: str
+    value: str
+    doc: str
+    range: str = ""
+    source: str = ""
+    ref: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One line of `ondie preset diff`: None where a configuration has no such leaf."""
+
+    key: str
+    a: Leaf | None
+    b: Leaf | None
+
+
+def shown(value: Value | None, unit: str | None) -> str:
+    """A leaf's value as text: "30 us", "true", "0.07"; empty for None."""
+    if value is None:
+        return ""
+    if unit is not None and isinstance(value, int):
+        return exact(value, KINDS[unit])
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def preset_list() -> list[Summary]:
+    """A line per shipped preset, for `ondie preset list`."""
+    lines = []
+    for name in preset_names():
+        config = load_preset(name)
+
+        def text(key: str, config: Config = config) -> str:
+            leaf = config.leaf(key)
+            return shown(leaf.value, leaf.unit)
+
+        geometry = " x ".join(
+            text(f"flash.{k}") for k in ("channels", "dies_per_channel", "planes_per_die", "page")
+        )
+        engine = f"{text('isp.cores')} x {text('isp.frequency')}"
+        isp = {"none": "none", "fpga": text("isp.engine"), "cores": engine}[config.isp.kind]
+        lines.append(
+            Summary(
+                name,
+                text("system.capacity"),
+                f"{geometry} {text('flash.cell')}",
+                text("link.up"),
+                isp,
+                text("pe.kind"),
+                len(config.leaves()),
+                len(config.assumed()),
+            )
+        )
+    return lines
+
+
+def preset_table(config: Config, why: bool = False) -> list[Row]:
+    """Rows for `ondie preset show`, with range, source and reference if `why`."""
+    rows = []
+    for leaf in config.leaves():
+        value, doc = shown(leaf.value, leaf.unit), key_of(leaf.key)[0].spec.doc
+        if not why:
+            rows.append(Row(leaf.key, value, doc))
+            continue
+        span = (
+            ""
+            if leaf.low is None
+            else f"{shown(leaf.low, leaf.unit)} .. {shown(leaf.high, leaf.unit)}"
+        )
+        rows.append(Row(leaf.key, value, doc, span, leaf.source, leaf.ref))
+    return rows
+
+
+def diff(a: Config, b: Config) -> list[Difference]:
+    """The leaves whose values differ, in the order of the tree."""
+    pairs = [
+        Difference(key, a.records.get(key), b.records.get(key))
+        for key in ordered({**a.records, **b.records})
+    ]
+    return [
+        pair for pair in pairs if pair.a is None or pair.b is None or pair.a.value != pair.b.value
+    ]

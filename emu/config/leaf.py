@@ -1,0 +1,217 @@
+"""One number and where it comes from: the leaf record, and reading one from a file or an override.
+
+Owns Leaf and the rules for it: a source and a reference always, a range for whatever is assumed.
+Does not know files, sections or how leaves depend on each other (config, constraints).
+Source: the marks of the project's fact sheet; every shipped number carries one of SOURCES.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cattrs
+from cattrs.errors import ForbiddenExtraKeysError
+
+from ondie.emu.config.schema import Key
+from ondie.emu.units import (
+    INT64_MAX,
+    InputError,
+    exact,
+    nearest,
+    parse,
+    parse_count,
+    parse_ratio,
+    quoted,
+)
+
+SOURCES = ("datasheet", "paper", "measured", "derived", "assumed")
+Value = int | float | str | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One value of a configuration with its provenance.
+
+    `value`, `low` and `high` are in base units (`unit`: "ps", "bytes", ..., None for plain
+    values); `text` is what the file or the command line said. For choices and flags `low` and
+    `high` are positions in the ordered set, so that a sweep may try both ends. `source` is one of
+    SOURCES, "set" for an override, or "follows" for what was scaled with one (nominal).
+    """
+
+    key: str
+    text: str
+    value: Value
+    low: Value | None
+    high: Value | None
+    source: str
+    ref: str
+    unit: str | None
+
+    def resolved(self) -> dict[str, Any]:
+        """The record as plain data; the spelling of the value does not matter ("0.1 us")."""
+        record: dict[str, Any] = {"value": self.value}
+        if self.unit is not None:
+            record["unit"] = self.unit
+        if self.low is not None and self.high is not None:
+            record |= {"low": self.low, "high": self.high}
+        return record | {"source": self.source, "ref": self.ref}
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A leaf as TOML states it."""
+
+    value: Any
+    source: str
+    ref: str
+    low: Any = None
+    high: Any = None
+
+
+def _strict_text(value: object, _: type) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{quoted(value)} is not a string")
+    return value
+
+
+_converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
+_converter.register_structure_hook(str, _strict_text)
+
+
+def read_leaf(key: Key, name: str, table: object, where: str) -> Leaf:
+    """The leaf `name` from its TOML table `{ value, source, ref, low, high }`.
+
+    Raises InputError naming `where`, the key and the fault.
+    """
+    place = f"{where}: {name}"
+    if not isinstance(table, dict):
+        raise InputError(
+            f"{place}: {quoted(table)} has no source; write "
+            f'{{ value = ..., source = "...", ref = "..." }}'
+        )
+    try:
+        raw = _converter.structure(table, _Table)
+    except ForbiddenExtraKeysError as error:
+        extra = sorted(error.extra_fields)[0]
+        fields = ("value", "source", "ref", "low", "high")
+        raise InputError(
+            f"{place}: unknown field {quoted(extra)}; nearest: "
+            f"{nearest(extra, fields) or ', '.join(fields)}"
+        ) from error
+    except KeyError as error:
+        raise InputError(
+            f"{place}: {error.args[0]} is missing; every leaf states value, source and ref"
+        ) from error
+    except TypeError as error:
+        raise InputError(f"{place}: source and ref must be strings: {error}") from error
+    return _checked(key, name, raw, place)
+
+
+def _checked(key: Key, name: str, raw: _Table, place: str) -> Leaf:
+    if raw.source not in SOURCES:
+        raise InputError(
+            f"{place}: unknown source {quoted(raw.source)}; nearest: "
+            f"{nearest(raw.source, SOURCES) or ', '.join(SOURCES)}"
+        )
+    ref = " ".join(raw.ref.split())
+    if not ref:
+        raise InputError(
+            f'{place}: ref is ""; name where the number comes from, or why it is assumed'
+        )
+    value = read_value(key, raw.value, place)
+    if (raw.low is None) != (raw.high is None):
+        missing = "low" if raw.low is None else "high"
+        raise InputError(f"{place}: {missing} is missing; a range states low and high")
+    if raw.low is None:
+        if raw.source == "assumed" and key.name != "system.name":
+            raise InputError(
+                f"{place}: {quoted(raw.value)} is assumed but has no range; state low and high"
+            )
+        return Leaf(name, spelled(raw.value), value, None, None, raw.source, ref, key.unit)
+    low = read_value(key, raw.low, f"{place}: low")
+    high = read_value(key, raw.high, f"{place}: high")
+    if not rank(key, low) <= rank(key, value) <= rank(key, high):
+        raise InputError(
+            f"{place}: {quoted(raw.value)} lies outside its range; it must be from "
+            f"{quoted(raw.low)} to {quoted(raw.high)}"
+        )
+    return Leaf(name, spelled(raw.value), value, low, high, raw.source, ref, key.unit)
+
+
+def override(key: Key, name: str, value: object, place: str, ref: str) -> Leaf:
+    """A leaf set from outside: text with a unit, or a number in base units (`place` in errors)."""
+    result = read_value(key, value, place, base_units=True)
+    text = exact(value, key.kind) if key.kind and isinstance(value, int) else spelled(value)
+    return Leaf(name, text, result, None, None, "set", ref, key.unit)
+
+
+def spelled(value: object) -> str:
+    """A value as its file would spell it: TOML's true and false, everything else as it is."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def rank(key: Key, value: Value) -> float:
+    """Where `value` lies in the order of its key: the number, or the position among choices.
+
+    Raises InputError for free text, which has no order.
+    """
+    if key.type is str and not key.spec.choices:
+        raise InputError(
+            f"{key.name}: {quoted(value)} is text and can have no range; leave out low and high, "
+            'and give a source other than "assumed"'
+        )
+    return key.spec.choices.index(str(value)) if key.spec.choices else float(value)
+
+
+def read_value(key: Key, value: object, place: str, *, base_units: bool = False) -> Value:
+    """`value` from TOML or text as the key's type.
+
+    A bare integer for a quantity is refused (except 0) unless `base_units`, where it counts them.
+    """
+    result = _typed(key, value, place, base_units)
+    if not isinstance(result, str) and result < key.spec.least:
+        least = exact(key.spec.least, key.kind) if key.kind else key.spec.least
+        raise InputError(f"{place}: {quoted(value)} is too small; the least is {least}")
+    return result
+
+
+def _typed(key: Key, value: object, place: str, base_units: bool) -> Value:
+    if key.type is str:
+        return _choice(key, value, place)
+    if key.type is bool:
+        return _flag(value, place)
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise InputError(f"{place}: {quoted(value)} is not a number")
+    if isinstance(value, int) and value > INT64_MAX:
+        most = exact(INT64_MAX, key.kind) if key.kind else str(INT64_MAX)
+        raise InputError(f"{place}: {quoted(value)} overflows; the most is {most}")
+    text = value if isinstance(value, str) else repr(value)
+    if key.type is float:
+        return parse_ratio(text, place)
+    if key.kind is None:
+        return parse_count(text, place)
+    if base_units and isinstance(value, int):
+        text = f"{value} {key.kind.shown[0]}"
+    return parse(text, key.kind, place)
+
+
+def _choice(key: Key, value: object, place: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{place}: {quoted(value)} is not a name")
+    choices = key.spec.choices
+    if choices and value not in choices:
+        raise InputError(
+            f"{place}: {quoted(value)} is unknown; nearest: "
+            f"{nearest(value, choices) or choices[0]} (of {', '.join(choices)})"
+        )
+    if not value.isprintable():
+        raise InputError(f"{place}: {quoted(value)} is not on one line")
+    return value
+
+
+def _flag(value: object, place: str) -> bool:
+    flag = {"true": True, "false": False}.get(str(value).strip().lower())
+    if flag is None:
+        raise InputError(f"{place}: {quoted(value)} is not a flag; write true or false")
+    return flag

@@ -1,0 +1,247 @@
+"""Reading presets, users' files and overrides into records, before they become a configuration.
+
+Owns files, `base`, the names of keys and their nearest right ones, completeness, and order.
+Does not judge a single leaf (provenance) or leaves together (constraints, called by config).
+Source: TOML 1.0; a preset states every leaf, here or in a part that it includes; a user's file
+states `base` and what differs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ondie.emu.config.leaf import Leaf, Value, override, read_leaf
+from ondie.emu.config.nominal_capacity import followed
+from ondie.emu.config.schema import ALIASES, KEYS, SECTIONS, Key
+from ondie.emu.units import InputError, nearest, quoted
+
+PRESETS = Path(__file__).parent / "presets"
+PARTS = PRESETS / "parts"
+_TABLES = tuple(name for name, key in KEYS.items() if key.table)
+_PLAIN = tuple(name for name, key in KEYS.items() if not key.table)
+
+
+def preset_names() -> tuple[str, ...]:
+    """Names of the presets that ship with the package, sorted."""
+    return tuple(sorted(path.stem for path in PRESETS.glob("*.toml")))
+
+
+def part_names() -> tuple[str, ...]:
+    """Names of the parts that presets share, sorted."""
+    return tuple(sorted(path.stem for path in PARTS.glob("*.toml")))
+
+
+def key_of(name: str) -> tuple[Key, str]:
+    """The schema's key of a leaf and, where that is a table, the leaf's row in it ("" else)."""
+    if name in KEYS:
+        return KEYS[name], ""
+    table = next(t for t in _TABLES if name.startswith(t + "."))
+    return KEYS[table], name[len(table) + 1 :]
+
+
+def canonical(key: str, leaves: Iterable[str], place: str) -> str:
+    """The name of the leaf that `key` means; the attribute's name ("flash.t_read_ps") works too.
+
+    Raises InputError, starting with `place`, with the nearest right key.
+    """
+    name = ALIASES.get(key, key)
+    if name in _PLAIN or any(name.startswith(t + ".") and name != t + "." for t in _TABLES):
+        return name
+    raise InputError(
+        f"{place}unknown key {quoted(key)}; nearest: {nearest_key(key, (*_PLAIN, *leaves))}"
+    )
+
+
+def nearest_key(key: str, names: Iterable[str]) -> str:
+    """The most similar key; a right last part in a wrong or missing section is found as well."""
+    names = tuple(names)
+    last = {name.rpartition(".")[2]: name for name in reversed(names)}
+    part = key.rpartition(".")[2]
+    if part in last:
+        return last[part]
+    found = nearest(key, names) if "." in key else None
+    close = nearest(part, last)
+    return found or (last[close] if close else ", ".join(f"{s}.*" for s in SECTIONS))
+
+
+def ordered(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
+    """The leaves in the order of the tree, rows of a table by name."""
+    order = {name: place for place, name in enumerate(KEYS)}
+    return dict(sorted(leaves.items(), key=lambda item: (order[key_of(item[0])[0].name], item[0])))
+
+
+def changed(
+    leaves: Mapping[str, Leaf], changes: Mapping[str, Value], place: str, ref: str
+) -> dict[str, Leaf]:
+    """`leaves` with `changes` (text, or numbers in base units), whose source becomes "set"; the
+    capacity follows the flash unless it is among them."""
+    result = dict(leaves)
+    for key, value in changes.items():
+        name = canonical(key, leaves, place)
+        result[name] = override(key_of(name)[0], name, value, place + name, ref)
+    given = [canonical(key, leaves, place) for key in changes]
+    return ordered(followed(leaves, result, given))
+
+
+def split_overrides(texts: Sequence[str], leaves: Iterable[str]) -> dict[str, Value]:
+    """ "key=value" texts as changes by canonical name; a key may be set once."""
+    changes: dict[str, Value] = {}
+    leaves = tuple(leaves)
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(
+                f'--set {quoted(text)}: no value; write for example flash.t_read="45 us"'
+            )
+        name = canonical(key.strip(), leaves, f"--set {quoted(text)}: ")
+        if name in changes:
+            raise InputError(f"--set {quoted(text)}: {name} is set twice; state it once")
+        changes[name] = value.strip()
+    return changes
+
+
+def read(source: str, chain: tuple[str, ...] = ()) -> tuple[str, dict[str, Leaf]]:
+    """The complete leaves of a preset or file, bases resolved, and its name for errors.
+
+    `chain` holds the files that led here through `base`. Raises InputError.
+    """
+    if source in preset_names():
+        where, leaves = _shipped(source)
+        return where, dict(leaves)
+    return _read(source, chain)
+
+
+@functools.cache
+def _shipped(name: str) -> tuple[str, dict[str, Leaf]]:
+    """Files of the package are read once."""
+    return _read(name, ())
+
+
+def _read(source: str, chain: tuple[str, ...]) -> tuple[str, dict[str, Leaf]]:
+    path, where = _locate(source)
+    content = _toml(path, where, preset_names(), "presets")
+    leaves: dict[str, Leaf] = {}
+    base: dict[str, Leaf] = {}
+    if "base" in content:
+        base = _base(content.pop("base"), path, where, chain)
+    if "include" in content:
+        leaves |= _include(content.pop("include"), path, where)
+    leaves |= _sections(content, where)
+    leaves = followed(base, base | leaves, leaves) if base else leaves
+    missing = [name for name in _PLAIN if name not in leaves]
+    if missing:
+        raise InputError(
+            f"{where}: {missing[0]} is missing ({len(missing)} in all); state every "
+            'leaf, or start from a preset with base = "newport"'
+        )
+    return where, ordered(leaves)
+
+
+def _sections(content: Mapping[str, Any], where: str) -> dict[str, Leaf]:
+    leaves: dict[str, Leaf] = {}
+    for section, table in content.items():
+        if section not in SECTIONS:
+            raise InputError(
+                f"{where}: unknown section {quoted(section)}; nearest: "
+                f"{nearest(section, (*SECTIONS, 'base', 'include')) or ', '.join(SECTIONS)}"
+            )
+        if not isinstance(table, dict):
+            raise InputError(
+                f"{where}: {section} = {quoted(table)} is not a section; write [{section}]"
+            )
+        leaves |= _section(section, table, where)
+    return leaves
+
+
+def _include(name: object, path: Path, where: str) -> dict[str, Leaf]:
+    """Leaves that several presets share: a part by its name, or a file beside the one that names
+    it. It states leaves only, so that no chain of parts can lead back to itself."""
+    if not isinstance(name, str) or not name.isprintable():
+        raise InputError(
+            f'{where}: include = {quoted(name)} is not a name; write include = "management"'
+        )
+    place = f"{where}: include: {name}"
+    names = part_names()
+    if not name.endswith(".toml") and name not in names:
+        raise InputError(
+            f"{place}: unknown part; nearest: {nearest(name, names) or names[0]} "
+            f"(of {', '.join(names)}, or a path ending .toml)"
+        )
+    part = path.parent / name if name.endswith(".toml") else PARTS / f"{name}.toml"
+    content = _toml(part, place, names, "parts")
+    for word in ("base", "include"):
+        if word in content:
+            raise InputError(f"{place}: has {word} = {quoted(content[word])}; a part states leaves")
+    return _sections(content, place)
+
+
+def _locate(source: str) -> tuple[Path, str]:
+    names = preset_names()
+    if source in names:
+        return PRESETS / f"{source}.toml", source
+    if not source.isprintable() or not (source.endswith(".toml") or os.sep in source):
+        raise InputError(
+            f"unknown preset {quoted(source)}; nearest: "
+            f"{nearest(source, names) or names[0]} "
+            f"(of {', '.join(names)}, or a path ending .toml)"
+        )
+    return Path(source), source
+
+
+def _toml(path: Path, where: str, known: tuple[str, ...], what: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(f"{where}: no such file; {what} are {', '.join(known)}") from error
+    except OSError as error:
+        raise InputError(f"{where}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: is not UTF-8 text, byte {error.start}") from error
+    except RecursionError as error:
+        raise InputError(f"{where}: is not TOML: nested too deeply") from error
+    except ValueError as error:  # TOMLDecodeError, and integers of thousands of digits
+        raise InputError(f"{where}: is not TOML: {' '.join(str(error).split())}") from error
+
+
+def _base(base: object, path: Path, where: str, chain: tuple[str, ...]) -> dict[str, Leaf]:
+    if not isinstance(base, str) or not base.isprintable():
+        raise InputError(f'{where}: base = {quoted(base)} is not a name; write base = "newport"')
+    chain = (*chain, str(path.resolve()))
+    target = str(path.parent / base) if base.endswith(".toml") else base
+    if base.endswith(".toml") and str(Path(target).resolve()) in chain:
+        raise InputError(
+            f"{where}: base = {quoted(base)} leads back to itself; start from a preset"
+        )
+    try:
+        return read(target, chain)[1]
+    except InputError as error:
+        raise InputError(f"{where}: base: {error}") from error
+
+
+def _section(section: str, table: Mapping[str, Any], where: str) -> dict[str, Leaf]:
+    leaves: dict[str, Leaf] = {}
+    for short, value in table.items():
+        name = ALIASES.get(f"{section}.{short}", f"{section}.{short}")
+        if name not in KEYS:
+            raise InputError(
+                f"{where}: unknown key {quoted(name)}; nearest: {nearest_key(name, KEYS)}"
+            )
+        key = KEYS[name]
+        if not key.table:
+            rows = {name: value}
+        elif isinstance(value, dict):
+            rows = {f"{name}.{row}": leaf for row, leaf in value.items()}
+        else:
+            raise InputError(f"{where}: {name} = {quoted(value)} is not a table; write [{name}]")
+        for row, leaf in rows.items():
+            if row in leaves:
+                raise InputError(f"{where}: {row} is stated twice, once as {quoted(short)}")
+            if not row.isprintable() or row.endswith("."):
+                raise InputError(f"{where}: {quoted(row)} is not a key; write one name on one line")
+            leaves[row] = read_leaf(key, row, leaf, where)
+    return leaves

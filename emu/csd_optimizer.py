@@ -1,0 +1,331 @@
+"""A torch optimizer whose weights and states live in the pages of an emulated drive.
+
+Owns the way between a model and the drive. Does not own a path, its time or its energy (paths,
+compare.py), or the arithmetic (ondie.kernels).
+Source: this project's contract: weights flow through the emulated pages and nowhere else.
+
+    optimizer = CSDOptimizer(model.parameters(), "adamw", device="newport", path="in_storage",
+                             lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
+
+Each step hands the gradients to the path, which simulates the update stage with every page and
+command, and puts into the model what came back: what the drive sent where the path sends weights
+up, else what its pages hold. Forward and backward are the model's own; how long they take on the
+accelerator is given, since this machine is not that.
+
+Where states are kept in codes, each tensor begins a block of them, as it does in a KernelOptimizer:
+up to 255 parameters behind it are padding, whose weights and gradients are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from ondie.emu.analysis.compare import LONGEST_S, Run
+from ondie.emu.analysis.energy import Energy
+from ondie.emu.analysis.ledger import Ledger, sum_counters
+from ondie.emu.analysis.power_loss.cut import Recovery
+from ondie.emu.config.config import Config, load_preset
+from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.paths.base import Options
+from ondie.emu.paths.layout.formats import Stored
+from ondie.emu.paths.on_die.path import OnDie
+from ondie.emu.paths.optimizer_step import Arithmetic
+from ondie.emu.units import InputError, nearest
+from ondie.kernels import FORMATS, OPS, KernelError
+from ondie.kernels.formats import BLOCK
+from ondie.kernels.torch_optimizer import KernelOptimizer, array_of, tensor_of
+from ondie.traces import Memory, Step, Trace, flat_tensors
+
+UPDATING = ("host_offload", "host_offload_pipelined", "in_storage", "on_die")
+"""Paths whose weights and states lie on flash."""
+
+
+class Live(Trace):
+    """The step under way of a model in training, whose gradients may be no numbers: what became of
+    it is the model's affair, as with any optimizer."""
+
+    def gradient(self, i: int) -> np.ndarray:
+        """Gradient of steps[i] as it is, float32[n_params]."""
+        return self._sized(self.source.gradient(self.step(i).index), f"gradient of step {i}")
+
+
+class CSDOptimizer(KernelOptimizer):
+    """Updates float32 parameters on the CPU through a path of an emulated drive.
+
+    op, form, hyper: as KernelOptimizer takes them; format: how the drive keeps weights and states,
+    as KernelOptimizer takes it, or "bf16_master". device: a preset's name or file, or a Config;
+    settings: such as "ftl.gc_policy=fifo", of a preset. path: one of UPDATING. forward_s,
+    backward_s: seconds of a step on the accelerator. samples: of a step. seed: of what happens by
+    chance in the drive, and of rounding at random.
+
+    The drive is made and filled, untimed, at the first step. Every parameter must have a gradient
+    in every step. Raises InputError for a device, model, path or format that do not go together,
+    KernelError for hyperparameters and parameters.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        op: str = "adamw",
+        *,
+        device: str | Config = "optimstore-r1",
+        path: str = "on_die",
+        settings: Sequence[str] = (),
+        form: str = "canonical",
+        format: str = "fp32",
+        forward_s: float = 0.0,
+        backward_s: float = 0.0,
+        samples: int = 1,
+        seed: int = 0,
+        **hyper: Any,
+    ) -> None:
+        if path not in UPDATING:
+            raise InputError(
+                f"path: {path!r}; nearest: {nearest(path, UPDATING) or 'none'} "
+                f"(of {', '.join(UPDATING)})"
+            )
+        if op not in OPS:
+            raise KernelError(f"unknown operation {op!r} (paths know: {', '.join(OPS)})")
+        self.layout = Stored(format, op)
+        own = format if format in FORMATS else "fp32"  # whose states are those of bf16_master
+        for name in {"backend", "isa", "threads"} & hyper.keys():
+            raise KernelError(f"{name}: the drive computes; leave it out")
+        if isinstance(device, Config) and settings:
+            raise InputError("settings: for a preset; a Config has them already")
+        self.cfg = device if isinstance(device, Config) else load_preset(device, settings)
+        for name, value in (("forward_s", forward_s), ("backward_s", backward_s)):
+            if not isinstance(value, int | float) or not 0 <= value <= LONGEST_S:
+                raise InputError(f"{name}: {value!r}, want 0 to {LONGEST_S:,} seconds")
+        for name, value, least, most in (
+            ("samples", samples, 1, 1 << 62),
+            ("seed", seed, 0, 1 << 62),
+        ):
+            if type(value) is not int or not least <= value <= most:
+                raise InputError(f"{name}: {value!r}, want a whole number, {least} or more")
+        self.path_name, self._seconds = path, (float(forward_s), float(backward_s))
+        self._samples, self._drive_seed = samples, seed
+        self._run: Run | None = None
+        self._steps: list[Step] = []
+        self._cut_after: int | None = None
+        super().__init__(params, op, form=form, format=own, seed=seed & 0xFFFFFFFF, **hyper)
+        Options(form=form, format=format)  # raises InputError where they do not go together
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise KernelError("a drive cannot be copied; state_dict() has what another one needs")
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's, before the first step."""
+        if self._run is not None:
+            raise KernelError("a parameter group: the drive is laid out; add groups before")
+        super().add_param_group(param_group)
+
+    @property
+    def held(self) -> list[torch.Tensor]:
+        """All parameters, as they lie on the drive."""
+        return [p for group in self.param_groups for p in group["params"]]
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Simulate a step, and put the new weights into the parameters."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for number, p in enumerate(self.held):
+            if p.grad is None:
+                raise KernelError(f"parameter {number} of shape {tuple(p.shape)} has no gradient")
+            self._check(p)
+            if p.dtype != torch.float32:
+                raise KernelError(f"parameter {number} is {p.dtype}, want torch.float32")
+        if self.seconds + sum(self._seconds) > LONGEST_S:
+            raise InputError(f"{self.seconds:.3g} s simulated; at most {LONGEST_S:,} s are right")
+        gradient = self._flat([p.grad for p in self.held])
+        step = self._described()
+        if self._run is None:
+            self._run = self._made(step, gradient)
+        else:
+            trace = self._run.path.trace
+            self._set(replace(trace, steps=(step,), source=Memory({0: gradient})))
+        cut_after, self._cut_after = self._cut_after, None
+        if not self._run.step(0, cut_after):
+            self._run.recover()
+            self._run.resume()
+        self._steps.append(step)
+        self._take_back(self._run)
+        return loss
+
+    def _described(self) -> Step:
+        """The coming step, as a trace has it."""
+        return Step(
+            index=0, loss=None, samples=self._samples, forward_s=self._seconds[0],
+            backward_s=self._seconds[1], optimizer_s=0.0, ready_s=None,
+            hyper=tuple(self._hyper(group) for group in self.param_groups),
+            count=self._counted() + 1,
+        )  # fmt: skip
+
+    def _counted(self) -> int:
+        """Steps of the states: those taken, and those that were loaded."""
+        found = {int(self.state.get(p, {}).get("step", 0)) for p in self.held}
+        if len(found) > 1:
+            raise KernelError(f"parameters have taken {found} steps, want the same number each")
+        return found.pop()
+
+    def _made(self, step: Step, gradient: np.ndarray) -> Run:
+        """The path on its drive, with the weights and states as they are now."""
+        groups = [(p, i) for i, group in enumerate(self.param_groups) for p in group["params"]]
+        entries = []
+        for n, (p, i) in enumerate(groups):
+            entries.append((f"{n}", tuple(p.shape), i, -1))
+            if behind := -p.numel() % self._block:
+                entries.append((f"padding behind {n}", (behind,), i, -1))
+        weights = self._flat(self.held)
+        source = Memory({0: gradient}, {"initial": weights})
+        trace = Live(
+            name="a model in training", payload="recorded", timing_source="recorded",
+            op=self.kernel.op, form=self.kernel.form, gradient_dtype="float32",
+            groups=len(self.param_groups), tensors=flat_tensors(entries), steps=(step,),
+            samples_per_step=self._samples, bytes_per_sample=0, macs_forward=0, macs_backward=0,
+            dataset_samples=0, private_samples=0, source=source,
+        )  # fmt: skip
+        options = Options(form=self.kernel.form, format=self.layout.name, seed=self._drive_seed)
+        given = self._initial(weights)
+        return Run(self.path_name, self.cfg, trace, options, payload=True, initial=given)
+
+    @property
+    def _block(self) -> int:
+        """Parameters at whose multiples tensors begin on the drive."""
+        return BLOCK if self.layout.format.codes else 1
+
+    def _spans(self) -> Iterator[tuple[torch.Tensor, int, int]]:
+        """Each parameter, and where it begins and ends on the drive."""
+        at = 0
+        for p in self.held:
+            yield p, at, at + p.numel()
+            at += -(-p.numel() // self._block) * self._block
+
+    def _flat(self, tensors: Sequence[torch.Tensor | None]) -> np.ndarray:
+        """Tensors as they lie on the drive, float32[n_params]."""
+        spans = list(self._spans())
+        end = -(-spans[-1][2] // self._block) * self._block
+        out = np.zeros(end, np.float32)
+        for t, (_, a, b) in zip(tensors, spans, strict=True):
+            assert t is not None
+            out[a:b] = t.detach().reshape(-1).to(torch.float32).numpy()
+        return out
+
+    def _initial(self, weights: np.ndarray) -> dict[str, np.ndarray]:
+        """Weights and states as the drive is filled with them, by slot."""
+        slots = {s.name: s for s in self.layout.slots if s.name != "g"}
+        zeros = dict(zip(self.kernel.states, self.kernel.zeros(len(weights)), strict=True))
+        found = {"w": weights.copy()} | zeros
+        for p, a, b in self._spans():
+            held = self.state.get(p, {})
+            for name in found.keys() & held.keys():
+                found[name][a // slots[name].share : slots[name].size(b)] = array_of(held[name])
+        found["w"] = Arithmetic.cast(found["w"], slots["w"].dtype)
+        return found
+
+    def _set(self, trace: Trace) -> None:
+        """Go on with another trace of the same model."""
+        assert self._run is not None and self._run.arithmetic is not None
+        self._run.path.trace = self._run.arithmetic.trace = trace
+
+    def _take_back(self, run: Run) -> None:
+        """Weights from the drive into the model."""
+        assert run.arithmetic is not None
+        weights = run.path.delivered()
+        if weights is None:
+            stored = run.path.finish()
+            assert stored is not None
+            weights = run.arithmetic.shown(stored)
+        wide = run.arithmetic.wide(weights)
+        for p, a, b in self._spans():
+            p.copy_(torch.from_numpy(wide[a:b]).view(p.shape))
+            self.state[p]["step"] = self._steps[-1].count
+        torch.autograd.graph.increment_version(self.held)
+
+    def cut_power(self, after_events: int) -> None:
+        """The drive's power goes after so many events of the next step, and comes back: the step is
+        recovered and resumed (:attr:`recoveries`), if it takes that many. On the path on_die."""
+        if self.path_name != OnDie.name:
+            raise InputError(f"path: {self.path_name!r}; power cuts are for {OnDie.name!r}")
+        if type(after_events) is not int or after_events < 1:
+            raise InputError(f"after_events: {after_events!r}, want a whole number, 1 or more")
+        self._cut_after = after_events
+
+    @property
+    def recoveries(self) -> tuple[Recovery, ...]:
+        """What each power cut so far has cost."""
+        return () if self._run is None else tuple(self._run.recoveries)
+
+    @property
+    def seconds(self) -> float:
+        """Simulated time so far."""
+        return 0.0 if self._run is None else self._run.system.now / 1e12
+
+    def account(self) -> tuple[Ledger, Energy]:
+        """What the steps so far took: time by phase, bytes, flash operations, wear; energy. Raises
+        KernelError before the first step."""
+        if self._run is None:
+            raise KernelError("no step was taken yet")
+        steps = tuple(replace(step, index=i) for i, step in enumerate(self._steps))
+        self._set(replace(self._run.path.trace, steps=steps))
+        _, book, _, joules = self._run.account()
+        return book, joules
+
+    @property
+    def run(self) -> Run:
+        """The path at work. Raises KernelError before the first step."""
+        if self._run is None:
+            raise KernelError("no step was taken yet")
+        return self._run
+
+    @property
+    def steps(self) -> int:
+        """Steps taken so far."""
+        return len(self._steps)
+
+    @property
+    def met(self) -> bool:
+        """Has a processing element on a die, or the host behind it, met a value that is no number,
+        or an infinite one, before any comparator?"""
+        payload = getattr(self._run.path, "payload", None) if self._run is not None else None
+        return bool(getattr(payload, "met", False))
+
+    def counters(self) -> dict[str, int]:
+        """What the drive has counted so far (stats.py); all 0 before the first step."""
+        if self._run is None:
+            return dict.fromkeys(COUNTERS, 0)
+        return sum_counters(self._run.system.arrays.count)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As KernelOptimizer's: the states are read from the drive's pages, untimed."""
+        if self._run is not None:
+            kept = ("w",) if self._shown != "w" else ()  # more than the model computes with
+            slots = {s.name: s for s in self.layout.slots}
+            for name in (*self.kernel.states, *kept):
+                vector, slot = self._stored(name), slots[name]
+                for p, a, b in self._spans():
+                    part = vector[a // slot.share : slot.size(b)].copy()
+                    self.state[p][name] = tensor_of(part)
+        return super().state_dict() | {"format": self.layout.name}
+
+    def _stored(self, name: str) -> np.ndarray:
+        payload = getattr(self._run.path, "payload", None) if self._run is not None else None
+        assert payload is not None
+        found: np.ndarray = payload.stored(name)
+        return found
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """As KernelOptimizer's, before the first step: the drive is filled with these states."""
+        if self._run is not None:
+            raise KernelError("states: the drive is filled; load them before the first step")
+        format = state_dict.get("format", self.layout.name)
+        if format != self.layout.name:
+            raise KernelError(f"states are in format {format!r}, want {self.layout.name!r}")
+        super().load_state_dict(state_dict | {"format": self.kernel.format})

@@ -1,0 +1,344 @@
+"""One computational storage drive: commands in, completions out, bytes on flash.
+
+Owns the command interface of a single device: submit, run_until, completions, power cut, payload.
+Does not own what a command does inside (dispatch.py, flows.py) nor plans of paths (system.py).
+Source: the command record (frontend/queues.py): batched submit, run_until and completions, a power
+cut at any event.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.emu.clock import NEVER
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core import events
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core.state import as_records
+from ondie.emu.engine.run import build
+from ondie.emu.engine.run import loop as dispatch
+from ondie.emu.engine.run.errors import SimulationError, raise_error, raise_stuck
+from ondie.emu.ftl.invariants import Asked, imbalance
+from ondie.emu.nand import bit_errors as inject
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nand.page_store import PageStore
+from ondie.emu.nvme import command as queues
+from ondie.emu.nvme import command_check as admission
+from ondie.emu.nvme.data_cache_payload import CachedBytes
+from ondie.emu.units import InputError
+
+EVENTS_PER_CALL = 1 << 20
+
+
+class Device:
+    """One drive of configuration ``cfg`` and the host that drives it, with a clock of its own.
+
+    ``payload=True`` keeps the bytes of every page: ``buffer`` (uint8[slots, page_bytes], the
+    caller's) is where commands with a ``payload_slot`` take their pages from and put them; it
+    belongs to the device until the command has completed. ``queue_depth`` overrides the smaller of
+    the host's and the drive's; ``seed`` decides bad blocks, failures and bit errors. Commands that
+    are in flight at the same time may take effect in any order, as in NVMe: who needs an order
+    waits for the completion.
+    """
+
+    def __init__(
+        self,
+        cfg: Config,
+        payload: bool = False,
+        *,
+        queue_depth: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.cfg = cfg
+        self.geometry = Geometry.of(cfg)
+        self.arrays = build.build(
+            cfg, devices=1, phases=1, queue_depth=queue_depth, payload=payload, seed=seed
+        )
+        self.state = self.arrays.handle()
+        reg = self.arrays.reg
+        self._clock, self._logged, self._error = reg["now"], reg["logged"], reg["error"]
+        self.lpns = int(self.arrays.cfg.lpns[0])
+        """Logical pages."""
+        self.store = PageStore(self.geometry.page_bytes) if payload else None
+        self.cached = CachedBytes()
+        """Bytes that are in the drive's DRAM."""
+        self.buffer: np.ndarray | None = None
+        self.now = 0
+        """How far the device has run, ps. Commands arrive no earlier."""
+        self.off = False
+        """True after a power cut."""
+        self.asked_pages = {queues.READ: 0, queues.WRITE: 0}
+        """Pages of all commands accepted so far, by operation."""
+        self._next_id = 0  # row of the next command
+        self._own: dict[int, np.ndarray] = {}  # row id -> buffer of read() and write()
+        self._last_arrival = 0
+        self._waiting: list[np.ndarray] = []  # accepted, not yet in the ring
+        self._open = np.zeros(0, np.int64)  # ids in the ring that have not been reported
+        self._ring = np.zeros(len(self.arrays.row), queues.COMMAND)
+        self._reports: list[np.ndarray] = []
+
+    # --- commands
+
+    def submit(self, commands: np.ndarray) -> None:
+        """Accept commands (queues.COMMAND[n], sorted by arrival), or none of them.
+
+        Raises InputError, naming the command, for what frontend/admission.py does not allow: pages
+        outside the device, an arrival before ``now`` or before the last one, fields that nothing
+        obeys yet, and so on.
+        """
+        self._submit(commands, None)
+
+    def _submit(self, commands: np.ndarray, own: np.ndarray | None) -> None:
+        if self.off:
+            raise InputError("the device has no power")
+        slots = 0 if self.buffer is None else len(self.buffer)
+        limits = admission.Limits(
+            lpns=self.lpns,
+            transfer_pages=self.cfg.frontend.max_transfer_bytes // self.geometry.page_bytes,
+            arrival=max(self._last_arrival, self.now),
+            slots=None if self.store is None else slots,
+            payload_known=own is not None,
+            streams=self.cfg.ftl.write_streams,
+        )
+        admission.check(commands, limits)
+        if not len(commands):
+            return
+        self._last_arrival = int(commands["arrival"][-1])
+        if own is not None:
+            self._own[self._next_id] = own
+        self._next_id += len(commands)
+        self._waiting.append(commands.copy())
+        for op in (queues.READ, queues.WRITE):
+            self.asked_pages[op] += int(commands["n"][commands["op"] == op].sum())
+        self._load()
+
+    def _load(self) -> int:
+        """Hand waiting commands to the ring, as many as it takes."""
+        taken = 0
+        while self._waiting:
+            room = min(rows.room(self.state), rows.MAX_CHUNK)
+            if room == 0:
+                break
+            self._collect()
+            head = self._waiting[0]
+            part, rest = head[:room], head[room:]
+            ids = int(self.arrays.reg.next_row[0]) + np.arange(len(part))
+            self._ring[ids & (len(self._ring) - 1)] = part
+            self._open = np.concatenate([self._open, ids])
+            rows.load(self.state, as_records(self._plan(ids, part)))
+            taken += len(part)
+            if len(rest):
+                self._waiting[0] = rest
+            else:
+                self._waiting.pop(0)
+        return taken
+
+    def _plan(self, ids: np.ndarray, c: np.ndarray) -> np.ndarray:
+        plan = np.zeros(len(c), rows.PLAN)
+        size = c["n"] * self.geometry.page_bytes
+        plan["id"] = ids
+        plan["resource"] = rows.NVME
+        plan["kind"] = c["op"]
+        plan["lpn"] = np.where(c["op"] == queues.FLUSH, 0, c["lpn"])
+        plan["bytes_in"] = np.where(c["op"] != queues.READ, size, 0)
+        plan["bytes_out"] = np.where(c["op"] == queues.READ, size, 0)
+        plan["array_ps"] = c["arrival"]
+        plan["after0"] = plan["after1"] = -1
+        plan["tag"] = c["tag"]
+        plan["stream"] = c["stream"]
+        plan["fua"] = c["fua"]
+        return plan
+
+    # --- time
+
+    @property
+    def outstanding(self) -> int:
+        """Commands accepted and not yet completed."""
+        self._collect()
+        return len(self._open) + sum(len(c) for c in self._waiting)
+
+    def run_until(self, t_ps: int, max_events: int | None = None) -> int:
+        """Act on events up to ``t_ps``, or on ``max_events`` of them. Returns how many there were.
+
+        Raises InputError when writes wait for space that collection cannot give.
+        """
+        if self.off:
+            raise InputError("the device has no power")
+        if t_ps < self.now:
+            raise InputError(f"t_ps = {t_ps}: the device has run to {self.now} ps already")
+        done = 0
+        limit = NEVER if max_events is None else max_events
+        while done < limit:
+            loaded = self._load()
+            want = min(sum(len(c) for c in self._waiting), len(self._ring) // 2)
+            n = dispatch.run(self.state, t_ps, min(limit - done, EVENTS_PER_CALL), want)
+            self._drain()
+            if self._error[0] != events.E_NONE:
+                raise_error(self.arrays, self.cfg)
+            done += n
+            if n == 0 and loaded == 0:
+                break
+        next_event = int(self.arrays.key[1])
+        if next_event > t_ps or next_event >= NEVER:
+            self.now = t_ps
+        else:
+            self.now = int(self._clock[0])
+        if next_event >= NEVER and (self.outstanding or self.arrays.cache.flying.any()):
+            raise_stuck(self.arrays, self.cfg)
+        return done
+
+    def run(self) -> int:
+        """Run until nothing is left to do; the clock stays at the last event. Returns how many
+        events there were."""
+        before = self.now
+        n = self.run_until(NEVER - 1)
+        self.now = max(before, int(self._clock[0]))
+        return n
+
+    def completions(self) -> np.ndarray:
+        """What has completed since the last call: queues.COMPLETION[n] in order of completion.
+
+        ``start`` is when the command was taken into the submission queue: its arrival, or later
+        when the queue was full. ``status`` is 0, or 0x281 where a page that was read could not be
+        corrected: its bytes are wrong. Equal ends are in order of submission.
+        """
+        self._collect()
+        empty = np.zeros(0, queues.COMPLETION)
+        out = np.concatenate([empty, *self._reports])
+        self._reports = []
+        return out
+
+    def power_cut(self, after_events: int) -> int:
+        """Run ``after_events`` events; then the power is gone and nothing more happens.
+
+        What had not completed is lost, and what was in the data cache alone; programs that had
+        finished are on flash. Returns the number of events, fewer when nothing was left to do.
+        """
+        n = self.run_until(NEVER - 1, after_events) if after_events else 0
+        self.now = int(self._clock[0])
+        self.off = True
+        self.cached.clear()
+        return n
+
+    def _collect(self) -> None:
+        """Note the commands that have completed, before their places in the ring are reused."""
+        ring = len(self._ring) - 1
+        place = self._open & ring
+        done = self.arrays.row.state[place] == rows.DONE
+        if not done.any():
+            return
+        ids, place = self._open[done], place[done]
+        self._open = self._open[~done]
+        if self._own:
+            public = np.array([self._own.pop(int(i), None) is None for i in ids])
+            place = place[public]
+        out = np.zeros(len(place), queues.COMPLETION)
+        out["tag"] = self.arrays.row.tag[place]
+        out["arrival"] = self._ring["arrival"][place]
+        out["start"] = np.maximum(self.arrays.row.start[place], out["arrival"])
+        out["end"] = self.arrays.row.end[place]
+        out["status"] = self.arrays.row.status[place]
+        self._reports.append(out[np.argsort(out["end"], kind="stable")])
+
+    # --- payload
+
+    def write(self, lpn: int, data: bytes | np.ndarray) -> None:
+        """Write whole pages from ``lpn`` on, now, and run until the device is idle."""
+        page = self.geometry.page_bytes
+        given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+        raw = np.ascontiguousarray(given).reshape(-1).view(np.uint8)
+        if len(raw) % page or not len(raw):
+            raise InputError(f"data of {len(raw)} bytes: whole pages of {page} bytes are right")
+        self._now(queues.WRITE, lpn, raw.reshape(-1, page))
+
+    def read(self, lpn: int, n: int = 1) -> np.ndarray:
+        """Read ``n`` pages from ``lpn`` on, now: uint8[n, page_bytes]. Unmapped pages are zeros.
+        Runs until the device is idle."""
+        if n < 1:
+            raise InputError(f"n = {n}: at least 1 page")
+        pages = np.zeros((n, self.geometry.page_bytes), np.uint8)
+        self._now(queues.READ, lpn, pages)
+        return pages
+
+    def _now(self, op: int, lpn: int, pages: np.ndarray) -> None:
+        if self.store is None:
+            raise InputError("this device keeps no payload; Device(cfg, payload=True) does")
+        command = np.zeros(1, queues.COMMAND)
+        command["op"], command["lpn"], command["n"] = op, lpn, len(pages)
+        command["payload_slot"], command["arrival"] = -1, max(self.now, self._last_arrival)
+        self._submit(command, pages)
+        self.run()
+
+    def stored(self, lpn: int) -> np.ndarray | None:
+        """What flash holds of a logical page right now, taking no time: uint8[page_bytes], a copy;
+        None when it is not mapped."""
+        if self.store is None:
+            raise InputError("this device keeps no payload; Device(cfg, payload=True) does")
+        entry = int(self.arrays.l2p[0, lpn])
+        return None if entry == 0 else self.store.read(entry - 1).copy()
+
+    def _drain(self) -> None:
+        n = int(self._logged[0])
+        self._logged[0] = 0
+        if self.store is None:
+            return
+        for entry in events.entries(self.arrays.log[:n]):
+            if entry.what == events.LOG_BAD and entry.row < 0:  # moved as it came out
+                wrong = inject.logged(entry, self.arrays.code[0], self.store.page_bytes)
+                self.store.damage(entry.ppn, wrong)
+            elif not (
+                self.store.follow(entry, self.geometry) or self.cached.follow(entry, self.store)
+            ):
+                self._move(self.store, entry)
+
+    def _move(self, store: PageStore, entry: events.LogEntry) -> None:
+        """Bytes between a command's buffer and the pages of flash."""
+        what, lpn, n = entry.what, entry.lpn, entry.n
+        command = self._ring[entry.row & (len(self._ring) - 1)]
+        buffer, at = self._own.get(entry.row), lpn - int(command["lpn"])
+        if buffer is None:
+            buffer, at = self.buffer, at + int(command["payload_slot"])
+            if command["payload_slot"] < 0 or buffer is None:
+                return
+        if what == events.LOG_BAD:
+            buffer[at] ^= inject.logged(entry, self.arrays.code[0], store.page_bytes)
+            return
+        for i in range(n):
+            ppn = entry.ppn + i
+            match what:
+                case events.LOG_READ:
+                    buffer[at + i] = store.read(ppn)
+                case events.LOG_PROGRAM:
+                    store.write(ppn, lpn + i, buffer[at + i])
+                case events.LOG_ZERO:
+                    buffer[at + i] = 0
+                case events.LOG_STORE:
+                    self.cached.pages[lpn + i] = buffer[at + i].copy()
+                case events.LOG_SERVE:
+                    buffer[at + i] = self.cached.pages[lpn + i]
+
+    # --- books
+
+    def check(self) -> None:
+        """Raise SimulationError when the books do not balance (books.py); most of it needs a
+        device that is idle, the rest is checked at any time."""
+        idle = not self.off and self.outstanding == 0 and self._idle()
+        pages = self.asked_pages
+        asked = Asked(self._next_id, pages[queues.READ], pages[queues.WRITE])
+        wrong = imbalance(self.arrays, self.geometry, asked if idle else None)
+        if wrong is None and self.store is not None:
+            wrong = self._unstored(self.store)
+        if wrong is not None:
+            raise SimulationError(f"the books do not balance at {self.now} ps: {wrong}")
+
+    def _idle(self) -> bool:
+        return int(self.arrays.key[1]) >= NEVER and not self.arrays.cache.flying.any()
+
+    def _unstored(self, store: PageStore) -> str | None:
+        """Is every mapped page on flash, under its own logical page number? (Of translation pages
+        no bytes are kept.)"""
+        for lpn in np.flatnonzero(self.arrays.l2p[0, : self.lpns]):
+            ppn = int(self.arrays.l2p[0, lpn]) - 1
+            if store.owner(ppn) != lpn:
+                return f"page {lpn} is mapped to {ppn}, which holds {store.owner(ppn)}"
+        return None

@@ -1,0 +1,1 @@
+"""The event-driven engine: `core` (tables, event tree, plan rows) and `run` (the loop)."""

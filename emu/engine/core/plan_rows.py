@@ -1,0 +1,189 @@
+"""Plan rows: their columns, the ring of rows in flight, and what each waits for.
+
+Owns the plan's columns, dependencies, fences and phases. Does not own what a row starts
+(dispatch.py) or what it is for (paths/).
+Source: this project's contract of plans: columnar chunks; ``after`` names earlier rows or a fence.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.emu.engine.core.state import record_type
+from ondie.emu.nvme.tunnel import message_table as tunnel_messages
+from ondie.kernels.jit import njit
+
+# Resources a row may name.
+(
+    FENCE,  # done when every earlier row is done
+    JOIN,  # done when the rows it names are done
+    NVME,  # host command: kind READ, WRITE, TRIM, FLUSH
+    ISP_IO,  # the ISP's own command on the conventional namespace: kind READ, WRITE
+    DIE,  # operation on the dies' reservoir: kind VPP, BPR, ODC, BPP, READ; SCAN, PAD by place
+    DMA_DOWN,  # host memory to device DRAM: bytes_in
+    DMA_UP,  # device DRAM to host memory: bytes_out
+    HOST_CPU,  # array_ps on the host's CPU
+    ACCELERATOR,  # array_ps on what runs forward and backward
+    ISP,  # array_ps on the ISP, while bytes_in + bytes_out cross the device's DRAM
+    TUNNEL,  # a message of bytes_in through the device's tunnel: kind UPWARD or DOWNWARD, or
+    # ACROSS, up and then down to device lpn
+) = range(11)  # fmt: skip
+RESOURCE_NAMES = (
+    "fence", "join", "nvme", "isp_io", "die", "dma_down", "dma_up", "host_cpu", "accelerator",
+    "isp", "tunnel",
+)  # fmt: skip
+
+UPWARD = tunnel_messages.UPWARD
+DOWNWARD = tunnel_messages.DOWNWARD
+ACROSS = tunnel_messages.ACROSS
+
+PLAN = np.dtype(
+    [
+        ("id", "i8"),  # consecutive from 0
+        ("device", "i4"),
+        ("resource", "i4"),
+        ("kind", "i4"),
+        ("phase", "i4"),  # index into the path's phases
+        ("fua", "i4"),  # 1: an NVMe write that is done when it is on flash
+        ("lpn", "i8"),  # first logical page, or super-page for the reservoir
+        ("bytes_in", "i8"),  # into the device, its registers or its array
+        ("bytes_out", "i8"),  # out of them
+        ("array_ps", "i8"),  # compute or PE time; arrival time of an NVMe command
+        ("after0", "i8"),  # id of an earlier row, -1 = none
+        ("after1", "i8"),
+        ("tag", "i8"),  # the path's own
+        ("stream", "i4"),  # of an NVMe write; of a message, set by the system: what it costs
+    ],
+    align=True,
+)
+MAX_CHUNK = 1 << 18
+
+ROW = record_type(
+    id="i8",
+    lpn="i8",
+    bytes_in="i8",
+    bytes_out="i8",
+    array_ps="i8",
+    tag="i8",
+    start="i8",
+    end="i8",
+    next="i8",  # in the ready list or the submission queue
+    waiters="i8",  # first in the list of rows that wait for this one, -1 = none
+    last_waiter="i8",
+    device="i4",
+    resource="i4",
+    kind="i4",
+    phase="i4",
+    needs="i4",  # rows this one still waits for
+    pending="i4",  # transactions under way for it
+    state="i4",
+    stream="i4",
+    status="i4",  # of a command: 0, or how it failed (backend/reading.py)
+    fua="i4",
+)
+WAITING, STARTED, DONE = range(3)
+PHASE = record_type(first="i8", last="i8", rows="i8", done="i8")
+
+
+@njit
+def room(st):
+    """Rows that the ring can take now."""
+    reg = st.reg[0]
+    return st.row.shape[0] - (reg.next_row - reg.tail)
+
+
+@njit
+def load(st, plan):
+    """Take over a chunk of plan rows. The caller has made sure that there is room."""
+    reg = st.reg[0]
+    ring = st.row.shape[0] - 1
+    for i in range(plan.shape[0]):
+        p = plan[i]
+        r = p.id & ring
+        row = st.row[r]
+        row.id = p.id
+        row.device = p.device
+        row.resource = p.resource
+        row.kind = p.kind
+        row.phase = p.phase
+        row.lpn = p.lpn
+        row.bytes_in = p.bytes_in
+        row.bytes_out = p.bytes_out
+        row.array_ps = p.array_ps
+        row.tag = p.tag
+        row.stream = p.stream
+        row.fua = p.fua
+        row.start = -1
+        row.end = -1
+        row.waiters = -1
+        row.needs = 0
+        row.pending = 0
+        row.state = WAITING
+        row.status = 0
+        st.phase[p.phase].rows += 1
+        reg.next_row = p.id + 1
+        for k in range(2):
+            after = p.after0 if k == 0 else p.after1
+            if after >= reg.tail and st.row[after & ring].state != DONE:
+                other = st.row[after & ring]
+                st.wait[2 * r + k] = -1
+                if other.waiters < 0:
+                    other.waiters = 2 * r + k
+                else:
+                    st.wait[other.last_waiter] = 2 * r + k
+                other.last_waiter = 2 * r + k
+                row.needs += 1
+        if row.needs == 0 and p.resource != FENCE:
+            make_ready(st, r)
+    advance(st)
+
+
+@njit
+def make_ready(st, r):
+    """Row ``r`` has what it waited for: behind the others that have."""
+    reg = st.reg[0]
+    st.row[r].next = -1
+    if reg.ready_head < 0:
+        reg.ready_head = r
+    else:
+        st.row[reg.ready_tail].next = r
+    reg.ready_tail = r
+
+
+@njit
+def complete(st, r):
+    """Row ``r`` is done: whoever waited for it may be ready now, in the order of the plan."""
+    reg = st.reg[0]
+    row = st.row[r]
+    row.state = DONE
+    row.end = reg.now
+    phase = st.phase[row.phase]
+    phase.done += 1
+    if row.resource > JOIN:
+        phase.first = min(phase.first, row.start)
+        phase.last = max(phase.last, row.end)
+    entry = row.waiters
+    while entry >= 0:
+        following = st.wait[entry]
+        w = entry >> 1
+        st.row[w].needs -= 1
+        if st.row[w].needs == 0 and st.row[w].resource != FENCE:
+            make_ready(st, w)
+        entry = following
+    row.waiters = -1
+
+
+@njit
+def advance(st):
+    """Move past the oldest rows that are done; a fence that becomes the oldest is done with it."""
+    reg = st.reg[0]
+    ring = st.row.shape[0] - 1
+    while reg.tail < reg.next_row:
+        r = reg.tail & ring
+        row = st.row[r]
+        if row.state != DONE:
+            if row.resource != FENCE:
+                return
+            row.start = reg.now
+            complete(st, r)
+        reg.tail += 1

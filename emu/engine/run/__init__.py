@@ -1,0 +1,1 @@
+"""The event loop, which calls the rooms of the drive, and the construction of a drive."""

@@ -1,0 +1,95 @@
+"""What can go wrong in a simulation, in words.
+
+Owns SimulationError and the wording of the compiled code's error codes.
+Does not own when they arise (events.fail and its callers).
+Source: this project's rule: bad input is one line that names key, value and what would be right; a
+run that does not balance fails.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core import events
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.nand.timing import OP_NAMES
+from ondie.emu.units import InputError
+
+
+class SimulationError(RuntimeError):
+    """The simulation cannot go on, or its books do not balance: a defect, not bad input."""
+
+
+def raise_error(arrays: Arrays, cfg: Config) -> None:
+    """Raise what the compiled code has reported, if anything: InputError where the configuration or
+    a command asks for the impossible, else SimulationError."""
+    reg = arrays.reg[0]
+    a, b = int(reg.error_a), int(reg.error_b)
+    match int(reg.error):
+        case events.E_NONE:
+            return
+        case events.E_POOL if a > 0:
+            raise InputError(f"a command of {a - 1} pages: at most {b - 1} can be under way")
+        case events.E_PAST_END:
+            raise InputError(
+                f"address {a} (+{b}) is past the end of the device "
+                f"({int(arrays.cfg.lpns[0])} logical pages)"
+            )
+        case events.E_RESERVOIR:
+            raise InputError(
+                f"ftl.reservoir_fraction={cfg.ftl.reservoir_fraction}: the reservoir of die "
+                f"{a} has to reuse a block with {b} valid super-pages; a larger share is needed"
+            )
+        case events.E_VICTIM:
+            raise InputError(
+                f"ftl.gc_policy = {cfg.ftl.gc_policy!r}: block {b} of unit {a}: a full block of "
+                f"the unit that is collectable, from first_block(st, u) on, or -1 is right"
+            )
+        case events.E_STREAM:
+            raise InputError(
+                f"ftl.stream_policy = {cfg.ftl.stream_policy!r}: stream {b} for page {a}: "
+                f"0..{cfg.ftl.write_streams - 1} are right (ftl.write_streams)"
+            )
+        case events.E_FULL:
+            raise InputError(
+                f"the drive is full: page {a} is read before it was written, which takes a page "
+                f"(ftl.unwritten={cfg.ftl.unwritten}), and its blocks hold none (ftl."
+                f"over_provisioning={cfg.ftl.over_provisioning})"
+            )
+        case events.E_REGISTER:
+            raise SimulationError(f"die {a}: {OP_NAMES[b]} finds its registers in no fit state")
+        case events.E_UNWRITTEN:
+            raise SimulationError(f"super-page {a} is read from die {b} before it was written")
+        case code:
+            raise SimulationError(f"engine error {code} ({a}, {b}) at {int(reg.now)} ps")
+
+
+def raise_full(arrays: Arrays, cfg: Config) -> None:
+    """InputError for a device where writes wait for a block, although nothing is under way."""
+    units, blocks = int(arrays.cfg.units[0]), int(arrays.cfg.device_blocks[0])
+    for dev, stalled in enumerate(arrays.dev.stall_head):
+        mine = arrays.pool.stall_head[dev * units : (dev + 1) * units]
+        if stalled < 0 and not (mine >= 0).any() and arrays.maps.stall_first[dev] == 0:
+            continue
+        words = (
+            f"device {dev} is full: writes wait for a free block and no block is worth collecting "
+            f"(ftl.over_provisioning={cfg.ftl.over_provisioning})"
+        )
+        bad = int((arrays.block.state[dev * blocks : (dev + 1) * blocks] == mapping.BAD).sum())
+        if bad:
+            words += f"; {bad} of its {blocks} blocks are bad"
+        waiting = int(arrays.pool.retiring[dev * units : (dev + 1) * units].sum())
+        if waiting:
+            words += f"; in {waiting} more a program has failed, and what is in them finds no room"
+        raise InputError(words)
+
+
+def raise_stuck(arrays: Arrays, cfg: Config) -> NoReturn:
+    """Nothing is left to happen although rows are not complete: say why."""
+    raise_full(arrays, cfg)
+    reg = arrays.reg[0]
+    raise SimulationError(
+        f"stuck at {int(reg.now)} ps: row {int(reg.tail)} of {int(reg.next_row)} cannot complete"
+    )

@@ -1,0 +1,371 @@
+"""A system: one host, a PCIe tree, N devices, one clock; runs plans and keeps the payload moving.
+
+Owns the running of plans and the handing of moved bytes to whoever keeps the payload. Does not own
+what is planned (paths/) or what it costs (ledger.py).
+Source: this project's contract of plans (rows.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from ondie.emu.analysis.ledger import StepClock, Totals, sum_counters
+from ondie.emu.clock import NEVER
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core.state import as_records
+from ondie.emu.engine.run import build
+from ondie.emu.engine.run import loop as dispatch
+from ondie.emu.engine.run.errors import SimulationError, raise_error, raise_stuck
+from ondie.emu.ftl import cmt, reservoir
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.nand import timing
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nvme import command as queues
+from ondie.emu.nvme.tunnel.message_table import Messages
+from ondie.emu.units import InputError
+
+MOST_BYTES = 1 << 36
+"""Longest transfer of one plan row (clock.rate_scale)."""
+PLANNED = (
+    "read_pages", "program_pages", "vpp_pages", "bpr_pages", "bpp_pages", "odc_ops",
+    "reservoir_read_pages", "fetched_pages", "stored_pages", "kept_pages",
+    "lifted_pages", "landed_pages",
+    "link_down_bytes", "link_up_bytes", "tunnel_bytes",
+    "tunnel_commands", "tunnel_wire_bytes",
+)  # fmt: skip
+EVENTS_PER_CALL = 1 << 22
+"""Events between two looks at interrupts and progress: a fraction of a second."""
+EVENTS_PER_TURN = 1 << 14
+
+
+class Beside(Protocol):
+    """Who drives the system's queue pairs while plans run."""
+
+    def turn(self, last: bool) -> bool:
+        """Some events are over; ``last``: the plan is done. Has anything been handed over?"""
+
+
+class PowerCut(Exception):
+    """The power is gone: nothing more happens in this system."""
+
+
+class System:
+    """Runs plans on one host and ``cfg.system.devices`` devices.
+
+    ``phases`` names the phases that plan rows refer to by index. ``on_log`` receives the log of
+    moved bytes (events.LOG records, in order of events) when ``payload`` is on. ``pairs``: queue
+    pairs, which ``beside`` drives meanwhile. ``relay_wait_ps``: for a core of the host, each time
+    that the tunnel's relay has something to do, as its cost model has it (stannis/allreduce.py).
+    """
+
+    def __init__(
+        self,
+        cfg: Config,
+        phases: tuple[str, ...],
+        *,
+        reservoir_super_pages: int = 0,
+        reservoir_planes: int = 0,
+        queue_depth: int | None = None,
+        payload: bool = False,
+        timeline: int = 0,
+        pairs: int = 0,
+        relay_wait_ps: int = 0,
+    ) -> None:
+        self.cfg = cfg
+        self.relay_wait_ps = relay_wait_ps
+        self.geometry = Geometry.of(cfg)
+        self.phases = phases
+        self.devices = cfg.system.devices
+        self.arrays = build.build(
+            cfg,
+            phases=len(phases),
+            reservoir_super_pages=reservoir_super_pages,
+            reservoir_planes=reservoir_planes,
+            queue_depth=queue_depth,
+            payload=payload,
+            timeline=timeline,
+            pairs=pairs,
+        )
+        self.state = self.arrays.handle()
+        self.on_log: Callable[[np.ndarray], None] | None = None
+        self.on_progress: Callable[[int], None] | None = None
+        self.beside: Beside | None = None
+        self._messages: Messages | None = None
+        self.events_left: int | None = None
+        """Events until the power goes; None: it does not."""
+        self.filled_pages = 0
+        self.filled_super_pages = 0
+        self.planned = np.zeros((self.devices, len(PLANNED)), np.int64)
+        """What the plans asked for, by device: totals to hold the simulation against
+        (ledger.py)."""
+
+    @property
+    def now(self) -> int:
+        """The clock, ps."""
+        return int(self.arrays.reg.now[0])
+
+    @property
+    def rows_done(self) -> int:
+        """Plan rows completed, counted up to the oldest that is not."""
+        return int(self.arrays.reg.tail[0])
+
+    @property
+    def next_row(self) -> int:
+        """Id of the next plan row."""
+        return int(self.arrays.reg.next_row[0])
+
+    def fill(self, device: int, lpn: int, n: int) -> None:
+        """Put ``n`` logical pages on flash as if written in sequence before the run, untimed."""
+        lpns = int(self.arrays.cfg.lpns[0])
+        if lpn < 0 or n < 0 or lpn + n > lpns:
+            raise InputError(f"pages {lpn}..{lpn + n} do not fit the device's {lpns} logical pages")
+        rest = mapping.fill(self.state, device, lpn, n, 0)
+        if rest:
+            raise InputError(f"{rest} of {n} pages find no free block on device {device}")
+        if self.arrays.cfg.map_entries[0] and cmt.lay(self.state, device, lpn, n):
+            raise InputError(f"translation pages find no free block on device {device}")
+        self.filled_pages += n
+
+    def fill_reservoir(self, device: int, super_page: int, n: int) -> None:
+        """Put ``n`` super-pages into the reservoir as if written in sequence before the run."""
+        reservoir.fill(self.state, device, super_page, n)
+        raise_error(self.arrays, self.cfg)
+        self.filled_super_pages += n
+
+    def run(self, plan: Iterable[np.ndarray]) -> None:
+        """Run a plan (chunks of rows.PLAN) to its end. Raises SimulationError when it gets stuck,
+        PowerCut where ``events_left`` comes to 0 before."""
+        for block in plan:
+            for at in range(0, len(block), rows.MAX_CHUNK):
+                chunk = block[at : at + rows.MAX_CHUNK]
+                self._until(len(chunk))
+                self._check_ids(chunk)
+                chunk = self._priced(chunk)
+                self._count(chunk)
+                rows.load(self.state, as_records(chunk))
+        self._until(0)
+        if self.rows_done != self.next_row or self.arrays.cache.flying.any():
+            raise_stuck(self.arrays, self.cfg)
+
+    def _check_ids(self, chunk: np.ndarray) -> None:
+        first = self.next_row
+        if len(chunk) and (
+            chunk["id"][0] != first
+            or chunk["id"][-1] != first + len(chunk) - 1
+            or (chunk["after0"] >= chunk["id"]).any()
+            or (chunk["after1"] >= chunk["id"]).any()
+            or not (0 <= chunk["device"].min() and chunk["device"].max() < self.devices)
+            or not (0 <= chunk["phase"].min() and chunk["phase"].max() < len(self.phases))
+            or min(chunk["bytes_in"].min(), chunk["bytes_out"].min(), chunk["array_ps"].min()) < 0
+        ):
+            raise SimulationError(f"plan rows from {first} on are malformed")
+        longest = int(max(chunk["bytes_in"].max(initial=0), chunk["bytes_out"].max(initial=0)))
+        if longest > MOST_BYTES:
+            raise InputError(
+                f"one transfer of {longest:,} bytes; at most {MOST_BYTES:,} keep the clock exact"
+            )
+
+    def _priced(self, chunk: np.ndarray) -> np.ndarray:
+        """The chunk, where the tunnel's messages know what they cost."""
+        sent = np.flatnonzero(chunk["resource"] == rows.TUNNEL)
+        if not len(sent):
+            return chunk
+        if self._messages is None:
+            self._messages = Messages(self.cfg, self.arrays.message, self.relay_wait_ps)
+        chunk = chunk.copy()
+        kinds, sizes = chunk["kind"][sent], chunk["bytes_in"][sent]
+        chunk["stream"][sent] = self._messages.places(kinds, sizes)
+        return chunk
+
+    def _costs(self, chunk: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Commands and bytes of the tunnel's messages, of a chunk that knows what they cost."""
+        sent = chunk["resource"] == rows.TUNNEL
+        of = np.where(sent, chunk["stream"], 0)
+        m = self.arrays.message
+        return {
+            "tunnel_commands": (m.commands[of], sent),
+            "tunnel_wire_bytes": ((m.wire_up + m.wire_down)[of], sent),
+        }
+
+    def _count(self, chunk: np.ndarray) -> None:
+        """Add up what a chunk asks for."""
+        self.planned += self.asked(chunk)
+
+    def asked(self, chunk: np.ndarray) -> np.ndarray:
+        """What rows ask for, from their columns alone: int64[devices, PLANNED]."""
+        asked = np.zeros_like(self.planned)
+        pages = -(-(chunk["bytes_in"] + chunk["bytes_out"]) // self.geometry.page_bytes)
+        resource, kind, device = (
+            np.ascontiguousarray(chunk[name]) for name in ("resource", "kind", "device")
+        )
+        io = (resource == rows.NVME) | (resource == rows.ISP_IO)
+        die = resource == rows.DIE
+        masks = {
+            "read_pages": (pages, io & (kind == queues.READ)),
+            "program_pages": (pages, io & (kind == queues.WRITE)),
+            "vpp_pages": (pages, die & (kind == timing.VPP)),
+            "bpr_pages": (pages, die & ((kind == timing.BPR) | (kind == timing.RECALL))),
+            "bpp_pages": (pages, die & ((kind == timing.BPP) | (kind == timing.PAD))),
+            "odc_ops": (np.ones_like(pages), die & (kind == timing.ODC)),
+            "reservoir_read_pages": (
+                pages,
+                die & ((kind == timing.READ) | (kind == timing.SCAN)),
+            ),
+            "fetched_pages": (pages, die & (kind == timing.FETCH)),
+            "stored_pages": (pages, die & ((kind == timing.STORE) | (kind == timing.BESIDE))),
+            "kept_pages": (pages, die & (kind == timing.KEEP)),
+            "lifted_pages": (pages, die & (kind == timing.LIFT)),
+            "landed_pages": (pages, die & (kind == timing.LAND)),
+            "link_down_bytes": (
+                chunk["bytes_in"],
+                ((resource == rows.NVME) & (kind == queues.WRITE)) | (resource == rows.DMA_DOWN),
+            ),
+            "link_up_bytes": (
+                chunk["bytes_out"],
+                ((resource == rows.NVME) & (kind == queues.READ))
+                | (resource == rows.DMA_UP)
+                | (die & (kind == timing.READ)),
+            ),
+            "tunnel_bytes": (chunk["bytes_in"], resource == rows.TUNNEL),
+            **self._costs(chunk),
+        }
+        for i, name in enumerate(PLANNED):
+            amount, mask = masks[name]
+            at = np.flatnonzero(mask)
+            np.add.at(asked[:, i], device[at], amount[at])
+        crossing = np.flatnonzero((resource == rows.TUNNEL) & (kind == rows.ACROSS))
+        tunnels = asked[:, PLANNED.index("tunnel_bytes")]
+        np.add.at(tunnels, chunk["lpn"][crossing], chunk["bytes_in"][crossing])
+        return asked
+
+    def part(self) -> None:
+        """Nobody is told of anything any more: whoever watched it may go, and the drives with it,
+        whose state is large."""
+        self.on_log = self.on_progress = self.beside = None
+
+    def book(self, device: int, what: str, amount: int) -> None:
+        """Count what was asked for beside the plans; ``what`` is one of PLANNED."""
+        self.planned[device, PLANNED.index(what)] += amount
+
+    def _until(self, want_room: int) -> None:
+        """Run until there is room for so many rows (0: until nothing is left to do)."""
+        while want_room == 0 or rows.room(self.state) < want_room:
+            most = self._events if self.events_left is None else min(self.events_left, self._events)
+            n = dispatch.run(self.state, NEVER - 1, most, want_room)
+            self._drain()
+            raise_error(self.arrays, self.cfg)
+            if self.events_left is not None:
+                self.events_left -= n
+                if self.events_left == 0:
+                    raise PowerCut
+            done = want_room == 0 and self.rows_done == self.next_row
+            if self.beside is not None and self.beside.turn(done):
+                continue
+            if self.on_progress is not None:
+                self.on_progress(self.rows_done)
+            if n == 0 and (want_room == 0 or rows.room(self.state) < want_room):
+                if want_room:
+                    raise_stuck(self.arrays, self.cfg)
+                return
+
+    @property
+    def _events(self) -> int:
+        """Events of one call: few where somebody is to be told in time that the plan is done."""
+        return EVENTS_PER_CALL if self.beside is None else EVENTS_PER_TURN
+
+    def _drain(self) -> None:
+        n = int(self.arrays.reg.logged[0])
+        if n and self.on_log is not None:
+            self.on_log(self.arrays.log[:n])
+        self.arrays.reg.logged[0] = 0
+
+    def totals(self, steps: StepClock) -> Totals:
+        """The finished run in plain numbers, for the ledger."""
+        a, g = self.arrays, self.geometry
+        classes, which = leaf_classes(self.devices, g, self.lanes)
+        busy: dict[tuple[str, str], int] = {}
+        busy_sum: dict[str, int] = {}
+        worked = a.use.sum(axis=0)
+        for leaf in np.flatnonzero(worked):
+            kind = classes[which[leaf]]
+            busy_sum[kind] = busy_sum.get(kind, 0) + int(worked[leaf])
+        for i, name in enumerate(self.phases):
+            for leaf in np.flatnonzero(a.use[i]):
+                key = name, classes[which[leaf]]
+                busy[key] = max(busy.get(key, 0), int(a.use[i, leaf]))
+        sizes = dict.fromkeys((*s.HOST_NAMES, *s.DEVICE_NAMES, "ECC"), 0)
+        fifo0 = int(a.reg["fifo0"][0])
+        for station in np.flatnonzero(a.fifo["size"]):
+            sizes[classes[which[fifo0 + station]]] += int(a.fifo["size"][station])
+        sizes["channels in"] = int(a.bus.size_in.sum())
+        sizes["channels out"] = int(a.bus.size_out.sum())
+        erases = a.block["erases"]
+        valid = a.valid.reshape(self.devices, g.units, g.all_blocks)
+        dies = self.devices * g.dies
+        worn = a.worn[: dies * g.reservoir_blocks].reshape(dies, g.reservoir_blocks, g.planes)
+        return Totals(
+            counters=sum_counters(a.count),
+            bytes_by=sizes,
+            planned={k: int(v) for k, v in zip(PLANNED, self.planned.sum(axis=0), strict=True)},
+            mapped_pages=int(a.dev.mapped.sum()),
+            valid_pages=int(valid[:, :, : g.blocks].sum()),
+            filled_pages=self.filled_pages,
+            super_pages=(int(valid[:, :, g.blocks :].sum()), int(a.dev.r_mapped.sum())),
+            worn=tuple(map(tuple, worn.sum(axis=1).tolist())),
+            erases=(int(erases.sum()), int(erases.max())),
+            cached_contents=int(a.cache.contents.sum()),
+            in_flight=len(a.txn) - int(a.reg.txns_free[0]),
+            steps=tuple(steps.steps),
+            busy_ps=busy,
+            busy_sum_ps=busy_sum,
+            page_bytes=g.page_bytes,
+            block_bytes=g.pages * g.slots * g.page_bytes,
+            devices=self.devices,
+        )
+
+    def leaf_name(self, leaf: int) -> tuple[int, str]:
+        """(device or -1 for the host, name) of an exclusive resource."""
+        return leaf_name(self.devices, self.geometry, self.lanes, leaf)
+
+    @property
+    def lanes(self) -> int:
+        """Parts of a die that work on their own: its planes, or the die as a whole."""
+        return int(self.arrays.cfg.lanes[0])
+
+
+def leaf_name(devices: int, g: Geometry, lanes: int, leaf: int) -> tuple[int, str]:
+    """(device or -1 for the host, name) of an exclusive resource of a system."""
+    bus0 = devices * g.dies * lanes
+    fifo0 = bus0 + devices * g.channels
+    if leaf < bus0:
+        (dev, die), plane = divmod(leaf // lanes, g.dies), leaf % lanes
+        name = f"die {g.channel_of(die)}.{die // g.channels}"
+        return dev, f"{name} plane {plane}" if lanes > 1 else name
+    if leaf < fifo0:
+        return (leaf - bus0) // g.channels, f"channel {(leaf - bus0) % g.channels}"
+    station = leaf - fifo0
+    if station < s.HOST_STATIONS:
+        return -1, s.HOST_NAMES[station]
+    dev, which = divmod(station - s.HOST_STATIONS, s.ECC + g.channels)
+    return dev, s.DEVICE_NAMES[which] if which < s.ECC else f"ECC {which - s.ECC}"
+
+
+@lru_cache(maxsize=16)
+def leaf_classes(devices: int, g: Geometry, lanes: int) -> tuple[list[str], np.ndarray]:
+    """Classes of resources ("dies", "channels", "ECC", "link up", ...) and the index of each leaf's
+    class."""
+    leaves = devices * (g.dies * lanes + 2 * g.channels + s.ECC) + s.HOST_STATIONS
+    names = []
+    for leaf in range(leaves):
+        name = leaf_name(devices, g, lanes, leaf)[1]
+        kind = name.split()[0]
+        names.append({"die": "dies", "channel": "channels", "ECC": "ECC"}.get(kind, name))
+    classes = list(dict.fromkeys(names))
+    at = {name: i for i, name in enumerate(classes)}
+    return classes, np.array([at[name] for name in names])

@@ -1,1 +1,0 @@
-"""The NVMe front end: queues, controller, tunnel."""

@@ -1,0 +1,203 @@
+"""The balance of flash management: what blocks, open blocks, lists and counts say of each other.
+
+Owns what must agree between any two events, and once nothing is under way.
+Does not own pages and counters of work (books.py).
+Source: every fact of a block is kept once as its state and once where it is used: in a ring, as an
+open block, as a collection under way, in a list of writes that wait.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.ftl import pslc as modes
+from ondie.emu.ftl.page_map import BAD, EMPTIED, ERASING, FOLDABLE, FREE, FULL, OPEN, VICTIM
+from ondie.emu.nand.geometry import Geometry
+
+Pairs = list[tuple[str, int, int]]
+"""(what, one count, the other)."""
+
+
+def always(arrays: Arrays, g: Geometry) -> Pairs:
+    """What must be equal on device 0 between any two events."""
+    return [
+        *_rings(arrays, g),
+        *_fronts(arrays, g),
+        *_collections(arrays, g),
+        *_modes(arrays, g),
+        *_lists(arrays, g),
+    ]
+
+
+def idle(arrays: Arrays, g: Geometry) -> Pairs:
+    """What must be equal when nothing is under way."""
+    mine = _blocks(arrays, g)
+    lanes = int(arrays.cfg.lanes[0])
+    waiting = int((arrays.pool.stall_head[: g.units] >= 0).sum())
+    return [
+        ("blocks under collection", int(arrays.pool.victims[: g.units].sum()), 0),
+        ("pages in programs under way", int(mine["flying"].sum()), 0),
+        ("pages that collection has in motion", int(mine["moving"].sum()), 0),
+        ("reads on their way to blocks", int(mine["reading"].sum()), 0),
+        ("collections that the host waits for",
+         int(arrays.die.collecting[: g.dies * lanes].sum()), 0),
+        ("lists that wait for collection", int((arrays.pool.parked[: g.units] > 0).sum()), 0),
+        ("lists of waiting writes", waiting + int(arrays.dev.stall_head[0] >= 0), 0),
+        ("transactions that go on at once", int(arrays.reg.go_head[0] >= 0), 0),
+        ("transactions promised to nobody", int(arrays.reg.budget[0]), int(arrays.cfg.budget[0])),
+    ]  # fmt: skip
+
+
+def _blocks(arrays: Arrays, g: Geometry) -> np.ndarray:
+    """Records of the conventional blocks, [units, blocks]."""
+    plain = np.asarray(arrays.block[: g.units * g.all_blocks])
+    return plain.reshape(g.units, g.all_blocks)[:, : g.blocks]
+
+
+def _rings(arrays: Arrays, g: Geometry) -> Pairs:
+    """Free blocks and the rings that hold them."""
+    mine = _blocks(arrays, g)
+    free = mine["state"] == FREE
+    free[:, g.native_blocks :] = False  # those of the fixed pSLC region are in a ring of their own
+    valid = arrays.valid[: g.units * g.all_blocks].reshape(g.units, -1)[:, : g.blocks]
+    n = arrays.pool.free_n[: g.units]
+    at = (arrays.pool.free_head[: g.units, None] + np.arange(g.blocks)) % g.blocks
+    ring = np.take_along_axis(arrays.free[: g.units], at, 1)
+    held = np.zeros_like(free, dtype=np.int64)
+    inside = np.arange(g.blocks) < n[:, None]
+    np.add.at(held, (np.nonzero(inside)[0], ring[inside]), 1)
+    empty = (mine["state"] == FREE) | (mine["state"] == BAD)
+    used = (valid + mine["flying"] + mine["moving"] + mine["reading"])[empty]
+    negative = sum(
+        int((mine[x] < 0).sum()) for x in ("flying", "moving", "reading", "owed", "erases")
+    )
+    return [
+        ("free blocks, free counts", int(free.sum()), int(n.sum())),
+        ("free blocks, blocks in the free rings", int(free.sum()), int(held.sum())),
+        ("blocks in a free ring that are not free, or twice", int((held != free).sum()), 0),
+        ("pages of free and bad blocks", int(used.sum()), 0),
+        ("counts below 0", negative, 0),
+    ]
+
+
+def _fronts(arrays: Arrays, g: Geometry) -> Pairs:
+    """Open blocks of the streams."""
+    mine = _blocks(arrays, g)
+    front = np.asarray(arrays.front[:, : g.units])
+    stream, unit = np.nonzero(front["block"] >= 0)
+    block = mine[unit, front["block"][stream, unit]]
+    page = front["next"][stream, unit]
+    right = (block["state"] == OPEN) & (block["stream"] == stream)
+    c = arrays.cfg[0]
+    pages = np.where(stream == c.pslc_stream, c.pslc_pages, g.block_pages)
+    return [
+        ("open blocks, blocks that streams have open",
+         int((mine["state"] == OPEN).sum()), len(stream)),
+        ("open blocks of another stream, or not open", int((~right).sum()), 0),
+        ("open blocks without a page left", int((page >= pages).sum()), 0),
+        ("pages allocated in open blocks, under way or landed",
+         int((block["flying"] > page).sum()), 0),
+    ]  # fmt: skip
+
+
+def _collections(arrays: Arrays, g: Geometry) -> Pairs:
+    """Victims and what is counted of them."""
+    mine = _blocks(arrays, g)
+    state, c = mine["state"], arrays.cfg[0]
+    under = (state == VICTIM) | (state == EMPTIED) | (state == ERASING)
+    victims = arrays.pool.victims[: g.units]
+    retiring = ((mine["retire"] == 1) & (state != BAD)).sum(axis=1)
+    owed = np.where(under, mine["owed"], 0).sum(axis=1)
+    fronts = np.asarray(arrays.front[:, : g.units])["owed"]
+    dies, lanes = g.dies, int(c.lanes)
+    die = arrays.die[: dies * lanes]
+    first = np.asarray(die.first)  # of what takes one command at a time
+    begun = (state == VICTIM) & (mine["scan"] > 0)
+    per_die = begun.sum(axis=1).reshape(dies, -1).sum(axis=1) * int(c.exclusive)
+    alone = np.bincount(first[::lanes], per_die, dies * lanes)
+    levelled = arrays.pool.levelled[: g.units]
+    which = np.flatnonzero(levelled)
+    levelling = under[which, (levelled[which] - 1) % g.all_blocks]
+    pairs = [
+        ("units whose victims are miscounted", int((victims != under.sum(axis=1)).sum()), 0),
+        ("units whose retiring blocks are miscounted",
+         int((arrays.pool.retiring[: g.units] != retiring).sum()), 0),
+        ("blocks in motion that are no victims", int(mine["moving"][state != VICTIM].sum()), 0),
+        ("pages owed by blocks that are no victims", int(mine["owed"][~under].sum()), 0),
+        ("units whose owed pages are miscounted", int((fronts.sum(axis=0) != owed).sum()), 0),
+        ("pages owed to the host's streams", int(fronts[: int(c.collected)].sum()), 0),
+        ("dies whose collections alone are miscounted", int((die.collecting != alone).sum()), 0),
+        ("levelled blocks that are no victims", int((~levelling).sum()), 0),
+        ("victims and full blocks that no stream filled",
+         int((mine["stream"][under | (state == FULL)] < 0).sum()), 0),
+    ]  # fmt: skip
+    if c.gc_hard > 0:
+        short = arrays.pool.free_n[: g.units] < c.gc_hard
+        units = np.bincount(first[::lanes], short.reshape(dies, -1).sum(axis=1), dies * lanes)
+        wrong = (units > 0) != (die.urgent != 0)
+        pairs.append(("dies whose urgency is wrong", int(wrong[first].sum()), 0))
+    if c.partial:
+        host = int(arrays.cfg.lpns[0])  # translation pages lie behind, and are whole
+        bare = (arrays.l2p[0, :host] != 0) != (arrays.sectors[0, :host] != 0)
+        pairs.append(("pages with sectors and no place, or the other way", int(bare.sum()), 0))
+    return pairs
+
+
+def _modes(arrays: Arrays, g: Geometry) -> Pairs:
+    """Blocks in pSLC mode, and where they come from."""
+    c = arrays.cfg[0]
+    if c.pslc == modes.OFF:
+        return []
+    mine, slc = _blocks(arrays, g), arrays.slc[: g.units]
+    state = mine["state"]
+    cached = (mine["stream"] == c.pslc_stream) & (state != BAD)
+    full = state == FOLDABLE
+    valid = arrays.valid[: g.units * g.all_blocks].reshape(g.units, -1)[:, : g.blocks]
+    fixed = state[:, g.native_blocks :]
+    held = 0
+    for u in np.flatnonzero(slc["free_n"] * g.pslc_blocks):
+        at = (int(slc["free_head"][u]) + np.arange(int(slc["free_n"][u]))) % g.pslc_blocks
+        ring = arrays.slc_free[u, at] - g.native_blocks
+        held += int((fixed[u, np.unique(ring)] == FREE).sum())
+    return [
+        ("units whose blocks in pSLC mode are miscounted",
+         int((slc["lent"] != cached.sum(axis=1)).sum()), 0),
+        ("units whose full pSLC blocks are miscounted",
+         int((slc["full"] != full.sum(axis=1)).sum()), 0),
+        ("full pSLC blocks in native mode", int((full & ~cached).sum()), 0),
+        ("pSLC blocks with more pages than word lines",
+         int((valid[cached] > c.pslc_pages).sum()), 0),
+        ("native blocks in the fixed pSLC region",
+         int(((fixed != FREE) & (fixed != BAD) & ~cached[:, g.native_blocks :]).sum()), 0),
+        ("free blocks of the fixed pSLC region, blocks in its rings",
+         int((fixed == FREE).sum()), held),
+        ("free blocks of the fixed pSLC region, counts of its rings",
+         int((fixed == FREE).sum()), int(slc["free_n"].sum()) if g.pslc_blocks else 0),
+        ("units with more pSLC blocks than may be",
+         int((slc["lent"] > c.pslc_most).sum()), 0),
+    ]  # fmt: skip
+
+
+def _lists(arrays: Arrays, g: Geometry) -> Pairs:
+    """Writes that wait for a free block, and units to be tried again."""
+    dev = arrays.dev[0]
+    lists = [(int(dev.stall_head), int(dev.stall_tail))]
+    heads = np.flatnonzero(arrays.pool.stall_head[: g.units] >= 0)
+    lists += [(int(arrays.pool.stall_head[u]), int(arrays.pool.stall_tail[u])) for u in heads]
+    seen: list[int] = []
+    broken = 0
+    following = arrays.txn.next
+    for head, tail in lists:
+        t, last = head, tail
+        while t >= 0 and len(seen) <= len(following):
+            seen.append(t)
+            t, last = int(following[t]), t
+        broken += last != tail
+    return [
+        ("lists of waiting writes that do not end at their end", broken, 0),
+        ("writes that wait in two places", len(seen), len(set(seen))),
+        ("units to be tried again, and marked so",
+         int(arrays.reg.retries[0]), int(arrays.pool.retry.sum())),
+        ("units to be tried again between events", int(arrays.reg.retries[0]), 0),
+    ]  # fmt: skip

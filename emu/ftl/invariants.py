@@ -1,0 +1,173 @@
+"""The books of one device: counts that must agree if no page, byte or command was lost.
+
+Owns the comparison, block by block and counter by counter.
+Does not own the counters (stats.py) nor totals over devices and plans (ledger.py).
+Source: STYLE, conservation: issued = completed, bytes in = bytes out, valid pages = mapped pages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.engine.core import counters as stats
+from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.ftl import balance
+from ondie.emu.nand.geometry import Geometry
+from ondie.kernels.jit import njit
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the host has asked for so far."""
+
+    commands: int
+    read_pages: int
+    written_pages: int
+
+
+def imbalance(arrays: Arrays, geometry: Geometry, asked: Asked | None) -> str | None:
+    """The first imbalance of device 0 of a one-device simulation in words, or None.
+
+    The page map is held against the blocks at any time; counters are held against ``asked``
+    when nothing is in flight (None: something is).
+    """
+    pairs = [*_maps(arrays, geometry), *balance.always(arrays, geometry)]
+    if asked is not None:
+        pairs += [*balance.idle(arrays, geometry), *_counters(arrays, geometry, asked)]
+    for what, left, right in pairs:
+        if left != right:
+            return f"{what}: {left} against {right}"
+    return None
+
+
+def _maps(arrays: Arrays, g: Geometry) -> list[tuple[str, int, int]]:
+    blocks = g.units * g.all_blocks
+    counted = arrays.valid[:blocks]
+    conventional = np.arange(blocks) % g.all_blocks < g.blocks
+    found = np.zeros(blocks, np.int64)
+    find_mapped(arrays.l2p[0], arrays.p2l[0], counted, g.block_pages, found)
+    wrong = np.flatnonzero(conventional & (found != counted))
+    at = int(wrong[0]) if len(wrong) else 0
+    mapped = int(arrays.dev.mapped[0])
+    entries = mapped if arrays.l2p.size > MOST_LOOKED_AT else int(np.count_nonzero(arrays.l2p[0]))
+    return [
+        ("mapped pages, entries of the map", mapped, entries),
+        ("mapped pages, physical pages mapped to", mapped, int(found[conventional].sum())),
+        (f"block {at}: valid pages, mapped pages", int(counted[at]), int(found[at])),
+    ]  # fmt: skip
+
+
+@njit
+def find_mapped(l2p, p2l, valid, block_pages, found):
+    """Into ``found`` how many pages of each block with any valid one the map leads to.
+
+    From the physical side, so that of the maps of a large drive only what was written is looked at;
+    no logical page is found twice, as its entry names one physical page.
+    """
+    for b in range(valid.size):
+        if valid[b] == 0:
+            continue
+        for ppn in range(b * block_pages, (b + 1) * block_pages):
+            lpn = int(p2l[ppn]) - 1
+            if lpn >= 0 and int(l2p[lpn]) - 1 == ppn:
+                found[b] += 1
+
+
+MOST_LOOKED_AT = 1 << 28
+"""Entries of a map beyond which it is not gone through: of larger ones most was never touched."""
+
+
+def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int, int]]:
+    c = [int(x) for x in arrays.count[0]]
+    page = g.page_bytes
+    down, up = (int(arrays.fifo["size"][s.HOST_STATIONS + x]) for x in (s.DOWN, s.UP))
+    inside = c[stats.COPYBACK_PAGES]  # moved without leaving their die
+    programs = c[stats.PROGRAM_PAGES] + c[stats.GC_PROGRAM_PAGES] + c[stats.FAILED_PAGES] - inside
+    programs += c[stats.MAP_PROGRAM_PAGES] + c[stats.PADDING_PAGES] + c[stats.FOLD_PROGRAM_PAGES]
+    reads = c[stats.READ_PAGES] + c[stats.GC_READ_PAGES] + c[stats.MERGE_READ_PAGES] - inside
+    reads += c[stats.MAP_READ_PAGES] + c[stats.RETRY_READ_PAGES] + c[stats.FOLD_READ_PAGES]
+    soft = c[stats.SOFT_READ_PAGES]  # decoded together, once for each page
+    into = (programs + c[stats.SECOND_PASS_PAGES]) * page - c[stats.UNASKED_IN_BYTES]
+    out = (reads + soft) * page - c[stats.UNASKED_OUT_BYTES]
+    erases = int(arrays.block.erases[: g.units * g.all_blocks].sum())
+    return [
+        ("commands fetched, submitted", c[stats.COMMANDS], asked.commands),
+        ("commands completed, submitted", c[stats.COMMANDS_DONE], asked.commands),
+        ("commands outstanding", int(arrays.dev.outstanding[0]), 0),
+        ("transactions in flight", len(arrays.txn) - int(arrays.reg.txns_free[0]), 0),
+        ("transactions in the free list", _free_list(arrays), len(arrays.txn)),
+        ("pages read, asked for",
+         c[stats.READ_PAGES] + c[stats.UNMAPPED_PAGES] + c[stats.CACHE_HIT_PAGES],
+         asked.read_pages),
+        ("pages written, asked for",
+         c[stats.PROGRAM_PAGES] - c[stats.DESTAGED_PAGES] + c[stats.CACHE_WRITE_PAGES],
+         asked.written_pages),
+        *_data_cache(arrays, c),
+        ("bytes of reads, pages asked for", c[stats.HOST_READ_BYTES], asked.read_pages * page),
+        ("bytes of writes, pages asked for",
+         c[stats.HOST_WRITE_BYTES], asked.written_pages * page),
+        ("bytes up the link, bytes of reads",
+         up, c[stats.HOST_READ_BYTES] + c[stats.LINK_EXTRA_UP_BYTES]),
+        ("bytes down the link, bytes of writes",
+         down, c[stats.HOST_WRITE_BYTES] + c[stats.LINK_EXTRA_DOWN_BYTES]),
+        ("bytes into registers, pages programmed", int(arrays.bus.size_in.sum()), into),
+        ("bytes out of registers, pages sensed", int(arrays.bus.size_out.sum()), out),
+        ("pages encoded, programmed", c[stats.ECC_ENCODED_PAGES], programs),
+        ("pages decoded, sensed", c[stats.ECC_DECODED_PAGES], reads + c[stats.SOFT_PAGES]),
+        ("pages collected: read, programmed or dropped",
+         c[stats.GC_READ_PAGES], c[stats.GC_PROGRAM_PAGES] + c[stats.GC_DROPPED]),
+        ("pages folded: read, programmed or dropped",
+         c[stats.FOLD_READ_PAGES], c[stats.FOLD_PROGRAM_PAGES] + c[stats.FOLD_DROPPED]),
+        ("super-block erases, erase operations", erases, c[stats.ARRAY_ERASES]),
+        ("blocks erased, planes of the operations", c[stats.ERASED_BLOCKS], erases * g.unit_planes),
+        ("entries of the map in use", *_cached(arrays)),
+        ("translation pages to be written back", int(arrays.maps.writing[0]), 0),
+    ]  # fmt: skip
+
+
+def _data_cache(arrays: Arrays, c: list[int]) -> list[tuple[str, int, int]]:
+    """What the data cache took and what it holds."""
+    cache = arrays.cache[0]
+    pages = arrays.cpage[: int(cache.used)]
+    spare = _chained(pages["newer"], np.array([int(cache.spare)]))
+    chained = _chained(pages["chain"], arrays.cbucket[0])
+    gone = c[stats.CACHE_MERGED_PAGES] + c[stats.CACHE_DROPPED_PAGES] + c[stats.DESTAGED_PAGES]
+    return [
+        ("contents that the data cache took: gone, or there",
+         c[stats.CACHE_WRITE_PAGES], gone + int(cache.contents)),
+        ("places of the data cache: spare or found by page", int(cache.used), spare + chained),
+        ("pages on their way from the data cache", int(cache.flying), 0),
+        ("dirty pages, contents that flash does not have", int(cache.dirty), int(cache.contents)),
+        ("writes and FLUSHes that wait for the data cache",
+         int(cache.wait_first > 0) + int(cache.flush_first > 0), 0),
+    ]  # fmt: skip
+
+
+def _cached(arrays: Arrays) -> tuple[int, int]:
+    """Entries of the cached mapping table: those taken, those that can be found by page."""
+    return int(arrays.maps.used[0]), _chained(arrays.entry["chain"], arrays.bucket[0])
+
+
+def _free_list(arrays: Arrays) -> int:
+    """Length of the transaction pool's free list (one more than the pool when it has a loop)."""
+    return _chained(arrays.txn["next"] + 1, np.array([int(arrays.reg.free_txn[0]) + 1]))
+
+
+def _chained(links: np.ndarray, heads: np.ndarray) -> int:
+    """How many elements the lists of these heads have, at most one more than there are. Links and
+    heads count from 1; 0 ends a list."""
+    return int(_count(np.ascontiguousarray(links, np.int64), heads.astype(np.int64)))
+
+
+@njit
+def _count(links, heads):
+    n = 0
+    for head in heads:
+        at = head
+        while at > 0 and n <= len(links):
+            n += 1
+            at = links[at - 1]
+    return n

@@ -1,0 +1,260 @@
+"""Policies of collection and of write streams: plain functions, the user's own among them.
+
+Owns the built-in policies, their names, and how a function from a file becomes one. Does not own
+when they are asked (gc.py, collection.py).
+Source: greedy, d-choices (Van Houdt, SIGMETRICS 2013; MQSim's RGA), FIFO, cost-benefit (Kawaguchi
+et al., USENIX 1995), random with and without a condition (MQSim's RANDOM, RANDOM_P, RANDOM_PP).
+
+A victim policy is a function ``victim(st, u) -> block``: the block of unit ``u`` to be emptied, or
+-1. Blocks of the unit are ``first_block(st, u) .. first_block(st, u) + st.cfg[0].blocks - 1``;
+``st.valid[b]`` counts the valid pages of block b, ``st.block[b]`` has ``erases``, ``filled`` (order
+of filling), ``written`` (ps), ``reads`` and ``stream``, and only blocks for which ``collectable(st,
+b)`` is true can be chosen. A stream policy is ``stream(st, t) -> stream`` for transaction ``t``.
+"""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from ondie.emu.engine.core.rng import absorb, below
+from ondie.emu.ftl.page_map import FULL, OPEN
+from ondie.emu.units import InputError, nearest
+from ondie.kernels.jit import njit
+
+
+@njit
+def first_block(st, u):
+    """First block of a unit."""
+    return u * st.cfg[0].all_blocks
+
+
+@njit
+def collectable(st, b):
+    """Is block ``b`` full, with all of its programs done, not to be retired, and not under
+    collection already?"""
+    block = st.block[b]
+    return block.state == FULL and block.flying == 0 and block.retire == 0
+
+
+@njit
+def draw(st, n):
+    """A number of 0 .. n - 1, from the run's seed and a counter."""
+    reg = st.reg[0]
+    reg.draws += 1
+    return below(absorb(st.cfg[0].seed, reg.draws), 0, n)
+
+
+@njit
+def greedy(st, u):
+    """The block with the fewest valid pages."""
+    c = st.cfg[0]
+    best = -1
+    fewest = c.worth + 1
+    for b in range(first_block(st, u), first_block(st, u) + c.blocks):
+        if st.valid[b] < fewest and collectable(st, b):
+            best = b
+            fewest = st.valid[b]
+    return best
+
+
+@njit
+def d_choices(st, u):
+    """The best of ``floor(log2(blocks))`` blocks drawn at random (RGA)."""
+    c = st.cfg[0]
+    d = 0
+    while c.blocks >> (d + 1) > 0:
+        d += 1
+    best = -1
+    found = 0
+    for _ in range(64 * d):
+        b = first_block(st, u) + draw(st, c.blocks)
+        if collectable(st, b):
+            found += 1
+            if best < 0 or st.valid[b] < st.valid[best]:
+                best = b
+            if found == d:
+                break
+    return best
+
+
+@njit
+def random(st, u):
+    """Any full block."""
+    c = st.cfg[0]
+    for _ in range(c.blocks):
+        b = first_block(st, u) + draw(st, c.blocks)
+        if collectable(st, b):
+            return b
+    return greedy(st, u)
+
+
+@njit
+def random_some(st, u):
+    """Any full block with at least as large a share of invalid pages as the drive has spare."""
+    c = st.cfg[0]
+    for _ in range(c.blocks):
+        b = first_block(st, u) + draw(st, c.blocks)
+        if collectable(st, b) and (c.block_pages - st.valid[b]) * c.spare_parts >= c.block_pages:
+            return b
+    return greedy(st, u)
+
+
+@njit
+def fifo(st, u):
+    """The block that was filled first, of those that have an invalid page."""
+    c = st.cfg[0]
+    best = -1
+    for b in range(first_block(st, u), first_block(st, u) + c.blocks):
+        if st.valid[b] > c.worth or not collectable(st, b):
+            continue
+        if best < 0 or st.block[b].filled < st.block[best].filled:
+            best = b
+    return best
+
+
+@njit
+def cost_benefit(st, u):
+    """The block with the largest age x (1 - share of valid pages) / (2 x that share)."""
+    c = st.cfg[0]
+    best = -1
+    most = -1.0
+    for b in range(first_block(st, u), first_block(st, u) + c.blocks):
+        if not collectable(st, b) or st.valid[b] > c.worth:
+            continue
+        share = st.valid[b] / c.block_pages
+        age = float(st.reg[0].now - st.block[b].written + 1)
+        benefit = age * (1.0 - share) / (2.0 * share + 1e-9)
+        if benefit > most:
+            most = benefit
+            best = b
+    return best
+
+
+@njit
+def by_command(st, t):
+    """The stream that the host's command names."""
+    return st.txn[t].stream
+
+
+@njit
+def one_stream(st, t):
+    """All host writes fill one open block."""
+    return 0
+
+
+@njit
+def by_age(st, t):
+    """Hot and cold by the time since the page was last written: what is rewritten before as many
+    pages as the drive holds have been programmed, collection's included, is hot (stream 0). The
+    rest is cold (1), and so is what lived long enough for collection to move it."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    old = int(st.l2p[x.dev, x.lpn]) - 1
+    if old < 0:
+        return 1
+    block = st.block[x.dev * c.device_blocks + old // c.block_pages]
+    if block.stream >= c.collected and block.stream != c.pslc_stream:
+        return 1
+    ago = (st.dev[x.dev].filled - block.filled) * c.block_pages
+    return 0 if block.state == OPEN or ago < c.lpns else 1
+
+
+VICTIMS: dict[str, Callable[..., Any]] = {
+    "greedy": greedy,
+    "d_choices": d_choices,
+    "random": random,
+    "random_some": random_some,
+    "fifo": fifo,
+    "cost_benefit": cost_benefit,
+}
+STREAMS: dict[str, Callable[..., Any]] = {
+    "by_command": by_command,
+    "one": one_stream,
+    "by_age": by_age,
+}
+
+
+def find(name: str, known: dict[str, Callable[..., Any]], key: str) -> Callable[..., Any]:
+    """The policy called ``name``, or the function NAME of a file: "FILE.py:NAME".
+
+    Raises InputError: no such policy, file or function, or a file that cannot be imported.
+    """
+    if name in known:
+        return known[name]
+    path, colon, function = name.rpartition(":")
+    if not colon or not path.endswith(".py"):
+        near = nearest(name, known) or ", ".join(known)
+        raise InputError(f"{key} = {name!r}: nearest: {near} (or FILE.py:FUNCTION)")
+    found: Any = getattr(_module(Path(path), key), function, None)
+    plain = getattr(found, "py_func", found)
+    if not isinstance(plain, FunctionType):
+        raise InputError(f"{key} = {name!r}: {path} has no function {function!r}")
+    if plain.__code__.co_argcount != 2:
+        raise InputError(
+            f"{key} = {name!r}: {function} takes {plain.__code__.co_argcount} arguments; "
+            f"{_FORMS[key]} is right"
+        )
+    for each in _with_helpers(plain, set()):
+        if any(step.opname.startswith("RAISE") for step in dis.get_instructions(each)):
+            raise InputError(
+                f"{key} = {name!r}: {each.__name__} raises exceptions, which compiled code cannot "
+                "pass on; return -1 where there is no answer"
+            )
+    return found if hasattr(found, "py_func") else _compiled(plain)
+
+
+def _with_helpers(function: FunctionType, seen: set[FunctionType]) -> set[FunctionType]:
+    """A function of the user's, and those of theirs that it calls compiled."""
+    seen.add(function)
+    for name in function.__code__.co_names:
+        helper = getattr(function.__globals__.get(name), "py_func", None)
+        if isinstance(helper, FunctionType) and helper not in seen:
+            if not helper.__module__.startswith("ondie."):
+                _with_helpers(helper, seen)
+    return seen
+
+
+@cache
+def _compiled(function: FunctionType) -> Any:
+    """The same compiled function whenever it is asked for."""
+    return njit(function)
+
+
+_FORMS = {"ftl.gc_policy": "(st, u)", "ftl.stream_policy": "(st, t)"}
+
+
+def _module(path: Path, key: str) -> Any:
+    """The user's file as a module, imported again when it has changed."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{key}: {path}: {error.strerror}") from error
+    digest = hashlib.sha256(str(path.resolve()).encode() + b"\0" + content).hexdigest()[:8]
+    name = f"{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{key}: {path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever the user's file does when it is imported
+        del sys.modules[name]
+        raise InputError(f"{key}: {path}: {one_line(error)}") from error
+    return module
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line: its type, and what it says."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

@@ -1,0 +1,164 @@
+"""Drives of which some pages hold data: each stream's own, on blocks of its own.
+
+Owns how free blocks are dealt to streams, and the steady state of each stream on its share. Does
+not own which pages they are (mqsim/occupancy.py) or the state of a whole drive (precondition.py).
+Source: MQSim's blocks, each of which holds pages of one flow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl.precondition import steady_state as steady
+from ondie.emu.ftl.precondition.apply import (
+    UNIFORM,
+    block_ps,
+    open_ahead,
+    plan,
+    unit_table,
+    whole_pages,
+)
+from ondie.emu.ftl.precondition.steady_state import Region, Steady
+from ondie.emu.nand.geometry import Geometry
+
+
+@dataclass(frozen=True)
+class Occupied:
+    """Pages of a stream's zone that hold data, and how they were written. lpns: int64[n], from 0,
+    ascending; regions: shares of them in this order."""
+
+    lpns: np.ndarray
+    regions: tuple[Region, ...] = UNIFORM
+    sequential: bool = False
+
+
+def occupy(
+    arrays: Arrays, cfg: Config, streams: Sequence[Occupied], free: int, *, seed: int = 0
+) -> None:
+    """Each stream's pages as if they had been overwritten until steady state, on blocks of its own:
+    the free ones of a unit are dealt to the streams by the pages that they have there.
+
+    ``free``: blocks of a unit that are free in the end. For drives whose pages have static places
+    and whose collected pages keep to their stream, with nothing written yet. Erase counts stay 0.
+    InputError for a drive without room.
+    """
+    g = Geometry.of(cfg)
+    counts = np.array([_by_unit(arrays, g, i, one) for i, one in enumerate(streams)])
+    dealt = _deal(arrays, g, counts)
+    rings: list[list[np.ndarray]] = [[] for _ in range(g.units)]
+    for i, one in enumerate(streams):
+        if len(one.lpns):
+            _occupy_one(arrays, cfg, i, one, dealt[i], free, rings, (seed, i))
+    for u, parts in enumerate(rings):
+        ring = np.concatenate([*parts, *(dealt[i][u] for i in np.flatnonzero(counts[:, u] == 0))])
+        arrays.free[u, : len(ring)] = ring
+        arrays.pool["free_head"][u], arrays.pool["free_n"][u] = 0, len(ring)
+    if arrays.cfg[0].open_ahead:
+        c = arrays.cfg[0]
+        every = [x for i in range(len(streams)) for x in (i, int(c.collected) + i)]
+        open_ahead(arrays, g, every)
+
+
+def _by_unit(arrays: Arrays, g: Geometry, stream: int, one: Occupied) -> np.ndarray:
+    """int64[units]: pages of a stream on each unit."""
+    table = unit_table(arrays, stream)
+    assert table is not None
+    return np.bincount(table[one.lpns % len(table)], minlength=g.units)
+
+
+def _deal(arrays: Arrays, g: Geometry, counts: np.ndarray) -> list[list[np.ndarray]]:
+    """Free blocks of each stream and unit, as many as it has of the unit's pages."""
+    dealt: list[list[np.ndarray]] = [[] for _ in counts]
+    for u in range(g.units):
+        pool = arrays.pool[u]
+        at = (int(pool.free_head) + np.arange(int(pool.free_n))) % g.blocks
+        ring = arrays.free[u, at].copy()
+        edges = np.concatenate([[0], np.cumsum(counts[:, u])]) / max(counts[:, u].sum(), 1)
+        cuts = np.rint(edges * len(ring)).astype(np.int64)
+        cuts[-1] = len(ring)
+        for i in range(len(counts)):
+            dealt[i].append(ring[cuts[i] : cuts[i + 1]])
+    return dealt
+
+
+def _occupy_one(
+    arrays: Arrays,
+    cfg: Config,
+    stream: int,
+    one: Occupied,
+    dealt: Sequence[np.ndarray],
+    free: int,
+    rings: list[list[np.ndarray]],
+    seed: tuple[int, int],
+) -> None:
+    """One stream's pages, on the free blocks dealt to it and the two that it has open."""
+    g, c = Geometry.of(cfg), arrays.cfg[0]
+    table = unit_table(arrays, stream)
+    assert table is not None
+    units = np.unique(table)
+    pitch = g.all_blocks * g.block_pages
+    fronts = (stream, int(c.collected) + stream)
+    usable = np.zeros((len(units), g.blocks), bool)
+    for at, u in enumerate(units):
+        usable[at, dealt[u]] = True
+        usable[at, arrays.front["block"][list(fronts), u]] = True
+    share = usable.sum() / usable.size
+    wanted = replace(
+        plan(arrays, cfg, one.regions),
+        units=len(units),
+        low=max(round((free - 1) * share), 1),
+        sequential=one.sequential,
+        unit_of=np.searchsorted(units, table[one.lpns % len(table)]),
+        excluded=~usable,
+    )
+    width = arrays.l2p.dtype
+    l2p, p2l = np.zeros(len(one.lpns), width), np.zeros(len(units) * pitch, width)
+    number = int(np.random.default_rng(seed).integers(1 << 62))
+    s = steady.steady(l2p, p2l, wanted, seed=number)
+    ppn = l2p.astype(np.int64) - 1
+    ppn += (units[ppn // pitch] - ppn // pitch) * pitch
+    lpns = one.lpns + int(arrays.zone["first_lpn"][stream])
+    arrays.l2p[0, lpns], arrays.p2l[0, ppn] = ppn + 1, lpns + 1
+    arrays.dev.mapped[0] += len(lpns)
+    whole_pages(arrays, lpns)
+    _blocks_of(arrays, cfg, s, units, usable, fronts)
+    for at, u in enumerate(units):
+        rings[u].append(s.free[at, : s.free_n[at]])
+
+
+def _blocks_of(
+    arrays: Arrays,
+    cfg: Config,
+    s: Steady,
+    units: np.ndarray,
+    usable: np.ndarray,
+    fronts: tuple[int, int],
+) -> None:
+    """States of the blocks ``usable`` (bool[units, blocks]) of some units, and two frontiers."""
+    g = Geometry.of(cfg)
+    states = np.array([mapping.FREE, mapping.OPEN, mapping.FULL], np.int32)
+    age = np.where(s.state == steady.FULL, s.clock[:, None] - s.filled, 0)
+    oldest = int(age.max())
+    arrays.dev.filled[0] = max(int(arrays.dev.filled[0]), oldest + 1)
+    for at, u in enumerate(units):
+        mine = np.flatnonzero(usable[at])
+        block = arrays.block[u * g.all_blocks : u * g.all_blocks + g.blocks]
+        arrays.valid[u * g.all_blocks + mine] = s.valid[at, mine]
+        state = s.state[at, mine]
+        block["state"][mine] = states[state]
+        block["stream"][mine] = np.where(state == steady.FREE, -1, fronts[0])
+        block["dirty"][mine] = state != steady.FREE
+        block["filled"][mine] = oldest - age[at, mine]
+        block["written"][mine] = -age[at, mine] * block_ps(cfg, g)
+        for which, stream in enumerate(fronts):
+            open_ = int(s.front_block[which, at])
+            arrays.front["block"][stream, u] = open_
+            arrays.front["next"][stream, u] = s.front_next[which, at]
+            if open_ >= 0:
+                block["stream"][open_] = stream

@@ -1,0 +1,231 @@
+"""Preconditioning: the maps and blocks of a drive that was overwritten until nothing changes.
+
+Owns the steady state of a whole drive, found in a time proportional to its physical pages. Does not
+own what happens inside a unit (untimed.py), LPNs per unit (spread.py) or the state it is put into.
+Source: derived below; distributions as in Desnoyers (ACM TOS 2014), Van Houdt (SIGMETRICS 2013).
+
+Really writing 1 TB a few times over is billions of page programs in maps far beyond any cache. But
+the units of a drive (planes, or dies with super-blocks) are alike, and collection never leaves its
+unit. So one unit is simulated exactly, on maps that fit a cache, from close to its steady state
+until it is there. Its state at any later time is a sample of that state: each time every block has
+been rewritten once on average, it is taken for the next unit of the drive. What this gives up is
+the independence of units next to each other; so that LPNs do not align across them, the order of
+the labels in a unit (all orders of a region are alike) is turned by a random amount.
+
+A unit's LPNs are named by a table (static allocation) or are those that came its way when writes
+went round the units (dynamic). In the latter case all units have been written to equally often, so
+that their user frontiers stand at the same page. Sequential overwrites start from an empty unit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.ftl.precondition import (
+    lpn_distribution as spread,
+)
+from ondie.emu.ftl.precondition import (
+    unit_init as unit_setup,
+)
+from ondie.emu.ftl.precondition import (
+    untimed_ftl as untimed,
+)
+from ondie.emu.ftl.precondition.plan import Plan, Region
+from ondie.emu.ftl.precondition.unit_init import FOREVER
+from ondie.emu.ftl.precondition.untimed_ftl import NOT_FULL, Unit
+from ondie.emu.units import InputError
+
+__all__ = ["EXCLUDED", "FREE", "FULL", "OPEN", "Plan", "Region", "Steady", "steady"]
+
+FREE, OPEN, FULL, EXCLUDED = range(4)
+TURNOVERS = 8
+"""Programs per physical page before the first sample. Random victims spare a block for k turnovers
+with probability exp(-k): 0.03 %. Also the programs that the erase counts tell of."""
+
+
+@dataclass(slots=True)
+class Steady:
+    """State of the blocks, beside the maps; pages and blocks count from 0 within their unit."""
+
+    valid: np.ndarray
+    """int32[units, blocks]: mapped pages."""
+    state: np.ndarray
+    """uint8[units, blocks]: FREE, OPEN, FULL or EXCLUDED."""
+    erases: np.ndarray
+    """int64[units, blocks]: erases over the last TURNOVERS turnovers of the unit."""
+    filled: np.ndarray
+    """int64[units, blocks]: how many blocks of the unit were filled up to this one: its age."""
+    clock: np.ndarray
+    """int64[units]: how many have been filled by now."""
+    free: np.ndarray
+    """int32[units, blocks]: free blocks, the next to be opened first; -1 behind them."""
+    free_n: np.ndarray
+    """int64[units]: how many they are."""
+    front_block: np.ndarray
+    """int64[fronts, units]: open block, -1 = none."""
+    front_next: np.ndarray
+    """int64[fronts, units]: its next page."""
+    waf: float = 0.0
+    """(User + collected) / user pages programmed, the mean of all units."""
+    programs: int = 0
+    """Pages programmed to get here."""
+
+
+def steady(
+    l2p: np.ndarray,
+    p2l: np.ndarray,
+    plan: Plan,
+    *,
+    footprint: tuple[int, int] | None = None,
+    seed: int = 0,
+) -> Steady:
+    """Fill the maps as if the plan's regions had been overwritten until steady state.
+
+    ``l2p``: uint32/uint64[lpns], ppn + 1, 0 = unmapped: written from footprint[0] to footprint[1]
+    (default: all of it), not touched elsewhere. ``p2l``: same dtype, [units x stride], lpn + 1, 0 =
+    not valid; all of it is written, and serves as scratch before. Both contiguous.
+    ppn = unit x stride + block x unit_pages + page.
+    Raises InputError for a plan that contradicts itself or has no room for the footprint.
+    """
+    lo, hi = footprint if footprint is not None else (0, len(l2p))
+    plan.check(len(l2p), len(p2l), (lo, hi))
+    rng = np.random.default_rng(seed)
+    shares = np.cumsum([0.0] + [r.share for r in plan.regions])
+    edges = lo + np.rint(shares * (hi - lo)).astype(np.int64)
+    table = plan.unit_of
+    if table is None and plan.sequential:
+        table = np.arange(plan.units)
+    if table is None:
+        writes = np.array([float(r.writes) for r in plan.regions])
+        counts = spread.dynamic_counts(plan.units, np.diff(edges), writes, rng)
+    else:
+        table = np.asarray(table, np.int64)
+        counts = spread.static_counts(table, plan.units, edges)
+    active = np.ones((plan.units, plan.blocks), bool)
+    if plan.excluded is not None:
+        active &= ~plan.excluded
+    plan.check_room(counts.sum(axis=1), active.sum(axis=1))
+    out = _sample(p2l, plan, counts, active, table is None, rng)
+    # p2l now holds each unit's ppn + 1 in order of its LPNs, one unit after the other.
+    cursor = np.cumsum(counts.sum(axis=1)) - counts.sum(axis=1)
+    for r in range(len(plan.regions)):
+        a, b = int(edges[r]), int(edges[r + 1])
+        if table is None:
+            left = counts[:, r].copy()
+            spread.deal_at_random(l2p, p2l, a, b, left, cursor, unit_setup.key(rng))
+        else:
+            spread.deal_by_table(l2p, p2l, a, b, table, cursor)
+    spread.invert(l2p, p2l, lo, hi)
+    return out
+
+
+def _sample(
+    held: np.ndarray,
+    plan: Plan,
+    counts: np.ndarray,
+    active: np.ndarray,
+    dynamic: bool,
+    rng: np.random.Generator,
+) -> Steady:
+    """Every unit's state. Its ppn + 1, in order of its LPNs, go to ``held``, unit after unit."""
+    out = _nothing(plan)
+    most = counts.max(axis=0)
+    users = {r.user_front for r in plan.regions}
+    in_step = dynamic and len(users) == 1 and not users & {r.moved_front for r in plan.regions}
+    step = int(rng.integers(plan.unit_pages))
+    erases: deque[np.ndarray] = deque(maxlen=TURNOVERS)  # cumulated, before each turnover
+    pages, blocks = counts.sum(axis=1), active.sum(axis=1)
+    held_from = np.cumsum(pages) - pages
+    # By fill, so that from one to the next little changes; units alike in random order.
+    order = np.lexsort((rng.random(plan.units), pages / blocks))
+    for i, u in enumerate(order):
+        usable = int(blocks[u])
+        if i == 0 or plan.sequential:
+            unit, live = unit_setup.new_unit(plan, most, active[u], rng), active[u].copy()
+            reg = unit.reg
+            erases.append(unit.erases.copy())
+        if plan.sequential:
+            unit.labels[:] = counts[u]
+            n = int(pages[u])
+            untimed.overwrite(unit, n * (1 + -(-usable * plan.unit_pages // n)), FOREVER)
+            user = moved = 0
+            out.programs += int(reg.user[0] + reg.moved[0])
+        else:
+            if i == 0:
+                out.programs = unit_setup.start(unit, plan, counts[u], rng)
+                out.programs -= int(reg.user[0] + reg.moved[0])
+            else:
+                unit_setup.resize(unit, counts[u])
+                unit_setup.set_blocks(unit, live, usable)
+            for turn in range(1 if i else TURNOVERS):
+                if i or turn == TURNOVERS // 2:
+                    user, moved = int(reg.user[0]), int(reg.moved[0])
+                erases.append(unit.erases.copy())
+                untimed.overwrite(unit, FOREVER, usable * plan.unit_pages)
+            more = step - int(reg.user[0]) if in_step else int(rng.integers(plan.unit_pages))
+            untimed.overwrite(unit, more % plan.unit_pages, FOREVER)
+        if reg.stuck[0]:
+            raise InputError(
+                f"unit {u}: {pages[u]} logical pages on {usable} blocks of "
+                f"{plan.unit_pages}: collection by {plan.policy} gains nothing any more"
+            )
+        out.waf += (1 + (reg.moved[0] - moved) / (reg.user[0] - user)) / plan.units
+        # Block i of those in use here is the i-th usable one of the drive's unit.
+        place = np.full(plan.blocks, -1, np.int64)
+        place[live] = np.flatnonzero(active[u])
+        turn = rng.integers(0, np.maximum(counts[u], 1)) * int(not plan.sequential)
+        first_ppn = u * plan.pitch + place * plan.unit_pages
+        unit_setup.copy_out(unit, held, held_from[u], first_ppn, turn)
+        _report(out, u, unit, place, unit.erases - erases[0], plan)
+    if not plan.sequential:
+        out.programs += int(reg.user[0] + reg.moved[0])
+    return out
+
+
+def _nothing(plan: Plan) -> Steady:
+    shape = (plan.units, plan.blocks)
+    return Steady(
+        valid=np.zeros(shape, np.int32),
+        state=np.full(shape, EXCLUDED, np.uint8),
+        erases=np.zeros(shape, np.int64),
+        filled=np.zeros(shape, np.int64),
+        clock=np.zeros(plan.units, np.int64),
+        free=np.full(shape, -1, np.int32),
+        free_n=np.zeros(plan.units, np.int64),
+        front_block=np.full((plan.fronts, plan.units), -1, np.int64),
+        front_next=np.zeros((plan.fronts, plan.units), np.int64),
+    )
+
+
+def _report(
+    out: Steady, u: int, unit: Unit, place: np.ndarray, erases: np.ndarray, plan: Plan
+) -> None:
+    """The blocks of the simulated unit as those of unit ``u``; ``place``: their numbers there."""
+    reg = unit.reg[0]
+    blocks = np.flatnonzero(place >= 0)
+    there = place[blocks]
+    score = unit.score[blocks]
+    out.valid[u, there] = score & (NOT_FULL - 1)
+    out.state[u, there] = np.where(score < NOT_FULL, FULL, FREE)
+    out.erases[u, there] = erases[blocks]
+    out.filled[u, there] = unit.filled[blocks]
+    out.clock[u] = reg.clock
+    ring = np.roll(unit.ring, -int(reg.head))[: int(reg.free)]
+    out.free[u, : len(ring)] = place[ring]
+    out.free_n[u] = len(ring)
+    for front, block in enumerate(unit.block):
+        if block < 0:
+            continue
+        page = int(unit.cursor[front]) - (int(block) << int(reg.shift))
+        page = -(-page // plan.align) * plan.align
+        if page < plan.unit_pages:
+            out.state[u, place[block]] = OPEN
+            out.front_block[front, u] = place[block]
+            out.front_next[front, u] = page
+        else:
+            out.clock[u] += 1
+            out.state[u, place[block]] = FULL
+            out.filled[u, place[block]] = out.clock[u]

@@ -1,1 +1,0 @@
-"""The host: its machine and its links."""

@@ -1,1 +1,0 @@
-"""In-storage processing: cores in the controller, processing elements on the dies."""

@@ -1,0 +1,276 @@
+"""Dies as the channel's scheduler sees them: their queues, registers and share of the power.
+
+Owns the records of dies and channels, the order of queues, who waits where. Does not own what a die
+wants next (wants.py), when its array is done (arrays.py) or who gets the channel (nand.py).
+Source: queues and their order as in MQSim (mapping, collection when urgent, user; reads before
+programs before erases); a die with cache and data registers as in ONFI.
+
+A record of DIE is what takes one command at a time: a die; each of its planes, where planes read
+alone ("lanes" of the die: what concerns all of it lies in the first); or all dies of a chip, where
+a chip takes one command at a time (in the record of its first die).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.emu.engine.core.intrinsics import lowest_bit, set_bits
+from ondie.emu.engine.core.state import record_type, rounded_up
+from ondie.kernels.jit import cold, inline
+
+# Queues of a die, in the order in which they are served while collection is urgent.
+(
+    Q_PE,  # BPR, ODC, BPP and the erase of the block that a BPP is about to open
+    Q_MAP_READ, Q_GC_READ, Q_GC_WRITE, Q_GC_ERASE, Q_READ,
+    Q_LOAD,  # VPP: gradients into the register
+    Q_MAP_WRITE, Q_WRITE,
+) = range(9)  # fmt: skip
+QUEUES = 9
+RESUME, MORE = QUEUES, QUEUES + 1
+"""Not queues: what a die with a suspended program or erase wants when its reads are done; the next
+page of a word line whose pages are loaded one after the other."""
+ALL = (1 << QUEUES) - 1
+READS = 1 << Q_MAP_READ | 1 << Q_GC_READ | 1 << Q_READ
+URGENT_READS = 1 << Q_MAP_READ | 1 << Q_READ
+"""Reads that a program or an erase makes way for; collection's too while it is urgent."""
+HOST = 1 << Q_READ | 1 << Q_LOAD | 1 << Q_WRITE
+BACKGROUND = (Q_PE, Q_MAP_READ, Q_READ, Q_LOAD, Q_MAP_WRITE, Q_WRITE, Q_GC_READ, Q_GC_WRITE,
+              Q_GC_ERASE)  # fmt: skip
+"""The order while collection is not urgent."""
+
+_DIE = record_type(
+    arr="i4",  # transaction in the array, -1 = idle
+    cache="i4",  # transaction whose data are in the cache register, or moving into it
+    paused="i4",  # program or erase that is suspended
+    waiting="i4",  # bit per queue that is not empty
+    want="i4",  # what it asks of the channel: NONE, COMMAND or IN
+    pick="i4",  # for which queue
+    on_bus="i4",
+    gradients="i4",  # gradient pages loaded and not yet consumed
+    stripe="i4",  # 1: w, m, v lie in the data registers between BPR and BPP
+    bus="i4",  # its channel
+    at="i4",  # its position on the channel
+    first="i4",  # first lane of its die; first die of its chip where that takes one command
+    collecting="i4",  # collections that the host's work waits for (kept in the first)
+    urgent="i4",  # 1: collection goes before the host's work (kept in the first)
+    alone="i4",  # lane, from 1, of the operation for which the others stand back (first lane)
+    loading="i4",  # next page of the word line that is being loaded, -1 = none
+    suspends="i4",  # times the present program or erase has been suspended
+    served="i4",  # reads that the present suspension has let pass
+    power="i4",  # planes whose power it holds
+    dev="i4",
+    extra="i8",  # ps added to every array operation of this die
+    left="i8",  # ps that the suspended operation still takes
+    turn_read="i4",  # class whose turn it was among the host's reads, and how far the round is
+    round_read="i4",
+    turn_write="i4",
+    round_write="i4",
+    still="i8",  # ps from which the array of a suspended operation can be used
+)
+_BUS = record_type(
+    until="i8",  # end of the present phase
+    start="i8",  # when it was granted
+    command_until="i8",  # end of the last command that interrupted data
+    ask_command="i8",  # bit per position: a die wants to send a command
+    ask_in="i8",  # bit per position: a die wants data in
+    size_in="i8",  # bytes moved into registers
+    size_out="i8",  # bytes moved out of registers
+    grants="i8",
+    out_head="i4",  # reads in the array or waiting for the channel, in order of time
+    out_tail="i4",
+    done_head="i4",  # programs, erases and computations in the array, in order of time
+    done_tail="i4",
+    turn="i4",  # position that is asked first
+    die="i4",  # who holds the channel
+    phase="i4",
+    txn="i4",
+    quiet="i4",  # 1: the end of the present phase matters only to who waits for the channel
+    touched="i4",  # 1: in the list of channels that may have something to grant
+    dev="i4",
+)
+DIE, BUS = rounded_up(_DIE), rounded_up(_BUS)
+NONE, OUT, COMMAND, IN = range(4)
+MAX_WAYS = 62
+
+
+def order_table() -> np.ndarray:
+    """int8[2, masks]: the queue that goes first among the waiting ones; row 1 while collection is
+    urgent."""
+    table = np.full((2, ALL + 1), -1, np.int8)
+    for row, order in enumerate((BACKGROUND, range(QUEUES))):
+        for mask in range(1, ALL + 1):
+            table[row, mask] = next(q for q in order if mask >> q & 1)
+    return table
+
+
+@inline
+def touch(st, b):
+    """Channel ``b`` may have something new to grant: looked at when the event is over."""
+    bus = st.bus[b]
+    if bus.touched == 0:
+        bus.touched = 1
+        reg = st.reg[0]
+        st.touched[reg.touched] = b
+        reg.touched += 1
+
+
+@inline
+def pop(st, g, q):
+    """Take the first transaction off queue ``q``."""
+    t = st.queue[g, 2 * q]
+    following = st.txn[t].next
+    if following < 0:
+        st.die[g].waiting &= ~(1 << q)
+    else:
+        st.queue[g, 2 * q] = following
+    st.txn[t].next = -1
+    return t
+
+
+@inline
+def rank_of(st, t):
+    """Class of a transaction of the host's."""
+    return st.zone[st.txn[t].stream].rank
+
+
+@cold
+def promote(st, g, q):
+    """The transaction of queue ``q`` whose class has its turn comes to its head. In round 4 of a
+    cycle class 1 has a turn, in round 2 also class 2, in round 1 all three; 3 is like 4."""
+    d = st.die[g]
+    reads = q == Q_READ
+    turn = d.turn_read if reads else d.turn_write
+    rounds = (d.round_read if reads else d.round_write) + 4  # kept as less than it is
+    waiting = 0
+    t = st.queue[g, 2 * q]
+    while t >= 0:
+        waiting |= 1 << rank_of(st, t)
+        t = st.txn[t].next
+    chosen = 0
+    while waiting & 1 == 0:
+        turn += 1
+        if turn == 4:
+            turn = 1
+        if turn == 1:
+            rounds -= 1
+            if rounds <= 0:
+                rounds = 4
+        weight = 4 if turn == 1 else 2 if turn == 2 else 1
+        if weight >= rounds and waiting >> turn & 1:
+            chosen = turn
+            break
+    if reads:
+        d.turn_read = turn
+        d.round_read = rounds - 4
+    else:
+        d.turn_write = turn
+        d.round_write = rounds - 4
+    before = -1
+    t = st.queue[g, 2 * q]
+    while rank_of(st, t) != chosen:
+        before = t
+        t = st.txn[t].next
+    if before < 0:
+        return
+    st.txn[before].next = st.txn[t].next
+    if st.txn[t].next < 0:
+        st.queue[g, 2 * q + 1] = before
+    st.txn[t].next = st.queue[g, 2 * q]
+    st.queue[g, 2 * q] = t
+
+
+@inline
+def planes_of(st, t):
+    """Planes at work in a command: pages of one offset (a word line has several)."""
+    if st.cfg[0].slots > 1:
+        return planes_at(st, t)
+    if st.txn[t].mate < 0:
+        return st.txn[t].n
+    page = st.txn[t].page
+    n = 0
+    while t >= 0:
+        if st.txn[t].page == page:
+            n += st.txn[t].n
+        t = st.txn[t].mate
+    return n
+
+
+@cold
+def planes_at(st, t):
+    """The same where pages have several slots, any of which a transaction may be for."""
+    page = st.txn[t].page
+    planes = 0
+    while t >= 0:
+        if st.txn[t].page == page:
+            planes |= st.txn[t].planes
+        t = st.txn[t].mate
+    return set_bits(planes)
+
+
+# --- several dies of a chip
+
+
+@cold
+def into_chip(st, t):
+    """The record that takes transaction ``t``'s commands, where a chip takes one at a time. The
+    planes of the dies of a chip are numbered through from then on."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    first = st.die[x.die].first
+    x.planes <<= (x.die - first) // c.channels * c.planes
+    return first
+
+
+@cold
+def home(st, g, t):
+    """The die of a chip in which transaction ``t`` works."""
+    c = st.cfg[0]
+    return g + lowest_bit(st.txn[t].planes) // c.planes * c.channels
+
+
+# --- power
+
+
+@cold
+def take_power(st, g, n):
+    """Die ``g`` needs power for ``n`` planes, more than it holds or fewer."""
+    d = st.die[g]
+    dev = st.dev[d.dev]
+    dev.power += n - d.power
+    d.power = n
+    if dev.first == g + 1:
+        dev.first = 0
+        touch_all(st, d.dev)
+
+
+@cold
+def give_power(st, g):
+    """The array of die ``g`` has come to rest."""
+    d = st.die[g]
+    st.dev[d.dev].power -= d.power
+    d.power = 0
+    touch_all(st, d.dev)
+
+
+@cold
+def touch_all(st, dev):
+    """Channels on which a die may have waited for power look again."""
+    c = st.cfg[0]
+    for i in range(c.channels):
+        touch(st, dev * c.channels + i)
+
+
+@cold
+def affordable(st, g, n):
+    """May die ``g`` have the power for ``n`` planes? Whoever is refused first is next: until it has
+    got its share, nobody else gets any, so that wide operations do not starve."""
+    d = st.die[g]
+    dev = st.dev[d.dev]
+    if n <= d.power:
+        return True
+    if dev.first != 0 and dev.first != g + 1:
+        return False
+    if dev.power + n - d.power <= st.cfg[0].power:
+        return True
+    dev.first = g + 1
+    return False

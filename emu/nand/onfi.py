@@ -1,0 +1,156 @@
+"""Command and address cycles on a flash channel, by data interface.
+
+Owns the constants of NV-DDR2, NV-DDR3 and NV-LPDDR4 (LTT), MQSim's set, and the sequences that take
+them. Does not own array times (presets) or who may use the channel (nand.py).
+Source: ONFI 5.0, tables 4-73 (NV-DDR2, NV-DDR3) and 4-77 (NV-LPDDR4) and section 5 (commands); what
+it leaves to the part: Micron's public model of an ONFI 4 MLC die; MQSim's channel for "MQSim".
+
+Commands and addresses are latched by WE_n in each of these interfaces, one per tWC, whatever the
+rate of the data; only the postamble depends on the timing mode (tRC, two transfers). The channel is
+taken from the first command cycle to the end of tWB, as a controller that sends one sequence after
+the other does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.units import InputError
+
+ADDRESS, ROW = 5, 3
+"""Address cycles: two of column and three of row; of row alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A constant in ps, where it is from, and its range where it depends on the part."""
+
+    ps: int
+    source: str
+    low: int = -1
+    high: int = -1
+
+
+def _ns(value: float, source: str, low: float = -1, high: float = -1) -> Number:
+    return Number(round(value * 1000), source, round(low * 1000), round(high * 1000))
+
+
+_ONFI = "ONFI 5.0, tables 4-73 and 4-77, all timing modes"
+_PART = "Micron's model of an ONFI 4 MLC die (B0KB), NV-DDR2 and NV-DDR3, all timing modes"
+NUMBERS: dict[str, Number] = {
+    "tCS": _ns(20, _ONFI),
+    "tCS2": _ns(40, _ONFI),  # chip enable before data out, with termination
+    "tWC": _ns(25, _ONFI),
+    "tADL": _ns(400, _ONFI, 300, 400),  # 300 in Micron's model
+    "tWB": _ns(100, _ONFI),
+    "tWHR": _ns(80, _ONFI),
+    "tRHW": _ns(100, _ONFI),
+    "tRR": _ns(20, _PART),
+    "tCCS": _ns(400, _PART, 300, 500),  # stated in the parameter page
+    "tWPRE": _ns(15, _PART, 15, 25),  # 25 with termination
+    "tWPST": _ns(6.5, _PART),
+    "tWPSTH": _ns(15, _PART),
+    "tRPRE": _ns(15, _PART, 15, 25),  # 25 with termination
+    "tDQSRE": _ns(25, _PART),
+    "tRPSTH": _ns(15, _PART),
+}
+"""Of NV-DDR2, NV-DDR3 and NV-LPDDR4 alike."""
+SUSPEND_CYCLES = 1 + ROW
+"""Assumed: a command and the row that names the die; vendors' sequences have one to four cycles."""
+MQSIM = {
+    name: _ns(value, "MQSim, built-in constants of its NV-DDR2 channel")
+    for name, value in (
+        ("tCS", 20), ("tWC", 25), ("tWB", 100), ("tRR", 20), ("tADL", 70), ("tCALS", 15),
+        ("tWPST", 6), ("tWPSTH", 15),
+    )
+}  # fmt: skip
+FASTEST = {
+    "NV-DDR2": (800, "timing mode 10"),
+    "NV-DDR3": (2400, "timing mode 19"),
+    "NV-LPDDR4": (3600, "ONFI 5.1"),
+}
+"""Highest rate of an interface in MT/s, and where it is said."""
+
+
+def cycles(cfg: Config) -> dict[str, np.ndarray]:
+    """Time on the channel in ps, int64[planes + 1] each, by name as in timing.CYCLE_NAMES.
+
+    ``flash.t_plane_busy`` (tDBSY, tPLxBSY) passes between the planes of one command. Raises
+    InputError for a rate that the interface does not have.
+    """
+    flash = cfg.flash
+    n = np.arange(flash.planes_per_die + 1)
+    if flash.interface == "MQSim":
+        rows = _mqsim(flash.t_plane_busy_ps, n)
+    else:
+        most, where = FASTEST[flash.interface]
+        if flash.bus_bytes_per_s > most * 10**6:
+            raise InputError(
+                f"flash.bus = {flash.bus_bytes_per_s / 10**6:g} MT/s: {flash.interface} has at "
+                f"most {most} ({where})"
+            )
+        # Two transfers of a byte per cycle of RE_n.
+        rows = _onfi(flash.t_plane_busy_ps, 2 * 10**12 // flash.bus_bytes_per_s, n)
+    return {name: np.where(n > 0, row, 0).astype(np.int64) for name, row in rows.items()}
+
+
+def _onfi(busy: int, t_rc: int, n: np.ndarray) -> dict[str, np.ndarray | int]:
+    """ONFI's sequences. Reads: 00h, address, 32h or 30h for each plane; programs: 80h, address,
+    data, 11h or 10h; erases: 60h, row, D1h or D0h; copy-back: 00h .. 35h, then 85h .. 10h."""
+    p = {name: number.ps for name, number in NUMBERS.items()}
+    between = (n - 1) * (p["tWB"] + busy)
+    addressed = p["tCS"] + n * (1 + ADDRESS + 1) * p["tWC"] + between + p["tWB"]
+    data = p["tADL"] + p["tWPRE"] + p["tWPST"] + p["tWPSTH"]
+    postamble = p["tDQSRE"] + t_rc // 2 + p["tRPSTH"]
+    suspend = p["tCS"] + SUSPEND_CYCLES * p["tWC"] + p["tWB"]
+    return {
+        "READ": addressed,
+        "PROGRAM": addressed + n * data,
+        "ERASE": p["tCS"] + n * (1 + ROW + 1) * p["tWC"] + between + p["tWB"],
+        "COPYBACK": addressed,
+        "COPYBACK_IN": addressed,
+        # OptimStore's commands: a program without an array, a read and a program of registers, an
+        # operation code with four address cycles.
+        "VPP": addressed + n * data,
+        "BPR": addressed,
+        "BPP": addressed,
+        "ODC": p["tCS"] + (1 + 4) * p["tWC"] + p["tWB"],
+        "SUSPEND": suspend,
+        "RESUME": suspend,
+        # 78h, row, and a byte of status.
+        "STATUS": p["tCS"] + (1 + ROW) * p["tWC"] + p["tWHR"] + p["tRPRE"] + t_rc + postamble,
+        "OUT_FIRST": p["tCS2"] + p["tRR"] + p["tRPRE"] + postamble,
+        # 06h, address, E0h selects the plane.
+        "OUT_NEXT": (1 + ADDRESS + 1) * p["tWC"] + p["tCCS"] + p["tRHW"],
+    }
+
+
+def _mqsim(busy: int, n: np.ndarray) -> dict[str, np.ndarray | int]:
+    """MQSim's sums: six cycles for a read's command and address, four for an erase's, five for a
+    program's and one to close it; the second part of a copy-back takes as long as a program; going
+    on takes nothing."""
+    p = {name: number.ps for name, number in MQSIM.items()}
+    between = (n - 1) * busy
+    loaded = 5 * p["tWC"] + p["tADL"] + p["tWPST"] + p["tWB"]
+    read = p["tCS"] + n * 6 * p["tWC"] + between + p["tWB"] + p["tRR"]
+    program = p["tCS"] + n * loaded + (n - 1) * p["tCALS"] + between + p["tWC"] + p["tWPSTH"]
+    erase = p["tCS"] + n * (4 * p["tWC"] + p["tWB"]) + between
+    return {
+        "READ": read,
+        "PROGRAM": program,
+        "ERASE": erase,
+        "COPYBACK": read,
+        "COPYBACK_IN": program,
+        "VPP": program,
+        "BPR": read,
+        "BPP": read,
+        "ODC": p["tCS"] + 5 * p["tWC"] + p["tWB"],
+        "SUSPEND": p["tCS"] + 3 * p["tWC"],
+        "RESUME": 0,
+        "STATUS": 0,
+        "OUT_FIRST": 0,
+        "OUT_NEXT": 0,
+    }

@@ -1,0 +1,255 @@
+"""Stored bytes: what each physical page holds, with its out-of-band data.
+
+Owns page contents in segments of 64 MiB of address space, committed page by page as they are
+written, in anonymous memory or in files of a folder. Does not own addresses or time.
+Source: NAND spare areas as FTLs use them: LPN, sequence number and checksum beside every page; in
+the optimizer's reservoir also slot and step (OptimStore, HPCA 2023: pages that a die programs).
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.engine.core import events
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.units import InputError
+
+SEGMENT_BYTES = 1 << 26
+OOB = np.dtype(
+    [
+        ("lpn", "i8"),  # logical page, or super-page of the reservoir
+        ("sequence", "i8"),  # number of the programming
+        ("step", "i8"),  # of the optimizer, whose result the page holds (reservoir)
+        ("slot", "u4"),  # plane of its super-page, that is which vector (reservoir)
+        ("checksum", "u4"),  # of the page's bytes
+        ("seal", "u4"),  # of this record
+        ("written", "u4"),
+    ]
+)
+ERASED, PROGRAMMED, TORN = range(3)
+"""``written``: the state of the cells. TORN is what a program or an erase has left that the power
+did not let end: the page may look like any other, and takes no program before it is erased."""
+SPARE_BYTES = OOB.itemsize - 4
+"""Out-of-band data of a page as they are programmed; ``written`` is the cells' own."""
+BLANK = -1
+"""``lpn`` of a torn page that reads as if it were erased."""
+
+
+class Spare(NamedTuple):
+    """What the out-of-band data of a page say, whose seal is whole."""
+
+    lpn: int
+    sequence: int
+    step: int
+    slot: int
+
+
+def record(spare: Spare, data: np.ndarray) -> np.ndarray:
+    """Out-of-band data of a page with these bytes, as its cells hold them: uint8[SPARE_BYTES]."""
+    checksum = zlib.crc32(data.tobytes())
+    held = np.array([(*spare, checksum, seal(*spare, checksum), 0)], OOB)
+    return held.view(np.uint8)[:SPARE_BYTES].copy()
+
+
+def seal(lpn: int, sequence: int, step: int, slot: int, checksum: int) -> int:
+    """Checksum of a record."""
+    return zlib.crc32(struct.pack("<qqqII", lpn, sequence, step, slot, checksum))
+
+
+class PageStore:
+    """Page contents of one device, by physical page number.
+
+    ``folder`` keeps the segments as sparse files; without it they live in memory and end with the
+    process. A page read before it was written, or whose bytes no longer match nothing stored, is
+    the caller's mistake or a fault put in on purpose: bytes are returned as they are, and
+    :meth:`intact` tells.
+    """
+
+    def __init__(self, page_bytes: int, folder: Path | None = None) -> None:
+        self.page_bytes = page_bytes
+        self._folder = folder
+        self._per_segment = SEGMENT_BYTES // page_bytes
+        self._segments: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._sequence = 0
+        self._members: dict[int, np.ndarray] = {}
+
+    def _segment(self, ppn: int) -> tuple[np.ndarray, np.ndarray, int]:
+        number, at = divmod(ppn, self._per_segment)
+        if number not in self._segments:
+            data = self._map(f"segment-{number}.pages", SEGMENT_BYTES)
+            oob = self._map(f"segment-{number}.oob", self._per_segment * OOB.itemsize)
+            self._segments[number] = (
+                np.frombuffer(data, np.uint8)[: self._per_segment * self.page_bytes].reshape(
+                    self._per_segment, self.page_bytes
+                ),
+                np.frombuffer(oob, OOB),
+            )
+        pages, oob_records = self._segments[number]
+        return pages, oob_records, at
+
+    def _map(self, name: str, size: int) -> mmap.mmap:
+        if self._folder is None:
+            return mmap.mmap(-1, size)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with open(self._folder / name, "w+b") as file:
+            file.truncate(size)
+            return mmap.mmap(file.fileno(), size)
+
+    def write(self, ppn: int, lpn: int, data: np.ndarray) -> None:
+        """Program a page: ``data`` uint8[page_bytes]. InputError when it has not been erased."""
+        self._program(ppn, lpn, data, zlib.crc32(data.tobytes()))
+
+    def _program(self, ppn: int, lpn: int, data: np.ndarray, checksum: int) -> None:
+        pages, oob, at = self._segment(ppn)
+        if oob[at]["written"]:
+            raise InputError(f"physical page {ppn} is programmed twice without an erase")
+        pages[at] = data
+        self._sequence += 1
+        oob[at] = (lpn, self._sequence, 0, 0, checksum, 0, PROGRAMMED)
+
+    def program(
+        self,
+        ppn: int,
+        spare: Spare,
+        data: np.ndarray,
+        state: int = PROGRAMMED,
+        members: np.ndarray | None = None,
+    ) -> np.record:
+        """Program a page of the reservoir with the out-of-band data that its controller makes;
+        returns the record. ``members``, uint8[SPARE_BYTES]: of a parity, the exclusive or of its
+        members' out-of-band data, where ECC's parity would be, which these pages have none of.
+        InputError when the page has not been erased."""
+        pages, oob, at = self._segment(ppn)
+        if oob[at]["written"]:
+            raise InputError(f"physical page {ppn} is programmed twice without an erase")
+        pages[at] = data
+        checksum = zlib.crc32(data.tobytes())
+        oob[at] = (*spare, checksum, seal(*spare, checksum), state)
+        if members is not None:
+            self._members[ppn] = members.copy()
+        return oob[at]
+
+    def record(self, ppn: int) -> np.ndarray:
+        """The out-of-band data of a page as its cells hold them: uint8[SPARE_BYTES]."""
+        _, oob, at = self._segment(ppn)
+        return oob[at : at + 1].view(np.uint8)[:SPARE_BYTES].copy()
+
+    def members(self, ppn: int) -> np.ndarray:
+        """What a parity's page holds of its members' out-of-band data: uint8[SPARE_BYTES]."""
+        self.read(ppn)
+        return self._members[ppn]
+
+    def torn(self, ppn: int) -> np.record:
+        """The record of a page that has been left half programmed or half erased, to be altered;
+        the page takes no program before its next erase."""
+        _, oob, at = self._segment(ppn)
+        if not oob[at]["written"]:
+            oob[at] = (BLANK, -1, -1, 0, 0, 0, TORN)
+        oob[at]["written"] = TORN
+        return oob[at]
+
+    def spoil(self, ppn: int, done: bool = True) -> None:
+        """Program a page that has not been erased with anything, so that it reads neither as blank
+        nor as whole; not ``done``: as much as begun."""
+        record = self.torn(ppn)
+        if done:
+            self.read(ppn)[:] = 0
+            record["lpn"], record["seal"] = 0, ~seal(0, -1, -1, 0, 0) & 0xFFFFFFFF
+            record["sequence"] = record["step"] = -1
+            record["slot"] = record["checksum"] = 0
+
+    def spare(self, ppn: int) -> Spare | None | bool:
+        """The out-of-band data as a controller reads them: what they say, None where they are
+        blank, False where they are neither."""
+        _, oob, at = self._segment(ppn)
+        x = oob[at]
+        if not x["written"] or x["lpn"] == BLANK:
+            return None
+        found = Spare(int(x["lpn"]), int(x["sequence"]), int(x["step"]), int(x["slot"]))
+        return found if seal(*found, int(x["checksum"])) == x["seal"] else False
+
+    def read(self, ppn: int) -> np.ndarray:
+        """A page's bytes, uint8[page_bytes] (a view: copy it before the next write)."""
+        pages, oob, at = self._segment(ppn)
+        if not oob[at]["written"]:
+            raise InputError(f"physical page {ppn} is read before it was programmed")
+        return pages[at]
+
+    def intact(self, ppn: int) -> bool:
+        """Do the page's bytes still match the checksum stored beside them?"""
+        pages, oob, at = self._segment(ppn)
+        return bool(oob[at]["written"]) and zlib.crc32(pages[at].tobytes()) == oob[at]["checksum"]
+
+    def owner(self, ppn: int) -> int:
+        """Logical page that the out-of-band data name; -1 = nothing is programmed here."""
+        _, oob, at = self._segment(ppn)
+        return int(oob[at]["lpn"]) if oob[at]["written"] else -1
+
+    def sequence(self, ppn: int) -> int:
+        """Number of the page's programming, from 1; 0 = nothing is programmed here."""
+        _, oob, at = self._segment(ppn)
+        return int(oob[at]["sequence"]) if oob[at]["written"] else 0
+
+    def follow(self, entry: events.LogEntry, geometry: Geometry) -> bool:
+        """Obey an entry of the engine's log that concerns stored pages alone: a page that
+        collection has moved, an erased super-block. Returns False for every other entry."""
+        match entry.what:
+            case events.LOG_MOVE:
+                self.move(entry.old, entry.ppn, entry.lpn)
+            case events.LOG_ERASE:
+                self.erase(entry.ppn, entry.n, entry.old, geometry.planes)
+            case _:
+                return False
+        return True
+
+    def move(self, source: int, target: int, lpn: int) -> None:
+        """Collection copies a page, its checksum with it: what was damaged stays known as
+        damaged."""
+        data = self.read(source).copy()
+        _, oob, at = self._segment(source)
+        self._program(target, lpn, data, int(oob[at]["checksum"]))
+
+    def programmed(self) -> Iterator[tuple[int, int, int]]:
+        """(ppn, lpn, sequence number) of every programmed page, as recovery reads them."""
+        for number, (_, oob) in sorted(self._segments.items()):
+            for at in np.flatnonzero(oob["written"]):
+                ppn = number * self._per_segment + int(at)
+                yield ppn, int(oob["lpn"][at]), int(oob["sequence"][at])
+
+    def erase(self, first_ppn: int, n: int, mask: int = -1, planes: int = 1) -> None:
+        """Erase ``n`` pages: a page can be read again only after it is programmed. ``mask``: which
+        of the ``planes`` that the pages lie in, one after the other, take part."""
+        which = np.array([mask >> plane & 1 for plane in range(planes)], bool)
+        for number in range(
+            first_ppn // self._per_segment, (first_ppn + n - 1) // self._per_segment + 1
+        ):
+            if number not in self._segments:
+                continue
+            oob = self._segments[number][1]
+            start = max(first_ppn - number * self._per_segment, 0)
+            stop = min(first_ppn + n - number * self._per_segment, self._per_segment)
+            at = (np.arange(start, stop) + number * self._per_segment - first_ppn) % planes
+            oob["written"][start:stop][which[at]] = 0
+        if self._members:
+            for ppn in range(first_ppn, first_ppn + n):
+                if which[(ppn - first_ppn) % planes]:
+                    self._members.pop(ppn, None)
+
+    def flip(self, ppn: int, byte: int, mask: int = 0xFF) -> None:
+        """Flip bits of one stored byte, as a raw bit error does."""
+        pages, _, at = self._segment(ppn)
+        pages[at, byte] ^= mask
+
+    def damage(self, ppn: int, mask: np.ndarray) -> None:
+        """Flip the stored bits that ``mask``, uint8[page_bytes], names; the checksum stays."""
+        pages, oob, at = self._segment(ppn)
+        if not oob[at]["written"]:
+            raise InputError(f"physical page {ppn} has no bits to flip: it was never programmed")
+        pages[at] ^= mask

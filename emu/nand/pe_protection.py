@@ -1,0 +1,147 @@
+"""What stands between the wrong bits of the optimizer's pages and who reads them on the die.
+
+Owns which wrong bits of a reading are left behind a code on the die, or the controller's, and what
+a reading shows that stands for many (``errors.exposure``). Does not own rates (rber.py), when pages
+are read (bare.py) or the time of a code (isp/pe.py, passages.py).
+Source: AiF, ISCA 2025 (10 bit/1 KiB on the die); bounded-distance decoding as in ecc.py: a code
+word with more wrong bits than its code corrects stays as it is.
+
+A reading's wrong bits are drawn for the page as a whole, with the key of the reading: they are the
+same whatever stands behind. Read as ``exposure`` readings, a page without a code shows the wrong
+bits of all of them; behind a code, those of the code words, among all of theirs, that failed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core.intrinsics import set_bits
+from ondie.emu.engine.core.rng import below, binomial, uniform
+from ondie.emu.nand import bit_errors as inject
+from ondie.emu.nand.ecc import codeword_failure, log_mass, word_key
+from ondie.emu.nand.rber import MOST
+from ondie.kernels.jit import njit
+
+MANY = 64
+"""Failed words per word of a page beyond which their bits are drawn at one rate."""
+
+
+def code(cfg: Config) -> tuple[int, int]:
+    """(bytes of a code word, wrong bits that are corrected); (0, 0) where no code stands there."""
+    match cfg.pe.protection:
+        case "on_die_ecc":
+            return cfg.pe.ecc_codeword_bytes, cfg.pe.ecc_correctable_bits
+        case "controller_ecc":
+            return cfg.ecc.codeword_bytes, cfg.ecc.correctable_bits
+        case _:
+            return 0, 0
+
+
+@njit
+def corrected(mask, word, limit):
+    """Clear the code words of ``word`` bytes in a mask of wrong bits, uint8[page bytes], that have
+    at most ``limit`` of them. Returns how many bits are left."""
+    left = np.int64(0)
+    for first in range(0, mask.shape[0], word):
+        wrong = np.int64(0)
+        for i in range(first, first + word):
+            wrong += set_bits(int(mask[i]))
+        if wrong > limit:
+            left += wrong
+        else:
+            for i in range(first, first + word):
+                mask[i] = 0
+    return left
+
+
+@njit
+def beyond(key, bits, limit, rate):
+    """Wrong bits of a code word of which it is known that they are more than ``limit``."""
+    u = uniform(key, 0) * codeword_failure(bits, limit, rate)
+    k = limit + 1
+    mass = math.exp(log_mass(bits, k, rate))
+    odds = rate / (1.0 - rate)
+    while u > mass > 0.0 and k < bits:
+        u -= mass
+        mass *= odds * (bits - k) / (k + 1.0)
+        k += 1
+    return np.int64(k)
+
+
+@njit
+def failures(mask, key, rate, word, limit, exposure):
+    """Fill ``mask`` with the bits of the code words that fail in ``exposure`` readings of a page.
+    Returns how many are left wrong."""
+    own = mask.shape[0] // word
+    n = own * exposure
+    share = codeword_failure(8 * word, limit, rate)
+    drawn = word_key(key, 0, -2)
+    if share > MOST:
+        failed = n - binomial(drawn, n, 1.0 - share)
+    else:
+        failed = binomial(drawn, n, share)
+    if failed > MANY * own:
+        bits = failed * max(limit + 1.0, 8.0 * word * rate)
+        return inject.bare_mask(mask, key, min(MOST, bits / (8.0 * mask.shape[0])))
+    for i in range(failed):
+        which = word_key(key, 1, i)
+        first = word * below(which, 1, own)
+        one = np.zeros(word, np.uint8)
+        inject.scatter(one, 0, 8 * word, which, beyond(which, 8 * word, limit, rate))
+        for k in range(word):
+            mask[first + k] ^= one[k]
+    left = np.int64(0)
+    for k in range(mask.shape[0]):
+        left += set_bits(int(mask[k]))
+    return left
+
+
+@njit
+def fill(mask, key, rate, word, limit, exposure):
+    """Fill ``mask`` uint8[page bytes], all zero, with the wrong bits that a reading leaves: behind
+    a code where ``word`` > 0. Returns (wrong bits of the array, those left)."""
+    if word == 0:
+        raw = inject.bare_mask(mask, key, min(rate * exposure, MOST))
+        return raw, raw
+    if exposure == 1:
+        raw = inject.bare_mask(mask, key, rate)
+        return raw, corrected(mask, word, limit)
+    left = failures(mask, key, rate, word, limit, exposure)
+    raw = binomial(word_key(key, 0, -3), 8 * mask.shape[0] * exposure, rate)
+    return max(raw, left), left
+
+
+@njit
+def count(key, rate, page, word, limit, exposure):
+    """What :func:`fill` returns, for a page of so many bytes; mostly without a mask."""
+    if word == 0 or exposure == 1:
+        raw = binomial(word_key(key, 0, -1), 8 * page, min(rate * exposure, MOST))
+        if word == 0 or raw <= limit:
+            return raw, raw if word == 0 else np.int64(0)
+    return fill(np.zeros(page, np.uint8), key, rate, word, limit, exposure)
+
+
+def wrong_bits(
+    page_bytes: int, rate: float, key: int, word: int = 0, limit: int = 0, exposure: int = 1
+) -> np.ndarray:
+    """Mask of the wrong bits that a reading leaves, uint8[page_bytes]: exclusive-or it with the
+    data. ``key`` by draws.page_key."""
+    mask = np.zeros(page_bytes, np.uint8)
+    fill(mask, np.uint64(key), rate, word, limit, exposure)
+    return mask
+
+
+@njit
+def tally(keys, rate, page, word, limit, exposure):
+    """Wrong bits of readings with ``keys`` uint64[steps, readings], by step: int64[steps, 2] of
+    those of the array and of those left."""
+    found = np.zeros((keys.shape[0], 2), np.int64)
+    for step in range(keys.shape[0]):
+        for i in range(keys.shape[1]):
+            raw, left = count(keys[step, i], rate, page, word, limit, exposure)
+            found[step, 0] += raw
+            found[step, 1] += left
+    return found

@@ -1,0 +1,148 @@
+"""Raw bit error rates: how many bits of a page come out of the array wrong.
+
+Owns the formula over P/E cycles, retention, read disturb, cell mode and page type, and its
+constants as compiled code reads them. Does not own correction or retries (ecc.py).
+Source: Kim, Choi, Min, "Design Tradeoffs for SSD Reliability", FAST 2019, section 2 (power laws);
+Chun et al., "RiF", HPCA 2024, figure 4 (when TLC crosses its ECC's limit); Cai et al., Proc. IEEE
+105(9), 2017 (errors lie at the read reference voltages; retention and disturb shift them).
+
+The rate of a page is ``scale * (stable + shifted)``, with
+
+    stable  = floor + wear * cycles**wear_exponent
+    shifted = leak * days**retention_exponent
+              + pressure * (reads / disturb_reads)**disturb_exponent
+    leak     = retention * (1 + cycles / retention_cycles)**retention_cycles_exponent
+    pressure = disturb * max(cycles, 1)**disturb_cycles_exponent
+
+and ``scale`` by cell mode and page type. Only what is shifted is won back by reading again at other
+reference voltages. FAST 2019 has ``cycles**m`` in ``leak``, which says that a new block keeps its
+charge forever; with ``retention_cycles = 1`` this is that law from the first cycle on.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.config.schema import CELLS
+from ondie.emu.engine.core.state import record_type, records
+from ondie.kernels.jit import njit
+
+RATES = record_type(
+    floor="f8",
+    wear="f8",
+    wear_exponent="f8",
+    retention="f8",
+    retention_cycles="f8",
+    retention_cycles_exponent="f8",
+    retention_exponent="f8",
+    disturb="f8",
+    disturb_cycles_exponent="f8",
+    disturb_exponent="f8",
+    disturb_reads="f8",
+)
+BITS = {"pSLC": 1, "SLC": 1, "MLC": 2, "TLC": 3, "QLC": 4}
+"""Pages of a word line, by cell mode: LSB, CSB, MSB, TSB."""
+REFERENCES = {
+    "balanced": ((1,), (1, 2), (2, 3, 2), (4, 4, 4, 3)),
+    "binary": ((1,), (1, 2), (1, 2, 4), (1, 2, 4, 8)),
+}
+"""Reference voltages that a read of each page type takes, by Gray code and bits per cell. Together
+they are the 2**bits - 1 gaps between the levels."""
+MOST = 0.5
+"""A bit that is wrong half of the time holds nothing."""
+
+
+def rates(cfg: Config) -> np.recarray:
+    """The constants of a configuration: one record of RATES (rates per bit, times in days), all of
+    them 0 where ``errors.kind`` is none, and all but the floor where it is rate."""
+    made = records(RATES, 1)
+    if cfg.errors.kind != "model":
+        made.retention_cycles = made.disturb_reads = 1
+        made.floor = cfg.errors.rate if cfg.errors.kind == "rate" else 0.0
+        return made
+    for name in RATES.names or ():
+        made[name] = getattr(cfg.errors, name)
+    return made
+
+
+def scales(cfg: Config) -> np.ndarray:
+    """Factor on the constants' rates, float64[5, 4]: cell mode (index into CELLS) by page type.
+
+    The page type with the most reference voltages has the mode's own factor, the others in
+    proportion; page types that a mode lacks are NaN. All are 1 where ``errors.kind`` is rate.
+    """
+    table = np.full((len(CELLS), 4), math.nan)
+    modes = {cell: getattr(cfg.errors, cell.lower()) for cell in CELLS}
+    for row, (cell, factor) in enumerate(modes.items()):
+        voltages = REFERENCES[cfg.errors.coding][BITS[cell] - 1]
+        for page_type, n in enumerate(voltages):
+            table[row, page_type] = factor * n / max(voltages)
+            if cfg.errors.kind == "rate":
+                table[row, page_type] = 1.0
+    return table
+
+
+@njit
+def stable_rate(c, cycles):
+    """Part of the rate that no choice of reference voltages removes; ``c`` a record of RATES."""
+    return c.floor + c.wear * float(cycles) ** c.wear_exponent
+
+
+@njit
+def leak_rate(c, cycles):
+    """Retention's coefficient for a block of so many cycles: changes at its erase only."""
+    return c.retention * (1.0 + cycles / c.retention_cycles) ** c.retention_cycles_exponent
+
+
+@njit
+def pressure_rate(c, cycles):
+    """Read disturb's coefficient for a block of so many cycles: changes at its erase only."""
+    return c.disturb * max(float(cycles), 1.0) ** c.disturb_cycles_exponent
+
+
+@njit
+def shifted_rate(c, leak, pressure, days, reads):
+    """Part of the rate that comes of shifted charge: ``days`` since the page was programmed,
+    ``reads`` of its block since then."""
+    rate = 0.0
+    if days > 0.0:
+        rate += leak * days**c.retention_exponent
+    if reads > 0:
+        rate += pressure * (reads / c.disturb_reads) ** c.disturb_exponent
+    return rate
+
+
+@njit
+def total_rate(stable, shifted, scale):
+    """Rate of a reading: its two parts, by cell mode and page type."""
+    return min(MOST, scale * (stable + shifted))
+
+
+@njit
+def retry_rate(stable, shifted, scale, gain, level):
+    """Rate at retry ``level`` (0: the first reading): each retry leaves ``gain`` of the shift."""
+    for _ in range(level):
+        shifted *= gain
+    return total_rate(stable, shifted, scale)
+
+
+@njit
+def page_rate(c, scale, cycles, days, reads):
+    """Rate of a first read, all in one; the engine keeps the block's coefficients instead."""
+    shifted = shifted_rate(c, leak_rate(c, cycles), pressure_rate(c, cycles), days, reads)
+    return total_rate(stable_rate(c, cycles), shifted, scale)
+
+
+def crossing_days(c: np.record, scale: float, cycles: float, limit: float) -> float:
+    """Days of retention after which an unread page reaches ``limit``; 0 where it starts above, inf
+    where the model has no retention loss."""
+    room = limit / scale - stable_rate(c, cycles)
+    leak = leak_rate(c, cycles)
+    if room <= 0:
+        return 0.0
+    if leak == 0 or c.retention_exponent == 0:
+        return math.inf
+    return float((room / leak) ** (1 / c.retention_exponent))

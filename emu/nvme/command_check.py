@@ -1,0 +1,94 @@
+"""Which commands a device accepts.
+
+Owns the rules that a batch of commands must meet before any of it is queued, and their wording.
+Does not own queues and depths (queues.py) or what a command does (controller.py).
+Source: NVMe base specification: invalid opcode, LBA out of range, MDTS; the command record
+(queues.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.clock import NEVER
+from ondie.emu.nvme import command as queues
+from ondie.emu.units import InputError
+
+UNSUPPORTED = ("priority", "fence_token", "atomic_unit")
+"""Fields of a command that must be 0: nothing in the device obeys them yet."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a device offers at the moment of submission."""
+
+    lpns: int
+    """Logical pages."""
+    transfer_pages: int
+    """Pages of the largest command (MDTS)."""
+    arrival: int
+    """Earliest arrival, ps."""
+    slots: int | None
+    """Pages of the caller's payload buffer; None = the device keeps no payload."""
+    payload_known: bool = False
+    """The payload lies elsewhere: slots are not looked at."""
+    streams: int = 1
+    """Streams that writes may name (ftl.write_streams)."""
+
+
+def check(commands: np.ndarray, limits: Limits) -> None:
+    """Raise InputError for the first rule that ``commands`` (queues.COMMAND[n]) break, naming the
+    first command that breaks it, the field, its value and what would be right."""
+    if commands.dtype != queues.COMMAND or commands.ndim != 1:
+        raise InputError(
+            f"commands: {commands.dtype} in {commands.ndim} dimensions: "
+            "a one-dimensional array of queues.COMMAND is right"
+        )
+    for name, bad, right in (*_rules(commands, limits), *_payload_rules(commands, limits)):
+        if bad.any():
+            at = int(np.flatnonzero(bad)[0])
+            raise InputError(f"command {at}: {name} = {int(commands[name][at])}: {right}")
+
+
+Rule = tuple[str, np.ndarray, str]
+
+
+def _rules(c: np.ndarray, limits: Limits) -> list[Rule]:
+    op, lpn, n = c["op"], c["lpn"], c["n"]
+    sized = op != queues.FLUSH
+    moves = (op == queues.READ) | (op == queues.WRITE)
+    before = np.concatenate([[limits.arrival], c["arrival"]])[:-1]
+    last = limits.lpns - 1
+    return [
+        ("op", (op < 0) | (op > queues.FLUSH), f"0..3 are {', '.join(queues.COMMAND_NAMES)}"),
+        ("n", sized & (n < 1), "at least 1 page"),
+        ("n", ~sized & (n != 0), "a FLUSH has no pages"),
+        ("lpn", sized & ((lpn < 0) | (lpn > last)), f"the device has logical pages 0..{last}"),
+        ("n", sized & (n > limits.lpns - lpn), f"the last logical page is {last}"),
+        ("n", moves & (n > limits.transfer_pages),
+         f"frontend.max_transfer allows {limits.transfer_pages} pages"),
+        ("arrival", c["arrival"] < before,
+         f"arrivals are sorted, in ps, and not before {limits.arrival}"),
+        ("arrival", c["arrival"] >= NEVER, f"arrivals are below {NEVER} ps"),
+        ("stream", (c["stream"] < 0) | (c["stream"] >= limits.streams),
+         f"0..{limits.streams - 1} are right (ftl.write_streams)"),
+        ("fua", (c["fua"] != 0) & (c["fua"] != 1), "0 or 1"),
+        *((name, c[name] != 0, "only 0 is supported") for name in UNSUPPORTED),
+    ]  # fmt: skip
+
+
+def _payload_rules(c: np.ndarray, limits: Limits) -> list[Rule]:
+    op, n, slot = c["op"], c["n"], c["payload_slot"]
+    moves = (op == queues.READ) | (op == queues.WRITE)
+    if limits.payload_known:
+        return []
+    if limits.slots is None:
+        return [("payload_slot", slot != -1, "-1, the device keeps no payload")]
+    return [
+        ("payload_slot", (op == queues.WRITE) & (slot == -1), "a write needs its pages"),
+        ("payload_slot", slot < -1, "a slot of the buffer, or -1 for timing only"),
+        ("payload_slot", moves & (slot >= 0) & (n > limits.slots - slot),
+         f"pages {limits.slots} and up are past the end of the buffer"),
+    ]  # fmt: skip

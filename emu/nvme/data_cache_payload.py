@@ -1,0 +1,47 @@
+"""Bytes of the data cache's pages: in DRAM until they are on flash, gone when the power is.
+
+Owns the bytes of cached pages and of those on their way to flash. Does not own which pages those
+are (cache.py) or what flash holds (store.py). Source: the engine's log of moved bytes
+(events.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.emu.engine.core import events
+from ondie.emu.nand.page_store import PageStore
+
+
+class CachedBytes:
+    """Pages in DRAM by logical page number: uint8[page_bytes] each."""
+
+    def __init__(self) -> None:
+        self.pages: dict[int, np.ndarray] = {}
+        """What the cache holds."""
+        self._flying: dict[int, np.ndarray] = {}
+
+    def follow(self, entry: events.LogEntry, store: PageStore) -> bool:
+        """Obey an entry of the engine's log that moves bytes between the cache and flash. Returns
+        False for every other entry."""
+        lpn, ppn = entry.lpn, entry.ppn
+        match entry.what:
+            case events.LOG_DESTAGE:
+                self._flying[lpn] = self.pages[lpn].copy()
+            case events.LOG_LAND:
+                store.write(ppn, lpn, self._flying.pop(lpn))
+            case events.LOG_LOST:
+                del self._flying[lpn]
+            case events.LOG_FILL:
+                self.pages[lpn] = store.read(ppn).copy()
+            case events.LOG_DROP | events.LOG_TRIM:
+                for i in range(entry.n):
+                    self.pages.pop(lpn + i, None)
+            case _:
+                return False
+        return True
+
+    def clear(self) -> None:
+        """The power is gone."""
+        self.pages.clear()
+        self._flying.clear()

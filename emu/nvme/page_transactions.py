@@ -1,0 +1,118 @@
+"""Parts of a command: the transactions that work for it, and which bytes of it they carry.
+
+Owns transactions for some pages of a command, what a command asks for of a page, and where a read's
+pages are. Does not own the cut into such parts (controller.py) or where they go (flows.py).
+Source: a host request completes when its last page does, as in MQSim.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.engine.core.counters import READ_PAGES, UNASKED_OUT_BYTES, UNMAPPED_PAGES
+from ondie.emu.engine.core.events import LOG_ZERO, REQUEST, go, log, take_txn
+from ondie.emu.engine.core.intrinsics import set_bits
+from ondie.emu.engine.core.stages import READ_UNMAPPED
+from ondie.emu.ftl import page_map as mapping
+from ondie.kernels.jit import inline, njit
+
+SECTOR = 512
+
+
+@njit
+def child(st, t, lpn, n):
+    """A transaction for ``n`` pages of the same row or request as ``t``, which waits for one part
+    more."""
+    u = take_txn(st)
+    if u < 0:
+        return u
+    x = st.txn[t]
+    y = st.txn[u]
+    y.row = x.row
+    y.kind = x.kind
+    y.phase = x.phase
+    y.dev = x.dev
+    y.stream = x.stream
+    y.lpn = lpn
+    y.n = n
+    y.op = x.op
+    if x.kind == REQUEST:
+        st.req[x.row].pending += 1
+    else:
+        st.row[x.row].pending += 1
+    return u
+
+
+@inline
+def bytes_of(st, t, lpn, n):
+    """Bytes of the command ``t`` that lie in pages ``lpn .. lpn + n``: ``old`` is where in its
+    first page it begins."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    if x.old >= c.page_bytes:  # it lies whole behind the end of its page (controller.skewed)
+        return x.size
+    first = x.lpn * c.page_bytes + x.old
+    start = max(first, lpn * c.page_bytes)
+    return min(first + x.size, (lpn + n) * c.page_bytes) - start
+
+
+@inline
+def sectors_of(st, t, lpn):
+    """Bit per sector of page ``lpn`` that command ``t`` asks for."""
+    c = st.cfg[0]
+    x = st.txn[t]
+    if x.old >= c.page_bytes:
+        return ((1 << (x.size // SECTOR)) - 1) << (x.old // SECTOR)
+    start = x.lpn * c.page_bytes + x.old
+    low = max(start - lpn * c.page_bytes, 0) // SECTOR
+    high = min(start + x.size - lpn * c.page_bytes, c.page_bytes) // SECTOR
+    if high - low >= 64:
+        return -1
+    return ((1 << (high - low)) - 1) << low
+
+
+@inline
+def bus_bytes(st, u):
+    """Bytes of transaction ``u`` that cross the channel: whole pages, or the sectors asked for."""
+    c = st.cfg[0]
+    y = st.txn[u]
+    if c.partial != 0:
+        return set_bits(y.sectors) * SECTOR
+    return y.n * c.page_bytes
+
+
+@inline
+def part(st, t, lpn, n, op):
+    """A transaction with what command ``t`` asks for of pages ``lpn .. lpn + n``, or -1."""
+    u = child(st, t, lpn, n)
+    if u >= 0:
+        x = st.txn[t]
+        y = st.txn[u]
+        y.op = op
+        y.size = bytes_of(st, t, lpn, n)
+        if st.cfg[0].partial != 0:
+            y.sectors = x.sectors if x.sectors != 0 else sectors_of(st, t, lpn)
+    return u
+
+
+@inline
+def zeros(st, u):
+    """The pages of read ``u`` hold nothing: they come from the controller."""
+    y = st.txn[u]
+    st.count[y.dev, UNMAPPED_PAGES] += y.n
+    log(st, LOG_ZERO, y.row, y.lpn, -1, -1, y.n, y.dev, -1)
+    go(st, u, READ_UNMAPPED)
+
+
+@inline
+def locate(st, u, entry):
+    """Read ``u``, whose first page the map has at ``entry``, learns where it is. Returns its
+    die."""
+    y = st.txn[u]
+    y.ppn = entry - 1
+    y.bus = bus_bytes(st, u)
+    if st.cfg[0].partial != 0:
+        st.count[y.dev, UNASKED_OUT_BYTES] += y.n * st.cfg[0].page_bytes - y.bus
+    st.count[y.dev, READ_PAGES] += y.n
+    g = mapping.place_of(st, y.dev, u)
+    y.array = st.page_ps[0, y.page]
+    mapping.read_from(st, y.dev, y.ppn)
+    return g

@@ -1,0 +1,265 @@
+"""The drive's end of the TCP/IP tunnel: what it answers to each command, and what it announces.
+
+Owns the state of the drive's end of one tunnel at a time. Does no I/O and knows no clock: packets
+and commands in, completions and events out. Whatever comes as a command is answered with a status.
+Source: as tunnel_words.py, which has the protocol's words.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+
+from ondie.emu.nvme import wire as nvme
+from ondie.emu.nvme.tunnel import protocol as words
+from ondie.emu.nvme.tunnel.framing import READ_HEADER, Format, Packer, Unpacker
+from ondie.emu.nvme.tunnel.protocol import MASK, Closed, Event, Opened, Packet, behind, check
+from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
+from ondie.emu.units import InputError
+
+DESCRIPTORS = 255
+"""The next tunnel gets the next one, from 1: a command of an old tunnel is found out."""
+
+
+class State(Enum):
+    """Of the drive's end."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    CLOSING = "closing"  # a close waits until the last block has been received
+
+
+class DeviceRelay:
+    """The drive's end: ``command`` takes commands, ``send`` packets that go up; ``completions`` and
+    ``events`` give what has come of them. ``limits``: the largest of each that a host may ask for;
+    concatenation and notification are the drive's own choice."""
+
+    def __init__(self, limits: Format) -> None:
+        self.limits = limits
+        self.state = State.CLOSED
+        self.descriptor = 0
+        self.signals = 0
+        """Events that told of blocks."""
+        self.answered: Counter[int] = Counter()
+        """Completions so far by status."""
+        self._done: list[Completion] = []
+        self._events: list[Event] = []
+        self._listening: list[int] = []  # event requests, by command identifier
+        self._reset(limits)
+
+    def _reset(self, form: Format) -> None:
+        self.form = form
+        self._out = Packer(form.up, form.concatenate)
+        self._in = Unpacker(form.mtu)
+        self._expected = 0  # number of the next block down
+        self._cut = 0  # and up
+        self._announced = 0
+        self._writes: dict[int, tuple[int, bytes, int]] = {}  # ahead of what is expected
+        self._reads: dict[int, int] = {}
+        self._close_cid = -1
+        self._closing = False  # the drive wants to
+        self._told = False
+
+    # --- the drive's side
+
+    def send(self, packet: bytes, more: bool = False) -> bool:
+        """A packet goes up; False, and it is dropped, unless the tunnel is open. ``more``: others
+        follow at once, and the drive need not signal yet. InputError for a packet that is empty or
+        longer than the mtu."""
+        check(packet, self.form)
+        if self.state is not State.OPEN or self._closing:
+            return False
+        self._out.push(packet)
+        if not more:
+            self._signal()
+        return True
+
+    def close(self) -> None:
+        """Ask the host to close when everything has gone through."""
+        if self.state is State.OPEN:
+            self._closing = True
+            self._signal()
+
+    @property
+    def waiting(self) -> int:
+        """Blocks that the packets which wait to go up make."""
+        return self._out.blocks
+
+    def events(self) -> list[Event]:
+        """What has happened since the last call."""
+        found, self._events = self._events, []
+        return found
+
+    # --- the host's side
+
+    def completions(self) -> list[Completion]:
+        """Commands that have completed since the last call."""
+        found, self._done = self._done, []
+        return found
+
+    def command(self, command: Command) -> None:
+        """A command has come."""
+        if len(command.sqe) != nvme.SQE_BYTES:
+            self._answer(int.from_bytes(command.sqe[2:4], "little"), nvme.INVALID_FIELD)
+            return
+        sqe = Sqe.unpack(command.sqe)
+        status: int | None
+        if sqe.cid in self._kept():
+            status = nvme.ID_CONFLICT
+        elif sqe.opcode == nvme.ASYNC_EVENT_REQUEST:
+            status = self._listen(sqe)
+        elif sqe.opcode != nvme.TUNNEL:
+            status = nvme.INVALID_OPCODE
+        elif sqe.cdw10 == words.OPEN:
+            status = self._open(sqe)
+        elif sqe.cdw10 not in (words.CLOSE, words.COMMUNICATE):
+            status = nvme.INVALID_FIELD
+        elif self.state is State.CLOSED or sqe.cdw13 != self.descriptor:
+            status = nvme.BAD_DESCRIPTOR
+        elif sqe.cdw10 == words.CLOSE:
+            status = self._close(sqe)
+        elif sqe.cdw11 == words.WRITE:
+            status = self._write(sqe, command.data)
+        elif sqe.cdw11 == words.RECEIVE:
+            status = self._receive(sqe)
+        else:
+            status = nvme.INVALID_FIELD
+        if status is not None:
+            self._answer(sqe.cid, status)
+        self._signal()
+        self._end()
+
+    # --- commands: each returns a status, or None where it has been or will be answered
+
+    def _listen(self, sqe: Sqe) -> int | None:
+        if self.state is State.CLOSED:
+            return nvme.ABORTED
+        if len(self._listening) >= self.form.outstanding:
+            return nvme.EVENT_LIMIT
+        self._listening.append(sqe.cid)
+        return None
+
+    def _open(self, sqe: Sqe) -> int | None:
+        if self.state is not State.CLOSED:
+            return nvme.NO_DESCRIPTOR
+        limits = self.limits
+        payload, mtu, outstanding = sqe.cdw12, sqe.cdw14 & 0xFFFF, sqe.cdw14 >> 16
+        if payload > limits.payload or mtu > limits.mtu or outstanding > limits.outstanding:
+            return nvme.INVALID_FIELD
+        try:
+            form = Format(payload, outstanding, mtu, limits.concatenate, limits.notify)
+        except InputError:
+            return nvme.INVALID_FIELD
+        self._reset(form)
+        self.state = State.OPEN
+        self.descriptor = self.descriptor % DESCRIPTORS + 1
+        self._events.append(Opened(self.descriptor))
+        self._answer(sqe.cid, nvme.SUCCESS, dw0=self.descriptor)
+        return None
+
+    def _close(self, sqe: Sqe) -> int | None:
+        if sqe.cdw11 not in (0, 1):
+            return nvme.INVALID_FIELD
+        if sqe.cdw11 == 1:  # at once
+            self._out = Packer(self.form.up, self.form.concatenate)
+            self._announced = self._cut
+            waiting = [cid for cid, _, _ in self._writes.values()] + [*self._reads.values()]
+            waiting += [self._close_cid] if self.state is State.CLOSING else []
+            for cid in waiting:
+                self._answer(cid, nvme.ABORTED)
+            self._writes, self._reads = {}, {}
+        elif self.state is State.CLOSING:
+            return nvme.BAD_DESCRIPTOR
+        self.state = State.CLOSING
+        self._close_cid = sqe.cid
+        return None
+
+    def _write(self, sqe: Sqe, data: bytes) -> int | None:
+        number, length = sqe.cdw14, sqe.cdw12
+        if not 0 < length <= min(self.form.down, len(data)):
+            return nvme.BAD_LENGTH
+        ahead = (number - self._expected) & MASK
+        if ahead >= self.form.outstanding or number in self._writes:
+            return nvme.BAD_SEQUENCE
+        self._writes[number] = sqe.cid, data[:length], sqe.cdw15
+        while self._expected in self._writes:
+            cid, block, first = self._writes.pop(self._expected)
+            status, packets = self._in.feed(block, first)
+            self._answer(cid, status)
+            if status:
+                break  # the same block may come again, as it should be
+            self._events += [Packet(p) for p in packets]
+            self._expected = (self._expected + 1) & MASK
+        return None
+
+    def _receive(self, sqe: Sqe) -> int | None:
+        number = sqe.cdw14
+        if sqe.cdw12:
+            return nvme.INVALID_FIELD
+        ahead = (number - self._cut) & MASK
+        if ahead >= self.form.outstanding or number in self._reads:
+            return nvme.BAD_SEQUENCE
+        self._reads[number] = sqe.cid
+        while self._cut in self._reads:
+            cid = self._reads.pop(self._cut)
+            if not self._out.blocks:
+                self._answer(cid, nvme.SUCCESS, dw1=self._cut, data=bytes(READ_HEADER))
+                break
+            block, first = self._out.cut()
+            self._cut = (self._cut + 1) & MASK
+            burst = self.form.notify == "burst"
+            waiting = (self._cut + self._out.blocks) & MASK
+            if burst or not behind(self._cut, self._announced):
+                self._announced = waiting if burst else self._cut
+            told = self._announced if burst else self._cut  # else the host waits for its signal
+            length = len(block).to_bytes(READ_HEADER, "little")
+            self._answer(cid, nvme.SUCCESS, first, told, length + block)
+        return None
+
+    # --- what it tells by itself
+
+    def _signal(self) -> None:
+        """Complete event requests for blocks that the host may come for."""
+        if self.state is State.CLOSED:
+            return
+        end = (self._cut + self._out.blocks) & MASK
+        while self._listening and behind(self._announced, end):
+            if behind(self._cut, self._announced) >= self._ahead:
+                break
+            burst = self.form.notify == "burst"
+            self._announced = end if burst else (self._announced + 1) & MASK
+            self.signals += 1
+            self._tell(words.DATA)
+        if self._closing and not self._told and self._listening:
+            self._told = True
+            self._tell(words.CLOSING)
+
+    @property
+    def _ahead(self) -> int:
+        """Blocks announced and not received at most, when another is announced."""
+        return 1 if self.form.notify == "burst" else self.form.outstanding
+
+    def _tell(self, what: int) -> None:
+        event = nvme.EVENT_VENDOR | what << 8 | self.descriptor << 16
+        self._answer(self._listening.pop(0), nvme.SUCCESS, event, self._announced)
+
+    def _end(self) -> None:
+        """A close completes once there is nothing left to receive."""
+        if self.state is not State.CLOSING or self._out.blocks or self._reads:
+            return
+        short = self._in.partial or self._writes
+        for cid in [w[0] for w in self._writes.values()] + self._listening:
+            self._answer(cid, nvme.ABORTED)
+        self._answer(self._close_cid, nvme.BAD_FRAGMENT if short else nvme.SUCCESS)
+        self._listening = []
+        self.state = State.CLOSED
+        self._events.append(Closed())
+
+    def _kept(self) -> set[int]:
+        """Identifiers of the commands that have not been answered."""
+        kept = {*self._listening, *self._reads.values()} | {w[0] for w in self._writes.values()}
+        return kept | {self._close_cid} if self.state is State.CLOSING else kept
+
+    def _answer(self, cid: int, status: int, dw0: int = 0, dw1: int = 0, data: bytes = b"") -> None:
+        self.answered[status] += 1
+        self._done.append(Completion(Cqe(cid, status, dw0, dw1).pack(), data))

@@ -1,0 +1,291 @@
+"""The TCP/IP tunnel through vendor NVMe commands: the host's relay, a state machine.
+
+Owns the state of the host's end of one tunnel; `tunnel_device.py` has the drive's. Does no I/O and
+knows no clock: packets and completions in; commands and events out. Does not own the words of the
+protocol (tunnel_words.py), framing (framing.py), or what it all costs (tunnel_cost.py).
+Source: as tunnel_words.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from enum import Enum
+
+from ondie.emu.nvme import wire as nvme
+from ondie.emu.nvme.tunnel import protocol as words
+from ondie.emu.nvme.tunnel.framing import READ_HEADER, Format, Packer, Unpacker
+from ondie.emu.nvme.tunnel.protocol import (
+    MASK,
+    Closed,
+    Event,
+    Failed,
+    Opened,
+    Packet,
+    behind,
+    check,
+)
+from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
+from ondie.emu.units import InputError
+
+
+class State(Enum):
+    """Of the host's end."""
+
+    CLOSED = "closed"
+    OPENING = "opening"
+    OPEN = "open"
+    DRAINING = "draining"  # closing: packets still go down
+    CLOSING = "closing"  # closing: packets still come up
+    FAILED = "failed"  # closing at once
+    ENDING = "ending"  # closed there: what is under way comes back
+
+
+TRANSITIONS: dict[tuple[State, str], State] = {
+    (State.CLOSED, "open"): State.OPENING,
+    (State.OPENING, "opened"): State.OPEN,
+    (State.OPENING, "refused"): State.ENDING,
+    (State.OPEN, "close"): State.DRAINING,
+    (State.OPEN, "failure"): State.FAILED,
+    (State.DRAINING, "failure"): State.FAILED,
+    (State.DRAINING, "all written"): State.CLOSING,
+    (State.CLOSING, "failure"): State.FAILED,
+    (State.CLOSING, "closed"): State.ENDING,
+    (State.FAILED, "closed"): State.ENDING,
+    (State.ENDING, "nothing under way"): State.CLOSED,
+}
+"""What else happens changes no state."""
+
+
+class HostRelay:
+    """One tunnel's end in the host.
+
+    ``send`` takes packets, ``completed`` completions, ``requests`` and ``write`` (together:
+    ``commands``) give the commands that may be submitted now, ``events`` what has happened.
+    ``cids``: identifiers that are its own in the queue, 3 per outstanding command and 1.
+    """
+
+    def __init__(self, form: Format, cids: range = range(nvme.CIDS)) -> None:
+        self.form = form
+        self.need = 3 * form.outstanding + 1
+        if len(cids) < self.need:
+            raise InputError(f"{len(cids)} command identifiers: {self.need} or more are right")
+        self._cids = deque(cids[: self.need])
+        self.state = State.CLOSED
+        self.descriptor = 0
+        self.issued: Counter[str] = Counter()
+        """Commands so far: open, close, event, receive, write."""
+        self.strays = 0
+        """Completions of no command of its own."""
+        self._flying: dict[int, tuple[str, int]] = {}
+        self._events: list[Event] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        form = self.form
+        self._out = Packer(form.down, form.concatenate)
+        self._in = Unpacker(form.mtu)
+        self._written = 0  # blocks written, received, taken in, announced
+        self._received = 0
+        self._taken = 0
+        self._announced = 0
+        self._held: dict[int, tuple[bytes, int]] = {}  # received, behind one that is not
+        self._under_way: Counter[str] = Counter()
+        self._close_asked = False
+        self._asked = False  # open or close of this state has been issued
+        self._deaf = False  # the drive takes no more event requests
+        self._failed = False
+
+    def _go(self, what: str) -> None:
+        state = TRANSITIONS.get((self.state, what))
+        if state is not None:
+            self.state, self._asked = state, False
+
+    # --- the host's side
+
+    def open(self) -> None:
+        """Ask for a tunnel. Only a closed one can be opened; else nothing happens."""
+        if self.state is State.CLOSED:
+            self._reset()
+            self._go("open")
+
+    def close(self) -> None:
+        """End the tunnel when what waits at both ends has gone through it."""
+        self._close_asked = True
+        self._advance()
+
+    def send(self, packet: bytes) -> bool:
+        """A packet goes down; False, and it is dropped, unless the tunnel is open or about to be.
+        InputError for a packet that is empty or longer than the mtu."""
+        check(packet, self.form)
+        if self.state not in (State.OPENING, State.OPEN) or self._close_asked:
+            return False
+        self._out.push(packet)
+        return True
+
+    @property
+    def waiting(self) -> int:
+        """Blocks that the packets which wait to go down make."""
+        return self._out.blocks
+
+    def events(self) -> list[Event]:
+        """What has happened since the last call."""
+        found, self._events = self._events, []
+        return found
+
+    # --- the drive's side
+
+    def commands(self) -> list[Command]:
+        """Everything that may be submitted now."""
+        found = self.requests()
+        while (command := self.write()) is not None:
+            found.append(command)
+        return found
+
+    def requests(self) -> list[Command]:
+        """Open, close, event requests and receptions that may be submitted now."""
+        found = []
+        self._advance()
+        if self.state is State.OPENING and not self._asked:
+            sizes = self.form.mtu | self.form.outstanding << 16
+            payload = self.form.payload
+            found.append(self._issue("open", 0, cdw10=words.OPEN, cdw12=payload, cdw14=sizes))
+            self._asked = True
+        if self.state in (State.CLOSING, State.FAILED) and not self._asked:
+            at_once = int(self.state is State.FAILED)
+            tunnel = self.descriptor
+            found.append(self._issue("close", 0, cdw10=words.CLOSE, cdw11=at_once, cdw13=tunnel))
+            self._asked = True
+        if self.state in (State.OPEN, State.DRAINING, State.CLOSING):
+            most = self.form.outstanding
+            while self._under_way["event"] < most and not self._deaf:
+                found.append(self._issue("event", 0))
+            while (
+                behind(self._received, self._announced)
+                and behind(self._taken, self._received) < most
+            ):
+                found.append(self._communicate("receive", self._received, words.RECEIVE))
+                self._received = (self._received + 1) & MASK
+        return found
+
+    def write(self) -> Command | None:
+        """The next block to go down, if there is one and it may be submitted now."""
+        up = self.state in (State.OPEN, State.DRAINING)
+        if not (up and self._out.blocks and self._under_way["write"] < self.form.outstanding):
+            return None
+        data, first = self._out.cut()
+        number = self._written
+        self._written = (number + 1) & MASK
+        return self._communicate("write", number, words.WRITE, data, first)
+
+    def completed(self, completion: Completion) -> None:
+        """A command of this relay has completed."""
+        if len(completion.cqe) != nvme.CQE_BYTES:
+            self.strays += 1
+            return
+        cqe = Cqe.unpack(completion.cqe)
+        kind, number = self._flying.pop(cqe.cid, ("", 0))
+        if not kind:
+            self.strays += 1
+            return
+        self._cids.append(cqe.cid)
+        self._under_way[kind] -= 1
+        if kind == "open":
+            self._opened(cqe)
+        elif kind == "close":
+            self._closed(cqe)
+        elif not self._failed:  # a close may overtake the last receptions
+            if kind == "event":
+                self._told(cqe)
+            elif cqe.status:
+                self._fail(cqe.status, f"{kind} of block {number}")
+            elif kind == "receive":
+                self._arrived(number, cqe, completion.data)
+        self._advance()
+
+    # --- what a completion brings
+
+    def _opened(self, cqe: Cqe) -> None:
+        if cqe.status:
+            self._fail(cqe.status, "open")
+            self._go("refused")
+            return
+        self.descriptor = cqe.dw0
+        self._events.append(Opened(cqe.dw0))
+        self._go("opened")
+
+    def _closed(self, cqe: Cqe) -> None:
+        if cqe.status and not self._failed:
+            self._events.append(Failed(cqe.status, "close"))
+        self._go("closed")
+
+    def _told(self, cqe: Cqe) -> None:
+        if cqe.status == nvme.ABORTED and self.state in (State.CLOSING, State.ENDING):
+            self._deaf = True
+        elif cqe.status:
+            self._fail(cqe.status, "event")
+        elif cqe.dw0 & 0x7 == nvme.EVENT_VENDOR and cqe.dw0 >> 16 & 0xFF == self.descriptor:
+            what = cqe.dw0 >> 8 & 0xFF
+            if what == words.DATA:
+                self._announce(cqe.dw1)
+            elif what == words.CLOSING:
+                self._close_asked = True
+
+    def _announce(self, blocks: int) -> None:
+        if behind(self._announced, blocks):
+            self._announced = blocks
+
+    def _arrived(self, number: int, cqe: Cqe, data: bytes) -> None:
+        """A block has been received. It is taken in when all before it have been."""
+        length = int.from_bytes(data[:READ_HEADER], "little")
+        if not 0 < length <= min(self.form.up, len(data) - READ_HEADER):
+            self._fail(nvme.BAD_LENGTH, f"receive of block {number}")
+            return
+        self._announce(cqe.dw1)
+        self._held[number] = data[READ_HEADER : READ_HEADER + length], cqe.dw0
+        while self._taken in self._held:
+            status, packets = self._in.feed(*self._held.pop(self._taken))
+            if status:
+                self._fail(status, f"receive of block {self._taken}")
+                return
+            self._events += [Packet(p) for p in packets]
+            self._taken = (self._taken + 1) & MASK
+
+    def _fail(self, status: int, what: str) -> None:
+        self._failed = True
+        self._events.append(Failed(status, what))
+        self._go("failure")
+
+    # --- states and commands
+
+    def _advance(self) -> None:
+        """States that follow from what is under way."""
+        if self._close_asked:
+            self._go("close")
+        if not self._out.blocks and not self._under_way["write"]:
+            self._go("all written")
+        if self.state is State.ENDING and not self._flying:
+            self._events.append(Closed())
+            self._go("nothing under way")
+
+    def _communicate(
+        self, kind: str, number: int, write: int, data: bytes = b"", first: int = 0
+    ) -> Command:
+        return self._issue(
+            kind,
+            number,
+            data,
+            cdw10=words.COMMUNICATE,
+            cdw11=write,
+            cdw12=len(data),
+            cdw13=self.descriptor,
+            cdw14=number,
+            cdw15=first,
+        )
+
+    def _issue(self, kind: str, number: int, data: bytes = b"", **fields: int) -> Command:
+        cid = self._cids.popleft()
+        self._flying[cid] = kind, number
+        self._under_way[kind] += 1
+        self.issued[kind] += 1
+        opcode = nvme.ASYNC_EVENT_REQUEST if kind == "event" else nvme.TUNNEL
+        return Command(Sqe(opcode, cid=cid, **fields).pack(), data)

@@ -1,0 +1,138 @@
+"""The exchange of gradients as plan rows: messages through the tunnels, and what waits for what.
+
+Owns the rows of ring, tree and star. Does not own who sends to whom (stannis/ring.py, tree.py),
+what it takes by the cost model (stannis/allreduce.py), or time.
+Source: as those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.cluster.collectives import allreduce, ring, tree
+from ondie.emu.cluster.collectives.tunnels import sum_ps
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.nvme.tunnel.cost import TunnelCost
+from ondie.emu.paths.base import SYNCHRONISE, Rows
+
+HOST = 0
+"""Node of the host; node i + 1 is device i. The ring goes host, device 0, device 1, ..., host."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """An all-reduce of ``n_bytes`` over a host and its drives; ``kind`` is one of
+    allreduce.KINDS."""
+
+    cfg: Config
+    kind: str
+    drives: int
+    n_bytes: int
+
+    @property
+    def nodes(self) -> int:
+        return self.drives + 1
+
+    @property
+    def piece_bytes(self) -> int:
+        """What a node sends in one ring step."""
+        return ring.piece_bytes(self.n_bytes, self.nodes)
+
+    @cached_property
+    def cost(self) -> allreduce.Exchange:
+        """What the cost model says."""
+        return allreduce.exchange(self.kind, self.n_bytes, self.drives, TunnelCost.of(self.cfg))
+
+    @property
+    def text(self) -> str:
+        """The cost model's arithmetic in words."""
+        x = self.cost
+        relay = f"host relay {x.host_cpu_s:.3g} s on {self.cfg.tunnel.relay_threads} threads"
+        if self.kind == "ring":
+            steps, size = ring.steps(self.nodes), self.piece_bytes
+            rate = steps * size / x.seconds / 1e6
+            return f"{steps} ring steps x {size / 1e6:.4g} MB at {rate:.4g} MB/s; {relay}"
+        return f"{self.kind}, {self.n_bytes / 1e6:.4g} MB a message; {relay}"
+
+    def rows(self, out: Rows, trained: int) -> Generator[np.ndarray, None, np.ndarray]:
+        """Rows that begin after ``trained``, in chunks. Returns the row that brings each node the
+        last of the sum, int64[nodes]."""
+        if self.kind == "ring":
+            return (yield from self._ring(out, trained))
+        return self._star(out, trained) if self.kind == "star" else self._tree(out, trained)
+
+    def _send(
+        self, out: Rows, node: np.ndarray, to: np.ndarray, size: int, **after: Any
+    ) -> np.ndarray:
+        """A message from each node to another; between drives it crosses the host."""
+        across = (node != HOST) & (to != HOST)
+        kind = np.where(node == HOST, rows.DOWNWARD, np.where(across, rows.ACROSS, rows.UPWARD))
+        return out.add(
+            len(node),
+            device=np.where(node == HOST, to, node) - 1,
+            resource=rows.TUNNEL,
+            kind=kind,
+            phase=SYNCHRONISE,
+            lpn=np.where(across, to - 1, 0),
+            bytes_in=size,
+            **after,
+        )
+
+    def _ring(self, out: Rows, trained: int) -> Generator[np.ndarray, None, np.ndarray]:
+        """Hop by hop; each waits for its data, and for its sender's last one."""
+        first, nodes = out.next, self.nodes
+        hops = ring.steps(nodes) * nodes
+        batch = max(rows.MAX_CHUNK // nodes, 1) * nodes
+        for at in range(0, hops, batch):
+            hop = np.arange(at, min(at + batch, hops))
+            node = ring.sender(hop, nodes)
+            data, own = ring.awaited(hop, nodes)
+            self._send(
+                out,
+                node,
+                (node + 1) % nodes,
+                self.piece_bytes,
+                after0=np.where(data < 0, trained, first + data),
+                after1=np.where(own < 0, -1, first + own),
+            )
+            if out.full():
+                yield out.take()
+        return first + ring.last_arrivals(nodes)
+
+    def _star(self, out: Rows, trained: int) -> np.ndarray:
+        """Every drive to the host, which sums, and back."""
+        drive = np.arange(1, self.nodes)
+        host = np.full_like(drive, HOST)
+        up = self._send(out, drive, host, self.n_bytes, after0=trained)
+        summed = self._sum(out, out.join(up, SYNCHRONISE), len(drive))
+        down = self._send(out, host, drive, self.n_bytes, after0=summed)
+        return np.concatenate([[summed], down])
+
+    def _tree(self, out: Rows, trained: int) -> np.ndarray:
+        """Every node to its parent once it has its children's sums; the host's sum back the same
+        way."""
+        has = np.full((tree.CHILDREN, self.nodes), trained, np.int64)  # of each child
+        below = tree.levels(self.nodes)[1:]
+        for level in reversed(below):
+            parent = tree.parents(level)
+            after = {f"after{child}": has[child, level] for child in range(tree.CHILDREN)}
+            ids = self._send(out, level, parent, self.n_bytes, **after)
+            has[(level - 1) % tree.CHILDREN, parent] = ids
+        ready = out.join(has[:, HOST], SYNCHRONISE)
+        arrived = np.full(self.nodes, self._sum(out, ready, len(below[0])), np.int64)
+        for level in below:
+            parent = tree.parents(level)
+            ids = self._send(out, parent, level, self.n_bytes, after0=arrived[parent])
+            arrived[level] = ids
+        return arrived
+
+    def _sum(self, out: Rows, ready: int, gradients: int) -> int:
+        """The host adds so many gradients to its own."""
+        took = sum_ps(self.n_bytes, gradients, self.cfg.host.dram_bandwidth_bytes_per_s)
+        return out.one(resource=rows.HOST_CPU, phase=SYNCHRONISE, array_ps=took, after0=ready)

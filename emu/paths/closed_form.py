@@ -1,0 +1,183 @@
+"""Closed forms: what each path's update stage takes if its bottleneck were all there is.
+
+Owns the arithmetic printed beside the simulation. Does not own the simulation, and takes nothing
+from it. Source: serial T = N(16/R + 12/W + 1/c) for ZeRO-Infinity's order; C-ISP channels x rate /
+24 B, stripe time tR + passes x page/bus + tPROG + (lockstep) dies x page/bus for OptimStore's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from ondie.emu.config.config import Config
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nand.timing import word_line_pages
+from ondie.emu.units import fmt_time
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Closed form of an update stage: seconds, the resource that decides, the arithmetic in
+    words."""
+
+    seconds: float
+    name: str
+    text: str
+
+
+class Demand:
+    """Seconds of work per resource of one device, for stages whose parts overlap perfectly."""
+
+    def __init__(self, cfg: Config, handles: float | None = None) -> None:
+        """``handles``: blocks in flight on each drive through a handle of reads' own, and as many
+        of writes'; None: one queue for both."""
+        self.cfg = cfg
+        self.handles = handles
+        self.geometry = Geometry.of(cfg)
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def add(self, name: str, seconds: float) -> None:
+        self.seconds[name] += seconds
+
+    @property
+    def largest(self) -> tuple[str, float]:
+        """(resource, seconds) of the resource with most work."""
+        return max(self.seconds.items(), key=lambda item: item[1])
+
+    def _page_s(self) -> float:
+        """Channel time of one page with its command."""
+        return self.cfg.flash.t_command_ps / 1e12 + self._data_s()
+
+    def _data_s(self) -> float:
+        return self.cfg.flash.page_bytes / self.cfg.flash.bus_bytes_per_s
+
+    def flash_read(self, n_bytes: float) -> None:
+        """Pages read through channel and decoder."""
+        g, f = self.geometry, self.cfg.flash
+        pages = n_bytes / f.page_bytes
+        together = g.planes if f.multi_plane else 1
+        array = f.t_read_ps / 1e12
+        if not f.cache_read:
+            array += together * self._page_s()
+        self.add("channels", pages * self._page_s() / g.channels)
+        self.add("dies", pages / together * array / g.dies)
+        self.add("ECC", pages * self.cfg.ecc.decode_ps / 1e12 / g.channels)
+
+    def flash_write(self, n_bytes: float) -> None:
+        """Pages programmed through encoder and channel, each block erased before it is written."""
+        g, f = self.geometry, self.cfg.flash
+        pages = n_bytes / f.page_bytes
+        together = g.planes if f.multi_plane else 1
+        line, passes = word_line_pages(self.cfg), 2 if f.programming == "two_pass" else 1
+        array = self._program_ps() / 1e12
+        if not f.cache_program:
+            array += passes * line * together * self._page_s()
+        erase = f.t_erase_ps / 1e12 / g.pages if self.cfg.ftl.initial == "steady" else 0.0
+        self.add("channels", passes * pages * self._page_s() / g.channels)
+        self.add("dies", (pages / together / line * array + pages / g.planes * erase) / g.dies)
+        self.add("ECC", pages * self.cfg.ecc.encode_ps / 1e12 / g.channels)
+
+    def host_commands(self, n_bytes: float) -> None:
+        """Commands of the host's block size."""
+        n = n_bytes / self.cfg.host.io_block_bytes
+        self.add("front end", n * self.cfg.frontend.command_ps / 1e12)
+        one_thread = n * self.cfg.system.devices
+        self.add("host submission", one_thread * self.cfg.host.io_submit_ps / 1e12)
+
+    def link(self, way: str, n_bytes: float) -> None:
+        """Bytes of each device over its link, and of all of them over an uplink they share."""
+        link = self.cfg.link
+        rate = link.up_bytes_per_s if way == "up" else link.down_bytes_per_s
+        self.add(f"link {way}", n_bytes / rate)
+        if link.uplink_bytes_per_s:
+            devices = self.cfg.system.devices
+            self.add(f"uplink {way}", n_bytes * devices / link.uplink_bytes_per_s)
+
+    def dram(self, n_bytes: float) -> None:
+        self.add("DRAM", n_bytes / self.cfg.dram.bandwidth_bytes_per_s)
+
+    def host_read(self, n_bytes: float) -> None:
+        """Host reads: flash, twice through DRAM, up the link."""
+        self.flash_read(n_bytes)
+        self.dram(2 * n_bytes)
+        self.link("up", n_bytes)
+        self.host_commands(n_bytes)
+        self._depth("reads", n_bytes, self.read_latency())
+
+    def host_write(self, n_bytes: float) -> None:
+        """Host writes: down the link, twice through DRAM, flash."""
+        self.flash_write(n_bytes)
+        self.dram(2 * n_bytes)
+        self.link("down", n_bytes)
+        self.host_commands(n_bytes)
+        self._depth("writes", n_bytes, self.write_latency())
+
+    def _depth(self, what: str, n_bytes: float, latency: float) -> None:
+        """Queue depth: so many blocks in flight, each for at least its unloaded latency."""
+        blocks = n_bytes / self.cfg.host.io_block_bytes
+        if self.handles is not None and self.cfg.frontend.queue_depth > 1:
+            self.add(f"queue depth of {what}", blocks / self.handles * latency)
+        else:
+            depth = min(self.cfg.host.io_queue_depth, self.cfg.frontend.queue_depth)
+            self.add("queue depth", blocks / depth * latency)
+
+    def _fixed_s(self) -> float:
+        """Submission, the link both ways and the firmware of one command."""
+        host, front = self.cfg.host.io_submit_ps, self.cfg.frontend.command_ps
+        return (host + front + 2 * self.cfg.link.latency_ps) / 1e12
+
+    def _program_ps(self) -> int:
+        """In the array, for a page or a word line: one pass or both."""
+        flash = self.cfg.flash
+        second = flash.t_program_second_ps if flash.programming == "two_pass" else 0
+        return flash.t_program_ps + second
+
+    def _block_s(self, array_ps: int, link_rate: int, line: int = 1) -> float:
+        """Unloaded latency of one block, seconds: array operations in a row on its busiest die, for
+        ``line`` page offsets each, then the slower of channel and link."""
+        g = self.geometry
+        block = self.cfg.host.io_block_bytes
+        pages = block / self.cfg.flash.page_bytes
+        groups = pages / (g.planes if self.cfg.flash.multi_plane else 1) / line
+        channel = max(pages / g.channels, min(pages, g.planes)) * self._page_s()
+        rounds = max(groups / g.dies, 1.0)
+        return self._fixed_s() + rounds * array_ps / 1e12 + max(channel, block / link_rate)
+
+    def read_latency(self) -> float:
+        """Unloaded latency of one block read, seconds."""
+        return self._block_s(self.cfg.flash.t_read_ps, self.cfg.link.up_bytes_per_s)
+
+    def write_latency(self) -> float:
+        """Unloaded latency of one block write, seconds."""
+        line = word_line_pages(self.cfg)
+        return self._block_s(self._program_ps(), self.cfg.link.down_bytes_per_s, line)
+
+    def first_read(self) -> float:
+        """Until the first super-page of a stream of reads is on its way, seconds."""
+        return self._fixed_s() + self.cfg.flash.t_read_ps / 1e12
+
+    def last_write(self) -> float:
+        """What a stream of writes takes beyond its transfers, seconds."""
+        return self._fixed_s() + self._program_ps() / 1e12
+
+
+def handle_depth(cfg: Config) -> int:
+    """Blocks that reads have in flight, and writes, where each have a handle of their own."""
+    return max(min(cfg.host.io_queue_depth, cfg.frontend.queue_depth // 2), 1)
+
+
+def with_latency(name: str, work: float, latency: float, text: str) -> Bound:
+    """A bound of work and latency; latency decides when it is the larger part."""
+    name = "latency" if latency > work else name
+    return Bound(work + latency, name, f"{text} + latency {words(latency)}")
+
+
+def parts_text(parts: list[tuple[str, str, float]]) -> str:
+    """ "read 2.5 s (channels) + CPU 1 s (host CPU)" from (what, resource, seconds)."""
+    return " + ".join(f"{what} {words(seconds)} ({name})" for what, name, seconds in parts)
+
+
+def words(seconds: float) -> str:
+    """Seconds with three digits and a fitting unit."""
+    return fmt_time(seconds * 1e12)

@@ -1,0 +1,358 @@
+"""Stannis: the training step itself is shared by the host and the processors in N drives.
+
+Owns the order: every node reads its samples, goes forward and backward; an all-reduce through the
+tunnels sums the gradients; every node updates its copy. Timing only. Does not own batch sizes, the
+split and the order of an exchange (stannis/), or time.
+Source: STANNIS (DAC 2020), with Horovod: gradients are exchanged once every node has them, not
+during the backward pass. Not modelled: reading ahead for the next step, and additions on the
+drives; the host's are where it adds whole gradients, in a tree or a star.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from ondie.emu.analysis.energy import Work
+from ondie.emu.clock import PS_PER_S, ps_from_seconds
+from ondie.emu.cluster.batch_tuner import Engine, tune
+from ondie.emu.cluster.collectives import allreduce
+from ondie.emu.cluster.data_split import largest_remainder
+from ondie.emu.cluster.emulated_engine import traced
+from ondie.emu.compute import host_cpu as machine
+from ondie.emu.compute import isp_cores as core
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.run.build import logical_pages
+from ondie.emu.engine.run.system import System
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nvme import command as queues
+from ondie.emu.paths.allreduce_plan import HOST, Exchange
+from ondie.emu.paths.base import (
+    BACKWARD,
+    FORWARD,
+    PHASES,
+    SAMPLES,
+    SYNCHRONISE,
+    UPDATE,
+    Path,
+    Rows,
+)
+from ondie.emu.paths.closed_form import Bound, parts_text
+from ondie.emu.paths.layout.regions import VALUE_BYTES
+from ondie.emu.paths.optimizer_step import Arithmetic
+from ondie.emu.units import InputError
+from ondie.kernels import get
+
+BATCHES = ("same", "paper")
+
+
+@dataclass
+class Stannis(Path):
+    """Data-parallel training on host and drives. The states stay in each node's DRAM."""
+
+    name: ClassVar[str] = "stannis"
+    title: ClassVar[str] = "distributed, host + N CSDs"
+    updates_weights: ClassVar[bool] = False
+    exchanges: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.options.batch not in BATCHES:
+            raise InputError(f"batch {self.options.batch!r}: {' or '.join(BATCHES)} is right")
+        if self.options.allreduce not in allreduce.KINDS:
+            kinds = " or ".join(allreduce.KINDS)
+            raise InputError(f"allreduce {self.options.allreduce!r}: {kinds} is right")
+        if self.options.host_batch is not None and self.options.host_batch < 1:
+            raise InputError(f"host batch {self.options.host_batch}: at least 1 is right")
+        self.geometry = Geometry.of(self.cfg)
+        self.kernel = get(self.trace.op, form=self.options.form)
+        self.nodes = self.cfg.system.devices + 1
+        self._next = 0
+        super().__post_init__()
+
+    def unstorable(self) -> str | None:
+        known = self.options.format == "fp32"
+        return None if known else "vectors stay in the nodes' DRAM, in FP32"
+
+    # --- what each node does
+
+    @property
+    def ratio(self) -> float:
+        """Training speed of a drive over the host's, for this very model where it is known."""
+        isp = self.cfg.isp
+        return isp.training_ratio_by_model.get(self.trace.name, isp.training_ratio)
+
+    def speed(self, step: int) -> float:
+        """Samples per second of the host, forward and backward, as the trace has it."""
+        s = self.trace.steps[step]
+        return s.samples / (s.forward_s + s.backward_s)
+
+    @cached_property
+    def engines(self) -> tuple[Engine, Engine]:
+        """Speed over the batch of (host, drive), as `ondie stannis` has them: emulated.traced. The
+        host's largest batch is the one the trace was made with, or Options.host_batch."""
+        known = self.options.host_batch or self.trace.samples_per_step
+        return traced(self.trace.name, self.trace.steps[0].samples, self.speed(0), self.cfg, known)
+
+    @cached_property
+    def tuned(self) -> tuple[int, int]:
+        """Tuned batch of (host, drive). The drive is the reference; its best batch is the largest
+        that leaves the host within its own largest, or 1: the host's may be larger then, which as a
+        weight is right (a host of twice a drive's batch, but 14 times its speed)."""
+        host, drive = self.engines
+        found = tune((replace(host, limit=None), drive), reference=1)
+        return found[0], found[1]
+
+    def batches(self, step: int) -> tuple[int, ...]:
+        """Samples of each node in a step, the host's first."""
+        host, drive = self.tuned
+        if self.options.batch == "paper":
+            known = self.options.host_batch or self.trace.samples_per_step
+            return (min(host, known), *[drive] * (self.nodes - 1))
+        weights = (host, *[drive] * (self.nodes - 1))
+        return tuple(largest_remainder(self.trace.steps[step].samples, weights).tolist())
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of the first step over all nodes."""
+        return sum(self.batches(0))
+
+    def seconds(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Forward and backward of each node, ps, int64[nodes] each: the trace's times, by what a
+        node's batch takes over what the trace's own takes the host."""
+        s = self.trace.steps[step]
+        host, drive = self.engines
+        whole = host.seconds(s.samples)
+        over = [
+            (host if i == HOST else drive).seconds(b) / whole if b else 0.0
+            for i, b in enumerate(self.batches(step))
+        ]
+        parts = [[ps_from_seconds(t * o) for o in over] for t in (s.forward_s, s.backward_s)]
+        return np.array(parts[0], np.int64), np.array(parts[1], np.int64)
+
+    def notes(self) -> list[str]:
+        """What a reader of the row has to know."""
+        batches = self.batches(0)
+        drives = batches[1:]
+        few, many = min(drives), max(drives)
+        out = [
+            f"timing only: batch {sum(batches)} = host {batches[HOST]} + {len(drives)} x "
+            f"{few if few == many else f'{few} to {many}'}, drive at {self.ratio:.3g} of the "
+            f"host's speed"
+        ]
+        idle = sum(b == 0 for b in drives)
+        if idle:
+            out.append(
+                f"{idle} of {len(drives)} drives get no sample: a batch of {sum(batches)} is small "
+                f"for {self.nodes} nodes"
+            )
+        return out
+
+    # --- where samples and states are
+
+    def _device_samples(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Samples on each device that (the drive itself, the host) reads, int64[devices] each. The
+        host's share is spread evenly over the drives."""
+        host, *drives = self.batches(step)
+        even = largest_remainder(host, [1] * len(drives))
+        return np.array(drives, np.int64), even
+
+    @cached_property
+    def _places(self) -> tuple[np.ndarray, np.ndarray, int]:
+        """Pages set aside per step for (the drive's, the host's) samples, int64[devices] each, and
+        the number of steps until the same samples come again."""
+        own, host = (
+            np.max(part, axis=0)
+            for part in zip(*map(self._device_samples, range(len(self.trace.steps))), strict=True)
+        )
+        size = self.trace.bytes_per_sample
+        page = self.geometry.page_bytes
+        epoch = -(-self.trace.dataset_samples // self.global_batch)
+        steps = min(len(self.trace.steps), epoch) if epoch else len(self.trace.steps)
+        return -(-own * size // page), -(-host * size // page), steps
+
+    def missing(self) -> str | None:
+        cfg, trace = self.cfg, self.trace
+        if cfg.isp.kind != "cores":
+            return f"no processor in the drive that could train (isp.kind = {cfg.isp.kind})"
+        if not cfg.tunnel.payload_bytes:
+            return "no tunnel between host and drives (tunnel.payload = 0)"
+        if not self.ratio:
+            return "the drive's processor cannot train (isp.training_ratio = 0)"
+        if not trace.bytes_per_sample:
+            return f"{trace.name} does not say how large its samples are (bytes_per_sample = 0)"
+        for i, s in enumerate(trace.steps):
+            if not s.forward_s + s.backward_s:
+                return f"{trace.name} does not say how long forward and backward take (step {i})"
+        vectors = 1 + len(self.kernel.states) + 1
+        need = VALUE_BYTES * vectors * trace.n_params
+        for name, room in (("dram.isp", cfg.dram.isp_bytes), ("host.dram", cfg.host.dram_bytes)):
+            if need > room:
+                return (
+                    f"weights, states and gradient of {trace.n_params:,} parameters take "
+                    f"{need / 1e9:.4g} GB on every node, {name} = {room / 1e9:.4g} GB"
+                )
+        lpns = logical_pages(cfg, self.geometry)
+        own, host, steps = self._places
+        page = self.geometry.page_bytes
+        data = -(-trace.dataset_samples * trace.bytes_per_sample // len(own))
+        pages = max(int((own + host).max()) * steps, -(-data // page))
+        if pages > lpns:
+            return (
+                f"the data set takes {pages * page / 1e9:.4g} GB per drive, the conventional "
+                f"namespace has {lpns * page / 1e9:.4g} GB"
+            )
+        return None
+
+    def system(self, payload: bool, timeline: int) -> System:
+        wait = self.exchange.cost.wait_ps
+        return System(self.cfg, PHASES, payload=payload, timeline=timeline, relay_wait_ps=wait)
+
+    def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
+        """Put the samples of the steps on flash, untimed: each step's lie together, in the order in
+        which they are used. There is no payload to keep."""
+        own, host, steps = self._places
+        for dev, pages in enumerate(own + host):
+            system.fill(dev, 0, int(pages) * steps)
+
+    def begin_step(self, step: int) -> None:
+        """Timing only: there is no payload to offer."""
+
+    def finish(self) -> np.ndarray | None:
+        return None
+
+    # --- the plan
+
+    def plan(self, step: int) -> Iterator[np.ndarray]:
+        out = Rows(self._next)
+        start = out.fence(SAMPLES)
+        read = yield from self._samples(out, step, start)
+        trained = self._training(out, step, read)
+        arrived = yield from self.exchange.rows(out, trained)
+        if not self.trace.steps[step].skipped:  # the sum overflowed: seen after it was exchanged
+            self._update(out, arrived)
+        yield out.take()
+        self._next = out.next
+
+    def _samples(self, out: Rows, step: int, start: int) -> Generator[np.ndarray, None, np.ndarray]:
+        """The drives read their samples, bypassing the front end, the host reads its own by NVMe.
+        Returns the row that each node waits for, int64[nodes]."""
+        own, host = self._device_samples(step)
+        own_pages, host_pages, steps = self._places
+        lpn = step % steps * (own_pages + host_pages)
+        read = np.full(self.nodes, start, np.int64)
+        sent = [
+            self._read(out, rows.NVME, dev, int(lpn[dev] + own_pages[dev]), int(n), start)
+            for dev, n in enumerate(host)
+        ]
+        ids = np.concatenate(sent)
+        if len(ids):
+            read[HOST] = out.join(ids, SAMPLES)
+        for dev, n in enumerate(own):
+            if n:
+                ids = self._read(out, rows.ISP_IO, dev, int(lpn[dev]), int(n), start)
+                read[dev + 1] = out.join(ids, SAMPLES)
+            if out.full():
+                yield out.take()
+        return read
+
+    def _read(
+        self, out: Rows, resource: int, dev: int, lpn: int, samples: int, start: int
+    ) -> np.ndarray:
+        """Rows that read consecutive samples from page ``lpn`` on, in the host's block size."""
+        size, block = samples * self.trace.bytes_per_sample, self.cfg.host.io_block_bytes
+        at = np.arange(0, size, block, dtype=np.int64)
+        return out.add(
+            len(at),
+            device=dev,
+            resource=resource,
+            kind=queues.READ,
+            phase=SAMPLES,
+            lpn=lpn + at // self.geometry.page_bytes,
+            bytes_out=np.minimum(size - at, block),
+            after0=start,
+        )
+
+    def _training(self, out: Rows, step: int, read: np.ndarray) -> int:
+        """Forward and backward on every node that has samples. Returns the row that ends it."""
+        forward, backward = self.seconds(step)
+        node = np.flatnonzero(self.batches(step))
+        ids = read[node]
+        for phase, lengths in ((FORWARD, forward), (BACKWARD, backward)):
+            ids = out.add(
+                len(node),
+                device=np.maximum(node - 1, 0),
+                resource=np.where(node == HOST, rows.ACCELERATOR, rows.ISP),
+                phase=phase,
+                array_ps=lengths[node],
+                after0=ids,
+            )
+        return out.join(ids, SYNCHRONISE)
+
+    @cached_property
+    def exchange(self) -> Exchange:
+        """How the nodes exchange gradients."""
+        drives, size = self.nodes - 1, VALUE_BYTES * self.trace.n_params
+        return Exchange(self.cfg, self.options.allreduce, drives, size)
+
+    def _update(self, out: Rows, arrived: np.ndarray) -> None:
+        """Every node updates its copy from its DRAM."""
+        n = self.trace.n_params
+        read = (len(self.kernel.states) + 2) * VALUE_BYTES * n
+        out.one(resource=rows.HOST_CPU, phase=UPDATE, array_ps=self._host_ps, after0=arrived[HOST])
+        out.add(
+            self.nodes - 1,
+            device=np.arange(self.nodes - 1),
+            resource=rows.ISP,
+            phase=UPDATE,
+            array_ps=self._isp_ps,
+            bytes_in=read,
+            bytes_out=read - VALUE_BYTES * n,  # all but the gradient is written again
+            after0=arrived[HOST + 1 :],
+        )
+
+    @property
+    def _host_ps(self) -> int:
+        return machine.update_ps(self.cfg, self.trace.n_params, self.kernel.bytes_per_param())
+
+    @property
+    def _isp_ps(self) -> int:
+        n, traffic = self.trace.n_params, self.kernel.bytes_per_param()
+        return core.update_ps(self.cfg, self.trace.op, self.coupled_decay, n, traffic)
+
+    # --- arithmetic beside the simulation
+
+    def work(self, steps: int) -> Work:
+        # Host DRAM: samples arrive and are used; what is exchanged arrives, leaves and is added;
+        # then the update. The relay's cores draw what the host draws while nodes exchange.
+        size = self.trace.bytes_per_sample
+        moved = 0
+        for step in range(steps):
+            moved += 2 * size * self.batches(step)[HOST]
+            moved += self.exchange.cost.host_dram_bytes
+            if not self.trace.steps[step].skipped:
+                moved += self.kernel.bytes_per_param() * self.trace.n_params
+        return Work(host_dram_bits=8 * moved, host_updates=True)
+
+    def bound(self, step: int) -> Bound:
+        """Update stage, which here is synchronise, from the moment the last node has its gradient,
+        and what local updates add: the exchange by the cost model, then host and drives."""
+        traffic = self.kernel.bytes_per_param() * self.trace.n_params
+        drive = {
+            "ISP": self._isp_ps / PS_PER_S,
+            "DRAM": traffic / self.cfg.dram.bandwidth_bytes_per_s,
+        }
+        x = self.exchange.cost
+        where = max(drive, key=lambda name: drive[name])
+        end = x.drives_s + drive[where]
+        if x.host_s + self._host_ps / PS_PER_S > end:
+            where, end = "host CPU", x.host_s + self._host_ps / PS_PER_S
+        if self.trace.steps[step].skipped:
+            end = x.seconds
+        local = end - x.seconds
+        parts = [("synchronise", x.limited_by, x.seconds), ("update", where, local)]
+        text = f"{parts_text(parts)}; {self.exchange.text}"
+        return Bound(end, x.limited_by if x.seconds >= local else where, text)

@@ -1,0 +1,1 @@
+"""Where weights, gradients and states lie: formats, stripes, regions, RAID 0."""

@@ -1,0 +1,153 @@
+"""Striping: parameters dealt out to drives in stripes, so that every part of a model lies on all.
+
+Owns which parameter lies where, the payload of striped vectors, and a gradient that crosses the
+link as Top-K. Does not own any order of commands.
+Source: RAID0 of ZeRO-Infinity's baseline; Smart-Infinity (HPCA 2024) spreads every sub-group over
+its drives. Bytes: an index of 4 and a value of 4 per element that is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.run.system import System
+from ondie.emu.paths.layout.regions import VALUE_BYTES, Regions, Shard
+from ondie.emu.paths.payload import POISON, Conventional
+from ondie.kernels import topk
+
+PAIR_BYTES = 8
+"""Index and value of a gradient element that is kept."""
+
+
+@dataclass(frozen=True)
+class Striping:
+    """``n_params`` parameters over ``devices`` in stripes of ``stripe``, in turn.
+
+    A place is a parameter's index in the order in which it is stored: all of the first drive's,
+    then all of the second's.
+    """
+
+    n_params: int
+    devices: int
+    stripe: int
+
+    def shards(self) -> tuple[Shard, ...]:
+        """Places of each drive."""
+        whole, rest = divmod(self.n_params, self.stripe)
+        stop = 0
+        out = []
+        for d in range(self.devices):
+            start = stop
+            stop += self.stripe * (whole // self.devices + (d < whole % self.devices))
+            stop += rest if d == whole % self.devices else 0
+            out.append(Shard(d, start, stop))
+        return tuple(out)
+
+    def pieces(self, shard: Shard, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """(first place, end, first parameter) of each stripe in places [start, stop)."""
+        while start < stop:
+            k, offset = divmod(start - shard.start, self.stripe)
+            end = min(stop, start + self.stripe - offset)
+            yield start, end, (k * self.devices + shard.device) * self.stripe + offset
+            start = end
+
+    def first(self, shard: Shard, places: np.ndarray) -> np.ndarray:
+        """The parameters at ``places`` of a drive."""
+        k, offset = np.divmod(places - shard.start, self.stripe)
+        parameters: np.ndarray = (k * self.devices + shard.device) * self.stripe + offset
+        return parameters
+
+    def order(self) -> np.ndarray:
+        """The parameter at each place, int64[n_params]."""
+        parts = [self.first(s, np.arange(s.start, s.stop)) for s in self.shards()]
+        return np.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Places [start, stop) of a drive, whose gradient is compressed together, ``k`` of it kept."""
+
+    device: int
+    start: int
+    stop: int
+    k: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes on the link and on flash."""
+        return PAIR_BYTES * self.k
+
+    def packed(self, gradient: np.ndarray) -> np.ndarray:
+        """Indices and values of the ``k`` largest of its float32 gradient, uint8[n_bytes]."""
+        index, value = topk.compress(np.ascontiguousarray(gradient), self.k)
+        return np.concatenate([index.view(np.uint8), value.view(np.uint8)])
+
+    def dense(self, packed: np.ndarray) -> np.ndarray:
+        """The gradient that ``packed`` stands for, zeros elsewhere, float32[stop - start]."""
+        index, value = (part.copy() for part in np.split(packed[: self.n_bytes], 2))
+        out = np.empty(self.stop - self.start, np.float32)
+        topk.scatter(index.view(np.uint32), value.view(np.float32), out)
+        return out
+
+
+class Striped(Conventional):
+    """Vectors by place; everything that comes from or goes to the trace is put in order."""
+
+    def __init__(
+        self,
+        system: System,
+        regions: tuple[Regions, ...],
+        compute: Callable[[int, int, dict[str, np.ndarray], np.ndarray], None],
+        striping: Striping,
+        buckets: tuple[Bucket, ...] = (),
+    ) -> None:
+        super().__init__(system, regions, compute, gradient_arrives=True)
+        self.order = striping.order()
+        self.buckets = buckets
+        """Where the gradient is compressed; none: it is not."""
+
+    def store_initial(self, vectors: dict[str, np.ndarray]) -> None:  # type: ignore[override]
+        super().store_initial({name: v[self.order] for name, v in vectors.items()})
+
+    def stored(self, name: str) -> np.ndarray:
+        return self.parameters(super().stored(name))
+
+    def parameters(self, by_place: np.ndarray) -> np.ndarray:
+        """A vector by place as a vector by parameter."""
+        out = np.empty_like(by_place)
+        out[self.order] = by_place
+        return out
+
+    def offer_gradient(self, gradient: np.ndarray) -> None:
+        by_place = gradient[self.order]
+        if not self.buckets:
+            super().offer_gradient(by_place)
+            return
+        for bucket in self.buckets:
+            self._pages(bucket)[: bucket.n_bytes] = bucket.packed(
+                by_place[bucket.start : bucket.stop]
+            )
+
+    def _pages(self, bucket: Bucket) -> np.ndarray:
+        """The memory of a compressed bucket: pages where its gradient would begin, as bytes."""
+        r = self.regions[bucket.device]
+        at = (bucket.start - r.shard.start) * VALUE_BYTES // r.page_bytes
+        at += r.first("g")
+        n = -(-bucket.n_bytes // r.page_bytes)
+        return self.memory[bucket.device][at : at + n].reshape(-1)
+
+    def _row(self, dev: int, resource: int, first: int, count: int) -> None:
+        if self.buckets and resource == rows.ISP:
+            shard = self.regions[dev].shard
+            for bucket in self.buckets:
+                if bucket.device == dev and first <= bucket.start < first + count:
+                    pages = self._pages(bucket)
+                    dense = bucket.dense(pages)
+                    pages[:] = POISON  # used: its buffer is free
+                    piece = slice(bucket.start - shard.start, bucket.stop - shard.start)
+                    self.vector(dev, "g")[piece] = dense
+        super()._row(dev, resource, first, count)

@@ -1,0 +1,198 @@
+"""Where offloaded vectors lie: files in one volume, striped over the drives as RAID 0.
+
+Owns files, stripes, and the block requests of a range. Does not own when they are sent
+(host_offload.py) or what bytes they carry (offload_memory.py).
+Source: DeepSpeed keeps a file per sub-group and state and one per gradient; Linux md RAID 0: chunk
+c of the volume is chunk c // drives of drive c % drives.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import lcm
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.nand.geometry import Geometry
+
+
+class Extent(NamedTuple):
+    """Parameters [start, stop) of a vector from byte ``at`` of its region on."""
+
+    start: int
+    stop: int
+    at: int
+
+
+class Requests(NamedTuple):
+    """Block requests, int64 each: drive, first logical page, bytes, first parameter."""
+
+    device: np.ndarray
+    lpn: np.ndarray
+    size: np.ndarray
+    first: np.ndarray
+
+
+class File(NamedTuple):
+    """A vector as it is to be stored: where its parameters go, bytes of an entry (a value, or a
+    scale), parameters of one."""
+
+    extents: tuple[Extent, ...]
+    width: int
+    share: int = 1
+
+
+@dataclass(frozen=True)
+class Region:
+    """A vector in the volume: its extents, in order, and its first page on every drive."""
+
+    extents: tuple[Extent, ...]
+    width: int
+    lpn: int
+    pages: int
+    """On every drive."""
+    share: int = 1
+    """Extents begin at multiples of it."""
+
+    def bytes(self, n: int) -> int:
+        """Of ``n`` parameters from an entry's beginning on."""
+        return -(-n // self.share) * self.width
+
+    def overlapping(self, a: int, b: int) -> Iterator[tuple[int, int, int]]:
+        """(first parameter, last + 1, byte) of what the extents hold of parameters [a, b)."""
+        first = bisect_right(self.extents, a, key=lambda e: e.stop)
+        last = bisect_left(self.extents, b, key=lambda e: e.start)
+        for e in self.extents[first:last]:
+            lo, hi = max(a, e.start), min(b, e.stop)
+            yield lo, hi, e.at + (lo - e.start) // self.share * self.width
+
+    @property
+    def size(self) -> int:
+        """Bytes of the region up to the end of its last extent."""
+        e = self.extents[-1] if self.extents else Extent(0, 0, 0)
+        return e.at + self.bytes(e.stop - e.start)
+
+
+def extents(
+    pieces: Sequence[tuple[int, int]], width: int, page: int, below: int
+) -> tuple[Extent, ...]:
+    """Files of the pieces that are not smaller than ``below`` bytes, each from a page on."""
+    found, at = [], 0
+    for start, stop in pieces:
+        size = (stop - start) * width
+        if size >= max(below, 1):
+            found.append(Extent(start, stop, at))
+            at += -(-size // page) * page
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Volume:
+    """Regions of vectors on ``devices`` drives, a block of the host's on one after the other."""
+
+    devices: int
+    page: int
+    block: int
+    """Largest request."""
+    align: int
+    regions: Mapping[str, Region]
+
+    @staticmethod
+    def of(
+        files: Mapping[str, File],
+        geometry: Geometry,
+        devices: int,
+        block: int,
+        align: int,
+    ) -> Volume:
+        """Regions of ``files``, in order."""
+        page, at, made = geometry.page_bytes, 0, {}
+        for name, (held, width, share) in files.items():
+            end = Region(held, width, 0, 0, share).size
+            pages = -(-(-(-end // align) * align) // page)
+            step = geometry.planes
+            if devices > 1:  # whole chunks on each drive
+                chunk = lcm(block, page) // page
+                pages = -(-pages // (chunk * devices)) * chunk
+                step = lcm(step, chunk)
+            pages = -(-pages // step) * step
+            made[name] = Region(held, width, at, pages, share)
+            at += pages
+        return Volume(devices, page, block, align, made)
+
+    @property
+    def chunk(self) -> int:
+        """Bytes of a stripe on one drive: a block, in whole pages."""
+        return lcm(self.block, self.page)
+
+    @property
+    def pages(self) -> int:
+        """Logical pages on every drive."""
+        return sum(r.pages for r in self.regions.values())
+
+    def place(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(drive, byte on it) of bytes of a region."""
+        if self.devices == 1:
+            return np.zeros_like(at), at
+        chunk, rest = np.divmod(at, self.chunk)
+        return chunk % self.devices, chunk // self.devices * self.chunk + rest
+
+    def _cuts(self, lo: int, hi: int) -> np.ndarray:
+        """Bytes at which a request begins."""
+        cuts = np.arange(lo, hi, self.block, dtype=np.int64)
+        if self.devices > 1 and (lo % self.chunk or self.block != self.chunk):
+            chunks = np.arange(-(-lo // self.chunk) * self.chunk, hi, self.chunk, dtype=np.int64)
+            cuts = np.union1d(cuts, chunks)
+        return cuts
+
+    def requests(self, name: str, a: int, b: int) -> Requests:
+        """Requests of at most a block for what the drives hold of parameters [a, b)."""
+        region = self.regions[name]
+        parts = []
+        for lo, hi, at in region.overlapping(a, b):
+            end = at + region.bytes(hi - lo)
+            cuts = self._cuts(at, -(-end // self.align) * self.align)
+            size = np.diff(cuts, append=-(-end // self.align) * self.align)
+            first = np.minimum(lo + (cuts - at) // region.width * region.share, hi - 1)
+            device, byte = self.place(cuts)
+            parts.append(np.stack([device, region.lpn + byte // self.page, size, first]))
+        table = np.concatenate(parts, axis=1) if parts else np.zeros((4, 0), np.int64)
+        return Requests(*table)
+
+    def pieces(self, name: str, a: int, b: int) -> Iterator[tuple[int, int, int, int]]:
+        """(first parameter, last + 1, drive, byte on it) of what lies in one piece on a drive."""
+        region = self.regions[name]
+        for lo, hi, at in region.overlapping(a, b):
+            end = at + region.bytes(hi - lo)
+            cuts = self._cuts(at, end) if self.devices > 1 else np.array([at])
+            device, byte = self.place(cuts)
+            ends = np.append(cuts[1:], end)
+            for cut, stop, dev, where in zip(cuts, ends, device, byte, strict=True):
+                first = lo + int(cut - at) // region.width * region.share
+                last = min(lo + int(stop - at) // region.width * region.share, hi)
+                yield first, last, int(dev), region.lpn * self.page + int(where)
+
+    def used(self, name: str) -> list[tuple[int, int]]:
+        """(first logical page, pages) that hold a vector, drive by drive."""
+        region = self.regions[name]
+        pages = -(-region.size // self.page)
+        if self.devices == 1:
+            return [(region.lpn, pages)]
+        chunk = self.chunk // self.page
+        whole, rest = divmod(pages, chunk)
+        out = []
+        for dev in range(self.devices):
+            mine = (whole // self.devices + (dev < whole % self.devices)) * chunk
+            out.append((region.lpn, mine + (rest if dev == whole % self.devices else 0)))
+        return out
+
+    def size(self, name: str, a: int, b: int) -> int:
+        """Bytes on the drives of parameters [a, b) of a vector, padding included."""
+        region = self.regions[name]
+        return sum(
+            -(-region.bytes(hi - lo) // self.align) * self.align
+            for lo, hi, _ in region.overlapping(a, b)
+        )

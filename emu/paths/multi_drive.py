@@ -1,0 +1,260 @@
+"""Drives in step: stripes over all of them, gradients that backward waits for, sub-groups.
+
+Owns the rows of forward and backward, of transfers, and how parameters are cut into sub-groups.
+Does not own the order of a sub-group's work (smart_infinity.py) or what lies where (striping.py).
+Source: ZeRO-Infinity and Smart-Infinity (HPCA 2024): sub-group by sub-group, each on all drives,
+which load, compute and write together; gradients are written during backward.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.clock import ps_from_seconds
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.run.system import System
+from ondie.emu.nvme import command as queues
+from ondie.emu.paths.base import (
+    BACKWARD,
+    BACKWARD_SEGMENTS,
+    FORWARD,
+    GRADIENTS,
+    UPDATE,
+    Rows,
+)
+from ondie.emu.paths.layout.raid0 import Bucket, Striped, Striping
+from ondie.emu.paths.layout.regions import VALUE_BYTES
+from ondie.emu.paths.update_path import ConventionalPath
+
+Places = dict[int, tuple[int, int]]
+"""Places [start, stop) by drive."""
+
+
+class Part(NamedTuple):
+    """Blocks of one vector on one drive."""
+
+    device: int
+    resource: int
+    kind: int
+    lpn: np.ndarray
+    size: np.ndarray
+
+
+@dataclass
+class InStep(ConventionalPath):
+    """Vectors in stripes over all drives; gradients written during backward, which waits for
+    them; then sub-group by sub-group, all drives in step."""
+
+    def granule(self) -> int:
+        """Parameters of a stripe: of one block of the host's, in whole super-pages."""
+        return self.padded(self.cfg.host.io_block_bytes) // VALUE_BYTES
+
+    def padded(self, n_bytes: int) -> int:
+        """Whole super-pages that hold so many bytes: what ends a vector is padded, as aligned
+        direct I/O pads it, so that the pages of a die stay together."""
+        size = self.geometry.super_page_bytes
+        return -(-n_bytes // size) * size
+
+    def lay_out(self) -> None:
+        self.striping = Striping(self.trace.n_params, self.cfg.system.devices, self.granule())
+        self.shards = self.striping.shards()
+        super().lay_out()
+        self.subgroups = self._subgroups()
+        self.buckets: tuple[Bucket, ...] = ()
+
+    def most(self) -> int:
+        """Parameters of a sub-group on one drive at most."""
+        return max(-(-self.cfg.host.subgroup_params // self.cfg.system.devices), self.granule())
+
+    def group(self) -> int:
+        return self.most() * self.cfg.system.devices
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        return (*self.vectors, "g")
+
+    def _subgroups(self) -> list[Places]:
+        """Equal sub-groups, each on all drives, at multiples of a stripe."""
+        longest = max(s.size for s in self.shards)
+        n = -(-longest // max(self.most(), self.granule()))
+        stripes = -(-longest // self.granule())
+        cuts = [self.granule() * (stripes * i // n) for i in range(n + 1)]
+        return [
+            {s.device: (s.start + a, s.start + min(b, s.size)) for s in self.shards if a < s.size}
+            for a, b in zip(cuts, cuts[1:], strict=False)
+        ]
+
+    def follow(self, system: System) -> Striped:
+        return Striped(system, self.regions, self.compute, self.striping, self.buckets)
+
+    def compute(
+        self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
+    ) -> None:
+        """Update places [start, stop), stripe by stripe."""
+        shard = next(s for s in self.shards if s.start <= start < s.stop)
+        for a, b, first in self.striping.pieces(shard, start, stop):
+            piece = slice(a - start, b - start)
+            part = {name: v[piece] for name, v in vectors.items()}
+            super().compute(first, first + b - a, part, gradient[piece])
+
+    def delivered(self) -> np.ndarray | None:
+        sent = super().delivered()
+        if sent is None:
+            return None
+        assert isinstance(self.payload, Striped)
+        return self.payload.parameters(sent)
+
+    # --- rows
+
+    def plan(self, step: int) -> Iterator[np.ndarray]:
+        out = Rows(self.next_row)
+        begin = out.fence(BACKWARD)
+        if self.trace.steps[step].skipped:
+            self.training_rows(out, step, begin)
+        else:
+            yield from self._train(out, step, begin)
+            yield from self.rounds(out, out.fence(GRADIENTS))
+        yield out.take()
+        self.next_row = out.next
+
+    def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
+        raise AssertionError("plan() is this path's own")
+
+    @abstractmethod
+    def rounds(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
+        """The update of every sub-group, from ``fence`` on."""
+
+    def _train(self, out: Rows, step: int, after: int) -> Iterator[np.ndarray]:
+        """Forward; backward in segments, each followed by the gradients that it completes."""
+        s = self.trace.steps[step]
+        forward = ps_from_seconds(s.forward_s)
+        out.one(resource=rows.ACCELERATOR, phase=FORWARD, array_ps=forward, after0=after)
+        total = ps_from_seconds(s.backward_s)
+        blocks = self._gradient_blocks(step)
+        for i in range(BACKWARD_SEGMENTS):
+            time = total * (i + 1) // BACKWARD_SEGMENTS - total * i // BACKWARD_SEGMENTS
+            fence = out.fence(BACKWARD)
+            mine = blocks["ready"] == i
+            time += self.choice_ps(int(blocks["params"][mine].sum()))
+            ready = out.one(resource=rows.ACCELERATOR, phase=BACKWARD, array_ps=time, after0=fence)
+            if mine.any():
+                out.add(
+                    int(mine.sum()),
+                    resource=rows.NVME,
+                    kind=queues.WRITE,
+                    phase=GRADIENTS,
+                    after0=ready,
+                    **{name: blocks[name][mine] for name in ("device", "lpn", "bytes_in")},
+                )
+            if out.full():
+                yield out.take()
+
+    def choice_ps(self, n_params: int) -> int:
+        """Time of the accelerator to choose what is sent of so many gradients."""
+        return 0
+
+    def _gradient_blocks(self, step: int) -> dict[str, np.ndarray]:
+        """Blocks of gradient in the order in which they are ready, the drives in turn."""
+        parts: dict[str, list[np.ndarray]] = {}
+        for r in self.regions:
+            s = r.shard
+            if not s.size:
+                continue
+            if self.buckets:
+                mine = [b for b in self.buckets if b.device == s.device]
+                start = np.array([b.start for b in mine])
+                stop = np.array([b.stop for b in mine])
+                size = np.array([self.padded(b.n_bytes) for b in mine])
+                page = (start - s.start) * VALUE_BYTES // self.geometry.page_bytes
+                lpn = r.first("g") + page
+            else:
+                lpn, size, start = r.blocks("g", s.start, s.stop, self.cfg.host.io_block_bytes)
+                stop = start + size // VALUE_BYTES
+                size[-1] = self.padded(size[-1])
+            first = self.striping.first(s, start)
+            last = self.striping.first(s, stop - 1)
+            ready = self._ready(step, first, last)
+            columns = {
+                "device": np.full(len(lpn), s.device), "lpn": lpn, "bytes_in": size,
+                "ready": ready, "params": stop - start, "position": np.arange(len(lpn)),
+            }  # fmt: skip
+            for name, column in columns.items():
+                parts.setdefault(name, []).append(column)
+        found = {name: np.concatenate(columns) for name, columns in parts.items()}
+        order = np.lexsort((found["device"], -found["position"], found["ready"]))
+        return {name: column[order] for name, column in found.items()}
+
+    def _ready(self, step: int, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """Segment by which every stripe from the one of parameter ``first`` to that of ``last``
+        is ready."""
+        size = self.granule()
+        ends = np.minimum((last // size + 1) * size, self.trace.n_params)
+        return self.ready_segment(step, first, ends)
+
+    def parts(
+        self, kind: int, names: tuple[str, ...], subgroup: Places, resource: int = rows.ISP_IO
+    ) -> list[Part]:
+        """What it takes to read or write vectors of a sub-group."""
+        return [
+            Part(d, resource, kind, *self._extents(name, d, a, b))
+            for d, (a, b) in subgroup.items()
+            for name in names
+        ]
+
+    def _extents(self, name: str, device: int, a: int, b: int) -> tuple[np.ndarray, np.ndarray]:
+        """(first pages, bytes) of the blocks of a vector's places [a, b) on a drive."""
+        r = self.regions[device]
+        if name == "g" and self.buckets:
+            mine = [x for x in self.buckets if x.device == device and a <= x.start < b]
+            start = np.array([x.start for x in mine], np.int64)
+            page = (start - r.shard.start) * VALUE_BYTES // self.geometry.page_bytes
+            size = np.array([self.padded(x.n_bytes) for x in mine])
+            return r.first("g") + page, size
+        lpn, size, _ = r.blocks(name, a, b, self.cfg.host.io_block_bytes)
+        size[-1] = self.padded(size[-1])
+        return lpn, size
+
+    def transfer(
+        self, out: Rows, parts: list[Part], fence: int, phase: int = UPDATE, per_param: int = 0
+    ) -> None:
+        """Rows of all blocks after ``fence``: the drives in turn, and on a drive the vectors in
+        turn, whether read or written: a drive has one queue for both, of the host's depth.
+        ``per_param``: bytes of a parameter, where rows name parameters."""
+        counts = [len(p.lpn) for p in parts]
+        share = np.concatenate([np.arange(n) / n for n in counts if n])
+        which = np.repeat(np.arange(len(parts)), counts)
+        order = np.lexsort((which, share))
+        which = which[order]
+        device, resource, kind = (
+            np.array(column)[which] for column in zip(*(p[:3] for p in parts), strict=True)
+        )
+        lpn = np.concatenate([p.lpn for p in parts])[order]
+        size = np.concatenate([p.size for p in parts])[order]
+        out_of = (kind == queues.READ) | (resource == rows.DMA_UP)
+        before = np.full(len(order), -1, np.int64)
+        for d in dict.fromkeys(p.device for p in parts):
+            line = np.flatnonzero((device == d) & (resource != rows.NVME))
+            before[line[self._depth :]] = out.next + line[: -self._depth]
+        out.add(
+            len(order),
+            device=device,
+            resource=resource,
+            kind=kind,
+            phase=phase,
+            lpn=lpn,
+            bytes_in=np.where(out_of, 0, size),
+            bytes_out=np.where(out_of, size, 0),
+            after0=fence,
+            after1=before,
+            tag=size // per_param if per_param else 0,
+        )
+
+    @property
+    def _depth(self) -> int:
+        """Blocks under way on a drive: one waits for the one so many before it."""
+        return min(self.cfg.host.io_queue_depth, self.cfg.frontend.queue_depth)

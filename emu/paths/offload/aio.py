@@ -1,0 +1,102 @@
+"""Handles: how many blocks of a transfer are in flight, and which wait for which.
+
+Owns the windows of reads and writes, the threads that share a request, batches without overlap of
+events. Does not own the queue of a drive (frontend/queues.py).
+Source: DeepSpeed's aio handles: block_size, queue_depth, intra_op_parallelism, overlap_events.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.nvme import command as queues
+from ondie.emu.paths.base import Rows
+from ondie.emu.paths.layout.volume import Requests
+from ondie.emu.paths.offload.options import Offload
+
+
+class Handles:
+    """One handle for reads and one for writes.
+
+    With ``options.threads`` each request is shared by so many, each with a window of its own over
+    all drives; without, every drive has a window. ``window`` None: only the drive's queue counts.
+    """
+
+    def __init__(self, options: Offload, window: int | None) -> None:
+        self.threads = options.threads
+        self.overlap = options.overlap_events
+        self.window = window
+        self._sent: dict[tuple[int, int], np.ndarray] = {}
+        self._batch: dict[tuple[int, int], int] = {}
+
+    def send(
+        self, out: Rows, kind: int, phase: int, found: Requests, after: int | np.ndarray
+    ) -> np.ndarray:
+        """Rows of block requests that wait for ``after``, of each or of all. Returns their ids."""
+        n = len(found.first)
+        lane = self._lanes(found)
+        order = self._order(lane)
+        found = Requests(*(column[order] for column in found))
+        lane, begin = lane[order], np.broadcast_to(after, n)[order]
+        if self.overlap:
+            return self._rows(out, kind, phase, found, begin, self._windows(kind, lane, out.next))
+        parts = [np.zeros(0, np.int64)]
+        depth = self.window or n
+        for which in np.unique(lane):
+            mine = np.flatnonzero(lane == which)
+            for at in range(0, len(mine), depth):
+                part = mine[at : at + depth]
+                these = Requests(*(column[part] for column in found))
+                behind = self._batch.get((kind, int(which)), -1)
+                ids = self._rows(out, kind, phase, these, begin[part], behind)
+                self._batch[kind, int(which)] = out.join(ids, phase)
+                parts.append(ids)
+        return np.concatenate(parts)
+
+    def _lanes(self, found: Requests) -> np.ndarray:
+        """Whose window each request is in: the thread's, or the drive's."""
+        if self.threads is None:
+            return found.device
+        n = len(found.first)
+        return np.arange(n) // max(-(-n // self.threads), 1)
+
+    def _order(self, lane: np.ndarray) -> np.ndarray:
+        """Threads send in turn."""
+        n = len(lane)
+        if self.threads is None or self.threads == 1 or n == 0:
+            return np.arange(n)
+        share = -(-n // self.threads)
+        return np.lexsort((lane, np.arange(n) % share))
+
+    def _windows(self, kind: int, lane: np.ndarray, first: int) -> np.ndarray:
+        """Each waits for the one so many before it through the same handle."""
+        after = np.full(len(lane), -1)
+        if self.window is None:
+            return after
+        for which in np.unique(lane):
+            mine = np.flatnonzero(lane == which)
+            key = kind, int(which)
+            before = self._sent.get(key, np.full(self.window, -1))
+            line = np.concatenate([before, first + mine])
+            self._sent[key] = line[-self.window :]
+            after[mine] = line[: len(mine)]
+        return after
+
+    @staticmethod
+    def _rows(
+        out: Rows, kind: int, phase: int, found: Requests, after0: np.ndarray,
+        after1: int | np.ndarray,
+    ) -> np.ndarray:  # fmt: skip
+        column = "bytes_out" if kind == queues.READ else "bytes_in"
+        return out.add(
+            len(found.first),
+            device=found.device,
+            resource=rows.NVME,
+            kind=kind,
+            phase=phase,
+            lpn=found.lpn,
+            after0=after0,
+            after1=after1,
+            **{column: found.size},
+        )

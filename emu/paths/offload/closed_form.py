@@ -1,0 +1,86 @@
+"""Closed form of an offloaded update stage, from the configuration alone.
+
+Owns the sums. Does not own the demands they are made of (bounds.py), and takes nothing from the
+simulation. Source: ZeRO-Infinity's order: serial T = N(16/R + 12/W + 1/c), pipelined
+T = N max(16/R, 12/W, 1/c) + fill, with resources that reads and writes share counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from ondie.emu.compute import host_cpu as machine
+from ondie.emu.config.config import Config
+from ondie.emu.paths.closed_form import Bound, Demand, handle_depth, parts_text, with_latency, words
+from ondie.emu.paths.offload.options import Offload
+
+
+def bound(
+    cfg: Config,
+    o: Offload,
+    groups: Sequence[tuple[int, int]],
+    on_nvme: Sequence[tuple[int, int]],
+    moved: Mapping[str, int],
+    traffic: Fraction | int,
+    arrays: int,
+) -> Bound:
+    """Serial: the sum of the three stages of every sub-group, each at its own bottleneck.
+    Pipelined both ways: the largest sum over stages, plus what the first and last sub-group leave
+    bare. One way: the longer of the stage that overlaps and the other two, sub-group by
+    sub-group."""
+    devices = cfg.system.devices
+    pipelined = o.pipeline_read or o.pipeline_write
+    per_drive = None
+    if o.threads is not None:
+        per_drive = o.threads * cfg.host.io_queue_depth / devices
+    elif pipelined:
+        per_drive = handle_depth(cfg)
+    read, write, both = (Demand(cfg, per_drive) for _ in range(3))
+    for demand in (read, both):
+        demand.host_read(moved["read"] / devices)
+    for demand in (write, both):
+        demand.host_write(moved["written"] / devices)
+    n = sum(b - a for a, b in groups)
+    cpu = machine.update_ps(cfg, n, traffic) / 1e12
+    shared = both.largest[1]
+    both.add("host CPU", cpu)
+    held = sum(b - a for a, b in on_nvme)
+    share = [(b - a) / held for a, b in on_nvme]
+    if not share:
+        return with_latency("host CPU", cpu, 0.0, parts_text([("compute", "host CPU", cpu)]))
+    ends_bare = read.first_read() + write.last_write()
+    if not pipelined or len(share) == 1 or o.in_flight(arrays) == 1:
+        stages = {
+            "read": read.largest, "compute": ("host CPU", cpu), "write": write.largest,
+        }  # fmt: skip
+        parts = [(what, name, seconds) for what, (name, seconds) in stages.items()]
+        name = max(stages.values(), key=lambda item: item[1])[0]
+        work = sum(seconds for _, seconds in stages.values())
+        return with_latency(name, work, len(share) * ends_bare, parts_text(parts))
+    r, w = read.largest[1], write.largest[1]
+    name, seconds = both.largest
+    if not (o.pipeline_read and o.pipeline_write):
+        kept = (cpu, w) if o.pipeline_read else (r, cpu)
+        aside = r if o.pipeline_read else w
+        overlap = sum(
+            max(aside * ahead, sum(kept) * mine, shared * mine)
+            for mine, ahead in zip(share, share[1:], strict=False)
+        )
+        first, last = (share[0], share[-1]) if o.pipeline_read else (share[-1], share[0])
+        alone = aside * first + sum(kept) * last
+        text = f"{words(overlap)} overlapped ({name}) + {words(alone)} of one sub-group alone"
+        return with_latency(name, overlap + alone, len(share) * ends_bare, text)
+    if name == "host CPU":
+        behind = max(share[-2] * w - share[-1] * cpu, 0)  # of the last but one's writes
+        ends = share[0] * r + behind + share[-1] * w
+    elif read.seconds[name] and write.seconds[name]:
+        # Reads go on while the first group is computed, writes while the last one is.
+        ends = max(share[0] * cpu - share[1] * r, 0) + max(share[-1] * cpu - share[-2] * w, 0)
+    elif read.seconds[name]:
+        before = share[-2] * (cpu + w) - share[-1] * (r + cpu)  # of the last but one's writes
+        ends = share[-1] * (cpu + w) + max(before, 0)
+    else:
+        ends = share[0] * (r + cpu)
+    text = f"{parts_text([('all', name, seconds)])} + what the ends leave bare {words(ends)}"
+    return with_latency(name, seconds + ends, ends_bare, text)

@@ -1,0 +1,130 @@
+"""The host's memory in an offloaded step: what pages bring into it, and what never leaves it.
+
+Owns slots (isp/formats.py: weights, states, scales) in host DRAM, gathered from pages on several
+drives or resident there. Does not own the log's order (payload.py) or where pages lie
+(offload_volume.py).
+Source: as payload.py: memory is poisoned when its pages are programmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.run.system import System
+from ondie.emu.nand.page_store import PageStore
+from ondie.emu.nvme.data_cache_payload import CachedBytes
+from ondie.emu.paths.layout.formats import Stored
+from ondie.emu.paths.layout.regions import Regions, Shard
+from ondie.emu.paths.layout.volume import Volume
+from ondie.emu.paths.optimizer_step import CASTS
+from ondie.emu.paths.payload import POISON, Conventional, poison, poisoned
+from ondie.kernels.cast import narrow
+from ondie.kernels.formats import B16, TYPES
+from ondie.kernels.update import Slot
+
+BF16 = TYPES[B16]
+
+
+class OffloadMemory(Conventional):
+    """Slots of ``params`` parameters on any number of drives; what has no extent in the volume
+    stays in DRAM."""
+
+    def __init__(
+        self,
+        system: System,
+        volume: Volume,
+        params: int,
+        compute: Callable[[int, int, dict[str, np.ndarray], np.ndarray], None],
+        stored: Stored,
+    ) -> None:
+        whole = Regions.of(Shard(0, 0, params), (*stored.vectors, stored.gradient), system.geometry)
+        super().__init__(system, (whole,), compute, gradient_arrives=True)
+        self.volume = volume
+        self.memory = tuple(
+            np.full((volume.pages, volume.page), POISON, np.uint8) for _ in range(volume.devices)
+        )
+        self.stores = tuple(PageStore(volume.page) for _ in self.memory)
+        self.cached = tuple(CachedBytes() for _ in self.memory)
+        self.params = params
+        self.slots = {s.name: s for s in stored.slots}
+        self.model = Slot("p", stored.shown if stored.shown.itemsize == 2 else BF16)
+        """The model's own parameters: those that the format has for it, else BF16."""
+        self.kept = {s.name: poisoned(s.size(params), s.dtype) for s in stored.slots}
+        """What stays in DRAM; poison where it lies on NVMe."""
+
+    def _view(self, slot: Slot, first: int, last: int, dev: int, at: int) -> np.ndarray:
+        """Entries of one piece in memory."""
+        flat = self.memory[dev].reshape(-1)
+        return flat[at : at + slot.size(last - first) * slot.dtype.itemsize].view(slot.dtype)
+
+    @staticmethod
+    def _entries(slot: Slot, a: int, b: int, begin: int = 0) -> slice:
+        """Of parameters [a, b), counted from that of ``begin`` on."""
+        return slice((a - begin) // slot.share, slot.size(b - begin))
+
+    def gather(self, name: str, a: int, b: int) -> np.ndarray:
+        """Parameters [a, b) of a slot as memory has them now."""
+        slot = self.slots[name]
+        out = self.kept[name][self._entries(slot, a, b)].copy()
+        for first, last, dev, at in self.volume.pieces(name, a, b):
+            piece = self._view(slot, first, last, dev, at)
+            out[self._entries(slot, first, last, a)] = piece
+        return out
+
+    def scatter(self, name: str, a: int, b: int, values: np.ndarray) -> None:
+        """Put parameters [a, b) of a slot where they belong in memory."""
+        slot = self.slots[name]
+        self.kept[name][self._entries(slot, a, b)] = values
+        for first, last, dev, at in self.volume.pieces(name, a, b):
+            piece = values[self._entries(slot, first, last, a)]
+            self._view(slot, first, last, dev, at)[:] = piece
+            poison(self.kept[name][self._entries(slot, first, last)])
+
+    def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
+        for name, values in vectors.items():
+            self.scatter(name, 0, self.params, values)
+            self._flush(name)
+        if "p" in self.volume.regions:
+            self._model(0, self.params, vectors["w"])
+            self._flush("p")
+
+    def _flush(self, name: str) -> None:
+        for dev, (lpn, pages) in enumerate(self.volume.used(name)):
+            for each in range(lpn, lpn + pages):
+                self._program(dev, each, self.ppn(dev, each))
+
+    def _model(self, a: int, b: int, w: np.ndarray) -> None:
+        """The model's own parameters [a, b), where they go to NVMe."""
+        for first, last, dev, at in self.volume.pieces("p", a, b):
+            piece = np.ascontiguousarray(w[first - a : last - a])
+            cast = piece if piece.dtype.itemsize == 2 else narrow(piece, CASTS[self.model.dtype])
+            self._view(self.model, first, last, dev, at)[:] = cast
+
+    def stored(self, name: str) -> np.ndarray:
+        slot, page = self.slots[name], self.volume.page
+        out = self.kept[name].copy()
+        for first, last, dev, at in self.volume.pieces(name, 0, self.params):
+            here = self._entries(slot, first, last)
+            begin, size = at % page, (here.stop - here.start) * slot.dtype.itemsize
+            lpns = range(at // page, -(-(at + size) // page))
+            found = np.concatenate([self._newest(dev, lpn) for lpn in lpns])
+            out[here] = found[begin : begin + size].view(slot.dtype)
+        return out
+
+    def offer_gradient(self, gradient: np.ndarray) -> None:
+        self.gradient = gradient
+        self.scatter("g", 0, self.params, gradient)
+
+    def _row(self, dev: int, resource: int, first: int, count: int) -> None:
+        assert resource == rows.HOST_CPU
+        a, b = first, first + count
+        held = {name: self.gather(name, a, b) for name in self.slots}
+        self.compute(a, b, held, held.pop("g"))
+        shown = held.pop("out", held["w"])
+        for name, values in held.items():
+            self.scatter(name, a, b, values)
+        if "p" in self.volume.regions:
+            self._model(a, b, shown)

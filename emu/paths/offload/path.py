@@ -1,0 +1,270 @@
+"""Host offload: states on NVMe, the update on the host's CPU (ZeRO-Infinity, DeepSpeed).
+
+Owns the order: gradients written during backward; after it, per sub-group, read w m v g, update,
+write w m v; serial, or pipelined over sub-groups; parameters read in forward and backward where
+they are on NVMe too. Does not own what lies on NVMe (offload_layout.py), time or bits.
+Source: DeepSpeed's NVMe optimizer swapper (ZeRO-Infinity, SC 2021); pipeline_read and
+pipeline_write default to off, hence serial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+
+from ondie.emu.analysis.energy import Work
+from ondie.emu.clock import ps_from_seconds
+from ondie.emu.compute import host_cpu as machine
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.run.system import System
+from ondie.emu.nvme import command as queues
+from ondie.emu.paths.base import (
+    BACKWARD,
+    BACKWARD_SEGMENTS,
+    FORWARD,
+    GRADIENTS,
+    PHASES,
+    UPDATE,
+    Rows,
+)
+from ondie.emu.paths.closed_form import Bound, handle_depth
+from ondie.emu.paths.layout import formats
+from ondie.emu.paths.layout.formats import MODEL_BYTES
+from ondie.emu.paths.offload import closed_form as offload_bound
+from ondie.emu.paths.offload.aio import Handles
+from ondie.emu.paths.offload.host_memory import OffloadMemory
+from ondie.emu.paths.offload.options import Offload
+from ondie.emu.paths.offload.subgroups import OffloadLayout
+from ondie.kernels.formats import NONE
+
+
+@dataclass
+class HostOffload(OffloadLayout):
+    """Host offload, serial unless its options pipeline it."""
+
+    name: ClassVar[str] = "host_offload"
+    title: ClassVar[str] = "host offload, serial"
+
+    def unstorable(self) -> str | None:
+        return formats.refused(self.options.format, self.trace.op)
+
+    @property
+    def window(self) -> int | None:
+        """Blocks in flight through a handle, where reads and writes have one each."""
+        if self.offload.threads is not None:
+            return self.cfg.host.io_queue_depth
+        return handle_depth(self.cfg) if self.pipelines else None
+
+    def system(self, payload: bool, timeline: int) -> System:
+        self.handles = Handles(self.offload, self.window)
+        depth = None
+        if self.window is not None:
+            wanted = 2 * self.window * (self.offload.threads or 1)
+            depth = min(wanted, self.cfg.frontend.queue_depth)
+        return System(
+            self.cfg, PHASES, payload=payload, timeline=timeline, queue_depth=depth,
+            pairs=self.options.pairs,
+        )  # fmt: skip
+
+    def fill(self, system: System) -> None:
+        for name in self.volume.regions:
+            if name != "g":
+                for dev, (lpn, pages) in enumerate(self.volume.used(name)):
+                    system.fill(dev, lpn, pages)
+
+    def follow(self, system: System) -> OffloadMemory:
+        # The accelerator leaves the gradient in the memory that the update works in.
+        return OffloadMemory(system, self.volume, self.trace.n_params, self.compute, self.stored)
+
+    @property
+    def traffic(self) -> Fraction:
+        """DRAM bytes of the update of one parameter."""
+        copied = self.offload.parameters and self.stored.format.out == NONE
+        return self.stored.traffic + MODEL_BYTES * copied
+
+    def work(self, steps: int) -> Work:
+        # DRAM: the gradient arrives and leaves, states arrive and leave, the update in between.
+        n = self.trace.n_params
+        moved = sum(self.moved().values()) + self.stored.gradient.size(n)
+        moved += math.ceil(self.traffic * n)
+        return Work(host_dram_bits=8 * moved * self.applied(steps), host_updates=True)
+
+    def moved(self) -> dict[str, int]:
+        """Bytes of a step as planned: of gradients, read and written in the update, and of
+        parameters before it."""
+        size, n = self.volume.size, self.trace.n_params
+        states = sum(size(v, 0, n) for v in self.written)
+        gradient = size("g", 0, n)
+        model = size("p", 0, n) if self.offload.parameters else 0
+        again = 3 if self.offload.checkpointing else 2
+        return {
+            "gradients": gradient,
+            "read": states + gradient,
+            "written": states + model,
+            "parameters": again * model,
+        }
+
+    def training_rows(self, out: Rows, step: int, after: int) -> np.ndarray:
+        if not self.offload.parameters:
+            return super().training_rows(out, step, after)
+        s, portions = self.trace.steps[step], self._portions()
+        count = len(portions)
+        held: list[int] = []  # rows that end the use of a portion
+
+        def pass_over(phase: int, seconds: float, times: int, order: list[int]) -> list[int]:
+            """Read and compute portions one after the other, some read ahead."""
+            total = ps_from_seconds(seconds)
+            done = []
+            for at, k in enumerate(order):
+                ahead = self.offload.parameter_buffers
+                free = held[-ahead] if len(held) >= ahead else after
+                reads = [
+                    self.handles.send(
+                        out, queues.READ, phase, self.volume.requests("p", *portions[k]), free
+                    )
+                    for _ in range(times)
+                ]
+                arrived = np.concatenate(reads)
+                begin = held[-1] if held else after
+                row = out.one(
+                    resource=rows.ACCELERATOR,
+                    phase=phase,
+                    array_ps=total * (at + 1) // count - total * at // count,
+                    after0=out.join(arrived, phase) if len(arrived) else begin,
+                    after1=begin,
+                )
+                held.append(row)
+                done.append(row)
+            return done
+
+        pass_over(FORWARD, s.forward_s, 1, list(range(count)))
+        back = list(reversed(range(count)))
+        done = pass_over(BACKWARD, s.backward_s, 1 + self.offload.checkpointing, back)
+        at = (np.arange(BACKWARD_SEGMENTS) + 1) * count // BACKWARD_SEGMENTS - 1
+        return np.array(done)[np.maximum(at, 0)]
+
+    def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
+        yield from self._write_gradients(out, step, segments)
+        yield from self._update(out, out.fence(GRADIENTS))
+
+    def _write_gradients(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
+        found = self.volume.requests("g", 0, self.trace.n_params)
+        if not len(found.first):
+            return
+        width = self.stored.gradient.dtype.itemsize
+        last = np.minimum(found.first + -(-found.size // width), self.trace.n_params)
+        ready = self.ready_segment(step, found.first, last)
+        order = np.argsort(ready, kind="stable")
+        for at in range(0, len(order), rows.MAX_CHUNK):
+            part = order[at : at + rows.MAX_CHUNK]
+            these = type(found)(*(column[part] for column in found))
+            self.handles.send(out, queues.WRITE, GRADIENTS, these, segments[ready[part]])
+            if out.full():
+                yield out.take()
+
+    @property
+    def beside_cpu(self) -> tuple[bool, bool]:
+        o = self.offload
+        several = len(self.on_nvme) > 1 and o.in_flight(len(self.vectors) + 1) > 1
+        return o.pipeline_read and several, o.pipeline_write and several
+
+    def _update(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
+        o, arrays = self.offload, (*self.written, "g")
+        written: list[int] = []
+        computed = fence
+        flight = o.in_flight(len(self.vectors) + 1)
+        kept = set(self.on_nvme)
+        for a, b in self.groups:
+            if (a, b) not in kept:
+                computed = self._compute(out, a, b, computed, self._behind(written))
+                continue
+            # Buffers are free once a sub-group is written; what is not pipelined waits for all.
+            begin = written[-flight] if len(written) >= flight else fence
+            if not o.pipeline_read and (o.pipeline_write or not written):
+                begin = out.join(np.array([begin, computed]), UPDATE) if written else computed
+            reads = self._transfer(out, queues.READ, arrays, a, b, begin)
+            ready = out.join(reads, UPDATE)
+            computed = self._compute(out, a, b, ready, self._behind(written))
+            names = (*self.written, "p") if o.parameters else self.written
+            writes = self._transfer(out, queues.WRITE, names, a, b, computed)
+            written.append(out.join(writes, UPDATE))
+            if out.full():
+                yield out.take()
+
+    def _behind(self, written: list[int]) -> int:
+        """The write that a computation waits for where writes are not pipelined."""
+        return written[-1] if written and not self.offload.pipeline_write else -1
+
+    def _compute(self, out: Rows, a: int, b: int, after0: int, after1: int) -> int:
+        return out.one(
+            resource=rows.HOST_CPU,
+            phase=UPDATE,
+            array_ps=machine.update_ps(self.cfg, b - a, self.traffic),
+            lpn=a,
+            tag=b - a,
+            after0=after0,
+            after1=after1,
+        )
+
+    def _transfer(
+        self, out: Rows, kind: int, names: tuple[str, ...], a: int, b: int, after: int
+    ) -> np.ndarray:
+        """Read or write vectors of parameters [a, b) in blocks. Returns the rows' ids."""
+        ids = [
+            self.handles.send(out, kind, UPDATE, self.volume.requests(name, a, b), after)
+            for name in names
+        ]
+        return np.concatenate(ids)
+
+    def bound(self, step: int) -> Bound:
+        return offload_bound.bound(
+            self.cfg, self.offload, self.groups, self.on_nvme, self.moved(), self.traffic,
+            len(self.vectors) + 1,
+        )  # fmt: skip
+
+    def notes(self) -> list[str]:
+        o = self.offload
+        found = [*o.remarks, *o.notes(len(self.vectors) + 1)]
+        chosen = {"read": self.options.offload.pipeline_read}
+        chosen["write"] = self.options.offload.pipeline_write
+        if any(chosen.values()) and o is self.options.offload:
+            names = " and ".join(f"pipeline_{name}" for name, on in chosen.items() if on)
+            found.append(f"not serial: {names} as its options say")
+        if self.pipelines and len(self.groups) == 1:
+            size = self.cfg.host.subgroup_params
+            found.append(f"all parameters fit one sub-group of {size:,}, so nothing is pipelined")
+        if o.parameters and not self._later():
+            found.append(
+                f"parameters on NVMe: none, as the first {o.parameters_in_dram:,} stay in the "
+                f"host's DRAM (parameters_in_dram; DeepSpeed's max_in_cpu)"
+            )
+        stay = len(self.groups) - len(self.on_nvme)
+        if stay:
+            found.append(f"{stay} of {len(self.groups)} sub-groups stay in the host's DRAM")
+        return found
+
+
+@dataclass
+class PipelinedOffload(HostOffload):
+    """Host offload with pipeline_read and pipeline_write.
+
+    Reads and writes have a handle each, as DeepSpeed opens them: a drive has up to so many of each
+    in flight, and a burst of one does not stand before the other.
+    """
+
+    name: ClassVar[str] = "host_offload_pipelined"
+    title: ClassVar[str] = "host offload, pipelined"
+
+    @property
+    def offload(self) -> Offload:
+        o = self.options.offload
+        own = o.pipeline_read or o.pipeline_write  # else buffers are of a serial step
+        return replace(
+            o, pipeline_read=True, pipeline_write=True, buffers=o.buffers if own else None,
+            remarks=(),
+        )  # fmt: skip

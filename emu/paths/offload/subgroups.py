@@ -1,0 +1,253 @@
+"""Host offload's data: what of a model lies on NVMe, in which sub-groups, and in parts of it.
+
+Owns the vectors' files and the sub-groups whose states are on NVMe; that a part of a model, which
+stands for the whole, has its shares of them. Does not own the order of the work (host_offload.py)
+or where a file's bytes lie (offload_volume.py).
+Source: DeepSpeed's NVMe optimizer swapper (ZeRO-Infinity, SC 2021); its options are offload.py's.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import lcm
+
+import numpy as np
+
+from ondie.emu.analysis.extrapolate import Pieces, pieces
+from ondie.emu.engine.run.build import logical_pages
+from ondie.emu.paths.base import BACKWARD_SEGMENTS, Options
+from ondie.emu.paths.layout.formats import MODEL_BYTES
+from ondie.emu.paths.layout.regions import VALUE_BYTES
+from ondie.emu.paths.layout.volume import Extent, File, Volume, extents
+from ondie.emu.paths.offload.options import Offload, Shares
+from ondie.emu.paths.update_path import UpdatingPath
+
+MOST_GROUPS = 16
+"""Sub-groups of a short part of a model that is pipelined."""
+LARGE_TENSORS = 0.95
+"""Of what could be on NVMe, at least, is, in a model of which pieces are simulated: where the rest
+lies in it is not told by them."""
+BLOCKS_OF_TENSOR = 16
+"""Of the host's, at least, in such a model's tensors: in its pieces no tensor ends in a block."""
+
+
+def _firsts(groups: Iterable[tuple[int, int]], share: Fraction) -> list[tuple[int, int]]:
+    """The first ``share`` of each sub-group."""
+    return [(a, a + round(share * (b - a))) for a, b in groups]
+
+
+@dataclass
+class OffloadLayout(UpdatingPath):
+    """A path whose states lie on NVMe as far as its options say, and else in the host's DRAM."""
+
+    def granule(self) -> int:
+        """Parameters whose every vector fills whole pages, in blocks of FP32."""
+        page, block = self.cfg.flash.page_bytes, self.cfg.host.io_block_bytes
+        filled = [page // s.dtype.itemsize * s.share for s in self.stored.slots]
+        model = (page // MODEL_BYTES,) if self.offload.parameters else ()
+        return lcm(block // VALUE_BYTES, *filled, *model)
+
+    @property
+    def offload(self) -> Offload:
+        return self.options.offload
+
+    def lay_out(self) -> None:
+        n, o = self.trace.n_params, self.offload
+        size = self.group()
+        self.groups = [(a, min(a + size, n)) for a in range(0, n, size)]
+        """Sub-groups, in order."""
+        self.on_nvme = self._on_nvme()
+        """Sub-groups whose states are on NVMe; those of the others stay in DRAM."""
+        page = lcm(self.cfg.flash.page_bytes, o.align)
+        states = extents(self.on_nvme, 1, 1, 0)
+        slots = {s.name: s for s in self.stored.slots}
+        self.written = tuple(name for name in slots if name != "g")
+        """Weights and states, each with its scales behind it where it is in codes."""
+        files = {
+            name: self._scaled(states, slots[name].dtype.itemsize, slots[name].share)
+            for name in self.written
+        }
+        g = slots["g"].dtype.itemsize
+        shares = self.options.shares
+        if not o.in_dram_below:
+            files["g"] = self._scaled(states, g, 1)
+        elif shares:
+            files["g"] = File(extents(_firsts(self.on_nvme, shares.gradients), g, page, 0), g)
+        else:
+            files["g"] = File(extents(self._tensors(self.on_nvme), g, page, o.in_dram_below), g)
+        if o.parameters:
+            if shares:
+                later = _firsts(self._later(), shares.parameters)
+                held = extents(later, MODEL_BYTES, page, 0)
+            else:
+                later = self._tensors(self._later()) if o.in_dram_below else self._later()
+                held = extents(later, MODEL_BYTES, page, o.in_dram_below)
+            files["p"] = File(held, MODEL_BYTES)
+        self.volume = Volume.of(
+            files, self.geometry, self.cfg.system.devices, self.cfg.host.io_block_bytes, o.align
+        )
+
+    def _on_nvme(self) -> list[tuple[int, int]]:
+        """Sub-groups whose states are on NVMe. Of a piece of a model they end where the share of
+        the whole does, and the sub-group in which that is becomes two."""
+        o, shares = self.offload, self.options.shares
+        if shares is None:
+            here = range(int(o.ratio * len(self.groups)))
+            return [self.groups[k] for k in here if self._bytes(k) >= o.in_dram_below]
+        end = round(shares.states * self.trace.n_params)
+        cut = [[(a, end), (end, b)] if a < end < b else [(a, b)] for a, b in self.groups]
+        self.groups = [group for part in cut for group in part]
+        return [group for group in self.groups if group[1] <= end]
+
+    @property
+    def _kept_by_ratio(self) -> bool:
+        return int(self.offload.ratio * len(self.groups)) < len(self.groups)
+
+    def _later(self) -> list[tuple[int, int]]:
+        """Sub-groups, or what is left of them, whose 16-bit parameters do not stay in DRAM."""
+        shares = self.options.shares
+        if shares is None:
+            return [group for group in self.groups if group[1] > self.offload.parameters_in_dram]
+        page = self.cfg.flash.page_bytes // MODEL_BYTES
+        begin = round(shares.kept * self.trace.n_params / page) * page
+        return [(max(a, begin), b) for a, b in self.groups if b > begin]
+
+    @property
+    def shares(self) -> Shares:
+        """What lies where, as a piece of this model is to have it."""
+        n, kept = self.trace.n_params, sum(b - a for a, b in self.on_nvme)
+        later = sum(b - a for a, b in self._later())
+
+        def stored(name: str, params: int) -> Fraction:
+            whole = params * self.volume.regions[name].width
+            return min(Fraction(self.volume.size(name, 0, n), whole or 1), Fraction(1))
+
+        model = stored("p", later) if self.offload.parameters else Fraction(0)
+        return Shares(Fraction(kept, n), stored("g", kept), Fraction(n - later, n), model)
+
+    def part_options(self) -> Options:
+        # Without these knobs all is on NVMe, in the whole and in any part.
+        o = self.offload
+        if o.ratio == 1 and not o.in_dram_below and not (o.parameters and o.parameters_in_dram):
+            return self.options
+        return replace(self.options, shares=self.shares)
+
+    def part_settings(self, n_params: int) -> dict[str, int]:
+        # Serial sub-groups overlap nothing: there the part's are as large as the whole's.
+        if not self.pipelines:
+            return {}
+        granule = self.granule()
+        count = max(min(len(self.groups), MOST_GROUPS, n_params // granule), 1)
+        size = -(-n_params // (count * granule)) * granule
+        return {"host.subgroup_params": size} if size < self.group() else {}
+
+    @property
+    def pipelines(self) -> bool:
+        """Do sub-groups overlap?"""
+        return self.offload.pipeline_read or self.offload.pipeline_write
+
+    def lone_part(self, n_params: int) -> bool:
+        """Does so short a part have one sub-group, and overlaps nothing as the whole does?"""
+        settings = self.part_settings(n_params)
+        size = settings.get("host.subgroup_params", self.group())
+        return self.pipelines and len(self.groups) > 1 and n_params <= size
+
+    def unsampled(self) -> str | None:
+        if not self.on_nvme:
+            return "no states are on NVMe"
+        if self._kept_by_ratio and self.pipelines:
+            return "sub-groups in DRAM are computed beside the last of those on NVMe (ratio)"
+        if not self.offload.in_dram_below:
+            return None
+        for name in ("g", "p") if self.offload.parameters else ("g",):
+            region, size = self.volume.regions[name], self.volume.size(name, 0, self.trace.n_params)
+            begin = self._later()[0][0] if name == "p" and self._later() else 0
+            params = (self.trace.n_params if name == "p" else self.on_nvme[-1][1]) - begin
+            if size < LARGE_TENSORS * params * region.width:
+                return f"of {name}, much stays in DRAM in small tensors (in_dram_below)"
+            if size < BLOCKS_OF_TENSOR * self.cfg.host.io_block_bytes * len(region.extents):
+                return f"its tensors are a few blocks each of {name} (in_dram_below, host.io_block)"
+        return None
+
+    def pieces(self) -> Pieces | None:
+        if self.unsampled():
+            return None
+        # What is on NVMe decides how often blocks fill: pieces are as long as takes that.
+        n, kept = self.trace.n_params, self.on_nvme[-1][1]
+        devices = self.cfg.system.devices
+        found = pieces(kept, self.period() * devices, self.granule() * devices, self.group())
+        return found and found.of(n)
+
+    def _bytes(self, k: int) -> int:
+        """Bytes of the master weights of sub-group ``k``: what decides where it stays."""
+        a, b = self.groups[k]
+        return self.stored.vectors[0].size(b - a)
+
+    @staticmethod
+    def _scaled(held: tuple[Extent, ...], width: int, share: int) -> File:
+        at = (Extent(e.start, e.stop, e.at // share * width) for e in held)
+        return File(tuple(at), width, share)
+
+    def _tensors(self, groups: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Tensors, cut where a sub-group begins: each is a file of its own."""
+        held = self.trace.trainable
+        starts = [t.offset for t in held]
+        found = []
+        for a, b in groups:
+            for t in held[max(bisect_right(starts, a) - 1, 0) : bisect_left(starts, b)]:
+                lo, hi = max(a, t.offset), min(b, t.offset + t.size)
+                if lo < hi:
+                    found.append((lo, hi))
+        return found
+
+    def _portions(self) -> list[tuple[int, int]]:
+        """Parameters in portions of much the same size, cut between pages or, where they are files
+        of their own, between tensors."""
+        n, page = self.trace.n_params, self.cfg.flash.page_bytes // MODEL_BYTES
+        count = max(min(BACKWARD_SEGMENTS, n // page), 1)
+        cuts = np.array([n * i // count // page * page for i in range(count)])
+        if self.offload.in_dram_below and not self.options.shares:
+            starts = np.array([0, *(e.start for e in self.volume.regions["p"].extents)])
+            cuts = starts[np.searchsorted(starts, cuts, "right") - 1]
+        ends = [*cuts[1:].tolist(), n]
+        return list(zip(cuts.tolist(), ends, strict=True))
+
+    def group(self) -> int:
+        return max(self.cfg.host.subgroup_params // self.granule(), 1) * self.granule()
+
+    def period(self) -> int:
+        g = self.geometry
+        row = g.pages * g.planes * g.dies * g.page_bytes
+        kept = self.on_nvme[-1][1] if self.on_nvme else self.trace.n_params
+        regions = self.volume.regions.values()
+        written = sum(
+            Fraction(r.width, r.share) * Fraction(sum(e.stop - e.start for e in r.extents), kept)
+            for r in regions
+        )
+        return math.ceil(row / written)
+
+    def free_page(self) -> int:
+        return self.volume.pages
+
+    def missing(self) -> str | None:
+        lpns = logical_pages(self.cfg, self.geometry)
+        names = ", ".join(self.volume.regions)
+        gb = self.geometry.page_bytes / 1e9
+        if self.volume.pages > lpns:
+            return (
+                f"{names} of {self.trace.n_params:,} parameters take {self.volume.pages * gb:.4g} "
+                f"GB per device, the conventional namespace has {lpns * gb:.4g} GB"
+            )
+        arrays = (*self.vectors, "g")
+        off = sum(b - a for a, b in self.groups) - sum(b - a for a, b in self.on_nvme)
+        stays = math.ceil(off * (self.stored.bytes_each + self.stored.gradient.bytes_each))
+        if stays > self.cfg.host.dram_bytes:
+            return (
+                f"{', '.join(arrays)} of what stays off NVMe take {stays / 1e9:.4g} GB, the host "
+                f"has {self.cfg.host.dram_bytes / 1e9:.4g} GB of DRAM (host.dram)"
+            )
+        return self.offload.short_of_buffers(len(arrays)) if self.on_nvme else None

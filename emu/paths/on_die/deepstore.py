@@ -1,0 +1,80 @@
+"""Chip-level update with nothing skipped: what OptimStore's paper calls DeepStore.
+
+Owns what a stripe takes without gradient skipping and without write skipping. Does not own the rest
+of the on-die path (on_die.py) or the engine's rules.
+Source: OptimStore (HPCA 2023), after DeepStore (MICRO 2019): 28 B per parameter on the channel. As
+read here: the gradient is data like any other, and goes through the controller's ECC into the array
+(4 B in, KEEP), into the plane of its super-page that Adam leaves empty; the chip senses it with the
+states (no channel); what it has computed is data too, which only the controller can code: w, m and
+v go out (12 B, FETCH) and come back to be programmed (12 B in, STORE).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ondie.emu.paths.base import Path
+from ondie.emu.paths.layout.regions import Stripes
+from ondie.emu.paths.on_die.path import OnDie
+from ondie.emu.paths.on_die.protection import COMPUTE, FETCH, GATE, KEEP, SENSE, STORE
+from ondie.emu.paths.on_die.rounds import Table
+
+
+@dataclass
+class ChipLevel(OnDie):
+    """Update in the flash chips, gradients and results through the controller.
+
+    Dispatch: in lockstep the chips of a channel sense only when all have their gradients, as
+    on_die; else each when it has its own. A gradient is programmed as soon as the stripe before
+    it is: nothing holds a register for it, so that a second one would not help.
+    """
+
+    name: ClassVar[str] = "chip_level"
+    title: ClassVar[str] = "in the flash chips, nothing skipped"
+
+    def lay_out(self) -> None:
+        gate = (GATE,) if self.cfg.pe.dispatch == "lockstep" else ()
+        self.steps = (KEEP, *gate, SENSE, COMPUTE, FETCH, STORE)
+        self.stripes = tuple(
+            Stripes.of(s, self.vectors, self.geometry, kept=True) for s in self.shards
+        )
+
+    def granule(self) -> int:
+        groups = max(self.geometry.planes // (len(self.vectors) + 1), 1)
+        return super().granule() // max(self.geometry.planes // len(self.vectors), 1) * groups
+
+    def unstorable(self) -> str | None:
+        return Path.unstorable(self)
+
+    def missing(self) -> str | None:
+        for key in ("protection", "rain", "atomicity"):
+            value = getattr(self.cfg.pe, key)
+            if value not in ("none", "nan_comparator", 0):
+                return f"pe.{key} = {value} is a repair of on_die, which skips the controller"
+        if self.cfg.errors.kind != "none":
+            return f"errors.kind = {self.cfg.errors.kind}: bit errors are not known on this path"
+        return super().missing()
+
+    def schedule(self, t: Table, after: int) -> None:
+        keep, sense = t.mask[KEEP], t.mask[SENSE]
+        t.after0[keep] = t.base[keep]
+        t.after1[keep] = t.previous(STORE)[keep]
+        if GATE in t.mask:
+            gate = t.mask[GATE]
+            t.after0[gate] = t.row[KEEP][gate]
+            way = t.row[GATE] - self.geometry.channels
+            t.after1[gate] = np.where(t.die >= self.geometry.channels, way, -1)[gate]
+            t.after0[sense] = self._last_way(t, GATE)[sense]
+
+    def _stripe_s(self, s: Stripes, array: float, load: float) -> tuple[float, str]:
+        """In lockstep the transfers of all chips but for gradients, which find their way between
+        them, then the last one's next gradient; else the channel, or one chip."""
+        f, ways = self.cfg.flash, self.geometry.ways
+        moved = self._moves(s)
+        array += f.t_program_ps / 1e12  # the gradient's
+        if self.cfg.pe.dispatch == "lockstep":
+            return array + load + ways * moved, "chips in lockstep"
+        return max((array + load + moved, "dies"), (ways * (load + moved), "channels"))

@@ -1,0 +1,119 @@
+"""What a controller does for data and dies that compute cannot: where its repair puts it.
+
+Owns which steps a stripe takes more, super-pages of parity over dies and of commit records, what
+they reserve. Does not own the time of any (isp/pe.py: the die's part; the engine: the rest).
+Source: OptimStore (HPCA 2023) for what is left out; parity over dies as vendors' RAIN and RAISE
+have it (one die of a stripe holds the exclusive or of the others); commit records: own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.nand import timing
+from ondie.emu.paths.layout.regions import Stripes
+
+GRADIENT, KEEP, GATE, SENSE, COMPUTE, FETCH, PROGRAM, STORE, CHAIN = range(9)
+"""Steps of a stripe. GATE and CHAIN only join others: all gradients of a channel are there; all
+stripes under one parity have been fetched."""
+KIND = {
+    GRADIENT: timing.VPP, KEEP: timing.KEEP, SENSE: timing.BPR, COMPUTE: timing.ODC,
+    FETCH: timing.FETCH, PROGRAM: timing.BPP, STORE: timing.STORE,
+}  # fmt: skip
+JOINS = (GATE, CHAIN)
+
+
+def steps(cfg: Config) -> tuple[int, ...]:
+    """Steps of a stripe whose weights the die updates, in order.
+
+    Parity over dies needs the results of all of them at one place: they are read out of the
+    registers before they are programmed, unless they go to the controller's ECC as it is.
+    """
+    out = [GRADIENT, SENSE, COMPUTE]
+    if cfg.pe.rain and cfg.pe.protection != "controller_ecc":
+        out += [FETCH]
+    out += [PROGRAM]
+    if cfg.pe.rain:
+        out += [CHAIN]
+    return tuple(out)
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """Super-pages of one device: its stripes, the parity over them, a commit record per die.
+
+    ``dies`` of the device, ``members``: stripes under one parity (0: none). The parity of stripes
+    j members .. (j + 1) members - 1, which lie on as many dies in turn, goes to the die before
+    them.
+    """
+
+    count: int
+    dies: int
+    members: int
+    parity: np.ndarray
+    """Super-page of each parity, int64[groups]."""
+    records: int
+    """First super-page of commit records, one per die; they end the super-pages."""
+    commits: bool
+    undo: bool
+
+    @staticmethod
+    def of(cfg: Config, stripes: Stripes, dies: int) -> Guarded:
+        members = cfg.pe.rain - 1 if cfg.pe.rain else 0
+        base = -(-stripes.count // dies) * dies
+        parity = np.zeros(0, np.int64)
+        rank = 0
+        if members:
+            groups = -(-stripes.count // members)
+            die = (np.arange(groups, dtype=np.int64) * members - 1) % dies
+            order = np.argsort(die, kind="stable")
+            first = np.searchsorted(die[order], np.arange(dies))
+            turn = np.empty(groups, np.int64)
+            turn[order] = np.arange(groups) - first[die[order]]
+            parity = base + turn * dies + die
+            rank = int(turn.max(initial=-1)) + 1
+        commits = cfg.pe.atomicity != "none"
+        records = base + rank * dies
+        return Guarded(
+            stripes.count, dies, members, parity, records, commits, cfg.pe.atomicity == "undo"
+        )
+
+    def under(self, number: int) -> range:
+        """Stripes under a parity."""
+        first = number * self.members
+        return range(first, min(first + self.members, self.count))
+
+    def number(self, super_page: int) -> int:
+        """Of a parity that is this super-page; -1: it is none."""
+        found = np.flatnonzero(self.parity == super_page)
+        return int(found[0]) if len(found) else -1
+
+    def is_record(self, super_page: int) -> bool:
+        return self.commits and super_page >= self.records
+
+    def beside(self, die: int) -> list[int]:
+        """Super-pages of a die that are parities, and its record."""
+        found = [int(p) for p in self.parity if p % self.dies == die]
+        return found + ([self.records + die] if self.commits else [])
+
+    @property
+    def super_pages(self) -> int:
+        """Logical super-pages, some of them never used."""
+        return self.records + self.dies * self.commits
+
+    @property
+    def reserved(self) -> int:
+        """Super-pages that hold something; all of them twice where a step can be undone, as the
+        old ones stay until the new ones are committed."""
+        held = self.count + len(self.parity) + self.dies * self.commits
+        return held * (2 if self.undo else 1)
+
+    def completed(self, stripes: np.ndarray) -> np.ndarray:
+        """Parities whose stripes are all among the first so many."""
+        if not self.members:
+            return np.zeros_like(stripes)
+        whole = stripes // self.members
+        return np.where(stripes >= self.count, len(self.parity), whole)

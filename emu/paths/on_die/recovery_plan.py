@@ -1,0 +1,134 @@
+"""After a power cut: plans that read out-of-band data, pad open blocks, and finish the step.
+
+Owns the rows of recovery, and of what an interrupted step has left. Does not own what is concluded
+from what was read (backend/recovery.py), nor the order of an update (by_die.py, on_die.py).
+Source: OptimStore (HPCA 2023): one cursor per die; the host sends gradients again from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.run.system import System
+from ondie.emu.nand import timing
+from ondie.emu.nand.page_store import SPARE_BYTES
+from ondie.emu.paths.base import BACKWARD, RECOVERY, UPDATE, Rows
+from ondie.emu.paths.on_die import uneven_rounds as by_die
+from ondie.emu.paths.on_die.path import OnDie
+from ondie.emu.paths.on_die.registers import Reservoir
+
+Place = tuple[int, int, int]
+"""Device, die of it, place in the die's reservoir."""
+
+
+def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.ndarray:
+    """Read the out-of-band data of super-pages into the controller's DRAM, of all planes where one
+    may be any vector's; with ``data`` whole pages, which it holds against their checksums."""
+    dies, page = path.geometry.dies, path.geometry.page_bytes
+    planes = np.array([path.stripes[dev].planes for dev, _, _ in places], np.int64)
+    if not data:
+        planes[:] = path.scanned_planes
+    out = Rows(first)
+    out.add(
+        len(places),
+        device=[dev for dev, _, _ in places],
+        resource=rows.DIE,
+        kind=timing.SCAN,
+        phase=RECOVERY,
+        lpn=[place * dies + die for _, die, place in places],
+        bytes_out=planes * page,
+        tag=planes * (SPARE_BYTES + page * data),
+    )
+    return out.take()
+
+
+def pads(path: OnDie, first: int, places: Sequence[Place]) -> np.ndarray:
+    """Program places with whatever the registers hold: nobody will take them for blank."""
+    dies, page = path.geometry.dies, path.geometry.page_bytes
+    out = Rows(first)
+    out.add(
+        len(places),
+        device=[dev for dev, _, _ in places],
+        resource=rows.DIE,
+        kind=timing.PAD,
+        phase=RECOVERY,
+        lpn=[place * dies + die for _, die, place in places],
+        bytes_in=[path.stripes[dev].planes * page for dev, _, _ in places],
+    )
+    return out.take()
+
+
+def training(out: Rows, left: Sequence[tuple[int, int]], now: int) -> int:
+    """What the accelerator still does of forward and backward, as (phase, end in ps): the drive's
+    power is not its own. Returns the row to wait for."""
+    after = out.fence(BACKWARD)
+    for phase, end in left:
+        after = out.one(
+            resource=rows.ACCELERATOR, phase=phase, array_ps=max(end - now, 0), after0=after
+        )
+        now = max(now, end)
+    return after
+
+
+def plan(
+    path: OnDie,
+    step: int,
+    left: Sequence[tuple[int, int]],
+    cursors: Sequence[np.ndarray],
+    system: System,
+    made: Sequence[frozenset[int]] = (),
+) -> Iterator[np.ndarray]:
+    """The rest of an interrupted step: of forward and backward (``left``, see :func:`training`), of
+    the update from the cursors on, of parities and records but those of each device that are
+    ``made``; all weights go up again."""
+    out = Rows(system.next_row)
+    after = training(out, left, system.now)
+    if not path.trace.steps[step].skipped:
+        fetched: dict[tuple[int, int], int] = {}
+        yield from by_die.update(path, out, after, cursors, fetched)
+        yield from parities(path, out, after, fetched, made)
+        if path.guarded[0].commits:
+            path.commit(out, made)
+        yield from path.weights_up(out, out.fence(UPDATE))
+    yield out.take()
+    path.next_row = out.next
+
+
+def parities(
+    path: OnDie,
+    out: Rows,
+    after: int,
+    fetched: Mapping[tuple[int, int], int],
+    made: Sequence[frozenset[int]],
+) -> Iterator[np.ndarray]:
+    """Parities that the step has yet to make: of stripes that the controller has ``fetched``, by
+    (device, super-page) -> row, and of those that it reads from the array, where they were
+    programmed before the power went."""
+    dies, page = path.geometry.dies, path.geometry.page_bytes
+    for dev, guarded in enumerate(path.guarded):
+        planes = path.stripes[dev].planes
+        for number, parity in enumerate(guarded.parity.tolist()):
+            if made and parity in made[dev]:
+                continue
+            rows_of = []
+            for sp in guarded.under(number):
+                row = fetched.get((dev, sp))
+                if row is None:
+                    assert isinstance(path.payload, Reservoir)
+                    place = path.payload.at(dev, sp).place
+                    row = out.one(
+                        device=dev, resource=rows.DIE, kind=timing.SCAN, phase=RECOVERY,
+                        lpn=place * dies + sp % dies, bytes_out=planes * page,
+                        tag=planes * (SPARE_BYTES + page), after0=after,
+                    )  # fmt: skip
+                    path.payload.again[row] = dev, sp
+                rows_of.append(row)
+            out.one(
+                device=dev, resource=rows.DIE, kind=timing.BESIDE, phase=UPDATE, lpn=parity,
+                bytes_in=planes * page, after0=out.join(np.array(rows_of), UPDATE),
+            )  # fmt: skip
+        if out.full():
+            yield out.take()

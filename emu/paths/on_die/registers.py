@@ -1,0 +1,366 @@
+"""Payload of the reservoir: registers of the dies, and the pages behind them, entry by entry of the
+log.
+
+Owns the registers' contents, which stripe each super-page holds, out-of-band data, super-pages on
+their way between dies. Does not own the order of things (the engine's log is obeyed) or where a
+page is (backend/reservoir.py has the map).
+Source: this project's trace contract: weights flow through the emulated pages and nowhere else;
+OptimStore (HPCA 2023) for VPP, BPR, ODC and BPP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.compute import nan_comparator as comparator
+from ondie.emu.engine.core import events
+from ondie.emu.engine.run.errors import SimulationError
+from ondie.emu.engine.run.system import System
+from ondie.emu.nand import pe_protection as shield
+from ondie.emu.nand import timing
+from ondie.emu.nand.page_store import PageStore, Spare
+from ondie.emu.paths.layout.regions import Stripes
+from ondie.emu.paths.layout.stripe_map import Homes
+from ondie.emu.paths.on_die.parity import Beside, Made, records
+from ondie.emu.paths.on_die.protection import Guarded
+from ondie.emu.paths.payload import poison, poisoned
+
+
+class At(NamedTuple):
+    """Where a super-page is: die of its device, place in the die's reservoir, and by how many
+    planes the roles of its planes have turned there."""
+
+    die: int
+    place: int
+    turned: int
+
+
+class Reservoir:
+    """Vectors in super-pages, the registers of each die, and the pages behind them.
+
+    ``homes``: the stripes that the super-pages hold, followed from then on.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        stripes: tuple[Stripes, ...],
+        homes: tuple[Homes, ...],
+        compute: Callable[[int, int, dict[str, np.ndarray], np.ndarray], None],
+        guarded: tuple[Guarded, ...],
+    ) -> None:
+        self.system = system
+        self.stripes = stripes
+        self.homes = tuple(h.copy() for h in homes)
+        self.compute = compute
+        self.gradient: np.ndarray | None = None
+        n = sum(s.shard.size for s in stripes)
+        self.dtype = stripes[0].dtype
+        self.staged = poisoned(n, stripes[0].gradient_dtype)
+        """Gradients in the drives' DRAM, between their arrival and their VPP."""
+        self.sent = poisoned(n, self.dtype)
+        """Weights that were read out to the host, [n_params], as the array gave them."""
+        self.saved: dict[tuple[int, int], np.ndarray] | None = None
+        """Super-pages of a checkpoint under way, by (device, number), as they arrive at the host:
+        uint8[planes, page_bytes]."""
+        self.again: dict[int, tuple[int, int]] = {}
+        """Plan rows that read a stripe for its parity's sake: (device, super-page)."""
+        page = system.geometry.page_bytes
+        self.beside = tuple(
+            Beside(g, s.planes, page) for g, s in zip(guarded, stripes, strict=True)
+        )
+        self.stores = tuple(PageStore(page) for _ in stripes)
+        cfg = system.cfg
+        self.code = shield.code(cfg)
+        self.comparator = cfg.pe.protection == "nan_comparator"
+        self.round_trip = cfg.pe.protection == "controller_ecc"
+        self.met = False
+        """Has a value come out of the dies' registers that the comparator, were there one, would
+        have changed?"""
+        self.registers: dict[int, np.ndarray] = {}
+        """Data registers by die: uint8[planes, page_bytes] between BPR and BPP."""
+        self.gradients: dict[int, dict[int, np.ndarray]] = {}
+        """Gradient registers by die: super-page -> [params of a stripe]."""
+        self.lifted: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
+        """In the drives' DRAM, on their way to another die, by device and the super-page that they
+        leave: the step whose result they are, uint8[planes, page_bytes]."""
+        self.step = 0
+        """The update whose results are programmed, from 1; 0: what was there before."""
+        self.kept = 0
+        """Super-pages that held its result when it began, or was resumed."""
+        self.sequences = np.zeros(system.devices, np.int64)
+        """The last super-page that each device has programmed, by its number there."""
+        self.given: dict[int, list[Spare]] = {}
+        """Out-of-band data by die that the controller has made already for what is in the die's
+        registers: their parity has them too."""
+        system.on_log = self.on_log
+
+    def offer_gradient(self, gradient: np.ndarray) -> None:
+        """The accelerator delivers the next step's gradient."""
+        self.gradient = gradient
+        self.step += 1
+        self.kept = 0
+
+    def program(self, device: int, at: At, planes: np.ndarray, spares: Sequence[Spare]) -> None:
+        """Program ``planes``, uint8[planes, page_bytes], with the out-of-band data that the
+        controller makes (the checksum of a page its PE, which has seen it)."""
+        self._put(device, at, Made(spares, planes))
+
+    def _put(self, device: int, at: At, made: Made) -> None:
+        for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
+            members = None if made.members is None else made.members[i]
+            self.stores[device].program(self.page(at, spare.slot), spare, data, members=members)
+        self.sequences[device] = max(int(self.sequences[device]), made.spares[0].sequence)
+
+    def spares(self, device: int, stripe: int, step: int) -> list[Spare]:
+        """Out-of-band data of a stripe's next program, the result of ``step``, plane by plane."""
+        number = self._number(device)
+        return [Spare(stripe, number, step, slot) for slot in range(self.stripes[device].planes)]
+
+    def _number(self, device: int) -> int:
+        return int(self.sequences[device]) + 1
+
+    def coming(self, device: int, die: int, super_page: int) -> Made:
+        """What the next program of a super-page puts there: registers, a parity, or a record."""
+        if super_page not in self.homes[device]:
+            return self.beside[device].made(super_page, self._number(device), self.step)
+        stripe = self.homes[device].stripe(super_page)
+        spares = self.given.get(die) or self.spares(device, stripe, self.step)
+        return Made(spares, self.registers[die])
+
+    def _join(self, device: int, die: int, super_page: int) -> None:
+        """The controller has what the registers hold, and makes the out-of-band data to come."""
+        planes = self.registers[die]
+        stripe = self.homes[device].stripe(super_page)
+        self.given[die] = self.spares(device, stripe, self.step)
+        self.sequences[device] += 1  # other dies may program in between
+        self.beside[device].join(stripe, planes, records(self.given[die], planes))
+
+    def rejoin(self, device: int, super_page: int) -> None:
+        """The controller has read a stripe that was programmed before, for its parity's sake."""
+        pages, store = self.pages(device, super_page), self.stores[device]
+        planes = np.stack([store.read(ppn) for ppn in pages])
+        held = np.stack([store.record(ppn) for ppn in pages])
+        self.beside[device].join(self.homes[device].stripe(super_page), planes, held)
+
+    def rebuilt(self, device: int, super_page: int) -> tuple[np.ndarray, np.ndarray]:
+        """A super-page's pages and out-of-band data from those of the others under its parity:
+        uint8[planes, page_bytes], uint8[planes, SPARE_BYTES]."""
+        beside, store = self.beside[device], self.stores[device]
+
+        def data(other: int) -> np.ndarray:
+            return np.stack([store.read(ppn) for ppn in self.pages(device, other)])
+
+        def spare(other: int) -> np.ndarray:
+            of = store.record if other < beside.guarded.count else store.members
+            return np.stack([of(ppn) for ppn in self.pages(device, other)])
+
+        return beside.again(super_page, data), beside.again(super_page, spare)
+
+    def span(self, device: int, super_page: int, group: int) -> tuple[int, int]:
+        """Parameters [start, stop) of one group of a super-page."""
+        return self.stripes[device].span(self.homes[device].stripe(super_page), group)
+
+    @property
+    def delivered(self) -> np.ndarray:
+        """Weights that were read out to the host, [n_params] as pages hold them."""
+        values = self.sent.copy()
+        self._compare(values)
+        return values
+
+    def _compare(self, values: np.ndarray) -> None:
+        """What the comparator makes of values that leave a register."""
+        if self.comparator:
+            self.met = comparator.compare(values) > 0 or self.met
+        else:
+            self.met = bool(comparator.special(values).any()) or self.met
+
+    def page(self, at: At, slot: int) -> int:
+        """Physical page of one plane's share of a super-page."""
+        g = self.system.geometry
+        plane = (slot + at.turned) % g.planes
+        return at.die * g.die_pages + (g.blocks * g.pages + at.place) * g.planes + plane
+
+    def pages(self, device: int, super_page: int) -> list[int]:
+        """Physical pages of a super-page, in the order of their roles."""
+        at = self.at(device, super_page)
+        return [self.page(at, slot) for slot in range(self.stripes[device].planes)]
+
+    def at(self, device: int, super_page: int) -> At:
+        """Where a super-page is now."""
+        a, g = self.system.arrays, self.system.geometry
+        die, place = super_page % g.dies, int(a.rmap[device, super_page]) - 1
+        block = (device * g.dies + die) * g.all_blocks + g.blocks + place // g.pages
+        return At(die, place, int(a.block["turned"][block]))
+
+    def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
+        """Put the vectors ([n_params] by name) into the super-pages that were filled."""
+        for dev, s in enumerate(self.stripes):
+            for stripe, sp in enumerate(self.homes[dev].super_pages(0, s.count)):
+                planes = np.zeros((s.planes, s.values), self.dtype)
+                for group in range(s.groups):
+                    a, b = s.span(stripe, group)
+                    for name in s.vectors:
+                        planes[s.plane(name, group), : b - a] = vectors[name][a:b]
+                spares = self.spares(dev, stripe, self.step)
+                self.program(dev, self.at(dev, int(sp)), planes.view(np.uint8), spares)
+
+    def stored(self, name: str) -> np.ndarray:
+        """A vector as the flash pages hold it now, [n_params]."""
+        out = poisoned(len(self.sent), self.dtype)
+        for dev, s in enumerate(self.stripes):
+            for stripe, sp in enumerate(self.homes[dev].super_pages(0, s.count)):
+                at = self.at(dev, int(sp))
+                for group in range(s.groups):
+                    a, b = s.span(stripe, group)
+                    ppn = self.page(at, s.plane(name, group))
+                    if a < b:
+                        out[a:b] = self.stores[dev].read(ppn).view(self.dtype)[: b - a]
+        return out
+
+    def on_log(self, log: np.ndarray) -> None:
+        """Obey the engine's log."""
+        g = self.system.geometry
+        for entry in events.entries(log):
+            dev, sp, die = entry.dev, entry.lpn, entry.die
+            at = At(die % g.dies, entry.ppn, entry.old)
+            s = self.stripes[dev]
+            store = self.stores[dev]
+            if store.follow(entry, g):
+                continue
+            match entry.what:
+                case events.LOG_VPP:
+                    first, last = self._whole(dev, sp)
+                    self.gradients.setdefault(die, {})[sp] = self.staged[first:last].copy()
+                    poison(self.staged[first:last])
+                case events.LOG_KEEP:
+                    self._keep(dev, sp, at)
+                case events.LOG_BPR:
+                    self.registers[die] = self._read(dev, at)
+                    if s.kept:
+                        kept = [self.page(at, s.plane("g", i)) for i in range(s.groups)]
+                        found = np.concatenate([store.read(ppn) for ppn in kept])
+                        first, last = self._whole(dev, sp)
+                        held = found.view(s.gradient_dtype)[: last - first]
+                        self.gradients.setdefault(die, {})[sp] = held
+                case events.LOG_ODC:
+                    self._compute(dev, die, sp)
+                case events.LOG_FETCH:
+                    self._join(dev, die, sp)
+                case events.LOG_BPP:
+                    self._put(dev, at, self.coming(dev, die, sp))
+                    self.given.pop(die, None)
+                    del self.registers[die]
+                case events.LOG_MADE:
+                    self._put(dev, at, self.coming(dev, die, sp))
+                    self.beside[dev].done(sp)
+                case events.LOG_READ if entry.row in self.again:
+                    self.rejoin(*self.again.pop(entry.row))
+                case events.LOG_READ:
+                    if sp in self.homes[dev]:
+                        for group in range(s.groups):
+                            a, b = self.span(dev, sp, group)
+                            ppn = self.page(at, s.plane("w", group))
+                            self.sent[a:b] = store.read(ppn).view(self.dtype)[: b - a]
+                    if self.saved is not None:
+                        self.saved[dev, sp] = self._read(dev, at)
+                case events.LOG_LIFT:
+                    spare = store.spare(self.page(at, 0))
+                    assert isinstance(spare, Spare)
+                    self.lifted[dev, sp] = spare.step, self._read(dev, at)
+                case events.LOG_LANDED:
+                    source = entry.n
+                    self.program(dev, at, *self.landing(dev, source))
+                    del self.lifted[dev, source]
+                    self.homes[dev].land(source, sp)
+                case events.LOG_RAW:
+                    self._flip(dev, entry)
+                case events.LOG_ROW:
+                    assert self.gradient is not None
+                    stop = min(sp + entry.old, s.shard.stop)
+                    self.staged[sp:stop] = self.gradient[sp:stop]
+                case what:
+                    raise SimulationError(f"log entry {what} has no meaning for this path")
+
+    def landing(self, device: int, source: int) -> tuple[np.ndarray, list[Spare]]:
+        """What is programmed of the super-page that has left ``source``: pages, out-of-band
+        data."""
+        step, pages = self.lifted[device, source]
+        return pages, self.spares(device, self.homes[device].stripe(source), step)
+
+    def _read(self, device: int, at: At) -> np.ndarray:
+        """The pages of a super-page as the array holds them, uint8[planes, page_bytes]."""
+        store = self.stores[device]
+        slots = range(self.stripes[device].planes)
+        return np.stack([store.read(self.page(at, slot)) for slot in slots])
+
+    def _whole(self, device: int, sp: int) -> tuple[int, int]:
+        """Parameters [start, stop) of a super-page."""
+        last = self.stripes[device].groups - 1
+        return self.span(device, sp, 0)[0], self.span(device, sp, last)[1]
+
+    def _keep(self, device: int, sp: int, at: At) -> None:
+        """A gradient is programmed into the planes that its super-page has left empty."""
+        s = self.stripes[device]
+        for group in range(s.groups):
+            a, b = self.span(device, sp, group)
+            data = np.zeros(s.values, s.gradient_dtype)
+            data[: b - a] = self.staged[a:b]
+            poison(self.staged[a:b])
+            ppn = self.page(at, s.plane("g", group))
+            self.stores[device].write(ppn, self.homes[device].stripe(sp), data.view(np.uint8))
+
+    def _flip(self, device: int, entry: events.LogEntry) -> None:
+        """A page has come out of the array with wrong bits: into its register, to the host, or on
+        its way to another die."""
+        page = entry.n
+        wrong = shield.wrong_bits(
+            self.system.geometry.page_bytes, entry.rate, entry.key, *self.code,
+            self.system.cfg.errors.exposure,
+        )  # fmt: skip
+        if entry.old == timing.BPR:
+            self.registers[entry.die][page] ^= wrong
+        elif (device, entry.lpn) in self.lifted:
+            self.lifted[device, entry.lpn][1][page] ^= wrong
+        elif self.saved is not None:
+            self.saved[device, entry.lpn][page] ^= wrong
+        else:
+            a, b = self.span(device, entry.lpn, page)
+            data = self.sent[a:b].view(np.uint8)
+            data ^= wrong[: len(data)]
+
+    def _compute(self, dev: int, die: int, sp: int) -> None:
+        s = self.stripes[dev]
+        gradient = self.gradients[die].pop(sp)
+        for group in range(s.groups):
+            a, b = self.span(dev, sp, group)
+            if a == b:
+                continue
+            vectors = {
+                name: self.registers[die][s.plane(name, group)].view(self.dtype)[: b - a]
+                for name in s.vectors
+            }
+            for values in vectors.values():
+                self._compare(values)
+            at = a - self.span(dev, sp, 0)[0]
+            self.compute(a, b, vectors, gradient[at : at + b - a])
+        if self.round_trip:
+            self._join(dev, die, sp)
+
+    def unpacked(self, pages: Mapping[tuple[int, int], np.ndarray]) -> dict[str, np.ndarray]:
+        """Vectors by name, [n_params], from super-pages by (device, number); parities among them
+        have nothing of their own."""
+        out = {name: poisoned(len(self.sent), self.dtype) for name in self.stripes[0].vectors}
+        for (dev, sp), planes in pages.items():
+            if sp not in self.homes[dev]:
+                continue
+            s = self.stripes[dev]
+            for group in range(s.groups):
+                a, b = self.span(dev, sp, group)
+                for name in s.vectors:
+                    held = planes[s.plane(name, group)].view(self.dtype)
+                    out[name][a:b] = held[: b - a]
+        return out

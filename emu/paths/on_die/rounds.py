@@ -1,0 +1,113 @@
+"""Rounds of an on-die update: a stripe on every die, and where its rows stand in the plan.
+
+Owns the numbering of rows within rounds and over them. Does not own what a row is or waits for
+(on_die.py, chip_level.py).
+Source: this project's contract of plans (rows.py): consecutive ids, columns in chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.paths.on_die.protection import Guarded
+
+STAGED_ROUNDS = 8
+"""Rounds of gradients (one stripe per die each) that may wait in the device's DRAM."""
+
+
+def all_rounds(first: int, guarded: Sequence[Guarded], n_steps: int) -> dict[str, np.ndarray]:
+    """All rounds from row ``first`` on, the devices in turn: device, number on it, dies in it
+    (fewer in a device's last), first parity and parities in it, id of its first row, of the first
+    row one round before, of the first and the last row STAGED_ROUNDS rounds before (-1: none)."""
+    dies = guarded[0].dies
+    count = np.array([x.count for x in guarded], np.int64)
+    rounds = -(-count // dies)
+    k, dev = np.divmod(np.arange(rounds.max() * len(count)), len(count))
+    keep = k < rounds[dev]
+    k, dev = k[keep], dev[keep]
+    width = np.minimum(dies, count[dev] - k * dies)
+    parity, parities = np.zeros((2, len(k)), np.int64)
+    for d, its in enumerate(guarded):
+        mine = dev == d
+        parity[mine] = its.completed(k[mine] * dies)
+        parities[mine] = its.completed(k[mine] * dies + width[mine]) - parity[mine]
+    size = 1 + n_steps * width + parities
+    base = first + np.cumsum(size) - size
+    before, staged, staged_end = np.full((3, len(k)), -1, np.int64)
+    for d in range(len(count)):
+        mine = np.flatnonzero(dev == d)
+        before[mine[1:]] = base[mine[:-1]]
+        back, now = mine[:-STAGED_ROUNDS], mine[STAGED_ROUNDS:]
+        staged[now] = base[back]
+        staged_end[now] = base[back] + size[back] - 1
+    return {
+        "k": k, "dev": dev, "width": width, "base": base, "before": before, "staged": staged,
+        "staged_end": staged_end, "parity": parity, "parities": parities,
+    }  # fmt: skip
+
+
+@dataclass
+class Table:
+    """Rows of some rounds: which stripe and step each is for, and what they wait for."""
+
+    at: np.ndarray
+    """Number of the row in its round."""
+    round: np.ndarray
+    dev: np.ndarray
+    width: np.ndarray
+    """Dies in its round."""
+    base: np.ndarray
+    """Id of its round's first row, and of the first row of the round before."""
+    before: np.ndarray
+    staged: np.ndarray
+    staged_end: np.ndarray
+    parity: np.ndarray
+    die: np.ndarray
+    load: np.ndarray
+    """Is it the round's gradients, on their way to DRAM?"""
+    made: np.ndarray
+    """Is it a parity?"""
+    dies: int
+    order: dict[int, int]
+    row: dict[int, np.ndarray]
+    """Ids of the steps of its own stripe."""
+    mask: dict[int, np.ndarray]
+    """Which rows are this step."""
+    after0: np.ndarray
+    after1: np.ndarray
+
+    @staticmethod
+    def of(rounds: dict[str, np.ndarray], steps: tuple[int, ...], dies: int) -> Table:
+        order = {step: i for i, step in enumerate(steps)}
+        size = 1 + len(steps) * rounds["width"] + rounds["parities"]
+        names = ("k", "dev", "width", "base", "before", "staged", "staged_end", "parity")
+        rnd, dev, width, base, before, staged, staged_end, parity = (
+            np.repeat(rounds[name], size) for name in names
+        )
+        at = np.arange(len(rnd)) - np.repeat(np.cumsum(size) - size, size)
+        load, made = at == 0, at > len(steps) * width
+        which, die = np.divmod(at - 1, width)
+        which[load | made], die[load | made] = -1, 0
+        row = {step: base + 1 + i * width + die for step, i in order.items()}
+        mask = {step: which == i for step, i in order.items()}
+        after0, after1 = np.full((2, len(rnd)), -1, np.int64)
+        return Table(
+            at, rnd, dev, width, base, before, staged, staged_end, parity, die, load, made, dies,
+            order, row, mask, after0, after1,
+        )  # fmt: skip
+
+    @property
+    def stripe(self) -> np.ndarray:
+        """Number of its stripe on its device (of the round's first where it has none)."""
+        return self.round * self.dies + self.die
+
+    def earlier(self, step: int, die: np.ndarray | int) -> np.ndarray:
+        """Row of a die's step one round before, which had every die; -1 in the first round."""
+        return np.where(self.before < 0, -1, self.before + 1 + self.order[step] * self.dies + die)
+
+    def previous(self, step: int) -> np.ndarray:
+        """The same of the row's own die."""
+        return self.earlier(step, self.die)

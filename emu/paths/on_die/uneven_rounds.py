@@ -1,0 +1,142 @@
+"""Rounds of an on-die update die by die: whatever stripes each of them holds, from any of them on.
+
+Owns the rows of such rounds, and their order. Does not own which stripes lie where (isp/homes.py);
+rounds in which every die has its own stripes in turn are written at once (rounds.py).
+Source: OptimStore (HPCA 2023): one cursor per die; the rules of dispatch are those of on_die.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ondie.emu.compute import pe
+from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.nand import timing
+from ondie.emu.paths.base import UPDATE, Rows
+from ondie.emu.paths.on_die.protection import COMPUTE, FETCH, GRADIENT, JOINS, PROGRAM, SENSE
+from ondie.emu.paths.on_die.rounds import STAGED_ROUNDS
+
+if TYPE_CHECKING:
+    from ondie.emu.paths.on_die.path import OnDie
+
+
+def update(
+    path: OnDie,
+    out: Rows,
+    after: int,
+    cursors: Sequence[np.ndarray],
+    fetched: dict[tuple[int, int], int] | None = None,
+) -> Iterator[np.ndarray]:
+    """The update of the super-pages from the dies' cursors on (int64[dies] for each device), in
+    rounds of the next stripe of every die that has one. With cursors of 0 these are the rows of a
+    whole step, but for parities. ``fetched`` gains the rows after which the controller has a
+    stripe."""
+    left = [h.held() - c for h, c in zip(path.homes, cursors, strict=True)]
+    devices = [_Device(path, dev, cursors[dev]) for dev in range(len(cursors))]
+    for j in range(max(int(n.max()) for n in left)):
+        for dev, n in zip(devices, left, strict=True):
+            here = np.flatnonzero(n > j)
+            if len(here):
+                its = dev.round(out, j, here, after)
+                if fetched is not None:
+                    fetched |= {(dev.device, sp): row for sp, row in its.items()}
+        if out.full():
+            yield out.take()
+
+
+class _Device:
+    """Rounds of one device, and the rows of those before."""
+
+    def __init__(self, path: OnDie, device: int, cursor: np.ndarray) -> None:
+        self.path, self.device, self.cursor = path, device, cursor
+        g = path.geometry
+        self.stripes, self.homes = path.stripes[device], path.homes[device]
+        order = self.homes.by_die()
+        self.order = np.full((g.dies, max(map(len, order))), -1)
+        for die, its in enumerate(order):
+            self.order[die, : len(its)] = its
+        steps = [step for step in path.steps if step not in JOINS]
+        self.at = {step: i for i, step in enumerate(steps)}
+        self.before = np.full((len(steps), g.dies), -1)  # each die's rows of the last round
+        self.lines: list[np.ndarray] = [np.zeros(0, np.int64)] * g.channels  # dies, last round
+        self.loaded: list[int] = []  # last VPP of each round
+
+    def round(self, out: Rows, j: int, dies: np.ndarray, after: int) -> dict[int, int]:
+        """The next stripe of each of ``dies``: gradients down, then VPP, BPR, ODC, what the
+        controller takes, BPP. Returns by super-page the row after which the controller has it."""
+        g, s, path = self.path.geometry, self.stripes, self.path
+        gradient, stripe = s.gradient_bytes, s.planes * g.page_bytes
+        pages = self.order[dies, self.cursor[dies] + j]
+        staged = after if j < STAGED_ROUNDS else self.loaded[j - STAGED_ROUNDS]
+        stripes = np.array([self.homes.stripe(int(page)) for page in pages])
+        base = self._load(out, np.sort(stripes), gradient, staged)
+        steps = len(self.at)
+        now = np.full((steps, g.dies), -1)
+        now[:, dies] = out.next + np.arange(steps * len(dies)).reshape(steps, -1)
+        vpp, bpr, odc, bpp = (now[self.at[x]] for x in (GRADIENT, SENSE, COMPUTE, PROGRAM))
+        last_odc, last = (self.before[self.at[x]] for x in (COMPUTE, PROGRAM))
+        lines = [dies[dies % g.channels == c] for c in range(g.channels)]
+        match path.cfg.pe.dispatch:
+            case "lockstep":
+                vpp0, vpp1 = np.full(g.dies, base), last.copy()
+                bpr0, bpr1 = np.full((2, g.dies), -1)
+                for line, old in zip(lines, self.lines, strict=True):
+                    if not len(line):
+                        continue
+                    vpp0[line[1:]] = vpp[line[:-1]]
+                    bpr0[line] = vpp[line[-1]]
+                    if len(old):
+                        vpp1[line[0]] = last[old[-1]]
+                        bpr1[line] = last[old[0]]
+            case "free":
+                vpp0, vpp1 = np.full(g.dies, base), last
+                bpr0, bpr1 = vpp, np.full(g.dies, -1)
+            case _:
+                vpp0, vpp1 = np.full(g.dies, base), last_odc
+                bpr0 = np.where(last < 0, after, last)
+                bpr1 = vpp if path.cfg.pe.rain else np.full(g.dies, -1)
+        pe_ps, ecc_ps = path.compute_ps, pe.ecc_ps(path.cfg, s.planes)
+        common = {"device": self.device, "resource": rows.DIE, "phase": UPDATE, "lpn": pages}
+        n = len(dies)
+        out.add(
+            n, **common, kind=timing.VPP, bytes_in=gradient, after0=vpp0[dies], after1=vpp1[dies]
+        )
+        out.add(
+            n, **common, kind=timing.BPR, bytes_out=stripe, array_ps=ecc_ps, after0=bpr0[dies],
+            after1=bpr1[dies],
+        )  # fmt: skip
+        out.add(
+            n, **common, kind=timing.ODC, array_ps=pe_ps, after0=bpr[dies], after1=vpp[dies],
+            bytes_out=stripe if path.round_trip else 0,
+        )  # fmt: skip
+        has = odc
+        if FETCH in self.at:
+            has = now[self.at[FETCH]]
+            out.add(n, **common, kind=timing.FETCH, bytes_out=stripe, after0=odc[dies])
+        out.add(n, **common, kind=timing.BPP, bytes_in=stripe, array_ps=ecc_ps, after0=has[dies])
+        self.before = np.where(now < 0, self.before, now)
+        self.lines = lines
+        self.loaded.append(int(vpp[dies[-1]]))
+        return dict(zip(pages.tolist(), has[dies].tolist(), strict=True))
+
+    def _load(self, out: Rows, stripes: np.ndarray, gradient: int, after: int) -> int:
+        """Gradients of some stripes to the device's DRAM, a row for those that follow each other.
+        Returns the row to wait for."""
+        s = self.stripes
+        cuts = np.flatnonzero(np.diff(stripes) != 1) + 1
+        runs = np.split(stripes, cuts)
+        size = np.array([len(run) for run in runs])
+        ids = out.add(
+            len(runs),
+            device=self.device,
+            resource=rows.DMA_DOWN,
+            phase=UPDATE,
+            lpn=[s.shard.start + int(run[0]) * s.params for run in runs],
+            tag=size * s.params,
+            bytes_in=size * gradient,
+            after0=after,
+        )
+        return int(ids[0]) if len(ids) == 1 else out.join(ids, UPDATE)

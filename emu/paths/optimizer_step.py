@@ -1,0 +1,197 @@
+"""The arithmetic of one training step's update, on any piece of the flat parameter vector.
+
+Owns the choice of kernel, its coefficients per step and parameter group, and what values become in
+a format. Does not own memory: who calls brings the vectors, wherever they came from.
+Source: ondie.kernels; the trace's hyper-parameters per step and group.
+
+Two things have no kernel of their own and are the FP32 update between casts, which is what the
+kernels of other formats are defined as: bf16_master, and a block of codes in which one parameter
+group ends and another begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ondie.emu.paths.layout.formats import Stored
+from ondie.emu.units import InputError
+from ondie.kernels import FORMATS, OPS, get
+from ondie.kernels.cast import narrow, widen
+from ondie.kernels.codes import codes, numpy_encode
+from ondie.kernels.formats import BLOCK, NONE
+from ondie.kernels.stochastic import key
+from ondie.kernels.tiles import numpy_update
+from ondie.kernels.update import SIGNED
+from ondie.traces import Trace
+
+CASTS = {np.dtype(np.float16): "float16", np.dtype(np.uint16): "bfloat16"}
+
+
+class Scalars(NamedTuple):
+    """Of a step and a parameter group."""
+
+    coef: np.ndarray
+    key: int | None
+    """Of rounding at random; None where nothing is."""
+
+
+class Arithmetic:
+    """Update kernel of a trace.
+
+    ``form`` is "canonical" or "torch" (ondie.kernels.FORMS); ``format`` how vectors and gradients
+    are stored (isp/formats.py); ``seed``: of rounding at random. Raises InputError for a trace
+    whose optimizer has no kernel, or that holds no initial weights.
+    """
+
+    def __init__(
+        self, trace: Trace, form: str = "canonical", backend: str = "auto", format: str = "fp32",
+        seed: int = 0,
+    ) -> None:  # fmt: skip
+        if trace.op not in OPS:
+            raise InputError(
+                f"{trace.name}: optimizer operation {trace.op!r} has no update kernel; "
+                f"known are {', '.join(OPS)}"
+            )
+        if trace.weights("initial") is None:
+            raise InputError(f"{trace.name}: no initial weights, so nothing to update")
+        self.trace, self.seed = trace, seed & 0xFFFFFFFF
+        self.layout = Stored(format, trace.op)
+        own = format if format in FORMATS else "fp32"
+        self.kernel = get(trace.op, backend=backend, form=form, format=own)
+        self._plain = get(trace.op, backend=backend, form=form)
+        self.given: Mapping[str, np.ndarray] | None = None
+        """Weights and states before the first step by slot, where they are not the trace's."""
+        self.ranges = trace.group_ranges()
+        self.numbers = self._numbers()
+
+    def _numbers(self) -> list[int]:
+        """Of each range: the number of its first element in its group, for rounding at random."""
+        seen: dict[int, int] = {}
+        found = []
+        for first, last, group in self.ranges:
+            found.append(seen.get(group, 0))
+            seen[group] = found[-1] + last - first
+        return found
+
+    def initial(self) -> dict[str, np.ndarray]:
+        """Weights and states before the first step by slot, as the format stores them."""
+        if self.given is not None:
+            return {name: values.copy() for name, values in self.given.items()}
+        w = self.trace.weights("initial")
+        assert w is not None
+        f = self.layout.format
+        found = {"w": self.cast(w, self.layout.vectors[0].dtype)}
+        states = self.trace.states()
+        for v in self.layout.vectors[1:]:
+            if v.coded:
+                found[v.name] = np.empty(len(w), v.dtype)
+                scale = found[f"{v.name}_scale"] = np.empty(-(-len(w) // BLOCK), np.float32)
+                map_ = codes(f.codes, SIGNED[v.name])
+                with np.errstate(all="ignore"):
+                    numpy_encode(states[v.name], found[v.name], scale, map_)
+            else:
+                found[v.name] = self.cast(states[v.name], v.dtype)
+        return found
+
+    def gradient(self, values: np.ndarray) -> np.ndarray:
+        """A gradient, float32[n], as the format stores it."""
+        dtype = self.layout.gradient.dtype
+        return values if dtype == values.dtype else self.cast(values, dtype)
+
+    @staticmethod
+    def cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+        """A copy of float32[n] in another type, rounded to nearest even."""
+        return narrow(values, CASTS[dtype]) if dtype in CASTS else values.copy()
+
+    @staticmethod
+    def wide(values: np.ndarray) -> np.ndarray:
+        """Stored numbers as float32[n]."""
+        return widen(values, CASTS[values.dtype]) if values.dtype in CASTS else values
+
+    def shown(self, w: np.ndarray) -> np.ndarray:
+        """What the model computes with: stored weights, or the copy that a format has of them."""
+        return w if self.layout.shown == w.dtype else self.cast(w, self.layout.shown)
+
+    def coefficients(self, step: int) -> list[Scalars]:
+        """Folded scalars of each parameter group at ``steps[step]``."""
+        s = self.trace.steps[step]
+        random = self.kernel.random
+        return [
+            Scalars(
+                self.kernel.coefficients(hyper, s.count),
+                key(s.count, self.seed + (group << 32)) if random else None,
+            )
+            for group, hyper in enumerate(s.hyper)
+        ]
+
+    def apply(
+        self,
+        coefficients: Sequence[Scalars],
+        start: int,
+        stop: int,
+        vectors: dict[str, np.ndarray],
+        gradient: np.ndarray,
+    ) -> None:
+        """Update parameters [start, stop) in place; where they are in codes, whole blocks or up to
+        the end.
+
+        ``vectors`` (w and the states by slot) and ``gradient`` hold just these parameters, as they
+        are stored; a format's copy of the weights for the model is put there as "out".
+        """
+        if self.layout.format.out != NONE:
+            vectors["out"] = np.empty(stop - start, self.layout.shown)
+        here = [
+            (max(first, start) - start, min(last, stop) - start, group, number + start - first)
+            for (first, last, group), number in zip(self.ranges, self.numbers, strict=True)
+            if max(first, start) < min(last, stop)
+        ]
+        cut = self.layout.format.codes and any(a % BLOCK for a, *_ in here)
+        if cut or self.kernel.format != self.layout.name:
+            self._between_casts(coefficients, here, vectors, gradient)
+            return
+        for a, b, group, number in here:
+            arrays = [
+                vectors[s.name][a // s.share : -(-b // s.share)] for s in self.kernel.slots[2:]
+            ]
+            states = arrays[:-1] if "out" in vectors else arrays
+            scalars = coefficients[group]
+            self.kernel(
+                vectors["w"][a:b], gradient[a:b], states, scalars.coef,
+                out=vectors["out"][a:b] if "out" in vectors else None,
+                first=number + a, key=scalars.key,
+            )  # fmt: skip
+
+    def _between_casts(
+        self,
+        coefficients: Sequence[Scalars],
+        here: Sequence[tuple[int, int, int, int]],
+        vectors: dict[str, np.ndarray],
+        gradient: np.ndarray,
+    ) -> None:
+        def plain(w: np.ndarray, g: np.ndarray, states: list[np.ndarray], _: object) -> None:
+            for a, b, group, _number in here:
+                parts = [state[a:b] for state in states]
+                self._plain(w[a:b], g[a:b], parts, coefficients[group].coef)
+
+        names = [s.name for s in self.layout.slots if s.name != "g"]
+        arrays = [vectors["w"], gradient, *(vectors[name] for name in names[1:])]
+        signs = [SIGNED[name] for name in self.layout.states]
+        with np.errstate(all="ignore"):
+            numpy_update(plain, self.layout.format, signs, arrays, coefficients[0].coef, 0, 0)
+
+    def reference(
+        self, steps: int, sent: Callable[[np.ndarray], np.ndarray] | None = None
+    ) -> np.ndarray:
+        """Weights after ``steps`` steps of the same kernel outside the emulator, as the format
+        stores them. ``sent``: what a path makes of a gradient on its way."""
+        vectors = self.initial()
+        for i in range(steps):
+            if self.trace.steps[i].skipped:
+                continue
+            g = self.trace.gradient(i)
+            g = self.gradient(g if sent is None else sent(g))
+            self.apply(self.coefficients(i), 0, self.trace.n_params, vectors, g)
+        return vectors["w"]

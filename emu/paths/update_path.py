@@ -1,0 +1,193 @@
+"""What the three updating paths share: states on flash, a kernel, a payload that follows the log.
+
+Owns preparing, handing over gradients and reading weights back; the regions of the conventional
+namespace. Does not own any order of commands: each path plans its own.
+Source: this project's contract of paths (base.py) and traces.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from ondie.emu.analysis.extrapolate import Pieces, pieces
+from ondie.emu.engine.run.build import logical_pages
+from ondie.emu.engine.run.system import System
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.paths.base import BACKWARD, PHASES, Options, Path, Rows
+from ondie.emu.paths.layout.formats import Stored
+from ondie.emu.paths.layout.regions import Regions, Shard, shards
+from ondie.emu.paths.on_die.registers import Reservoir
+from ondie.emu.paths.optimizer_step import Arithmetic, Scalars
+from ondie.emu.paths.payload import Conventional
+from ondie.kernels import get
+
+
+@dataclass
+class UpdatingPath(Path):
+    """A path whose weights and states lie on flash. Subclasses lay them out and plan the update."""
+
+    def __post_init__(self) -> None:
+        self.check_format()
+        self.geometry = Geometry.of(self.cfg)
+        self.kernel = get(self.trace.op, form=self.options.form)
+        self.stored = Stored(self.options.format, self.trace.op)
+        self.vectors = ("w", *self.kernel.states)
+        self.shards: tuple[Shard, ...] = shards(
+            self.trace.n_params, self.cfg.system.devices, self.granule()
+        )
+        self.lay_out()
+        self.payload: Conventional | Reservoir | None = None
+        self.arithmetic: Arithmetic | None = None
+        self.next_row = 0
+        """Id of the next plan row."""
+        super().__post_init__()
+
+    @abstractmethod
+    def granule(self) -> int:
+        """Parameters at whose multiples they are split over devices."""
+
+    @abstractmethod
+    def lay_out(self) -> None:
+        """Set out the vectors of each shard."""
+
+    @abstractmethod
+    def fill(self, system: System) -> None:
+        """Put the vectors on flash before the run, untimed."""
+
+    @abstractmethod
+    def follow(self, system: System) -> Conventional | Reservoir:
+        """The payload that follows the log of this path."""
+
+    @abstractmethod
+    def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
+        """Plan rows from the gradients on; ``segments`` are the rows of the backward pass."""
+
+    @abstractmethod
+    def period(self) -> int:
+        """Parameters after which the flash is written as it was before: a block of every plane."""
+
+    def group(self) -> int:
+        """Parameters of a sub-group; 0 where there are none."""
+        return 0
+
+    def part_options(self) -> Options:
+        """Options with which a part of the model is laid out as the whole is."""
+        return self.options
+
+    def part_settings(self, n_params: int) -> dict[str, int]:
+        """Leaves with which a short part of the model overlaps as the whole does."""
+        return {}
+
+    def unsampled(self) -> str | None:
+        """Why pieces do not tell of the whole, or None where they do."""
+        return None
+
+    def pieces(self) -> Pieces | None:
+        """What to simulate in place of the whole update stage, or None where that is as short, or
+        pieces do not tell of it."""
+        if self.unsampled():
+            return None
+        devices = len(self.shards)
+        granule = self.granule() * devices
+        return pieces(self.trace.n_params, self.period() * devices, granule, self.group())
+
+    @property
+    def up_bytes(self) -> int:
+        """Bytes of a weight on its way to the host."""
+        return 2 if self.options.weights_up == "fp16" else self.stored.shown.itemsize
+
+    def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
+        self.fill(system)
+        if arithmetic is None:
+            return
+        self.arithmetic = arithmetic
+        self.payload = self.follow(system)
+        self.payload.store_initial(arithmetic.initial())
+
+    def compute(
+        self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
+    ) -> None:
+        """Update parameters [start, stop) where they lie now."""
+        assert self.arithmetic is not None
+        self.arithmetic.apply(self._coefficients, start, stop, vectors, gradient)
+
+    def begin_step(self, step: int) -> None:
+        if self.payload is not None and self.arithmetic is not None:
+            self._coefficients: list[Scalars] = self.arithmetic.coefficients(step)
+            self.payload.offer_gradient(self.arithmetic.gradient(self.trace.gradient(step)))
+
+    def finish(self) -> np.ndarray | None:
+        return None if self.payload is None else self.payload.stored("w")
+
+    def part(self) -> None:
+        self.payload = None
+
+    def delivered(self) -> np.ndarray | None:
+        return None if self.payload is None else self.payload.delivered
+
+    def plan(self, step: int) -> Iterator[np.ndarray]:
+        out = Rows(self.next_row)
+        segments = self.training_rows(out, step, out.fence(BACKWARD))
+        if not self.trace.steps[step].skipped:
+            yield from self.update(out, step, segments)
+        yield out.take()
+        self.next_row = out.next
+
+
+@dataclass
+class ConventionalPath(UpdatingPath):
+    """Vectors as regions of the conventional namespace, through map, ECC and DRAM."""
+
+    def lay_out(self) -> None:
+        self.regions = tuple(
+            Regions.of(shard, (*self.stored.vectors, self.stored.gradient), self.geometry)
+            for shard in self.shards
+        )
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """Vectors that a step writes to flash."""
+        return self.vectors
+
+    def period(self) -> int:
+        g = self.geometry
+        written = sum(
+            Fraction(1, self.regions[0].vector(name).per_page(g.page_bytes))
+            for name in self.written
+        )
+        return math.ceil(g.pages * g.planes * g.dies / written)
+
+    def too_large(self, names: tuple[str, ...]) -> str | None:
+        """Why the vectors do not fit the namespace, or None."""
+        lpns = logical_pages(self.cfg, self.geometry)
+        planes = self.geometry.planes
+        need = max(sum(-(-r.used(name) // planes) * planes for name in names) for r in self.regions)
+        if need <= lpns:
+            return None
+        gb = self.geometry.page_bytes / 1e9
+        return (
+            f"{', '.join(names)} of {self.trace.n_params:,} parameters take {need * gb:.4g} GB per "
+            f"device, the conventional namespace has {lpns * gb:.4g} GB"
+        )
+
+    def system(self, payload: bool, timeline: int) -> System:
+        return System(
+            self.cfg, PHASES, payload=payload, timeline=timeline, pairs=self.options.pairs
+        )
+
+    def free_page(self) -> int:
+        return max(r.total_pages for r in self.regions)
+
+    def fill(self, system: System) -> None:
+        for r in self.regions:
+            for name in self.vectors:
+                system.fill(r.shard.device, r.first(name), r.used(name))
+
+    def follow(self, system: System) -> Conventional:
+        return Conventional(system, self.regions, self.compute, shown=self.stored.shown)

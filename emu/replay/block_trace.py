@@ -1,0 +1,259 @@
+"""Block traces through a drive: what a trace becomes there, and what the drive says of it.
+
+Owns the fit of requests to the drive (sectors, capacity, largest command), open and closed loops,
+and the shares of time that its resources worked. Does not own formats (ondie.traces), the drive or
+its queue pair (replay.py), or files and words (commands/replay.py).
+Source: NVMe base specification: commands of at most MDTS; the Linux block layer, which splits what
+is larger; ATA and NVMe drives address whole sectors, and deallocate whole units alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ondie.emu.clock import NEVER
+from ondie.emu.config.config import Config
+from ondie.emu.config.rules import mapping_unit
+from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.engine.run import build
+from ondie.emu.ftl.precondition import apply as precondition
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nvme.request import FLUSH, MAX_CHUNK, NOT_YET, REQUEST, TRIM, WRITE
+from ondie.emu.replay.player import Player, Replayed, Source
+from ondie.emu.units import InputError
+from ondie.traces import block_edit
+from ondie.traces.block_model import BlockTrace
+
+SECTOR = 512
+FOOTPRINTS = ("refuse", "wrap")
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Loop:
+    """How requests are let go: ``depth`` outstanding in a closed loop, which looks at no times, or
+    None: each at its time in the trace over ``speed``."""
+
+    depth: int | None
+    speed: float = 1.0
+
+
+@dataclass(frozen=True)
+class BlockReplayed:
+    """requests: REQUEST[n], those of the trace in its order, with all their times. done: what the
+    queue pair says. busy: share of the simulated time by resource. notes: what was changed."""
+
+    requests: np.ndarray
+    done: Replayed
+    half: dict[str, int] | None
+    busy: dict[str, dict[str, float]]
+    notes: tuple[str, ...]
+    config: Config
+
+
+def replay_block(
+    trace: BlockTrace,
+    cfg: Config,
+    loop: Loop,
+    *,
+    kind: str = "fill",
+    footprint: str = "refuse",
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> BlockReplayed:
+    """The trace through one drive of configuration ``cfg``, which is preconditioned by ``kind``
+    (precondition.KINDS) before. ``footprint``: requests past the end of the drive are refused, or
+    wrapped. ``progress`` is told how many commands are done, and the clock in ps.
+
+    InputError for a trace that does not fit, or a drive without room; TraceError for a request
+    larger than the drive.
+    """
+    cfg = of_replay(cfg)
+    trace, notes = fitted(trace, capacity(cfg), footprint)
+    cfg, more = partial_pages(trace, cfg)
+    commands = Commands(trace, cfg.frontend.max_transfer_bytes, loop)
+    if len(commands) > len(trace):
+        notes += [f"{len(trace)} requests became {len(commands)} commands of frontend.max_transfer"]
+    arrays = build.build(cfg, devices=1, phases=1, pairs=1, seed=seed)
+    precondition.precondition(arrays, cfg, kind, seed=seed)
+    depth = loop.depth if loop.depth is not None else cfg.frontend.queue_depth
+    source = Source(commands.chunks(), depth, loop.depth is not None)
+    done = Player(arrays, cfg, [source]).run(len(commands) // 2 + 1, progress)
+    unknown = done.counters["unmapped_pages"]
+    if unknown:
+        notes += [f"{unknown} pages read that nobody had written: zeros, without the flash"]
+    whole = len(commands) == len(trace)
+    return BlockReplayed(
+        requests=commands.merged(done.requests[0]),
+        done=done,
+        half=done.half if whole else None,
+        busy=busy(arrays, cfg, done.simulated_ps),
+        notes=(*notes, *more),
+        config=cfg,
+    )
+
+
+def of_replay(cfg: Config) -> Config:
+    """One drive, whose host takes no time: a block trace begins where that is over."""
+    changes: dict[str, Any] = {"system.devices": 1}
+    if cfg.leaf("host.io_submit").source != "set":
+        changes["host.io_submit"] = 0
+    return cfg.replace(changes, ref="a block trace is what reaches the drive")
+
+
+def capacity(cfg: Config) -> int:
+    """Bytes that the drive offers."""
+    geometry = Geometry.of(cfg)
+    return build.logical_pages(cfg, geometry) * geometry.page_bytes
+
+
+def fitted(trace: BlockTrace, size: int, footprint: str) -> tuple[BlockTrace, list[str]]:
+    """The trace on whole sectors of a drive of ``size`` bytes, and what was changed."""
+    if footprint not in FOOTPRINTS:
+        raise InputError(f"footprint {footprint!r}: one of {', '.join(FOOTPRINTS)} is right")
+    if len(trace.devices) > 1:
+        raise InputError(
+            f"{trace.source}: requests of {len(trace.devices)} devices "
+            f"({', '.join(trace.devices[:8])}): --volume NAME takes one, --side-by-side all"
+        )
+    known = len(trace.notes)
+    trace = whole_sectors(trace)
+    if footprint == "wrap":
+        trace = block_edit.wrap(trace, size // SECTOR * SECTOR)
+    beyond = trace.offset > size - trace.size
+    if beyond.any():
+        i = int(np.argmax(beyond))
+        raise InputError(
+            f"{trace.source}: request {i}: {trace.size[i]} bytes at {trace.offset[i]}: the drive "
+            f"ends at {size}; --footprint wrap, or a larger drive, is right"
+        )
+    return trace, list(trace.notes[known:])
+
+
+def whole_sectors(trace: BlockTrace) -> BlockTrace:
+    """Reads and writes of parts of sectors take the whole ones; TRIM keeps to those inside, and
+    is left out where there is none."""
+    end = trace.offset + trace.size
+    odd = (trace.offset % SECTOR != 0) | (end % SECTOR != 0)
+    if not odd.any():
+        return trace
+    up, down = -(-trace.offset // SECTOR) * SECTOR, trace.offset // SECTOR * SECTOR
+    trims = trace.op == TRIM
+    offset = np.where(trims, up, down)
+    end = np.where(trims, end // SECTOR, -(-end // SECTOR)) * SECTOR
+    size = np.where(trace.op == FLUSH, 0, end - offset)
+    empty = trims & (size <= 0)
+    notes = [f"{odd.sum()} requests not on sectors of {SECTOR} bytes: on whole ones"]
+    if empty.any():
+        notes += [f"{empty.sum()} of them trims of less than a sector: left out"]
+    columns = replace(trace, offset=offset, size=np.where(empty, SECTOR, size))
+    return block_edit.take(columns, ~empty, notes=(*trace.notes, *notes))
+
+
+def partial_pages(trace: BlockTrace, cfg: Config) -> tuple[Config, list[str]]:
+    """Where requests cover parts of pages: sectors are kept apart, so that a write reads what it
+    needs of the old page, and only the sectors asked for leave a die, unless the user has said
+    how."""
+    page, data = mapping_unit(cfg), trace.op <= WRITE
+    parts = data & ((trace.offset % page != 0) | (trace.size % page != 0))
+    leaf = cfg.leaf("ftl.partial_pages")
+    if not parts.any() or leaf.value == "sectors":
+        return cfg, []
+    count = f"{parts.sum()} requests cover parts of pages of {page} bytes"
+    if leaf.source == "set":
+        return cfg, [f"{count}: taken as whole ones, as ftl.partial_pages=whole says"]
+    changed = cfg.replace({"ftl.partial_pages": "sectors"}, ref="the trace covers parts of pages")
+    return changed, [f"{count}: ftl.partial_pages=sectors"]
+
+
+class Commands:
+    """The requests of a trace as commands of at most ``most`` bytes, and back."""
+
+    def __init__(self, trace: BlockTrace, most: int, loop: Loop) -> None:
+        self.trace = trace
+        self.most = most
+        self.loop = loop
+        self.pieces: I64 = np.where(trace.op <= WRITE, -(-trace.size // most), 1)
+        """Commands of each request."""
+        if loop.depth is None:
+            self._check_times()
+
+    def _check_times(self) -> None:
+        if not self.trace.timed:
+            raise InputError(f"{self.trace.source}: holds no times: --queue-depth N is right")
+        if not 0 < self.loop.speed < np.inf:
+            raise InputError(f"--speed {self.loop.speed}: more than 0 is right")
+        last = float(self.trace.arrival_ps[-1]) / self.loop.speed
+        if last >= NEVER:
+            raise InputError(
+                f"--speed {self.loop.speed}: the last request would come after {last / 1e12:.3g} s"
+            )
+
+    def __len__(self) -> int:
+        return int(self.pieces.sum())
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        """REQUEST[n] each, in the trace's order."""
+        step = max(MAX_CHUNK // int(self.pieces.max()), 1)
+        for part in self.trace.parts(step):
+            yield self._chunk(part)
+
+    def _chunk(self, part: slice) -> np.ndarray:
+        trace, pieces = self.trace, self.pieces[part]
+        rows = np.repeat(np.arange(len(pieces)), pieces)
+        at = np.arange(len(rows)) - (np.cumsum(pieces) - pieces)[rows]
+        out = np.zeros(len(rows), REQUEST)
+        out["start"] = out["end"] = NOT_YET
+        size = trace.size[part][rows]
+        cut = pieces[rows] > 1
+        out["op"] = trace.op[part][rows]
+        out["offset"] = trace.offset[part][rows] + np.where(cut, at * self.most, 0)
+        out["size"] = np.where(cut, np.minimum(size - at * self.most, self.most), size)
+        out["arrival"] = NOT_YET
+        if self.loop.depth is None:
+            arrival = trace.arrival_ps[part][rows]
+            if self.loop.speed != 1.0:
+                arrival = np.rint(arrival / self.loop.speed).astype(np.int64)
+            out["arrival"] = arrival
+        return out
+
+    def merged(self, done: np.ndarray) -> np.ndarray:
+        """REQUEST[n] of the trace from its commands: from the first start to the last end."""
+        first = np.cumsum(self.pieces) - self.pieces
+        out = done[first]
+        if len(done) > len(out):
+            out["start"] = np.minimum.reduceat(done["start"], first)
+            out["end"] = np.maximum.reduceat(done["end"], first)
+            out["status"] = np.maximum.reduceat(done["status"], first)
+            out["size"] = self.trace.size
+        out["tag"] = np.arange(len(out))
+        return out
+
+
+def busy(arrays: Arrays, cfg: Config, ps: int) -> dict[str, dict[str, float]]:
+    """By resource the shares of ``ps`` in which its members worked: the mean of them, the busiest,
+    and what collection had of the mean. Resources that never worked are left out."""
+    g, lanes = Geometry.of(cfg), int(arrays.cfg.lanes[0])
+    use = arrays.use.astype(np.float64) / max(ps, 1)
+    dies, buses = g.dies * lanes, g.channels
+    stations = use[:, dies + buses :]
+    parts = {"dies": use[:, :dies], "channels": use[:, dies : dies + buses]}
+    for at, name in enumerate((*s.HOST_NAMES, *s.DEVICE_NAMES)):
+        parts[name] = stations[:, at : at + 1]
+    parts["ECC"] = stations[:, s.HOST_STATIONS + s.ECC : s.HOST_STATIONS + s.ECC + g.channels]
+    shares = {}
+    for name, part in parts.items():
+        whole = part.sum(axis=0)
+        if whole.any():
+            shares[name] = {
+                "mean": float(whole.mean()),
+                "most": float(whole.max()),
+                "collection": float(part[-1].mean()),
+            }
+    return shares

@@ -1,0 +1,55 @@
+"""MQSim's data cache: its sizes, and what each flow keeps in it.
+
+Owns what Data_Cache_* and Device_Level_Data_Caching_Mode mean. Does not own the cache
+(frontend/buffer.py). Source: MQSim's source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.nvme import mqsim_cache as buffer
+from ondie.emu.replay.mqsim.flow import Flow
+from ondie.emu.replay.mqsim.ssdconfig import SECTOR, Drive
+
+NS_PER_S = 10**9
+PS_PER_NS = 1000
+KEPT = {
+    "TURNED_OFF": 0,
+    "READ_CACHE": buffer.READS,
+    "WRITE_CACHE": buffer.WRITES,
+    "WRITE_READ_CACHE": buffer.READS | buffer.WRITES,
+}
+"""What a flow keeps by its mode."""
+
+
+def sizes(drive: Drive, flows: Sequence[Flow]) -> buffer.Sizes | None:
+    """The cache, or the flows' caches; None where no flow has one."""
+    if not any(KEPT[f.parameters.device_level_data_caching_mode] for f in flows):
+        return None
+    groups = len(flows) if drive.data_cache_sharing_mode == "EQUAL_PARTITIONING" else 1
+    return buffer.Sizes(
+        pages=drive.data_cache_capacity_bytes // drive.page_capacity_bytes // groups,
+        groups=groups,
+        limit=drive.planes * drive.page_capacity_bytes // SECTOR,
+        row=drive.data_cache_dram_row_size_bytes,
+        burst=drive.data_cache_dram_data_burst_size_bytes,
+        transfer_ns=NS_PER_S / drive.data_cache_dram_data_rate_hz,
+        open_ps=drive.data_cache_dram_trcd_ps + drive.data_cache_dram_tcl_ps,
+        close_ns=drive.data_cache_dram_trp_ps / PS_PER_NS,
+    )
+
+
+def divide(arrays: Arrays, flows: Sequence[Flow]) -> None:
+    """Each flow keeps what its mode says, in its cache; pages that the drive holds already have
+    been programmed."""
+    if arrays.cfg["cache"][0] == 0:
+        return
+    groups = len(arrays.cache)
+    for i, flow in enumerate(flows):
+        zone = arrays.zone[i]
+        zone.caching = KEPT[flow.parameters.device_level_data_caching_mode]
+        zone.group = i if groups > 1 else 0
+        zone.memory = 1
+    arrays.recent[:] = arrays.l2p[0, : len(arrays.recent)] != 0

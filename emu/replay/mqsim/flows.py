@@ -1,0 +1,69 @@
+"""The flows of a scenario on a drive, ready to run.
+
+Owns which kind of flow becomes what. Does not own the kinds (synthetic.py, replayed.py).
+Source: MQSim's host, which makes a flow of each parameter set, in the file's order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ondie.emu.replay.mqsim import sata, supported
+from ondie.emu.replay.mqsim.address_partition import ranges
+from ondie.emu.replay.mqsim.flow import Flow
+from ondie.emu.replay.mqsim.ssdconfig import Drive
+from ondie.emu.replay.mqsim.synthetic_flow import synthetic_flow
+from ondie.emu.replay.mqsim.trace_flow import Recorded, recorded_flow, trace_flow
+from ondie.emu.replay.mqsim.workload_xml import Scenario, Synthetic, TraceBased, check
+from ondie.emu.units import InputError
+
+
+def flows(
+    drive: Drive,
+    scenario: Scenario,
+    quirks: frozenset[str] = frozenset(),
+    folders: Sequence[str | os.PathLike[str]] = (),
+) -> list[Flow]:
+    """The flows that the scenario describes, checked against the drive.
+
+    Traces are looked for in the current folder, as by MQSim, then in the workload's and in
+    `folders`. InputError or TraceError, one line, for what cannot run.
+    """
+    check(scenario, drive)
+    supported.check(drive, scenario)
+    places = [Path("."), Path(scenario.source).parent, *map(Path, folders)]
+    made = []
+    seen = sata.seen(drive, scenario.flows)
+    both = zip(seen, ranges(drive, seen), strict=True)
+    for stream, (parameters, range_) in enumerate(both):
+        where = scenario.place(stream)
+        if isinstance(parameters, Synthetic):
+            made.append(synthetic_flow(stream, parameters, range_, quirks, where))
+        else:
+            assert isinstance(parameters, TraceBased)
+            made.append(trace_flow(stream, parameters, range_, quirks, where, places))
+    return made
+
+
+def recorded_flows(drive: Drive, scenario: Scenario, recorded: Recorded) -> list[Flow]:
+    """The scenario's flows with recorded requests instead of their own: closed loops keep their
+    queue depth, the others the times of arrival. InputError for requests that do not fit."""
+    check(scenario, drive)
+    supported.check(drive, scenario)
+    most = int(recorded.stream.max())
+    if most >= len(scenario.flows):
+        raise InputError(
+            f"{recorded.source}: flow {most}: scenario {scenario.number} of {scenario.source} has "
+            f"{len(scenario.flows)}"
+        )
+    made = []
+    seen = sata.seen(drive, scenario.flows)
+    for stream, range_ in enumerate(ranges(drive, seen)):
+        parameters = seen[stream]
+        depth = None
+        if isinstance(parameters, Synthetic) and parameters.closed_loop:
+            depth = parameters.average_no_of_reqs_in_queue
+        made.append(recorded_flow(stream, parameters, range_, recorded, depth))
+    return made

@@ -1,0 +1,104 @@
+"""Initial_Occupancy_Percentage: which pages of a flow hold data before the run.
+
+Owns the choice of pages and how often they were written. Does not own the state of the flash that
+follows (occupation.py). Source: MQSim's preconditioning: so many pages as the flow's own
+requests touch first, of a trace those it reads before those it writes; what is missing is anywhere.
+
+For what precondition.py does not lay down as MQSim does: traces, and flows that occupy nearly all
+of their pages, of which MQSim takes nine tenths, and here all can be. Of the blocks at which
+collection starts half are free; since each block that fills has one collected, that number lasts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ondie.emu.ftl.precondition.per_stream import Occupied
+from ondie.emu.ftl.precondition.steady_state import Region
+from ondie.emu.replay.mqsim.flow import Flow
+from ondie.emu.replay.mqsim.ssdconfig import Drive
+from ondie.emu.replay.mqsim.synthetic_flow import synthetic_flow
+from ondie.emu.replay.mqsim.workload_xml import Synthetic
+
+I64 = npt.NDArray[np.int64]
+CROWDED = 1.1
+"""Pages of a range over those wanted, below which drawing them one by one takes too long."""
+
+
+def occupied(drive: Drive, flows: Sequence[Flow], pages: Sequence[int]) -> list[Occupied]:
+    """What each flow occupies of its ``pages`` logical pages, numbered from 0."""
+    return [_of_flow(drive, flow, n) for flow, n in zip(flows, pages, strict=True)]
+
+
+def _of_flow(drive: Drive, flow: Flow, pages: int) -> Occupied:
+    wanted = int(flow.parameters.initial_occupancy_percentage / 100 * pages)
+    rng = np.random.default_rng((drive.seed, flow.stream))
+    if isinstance(flow.parameters, Synthetic):
+        return _synthetic(flow, flow.parameters, drive.page_capacity_bytes, pages, wanted, rng)
+    lpns = _touched(flow, drive.page_capacity_bytes, pages, wanted)
+    return Occupied(_filled_up(lpns, pages, wanted, rng))
+
+
+def _synthetic(
+    flow: Flow, p: Synthetic, page: int, pages: int, wanted: int, rng: np.random.Generator
+) -> Occupied:
+    room = math.ceil(pages * p.working_set_percentage / 100)
+    sequential = p.address_distribution == "STREAMING"
+    if room < wanted * (1.0 if sequential else CROWDED):
+        p = dataclasses.replace(p, working_set_percentage=100)
+        room = pages
+    if room < wanted * CROWDED and not sequential:
+        lpns: I64 = np.sort(rng.permutation(pages)[:wanted])
+    else:  # without an end
+        p = dataclasses.replace(p, synthetic_generator_type="QUEUE_DEPTH", stop_time_ps=1)
+        endless = synthetic_flow(flow.stream, p, flow.range, frozenset(), flow.name)
+        lpns = _filled_up(_touched(endless, page, pages, wanted), pages, wanted, rng)
+    if p.address_distribution == "RANDOM_HOTCOLD" and len(lpns):
+        return Occupied(lpns, _hot_and_cold(lpns, room, p.percentage_of_hot_region / 100))
+    return Occupied(lpns, sequential=sequential)
+
+
+def _hot_and_cold(lpns: I64, room: int, hot: float) -> tuple[Region, ...]:
+    """The first pages get most of the writes: of the share h of the range it is 1 - h."""
+    share = float((lpns < room * hot).mean())
+    if not 0 < share < 1:
+        return (Region(1.0, 1.0),)
+    return Region(share, 1 - hot), Region(1 - share, hot)
+
+
+def _touched(flow: Flow, page: int, pages: int, wanted: int) -> I64:
+    """The first distinct pages that the flow's requests touch, at most ``wanted``, ascending; of a
+    trace, whose requests end, those that are read go first."""
+    base = flow.range.base(page // 512) * 512
+    seen = np.zeros(pages, np.bool_)
+    read = np.zeros(pages, np.bool_)
+    count = 0
+    for chunk in flow.chunks():
+        first = (chunk["offset"] - base) // page
+        n = (chunk["offset"] - base + chunk["size"] - 1) // page - first + 1
+        rows = np.repeat(np.arange(len(chunk)), n)
+        lpn = first[rows] + np.arange(len(rows)) - (np.cumsum(n) - n)[rows]
+        new = np.unique(lpn[~seen[lpn]])
+        if flow.total is None and count + len(new) >= wanted:
+            order = np.sort(np.unique(lpn, return_index=True)[1])
+            fresh = lpn[order][~seen[lpn[order]]]
+            seen[fresh[: wanted - count]] = True
+            return np.flatnonzero(seen)
+        seen[new] = True
+        read[lpn[chunk["op"][rows] == 0]] = True
+        count += len(new)
+    first_read = np.argsort(~read[np.flatnonzero(seen)], kind="stable")
+    return np.sort(np.flatnonzero(seen)[first_read][:wanted])
+
+
+def _filled_up(lpns: I64, pages: int, wanted: int, rng: np.random.Generator) -> I64:
+    """As many pages as are wanted: others at random beside these."""
+    if len(lpns) >= wanted:
+        return lpns
+    others = np.setdiff1d(np.arange(pages), lpns)
+    return np.sort(np.concatenate([lpns, rng.permutation(others)[: wanted - len(lpns)]]))

@@ -1,0 +1,208 @@
+"""MQSim's parameters as data: the name, unit, range and default of each, and how one is read.
+
+Owns P, the mark of a dataclass field, and reading the elements of one set into such a dataclass.
+Does not own which parameters there are (drive.py, workload.py) or what they say together.
+Source: the names, units and built-in values of MQSim's parameter sets (A. Tavakkol et al., 2018).
+
+Where MQSim's reader is lenient ("8k" is 8, "750.5" is 750, "no" is true, of two values the last
+counts, what is unknown is skipped, what is missing is whatever it was), here is an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from ondie.emu.replay.mqsim.xml import Element
+from ondie.emu.units import InputError, nearest, quoted
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class P:
+    """One parameter of MQSim, as the mark of a dataclass field; the field's type says its kind.
+
+    `least` and `most` are in `unit`, MQSim's own; the field holds `scale` times that, so that a
+    time in ns is kept in ps. `default`: what counts where the parameter is missing and does not
+    matter, in MQSim's notation; where it matters, missing is an error that shows it.
+    `ignored`: why the value has no effect at all, here as in MQSim.
+    """
+
+    name: str
+    doc: str
+    unit: str = ""
+    least: int = 0
+    most: int = INT32_MAX
+    scale: int = 1
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    aliases: tuple[str, ...] = ()
+    ignored: str = ""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A field with its mark."""
+
+    attribute: str
+    type: Any
+    p: P
+
+    def right(self) -> str:
+        """What a value has to be, in words."""
+        if self.type is bool:
+            return "true or false is right"
+        if self.p.choices:
+            return f"one of {', '.join(self.p.choices)} is right"
+        if self.type is str:
+            return "a name is right"
+        if get_origin(self.type) is tuple:
+            return f"whole numbers from {self.p.least} to {self.p.most}, with commas between"
+        unit = f" of {self.p.unit}" if self.p.unit else ""
+        if self.rate:
+            return f"a number{unit} above {self.p.least}, at most {self.p.most} is right"
+        kind = "a number" if self.type is float else "a whole number"
+        return f"{kind}{unit} from {self.p.least} to {self.p.most} is right"
+
+    @property
+    def rate(self) -> bool:
+        """Whether fractions of the unit are allowed although the field holds an integer."""
+        return self.p.unit == "GB/s"
+
+
+def parameters(cls: type[Any]) -> tuple[Parameter, ...]:
+    """The parameters of a dataclass, in order."""
+    hints = get_type_hints(cls, include_extras=True)
+    found = []
+    for field in dataclasses.fields(cls):
+        hint = hints[field.name]
+        if get_origin(hint) is Annotated:
+            kind, *marks = get_args(hint)
+            found += [Parameter(field.name, kind, mark) for mark in marks if isinstance(mark, P)]
+    return tuple(found)
+
+
+@dataclass
+class Values:
+    """What a set of elements says: values by attribute, the line of each, what is missing."""
+
+    where: str
+    values: dict[str, Any]
+    lines: dict[str, int]
+    missing: list[Parameter]
+
+
+def read(
+    elements: Sequence[Element],
+    known: Sequence[Parameter],
+    where: str,
+    skipped: Mapping[str, str] = {},
+    elsewhere: Mapping[str, str] = {},
+) -> Values:
+    """The values of `elements`, each of which must be one of `known`, once.
+
+    `skipped`: names of elements that MQSim and we pass over. `elsewhere`: names that belong into
+    another set, and its name. InputError, one line, for anything else.
+    """
+    by_name = {name: k for k in known for name in (k.p.name, *k.p.aliases)}
+    values: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    for element in elements:
+        place = f"{where}: line {element.line}: {element.name}"
+        parameter = by_name.get(element.name)
+        if parameter is None:
+            if element.name in skipped:
+                continue
+            if element.name in elsewhere:
+                raise InputError(f"{place} belongs into {elsewhere[element.name]}")
+            near = nearest(element.name, [*by_name, *elsewhere])
+            raise InputError(
+                f"{where}: line {element.line}: unknown parameter {quoted(element.name)}; "
+                + (f"nearest: {near}" if near else "MQSim has none like it")
+            )
+        if parameter.attribute in values:
+            first = lines[parameter.attribute]
+            raise InputError(f"{place} is stated on line {first} already; once is right")
+        values[parameter.attribute] = parse(parameter, element.text, place)
+        lines[parameter.attribute] = element.line
+    missing = [k for k in known if k.attribute not in values]
+    return Values(where, values, lines, missing)
+
+
+def complete(found: Values, line: int, matters: Callable[[Parameter], bool], else_: str) -> None:
+    """Fill in what is missing and does not matter; InputError for the first that does.
+
+    `else_` says what MQSim would do where it has no default.
+    """
+    wanted = [k for k in found.missing if matters(k) and not k.p.ignored]
+    if wanted:
+        first = wanted[0].p
+        count = f" ({len(wanted)} in all)" if len(wanted) > 1 else ""
+        would = f"MQSim would take {first.default}" if first.default is not None else else_
+        raise InputError(f"{found.where}: line {line}: {first.name} is missing{count}; {would}")
+    for k in found.missing:
+        assert k.p.default is not None, k.p.name
+        found.values[k.attribute] = parse(k, k.p.default, f"{found.where}: {k.p.name}")
+
+
+_WHOLE = re.compile(r"[+-]?\d{1,40}", re.ASCII)
+_REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
+
+
+def parse(parameter: Parameter, text: str, place: str) -> Any:
+    """The value of a parameter, in the field's unit; InputError says what would be right."""
+    p, kind = parameter.p, parameter.type
+
+    def bad(why: str = "") -> InputError:
+        return InputError(f"{place} is {quoted(text)}{why}: {parameter.right()}")
+
+    if kind is bool:
+        if text.casefold() not in ("true", "false"):
+            raise bad(" (MQSim takes whatever is not false as true)" if text else "")
+        return text.casefold() == "true"
+    if p.choices:
+        folded = {choice.casefold(): choice for choice in p.choices}
+        if text.casefold() not in folded:
+            near = nearest(text, p.choices) if text else None
+            raise bad(f" (nearest: {near})" if near else "")
+        return folded[text.casefold()]
+    if kind is str:
+        if not text or not text.isprintable():
+            raise bad()
+        return text
+    if get_origin(kind) is tuple:
+        numbers = [part.strip() for part in text.split(",")]
+        if not all(_WHOLE.fullmatch(n) and p.least <= int(n) <= p.most for n in numbers):
+            raise bad()
+        return tuple(sorted({int(n) for n in numbers}))
+    if kind is float or parameter.rate:
+        if not _REAL.fullmatch(text):
+            raise bad()
+        number = Fraction(Decimal(text))
+        value = float(number) if kind is float else round(number * p.scale)
+        if not p.least <= number <= p.most or (parameter.rate and value == 0):
+            raise bad()
+        return value
+    if not _WHOLE.fullmatch(text):
+        raise bad(" (MQSim would stop at the first character that is no digit)" if text else "")
+    if not p.least <= int(text) <= p.most:
+        raise bad()
+    return int(text) * p.scale
+
+
+def spelled(parameter: Parameter, value: Any) -> str:
+    """A field's value in MQSim's notation: its name, unit and spelling."""
+    if parameter.type is bool:
+        return "true" if value else "false"
+    if get_origin(parameter.type) is tuple:
+        return ",".join(map(str, value))
+    if isinstance(value, int):
+        whole = Fraction(value, parameter.p.scale)
+        return str(whole.numerator) if whole.denominator == 1 else repr(float(whole))
+    return str(value)

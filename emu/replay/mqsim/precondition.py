@@ -1,0 +1,75 @@
+"""Enabled_Preconditioning: a drive that holds data before the run, as MQSim lays them down.
+
+Owns which flows can be laid down so, and in which order. Does not own the draws (drawn.py), the
+distributions (layout.py) or the steady state of a drive that was really written (occupancy.py),
+which stands in where MQSim could not fill the drive as it is told. Source: MQSim's preconditioning.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.ftl.precondition.apply import whole_pages
+from ondie.emu.replay.mqsim import precondition_blocks as layout
+from ondie.emu.replay.mqsim.flow import Flow
+from ondie.emu.replay.mqsim.precondition_draws import distribution, touched
+from ondie.emu.replay.mqsim.ssdconfig import SECTOR, Drive
+from ondie.emu.replay.mqsim.workload_xml import Synthetic
+
+
+def laid(
+    arrays: Arrays, cfg: Config, drive: Drive, flows: Sequence[Flow], pages: Sequence[int]
+) -> bool:
+    """Lay down what the flows hold of their ``pages``. False, with nothing done, where a flow is a
+    trace, wants nearly all of its pages, or more than fits, and where so few blocks would stay free
+    that no write could ever be placed."""
+    wanted: list[tuple[Synthetic, np.ndarray]] = []
+    for flow, n in zip(flows, pages, strict=True):
+        p = flow.parameters
+        if not isinstance(p, Synthetic):
+            return False
+        sectors = drive.page_capacity_bytes // SECTOR
+        found = touched(flow, p, sectors, int(p.initial_occupancy_percentage / 100 * n))
+        if found is None:
+            return False
+        wanted.append((p, found[found < n]))
+    planes: list[layout.Plane] = []
+    listed = Counter(plane for flow in flows for plane in flow.parameters.planes)
+    most = max(flow.parameters.initial_occupancy_percentage for flow in flows) / 100
+    for i, (p, lpns) in enumerate(wanted):
+        if not len(lpns):
+            continue
+        part = 1.0 / max(listed[plane] for plane in p.planes)
+        share = _share(drive, cfg, p, most)
+        mine = None if share is None else layout.planned(arrays, cfg, i, lpns, share, part)
+        if mine is None:
+            return False
+        planes += mine
+    taken = np.zeros(len(arrays.pool), np.int64)
+    for plane in planes:
+        taken[plane.unit] += len(plane.valid)
+    if (arrays.pool.free_n - taken < max(cfg.ftl.gc_stop_blocks, 1)).any():
+        return False
+    for plane in planes:
+        layout.lay(arrays, cfg, plane)
+    whole_pages(arrays, np.flatnonzero(arrays.l2p[0]))
+    return True
+
+
+def _share(drive: Drive, cfg: Config, p: Synthetic, most: float) -> layout.F64 | None:
+    """Shares of blocks by valid pages for a flow's addresses and the drive's policy."""
+    fill = p.initial_occupancy_percentage / 100 * (1 - drive.overprovisioning_ratio)
+    low, blocks = cfg.ftl.gc_low_blocks + 1, drive.block_no_per_plane
+    kind = distribution(p)
+    if kind == "STREAMING":
+        return layout.in_order(drive.page_no_per_block, fill / (1 - low / blocks))
+    policy = drive.gc_block_selection_policy
+    share = layout.uniform(policy, drive.page_no_per_block, blocks, fill, low, most)
+    if share is not None and kind == "RANDOM_HOTCOLD":
+        return layout.stretched(share, p.percentage_of_hot_region / 100)
+    return share

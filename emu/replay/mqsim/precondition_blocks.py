@@ -1,0 +1,208 @@
+"""The blocks of a preconditioned drive: how many valid pages each has, and which.
+
+Owns the distribution of valid pages by policy and addresses, and its laying down in each plane.
+Does not own which pages a flow holds (occupancy.py). Source: MQSim's preconditioning; B. Van Houdt,
+SIGMETRICS 2013 (mean-field model of d-choices, random choice in closed form); greedy is taken as
+the best of 30. Hot and cold addresses are the uniform distribution stretched about its mean.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.nand.geometry import Geometry
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+GREEDY_CHOICES = 30
+STEP, CLOSE, STEPS = 1e-3, 1e-10, 10_000
+
+
+def uniform(policy: str, pages: int, blocks: int, fill: float, low: int, most: float) -> F64 | None:
+    """Share of the blocks that have 0 .. ``pages`` valid pages under uniform writes, [pages + 1].
+
+    ``fill``: valid pages over all of a plane; ``low``: free blocks at which collection starts;
+    ``most``: largest occupancy of a flow, which is RANDOM_PP's condition; None where its closed
+    form has no solution.
+    """
+    rho = fill / (1 - low / blocks)
+    if policy in ("RANDOM", "RANDOM_P"):
+        return _random(pages, rho)
+    if policy == "RANDOM_PP":
+        return _random_some(pages, fill, int(most * pages))
+    choices = blocks.bit_length() - 1 if policy == "RGA" else GREEDY_CHOICES
+    return _choices(pages, rho, choices)
+
+
+def _choices(pages: int, rho: float, d: int) -> F64:
+    """The best of ``d``: w[i], blocks with at least i valid pages, by Euler steps."""
+    n = np.arange(pages + 1)
+    start = np.array([math.comb(pages, i) * rho**i * (1 - rho) ** (pages - i) for i in n])
+    w = np.zeros(pages + 2)
+    w[: pages + 1] = np.cumsum(start[::-1])[::-1]
+    w[0] = 1.0
+    i = n[1:pages].astype(np.float64)
+    for _ in range(STEPS):
+        power = w**d
+        rest = pages - power[1 : pages + 1].sum()
+        change = STEP * (1 - power[1:pages] - rest * i * (w[1:pages] - w[2 : pages + 1])
+                         / (pages * rho))  # fmt: skip
+        w[1:pages] += change
+        if pages < 2 or np.abs(change).max() <= CLOSE:
+            break
+    return w[:-1] - w[1:]
+
+
+def _random(pages: int, rho: float) -> F64:
+    """Any block: shares of blocks with at most i valid pages, then their differences."""
+    total = np.zeros(pages + 1)
+    for i in range(pages + 1):
+        j = np.arange(i + 1, pages + 1)
+        ways = (1 - rho) * j
+        total[i] = rho / (rho + (1 - rho) ** i) * np.prod(ways / (rho + ways))
+    return np.diff(total, prepend=0.0)
+
+
+def _random_some(pages: int, rho: float, least: int) -> F64 | None:
+    """Any block with ``least`` invalid pages, in closed form."""
+    harmonic = sum(1 / j for j in range(least + 1, pages + 1))
+    a = pages - least - pages * harmonic
+    b = rho * harmonic + 1 - rho
+    root = b * b + 4 * a * rho / pages
+    if root < 0 or a == 0:
+        return None
+    full = (-b + math.sqrt(root)) / (2 * a)
+    share = np.zeros(pages + 2)
+    share[pages] = full
+    for i in range(pages - 1, least, -1):
+        share[i] = pages * full / i
+    odds = rho / (1 - rho - full * (pages * harmonic - pages + least))
+    for i in range(min(least, pages - 1), -1, -1):
+        share[i] = (i + 1) * share[i + 1] / (i + odds)
+    return share[:-1]
+
+
+def stretched(share: F64, hot: float) -> F64:
+    """The same where the first ``hot`` of the addresses get all but ``hot`` of the writes."""
+    pages = len(share) - 1
+    ratio = math.sqrt((1 - hot) / hot)
+    n = np.arange(pages + 1)
+    at = ((n - (share * n).sum()) * ratio).astype(np.int64)
+    inside = (at >= 0) & (at < pages)
+    wide = np.where(inside, ratio * share[np.where(inside, at, 0)], 0.0)
+    return wide / wide.sum()
+
+
+def in_order(pages: int, rho: float) -> F64:
+    """Sequential writes leave blocks that are full or empty."""
+    share = np.zeros(pages + 1)
+    share[0], share[pages] = 1 - rho, rho
+    return share
+
+
+def moved_to(share: F64, mean: float) -> F64:
+    """The distribution shifted by whole pages towards a ``mean`` share of valid pages. Blocks that
+    are full stay as many."""
+    pages = len(share) - 1
+    now = float((share * (np.arange(pages + 1) / pages)).sum())
+    if abs(now - mean) * pages <= 0.9999:
+        return share
+    out = share.copy()
+    by = int((mean - now) * pages)
+    if by > 0:
+        out[:by] = 0
+        out[by:pages] = share[: pages - by]
+    elif by < 0:
+        out[: pages + by] = share[-by:pages]
+        out[pages + by : pages] = 0
+    return out
+
+
+def blocks_of(share: F64, goal: int, wanted: int) -> I64 | None:
+    """Valid pages of each of at most ``goal`` blocks, descending, that hold ``wanted`` pages; None
+    where they do not fit."""
+    pages = len(share) - 1
+    number = (share * goal).astype(np.int64)
+    missing = max(wanted - int((number * np.arange(pages + 1)).sum()), 0)
+    out: list[int] = []
+    held, left = 0, goal
+    valid = pages
+    while valid >= 0:
+        n = int(number[valid])
+        if n > 0 and missing > 0:
+            n += -(-missing // valid) if valid else 0
+            missing = 0
+        n = min(n, left)
+        left -= n
+        for _ in range(n):
+            valid = min(valid, wanted - held)
+            out.append(valid)
+            held += valid
+        valid -= 1
+    return np.array(out, np.int64) if held == wanted else None
+
+
+@dataclass(frozen=True)
+class Plane:
+    """What a flow is to hold of a plane. lpns: from 0, ascending; valid: pages of each block."""
+
+    stream: int
+    unit: int
+    lpns: I64
+    valid: I64
+
+
+def planned(
+    arrays: Arrays, cfg: Config, stream: int, lpns: I64, share: F64, part: float
+) -> list[Plane] | None:
+    """The planes of a stream that holds the pages ``lpns`` (int64[n], from 0, ascending) of its
+    own; ``part`` of each plane is the stream's. None where pages do not fit."""
+    g = Geometry.of(cfg)
+    zone = arrays.zone[stream]
+    turn = arrays.turn[int(zone.turn) : int(zone.turn) + int(zone.units)]
+    unit = turn[lpns % len(turn)]
+    goal = int((g.blocks - (cfg.ftl.gc_low_blocks + 1) // 2) * part)
+    room = int(part * g.blocks * g.block_pages)
+    out = []
+    for u in np.unique(turn):
+        mine = lpns[unit == u][:room]
+        near = moved_to(share, len(mine) / (goal * g.block_pages))
+        valid = blocks_of(near, goal, len(mine))
+        if valid is None:
+            return None
+        out.append(Plane(stream, int(u), mine, valid))
+    return out
+
+
+def lay(arrays: Arrays, cfg: Config, plane: Plane) -> None:
+    """Lay the pages down from the last to the first, block after block, the rest of each block
+    invalid; the next block is open."""
+    g = Geometry.of(cfg)
+    u, valid = plane.unit, plane.valid
+    pool, front = arrays.pool[u], arrays.front[plane.stream, u]
+    at = (int(pool.free_head) + np.arange(len(valid))) % g.blocks
+    used = np.concatenate([[int(front.block)], arrays.free[u, at]]).astype(np.int64)
+    pool.free_head = (int(pool.free_head) + len(valid)) % g.blocks
+    pool.free_n -= len(valid)
+    block = u * g.all_blocks + used
+    full = block[:-1]
+    arrays.block["state"][full] = mapping.FULL
+    arrays.block["stream"][block] = plane.stream
+    arrays.block["dirty"][full] = 1
+    arrays.block["filled"][full] = int(arrays.dev.filled[0]) + np.arange(len(full))
+    arrays.dev.filled[0] += len(full)
+    arrays.block["state"][block[-1]] = mapping.OPEN
+    front.block = int(used[-1])
+    arrays.valid[full] = valid
+    first = np.repeat(full * g.block_pages - (np.cumsum(valid) - valid), valid)
+    ppn = first + np.arange(len(plane.lpns))
+    held = plane.lpns[::-1] + int(arrays.zone["first_lpn"][plane.stream])
+    arrays.l2p[0, held], arrays.p2l[0, ppn] = ppn + 1, held + 1
+    arrays.dev.mapped[0] += len(held)

@@ -1,0 +1,127 @@
+"""Pages of a synthetic flow that hold data before the run, as MQSim draws them.
+
+Owns the draws. Does not own what is done where they do not suffice (occupancy.py), the generator of
+requests (synthetic.py) or where the pages lie (layout.py). Source: MQSim's preconditioning: the
+flow's own generators from their seeds, up to one sector before the end of its working set, until as
+many pages have been touched as are wanted; hot pages one after the other, where all are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import numpy.typing as npt
+
+from ondie.emu.nvme.request import MAX_CHUNK, REQUEST
+from ondie.emu.replay.mqsim import mrg32k3a as mrg
+from ondie.emu.replay.mqsim import synthetic_flow as synthetic
+from ondie.emu.replay.mqsim.flow import Flow
+from ondie.emu.replay.mqsim.ssdconfig import SECTOR
+from ondie.emu.replay.mqsim.workload_xml import Synthetic
+
+I64 = npt.NDArray[np.int64]
+MOST_HOT = 0.3
+"""Hot region above which its addresses are taken for uniform ones."""
+CROWDED = 1.1
+"""Pages of a range over those wanted, below which drawing them takes too long."""
+
+
+def distribution(p: Synthetic) -> str:
+    """What the flow's addresses are taken for."""
+    if p.address_distribution == "RANDOM_HOTCOLD" and p.percentage_of_hot_region > 100 * MOST_HOT:
+        return "RANDOM_UNIFORM"
+    return p.address_distribution
+
+
+@dataclasses.dataclass
+class _Space:
+    """Sectors from which addresses are drawn, in pages of ``page`` sectors."""
+
+    first: int
+    last: int
+    page: int
+    beyond: int = 1
+    """Pages at the end that are not counted on."""
+
+    @property
+    def base(self) -> int:
+        return self.first // self.page
+
+    @property
+    def top(self) -> int:
+        return self.last // self.page - self.beyond
+
+    def widened(self, share: float) -> None:
+        """The whole range of a flow of which ``share`` is the working set."""
+        self.last = self.first + int(float(self.last - self.first) / share)
+        self.beyond = 0
+
+
+def touched(flow: Flow, p: Synthetic, page: int, wanted: int) -> I64 | None:
+    """``wanted`` pages, or a few more where requests have several, ascending from 0; None where
+    they would be nearly all pages that there are. ``page``: sectors of a page."""
+    shape = synthetic.shape_of(flow.stream, p, flow.range, frozenset(), flow.name)
+    h = shape[0]
+    unit = int(h["unit"])
+    space = _Space(-(-int(h["first"]) // unit) * unit, int(h["last"]) - 1, page)
+    share = p.working_set_percentage / 100
+    kind = distribution(p)
+    hot_last = space.first + int(float(space.last - space.first) * p.percentage_of_hot_region / 100)
+    hot_top = hot_last // page - 1
+    whole = False
+    if kind == "RANDOM_HOTCOLD":
+        whole = hot_top - space.base < wanted
+        if space.top - hot_top < CROWDED * (wanted - (hot_top - space.base)):
+            space.widened(share)
+            if space.top - hot_top < CROWDED * (wanted - (hot_top - space.base)):
+                return None
+    elif kind == "STREAMING":
+        if space.top - space.base < wanted:
+            space.widened(share)
+            wanted = min(wanted, space.top - space.base + 1)
+    elif space.top - space.base < CROWDED * wanted:
+        space.widened(share)
+        if space.top - space.base < CROWDED * wanted:
+            return None
+    h["first"], h["last"], h["end"], h["hot_last"] = space.first, space.last, 1 << 62, hot_last
+    h["distribution"] = synthetic.DISTRIBUTIONS[kind]
+    return _pages(shape, p, page, wanted, whole)
+
+
+def _pages(shape: np.ndarray, p: Synthetic, page: int, wanted: int, hot: bool) -> I64:
+    """The pages that requests touch until they are as many; ``hot``: the hot ones are known."""
+    h = shape[0]
+    first = int(h["first"])
+    rng, spare = synthetic.generators(p), np.zeros(1)
+    if h["distribution"] == synthetic.STREAMING:
+        h["next"] = first + int(mrg.below(rng[synthetic.ADDRESS], int(h["last"]) - first + 1))
+    found: I64 = np.zeros(0, np.int64)
+    if hot:
+        starts = np.arange(first, int(h["hot_last"]) + 1 + int(h["mean_size"]), int(h["mean_size"]))
+        starts -= starts % int(h["unit"])
+        found = _until(
+            found, starts - first, np.full(len(starts), int(h["mean_size"])), page, wanted
+        )
+        h["hot_share"] = 2.0  # only cold ones are drawn from now on
+    out = np.zeros(min(MAX_CHUNK, max(wanted, 1)), REQUEST)
+    while len(found) < wanted:
+        synthetic.fill(out, shape, rng, spare)
+        found = _until(found, out["offset"] // SECTOR - first, out["size"] // SECTOR, page, wanted)
+    return found
+
+
+def _until(found: I64, start: I64, size: I64, page: int, wanted: int) -> I64:
+    """The pages found so far and those of requests, up to and with the one that makes them as many
+    as are wanted. Sectors from the first one on."""
+    low = start // page
+    n = (start + size - 1) // page - low + 1
+    rows = np.repeat(np.arange(len(start)), n)
+    lpn = low[rows] + np.arange(len(rows)) - (np.cumsum(n) - n)[rows]
+    new, at = np.unique(lpn, return_index=True)
+    fresh = np.sort(at[~np.isin(new, found)])
+    missing = wanted - len(found)
+    if len(fresh) >= missing:
+        last = rows[fresh[missing - 1]]
+        fresh = fresh[rows[fresh] <= last]
+    return np.union1d(found, lpn[fresh])

@@ -1,0 +1,375 @@
+"""What MQSim does otherwise than its parameters say, as a table.
+
+Owns the list: what MQSim does, what is right, whether it can be had here, and which runs meet it.
+Does not own the doing: each part obeys the names of its own quirks. Source: MQSim's source at its
+published state of October 2022, and runs of it.
+
+Without --quirks a run is right. With it the quirks marked ASKED are reproduced. KEPT ones are done
+in any case: they say what a parameter means to those who use it. NAMED ones are not reproduced:
+mostly MQSim crashes, stalls, loses requests, or the effect depends on its memory's addresses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ondie.emu.replay.mqsim import sata
+from ondie.emu.replay.mqsim.address_partition import ranges
+from ondie.emu.replay.mqsim.ssdconfig import Drive
+from ondie.emu.replay.mqsim.workload_xml import Scenario, Synthetic, TraceBased
+
+ASKED, KEPT, NAMED = "asked", "kept", "named"
+Met = Callable[[Drive, Scenario], bool]
+
+
+@dataclass(frozen=True)
+class Quirk:
+    """One deviation. `parameters`: MQSim's names of what it is about, empty for results."""
+
+    name: str
+    parameters: tuple[str, ...]
+    does: str
+    right: str
+    treatment: str
+    met: Met
+
+    def line(self, asked: bool) -> str:
+        """The quirk in one line, with what is done about it here."""
+        done = {
+            ASKED: "done here as well" if asked else "done here with --quirks",
+            KEPT: "done here as well",
+            NAMED: "not done here",
+        }[self.treatment]
+        about = f" ({', '.join(self.parameters)})" if self.parameters else ""
+        return f"{self.name}{about}: MQSim {self.does}; right is: {self.right} [{done}]"
+
+
+def _always(drive: Drive, scenario: Scenario) -> bool:
+    return True
+
+
+def _synthetic(test: Callable[[Synthetic], bool]) -> Met:
+    return lambda _, s: any(isinstance(f, Synthetic) and test(f) for f in s.flows)
+
+
+def _traced(test: Callable[[TraceBased], bool]) -> Met:
+    return lambda _, s: any(isinstance(f, TraceBased) and test(f) for f in s.flows)
+
+
+def _writes(drive: Drive, scenario: Scenario) -> bool:
+    return any(not isinstance(f, Synthetic) or f.read_percentage < 100 for f in scenario.flows)
+
+
+def _reads(drive: Drive, scenario: Scenario) -> bool:
+    return any(not isinstance(f, Synthetic) or f.read_percentage > 0 for f in scenario.flows)
+
+
+def _cached(*modes: str) -> Met:
+    return lambda _, s: any(f.device_level_data_caching_mode in modes for f in s.flows)
+
+
+def _both(*tests: Met) -> Met:
+    return lambda d, s: all(test(d, s) for test in tests)
+
+
+def _sata(drive: Drive, scenario: Scenario) -> bool:
+    return sata.used(drive)
+
+
+def _inside_a_page(drive: Drive, scenario: Scenario) -> bool:
+    begins = (r.first for r in ranges(drive, scenario.flows))
+    return not sata.used(drive) and any(first % drive.page_sectors for first in begins)
+
+
+def _cut_rate(drive: Drive, scenario: Scenario) -> bool:
+    rate = drive.channel_transfer_rate_hz // 10**6
+    return rate > 1000 or 1000 % rate != 0
+
+
+def _whole_interval(flow: Synthetic) -> bool:
+    if flow.closed_loop:
+        return False
+    sectors = flow.average_request_size_bytes // 512
+    per_s = flow.bandwidth_bytes_per_s // 512 // sectors
+    return not per_s or 10**9 // per_s * flow.bandwidth_bytes_per_s != sectors * 512 * 10**9
+
+
+def _cached_map(drive: Drive, scenario: Scenario) -> bool:
+    return not drive.ideal_mapping_table
+
+
+def _planes_unlike_dies(drive: Drive, scenario: Scenario) -> bool:
+    return drive.plane_allocation_scheme == "DWCP" and any(
+        tuple(f.plane_ids) != tuple(f.die_ids)[: len(f.plane_ids)] for f in scenario.flows
+    )
+
+
+QUIRKS: tuple[Quirk, ...] = (
+    # --- results
+    Quirk(
+        "whole_seconds", (),
+        "divides requests and bytes by the whole seconds of the run, so that IOPS and bandwidth "
+        "are up to twice too high, and inf below one second",
+        "the time of the last completion", ASKED, _always,
+    ),
+    # --- requests
+    Quirk(
+        "whole_rate", ("Bandwidth",),
+        "rounds the rate of arrivals down to whole sectors, then whole requests per second, then "
+        "their interval to whole ns", "the mean interval that the bandwidth means", ASKED,
+        _synthetic(_whole_interval),
+    ),
+    Quirk(
+        "negative_sizes", ("Variance_Request_Size",),
+        "turns a size drawn below zero into 65,536 sectors less that much",
+        "one sector, the smallest request", ASKED,
+        _synthetic(lambda f: f.request_size_distribution == "NORMAL"),
+    ),
+    Quirk(
+        "nanoseconds", ("Time_Unit",), "takes every trace's times as ns", "the unit stated",
+        ASKED, _traced(lambda f: f.time_unit != "NANOSECOND"),
+    ),
+    Quirk(
+        "whole_trace_rounds", ("Percentage_To_Be_Executed", "Relay_Count"),
+        "runs the whole trace in each of several rounds", "the stated share of it in each",
+        ASKED, _traced(lambda f: f.relay_count > 1 and f.percentage_to_be_executed < 100),
+    ),
+    Quirk(
+        "short_modulus", ("File_Path",),
+        "wraps addresses beyond the flow's at one sector less than its size, which also undoes "
+        "their alignment", "modulo the size", ASKED, _traced(lambda f: True),
+    ),
+    Quirk(
+        "address_alias", (),
+        "puts the upper half of a sector number back one bit too low, so that addresses from "
+        "2 TiB on fold onto others", "64-bit addresses", ASKED,
+        lambda d, s: d.planes * d.plane_sectors(1) > 2**32,
+    ),
+    Quirk(
+        "deviation", ("Variance_Request_Size",), "takes the variance as the standard deviation",
+        "its square root", KEPT, _synthetic(lambda f: f.request_size_distribution == "NORMAL"),
+    ),
+    Quirk(
+        "last_sector", (),
+        "sends a request that would end on the last sector of the working set to its start",
+        "room for one address more", KEPT,
+        _synthetic(lambda f: f.address_distribution != "RANDOM_HOTCOLD"),
+    ),
+    Quirk(
+        "stream_wrap", ("Address_Distribution",),
+        "uses the first address of a STREAMING flow twice after each wrap", "once", KEPT,
+        _synthetic(lambda f: f.address_distribution == "STREAMING"),
+    ),
+    Quirk(
+        "seeds", ("Seed",),
+        "overflows 64 bits when it places a seed in the random sequence, and gives seeds 199 apart "
+        "the same place, as 1 and 200", "a true jump for each; only which random numbers are drawn "
+        "depends on it", KEPT, _synthetic(lambda f: True),
+    ),
+    Quirk(
+        "trailing_blank", ("File_Path",),
+        "takes a trace line that ends in a blank as a read, and a line of other than five columns "
+        "as the end", "the type that stands there, and an error", NAMED, _traced(lambda f: True),
+    ),
+    Quirk(
+        "round_delays", ("Relay_Count",),
+        "shifts arrivals of later rounds twice in its end-to-end delays", "once", NAMED,
+        _traced(lambda f: f.relay_count > 1),
+    ),
+    Quirk(
+        "few_requests", ("Total_Requests_To_Generate",),
+        "crashes where fewer requests are to come than the queue holds", "these requests", NAMED,
+        _synthetic(lambda f: f.closed_loop and not f.stop_time_ps
+                   and f.total_requests_to_generate < f.average_no_of_reqs_in_queue),
+    ),
+    Quirk(
+        "whole_ns", ("PCIe_Lane_Bandwidth",),
+        "cuts the time of each message on the link to whole ns", "the time of its bytes", KEPT,
+        _always,
+    ),
+    # --- the host interface
+    Quirk(
+        "pages_of_flows", (),
+        "cuts the requests of a flow that begins inside a page where the drive's pages end, but "
+        "numbers pages from the flow's first sector, so that parts of two pages that a request "
+        "crosses into share a number; not done here with a data cache or pages of 32 KiB",
+        "pages of the drive, each with a number", ASKED,
+        _inside_a_page,
+    ),
+    Quirk(
+        "sata_is_nvme", ("HostInterface_Type", "IO_Queue_Depth"),
+        "has SATA send NVMe's doorbells and entries over PCIe_Lane_*, in a queue that is full of "
+        "requests that the drive has not fetched", "frames on a serial link, and at most as many "
+        "requests outstanding as the queue is deep", KEPT, _sata,
+    ),
+    Quirk(
+        "sata_one_stream",
+        ("Channel_IDs", "Chip_IDs", "Die_IDs", "Plane_IDs", "Priority_Class",
+         "Device_Level_Data_Caching_Mode"),
+        "gives each flow all planes, class HIGH and the first flow's caching with SATA",
+        "what the flow lists, or a refusal", KEPT,
+        lambda d, s: sata.seen(d, s.flows) != list(s.flows),
+    ),
+    Quirk(
+        "sata_open_blocks", ("HostInterface_Type",),
+        "keeps blocks open in each plane for every flow, of which SATA fills the first flow's",
+        "open blocks for the one stream", KEPT, lambda d, s: sata.used(d) and len(s.flows) > 1,
+    ),
+    Quirk(
+        "sata_preconditioning", ("Enabled_Preconditioning",),
+        "crashes when it fills the drive for several flows with SATA", "the occupancy stated",
+        NAMED,
+        lambda d, s: sata.used(d) and d.enabled_preconditioning and len(s.flows) > 1,
+    ),
+    # --- the drive
+    Quirk(
+        "one_die_at_a_time", ("Die_No_Per_Chip",),
+        "runs one command at a time on a chip, so that more dies add capacity and no speed",
+        "dies work side by side", ASKED, lambda d, s: d.die_no_per_chip > 1,
+    ),
+    Quirk(
+        "channel_rates_rounded", ("Channel_Transfer_Rate",),
+        "cuts the time of a transfer to whole ns: 501 to 1000 MT/s are 1000, above 1000 it is free",
+        "the rate stated", ASKED, _cut_rate,
+    ),
+    Quirk(
+        "suspension_never_issued", ("CMD_Suspension_Support",),
+        "never suspends a program or an erase",
+        "reads suspend what the parameter names", ASKED,
+        lambda d, s: d.cmd_suspension_support != "NONE",
+    ),
+    Quirk(
+        "wear_levelling",
+        ("Dynamic_Wearleveling_Enabled", "Static_Wearleveling_Enabled",
+         "Static_Wearleveling_Threshold"),
+        "ignores the settings: the least worn free block is opened in any case, and static wear "
+        "levelling compares block numbers instead of erase counts",
+        "as set", NAMED,
+        lambda d, s: d.static_wearleveling_enabled or not d.dynamic_wearleveling_enabled,
+    ),
+    Quirk(
+        "unwritten_reads", (),
+        "takes a fresh page for each page that is read before it was written, and can then never "
+        "collect its block", "a read that takes no page", KEPT, _reads,
+    ),
+    Quirk(
+        "unwritten_plane", ("Plane_Allocation_Scheme",),
+        "with DWCP takes the plane of a page that is read before it was written from the list of "
+        "dies, and from behind its end where there are more planes", "from the list of planes",
+        NAMED, _both(_reads, _planes_unlike_dies),
+    ),
+    Quirk(
+        "unwritten_not_cached", ("Device_Level_Data_Caching_Mode",),
+        "keeps no page in the read cache that was never programmed", "any page read", KEPT,
+        _both(_reads, _cached("READ_CACHE", "WRITE_READ_CACHE")),
+    ),
+    Quirk(
+        "mapping_writes", ("Ideal_Mapping_Table", "CMT_Capacity"),
+        "queues the write-back of a mapping page and never issues it, after which that page costs "
+        "no read either", "write-backs take their time", ASKED, _cached_map,
+    ),
+    Quirk(
+        "shared_map_cache", ("CMT_Sharing_Mode",),
+        "gives each flow a mapping cache of the full capacity where it is to be shared",
+        "one cache", NAMED,
+        lambda d, s: (not d.ideal_mapping_table and len(s.flows) > 1 and not sata.used(d)
+                      and d.cmt_sharing_mode == "SHARED"),
+    ),
+    Quirk(
+        "lost_map_entries", ("CMT_Capacity",),
+        "can evict a mapping entry that is still awaited, whose requests then never complete",
+        "they complete", NAMED, _cached_map,
+    ),
+    Quirk(
+        "lost_requests", (),
+        "deletes requests that wait for a page which collection moves, and forgets the erase of a "
+        "postponed collection", "every request completes", NAMED, _writes,
+    ),
+    Quirk(
+        "stalled_writes", ("GC_Exec_Threshold",),
+        "asks whether to collect only when a block fills or was erased, and can leave a plane's "
+        "writes waiting for ever", "an error where no block can be collected", NAMED, _writes,
+    ),
+    Quirk(
+        "lost_drawings", ("GC_Block_Selection_Policy",),
+        "gives up a collection when the block drawn at random is free, wins nothing or is in use",
+        "drawn again", ASKED,
+        lambda d, s: d.gc_block_selection_policy.startswith("RANDOM") and _writes(d, s),
+    ),
+    Quirk(
+        "parked_writes", (),
+        "resumes writes that waited for a free block in the order of their memory addresses",
+        "the order of arrival", NAMED, _writes,
+    ),
+    Quirk(
+        "unsafe_victims", ("GC_Block_Selection_Policy",),
+        "ends in errors under collection, since it may choose a block whose pages are on their way",
+        "only blocks at rest are chosen", NAMED,
+        lambda d, s: d.gc_block_selection_policy not in ("GREEDY", "RGA"),
+    ),
+    Quirk(
+        "copyback", ("Use_Copyback_for_GC",), "crashes at the first page moved", "copy-back",
+        NAMED, lambda d, s: d.use_copyback_for_gc,
+    ),
+    Quirk(
+        "read_cache_crash", ("Device_Level_Data_Caching_Mode",),
+        "crashes when it evicts a dirty page from a read cache", "the page is written", NAMED,
+        _cached("READ_CACHE"),
+    ),
+    Quirk(
+        "cache_capacity", ("Data_Cache_Capacity",), "keeps it in 32 bits", "the capacity stated",
+        NAMED,
+        lambda d, s: d.data_cache_capacity_bytes >= 2**32,
+    ),
+    Quirk(
+        "whole_page_bitmap", ("Page_Capacity",),
+        "loses the sectors of a whole page of 32 KiB, whose requests may never complete",
+        "all 64 sectors", NAMED, lambda d, s: d.page_sectors == 64,
+    ),
+    Quirk(
+        "planes", ("Plane_No_Per_Die",),
+        "reads the times of commands on more than 4 planes from behind a table",
+        "the times of as many planes", NAMED, lambda d, s: d.plane_no_per_die > 4,
+    ),
+    Quirk(
+        "erase_table", ("Block_PE_Cycles_Limit",),
+        "writes past a table once a block is erased more often", "blocks that wear on", NAMED,
+        lambda d, s: _writes(d, s) and d.block_pe_cycles_limit < 1000,
+    ),
+    Quirk(
+        "preconditioning", ("Enabled_Preconditioning", "Initial_Occupancy_Percentage"),
+        "fills at most nine tenths with uniform addresses, marks one sector of each page, and can "
+        "leave so few free blocks that no write is ever placed", "the occupancy stated", NAMED,
+        lambda d, s: d.enabled_preconditioning,
+    ),
+    Quirk(
+        "polling", ("Transaction_Scheduling_Policy", "Priority_Class"),
+        "moves the turn of the priority classes also when a chip is looked at in vain",
+        "the turn moves with the commands", NAMED,
+        lambda d, s: (d.transaction_scheduling_policy == "PRIORITY_OUT_OF_ORDER"
+                      and len(s.flows) > 1 and not sata.used(d)),
+    ),
+    Quirk(
+        "log_delays", ("Enable_ResponseTime_Logging",),
+        "never adds to the end-to-end column of its log with NVMe", "its mean", NAMED,
+        lambda d, s: d.enable_response_time_logging and not sata.used(d),
+    ),
+)  # fmt: skip
+
+NAMES = {quirk.name: quirk for quirk in QUIRKS}
+
+
+def obeyed(asked: bool) -> frozenset[str]:
+    """The names of the quirks that the parts are to reproduce."""
+    return frozenset(q.name for q in QUIRKS if asked and q.treatment == ASKED)
+
+
+def met(drive: Drive, scenario: Scenario) -> list[Quirk]:
+    """The quirks that this run would meet in MQSim."""
+    return [quirk for quirk in QUIRKS if quirk.met(drive, scenario)]
+
+
+def lines(drive: Drive, scenario: Scenario, asked: bool) -> list[str]:
+    """A line for each quirk that this run meets."""
+    return [quirk.line(asked) for quirk in met(drive, scenario)]

@@ -1,0 +1,146 @@
+"""Results in MQSim's terms: its lines, its result file, its log of response times.
+
+Owns which of our numbers has which name of MQSim's. Does not own the numbers of `--json`
+(statistics.py) or writing to disk. Source: MQSim's result file: names, units, nesting.
+
+What the simulation has not counted is left out. Device response time: from the submission queue to
+the completion at the host; end-to-end delay: from the host's request on. As in MQSim both are in
+whole us, bytes and rates have six decimals.
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ondie.emu.nvme.request import READ
+from ondie.emu.replay.mqsim.flow import Flow
+from ondie.emu.replay.statistics import PS_PER_S, PS_PER_US
+
+COMMANDS = {
+    "Issued_Flash_Read_CMD": "read_commands",
+    "Issued_Flash_Multiplane_Read_CMD": "multiplane_read_commands",
+    "Issued_Flash_Copyback_Read_CMD": "copyback_read_commands",
+    "Issued_Flash_Program_CMD": "program_commands",
+    "Issued_Flash_Multiplane_Program_CMD": "multiplane_program_commands",
+    "Issued_Flash_Copyback_Program_CMD": "copyback_program_commands",
+    "Issued_Flash_Erase_CMD": "erase_commands",
+    "Issued_Flash_Multiplane_Erase_CMD": "multiplane_erase_commands",
+    "Issued_Flash_Suspend_Program_CMD": "suspended_programs",
+    "Issued_Flash_Suspend_Erase_CMD": "suspended_erases",
+    "Issued_Flash_Read_CMD_For_Mapping": "map_reads",
+    "Issued_Flash_Program_CMD_For_Mapping": "map_writes",
+    "CMT_Hits": "map_hits",
+    "CMT_Hits_For_Read": "map_read_hits",
+    "CMT_Hits_For_Write": "map_write_hits",
+    "CMT_Misses": "map_misses",
+    "CMT_Misses_For_Read": "map_read_misses",
+    "CMT_Misses_For_Write": "map_write_misses",
+    "Total_CMT_Queries": "map_queries",
+    "Total_CMT_Queries_For_Reads": "map_read_queries",
+    "Total_CMT_Queries_For_Writes": "map_write_queries",
+    "Total_GC_Executions": "collections",
+    "Total_WL_Executions": "levelings",
+}
+"""MQSim's name and our counter; commands of one plane and of several are counted apart."""
+
+MOVES = {
+    "Average_Page_Movement_For_GC": ("gc_writes", "collections"),
+    "Average_Page_Movement_For_WL": ("leveling_writes", "levelings"),
+}
+
+
+def flow_lines(flows: Sequence[Flow], requests: Sequence[np.ndarray]) -> list[str]:
+    """Two lines per flow: requests, then both mean times."""
+    lines = []
+    for flow, done in zip(flows, requests, strict=True):
+        response, delay = (int((done["end"] - done[since]).mean(dtype=np.float64)) // PS_PER_US
+                           for since in ("start", "arrival"))  # fmt: skip
+        lines += [
+            f"{flow.name}: {len(done)} requests generated and serviced",
+            f"    device response time {response} us, end-to-end request delay {delay} us",
+        ]
+    return lines
+
+
+def total_lines(requests: Sequence[np.ndarray], counters: Mapping[str, int]) -> list[str]:
+    """The whole run: requests, the time of the last completion, and what the flash did, by the
+    names of the result file."""
+    count = sum(map(len, requests))
+    end = max(int(done["end"].max()) for done in requests)
+    lines = [f"Total: {count} requests in {end // 1000} ns of simulated time"]
+    return lines + [f"    {name} {value}" for name, value in _ftl(counters).items()]
+
+
+def result_file(
+    flows: Sequence[Flow],
+    requests: Sequence[np.ndarray],
+    counters: Mapping[str, int],
+    quirks: frozenset[str] = frozenset(),
+) -> bytes:
+    """The result file of one scenario. Quirk obeyed: whole_seconds."""
+    root = ET.Element("MQSim_Results")
+    host = ET.SubElement(root, "Host")
+    end = max(int(done["end"].max()) for done in requests)
+    seconds = float(end // PS_PER_S) if "whole_seconds" in quirks else end / PS_PER_S
+    for flow, done in zip(flows, requests, strict=True):
+        element = ET.SubElement(host, "Host.IO_Flow")
+        for name, value in _flow(flow, done, seconds).items():
+            ET.SubElement(element, name).text = value
+    device = ET.SubElement(root, "SSDDevice")
+    ET.SubElement(device, "SSDDevice.FTL", _ftl(counters))
+    ET.indent(root, "\t")
+    return ET.tostring(root, encoding="us-ascii", xml_declaration=True) + b"\n"
+
+
+def _flow(flow: Flow, done: np.ndarray, seconds: float) -> dict[str, str]:
+    reads = done["op"] == READ
+    count, size = len(done), int(done["size"].sum())
+    read, of_reads = int(reads.sum()), int(done["size"].sum(where=reads))
+    counts = {"": count, "_Read": read, "_Write": count - read}
+    bytes_ = {"": size, "_Read": of_reads, "_Write": size - of_reads}
+    out = {"Name": flow.name}
+    for kind, n in counts.items():
+        out[f"{kind.strip('_')}_Request_Count".lstrip("_")] = str(n)
+    out |= {f"IOPS{kind}": _rate(n, seconds) for kind, n in counts.items()}
+    out |= {f"Bytes_Transferred{kind}": f"{size:.6f}" for kind, size in bytes_.items()}
+    out |= {f"Bandwidth{kind}": _rate(size, seconds) for kind, size in bytes_.items()}
+    for name, since in (("Device_Response_Time", "start"), ("End_to_End_Request_Delay", "arrival")):
+        time = done["end"] - done[since]
+        out[name] = str(int(time.mean(dtype=np.float64)) // PS_PER_US)
+        out[f"Min_{name}"] = str(int(time.min()) // PS_PER_US)
+        out[f"Max_{name}"] = str(int(time.max()) // PS_PER_US)
+    return out
+
+
+def _rate(amount: int, seconds: float) -> str:
+    if not seconds:
+        return "inf" if amount else "-nan"
+    return f"{amount / seconds:.6f}"
+
+
+def _ftl(counters: Mapping[str, int]) -> dict[str, str]:
+    out = {name: str(counters[mine]) for name, mine in COMMANDS.items() if mine in counters}
+    for name, (moves, runs) in MOVES.items():
+        if counters.get(runs) and moves in counters:
+            out[name] = f"{counters[moves] / counters[runs]:.6f}"
+    return out
+
+
+def response_log(done: np.ndarray, period_ps: int) -> str:
+    """The log of one flow: time in us, mean device response time and end-to-end delay in us since
+    the line before; a line at the first completion after each period, which starts at a line."""
+    lines = ["SimulationTime(us)\tReponseTime(us)\tEndToEndDelay(us)"]
+    order = np.argsort(done["end"], kind="stable")
+    end = done["end"][order]
+    response = np.concatenate([[0.0], np.cumsum((end - done["start"][order]) / PS_PER_US)])
+    delay = np.concatenate([[0.0], np.cumsum((end - done["arrival"][order]) / PS_PER_US)])
+    last, milestone = 0, period_ps
+    while (at := int(np.searchsorted(end, milestone, "right"))) < len(end):
+        count = at + 1 - last
+        means = [int((sums[at + 1] - sums[last]) / count) for sums in (response, delay)]
+        lines.append(f"{end[at] // PS_PER_US}\t{means[0]}\t{means[1]}")
+        last, milestone = at + 1, int(end[at]) + period_ps
+    return "\n".join(lines) + "\n"

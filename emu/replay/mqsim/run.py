@@ -1,0 +1,139 @@
+"""A workload on a drive, from MQSim's two files to results: what `ondie mqsim` does.
+
+Owns the order: read, check, run each scenario, count, word. Does not own the simulation, which it
+is given as a function, or the command line. Source: MQSim's command line, its scenarios one after
+the other on a fresh drive each, its names of result files.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ondie.emu.replay.mqsim import quirks as quirks_
+from ondie.emu.replay.mqsim import ssdconfig as drives
+from ondie.emu.replay.mqsim import supported
+from ondie.emu.replay.mqsim import workload_xml as workload
+from ondie.emu.replay.mqsim.flow import Flow
+from ondie.emu.replay.mqsim.flows import flows as make_flows
+from ondie.emu.replay.mqsim.parameter import parameters
+from ondie.emu.replay.mqsim.result_xml import flow_lines, response_log, result_file, total_lines
+from ondie.emu.replay.mqsim.ssdconfig import Drive
+from ondie.emu.replay.mqsim.workload_xml import Scenario
+from ondie.emu.replay.statistics import statistics
+
+
+class Run(NamedTuple):
+    """What a simulation gives back. requests: REQUEST[n] per flow, in the flow's order, with all
+    their times. counters: statistics.FLASH at least, results.COMMANDS where counted. half: the
+    counters at the completion number flow.half_way(flows), None where that is not known. warmed_s:
+    wall time that compiling took, which is not the simulation's."""
+
+    requests: list[np.ndarray]
+    counters: dict[str, int]
+    half: dict[str, int] | None
+    warmed_s: float = 0.0
+
+
+Simulate = Callable[[Drive, Sequence[Flow], frozenset[str]], Run]
+"""Runs the flows on a drive; the names are the quirks to reproduce."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One scenario's results. statistics: what --json writes. text: lines in MQSim's terms. files:
+    the result file, and logs of response times where the drive's file asks for them."""
+
+    scenario: Scenario
+    statistics: dict[str, Any]
+    text: tuple[str, ...]
+    files: dict[Path, bytes]
+
+
+def read_pair(
+    ssdconfig: str | os.PathLike[str], workload_: str | os.PathLike[str]
+) -> tuple[Drive, tuple[Scenario, ...]]:
+    """Both files, each scenario checked against the drive. InputError, one line."""
+    drive = drives.read_drive(ssdconfig)
+    scenarios = workload.read_workload(workload_)
+    for scenario in scenarios:
+        workload.check(scenario, drive)
+        supported.check(drive, scenario)
+    return drive, scenarios
+
+
+def remarks(drive: Drive, scenario: Scenario, asked: bool) -> list[str]:
+    """What the user should know before a scenario runs: parameters without effect, and the quirks
+    that it meets; `asked`: --quirks."""
+    ignored = [(k.p.name, k.p.ignored) for k in parameters(Drive) if k.p.ignored]
+    lines = [f"ignored: {name}: {why}" for name, why in ignored]
+    lines += [f"ignored: {note}" for note in scenario.skipped]
+    return lines + [f"quirk: {line}" for line in quirks_.lines(drive, scenario, asked)]
+
+
+def run_scenario(
+    drive: Drive,
+    scenario: Scenario,
+    simulate: Simulate,
+    *,
+    asked: bool = False,
+    folders: Sequence[str | os.PathLike[str]] = (),
+) -> Outcome:
+    """Run one scenario; `asked`: --quirks. InputError, TraceError for what cannot run,
+    SimulationError for a run that does not balance."""
+    names = quirks_.obeyed(asked)
+    drive = drives.scenario_drive(drive, scenario.number)
+    begin = time.perf_counter()
+    flows = make_flows(drive, scenario, names, folders)
+    run = simulate(drive, flows, names)
+    wall_s = time.perf_counter() - begin - run.warmed_s
+    config = configuration(drive, scenario, flows, asked)
+    numbers = statistics(run.requests, run.counters, half=run.half, wall_s=wall_s, config=config)
+    notes = [f"{flow.name}: {note}" for flow in flows for note in flow.notes]
+    base = base_name(scenario)
+    files = {result_path(scenario): result_file(flows, run.requests, run.counters, names)}
+    if drive.enable_response_time_logging:
+        period = drive.response_time_logging_period_length_ps
+        for flow, done in zip(flows, run.requests, strict=True):
+            log = response_log(done, period)
+            files[Path(f"{base}.IO_Flow.No_{flow.stream}.log")] = log.encode()
+    text = (*notes, *flow_lines(flows, run.requests), *total_lines(run.requests, run.counters))
+    return Outcome(scenario, numbers, text, files)
+
+
+def base_name(scenario: Scenario) -> str:
+    """The workload's file name without what follows its last point, as MQSim cuts it."""
+    folder, name = os.path.split(scenario.source)
+    return os.path.join(folder, name.rpartition(".")[0] or name)
+
+
+def result_path(scenario: Scenario) -> Path:
+    """MQSim's result file of a scenario, beside the workload."""
+    return Path(f"{base_name(scenario)}_scenario_{scenario.number}.xml")
+
+
+def configuration(
+    drive: Drive, scenario: Scenario, flows: Sequence[Flow], asked: bool
+) -> dict[str, Any]:
+    """The resolved configuration that travels with a result."""
+    listed = []
+    for flow in flows:
+        kind = {"kind": "synthetic" if isinstance(flow.parameters, workload.Synthetic) else "trace"}
+        sectors = {"first_sector": flow.range.first, "last_sector": flow.range.last}
+        listed.append(kind | workload.spelled_out(flow.parameters) | sectors)
+    reproduced = quirks_.obeyed(asked)
+    return {
+        "drive": drives.spelled_out(drive),
+        "scenario": scenario.number,
+        "flows": listed,
+        "quirks": {
+            quirk.name: "reproduced" if quirk.name in reproduced else quirk.treatment
+            for quirk in quirks_.met(drive, scenario)
+        },
+    }

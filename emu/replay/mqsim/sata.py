@@ -1,0 +1,50 @@
+"""HostInterface_Type SATA: one queue for all flows, and a drive that cannot tell them apart.
+
+Owns what flows become there. Does not own the queue (frontend/adapter.py). Source: MQSim's source:
+its SATA interface has one stream over all planes and addresses, of class HIGH, with the first
+flow's cache; the host's adapter takes SATA_Processing_Delay for each request and each completion.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TypeVar
+
+from ondie.emu.replay.mqsim.address_partition import Range
+from ondie.emu.replay.mqsim.flow import Flow
+from ondie.emu.replay.mqsim.ssdconfig import Drive
+from ondie.emu.replay.mqsim.workload_xml import FlowParameters
+
+F = TypeVar("F", bound=FlowParameters)
+
+
+def used(drive: Drive) -> bool:
+    """Whether the drive has this interface."""
+    return drive.host_interface_type == "SATA"
+
+
+def seen(drive: Drive, flows: Sequence[F]) -> list[F]:
+    """The flows' parameters as the drive's interface obeys them."""
+    if not used(drive):
+        return list(flows)
+    return [
+        dataclasses.replace(
+            flow,
+            channel_ids=tuple(range(drive.flash_channel_count)),
+            chip_ids=tuple(range(drive.chip_no_per_channel)),
+            die_ids=tuple(range(drive.die_no_per_chip)),
+            plane_ids=tuple(range(drive.plane_no_per_die)),
+            priority_class="HIGH",
+            device_level_data_caching_mode=flows[0].device_level_data_caching_mode,
+        )
+        for flow in flows
+    ]
+
+
+def streams(drive: Drive, flows: Sequence[Flow]) -> list[Flow]:
+    """The streams that the drive tells apart: each flow, or one over the addresses of all."""
+    if not used(drive):
+        return list(flows)
+    whole = Range(flows[0].range.first, flows[-1].range.last)
+    return [dataclasses.replace(flows[0], range=whole)]

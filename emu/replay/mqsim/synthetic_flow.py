@@ -1,0 +1,247 @@
+"""Synthetic flows: types, sizes, addresses and arrival times of requests, drawn by seed.
+
+Owns the compiled generator and the Flow that it feeds. Does not own the random numbers (mrg.py) or
+the closed loop's clock (the simulation). Source: MQSim's synthetic flow: order of the draws, the
+distributions and what is done at the edges of the address range.
+
+Each request draws its type, then its size, then its address. With h the share of the hot region,
+RANDOM_HOTCOLD sends (100 - h) % of the requests to the first h % of the working set. STREAMING
+starts anywhere and goes on from the end of each request. A Poisson arrival is a whole number of ns
+after the one before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from ondie.emu.nvme.request import MAX_CHUNK, NOT_YET, READ, REQUEST, WRITE
+from ondie.emu.replay.mqsim import mrg32k3a as mrg
+from ondie.emu.replay.mqsim.address_partition import Range
+from ondie.emu.replay.mqsim.flow import Flow
+from ondie.emu.replay.mqsim.ssdconfig import PS_PER_NS, SECTOR
+from ondie.emu.replay.mqsim.workload_xml import MOST_SECTORS, Synthetic
+from ondie.kernels.jit import njit
+
+UNIFORM, HOTCOLD, STREAMING = range(3)
+DISTRIBUTIONS = {
+    "RANDOM_UNIFORM": UNIFORM,
+    "RANDOM_HOTCOLD": HOTCOLD,
+    "STREAMING": STREAMING,
+}
+TYPE, ADDRESS, HOT_ADDRESS, HOT_CHOICE, SIZE, INTERVAL = range(6)
+NS_PER_S = 10**9
+
+SHAPE = np.dtype(
+    [
+        ("read_share", "f8"),
+        ("hot_share", "f8"),
+        ("mean_size", "f8"),  # sectors
+        ("deviation", "f8"),  # sectors; negative: all of the mean size
+        ("mean_interval", "f8"),  # ns; 0: closed loop
+        ("distribution", "i8"),
+        ("first", "i8"),  # sectors
+        ("last", "i8"),  # of the working set
+        ("end", "i8"),  # of the flow
+        ("hot_last", "i8"),
+        ("unit", "i8"),  # sectors; 1: not aligned
+        ("stream", "i8"),
+        ("wide_sizes", "i8"),  # negative sizes become 16 bits of their two's complement
+        ("next", "i8"),  # state: where STREAMING goes on
+        ("clock", "i8"),  # state: the last arrival, ns
+        ("count", "i8"),  # state: requests so far
+    ]
+)
+
+
+@njit
+def fill(out, shape, rng, spare):
+    """Draw as many requests as ``out`` (REQUEST[n]) holds. ``shape``: SHAPE[1], which keeps the
+    state; ``rng``: int64[6, 6], a generator per use; ``spare``: float64[1] (mrg.normal)."""
+    h = shape[0]
+    first = h["first"]
+    last = h["last"]
+    unit = h["unit"]
+    count = h["count"]
+    clock = h["clock"]
+    following = h["next"]
+    for i in range(out.shape[0]):
+        op = READ if mrg.uniform(rng[TYPE]) <= h["read_share"] else WRITE
+        size = np.int64(h["mean_size"])
+        drawn = size
+        if h["deviation"] >= 0.0:
+            value = math.ceil(mrg.normal(rng[SIZE], spare, h["mean_size"], h["deviation"]))
+            drawn = np.int64(value)
+            if drawn == 0:
+                drawn = np.int64(1)
+            elif drawn < 0:
+                drawn = drawn + 4294967296 if h["wide_sizes"] != 0 else np.int64(1)
+            size = drawn
+            if h["wide_sizes"] != 0:
+                size = drawn & 65535
+            if size == 0:
+                size = np.int64(1)
+            elif size > MOST_SECTORS:
+                size = np.int64(MOST_SECTORS)
+        if h["distribution"] == UNIFORM:
+            at = first + mrg.below(rng[ADDRESS], last - first + 1)
+            if at + drawn > last:
+                at = first
+        elif h["distribution"] == HOTCOLD:
+            hot = h["hot_last"]
+            if mrg.uniform(rng[HOT_CHOICE]) < h["hot_share"]:
+                at = hot + 1 + mrg.below(rng[HOT_ADDRESS], last - hot)
+            else:
+                at = first + mrg.below(rng[HOT_ADDRESS], hot - first + 1)
+        else:
+            at = following
+            if at + drawn > last:
+                at = first
+            following += drawn
+            if following > last:
+                following = first
+            if following % unit != 0:
+                following += unit - following % unit
+        at -= at % unit
+        if at < first:  # the range starts inside a unit
+            at += unit
+        if at + size - 1 > h["end"]:  # at most a request's length from the end
+            at = max(h["end"] + 1 - size, first)
+        arrival = np.int64(NOT_YET)
+        if h["mean_interval"] > 0.0:
+            clock += np.int64(mrg.exponential(rng[INTERVAL], h["mean_interval"]))
+            arrival = clock * PS_PER_NS
+        row = out[i]
+        row["arrival"] = arrival
+        row["start"] = NOT_YET
+        row["end"] = NOT_YET
+        row["offset"] = at * SECTOR
+        row["size"] = size * SECTOR
+        row["op"] = op
+        row["stream"] = h["stream"]
+        row["tag"] = count
+        count += 1
+    h["count"] = count
+    h["clock"] = clock
+    h["next"] = following
+
+
+def synthetic_flow(
+    stream: int, parameters: Synthetic, range_: Range, quirks: frozenset[str], where: str
+) -> Flow:
+    """The flow of `parameters` on the addresses `range_`; `where` starts an error.
+
+    Quirks obeyed: whole_rate, negative_sizes, address_alias. InputError for requests that do not
+    fit the addresses.
+    """
+    shape = shape_of(stream, parameters, range_, quirks, where)
+    stop = parameters.stop_time_ps or None
+    total = None if stop else parameters.total_requests_to_generate
+    closed = parameters.closed_loop
+    if stop is not None and not closed:
+        total = sum(len(c) for c in _chunks(shape, parameters, None, stop, quirks))
+        if not total:
+            raise parameters.bad(where, "stop_time_ps", "no request arrives before it")
+
+    def source() -> Iterator[np.ndarray]:
+        return _chunks(shape, parameters, total, None if closed else stop, quirks)
+
+    return Flow(
+        stream=stream,
+        name=f"Host.IO_Flow.Synth.No_{stream}",
+        parameters=parameters,
+        range=range_,
+        depth=parameters.average_no_of_reqs_in_queue if closed else None,
+        total=total,
+        stop_ps=stop,
+        source=source,
+    )
+
+
+def shape_of(
+    stream: int, p: Synthetic, range_: Range, quirks: frozenset[str], where: str
+) -> np.ndarray:
+    """SHAPE[1] of the flow at its start; InputError for requests that do not fit the addresses."""
+    shape = np.zeros(1, SHAPE)
+    first, end = range_.first, range_.last
+    last = first + int(float(end - first) * (p.working_set_percentage / 100.0))
+    unit = p.address_alignment_unit_bytes // SECTOR if p.generated_aligned_addresses else 1
+    mean = p.average_request_size_bytes // SECTOR
+    room = last - first + 1
+    if mean > room or unit > room:
+        name = "average_request_size_bytes" if mean > room else "address_alignment_unit_bytes"
+        raise p.bad(where, name, f"the flow's working set has {room} sectors: 1 to {room} is right")
+    hot_share = p.percentage_of_hot_region / 100.0
+    hot_last = first + int(float(last - first) * hot_share)
+    if p.address_distribution == "RANDOM_HOTCOLD" and hot_last >= last:
+        raise p.bad(where, "percentage_of_hot_region", f"{room} sectors leave no cold region")
+    shape["read_share"] = p.read_percentage / 100.0
+    shape["hot_share"] = hot_share
+    shape["mean_size"] = mean
+    normal = p.request_size_distribution == "NORMAL"
+    shape["deviation"] = p.variance_request_size_bytes // SECTOR if normal else -1
+    shape["mean_interval"] = 0.0 if p.closed_loop else _interval(p, quirks, where)
+    shape["distribution"] = DISTRIBUTIONS[p.address_distribution]
+    shape["first"], shape["last"], shape["end"] = first, last, end
+    shape["hot_last"], shape["unit"], shape["stream"] = hot_last, unit, stream
+    shape["wide_sizes"] = "negative_sizes" in quirks
+    return shape
+
+
+def _interval(p: Synthetic, quirks: frozenset[str], where: str) -> float:
+    """Mean ns between two Poisson arrivals."""
+    sectors = p.average_request_size_bytes // SECTOR
+    if "whole_rate" not in quirks:
+        return p.average_request_size_bytes * NS_PER_S / p.bandwidth_bytes_per_s
+    per_s = p.bandwidth_bytes_per_s // SECTOR // sectors
+    if not per_s:
+        raise p.bad(where, "bandwidth_bytes_per_s", "MQSim divides by zero below a request per s")
+    return float(NS_PER_S // per_s)
+
+
+def generators(p: Synthetic) -> np.ndarray:
+    """int64[6, 6]: the generator of each use at its start; they take the seeds from p.seed on in
+    turn."""
+    uses = [TYPE, ADDRESS]
+    if p.address_distribution == "RANDOM_HOTCOLD":
+        uses += [HOT_ADDRESS, HOT_CHOICE]
+    if p.request_size_distribution == "NORMAL":
+        uses.append(SIZE)
+    if not p.closed_loop:
+        uses.append(INTERVAL)
+    rng = np.zeros((6, 6), np.int64)
+    for after, use in enumerate(uses):
+        rng[use] = mrg.start(p.seed + after)
+    return rng
+
+
+def _chunks(
+    shape: np.ndarray, p: Synthetic, total: int | None, stop: int | None, quirks: frozenset[str]
+) -> Iterator[np.ndarray]:
+    shape, spare, rng = shape.copy(), np.zeros(1), generators(p)
+    h = shape[0]
+    if h["distribution"] == STREAMING:
+        at = int(h["first"]) + int(mrg.below(rng[ADDRESS], h["last"] - h["first"] + 1))
+        h["next"] = at - at % h["unit"]
+    left = total
+    while left is None or left > 0:
+        out = np.zeros(MAX_CHUNK if left is None else min(left, MAX_CHUNK), REQUEST)
+        fill(out, shape, rng, spare)
+        if "address_alias" in quirks:
+            alias(out)
+        if stop is not None and out["arrival"][-1] > stop:
+            n = int(np.searchsorted(out["arrival"], stop, "right"))
+            if n:
+                yield out[:n]
+            return
+        if left is not None:
+            left -= len(out)
+        yield out
+
+
+def alias(out: np.ndarray) -> None:
+    """MQSim's 64-bit sector numbers: the upper half is put back one bit too low."""
+    sector = out["offset"] // SECTOR
+    out["offset"] = ((sector & 0xFFFFFFFF) | (sector >> 32 << 31)) * SECTOR

@@ -1,0 +1,393 @@
+"""MQSim's drive and flows on this project's engine.
+
+Owns what each of its parameters means here. Does not own files (drive.py, workload.py), requests
+(flow.py) or the engine. Source: MQSim's source; its command times follow from the NV-DDR2
+constants tCS 20, tWC 25, tWB 100, tRR 20, tDBSY 500, tADL 70, tCALS 15, tWPST 6, tWPSTH 15 ns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.config.config import Config, load_preset
+from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core.state import Arrays, records
+from ondie.emu.engine.run import build
+from ondie.emu.ftl import cmt
+from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl.precondition import per_stream as occupation
+from ondie.emu.ftl.precondition.apply import whole_pages
+from ondie.emu.nand.timing import ERASE, PROGRAM, READ
+from ondie.emu.replay.mqsim import (
+    data_cache as caching,
+)
+from ondie.emu.replay.mqsim import (
+    gc_policies as victims,
+)
+from ondie.emu.replay.mqsim import (
+    mrg32k3a as mrg,
+)
+from ondie.emu.replay.mqsim import (
+    precondition,
+    sata,
+)
+from ondie.emu.replay.mqsim.flow import ISSUE_PS, Flow
+from ondie.emu.replay.mqsim.flow import half_way as half_way_of
+from ondie.emu.replay.mqsim.initial_occupancy import occupied
+from ondie.emu.replay.mqsim.run import Run
+from ondie.emu.replay.mqsim.ssdconfig import SECTOR, Drive
+from ondie.emu.replay.mqsim.workload_xml import Synthetic
+from ondie.emu.replay.player import Player, Replayed, Source
+
+PS_PER_NS = 1000
+MOST_NUMBERED = 32
+"""Sectors of a page, so that those of two have 64 bits."""
+MOST = 65535
+"""Requests of an open loop that the host holds at most."""
+MOST_TRANSACTIONS = 1 << 20
+"""Those that requests of open loops may have: 128 MiB of them."""
+STOP = 10
+"""Free blocks of a plane below which MQSim's host writes wait, and collections at most."""
+TR_MORE = 20 * PS_PER_NS
+"""What MQSim adds to the time of an array read."""
+READ_REQUEST = 4
+"""Payload whose message takes the 32 bytes of a read request, packet overhead included."""
+CLASSES = ("URGENT", "HIGH", "MEDIUM", "LOW")
+RANKED = ("PRIORITY_OUT_OF_ORDER",)
+STEADY = {
+    "GREEDY": "greedy",
+    "RGA": "d_choices",
+    "RANDOM": "random",
+    "RANDOM_P": "random",
+    "RANDOM_PP": "random_some",
+    "FIFO": "fifo",
+}
+"""The policies with whose steady state a drive begins."""
+
+
+def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
+    """The drive as a configuration of this project."""
+    rate = drive.channel_transfer_rate_hz * drive.flash_channel_width_bytes
+    if "channel_rates_rounded" in quirks:
+        per_byte = 1000 // (drive.channel_transfer_rate_hz // 10**6)  # of each byte of the width
+        rate = 10**9 * drive.flash_channel_width_bytes // per_byte if per_byte else 10**15
+    middle, upper = _more(drive, "read"), _more(drive, "program")
+    threshold = max(int(drive.gc_exec_threshold * drive.block_no_per_plane), STOP)
+    dies = drive.chip_no_per_channel * drive.die_no_per_chip
+    background = drive.preemptible_gc_enabled
+    suspend = drive.cmd_suspension_support.lower()
+    return load_preset("gen4-tlc").replace(
+        {
+            "flash.channels": drive.flash_channel_count,
+            "flash.dies_per_channel": dies,
+            "flash.dies_per_chip": drive.die_no_per_chip,
+            "flash.chip_busy": "per_chip" if "one_die_at_a_time" in quirks else "per_die",
+            "flash.planes_per_die": drive.plane_no_per_die,
+            "flash.blocks_per_plane": drive.block_no_per_plane,
+            "flash.pages_per_block": drive.page_no_per_block,
+            "flash.page_bytes": drive.page_capacity_bytes,
+            "flash.cell": drive.flash_technology,
+            "flash.page_types": "planar",
+            "flash.t_read_ps": drive.page_read_latency_lsb_ps + TR_MORE,
+            "flash.t_read_middle_ps": middle[0],
+            "flash.t_read_upper_ps": middle[1],
+            "flash.t_program_ps": drive.page_program_latency_lsb_ps,
+            "flash.t_program_middle_ps": upper[0],
+            "flash.t_program_upper_ps": upper[1],
+            "flash.t_erase_ps": drive.block_erase_latency_ps,
+            "flash.bus_bytes_per_s": rate,
+            "flash.t_command_ps": 95 * PS_PER_NS,
+            "flash.multi_plane": True,
+            "flash.cache_read": False,
+            "flash.cache_program": False,
+            "flash.interleave_commands": False,
+            "flash.grants": "data",
+            "flash.suspend": "none" if "suspension_never_issued" in quirks else suspend,
+            "flash.t_suspend_program_ps": drive.suspend_program_time_ps,
+            "flash.t_suspend_erase_ps": drive.suspend_erase_time_ps,
+            "flash.suspend_program_left_ps": drive.preferred_suspend_write_time_for_read_ps,
+            "flash.suspend_erase_left_ps": drive.preferred_suspend_erase_time_for_read_ps,
+            "ecc.decode_ps": 0,
+            "ecc.encode_ps": 0,
+            "frontend.command_ps": 0,
+            "frontend.queue_depth": 65535,
+            "frontend.fetch_limit": 0 if sata.used(drive) else drive.queue_fetch_size,
+            "frontend.doorbell_bytes": 2,
+            "frontend.request_bytes": READ_REQUEST,
+            "frontend.entry_bytes": 72,
+            "frontend.completion_bytes": 16,
+            "frontend.transfer": "command",
+            "link.down_bytes_per_s": drive.pcie_lane_bandwidth_bytes_per_s * drive.pcie_lane_count,
+            "link.up_bytes_per_s": drive.pcie_lane_bandwidth_bytes_per_s * drive.pcie_lane_count,
+            "link.latency_ps": 0,
+            "link.lanes": drive.pcie_lane_count,
+            "link.packet_bytes": 128,
+            "link.packet_overhead_bytes": 28,
+            "link.tick_ps": PS_PER_NS,
+            "host.io_submit_ps": drive.sata_processing_delay_ps if sata.used(drive) else 0,
+            "host.io_queue_depth": 65535,
+            "host.io_block_bytes": max(drive.page_capacity_bytes, 1 << 20),
+            "frontend.max_transfer_bytes": max(drive.page_capacity_bytes, 1 << 20),
+            "ftl.over_provisioning": drive.overprovisioning_ratio,
+            "ftl.block_unit": "plane",
+            "ftl.placement": "static",
+            "ftl.allocation": drive.plane_allocation_scheme,
+            "ftl.write_streams": streams,
+            "ftl.gc_streams": "each",
+            "ftl.open_blocks": "ahead",
+            "ftl.gc_policy": victims.policy(drive.gc_block_selection_policy),
+            "ftl.gc_low_blocks": threshold - 1,
+            "ftl.gc_stop_blocks": STOP,
+            "ftl.gc_hard_blocks": max(int(drive.gc_hard_threshold * drive.block_no_per_plane), 1),
+            "ftl.gc_parallel": STOP,
+            "ftl.gc_window_pages": 0,
+            "ftl.host_order": "class"
+            if drive.transaction_scheduling_policy in RANKED
+            else "arrival",
+            "ftl.gc_priority": "background" if background else "exclusive",
+            "ftl.erase": "collected",
+            "ftl.wear_dynamic": drive.dynamic_wearleveling_enabled,
+            "ftl.wear_static_cycles": drive.static_wearleveling_threshold
+            if drive.static_wearleveling_enabled
+            else 0,
+            "ftl.partial_pages": "sectors",
+            "ftl.unwritten": "as_written",
+            "ftl.map_update": "placed",
+            "ftl.victim_pages": "locked",
+            "ftl.map_cache_bytes": 0 if drive.ideal_mapping_table else drive.cmt_capacity_bytes,
+            "ftl.map_writes": 0 if "mapping_writes" in quirks else 16,
+            "ftl.map_read_bytes": 0 if drive.ideal_mapping_table else SECTOR,
+            "ftl.initial": "fresh",
+            "ftl.reservoir_fraction": 0.0,
+        },
+        ref="MQSim's ssdconfig.xml",
+    )
+
+
+def _more(drive: Drive, what: str) -> tuple[int, int]:
+    """What a middle and an upper page take beyond the lowest."""
+    low, middle, upper = (
+        getattr(drive, f"page_{what}_latency_{kind}_ps") for kind in ("lsb", "csb", "msb")
+    )
+    return max(middle - low, 0), max(upper - low, 0)
+
+
+def cycles(planes: int) -> dict[int, np.ndarray]:
+    """Command and address times of 1 .. ``planes`` planes in ps, by operation; index 0 is 0."""
+    n = np.arange(1, planes + 1)
+    ns = {
+        READ: 20 + 150 * n + 500 * (n - 1) + 120,
+        PROGRAM: (n - 1) * (125 + 70 + 6 + 15 + 100 + 500) + 20 + 150 + 70 + 6 + 15 + 100,
+        ERASE: 20 + n * (100 + 100) + (n - 1) * 500,
+    }
+    return {op: np.concatenate([[0], t * PS_PER_NS]) for op, t in ns.items()}
+
+
+def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tuple[Config, Arrays]:
+    """The drive, built and with its zones, ready for the flows."""
+    streams = sata.streams(drive, flows)
+    unused = len(flows) - len(streams)
+    cfg = configuration(drive, len(streams), quirks)
+    sectors = drive.page_capacity_bytes // 512
+    skews = [skew(drive, flow, flows, quirks) for flow in streams]
+    pages = [
+        flow.range.pages(sectors) + (inside > 0)
+        for flow, inside in zip(streams, skews, strict=True)
+    ]
+    arrays = build.build(
+        cfg,
+        devices=1,
+        phases=1,
+        pairs=len(flows),
+        seed=drive.seed,
+        lpns=sum(pages),
+        destage=caching.sizes(drive, flows),
+        adapter=drive.io_queue_depth if sata.used(drive) else 0,
+        entries=0 if sata.used(drive) else drive.io_queue_depth,
+        budget=outstanding(flows, sectors),
+    )
+    for op, times in cycles(drive.plane_no_per_die).items():
+        arrays.cycles[op, : len(times)] = times
+    arrays.fifo["scale"][s.HOST_STATIONS + s.DRAM] = 0  # MQSim's DRAM is its data cache's alone
+    arrays.lots[: victims.LEAST] = mrg.start(drive.seed + 1)
+    occupancy = max(flow.parameters.initial_occupancy_percentage for flow in flows) / 100
+    random = drive.gc_block_selection_policy.startswith("RANDOM")
+    arrays.lots[victims.REPEATED] = random and "lost_drawings" not in quirks
+    arrays.lots[victims.LEAST] = int(occupancy * drive.page_no_per_block)
+    _zones(cfg, arrays, drive, streams, pages)
+    arrays.zone["skew"] = skews
+    _frontiers(arrays, drive, unused, pages)
+    if drive.enabled_preconditioning:
+        _filled(cfg, arrays, drive, streams, pages)
+    caching.divide(arrays, streams)
+    return cfg, arrays
+
+
+def zone_start(drive: Drive, flow: Flow) -> int:
+    """The byte at which the page begins in which the flow does."""
+    return flow.range.base(drive.page_sectors) * 512
+
+
+def skew(drive: Drive, flow: Flow, flows: Sequence[Flow], quirks: frozenset[str]) -> int:
+    """Bytes by which a flow begins inside a page, where it numbers pages from there; without a
+    data cache, and with pages of which two have a bit for each sector."""
+    if "pages_of_flows" not in quirks or sata.used(drive) or drive.page_sectors > MOST_NUMBERED:
+        return 0
+    if caching.sizes(drive, flows) is not None:
+        return 0
+    return flow.range.first * 512 % drive.page_capacity_bytes
+
+
+def outstanding(flows: Sequence[Flow], sectors: int) -> int:
+    """Transactions that the requests of open loops may have at once, so that a drive that is behind
+    takes them into its queues when they arrive: two of each request and one of each page, of
+    ``sectors`` sectors, that one of mean size reaches; a trace's count as one page."""
+    wanted = 0
+    for flow in flows:
+        p = flow.parameters
+        if flow.depth is None:
+            size = p.average_request_size_bytes // 512 if isinstance(p, Synthetic) else sectors
+            wanted += min(flow.total or MOST, MOST) * (3 + -(-size // sectors))
+    return min(wanted, MOST_TRANSACTIONS)
+
+
+def _filled(
+    cfg: Config, arrays: Arrays, drive: Drive, flows: Sequence[Flow], pages: Sequence[int]
+) -> None:
+    """The drive holds what its flows have written before."""
+    if not precondition.laid(arrays, cfg, drive, flows, pages):
+        held = occupied(drive, flows, pages)
+        free = max((cfg.ftl.gc_low_blocks + 1) // 2, STOP) + 1
+        policy = {"ftl.gc_policy": STEADY[drive.gc_block_selection_policy]}
+        occupation.occupy(arrays, cfg.replace(policy, ref="MQSim"), held, free, seed=drive.seed)
+
+
+def _zones(
+    cfg: Config, arrays: Arrays, drive: Drive, flows: Sequence[Flow], pages: Sequence[int]
+) -> None:
+    """Each flow has its own part of the addresses, and the planes that it lists."""
+    order = arrays.turn
+    channels, chips = drive.flash_channel_count, drive.chip_no_per_channel
+    planes, dies = drive.plane_no_per_die, drive.die_no_per_chip
+    die, plane = np.divmod(order, planes)
+    way, channel = np.divmod(die, channels)
+    chip, die_of_chip = np.divmod(way, dies)
+    assert chip.max() < chips
+    turns, at, first = [], 0, 0
+    zone = records(mapping.ZONE, len(flows))
+    for i, flow in enumerate(flows):
+        wanted = flow.parameters
+        mine = np.isin(channel, wanted.channel_ids) & np.isin(chip, wanted.chip_ids)
+        mine &= np.isin(die_of_chip, wanted.die_ids) & np.isin(plane, wanted.plane_ids)
+        turn = order[mine]
+        if flow.range.first * 512 > zone_start(drive, flow):  # its first whole page is number 0
+            turn = np.roll(turn, 1)
+        zone[i].first_byte = zone_start(drive, flow)
+        zone[i].first_lpn, zone[i].last_lpn = first, first + pages[i]
+        zone[i].turn, zone[i].units = at, len(turn)
+        zone[i].rank = CLASSES.index(wanted.priority_class)
+        turns.append(turn)
+        at += len(turn)
+        first += pages[i]
+    arrays.turn = np.ascontiguousarray(np.concatenate(turns), np.int32)
+    arrays.zone = zone
+
+
+def _frontiers(arrays: Arrays, drive: Drive, unused: int, pages: Sequence[int]) -> None:
+    """Every plane has three blocks of each stream open from the start: for host writes, for
+    translation pages, some of which are laid down, and for collected pages; and as many for flows
+    without a stream, which stay empty."""
+    streams = len(pages)
+    entry = math.ceil((math.log2(drive.physical_pages) + drive.page_sectors) / 8)
+    per_page = drive.page_capacity_bytes // entry
+    units, blocks = arrays.free.shape
+    held = np.zeros((streams, units), np.int64)  # translation pages of each stream in each plane
+    for i, zone in enumerate(arrays.zone):
+        laid = np.arange(pages[i] // per_page)
+        at = arrays.turn[int(zone.turn) + laid % int(zone.units)]
+        np.add.at(held[i], at, 1)
+    mapped = int(arrays.cfg.map_stream[0])
+    for u in range(units):
+        opened: list[int | None] = []
+        for i in range(streams):
+            opened += [i, mapped if mapped >= 0 else None, streams + i]
+        opened += [None] * (3 * unused)
+        if mapped < 0:  # those that are full of translation pages
+            opened += [None] * int((held[:, u] // drive.page_no_per_block).sum())
+        for b, stream in enumerate(opened):
+            block = arrays.block[u * blocks + b]
+            block.state = mapping.BAD if stream is None else mapping.OPEN
+            block.stream = -1 if stream is None else stream
+            if stream is not None:
+                arrays.front[stream, u].block = b
+        arrays.free[u, : blocks - len(opened)] = np.arange(len(opened), blocks)
+        arrays.pool[u].free_n = blocks - len(opened)
+    if mapped >= 0:
+        whole = pages[0] // per_page * per_page  # a last one that is not full is not laid down
+        if cmt.lay(arrays.handle(), 0, 0, whole):
+            raise drive.bad("block_no_per_plane", "translation pages find no place; more is right")
+        whole_pages(arrays, np.flatnonzero(arrays.l2p[0]))
+    fronts: Any = arrays.front
+    assert (fronts["block"] >= 0).all()
+
+
+def simulate(
+    drive: Drive,
+    flows: Sequence[Flow],
+    quirks: frozenset[str],
+    progress: Callable[[int, int], None] | None = None,
+) -> Run:
+    """Run the flows; ``quirks`` are the names of those to reproduce. ``progress`` is told the
+    requests done and the clock in ps."""
+    done = played(drive, flows, quirks, progress)
+    return Run(done.requests, counters(done.counters), half(done), done.warmed_s)
+
+
+def half(done: Replayed) -> dict[str, int] | None:
+    """The counters at half way in MQSim's terms."""
+    return None if done.half is None else counters(done.half)
+
+
+def played(
+    drive: Drive,
+    flows: Sequence[Flow],
+    quirks: frozenset[str],
+    progress: Callable[[int, int], None] | None = None,
+) -> Replayed:
+    """The same, with what the engine says of itself."""
+    cfg, arrays = prepared(drive, flows, quirks)
+    sources = [
+        Source(
+            chunks=flow.chunks(),
+            depth=flow.depth if flow.depth is not None else MOST,
+            closed=flow.depth is not None,
+            start_ps=ISSUE_PS if flow.depth is not None else 0,
+            stop_ps=flow.stop_ps if flow.stop_ps is not None else 1 << 61,
+            stream=0 if sata.used(drive) else i,
+        )
+        for i, flow in enumerate(flows)
+    ]
+    # At one time the flow with the highest number goes first.
+    done = Player(arrays, cfg, sources[::-1]).run(half_way_of(flows), progress)
+    return dataclasses.replace(done, requests=done.requests[::-1])
+
+
+def counters(count: dict[str, int]) -> dict[str, int]:
+    """Flash work in MQSim's terms: user, collection, mapping."""
+    return {
+        "user_reads": count["read_pages"] + count["merge_read_pages"],
+        "user_writes": count["program_pages"],
+        "gc_reads": count["gc_read_pages"],
+        "gc_writes": count["gc_program_pages"],
+        "fold_writes": count.get("fold_program_pages", 0),
+        "map_reads": count.get("map_read_pages", 0),
+        "map_writes": count.get("map_program_pages", 0),
+        "padding_writes": count.get("padding_pages", 0),
+        "erases": count["erased_blocks"],
+        "collections": count["collections"],
+    }

@@ -1,0 +1,244 @@
+"""Flows that repeat what is known: MQSim's traces, and requests recorded from a run of MQSim.
+
+Owns where a trace is looked for, its share and rounds, and addresses beyond the flow's. Does not
+own the format of a trace (traces/block.py). Source: MQSim's trace-based flow.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ondie.emu.nvme.request import MAX_CHUNK, NOT_YET, READ, REQUEST, WRITE
+from ondie.emu.replay.mqsim.address_partition import Range
+from ondie.emu.replay.mqsim.flow import Flow
+from ondie.emu.replay.mqsim.ssdconfig import PS_PER_NS, SECTOR
+from ondie.emu.replay.mqsim.synthetic_flow import alias
+from ondie.emu.replay.mqsim.workload_xml import MOST_SECTORS, FlowParameters, TraceBased
+from ondie.emu.units import INT64_MAX, InputError
+from ondie.traces.block import read_block
+
+I64 = npt.NDArray[np.int64]
+UNITS = {"PICOSECOND": "ps", "NANOSECOND": "ns", "MICROSECOND": "us"}
+_COMPRESSED = ("", ".gz", ".xz")
+
+
+def find_trace(name: str, folders: Sequence[str | os.PathLike[str]], place: str) -> Path:
+    """The file that File_Path names: the first that exists in `folders` in turn, as it is or
+    compressed; `place` starts the error."""
+    tried = [Path(folder) / (name + end) for folder in folders for end in _COMPRESSED]
+    for path in tried:
+        if path.is_file():
+            return path
+    where = ", ".join(dict.fromkeys(str(path) for path in tried[:: len(_COMPRESSED)]))
+    raise InputError(f"{place}: File_Path is {name}: no such file ({where}, or with .gz or .xz)")
+
+
+def trace_flow(
+    stream: int,
+    parameters: TraceBased,
+    range_: Range,
+    quirks: frozenset[str],
+    where: str,
+    folders: Sequence[str | os.PathLike[str]],
+) -> Flow:
+    """The flow of a trace on the addresses `range_`; `where` starts an error.
+
+    A sector of the trace counts from the flow's first one; those beyond the flow's size are taken
+    modulo that size. Quirks obeyed: nanoseconds, whole_trace_rounds, short_modulus, address_alias.
+    TraceError for a file that cannot be read, InputError for requests that do not fit.
+    """
+    path = find_trace(parameters.file_path, folders, where)
+    unit = "ns" if "nanoseconds" in quirks else UNITS[parameters.time_unit]
+    trace = read_block(path, "mqsim", time_unit=unit)
+    rounds, whole = parameters.relay_count, len(trace)
+    share = 100 if rounds > 1 and "whole_trace_rounds" in quirks else None
+    count = whole * (share or parameters.percentage_to_be_executed) // 100
+    if not count:
+        raise parameters.bad(
+            where, "percentage_to_be_executed", f"none of the {whole} requests of {path}"
+        )
+    period = int(trace.arrival_ps[count - 1])
+    if period * rounds > INT64_MAX:
+        raise parameters.bad(where, "relay_count", "the last round ends beyond 106 days")
+    offset, notes = _inside(trace.offset[:count], trace.size[:count], range_, quirks, str(path))
+    once = _records(stream, trace.arrival_ps[:count], offset, trace.size[:count], trace.op[:count])
+    if "address_alias" in quirks:
+        alias(once)
+
+    def source() -> Iterator[np.ndarray]:
+        for number in range(rounds):
+            for at in range(0, count, MAX_CHUNK):
+                chunk = once[at : at + MAX_CHUNK].copy()
+                chunk["arrival"] += number * period
+                chunk["tag"] += number * count
+                yield chunk
+
+    return Flow(
+        stream=stream,
+        name=f"Host.IO_Flow.Trace.{parameters.file_path}",
+        parameters=parameters,
+        range=range_,
+        depth=None,
+        total=count * rounds,
+        stop_ps=None,
+        source=source,
+        notes=(*trace.notes, *notes),
+    )
+
+
+def _records(stream: int, arrival: I64 | int, offset: I64, size: I64, op: np.ndarray) -> np.ndarray:
+    out = np.zeros(len(offset), REQUEST)
+    out["arrival"], out["start"], out["end"] = arrival, NOT_YET, NOT_YET
+    out["offset"], out["size"], out["op"] = offset, size, op
+    out["stream"], out["tag"] = stream, np.arange(len(offset))
+    return out
+
+
+def _inside(
+    offset: I64, size: I64, range_: Range, quirks: frozenset[str], path: str
+) -> tuple[I64, tuple[str, ...]]:
+    """Offsets on the drive, all requests within the range, and what was changed."""
+    notes = []
+    most = min(range_.sectors, MOST_SECTORS)
+    large = size > most * SECTOR
+    if large.any():
+        i = int(np.argmax(large))
+        raise InputError(
+            f"{path}: request {i}: size is {size[i] // SECTOR} sectors: at most {most} are right "
+            + ("(MQSim keeps 16 bits)" if most == MOST_SECTORS else "(the flow has no more)")
+        )
+    sector = offset // SECTOR
+    beyond = sector > range_.last - range_.first
+    if beyond.any():
+        modulus = range_.sectors - ("short_modulus" in quirks)
+        sector = np.where(beyond, sector % modulus, sector)
+        notes.append(f"{beyond.sum()} addresses beyond the flow's {range_.sectors} sectors wrapped")
+    last = range_.sectors - size // SECTOR
+    across = sector > last
+    if across.any():
+        sector = np.minimum(sector, last)
+        notes.append(f"{across.sum()} requests across the flow's end moved to end there")
+    return (sector + range_.first) * SECTOR, tuple(notes)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Requests of a run of MQSim in order of arrival, and what they took; columns of length n.
+
+    arrival_ps, latency_ps: int64. offset, size: int64, bytes, on the drive. op: int32, READ or
+    WRITE. stream: int32, flow. source: the file.
+    """
+
+    arrival_ps: I64
+    latency_ps: I64
+    offset: I64
+    size: I64
+    op: npt.NDArray[np.int32]
+    stream: npt.NDArray[np.int32]
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.arrival_ps)
+
+    def head(self, count: int) -> Recorded:
+        """The first requests."""
+        columns = {n: getattr(self, n)[:count] for n in _COLUMNS}
+        return Recorded(**columns, source=self.source)
+
+    def records(self) -> np.ndarray:
+        """REQUEST[n] with their times."""
+        out = _records(0, self.arrival_ps, self.offset, self.size, self.op)
+        out["stream"], out["start"] = self.stream, self.arrival_ps
+        out["end"] = self.arrival_ps + self.latency_ps
+        return out
+
+
+_COLUMNS = ("arrival_ps", "latency_ps", "offset", "size", "op", "stream")
+_NAMES = ("arrival_ns", "latency_ns", "lba", "sectors", "is_read")
+
+
+def read_recorded(path: str | os.PathLike[str]) -> Recorded:
+    """Requests from an .npz with arrival_ns, latency_ns, lba and sectors (of 512 B), is_read and
+    maybe flow. InputError for a file that is none, or whose columns make no sense."""
+    where = os.fspath(path)
+    columns = _load(where)
+    n = len(columns["arrival_ns"])
+    for name, column in columns.items():
+        if column.shape != (n,) or column.dtype.kind not in "iub" or not n:
+            raise InputError(
+                f"{where}: {name} is {column.dtype}{list(column.shape)}, integers[{n}] are right"
+            )
+        if int(column.max()) > INT64_MAX // 10**6 or int(column.min()) < 0:
+            raise InputError(f"{where}: {name} holds values below 0 or above 9e12")
+    if (columns["sectors"] == 0).any():
+        raise InputError(f"{where}: sectors holds 0, at least 1 is right")
+    arrival = columns["arrival_ns"].astype(np.int64) * PS_PER_NS
+    if (arrival[1:] < arrival[:-1]).any():
+        i = int(np.argmax(arrival[1:] < arrival[:-1])) + 1
+        raise InputError(f"{where}: arrival_ns of request {i} is before that of request {i - 1}")
+    flow = columns.get("flow")
+    return Recorded(
+        arrival_ps=arrival,
+        latency_ps=columns["latency_ns"].astype(np.int64) * PS_PER_NS,
+        offset=columns["lba"].astype(np.int64) * SECTOR,
+        size=columns["sectors"].astype(np.int64) * SECTOR,
+        op=np.where(columns["is_read"], READ, WRITE).astype(np.int32),
+        stream=np.zeros(n, np.int32) if flow is None else flow.astype(np.int32),
+        source=where,
+    )
+
+
+def _load(where: str) -> dict[str, np.ndarray]:
+    try:
+        with np.load(where, allow_pickle=False) as file:
+            missing = [name for name in _NAMES if name not in file]
+            if missing:
+                raise InputError(f"{where}: has no {missing[0]}; {', '.join(_NAMES)} are right")
+            return {name: file[name] for name in (*_NAMES, "flow") if name in file}
+    except InputError:
+        raise
+    except FileNotFoundError:
+        raise InputError(f"{where}: no such file") from None
+    except (OSError, ValueError, TypeError, EOFError, KeyError) as error:
+        raise InputError(f"{where}: is no .npz of recorded requests: {error}") from None
+
+
+def recorded_flow(
+    stream: int, parameters: FlowParameters, range_: Range, recorded: Recorded, depth: int | None
+) -> Flow:
+    """The recorded requests of one flow, again: in their order with `depth` of them outstanding,
+    or at their arrival where `depth` is None. InputError for one outside the addresses."""
+    rows = np.flatnonzero(recorded.stream == stream)
+    offset, size = recorded.offset[rows], recorded.size[rows]
+    if not len(rows):
+        raise InputError(f"{recorded.source}: no request of flow {stream}")
+    out = (offset < range_.first * SECTOR) | (offset + size > (range_.last + 1) * SECTOR)
+    if out.any():
+        i = int(rows[np.argmax(out)])
+        raise InputError(
+            f"{recorded.source}: request {i}: sector {recorded.offset[i] // SECTOR}: flow {stream} "
+            f"has {range_.first} to {range_.last}"
+        )
+    arrival = recorded.arrival_ps[rows] if depth is None else NOT_YET
+    once = _records(stream, arrival, offset, size, recorded.op[rows])
+
+    def source() -> Iterator[np.ndarray]:
+        for at in range(0, len(once), MAX_CHUNK):
+            yield once[at : at + MAX_CHUNK].copy()
+
+    return Flow(
+        stream=stream,
+        name=f"Host.IO_Flow.Recorded.No_{stream}",
+        parameters=parameters,
+        range=range_,
+        depth=depth,
+        total=len(once),
+        stop_ps=None,
+        source=source,
+    )

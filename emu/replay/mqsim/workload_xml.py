@@ -1,0 +1,294 @@
+"""workload.xml: MQSim's scenarios and their flows as frozen records, in SI and integer units.
+
+Owns Synthetic, TraceBased, Scenario, their reading, and what they must be beside a drive. Does not
+own the requests of a flow (synthetic.py, replayed.py). Source: MQSim's IO_Flow_Parameter_Set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from ondie.emu.replay.mqsim.parameter import P, Parameter, complete, parameters, read, spelled
+from ondie.emu.replay.mqsim.ssdconfig import NS, SECTOR, Drive, map_entries
+from ondie.emu.replay.mqsim.xml import Element, leaves, read_document
+from ondie.emu.units import InputError, nearest
+
+MOST_FLOWS = 8  # queue pairs that MQSim's host has
+MOST_SECTORS = 65535  # of a request: MQSim keeps its size in 16 bits
+OPEN_BLOCKS = 3  # of each plane and flow: user, mapping, collection
+RESERVE = 10  # free blocks of a plane below which no user write is placed
+MOST_ID = 4095
+IDS = ("channel_ids", "chip_ids", "die_ids", "plane_ids")
+_ROOT, _SCENARIO = "MQSim_IO_Scenarios", "IO_Scenario"
+_SYNTHETIC, _TRACE = "IO_Flow_Parameter_Set_Synthetic", "IO_Flow_Parameter_Set_Trace_Based"
+_MEMORY = "MQSim would take whatever the memory holds"
+SKIPPED = {"Intensity": "MQSim has no such parameter, though its own example states it"}
+
+
+@dataclass(frozen=True)
+class FlowParameters:
+    """What synthetic and traced flows have in common."""
+
+    # fmt: off
+    priority_class: Annotated[
+        str, P("Priority_Class", "with PRIORITY_OUT_OF_ORDER",
+               choices=("URGENT", "HIGH", "MEDIUM", "LOW"), default="HIGH")]
+    device_level_data_caching_mode: Annotated[
+        str, P("Device_Level_Data_Caching_Mode", "",
+               choices=("TURNED_OFF", "WRITE_CACHE", "READ_CACHE", "WRITE_READ_CACHE"))]
+    channel_ids: Annotated[tuple[int, ...], P("Channel_IDs", "", most=MOST_ID)]
+    chip_ids: Annotated[tuple[int, ...], P("Chip_IDs", "of each channel", most=MOST_ID)]
+    die_ids: Annotated[tuple[int, ...], P("Die_IDs", "of each chip", most=MOST_ID)]
+    plane_ids: Annotated[tuple[int, ...], P("Plane_IDs", "of each die", most=MOST_ID)]
+    initial_occupancy_percentage: Annotated[
+        int, P("Initial_Occupancy_Percentage", "of the flow's pages, with preconditioning",
+               most=100, default="0")]
+    # fmt: on
+
+    @property
+    def planes(self) -> set[tuple[int, int, int, int]]:
+        """(channel, chip, die, plane) of each plane of the flow."""
+        return {
+            (c, w, d, p)
+            for c in self.channel_ids
+            for w in self.chip_ids
+            for d in self.die_ids
+            for p in self.plane_ids
+        }
+
+    def bad(self, where: str, attribute: str, words: str) -> InputError:
+        """The error that names file, flow, parameter and value."""
+        parameter = next(k for k in parameters(type(self)) if k.attribute == attribute)
+        value = spelled(parameter, getattr(self, attribute))
+        return InputError(f"{where}: {parameter.p.name} is {value}: {words}")
+
+
+@dataclass(frozen=True)
+class Synthetic(FlowParameters):
+    """A flow that is generated."""
+
+    # fmt: off
+    working_set_percentage: Annotated[
+        int, P("Working_Set_Percentage", "of the flow's addresses, from their start", least=1,
+               most=100)]
+    synthetic_generator_type: Annotated[
+        str, P("Synthetic_Generator_Type", "closed loop, or Poisson arrivals",
+               choices=("QUEUE_DEPTH", "BANDWIDTH"))]
+    read_percentage: Annotated[int, P("Read_Percentage", "of the requests", most=100)]
+    address_distribution: Annotated[
+        str, P("Address_Distribution", "",
+               choices=("STREAMING", "RANDOM_UNIFORM", "RANDOM_HOTCOLD",
+                        "MIXED_STREAMING_RANDOM"))]
+    percentage_of_hot_region: Annotated[
+        int, P("Percentage_of_Hot_Region", "h % of the addresses get (100 - h) % of the requests",
+               most=100, default="0")]
+    generated_aligned_addresses: Annotated[bool, P("Generated_Aligned_Addresses", "")]
+    address_alignment_unit_bytes: Annotated[
+        int, P("Address_Alignment_Unit", "", "sectors", 1, scale=SECTOR, default="1")]
+    request_size_distribution: Annotated[
+        str, P("Request_Size_Distribution", "", choices=("FIXED", "NORMAL"))]
+    average_request_size_bytes: Annotated[
+        int, P("Average_Request_Size", "", "sectors", 1, MOST_SECTORS, SECTOR)]
+    variance_request_size_bytes: Annotated[
+        int, P("Variance_Request_Size", "standard deviation of the size", "sectors",
+               most=MOST_SECTORS, scale=SECTOR, default="0")]
+    seed: Annotated[int, P("Seed", "of the flow's requests", most=2**31 - 8)]
+    average_no_of_reqs_in_queue: Annotated[
+        int, P("Average_No_of_Reqs_in_Queue", "outstanding requests in a closed loop", least=1,
+               most=65535, default="1")]
+    bandwidth_bytes_per_s: Annotated[
+        int, P("Bandwidth", "mean rate of Poisson arrivals", "bytes/s", 1, 10**15, default="1")]
+    stop_time_ps: Annotated[
+        int, P("Stop_Time", "no request after it; 0: Total_Requests_To_Generate counts",
+               most=9 * 10**15, **NS)]
+    total_requests_to_generate: Annotated[int, P("Total_Requests_To_Generate", "", default="0")]
+    # fmt: on
+
+    @property
+    def closed_loop(self) -> bool:
+        """Whether a completion brings the next request."""
+        return self.synthetic_generator_type == "QUEUE_DEPTH"
+
+
+@dataclass(frozen=True)
+class TraceBased(FlowParameters):
+    """A flow that is replayed."""
+
+    # fmt: off
+    file_path: Annotated[
+        str, P("File_Path", "from the folder in which the command runs, else from the workload's")]
+    percentage_to_be_executed: Annotated[
+        int, P("Percentage_To_Be_Executed", "of the trace, from its start", least=1, most=100)]
+    relay_count: Annotated[int, P("Relay_Count", "rounds", least=1, most=10**6)]
+    time_unit: Annotated[
+        str, P("Time_Unit", "of the trace", choices=("PICOSECOND", "NANOSECOND", "MICROSECOND"))]
+    # fmt: on
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Flows that run at the same time; number counts from 1. lines: where each starts."""
+
+    number: int
+    flows: tuple[FlowParameters, ...]
+    source: str = dataclasses.field(default="", compare=False)
+    lines: tuple[int, ...] = dataclasses.field(default=(), compare=False)
+    skipped: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+    """Parameters that were passed over, with the reason."""
+
+    def place(self, flow: int) -> str:
+        """The start of an error about a flow."""
+        line = f"line {self.lines[flow]}: " if self.lines else ""
+        return f"{self.source}: {line}flow {flow} of scenario {self.number}"
+
+
+def read_workload(path: str | os.PathLike[str]) -> tuple[Scenario, ...]:
+    """The scenarios of a workload.xml, which run one after the other.
+
+    InputError, one line, names file, line, parameter, value and what would be right; a parameter
+    may be missing only where it has no effect.
+    """
+    where = os.fspath(path)
+    root = read_document(where, _ROOT)
+    scenarios = []
+    for number, child in enumerate(root.children, 1):
+        _expect(child, (_SCENARIO,), where)
+        scenarios.append(_scenario(child, number, where))
+    if not scenarios:
+        raise InputError(f"{where}: line {root.line}: no {_SCENARIO}, at least one is right")
+    return tuple(scenarios)
+
+
+def _expect(element: Element, names: Sequence[str], where: str) -> None:
+    if element.name not in names:
+        near = nearest(element.name, names) or " or ".join(names)
+        raise InputError(f"{where}: line {element.line}: {element.name}: {near} is right")
+
+
+def _scenario(element: Element, number: int, where: str) -> Scenario:
+    flows, lines, skipped = [], [], []
+    for child in element.children:
+        _expect(child, (_SYNTHETIC, _TRACE), where)
+        flows.append(_flow(child, where))
+        lines.append(child.line)
+        skipped += [name for e in child.children if (name := e.name) in SKIPPED]
+    place = f"{where}: line {element.line}: scenario {number} has"
+    if not flows:
+        raise InputError(f"{place} no flow, at least one is right")
+    if len(flows) > MOST_FLOWS:
+        raise InputError(f"{place} {len(flows)} flows, at most {MOST_FLOWS} are right")
+    notes = tuple(f"{name}: {SKIPPED[name]}" for name in dict.fromkeys(skipped))
+    return Scenario(number, tuple(flows), where, tuple(lines), notes)
+
+
+def _flow(element: Element, where: str) -> FlowParameters:
+    cls, other = (Synthetic, TraceBased) if element.name == _SYNTHETIC else (TraceBased, Synthetic)
+    known = parameters(cls)
+    mine = {k.p.name for k in known}
+    elsewhere = {k.p.name: "the other kind of flow" for k in parameters(other)}
+    elsewhere = {name: s for name, s in elsewhere.items() if name not in mine}
+    found = read(list(leaves(element, where)), known, where, SKIPPED, elsewhere)
+    said = dict(found.values)
+    complete(found, element.line, lambda k: _matters(k, said), _MEMORY)
+    flow = cls(**found.values)
+    if isinstance(flow, Synthetic):
+        _check_synthetic(flow, f"{where}: line {element.line}")
+    return flow
+
+
+def _matters(parameter: Parameter, said: dict[str, Any]) -> bool:
+    """Whether a parameter has an effect beside the others, or has no default to stand for it."""
+    kind = said.get("synthetic_generator_type")
+    match parameter.attribute:
+        case "percentage_of_hot_region":
+            return said.get("address_distribution") == "RANDOM_HOTCOLD"
+        case "address_alignment_unit_bytes":
+            return said.get("generated_aligned_addresses") is not False
+        case "variance_request_size_bytes":
+            return said.get("request_size_distribution") != "FIXED"
+        case "average_no_of_reqs_in_queue":
+            return kind != "BANDWIDTH"
+        case "bandwidth_bytes_per_s":
+            return kind != "QUEUE_DEPTH"
+        case "total_requests_to_generate":
+            return not said.get("stop_time_ps")
+    return True
+
+
+def _check_synthetic(flow: Synthetic, where: str) -> None:
+    if flow.address_distribution == "MIXED_STREAMING_RANDOM":
+        raise flow.bad(
+            where,
+            "address_distribution",
+            "MQSim has the name alone; STREAMING, RANDOM_UNIFORM or RANDOM_HOTCOLD is right",
+        )
+    if flow.address_distribution == "RANDOM_HOTCOLD":
+        if not 1 <= flow.percentage_of_hot_region <= 99:
+            raise flow.bad(
+                where,
+                "percentage_of_hot_region",
+                "1 to 99 is right with RANDOM_HOTCOLD: all requests would go to one region",
+            )
+    if not flow.stop_time_ps and not flow.total_requests_to_generate:
+        raise flow.bad(
+            where,
+            "total_requests_to_generate",
+            "no request at all; at least 1 is right, or a Stop_Time",
+        )
+
+
+def check(scenario: Scenario, drive: Drive) -> None:
+    """InputError, one line, for a scenario that the drive cannot run: ids beyond its geometry,
+    caches too small, planes without room."""
+    for at, flow in enumerate(scenario.flows):
+        where = scenario.place(at)
+        for attribute in IDS:
+            ids, count = getattr(flow, attribute), drive.counts[attribute]
+            if ids[-1] >= count:
+                raise flow.bad(
+                    where, attribute, f"the drive ({drive.source}) has {count}: 0 to {count - 1}"
+                )
+        mode = flow.device_level_data_caching_mode
+        if mode != "TURNED_OFF" and drive.caching_mechanism == "SIMPLE":
+            raise flow.bad(
+                where,
+                "device_level_data_caching_mode",
+                "MQSim's SIMPLE cache ends with an error; Caching_Mechanism ADVANCED is right, or "
+                "TURNED_OFF",
+            )
+    _check_room(scenario, drive)
+
+
+def _check_room(scenario: Scenario, drive: Drive) -> None:
+    flows = len(scenario.flows)
+    least = OPEN_BLOCKS * flows + RESERVE + 1
+    if drive.block_no_per_plane < least:
+        raise drive.bad(
+            "block_no_per_plane",
+            f"{flows} flows keep {OPEN_BLOCKS} blocks of a plane open each, and writes wait below "
+            f"{RESERVE} free ones: at least {least} is right",
+        )
+    cached = any(f.device_level_data_caching_mode != "TURNED_OFF" for f in scenario.flows)
+    split = flows if drive.data_cache_sharing_mode == "EQUAL_PARTITIONING" else 1
+    if cached and drive.data_cache_capacity_bytes // drive.page_capacity_bytes < split:
+        raise drive.bad(
+            "data_cache_capacity_bytes",
+            f"less than a page of {drive.page_capacity_bytes} bytes"
+            + (f" for each of {flows} flows" if split > 1 else ""),
+        )
+    split = flows if drive.cmt_sharing_mode == "EQUAL_PARTITIONING" else 1
+    if not drive.ideal_mapping_table and map_entries(drive) < split:
+        raise drive.bad(
+            "cmt_capacity_bytes",
+            "less than an entry" + (f" for each of {flows} flows" if split > 1 else ""),
+        )
+
+
+def spelled_out(flow: FlowParameters) -> dict[str, Any]:
+    """The flow as results state it: attribute and value."""
+    values = {k.attribute: getattr(flow, k.attribute) for k in parameters(type(flow))}
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}

@@ -1,0 +1,231 @@
+"""Replay: host requests through a drive, each with the times at which it began and ended.
+
+Owns feeding queue pairs from sources of requests, and collecting what is done. Does not own where
+requests come from (mqsim/, block traces), the drive (dispatch.py) or statistics.
+Source: closed loops keep a number of requests outstanding, open loops issue them at their time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.clock import NEVER
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core import counters as stats
+from ondie.emu.engine.core.state import Arrays
+from ondie.emu.engine.run import loop as dispatch
+from ondie.emu.engine.run.errors import SimulationError, raise_error, raise_full
+from ondie.emu.ftl.invariants import imbalance
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nvme import queue_pair as pairs
+from ondie.emu.nvme.request import READ, REQUEST, WRITE
+
+EVENTS_PER_CALL = 1 << 22
+COPIED = ("arrival", "offset", "size", "op", "stream")
+
+
+@dataclass
+class Source:
+    """Requests for one queue pair. ``depth``: outstanding at most; ``closed``: each comes when
+    there is room, else at its arrival. ``chunks``: REQUEST[n], arrivals in order."""
+
+    chunks: Iterator[np.ndarray]
+    depth: int
+    closed: bool
+    start_ps: int = 0
+    stop_ps: int = NEVER
+    stream: int = 0
+    device: int = 0
+
+
+@dataclass
+class Replayed:
+    """What came of it. ``requests``: REQUEST[n] per source, in its order, those that were issued.
+    ``counters`` by name (stats.COUNTERS), ``half`` the same at the completion asked for.
+    ``loop_s``: wall time of the event loop alone, ``loop_cpu_s`` the processor's; ``warmed_s``:
+    wall time of compiling it, or of fetching it from the cache, before."""
+
+    requests: list[np.ndarray]
+    counters: dict[str, int]
+    half: dict[str, int] | None
+    simulated_ps: int
+    events: int
+    loop_s: float
+    loop_cpu_s: float
+    warmed_s: float
+
+
+class Player:
+    """Runs sources on a drive that ``arrays`` describe, built with as many queue pairs."""
+
+    def __init__(self, arrays: Arrays, cfg: Config, sources: Sequence[Source]) -> None:
+        if len(arrays.pair) != len(sources):
+            raise ValueError(f"{len(sources)} sources for {len(arrays.pair)} queue pairs")
+        self.arrays = arrays
+        self.cfg = cfg
+        self.state = arrays.handle()
+        self.sources = list(sources)
+        self.ring = int(arrays.cfg.ring[0])
+        self.seen = [0] * len(sources)  # requests collected so far
+        self.ahead: list[np.ndarray | None] = [None] * len(sources)
+        self.done = [np.zeros(0, REQUEST) for _ in sources]  # as many as were seen, and room
+        self.loop_s = self.loop_cpu_s = 0.0
+        for q, source in enumerate(sources):
+            pair = arrays.pair[q : q + 1]
+            pair["depth"], pair["closed"] = source.depth, source.closed
+            pair["start"], pair["stop"] = source.start_ps, source.stop_ps
+            pair["stream"], pair["dev"] = source.stream, source.device
+            pair["more"] = 1
+
+    def run(
+        self,
+        half: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Replayed:
+        """Run to the end. ``half``: copy the counters when that many requests are done;
+        ``progress`` is told how many are, and the clock in ps.
+
+        Raises InputError for a full drive, or a request past its end; SimulationError when the
+        books do not balance.
+        """
+        reg = self.arrays.reg
+        copied = None
+        warmed_s = self._warm()
+        self.feed()
+        begin, begin_cpu = time.perf_counter(), time.thread_time()
+        while True:
+            room = EVENTS_PER_CALL
+            if half is not None and copied is None:
+                left = half - int(self.arrays.count[:, stats.COMMANDS_DONE].sum())
+                if left <= 0:
+                    copied = self._counters()
+                else:  # a completion takes at least one event
+                    room = min(room, left)
+            n = dispatch.run(self.state, NEVER - 1, room, 0)
+            raise_error(self.arrays, self.cfg)
+            self.loop_s += time.perf_counter() - begin
+            self.loop_cpu_s += time.thread_time() - begin_cpu
+            self.collect()
+            if progress is not None:
+                progress(sum(self.seen), int(reg["now"][0]))
+            begin, begin_cpu = time.perf_counter(), time.thread_time()
+            if reg["thirsty"][0]:
+                self.feed()
+            elif n == 0:
+                break
+        self._check()
+        return Replayed(
+            self.requests(),
+            self._counters(),
+            copied,
+            int(reg["now"][0]),
+            int(reg["events"][0]),
+            self.loop_s,
+            self.loop_cpu_s,
+            warmed_s,
+        )
+
+    def _warm(self) -> float:
+        """Compile, by a run in which nothing can happen yet. Returns the seconds that took."""
+        begin = time.perf_counter()
+        dispatch.run(self.state, -1, 0, 0)
+        for q in range(len(self.sources)):
+            pairs.issue(self.state, q)
+        self.arrays.reg["thirsty"] = 0
+        return time.perf_counter() - begin
+
+    def feed(self) -> None:
+        """Hand over requests, as many as there is room for, and issue what may be issued now."""
+        self.arrays.reg["thirsty"] = 0
+        for q in range(len(self.sources)):
+            self._load(q)
+            pairs.issue(self.state, q)
+
+    def end(self) -> None:
+        """Issue nothing more from now on."""
+        self.arrays.pair["more"] = 0
+        self.arrays.pair["stop"] = np.minimum(self.arrays.pair["stop"], self.arrays.reg["now"][0])
+
+    def _load(self, q: int) -> None:
+        """Hand over as many requests as the ring takes."""
+        pair = self.arrays.pair
+        while pair["more"][q]:
+            room = self.ring - int(pair["loaded"][q] - pair["tail"][q])
+            if room == 0:
+                return
+            chunk = self.ahead[q]
+            if chunk is None or not len(chunk):
+                chunk = next(self.sources[q].chunks, None)
+                if chunk is None:
+                    pair["more"][q] = 0
+                    return
+            part, self.ahead[q] = chunk[:room], chunk[room:]
+            place = q * self.ring + (
+                (int(pair["loaded"][q]) + np.arange(len(part))) & (self.ring - 1)
+            )
+            for name in COPIED:
+                self.arrays.req[name][place] = part[name]
+            self.arrays.req["done"][place] = 0
+            self.arrays.req["status"][place] = 0
+            pair["loaded"][q] += len(part)
+
+    def collect(self) -> None:
+        """Take over the requests that are done."""
+        for q in range(len(self.sources)):
+            self._collect(q)
+
+    def _collect(self, q: int) -> None:
+        """Take over the requests that are done, up to the oldest that is not."""
+        tail = int(self.arrays.pair["tail"][q])
+        if tail == self.seen[q]:
+            return
+        if tail > len(self.done[q]):  # the system moves pages, not bytes
+            self.done[q].resize(tail + tail // 8 + self.ring, refcheck=False)
+        place = q * self.ring + (np.arange(self.seen[q], tail) & (self.ring - 1))
+        out = self.done[q][self.seen[q] : tail]
+        for name in (*COPIED, "start", "end", "status"):
+            out[name] = self.arrays.req[name][place]
+        out["tag"] = np.arange(self.seen[q], tail)
+        self.seen[q] = tail
+
+    def requests(self) -> list[np.ndarray]:
+        """REQUEST[n] per source: those taken over so far."""
+        return [done[:n] for done, n in zip(self.done, self.seen, strict=True)]
+
+    def _counters(self) -> dict[str, int]:
+        total = self.arrays.count.sum(axis=0)
+        total[stats.GATHERED_MOST] = self.arrays.count[:, stats.GATHERED_MOST].max()
+        return {name: int(v) for name, v in zip(stats.COUNTERS, total, strict=True)}
+
+    def _check(self) -> None:
+        """Every request that was issued is done, and nothing is left in the drive."""
+        pair, reg = self.arrays.pair, self.arrays.reg
+        stuck = int(pair["outstanding"].sum())
+        if stuck or self.arrays.cache["flying"].any():
+            raise_full(self.arrays, self.cfg)
+            raise SimulationError(f"{stuck} requests never ended")
+        flying = len(self.arrays.txn) - int(reg["txns_free"][0])
+        if flying:
+            raise SimulationError(f"{flying} transactions are left when all requests are done")
+        wrong = imbalance(self.arrays, Geometry.of(self.cfg), None) or self._lost()
+        if wrong is not None:
+            raise SimulationError(f"the books do not balance: {wrong}")
+
+    def _lost(self) -> str | None:
+        """The first of requests and bytes that the drive counts otherwise than the host."""
+        done = self.requests()
+        count = self._counters()
+        sizes = {op: sum(int(p["size"][p["op"] == op].sum()) for p in done) for op in (READ, WRITE)}
+        for what, host, drive in (
+            ("requests issued, commands fetched", sum(map(len, done)), count["commands"]),
+            ("commands fetched, completed", count["commands"], count["commands_done"]),
+            ("bytes of reads, asked for and served", sizes[READ], count["host_read_bytes"]),
+            ("bytes of writes, asked for and taken", sizes[WRITE], count["host_write_bytes"]),
+        ):
+            if host != drive:
+                return f"{what}: {host} against {drive}"
+        return None

@@ -1,0 +1,75 @@
+"""The log of a replay: a line or a row for every request.
+
+Owns its columns and both file formats; a file appears whole or not at all. Does not own the
+requests. Source: none; times are whole picoseconds of simulated time, sizes and offsets bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from ondie.emu.nvme.request import REQUEST_NAMES
+from ondie.emu.units import InputError
+from ondie.traces.textfile import Target, check_target
+
+COLUMNS = {
+    "request": "tag",
+    "op": "op",
+    "offset": "offset",
+    "size": "size",
+    "arrival_ps": "arrival",
+    "start_ps": "start",
+    "end_ps": "end",
+    "status": "status",
+}
+"""Column and field of REQUEST; start: when the request entered the submission queue; status: of its
+completion (NVMe), 0, or 641 = 0x281 for an unrecovered read error."""
+ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".h5", ".hdf5")
+LINES = 1 << 16
+
+
+def check(path: Path) -> None:
+    """InputError, TraceError for a place or a name that cannot be written."""
+    if not path.name.endswith(ENDINGS):
+        raise InputError(f"--log {path}: a name that ends in {' or '.join(ENDINGS)} is right")
+    check_target(path)
+
+
+def write(requests: np.ndarray, path: Path) -> None:
+    """Write REQUEST[n], in this order. InputError, TraceError if that fails."""
+    if path.suffix in (".h5", ".hdf5"):
+        _write_hdf5(requests, path)
+    else:
+        _write_csv(requests, path)
+
+
+def _write_csv(requests: np.ndarray, path: Path) -> None:
+    with Target(path) as file:
+        file.write(",".join(COLUMNS) + "\n")
+        for at in range(0, len(requests), LINES):
+            part = requests[at : at + LINES]
+            columns = [part[field].tolist() for field in COLUMNS.values()]
+            columns[1] = [REQUEST_NAMES[op] for op in columns[1]]
+            rows = zip(*columns, strict=True)
+            file.write("".join(",".join(map(str, row)) + "\n" for row in rows))
+        file.finish()
+
+
+def _write_hdf5(requests: np.ndarray, path: Path) -> None:
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with h5py.File(partial, "w") as file:
+            for name, field in COLUMNS.items():
+                file.create_dataset(name, data=requests[field], compression="gzip", shuffle=True)
+            file["op"].attrs["names"] = list(REQUEST_NAMES)
+        os.replace(partial, path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error}") from error
+    finally:
+        with suppress(FileNotFoundError):
+            partial.unlink()

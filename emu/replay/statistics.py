@@ -1,0 +1,178 @@
+"""Statistics of a run: rates, latencies, their percentiles, and the same over its second half.
+
+Owns the fields of `--json`, for MQSim's workloads and for replayed traces. Does not own counting
+(the simulation) or MQSim's own elements (results.py). Source: none; percentiles are those of
+Hyndman, Fan, The American Statistician 50(4), 1996, type 7, with linear interpolation.
+
+The second half is that of the completions: with n requests, those from number n // 2 on in order
+of completion, and the time from the completion of the first of them to the last.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ondie.emu.engine.run.errors import SimulationError
+from ondie.emu.nvme.request import READ, REQUEST, WRITE
+
+PS_PER_S = 10**12
+PS_PER_US = 10**6
+FLASH = ("user_reads", "user_writes", "gc_reads", "gc_writes", "map_reads", "map_writes", "erases")
+"""Counters that a run must give: pages read and programmed, blocks erased."""
+PADDING = "padding_writes"
+"""Pages programmed without data, where word lines are completed so; as good as 0 where absent."""
+QUANTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
+KINDS = {"all": None, "read": READ, "write": WRITE}
+I64 = npt.NDArray[np.int64]
+
+
+def statistics(
+    requests: Sequence[np.ndarray],
+    flash: Mapping[str, int],
+    *,
+    half: Mapping[str, int] | None = None,
+    wall_s: float,
+    config: Mapping[str, Any],
+    since: str = "start",
+) -> dict[str, Any]:
+    """The statistics of a run, as `--json` writes them; None where there is nothing to divide.
+
+    requests: REQUEST[n] per flow, all with their times. flash: the counters FLASH, maybe more.
+    half: the same when the first completion of the second half came, if known. since: "start" for
+    latencies from the submission queue on, MQSim's device response time; "arrival" for those from
+    the host's request on, its end-to-end delay. Takes 18 bytes per request beside them.
+    SimulationError for a request without completion, or times in no order.
+    """
+    _check(requests, flash)
+    end = np.concatenate([flow["end"] for flow in requests])
+    latency = np.concatenate([flow["end"] - flow[since] for flow in requests])
+    op = np.concatenate([flow["op"].astype(np.int8) for flow in requests])
+    size = sum(_moved(flow) for flow in requests)
+    n, last = len(end), int(end.max())
+    later = _second_half(end)
+    start, at = int(end[later].min()), 0
+    counted = later.copy()  # bytes of the time from the first of these completions on
+    counted[np.flatnonzero(later & (end == start))[0]] = False
+    size_later = 0
+    for flow in requests:
+        size_later += _moved(flow[counted[at : at + len(flow)]])
+        at += len(flow)
+    whole = {
+        "requests": n,
+        "simulated_ns": _ns(last),
+        **_rates(n, size, last),
+        "latency_us": latencies(latency, op),
+    }
+    second = {
+        "requests": int(later.sum()),
+        "simulated_ns": _ns(last - start),
+        **_rates(int(later.sum()) - 1, size_later, last - start),
+        "latency_us": latencies(latency[later], op[later]),
+    }
+    if half is not None:
+        in_half = {name: flash[name] - half[name] for name in flash if name in half}
+        of_flash = {name: in_half[name] for name in FLASH}
+        second |= {"flash": of_flash, "waf": write_amplification(in_half)}
+    return {
+        **whole,
+        "second_half": second,
+        "flash": {name: int(flash[name]) for name in FLASH},
+        "waf": write_amplification(flash),
+        "wall_s": wall_s,
+        "peak_rss_bytes": peak_rss_bytes(),
+        "config": dict(config),
+    }
+
+
+def _check(requests: Sequence[np.ndarray], flash: Mapping[str, int]) -> None:
+    missing = [name for name in FLASH if name not in flash]
+    if missing:
+        raise SimulationError(f"the run has not counted {', '.join(missing)}")
+    if not sum(map(len, requests)):
+        raise SimulationError("the run has no request")
+    for at, flow in enumerate(requests):
+        if flow.dtype != REQUEST:
+            raise TypeError(f"flow {at}: {flow.dtype}, REQUEST is right")
+        open_ = int((flow["end"] < 0).sum())
+        if open_:
+            raise SimulationError(f"flow {at}: {open_} of {len(flow)} requests never complete")
+        wrong = (flow["arrival"] < 0) | (flow["start"] < flow["arrival"])
+        wrong |= flow["end"] < flow["start"]
+        if wrong.any():
+            row = flow[int(np.argmax(wrong))]
+            raise SimulationError(
+                f"flow {at}: request {row['tag']} arrives at {row['arrival']} ps, starts at "
+                f"{row['start']}, ends at {row['end']}"
+            )
+
+
+def _second_half(end: I64) -> npt.NDArray[np.bool_]:
+    """Which completions are number n // 2 or later, of equal times those of the later requests."""
+    n = len(end)
+    place = n // 2
+    bound = np.partition(end, place)[place]
+    later = end > bound
+    ties = np.flatnonzero(end == bound)
+    wanted = n - place - int(later.sum())
+    later[ties[len(ties) - wanted :]] = True
+    return later
+
+
+def _moved(flow: np.ndarray) -> int:
+    """Bytes read and written."""
+    return int(flow["size"][flow["op"] <= WRITE].sum())
+
+
+def _rates(requests: int, size: int, ps: int) -> dict[str, float | None]:
+    if ps <= 0:
+        return {"iops": None, "bandwidth_bytes_per_s": None}
+    return {
+        "iops": requests / ps * PS_PER_S,
+        "bandwidth_bytes_per_s": size / ps * PS_PER_S,
+    }
+
+
+def _ns(ps: int) -> float:
+    return ps // 1000 if ps % 1000 == 0 else ps / 1000
+
+
+def latencies(latency: I64, op: npt.NDArray[Any]) -> dict[str, Any]:
+    """summary() of all, reads and writes; None where there are none. latency: int64[n], ps; op:
+    READ, WRITE, ... of each, or whether it is a write."""
+    out: dict[str, Any] = {}
+    for kind, wanted in KINDS.items():
+        part = latency if wanted is None else latency[op == wanted]
+        out[kind] = summary(part) if len(part) else None
+    return out
+
+
+def summary(latency: I64) -> dict[str, float]:
+    """Mean, percentiles and maximum in us of int64[n] ps, n at least 1."""
+    quantiles = np.percentile(latency, list(QUANTILES.values())) / PS_PER_US
+    return {
+        "mean": float(latency.mean(dtype=np.float64)) / PS_PER_US,
+        **{name: float(value) for name, value in zip(QUANTILES, quantiles, strict=True)},
+        "max": int(latency.max()) / PS_PER_US,
+    }
+
+
+def write_amplification(flash: Mapping[str, int]) -> float | None:
+    """Pages programmed over pages that the user wrote; None without any."""
+    written = flash["user_writes"]
+    if not written:
+        return None
+    again = flash["gc_writes"] + flash["map_writes"]
+    again += flash.get("fold_writes", 0) + flash.get(PADDING, 0)
+    return (written + again) / written
+
+
+def peak_rss_bytes() -> int:
+    """Most memory that this process has held at a time."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,239 @@
+"""Training on weights and states with raw bit errors: `ondie validate errors`.
+
+Owns the models, the modes of protection, which trainings are run and which need not be. Does not
+own the drive's errors (backend/bare.py, shield.py), the optimizer (csd.py), rows or the figure
+(errors_shown.py).
+Source: closed loops: wrong bits of the pages that the processing elements read are in what these
+compute and program, and so stay and add up in w, m and v; those of the pages of weights that the
+host reads are in the weights that it trains with. Models and batches as the traces gpt-small and
+mobilenetv2-digits were recorded.
+
+The flips of a reading depend on its seed, page, programming and number alone, never on bytes or
+time. So the engine first reads every page of every step at a rate of one half, where each reading
+is wrong and leaves the key of its draws; from these the flips at any rate and behind any code are
+drawn as the engine draws them. Where none is left, the error-free training stands for the run, and
+some such runs are trained all the same, to be equal bit for bit. In every training the drive's own
+count has to be what was drawn. A training whose comparator would have had nothing to do is that of
+bypassed ECC.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.config.config import Config, load_preset
+from ondie.emu.csd_optimizer import CSDOptimizer
+from ondie.emu.engine.core.events import LOG_RAW
+from ondie.emu.nand import pe_protection as shield
+from ondie.emu.nand.rber import MOST
+from ondie.emu.paths.base import Options
+from ondie.emu.paths.on_die.path import OnDie
+from ondie.emu.studies import errors_shown as shown
+from ondie.emu.studies.errors_shown import BYPASSED, COMPARED, MODES, Cell, Found, Trained
+from ondie.emu.studies.workers import Runner, pool
+from ondie.emu.units import InputError
+from ondie.emu.validate import Progress, Row
+from ondie.traces import Trace
+from ondie.traces.scripts import gpt, mobilenet
+
+STEPS, SEEDS = 200, (1, 2, 3)
+RATES = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)
+DEVICE = "optimstore-r1"
+MODELS: dict[str, tuple[ModuleType, str]] = {
+    "MobileNetV2": (mobilenet, "adam"),
+    "GPT": (gpt, "adamw"),
+}
+"""Longest training first."""
+MOST_EXPOSURE = 10**12
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A training without errors, and what every reading of its pages is drawn from."""
+
+    trained: Trained
+    keys: np.ndarray
+    """uint64[steps, readings of a step]."""
+
+
+def device(mode: str, rate: float, exposure: int) -> Config:
+    """The drive of a run."""
+    return load_preset(DEVICE).replace(
+        {
+            "pe.protection": MODES[mode], "errors.kind": "rate", "errors.rate": rate,
+            "errors.exposure": exposure,
+        }
+    )  # fmt: skip
+
+
+def train(model: str, mode: str, rate: float, exposure: int, seed: int, steps: int) -> Trained:
+    """Train on the drive; ``rate`` 0: without errors."""
+    return _trained(model, device(mode, rate, exposure), seed, steps)[0]
+
+
+def plain(model: str, seed: int, steps: int) -> Plain:
+    """Train without errors, and read the pages of as many steps once more for their keys."""
+    cfg = device(BYPASSED, 0.0, 1)
+    trained, optimizer = _trained(model, cfg, seed, steps)
+    run = optimizer.run
+    return Plain(trained, readings(run.path.trace, run.path.options, steps))
+
+
+def _trained(model: str, cfg: Config, seed: int, steps: int) -> tuple[Trained, CSDOptimizer]:
+    script, op = MODELS[model]
+    made: list[CSDOptimizer] = []
+
+    def update(params: Any, **hyper: Any) -> CSDOptimizer:
+        made.append(CSDOptimizer(params, op, device=cfg, path="on_die", seed=seed, **hyper))
+        return made[-1]
+
+    with np.errstate(all="ignore"):  # what flips make of numbers
+        result = script.train(update, steps, seed)
+    (optimizer,) = made
+    weights = np.concatenate([w.reshape(-1) for w in result.weights.values()])
+    counters = optimizer.counters()
+    book, joules = optimizer.account() if optimizer.steps else (None, None)
+    return Trained(
+        losses=tuple(result.losses), weights=weights, steps=optimizer.steps,
+        raw=counters["bare_wrong_bits"] + counters["bare_corrected_bits"],
+        left=counters["bare_wrong_bits"], met=optimizer.met,
+        update_s=0.0 if book is None else book.update_s,
+        drive_j=0.0 if book is None or joules is None else joules.drive[1] / book.steps,
+    ), optimizer  # fmt: skip
+
+
+def readings(trace: Trace, options: Options, steps: int) -> np.ndarray:
+    """Keys of the draws of all readings of the optimizer's pages, uint64[steps, readings]: of a
+    run of the engine in which every second bit is wrong. ``trace``: of one step."""
+    path = OnDie(device(BYPASSED, MOST, 1), trace, options)
+    system = path.system(payload=True, timeline=0)
+    system.arrays.cfg.seed = options.seed
+    path.prepare(system, None)
+    found: list[np.ndarray] = []
+    system.on_log = lambda log: found.append(log["key"][log["what"] == LOG_RAW])
+    by_step = []
+    for _ in range(steps):
+        found.clear()
+        system.run(path.plan(0))
+        by_step.append(np.concatenate(found))
+    return np.stack(by_step)
+
+
+def drawn(keys: np.ndarray, mode: str, rate: float, exposure: int) -> np.ndarray:
+    """(wrong bits of the array, those left) of each step's readings, int64[steps, 2]."""
+    cfg = device(mode, rate, exposure)
+    flips: np.ndarray = shield.tally(keys, rate, cfg.flash.page_bytes, *shield.code(cfg), exposure)
+    return flips
+
+
+@dataclass
+class Suite:
+    """All runs of a call."""
+
+    steps: int
+    seeds: Sequence[int]
+    rates: Sequence[float]
+    exposure: int
+    progress: Progress
+    run: Runner
+
+    def found(self) -> Found:
+        """Train what has to be trained, in an order in which nothing is trained in vain."""
+        pairs = [(model, seed) for model in MODELS for seed in self.seeds]
+        self._done, self._expected = 0, 4 * len(pairs)
+        plains = dict(self._each(plain, [(*pair, self.steps) for pair in pairs]))
+        self.plains = {(m, s): found for (m, s, _), found in plains.items()}
+        cells = {
+            (model, mode, rate, seed): Cell(
+                drawn(self.plains[model, seed].keys, mode, rate, self.exposure)
+            )
+            for model, seed in pairs
+            for mode in MODES
+            for rate in self.rates
+        }
+        first = [key for key in cells if key[1] != COMPARED and cells[key].left]
+        quiet = list(self._to_be_equal(cells))
+        self._expected = self._done + len(first) + len(quiet)
+        self._train(cells, [*first, *quiet])
+        again = []
+        for key, cell in cells.items():
+            model, mode, rate, seed = key
+            stands = self.plains[model, seed].trained
+            if mode == COMPARED and cell.left:
+                bypassed = cells[model, BYPASSED, rate, seed].run
+                assert bypassed is not None
+                stands = bypassed
+            if mode == COMPARED and stands.met:
+                again.append(key)
+            elif mode == COMPARED or not cell.left:
+                cell.trained = stands
+        self._expected += len(again)
+        self._train(cells, again)
+        trained = {pair: p.trained for pair, p in self.plains.items()}
+        readings = {pair: p.keys.size for pair, p in self.plains.items()}
+        bits = 8 * load_preset(DEVICE).flash.page_bytes
+        return Found(
+            cells, trained, readings, bits, self.rates, self.seeds, self.steps, self.exposure
+        )
+
+    def _to_be_equal(self, cells: Mapping[Any, Cell]) -> Iterator[tuple[str, str, float, int]]:
+        """For each model and mode the run of the highest rate that left no flip: it is trained."""
+        for model in MODELS:
+            for mode in MODES:
+                if mode == COMPARED:
+                    continue
+                silent = [k for k in cells if k[:2] == (model, mode) and not cells[k].left]
+                if silent:
+                    yield max(silent, key=lambda k: (k[2], -k[3]))
+
+    def _train(self, cells: Mapping[Any, Cell], keys: Sequence[Any]) -> None:
+        wanted = [(*key[:3], self.exposure, key[3], self.steps) for key in keys]
+        for (model, mode, rate, _, seed, _), found in self._each(train, wanted):
+            cell = cells[model, mode, rate, seed]
+            cell.trained = cell.run = found
+
+    def _each(self, work: Any, wanted: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, Any]]:
+        for arguments, found in self.run(work, wanted):
+            self._done += 1
+            if self.progress is not None:
+                self.progress("errors", min(self._done / max(self._expected, 1), 1.0))
+            yield arguments, found
+
+
+def check(steps: int, seeds: Sequence[int], rates: Sequence[float], exposure: int) -> None:
+    """Raise InputError for what cannot be run."""
+    if steps < 1:
+        raise InputError(f"steps: {steps}, want 1 or more")
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"seeds: {', '.join(map(str, seeds)) or 'none'}, want different ones")
+    if not all(0 <= seed < 1 << 32 for seed in seeds):
+        raise InputError(f"seeds: {', '.join(map(str, seeds))}, want 0 to 2**32 - 1")
+    given = ", ".join(f"{rate:g}" for rate in rates) or "none"
+    if not rates or len(set(rates)) < len(rates):
+        raise InputError(f"rates: {given}, want different ones")
+    if not all(0 < rate <= MOST for rate in rates):
+        raise InputError(f"rates: {given}, want more than 0 and at most {MOST}")
+    if not 1 <= exposure <= MOST_EXPOSURE:
+        raise InputError(f"exposure: {exposure}, want 1 to {MOST_EXPOSURE:,}")
+
+
+def validate(
+    seeds: Sequence[int] = SEEDS,
+    steps: int = STEPS,
+    rates: Sequence[float] = RATES,
+    exposure: int = 1,
+    jobs: int | None = None,
+    progress: Progress = None,
+) -> tuple[list[Row], dict[str, bytes], list[Any]]:
+    """Train: the rows, the figure by suffix, the table. Raises InputError."""
+    check(steps, seeds, rates, exposure)
+    ordered = sorted(rates)
+    with pool("errors", jobs or os.cpu_count() or 1) as run:
+        found = Suite(steps, seeds, ordered, exposure, progress, run).found()
+    return shown.rows(found), shown.draw(found), shown.tables(found)

@@ -1,0 +1,353 @@
+"""Validation cases: MQSim's results on its own files, beside ours.
+
+Owns the format of a folder of cases, both kinds of run (recorded and own addresses), the rows that
+compare them, and their tolerances. Does not own the simulation. Source: MQSim at commit 7ec40e3,
+with four corrections to its collection where one runs; each folder's cases.json says so.
+
+A folder has cases.json, configs/NAME.ssdconfig.xml and NAME.workload.xml, and where requests were
+recorded requests/NAME.*.npz (replayed.read_recorded). Recorded addresses are compared with the
+statistics of the recorded requests, own addresses with those of the whole run.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ondie.emu.engine.run.errors import SimulationError
+from ondie.emu.nvme.request import READ
+from ondie.emu.replay.mqsim.flow import Flow
+from ondie.emu.replay.mqsim.flows import flows, recorded_flows
+from ondie.emu.replay.mqsim.run import Run, Simulate, read_pair
+from ondie.emu.replay.mqsim.ssdconfig import Drive
+from ondie.emu.replay.mqsim.trace_flow import Recorded, read_recorded
+from ondie.emu.replay.mqsim.workload_xml import Scenario
+from ondie.emu.replay.statistics import KINDS, PS_PER_S, QUANTILES, latencies, statistics
+from ondie.emu.units import InputError, nearest
+
+RECORDED, OWN = "recorded addresses", "own addresses"
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Relative, with recorded and with own addresses; None: the quantity is shown, not checked."""
+
+    rate: tuple[float, float] = (0.01, 0.03)
+    """IOPS and mean latencies."""
+    p99: tuple[float, float] = (0.05, 0.10)
+    waf: float | None = None
+    collections: float | None = None
+    latency: float | None = None
+    """Mean latency and IOPS of the second half."""
+
+
+PLAIN = Tolerance()
+COLLECTING = Tolerance(waf=0.02, collections=0.03, latency=0.25)
+TOLERANCES = {
+    "V01": Tolerance(p99=(0.05, 0.05)),
+    "V20": Tolerance(p99=(0.05, 0.05)),
+    "V05": Tolerance(rate=(0.01, 0.12)),  # two steady states, by the address where it starts
+}
+"""Of single cases; others have COLLECTING where MQSim collected, else PLAIN."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case. expected: MQSim's result; recorded: file of requests, if any."""
+
+    name: str
+    description: str
+    folder: Path
+    expected: Mapping[str, Any]
+    recorded: Path | None
+
+    @property
+    def collects(self) -> bool:
+        """Whether MQSim collected blocks."""
+        return bool(self.expected["gc_executions"])
+
+    @property
+    def tolerance(self) -> Tolerance:
+        """What is allowed."""
+        return TOLERANCES.get(self.name, COLLECTING if self.collects else PLAIN)
+
+    def pair(self) -> tuple[Drive, Scenario]:
+        """The drive and its one scenario. InputError."""
+        base = self.folder / "configs" / self.name
+        drive, scenarios = read_pair(f"{base}.ssdconfig.xml", f"{base}.workload.xml")
+        if len(scenarios) != 1:
+            raise InputError(f"{base}.workload.xml: {len(scenarios)} scenarios: a case has one")
+        return drive, scenarios[0]
+
+
+@dataclass(frozen=True)
+class CaseRow:
+    """One number of a case, MQSim's and ours. tolerance: relative; None: shown, not checked."""
+
+    case: str
+    run: str
+    name: str
+    theirs: float
+    ours: float
+    unit: str
+    tolerance: float | None
+
+    @property
+    def difference(self) -> float:
+        """Relative to MQSim's; infinite where that is 0 and ours is not."""
+        if not self.theirs:
+            return math.inf if self.ours else 0.0
+        return self.ours / self.theirs - 1
+
+    @property
+    def misses(self) -> bool:
+        """Is it checked, and outside its tolerance?"""
+        if self.tolerance is None:
+            return False
+        return not abs(self.ours - self.theirs) <= self.tolerance * abs(self.theirs)
+
+    def data(self) -> dict[str, Any]:
+        """The row as --json writes it."""
+        return {
+            "case": self.case,
+            "run": self.run,
+            "name": self.name,
+            "kind": "shown" if self.tolerance is None else "check",
+            "published": self.theirs,
+            "predicted": self.ours,
+            "unit": self.unit,
+            "tolerance": self.tolerance,
+            "source": "MQSim (A. Tavakkol et al., FAST 2018)",
+        }
+
+
+_RESULT = ("served", "iops", "all", "read", "write", "gc_executions", "last_half")
+
+
+def read_cases(folder: str | os.PathLike[str], only: Sequence[str] = ()) -> list[Case]:
+    """The cases of a folder, or those named. InputError, one line, for a folder that has none, an
+    unknown name, or a case without its result."""
+    root = Path(folder)
+    where = root / "cases.json"
+    try:
+        content = json.loads(where.read_text(encoding="utf-8"))
+        found = dict(content["cases"])
+    except FileNotFoundError:
+        raise InputError(f"{where}: no such file; --cases wants a folder of MQSim cases") from None
+    except OSError as error:
+        raise InputError(f"{where}: cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        words = " ".join(str(error).split())
+        raise InputError(f"{where}: is no list of cases: {words}") from None
+    for name in only:
+        if name not in found:
+            near = nearest(name, found) or ", ".join(found)
+            raise InputError(f"{where}: no case {name!r}; nearest: {near}")
+    return [_case(root, name, found[name], where) for name in only or found]
+
+
+def _case(root: Path, name: str, entry: Any, where: Path) -> Case:
+    try:
+        expected = entry["result"]
+        missing = [key for key in _RESULT if key not in expected]
+        description = str(entry["description"])
+    except (KeyError, TypeError):
+        raise InputError(f"{where}: {name} has no result or no description") from None
+    if missing:
+        raise InputError(f"{where}: {name}: its result has no {missing[0]}")
+    files = sorted((root / "requests").glob(f"{name}.*.npz"))
+    return Case(name, description, root, expected, files[0] if files else None)
+
+
+def run_recorded(case: Case, simulate: Simulate, count: int | None = None) -> list[CaseRow]:
+    """The rows of a run with the recorded addresses; `count`: the first so many of them alone."""
+    if case.recorded is None:
+        raise InputError(f"{case.folder}: {case.name} has no recorded requests")
+    recorded = read_recorded(case.recorded)
+    if count is not None:
+        recorded = recorded.head(count)
+    drive, scenario = case.pair()
+    made = recorded_flows(drive, scenario, recorded)
+    return recorded_rows(case, recorded, made, simulate(drive, made, frozenset()).requests)
+
+
+def run_own(case: Case, simulate: Simulate) -> list[CaseRow]:
+    """The rows of a run with the case's own workload; traces may lie in the case's folder."""
+    drive, scenario = case.pair()
+    made = flows(drive, scenario, folders=[case.folder])
+    run = simulate(drive, made, frozenset())
+    recorded = None if case.recorded is None else read_recorded(case.recorded)
+    return own_rows(case, made, run, recorded)
+
+
+def compare(
+    cases: Sequence[Case],
+    simulate: Simulate,
+    progress: Callable[[str, float], None] | None = None,
+) -> Iterator[CaseRow]:
+    """All rows of all cases, recorded addresses before own ones."""
+    for at, case in enumerate(cases):
+        if progress is not None:
+            progress("mqsim", at / len(cases))
+        if case.recorded is not None:
+            yield from run_recorded(case, simulate)
+        yield from run_own(case, simulate)
+
+
+def own_rows(
+    case: Case, made: Sequence[Flow], run: Run, recorded: Recorded | None = None
+) -> list[CaseRow]:
+    """A run with own addresses beside MQSim's whole run; request by request beside those recorded,
+    since own addresses are MQSim's where the seed is the same."""
+    ours = statistics(run.requests, run.counters, half=run.half, wall_s=0.0, config={})
+    theirs, allowed = case.expected, case.tolerance
+    rows = _Rows(case.name, OWN, 1, allowed)
+    fixed = all(flow.stop_ps is None for flow in made)
+    number = 0.0 if fixed else allowed.rate[1]
+    rows.counted("requests", theirs["served"], ours["requests"], "", number)
+    checked = not case.collects
+    rows.rate("IOPS", theirs["iops"], ours["iops"], checked)
+    rows.latencies("", _theirs(theirs), ours["latency_us"], checked)
+    half, mine = theirs["last_half"], ours["second_half"]
+    rows.counted("second half: IOPS", half["iops"], mine["iops"], "1/s", allowed.latency)
+    rows.latencies("second half: ", _theirs(half), mine["latency_us"], False)
+    if case.collects:
+        _collection_rows(rows, case, ours)
+    if recorded is not None:
+        first = _ordered(np.concatenate(list(run.requests)))[: len(recorded)]
+        rows.requests(_ordered(recorded.records())[: len(first)], first)
+    return rows.made
+
+
+def _collection_rows(rows: _Rows, case: Case, ours: Mapping[str, Any]) -> None:
+    """Write amplification and collections: of the second half where both sides know it, else of
+    the whole run; the other one is shown."""
+    theirs, allowed = case.expected, case.tolerance
+    half, mine = theirs["last_half"], ours["second_half"]
+    whole_allowed: tuple[float | None, float | None] = (allowed.waf, allowed.collections)
+    if half["WAF"] is not None and "flash" in mine:
+        whole_allowed = (None, None)
+        rows.counted("second half: WAF", half["WAF"], mine["waf"], "", allowed.waf)
+        erased, moved = mine["flash"]["erases"], mine["flash"]["gc_writes"]
+        rows.counted("second half: collections", half["gc_exec"], erased, "", allowed.collections)
+        rows.counted("second half: pages moved", half["gc_moves"], moved, "", None)
+    rows.counted("WAF", theirs["WAF_whole_run"], ours["waf"], "", whole_allowed[0])
+    erased = ours["flash"]["erases"]
+    rows.counted("collections", theirs["gc_executions"], erased, "", whole_allowed[1])
+
+
+def _theirs(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Latencies of cases.json under our names."""
+    names = ("mean", *QUANTILES, "max")
+    return {
+        kind: None if part[kind] is None else {n: part[kind][f"{n}_us"] for n in names}
+        for kind in KINDS
+    }
+
+
+class _Rows:
+    """Rows of one run of one case. `way`: 0 recorded, 1 own addresses."""
+
+    def __init__(self, case: str, run: str, way: int, allowed: Tolerance) -> None:
+        self.case, self.run, self.way, self.allowed = case, run, way, allowed
+        self.made: list[CaseRow] = []
+
+    def counted(
+        self, name: str, theirs: float | None, ours: float | None, unit: str,
+        tolerance: float | None,
+    ) -> None:  # fmt: skip
+        """A row, unless MQSim's side does not know the number, or it is 0 on both."""
+        if theirs is None or theirs == ours == 0:
+            return
+        if ours is None:
+            raise SimulationError(f"{self.case}, {self.run}: {name}: nothing to divide")
+        self.made.append(CaseRow(self.case, self.run, name, theirs, ours, unit, tolerance))
+
+    def rate(self, name: str, theirs: Any, ours: Any, checked: bool) -> None:
+        self.counted(name, theirs, ours, "1/s", self.allowed.rate[self.way] if checked else None)
+
+    def latencies(
+        self, prefix: str, theirs: Mapping[str, Any], ours: Mapping[str, Any], checked: bool
+    ) -> None:
+        """Mean and p99 are checked, of all, reads and writes; in the second half of a collecting
+        run the mean of all; the rest is shown."""
+        for kind in KINDS:
+            known, mine = theirs[kind], ours[kind]
+            if known is None and mine is None:
+                continue
+            if known is None or mine is None:
+                which = "only MQSim has" if mine is None else "MQSim has no"
+                raise SimulationError(f"{self.case}, {self.run}: {which} requests of kind {kind}")
+            for name in ("mean", *QUANTILES, "max"):
+                allowed = {
+                    "mean": self.allowed.rate[self.way],
+                    "p99": self.allowed.p99[self.way],
+                }.get(name)
+                tolerance = allowed if checked else None
+                if prefix and kind == "all" and name == "mean":
+                    tolerance = self.allowed.latency
+                self.counted(f"{prefix}{kind}: {name}", known[name], mine[name], "us", tolerance)
+
+    def requests(self, theirs: np.ndarray, ours: np.ndarray) -> None:
+        """Request by request, both REQUEST[n] in order (_ordered)."""
+        same = np.ones(len(ours), bool)
+        for name in ("offset", "size", "op", "stream"):
+            same &= theirs[name] == ours[name]
+        self.counted("requests at the same place", 1.0, float(same.mean()), "", None)
+        if not same.any():
+            return
+        apart = np.abs(_latency(ours[same]) / _latency(theirs[same]) - 1)
+        for bound in (0.01, 0.05):
+            share = float((apart <= bound).mean())
+            self.counted(f"requests within {bound:.0%}", 1.0, share, "", None)
+        self.counted("mean difference, over 1", 1.0, 1.0 + float(apart.mean()), "", None)
+        self.counted("largest difference, over 1", 1.0, 1.0 + float(apart.max()), "", None)
+
+
+def recorded_rows(
+    case: Case, recorded: Recorded, made: Sequence[Flow], requests: Sequence[np.ndarray]
+) -> list[CaseRow]:
+    """A run with recorded addresses beside these very requests of MQSim's run.
+
+    Rates count completions up to the last arrival, since after it the recorded run goes on and
+    ours ends. Request by request: those that both runs have at the same place in order of arrival
+    (requests of one arrival in order of completion), the share of them whose latencies differ by
+    at most 1 and 5 %, and the differences of their latencies.
+    """
+    theirs, ours = _ordered(recorded.records()), _ordered(np.concatenate(list(requests)))
+    if len(theirs) != len(ours):
+        raise SimulationError(
+            f"{case.name}, {RECORDED}: {len(theirs)} requests, this run {len(ours)}"
+        )
+    rows = _Rows(case.name, RECORDED, 0, case.tolerance)
+    closed = any(flow.depth is not None for flow in made)
+    rows.rate("IOPS", _rate(theirs, closed), _rate(ours, closed), True)
+    rows.latencies("", _latencies(theirs), _latencies(ours), True)
+    rows.requests(theirs, ours)
+    return rows.made
+
+
+def _ordered(requests: np.ndarray) -> np.ndarray:
+    return requests[np.lexsort((requests["offset"], requests["end"], requests["arrival"]))]
+
+
+def _latency(requests: np.ndarray) -> npt.NDArray[np.float64]:
+    return (requests["end"] - requests["start"]).astype(np.float64)
+
+
+def _latencies(requests: np.ndarray) -> dict[str, Any]:
+    return latencies(requests["end"] - requests["start"], requests["op"] != READ)
+
+
+def _rate(requests: np.ndarray, closed: bool) -> float:
+    last = int((requests["arrival"] if closed else requests["end"]).max())
+    done = int((requests["end"] <= last).sum())
+    return done / last * PS_PER_S if last else math.nan

@@ -1,0 +1,81 @@
+"""The command: all sections in one run, their table and JSON.
+
+Owns the order of the sections and what is written. Does not own any figure. Source: own.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from ondie.emu.cli.console import console
+from ondie.emu.cli.tables.compare import check_target, write_atomically
+from ondie.emu.units import InputError
+from ondie.emu.validate.speed import peer
+from ondie.emu.validate.speed.anchors import Memory
+from ondie.emu.validate.speed.large import large_rows
+from ondie.emu.validate.speed.plan import SECTIONS, Plan, memory_rows
+from ondie.emu.validate.speed.speed import BARE, LARGE, PLAIN, SMALL, flash_rows, ftl_rows
+from ondie.emu.validate.speed.start import start_rows
+from ondie.kernels.bench import run as bench
+from ondie.kernels.bench.run import Row
+
+
+def run(plan: Plan) -> bench.Bench:
+    """Measure. InputError for a section that does not exist, or a peer without cases."""
+    for name in plan.sections:
+        if name not in SECTIONS:
+            raise InputError(f"--only {name}: one of {', '.join(SECTIONS)} is right")
+    if plan.peer is not None:
+        peer.check(plan.peer, plan.cases)
+    plan.progress("memory")
+    memory = Memory()
+    rows: list[Row] = []
+    if "flash" in plan.sections:
+        rows += flash_rows(plan, memory)
+    if "ftl" in plan.sections:
+        rows += ftl_rows(plan, memory, "FTL, maps in cache", (*SMALL, *BARE), 10e6)
+        rows += ftl_rows(plan, memory, "the same, whole data path", SMALL + PLAIN[:1], None)
+    if "ftl-64g" in plan.sections:
+        rows += ftl_rows(plan, memory, "FTL, 64 GiB", (*LARGE, *BARE), 6e6)
+    if "peer" in plan.sections and plan.peer is not None:
+        assert plan.cases is not None
+        rows += peer.rows(plan.peer, plan.cases, plan.quick, plan.progress)
+    if "large" in plan.sections:
+        rows += large_rows(plan)
+    if "start" in plan.sections:
+        rows += start_rows(plan)
+    memory.measure()
+    return bench.Bench(memory_rows(memory.anchors()) + rows, bench.machine(1))
+
+
+def print_table(found: bench.Bench, screen: Console) -> None:
+    """The rows as a table on a rich console."""
+    words = ", ".join(f"{key} {value}" for key, value in found.machine.items())
+    table = Table(title="Flash engine: best of its runs, one core", caption=words)
+    for at, heading in enumerate(("", "value", "unit", "beside", "ratio")):
+        table.add_column(heading, justify="left" if at in (0, 2, 3) else "right")
+    for row in found.rows:
+        beside, ratio = ("", "") if row.anchor == "itself" else (row.anchor, f"{row.ratio:.3g}")
+        table.add_row(row.name, f"{row.value:.4g}", row.unit, beside, ratio)
+    screen.print(table)
+
+
+def engine_command(plan: Plan, json_path: Path | None, quiet: bool) -> None:
+    """Measure, show progress on a terminal, print the table, write JSON whole or not at all.
+    InputError for bad arguments."""
+    if json_path is not None:
+        check_target(json_path)
+    visible = not quiet and sys.stderr.isatty()
+    with Console(stderr=True).status("") if visible else nullcontext() as status:
+        if status is not None:
+            plan.progress = status.update
+        found = run(plan)
+    if json_path is not None:
+        write_atomically({json_path: bench.as_json(found).encode()})
+    if not quiet:
+        print_table(found, console())

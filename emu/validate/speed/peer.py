@@ -1,0 +1,202 @@
+"""MQSim beside this engine: the same files, timed in the same run.
+
+Owns the cases made longer, MQSim's run as a process, and the rows. Does not own the cases
+(mqsim/cases.py) or MQSim, which the user has built. Source: MQSim's command line; a build that
+prints a line "PEER {json}" with loop_wall_s, loop_cpu_s and transactions is compared loop against
+loop as well.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ondie.emu import validate
+from ondie.emu.replay.mqsim.flows import flows
+from ondie.emu.replay.mqsim.run import read_pair
+from ondie.emu.replay.mqsim.to_engine import counters, played
+from ondie.emu.units import InputError
+from ondie.emu.validate import mqsim_cases as mq
+from ondie.emu.validate.speed.process import run
+from ondie.kernels.bench.run import Row
+
+LEAST_S = 5.0
+"""MQSim's time for a case: requests are repeated until it takes that long."""
+QUICK_S = 0.5
+COLLECTING, OTHER = 20.0, 10.0
+"""Times MQSim's flash transactions per second that are aimed at."""
+FLASH = ("user_reads", "user_writes", "gc_reads", "gc_writes", "map_reads", "map_writes", "erases")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of either program. loop: of the event loop alone, where that is known."""
+
+    wall_s: float
+    cpu_s: float
+    loop_s: float | None
+    loop_cpu_s: float | None
+    transactions: int | None
+
+
+def check(peer: Path, folder: Path | None) -> None:
+    """InputError unless the program can be run and there is a folder of cases."""
+    if not peer.is_file() or not os.access(peer, os.X_OK):
+        raise InputError(f"--peer {peer}: no program there that can be run")
+    if folder is None:
+        raise InputError(f"--peer {peer}: --cases DIR is needed, a folder of MQSim's cases")
+    mq.read_cases(folder)
+
+
+def rows(peer: Path, folder: Path, quick: bool, progress: Callable[[str], object]) -> list[Row]:
+    """Flash transactions per second of every case, ours over MQSim's."""
+    made = []
+    for case in mq.read_cases(folder):
+        with tempfile.TemporaryDirectory() as name:
+            made += case_rows(peer, case, Path(name), quick, progress)
+    return made
+
+
+def case_rows(
+    peer: Path, case: mq.Case, folder: Path, quick: bool, progress: Callable[[str], object]
+) -> list[Row]:
+    """One case, made as long as it takes, each program best of two."""
+    least = QUICK_S if quick else LEAST_S
+    progress(f"{case.name}: MQSim")
+    config, workload = pair_in(case, folder, 1)
+    theirs = _run_peer(peer, config, workload)
+    times = math.ceil(1.1 * least / (theirs.loop_s or theirs.wall_s))
+    if times > 1:
+        config, workload = pair_in(case, folder, times)
+        theirs = _run_peer(peer, config, workload)
+    ours = None
+    for number in range(1 if quick else 2):
+        progress(f"{case.name} x {times}: run {number + 1}")
+        if number:
+            theirs = _best(theirs, _run_peer(peer, config, workload))
+        mine = _run_here(config, workload)
+        ours = mine if ours is None else _best(ours, mine)
+    assert ours is not None
+    return compared(case, times, ours, theirs)
+
+
+def compared(case: mq.Case, times: int, ours: Run, theirs: Run) -> list[Row]:
+    """Rows of both programs' transactions per second, by wall and by processor time."""
+    target = COLLECTING if case.collects else OTHER
+    name = f"{case.name} x {times}"
+    made = []
+    for what, mine, other in (
+        ("loop", ours.loop_s, theirs.loop_s),
+        ("loop, processor time", ours.loop_cpu_s, theirs.loop_cpu_s),
+        ("command", ours.wall_s, theirs.wall_s),
+        ("command, processor time", ours.cpu_s, theirs.cpu_s),
+    ):
+        if not mine or not other:
+            continue
+        assert ours.transactions is not None
+        rate = ours.transactions / mine / 1e6
+        their_rate = (theirs.transactions or ours.transactions) / other / 1e6
+        words = f"MQSim {their_rate:.3g} M/s, target {target:g} x"
+        made.append(Row(f"{name}: {what}", rate, "M transactions/s", words, rate / their_rate))
+    return made
+
+
+def _best(a: Run, b: Run) -> Run:
+    def least(x: float | None, y: float | None) -> float | None:
+        return None if x is None or y is None else min(x, y)
+
+    return Run(
+        min(a.wall_s, b.wall_s), min(a.cpu_s, b.cpu_s), least(a.loop_s, b.loop_s),
+        least(a.loop_cpu_s, b.loop_cpu_s), a.transactions,
+    )  # fmt: skip
+
+
+# --- files
+
+
+def pair_in(case: mq.Case, folder: Path, times: int) -> tuple[Path, Path]:
+    """The case's two files in ``folder``, with ``times`` as many requests, and its trace."""
+    base = case.folder / "configs"
+    config, workload = folder / "ssd.xml", folder / "workload.xml"
+    shutil.copyfile(base / f"{case.name}.ssdconfig.xml", config)
+    text = (base / f"{case.name}.workload.xml").read_text()
+    for element in ("Total_Requests_To_Generate", "Relay_Count", "Stop_Time"):
+        text = _scaled(text, element, times)
+    workload.write_text(text)
+    for path in re.findall(r"<File_Path>\s*(.*?)\s*</File_Path>", text):
+        _unpack(case.folder, path, folder)
+    return config, workload
+
+
+def _scaled(text: str, element: str, times: int) -> str:
+    pattern = rf"(<{element}>\s*)(\d+)(\s*</{element}>)"
+    return re.sub(pattern, lambda m: f"{m[1]}{int(m[2]) * times}{m[3]}", text)
+
+
+def _unpack(source: Path, path: str, folder: Path) -> None:
+    """A trace of the case, not compressed, where MQSim looks for it."""
+    target = folder / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if (source / path).is_file():
+        shutil.copyfile(source / path, target)
+    elif (source / f"{path}.gz").is_file():
+        with gzip.open(source / f"{path}.gz") as packed:
+            target.write_bytes(packed.read())
+    else:
+        raise InputError(f"{source / path}: no such file, nor with .gz")
+
+
+def shortened(folder: Path, requests: int) -> tuple[Path, Path] | None:
+    """The checkout's first case with so many requests; None without a checkout."""
+    cases = validate.mqsim_cases()
+    if cases is None:
+        return None
+    case = mq.read_cases(cases)[0]
+    config, workload = pair_in(case, folder, 1)
+    pattern = r"(<Total_Requests_To_Generate>\s*)\d+"
+    workload.write_text(re.sub(pattern, rf"\g<1>{requests}", workload.read_text()))
+    return config, workload
+
+
+# --- runs
+
+
+def _run_peer(peer: Path, config: Path, workload: Path) -> Run:
+    """MQSim on the files, in their folder. InputError where it fails."""
+    command = [str(peer.resolve()), "-i", str(config), "-w", str(workload)]
+    ended = run(command, workload.parent)
+    said: dict[str, Any] = {}
+    for line in ended.out.splitlines():
+        if line.startswith("PEER {"):
+            said = json.loads(line.removeprefix("PEER "))
+    if said and said["served"] != said["generated"]:
+        raise InputError(
+            f"{peer}: {said['served']} of {said['generated']} requests served: its time is that of "
+            "another workload; a build with its collection mended is right"
+        )
+    return Run(
+        ended.wall_s, ended.cpu_s, said.get("loop_wall_s"), said.get("loop_cpu_s"),
+        said.get("transactions"),
+    )  # fmt: skip
+
+
+def _run_here(config: Path, workload: Path) -> Run:
+    """The same here: the loop in this process, the whole command in its own."""
+    drive, scenarios = read_pair(config, workload)
+    done = played(drive, flows(drive, scenarios[0], folders=[workload.parent]), frozenset())
+    count = counters(done.counters)
+    command = [sys.executable, "-m", "ondie.emu.cli.main", "mqsim", "-i", str(config), "-w",
+               str(workload), "--json", str(workload.parent / "out.json"), "--quiet"]  # fmt: skip
+    ended = run(command, workload.parent)
+    transactions = sum(count[name] for name in FLASH)
+    return Run(ended.wall_s, ended.cpu_s, done.loop_s, done.loop_cpu_s, transactions)

@@ -1,0 +1,58 @@
+"""What to measure, and how a figure becomes rows.
+
+Owns Plan and the rows of a speed beside a target and beside memory. Does not own measurements.
+Source: own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ondie.emu.validate.speed.anchors import Anchors
+from ondie.kernels.bench.run import Row
+
+REPEAT = 5
+SECTIONS = ("flash", "ftl", "ftl-64g", "peer", "large", "start")
+
+
+@dataclass
+class Plan:
+    """What to measure. peer, cases: MQSim's program and a folder of its cases."""
+
+    sections: tuple[str, ...] = SECTIONS
+    quick: bool = False
+    peer: Path | None = None
+    cases: Path | None = None
+    progress: Callable[[str], object] = field(default=lambda what: None)
+
+    @property
+    def repeat(self) -> int:
+        """Runs of which the best counts."""
+        return 2 if self.quick else REPEAT
+
+
+def memory_rows(anchors: Anchors) -> list[Row]:
+    """What memory does on this machine, best of all of this run."""
+    return [
+        Row("memory copy", anchors.copy_bytes_per_s / 1e9, "GB/s", "itself", 1.0),
+        Row("memory copy, cache line", anchors.copy_ns, "ns", "itself", 1.0),
+        Row("pointer chase", anchors.chase_ns, "ns", "itself", 1.0),
+    ]
+
+
+def speed_rows(
+    name: str, per_s: float, cpu_per_s: float, target: float | None, anchors: Anchors
+) -> list[Row]:
+    """Operations per second beside a target, and the time of one beside memory's."""
+    ns = 1e9 / per_s
+    beside = per_s / target if target else 1.0
+    words = f"target {target / 1e6:g} M/s" if target else "itself"
+    return [
+        Row(name, per_s / 1e6, "M pages/s", words, beside),
+        Row(f"{name}, processor time", cpu_per_s / 1e6, "M pages/s", words,
+            cpu_per_s / target if target else 1.0),
+        Row(f"{name}, time", ns, "ns/page", "pointer chase", ns / anchors.chase_ns),
+        Row(f"{name}, time", ns, "ns/page", "memory copy, cache line", ns / anchors.copy_ns),
+    ]  # fmt: skip

@@ -1,0 +1,160 @@
+"""Page operations per second, without an FTL and with one that collects.
+
+Owns the drives and workloads of these figures. Does not own rows (plan.py) or anchors (anchors.py).
+Source: own. Pages are of 4 KiB, as the writes are, so that every write is one page; where maps fit
+the caches nothing else does not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from ondie.emu.clock import NEVER
+from ondie.emu.config.config import Config, load_preset
+from ondie.emu.engine.run import build
+from ondie.emu.ftl.precondition import apply as precondition
+from ondie.emu.nand import raw_jobs as physical
+from ondie.emu.nand import timing
+from ondie.emu.nvme.request import MAX_CHUNK, NOT_YET, REQUEST, WRITE
+from ondie.emu.replay.player import Player, Replayed, Source
+from ondie.emu.validate.speed.anchors import Memory
+from ondie.emu.validate.speed.plan import Plan, speed_rows
+from ondie.kernels.bench.run import Row
+
+PAGE = 4096
+PLAIN = (
+    "flash.page=4 KiB",
+    "flash.cache_read=false",
+    "flash.cache_program=false",
+    "flash.interleave_commands=false",
+)
+"""Pages as large as the writes; commands and data as simple as MQSim's."""
+BARE = (
+    *PLAIN,
+    "host.io_submit=0 ns",
+    "frontend.command=0 ns",
+    "ecc.decode=0 ns",
+    "ecc.encode=0 ns",
+    "link.latency=0 ns",
+)
+"""Flash and FTL alone: what lies between them and the host takes no time (nor do its link and its
+DRAM, see :func:`ftl_once`)."""
+PHYSICAL = (
+    *PLAIN,
+    "flash.channels=16",
+    "flash.dies_per_channel=16",
+    "flash.planes_per_die=1",
+    "flash.blocks_per_plane=64",
+)
+SMALL = (
+    "flash.channels=8",
+    "flash.dies_per_channel=4",
+    "flash.planes_per_die=1",
+    "flash.blocks_per_plane=64",
+    "flash.pages_per_block=64",
+    "ftl.over_provisioning=0.25",
+    "ftl.gc_low_blocks=2",
+)
+"""131,072 pages, whose maps take 0.9 MiB."""
+LARGE = (
+    "flash.channels=16",
+    "flash.dies_per_channel=4",
+    "flash.planes_per_die=1",
+    "flash.blocks_per_plane=1366",
+    "flash.pages_per_block=256",
+    "ftl.over_provisioning=0.25",
+    "ftl.gc_low_blocks=4",
+)
+"""64 GiB offered: 16.8 M logical pages, whose maps take 150 MiB."""
+DEPTH = 256
+
+
+def flash_rows(plan: Plan, memory: Memory) -> list[Row]:
+    """256 planes, half programs, every operation on one plane; channels and dies alone."""
+    n = 1_000_000 if plan.quick else 8_000_000
+    best = best_cpu = float("inf")
+    for number in range(plan.repeat):
+        plan.progress(f"flash {number + 1} of {plan.repeat}")
+        memory.measure()
+        took, cpu = flash_once(n)
+        best, best_cpu = min(best, took), min(best_cpu, cpu)
+    name = "no FTL, 256 planes"
+    return speed_rows(name, n / best, n / best_cpu, 30e6, memory.anchors())
+
+
+def flash_once(n: int) -> tuple[float, float]:
+    """Wall and processor seconds of ``n`` operations, dealt evenly to 256 dies."""
+    cfg = load_preset("gen4-tlc", PHYSICAL)
+    rng = np.random.default_rng(0)
+    op = np.where(rng.random(n) < 0.5, timing.PROGRAM, timing.READ)
+    arrays = build.build(cfg, devices=1, phases=1, jobs=n)
+    arrays.cfg.watch = 0  # nobody waits for an operation to end
+    die = np.arange(n) * len(arrays.die) // n
+    physical.load(arrays, die, op, bus=np.full(n, PAGE), page=np.full(n, -1))
+    state = arrays.handle()
+    pending = arrays.feed["last"].copy()
+    arrays.feed["last"] = arrays.feed["next"]
+    physical.run(state, 8, NEVER - 1)  # compiles, as there is nothing to do
+    arrays.feed["last"] = pending
+    begin, begin_cpu = time.perf_counter(), time.thread_time()
+    done = physical.run(state, 8, NEVER - 1)
+    took, cpu = time.perf_counter() - begin, time.thread_time() - begin_cpu
+    assert done == n and arrays.job["end"].min() > 0
+    return took, cpu
+
+
+def writes(rng: np.random.Generator, pages: int, n: int) -> Iterator[np.ndarray]:
+    """``n`` writes of one page, uniform over ``pages``."""
+    while n > 0:
+        k = min(n, MAX_CHUNK)
+        chunk = np.zeros(k, REQUEST)
+        chunk["arrival"] = chunk["start"] = chunk["end"] = NOT_YET
+        chunk["offset"] = rng.integers(0, pages, k) * PAGE
+        chunk["size"], chunk["op"] = PAGE, WRITE
+        n -= k
+        yield chunk
+
+
+def ftl_once(cfg: Config, n: int, seed: int, bare: bool = True) -> Replayed:
+    """``n`` uniform 4 KiB writes to a drive in steady state, DEPTH outstanding. ``bare``: link and
+    DRAM have no rate, so that only flash and FTL take time."""
+    arrays = build.build(cfg, devices=1, phases=1, pairs=1, seed=seed)
+    if bare:
+        arrays.fifo["scale"] = 0
+    precondition.steady_state(arrays, cfg, seed=seed)
+    rng = np.random.default_rng(seed)
+    chunks = writes(rng, int(arrays.cfg.lpns[0]), n)
+    return Player(arrays, cfg, [Source(chunks, DEPTH, True)]).run()
+
+
+def page_operations(count: dict[str, int]) -> int:
+    """Pages sensed and programmed, for the host and for collection."""
+    return sum(
+        count[name] for name in ("read_pages", "program_pages", "gc_read_pages", "gc_program_pages")
+    )
+
+
+def ftl_rows(
+    plan: Plan, memory: Memory, name: str, settings: tuple[str, ...], target: float | None
+) -> list[Row]:
+    """Page operations per second under uniform writes, and the write amplification they have."""
+    cfg = load_preset("gen4-tlc", settings)
+    n = 300_000 if plan.quick else 2_000_000
+    best = best_cpu = 0.0
+    factors = []
+    for number in range(plan.repeat):
+        plan.progress(f"{name} {number + 1} of {plan.repeat}")
+        memory.measure()
+        done = ftl_once(cfg, n, number, settings[-len(BARE) :] == BARE)
+        pages = page_operations(done.counters)
+        best = max(best, pages / done.loop_s)
+        best_cpu = max(best_cpu, pages / done.loop_cpu_s)
+        factors.append(1 + done.counters["gc_program_pages"] / done.counters["program_pages"])
+    factor = float(np.mean(factors))
+    return [
+        *speed_rows(name, best, best_cpu, target, memory.anchors()),
+        Row(f"{name}, WAF", factor, "", "at least 2", factor / 2),
+    ]

@@ -1,0 +1,144 @@
+"""Beyond Stannis: what its engines and ring give with another allocation, and what that risks.
+
+Owns these rows of `ondie validate stannis`. Does not own the allocator (stannis/optimal.py) or the
+exchange. Source: own, on the engines of STANNIS (DAC 2020), Table I, at their published batches or
+smaller ones: nothing is extrapolated beyond what was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from ondie.emu.analysis.row import CHECK, SHOWN, Row
+from ondie.emu.cluster.batch_tuner import throughput
+from ondie.emu.cluster.emulated_engine import published
+from ondie.emu.cluster.networks import Network
+from ondie.emu.cluster.throughput_allocator import Plan, plan
+
+SUITE = "stannis"
+OVERHEAD = 0.1
+"""Of the time that synchronisation may take where it is made rarer."""
+MOST_STEPS = 64
+LARGEST_BATCH = 8192
+"""Up to which ImageNet kept its accuracy, the learning rate scaled with it (Goyal et al. 2017)."""
+IMAGES = 84_000
+"""Of an epoch."""
+LEAST_GAIN = {"mobilenetv2": 1.10}
+"""Over Stannis' allocation, by equal times alone."""
+LEAST_RARER = {"inceptionv3": 1.3}
+"""Over equal times, by fewer synchronisations."""
+ARITHMETIC = {
+    "mobilenetv2": (1.116, 1.22, 1.09),
+    "inceptionv3": (None, 1.70, 1.59),
+}
+"""By hand from Table I: equal times over Stannis, no synchronisation over Stannis and over equal
+times."""
+SPEED = (
+    "beyond the papers: samples/s at 24 Newports and 36 MB/s, no batch above the published ones; "
+    "expected: by hand from Table I"
+)
+RISK = (
+    f"beyond the papers: what is risked for it. A larger effective batch (ImageNet kept its "
+    f"accuracy up to {LARGEST_BATCH}, the learning rate scaled: Goyal et al. 2017), so fewer "
+    f"updates in an epoch of {IMAGES:,} images; or weights that are apart for some local steps "
+    f"(Stich 2019). Not measured here"
+)
+
+
+def beyond_rows(
+    networks: list[Network], drives: int, ring_s: Callable[[Network, int], float]
+) -> Iterator[Row]:
+    """Speeds of every network, then what each risks."""
+    found = [Found.of(net, drives, ring_s(net, drives + 1)) for net in networks]
+    for each in found:
+        yield from each.speeds()
+    for each in found:
+        yield from each.risks()
+
+
+@dataclass(frozen=True)
+class Found:
+    """The plans of one network."""
+
+    net: Network
+    batch: int
+    """Of Stannis: all nodes' published batches."""
+    stannis: float
+    """Samples/s of Stannis' allocation."""
+    bound: float
+    """Samples/s without synchronisation."""
+    plans: dict[str, Plan]
+
+    @staticmethod
+    def of(net: Network, drives: int, exchange_s: float) -> Found:
+        kinds, counts = published(net), (1, drives)
+        host, drive = kinds
+        batches = [net.host_batch, *[net.drive_batch] * drives]
+        step_s = sum(batches) / throughput([host, *[drive] * drives], batches)
+        rarer = partial(
+            plan, kinds, counts, exchange_s, most_micro_batches=MOST_STEPS, overhead=OVERHEAD
+        )
+        plans = {
+            "equal times": plan(kinds, counts, exchange_s),
+            "gradients accumulated": rarer(),
+            "local steps": rarer(method="local"),
+            "largest batch": plan(
+                kinds, counts, exchange_s,
+                most_micro_batches=MOST_STEPS, most_samples=LARGEST_BATCH,
+            ),
+        }  # fmt: skip
+        bound = host.speed(host.best) + drives * drive.speed(drive.best)
+        return Found(net, sum(batches), sum(batches) / (step_s + exchange_s), bound, plans)
+
+    @property
+    def equal(self) -> float:
+        return self.plans["equal times"].samples_per_s
+
+    def speeds(self) -> Iterator[Row]:
+        title, name = self.net.title, self.net.name
+        known = ARITHMETIC.get(name, (None, None, None))
+
+        def row(text: str, expected: float | None, value: float, tolerance: float = 0.01) -> Row:
+            kind = SHOWN if expected is None else CHECK
+            limit = None if expected is None else tolerance
+            return Row(SUITE, f"{title}: {text}", kind, expected, value, "x", limit, SPEED)
+
+        yield row("equal times over Stannis", known[0], self.equal / self.stannis)
+        least = LEAST_GAIN.get(name)
+        if least is not None:
+            text = f"equal times over Stannis, at least {least:g}x (1 = yes)"
+            yield row(text, 1, float(self.equal >= least * self.stannis), 0)
+        for what in ("gradients accumulated", "local steps"):
+            gain = self.plans[what].samples_per_s / self.equal
+            rarely = f"{what}, at most {OVERHEAD:.0%} of the time in the ring, over equal times"
+            yield row(rarely, None, gain)
+            least = LEAST_RARER.get(name)
+            if least is not None:
+                text = f"{what} over equal times, at least {least:g}x (1 = yes)"
+                yield row(text, 1, float(gain >= least), 0)
+        text = f"batch of {LARGEST_BATCH} by accumulation, over equal times"
+        yield row(text, None, self.plans["largest batch"].samples_per_s / self.equal)
+        yield row(
+            "bound without synchronisation, over Stannis", known[1], self.bound / self.stannis
+        )
+        yield row(
+            "bound without synchronisation, over equal times", known[2], self.bound / self.equal
+        )
+
+    def risks(self) -> Iterator[Row]:
+        def row(text: str, value: float, unit: str) -> Row:
+            return Row(SUITE, f"{self.net.title}: {text}", SHOWN, None, value, unit, None, RISK)
+
+        yield row("Stannis: effective batch", self.batch, "samples")
+        yield row("Stannis: updates in an epoch", IMAGES / self.batch, "updates")
+        same = self.plans["equal times"]
+        for what, chosen in self.plans.items():
+            if what != "equal times" and chosen.samples == same.samples:
+                continue  # the ring takes little enough as it is
+            batch = chosen.effective_batch
+            yield row(f"{what}: effective batch", batch, "samples")
+            yield row(f"{what}: updates in an epoch", IMAGES / batch, "updates")
+            if chosen.method == "local":
+                yield row(f"{what}: between two averages", chosen.staleness, "steps")

@@ -1,0 +1,295 @@
+"""ZeRO-Infinity's bytes and times beside the simulation's: `ondie validate zero`.
+
+Owns these rows, and the measuring of a drive's read and write rate alone. Does not own the path
+(paths/host_offload.py). Source: DeepSpeed's NVMe swappers; DeepNVMe's published rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ondie.emu.analysis.compare import Run, run_path
+from ondie.emu.analysis.row import CHECK, FIT, SHOWN, Progress, Row
+from ondie.emu.compute import host_cpu as machine
+from ondie.emu.config.config import Config, load_preset
+from ondie.emu.engine.core import plan_rows
+from ondie.emu.engine.run.system import System
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nvme import command as queues
+from ondie.emu.paths.base import GRADIENTS, Options, Rows
+from ondie.emu.paths.layout.volume import Extent, File, Volume
+from ondie.emu.paths.offload.aio import Handles
+from ondie.emu.paths.offload.options import Offload
+from ondie.emu.paths.offload.path import HostOffload, PipelinedOffload
+from ondie.emu.validate.synthetic_models import model
+
+BYTES_SOURCE = (
+    "NVMe bytes per parameter and step of ZeRO-Infinity, from DeepSpeed's sources; counted at the "
+    "device"
+)
+PARAMS = 10_000_000
+"""Of the runs that count bytes: no multiple of a page, a block or a sub-group."""
+SMALL = "host.subgroup_params=1000000"
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes per parameter of a configuration: of gradients and parameters before the update, and
+    read and written in it."""
+
+    name: str
+    op: str
+    gradient: float
+    parameters: float
+    read: float
+    written: float
+    offload: Offload = Offload()
+    settings: tuple[str, ...] = ()
+    path: type[HostOffload] = HostOffload
+    format: str = "fp32"
+
+
+TRAFFIC = (
+    Traffic("adam, FP32 master", "adam", 4, 0, 16, 12),
+    Traffic("adam, parameters too", "adam", 4, 4, 16, 14, Offload(parameters=True)),
+    Traffic(
+        "adam, parameters too, activation checkpointing", "adam", 4, 6, 16, 14,
+        Offload(parameters=True, checkpointing=True),
+    ),
+    Traffic("momentum, FP32", "momentum", 4, 0, 12, 8),
+    Traffic("adagrad, FP32", "adagrad", 4, 0, 12, 8),
+    Traffic("adam, BF16 master", "adam", 2, 0, 12, 10, format="bf16_master"),
+    Traffic("adam, all BF16", "adam", 2, 0, 8, 6, format="bf16_all"),
+    Traffic("sgd, FP32", "sgd", 4, 0, 8, 4),
+    Traffic("adam, pipelined", "adam", 4, 0, 16, 12, settings=(SMALL,), path=PipelinedOffload),
+    Traffic(
+        "adam, 4 threads on 4 drives", "adam", 4, 0, 16, 12,
+        Offload(threads=4), ("system.devices=4", SMALL),
+    ),
+    Traffic(
+        "adam, all BF16, parameters too, 3 drives", "adam", 2, 4, 8, 8,
+        Offload(parameters=True), ("system.devices=3", SMALL), format="bf16_all",
+    ),
+)  # fmt: skip
+
+
+def counted(case: Traffic) -> dict[str, float]:
+    """Bytes per parameter at the drives' counters, before the update and in it."""
+    cfg = load_preset("optimstore-r1", case.settings)
+    options = Options(format=case.format, offload=case.offload)
+    run = Run(case.path.name, cfg, model(case.op, PARAMS), options, payload=False)
+    plan = np.concatenate(list(run.path.plan(0)))
+    fence = (plan["resource"] == plan_rows.FENCE) & (plan["phase"] == GRADIENTS)
+    update = int(np.flatnonzero(fence)[0])
+    found: dict[str, float] = {}
+    before = {"host_read_bytes": 0, "host_write_bytes": 0}
+    for names, part in (
+        (("parameters", "gradient"), plan[:update]), (("read", "written"), plan[update:]),
+    ):  # fmt: skip
+        run.system.run([part])
+        now = run.system.totals(run.clock).counters
+        for name, counter in zip(names, before, strict=True):
+            found[name] = (now[counter] - before[counter]) / PARAMS
+            before[counter] = now[counter]
+    return found
+
+
+def byte_rows(progress: Progress) -> Iterator[Row]:
+    """A row for each column of the table, and their sum."""
+    for i, case in enumerate(TRAFFIC):
+        if progress is not None:
+            progress("zero", 0.5 * i / len(TRAFFIC))
+        found = counted(case)
+        columns = {
+            "gradient": ("gradient written in backward", case.gradient),
+            "parameters": ("parameters read in forward and backward", case.parameters),
+            "read": ("read in the step", case.read),
+            "written": ("written in the step", case.written),
+        }
+        for name, (words, expected) in columns.items():
+            if expected or found[name]:
+                text = f"{case.name}: {words}"
+                yield Row("zero", text, CHECK, expected, found[name], "B/param", 0, BYTES_SOURCE)
+        total = case.gradient + case.parameters + case.read + case.written
+        yield Row(
+            "zero", f"{case.name}: total", CHECK, total, sum(found.values()), "B/param", 0,
+            BYTES_SOURCE,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Drives:
+    """Drives of DeepNVMe's measurements: GB/s read and written by all of them together."""
+
+    name: str
+    count: int
+    read: float
+    write: float
+
+    def settings(self) -> tuple[str, ...]:
+        """R1's dies behind a link that is the bottleneck either way: channels three times as fast,
+        so that reads and writes at once do not meet in them."""
+        return (
+            f"system.devices={self.count}",
+            f"link.up={round(self.read / self.count * 1e3)} MB/s",
+            f"link.down={round(self.write / self.count * 1e3)} MB/s",
+            "flash.bus=2400 MT/s", "host.dram_bandwidth=205 GB/s",
+        )  # fmt: skip
+
+
+DRIVES = (
+    Drives("1 drive through libaio", 1, 3.7, 3.2),
+    Drives("4 x gen4", 4, 10, 5),
+    Drives("4 x gen5", 4, 27, 11),
+    Drives("8 x gen5", 8, 48, 26),
+)
+RATES = ("4 Gparam/s", "0.4 Gparam/s")
+"""Of CPU Adam: a large server's, and one that is the bottleneck."""
+INPUTS = (
+    "DeepNVMe's measured rates of all drives together (DeepSpeed); the links of the emulated "
+    "drives are set to them"
+)
+TIMED_PARAMS = 60_000_000
+PIPELINED_PARAMS = 4 << 20
+"""Of a sub-group, where they are pipelined."""
+Stages = tuple[float, float, float]
+"""Seconds to read, compute and write all of it, each alone."""
+
+
+def rate(cfg: Config, kind: int, n_bytes: int, written: int) -> float:
+    """Bytes per second of so many bytes read, or written, and nothing else, after ``written``
+    others: blocks are erased as they are in a step."""
+    volume = Volume.of(
+        {"w": File((Extent(0, (n_bytes + written) // 4, 0),), 4)}, Geometry.of(cfg),
+        cfg.system.devices, cfg.host.io_block_bytes, 1,
+    )  # fmt: skip
+    system = System(cfg, ("alone",))
+    for dev, (lpn, pages) in enumerate(volume.used("w")):
+        system.fill(dev, lpn, pages)
+    out, handles, cut = Rows(), Handles(Offload(), None), written // 4
+    handles.send(out, queues.WRITE, 0, volume.requests("w", 0, cut), -1)
+    system.run([out.take()])
+    begin = system.now
+    handles.send(out, kind, 0, volume.requests("w", cut, cut + n_bytes // 4), -1)
+    system.run([out.take()])
+    return n_bytes / (system.now - begin) * 1e12
+
+
+def update_s(cfg: Config, path: type[HostOffload], n: int) -> float:
+    """Seconds of the simulated update stage."""
+    result = run_path(path.name, cfg, model("adam", n), Options(), steps=1, payload=False)
+    assert result.ledger is not None
+    return result.ledger.update_s
+
+
+def serial(stages: Stages, groups: float) -> float:
+    """N(16/R + 12/W + 1/c)."""
+    return sum(stages)
+
+
+def pipelined(stages: Stages, groups: float) -> float:
+    """N max(16/R, 12/W, 1/c), and what the first and last sub-group leave bare."""
+    return max(stages) + (sum(stages) - max(stages)) / groups
+
+
+def half_duplex(stages: Stages, groups: float) -> float:
+    """N max(16/R + 12/W, 1/c), where one resource of the drive serves reads and writes, and what
+    a computation at either end is longer than the transfer beside it."""
+    read, cpu, write = stages
+    ends = max(cpu - read, 0) + max(cpu - write, 0)
+    return max(read + write, cpu) + ends / groups
+
+
+FORMS: dict[str, tuple[type[HostOffload], Callable[[Stages, float], float], str]] = {
+    "serial": (
+        HostOffload, serial,
+        "serial T = N(16/R + 12/W + 1/c), one sub-group; each more adds the latency of a first "
+        "read and a last program. R and W: the same drive reading alone and writing alone",
+    ),
+    "pipelined": (
+        PipelinedOffload, pipelined,
+        "pipelined T = N max(16/R, 12/W, 1/c) + fill: where reads and writes have no bottleneck "
+        "in common",
+    ),
+    "half duplex": (
+        PipelinedOffload, half_duplex,
+        "pipelined on a drive whose reads and writes share their bottleneck (channels, or dies "
+        "that program): T = N max(16/R + 12/W, 1/c) + fill",
+    ),
+}  # fmt: skip
+NEITHER = (
+    "pipelined, shown: reads and writes meet in part (dies that program while a link reads), so "
+    "the step lies between the two closed forms"
+)
+PRESETS = {
+    "optimstore-r1": ("serial", "half duplex"),
+    "optimstore-r2": ("serial", None),
+    "newport": ("serial", "pipelined"),
+    "laguna": ("serial", "pipelined"),
+    "smartssd": ("serial", "half duplex"),
+    "gen4-tlc": ("serial", None),
+}
+"""Which closed forms hold on a preset; None: neither of the pipelined ones."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Simulated update stages of one configuration beside the closed forms in its own rates."""
+
+    name: str
+    cfg: Config
+    read: float
+    write: float
+
+    @staticmethod
+    def of(name: str, cfg: Config) -> Timed:
+        n = TIMED_PARAMS
+        read = rate(cfg, queues.READ, 16 * n, 4 * n)
+        return Timed(name, cfg, read, rate(cfg, queues.WRITE, 12 * n, 4 * n))
+
+    def rows(self, *forms: str | None) -> Iterator[Row]:
+        """Of these closed forms; None: both pipelined ones, shown."""
+        n = TIMED_PARAMS
+        cpu = machine.update_ps(self.cfg, n, machine.ADAM_BYTES) / 1e12
+        stages = 16 * n / self.read, cpu, 12 * n / self.write
+        for form in forms:
+            path = FORMS[form or "pipelined"][0]
+            size = 1_000_000_000 if form == "serial" else PIPELINED_PARAMS
+            leaves = {"host.subgroup_params": size}
+            took = update_s(self.cfg.replace(leaves), path, n)
+            for each in (form,) if form else ("pipelined", "half duplex"):
+                _, closed, source = FORMS[each]
+                yield Row(
+                    "zero", f"{self.name}: {each}", CHECK if form else SHOWN,
+                    closed(stages, n / PIPELINED_PARAMS), took, "s", 0.02 if form else None,
+                    source if form else NEITHER,
+                )  # fmt: skip
+
+
+def time_rows(progress: Progress) -> Iterator[Row]:
+    """Times of DeepNVMe's drives and of the presets."""
+    cases = [(d, c) for d in DRIVES for c in RATES]
+    for i, (drives, cpu) in enumerate(cases):
+        if progress is not None:
+            progress("zero", 0.5 + 0.3 * i / len(cases))
+        cfg = load_preset("optimstore-r1", (*drives.settings(), f"host.adam={cpu}"))
+        timed = Timed.of(f"{drives.name}, CPU Adam {cpu}", cfg)
+        if cpu == RATES[0]:
+            for what, given, found in (
+                ("read", drives.read, timed.read), ("written", drives.write, timed.write),
+            ):  # fmt: skip
+                text = f"{drives.name}: {what} alone"
+                yield Row("zero", text, FIT, given, found / 1e9, "GB/s", 0.02, INPUTS)
+        yield from timed.rows("serial", "pipelined")
+    for i, (preset, forms) in enumerate(PRESETS.items()):
+        if progress is not None:
+            progress("zero", 0.8 + 0.2 * i / len(PRESETS))
+        yield from Timed.of(preset, load_preset(preset)).rows(*forms)
+
+
+def zero_rows(progress: Progress) -> list[Row]:
+    """Bytes per parameter of every configuration, then times."""
+    return [*byte_rows(progress), *time_rows(progress)]

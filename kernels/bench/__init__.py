@@ -1,0 +1,1 @@
+"""`ondie bench kernels`: speed of the update kernels beside other libraries. Needs no device."""

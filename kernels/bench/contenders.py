@@ -1,0 +1,298 @@
+"""Owns: what `ondie bench kernels` measures: the contenders of an operation, a format and a shape.
+Does not: time them (bench.py), know packages beside torch (bench_others.py), or contain kernels.
+Source: own. The memory limit is the same traffic with next to no arithmetic (csrc/limit.c).
+
+Shapes: `flat`, one array; `page`, one page of 4096 parameters called again and again; `tensors`, as
+many parameters in 2000 arrays; `pages`, as many in pages of 4096 in random order, beside the same
+in one array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from ondie.emu.units import InputError
+from ondie.kernels import (
+    FORMATS,
+    OPS,
+    KernelError,
+    Update,
+    aligned_empty,
+    backends,
+    get,
+    isas,
+    one,
+    pages,
+    tensors,
+)
+from ondie.kernels import native as native_kernels
+from ondie.kernels.bench.others import OTHERS, Other, Remark, contender
+
+LIMIT = "memory limit"
+TORCH = "torch operator"
+LINEAR = "c, one array"
+NEAREST = "c, to nearest"
+THREE = "torch, three passes"
+OPTIMIZERS = {f"torch.optim {kind}": kind for kind in ("fused", "foreach")}
+PAGE = 4096
+TENSORS = 2000
+KEY = 12345  # of rounding at random
+SHAPES = ("flat", "page", "tensors", "pages")
+HYPER = {
+    "sgd": {"lr": 1e-3},
+    "momentum": {"lr": 1e-3, "momentum": 0.9},
+    "nesterov": {"lr": 1e-3, "momentum": 0.9},
+    "adam": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8},
+    "adamw": {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
+    "adagrad": {"lr": 1e-3, "eps": 1e-10},
+}
+Contender = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation on ``n`` parameters stored and cut in some way."""
+
+    op: str
+    n: int
+    format: str = "fp32"
+    shape: str = "flat"
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        for what, name, known in (
+            ("operation", self.op, OPS),
+            ("format", self.format, tuple(FORMATS)),
+            ("shape", self.shape, SHAPES),
+        ):
+            if name not in known:
+                raise KernelError(f"unknown {what} {name!r} (known: {', '.join(known)})")
+        if self.n < 1:
+            raise InputError(f"size: {self.n} parameters, want 1 or more")
+        if self.shape == "tensors" and self.n < TENSORS:
+            raise InputError(f"size: {self.n} parameters, want {TENSORS} or more for tensors")
+        if self.shape == "pages" and self.n % PAGE:
+            raise InputError(f"size: {self.n} parameters, want whole pages of {PAGE}")
+        if self.shape == "page" and self.n != PAGE:
+            raise InputError(f"size: {self.n} parameters, want a page: {PAGE}")
+
+    @property
+    def name(self) -> str:
+        """As rows have it: the operation, and what is not FP32 in one array."""
+        more = [x for x in (self.format, self.shape) if x not in ("fp32", "flat")]
+        return "/".join([self.op, *more])
+
+    def kernel(self, backend: str = "auto") -> Update:
+        """The update that is measured."""
+        return get(self.op, backend=backend, format=self.format)
+
+    def names(self) -> tuple[str, ...]:
+        """Of its contenders, the anchor first, from what is installed: nothing is made or imported.
+        (Of others, `contenders` leaves out what fails.)"""
+        found: tuple[str, ...] = (LIMIT,) if native_kernels.lib is not None else ()
+        for backend in reversed(backends()):
+            found += (backend,)
+            if backend == "c":
+                found += (LINEAR,) if self.shape == "pages" else ()
+                found += (NEAREST,) if self.format == "bf16_stochastic" else ()
+        if find_spec("torch") is None:
+            return found
+        return found + _torch_names(self) + tuple(other.name for other in self._others())
+
+    def _others(self) -> list[Other]:
+        return [
+            other
+            for other in OTHERS
+            if self.shape == "flat"
+            and other.has(self.op, self.n, self.format)
+            and other.installed()
+        ]
+
+    def contenders(self, remark: Remark = lambda words: None) -> dict[str, Contender]:
+        """By name, the anchor first. They work on the same arrays in turn, others' on their own.
+        remark: is told what is left out, and why."""
+        kernel = self.kernel("numpy")
+        arrays = filled(kernel, self.n)
+        found: dict[str, Contender] = {}
+        if native_kernels.lib is not None:
+            found[LIMIT] = _limit(kernel, arrays, self.threads)
+        found |= _ours(self, arrays)
+        torch = torch_module()
+        if torch is not None:
+            found |= _theirs(torch, self, arrays)
+            for other in self._others():
+                step = contender(other, torch, self.op, HYPER[self.op], self.n, self.format, remark)
+                if step is not None:
+                    found[other.name] = step
+        return found
+
+
+def torch_module() -> Any:
+    """torch, None where it is not installed."""
+    try:
+        return import_module("torch")
+    except (ImportError, OSError):  # absent, or its libraries are
+        return None
+
+
+def filled(kernel: Update, n: int) -> list[np.ndarray]:
+    """Arrays of an update that keep ordinary numbers for as long as it is repeated."""
+    arrays = []
+    for slot in kernel.slots:
+        a = aligned_empty(slot.size(n), slot.dtype)
+        x = np.linspace(0.5, 1.5, a.size, dtype=np.float32)
+        if slot.name != "g":
+            x[:] = 1
+        if slot.dtype == np.uint16:
+            a[:] = x.view(np.uint32) >> 16
+        else:
+            a[:] = np.arange(a.size) % 256 if slot.dtype == np.uint8 else x
+        arrays.append(a)
+    return arrays
+
+
+def _limit(kernel: Update, arrays: Sequence[np.ndarray], threads: int) -> Contender:
+    """The traffic of an update: in FP32 on the same arrays, which keep ordinary numbers. Of other
+    formats on memory of its own, since it leaves nonsense there."""
+    n, isa = arrays[0].size, isas()[-1]
+    if kernel.format == "fp32":
+        pointer = native_kernels.pointer()
+        plain = native_kernels.function(f"limit{kernel.bytes_per_param()}", isa, threads)
+        cast = [pointer(a) for a in arrays]
+        return lambda: plain(*cast, n)
+    own = [aligned_empty(a.size, a.dtype) for a in arrays]
+    for a in own:
+        a.view(np.uint8)[:] = 0
+    limit = native_kernels.limit(isa, threads, kernel.slots, kernel.places)
+    return lambda: limit(own)
+
+
+def _ours(case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
+    found: dict[str, Contender] = {}
+    for backend in reversed(backends()):
+        kernel = case.kernel(backend)
+        coef = kernel.coefficients(HYPER[case.op], 10)
+        found[backend] = _call(case, kernel, arrays, coef)
+        if backend == "c" and case.shape == "pages":
+            found[LINEAR] = partial(kernel.run, arrays, coef, case.threads, 0, KEY)
+        if backend == "c" and case.format == "bf16_stochastic":
+            nearest = get(case.op, format="bf16_all")
+            found[NEAREST] = _call(case, nearest, arrays, coef)
+    return found
+
+
+def _call(case: Case, kernel: Update, arrays: list[np.ndarray], coef: np.ndarray) -> Contender:
+    if case.shape == "flat":
+        return partial(kernel.run, arrays, coef, case.threads, 0, KEY)
+    if case.shape == "page":
+        table = one(kernel, *arrays)
+    elif case.shape == "tensors":
+        table = tensors(kernel, list(zip(*(cut(a, case.n, s.share) for a, s in
+                                           zip(arrays, kernel.slots, strict=True)),
+                                         strict=True)))  # fmt: skip
+    else:
+        order = np.random.default_rng(0).permutation(case.n // PAGE)
+        table = pages(kernel, arrays, PAGE, order)
+    return partial(table, coef, case.threads, KEY if kernel.random else None)
+
+
+def sizes(n: int) -> list[int]:
+    """Parameters of each tensor."""
+    return [n // TENSORS + (i < n % TENSORS) for i in range(TENSORS)]
+
+
+def cut(a: np.ndarray, parameters: int, share: int = 1) -> list[np.ndarray]:
+    """An array as the tensors of a model; of scales, each tensor has its own."""
+    if share == 1:
+        return np.array_split(a, TENSORS)
+    return [np.ones(-(-n // share), a.dtype) for n in sizes(parameters)]
+
+
+# --- torch, on the same memory
+
+
+def _tensor(torch: Any, a: np.ndarray) -> Any:
+    """A tensor on the memory of an array; uint16 is BF16."""
+    t = torch.from_numpy(a)
+    return t.view(torch.bfloat16) if a.dtype == np.uint16 else t
+
+
+def _torch_names(case: Case) -> tuple[str, ...]:
+    if FORMATS[case.format].codes or case.format == "bf16_stochastic":
+        return ()
+    return (THREE,) if case.format in ("fp16", "bf16") else (TORCH, *OPTIMIZERS)
+
+
+def _theirs(torch: Any, case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
+    """torch's fused operator, and its optimizers with one tensor. Of a 16-bit gradient with an FP32
+    master: cast, update, cast back, three passes over the same arrays."""
+    kernel = case.kernel("numpy")
+    if not _torch_names(case):
+        return {}
+    cuts = [cut(a, case.n) if case.shape == "tensors" else [a] for a in arrays]
+    lists = [[_tensor(torch, a) for a in part] for part in cuts]
+    n = len(kernel.states)
+    w, g, states = lists[0], lists[1], lists[2 : 2 + n]
+    if case.format in ("fp16", "bf16"):
+        wide = [torch.empty_like(x) for x in w]
+        operator = _operator(torch, case.op, w, wide, states)
+        if operator is None:
+            return {}
+        out = lists[2 + n]
+
+        def three() -> None:
+            for x, y in zip(wide, g, strict=True):
+                x.copy_(y)
+            operator()
+            for x, y in zip(out, w, strict=True):
+                x.copy_(y)
+
+        return {THREE: three}
+    found: dict[str, Contender] = {}
+    operator = _operator(torch, case.op, w, g, states)
+    if operator is not None:
+        found[TORCH] = operator
+    for name, kind in OPTIMIZERS.items():
+        if kind == "foreach" and case.op == "nesterov":  # it adds to the gradient itself
+            w, g = ([x.clone() for x in xs] for xs in (w, g))
+        found[name] = _optimizer(torch, case.op, w, g, kind).step
+    return found
+
+
+def _operator(torch: Any, op: str, w: list[Any], g: list[Any], states: list[Any]) -> Any:
+    """A call of torch's fused operator, None where this torch has none."""
+    steps = [torch.tensor(10.0) for _ in w]
+    h: dict[str, Any] = dict(HYPER[op])
+    fixed = {"weight_decay": h.get("weight_decay", 0.0), "maximize": False}
+    if op in ("adam", "adamw"):
+        name, lists = f"_fused_{op}_", [w, g, *states, [], steps]
+        h |= fixed | {"amsgrad": False}
+    elif op == "adagrad":
+        name, lists = "_fused_adagrad_", [w, g, *states, steps]
+        h |= fixed | {"lr_decay": 0.0}
+    else:
+        name, lists = "_fused_sgd_", [w, g, states[0] if states else []]
+        h |= fixed | {"dampening": 0.0, "nesterov": op == "nesterov"}
+        h |= {"is_first_step": False} | ({} if states else {"momentum": 0.0})
+    operator = getattr(torch, name, None)
+    return None if operator is None else (lambda: operator(*lists, **h))
+
+
+def _optimizer(torch: Any, op: str, w: list[Any], g: list[Any], kind: str) -> Any:
+    classes = {"adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad"}
+    h: dict[str, Any] = dict(HYPER[op])
+    if "beta1" in h:
+        h["betas"] = (h.pop("beta1"), h.pop("beta2"))
+    if op == "nesterov":
+        h["nesterov"] = True
+    parameters = [torch.nn.Parameter(x) for x in w]
+    for parameter, gradient in zip(parameters, g, strict=True):
+        parameter.grad = gradient
+    return getattr(torch.optim, classes.get(op, "SGD"))(parameters, **h, **{kind: True})

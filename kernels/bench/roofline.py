@@ -1,0 +1,164 @@
+"""The roofline of update kernels: operations per second over operations per byte of DRAM traffic.
+
+Owns the drawing: a panel for each shape and size with its points, the memory limits of all sizes as
+slanted roofs, the compute limit as the flat one. Does not own any number: all are rows of a bench.
+Source: Williams, Waterman and Patterson, "Roofline", CACM 52(4), 2009; matplotlib.
+
+A point's traffic is what the update has to move, whoever does it: who goes over the arrays several
+times is lower, not further to the left. The memory limit of the very case is a bar; a roof is the
+best one of its size. Roofs are medians, as points are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ondie.emu.cli.figures.save import saved
+from ondie.kernels.bench.contenders import LIMIT, SHAPES
+from ondie.kernels.bench.peak_flops import PEAK
+
+if TYPE_CHECKING:
+    from ondie.kernels.bench.run import Bench
+
+MARKERS = "osD^vP*X<>phd8H"
+ACROSS = 3  # panels
+
+
+@dataclass
+class Column:
+    """The contenders of a case, which have one intensity."""
+
+    update: str  # operation and format
+    shape: str
+    n: int
+    limit: float | None = None  # GB/s
+    peak: float = 0.0  # Gop/s
+    rates: dict[str, float] = field(default_factory=dict)  # Gop/s by contender
+    intensity: float = 0.0  # operations per byte
+
+
+def columns(bench: Bench) -> list[Column]:
+    """The cases of a bench."""
+    found: dict[str, Column] = {}
+    traffic = {row.name: row.value for row in bench.rows if row.unit == "GB/s"}
+    for row in bench.rows:
+        name, size, contender = row.name.split(" ", 2)
+        *update, shape = name.split("/") if name.split("/")[-1] in SHAPES else (name, "flat")
+        column = found.setdefault(
+            f"{name} {size}", Column("/".join(update), shape, int(size.removeprefix("n=")))
+        )
+        if contender == PEAK:
+            column.peak = row.value
+        elif row.unit == "Gop/s":
+            column.rates[contender] = row.value
+            column.intensity = row.value / traffic[row.name]
+        elif row.unit == "GB/s" and contender == LIMIT:
+            column.limit = row.value
+    return list(found.values())
+
+
+def draw(bench: Bench) -> dict[str, bytes]:
+    """The figure as {"png": bytes, "pdf": bytes}."""
+    cases = columns(bench)
+    panels = list(dict.fromkeys((c.shape, c.n) for c in cases))
+    who = list(dict.fromkeys(name for c in cases for name in c.rates))
+    updates = list(dict.fromkeys(c.update for c in cases))
+    markers = {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(who)}
+    colours = dict(zip(updates, _colours(len(updates)), strict=True))
+    across = min(ACROSS, len(panels))
+    down = -(-len(panels) // across)
+    height = max(4.2 * down, 1 + 0.19 * (len(who) + len(updates) + 1))  # the legend's too
+    with matplotlib.rc_context({"font.size": 9}):
+        figure = Figure(figsize=(4.6 * across + 2.4, height), layout="constrained")
+        grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat
+        for axes, (shape, n) in zip(grid, panels, strict=False):
+            mine = [c for c in cases if (c.shape, c.n) == (shape, n)]
+            _roofs(axes, cases, n)
+            for c in mine:
+                _points(axes, c, markers, colours[c.update])
+            axes.set_title(f"{shape}, {n:,} parameters", fontsize=9)
+            axes.set_xlabel("operations per byte of DRAM traffic")
+            axes.set_ylabel("operations per second, 1e9")
+        for axes in list(grid)[len(panels) :]:
+            axes.set_visible(False)
+        _limits(grid[0], cases)
+        figure.legend(handles=_legend(markers, colours), loc="outside right center", fontsize=8)
+        threads = bench.machine["threads"]
+        figure.suptitle(
+            f"Update kernels on {bench.machine['processor']}, {bench.machine['isa']}, {threads} "
+            f"thread{'' if threads == 1 else 's'}",
+            fontsize=10,
+        )
+        return saved(figure)
+
+
+def roofs(cases: Sequence[Column]) -> dict[int, float]:
+    """Parameters -> GB/s of the best memory limit."""
+    found: dict[int, float] = {}
+    for c in cases:
+        if c.limit is not None:
+            found[c.n] = max(c.limit, found.get(c.n, 0.0))
+    return found
+
+
+def _roofs(axes: Axes, cases: Sequence[Column], here: int) -> None:
+    """All roofs; that of this panel's size in black."""
+    top = max(c.peak for c in cases)
+    axes.axhline(top, color="black", linewidth=1)
+    axes.annotate(f"{PEAK}, {top:,.0f} Gop/s", (0.02, top), xycoords=("axes fraction", "data"),
+                  textcoords="offset points", xytext=(0, 3), fontsize=7)  # fmt: skip
+    for n, speed in roofs(cases).items():
+        x = np.array([1e-3, top / speed])
+        own = n == here
+        axes.plot(x, x * speed, color="black" if own else "#b0b0b0", linewidth=1, zorder=1)
+        if own:  # a little left of where the roofs meet, over the line: points are under it
+            at = 0.8 * top / speed
+            axes.text(
+                at, 1.05 * at * speed, f"{LIMIT}, {speed:,.0f} GB/s", fontsize=7, ha="right",
+                va="bottom", rotation=np.degrees(np.arctan(speed)), rotation_mode="anchor",
+                transform_rotates_text=True,
+            )  # fmt: skip
+
+
+def _points(axes: Axes, c: Column, markers: dict[str, str], colour: Any) -> None:
+    if c.limit is not None:
+        axes.plot(c.intensity, c.limit * c.intensity, "_", color=colour, markersize=16, zorder=2)
+    for name, rate in c.rates.items():
+        axes.plot(c.intensity, rate, markers[name], color=colour, markersize=5, alpha=0.8, zorder=3)
+
+
+def _limits(axes: Axes, cases: Sequence[Column]) -> None:
+    """What is seen: all points, and where the roofs meet."""
+    top = max(c.peak for c in cases)
+    ends = [c.intensity for c in cases] + [top / speed for speed in roofs(cases).values()]
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+    axes.set_xlim(min(ends) / 1.6, max(ends) * 1.6)
+    axes.set_ylim(min(rate for c in cases for rate in c.rates.values()) / 1.6, top * 1.6)
+
+
+def _legend(markers: dict[str, str], colours: dict[str, Any]) -> list[Line2D]:
+    """One entry for each contender, and one for each operation and format."""
+    found = [
+        Line2D([], [], linestyle="", marker=marker, color="#606060", label=name)
+        for name, marker in markers.items()
+    ]
+    found.append(Line2D([], [], linestyle="", marker="_", markersize=12, color="#606060",
+                        label=f"{LIMIT} of the case"))  # fmt: skip
+    return found + [Line2D([], [], linewidth=5, color=colours[u], label=u) for u in colours]
+
+
+def _colours(count: int) -> list[Any]:
+    if count <= 10:
+        return [f"C{i}" for i in range(count)]
+    return [matplotlib.colormaps["turbo"](x) for x in np.linspace(0.03, 0.97, count)]
