@@ -240,7 +240,7 @@ class Function(CPUDispatcher):
     """A compiled function: a part to compiled callers, a whole to Python.
 
     ``whole`` is the dispatcher that compiles it for Python, and finds it in the cache; most
-    functions need none.
+    functions need none. ``lowered`` is called after each part.
     """
 
     def __init__(
@@ -249,11 +249,14 @@ class Function(CPUDispatcher):
         options: dict[str, Any],
         whole: Callable[[], Any],
         compiler: type = PartCompiler,
+        lowered: Callable[[], None] = lambda: None,
     ) -> None:
         wrappers = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         options = {"nopython": True} | options | wrappers
         super().__init__(function, targetoptions=options, pipeline_class=compiler)
         self._make_whole = whole
+        self._lowered = lowered
+        self.pipeline = compiler.__name__
         self._known: set[Any] = set()
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
@@ -270,6 +273,7 @@ class Function(CPUDispatcher):
         with self._compiling_counter:
             result = self._compiler.compile(args, returned)
             self.add_overload(result)
+        self._lowered()
         return result.entry_point
 
     def add_overload(self, result: Any) -> None:
