@@ -85,7 +85,7 @@ def _code(code: types.CodeType, documented: bool) -> Iterator[bytes]:
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_name)
     yield repr(names).encode()
     yield code.co_exceptiontable
-    for constant in code.co_consts[1 if documented else 0 :]:
+    for constant in (None, *code.co_consts[1:]) if documented else code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _code(constant, False)
         elif isinstance(constant, frozenset):  # its order depends on the process
@@ -268,7 +268,7 @@ class CodeCache(_Cache):
             self._closure = Closure(self._function)
         digest = hashlib.sha256(_compiler() + self._closure.digest + self._options.encode())
         digest.update(repr((str(signature), context.codegen().magic_tuple())).encode())
-        for kind in signature if isinstance(signature, tuple) else signature.args:
+        for kind in signature if isinstance(signature, tuple) else getattr(signature, "args", ()):
             digest.update(_source(kind))
         return place / f"{self._function.__name__}-{digest.hexdigest()[:24]}.code"
 

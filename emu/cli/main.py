@@ -614,9 +614,9 @@ def kernels(
     shapes: tuple[str, ...], json_path: Path | None, figure: Path | None, quiet: bool,
 ) -> None:  # fmt: skip
     """Update kernels against the memory limit, torch and others, in one interleaved run."""
+    from ondie.emu.cli.commands.bench_kernels import kernels_command
     from ondie.kernels import FORMATS
     from ondie.kernels.bench.contenders import SHAPES
-    from ondie.kernels.bench.run import kernels_command
 
     formats = tuple(FORMATS) if "all" in formats else formats
     shapes = SHAPES if "all" in shapes else shapes

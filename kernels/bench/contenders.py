@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from ondie.emu.units import InputError
 from ondie.kernels import (
     FORMATS,
     OPS,
@@ -75,13 +74,13 @@ class Case:
             if name not in known:
                 raise KernelError(f"unknown {what} {name!r} (known: {', '.join(known)})")
         if self.n < 1:
-            raise InputError(f"size: {self.n} parameters, want 1 or more")
+            raise KernelError(f"size: {self.n} parameters, want 1 or more")
         if self.shape == "tensors" and self.n < TENSORS:
-            raise InputError(f"size: {self.n} parameters, want {TENSORS} or more for tensors")
+            raise KernelError(f"size: {self.n} parameters, want {TENSORS} or more for tensors")
         if self.shape == "pages" and self.n % PAGE:
-            raise InputError(f"size: {self.n} parameters, want whole pages of {PAGE}")
+            raise KernelError(f"size: {self.n} parameters, want whole pages of {PAGE}")
         if self.shape == "page" and self.n != PAGE:
-            raise InputError(f"size: {self.n} parameters, want a page: {PAGE}")
+            raise KernelError(f"size: {self.n} parameters, want a page: {PAGE}")
 
     @property
     def name(self) -> str:

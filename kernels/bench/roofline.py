@@ -11,7 +11,7 @@ best one of its size. Roofs are medians, as points are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ondie.emu.cli.figures.save import saved
 from ondie.kernels.bench.contenders import LIMIT, SHAPES
 from ondie.kernels.bench.peak_flops import PEAK
 
@@ -65,8 +64,8 @@ def columns(bench: Bench) -> list[Column]:
     return list(found.values())
 
 
-def draw(bench: Bench) -> dict[str, bytes]:
-    """The figure as {"png": bytes, "pdf": bytes}."""
+def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
+    """The figure as ``save`` makes files of it: {"png": bytes, "pdf": bytes}."""
     cases = columns(bench)
     panels = list(dict.fromkeys((c.shape, c.n) for c in cases))
     who = list(dict.fromkeys(name for c in cases for name in c.rates))
@@ -97,7 +96,7 @@ def draw(bench: Bench) -> dict[str, bytes]:
             f"thread{'' if threads == 1 else 's'}",
             fontsize=10,
         )
-        return saved(figure)
+        return save(figure)
 
 
 def roofs(cases: Sequence[Column]) -> dict[int, float]:

@@ -13,10 +13,8 @@ import math
 import os
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -24,8 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ondie.emu.units import InputError
-from ondie.kernels import FORMATS, isas
+from ondie.kernels import FORMATS, KernelError, isas
 from ondie.kernels import native as native_kernels
 from ondie.kernels.bench.contenders import LIMIT, PAGE, TORCH, Case, Contender, torch_module
 from ondie.kernels.bench.peak_flops import OPERATIONS, PEAK, peak
@@ -73,10 +70,10 @@ def run_kernels(
     what runs next. Rows: for each op, format, shape, size and contender ns per parameter and GB/s
     of traffic against the memory limit (without C, which runs it, against the first contender), ns
     also against torch's operator, and Gop/s of arithmetic against the compute limit. Raises
-    InputError for a size or thread count that cannot run, KernelError for a name that is not known.
+    KernelError for a size or thread count that cannot run, and for an unknown name.
     """
     if threads < 1:
-        raise InputError(f"threads: {threads}, want 1 or more")
+        raise KernelError(f"threads: {threads}, want 1 or more")
     if sizes is None:
         sizes = [min(n, max(SIZES[0], free_bytes() // 2 // need(1))) for n in SIZES]
     cases = []
@@ -90,12 +87,12 @@ def run_kernels(
                     cases.append(Case(op, n, form, shape, threads))
     for case in cases:
         if need(case.n) > free_bytes():
-            raise InputError(
+            raise KernelError(
                 f"size: {case.n} parameters need {need(case.n):,} bytes, {free_bytes():,} are "
                 f"free; want at most {free_bytes() // need(1)}"
             )
     if not cases:
-        raise InputError(f"{', '.join(ops)} with {', '.join(formats)}: nothing to measure")
+        raise KernelError(f"{', '.join(ops)} with {', '.join(formats)}: nothing to measure")
     bench = Bench([], machine(threads))
     for case in cases:
         rounds = repeat or (15 if case.n <= 10_000_000 else 7)
@@ -296,49 +293,3 @@ def print_table(bench: Bench, console: Any) -> None:
             f"{beside.ratio:.3f}" if beside else "",
         )
     console.print(table)
-
-
-def kernels_command(
-    sizes: Sequence[int] | None,
-    threads: int,
-    json_path: str | Path | None,
-    quiet: bool,
-    ops: Sequence[str] = ("adam", "sgd"),
-    formats: Sequence[str] = ("fp32",),
-    shapes: Sequence[str] = ("flat",),
-    figure: Path | None = None,
-) -> None:
-    """`ondie bench kernels`: measure, show progress on a terminal, print the table and, on standard
-    error, remarks; write JSON and the roofline figure.
-
-    The files appear whole or not at all. Raises InputError or KernelError for bad arguments.
-    """
-    from rich.console import Console
-
-    from ondie.emu.cli.console import console
-    from ondie.emu.cli.tables.compare import check_target, write_atomically
-
-    target = Path(json_path) if json_path is not None else None
-    if target is not None:
-        check_target(target)
-    if figure is not None:
-        from ondie.emu.cli.figures.save import suffix_of
-        from ondie.kernels.bench.roofline import draw  # and Matplotlib
-
-        suffix = suffix_of(figure)
-        check_target(figure, *([target] if target is not None else []))
-    talk = Console(stderr=True)
-    visible = not quiet and sys.stderr.isatty()
-    with talk.status("") if visible else nullcontext() as status:
-        update = None if status is None else status.update
-        bench = run_kernels(
-            sizes or None, threads, ops, progress=update, formats=formats, shapes=shapes
-        )
-    files = {} if target is None else {target: as_json(bench).encode()}
-    if figure is not None:
-        files[figure] = draw(bench)[suffix]
-    write_atomically(files)
-    for remark in bench.remarks:
-        talk.print(remark, highlight=False, markup=False, soft_wrap=True)
-    if not quiet:
-        print_table(bench, console())

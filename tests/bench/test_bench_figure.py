@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from ondie.emu.cli.commands.bench_kernels import kernels_command
+from ondie.emu.cli.figures.save import saved
 from ondie.emu.units import InputError
 from ondie.kernels.bench import roofline as bench_figure
 from ondie.kernels.bench import run as bench
@@ -38,8 +40,7 @@ def rows():
 def figure(rows, monkeypatch):
     """The figure itself, laid out."""
     kept = []
-    monkeypatch.setattr(bench_figure, "saved", lambda figure: kept.append(figure) or {})
-    bench_figure.draw(Bench(rows, MACHINE))
+    bench_figure.draw(Bench(rows, MACHINE), lambda figure: kept.append(figure) or {})
     kept[0].draw_without_rendering()
     return kept[0]
 
@@ -121,9 +122,8 @@ def test_the_legend_has_each_contender_and_each_update_once(figure):
 def test_a_legend_of_many_fits(monkeypatch):
     """Each update has a colour of its own, and the figure room for all of them."""
     kept = []
-    monkeypatch.setattr(bench_figure, "saved", lambda figure: kept.append(figure) or {})
     many = [r for i in range(42) for r in case(f"op{i}", 1000, 0.5, 200.0, {"c": 1.0 + i})]
-    bench_figure.draw(Bench(many, MACHINE))
+    bench_figure.draw(Bench(many, MACHINE), lambda figure: kept.append(figure) or {})
     kept[0].draw_without_rendering()
     assert len({colour for colour, _, _ in points(kept[0].axes[0], "o")}) == 42
     (legend,) = kept[0].legends
@@ -132,7 +132,7 @@ def test_a_legend_of_many_fits(monkeypatch):
 
 
 def test_without_the_c_extension_there_is_no_slanted_roof():
-    drawn = bench_figure.draw(Bench(case("adam", 1000, 0.5, None, {"numba": 90.0}), MACHINE))
+    drawn = bench_figure.draw(Bench(case("adam", 1000, 0.5, None, {"numba": 90.0}), MACHINE), saved)
     assert drawn["png"].startswith(b"\x89PNG") and drawn["pdf"].startswith(b"%PDF")
 
 
@@ -155,7 +155,7 @@ def test_figure_and_rows_are_written_together(quick, capsys, tmp_path):
 
 
 def test_nothing_is_half_written(quick, capsys, tmp_path, monkeypatch):
-    def draw(found):
+    def draw(found, save):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bench_figure, "draw", draw)
@@ -181,6 +181,6 @@ def test_what_is_refused_before_anything_is_measured(capsys, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").write_text("")
     with pytest.raises(InputError):
-        bench.kernels_command(None, 1, None, True, figure=tmp_path / "roof.gif")
+        kernels_command(None, 1, None, True, figure=tmp_path / "roof.gif")
     refused(here(capsys, "bench", "kernels", *words), *says)
     assert files(tmp_path) == ["there"]

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from ondie.emu.cli.commands.bench_kernels import kernels_command
 from ondie.emu.units import InputError
 from ondie.kernels import FORMATS, OPS, KernelError, backends, get, native
 from ondie.kernels.bench import contenders as bench_cases
@@ -116,7 +117,7 @@ def test_what_cannot_be_measured_is_refused():
         (("adam", 5000, "fp32", "pages"), "whole pages of 4096"),
         (("adam", 5000, "fp32", "page"), "want a page: 4096"),
     ]:
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(KernelError, match=words):
             Case(*arguments)
     for arguments in [("adamax", 10), ("adam", 10, "fp8"), ("adam", 10, "fp32", "round")]:
         with pytest.raises(KernelError, match="unknown"):
@@ -201,13 +202,13 @@ def test_json_and_table(tmp_path, capsys, monkeypatch):
         lambda sizes, threads, ops, progress, **more: run(sizes, threads, ops, 2, **more),
     )
     target = tmp_path / "rows.json"
-    bench.kernels_command([1000], 1, target, quiet=True)
+    kernels_command([1000], 1, target, quiet=True)
     assert capsys.readouterr().out == ""
     document = json.loads(target.read_text())
     assert document["schema_version"] == 1 and document["machine"]["threads"] == 1
     assert {"name", "value", "unit", "anchor", "ratio"} == set(document["rows"][0])
     assert list(tmp_path.iterdir()) == [target]
-    bench.kernels_command([1000], 1, None, quiet=False)
+    kernels_command([1000], 1, None, quiet=False)
     out = capsys.readouterr().out
     assert "adam n=1,000" in out and bench_cases.LIMIT in out and "…" not in out
 
@@ -218,7 +219,7 @@ def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(bench, "run_kernels", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        bench.kernels_command([1000], 1, tmp_path / "rows.json", quiet=True)
+        kernels_command([1000], 1, tmp_path / "rows.json", quiet=True)
     assert not list(tmp_path.iterdir())
 
 
@@ -233,11 +234,11 @@ def test_default_sizes_fit_the_memory(monkeypatch):
 @pytest.mark.parametrize(
     "error, words, options",
     [
-        (InputError, ["0 parameters"], {"sizes": (0,)}),
-        (InputError, ["10000000000000", "at most"], {"sizes": (10**13,)}),
-        (InputError, ["threads: 0"], {"threads": 0}),
+        (KernelError, ["0 parameters"], {"sizes": (0,)}),
+        (KernelError, ["10000000000000", "at most"], {"sizes": (10**13,)}),
+        (KernelError, ["threads: 0"], {"threads": 0}),
         (KernelError, ["'lion'"], {"ops": ("lion",), "sizes": (10,)}),
-        (InputError, ["sgd with int8_linear"], {"ops": ("sgd",), "formats": ("int8_linear",)}),
+        (KernelError, ["sgd with int8_linear"], {"ops": ("sgd",), "formats": ("int8_linear",)}),
     ],
 )
 def test_bad_input(error, words, options):
@@ -253,7 +254,7 @@ def test_an_impossible_target_is_named_before_measuring(tmp_path, monkeypatch):
 
     monkeypatch.setattr(bench, "run_kernels", measure)
     with pytest.raises(InputError, match="it is a folder"):
-        bench.kernels_command([1000], 1, tmp_path, quiet=True)
+        kernels_command([1000], 1, tmp_path, quiet=True)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is not a folder"):
-        bench.kernels_command([1000], 1, tmp_path / "file" / "rows.json", quiet=True)
+        kernels_command([1000], 1, tmp_path / "file" / "rows.json", quiet=True)

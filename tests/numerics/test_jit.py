@@ -1,14 +1,16 @@
-"""Does the compile cache notice an edited helper, stay small, and step aside where it must?"""
+"""Is stored code found, noticed to be old or broken, kept small, and done without?"""
 
+import gc
 import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from ondie.kernels import KernelError, jit
+from ondie.kernels import KernelError, code_cache, jit
 
 USER = """
 from ondie.emu.helper import helper
@@ -21,21 +23,25 @@ def user(x):
 HELPER = """
 from ondie.kernels.jit import njit
 
+ONE = 1.0
+
 @njit
 def helper(x):
-    return x + {addend}
+    return x + {addend} * ONE
 """
 RUN = """
 import sys
+from pathlib import Path
 from ondie.emu.user import user
-from ondie.kernels import get, jit
+from ondie.kernels import code_cache, get
 import numpy as np
 
 assert user.py_func.__code__.co_filename.startswith(sys.argv[1]), "not the copied tree"
 w = np.ones(3, np.float32)
 k = get("sgd", backend="numba")
 k(w, w.copy(), (), k.coefficients({"lr": 0.5}, 1))
-print(user(1.0), w[0], sum(user.stats.cache_hits.values()), jit._place(user.py_func))
+print(user(1.0), w[0], sum(user.stats.cache_hits.values()),
+      *sorted(p.name for p in (code_cache.folder() or Path("/nowhere")).glob("user-*")))
 """
 
 
@@ -58,18 +64,38 @@ def tree(root, tmp_path):
         return done.stdout.split()
 
     run.folder = tmp_path
+    run.stored = tmp_path / "ondie" / "compiled"
     return run
 
 
 def test_an_edited_helper_is_seen(tree):
     """numba alone looks at the file of `user` only and would answer 2.0 again."""
-    result, weight, hits, folder = tree()
+    result, weight, hits, name = tree()
     assert (result, weight, hits) == ("2.0", "0.5", "0")
-    assert folder.startswith(str(tree.folder / "ondie" / "numba-"))
-    assert tree() == ["2.0", "0.5", "1", folder]  # cached now
+    assert tree() == ["2.0", "0.5", "1", name]  # stored now
     (tree.folder / "ondie" / "emu" / "helper.py").write_text(HELPER.format(addend=10))
-    result, weight, hits, other = tree()
-    assert (result, weight, hits) == ("11.0", "0.5", "0") and other != folder
+    result, weight, hits, *names = tree()
+    assert (result, weight, hits) == ("11.0", "0.5", "0") and len(names) == 2
+
+
+def test_an_edited_constant_is_seen(tree):
+    tree()
+    text = HELPER.format(addend=1).replace("ONE = 1.0", "ONE = 2.0")
+    (tree.folder / "ondie" / "emu" / "helper.py").write_text(text)
+    result, _, hits, *_ = tree()
+    assert (result, hits) == ("3.0", "0")
+
+
+def test_what_is_not_compiled_does_not_matter(tree):
+    """Comments, docstrings, and functions that `user` does not lead to."""
+    *_, name = tree()
+    text = HELPER.format(addend=1).replace(
+        "def helper(x):", 'def helper(x):\n    """Doc."""  # why'
+    )
+    assert text != HELPER.format(addend=1)
+    (tree.folder / "ondie" / "emu" / "helper.py").write_text(text + "\n\ndef other():\n    pass\n")
+    *_, hits, again = tree()
+    assert (hits, again) == ("1", name)
 
 
 def test_an_edited_helper_in_kernels_is_seen(tree):
@@ -82,30 +108,87 @@ def test_an_edited_helper_in_kernels_is_seen(tree):
     assert (before, after) == ("0.5", "1.5")
 
 
-def test_old_folders_go_and_new_ones_stay(tree):
-    cache = tree.folder / "ondie"
-    old = [cache / f"numba-{i:03}" for i in range(jit.KEEP + 10)]
-    for i, folder in enumerate(old):
-        folder.mkdir()
-        os.utime(folder, (1000 + i, 1000 + i))
+def test_code_that_was_not_used_for_longest_goes(tree):
+    """Old code beyond the folder's size, and what a killed process left there."""
+    tree.stored.mkdir(parents=True)
+    third = code_cache.KEEP_BYTES // 3
+    names = [f"old-{i}.code" for i in range(5)] + [".killed"]
+    for i, name in enumerate(names):
+        with open(tree.stored / name, "wb") as file:
+            file.truncate(third if name.startswith("old") else 10)
+        os.utime(tree.stored / name, (1000 + i, 1000 + i))
     tree()
-    left = {p.name for p in cache.glob("numba-???")}
-    assert left == {p.name for p in old[-jit.KEEP :]}
+    assert {p.name for p in tree.stored.glob("*") if p.name in names} == {
+        "old-3.code",
+        "old-4.code",
+    }
 
 
-def test_what_is_not_imported_does_not_matter(tree):
-    """An edit of a file that `user` does not lead to leaves its compiled form as it was."""
-    *_, before = tree()
-    (tree.folder / "ondie" / "emu" / "other.py").write_text("x = 1\n")
-    *_, hits, after = tree()
-    assert after == before and hits == "1"
+@pytest.mark.parametrize("how", ["empty", "cut", "flipped", "other"])
+def test_a_broken_file_is_deleted_and_compiled_again(tree, how):
+    *_, name = tree()
+    path = tree.stored / name
+    good = path.read_bytes()
+    flipped = bytearray(good)
+    flipped[len(good) // 2] ^= 4
+    path.write_bytes(
+        {"empty": b"", "cut": good[:-100], "flipped": bytes(flipped), "other": b"text\n"}[how]
+    )
+    assert tree() == ["2.0", "0.5", "0", name]
+    assert tree() == ["2.0", "0.5", "1", name]
 
 
 def test_without_a_writable_folder_it_compiles_all_the_same(tree):
     (tree.folder / "file").touch()
-    result, weight, hits, folder = tree(XDG_CACHE_HOME=str(tree.folder / "file"))
-    assert (result, weight, hits, folder) == ("2.0", "0.5", "0", "None")
-    assert "compiled functions are not cached" in tree.warnings
+    result, weight, hits = tree(XDG_CACHE_HOME=str(tree.folder / "file"))
+    assert (result, weight, hits) == ("2.0", "0.5", "0")
+    assert tree.warnings.count("compiled code is not stored") == 1
+
+
+def test_without_room_it_compiles_all_the_same(tree):
+    """A limit of the size of files stands for a full disk: both fail in the middle of a write."""
+    limit = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+"""
+    assert tree(limit + RUN) == ["2.0", "0.5", "0"]
+    assert tree.warnings.count("compiled code is not stored") == 1
+    assert not list(tree.stored.iterdir())
+
+
+def test_two_processes_may_compile_at_once(tree):
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda _: tree(), range(2))
+    assert first[:2] == second[:2] == ["2.0", "0.5"]
+    assert tree() == ["2.0", "0.5", "1", first[-1]]
+
+
+def test_a_large_program_says_how_far_its_compiling_is(monkeypatch):
+    told = []
+    monkeypatch.setattr(jit, "LARGE", 2)
+    monkeypatch.setattr(jit, "on_compile", lambda done, total: told.append((done, total)))
+    monkeypatch.setattr(code_cache, "folder", lambda: None)
+    inner = jit.njit(lambda x: x + 1)
+    outer = jit.njit(lambda x: inner(x) * 2)
+    assert outer(1) == 4
+    assert told[0] == (0, 2) and told[-1] == (2, 2) and len(told) == 3
+    assert gc.isenabled()
+
+
+def test_only_what_says_so_is_inlined():
+    """Numba hands the option on to every function first compiled inside an inlined one."""
+    seldom = jit.cold(lambda x: x + 1)
+    large = jit.apart(lambda x: x + 2)
+    plain = jit.njit(lambda x: x + 3)
+    small = jit.inline(lambda x: seldom(x) + large(x) + plain(x))
+    outer = jit.njit(lambda x: small(x))
+    assert outer(1) == 9
+    inlined = [
+        [each.fndesc.inline for each in function.overloads.values()]
+        for function in (seldom, large, plain, small)
+    ]
+    assert inlined == [[False], [False], [False], [True]]
 
 
 def test_interpreted_mode_gives_the_same_bits(tree):

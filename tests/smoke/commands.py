@@ -61,7 +61,7 @@ def apart(
 ) -> Outcome:
     """Run `ondie ARGUMENTS` in a process of its own; ``env`` is added to this one's."""
     done = subprocess.run(
-        [sys.executable, "-m", "ondie.emu.cli.main", *(str(x) for x in arguments)],
+        [sys.executable, "-m", "ondie.emu.cli", *(str(x) for x in arguments)],
         cwd=cwd,
         env={**os.environ, **(env or {})},
         capture_output=True,

@@ -63,7 +63,7 @@ def output(arguments: list[str]) -> str:
             cfg = load_preset(device)
             ablation.command(cfg, traces.load(trace), Options(), None, screen, None)
         case ["stannis", *_]:
-            words = [sys.executable, "-m", "ondie.emu.cli.main", *arguments]
+            words = [sys.executable, "-m", "ondie.emu.cli", *arguments]
             return subprocess.run(words, check=True, capture_output=True, text=True).stdout
         case _:
             raise ValueError(f"no way to show {arguments}")

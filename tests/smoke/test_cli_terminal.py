@@ -14,7 +14,7 @@ def on_a_terminal(folder, *arguments: str, interrupt_after_s: float | None = Non
     compiled()
     master, slave = os.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "ondie.emu.cli.main", "compare", *arguments],
+        [sys.executable, "-m", "ondie.emu.cli", "compare", *arguments],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=slave,
@@ -71,7 +71,7 @@ def test_a_reader_that_goes_away(tmp_path):
     """`ondie compare ... | head -1`: no traceback; the files are there."""
     words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", "--out", "out"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "ondie.emu.cli.main", *words],
+        [sys.executable, "-m", "ondie.emu.cli", *words],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None and process.stderr is not None

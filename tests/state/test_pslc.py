@@ -415,7 +415,7 @@ def test_the_capacity_that_is_left_is_said(root):
     """What blocks in pSLC mode hold, and what is offered beside them."""
     words = ["preset", "show", "gen4-tlc", "--set", "ftl.pslc=static", "--set"]
     out = subprocess.run(
-        [sys.executable, "-m", "ondie.emu.cli.main", *words, "ftl.pslc_share=0.1"],
+        [sys.executable, "-m", "ondie.emu.cli", *words, "ftl.pslc_share=0.1"],
         check=True, capture_output=True, text=True, cwd=root,
     ).stdout  # fmt: skip
     cfg = load_preset("gen4-tlc", ["ftl.pslc=static", "ftl.pslc_share=0.1"])

@@ -195,7 +195,7 @@ def _run_here(config: Path, workload: Path) -> Run:
     drive, scenarios = read_pair(config, workload)
     done = played(drive, flows(drive, scenarios[0], folders=[workload.parent]), frozenset())
     count = counters(done.counters)
-    command = [sys.executable, "-m", "ondie.emu.cli.main", "mqsim", "-i", str(config), "-w",
+    command = [sys.executable, "-m", "ondie.emu.cli", "mqsim", "-i", str(config), "-w",
                str(workload), "--json", str(workload.parent / "out.json"), "--quiet"]  # fmt: skip
     ended = run(command, workload.parent)
     transactions = sum(count[name] for name in FLASH)

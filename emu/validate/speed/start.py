@@ -25,7 +25,7 @@ def start_rows(plan: Plan) -> list[Row]:
         cache = {"XDG_CACHE_HOME": folder}
         for name, arguments in _starts(Path(folder)):
             plan.progress(f"start of ondie {name}")
-            command = [sys.executable, "-m", "ondie.emu.cli.main", *arguments, "--quiet"]
+            command = [sys.executable, "-m", "ondie.emu.cli", *arguments, "--quiet"]
             ended = [run(command, env=cache) for _ in range(1 + plan.repeat)]
             first[name] = ended[0].wall_s, ended[0].cpu_s
             again[name] = min(e.wall_s for e in ended[1:]), min(e.cpu_s for e in ended[1:])
