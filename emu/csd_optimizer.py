@@ -27,10 +27,11 @@ import torch
 
 from ondie.emu.analysis.compare import LONGEST_S, Run
 from ondie.emu.analysis.energy import Energy
-from ondie.emu.analysis.ledger import Ledger, sum_counters
+from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.analysis.power_loss.cut import Recovery
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.engine.core.totals import sum_counters
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.layout.formats import Stored
 from ondie.emu.paths.on_die.path import OnDie

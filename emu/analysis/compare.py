@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from ondie.emu.analysis import perfetto as timelines
-from ondie.emu.analysis.energy import Energy, Work, energy
-from ondie.emu.analysis.extrapolate import Piece, Sampled, extend, reduced
-from ondie.emu.analysis.ledger import Ledger, StepClock, Totals, ledger
-from ondie.emu.analysis.lifetime import Share
+from ondie.emu.analysis.energy import Energy, energy
+from ondie.emu.analysis.extrapolate import Sampled, extend, reduced
+from ondie.emu.analysis.ledger import Ledger, ledger
 from ondie.emu.analysis.monte_carlo import Odds, assess
 from ondie.emu.analysis.power_loss import cut as power
 from ondie.emu.analysis.power_loss.interruptible import Interruptible
@@ -28,6 +27,7 @@ from ondie.emu.analysis.sensitivity import Headline, Swing, amortised, swings
 from ondie.emu.analysis.weight_check import Weights, compare_weights
 from ondie.emu.clock import ps_from_seconds
 from ondie.emu.config.config import Config
+from ondie.emu.engine.core.totals import StepClock, Totals
 from ondie.emu.engine.run.system import System
 from ondie.emu.nand.timing import OP_NAMES
 from ondie.emu.paths.base import PHASES, Options, Path, Unavailable
@@ -38,7 +38,9 @@ from ondie.emu.paths.offload.path import HostOffload, PipelinedOffload
 from ondie.emu.paths.on_die.deepstore import ChipLevel
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.optimizer_step import Arithmetic
+from ondie.emu.paths.pieces import Piece
 from ondie.emu.paths.smart_infinity import SmartBase, SmartComp, SmartHandler, SmartUpdate
+from ondie.emu.paths.statement import Share, Work
 from ondie.emu.paths.update_path import UpdatingPath
 from ondie.emu.units import InputError, nearest
 from ondie.kernels import OPS

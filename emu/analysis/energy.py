@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ondie.emu.analysis.ledger import Totals
 from ondie.emu.config.config import Config
+from ondie.emu.engine.core.totals import Totals
+from ondie.emu.paths.statement import Work
 
 FJ_PER_J = 1e15
 DRIVE, HOST, COMPUTE = "drive", "host", "compute"
@@ -32,22 +33,6 @@ PRICES = frozenset(
 def is_price(key: str) -> bool:
     """Does a leaf only say what something costs in energy, without a say in time?"""
     return key.startswith("energy.") or key in PRICES
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a path did that counters do not tell: PE arithmetic, host traffic, who computes."""
-
-    adds: int = 0
-    multiplies: int = 0
-    register_bits: int = 0
-    pe_cipher_bits: int = 0
-    """Ciphered by an engine on the die."""
-    die_bus_bits: int = 0
-    """Read from registers of other planes, over the bus of the die."""
-    host_dram_bits: int = 0
-    host_updates: bool = False
-    """Does the host's CPU update (its higher power), or wait for the storage?"""
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ondie.emu.analysis.energy import bounds
-from ondie.emu.analysis.ledger import Ledger, Totals
+from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.config.config import Config
 from ondie.emu.config.schema import RETENTIONS
+from ondie.emu.engine.core.totals import Totals
 from ondie.emu.nand.geometry import Geometry
+from ondie.emu.paths.statement import Share
 
 YEAR_S = 8760 * 3600
 RATED, RATED_RETENTION = "rated", "flash.rated_retention"
@@ -30,50 +32,6 @@ RESERVOIR_PAGES = ("bpp_pages", "stored_pages", "kept_pages", "landed_pages")
 BITS = {"pSLC": 1, "SLC": 1, "MLC": 2, "TLC": 3, "QLC": 4}
 """Of a cell; flash in pSLC mode was made for TLC's."""
 Interval = tuple[float, float, float]
-
-
-@dataclass(frozen=True)
-class Share:
-    """How the programs of a step fall on blocks that a path has to itself: the reservoir's."""
-
-    planes: int
-    """Of a die."""
-    used: int
-    """Planes that a super-page fills; the others are idle."""
-    programs: tuple[float, ...]
-    """Super-pages that each die programs in a step, of all devices."""
-    places: tuple[int, ...]
-    """Super-pages that its good blocks have."""
-    rotate: int
-    """Cycles after which planes change roles; 0: never, or none is idle."""
-    migrate: int
-    """Difference of dies' cycles at which super-pages move; 0: never."""
-    turn_s: float
-    """What a change of roles adds to one step, on the fullest die."""
-
-    @property
-    def mean(self) -> float:
-        """Cycles that a step takes of the blocks of planes in use, on the mean over dies."""
-        return sum(self.programs) / sum(self.places)
-
-    @property
-    def as_laid_out(self) -> float:
-        """Cycles that a step takes of the blocks worn most, nothing levelled: those of planes in
-        use of the die that programs most for its room."""
-        return max(n / room for n, room in zip(self.programs, self.places, strict=True))
-
-    @property
-    def levelled(self) -> float:
-        """The same with the levelling that there is, but for the difference that it allows."""
-        worn = self.as_laid_out
-        if self.migrate:
-            worn = self.mean
-        return worn * self.used / self.planes if self.rotate else worn
-
-    @property
-    def turn_steps(self) -> float:
-        """Steps from one change of roles to the next, on the die that comes to it first."""
-        return self.rotate / self.as_laid_out
 
 
 def spread(worn: Sequence[Sequence[int]]) -> dict[str, tuple[int, float, int]]:

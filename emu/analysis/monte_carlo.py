@@ -18,11 +18,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ondie.emu.analysis.energy import DRIVE, FJ_PER_J, HOST, Work, components, is_price
+from ondie.emu.analysis.energy import DRIVE, FJ_PER_J, HOST, components, is_price
 from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.analysis.sensitivity import CHOICES, Swing
 from ondie.emu.config.config import Config, Leaf, shown
 from ondie.emu.config.schema import KEYS
+from ondie.emu.paths.statement import Work
 
 DRAWS = 20_000
 DECADE = 10.0

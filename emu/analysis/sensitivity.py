@@ -12,13 +12,14 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ondie.emu.analysis.energy import Work, components, energy, is_price
+from ondie.emu.analysis.energy import components, energy, is_price
 from ondie.emu.analysis.extrapolate import reduced
 from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.config.config import Config, Leaf, shown
 from ondie.emu.config.leaf import Value
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.paths.layout.regions import VALUE_BYTES
+from ondie.emu.paths.statement import Work
 from ondie.emu.units import InputError
 from ondie.traces import Trace
 

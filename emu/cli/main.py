@@ -179,7 +179,9 @@ def compare(
     from ondie.emu.analysis import step_budget as target
     from ondie.emu.analysis import sweep
     from ondie.emu.cli.commands import foreground as users
+    from ondie.emu.cli.files import check_target, targets, tornado_targets
     from ondie.emu.cli.tables import compare as report
+    from ondie.emu.cli.tables import sweep as sweep_tables
     from ondie.emu.paths.base import Options
 
     others = users.Foreground(
@@ -206,10 +208,10 @@ def compare(
     for name, given in (("timeline", timeline), ("foreground", foreground), ("sampled", sampled)):
         if axes and given:
             raise InputError(f"--{name}: of one comparison, not of a sweep")
-    written = report.targets(folder) + (report.tornado_targets(folder) if swing else ())
-    written = sweep.targets(folder) if axes else written
+    written = targets(folder) + (tornado_targets(folder) if swing else ())
+    written = sweep_tables.targets(folder) if axes else written
     for file in (*written, *([timeline] if timeline else [])):
-        report.check_target(file)
+        check_target(file)
     if timeline in written:
         raise InputError(f"--timeline {timeline}: the result has a file of that name")
     # matplotlib takes a third of a second to import: time in which the simulation runs.
@@ -220,9 +222,9 @@ def compare(
                 loaded, cfg, axes, paths=chosen, options=options, steps=steps, target_s=target_s,
                 progress=progress,
             )  # fmt: skip
-            files = sweep.write(rows, folder)
+            files = sweep_tables.write(rows, folder)
         if not quiet:
-            sweep.show(rows, console())
+            sweep_tables.show(rows, console())
             console().print("written: " + ", ".join(str(file) for file in files))
         return
     with progress_bar(quiet) as progress:
@@ -393,7 +395,7 @@ def convert(
     drop: str, **options: Any,
 ) -> None:  # fmt: skip
     """Write the block requests of IN in another format, such as an iolog that fio replays."""
-    from ondie.emu.cli.tables.compare import check_apart
+    from ondie.emu.cli.files import check_apart
     from ondie.traces import block, block_edit
 
     check_apart(target, source)
@@ -636,7 +638,7 @@ def engine(
     json_path: Path | None, quiet: bool,
 ) -> None:  # fmt: skip
     """Page operations per second of the flash engine, beside memory and beside MQSim."""
-    from ondie.emu.validate.speed.command import engine_command
+    from ondie.emu.cli.commands.bench_engine import engine_command
     from ondie.emu.validate.speed.plan import SECTIONS, Plan
 
     plan = Plan(only or SECTIONS, quick, peer, cases)

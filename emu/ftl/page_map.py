@@ -13,6 +13,7 @@ from ondie.emu.engine.core.state import record_type
 from ondie.emu.ftl import subpage as slots
 from ondie.emu.ftl import word_lines as lines
 from ondie.emu.nand import channel as nand
+from ondie.emu.nand.geometry import pages
 from ondie.emu.nand.timing import ERASE
 from ondie.kernels.jit import cold, inline, njit
 
@@ -114,7 +115,7 @@ def place_of(st, dev, t):
         x.page = slot // c.together
         slot -= x.page * c.together
         if c.slots > 1:
-            n = slots.pages(st, x.ppn, n)
+            n = pages(st, x.ppn, n)
             slot //= c.slots
         plane += slot
     x.planes = ((1 << n) - 1) << plane

@@ -23,10 +23,3 @@ def together(st, at, n):
     if c.multi_plane == 0:
         return c.slots
     return min(n // c.slots, c.unit_planes - at // c.slots % c.unit_planes) * c.slots
-
-
-@cold
-def pages(st, ppn, n):
-    """Pages of flash in which ``n`` slots from ``ppn`` on lie."""
-    slots = st.cfg[0].slots
-    return (ppn % slots + n - 1) // slots + 1

@@ -11,6 +11,7 @@ from ondie.emu.engine.core import stages as s
 from ondie.emu.engine.core.counters import MERGE_READ_PAGES, UNASKED_IN_BYTES, UNASKED_OUT_BYTES
 from ondie.emu.engine.core.events import E_STREAM, MERGING, fail, go
 from ondie.emu.engine.core.intrinsics import call_policy
+from ondie.emu.engine.core.transaction import bus_bytes, child
 from ondie.emu.ftl import (
     cmt,
 )
@@ -35,7 +36,6 @@ from ondie.emu.nand import channel as nand
 from ondie.emu.nand import timing
 from ondie.emu.nvme import command_split as controller
 from ondie.emu.nvme import data_cache as cache
-from ondie.emu.nvme.page_transactions import bus_bytes, child
 from ondie.kernels.jit import apart, cold, inline, njit
 
 

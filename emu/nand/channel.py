@@ -14,7 +14,6 @@ from __future__ import annotations
 from ondie.emu.clock import NEVER, transfer_ps
 from ondie.emu.engine.core.events import E_REGISTER, fail, line, log_read, set_leaf
 from ondie.emu.engine.core.intrinsics import lowest_bit
-from ondie.emu.ftl.subpage import pages
 from ondie.emu.nand.array import array_end, array_ps, begin_array, leave, notice_reads, suspend
 from ondie.emu.nand.die import (
     BUS,
@@ -56,6 +55,7 @@ from ondie.emu.nand.die_scheduler import (
     push_in_order,
     seek,
 )
+from ondie.emu.nand.geometry import pages
 from ondie.emu.nand.multi_plane import gather_all
 from ondie.emu.nand.timing import (
     BPP,

@@ -19,6 +19,7 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.config.rules import mapping_unit
+from ondie.kernels.jit import cold
 
 
 @dataclass(frozen=True)
@@ -137,3 +138,10 @@ class Geometry:
             left, at[letter] = np.divmod(left, sizes[letter])
         die = (at["W"] * self.chip_dies + at["D"]) * self.channels + at["C"]
         return (die * sizes["P"] + at["P"]).astype(np.int32)
+
+
+@cold
+def pages(st, ppn, n):
+    """Pages of flash in which ``n`` slots from ``ppn`` on lie."""
+    slots = st.cfg[0].slots
+    return (ppn % slots + n - 1) // slots + 1

@@ -13,6 +13,7 @@ from ondie.emu.engine.core.counters import ARRAY_READS, CACHE_HIT_PAGES, TRIMMED
 from ondie.emu.engine.core.events import E_FULL, LOG_SERVE, LOG_TRIM, REQUEST, fail, go, log
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.stages import SERVED, TRANSLATED
+from ondie.emu.engine.core.transaction import SECTOR, child
 from ondie.emu.ftl import cmt
 from ondie.emu.ftl import page_map as mapping
 from ondie.emu.nand import channel as nand
@@ -20,15 +21,7 @@ from ondie.emu.nand import timing
 from ondie.emu.nvme import data_cache as cache
 from ondie.emu.nvme import mqsim_cache as buffer
 from ondie.emu.nvme import subpage_read as slot_reads
-from ondie.emu.nvme.page_transactions import (
-    SECTOR,
-    bytes_of,
-    child,
-    locate,
-    part,
-    sectors_of,
-    zeros,
-)
+from ondie.emu.nvme.page_transactions import bytes_of, locate, part, sectors_of, zeros
 from ondie.kernels.jit import apart, cold, inline, njit
 
 

@@ -23,9 +23,10 @@ from ondie.emu.engine.core.counters import (
 )
 from ondie.emu.engine.core.events import CACHED, enter, give_txn, go, take_txn
 from ondie.emu.engine.core.intrinsics import set_bits
+from ondie.emu.engine.core.transaction import SECTOR, child
 from ondie.emu.nand.timing import PROGRAM
 from ondie.emu.nvme import data_cache as cache
-from ondie.emu.nvme.page_transactions import SECTOR, child, sectors_of
+from ondie.emu.nvme.page_transactions import sectors_of
 from ondie.kernels.jit import cold, inline, njit
 
 BUFFER = 2

@@ -14,8 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ondie.emu.analysis.energy import Work
-from ondie.emu.analysis.lifetime import Share
 from ondie.emu.clock import ps_from_seconds
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows as rows
@@ -24,6 +22,7 @@ from ondie.emu.paths.closed_form import Bound
 from ondie.emu.paths.layout import formats
 from ondie.emu.paths.offload.options import Offload, Shares
 from ondie.emu.paths.optimizer_step import Arithmetic
+from ondie.emu.paths.statement import Share, Work
 from ondie.emu.units import InputError
 from ondie.traces import Trace
 

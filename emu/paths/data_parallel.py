@@ -17,7 +17,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from ondie.emu.analysis.energy import Work
 from ondie.emu.clock import PS_PER_S, ps_from_seconds
 from ondie.emu.cluster.batch_tuner import Engine, tune
 from ondie.emu.cluster.collectives import allreduce
@@ -44,6 +43,7 @@ from ondie.emu.paths.base import (
 from ondie.emu.paths.closed_form import Bound, parts_text
 from ondie.emu.paths.layout.regions import VALUE_BYTES
 from ondie.emu.paths.optimizer_step import Arithmetic
+from ondie.emu.paths.statement import Work
 from ondie.emu.units import InputError
 from ondie.kernels import get
 

@@ -15,13 +15,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from ondie.emu.analysis.energy import Work
 from ondie.emu.compute import isp_cores as core
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.nvme import command as queues
 from ondie.emu.paths.base import UPDATE, WEIGHTS_UP, Rows
 from ondie.emu.paths.closed_form import Bound, Demand, parts_text, with_latency
 from ondie.emu.paths.layout import formats
+from ondie.emu.paths.statement import Work
 from ondie.emu.paths.update_path import ConventionalPath
 
 MAX_WINDOW = 64

@@ -30,7 +30,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from ondie.emu.analysis.energy import Work
 from ondie.emu.clock import PS_PER_S
 from ondie.emu.compute import host_cpu as machine
 from ondie.emu.compute import isp_cores as core
@@ -44,6 +43,7 @@ from ondie.emu.paths.multi_drive import InStep, Part, Places
 from ondie.emu.paths.offload.closed_form import bound
 from ondie.emu.paths.offload.options import Offload
 from ondie.emu.paths.optimizer_step import Arithmetic
+from ondie.emu.paths.statement import Work
 
 
 @dataclass

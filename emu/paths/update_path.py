@@ -15,7 +15,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from ondie.emu.analysis.extrapolate import Pieces, pieces
 from ondie.emu.engine.run.build import logical_pages
 from ondie.emu.engine.run.system import System
 from ondie.emu.nand.geometry import Geometry
@@ -25,6 +24,7 @@ from ondie.emu.paths.layout.regions import Regions, Shard, shards
 from ondie.emu.paths.on_die.registers import Reservoir
 from ondie.emu.paths.optimizer_step import Arithmetic, Scalars
 from ondie.emu.paths.payload import Conventional
+from ondie.emu.paths.pieces import Pieces, pieces
 from ondie.kernels import get
 
 

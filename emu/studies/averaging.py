@@ -10,9 +10,12 @@ split over a host and its drives in the ratio of tuned batches.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from matplotlib.figure import Figure
+
+from ondie.emu.analysis.row import Progress, Row
 from ondie.emu.studies import averaging_shown as shown
 from ondie.emu.studies.averaging_figure import draw
 from ondie.emu.studies.averaging_nets import NETWORKS
@@ -22,7 +25,6 @@ from ondie.emu.studies.averaging_tables import tables
 from ondie.emu.studies.averaging_trained import KS, PRIVATE, runs, train
 from ondie.emu.studies.workers import Runner, pool
 from ondie.emu.units import InputError
-from ondie.emu.validate import Progress, Row
 
 STEPS, SEEDS, SKEW = 64, (1, 2, 3), 1.0
 
@@ -75,6 +77,7 @@ def _make(what: str, *arguments: Any) -> Any:
 
 
 def validate(
+    save: Callable[[Figure], dict[str, bytes]],
     seeds: Sequence[int] = SEEDS,
     steps: int = STEPS,
     skew: float = SKEW,
@@ -85,4 +88,4 @@ def validate(
     check(seeds, steps, skew)
     with pool("averaging", jobs or os.cpu_count() or 1) as run:
         found = find(run, seeds, steps, skew, progress=progress)
-    return shown.rows(found), draw(found), tables(found)
+    return shown.rows(found), draw(found, save), tables(found)

@@ -6,6 +6,7 @@ Source: own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import matplotlib
@@ -13,7 +14,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ondie.emu.cli.figures.save import saved
 from ondie.emu.studies import averaging_nets as nets
 from ondie.emu.studies.averaging_shown import SUBJECTS, Found
 from ondie.emu.studies.averaging_trained import (
@@ -35,7 +35,7 @@ from ondie.emu.studies.averaging_trained import (
 COLOURS = {ALIKE: "C0", PRIVATE: "C1"}
 
 
-def draw(found: Found) -> dict[str, bytes]:
+def draw(found: Found, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
     """For each network: distance of averaged gradients by recorded step; accuracy or loss by
     weights and data; the same by micro-batches or local steps between exchanges. {"png": bytes,
     "pdf": bytes}, without a date."""
@@ -53,7 +53,7 @@ def draw(found: Found) -> dict[str, bytes]:
             f"drives' data are their own",
             fontsize=9, wrap=True,
         )  # fmt: skip
-        return saved(figure)
+        return save(figure)
 
 
 def _distances(axes: Any, found: Found, name: str) -> None:

@@ -16,7 +16,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from ondie.emu.analysis.row import IDENTITY, SHAPE
+from ondie.emu.analysis.row import CHECK, IDENTITY, SHAPE, SHOWN, Row
 from ondie.emu.cluster import gradient_weighting as weighting
 from ondie.emu.cluster.collectives import allreduce, ring
 from ondie.emu.config.config import load_preset
@@ -32,7 +32,6 @@ from ondie.emu.studies.averaging_trained import (
     Trained,
     runs,
 )
-from ondie.emu.validate import CHECK, SHOWN, Row
 from ondie.traces import build
 
 SUBJECTS: dict[str, tuple[str, bool]] = {

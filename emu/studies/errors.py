@@ -20,13 +20,15 @@ bypassed ECC.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
+from ondie.emu.analysis.row import Progress, Row
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.csd_optimizer import CSDOptimizer
 from ondie.emu.engine.core.events import LOG_RAW
@@ -38,7 +40,6 @@ from ondie.emu.studies import errors_shown as shown
 from ondie.emu.studies.errors_shown import BYPASSED, COMPARED, MODES, Cell, Found, Trained
 from ondie.emu.studies.workers import Runner, pool
 from ondie.emu.units import InputError
-from ondie.emu.validate import Progress, Row
 from ondie.traces import Trace
 from ondie.traces.scripts import gpt, mobilenet
 
@@ -224,6 +225,7 @@ def check(steps: int, seeds: Sequence[int], rates: Sequence[float], exposure: in
 
 
 def validate(
+    save: Callable[[Figure], dict[str, bytes]],
     seeds: Sequence[int] = SEEDS,
     steps: int = STEPS,
     rates: Sequence[float] = RATES,
@@ -236,4 +238,4 @@ def validate(
     ordered = sorted(rates)
     with pool("errors", jobs or os.cpu_count() or 1) as run:
         found = Suite(steps, seeds, ordered, exposure, progress, run).found()
-    return shown.rows(found), shown.draw(found), shown.tables(found)
+    return shown.rows(found), shown.draw(found, save), shown.tables(found)

@@ -8,7 +8,7 @@ Source: own; expected flips are the rate times the bits that were read.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import matplotlib
@@ -16,10 +16,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from ondie.emu.cli.figures.save import saved
+from ondie.emu.analysis.row import CHECK, SHOWN, Row
 from ondie.emu.nand.ecc import log_above, log_up_to
 from ondie.emu.nand.rber import MOST
-from ondie.emu.validate import CHECK, SHOWN, Row
 
 BYPASSED, COMPARED = "ECC bypassed", "NaN comparator"
 MODES = {
@@ -324,7 +323,7 @@ STYLES = {  # marker, line, size: modes that lie on each other stay apart
 }
 
 
-def draw(found: Found) -> dict[str, bytes]:
+def draw(found: Found, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
     """Share of the fall of the loss that is missed, by rate; a panel for each model: mean over
     seeds, and from the least to the most of them. {"png": bytes, "pdf": bytes}, without a date."""
     with matplotlib.rc_context({"font.size": 9}):
@@ -367,4 +366,4 @@ def draw(found: Found) -> dict[str, bytes]:
             f"Area: least to most of the seeds; grey: {DISTANCE:.0%}",
             fontsize=9, wrap=True,
         )  # fmt: skip
-        return saved(figure)
+        return save(figure)

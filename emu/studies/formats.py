@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,9 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
-from ondie.emu.cli.figures.save import saved
+from ondie.emu.analysis.row import CHECK, SHOWN, Progress, Row
 from ondie.emu.studies.workers import pool
 from ondie.emu.units import InputError
-from ondie.emu.validate import CHECK, SHOWN, Progress, Row
 from ondie.kernels.torch_optimizer import KernelOptimizer
 from ondie.traces.scripts import gpt
 
@@ -117,6 +116,7 @@ def rows(found: Losses) -> list[Row]:
 
 
 def validate(
+    save: Callable[[Figure], dict[str, bytes]],
     seeds: Sequence[int] = SEEDS,
     steps: int = STEPS,
     jobs: int | None = None,
@@ -131,7 +131,7 @@ def validate(
         raise InputError(f"seeds: {', '.join(map(str, seeds))}, want 0 to 2**32 - 1")
     found = losses(list(VARIANTS), seeds, steps, jobs or os.cpu_count() or 1, progress)
     ordered = {(n, s): found[n, s] for n in VARIANTS for s in seeds}
-    return rows(ordered), draw(ordered)
+    return rows(ordered), draw(ordered, save)
 
 
 def smooth(loss: Sequence[float], width: int) -> np.ndarray:
@@ -139,7 +139,7 @@ def smooth(loss: Sequence[float], width: int) -> np.ndarray:
     return np.convolve(loss, np.full(width, 1 / width), "valid")
 
 
-def draw(found: Losses) -> dict[str, bytes]:
+def draw(found: Losses, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
     """Loss curves of all variants, and how far each lies from FP32; mean over seeds, and from the
     least to the largest of them. {"png": bytes, "pdf": bytes}, without a date."""
     names = list(dict.fromkeys(name for name, _ in found))
@@ -166,4 +166,4 @@ def draw(found: Losses) -> dict[str, bytes]:
         apart.axhline(0, color="black", linewidth=1)
         apart.set(xlabel="step", ylabel="relative to FP32 of the same seed")
         apart.set_title("Distance from FP32; area: least to largest of the seeds", fontsize=9)
-        return saved(figure)
+        return save(figure)

@@ -17,8 +17,9 @@ import numpy as np
 
 from ondie.emu.analysis.compare import Run
 from ondie.emu.analysis.energy import DRIVE, Component, Energy, components, energy
-from ondie.emu.analysis.ledger import Ledger, Totals
+from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.config.config import Config
+from ondie.emu.engine.core.totals import Totals
 from ondie.emu.paths.base import UPDATE, Options
 from ondie.traces import Trace
 

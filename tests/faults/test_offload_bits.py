@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ondie.emu.analysis.compare import PATHS
-from ondie.emu.analysis.ledger import StepClock
 from ondie.emu.analysis.weight_check import bits
+from ondie.emu.engine.core.totals import StepClock
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.layout.formats import FORMATS
 from ondie.emu.paths.offload.options import Offload

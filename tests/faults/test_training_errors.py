@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from ondie.emu.cli.figures.save import saved
 from ondie.emu.nand.ecc import log_above, log_up_to
 from ondie.emu.units import InputError
 from ondie.emu.validate import CHECK, SHOWN
@@ -220,11 +221,9 @@ def test_the_table_and_the_exposure():
         assert label is None or not any(row.misses for row in shown.rows(found)[:2])
 
 
-def test_the_figure(monkeypatch, tmp_path):
+def test_the_figure(tmp_path):
     figures = []
-    saved = shown.saved
-    monkeypatch.setattr(shown, "saved", lambda figure: figures.append(figure) or saved(figure))
-    drawn = shown.draw(made_up(exposure=50))
+    drawn = shown.draw(made_up(exposure=50), lambda f: figures.append(f) or saved(f))
     (axes,) = figures[0].axes
     (legend,) = figures[0].legends
     assert [text.get_text() for text in legend.get_texts()] == list(shown.MODES)
@@ -232,7 +231,7 @@ def test_the_figure(monkeypatch, tmp_path):
     assert [line.get_ydata()[-1] for line in lines] == pytest.approx([0.5, 1, 0, 0])
     assert lines[0].get_xdata().tolist() == [1e-8, 1e-6] and axes.get_xscale() == "log"
     assert "exposure x 50" in axes.get_title() and axes.get_xlabel() == "raw bit error rate"
-    assert shown.draw(made_up(exposure=50)) == drawn != shown.draw(made_up())
+    assert shown.draw(made_up(exposure=50), saved) == drawn != shown.draw(made_up(), saved)
     (tmp_path / "f.png").write_bytes(drawn["png"])
     image = matplotlib.image.imread(tmp_path / "f.png")
     assert image.shape == (690, 1650, 4) and image[..., :3].min() < 0.1
@@ -256,7 +255,7 @@ def test_the_command_writes_what_it_found(capsys, tmp_path, monkeypatch):
     assert (suite.steps, suite.seeds, suite.rates, suite.exposure) == (20, [7], [1e-8, 1e-6], 3)
     assert files(tmp_path) == ["f.png", "rows.json"]
     assert json.loads(Path("rows.json").read_text()) == [r.data() for r in shown.rows(right)]
-    assert Path("f.png").read_bytes() == shown.draw(right)["png"]
+    assert Path("f.png").read_bytes() == shown.draw(right, saved)["png"]
     assert "Trainings of 20 steps" in outcome.out and "loss at the end" not in outcome.out
     monkeypatch.setattr(errors.Suite, "found", lambda suite: made_up(raw=2000))
     assert here(capsys, *words).code == 1

@@ -7,7 +7,7 @@ import pytest
 from ondie import traces
 from ondie.emu.analysis.compare import compare
 from ondie.emu.analysis.lifetime import YEAR_S, cycles, cycles_as_written, lifetime
-from ondie.emu.cli.tables.compare import metrics, result_data
+from ondie.emu.analysis.result_json import metrics, result_data
 from ondie.emu.config import rules as constraints
 from ondie.emu.config.config import load_preset
 from ondie.emu.validate import model

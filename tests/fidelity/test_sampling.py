@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ondie.emu.analysis.compare import PATHS, compare, run_path, run_sampled
-from ondie.emu.analysis.extrapolate import PERIODS, Piece, extend, pieces, reduced
-from ondie.emu.analysis.ledger import Ledger, Totals
+from ondie.emu.analysis.extrapolate import extend, reduced
+from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.config.config import load_preset
+from ondie.emu.engine.core.totals import Totals
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.offload.deepspeed_config import configured
 from ondie.emu.paths.offload.options import Offload
+from ondie.emu.paths.pieces import PERIODS, Piece, pieces
 from ondie.emu.validate import model
 from ondie.traces import flat_tensors, load
 from tests.smoke.commands import files, here, refused

@@ -12,12 +12,13 @@ import pytest
 
 from ondie.emu.analysis.compare import run_path
 from ondie.emu.analysis.energy import energy
-from ondie.emu.analysis.ledger import Ledger, StepClock, ledger
+from ondie.emu.analysis.ledger import Ledger, ledger
 from ondie.emu.cluster.collectives.allreduce import exchange
 from ondie.emu.cluster.workload import of_trace
 from ondie.emu.config.config import load_preset
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core.totals import StepClock
 from ondie.emu.engine.run.system import System
 from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.paths.base import PHASES, Options, Unavailable

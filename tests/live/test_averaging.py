@@ -390,10 +390,8 @@ def test_tables():
 
 def test_the_figure(monkeypatch, tmp_path):
     figures = []
-    saved = averaging_figure.saved
     monkeypatch.setattr(drawing, "SUFFIXES", {"png": drawing.SUFFIXES["png"]})  # half the time
-    monkeypatch.setattr(averaging_figure, "saved", lambda f: figures.append(f) or saved(f))
-    drawn = averaging_figure.draw(made_up())
+    drawn = averaging_figure.draw(made_up(), lambda f: figures.append(f) or drawing.saved(f))
     axes = figures[0].axes
     assert len(axes) == 6 and all(a.get_xlabel() or a.get_xticklabels() for a in axes)
     assert all(a.get_ylabel() and a.get_title() and a.get_legend() for a in axes)

@@ -11,6 +11,7 @@ import matplotlib.image
 import numpy as np
 import pytest
 
+from ondie.emu.cli.figures.save import saved
 from ondie.emu.validate import CHECK, SHOWN
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -131,12 +132,11 @@ def test_a_loss_that_is_no_number_misses():
     assert [row.misses for row in formats.rows(found)] == [True, False]
 
 
-def test_the_figure_shows_the_losses(monkeypatch):
+def test_the_figure_shows_the_losses():
     """Left all variants, mean over seeds; right how far each lies from FP32 of the same seed."""
     found = losses(["fp32", "fp16", "bf16_all"], (1, 2, 3))
     figures = []
-    monkeypatch.setattr(formats, "saved", lambda figure: figures.append(figure) or {})
-    formats.draw(found)
+    formats.draw(found, lambda figure: figures.append(figure) or {})
     curve, apart = figures[0].axes
     assert [text.get_text() for text in curve.get_legend().get_texts()] == [
         "fp32", "fp16", "bf16_all",
@@ -166,7 +166,7 @@ def test_equal_losses_draw_equal_bytes(drawn):
     assert list(files) == ["png", "pdf"]
     assert formats.draw(found) == files
     other = {pair: [2 * x for x in loss] for pair, loss in found.items()}
-    assert all(formats.draw(other)[suffix] != files[suffix] for suffix in files)
+    assert all(formats.draw(other, saved)[suffix] != files[suffix] for suffix in files)
 
 
 def test_the_files_are_what_they_are_called(drawn, tmp_path):

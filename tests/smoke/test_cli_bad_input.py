@@ -13,6 +13,7 @@ import pytest
 
 from ondie.emu.analysis import compare
 from ondie.emu.cli import main as cli
+from ondie.emu.cli.files import write_atomically
 from ondie.emu.cli.tables import compare as report
 from ondie.emu.config.config import load_preset, preset_names
 from ondie.emu.config.loader import PRESETS
@@ -338,7 +339,7 @@ def test_files_are_all_written_or_none(folder, monkeypatch, failure, which):
     monkeypatch.setattr(os, "chmod", failing(chmod))
     monkeypatch.setattr(os, "replace", failing(replace))
     with pytest.raises((report.InputError, KeyboardInterrupt)):
-        report.write_atomically(new)
+        write_atomically(new)
     left = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     assert all(content in (b"before", new[p]) for p, content in left.items())
     if which < 3:  # while staging: as if nothing had been asked for
@@ -346,7 +347,7 @@ def test_files_are_all_written_or_none(folder, monkeypatch, failure, which):
     else:  # between two renames: some files new, each whole
         assert len(left) == which - 3 + (which == 3)
     monkeypatch.undo()
-    report.write_atomically(new)
+    write_atomically(new)
     assert {p: p.read_bytes() for p in new} == new
 
 

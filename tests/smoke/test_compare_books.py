@@ -8,9 +8,10 @@ import pytest
 
 from ondie import traces
 from ondie.emu.analysis.compare import Run, compare
-from ondie.emu.analysis.ledger import Imbalance, Totals, balance, ledger
+from ondie.emu.analysis.ledger import Imbalance, balance, ledger
 from ondie.emu.config.config import load_preset
 from ondie.emu.engine.core.counters import COUNTERS
+from ondie.emu.engine.core.totals import Totals
 from ondie.emu.engine.run import system
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.paths.base import Options

@@ -9,7 +9,7 @@ import pytest
 from ondie import traces
 from ondie.emu.analysis.compare import Result, compare
 from ondie.emu.analysis.energy import COMPUTE, DRIVE, HOST, Energy, components, energy
-from ondie.emu.cli.tables.compare import metrics
+from ondie.emu.analysis.result_json import metrics
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL, here

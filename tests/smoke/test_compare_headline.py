@@ -8,7 +8,7 @@ import pytest
 
 from ondie import traces
 from ondie.emu.analysis.compare import Comparison, compare, headline_pair
-from ondie.emu.cli.tables import compare as report
+from ondie.emu.analysis.result_json import headline_words, result_data
 from ondie.emu.config.config import load_preset, preset_names
 from ondie.emu.units import KINDS, InputError, fmt_bytes, fmt_time, parse
 from tests.smoke.commands import here
@@ -29,7 +29,7 @@ def c(request) -> Comparison:
 
 @pytest.fixture
 def data(c) -> dict:
-    return json.loads(json.dumps(report.result_data(c, 0)))
+    return json.loads(json.dumps(result_data(c, 0)))
 
 
 def ran(data: dict) -> list[dict]:
@@ -214,5 +214,5 @@ def test_every_device_has_something_to_compare(device):
     c = compare(traces.load("gpt-small"), load_preset(device), steps=1, swing=False)
     assert c.swing_pair is not None
     assert all(r.reason for r in c.results if r.ledger is None)
-    text = report.headline_words(c)
+    text = headline_words(c)
     assert text.endswith(" constants are assumed.") and "\n" not in text

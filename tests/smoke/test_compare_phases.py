@@ -6,8 +6,9 @@ import pytest
 
 from ondie.emu.analysis.compare import compare
 from ondie.emu.analysis.ledger import ORDER
+from ondie.emu.analysis.result_json import metrics, result_data
 from ondie.emu.cli.console import console
-from ondie.emu.cli.tables.compare import metrics, result_data, show
+from ondie.emu.cli.tables.compare import show
 from ondie.emu.clock import PS_PER_S
 from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options

@@ -21,6 +21,7 @@ import pytest
 from ondie import traces
 from ondie.emu.analysis import monte_carlo as uncertainty
 from ondie.emu.analysis.compare import compare
+from ondie.emu.analysis.result_json import SCHEMA_VERSION, result_data
 from ondie.emu.cli.figures import tornado
 from ondie.emu.cli.tables import compare as report
 from ondie.emu.config.config import load_preset, preset_names, shown
@@ -89,7 +90,7 @@ def test_other_traces_and_devices(tmp_path, scale, name, device):
         trace, cfg = traces.load(name), load_preset(device)
         some = None if trace.payload == "recorded" else ["in_storage"]
         one, two = (compare(trace, cfg, steps=1, swing=False, paths=some) for _ in range(2))
-        assert report.result_data(one, 0) == report.result_data(two, 0)
+        assert result_data(one, 0) == result_data(two, 0)
         return
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
@@ -100,7 +101,7 @@ def test_other_traces_and_devices(tmp_path, scale, name, device):
 def test_the_seed_is_recorded_and_changes_nothing_else(result):
     assert result["seed"] == 7
     again = compare(traces.load("mlp-fp16"), load_preset("optimstore-r1"), swing=False)
-    data = report.result_data(again, 8)
+    data = result_data(again, 8)
     assert data["seed"] == 8
     assert data["paths"] == result["paths"]
 
@@ -150,8 +151,8 @@ def test_a_preset_in_a_file_leaves_no_path(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(as_toml(load_preset("newport")), "utf-8")
     c = compare(traces.load("mlp-fp16"), load_preset(path), steps=1, swing=False)
-    assert str(tmp_path) not in json.dumps(report.result_data(c, 0))
-    assert "mine.toml" not in json.dumps(report.result_data(c, 0))
+    assert str(tmp_path) not in json.dumps(result_data(c, 0))
+    assert "mine.toml" not in json.dumps(result_data(c, 0))
 
 
 def test_a_trace_in_a_file_leaves_no_path(tmp_path, capsys, monkeypatch):
@@ -168,7 +169,7 @@ def test_a_trace_in_a_file_leaves_no_path(tmp_path, capsys, monkeypatch):
 
 
 def test_the_form(result):
-    assert result["schema_version"] == report.SCHEMA_VERSION == 1
+    assert result["schema_version"] == SCHEMA_VERSION == 1
     assert set(result) == {
         "schema_version", "ondie_version", "seed", "trace", "options", "configuration",
         "configuration_sha256", "assumed", "headline", "headline_ratios", "notes", "paths",
@@ -314,7 +315,7 @@ def test_every_preset_reloads(name, tmp_path):
 def test_an_override_changes_the_hash_and_is_marked():
     cfg = load_preset("optimstore-r1", ["flash.t_read=31 us"])
     c = compare(traces.load("mlp-fp16"), cfg, steps=1, swing=False)
-    data = report.result_data(c, 0)
+    data = result_data(c, 0)
     assert data["configuration"]["flash"]["t_read"]["value"] == 31_000_000
     assert data["configuration"]["flash"]["t_read"]["source"] == "set"
     assert data["configuration_sha256"] == cfg.sha256 != load_preset("optimstore-r1").sha256
@@ -379,7 +380,7 @@ def test_the_odds_are_written(result):
 
 def test_no_swing_no_odds():
     c = compare(traces.load("mlp-fp16"), load_preset("optimstore-r1"), steps=1, swing=False)
-    assert c.odds is None and report.result_data(c, 0)["uncertainty"] is None
+    assert c.odds is None and result_data(c, 0)["uncertainty"] is None
 
 
 def test_a_longer_bar_moves_the_figure(tmp_path):

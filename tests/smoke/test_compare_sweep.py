@@ -6,6 +6,7 @@ import pytest
 
 from ondie.emu.analysis import sweep as sweeping
 from ondie.emu.cli.figures.sweep import draw
+from ondie.emu.cli.tables.sweep import capacities, show
 from ondie.emu.config.config import load_preset
 from ondie.emu.units import InputError
 from ondie.emu.validate import model
@@ -80,20 +81,20 @@ def test_capacity_follows_the_flash_at_every_point(two, capsys):
     each = two.cfg.system.capacity_bytes // 2
     sizes = {row.values[1]: row.capacity_bytes for row in two.rows if row.update_s is not None}
     assert sizes == {"1": each, "2": two.cfg.system.capacity_bytes}
-    words = sweeping.capacities(two)
+    words = capacities(two)
     assert words is not None and words.startswith("system.capacity follows the flash: ")
     cfg = load_preset("optimstore-r1", [*SMALL, "system.capacity=100 MB"])
     along = sweeping.axes(["flash.dies_per_channel=1,2"], cfg)
     given = sweeping.sweep(model("adam", 100_000), cfg, along, paths=PATHS)
     assert {row.capacity_bytes for row in given.rows} == {None, 100_000_000}
     assert given.rows[0].reason is not None and "must fit the flash" in given.rows[0].reason
-    assert sweeping.capacities(given) is None
+    assert capacities(given) is None
 
 
 def test_what_is_printed(two, capsys):
     from ondie.emu.cli.console import console
 
-    sweeping.show(two, console())
+    show(two, console())
     out = capsys.readouterr().out
     assert "for each host.io_queue_depth and flash.dies_per_channel" in out
     first, whole = out.split("Whole steps")

@@ -11,6 +11,7 @@ import pytest
 from ondie import traces
 from ondie.emu.analysis.compare import compare, run_path
 from ondie.emu.analysis.energy import is_price
+from ondie.emu.analysis.result_json import headline_words, result_data
 from ondie.emu.analysis.sensitivity import (
     DIE_STRIPES,
     IDLE,
@@ -69,7 +70,7 @@ def test_every_assumed_constant_has_a_row(name):
     for s in c.swings:
         leaf = cfg.leaf(s.key)
         assert (s.low, s.high) == (shown(leaf.low, leaf.unit), shown(leaf.high, leaf.unit))
-    data = report.result_data(c, 0)
+    data = result_data(c, 0)
     assert data["assumed"]["count"] == len(cfg.assumed())
     assert data["assumed"]["of"] == len(cfg.leaves())
     assert data["assumed"]["unfelt"] == list(idle)
@@ -246,7 +247,7 @@ def test_an_override_is_assumed_no_longer():
     cfg = load_preset("optimstore-r1", [*SMALL, "host.adam=2 Gparam/s"])
     c = compare(traces.load("mlp-fp16"), cfg, steps=1)
     assert "host.adam" not in {s.key for s in c.swings}
-    assert report.result_data(c, 0)["assumed"]["count"] == len(
+    assert result_data(c, 0)["assumed"]["count"] == len(
         load_preset("optimstore-r1", SMALL).assumed()
     ) - 1  # fmt: skip
 
@@ -264,7 +265,7 @@ def test_one_path_has_no_headline():
     c = compare(traces.load("mlp-fp16"), cfg, steps=1, paths=["in_storage"])
     assert (c.swings, c.swing_pair) == ((), None)
     counts = f"{len(cfg.assumed())} of {len(cfg.leaves())} constants are assumed."
-    assert report.headline_words(c) == f"No two update paths to compare; {counts}"
+    assert headline_words(c) == f"No two update paths to compare; {counts}"
 
 
 # --- the sample

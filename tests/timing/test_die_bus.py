@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ondie.emu.analysis.compare import Run, run_path
-from ondie.emu.analysis.ledger import sum_counters
 from ondie.emu.compute import pe
 from ondie.emu.compute import pe_bus as die_bus
 from ondie.emu.config.config import load_preset
 from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core.totals import sum_counters
 from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.nand.timing import BPP, BPR, LAND, LIFT, ODC, VPP
 from ondie.emu.paths.base import Options

@@ -7,11 +7,12 @@ One die of two planes, no cache register. A read: submission and link 0.6, firmw
 
 import pytest
 
-from ondie.emu.analysis.energy import Work, components
-from ondie.emu.analysis.ledger import StepClock
+from ondie.emu.analysis.energy import components
 from ondie.emu.engine.core import counters as stats
+from ondie.emu.engine.core.totals import StepClock
 from ondie.emu.ftl import page_map as mapping
 from ondie.emu.nvme import command as queues
+from ondie.emu.paths.statement import Work
 from tests.timing import harness as h
 from tests.timing.harness import ns
 

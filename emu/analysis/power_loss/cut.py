@@ -16,13 +16,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ondie.emu.analysis.energy import Work
-from ondie.emu.analysis.ledger import Totals
 from ondie.emu.analysis.power_loss.conservation import settle_books, stop_clocks, undone
 from ondie.emu.engine.core import counters as stats
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.engine.core import stages as s
 from ondie.emu.engine.core.events import MADE, MOVED
+from ondie.emu.engine.core.totals import Totals
 from ondie.emu.engine.run.system import System
 from ondie.emu.ftl import page_map as mapping
 from ondie.emu.nand import timing
@@ -32,6 +31,7 @@ from ondie.emu.paths.on_die import recovery_plan as resume
 from ondie.emu.paths.on_die.parity import Made
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.registers import At, Reservoir
+from ondie.emu.paths.statement import Work
 from ondie.emu.units import InputError
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ondie.emu.analysis.ledger import StepClock
 from ondie.emu.analysis.power_loss import cut as power
 from ondie.emu.analysis.power_loss.recover import Revival
+from ondie.emu.engine.core.totals import StepClock
 from ondie.emu.engine.run.system import PLANNED, PowerCut, System
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.on_die import checkpoint

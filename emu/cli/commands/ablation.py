@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ondie.emu.cli.tables.compare import check_target, write_atomically
+from ondie.emu.cli.files import check_target, write_atomically
 from ondie.emu.config.config import Config
 from ondie.emu.paths.base import Options
 from ondie.emu.units import InputError

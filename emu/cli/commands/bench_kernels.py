@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ondie.emu.cli.console import console
-from ondie.emu.cli.tables.compare import check_target, write_atomically
+from ondie.emu.cli.files import check_target, write_atomically
 from ondie.kernels.bench import run
 
 

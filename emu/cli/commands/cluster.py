@@ -187,7 +187,7 @@ def scale(quiet: bool, figure: Path | None, **options: Any) -> None:
               help="Whose load it is to be.")  # fmt: skip
 def record_load(out: Path, seconds: float, every: float, node: int) -> None:
     """Record how many of this machine's cores are busy, as a load for simulate."""
-    from ondie.emu.cli.tables.compare import check_target, write_atomically
+    from ondie.emu.cli.files import check_target, write_atomically
     from ondie.emu.cluster.load.record import record
 
     check_target(out)

@@ -15,6 +15,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from ondie.emu.analysis.result_json import seconds
 from ondie.emu.cli.commands.cluster_request import (
     Asked,
     data,
@@ -24,7 +25,7 @@ from ondie.emu.cli.commands.cluster_request import (
     write,
 )
 from ondie.emu.cli.figures.save import suffix_of
-from ondie.emu.cli.tables.compare import check_target, seconds, write_atomically
+from ondie.emu.cli.files import check_target, write_atomically
 from ondie.emu.cluster.batch_tuner import Engine
 from ondie.emu.cluster.cluster import Fleet
 from ondie.emu.cluster.data_split import split

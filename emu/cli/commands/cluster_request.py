@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ondie import traces
-from ondie.emu.cli.tables.compare import check_target, write_atomically
+from ondie.emu.cli.files import check_target, write_atomically
 from ondie.emu.cluster import throughput_allocator as optimal
 from ondie.emu.cluster.batch_tuner import MARGIN, MOST, tuning
 from ondie.emu.cluster.build import assemble

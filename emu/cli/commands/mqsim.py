@@ -14,8 +14,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from ondie.emu.cli.files import check_target, write_atomically
 from ondie.emu.cli.tables import replay as printed
-from ondie.emu.cli.tables.compare import check_target, write_atomically
 from ondie.emu.replay.mqsim.flow import Flow, total
 from ondie.emu.replay.mqsim.run import (
     Outcome,

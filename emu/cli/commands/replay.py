@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from ondie.emu.cli.files import check_apart, check_target, write_atomically
 from ondie.emu.cli.tables import replay as printed
-from ondie.emu.cli.tables.compare import check_apart, check_target, write_atomically
 from ondie.emu.config.config import Config
 from ondie.emu.ftl import pslc as modes
 from ondie.emu.nvme.request import REQUEST_NAMES

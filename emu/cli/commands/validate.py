@@ -15,8 +15,8 @@ from typing import Any
 from rich.console import Console
 
 from ondie.emu import validate as validation
-from ondie.emu.cli.figures.save import suffix_of
-from ondie.emu.cli.tables.compare import check_target, write_atomically
+from ondie.emu.cli.figures.save import saved, suffix_of
+from ondie.emu.cli.files import check_target, write_atomically
 from ondie.emu.units import InputError
 
 Progress = Callable[[str, float], None] | None
@@ -90,5 +90,5 @@ def _trained(name: str, options: Mapping[str, Any], progress: Progress) -> tuple
         raise InputError(
             f"{name}: {error.name} is not installed; pip install 'ondie[train]' brings it"
         ) from error
-    found: tuple[Any, ...] = suite.validate(**options, progress=progress)
+    found: tuple[Any, ...] = suite.validate(saved, **options, progress=progress)
     return found

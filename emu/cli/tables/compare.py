@@ -8,22 +8,15 @@ host.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
-from importlib.metadata import version
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from ondie.emu.analysis import perfetto as timeline
 from ondie.emu.analysis.compare import Comparison, Result
-from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.analysis.lifetime import (
     RATED_RETENTION,
     RESERVOIR_RETENTION,
@@ -31,21 +24,25 @@ from ondie.emu.analysis.lifetime import (
     cycles,
     gain,
     lifetime,
-    programmed_bytes,
     spread,
 )
-from ondie.emu.analysis.sensitivity import IDLE, Swing, sample_params, unfelt
-from ondie.emu.analysis.step_budget import target_data, target_table, verdicts
-from ondie.emu.cli.tables.energy_uncertainty import odds_data, odds_table, odds_words
-from ondie.emu.clock import PS_PER_S
-from ondie.emu.config import nominal_capacity as nominal
+from ondie.emu.analysis.result_json import (
+    LATENCY_BOUND,
+    headline_words,
+    metrics,
+    notes,
+    result_data,
+    seconds,
+    update_speedup,
+)
+from ondie.emu.analysis.sensitivity import IDLE, sample_params, unfelt
+from ondie.emu.analysis.step_budget import target_table, verdicts
+from ondie.emu.cli.files import targets, tornado_targets, write_atomically
+from ondie.emu.cli.tables.energy_uncertainty import odds_table, odds_words
 from ondie.emu.config.config import Config
-from ondie.emu.paths.base import Options
 from ondie.emu.paths.offload.path import HostOffload, PipelinedOffload
-from ondie.emu.units import InputError, fmt_bytes, fmt_energy, fmt_time, fmt_update_rate
+from ondie.emu.units import fmt_bytes, fmt_energy, fmt_update_rate
 
-SCHEMA_VERSION = 1
-LATENCY_BOUND = 0.5
 """Below this share of the busiest resource, the stage waits for latency."""
 PHASE_TITLES = {
     "samples": "samples",
@@ -61,41 +58,13 @@ SELDOM = ("levelling",)
 """Phases that are shown where a path had them."""
 UNEVEN = 1e-4
 """Share by which the fullest die may be above the mean without a word."""
-UNUSUAL = 0.2
-"""Of the usual time of forward and backward: what is further off is said."""
 SHOWN_SWINGS = 8
-
-
-def seconds(value: float) -> str:
-    """Seconds with three digits and a fitting unit."""
-    return fmt_time(value * 1e12)
 
 
 def joules(span: tuple[float, float, float], steps: int) -> str:
     """typical, and low .. high below it, per step."""
     low, typical, high = (fmt_energy(x / steps * 1e15) for x in span)
     return f"{typical}\n{low} .. {high}"
-
-
-def speedup(base: Result, rival: Result) -> float:
-    """Update stage of the baseline over that of the rival."""
-    assert base.ledger is not None and rival.ledger is not None
-    return base.ledger.update_s / rival.ledger.update_s
-
-
-def update_speedup(c: Comparison, r: Result) -> float | None:
-    """Update stage of the comparison's baseline over that of a path; None where they are not of a
-    kind."""
-    base = c.result(c.swing_pair[0]) if c.swing_pair else None
-    if base is None or not r.updates_weights or r.ledger is None or not r.ledger.update_s:
-        return None
-    return speedup(base, r)
-
-
-def energy_ratio(base: Result, rival: Result) -> float:
-    """Joules of drive and host outside forward and backward, baseline over rival, typical."""
-    assert base.energy is not None and rival.energy is not None
-    return base.energy.storage_and_host[1] / rival.energy.storage_and_host[1]
 
 
 def bound_words(result: Result) -> str:
@@ -392,308 +361,6 @@ def _swings(c: Comparison) -> Table:
     return table
 
 
-def headline_words(c: Comparison) -> str:
-    """One sentence: the result, and on how many assumptions it rests."""
-    assumed = len(c.cfg.assumed())
-    tail = f"{assumed} of {len(c.cfg.leaves())} constants are assumed"
-    if c.swing_pair is None:
-        return f"No two update paths to compare; {tail}."
-    base, rival = (c.result(name) for name in c.swing_pair)
-    assert base is not None and rival is not None
-    ratios = headline_numbers(c)
-    words = (
-        f"{rival.name} over {base.name}: update stage {ratios['update_stage']:.2f}x, all outside "
-        f"forward and backward {ratios['outside_training']:.2f}x, whole step "
-        f"{ratios['step']:.2f}x; energy outside forward and backward "
-        f"{ratios['energy_outside_training']:.2f}x, of the whole step {ratios['energy']:.2f}x; "
-        f"{tail}"
-    )
-    if c.swings:
-        fast = max(c.swings, key=lambda s: s.speedup_width)
-        lean = max(c.swings, key=lambda s: s.energy_width)
-        words += (
-            f"; the speedup swings most with {fast.key} (x {fast.speedup_width:.2f}), the energy "
-            f"with {lean.key} (x {lean.energy_width:.2f})"
-        )
-    return words + "."
-
-
-def headline_numbers(c: Comparison) -> dict[str, float]:
-    """Baseline over rival: times of the update stage, of all outside forward and backward and of
-    the whole step, and typical energies. Empty when there are not two to compare."""
-    if c.swing_pair is None:
-        return {}
-    base, rival = (c.result(name) for name in c.swing_pair)
-    assert base is not None and rival is not None
-    assert base.ledger is not None and rival.ledger is not None
-    assert base.energy is not None and rival.energy is not None
-    outside = [outside_training_s(r.ledger) for r in (base, rival) if r.ledger is not None]
-    return {
-        "update_stage": speedup(base, rival),
-        "outside_training": outside[0] / outside[1],
-        "step": base.ledger.step_s / rival.ledger.step_s,
-        "energy_outside_training": energy_ratio(base, rival),
-        "energy": base.energy.all[1] / rival.energy.all[1],
-    }
-
-
-def outside_training_s(book: Ledger) -> float:
-    """Mean seconds of a step that are neither forward nor backward."""
-    spent = book.phases_s
-    return book.step_s - spent.get("forward", 0.0) - spent.get("backward", 0.0)
-
-
-def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
-    """Everything measured of a path, per step: name -> value and unit."""
-    assert r.ledger is not None and r.energy is not None and r.bound is not None
-    book, t, n = r.ledger, r.ledger.totals, c.steps
-    counters = t.counters
-    written, worn = programmed_bytes(t) / n, lifetime(c.cfg, book, r.updates_weights)
-    array = counters["array_reads"] + counters["array_programs"] + counters["array_erases"]
-    name, share = book.bound_by()
-    out: dict[str, tuple[Any, str]] = {
-        "step_s": (book.step_s, "s"),
-        "samples_per_step": (book.samples, "samples"),
-        "samples_per_s": (book.samples / book.step_s, "samples/s"),
-        "update_s": (book.update_s, "s"),
-        "update_share": (book.update_share, "1"),
-        "update_speedup": (update_speedup(c, r), "1"),
-        "overlapped_s": (book.overlapped_s, "s"),
-        "update_params_per_s": (
-            c.trace.n_params / book.update_s if book.update_s else None,
-            "param/s",
-        ),
-        "link_bytes": ((t.bytes_by["link down"] + t.bytes_by["link up"]) / n, "B"),
-        "link_down_bytes": (t.bytes_by["link down"] / n, "B"),
-        "link_up_bytes": (t.bytes_by["link up"] / n, "B"),
-        "channel_bytes": ((t.bytes_by["channels in"] + t.bytes_by["channels out"]) / n, "B"),
-        "flash_written_bytes": (written, "B"),
-        "tunnel_bytes": (counters["tunnel_bytes"] / n, "B"),
-        "tunnel_commands": (counters["tunnel_commands"] / n, "operations"),
-        "host_relay_cpu_s": (
-            t.busy_sum_ps.get("host relay", 0) * c.cfg.tunnel.relay_threads / n / PS_PER_S,
-            "s",
-        ),
-        "page_operations": (book.page_operations / n, "pages"),
-        "array_operations": (array / n, "operations"),
-        "erased_blocks": (counters["erased_blocks"] / n, "blocks"),
-        "most_erases_of_a_super_block": (t.erases[1], "erases"),
-        "waf": (book.waf, "1"),
-        "steps_to_wear_out": (worn.wear_out_steps, "steps"),
-        "state_bytes": (worn.state_bytes, "B"),
-        "state_share_of_capacity": (worn.share, "1"),
-        "state_cells_as_tlc_bytes": (worn.tlc_bytes, "B"),
-        "state_in_pslc_as_tlc_bytes": (worn.pslc_bytes, "B"),
-        "bound_by": (name, "resource"),
-        "bound_by_share": (share, "1"),
-        "latency_bound": (share < LATENCY_BOUND, "bool"),
-    }
-    for i, end in enumerate(("low", "typical", "high")):
-        out[f"rated_write_{end}_bytes"] = (worn.rated_bytes[i], "B")
-        out[f"lifetime_steps_{end}"] = (worn.steps and worn.steps[i], "steps")
-        out[f"lifetime_years_{end}"] = (worn.years and worn.years[i], "years")
-    for group, span in (
-        ("drive", r.energy.drive),
-        ("drive_and_host", r.energy.storage_and_host),
-        ("all", r.energy.all),
-    ):
-        for end, value in zip(("low", "typical", "high"), span, strict=True):
-            out[f"energy_{group}_{end}_j"] = (value / n, "J/step")
-            if book.samples:
-                out[f"energy_{group}_{end}_j_per_sample"] = (value / n / book.samples, "J/sample")
-    return {key: {"value": value, "unit": unit} for key, (value, unit) in out.items()}
-
-
-def result_data(c: Comparison, seed: int, target_s: float | None = None) -> dict[str, Any]:
-    """The content of result.json."""
-    asked = {} if target_s is None else {"target": target_data(c, target_s)}
-    return asked | {
-        "schema_version": SCHEMA_VERSION,
-        "ondie_version": version("ondie"),
-        "seed": seed,
-        "trace": {
-            "name": c.trace.name,
-            "sha256": c.trace.sha256,
-            "payload": c.trace.payload,
-            "timing_source": c.trace.timing_source,
-            "op": c.trace.op,
-            "n_params": c.trace.n_params,
-            "steps": c.steps,
-        },
-        "options": options_data(c.options),
-        "configuration": c.cfg.resolved(),
-        "configuration_sha256": c.cfg.sha256,
-        "assumed": {
-            "count": len(c.cfg.assumed()),
-            "of": len(c.cfg.leaves()),
-            "headline": list(c.swing_pair) if c.swing_pair else None,
-            "sample_params": sample_params(c.trace, c.cfg) if c.swings else None,
-            "swing": [_swing_data(s) for s in c.swings],
-            "unfelt": list(unfelt(c.cfg)) if c.swings else [],
-        },
-        "uncertainty": odds_data(c),
-        "headline": headline_words(c),
-        "headline_ratios": headline_numbers(c),
-        "notes": notes(c),
-        "paths": [_path_data(c, r) for r in c.results],
-    }
-
-
-HIDDEN = ("seed", "pairs", "host_batch", "shares")
-
-
-def options_data(o: Options) -> dict[str, Any]:
-    """What was asked of the paths, as results have it. (The seed stands beside it.)"""
-    return {name: x for name, x in asdict(o).items() if name not in HIDDEN}
-
-
-def _swing_data(s: Swing) -> dict[str, Any]:
-    return {
-        "key": s.key,
-        "low": s.low,
-        "high": s.high,
-        "speedup_factor_at_low": s.speedup_at_low,
-        "speedup_factor_at_high": s.speedup_at_high,
-        "energy_factor_at_low": s.energy_at_low,
-        "energy_factor_at_high": s.energy_at_high,
-    }
-
-
-def _reservoir_data(c: Comparison, r: Result) -> dict[str, Any] | None:
-    """Wear of the blocks that a path has to itself."""
-    if r.ledger is None or r.share is None:
-        return None
-    own = lifetime(c.cfg, r.ledger, share=r.share).reservoir_steps or (None, None)
-    erases = {
-        name: dict(zip(("least", "mean", "most"), its, strict=True))
-        for name, its in spread(r.ledger.totals.worn).items()
-    }
-    return {
-        "lifetime_steps": {"levelled": own[0], "as_laid_out": own[1]},
-        "planes": r.share.planes,
-        "planes_in_use": r.share.used,
-        "fullest_die_over_mean": r.share.as_laid_out / r.share.mean if own[1] else None,
-        "change_of_roles": {"seconds": r.share.turn_s, "steps_between": r.share.turn_steps}
-        if r.share.rotate and own[1]
-        else None,
-        "erases_of_a_plane": erases["plane"],
-        "erases_of_a_die": erases["die"],
-    }
-
-
-def _path_data(c: Comparison, r: Result) -> dict[str, Any]:
-    if r.ledger is None or r.energy is None or r.bound is None:
-        return {"name": r.name, "title": r.title, "status": "n/a", "reason": r.reason}
-    w = r.weights
-    return {
-        "name": r.name,
-        "title": r.title,
-        "status": "ok",
-        "metrics": metrics(c, r),
-        "notes": list(r.notes),
-        "sampled": r.sampled and {"params": r.sampled.params, "error": r.sampled.error},
-        "phases_s": r.ledger.phases_s,
-        "overlaps_s": [
-            {"phase": later, "beside": earlier, "seconds": took}
-            for (later, earlier), took in r.ledger.overlaps().items()
-        ],
-        "utilisation_of_update": r.ledger.utilisation("update"),
-        "arithmetic": {
-            "seconds": r.bound.seconds,
-            "bottleneck": r.bound.name,
-            "text": r.bound.text,
-        },
-        "reservoir": _reservoir_data(c, r),
-        "counters": dict(r.ledger.totals.counters),
-        "planned": dict(r.ledger.totals.planned),
-        "energy_j_per_step": {
-            name: [x / c.steps for x in span] for name, span in r.energy.by_component.items()
-        },
-        "weights": None
-        if w is None
-        else {
-            "equal_bits_to_reference": w.equal_bits,
-            "elements": w.elements,
-            "equal_bits_at_host": w.delivered_equal_bits,
-            "distance_to_recorded_units": w.recorded_distance,
-            "equal_bits_to_recorded_share": w.recorded_equal_share,
-        },
-    }
-
-
-def write_atomically(files: Mapping[Path, bytes]) -> None:
-    """Write all files whole or none: each beside its place, then renamed. Raises InputError."""
-    staged: list[tuple[str, Path]] = []
-    made: list[Path] = []
-    try:
-        for path, data in files.items():
-            check_target(path)
-            with _writing(path):
-                _make_folder(path.parent, made)
-                handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-                staged.append((name, path))
-                with os.fdopen(handle, "wb") as file:
-                    file.write(data)
-                os.chmod(name, 0o644)
-        while staged:
-            with _writing(staged[0][1]):
-                os.replace(*staged[0])
-            del staged[0]
-    except BaseException:
-        for name, _ in staged:
-            os.unlink(name)
-        for folder in reversed(made):
-            with suppress(OSError):  # somebody else may have put something there
-                folder.rmdir()
-        raise
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from error
-
-
-def _make_folder(folder: Path, made: list[Path]) -> None:
-    """Make a folder and its parents, noting the new ones in ``made``."""
-    missing = [p for p in (folder, *folder.parents) if not p.exists()]
-    for p in reversed(missing):
-        p.mkdir(exist_ok=True)
-        made.append(p)
-
-
-def check_apart(path: str | Path, *read: str | Path) -> None:
-    """Raise InputError when a file that is to be written is one of those that are ``read``."""
-    if any(os.path.realpath(path) == os.path.realpath(each) for each in read):
-        raise InputError(f"{path}: is read, and would be lost; another name is right")
-
-
-def check_target(path: Path, *read: str | Path) -> None:
-    """Raise InputError when a file cannot be written at ``path``: before a long run, not after; or
-    when it is one of those that are ``read``."""
-    check_apart(path, *read)
-    with _writing(path):
-        if path.is_dir():
-            raise InputError(f"{path}: cannot be written: it is a folder")
-        parent = next(p for p in path.parents if p.exists())
-        if not parent.is_dir():
-            raise InputError(f"{path}: cannot be written: {parent} is not a folder")
-        if not os.access(parent, os.W_OK | os.X_OK):
-            raise InputError(f"{path}: cannot be written: no permission in {parent}")
-
-
-def targets(out: Path) -> tuple[Path, Path, Path]:
-    """The files of every comparison in its folder: result and figure."""
-    return out / "result.json", out / "figure.png", out / "figure.pdf"
-
-
-def tornado_targets(out: Path) -> tuple[Path, Path]:
-    """The files of the tornado figure, of comparisons that vary their constants."""
-    return out / "tornado.png", out / "tornado.pdf"
-
-
 def write(
     c: Comparison,
     out: Path,
@@ -721,26 +388,6 @@ def write(
         files[timeline_file] = timeline.merge(runs).encode()
     write_atomically(files)
     return list(files)
-
-
-def notes(c: Comparison) -> list[str]:
-    """What a reader has to know of the whole comparison."""
-    words = nominal.note(c.cfg.leaf(nominal.CAPACITY)), unusual(c)
-    return [note for note in words if note is not None]
-
-
-def unusual(c: Comparison) -> str | None:
-    """That the steps which ran train for another time than most of those recorded, as the first of
-    a run does while the accelerator warms up."""
-    every = [s.forward_s + s.backward_s for s in c.trace.steps]
-    ran, usual = sum(every[: c.steps]) / c.steps, float(np.median(every))
-    if not usual or abs(ran / usual - 1) <= UNUSUAL:
-        return None
-    which = "the first step" if c.steps == 1 else f"the first {c.steps} steps, on average,"
-    return (
-        f"forward and backward: {which} took {seconds(ran)}, the median of the {len(every)} "
-        f"recorded is {seconds(usual)} (--steps {len(every)} runs all of them)"
-    )
 
 
 def remarks(c: Comparison) -> list[str]:

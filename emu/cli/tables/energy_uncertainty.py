@@ -5,25 +5,17 @@ Owns words. Does not own any number (uncertainty.py). Source: own.
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.table import Table
 
-from ondie.emu.analysis.compare import Comparison
-from ondie.emu.analysis.energy import bounds
 from ondie.emu.analysis.monte_carlo import (
     DRAWS,
     DRIVE_ALONE,
     LAWS,
-    TOGETHER,
     WITH_HOST,
     Answer,
     Crossing,
-    Ends,
     Odds,
-    rounded,
 )
-from ondie.emu.config.config import shown
 
 SCOPES = {DRIVE_ALONE: "SSD alone", WITH_HOST: "SSD and host"}
 
@@ -85,58 +77,3 @@ def crossing_words(x: Crossing) -> str:
 def watts(power: float) -> str:
     """A power with three digits."""
     return f"{power:.3g} W" if power < 999.5 else f"{power:,.0f} W"
-
-
-def odds_data(c: Comparison) -> dict[str, Any] | None:
-    """What result.json says of it; None without."""
-    if c.odds is None:
-        return None
-    o = c.odds
-    return {
-        "baseline": o.pair[0],
-        "rival": o.pair[1],
-        "draws": DRAWS,
-        "seed": c.options.seed,
-        "constants_drawn": o.drawn,
-        "share_a_draw": [list(group) for group in TOGETHER],
-        "energy_ratio": {
-            law: {
-                scope: {
-                    "typical": a.typical,
-                    "probability_rival_takes_less": a.probability,
-                    "standard_error": a.error,
-                    "quantiles_5_50_95": list(a.quantiles),
-                }
-                for scope, a in answers.items()
-            }
-            for law, answers in o.answers.items()
-        },
-        "host_power_where_the_winner_changes": [
-            {
-                "keys": list(x.keys),
-                "watts": None if x.watts is None else list(x.watts),
-                "takes_less_below": x.below,
-                "takes_less_above": x.above,
-                "quantiles_5_50_95": None if x.quantiles is None else list(x.quantiles),
-                "ranges_watts": [[y / 1e3 for y in bounds(c.cfg, key)] for key in x.keys],
-            }
-            for x in o.crossings
-        ],
-        "tornado": [
-            {
-                "key": b.key,
-                "low": b.low,
-                "typical": shown(c.cfg.leaf(b.key).value, c.cfg.leaf(b.key).unit),
-                "high": b.high,
-                "source": c.cfg.leaf(b.key).source,
-                "energy_ratio_drive_and_host": _rounded(b.energy),
-                "energy_ratio_drive": _rounded(b.drive),
-                "speedup": _rounded(b.speedup),
-            }
-            for b in o.bars
-        ],
-    }
-
-
-def _rounded(ends: Ends) -> list[float | None]:
-    return [None if x is None else rounded(x) for x in ends]

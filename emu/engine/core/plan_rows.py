@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from ondie.emu.engine.core.state import record_type
-from ondie.emu.nvme.tunnel import message_table as tunnel_messages
 from ondie.kernels.jit import njit
 
 # Resources a row may name.
@@ -33,9 +32,7 @@ RESOURCE_NAMES = (
     "isp", "tunnel",
 )  # fmt: skip
 
-UPWARD = tunnel_messages.UPWARD
-DOWNWARD = tunnel_messages.DOWNWARD
-ACROSS = tunnel_messages.ACROSS
+UPWARD, DOWNWARD, ACROSS = range(3)
 
 PLAN = np.dtype(
     [

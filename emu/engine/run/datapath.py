@@ -18,6 +18,7 @@ from ondie.emu.engine.core.counters import (
     LINK_EXTRA_DOWN_BYTES,
 )
 from ondie.emu.engine.core.events import GRADIENT, MADE, MERGING, OWN, RESERVOIR, ROW, enter
+from ondie.emu.engine.core.transaction import child
 from ondie.emu.ftl import cmt, padding
 from ondie.emu.ftl import read_retry as reading
 from ondie.emu.ftl import reservoir_parity as beside
@@ -57,7 +58,6 @@ from ondie.emu.nvme import (
 from ondie.emu.nvme import (
     sata_hba as adapter,
 )
-from ondie.emu.nvme.page_transactions import child
 from ondie.kernels.jit import cold, inline, njit
 
 NOWHERE = -1

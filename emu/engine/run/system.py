@@ -13,12 +13,12 @@ from typing import Protocol
 
 import numpy as np
 
-from ondie.emu.analysis.ledger import StepClock, Totals, sum_counters
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.engine.core import stages as s
 from ondie.emu.engine.core.state import as_records
+from ondie.emu.engine.core.totals import StepClock, Totals, sum_counters
 from ondie.emu.engine.run import build
 from ondie.emu.engine.run import loop as dispatch
 from ondie.emu.engine.run.errors import SimulationError, raise_error, raise_stuck

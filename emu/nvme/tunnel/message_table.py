@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ondie.emu.config.config import Config
+from ondie.emu.engine.core.plan_rows import DOWNWARD, UPWARD
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.nvme.tunnel.cost import Message, TunnelCost
 from ondie.emu.units import InputError
@@ -23,7 +24,6 @@ MESSAGE = record_type(
 )  # fmt: skip
 SIZES = 1 << 12
 """Messages of different sizes or ways in one run."""
-UPWARD, DOWNWARD, ACROSS = range(3)
 
 
 class Messages:

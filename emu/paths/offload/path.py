@@ -17,7 +17,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from ondie.emu.analysis.energy import Work
 from ondie.emu.clock import ps_from_seconds
 from ondie.emu.compute import host_cpu as machine
 from ondie.emu.engine.core import plan_rows as rows
@@ -40,6 +39,7 @@ from ondie.emu.paths.offload.aio import Handles
 from ondie.emu.paths.offload.host_memory import OffloadMemory
 from ondie.emu.paths.offload.options import Offload
 from ondie.emu.paths.offload.subgroups import OffloadLayout
+from ondie.emu.paths.statement import Work
 from ondie.kernels.formats import NONE
 
 

@@ -17,13 +17,13 @@ from math import lcm
 
 import numpy as np
 
-from ondie.emu.analysis.extrapolate import Pieces, pieces
 from ondie.emu.engine.run.build import logical_pages
 from ondie.emu.paths.base import BACKWARD_SEGMENTS, Options
 from ondie.emu.paths.layout.formats import MODEL_BYTES
 from ondie.emu.paths.layout.regions import VALUE_BYTES
 from ondie.emu.paths.layout.volume import Extent, File, Volume, extents
 from ondie.emu.paths.offload.options import Offload, Shares
+from ondie.emu.paths.pieces import Pieces, pieces
 from ondie.emu.paths.update_path import UpdatingPath
 
 MOST_GROUPS = 16

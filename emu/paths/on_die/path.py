@@ -18,8 +18,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from ondie.emu.analysis.energy import Work
-from ondie.emu.analysis.lifetime import Share
 from ondie.emu.compute import pe
 from ondie.emu.compute import pe_bus as die_bus
 from ondie.emu.engine.core import plan_rows as rows
@@ -49,6 +47,7 @@ from ondie.emu.paths.on_die.protection import (
 )
 from ondie.emu.paths.on_die.registers import Reservoir
 from ondie.emu.paths.on_die.rounds import Table, all_rounds
+from ondie.emu.paths.statement import Share, Work
 from ondie.emu.paths.update_path import UpdatingPath
 
 

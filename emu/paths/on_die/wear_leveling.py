@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ondie.emu.analysis.lifetime import Share
 from ondie.emu.compute import pe
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.nand import timing
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.paths.base import LEVELLING, UPDATE, Rows
 from ondie.emu.paths.layout.stripe_map import Homes
+from ondie.emu.paths.statement import Share
 
 if TYPE_CHECKING:
     from ondie.emu.paths.on_die.path import OnDie

@@ -158,7 +158,7 @@ def _unpack(source: Path, path: str, folder: Path) -> None:
 
 def shortened(folder: Path, requests: int) -> tuple[Path, Path] | None:
     """The checkout's first case with so many requests; None without a checkout."""
-    cases = validate.mqsim_cases()
+    cases = validate.cases_folder()
     if cases is None:
         return None
     case = mq.read_cases(cases)[0]

@@ -5,15 +5,6 @@ Owns the order of the sections and what is written. Does not own any figure. Sou
 
 from __future__ import annotations
 
-import sys
-from contextlib import nullcontext
-from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
-
-from ondie.emu.cli.console import console
-from ondie.emu.cli.tables.compare import check_target, write_atomically
 from ondie.emu.units import InputError
 from ondie.emu.validate.speed import peer
 from ondie.emu.validate.speed.anchors import Memory
@@ -51,31 +42,3 @@ def run(plan: Plan) -> bench.Bench:
         rows += start_rows(plan)
     memory.measure()
     return bench.Bench(memory_rows(memory.anchors()) + rows, bench.machine(1))
-
-
-def print_table(found: bench.Bench, screen: Console) -> None:
-    """The rows as a table on a rich console."""
-    words = ", ".join(f"{key} {value}" for key, value in found.machine.items())
-    table = Table(title="Flash engine: best of its runs, one core", caption=words)
-    for at, heading in enumerate(("", "value", "unit", "beside", "ratio")):
-        table.add_column(heading, justify="left" if at in (0, 2, 3) else "right")
-    for row in found.rows:
-        beside, ratio = ("", "") if row.anchor == "itself" else (row.anchor, f"{row.ratio:.3g}")
-        table.add_row(row.name, f"{row.value:.4g}", row.unit, beside, ratio)
-    screen.print(table)
-
-
-def engine_command(plan: Plan, json_path: Path | None, quiet: bool) -> None:
-    """Measure, show progress on a terminal, print the table, write JSON whole or not at all.
-    InputError for bad arguments."""
-    if json_path is not None:
-        check_target(json_path)
-    visible = not quiet and sys.stderr.isatty()
-    with Console(stderr=True).status("") if visible else nullcontext() as status:
-        if status is not None:
-            plan.progress = status.update
-        found = run(plan)
-    if json_path is not None:
-        write_atomically({json_path: bench.as_json(found).encode()})
-    if not quiet:
-        print_table(found, console())

@@ -1,0 +1,141 @@
+"""A sweep as tables and files.
+
+Owns what is printed and written of it. Does not own its rows (ondie.emu.analysis.sweep).
+Source: none.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from ondie.emu.analysis.result_json import seconds
+from ondie.emu.analysis.step_budget import answer
+from ondie.emu.analysis.sweep import ALL, Sweep, data
+from ondie.emu.cli.files import write_atomically
+from ondie.emu.config import nominal_capacity as nominal
+from ondie.emu.config.rules import GEOMETRY
+from ondie.emu.units import fmt_bytes, fmt_energy
+
+
+def table(s: Sweep) -> Table:
+    """A row for each value and path."""
+    keys = " and ".join(axis.key for axis in s.axes)
+    out = Table(
+        title=f"{s.trace.name} on {s.cfg.system.name} for each {keys}, mean of {s.steps} step(s)",
+        title_justify="left", title_style="bold", caption_justify="left",
+    )  # fmt: skip
+    for column in (*(axis.key.rpartition(".")[2] for axis in s.axes), "path"):
+        out.add_column(column, no_wrap=True)
+    columns = ["update", "speedup", "step", "share", "J drive", "J + host", "bound by"]
+    columns += ["in time"] if s.target_s is not None else []
+    for column in columns:
+        out.add_column(column, justify="right", no_wrap=column == "bound by")
+    before: tuple[str, ...] = ()
+    ran = {row.path for row in s.rows if row.update_s is not None}
+    for row in s.rows:
+        if row.path not in ran and row.path != ALL:
+            continue
+        if before and row.values != before:
+            out.add_section()
+        at = row.values if row.values != before else ("",) * len(row.values)
+        before = row.values
+        if row.update_s is None or row.step_s is None or row.update_share is None:
+            out.add_row(*at, row.path, "n/a", *[""] * (len(columns) - 1))
+            continue
+        assert row.energy_drive_j is not None and row.energy_drive_and_host_j is not None
+        out.add_row(
+            *at, row.path, seconds(row.update_s), "" if row.speedup is None else
+            f"{row.speedup:.2f}x", seconds(row.step_s), f"{row.update_share:.0%}",
+            fmt_energy(row.energy_drive_j[1] * 1e15),
+            fmt_energy(row.energy_drive_and_host_j[1] * 1e15),
+            f"{row.bound_by} {row.bound_by_share:.0%}",
+            *([answer(row.target)] if row.target is not None else []),
+        )  # fmt: skip
+    return out
+
+
+def per_sample(s: Sweep) -> Table:
+    """The whole step, forward and backward included, and a sample of it: time and energy."""
+    out = Table(
+        title="Whole steps, forward and backward included, and what a sample takes of them",
+        title_justify="left", title_style="bold",
+    )  # fmt: skip
+    for column in (*(axis.key.rpartition(".")[2] for axis in s.axes), "path"):
+        out.add_column(column, no_wrap=True)
+    for column in ("step", "sample", "samples/s", "J / step", "J / sample", "low .. high"):
+        out.add_column(column, justify="right")
+    before: tuple[str, ...] = ()
+    for row in s.rows:
+        if row.step_s is None or not row.samples_per_s:
+            continue
+        assert row.energy_step_j is not None and row.energy_sample_j is not None
+        if before and row.values != before:
+            out.add_section()
+        at = row.values if row.values != before else ("",) * len(row.values)
+        before = row.values
+        low, typical, high = (fmt_energy(joules * 1e15) for joules in row.energy_sample_j)
+        out.add_row(
+            *at, row.path, seconds(row.step_s), seconds(1 / row.samples_per_s),
+            f"{row.samples_per_s:.4g}", fmt_energy(row.energy_step_j[1] * 1e15), typical,
+            f"{low} .. {high}",
+        )  # fmt: skip
+    return out
+
+
+def reasons(s: Sweep) -> list[str]:
+    """Why rows are missing, each once."""
+    out: dict[tuple[str, str], list[str]] = {}
+    for row in s.rows:
+        if row.reason is not None:
+            out.setdefault((row.path, row.reason), []).append(", ".join(row.values))
+    points = len({row.values for row in s.rows})
+    return [
+        f"{path}{'' if len(at) == points else ' at ' + '; '.join(at)}: n/a: {reason}"
+        for (path, reason), at in out.items()
+    ]
+
+
+def capacities(s: Sweep) -> str | None:
+    """The nominal capacity for the values of those axes that it follows."""
+    follows = [i for i, axis in enumerate(s.axes) if axis.key in GEOMETRY]
+    at = {
+        tuple(row.values[i] for i in follows): row.capacity_bytes
+        for row in s.rows
+        if row.capacity_bytes is not None
+    }
+    if set(at.values()) <= {s.cfg.system.capacity_bytes}:
+        return None
+    points = ", ".join(f"{fmt_bytes(size)} at {' and '.join(x)}" for x, size in at.items())
+    return f"{nominal.CAPACITY} follows the flash: {points}"
+
+
+def targets(out: Path) -> tuple[Path, Path, Path]:
+    """The files of a sweep in its folder."""
+    return out / "sweep.json", out / "sweep.png", out / "sweep.pdf"
+
+
+def write(s: Sweep, out: Path) -> list[Path]:
+    """Write them. Returns the files."""
+    from ondie.emu.cli.figures.sweep import draw  # matplotlib takes a second to import
+
+    text = json.dumps(data(s), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    images = draw(s)
+    files = dict(zip(targets(out), (text.encode(), images["png"], images["pdf"]), strict=True))
+    write_atomically(files)
+    return list(files)
+
+
+def show(s: Sweep, console: Console) -> None:
+    """Print the table, and why rows are missing."""
+    console.print(table(s))
+    words = capacities(s), nominal.note(s.cfg.leaf(nominal.CAPACITY))
+    for line in filter(None, words):
+        console.print(line)
+    console.print()
+    console.print(per_sample(s))
+    for line in reasons(s):
+        console.print(line)
