@@ -1,5 +1,5 @@
-"""Owns: emu/isp/instructions.toml: instructions per parameter of the C kernels, by callgrind.
-Does not: estimate time; emu/isp divides these counts by cores, IPC and frequency.
+"""Owns: emu/compute/instructions.toml: instructions per parameter of the C kernels, by callgrind.
+Does not: estimate time; emu/compute divides these counts by cores, IPC and frequency.
 Source: valgrind's callgrind, which counts executed instructions and repeats to the last one.
 
     python csrc/instructions.py            measure everything and write the file
@@ -28,7 +28,7 @@ from ondie.kernels import FORMATS, FORMS, OPS, get
 from ondie.kernels.codes import codes
 
 HERE = Path(__file__).resolve().parent
-TARGET_FILE = HERE.parent / "emu" / "isp" / "instructions.toml"
+TARGET_FILE = HERE.parent / "emu" / "compute" / "instructions.toml"
 SIZES = {"page": 4096, "bulk": 1 << 18}  # parameters; a 16 KiB page, and far more than the overhead
 HYPER = {
     "lr": 1e-3,

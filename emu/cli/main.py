@@ -22,10 +22,10 @@ from rich.table import Column, Table
 
 from ondie.emu.cli.click_helpers import Group, progress_bar
 from ondie.emu.cli.commands.cluster import stannis
-from ondie.emu.cli.console import console
+from ondie.emu.cli.console import compiling, console
 from ondie.emu.config.config import Config, diff, load_preset, preset_list, preset_table, shown
 from ondie.emu.units import KINDS, InputError, fmt_bytes, parse
-from ondie.kernels import KernelError
+from ondie.kernels import KernelError, code_cache, jit
 from ondie.traces import TraceError
 
 if TYPE_CHECKING:
@@ -716,6 +716,8 @@ def main(arguments: list[str] | None = None) -> None:
     from ondie.emu.analysis.weight_check import Mismatch
     from ondie.emu.engine.run.errors import SimulationError
 
+    code_cache.say = lambda message: click.echo(f"ondie: {message}", err=True)
+    jit.on_compile = compiling
     try:
         code = commands.main(arguments, prog_name="ondie", standalone_mode=False)
     except click.exceptions.Exit as error:

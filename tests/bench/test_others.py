@@ -163,7 +163,7 @@ def test_what_is_not_installed_is_not_spoken_of(monkeypatch):
 
 NOISE = """
 import os, sys
-from ondie.emu.bench_others import silence
+from ondie.kernels.bench.others import silence
 print("before")
 try:
     with silence():

@@ -156,7 +156,8 @@ def test_given_that_a_word_fails_its_bits_are_distributed_so():
 
 PLAIN = """
 import numpy as np
-from ondie.emu.backend import draws, shield
+from ondie.emu.engine.core import rng as draws
+from ondie.emu.nand import pe_protection as shield
 for rate, word, limit, exposure in ((1e-4, 0, 0, 1), (1.2e-3, 1024, 10, 1), (3e-4, 1024, 10, 900)):
     for ppn in range(3):
         key = draws.page_key(1, ppn, 0, 0)

@@ -235,7 +235,7 @@ def test_a_whole_run(tmp_path):
 def test_a_quirk_is_obeyed_if_and_only_if_the_table_says_so(root):
     """Somebody in this room looks at each quirk marked ASKED, and at no other name."""
     looked = set()
-    for path in (root / "emu" / "mqsim").glob("*.py"):
+    for path in (root / "emu" / "replay" / "mqsim").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
                 right = node.comparators[0]

@@ -155,9 +155,9 @@ def test_two_drives_take_half_of_what_is_the_drives():
 LARGEST = """
 import json, re, time
 from ondie import traces
-from ondie.emu.compare import compare
-from ondie.emu.config import load_preset
-from ondie.emu.ledger import balance
+from ondie.emu.analysis.compare import compare
+from ondie.emu.config.config import load_preset
+from ondie.emu.analysis.ledger import balance
 from ondie.emu.validate import model
 
 cfg = load_preset("optimstore-r1")

@@ -92,4 +92,4 @@ def test_what_is_refused(capsys, tmp_path, monkeypatch):
 
 
 def test_the_checkout_has_its_cases():
-    assert validate.mqsim_cases() == CASES
+    assert validate.cases_folder() == CASES

@@ -18,7 +18,8 @@ from ondie.emu.cluster.networks import network
 from ondie.emu.cluster.power import Server
 from ondie.emu.config.config import load_preset
 from ondie.emu.paths.data_parallel import Stannis
-from ondie.emu.validate import beyond, stannis
+from ondie.emu.validate import stannis
+from ondie.emu.validate import stannis_allocators as beyond
 from tests.smoke.commands import here
 
 

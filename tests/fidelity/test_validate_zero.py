@@ -14,7 +14,8 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.layout import formats
 from ondie.emu.paths.offload.path import HostOffload, PipelinedOffload
-from ondie.emu.validate import model, zero
+from ondie.emu.validate import model
+from ondie.emu.validate import zero_infinity as zero
 from ondie.kernels.formats import B16
 from tests.smoke.commands import here
 

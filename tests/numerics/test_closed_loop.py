@@ -158,13 +158,13 @@ def drawn():
     """Two short trainings, drawn."""
     train = partial(formats.train, seed=4, steps=5)
     found = {(name, 4): train(name) for name in (formats.PLAIN, "on die, 1 Newton step")}
-    return found, formats.draw(found)
+    return found, formats.draw(found, saved)
 
 
 def test_equal_losses_draw_equal_bytes(drawn):
     found, files = drawn
     assert list(files) == ["png", "pdf"]
-    assert formats.draw(found) == files
+    assert formats.draw(found, saved) == files
     other = {pair: [2 * x for x in loss] for pair, loss in found.items()}
     assert all(formats.draw(other, saved)[suffix] != files[suffix] for suffix in files)
 

@@ -357,8 +357,9 @@ def test_without_errors_the_code_is_not_looked_at():
 SCRIPT = """
 import sys
 import numpy as np
-from ondie.emu.backend import draws, ecc, inject, rber
-from ondie.emu.config import load_preset
+from ondie.emu.engine.core import rng as draws
+from ondie.emu.nand import ecc, bit_errors as inject, rber
+from ondie.emu.config.config import load_preset
 cfg = load_preset("newport").replace({"errors.kind": "model"})
 c, code = rber.rates(cfg)[0], ecc.code(cfg)[0]
 rows, masks = [], []

@@ -176,8 +176,9 @@ def test_a_large_program_says_how_far_its_compiling_is(monkeypatch):
     assert gc.isenabled()
 
 
-def test_only_what_says_so_is_inlined():
+def test_only_what_says_so_is_inlined(monkeypatch):
     """Numba hands the option on to every function first compiled inside an inlined one."""
+    monkeypatch.setattr(code_cache, "folder", lambda: None)
     seldom = jit.cold(lambda x: x + 1)
     large = jit.apart(lambda x: x + 2)
     plain = jit.njit(lambda x: x + 3)

@@ -14,9 +14,9 @@ import pytest
 from ondie.emu.analysis import compare
 from ondie.emu.cli import main as cli
 from ondie.emu.cli.files import write_atomically
-from ondie.emu.cli.tables import compare as report
 from ondie.emu.config.config import load_preset, preset_names
 from ondie.emu.config.loader import PRESETS
+from ondie.emu.units import InputError
 from ondie.traces import write
 from tests.smoke.commands import apart, files, here, refused
 from tests.traces.samples import sample, sample_file
@@ -338,7 +338,7 @@ def test_files_are_all_written_or_none(folder, monkeypatch, failure, which):
 
     monkeypatch.setattr(os, "chmod", failing(chmod))
     monkeypatch.setattr(os, "replace", failing(replace))
-    with pytest.raises((report.InputError, KeyboardInterrupt)):
+    with pytest.raises((InputError, KeyboardInterrupt)):
         write_atomically(new)
     left = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
     assert all(content in (b"before", new[p]) for p, content in left.items())
@@ -388,8 +388,8 @@ def test_no_memory_is_one_line(folder, capsys, monkeypatch):
 EXTREMES = """
 import json, re, resource, signal, sys
 from pathlib import Path
-from ondie.emu.compare import compare
-from ondie.emu.config import load_preset
+from ondie.emu.analysis.compare import compare
+from ondie.emu.config.config import load_preset
 from ondie.emu.units import InputError
 from ondie.emu.validate import model
 

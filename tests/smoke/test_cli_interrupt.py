@@ -13,8 +13,8 @@ import pytest
 
 from ondie.emu.analysis import compare
 from ondie.emu.analysis.compare import Stopped
-from ondie.emu.cli.tables import compare as report
 from ondie.emu.config.config import load_preset
+from ondie.emu.units import InputError
 from ondie.emu.validate import model
 from tests.smoke.commands import compiled, files, here, refused
 
@@ -22,7 +22,9 @@ SOON_S = 30
 # Says when its imports are done: before that, an interrupt is Python's own affair.
 DRIVER = """
 import sys
-from ondie.emu import cli, compare, report
+from ondie.emu.cli import main as cli
+from ondie.emu.analysis import compare
+from ondie.emu.cli.tables import compare as report
 print("ready", flush=True)
 cli.main(sys.argv[1:])
 """
@@ -118,7 +120,7 @@ def test_while_the_files_are_written(tmp_path, capsys, monkeypatch):
         made.append(real(**where))
         return made[-1]
 
-    monkeypatch.setattr(report.tempfile, "mkstemp", mkstemp)
+    monkeypatch.setattr("ondie.emu.cli.files.tempfile.mkstemp", mkstemp)
     words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", "--out", "a/b"]
     assert here(capsys, *words).code == 130
     assert len(made) == 2 and files(tmp_path) == []
@@ -128,7 +130,7 @@ def interrupt(*arguments, **options):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("error", [MemoryError("full"), report.InputError("bad")])
+@pytest.mark.parametrize("error", [MemoryError("full"), InputError("bad")])
 def test_a_failure_while_drawing_writes_nothing(tmp_path, capsys, monkeypatch, error):
     def draw(comparison):
         raise error

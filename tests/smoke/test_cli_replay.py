@@ -76,7 +76,7 @@ def test_statistics_log_and_tables(capsys, msr, tmp_path):
 
 
 STUBBORN = """
-from ondie.emu.backend.policies import collectable, first_block
+from ondie.emu.ftl.policies import collectable, first_block
 
 
 def stubborn(st, u):

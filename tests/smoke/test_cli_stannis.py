@@ -181,7 +181,7 @@ def test_joining_costs_time_and_energy(capsys, tmp_path):
 
 LARGE = """
 import re, sys
-from ondie.emu.cli import main
+from ondie.emu.cli.main import main
 try:
     main(sys.argv[1:])
 finally:  # VmHWM: the largest that ru_maxrss knows may be the process that this was forked from

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ondie.emu.cli.figures.save import saved
 from ondie.emu.validate import SUITES
 from tests.smoke.commands import Outcome, apart, files, here, refused
 
@@ -19,15 +20,15 @@ STEPS = 6
 # Says when its imports are done: before that, an interrupt is Python's own affair.
 DRIVER = """
 import sys
-from ondie.emu import cli
-from ondie.emu.live import formats
+from ondie.emu.cli import main as cli
+from ondie.emu.studies import formats
 print("ready", flush=True)
 cli.main(sys.argv[1:])
 """
 WITHOUT_TORCH = """
 import sys
 sys.modules["torch"] = None
-from ondie.emu import cli
+from ondie.emu.cli import main as cli
 cli.main(sys.argv[1:])
 """
 
@@ -70,7 +71,7 @@ def test_the_rows_are_those_of_trainings_here(done):
         # Six steps: their last tenth is the last.
         assert row["published"] == found[formats.PLAIN, 1][-1]
         assert row["predicted"] == found[name, 1][-1]
-    assert (done[1] / "new/f.PNG").read_bytes() == formats.draw(found)["png"]
+    assert (done[1] / "new/f.PNG").read_bytes() == formats.draw(found, saved)["png"]
 
 
 def test_a_miss_exits_1_and_is_written(capsys, tmp_path, monkeypatch):
@@ -102,7 +103,7 @@ def untouched(*arguments, **options):
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
     """A folder with a file in it, where nothing may be written."""
-    monkeypatch.setattr("ondie.emu.cli.tables.compare.tempfile.mkstemp", untouched)
+    monkeypatch.setattr("ondie.emu.cli.files.tempfile.mkstemp", untouched)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("mine")
     return tmp_path

@@ -106,7 +106,7 @@ def test_wheel_is_the_rooms_and_one_extension(built, tracked):
     with zipfile.ZipFile(built[1]) as archive:
         names = {n for n in archive.namelist() if ".dist-info/" not in n and not n.endswith("/")}
         entry_points = next(n for n in archive.namelist() if n.endswith("entry_points.txt"))
-        assert "ondie = ondie.emu.cli.main:main" in archive.read(entry_points).decode()
+        assert "ondie = ondie.emu.cli:start" in archive.read(entry_points).decode()
     extension = {n for n in names if n.startswith("ondie/kernels/_native.")}
     assert len(extension) == 1
     assert names - extension == installed_names(tracked)

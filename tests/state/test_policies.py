@@ -193,7 +193,7 @@ def test_clever_policies_move_less():
 
 
 OWN = """
-from ondie.emu.backend.policies import collectable, first_block
+from ondie.emu.ftl.policies import collectable, first_block
 
 
 def fullest(st, u):
@@ -259,7 +259,7 @@ def test_a_stream_policy_from_a_file(tmp_path):
 
 SCRIPT = """
 import json, sys, time
-from ondie.emu import dispatch
+from ondie.emu.engine.run import loop as dispatch
 from tests.state.test_policies import SHAPE
 from tests.state.small import device, random_writes, counter
 import numpy as np
@@ -384,7 +384,7 @@ def test_an_open_block_cannot_be_collected(tmp_path):
     path = file_of(
         tmp_path,
         """
-        from ondie.emu.backend.policies import first_block
+        from ondie.emu.ftl.policies import first_block
 
 
         def f(st, u):

@@ -356,7 +356,7 @@ import sys
 import numpy as np
 from tests.state.small import random_writes
 from tests.state.test_pslc import device
-from ondie.emu.books import imbalance
+from ondie.emu.ftl.invariants import imbalance
 for kind in ("static", "dynamic"):
     for full in ("direct", "wait"):
         d = device(ftl__pslc=kind, ftl__pslc_full=full, ftl__fold_idle="1 ms",
