@@ -1,5 +1,6 @@
 # make compare   the main job: GPT-2 124M on two drives, and the small GPT for its bits
 # make test      formatting, types and all tests at small counts
+# make docs      the pages of docs/ as HTML; a warning is an error
 # make soak      the same tests at full counts: those that do more there, the others are in `test`
 # Each target sets up .venv by itself; TRAIN=1 adds torch, which the tests against it need.
 
@@ -25,7 +26,7 @@ COMPARE := \
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest --benchmark-disable -q -n $(JOBS)
 
-.PHONY: compare test soak check compiled alone clean
+.PHONY: compare test soak docs check compiled alone clean
 .DELETE_ON_ERROR:
 
 compare: $(INSTALLED)
@@ -47,12 +48,15 @@ check: $(TESTS)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(TESTS)
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+
 # The engine, and that of flash alone, once and while a core is free: else each of the processes
 # compiles them.
 compiled: $(TESTS)
 	$(BIN)/python -m tests.smoke.commands
 
-alone: check
+alone: check docs
 	$(BIN)/python -m tests.timing.flash
 
 $(BIN)/python:

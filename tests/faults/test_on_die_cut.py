@@ -501,11 +501,12 @@ def test_books_that_are_off_at_the_cut():
             run.step(1, cut_after=90)
 
 
-def test_the_example_of_the_readme_runs(root):
-    blocks = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
+def test_the_example_of_the_documentation_runs(root):
+    text = (root / "docs" / "power-loss.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     (block,) = [block for block in blocks if "cut_after" in block]
     names = {}
-    exec(compile(block, "README.md", "exec"), names)
+    exec(compile(block, "docs/power-loss.md", "exec"), names)
     found = names["found"]
     # The heads of 1,002 blocks of 64 dies, the rest of a block of the 32 that hold something.
     assert (found.scanned, round(found.seconds * 1e3, 1)) == (72288, 38.8)

@@ -430,7 +430,7 @@ def test_the_command_writes_what_it_found(capsys, tmp_path, monkeypatch):
         assert steps == 8 and skew in (0, 0.5)
         return made_up().trained[name, PRIVATE if skew else ALIKE, way, seed]
 
-    monkeypatch.setattr(averaging, "draw", lambda found: {"png": repr(found.seeds).encode()})
+    monkeypatch.setattr(averaging, "draw", lambda found, save: {"png": repr(found.seeds).encode()})
     monkeypatch.setattr(averaging, "pool", no_pool)
     monkeypatch.setattr(averaging, "measure", measure)
     monkeypatch.setattr(averaging, "train", train)

@@ -1,4 +1,4 @@
-"""Is the README true? Its commands, its tables and its map of the code."""
+"""Are README.md and docs/ true? Their commands, tables, examples, links and names."""
 
 import re
 import shlex
@@ -8,21 +8,41 @@ from click.testing import CliRunner
 
 from ondie.emu.cli.main import commands
 from ondie.emu.config.config import load_preset
-from tests.smoke import readme
+from tests.docs import generate
 
-TEXT = readme.README.read_text("utf-8")
-BLOCKS = list(readme.blocks(TEXT))
+TEXTS = {str(page.relative_to(generate.ROOT)): page.read_text("utf-8") for page in generate.PAGES}
+TEXT = "\n".join(TEXTS.values())
+BLOCKS = list(generate.blocks(TEXT))
 
 
-def test_it_has_the_generated_blocks():
-    assert [what for what, _ in BLOCKS].count("map") == 1
-    assert len(BLOCKS) == 9
+def test_the_pages_have_the_generated_blocks():
+    assert [what for what, _ in generate.blocks(TEXTS["README.md"])] == [
+        "summary: gpt2-124m optimstore-r1 1", "results",
+    ]  # fmt: skip
+    assert len(BLOCKS) == 10
+
+
+def test_the_readme_is_short():
+    assert len(TEXTS["README.md"].splitlines()) <= 300
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_links_lead_somewhere(page):
+    targets = re.findall(r"\]\((?!https?:|#)([^)#\s]+)[^)]*\)", TEXTS[page])
+    for target in targets:
+        assert ((generate.ROOT / page).parent / target).exists(), target
+
+
+def test_the_index_lists_every_page():
+    listed = re.search(r"```{toctree}\n.*?\n\n(.*?)```", TEXTS["docs/index.md"], re.DOTALL)[1]
+    pages = {name for name in TEXTS if name.startswith("docs/")} - {"docs/index.md"}
+    assert {f"docs/{name}.md" for name in listed.split()} == pages
 
 
 @pytest.mark.parametrize(("what", "body"), BLOCKS, ids=[what for what, _ in BLOCKS])
 def test_a_generated_block_is_what_the_program_gives(what, body):
-    # `python -m tests.smoke.readme` makes them anew.
-    assert body == readme.make(what)
+    # `python -m tests.docs.generate` makes them anew.
+    assert body == generate.make(what)
 
 
 def ondie_lines():
@@ -48,7 +68,7 @@ def test_a_shown_command_exists_with_its_options(line):
 
 @pytest.mark.parametrize("target", re.findall(r"^\$ make (\w+)", TEXT, re.MULTILINE))
 def test_a_shown_target_is_in_the_makefile(target):
-    makefile = (readme.ROOT / "Makefile").read_text("utf-8")
+    makefile = (generate.ROOT / "Makefile").read_text("utf-8")
     assert re.search(rf"^{target}:", makefile, re.MULTILINE)
 
 
@@ -56,12 +76,14 @@ def test_a_shown_target_is_in_the_makefile(target):
     "name", re.findall(r"`((?:emu|kernels|traces|csrc|tests)/[\w./-]+)`", TEXT)
 )
 def test_a_named_path_exists(name):
-    assert (readme.ROOT / name).exists()
+    assert (generate.ROOT / name).exists()
 
 
-def test_the_figure_is_there():
-    for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", TEXT):
-        assert (readme.ROOT / name).read_bytes().startswith(b"\x89PNG")
+def test_the_figures_are_there():
+    for page, text in TEXTS.items():
+        for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text):
+            path = (generate.ROOT / page).parent / name
+            assert path.read_bytes().startswith(b"\x89PNG"), (page, name)
 
 
 def test_the_preset_it_shows_can_be_loaded(tmp_path):
@@ -72,25 +94,25 @@ def test_the_preset_it_shows_can_be_loaded(tmp_path):
     assert (cfg.system.name, cfg.flash.t_program_ps) == ("my-drive", 75_000_000)
 
 
-def test_the_kernels_example_runs(root):
+def test_the_kernels_example_runs():
     """Every block of Python that imports ondie.kernels, as it stands."""
-    blocks = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     ours = [block for block in blocks if "from ondie.kernels import" in block]
     assert ours
     for block in ours:
-        exec(compile(block, "README.md", "exec"), {})
+        exec(compile(block, "docs", "exec"), {})
 
 
-def test_the_optimizers_examples_run(root):
+def test_the_optimizers_examples_run():
     """The blocks of Python that train, as they stand, the second after the first."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    blocks = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text("utf-8"), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     train = [block for block in blocks if "Optimizer" in block]
     assert ["KernelOptimizer" in train[0], "CSDOptimizer" in train[1], len(train)] == [1, 1, 2]
     names = {}
     with torch.random.fork_rng(devices=[]):
         for block in train:
-            exec(compile(block, "README.md", "exec"), names)
+            exec(compile(block, "docs", "exec"), names)
     states = names["states"]
     assert states["step"] == 10
     assert {name: state.numel() for name, state in states.items() if name != "step"} == {

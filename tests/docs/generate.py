@@ -1,0 +1,139 @@
+"""The generated blocks of README.md and docs/.
+
+Owns finding, making and (run as a program) rewriting the blocks. test_docs.py compares them.
+`<!-- output: COMMAND -->` is followed by a fenced block with what `ondie COMMAND` prints; numbers
+behind `|` choose among the paragraphs of that output. `<!-- summary: TRACE DEVICE STEPS -->` is a
+comparison in 80 columns, `<!-- results -->` the check rows of `ondie validate optimstore`.
+"""
+
+import functools
+import io
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"<!-- (?P<what>[^>]*?) -->\n```\n(?P<body>.*?)```\n", re.DOTALL)
+
+
+def blocks(text: str) -> Iterator[tuple[str, str]]:
+    """(what, body) of each generated block."""
+    for match in BLOCK.finditer(text):
+        yield match["what"], match["body"]
+
+
+def make(what: str) -> str:
+    """The block as it should be."""
+    if what == "results":
+        return results()
+    if what.startswith("summary: "):
+        return summary(*what.removeprefix("summary: ").split())
+    command, _, chosen = what.removeprefix("output: ").partition(" | ")
+    text = output(shlex.split(command))
+    if chosen:
+        paragraphs = text.split("\n\n")
+        text = "\n\n".join(paragraphs[int(i)] for i in chosen.split())
+    return "\n".join(line.rstrip() for line in text.strip("\n").splitlines()) + "\n"
+
+
+def output(arguments: list[str]) -> str:
+    """What `ondie ARGUMENTS` prints for the commands shown, without the list of files written."""
+    from ondie import traces
+    from ondie.emu import validate
+    from ondie.emu.analysis import compare
+    from ondie.emu.cli.commands import ablation
+    from ondie.emu.cli.console import WIDTH
+    from ondie.emu.cli.tables import compare as report
+    from ondie.emu.config.config import load_preset
+    from ondie.emu.paths.base import Options
+
+    screen = Console(file=io.StringIO(), width=WIDTH, highlight=False)
+    match arguments:
+        case ["compare", trace, "--device", device, "--steps", steps]:
+            cfg = load_preset(device)
+            found = compare.compare(traces.load(trace), cfg, steps=int(steps))
+            report.show(found, screen)
+        case ["validate", *name]:
+            validate.show(suite(*name), screen)
+        case ["ablation", trace, "--device", device]:
+            cfg = load_preset(device)
+            ablation.command(cfg, traces.load(trace), Options(), None, screen, None)
+        case ["stannis", *_]:
+            words = [sys.executable, "-m", "ondie.emu.cli", *arguments]
+            return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        case _:
+            raise ValueError(f"no way to show {arguments}")
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue()
+
+
+def summary(trace: str, device: str, steps: str) -> str:
+    """A comparison in one table of 80 columns: times, energy and bytes of the update."""
+    from ondie import traces
+    from ondie.emu.analysis.compare import compare
+    from ondie.emu.clock import PS_PER_S
+    from ondie.emu.config.config import load_preset
+    from ondie.emu.units import fmt_bytes, fmt_energy, fmt_time
+
+    found = compare(traces.load(trace), load_preset(device), steps=int(steps), swing=False)
+    base = next(r.ledger.update_s for r in found.results if r.ledger is not None)
+    lines = [
+        f"{'path':24}{'update stage':>14}{'speedup':>9}{'energy':>10}{'link':>10}{'channels':>11}"
+    ]
+    for r in found.results:
+        if r.ledger is None or r.energy is None:
+            lines.append(f"{r.name:24}{'n/a':>14}")
+            continue
+        by = r.ledger.totals.bytes_by
+        link = (by["link down"] + by["link up"]) / found.steps
+        channels = (by["channels in"] + by["channels out"]) / found.steps
+        joules = r.energy.storage_and_host[1] / found.steps
+        lines.append(
+            f"{r.name:24}{fmt_time(round(r.ledger.update_s * PS_PER_S)):>14}"
+            f"{base / r.ledger.update_s:>8.2f}x{fmt_energy(round(joules * 1e15)):>10}"
+            f"{fmt_bytes(round(link)):>10}{fmt_bytes(round(channels)):>11}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+@functools.cache
+def suite(*name: str) -> list[Any]:
+    """The rows of `ondie validate NAME`."""
+    from ondie.emu import validate
+
+    return validate.run(*(name or (None,)))
+
+
+def results() -> str:
+    """The check rows of `ondie validate optimstore` that have a published number."""
+    from ondie.emu.validate import CHECK
+
+    lines = [f"{'row':46}{'published':>11}{'emulated':>11}{'difference':>11}"]
+    for row in suite("optimstore"):
+        if row.kind == CHECK and row.published is not None:
+            name = row.name if len(row.name) <= 45 else row.name[:42] + "..."
+            lines.append(
+                f"{name:46}{row.published:>11.4g}{row.predicted:>11.4g}{row.difference:>+11.1%}"
+            )
+    return "\n".join(lines[:16]) + "\n"
+
+
+def rewritten(text: str) -> str:
+    """A page with every generated block made anew."""
+
+    def replace(match: re.Match[str]) -> str:
+        return f"<!-- {match['what']} -->\n```\n{make(match['what'])}```\n"
+
+    return BLOCK.sub(replace, text)
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(rewritten(page.read_text("utf-8")), "utf-8")
