@@ -1,1 +1,1 @@
-"""Processors: host CPU, ISP cores, PEs on the dies; how long a job takes on each."""
+"""Processors: host CPU, ISP cores, PEs on the dies; time of a job on each."""

@@ -1,6 +1,6 @@
-"""The host's processor and memory during the update.
+"""Host processor and memory during the update.
 
-Owns how long the host's CPU takes for an update. Does not own the arithmetic (ondie.kernels).
+Owns the time that the host's CPU takes for an update. Does not own the arithmetic (ondie.kernels).
 Source: DeepSpeed CPU Adam is limited by memory traffic: 28 B/param at the configured Adam rate;
 other optimizers move fewer bytes at the same bandwidth.
 """
@@ -17,8 +17,10 @@ ADAM_BYTES = 28
 
 
 def update_ps(cfg: Config, n_params: int, traffic: int | Fraction) -> int:
-    """Time of a host update of ``n_params`` whose kernel moves ``traffic`` bytes per parameter,
-    ps."""
+    """Return the time of a host update of ``n_params`` parameters, ps.
+
+    ``traffic``: bytes per parameter that the kernel moves.
+    """
     by_rate = n_params * traffic * PS_PER_S // (ADAM_BYTES * cfg.host.adam_params_per_s)
     by_dram = n_params * traffic * PS_PER_S // cfg.host.dram_bandwidth_bytes_per_s
     return int(max(by_rate, by_dram, 1))

@@ -1,7 +1,7 @@
-"""The in-storage processor in the controller: a throughput model.
+"""In-storage processor in the controller: a throughput model.
 
-Owns how long an update occupies the ISP. Does not own DRAM and flash time: the engine lets the
-ISP's traffic contend for them, so the update takes the longest of the three.
+Owns the time for which an update occupies the ISP. Does not own DRAM and flash time: in the engine
+the ISP's traffic contends for them, so that the update takes the longest of the three.
 Source: instruction counts measured with callgrind on this project's C kernels (instructions.toml:
 128-bit vectors with three operands, as NEON has); Smart-Infinity (HPCA 2024): an FPGA engine
 streams at a given rate.
@@ -19,22 +19,25 @@ from ondie.emu.clock import PS_PER_S
 from ondie.emu.config.config import Config
 
 NEAREST = "fma128"
-"""The measured target nearest to NEON: 128-bit vectors and three-operand instructions."""
+"""Measured target nearest to NEON: 128-bit vectors and three-operand instructions."""
 
 
 @cache
 def measured() -> dict[str, Any]:
-    """The table of measured instruction counts."""
+    """Return the table of measured instruction counts."""
     text = resources.files("ondie.emu.compute").joinpath("instructions.toml").read_text("utf-8")
     return tomllib.loads(text)
 
 
 CASTS = {"bf16_master": ("from_bf16", "from_bf16", "to_bf16")}
-"""Formats without a kernel of their own: what is cast around the FP32 one (w and g, then w)."""
+"""Formats without a separate kernel: the casts added to the FP32 kernel (w and g, then w)."""
 
 
 def instructions_per_param(op: str, coupled_decay: bool, format: str = "fp32") -> Fraction:
-    """Instructions per parameter of an update kernel in a format, 128-bit vectors, in bulk."""
+    """Return the instructions per parameter of an update kernel in a format.
+
+    Counts are for 128-bit vectors, in bulk.
+    """
     table = measured()[NEAREST]
     own = format != "fp32" and format not in CASTS
     counts = table[op][format] if own else table[op]
@@ -46,10 +49,10 @@ def update_ps(
     cfg: Config, op: str, coupled_decay: bool, n_params: int, traffic: int | Fraction,
     format: str = "fp32",
 ) -> int:  # fmt: skip
-    """Time the ISP itself is busy with an update, ps.
+    """Return the time for which an update occupies the ISP, ps.
 
-    Cores: instructions / (cores x IPC x frequency). FPGA: bytes of ``traffic`` per parameter at the
-    engine's rate.
+    Cores: instructions / (cores x IPC x frequency). FPGA: ``traffic`` bytes per parameter at the
+    rate of the engine.
     """
     if cfg.isp.kind == "fpga":
         return -int(-n_params * traffic * PS_PER_S // cfg.isp.engine_bytes_per_s)

@@ -1,7 +1,8 @@
-"""The rate of CPU Adam on this machine, an input of a comparison: `ondie compare --measure-host`.
+"""Measured rate of CPU Adam on this machine, an input of `ondie compare --measure-host`.
 
-Owns the measurement and its place in the configuration. Does not own the kernel (ondie.kernels) or
-how a contender is timed (bench.py). Source: own.
+Owns the measurement and its entry in the configuration. Does not own the kernel (ondie.kernels) or
+the timing of a contender (ondie.kernels.bench.run).
+Source: none.
 """
 
 from __future__ import annotations
@@ -19,25 +20,28 @@ from ondie.kernels.bench.contenders import HYPER, KEY, filled
 from ondie.kernels.bench.run import free_bytes, machine, need, timed
 
 PARAMS = 1 << 25
-"""Their four arrays are far larger than any cache."""
+"""Number of parameters; their four arrays are far larger than any processor cache."""
 ROUNDS = 7
 RATE, DRAM = "host.adam", "host.dram_bandwidth"
 
 
 def adam_rate(threads: int) -> float:
-    """Parameters per second of one Adam update in DRAM: the median over rounds."""
+    """Return the parameters per second of one Adam update in DRAM: the median over rounds."""
     n = min(PARAMS, free_bytes() // 2 // need(1))
     kernel = get("adam")
     call = partial(
         kernel.run, filled(kernel, n), kernel.coefficients(HYPER["adam"], 10), threads, 0, KEY
     )
-    call()  # compiles, and touches every page
+    call()  # compile, and touch every page
     return n / statistics.median(timed(call, 1) for _ in range(ROUNDS))
 
 
 def with_measured_rate(cfg: Config, given: tuple[str, ...]) -> Config:
-    """The configuration with this host's rate, named as measured; its DRAM serves at least that.
-    ``given``: what the user has set. Raises InputError where that is the rate."""
+    """Return the configuration with this host's Adam rate, recorded as measured.
+
+    The host's DRAM bandwidth is raised if it is too low for that rate. ``given``: the settings of
+    the user. Raises InputError if the user has set the rate.
+    """
     if any(text.partition("=")[0].strip() == RATE for text in given):
         raise InputError(f"--measure-host: {RATE} is set as well; one of them is right")
     threads = os.cpu_count() or 1

@@ -1,17 +1,17 @@
-"""The bus that a die's processing elements share: who reads another plane's register, and when.
+"""Shared bus of a die's processing elements: reads of registers in other planes.
 
-Owns which pass of an update crosses planes, and how long the passes of a stripe take when they want
-the bus at once. Does not own the passes and their operands (ondie.kernels.on_die), the layout of
-vectors over planes (layout.py), or pages that change planes (backend/reservoir.py).
+Owns which passes of an update cross planes, and the time of a stripe's passes when they contend for
+the bus. Does not own the passes and their operands (ondie.kernels.on_die), the layout of vectors
+over planes (paths/layout/regions.py), or pages that change planes (ftl/reservoir.py).
 Source: OptimStore (HPCA 2023): a shared bus on the die lets an element reach another plane's
-register. Not published, and assumed here: what the bus carries; that the element in the plane of
-what a pass changes works on it; that gradient and intermediate results lie in cache registers, one
-in each, where the fewest passes have to cross.
+register. Not published, and assumed here: the rate of the bus; that the element in the plane of the
+vector that a pass changes executes the pass; that gradient and intermediate results are in cache
+registers, one in each, placed so that the fewest passes cross planes.
 
-A pass reads one operand in its own plane, a value per cycle. Where the other one comes from another
-plane it takes a lane of the bus, which carries one value per cycle, for as long; a bus slower than
-that (less than one value per cycle) slows the pass. Groups of planes with vectors of their own run
-side by side, and wait for each other where there are fewer lanes: first come, first served.
+A pass reads one operand in its own plane, one value per cycle. If the other operand is in another
+plane, the pass occupies a lane of the bus, which carries one value per cycle, for the same time. A
+slower bus (less than one value per cycle) slows the pass. Groups of planes with separate vectors
+run in parallel and wait for each other if there are fewer lanes, in first-come, first-served order.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from functools import cache
 from ondie.kernels import on_die
 
 MADE = ("g", "t")
-"""Vectors that lie in cache registers: no plane stores them."""
+"""Vectors in cache registers; no plane stores them."""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Cycles of a stripe's passes, those that groups of planes do side by side counted once."""
+    """Cycles of a stripe's passes; passes that groups of planes run in parallel count once."""
 
     total: int
     own: int
-    """Of passes whose operands all lie in the plane of their element."""
+    """Cycles of passes whose operands are all in the plane of their element."""
 
     @property
     def bus(self) -> int:
-        """Of passes that read over the die's bus, waiting for it included."""
+        """Cycles of passes that read over the die's bus, including the wait for it."""
         return self.total - self.own
 
 
 @cache
 def crossing(op: str, coupled_decay: bool = False) -> tuple[bool, ...]:
-    """Which passes of an update read a register of another plane."""
+    """Return for each pass of an update whether it reads a register of another plane."""
     operands = on_die.operands(op, coupled_decay)
     used = dict.fromkeys(name for pair in operands for name in pair)
     made = [name for name in used if name in MADE]
@@ -59,14 +59,16 @@ def crossing(op: str, coupled_decay: bool = False) -> tuple[bool, ...]:
 
 
 def across(n: int, lanes: float) -> int:
-    """Cycles of ``n`` values over one lane of the bus."""
+    """Return the cycles of ``n`` values over one lane of the bus."""
     return n if lanes >= 1 else math.ceil(n / lanes)
 
 
 @cache
 def passes(op: str, groups: int, n: int, lanes: float, coupled_decay: bool = False) -> Passes:
-    """Cycles of an update of ``groups`` pages of ``n`` values each, over a bus that carries
-    ``lanes`` values per cycle: whole ones above one."""
+    """Return the cycles of an update of ``groups`` pages of ``n`` values each.
+
+    ``lanes``: values per cycle that the bus carries; above one only the integer part counts.
+    """
     crosses = crossing(op, coupled_decay)
     slow = across(n, lanes)
     free = [0] * max(int(lanes), 1)

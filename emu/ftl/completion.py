@@ -1,9 +1,9 @@
-"""Landing: what follows when a die has finished: pages are mapped, moved on, or have failed.
+"""Completion handlers for flash operations.
 
-Owns the end of every flash operation. Does not own what led to it (placing.py, collection.py) or
-the way of data to the host (flows.py).
-Source: a write is mapped when its program is done; a page that was overwritten while it moved stays
-where its new content is.
+Owns the end of every flash operation: mapping, moves and failures. Does not own what starts the
+operation (write_path.py, gc.py) or the data path to the host (engine/run/datapath.py).
+Source: a write is mapped when its program is done; a page that was overwritten while it moved keeps
+the mapping to its new content.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ from ondie.kernels.jit import cold, inline, njit
 
 @njit
 def after_erase(st, t):
-    """A block has been erased: it is free where collection asked for it, and may have failed."""
+    """Complete an erase. A block erased by collection becomes free, or is retired if the erase
+    has failed."""
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
@@ -127,7 +128,7 @@ def after_erase(st, t):
     ended(st, dev, u, b)
     if c.gc_stop > 0:
         retry_stalled(st, dev, u)
-    if c.wear_static > 0:  # behind writes that wait: each erase lets them go on first
+    if c.wear_static > 0:  # after stalled writes, which each erase retries first
         level(st, dev, u)
     if c.gc_stop == 0 or st.pool[u].free_n < c.gc_stop or st.pool[u].retiring > 0 or c.pslc != 0:
         ask(st, dev, u)
@@ -135,7 +136,7 @@ def after_erase(st, t):
 
 @njit
 def moved(st, t):
-    """A collected page has reached its end: programmed again, or dropped."""
+    """Complete the move of a collected page, which has been programmed or dropped."""
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
@@ -151,8 +152,8 @@ def moved(st, t):
 
 @njit
 def move(st, t):
-    """A collected page is in DRAM: write it to the unit's collection block, unless it was
-    overwritten. True when it goes on."""
+    """Write a collected page from DRAM to the unit's collection block. Drop it if it has been
+    overwritten, or give up the collection if there is no place."""
     c = st.cfg[0]
     x = st.txn[t]
     u = x.left // c.all_blocks
@@ -181,7 +182,7 @@ def move(st, t):
 
 @cold
 def map_arrived(st, t):
-    """A translation page is in DRAM, for those who wait for it or to be written back."""
+    """Handle a translation page that has arrived in DRAM: complete the fetch, or write it back."""
     c = st.cfg[0]
     x = st.txn[t]
     cmt.arrived(st, x.dev, x.lpn - c.lpns)
@@ -193,7 +194,7 @@ def map_arrived(st, t):
 
 @cold
 def map_programmed(st, t):
-    """A translation page is on flash: the directory says so."""
+    """Complete the program of a translation page and update the directory."""
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
@@ -208,8 +209,8 @@ def map_programmed(st, t):
 
 @cold
 def failed(st, t):
-    """Has the program of transaction ``t`` failed? Its block is closed and will be retired, its
-    pages look for another place."""
+    """Return True if the program of transaction ``t`` has failed. The block is then closed and will
+    be retired, and the pages need another place."""
     c = st.cfg[0]
     x = st.txn[t]
     b = mapping.block_at(st, x.dev, x.ppn)
@@ -239,7 +240,7 @@ def failed(st, t):
 
 @inline
 def map_programmed_pages(st, t):
-    """The pages of a write are where they were programmed."""
+    """Map the pages of a write to the place where they were programmed."""
     c = st.cfg[0]
     x = st.txn[t]
     for i in range(x.n):
@@ -252,7 +253,8 @@ def map_programmed_pages(st, t):
 
 @cold
 def landed(st, t):
-    """A write is on flash. True when it came from a cache: then nobody else waits for it."""
+    """Complete a write with a cache present. Return True if it came from a cache, so that no
+    command waits for it."""
     c = st.cfg[0]
     if c.cache != buffer.BUFFER:
         return cache.programmed(st, t)
@@ -263,7 +265,8 @@ def landed(st, t):
 
 @njit
 def programmed(st, t):
-    """A program is done: its pages are mapped. Returns the transaction if somebody waits for it."""
+    """Complete a program and map its pages. Return the transaction if a command waits for it, else
+    -1."""
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
@@ -284,7 +287,7 @@ def programmed(st, t):
             place_or_wait(st, t)
         else:
             gc.settled(st, u, x.left, -1)  # it needs a place again
-            if x.bus == 0:  # copied inside the die, and lost there
+            if x.bus == 0:  # copyback: the data are lost in the die
                 st.count[dev, modes.either(st, x.left, GC_DROPPED, FOLD_DROPPED)] += 1
                 pick_up(st, t, False)
             else:
@@ -333,8 +336,8 @@ def programmed(st, t):
 
 @cold
 def helped(st, t):
-    """What the controller does for the dies' computations has left the die, or has entered it.
-    Returns it when it is finished, else -1."""
+    """Complete a die operation that the controller runs for on-die computation. Return the
+    transaction when it is finished, else -1."""
     x = st.txn[t]
     dev = x.dev
     if x.op == timing.READ:
@@ -365,8 +368,8 @@ def helped(st, t):
 
 @njit
 def after_flash(st, t):
-    """Transaction ``t`` is done with its die: its data are out, programmed, loaded or computed.
-    Returns it when it is finished, else -1."""
+    """Complete the die operation of transaction ``t`` (read, program, erase, load or compute).
+    Return the transaction when it is finished, else -1."""
     x = st.txn[t]
     dev = x.dev
     if x.bare >= REGISTERS or (x.bare == RESERVOIR and x.op == timing.PROGRAM):

@@ -1,8 +1,8 @@
-"""Collection under way: from the choice of a block to its last page read, and to its end.
+"""Execution of garbage collection: page reads of a victim block until it is free or retired.
 
-Owns when a block begins to be emptied, which of its pages are read next, and what becomes of it:
-free, erased, retired; static wear levelling and read reclaim. Does not own the choice and its books
-(gc.py), or where what was read goes (landing.py).
+Owns the start of a collection, the order of the victim's page reads, the end of a victim (free,
+erased or retired), static wear leveling and read reclaim. Does not own victim selection and its
+accounting (gc_victims.py) or the destination of the pages read (completion.py).
 Source: started when an open block fills and free blocks are at or below a threshold, as in MQSim.
 """
 
@@ -46,7 +46,8 @@ from ondie.kernels.jit import apart, cold, inline, njit
 
 @njit
 def ask(st, dev, u):
-    """Does unit ``u`` need a collection? Start it; a victim without valid pages is free at once."""
+    """Start the collections that unit ``u`` needs. A victim that becomes free at once is followed
+    by the next check."""
     while True:
         b = retiring(st, u)
         if b < 0:
@@ -60,7 +61,7 @@ def ask(st, dev, u):
 
 @inline
 def choose(st, dev, u):
-    """Start a collection, or a fold, that unit ``u`` has a reason for: its block, or -1."""
+    """Start a collection or a pSLC fold if unit ``u`` needs one. Return its block, or -1."""
     if st.cfg[0].pslc == 0:
         return gc.begin(st, u)
     return folding.begin(st, u, quiet.lasts(st, dev))
@@ -68,8 +69,8 @@ def choose(st, dev, u):
 
 @njit
 def execute(st, dev, u, b):
-    """The victim's pages begin to move, behind reads of them where they are locked. True when it
-    has become a free block at once."""
+    """Start moving the victim's pages. With page locks, pending reads of the block come first.
+    Return True if the victim has become a free block at once."""
     if st.cfg[0].locks != 0 and st.block[b].reading > 0:
         return False
     began(st, b)
@@ -78,7 +79,8 @@ def execute(st, dev, u, b):
 
 @cold
 def retiring(st, u):
-    """A block in which a program has failed is emptied whether space is short or not."""
+    """Start the collection of a block in which a program has failed, regardless of free space.
+    Return the block, or -1."""
     c = st.cfg[0]
     if st.pool[u].retiring == 0 or st.pool[u].victims >= c.gc_parallel:
         return -1
@@ -96,35 +98,36 @@ def retiring(st, u):
 
 @njit
 def began(st, b):
-    """While collection works alone on a die, the host's work there waits."""
+    """Bar host transactions from the die of block ``b`` if collection has exclusive use of it."""
     if st.cfg[0].exclusive != 0:
         nand.bar(st, die_of_block(st, b), 1)
 
 
 @njit
 def moved_out(st, b):
-    """Nothing of block ``b`` is left to be moved: the host's work may go on, behind its erase."""
+    """Admit host transactions to the die again: no page of victim ``b`` is left to be moved. Its
+    erase goes first."""
     if st.cfg[0].exclusive != 0 and st.block[b].state == mapping.VICTIM:
         nand.bar(st, die_of_block(st, b), -1)
 
 
 @cold
 def die_of_block(st, b):
-    """First lane of the die in which a block lies."""
+    """Return the first lane of the die that contains block ``b``."""
     c = st.cfg[0]
     return b // c.all_blocks // c.die_units * c.lanes
 
 
 @inline
 def queue_of(st, x):
-    """Queue for what the drive itself programs: translation pages have one of their own."""
+    """Return the queue for internal programs. Translation pages have a separate queue."""
     return nand.Q_MAP_WRITE if x.lpn >= st.cfg[0].lpns else st.cfg[0].q_gc_write
 
 
 @apart
 def collect(st, dev, u, b):
-    """Keep the collection of block ``b`` going: read its next valid pages, or end it. True when it
-    has become a free block at once."""
+    """Read the next valid pages of victim ``b``, or end its collection. Return True if the block
+    has become free at once."""
     c = st.cfg[0]
     block = st.block[b]
     while block.moving < c.gc_window:
@@ -160,7 +163,7 @@ def collect(st, dev, u, b):
 
 @cold
 def pick_up_page(st, dev, t):
-    """Read a slot of a victim, and what else is valid in its page, with one array operation."""
+    """Read a slot of a victim and the other valid slots of its page with one array operation."""
     c = st.cfg[0]
     x = st.txn[t]
     b = x.left
@@ -187,7 +190,7 @@ def pick_up_page(st, dev, t):
 
 @inline
 def begin(st, t, dev, lpn, ppn, b):
-    """Transaction ``t`` moves a page of victim ``b``."""
+    """Set up transaction ``t`` to move a page of victim ``b``."""
     x = st.txn[t]
     x.dev = dev
     x.lpn = lpn
@@ -201,8 +204,8 @@ def begin(st, t, dev, lpn, ppn, b):
 
 @apart
 def pick_up(st, t, inside):
-    """Read a page of a victim: it comes to the controller, or (``inside``) goes to another block of
-    its plane without leaving the die, if that is where the next page goes."""
+    """Read a page of a victim into the controller. If ``inside`` is set and the next page of the
+    destination stream lies in the same plane, use copyback instead."""
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
@@ -231,7 +234,8 @@ def pick_up(st, t, inside):
 
 @njit
 def finish(st, dev, u, b):
-    """Block ``b`` holds nothing valid and nobody reads it. True when it is free at once."""
+    """Erase or free block ``b``, which has no valid page and no pending read. Return True if it
+    is free (or retired) at once."""
     c = st.cfg[0]
     block = st.block[b]
     moved_out(st, b)
@@ -245,7 +249,8 @@ def finish(st, dev, u, b):
 
 @njit
 def read_done(st, dev, ppn):
-    """Data have left the array for somebody else than collection, which may wait for it."""
+    """Complete the array read of a transaction that is not a collection read, and resume a
+    collection that waited for it."""
     b = mapping.block_at(st, dev, ppn)
     block = st.block[b]
     block.reading -= 1
@@ -259,7 +264,7 @@ def read_done(st, dev, ppn):
 
 @njit
 def ended(st, dev, u, b):
-    """Block ``b`` holds nothing any more: free, or retired."""
+    """Free or retire block ``b``, which holds no data."""
     block = st.block[b]
     gc.closed(st, u, b)
     if block.retire != 0:
@@ -278,8 +283,9 @@ def ended(st, dev, u, b):
 
 @inline
 def leisure(st, u):
-    """Has unit ``u`` time and free blocks for a move that brings none? Not where that would begin
-    a collection, which would begin the next move, or while writes wait for ``gc_stop`` blocks."""
+    """Return True if unit ``u`` may start a move that frees no block (wear leveling, reclaim).
+    It may not if the move would trigger a collection (which would trigger the next move), or
+    while writes wait for ``gc_stop`` blocks."""
     c = st.cfg[0]
     pool = st.pool[u]
     if pool.free_n <= max(c.gc_reserve, min(c.gc_stop, c.gc_low)):
@@ -290,8 +296,8 @@ def leisure(st, u):
 
 @cold
 def level(st, dev, u):
-    """Static wear levelling: the least worn full block is emptied when the most worn has seen that
-    many erases more, so that its cold data move to a worn block."""
+    """Start static wear leveling: empty the least worn full block if the most worn block has at
+    least ``wear_static`` more erases. Its cold data move to a worn block."""
     c = st.cfg[0]
     pool = st.pool[u]
     if pool.levelled != 0 or not leisure(st, u):
@@ -315,8 +321,8 @@ def level(st, dev, u):
 
 @njit
 def reclaim(st, dev, ppn):
-    """The data of the block that page ``ppn`` lies in move to another one, if collection has time
-    and room for it now; else at another read."""
+    """Start read reclaim: move the data of the block of page ``ppn`` to another block if collection
+    has time and room for it now. Otherwise a later read tries again."""
     c = st.cfg[0]
     b = mapping.block_at(st, dev, ppn)
     u = b // c.all_blocks

@@ -1,7 +1,7 @@
-"""Collection: whom to empty, when, and whether what is valid in it finds a place.
+"""Garbage collection: trigger, admission and accounting of victim blocks.
 
-Owns the decision to start and the bookkeeping of a victim from its choice to its end. Does not
-own who is chosen (policies.py) or the way of its moves through the drive (collection.py).
+Owns the decision to start a collection and the accounting of a victim from its selection to its
+end. Does not own the victim selection policies (policies.py) or the execution of moves (gc.py).
 Source: started when an open block fills and free blocks are at or below a threshold, as in MQSim.
 """
 
@@ -19,8 +19,8 @@ from ondie.kernels.jit import cold, inline, njit
 
 @njit
 def begin(st, u):
-    """Start one collection on unit ``u`` if it is short of free blocks. Returns the victim, or -1:
-    none is worth it, or there is no room for its pages."""
+    """Start one collection on unit ``u`` if it is short of free blocks. Return the victim, or -1 if
+    no block is worth collecting or there is no room for its valid pages."""
     c = st.cfg[0]
     pool = st.pool[u]
     if pool.free_n > c.gc_low or pool.victims >= c.gc_parallel:
@@ -35,7 +35,7 @@ def begin(st, u):
     if not gains(st, u, b):
         if pool.free_n > max(c.gc_reserve, c.gc_stop - 1):
             return -1
-        b = policies.greedy(st, u)  # the host waits: a choice that brings nothing would be the last
+        b = policies.greedy(st, u)  # writes stall: need a victim that gains space
         if b < 0 or not gains(st, u, b):
             return -1
         st.count[u // c.units, OVERRULED] += 1
@@ -45,14 +45,14 @@ def begin(st, u):
 
 @inline
 def gains(st, u, b):
-    """Is a block worth collecting, and is there room for what is valid in it?"""
+    """Return True if a block is worth collecting and there is room for its valid pages."""
     return st.valid[b] <= st.cfg[0].worth and room(st, u, b)
 
 
 @inline
 def collected(st, b):
-    """Stream to which the pages of victim ``b`` move: one for all, or one beside each stream.
-    Translation pages stay in their own, what is folded fills one of its own."""
+    """Return the stream to which the pages of victim ``b`` move: one common stream, or one for each
+    host stream. Translation pages stay in the map stream. Folded pages have a separate stream."""
     c = st.cfg[0]
     stream = st.block[b].stream
     if stream == c.pslc_stream:
@@ -66,8 +66,9 @@ def collected(st, b):
 
 @njit
 def room(st, u, b):
-    """Do the valid pages of block ``b`` find a place, beside those of collections under way? One
-    that is to be retired gives no block back: it must leave one for the next collection."""
+    """Return True if there is room for the valid pages of block ``b`` in addition to the pages of
+    collections in progress. A block to be retired returns no free block, so one more free block
+    must remain for the next collection."""
     if st.valid[b] == 0:
         return True
     blocks = mapping.promised(st, u, collected(st, b), st.valid[b])
@@ -76,7 +77,7 @@ def room(st, u, b):
 
 @njit
 def start(st, u, b):
-    """Block ``b`` is to be emptied."""
+    """Make block ``b`` a victim and reserve room for its valid pages."""
     c = st.cfg[0]
     block = st.block[b]
     if block.state == FOLDABLE:
@@ -90,27 +91,28 @@ def start(st, u, b):
     st.pool[u].victims += 1
     dev = u // c.units
     base = mapping.first_page(st, dev, b)
-    for ppn in range(base, base + c.block_pages):  # their map entries will be looked at
+    for ppn in range(base, base + c.block_pages):  # their map entries are read soon
         prefetch(st.l2p, dev * st.l2p.shape[1] + max(int(st.p2l[dev, ppn]) - 1, 0))
 
 
 @inline
 def settled(st, u, b, n):
-    """``n`` pages of victim ``b`` have found a place, or need none any more."""
+    """Release the reservation of ``n`` pages of victim ``b``: they have a place or need none."""
     st.block[b].owed -= n
     st.front[collected(st, b), u].owed -= n
 
 
 @cold
 def looked_through(st, u, b):
-    """Victim ``b`` has no page left to be read: what was overwritten meanwhile needs no place."""
+    """Release the reservation of pages overwritten since victim ``b`` was selected, once it has
+    no page left to be read."""
     settled(st, u, b, st.block[b].unseen)
     st.block[b].unseen = 0
 
 
 @njit
 def next_valid(st, dev, b):
-    """Next valid page of victim ``b`` as (lpn, ppn), or (-1, -1) when there is none left."""
+    """Return the next valid page of victim ``b`` as (lpn, ppn), or (-1, -1) if none is left."""
     c = st.cfg[0]
     block = st.block[b]
     base = mapping.first_page(st, dev, b)
@@ -125,7 +127,8 @@ def next_valid(st, dev, b):
 
 @cold
 def next_of_page(st, dev, b):
-    """The same within the page of flash that is being looked at."""
+    """Return the next valid slot as (lpn, ppn) within the current flash page of victim ``b``, or
+    (-1, -1) if none is left there."""
     c = st.cfg[0]
     block = st.block[b]
     base = mapping.first_page(st, dev, b)
@@ -140,9 +143,9 @@ def next_of_page(st, dev, b):
 
 @cold
 def give_up(st, u, b):
-    """There is no place for a page of victim ``b``: programs have failed, and spoilt the blocks
-    that were meant for it. It keeps what it still holds: neither this page nor those that have not
-    been read need a place, so that lines which others wait in are not kept open for them."""
+    """Give up the collection of victim ``b``: failed programs have used up the blocks that were
+    reserved for it. The victim keeps its remaining pages. Neither this page nor the unread pages
+    need a place, so word lines in which other pages wait are not kept open for them."""
     settled(st, u, b, 1)
     looked_through(st, u, b)
     st.block[b].scan = st.cfg[0].block_pages + 1
@@ -150,13 +153,13 @@ def give_up(st, u, b):
 
 @inline
 def given_up(st, b):
-    """Has the collection of ``b`` been given up?"""
+    """Return True if the collection of block ``b`` has been given up."""
     return st.block[b].scan > st.cfg[0].block_pages
 
 
 @njit
 def back(st, u, b):
-    """Block ``b``, given up, is a full block as before."""
+    """Return block ``b``, whose collection was given up, to the full blocks."""
     st.block[b].state = FULL
     if modes.cached(st, b):
         modes.filled(st, u, b)
@@ -165,7 +168,7 @@ def back(st, u, b):
 
 @njit
 def closed(st, u, b):
-    """The collection of block ``b`` is over."""
+    """End the collection of block ``b`` and release its remaining reservation."""
     settled(st, u, b, st.block[b].owed)
     st.pool[u].victims -= 1
     if st.pool[u].levelled == b + 1:
@@ -174,6 +177,6 @@ def closed(st, u, b):
 
 @njit
 def emptied(st, b):
-    """All pages of victim ``b`` have moved: the books must say so too."""
+    """Check that emptied victim ``b`` has no valid page; otherwise fail with E_BLOCK_VALID."""
     if st.valid[b] != 0:
         fail(st, E_BLOCK_VALID, b, st.valid[b])

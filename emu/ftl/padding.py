@@ -1,17 +1,17 @@
-"""Padding: lines that nothing more comes for are completed, so that nobody waits for ever.
+"""Padding of incomplete word lines.
 
-Owns who joins a line, when lines are padded, and the padding itself. Does not own the lines and
-their passes (gathering.py) or places (mapping.py).
+Owns the arrival of programs in word lines, the conditions for padding, and the padding itself. Does
+not own the word lines and their passes (word_line_buffer.py) or page allocation (page_map.py).
 Source: controllers pad a word line for a FLUSH, or when its data have waited for long.
 
-Padding completes a line, and with two passes the one behind it, too:
- - when a FLUSH, or a write that completes on flash (FUA), waits for it and all that they wait for
-   has come this far;
- - when the host waits, and nothing is ahead in the drive or on the way to it: first for lines of
-   the host's writes, then for those of collection and of the map;
+Padding completes a word line and, with two passes, also the next one:
+ - when a FLUSH, or a write that completes on flash (FUA), waits for it and all pages that they wait
+   for have reached a word line;
+ - when the host waits and no event is pending in the drive or on the way to it: first word lines of
+   host writes, then those of collection and of the mapping table;
  - when its oldest page has waited for ``ftl.gather_time``.
-Lines that collection fills are not padded while it has pages to move to them: these have been
-promised their place.
+Word lines filled by collection are not padded while collection has pages to move to them: their
+places are reserved.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ondie.kernels.jit import cold, njit
 
 @njit
 def pad(st, dev, u, stream):
-    """Padding takes the next places of a front, up to the end of its page offset."""
+    """Pad the next page slots of a write frontier, up to the end of its page offset."""
     c = st.cfg[0]
     ppn, n = mapping.allocate(st, dev, u, stream, c.together)
     filled = st.reg[0].filled
@@ -65,7 +65,7 @@ def pad(st, dev, u, stream):
 
 @njit
 def pad_to(st, dev, u, stream, end):
-    """Pad the open block of a front up to page slot ``end``."""
+    """Pad the open block of a write frontier up to page slot ``end``."""
     front = st.front[stream, u]
     block = front.block
     while front.block == block and front.next < end:
@@ -74,8 +74,8 @@ def pad_to(st, dev, u, stream, end):
 
 @njit
 def missing_to(st, head):
-    """The page slot before which a line that waits, and the next one where that is what it waits
-    for, lack pages; -1 where they lack none, or all are promised."""
+    """Return the page slot up to which a waiting word line (with two passes, also the next one)
+    lacks pages, or -1 if none is missing or the places are reserved by collection."""
     c = st.cfg[0]
     x = st.txn[head]
     b = mapping.block_at(st, x.dev, x.ppn)
@@ -90,8 +90,8 @@ def missing_to(st, head):
 
 @njit
 def pad_line(st, head, rule):
-    """Complete a line that waits, and the next one where that is what it waits for; ``rule``
-    counts it. False when there is nothing to pad: all places are taken, or promised."""
+    """Pad a waiting word line (with two passes, also the next one) and increment counter ``rule``.
+    Return False when all places are taken or reserved."""
     end = missing_to(st, head)
     if end < 0:
         return False
@@ -104,7 +104,8 @@ def pad_line(st, head, rule):
 
 @njit
 def pad_streams(st, dev, first, behind, rule):
-    """Pad all lines of streams ``first .. behind`` that wait. True when there was any."""
+    """Pad all waiting word lines of streams ``first`` to ``behind - 1``. Return True if there was
+    any."""
     c = st.cfg[0]
     any_padded = False
     if st.dev[dev].lines == 0:
@@ -121,8 +122,8 @@ def pad_streams(st, dev, first, behind, rule):
 
 @cold
 def shut_early(st, dev, u, b):
-    """Block ``b``, which a front has open, is to be closed, as a program in it has failed: its last
-    line is completed, and none comes behind."""
+    """Pad the last word line of open block ``b``, in which a program has failed, before the block
+    is closed. No word line follows it."""
     c = st.cfg[0]
     stream = st.block[b].stream
     front = st.front[stream, u]
@@ -142,7 +143,7 @@ def shut_early(st, dev, u, b):
 
 @cold
 def urgent(st, t):
-    """Write command ``t`` has been fetched: one that completes on flash is waited for."""
+    """Count the pages of fetched write command ``t`` if it completes on flash (FUA)."""
     x = st.txn[t]
     if x.kind == ROW and st.row[x.row].fua != 0 and st.cfg[0].cache_writes == 0:
         st.dev[x.dev].fua += x.n
@@ -150,16 +151,15 @@ def urgent(st, t):
 
 @cold
 def stored(st, dev):
-    """The data cache has a write that completes on flash: it waits for its page, or for what is on
-    its way there."""
+    """Request padding for a write in the data cache that completes on flash (FUA)."""
     st.dev[dev].pressing = 1
     hurry(st, dev)
 
 
 @cold
 def halfway(st, t):
-    """The first of two passes over the line of program ``t`` is done: it waits for the next line,
-    and somebody for it."""
+    """Handle the end of the first of two passes over the word line of program ``t``: the second
+    pass needs the next word line, which may have to be padded."""
     x = st.txn[t]
     if x.kind == CACHED:
         hurry(st, x.dev)
@@ -169,7 +169,7 @@ def halfway(st, t):
 
 @cold
 def again(st, t):
-    """Program ``t`` has failed, and will join another line."""
+    """Count the pages of failed FUA program ``t`` again: it will join another word line."""
     x = st.txn[t]
     if x.kind == ROW and st.row[x.row].fua != 0:
         st.dev[x.dev].fua += x.n
@@ -177,8 +177,8 @@ def again(st, t):
 
 @cold
 def hurry(st, dev):
-    """Somebody waits until the data cache's pages are on flash: once all that can come now are in
-    lines, these are padded."""
+    """Pad word lines for a FLUSH or FUA write that waits for the data cache, once all pages that
+    can come now are in word lines."""
     d = st.dev[dev]
     cached = st.cache[dev]
     if cached.flush_first == 0 and d.pressing == 0 or cached.flying > d.joined:
@@ -192,8 +192,8 @@ def hurry(st, dev):
 
 @njit
 def quiet(st, dev):
-    """Is nothing ahead in a drive, or on the way to it, but what it cannot know of: an arrival, the
-    host's computing, the end of its own patience?"""
+    """Return True if no event is pending in a drive or on the way to it, except events that it
+    cannot know of (an arrival, host computation) and its padding timeout."""
     c = st.cfg[0]
     key = st.key
     half = key.shape[0] >> 1
@@ -214,12 +214,12 @@ def quiet(st, dev):
 
 @cold
 def at_rest(st):
-    """Lines that somebody waits for are padded where a drive is at rest; true when there is
-    anything new now."""
+    """Pad the word lines that a command waits for in each drive without pending events. Return True
+    if an event was added or changed."""
     c = st.cfg[0]
     reg = st.reg[0]
     if st.dev.shape[0] == 1 and st.tree[1] < reg.station0 and st.key[1] < NEVER:
-        return False  # a channel is next
+        return False  # the next event is a channel's
     found = False
     for dev in range(st.dev.shape[0]):
         leaf = reg.gather0 + dev
@@ -239,7 +239,8 @@ def at_rest(st):
 
 @njit
 def awaited(st, dev):
-    """Does the host wait for a command, or a processor in the drive for what has gathered?"""
+    """Return True if the host waits for a command, or a processor in the drive for pages in
+    incomplete word lines."""
     c = st.cfg[0]
     if not cache.idle(st, dev):
         return True
@@ -257,11 +258,12 @@ def awaited(st, dev):
 
 @cold
 def overdue(st, dev):
-    """Lines whose first page has waited long enough are padded; the next ones have their time."""
+    """Pad word lines whose first page has waited for ``gather_time``, and set the timer for the
+    next ones."""
     c = st.cfg[0]
     now = st.reg[0].now
     oldest = NEVER
-    lacking = NEVER  # the same of those that could be padded
+    lacking = NEVER  # oldest time of the word lines that could be padded
     padded_any = False
     leaf = st.reg[0].gather0 + dev
     rest(st, leaf)
@@ -273,14 +275,14 @@ def overdue(st, dev):
                 if pad_line(st, t, PADDED_IN_TIME):
                     padded_any = True
                 else:
-                    x.time = now  # what it waits for is on its way, or promised
+                    x.time = now  # its missing pages are on the way or reserved
             if x.time + c.gather > now:
                 oldest = min(oldest, x.time)
                 if missing_to(st, t) >= 0:
                     lacking = min(lacking, x.time)
             t = x.next
     if not padded_any and quiet(st, dev):
-        oldest = lacking  # nothing comes that the others could wait for
+        oldest = lacking  # no pages will arrive for the other word lines
     if oldest < NEVER:
         set_leaf(st, leaf, oldest + c.gather)
 
@@ -290,8 +292,8 @@ def overdue(st, dev):
 
 @cold
 def join(st, t):
-    """Program ``t`` has its place and is encoded: the last one of its line takes all to their
-    die."""
+    """Add encoded program ``t`` to its word line. The last program of a word line sends the line
+    to its die."""
     st.reg[0].hop = 0
     x = st.txn[t]
     dev = x.dev

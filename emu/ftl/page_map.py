@@ -1,8 +1,8 @@
-"""Mapping: which physical page holds which logical page, and where the next one goes.
+"""Mapping table, page allocation and free blocks.
 
-Owns the page map of the conventional namespace, open blocks and free blocks of each unit, TRIM and
-the untimed fill; erases of all blocks. Does not own collection (gc.py), the optimizer's super-pages
-(reservoir.py) or time.
+Owns the page-level mapping table of the conventional namespace, the open blocks (write frontiers)
+and free blocks of each unit, TRIM, the untimed fill, and erases of all blocks. Does not own garbage
+collection (gc_victims.py, gc.py), the optimizer's super-pages (reservoir.py) or time.
 Source: page-level mapping with out-of-place writes. A write is mapped when its program is done.
 """
 
@@ -18,70 +18,70 @@ from ondie.emu.nand.timing import ERASE
 from ondie.kernels.jit import cold, inline, njit
 
 FREE, OPEN, FULL, VICTIM, EMPTIED, ERASING, BAD, FOLDABLE = range(8)
-"""A victim that is emptied waits for reads that were on their way before its pages moved. FOLDABLE:
-a full block in pSLC mode (modes.py)."""
+"""Block states. EMPTIED: a victim without valid pages that waits for reads issued before its pages
+moved. FOLDABLE: a full block in pSLC mode (pslc.py)."""
 BLOCK = record_type(
     state="i4",
     flying="i4",  # allocated pages whose program is not done
-    dirty="i4",  # 1: has to be erased before it is written
+    dirty="i4",  # 1: must be erased before it is written
     erases="i4",
-    moving="i4",  # pages that collection has in motion
-    scan="i4",  # next page slot that collection looks at
+    moving="i4",  # pages that collection is moving
+    scan="i4",  # next page slot that collection checks
     retire="i4",  # 1: a program failed in it; bad once it is empty. 2: its erase failed. 3: PINNED
-    stream="i4",  # whose writes filled it
-    die="i4",  # where it lies: lane of its first plane, and that plane
+    stream="i4",  # stream whose writes filled it
+    die="i4",  # its location: lane of its first plane, and that plane
     plane="i4",
-    filled="i8",  # how many blocks of the device had been filled before it
+    filled="i8",  # number of blocks of the device filled before it
     reads="i8",  # since its last erase
     written="i8",  # when its last page was allocated, ps
-    reading="i4",  # reads on their way to it, other than collection's
+    reading="i4",  # pending reads, except collection reads
     owed="i4",  # valid pages that its collection may still write elsewhere
-    unseen="i4",  # pages that were valid when its collection began, and it has not come to
-    last="i4",  # its last stripe of lines that is or will be written (lines.py)
-    turned="i8",  # of the reservoir: planes by which the roles of its planes have turned
+    unseen="i4",  # pages valid when its collection began and not yet read
+    last="i4",  # its last stripe of word lines to be written (word_lines.py)
+    turned="i8",  # reservoir: rotation of the roles of its planes, in planes
 )
 PINNED = 3
-"""``retire`` of a block with a page that was read before it was written: never collected."""
+"""Value of ``retire`` for a block with a page read before it was written: never collected."""
 ZONE = record_type(
-    first_byte="i8",  # where its addresses begin
+    first_byte="i8",  # first byte address
     first_lpn="i8",
-    last_lpn="i8",  # behind its last page
-    turn="i8",  # where its order of allocation begins in the table of turns
-    units="i8",  # units that it may use
-    rank="i8",  # class of its transactions, where the host's work goes by class
-    caching="i8",  # bits of what a destage buffer keeps of it (frontend/buffer.py)
-    group="i8",  # which of its caches
-    skew="i8",  # bytes by which it begins inside a page, where it numbers pages from there
-    memory="i8",  # number of what is remembered of the pages written lately
+    last_lpn="i8",  # one past its last page
+    turn="i8",  # start of its allocation order in the table of turns
+    units="i8",  # number of units that it may use
+    rank="i8",  # priority class of its transactions, if host work is ranked by class
+    caching="i8",  # bit mask: what a destage buffer caches (nvme/mqsim_cache.py)
+    group="i8",  # index of its cache
+    skew="i8",  # byte offset of its start within a page, if pages are numbered from there
+    memory="i8",  # index of its record of recently written pages
 )
 FRONT = record_type(
     block="i8",  # open block of a stream on a unit, -1 = none
     next="i8",  # its next page slot
-    owed="i8",  # pages that collections under way may still write here
-    turn="i8",  # of a device's first unit: which is next in turn, where lines are filled (lines.py)
-    laid="i8",  # 1: a fill without time has ended inside a stripe
+    owed="i8",  # pages that collections in progress may still write here
+    turn="i8",  # in a device's first unit: next unit, if word lines are filled (word_lines.py)
+    laid="i8",  # 1: an untimed fill has ended inside a stripe
 )
 POOL = record_type(
     free_head="i8",
     free_n="i8",
-    victims="i8",  # collections under way
-    retry="i8",  # 1: in the list of units whose writes should be tried again
+    victims="i8",  # collections in progress
+    retry="i8",  # 1: in the list of units whose writes are to be retried
     retiring="i8",  # blocks in which a program has failed, not yet emptied
-    levelled="i8",  # 1 + the block that is emptied for static wear levelling
+    levelled="i8",  # 1 + the block being emptied by static wear leveling
     stall_head="i8",  # writes waiting for a free block of this unit
     stall_tail="i8",
     parked="i8",  # 1 + the first transaction that waits for a page which collection has locked
     parked_last="i8",
-    asked="i8",  # 1: a block has been filled, and nobody has asked for a collection yet
-    lines="i8",  # 1 + the first program of the newest line that gathers (gathering.py)
+    asked="i8",  # 1: a block has been filled, and the check for a collection is pending
+    lines="i8",  # 1 + first program of the newest incomplete word line (word_line_buffer.py)
     r_next="i8",  # next reservoir super-page of this die, in sequence
-    made="i8",  # parities and records that wait for this die (beside.py)
+    made="i8",  # parities and records that wait for this die (reservoir_parity.py)
 )
 
 
 @inline
 def block_at(st, dev, ppn):
-    """Index of a physical page's block among all blocks of all devices."""
+    """Return the index of a physical page's block among all blocks of all devices."""
     c = st.cfg[0]
     b = ppn >> c.block_shift if c.block_shift >= 0 else ppn // c.block_pages
     return dev * c.device_blocks + b
@@ -89,20 +89,21 @@ def block_at(st, dev, ppn):
 
 @inline
 def first_page(st, dev, block):
-    """First physical page of a block, within its device."""
+    """Return the first physical page of a block, within its device."""
     c = st.cfg[0]
     return (block - dev * c.device_blocks) * c.block_pages
 
 
 @inline
 def die_of(st, u):
-    """Die of a unit, among all dies."""
+    """Return the die of a unit, as an index among all dies."""
     return u // st.cfg[0].die_units
 
 
 @njit
 def place_of(st, dev, t):
-    """Tell transaction ``t`` which die, planes and page offset its first physical page means."""
+    """Set the die, planes and page offset of transaction ``t`` from its first physical page.
+    Return the die (lane)."""
     c = st.cfg[0]
     x = st.txn[t]
     b = block_at(st, dev, x.ppn)
@@ -129,8 +130,8 @@ def place_of(st, dev, t):
 
 @njit
 def take_free(st, u, stream):
-    """The free block that is opened next: the ring is in order of erases, or of age. What static
-    wear levelling moves goes to the most worn one."""
+    """Take the next free block from the ring, which is ordered by erase count or by age. Data
+    moved by static wear leveling go to the most worn block."""
     c = st.cfg[0]
     pool = st.pool[u]
     if pool.levelled != 0 and stream >= c.collected:
@@ -143,7 +144,8 @@ def take_free(st, u, stream):
 
 @cold
 def worn_first(st, u):
-    """The most worn free block of a unit moves to the head of the ring, the others back by one."""
+    """Move the most worn free block of a unit to the head of the ring and shift the blocks before
+    it back by one."""
     c = st.cfg[0]
     pool = st.pool[u]
     first = u * c.all_blocks
@@ -166,8 +168,8 @@ def worn_first(st, u):
 
 @cold
 def needy(st, u):
-    """Is collection urgent in unit ``u``, or in another one whose commands go the same way: of its
-    die, or of its chip where that takes one command at a time?"""
+    """Return True if collection is urgent in unit ``u`` or in a unit that shares its command path:
+    a unit of its die, or of its chip if the chip takes one command at a time."""
     c = st.cfg[0]
     if st.pool[u].free_n < c.gc_hard:
         return True
@@ -186,7 +188,7 @@ def needy(st, u):
 
 @njit
 def urgency(st, u):
-    """Collection goes before the host's work while free blocks are short."""
+    """Give collection priority over host transactions on the die while free blocks are short."""
     c = st.cfg[0]
     if c.gc_hard > 0:
         nand.hurry(st, u // c.die_units * c.lanes, int(needy(st, u)))
@@ -194,7 +196,8 @@ def urgency(st, u):
 
 @njit
 def free_block(st, u, block):
-    """A block without valid pages joins the unit's free ring, behind those with as few erases."""
+    """Add a block without valid pages to the unit's free ring: at the end or, with dynamic wear
+    leveling, behind the blocks with at most as many erases."""
     c = st.cfg[0]
     pool = st.pool[u]
     at = pool.free_head + pool.free_n
@@ -221,8 +224,8 @@ def free_block(st, u, block):
 
 @njit
 def promised(st, u, to, pages):
-    """Free blocks of unit ``u`` that collections under way may need, and one of ``pages`` pages
-    more that move to stream ``to``."""
+    """Return the number of free blocks of unit ``u`` that collections in progress may need, plus
+    one more collection that moves ``pages`` pages to stream ``to``."""
     c = st.cfg[0]
     blocks = 0
     for stream in range(c.collected, st.front.shape[0]):
@@ -241,7 +244,7 @@ def promised(st, u, to, pages):
 
 @njit
 def spare(st, u):
-    """Are there free blocks beside those that only collection may open?"""
+    """Return True if unit ``u`` has free blocks that are not reserved for collection."""
     pool = st.pool[u]
     if pool.free_n <= st.cfg[0].gc_reserve:
         return False
@@ -250,8 +253,7 @@ def spare(st, u):
 
 @njit
 def fits(st, u, stream):
-    """May a page that the drive writes of its own accord be given a place in a stream that
-    collection fills as well?"""
+    """Return True if an internal write may use a page of a stream that collection also fills."""
     if st.front[stream, u].block < 0:
         return spare(st, u)
     if st.pool[u].victims == 0:
@@ -261,8 +263,8 @@ def fits(st, u, stream):
 
 @njit
 def open_block(st, dev, u, stream):
-    """Open a free block for a stream. Returns False when the unit has none to give: the host's
-    writes leave what collection needs."""
+    """Open a free block for a stream. Return False when the unit has no block available. Host
+    writes may not take the blocks that collection needs."""
     c = st.cfg[0]
     pool = st.pool[u]
     if pool.free_n == 0 or (stream < c.collected and not spare(st, u)):
@@ -283,7 +285,7 @@ def open_block(st, dev, u, stream):
 
 @njit
 def erase(st, dev, u, block, queue):
-    """Queue the erase of a block: each of its planes takes part."""
+    """Queue the erase of a block on all of its planes."""
     c = st.cfg[0]
     t = take_txn(st)
     if t < 0:
@@ -309,7 +311,7 @@ def erase(st, dev, u, block, queue):
 
 @inline
 def planes_in_use(st, turned):
-    """Mask of the planes of a block of the reservoir that super-pages fill."""
+    """Return the mask of the planes of a reservoir block that super-pages fill."""
     c = st.cfg[0]
     wide = ((1 << c.reservoir_planes) - 1) << turned
     return (wide | wide >> c.planes) & ((1 << c.planes) - 1)
@@ -317,7 +319,7 @@ def planes_in_use(st, turned):
 
 @njit
 def erased(st, t):
-    """An erase is done."""
+    """Complete the erase of transaction ``t``: update erase counts and log it."""
     c = st.cfg[0]
     x = st.txn[t]
     block = st.block[x.lpn]
@@ -335,10 +337,10 @@ def erased(st, t):
 
 @njit
 def allocate(st, dev, u, stream, n):
-    """Up to ``n`` page slots at consecutive planes of one page offset of unit ``u``.
+    """Allocate up to ``n`` page slots at consecutive planes of one page offset of unit ``u``.
 
-    Returns (first ppn, count); (-1, 0) when the unit has no block to write to. ``reg.filled`` tells
-    whether the block is full now.
+    Return (first ppn, count), or (-1, 0) when the unit has no block to write to. ``reg.filled``
+    is 1 if the block is full now.
     """
     c = st.cfg[0]
     reg = st.reg[0]
@@ -376,7 +378,7 @@ def allocate(st, dev, u, stream, n):
 
 @inline
 def shut(st, dev, front, block):
-    """The open block of a front is full."""
+    """Close the open block of a write frontier, which is full."""
     front.block = -1
     block.state = FULL
     block.filled = st.dev[dev].filled
@@ -386,8 +388,8 @@ def shut(st, dev, front, block):
 
 @cold
 def skip(st, dev, u, front):
-    """A fill without time ended inside a stripe of lines, and was programmed with nothing behind:
-    the next page goes to the next stripe."""
+    """Advance the write frontier to the next stripe of word lines after an untimed fill that ended
+    inside a stripe and left the rest unprogrammed."""
     c = st.cfg[0]
     front.laid = 0
     front.next += -front.next % c.stripe
@@ -397,28 +399,28 @@ def skip(st, dev, u, front):
 
 @cold
 def lay(st, u, stream, before):
-    """Says of a front that a fill without time uses whether it ends inside a stripe (``before`` 0),
-    or goes on (1)."""
+    """Set ``laid`` of a write frontier used by an untimed fill: whether the fill ended inside a
+    stripe (``before`` 0), or 0 when the fill continues (``before`` 1)."""
     front = st.front[stream, u]
     front.laid = int(before == 0 and lines.inside(st, front))
 
 
 @inline
 def plane_of(st, ppn):
-    """Plane of its unit in which a page lies."""
+    """Return the plane, within its unit, of a page."""
     return ppn % st.cfg[0].unit_planes
 
 
 @inline
 def next_plane(st, u, stream):
-    """Plane of the page that a stream is given next."""
+    """Return the plane of the next page of a stream."""
     front = st.front[stream, u]
     return front.next % st.cfg[0].unit_planes if front.block >= 0 else 0
 
 
 @inline
 def unmap(st, dev, lpn):
-    """Forget where a logical page is; its physical page becomes invalid."""
+    """Remove a logical page from the mapping table; its physical page becomes invalid."""
     old = st.l2p[dev, lpn]
     if old != 0:
         st.valid[block_at(st, dev, np_int(old) - 1)] -= 1
@@ -428,13 +430,13 @@ def unmap(st, dev, lpn):
 
 @inline
 def np_int(entry):
-    """A map entry, which is unsigned, as a signed number."""
+    """Return an unsigned mapping entry as a signed number."""
     return int(entry)
 
 
 @inline
 def map_page(st, dev, lpn, ppn):
-    """The logical page is now here."""
+    """Map logical page ``lpn`` to physical page ``ppn``."""
     unmap(st, dev, lpn)
     st.l2p[dev, lpn] = ppn + 1
     st.p2l[dev, ppn] = lpn + 1
@@ -444,26 +446,26 @@ def map_page(st, dev, lpn, ppn):
 
 @inline
 def read_from(st, dev, ppn):
-    """A read of a page is on its way: until it is done, the page's block is not erased."""
+    """Count a pending read of a page. The page's block is not erased until the read is done."""
     st.block[block_at(st, dev, ppn)].reading += 1
 
 
 @inline
 def landed(st, dev, ppn, n):
-    """``n`` pages allocated at ``ppn`` have been programmed."""
+    """Record that ``n`` pages allocated at ``ppn`` have been programmed."""
     st.block[block_at(st, dev, ppn)].flying -= n
 
 
 @inline
 def locked(st, dev, lpn):
-    """Does a logical page lie in a block under collection, which has yet to move it?"""
+    """Return True if a logical page lies in a victim block and has not been moved yet."""
     entry = int(st.l2p[dev, lpn])
     return entry != 0 and st.block[block_at(st, dev, entry - 1)].state == VICTIM
 
 
 @cold
 def park(st, t):
-    """Transaction ``t`` waits until collection has moved a page."""
+    """Park transaction ``t`` until collection has moved its page."""
     x = st.txn[t]
     b = block_at(st, x.dev, int(st.l2p[x.dev, x.lpn]) - 1)
     pool = st.pool[b // st.cfg[0].all_blocks]
@@ -477,8 +479,8 @@ def park(st, t):
 
 @cold
 def as_written(st, dev, lpn, stream):
-    """A page that is read before it was written takes a place as if it had been. Its block is never
-    collected. False when there is no place."""
+    """Map a page that is read before it was written, as if it had been written. Its block is never
+    collected. Return False when there is no place."""
     if fill(st, dev, lpn, 1, stream) != 0:
         return False
     b = block_at(st, dev, int(st.l2p[dev, lpn]) - 1)
@@ -492,8 +494,8 @@ def as_written(st, dev, lpn, stream):
 
 @njit
 def look_again(st, u):
-    """Unit ``u`` is looked at before the clock goes on: writes that wait for one of its blocks, and
-    whether it needs a collection."""
+    """Schedule a check of unit ``u`` before the clock advances: retry its stalled writes and start
+    a collection if needed."""
     if st.pool[u].retry == 0:
         st.pool[u].retry = 1
         st.retry[st.reg[0].retries] = u
@@ -502,9 +504,9 @@ def look_again(st, u):
 
 @njit
 def fill(st, dev, lpn, n, stream):
-    """Map ``n`` pages from ``lpn`` on as if written in sequence, without taking time.
+    """Map ``n`` pages from ``lpn`` on as if written in sequence, in zero time.
 
-    Returns the number of pages that found no place. A fill costs no erase.
+    Return the number of pages without a place. A fill counts no erase.
     """
     c = st.cfg[0]
     d = st.dev[dev]
@@ -541,7 +543,7 @@ def fill(st, dev, lpn, n, stream):
 
 @inline
 def unit_of(st, dev, lpn, stream):
-    """Unit of the next page: by its number within its zone, or the next in turn."""
+    """Return the unit of the next page: by its number within its zone, or the next in turn."""
     c = st.cfg[0]
     at = st.dev[dev].cursor
     if c.static != 0:

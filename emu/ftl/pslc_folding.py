@@ -1,7 +1,7 @@
-"""Folding: pages of full pSLC blocks move to native ones, several such blocks into one.
+"""pSLC folding: moves of the pages of full pSLC blocks to native blocks, several into one.
 
-Owns when that begins, with which block, and whether there is room. Does not own the moves, which
-are those of collection (collection.py), or the blocks (modes.py).
+Owns the trigger of a fold, the selection of its block, and the check for room. Does not own the
+moves, which are those of garbage collection (gc.py), or the pSLC blocks (pslc.py).
 Source: Samsung, TurboWrite, and Micron, "Optimizing Client SSD Performance Through Dynamic Write
 Acceleration", 2014 (moved while the drive rests, or once no pSLC block is left).
 """
@@ -17,18 +17,18 @@ from ondie.kernels.jit import cold, njit
 
 @njit
 def foldable(st, b):
-    """Is block ``b`` a full pSLC block with all of its programs done, and not to be retired?"""
+    """Return True if ``b`` is a full pSLC block without pending programs and not to be retired."""
     block = st.block[b]
     return block.state == FOLDABLE and block.flying == 0 and block.retire == 0
 
 
 @cold
 def begin(st, u, rests):
-    """Start the next fold or collection of unit ``u``, if there is a reason. Returns the block, or
-    -1. ``rests``: the host has been quiet for long enough.
+    """Start the next fold or collection of unit ``u``, if needed. Return the block, or -1.
+    ``rests``: the host has been idle for long enough.
 
-    A fold gives a borrowed block back, and goes first; one of the fixed region leaves a native
-    block fewer, and comes behind collection.
+    In DYNAMIC mode a fold returns a borrowed block and goes before collection. A fold of the fixed
+    region consumes a native block and goes after collection.
     """
     if st.cfg[0].pslc == modes.DYNAMIC:
         b = fold(st, u, rests)
@@ -39,7 +39,7 @@ def begin(st, u, rests):
 
 @cold
 def fold(st, u, rests):
-    """Start the next fold of unit ``u``, or -1: the pSLC block that was filled first."""
+    """Start a fold of the oldest full pSLC block of unit ``u``. Return the block, or -1."""
     c = st.cfg[0]
     pool = st.pool[u]
     if st.slc[u].full == 0 or pool.victims >= c.gc_parallel:
@@ -59,8 +59,8 @@ def fold(st, u, rests):
 
 @cold
 def room(st, u, b):
-    """Do the valid pages of a block find native ones? A block of the fixed pSLC region comes back
-    as no native block, so that what is kept for collection must be left."""
+    """Return True if native blocks have room for the valid pages of block ``b``. A block of the
+    fixed pSLC region returns no native block, so the blocks kept for collection must remain."""
     c = st.cfg[0]
     if c.pslc != modes.STATIC or st.valid[b] == 0 or not modes.cached(st, b):
         return gc.room(st, u, b)
@@ -70,5 +70,5 @@ def room(st, u, b):
 
 @cold
 def waits(st, u):
-    """Does a write that found no pSLC block wait for one, as one of unit ``u`` will be folded?"""
+    """Return True if a write that found no pSLC block waits until one of unit ``u`` is folded."""
     return st.cfg[0].pslc_wait != 0 and st.slc[u].lent > 0

@@ -1,13 +1,15 @@
-"""Program units: which pages of a block are programmed together, and who fills them in turn.
+"""Program units (word lines): the pages of a block that are programmed together.
 
 Owns the arithmetic of program units ("lines": the pages of a word line, of one plane or of all
-planes of a unit) and the order in which writes fill them. Does not own the wait for a line to be
-complete (gathering.py) or time. Source: one-shot programming of a word line (ISSCC papers on 3D
+planes of a unit) and the order in which writes fill them. Does not own the buffering of
+incomplete lines (word_line_buffer.py) or time.
+Source: one-shot programming of a word line (ISSCC papers on 3D
 NAND of three bits per cell); foggy-fine programming, two passes in the order of neighbours.
 
-A *line* is ``line`` page slots; a *stripe* the slots after which a front stands between lines: one
-line, or one of each plane where planes are not programmed together. Both are 1 where pages are
-programmed one by one. Where pages have slots (slots.py), these are counted; a program of several
+A *line* is ``line`` page slots; a *stripe* the slots after which a write frontier is
+between lines: one line, or one of each plane where planes are not programmed together. Both are
+1 where pages are programmed one by one.
+Where pages have slots (subpage.py), these are counted; a program of several
 whole pages, not of word lines, is complete on its own.
 """
 
@@ -21,7 +23,7 @@ PADDING = 6
 
 @inline
 def of(st, ppn):
-    """Number of the line in which a physical page lies, within its device."""
+    """Return the number of a physical page's line, within its device."""
     c = st.cfg[0]
     stripe = ppn // c.stripe
     if c.line == c.stripe:
@@ -31,14 +33,14 @@ def of(st, ppn):
 
 @inline
 def plane_of(st, ppn):
-    """Plane of its unit in which a physical page, or a slot of one, lies."""
+    """Return the plane, within its unit, of a physical page or slot."""
     c = st.cfg[0]
     return ppn % c.together // c.slots
 
 
 @inline
 def begins(st, ppn):
-    """Is a physical page the first of its line?"""
+    """Return True if a physical page is the first of its line."""
     c = st.cfg[0]
     if c.line == c.stripe:
         return ppn % c.stripe == 0
@@ -47,7 +49,7 @@ def begins(st, ppn):
 
 @inline
 def first_of(st, ppn):
-    """The first physical page of the line in which a page lies."""
+    """Return the first physical page of a page's line."""
     c = st.cfg[0]
     first = ppn // c.stripe * c.stripe
     return first if c.line == c.stripe else first + plane_of(st, ppn) * c.slots
@@ -55,21 +57,21 @@ def first_of(st, ppn):
 
 @inline
 def inside(st, front):
-    """Does a front stand inside a stripe, so that the next page goes there?"""
+    """Return True if the next page of a write frontier is not the first of a stripe."""
     return front.block >= 0 and front.next % st.cfg[0].stripe != 0
 
 
 @cold
 def unit_in_turn(st, dev, stream):
-    """Unit of a stream's next page where units are taken in turn, each for a stripe."""
+    """Return the unit of a stream's next page if units are used in turn, each for a stripe."""
     c = st.cfg[0]
     return dev * c.units + st.turn[st.front[stream, dev * c.units].turn]
 
 
 @cold
 def next_turn(st, dev, u, stream, n):
-    """A stream was given ``n`` pages of unit ``u``: the next one has its turn if that was the end
-    of a stripe, or there was no place."""
+    """Advance the turn of a stream after ``n`` pages were allocated in unit ``u``, if that was the
+    end of a stripe or there was no place (``n`` = 0)."""
     c = st.cfg[0]
     if n > 0 and inside(st, st.front[stream, u]):
         return

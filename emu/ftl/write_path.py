@@ -1,7 +1,8 @@
-"""Placing: writes, and the map's own pages, get their places on flash, or wait for one.
+"""Write path: allocation of flash pages to host writes and translation pages.
 
-Owns the order in which writes look for a block, what of their page they read first, and who waits
-for collection. Does not own places themselves (mapping.py) or what follows a program (landing.py).
+Owns the order in which writes try units, the read part of read-modify-write, and the queues of
+writes that wait for garbage collection. Does not own page allocation and the mapping table
+(page_map.py) or the completion of programs (completion.py).
 Source: page-level mapping with out-of-place writes; update reads and locked pages as in MQSim.
 """
 
@@ -41,8 +42,8 @@ from ondie.kernels.jit import apart, cold, inline, njit
 
 @apart
 def place(st, t):
-    """Give the pages of a write their physical places, unit after unit, and send them on. Returns
-    False when no unit has a block to write to."""
+    """Allocate physical pages for a write, unit by unit, and start their programs. Return False
+    when no unit has a block to write to."""
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
@@ -103,8 +104,8 @@ def place(st, t):
 
 @cold
 def by_mode(st, dev, u, stream, n):
-    """Places of unit ``u`` in its pSLC block, or in a native one where there is none or the stream
-    does not go there: as mapping.allocate."""
+    """Allocate pages of unit ``u`` in its pSLC block, or in a native block if no pSLC page is left
+    or the stream does not use pSLC. Return (first ppn, count) as page_map.allocate does."""
     if modes.takes(st, stream):
         ppn, k = modes.allocate(st, dev, u, n)
         if k > 0 or folding.waits(st, u):
@@ -116,9 +117,9 @@ def by_mode(st, dev, u, stream, n):
 
 @njit
 def map_placed(st, t, u, full):
-    """A write is mapped as soon as it has its place, before unit ``u``, one more block of which is
-    ``full``, collects what it has made invalid. True when its page held sectors that it does not
-    bring: it takes its turn once they have been read from the old place."""
+    """Map a write at allocation, before unit ``u`` may start a collection (``full``: the allocation
+    has filled a block). Return True if the old page holds sectors that the write does not cover:
+    the program starts after they have been read."""
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
@@ -149,8 +150,8 @@ def map_placed(st, t, u, full):
 
 @cold
 def merged(st, t):
-    """A write has read the rest of its page: it needs a place, or has one and takes its turn
-    there."""
+    """Continue a write that has read the rest of its page: place it, or start its program if it
+    already has a place."""
     c = st.cfg[0]
     x = st.txn[t]
     if c.placed == 0:
@@ -167,14 +168,15 @@ def merged(st, t):
 
 @inline
 def lacks(st, u):
-    """A write finds no block in unit ``u``: is that a reason to collect? Not where writes wait for
-    what is under way (``gc_stop``): a victim more would be one that is not worth it yet."""
+    """Return True if a write that finds no block in unit ``u`` should trigger a collection. With
+    ``gc_stop`` set, writes wait for a collection in progress: a further victim would not be worth
+    collecting yet."""
     return st.cfg[0].gc_stop == 0 or st.pool[u].victims == 0
 
 
 @njit
 def place_or_wait(st, t):
-    """Place a write, or let it wait until collection has freed a block."""
+    """Place a write, or queue it until garbage collection has freed a block."""
     x = st.txn[t]
     c = st.cfg[0]
     if c.locks != 0 and held_back(st, t):
@@ -189,8 +191,8 @@ def place_or_wait(st, t):
 
 @inline
 def in_turn(st, waiting, t):
-    """Place a write unless others of its unit or drive (``waiting``) wait already, or none has room
-    for it: it waits behind them."""
+    """Place a write, or append it to the stalled writes of its unit or drive (``waiting``) if that
+    queue is not empty or no block has room."""
     if waiting.stall_head < 0 and place(st, t):
         return
     st.txn[t].next = -1
@@ -203,8 +205,8 @@ def in_turn(st, waiting, t):
 
 @cold
 def merge(st, t):
-    """A write that covers only part of what its page holds needs the rest: it reads the old page
-    first. True when it does."""
+    """Start a read-modify-write if the write covers only part of the valid sectors of its page.
+    Return True if the old page is read first."""
     x = st.txn[t]
     if x.bare == MERGING:
         return False
@@ -220,7 +222,7 @@ def merge(st, t):
 
 @cold
 def read_rest(st, t, ppn, missing):
-    """Write ``t`` reads sectors that its page held, at ``ppn``."""
+    """Read the sectors ``missing`` of the old page ``ppn`` for the read-modify-write of ``t``."""
     x = st.txn[t]
     wanted = x.sectors
     x.op = timing.READ
@@ -240,7 +242,7 @@ def read_rest(st, t, ppn, missing):
 
 @njit
 def retry_stalled(st, dev, u):
-    """A block has become free: writes that waited for one try again, in order."""
+    """Retry stalled writes, in order of arrival, after a block of unit ``u`` has become free."""
     if st.pool[u].asked != 0:
         st.pool[u].asked = 0
         ask(st, dev, u)
@@ -256,7 +258,7 @@ def retry_stalled(st, dev, u):
 
 @inline
 def retry(st, waiting):
-    """Writes of a unit or drive try again until one finds no place."""
+    """Retry the stalled writes of a unit or drive (``waiting``) until one finds no place."""
     while waiting.stall_head >= 0:
         t = waiting.stall_head
         following = st.txn[t].next
@@ -267,7 +269,8 @@ def retry(st, waiting):
 
 @inline
 def retried(st, t):
-    """Does write ``t`` wait for a free block no longer: has it a place, or another reason?"""
+    """Retry stalled write ``t``. Return True if it has left the queue: it has a place, or it now
+    waits for a locked page."""
     if st.cfg[0].locks != 0 and held_back(st, t):
         return True
     return place(st, t)
@@ -275,7 +278,7 @@ def retried(st, t):
 
 @cold
 def held_back(st, t):
-    """Write ``t`` waits where collection has yet to move its page. False when that is not so."""
+    """Park write ``t`` if garbage collection has locked its page. Return False if not locked."""
     if not mapping.locked(st, st.txn[t].dev, st.txn[t].lpn):
         return False
     mapping.park(st, t)
@@ -284,8 +287,8 @@ def held_back(st, t):
 
 @cold
 def unlock(st, u):
-    """Reads, then writes that waited for pages of unit ``u`` which are in place now go on, in order
-    of arrival."""
+    """Resume the transactions parked on unit ``u`` whose pages are no longer locked: reads first,
+    then writes, each in order of arrival."""
     pool = st.pool[u]
     first = -1
     last = -1
@@ -323,8 +326,9 @@ def unlock(st, u):
 
 @njit
 def hunt(st, dev, u):
-    """A page has landed or become invalid while writes wait for a free block: a block that was not
-    worth collecting when they were refused, or still being written, may be now."""
+    """Check again for a collection while writes wait for a free block. Called when a page has been
+    programmed or invalidated: a block that was not worth collecting, or was still being written,
+    may now be a victim."""
     if st.cfg[0].map_entries != 0 and st.maps[dev].stall_first > 0:
         for v in range(dev * st.cfg[0].units, (dev + 1) * st.cfg[0].units):
             ask(st, dev, v)
@@ -339,8 +343,8 @@ def hunt(st, dev, u):
 
 @cold
 def place_map(st, t):
-    """Give a translation page its place, in the first unit in turn that has one, and send it on.
-    Returns False when none has."""
+    """Allocate a translation page in the first unit, in turn, that has room, and start its program.
+    Return False when no unit has room."""
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
@@ -372,14 +376,14 @@ def place_map(st, t):
 
 @cold
 def place_map_or_wait(st, t):
-    """Place a translation page, or let it wait until collection has freed a block."""
+    """Place a translation page, or queue it until garbage collection has freed a block."""
     if st.maps[st.txn[t].dev].stall_first > 0 or not place_map(st, t):
         cmt.stall(st, t)
 
 
 @cold
 def retry_map(st, dev):
-    """A block has become free: translation pages that waited for one try again, in order."""
+    """Retry stalled translation pages, in order of arrival, after a block has become free."""
     maps = st.maps[dev]
     while maps.stall_first > 0:
         t = maps.stall_first - 1

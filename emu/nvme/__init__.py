@@ -1,5 +1,5 @@
-"""The host interface: NVMe commands, queue pairs, command split, data cache, SATA HBA.
+"""Host interface: NVMe commands, queue pairs, command split, data cache, SATA HBA.
 
-Does not own the mapping (ondie.emu.ftl) or the flash (ondie.emu.nand).
-Source: each module names its own.
+Does not own the mapping table (ondie.emu.ftl) or the flash (ondie.emu.nand).
+Source: see each module.
 """

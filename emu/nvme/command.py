@@ -1,7 +1,7 @@
-"""Commands: the one record for host and internal commands, and the host's queue with its depth.
+"""Command record for host and internal commands, and the submission queue with its depth.
 
-Owns the command record and the admission of commands up to the queue depth. Does not own what a
-command does inside the device (controller.py).
+Owns the command record and the admission of commands up to the queue depth. Does not own the
+execution of a command inside the device (command_split.py).
 Source: NVMe base specification (submission and completion queues).
 """
 
@@ -13,7 +13,7 @@ from ondie.kernels.jit import njit
 
 READ, WRITE, TRIM, FLUSH = range(4)
 TRIMMING = 3
-"""``bare`` of a transaction that carries a TRIM."""
+"""Value of ``bare`` in a transaction that carries a TRIM."""
 COMMAND_NAMES = ("READ", "WRITE", "TRIM", "FLUSH")
 
 COMMAND = np.dtype(
@@ -23,7 +23,7 @@ COMMAND = np.dtype(
         ("n", "i8"),  # logical pages
         ("stream", "i4"),
         ("priority", "i4"),
-        ("fua", "i4"),  # 1: a write that completes when it is on flash, past the data cache or not
+        ("fua", "i4"),  # 1: the write completes when it is on flash, with or without data cache
         ("fence_token", "i8"),
         ("atomic_unit", "i4"),
         ("payload_slot", "i8"),  # first page in the caller's buffer, -1 = timing only
@@ -46,7 +46,7 @@ COMPLETION = np.dtype(
 
 @njit
 def wait_for_slot(st, dev, r):
-    """Row ``r`` waits until fewer commands than the queue depth are outstanding."""
+    """Append row ``r`` to the list of rows that wait for a free slot of the queue depth."""
     d = st.dev[dev]
     st.row[r].next = -1
     if d.sq_head < 0:
@@ -58,7 +58,7 @@ def wait_for_slot(st, dev, r):
 
 @njit
 def next_admissible(st, dev):
-    """The next waiting row that fits the queue depth, or -1."""
+    """Return the first waiting row, or -1 if none waits or the queue depth is reached."""
     d = st.dev[dev]
     if d.sq_head < 0 or d.outstanding >= st.cfg[0].queue_depth:
         return -1
@@ -67,7 +67,7 @@ def next_admissible(st, dev):
 
 @njit
 def admit_next(st, dev):
-    """The next waiting row leaves the line."""
+    """Remove the first waiting row from the list and count it as outstanding."""
     d = st.dev[dev]
     d.sq_head = st.row[d.sq_head].next
     d.outstanding += 1

@@ -1,9 +1,10 @@
-"""Which commands a device accepts.
+"""Validation of the commands that a device accepts.
 
-Owns the rules that a batch of commands must meet before any of it is queued, and their wording.
-Does not own queues and depths (queues.py) or what a command does (controller.py).
+Owns the rules that a batch of commands must meet before any command is queued, and the text of the
+errors. Does not own the command record, queues and depths (command.py) or the execution of a
+command (command_split.py).
 Source: NVMe base specification: invalid opcode, LBA out of range, MDTS; the command record
-(queues.py).
+(command.py).
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
 
 UNSUPPORTED = ("priority", "fence_token", "atomic_unit")
-"""Fields of a command that must be 0: nothing in the device obeys them yet."""
+"""Fields of a command that must be 0 because the device does not implement them."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device offers at the moment of submission."""
+    """Limits of a device at the time of submission."""
 
     lpns: int
-    """Logical pages."""
+    """Number of logical pages."""
     transfer_pages: int
     """Pages of the largest command (MDTS)."""
     arrival: int
@@ -33,14 +34,17 @@ class Limits:
     slots: int | None
     """Pages of the caller's payload buffer; None = the device keeps no payload."""
     payload_known: bool = False
-    """The payload lies elsewhere: slots are not looked at."""
+    """True if the payload is stored elsewhere; ``payload_slot`` is then not checked."""
     streams: int = 1
-    """Streams that writes may name (ftl.write_streams)."""
+    """Number of streams that writes may name (ftl.write_streams)."""
 
 
 def check(commands: np.ndarray, limits: Limits) -> None:
-    """Raise InputError for the first rule that ``commands`` (queues.COMMAND[n]) break, naming the
-    first command that breaks it, the field, its value and what would be right."""
+    """Raise InputError for the first rule that ``commands`` (command.COMMAND[n]) break.
+
+    The error names the first command that breaks the rule, the field, its value and what is
+    allowed.
+    """
     if commands.dtype != queues.COMMAND or commands.ndim != 1:
         raise InputError(
             f"commands: {commands.dtype} in {commands.ndim} dimensions: "

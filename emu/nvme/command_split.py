@@ -1,10 +1,10 @@
-"""The controller: cuts commands into flash operations.
+"""Command split: divides host commands into flash transactions.
 
-Owns the cut of reads, writes and TRIM at page, super-page and mapping boundaries, and which part
-of a page a command asks for. Does not own the stations in between (flows.py) or where pages live
-(mapping.py).
-Source: a host request is cut at page boundaries and completes when its last page does (as in
-MQSim); neighbouring pages in one super-page go as one multi-plane operation.
+Owns the split of reads, writes and TRIM at page, super-page and mapping boundaries, and which part
+of a page a command accesses. Does not own the stages between host and flash
+(engine/run/datapath.py) or the mapping table (ftl/page_map.py).
+Source: a host request is split at page boundaries and completes with its last page (as in MQSim);
+adjacent pages in one super-page form one multi-plane operation.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ from ondie.kernels.jit import apart, cold, inline, njit
 
 @cold
 def skewed(st, t):
-    """Is the first piece of request ``t`` numbered with the page that follows it? It is where its
-    zone begins inside a page, before that place of its own page. Then ``t`` is this piece alone,
-    behind the sectors of the other page, until ``rest``."""
+    """Return True if the first piece of request ``t`` belongs to the page with the next number.
+
+    This occurs where a zone begins inside a page (``skew``) and the request begins before that
+    offset. ``t`` is then reduced to the first piece, placed behind the sectors of the other page,
+    until ``rest``.
+    """
     c = st.cfg[0]
     x = st.txn[t]
     skew = st.zone[x.stream].skew
@@ -46,7 +49,7 @@ def skewed(st, t):
 
 @cold
 def rest(st, t):
-    """``t`` is what follows its first piece."""
+    """Set ``t`` to the part of the request that follows its first piece."""
     c = st.cfg[0]
     x = st.txn[t]
     x.size = x.left
@@ -57,7 +60,7 @@ def rest(st, t):
 
 @njit
 def cut_read(st, t):
-    """Send the pages of read command ``t`` to their dies, those in the data cache to the host."""
+    """Split read command ``t``: cached pages go to the host, the others to their dies."""
     c = st.cfg[0]
     x = st.txn[t]
     if x.kind == REQUEST and st.zone[x.stream].skew > 0 and skewed(st, t):
@@ -87,7 +90,7 @@ def cut_read(st, t):
 
 @cold
 def sense_all(st, t):
-    """Send the pages of ``t``, a part of a read, to their dies, now that their places are known."""
+    """Send the pages of ``t``, a part of a read, to their dies once their mapping is known."""
     x = st.txn[t]
     sense(st, t, x.lpn, x.lpn + x.n)
     if st.cfg[0].slots > 1:
@@ -96,7 +99,7 @@ def sense_all(st, t):
 
 @inline
 def held(st, t, lpn):
-    """Bit per sector that read ``t`` asks for of page ``lpn`` and finds in the data cache."""
+    """Return the sectors of page ``lpn`` that read ``t`` finds in the data cache, one bit each."""
     if st.cfg[0].cache == buffer.BUFFER:
         return buffer.found(st, t, lpn)
     p = cache.find(st, st.txn[t].dev, lpn)
@@ -108,8 +111,10 @@ def held(st, t, lpn):
 
 @njit
 def cached_from(st, t, lpn):
-    """The first page from ``lpn`` on that read ``t`` finds in the data cache, at least in part, or
-    the end of its pages."""
+    """Return the first page from ``lpn`` on that is in the data cache, at least in part.
+
+    Returns the end of the pages of read ``t`` if there is none.
+    """
     end = st.txn[t].lpn + st.txn[t].n
     while lpn < end and held(st, t, lpn) == 0:
         lpn += 1
@@ -118,8 +123,10 @@ def cached_from(st, t, lpn):
 
 @njit
 def serve(st, t, lpn):
-    """Page ``lpn`` of read ``t`` leaves from the data cache. Of a page that is there in part, the
-    rest comes from flash."""
+    """Send page ``lpn`` of read ``t`` from the data cache to the host.
+
+    If only part of the page is cached, the missing sectors are read from flash.
+    """
     c = st.cfg[0]
     x = st.txn[t]
     st.count[x.dev, CACHE_HIT_PAGES] += 1
@@ -150,8 +157,11 @@ def serve(st, t, lpn):
 
 @njit
 def translate(st, t, lpn, end):
-    """Pages ``lpn .. end`` of read ``t``, where part of the map is on flash: those whose place is
-    known go to their dies; runs of others inside one translation page wait for it together."""
+    """Split pages ``lpn .. end`` of read ``t`` where part of the mapping table is on flash.
+
+    Pages with known mapping go to their dies. A run of other pages within one translation page
+    waits for that translation page as one transaction.
+    """
     x = st.txn[t]
     dev = x.dev
     while lpn < end:
@@ -181,8 +191,11 @@ def translate(st, t, lpn, end):
 
 @apart
 def sense(st, t, lpn, end):
-    """Send pages ``lpn .. end`` of read ``t`` to their dies: runs of consecutive physical pages
-    inside one super-page go together, unmapped pages are zeros from the controller."""
+    """Send pages ``lpn .. end`` of read ``t`` to their dies.
+
+    A run of consecutive physical pages inside one super-page is one transaction. Unmapped pages are
+    returned as zeros by the controller.
+    """
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
@@ -191,7 +204,7 @@ def sense(st, t, lpn, end):
         return
     while lpn < end:
         entry = int(st.l2p[dev, lpn])
-        if entry == 0 and c.unwritten != 0:  # read as if it had been written at its place
+        if entry == 0 and c.unwritten != 0:  # read as if the page had been written at its address
             if not mapping.as_written(st, dev, lpn, x.stream):
                 fail(st, E_FULL, lpn, 0)
                 return
@@ -227,7 +240,7 @@ def sense(st, t, lpn, end):
 
 @inline
 def fetch(st, u, entry):
-    """Send the read ``u``, whose first page the map has at ``entry``, to its die."""
+    """Send read ``u`` to its die; ``entry`` is the mapping table entry of its first page."""
     if entry == 0:
         zeros(st, u)
         return
@@ -238,7 +251,7 @@ def fetch(st, u, entry):
 
 @cold
 def fetch_again(st, u):
-    """The same for a read that had to wait for its page to be moved."""
+    """Send read ``u`` to its die after it has waited for its page to be moved."""
     if st.cfg[0].slots > 1:
         slot_reads.again(st, u)
         return
@@ -247,8 +260,11 @@ def fetch_again(st, u):
 
 @njit
 def cut_write(st, t, step):
-    """Send the pages of write command ``t`` on, a super-page's worth at a time, or page by page
-    where each has its own place."""
+    """Split write command ``t`` and send the transactions to ``step``.
+
+    A transaction holds up to one super-page of pages, or one page where each page has a separate
+    place.
+    """
     x = st.txn[t]
     if x.kind == REQUEST and st.zone[x.stream].skew > 0 and skewed(st, t):
         send_parts(st, t, step)
@@ -258,7 +274,7 @@ def cut_write(st, t, step):
 
 @njit
 def send_parts(st, t, step):
-    """The pages of write ``t`` go on to ``step``."""
+    """Send the pages of write ``t`` to ``step``."""
     c = st.cfg[0]
     x = st.txn[t]
     lpn = x.lpn
@@ -276,7 +292,7 @@ def send_parts(st, t, step):
 
 @njit
 def cut_trim(st, t):
-    """Unmap the pages that TRIM command ``t`` covers whole."""
+    """Unmap the pages that TRIM command ``t`` covers completely."""
     c = st.cfg[0]
     x = st.txn[t]
     lpn = x.lpn + (1 if x.old > 0 else 0)
@@ -297,7 +313,7 @@ def cut_trim(st, t):
 
 @njit
 def flush(st, t):
-    """FLUSH command ``t`` is done when flash has what was written before."""
+    """Start FLUSH command ``t``; it completes when all earlier writes are on flash."""
     u = child(st, t, 0, 0)
     if u >= 0:
         cache.flush(st, u)

@@ -1,19 +1,21 @@
-"""The data cache: pages in the drive's DRAM between the host and flash.
+"""Data cache: pages in the drive's DRAM between the host and flash.
 
-Owns which pages are there, whose content flash does not have yet, when that is sent to flash, and
-who waits for it. Does not own the way to flash (placing.py) or bytes (cached_bytes.py).
+Owns which pages are cached, which content is not on flash yet, when that content is sent to flash,
+and the transactions that wait for it. Does not own the write path to flash (ftl/write_path.py) or
+the payload bytes (data_cache_payload.py).
 Source: NVMe base specification (volatile write cache, FLUSH, FUA); write-back, write-through and
-read caches by LRU and back-pressure as in MQSim and SimpleSSD.
+read caches with LRU and back-pressure as in MQSim and SimpleSSD.
 
-A page is *dirty* while flash does not have its content and nothing is on its way, *flying* while a
-program is. A flying page can be written again: then it is both, and the new content follows when
-the old one has landed. Clean pages make place for others, least recently used first; dirty pages
-are sent to flash least recently written first: when they are too many, when a write waits for a
-place, for a FLUSH, or while the drive is idle. TRIM drops what is dirty; what is flying then lands
-unmapped.
+A page is *dirty* while flash does not have its content and no program is under way, *flying* while
+a program is under way. A flying page can be written again: it is then both, and the new content is
+sent when the old program has ended. Clean pages are evicted in least-recently-used order. Dirty
+pages are sent to flash in least-recently-written order: when there are too many of them, when a
+write waits for a place, for a FLUSH, or while the drive is idle. TRIM drops dirty content; a flying
+page is then programmed but not mapped.
 
-Each FLUSH closes an epoch: it waits for every content that was there before. Contents that land are
-of some epoch, so each tells all waiting FLUSHes of its own and later epochs.
+Each FLUSH closes an epoch: it waits for every content that was present before. Each content belongs
+to one epoch. When a content reaches flash, it is counted for all waiting FLUSHes of its epoch and
+of later epochs.
 """
 
 from __future__ import annotations
@@ -56,37 +58,37 @@ MODES = ("off", "write_back", "write_through", "read", "read_write")
 
 # Lists are of places + 1; 0 = none.
 CACHE = record_type(
-    used="i8",  # places that were ever taken
-    spare="i8",  # of those, places that were given back
-    newest="i8",  # clean pages in order of use
+    used="i8",  # places ever taken
+    spare="i8",  # free list: places given back
+    newest="i8",  # clean pages in order of use (head)
     oldest="i8",
-    last="i8",  # dirty pages in order of writing
+    last="i8",  # dirty pages in order of writing (tail)
     first="i8",
-    dirty="i8",  # how many they are
-    flying="i8",  # pages on their way to flash
-    contents="i8",  # contents that flash does not have: dirty and flying
-    epoch="i8",  # of what is written now
-    flushed="i8",  # last epoch that a FLUSH has asked for
+    dirty="i8",  # number of dirty pages
+    flying="i8",  # number of pages being programmed
+    contents="i8",  # number of contents not on flash: dirty and flying
+    epoch="i8",  # epoch of new writes
+    flushed="i8",  # last epoch that a FLUSH waits for
     wait_first="i8",  # writes that wait for a place
     wait_last="i8",
     flush_first="i8",  # FLUSHes that wait
-    pressure="i8",  # of a destage buffer (buffer.py): sectors on their way to flash
-    milestone="i8",  # and when a flow next forgets what it has written
+    pressure="i8",  # sectors on their way to flash (mqsim_cache.py only)
+    milestone="i8",  # time of the next reset of the recently written pages (mqsim_cache.py)
 )
 CPAGE = record_type(
     lpn="i8",
-    have="i8",  # bit per sector that is here
-    dirty="i8",  # bit per sector that flash does not have
+    have="i8",  # bit per cached sector
+    dirty="i8",  # bit per sector that is not on flash
     epoch="i8",  # of the dirty content
     leaving="i8",  # epoch of the flying content
     newer="i4",
     older="i4",
     chain="i4",  # next of the same bucket
-    flying="i4",  # 1: on its way to flash
-    stale="i4",  # 1: what is flying is not the page's content any more
+    flying="i4",  # 1: being programmed
+    stale="i4",  # 1: the flying content is not the current content any more
     waiting="i4",  # transactions that wait until the dirty content is on flash
-    landing="i4",  # those that wait for the flying content
-    stream="i4",  # whose write it was
+    landing="i4",  # transactions that wait for the flying content
+    stream="i4",  # stream of the write
 )
 
 
@@ -95,13 +97,13 @@ CPAGE = record_type(
 
 @inline
 def find(st, dev, lpn):
-    """Place + 1 of a logical page, 0 when it is not here."""
+    """Return place + 1 of a logical page, or 0 if the page is not cached."""
     return places.find(st.cbucket, st.cpage, dev, lpn)
 
 
 @njit
 def append(st, dev, p):
-    """A page that is in no list goes to the end of the dirty ones or of the clean ones."""
+    """Append a page that is in no list to the list of dirty or of clean pages."""
     cache = st.cache[dev]
     if st.cpage[p - 1].dirty != 0:
         if places.follow(st.cpage, p, cache.last):
@@ -116,7 +118,7 @@ def append(st, dev, p):
 
 @njit
 def remove(st, dev, p):
-    """Take a page that is not flying out of its list."""
+    """Remove a page that is not flying from its list."""
     cache = st.cache[dev]
     page = st.cpage[p - 1]
     places.bypass(st.cpage, p)
@@ -135,7 +137,7 @@ def remove(st, dev, p):
 
 @inline
 def touch(st, dev, p):
-    """A page is read: if it is clean, it becomes the most recently used."""
+    """Make a page that is read the most recently used one if it is clean and not flying."""
     page = st.cpage[p - 1]
     if page.dirty == 0 and page.flying == 0 and st.cache[dev].newest != p:
         remove(st, dev, p)
@@ -144,8 +146,11 @@ def touch(st, dev, p):
 
 @njit
 def room(st, dev, lpn):
-    """A place for a logical page that has none, in no list yet: a free one, or that of the least
-    recently used clean page. 0 when there is neither."""
+    """Return a place for a logical page that has none; the place is in no list yet.
+
+    The place is a free one, or that of the least recently used clean page. Returns 0 if there is
+    neither.
+    """
     c = st.cfg[0]
     cache = st.cache[dev]
     p = 0
@@ -175,7 +180,7 @@ def room(st, dev, lpn):
 
 @inline
 def give_back(st, dev, p):
-    """A page in no list leaves the cache."""
+    """Remove a page that is in no list from the cache."""
     places.unlist(st.cbucket, st.cpage, dev, p)
     st.cpage[p - 1].newer = st.cache[dev].spare
     st.cache[dev].spare = p
@@ -186,7 +191,7 @@ def give_back(st, dev, p):
 
 @njit
 def store(st, t):
-    """A page of a write is in DRAM: it finds its place in the cache, or waits for one."""
+    """Store a written page that has arrived in DRAM, or queue the write until a place is free."""
     cache = st.cache[st.txn[t].dev]
     later(st, st.txn[t].dev)
     if accept(st, t, cache.wait_first > 0):
@@ -201,14 +206,17 @@ def store(st, t):
 
 @inline
 def later(st, dev):
-    """There may be something to do (resume, pump) before the clock goes on."""
+    """Schedule ``attend`` for the end of the present instant."""
     mapping.look_again(st, dev * st.cfg[0].units)
 
 
 @njit
 def accept(st, t, behind):
-    """Put a written page where it belongs; False when there is no place (or, for a new page, others
-    are ``behind`` whom it has to wait). The write is done then, unless it waits for flash."""
+    """Store a written page in the cache. Return False if there is no place.
+
+    A page that is not cached also has no place if other writes wait (``behind``). The write
+    completes at once unless it must wait for flash (write-through, FUA).
+    """
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
@@ -253,7 +261,7 @@ def accept(st, t, behind):
 
 @njit
 def resume(st, dev):
-    """A place may have become free: writes that wait for one try again, in order."""
+    """Retry the writes that wait for a place, in order."""
     cache = st.cache[dev]
     while cache.wait_first > 0:
         t = cache.wait_first - 1
@@ -268,7 +276,7 @@ def resume(st, dev):
 
 @njit
 def launch(st, dev, p):
-    """A dirty page goes on its way to flash."""
+    """Send a dirty page to flash."""
     c = st.cfg[0]
     cache = st.cache[dev]
     page = st.cpage[p - 1]
@@ -299,7 +307,7 @@ def launch(st, dev, p):
 
 @njit
 def idle(st, dev):
-    """Does the host want nothing of the drive?"""
+    """Return True if no host command is outstanding on the drive."""
     if st.dev[dev].outstanding > 0:
         return False
     for q in range(st.pair.shape[0]):
@@ -310,7 +318,8 @@ def idle(st, dev):
 
 @njit
 def pump(st, dev):
-    """Send dirty pages to flash while there is a reason to, and not too many are on their way."""
+    """Send dirty pages to flash while a condition requires it and the limit of flying pages
+    allows."""
     c = st.cfg[0]
     cache = st.cache[dev]
     while cache.first > 0 and cache.flying < c.cache_flights:
@@ -326,17 +335,18 @@ def pump(st, dev):
 
 @njit
 def attend(st, dev):
-    """What was put off to the end of the present instant: writes that wait for a place, pages that
-    are to be sent to flash."""
+    """Run the deferred work of the present instant: retry waiting writes, send dirty pages."""
     resume(st, dev)
     pump(st, dev)
 
 
 @njit
 def programmed(st, t):
-    """The program of write ``t`` is done. True when its page came from here: it is mapped then, if
-    it is its page's content still, and nobody else waits for it. What came past the cache makes old
-    what is here."""
+    """Handle the end of the program of write ``t``. Return True if its page came from the cache.
+
+    Such a page is mapped if it still is the current content, and its transaction ends. For a write
+    that bypassed the cache, the cached content of its pages is dropped.
+    """
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
@@ -364,8 +374,11 @@ def programmed(st, t):
 
 @njit
 def landed(st, t):
-    """What ``t`` carried is on flash. Who waited for it goes on; a newer content follows it when
-    somebody waits for that; else the page is clean."""
+    """Mark the content that ``t`` carried as on flash and complete the writes waiting for it.
+
+    A newer content is sent next if a write or a FLUSH waits for it; otherwise it joins the dirty
+    pages. Without newer content the page is clean.
+    """
     dev = st.txn[t].dev
     p = find(st, dev, st.txn[t].lpn)
     cache = st.cache[dev]
@@ -390,7 +403,7 @@ def landed(st, t):
 
 @inline
 def wake(st, t):
-    """Writes in a list that waited for flash are done."""
+    """Complete the writes of a list that waited for flash."""
     t -= 1
     while t >= 0:
         following = st.txn[t].next
@@ -400,8 +413,8 @@ def wake(st, t):
 
 @njit
 def settle(st, dev, epoch):
-    """A content of an epoch is on flash, or is nobody's any more: FLUSHes that waited for it, and
-    for nothing else, are done."""
+    """Count a content of an epoch as on flash or dropped. Complete FLUSHes that waited only for
+    it."""
     cache = st.cache[dev]
     cache.contents -= 1
     before = -1
@@ -424,7 +437,7 @@ def settle(st, dev, epoch):
 
 @njit
 def flush(st, t):
-    """``t`` is done when all that has been written so far is on flash."""
+    """Complete ``t`` when all content written so far is on flash."""
     x = st.txn[t]
     cache = st.cache[x.dev]
     if cache.contents == 0:
@@ -439,13 +452,16 @@ def flush(st, t):
     later(st, x.dev)
 
 
-# --- reads, TRIM, writes past the cache
+# --- reads, TRIM, writes that bypass the cache
 
 
 @njit
 def fill(st, t):
-    """What a read has brought from flash comes into the cache, clean, where the map still says that
-    it is the page's content, and there is a place; nothing of a command that has met an error."""
+    """Insert the pages that a read has brought from flash into the cache as clean pages.
+
+    A page is inserted only if the mapping table still has it at this address and there is a place.
+    Nothing is inserted for a command with an error.
+    """
     c = st.cfg[0]
     x = st.txn[t]
     failed = st.req[x.row].status if x.kind == REQUEST else st.row[x.row].status
@@ -475,8 +491,11 @@ def fill(st, t):
 
 @njit
 def drop(st, dev, lpn):
-    """The content of a logical page is void, or flash has a newer one: what is dirty is not written
-    any more, what is flying will not be mapped. The caller logs it, and then lets writes resume."""
+    """Drop the content of a logical page that is void or has a newer version on flash.
+
+    Dirty content is not written; flying content is not mapped. The caller logs this and then lets
+    waiting writes resume.
+    """
     p = find(st, dev, lpn)
     if p == 0:
         return

@@ -1,8 +1,8 @@
-"""Bytes of the data cache's pages: in DRAM until they are on flash, gone when the power is.
+"""Payload bytes of the data cache: in DRAM until they are on flash, lost at power loss.
 
-Owns the bytes of cached pages and of those on their way to flash. Does not own which pages those
-are (cache.py) or what flash holds (store.py). Source: the engine's log of moved bytes
-(events.py).
+Owns the bytes of cached pages and of pages that are being programmed. Does not own which pages
+those are (data_cache.py) or the content of flash (nand/page_store.py).
+Source: the engine's log of moved bytes (engine/core/events.py).
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ class CachedBytes:
 
     def __init__(self) -> None:
         self.pages: dict[int, np.ndarray] = {}
-        """What the cache holds."""
+        """Pages that the cache holds."""
         self._flying: dict[int, np.ndarray] = {}
 
     def follow(self, entry: events.LogEntry, store: PageStore) -> bool:
-        """Obey an entry of the engine's log that moves bytes between the cache and flash. Returns
-        False for every other entry."""
+        """Apply an entry of the log that moves bytes between the cache and flash.
+
+        Returns False for every other entry.
+        """
         lpn, ppn = entry.lpn, entry.ppn
         match entry.what:
             case events.LOG_DESTAGE:
@@ -42,6 +44,6 @@ class CachedBytes:
         return True
 
     def clear(self) -> None:
-        """The power is gone."""
+        """Drop all pages at power loss."""
         self.pages.clear()
         self._flying.clear()

@@ -1,10 +1,11 @@
-"""Quiet: for how long the host has wanted nothing of a drive.
+"""Idle timer: detects that a drive has had no host command for a given time.
 
-Owns the timer that runs out when a drive has been at rest for a while. Does not own what it does
-with its rest (folding.py). Source: drives that tidy up after a time of idleness, so that short gaps
-between commands stay the host's.
+Owns the timer that expires when a drive has been idle for ``fold_idle``. Does not own the
+background work that follows (ftl/pslc_folding.py).
+Source: drives that start background work after an idle time, so that short gaps between commands
+remain available to the host.
 
-A drive has one timer: where the host has come and gone again before it runs out, it is set anew.
+A drive has one timer. It is restarted if host commands came and completed before it expires.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from ondie.kernels.jit import cold
 
 @cold
 def begins(st, dev):
-    """A command has ended: where nothing else is wanted, the drive rests from now on."""
+    """Record the start of an idle period if the drive is idle, and start the timer.
+
+    Called when a command has completed. Does nothing else if the timer is already running.
+    """
     d = st.dev[dev]
     if not idle(st, dev):
         return
@@ -34,7 +38,7 @@ def begins(st, dev):
 
 @cold
 def wait(st, t):
-    """The timer runs until the drive has rested long enough."""
+    """Start the timer for the rest of the idle time."""
     c = st.cfg[0]
     dev = st.txn[t].dev
     station = s.station(st, dev, s.REST)
@@ -45,7 +49,7 @@ def wait(st, t):
 
 @cold
 def lasts(st, dev):
-    """Has the drive rested long enough, and does so still?"""
+    """Return True if the drive has been idle for ``fold_idle`` and still is."""
     c = st.cfg[0]
     if c.fold_idle == 0 or st.reg[0].now - st.dev[dev].quiet_since < c.fold_idle:
         return False
@@ -54,7 +58,7 @@ def lasts(st, dev):
 
 @cold
 def over(st, t):
-    """The timer has run out. True when the drive has rested all the while."""
+    """Handle the expiry of the timer. Return True if the drive was idle for the whole time."""
     dev = st.txn[t].dev
     if lasts(st, dev):
         st.dev[dev].waking = 0
@@ -63,6 +67,6 @@ def over(st, t):
     if idle(st, dev):
         wait(st, t)
         return False
-    st.dev[dev].waking = 0  # the end of what it works on sets it again
+    st.dev[dev].waking = 0  # the end of the current command starts the timer again
     give_txn(st, t)
     return False

@@ -1,13 +1,15 @@
-"""The destage buffer: a data cache that sends a page to flash when it is first written.
+"""MQSim's data cache (destage buffer): sends a page to flash when it is first written.
 
-Owns which pages are in it, what of them is written to flash when, who waits for it, and its DRAM's
-time. Does not own places and their order (cache.py), or the way to flash (placing.py).
-Source: MQSim's data cache (Tavakkol et al., FAST 2018): its rules, its limit and its DRAM's time.
+Owns which pages are cached, which of their sectors are written to flash and when, the requests that
+wait, and the time of the cache's DRAM. Does not own places and their order (data_cache.py) or the
+write path to flash (ftl/write_path.py).
+Source: MQSim's data cache (Tavakkol et al., FAST 2018): its rules, its limit and the time of its
+DRAM.
 
-A page that a flow has not written for a while goes to flash at once, and leaves the cache when it
-has arrived there; written again before that, it stays until it has to make place. Sectors on their
-way to flash are limited to a page for each plane; what does not fit waits with its request, which
-is done when all its pages are taken and stored. Caches are shared, or each flow has its own.
+A page that its flow has not written recently is sent to flash at once and leaves the cache when its
+program ends. If it is written again before that, it stays until it is evicted. The sectors on their
+way to flash are limited to one page per plane. A write that exceeds the limit waits, and completes
+when all its pages are taken and stored. Caches are shared, or each flow has a separate one.
 """
 
 from __future__ import annotations
@@ -30,21 +32,23 @@ from ondie.emu.nvme.page_transactions import sectors_of
 from ondie.kernels.jit import cold, inline, njit
 
 BUFFER = 2
-"""``cfg.cache`` of a drive with a destage buffer."""
+"""Value of ``cfg.cache`` for a drive with this cache."""
 READS, WRITES = 1, 2
-"""``zone.caching``: bits of what a flow keeps in its cache."""
+"""Bits of ``zone.caching``: a flow keeps its reads, its writes in the cache."""
 CLEAN, DIRTY = range(2)
-"""``epoch`` of a place: DIRTY content is written to flash when it has to make place."""
+"""Values of ``epoch`` of a place; DIRTY content is written to flash on eviction."""
 MEMORY_PS = 10**12
-"""Time after which it is forgotten who has written which pages lately."""
+"""Interval in ps after which the record of recently written pages is reset."""
 PS_PER_NS = 1000
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Caches of ``pages`` places each, ``groups`` of them; sectors that may be on their way to
-    flash at once; DRAM: bytes of a row and of a transfer, ns of a transfer, tRCD + tCL in ps, tRP
-    in ns."""
+    """Sizes and times of the caches and their DRAM.
+
+    ``groups`` caches of ``pages`` places each; ``limit``: sectors that may be on their way to flash
+    at once; DRAM: ``row`` and ``burst`` in bytes, ns of a transfer, tRCD + tCL in ps, tRP in ns.
+    """
 
     pages: int
     groups: int
@@ -58,7 +62,10 @@ class Sizes:
 
 @njit
 def access_ps(st, n_bytes):
-    """ps of one access to the cache's DRAM. Of an access to several rows half of them count."""
+    """Return the time of one access to the cache's DRAM, ps.
+
+    For an access to several rows only half of the rows count.
+    """
     c = st.cfg[0]
     row = int(c.buffer_row)
     pairs = n_bytes // c.buffer_burst // 2
@@ -71,26 +78,28 @@ def access_ps(st, n_bytes):
 
 @njit
 def access(st, t, n_bytes, step):
-    """Transaction ``t`` takes the cache's DRAM. False when that takes no time."""
+    """Occupy the cache's DRAM with transaction ``t``. Return False if that takes no time."""
     station = s.station(st, st.txn[t].dev, s.DRAM)
     return enter(st, station, t, n_bytes, access_ps(st, n_bytes), step)
 
 
 @inline
 def lately(st, stream, lpn):
-    """Has a flow written a page lately? Each of its forgettings has a number."""
+    """Return True if the flow has written the page since its last reset (numbered by
+    ``memory``)."""
     return int(st.recent[lpn]) >> 1 == st.zone[stream].memory
 
 
 @inline
 def known(st, lpn):
-    """Has a page been programmed, so that flash says which it is?"""
+    """Return True if the page has been programmed, so that flash holds its number."""
     return st.recent[lpn] & 1 != 0
 
 
 @njit
 def to_flash(st, dev, stream, lpn, sectors, stamp, before):
-    """A write to flash of some sectors of a page, in a list behind ``before``. Returns it."""
+    """Create a write of some sectors of a page to flash and link it behind ``before``. Return
+    it."""
     t = take_txn(st)
     if t < 0:
         return t
@@ -111,7 +120,7 @@ def to_flash(st, dev, stream, lpn, sectors, stamp, before):
 
 @njit
 def send(st, t):
-    """All writes of a list look for their places on flash."""
+    """Send all writes of a list to the write path."""
     while t >= 0:
         following = st.txn[t].mate
         st.txn[t].mate = -1
@@ -121,8 +130,10 @@ def send(st, t):
 
 @njit
 def make_place(st, dev, g, lpn, before):
-    """A place for a page, in front; the least recently used one leaves for it. Returns (place + 1,
-    the write of what that has to send to flash, behind ``before`` in a list, or -1)."""
+    """Take a place for a page as the most recently used one; evict the least recently used page.
+
+    Returns (place + 1, the write of evicted DIRTY content linked behind ``before``, or -1).
+    """
     c = st.cfg[0]
     cached = st.cache[g]
     out = -1
@@ -140,7 +151,7 @@ def make_place(st, dev, g, lpn, before):
 
 @njit
 def to_front(st, g, p):
-    """A page is the most recently used."""
+    """Make a page the most recently used one."""
     if st.cache[g].newest != p:
         cache.remove(st, g, p)
         cache.append(st, g, p)
@@ -148,7 +159,7 @@ def to_front(st, g, p):
 
 @inline
 def soil(st, g, p, value):
-    """The content of place ``p`` is DIRTY, or not."""
+    """Set the content of place ``p`` to DIRTY or CLEAN (``value``)."""
     st.cache[g].contents += value - st.cpage[p - 1].epoch
     st.cpage[p - 1].epoch = value
 
@@ -158,8 +169,11 @@ def soil(st, g, p, value):
 
 @cold
 def write(st, t):
-    """All data of write command ``t`` have come. True when its flow's writes are cached: then it is
-    done when they are."""
+    """Handle write command ``t`` after all its data have arrived.
+
+    Returns True if the writes of its flow are cached; the command then completes when its pages are
+    cached.
+    """
     zone = st.zone[st.txn[t].stream]
     if zone.caching & WRITES == 0:
         return False
@@ -179,8 +193,10 @@ def write(st, t):
 
 @njit
 def take(st, t):
-    """Take pages of write ``t``, the next of which is its ``left``-th, while there is room on the
-    way to flash. True when all have been taken."""
+    """Cache pages of write ``t``, from page number ``left`` on, while the limit of sectors allows.
+
+    Returns True when all pages have been taken.
+    """
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
@@ -241,7 +257,10 @@ def take(st, t):
 
 @cold
 def programmed(st, t):
-    """A write to flash is done. True when it came from here: then nobody else waits for it."""
+    """Handle the end of a write to flash. Return True if the write came from the cache.
+
+    Its transaction then ends here.
+    """
     x = st.txn[t]
     for lpn in range(x.lpn, x.lpn + x.n):
         st.recent[lpn] |= 1
@@ -263,7 +282,8 @@ def programmed(st, t):
 
 @njit
 def resume(st, g):
-    """There may be room on the way to flash: all who wait for it try again, in order."""
+    """Retry the waiting writes, in order, while the limit of sectors on their way to flash
+    allows."""
     cached = st.cache[g]
     before = -1
     t = int(cached.wait_first) - 1
@@ -287,15 +307,14 @@ def resume(st, g):
 
 @cold
 def found(st, t, lpn):
-    """Bit per sector of page ``lpn`` that read ``t`` asks for and finds."""
+    """Return the sectors of page ``lpn`` that read ``t`` finds in the cache, one bit each."""
     p = cache.find(st, int(st.zone[st.txn[t].stream].group), lpn)
     return sectors_of(st, t, lpn) & st.cpage[p - 1].have if p > 0 else 0
 
 
 @cold
 def serve(st, t, sectors):
-    """Sectors that read ``t`` has found cross DRAM with its others: they are gathered in one
-    transaction, which it keeps as its ``left`` - 1."""
+    """Add cached sectors to the one DRAM transaction of read ``t`` (stored as ``left`` - 1)."""
     x = st.txn[t]
     if x.left == 0:
         x.left = child(st, t, x.lpn, 0) + 1
@@ -305,7 +324,7 @@ def serve(st, t, sectors):
 
 @cold
 def gathered(st, t):
-    """What read ``t`` has found leaves DRAM."""
+    """Send the cached sectors of read ``t`` from DRAM to the host."""
     u = st.txn[t].left - 1
     if u >= 0:
         go(st, u, s.SERVED)
@@ -313,8 +332,11 @@ def gathered(st, t):
 
 @cold
 def fill(st, t):
-    """A page that a read has brought from flash comes into the cache, if its flow keeps what it
-    reads and flash says which page it is. DRAM is busy with it; the read does not wait for that."""
+    """Insert a page that a read has brought from flash into the cache.
+
+    This is done if the flow caches its reads and the page has been programmed. The access occupies
+    DRAM, but the read does not wait for it.
+    """
     st.reg[0].hop = 0
     x = st.txn[t]
     dev = x.dev
@@ -341,7 +363,7 @@ def fill(st, t):
 
 @njit
 def occupy(st, dev, n_bytes):
-    """DRAM is busy with an access that nobody waits for."""
+    """Occupy the DRAM with an access for which no transaction waits."""
     reg = st.reg[0]
     station = s.station(st, dev, s.DRAM)
     f = st.fifo[station]

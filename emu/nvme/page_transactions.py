@@ -1,8 +1,9 @@
-"""Parts of a command: the transactions that work for it, and which bytes of it they carry.
+"""Transactions for the pages of a command, and the bytes of the command that they carry.
 
-Owns transactions for some pages of a command, what a command asks for of a page, and where a read's
-pages are. Does not own the cut into such parts (controller.py) or where they go (flows.py).
-Source: a host request completes when its last page does, as in MQSim.
+Owns the creation of transactions for pages of a command, the sectors of a page that a command
+accesses, and the lookup of a read's physical pages. Does not own the split into such parts
+(command_split.py) or their further path (engine/run/datapath.py).
+Source: a host request completes with its last page, as in MQSim.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from ondie.kernels.jit import inline
 
 @inline
 def bytes_of(st, t, lpn, n):
-    """Bytes of the command ``t`` that lie in pages ``lpn .. lpn + n``: ``old`` is where in its
-    first page it begins."""
+    """Return the bytes of command ``t`` that are in pages ``lpn .. lpn + n``.
+
+    ``old`` is the byte offset of the command in its first page.
+    """
     c = st.cfg[0]
     x = st.txn[t]
-    if x.old >= c.page_bytes:  # it lies whole behind the end of its page (controller.skewed)
+    if x.old >= c.page_bytes:  # wholly behind the end of its page (command_split.skewed)
         return x.size
     first = x.lpn * c.page_bytes + x.old
     start = max(first, lpn * c.page_bytes)
@@ -30,7 +33,7 @@ def bytes_of(st, t, lpn, n):
 
 @inline
 def sectors_of(st, t, lpn):
-    """Bit per sector of page ``lpn`` that command ``t`` asks for."""
+    """Return the sectors of page ``lpn`` that command ``t`` accesses, one bit each."""
     c = st.cfg[0]
     x = st.txn[t]
     if x.old >= c.page_bytes:
@@ -45,7 +48,7 @@ def sectors_of(st, t, lpn):
 
 @inline
 def part(st, t, lpn, n, op):
-    """A transaction with what command ``t`` asks for of pages ``lpn .. lpn + n``, or -1."""
+    """Return a new transaction for pages ``lpn .. lpn + n`` of command ``t``, or -1."""
     u = child(st, t, lpn, n)
     if u >= 0:
         x = st.txn[t]
@@ -59,7 +62,7 @@ def part(st, t, lpn, n, op):
 
 @inline
 def zeros(st, u):
-    """The pages of read ``u`` hold nothing: they come from the controller."""
+    """Return the unmapped pages of read ``u`` as zeros from the controller."""
     y = st.txn[u]
     st.count[y.dev, UNMAPPED_PAGES] += y.n
     log(st, LOG_ZERO, y.row, y.lpn, -1, -1, y.n, y.dev, -1)
@@ -68,8 +71,7 @@ def zeros(st, u):
 
 @inline
 def locate(st, u, entry):
-    """Read ``u``, whose first page the map has at ``entry``, learns where it is. Returns its
-    die."""
+    """Set the physical page of read ``u`` from its mapping table entry. Return its die."""
     y = st.txn[u]
     y.ppn = entry - 1
     y.bus = bus_bytes(st, u)

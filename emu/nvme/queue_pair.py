@@ -1,10 +1,10 @@
-"""Queue pairs: where host requests wait, when they are issued, and when the host knows them done.
+"""Queue pairs: issue of host requests, open and closed loops, completion of requests.
 
-Owns the rings of requests, open and closed loops, and the end of a request. Does not own its way
-through the drive (flows.py) or where requests come from (requests.py names the record).
+Owns the rings of requests, open and closed loops, and the end of a request. Does not own its path
+through the drive (engine/run/datapath.py) or the sources of requests (request.py owns the record).
 Source: NVMe base specification (submission and completion queues, doorbells; a completion tells the
-host how far the drive has fetched); in a closed loop a new request follows each completion, in an
-open loop requests come at their time, as in MQSim.
+host how many entries the drive has fetched). As in MQSim, a closed loop issues a new request after
+each completion, an open loop issues requests at their arrival time.
 """
 
 from __future__ import annotations
@@ -44,41 +44,41 @@ from ondie.kernels.jit import apart, cold, inline, njit
 
 REQ = record_type(
     arrival="i8",  # ps
-    start="i8",  # when it entered the submission queue
-    end="i8",  # when its completion had reached the host
+    start="i8",  # entry into the submission queue
+    end="i8",  # arrival of the completion at the host
     offset="i8",  # bytes
     size="i8",  # bytes
-    op="i4",  # requests.READ, WRITE, TRIM or FLUSH
+    op="i4",  # request.READ, WRITE, TRIM or FLUSH
     stream="i4",
     pending="i4",  # parts under way
     done="i4",
-    status="i4",  # 0, or how it failed (backend/reading.py); set to 0 when it is handed over
+    status="i4",  # 0, or the error (ftl/read_retry.py); set to 0 when the request is loaded
 )
 AHEAD = 4
-"""Requests, counted from the one that is issued, of which memory is asked for the map's entries."""
+"""Distance in requests from the issued one to the one whose map entries are prefetched."""
 PAIR = record_type(
-    next="i8",  # the next request to be issued, counted from the start of the run
-    loaded="i8",  # requests handed over so far
-    tail="i8",  # the oldest request that is not done
+    next="i8",  # index of the next request to issue, from the start of the run
+    loaded="i8",  # requests loaded so far
+    tail="i8",  # index of the oldest request that is not done
     outstanding="i8",
-    depth="i8",  # requests outstanding at most
-    closed="i8",  # 1: a request arrives when there is room for it
+    depth="i8",  # largest number of outstanding requests
+    closed="i8",  # 1: closed loop, a request arrives when there is room for it
     dev="i8",
-    stream="i8",  # its zone, and the stream of its writes
-    more="i8",  # 1: requests will follow those that were handed over
-    start="i8",  # ps; a closed loop issues its first requests then
-    stop="i8",  # ps; nothing is issued later
-    fetched="i8",  # entries that the drive has, where queues have so many
-    known="i8",  # those of which the host knows
-    working="i8",  # commands that the drive works on
-    held="i8",  # 1 + the first that it has yet to fetch because these are too many
+    stream="i8",  # zone of the pair, and stream of its writes
+    more="i8",  # 1: more requests will be loaded
+    start="i8",  # ps; first issue of a closed loop
+    stop="i8",  # ps; last time of issue
+    fetched="i8",  # entries fetched by the drive, where queues have a size
+    known="i8",  # fetched entries known to the host
+    working="i8",  # commands that the drive executes
+    held="i8",  # 1 + first transaction held because of fetch_limit, or 0
     held_last="i8",
 )
 
 
 @inline
 def pages_of(st, req, zone):
-    """(first page, bytes before the request in it, pages) of a request, within its zone."""
+    """Return (first page, byte offset in that page, pages) of a request within its zone."""
     shift = st.cfg[0].page_shift
     offset = req.offset - zone.first_byte if req.op != FLUSH else 0
     first = offset >> shift
@@ -87,22 +87,29 @@ def pages_of(st, req, zone):
 
 @inline
 def parts_of(req, pages):
-    """Transactions that a request may need at once: its own, its data's, one for each page."""
+    """Return the most transactions that a request may need at once: request, data, one per page."""
     return pages + 2 if req.op <= WRITE else 2
 
 
 @inline
 def crowded(st, q):
-    """Is the submission queue full of entries that the drive has not fetched, as far as the host
-    knows? One place stays free, so that a full queue differs from an empty one."""
+    """Return True if the submission queue is full as far as the host knows.
+
+    It counts the entries that the drive has not fetched. One place stays free, so that a full queue
+    differs from an empty one.
+    """
     c = st.cfg[0]
     return c.entries > 0 and st.pair[q].next - st.pair[q].known >= c.entries - 1
 
 
 @inline
 def look_ahead(st, q):
-    """Ask memory for what the map has of a request that will soon be issued, and for the block of
-    one that comes before it, whose place has come meanwhile: a large map is in no cache."""
+    """Prefetch the map entry of a request that will soon be issued, and the block of an earlier
+    one.
+
+    The map entry of the earlier one has been loaded meanwhile. A large mapping table fits in no
+    processor cache.
+    """
     c = st.cfg[0]
     pair = st.pair[q]
     zone = st.zone[pair.stream]
@@ -129,16 +136,18 @@ def look_ahead(st, q):
 
 @cold
 def entry_in(st, t):
-    """The drive has the entry that ``t`` carried."""
+    """Count the queue entry that ``t`` carried as fetched by the drive."""
     if st.txn[t].kind == REQUEST:
         st.pair[st.txn[t].row >> st.cfg[0].ring_shift].fetched += 1
 
 
 @apart
 def issue(st, q):
-    """Issue what pair ``q`` may issue now, and say when it wants to be asked again: in an open loop
-    at the next arrival. When it has issued all that it was given, and more will follow, the run
-    pauses for it."""
+    """Issue the requests that pair ``q`` may issue now.
+
+    In an open loop, set the time of the next call to the next arrival. If all loaded requests have
+    been issued and more will follow, the run pauses to load them.
+    """
     pair = st.pair[q]
     reg = st.reg[0]
     c = st.cfg[0]
@@ -200,8 +209,10 @@ def issue(st, q):
 
 @cold
 def too_many(st, t):
-    """Does the drive work on as many commands of the pair as it may? Then ``t`` is fetched later,
-    else it is one more of them."""
+    """Return True if the drive already works on the most commands of the pair (``fetch_limit``).
+
+    Then ``t`` is held and fetched later; otherwise it is counted as one of them.
+    """
     x = st.txn[t]
     if x.kind != REQUEST:
         return False
@@ -220,7 +231,7 @@ def too_many(st, t):
 
 @cold
 def one_fewer(st, q):
-    """The drive has done a command of the pair: it fetches another one, if there is any."""
+    """Count a command of the pair as done and fetch the next held command, if there is one."""
     pair = st.pair[q]
     t = pair.held - 1
     if t < 0:
@@ -232,8 +243,11 @@ def one_fewer(st, q):
 
 @njit
 def part_done(st, t):
-    """A part of a request is done; behind the last, the completion goes to the host. Data that
-    cross the link by the command go right before it: both are queued there at once."""
+    """Handle the end of a part of a request. After the last part, send the completion to the host.
+
+    Data that cross the link as one transfer per command go directly before the completion: both are
+    queued at once.
+    """
     x = st.txn[t]
     req = st.req[x.row]
     c = st.cfg[0]
@@ -279,8 +293,11 @@ def part_done(st, t):
 
 @inline
 def goes_alone(st, t):
-    """Does something else come between the data of a read and its completion: the fetch of a
-    command that had to wait, or the adapter, which may have no room for the completion?"""
+    """Return True if other work may come between the data of a read and its completion.
+
+    That is the fetch of a held command, or the SATA adapter, which may have no room for the
+    completion.
+    """
     c = st.cfg[0]
     if c.adapter > 0:
         return True
@@ -289,7 +306,8 @@ def goes_alone(st, t):
 
 @njit
 def ended(st, t):
-    """The host has the completion that ``t`` carried: it says so, and may issue the next."""
+    """Record the completion that ``t`` carried at the host, ring the doorbell, and issue the
+    next."""
     reg = st.reg[0]
     c = st.cfg[0]
     q = st.txn[t].row >> c.ring_shift
@@ -307,7 +325,7 @@ def ended(st, t):
     st.count[pair.dev, COMMANDS_DONE] += 1
     while pair.tail < pair.next and st.req[q * c.ring + (pair.tail & (c.ring - 1))].done != 0:
         pair.tail += 1
-    if waited:  # what waits for room goes before the doorbell of the completion
+    if waited:  # requests that wait for room go before the doorbell of the completion
         issue(st, q)
     if c.doorbell > 0:
         go(st, t, s.COMPLETED)

@@ -1,7 +1,8 @@
-"""Host requests: the one record of block I/O, from the workload through the drive to statistics.
+"""Host requests: the record of block I/O, from the workload through the drive to the statistics.
 
-Owns the record. Does not own where requests come from (mqsim/, replay) or the commands that they
-become (queues.py). Source: the terms of MQSim's host: arrival, enqueueing, completion.
+Owns the record. Does not own the sources of requests (replay/) or the commands that requests become
+(command.py).
+Source: the terms of MQSim's host: arrival, enqueueing, completion.
 """
 
 from __future__ import annotations
@@ -12,22 +13,22 @@ READ, WRITE, TRIM, FLUSH = range(4)
 REQUEST_NAMES = ("read", "write", "trim", "flush")
 
 MAX_CHUNK = 1 << 18
-"""Requests that a source hands over at a time."""
+"""Largest number of requests that a source returns at a time."""
 
 NOT_YET = -1
-"""A time that has not come."""
+"""Marks a time that is not known yet."""
 
 REQUEST = np.dtype(
     [
-        ("arrival", "i8"),  # ps; the host has it; NOT_YET in a closed loop until it is issued
-        ("start", "i8"),  # ps; it enters its submission queue, later than arrival if that is full
-        ("end", "i8"),  # ps; its completion has reached the host
+        ("arrival", "i8"),  # ps; arrival at the host; NOT_YET in a closed loop until it is issued
+        ("start", "i8"),  # ps; entry into the submission queue; after arrival if that is full
+        ("end", "i8"),  # ps; arrival of the completion at the host
         ("offset", "i8"),  # bytes from the start of the drive, whole sectors
         ("size", "i8"),  # bytes, at least one sector; FLUSH: 0
         ("op", "i4"),  # READ, WRITE, TRIM, FLUSH
-        ("stream", "i4"),  # the flow that it belongs to, from 0
-        ("tag", "i8"),  # its place in its flow, from 0
-        ("status", "i8"),  # NVMe status of its completion: 0, or 0x281 (unrecovered read error)
+        ("stream", "i4"),  # flow of the request, from 0
+        ("tag", "i8"),  # index of the request in its flow, from 0
+        ("status", "i8"),  # NVMe status of the completion: 0, or 0x281 (unrecovered read error)
     ],
     align=True,
 )

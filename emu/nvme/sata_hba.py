@@ -1,9 +1,10 @@
-"""A host adapter: one queue for all sources of requests, full by what completions tell of it.
+"""SATA host bus adapter: one queue for all sources of requests.
 
-Owns entries and completions of that queue, and what waits for room. Does not own the time that the
-host takes for each (pairs.py) or their messages (flows.py).
-Source: MQSim's SATA host bus adapter, a queue after NVMe's rings: one place always stays free, and
-the host learns how far the drive has fetched from the last completion that it has looked at.
+Owns the entries and completions of that queue, and the lists that wait for a free place. Does not
+own the host CPU time per entry or completion (queue_pair.py) or their transfers
+(engine/run/datapath.py).
+Source: MQSim's SATA host bus adapter, a queue modelled on NVMe's rings: one place always stays
+free, and the host learns how many entries the drive has fetched from the last completion processed.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from ondie.kernels.jit import cold, njit
 
 @njit
 def _last(st, head, tail, t):
-    """Transaction ``t`` goes behind the others of a list; returns its head. Both are 1 + a
-    transaction, 0 where there is none."""
+    """Append transaction ``t`` to a list and return the head of the list.
+
+    Head and tail are 1 + a transaction, or 0 for an empty list.
+    """
     st.txn[t].next = -1
     if head == 0:
         return t + 1
@@ -33,7 +36,10 @@ def _enter(st, t):
 
 @cold
 def full(st, t):
-    """Does the request of ``t`` have to wait until there is room in the queue? Else it is in."""
+    """Return True if the request of ``t`` must wait for a free place in the queue.
+
+    Otherwise the request is entered into the queue.
+    """
     d = st.dev[st.txn[t].dev]
     if d.entered - d.known < st.cfg[0].adapter - 1:
         _enter(st, t)
@@ -45,14 +51,14 @@ def full(st, t):
 
 @cold
 def looked_at(st, t):
-    """The host looks at the completion that ``t`` carried."""
+    """Update the number of entries known to be fetched from the completion of ``t``."""
     d = st.dev[st.txn[t].dev]
     d.known = st.txn[t].left
 
 
 @cold
 def refill(st, dev):
-    """Requests that wait go into the queue while there is room."""
+    """Enter waiting requests into the queue while there is room."""
     d = st.dev[dev]
     while d.entry_head != 0 and d.entered - d.known < st.cfg[0].adapter - 1:
         t = d.entry_head - 1
@@ -71,7 +77,7 @@ def _post(st, t):
 
 @cold
 def complete(st, t):
-    """The drive has done the request of ``t``: its completion goes up once there is room for it."""
+    """Post the completion of the request of ``t``, or queue it until there is room."""
     d = st.dev[st.txn[t].dev]
     if d.posted - d.reaped < st.cfg[0].adapter - 1:
         _post(st, t)
@@ -82,7 +88,7 @@ def complete(st, t):
 
 @cold
 def acknowledged(st, dev):
-    """The drive hears that the host has looked at one more completion."""
+    """Count one more completion that the host has processed and post the next waiting one."""
     d = st.dev[dev]
     d.reaped += 1
     if d.post_head != 0:

@@ -1,11 +1,14 @@
-"""Reads of slots: which array operations a read command of mapping units takes.
+"""Sub-page reads: groups the mapping units of a read command into array operations.
 
-Owns the cut of a read where pages of flash have several mapping units: one operation for all that
-it asks for of a page. Does not own the command (controller.py) or the operation (sharing.py).
-Source: a page is sensed whole, so that what else is asked of it costs its bytes on the channel.
+Owns the split of a read where a flash page holds several mapping units (slots): one array operation
+for all slots of a page that the command reads. Does not own the command (command_split.py) or the
+operation (ftl/subpage_sense.py).
+Source: a page is sensed as a whole, so that further slots of the page only cost their bytes on the
+channel.
 
-Reads of a command are kept in a list by their first transaction (``next``) until the command has
-been cut to its end, so that what of a page lies apart in the command still goes together.
+The reads of a command are kept in a list linked through their first transaction (``next``) until
+the whole command has been split. Slots of one page that are apart in the command are thus read
+together.
 """
 
 from __future__ import annotations
@@ -20,8 +23,11 @@ from ondie.kernels.jit import cold
 
 @cold
 def sense(st, t, lpn, end):
-    """Cut slots ``lpn .. end`` of read ``t``: neighbours that are neighbours on flash are one
-    transaction, unmapped ones are zeros from the controller. They go by ``send``."""
+    """Split slots ``lpn .. end`` of read ``t`` into transactions; ``send`` issues them.
+
+    Adjacent slots that are adjacent on flash form one transaction. Unmapped slots are returned as
+    zeros by the controller.
+    """
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
@@ -51,8 +57,10 @@ def sense(st, t, lpn, end):
 
 @cold
 def reach(st, ppn):
-    """Slots from ``ppn`` on that may be read together: to the end of its page, or of its super-page
-    where planes are read together."""
+    """Return the number of slots from ``ppn`` on that may be read together.
+
+    The limit is the end of the page, or of the super-page if planes are read together.
+    """
     c = st.cfg[0]
     whole = c.slots
     if c.multi_plane != 0 and c.lanes == 1:
@@ -62,7 +70,7 @@ def reach(st, ppn):
 
 @cold
 def keep(st, u):
-    """Read ``u`` joins the command of its page, or begins one."""
+    """Add read ``u`` to the array operation of its page, or start a new one."""
     reg = st.reg[0]
     t = reg.cut_first - 1
     while t >= 0:
@@ -80,7 +88,7 @@ def keep(st, u):
 
 @cold
 def send(st):
-    """The read has been cut to its end: its commands go to their dies."""
+    """Send the array operations of the read to their dies after the whole read has been split."""
     reg = st.reg[0]
     t = reg.cut_first - 1
     reg.cut_first = 0
@@ -92,7 +100,7 @@ def send(st):
 
 @cold
 def again(st, u):
-    """The same for one slot, for which the read had to wait."""
+    """Read slot ``u`` after the read has waited for the slot to be moved."""
     entry = int(st.l2p[st.txn[u].dev, st.txn[u].lpn])
     if entry == 0:
         zeros(st, u)

@@ -1,9 +1,10 @@
-"""NVMe's bytes: submission and completion queue entries, status codes, asynchronous events.
+"""NVMe wire format: submission and completion queue entries, status codes, asynchronous events.
 
-Owns the layout of entries and the names of opcodes and statuses used here. Does not own what a
-command means (tunnel.py) or how entries reach a queue: data pointers are for whoever puts them
-there. Source: NVMe base specification 2.0: common command format, completion queue entry, status
-field, asynchronous events.
+Owns the layout of entries and the names of the opcodes and statuses used here. Does not own the
+meaning of a command (tunnel/host.py, tunnel/device.py) or the transport of entries to a queue,
+which sets the data pointers.
+Source: NVMe base specification 2.0: common command format, completion queue entry, status field,
+asynchronous events.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ import struct
 from typing import NamedTuple, Self
 
 CIDS = 1 << 16
-"""Command identifiers of a queue."""
+"""Number of command identifiers of a queue."""
 ASYNC_EVENT_REQUEST = 0x0C
 EVENT_VENDOR = 0x7
-"""Type of an asynchronous event that is the vendor's (dw0, bits 0 to 2)."""
+"""Type of a vendor-specific asynchronous event (dw0, bits 0 to 2)."""
 TUNNEL = 0xC0
-"""Admin opcode of the tunnel's commands, the first of the vendor's."""
+"""Admin opcode of the tunnel's commands, the first vendor-specific one."""
 
-# Status: type << 8 | code, as a completion has them above its phase tag.
+# Status: type << 8 | code, the bits above the phase tag of a completion.
 SUCCESS = 0x000
 INVALID_OPCODE = 0x001
 INVALID_FIELD = 0x002
 ID_CONFLICT = 0x003
 ABORTED = 0x007
 EVENT_LIMIT = 0x105
-# Type 7 is the vendor's, and codes from C0 on: the tunnel's own.
+# Type 7 and codes from C0 on are vendor-specific; the tunnel defines these.
 BAD_DESCRIPTOR = 0x7C0
 BAD_LENGTH = 0x7C1
 BAD_FRAGMENT = 0x7C2
@@ -35,7 +36,7 @@ NO_DESCRIPTOR = 0x7C4
 
 
 class Sqe(NamedTuple):
-    """A submission queue entry, its fields in the order of its bytes."""
+    """Submission queue entry; the fields are in the order of the bytes."""
 
     opcode: int
     flags: int = 0
@@ -55,17 +56,17 @@ class Sqe(NamedTuple):
     cdw15: int = 0
 
     def pack(self) -> bytes:
-        """64 bytes, little-endian."""
+        """Return the entry as 64 bytes, little-endian."""
         return _SQE.pack(*self)
 
     @classmethod
     def unpack(cls, entry: bytes) -> Self:
-        """Of 64 bytes."""
+        """Parse an entry of 64 bytes."""
         return cls(*_SQE.unpack(entry))
 
 
 class Cqe(NamedTuple):
-    """A completion queue entry. Queue, its head and phase tag are for whoever owns the queue."""
+    """Completion queue entry. The owner of the queue sets queue, queue head and phase tag."""
 
     cid: int
     status: int = SUCCESS
@@ -76,12 +77,12 @@ class Cqe(NamedTuple):
     sqid: int = 0
 
     def pack(self) -> bytes:
-        """16 bytes, little-endian."""
+        """Return the entry as 16 bytes, little-endian."""
         return _CQE.pack(self.dw0, self.dw1, self.sqhd, self.sqid, self.cid, self.status << 1)
 
     @classmethod
     def unpack(cls, entry: bytes) -> Self:
-        """Of 16 bytes."""
+        """Parse an entry of 16 bytes."""
         dw0, dw1, sqhd, sqid, cid, status = _CQE.unpack(entry)
         return cls(cid, status >> 1 & 0x7FF, dw0, dw1, sqhd, sqid)
 
@@ -92,14 +93,15 @@ SQE_BYTES, CQE_BYTES = _SQE.size, _CQE.size
 
 
 class Command(NamedTuple):
-    """A submission queue entry, 64 bytes, and what the device fetches by its data pointer."""
+    """Submission queue entry (64 bytes) and the data that the device fetches by its data
+    pointer."""
 
     sqe: bytes
     data: bytes = b""
 
 
 class Completion(NamedTuple):
-    """A completion queue entry, 16 bytes, and what the device has put where the pointer says."""
+    """Completion queue entry (16 bytes) and the data that the device wrote by the data pointer."""
 
     cqe: bytes
     data: bytes = b""

@@ -1,4 +1,5 @@
-"""Update strategies as plans: the rows of work that one training step gives host and drives.
+"""Update strategies as plans: the rows of work of one training step on host and drives.
 
-Owns which resource does what, in which order. Does not own time or the engine.
+Owns the resource and the order of each piece of work. Does not own time or the event loop, which
+are in engine/.
 """

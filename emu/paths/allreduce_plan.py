@@ -1,8 +1,8 @@
-"""The exchange of gradients as plan rows: messages through the tunnels, and what waits for what.
+"""Gradient all-reduce as plan rows: messages through the tunnels and their dependencies.
 
-Owns the rows of ring, tree and star. Does not own who sends to whom (stannis/ring.py, tree.py),
-what it takes by the cost model (stannis/allreduce.py), or time.
-Source: as those.
+Owns the rows of ring, tree and star. Does not own the sender and receiver of each message
+(cluster/collectives/ring.py, tree.py), the cost model (cluster/collectives/allreduce.py), or time.
+Source: as those modules.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.paths.base import SYNCHRONISE, Rows
 
 HOST = 0
-"""Node of the host; node i + 1 is device i. The ring goes host, device 0, device 1, ..., host."""
+"""Node number of the host; node i + 1 is device i. Ring order: host, device 0, device 1, ...,
+host."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """An all-reduce of ``n_bytes`` over a host and its drives; ``kind`` is one of
-    allreduce.KINDS."""
+    """All-reduce of ``n_bytes`` over a host and its drives; ``kind`` is one of allreduce.KINDS."""
 
     cfg: Config
     kind: str
@@ -41,17 +41,17 @@ class Exchange:
 
     @property
     def piece_bytes(self) -> int:
-        """What a node sends in one ring step."""
+        """Bytes that a node sends in one ring step."""
         return ring.piece_bytes(self.n_bytes, self.nodes)
 
     @cached_property
     def cost(self) -> allreduce.Exchange:
-        """What the cost model says."""
+        """Cost of the exchange by the cost model."""
         return allreduce.exchange(self.kind, self.n_bytes, self.drives, TunnelCost.of(self.cfg))
 
     @property
     def text(self) -> str:
-        """The cost model's arithmetic in words."""
+        """Arithmetic of the cost model in words."""
         x = self.cost
         relay = f"host relay {x.host_cpu_s:.3g} s on {self.cfg.tunnel.relay_threads} threads"
         if self.kind == "ring":
@@ -61,8 +61,8 @@ class Exchange:
         return f"{self.kind}, {self.n_bytes / 1e6:.4g} MB a message; {relay}"
 
     def rows(self, out: Rows, trained: int) -> Generator[np.ndarray, None, np.ndarray]:
-        """Rows that begin after ``trained``, in chunks. Returns the row that brings each node the
-        last of the sum, int64[nodes]."""
+        """Yield the rows of the exchange, which start after row ``trained``, in chunks. Return the
+        row that delivers the last part of the sum to each node, int64[nodes]."""
         if self.kind == "ring":
             return (yield from self._ring(out, trained))
         return self._star(out, trained) if self.kind == "star" else self._tree(out, trained)
@@ -70,7 +70,8 @@ class Exchange:
     def _send(
         self, out: Rows, node: np.ndarray, to: np.ndarray, size: int, **after: Any
     ) -> np.ndarray:
-        """A message from each node to another; between drives it crosses the host."""
+        """Add one message from each ``node`` to each ``to`` and return the row ids. Messages
+        between drives pass through the host."""
         across = (node != HOST) & (to != HOST)
         kind = np.where(node == HOST, rows.DOWNWARD, np.where(across, rows.ACROSS, rows.UPWARD))
         return out.add(
@@ -85,7 +86,8 @@ class Exchange:
         )
 
     def _ring(self, out: Rows, trained: int) -> Generator[np.ndarray, None, np.ndarray]:
-        """Hop by hop; each waits for its data, and for its sender's last one."""
+        """Yield the hops of the ring. Each hop waits for its data and for the previous hop of its
+        sender."""
         first, nodes = out.next, self.nodes
         hops = ring.steps(nodes) * nodes
         batch = max(rows.MAX_CHUNK // nodes, 1) * nodes
@@ -106,7 +108,7 @@ class Exchange:
         return first + ring.last_arrivals(nodes)
 
     def _star(self, out: Rows, trained: int) -> np.ndarray:
-        """Every drive to the host, which sums, and back."""
+        """Add the rows of the star: all drives send to the host, which sums and sends back."""
         drive = np.arange(1, self.nodes)
         host = np.full_like(drive, HOST)
         up = self._send(out, drive, host, self.n_bytes, after0=trained)
@@ -115,9 +117,9 @@ class Exchange:
         return np.concatenate([[summed], down])
 
     def _tree(self, out: Rows, trained: int) -> np.ndarray:
-        """Every node to its parent once it has its children's sums; the host's sum back the same
-        way."""
-        has = np.full((tree.CHILDREN, self.nodes), trained, np.int64)  # of each child
+        """Add the rows of the tree: each node sends to its parent after it has received the sums of
+        its children; the sum of the host returns by the same links."""
+        has = np.full((tree.CHILDREN, self.nodes), trained, np.int64)  # row id by child and node
         below = tree.levels(self.nodes)[1:]
         for level in reversed(below):
             parent = tree.parents(level)
@@ -133,6 +135,6 @@ class Exchange:
         return arrived
 
     def _sum(self, out: Rows, ready: int, gradients: int) -> int:
-        """The host adds so many gradients to its own."""
+        """Add the row in which the host adds ``gradients`` gradients to the host's gradient."""
         took = sum_ps(self.n_bytes, gradients, self.cfg.host.dram_bandwidth_bytes_per_s)
         return out.one(resource=rows.HOST_CPU, phase=SYNCHRONISE, array_ps=took, after0=ready)

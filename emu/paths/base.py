@@ -1,8 +1,8 @@
-"""What every path is: prepare, plan, finish; and how plan rows are written.
+"""Base class of the paths (prepare, plan, finish) and the builder of plan rows.
 
-Owns the contract of a path, the phases, the forward and backward rows that every path begins with.
-Does not own time: a path computes none, it names resources, bytes and dependencies.
-Source: this project's contract of plans (rows.py).
+Owns the contract of a path, the phases, and the forward and backward rows. Does not own time: a
+path names resources, bytes and dependencies, and the engine (engine/) computes times.
+Source: this project's plan-row contract (engine/core/plan_rows.py).
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ PHASES = (
     CHECKPOINT, LEVELLING,
 ) = range(len(PHASES))  # fmt: skip
 BACKWARD_SEGMENTS = 64
-"""Pieces the backward pass is cut into, so that gradients can leave as they become ready."""
+"""Number of segments of the backward pass; gradients are sent as segments complete."""
 
 
 class Unavailable(InputError):
-    """This device or model cannot run the path; the message is the reason."""
+    """Error: this device or model cannot run the path; the message is the reason."""
 
 
 class Rows:
-    """Collects plan rows with consecutive ids."""
+    """Builder of plan rows with consecutive ids."""
 
     def __init__(self, first: int = 0) -> None:
         self.next = first
@@ -51,7 +51,7 @@ class Rows:
         self._held = 0
 
     def add(self, n: int = 1, **columns: Any) -> np.ndarray:
-        """Append ``n`` rows; columns are scalars or arrays of length n. Returns their ids."""
+        """Append ``n`` rows and return their ids. Columns are scalars or arrays of length n."""
         part = np.zeros(n, rows.PLAN)
         ids = np.arange(self.next, self.next + n)
         part["id"] = ids
@@ -68,7 +68,8 @@ class Rows:
         return int(self.add(1, **columns)[0])
 
     def join(self, ids: np.ndarray, phase: int) -> int:
-        """A row that is done when all of ``ids`` are: a chain of two-armed joins."""
+        """Append a chain of two-input joins and return its last row, which completes when all of
+        ``ids`` are complete."""
         n = max(len(ids) - 1, 1)
         first = self.next
         after0 = np.arange(first - 1, first + n - 1)
@@ -77,15 +78,15 @@ class Rows:
         return int(self.add(n, resource=rows.JOIN, phase=phase, after0=after0, after1=after1)[-1])
 
     def fence(self, phase: int) -> int:
-        """A row that is done when every row before it is."""
+        """Append a row that completes when every row before it is complete; return its id."""
         return self.one(resource=rows.FENCE, phase=phase)
 
     def full(self) -> bool:
-        """Is there a chunk's worth of rows?"""
+        """Return True if at least MAX_CHUNK rows are collected."""
         return self._held >= rows.MAX_CHUNK
 
     def take(self) -> np.ndarray:
-        """The rows collected so far; the collection goes on behind them."""
+        """Return the rows collected so far and remove them; ids continue after them."""
         out = np.concatenate(self._parts) if self._parts else np.zeros(0, rows.PLAN)
         self._parts = []
         self._held = 0
@@ -94,32 +95,33 @@ class Rows:
 
 @dataclass(frozen=True)
 class Options:
-    """What a user may ask of the paths."""
+    """User options of the paths."""
 
     weights_up: str = "fp32"
     """Width of the weights sent to the host: "fp32" or "fp16"."""
     form: str = "canonical"
     format: str = "fp32"
-    """How weights, gradients and states are stored: one of isp.formats.FORMATS."""
+    """Storage format of weights, gradients and states: one of paths.layout.formats.FORMATS."""
     batch: str = "same"
-    """stannis: "same" global batch as the trace, or "paper": sum of the tuned batches."""
+    """stannis: "same": global batch of the trace; "paper": sum of the tuned batches."""
     host_batch: int | None = None
     allreduce: str = "ring"
-    """stannis: how nodes exchange gradients: "ring", "tree" or "star"."""
+    """stannis: algorithm of the gradient all-reduce: "ring", "tree" or "star"."""
     offload: Offload = field(default_factory=Offload)
-    """host_offload: DeepSpeed's knobs."""
+    """host_offload: DeepSpeed options."""
     shares: Shares | None = None
-    """host_offload, of a piece of a model: what lies where in the whole, in place of the knobs that
-    are of whole sub-groups, tensors and models."""
+    """host_offload, for a piece of a model: placement in the whole model, in place of the options
+    that apply to whole sub-groups, tensors and models."""
     compression: float = 2.0
-    """smart_comp: bytes of the compressed gradient, index and value, in percent of its 4 B."""
+    """smart_comp: size of the compressed gradient (index and value) in percent of its 4 B per
+    parameter."""
     seed: int = 0
-    """Of what happens by chance in the drives: bit errors, programs and erases that fail."""
+    """Seed of the random events in the drives: bit errors, failed programs and erases."""
     pairs: int = 0
-    """Queue pairs that others drive meanwhile."""
+    """Number of queue pairs that other users of the drive use concurrently."""
     forward_s: float | None = None
     backward_s: float | None = None
-    """Seconds of a step's forward and backward in place of the trace's."""
+    """Seconds of forward and of backward per step, in place of the trace's."""
 
     def __post_init__(self) -> None:
         if formats.checked(self.format) == "fp32":
@@ -137,12 +139,12 @@ class Options:
 
 
 WIDE_UP = tuple(f for f in formats.FORMATS if formats.Stored(f, "adam").shown.itemsize == 4)
-"""Formats whose weights go to the host in FP32."""
+"""Formats whose weights are sent to the host in FP32."""
 
 
 @dataclass
 class Path(ABC):
-    """One strategy on one configuration and one trace."""
+    """One update strategy on one configuration and one trace."""
 
     cfg: Config
     trace: Trace
@@ -151,11 +153,12 @@ class Path(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     updates_weights: ClassVar[bool] = True
-    """Does the path carry payload, so that its weights can be held against the reference?"""
+    """True if the path carries payload, so that its weights can be compared with the reference."""
     lossless: ClassVar[bool] = True
-    """Is the gradient applied as it was recorded, so that the weights are the recorded ones?"""
+    """True if the path applies the gradient as recorded, so that the weights equal the recorded
+    ones."""
     exchanges: ClassVar[bool] = False
-    """Do nodes exchange gradients, in a step whose update is then skipped as well?"""
+    """True if nodes exchange gradients, also in a step whose update is skipped."""
 
     def __post_init__(self) -> None:
         reason = self.missing()
@@ -165,94 +168,97 @@ class Path(ABC):
 
     @abstractmethod
     def missing(self) -> str | None:
-        """Why this device or model cannot run the path, or None."""
+        """Return the reason why this device or model cannot run the path, or None."""
 
     def unstorable(self) -> str | None:
-        """Why the path cannot keep its vectors in the format, or None."""
+        """Return the reason why the path cannot store its vectors in the format, or None."""
         return None if self.options.format == "fp32" else "fp32 is all that is known of it"
 
     def check_format(self) -> None:
-        """Raise Unavailable for a format that the path cannot keep."""
+        """Raise Unavailable if the path cannot store its vectors in the format."""
         reason = self.unstorable()
         if reason:
             raise Unavailable(f"{self.name}: format {self.options.format}: {reason}")
 
     @abstractmethod
     def system(self, payload: bool, timeline: int) -> System:
-        """The system the path needs."""
+        """Return the system that the path needs."""
 
     @abstractmethod
     def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
-        """Put the states on flash, untimed; with arithmetic, their bytes as well."""
+        """Place the states on flash, untimed; with ``arithmetic``, store their bytes as well."""
 
     @abstractmethod
     def plan(self, step: int) -> Iterator[np.ndarray]:
-        """Plan rows of one training step, in chunks."""
+        """Yield the plan rows of one training step, in chunks."""
 
     @abstractmethod
     def finish(self) -> np.ndarray | None:
-        """The weights as the flash pages hold them at the end, float32[n_params]."""
+        """Return the weights stored in the flash pages after the run, float32[n_params]."""
 
     @property
     def beside_cpu(self) -> tuple[bool, bool]:
-        """Are reads, are writes of the update under way while the host's CPU computes?"""
+        """(reads, writes): True if those of the update overlap the computation on the host CPU."""
         return False, False
 
     def part(self) -> None:
-        """The run is over, and its result taken: what follows the drives lets go of them."""
+        """Release the payload after the result of the run has been taken."""
         return
 
     @abstractmethod
     def bound(self, step: int) -> Bound:
-        """Closed form of the update stage from the configuration alone."""
+        """Return the closed form of the update stage, from the configuration alone."""
 
     @abstractmethod
     def work(self, steps: int) -> Work:
-        """What the path did in so many steps that the engine does not count."""
+        """Return the work of ``steps`` steps that the engine does not count."""
 
     def applied(self, steps: int) -> int:
-        """How many of the first ``steps`` steps update the weights: those that are not skipped."""
+        """Return the number of the first ``steps`` steps that are not skipped."""
         return sum(not step.skipped for step in self.trace.steps[:steps])
 
     def reference(self, arithmetic: Arithmetic, steps: int) -> np.ndarray:
-        """Weights after ``steps`` steps of what the path applies, outside the emulator,
-        float32[n_params]."""
+        """Return the weights after ``steps`` steps with the gradients that the path applies,
+        computed outside the emulator, float32[n_params]."""
         return arithmetic.reference(steps)
 
     def notes(self) -> list[str]:
-        """What a reader of the path's row has to know."""
+        """Return notes for the path's row in the results."""
         return []
 
     def share(self, steps: int) -> Share | None:
-        """How the programs of so many steps fall on blocks that the path has to itself, if any."""
+        """Return the distribution of the programs of ``steps`` steps over the blocks that only this
+        path uses, or None if there are none."""
         return None
 
     def free_page(self) -> int:
-        """The first logical page of a device's conventional namespace that the path leaves free."""
+        """Return the first logical page of a device's conventional namespace that the path does not
+        use."""
         return 0
 
     def delivered(self) -> np.ndarray | None:
-        """The weights that arrived at the host, where the path sends them up; NaN = never sent."""
+        """Return the weights that arrived at the host (NaN = never sent), or None if the path sends
+        none."""
         return None
 
     @property
     def carries(self) -> bool:
-        """Are the bytes of a recorded trace moved through its pages?"""
+        """True if the path moves the bytes of a recorded trace through its pages."""
         return self.updates_weights
 
     @property
     def coupled_decay(self) -> bool:
-        """Does any step's optimizer add weight decay to the gradient?"""
+        """True if the optimizer of any step adds weight decay to the gradient."""
         return self.trace.op != "adamw" and any(
             hyper.get("weight_decay", 0.0) for step in self.trace.steps for hyper in step.hyper
         )
 
     @abstractmethod
     def begin_step(self, step: int) -> None:
-        """Offer the step's gradient to the payload, if there is one."""
+        """Pass the step's gradient to the payload, if there is one."""
 
     def training_rows(self, out: Rows, step: int, after: int) -> np.ndarray:
-        """Forward and backward on the accelerator. Returns the ids of the backward segments."""
+        """Add forward and backward on the accelerator; return the ids of the backward segments."""
         s = self.trace.steps[step]
         forward = out.one(
             resource=rows.ACCELERATOR,
@@ -276,10 +282,11 @@ class Path(ABC):
         return segments
 
     def ready_segment(self, step: int, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
-        """Backward segment after which the gradients of parameters [start, stop) are complete.
+        """Return the backward segment after which gradients of parameters [start, stop) are
+        complete.
 
-        From the recorded time each tensor's gradient became ready; where nothing was recorded,
-        layers finish in reverse order at an even rate.
+        The segment follows from the recorded ready time of each tensor's gradient. Without recorded
+        times, layers finish in reverse order at an even rate.
         """
         s = self.trace.steps[step]
         n = BACKWARD_SEGMENTS

@@ -1,8 +1,9 @@
-"""Closed forms: what each path's update stage takes if its bottleneck were all there is.
+"""Closed forms: duration of each path's update stage if only the bottleneck took time.
 
-Owns the arithmetic printed beside the simulation. Does not own the simulation, and takes nothing
-from it. Source: serial T = N(16/R + 12/W + 1/c) for ZeRO-Infinity's order; C-ISP channels x rate /
-24 B, stripe time tR + passes x page/bus + tPROG + (lockstep) dies x page/bus for OptimStore's.
+Owns the arithmetic that is printed next to the simulated result. Does not own the simulation
+(engine/), and takes no value from it.
+Source: serial T = N(16/R + 12/W + 1/c) for ZeRO-Infinity's order; for OptimStore C-ISP channels x
+rate / 24 B, and stripe time tR + passes x page/bus + tPROG + (lockstep) dies x page/bus.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from ondie.emu.units import fmt_time
 
 @dataclass(frozen=True)
 class Bound:
-    """Closed form of an update stage: seconds, the resource that decides, the arithmetic in
-    words."""
+    """Closed form of an update stage: seconds, the bottleneck resource, the arithmetic in words."""
 
     seconds: float
     name: str
@@ -30,8 +30,8 @@ class Demand:
     """Seconds of work per resource of one device, for stages whose parts overlap perfectly."""
 
     def __init__(self, cfg: Config, handles: float | None = None) -> None:
-        """``handles``: blocks in flight on each drive through a handle of reads' own, and as many
-        of writes'; None: one queue for both."""
+        """Start with no work. ``handles``: blocks in flight on each drive through a handle for
+        reads, and as many through one for writes; None: one queue for both."""
         self.cfg = cfg
         self.handles = handles
         self.geometry = Geometry.of(cfg)
@@ -42,18 +42,18 @@ class Demand:
 
     @property
     def largest(self) -> tuple[str, float]:
-        """(resource, seconds) of the resource with most work."""
+        """(resource, seconds) of the resource with the most work."""
         return max(self.seconds.items(), key=lambda item: item[1])
 
     def _page_s(self) -> float:
-        """Channel time of one page with its command."""
+        """Return the channel time of one page and its command, seconds."""
         return self.cfg.flash.t_command_ps / 1e12 + self._data_s()
 
     def _data_s(self) -> float:
         return self.cfg.flash.page_bytes / self.cfg.flash.bus_bytes_per_s
 
     def flash_read(self, n_bytes: float) -> None:
-        """Pages read through channel and decoder."""
+        """Add page reads through channel and decoder."""
         g, f = self.geometry, self.cfg.flash
         pages = n_bytes / f.page_bytes
         together = g.planes if f.multi_plane else 1
@@ -65,7 +65,8 @@ class Demand:
         self.add("ECC", pages * self.cfg.ecc.decode_ps / 1e12 / g.channels)
 
     def flash_write(self, n_bytes: float) -> None:
-        """Pages programmed through encoder and channel, each block erased before it is written."""
+        """Add page programs through encoder and channel; with ftl.initial = steady, each block is
+        erased before it is written."""
         g, f = self.geometry, self.cfg.flash
         pages = n_bytes / f.page_bytes
         together = g.planes if f.multi_plane else 1
@@ -79,14 +80,14 @@ class Demand:
         self.add("ECC", pages * self.cfg.ecc.encode_ps / 1e12 / g.channels)
 
     def host_commands(self, n_bytes: float) -> None:
-        """Commands of the host's block size."""
+        """Add host commands of the host's block size."""
         n = n_bytes / self.cfg.host.io_block_bytes
         self.add("front end", n * self.cfg.frontend.command_ps / 1e12)
         one_thread = n * self.cfg.system.devices
         self.add("host submission", one_thread * self.cfg.host.io_submit_ps / 1e12)
 
     def link(self, way: str, n_bytes: float) -> None:
-        """Bytes of each device over its link, and of all of them over an uplink they share."""
+        """Add each device's bytes on its link, and those of all devices on a shared uplink."""
         link = self.cfg.link
         rate = link.up_bytes_per_s if way == "up" else link.down_bytes_per_s
         self.add(f"link {way}", n_bytes / rate)
@@ -98,7 +99,7 @@ class Demand:
         self.add("DRAM", n_bytes / self.cfg.dram.bandwidth_bytes_per_s)
 
     def host_read(self, n_bytes: float) -> None:
-        """Host reads: flash, twice through DRAM, up the link."""
+        """Add host reads: flash, twice through DRAM, up the link."""
         self.flash_read(n_bytes)
         self.dram(2 * n_bytes)
         self.link("up", n_bytes)
@@ -106,7 +107,7 @@ class Demand:
         self._depth("reads", n_bytes, self.read_latency())
 
     def host_write(self, n_bytes: float) -> None:
-        """Host writes: down the link, twice through DRAM, flash."""
+        """Add host writes: down the link, twice through DRAM, flash."""
         self.flash_write(n_bytes)
         self.dram(2 * n_bytes)
         self.link("down", n_bytes)
@@ -114,7 +115,8 @@ class Demand:
         self._depth("writes", n_bytes, self.write_latency())
 
     def _depth(self, what: str, n_bytes: float, latency: float) -> None:
-        """Queue depth: so many blocks in flight, each for at least its unloaded latency."""
+        """Add the limit by queue depth: each block in flight takes at least its unloaded
+        latency."""
         blocks = n_bytes / self.cfg.host.io_block_bytes
         if self.handles is not None and self.cfg.frontend.queue_depth > 1:
             self.add(f"queue depth of {what}", blocks / self.handles * latency)
@@ -123,19 +125,19 @@ class Demand:
             self.add("queue depth", blocks / depth * latency)
 
     def _fixed_s(self) -> float:
-        """Submission, the link both ways and the firmware of one command."""
+        """Return the submission, link (both ways) and firmware time of one command, seconds."""
         host, front = self.cfg.host.io_submit_ps, self.cfg.frontend.command_ps
         return (host + front + 2 * self.cfg.link.latency_ps) / 1e12
 
     def _program_ps(self) -> int:
-        """In the array, for a page or a word line: one pass or both."""
+        """Return the array time to program a page or word line, in one or both passes, ps."""
         flash = self.cfg.flash
         second = flash.t_program_second_ps if flash.programming == "two_pass" else 0
         return flash.t_program_ps + second
 
     def _block_s(self, array_ps: int, link_rate: int, line: int = 1) -> float:
-        """Unloaded latency of one block, seconds: array operations in a row on its busiest die, for
-        ``line`` page offsets each, then the slower of channel and link."""
+        """Return the unloaded latency of one block, seconds: consecutive array operations on its
+        busiest die, ``line`` page offsets each, then the slower of channel and link."""
         g = self.geometry
         block = self.cfg.host.io_block_bytes
         pages = block / self.cfg.flash.page_bytes
@@ -145,39 +147,40 @@ class Demand:
         return self._fixed_s() + rounds * array_ps / 1e12 + max(channel, block / link_rate)
 
     def read_latency(self) -> float:
-        """Unloaded latency of one block read, seconds."""
+        """Return the unloaded latency of one block read, seconds."""
         return self._block_s(self.cfg.flash.t_read_ps, self.cfg.link.up_bytes_per_s)
 
     def write_latency(self) -> float:
-        """Unloaded latency of one block write, seconds."""
+        """Return the unloaded latency of one block write, seconds."""
         line = word_line_pages(self.cfg)
         return self._block_s(self._program_ps(), self.cfg.link.down_bytes_per_s, line)
 
     def first_read(self) -> float:
-        """Until the first super-page of a stream of reads is on its way, seconds."""
+        """Return the time until the transfer of the first super-page of a read stream starts,
+        seconds."""
         return self._fixed_s() + self.cfg.flash.t_read_ps / 1e12
 
     def last_write(self) -> float:
-        """What a stream of writes takes beyond its transfers, seconds."""
+        """Return the time that a write stream takes in addition to its transfers, seconds."""
         return self._fixed_s() + self._program_ps() / 1e12
 
 
 def handle_depth(cfg: Config) -> int:
-    """Blocks that reads have in flight, and writes, where each have a handle of their own."""
+    """Return the blocks in flight for reads, and for writes, where each has a separate handle."""
     return max(min(cfg.host.io_queue_depth, cfg.frontend.queue_depth // 2), 1)
 
 
 def with_latency(name: str, work: float, latency: float, text: str) -> Bound:
-    """A bound of work and latency; latency decides when it is the larger part."""
+    """Return a bound of work plus latency, named "latency" if latency is the larger part."""
     name = "latency" if latency > work else name
     return Bound(work + latency, name, f"{text} + latency {words(latency)}")
 
 
 def parts_text(parts: list[tuple[str, str, float]]) -> str:
-    """ "read 2.5 s (channels) + CPU 1 s (host CPU)" from (what, resource, seconds)."""
+    """Format (what, resource, seconds) as "read 2.5 s (channels) + CPU 1 s (host CPU)"."""
     return " + ".join(f"{what} {words(seconds)} ({name})" for what, name, seconds in parts)
 
 
 def words(seconds: float) -> str:
-    """Seconds with three digits and a fitting unit."""
+    """Format seconds with three digits and a suitable unit."""
     return fmt_time(seconds * 1e12)

@@ -1,11 +1,11 @@
-"""Stannis: the training step itself is shared by the host and the processors in N drives.
+"""Stannis: data-parallel training on the host and the processors in N drives.
 
-Owns the order: every node reads its samples, goes forward and backward; an all-reduce through the
-tunnels sums the gradients; every node updates its copy. Timing only. Does not own batch sizes, the
-split and the order of an exchange (stannis/), or time.
-Source: STANNIS (DAC 2020), with Horovod: gradients are exchanged once every node has them, not
-during the backward pass. Not modelled: reading ahead for the next step, and additions on the
-drives; the host's are where it adds whole gradients, in a tree or a star.
+Owns the order: every node reads its samples and computes forward and backward; an all-reduce
+through the tunnels sums the gradients; every node updates its copy of the weights. Timing only.
+Does not own batch sizes, the data split and the order of an exchange (cluster/), or time.
+Source: STANNIS (DAC 2020), with Horovod: gradients are exchanged after every node has them, not
+during the backward pass. Not modelled: read-ahead for the next step, and additions on the drives.
+Additions on the host are modelled where it adds whole gradients (tree, star).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ BATCHES = ("same", "paper")
 
 @dataclass
 class Stannis(Path):
-    """Data-parallel training on host and drives. The states stay in each node's DRAM."""
+    """Data-parallel training on host and drives; the states stay in each node's DRAM."""
 
     name: ClassVar[str] = "stannis"
     title: ClassVar[str] = "distributed, host + N CSDs"
@@ -77,37 +77,39 @@ class Stannis(Path):
         known = self.options.format == "fp32"
         return None if known else "vectors stay in the nodes' DRAM, in FP32"
 
-    # --- what each node does
+    # --- batch and speed of each node
 
     @property
     def ratio(self) -> float:
-        """Training speed of a drive over the host's, for this very model where it is known."""
+        """Training speed of a drive divided by the host's, for this model if it is known."""
         isp = self.cfg.isp
         return isp.training_ratio_by_model.get(self.trace.name, isp.training_ratio)
 
     def speed(self, step: int) -> float:
-        """Samples per second of the host, forward and backward, as the trace has it."""
+        """Return the host's samples per second, forward and backward, from the trace."""
         s = self.trace.steps[step]
         return s.samples / (s.forward_s + s.backward_s)
 
     @cached_property
     def engines(self) -> tuple[Engine, Engine]:
-        """Speed over the batch of (host, drive), as `ondie stannis` has them: emulated.traced. The
-        host's largest batch is the one the trace was made with, or Options.host_batch."""
+        """Speed as a function of batch size for (host, drive), from
+        cluster.emulated_engine.traced. The host's largest batch is that of the trace, or
+        Options.host_batch."""
         known = self.options.host_batch or self.trace.samples_per_step
         return traced(self.trace.name, self.trace.steps[0].samples, self.speed(0), self.cfg, known)
 
     @cached_property
     def tuned(self) -> tuple[int, int]:
-        """Tuned batch of (host, drive). The drive is the reference; its best batch is the largest
-        that leaves the host within its own largest, or 1: the host's may be larger then, which as a
-        weight is right (a host of twice a drive's batch, but 14 times its speed)."""
+        """Tuned batch of (host, drive). The drive is the reference. Its best batch is the largest
+        one that keeps the host within the host's largest batch, or 1. With 1, the host's batch may
+        exceed its limit, which is valid as a weight (a host with twice a drive's batch, but 14
+        times its speed)."""
         host, drive = self.engines
         found = tune((replace(host, limit=None), drive), reference=1)
         return found[0], found[1]
 
     def batches(self, step: int) -> tuple[int, ...]:
-        """Samples of each node in a step, the host's first."""
+        """Return the samples of each node in a step, the host's first."""
         host, drive = self.tuned
         if self.options.batch == "paper":
             known = self.options.host_batch or self.trace.samples_per_step
@@ -121,8 +123,8 @@ class Stannis(Path):
         return sum(self.batches(0))
 
     def seconds(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Forward and backward of each node, ps, int64[nodes] each: the trace's times, by what a
-        node's batch takes over what the trace's own takes the host."""
+        """Return (forward, backward) of each node, ps, int64[nodes] each: the trace's times, scaled
+        by the time of the node's batch divided by the host's time for the trace's batch."""
         s = self.trace.steps[step]
         host, drive = self.engines
         whole = host.seconds(s.samples)
@@ -134,7 +136,7 @@ class Stannis(Path):
         return np.array(parts[0], np.int64), np.array(parts[1], np.int64)
 
     def notes(self) -> list[str]:
-        """What a reader of the row has to know."""
+        """Return notes on batch sizes and idle drives for the row in the results."""
         batches = self.batches(0)
         drives = batches[1:]
         few, many = min(drives), max(drives)
@@ -151,19 +153,19 @@ class Stannis(Path):
             )
         return out
 
-    # --- where samples and states are
+    # --- placement of samples and states
 
     def _device_samples(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Samples on each device that (the drive itself, the host) reads, int64[devices] each. The
-        host's share is spread evenly over the drives."""
+        """Return the samples on each device that (the drive, the host) reads, int64[devices] each.
+        The host's share is spread evenly over the drives."""
         host, *drives = self.batches(step)
         even = largest_remainder(host, [1] * len(drives))
         return np.array(drives, np.int64), even
 
     @cached_property
     def _places(self) -> tuple[np.ndarray, np.ndarray, int]:
-        """Pages set aside per step for (the drive's, the host's) samples, int64[devices] each, and
-        the number of steps until the same samples come again."""
+        """Pages reserved per step for (the drive's, the host's) samples, int64[devices] each, and
+        the number of steps after which the samples repeat."""
         own, host = (
             np.max(part, axis=0)
             for part in zip(*map(self._device_samples, range(len(self.trace.steps))), strict=True)
@@ -212,14 +214,14 @@ class Stannis(Path):
         return System(self.cfg, PHASES, payload=payload, timeline=timeline, relay_wait_ps=wait)
 
     def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
-        """Put the samples of the steps on flash, untimed: each step's lie together, in the order in
-        which they are used. There is no payload to keep."""
+        """Place the samples of all steps on flash, untimed. Samples of a step are contiguous, in
+        the order of their use. There is no payload."""
         own, host, steps = self._places
         for dev, pages in enumerate(own + host):
             system.fill(dev, 0, int(pages) * steps)
 
     def begin_step(self, step: int) -> None:
-        """Timing only: there is no payload to offer."""
+        """Do nothing: the path is timing only and has no payload."""
 
     def finish(self) -> np.ndarray | None:
         return None
@@ -232,14 +234,14 @@ class Stannis(Path):
         read = yield from self._samples(out, step, start)
         trained = self._training(out, step, read)
         arrived = yield from self.exchange.rows(out, trained)
-        if not self.trace.steps[step].skipped:  # the sum overflowed: seen after it was exchanged
+        if not self.trace.steps[step].skipped:  # overflow is detected after the exchange
             self._update(out, arrived)
         yield out.take()
         self._next = out.next
 
     def _samples(self, out: Rows, step: int, start: int) -> Generator[np.ndarray, None, np.ndarray]:
-        """The drives read their samples, bypassing the front end, the host reads its own by NVMe.
-        Returns the row that each node waits for, int64[nodes]."""
+        """Yield the reads of samples: the drives bypass the front end, the host uses NVMe. Return
+        the row that each node waits for, int64[nodes]."""
         own, host = self._device_samples(step)
         own_pages, host_pages, steps = self._places
         lpn = step % steps * (own_pages + host_pages)
@@ -262,7 +264,8 @@ class Stannis(Path):
     def _read(
         self, out: Rows, resource: int, dev: int, lpn: int, samples: int, start: int
     ) -> np.ndarray:
-        """Rows that read consecutive samples from page ``lpn`` on, in the host's block size."""
+        """Add rows that read consecutive samples from page ``lpn`` on, in the host's block size;
+        return their ids."""
         size, block = samples * self.trace.bytes_per_sample, self.cfg.host.io_block_bytes
         at = np.arange(0, size, block, dtype=np.int64)
         return out.add(
@@ -277,7 +280,8 @@ class Stannis(Path):
         )
 
     def _training(self, out: Rows, step: int, read: np.ndarray) -> int:
-        """Forward and backward on every node that has samples. Returns the row that ends it."""
+        """Add forward and backward on every node that has samples; return the row that joins
+        them."""
         forward, backward = self.seconds(step)
         node = np.flatnonzero(self.batches(step))
         ids = read[node]
@@ -294,12 +298,12 @@ class Stannis(Path):
 
     @cached_property
     def exchange(self) -> Exchange:
-        """How the nodes exchange gradients."""
+        """Gradient all-reduce of the nodes."""
         drives, size = self.nodes - 1, VALUE_BYTES * self.trace.n_params
         return Exchange(self.cfg, self.options.allreduce, drives, size)
 
     def _update(self, out: Rows, arrived: np.ndarray) -> None:
-        """Every node updates its copy from its DRAM."""
+        """Add the update on every node, of its copy in its DRAM."""
         n = self.trace.n_params
         read = (len(self.kernel.states) + 2) * VALUE_BYTES * n
         out.one(resource=rows.HOST_CPU, phase=UPDATE, array_ps=self._host_ps, after0=arrived[HOST])
@@ -310,7 +314,7 @@ class Stannis(Path):
             phase=UPDATE,
             array_ps=self._isp_ps,
             bytes_in=read,
-            bytes_out=read - VALUE_BYTES * n,  # all but the gradient is written again
+            bytes_out=read - VALUE_BYTES * n,  # all but the gradient is written back
             after0=arrived[HOST + 1 :],
         )
 
@@ -323,11 +327,11 @@ class Stannis(Path):
         n, traffic = self.trace.n_params, self.kernel.bytes_per_param()
         return core.update_ps(self.cfg, self.trace.op, self.coupled_decay, n, traffic)
 
-    # --- arithmetic beside the simulation
+    # --- work and closed form
 
     def work(self, steps: int) -> Work:
-        # Host DRAM: samples arrive and are used; what is exchanged arrives, leaves and is added;
-        # then the update. The relay's cores draw what the host draws while nodes exchange.
+        # Host DRAM traffic: samples are written and read; exchanged gradients are written, read
+        # and added; then the update. Relay cores draw the host's power during the exchange.
         size = self.trace.bytes_per_sample
         moved = 0
         for step in range(steps):
@@ -338,8 +342,8 @@ class Stannis(Path):
         return Work(host_dram_bits=8 * moved, host_updates=True)
 
     def bound(self, step: int) -> Bound:
-        """Update stage, which here is synchronise, from the moment the last node has its gradient,
-        and what local updates add: the exchange by the cost model, then host and drives."""
+        """Return the bound of the update stage. It starts when the last node has its gradient, and
+        is the exchange by the cost model plus the longer of the host's and drives' updates."""
         traffic = self.kernel.bytes_per_param() * self.trace.n_params
         drive = {
             "ISP": self._isp_ps / PS_PER_S,

@@ -1,7 +1,8 @@
 """In-storage update: the controller's ISP reads, updates and writes the states inside the drive.
 
-Owns the order: gradients down into the device's DRAM, states through map, ECC and DRAM, new weights
-up from DRAM; a window of chunks keeps flash, ISP and link busy at once. Does not own time or bits.
+Owns the order: gradients go down into the device's DRAM; states pass mapping table, ECC and DRAM;
+new weights go up from DRAM. A window of chunks keeps flash, ISP and link busy concurrently. Does
+not own time (engine/) or the payload (payload.py).
 Source: controller ISP (C-ISP) of OptimStore (HPCA 2023); SmartUpdate of Smart-Infinity for the
 FPGA.
 """
@@ -25,12 +26,12 @@ from ondie.emu.paths.statement import Work
 from ondie.emu.paths.update_path import ConventionalPath
 
 MAX_WINDOW = 64
-"""Chunks in flight at most; fewer when the ISP's share of DRAM holds fewer."""
+"""Maximum number of chunks in flight; the ISP's share of DRAM may limit it further."""
 
 
 @dataclass
 class InStorage(ConventionalPath):
-    """Update in the controller, by cores or a streaming engine."""
+    """Update in the controller, on cores or a streaming engine."""
 
     name: ClassVar[str] = "in_storage"
     title: ClassVar[str] = "in storage, controller"
@@ -39,9 +40,9 @@ class InStorage(ConventionalPath):
         return formats.refused(self.options.format, self.trace.op)
 
     def granule(self) -> int:
-        """Parameters of a chunk: super-pages that together are no larger than a host block, of the
-        widest vector. Where pages of codes hold an odd number of blocks, whole pages of all
-        vectors: their super-pages have too large a common multiple."""
+        """Return the parameters of a chunk: super-pages whose part of the widest vector is at most
+        a host block. With coded vectors a chunk is whole pages of all vectors, because where pages
+        hold an odd number of blocks, the common multiple of the super-pages is too large."""
         held = [v.per_page(self.cfg.flash.page_bytes) for v in self._all]
         coded = any(v.coded for v in self._all)
         chunk = math.lcm(*held) * (1 if coded else self.geometry.planes)
@@ -52,12 +53,12 @@ class InStorage(ConventionalPath):
 
     @property
     def _all(self) -> tuple[formats.Vector, ...]:
-        """Vectors on flash, and the gradient."""
+        """Vectors on flash, followed by the gradient."""
         return (*self.stored.vectors, self.stored.gradient)
 
     @property
     def window(self) -> int:
-        """Chunks whose vectors fit the ISP's memory."""
+        """Number of chunks whose vectors fit in the ISP's memory, at most MAX_WINDOW."""
         page = self.cfg.flash.page_bytes
         held = sum(v.paged(self.granule(), page) for v in self._all)
         return min(self.cfg.dram.isp_bytes // held, MAX_WINDOW)
@@ -78,8 +79,8 @@ class InStorage(ConventionalPath):
         return Work(host_dram_bits=8 * moved)
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
-        """Chunk by chunk, the devices in turn; a chunk begins when the one a window before it is
-        written and its weights are sent, so that its buffers are free."""
+        """Yield the rows chunk by chunk, the devices in turn. Chunk i starts after chunk i - window
+        of its device is written and its weights are sent, because the buffers are then free."""
         after = segments[-1]
         form = self._form()
         first = out.next
@@ -106,9 +107,9 @@ class InStorage(ConventionalPath):
                 yield out.take()
 
     def _form(self) -> np.ndarray:
-        """Rows of one chunk with ids from 0; after0 = 0 in the first rows stands for the begin row.
-        Bytes of DMA are per parameter, those of ISP and of its transfers to be filled in; lpn is
-        the vector's index, tag marks rows that name parameters."""
+        """Return the template rows of one chunk. Id 0 is the begin row: the first rows have
+        after0 = 0. DMA bytes are per parameter; bytes of the ISP and its transfers are filled in
+        later. lpn is the index of the vector; tag = 1 marks rows that name parameters."""
         width = len(self.vectors)
         vectors = np.arange(width)
         form = Rows(1)  # row 0 is the begin row
@@ -151,7 +152,7 @@ class InStorage(ConventionalPath):
         base: np.ndarray,
         begin: np.ndarray,
     ) -> dict[str, np.ndarray]:
-        """The form's columns for chunks of parameters [a, a + n) on devices ``dev``."""
+        """Return the template's columns for chunks of parameters [a, a + n) on devices ``dev``."""
         rows_each = len(form)
         out = {name: np.tile(form[name], len(a)) for name in rows.PLAN.fields or () if name != "id"}
         a, n, base, begin, dev = (np.repeat(x, rows_each) for x in (a, n, base, begin, dev))
@@ -187,8 +188,9 @@ class InStorage(ConventionalPath):
         )
 
     def bound(self, step: int) -> Bound:
-        """Everything overlaps: the resource with most work decides. States cross the channels twice
-        (24 B/param for Adam); gradients, weights and the computation share link and DRAM."""
+        """Return the bound: all work overlaps, so the resource with the most work decides. States
+        cross the channels twice (24 B/param for Adam); gradients, weights and the computation share
+        link and DRAM."""
         n = max(s.size for s in self.shards)
         down = self.stored.gradient.size(n)
         states = sum(v.paged(n, self.geometry.page_bytes) for v in self.stored.vectors)
@@ -203,7 +205,7 @@ class InStorage(ConventionalPath):
         d.link("up", up)
         d.add("ISP flash path", 2 * states / self.cfg.isp.flash_bytes_per_s)
         d.add("ISP", self._isp_ps(n) / 1e12)
-        # Before the first result and after the last: one read, one chunk computed, one program.
+        # Latency before the first and after the last result: one read, one chunk, one program.
         f = self.cfg.flash
         chunk = self._isp_ps(min(self.granule(), self.trace.n_params))
         latency = (f.t_read_ps + f.t_program_ps + chunk) / 1e12

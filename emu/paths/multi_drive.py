@@ -1,9 +1,9 @@
-"""Drives in step: stripes over all of them, gradients that backward waits for, sub-groups.
+"""Base of multi-drive paths in lockstep: striping, gradient writes during backward, sub-groups.
 
-Owns the rows of forward and backward, of transfers, and how parameters are cut into sub-groups.
-Does not own the order of a sub-group's work (smart_infinity.py) or what lies where (striping.py).
-Source: ZeRO-Infinity and Smart-Infinity (HPCA 2024): sub-group by sub-group, each on all drives,
-which load, compute and write together; gradients are written during backward.
+Owns the rows of forward and backward and of transfers, and the split of parameters into sub-groups.
+Does not own the order of a sub-group's work (smart_infinity.py) or placement (layout/raid0.py).
+Source: ZeRO-Infinity and Smart-Infinity (HPCA 2024): one sub-group after the other, each on all
+drives, which load, compute and write together; gradients are written during backward.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class Part(NamedTuple):
 
 @dataclass
 class InStep(ConventionalPath):
-    """Vectors in stripes over all drives; gradients written during backward, which waits for
-    them; then sub-group by sub-group, all drives in step."""
+    """Path with vectors striped over all drives. Gradients are written during backward, which waits
+    for the writes; then all drives update one sub-group after the other, in lockstep."""
 
     def granule(self) -> int:
-        """Parameters of a stripe: of one block of the host's, in whole super-pages."""
+        """Return the parameters of a stripe: one host block, rounded up to whole super-pages."""
         return self.padded(self.cfg.host.io_block_bytes) // VALUE_BYTES
 
     def padded(self, n_bytes: int) -> int:
-        """Whole super-pages that hold so many bytes: what ends a vector is padded, as aligned
-        direct I/O pads it, so that the pages of a die stay together."""
+        """Return ``n_bytes`` rounded up to whole super-pages. The end of a vector is padded, as
+        aligned direct I/O does, so that the pages of a die stay together."""
         size = self.geometry.super_page_bytes
         return -(-n_bytes // size) * size
 
@@ -68,7 +68,7 @@ class InStep(ConventionalPath):
         self.buckets: tuple[Bucket, ...] = ()
 
     def most(self) -> int:
-        """Parameters of a sub-group on one drive at most."""
+        """Return the maximum number of parameters of a sub-group on one drive."""
         return max(-(-self.cfg.host.subgroup_params // self.cfg.system.devices), self.granule())
 
     def group(self) -> int:
@@ -79,7 +79,7 @@ class InStep(ConventionalPath):
         return (*self.vectors, "g")
 
     def _subgroups(self) -> list[Places]:
-        """Equal sub-groups, each on all drives, at multiples of a stripe."""
+        """Return equal sub-groups, each on all drives, cut at multiples of a stripe."""
         longest = max(s.size for s in self.shards)
         n = -(-longest // max(self.most(), self.granule()))
         stripes = -(-longest // self.granule())
@@ -95,7 +95,7 @@ class InStep(ConventionalPath):
     def compute(
         self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
     ) -> None:
-        """Update places [start, stop), stripe by stripe."""
+        """Update places [start, stop), one stripe after the other."""
         shard = next(s for s in self.shards if s.start <= start < s.stop)
         for a, b, first in self.striping.pieces(shard, start, stop):
             piece = slice(a - start, b - start)
@@ -127,10 +127,11 @@ class InStep(ConventionalPath):
 
     @abstractmethod
     def rounds(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
-        """The update of every sub-group, from ``fence`` on."""
+        """Yield the rows that update every sub-group, after row ``fence``."""
 
     def _train(self, out: Rows, step: int, after: int) -> Iterator[np.ndarray]:
-        """Forward; backward in segments, each followed by the gradients that it completes."""
+        """Yield forward, then backward in segments, each followed by writes of the gradients that
+        it completes."""
         s = self.trace.steps[step]
         forward = ps_from_seconds(s.forward_s)
         out.one(resource=rows.ACCELERATOR, phase=FORWARD, array_ps=forward, after0=after)
@@ -155,11 +156,13 @@ class InStep(ConventionalPath):
                 yield out.take()
 
     def choice_ps(self, n_params: int) -> int:
-        """Time of the accelerator to choose what is sent of so many gradients."""
+        """Return the accelerator time to select the elements to send of ``n_params`` gradients,
+        ps."""
         return 0
 
     def _gradient_blocks(self, step: int) -> dict[str, np.ndarray]:
-        """Blocks of gradient in the order in which they are ready, the drives in turn."""
+        """Return the gradient blocks as columns, in the order in which they are ready, the drives
+        in turn."""
         parts: dict[str, list[np.ndarray]] = {}
         for r in self.regions:
             s = r.shard
@@ -190,8 +193,8 @@ class InStep(ConventionalPath):
         return {name: column[order] for name, column in found.items()}
 
     def _ready(self, step: int, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """Segment by which every stripe from the one of parameter ``first`` to that of ``last``
-        is ready."""
+        """Return the segment after which all stripes from that of parameter ``first`` to that of
+        ``last`` are ready."""
         size = self.granule()
         ends = np.minimum((last // size + 1) * size, self.trace.n_params)
         return self.ready_segment(step, first, ends)
@@ -199,7 +202,7 @@ class InStep(ConventionalPath):
     def parts(
         self, kind: int, names: tuple[str, ...], subgroup: Places, resource: int = rows.ISP_IO
     ) -> list[Part]:
-        """What it takes to read or write vectors of a sub-group."""
+        """Return the blocks to read or write for the vectors ``names`` of a sub-group."""
         return [
             Part(d, resource, kind, *self._extents(name, d, a, b))
             for d, (a, b) in subgroup.items()
@@ -207,7 +210,7 @@ class InStep(ConventionalPath):
         ]
 
     def _extents(self, name: str, device: int, a: int, b: int) -> tuple[np.ndarray, np.ndarray]:
-        """(first pages, bytes) of the blocks of a vector's places [a, b) on a drive."""
+        """Return (first pages, bytes) of the blocks of a vector's places [a, b) on a drive."""
         r = self.regions[device]
         if name == "g" and self.buckets:
             mine = [x for x in self.buckets if x.device == device and a <= x.start < b]
@@ -222,9 +225,9 @@ class InStep(ConventionalPath):
     def transfer(
         self, out: Rows, parts: list[Part], fence: int, phase: int = UPDATE, per_param: int = 0
     ) -> None:
-        """Rows of all blocks after ``fence``: the drives in turn, and on a drive the vectors in
-        turn, whether read or written: a drive has one queue for both, of the host's depth.
-        ``per_param``: bytes of a parameter, where rows name parameters."""
+        """Add rows of all blocks after ``fence``: the drives in turn, and the vectors of a drive in
+        turn. Reads and writes of a drive share one queue of the host's depth. ``per_param``: bytes
+        per parameter where rows name parameters, else 0."""
         counts = [len(p.lpn) for p in parts]
         share = np.concatenate([np.arange(n) / n for n in counts if n])
         which = np.repeat(np.arange(len(parts)), counts)
@@ -256,5 +259,5 @@ class InStep(ConventionalPath):
 
     @property
     def _depth(self) -> int:
-        """Blocks under way on a drive: one waits for the one so many before it."""
+        """Blocks in flight on a drive: block i waits for block i - depth."""
         return min(self.cfg.host.io_queue_depth, self.cfg.frontend.queue_depth)

@@ -1,12 +1,12 @@
-"""The arithmetic of one training step's update, on any piece of the flat parameter vector.
+"""Arithmetic of the optimizer update of one step, on any range of the flat parameter vector.
 
-Owns the choice of kernel, its coefficients per step and parameter group, and what values become in
-a format. Does not own memory: who calls brings the vectors, wherever they came from.
+Owns the choice of kernel, its coefficients per step and parameter group, and the conversion of
+values to a format. Does not own memory: the caller supplies the vectors.
 Source: ondie.kernels; the trace's hyper-parameters per step and group.
 
-Two things have no kernel of their own and are the FP32 update between casts, which is what the
-kernels of other formats are defined as: bf16_master, and a block of codes in which one parameter
-group ends and another begins.
+Two cases have no dedicated kernel and use the FP32 update between casts, which defines the kernels
+of the other formats: bf16_master, and a block of codes that contains the boundary between two
+parameter groups.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ CASTS = {np.dtype(np.float16): "float16", np.dtype(np.uint16): "bfloat16"}
 
 
 class Scalars(NamedTuple):
-    """Of a step and a parameter group."""
+    """Scalars of one step and parameter group."""
 
     coef: np.ndarray
     key: int | None
-    """Of rounding at random; None where nothing is."""
+    """Key of stochastic rounding; None without stochastic rounding."""
 
 
 class Arithmetic:
     """Update kernel of a trace.
 
-    ``form`` is "canonical" or "torch" (ondie.kernels.FORMS); ``format`` how vectors and gradients
-    are stored (isp/formats.py); ``seed``: of rounding at random. Raises InputError for a trace
-    whose optimizer has no kernel, or that holds no initial weights.
+    ``form``: "canonical" or "torch" (ondie.kernels.FORMS). ``format``: storage format of vectors
+    and gradients (layout/formats.py). ``seed``: seed of stochastic rounding. Raises InputError for
+    a trace whose optimizer has no kernel, or that has no initial weights.
     """
 
     def __init__(
@@ -63,12 +63,13 @@ class Arithmetic:
         self.kernel = get(trace.op, backend=backend, form=form, format=own)
         self._plain = get(trace.op, backend=backend, form=form)
         self.given: Mapping[str, np.ndarray] | None = None
-        """Weights and states before the first step by slot, where they are not the trace's."""
+        """Weights and states before the first step by slot; None: those of the trace."""
         self.ranges = trace.group_ranges()
         self.numbers = self._numbers()
 
     def _numbers(self) -> list[int]:
-        """Of each range: the number of its first element in its group, for rounding at random."""
+        """Return, for each range, the index of its first element in its parameter group (used by
+        stochastic rounding)."""
         seen: dict[int, int] = {}
         found = []
         for first, last, group in self.ranges:
@@ -77,7 +78,7 @@ class Arithmetic:
         return found
 
     def initial(self) -> dict[str, np.ndarray]:
-        """Weights and states before the first step by slot, as the format stores them."""
+        """Return weights and states before the first step by slot, as the format stores them."""
         if self.given is not None:
             return {name: values.copy() for name, values in self.given.items()}
         w = self.trace.weights("initial")
@@ -97,26 +98,27 @@ class Arithmetic:
         return found
 
     def gradient(self, values: np.ndarray) -> np.ndarray:
-        """A gradient, float32[n], as the format stores it."""
+        """Return a gradient, float32[n], as the format stores it."""
         dtype = self.layout.gradient.dtype
         return values if dtype == values.dtype else self.cast(values, dtype)
 
     @staticmethod
     def cast(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
-        """A copy of float32[n] in another type, rounded to nearest even."""
+        """Return a copy of float32[n] in another type, rounded to nearest even."""
         return narrow(values, CASTS[dtype]) if dtype in CASTS else values.copy()
 
     @staticmethod
     def wide(values: np.ndarray) -> np.ndarray:
-        """Stored numbers as float32[n]."""
+        """Return stored values as float32[n]."""
         return widen(values, CASTS[values.dtype]) if values.dtype in CASTS else values
 
     def shown(self, w: np.ndarray) -> np.ndarray:
-        """What the model computes with: stored weights, or the copy that a format has of them."""
+        """Return the weights that the model computes with: the stored weights, or the format's
+        copy."""
         return w if self.layout.shown == w.dtype else self.cast(w, self.layout.shown)
 
     def coefficients(self, step: int) -> list[Scalars]:
-        """Folded scalars of each parameter group at ``steps[step]``."""
+        """Return the folded scalars of each parameter group at ``steps[step]``."""
         s = self.trace.steps[step]
         random = self.kernel.random
         return [
@@ -135,11 +137,12 @@ class Arithmetic:
         vectors: dict[str, np.ndarray],
         gradient: np.ndarray,
     ) -> None:
-        """Update parameters [start, stop) in place; where they are in codes, whole blocks or up to
-        the end.
+        """Update parameters [start, stop) in place; in codes, they must be whole blocks, or reach
+        the end of the vector.
 
-        ``vectors`` (w and the states by slot) and ``gradient`` hold just these parameters, as they
-        are stored; a format's copy of the weights for the model is put there as "out".
+        ``vectors`` (w and the states by slot) and ``gradient`` hold only these parameters, in
+        stored form. The format's copy of the weights for the model is added to ``vectors`` as
+        "out".
         """
         if self.layout.format.out != NONE:
             vectors["out"] = np.empty(stop - start, self.layout.shown)
@@ -185,8 +188,8 @@ class Arithmetic:
     def reference(
         self, steps: int, sent: Callable[[np.ndarray], np.ndarray] | None = None
     ) -> np.ndarray:
-        """Weights after ``steps`` steps of the same kernel outside the emulator, as the format
-        stores them. ``sent``: what a path makes of a gradient on its way."""
+        """Return the weights after ``steps`` steps of the same kernel outside the emulator, as the
+        format stores them. ``sent``: change that a path makes to a gradient in transfer."""
         vectors = self.initial()
         for i in range(steps):
             if self.trace.steps[i].skipped:

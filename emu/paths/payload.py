@@ -1,10 +1,10 @@
-"""Payload: the bytes that a plan moves, following the engine's log, page by page.
+"""Payload: the bytes that a plan moves, page by page in the order of the engine's log.
 
 Owns the memories that stored pages are read into (host DRAM, ISP DRAM). Does not own the order of
-things: the log of events is obeyed entry by entry; nor the dies' registers (super_pages.py).
-Source: this project's trace contract: weights flow through the emulated pages and nowhere else.
-Memory is filled with NaN bytes as soon as its pages are programmed, so a value that was not read
-back cannot be used.
+operations (the engine's event log) or the dies' registers (on_die/registers.py).
+Source: this project's trace contract: weights pass only through the emulated pages.
+Memory is filled with NaN bytes when its pages are programmed, so a value that was not read back
+cannot be used.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from ondie.emu.paths.layout.regions import F32, Regions
 from ondie.kernels.formats import BLOCK
 
 POISON = 0xFF
-"""Byte of memory that holds nothing: two of them are a NaN in 16 bits, four one in FP32."""
+"""Byte of memory without data: two such bytes are a NaN in 16 bits, four a NaN in FP32."""
 
 
 def poisoned(n: int, dtype: np.dtype) -> np.ndarray:
-    """``n`` values of memory that hold nothing."""
+    """Return ``n`` poisoned values."""
     return np.full(n * dtype.itemsize, POISON, np.uint8).view(dtype)
 
 
 def poison(values: np.ndarray) -> None:
-    """Nothing may use ``values``, contiguous, from now on."""
+    """Overwrite ``values``, contiguous, with POISON."""
     values.view(np.uint8)[:] = POISON
 
 
 class Conventional:
-    """Vectors in the conventional namespace and the memory (host's or ISP's) they are read into.
+    """Vectors in the conventional namespace and the memory (host or ISP) that they are read into.
 
-    ``compute(start, stop, vectors, gradient)`` is called when a compute row ends, with what that
-    memory holds by slot (formats.py); it leaves the new values there, under "out" the copy of the
-    weights that a format has for the model. With ``gradient_arrives`` the accelerator puts the
-    gradient into memory, otherwise DMA rows do. ``shown``: type of the weights that go up.
+    ``compute(start, stop, vectors, gradient)`` is called when a compute row ends, with the contents
+    of that memory by slot (layout/formats.py). It writes the new values there, and the format's
+    copy of the weights for the model, if any, as "out". With ``gradient_arrives`` the accelerator
+    writes the gradient to memory, otherwise DMA rows do. ``shown``: type of the weights sent up.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Conventional:
         self.gradient_arrives = gradient_arrives
         self.compute = compute
         self.gradient: np.ndarray | None = None
-        """The current step's gradient, [n_params] as stored, as the accelerator delivers it."""
+        """Gradient of the current step from the accelerator, [n_params], in the stored type."""
         self.delivered: np.ndarray | None = None
-        """Weights that arrived in the host's memory by DMA, [n_params]."""
+        """Weights that arrived in host memory by DMA, [n_params]."""
         self.outgoing = poisoned(sum(r.shard.size for r in regions), shown)
-        """New weights on their way up: buffers that programs do not wait for, nor free."""
+        """New weights in transfer to the host; programs neither wait for nor free these buffers."""
         page = system.geometry.page_bytes
         self.stores = tuple(PageStore(page) for _ in regions)
         self.cached = tuple(CachedBytes() for _ in regions)
@@ -71,14 +71,14 @@ class Conventional:
         system.on_log = self.on_log
 
     def vector(self, device: int, name: str) -> np.ndarray:
-        """A shard's vector in memory, [shard size] of its type, a view. (Not for codes.)"""
+        """Return a view of a shard's vector in memory, [shard size] of its type; not for codes."""
         r = self.regions[device]
         pages = self.memory[device][r.pages(name, r.shard.start, r.shard.stop)]
         return pages.reshape(-1).view(r.vector(name).dtype)[: r.shard.size]
 
     def arrays(self, device: int, name: str, start: int, stop: int) -> dict[str, np.ndarray]:
-        """Parameters [start, stop) of a vector in memory by slot: views, or of codes copies, whose
-        ``start`` begins a page."""
+        """Return parameters [start, stop) of a vector in memory by slot: views, or copies for
+        codes, whose ``start`` must be the start of a page."""
         r = self.regions[device]
         if r.vector(name).coded:
             pages = self.memory[device][r.pages(name, start, stop)]
@@ -86,7 +86,7 @@ class Conventional:
         return {name: self.vector(device, name)[start - r.shard.start : stop - r.shard.start]}
 
     def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
-        """Put values by slot, of all parameters, into the flash pages that were filled."""
+        """Store the values of all parameters, by slot, in the flash pages that were filled."""
         for dev, r in enumerate(self.regions):
             a, b = r.shard.start, r.shard.stop
             for v in r.vectors:
@@ -102,12 +102,12 @@ class Conventional:
                     self._program(dev, lpn, self.ppn(dev, lpn))
 
     def ppn(self, device: int, lpn: int) -> int:
-        """Where a logical page is now; -1 = unmapped."""
+        """Return the current physical page of a logical page; -1 = unmapped."""
         return int(self.system.arrays.l2p[device, lpn]) - 1
 
     def stored(self, name: str) -> np.ndarray:
-        """A slot as the flash pages hold it now, or the data cache where it is newer, of all
-        parameters."""
+        """Return the current values of a slot for all parameters, from the flash pages, or from the
+        data cache where it is newer."""
         vector = name.removesuffix("_scale")
         parts = []
         for dev, r in enumerate(self.regions):
@@ -122,7 +122,7 @@ class Conventional:
         return self.stores[dev].read(self.ppn(dev, lpn)) if cached is None else cached
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
-        """The accelerator delivers a step's gradient."""
+        """Set the gradient of a step; with gradient_arrives, copy it to memory."""
         self.gradient = gradient
         for dev, r in enumerate(self.regions):
             if self.gradient_arrives:
@@ -133,7 +133,7 @@ class Conventional:
         self.memory[dev][lpn] = POISON
 
     def on_log(self, log: np.ndarray) -> None:
-        """Obey the engine's log."""
+        """Apply the entries of the engine's log to memory and page stores."""
         g = self.system.geometry
         for entry in events.entries(log):
             dev, lpn, ppn, n = entry.dev, entry.lpn, entry.ppn, entry.n
@@ -156,7 +156,7 @@ class Conventional:
                     self.memory[dev][lpn : lpn + n] = 0
                 case events.LOG_BAD:
                     wrong = inject.logged(entry, self.system.arrays.code[0], g.page_bytes)
-                    if entry.row < 0:  # collection moved it as it came out
+                    if entry.row < 0:  # garbage collection moved the page with its bit errors
                         self.stores[dev].damage(ppn, wrong)
                     else:
                         self.memory[dev][lpn] ^= wrong
@@ -185,10 +185,10 @@ class Conventional:
             new = self._compute(dev, first, first + count)
             at = first - r.shard.start
             self.outgoing[first : first + count] = new
-            poison(self.vector(dev, "g")[at : at + count])  # used: its buffer is free
+            poison(self.vector(dev, "g")[at : at + count])  # consumed: the buffer is free
 
     def _compute(self, dev: int, start: int, stop: int) -> np.ndarray:
-        """Update parameters of a shard. Returns the weights that the model computes with."""
+        """Update parameters of a shard; return the weights that the model computes with."""
         r = self.regions[dev]
         vectors: dict[str, np.ndarray] = {}
         for v in r.vectors:

@@ -1,7 +1,8 @@
-"""Pieces of a model whose simulation stands for the simulation of the whole model.
+"""Pieces (samples) of a large model that are simulated in place of the whole model.
 
 Owns the sizes of the pieces. Does not own their simulation or the extrapolation
-(ondie.emu.analysis.extrapolate). Source: none.
+(ondie.emu.analysis.extrapolate).
+Source: none.
 """
 
 from __future__ import annotations
@@ -12,41 +13,43 @@ from fractions import Fraction
 import numpy as np
 
 SHORTEST = 64
-"""Granules at least between one piece and the next: what overlaps at their ends is then little."""
+"""Minimum difference of size between two pieces, granules: it keeps the effect of overlap at their
+ends small."""
 
 
 PERIODS = (1, 3, 5)
-"""Times that blocks of every plane fill in the pieces, beside what is left over at the end of the
-model; what the middle one takes is foretold. Erases come in bursts: fewer periods may miss them."""
+"""Number of periods (blocks of every plane fill once) in each piece, in addition to the remainder
+at the end of the model. The middle piece is predicted, as a check. Erases come in bursts: fewer
+periods may miss them."""
 
 
 GROUPS = (8, 10, 12, 14, 16)
-"""Sub-groups between one piece and the next, in one half of the pieces; in the other they are twice
-as large. The first of those that come closest to whole periods."""
+"""Candidate numbers of sub-groups between one piece and the next. In half of the fitted pieces the
+sub-groups are twice as large. The first candidate closest to whole periods is used."""
 
 
 FEWEST = 16
-"""Granules of a sub-group at least: a shorter one is mostly its latencies, not a short long one."""
+"""Minimum granules of a sub-group: in a shorter one latencies dominate."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """``params`` of a model, worked on in sub-groups of ``group``; 0: there are none."""
+    """``params`` parameters of a model, updated in sub-groups of ``group``; 0: no sub-groups."""
 
     params: int
     group: int = 0
 
     @property
     def terms(self) -> list[float]:
-        """What its quantities are a sum of multiples of."""
+        """Terms of the linear model of the piece's quantities."""
         n, s = float(self.params), float(self.group)
         return [1.0, n, s, n / s] if s else [1.0, n]
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """What is simulated for a whole: ``fitted``, of which its quantities are sums, and ``held``,
-    which is foretold by them."""
+    """Pieces simulated for a whole model: ``fitted``, whose weighted sums give its quantities, and
+    ``held``, which is predicted from them as a check."""
 
     whole: Piece
     fitted: tuple[Piece, ...]
@@ -57,8 +60,8 @@ class Pieces:
         return (*self.fitted, self.held)
 
     def of(self, n_params: int) -> Pieces:
-        """Pieces of a model of which the whole here is a part: each with as much of the rest as
-        the model has."""
+        """Return these pieces scaled to a model of ``n_params`` parameters, of which ``whole`` is a
+        part."""
         found = [
             Piece(round(Fraction(p.params * n_params, self.whole.params)), p.group)
             for p in (self.whole, *self.all)
@@ -66,7 +69,7 @@ class Pieces:
         return Pieces(found[0], tuple(found[1:-1]), found[-1])
 
     def weights(self, piece: Piece) -> np.ndarray:
-        """How often each fitted piece counts in another, float64[len(fitted)]."""
+        """Return the weight of each fitted piece in ``piece``, float64[len(fitted)]."""
         terms = np.array([p.terms for p in self.fitted]).T
         scale = np.abs(terms).max(axis=1)
         found: np.ndarray = np.linalg.solve(terms / scale[:, None], np.array(piece.terms) / scale)
@@ -74,12 +77,12 @@ class Pieces:
 
 
 def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces | None:
-    """Pieces of a model of ``n_params`` that are shorter by whole periods. ``period``: parameters
-    that fill blocks of every plane; ``granule``: at whose multiples parameters may be cut;
-    ``group``: those of a sub-group. None where the model is no longer than the pieces.
+    """Return pieces of a model of ``n_params`` that are shorter than it by whole periods, or None
+    if the model is no longer than the pieces. ``period``: parameters that fill blocks of every
+    plane; parameters are cut at multiples of ``granule``; ``group``: parameters of a sub-group.
 
-    Shorter by periods, and not just short: where a model ends within a block and a round of the
-    dies decides which of them erase together.
+    The difference must be whole periods, because the position of the model's end within a block and
+    a round of the dies decides which dies erase together.
     """
     small, unit = 0, -(-period // granule) * granule
     if group:
@@ -96,6 +99,6 @@ def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces |
 
 
 def _groups(granules: Fraction) -> tuple[int, int]:
-    """(granules of a sub-group, how many of them) in about so many granules."""
+    """Return (granules of a sub-group, number of sub-groups) for about ``granules`` granules."""
     sizes = [(max(round(granules / count), FEWEST), count) for count in GROUPS]
     return min(sizes, key=lambda item: abs(item[0] * item[1] - granules))

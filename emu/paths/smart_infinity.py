@@ -1,25 +1,28 @@
-"""Smart-Infinity: in-storage updates sub-group by sub-group, and the RAID0 offload it is held to.
+"""Smart-Infinity: in-storage updates by sub-group, and the RAID 0 offload baseline.
 
-Owns the orders of commands: SmartUpdate, its handler, SmartComp, and their baseline; what is
-compressed together. Does not own time or bits, or the rows of transfers (in_step.py).
-Source: Smart-Infinity (HPCA 2024). Seconds of the update of 4.0 G parameters on 6 drives by its
-component rates (SSD 2.78 and 1.63 GB/s, engine 8.2 GB/s, shared link 8 GB/s), [published] behind:
+Owns the command order of SmartUpdate, its handler, SmartComp and the baseline, and the buckets of
+compression. Does not own time (engine/), the payload (payload.py), or the rows of transfers
+(multi_drive.py).
+Source: Smart-Infinity (HPCA 2024). Seconds of the update of 4.0 G parameters on 6 drives, from its
+component rates (SSD 2.78 and 1.63 GB/s, engine 8.2 GB/s, shared link 8 GB/s); published values are
+in brackets:
 
     per drive 667 M parameters: load w m v g 10.7 GB / 2.78 = 3.84, Adam on 28 B/param 18.7 GB / 8.2
     = 2.28, write w m v 8.0 GB / 1.63 = 4.91; all drives: w to the host 16 GB / 8 = 2.0
     SmartUpdate   one after the other:                      3.84 + 2.28 + 4.91 + 2.0 = 13.0 [13.04]
-    handler       5.3 GB of m and v written while the next sub-group is loaded: 3.27 s beside 3.84,
-                  on the same channels, which both need for 16 GB / 2.78 = 5.76 s:
-                                                            11.7 or more [12.27]
-    SmartComp     g is 0.08 B/param (2 %, half of it index), and goes from the decompressor into the
-                  update on the chip: load 2.90, Adam on 24 B/param 1.96 [10.77: 10.9 or less]
+    handler       5.3 GB of m and v are written while the next sub-group loads: 3.27 s concurrent
+                  with 3.84, on the same channels, which are busy for 16 GB / 2.78 = 5.76 s:
+                                                            at least 11.7 [12.27]
+    SmartComp     g is 0.08 B/param (2 %, half of it index), and passes from the decompressor to the
+                  update on chip: load 2.90, Adam on 24 B/param 1.96 [10.77: at most 10.9]
     baseline      RAID0, link 8 GB/s: read 64 GB 8.0, write 48 GB 6.0, CPU 3.55 (fit) [17.55]
 
-The 2.9 GB/s of decompression with update are taken as bytes of gradient that it makes (1.38 ns a
-parameter, beside an update of 2.9 ns): over all bytes of the update they would be 6.4 s.
-Gradients are written during backward, which waits for them: 16 GB / 8 = 2.0 s of 5.33 .. 5.59; with
-0.04 s of them backward takes 4.14 s, Top-K on the GPU included. Hidden behind backward they could
-not lengthen it. Every sub-group lies on all drives, and they work on it together.
+The 2.9 GB/s of decompression with update are interpreted as bytes of gradient produced (1.38 ns per
+parameter, compared with 2.9 ns for an update). Over all bytes of the update they would take 6.4 s.
+Gradients are written during backward, which waits for them: 16 GB / 8 = 2.0 s of 5.33 .. 5.59. With
+0.04 s of gradient writes backward takes 4.14 s, including Top-K on the GPU. Writes hidden behind
+backward could not lengthen it. Every sub-group is spread over all drives, which work on it
+together.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ from ondie.emu.paths.statement import Work
 
 @dataclass
 class SmartBase(InStep):
-    """The baseline: serial host offload (ZeRO-Infinity) on RAID0."""
+    """Baseline: serial host offload (ZeRO-Infinity) on RAID 0."""
 
     name: ClassVar[str] = "smart_base"
     title: ClassVar[str] = "host offload, RAID0"
@@ -57,7 +60,7 @@ class SmartBase(InStep):
         return self.too_large(self.written)
 
     def work(self, steps: int) -> Work:
-        # DRAM: the gradient arrives and leaves, states arrive and leave, the update in between.
+        # DRAM traffic: the gradient is written and read, states enter and leave, plus the update.
         moved = (2 + 2 * len(self.vectors) + 1) * VALUE_BYTES + self.kernel.bytes_per_param()
         return Work(
             host_dram_bits=8 * moved * self.trace.n_params * self.applied(steps), host_updates=True
@@ -98,15 +101,15 @@ class SmartBase(InStep):
 
 @dataclass
 class SmartUpdate(InStep):
-    """SmartUpdate: load, update, write back and send up, one after the other."""
+    """SmartUpdate: load, update, write back and send up, in sequence."""
 
     name: ClassVar[str] = "smart_update"
     title: ClassVar[str] = "SmartUpdate"
     overlapped: ClassVar[bool] = False
-    """Are m and v written back while the next sub-group is loaded?"""
+    """True if m and v are written back while the next sub-group loads."""
 
     def held(self) -> int:
-        """Bytes of the drive's DRAM that a parameter takes while its sub-group is there."""
+        """Return the bytes of the drive's DRAM that a parameter of the current sub-group takes."""
         return (len(self.vectors) + 1) * VALUE_BYTES
 
     def most(self) -> int:
@@ -168,18 +171,18 @@ class SmartUpdate(InStep):
         self.transfer(out, parts, fence, WEIGHTS_UP, self.up_bytes)
 
     def engine_ps(self, n: int) -> int:
-        """Time of the engine for ``n`` parameters of a drive."""
+        """Return the time of the engine for ``n`` parameters of a drive, ps."""
         return core.update_ps(
             self.cfg, self.trace.op, self.coupled_decay, n, self.kernel.bytes_per_param()
         )
 
     def gradient_bytes(self, device: int, a: int, b: int) -> int:
-        """Bytes of gradient that the engine reads for places [a, b)."""
+        """Return the bytes of gradient that the engine reads for places [a, b)."""
         return VALUE_BYTES * (b - a)
 
     def bound(self, step: int) -> Bound:
-        """Until the last program: sub-groups one after the other; with the handler, all but the
-        last one's m and v leave while the next one loads."""
+        """Return the bound, up to the last program: sub-groups in sequence. With the handler, m and
+        v of all but the last sub-group are written while the next one loads."""
         s = max(self.shards, key=lambda s: s.size)
         n, k = s.size, len(self.subgroups)
         width, late = len(self.vectors), len(self.kernel.states) if self.overlapped else 0
@@ -200,7 +203,7 @@ class SmartUpdate(InStep):
             ("up", *up.largest),
         ]
         f = self.cfg.flash
-        programs = k + (1 if late else 0)  # the last m and v have a stage of their own
+        programs = k + (1 if late else 0)  # the last m and v have a separate stage
         latency = k * (f.t_read_ps + self.cfg.link.latency_ps) + programs * f.t_program_ps
         name = max(parts, key=lambda part: part[2])[1]
         return with_latency(name, sum(part[2] for part in parts), latency / 1e12, parts_text(parts))
@@ -209,7 +212,7 @@ class SmartUpdate(InStep):
 @dataclass
 class SmartHandler(SmartUpdate):
     """SmartUpdate with the handler: m and v are written back while the next sub-group loads, block
-    by block, into the buffers that they leave."""
+    by block, into the buffers that are freed."""
 
     name: ClassVar[str] = "smart_handler"
     title: ClassVar[str] = "SmartUpdate, handler"
@@ -218,10 +221,10 @@ class SmartHandler(SmartUpdate):
 
 @dataclass
 class SmartComp(SmartHandler):
-    """SmartComp: gradients cross the link and lie on flash as Top-K, chosen bucket by bucket.
+    """SmartComp: gradients are sent and stored as Top-K, selected per bucket.
 
-    No remainder is kept for the next step (no error feedback): nothing here says that the paper
-    does, and it would be as large as the gradient.
+    No remainder is kept for the next step (no error feedback): no source used here states that the
+    paper keeps one, and it would be as large as the gradient.
     """
 
     name: ClassVar[str] = "smart_comp"
@@ -233,7 +236,8 @@ class SmartComp(SmartHandler):
         self.buckets = tuple(self._buckets())
 
     def _buckets(self) -> Iterator[Bucket]:
-        """Stripes of one drive and sub-group whose compressed gradient fills a block at most."""
+        """Yield buckets: stripes of one drive and sub-group whose compressed gradient fills at most
+        a block."""
         share = self.options.compression / 100 * VALUE_BYTES
         stripes = max(int(self.cfg.host.io_block_bytes / share) // self.granule(), 1)
         size = stripes * self.granule()
@@ -256,8 +260,8 @@ class SmartComp(SmartHandler):
         return -(-n_params * PS_PER_S // self.cfg.host.top_k_params_per_s)
 
     def engine_ps(self, n: int) -> int:
-        """Decompression and update work side by side, and the gradient goes from one to the other
-        without the drive's DRAM: the slower decides."""
+        """Return the time of the slower of decompression and update, ps. Both run concurrently, and
+        the gradient passes between them without the drive's DRAM."""
         traffic = self.kernel.bytes_per_param() - VALUE_BYTES
         made = -(-n * VALUE_BYTES * PS_PER_S // self.cfg.isp.decompress_bytes_per_s)
         return max(core.update_ps(self.cfg, self.trace.op, self.coupled_decay, n, traffic), made)
@@ -270,7 +274,7 @@ class SmartComp(SmartHandler):
         return [f"applies {share:.3%} of each gradient, the rest is dropped"]
 
     def sent(self, gradient: np.ndarray) -> np.ndarray:
-        """What the drives make of a gradient, float32[n_params]."""
+        """Return a gradient after compression and decompression, float32[n_params]."""
         order = self.striping.order()
         out = np.zeros_like(gradient)
         for b in self.buckets:

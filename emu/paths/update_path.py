@@ -1,7 +1,7 @@
-"""What the three updating paths share: states on flash, a kernel, a payload that follows the log.
+"""Base classes of the updating paths: states on flash, a kernel, a payload that follows the log.
 
-Owns preparing, handing over gradients and reading weights back; the regions of the conventional
-namespace. Does not own any order of commands: each path plans its own.
+Owns preparation, the transfer of gradients to the payload, reading weights back, and the regions of
+the conventional namespace. Does not own any order of commands, which is in each path's module.
 Source: this project's contract of paths (base.py) and traces.
 """
 
@@ -30,7 +30,7 @@ from ondie.kernels import get
 
 @dataclass
 class UpdatingPath(Path):
-    """A path whose weights and states lie on flash. Subclasses lay them out and plan the update."""
+    """Path whose weights and states are on flash; subclasses lay them out and plan the update."""
 
     def __post_init__(self) -> None:
         self.check_format()
@@ -50,47 +50,49 @@ class UpdatingPath(Path):
 
     @abstractmethod
     def granule(self) -> int:
-        """Parameters at whose multiples they are split over devices."""
+        """Return the granule: parameters are split over devices at its multiples."""
 
     @abstractmethod
     def lay_out(self) -> None:
-        """Set out the vectors of each shard."""
+        """Lay out the vectors of each shard."""
 
     @abstractmethod
     def fill(self, system: System) -> None:
-        """Put the vectors on flash before the run, untimed."""
+        """Place the vectors on flash before the run, untimed."""
 
     @abstractmethod
     def follow(self, system: System) -> Conventional | Reservoir:
-        """The payload that follows the log of this path."""
+        """Return the payload that follows the log of this path."""
 
     @abstractmethod
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
-        """Plan rows from the gradients on; ``segments`` are the rows of the backward pass."""
+        """Yield plan rows from the gradients on; ``segments`` are the rows of the backward pass."""
 
     @abstractmethod
     def period(self) -> int:
-        """Parameters after which the flash is written as it was before: a block of every plane."""
+        """Return the parameters after which the pattern of flash writes repeats: those that fill a
+        block of every plane."""
 
     def group(self) -> int:
-        """Parameters of a sub-group; 0 where there are none."""
+        """Return the parameters of a sub-group; 0 without sub-groups."""
         return 0
 
     def part_options(self) -> Options:
-        """Options with which a part of the model is laid out as the whole is."""
+        """Return the options with which a part of the model is laid out like the whole."""
         return self.options
 
     def part_settings(self, n_params: int) -> dict[str, int]:
-        """Leaves with which a short part of the model overlaps as the whole does."""
+        """Return configuration values with which work on a short part of the model overlaps as in
+        the whole."""
         return {}
 
     def unsampled(self) -> str | None:
-        """Why pieces do not tell of the whole, or None where they do."""
+        """Return the reason why pieces cannot predict the whole, or None if they can."""
         return None
 
     def pieces(self) -> Pieces | None:
-        """What to simulate in place of the whole update stage, or None where that is as short, or
-        pieces do not tell of it."""
+        """Return the pieces to simulate in place of the whole update stage, or None if the whole is
+        as short, or pieces cannot predict it."""
         if self.unsampled():
             return None
         devices = len(self.shards)
@@ -99,7 +101,7 @@ class UpdatingPath(Path):
 
     @property
     def up_bytes(self) -> int:
-        """Bytes of a weight on its way to the host."""
+        """Bytes of a weight in transfer to the host."""
         return 2 if self.options.weights_up == "fp16" else self.stored.shown.itemsize
 
     def prepare(self, system: System, arithmetic: Arithmetic | None) -> None:
@@ -113,7 +115,7 @@ class UpdatingPath(Path):
     def compute(
         self, start: int, stop: int, vectors: dict[str, np.ndarray], gradient: np.ndarray
     ) -> None:
-        """Update parameters [start, stop) where they lie now."""
+        """Update parameters [start, stop) in place."""
         assert self.arithmetic is not None
         self.arithmetic.apply(self._coefficients, start, stop, vectors, gradient)
 
@@ -142,7 +144,8 @@ class UpdatingPath(Path):
 
 @dataclass
 class ConventionalPath(UpdatingPath):
-    """Vectors as regions of the conventional namespace, through map, ECC and DRAM."""
+    """Path with vectors in regions of the conventional namespace, through mapping table, ECC and
+    DRAM."""
 
     def lay_out(self) -> None:
         self.regions = tuple(
@@ -164,7 +167,7 @@ class ConventionalPath(UpdatingPath):
         return math.ceil(g.pages * g.planes * g.dies / written)
 
     def too_large(self, names: tuple[str, ...]) -> str | None:
-        """Why the vectors do not fit the namespace, or None."""
+        """Return the reason why the vectors do not fit in the namespace, or None."""
         lpns = logical_pages(self.cfg, self.geometry)
         planes = self.geometry.planes
         need = max(sum(-(-r.used(name) // planes) * planes for name in names) for r in self.regions)

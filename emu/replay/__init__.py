@@ -1,1 +1,1 @@
-"""Block traces and synthetic requests through one drive; statistics and the request log."""
+"""Replay of block traces and synthetic requests on one drive; statistics and the request log."""

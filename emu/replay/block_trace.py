@@ -1,10 +1,10 @@
-"""Block traces through a drive: what a trace becomes there, and what the drive says of it.
+"""Replay of a block trace on one drive.
 
 Owns the fit of requests to the drive (sectors, capacity, largest command), open and closed loops,
-and the shares of time that its resources worked. Does not own formats (ondie.traces), the drive or
-its queue pair (replay.py), or files and words (commands/replay.py).
-Source: NVMe base specification: commands of at most MDTS; the Linux block layer, which splits what
-is larger; ATA and NVMe drives address whole sectors, and deallocate whole units alone.
+and the utilization of the resources. Does not own trace formats (ondie.traces), the drive or its
+queue pair (player.py), or files and text (cli/commands/replay.py).
+Source: NVMe base specification: commands of at most MDTS; the Linux block layer, which splits
+larger requests; ATA and NVMe drives address whole sectors, and deallocate whole units only.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ I64 = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Loop:
-    """How requests are let go: ``depth`` outstanding in a closed loop, which looks at no times, or
-    None: each at its time in the trace over ``speed``."""
+    """Issue of requests.
+
+    Closed loop: ``depth`` outstanding, timestamps ignored. Open loop (``depth`` None): each request
+    at its time in the trace divided by ``speed``.
+    """
 
     depth: int | None
     speed: float = 1.0
@@ -46,8 +49,12 @@ class Loop:
 
 @dataclass(frozen=True)
 class BlockReplayed:
-    """requests: REQUEST[n], those of the trace in its order, with all their times. done: what the
-    queue pair says. busy: share of the simulated time by resource. notes: what was changed."""
+    """Result of a block replay.
+
+    requests: REQUEST[n], those of the trace in its order, with all times. done: result of the
+    player. busy: utilization by resource as a share of the simulated time. notes: changes to the
+    trace.
+    """
 
     requests: np.ndarray
     done: Replayed
@@ -67,12 +74,14 @@ def replay_block(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> BlockReplayed:
-    """The trace through one drive of configuration ``cfg``, which is preconditioned by ``kind``
-    (precondition.KINDS) before. ``footprint``: requests past the end of the drive are refused, or
-    wrapped. ``progress`` is told how many commands are done, and the clock in ps.
+    """Replay the trace on one drive of configuration ``cfg``.
 
-    InputError for a trace that does not fit, or a drive without room; TraceError for a request
-    larger than the drive.
+    The drive is first preconditioned by ``kind`` (precondition.KINDS). ``footprint``: requests past
+    the end of the drive are refused, or wrapped. ``progress`` is called with the number of commands
+    done and the clock in ps.
+
+    Raises InputError for a trace that does not fit, or a drive without room; TraceError for a
+    request larger than the drive.
     """
     cfg = of_replay(cfg)
     trace, notes = fitted(trace, capacity(cfg), footprint)
@@ -100,7 +109,10 @@ def replay_block(
 
 
 def of_replay(cfg: Config) -> Config:
-    """One drive, whose host takes no time: a block trace begins where that is over."""
+    """Return the configuration with one drive and zero host time per request.
+
+    A block trace is recorded after the host time. A host.io_submit set by the user is kept.
+    """
     changes: dict[str, Any] = {"system.devices": 1}
     if cfg.leaf("host.io_submit").source != "set":
         changes["host.io_submit"] = 0
@@ -108,13 +120,13 @@ def of_replay(cfg: Config) -> Config:
 
 
 def capacity(cfg: Config) -> int:
-    """Bytes that the drive offers."""
+    """Return the logical capacity of the drive in bytes."""
     geometry = Geometry.of(cfg)
     return build.logical_pages(cfg, geometry) * geometry.page_bytes
 
 
 def fitted(trace: BlockTrace, size: int, footprint: str) -> tuple[BlockTrace, list[str]]:
-    """The trace on whole sectors of a drive of ``size`` bytes, and what was changed."""
+    """Return the trace on whole sectors of a drive of ``size`` bytes, and the changes made."""
     if footprint not in FOOTPRINTS:
         raise InputError(f"footprint {footprint!r}: one of {', '.join(FOOTPRINTS)} is right")
     if len(trace.devices) > 1:
@@ -137,8 +149,10 @@ def fitted(trace: BlockTrace, size: int, footprint: str) -> tuple[BlockTrace, li
 
 
 def whole_sectors(trace: BlockTrace) -> BlockTrace:
-    """Reads and writes of parts of sectors take the whole ones; TRIM keeps to those inside, and
-    is left out where there is none."""
+    """Extend reads and writes to whole sectors and shrink TRIMs to the whole sectors inside.
+
+    A TRIM without a whole sector is dropped.
+    """
     end = trace.offset + trace.size
     odd = (trace.offset % SECTOR != 0) | (end % SECTOR != 0)
     if not odd.any():
@@ -157,9 +171,11 @@ def whole_sectors(trace: BlockTrace) -> BlockTrace:
 
 
 def partial_pages(trace: BlockTrace, cfg: Config) -> tuple[Config, list[str]]:
-    """Where requests cover parts of pages: sectors are kept apart, so that a write reads what it
-    needs of the old page, and only the sectors asked for leave a die, unless the user has said
-    how."""
+    """Set ftl.partial_pages to sectors if requests cover parts of pages, and return the notes.
+
+    Sectors are then tracked, so that a write reads the rest of the old page, and only the requested
+    sectors leave a die. A value set by the user is kept.
+    """
     page, data = mapping_unit(cfg), trace.op <= WRITE
     parts = data & ((trace.offset % page != 0) | (trace.size % page != 0))
     leaf = cfg.leaf("ftl.partial_pages")
@@ -173,14 +189,14 @@ def partial_pages(trace: BlockTrace, cfg: Config) -> tuple[Config, list[str]]:
 
 
 class Commands:
-    """The requests of a trace as commands of at most ``most`` bytes, and back."""
+    """Conversion of the requests of a trace to commands of at most ``most`` bytes, and back."""
 
     def __init__(self, trace: BlockTrace, most: int, loop: Loop) -> None:
         self.trace = trace
         self.most = most
         self.loop = loop
         self.pieces: I64 = np.where(trace.op <= WRITE, -(-trace.size // most), 1)
-        """Commands of each request."""
+        """Number of commands of each request."""
         if loop.depth is None:
             self._check_times()
 
@@ -199,7 +215,7 @@ class Commands:
         return int(self.pieces.sum())
 
     def chunks(self) -> Iterator[np.ndarray]:
-        """REQUEST[n] each, in the trace's order."""
+        """Yield the commands as REQUEST[n] arrays in the trace's order."""
         step = max(MAX_CHUNK // int(self.pieces.max()), 1)
         for part in self.trace.parts(step):
             yield self._chunk(part)
@@ -224,7 +240,8 @@ class Commands:
         return out
 
     def merged(self, done: np.ndarray) -> np.ndarray:
-        """REQUEST[n] of the trace from its commands: from the first start to the last end."""
+        """Return REQUEST[n] of the trace from its commands: from the first start to the last
+        end."""
         first = np.cumsum(self.pieces) - self.pieces
         out = done[first]
         if len(done) > len(out):
@@ -237,8 +254,11 @@ class Commands:
 
 
 def busy(arrays: Arrays, cfg: Config, ps: int) -> dict[str, dict[str, float]]:
-    """By resource the shares of ``ps`` in which its members worked: the mean of them, the busiest,
-    and what collection had of the mean. Resources that never worked are left out."""
+    """Return the utilization of each resource as shares of ``ps``.
+
+    For the members of a resource: the mean, the maximum, and the part of the mean used by garbage
+    collection. Resources that were never busy are omitted.
+    """
     g, lanes = Geometry.of(cfg), int(arrays.cfg.lanes[0])
     use = arrays.use.astype(np.float64) / max(ps, 1)
     dies, buses = g.dies * lanes, g.channels

@@ -1,8 +1,9 @@
-"""Replay: host requests through a drive, each with the times at which it began and ended.
+"""Replay of host requests on a drive, with the start and end time of each request.
 
-Owns feeding queue pairs from sources of requests, and collecting what is done. Does not own where
-requests come from (mqsim/, block traces), the drive (dispatch.py) or statistics.
-Source: closed loops keep a number of requests outstanding, open loops issue them at their time.
+Owns loading queue pairs from sources of requests, and collecting completed requests. Does not own
+the sources (mqsim/, block_trace.py), the drive (engine/run/loop.py) or statistics (statistics.py).
+Source: closed loops keep a number of requests outstanding, open loops issue requests at their
+arrival time.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ COPIED = ("arrival", "offset", "size", "op", "stream")
 
 @dataclass
 class Source:
-    """Requests for one queue pair. ``depth``: outstanding at most; ``closed``: each comes when
-    there is room, else at its arrival. ``chunks``: REQUEST[n], arrivals in order."""
+    """Requests for one queue pair.
+
+    ``depth``: largest number outstanding; ``closed``: a request arrives when there is room,
+    otherwise at its arrival time. ``chunks``: REQUEST[n], arrivals in order.
+    """
 
     chunks: Iterator[np.ndarray]
     depth: int
@@ -44,10 +48,13 @@ class Source:
 
 @dataclass
 class Replayed:
-    """What came of it. ``requests``: REQUEST[n] per source, in its order, those that were issued.
-    ``counters`` by name (stats.COUNTERS), ``half`` the same at the completion asked for.
-    ``loop_s``: wall time of the event loop alone, ``loop_cpu_s`` the processor's; ``warmed_s``:
-    wall time of compiling it, or of fetching it from the cache, before."""
+    """Result of a replay.
+
+    ``requests``: REQUEST[n] per source, in its order, those that were issued. ``counters`` by name
+    (counters.COUNTERS), ``half``: the counters at the requested completion. ``loop_s``: wall time
+    of the event loop alone, ``loop_cpu_s``: its processor time; ``warmed_s``: wall time of
+    compiling the loop, or loading it from the cache, beforehand.
+    """
 
     requests: list[np.ndarray]
     counters: dict[str, int]
@@ -60,7 +67,7 @@ class Replayed:
 
 
 class Player:
-    """Runs sources on a drive that ``arrays`` describe, built with as many queue pairs."""
+    """Runs sources on a drive described by ``arrays``, built with one queue pair per source."""
 
     def __init__(self, arrays: Arrays, cfg: Config, sources: Sequence[Source]) -> None:
         if len(arrays.pair) != len(sources):
@@ -72,7 +79,7 @@ class Player:
         self.ring = int(arrays.cfg.ring[0])
         self.seen = [0] * len(sources)  # requests collected so far
         self.ahead: list[np.ndarray | None] = [None] * len(sources)
-        self.done = [np.zeros(0, REQUEST) for _ in sources]  # as many as were seen, and room
+        self.done = [np.zeros(0, REQUEST) for _ in sources]  # collected requests, and spare room
         self.loop_s = self.loop_cpu_s = 0.0
         for q, source in enumerate(sources):
             pair = arrays.pair[q : q + 1]
@@ -86,11 +93,11 @@ class Player:
         half: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Replayed:
-        """Run to the end. ``half``: copy the counters when that many requests are done;
-        ``progress`` is told how many are, and the clock in ps.
+        """Run to the end. ``half``: copy the counters when that many requests are done.
 
-        Raises InputError for a full drive, or a request past its end; SimulationError when the
-        books do not balance.
+        ``progress`` is called with the number of requests done and the clock in ps. Raises
+        InputError for a full drive, or a request past its end; SimulationError if the accounting
+        check fails.
         """
         reg = self.arrays.reg
         copied = None
@@ -130,7 +137,7 @@ class Player:
         )
 
     def _warm(self) -> float:
-        """Compile, by a run in which nothing can happen yet. Returns the seconds that took."""
+        """Compile the event loop by a run without events. Return the seconds that this took."""
         begin = time.perf_counter()
         dispatch.run(self.state, -1, 0, 0)
         for q in range(len(self.sources)):
@@ -139,19 +146,19 @@ class Player:
         return time.perf_counter() - begin
 
     def feed(self) -> None:
-        """Hand over requests, as many as there is room for, and issue what may be issued now."""
+        """Load requests, as many as there is room for, and issue those that may be issued now."""
         self.arrays.reg["thirsty"] = 0
         for q in range(len(self.sources)):
             self._load(q)
             pairs.issue(self.state, q)
 
     def end(self) -> None:
-        """Issue nothing more from now on."""
+        """Stop issuing requests."""
         self.arrays.pair["more"] = 0
         self.arrays.pair["stop"] = np.minimum(self.arrays.pair["stop"], self.arrays.reg["now"][0])
 
     def _load(self, q: int) -> None:
-        """Hand over as many requests as the ring takes."""
+        """Load as many requests as the ring of pair ``q`` takes."""
         pair = self.arrays.pair
         while pair["more"][q]:
             room = self.ring - int(pair["loaded"][q] - pair["tail"][q])
@@ -174,16 +181,16 @@ class Player:
             pair["loaded"][q] += len(part)
 
     def collect(self) -> None:
-        """Take over the requests that are done."""
+        """Collect the requests that are done."""
         for q in range(len(self.sources)):
             self._collect(q)
 
     def _collect(self, q: int) -> None:
-        """Take over the requests that are done, up to the oldest that is not."""
+        """Collect the requests of pair ``q`` that are done, up to the oldest that is not."""
         tail = int(self.arrays.pair["tail"][q])
         if tail == self.seen[q]:
             return
-        if tail > len(self.done[q]):  # the system moves pages, not bytes
+        if tail > len(self.done[q]):  # resize remaps pages instead of copying bytes
             self.done[q].resize(tail + tail // 8 + self.ring, refcheck=False)
         place = q * self.ring + (np.arange(self.seen[q], tail) & (self.ring - 1))
         out = self.done[q][self.seen[q] : tail]
@@ -193,7 +200,7 @@ class Player:
         self.seen[q] = tail
 
     def requests(self) -> list[np.ndarray]:
-        """REQUEST[n] per source: those taken over so far."""
+        """Return REQUEST[n] per source: those collected so far."""
         return [done[:n] for done, n in zip(self.done, self.seen, strict=True)]
 
     def _counters(self) -> dict[str, int]:
@@ -202,7 +209,7 @@ class Player:
         return {name: int(v) for name, v in zip(stats.COUNTERS, total, strict=True)}
 
     def _check(self) -> None:
-        """Every request that was issued is done, and nothing is left in the drive."""
+        """Check that every issued request is done and that no transaction is left in the drive."""
         pair, reg = self.arrays.pair, self.arrays.reg
         stuck = int(pair["outstanding"].sum())
         if stuck or self.arrays.cache["flying"].any():
@@ -216,7 +223,7 @@ class Player:
             raise SimulationError(f"the books do not balance: {wrong}")
 
     def _lost(self) -> str | None:
-        """The first of requests and bytes that the drive counts otherwise than the host."""
+        """Return the first mismatch of requests or bytes between drive and host, or None."""
         done = self.requests()
         count = self._counters()
         sizes = {op: sum(int(p["size"][p["op"] == op].sum()) for p in done) for op in (READ, WRITE)}

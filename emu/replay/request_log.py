@@ -1,7 +1,8 @@
-"""The log of a replay: a line or a row for every request.
+"""Request log of a replay: one line or row per request.
 
-Owns its columns and both file formats; a file appears whole or not at all. Does not own the
-requests. Source: none; times are whole picoseconds of simulated time, sizes and offsets bytes.
+Owns the columns and both file formats; files are written atomically. Does not own the requests
+(player.py).
+Source: none; times are integer picoseconds of simulated time, sizes and offsets bytes.
 """
 
 from __future__ import annotations
@@ -27,21 +28,24 @@ COLUMNS = {
     "end_ps": "end",
     "status": "status",
 }
-"""Column and field of REQUEST; start: when the request entered the submission queue; status: of its
-completion (NVMe), 0, or 641 = 0x281 for an unrecovered read error."""
+"""Column and field of REQUEST.
+
+start: entry of the request into the submission queue; status: NVMe status of its completion, 0, or
+641 = 0x281 for an unrecovered read error.
+"""
 ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".h5", ".hdf5")
 LINES = 1 << 16
 
 
 def check(path: Path) -> None:
-    """InputError, TraceError for a place or a name that cannot be written."""
+    """Raise InputError or TraceError for a path or file name that cannot be written."""
     if not path.name.endswith(ENDINGS):
         raise InputError(f"--log {path}: a name that ends in {' or '.join(ENDINGS)} is right")
     check_target(path)
 
 
 def write(requests: np.ndarray, path: Path) -> None:
-    """Write REQUEST[n], in this order. InputError, TraceError if that fails."""
+    """Write REQUEST[n] in the given order. Raises InputError or TraceError on failure."""
     if path.suffix in (".h5", ".hdf5"):
         _write_hdf5(requests, path)
     else:

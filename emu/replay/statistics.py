@@ -1,11 +1,12 @@
-"""Statistics of a run: rates, latencies, their percentiles, and the same over its second half.
+"""Statistics of a run: rates, latencies, percentiles, and the same over the second half.
 
 Owns the fields of `--json`, for MQSim's workloads and for replayed traces. Does not own counting
-(the simulation) or MQSim's own elements (results.py). Source: none; percentiles are those of
-Hyndman, Fan, The American Statistician 50(4), 1996, type 7, with linear interpolation.
+(the simulation) or MQSim's elements (mqsim/result_xml.py).
+Source: none; percentiles are those of Hyndman, Fan, The American Statistician 50(4), 1996, type 7,
+with linear interpolation.
 
-The second half is that of the completions: with n requests, those from number n // 2 on in order
-of completion, and the time from the completion of the first of them to the last.
+The second half is that of the completions: with n requests, those from number n // 2 on in order of
+completion, and the time from the first of these completions to the last.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from ondie.emu.nvme.request import READ, REQUEST, WRITE
 PS_PER_S = 10**12
 PS_PER_US = 10**6
 FLASH = ("user_reads", "user_writes", "gc_reads", "gc_writes", "map_reads", "map_writes", "erases")
-"""Counters that a run must give: pages read and programmed, blocks erased."""
+"""Counters that a run must provide: pages read and programmed, blocks erased."""
 PADDING = "padding_writes"
-"""Pages programmed without data, where word lines are completed so; as good as 0 where absent."""
+"""Pages programmed without data to complete word lines; counted as 0 if absent."""
 QUANTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 KINDS = {"all": None, "read": READ, "write": WRITE}
 I64 = npt.NDArray[np.int64]
@@ -41,13 +42,14 @@ def statistics(
     config: Mapping[str, Any],
     since: str = "start",
 ) -> dict[str, Any]:
-    """The statistics of a run, as `--json` writes them; None where there is nothing to divide.
+    """Return the statistics of a run as `--json` writes them; None where a divisor is zero.
 
-    requests: REQUEST[n] per flow, all with their times. flash: the counters FLASH, maybe more.
-    half: the same when the first completion of the second half came, if known. since: "start" for
-    latencies from the submission queue on, MQSim's device response time; "arrival" for those from
-    the host's request on, its end-to-end delay. Takes 18 bytes per request beside them.
-    SimulationError for a request without completion, or times in no order.
+    requests: REQUEST[n] per flow, all with their times. flash: the counters FLASH, and possibly
+    more. half: the counters at the first completion of the second half, if known. since: "start"
+    for latencies from the entry into the submission queue, MQSim's device response time; "arrival"
+    for latencies from the host's request, its end-to-end delay. Needs 18 bytes per request in
+    addition to the requests. Raises SimulationError for a request without completion, or times out
+    of order.
     """
     _check(requests, flash)
     end = np.concatenate([flow["end"] for flow in requests])
@@ -57,7 +59,7 @@ def statistics(
     n, last = len(end), int(end.max())
     later = _second_half(end)
     start, at = int(end[later].min()), 0
-    counted = later.copy()  # bytes of the time from the first of these completions on
+    counted = later.copy()  # completions after the first of the second half
     counted[np.flatnonzero(later & (end == start))[0]] = False
     size_later = 0
     for flow in requests:
@@ -113,7 +115,8 @@ def _check(requests: Sequence[np.ndarray], flash: Mapping[str, int]) -> None:
 
 
 def _second_half(end: I64) -> npt.NDArray[np.bool_]:
-    """Which completions are number n // 2 or later, of equal times those of the later requests."""
+    """Return a mask of the completions number n // 2 or later; ties are resolved by request
+    order."""
     n = len(end)
     place = n // 2
     bound = np.partition(end, place)[place]
@@ -125,7 +128,7 @@ def _second_half(end: I64) -> npt.NDArray[np.bool_]:
 
 
 def _moved(flow: np.ndarray) -> int:
-    """Bytes read and written."""
+    """Return the bytes read and written."""
     return int(flow["size"][flow["op"] <= WRITE].sum())
 
 
@@ -143,8 +146,10 @@ def _ns(ps: int) -> float:
 
 
 def latencies(latency: I64, op: npt.NDArray[Any]) -> dict[str, Any]:
-    """summary() of all, reads and writes; None where there are none. latency: int64[n], ps; op:
-    READ, WRITE, ... of each, or whether it is a write."""
+    """Return summary() of all requests, reads and writes; None for a kind without requests.
+
+    latency: int64[n], ps; op: READ, WRITE, ... of each, or whether it is a write.
+    """
     out: dict[str, Any] = {}
     for kind, wanted in KINDS.items():
         part = latency if wanted is None else latency[op == wanted]
@@ -153,7 +158,7 @@ def latencies(latency: I64, op: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def summary(latency: I64) -> dict[str, float]:
-    """Mean, percentiles and maximum in us of int64[n] ps, n at least 1."""
+    """Return mean, percentiles and maximum in us of int64[n] ps, n at least 1."""
     quantiles = np.percentile(latency, list(QUANTILES.values())) / PS_PER_US
     return {
         "mean": float(latency.mean(dtype=np.float64)) / PS_PER_US,
@@ -163,7 +168,7 @@ def summary(latency: I64) -> dict[str, float]:
 
 
 def write_amplification(flash: Mapping[str, int]) -> float | None:
-    """Pages programmed over pages that the user wrote; None without any."""
+    """Return pages programmed divided by pages written by the user; None without user writes."""
     written = flash["user_writes"]
     if not written:
         return None
@@ -173,6 +178,6 @@ def write_amplification(flash: Mapping[str, int]) -> float | None:
 
 
 def peak_rss_bytes() -> int:
-    """Most memory that this process has held at a time."""
+    """Return the largest resident memory of this process so far."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

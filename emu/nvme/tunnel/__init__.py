@@ -1,4 +1,4 @@
-"""TCP/IP over NVMe: the tunnel between host and ISP of a computational storage drive.
+"""TCP/IP-over-NVMe tunnel between the host and the ISP of a computational storage drive.
 
-Source: each module names its own.
+Source: see each module.
 """

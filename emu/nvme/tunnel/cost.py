@@ -1,11 +1,12 @@
-"""What the TCP/IP tunnel costs: commands, time, host CPU seconds and energy of a message.
+"""Cost of the TCP/IP tunnel: commands, time, host CPU seconds and energy of a message.
 
-Owns the constants of a configuration's tunnels as the cost model takes them, the closed form of a
+Owns the tunnel constants of a configuration as the cost model uses them, the closed form of a
 tunnel's rate, and messages up, down, and from drive to drive. Does not own the times of single
-commands (tunnel_times.py), exchanges of many messages (stannis/allreduce.py), or the constants
-(presets).
-Source: per direction the smallest of payload / command time x commands outstanding, the link, and
-the host's relay over the active tunnels; upward the drive signals, and the relay comes for it.
+commands (timing.py), exchanges of many messages (cluster/collectives/allreduce.py), or the
+constants (presets).
+Source: the rate of a direction is the smallest of payload / command time x outstanding commands,
+the link, and the host's relay divided by the active tunnels; upward the drive signals before the
+relay receives.
 """
 
 from __future__ import annotations
@@ -31,69 +32,69 @@ FJ_PER_J = 1e15
 
 @dataclass(frozen=True)
 class Message:
-    """What one message costs, undisturbed by others. Times in ps."""
+    """Cost of one message without other traffic. Times in ps."""
 
     received: int
-    """Commands that brought it up."""
+    """Commands that carried the message up."""
     written: int
-    """Commands that took it down."""
+    """Commands that carried the message down."""
     notified: int
-    """Notifications."""
+    """Number of notifications."""
     up_ps: int
-    """From its start until its last block is in the host; 0 for a message from the host."""
+    """Time from the start until the last block is in the host; 0 for a message from the host."""
     down_ps: int
-    """The downward tunnel works for it, in all; 0 for a message to the host."""
+    """Total busy time of the downward tunnel; 0 for a message to the host."""
     end_ps: int
-    """From its start until its last byte is there."""
+    """Time from the start until the last byte has arrived."""
     cpu_ps: int
-    """Of the host's relay."""
+    """CPU time of the host's relay."""
     wire_up: int
     """Bytes that cross the drive's link, with the headers of packets and blocks."""
     wire_down: int
 
     @property
     def commands(self) -> int:
-        """Commands and notifications: completions that the host deals with."""
+        """Commands and notifications: completions that the host handles."""
         return self.received + self.written + self.notified
 
     @property
     def tail_ps(self) -> int:
-        """The downward tunnel works for it when nothing is left to come up."""
+        """Time of the downward tunnel after the last block has come up."""
         return self.end_ps - self.up_ps
 
     @property
     def body_ps(self) -> int:
-        """And before that, while it still comes up."""
+        """Busy time of the downward tunnel while blocks still come up."""
         return min(max(self.down_ps - self.tail_ps, 0), self.up_ps)
 
     @property
     def wire(self) -> int:
-        """Bytes over all links that it crosses."""
+        """Bytes over all links that the message crosses."""
         return self.wire_up + self.wire_down
 
 
 @dataclass(frozen=True)
 class TunnelCost:
-    """One drive's tunnel, and the host's relay that all of them share."""
+    """Cost model of one drive's tunnel and of the host's relay that all tunnels share."""
 
     up: Times
     down: Times
     threads: int
-    """Of the host's relay, for all tunnels."""
+    """Threads of the host's relay, for all tunnels."""
     uplink: int = 0
-    """Bytes per second of a link that all drives share, each way; 0: they share none."""
+    """Bytes per second, in each direction, of a link that all drives share; 0: none."""
     core_mw: int = 0
-    """A core that relays."""
+    """Power of a core that runs the relay, mW."""
     fj_per_bit: int = 0
-    """The link, per port."""
+    """Energy of the link per bit and port, fJ."""
     controller_mw: int = 0
-    """Each drive, as long as an exchange lasts."""
+    """Power of each drive during an exchange, mW."""
     host_dram: int = 0
-    """Bytes per second of the host's DRAM, which its sums take; 0: they take no time."""
+    """Bytes per second of the host's DRAM for the host's sums; 0: sums take no time."""
 
     @classmethod
     def of(cls, cfg: Config) -> Self:
-        """Of a configuration. InputError for one without tunnels."""
+        """Return the cost model of a configuration. Raises InputError for one without tunnels."""
         t, link = cfg.tunnel, cfg.link
         if not t.payload_bytes:
             raise InputError(
@@ -128,7 +129,7 @@ class TunnelCost:
 
     @cached_property
     def form(self) -> Format:
-        """What the two relays agree on."""
+        """Format on which the two relays agree."""
         t = self.down
         notify = "burst" if t.burst else "command"
         return Format(t.room, t.outstanding, t.mtu, bool(t.concatenate), notify)
@@ -136,32 +137,38 @@ class TunnelCost:
     # --- messages
 
     def upward(self, n: int) -> Message:
-        """A message of n bytes from the drive to the host."""
+        """Return the cost of a message of n bytes from the drive to the host."""
         return _upward(self.up, _sized(n))
 
     def downward(self, n: int) -> Message:
-        """A message of n bytes from the host to the drive."""
+        """Return the cost of a message of n bytes from the host to the drive."""
         return _downward(self.down, _sized(n))
 
     def across(self, n: int, to: TunnelCost | None = None) -> Message:
-        """A message of n bytes from the drive to another (``to``: with a tunnel of its own kind):
-        up, and down again packet by packet as they have come whole."""
+        """Return the cost of a message of n bytes from the drive to another drive.
+
+        The message goes up, and down again packet by packet as packets are complete. ``to``: tunnel
+        of the other drive if it differs.
+        """
         return _across(self.up, (to or self).down, _sized(n))
 
     def waiting(self, ps: int) -> Self:
-        """The same where the relay's threads wait so long for a core each time that they have
-        something to do: slower, and packets gather differently for the way down."""
+        """Return this model with relay threads that wait ``ps`` for a core each time they have
+        work.
+
+        The tunnel is then slower, and packets are grouped differently on the way down.
+        """
         up, down = self.up._replace(wait=ps), self.down._replace(wait=ps)
         return dataclasses.replace(self, up=up, down=down)
 
     # --- the closed form
 
     def limits(self, active: int = 1, ways: tuple[str, ...] = (UP, DOWN)) -> dict[str, float]:
-        """Bytes per second of messages that a tunnel can take each of ``ways``, by what limits it,
-        while so many tunnels are active, all of these ways.
+        """Return the rates of messages in bytes per second by limiting resource.
 
-        "tunnel up", "tunnel down": commands, as many as may be outstanding; "link up", "link down";
-        "uplink"; "host relay": its threads, over all that is active.
+        ``active`` tunnels are active in all of ``ways``. Keys: "tunnel up", "tunnel down"
+        (commands, limited by the outstanding ones); "link up", "link down"; "uplink"; "host relay"
+        (its threads, over all active tunnels and directions).
         """
         found: dict[str, float] = {}
         relay = 0.0
@@ -182,14 +189,17 @@ class TunnelCost:
         return found
 
     def rate(self, active: int = 1, ways: tuple[str, ...] = (UP, DOWN)) -> tuple[str, float]:
-        """(what limits, bytes per second): the smallest of :meth:`limits`."""
+        """Return (limiting resource, bytes per second): the smallest of :meth:`limits`."""
         return min(self.limits(active, ways).items(), key=lambda item: item[1])
 
     # --- energy
 
     def joules(self, seconds: float, cpu_s: float, wire: int, drives: int) -> dict[str, float]:
-        """Energy by component: the relay's cores; the links, ``wire`` bytes; the drives' front ends
-        with the rest of their controllers, which draw their power as long as it lasts."""
+        """Return the energy in J by component: relay cores, links, and drive controllers.
+
+        ``wire``: bytes on the links. The drives' front ends and the rest of their controllers draw
+        their power for all of ``seconds``.
+        """
         ports = 2 if self.uplink else 1
         return {
             "host relay": cpu_s * self.core_mw / 1e3,
@@ -205,18 +215,18 @@ def _sized(n: int) -> int:
 
 
 def _mean_block(t: Times) -> float:
-    """Bytes of the stream in a block of a long message."""
+    """Return the bytes of the stream in a block of a long message."""
     record = t.mtu + HEADER
     return t.room if t.concatenate else record / -(-record // t.room)
 
 
 def _goodput(t: Times) -> float:
-    """Bytes of the message in a block of a long one."""
+    """Return the bytes of the message in a block of a long message."""
     return _mean_block(t) * (t.mtu - SEGMENT_HEADER) / (t.mtu + HEADER)
 
 
 def _steady(t: Times, way: str) -> tuple[float, float]:
-    """(relay's thread, from command to command) of a mean block of a long message, ps."""
+    """Return (relay thread time, time from command to command) of a mean block, ps."""
     taking = t.cpu + (_mean_block(t) * PS_PER_S / t.copy_rate if t.copy_rate else 0)
     if way == DOWN or t.burst:
         return taking, t.wait + taking + t.command
@@ -251,8 +261,8 @@ def _across(up: Times, down: Times, n: int) -> Message:
     first = _upward(up, n)
     if n == 0:
         return first
-    # The packets are the sender's, whatever the mtu of the other tunnel: no less, or they would
-    # have to be fragmented by IP, which is refused.
+    # Packets keep the sender's mtu. The mtu of the other tunnel must not be smaller, because IP
+    # fragmentation is not supported.
     if down.mtu < up.mtu:
         raise InputError(
             f"tunnel mtu {up.mtu} B on one drive, {down.mtu} B on another: one mtu is right"

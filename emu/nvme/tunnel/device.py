@@ -1,8 +1,9 @@
-"""The drive's end of the TCP/IP tunnel: what it answers to each command, and what it announces.
+"""Drive's end of the TCP/IP tunnel: replies to commands and announcements of blocks.
 
-Owns the state of the drive's end of one tunnel at a time. Does no I/O and knows no clock: packets
-and commands in, completions and events out. Whatever comes as a command is answered with a status.
-Source: as tunnel_words.py, which has the protocol's words.
+Owns the state of the drive's end of one tunnel at a time. Does no I/O and has no clock: packets and
+commands in, completions and events out. Every command is answered with a status. Does not own the
+fields of the protocol (protocol.py) or the host's end (host.py).
+Source: see protocol.py.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
 from ondie.emu.units import InputError
 
 DESCRIPTORS = 255
-"""The next tunnel gets the next one, from 1: a command of an old tunnel is found out."""
+"""Largest descriptor. Each tunnel gets the next one, from 1, so that a command of an old tunnel is
+detected."""
 
 
 class State(Enum):
-    """Of the drive's end."""
+    """State of the drive's end."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -30,18 +32,21 @@ class State(Enum):
 
 
 class DeviceRelay:
-    """The drive's end: ``command`` takes commands, ``send`` packets that go up; ``completions`` and
-    ``events`` give what has come of them. ``limits``: the largest of each that a host may ask for;
-    concatenation and notification are the drive's own choice."""
+    """The drive's end of a tunnel.
+
+    ``command`` takes commands and ``send`` packets that go up; ``completions`` and ``events``
+    return the results. ``limits``: the largest values that a host may request; concatenation and
+    notification are set by the drive.
+    """
 
     def __init__(self, limits: Format) -> None:
         self.limits = limits
         self.state = State.CLOSED
         self.descriptor = 0
         self.signals = 0
-        """Events that told of blocks."""
+        """Number of events that announced blocks."""
         self.answered: Counter[int] = Counter()
-        """Completions so far by status."""
+        """Number of completions so far by status."""
         self._done: list[Completion] = []
         self._events: list[Event] = []
         self._listening: list[int] = []  # event requests, by command identifier
@@ -51,21 +56,23 @@ class DeviceRelay:
         self.form = form
         self._out = Packer(form.up, form.concatenate)
         self._in = Unpacker(form.mtu)
-        self._expected = 0  # number of the next block down
+        self._expected = 0  # number of the next block down,
         self._cut = 0  # and up
         self._announced = 0
-        self._writes: dict[int, tuple[int, bytes, int]] = {}  # ahead of what is expected
+        self._writes: dict[int, tuple[int, bytes, int]] = {}  # blocks ahead of the expected one
         self._reads: dict[int, int] = {}
         self._close_cid = -1
-        self._closing = False  # the drive wants to
+        self._closing = False  # the drive requests to close
         self._told = False
 
     # --- the drive's side
 
     def send(self, packet: bytes, more: bool = False) -> bool:
-        """A packet goes up; False, and it is dropped, unless the tunnel is open. ``more``: others
-        follow at once, and the drive need not signal yet. InputError for a packet that is empty or
-        longer than the mtu."""
+        """Send a packet up. Return False, and drop it, unless the tunnel is open.
+
+        ``more``: other packets follow at once, so the drive does not signal yet. Raises InputError
+        for a packet that is empty or longer than the mtu.
+        """
         check(packet, self.form)
         if self.state is not State.OPEN or self._closing:
             return False
@@ -75,30 +82,30 @@ class DeviceRelay:
         return True
 
     def close(self) -> None:
-        """Ask the host to close when everything has gone through."""
+        """Ask the host to close when all packets have been transferred."""
         if self.state is State.OPEN:
             self._closing = True
             self._signal()
 
     @property
     def waiting(self) -> int:
-        """Blocks that the packets which wait to go up make."""
+        """Number of blocks of the packets that wait to go up."""
         return self._out.blocks
 
     def events(self) -> list[Event]:
-        """What has happened since the last call."""
+        """Return the events since the last call."""
         found, self._events = self._events, []
         return found
 
     # --- the host's side
 
     def completions(self) -> list[Completion]:
-        """Commands that have completed since the last call."""
+        """Return the commands completed since the last call."""
         found, self._done = self._done, []
         return found
 
     def command(self, command: Command) -> None:
-        """A command has come."""
+        """Handle a command from the host."""
         if len(command.sqe) != nvme.SQE_BYTES:
             self._answer(int.from_bytes(command.sqe[2:4], "little"), nvme.INVALID_FIELD)
             return
@@ -129,7 +136,7 @@ class DeviceRelay:
         self._signal()
         self._end()
 
-    # --- commands: each returns a status, or None where it has been or will be answered
+    # --- commands: each returns a status, or None if it has been or will be answered
 
     def _listen(self, sqe: Sqe) -> int | None:
         if self.state is State.CLOSED:
@@ -187,7 +194,7 @@ class DeviceRelay:
             status, packets = self._in.feed(block, first)
             self._answer(cid, status)
             if status:
-                break  # the same block may come again, as it should be
+                break  # the host may send a correct block with this number
             self._events += [Packet(p) for p in packets]
             self._expected = (self._expected + 1) & MASK
         return None
@@ -211,15 +218,15 @@ class DeviceRelay:
             waiting = (self._cut + self._out.blocks) & MASK
             if burst or not behind(self._cut, self._announced):
                 self._announced = waiting if burst else self._cut
-            told = self._announced if burst else self._cut  # else the host waits for its signal
+            told = self._announced if burst else self._cut  # else the host waits for the signal
             length = len(block).to_bytes(READ_HEADER, "little")
             self._answer(cid, nvme.SUCCESS, first, told, length + block)
         return None
 
-    # --- what it tells by itself
+    # --- events
 
     def _signal(self) -> None:
-        """Complete event requests for blocks that the host may come for."""
+        """Complete event requests for blocks that the host may receive."""
         if self.state is State.CLOSED:
             return
         end = (self._cut + self._out.blocks) & MASK
@@ -236,7 +243,7 @@ class DeviceRelay:
 
     @property
     def _ahead(self) -> int:
-        """Blocks announced and not received at most, when another is announced."""
+        """Largest number of blocks announced but not received after one more announcement."""
         return 1 if self.form.notify == "burst" else self.form.outstanding
 
     def _tell(self, what: int) -> None:
@@ -244,7 +251,7 @@ class DeviceRelay:
         self._answer(self._listening.pop(0), nvme.SUCCESS, event, self._announced)
 
     def _end(self) -> None:
-        """A close completes once there is nothing left to receive."""
+        """Complete a close when no block is left to receive."""
         if self.state is not State.CLOSING or self._out.blocks or self._reads:
             return
         short = self._in.partial or self._writes
@@ -256,7 +263,7 @@ class DeviceRelay:
         self._events.append(Closed())
 
     def _kept(self) -> set[int]:
-        """Identifiers of the commands that have not been answered."""
+        """Return the identifiers of the commands that have not been answered."""
         kept = {*self._listening, *self._reads.values()} | {w[0] for w in self._writes.values()}
         return kept | {self._close_cid} if self.state is State.CLOSING else kept
 

@@ -1,14 +1,14 @@
-"""Framing: IP packets cut into the data of commands, and put together again.
+"""Framing: packs IP packets into the data blocks of commands, and unpacks them.
 
-Owns the stream of packets, each behind its length, and how it is cut into blocks, one per command.
-Does not own commands (tunnel.py) or how many blocks that makes (tunnel_cost.py).
-Source: NGD's public patents: the relay strips, concatenates or fragments packets. Length headers
-and the offset of a block's first header are this project's own.
+Owns the stream of packets, each preceded by its length, and its split into blocks, one per command.
+Does not own commands (host.py, device.py) or the cost of the blocks (cost.py).
+Source: NGD's public patents: the relay strips, concatenates or fragments packets. None for the
+length headers and the offset of a block's first header, which are defined here.
 
 A stream is `length, 2 bytes little-endian | packet | length | packet | ...`. With concatenation a
-block holds as much of it as it has room for; without, it ends where a packet does. With each block
-goes the offset of the first header that begins in it, NONE if none does: a block that was cut short
-or comes from another stream is found out before any of it is taken.
+block holds as much of the stream as it has room for; without, it ends where a packet ends. Each
+block carries the offset of the first header that begins in it, NONE if none does. A truncated block
+or one of another stream is thus detected before any part of it is accepted.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ondie.emu.nvme import wire as nvme
 from ondie.emu.units import InputError
 
 HEADER = 2
-"""Bytes of a packet's length."""
+"""Bytes of the length in front of a packet."""
 READ_HEADER = 4
-"""Bytes at the head of what a command brings up: how many follow."""
+"""Bytes at the head of the data of a receive command: the number of bytes that follow."""
 LONGEST = (1 << 8 * HEADER) - 1
-"""Longest packet: what an IP header can say, too."""
+"""Longest packet; also the largest length that an IP header can hold."""
 LARGEST = 1 << 24
 """Largest buffer of a command."""
 NONE = 0xFFFFFFFF
@@ -33,18 +33,19 @@ NOTIFICATIONS = ("burst", "command")
 
 @dataclass(frozen=True)
 class Format:
-    """What host and drive have to agree on."""
+    """Parameters on which host and drive must agree."""
 
     payload: int = 4096
-    """Bytes of a command's buffer; upward READ_HEADER of them are not for packets."""
+    """Bytes of a command's buffer; upward READ_HEADER of them are not available for packets."""
     outstanding: int = 1
-    """Commands in flight each way."""
+    """Commands in flight in each direction."""
     mtu: int = 1500
-    """Largest packet, with its IP header."""
+    """Largest packet, including its IP header."""
     concatenate: bool = True
-    """May a block hold several packets?"""
+    """True if a block may hold several packets."""
     notify: str = "command"
-    """The drive signals once for every block, or when it has some after it had none ("burst")."""
+    """"command": the drive signals once per block. "burst": it signals when it has blocks after it
+    had none."""
 
     def __post_init__(self) -> None:
         if not HEADER + READ_HEADER < self.payload <= LARGEST:
@@ -58,28 +59,28 @@ class Format:
 
     @property
     def down(self) -> int:
-        """Bytes of the stream that a command takes down."""
+        """Bytes of the stream that one command carries down."""
         return self.payload
 
     @property
     def up(self) -> int:
-        """Bytes of the stream that a command brings up."""
+        """Bytes of the stream that one command carries up."""
         return self.payload - READ_HEADER
 
 
 class Packer:
-    """Packets in, blocks of at most ``room`` bytes out."""
+    """Packs packets into blocks of at most ``room`` bytes."""
 
     def __init__(self, room: int, concatenate: bool) -> None:
         self.room = room
         self.concatenate = concatenate
         self._records: deque[bytes] = deque()
-        self._cut = 0  # bytes of the first record that have left
+        self._cut = 0  # bytes of the first record already packed
         self._bytes = 0
-        self._blocks = 0  # without concatenation
+        self._blocks = 0  # number of blocks without concatenation
 
     def push(self, packet: bytes) -> None:
-        """A packet goes behind the others."""
+        """Append a packet to the stream."""
         record = len(packet).to_bytes(HEADER, "little") + packet
         self._records.append(record)
         self._bytes += len(record)
@@ -87,11 +88,11 @@ class Packer:
 
     @property
     def blocks(self) -> int:
-        """Blocks that hold what waits."""
+        """Number of blocks that hold the waiting packets."""
         return -(-self._bytes // self.room) if self.concatenate else self._blocks
 
     def cut(self) -> tuple[bytes, int]:
-        """The next block, and the offset of the first header in it. There must be something."""
+        """Return the next block and the offset of its first header. A packet must be waiting."""
         parts: list[bytes] = []
         room, first = self.room, NONE
         while room and self._records:
@@ -114,19 +115,22 @@ class Packer:
 
 
 class Unpacker:
-    """Blocks in, in the order in which they were cut; packets out."""
+    """Unpacks packets from blocks given in the order in which they were packed."""
 
     def __init__(self, mtu: int) -> None:
         self.mtu = mtu
-        self._record = b""  # the beginning of a packet, with its header
+        self._record = b""  # start of an incomplete packet, with its header
 
     @property
     def partial(self) -> bool:
-        """Is a packet only here in part?"""
+        """True if a packet has been received only in part."""
         return bool(self._record)
 
     def feed(self, data: bytes, first: int) -> tuple[int, list[bytes]]:
-        """(SUCCESS, packets that are whole now), or (status, nothing): then nothing was taken."""
+        """Return (SUCCESS, packets completed by this block), or (status, []).
+
+        In the second case nothing of the block was accepted.
+        """
         record, at, found = self._record, 0, NONE
         packets = []
         while at < len(data):

@@ -1,9 +1,9 @@
-"""The TCP/IP tunnel through vendor NVMe commands: the host's relay, a state machine.
+"""Host's relay of the TCP/IP tunnel through vendor NVMe commands: a state machine.
 
-Owns the state of the host's end of one tunnel; `tunnel_device.py` has the drive's. Does no I/O and
-knows no clock: packets and completions in; commands and events out. Does not own the words of the
-protocol (tunnel_words.py), framing (framing.py), or what it all costs (tunnel_cost.py).
-Source: as tunnel_words.py.
+Owns the state of the host's end of one tunnel; `device.py` has the drive's. Does no I/O and has no
+clock: packets and completions in; commands and events out. Does not own the fields of the protocol
+(protocol.py), framing (framing.py) or the cost (cost.py).
+Source: see protocol.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ondie.emu.units import InputError
 
 
 class State(Enum):
-    """Of the host's end."""
+    """State of the host's end."""
 
     CLOSED = "closed"
     OPENING = "opening"
@@ -37,7 +37,7 @@ class State(Enum):
     DRAINING = "draining"  # closing: packets still go down
     CLOSING = "closing"  # closing: packets still come up
     FAILED = "failed"  # closing at once
-    ENDING = "ending"  # closed there: what is under way comes back
+    ENDING = "ending"  # closed by the drive: outstanding commands complete
 
 
 TRANSITIONS: dict[tuple[State, str], State] = {
@@ -53,15 +53,16 @@ TRANSITIONS: dict[tuple[State, str], State] = {
     (State.FAILED, "closed"): State.ENDING,
     (State.ENDING, "nothing under way"): State.CLOSED,
 }
-"""What else happens changes no state."""
+"""Next state by state and event. Pairs that are not listed do not change the state."""
 
 
 class HostRelay:
-    """One tunnel's end in the host.
+    """The host's end of one tunnel.
 
-    ``send`` takes packets, ``completed`` completions, ``requests`` and ``write`` (together:
-    ``commands``) give the commands that may be submitted now, ``events`` what has happened.
-    ``cids``: identifiers that are its own in the queue, 3 per outstanding command and 1.
+    ``send`` takes packets, ``completed`` takes completions, ``requests`` and ``write`` (together:
+    ``commands``) return the commands that may be submitted now, ``events`` returns the events.
+    ``cids``: command identifiers reserved for this relay in the queue, 3 per outstanding command
+    and 1.
     """
 
     def __init__(self, form: Format, cids: range = range(nvme.CIDS)) -> None:
@@ -73,9 +74,9 @@ class HostRelay:
         self.state = State.CLOSED
         self.descriptor = 0
         self.issued: Counter[str] = Counter()
-        """Commands so far: open, close, event, receive, write."""
+        """Number of commands so far: open, close, event, receive, write."""
         self.strays = 0
-        """Completions of no command of its own."""
+        """Number of completions that match no command of this relay."""
         self._flying: dict[int, tuple[str, int]] = {}
         self._events: list[Event] = []
         self._reset()
@@ -84,11 +85,11 @@ class HostRelay:
         form = self.form
         self._out = Packer(form.down, form.concatenate)
         self._in = Unpacker(form.mtu)
-        self._written = 0  # blocks written, received, taken in, announced
+        self._written = 0  # blocks written, requested, unpacked, announced
         self._received = 0
         self._taken = 0
         self._announced = 0
-        self._held: dict[int, tuple[bytes, int]] = {}  # received, behind one that is not
+        self._held: dict[int, tuple[bytes, int]] = {}  # received after a missing block
         self._under_way: Counter[str] = Counter()
         self._close_asked = False
         self._asked = False  # open or close of this state has been issued
@@ -103,19 +104,21 @@ class HostRelay:
     # --- the host's side
 
     def open(self) -> None:
-        """Ask for a tunnel. Only a closed one can be opened; else nothing happens."""
+        """Request a tunnel. Does nothing unless the tunnel is closed."""
         if self.state is State.CLOSED:
             self._reset()
             self._go("open")
 
     def close(self) -> None:
-        """End the tunnel when what waits at both ends has gone through it."""
+        """Close the tunnel after the packets waiting at both ends have been transferred."""
         self._close_asked = True
         self._advance()
 
     def send(self, packet: bytes) -> bool:
-        """A packet goes down; False, and it is dropped, unless the tunnel is open or about to be.
-        InputError for a packet that is empty or longer than the mtu."""
+        """Send a packet down. Return False, and drop it, unless the tunnel is open or opening.
+
+        Raises InputError for a packet that is empty or longer than the mtu.
+        """
         check(packet, self.form)
         if self.state not in (State.OPENING, State.OPEN) or self._close_asked:
             return False
@@ -124,25 +127,25 @@ class HostRelay:
 
     @property
     def waiting(self) -> int:
-        """Blocks that the packets which wait to go down make."""
+        """Number of blocks of the packets that wait to go down."""
         return self._out.blocks
 
     def events(self) -> list[Event]:
-        """What has happened since the last call."""
+        """Return the events since the last call."""
         found, self._events = self._events, []
         return found
 
     # --- the drive's side
 
     def commands(self) -> list[Command]:
-        """Everything that may be submitted now."""
+        """Return all commands that may be submitted now."""
         found = self.requests()
         while (command := self.write()) is not None:
             found.append(command)
         return found
 
     def requests(self) -> list[Command]:
-        """Open, close, event requests and receptions that may be submitted now."""
+        """Return the open, close, event and receive commands that may be submitted now."""
         found = []
         self._advance()
         if self.state is State.OPENING and not self._asked:
@@ -168,7 +171,7 @@ class HostRelay:
         return found
 
     def write(self) -> Command | None:
-        """The next block to go down, if there is one and it may be submitted now."""
+        """Return the write command of the next block, or None if none may be submitted now."""
         up = self.state in (State.OPEN, State.DRAINING)
         if not (up and self._out.blocks and self._under_way["write"] < self.form.outstanding):
             return None
@@ -178,7 +181,7 @@ class HostRelay:
         return self._communicate("write", number, words.WRITE, data, first)
 
     def completed(self, completion: Completion) -> None:
-        """A command of this relay has completed."""
+        """Handle the completion of a command of this relay."""
         if len(completion.cqe) != nvme.CQE_BYTES:
             self.strays += 1
             return
@@ -202,7 +205,7 @@ class HostRelay:
                 self._arrived(number, cqe, completion.data)
         self._advance()
 
-    # --- what a completion brings
+    # --- handlers of completions
 
     def _opened(self, cqe: Cqe) -> None:
         if cqe.status:
@@ -235,7 +238,7 @@ class HostRelay:
             self._announced = blocks
 
     def _arrived(self, number: int, cqe: Cqe, data: bytes) -> None:
-        """A block has been received. It is taken in when all before it have been."""
+        """Handle a received block. It is unpacked after all blocks before it."""
         length = int.from_bytes(data[:READ_HEADER], "little")
         if not 0 < length <= min(self.form.up, len(data) - READ_HEADER):
             self._fail(nvme.BAD_LENGTH, f"receive of block {number}")
@@ -258,7 +261,8 @@ class HostRelay:
     # --- states and commands
 
     def _advance(self) -> None:
-        """States that follow from what is under way."""
+        """Make the state transitions that follow from the outstanding commands and waiting
+        blocks."""
         if self._close_asked:
             self._go("close")
         if not self._out.blocks and not self._under_way["write"]:

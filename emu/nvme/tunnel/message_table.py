@@ -1,7 +1,8 @@
-"""The tunnel's messages as the engine takes them: what each size costs, worked out once.
+"""Table of the tunnel's messages for the engine: the cost of each message size, computed once.
 
-Owns the table that compiled code reads. Does not own what a message costs (tunnel_cost.py) or where
-it goes (dispatch.py). Source: own.
+Owns the table that compiled code reads. Does not own the cost of a message (cost.py) or its path
+(engine/run/loop.py).
+Source: none.
 """
 
 from __future__ import annotations
@@ -15,20 +16,23 @@ from ondie.emu.nvme.tunnel.cost import Message, TunnelCost
 from ondie.emu.units import InputError
 
 MESSAGE = record_type(
-    up="i8",  # ps that the sender's way up is taken; 0: it comes from the host
-    body="i8",  # ps that the receiver's way down works while it still comes up,
-    tail="i8",  # and after that; both 0: it goes to the host
-    relay="i8",  # ps of the host's relay, all its threads together
-    commands="i8",  # with notifications
+    up="i8",  # ps that the sender's upward tunnel is busy; 0: the host sends
+    body="i8",  # ps that the receiver's downward tunnel works while data come up,
+    tail="i8",  # and after that; both 0: the host receives
+    relay="i8",  # ps of the host's relay (CPU time / threads)
+    commands="i8",  # commands and notifications
     wire_up="i8", wire_down="i8",  # bytes on the links
 )  # fmt: skip
 SIZES = 1 << 12
-"""Messages of different sizes or ways in one run."""
+"""Largest number of different sizes and directions of messages in one run."""
 
 
 class Messages:
-    """Fills the table as messages come up; ``wait_ps``: for a core of the host, each time that the
-    relay has something to do. InputError where there is no tunnel."""
+    """Fills the table as messages occur.
+
+    ``wait_ps``: time that the relay waits for a core of the host each time it has work. Raises
+    InputError for a configuration without tunnel.
+    """
 
     def __init__(self, cfg: Config, table: np.recarray, wait_ps: int = 0) -> None:
         self.cost = TunnelCost.of(cfg).waiting(wait_ps)
@@ -36,7 +40,7 @@ class Messages:
         self._known: dict[tuple[int, int], int] = {}
 
     def place(self, kind: int, n: int) -> int:
-        """Where in the table a message of n bytes is; ``kind``: UPWARD, DOWNWARD or ACROSS."""
+        """Return the table index of a message of n bytes; ``kind``: UPWARD, DOWNWARD or ACROSS."""
         key = kind, n
         if key not in self._known:
             at = len(self._known)
@@ -47,7 +51,7 @@ class Messages:
         return self._known[key]
 
     def places(self, kinds: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """The same for many, int64[n]."""
+        """Return the table indices of many messages, int64[n]."""
         pairs, which = np.unique(np.stack([kinds, sizes]), axis=1, return_inverse=True)
         found = np.array([self.place(int(kind), int(n)) for kind, n in pairs.T], np.int64)
         return found[which.reshape(-1)]

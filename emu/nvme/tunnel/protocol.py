@@ -1,15 +1,16 @@
-"""The words of the TCP/IP tunnel through vendor NVMe commands: commands, completions and events.
+"""Protocol of the TCP/IP tunnel through vendor NVMe commands: commands, completions and events.
 
-Owns the protocol's fields and what either end reports. Does not own states (tunnel.py,
-tunnel_device.py), framing (framing.py) or entries (nvme.py).
+Owns the fields of the protocol and what either end reports. Does not own the states of the two ends
+(host.py, device.py), framing (framing.py) or queue entries (wire.py).
 Source: NGD's public patents (a relay per drive, notify and pull); commands after the open relay of
-rick-heig/nvme_csd: admin opcode C0h, cdw10 communicate 64, open 128, close 129, cdw11 write,
-cdw12 length, cdw13 descriptor, 4 KiB of data. Sequence numbers, events and negotiation are ours.
+rick-heig/nvme_csd: admin opcode C0h, cdw10 communicate 64, open 128, close 129, cdw11 write, cdw12
+length, cdw13 descriptor, 4 KiB of data. None for sequence numbers, events and negotiation.
 
-Down, the relay writes a block of the stream of packets with each command. Up, the drive completes
-an asynchronous event request with the number of blocks it has announced so far, and the relay
-receives those, one per command; where a signal stands for many, receptions announce more. Blocks
-are numbered, each way from 0, so that commands and completions may overtake each other.
+Downward, the relay writes one block of the packet stream per command. Upward, the drive completes
+an asynchronous event request with the number of blocks announced so far, and the relay receives
+those blocks, one per command. If one signal covers many blocks, the completions of receive commands
+announce more. Blocks are numbered from 0 in each direction, so that commands and completions may
+overtake each other.
 
 | command | cdw10 | cdw11   | cdw12   | cdw13      | cdw14            | cdw15        | data  |
 |---------|-------|---------|---------|------------|------------------|--------------|-------|
@@ -24,7 +25,8 @@ are numbered, each way from 0, so that commands and completions may overtake eac
 | receive    | first header                   | blocks announced | length, 4 bytes; block |
 | event      | 7, what << 8, descriptor << 16 | blocks announced |                        |
 
-`close` completes when the drive's last packet has been received, or, at once, drops what waits.
+`close` completes when the drive's last packet has been received. A close at once drops the waiting
+packets instead.
 """
 
 from __future__ import annotations
@@ -37,43 +39,43 @@ from ondie.emu.units import InputError
 COMMUNICATE, OPEN, CLOSE = 64, 128, 129
 RECEIVE, WRITE = 0, 1
 DATA, CLOSING = 1, 2
-"""What an event tells: blocks wait; the drive wants to close."""
+"""Meaning of an event: blocks are waiting; the drive requests to close."""
 MASK = 0xFFFFFFFF
 
 
 def behind(number: int, other: int) -> int:
-    """By how much a 32-bit number is behind another one that is at most 2**31 ahead, else 0."""
+    """Return by how much a 32-bit number is behind another that is at most 2**31 ahead, else 0."""
     gap = (other - number) & MASK
     return gap if gap < 1 << 31 else 0
 
 
 class Opened(NamedTuple):
-    """The drive has given the tunnel a descriptor."""
+    """The drive has assigned a descriptor to the tunnel."""
 
     descriptor: int
 
 
 class Packet(NamedTuple):
-    """A packet has come out of the tunnel whole."""
+    """A complete packet has left the tunnel."""
 
     data: bytes
 
 
 class Failed(NamedTuple):
-    """The other end has refused something, or sent what cannot be; the tunnel closes."""
+    """The other end has refused a command or sent invalid data; the tunnel closes."""
 
     status: int
     what: str
 
 
 class Closed(NamedTuple):
-    """Nothing of the tunnel is under way any more."""
+    """No command of the tunnel is outstanding any more."""
 
 
 Event = Opened | Packet | Failed | Closed
 
 
 def check(packet: bytes, form: Format) -> None:
-    """InputError for a packet that no tunnel of this format takes."""
+    """Raise InputError for a packet that is empty or longer than the mtu of the format."""
     if not 0 < len(packet) <= form.mtu:
         raise InputError(f"packet of {len(packet)} B: 1 to {form.mtu} B are right")

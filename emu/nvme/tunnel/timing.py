@@ -1,13 +1,15 @@
-"""How many commands a message takes through the tunnel, and how long: command by command, compiled.
+"""Commands and time of one message through the tunnel, computed command by command (compiled).
 
-Owns the times at which the blocks of one message are through, undisturbed by other tunnels. Does
-not own the protocol (tunnel.py), which a test holds it equal to, or what several tunnels share
-(tunnel_cost.py). All integers, times in ps.
-Source: own. A command takes its time once the host's relay, with a thread each way, has done its
-part; `outstanding` of them at once; upward the drive signals first, and the relay comes for it.
+Owns the times at which the blocks of one message have passed the tunnel, without other traffic.
+Does not own the protocol (host.py, device.py; a test checks that both agree) or resources that
+several tunnels share (cost.py). All values are integers, times in ps.
+Source: none. A command starts when the host's relay, with one thread per direction, has done its
+part; `outstanding` commands may be in flight. Upward the drive signals first, then the relay
+receives.
 
-A message of n bytes becomes TCP segments of at most the mtu, all there at once: no window holds
-them up. Acknowledgements are left out: they ride in blocks that go anyway, 54 B for two packets.
+A message of n bytes becomes TCP segments of at most the mtu, all available at once; no TCP window
+delays them. Acknowledgements are omitted: they travel in blocks that are sent anyway, 54 B for two
+packets.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from ondie.emu.nvme.tunnel.framing import HEADER
 from ondie.kernels.jit import njit
 
 SEGMENT_HEADER = 52
-"""Bytes of a packet that are not the message's: IPv4 20, TCP 20 and its time stamps 12."""
+"""Header bytes of a packet: IPv4 20, TCP 20 and its time stamps 12."""
 PS = 10**12
 LATER = 1 << 62
 
 
 class Times(NamedTuple):
-    """Of one direction of a tunnel."""
+    """Times and sizes of one direction of a tunnel."""
 
     room: int
     """Bytes of the stream in a block."""
@@ -34,43 +36,43 @@ class Times(NamedTuple):
     concatenate: int
     """1: a block may hold several packets."""
     burst: int
-    """Upward: 1, the drive signals once for a message; 0, for every block."""
+    """Upward: 1, the drive signals once per message; 0, once per block."""
     outstanding: int
     command: int
-    """ps from submission to completion, the host's CPU apart."""
+    """ps from submission to completion, without the host's CPU time."""
     notify: int
-    """Upward: ps from a drive's having a block until the host's relay is called."""
+    """Upward: ps from the time the drive has a block until the host's relay is called."""
     cpu: int
     """ps of the relay for a command, and for a notification."""
     copy_rate: int
-    """Bytes per second of its copying; 0: it takes no time."""
+    """Bytes per second of the relay's copying; 0: copying takes no time."""
     link: int
-    """Bytes per second."""
+    """Link rate, bytes per second."""
     wait: int = 0
-    """ps that the relay's thread waits for a core each time, where many share them."""
+    """ps that the relay's thread waits for a core each time, if threads share cores."""
 
 
 @njit
 def ceiling(a, b):
-    """a / b, rounded up."""
+    """Return a / b, rounded up."""
     return (a + b - 1) // b
 
 
 @njit
 def segments(n, mtu):
-    """Packets of a message of n bytes."""
+    """Return the number of packets of a message of n bytes."""
     return ceiling(n, mtu - SEGMENT_HEADER)
 
 
 @njit
 def stream(n, mtu):
-    """Bytes of its stream: packets behind their lengths."""
+    """Return the bytes of the stream of a message: packets and their length headers."""
     return n + segments(n, mtu) * (SEGMENT_HEADER + HEADER)
 
 
 @njit
 def count(n, room, mtu, concatenate):
-    """Blocks of a message that is there as a whole."""
+    """Return the number of blocks of a message whose bytes are all available."""
     if n == 0:
         return 0
     total = stream(n, mtu)
@@ -83,8 +85,10 @@ def count(n, room, mtu, concatenate):
 
 @njit
 def next_block(at, there, total, t):
-    """Bytes of the block that is cut from byte ``at`` of a stream of which whole packets up to byte
-    ``there`` wait."""
+    """Return the bytes of the block packed from byte ``at`` of a stream.
+
+    Complete packets up to byte ``there`` are available.
+    """
     if t.concatenate != 0:
         return min(t.room, there - at)
     record = t.mtu + HEADER
@@ -93,36 +97,37 @@ def next_block(at, there, total, t):
 
 @njit
 def whole(at, total, mtu):
-    """Bytes of the packets that are complete when ``at`` bytes of the stream have come."""
+    """Return the bytes of the complete packets among the first ``at`` bytes of the stream."""
     record = mtu + HEADER
     return total if at == total else at // record * record
 
 
 @njit
 def handling(size, t):
-    """ps of the relay's thread for a command with its bytes."""
+    """Return the ps of the relay's thread for a command and its bytes."""
     return t.cpu + (ceiling(size * PS, t.copy_rate) if t.copy_rate > 0 else 0)
 
 
 @njit
 def spacing(size, t):
-    """ps of a block on the link."""
+    """Return the ps of a block on the link."""
     return ceiling(size * PS, t.link) if t.link > 0 else 0
 
 
 @njit
 def upward(n, t):
-    """(bytes of the stream that the host has, when it has them ps): int64[blocks] each.
+    """Return (bytes of the stream at the host, time at which it has them in ps): int64[blocks]
+    each.
 
-    The relay's thread takes what it is told, and what has come, in turn; a block's number is its
-    place. Its own block must be through before the one that is `outstanding` behind is asked for.
+    The relay's thread handles notifications and completions in the order of their times. A block
+    must have passed the relay before the block that is `outstanding` later is requested.
     """
     total = stream(n, t.mtu)
     blocks = count(n, t.room, t.mtu, t.concatenate)
     there = np.zeros(blocks, np.int64)
     done = np.zeros(blocks, np.int64)
-    came = np.zeros(blocks, np.int64)  # the completion, before the relay has dealt with it
-    told = np.full(blocks, LATER, np.int64)  # the notification, or in a burst: it may be asked for
+    came = np.zeros(blocks, np.int64)  # time of the completion, before the relay handles it
+    told = np.full(blocks, LATER, np.int64)  # notification; in a burst: earliest request
     at = 0
     for i in range(blocks):
         at += next_block(at, total, total, t)
@@ -130,11 +135,11 @@ def upward(n, t):
     for i in range(min(t.outstanding, blocks)):
         told[i] = t.notify
     free, crossed = 0, 0
-    asked, taken = 0, 0  # blocks asked for, dealt with
+    asked, taken = 0, 0  # blocks requested, handled
     while taken < blocks:
         next_told = told[asked] if asked < blocks else LATER
         next_came = came[taken] if taken < asked else LATER
-        if next_told < next_came:  # asked for
+        if next_told < next_came:  # request the block
             began = next_told
             if t.burst == 0 or asked == 0:
                 free = max(free, next_told) + t.wait + t.cpu
@@ -157,9 +162,11 @@ def upward(n, t):
 
 @njit
 def downward(n, there, ready, t):
-    """(bytes of the stream that the drive has, when it has them ps): int64[blocks] each.
+    """Return (bytes of the stream at the drive, time at which it has them in ps): int64[blocks]
+    each.
 
-    ``there``, ``ready``: bytes of the stream that have come, ascending, and when, ps.
+    ``there``, ``ready``: bytes of the stream that have arrived at the host, ascending, and when,
+    ps.
     """
     total = stream(n, t.mtu)
     most = len(there) + count(n, t.room, t.mtu, t.concatenate)
@@ -186,7 +193,7 @@ def downward(n, there, ready, t):
 
 @njit
 def copied(there, t):
-    """ps of the relay for the bytes of blocks that end at ``there``."""
+    """Return the copy time of the relay, ps, for blocks that end at the bytes ``there``."""
     before, sum_ps = 0, 0
     for at in there:
         sum_ps += handling(at - before, t) - t.cpu

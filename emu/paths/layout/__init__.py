@@ -1,1 +1,1 @@
-"""Where weights, gradients and states lie: formats, stripes, regions, RAID 0."""
+"""Placement of weights, gradients and states: formats, stripes, regions, RAID 0."""

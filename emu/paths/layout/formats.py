@@ -1,11 +1,11 @@
-"""Formats in pages: the type of each vector that an update has, and what values take of a page.
+"""Storage formats: the type of each vector of an update, and the number of values per page.
 
-Owns the formats that paths store, values per page, bytes of a range. Does not own where pages are
-(layout.py) or any arithmetic (ondie.kernels).
+Owns the formats that paths store, values per page, and bytes of a range. Does not own placement of
+pages (regions.py) or any arithmetic (ondie.kernels).
 Source: the formats of ondie.kernels; bf16_master: DeepSpeed's bf16_master_weights_and_grads (BF16
-master weights and gradients, FP32 states). Scales of 8-bit states: their own files on the host,
-as bitsandbytes has them; inside a drive in the page of their codes, so that a page is all that it
-takes to read its values: as many blocks of 256 codes as fit with their scales, then the scales.
+master weights and gradients, FP32 states). Scales of 8-bit states: separate files on the host, as
+in bitsandbytes; inside a drive in the page of their codes, so that one page read gives its values:
+as many blocks of 256 codes as fit with their scales, then the scales.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ondie.kernels.formats import B16, BLOCK, F32, NONE, TYPES, Format
 from ondie.kernels.update import Slot
 
 BF16_MASTER = Format("bf16_master", B16, B16, F32, NONE, NONE)
-"""Has no kernel of its own: the FP32 update between casts (paths/arithmetic.py)."""
+"""Format without a dedicated kernel: the FP32 update between casts (paths/optimizer_step.py)."""
 FORMATS = {"fp32": KERNELS["fp32"], BF16_MASTER.name: BF16_MASTER, **KERNELS}
 SCALE_BYTES = 4
 MODEL_BYTES = 2
-"""Of a parameter as the model computes with it: FP16 or BF16."""
+"""Bytes of a parameter in the type that the model computes with: FP16 or BF16."""
 
 
 def checked(name: str) -> str:
-    """The name of a format. Raises InputError with the nearest one."""
+    """Return ``name`` if it is a format, else raise InputError with the nearest name."""
     if name not in FORMATS:
         raise InputError(
             f"format: {name!r}; nearest: {nearest(name, FORMATS) or 'none'} "
@@ -42,7 +42,7 @@ def checked(name: str) -> str:
 
 
 def refused(name: str, op: str) -> str | None:
-    """Why a format and an operation do not go together, or None."""
+    """Return the reason why a format and an operation cannot be combined, or None."""
     if FORMATS[name].codes and not get(op, backend="numpy").states:
         return f"{op} has no states to be kept in 8 bits"
     return None
@@ -50,7 +50,7 @@ def refused(name: str, op: str) -> str | None:
 
 @dataclass(frozen=True)
 class Vector:
-    """How the values of a vector are stored: of a type, or in codes with a scale per BLOCK."""
+    """Storage of a vector's values: a plain type, or codes with a scale per BLOCK."""
 
     name: str
     dtype: np.dtype
@@ -58,31 +58,33 @@ class Vector:
 
     @property
     def bytes_each(self) -> Fraction:
-        """Of a value, with its share of a scale."""
+        """Bytes of a value, including its share of a scale."""
         return Fraction(self.dtype.itemsize) + Fraction(SCALE_BYTES * self.coded, BLOCK)
 
     def size(self, n: int) -> int:
-        """Bytes of ``n`` values and their scales."""
+        """Return the bytes of ``n`` values and their scales."""
         return n * self.dtype.itemsize + SCALE_BYTES * self.coded * -(-n // BLOCK)
 
     def blocks(self, page_bytes: int) -> int:
-        """Blocks of codes in a page."""
+        """Return the number of blocks of codes in a page."""
         return page_bytes // (BLOCK * self.dtype.itemsize + SCALE_BYTES)
 
     def per_page(self, page_bytes: int) -> int:
-        """Values in a page."""
+        """Return the number of values in a page."""
         return self.blocks(page_bytes) * BLOCK if self.coded else page_bytes // self.dtype.itemsize
 
     def pages(self, n: int, page_bytes: int) -> int:
-        """Pages of ``n`` values."""
+        """Return the number of pages of ``n`` values."""
         return -(-n // self.per_page(page_bytes))
 
     def paged(self, n: int, page_bytes: int) -> int:
-        """Bytes of ``n`` values from a page's beginning on: pages of codes are moved whole."""
+        """Return the bytes moved for ``n`` values from the start of a page; pages of codes are
+        moved whole."""
         return self.pages(n, page_bytes) * page_bytes if self.coded else n * self.dtype.itemsize
 
     def unpack(self, pages: np.ndarray, n: int) -> dict[str, np.ndarray]:
-        """The first ``n`` values of uint8[k, page_bytes] by slot: a view, or of codes copies."""
+        """Return the first ``n`` values of uint8[k, page_bytes] by slot: a view, or copies for
+        codes."""
         if not self.coded:
             return {self.name: pages.reshape(-1).view(self.dtype)[:n]}
         whole = self.per_page(pages.shape[1])
@@ -93,8 +95,8 @@ class Vector:
         }
 
     def pack(self, pages: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
-        """Put values by slot into uint8[k, page_bytes], from the first on; what is behind them in
-        their last page stays."""
+        """Write values by slot into uint8[k, page_bytes], from the start; the rest of the last page
+        is unchanged."""
         values = arrays[self.name]
         if not self.coded:
             pages.reshape(-1).view(self.dtype)[: len(values)] = values
@@ -110,8 +112,7 @@ class Vector:
 
 @dataclass(frozen=True)
 class Stored:
-    """A format with the vectors of an operation. Raises InputError where the two do not go
-    together."""
+    """Format and operation, with their vectors. Raises InputError if they cannot be combined."""
 
     name: str
     op: str
@@ -130,7 +131,7 @@ class Stored:
 
     @cached_property
     def vectors(self) -> tuple[Vector, ...]:
-        """What a step writes: weights and states."""
+        """Vectors that a step writes: weights and states."""
         f = self.format
         states = (Vector(name, TYPES[f.state], bool(f.codes)) for name in self.states)
         return (Vector("w", TYPES[f.w]), *states)
@@ -141,8 +142,8 @@ class Stored:
 
     @cached_property
     def slots(self) -> tuple[Slot, ...]:
-        """The arrays of an update, as files on the host and kernels have them: w, g, states (each
-        with its scales behind it where it is codes)."""
+        """Arrays of an update in the order of host files and kernels: w, g, states (each followed
+        by its scales if it is coded)."""
         found = [Slot("w", TYPES[self.format.w]), Slot("g", TYPES[self.format.g], written=False)]
         for v in self.vectors[1:]:
             found.append(Slot(v.name, v.dtype))
@@ -152,18 +153,18 @@ class Stored:
 
     @property
     def shown(self) -> np.dtype:
-        """Type of the weights that a model computes with, as the update leaves them."""
+        """Type of the updated weights that the model computes with."""
         f = self.format
         return TYPES[f.w if f.out == NONE else f.out]
 
     @cached_property
     def bytes_each(self) -> Fraction:
-        """Of weights and states on flash, per parameter."""
+        """Bytes of weights and states on flash, per parameter."""
         return sum((v.bytes_each for v in self.vectors), Fraction())
 
     @property
     def copy_bytes(self) -> int:
-        """Of the copy of a weight that a format has for the model; 0 where it has none."""
+        """Bytes of the format's copy of a weight for the model; 0 if it has none."""
         return 0 if self.format.out == NONE else TYPES[self.format.out].itemsize
 
     @cached_property

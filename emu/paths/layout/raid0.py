@@ -1,8 +1,8 @@
-"""Striping: parameters dealt out to drives in stripes, so that every part of a model lies on all.
+"""RAID 0 striping: parameters are distributed to the drives in stripes.
 
-Owns which parameter lies where, the payload of striped vectors, and a gradient that crosses the
-link as Top-K. Does not own any order of commands.
-Source: RAID0 of ZeRO-Infinity's baseline; Smart-Infinity (HPCA 2024) spreads every sub-group over
+Owns the placement of parameters, the payload of striped vectors, and a gradient sent as Top-K. Does
+not own any order of commands (multi_drive.py, smart_infinity.py).
+Source: RAID 0 of ZeRO-Infinity's baseline; Smart-Infinity (HPCA 2024) spreads every sub-group over
 its drives. Bytes: an index of 4 and a value of 4 per element that is kept.
 """
 
@@ -20,15 +20,15 @@ from ondie.emu.paths.payload import POISON, Conventional
 from ondie.kernels import topk
 
 PAIR_BYTES = 8
-"""Index and value of a gradient element that is kept."""
+"""Bytes of index and value of a gradient element that is kept."""
 
 
 @dataclass(frozen=True)
 class Striping:
     """``n_params`` parameters over ``devices`` in stripes of ``stripe``, in turn.
 
-    A place is a parameter's index in the order in which it is stored: all of the first drive's,
-    then all of the second's.
+    A place is the index of a parameter in storage order: all parameters of the first drive, then
+    those of the second, and so on.
     """
 
     n_params: int
@@ -36,7 +36,7 @@ class Striping:
     stripe: int
 
     def shards(self) -> tuple[Shard, ...]:
-        """Places of each drive."""
+        """Return the places of each drive."""
         whole, rest = divmod(self.n_params, self.stripe)
         stop = 0
         out = []
@@ -48,7 +48,7 @@ class Striping:
         return tuple(out)
 
     def pieces(self, shard: Shard, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """(first place, end, first parameter) of each stripe in places [start, stop)."""
+        """Yield (first place, end, first parameter) of each stripe in places [start, stop)."""
         while start < stop:
             k, offset = divmod(start - shard.start, self.stripe)
             end = min(stop, start + self.stripe - offset)
@@ -56,20 +56,21 @@ class Striping:
             start = end
 
     def first(self, shard: Shard, places: np.ndarray) -> np.ndarray:
-        """The parameters at ``places`` of a drive."""
+        """Return the parameters at ``places`` of a drive."""
         k, offset = np.divmod(places - shard.start, self.stripe)
         parameters: np.ndarray = (k * self.devices + shard.device) * self.stripe + offset
         return parameters
 
     def order(self) -> np.ndarray:
-        """The parameter at each place, int64[n_params]."""
+        """Return the parameter at each place, int64[n_params]."""
         parts = [self.first(s, np.arange(s.start, s.stop)) for s in self.shards()]
         return np.concatenate(parts)
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Places [start, stop) of a drive, whose gradient is compressed together, ``k`` of it kept."""
+    """Places [start, stop) of a drive whose gradient is compressed together; ``k`` elements are
+    kept."""
 
     device: int
     start: int
@@ -82,12 +83,13 @@ class Bucket:
         return PAIR_BYTES * self.k
 
     def packed(self, gradient: np.ndarray) -> np.ndarray:
-        """Indices and values of the ``k`` largest of its float32 gradient, uint8[n_bytes]."""
+        """Return indices and values of the ``k`` largest elements of the bucket's float32 gradient,
+        uint8[n_bytes]."""
         index, value = topk.compress(np.ascontiguousarray(gradient), self.k)
         return np.concatenate([index.view(np.uint8), value.view(np.uint8)])
 
     def dense(self, packed: np.ndarray) -> np.ndarray:
-        """The gradient that ``packed`` stands for, zeros elsewhere, float32[stop - start]."""
+        """Return the decompressed gradient, zero where not kept, float32[stop - start]."""
         index, value = (part.copy() for part in np.split(packed[: self.n_bytes], 2))
         out = np.empty(self.stop - self.start, np.float32)
         topk.scatter(index.view(np.uint32), value.view(np.float32), out)
@@ -95,7 +97,7 @@ class Bucket:
 
 
 class Striped(Conventional):
-    """Vectors by place; everything that comes from or goes to the trace is put in order."""
+    """Vectors stored by place; values from and to the trace are reordered."""
 
     def __init__(
         self,
@@ -108,7 +110,7 @@ class Striped(Conventional):
         super().__init__(system, regions, compute, gradient_arrives=True)
         self.order = striping.order()
         self.buckets = buckets
-        """Where the gradient is compressed; none: it is not."""
+        """Buckets of the compressed gradient; empty: no compression."""
 
     def store_initial(self, vectors: dict[str, np.ndarray]) -> None:  # type: ignore[override]
         super().store_initial({name: v[self.order] for name, v in vectors.items()})
@@ -117,7 +119,7 @@ class Striped(Conventional):
         return self.parameters(super().stored(name))
 
     def parameters(self, by_place: np.ndarray) -> np.ndarray:
-        """A vector by place as a vector by parameter."""
+        """Convert a vector by place to a vector by parameter."""
         out = np.empty_like(by_place)
         out[self.order] = by_place
         return out
@@ -133,7 +135,8 @@ class Striped(Conventional):
             )
 
     def _pages(self, bucket: Bucket) -> np.ndarray:
-        """The memory of a compressed bucket: pages where its gradient would begin, as bytes."""
+        """Return the memory of a compressed bucket as bytes: the pages from the start of its
+        uncompressed gradient on."""
         r = self.regions[bucket.device]
         at = (bucket.start - r.shard.start) * VALUE_BYTES // r.page_bytes
         at += r.first("g")
@@ -147,7 +150,7 @@ class Striped(Conventional):
                 if bucket.device == dev and first <= bucket.start < first + count:
                     pages = self._pages(bucket)
                     dense = bucket.dense(pages)
-                    pages[:] = POISON  # used: its buffer is free
+                    pages[:] = POISON  # consumed: the buffer is free
                     piece = slice(bucket.start - shard.start, bucket.stop - shard.start)
                     self.vector(dev, "g")[piece] = dense
         super()._row(dev, resource, first, count)

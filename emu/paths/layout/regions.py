@@ -1,8 +1,8 @@
-"""Where the optimizer's vectors lie: pages of regions, and planes of super-pages.
+"""Layouts of the optimizer's vectors: pages of regions, and planes of super-pages.
 
-Owns both layouts: w, m, v, g as regions of the conventional namespace, and w, m, v side by side in
-the planes of one super-page. Does not own physical places (backend/mapping.py) or what a value
-takes of a page (formats.py).
+Owns both layouts: w, m, v, g as regions of the conventional namespace, and w, m, v in adjacent
+planes of one super-page. Does not own physical addresses (ftl/page_map.py) or values per page
+(formats.py).
 Source: ZeRO-Infinity (one file per tensor and state) for regions; OptimStore (HPCA 2023) for
 super-pages: Adam leaves one plane of four idle, Momentum packs two groups.
 """
@@ -18,13 +18,13 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.emu.paths.layout.formats import Vector
 
 VALUE_BYTES = 4
-"""Of a value in FP32."""
+"""Bytes of a value in FP32."""
 F32 = np.dtype(np.float32)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Parameters [start, stop) live on a device."""
+    """Parameters [start, stop), stored on one device."""
 
     device: int
     start: int
@@ -44,7 +44,7 @@ def shards(n_params: int, devices: int, granule: int) -> tuple[Shard, ...]:
 
 @dataclass(frozen=True)
 class Regions:
-    """One shard's vectors in the conventional namespace, one region of pages after the other."""
+    """Vectors of a shard in the conventional namespace, as consecutive regions of pages."""
 
     shard: Shard
     vectors: tuple[Vector, ...]
@@ -53,20 +53,20 @@ class Regions:
 
     @staticmethod
     def of(shard: Shard, vectors: tuple[Vector, ...], geometry: Geometry) -> Regions:
-        """Regions that begin at super-page boundaries."""
+        """Return regions that start at super-page boundaries."""
         return Regions(shard, vectors, geometry.page_bytes, geometry.planes)
 
     def vector(self, name: str) -> Vector:
-        """How a vector's values are stored."""
+        """Return the storage description of a vector."""
         return next(v for v in self.vectors if v.name == name)
 
     def used(self, name: str) -> int:
-        """Pages of a region that hold parameters; the rest of it is alignment."""
+        """Return the pages of a region that hold parameters; the rest is alignment."""
         return self.vector(name).pages(self.shard.size, self.page_bytes)
 
     @cached_property
     def firsts(self) -> dict[str, int]:
-        """First page of each region; behind them, under "", the first that is free."""
+        """First page of each region; key "" holds the first free page after them."""
         found, at = {}, 0
         for v in self.vectors:
             found[v.name] = at
@@ -81,7 +81,7 @@ class Regions:
         return self.firsts[""]
 
     def pages(self, name: str, start: int, stop: int) -> slice:
-        """Pages that hold parameters [start, stop), the first of them from its beginning on."""
+        """Return the pages of parameters [start, stop); ``start`` must be the start of a page."""
         v, begin = self.vector(name), start - self.shard.start
         first = self.first(name) + begin // v.per_page(self.page_bytes)
         return slice(first, first + v.pages(stop - start, self.page_bytes))
@@ -89,10 +89,10 @@ class Regions:
     def blocks(
         self, name: str, start: int, stop: int, block_bytes: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Requests of at most ``block_bytes`` for parameters [start, stop) of an FP32 vector.
+        """Return requests of at most ``block_bytes`` for an FP32 vector's parameters [start, stop).
 
-        Returns (first lpn, bytes, first parameter), int64 each. ``start`` is page aligned within
-        the shard.
+        The result is (first lpn, bytes, first parameter), int64 each. ``start`` must be page
+        aligned within the shard.
         """
         step = block_bytes // VALUE_BYTES
         first = np.arange(start, stop, step, dtype=np.int64)
@@ -104,7 +104,7 @@ class Regions:
 
 @dataclass(frozen=True)
 class Stripes:
-    """One shard's vectors in super-pages: ``groups`` x (w, states...) in the planes of a die."""
+    """Vectors of a shard in super-pages: ``groups`` x (w, states...) in the planes of a die."""
 
     shard: Shard
     vectors: tuple[str, ...]
@@ -112,9 +112,9 @@ class Stripes:
     values: int
     """Parameters per page."""
     kept: bool = False
-    """Is the gradient programmed too, into the planes behind the vectors'?"""
+    """True if the gradient is programmed too, into the planes after those of the vectors."""
     dtype: np.dtype = F32
-    """Of values in pages: all vectors alike, as a super-page has as many of each."""
+    """Type of all vectors; one type, because a super-page holds as many values of each."""
     gradient_dtype: np.dtype = F32
 
     @staticmethod
@@ -122,7 +122,7 @@ class Stripes:
         shard: Shard, vectors: tuple[str, ...], geometry: Geometry, kept: bool = False,
         dtype: np.dtype = F32, gradient: np.dtype = F32,
     ) -> Stripes:  # fmt: skip
-        """Pack as many groups as the planes hold; ``groups`` is 0 when not even one fits."""
+        """Pack as many groups as the planes hold; ``groups`` is 0 if none fits."""
         groups = geometry.planes // (len(vectors) + kept)
         values = geometry.page_bytes // dtype.itemsize
         return Stripes(shard, vectors, groups, values, kept, dtype, gradient)
@@ -139,21 +139,22 @@ class Stripes:
 
     @property
     def gradient_bytes(self) -> int:
-        """Of the gradient of a stripe."""
+        """Bytes of the gradient of a stripe."""
         return self.params * self.gradient_dtype.itemsize
 
     @property
     def count(self) -> int:
-        """Super-pages that hold the shard."""
+        """Number of super-pages that hold the shard."""
         return -(-self.shard.size // self.params)
 
     def span(self, super_page: int, group: int) -> tuple[int, int]:
-        """Parameters [start, stop) of one group of a super-page (empty past the shard's end)."""
+        """Return parameters [start, stop) of one group of a super-page (empty past the shard's
+        end)."""
         start = self.shard.start + super_page * self.params + group * self.values
         return min(start, self.shard.stop), min(start + self.values, self.shard.stop)
 
     def plane(self, vector: str, group: int) -> int:
-        """Plane of a vector's page, or of a kept gradient's ("g")."""
+        """Return the plane of a vector's page, or of a kept gradient's page ("g")."""
         if vector == "g":
             return self.planes + group
         return group * len(self.vectors) + self.vectors.index(vector)

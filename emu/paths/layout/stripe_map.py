@@ -1,10 +1,10 @@
-"""Homes: which super-page of a device each stripe lies in, and so on which die.
+"""Stripe map: the super-page, and thus the die, of each stripe of a device.
 
-Owns the two-way table. Does not own the physical place of a super-page (backend/reservoir.py), nor
-who moves when (paths/levelling.py).
-Source: own. A super-page's number says its die: super-pages 0, 1, 2, ... are those of dies 0, 1, 2,
-... in turn. Stripes begin in the super-pages of their own numbers; one that is moved to another die
-gets the first free super-page there.
+Owns the two-way table. Does not own the physical place of a super-page (ftl/reservoir.py), or the
+choice of stripes to move (on_die/wear_leveling.py).
+Source: none. The number of a super-page determines its die: super-pages 0, 1, 2, ... are on dies 0,
+1, 2, ... in turn. Initially stripe i is in super-page i; a stripe that moves to another die gets
+the first free super-page there.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import numpy as np
 
 
 class Homes:
-    """Super-pages of ``count`` stripes on ``dies`` dies. As long as nothing has moved no table is
-    kept: those of large models are large."""
+    """Super-pages of ``count`` stripes on ``dies`` dies. The tables exist only after the first
+    move, because they are large for large models."""
 
     def __init__(self, count: int, dies: int) -> None:
         self.count = count
         self.dies = dies
         self._super_page: np.ndarray | None = None
-        """Of each stripe: int64[count]."""
+        """Super-page of each stripe, int64[count]; None before the first move."""
         self._stripe: dict[int, int] = {}
-        """Of each super-page that holds one."""
+        """Stripe of each occupied super-page; empty before the first move."""
 
     @staticmethod
     def found(super_pages: np.ndarray, dies: int) -> Homes:
-        """Stripes in ``super_pages``, int64[count]."""
+        """Return the map of stripes that are in ``super_pages``, int64[count]."""
         homes = Homes(len(super_pages), dies)
         if (super_pages != np.arange(homes.count)).any():
             homes._tabulate()
@@ -35,7 +35,7 @@ class Homes:
         return homes
 
     def copy(self) -> Homes:
-        """The same, to be changed by itself."""
+        """Return an independent copy."""
         return Homes.found(self.super_pages(0, self.count), self.dies)
 
     def _tabulate(self) -> None:
@@ -45,17 +45,17 @@ class Homes:
 
     @property
     def moved(self) -> bool:
-        """Does any stripe lie elsewhere than at the beginning?"""
+        """True if the tables exist, that is, after the first move."""
         return self._super_page is not None
 
     def super_pages(self, start: int, stop: int) -> np.ndarray:
-        """Super-pages of stripes [start, stop), int64."""
+        """Return the super-pages of stripes [start, stop), int64."""
         if self._super_page is None:
             return np.arange(start, stop)
         return self._super_page[start:stop]
 
     def stripe(self, super_page: int) -> int:
-        """The stripe that a super-page holds. KeyError where it holds none."""
+        """Return the stripe in a super-page. Raises KeyError if it holds none."""
         if self._super_page is None:
             if 0 <= super_page < self.count:
                 return super_page
@@ -63,25 +63,25 @@ class Homes:
         return self._stripe[super_page]
 
     def __contains__(self, super_page: int) -> bool:
-        """Does a stripe lie there?"""
+        """Return True if the super-page holds a stripe."""
         if self._super_page is None:
             return 0 <= super_page < self.count
         return super_page in self._stripe
 
     def held(self) -> np.ndarray:
-        """Stripes of each die, int64[dies]."""
+        """Return the number of stripes on each die, int64[dies]."""
         if self._super_page is None:
             return (self.count - np.arange(self.dies) + self.dies - 1) // self.dies
         return np.bincount(self._super_page % self.dies, minlength=self.dies)
 
     def by_die(self) -> list[np.ndarray]:
-        """Super-pages of each die, in the order of their stripes, int64."""
+        """Return the super-pages of each die, in the order of their stripes, int64."""
         every = self.super_pages(0, self.count)
         order = np.argsort(every % self.dies, kind="stable")
         return np.split(every[order], np.cumsum(self.held())[:-1])
 
     def move(self, stripe: int, die: int) -> tuple[int, int]:
-        """A stripe goes to another die: (super-page it leaves, super-page it gets)."""
+        """Move a stripe to another die; return (old super-page, new super-page)."""
         self._tabulate()
         target = die
         while target in self._stripe:
@@ -89,7 +89,7 @@ class Homes:
         return self.land(int(self.super_pages(stripe, stripe + 1)[0]), target), target
 
     def land(self, source: int, target: int) -> int:
-        """The stripe of super-page ``source``, which is returned, lies in ``target`` now."""
+        """Record that the stripe of super-page ``source`` is now in ``target``; return source."""
         self._tabulate()
         assert self._super_page is not None
         stripe = self._stripe.pop(source)

@@ -1,7 +1,7 @@
-"""Where offloaded vectors lie: files in one volume, striped over the drives as RAID 0.
+"""Volume of offloaded vectors: files striped over the drives as RAID 0.
 
-Owns files, stripes, and the block requests of a range. Does not own when they are sent
-(host_offload.py) or what bytes they carry (offload_memory.py).
+Owns files, stripes, and the block requests of a range. Does not own the time at which they are sent
+(offload/path.py) or their bytes (offload/host_memory.py).
 Source: DeepSpeed keeps a file per sub-group and state and one per gradient; Linux md RAID 0: chunk
 c of the volume is chunk c // drives of drive c % drives.
 """
@@ -20,7 +20,7 @@ from ondie.emu.nand.geometry import Geometry
 
 
 class Extent(NamedTuple):
-    """Parameters [start, stop) of a vector from byte ``at`` of its region on."""
+    """Parameters [start, stop) of a vector, stored from byte ``at`` of its region."""
 
     start: int
     stop: int
@@ -37,8 +37,8 @@ class Requests(NamedTuple):
 
 
 class File(NamedTuple):
-    """A vector as it is to be stored: where its parameters go, bytes of an entry (a value, or a
-    scale), parameters of one."""
+    """Vector to store: its extents, ``width`` bytes per entry (a value or a scale), ``share``
+    parameters per entry."""
 
     extents: tuple[Extent, ...]
     width: int
@@ -47,22 +47,22 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class Region:
-    """A vector in the volume: its extents, in order, and its first page on every drive."""
+    """Vector in the volume: its extents, in order, and its first page on every drive."""
 
     extents: tuple[Extent, ...]
     width: int
     lpn: int
     pages: int
-    """On every drive."""
+    """Pages on every drive."""
     share: int = 1
-    """Extents begin at multiples of it."""
+    """Parameters per entry; extents start at multiples of it."""
 
     def bytes(self, n: int) -> int:
-        """Of ``n`` parameters from an entry's beginning on."""
+        """Return the bytes of ``n`` parameters from the start of an entry."""
         return -(-n // self.share) * self.width
 
     def overlapping(self, a: int, b: int) -> Iterator[tuple[int, int, int]]:
-        """(first parameter, last + 1, byte) of what the extents hold of parameters [a, b)."""
+        """Yield (first parameter, last + 1, byte) for each part of parameters [a, b) in extents."""
         first = bisect_right(self.extents, a, key=lambda e: e.stop)
         last = bisect_left(self.extents, b, key=lambda e: e.start)
         for e in self.extents[first:last]:
@@ -79,7 +79,7 @@ class Region:
 def extents(
     pieces: Sequence[tuple[int, int]], width: int, page: int, below: int
 ) -> tuple[Extent, ...]:
-    """Files of the pieces that are not smaller than ``below`` bytes, each from a page on."""
+    """Return extents of the pieces of at least ``below`` bytes, each starting at a page."""
     found, at = [], 0
     for start, stop in pieces:
         size = (stop - start) * width
@@ -91,7 +91,7 @@ def extents(
 
 @dataclass(frozen=True)
 class Volume:
-    """Regions of vectors on ``devices`` drives, a block of the host's on one after the other."""
+    """Regions of vectors on ``devices`` drives; host blocks go to the drives in turn."""
 
     devices: int
     page: int
@@ -108,7 +108,7 @@ class Volume:
         block: int,
         align: int,
     ) -> Volume:
-        """Regions of ``files``, in order."""
+        """Return a volume with regions of ``files``, in order."""
         page, at, made = geometry.page_bytes, 0, {}
         for name, (held, width, share) in files.items():
             end = Region(held, width, 0, 0, share).size
@@ -125,7 +125,7 @@ class Volume:
 
     @property
     def chunk(self) -> int:
-        """Bytes of a stripe on one drive: a block, in whole pages."""
+        """Bytes of a stripe on one drive: a multiple of both block and page."""
         return lcm(self.block, self.page)
 
     @property
@@ -134,14 +134,14 @@ class Volume:
         return sum(r.pages for r in self.regions.values())
 
     def place(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(drive, byte on it) of bytes of a region."""
+        """Return (drive, byte on the drive) for bytes of a region."""
         if self.devices == 1:
             return np.zeros_like(at), at
         chunk, rest = np.divmod(at, self.chunk)
         return chunk % self.devices, chunk // self.devices * self.chunk + rest
 
     def _cuts(self, lo: int, hi: int) -> np.ndarray:
-        """Bytes at which a request begins."""
+        """Return the bytes at which requests start."""
         cuts = np.arange(lo, hi, self.block, dtype=np.int64)
         if self.devices > 1 and (lo % self.chunk or self.block != self.chunk):
             chunks = np.arange(-(-lo // self.chunk) * self.chunk, hi, self.chunk, dtype=np.int64)
@@ -149,7 +149,7 @@ class Volume:
         return cuts
 
     def requests(self, name: str, a: int, b: int) -> Requests:
-        """Requests of at most a block for what the drives hold of parameters [a, b)."""
+        """Return requests of at most a block for the part of parameters [a, b) on the drives."""
         region = self.regions[name]
         parts = []
         for lo, hi, at in region.overlapping(a, b):
@@ -163,7 +163,8 @@ class Volume:
         return Requests(*table)
 
     def pieces(self, name: str, a: int, b: int) -> Iterator[tuple[int, int, int, int]]:
-        """(first parameter, last + 1, drive, byte on it) of what lies in one piece on a drive."""
+        """Yield (first parameter, last + 1, drive, byte on the drive) for each contiguous part of
+        parameters [a, b)."""
         region = self.regions[name]
         for lo, hi, at in region.overlapping(a, b):
             end = at + region.bytes(hi - lo)
@@ -176,7 +177,7 @@ class Volume:
                 yield first, last, int(dev), region.lpn * self.page + int(where)
 
     def used(self, name: str) -> list[tuple[int, int]]:
-        """(first logical page, pages) that hold a vector, drive by drive."""
+        """Return (first logical page, pages) of a vector for each drive."""
         region = self.regions[name]
         pages = -(-region.size // self.page)
         if self.devices == 1:
@@ -190,7 +191,7 @@ class Volume:
         return out
 
     def size(self, name: str, a: int, b: int) -> int:
-        """Bytes on the drives of parameters [a, b) of a vector, padding included."""
+        """Return the bytes of parameters [a, b) of a vector on the drives, including padding."""
         region = self.regions[name]
         return sum(
             -(-region.bytes(hi - lo) // self.align) * self.align

@@ -1,7 +1,7 @@
-"""Handles: how many blocks of a transfer are in flight, and which wait for which.
+"""Asynchronous I/O handles: blocks in flight of a transfer and their dependencies.
 
-Owns the windows of reads and writes, the threads that share a request, batches without overlap of
-events. Does not own the queue of a drive (frontend/queues.py).
+Owns the windows of reads and writes, the threads that share a request, and batches without overlap
+of events. Does not own the queue of a drive (nvme/command.py).
 Source: DeepSpeed's aio handles: block_size, queue_depth, intra_op_parallelism, overlap_events.
 """
 
@@ -19,8 +19,9 @@ from ondie.emu.paths.offload.options import Offload
 class Handles:
     """One handle for reads and one for writes.
 
-    With ``options.threads`` each request is shared by so many, each with a window of its own over
-    all drives; without, every drive has a window. ``window`` None: only the drive's queue counts.
+    With ``options.threads`` that number of threads share each request, each with a separate window
+    over all drives; otherwise every drive has a window. ``window`` None: only the drive's queue
+    limits.
     """
 
     def __init__(self, options: Offload, window: int | None) -> None:
@@ -33,7 +34,8 @@ class Handles:
     def send(
         self, out: Rows, kind: int, phase: int, found: Requests, after: int | np.ndarray
     ) -> np.ndarray:
-        """Rows of block requests that wait for ``after``, of each or of all. Returns their ids."""
+        """Add rows of block requests that wait for ``after`` (one row for all, or one for each);
+        return their ids."""
         n = len(found.first)
         lane = self._lanes(found)
         order = self._order(lane)
@@ -55,14 +57,14 @@ class Handles:
         return np.concatenate(parts)
 
     def _lanes(self, found: Requests) -> np.ndarray:
-        """Whose window each request is in: the thread's, or the drive's."""
+        """Return the window of each request: its thread, or its drive."""
         if self.threads is None:
             return found.device
         n = len(found.first)
         return np.arange(n) // max(-(-n // self.threads), 1)
 
     def _order(self, lane: np.ndarray) -> np.ndarray:
-        """Threads send in turn."""
+        """Return the order of requests: the threads send in turn."""
         n = len(lane)
         if self.threads is None or self.threads == 1 or n == 0:
             return np.arange(n)
@@ -70,7 +72,8 @@ class Handles:
         return np.lexsort((lane, np.arange(n) % share))
 
     def _windows(self, kind: int, lane: np.ndarray, first: int) -> np.ndarray:
-        """Each waits for the one so many before it through the same handle."""
+        """Return the row that each request waits for: request i waits for request i - window of the
+        same handle; -1: none."""
         after = np.full(len(lane), -1)
         if self.window is None:
             return after

@@ -1,7 +1,7 @@
 """Closed form of an offloaded update stage, from the configuration alone.
 
-Owns the sums. Does not own the demands they are made of (bounds.py), and takes nothing from the
-simulation. Source: ZeRO-Infinity's order: serial T = N(16/R + 12/W + 1/c), pipelined
+Owns the sums. Does not own the demands that they add (paths/closed_form.py), and takes no value
+from the simulation. Source: ZeRO-Infinity's order: serial T = N(16/R + 12/W + 1/c), pipelined
 T = N max(16/R, 12/W, 1/c) + fill, with resources that reads and writes share counted once.
 """
 
@@ -25,10 +25,10 @@ def bound(
     traffic: Fraction | int,
     arrays: int,
 ) -> Bound:
-    """Serial: the sum of the three stages of every sub-group, each at its own bottleneck.
-    Pipelined both ways: the largest sum over stages, plus what the first and last sub-group leave
-    bare. One way: the longer of the stage that overlaps and the other two, sub-group by
-    sub-group."""
+    """Return the bound. Serial: the sum of the three stages of every sub-group, each at the stage's
+    bottleneck. Pipelined both ways: the largest sum over stages, plus the parts of the first and
+    last sub-group that do not overlap. One way: for each sub-group, the longer of the stage that
+    overlaps and the other two."""
     devices = cfg.system.devices
     pipelined = o.pipeline_read or o.pipeline_write
     per_drive = None
@@ -75,7 +75,7 @@ def bound(
         behind = max(share[-2] * w - share[-1] * cpu, 0)  # of the last but one's writes
         ends = share[0] * r + behind + share[-1] * w
     elif read.seconds[name] and write.seconds[name]:
-        # Reads go on while the first group is computed, writes while the last one is.
+        # Reads continue while the first group is computed, writes while the last one is.
         ends = max(share[0] * cpu - share[1] * r, 0) + max(share[-1] * cpu - share[-2] * w, 0)
     elif read.seconds[name]:
         before = share[-2] * (cpu + w) - share[-1] * (r + cpu)  # of the last but one's writes

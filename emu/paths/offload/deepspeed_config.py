@@ -1,7 +1,7 @@
-"""A DeepSpeed configuration as options of host offload and leaves of the configuration.
+"""Conversion of a DeepSpeed configuration to options of host offload and configuration values.
 
-Owns what each key means here. Does not own the file (ondie.traces.deepspeed) or the options
-(offload.py).
+Owns the meaning of each key. Does not own the file (ondie.traces.deepspeed) or the options
+(options.py).
 Source: DeepSpeed's swappers: min_aio_bytes = max(1 MiB, block_size), lengths padded to 1 KiB x
 threads, the first max_in_cpu parameters kept in DRAM, int(ratio x sub-groups) offloaded.
 """
@@ -20,12 +20,12 @@ ALIGNED_BYTES = 1 << 10
 
 
 GIVEN = "given on the command line"
-"""What --set leaves in a leaf: it goes before the file."""
+"""Source text of a value given by --set, which takes precedence over the file."""
 
 
 def configured(cfg: Config, path: Path) -> tuple[Config, Offload, str]:
-    """A configuration with the leaves that DeepSpeed's file states, its options, and the format
-    (isp/formats.py) of what lies on NVMe. Raises TraceError and InputError."""
+    """Return the configuration with the values from DeepSpeed's file, the options, and the format
+    (layout/formats.py) of the data on NVMe. Raises TraceError and InputError."""
     offload, format, leaves = offload_of(read_deepspeed(path), str(path))
     changes = {key: leaves[key] for key in leaves if cfg.leaf(key).ref != GIVEN}
     try:
@@ -35,8 +35,8 @@ def configured(cfg: Config, path: Path) -> tuple[Config, Offload, str]:
 
 
 def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, str, dict[str, int]]:
-    """Options, format and changed leaves (key -> number). Raises InputError for what has no offload
-    to NVMe, or contradicts itself."""
+    """Return options, format and changed values (key -> number). Raises InputError for a file
+    without offload, or with contradictory keys."""
     remarks = list(config.remarks)
     device = config["offload_optimizer.device"]
     if device == "none":
@@ -92,8 +92,8 @@ def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, str, dict[str, 
 
 
 def _format(config: ZeroConfig, where: str, parameters: bool, remarks: list[str]) -> str:
-    """The format of what lies on NVMe. (DeepSpeed's gradients are FP32 there unless masters are
-    in 16 bits, also of a 16-bit model: fp32.)"""
+    """Return the format of the data on NVMe. DeepSpeed's gradients are FP32 there, also for a
+    16-bit model, unless the master weights are in 16 bits."""
     bf16, fp16 = config["bf16.enabled"], config["fp16.enabled"]
     if bf16 and fp16:
         raise InputError(f"{where}: bf16.enabled and fp16.enabled are both true; one is right")

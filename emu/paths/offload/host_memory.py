@@ -1,8 +1,8 @@
-"""The host's memory in an offloaded step: what pages bring into it, and what never leaves it.
+"""Host memory of an offloaded step: values read from pages, and values resident in DRAM.
 
-Owns slots (isp/formats.py: weights, states, scales) in host DRAM, gathered from pages on several
-drives or resident there. Does not own the log's order (payload.py) or where pages lie
-(offload_volume.py).
+Owns slots (layout/formats.py: weights, states, scales) in host DRAM, gathered from pages on several
+drives or resident there. Does not own the log's order (payload.py) or the placement of pages
+(layout/volume.py).
 Source: as payload.py: memory is poisoned when its pages are programmed.
 """
 
@@ -29,8 +29,8 @@ BF16 = TYPES[B16]
 
 
 class OffloadMemory(Conventional):
-    """Slots of ``params`` parameters on any number of drives; what has no extent in the volume
-    stays in DRAM."""
+    """Slots of ``params`` parameters on any number of drives; parameters without an extent in the
+    volume stay in DRAM."""
 
     def __init__(
         self,
@@ -51,22 +51,22 @@ class OffloadMemory(Conventional):
         self.params = params
         self.slots = {s.name: s for s in stored.slots}
         self.model = Slot("p", stored.shown if stored.shown.itemsize == 2 else BF16)
-        """The model's own parameters: those that the format has for it, else BF16."""
+        """Slot of the model's 16-bit parameters: the format's type if it has 16 bits, else BF16."""
         self.kept = {s.name: poisoned(s.size(params), s.dtype) for s in stored.slots}
-        """What stays in DRAM; poison where it lies on NVMe."""
+        """Values that stay in DRAM; poison where they are on NVMe."""
 
     def _view(self, slot: Slot, first: int, last: int, dev: int, at: int) -> np.ndarray:
-        """Entries of one piece in memory."""
+        """Return a view of the entries of one piece in memory."""
         flat = self.memory[dev].reshape(-1)
         return flat[at : at + slot.size(last - first) * slot.dtype.itemsize].view(slot.dtype)
 
     @staticmethod
     def _entries(slot: Slot, a: int, b: int, begin: int = 0) -> slice:
-        """Of parameters [a, b), counted from that of ``begin`` on."""
+        """Return the entries of parameters [a, b), counted from parameter ``begin``."""
         return slice((a - begin) // slot.share, slot.size(b - begin))
 
     def gather(self, name: str, a: int, b: int) -> np.ndarray:
-        """Parameters [a, b) of a slot as memory has them now."""
+        """Return parameters [a, b) of a slot from memory."""
         slot = self.slots[name]
         out = self.kept[name][self._entries(slot, a, b)].copy()
         for first, last, dev, at in self.volume.pieces(name, a, b):
@@ -75,7 +75,7 @@ class OffloadMemory(Conventional):
         return out
 
     def scatter(self, name: str, a: int, b: int, values: np.ndarray) -> None:
-        """Put parameters [a, b) of a slot where they belong in memory."""
+        """Write parameters [a, b) of a slot to memory."""
         slot = self.slots[name]
         self.kept[name][self._entries(slot, a, b)] = values
         for first, last, dev, at in self.volume.pieces(name, a, b):
@@ -97,7 +97,7 @@ class OffloadMemory(Conventional):
                 self._program(dev, each, self.ppn(dev, each))
 
     def _model(self, a: int, b: int, w: np.ndarray) -> None:
-        """The model's own parameters [a, b), where they go to NVMe."""
+        """Write the model's 16-bit parameters [a, b) to memory, for NVMe."""
         for first, last, dev, at in self.volume.pieces("p", a, b):
             piece = np.ascontiguousarray(w[first - a : last - a])
             cast = piece if piece.dtype.itemsize == 2 else narrow(piece, CASTS[self.model.dtype])

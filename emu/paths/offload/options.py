@@ -1,8 +1,7 @@
-"""DeepSpeed's order of an NVMe step as options: what a user chooses, not what a machine is.
+"""User options of host offload: DeepSpeed's order of an NVMe step.
 
-Owns the options, and what they mean together. Does not own the plan (host_offload.py), where bytes
-lie (offload_volume.py), how values are stored (isp/formats.py) or DeepSpeed's file
-(traces/deepspeed.py).
+Owns the options and their combinations. Does not own the plan (path.py), placement of bytes
+(layout/volume.py), storage formats (layout/formats.py) or DeepSpeed's file (traces/deepspeed.py).
 Source: DeepSpeed's swappers (runtime/swap_tensor) and its configuration, read in its sources.
 """
 
@@ -17,38 +16,38 @@ from ondie.emu.units import InputError, nearest
 
 @dataclass(frozen=True)
 class Offload:
-    """What a user of host offload chooses. Block size, queue depth and sub-group size are leaves of
-    the configuration (host.io_block, host.io_queue_depth, host.subgroup_params)."""
+    """User options of host offload. Block size, queue depth and sub-group size are configuration
+    values (host.io_block, host.io_queue_depth, host.subgroup_params)."""
 
     parameters: bool = False
-    """The model's 16-bit parameters lie on NVMe too: read in forward and backward, written in the
+    """Store the model's 16-bit parameters on NVMe too: read in forward and backward, written in the
     step."""
     checkpointing: bool = False
     """Activation checkpointing: backward computes forward again, so parameters are read once
     more."""
     pipeline_read: bool = False
-    """The next sub-group is read while one is computed."""
+    """Read the next sub-group while one is computed."""
     pipeline_write: bool = False
-    """A sub-group is written while the next is computed."""
+    """Write a sub-group while the next is computed."""
     buffers: int | None = None
     """Arrays of a sub-group's size in host memory (buffer_count); None: as many as are used."""
     parameter_buffers: int = 5
     """Portions of the parameters in host memory: one computed with, the others read ahead."""
     parameters_in_dram: int = 0
-    """So many of the first parameters stay in DRAM, whole sub-groups of them (max_in_cpu)."""
+    """Number of the first parameters that stay in DRAM, in whole sub-groups (max_in_cpu)."""
     ratio: float = 1.0
     """Share of the sub-groups whose states are on NVMe; those of the others stay in host DRAM."""
     threads: int | None = None
     """Threads that share each request, with host.io_queue_depth blocks in flight each, over all
     drives; None: so many in flight on every drive."""
     overlap_events: bool = True
-    """A block is sent as soon as one is done; else a queue full of them is waited for."""
+    """True: send a block as soon as one completes; False: wait for a full queue of blocks."""
     in_dram_below: int = 0
     """Bytes below which a sub-group, a gradient or a parameter tensor stays in DRAM."""
     align: int = 1
-    """Bytes to whose multiples the arrays of a sub-group are padded."""
+    """Alignment in bytes: arrays of a sub-group are padded to its multiples."""
     remarks: tuple[str, ...] = ()
-    """What a reader has to know of where these options come from."""
+    """Notes on the origin of these options, for the results."""
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -64,7 +63,7 @@ class Offload:
         return wanted if self.buffers is None else min(self.buffers // arrays, wanted)
 
     def short_of_buffers(self, arrays: int) -> str | None:
-        """Why a sub-group's ``arrays`` cannot be in host memory, or None."""
+        """Return the reason why a sub-group's ``arrays`` do not fit in host memory, or None."""
         if self.in_flight(arrays):
             return None
         return (
@@ -73,7 +72,7 @@ class Offload:
         )
 
     def notes(self, arrays: int) -> list[str]:
-        """What a reader has to know of these options."""
+        """Return notes on these options for the results."""
         wanted = 1 + self.pipeline_read + self.pipeline_write
         if self.buffers is not None and self.buffers < arrays * wanted:
             return [
@@ -106,7 +105,7 @@ LEAST = {
 
 
 def parse_offload(settings: tuple[str, ...], base: Offload | None = None) -> Offload:
-    """``key=value`` texts over ``base``. Raises InputError for a wrong key or value."""
+    """Apply ``key=value`` texts to ``base``. Raises InputError for a wrong key or value."""
     values: dict[str, Any] = {}
     known = {f.name: str(f.type) for f in fields(Offload) if f.name != "remarks"}
     for setting in settings:

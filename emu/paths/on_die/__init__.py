@@ -1,1 +1,1 @@
-"""Updates by processing elements on the flash dies. Source: OptimStore (DAC 2023), DeepStore."""
+"""Updates by processing elements on the flash dies. Source: OptimStore (HPCA 2023), DeepStore."""

@@ -1,11 +1,11 @@
-"""Checkpoints out of the reservoir: all planes of every super-page, to the host.
+"""Checkpoints of the reservoir: reads of all planes of every super-page to the host.
 
-Owns the rows, and which super-pages stand in for those of a die that is lost. Does not own what the
-host does with the bytes, nor a copy inside the drive.
-Source: OptimStore (HPCA 2023): no ECC covers the reservoir and its errors stay, so what is to last
-has to leave it; and a step whose gradients are lost with the host can only begin again from one.
-Parity over dies as guards.py has it: of a die that does not answer, the host makes every super-page
-again from the others under its parity. It stays lost: the reservoir has no die to put them on.
+Owns the rows, and the super-pages that replace those of a lost die. Does not own the use of the
+bytes on the host, or a copy inside the drive.
+Source: OptimStore (HPCA 2023): no ECC covers the reservoir and its errors persist, so durable data
+must be copied out. A step whose gradients are lost with the host can restart only from a
+checkpoint. Parity over dies as in protection.py: the host reconstructs every super-page of a failed
+die from the others under its parity. The die stays lost: the reservoir has no spare die.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ondie.emu.units import InputError
 
 
 def plan(path: OnDie, first: int, lost: tuple[int, int] | None = None) -> Iterator[np.ndarray]:
-    """Every super-page once, the devices in turn: array, channel, DRAM, link; with ``lost``, a
-    device and a die of it, none of those, and the parities that they are under."""
+    """Yield reads of every super-page once, the devices in turn: array, channel, DRAM, link. With
+    ``lost`` = (device, die), omit the super-pages of that die and read their parities."""
     out = Rows(first)
     after = out.fence(CHECKPOINT)
     planes = path.stripes[0].planes
@@ -32,7 +32,7 @@ def plan(path: OnDie, first: int, lost: tuple[int, int] | None = None) -> Iterat
 
 
 def check_lost(path: OnDie, lost: tuple[int, int] | None) -> None:
-    """Raise InputError for a die that cannot be done without."""
+    """Raise InputError if the lost die does not exist or there is no parity over dies."""
     if lost is None:
         return
     device, die = lost
@@ -44,8 +44,8 @@ def check_lost(path: OnDie, lost: tuple[int, int] | None) -> None:
 
 
 def missing(path: OnDie, lost: tuple[int, int] | None) -> list[tuple[int, int]]:
-    """Stripes of a lost die: (device, super-page), which are those of their own numbers, as none
-    moves where there is parity."""
+    """Return the stripes of a lost die as (device, super-page). Stripe and super-page numbers are
+    equal, because no stripe moves with parity over dies."""
     if lost is None:
         return []
     device, die = lost
@@ -53,7 +53,7 @@ def missing(path: OnDie, lost: tuple[int, int] | None) -> list[tuple[int, int]]:
 
 
 def super_pages(path: OnDie, lost: tuple[int, int] | None) -> list[np.ndarray]:
-    """Of each device those that are read, int64[n]."""
+    """Return the super-pages to read on each device, int64[n]."""
     found = [homes.super_pages(0, homes.count) for homes in path.homes]
     if lost is not None:
         device, die = lost

@@ -1,12 +1,12 @@
-"""Chip-level update with nothing skipped: what OptimStore's paper calls DeepStore.
+"""Chip-level update without skipping: the baseline that OptimStore's paper calls DeepStore.
 
-Owns what a stripe takes without gradient skipping and without write skipping. Does not own the rest
-of the on-die path (on_die.py) or the engine's rules.
-Source: OptimStore (HPCA 2023), after DeepStore (MICRO 2019): 28 B per parameter on the channel. As
-read here: the gradient is data like any other, and goes through the controller's ECC into the array
-(4 B in, KEEP), into the plane of its super-page that Adam leaves empty; the chip senses it with the
-states (no channel); what it has computed is data too, which only the controller can code: w, m and
-v go out (12 B, FETCH) and come back to be programmed (12 B in, STORE).
+Owns the steps of a stripe without gradient skipping and without write skipping. Does not own the
+rest of the on-die path (path.py) or the engine's rules.
+Source: OptimStore (HPCA 2023), after DeepStore (MICRO 2019): 28 B per parameter on the channel.
+Interpretation: the gradient is ordinary data and passes the controller's ECC into the array (4 B
+in, KEEP), into the plane of its super-page that Adam leaves empty. The chip senses it with the
+states (no channel). Results are ordinary data too, which only the controller can encode: w, m and v
+go out (12 B, FETCH) and return to be programmed (12 B in, STORE).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ondie.emu.paths.on_die.rounds import Table
 class ChipLevel(OnDie):
     """Update in the flash chips, gradients and results through the controller.
 
-    Dispatch: in lockstep the chips of a channel sense only when all have their gradients, as
-    on_die; else each when it has its own. A gradient is programmed as soon as the stripe before
-    it is: nothing holds a register for it, so that a second one would not help.
+    Dispatch: in lockstep the chips of a channel sense when all have their gradients, as in on_die;
+    otherwise each chip senses when it has its gradient. A gradient is programmed as soon as the
+    previous stripe is programmed. It occupies no register, so a second register has no effect.
     """
 
     name: ClassVar[str] = "chip_level"
@@ -70,11 +70,12 @@ class ChipLevel(OnDie):
             t.after0[sense] = self._last_way(t, GATE)[sense]
 
     def _stripe_s(self, s: Stripes, array: float, load: float) -> tuple[float, str]:
-        """In lockstep the transfers of all chips but for gradients, which find their way between
-        them, then the last one's next gradient; else the channel, or one chip."""
+        """Return (seconds per stripe, bottleneck). In lockstep: the array, the transfers of all
+        chips without gradients, which fit in between, and one gradient. Otherwise: the slower of
+        the channel and one chip."""
         f, ways = self.cfg.flash, self.geometry.ways
         moved = self._moves(s)
-        array += f.t_program_ps / 1e12  # the gradient's
+        array += f.t_program_ps / 1e12  # program of the gradient
         if self.cfg.pe.dispatch == "lockstep":
             return array + load + ways * moved, "chips in lockstep"
         return max((array + load + moved, "dies"), (ways * (load + moved), "channels"))

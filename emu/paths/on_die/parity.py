@@ -1,10 +1,10 @@
-"""What the controller programs beside stripes, byte for byte: parity over dies, records of a step.
+"""Bytes of parities over dies and of commit records, which the controller programs.
 
-Owns the exclusive or of the stripes under a parity, of their out-of-band data as well; what a
-record says; a super-page of a lost die, made again from the others. Does not own where these lie
-(guards.py), when they are made (on_die.py, resume.py) or how much is read (checkpoint.py).
-Source: as guards.py; the exclusive or of out-of-band data: own, since what is made again must be
-found again. It lies where ECC's parity would, which the optimizer's pages have none of.
+Owns the exclusive or of the stripes under a parity and of their out-of-band data; the contents of a
+record; the reconstruction of a lost die's super-page. Does not own the placement (protection.py),
+the time of programs (path.py, recovery_plan.py) or the amount read (checkpoint.py).
+Source: as protection.py; exclusive or of out-of-band data: none (a reconstructed super-page must be
+locatable). It is stored in place of ECC parity, which the optimizer's pages do not have.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RECORD_PLANES = 1
 
 @dataclass
 class Chain:
-    """The exclusive or of stripes that are under one parity, as far as the controller has them."""
+    """Exclusive or of the stripes under one parity that the controller has so far."""
 
     planes: np.ndarray
     """uint8[planes, page bytes]."""
@@ -35,7 +35,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Made:
-    """What is programmed as one super-page, a page of each plane from the first on."""
+    """Contents of one super-page to program, one page per plane from the first plane on."""
 
     spares: Sequence[Spare]
     planes: np.ndarray
@@ -52,7 +52,7 @@ class Beside:
         self.chains: dict[int, Chain] = {}
 
     def join(self, stripe: int, planes: np.ndarray, records: np.ndarray) -> None:
-        """The controller has a stripe's new pages and their out-of-band data."""
+        """Add a stripe's new pages and their out-of-band data to its parity."""
         if not self.guarded.members:
             return
         empty = Chain(
@@ -68,12 +68,12 @@ class Beside:
         chain.stripes.add(stripe)
 
     def planes_of(self, super_page: int) -> int:
-        """Pages of a super-page that are programmed."""
+        """Return the number of pages of a super-page that are programmed."""
         return RECORD_PLANES if self.guarded.is_record(super_page) else self.planes
 
     def made(self, super_page: int, sequence: int, step: int) -> Made:
-        """What the controller programs as a parity or a record. Raises SimulationError where a
-        stripe is missing."""
+        """Return the contents of a parity or record. Raises SimulationError if a stripe is
+        missing."""
         spares = [
             Spare(super_page, sequence, step, plane) for plane in range(self.planes_of(super_page))
         ]
@@ -88,17 +88,17 @@ class Beside:
         return Made(spares, chain.planes, chain.records)
 
     def done(self, super_page: int) -> None:
-        """A parity is in the array."""
+        """Drop the state of a parity that has been programmed."""
         self.chains.pop(self.guarded.number(super_page), None)
 
     def others(self, stripe: int) -> list[int]:
-        """Super-pages whose exclusive or is that of a stripe: those beside it, and the parity."""
+        """Return the super-pages whose exclusive or is the stripe: its peers and the parity."""
         number = stripe // self.guarded.members
         beside = [x for x in self.guarded.under(number) if x != stripe]
         return [*beside, int(self.guarded.parity[number])]
 
     def again(self, stripe: int, read: Callable[[int], np.ndarray]) -> np.ndarray:
-        """A stripe's pages, uint8[planes, n], from what ``read`` gives of the others."""
+        """Reconstruct a stripe's pages, uint8[planes, n], from the others, read by ``read``."""
         found = [read(super_page) for super_page in self.others(stripe)]
         out: np.ndarray = np.bitwise_xor.reduce(found)
         return out

@@ -1,12 +1,12 @@
-"""On-die update: processing elements at the planes update the weights where they lie (OptimStore).
+"""On-die update: processing elements at the planes update the weights in place (OptimStore).
 
 Owns the order of VPP, BPR, ODC and BPP per stripe and the three dispatch rules. Does not own
-register and channel rules (backend/nand.py), the reservoir's map (backend/reservoir.py), which
-stripes change their die (levelling.py), or what a stripe takes more where a controller's work is
-done for it (guards.py).
+register and channel rules (nand/channel.py), the reservoir's map (ftl/reservoir.py), the choice of
+stripes that move to another die (wear_leveling.py), or the additional steps of a stripe that
+replace the controller's protection (protection.py).
 Source: OptimStore (HPCA 2023). lockstep: all dies of a channel wait until each has its gradients;
-free: each die loads, reads, computes and programs on its own; double_buffered: a second gradient
-register lets the next gradients load meanwhile.
+free: each die loads, reads, computes and programs independently; double_buffered: a second gradient
+register lets the next gradients load concurrently.
 """
 
 from __future__ import annotations
@@ -56,32 +56,32 @@ class OnDie(UpdatingPath):
     """Update on the flash dies."""
 
     drives: System = field(init=False, repr=False)
-    """The system that holds the states: its wear decides what moves."""
+    """System that holds the states; its wear determines which stripes move."""
 
     name: ClassVar[str] = "on_die"
     title: ClassVar[str] = "on the flash dies"
 
     @property
     def round_trip(self) -> bool:
-        """Do pages go through the controller's ECC on their way to the PEs, and what these have
-        computed for its parity?"""
+        """True if pages pass the controller's ECC before the PEs, and results pass it for their
+        parity."""
         return self.cfg.pe.protection == "controller_ecc"
 
     @property
     def compute_ps(self) -> int:
-        """Time of a stripe's passes, and of what else the die does between sensing and programming
-        it, its code apart."""
+        """Time of a stripe's passes and of the die's other work between sense and program, without
+        its ECC, ps."""
         time, _ = self.stripe_ps
         return time + pe.guarding_ps(self.cfg, self.stripes[0].planes)
 
     @property
     def stripe_ps(self) -> tuple[int, int]:
-        """Time of a stripe's passes, and that of it over the die's bus (pe.stripe_ps)."""
+        """(time of a stripe's passes, part of that time on the die's bus), ps; see pe.stripe_ps."""
         s, op = self.stripes[0], self.trace.op
         return pe.stripe_ps(self.cfg, op, self.coupled_decay, s.groups, s.dtype.itemsize)
 
     def granule(self) -> int:
-        """Parameters of a round: a stripe on every die."""
+        """Return the parameters of a round: one stripe on every die."""
         groups = max(self.geometry.planes // len(self.vectors), 1)
         width = self.stored.vectors[0].dtype.itemsize
         return self.geometry.page_bytes // width * groups * self.geometry.dies
@@ -103,36 +103,36 @@ class OnDie(UpdatingPath):
 
     @cached_property
     def guarded(self) -> tuple[Guarded, ...]:
-        """Super-pages of each device."""
+        """Protected super-pages of each device."""
         return tuple(Guarded.of(self.cfg, s, self.geometry.dies) for s in self.stripes)
 
     @cached_property
     def homes(self) -> tuple[Homes, ...]:
-        """The super-pages of each device's stripes."""
+        """Stripe map of each device."""
         return tuple(Homes(s.count, self.geometry.dies) for s in self.stripes)
 
     @cached_property
     def good_blocks(self) -> np.ndarray:
-        """Which blocks of the dies' reservoirs are no bad ones, bool[devices x dies, blocks]."""
+        """Mask of good blocks in each die's reservoir, bool[devices x dies, blocks]."""
         return ~reservoir.bad_blocks(self.cfg, self.geometry, len(self.shards))
 
     @property
     def scanned_planes(self) -> int:
-        """Planes of a die whose out-of-band data say where a super-page lies."""
+        """Planes of a die whose out-of-band data must be scanned to locate a super-page."""
         turns = self.cfg.ftl.reservoir_rotate > 0
         return self.geometry.planes if turns else self.stripes[0].planes
 
     @property
     def migrates(self) -> bool:
-        """Do stripes move between dies, where these wear unequally? Not where a parity over dies
-        ties them to theirs, nor where all are recorded die by die."""
+        """True if stripes move between unequally worn dies. False with parity over dies, which
+        binds stripes to their dies, and with commit records per die."""
         plain = self.steps == (GRADIENT, SENSE, COMPUTE, PROGRAM)
         guarded = self.cfg.pe.rain or self.cfg.pe.atomicity != "none"
         return self.cfg.ftl.reservoir_migrate > 0 and plain and not guarded
 
     @property
     def super_pages(self) -> int:
-        """Super-pages of a device that the map has: twice as many as at first where stripes may
+        """Super-pages of a device in the map: about twice the initial number if stripes may
         move."""
         first = max(x.super_pages for x in self.guarded)
         if not self.migrates:
@@ -141,7 +141,8 @@ class OnDie(UpdatingPath):
         return (2 * each + 1) * self.geometry.dies
 
     def unstorable(self) -> str | None:
-        """Elements work through pages value by value, side by side in the planes of a die."""
+        """Return the reason why the PEs cannot process the format, or None. They process pages
+        value by value, in parallel in the planes of a die."""
         f = formats.FORMATS[self.options.format]
         if f.name == "fp32" or self.cfg.pe.kind == "none":
             return None
@@ -172,7 +173,7 @@ class OnDie(UpdatingPath):
                 f"{len(self.vectors)} vectors ({', '.join(self.vectors)}) do not fit the "
                 f"{self.geometry.planes} planes of a die"
             )
-        # One block per die must be free of valid super-pages for the next program.
+        # One block per die must have no valid super-page, for the next program.
         good = int(self.good_blocks.sum(axis=1).min())
         room = (good - 1) * self.geometry.pages * self.geometry.dies
         need = max(x.reserved for x in self.guarded)
@@ -232,7 +233,7 @@ class OnDie(UpdatingPath):
         done = pe.passes(self.trace.op, self.coupled_decay)
         crossing = sum(die_bus.crossing(self.trace.op, self.coupled_decay))
         pages = sum(s.count * s.planes for s in self.stripes) * applied
-        twice = 2 * pages * 8 * self.geometry.page_bytes  # as read, and as programmed
+        twice = 2 * pages * 8 * self.geometry.page_bytes  # when read and when programmed
         streamed = pages * 8 * self.geometry.page_bytes * pe.extra_passes(self.cfg)
         return Work(
             pe_cipher_bits=twice if self.cfg.pe.cipher == "die" else 0,
@@ -258,8 +259,8 @@ class OnDie(UpdatingPath):
         yield from self.weights_up(out, out.fence(UPDATE))
 
     def _update(self, out: Rows, after: int) -> Iterator[np.ndarray]:
-        """Rounds of one stripe per die: a row for the round's gradients on their way to the
-        device's DRAM, then each step for every die, then the parities that are complete."""
+        """Yield rounds of one stripe per die: a row for the transfer of the round's gradients to
+        the device's DRAM, then each step for every die, then the completed parities."""
         rounds = all_rounds(out.next, self.guarded, len(self.steps))
         batch = max(rows.MAX_CHUNK // (1 + (len(self.steps) + 1) * self.geometry.dies), 1)
         for at in range(0, len(rounds["k"]), batch):
@@ -270,8 +271,8 @@ class OnDie(UpdatingPath):
                 yield out.take()
 
     def _columns(self, rounds: dict[str, np.ndarray], after: int) -> dict[str, np.ndarray]:
-        """Plan columns of some rounds. Rows of a round: its gradients, then the first step of all
-        dies, and so on, then parities."""
+        """Return plan columns of ``rounds``. Rows of a round: its gradients, then each step for all
+        dies, then parities."""
         t = Table.of(rounds, self.steps, self.geometry.dies)
         t.after0[t.load] = np.where(t.staged < 0, after, t.staged + self.geometry.dies)[t.load]
         sequence = [step for step in self.steps if step not in JOINS]
@@ -321,7 +322,7 @@ class OnDie(UpdatingPath):
         }
 
     def schedule(self, t: Table, after: int) -> None:
-        """When a die may take its gradient, and sense its stripe: the rule of dispatch."""
+        """Set the dependencies of gradient load and stripe sense by the dispatch rule."""
         channels, ways = self.geometry.channels, self.geometry.ways
         vpp, bpr = t.mask[GRADIENT], t.mask[SENSE]
         last = STORE if STORE in t.mask else PROGRAM
@@ -332,7 +333,7 @@ class OnDie(UpdatingPath):
             t.after0[vpp] = np.where(head, t.base, t.row[GRADIENT] - channels)[vpp]
             last_before = t.earlier(last, (ways - 1) * channels + lane)
             t.after1[vpp] = np.where(head, last_before, t.previous(last))[vpp]
-            # A first die that is slower than the last one holds them too: its program comes first.
+            # The sense also waits for the previous program of the channel's first die.
             t.after1[bpr] = t.earlier(last, lane)[bpr]
             t.after0[bpr] = self._last_way(t, GRADIENT)[bpr]
         elif dispatch == "free":
@@ -346,20 +347,20 @@ class OnDie(UpdatingPath):
                 t.after1[bpr] = t.row[GRADIENT][bpr]
 
     def _last_way(self, t: Table, step: int) -> np.ndarray:
-        """Row of a step of the last die on each die's channel, in its round."""
+        """Return the row of a step of the last die on each die's channel, in its round."""
         channels, lane = self.geometry.channels, t.die % self.geometry.channels
         way = np.minimum(self.geometry.ways - 1, (t.width - 1 - lane) // channels)
         return t.row[step] - t.die + way * channels + lane
 
     def _chain(self, t: Table) -> np.ndarray:
-        """Each stripe that has been fetched joins those before it under its parity; the parity goes
-        to its die behind the last one. Returns the parities' super-pages."""
+        """Chain each fetched stripe to the previous one under its parity; the parity is programmed
+        after the last stripe. Return the super-pages of the parities."""
         its = t.mask[CHAIN]
         members = self.guarded[0].members
         before = np.where(t.die > 0, t.row[CHAIN] - 1, t.earlier(CHAIN, self.geometry.dies - 1))
         t.after0[its] = t.row[FETCH if FETCH in t.mask else COMPUTE][its]
         t.after1[its] = np.where(t.stripe % members > 0, before, -1)[its]
-        t.after1[t.load] = t.staged_end[t.load]  # parities, too, wait in DRAM
+        t.after1[t.load] = t.staged_end[t.load]  # parities also wait in DRAM
         counts = np.array([x.count for x in self.guarded])[t.dev]
         number = t.parity + t.at - 1 - len(self.steps) * t.width
         final = np.minimum((number + 1) * members, counts) - 1  # its last stripe
@@ -370,8 +371,8 @@ class OnDie(UpdatingPath):
         return every[(number + offsets[t.dev])[t.made]]
 
     def commit(self, out: Rows, done: Sequence[frozenset[int]] = ()) -> None:
-        """Every die programs a page that says: this step is done; but those of each device whose
-        record is ``done``."""
+        """Add the program of a commit record on every die, except the records of each device in
+        ``done``."""
         after = out.fence(UPDATE)
         for s, guarded in zip(self.stripes, self.guarded, strict=True):
             lpn = guarded.records + np.arange(self.geometry.dies)
@@ -388,7 +389,7 @@ class OnDie(UpdatingPath):
             )
 
     def weights_up(self, out: Rows, after: int) -> Iterator[np.ndarray]:
-        """Every new weight page is read out."""
+        """Yield reads of every new weight page to the host."""
         s = self.stripes[0]
         yield from self.read_out(out, after, WEIGHTS_UP, s.groups, s.params * self.up_bytes)
 
@@ -401,8 +402,9 @@ class OnDie(UpdatingPath):
         size: int,
         which: Sequence[np.ndarray] | None = None,
     ) -> Iterator[np.ndarray]:
-        """``pages`` of every super-page, or of ``which`` of each device, go to the host as ``size``
-        bytes, the devices in turn: array, the die's decoder if it has one, channel, DRAM, link."""
+        """Yield reads of ``pages`` pages of every super-page, or of ``which`` on each device, sent
+        to the host as ``size`` bytes, the devices in turn: array, the die's decoder if any,
+        channel, DRAM, link."""
         which = which or [h.super_pages(0, h.count) for h in self.homes]
         piece = rows.MAX_CHUNK // len(self.stripes)
         for a in range(0, max(map(len, which)), piece):
@@ -424,7 +426,7 @@ class OnDie(UpdatingPath):
                 yield out.take()
 
     def _moves(self, s: Stripes) -> float:
-        """Channel time that a stripe takes beside its gradient, seconds."""
+        """Return the channel time of a stripe, excluding its gradient, seconds."""
         f = self.cfg.flash
         times = float(sum(step in (FETCH, STORE) for step in self.steps))
         if self.cfg.pe.rain:
@@ -434,7 +436,7 @@ class OnDie(UpdatingPath):
         return times * s.planes * (f.page_bytes / f.bus_bytes_per_s + f.t_command_ps / 1e12)
 
     def _stripe_s(self, s: Stripes, array: float, load: float) -> tuple[float, str]:
-        """Seconds from one stripe of a die to its next, and what decides."""
+        """Return (seconds from one stripe of a die to the next, bottleneck)."""
         f, ways = self.cfg.flash, self.geometry.ways
         moved = self._moves(s)
         if self.cfg.pe.rain:
@@ -449,7 +451,8 @@ class OnDie(UpdatingPath):
         return max((array + moved, "dies"), channels)
 
     def bound(self, step: int) -> Bound:
-        """Stripes x stripe time; with free dispatch the channel's gradient loads may be slower."""
+        """Return the bound: stripes x stripe time; with free dispatch the channel's gradient loads
+        may be slower."""
         f = self.cfg.flash
         g = self.geometry
         s = max(self.stripes, key=lambda x: x.count)

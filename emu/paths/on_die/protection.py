@@ -1,9 +1,9 @@
-"""What a controller does for data and dies that compute cannot: where its repair puts it.
+"""Protection of on-die updates: parity over dies and commit records in place of the controller's.
 
-Owns which steps a stripe takes more, super-pages of parity over dies and of commit records, what
-they reserve. Does not own the time of any (isp/pe.py: the die's part; the engine: the rest).
-Source: OptimStore (HPCA 2023) for what is left out; parity over dies as vendors' RAIN and RAISE
-have it (one die of a stripe holds the exclusive or of the others); commit records: own.
+Owns the additional steps of a stripe, the super-pages of parity over dies and of commit records,
+and their reserved capacity. Does not own time (compute/pe.py: the die's part; engine/: the rest).
+Source: OptimStore (HPCA 2023) for the omitted protection; parity over dies as in vendors' RAIN and
+RAISE (one die of a stripe holds the exclusive or of the others); commit records: none.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ondie.emu.nand import timing
 from ondie.emu.paths.layout.regions import Stripes
 
 GRADIENT, KEEP, GATE, SENSE, COMPUTE, FETCH, PROGRAM, STORE, CHAIN = range(9)
-"""Steps of a stripe. GATE and CHAIN only join others: all gradients of a channel are there; all
-stripes under one parity have been fetched."""
+"""Steps of a stripe. GATE and CHAIN only join others: GATE: all gradients of a channel have been
+loaded; CHAIN: all stripes under one parity have been fetched."""
 KIND = {
     GRADIENT: timing.VPP, KEEP: timing.KEEP, SENSE: timing.BPR, COMPUTE: timing.ODC,
     FETCH: timing.FETCH, PROGRAM: timing.BPP, STORE: timing.STORE,
@@ -27,10 +27,10 @@ JOINS = (GATE, CHAIN)
 
 
 def steps(cfg: Config) -> tuple[int, ...]:
-    """Steps of a stripe whose weights the die updates, in order.
+    """Return the steps of a stripe that the die updates, in order.
 
-    Parity over dies needs the results of all of them at one place: they are read out of the
-    registers before they are programmed, unless they go to the controller's ECC as it is.
+    Parity over dies needs the results of all dies in one place: they are read from the registers
+    before they are programmed, unless they already pass the controller's ECC.
     """
     out = [GRADIENT, SENSE, COMPUTE]
     if cfg.pe.rain and cfg.pe.protection != "controller_ecc":
@@ -82,12 +82,12 @@ class Guarded:
         )
 
     def under(self, number: int) -> range:
-        """Stripes under a parity."""
+        """Return the stripes under a parity."""
         first = number * self.members
         return range(first, min(first + self.members, self.count))
 
     def number(self, super_page: int) -> int:
-        """Of a parity that is this super-page; -1: it is none."""
+        """Return the number of the parity in this super-page; -1: it holds no parity."""
         found = np.flatnonzero(self.parity == super_page)
         return int(found[0]) if len(found) else -1
 
@@ -95,24 +95,24 @@ class Guarded:
         return self.commits and super_page >= self.records
 
     def beside(self, die: int) -> list[int]:
-        """Super-pages of a die that are parities, and its record."""
+        """Return the super-pages of a die that hold parities, and its record."""
         found = [int(p) for p in self.parity if p % self.dies == die]
         return found + ([self.records + die] if self.commits else [])
 
     @property
     def super_pages(self) -> int:
-        """Logical super-pages, some of them never used."""
+        """Number of logical super-pages, some of which are never used."""
         return self.records + self.dies * self.commits
 
     @property
     def reserved(self) -> int:
-        """Super-pages that hold something; all of them twice where a step can be undone, as the
-        old ones stay until the new ones are committed."""
+        """Number of super-pages in use; doubled where a step can be undone, because the old ones
+        stay until the new ones are committed."""
         held = self.count + len(self.parity) + self.dies * self.commits
         return held * (2 if self.undo else 1)
 
     def completed(self, stripes: np.ndarray) -> np.ndarray:
-        """Parities whose stripes are all among the first so many."""
+        """Return the number of parities whose stripes are all among the first ``stripes``."""
         if not self.members:
             return np.zeros_like(stripes)
         whole = stripes // self.members

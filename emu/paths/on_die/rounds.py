@@ -1,8 +1,9 @@
-"""Rounds of an on-die update: a stripe on every die, and where its rows stand in the plan.
+"""Rounds of an on-die update: one stripe on every die, and the ids of its rows in the plan.
 
-Owns the numbering of rows within rounds and over them. Does not own what a row is or waits for
-(on_die.py, chip_level.py).
-Source: this project's contract of plans (rows.py): consecutive ids, columns in chunks.
+Owns the numbering of rows within and across rounds. Does not own the content or dependencies of a
+row (path.py, deepstore.py).
+Source: this project's plan-row contract (engine/core/plan_rows.py): consecutive ids, columns in
+chunks.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def all_rounds(first: int, guarded: Sequence[Guarded], n_steps: int) -> dict[str
 
 @dataclass
 class Table:
-    """Rows of some rounds: which stripe and step each is for, and what they wait for."""
+    """Rows of several rounds: stripe, step and dependencies of each row."""
 
     at: np.ndarray
     """Number of the row in its round."""
@@ -67,15 +68,15 @@ class Table:
     parity: np.ndarray
     die: np.ndarray
     load: np.ndarray
-    """Is it the round's gradients, on their way to DRAM?"""
+    """True for the transfer of the round's gradients to DRAM."""
     made: np.ndarray
-    """Is it a parity?"""
+    """True for a parity."""
     dies: int
     order: dict[int, int]
     row: dict[int, np.ndarray]
-    """Ids of the steps of its own stripe."""
+    """Ids of the steps of the row's stripe."""
     mask: dict[int, np.ndarray]
-    """Which rows are this step."""
+    """Mask of the rows of each step."""
     after0: np.ndarray
     after1: np.ndarray
 
@@ -101,13 +102,14 @@ class Table:
 
     @property
     def stripe(self) -> np.ndarray:
-        """Number of its stripe on its device (of the round's first where it has none)."""
+        """Number of the row's stripe on its device (of the round's first if the row has none)."""
         return self.round * self.dies + self.die
 
     def earlier(self, step: int, die: np.ndarray | int) -> np.ndarray:
-        """Row of a die's step one round before, which had every die; -1 in the first round."""
+        """Return the row of a die's step in the previous round, which has all dies; -1 in the first
+        round."""
         return np.where(self.before < 0, -1, self.before + 1 + self.order[step] * self.dies + die)
 
     def previous(self, step: int) -> np.ndarray:
-        """The same of the row's own die."""
+        """Return the row of a step of the same die in the previous round; -1 in the first."""
         return self.earlier(step, self.die)

@@ -1,8 +1,8 @@
-"""Rounds of an on-die update die by die: whatever stripes each of them holds, from any of them on.
+"""Rounds of an on-die update for any distribution of stripes over dies, from any cursor.
 
-Owns the rows of such rounds, and their order. Does not own which stripes lie where (isp/homes.py);
-rounds in which every die has its own stripes in turn are written at once (rounds.py).
-Source: OptimStore (HPCA 2023): one cursor per die; the rules of dispatch are those of on_die.py.
+Owns the rows of such rounds, and their order. Does not own the placement of stripes
+(layout/stripe_map.py), or rounds in the initial placement, which are written at once (rounds.py).
+Source: OptimStore (HPCA 2023): one cursor per die; the dispatch rules are those of path.py.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def update(
     cursors: Sequence[np.ndarray],
     fetched: dict[tuple[int, int], int] | None = None,
 ) -> Iterator[np.ndarray]:
-    """The update of the super-pages from the dies' cursors on (int64[dies] for each device), in
-    rounds of the next stripe of every die that has one. With cursors of 0 these are the rows of a
-    whole step, but for parities. ``fetched`` gains the rows after which the controller has a
-    stripe."""
+    """Yield the update of the super-pages from the dies' cursors on (int64[dies] for each device),
+    in rounds of the next stripe of every die that has one. With cursors of 0 these are the rows of
+    a whole step, without parities. The rows after which the controller has a stripe are added to
+    ``fetched``."""
     left = [h.held() - c for h, c in zip(path.homes, cursors, strict=True)]
     devices = [_Device(path, dev, cursors[dev]) for dev in range(len(cursors))]
     for j in range(max(int(n.max()) for n in left)):
@@ -48,7 +48,7 @@ def update(
 
 
 class _Device:
-    """Rounds of one device, and the rows of those before."""
+    """Rounds of one device, with the rows of its previous rounds."""
 
     def __init__(self, path: OnDie, device: int, cursor: np.ndarray) -> None:
         self.path, self.device, self.cursor = path, device, cursor
@@ -65,8 +65,8 @@ class _Device:
         self.loaded: list[int] = []  # last VPP of each round
 
     def round(self, out: Rows, j: int, dies: np.ndarray, after: int) -> dict[int, int]:
-        """The next stripe of each of ``dies``: gradients down, then VPP, BPR, ODC, what the
-        controller takes, BPP. Returns by super-page the row after which the controller has it."""
+        """Add the next stripe of each of ``dies``: gradients down, then VPP, BPR, ODC, FETCH if
+        configured, BPP. Return by super-page the row after which the controller has it."""
         g, s, path = self.path.geometry, self.stripes, self.path
         gradient, stripe = s.gradient_bytes, s.planes * g.page_bytes
         pages = self.order[dies, self.cursor[dies] + j]
@@ -123,8 +123,8 @@ class _Device:
         return dict(zip(pages.tolist(), has[dies].tolist(), strict=True))
 
     def _load(self, out: Rows, stripes: np.ndarray, gradient: int, after: int) -> int:
-        """Gradients of some stripes to the device's DRAM, a row for those that follow each other.
-        Returns the row to wait for."""
+        """Add the transfer of the stripes' gradients to the device's DRAM, one row per contiguous
+        run; return the row to wait for."""
         s = self.stripes
         cuts = np.flatnonzero(np.diff(stripes) != 1) + 1
         runs = np.split(stripes, cuts)

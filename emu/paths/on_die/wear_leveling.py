@@ -1,16 +1,16 @@
-"""Levelling: which stripes go to other dies, so that the dies' reservoirs wear alike.
+"""Wear leveling between dies: moves stripes so that the dies' reservoirs wear evenly.
 
-Owns the decision, and the rows that carry it out. Does not own wear inside a die, where planes
-change roles (backend/reservoir.py), nor the pages themselves.
-Source: own. Every super-page is written once in every step, so that a die wears by the number of
-its super-pages over that of its good blocks. Dies that hold one more than others, or have more bad
-blocks, wear faster; to exchange super-pages would change nothing. So one moves, from the die worn
-more to that worn less, once their blocks' mean cycles differ by more than the threshold, as long as
-the difference would go on growing; where it would stay, only if no die gets more than the fullest
-has, for which all others would wait in every step. Then it is the other's turn to wear faster.
+Owns the decision, and the rows of the moves. Does not own wear inside a die, where planes change
+roles (ftl/reservoir.py), or the bytes of the pages.
+Source: none. Every super-page is written once per step, so the wear of a die is its number of
+super-pages divided by its number of good blocks. Dies with one more super-page than others, or with
+more bad blocks, wear faster; an exchange of super-pages has no effect. A super-page therefore moves
+from the more worn to the less worn die when the mean cycles of their blocks differ by more than the
+threshold and the difference would grow. If the difference would stay constant, it moves only if no
+die gets more than the fullest die has, because all dies wait for the fullest in every step.
 
-The way is that of a controller: array, channel, DRAM, channel, array, while the accelerator works
-on the step's gradients. The old version stays until the new one is programmed.
+Path of a move: array, channel, DRAM, channel, array, while the accelerator computes the step's
+gradients. The old version stays until the new one is programmed.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dies:
-    """Dies of a device as the decision sees them, an element each."""
+    """State of a device's dies for the decision, one element per die."""
 
     cycles: np.ndarray
     """Mean erases of the good blocks of their reservoirs, all planes, float64."""
     places: np.ndarray
-    """Super-pages that their good blocks have, int64."""
+    """Super-pages in their good blocks, int64."""
     room: np.ndarray
-    """Super-pages that they may hold, int64."""
+    """Maximum number of super-pages that they may hold, int64."""
 
 
 def decide(held: np.ndarray, dies: Dies, threshold: float) -> list[tuple[int, int]]:
-    """(from, to) of each super-page that is to move; ``held`` int64[dies] by each die now. No die
-    both gives and takes."""
+    """Return (from, to) of each super-page to move. ``held``: current super-pages of each die,
+    int64[dies]. No die both gives and takes."""
     before, held = held, held.copy()
     by_wear = np.lexsort((held / dies.places, dies.cycles))
     again = True
-    while again:  # who gives to one may have taken from another
+    while again:  # a die that gives may have taken before
         again = False
         for worn in by_wear[::-1]:
             for fresh in by_wear:
@@ -68,7 +68,7 @@ def decide(held: np.ndarray, dies: Dies, threshold: float) -> list[tuple[int, in
 
 
 def _gives(held: np.ndarray, dies: Dies, worn: int, fresh: int) -> bool:
-    """Is a super-page better on the die that is less worn?"""
+    """Return True if a super-page should move to the less worn die."""
     if not held[worn] or held[fresh] >= dies.room[fresh]:
         return False
     ours, theirs = held[worn] * dies.places[fresh], held[fresh] * dies.places[worn]
@@ -76,16 +76,16 @@ def _gives(held: np.ndarray, dies: Dies, worn: int, fresh: int) -> bool:
 
 
 def carry_out(homes: Homes, moves: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """(super-page left, super-page got) of the last stripe of each die that gives one away. As no
-    die both gives and takes, what one leaves is not what another gets before it has left."""
+    """Yield (old super-page, new super-page) for the last stripe of each giving die. No die both
+    gives and takes, so no super-page is reused before its stripe has left."""
     for worn, fresh in moves:
         last = homes.by_die()[worn][-1]
         yield homes.move(homes.stripe(int(last)), fresh)
 
 
 def plan(path: OnDie, out: Rows, after: int) -> int:
-    """Rows of the stripes that go to dies less worn, from now on. Returns the row that the update
-    waits for: all have landed, and ``after`` is done."""
+    """Add the rows of the moves to less worn dies. Return the row that the update waits for: all
+    moves and ``after`` are complete."""
     if not path.migrates:
         return after
     assert path.drives is not None
@@ -96,7 +96,7 @@ def plan(path: OnDie, out: Rows, after: int) -> int:
     places = path.good_blocks.sum(axis=1).reshape(-1, g.dies) * g.pages
     landed: list[int] = []
     for dev, (s, homes) in enumerate(zip(path.stripes, path.homes, strict=True)):
-        # Beside the block that is entered next, one for what comes between a die's stripes.
+        # Reserve two blocks: the next to open, and one for programs between a die's stripes.
         room = np.minimum(places[dev] - 2 * g.pages, path.super_pages // g.dies)
         moves = decide(homes.held(), Dies(worn[dev], places[dev], room), threshold)
         size, ecc_ps = s.planes * g.page_bytes, pe.ecc_ps(path.cfg, s.planes)
@@ -114,7 +114,7 @@ def _rows(
     stripe_bytes: int,
     ecc_ps: int,
 ) -> list[int]:
-    """Rows of the moves: read into DRAM, programmed from there. Returns the last row of each."""
+    """Add the rows of the moves: read into DRAM, program from there; return each last row."""
     common = {"device": device, "resource": rows.DIE, "phase": LEVELLING, "array_ps": ecc_ps}
     landed = []
     for source, target in moves:
@@ -129,14 +129,15 @@ def _rows(
 
 
 def wear(worn: np.ndarray, good: np.ndarray, geometry: Geometry) -> np.ndarray:
-    """Mean erases of each die's good blocks: ``worn`` int32[dies x blocks, planes], ``good``
-    bool[dies, blocks]."""
+    """Return the mean erases of each die's good blocks. ``worn``: int32[dies x blocks, planes],
+    ``good``: bool[dies, blocks]."""
     erases = worn.reshape(*good.shape, geometry.planes).sum(axis=2)
     return np.asarray((erases * good).sum(axis=1) / (good.sum(axis=1) * geometry.planes))
 
 
 def share(path: OnDie, steps: int) -> Share:
-    """How the programs of the path's first ``steps`` steps fall on the reservoirs' blocks."""
+    """Return the distribution of programs over the reservoirs' blocks in the first ``steps``
+    steps."""
     g, s = path.geometry, path.stripes[0]
     applied = path.applied(steps) / steps
     programs = np.zeros((len(path.stripes), g.dies))

@@ -1,9 +1,10 @@
-"""Which addresses each flow of a scenario has.
+"""Address partition: the addresses of each flow of a scenario.
 
-Owns the partition of the drive's sectors among flows, and their pages. Does not own where a page
-lies. Source: MQSim's partition of logical addresses: a flow has the share of each plane that it
-lists, rounded down plane by plane, and flows follow each other. Its host interface cuts requests
-where pages of the whole drive end, also in a flow that begins inside a page.
+Owns the partition of the drive's sectors among flows, and their pages. Does not own the mapping of
+a page to flash (to_engine.py).
+Source: MQSim's partition of logical addresses: a flow has its share of each plane that it lists,
+rounded down per plane, and the ranges of the flows are consecutive. Its host interface splits
+requests at page boundaries of the whole drive, also for a flow that begins inside a page.
 """
 
 from __future__ import annotations
@@ -25,20 +26,21 @@ class Range:
 
     @property
     def sectors(self) -> int:
-        """How many."""
+        """Number of sectors."""
         return self.last - self.first + 1
 
     def base(self, page: int) -> int:
-        """The sector at which its first page of ``page`` sectors begins, maybe before its own."""
+        """Return the first sector of the first page (``page`` sectors); it may precede the
+        range."""
         return self.first - self.first % page
 
     def pages(self, page: int) -> int:
-        """Pages of ``page`` sectors that it has at least a sector of."""
+        """Return the number of pages of ``page`` sectors that overlap the range."""
         return self.last // page - self.first // page + 1
 
 
 def ranges(drive: Drive, flows: Sequence[FlowParameters]) -> list[Range]:
-    """The addresses of each flow."""
+    """Return the address range of each flow."""
     listed = Counter(plane for flow in flows for plane in flow.planes)
     found, first = [], 0
     for flow in flows:

@@ -1,7 +1,8 @@
-"""MQSim's data cache: its sizes, and what each flow keeps in it.
+"""Configuration of MQSim's data cache: its sizes, and what each flow caches.
 
-Owns what Data_Cache_* and Device_Level_Data_Caching_Mode mean. Does not own the cache
-(frontend/buffer.py). Source: MQSim's source.
+Owns the meaning of Data_Cache_* and Device_Level_Data_Caching_Mode. Does not own the cache
+(nvme/mqsim_cache.py).
+Source: MQSim's source.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ KEPT = {
     "WRITE_CACHE": buffer.WRITES,
     "WRITE_READ_CACHE": buffer.READS | buffer.WRITES,
 }
-"""What a flow keeps by its mode."""
+"""Bits of what a flow caches, by its mode."""
 
 
 def sizes(drive: Drive, flows: Sequence[Flow]) -> buffer.Sizes | None:
-    """The cache, or the flows' caches; None where no flow has one."""
+    """Return the sizes of the shared cache or the caches of the flows; None if no flow has one."""
     if not any(KEPT[f.parameters.device_level_data_caching_mode] for f in flows):
         return None
     groups = len(flows) if drive.data_cache_sharing_mode == "EQUAL_PARTITIONING" else 1
@@ -42,8 +43,7 @@ def sizes(drive: Drive, flows: Sequence[Flow]) -> buffer.Sizes | None:
 
 
 def divide(arrays: Arrays, flows: Sequence[Flow]) -> None:
-    """Each flow keeps what its mode says, in its cache; pages that the drive holds already have
-    been programmed."""
+    """Set the mode and the cache of each flow; mark pages that the drive holds as programmed."""
     if arrays.cfg["cache"][0] == 0:
         return
     groups = len(arrays.cache)

@@ -1,7 +1,8 @@
-"""A flow ready to run: its requests in chunks, and how they are let go.
+"""Flow: a sequence of requests in chunks, with its issue mode.
 
-Owns Flow, the seam between workloads and the simulation. Does not own where its requests come from
-(synthetic.py, replayed.py) or what becomes of them. Source: MQSim's IO flows.
+Owns Flow, the interface between workloads and the simulation. Does not own the sources of requests
+(synthetic_flow.py, trace_flow.py) or their simulation (to_engine.py).
+Source: MQSim's IO flows.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from ondie.emu.replay.mqsim.workload_xml import FlowParameters
 
 @dataclass(frozen=True)
 class Flow:
-    """The requests of one flow, and when each is issued.
+    """Requests of one flow, and the rule by which they are issued.
 
     Closed loop (depth is a number): `depth` requests at ISSUE_PS, then one with each completion;
-    their arrivals are NOT_YET. Open loop (depth is None): each at its arrival, which never
-    decreases. No request is issued after stop_ps. total: how many will come; None where only the
-    simulation can tell, as in a closed loop with a stop.
+    their arrivals are NOT_YET. Open loop (depth is None): each at its arrival; arrivals never
+    decrease. No request is issued after stop_ps. total: number of requests; None where only the
+    simulation determines it, as in a closed loop with a stop.
     """
 
     stream: int
@@ -34,26 +35,32 @@ class Flow:
     stop_ps: int | None
     source: Callable[[], Iterator[np.ndarray]]
     notes: tuple[str, ...] = ()
-    """What was changed or left out, in words."""
+    """Text on changed or dropped requests."""
 
     def chunks(self) -> Iterator[np.ndarray]:
-        """The requests, REQUEST[n] with n from 1 to MAX_CHUNK, from the first on; the same ones at
-        each call, without end in a closed loop with a stop. Arrays belong to the caller."""
+        """Return the requests as REQUEST[n] arrays with n from 1 to MAX_CHUNK, from the first one.
+
+        Each call yields the same requests, without end in a closed loop with a stop. The caller may
+        change the arrays.
+        """
         return self.source()
 
 
 ISSUE_PS = 1000
-"""When a closed loop issues its first requests: 1 ns, as MQSim does."""
+"""Time at which a closed loop issues its first requests: 1 ns, as in MQSim."""
 
 
 def total(flows: Sequence[Flow]) -> int | None:
-    """Requests of all flows, None if a flow does not know."""
+    """Return the number of requests of all flows, or None if one is not known."""
     known = [flow.total for flow in flows if flow.total is not None]
     return sum(known) if len(known) == len(flows) else None
 
 
 def half_way(flows: Sequence[Flow]) -> int | None:
-    """Completions up to and with the first of the second half, where counters are to be copied;
-    None where the number of requests is not known beforehand."""
+    """Return the number of completions at which the counters are copied for the second half.
+
+    The first completion of the second half is included. None if the number of requests is not known
+    beforehand.
+    """
     number = total(flows)
     return None if number is None else number // 2 + 1

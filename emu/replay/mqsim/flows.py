@@ -1,6 +1,6 @@
-"""The flows of a scenario on a drive, ready to run.
+"""Construction of the flows of a scenario on a drive.
 
-Owns which kind of flow becomes what. Does not own the kinds (synthetic.py, replayed.py).
+Owns the choice of the kind of each flow. Does not own the kinds (synthetic_flow.py, trace_flow.py).
 Source: MQSim's host, which makes a flow of each parameter set, in the file's order.
 """
 
@@ -26,10 +26,10 @@ def flows(
     quirks: frozenset[str] = frozenset(),
     folders: Sequence[str | os.PathLike[str]] = (),
 ) -> list[Flow]:
-    """The flows that the scenario describes, checked against the drive.
+    """Return the flows that the scenario describes, checked against the drive.
 
-    Traces are looked for in the current folder, as by MQSim, then in the workload's and in
-    `folders`. InputError or TraceError, one line, for what cannot run.
+    Traces are searched in the current folder, as by MQSim, then in the workload's and in `folders`.
+    Raises InputError or TraceError, one line, for a scenario that cannot run.
     """
     check(scenario, drive)
     supported.check(drive, scenario)
@@ -48,8 +48,11 @@ def flows(
 
 
 def recorded_flows(drive: Drive, scenario: Scenario, recorded: Recorded) -> list[Flow]:
-    """The scenario's flows with recorded requests instead of their own: closed loops keep their
-    queue depth, the others the times of arrival. InputError for requests that do not fit."""
+    """Return the scenario's flows with recorded requests instead of generated ones.
+
+    Closed loops keep their queue depth, the others the arrival times. Raises InputError for
+    requests that do not fit.
+    """
     check(scenario, drive)
     supported.check(drive, scenario)
     most = int(recorded.stream.max())

@@ -1,13 +1,14 @@
-"""MQSim's victims: drawn from its own generator, from the blocks that it takes for safe.
+"""MQSim's random victim selection, drawn from its generator among the blocks it considers safe.
 
-Owns RGA, RANDOM, RANDOM_P and RANDOM_PP as policies of collection. Does not own greedy and FIFO
-(backend/policies.py), the generator (mrg.py) or when a policy is asked (backend/gc.py).
+Owns RGA, RANDOM, RANDOM_P and RANDOM_PP as victim selection policies. Does not own greedy and FIFO
+(ftl/policies.py), the generator (mrg32k3a.py) or the start of garbage collection
+(ftl/gc_victims.py).
 Source: MQSim's source; RGA is d-choices (Van Houdt, SIGMETRICS 2013), where free blocks are drawn
-as well, and a drawing in which nothing is worth collecting is lost.
+as well, and a draw without a block worth collecting is lost.
 
-A drawing of the random ones that is of no use is repeated, or lost with the question that was
-asked, as in MQSim. ``st.lots``: state of the generator int64[6], then the invalid pages that
-RANDOM_PP asks for, 1 where drawings are repeated, then room for what RGA draws.
+A useless draw of the random policies is repeated, or the request for a victim fails, as in MQSim.
+``st.lots``: state of the generator int64[6], then the number of invalid pages that RANDOM_PP
+requires, then 1 where draws are repeated, then space for the draws of RGA.
 """
 
 from __future__ import annotations
@@ -20,17 +21,19 @@ from ondie.emu.replay.mqsim.mrg32k3a import below
 from ondie.kernels.jit import njit
 
 LEAST, REPEATED, DRAWN = 6, 7, 8
-"""Places in ``st.lots``."""
+"""Indices in ``st.lots``."""
 ENDLESS = 1000
-"""Drawings over blocks after which too few are safe."""
+"""Draws per block after which RGA stops because too few blocks are safe."""
 REPEATS = 100
-"""Drawings over blocks after which nothing is worth collecting."""
+"""Draws per block after which repeated draws stop because no block is worth collecting."""
 
 
 @njit
 def safe(st, b):
-    """Does nobody write block ``b``, and no collection empty it? MQSim forgets programs of what
-    collection itself has written."""
+    """Return True if block ``b`` is neither being written nor being collected.
+
+    MQSim ignores the programs of blocks that garbage collection writes.
+    """
     block = st.block[b]
     if block.state == FREE:
         return True
@@ -41,13 +44,16 @@ def safe(st, b):
 
 @njit
 def invalid(st, b):
-    """Pages of block ``b`` that collecting it would win; 0 of one that cannot be collected."""
+    """Return the invalid pages of block ``b``; 0 if it cannot be collected."""
     return st.cfg[0].block_pages - st.valid[b] if collectable(st, b) else 0
 
 
 @njit
 def rga(st, u):
-    """The block with the most invalid pages of floor(log2(blocks)) different safe ones."""
+    """Return the block with the most invalid pages of floor(log2(blocks)) distinct safe blocks.
+
+    Returns -1 if none of them has any.
+    """
     c = st.cfg[0]
     d = 0
     while c.blocks >> (d + 1) > 0:
@@ -79,9 +85,11 @@ def rga(st, u):
 
 @njit
 def drawn(st, u, full, least):
-    """A safe block, where so wished a full one, with ``least`` invalid pages at least; the last one
-    drawn where that takes more drawings than there are blocks. When it wins nothing, any that wins
-    something where drawings are repeated, else -1."""
+    """Draw a safe block, full if ``full``, with at least ``least`` invalid pages.
+
+    The last block drawn is taken after as many draws as there are blocks. If it has no invalid
+    page, any block with one is drawn where draws are repeated; otherwise -1.
+    """
     c = st.cfg[0]
     first = first_block(st, u)
     b = first + below(st.lots, c.blocks)
@@ -99,23 +107,23 @@ def drawn(st, u, full, least):
 
 @njit
 def random(st, u):
-    """Any safe block."""
+    """Return any safe block."""
     return drawn(st, u, False, 0)
 
 
 @njit
 def random_p(st, u):
-    """Any safe block that is full."""
+    """Return any safe block that is full."""
     return drawn(st, u, True, 0)
 
 
 @njit
 def random_pp(st, u):
-    """Any safe block that is full, with a number of invalid pages."""
+    """Return any safe block that is full and has the required number of invalid pages."""
     return drawn(st, u, True, st.lots[LEAST])
 
 
 def policy(name: str) -> str:
-    """GC_Block_Selection_Policy as ftl.gc_policy has it."""
+    """Return GC_Block_Selection_Policy as a value of ftl.gc_policy."""
     known = {"GREEDY": "greedy", "FIFO": "fifo"}
     return known.get(name) or f"{Path(__file__).resolve()}:{name.lower()}"

@@ -1,12 +1,15 @@
-"""Initial_Occupancy_Percentage: which pages of a flow hold data before the run.
+"""Initial_Occupancy_Percentage: the pages of a flow that hold data before the run.
 
-Owns the choice of pages and how often they were written. Does not own the state of the flash that
-follows (occupation.py). Source: MQSim's preconditioning: so many pages as the flow's own
-requests touch first, of a trace those it reads before those it writes; what is missing is anywhere.
+Owns the selection of pages and the frequency of their writes. Does not own the resulting flash
+state (ftl/precondition/per_stream.py).
+Source: MQSim's preconditioning: the pages that the flow's own requests touch first, up to the
+wanted number; of a trace, pages that are read before those that are written; missing pages are
+chosen at random.
 
-For what precondition.py does not lay down as MQSim does: traces, and flows that occupy nearly all
-of their pages, of which MQSim takes nine tenths, and here all can be. Of the blocks at which
-collection starts half are free; since each block that fills has one collected, that number lasts.
+It applies to flows that precondition.py cannot place as MQSim does: traces, and flows that occupy
+nearly all of their pages, of which MQSim takes nine tenths, and here all can be taken. Half of the
+blocks at which garbage collection starts are free; since one block is collected for each block that
+fills, that number remains constant.
 """
 
 from __future__ import annotations
@@ -27,11 +30,11 @@ from ondie.emu.replay.mqsim.workload_xml import Synthetic
 
 I64 = npt.NDArray[np.int64]
 CROWDED = 1.1
-"""Pages of a range over those wanted, below which drawing them one by one takes too long."""
+"""Ratio of pages of a range to wanted pages below which drawing them one by one takes too long."""
 
 
 def occupied(drive: Drive, flows: Sequence[Flow], pages: Sequence[int]) -> list[Occupied]:
-    """What each flow occupies of its ``pages`` logical pages, numbered from 0."""
+    """Return the pages that each flow occupies of its ``pages`` logical pages, from 0."""
     return [_of_flow(drive, flow, n) for flow, n in zip(flows, pages, strict=True)]
 
 
@@ -64,7 +67,7 @@ def _synthetic(
 
 
 def _hot_and_cold(lpns: I64, room: int, hot: float) -> tuple[Region, ...]:
-    """The first pages get most of the writes: of the share h of the range it is 1 - h."""
+    """Return the hot and cold regions: the first share h of the range gets 1 - h of the writes."""
     share = float((lpns < room * hot).mean())
     if not 0 < share < 1:
         return (Region(1.0, 1.0),)
@@ -72,8 +75,11 @@ def _hot_and_cold(lpns: I64, room: int, hot: float) -> tuple[Region, ...]:
 
 
 def _touched(flow: Flow, page: int, pages: int, wanted: int) -> I64:
-    """The first distinct pages that the flow's requests touch, at most ``wanted``, ascending; of a
-    trace, whose requests end, those that are read go first."""
+    """Return the first distinct pages that the flow's requests touch, at most ``wanted``,
+    ascending.
+
+    Of a trace, whose requests end, pages that are read come first.
+    """
     base = flow.range.base(page // 512) * 512
     seen = np.zeros(pages, np.bool_)
     read = np.zeros(pages, np.bool_)
@@ -97,7 +103,7 @@ def _touched(flow: Flow, page: int, pages: int, wanted: int) -> I64:
 
 
 def _filled_up(lpns: I64, pages: int, wanted: int, rng: np.random.Generator) -> I64:
-    """As many pages as are wanted: others at random beside these."""
+    """Return ``wanted`` pages: ``lpns`` and other pages chosen at random."""
     if len(lpns) >= wanted:
         return lpns
     others = np.setdiff1d(np.arange(pages), lpns)

@@ -1,14 +1,15 @@
-"""MRG32k3a, the random numbers of a flow.
+"""MRG32k3a: the random number generator of a flow.
 
-Owns the generator, its start from a seed, and exponential and normal numbers from it. Does not own
-what they decide (synthetic.py). Source: P. L'Ecuyer, Operations Research 47(1), 1999 (MRG32k3a,
-figure 1, jumps by powers of the matrix); Marsaglia, Bray, SIAM Review 6(3), 1964 (polar method).
+Owns the generator, its seeding, and exponential and normal numbers. Does not own their use
+(synthetic_flow.py).
+Source: P. L'Ecuyer, Operations Research 47(1), 1999 (MRG32k3a, figure 1, jumps by powers of the
+matrix); Marsaglia, Bray, SIAM Review 6(3), 1964 (polar method).
 
-MQSim draws its requests from the same generator, a stream each for types, addresses, sizes and
-intervals, so that a seed stands for the same requests here. It places a seed by jumping ahead
-(seed // 200 + 1) * 2^(seed mod 200) steps, but squares the matrices in 64 bits, where a product of
-two residues overflows: its starts are not points of the true jump. They are kept as they are, since
-they only decide which random numbers are drawn; so is that seeds 1 and 200, 2 and 201, ... meet.
+MQSim draws its requests from this generator, with one stream each for types, addresses, sizes and
+intervals, so that a seed gives identical requests here. It seeds by jumping ahead (seed // 200 + 1)
+* 2^(seed mod 200) steps, but squares the matrices in 64 bits, where a product of two residues
+overflows: its starting points are not those of the true jump. They are kept, because they only
+decide which random numbers are drawn. Seeds 1 and 200, 2 and 201, ... also coincide as in MQSim.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _STEPS: tuple[tuple[int, Matrix], ...] = (
 
 
 def start(seed: int) -> State:
-    """The state of a seed from 0: int64[6], the last three residues of each component."""
+    """Return the state of a seed from 0: int64[6], the last three residues of each component."""
     jumps, squarings = seed // 200 + 1, seed % 200
     state = np.zeros(6, np.int64)
     for component, (m, step) in enumerate(_STEPS):
@@ -55,7 +56,7 @@ def start(seed: int) -> State:
 
 @functools.lru_cache(4096)
 def _product(a: Matrix, b: Matrix, m: int) -> Matrix:
-    """a @ b modulo m in 64 bits: sums wrap around, remainders have their sign."""
+    """Return a @ b modulo m in 64 bits: sums wrap around, remainders keep their sign."""
     rows = []
     for row in a:
         out = []
@@ -75,7 +76,7 @@ def _wrapped(x: int) -> int:
 
 @njit
 def uniform(s):
-    """The next number of state ``s``, float64 in (0, 1)."""
+    """Return the next number of state ``s``, float64 in (0, 1)."""
     p = (A12 * s[1] + A13 * s[0]) % M1
     s[0] = s[1]
     s[1] = s[2]
@@ -92,20 +93,22 @@ def uniform(s):
 
 @njit
 def below(s, n):
-    """A whole number from 0 to ``n`` - 1, int64."""
+    """Return an integer from 0 to ``n`` - 1, int64."""
     return np.int64(np.float64(n) * uniform(s))
 
 
 @njit
 def exponential(s, mean):
-    """A number of an exponential distribution, float64."""
+    """Return a number of an exponential distribution, float64."""
     return -mean * math.log(uniform(s))
 
 
 @njit
 def normal(s, spare, mean, deviation):
-    """A number of a normal distribution, float64. ``spare``: float64[1], what the polar method
-    found beside the last number, 0 where there is nothing."""
+    """Return a number of a normal distribution, float64.
+
+    ``spare``: float64[1], the second number of the last polar step, 0 if there is none.
+    """
     z = spare[0]
     if z != 0.0:
         spare[0] = 0.0

@@ -1,11 +1,13 @@
-"""MQSim's parameters as data: the name, unit, range and default of each, and how one is read.
+"""MQSim's parameters as data: name, unit, range and default of each, and their parser.
 
-Owns P, the mark of a dataclass field, and reading the elements of one set into such a dataclass.
-Does not own which parameters there are (drive.py, workload.py) or what they say together.
+Owns P, the annotation of a dataclass field, and reading the elements of one set into such a
+dataclass. Does not own the list of parameters (ssdconfig.py, workload_xml.py) or their combined
+meaning (to_engine.py).
 Source: the names, units and built-in values of MQSim's parameter sets (A. Tavakkol et al., 2018).
 
-Where MQSim's reader is lenient ("8k" is 8, "750.5" is 750, "no" is true, of two values the last
-counts, what is unknown is skipped, what is missing is whatever it was), here is an error.
+The following are errors here, where MQSim's reader is lenient ("8k" is 8, "750.5" is 750, "no" is
+true, the last of two values counts, unknown parameters are skipped, missing ones keep an undefined
+value).
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ INT32_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class P:
-    """One parameter of MQSim, as the mark of a dataclass field; the field's type says its kind.
+    """One parameter of MQSim, as the annotation of a dataclass field; the type of the field is its
+    kind.
 
-    `least` and `most` are in `unit`, MQSim's own; the field holds `scale` times that, so that a
-    time in ns is kept in ps. `default`: what counts where the parameter is missing and does not
-    matter, in MQSim's notation; where it matters, missing is an error that shows it.
-    `ignored`: why the value has no effect at all, here as in MQSim.
+    `least` and `most` are in `unit`, MQSim's unit; the field holds `scale` times the value, so that
+    a time in ns is stored in ps. `default`: value, in MQSim's notation, of a missing parameter
+    without effect; if the parameter has an effect, its absence is an error that shows the default.
+    `ignored`: reason why the value never has an effect, here as in MQSim.
     """
 
     name: str
@@ -48,14 +51,14 @@ class P:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A field with its mark."""
+    """Field with its annotation."""
 
     attribute: str
     type: Any
     p: P
 
     def right(self) -> str:
-        """What a value has to be, in words."""
+        """Return the allowed values as text."""
         if self.type is bool:
             return "true or false is right"
         if self.p.choices:
@@ -72,12 +75,12 @@ class Parameter:
 
     @property
     def rate(self) -> bool:
-        """Whether fractions of the unit are allowed although the field holds an integer."""
+        """True if fractions of the unit are allowed although the field holds an integer."""
         return self.p.unit == "GB/s"
 
 
 def parameters(cls: type[Any]) -> tuple[Parameter, ...]:
-    """The parameters of a dataclass, in order."""
+    """Return the parameters of a dataclass, in order."""
     hints = get_type_hints(cls, include_extras=True)
     found = []
     for field in dataclasses.fields(cls):
@@ -90,7 +93,7 @@ def parameters(cls: type[Any]) -> tuple[Parameter, ...]:
 
 @dataclass
 class Values:
-    """What a set of elements says: values by attribute, the line of each, what is missing."""
+    """Content of a set of elements: values by attribute, line of each, missing parameters."""
 
     where: str
     values: dict[str, Any]
@@ -105,10 +108,10 @@ def read(
     skipped: Mapping[str, str] = {},
     elsewhere: Mapping[str, str] = {},
 ) -> Values:
-    """The values of `elements`, each of which must be one of `known`, once.
+    """Return the values of `elements`, each of which must be one of `known`, at most once.
 
-    `skipped`: names of elements that MQSim and we pass over. `elsewhere`: names that belong into
-    another set, and its name. InputError, one line, for anything else.
+    `skipped`: names of elements that MQSim and this reader skip. `elsewhere`: names that belong to
+    another set, and the name of that set. Raises InputError, one line, for any other name.
     """
     by_name = {name: k for k in known for name in (k.p.name, *k.p.aliases)}
     values: dict[str, Any] = {}
@@ -136,9 +139,10 @@ def read(
 
 
 def complete(found: Values, line: int, matters: Callable[[Parameter], bool], else_: str) -> None:
-    """Fill in what is missing and does not matter; InputError for the first that does.
+    """Set missing parameters without effect to their default.
 
-    `else_` says what MQSim would do where it has no default.
+    Raises InputError for the first missing parameter that has an effect. `else_` describes what
+    MQSim does if it has no default.
     """
     wanted = [k for k in found.missing if matters(k) and not k.p.ignored]
     if wanted:
@@ -156,7 +160,7 @@ _REAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 
 
 def parse(parameter: Parameter, text: str, place: str) -> Any:
-    """The value of a parameter, in the field's unit; InputError says what would be right."""
+    """Return the value of a parameter in the field's unit; InputError states what is allowed."""
     p, kind = parameter.p, parameter.type
 
     def bad(why: str = "") -> InputError:
@@ -197,7 +201,7 @@ def parse(parameter: Parameter, text: str, place: str) -> Any:
 
 
 def spelled(parameter: Parameter, value: Any) -> str:
-    """A field's value in MQSim's notation: its name, unit and spelling."""
+    """Return a field's value in MQSim's notation, unit and spelling."""
     if parameter.type is bool:
         return "true" if value else "false"
     if get_origin(parameter.type) is tuple:

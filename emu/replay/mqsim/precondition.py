@@ -1,8 +1,10 @@
-"""Enabled_Preconditioning: a drive that holds data before the run, as MQSim lays them down.
+"""Enabled_Preconditioning: initial content of a drive, placed as MQSim does.
 
-Owns which flows can be laid down so, and in which order. Does not own the draws (drawn.py), the
-distributions (layout.py) or the steady state of a drive that was really written (occupancy.py),
-which stands in where MQSim could not fill the drive as it is told. Source: MQSim's preconditioning.
+Owns which flows can be placed in this way, and their order. Does not own the draws
+(precondition_draws.py), the distributions (precondition_blocks.py) or the steady state of a drive
+that was actually written (initial_occupancy.py), which is used where MQSim cannot fill the drive as
+configured.
+Source: MQSim's preconditioning.
 """
 
 from __future__ import annotations
@@ -25,9 +27,13 @@ from ondie.emu.replay.mqsim.workload_xml import Synthetic
 def laid(
     arrays: Arrays, cfg: Config, drive: Drive, flows: Sequence[Flow], pages: Sequence[int]
 ) -> bool:
-    """Lay down what the flows hold of their ``pages``. False, with nothing done, where a flow is a
-    trace, wants nearly all of its pages, or more than fits, and where so few blocks would stay free
-    that no write could ever be placed."""
+    """Place the initial pages of the flows. Return False, with nothing changed, if that is
+    impossible.
+
+    ``pages``: logical pages of each flow. It is impossible if a flow is a trace, needs nearly all
+    of its pages, or more than fits, or if so few blocks would stay free that no write could be
+    placed.
+    """
     wanted: list[tuple[Synthetic, np.ndarray]] = []
     for flow, n in zip(flows, pages, strict=True):
         p = flow.parameters
@@ -62,7 +68,7 @@ def laid(
 
 
 def _share(drive: Drive, cfg: Config, p: Synthetic, most: float) -> layout.F64 | None:
-    """Shares of blocks by valid pages for a flow's addresses and the drive's policy."""
+    """Return the shares of blocks by valid pages for a flow's addresses and the drive's policy."""
     fill = p.initial_occupancy_percentage / 100 * (1 - drive.overprovisioning_ratio)
     low, blocks = cfg.ftl.gc_low_blocks + 1, drive.block_no_per_plane
     kind = distribution(p)

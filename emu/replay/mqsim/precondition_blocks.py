@@ -1,9 +1,10 @@
-"""The blocks of a preconditioned drive: how many valid pages each has, and which.
+"""Blocks of a preconditioned drive: number of valid pages of each, and which pages.
 
-Owns the distribution of valid pages by policy and addresses, and its laying down in each plane.
-Does not own which pages a flow holds (occupancy.py). Source: MQSim's preconditioning; B. Van Houdt,
-SIGMETRICS 2013 (mean-field model of d-choices, random choice in closed form); greedy is taken as
-the best of 30. Hot and cold addresses are the uniform distribution stretched about its mean.
+Owns the distribution of valid pages by policy and addresses, and its placement in each plane. Does
+not own the pages that a flow holds (precondition_draws.py).
+Source: MQSim's preconditioning; B. Van Houdt, SIGMETRICS 2013 (mean-field model of d-choices,
+random choice in closed form); greedy is modelled as the best of 30. Hot and cold addresses are the
+uniform distribution stretched about its mean.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ def uniform(policy: str, pages: int, blocks: int, fill: float, low: int, most: f
 
 
 def _choices(pages: int, rho: float, d: int) -> F64:
-    """The best of ``d``: w[i], blocks with at least i valid pages, by Euler steps."""
+    """Return the shares for the best of ``d``: w[i], blocks with at least i valid pages, by Euler
+    steps."""
     n = np.arange(pages + 1)
     start = np.array([math.comb(pages, i) * rho**i * (1 - rho) ** (pages - i) for i in n])
     w = np.zeros(pages + 2)
@@ -61,7 +63,7 @@ def _choices(pages: int, rho: float, d: int) -> F64:
 
 
 def _random(pages: int, rho: float) -> F64:
-    """Any block: shares of blocks with at most i valid pages, then their differences."""
+    """Return the shares for a random block: differences of shares with at most i valid pages."""
     total = np.zeros(pages + 1)
     for i in range(pages + 1):
         j = np.arange(i + 1, pages + 1)
@@ -71,7 +73,7 @@ def _random(pages: int, rho: float) -> F64:
 
 
 def _random_some(pages: int, rho: float, least: int) -> F64 | None:
-    """Any block with ``least`` invalid pages, in closed form."""
+    """Return the shares for a random block with ``least`` invalid pages, in closed form."""
     harmonic = sum(1 / j for j in range(least + 1, pages + 1))
     a = pages - least - pages * harmonic
     b = rho * harmonic + 1 - rho
@@ -101,7 +103,7 @@ def stretched(share: F64, hot: float) -> F64:
 
 
 def in_order(pages: int, rho: float) -> F64:
-    """Sequential writes leave blocks that are full or empty."""
+    """Return the shares for sequential writes: blocks are full or empty."""
     share = np.zeros(pages + 1)
     share[0], share[pages] = 1 - rho, rho
     return share
@@ -151,7 +153,7 @@ def blocks_of(share: F64, goal: int, wanted: int) -> I64 | None:
 
 @dataclass(frozen=True)
 class Plane:
-    """What a flow is to hold of a plane. lpns: from 0, ascending; valid: pages of each block."""
+    """Content of a plane for a flow. lpns: from 0, ascending; valid: valid pages of each block."""
 
     stream: int
     unit: int

@@ -22,13 +22,13 @@ from ondie.emu.replay.mqsim.workload_xml import Synthetic
 
 I64 = npt.NDArray[np.int64]
 MOST_HOT = 0.3
-"""Hot region above which its addresses are taken for uniform ones."""
+"""Share of the hot region above which addresses are treated as uniform."""
 CROWDED = 1.1
 """Pages of a range over those wanted, below which drawing them takes too long."""
 
 
 def distribution(p: Synthetic) -> str:
-    """What the flow's addresses are taken for."""
+    """Return the address distribution that is assumed for the flow."""
     if p.address_distribution == "RANDOM_HOTCOLD" and p.percentage_of_hot_region > 100 * MOST_HOT:
         return "RANDOM_UNIFORM"
     return p.address_distribution

@@ -1,12 +1,13 @@
-"""What MQSim does otherwise than its parameters say, as a table.
+"""Table of MQSim's deviations from its parameters (quirks).
 
-Owns the list: what MQSim does, what is right, whether it can be had here, and which runs meet it.
-Does not own the doing: each part obeys the names of its own quirks. Source: MQSim's source at its
-published state of October 2022, and runs of it.
+Owns the list: the behavior of MQSim, the correct behavior, whether it can be reproduced here, and
+the runs to which it applies. Does not own the implementation: each module implements its quirks by
+name.
+Source: MQSim's source at its published state of October 2022, and runs of it.
 
-Without --quirks a run is right. With it the quirks marked ASKED are reproduced. KEPT ones are done
-in any case: they say what a parameter means to those who use it. NAMED ones are not reproduced:
-mostly MQSim crashes, stalls, loses requests, or the effect depends on its memory's addresses.
+Without --quirks a run is correct. With it the quirks marked ASKED are reproduced. KEPT quirks are
+always reproduced: they define what a parameter means to its users. NAMED quirks are not reproduced:
+in most of them MQSim crashes, stalls or loses requests, or the effect depends on memory addresses.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Met = Callable[[Drive, Scenario], bool]
 
 @dataclass(frozen=True)
 class Quirk:
-    """One deviation. `parameters`: MQSim's names of what it is about, empty for results."""
+    """One deviation. `parameters`: MQSim's names of the parameters concerned, empty for results."""
 
     name: str
     parameters: tuple[str, ...]
@@ -35,7 +36,7 @@ class Quirk:
     met: Met
 
     def line(self, asked: bool) -> str:
-        """The quirk in one line, with what is done about it here."""
+        """Return the quirk in one line, with its treatment here."""
         done = {
             ASKED: "done here as well" if asked else "done here with --quirks",
             KEPT: "done here as well",
@@ -361,15 +362,15 @@ NAMES = {quirk.name: quirk for quirk in QUIRKS}
 
 
 def obeyed(asked: bool) -> frozenset[str]:
-    """The names of the quirks that the parts are to reproduce."""
+    """Return the names of the quirks that must be reproduced."""
     return frozenset(q.name for q in QUIRKS if asked and q.treatment == ASKED)
 
 
 def met(drive: Drive, scenario: Scenario) -> list[Quirk]:
-    """The quirks that this run would meet in MQSim."""
+    """Return the quirks that apply to this run in MQSim."""
     return [quirk for quirk in QUIRKS if quirk.met(drive, scenario)]
 
 
 def lines(drive: Drive, scenario: Scenario, asked: bool) -> list[str]:
-    """A line for each quirk that this run meets."""
+    """Return a line for each quirk that applies to this run."""
     return [quirk.line(asked) for quirk in met(drive, scenario)]

@@ -1,11 +1,12 @@
-"""Results in MQSim's terms: its lines, its result file, its log of response times.
+"""Results in MQSim's format: text lines, result file, log of response times.
 
-Owns which of our numbers has which name of MQSim's. Does not own the numbers of `--json`
-(statistics.py) or writing to disk. Source: MQSim's result file: names, units, nesting.
+Owns the assignment of this project's counters to MQSim's names. Does not own the numbers of
+`--json` (replay/statistics.py) or writing to disk.
+Source: MQSim's result file: names, units, nesting.
 
-What the simulation has not counted is left out. Device response time: from the submission queue to
-the completion at the host; end-to-end delay: from the host's request on. As in MQSim both are in
-whole us, bytes and rates have six decimals.
+Items that the simulation has not counted are omitted. Device response time: from the submission
+queue to the completion at the host; end-to-end delay: from the host's request on. As in MQSim both
+are in whole us; bytes and rates have six decimals.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ COMMANDS = {
     "Total_GC_Executions": "collections",
     "Total_WL_Executions": "levelings",
 }
-"""MQSim's name and our counter; commands of one plane and of several are counted apart."""
+"""MQSim's name and this project's counter; single-plane and multi-plane commands are counted
+separately."""
 
 MOVES = {
     "Average_Page_Movement_For_GC": ("gc_writes", "collections"),
@@ -53,7 +55,7 @@ MOVES = {
 
 
 def flow_lines(flows: Sequence[Flow], requests: Sequence[np.ndarray]) -> list[str]:
-    """Two lines per flow: requests, then both mean times."""
+    """Return two lines per flow: requests, then both mean times."""
     lines = []
     for flow, done in zip(flows, requests, strict=True):
         response, delay = (int((done["end"] - done[since]).mean(dtype=np.float64)) // PS_PER_US
@@ -66,8 +68,10 @@ def flow_lines(flows: Sequence[Flow], requests: Sequence[np.ndarray]) -> list[st
 
 
 def total_lines(requests: Sequence[np.ndarray], counters: Mapping[str, int]) -> list[str]:
-    """The whole run: requests, the time of the last completion, and what the flash did, by the
-    names of the result file."""
+    """Return the lines of the whole run: requests, time of the last completion, flash operations.
+
+    Flash operations have the names of the result file.
+    """
     count = sum(map(len, requests))
     end = max(int(done["end"].max()) for done in requests)
     lines = [f"Total: {count} requests in {end // 1000} ns of simulated time"]
@@ -80,7 +84,7 @@ def result_file(
     counters: Mapping[str, int],
     quirks: frozenset[str] = frozenset(),
 ) -> bytes:
-    """The result file of one scenario. Quirk obeyed: whole_seconds."""
+    """Return the result file of one scenario. Quirk reproduced: whole_seconds."""
     root = ET.Element("MQSim_Results")
     host = ET.SubElement(root, "Host")
     end = max(int(done["end"].max()) for done in requests)
@@ -130,8 +134,11 @@ def _ftl(counters: Mapping[str, int]) -> dict[str, str]:
 
 
 def response_log(done: np.ndarray, period_ps: int) -> str:
-    """The log of one flow: time in us, mean device response time and end-to-end delay in us since
-    the line before; a line at the first completion after each period, which starts at a line."""
+    """Return the response time log of one flow.
+
+    Columns: time in us, mean device response time and end-to-end delay in us since the previous
+    line. A line is written at the first completion after each period; a period starts at a line.
+    """
     lines = ["SimulationTime(us)\tReponseTime(us)\tEndToEndDelay(us)"]
     order = np.argsort(done["end"], kind="stable")
     end = done["end"][order]

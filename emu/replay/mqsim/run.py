@@ -1,8 +1,9 @@
-"""A workload on a drive, from MQSim's two files to results: what `ondie mqsim` does.
+"""Run of a workload on a drive, from MQSim's two files to results (`ondie mqsim`).
 
-Owns the order: read, check, run each scenario, count, word. Does not own the simulation, which it
-is given as a function, or the command line. Source: MQSim's command line, its scenarios one after
-the other on a fresh drive each, its names of result files.
+Owns the sequence: read, check, run each scenario, count, format. Does not own the simulation, which
+is passed as a function, or the command line (cli/commands/mqsim.py).
+Source: MQSim's command line, its scenarios one after the other on a fresh drive each, its names of
+result files.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ from ondie.emu.replay.statistics import statistics
 
 
 class Run(NamedTuple):
-    """What a simulation gives back. requests: REQUEST[n] per flow, in the flow's order, with all
-    their times. counters: statistics.FLASH at least, results.COMMANDS where counted. half: the
-    counters at the completion number flow.half_way(flows), None where that is not known. warmed_s:
-    wall time that compiling took, which is not the simulation's."""
+    """Result of a simulation.
+
+    requests: REQUEST[n] per flow, in the order of the flow, with all times. counters: at least
+    statistics.FLASH, and result_xml.COMMANDS where counted. half: the counters at completion number
+    flow.half_way(flows), None if that is not known. warmed_s: wall time of compilation, which is
+    not part of the simulation.
+    """
 
     requests: list[np.ndarray]
     counters: dict[str, int]
@@ -42,13 +46,16 @@ class Run(NamedTuple):
 
 
 Simulate = Callable[[Drive, Sequence[Flow], frozenset[str]], Run]
-"""Runs the flows on a drive; the names are the quirks to reproduce."""
+"""Function that runs the flows on a drive; the names are the quirks to reproduce."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One scenario's results. statistics: what --json writes. text: lines in MQSim's terms. files:
-    the result file, and logs of response times where the drive's file asks for them."""
+    """Results of one scenario.
+
+    statistics: content of --json. text: lines in MQSim's terms. files: the result file, and logs of
+    response times if the drive's file requests them.
+    """
 
     scenario: Scenario
     statistics: dict[str, Any]
@@ -59,7 +66,7 @@ class Outcome:
 def read_pair(
     ssdconfig: str | os.PathLike[str], workload_: str | os.PathLike[str]
 ) -> tuple[Drive, tuple[Scenario, ...]]:
-    """Both files, each scenario checked against the drive. InputError, one line."""
+    """Read both files and check each scenario against the drive. Raises InputError, one line."""
     drive = drives.read_drive(ssdconfig)
     scenarios = workload.read_workload(workload_)
     for scenario in scenarios:
@@ -69,8 +76,10 @@ def read_pair(
 
 
 def remarks(drive: Drive, scenario: Scenario, asked: bool) -> list[str]:
-    """What the user should know before a scenario runs: parameters without effect, and the quirks
-    that it meets; `asked`: --quirks."""
+    """Return the remarks for the user before a scenario runs; `asked`: --quirks.
+
+    These are parameters without effect, and the quirks that apply.
+    """
     ignored = [(k.p.name, k.p.ignored) for k in parameters(Drive) if k.p.ignored]
     lines = [f"ignored: {name}: {why}" for name, why in ignored]
     lines += [f"ignored: {note}" for note in scenario.skipped]
@@ -85,8 +94,11 @@ def run_scenario(
     asked: bool = False,
     folders: Sequence[str | os.PathLike[str]] = (),
 ) -> Outcome:
-    """Run one scenario; `asked`: --quirks. InputError, TraceError for what cannot run,
-    SimulationError for a run that does not balance."""
+    """Run one scenario; `asked`: --quirks.
+
+    Raises InputError or TraceError for a scenario that cannot run, SimulationError if the
+    accounting check fails.
+    """
     names = quirks_.obeyed(asked)
     drive = drives.scenario_drive(drive, scenario.number)
     begin = time.perf_counter()
@@ -108,20 +120,20 @@ def run_scenario(
 
 
 def base_name(scenario: Scenario) -> str:
-    """The workload's file name without what follows its last point, as MQSim cuts it."""
+    """Return the name of the workload file up to its last point, as MQSim does."""
     folder, name = os.path.split(scenario.source)
     return os.path.join(folder, name.rpartition(".")[0] or name)
 
 
 def result_path(scenario: Scenario) -> Path:
-    """MQSim's result file of a scenario, beside the workload."""
+    """Return the path of MQSim's result file of a scenario, in the folder of the workload."""
     return Path(f"{base_name(scenario)}_scenario_{scenario.number}.xml")
 
 
 def configuration(
     drive: Drive, scenario: Scenario, flows: Sequence[Flow], asked: bool
 ) -> dict[str, Any]:
-    """The resolved configuration that travels with a result."""
+    """Return the resolved configuration that is stored with a result."""
     listed = []
     for flow in flows:
         kind = {"kind": "synthetic" if isinstance(flow.parameters, workload.Synthetic) else "trace"}

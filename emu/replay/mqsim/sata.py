@@ -1,8 +1,9 @@
-"""HostInterface_Type SATA: one queue for all flows, and a drive that cannot tell them apart.
+"""HostInterface_Type SATA: one queue for all flows, and a drive that does not distinguish them.
 
-Owns what flows become there. Does not own the queue (frontend/adapter.py). Source: MQSim's source:
-its SATA interface has one stream over all planes and addresses, of class HIGH, with the first
-flow's cache; the host's adapter takes SATA_Processing_Delay for each request and each completion.
+Owns the change of the flows by this interface. Does not own the queue (nvme/sata_hba.py).
+Source: MQSim's source: its SATA interface has one stream over all planes and addresses, of class
+HIGH, with the first flow's cache; the host's adapter takes SATA_Processing_Delay for each request
+and each completion.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ F = TypeVar("F", bound=FlowParameters)
 
 
 def used(drive: Drive) -> bool:
-    """Whether the drive has this interface."""
+    """Return True if the drive has this interface."""
     return drive.host_interface_type == "SATA"
 
 
 def seen(drive: Drive, flows: Sequence[F]) -> list[F]:
-    """The flows' parameters as the drive's interface obeys them."""
+    """Return the flows' parameters as the drive's interface applies them."""
     if not used(drive):
         return list(flows)
     return [
@@ -43,7 +44,7 @@ def seen(drive: Drive, flows: Sequence[F]) -> list[F]:
 
 
 def streams(drive: Drive, flows: Sequence[Flow]) -> list[Flow]:
-    """The streams that the drive tells apart: each flow, or one over the addresses of all."""
+    """Return the streams that the drive distinguishes: each flow, or one over all addresses."""
     if not used(drive):
         return list(flows)
     whole = Range(flows[0].range.first, flows[-1].range.last)

@@ -1,8 +1,9 @@
 """ssdconfig.xml: MQSim's host and device as one frozen record, in SI and integer units.
 
-Owns Drive, its reading, and the geometry that follows from it. Does not own workloads (workload.py)
-or what the drive does (backend/, frontend/). Source: MQSim's Execution_Parameter_Set: names, units,
-built-in values; the ranges are those in which a drive makes sense.
+Owns Drive, its reading, and the geometry that follows from it. Does not own workloads
+(workload_xml.py) or the translation to the engine (to_engine.py).
+Source: MQSim's Execution_Parameter_Set: names, units, built-in values; the ranges are those that
+are meaningful for a drive.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ HOST, DEVICE, FLASH = "Host_Parameter_Set", "Device_Parameter_Set", "Flash_Param
 
 @dataclass(frozen=True)
 class Drive:
-    """Every parameter of ssdconfig.xml by its own name in lower case, times in ps, rates per s."""
+    """Every parameter of ssdconfig.xml by its name in lower case, times in ps, rates per s."""
 
     # fmt: off
     # --- Host_Parameter_Set
@@ -201,11 +202,11 @@ class Drive:
     # fmt: on
 
     source: str = dataclasses.field(default="", compare=False)
-    """The file, for errors."""
+    """Path of the file, for errors."""
 
     @property
     def planes(self) -> int:
-        """In the whole drive."""
+        """Number of planes of the whole drive."""
         return (
             self.flash_channel_count
             * self.chip_no_per_channel
@@ -220,12 +221,12 @@ class Drive:
 
     @property
     def physical_pages(self) -> int:
-        """In the whole drive."""
+        """Number of pages of the whole drive."""
         return self.planes * self.block_no_per_plane * self.page_no_per_block
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many there are of what an id of a flow names."""
+        """Number of channels, chips, dies and planes that the ids of a flow select from."""
         return {
             "channel_ids": self.flash_channel_count,
             "chip_ids": self.chip_no_per_channel,
@@ -234,12 +235,12 @@ class Drive:
         }
 
     def plane_sectors(self, share: int) -> int:
-        """Sectors of one plane that a flow may address which shares it with share - 1 others."""
+        """Return the sectors of a plane that each of ``share`` flows that use it may address."""
         whole = self.block_no_per_plane * self.page_no_per_block * self.page_sectors
         return int(whole * (1.0 - self.overprovisioning_ratio) * 1.0 / share)
 
     def bad(self, attribute: str, words: str) -> InputError:
-        """The error that names file, parameter and value."""
+        """Return the error that names file, parameter and value."""
         return _bad(self.source, attribute, getattr(self, attribute), words)
 
 
@@ -253,13 +254,13 @@ _PLACE = {k.attribute: at for at, k in enumerate(_ALL)}
 SETS: dict[str, tuple[Parameter, ...]] = {
     name: _ALL[_PLACE[first] : _PLACE[last] + 1] for name, (first, last) in _SETS.items()
 }
-"""The parameters of each set of the file."""
+"""Parameters of each set of the file."""
 
 
 def read_drive(path: str | os.PathLike[str]) -> Drive:
-    """The drive of an ssdconfig.xml.
+    """Read the drive of an ssdconfig.xml.
 
-    InputError, one line, names file, line, parameter, value and what would be right; a parameter
+    Raises InputError, one line, with file, line, parameter, value and what is allowed; a parameter
     may be missing only where it has no effect.
     """
     where = os.fspath(path)
@@ -295,7 +296,7 @@ def _known_sets(root: Element, where: str) -> None:
 
 
 def _matters(attribute: str, said: dict[str, Any]) -> bool:
-    """Whether a parameter has an effect beside the others."""
+    """Return True if a parameter has an effect given the other parameters."""
     match attribute:
         case "sata_processing_delay_ps":
             return said.get("host_interface_type") == "SATA"
@@ -328,7 +329,8 @@ def _bad(where: str, attribute: str, value: Any, words: str) -> InputError:
 
 
 def check(drive: Drive) -> None:
-    """InputError, naming the parameter, for what cannot be together or is not supported."""
+    """Raise InputError, naming the parameter, for combinations that are invalid or not
+    supported."""
     page, width = drive.page_capacity_bytes, drive.flash_channel_width_bytes
     if page % SECTOR:
         near = max(SECTOR, round(page / SECTOR) * SECTOR)
@@ -366,20 +368,23 @@ REFUSED: list[tuple[str, Any, str]] = [
         "MQSim ends with an exception; OUT_OF_ORDER or PRIORITY_OUT_OF_ORDER is right",
     ),
 ]
-"""Values that are refused: attribute, value, what is supported."""
+"""Rejected values: attribute, value, what is supported."""
 
 
 def spelled_out(drive: Drive) -> dict[str, Any]:
-    """The drive as results state it: attribute and value."""
+    """Return the drive for the results: attribute and value."""
     return {k.attribute: getattr(drive, k.attribute) for k in _ALL}
 
 
 def scenario_drive(drive: Drive, number: int) -> Drive:
-    """The drive of scenario `number`, from 1: MQSim's Seed grows by 2 with each."""
+    """Return the drive of scenario `number`, from 1: MQSim's Seed grows by 2 with each."""
     return dataclasses.replace(drive, seed=drive.seed + 2 * (number - 1))
 
 
 def map_entries(drive: Drive) -> int:
-    """Entries of the cached mapping table: an entry holds two page numbers and a bit per sector."""
+    """Return the entries of the cached mapping table.
+
+    An entry holds two page numbers and a bit per sector.
+    """
     bits = math.ceil(math.log2(drive.physical_pages) * 2 + drive.page_sectors)
     return drive.cmt_capacity_bytes // -(-bits // 8)

@@ -1,7 +1,8 @@
-"""What MQSim can and this project's drive cannot yet: refused by name, never passed over.
+"""Features of MQSim that this project's drive does not support; they are rejected by name.
 
-Owns the list. Does not own what makes no sense in MQSim either (drive.py, workload.py).
-Source: what simulate.py makes of each parameter.
+Owns the list. Does not own the checks of what is invalid in MQSim too (ssdconfig.py,
+workload_xml.py).
+Source: the use of each parameter in to_engine.py.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ondie.emu.replay.mqsim.workload_xml import Scenario
 
 @dataclass(frozen=True)
 class Refusal:
-    """A parameter of the drive, when it is refused, and what is supported."""
+    """Parameter of the drive, the condition under which it is rejected, and what is supported."""
 
     attribute: str
     refused: Callable[[Drive, Scenario], bool]
@@ -36,11 +37,11 @@ REFUSALS: list[Refusal] = [
     ),
     Refusal("use_copyback_for_gc", lambda d, s: d.use_copyback_for_gc, "false is supported"),
 ]
-"""A row goes when the drive has learnt it."""
+"""A row is removed when the drive supports the feature."""
 
 
 def check(drive: Drive, scenario: Scenario) -> None:
-    """InputError, naming file, parameter, value and what is supported, for the first refusal."""
+    """Raise InputError for the first refusal, with file, parameter, value and what is supported."""
     for row in REFUSALS:
         if row.refused(drive, scenario):
             raise drive.bad(row.attribute, row.words)

@@ -1,13 +1,14 @@
-"""Synthetic flows: types, sizes, addresses and arrival times of requests, drawn by seed.
+"""Synthetic flows: types, sizes, addresses and arrival times of requests, drawn from a seed.
 
-Owns the compiled generator and the Flow that it feeds. Does not own the random numbers (mrg.py) or
-the closed loop's clock (the simulation). Source: MQSim's synthetic flow: order of the draws, the
-distributions and what is done at the edges of the address range.
+Owns the compiled generator and its Flow. Does not own the random numbers (mrg32k3a.py) or the clock
+of the closed loop (the simulation).
+Source: MQSim's synthetic flow: order of the draws, the distributions and the behavior at the edges
+of the address range.
 
 Each request draws its type, then its size, then its address. With h the share of the hot region,
 RANDOM_HOTCOLD sends (100 - h) % of the requests to the first h % of the working set. STREAMING
-starts anywhere and goes on from the end of each request. A Poisson arrival is a whole number of ns
-after the one before.
+starts at a random address and continues from the end of each request. A Poisson arrival is a whole
+number of ns after the previous one.
 """
 
 from __future__ import annotations
@@ -58,8 +59,11 @@ SHAPE = np.dtype(
 
 @njit
 def fill(out, shape, rng, spare):
-    """Draw as many requests as ``out`` (REQUEST[n]) holds. ``shape``: SHAPE[1], which keeps the
-    state; ``rng``: int64[6, 6], a generator per use; ``spare``: float64[1] (mrg.normal)."""
+    """Draw as many requests as ``out`` (REQUEST[n]) holds.
+
+    ``shape``: SHAPE[1], which keeps the state; ``rng``: int64[6, 6], a generator per use;
+    ``spare``: float64[1] (mrg32k3a.normal).
+    """
     h = shape[0]
     first = h["first"]
     last = h["last"]
@@ -131,10 +135,10 @@ def fill(out, shape, rng, spare):
 def synthetic_flow(
     stream: int, parameters: Synthetic, range_: Range, quirks: frozenset[str], where: str
 ) -> Flow:
-    """The flow of `parameters` on the addresses `range_`; `where` starts an error.
+    """Return the flow of `parameters` on the addresses `range_`; `where` is the prefix of an error.
 
-    Quirks obeyed: whole_rate, negative_sizes, address_alias. InputError for requests that do not
-    fit the addresses.
+    Quirks reproduced: whole_rate, negative_sizes, address_alias. Raises InputError for requests
+    that do not fit the addresses.
     """
     shape = shape_of(stream, parameters, range_, quirks, where)
     stop = parameters.stop_time_ps or None
@@ -163,7 +167,10 @@ def synthetic_flow(
 def shape_of(
     stream: int, p: Synthetic, range_: Range, quirks: frozenset[str], where: str
 ) -> np.ndarray:
-    """SHAPE[1] of the flow at its start; InputError for requests that do not fit the addresses."""
+    """Return SHAPE[1] of the flow at its start.
+
+    Raises InputError for requests that do not fit the addresses.
+    """
     shape = np.zeros(1, SHAPE)
     first, end = range_.first, range_.last
     last = first + int(float(end - first) * (p.working_set_percentage / 100.0))
@@ -191,7 +198,7 @@ def shape_of(
 
 
 def _interval(p: Synthetic, quirks: frozenset[str], where: str) -> float:
-    """Mean ns between two Poisson arrivals."""
+    """Return the mean interval of Poisson arrivals in ns."""
     sectors = p.average_request_size_bytes // SECTOR
     if "whole_rate" not in quirks:
         return p.average_request_size_bytes * NS_PER_S / p.bandwidth_bytes_per_s
@@ -202,8 +209,8 @@ def _interval(p: Synthetic, quirks: frozenset[str], where: str) -> float:
 
 
 def generators(p: Synthetic) -> np.ndarray:
-    """int64[6, 6]: the generator of each use at its start; they take the seeds from p.seed on in
-    turn."""
+    """Return int64[6, 6]: the initial generator of each use, with consecutive seeds from p.seed
+    on."""
     uses = [TYPE, ADDRESS]
     if p.address_distribution == "RANDOM_HOTCOLD":
         uses += [HOT_ADDRESS, HOT_CHOICE]
@@ -242,6 +249,6 @@ def _chunks(
 
 
 def alias(out: np.ndarray) -> None:
-    """MQSim's 64-bit sector numbers: the upper half is put back one bit too low."""
+    """Apply MQSim's 64-bit sector numbers, whose upper half is put back one bit too low."""
     sector = out["offset"] // SECTOR
     out["offset"] = ((sector & 0xFFFFFFFF) | (sector >> 32 << 31)) * SECTOR

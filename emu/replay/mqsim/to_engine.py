@@ -1,8 +1,9 @@
-"""MQSim's drive and flows on this project's engine.
+"""Translation of MQSim's drive and flows to this project's engine.
 
-Owns what each of its parameters means here. Does not own files (drive.py, workload.py), requests
-(flow.py) or the engine. Source: MQSim's source; its command times follow from the NV-DDR2
-constants tCS 20, tWC 25, tWB 100, tRR 20, tDBSY 500, tADL 70, tCALS 15, tWPST 6, tWPSTH 15 ns.
+Owns the meaning of each of its parameters here. Does not own files (ssdconfig.py, workload_xml.py),
+requests (flow.py) or the engine.
+Source: MQSim's source; its command times follow from the NV-DDR2 constants tCS 20, tWC 25, tWB 100,
+tRR 20, tDBSY 500, tADL 70, tCALS 15, tWPST 6, tWPSTH 15 ns.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ from ondie.emu.replay.player import Player, Replayed, Source
 
 PS_PER_NS = 1000
 MOST_NUMBERED = 32
-"""Sectors of a page, so that those of two have 64 bits."""
+"""Most sectors of a page with skewed numbering: two pages then fit in 64 bits."""
 MOST = 65535
-"""Requests of an open loop that the host holds at most."""
+"""Largest number of requests of an open loop that the host holds."""
 MOST_TRANSACTIONS = 1 << 20
-"""Those that requests of open loops may have: 128 MiB of them."""
+"""Largest number of transactions for requests of open loops: 128 MiB."""
 STOP = 10
-"""Free blocks of a plane below which MQSim's host writes wait, and collections at most."""
+"""Free blocks of a plane below which MQSim's host writes wait; also the most collections."""
 TR_MORE = 20 * PS_PER_NS
-"""What MQSim adds to the time of an array read."""
+"""Time that MQSim adds to an array read."""
 READ_REQUEST = 4
-"""Payload whose message takes the 32 bytes of a read request, packet overhead included."""
+"""Payload whose message takes the 32 bytes of a read request, including packet overhead."""
 CLASSES = ("URGENT", "HIGH", "MEDIUM", "LOW")
 RANKED = ("PRIORITY_OUT_OF_ORDER",)
 STEADY = {
@@ -67,11 +68,11 @@ STEADY = {
     "RANDOM_PP": "random_some",
     "FIFO": "fifo",
 }
-"""The policies with whose steady state a drive begins."""
+"""Policy whose steady state the drive starts in, by GC_Block_Selection_Policy."""
 
 
 def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
-    """The drive as a configuration of this project."""
+    """Return the drive as a configuration of this project."""
     rate = drive.channel_transfer_rate_hz * drive.flash_channel_width_bytes
     if "channel_rates_rounded" in quirks:
         per_byte = 1000 // (drive.channel_transfer_rate_hz // 10**6)  # of each byte of the width
@@ -170,7 +171,7 @@ def configuration(drive: Drive, streams: int, quirks: frozenset[str]) -> Config:
 
 
 def _more(drive: Drive, what: str) -> tuple[int, int]:
-    """What a middle and an upper page take beyond the lowest."""
+    """Return the additional time of a middle and an upper page over the lowest page."""
     low, middle, upper = (
         getattr(drive, f"page_{what}_latency_{kind}_ps") for kind in ("lsb", "csb", "msb")
     )
@@ -178,7 +179,8 @@ def _more(drive: Drive, what: str) -> tuple[int, int]:
 
 
 def cycles(planes: int) -> dict[int, np.ndarray]:
-    """Command and address times of 1 .. ``planes`` planes in ps, by operation; index 0 is 0."""
+    """Return command and address times of 1 .. ``planes`` planes in ps, by operation; index 0 is
+    0."""
     n = np.arange(1, planes + 1)
     ns = {
         READ: 20 + 150 * n + 500 * (n - 1) + 120,
@@ -189,7 +191,7 @@ def cycles(planes: int) -> dict[int, np.ndarray]:
 
 
 def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tuple[Config, Arrays]:
-    """The drive, built and with its zones, ready for the flows."""
+    """Build the drive with its zones, ready for the flows."""
     streams = sata.streams(drive, flows)
     unused = len(flows) - len(streams)
     cfg = configuration(drive, len(streams), quirks)
@@ -229,13 +231,15 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
 
 
 def zone_start(drive: Drive, flow: Flow) -> int:
-    """The byte at which the page begins in which the flow does."""
+    """Return the byte at which the first page of the flow begins."""
     return flow.range.base(drive.page_sectors) * 512
 
 
 def skew(drive: Drive, flow: Flow, flows: Sequence[Flow], quirks: frozenset[str]) -> int:
-    """Bytes by which a flow begins inside a page, where it numbers pages from there; without a
-    data cache, and with pages of which two have a bit for each sector."""
+    """Return the bytes by which a flow begins inside a page, if it numbers pages from there.
+
+    0 with a data cache, or with pages of which two exceed one bit per sector in 64 bits.
+    """
     if "pages_of_flows" not in quirks or sata.used(drive) or drive.page_sectors > MOST_NUMBERED:
         return 0
     if caching.sizes(drive, flows) is not None:
@@ -244,9 +248,12 @@ def skew(drive: Drive, flow: Flow, flows: Sequence[Flow], quirks: frozenset[str]
 
 
 def outstanding(flows: Sequence[Flow], sectors: int) -> int:
-    """Transactions that the requests of open loops may have at once, so that a drive that is behind
-    takes them into its queues when they arrive: two of each request and one of each page, of
-    ``sectors`` sectors, that one of mean size reaches; a trace's count as one page."""
+    """Return the number of transactions that the requests of open loops may have at once.
+
+    A drive that is behind can then queue them on arrival: two per request and one per page
+    (``sectors`` sectors) that a request of mean size touches; a request of a trace counts as one
+    page.
+    """
     wanted = 0
     for flow in flows:
         p = flow.parameters
@@ -259,7 +266,7 @@ def outstanding(flows: Sequence[Flow], sectors: int) -> int:
 def _filled(
     cfg: Config, arrays: Arrays, drive: Drive, flows: Sequence[Flow], pages: Sequence[int]
 ) -> None:
-    """The drive holds what its flows have written before."""
+    """Fill the drive with the pages that its flows have written before."""
     if not precondition.laid(arrays, cfg, drive, flows, pages):
         held = occupied(drive, flows, pages)
         free = max((cfg.ftl.gc_low_blocks + 1) // 2, STOP) + 1
@@ -270,7 +277,7 @@ def _filled(
 def _zones(
     cfg: Config, arrays: Arrays, drive: Drive, flows: Sequence[Flow], pages: Sequence[int]
 ) -> None:
-    """Each flow has its own part of the addresses, and the planes that it lists."""
+    """Assign to each flow its part of the addresses and the planes that it lists."""
     order = arrays.turn
     channels, chips = drive.flash_channel_count, drive.chip_no_per_channel
     planes, dies = drive.plane_no_per_die, drive.die_no_per_chip
@@ -299,9 +306,11 @@ def _zones(
 
 
 def _frontiers(arrays: Arrays, drive: Drive, unused: int, pages: Sequence[int]) -> None:
-    """Every plane has three blocks of each stream open from the start: for host writes, for
-    translation pages, some of which are laid down, and for collected pages; and as many for flows
-    without a stream, which stay empty."""
+    """Open three blocks of each stream in every plane: write frontiers at the start.
+
+    They are for host writes, for translation pages, some of which are already written, and for
+    garbage collection. As many blocks are reserved for flows without a stream; those stay empty.
+    """
     streams = len(pages)
     entry = math.ceil((math.log2(drive.physical_pages) + drive.page_sectors) / 8)
     per_page = drive.page_capacity_bytes // entry
@@ -342,14 +351,16 @@ def simulate(
     quirks: frozenset[str],
     progress: Callable[[int, int], None] | None = None,
 ) -> Run:
-    """Run the flows; ``quirks`` are the names of those to reproduce. ``progress`` is told the
-    requests done and the clock in ps."""
+    """Run the flows; ``quirks``: names of the quirks to reproduce.
+
+    ``progress`` is called with the number of requests done and the clock in ps.
+    """
     done = played(drive, flows, quirks, progress)
     return Run(done.requests, counters(done.counters), half(done), done.warmed_s)
 
 
 def half(done: Replayed) -> dict[str, int] | None:
-    """The counters at half way in MQSim's terms."""
+    """Return the counters at half way in MQSim's terms."""
     return None if done.half is None else counters(done.half)
 
 
@@ -359,7 +370,7 @@ def played(
     quirks: frozenset[str],
     progress: Callable[[int, int], None] | None = None,
 ) -> Replayed:
-    """The same, with what the engine says of itself."""
+    """Run the flows and return the full result of the player."""
     cfg, arrays = prepared(drive, flows, quirks)
     sources = [
         Source(
@@ -378,7 +389,7 @@ def played(
 
 
 def counters(count: dict[str, int]) -> dict[str, int]:
-    """Flash work in MQSim's terms: user, collection, mapping."""
+    """Return the flash operations in MQSim's terms: user, collection, mapping."""
     return {
         "user_reads": count["read_pages"] + count["merge_read_pages"],
         "user_writes": count["program_pages"],

@@ -1,7 +1,8 @@
-"""Flows that repeat what is known: MQSim's traces, and requests recorded from a run of MQSim.
+"""Trace flows: MQSim's traces, and requests recorded from a run of MQSim.
 
-Owns where a trace is looked for, its share and rounds, and addresses beyond the flow's. Does not
-own the format of a trace (traces/block.py). Source: MQSim's trace-based flow.
+Owns the search for a trace file, its share and rounds, and addresses outside the flow's range. Does
+not own the format of a trace (ondie.traces.block).
+Source: MQSim's trace-based flow.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ _COMPRESSED = ("", ".gz", ".xz")
 
 
 def find_trace(name: str, folders: Sequence[str | os.PathLike[str]], place: str) -> Path:
-    """The file that File_Path names: the first that exists in `folders` in turn, as it is or
-    compressed; `place` starts the error."""
+    """Return the first file named by File_Path in `folders`, plain or compressed.
+
+    `place` is the prefix of the error.
+    """
     tried = [Path(folder) / (name + end) for folder in folders for end in _COMPRESSED]
     for path in tried:
         if path.is_file():
@@ -47,11 +50,12 @@ def trace_flow(
     where: str,
     folders: Sequence[str | os.PathLike[str]],
 ) -> Flow:
-    """The flow of a trace on the addresses `range_`; `where` starts an error.
+    """Return the flow of a trace on the addresses `range_`; `where` is the prefix of an error.
 
-    A sector of the trace counts from the flow's first one; those beyond the flow's size are taken
-    modulo that size. Quirks obeyed: nanoseconds, whole_trace_rounds, short_modulus, address_alias.
-    TraceError for a file that cannot be read, InputError for requests that do not fit.
+    Sectors of the trace count from the first sector of the flow; those beyond the flow's size are
+    taken modulo that size. Quirks reproduced: nanoseconds, whole_trace_rounds, short_modulus,
+    address_alias. Raises TraceError for a file that cannot be read, InputError for requests that do
+    not fit.
     """
     path = find_trace(parameters.file_path, folders, where)
     unit = "ns" if "nanoseconds" in quirks else UNITS[parameters.time_unit]
@@ -103,7 +107,7 @@ def _records(stream: int, arrival: I64 | int, offset: I64, size: I64, op: np.nda
 def _inside(
     offset: I64, size: I64, range_: Range, quirks: frozenset[str], path: str
 ) -> tuple[I64, tuple[str, ...]]:
-    """Offsets on the drive, all requests within the range, and what was changed."""
+    """Return offsets on the drive, with all requests within the range, and the changes made."""
     notes = []
     most = min(range_.sectors, MOST_SECTORS)
     large = size > most * SECTOR
@@ -129,7 +133,7 @@ def _inside(
 
 @dataclass(frozen=True)
 class Recorded:
-    """Requests of a run of MQSim in order of arrival, and what they took; columns of length n.
+    """Requests of a run of MQSim in order of arrival, with their latency; columns of length n.
 
     arrival_ps, latency_ps: int64. offset, size: int64, bytes, on the drive. op: int32, READ or
     WRITE. stream: int32, flow. source: the file.
@@ -147,12 +151,12 @@ class Recorded:
         return len(self.arrival_ps)
 
     def head(self, count: int) -> Recorded:
-        """The first requests."""
+        """Return the first ``count`` requests."""
         columns = {n: getattr(self, n)[:count] for n in _COLUMNS}
         return Recorded(**columns, source=self.source)
 
     def records(self) -> np.ndarray:
-        """REQUEST[n] with their times."""
+        """Return REQUEST[n] with their times."""
         out = _records(0, self.arrival_ps, self.offset, self.size, self.op)
         out["stream"], out["start"] = self.stream, self.arrival_ps
         out["end"] = self.arrival_ps + self.latency_ps
@@ -164,8 +168,11 @@ _NAMES = ("arrival_ns", "latency_ns", "lba", "sectors", "is_read")
 
 
 def read_recorded(path: str | os.PathLike[str]) -> Recorded:
-    """Requests from an .npz with arrival_ns, latency_ns, lba and sectors (of 512 B), is_read and
-    maybe flow. InputError for a file that is none, or whose columns make no sense."""
+    """Read requests from an .npz file.
+
+    Columns: arrival_ns, latency_ns, lba and sectors (of 512 B), is_read and optionally flow. Raises
+    InputError for another kind of file, or invalid columns.
+    """
     where = os.fspath(path)
     columns = _load(where)
     n = len(columns["arrival_ns"])
@@ -212,8 +219,11 @@ def _load(where: str) -> dict[str, np.ndarray]:
 def recorded_flow(
     stream: int, parameters: FlowParameters, range_: Range, recorded: Recorded, depth: int | None
 ) -> Flow:
-    """The recorded requests of one flow, again: in their order with `depth` of them outstanding,
-    or at their arrival where `depth` is None. InputError for one outside the addresses."""
+    """Return a flow that repeats the recorded requests of one flow.
+
+    They are issued in order with `depth` outstanding, or at their arrival if `depth` is None.
+    Raises InputError for a request outside the addresses.
+    """
     rows = np.flatnonzero(recorded.stream == stream)
     offset, size = recorded.offset[rows], recorded.size[rows]
     if not len(rows):

@@ -1,7 +1,8 @@
 """workload.xml: MQSim's scenarios and their flows as frozen records, in SI and integer units.
 
-Owns Synthetic, TraceBased, Scenario, their reading, and what they must be beside a drive. Does not
-own the requests of a flow (synthetic.py, replayed.py). Source: MQSim's IO_Flow_Parameter_Set.
+Owns Synthetic, TraceBased, Scenario, their reading, and their checks against a drive. Does not own
+the requests of a flow (synthetic_flow.py, trace_flow.py).
+Source: MQSim's IO_Flow_Parameter_Set.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ SKIPPED = {"Intensity": "MQSim has no such parameter, though its own example sta
 
 @dataclass(frozen=True)
 class FlowParameters:
-    """What synthetic and traced flows have in common."""
+    """Parameters common to synthetic and trace-based flows."""
 
     # fmt: off
     priority_class: Annotated[
@@ -61,7 +62,7 @@ class FlowParameters:
         }
 
     def bad(self, where: str, attribute: str, words: str) -> InputError:
-        """The error that names file, flow, parameter and value."""
+        """Return the error that names file, flow, parameter and value."""
         parameter = next(k for k in parameters(type(self)) if k.attribute == attribute)
         value = spelled(parameter, getattr(self, attribute))
         return InputError(f"{where}: {parameter.p.name} is {value}: {words}")
@@ -69,7 +70,7 @@ class FlowParameters:
 
 @dataclass(frozen=True)
 class Synthetic(FlowParameters):
-    """A flow that is generated."""
+    """Parameters of a generated flow."""
 
     # fmt: off
     working_set_percentage: Annotated[
@@ -110,13 +111,13 @@ class Synthetic(FlowParameters):
 
     @property
     def closed_loop(self) -> bool:
-        """Whether a completion brings the next request."""
+        """True if each completion issues the next request."""
         return self.synthetic_generator_type == "QUEUE_DEPTH"
 
 
 @dataclass(frozen=True)
 class TraceBased(FlowParameters):
-    """A flow that is replayed."""
+    """Parameters of a flow replayed from a trace."""
 
     # fmt: off
     file_path: Annotated[
@@ -131,25 +132,25 @@ class TraceBased(FlowParameters):
 
 @dataclass(frozen=True)
 class Scenario:
-    """Flows that run at the same time; number counts from 1. lines: where each starts."""
+    """Flows that run concurrently; number counts from 1. lines: line at which each flow starts."""
 
     number: int
     flows: tuple[FlowParameters, ...]
     source: str = dataclasses.field(default="", compare=False)
     lines: tuple[int, ...] = dataclasses.field(default=(), compare=False)
     skipped: tuple[str, ...] = dataclasses.field(default=(), compare=False)
-    """Parameters that were passed over, with the reason."""
+    """Parameters that were skipped, with the reason."""
 
     def place(self, flow: int) -> str:
-        """The start of an error about a flow."""
+        """Return the prefix of an error about a flow."""
         line = f"line {self.lines[flow]}: " if self.lines else ""
         return f"{self.source}: {line}flow {flow} of scenario {self.number}"
 
 
 def read_workload(path: str | os.PathLike[str]) -> tuple[Scenario, ...]:
-    """The scenarios of a workload.xml, which run one after the other.
+    """Read the scenarios of a workload.xml, which run one after the other.
 
-    InputError, one line, names file, line, parameter, value and what would be right; a parameter
+    Raises InputError, one line, with file, line, parameter, value and what is allowed; a parameter
     may be missing only where it has no effect.
     """
     where = os.fspath(path)
@@ -201,7 +202,7 @@ def _flow(element: Element, where: str) -> FlowParameters:
 
 
 def _matters(parameter: Parameter, said: dict[str, Any]) -> bool:
-    """Whether a parameter has an effect beside the others, or has no default to stand for it."""
+    """Return True if a parameter has an effect given the others, or has no default."""
     kind = said.get("synthetic_generator_type")
     match parameter.attribute:
         case "percentage_of_hot_region":
@@ -242,8 +243,10 @@ def _check_synthetic(flow: Synthetic, where: str) -> None:
 
 
 def check(scenario: Scenario, drive: Drive) -> None:
-    """InputError, one line, for a scenario that the drive cannot run: ids beyond its geometry,
-    caches too small, planes without room."""
+    """Raise InputError, one line, for a scenario that the drive cannot run.
+
+    Causes are ids beyond its geometry, caches that are too small, planes without room.
+    """
     for at, flow in enumerate(scenario.flows):
         where = scenario.place(at)
         for attribute in IDS:
@@ -289,6 +292,6 @@ def _check_room(scenario: Scenario, drive: Drive) -> None:
 
 
 def spelled_out(flow: FlowParameters) -> dict[str, Any]:
-    """The flow as results state it: attribute and value."""
+    """Return the flow for the results: attribute and value."""
     values = {k.attribute: getattr(flow, k.attribute) for k in parameters(type(flow))}
     return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}

@@ -1,11 +1,12 @@
-"""XML as MQSim's files use it: elements, text and nothing else, each with its line.
+"""Reader for the XML of MQSim's files: elements with text and line numbers.
 
-Owns reading a file into Elements and refusing what does not belong into one. Does not own what an
-element means (drive.py, workload.py). Source: XML 1.0; expat, by the standard library.
+Owns reading a file into Elements and rejecting other XML constructs. Does not own the meaning of an
+element (ssdconfig.py, workload_xml.py).
+Source: XML 1.0; expat, by the standard library.
 
-MQSim's reader skips attributes, comments and whatever it does not know. Here attributes other than
-those of namespaces are refused, and so is a document type, where entities that expand to gigabytes
-would be declared.
+MQSim's reader skips attributes, comments and unknown items. Here attributes other than those of
+namespaces are rejected, and so is a document type, which could declare entities that expand to
+gigabytes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _NAMESPACES = ("xmlns", "xmlns:", "xsi:", "xsd:", "xml:")
 
 @dataclass
 class Element:
-    """An element: its name, the line of its start, its text without blanks around, its children."""
+    """Element: name, line of its start, text without surrounding blanks, children."""
 
     name: str
     line: int
@@ -33,7 +34,7 @@ class Element:
     children: list[Element] = field(default_factory=list)
 
     def only(self, name: str, where: str) -> Element:
-        """The one child of this name; InputError if there is none, or more."""
+        """Return the one child of this name. Raises InputError for none, or several."""
         found = [child for child in self.children if child.name == name]
         if len(found) == 1:
             return found[0]
@@ -46,10 +47,10 @@ class Element:
 
 
 def read_document(path: str | os.PathLike[str], root: str) -> Element:
-    """The root element of a file, which must be called `root`.
+    """Return the root element of a file, which must be named `root`.
 
-    InputError, one line with file and line number, for a file that cannot be read, is no XML, has
-    another root, a document type, attributes, or text beside elements.
+    Raises InputError, one line with file and line number, for a file that cannot be read, is not
+    XML, has another root, a document type, attributes, or text next to elements.
     """
     where = os.fspath(path)
     data = _bytes(where)
@@ -142,7 +143,7 @@ class _Tree:
 
 
 def leaves(element: Element, where: str, folders: tuple[str, ...] = ()) -> Iterator[Element]:
-    """The children that hold a value, without those named in `folders`."""
+    """Yield the children that hold a value, without those named in `folders`."""
     for child in element.children:
         if child.name in folders:
             continue
