@@ -202,7 +202,8 @@ def load_arrivals(
     arrays.job["end"][: len(at)] = ~np.asarray(at)
     order = np.argsort(at, kind="stable")
     _reorder(arrays, record, order)
-    arrays.feed[0]["next"], arrays.feed[0]["last"] = 0, len(order)
+    feed = arrays.feed[0]
+    feed.next, feed.last = 0, len(order)
     return order
 
 
