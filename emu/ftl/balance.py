@@ -1,9 +1,9 @@
-"""The balance of flash management: what blocks, open blocks, lists and counts say of each other.
+"""Invariants of flash management: consistency of blocks, open blocks, lists and counts.
 
-Owns what must agree between any two events, and once nothing is under way.
-Does not own pages and counters of work (books.py).
-Source: every fact of a block is kept once as its state and once where it is used: in a ring, as an
-open block, as a collection under way, in a list of writes that wait.
+Owns the conditions that hold between any two events, and those that hold when nothing is in flight.
+Does not own the checks of the page map and of the counters (invariants.py).
+Source: the state of a block is kept twice, as its state field and where it is used: in a free ring,
+as an open block, as a garbage collection victim, in a list of waiting writes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ondie.emu.ftl.page_map import BAD, EMPTIED, ERASING, FOLDABLE, FREE, FULL, 
 from ondie.emu.nand.geometry import Geometry
 
 Pairs = list[tuple[str, int, int]]
-"""(what, one count, the other)."""
+"""(description, one count, the other count)."""
 
 
 def always(arrays: Arrays, g: Geometry) -> Pairs:
-    """What must be equal on device 0 between any two events."""
+    """Return the pairs that must be equal on device 0 between any two events."""
     return [
         *_rings(arrays, g),
         *_fronts(arrays, g),
@@ -31,7 +31,7 @@ def always(arrays: Arrays, g: Geometry) -> Pairs:
 
 
 def idle(arrays: Arrays, g: Geometry) -> Pairs:
-    """What must be equal when nothing is under way."""
+    """Return the pairs that must be equal on device 0 when nothing is in flight."""
     mine = _blocks(arrays, g)
     lanes = int(arrays.cfg.lanes[0])
     waiting = int((arrays.pool.stall_head[: g.units] >= 0).sum())
@@ -50,16 +50,16 @@ def idle(arrays: Arrays, g: Geometry) -> Pairs:
 
 
 def _blocks(arrays: Arrays, g: Geometry) -> np.ndarray:
-    """Records of the conventional blocks, [units, blocks]."""
+    """Return the records of the conventional blocks, [units, blocks]."""
     plain = np.asarray(arrays.block[: g.units * g.all_blocks])
     return plain.reshape(g.units, g.all_blocks)[:, : g.blocks]
 
 
 def _rings(arrays: Arrays, g: Geometry) -> Pairs:
-    """Free blocks and the rings that hold them."""
+    """Compare the free blocks with the free rings that hold them."""
     mine = _blocks(arrays, g)
     free = mine["state"] == FREE
-    free[:, g.native_blocks :] = False  # those of the fixed pSLC region are in a ring of their own
+    free[:, g.native_blocks :] = False  # the fixed pSLC region has a separate ring
     valid = arrays.valid[: g.units * g.all_blocks].reshape(g.units, -1)[:, : g.blocks]
     n = arrays.pool.free_n[: g.units]
     at = (arrays.pool.free_head[: g.units, None] + np.arange(g.blocks)) % g.blocks
@@ -82,7 +82,7 @@ def _rings(arrays: Arrays, g: Geometry) -> Pairs:
 
 
 def _fronts(arrays: Arrays, g: Geometry) -> Pairs:
-    """Open blocks of the streams."""
+    """Compare the open blocks with the write frontiers of the streams."""
     mine = _blocks(arrays, g)
     front = np.asarray(arrays.front[:, : g.units])
     stream, unit = np.nonzero(front["block"] >= 0)
@@ -102,7 +102,7 @@ def _fronts(arrays: Arrays, g: Geometry) -> Pairs:
 
 
 def _collections(arrays: Arrays, g: Geometry) -> Pairs:
-    """Victims and what is counted of them."""
+    """Compare the victims with the counts kept per unit and die."""
     mine = _blocks(arrays, g)
     state, c = mine["state"], arrays.cfg[0]
     under = (state == VICTIM) | (state == EMPTIED) | (state == ERASING)
@@ -112,7 +112,7 @@ def _collections(arrays: Arrays, g: Geometry) -> Pairs:
     fronts = np.asarray(arrays.front[:, : g.units])["owed"]
     dies, lanes = g.dies, int(c.lanes)
     die = arrays.die[: dies * lanes]
-    first = np.asarray(die.first)  # of what takes one command at a time
+    first = np.asarray(die.first)  # record that takes one command at a time
     begun = (state == VICTIM) & (mine["scan"] > 0)
     per_die = begun.sum(axis=1).reshape(dies, -1).sum(axis=1) * int(c.exclusive)
     alone = np.bincount(first[::lanes], per_die, dies * lanes)
@@ -138,14 +138,14 @@ def _collections(arrays: Arrays, g: Geometry) -> Pairs:
         wrong = (units > 0) != (die.urgent != 0)
         pairs.append(("dies whose urgency is wrong", int(wrong[first].sum()), 0))
     if c.partial:
-        host = int(arrays.cfg.lpns[0])  # translation pages lie behind, and are whole
+        host = int(arrays.cfg.lpns[0])  # translation pages lie behind, and are never partial
         bare = (arrays.l2p[0, :host] != 0) != (arrays.sectors[0, :host] != 0)
         pairs.append(("pages with sectors and no place, or the other way", int(bare.sum()), 0))
     return pairs
 
 
 def _modes(arrays: Arrays, g: Geometry) -> Pairs:
-    """Blocks in pSLC mode, and where they come from."""
+    """Compare the blocks in pSLC mode with the counts and the rings of the pSLC region."""
     c = arrays.cfg[0]
     if c.pslc == modes.OFF:
         return []
@@ -180,7 +180,7 @@ def _modes(arrays: Arrays, g: Geometry) -> Pairs:
 
 
 def _lists(arrays: Arrays, g: Geometry) -> Pairs:
-    """Writes that wait for a free block, and units to be tried again."""
+    """Check the lists of writes that wait for a free block, and the units marked for retry."""
     dev = arrays.dev[0]
     lists = [(int(dev.stall_head), int(dev.stall_tail))]
     heads = np.flatnonzero(arrays.pool.stall_head[: g.units] >= 0)

@@ -1,18 +1,19 @@
-"""The cached mapping table: entries of the map in DRAM, the whole of it in pages on flash.
+"""Cached mapping table (CMT): mapping entries in DRAM, the full mapping table in flash pages.
 
-Owns which entries are cached, who waits for which translation page, and what has to be written
-back. Does not own where pages lie (mapping.py) or the flash traffic's way (flows.py).
-Source: DFTL (Gupta et al., ASPLOS 2009): entries by LRU, a directory of translation pages, all
-dirty entries of a page written back together; MQSim's cached mapping table, sizes of entries.
+Owns the cached entries, the transactions that wait for a translation page, and the write-back of
+dirty translation pages. Does not own the mapping table (page_map.py) or the stages of a transaction
+(engine/run/datapath.py).
+Source: DFTL (Gupta et al., ASPLOS 2009): LRU replacement of entries, a directory of translation
+pages, write-back of all dirty entries of a page together; MQSim: cached mapping table, entry sizes.
 
-Translation pages, of a mapping unit each, are logical pages behind the host's: page m is
-``lpns + m``, so the page map's end is the global translation directory, and collection moves them
-like any page, into an open block of their own. The map itself (``l2p``) is always right; this room
-decides what knowing it costs.
+A translation page has the size of one mapping unit. Translation pages are logical pages behind the
+host's: page m is ``lpns + m``, so the end of the page map is the global translation directory.
+Garbage collection moves translation pages like other pages, into a separate open block. ``l2p`` is
+always current; this module models only the cost of a lookup.
 
-A translation page that is written back (read, merged, programmed) is in DRAM from its reading to
-its landing. Whoever needs an entry meanwhile takes it from there. Misses wait while pages that must
-be written back wait for their turn, so that these cannot pile up.
+A translation page under write-back (read, merged, programmed) is in DRAM from the end of its read
+to the end of its program; lookups in that time use the copy in DRAM. Misses wait while translation
+pages are queued for write-back, which bounds that queue.
 """
 
 from __future__ import annotations
@@ -33,64 +34,65 @@ from ondie.emu.nand.timing import READ
 from ondie.emu.units import InputError
 from ondie.kernels.jit import cold, inline, njit
 
-# Lists are of places + 1; 0 = none, so that what was never touched takes no memory.
+# Links are index + 1; 0 = none, so untouched (all-zero) pages of these arrays take no memory.
 MAPS = record_type(
-    newest="i8",  # entries in order of use
+    newest="i8",  # LRU list of entries
     oldest="i8",
     used="i8",
-    first="i8",  # translation pages that are to be written back
+    first="i8",  # queue of translation pages for write-back
     last="i8",
-    writing="i8",  # how many are being read, merged or programmed
-    miss_first="i8",  # translation pages that are to be read, once none of those waits
+    writing="i8",  # write-backs under way: pages being read, merged or programmed
+    miss_first="i8",  # deferred reads of misses, started when that queue is empty
     miss_last="i8",
-    stall_first="i8",  # transactions with pages that wait for a free block
+    stall_first="i8",  # transactions with translation pages that wait for a free block
     stall_last="i8",
-    cursor="i8",  # position in the order of allocation of the next page
+    cursor="i8",  # position of the next page in the allocation order
 )
 ENTRY = record_type(
     lpn="i8",
     newer="i4",
     older="i4",
-    chain="i4",  # next of the same bucket
-    dirty="i4",  # 1: flash does not know it yet
-    before="i4",  # among the dirty ones of its translation page
+    chain="i4",  # next entry of the same hash bucket
+    dirty="i4",  # 1: not yet on flash
+    before="i4",  # list of dirty entries of its translation page
     after="i4",
 )
 TPAGE = record_type(
-    wait_first="i4",  # transactions that wait for it
+    wait_first="i4",  # transactions that wait for this page
     wait_last="i4",
     dirty="i4",  # first dirty entry
     state="i4",
-    asked="i4",  # for those who wait: ASKED or in the list of misses
-    again="i4",  # 1: entries have left the cache since it was composed
-    next="i4",  # in the list of pages to be written back
+    asked="i4",  # for waiting transactions: ASKED or LISTED
+    again="i4",  # 1: dirty entries were evicted since the page was composed
+    next="i4",  # next in the write-back queue
     next_miss="i4",
 )
 KEPT, DUE, OLD, HELD, LEAVING = range(5)
-"""``state``: nothing to write back; waits for its turn; its old content is read, is in DRAM; the
-new content is on its way to flash."""
+"""``state``: nothing to write back; queued for write-back; old content is being read; old content
+is in DRAM; new content is on its way to flash."""
 ASKED, LISTED = 1, 2
-"""``asked``: it is being read; it will be when none waits to be written back."""
+"""``asked``: the page is being read; its read is deferred until the write-back queue is empty."""
 
 FETCH, BACK = 4, 5
-"""``bare`` of the drive's own transactions: a page is read for those who wait, or written back."""
+"""``bare`` of the drive's internal transactions: read a page for waiting transactions; write it
+back."""
 SECTOR = 512
 PLACES = 32
-"""Bits that count transactions, entries and translation pages."""
+"""Width of transaction, entry and translation-page numbers (bits)."""
 
 
 def entry_bytes(cfg: Config, physical_pages: int) -> tuple[int, int]:
-    """Bytes of an entry (in the cache, in a translation page): page numbers in whole bits, logical
-    and physical or physical alone, and a bit per sector where pages may be written in parts; then
-    whole bytes."""
+    """Return the bytes of an entry as (in the cache, in a translation page). A cached entry holds
+    the logical and the physical page number, a stored entry the physical one only. Both add one bit
+    per sector if ftl.partial_pages = sectors. Bits are rounded up, then bytes."""
     bits = math.log2(max(physical_pages, 2))
     sectors = mapping_unit(cfg) // 512 if cfg.ftl.partial_pages == "sectors" else 0
     return -(-math.ceil(2 * bits + sectors) // 8), -(-math.ceil(bits + sectors) // 8)
 
 
 def sizes(cfg: Config, physical_pages: int, lpns: int) -> tuple[int, int, int]:
-    """(entries cached, entries of a translation page, translation pages) of a device; zeros when
-    the whole map is in DRAM. InputError when the cache holds no entry."""
+    """Return (cached entries, entries per translation page, translation pages) of a device. All are
+    0 if the whole map is in DRAM. Raises InputError if the cache holds no entry or too many."""
     if cfg.ftl.map_cache_bytes == 0:
         return 0, 0, 0
     cached, stored = entry_bytes(cfg, physical_pages)
@@ -106,18 +108,18 @@ def sizes(cfg: Config, physical_pages: int, lpns: int) -> tuple[int, int, int]:
     return entries, span, -(-lpns // span)
 
 
-# --- the cache
+# --- cache
 
 
 @inline
 def find(st, dev, lpn):
-    """Place + 1 of the entry of a logical page, 0 when it is not cached."""
+    """Return the entry of a logical page as index + 1, or 0 if it is not cached."""
     return places.find(st.bucket, st.entry, dev, lpn)
 
 
 @inline
 def push_newest(st, dev, e):
-    """An entry that is in no order becomes the most recently used."""
+    """Insert an unlinked entry at the most recently used end of the LRU list."""
     maps = st.maps[dev]
     if places.follow(st.entry, e, maps.newest):
         maps.oldest = e
@@ -126,7 +128,7 @@ def push_newest(st, dev, e):
 
 @inline
 def take_out(st, dev, e):
-    """Take an entry out of the order of use."""
+    """Remove an entry from the LRU list."""
     maps = st.maps[dev]
     places.bypass(st.entry, e)
     if maps.newest == e:
@@ -137,7 +139,7 @@ def take_out(st, dev, e):
 
 @inline
 def touch(st, dev, e):
-    """An entry is used."""
+    """Mark an entry as most recently used."""
     if st.maps[dev].newest != e:
         take_out(st, dev, e)
         push_newest(st, dev, e)
@@ -145,14 +147,14 @@ def touch(st, dev, e):
 
 @inline
 def page_of(st, dev, lpn):
-    """Translation page of a logical page, among those of all devices."""
+    """Return the translation page of a logical page, numbered over all devices."""
     c = st.cfg[0]
     return dev * c.tpages + lpn // c.map_span
 
 
 @njit
 def clean(st, p, e):
-    """A dirty entry of translation page ``p`` is clean now."""
+    """Mark a dirty entry of translation page ``p`` as clean."""
     entry = st.entry[e - 1]
     entry.dirty = 0
     if entry.before > 0:
@@ -165,8 +167,8 @@ def clean(st, p, e):
 
 @njit
 def evict(st, dev):
-    """The least recently used entry makes place: returns it, out of every list. If flash does not
-    know it, its translation page is written back."""
+    """Evict the least recently used entry and return it, unlinked from all lists. If the entry is
+    dirty, its translation page is written back."""
     e = int(st.maps[dev].oldest)
     entry = st.entry[e - 1]
     take_out(st, dev, e)
@@ -183,7 +185,8 @@ def evict(st, dev):
 
 @njit
 def insert(st, dev, lpn):
-    """The entry of a logical page that has none comes into the cache, clean. Returns it."""
+    """Insert a clean entry for a logical page that has none, and return it. Evict if the cache is
+    full."""
     c = st.cfg[0]
     maps = st.maps[dev]
     if maps.used < c.map_entries:
@@ -199,8 +202,8 @@ def insert(st, dev, lpn):
 
 @njit
 def update(st, dev, lpn):
-    """A logical page has a new place, or none: its entry says so, flash does not yet. An entry that
-    is not cached needs no reading for that: it is merged when its page is written back."""
+    """Mark the entry of a logical page as dirty after its mapping changed. An entry that is not
+    cached is inserted without a read: it is merged when its translation page is written back."""
     e = find(st, dev, lpn)
     if e == 0:
         e = insert(st, dev, lpn)
@@ -220,8 +223,8 @@ def update(st, dev, lpn):
 
 @njit
 def known(st, dev, lpn):
-    """Is the place of a logical page known without a look at flash? Then its entry is in the cache
-    now."""
+    """Return True if the mapping of a logical page is known without a flash read. Its entry is then
+    in the cache."""
     e = find(st, dev, lpn)
     if e > 0:
         st.count[dev, MAP_HITS] += 1
@@ -229,7 +232,7 @@ def known(st, dev, lpn):
         return True
     c = st.cfg[0]
     p = page_of(st, dev, lpn)
-    # In DRAM on its way out, or never written at all.
+    # Held in DRAM during a write-back, or never written.
     held = st.tpage[p].state >= HELD and (c.map_writes > 0 or st.tpage[p].asked == 0)
     if held or st.l2p[dev, c.lpns + p - dev * c.tpages] == 0:
         st.count[dev, MAP_MISSES] += 1
@@ -240,8 +243,8 @@ def known(st, dev, lpn):
 
 @njit
 def wanting(st, t):
-    """Does transaction ``t`` have to wait for the place of one of its pages? ``left`` counts those
-    that it has. It goes on as TRANSLATED."""
+    """Return True if transaction ``t`` must wait for the mapping of one of its pages. ``left``
+    counts the pages whose mapping is known. ``t`` continues at TRANSLATED."""
     x = st.txn[t]
     while x.left < x.n and known(st, x.dev, x.lpn + x.left):
         x.left += 1
@@ -254,8 +257,8 @@ def wanting(st, t):
 
 @njit
 def wait(st, t):
-    """Transaction ``t`` waits for the translation page of its next page; the first to do so asks
-    for it, unless its reading is under way."""
+    """Append transaction ``t`` to the waiters of the translation page of its next page. The first
+    waiter requests the read, unless one is already under way."""
     x = st.txn[t]
     dev = x.dev
     p = page_of(st, dev, x.lpn + x.left)
@@ -284,14 +287,14 @@ def wait(st, t):
 
 @inline
 def fetched(st):
-    """Bytes of a translation page that are read for those who wait for it."""
+    """Return the bytes of a translation page that a miss reads."""
     c = st.cfg[0]
     return c.map_read if c.map_read > 0 else c.page_bytes
 
 
 @njit
 def read(st, dev, p, bare, size):
-    """Read ``size`` bytes of a translation page from where the directory says."""
+    """Read ``size`` bytes of a translation page at the address in the directory."""
     c = st.cfg[0]
     t = take_txn(st)
     if t < 0:
@@ -319,8 +322,8 @@ def read(st, dev, p, bare, size):
 
 @njit
 def arrived(st, dev, m):
-    """Flash has given translation page ``m``: whoever waits for it takes its entries and goes on. A
-    transaction uses them at once, so that nothing is lost when there is no place for all."""
+    """Serve the waiters of translation page ``m`` after its read. Each transaction uses its entries
+    at once, so none is lost if the cache has no room for all."""
     c = st.cfg[0]
     page = st.tpage[dev * c.tpages + m]
     t = int(page.wait_first) - 1
@@ -346,12 +349,12 @@ def arrived(st, dev, m):
         t = following
 
 
-# --- writing back
+# --- write-back
 
 
 @njit
 def write_back(st, dev, p):
-    """Entries of translation page ``p`` have left the cache, and flash does not know them."""
+    """Queue translation page ``p`` for write-back after the eviction of a dirty entry."""
     page = st.tpage[p]
     if page.state == LEAVING:
         page.again = 1
@@ -370,9 +373,10 @@ def write_back(st, dev, p):
 
 @cold
 def keep(st, dev, p):
-    """The same where pages are never written back: translation page ``p`` is given a place, and is
-    in DRAM from now on. What flash has of the sectors of its clean entries is read; meanwhile
-    misses wait for that. Its dirty entries are clean, and as good as used."""
+    """Handle the eviction of a dirty entry if translation pages are never written back (map_writes
+    = 0). Translation page ``p`` is allocated a flash page and stays in DRAM from then on. The
+    sectors that hold its cached clean entries are read if the page is on flash; misses wait for
+    that read. Its dirty entries become clean and most recently used."""
     c = st.cfg[0]
     m = p - dev * c.tpages
     stored = c.page_bytes // c.map_span
@@ -410,8 +414,8 @@ def keep(st, dev, p):
 
 @njit
 def start(st, dev):
-    """Begin with the pages that are due, as many as may be on their way at once; when none is left,
-    misses that waited for that are read."""
+    """Start queued write-backs, up to the limit of concurrent ones. If the queue is then empty,
+    start the reads of the deferred misses."""
     c = st.cfg[0]
     maps = st.maps[dev]
     while maps.first > 0 and maps.writing < c.map_writes:
@@ -433,8 +437,8 @@ def start(st, dev):
 
 @inline
 def turn_of(st, dev, m, i):
-    """Unit to try as the i-th for translation page ``m``: from that of its number on, or from the
-    next in turn on."""
+    """Return the i-th unit to try for translation page ``m``. The order starts at the page's number
+    if allocation is static, else at the allocation cursor."""
     c = st.cfg[0]
     first = m if c.static != 0 else st.maps[dev].cursor
     return dev * c.units + st.turn[(first + i) % st.turn.shape[0]]
@@ -442,14 +446,14 @@ def turn_of(st, dev, m, i):
 
 @inline
 def next_turn(st, dev):
-    """The next translation page goes to the next unit in turn."""
+    """Advance the allocation cursor to the next unit."""
     maps = st.maps[dev]
     maps.cursor = maps.cursor + 1 if maps.cursor + 1 < st.turn.shape[0] else 0
 
 
 @njit
 def compose(st, dev, m):
-    """Translation page ``m`` is put together: it says what the map says now."""
+    """Compose translation page ``m`` from the current mapping; its dirty entries become clean."""
     c = st.cfg[0]
     p = dev * c.tpages + m
     page = st.tpage[p]
@@ -460,7 +464,7 @@ def compose(st, dev, m):
 
 @njit
 def landed(st, dev, m):
-    """Translation page ``m`` is on flash."""
+    """Complete the write-back of translation page ``m`` after its program."""
     c = st.cfg[0]
     p = dev * c.tpages + m
     page = st.tpage[p]
@@ -474,7 +478,8 @@ def landed(st, dev, m):
 
 @njit
 def stall(st, t):
-    """No unit has a block for the page that ``t`` carries: it waits for one."""
+    """Append ``t``, which carries a translation page, to the transactions that wait for a free
+    block."""
     x = st.txn[t]
     maps = st.maps[x.dev]
     x.next = -1
@@ -487,8 +492,9 @@ def stall(st, t):
 
 @njit
 def lay(st, dev, lpn, n):
-    """Lay down the translation pages of ``n`` logical pages from ``lpn`` on that are not on flash,
-    without taking time, as a fill does. Returns how many found no place."""
+    """Write the translation pages of ``n`` logical pages from ``lpn`` that are not on flash,
+    without simulated time, for preconditioning. Return the number of pages for which no unit had a
+    free block."""
     c = st.cfg[0]
     without = 0
     for m in range(lpn // c.map_span, (lpn + n + c.map_span - 1) // c.map_span):

@@ -1,7 +1,8 @@
-"""The books of one device: counts that must agree if no page, byte or command was lost.
+"""Invariants of one device: counts that must agree if no page, byte or command was lost.
 
-Owns the comparison, block by block and counter by counter.
-Does not own the counters (stats.py) nor totals over devices and plans (ledger.py).
+Owns the comparison of the page map with the blocks, and of the counters with each other. Does not
+own the counters (engine/core/counters.py), the invariants of flash management (balance.py), or
+totals over devices and plans (analysis/ledger.py).
 Source: STYLE, conservation: issued = completed, bytes in = bytes out, valid pages = mapped pages.
 """
 
@@ -21,7 +22,7 @@ from ondie.kernels.jit import njit
 
 @dataclass(frozen=True)
 class Asked:
-    """What the host has asked for so far."""
+    """Commands and pages that the host has requested so far."""
 
     commands: int
     read_pages: int
@@ -29,10 +30,10 @@ class Asked:
 
 
 def imbalance(arrays: Arrays, geometry: Geometry, asked: Asked | None) -> str | None:
-    """The first imbalance of device 0 of a one-device simulation in words, or None.
+    """Return the first violated invariant of device 0 of a one-device simulation in words, or None.
 
-    The page map is held against the blocks at any time; counters are held against ``asked``
-    when nothing is in flight (None: something is).
+    The page map is compared with the blocks at any time. The counters are compared with ``asked``
+    only when nothing is in flight (None: something is in flight).
     """
     pairs = [*_maps(arrays, geometry), *balance.always(arrays, geometry)]
     if asked is not None:
@@ -62,10 +63,10 @@ def _maps(arrays: Arrays, g: Geometry) -> list[tuple[str, int, int]]:
 
 @njit
 def find_mapped(l2p, p2l, valid, block_pages, found):
-    """Into ``found`` how many pages of each block with any valid one the map leads to.
+    """Count into ``found`` the mapped pages of each block that has a valid page.
 
-    From the physical side, so that of the maps of a large drive only what was written is looked at;
-    no logical page is found twice, as its entry names one physical page.
+    The scan goes over physical pages, so it reads only the written part of a large drive's maps. No
+    logical page is counted twice, because its entry names one physical page.
     """
     for b in range(valid.size):
         if valid[b] == 0:
@@ -77,19 +78,19 @@ def find_mapped(l2p, p2l, valid, block_pages, found):
 
 
 MOST_LOOKED_AT = 1 << 28
-"""Entries of a map beyond which it is not gone through: of larger ones most was never touched."""
+"""Entries of a map above which it is not scanned: most of a larger map was never touched."""
 
 
 def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int, int]]:
     c = [int(x) for x in arrays.count[0]]
     page = g.page_bytes
     down, up = (int(arrays.fifo["size"][s.HOST_STATIONS + x]) for x in (s.DOWN, s.UP))
-    inside = c[stats.COPYBACK_PAGES]  # moved without leaving their die
+    inside = c[stats.COPYBACK_PAGES]  # moved inside their die
     programs = c[stats.PROGRAM_PAGES] + c[stats.GC_PROGRAM_PAGES] + c[stats.FAILED_PAGES] - inside
     programs += c[stats.MAP_PROGRAM_PAGES] + c[stats.PADDING_PAGES] + c[stats.FOLD_PROGRAM_PAGES]
     reads = c[stats.READ_PAGES] + c[stats.GC_READ_PAGES] + c[stats.MERGE_READ_PAGES] - inside
     reads += c[stats.MAP_READ_PAGES] + c[stats.RETRY_READ_PAGES] + c[stats.FOLD_READ_PAGES]
-    soft = c[stats.SOFT_READ_PAGES]  # decoded together, once for each page
+    soft = c[stats.SOFT_READ_PAGES]  # readings of one page are decoded together
     into = (programs + c[stats.SECOND_PASS_PAGES]) * page - c[stats.UNASKED_IN_BYTES]
     out = (reads + soft) * page - c[stats.UNASKED_OUT_BYTES]
     erases = int(arrays.block.erases[: g.units * g.all_blocks].sum())
@@ -129,7 +130,7 @@ def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int,
 
 
 def _data_cache(arrays: Arrays, c: list[int]) -> list[tuple[str, int, int]]:
-    """What the data cache took and what it holds."""
+    """Compare the pages that the data cache took with those that left it and those it holds."""
     cache = arrays.cache[0]
     pages = arrays.cpage[: int(cache.used)]
     spare = _chained(pages["newer"], np.array([int(cache.spare)]))
@@ -147,18 +148,18 @@ def _data_cache(arrays: Arrays, c: list[int]) -> list[tuple[str, int, int]]:
 
 
 def _cached(arrays: Arrays) -> tuple[int, int]:
-    """Entries of the cached mapping table: those taken, those that can be found by page."""
+    """Return the entries of the cached mapping table as (used, found in the hash chains)."""
     return int(arrays.maps.used[0]), _chained(arrays.entry["chain"], arrays.bucket[0])
 
 
 def _free_list(arrays: Arrays) -> int:
-    """Length of the transaction pool's free list (one more than the pool when it has a loop)."""
+    """Return the length of the transaction pool's free list (pool size + 1 if it has a loop)."""
     return _chained(arrays.txn["next"] + 1, np.array([int(arrays.reg.free_txn[0]) + 1]))
 
 
 def _chained(links: np.ndarray, heads: np.ndarray) -> int:
-    """How many elements the lists of these heads have, at most one more than there are. Links and
-    heads count from 1; 0 ends a list."""
+    """Return the number of elements in the lists with these heads, at most one more than there are.
+    Links and heads count from 1; 0 ends a list."""
     return int(_count(np.ascontiguousarray(links, np.int64), heads.astype(np.int64)))
 
 

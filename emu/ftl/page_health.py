@@ -1,11 +1,13 @@
-"""Pages that are known to be wrong, and pages that carry wrong bits unnoticed.
+"""Health of flash pages: lost sectors, undetected bit errors, and the inputs of the bit error rate.
 
-Owns the marks of physical pages: sectors that could not be read when their page was moved, and bit
-errors that copy-back has moved past the ECC; and the log of wrong bytes. Does not own verdicts
-(reading.py). Source: NVMe base specification (what is read of data that were lost is an unrecovered
-read error, not other data); Hong et al., NVMSA 2019 (errors that copy-back passes on).
+Owns the marks of physical pages (sectors that were unreadable when their page was moved, and bit
+errors that copy-back moved past the ECC), wear and age of blocks, and the log of wrong bytes. Does
+not own the verdict on a read (read_retry.py) or the rates (nand/rber.py).
+Source: NVMe base specification (a read of lost data is an unrecovered read error, not other data);
+Hong et al., NVMSA 2019 (copy-back propagates errors).
 
-A mark lies beside its physical page, as in a spare area, and goes when the block is erased.
+A mark is stored with its physical page, as in a spare area, and is cleared when the block is
+erased.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from ondie.emu.nand import rber
 from ondie.kernels.jit import njit
 
 QUALITY = record_type(
-    stable="f8",  # part of the rate that no reference voltages remove
-    leak="f8",  # retention's coefficient
-    pressure="f8",  # read disturb's coefficient
-    cycles="i8",  # P/E cycles + 1 for which they hold; 0 = none yet
-    since="i8",  # ps, when the block was opened; 0 = before the run
-    first="i8",  # then: 1 + the first of its pages that the run has programmed; 0 = none
-    began="i8",  # ps, when it did so
-    marks="i8",  # pages of the block that were given a mark since its erase
+    stable="f8",  # part of the rate that no reference voltage removes
+    leak="f8",  # coefficient of retention
+    pressure="f8",  # coefficient of read disturb
+    cycles="i8",  # P/E cycles + 1 for which the coefficients hold; 0 = none yet
+    since="i8",  # time at which the block was opened (ps); 0 = before the run
+    first="i8",  # if since = 0: 1 + the lowest page that the run has programmed; 0 = none
+    began="i8",  # time of the run's first program in the block (ps)
+    marks="i8",  # marks set in the block since its erase
 )
 ALL_SECTORS = -1
 PS_PER_DAY = 86_400 * 10**12
@@ -32,13 +34,14 @@ PS_PER_DAY = 86_400 * 10**12
 
 @njit
 def worn(st, b):
-    """P/E cycles of block ``b``; its coefficients are those of so many from now on."""
+    """Return the P/E cycles of block ``b``, and update its rate coefficients to them."""
     return worn_by(st, b, st.block[b].erases)
 
 
 @njit
 def worn_by(st, b, erases):
-    """The same where a plane of the block has been erased so many times."""
+    """Return the P/E cycles of a plane of block ``b`` after ``erases`` erases, and update the
+    block's rate coefficients to them."""
     q = st.quality[b]
     cycles = st.cfg[0].initial_cycles + erases
     if q.cycles != cycles + 1:
@@ -51,8 +54,8 @@ def worn_by(st, b, erases):
 
 @njit
 def age(st, b, ppn):
-    """Days since block ``b`` was opened, or the run began to write to it: page ``ppn`` of it is no
-    older."""
+    """Return the days since block ``b`` was opened, or since the run began to write to it. Page
+    ``ppn`` of the block is no older."""
     q = st.quality[b]
     since = q.since
     if since == 0 and q.first > 0 and ppn % st.cfg[0].block_pages >= q.first - 1:
@@ -65,7 +68,8 @@ def age(st, b, ppn):
 
 @njit
 def programmed(st, t):
-    """Pages have been programmed; in a block that was open when the run began they are young."""
+    """Note the time and the first page of the run's programs in a block that was open at the start
+    of the run, so that ``age`` counts these pages from then on."""
     x = st.txn[t]
     q = st.quality[block_at(st, x.dev, x.ppn)]
     if q.since == 0:
@@ -78,8 +82,9 @@ def programmed(st, t):
 
 @njit
 def shifted(st, b, ppn):
-    """Part of the rate of page ``ppn`` of block ``b`` that comes of shifted charge. Reads are
-    spread over the planes of its unit, each of which has a block of its own to disturb."""
+    """Return the part of the bit error rate of page ``ppn`` of block ``b`` that is due to shifted
+    charge. Reads are divided by the planes of the unit, since each read disturbs the block of one
+    plane."""
     q = st.quality[b]
     reads = float(st.block[b].reads) / st.cfg[0].unit_planes
     return rber.shifted_rate(st.rate[0], q.leak, q.pressure, age(st, b, ppn), reads)
@@ -87,13 +92,15 @@ def shifted(st, b, ppn):
 
 @njit
 def lost_of(st, b, dev, ppn):
-    """Bit per sector of a physical page of block ``b`` that was lost before it came there."""
+    """Return the mask of sectors (one bit each) of a physical page of block ``b`` whose data were
+    lost before they were programmed there."""
     return st.lost[dev, ppn] if st.quality[b].marks > 0 else 0
 
 
 @njit
 def kept_rate(st, b, dev, ppn):
-    """Bit error rate of what a physical page of block ``b`` was programmed with."""
+    """Return the bit error rate of the data that a physical page of block ``b`` was programmed
+    with."""
     if st.cfg[0].copyback == 0 or st.quality[b].marks == 0:
         return 0.0
     return float(st.kept[dev, ppn])
@@ -101,8 +108,8 @@ def kept_rate(st, b, dev, ppn):
 
 @njit
 def carry(st, t):
-    """What transaction ``t`` could not read has been programmed at its new place, and is known as
-    lost. (Not before: the erase of its block may still be on its way.)"""
+    """Mark the sectors that transaction ``t`` could not read as lost at their new page. Called
+    after the program, since the erase of the block may still be in progress before it."""
     lost = st.reading[t].lost
     if lost != 0:
         x = st.txn[t]
@@ -112,8 +119,8 @@ def carry(st, t):
 
 @njit
 def moved(st, t):
-    """The page that collection moves with ``t`` has been programmed: what was wrong with it is
-    wrong there."""
+    """Carry marks and wrong bits to the new page after garbage collection has programmed it with
+    ``t``."""
     x = st.txn[t]
     if x.bus == 0:
         copied(st, t)
@@ -126,7 +133,7 @@ def moved(st, t):
 
 @njit
 def copied(st, t):
-    """Collection has moved a page inside its die: wrong bits and marks have moved with it."""
+    """Carry wrong bits and marks to the new page after copy-back inside a die."""
     x = st.txn[t]
     dev = x.dev
     source = x.old
@@ -144,7 +151,7 @@ def copied(st, t):
 
 @njit
 def wiped(st, dev, b):
-    """Block ``b`` has been erased."""
+    """Clear the marks of block ``b`` after its erase."""
     q = st.quality[b]
     if q.marks == 0:
         return
@@ -158,7 +165,7 @@ def wiped(st, dev, b):
 
 @njit
 def log_bad(st, t, lpn, ppn):
-    """Note that a page came out wrong: to whom it was read, or where it has been moved to."""
+    """Append a log entry for a page with wrong data: the row that read it, or its new place."""
     reg = st.reg[0]
     if reg.log_on == 0:
         return

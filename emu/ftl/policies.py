@@ -1,15 +1,16 @@
-"""Policies of collection and of write streams: plain functions, the user's own among them.
+"""Policies of victim selection and of write streams: built-in and user functions.
 
-Owns the built-in policies, their names, and how a function from a file becomes one. Does not own
-when they are asked (gc.py, collection.py).
+Owns the built-in policies, their names, and the loading of a policy function from a file. Does not
+own the calls of the policies (gc_victims.py, gc.py).
 Source: greedy, d-choices (Van Houdt, SIGMETRICS 2013; MQSim's RGA), FIFO, cost-benefit (Kawaguchi
 et al., USENIX 1995), random with and without a condition (MQSim's RANDOM, RANDOM_P, RANDOM_PP).
 
-A victim policy is a function ``victim(st, u) -> block``: the block of unit ``u`` to be emptied, or
--1. Blocks of the unit are ``first_block(st, u) .. first_block(st, u) + st.cfg[0].blocks - 1``;
-``st.valid[b]`` counts the valid pages of block b, ``st.block[b]`` has ``erases``, ``filled`` (order
-of filling), ``written`` (ps), ``reads`` and ``stream``, and only blocks for which ``collectable(st,
-b)`` is true can be chosen. A stream policy is ``stream(st, t) -> stream`` for transaction ``t``.
+A victim policy is a function ``victim(st, u) -> block``. It returns the block of unit ``u`` to be
+collected, or -1. The blocks of the unit are ``first_block(st, u) .. first_block(st, u) +
+st.cfg[0].blocks - 1``. ``st.valid[b]`` counts the valid pages of block b. ``st.block[b]`` has
+``erases``, ``filled`` (order of filling), ``written`` (ps), ``reads`` and ``stream``. Only blocks
+for which ``collectable(st, b)`` is true can be chosen. A stream policy is a function ``stream(st,
+t) -> stream`` for transaction ``t``.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ from ondie.kernels.jit import njit
 
 @njit
 def first_block(st, u):
-    """First block of a unit."""
+    """Return the first block of unit ``u``."""
     return u * st.cfg[0].all_blocks
 
 
 @njit
 def collectable(st, b):
-    """Is block ``b`` full, with all of its programs done, not to be retired, and not under
-    collection already?"""
+    """Return True if block ``b`` is full, has no program in progress, is not to be retired, and is
+    not already a victim."""
     block = st.block[b]
     return block.state == FULL and block.flying == 0 and block.retire == 0
 
 
 @njit
 def draw(st, n):
-    """A number of 0 .. n - 1, from the run's seed and a counter."""
+    """Draw a number of 0 .. n - 1 from the run's seed and a counter."""
     reg = st.reg[0]
     reg.draws += 1
     return below(absorb(st.cfg[0].seed, reg.draws), 0, n)
@@ -54,7 +55,7 @@ def draw(st, n):
 
 @njit
 def greedy(st, u):
-    """The block with the fewest valid pages."""
+    """Select the block with the fewest valid pages."""
     c = st.cfg[0]
     best = -1
     fewest = c.worth + 1
@@ -67,7 +68,7 @@ def greedy(st, u):
 
 @njit
 def d_choices(st, u):
-    """The best of ``floor(log2(blocks))`` blocks drawn at random (RGA)."""
+    """Select the block with the fewest valid pages of ``floor(log2(blocks))`` random ones (RGA)."""
     c = st.cfg[0]
     d = 0
     while c.blocks >> (d + 1) > 0:
@@ -87,7 +88,7 @@ def d_choices(st, u):
 
 @njit
 def random(st, u):
-    """Any full block."""
+    """Select a full block at random."""
     c = st.cfg[0]
     for _ in range(c.blocks):
         b = first_block(st, u) + draw(st, c.blocks)
@@ -98,7 +99,8 @@ def random(st, u):
 
 @njit
 def random_some(st, u):
-    """Any full block with at least as large a share of invalid pages as the drive has spare."""
+    """Select at random a full block whose share of invalid pages is at least the drive's share of
+    spare pages."""
     c = st.cfg[0]
     for _ in range(c.blocks):
         b = first_block(st, u) + draw(st, c.blocks)
@@ -109,7 +111,7 @@ def random_some(st, u):
 
 @njit
 def fifo(st, u):
-    """The block that was filled first, of those that have an invalid page."""
+    """Select the block that was filled first, of those with an invalid page."""
     c = st.cfg[0]
     best = -1
     for b in range(first_block(st, u), first_block(st, u) + c.blocks):
@@ -122,7 +124,7 @@ def fifo(st, u):
 
 @njit
 def cost_benefit(st, u):
-    """The block with the largest age x (1 - share of valid pages) / (2 x that share)."""
+    """Select the block with the largest age x (1 - share of valid pages) / (2 x that share)."""
     c = st.cfg[0]
     best = -1
     most = -1.0
@@ -140,21 +142,22 @@ def cost_benefit(st, u):
 
 @njit
 def by_command(st, t):
-    """The stream that the host's command names."""
+    """Return the stream that the host's command names."""
     return st.txn[t].stream
 
 
 @njit
 def one_stream(st, t):
-    """All host writes fill one open block."""
+    """Return stream 0: all host writes fill one open block."""
     return 0
 
 
 @njit
 def by_age(st, t):
-    """Hot and cold by the time since the page was last written: what is rewritten before as many
-    pages as the drive holds have been programmed, collection's included, is hot (stream 0). The
-    rest is cold (1), and so is what lived long enough for collection to move it."""
+    """Separate hot from cold data by the time since the page was last written. A page is hot
+    (stream 0) if fewer pages than the drive's capacity have been programmed since then, those of
+    garbage collection included. Other pages, and pages that garbage collection has moved, are cold
+    (stream 1)."""
     c = st.cfg[0]
     x = st.txn[t]
     old = int(st.l2p[x.dev, x.lpn]) - 1
@@ -183,9 +186,10 @@ STREAMS: dict[str, Callable[..., Any]] = {
 
 
 def find(name: str, known: dict[str, Callable[..., Any]], key: str) -> Callable[..., Any]:
-    """The policy called ``name``, or the function NAME of a file: "FILE.py:NAME".
+    """Return the policy called ``name``, or the function NAME of a file for "FILE.py:NAME".
 
-    Raises InputError: no such policy, file or function, or a file that cannot be imported.
+    Raises InputError if there is no such policy, file or function, if the file cannot be imported,
+    or if the function has the wrong number of arguments or raises exceptions.
     """
     if name in known:
         return known[name]
@@ -212,7 +216,7 @@ def find(name: str, known: dict[str, Callable[..., Any]], key: str) -> Callable[
 
 
 def _with_helpers(function: FunctionType, seen: set[FunctionType]) -> set[FunctionType]:
-    """A function of the user's, and those of theirs that it calls compiled."""
+    """Return a user's function and the compiled user functions that it calls, recursively."""
     seen.add(function)
     for name in function.__code__.co_names:
         helper = getattr(function.__globals__.get(name), "py_func", None)
@@ -224,7 +228,7 @@ def _with_helpers(function: FunctionType, seen: set[FunctionType]) -> set[Functi
 
 @cache
 def _compiled(function: FunctionType) -> Any:
-    """The same compiled function whenever it is asked for."""
+    """Compile a function once and return the cached result in later calls."""
     return njit(function)
 
 
@@ -232,7 +236,7 @@ _FORMS = {"ftl.gc_policy": "(st, u)", "ftl.stream_policy": "(st, t)"}
 
 
 def _module(path: Path, key: str) -> Any:
-    """The user's file as a module, imported again when it has changed."""
+    """Import the user's file as a module, and again if it has changed."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -248,13 +252,13 @@ def _module(path: Path, key: str) -> Any:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever the user's file does when it is imported
+    except (Exception, SystemExit) as error:  # the user's file may raise anything on import
         del sys.modules[name]
         raise InputError(f"{key}: {path}: {one_line(error)}") from error
     return module
 
 
 def one_line(error: BaseException) -> str:
-    """An exception as one line: its type, and what it says."""
+    """Format an exception as one line: type and message."""
     words = " ".join(str(error).split())
     return f"{type(error).__name__}: {words}" if words else type(error).__name__

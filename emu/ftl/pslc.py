@@ -1,14 +1,15 @@
-"""Cell modes: blocks that hold one bit per cell (pSLC) beside native ones.
+"""pSLC: blocks in pSLC mode (one bit per cell) in a drive with native blocks.
 
-Owns which blocks work in pSLC mode, what they hold, their times, and where they come from. Does not
-own when they are emptied (folding.py) or what native blocks do (mapping.py).
+Owns which blocks are in pSLC mode, what they hold, their times, and their source (fixed region or
+borrowed native blocks). Does not own the folding of pSLC blocks (pslc_folding.py) or native blocks
+(page_map.py).
 Source: Swissbit, "4 reasons to use industrial 3D TLC NAND flash as pseudo-SLC", 2023 (a third of
-the pages, other times and endurance); Samsung, TurboWrite (a region beside borrowed blocks).
+the pages, other times and endurance); Samsung, TurboWrite (a fixed region plus borrowed blocks).
 
-A block is in pSLC mode while the stream that filled it is ``cfg.pslc_stream``: from its opening to
-its erase. It keeps the addresses of a native block and uses the first ones only, a page per word
-line. Its page offsets (``txn.page``) are counted on behind the native ones, so that the tables by
-page have an entry of each mode, and no command joins pages of both.
+A block is in pSLC mode from its opening to its erase if the stream that fills it is
+``cfg.pslc_stream``. It keeps the addresses of a native block and uses only the first ones, one page
+per word line. Its page offsets (``txn.page``) follow the native offsets. So tables by page have an
+entry for each mode, and no command combines pages of both modes.
 """
 
 from __future__ import annotations
@@ -29,38 +30,39 @@ from ondie.kernels.jit import cold, inline
 OFF, STATIC, DYNAMIC = range(3)
 MODES = ("off", "static", "dynamic")
 NO_STREAM = -2
-"""``cfg.pslc_stream`` of a drive without pSLC blocks: the stream of no block."""
+"""``cfg.pslc_stream`` of a drive without pSLC blocks: a stream that no block has."""
 SLC = record_type(
     free_head="i8",  # free blocks of the fixed region
     free_n="i8",
     lent="i8",  # blocks in pSLC mode: open, full or being folded
-    full="i8",  # of these, full ones that nobody folds yet
+    full="i8",  # of these, full blocks whose folding has not begun
 )
 
 
 @inline
 def cached(st, b):
-    """Is block ``b`` in pSLC mode?"""
+    """Return True if block ``b`` is in pSLC mode."""
     return st.block[b].stream == st.cfg[0].pslc_stream
 
 
 @inline
 def either(st, b, native, folded):
-    """Counter of what is done to block ``b``: by collection, or by folding."""
+    """Return the counter for block ``b``: ``folded`` if it is in pSLC mode, else ``native``
+    (garbage collection)."""
     return folded if st.block[b].stream == st.cfg[0].pslc_stream else native
 
 
 @inline
 def takes(st, stream):
-    """Do writes of a stream of the host's go to pSLC blocks?"""
+    """Return True if writes of a host stream go to pSLC blocks."""
     c = st.cfg[0]
     return c.pslc_hosts == 0 or stream < c.pslc_hosts
 
 
 @cold
 def left(st, u):
-    """Blocks of unit ``u`` that may still be opened in pSLC mode. Borrowed ones leave collection so
-    many free blocks that it does not begin because of them."""
+    """Return how many more blocks of unit ``u`` may be opened in pSLC mode. Borrowed blocks leave
+    enough free blocks that borrowing does not trigger garbage collection."""
     c = st.cfg[0]
     if c.pslc == STATIC:
         return st.slc[u].free_n
@@ -69,7 +71,7 @@ def left(st, u):
 
 @cold
 def open_block(st, u):
-    """Open a block in pSLC mode. False when there is none."""
+    """Open a block of unit ``u`` in pSLC mode. Return False if none is available."""
     c = st.cfg[0]
     s = st.slc[u]
     if left(st, u) <= 0:
@@ -97,8 +99,8 @@ def open_block(st, u):
 
 @cold
 def allocate(st, dev, u, n):
-    """Up to ``n`` pages at consecutive planes of one page offset of unit ``u``'s pSLC block: (first
-    ppn, count), or (-1, 0). ``reg.filled`` tells whether the block is full now."""
+    """Allocate up to ``n`` pages at consecutive planes of one page offset in unit ``u``'s pSLC
+    block. Return (first ppn, count), or (-1, 0). ``reg.filled`` is 1 if the block is now full."""
     c = st.cfg[0]
     front = st.front[c.pslc_stream, u]
     st.reg[0].filled = 0
@@ -127,15 +129,15 @@ def allocate(st, dev, u, n):
 
 @cold
 def filled(st, u, b):
-    """Block ``b`` in pSLC mode takes no page any more: it is to be folded."""
+    """Mark block ``b``, which is in pSLC mode and full, as ready to be folded."""
     st.block[b].state = FOLDABLE
     st.slc[u].full += 1
 
 
 @cold
 def landed(st, t, b):
-    """A write of the host's has been programmed in block ``b``: count where. True when that was the
-    last page of a full pSLC block, which can be folded from now on."""
+    """Count a host write that was programmed in block ``b`` by mode. Return True after the last
+    program of a full pSLC block, which can then be folded."""
     x = st.txn[t]
     if not cached(st, b):
         if takes(st, st.block[b].stream):
@@ -147,7 +149,7 @@ def landed(st, t, b):
 
 @cold
 def given_back(st, u, b):
-    """Block ``b``, in pSLC mode until now, is empty: free again where it came from."""
+    """Return the empty block ``b``, in pSLC mode until now, to the free blocks of its source."""
     c = st.cfg[0]
     s = st.slc[u]
     s.lent -= 1
@@ -161,12 +163,12 @@ def given_back(st, u, b):
 
 
 def block_pages(cfg: Config) -> int:
-    """Pages of one plane's block in pSLC mode: one per word line."""
+    """Return the pages of one plane's block in pSLC mode: one per word line."""
     return cfg.flash.pages_per_block // WORD_LINE.get(cfg.flash.cell, 1)
 
 
 def capacity(cfg: Config) -> int:
-    """Most bytes that a drive's blocks hold in pSLC mode, 0 where there are none."""
+    """Return the maximum bytes that a drive's blocks hold in pSLC mode, 0 if there are none."""
     if cfg.ftl.pslc == "off":
         return 0
     g = Geometry.of(cfg)
@@ -175,8 +177,8 @@ def capacity(cfg: Config) -> int:
 
 
 def array_times(cfg: Config) -> np.ndarray:
-    """timing.page_times, with those of pages in pSLC mode behind where there are any: int64[3,
-    pages or 2 * pages]."""
+    """Return ``timing.page_times``, followed by the times of pages in pSLC mode if there are any:
+    int64[3, pages or 2 * pages]."""
     native = page_times(cfg)
     if cfg.ftl.pslc == "off":
         return native
@@ -188,8 +190,8 @@ def array_times(cfg: Config) -> np.ndarray:
 
 
 def tables(cfg: Config, units: int, blocks: int, region: int) -> dict[str, np.ndarray]:
-    """The tables of the state that this room owns. ``blocks`` conventional ones of a unit, the last
-    ``region`` of which are the fixed region (0: there is none)."""
+    """Return the state tables of this module. A unit has ``blocks`` conventional blocks, of which
+    the last ``region`` are the fixed region (0: none)."""
     slc = records(SLC, units if cfg.ftl.pslc != "off" else 1)
     slc.free_n = region
     ring = np.arange(blocks - region, blocks, dtype=np.int32) if region else np.zeros(1, np.int32)

@@ -1,15 +1,17 @@
-"""How a read turns out: raw errors, read retry, soft decision, correction or a media error.
+"""Read retry: the outcome of a page read by hard decision, retries, soft decision or media error.
 
-Owns the verdict on a page, the readings that it takes until it is right or given up, and their
-time in the decoder. Does not own the rates (rber.py), the code (ecc.py) or marks (marks.py).
+Owns the verdict on a page, the readings until the page is corrected or given up, and their decoding
+time. Does not own the bit error rates (nand/rber.py), the code (nand/ecc.py) or the marks of pages
+(page_health.py).
 Source: Cai et al., Proc. IEEE 105(9), 2017 (hard decision, retries at other voltages, then soft
 decision); NVMe base specification, status code type 2h, code 81h (unrecovered read error).
 
-A page is judged when it first comes to the controller. Each reading more goes through the queue of
-its die, array and channel, after the decoder has given the last one up; those for soft decision are
-decoded together, behind the last. Of pages that were read together each that is not right is read
-again alone. The draws depend on the seed, the page, its block's P/E cycles and how often the page
-has been read, never on the order of events; the rate depends on the reads of the block as well.
+The verdict on a page is drawn when its first reading reaches the controller. Each further reading
+goes through the queue of its die, the array and the channel after the decoder has given up the
+previous one. Readings for soft decision are decoded together, after the last one. If pages were
+read together, each page that is not corrected is read again separately. The draws depend on the
+seed, the page, the P/E cycles of its block and the number of reads of the page, never on the order
+of events. The rate also depends on the reads of the block.
 """
 
 from __future__ import annotations
@@ -45,21 +47,22 @@ from ondie.kernels.jit import njit
 UNRECOVERED = 0x281
 """Status of a command: type 2h (media and data integrity), code 81h (unrecovered read error)."""
 READING = record_type(
-    key="u8",  # of the verdict's draws
-    rate="f8",  # of bit errors, in the last reading that hard decision was tried on
-    time="i8",  # ps of the last decoding
-    lost="i8",  # bit per sector that the drive's own read could not save
-    total="i4",  # readings that the page takes; 0 = not judged
-    done="i4",  # those that have come to the controller
-    hard="i4",  # those that hard decision is tried on
-    level="i4",  # retry level of the last of these
-    spoilt="i4",  # 1: given up, its bytes are wrong
+    key="u8",  # key of the verdict's draws
+    rate="f8",  # bit error rate of the last reading with hard decision
+    time="i8",  # time of the last decoding (ps)
+    lost="i8",  # mask of sectors that an internal read could not recover
+    total="i4",  # readings that the page takes; 0 = no verdict yet
+    done="i4",  # readings that have reached the controller
+    hard="i4",  # readings with hard decision
+    level="i4",  # retry level of the last reading with hard decision
+    spoilt="i4",  # 1: given up, the bytes are wrong
 )
 
 
 @njit
 def sensed(st, t):
-    """A reading of the pages of ``t`` has come to the controller. True when another follows."""
+    """Count a reading of the pages of ``t`` that reached the controller. Return True if another
+    reading follows."""
     r = st.reading[t]
     if r.total == 0:
         judge(st, t)
@@ -69,8 +72,9 @@ def sensed(st, t):
 
 @njit
 def tired(st, t):
-    """Has the block that ``t`` reads been read so often, or was it so hard to read, that its data
-    should move? Reads are counted for each of a super-block's blocks."""
+    """Return True if the data of the block that ``t`` reads should be moved: the block was read too
+    often, or the page took too many readings. The count of reads is the sum over all planes of a
+    super-block, so the limit per block is multiplied by their number."""
     c = st.cfg[0]
     x = st.txn[t]
     if c.reclaim_retries > 0 and st.reading[t].total > c.reclaim_retries:
@@ -82,8 +86,8 @@ def tired(st, t):
 
 @njit
 def judge(st, t):
-    """Decide how the pages of ``t``, which have been read once, turn out. Those that have to be
-    read again go on alone, all but the last when none is right."""
+    """Draw the verdict on the pages of ``t`` after their first reading. Each page that must be read
+    again gets its own transaction, except the last page if no page was corrected."""
     c = st.cfg[0]
     x = st.txn[t]
     b = block_at(st, x.dev, x.ppn)
@@ -143,8 +147,8 @@ def judge(st, t):
 
 @njit
 def wanted(st, t):
-    """Bit per sector of its pages that somebody wants of the read ``t``: all, those that a command
-    asks for, or those that a write does not have."""
+    """Return the mask of sectors (one bit each) that the read ``t`` needs of its pages: all
+    sectors, those that a command asks for, or those that a partial write lacks."""
     x = st.txn[t]
     if x.kind == OWN or st.cfg[0].partial == 0:
         return marks.ALL_SECTORS
@@ -156,7 +160,7 @@ def wanted(st, t):
 
 @njit
 def last_ps(st, outcome, errors):
-    """ps of the decoding that ends a read."""
+    """Return the time of the last decoding of a read (ps)."""
     code = st.code[0]
     if outcome == ecc.CORRECTED:
         return ecc.decode_ps(code, errors)
@@ -165,7 +169,7 @@ def last_ps(st, outcome, errors):
 
 @njit
 def count(st, dev, outcome, total, errors, lost):
-    """Count a page as it turned out."""
+    """Count a page by its outcome."""
     if total > 1:
         st.count[dev, RETRIED_PAGES] += 1
     if outcome != ecc.CORRECTED and st.code[0].soft_reads > 0:
@@ -180,7 +184,7 @@ def count(st, dev, outcome, total, errors, lost):
 
 @njit
 def unrecovered(st, t):
-    """The command for which ``t`` reads will complete with a media error."""
+    """Set the media error status of the command for which ``t`` reads."""
     x = st.txn[t]
     if x.kind == REQUEST:
         done = st.req[x.row]
@@ -196,7 +200,7 @@ def unrecovered(st, t):
 
 @njit
 def apart(st, t, lpn, ppn):
-    """A transaction for one page of ``t`` that goes its own way from now on."""
+    """Split one page of ``t`` off into a new transaction, and return it (below 0: none free)."""
     u = take_txn(st)
     if u < 0:
         return u
@@ -231,8 +235,8 @@ def apart(st, t, lpn, ppn):
 
 @njit
 def decode(st, t, step):
-    """Through the decoder of the channel, then on to ``step`` or to the next reading. False when
-    that takes no time."""
+    """Pass ``t`` through the decoder of the channel, then continue at ``step`` or at the next
+    reading. Return False if decoding takes no time."""
     x = st.txn[t]
     r = st.reading[t]
     time = r.time
@@ -240,7 +244,7 @@ def decode(st, t, step):
     if r.done < r.total:
         step = s.AGAIN
         time = st.code[0].decode_limit
-        if r.done > r.hard:  # for soft decision: decoded with the last
+        if r.done > r.hard:  # for soft decision: decoded with the last reading
             time = 0
             n = 0
     else:
@@ -257,7 +261,7 @@ def decode(st, t, step):
 
 @njit
 def again(st, t):
-    """Read a page once more: command, array and data through the queue of its die."""
+    """Read a page again: command, array and data transfer through the queue of its die."""
     c = st.cfg[0]
     x = st.txn[t]
     r = st.reading[t]
@@ -276,8 +280,8 @@ def again(st, t):
 
 
 def page_scales(cfg: Config) -> np.ndarray:
-    """Factor on the rates of a page by its offset in the block, float64[pages], and behind these
-    of pages in pSLC mode where there are any."""
+    """Return the factor on the bit error rate by page offset in the block, followed by the factors
+    of pages in pSLC mode if there are any: float64[pages or 2 * pages]."""
     kinds = page_kinds(cfg)
     scales = rber.scales(cfg)
     native = scales[CELLS.index(cfg.flash.cell)][kinds]
@@ -287,8 +291,8 @@ def page_scales(cfg: Config) -> np.ndarray:
 
 
 def tables(cfg: Config, txns: int, blocks: int) -> dict[str, np.ndarray]:
-    """The tables of the state that this room and marks.py own by transaction, block and constant;
-    of one record where there are no errors."""
+    """Return the state tables of this module and of page_health.py, by transaction, block and
+    constant. They have one record each if errors are off."""
     on = cfg.errors.kind != "none"
     return {
         "rate": rber.rates(cfg),

@@ -1,15 +1,15 @@
-"""The optimizer's reservoir: where its super-pages are, where the next one goes, and which plane
-has which role.
+"""Optimizer reservoir: super-page map, write pointers and plane rotation.
 
-Owns the super-page map, the place that each die programs next, the roles of a block's planes and
-the time of pages that change planes. Does not own who is moved to another die (paths/levelling.py),
-the conventional namespace (mapping.py) or time otherwise (nand.py).
-Source: OptimStore (HPCA 2023): mapped by super-page, written strictly in sequence, so that
-collection moves nothing; one plane of four idle, wear levelled now and then inside the die. How is
-not published: here the planes of a block turn by one whenever the block has been erased ``rotate``
-times. As every super-page is written anew in every step, it changes planes when it is programmed
-into a block that has turned since: page by page from register to register over the die's bus, those
-next to an idle plane first.
+Owns the super-page map, the next place that each die programs, the roles of a block's planes, and
+the time of pages that change planes. A place is a physical super-page within a die's reservoir.
+Does not own the moves of super-pages to other dies (paths/on_die/wear_leveling.py), the
+conventional namespace (page_map.py) or any other time (nand/channel.py).
+Source: OptimStore (HPCA 2023): mapping by super-page; strictly sequential writes, so that garbage
+collection moves nothing; one plane of four is idle, with occasional wear leveling inside the die.
+The paper does not publish the method. Here, the roles of a block's planes rotate by one each time
+the block has been erased ``rotate`` times. Every super-page is rewritten in every step, so its
+pages change planes when it is programmed into a block that has rotated since. The pages move one by
+one from register to register over the die's bus, those next to an idle plane first.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ondie.emu.nand.geometry import Geometry
 from ondie.kernels.jit import cold, inline, njit
 
 CLEAN, USED, RENEWED = range(3)
-"""``dirty`` of a block of the reservoir: never entered; to be erased before it is entered; erased
-for the entry to come, perhaps not quite yet."""
+"""``dirty`` of a reservoir block: never entered; must be erased before it is entered; erased for
+its next entry (the erase may still be in progress)."""
 
 
 def bad_blocks(cfg: Config, geometry: Geometry, devices: int, seed: int = 0) -> np.ndarray:
-    """Super-blocks of the reservoirs that are bad from the factory, by seed:
-    bool[devices x dies, reservoir_blocks]."""
+    """Draw the super-blocks of the reservoirs that are bad from the factory, by seed: bool[devices
+    x dies, reservoir_blocks]."""
     shape = devices * geometry.dies, geometry.reservoir_blocks
     if cfg.ftl.bad_blocks == 0:
         return np.zeros(shape, bool)
@@ -39,20 +39,23 @@ def bad_blocks(cfg: Config, geometry: Geometry, devices: int, seed: int = 0) -> 
 
 @inline
 def block_of(st, g, at):
-    """Block of a place of die ``g``'s reservoir, among all blocks of all devices."""
+    """Return the block of place ``at`` of die ``g``'s reservoir, numbered over all blocks of all
+    devices."""
     c = st.cfg[0]
     return g * c.all_blocks + c.blocks + at // c.pages
 
 
 @inline
 def turned(st, g, at):
-    """By how many planes the roles at a place of die ``g``'s reservoir have turned."""
+    """Return the number of planes by which the roles at place ``at`` of die ``g``'s reservoir have
+    rotated."""
     return st.block[block_of(st, g, at)].turned
 
 
 @cold
 def next_good(st, g, at):
-    """The first place of the next block that is not bad, from the head ``at`` of one on."""
+    """Return the first place of the first good block from ``at`` on, where ``at`` is the first
+    place of a block."""
     c = st.cfg[0]
     for _ in range(c.reservoir_pages // c.pages):
         if st.block[block_of(st, g, at)].state != mapping.BAD:
@@ -63,15 +66,15 @@ def next_good(st, g, at):
 
 @cold
 def renew(st, dev, g, b):
-    """Erase block ``b``, in which nothing is valid; the roles of its planes are those of so many
-    cycles from now on."""
+    """Erase block ``b``, which has no valid page, and set the roles of its planes for its new P/E
+    cycle count."""
     mapping.erase(st, dev, g, b, nand.Q_PE)
     turn(st, b, st.block[b].erases + 1)
 
 
 @inline
 def turn(st, b, cycles):
-    """The roles of the planes of a block that is entered after so many cycles."""
+    """Set the roles of the planes of block ``b``, entered after ``cycles`` P/E cycles."""
     c = st.cfg[0]
     if c.rotate > 0:
         st.block[b].turned = cycles // c.rotate % c.planes
@@ -79,10 +82,10 @@ def turn(st, b, cycles):
 
 @cold
 def open_place(st, dev, s):
-    """Physical super-page (within its die's reservoir) for the next program of super-page ``s``.
+    """Allocate the place for the next program of super-page ``s``.
 
-    The die writes strictly in sequence. A block is entered only when nothing in it is valid any
-    more, so collection moves nothing; otherwise the reservoir is too small, and the run fails.
+    The die writes strictly in sequence. A block is entered only if it has no valid page, so garbage
+    collection moves nothing. Otherwise the reservoir is too small, and the run fails (E_RESERVOIR).
     """
     c = st.cfg[0]
     g = dev * c.dies + s % c.dies
@@ -107,8 +110,8 @@ def open_place(st, dev, s):
 
 @cold
 def change_planes(st, t, source):
-    """The stripe that ``t`` is about to program was read from place ``source``: how many of its
-    pages have to change planes first, which takes the die so much longer."""
+    """Add the time of plane changes to the program of ``t``, whose stripe was read from place
+    ``source``. ``left`` is the number of page moves between registers."""
     c = st.cfg[0]
     x = st.txn[t]
     by = turned(st, x.die, x.ppn) - turned(st, x.die, source)
@@ -118,14 +121,15 @@ def change_planes(st, t, source):
     other = c.planes
     while other != 0:  # greatest common divisor
         by, other = other, by % other
-    # Pages move in ``by`` rings, in order where a ring has an idle plane; else one waits aside.
+    # Pages move in ``by`` rings. A ring without an idle plane takes one more move: one page is
+    # buffered.
     x.left = c.reservoir_planes + by - min(c.planes - c.reservoir_planes, by)
     x.array += x.left * c.register_move
 
 
 @cold
 def map_place(st, dev, s, at):
-    """Super-page ``s`` is now at ``at`` of its die's reservoir."""
+    """Map super-page ``s`` to place ``at`` of its die's reservoir."""
     c = st.cfg[0]
     g = dev * c.dies + s % c.dies
     old = st.rmap[dev, s]
@@ -139,7 +143,7 @@ def map_place(st, dev, s, at):
 
 @cold
 def unmap(st, dev, s):
-    """Forget where super-page ``s`` is: it lies elsewhere."""
+    """Unmap super-page ``s``, which is now stored elsewhere."""
     g = dev * st.cfg[0].dies + s % st.cfg[0].dies
     st.valid[block_of(st, g, int(st.rmap[dev, s]) - 1)] -= 1
     st.rmap[dev, s] = 0
@@ -148,7 +152,7 @@ def unmap(st, dev, s):
 
 @njit
 def fill(st, dev, s, n):
-    """Map ``n`` super-pages from ``s`` on, in sequence, without taking time or costing erases."""
+    """Map ``n`` super-pages from ``s`` on, in sequence, without simulated time or erases."""
     c = st.cfg[0]
     for i in range(n):
         g = dev * c.dies + (s + i) % c.dies

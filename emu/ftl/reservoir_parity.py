@@ -1,9 +1,10 @@
-"""What the controller programs in the reservoir beside stripes: parities and records, in turn.
+"""Controller-written pages of the reservoir: parities and commit records.
 
-Owns when they get their places: as late as they are programmed, since stripes of their die may go
-before them, and a die programs its places in sequence; and when a block that one of them opens is
-erased. Does not own places (reservoir.py), queues (dies.py) or which are made (paths/guards.py).
-Source: as reservoir.open_place; a page of a block is programmed after those before it (ONFI).
+Owns the time at which they are allocated places, and the erase of a block that one of them opens.
+The place is allocated as late as the program, because a die programs its places in sequence and
+stripes of the die may be programmed before. Does not own places (reservoir.py), queues
+(nand/die.py) or the choice of parities and records (paths/on_die/protection.py).
+Source: as reservoir.open_place; a page of a block is programmed after the pages before it (ONFI).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ondie.kernels.jit import cold
 
 @cold
 def waits(st, t):
-    """A parity or a record is encoded, and waits until its die's registers are free."""
+    """Register an encoded parity or record that waits for free registers of its die."""
     x = st.txn[t]
     g = x.dev * st.cfg[0].dies + x.lpn % st.cfg[0].dies
     st.pool[g].made += 1
@@ -24,18 +25,19 @@ def waits(st, t):
 
 @cold
 def placed(st, t):
-    """It has been programmed, at the next place of its die."""
+    """Allocate the next place of the die to a parity or record that has been programmed."""
     x = st.txn[t]
     g = x.dev * st.cfg[0].dies + x.lpn % st.cfg[0].dies
     st.pool[g].made -= 1
     x.ppn = reservoir.open_place(st, x.dev, x.lpn)
-    nand.seek(st, x.die)  # what may follow depends on the place that is next now
+    nand.seek(st, x.die)  # the next command depends on the new next place
 
 
 @cold
 def erased_ahead(st, dev, g):
-    """Where a parity or a record waits and the next place of die ``g`` begins a block, that is
-    erased now: what is in the array when they begin may be no erase."""
+    """Erase the next block of die ``g`` if a parity or record waits and the next place begins that
+    block. The erase is done ahead because an operation of the array that starts with them must not
+    be an erase."""
     c = st.cfg[0]
     pool = st.pool[g]
     if pool.made == 0 or pool.r_next % c.pages != 0:

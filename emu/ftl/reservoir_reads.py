@@ -1,10 +1,10 @@
-"""The optimizer's pages: what it finds in the registers of the dies, past the controller's ECC.
+"""Reservoir reads: bit errors in the optimizer's pages, which bypass the controller's ECC.
 
-Owns the wrong bits of reservoir pages as they are used, in the die or outside. Does not own their
-rates (rber.py, marks.py), what protects them (shield.py), nor the bytes (paths/payload.py follows
-the log).
+Owns the wrong bits of reservoir pages at their use, in the die or in the controller. Does not own
+their rates (nand/rber.py, page_health.py), their protection (nand/pe_protection.py) or the bytes
+(paths/payload.py follows the log).
 Source: OptimStore (HPCA 2023): on-die processing elements work on pages in pSLC mode, whose raw bit
-error rate is taken to be low enough to do without the controller's ECC.
+error rate is assumed to be low enough to do without the controller's ECC.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ondie.kernels.jit import njit
 
 @njit
 def sensed(st, t):
-    """The pages of super-page ``t`` have been read: count, and log, the wrong bits that are left.
-    Draws depend on the same as those of other reads (reading.py)."""
+    """Count and log the wrong bits that remain in the pages of super-page ``t`` after a read. The
+    draws depend on the same inputs as those of other reads (read_retry.py)."""
     c = st.cfg[0]
     x = st.txn[t]
     die = x.lpn % c.dies
@@ -33,7 +33,7 @@ def sensed(st, t):
     cycles = -1
     rate = 0.0
     seed = absorb(c.seed, x.dev)
-    time = 0  # ps in the controller's decoder
+    time = 0  # time in the controller's decoder (ps)
     for i in range(x.n):
         plane = (i + st.block[b].turned) % c.planes
         page = first + plane
@@ -57,7 +57,7 @@ def sensed(st, t):
 
 @njit
 def note(st, t, i, key, rate):
-    """An entry of the log: page ``i`` of a super-page has wrong bits."""
+    """Append a log entry: page ``i`` of the super-page of ``t`` has wrong bits."""
     reg = st.reg[0]
     y = st.txn[t]
     x = st.log[reg.logged]

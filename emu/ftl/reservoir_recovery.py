@@ -1,33 +1,37 @@
-"""Recovery of the reservoir: map, write pointer and cursor of each die, from flash alone.
+"""Reservoir recovery: rebuild the map, write pointer and cursor of each die from flash alone.
 
-Owns what is concluded from out-of-band data. Does not own how they are read and what that takes
-(paths/resume.py, power.py), nor the conventional namespace. Parities over dies and commit records
-are super-pages as others are, but a record takes one page, and neither has a cursor.
-Source: OptimStore (HPCA 2023): programs strictly in sequence, super-pages in order; recovery from
-out-of-band data as FTLs do it (newest sequence number wins; an open block is closed or padded).
+Owns the conclusions from out-of-band data. Does not own the reads and their cost
+(paths/on_die/recovery_plan.py, analysis/power_loss/cut.py) or the conventional namespace. Parities
+over dies and commit records are super-pages like others, but a record takes one page, and neither
+has a cursor.
+Source: OptimStore (HPCA 2023): strictly sequential programs, super-pages in order; recovery from
+out-of-band data as in FTLs (the newest sequence number wins; an open block is closed or padded).
 
-A die programs one super-page after the other, so the power can only have torn the last one, and the
-last one of every cut before it that left nothing whole behind it. So:
+A die programs one super-page after the other. A power loss can therefore tear only the last one,
+and the last one of each earlier power loss after which no whole super-page was programmed. Rules:
 
-- A version is complete when every plane's record is whole and they agree, each in its place: where
-  the planes of a block have changed roles (reservoir.py), all have turned by as many. The newest by
-  number must also have data that match their checksums; where they do not, it is taken for
-  torn, and the next newest is looked at. Before that one, nothing is torn that a whole version has
-  not replaced: the torn super-page was the cursor, so it is the first to be programmed again.
-- A die programs its record when all stripes of a step and their parities are there: one whole
-  record of a step on any die says that the step is done. What is newer than the last step done is
-  of a step under way, and can be left aside where all super-pages are there at that step: undone.
-- The drive begins a step that was undone with a number of the next attempt (ATTEMPT), so that what
-  those before have left of it is known, whole or torn, when the step can be undone no more. It
-  goes on behind the last version that is kept: what it had filled since then is erased again, block
-  by block, so that undoing takes no room however often the power goes.
-- The place behind the last one that is not blank may have been programmed a little and read as
-  blank. In the open block it is padded: programmed with anything, so that the next recovery sees
-  it. Nothing else would tell it from a blank one, however often the power goes. In any other block
-  there is no need, as blocks are erased again before they are entered: they may be half erased.
-- Where super-pages change their die (paths/levelling.py), two dies may hold whole versions of one:
-  the newer one counts, and sequence numbers, which a device gives, say which, as both may be of the
-  same step. The older one counts where the newer one is torn.
+- A version is complete if the records of all planes are whole and agree, each in its place. If the
+  planes of a block have changed roles (reservoir.py), all must have rotated by the same number. The
+  newest version by sequence number must also have data that match their checksums. If they do not,
+  the version counts as torn, and the next newest is checked. Among the versions before that one,
+  every torn one has been replaced by a whole one: the torn super-page was the cursor, so it is the
+  first to be programmed again.
+- A die programs its record when all stripes of a step and their parities are programmed. One whole
+  record of a step on any die means that the step is done. Versions newer than the last step done
+  belong to a step under way. They can be ignored (the step is undone) if all super-pages exist at
+  the last step done.
+- The drive restarts an undone step with a sequence number of the next attempt (ATTEMPT). This
+  identifies the versions of earlier attempts, whole or torn, when the step can no longer be undone.
+  It continues after the last version that is kept. The blocks filled since then are erased again
+  one by one, so undoing takes no space, however often the power fails.
+- The place after the last one that is not blank may have been partly programmed and still read as
+  blank. In the open block it is padded: programmed with arbitrary data, so that the next recovery
+  sees it. Nothing else distinguishes it from a blank place after repeated power losses. Other
+  blocks need no padding, because blocks are erased again before they are entered: they may be half
+  erased.
+- If super-pages change their die (paths/on_die/wear_leveling.py), two dies may hold whole versions
+  of the same super-page. The newer one counts. Both may be of the same step, so the sequence
+  number, which is assigned per device, decides. The older one counts if the newer one is torn.
 """
 
 from __future__ import annotations
@@ -38,47 +42,47 @@ from dataclasses import dataclass, field
 from ondie.emu.nand.page_store import Spare
 
 ATTEMPT = 1 << 32
-"""Sequence numbers of an attempt at a step; the next one's are the next so many."""
+"""Number of sequence numbers per attempt at a step; the next attempt uses the next range."""
 
 
 class Unrecoverable(RuntimeError):
-    """Flash does not hold a complete version of everything."""
+    """Flash does not hold a complete version of every super-page."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """A super-page as it lies at a place of its die's reservoir."""
+    """A version of a super-page at a place of its die's reservoir."""
 
     super_page: int
     step: int
     sequence: int
     place: int
     turned: int = 0
-    """Planes by which the roles of the die's planes have turned there."""
+    """Number of planes by which the roles of the die's planes have rotated at that place."""
 
 
 @dataclass
 class DieScan:
-    """What recovery has read of one die. Places are numbered through its ``blocks`` x ``pages``; a
-    super-page fills ``planes`` of what is read of a place, all where it is None."""
+    """Result of the scan of one die. Places are numbered through its ``blocks`` x ``pages``. A
+    super-page fills ``planes`` of the pages read at a place, or all of them if it is None."""
 
     die: int
     blocks: int
     pages: int
     planes: int | None = None
     versions: dict[int, Version] = field(default_factory=dict)
-    """By place: whole by their records."""
+    """Versions by place, whole by their records."""
     visible: set[int] = field(default_factory=set)
     """Places that are not blank."""
     sequence: int = 0
-    """The highest number seen."""
+    """Highest sequence number found."""
     torn: int = 0
-    """Places that hold something, and nothing whole."""
+    """Number of places that are not blank and hold no whole version."""
     records: int = 1 << 62
-    """Super-pages from this one on take one page."""
+    """First super-page number of commit records, which take one page each."""
 
     def saw(self, place: int, spares: Sequence[Spare | None | bool]) -> None:
-        """The out-of-band data of a place, plane by plane."""
+        """Add the out-of-band data of a place, one item per plane."""
         if all(spare is None for spare in spares):
             return
         self.visible.add(place)
@@ -99,28 +103,28 @@ class DieScan:
 
     @property
     def doubtful(self) -> Version | None:
-        """The newest version, whose data have to be looked at."""
+        """Newest version, whose data must be checked; None if there is no version."""
         return max(self.versions.values(), key=lambda v: v.sequence, default=None)
 
     def refuse(self, version: Version) -> None:
-        """Its data do not match their checksums."""
+        """Drop a version whose data do not match their checksums."""
         del self.versions[version.place]
         self.torn += 1
 
     def give_up(self, step: int, attempt: int) -> None:
-        """Versions of ``step`` that are of attempts before ``attempt`` do not count."""
+        """Drop the versions of ``step`` from attempts before ``attempt``."""
         for v in list(self.versions.values()):
             if v.step == step and v.sequence // ATTEMPT < attempt:
                 del self.versions[v.place]
 
     @property
     def committed(self) -> int:
-        """The step that the die's newest record says is done; 0 without one."""
+        """Newest step that a record of the die marks as done; 0 if there is no record."""
         done = [v.step for v in self.versions.values() if v.super_page >= self.records]
         return max(done, default=0)
 
     def newest(self, last: int) -> dict[int, Version]:
-        """By super-page: of its complete versions the newest, of steps up to ``last``."""
+        """Return the newest complete version of each super-page, of steps up to ``last``."""
         found: dict[int, Version] = {}
         for v in self.versions.values():
             if v.step > last:
@@ -131,8 +135,8 @@ class DieScan:
         return found
 
     def next_place(self, last: int) -> tuple[int, int | None]:
-        """(where the die programs next, place to be padded before, or None), when versions of steps
-        up to ``last`` are kept."""
+        """Return (the next place that the die programs, the place to be padded before it or None)
+        if versions of steps up to ``last`` are kept."""
         kept = [v for v in self.versions.values() if v.step <= last]
         if not kept:
             return 0, None
@@ -145,7 +149,7 @@ class DieScan:
 
 @dataclass(frozen=True)
 class DieState:
-    """What a die is found to hold."""
+    """Recovered state of a die."""
 
     places: dict[int, int]
     """Place by super-page."""
@@ -153,16 +157,16 @@ class DieState:
     pad: int | None
     sequence: int
     cursor: int
-    """Super-pages of the die that hold the step under way already: its first so many."""
+    """Number of super-pages of the die, from the first on, that already hold the step under way."""
     turned: dict[int, int] = field(default_factory=dict)
-    """By block that holds something whole: planes by which its roles have turned."""
+    """Number of planes by which the roles have rotated, by block that holds a whole version."""
     made: frozenset[int] = frozenset()
-    """Parities and records that hold it already."""
+    """Parities and records that already hold the step under way."""
 
 
 def check(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
-    """Look at the data of the newest version; False when they were torn, and another one is the
-    newest now."""
+    """Check the data of the newest version. Return False if they are torn: the version is dropped,
+    and another one is now the newest."""
     last = scan.doubtful
     if last is None or intact(last):
         return True
@@ -171,7 +175,7 @@ def check(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
 
 
 def undoable(scan: DieScan, expected: Sequence[int], step: int) -> bool:
-    """Is every super-page there as the step before ``step`` has left it?"""
+    """Return True if every super-page exists as step ``step`` - 1 left it."""
     found = scan.newest(step - 1)
     return all(sp in found and found[sp].step == step - 1 for sp in expected)
 
@@ -183,9 +187,10 @@ def conclude(
     beside: Sequence[int] = (),
     undo: bool = False,
 ) -> DieState:
-    """What the die holds, that has the super-pages ``expected`` in the order of their update, when
-    ``step`` is or was the last one under way; with ``undo``, what it held before that. ``beside``:
-    its parities and its record, if they were made. Raises Unrecoverable."""
+    """Return the state of a die that holds the super-pages ``expected`` in the order of their
+    update. ``step`` is the step under way or the last one. With ``undo``, return the state before
+    ``step``. ``beside``: the die's parities and record, which may not exist. Raises
+    Unrecoverable."""
     found = scan.newest(step - undo)
     where = f"die {scan.die}"
     missing = [sp for sp in expected if sp not in found]
@@ -212,8 +217,9 @@ def conclude(
 
 
 def settle(scans: Sequence[DieScan], count: int, last: int) -> list[list[int]]:
-    """Which of super-pages 0 .. ``count`` - 1 each die of a device holds: the die of the newest
-    version of steps up to ``last``. Raises Unrecoverable where there is none of one."""
+    """Return the super-pages of 0 .. ``count`` - 1 that each die of a device holds. A super-page
+    belongs to the die with its newest version of steps up to ``last``. Raises Unrecoverable if a
+    super-page has none."""
     best: dict[int, tuple[int, int, int]] = {}
     for i, scan in enumerate(scans):
         for sp, v in scan.newest(last).items():

@@ -1,9 +1,11 @@
-"""Slots: mapping units that are parts of a page of flash.
+"""Sub-page mapping: mapping units (slots) that are parts of a flash page.
 
-Owns how many of them go together, and where in a page they lie. Does not own the map (mapping.py),
-reads that share an array operation (sharing.py), or how writes gather until their page is complete.
-Source: sectors of 4 KiB under the larger pages of today's flash, mapped one by one, as drives whose
-map takes 1 byte per thousand of flash do; OpenSSD's and SimpleSSD's partial pages.
+Owns the number of slots that are allocated together and their position in a page. Does not own the
+mapping table (page_map.py), reads that share an array operation (subpage_sense.py), or the
+buffering of writes until their page is complete (word_line_buffer.py).
+Source: sectors of 4 KiB below the larger pages of current flash, mapped individually, as in drives
+whose mapping table takes one thousandth of the flash capacity; partial pages of OpenSSD and
+SimpleSSD.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ from ondie.kernels.jit import cold
 
 @cold
 def together(st, at, n):
-    """How many of ``n`` slots go to the front at slot ``at`` of its block: whole pages of one
-    super-page, or a part of one page. So nothing that is programmed holds a part of a page beside
-    another page."""
+    """Return how many of ``n`` slots go to the write frontier at slot ``at`` of its block: whole
+    pages of one super-page, or a part of one page. A program therefore never combines a partial
+    page with another page."""
     c = st.cfg[0]
     inside = at % c.slots
     if inside > 0 or n < c.slots:

@@ -1,12 +1,14 @@
-"""Sharing: reads of several slots of a page as one array operation.
+"""Shared sensing: reads of several slots of a page as one array operation.
 
-Owns which reads of slots (slots.py) go as one command, and what is sensed beside them. Does not own
-who reads what (controller.py, collection.py) or what follows (landing.py).
-Source: ONFI: a read brings a page into the register, of which columns are selected for output (05h
-and E0h, 06h and E0h); a page is sensed whole whatever of it leaves the die.
+Owns which reads of slots (subpage.py) form one command, and the count of slots that are sensed but
+not requested. Does not own the issuers of reads (nvme/command_split.py, gc.py) or their completion
+(completion.py).
+Source: ONFI: a read loads a page into the register, of which columns are selected for output (05h
+and E0h, 06h and E0h); a page is always sensed whole, however little is transferred.
 
-The first transaction of a command has the queue and the array, those behind it (``mate``) follow it
-out of the register one by one. ``array`` below 0 marks them: each has its column selected first.
+The first transaction of a command holds the place in the queue and the array. The transactions
+behind it (``mate``) are transferred from the register after it, one by one. ``array`` below 0 marks
+them: each needs a column selection first.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from ondie.emu.nand.die import into_chip, planes_at
 from ondie.kernels.jit import cold, inline
 
 CHAINED = -1
-"""``array`` of a read behind the first of its command."""
+"""``array`` of a read that is not the first of its command."""
 
 
 @cold
 def fits(st, t, u):
-    """Can read ``u`` share the array operation of read ``t``: of the same page, or of the same page
-    offset of the block's other planes where these are read together?"""
+    """Return True if read ``u`` can share the array operation of read ``t``. It must be of the same
+    page, or of the same page offset in another plane of the block if planes are read together."""
     c = st.cfg[0]
     x = st.txn[t]
     y = st.txn[u]
@@ -35,7 +37,7 @@ def fits(st, t, u):
 
 @cold
 def follow(st, t, u):
-    """Read ``u`` goes behind read ``t`` and those that share its array operation."""
+    """Append read ``u`` to read ``t`` and the reads that share its array operation."""
     st.txn[t].planes |= st.txn[u].planes
     st.txn[u].array = CHAINED
     last = t
@@ -46,7 +48,7 @@ def follow(st, t, u):
 
 @cold
 def send(st, g, t, q):
-    """The command whose first read is ``t`` joins queue ``q`` of die ``g``."""
+    """Add the command whose first read is ``t`` to queue ``q`` of die ``g``."""
     c = st.cfg[0]
     note(st, t)
     u = st.txn[t].mate
@@ -61,7 +63,8 @@ def send(st, g, t, q):
 
 @cold
 def note(st, t):
-    """Count an array read of slots: its pages are sensed whole, and disturb their block."""
+    """Count an array read of slots. Its pages are sensed whole, and the reads disturb their
+    block."""
     c = st.cfg[0]
     x = st.txn[t]
     planes = planes_at(st, t)
@@ -78,7 +81,7 @@ def note(st, t):
 
 @inline
 def count(st, t):
-    """Count the array read of ``t``, a command of its own, of slots or of whole pages."""
+    """Count the array read of ``t``, which is a separate command, of slots or of whole pages."""
     if st.cfg[0].slots > 1:
         note(st, t)
     else:

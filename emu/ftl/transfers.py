@@ -1,9 +1,10 @@
-"""Passages: stations through which transactions pass: DRAM, link, decoders and encoders.
+"""Transfers of transactions through stations: DRAM, host link, decoders and encoders.
 
-Owns how long each takes for a transaction, and what is counted there. Does not own the stations'
-order (flows.py) or the verdict on what is decoded (reading.py).
-Source: the data paths of Newport and Laguna, pages stored and forwarded in the controller's DRAM;
-packets on the link after PCI Express.
+Owns the service time of a transaction at each of these stations, and the counters there. Does not
+own the order of the stations (engine/run/datapath.py) or the verdict on decoded pages
+(read_retry.py).
+Source: the data paths of Newport and Laguna, with pages stored and forwarded in the controller's
+DRAM; packets on the link as in PCI Express.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from ondie.emu.ftl import read_retry as reading
 from ondie.kernels.jit import inline, njit
 
 HOST_PASSES = 2
-"""Times a host byte crosses the device's DRAM: stored, then forwarded. The ISP's cross it once."""
+"""Number of times a host byte crosses the device's DRAM: stored, then forwarded. ISP data cross it
+once."""
 
 
 @inline
 def dram(st, t, passes, step):
-    """Through the device's DRAM; False when that takes no time."""
+    """Pass ``t`` through the device's DRAM. Return False if that takes no time."""
     x = st.txn[t]
     station = s.station(st, x.dev, s.DRAM)
     service = -1
@@ -42,13 +44,14 @@ def dram(st, t, passes, step):
 
 @inline
 def extra(which):
-    """Counter of what crosses a direction of the link beside data."""
+    """Return the counter of bytes other than data in a direction of the link."""
     return LINK_EXTRA_DOWN_BYTES if which == s.DOWN else LINK_EXTRA_UP_BYTES
 
 
 @njit
 def by_rows(st, station, n_bytes):
-    """ps of one access to DRAM that opens row after row: tRCD and tCL for each, tRP between."""
+    """Return the time of one DRAM access that opens row after row (ps): tRCD and tCL for each row,
+    tRP between rows."""
     c = st.cfg[0]
     f = st.fifo[station]
     opened = (n_bytes + c.dram_row - 1) // c.dram_row
@@ -58,8 +61,8 @@ def by_rows(st, station, n_bytes):
 
 @inline
 def packed(st, t, which, n_bytes):
-    """(station, bytes on the wire, ps or -1) of data over the device's link, with the overhead of
-    their packets."""
+    """Return (station, bytes on the wire, service time in ps or -1) of data over the device's link,
+    with packet overhead."""
     x = st.txn[t]
     c = st.cfg[0]
     wire = n_bytes
@@ -83,7 +86,7 @@ def packed(st, t, which, n_bytes):
 
 @inline
 def send(st, t, which, n_bytes, step):
-    """Data over the device's link. False when there are none, or they take no time."""
+    """Send data over the device's link. Return False if there are no data, or they take no time."""
     if n_bytes == 0:
         st.txn[t].step = step
         return False
@@ -93,7 +96,7 @@ def send(st, t, which, n_bytes, step):
 
 @njit
 def send_off(st, t, which, n_bytes):
-    """The same for what nobody waits for at the other end."""
+    """Send data over the device's link; no transaction waits for their arrival."""
     if n_bytes > 0:
         station, wire, service = packed(st, t, which, n_bytes)
         occupy(st, station, t, wire, service)
@@ -101,7 +104,7 @@ def send_off(st, t, which, n_bytes):
 
 @njit
 def decode(st, t, step):
-    """Through the decoder of the die's channel."""
+    """Pass ``t`` through the decoder of the die's channel."""
     c = st.cfg[0]
     if c.errors != 0:
         return reading.decode(st, t, step)
@@ -110,7 +113,7 @@ def decode(st, t, step):
 
 @njit
 def decode_bare(st, t, step):
-    """The optimizer's pages through the decoder of the die's channel."""
+    """Pass the optimizer's pages through the decoder of the die's channel."""
     c = st.cfg[0]
     x = st.txn[t]
     st.count[x.dev, PE_DECODED_PAGES] += x.n
@@ -123,20 +126,21 @@ def decode_bare(st, t, step):
 
 @njit
 def encode_bare(st, t, step):
-    """What a die has computed through the encoder of its channel, for its parity."""
+    """Pass the result of a die's computation through the encoder of its channel, for its parity."""
     st.count[st.txn[t].dev, PE_ENCODED_PAGES] += st.txn[t].n
     return encode(st, t, step)
 
 
 @njit
 def encode(st, t, step):
-    """Through the encoder of the die's channel."""
+    """Pass ``t`` through the encoder of the die's channel."""
     return coded(st, t, ECC_ENCODED_PAGES, st.cfg[0].encode, step)
 
 
 @inline
 def coded(st, t, counter, time, step):
-    """Through the ECC engine of the die's channel, which takes ``time`` for a page."""
+    """Pass ``t`` through the ECC engine of the die's channel, which takes ``time`` per page (ps).
+    Return False if that takes no time."""
     x = st.txn[t]
     st.count[x.dev, counter] += x.n
     if time == 0:
@@ -148,8 +152,8 @@ def coded(st, t, counter, time, step):
 
 @njit
 def next_piece(st, t, step):
-    """The next piece of a long transfer goes through DRAM, so that others get their turn
-    between."""
+    """Pass the next piece of a long transfer through DRAM. Pieces let other transactions use DRAM
+    in between."""
     x = st.txn[t]
     x.size = min(x.left, st.cfg[0].piece)
     x.left -= x.size

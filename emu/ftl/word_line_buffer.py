@@ -1,14 +1,15 @@
-"""Gathering: programs wait in DRAM until all that is programmed together has come.
+"""Word-line buffer: programs wait in DRAM until all pages of a program unit are present.
 
-Owns lines under way (lines.py): who waits for whom, and their passes over the array. Does not own
-places (placing.py), padding (padding.py) or what follows the last pass (landing.py).
+Owns the buffered lines (word_lines.py): their programs, the order of passes over the array, and the
+start of each pass. Does not own allocation (write_path.py), padding (padding.py) or completion
+after the last pass (completion.py).
 Source: one-shot and two-pass (foggy-fine) programming of 3D NAND: the second pass over a word line
-follows the first over its neighbour.
+follows the first pass over its neighbour.
 
-A line gathers from its first program on; when all its pages are there, they go to their die as one
-program. Of two passes the first is followed by a second wait, for the first pass over the next line
-of the block, unless there is none; the data stay in DRAM, and cross the channel again. A line
-whose pages are all padding needs no second pass.
+A line is buffered from its first program on. When all its pages are present, they go to their die
+as one program. With two passes, the line waits a second time after the first pass, for the first
+pass over the next line of the block, if there is a next line. The data stay in DRAM and cross the
+channel again. A line whose pages are all padding needs no second pass.
 """
 
 from __future__ import annotations
@@ -29,19 +30,20 @@ from ondie.emu.ftl.write_path import hunt
 from ondie.emu.nand import channel as nand
 from ondie.kernels.jit import cold, njit
 
-# --- lines that wait
+# --- buffered lines
 
 
 @njit
 def unit_of(st, t):
-    """Unit in which the pages of transaction ``t`` lie."""
+    """Return the unit that holds the pages of transaction ``t``."""
     x = st.txn[t]
     return mapping.block_at(st, x.dev, x.ppn) // st.cfg[0].all_blocks
 
 
 @njit
 def find(st, u, key):
-    """First program of line ``key`` of unit ``u``, -1 where none of it waits."""
+    """Return the first buffered program of line ``key`` of unit ``u``, or -1 if none is
+    buffered."""
     t = st.pool[u].lines - 1
     while t >= 0 and lines.of(st, st.txn[t].ppn) != key:
         t = st.txn[t].next
@@ -50,7 +52,7 @@ def find(st, u, key):
 
 @njit
 def replace(st, u, head, other):
-    """``other`` (-1: nothing) takes the place of ``head`` in the list of unit ``u``'s lines."""
+    """Replace ``head`` by ``other`` (-1: remove it) in the list of buffered lines of unit ``u``."""
     pool = st.pool[u]
     following = st.txn[head].next
     st.txn[head].next = -1
@@ -68,7 +70,8 @@ def replace(st, u, head, other):
 
 @njit
 def insert(st, t):
-    """Program ``t`` joins those of its line, in order of pages. Returns the first of them."""
+    """Insert program ``t`` into its line, in order of pages. Return the first program of the
+    line."""
     x = st.txn[t]
     u = unit_of(st, t)
     head = find(st, u, lines.of(st, x.ppn))
@@ -95,7 +98,7 @@ def insert(st, t):
 
 @njit
 def whole(st, head):
-    """Are all pages of a line there?"""
+    """Return True if all pages of a line are buffered."""
     n = 0
     t = head
     while t >= 0:
@@ -106,7 +109,7 @@ def whole(st, head):
 
 @njit
 def send(st, u, head, step):
-    """A whole line goes to its die; ``step`` says which pass over it that is."""
+    """Send a whole line to its die; ``step`` selects the pass."""
     c = st.cfg[0]
     replace(st, u, head, -1)
     x = st.txn[head]
@@ -117,7 +120,7 @@ def send(st, u, head, step):
     while t >= 0:
         y = st.txn[t]
         if step == s.PASSED:
-            mapping.place_of(st, dev, t)  # a chip has numbered its planes through
+            mapping.place_of(st, dev, t)  # chips number their planes consecutively
             y.array = st.page_ps[2, y.page]
             st.count[dev, SECOND_PASS_PAGES] += y.n
             st.count[dev, UNASKED_IN_BYTES] += y.n * c.page_bytes - y.bus
@@ -126,7 +129,7 @@ def send(st, u, head, step):
         t = y.mate
     x.planes = planes
     t = x.mate
-    while c.slots > 1 and t >= 0:  # the first has the planes of all that share its page offset
+    while c.slots > 1 and t >= 0:  # the first holds the planes of all with its page offset
         if st.txn[t].page == x.page:
             st.txn[t].planes = 0
         t = st.txn[t].mate
@@ -135,7 +138,7 @@ def send(st, u, head, step):
 
 @njit
 def queue_of(st, t):
-    """Queue of a die for a line: that of the stream which fills its block."""
+    """Return the die queue for a line, by the stream that fills its block."""
     c = st.cfg[0]
     stream = st.block[mapping.block_at(st, st.txn[t].dev, st.txn[t].ppn)].stream
     if stream < c.collected:
@@ -148,8 +151,8 @@ def queue_of(st, t):
 
 @cold
 def programmed(st, t):
-    """One pass over the line of program ``t`` is done. True when nobody has to be told: there is
-    another to come, or it was padding."""
+    """Complete one pass over the line of program ``t``. Return True if there is no completion to
+    report: another pass follows, or the pages are padding."""
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
@@ -173,7 +176,7 @@ def programmed(st, t):
 
 @njit
 def padded(st, t):
-    """Padding has been programmed."""
+    """Complete the program of padding pages."""
     x = st.txn[t]
     dev = x.dev
     u = unit_of(st, t)
@@ -187,8 +190,8 @@ def padded(st, t):
 
 @njit
 def passed(st, u, head):
-    """The first pass over a line is done: the second over the one before it may follow, and its own
-    where no line is to come."""
+    """Complete the first pass over a line. Start the second pass over the line before it, and the
+    second pass over this line if no line follows."""
     c = st.cfg[0]
     x = st.txn[head]
     dev = x.dev
@@ -210,14 +213,14 @@ def passed(st, u, head):
 
 @njit
 def second(st, u, head):
-    """The second pass over a line begins if the first is done."""
+    """Start the second pass over a line if its first pass is done."""
     if head >= 0 and st.txn[head].step == s.PASSED and whole(st, head):
         send(st, u, head, s.PASSED)
 
 
 @njit
 def void(st, u, head):
-    """A line of padding alone has had its only pass."""
+    """Complete a line of padding only, after its single pass."""
     replace(st, u, head, -1)
     st.dev[st.txn[head].dev].lines -= 1
     while head >= 0:

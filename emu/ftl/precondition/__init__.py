@@ -1,1 +1,2 @@
-"""Preconditioning: a drive's state after years of writes, without simulating them in time."""
+"""Preconditioning: the state of a drive after years of writes, computed without timed
+simulation."""

@@ -1,10 +1,10 @@
-"""Preconditioning: puts a drive that was just built into the state that a used one is in.
+"""Preconditioning: puts a newly built drive into the state of a used drive.
 
-Owns how the states of steady.py and of a sequential fill become maps, blocks, free rings and write
-frontiers of a drive. Does not own how a steady state is found (backend/steady.py), or drives of
-which only some pages hold data (occupation.py).
-Source: SNIA, Solid State Storage Performance Test Specification: filled once, or written until
-nothing changes any more; the age of blocks counts at the full program rate of a unit.
+Owns the conversion of a steady state or of a sequential fill into the mapping tables, blocks, free
+rings and write frontiers of a drive. Does not own the computation of a steady state
+(steady_state.py) or drives of which only some pages hold data (per_stream.py).
+Source: SNIA, Solid State Storage Performance Test Specification: a drive filled once, or written
+until nothing changes any more. Block ages are counted at the full program rate of a unit.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ UNIFORM = (Region(1.0, 1.0),)
 
 
 def precondition(arrays: Arrays, cfg: Config, kind: str, *, seed: int = 0) -> Steady | None:
-    """A drive of its own (device 0) in the state ``kind``, one of KINDS, after which it has seen no
-    command: "fill" writes all logical pages once in order, "steady" is steady_state() of uniform
-    writes, which is returned. InputError for an unknown kind, or a drive without room."""
+    """Put a stand-alone drive (device 0), which has seen no command, into the state ``kind``
+    (KINDS).
+
+    "fill" writes all logical pages once in order; "steady" is steady_state() of uniform writes,
+    whose Steady is returned. Raises InputError for an unknown kind or a drive without room.
+    """
     if kind == "steady":
         return steady_state(arrays, cfg, seed=seed)
     if kind == "fill":
@@ -43,8 +46,8 @@ def precondition(arrays: Arrays, cfg: Config, kind: str, *, seed: int = 0) -> St
 
 
 def fill(arrays: Arrays, cfg: Config, lpns: int | None = None, stream: int = 0) -> None:
-    """Write the first logical pages, by default all, once in order, which takes no time and costs
-    no erase. InputError for a drive without room."""
+    """Write the first ``lpns`` logical pages of a stream (default: all) once in order, in no time
+    and without an erase. Raises InputError for a drive without room."""
     zone = arrays.zone[stream]
     n = int(zone.last_lpn - zone.first_lpn) if lpns is None else lpns
     without = mapping.fill(arrays.handle(), 0, int(zone.first_lpn), n, stream)
@@ -58,7 +61,8 @@ def fill(arrays: Arrays, cfg: Config, lpns: int | None = None, stream: int = 0) 
 
 
 def _lay_map(arrays: Arrays, cfg: Config, lpn: int, n: int) -> None:
-    """Where part of the map is on flash: the translation pages of these pages are."""
+    """Place the translation pages of these pages if part of the mapping table is on flash. Raises
+    InputError for a drive without room."""
     if arrays.cfg.map_entries[0]:
         without = cmt.lay(arrays.handle(), 0, lpn, n)
         if without:
@@ -69,7 +73,7 @@ def _lay_map(arrays: Arrays, cfg: Config, lpn: int, n: int) -> None:
 
 
 def whole_pages(arrays: Arrays, lpns: slice | np.ndarray) -> None:
-    """All sectors of these pages hold data, where that is kept."""
+    """Mark all sectors of these pages as written, where sector masks are kept."""
     c = arrays.cfg[0]
     if c.partial:
         sectors = int(c.page_bytes) // SECTOR
@@ -77,9 +81,10 @@ def whole_pages(arrays: Arrays, lpns: slice | np.ndarray) -> None:
 
 
 def plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) -> Plan:
-    """What steady.py has to know of the drive and of how it is written.
+    """Return the Plan of the drive and of the writes to it, for steady_state.py.
 
-    InputError for a policy of the user's own: the untimed simulation has the built-in ones.
+    Raises InputError for a user-defined victim policy: the untimed simulation has only the built-in
+    policies.
     """
     g, ftl = Geometry.of(cfg), cfg.ftl
     if ftl.gc_policy not in untimed.POLICIES:
@@ -93,7 +98,8 @@ def plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) -> Pl
         units=g.units,
         blocks=g.blocks,
         unit_pages=g.block_pages,
-        # Asked when a block fills: the next one is open already, or will take a block more.
+        # The engine checks the threshold when a block fills: with "ahead" the next block is open
+        # already, otherwise it will take one more free block.
         low=low if ahead else max(low - 1, 1),
         stride=g.all_blocks * g.block_pages,
         align=int(arrays.cfg.stripe[0]),
@@ -108,7 +114,8 @@ def plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) -> Pl
 
 
 def unit_table(arrays: Arrays, stream: int) -> np.ndarray | None:
-    """Unit of a stream's pages by their number within its zone, where it follows from that."""
+    """Return the unit of each page of a stream by page number within the zone (modulo the length),
+    or None where allocation is not static."""
     c, zone = arrays.cfg[0], arrays.zone[stream]
     if not c.static:
         return None
@@ -125,12 +132,13 @@ def steady_state(
     footprint: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> Steady:
-    """The drive as if the ``regions`` of the footprint (first page, behind the last; by default
-    all) had been overwritten until steady state, ``sequential``: in order, else at random.
+    """Put the drive into the state after overwriting the ``regions`` of the footprint until steady
+    state.
 
-    Collection is taken to keep up with the writes; while a busy drive is short of free blocks, its
-    WAF is lower until it rests. The frontier of host writes is that of stream 0. InputError as of
-    plan(), and for a drive without room.
+    ``footprint``: (first page, page behind the last), by default all pages; ``sequential``:
+    overwrite in order, otherwise at random. Garbage collection is assumed to keep up with the
+    writes; a busy drive that is short of free blocks has a lower WAF until it is idle. Host writes
+    use the frontier of stream 0. Raises InputError as plan() does, and for a drive without room.
     """
     wanted = replace(plan(arrays, cfg, regions), sequential=sequential)
     lpns = int(arrays.cfg.lpns[0])
@@ -144,7 +152,7 @@ def steady_state(
 
 
 def put(arrays: Arrays, cfg: Config, s: Steady) -> None:
-    """Blocks, free rings and frontiers of a steady state become those of the drive."""
+    """Copy the blocks, free rings and write frontiers of a steady state to the drive."""
     g, c = Geometry.of(cfg), arrays.cfg[0]
     shape = (g.units, g.all_blocks)
     arrays.valid.reshape(shape)[:, : g.blocks] = s.valid
@@ -156,7 +164,8 @@ def put(arrays: Arrays, cfg: Config, s: Steady) -> None:
     used = (s.state == steady.OPEN) | (s.state == steady.FULL)
     block["stream"] = np.where(used, 0, -1)
     block["erases"] = s.erases
-    # Where blocks are erased when they are opened, all but the open ones still have to be.
+    # Where blocks are erased when they are opened, all blocks but the open ones still need an
+    # erase.
     block["dirty"] = used if c.erase_collected else True
     age = np.where(s.state == steady.FULL, s.clock[:, None] - s.filled, 0)
     oldest = int(age.max())
@@ -180,19 +189,19 @@ def put(arrays: Arrays, cfg: Config, s: Steady) -> None:
 
 
 def block_ps(cfg: Config, g: Geometry) -> int:
-    """Time between two blocks of a unit that is programmed without a pause."""
+    """Return the time between two block fills of a unit that programs without a pause (ps)."""
     return g.pages * cfg.flash.t_program_ps
 
 
 def _order_by_wear(free: np.ndarray, s: Steady) -> None:
-    """Free rings in order of erases, and of age where they are equal."""
+    """Sort the free rings by erase count; blocks with equal counts keep their order (by age)."""
     for u, n in enumerate(s.free_n):
         ring = s.free[u, :n]
         free[u, :n] = ring[np.argsort(s.erases[u, ring], kind="stable")]
 
 
 def open_ahead(arrays: Arrays, g: Geometry, streams: Sequence[int]) -> None:
-    """Each frontier without a block, as its last one was full, has the next one already."""
+    """Open the next block of each frontier whose last block is full."""
     for u in range(g.units):
         for stream in streams:
             if arrays.front["block"][stream, u] < 0 and arrays.pool["free_n"][u] > 0:
@@ -200,5 +209,5 @@ def open_ahead(arrays: Arrays, g: Geometry, streams: Sequence[int]) -> None:
 
 
 def _state(arrays: Arrays, g: Geometry) -> np.ndarray:
-    """int32[units, blocks]: states of the conventional blocks."""
+    """Return the states of the conventional blocks, int32[units, blocks]."""
     return arrays.block["state"].reshape(g.units, g.all_blocks)[:, : g.blocks]

@@ -1,8 +1,8 @@
-"""Which unit of a drive holds which logical page, when the drive has been overwritten at random.
+"""Distribution of logical pages over the units of a drive that was overwritten at random.
 
-Owns the number of pages per unit and the deal of LPNs to units. Does not own where in its unit a
-page is (untimed.py). Source: derived here; static allocation as in MQSim (FAST 2018): the LPN names
-the plane.
+Owns the number of pages per unit and the assignment of LPNs to units. Does not own the place of a
+page within its unit (untimed_ftl.py).
+Source: derived here; static allocation as in MQSim (FAST 2018): the LPN determines the plane.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from ondie.kernels.jit import njit
 
 
 def static_counts(unit_of: np.ndarray, units: int, edges: np.ndarray) -> np.ndarray:
-    """int64[units, regions] of pages when LPN l is held by unit ``unit_of[l mod n]``.
+    """Return the pages per unit and region, int64[units, regions], under static allocation.
 
-    ``unit_of``: int64[n]; ``edges``: int64[regions + 1], ascending LPNs.
+    Unit ``unit_of[l mod n]`` holds LPN l. ``unit_of``: int64[n]; ``edges``: int64[regions + 1],
+    ascending LPNs.
     """
     n = len(unit_of)
     below_edge = (edges[:, None] - np.arange(n) + n - 1) // n  # LPNs of each residue below an edge
@@ -29,16 +30,18 @@ def static_counts(unit_of: np.ndarray, units: int, edges: np.ndarray) -> np.ndar
 def dynamic_counts(
     units: int, pages: np.ndarray, writes: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """int64[units, regions] of pages when writes go round the units, whatever their LPN.
+    """Return the pages per unit and region, int64[units, regions], under dynamic allocation: writes
+    go round the units, independent of their LPN.
 
-    ``pages``: int64[regions] on the drive; ``writes``: float64[regions], shares of the writes.
+    ``pages``: int64[regions], pages on the drive; ``writes``: float64[regions], shares of the
+    writes.
 
     In one round, a write per unit, a unit gains a page of region r with probability q_r and loses
-    the share q_r U / L_r of those it has. Its deviations x from the mean therefore obey dx_r =
-    -a_r x_r + noise, a_r = q_r U / L_r, with noise of variance q_r (1 - q_r) + q_r and covariance
-    -q_r q_s (one page comes, Poisson many go): normal, with stationary covariance noise_rs /
-    (a_r + a_s), for one region L / 2U. What the units have in common is taken off: their sum is
-    the drive's.
+    the share q_r U / L_r of its pages of r (U units, L_r pages of r on the drive). The deviations x
+    from the mean therefore obey dx_r = -a_r x_r + noise, a_r = q_r U / L_r, with noise of variance
+    q_r (1 - q_r) + q_r and covariance -q_r q_s (one page arrives, a Poisson number leaves). They
+    are normal, with stationary covariance noise_rs / (a_r + a_s); for one region this is L / 2U.
+    The mean over the units is subtracted, because the sum over the units is the drive's total.
     """
     noise = 2 * np.diag(writes) - np.outer(writes, writes)
     rate = writes * units / np.maximum(pages, 1)
@@ -47,7 +50,7 @@ def dynamic_counts(
     x = rng.multivariate_normal(np.zeros(len(writes)), covariance, units, method="eigh")
     counts = np.maximum(np.rint(x - x.mean(axis=0) + pages / units), 0).astype(np.int64)
     for r, total in enumerate(pages):
-        while miss := int(total - counts[:, r].sum()):  # what rounding left
+        while miss := int(total - counts[:, r].sum()):  # correct the sum after rounding
             some = rng.permutation(units)[: abs(miss)]
             some = some[counts[some, r] + np.sign(miss) >= 0]
             counts[some, r] += np.sign(miss)
@@ -56,9 +59,10 @@ def dynamic_counts(
 
 @njit
 def deal_by_table(l2p, held, lo, hi, unit_of, cursor):
-    """l2p[lo:hi] from the lists ``held`` of the units' ppn + 1, in order of their LPNs.
+    """Fill l2p[lo:hi] from the units' lists of ppn + 1 in ``held``, which are in order of LPN.
 
-    ``cursor``: int64[units], next entry of each unit in ``held``; moves on.
+    ``unit_of``: unit of each LPN, by LPN mod n; ``cursor``: int64[units], next entry of each unit
+    in ``held``, advanced.
     """
     n = unit_of.size
     at = lo % n
@@ -71,13 +75,16 @@ def deal_by_table(l2p, held, lo, hi, unit_of, cursor):
 
 @njit
 def deal_at_random(l2p, held, lo, hi, left, cursor, rng):
-    """The same, every assignment of ``left`` (int64[units], used up) LPNs to units alike."""
+    """Fill l2p[lo:hi] from ``held`` with a uniformly random assignment of LPNs to units.
+
+    ``left``: int64[units], LPNs per unit, counted down to 0; ``cursor``: as in deal_by_table().
+    """
     units = left.size
     most = left.max()
     redo = units
     for lpn in range(lo, hi):
         unit = below(rng, units)
-        while below(rng, most) >= left[unit]:  # a unit with probability in proportion to its rest
+        while below(rng, most) >= left[unit]:  # unit: in proportion to left[unit]
             unit = below(rng, units)
         left[unit] -= 1
         redo -= 1
@@ -90,7 +97,7 @@ def deal_at_random(l2p, held, lo, hi, left, cursor, rng):
 
 @njit
 def invert(l2p, p2l, lo, hi):
-    """p2l from l2p[lo:hi], all else 0."""
+    """Compute p2l as the inverse of l2p[lo:hi]; all other entries become 0."""
     p2l[:] = 0
     for lpn in range(lo, hi):
         p2l[int(l2p[lpn]) - 1] = lpn + 1

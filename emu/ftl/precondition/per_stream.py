@@ -1,7 +1,8 @@
-"""Drives of which some pages hold data: each stream's own, on blocks of its own.
+"""Preconditioning of drives of which only some pages hold data, with separate blocks per stream.
 
-Owns how free blocks are dealt to streams, and the steady state of each stream on its share. Does
-not own which pages they are (mqsim/occupancy.py) or the state of a whole drive (precondition.py).
+Owns the distribution of free blocks to streams and the steady state of each stream on its share.
+Does not own the selection of the pages (replay/mqsim/initial_occupancy.py) or the state of a whole
+drive (apply.py).
 Source: MQSim's blocks, each of which holds pages of one flow.
 """
 
@@ -31,7 +32,7 @@ from ondie.emu.nand.geometry import Geometry
 @dataclass(frozen=True)
 class Occupied:
     """Pages of a stream's zone that hold data, and how they were written. lpns: int64[n], from 0,
-    ascending; regions: shares of them in this order."""
+    ascending; regions: shares of the lpns, in their order."""
 
     lpns: np.ndarray
     regions: tuple[Region, ...] = UNIFORM
@@ -41,12 +42,13 @@ class Occupied:
 def occupy(
     arrays: Arrays, cfg: Config, streams: Sequence[Occupied], free: int, *, seed: int = 0
 ) -> None:
-    """Each stream's pages as if they had been overwritten until steady state, on blocks of its own:
-    the free ones of a unit are dealt to the streams by the pages that they have there.
+    """Put each stream's pages into the state after overwriting them until steady state, on separate
+    blocks.
 
-    ``free``: blocks of a unit that are free in the end. For drives whose pages have static places
-    and whose collected pages keep to their stream, with nothing written yet. Erase counts stay 0.
-    InputError for a drive without room.
+    The free blocks of a unit are divided among the streams in proportion to the pages that each
+    stream has on the unit. ``free``: blocks of a unit that are free at the end. Requires static
+    allocation, collected pages that stay in their stream, and a drive with nothing written. Erase
+    counts stay 0. Raises InputError for a drive without room.
     """
     g = Geometry.of(cfg)
     counts = np.array([_by_unit(arrays, g, i, one) for i, one in enumerate(streams)])
@@ -66,14 +68,14 @@ def occupy(
 
 
 def _by_unit(arrays: Arrays, g: Geometry, stream: int, one: Occupied) -> np.ndarray:
-    """int64[units]: pages of a stream on each unit."""
+    """Return the pages of a stream on each unit, int64[units]."""
     table = unit_table(arrays, stream)
     assert table is not None
     return np.bincount(table[one.lpns % len(table)], minlength=g.units)
 
 
 def _deal(arrays: Arrays, g: Geometry, counts: np.ndarray) -> list[list[np.ndarray]]:
-    """Free blocks of each stream and unit, as many as it has of the unit's pages."""
+    """Return the free blocks of each stream and unit, in proportion to the stream's pages there."""
     dealt: list[list[np.ndarray]] = [[] for _ in counts]
     for u in range(g.units):
         pool = arrays.pool[u]
@@ -97,7 +99,7 @@ def _occupy_one(
     rings: list[list[np.ndarray]],
     seed: tuple[int, int],
 ) -> None:
-    """One stream's pages, on the free blocks dealt to it and the two that it has open."""
+    """Lay down one stream's pages on the free blocks assigned to it and on its two open blocks."""
     g, c = Geometry.of(cfg), arrays.cfg[0]
     table = unit_table(arrays, stream)
     assert table is not None
@@ -140,7 +142,8 @@ def _blocks_of(
     usable: np.ndarray,
     fronts: tuple[int, int],
 ) -> None:
-    """States of the blocks ``usable`` (bool[units, blocks]) of some units, and two frontiers."""
+    """Set the states of the blocks ``usable`` (bool[units, blocks]) of ``units``, and the two write
+    frontiers ``fronts``."""
     g = Geometry.of(cfg)
     states = np.array([mapping.FREE, mapping.OPEN, mapping.FULL], np.int32)
     age = np.where(s.state == steady.FULL, s.clock[:, None] - s.filled, 0)

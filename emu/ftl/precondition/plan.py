@@ -1,8 +1,9 @@
-"""What a drive is preconditioned with: layout, policy, and which pages are written how often.
+"""Plan of a preconditioning: drive layout, victim selection, and write frequency of the pages.
 
-Owns these words and their checks. Does not own the way to the steady state (steady.py).
-Source: the usual parameters of page-mapped FTLs (MQSim, FAST 2018); frontiers as in Van Houdt,
-"On the necessity of hot and cold data identification" (Performance Evaluation 82, 2014).
+Owns the parameters and their checks. Does not own the computation of the steady state
+(steady_state.py).
+Source: the usual parameters of page-mapped FTLs (MQSim, FAST 2018); frontiers as in Van Houdt, "On
+the necessity of hot and cold data identification" (Performance Evaluation 82, 2014).
 """
 
 from __future__ import annotations
@@ -17,64 +18,67 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Consecutive logical pages that are written alike."""
+    """Consecutive logical pages with one write frequency."""
 
     share: float
-    """Of the footprint's pages."""
+    """Share of the footprint's pages."""
     writes: float
-    """Of the writes, which are uniform within it."""
+    """Share of the writes, which are uniform within the region."""
     user_front: int = 0
-    """Write frontier of what the user writes."""
+    """Write frontier of user writes."""
     moved_front: int = 1
-    """Write frontier of what collection moves. The user's own: one open block for both."""
+    """Write frontier of collected pages. Equal to user_front: one open block for both."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a drive is laid out, written and collected."""
+    """Layout of a drive, its writes and its garbage collection."""
 
     units: int
-    """Planes, or dies with super-blocks: what owns free blocks and is collected by itself."""
+    """Number of planes, or of dies with super-blocks: each has its free blocks and its garbage
+    collection."""
     blocks: int
-    """Of a unit, excluded ones among them."""
+    """Blocks of a unit, including excluded ones."""
     unit_pages: int
-    """Of a block of a unit."""
+    """Pages of a block of a unit."""
     low: int
-    """Collection starts when a block is opened and this many are left free, and stops when one more
-    is. Where it is the filling of a block that starts it, one less than free blocks then."""
+    """Collection starts when a block is opened and this many free blocks are left, and stops when
+    one more is free. Where the filling of a block starts collection, this is one less than the
+    number of free blocks at that time."""
     stride: int = 0
     """Physical pages from one unit to the next; 0: blocks x unit_pages."""
     align: int = 1
-    """Pages programmed together: the next page of an open block is a multiple of it."""
+    """Pages programmed together: the next page of an open block is a multiple of this number."""
     policy: str = "greedy"
-    """One of untimed.POLICIES."""
+    """One of untimed_ftl.POLICIES."""
     choices: int = 10
     """d of d_choices."""
     spare_parts: int = 10
-    """random_some takes blocks of which one page in so many is invalid, or more."""
+    """random_some accepts a block if at least 1/spare_parts of its pages are invalid."""
     level_wear: bool = False
-    """Open the least erased free block, not the one that is free longest."""
+    """Open the free block with the fewest erases instead of the one that is free longest."""
     regions: tuple[Region, ...] = (Region(1.0, 1.0),)
-    """The footprint in order of LPN."""
+    """Regions of the footprint, in order of LPN."""
     sequential: bool = False
-    """The footprint is written in order, over and over, not at random."""
+    """Write the footprint in order, over and over, instead of at random."""
     unit_of: np.ndarray | None = None
-    """int[n]: the unit of each LPN, by LPN mod n. None: dynamic, round the units."""
+    """int[n]: unit of each LPN, by LPN mod n. None: dynamic allocation, round the units."""
     excluded: np.ndarray | None = None
-    """bool[units, blocks]: bad, or lent to something else."""
+    """bool[units, blocks]: blocks that are bad or used for something else."""
 
     @property
     def fronts(self) -> int:
-        """Write frontiers of a unit."""
+        """Number of write frontiers of a unit."""
         return 1 + max(max(r.user_front, r.moved_front) for r in self.regions)
 
     @property
     def pitch(self) -> int:
-        """Physical pages from one unit to the next."""
+        """Physical pages from one unit to the next, with the default of ``stride`` applied."""
         return self.stride or self.blocks * self.unit_pages
 
     def check(self, lpns: int, ppns: int, footprint: tuple[int, int]) -> None:
-        """InputError for a contradiction in the plan or with maps of ``lpns`` and ``ppns``."""
+        """Raise InputError if the plan contradicts itself, the footprint, or the sizes of l2p
+        (``lpns``) and p2l (``ppns``)."""
         if self.policy not in POLICIES:
             raise InputError(f"policy {self.policy!r}: one of {', '.join(POLICIES)}")
         if min(self.units, self.blocks, self.unit_pages) < 1:
@@ -121,7 +125,7 @@ class Plan:
             raise InputError("regions: frontiers count from 0")
 
     def check_room(self, pages: np.ndarray, blocks: np.ndarray) -> None:
-        """InputError unless every unit can open its frontiers and still gains by collection.
+        """Raise InputError unless every unit can open its frontiers and still gains by collection.
 
         ``pages``, ``blocks``: int64[units], logical pages and usable blocks.
         """

@@ -1,20 +1,23 @@
-"""Preconditioning: the maps and blocks of a drive that was overwritten until nothing changes.
+"""Steady state of a drive: the mapping tables and blocks after overwriting it until nothing
+changes.
 
-Owns the steady state of a whole drive, found in a time proportional to its physical pages. Does not
-own what happens inside a unit (untimed.py), LPNs per unit (spread.py) or the state it is put into.
+Owns the steady state of a whole drive, computed in a time proportional to its physical pages. Does
+not own the simulation of a unit (untimed_ftl.py), the number of LPNs per unit (lpn_distribution.py)
+or the conversion to the drive's state (apply.py).
 Source: derived below; distributions as in Desnoyers (ACM TOS 2014), Van Houdt (SIGMETRICS 2013).
 
-Really writing 1 TB a few times over is billions of page programs in maps far beyond any cache. But
-the units of a drive (planes, or dies with super-blocks) are alike, and collection never leaves its
-unit. So one unit is simulated exactly, on maps that fit a cache, from close to its steady state
-until it is there. Its state at any later time is a sample of that state: each time every block has
-been rewritten once on average, it is taken for the next unit of the drive. What this gives up is
-the independence of units next to each other; so that LPNs do not align across them, the order of
-the labels in a unit (all orders of a region are alike) is turned by a random amount.
+Writing 1 TB a few times over takes billions of page programs in mapping tables far larger than any
+cache. But the units of a drive (planes, or dies with super-blocks) are alike, and collection never
+leaves its unit. Therefore one unit is simulated exactly, on tables that fit a cache, from a start
+close to its steady state until it reaches that state. The unit's state at any later time is a
+sample of the steady state: each time every block has been rewritten once on average, the state is
+used for the next unit of the drive. This gives up the independence of adjacent units. To keep LPNs
+from aligning across units, the order of the labels within each region of a unit is rotated by a
+random amount; all orders are equally likely.
 
-A unit's LPNs are named by a table (static allocation) or are those that came its way when writes
-went round the units (dynamic). In the latter case all units have been written to equally often, so
-that their user frontiers stand at the same page. Sequential overwrites start from an empty unit.
+A table names the unit of each LPN (static allocation), or the writes went round the units (dynamic
+allocation). With dynamic allocation all units have been written equally often, so their user
+frontiers are at the same page. Sequential overwrites start from an empty unit.
 """
 
 from __future__ import annotations
@@ -42,36 +45,38 @@ __all__ = ["EXCLUDED", "FREE", "FULL", "OPEN", "Plan", "Region", "Steady", "stea
 
 FREE, OPEN, FULL, EXCLUDED = range(4)
 TURNOVERS = 8
-"""Programs per physical page before the first sample. Random victims spare a block for k turnovers
-with probability exp(-k): 0.03 %. Also the programs that the erase counts tell of."""
+"""Programs per physical page before the first sample. With random victims a block escapes k
+turnovers with probability exp(-k): 0.03 %. Also the period over which erases are counted."""
 
 
 @dataclass(slots=True)
 class Steady:
-    """State of the blocks, beside the maps; pages and blocks count from 0 within their unit."""
+    """State of the blocks in addition to the mapping tables; pages and blocks count from 0 within
+    their unit."""
 
     valid: np.ndarray
-    """int32[units, blocks]: mapped pages."""
+    """int32[units, blocks]: valid pages."""
     state: np.ndarray
     """uint8[units, blocks]: FREE, OPEN, FULL or EXCLUDED."""
     erases: np.ndarray
     """int64[units, blocks]: erases over the last TURNOVERS turnovers of the unit."""
     filled: np.ndarray
-    """int64[units, blocks]: how many blocks of the unit were filled up to this one: its age."""
+    """int64[units, blocks]: number of blocks of the unit that had been filled when this one was
+    full, including it; gives its age."""
     clock: np.ndarray
-    """int64[units]: how many have been filled by now."""
+    """int64[units]: blocks filled so far."""
     free: np.ndarray
-    """int32[units, blocks]: free blocks, the next to be opened first; -1 behind them."""
+    """int32[units, blocks]: free blocks, the next one to be opened first; -1 after the last."""
     free_n: np.ndarray
-    """int64[units]: how many they are."""
+    """int64[units]: number of free blocks."""
     front_block: np.ndarray
     """int64[fronts, units]: open block, -1 = none."""
     front_next: np.ndarray
-    """int64[fronts, units]: its next page."""
+    """int64[fronts, units]: next page of the open block."""
     waf: float = 0.0
-    """(User + collected) / user pages programmed, the mean of all units."""
+    """(User + collected) / user pages programmed, mean over all units."""
     programs: int = 0
-    """Pages programmed to get here."""
+    """Pages programmed by the simulation to reach the state."""
 
 
 def steady(
@@ -82,11 +87,11 @@ def steady(
     footprint: tuple[int, int] | None = None,
     seed: int = 0,
 ) -> Steady:
-    """Fill the maps as if the plan's regions had been overwritten until steady state.
+    """Fill the mapping tables as if the plan's regions had been overwritten until steady state.
 
-    ``l2p``: uint32/uint64[lpns], ppn + 1, 0 = unmapped: written from footprint[0] to footprint[1]
-    (default: all of it), not touched elsewhere. ``p2l``: same dtype, [units x stride], lpn + 1, 0 =
-    not valid; all of it is written, and serves as scratch before. Both contiguous.
+    ``l2p``: uint32/uint64[lpns], ppn + 1, 0 = unmapped; written from footprint[0] to footprint[1]
+    (default: all), unchanged elsewhere. ``p2l``: same dtype, [units x stride], lpn + 1, 0 = not
+    valid; written completely, and used as scratch space before. Both must be contiguous.
     ppn = unit x stride + block x unit_pages + page.
     Raises InputError for a plan that contradicts itself or has no room for the footprint.
     """
@@ -130,16 +135,17 @@ def _sample(
     dynamic: bool,
     rng: np.random.Generator,
 ) -> Steady:
-    """Every unit's state. Its ppn + 1, in order of its LPNs, go to ``held``, unit after unit."""
+    """Sample the state of every unit. Writes each unit's ppn + 1, in order of its LPNs, to
+    ``held``, unit after unit."""
     out = _nothing(plan)
     most = counts.max(axis=0)
     users = {r.user_front for r in plan.regions}
     in_step = dynamic and len(users) == 1 and not users & {r.moved_front for r in plan.regions}
     step = int(rng.integers(plan.unit_pages))
-    erases: deque[np.ndarray] = deque(maxlen=TURNOVERS)  # cumulated, before each turnover
+    erases: deque[np.ndarray] = deque(maxlen=TURNOVERS)  # cumulative, before each turnover
     pages, blocks = counts.sum(axis=1), active.sum(axis=1)
     held_from = np.cumsum(pages) - pages
-    # By fill, so that from one to the next little changes; units alike in random order.
+    # Sorted by fill, so that consecutive units differ little; equal units in random order.
     order = np.lexsort((rng.random(plan.units), pages / blocks))
     for i, u in enumerate(order):
         usable = int(blocks[u])
@@ -173,7 +179,7 @@ def _sample(
                 f"{plan.unit_pages}: collection by {plan.policy} gains nothing any more"
             )
         out.waf += (1 + (reg.moved[0] - moved) / (reg.user[0] - user)) / plan.units
-        # Block i of those in use here is the i-th usable one of the drive's unit.
+        # Block i of those in use in the simulation is the i-th usable block of the drive's unit.
         place = np.full(plan.blocks, -1, np.int64)
         place[live] = np.flatnonzero(active[u])
         turn = rng.integers(0, np.maximum(counts[u], 1)) * int(not plan.sequential)
@@ -203,7 +209,8 @@ def _nothing(plan: Plan) -> Steady:
 def _report(
     out: Steady, u: int, unit: Unit, place: np.ndarray, erases: np.ndarray, plan: Plan
 ) -> None:
-    """The blocks of the simulated unit as those of unit ``u``; ``place``: their numbers there."""
+    """Copy the blocks of the simulated unit to unit ``u`` of ``out``; ``place``: block numbers
+    there (-1: unused). An open block whose remaining pages are lost to alignment becomes full."""
     reg = unit.reg[0]
     blocks = np.flatnonzero(place >= 0)
     there = place[blocks]

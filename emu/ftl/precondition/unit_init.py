@@ -1,8 +1,9 @@
-"""Begins, resizes and reads out a unit under untimed simulation.
+"""Initial state, resizing and readout of the unit in the untimed simulation.
 
-Owns where its pages are at the start, and its size when it comes to stand for another unit.
-Does not own what is written then (untimed.py). Source: the start: valid pages fall exponentially
-with a block's age, the limit of large blocks (Desnoyers, ACM TOS 2014).
+Owns the initial places of the unit's pages, and its size when it is used for another unit of the
+drive. Does not own the writes that follow (untimed_ftl.py).
+Source: initial state: the number of valid pages falls exponentially with a block's age, the limit
+of large blocks (Desnoyers, ACM TOS 2014).
 """
 
 from __future__ import annotations
@@ -19,21 +20,23 @@ from ondie.kernels.jit import njit
 
 FOREVER = 1 << 60
 OVERWRITES = 6
-"""User writes per page of the coldest region at the start: exp(-6) = 0.2 % stay as they were."""
+"""User writes per page of the coldest region at the start: exp(-6) = 0.2 % of its pages are not
+overwritten."""
 SMALL_PAGES = 1 << 20
 SMALL_BLOCKS = 256
-"""A start that takes long is made on a unit of about this size, and grown."""
+"""A start that would take long is computed on a unit of about this many blocks and then
+enlarged."""
 
 
 def key(rng: np.random.Generator) -> np.ndarray:
-    """State of a compiled generator."""
+    """Return the initial state of a compiled random number generator, uint64[1]."""
     return rng.integers(0, 2**63, 1, np.uint64)
 
 
 def new_unit(plan: Plan, most: np.ndarray, active: np.ndarray, rng: np.random.Generator) -> Unit:
-    """A unit with nothing written that will hold up to ``most`` (int64[regions]) labels.
+    """Return a unit with nothing written that can hold up to ``most`` (int64[regions]) labels.
 
-    ``active``: bool[blocks], those it may use.
+    ``active``: bool[blocks], mask of the blocks that it may use.
     """
     blocks, pages, regions = plan.blocks, plan.unit_pages, plan.regions
     shift = (pages - 1).bit_length()
@@ -70,8 +73,9 @@ def new_unit(plan: Plan, most: np.ndarray, active: np.ndarray, rng: np.random.Ge
 def start(unit: Unit, plan: Plan, counts: np.ndarray, rng: np.random.Generator) -> int:
     """Bring an empty unit, with ``counts`` (int64[regions]) labels, close to its steady state.
 
-    Returns the programs that took. Several regions are overwritten until the coldest has been;
-    in a large unit that is done on a small one, each block of which then stands for several.
+    Returns the number of pages programmed. Several regions are overwritten until the coldest one
+    has been overwritten; for a large unit this is done on a small unit, each block of which then
+    becomes several.
     """
     free = int(unit.reg.free[0])
     spare = plan.low + 1 + plan.fronts
@@ -91,9 +95,9 @@ def start(unit: Unit, plan: Plan, counts: np.ndarray, rng: np.random.Generator) 
 
 
 def _open_as_full(unit: Unit, n: int) -> np.ndarray:
-    """The next ``n`` free blocks, out of the ring and full, with no valid page yet."""
+    """Take the next ``n`` free blocks from the ring and mark them full, with no valid page yet."""
     reg = unit.reg
-    blocks = unit.ring[:n].copy()  # of a unit with nothing written
+    blocks = unit.ring[:n].copy()  # the ring starts at 0 in an unwritten unit
     reg.head = n
     reg.free -= n
     unit.score[blocks] = 0
@@ -101,10 +105,10 @@ def _open_as_full(unit: Unit, n: int) -> np.ndarray:
 
 
 def _lay(unit: Unit, counts: np.ndarray, rng: np.random.Generator) -> None:
-    """Random labels on all blocks but those that collection keeps free.
+    """Put the labels in random order on all blocks except those that collection keeps free.
 
-    exp(-t a) of a block's pages are valid, its age a going from 0 to 1, with t such that it is the
-    unit's fill on average.
+    A block of age a (0 to 1 over the blocks) has the share exp(-t a) of its pages valid; t is
+    chosen so that the average is the fill of the unit.
     """
     reg = unit.reg[0]
     pages, shift = int(reg.pages), int(reg.shift)
@@ -134,8 +138,9 @@ def _lay(unit: Unit, counts: np.ndarray, rng: np.random.Generator) -> None:
 
 
 def _grow(unit: Unit, small: Unit, counts: np.ndarray, times: int) -> int:
-    """Each full block of ``small`` becomes ``times`` of the empty ``unit``, and each label as many;
-    labels without a place so far are written. Returns the programs that took."""
+    """Copy each full block of ``small`` to ``times`` blocks of the empty ``unit``, and each label
+    to as many labels; then write the labels that have no place yet. Returns the number of pages
+    programmed."""
     pages, shift = int(unit.reg.pages[0]), int(unit.reg.shift[0])
     full = np.flatnonzero(small.score[:-1] < NOT_FULL)
     full = full[: (int(unit.reg.free[0]) - int(unit.reg.low[0]) - 1 - len(unit.block)) // times]
@@ -161,7 +166,7 @@ def _grow(unit: Unit, small: Unit, counts: np.ndarray, times: int) -> int:
 
 
 def write(unit: Unit, labels: np.ndarray) -> None:
-    """The user writes these labels, new ones among them."""
+    """Write these labels as user writes; labels without a slot are allowed."""
     unit = unit._replace(todo=labels.astype(np.int32))
     reg = unit.reg[0]
     order, at = int(reg.order), int(reg.next)
@@ -171,7 +176,8 @@ def write(unit: Unit, labels: np.ndarray) -> None:
 
 
 def resize(unit: Unit, counts: np.ndarray) -> None:
-    """Give the unit ``counts`` labels of each region: new ones are written, last ones forgotten."""
+    """Set the number of labels of each region to ``counts``: write new labels, invalidate surplus
+    ones."""
     reg = unit.reg[0]
     new = []
     for r, n in enumerate(counts):
@@ -185,7 +191,8 @@ def resize(unit: Unit, counts: np.ndarray) -> None:
 
 
 def set_blocks(unit: Unit, live: np.ndarray, n: int) -> None:
-    """Lend out free blocks, or take some back, until the unit has ``n``; ``live``: bool[blocks]."""
+    """Remove free blocks from the unit or return removed ones until it has ``n``; ``live``:
+    bool[blocks], the blocks in use, updated."""
     reg = unit.reg[0]
     while live.sum() > n and not reg.stuck:
         live[unit.ring[int(reg.head)]] = False
@@ -199,7 +206,7 @@ def set_blocks(unit: Unit, live: np.ndarray, n: int) -> None:
 
 @njit
 def copy_out(unit, held, at, first_ppn, turn):
-    """ppn + 1 of the unit's labels, each region's order turned by ``turn``, into held[at:].
+    """Write ppn + 1 of the unit's labels to held[at:], each region's order rotated by ``turn``.
 
     ``first_ppn``: int64[blocks], ppn of each block's first page; ``turn``: int64[regions].
     """

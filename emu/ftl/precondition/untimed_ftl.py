@@ -1,12 +1,14 @@
-"""Untimed FTL of one allocation unit: writes, collection and wear, and nothing that takes time.
+"""Untimed FTL of one allocation unit: writes, garbage collection and wear, without timing.
 
-Owns the moves of pages between blocks of one plane or die under a stream of overwrites, exactly.
-Does not own the drive's maps (steady.py) or time (gc.py). Source: page-level mapping; victims as in
-policies.py: Van Houdt (SIGMETRICS 2013), Kawaguchi et al. (USENIX 1995), MQSim's RANDOM_PP.
+Owns the exact movement of pages between the blocks of one plane or die under a stream of
+overwrites. Does not own the mapping tables of the drive (steady_state.py) or timed garbage
+collection (ftl/gc.py).
+Source: page-level mapping; victim selection as in ftl/policies.py: Van Houdt (SIGMETRICS 2013),
+Kawaguchi et al. (USENIX 1995), MQSim's RANDOM_PP.
 
-Pages of a unit are *labels*, 0 and up, region by region; `where[label]` is its slot, `who[slot]`
-the label written there last, and a slot is valid while the two agree. A slot is block << shift |
-page: blocks are padded to a power of two, so that no page costs a division.
+Pages of a unit are *labels*, numbered from 0, region by region. `where[label]` is the slot of a
+label, `who[slot]` the label last written to a slot; a slot is valid while the two agree. A slot is
+block << shift | page: blocks are padded to a power of two, so that no access needs a division.
 """
 
 from __future__ import annotations
@@ -27,51 +29,52 @@ REG = record_type(
     pages="i8",  # of a block
     shift="i8",  # log2 of a block's slots
     blocks="i8",
-    low="i8",  # collection starts when this many blocks are free, and stops when one more is
+    low="i8",  # collection starts at this many free blocks and stops at one more
     policy="i8",
     choices="i8",  # d of d-choices
-    parts="i8",  # random_some takes blocks of which one part in so many is invalid, or more
-    level="i8",  # 1: the least erased free block is opened next, 0: the one that is free longest
+    parts="i8",  # random_some accepts a block with at least pages / parts invalid pages
+    level="i8",  # 1: open the least erased free block, 0: the one that is free longest
     clock="i8",  # blocks filled so far
-    head="i8",  # of the ring of free blocks
-    free="i8",  # blocks in it
+    head="i8",  # index of the first free block in the ring
+    free="i8",  # number of free blocks
     user="i8",  # pages written by the user
     moved="i8",  # pages written by collection
     victims="i8",
-    next="i8",  # in sequence: next label; by list: next entry of it
-    order="i8",  # of the writes: AT_RANDOM, IN_SEQUENCE or BY_LIST
-    split="i8",  # 1: collected pages of different regions have different frontiers
-    stuck="i8",  # 1: nothing to collect
+    next="i8",  # IN_SEQUENCE: next label; BY_LIST: next index of the list
+    order="i8",  # of writes: AT_RANDOM, IN_SEQUENCE or BY_LIST
+    split="i8",  # 1: regions have different frontiers for collected pages
+    stuck="i8",  # 1: no space can be reclaimed
 )
 AT_RANDOM, IN_SEQUENCE, BY_LIST = range(3)
 NOT_FULL = 1 << 30
-"""Added to the valid count of a block that is free or open: no policy chooses it."""
+"""Added to the valid count of a free or open block, so that no policy selects it."""
 AHEAD = 24
-"""Pages between a prefetch and the use of what it asked for."""
+"""Number of pages by which a prefetch precedes the access."""
 HOPELESS = 64
-"""Victims per block of the unit, in search of one free block, after which there is none."""
+"""Victims per block of the unit, in the search for one free block, after which collection gives
+up."""
 
 
 class Unit(NamedTuple):
-    """Arrays of one unit under simulation. Slots from blocks << shift on are nowhere."""
+    """Arrays of one unit under simulation. Slots from blocks << shift on mean "not written"."""
 
     reg: np.recarray  # REG[1]
     rng: np.ndarray  # uint64[1]
-    where: np.ndarray  # int32[]: slot of each label; blocks << shift: nowhere yet
-    who: np.ndarray  # int32[slots + AHEAD]: label written there last
+    where: np.ndarray  # int32[]: slot of each label; blocks << shift: not written
+    who: np.ndarray  # int32[slots + AHEAD]: label last written to each slot
     score: np.ndarray  # int32[blocks + 1]: valid pages, + NOT_FULL while free or open
     filled: np.ndarray  # int64[blocks]: clock when the block was filled
     erases: np.ndarray  # int64[blocks]
-    ring: np.ndarray  # int32[blocks]: free blocks, from reg.head on
+    ring: np.ndarray  # int32[blocks]: free blocks, starting at reg.head
     block: np.ndarray  # int64[fronts]: open block, -1 = none
-    cursor: np.ndarray  # int64[fronts]: its next slot
+    cursor: np.ndarray  # int64[fronts]: next slot of the open block
     first: np.ndarray  # int64[regions + 1]: first label of each region
-    labels: np.ndarray  # int64[regions]: how many there are of each
-    limit: np.ndarray  # int64[regions]: cumulated write frequency, 2**31 = 1
-    user_front: np.ndarray  # int64[regions]: where the user's pages of a region are written
-    moved_front: np.ndarray  # int64[regions]: where its collected pages are written
-    draw: np.ndarray  # int32[pages + AHEAD]: labels drawn ahead
-    drawn: np.ndarray  # int32[pages + AHEAD]: their regions
+    labels: np.ndarray  # int64[regions]: number of labels
+    limit: np.ndarray  # int64[regions]: cumulative write frequency, 2**31 = 1
+    user_front: np.ndarray  # int64[regions]: write frontier of user pages
+    moved_front: np.ndarray  # int64[regions]: write frontier of collected pages
+    draw: np.ndarray  # int32[pages + AHEAD]: labels drawn in advance
+    drawn: np.ndarray  # int32[pages + AHEAD]: regions of these labels
     todo: np.ndarray  # int32[]: labels to write, in this order (BY_LIST)
 
 
@@ -80,7 +83,7 @@ class Unit(NamedTuple):
 
 @njit
 def random_bits(rng):
-    """64 random bits: SplitMix64."""
+    """Return 64 random bits (SplitMix64)."""
     x = (u64(rng[0]) + GAMMA) & MASK
     rng[0] = x
     return mix(x)
@@ -88,7 +91,7 @@ def random_bits(rng):
 
 @njit
 def below(rng, n):
-    """Uniform in 0 .. n - 1, from 53 bits."""
+    """Return a uniform integer in 0 .. n - 1, from 53 random bits."""
     return int((random_bits(rng) >> 11) * UNIT * n)
 
 
@@ -117,7 +120,7 @@ def take(unit, front):
 
 @njit
 def give(unit, b):
-    """An empty block goes to the end of the ring."""
+    """Put an empty block at the end of the ring of free blocks."""
     reg = unit.reg[0]
     at = reg.head + reg.free
     unit.ring[at - unit.ring.size if at >= unit.ring.size else at] = b
@@ -126,7 +129,7 @@ def give(unit, b):
 
 @njit
 def close(unit, front):
-    """The open block of a frontier is full, and may be collected from now on."""
+    """Close the full block of a write frontier; it can be selected as a victim from now on."""
     reg = unit.reg[0]
     b = unit.block[front]
     reg.clock += 1
@@ -140,7 +143,7 @@ def close(unit, front):
 
 @njit
 def _sample(unit):
-    """A full block, all alike."""
+    """Return a full block, each with the same probability."""
     b = below(unit.rng, unit.reg[0].blocks)
     while unit.score[b] >= NOT_FULL:
         b = below(unit.rng, unit.reg[0].blocks)
@@ -149,7 +152,7 @@ def _sample(unit):
 
 @njit
 def _emptiest(unit):
-    """The full block with the fewest valid pages."""
+    """Return the full block with the fewest valid pages (the first of equals)."""
     score = unit.score
     fewest = score[0]
     for b in range(unit.reg[0].blocks):
@@ -162,7 +165,7 @@ def _emptiest(unit):
 
 @njit
 def victim(unit):
-    """The block to collect by the unit's policy, among the full ones."""
+    """Select a victim among the full blocks by the policy of the unit."""
     reg = unit.reg[0]
     score = unit.score
     best = 0
@@ -186,7 +189,7 @@ def victim(unit):
             if score[b] < NOT_FULL and unit.filled[b] < oldest:
                 best, oldest = b, unit.filled[b]
         return best
-    elif reg.policy == COST_BENEFIT:  # age x space gained / (read + write of what is valid)
+    elif reg.policy == COST_BENEFIT:  # age x space gained / (read + write of the valid pages)
         most = -1.0
         for b in range(reg.blocks):
             if score[b] < NOT_FULL:
@@ -200,7 +203,7 @@ def victim(unit):
 
 @njit
 def region_of(unit, label):
-    """Region of a label."""
+    """Return the region of a label."""
     r = 0
     for i in range(1, unit.first.size - 1):
         r += label >= unit.first[i]
@@ -209,7 +212,7 @@ def region_of(unit, label):
 
 @njit
 def collect(unit):
-    """Move the valid pages of one victim and free it."""
+    """Move the valid pages of one victim and free it; set reg.stuck if greedy gains nothing."""
     reg = unit.reg[0]
     where, who, score = unit.where, unit.who, unit.score
     block, cursor = unit.block, unit.cursor
@@ -222,7 +225,7 @@ def collect(unit):
     score[v] |= NOT_FULL
     i = 0
     while i < pages:
-        # As long a run as fits the open block of one frontier, without a branch on validity.
+        # The longest run that fits the open block of one frontier, without a branch on validity.
         front = unit.moved_front[0]
         if reg.split != 0:
             front = unit.moved_front[region_of(unit, who[base + i])]
@@ -254,7 +257,7 @@ def collect(unit):
 
 @njit
 def make_room(unit):
-    """Collect until more blocks are free than the low-water mark."""
+    """Collect until more blocks are free than the low-water mark; set reg.stuck on giving up."""
     reg = unit.reg[0]
     tries = 0
     while reg.free <= reg.low and reg.stuck == 0:
@@ -264,12 +267,12 @@ def make_room(unit):
             reg.stuck = 1
 
 
-# --- the user's writes
+# --- user writes
 
 
 @njit
 def _draw(unit, n):
-    """Labels of the next ``n`` writes, and their regions."""
+    """Draw the labels of the next ``n`` writes, and their regions."""
     reg = unit.reg[0]
     draw, drawn = unit.draw, unit.drawn
     if reg.order == BY_LIST:
@@ -297,8 +300,8 @@ def _draw(unit, n):
 
 @njit
 def overwrite(unit, writes, programs):
-    """User writes until there were ``writes`` of them, or ``programs`` with those of collection;
-    the last may go over by what one block's opening takes."""
+    """Issue user writes until there were ``writes`` of them, or ``programs`` including those of
+    collection. Opening a block may exceed the limit by the programs of the collection it starts."""
     reg = unit.reg[0]
     where, who, score, draw, drawn = unit.where, unit.who, unit.score, unit.draw, unit.drawn
     block, cursor, user_front = unit.block, unit.cursor, unit.user_front

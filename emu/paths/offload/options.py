@@ -23,29 +23,32 @@ class Offload:
     """Store the model's 16-bit parameters on NVMe too: read in forward and backward, written in the
     step."""
     checkpointing: bool = False
-    """Activation checkpointing: backward computes forward again, so parameters are read once
-    more."""
+    """Use activation checkpointing: backward repeats forward, so parameters are read once more."""
     pipeline_read: bool = False
-    """Read the next sub-group while one is computed."""
+    """Read the next sub-group while the current one is computed."""
     pipeline_write: bool = False
-    """Write a sub-group while the next is computed."""
+    """Write a sub-group while the next one is computed."""
     buffers: int | None = None
-    """Arrays of a sub-group's size in host memory (buffer_count); None: as many as are used."""
+    """Number of host buffers, each for one array of a sub-group (buffer_count); None: as many as
+    needed."""
     parameter_buffers: int = 5
-    """Portions of the parameters in host memory: one computed with, the others read ahead."""
+    """Number of portions of the parameters in host memory: one in use, the others read ahead."""
     parameters_in_dram: int = 0
-    """Number of the first parameters that stay in DRAM, in whole sub-groups (max_in_cpu)."""
+    """Number of parameters, from the first on, that stay in DRAM, in whole sub-groups
+    (max_in_cpu)."""
     ratio: float = 1.0
-    """Share of the sub-groups whose states are on NVMe; those of the others stay in host DRAM."""
+    """Share of the sub-groups whose states are on NVMe; the states of the others stay in host
+    DRAM."""
     threads: int | None = None
-    """Threads that share each request, with host.io_queue_depth blocks in flight each, over all
-    drives; None: so many in flight on every drive."""
+    """Threads that share each request, each with host.io_queue_depth blocks in flight over all
+    drives; None: host.io_queue_depth blocks in flight on every drive."""
     overlap_events: bool = True
-    """True: send a block as soon as one completes; False: wait for a full queue of blocks."""
+    """True: send the next block as soon as one completes; False: wait for a full queue of
+    blocks."""
     in_dram_below: int = 0
-    """Bytes below which a sub-group, a gradient or a parameter tensor stays in DRAM."""
+    """Size in bytes below which a sub-group, a gradient or a parameter tensor stays in DRAM."""
     align: int = 1
-    """Alignment in bytes: arrays of a sub-group are padded to its multiples."""
+    """Alignment in bytes: arrays of a sub-group are padded to multiples of this."""
     remarks: tuple[str, ...] = ()
     """Notes on the origin of these options, for the results."""
 
@@ -58,7 +61,8 @@ class Offload:
             raise InputError(f"ratio: {self.ratio}, want 0 to 1")
 
     def in_flight(self, arrays: int) -> int:
-        """Sub-groups of ``arrays`` arrays that are read, computed or written at a time."""
+        """Return how many sub-groups of ``arrays`` arrays are read, computed or written at a
+        time."""
         wanted = 1 + self.pipeline_read + self.pipeline_write
         return wanted if self.buffers is None else min(self.buffers // arrays, wanted)
 
@@ -85,17 +89,21 @@ class Offload:
 
 @dataclass(frozen=True)
 class Shares:
-    """How much of a model lies on NVMe, for pieces of it: a piece has other sub-groups and tensors,
-    and a knob that counts those would keep another share of it in DRAM."""
+    """Shares of a model that are on NVMe, for the simulation of pieces of the model. A piece has
+    other sub-groups and tensors than the model, so an option that counts these would keep a
+    different share of the piece in DRAM."""
 
     states: Fraction
-    """Of all parameters, the first: those whose states are on NVMe."""
+    """Share of all parameters, from the first on, whose states are on NVMe."""
     gradients: Fraction
-    """Of those, in each sub-group: whose gradients are, padding included."""
+    """Share of those parameters, at the start of each sub-group, whose gradients are on NVMe,
+    including padding."""
     kept: Fraction
-    """Of all parameters, the first: those that stay in DRAM in 16 bits, where the others do not."""
+    """Share of all parameters, from the first on, that stay in DRAM in 16 bits although the others
+    do not."""
     parameters: Fraction
-    """Of the others, in each sub-group: those that are on NVMe in 16 bits, padding included."""
+    """Share of the others, at the start of each sub-group, that are on NVMe in 16 bits, including
+    padding."""
 
 
 LEAST = {

@@ -1,10 +1,11 @@
 """Host offload: states on NVMe, the update on the host's CPU (ZeRO-Infinity, DeepSpeed).
 
-Owns the order: gradients written during backward; after it, per sub-group, read w m v g, update,
-write w m v; serial, or pipelined over sub-groups; parameters read in forward and backward where
-they are on NVMe too. Does not own what lies on NVMe (offload_layout.py), time or bits.
+Owns the order of the work. Gradients are written during backward. After backward, each sub-group
+reads w m v g, updates, and writes w m v, serially or pipelined over sub-groups. Parameters that are
+on NVMe too are read in forward and backward. Does not own the selection of data for NVMe
+(subgroups.py), timing, or the contents of pages (host_memory.py).
 Source: DeepSpeed's NVMe optimizer swapper (ZeRO-Infinity, SC 2021); pipeline_read and
-pipeline_write default to off, hence serial.
+pipeline_write are off by default, hence serial.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from ondie.kernels.formats import NONE
 
 @dataclass
 class HostOffload(OffloadLayout):
-    """Host offload, serial unless its options pipeline it."""
+    """Host offload, serial unless pipeline_read or pipeline_write is set."""
 
     name: ClassVar[str] = "host_offload"
     title: ClassVar[str] = "host offload, serial"
@@ -55,7 +56,8 @@ class HostOffload(OffloadLayout):
 
     @property
     def window(self) -> int | None:
-        """Blocks in flight through a handle, where reads and writes have one each."""
+        """Window of a handle in blocks; reads and writes have one handle each. None: limited only
+        by the drive's queue."""
         if self.offload.threads is not None:
             return self.cfg.host.io_queue_depth
         return handle_depth(self.cfg) if self.pipelines else None
@@ -78,25 +80,26 @@ class HostOffload(OffloadLayout):
                     system.fill(dev, lpn, pages)
 
     def follow(self, system: System) -> OffloadMemory:
-        # The accelerator leaves the gradient in the memory that the update works in.
+        # The accelerator leaves the gradient in the host memory that the update uses.
         return OffloadMemory(system, self.volume, self.trace.n_params, self.compute, self.stored)
 
     @property
     def traffic(self) -> Fraction:
-        """DRAM bytes of the update of one parameter."""
+        """DRAM traffic of the update of one parameter (bytes)."""
         copied = self.offload.parameters and self.stored.format.out == NONE
         return self.stored.traffic + MODEL_BYTES * copied
 
     def work(self, steps: int) -> Work:
-        # DRAM: the gradient arrives and leaves, states arrive and leave, the update in between.
+        # DRAM traffic: the gradient is written and read, states are written and read, plus the
+        # update.
         n = self.trace.n_params
         moved = sum(self.moved().values()) + self.stored.gradient.size(n)
         moved += math.ceil(self.traffic * n)
         return Work(host_dram_bits=8 * moved * self.applied(steps), host_updates=True)
 
     def moved(self) -> dict[str, int]:
-        """Bytes of a step as planned: of gradients, read and written in the update, and of
-        parameters before it."""
+        """Return the planned bytes of a step: gradients written, data read and data written in the
+        update, and parameters read before the update."""
         size, n = self.volume.size, self.trace.n_params
         states = sum(size(v, 0, n) for v in self.written)
         gradient = size("g", 0, n)
@@ -114,10 +117,10 @@ class HostOffload(OffloadLayout):
             return super().training_rows(out, step, after)
         s, portions = self.trace.steps[step], self._portions()
         count = len(portions)
-        held: list[int] = []  # rows that end the use of a portion
+        held: list[int] = []  # last row of each portion used
 
         def pass_over(phase: int, seconds: float, times: int, order: list[int]) -> list[int]:
-            """Read and compute portions one after the other, some read ahead."""
+            """Read and compute the portions one after the other, with read-ahead."""
             total = ps_from_seconds(seconds)
             done = []
             for at, k in enumerate(order):
@@ -183,7 +186,8 @@ class HostOffload(OffloadLayout):
             if (a, b) not in kept:
                 computed = self._compute(out, a, b, computed, self._behind(written))
                 continue
-            # Buffers are free once a sub-group is written; what is not pipelined waits for all.
+            # Buffers are free once a sub-group is written. A transfer that is not pipelined waits
+            # for all previous work.
             begin = written[-flight] if len(written) >= flight else fence
             if not o.pipeline_read and (o.pipeline_write or not written):
                 begin = out.join(np.array([begin, computed]), UPDATE) if written else computed
@@ -197,7 +201,7 @@ class HostOffload(OffloadLayout):
                 yield out.take()
 
     def _behind(self, written: list[int]) -> int:
-        """The write that a computation waits for where writes are not pipelined."""
+        """Return the write that a computation waits for if writes are not pipelined; else -1."""
         return written[-1] if written and not self.offload.pipeline_write else -1
 
     def _compute(self, out: Rows, a: int, b: int, after0: int, after1: int) -> int:
@@ -214,7 +218,7 @@ class HostOffload(OffloadLayout):
     def _transfer(
         self, out: Rows, kind: int, names: tuple[str, ...], a: int, b: int, after: int
     ) -> np.ndarray:
-        """Read or write vectors of parameters [a, b) in blocks. Returns the rows' ids."""
+        """Read or write the vectors of parameters [a, b) in blocks. Returns the ids of the rows."""
         ids = [
             self.handles.send(out, kind, UPDATE, self.volume.requests(name, a, b), after)
             for name in names
@@ -253,8 +257,8 @@ class HostOffload(OffloadLayout):
 class PipelinedOffload(HostOffload):
     """Host offload with pipeline_read and pipeline_write.
 
-    Reads and writes have a handle each, as DeepSpeed opens them: a drive has up to so many of each
-    in flight, and a burst of one does not stand before the other.
+    Reads and writes have one handle each, as in DeepSpeed. Each handle has a separate window of
+    blocks in flight, so a burst of one kind does not block the other.
     """
 
     name: ClassVar[str] = "host_offload_pipelined"
@@ -263,7 +267,7 @@ class PipelinedOffload(HostOffload):
     @property
     def offload(self) -> Offload:
         o = self.options.offload
-        own = o.pipeline_read or o.pipeline_write  # else buffers are of a serial step
+        own = o.pipeline_read or o.pipeline_write  # else buffers is meant for a serial step
         return replace(
             o, pipeline_read=True, pipeline_write=True, buffers=o.buffers if own else None,
             remarks=(),

@@ -1,9 +1,9 @@
-"""Host offload's data: what of a model lies on NVMe, in which sub-groups, and in parts of it.
+"""Data of host offload: the part of a model that is on NVMe, and its sub-groups.
 
-Owns the vectors' files and the sub-groups whose states are on NVMe; that a part of a model, which
-stands for the whole, has its shares of them. Does not own the order of the work (host_offload.py)
-or where a file's bytes lie (offload_volume.py).
-Source: DeepSpeed's NVMe optimizer swapper (ZeRO-Infinity, SC 2021); its options are offload.py's.
+Owns the files of the vectors, the sub-groups whose states are on NVMe, and the corresponding shares
+for a part that represents the whole model. Does not own the order of the work (path.py) or the
+location of a file's bytes (paths/layout/volume.py).
+Source: DeepSpeed's NVMe optimizer swapper (ZeRO-Infinity, SC 2021); its options are in options.py.
 """
 
 from __future__ import annotations
@@ -27,25 +27,27 @@ from ondie.emu.paths.pieces import Pieces, pieces
 from ondie.emu.paths.update_path import UpdatingPath
 
 MOST_GROUPS = 16
-"""Sub-groups of a short part of a model that is pipelined."""
+"""Maximum number of sub-groups of a part of a pipelined model."""
 LARGE_TENSORS = 0.95
-"""Of what could be on NVMe, at least, is, in a model of which pieces are simulated: where the rest
-lies in it is not told by them."""
+"""Minimum share, of the data that could be on NVMe, that must be there in a model simulated in
+pieces: the pieces do not show where in the model the rest is."""
 BLOCKS_OF_TENSOR = 16
-"""Of the host's, at least, in such a model's tensors: in its pieces no tensor ends in a block."""
+"""Minimum average size of the tensors of such a model, in I/O blocks of the host: in its pieces no
+tensor ends within a block."""
 
 
 def _firsts(groups: Iterable[tuple[int, int]], share: Fraction) -> list[tuple[int, int]]:
-    """The first ``share`` of each sub-group."""
+    """Return the first ``share`` of each sub-group."""
     return [(a, a + round(share * (b - a))) for a, b in groups]
 
 
 @dataclass
 class OffloadLayout(UpdatingPath):
-    """A path whose states lie on NVMe as far as its options say, and else in the host's DRAM."""
+    """Path whose states are on NVMe as far as the options say, and otherwise in host DRAM."""
 
     def granule(self) -> int:
-        """Parameters whose every vector fills whole pages, in blocks of FP32."""
+        """Return the number of parameters that fills whole pages of every vector and whole I/O
+        blocks in FP32."""
         page, block = self.cfg.flash.page_bytes, self.cfg.host.io_block_bytes
         filled = [page // s.dtype.itemsize * s.share for s in self.stored.slots]
         model = (page // MODEL_BYTES,) if self.offload.parameters else ()
@@ -61,12 +63,12 @@ class OffloadLayout(UpdatingPath):
         self.groups = [(a, min(a + size, n)) for a in range(0, n, size)]
         """Sub-groups, in order."""
         self.on_nvme = self._on_nvme()
-        """Sub-groups whose states are on NVMe; those of the others stay in DRAM."""
+        """Sub-groups whose states are on NVMe; the states of the others stay in DRAM."""
         page = lcm(self.cfg.flash.page_bytes, o.align)
         states = extents(self.on_nvme, 1, 1, 0)
         slots = {s.name: s for s in self.stored.slots}
         self.written = tuple(name for name in slots if name != "g")
-        """Weights and states, each with its scales behind it where it is in codes."""
+        """Weights and states; the scales of a vector in codes follow the vector."""
         files = {
             name: self._scaled(states, slots[name].dtype.itemsize, slots[name].share)
             for name in self.written
@@ -92,8 +94,9 @@ class OffloadLayout(UpdatingPath):
         )
 
     def _on_nvme(self) -> list[tuple[int, int]]:
-        """Sub-groups whose states are on NVMe. Of a piece of a model they end where the share of
-        the whole does, and the sub-group in which that is becomes two."""
+        """Return the sub-groups whose states are on NVMe. In a piece of a model they end at the
+        whole model's share; a sub-group that contains this end is split in two (in ``groups``
+        too)."""
         o, shares = self.offload, self.options.shares
         if shares is None:
             here = range(int(o.ratio * len(self.groups)))
@@ -108,7 +111,8 @@ class OffloadLayout(UpdatingPath):
         return int(self.offload.ratio * len(self.groups)) < len(self.groups)
 
     def _later(self) -> list[tuple[int, int]]:
-        """Sub-groups, or what is left of them, whose 16-bit parameters do not stay in DRAM."""
+        """Return the sub-groups, or the rest of them, whose 16-bit parameters do not stay in
+        DRAM."""
         shares = self.options.shares
         if shares is None:
             return [group for group in self.groups if group[1] > self.offload.parameters_in_dram]
@@ -118,7 +122,7 @@ class OffloadLayout(UpdatingPath):
 
     @property
     def shares(self) -> Shares:
-        """What lies where, as a piece of this model is to have it."""
+        """Return the shares of this model on NVMe and in DRAM, for its pieces."""
         n, kept = self.trace.n_params, sum(b - a for a, b in self.on_nvme)
         later = sum(b - a for a, b in self._later())
 
@@ -130,14 +134,15 @@ class OffloadLayout(UpdatingPath):
         return Shares(Fraction(kept, n), stored("g", kept), Fraction(n - later, n), model)
 
     def part_options(self) -> Options:
-        # Without these knobs all is on NVMe, in the whole and in any part.
+        # Where these options are not in use, all data is on NVMe, in the whole model and in any
+        # part.
         o = self.offload
         if o.ratio == 1 and not o.in_dram_below and not (o.parameters and o.parameters_in_dram):
             return self.options
         return replace(self.options, shares=self.shares)
 
     def part_settings(self, n_params: int) -> dict[str, int]:
-        # Serial sub-groups overlap nothing: there the part's are as large as the whole's.
+        # Serial sub-groups do not overlap: the part uses sub-groups of the size of the whole.
         if not self.pipelines:
             return {}
         granule = self.granule()
@@ -147,11 +152,12 @@ class OffloadLayout(UpdatingPath):
 
     @property
     def pipelines(self) -> bool:
-        """Do sub-groups overlap?"""
+        """True if sub-groups overlap."""
         return self.offload.pipeline_read or self.offload.pipeline_write
 
     def lone_part(self, n_params: int) -> bool:
-        """Does so short a part have one sub-group, and overlaps nothing as the whole does?"""
+        """Return True if a part of ``n_params`` has one sub-group although those of the whole model
+        overlap."""
         settings = self.part_settings(n_params)
         size = settings.get("host.subgroup_params", self.group())
         return self.pipelines and len(self.groups) > 1 and n_params <= size
@@ -176,14 +182,16 @@ class OffloadLayout(UpdatingPath):
     def pieces(self) -> Pieces | None:
         if self.unsampled():
             return None
-        # What is on NVMe decides how often blocks fill: pieces are as long as takes that.
+        # The data on NVMe decides how often flash blocks fill, and thereby the length of the
+        # pieces.
         n, kept = self.trace.n_params, self.on_nvme[-1][1]
         devices = self.cfg.system.devices
         found = pieces(kept, self.period() * devices, self.granule() * devices, self.group())
         return found and found.of(n)
 
     def _bytes(self, k: int) -> int:
-        """Bytes of the master weights of sub-group ``k``: what decides where it stays."""
+        """Return the bytes of the master weights of sub-group ``k``, which decide whether it stays
+        in DRAM."""
         a, b = self.groups[k]
         return self.stored.vectors[0].size(b - a)
 
@@ -193,7 +201,7 @@ class OffloadLayout(UpdatingPath):
         return File(tuple(at), width, share)
 
     def _tensors(self, groups: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Tensors, cut where a sub-group begins: each is a file of its own."""
+        """Return the tensors, cut where a sub-group begins: each is a separate file."""
         held = self.trace.trainable
         starts = [t.offset for t in held]
         found = []
@@ -205,8 +213,8 @@ class OffloadLayout(UpdatingPath):
         return found
 
     def _portions(self) -> list[tuple[int, int]]:
-        """Parameters in portions of much the same size, cut between pages or, where they are files
-        of their own, between tensors."""
+        """Return portions of the parameters of similar size, cut between pages or, where tensors
+        are separate files, between tensors."""
         n, page = self.trace.n_params, self.cfg.flash.page_bytes // MODEL_BYTES
         count = max(min(BACKWARD_SEGMENTS, n // page), 1)
         cuts = np.array([n * i // count // page * page for i in range(count)])

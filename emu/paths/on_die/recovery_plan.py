@@ -1,7 +1,8 @@
-"""After a power cut: plans that read out-of-band data, pad open blocks, and finish the step.
+"""Recovery after a power cut: plans that read out-of-band data, pad open blocks, and finish the
+step.
 
-Owns the rows of recovery, and of what an interrupted step has left. Does not own what is concluded
-from what was read (backend/recovery.py), nor the order of an update (by_die.py, on_die.py).
+Owns the rows of recovery and of the rest of an interrupted step. Does not own the conclusions from
+the data read (ftl/reservoir_recovery.py) or the order of an update (uneven_rounds.py, path.py).
 Source: OptimStore (HPCA 2023): one cursor per die; the host sends gradients again from there.
 """
 
@@ -21,12 +22,16 @@ from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.registers import Reservoir
 
 Place = tuple[int, int, int]
-"""Device, die of it, place in the die's reservoir."""
+"""Device, die of the device, place in the die's reservoir."""
 
 
 def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.ndarray:
-    """Read the out-of-band data of super-pages into the controller's DRAM, of all planes where one
-    may be any vector's; with ``data`` whole pages, which it holds against their checksums."""
+    """Read the out-of-band data of super-pages into the controller's DRAM.
+
+    Reads ``path.scanned_planes`` planes: all planes where a plane may hold any vector. With
+    ``data``, reads whole pages of the planes in use, which the controller compares with their
+    checksums.
+    """
     dies, page = path.geometry.dies, path.geometry.page_bytes
     planes = np.array([path.stripes[dev].planes for dev, _, _ in places], np.int64)
     if not data:
@@ -46,7 +51,8 @@ def scan(path: OnDie, first: int, places: Sequence[Place], data: bool) -> np.nda
 
 
 def pads(path: OnDie, first: int, places: Sequence[Place]) -> np.ndarray:
-    """Program places with whatever the registers hold: nobody will take them for blank."""
+    """Program places with the present contents of the registers, so that they are not taken for
+    blank."""
     dies, page = path.geometry.dies, path.geometry.page_bytes
     out = Rows(first)
     out.add(
@@ -62,8 +68,8 @@ def pads(path: OnDie, first: int, places: Sequence[Place]) -> np.ndarray:
 
 
 def training(out: Rows, left: Sequence[tuple[int, int]], now: int) -> int:
-    """What the accelerator still does of forward and backward, as (phase, end in ps): the drive's
-    power is not its own. Returns the row to wait for."""
+    """Add the rest of the accelerator's forward and backward, as (phase, end in ps): the
+    accelerator does not share the drive's power. Returns the row to wait for."""
     after = out.fence(BACKWARD)
     for phase, end in left:
         after = out.one(
@@ -81,9 +87,12 @@ def plan(
     system: System,
     made: Sequence[frozenset[int]] = (),
 ) -> Iterator[np.ndarray]:
-    """The rest of an interrupted step: of forward and backward (``left``, see :func:`training`), of
-    the update from the cursors on, of parities and records but those of each device that are
-    ``made``; all weights go up again."""
+    """Plan the rest of an interrupted step.
+
+    It has the rest of forward and backward (``left``, see :func:`training`), the update from the
+    cursors on, and the parities and records except those of each device in ``made``. All weights
+    are read out to the host again.
+    """
     out = Rows(system.next_row)
     after = training(out, left, system.now)
     if not path.trace.steps[step].skipped:
@@ -104,9 +113,11 @@ def parities(
     fetched: Mapping[tuple[int, int], int],
     made: Sequence[frozenset[int]],
 ) -> Iterator[np.ndarray]:
-    """Parities that the step has yet to make: of stripes that the controller has ``fetched``, by
-    (device, super-page) -> row, and of those that it reads from the array, where they were
-    programmed before the power went."""
+    """Add the parities that the step has yet to make.
+
+    Their stripes are those that the controller has ``fetched``, (device, super-page) -> row, and
+    those that were programmed before the power cut, which it reads from the array.
+    """
     dies, page = path.geometry.dies, path.geometry.page_bytes
     for dev, guarded in enumerate(path.guarded):
         planes = path.stripes[dev].planes

@@ -1,9 +1,8 @@
-"""Payload of the reservoir: registers of the dies, and the pages behind them, entry by entry of the
-log.
+"""Payload of the reservoir: contents of die registers and of pages, following the engine's log.
 
-Owns the registers' contents, which stripe each super-page holds, out-of-band data, super-pages on
-their way between dies. Does not own the order of things (the engine's log is obeyed) or where a
-page is (backend/reservoir.py has the map).
+Owns the contents of the registers, the stripe held by each super-page, out-of-band data, and
+super-pages in transfer between dies. Does not own the order of operations (it follows the engine's
+log) or the location of a page (mapping: ftl/reservoir.py).
 Source: this project's trace contract: weights flow through the emulated pages and nowhere else;
 OptimStore (HPCA 2023) for VPP, BPR, ODC and BPP.
 """
@@ -30,8 +29,8 @@ from ondie.emu.paths.payload import poison, poisoned
 
 
 class At(NamedTuple):
-    """Where a super-page is: die of its device, place in the die's reservoir, and by how many
-    planes the roles of its planes have turned there."""
+    """Location of a super-page: die of its device, place in the die's reservoir, and the number of
+    planes by which the roles of its planes are rotated there."""
 
     die: int
     place: int
@@ -41,7 +40,7 @@ class At(NamedTuple):
 class Reservoir:
     """Vectors in super-pages, the registers of each die, and the pages behind them.
 
-    ``homes``: the stripes that the super-pages hold, followed from then on.
+    ``homes``: the stripes that the super-pages hold at the start; a copy is kept up to date.
     """
 
     def __init__(
@@ -60,14 +59,14 @@ class Reservoir:
         n = sum(s.shard.size for s in stripes)
         self.dtype = stripes[0].dtype
         self.staged = poisoned(n, stripes[0].gradient_dtype)
-        """Gradients in the drives' DRAM, between their arrival and their VPP."""
+        """Gradients in the DRAM of the drives, from their arrival to their VPP, [n_params]."""
         self.sent = poisoned(n, self.dtype)
-        """Weights that were read out to the host, [n_params], as the array gave them."""
+        """Weights that were read out to the host, [n_params], as the array returned them."""
         self.saved: dict[tuple[int, int], np.ndarray] | None = None
-        """Super-pages of a checkpoint under way, by (device, number), as they arrive at the host:
+        """Super-pages of a running checkpoint, by (device, number), as they arrive at the host:
         uint8[planes, page_bytes]."""
         self.again: dict[int, tuple[int, int]] = {}
-        """Plan rows that read a stripe for its parity's sake: (device, super-page)."""
+        """Plan rows that read a stripe to compute its parity: (device, super-page)."""
         page = system.geometry.page_bytes
         self.beside = tuple(
             Beside(g, s.planes, page) for g, s in zip(guarded, stripes, strict=True)
@@ -78,35 +77,36 @@ class Reservoir:
         self.comparator = cfg.pe.protection == "nan_comparator"
         self.round_trip = cfg.pe.protection == "controller_ecc"
         self.met = False
-        """Has a value come out of the dies' registers that the comparator, were there one, would
-        have changed?"""
+        """True if a value left the registers of a die that the comparator would change (or has
+        changed)."""
         self.registers: dict[int, np.ndarray] = {}
-        """Data registers by die: uint8[planes, page_bytes] between BPR and BPP."""
+        """Data registers by die: uint8[planes, page_bytes], from BPR to BPP."""
         self.gradients: dict[int, dict[int, np.ndarray]] = {}
-        """Gradient registers by die: super-page -> [params of a stripe]."""
+        """Gradient registers by die: super-page -> gradient of its stripe, [params]."""
         self.lifted: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
-        """In the drives' DRAM, on their way to another die, by device and the super-page that they
-        leave: the step whose result they are, uint8[planes, page_bytes]."""
+        """Super-pages in the DRAM of the drives, in transfer to another die, by (device, source
+        super-page): the step that produced their contents, uint8[planes, page_bytes]."""
         self.step = 0
-        """The update whose results are programmed, from 1; 0: what was there before."""
+        """Number of the update whose results are programmed, from 1; 0: initial contents."""
         self.kept = 0
-        """Super-pages that held its result when it began, or was resumed."""
+        """Number of super-pages that held the result of this update when it began or was
+        resumed."""
         self.sequences = np.zeros(system.devices, np.int64)
-        """The last super-page that each device has programmed, by its number there."""
+        """Sequence number of the last super-page that each device has programmed."""
         self.given: dict[int, list[Spare]] = {}
-        """Out-of-band data by die that the controller has made already for what is in the die's
-        registers: their parity has them too."""
+        """Out-of-band data by die that the controller has already made for the contents of the
+        registers; the parity includes them."""
         system.on_log = self.on_log
 
     def offer_gradient(self, gradient: np.ndarray) -> None:
-        """The accelerator delivers the next step's gradient."""
+        """Accept the gradient of the next step from the accelerator."""
         self.gradient = gradient
         self.step += 1
         self.kept = 0
 
     def program(self, device: int, at: At, planes: np.ndarray, spares: Sequence[Spare]) -> None:
-        """Program ``planes``, uint8[planes, page_bytes], with the out-of-band data that the
-        controller makes (the checksum of a page its PE, which has seen it)."""
+        """Program ``planes``, uint8[planes, page_bytes], with out-of-band data made by the
+        controller (the checksum of a page by its PE, which has seen the page)."""
         self._put(device, at, Made(spares, planes))
 
     def _put(self, device: int, at: At, made: Made) -> None:
@@ -116,7 +116,8 @@ class Reservoir:
         self.sequences[device] = max(int(self.sequences[device]), made.spares[0].sequence)
 
     def spares(self, device: int, stripe: int, step: int) -> list[Spare]:
-        """Out-of-band data of a stripe's next program, the result of ``step``, plane by plane."""
+        """Return the out-of-band data of the next program of a stripe, the result of ``step``, by
+        plane."""
         number = self._number(device)
         return [Spare(stripe, number, step, slot) for slot in range(self.stripes[device].planes)]
 
@@ -124,7 +125,7 @@ class Reservoir:
         return int(self.sequences[device]) + 1
 
     def coming(self, device: int, die: int, super_page: int) -> Made:
-        """What the next program of a super-page puts there: registers, a parity, or a record."""
+        """Return the data of the next program of a super-page: registers, a parity, or a record."""
         if super_page not in self.homes[device]:
             return self.beside[device].made(super_page, self._number(device), self.step)
         stripe = self.homes[device].stripe(super_page)
@@ -132,7 +133,8 @@ class Reservoir:
         return Made(spares, self.registers[die])
 
     def _join(self, device: int, die: int, super_page: int) -> None:
-        """The controller has what the registers hold, and makes the out-of-band data to come."""
+        """Make the out-of-band data of the registers, and add the registers to their parity in the
+        controller."""
         planes = self.registers[die]
         stripe = self.homes[device].stripe(super_page)
         self.given[die] = self.spares(device, stripe, self.step)
@@ -140,15 +142,16 @@ class Reservoir:
         self.beside[device].join(stripe, planes, records(self.given[die], planes))
 
     def rejoin(self, device: int, super_page: int) -> None:
-        """The controller has read a stripe that was programmed before, for its parity's sake."""
+        """Add a stripe that was programmed before, and is read again, to its parity in the
+        controller."""
         pages, store = self.pages(device, super_page), self.stores[device]
         planes = np.stack([store.read(ppn) for ppn in pages])
         held = np.stack([store.record(ppn) for ppn in pages])
         self.beside[device].join(self.homes[device].stripe(super_page), planes, held)
 
     def rebuilt(self, device: int, super_page: int) -> tuple[np.ndarray, np.ndarray]:
-        """A super-page's pages and out-of-band data from those of the others under its parity:
-        uint8[planes, page_bytes], uint8[planes, SPARE_BYTES]."""
+        """Reconstruct the pages and out-of-band data of a super-page from the others under its
+        parity: uint8[planes, page_bytes], uint8[planes, SPARE_BYTES]."""
         beside, store = self.beside[device], self.stores[device]
 
         def data(other: int) -> np.ndarray:
@@ -161,43 +164,45 @@ class Reservoir:
         return beside.again(super_page, data), beside.again(super_page, spare)
 
     def span(self, device: int, super_page: int, group: int) -> tuple[int, int]:
-        """Parameters [start, stop) of one group of a super-page."""
+        """Return parameters [start, stop) of one group of a super-page."""
         return self.stripes[device].span(self.homes[device].stripe(super_page), group)
 
     @property
     def delivered(self) -> np.ndarray:
-        """Weights that were read out to the host, [n_params] as pages hold them."""
+        """Weights that were read out to the host, [n_params], after the comparator where there is
+        one."""
         values = self.sent.copy()
         self._compare(values)
         return values
 
     def _compare(self, values: np.ndarray) -> None:
-        """What the comparator makes of values that leave a register."""
+        """Apply the comparator, if configured, to values that leave a register; record in ``met``
+        whether it changes any."""
         if self.comparator:
             self.met = comparator.compare(values) > 0 or self.met
         else:
             self.met = bool(comparator.special(values).any()) or self.met
 
     def page(self, at: At, slot: int) -> int:
-        """Physical page of one plane's share of a super-page."""
+        """Return the physical page of a super-page in one plane, by the role of the plane."""
         g = self.system.geometry
         plane = (slot + at.turned) % g.planes
         return at.die * g.die_pages + (g.blocks * g.pages + at.place) * g.planes + plane
 
     def pages(self, device: int, super_page: int) -> list[int]:
-        """Physical pages of a super-page, in the order of their roles."""
+        """Return the physical pages of a super-page, in the order of their roles."""
         at = self.at(device, super_page)
         return [self.page(at, slot) for slot in range(self.stripes[device].planes)]
 
     def at(self, device: int, super_page: int) -> At:
-        """Where a super-page is now."""
+        """Return the present location of a super-page."""
         a, g = self.system.arrays, self.system.geometry
         die, place = super_page % g.dies, int(a.rmap[device, super_page]) - 1
         block = (device * g.dies + die) * g.all_blocks + g.blocks + place // g.pages
         return At(die, place, int(a.block["turned"][block]))
 
     def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
-        """Put the vectors ([n_params] by name) into the super-pages that were filled."""
+        """Store the vectors ([n_params] by name) in the super-pages that were filled."""
         for dev, s in enumerate(self.stripes):
             for stripe, sp in enumerate(self.homes[dev].super_pages(0, s.count)):
                 planes = np.zeros((s.planes, s.values), self.dtype)
@@ -209,7 +214,7 @@ class Reservoir:
                 self.program(dev, self.at(dev, int(sp)), planes.view(np.uint8), spares)
 
     def stored(self, name: str) -> np.ndarray:
-        """A vector as the flash pages hold it now, [n_params]."""
+        """Return a vector as the flash pages hold it now, [n_params]."""
         out = poisoned(len(self.sent), self.dtype)
         for dev, s in enumerate(self.stripes):
             for stripe, sp in enumerate(self.homes[dev].super_pages(0, s.count)):
@@ -222,7 +227,8 @@ class Reservoir:
         return out
 
     def on_log(self, log: np.ndarray) -> None:
-        """Obey the engine's log."""
+        """Apply the entries of the engine's log. Raises SimulationError for an entry of another
+        kind."""
         g = self.system.geometry
         for entry in events.entries(log):
             dev, sp, die = entry.dev, entry.lpn, entry.die
@@ -286,24 +292,24 @@ class Reservoir:
                     raise SimulationError(f"log entry {what} has no meaning for this path")
 
     def landing(self, device: int, source: int) -> tuple[np.ndarray, list[Spare]]:
-        """What is programmed of the super-page that has left ``source``: pages, out-of-band
-        data."""
+        """Return the pages and out-of-band data to program for the super-page that was moved from
+        ``source``."""
         step, pages = self.lifted[device, source]
         return pages, self.spares(device, self.homes[device].stripe(source), step)
 
     def _read(self, device: int, at: At) -> np.ndarray:
-        """The pages of a super-page as the array holds them, uint8[planes, page_bytes]."""
+        """Return the pages of a super-page as the array holds them, uint8[planes, page_bytes]."""
         store = self.stores[device]
         slots = range(self.stripes[device].planes)
         return np.stack([store.read(self.page(at, slot)) for slot in slots])
 
     def _whole(self, device: int, sp: int) -> tuple[int, int]:
-        """Parameters [start, stop) of a super-page."""
+        """Return parameters [start, stop) of a super-page."""
         last = self.stripes[device].groups - 1
         return self.span(device, sp, 0)[0], self.span(device, sp, last)[1]
 
     def _keep(self, device: int, sp: int, at: At) -> None:
-        """A gradient is programmed into the planes that its super-page has left empty."""
+        """Program a gradient into the planes of its super-page that the vectors leave empty."""
         s = self.stripes[device]
         for group in range(s.groups):
             a, b = self.span(device, sp, group)
@@ -314,8 +320,8 @@ class Reservoir:
             self.stores[device].write(ppn, self.homes[device].stripe(sp), data.view(np.uint8))
 
     def _flip(self, device: int, entry: events.LogEntry) -> None:
-        """A page has come out of the array with wrong bits: into its register, to the host, or on
-        its way to another die."""
+        """Flip the wrong bits of a page read from the array: in its register, at the host, or in
+        transfer to another die."""
         page = entry.n
         wrong = shield.wrong_bits(
             self.system.geometry.page_bytes, entry.rate, entry.key, *self.code,
@@ -351,8 +357,8 @@ class Reservoir:
             self._join(dev, die, sp)
 
     def unpacked(self, pages: Mapping[tuple[int, int], np.ndarray]) -> dict[str, np.ndarray]:
-        """Vectors by name, [n_params], from super-pages by (device, number); parities among them
-        have nothing of their own."""
+        """Return vectors by name, [n_params], from super-pages by (device, number); super-pages
+        without a stripe (parities) are skipped."""
         out = {name: poisoned(len(self.sent), self.dtype) for name in self.stripes[0].vectors}
         for (dev, sp), planes in pages.items():
             if sp not in self.homes[dev]:

@@ -1,4 +1,4 @@
-"""Rounds of an on-die update: one stripe on every die, and the ids of its rows in the plan.
+"""Rounds of an on-die update: one stripe on every die, and the row ids of a round in the plan.
 
 Owns the numbering of rows within and across rounds. Does not own the content or dependencies of a
 row (path.py, deepstore.py).
@@ -16,13 +16,17 @@ import numpy as np
 from ondie.emu.paths.on_die.protection import Guarded
 
 STAGED_ROUNDS = 8
-"""Rounds of gradients (one stripe per die each) that may wait in the device's DRAM."""
+"""Maximum number of rounds of gradients (one stripe per die each) in the device's DRAM."""
 
 
 def all_rounds(first: int, guarded: Sequence[Guarded], n_steps: int) -> dict[str, np.ndarray]:
-    """All rounds from row ``first`` on, the devices in turn: device, number on it, dies in it
-    (fewer in a device's last), first parity and parities in it, id of its first row, of the first
-    row one round before, of the first and the last row STAGED_ROUNDS rounds before (-1: none)."""
+    """Return all rounds from row ``first`` on, alternating between devices, as columns by name.
+
+    "k": number of the round on its device; "dev": device; "width": dies in the round (fewer in a
+    device's last); "parity", "parities": first parity and number of parities in it; "base": id of
+    its first row; "before": id of the first row one round before; "staged", "staged_end": ids of
+    the first and the last row STAGED_ROUNDS rounds before. Rounds are counted per device; -1: none.
+    """
     dies = guarded[0].dies
     count = np.array([x.count for x in guarded], np.int64)
     rounds = -(-count // dies)
@@ -55,13 +59,14 @@ class Table:
     """Rows of several rounds: stripe, step and dependencies of each row."""
 
     at: np.ndarray
-    """Number of the row in its round."""
+    """Number of the row within its round."""
     round: np.ndarray
     dev: np.ndarray
     width: np.ndarray
-    """Dies in its round."""
+    """Number of dies in the round."""
     base: np.ndarray
-    """Id of its round's first row, and of the first row of the round before."""
+    """Id of the first row of the round; ``before``: of the first row of the round before (-1:
+    none)."""
     before: np.ndarray
     staged: np.ndarray
     staged_end: np.ndarray
@@ -74,7 +79,7 @@ class Table:
     dies: int
     order: dict[int, int]
     row: dict[int, np.ndarray]
-    """Ids of the steps of the row's stripe."""
+    """Ids of the rows of each step for the row's stripe."""
     mask: dict[int, np.ndarray]
     """Mask of the rows of each step."""
     after0: np.ndarray
@@ -102,14 +107,16 @@ class Table:
 
     @property
     def stripe(self) -> np.ndarray:
-        """Number of the row's stripe on its device (of the round's first if the row has none)."""
+        """Number of the row's stripe on its device; for a row without a stripe, the round's first
+        stripe."""
         return self.round * self.dies + self.die
 
     def earlier(self, step: int, die: np.ndarray | int) -> np.ndarray:
-        """Return the row of a die's step in the previous round, which has all dies; -1 in the first
-        round."""
+        """Return the id of the row of a die's step in the previous round, which has all dies; -1 in
+        the first round."""
         return np.where(self.before < 0, -1, self.before + 1 + self.order[step] * self.dies + die)
 
     def previous(self, step: int) -> np.ndarray:
-        """Return the row of a step of the same die in the previous round; -1 in the first."""
+        """Return the id of the row of the same die's step in the previous round; -1 in the first
+        round."""
         return self.earlier(step, self.die)

@@ -1,10 +1,10 @@
-"""Blocks of a preconditioned drive: number of valid pages of each, and which pages.
+"""Blocks of a preconditioned drive: number of valid pages per block, and placement of the pages.
 
-Owns the distribution of valid pages by policy and addresses, and its placement in each plane. Does
-not own the pages that a flow holds (precondition_draws.py).
+Owns the distribution of valid pages by victim selection policy and address distribution, and the
+placement in each plane. Does not own the selection of a flow's pages (precondition_draws.py).
 Source: MQSim's preconditioning; B. Van Houdt, SIGMETRICS 2013 (mean-field model of d-choices,
-random choice in closed form); greedy is modelled as the best of 30. Hot and cold addresses are the
-uniform distribution stretched about its mean.
+random choice in closed form); greedy is modelled as the best of 30. Hot and cold addresses are
+modelled as the uniform distribution stretched about its mean.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ STEP, CLOSE, STEPS = 1e-3, 1e-10, 10_000
 
 
 def uniform(policy: str, pages: int, blocks: int, fill: float, low: int, most: float) -> F64 | None:
-    """Share of the blocks that have 0 .. ``pages`` valid pages under uniform writes, [pages + 1].
+    """Return the share of blocks with 0 .. ``pages`` valid pages under uniform writes, [pages + 1].
 
-    ``fill``: valid pages over all of a plane; ``low``: free blocks at which collection starts;
-    ``most``: largest occupancy of a flow, which is RANDOM_PP's condition; None where its closed
-    form has no solution.
+    ``fill``: valid pages over all pages of a plane; ``low``: free blocks at which collection
+    starts; ``most``: largest occupancy of a flow, which is RANDOM_PP's condition. None where
+    RANDOM_PP's closed form has no solution.
     """
     rho = fill / (1 - low / blocks)
     if policy in ("RANDOM", "RANDOM_P"):
@@ -43,8 +43,8 @@ def uniform(policy: str, pages: int, blocks: int, fill: float, low: int, most: f
 
 
 def _choices(pages: int, rho: float, d: int) -> F64:
-    """Return the shares for the best of ``d``: w[i], blocks with at least i valid pages, by Euler
-    steps."""
+    """Return the shares for the best of ``d`` random blocks, by Euler steps of w[i], the share of
+    blocks with at least i valid pages."""
     n = np.arange(pages + 1)
     start = np.array([math.comb(pages, i) * rho**i * (1 - rho) ** (pages - i) for i in n])
     w = np.zeros(pages + 2)
@@ -63,7 +63,8 @@ def _choices(pages: int, rho: float, d: int) -> F64:
 
 
 def _random(pages: int, rho: float) -> F64:
-    """Return the shares for a random block: differences of shares with at most i valid pages."""
+    """Return the shares for a random block: differences of the shares of blocks with at most i
+    valid pages."""
     total = np.zeros(pages + 1)
     for i in range(pages + 1):
         j = np.arange(i + 1, pages + 1)
@@ -92,7 +93,8 @@ def _random_some(pages: int, rho: float, least: int) -> F64 | None:
 
 
 def stretched(share: F64, hot: float) -> F64:
-    """The same where the first ``hot`` of the addresses get all but ``hot`` of the writes."""
+    """Return the shares where the first ``hot`` (share) of the addresses get 1 - ``hot`` of the
+    writes: ``share`` stretched about its mean."""
     pages = len(share) - 1
     ratio = math.sqrt((1 - hot) / hot)
     n = np.arange(pages + 1)
@@ -110,8 +112,8 @@ def in_order(pages: int, rho: float) -> F64:
 
 
 def moved_to(share: F64, mean: float) -> F64:
-    """The distribution shifted by whole pages towards a ``mean`` share of valid pages. Blocks that
-    are full stay as many."""
+    """Return the distribution shifted by whole pages towards a ``mean`` share of valid pages. The
+    share of full blocks does not change."""
     pages = len(share) - 1
     now = float((share * (np.arange(pages + 1) / pages)).sum())
     if abs(now - mean) * pages <= 0.9999:
@@ -128,8 +130,8 @@ def moved_to(share: F64, mean: float) -> F64:
 
 
 def blocks_of(share: F64, goal: int, wanted: int) -> I64 | None:
-    """Valid pages of each of at most ``goal`` blocks, descending, that hold ``wanted`` pages; None
-    where they do not fit."""
+    """Return the valid pages of each of at most ``goal`` blocks, descending, ``wanted`` pages in
+    total; None where they do not fit."""
     pages = len(share) - 1
     number = (share * goal).astype(np.int64)
     missing = max(wanted - int((number * np.arange(pages + 1)).sum()), 0)
@@ -153,7 +155,8 @@ def blocks_of(share: F64, goal: int, wanted: int) -> I64 | None:
 
 @dataclass(frozen=True)
 class Plane:
-    """Content of a plane for a flow. lpns: from 0, ascending; valid: valid pages of each block."""
+    """Pages of a flow in one plane. lpns: from 0, ascending; valid: number of valid pages per
+    block."""
 
     stream: int
     unit: int
@@ -164,8 +167,11 @@ class Plane:
 def planned(
     arrays: Arrays, cfg: Config, stream: int, lpns: I64, share: F64, part: float
 ) -> list[Plane] | None:
-    """The planes of a stream that holds the pages ``lpns`` (int64[n], from 0, ascending) of its
-    own; ``part`` of each plane is the stream's. None where pages do not fit."""
+    """Return the planes of a stream that holds the pages ``lpns``, or None where pages do not fit.
+
+    ``lpns``: int64[n], numbered from 0 within the stream, ascending; ``part``: share of each plane
+    that belongs to the stream.
+    """
     g = Geometry.of(cfg)
     zone = arrays.zone[stream]
     turn = arrays.turn[int(zone.turn) : int(zone.turn) + int(zone.units)]
@@ -184,8 +190,8 @@ def planned(
 
 
 def lay(arrays: Arrays, cfg: Config, plane: Plane) -> None:
-    """Lay the pages down from the last to the first, block after block, the rest of each block
-    invalid; the next block is open."""
+    """Write the pages from the last to the first, block after block; the rest of each block is
+    invalid. The next block is left open."""
     g = Geometry.of(cfg)
     u, valid = plane.unit, plane.valid
     pool, front = arrays.pool[u], arrays.front[plane.stream, u]

@@ -1,9 +1,11 @@
-"""Pages of a synthetic flow that hold data before the run, as MQSim draws them.
+"""Random draws of the pages of a synthetic flow that hold data before the run, as in MQSim.
 
-Owns the draws. Does not own what is done where they do not suffice (occupancy.py), the generator of
-requests (synthetic.py) or where the pages lie (layout.py). Source: MQSim's preconditioning: the
-flow's own generators from their seeds, up to one sector before the end of its working set, until as
-many pages have been touched as are wanted; hot pages one after the other, where all are.
+Owns the draws. Does not own the handling of flows for which draws do not suffice
+(initial_occupancy.py), the generator of requests (synthetic_flow.py) or the placement of the pages
+(precondition_blocks.py).
+Source: MQSim's preconditioning: the flow's own generators, started from their seeds, up to one
+sector before the end of the flow's working set, until the wanted number of pages has been touched;
+hot pages in order, where all hot pages are wanted.
 """
 
 from __future__ import annotations
@@ -24,11 +26,12 @@ I64 = npt.NDArray[np.int64]
 MOST_HOT = 0.3
 """Share of the hot region above which addresses are treated as uniform."""
 CROWDED = 1.1
-"""Pages of a range over those wanted, below which drawing them takes too long."""
+"""Minimum ratio of the pages of a range to the wanted pages: with fewer pages, drawing takes too
+long."""
 
 
 def distribution(p: Synthetic) -> str:
-    """Return the address distribution that is assumed for the flow."""
+    """Return the address distribution that preconditioning assumes for the flow."""
     if p.address_distribution == "RANDOM_HOTCOLD" and p.percentage_of_hot_region > 100 * MOST_HOT:
         return "RANDOM_UNIFORM"
     return p.address_distribution
@@ -36,13 +39,13 @@ def distribution(p: Synthetic) -> str:
 
 @dataclasses.dataclass
 class _Space:
-    """Sectors from which addresses are drawn, in pages of ``page`` sectors."""
+    """Range of sectors from which addresses are drawn, in pages of ``page`` sectors."""
 
     first: int
     last: int
     page: int
     beyond: int = 1
-    """Pages at the end that are not counted on."""
+    """Pages at the end of the range that are not counted as available."""
 
     @property
     def base(self) -> int:
@@ -53,14 +56,17 @@ class _Space:
         return self.last // self.page - self.beyond
 
     def widened(self, share: float) -> None:
-        """The whole range of a flow of which ``share`` is the working set."""
+        """Extend the range to the whole range of the flow, of which ``share`` is the working
+        set."""
         self.last = self.first + int(float(self.last - self.first) / share)
         self.beyond = 0
 
 
 def touched(flow: Flow, p: Synthetic, page: int, wanted: int) -> I64 | None:
-    """``wanted`` pages, or a few more where requests have several, ascending from 0; None where
-    they would be nearly all pages that there are. ``page``: sectors of a page."""
+    """Return ``wanted`` pages (a few more where requests span several), ascending from 0.
+
+    ``page``: sectors per page. None where ``wanted`` is nearly all pages of the range.
+    """
     shape = synthetic.shape_of(flow.stream, p, flow.range, frozenset(), flow.name)
     h = shape[0]
     unit = int(h["unit"])
@@ -90,7 +96,8 @@ def touched(flow: Flow, p: Synthetic, page: int, wanted: int) -> I64 | None:
 
 
 def _pages(shape: np.ndarray, p: Synthetic, page: int, wanted: int, hot: bool) -> I64:
-    """The pages that requests touch until they are as many; ``hot``: the hot ones are known."""
+    """Return the pages that requests touch, up to ``wanted``; ``hot``: take all hot pages in order
+    and draw only cold ones."""
     h = shape[0]
     first = int(h["first"])
     rng, spare = synthetic.generators(p), np.zeros(1)
@@ -103,7 +110,7 @@ def _pages(shape: np.ndarray, p: Synthetic, page: int, wanted: int, hot: bool) -
         found = _until(
             found, starts - first, np.full(len(starts), int(h["mean_size"])), page, wanted
         )
-        h["hot_share"] = 2.0  # only cold ones are drawn from now on
+        h["hot_share"] = 2.0  # draw only cold addresses from now on
     out = np.zeros(min(MAX_CHUNK, max(wanted, 1)), REQUEST)
     while len(found) < wanted:
         synthetic.fill(out, shape, rng, spare)
@@ -112,8 +119,9 @@ def _pages(shape: np.ndarray, p: Synthetic, page: int, wanted: int, hot: bool) -
 
 
 def _until(found: I64, start: I64, size: I64, page: int, wanted: int) -> I64:
-    """The pages found so far and those of requests, up to and with the one that makes them as many
-    as are wanted. Sectors from the first one on."""
+    """Return the pages found so far plus those of requests, up to and including the request that
+    reaches ``wanted`` pages. ``start``, ``size``: sectors, counted from the first sector of the
+    range."""
     low = start // page
     n = (start + size - 1) // page - low + 1
     rows = np.repeat(np.arange(len(start)), n)
