@@ -1,4 +1,5 @@
-"""Runs and their results: comparison, ledger, energy, lifetime, extrapolation, sensitivity, sweeps.
+"""Comparison runs and their results: ledger, energy, lifetime, extrapolation, sensitivity, sweeps.
 
-Returns rows and records. Does not print (ondie.emu.cli).
+Owns the records that runs return. Does not own printing (ondie.emu.cli).
+Source: none.
 """

@@ -1,8 +1,10 @@
-"""The comparison: one trace through several paths on one device.
+"""Comparison: one trace on several paths with one device configuration.
 
-Owns the choice of paths, running them, holding weights against the reference, the headline. Does
-not own words, tables and files (report.py).
-Source: this project's contracts: the same global batch, the same weights, the same steps for all.
+Owns the choice of paths, the runs, the call of the weight check, and the choice of the headline
+pair. Does not own the weight check (analysis/weight_check.py), report text and tables
+(cli/tables/compare.py) or result.json (analysis/result_json.py).
+Source: this project's contracts: the same global batch, the same weights and the same steps for all
+paths.
 """
 
 from __future__ import annotations
@@ -54,31 +56,31 @@ PATHS: dict[str, type[Path]] = {
     )
 }  # fmt: skip
 BY_NAME = (ChipLevel.name, SmartBase.name, SmartUpdate.name, SmartHandler.name, SmartComp.name)
-"""Paths that run only when they are asked for."""
+"""Paths that run only when named."""
 BASELINE = HostOffload.name
 RIVALS = (OnDie.name, InStorage.name, PipelinedOffload.name)
-"""Whose speedup over the baseline is the headline: the first of these that runs."""
+"""Candidates for the headline speedup over the baseline; the first that runs is used."""
 WORKERS = 2
 LONGEST_S = 1_000_000
-"""Simulated seconds of all steps by their closed form, beyond which the clock could run over."""
+"""Limit of the simulated seconds of all steps, by closed form; beyond it the clock may overflow."""
 
 
 class Stopped(Exception):
-    """Another path failed, or the user interrupted: this one need not go on."""
+    """Ends the run of a path because another path failed or the user interrupted."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one path gave."""
+    """Result of one path."""
 
     name: str
     title: str
     reason: str | None = None
-    """Why it did not run (then the rest is None)."""
+    """Why the path did not run; None if it ran. The remaining fields then have their defaults."""
     updates_weights: bool = True
-    """Its update stage is of the same kind as the baseline's."""
+    """Whether the update stage is of the same kind as the baseline's."""
     notes: tuple[str, ...] = ()
-    """What a reader of the row has to know."""
+    """Notes for the row of the result."""
     ledger: Ledger | None = None
     work: Work | None = None
     energy: Energy | None = None
@@ -88,16 +90,16 @@ class Result:
     dropped: int = 0
     """Intervals for which the timeline had no room."""
     sampled: Sampled | None = None
-    """That it is extended from pieces of the model."""
+    """Set if the result is extrapolated from pieces of the model."""
     share: Share | None = None
-    """How its programs fall on blocks that it has to itself."""
+    """Distribution of the path's programs over the blocks reserved for it."""
     beside_cpu: tuple[bool, bool] = (False, False)
-    """Are reads, are writes of the update under way while the host's CPU computes?"""
+    """Whether (reads, writes) of the update overlap the computation of the host's CPU."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A trace through several paths on one device."""
+    """Results of a trace on several paths with one device configuration."""
 
     cfg: Config
     trace: Trace
@@ -107,10 +109,10 @@ class Comparison:
     swings: tuple[Swing, ...]
     swing_pair: tuple[str, str] | None
     odds: Odds | None = None
-    """How sure the energy answer of that pair is; with the swings."""
+    """Uncertainty of the energy ratio of that pair; computed together with the swings."""
 
     def result(self, name: str) -> Result | None:
-        """The result of a path that ran, or None."""
+        """Return the result of a path that ran, or None."""
         for r in self.results:
             if r.name == name and r.reason is None:
                 return r
@@ -118,7 +120,10 @@ class Comparison:
 
 
 def choose(names: Sequence[str] | None) -> list[str]:
-    """Names of paths, checked; all but those of BY_NAME when None."""
+    """Return the checked names of paths; all except BY_NAME if none are given.
+
+    Raises InputError for an unknown name, or one that is given twice.
+    """
     if not names:
         return [name for name in PATHS if name not in BY_NAME]
     for name in names:
@@ -134,10 +139,10 @@ def choose(names: Sequence[str] | None) -> list[str]:
 
 
 class Run(Interruptible):
-    """A path at work, step after step. Raises Unavailable when the device or model cannot run it.
+    """Run of one path, step by step. Raises Unavailable if the device or model cannot run it.
 
-    payload: whether the bytes of weights, states and gradients are moved, too. initial: weights and
-    states as the format stores them, by slot, where they are not the trace's.
+    payload: whether the bytes of weights, states and gradients are moved as well. initial: weights
+    and states as the format stores them, by slot, if they differ from the trace's.
     """
 
     def __init__(
@@ -166,8 +171,11 @@ class Run(Interruptible):
         self.recoveries = []
 
     def step(self, i: int, cut_after: int | None = None) -> bool:
-        """Simulate the step at position i of the path's trace. With ``cut_after`` the power goes
-        after so many events: False, and :meth:`recover` comes next, unless the step took fewer."""
+        """Simulate the step at position i of the path's trace.
+
+        With ``cut_after``, the power fails after that number of events. Returns False in that case;
+        the caller must then call :meth:`recover`. A step with fewer events ends normally.
+        """
         self.nothing_under_way()
         power.check_cut(self.path, cut_after)
         self.clock.begin(self.system.now)
@@ -176,12 +184,15 @@ class Run(Interruptible):
         return self.powered_step(i, cut_after)
 
     def part(self) -> None:
-        """Take path and drives apart, which know each other: their memory is free from here on."""
+        """Break the references between path and drives, which frees their memory."""
         self.system.part()
         self.path.part()
 
     def account(self) -> tuple[Totals, Ledger, Work, Energy]:
-        """The books of the steps so far, which the path's trace must have. Raises Imbalance."""
+        """Return totals, ledger, work and energy of the steps so far.
+
+        The path's trace must contain these steps. Raises Imbalance.
+        """
         self.nothing_under_way()
         totals = self.system.totals(self.clock)
         book = ledger(totals, samples_per_step(self.path, self.path.trace))
@@ -204,13 +215,13 @@ def run_path(
 ) -> Result:
     """Run one path for ``steps`` steps of the trace.
 
-    Raises Unavailable when the device or model cannot run it, Imbalance and Mismatch on defects.
+    Raises Unavailable if the device or model cannot run it, Imbalance and Mismatch on defects.
     """
     run = Run(name, cfg, trace, options, payload, timeline)
     path, system = run.path, run.system
     applied = [i for i in range(steps) if not trace.steps[i].skipped]
     bound = path.bound(applied[0] if applied else 0)
-    staged = range(steps) if path.exchanges else applied  # an exchange comes before the skip
+    staged = range(steps) if path.exchanges else applied  # a skipped step still has its exchange
     mean = sum(path.bound(i).seconds for i in staged) / steps
     bound = dataclasses.replace(bound, seconds=mean)
     check_length(name, trace, steps, bound)
@@ -243,11 +254,11 @@ def run_sampled(
     progress: Callable[[str, float], None] | None = None,
     each: Callable[..., Iterable[Any]] = map,
 ) -> Result | None:
-    """One step of a path, extended from pieces of the model, which ``each`` runs as `map` would;
-    None where the whole is to be run: the pieces would be as long, or it has no update stage on
-    flash.
+    """Simulate pieces of the model and return one step of a path, extrapolated to the whole model.
 
-    Raises Unavailable when the device or model cannot run it, Imbalance on defects.
+    ``each`` runs the pieces, as `map` does. Returns None if the whole model must be run, because
+    the pieces would be as long or the path has no update stage on flash. Raises Unavailable if the
+    device or model cannot run the path, Imbalance on defects.
     """
     path = PATHS[name](cfg, trace, options)
     found = path.pieces() if isinstance(path, UpdatingPath) else None
@@ -279,7 +290,7 @@ def run_sampled(
 
 
 def part_options(path: Path) -> Options:
-    """Options with which a part of the path's model is laid out as the whole is."""
+    """Return the options with which a part of the path's model has the layout of the whole."""
     return path.part_options() if isinstance(path, UpdatingPath) else path.options
 
 
@@ -290,7 +301,7 @@ def run_whole(
     options: Options,
     progress: Callable[[str, float], None] | None = None,
 ) -> Result:
-    """One step of a path that run_sampled() gives nothing of; it says why."""
+    """Run one step of the whole model if run_sampled() returns None; a note gives the reason."""
     path = PATHS[name](cfg, trace, options)
     reason = "it has no update stage on flash"
     if isinstance(path, UpdatingPath):
@@ -300,14 +311,14 @@ def run_whole(
 
 
 def damaged(t: Totals) -> bool:
-    """Has anybody been given wrong bytes: pages that could not be corrected, or wrong bits where
-    nothing corrects them?"""
+    """Return True if a run used wrong bytes: uncorrectable pages, or wrong bits in reservoir pages
+    as used, without ECC or after it."""
     return t.counters["uncorrectable_pages"] + t.counters["bare_wrong_bits"] > 0
 
 
 def error_notes(t: Totals, weights: Weights | None) -> list[str]:
-    """What came of raw bit errors, where pages had to be read again; what was done against
-    wear."""
+    """Return notes on the effects of raw bit errors (read retries, wrong bits) and on wear
+    leveling."""
     c = t.counters
     notes = []
     if c["retried_pages"]:
@@ -333,7 +344,7 @@ def error_notes(t: Totals, weights: Weights | None) -> list[str]:
 
 
 def check_length(name: str, trace: Trace, steps: int, bound: Bound) -> None:
-    """Raise InputError when the clock could not hold so many steps."""
+    """Raise InputError if the simulated time of the steps could overflow the clock."""
     whole = sum(s.forward_s + s.backward_s for s in trace.steps[:steps]) + bound.seconds * steps
     if whole > LONGEST_S:
         raise InputError(
@@ -344,7 +355,7 @@ def check_length(name: str, trace: Trace, steps: int, bound: Bound) -> None:
 
 
 def samples_per_step(path: Path, trace: Trace) -> int:
-    """Samples of one step: the trace's, unless the path changes the global batch."""
+    """Return the samples of one step: the trace's, unless the path changes the global batch."""
     return int(getattr(path, "global_batch", trace.samples_per_step))
 
 
@@ -357,7 +368,7 @@ def _report_progress(
     steps: int,
     bound: Bound,
 ) -> None:
-    """Progress in simulated time, against the closed form."""
+    """Report progress as simulated time relative to the closed form."""
     s = trace.steps[step]
     begin = system.now
     length = ps_from_seconds(s.forward_s + s.backward_s + bound.seconds) or 1
@@ -381,11 +392,12 @@ def compare(
     strict: bool = True,
     progress: Callable[[str, float], None] | None = None,
 ) -> Comparison:
-    """Run the paths. A path named in ``paths`` that cannot run raises Unavailable; one that was not
-    named, or all if not ``strict``, gets a row with the reason. ``sampled``: extend the update
-    stages of large models from pieces (sampling.py); one step of a trace without payload.
+    """Run the paths and return the comparison.
 
-    ``steps`` defaults to all of a recorded trace and one of a synthetic one.
+    A path named in ``paths`` that cannot run raises Unavailable. A path that was not named, or any
+    path if not ``strict``, gets a row with the reason. ``sampled``: extrapolate the update stage
+    from pieces (analysis/extrapolate.py); only for one step of a trace without payload. ``steps``
+    defaults to all steps of a recorded trace and to one step of a synthetic trace.
     """
     options = options or Options()
     trace = trace.timed(options.forward_s, options.backward_s)
@@ -424,15 +436,15 @@ def compare(
             reason = str(error).removeprefix(f"{name}: ")
             return Result(name, PATHS[name].title, reason)
 
-    # Pieces are shared out, so that no worker waits while another has several; who sees to a path
-    # only waits for them.
+    # The workers share all pieces, so that none is idle while another has several. The watcher
+    # thread of a path only waits for its pieces.
     watchers = len(chosen) if sampled else WORKERS
     with ThreadPoolExecutor(WORKERS) as workers, ThreadPoolExecutor(watchers) as pool:
         try:
             results = tuple(pool.map(one, chosen))
         except RuntimeError as error:
             stop.set()
-            if "can't start new thread" in str(error):  # what Python says when memory is short
+            if "can't start new thread" in str(error):  # Python's message when memory is short
                 raise MemoryError("no room for another thread") from error
             raise
         except BaseException:  # also an interrupt: leaving the pool waits for the other paths
@@ -467,7 +479,7 @@ def compare(
 
 
 def step_count(trace: Trace, steps: int | None) -> int:
-    """Steps to run, checked against the trace."""
+    """Return the number of steps to run. Raises InputError unless the trace has that many."""
     if steps is None:
         return len(trace.steps) if trace.timing_source == "recorded" else 1
     if not 1 <= steps <= len(trace.steps):
@@ -476,7 +488,7 @@ def step_count(trace: Trace, steps: int | None) -> int:
 
 
 def headline_pair(ran: Sequence[str]) -> tuple[str, str] | None:
-    """(baseline, rival) of the headline, or None when there are not two to compare."""
+    """Return (baseline, rival) of the headline, or None if there are not two paths to compare."""
     if BASELINE not in ran:
         return None
     for name in RIVALS:

@@ -1,9 +1,9 @@
-"""Energy: quantities of a run times constants of the configuration, as low, typical and high.
+"""Energy of a run: quantities times constants of the configuration, as low, typical and high.
 
-Owns which component of the machine is charged for what. Does not own the constants (presets) or the
-quantities (ledger.py).
-Source: the presets' constants, each with its own; array energy is charged per bit, never per
-operation; host power by phase; always with and without the host.
+Owns the components and the quantity that each is charged for. Does not own the constants (presets)
+or the quantities (analysis/ledger.py).
+Source: the presets' constants, each with a source. Array energy is charged per bit, never per
+operation. Host power depends on the phase. Results are given with and without the host.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PRICES = frozenset(
 
 
 def is_price(key: str) -> bool:
-    """Does a leaf only say what something costs in energy, without a say in time?"""
+    """Return True if a leaf is an energy constant or a power that has no effect on time."""
     return key.startswith("energy.") or key in PRICES
 
 
@@ -45,7 +45,7 @@ class Component:
     quantity: int
 
     def joules(self, cfg: Config) -> tuple[float, float, float]:
-        """(low, typical, high) in J."""
+        """Return the energy as (low, typical, high) in J."""
         low, typical, high = bounds(cfg, self.key)
         return (
             self.quantity * low / FJ_PER_J,
@@ -55,7 +55,7 @@ class Component:
 
 
 def bounds(cfg: Config, key: str) -> tuple[float, float, float]:
-    """(low, value, high) of a leaf; the value three times when it has no range."""
+    """Return (low, value, high) of a leaf; the value three times if the leaf has no range."""
     leaf = cfg.leaf(key)
     value = float(leaf.value)
     if leaf.low is None or leaf.high is None:
@@ -64,7 +64,7 @@ def bounds(cfg: Config, key: str) -> tuple[float, float, float]:
 
 
 def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
-    """All components of a run."""
+    """Return the components of a run, without those whose quantity is 0."""
     c = t.counters
     page = t.page_bytes * 8
     read = c["read_pages"] + c["gc_read_pages"] + c["merge_read_pages"] + c["map_read_pages"]
@@ -77,7 +77,7 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
     turned = c["turned_pages"] * page
     coded = (c["ecc_decoded_pages"] + c["ecc_encoded_pages"]) * t.page_bytes
     coded -= c["unasked_out_bytes"] + c["unasked_in_bytes"]
-    die_coded = 0  # pages through the code on the die
+    die_coded = 0  # pages that pass through the on-die ECC
     if cfg.pe.protection == "on_die_ecc":
         die_coded = c["bpr_pages"] + c["bpp_pages"] + c["reservoir_read_pages"]
         die_coded += c["lifted_pages"] + c["landed_pages"]
@@ -126,21 +126,21 @@ class Energy:
     """Joules of a run as (low, typical, high)."""
 
     drive: tuple[float, float, float]
-    """All that the drive moves, and its idle power outside forward and backward."""
+    """The drive's operations and transfers, and its idle power outside forward and backward."""
     host: tuple[float, float, float]
     """Host DRAM, and the host's power outside forward and backward."""
     compute: tuple[float, float, float]
-    """Forward and backward: host and accelerator, and the drive's controller meanwhile."""
+    """Host, accelerator and drive controller during forward and backward."""
     by_component: Mapping[str, tuple[float, float, float]]
 
     @property
     def storage_and_host(self) -> tuple[float, float, float]:
-        """Drive and host outside forward and backward."""
+        """Energy of drive and host outside forward and backward."""
         return _sum([self.drive, self.host])
 
     @property
     def all(self) -> tuple[float, float, float]:
-        """Everything, forward and backward included."""
+        """Energy of all groups, including forward and backward."""
         return _sum([self.drive, self.host, self.compute])
 
 
@@ -153,7 +153,7 @@ def _sum(parts: list[tuple[float, float, float]]) -> tuple[float, float, float]:
 
 
 def energy(cfg: Config, totals: Totals, work: Work) -> Energy:
-    """Energy of a run; low and high take every constant at that end of its range at once."""
+    """Return the energy of a run; low and high take all constants at that end of their ranges."""
     parts = components(cfg, totals, work)
     joules = {p.name: p.joules(cfg) for p in parts}
     groups = {

@@ -1,11 +1,12 @@
-"""A long update stage from short ones: simulate pieces of a model, extend them to the whole.
+"""Extrapolation of a long update stage from simulated samples (pieces) of a model.
 
-Owns which pieces are simulated, and how their books are extended. Does not own simulating
-(compare.py) or any form of a path's time.
-Source: own. An update stage repeats itself: beside what its ends cost, everything that a path takes
-and moves grows with the parameters, and where it works in sub-groups, with their size and number:
-q(n, s) = a + b n + c s + d n / s. Pieces differ by as much as fills blocks of every plane, and so
-see all erases. One piece more than the form has terms is simulated, and held against it: the error.
+Owns the reduced trace of a piece and the extrapolation of the ledgers. Does not own the choice of
+pieces (paths/pieces.py) or the simulation (analysis/compare.py).
+Source: none. An update stage repeats itself. Except for its ends, every quantity grows with the
+number of parameters n and, where a path works in sub-groups, with their size s and number:
+q(n, s) = a + b n + c s + d n / s. Pieces differ by enough to fill blocks of every plane, so that
+they include all erases. One piece more than the form has terms is simulated; its deviation from the
+form is the error.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ DECAY = "weight_decay"
 
 
 def reduced(trace: Trace, n: int, *, name: str, training: float) -> Trace:
-    """The trace's first step on ``n`` parameters, without payload: of every trainable tensor its
-    share, so that parameter groups keep theirs. Forward and backward take ``training`` of their
-    time; the decay of a group is the largest of all steps, since a path takes its passes in each if
-    it does in one."""
+    """Return the trace's first step, reduced to ``n`` parameters, without payload.
+
+    Every trainable tensor is reduced in proportion, so that parameter groups keep their shares. The
+    times of forward and backward are multiplied by ``training``. The weight decay of a group is the
+    largest of all steps, because a path that needs decay passes in one step makes them in each.
+    """
     first = trace.steps[0]
     step = dataclasses.replace(
         first,
@@ -54,13 +57,13 @@ def reduced(trace: Trace, n: int, *, name: str, training: float) -> Trace:
 
 
 def _hyper(trace: Trace, group: int) -> dict[str, float | bool]:
-    """Of the first step, with the decay that is largest in any."""
+    """Return the group's hyperparameters of the first step, with the largest decay of all steps."""
     decay = max((step.hyper[group].get(DECAY, 0.0) for step in trace.steps), key=abs)
     return {**trace.steps[0].hyper[group], **({DECAY: decay} if decay else {})}
 
 
 def _shared(trace: Trace, n: int) -> tuple[Tensor, ...]:
-    """The trainable tensors on ``n`` parameters, each with its share of them; none is empty."""
+    """Return the trainable tensors reduced in proportion to ``n`` parameters; omit empty ones."""
     whole, found = trace.n_params, []
     for t in trace.trainable:
         begin = t.offset * n // whole
@@ -75,15 +78,18 @@ def _shared(trace: Trace, n: int) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class Sampled:
-    """That a result is extended from pieces: their parameters, and how far the one that was held
-    against the others lies from what they foretell: of its time beyond theirs."""
+    """Record that a result is extrapolated: parameters of the pieces, and the error.
+
+    ``error`` is the deviation of the held-out piece's time from the time that the other pieces
+    predict, relative to the range of their times.
+    """
 
     params: tuple[int, ...]
     error: float
 
     @property
     def words(self) -> str:
-        """For a reader of the row."""
+        """Note for the row of the result."""
         millions = ", ".join(f"{n / 1e6:.4g}" for n in sorted(set(self.params)))
         return (
             f"sampled: extended from pieces of {millions} million parameters; the middle "
@@ -94,8 +100,11 @@ class Sampled:
 def extend(
     found: Pieces, run: Callable[[Piece], Ledger], each: Callable[..., Iterable[Any]] = map
 ) -> tuple[Ledger, Sampled]:
-    """The whole's books. ``run`` simulates a piece and has checked its own; ``each`` does so with
-    all of them, as `map` does, whose longest comes first."""
+    """Return the ledger of the whole model and how it was extrapolated.
+
+    ``run`` simulates a piece and returns its checked ledger. ``each`` applies ``run`` to all
+    pieces, as `map` does; the largest piece comes first.
+    """
     order = sorted(found.all, key=lambda piece: -piece.params)
     books: dict[Piece, Ledger] = dict(zip(order, each(run, order), strict=True))
     fitted = [books[piece] for piece in found.fitted]

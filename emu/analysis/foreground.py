@@ -1,10 +1,11 @@
-"""The drive's other users during an update: what each path does to them, and they to it.
+"""Foreground requests during an update: their effect on the update, and its effect on them.
 
-Owns the requests that run beside an update, and the latencies with and without it. Does not own
-queue pairs (replay.py), paths, or the reading of block traces (ondie.traces).
-Source: own. The update is taken by itself, without forward and backward; the requests begin with
-it, are repeated until it is over, and lie behind what the path stores on the first drive. Alone
-they run on the same drive, for as long.
+Owns the requests that run concurrently with an update, and the latencies with and without the
+update. Does not own queue pairs (replay/player.py), paths, or the reading of block traces
+(ondie.traces).
+Source: none. The update runs without forward and backward. The requests start with the update,
+repeat until it ends, and address the first drive behind the pages that the path stores. For
+comparison, they run alone on the same drive for the same time.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ from ondie.traces import Trace, block_edit
 from ondie.traces.block_model import BlockTrace
 
 FEWEST = 100
-"""Requests of a kind that percentiles are given of, at least."""
+"""Smallest number of requests of a kind for which latencies are reported."""
 
 
 @dataclass(frozen=True)
 class Felt:
-    """A path and the drive's other users. seconds: the update alone, and beside them. alone,
-    beside: latencies in us by kind ("read", "write"), as mqsim.statistics.summary() has them, of
-    the requests that came meanwhile; None where there are fewer than FEWEST. requests: how many
-    came."""
+    """Interference between a path's update and the foreground requests.
+
+    seconds: the update alone, and with the requests. alone, beside: latencies in us of the requests
+    without and with the update, by kind ("read", "write"), in the form of
+    replay.statistics.summary(); None for fewer than FEWEST requests that arrived in that time.
+    requests: number that arrived during the update.
+    """
 
     name: str
     title: str
@@ -53,13 +57,15 @@ class Felt:
 
     @property
     def slower(self) -> float:
-        """How much longer the update takes beside the requests, relative."""
+        """Relative increase of the update time caused by the requests."""
         return self.seconds[1] / self.seconds[0] - 1
 
 
 class Others:
-    """Requests of ``trace`` on pages [first, first + n) of a system's first drive, again and again,
-    until the plan beside them is done."""
+    """Foreground requests of ``trace`` on pages [first, first + n) of a system's first drive.
+
+    The trace repeats until the concurrent plan is done.
+    """
 
     def __init__(self, system: System, trace: BlockTrace, loop: Loop, first: int) -> None:
         self.system = system
@@ -82,7 +88,10 @@ class Others:
         self.player.feed()
 
     def _chunks(self) -> Iterator[np.ndarray]:
-        """The trace's commands, and once more after as long a pause as between two of them."""
+        """Yield the trace's commands repeatedly.
+
+        The pause between two passes is the mean time between two commands.
+        """
         commands = Commands(self.trace, self.most, self.loop)
         shift = 0
         while True:
@@ -96,7 +105,7 @@ class Others:
             shift += last + max(last // max(len(commands) - 1, 1), 1)
 
     def turn(self, last: bool) -> bool:
-        """As system.Beside says."""
+        """Implement engine.run.system.Beside.turn: collect completions and issue more requests."""
         self.player.collect()
         if last and not self.ended:
             self.ended = True
@@ -107,8 +116,8 @@ class Others:
         return False
 
     def done(self) -> np.ndarray:
-        """REQUEST[n]: what was issued; all of it is done. SimulationError where it is not."""
-        self.system.beside = None  # so that nothing holds the drive's memory
+        """Return the issued requests, REQUEST[n]. Raises SimulationError if one is outstanding."""
+        self.system.beside = None  # drops the reference that keeps the drive's memory
         self.player.collect()
         if self.system.arrays.pair["outstanding"].any():
             raise_full(self.system.arrays, self.system.cfg)
@@ -117,7 +126,7 @@ class Others:
         return found
 
     def _book(self, found: np.ndarray) -> None:
-        """What the requests asked for, beside what the plan did: the books hold both."""
+        """Add the requests' pages and bytes to the planned totals, which must cover both."""
         page = self.system.geometry.page_bytes
         pages = (found["offset"] + found["size"] - 1) // page - found["offset"] // page + 1
         for op, what, way in ((READ, "read_pages", "up"), (WRITE, "program_pages", "down")):
@@ -127,7 +136,10 @@ class Others:
 
 
 def fitted(trace: BlockTrace, room: int) -> BlockTrace:
-    """The trace on whole sectors of an address space of ``room`` bytes."""
+    """Return the trace with whole sectors, wrapped to an address space of ``room`` bytes.
+
+    Raises InputError for several devices, no requests, or a request larger than ``room``.
+    """
     if len(trace.devices) > 1:
         raise InputError(
             f"{trace.source}: requests of {len(trace.devices)} devices; those of one are right"
@@ -151,9 +163,9 @@ def interference(
     loop: Loop,
     progress: Callable[[str, float], None] | None = None,
 ) -> list[Felt]:
-    """Each of the paths that update weights on flash, beside the requests.
+    """Run each path that updates weights on flash concurrently with the requests.
 
-    InputError for requests that do not fit, or that write where a path leaves no room.
+    Raises InputError for requests that do not fit, or that write where a path leaves no room.
     """
     cfg, _ = partial_pages(requests, cfg)
     small = reduced(trace, trace.n_params, name="update", training=0.0)
@@ -215,7 +227,10 @@ def _felt(
 
 
 def latencies(found: np.ndarray, until: int) -> dict[str, dict[str, float] | None]:
-    """Of reads and writes that arrived up to ``until`` ps: arrival to completion, us."""
+    """Return the latencies in us, arrival to completion, of requests that arrived by ``until`` ps.
+
+    Keyed "read" and "write"; None for fewer than FEWEST requests.
+    """
     out: dict[str, dict[str, float] | None] = {}
     for kind, op in (("read", READ), ("write", WRITE)):
         mine = found[(found["op"] == op) & (found["arrival"] <= until)]
@@ -225,7 +240,7 @@ def latencies(found: np.ndarray, until: int) -> dict[str, dict[str, float] | Non
 
 
 def data(felt: Felt) -> dict[str, Any]:
-    """As result.json has it."""
+    """Return the record for result.json."""
     if felt.reason is not None:
         return {"name": felt.name, "status": "n/a", "reason": felt.reason}
     return {

@@ -1,7 +1,7 @@
-"""The ledger: what a run took and moved, checked before anything is reported.
+"""Ledger of a run: times, bytes and operations, checked for conservation before any report.
 
 Owns phase times, utilisation, byte and operation totals, and the conservation checks. Does not own
-energy (energy.py) or words (report.py).
+energy (analysis/energy.py) or report text (cli/tables/compare.py).
 Source: this project's contract of results: conservation is checked before anything is written.
 """
 
@@ -18,37 +18,40 @@ from ondie.emu.engine.core.totals import Totals
 
 
 class Imbalance(RuntimeError):
-    """The books of a run do not balance: a defect of the simulator. Nothing is reported."""
+    """A conservation check of a run failed: a defect of the simulator. Nothing is reported."""
 
 
 class Booked(Protocol):
-    """What the ledger needs of a simulation's arrays."""
+    """The arrays of a simulation that the ledger reads."""
 
     phase: np.recarray
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """What one path took per step."""
+    """Totals and mean times per step of one path."""
 
     totals: Totals
     samples: int
     """Training samples per step."""
     phases_s: dict[str, float] = field(default_factory=dict)
-    """Mean seconds per step: each phase's time that no earlier phase hides; "step" the whole."""
+    """Mean seconds per step of each phase, without the time hidden by an earlier phase; "step" is
+    the whole step."""
 
     @property
     def steps(self) -> int:
         return len(self.totals.steps)
 
     def per_step(self, counter: str) -> float:
-        """A counter's mean per step."""
+        """Return the mean of a counter per step."""
         return self.totals.counters[counter] / self.steps
 
     @property
     def update_s(self) -> float:
-        """Mean seconds of the update stage: first gradient byte down to last program; where nodes
-        exchange gradients, from there to the last node's update."""
+        """Mean seconds of the update stage, from the first gradient byte down to the last program.
+
+        If nodes exchange gradients: from the start of the exchange to the last node's update.
+        """
         return self.phases_s.get("synchronise", 0.0) + self.phases_s.get("update", 0.0)
 
     @property
@@ -57,20 +60,25 @@ class Ledger:
 
     @property
     def update_share(self) -> float:
-        """Of the step, the update stage."""
+        """Update stage as a share of the step."""
         return self.update_s / self.step_s if self.step_s else 0.0
 
     @property
     def overlapped_s(self) -> float:
-        """Mean seconds per step that phases take while an earlier one goes on: with nothing
-        overlapping, a step would be longer by so much."""
+        """Mean seconds per step in which a phase overlaps an earlier one.
+
+        Without any overlap, a step would be longer by this time.
+        """
         spans = [s[name] for s in self.totals.steps for name in ORDER if name in s]
         whole = sum(last - first for first, last in spans) / self.steps / 1e12
         return max(whole - sum(self.phases_s.get(name, 0.0) for name in ORDER), 0.0)
 
     def overlaps(self) -> dict[tuple[str, str], float]:
-        """Mean seconds per step in which two phases go on at once, each from its first start to its
-        last end: by (later, earlier) in ORDER, those that do."""
+        """Return the mean seconds per step in which two phases overlap, keyed (later, earlier).
+
+        A phase lasts from its first start to its last end. Later and earlier refer to ORDER. Pairs
+        without overlap are omitted.
+        """
         found: dict[tuple[str, str], int] = defaultdict(int)
         for s in self.totals.steps:
             here = [name for name in ORDER if name in s]
@@ -82,8 +90,10 @@ class Ledger:
 
     @property
     def page_operations(self) -> int:
-        """Pages sensed and programmed, planes counted one by one, collection, merges and programs
-        that failed included."""
+        """Number of pages sensed and programmed; each plane counts separately.
+
+        Includes garbage collection, merges and failed programs.
+        """
         c = self.totals.counters
         return sum(
             c[name]
@@ -99,7 +109,7 @@ class Ledger:
 
     @property
     def waf(self) -> float | None:
-        """Pages programmed over pages asked for; None when nothing was written."""
+        """Write amplification: pages programmed over pages requested; None if none were written."""
         c = self.totals.counters
         computed = c["bpp_pages"] + c["stored_pages"] + c["kept_pages"]
         asked = written_pages(c) + computed
@@ -108,7 +118,8 @@ class Ledger:
         return (c["program_pages"] + computed + again) / asked if asked else None
 
     def utilisation(self, phase: str) -> dict[str, float]:
-        """Share of a phase's time that the busiest member of each resource class worked for it."""
+        """Return, per resource class, the share of the phase's time that its busiest member worked
+        for the phase."""
         length = sum(b - a for s in self.totals.steps for a, b in [s.get(phase, (0, 0))])
         if not length:
             return {}
@@ -119,8 +130,11 @@ class Ledger:
         }
 
     def bound_by(self, phase: str | None = None) -> tuple[str, float]:
-        """(resource class that works most, its share) of a phase, by default of the longer part of
-        the update stage. Below one half the phase waits for latency."""
+        """Return (busiest resource class, its share) of a phase.
+
+        The default phase is the longer part of the update stage. A share below one half means that
+        the phase is bound by latency.
+        """
         longer = max(("update", "synchronise"), key=lambda name: self.phases_s.get(name, 0.0))
         shares = self.utilisation(phase or longer)
         if not shares:
@@ -135,7 +149,7 @@ ORDER = (
 
 
 def ledger(totals: Totals, samples: int) -> Ledger:
-    """Check the books, then sum up. Raises Imbalance."""
+    """Check every balance, then return the ledger. Raises Imbalance."""
     for what, left, right in balance(totals):
         if left != right:
             raise Imbalance(f"{what}: {left} against {right}")
@@ -148,8 +162,8 @@ def ledger(totals: Totals, samples: int) -> Ledger:
             if name not in spans:
                 continue
             first, last = spans[name]
-            # An update may overlap nothing but its own weights on their way up, and an exchange:
-            # who has the sum earlier begins earlier.
+            # An update may overlap only the transfer of its weights to the host, and an exchange:
+            # a node that has the sum earlier starts its update earlier.
             alone = name == "update" and "synchronise" not in spans
             sums[name] += max(0, last - (first if alone else max(covered, first)))
             covered = max(covered, last)
@@ -158,15 +172,15 @@ def ledger(totals: Totals, samples: int) -> Ledger:
 
 
 def balance(t: Totals) -> list[tuple[str, int, int]]:
-    """Every balance of a run: (what, one side, other side)."""
+    """Return every balance of a run as (what, one side, other side)."""
     c, page = t.counters, t.page_bytes
     down = c["host_write_bytes"] + c["down_bytes"]
     up = c["host_read_bytes"] + c["up_bytes"] + c["reservoir_up_bytes"]
-    inside = c["copyback_pages"]  # moved without leaving their die
+    inside = c["copyback_pages"]  # moved inside the die
     decoded = c["read_pages"] + c["gc_read_pages"] + c["merge_read_pages"] - inside
     decoded += c["map_read_pages"] + c["retry_read_pages"] + c["fold_read_pages"]
-    sensed = decoded + c["soft_read_pages"]  # decoded together, once for each page
-    fetched = c["fetched_pages"]  # out of registers
+    sensed = decoded + c["soft_read_pages"]  # soft reads of a page are decoded together, once
+    fetched = c["fetched_pages"]  # from the page registers
     decoded += c["soft_pages"]
     encoded = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] - inside
     encoded += c["map_program_pages"] + c["padding_pages"] + c["fold_program_pages"]
@@ -178,7 +192,7 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
     encoded += c["stored_pages"] + c["kept_pages"]
     channel_in = (encoded - c["pe_encoded_pages"] + c["second_pass_pages"] + returned) * page
     channel_in += c["load_bytes"] - c["unasked_in_bytes"] + c["landed_pages"] * page
-    if c["pe_decoded_pages"]:  # the optimizer's pages go through the controller's ECC
+    if c["pe_decoded_pages"]:  # the optimizer's pages pass through the controller's ECC
         encoded += c["landed_pages"]
     extra_down, extra_up = c["link_extra_down_bytes"], c["link_extra_up_bytes"]
     return [
@@ -259,5 +273,5 @@ def balance(t: Totals) -> list[tuple[str, int, int]]:
 
 
 def written_pages(c: Mapping[str, int]) -> int:
-    """Pages that host and ISP have written, to flash or to the data cache."""
+    """Return the number of pages that host and ISP wrote, to flash or to the data cache."""
     return c["program_pages"] - c["destaged_pages"] + c["cache_write_pages"]

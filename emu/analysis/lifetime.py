@@ -1,14 +1,14 @@
-"""Lifetime: how many steps a drive stands, and what capacity the states take.
+"""Lifetime of a drive in steps and years, and the capacity that the states occupy.
 
-Owns bytes written per step with everything that is programmed, steps and years until the rated
-program/erase cycles are used up, how long blocks of a path's own last where wear is levelled and
-where not, and the states' pages in the capacity of the same cells as TLC. Does not own the cycles
-(presets), what the nominal capacity is (nominal.py), the counts (ledger.py) or levelling
-(paths/levelling.py, backend/reservoir.py).
+Owns the bytes programmed per step, the steps and years until the rated program/erase cycles are
+used up, the lifetime of the blocks reserved for a path with and without wear leveling, and the
+capacity of the states' cells as TLC. Does not own the cycles (presets), the nominal capacity
+(config/nominal_capacity.py), the counts (analysis/ledger.py) or wear leveling
+(paths/on_die/wear_leveling.py, ftl/reservoir.py).
 Source: drives are rated in bytes written, nominal capacity times cycles. Cycles are rated for a
-retention (JESD218: client 1 year, enterprise 3 months); where less is required, as many more as the
-preset says of it, in the optimizer's reservoir and elsewhere apart. pSLC keeps one of TLC's three
-bits in a cell.
+retention (JESD218: client 1 year, enterprise 3 months). If less retention is required, the preset
+gives the factor by which cycles increase, separately for the optimizer's reservoir and the rest.
+pSLC stores one of TLC's three bits per cell.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ YEAR_S = 8760 * 3600
 RATED, RATED_RETENTION = "rated", "flash.rated_retention"
 RETENTION, RESERVOIR_RETENTION = "flash.retention", "ftl.reservoir_retention"
 RESERVOIR_PAGES = ("bpp_pages", "stored_pages", "kept_pages", "landed_pages")
-"""Counters of pages programmed in the optimizer's reservoir; all others are behind the map."""
+"""Counters of pages programmed in the optimizer's reservoir; all others use the mapping table."""
 BITS = {"pSLC": 1, "SLC": 1, "MLC": 2, "TLC": 3, "QLC": 4}
-"""Of a cell; flash in pSLC mode was made for TLC's."""
+"""Bits per cell; flash in pSLC mode is TLC flash that stores one bit."""
 Interval = tuple[float, float, float]
 
 
 def spread(worn: Sequence[Sequence[int]]) -> dict[str, tuple[int, float, int]]:
-    """(least, mean, most) erases of a "plane" and of a "die" among ``worn``, those of each die by
-    plane."""
+    """Return (least, mean, most) erases of a "plane" and of a "die".
+
+    ``worn`` has the erases of each plane, by die.
+    """
     planes = [n for die in worn for n in die]
     dies = [sum(die) for die in worn]
     return {
@@ -47,39 +49,40 @@ def spread(worn: Sequence[Sequence[int]]) -> dict[str, tuple[int, float, int]]:
 
 @dataclass(frozen=True)
 class Lifetime:
-    """Of the drives of a system under one path; steps and years as (low, typical, high).
+    """Lifetime of the drives of a system under one path; steps and years as (low, typical, high).
 
-    Two measures of one wear. ``steps`` is the rating: what drives are sold by, cycles times nominal
-    capacity. ``wear_out_steps`` is the flash itself: cycles times all of its pages, spare blocks
-    included; longer, for every path and geometry, by flash over nominal capacity. Both take all
-    blocks as worn alike; ``reservoir_steps`` does not."""
+    Two measures of the same wear. ``steps`` uses the rating by which drives are sold: cycles times
+    nominal capacity. ``wear_out_steps`` uses the flash: cycles times all pages, including spare
+    blocks. It is longer, for every path and geometry, by the ratio of flash to nominal capacity.
+    Both assume equal wear of all blocks; ``reservoir_steps`` does not.
+    """
 
     written_bytes: float
-    """Programmed per step: what is written, collection, padding and maps."""
+    """Bytes programmed per step, including garbage collection, padding and mapping pages."""
     rated_bytes: Interval
-    """That may be written, all drives: nominal capacity times cycles, those of the reservoir and of
-    the rest as this path writes them."""
+    """Rated bytes of all drives: nominal capacity times cycles. The cycles of the reservoir and of
+    the rest are weighted by this path's writes."""
     steps: Interval | None
-    """None when nothing is written."""
+    """Steps until the rated bytes are written; None if nothing is written."""
     years: Interval | None
-    """Of 8,760 hours of training, at the simulated time of a step."""
+    """Years of 8,760 hours of training, at the simulated time of a step."""
     state_bytes: int
-    """Of the pages and super-pages that hold the states, all drives."""
+    """Bytes of the pages and super-pages that hold the states, all drives."""
     share: float
-    """Of the nominal capacity."""
+    """``state_bytes`` as a share of the nominal capacity."""
     tlc_bytes: int
-    """What their cells hold as TLC."""
+    """Capacity of the states' cells as TLC, in bytes."""
     pslc_bytes: int
-    """The same, were the states in pSLC mode."""
+    """Capacity as TLC, in bytes, of the cells that the states would need in pSLC mode."""
     wear_out_steps: float | None = None
-    """Until every block of flash has its typical cycles."""
+    """Steps until every block of flash reaches its typical cycles."""
     reservoir_steps: tuple[float, float] | None = None
-    """Until the first block of the path's own has its typical cycles, all others alive or not: with
-    wear levelled as configured, and as laid out."""
+    """Steps until the first block reserved for the path reaches its typical cycles, regardless of
+    the others: (with wear leveling as configured, as laid out without it)."""
 
 
 def programmed_bytes(t: Totals) -> int:
-    """Bytes of all pages programmed in a run, for whatever reason."""
+    """Return the bytes of all pages programmed in a run, for any reason."""
     c = t.counters
     pages = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"]
     pages += c["map_program_pages"] + c["padding_pages"] + c["fold_program_pages"]
@@ -87,12 +90,15 @@ def programmed_bytes(t: Totals) -> int:
 
 
 def reservoir_bytes(t: Totals) -> int:
-    """The same of pages in the optimizer's reservoir."""
+    """Return the bytes of pages programmed in the optimizer's reservoir in a run."""
     return sum(t.counters[name] for name in RESERVOIR_PAGES) * t.page_bytes
 
 
 def gain(cfg: Config, required: str, rated: str) -> Interval:
-    """Cycles where a retention is ``required``, over those for another; RATED: the same."""
+    """Return the cycles for the ``required`` retention over those for the ``rated`` one.
+
+    (low, typical, high); 1 if the two are equal or ``required`` is RATED.
+    """
     if required in (RATED, rated):
         return 1.0, 1.0, 1.0
     mine, others = (
@@ -104,8 +110,11 @@ def gain(cfg: Config, required: str, rated: str) -> Interval:
 
 
 def cycles(cfg: Config, key: str = RETENTION) -> Interval:
-    """Program/erase cycles of a block, (low, typical, high), where the retention of ``key`` is
-    required: low and high over the ranges of the rating, of its class and of what is required."""
+    """Return the program/erase cycles of a block at the retention that ``key`` requires.
+
+    (low, typical, high); low and high cover the ranges of the rated cycles, of the rated retention
+    and of the required retention.
+    """
     required, rated = cfg.leaf(key), cfg.leaf(RATED_RETENTION)
     ends = [
         gain(cfg, str(need), str(have))
@@ -117,8 +126,11 @@ def cycles(cfg: Config, key: str = RETENTION) -> Interval:
 
 
 def cycles_as_written(cfg: Config, t: Totals) -> Interval:
-    """Cycles by which a drive is worn that is written as in this run: its bytes over the share of
-    life that they take, in the reservoir and behind the map."""
+    """Return the effective cycles of a drive that is written as in this run.
+
+    Programmed bytes over the share of lifetime that they use, in the reservoir and in the mapped
+    part.
+    """
     inside, every = reservoir_bytes(t), programmed_bytes(t)
     behind, own = cycles(cfg), cycles(cfg, RESERVOIR_RETENTION)
     if not inside or behind == own:
@@ -135,8 +147,11 @@ def cycles_as_written(cfg: Config, t: Totals) -> Interval:
 def lifetime(
     cfg: Config, book: Ledger, on_flash: bool = True, share: Share | None = None
 ) -> Lifetime:
-    """Of a path's run. ``on_flash``: the pages that hold data are those of the states; ``share``:
-    how its programs fall on blocks of its own."""
+    """Return the lifetime of the drives under a path's run.
+
+    ``on_flash``: the pages that hold data are those of the states. ``share``: distribution of the
+    path's programs over the blocks reserved for it.
+    """
     t = book.totals
     written = programmed_bytes(t) / book.steps
     nominal = cfg.system.capacity_bytes * t.devices

@@ -1,12 +1,13 @@
-"""How sure the energy answer is: every constant that decides drawn from its range, by seed.
+"""Uncertainty of the energy ratio by Monte Carlo draws of the constants from their ranges, seeded.
 
 Owns the draws, the probability that the rival takes less energy than the baseline, the host power
 at which the winner changes, and the bars of the tornado figure. Does not own the ranges (presets),
-the quantities (ledger.py) or what a constant does to time (sensitivity.py).
+the quantities (analysis/ledger.py) or the effect of a constant on time (analysis/sensitivity.py).
 Source: Monte Carlo over stated ranges. A constant is drawn once for both paths. Prices are exact:
-quantities of the whole runs times constants. What changes time enters through the simulated ends
-of its range: each component's quantity on the sample as a factor of its typical one, interpolated
-as a power of the constant between low, typical and high; factors of several constants multiply.
+quantities of the whole runs times constants. A constant that affects time enters through the
+simulated ends of its range: the quantity of each component on the sample is a factor of its typical
+quantity, interpolated as a power of the constant between low, typical and high. The factors of
+several constants multiply.
 """
 
 from __future__ import annotations
@@ -27,48 +28,54 @@ from ondie.emu.paths.statement import Work
 
 DRAWS = 20_000
 DECADE = 10.0
-"""Ranges wider than this factor are drawn evenly in the logarithm, by the law "mixed"."""
+"""Factor above which the law "mixed" draws a range log-uniformly."""
 LAWS = ("mixed", "triangular")
-"""mixed: triangular with its mode at the typical value, but log-uniform beyond a DECADE, where a
-triangle would put nearly all of its weight into the uppermost decade; triangular: always so.
-A choice keeps its typical value in half of the draws, else takes an end of its range."""
+"""Laws of the draws. mixed: triangular with its mode at the typical value, but log-uniform for
+ranges wider than a DECADE, where a triangle would put nearly all of its weight into the uppermost
+decade. triangular: always triangular. A choice keeps its typical value in half of the draws and
+takes an end of its range in the others."""
 DIGITS = 6
-"""Of what is drawn: more would differ between processors, whose logarithms do in the last bit."""
+"""Significant digits of drawn results. More would differ between processors, whose logarithms
+differ in the last bit."""
 TOGETHER = (
     ("host.update_power", "host.wait_power"),
     ("link.down", "link.up"),
     ("energy.nand_read", "energy.nand_program", "energy.nand_erase"),
     ("energy.pe_add", "energy.pe_multiply"),
 )
-"""Constants of one thing share a draw, so that all lie as far into their ranges: a host that waits
-hungrily works hungrily, a link is as quick in both directions, and so on."""
+"""Groups of constants that share a draw, so that all lie equally far into their ranges: a host with
+a high power while it waits has a high power while it updates, a fast link is fast in both
+directions, and so on."""
 DRIVE_ALONE, WITH_HOST = "drive", "drive_and_host"
 POWER = "host power"
 TINY = 1e-12
-"""A component that is gone at an end, as a factor."""
+"""Smallest factor; used for a component that has quantity 0 at an end."""
 
 Values = Mapping[str, np.ndarray]
 Ends = tuple[float | None, float | None]
-"""At the low and at the high end of a range."""
+"""Values at the (low, high) end of a range."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A constant with a range. ``low`` and ``high`` are ``typical`` where a path cannot run."""
+    """A constant with a range. An end at which a path cannot run is replaced by ``typical``."""
 
     key: str
     low: float
     typical: float
     high: float
     choice: bool
-    """Has it no values between those?"""
+    """Whether no values exist between low, typical and high."""
     texts: tuple[str, str]
-    """The ends, with units."""
+    """The (low, high) ends as text, with units."""
     swing: Swing | None
-    """What it does to time; None for prices."""
+    """Effect of the constant on time; None for prices."""
 
     def draw(self, seed: int, law: str) -> np.ndarray:
-        """Values by law, float64[DRAWS]; of a choice its places: -1 low, 0 typical, +1 high."""
+        """Return values drawn by the law, float64[DRAWS].
+
+        A choice returns its places: -1 low, 0 typical, +1 high.
+        """
         name = next((group[0] for group in TOGETHER if self.key in group), self.key)
         u = np.random.default_rng([seed, zlib.crc32(name.encode())]).random(DRAWS)
         low, mode, high = self.low, self.typical, self.high
@@ -87,11 +94,11 @@ class Span:
 
     @property
     def wide(self) -> bool:
-        """Does the range span more than a decade?"""
+        """True if the range spans more than a decade; False for a choice."""
         return not self.choice and self.low > 0 and self.high / self.low > DECADE
 
     def places(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """How far each value lies towards the low and the high end, 0 to 1."""
+        """Return the position of each value towards the low and towards the high end, 0 to 1."""
         if self.choice:
             return (values < 0).astype(float), (values > 0).astype(float)
         scale = np.log if self.low > 0 else np.asarray
@@ -104,14 +111,16 @@ class Span:
 
 @dataclass(frozen=True)
 class Bar:
-    """Ratios of the baseline to the rival with one constant at either end of its range, the others
-    at their typical values; None where a path cannot run."""
+    """Ratios of the baseline to the rival with one constant at either end of its range.
+
+    The other constants have their typical values. None at an end at which a path cannot run.
+    """
 
     key: str
     low: str
     high: str
     energy: Ends
-    """Drive and host outside forward and backward, at the low and at the high end."""
+    """Energy ratio of drive and host outside forward and backward, at the low and the high end."""
     drive: Ends
     speedup: Ends
 
@@ -122,47 +131,48 @@ class Answer:
 
     typical: float
     probability: float
-    """That the ratio is above 1: the rival takes less."""
+    """Probability that the ratio is above 1: the rival takes less energy."""
     error: float
-    """Standard error of the probability, of the drawing alone."""
+    """Standard error of the probability, from the number of draws only."""
     quantiles: tuple[float, float, float]
     """5 %, 50 % and 95 % of the ratio."""
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """Host power at which both take the same energy, all else typical."""
+    """Host power at which both paths take equal energy; all other constants are typical."""
 
     keys: tuple[str, ...]
-    """Which powers vary: one alone, or both in proportion."""
+    """The powers that vary: one alone, or both in proportion."""
     watts: tuple[float, ...] | None
-    """None when no power makes them equal."""
+    """Power in W of each key; None if no power makes the energies equal."""
     below: str
-    """Who takes less energy below that power (or at any, when there is none)."""
+    """Path that takes less energy below that power, or at any power if ``watts`` is None."""
     above: str
     quantiles: tuple[float, float, float] | None = None
-    """5 %, 50 % and 95 % over the draws of all other constants, of a single power; negative: not
-    even without it."""
+    """5 %, 50 % and 95 % quantiles over the draws of all other constants, in W; for a single power
+    only. Negative: no power of 0 or more makes the energies equal."""
 
 
 @dataclass(frozen=True)
 class Odds:
-    """How sure it is that the rival takes less energy than the baseline."""
+    """Uncertainty of the energy ratio of baseline and rival."""
 
     pair: tuple[str, str]
     drawn: int
-    """Constants drawn."""
+    """Number of constants drawn."""
     answers: Mapping[str, Mapping[str, Answer]]
-    """Law -> DRIVE_ALONE or WITH_HOST."""
+    """Law -> DRIVE_ALONE or WITH_HOST -> answer."""
     crossings: tuple[Crossing, ...]
     bars: tuple[Bar, ...]
     ratios: tuple[float, float, float]
-    """Typical energy with host, of the drive alone, and speedup: where the bars begin."""
+    """Typical energy ratio with host, energy ratio of the drive alone, and speedup: the origin of
+    the bars."""
 
 
 class Pair:
-    """Energy of a baseline and a rival outside forward and backward, for any values of what is
-    uncertain."""
+    """Energy of a baseline and a rival outside forward and backward, as a function of the uncertain
+    constants."""
 
     def __init__(
         self,
@@ -194,12 +204,15 @@ class Pair:
 
     @property
     def deciding(self) -> list[Span]:
-        """Constants that change the energy of one of the two at one end at least."""
+        """Constants that change the energy of at least one path at one end or more."""
         return [s for s in self.spans if s.swing is None or any(_factors(s.swing))]
 
     def joules(self, values: Values, powers: bool = True) -> dict[str, dict[str, np.ndarray]]:
-        """Path -> group -> J, for arrays of equal length of the values of constants (places of
-        choices); those not named are typical. ``powers``: the host's power included."""
+        """Return path -> group -> J for arrays of constants' values, all of equal length.
+
+        For choices, the values are places. Constants that are not named are typical. ``powers``:
+        include the host's power.
+        """
         n = _length(values)
         timed = [
             (_factors(span.swing), span.places(values[span.key]))
@@ -223,12 +236,12 @@ class Pair:
         return out
 
     def both(self, values: Values, powers: bool = True) -> tuple[np.ndarray, np.ndarray]:
-        """J of drive and host, of the baseline and of the rival."""
+        """Return the energy of drive and host in J, of the baseline and of the rival."""
         base, rival = (j[DRIVE] + j[HOST] for j in self.joules(values, powers).values())
         return base, rival
 
     def ratios(self, values: Values) -> dict[str, np.ndarray]:
-        """Baseline over rival, DRIVE_ALONE and WITH_HOST."""
+        """Return the energy ratios, baseline over rival, by DRIVE_ALONE and WITH_HOST."""
         base, rival = self.joules(values).values()
         return {
             DRIVE_ALONE: base[DRIVE] / rival[DRIVE],
@@ -236,14 +249,15 @@ class Pair:
         }
 
     def power_keys(self) -> tuple[str, str]:
-        """The power that the host draws under the baseline, and under the rival."""
+        """Return the keys of the host's power under the baseline and under the rival."""
         base, rival = (
             next(p.key for p in parts if p.name == POWER) for parts in self.parts.values()
         )
         return base, rival
 
     def slopes(self, values: Values) -> dict[str, np.ndarray]:
-        """Power of the host -> J that the baseline takes more than the rival for each W of it."""
+        """Return, by key of the host's power, the additional J of the baseline over the rival per
+        W."""
         out: dict[str, np.ndarray] = {}
         gap = _minus(self.both(values, powers=False))
         keys = dict.fromkeys(self.power_keys())
@@ -262,7 +276,7 @@ def _length(values: Values) -> int:
 
 
 def _factors(swing: Swing) -> tuple[Mapping[str, Mapping[str, float]], ...]:
-    """At the low and the high end, empty where nothing changes."""
+    """Return the factors at the (low, high) end; empty at an end at which nothing changes."""
     return tuple(
         ends if any(ends.values()) else {} for ends in (swing.factors_at_low, swing.factors_at_high)
     )
@@ -288,7 +302,7 @@ def _span(leaf: Leaf, swing: Swing | None) -> Span:
 def assess(
     cfg: Config, runs: Mapping[str, tuple[Ledger, Work]], swings: Sequence[Swing], seed: int
 ) -> Odds:
-    """Draw. ``runs`` has the baseline, then the rival."""
+    """Draw the constants and return the uncertainty. ``runs`` has the baseline, then the rival."""
     pair = Pair(cfg, runs, swings)
     base, rival = pair.pair
     typical = {name: float(x[0]) for name, x in pair.ratios({}).items()}
@@ -317,12 +331,15 @@ def _answer(typical: float, ratio: np.ndarray) -> Answer:
 
 
 def rounded(x: float) -> float:
-    """To DIGITS significant digits."""
+    """Round to DIGITS significant digits."""
     return float(f"{float(x):.{DIGITS}g}")
 
 
 def crossings(pair: Pair, drawn: Values) -> list[Crossing]:
-    """Of both host powers in proportion, and of each alone: energy is linear in them."""
+    """Return the crossings of both host powers in proportion, and of each alone.
+
+    Energy is linear in these powers.
+    """
     typical = {key: pair.prices[key] / 1e3 for key in pair.power_keys()}
     gap = float(_minus(pair.both({}, powers=False))[0])
     slopes = {key: float(x[0]) for key, x in pair.slopes({}).items()}
@@ -351,8 +368,11 @@ def _crossing(
     slope: float,
     spread: tuple[float, float, float] | None = None,
 ) -> Crossing:
-    """``at_zero``: J that the baseline takes more without these powers; ``slope``: for more of
-    them."""
+    """Return a crossing.
+
+    ``at_zero``: additional J of the baseline over the rival without these powers. ``slope``: its
+    increase with these powers.
+    """
     base, rival = pair.pair
     if min(watts) <= 0:
         always = rival if at_zero > 0 or (at_zero == 0 and slope > 0) else base
@@ -363,13 +383,13 @@ def _crossing(
 
 
 def quantiles(values: np.ndarray) -> tuple[float, float, float]:
-    """5 %, 50 % and 95 %."""
+    """Return the 5 %, 50 % and 95 % quantiles."""
     low, middle, high = (rounded(x) for x in np.quantile(values, (0.05, 0.5, 0.95)))
     return low, middle, high
 
 
 def bars(pair: Pair, speedup: float) -> list[Bar]:
-    """Of every constant with a range, widest change of the energy first."""
+    """Return a bar for every constant with a range, widest change of the energy ratio first."""
     n = 2 * len(pair.spans)
     values: dict[str, np.ndarray] = {}
     for i, span in enumerate(pair.spans):
@@ -397,7 +417,6 @@ def bars(pair: Pair, speedup: float) -> list[Bar]:
 
 
 def width(ends: Ends, typical: float) -> float:
-    """How far apart the ends of a bar are, as a factor of at least 1; an end that is missing lies
-    at the typical value."""
+    """Return the ratio between the ends of a bar, at least 1; a missing end is typical."""
     low, high = (typical if x is None else x for x in ends)
     return max(low / high, high / low)

@@ -1,6 +1,6 @@
-"""Timeline: the intervals of every exclusive resource as a Chrome trace that Perfetto opens.
+"""Timeline export: the busy intervals of each exclusive resource as a Chrome trace for Perfetto.
 
-Owns the file format. Does not own which intervals there are (events.line).
+Owns the file format. Does not own the recording of intervals (engine/core/events.py).
 Source: Trace Event Format (JSON): complete events "X" in microseconds, one track per resource.
 """
 
@@ -20,9 +20,9 @@ def events(
     phases: Sequence[str],
     title: str,
 ) -> list[dict[str, Any]]:
-    """Trace events of one path's run, process 0 being its host.
+    """Return the trace events of one path's run; process 0 is the host.
 
-    ``lines`` are events.LINE records; ``leaf_name`` gives (device or -1, name) of a resource.
+    ``lines`` are LINE records. ``leaf_name`` returns (device or -1, name) of a resource.
     """
     out: list[dict[str, Any]] = []
     leaves = {int(leaf): leaf_name(int(leaf)) for leaf in np.unique(lines["leaf"])}
@@ -51,9 +51,10 @@ def events(
 
 
 def merge(runs: Sequence[tuple[list[dict[str, Any]], int]]) -> str:
-    """JSON text of several runs, each with its own processes.
+    """Return the JSON text of several runs; each run has separate processes.
 
-    ``runs`` are (events, intervals that found no room); the sum of the latter is in the metadata.
+    ``runs`` are (events, intervals dropped for lack of room). The metadata has the sum of the
+    dropped intervals.
     """
     merged: list[dict[str, Any]] = []
     offset = 0

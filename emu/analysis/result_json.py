@@ -1,6 +1,6 @@
-"""The content of result.json: numbers of a comparison with their units, and the headline.
+"""Content of result.json: the numbers of a comparison with their units, and the headline.
 
-Owns names and units of what is stored. Does not own tables or figures (ondie.emu.cli).
+Owns names and units of the stored values. Does not own tables or figures (ondie.emu.cli).
 Source: none.
 """
 
@@ -36,7 +36,7 @@ from ondie.emu.units import fmt_time
 
 
 def odds_data(c: Comparison) -> dict[str, Any] | None:
-    """What result.json says of it; None without."""
+    """Return the content of result.json for the uncertainty; None if it was not computed."""
     if c.odds is None:
         return None
     o = c.odds
@@ -95,23 +95,25 @@ LATENCY_BOUND = 0.5
 
 
 UNUSUAL = 0.2
-"""Of the usual time of forward and backward: what is further off is said."""
+"""Relative deviation from the median time of forward and backward above which a note is given."""
 
 
 def seconds(value: float) -> str:
-    """Seconds with three digits and a fitting unit."""
+    """Format seconds with three digits and a suitable unit."""
     return fmt_time(value * 1e12)
 
 
 def speedup(base: Result, rival: Result) -> float:
-    """Update stage of the baseline over that of the rival."""
+    """Return the time of the baseline's update stage over that of the rival."""
     assert base.ledger is not None and rival.ledger is not None
     return base.ledger.update_s / rival.ledger.update_s
 
 
 def update_speedup(c: Comparison, r: Result) -> float | None:
-    """Update stage of the comparison's baseline over that of a path; None where they are not of a
-    kind."""
+    """Return the time of the baseline's update stage over that of a path.
+
+    None if there is no baseline, or the two stages are not of the same kind.
+    """
     base = c.result(c.swing_pair[0]) if c.swing_pair else None
     if base is None or not r.updates_weights or r.ledger is None or not r.ledger.update_s:
         return None
@@ -119,13 +121,14 @@ def update_speedup(c: Comparison, r: Result) -> float | None:
 
 
 def energy_ratio(base: Result, rival: Result) -> float:
-    """Joules of drive and host outside forward and backward, baseline over rival, typical."""
+    """Return the typical energy of drive and host outside forward and backward, baseline over
+    rival."""
     assert base.energy is not None and rival.energy is not None
     return base.energy.storage_and_host[1] / rival.energy.storage_and_host[1]
 
 
 def headline_words(c: Comparison) -> str:
-    """One sentence: the result, and on how many assumptions it rests."""
+    """Return one sentence with the result and the number of assumed constants."""
     assumed = len(c.cfg.assumed())
     tail = f"{assumed} of {len(c.cfg.leaves())} constants are assumed"
     if c.swing_pair is None:
@@ -151,8 +154,11 @@ def headline_words(c: Comparison) -> str:
 
 
 def headline_numbers(c: Comparison) -> dict[str, float]:
-    """Baseline over rival: times of the update stage, of all outside forward and backward and of
-    the whole step, and typical energies. Empty when there are not two to compare."""
+    """Return the ratios of baseline to rival; empty if there are not two paths to compare.
+
+    Times of the update stage, of the step outside forward and backward, and of the whole step;
+    typical energies outside forward and backward, and of the whole step.
+    """
     if c.swing_pair is None:
         return {}
     base, rival = (c.result(name) for name in c.swing_pair)
@@ -170,13 +176,13 @@ def headline_numbers(c: Comparison) -> dict[str, float]:
 
 
 def outside_training_s(book: Ledger) -> float:
-    """Mean seconds of a step that are neither forward nor backward."""
+    """Return the mean seconds of a step outside forward and backward."""
     spent = book.phases_s
     return book.step_s - spent.get("forward", 0.0) - spent.get("backward", 0.0)
 
 
 def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
-    """Everything measured of a path, per step: name -> value and unit."""
+    """Return the metrics of a path, per step: name -> value and unit."""
     assert r.ledger is not None and r.energy is not None and r.bound is not None
     book, t, n = r.ledger, r.ledger.totals, c.steps
     counters = t.counters
@@ -237,7 +243,7 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
 
 
 def result_data(c: Comparison, seed: int, target_s: float | None = None) -> dict[str, Any]:
-    """The content of result.json."""
+    """Return the content of result.json."""
     asked = {} if target_s is None else {"target": target_data(c, target_s)}
     return asked | {
         "schema_version": SCHEMA_VERSION,
@@ -275,7 +281,7 @@ HIDDEN = ("seed", "pairs", "host_batch", "shares")
 
 
 def options_data(o: Options) -> dict[str, Any]:
-    """What was asked of the paths, as results have it. (The seed stands beside it.)"""
+    """Return the path options for result.json, without HIDDEN (the seed is stored separately)."""
     return {name: x for name, x in asdict(o).items() if name not in HIDDEN}
 
 
@@ -292,7 +298,7 @@ def _swing_data(s: Swing) -> dict[str, Any]:
 
 
 def _reservoir_data(c: Comparison, r: Result) -> dict[str, Any] | None:
-    """Wear of the blocks that a path has to itself."""
+    """Return the wear of the blocks reserved for a path; None if it has none or did not run."""
     if r.ledger is None or r.share is None:
         return None
     own = lifetime(c.cfg, r.ledger, share=r.share).reservoir_steps or (None, None)
@@ -354,14 +360,17 @@ def _path_data(c: Comparison, r: Result) -> dict[str, Any]:
 
 
 def notes(c: Comparison) -> list[str]:
-    """What a reader has to know of the whole comparison."""
+    """Return the notes on the whole comparison."""
     words = nominal.note(c.cfg.leaf(nominal.CAPACITY)), unusual(c)
     return [note for note in words if note is not None]
 
 
 def unusual(c: Comparison) -> str | None:
-    """That the steps which ran train for another time than most of those recorded, as the first of
-    a run does while the accelerator warms up."""
+    """Return a note if forward and backward of the steps that ran take an unusual time.
+
+    The reference is the median of the recorded steps. The first step of a run differs, for example,
+    while the accelerator warms up. None if the deviation is at most UNUSUAL.
+    """
     every = [s.forward_s + s.backward_s for s in c.trace.steps]
     ran, usual = sum(every[: c.steps]) / c.steps, float(np.median(every))
     if not usual or abs(ran / usual - 1) <= UNUSUAL:

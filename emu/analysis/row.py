@@ -1,8 +1,8 @@
-"""A row of validation, and how rows are shown.
+"""Validation rows and their tables.
 
-Owns the row format and its tables. Does not own where rows come from (the files beside this one).
-Source: own. Fit rows were used to set a free parameter and are only shown; check rows were not, and
-one outside its tolerance fails.
+Owns the row format and the tables. Does not own the suites that produce rows (ondie.emu.validate).
+Source: none. Fit rows were used to set a free parameter; they are shown, not checked. Check rows
+were not used to set one; a check row outside its tolerance fails.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Progress = Callable[[str, float], None] | None
 
 @dataclass(frozen=True)
 class Row:
-    """One number: published (or by closed form) and predicted by the simulation.
+    """One number: the published (or closed-form) value and the value that the simulation predicts.
 
-    ``tolerance`` is relative; 0 means equal, None that the row is only shown. ``published`` is None
-    for a row that is only shown because nothing is published beside it.
+    ``tolerance`` is relative: 0 requires equality; None means that the row is shown, not checked.
+    ``published`` is None if no published value exists; the row is then shown, not checked.
     """
 
     suite: str
@@ -38,8 +38,10 @@ class Row:
 
     @property
     def difference(self) -> float:
-        """Relative difference of predicted to published; infinite where that is 0 and the other
-        is not, no number where nothing is published."""
+        """Relative difference, predicted over published - 1.
+
+        Infinite if published is 0 and predicted is not; NaN if nothing is published.
+        """
         if self.published is None:
             return math.nan
         if not self.published:
@@ -48,7 +50,7 @@ class Row:
 
     @property
     def misses(self) -> bool:
-        """Is this a check row outside its tolerance, or without a number?"""
+        """True for a check row that is outside its tolerance or whose difference is NaN."""
         if self.kind != CHECK:
             return False
         assert self.tolerance is not None and self.published is not None
@@ -56,7 +58,7 @@ class Row:
         return not gap <= self.tolerance * abs(self.published)
 
     def data(self) -> dict[str, Any]:
-        """The row as --json writes it."""
+        """Return the row as --json writes it."""
         return {
             "suite": self.suite,
             "name": self.name,
@@ -78,8 +80,10 @@ TITLES = {
 
 
 def tables(rows: list[Row]) -> list[Table]:
-    """A table per suite, kind and source; check rows, among them those only shown, before fit
-    rows."""
+    """Return one table per suite, kind and source.
+
+    The tables of check rows come before those of fit rows and include the rows of kind SHOWN.
+    """
     out = []
     for kind, title in TITLES.items():
         mine = [r for r in rows if r.kind == kind or (r.kind == SHOWN and kind == CHECK)]
@@ -107,7 +111,7 @@ def tables(rows: list[Row]) -> list[Table]:
 
 
 def show(rows: list[Row], console: Console) -> None:
-    """Print the tables and how many check rows miss."""
+    """Print the tables and the number of check rows outside their tolerance."""
     for table in tables(rows):
         console.print(table)
         console.print()

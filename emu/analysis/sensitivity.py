@@ -1,8 +1,8 @@
-"""How far the headline swings over the range of each assumed constant.
+"""Sensitivity of the headline to each assumed constant over its range.
 
 Owns the sample that is simulated again with one constant at either end of its range. Does not own
-the comparison itself (compare.py) or the ranges (presets).
-Source: this project's contract of results: they say on how many assumed constants they rest.
+the comparison (analysis/compare.py) or the ranges (presets).
+Source: this project's contract of results: each result states the number of assumed constants.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from ondie.traces import Trace
 SAMPLE_STRIPES = 3
 """Super-pages per die in the sample of paths through the controller."""
 BLOCK_PAGES = 4
-"""Pages of a block in the sample."""
+"""Pages per block in the sample."""
 DIE_STRIPES = 16
-"""The same where the dies update: they overlap only after their first stripe, so that a shorter
-sample would show too little of it. (A full run shows a little more still.)"""
+"""Super-pages per die in the sample if the dies update. Work overlaps only after the first stripe
+of a die, so a shorter sample shows too little overlap. (A full run shows slightly more.)"""
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Leaves that no path feels while ``key`` has ``value``; "errors.*" is the whole section."""
+    """Leaves that have no effect while ``key`` has ``value``; "errors.*" is the whole section."""
 
     key: str
     value: Value
     leaves: tuple[str, ...]
 
     def covers(self, name: str) -> bool:
-        """Is it one of these leaves? ``key`` itself never is."""
+        """Return True if ``name`` is one of these leaves; False for ``key`` itself."""
         section = name.partition(".")[0]
         return name != self.key and (name in self.leaves or f"{section}.*" in self.leaves)
 
@@ -60,7 +60,8 @@ IDLE = (
         ("flash.rated_retention", "flash.cycles_3_months", "flash.cycles_3_days"),
     ),
 )  # fmt: skip
-"""Constants that are assumed, and counted, but not varied: nothing reads them."""
+"""Conditions under which assumed constants are counted but not varied, because nothing reads
+them."""
 
 
 CHOICES = frozenset(
@@ -73,21 +74,22 @@ CHOICES = frozenset(
         "ftl.reservoir_retention",
     )  # fmt: skip
 )
-"""What a user decides: their ranges are what may be chosen, not what is uncertain."""
+"""Keys that the user decides: their ranges are the possible choices, not an uncertainty."""
 
 Factors = Mapping[str, Mapping[str, float]]
-"""Path -> component of its energy -> quantity as a factor of its typical value."""
+"""Path -> energy component -> quantity as a factor of its typical value."""
 
 
 def unfelt(cfg: Config) -> tuple[str, ...]:
-    """Assumed leaves with a range that change no result of this configuration, in order."""
+    """Return the assumed leaves with a range that change no result of this configuration, in
+    order."""
     idle = [rule for rule in IDLE if cfg.leaf(rule.key).value == rule.value]
     ranged = (leaf.key for leaf in cfg.assumed() if leaf.low is not None)
     return tuple(key for key in ranged if any(rule.covers(key) for rule in idle))
 
 
 def published_ranges(cfg: Config) -> list[Leaf]:
-    """Leaves that are not assumed, have a range all the same, and may have a say in time."""
+    """Return the leaves that are not assumed but have a range and may affect time."""
     idle = [rule for rule in IDLE if cfg.leaf(rule.key).value == rule.value]
     return [
         leaf
@@ -110,7 +112,7 @@ class Swing:
     energy_at_low: float | None
     energy_at_high: float | None
     factors_at_low: Factors = field(default_factory=dict, repr=False)
-    """Of those that change; empty where the path cannot run, or nothing changes."""
+    """Factors of the quantities that change; empty if a path cannot run or nothing changes."""
     factors_at_high: Factors = field(default_factory=dict, repr=False)
 
     @property
@@ -125,12 +127,12 @@ class Swing:
 
     @property
     def width(self) -> float:
-        """Largest change of either."""
+        """Larger of ``speedup_width`` and ``energy_width``."""
         return max(self.speedup_width, self.energy_width)
 
     @property
     def fails(self) -> bool:
-        """Can one of the two paths not run at an end of the range?"""
+        """True if one of the two paths cannot run at an end of the range."""
         return self.speedup_at_low is None or self.speedup_at_high is None
 
 
@@ -139,7 +141,7 @@ def _widest(*ratios: float | None) -> float:
 
 
 def sample_params(trace: Trace, cfg: Config) -> int:
-    """Parameters of the sample."""
+    """Return the number of parameters of the sample."""
     g = Geometry.of(cfg)
     stripes = SAMPLE_STRIPES if cfg.pe.kind == "none" else DIE_STRIPES
     whole = stripes * g.dies * (g.page_bytes // VALUE_BYTES) * cfg.system.devices
@@ -147,8 +149,10 @@ def sample_params(trace: Trace, cfg: Config) -> int:
 
 
 def amortised(cfg: Config) -> Config:
-    """The configuration with short blocks that are as much quicker to erase: a sample that is
-    shorter than a block then pays for erases as a long run does."""
+    """Return the configuration with shorter blocks and a proportionally shorter erase time.
+
+    A sample that is shorter than a block then has the same share of erases as a long run.
+    """
     shorter = max(cfg.flash.pages_per_block // BLOCK_PAGES, 1)
     return cfg.replace(
         {
@@ -159,18 +163,20 @@ def amortised(cfg: Config) -> Config:
 
 
 def sample(trace: Trace, cfg: Config) -> Trace:
-    """The trace's first step on as many parameters as give every die SAMPLE_STRIPES super-pages, or
-    on all of them when there are fewer. No payload, no forward and backward."""
+    """Return the trace's first step, reduced to :func:`sample_params` parameters.
+
+    Every die has SAMPLE_STRIPES super-pages (DIE_STRIPES if the dies update), or fewer if the trace
+    has fewer parameters. No payload, no forward and backward.
+    """
     return reduced(trace, sample_params(trace, cfg), name="sample", training=0.0)
 
 
 class Headline:
-    """(update-stage speedup, energy ratio) of a rival over a baseline, on any configuration.
+    """(update-stage speedup, energy ratio) of a rival over a baseline, for any configuration.
 
-    ``run`` simulates a path by name on a sample, timing only, with the blocks of `amortised`, which
-    are those that energy is charged for as well; ``fits`` raises InputError when a configuration
-    cannot run a path on the whole trace. Configurations that differ in prices alone share one
-    simulation.
+    ``run`` simulates a path by name on a sample, timing only, with the blocks of `amortised`;
+    energy is charged for the same blocks. ``fits`` raises InputError if a configuration cannot run
+    a path on the whole trace. Configurations that differ only in prices share one simulation.
     """
 
     def __init__(
@@ -193,7 +199,10 @@ class Headline:
         return self._known[key]
 
     def _amortised(self, cfg: Config) -> Config:
-        """Of the configuration that was asked for last: a check of all leaves is worth a run."""
+        """Return `amortised` of ``cfg``, cached for the last configuration of each thread.
+
+        The cache avoids the check of all leaves, which costs as much as a run.
+        """
         known = getattr(self._last, "pair", (None, cfg))
         if known[0] is not cfg:
             known = self._last.pair = (cfg, amortised(cfg))
@@ -211,7 +220,7 @@ class Headline:
         return base.update_s / rival.update_s, joules[0] / joules[1]
 
     def quantities(self, cfg: Config, trace: Trace) -> dict[str, dict[str, int]]:
-        """Path -> component -> what energy is charged for."""
+        """Return path -> component -> quantity that energy is charged for."""
         found, short = {}, self._amortised(cfg)
         for name in self.pair:
             book, work = self._simulated(name, cfg, trace)
@@ -220,10 +229,11 @@ class Headline:
 
 
 def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[Swing]:
-    """Swing of (speedup, energy ratio) for each assumed leaf but the unfelt, and for the
-    `published_ranges`, widest first, before them those with an end at which a path cannot run.
+    """Return the swings of speedup and energy ratio, widest first.
 
-    Such an end has no value. Only a name may have no range.
+    Covers each assumed leaf with a range, except those of :func:`unfelt`, and the leaves of
+    :func:`published_ranges`. Leaves with an end at which a path cannot run come first; such an end
+    has the value None. Of the assumed leaves, only a name may have no range.
     """
     idle = unfelt(cfg)
     varied = [x for x in cfg.assumed() if x.low is not None and x.key not in idle]
@@ -257,7 +267,7 @@ def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[
 def changes(
     typical: Mapping[str, Mapping[str, int]], found: Mapping[str, Mapping[str, int]]
 ) -> Factors:
-    """Quantities as factors of the typical ones, those that are another."""
+    """Return the quantities that differ from the typical ones, as factors of these."""
     return {
         path: {
             name: found[path].get(name, 0) / n

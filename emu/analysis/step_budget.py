@@ -1,10 +1,11 @@
-"""Is the drive fast enough? A step time that is wanted, and the bandwidth that it takes.
+"""Step budget: the drive bandwidth that a target step time requires.
 
-Owns what of a step does not depend on the drive, and what rate of reads and writes would fit into
-the rest. Does not own any simulated number (ledger.py).
-Source: arithmetic on the ledger. Forward, backward and the host's update take what they take; the
-bytes that the update reads and writes have what is left, those that are not moved beside the update
-what it leaves; gradients written during backward have that time besides.
+Owns the part of a step that does not depend on the drive, and the rate of reads and writes that
+fits into the rest. Does not own any simulated number (analysis/ledger.py).
+Source: arithmetic on the ledger. The times of forward, backward and the host's update are fixed.
+The bytes that the update reads and writes have the remaining time. Bytes that are not moved during
+the host's update have only the time outside it. Gradients written during backward also have the
+time of backward.
 """
 
 from __future__ import annotations
@@ -21,34 +22,34 @@ from ondie.emu.units import KINDS, InputError, fmt_bytes, fmt_rate, fmt_time, pa
 
 @dataclass(frozen=True)
 class Verdict:
-    """Does a path meet the target, and if not, what would?"""
+    """Whether a path meets the target step time, and the bandwidth that would."""
 
     path: str
     step_s: float
     met: bool
     fixed_s: float
-    """Of a step, what no drive makes shorter."""
+    """Part of a step that no drive shortens."""
     left_s: float
-    """Of the target, for the drive."""
+    """Part of the target that is left for the drive."""
     where: str
-    """Where bytes are counted: over the "link" or in the "flash"."""
+    """Where bytes are counted: on the "link" or in the "flash"."""
     read_bytes: float
     written_bytes: float
-    """Of a step outside forward and backward."""
+    """Bytes of a step outside forward and backward."""
     has_bytes_per_s: float | None
     """Rate of reads and writes together in the simulated run."""
     needed_bytes_per_s: float | None
-    """The same to meet the target; None where no rate would."""
+    """Rate of reads and writes together that meets the target; None if no rate does."""
 
 
 def duration(text: str, place: str) -> float:
-    """Seconds of "3.5", "3.5 s", "500 ms". Raises InputError."""
+    """Parse a duration such as "3.5", "3.5 s" or "500 ms"; return seconds. Raises InputError."""
     plain = text.strip().replace(".", "", 1).isdecimal()
     return parse(f"{text} s" if plain else text, KINDS["ps"], place) / 1e12
 
 
 def seconds(text: str) -> float:
-    """The value of --target-step. Raises InputError."""
+    """Parse the value of --target-step; return seconds. Raises InputError."""
     found = duration(text, "--target-step")
     if not found:
         raise InputError(f"--target-step {text}: no step takes no time; write for example 3.5")
@@ -56,17 +57,19 @@ def seconds(text: str) -> float:
 
 
 def verdicts(c: Comparison, target_s: float) -> list[Verdict]:
-    """One for each path that ran."""
+    """Return one verdict for each path that ran."""
     return [verdict(r, r.ledger, target_s) for r in c.results if r.ledger is not None]
 
 
 def verdict(r: Result, book: Ledger, target_s: float) -> Verdict:
-    """Of one path. A host that updates has its bytes moved over the link, others inside the
-    drive."""
+    """Return the verdict on one path.
+
+    Bytes are counted on the link if the host updates the weights, otherwise inside the drive.
+    """
     spent, t, n = book.phases_s, book.totals, book.steps
     passes = [spent.get("forward", 0.0), spent.get("backward", 0.0)]
     spanned = sum(passes)
-    if r.updates_weights:  # what the accelerator works, without what it waits for a drive meanwhile
+    if r.updates_weights:  # the accelerator's busy time, without its waits for a drive
         names = ("forward", "backward")
         passes = [t.busy_ps.get((name, "accelerator"), 0) / n / 1e12 for name in names]
     training, backward = sum(passes), passes[1]
@@ -110,7 +113,10 @@ def verdict(r: Result, book: Ledger, target_s: float) -> Verdict:
 
 
 def _moved(book: Ledger, resource: str, phase: str) -> float:
-    """Bytes of a resource per step that belong to a phase, by the time it worked for each."""
+    """Return the bytes per step of a resource that belong to a phase.
+
+    The resource's bytes are divided among phases in proportion to its busy time.
+    """
     busy = {p: ps for (p, name), ps in book.totals.busy_ps.items() if name == resource}
     whole = sum(busy.values())
     if not whole:
@@ -119,7 +125,7 @@ def _moved(book: Ledger, resource: str, phase: str) -> float:
 
 
 def target_table(found: list[Verdict], target_s: float, table: Table) -> Table:
-    """Fill ``table``."""
+    """Fill ``table`` with the verdicts and return it."""
     table.title = f"Is the drive fast enough for a step of {fmt_time(target_s * 1e12)}?"
     for column in ("step", "answer", "no drive shortens", "left", "reads + writes", "it does"):
         table.add_column(column, justify="right")
@@ -140,17 +146,17 @@ def target_table(found: list[Verdict], target_s: float, table: Table) -> Table:
 
 
 def needed(v: Verdict) -> float | None:
-    """The rate to show: none where the target is met."""
+    """Return the rate to show; None if the target is met."""
     return None if v.met else v.needed_bytes_per_s
 
 
 def answer(v: Verdict) -> str:
-    """In a word or two."""
+    """Return the answer in a few words."""
     if v.met:
         return "yes"
     return "no" if v.needed_bytes_per_s is not None else "no, nor any drive"
 
 
 def target_data(c: Comparison, target_s: float) -> dict[str, Any]:
-    """What result.json says of it."""
+    """Return the content of result.json for the target step time."""
     return {"step_s": target_s, "paths": [asdict(v) for v in verdicts(c, target_s)]}

@@ -1,9 +1,10 @@
-"""What if: the comparison at every value of one or two keys of the configuration, or the format.
+"""Sweep: the comparison at every value of one or two configuration keys, or of the format.
 
-Owns the values, the runs one after another, the table, sweep.json and what is drawn. Does not own a
-comparison (compare.py), what is measured of a path (report.py) or what a value means (schema.py).
-Source: own. A row is what `ondie compare --set KEY=VALUE --no-swing` gives, or `--format VALUE`; a
-value with which a path cannot run has the reason in its row.
+Owns the values, the sequence of runs, the rows and the content of sweep.json. Does not own a
+comparison (analysis/compare.py), the metrics of a path (analysis/result_json.py), the meaning of a
+value (config/schema.py) or the figure (cli/figures/sweep.py).
+Source: none. A row is the result of `ondie compare --set KEY=VALUE --no-swing`, or of `--format
+VALUE`. If a path cannot run with a value, its row has the reason.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from ondie.traces import Trace
 MOST_KEYS = 2
 MOST_POINTS = 64
 ALL = "all"
-"""Instead of a path, where a point has none."""
+"""Path name of a row for a point at which no path ran."""
 REF = "given on the command line"
 CHOICES = {"format": formats.checked}
-"""Keys that are no constants of the configuration but choices of paths: how a value is checked."""
+"""Check function by key, for keys that are path options instead of configuration constants."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A key of the configuration, or of CHOICES, and the values that it takes, as the configuration
-    spells them."""
+    """A key of the configuration or of CHOICES, its values, and their spelling in the
+    configuration."""
 
     key: str
     values: tuple[Value, ...]
@@ -47,39 +48,39 @@ class Axis:
 
 @dataclass(frozen=True)
 class Row:
-    """One path at one point; all but the reason None when it cannot run there."""
+    """One path at one point; if the path cannot run there, the results are None."""
 
     values: tuple[str, ...]
-    """Of the axes, in their order."""
+    """Values of the axes, in axis order."""
     path: str
     reason: str | None = None
     update_s: float | None = None
     update_share: float | None = None
-    """Of the step."""
+    """Update stage as a share of the step."""
     step_s: float | None = None
     speedup: float | None = None
-    """Of the update stage over host offload at the same point."""
+    """Speedup of the update stage over host offload at the same point."""
     energy_drive_j: tuple[float, float, float] | None = None
-    """Per step outside forward and backward, low, typical, high."""
+    """J per step outside forward and backward: low, typical, high."""
     energy_drive_and_host_j: tuple[float, float, float] | None = None
     samples_per_s: float | None = None
     energy_step_j: tuple[float, float, float] | None = None
-    """Per step, forward and backward included."""
+    """J per step, including forward and backward: low, typical, high."""
     energy_sample_j: tuple[float, float, float] | None = None
-    """The same per sample."""
+    """J per sample, including forward and backward: low, typical, high."""
     bound_by: str | None = None
     bound_by_share: float | None = None
     target: Verdict | None = None
     capacity_bytes: int | None = None
-    """Nominal, of a drive at this point: follows the flash unless it was given."""
+    """Nominal capacity of a drive at this point; derived from the flash unless it was given."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """All rows, and what they are of."""
+    """All rows of a sweep, and its inputs."""
 
     cfg: Config
-    """Without the values of the axes, as the options are."""
+    """Configuration without the values of the axes; the options are without them as well."""
     trace: Trace
     options: Options
     steps: int
@@ -89,8 +90,11 @@ class Sweep:
 
 
 def axes(texts: Sequence[str], cfg: Config) -> tuple[Axis, ...]:
-    """The axes of `--sweep key=a,b,c`, in order. Raises InputError: unknown key, value of the wrong
-    kind, one that is named twice, too many."""
+    """Return the axes of `--sweep key=a,b,c`, in order.
+
+    Raises InputError for an unknown key, a missing value, a value of the wrong kind, a key or value
+    that is named twice, or too many keys or points.
+    """
     if len(texts) > MOST_KEYS:
         raise InputError(f"--sweep: {len(texts)} keys; at most {MOST_KEYS} are right")
     for text in texts:
@@ -129,7 +133,7 @@ def axes(texts: Sequence[str], cfg: Config) -> tuple[Axis, ...]:
 def _values(
     name: str, parts: Sequence[str], place: str
 ) -> tuple[tuple[Value, ...], tuple[str, ...]]:
-    """Values of a key, and how they are spelled."""
+    """Return the values of a key and their spelling."""
     if name in CHOICES:
         try:
             names = tuple(CHOICES[name](part) for part in parts)
@@ -151,14 +155,14 @@ def sweep(
     target_s: float | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Sweep:
-    """Run the comparison at every point. Raises InputError when it runs at none."""
+    """Run the comparison at every point. Raises InputError if it runs at none."""
     rows: list[Row] = []
     options = options or Options()
     n = 0
     for at in itertools.product(*(range(len(axis.values)) for axis in along)):
         texts = tuple(axis.texts[i] for axis, i in zip(along, at, strict=True))
         changes = {axis.key: axis.values[i] for axis, i in zip(along, at, strict=True)}
-        if cfg.leaf(nominal.CAPACITY).source == "set":  # given is given, at every point
+        if cfg.leaf(nominal.CAPACITY).source == "set":  # a given capacity holds at every point
             changes.setdefault(nominal.CAPACITY, cfg.system.capacity_bytes)
         choices: dict[str, Any] = {name: changes.pop(name) for name in CHOICES if name in changes}
 
@@ -207,7 +211,7 @@ def _rows(c: Comparison, texts: tuple[str, ...], target_s: float | None) -> list
 
 
 def data(s: Sweep) -> dict[str, Any]:
-    """The content of sweep.json."""
+    """Return the content of sweep.json."""
     return {
         "schema_version": SCHEMA_VERSION,
         "ondie_version": version("ondie"),

@@ -1,8 +1,9 @@
-"""Final weights: held against the same kernel outside the emulator, and against the recorded ones.
+"""Check of a path's final weights against a reference run and against the recorded weights.
 
-Owns the two comparisons and their verdict. Does not own the weights: paths bring them from flash.
-Source: this project's trace contract: bit for bit on the reference, and within 16 x 2**-24 x
-max(|w|, sum of learning rates) per element of the recorded weights (plain ulps explode near zero).
+Owns the two comparisons and their verdict. The reference is the same kernel, run outside the
+emulator. Does not own reading the weights from flash (the paths).
+Source: this project's trace contract: equal bits to the reference, and per element within 16 x
+2**-24 x max(|w|, sum of learning rates) of the recorded weights (plain ulps explode near zero).
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ from ondie.emu.paths.optimizer_step import Arithmetic
 from ondie.traces import Trace
 
 TOLERANCE = 16
-"""Units of 2**-24 max(|w|, sum of learning rates) that weights may lie from the recorded ones."""
+"""Largest allowed distance to the recorded weights, in 2**-24 x max(|w|, sum of learning rates)."""
 
 
 class Mismatch(RuntimeError):
-    """A path did not end on the reference weights: a defect. No result is written."""
+    """The final weights of a path differ from the expected ones: a defect. No result is written."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A path's final weights against the reference and against the recorded ones."""
+    """Comparison of a path's final weights with the reference and with the recorded weights."""
 
     equal_bits: int
     elements: int
     delivered_equal_bits: int | None
-    """Of the weights that reached the host by the last step; None where the path sends none."""
+    """Weights at the host with equal bits after the last step; None if no such check was made (for
+    example because the path sends none)."""
     recorded_distance: float | None
     """Largest distance to the recorded weights, in units of 2**-24 max(|w|, sum of learning
     rates)."""
@@ -40,8 +42,11 @@ class Weights:
 def compare_weights(
     path: Path, arithmetic: Arithmetic, steps: int, damaged: bool = False
 ) -> Weights:
-    """Hold the weights on flash against the same kernel outside the emulator. Raises Mismatch,
-    unless pages were ``damaged``: the drive has said that they could not be corrected."""
+    """Compare the weights on flash with the same kernel outside the emulator.
+
+    Raises Mismatch if they differ, unless pages were ``damaged`` (reported by the drive as
+    uncorrectable, or wrong bits where nothing corrects them).
+    """
     final = path.finish()
     assert final is not None
     trace = arithmetic.trace
@@ -66,12 +71,12 @@ def compare_weights(
             )
     distance = share = None
     recorded = trace.weights("final")
-    plain = path.options.format == "fp32"  # others lie farther from what was recorded
+    plain = path.options.format == "fp32"  # other formats differ more from the recorded weights
     if recorded is not None and steps == len(trace.steps) and plain:
         distance, share = recorded_distance(final, recorded, trace)
         if (
             not distance <= TOLERANCE and not damaged and path.lossless
-        ):  # nor NaN, where only one of the two is finite
+        ):  # `not <=` also catches NaN, which occurs where only one of the two is finite
             raise Mismatch(
                 f"{path.name}: weights lie {distance:.3g} units of 2**-24 max(|w|, sum of learning "
                 f"rates) from the recorded ones, {TOLERANCE} is the limit"
@@ -80,13 +85,15 @@ def compare_weights(
 
 
 def bits(values: np.ndarray) -> np.ndarray:
-    """The bits of an array's values, as whole numbers."""
+    """Return the bits of an array's values as unsigned integers."""
     return values.view(np.dtype(f"u{values.itemsize}"))
 
 
 def recorded_distance(final: np.ndarray, recorded: np.ndarray, trace: Trace) -> tuple[float, float]:
-    """(largest distance in units of 2**-24 max(|w|, sum of learning rates), share of equal
-    bits)."""
+    """Return (largest distance, share of weights with equal bits) to the recorded weights.
+
+    The distance is in units of 2**-24 x max(|w|, sum of learning rates).
+    """
     rates = [
         sum(float(step.hyper[g]["lr"]) for step in trace.steps if not step.skipped)
         for g in range(trace.groups)

@@ -1,4 +1,4 @@
-"""A host and N drives that train together: batches, data split, collectives, load, HyperTune.
+"""Data-parallel training by a host and N drives: batches, data split, collectives, HyperTune.
 
-Knows no flash. Source: Stannis (DAC 2020) and HyperTune.
+Does not own flash. Source: STANNIS (DAC 2020) and HyperTune.
 """

@@ -1,10 +1,11 @@
-"""Batch sizes: Algorithm 1 of Stannis in the form that ends, and as printed.
+"""Batch sizes by Algorithm 1 of STANNIS, in a terminating form and as printed.
 
-Owns speed curves, the choice of the reference engine and everybody else's batch. Does not own how
-curves are measured (benchmark.py), the allocator beside the paper's rule (optimal.py), the split of
-a data set (allocation.py) or what a whole step takes (paths/stannis.py).
-Source: STANNIS (DAC 2020), Algorithm 1. As printed it never ends (its increment is zero at equal
-times, while its condition still holds); its target form: t_i = t_ref (1 + margin).
+Owns speed curves, the choice of the reference engine and the batches of the other engines. Does not
+own the measurement of curves (throughput_benchmark.py), the allocator that replaces the paper's
+rule (throughput_allocator.py), the split of a data set (data_split.py) or the time of a whole step
+(paths/data_parallel.py).
+Source: STANNIS (DAC 2020), Algorithm 1. The printed form never terminates: its increment is zero at
+equal times, while its loop condition still holds. Target form: t_i = t_ref (1 + margin).
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ from dataclasses import dataclass, replace
 from ondie.emu.units import InputError, nearest
 
 MARGIN = 0.2
-"""By how much the others' step is longer than the reference's: its idle time."""
+"""Default relative excess of the other engines' step time over the reference's: the reference's
+idle time."""
 MOST = 1 << 53
-"""Batches beyond this are not counted exactly by a float."""
+"""Largest batch, 2^53: a float does not represent all integers above it."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One engine's measured speed: ``points`` of (batch, samples per second), batches ascending.
+    """Measured speed curve of one engine: ``points`` of (batch, samples per second), batches
+    ascending.
 
-    Between points the speed is linear, outside them constant; a single point is a constant speed.
-    ``limit`` is the largest batch that its memory holds. Raises InputError for a curve that is
-    empty, not positive, or along which a larger batch would take less time.
+    The speed is linear between points and constant outside them; a single point is a constant
+    speed. ``limit`` is the largest batch that the engine's memory holds. Raises InputError if the
+    curve is empty or not positive, or if a larger batch takes no longer than a smaller one.
     """
 
     name: str
@@ -57,7 +60,7 @@ class Engine:
             raise InputError(f"{self.name}: batch limit {self.limit}; at least 1 is right")
 
     def speed(self, batch: int) -> float:
-        """Samples per second at a batch."""
+        """Return the samples per second at a batch."""
         points = self.points
         if batch <= points[0][0]:
             return points[0][1]
@@ -67,28 +70,29 @@ class Engine:
         return points[-1][1]
 
     def seconds(self, batch: int) -> float:
-        """Time of one batch; grows with the batch."""
+        """Return the time of one batch; it grows with the batch."""
         return batch / self.speed(batch)
 
     @property
     def most(self) -> int:
-        """The largest batch that was measured and that memory holds."""
+        """Largest batch that was measured and that memory holds."""
         return min(self.points[-1][0], self.limit or MOST)
 
     @property
     def best(self) -> int:
-        """The measured batch of highest speed, the smallest of equals, within the limit."""
+        """Measured batch of highest speed (the smallest if several are equal), capped by the
+        limit."""
         return min(max(self.points, key=lambda p: (p[1], -p[0]))[0], self.limit or MOST)
 
     def held_down(self) -> bool:
-        """Would its best batch be larger with more memory?"""
+        """Return True if the best batch would be larger with more memory."""
         return self.best < replace(self, limit=None).best
 
     def batch_for(self, seconds: float) -> int:
-        """The batch whose time is nearest to ``seconds``: at least 1, at most the limit."""
+        """Return the batch whose time is nearest to ``seconds``: at least 1, at most the limit."""
         most = self.limit or MOST
         low, high = 0, most
-        while low < high:  # largest batch within the time
+        while low < high:  # binary search for the largest batch within the time
             middle = (low + high + 1) // 2
             if self.seconds(middle) <= seconds:
                 low = middle
@@ -100,14 +104,18 @@ class Engine:
 
 
 def slowest(engines: Sequence[Engine], counts: Sequence[int] | None = None) -> int:
-    """Index of the engine that is slowest at its best batch, the first of equals."""
+    """Return the index of the engine that is slowest at its best batch (the first if several are
+    equal)."""
     count_each(engines, counts)
     return min(range(len(engines)), key=lambda i: engines[i].speed(engines[i].best))
 
 
 def most_influential(engines: Sequence[Engine], counts: Sequence[int] | None = None) -> int:
-    """Index of the engine whose like add most to the whole: speed at its best batch x how many
-    there are (1 of each, unless given); the first of equals."""
+    """Return the index of the engine kind with the largest total speed.
+
+    The total is the speed at the best batch x the count (1 of each by default). The first wins if
+    several are equal.
+    """
     each = count_each(engines, counts)
     return max(range(len(engines)), key=lambda i: (engines[i].speed(engines[i].best) * each[i], -i))
 
@@ -116,22 +124,22 @@ REFERENCES: dict[str, Callable[[Sequence[Engine], Sequence[int] | None], int]] =
     "slowest": slowest,
     "influential": most_influential,
 }
-"""The two ways in which Stannis picks the engine that keeps its best batch."""
+"""The two rules by which STANNIS selects the engine that keeps its best batch."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Batches by Algorithm 1, one per engine, and how they came about."""
+    """Batches by Algorithm 1, one per engine, and the values they were derived from."""
 
     batches: tuple[int, ...]
     reference: int
     """Index of the engine that keeps its best batch."""
     target_s: float
-    """Time that the others' batches aim at: the reference's x (1 + margin)."""
+    """Target time of the other engines' batches: the reference's time x (1 + margin)."""
     seconds: tuple[float, ...]
     """Time of each engine's batch."""
     limited: tuple[bool, ...]
-    """Whose batch memory holds down."""
+    """True for each engine whose batch is reduced by its memory limit."""
 
 
 def tuning(
@@ -141,9 +149,12 @@ def tuning(
     margin: float = MARGIN,
     reference: int | str = "slowest",
 ) -> Tuning:
-    """Algorithm 1 in its target form: the reference (by name of REFERENCES, or its index) and its
-    equals keep their best batch, every other engine takes the one whose time is nearest to the
-    reference's times (1 + margin), or the largest that its memory holds."""
+    """Return the batches of Algorithm 1 in its target form.
+
+    The reference engine (a name in REFERENCES or an index) and engines identical to it keep their
+    best batch. Every other engine gets the batch whose time is nearest to the reference's time x (1
+    + margin), or the largest that its memory holds.
+    """
     each = count_each(engines, counts)
     if isinstance(reference, str):
         if reference not in REFERENCES:
@@ -170,7 +181,7 @@ def tuning(
 def tune(
     engines: Sequence[Engine], *, margin: float = MARGIN, reference: int | None = None
 ) -> tuple[int, ...]:
-    """The batches of :func:`tuning`; the reference is the slowest engine, unless given."""
+    """Return the batches of :func:`tuning`; the default reference is the slowest engine."""
     at = "slowest" if reference is None else reference
     return tuning(engines, margin=margin, reference=at).batches
 
@@ -178,12 +189,11 @@ def tune(
 def algorithm_1(
     engine: Engine, reference_s: float, margin: float = MARGIN, batch: int = 1
 ) -> Iterator[int]:
-    """Algorithm 1 as printed, step by step: the batch after each round of its loop. It never ends
-    of itself where the margin is more than 0.
+    """Yield the batch after each iteration of Algorithm 1 as printed.
 
-    While the engine's time is below reference_s x (1 + margin), its batch grows in proportion to
-    what its time lacks to ``reference_s``: nothing, once both take equally long. From there on the
-    batch stays as it is, the condition holds, and the loop goes on. Who iterates must stop it.
+    While the engine's time is below reference_s x (1 + margin), the batch grows in proportion to
+    the difference between ``reference_s`` and its time. The increment is zero once both times are
+    equal, so with a margin above 0 the loop does not terminate. The caller must stop the iteration.
     """
     target = reference_s * (1 + _checked(margin))
     while engine.seconds(batch) < target:
@@ -195,10 +205,11 @@ def algorithm_1(
 def reference_batch(
     batch: int, speed: float, reference_speed: float, margin: float = MARGIN
 ) -> int:
-    """Batch of the reference, where only the other engine's is known.
+    """Return the reference engine's batch when only the other engine's batch is known.
 
-    The largest one that :func:`tune` answers with at most ``batch`` for an engine of ``speed``
-    (samples per second), and at least 1: 315 at 32.3 beside 3.08 gives 25, which gives 315 again.
+    The result is the largest batch for which :func:`tune` gives an engine of ``speed`` (samples per
+    second) at most ``batch``, and at least 1. Example: batch 315 at speed 32.3 and reference speed
+    3.08 give 25, for which the other engine gets 315 again.
     """
     for name, value in (("batch", batch), ("speed", speed), ("reference speed", reference_speed)):
         if not (math.isfinite(value) and value > 0):
@@ -208,7 +219,10 @@ def reference_batch(
 
 
 def throughput(engines: Sequence[Engine], batches: Sequence[int]) -> float:
-    """Samples per second of a synchronous step without communication: all wait for the slowest."""
+    """Return the samples per second of a synchronous step without communication.
+
+    The slowest engine determines the step time.
+    """
     longest = max((e.seconds(b) for e, b in zip(engines, batches, strict=True) if b), default=0.0)
     if not longest:
         raise InputError("no engine has a sample; at least one batch of 1 is needed")
@@ -222,7 +236,7 @@ def _checked(margin: float) -> float:
 
 
 def count_each(engines: Sequence[Engine], counts: Sequence[int] | None) -> Sequence[int]:
-    """How many there are of each engine, checked."""
+    """Return the validated count of each engine kind (1 of each by default)."""
     if not engines:
         raise InputError("no engines to tune; at least one is needed")
     each = [1] * len(engines) if counts is None else counts

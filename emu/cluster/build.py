@@ -1,9 +1,10 @@
-"""A fleet of presets: hosts, drives of one or several kinds, their links, memory and power.
+"""Builds a cluster from presets: hosts, drives of one or several kinds, links, memory and power.
 
-Owns how configuration and workload become a fleet. Does not own the fleet's arrays (fleet.py), the
-workload's speeds (workload.py) or what an exchange takes (allreduce.py).
-Source: the presets' constants: power as they have it from the papers' servers (host.compute_power
-with idle drives, and each drive's controller and cores while it computes).
+Owns the conversion of configuration and workload into a cluster. Does not own the cluster's arrays
+(cluster.py), the workload's speeds (workload.py) or the time of an all-reduce
+(collectives/allreduce.py).
+Source: the presets' constants. Their power comes from the papers' servers: host.compute_power
+includes idle drives; a computing drive adds its controller and cores.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.units import InputError
 
 HOST_CORES = 8
-"""Of the hosts of HyperTune."""
+"""Cores of a host in HyperTune."""
 LINEAR = Slowdown(((0.5, 0.5),))
-"""Of a drive's cores [assumed]: speed in proportion to those that are left."""
+"""Slowdown of a drive's cores [assumed]: speed is proportional to the share of free cores."""
 
 
 def assemble(
@@ -39,9 +40,12 @@ def assemble(
     reads: bool = True,
     slowdown: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Fleet:
-    """``hosts`` hosts, all with the first preset's [host], share the drives evenly. ``reads``: does
-    reading samples take the time that the emulated flash needs for it? ``slowdown``: of a host, as
-    HyperTune's three nodes unless given. InputError for counts that make no fleet."""
+    """Build a cluster of ``hosts`` hosts that share the drives evenly.
+
+    All hosts use the first preset's [host]. ``reads``: include the time that the emulated flash
+    needs to read samples. ``slowdown``: slowdown of a host; default: HyperTune's three nodes.
+    Raises InputError for negative drive counts or fewer than one host.
+    """
     if hosts < 1:
         raise InputError(f"{hosts} hosts: 1 or more is right")
     for cfg, count in drives:
@@ -61,7 +65,7 @@ def assemble(
             cores=HOST_CORES,
             slowdown=slowdown or three_nodes().slowdown.ratio,
             host=True,
-            # Its samples are spread over all drives of its server.
+            # The host's samples are spread over all drives of its server.
             feed_bytes_per_s=feed(0, True) * max(sum(n for _, n in drives) / hosts, 1),
             update_s=workload.updates_s[0],
             join_s=workload.gradient_bytes / ETHERNET.bytes_per_s,
@@ -77,7 +81,7 @@ def assemble(
                 slowdown=LINEAR.ratio,
                 feed_bytes_per_s=feed(i, False),
                 update_s=workload.updates_s[1 + i],
-                # The weights in FP32 are as large as the gradient.
+                # The FP32 weights are as large as the gradient.
                 join_s=TunnelCost.of(cfg).downward(workload.gradient_bytes).end_ps / PS_PER_S,
             )
         )

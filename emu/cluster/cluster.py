@@ -1,8 +1,9 @@
-"""A fleet: hosts and their drives, of one or several kinds, as arrays over the nodes.
+"""Cluster: hosts and their drives, of one or several kinds, as arrays over the nodes.
 
-Owns what a node of a kind is and how long it computes. Does not own the steps (simulation.py), how
-a fleet is made of presets (assembly.py) or what an exchange takes (allreduce.py).
-Source: STANNIS (DAC 2020): a host and its drives train as equals, each on its own batch.
+Owns the properties of a node kind and the compute time of nodes. Does not own the training steps
+(training_sim.py), the construction from presets (build.py) or the time of an all-reduce
+(collectives/allreduce.py).
+Source: STANNIS (DAC 2020): a host and its drives train as equals, each with its own batch size.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ MOST_NODES = 1_000_000
 
 
 class Exchange(Protocol):
-    """What one all-reduce takes."""
+    """Cost of one all-reduce."""
 
     @property
     def seconds(self) -> float: ...
@@ -32,34 +33,35 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class Kind:
-    """What the nodes of one sort have in common."""
+    """Properties shared by all nodes of one kind."""
 
     name: str
     count: int
     engine: Engine
-    """Samples per second over the batch, with all cores; its limit is the memory's."""
+    """Samples per second as a function of the batch, with all cores; its limit is the memory
+    limit."""
     cores: int
     slowdown: Callable[[np.ndarray], np.ndarray]
-    """Speed that is left with a share of the cores, float64[k] each."""
+    """Relative speed for each share of free cores, float64[k] to float64[k]."""
     host: bool = False
     feed_bytes_per_s: float = 0.0
-    """At which a node reads its own samples; 0: they cost no time."""
+    """Rate at which a node reads its own samples; 0: reading takes no time."""
     update_s: float = 0.0
-    """Of its copy of the weights, where its speed does not hold that already."""
+    """Time to update the node's copy of the weights, if the speed does not include it."""
     join_s: float = 0.0
-    """To be sent the weights, when it joins."""
+    """Time to send the weights to a node that joins."""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """Nodes in the order of their kinds, hosts first."""
+    """Nodes of a cluster in the order of their kinds, hosts first."""
 
     kinds: tuple[Kind, ...]
     exchange: Callable[[np.ndarray], Exchange]
-    """All-reduce among the nodes that are there, bool[nodes]."""
+    """Returns the all-reduce among the present nodes, given as bool[nodes]."""
     sample_bytes: int
     watts: Callable[[np.ndarray], float]
-    """Power while it trains, of the nodes that are there."""
+    """Returns the power while training (W), given the present nodes as bool[nodes]."""
 
     def __post_init__(self) -> None:
         if not self.kinds or not self.kinds[0].host:
@@ -80,32 +82,34 @@ class Fleet:
 
     @cached_property
     def kind(self) -> np.ndarray:
-        """Kind of each node, int64[nodes]."""
+        """Kind index of each node, int64[nodes]."""
         return np.repeat(np.arange(len(self.kinds)), [kind.count for kind in self.kinds])
 
     @cached_property
     def cores(self) -> np.ndarray:
-        """int64[nodes]."""
+        """Cores of each node, int64[nodes]."""
         return np.array([kind.cores for kind in self.kinds])[self.kind]
 
     @cached_property
     def update_s(self) -> np.ndarray:
-        """float64[nodes]."""
+        """Weight update time of each node (s), float64[nodes]."""
         return np.array([kind.update_s for kind in self.kinds])[self.kind]
 
     @cached_property
     def slices(self) -> tuple[slice, ...]:
-        """The nodes of each kind."""
+        """Slice of the nodes of each kind."""
         ends = np.cumsum([0, *(kind.count for kind in self.kinds)])
         return tuple(slice(int(a), int(b)) for a, b in zip(ends, ends[1:], strict=False))
 
     def by_kind(self, values: list[int]) -> np.ndarray:
-        """A value for each kind as one for each node, int64[nodes]."""
+        """Expand one value per kind to one value per node, int64[nodes]."""
         return np.array(values, np.int64)[self.kind]
 
     def seconds(self, batches: np.ndarray) -> np.ndarray:
-        """Forward and backward of a batch on every node with all its cores, float64[nodes] from
-        int64[nodes]; 0 without a sample."""
+        """Return the forward and backward time of a batch on every node with all cores.
+
+        Takes int64[nodes] and returns float64[nodes]; 0 for nodes without samples.
+        """
         out = np.zeros(self.nodes)
         for kind, its in zip(self.kinds, self.slices, strict=True):
             sizes, which = np.unique(batches[its], return_inverse=True)
@@ -114,17 +118,17 @@ class Fleet:
         return out
 
     def limits(self) -> np.ndarray:
-        """Largest batch that each node's memory holds, int64[nodes]."""
+        """Return the largest batch that each node's memory holds, int64[nodes]."""
         return self.by_kind([kind.engine.limit or MOST for kind in self.kinds])
 
     def reading_s(self, samples: np.ndarray) -> np.ndarray:
-        """Time to read so many samples of a node's own, float64[nodes]."""
+        """Return the time for each node to read ``samples`` samples of its own, float64[nodes]."""
         rate = np.array([kind.feed_bytes_per_s or np.inf for kind in self.kinds])[self.kind]
         out: np.ndarray = samples * self.sample_bytes / rate
         return out
 
     def pace(self, left: np.ndarray, node: np.ndarray) -> np.ndarray:
-        """Speed left to nodes with a share of their cores, float64[k]."""
+        """Return the relative speed of nodes with a share of their cores free, float64[k]."""
         out = np.ones(len(left))
         kinds = self.kind[node]
         for i, kind in enumerate(self.kinds):

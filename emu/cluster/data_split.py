@@ -1,12 +1,12 @@
-"""Allocation: which node trains on how many samples, of a step and of an epoch.
+"""Data split: the number of samples that each node trains on, per step and per epoch.
 
-Owns Eq. 1, private data kept on its own drive and levelled with public data or by repetition, and
-the split of one global batch. Does not own batch sizes (tuner.py), which sample is taken when
-(epoch.py) or where samples lie on flash (paths/stannis.py).
+Owns Eq. 1, private data that stay on their own drive and are leveled with public data or by
+repetition, and the split of one global batch. Does not own batch sizes (batch_tuner.py), the order
+in which samples are taken (epoch.py) or the location of samples on flash (paths/data_parallel.py).
 Source: STANNIS (DAC 2020), Eq. 1: Dataset_i = BS_i / sum(BS) x Dataset, steps = Dataset / sum(BS);
-unequal private parts are levelled with public data, or private data are repeated.
+unequal private parts are leveled with public data, or private data are repeated.
 
-Everything is in whole samples, int64, one value per node, and no loop runs over nodes.
+All quantities are whole samples, int64, one value per node. No loop runs over nodes.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ import numpy as np
 from ondie.emu.units import INT64_MAX, InputError, nearest
 
 LEVELLING = ("public", "repeat")
-"""How unequal private parts are levelled: with public data alone, or where these do not suffice by
-repeating private data."""
+"""Methods to level unequal private parts: "public" uses public data alone; "repeat" also repeats
+private data where public data do not suffice."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """An epoch's data by node, int64[nodes] each."""
+    """Data of one epoch by node, int64[nodes] each."""
 
     private: np.ndarray
-    """Its own, which never leave it."""
+    """Private samples of the node; they never leave it."""
     public: np.ndarray
     repeated: np.ndarray
-    """Private samples that it trains on once more."""
+    """Private samples that the node trains on again."""
     steps: Fraction
-    """Dataset / sum(BS), exactly; with repeated samples, private data / BS of the node where that
-    is most."""
+    """Dataset / sum(BS), exactly. With repeated samples: the largest ratio private data / BS of any
+    node."""
     left: int
-    """Public samples, fewer than nodes, that the whole numbers of Eq. 1 leave to the next epoch."""
+    """Public samples, fewer than the nodes, that rounding in Eq. 1 leaves to the next epoch."""
 
     @property
     def samples(self) -> np.ndarray:
@@ -45,9 +45,9 @@ class Split:
 
 
 def largest_remainder(total: int, weights: Sequence[int] | np.ndarray) -> np.ndarray:
-    """``total`` split in proportion to the weights into whole numbers that sum to it, int64[nodes].
+    """Split ``total`` in proportion to the weights into integers that sum to it, int64[nodes].
 
-    What the floors leave goes to the largest remainders, to the earlier node among equals.
+    The samples left after rounding down go to the largest remainders; ties go to the earlier node.
     """
     w, whole = checked_batches("weight", weights)
     if total < 0:
@@ -64,14 +64,15 @@ def split(
     private: Sequence[int] | np.ndarray,
     levelling: str = "public",
 ) -> Split:
-    """An epoch over ``public`` samples and ``private[i]`` ones that stay with node i.
+    """Split an epoch over ``public`` samples and ``private[i]`` samples that stay with node i.
 
-    Each node gets the floor of its share of Eq. 1: first its private samples, then public ones that
-    level it with the others. Where a node's private samples alone are more than that, ``levelling``
-    "repeat" lengthens the epoch to what it needs; the others fill theirs with public samples, given
-    out so that nobody's private data are repeated more often than needed, and with repetitions.
+    Each node gets the floor of its share of Eq. 1: first its private samples, then public samples
+    that level it with the other nodes. If a node has more private samples than its share,
+    ``levelling`` "repeat" lengthens the epoch to fit them. The other nodes fill their shares with
+    public samples and repetitions; the public samples are distributed so that no node repeats its
+    private data more often than needed.
 
-    Raises InputError for negative counts and for private data that cannot be levelled.
+    Raises InputError for negative counts and for private data that cannot be leveled.
     """
     w, whole = checked_batches("batch", batches)
     own = checked_private(public, private, len(w))
@@ -105,17 +106,19 @@ def split(
 
 
 def levelled(own: np.ndarray, w: np.ndarray, public: int, steps: int) -> np.ndarray:
-    """Public samples of each node, together ``public``, that raise (own + given) / w to one level
-    wherever any are given, and nobody beyond ``steps`` batches, int64[nodes]."""
+    """Distribute ``public`` samples to level (own + given) / w over all nodes that receive any.
+
+    No node exceeds ``steps`` batches. Returns the public samples of each node, int64[nodes].
+    """
     return _raised(own, w, steps * w - own, public)
 
 
 def repeated_least(own: np.ndarray, goal: np.ndarray, room: np.ndarray, public: int) -> np.ndarray:
-    """Public samples of each node, at most ``room`` and together ``public`` or all room, that bring
-    (goal - given) / own, the passes over its private data, down to one level wherever any are
-    given, int64[nodes].
+    """Distribute public samples to level the passes over private data, (goal - given) / own.
 
-    Raises InputError where nodes without private data, which have none to repeat, need more.
+    The level holds for all nodes that receive any. No node gets more than ``room``; the total is
+    ``public``, or all room if that is less. Returns int64[nodes]. Raises InputError if nodes
+    without private data, which have nothing to repeat, need more public samples.
     """
     given = np.where(own == 0, room, 0)
     spare = public - int(given.sum())
@@ -129,20 +132,23 @@ def repeated_least(own: np.ndarray, goal: np.ndarray, room: np.ndarray, public: 
 
 
 def _raised(a: np.ndarray, w: np.ndarray, room: np.ndarray, total: int) -> np.ndarray:
-    """Whole numbers nearest to max(0, level x w - a), at most ``room``, that sum to ``total`` (or
-    to all room, if that is less); 0 where w is."""
+    """Return the integers nearest to max(0, level x w - a), at most ``room``, that sum to
+    ``total``.
+
+    The sum is all room if that is less than ``total``. Entries with w = 0 are 0.
+    """
     given = np.zeros(len(a), np.int64)
     at = np.flatnonzero(w > 0)
     if not len(at):
         return given
     at = at[np.argsort(a[at] / w[at], kind="stable")]
     sums, weights = np.cumsum(a[at]), np.cumsum(w[at])
-    taken = a[at] / w[at] * weights - sums  # by those before each, once they are at its level
+    taken = a[at] / w[at] * weights - sums  # raises all earlier nodes to this level
     last = max(int(np.searchsorted(taken, total, side="right")) - 1, 0)
     among = at[: last + 1]
     level = (total + sums[last]) / weights[last]
     given[among] = np.clip(np.floor(level * w[among] - a[among]), 0, room[among])
-    # What rounding, and nodes that are full, have left; those below the level first.
+    # Distribute what rounding and full nodes leave over, lowest level first.
     while missing := total - int(given.sum()):
         free = room[at] - given[at] if missing > 0 else given[at]
         there = at[free > 0][: abs(missing)]
@@ -157,22 +163,24 @@ def _raised(a: np.ndarray, w: np.ndarray, room: np.ndarray, total: int) -> np.nd
 
 
 def longest(own: np.ndarray, w: np.ndarray) -> Fraction:
-    """Steps that the node with most private samples for its batch needs for them; 0 if none has
-    any. Nodes of batch 0 do not count."""
+    """Return the largest number of steps that any node needs for its private samples.
+
+    0 if no node has private samples. Nodes with batch 0 are ignored.
+    """
     at = np.flatnonzero((w > 0) & (own > 0))
     if not len(at):
         return Fraction(0)
     near = own[at] / w[at]
-    at = at[near >= near.max() * (1 - 1e-9)]  # floats find the few, fractions the one
+    at = at[near >= near.max() * (1 - 1e-9)]  # floats select candidates, fractions decide
     pairs = np.unique(np.stack([own[at], w[at]]), axis=1).T
     return max(Fraction(int(p), int(b)) for p, b in pairs)
 
 
-# --- checks that other files share
+# --- checks shared with other modules
 
 
 def checked_batches(what: str, values: Sequence[int] | np.ndarray) -> tuple[np.ndarray, int]:
-    """One value per node as int64[nodes], and their sum, which is more than 0."""
+    """Return one value per node as int64[nodes], and their sum, which is more than 0."""
     w = whole_numbers(what, values)
     whole = int(w.sum())
     if whole <= 0:
@@ -183,7 +191,8 @@ def checked_batches(what: str, values: Sequence[int] | np.ndarray) -> tuple[np.n
 
 
 def checked_private(public: int, private: Sequence[int] | np.ndarray, nodes: int) -> np.ndarray:
-    """Private samples of each node, int64[nodes], beside ``public`` ones."""
+    """Return the validated private samples of each node, int64[nodes]; also validates
+    ``public``."""
     if len(private) != nodes:
         raise InputError(
             f"private data of {len(private)} nodes, batches of {nodes}: one of each per node"
@@ -202,7 +211,8 @@ def check_levelling(levelling: str) -> None:
 
 
 def whole_numbers(what: str, values: Sequence[int] | np.ndarray) -> np.ndarray:
-    """A copy as int64[nodes]; InputError for a fraction or a negative value, with its node."""
+    """Return a copy as int64[nodes]. Raises InputError for fractions and, with the node, for
+    negative values."""
     given = np.asarray(values if len(values) else np.zeros(0, np.int64))
     if given.ndim != 1 or given.dtype.kind not in "iu":
         wrong = given[given != np.floor(given)] if given.dtype.kind == "f" else given
@@ -216,8 +226,10 @@ def whole_numbers(what: str, values: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def _shares(total: int, w: np.ndarray, whole: int) -> tuple[np.ndarray, np.ndarray]:
-    """Floors of total x w / whole, and the remainders (times whole), exactly: total = q whole + r,
-    and r x w fits where whole x w does."""
+    """Return the floors of total x w / whole and the remainders (times whole), exactly.
+
+    With total = q whole + r, the product r x w fits into 64 bits if whole x w does.
+    """
     q, r = divmod(total, whole)
     part, rest = np.divmod(r * w, whole)
     return q * w + part, rest

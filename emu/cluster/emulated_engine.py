@@ -1,10 +1,10 @@
-"""Emulated engines: a host or a drive of a preset, training a network, as a benchmark sees it.
+"""Emulated engines: the step time of a preset's host or drive that trains a network.
 
-Owns time over batch sizes and what memory holds. Does not own speeds (networks.py, the preset's
-training ratio), the benchmark (benchmark.py) or interference.
+Owns the time over batch sizes and the memory limit. Does not own speeds (networks.py, the preset's
+training ratio), the benchmark (throughput_benchmark.py) or interference (load/contention.py).
 Source: STANNIS (DAC 2020), Table I: one batch and speed per network and engine. Below that batch
-the speed falls as that of a step with a fixed part does (assumed, networks.toml); above, it is
-constant. Of other trainings nothing is known below the one batch, and the speed is constant.
+the speed falls like that of a step with a constant part [assumed, networks.toml]; above, it is
+constant. For other trainings no speed is known below the one batch, so it is constant there too.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ UNPUBLISHED = "its speed is not published; benchmark a real engine"
 
 @dataclass(frozen=True)
 class Emulated:
-    """An engine in virtual time: called with a batch, it says how long a step takes.
+    """Engine in virtual time; calling it with a batch returns the time of a step.
 
-    ``speed`` samples/s at ``batch``, the smallest that reaches it; ``limit``: memory's.
+    ``speed`` is the speed (samples/s) at ``batch``, the smallest batch that reaches it. ``limit``
+    is the largest batch that memory holds.
     """
 
     name: str
@@ -34,7 +35,8 @@ class Emulated:
     half_batch: float
 
     def __call__(self, batch: int) -> float:
-        """Seconds of a step. MemoryError beyond the limit, as a real engine has it."""
+        """Return the seconds of a step. Raises MemoryError beyond the limit, as a real engine
+        does."""
         if batch > self.limit:
             raise MemoryError(f"{self.name}: batch {batch} of at most {self.limit}")
         if batch >= self.batch:
@@ -43,14 +45,18 @@ class Emulated:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Sizes to benchmark: powers of two up to twice its batch, and its batch."""
+        """Batch sizes to benchmark: powers of two up to twice the engine's batch, and that
+        batch."""
         powers = [1 << i for i in range((2 * self.batch).bit_length())]
         return tuple(sorted({*powers, self.batch}))
 
     def engine(self, largest: int | None = None) -> Engine:
-        """Benchmarked over batch sizes up to ``largest`` (its batch, unless given), and the line
-        through them, which meets its speed at its batch exactly (benchmark.Fitted). Where nothing
-        is known of smaller batches (``half_batch`` 0), its one point: a constant speed."""
+        """Benchmark batch sizes up to ``largest`` (default: the engine's batch) and return the
+        fitted curve.
+
+        The fitted line meets the engine's speed at its batch exactly (throughput_benchmark.Fitted).
+        If ``half_batch`` is 0, no speed of smaller batches is known: return a constant speed.
+        """
         most = self.batch if largest is None else largest
         if not self.half_batch:
             return Engine(self.name, ((most, self.speed),), self.limit)
@@ -60,8 +66,10 @@ class Emulated:
 
 
 def published(network: Network) -> tuple[Engine, Engine]:
-    """(host, drive), each at the one batch and speed that its paper gives, and no larger batch
-    measured. InputError where it gives no speed."""
+    """Return (host, drive), each with the one batch and speed that its paper gives.
+
+    That batch is the largest one measured. Raises InputError if the paper gives no speed.
+    """
     speeds = network.tuned_host_speed, network.tuned_drive_speed
     if speeds[0] is None or speeds[1] is None:
         raise InputError(f"{network.title} on {network.drive}: {UNPUBLISHED}")
@@ -72,8 +80,11 @@ def published(network: Network) -> tuple[Engine, Engine]:
 
 
 def emulated(network: Network, cfg: Config) -> tuple[Emulated, Emulated]:
-    """(host, drive) of a preset, training a network. InputError where its speed is not published or
-    memory holds no sample."""
+    """Return (host, drive) of a preset that trains a network.
+
+    Raises InputError if the speed is not published, the drives cannot train, or memory holds no
+    sample.
+    """
     if network.tuned_host_speed is None:
         raise InputError(f"{network.title} on {network.drive}: {UNPUBLISHED}")
     ratio = cfg.isp.training_ratio_by_model.get(network.name, cfg.isp.training_ratio)
@@ -95,11 +106,11 @@ def emulated(network: Network, cfg: Config) -> tuple[Emulated, Emulated]:
 def traced(
     name: str, batch: int, speed: float, cfg: Config, host_batch: int | None = None
 ) -> tuple[Engine, Engine]:
-    """(host, drive) of a preset in a training of which one ``batch`` of the host and its ``speed``
-    are known; ``name``: a network's, or any.
+    """Return (host, drive) of a preset for a training with one known host ``batch`` and ``speed``.
 
-    The host's largest batch is that one, or ``host_batch``, as no other is known to fit; the
-    drive's is the largest that leaves the host within it.
+    ``name``: a network's name, or any other name. The host's largest batch is ``batch`` or
+    ``host_batch``, because no other batch is known to fit. The drive's batch is the largest that
+    leaves the host within its own.
     """
     ratio = cfg.isp.training_ratio_by_model.get(name, cfg.isp.training_ratio)
     half = half_batch() if name in NETWORKS else 0.0

@@ -1,15 +1,16 @@
-"""An epoch being trained: who takes which samples in the next step, whatever happens in between.
+"""State of an epoch in training: assigns samples to nodes, step by step.
 
-Owns what is left of an epoch: every public sample once, on any node, every private one once (or
-repeated, as stated) on its own node, under any sequence of new batches, departures, returns and
-joins. Does not own batch sizes, Eq. 1 (allocation.py) or the order of samples (shuffle.py).
-Source: own; STANNIS (DAC 2020) for Eq. 1 and private data; HyperTune ends the epoch instead.
+Owns the samples left in an epoch under any sequence of batch changes, departures, returns and
+joins. Each public sample is used once, on any node; each private sample once (or repeated, as
+stated) on its own node. Does not own batch sizes, Eq. 1 (data_split.py) or the order of samples
+(permutation.py).
+Source: none; STANNIS (DAC 2020) for Eq. 1 and private data. HyperTune ends the epoch instead.
 
-How: between two changes the steps that are left are all alike. With S of them, node i has n_i of
-the samples that are left; the samples of all nodes are numbered through, and number j belongs to
-step j mod S. So steps differ by one sample at most, in whole and on each node, and no small one is
-left at the end. Private samples are spread over a node's steps. Public ones have no owner before
-they are taken: they are positions of one shuffled order, handed out as ranges.
+Algorithm: between two changes all remaining steps are alike. With S steps left, node i has n_i of
+the remaining samples. The samples of all nodes are numbered consecutively, and number j belongs to
+step j mod S. Steps therefore differ by at most one sample, in total and on each node, and the last
+step is not a small one. Private samples are spread over a node's steps. Public samples have no
+owner before they are taken: they are positions of one shuffled order, handed out as ranges.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ from ondie.emu.cluster.permutation import Shuffle
 from ondie.emu.units import InputError
 
 MOST = 3_000_000_000
-"""Samples of a node in an epoch whose products fit into 64 bits."""
+"""Largest number of a node's samples in an epoch for which all products fit into 64 bits."""
 
 
 @dataclass(frozen=True)
 class Take:
-    """What each node trains on in one step: ranges, as they are scattered.
+    """Samples of each node in one step, as ranges of shuffled positions.
 
-    Private ranges are in the node's own order, where a position beyond its private samples begins
-    another pass over them. Public ones are in the common order: a row for each range, nodes
-    ascending; a node has several where samples came back.
+    Private ranges are positions in the node's own order; positions beyond its private samples start
+    another pass over them. Public ranges are positions in the common order, one row per range,
+    nodes ascending; a node has several ranges if samples were put back.
     """
 
     step: int
@@ -64,24 +65,24 @@ class Take:
 
     @property
     def samples(self) -> np.ndarray:
-        """The batch of each node, int64[nodes]."""
+        """Batch of each node, int64[nodes]."""
         return self.private_length + self.public
 
 
 @dataclass
 class _Plan:
-    """The steps that are left, if nothing changes; int64[nodes] each."""
+    """Remaining steps, if nothing changes; int64[nodes] each."""
 
     steps: int
     samples: np.ndarray
     private: np.ndarray
-    """Of them, its own."""
+    """Private samples among ``samples``."""
     first: np.ndarray
     """Number of a node's first sample."""
     done: int = 0
 
     def until(self, step: int) -> np.ndarray:
-        """Samples of each node in the steps before ``step``."""
+        """Return the samples of each node in the steps before ``step``."""
 
         def below(number: np.ndarray) -> np.ndarray:
             rounds, rest = np.divmod(number, max(self.steps, 1))
@@ -90,7 +91,7 @@ class _Plan:
         return below(self.first + self.samples) - below(self.first)
 
     def next(self) -> tuple[np.ndarray, np.ndarray]:
-        """(samples, private ones of them) of each node in the next step."""
+        """Return (samples, private samples among them) of each node in the next step."""
         whole = np.maximum(self.samples, 1)
         before, after = self.until(self.done), self.until(self.done + 1)
         own = self.private * after // whole - self.private * before // whole
@@ -99,8 +100,11 @@ class _Plan:
 
 
 class Epoch:
-    """``public`` samples for anyone, ``private[i]`` that stay with node i. ``seed`` shuffles; give
-    each epoch its own. ``levelling`` as in allocation.split."""
+    """Epoch of ``public`` samples for any node and ``private[i]`` samples for node i only.
+
+    ``seed`` seeds the shuffle; use a different seed for each epoch. ``levelling`` as in
+    data_split.split.
+    """
 
     def __init__(
         self,
@@ -117,17 +121,17 @@ class Epoch:
         self.levelling = levelling
         self.seed = seed
         self.step = 0
-        """Steps taken."""
+        """Number of steps taken."""
         self.batches = np.zeros(len(self.private), np.int64)
         self.away = np.zeros(len(self.private), np.bool_)
-        """Nodes that have left."""
-        self._taken = np.zeros(len(self.private), np.int64)  # positions of each private order
+        """True for nodes that have left."""
+        self._taken = np.zeros(len(self.private), np.int64)  # positions taken of each private order
         self._order = Shuffle(public, seed)
         self._pool = Ranges(public)
         self._plan: _Plan | None = None
         self._last: Take | None = None
 
-    # --- what is left
+    # --- remaining samples
 
     @property
     def nodes(self) -> int:
@@ -135,28 +139,28 @@ class Epoch:
 
     @property
     def public_left(self) -> int:
-        """Public samples that nobody has taken."""
+        """Public samples that no node has taken."""
         return self._pool.total
 
     @property
     def private_left(self) -> np.ndarray:
-        """Private samples of each node that it has not taken once, of absent ones too,
-        int64[nodes]."""
+        """Private samples that each node, present or absent, has not yet taken, int64[nodes]."""
         return np.maximum(self.private - self._taken, 0)
 
     @property
     def repeated(self) -> np.ndarray:
-        """Private samples of each node that it took once more, int64[nodes]."""
+        """Private samples that each node took more than once, counted per repetition,
+        int64[nodes]."""
         return np.maximum(self._taken - self.private, 0)
 
     @property
     def deferred(self) -> int:
-        """Private samples of nodes that are away: lost to this epoch unless they return."""
+        """Private samples of absent nodes: lost to this epoch unless the nodes return."""
         return int(self.private_left[self.away].sum())
 
     @property
     def left(self) -> int:
-        """Samples still to be trained on, repetitions included, by the nodes that are there."""
+        """Samples still to be trained on by the present nodes, including repetitions."""
         if self._plan is None:
             return self.public_left + int(self.private_left[~self.away].sum())
         plan = self._plan
@@ -164,14 +168,14 @@ class Epoch:
 
     @property
     def steps_left(self) -> int:
-        """Steps to come, if nothing changes."""
+        """Number of remaining steps, if nothing changes."""
         plan = self._started()
         return plan.steps - plan.done
 
     # --- changes
 
     def start(self, batches: Sequence[int] | np.ndarray) -> None:
-        """Begin with a batch for each node. InputError where private data cannot be levelled."""
+        """Start with a batch for each node. Raises InputError if private data cannot be leveled."""
         if self._plan is not None:
             raise InputError("the epoch has started; resplit() changes its batches")
         w, _ = checked_batches("batch", batches)
@@ -179,12 +183,13 @@ class Epoch:
         self.resplit(w)
 
     def resplit(self, batches: Sequence[int] | np.ndarray) -> None:
-        """New batches from the next step on; the step before it stands.
+        """Set new batches from the next step on; the previous step remains valid.
 
-        Where a node's private samples no longer fit into its share of what is left, the epoch is
-        lengthened for it: the others take smaller batches, or repeat private data where levelling
-        is "repeat" and those without any have public samples enough. InputError for a batch of a
-        node that has left, or none where it has private samples left; then nothing changes.
+        If a node's private samples no longer fit into its share of the remaining samples, the epoch
+        is lengthened. The other nodes then take smaller batches. They repeat private data instead
+        if levelling is "repeat" and there are enough public samples for the nodes without private
+        data. Raises InputError for a batch of a node that has left, and for batch 0 of a node with
+        private samples left; nothing changes then.
         """
         w, _ = checked_batches("batch", batches)
         if len(w) != self.nodes:
@@ -196,12 +201,14 @@ class Epoch:
         self.batches, self._last = w, None
 
     def leave(self, nodes: Sequence[int] | np.ndarray, *, unfinished: bool = True) -> np.ndarray:
-        """Nodes go. The rest of their private samples waits for their return (it is lost to the
-        epoch otherwise); public ones have never been theirs. ``unfinished``: neither did they
-        finish the last step, and its samples go back. The others' batches stay.
+        """Remove nodes from the epoch; the batches of the other nodes stay.
 
-        Returns the private samples that each of them leaves undone, int64[len(nodes)]. InputError
-        where nobody would be left, or a node is not there.
+        Their remaining private samples are kept for their return and are otherwise lost to the
+        epoch. Public samples have no owner. ``unfinished``: the nodes did not finish the last step;
+        put back its samples.
+
+        Returns the private samples that each of these nodes has left, int64[len(nodes)]. Raises
+        InputError if no node would remain, or if a node is not present.
         """
         at = self._known(nodes)
         gone = np.flatnonzero(self.away[at])
@@ -217,12 +224,14 @@ class Epoch:
         if self._plan is not None:
             last = self._last
             self.resplit(w)
-            self._last = last  # others may fail in the same step
+            self._last = last  # other nodes may fail in the same step
         return self.private_left[at]
 
     def join(self, nodes: Sequence[int] | np.ndarray, batches: Sequence[int] | np.ndarray) -> None:
-        """Nodes that have left come back, with batches for all nodes; their private samples go on
-        where they stopped."""
+        """Bring back nodes that have left, with batches for all nodes.
+
+        Their private samples continue at the position where they stopped.
+        """
         at = self._known(nodes)
         there = np.flatnonzero(~self.away[at])
         if len(there):
@@ -237,8 +246,11 @@ class Epoch:
     def add(
         self, private: Sequence[int] | np.ndarray, batches: Sequence[int] | np.ndarray
     ) -> np.ndarray:
-        """New nodes, with their private samples, and batches for all nodes, theirs last. Returns
-        their numbers, int64[len(private)]."""
+        """Add new nodes with their private samples; ``batches`` covers all nodes, the new ones
+        last.
+
+        Returns the numbers of the new nodes, int64[len(private)].
+        """
         own = whole_numbers("private samples", private)
         before = (self.private, self._taken, self.away)
         self.private = np.concatenate([self.private, own])
@@ -252,7 +264,7 @@ class Epoch:
         return np.arange(self.nodes - len(own), self.nodes)
 
     def undo(self) -> None:
-        """The last step failed on every node: all of its samples go back."""
+        """Put back all samples of the last step, which failed on every node."""
         if self._last is None:
             raise InputError("no step to undo: it stands since batches changed, or none was taken")
         self._give_back(np.arange(self.nodes))
@@ -263,7 +275,7 @@ class Epoch:
     # --- steps
 
     def take(self) -> Take:
-        """The next step's samples. Those of the step before are done with."""
+        """Take the next step's samples; this completes the previous step."""
         plan = self._started()
         if plan.done == plan.steps:
             raise InputError(f"the epoch is over after {self.step} steps; nothing is left to take")
@@ -276,19 +288,22 @@ class Epoch:
         return take
 
     def public_indices(self, start: int | np.ndarray, length: int | np.ndarray) -> np.ndarray:
-        """Public samples of a range, or of several after another, int64[sum of lengths]: 0 to
-        public - 1."""
+        """Return the public samples of one range or of several consecutive ranges.
+
+        int64[sum of lengths], values 0 to public - 1.
+        """
         begin, size = np.atleast_1d(start), np.atleast_1d(length)
         offset = np.repeat(begin - (np.cumsum(size) - size), size)
         return self._order(offset + np.arange(len(offset)))
 
     def private_indices(self, node: int, start: int, length: int) -> np.ndarray:
-        """A node's private samples of a range, int64[length]: 0 to private[node] - 1."""
+        """Return a node's private samples of a range, int64[length], values 0 to private[node] -
+        1."""
         n = int(self.private[node])
         order = Shuffle(n, self.seed, 1 + node)
         return order(np.arange(start, start + length) % max(n, 1))
 
-    # --- how
+    # --- implementation
 
     def _started(self) -> _Plan:
         if self._plan is None:
@@ -304,7 +319,7 @@ class Epoch:
         return at
 
     def _planned(self, w: np.ndarray) -> _Plan:
-        """Shares of what is left, and the number of steps."""
+        """Return the shares of the remaining samples and the number of steps."""
         own, public = np.where(self.away, 0, self.private_left), self.public_left
         stuck = np.flatnonzero((own > 0) & (w == 0))
         if len(stuck):
@@ -318,7 +333,7 @@ class Epoch:
         if self.levelling == "repeat" and need * whole > data:
             goal = need.numerator * w // need.denominator
             room = goal - own
-            bare = int(room[self.private == 0].sum())  # they have nothing to repeat
+            bare = int(room[self.private == 0].sum())  # these nodes have nothing to repeat
             if bare <= public < int(room.sum()):
                 given = repeated_least(self.private, self._taken + goal, room, public)
                 return self._shared(steps, goal, goal - given)
@@ -335,7 +350,7 @@ class Epoch:
         return _Plan(steps, samples, private, np.cumsum(samples) - samples)
 
     def _give_back(self, nodes: np.ndarray) -> None:
-        """The last step's samples of these nodes."""
+        """Put back the last step's samples of these nodes."""
         last = self._last
         if last is None:
             return

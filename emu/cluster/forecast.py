@@ -1,17 +1,18 @@
-"""Forecast: the speed that a node will have, from the trend of what was observed of it.
+"""Speed forecast: the future speed of a node from the trend of its observations.
 
-Owns both forms. Does not own the window (decline.py), or which one is used (hypertune.py).
-Source: own; HyperTune proposes prediction and publishes none.
+Owns both forms of the forecast. Does not own the window (hypertune/slowdown_detector.py) or the
+selection of a form (hypertune/controller.py).
+Source: none; HyperTune proposes prediction and publishes no method.
 
-What came out, over 100 drawn traces of each kind that nothing was chosen on (`compared(kind, 100,
-first=5000)` of validate/forecasts.py): gain over no forecast, which makes about 210 samples/s, and
-its standard error. By CPU use: ramps +4.08 (0.19), periodic +4.71 (0.26), short jobs +0.11 (0.07),
-bursts -0.01 (0.01). By speed: ramps +4.90 (0.22), periodic +2.82 (0.28), short jobs -3.33 (0.07),
-bursts -4.30 (0.16). So CPU use is what to ask for where loads come gradually, and nothing is asked
-for by default. The form by CPU use was found, and its 5 steps chosen among 1, 3, 5, 8 and 12, on 10
-to 12 other traces of each kind.
+Results over 100 drawn traces of each kind that were not used for any choice (`compared(kind, 100,
+first=5000)` of validate/forecasts.py): gain in samples/s over no forecast, which reaches about 210
+samples/s, and its standard error. By CPU use: ramps +4.08 (0.19), periodic +4.71 (0.26), short jobs
++0.11 (0.07), bursts -0.01 (0.01). By speed: ramps +4.90 (0.22), periodic +2.82 (0.28), short jobs
+-3.33 (0.07), bursts -4.30 (0.16). Use the CPU form where loads change gradually; the default is no
+forecast. The CPU form was found, and its 5 steps chosen among 1, 3, 5, 8 and 12, on 10 to 12 other
+traces of each kind.
 
-Speeds are ratios to a node's uninterrupted one, float64[n]; NaN stays NaN.
+Speeds are ratios to the uninterrupted speed of the node, float64[n]; NaN stays NaN.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ import numpy as np
 from ondie.emu.cluster.hypertune.slowdown_detector import RECENT, WINDOW, Window
 
 CERTAIN = 3.0
-"""Standard errors that a slope of CPU use must have. Assumed, 2 to 4."""
+"""Standard errors that a slope of CPU use must exceed [assumed, 2 to 4]."""
 
 
 def by_speed(ratios: Window, ahead: int) -> np.ndarray:
-    """The line of least squares through the window of speeds, so many steps after its end."""
+    """Extrapolate the least-squares line through the window of speeds by ``ahead`` steps."""
     ratio: np.ndarray = ratios.mean() + ratios.slope(WINDOW) * ((WINDOW - 1) / 2 + ahead)
     return np.maximum(ratio, 0.0)
 
 
 def by_cpu(ratio: np.ndarray, shares: Window, noise: float, ahead: int) -> np.ndarray:
-    """Recent mean speeds carried on along the trend of the cores that are left, up to 1.
+    """Extrapolate the recent mean speed along the trend of the free cores, up to 1.
 
-    The trend is that of the recent steps, so that none before a sudden change is in it, and counts
-    if it is more than ``noise`` of a share would make it. Speed per share: the secant from here to
-    all cores and full speed.
+    The trend covers the recent steps only, which excludes steps before a sudden change. It counts
+    only if it exceeds what ``noise`` of a share would cause. Speed per share is the secant from the
+    present point to all cores and full speed.
     """
     x = np.arange(RECENT) - (RECENT - 1) / 2
     slope = shares.slope(RECENT)

@@ -1,15 +1,16 @@
-"""Weighted gradients: what each node's mean gradient counts in the mean of all, and their sum.
+"""Weighted mean of gradients: the weight of each node's mean gradient, and the weighted sum.
 
-Owns the weights, what they make of a single sample, the bias and the noise of a mean whose weights
-are not those of the batches, and the order in which an exchange adds. Does not own batches
-(tuner.py, allocation.py) or what an exchange takes (ring.py).
-Source: own; Horovod's mean is its sum divided by the number of ranks, in which a rank that has
+Owns the weights, their effect on a single sample, the bias and noise of a mean whose weights differ
+from the batches, and the order of additions in an all-reduce. Does not own batches (batch_tuner.py,
+data_split.py) or the time of an all-reduce (collectives/).
+Source: none. Horovod's mean is its sum divided by the number of ranks, in which a rank that has
 joined counts with zeros (horovod/torch/mpi_ops.py and common/tensor_queue.cc).
 
 Node i computes the mean gradient g_i of its b_i samples; B is the sum of b. The gradient of the
-whole batch is sum_i (b_i / B) g_i. With weights w a sample of node i counts w_i / b_i: under 1/n a
-sample of a drive of 25 counts 315 / 25 = 12.6 times one of a host of 315. The same weights serve
-micro-batches of one node, and parameters that nodes have trained by themselves.
+whole batch is sum_i (b_i / B) g_i. With weights w a sample of node i has the factor w_i / b_i: with
+weights 1/n, a sample of a drive with batch 25 counts 315 / 25 = 12.6 times as much as a sample of a
+host with batch 315. The same weights apply to micro-batches of one node, and to parameters that
+nodes have trained separately.
 """
 
 from __future__ import annotations
@@ -25,13 +26,16 @@ F64 = npt.NDArray[np.float64]
 F32 = npt.NDArray[np.float32]
 
 EXCHANGES = ("star", "ring", "tree")
-"""Orders of addition: the host adds node after node; each piece starts at another node of the ring
-and goes around; node i takes in what node i + s holds, for s = 1, 2, 4, ..."""
+"""Orders of addition. "star": the host adds one node after another. "ring": each piece starts at a
+different node and goes around the ring. "tree": node i adds the sum of node i + s, for s = 1, 2, 4,
+..."""
 
 
 def by_batch(batches: npt.ArrayLike, present: npt.ArrayLike | None = None) -> F64:
-    """w_i = b_i / sum of b over the nodes that are present: float64[n], 0 for others. ``present``:
-    bool[n], all where None. Raises InputError where nobody has a sample."""
+    """Return w_i = b_i / sum of b over the present nodes, float64[n]; 0 for absent nodes.
+
+    ``present``: bool[n]; None means all. Raises InputError if no present node has a sample.
+    """
     b, there = _nodes(batches, present)
     held = np.where(there, b, 0)
     if not held.any():
@@ -41,8 +45,11 @@ def by_batch(batches: npt.ArrayLike, present: npt.ArrayLike | None = None) -> F6
 
 
 def by_rank(batches: npt.ArrayLike, present: npt.ArrayLike | None = None) -> F64:
-    """Horovod's unweighted mean: 1/n over the n nodes that are present. A node without samples
-    counts in n with zeros, so that its weight is 0 and those of the others sum to less than 1."""
+    """Return the weights of Horovod's unweighted mean: 1/n over the n present nodes.
+
+    A node without samples counts in n with zeros: its weight is 0, and the weights of the other
+    nodes sum to less than 1.
+    """
     b, there = _nodes(batches, present)
     if not (there & (b > 0)).any():
         raise InputError("no node that is present has a sample; at least one of batch 1 is needed")
@@ -51,8 +58,10 @@ def by_rank(batches: npt.ArrayLike, present: npt.ArrayLike | None = None) -> F64
 
 
 def sample_weights(batches: npt.ArrayLike, weights: npt.ArrayLike) -> F64:
-    """What one sample of each node counts, beside 1 in the mean of the whole batch: B w_i / b_i,
-    float64[n]; 0 for nodes without samples."""
+    """Return the weight of one sample of each node, B w_i / b_i, float64[n].
+
+    A sample has weight 1 in the mean of the whole batch. 0 for nodes without samples.
+    """
     b, w = _weighted(batches, weights)
     counts: F64 = np.divide(b.sum() * w, b, out=np.zeros(len(b)), where=b > 0)
     return counts
@@ -61,8 +70,11 @@ def sample_weights(batches: npt.ArrayLike, weights: npt.ArrayLike) -> F64:
 def relative_weight(
     batches: npt.ArrayLike, weights: npt.ArrayLike, node: int, other: int = 0
 ) -> float:
-    """How many times as much a sample of ``node`` counts as one of ``other``; under 1/n that is
-    b_other / b_node. Raises InputError where one of them has no sample or no weight."""
+    """Return the weight of a sample of ``node`` divided by that of a sample of ``other``.
+
+    With weights 1/n this is b_other / b_node. Raises InputError if a node number is out of range,
+    or if a sample of ``other`` has weight 0.
+    """
     counts = sample_weights(batches, weights)
     for i in (node, other):
         if not 0 <= i < len(counts):
@@ -73,16 +85,22 @@ def relative_weight(
 
 
 def effective_batch(batches: npt.ArrayLike, weights: npt.ArrayLike) -> float:
-    """Samples whose plain mean is as noisy: (sum w)^2 / sum (w_i^2 / b_i). Kish's effective size;
-    B where weights are those of the batches, less everywhere else."""
+    """Return the number of samples whose unweighted mean is equally noisy.
+
+    Kish's effective size, (sum w)^2 / sum (w_i^2 / b_i). It is B for weights by batch, and less for
+    all other weights.
+    """
     b, w = _weighted(batches, weights)
     return float(w.sum() ** 2 / _squares(b, w))
 
 
 def bias(batches: npt.ArrayLike, weights: npt.ArrayLike, means: npt.ArrayLike) -> F64:
-    """Expected error of the weighted mean where node i's data has the gradient ``means[i]``:
-    sum_i (w_i - b_i / B) means[i], float64[...] for means of float[n, ...]. It is 0 where all data
-    are alike and the weights sum to 1, and for weights by batch whatever the data."""
+    """Return the expected error of the weighted mean if the data of node i has gradient
+    ``means[i]``.
+
+    sum_i (w_i - b_i / B) means[i], float64[...] for means of float[n, ...]. It is 0 if all data are
+    alike and the weights sum to 1, and for weights by batch with any data.
+    """
     b, w = _weighted(batches, weights)
     m = np.asarray(means, np.float64)
     if m.shape[:1] != b.shape:
@@ -95,20 +113,23 @@ def bias(batches: npt.ArrayLike, weights: npt.ArrayLike, means: npt.ArrayLike) -
 
 
 def noise(batches: npt.ArrayLike, weights: npt.ArrayLike, spread: float) -> float:
-    """Expected squared distance from its mean where the B samples are dealt to the nodes at random:
-    spread x (sum w_i^2 / b_i - (sum w)^2 / B), exactly; 0 for weights by batch. ``spread``: of
-    these samples' gradients, as `spread` gives it.
+    """Return the expected squared distance from the mean if the B samples are dealt at random.
+
+    Exactly spread x (sum w_i^2 / b_i - (sum w)^2 / B); 0 for weights by batch. ``spread``: spread
+    of these samples' gradients, as returned by `spread`.
 
     A sample's coefficient is c = w_i / b_i. Over all permutations the variance of sum c_x g_x is
-    S^2 sum (c_x - mean c)^2, with S^2 the samples' variance of B - 1 degrees of freedom.
+    S^2 sum (c_x - mean c)^2, with S^2 the samples' variance with B - 1 degrees of freedom.
     """
     b, w = _weighted(batches, weights)
     return float(spread) * float(_squares(b, w) - w.sum() ** 2 / b.sum())
 
 
 def spread(gradients: npt.ArrayLike) -> float:
-    """Sum over parameters of the variance of samples' gradients, float[B, params]: S^2, of B - 1
-    degrees of freedom."""
+    """Return the sum over parameters of the variance of the samples' gradients, float[B, params].
+
+    This is S^2, with B - 1 degrees of freedom.
+    """
     g = np.asarray(gradients, np.float64)
     if g.ndim != 2 or len(g) < 2:
         raise InputError(
@@ -120,13 +141,14 @@ def spread(gradients: npt.ArrayLike) -> float:
 def all_reduce(
     gradients: Sequence[F32 | None], weights: npt.ArrayLike, exchange: str = "star"
 ) -> F32:
-    """sum_i w_i g_i as the nodes compute it: each multiplies its gradient by its weight in float32,
-    and an exchange adds in its order; float32[params], the same bits every time.
+    """Return sum_i w_i g_i, float32[params], computed as the nodes compute it.
 
-    ``gradients``: float32[params] of each node; None for one that has left, which takes no part.
-    A node of weight 0 adds zeros, whatever it holds. With weights of sum 1 the result lies within
-    (n + 1) 2^-24 sum w_i |g_i| of the exact sum, and below float32's least normal number.
-    Raises InputError for arrays that do not go together and a weight without a gradient.
+    Each node multiplies its gradient by its weight in float32, and the exchange adds in its order;
+    the result is bit-identical every time. ``gradients``: float32[params] of each node; None for a
+    node that has left and takes no part. A node of weight 0 adds zeros, regardless of its gradient.
+    With weights of sum 1 the result lies within (n + 1) 2^-24 sum w_i |g_i| of the exact sum, plus
+    errors below float32's least normal number.
+    Raises InputError for arrays of different lengths and for a weight without a gradient.
     """
     if exchange not in EXCHANGES:
         raise InputError(
@@ -189,7 +211,7 @@ def _squares(b: npt.NDArray[np.int64], w: F64) -> float:
 def _nodes(
     batches: npt.ArrayLike, present: npt.ArrayLike | None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Batches and who is present, checked."""
+    """Return the validated batches and presence flags."""
     b = np.asarray(batches)
     if b.ndim != 1 or not len(b) or b.dtype.kind not in "iu":
         raise InputError(f"batches: {b.dtype} of shape {b.shape}; a whole number per node is right")
@@ -206,7 +228,7 @@ def _nodes(
 
 
 def _weighted(batches: npt.ArrayLike, weights: npt.ArrayLike) -> tuple[npt.NDArray[np.int64], F64]:
-    """Batches and weights that go together, some of them more than 0."""
+    """Return validated batches and weights of equal length; at least one weight is more than 0."""
     b, _ = _nodes(batches, None)
     w = _finite(weights)
     if len(w) != len(b):
@@ -230,7 +252,7 @@ def _finite(weights: npt.ArrayLike) -> F64:
 
 
 def _like(i: int, g: F32, others: list[F32]) -> None:
-    """InputError for a gradient that is no vector of float32, or not as long as the others."""
+    """Raise InputError if a gradient is not a float32 vector of the same length as the others."""
     size = len(others[0]) if others else None
     if g.dtype != np.float32 or g.ndim != 1 or (size is not None and len(g) != size):
         right = "a vector of float32" if size is None else f"float32[{size}]"

@@ -1,7 +1,7 @@
-"""What became of a simulated training: a record per step, totals per node, and what happened.
+"""History of a simulated training: a record per step, totals per node, and events.
 
-Owns the record and the sums over it. Does not own the simulation or how it is shown.
-Source: own.
+Owns the record and the sums over it. Does not own the simulation (training_sim.py) or the output.
+Source: none.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 STEP = np.dtype(
     [
         ("start_s", float),
-        ("compute_s", float),  # until the last node has its gradient
+        ("compute_s", float),  # until the last node has computed its gradient
         ("exchange_s", float),
         ("update_s", float),
         ("samples", np.int64),
         ("host_samples", np.int64),
-        ("nodes", np.int64),  # that are there
-        ("waiting", float),  # share of compute_s that nodes wait for the last, mean
-        ("reading", float),  # share of compute_s that nodes wait for their samples, mean
-        ("host_cpu_s", float),  # of the relay
+        ("nodes", np.int64),  # present nodes
+        ("waiting", float),  # mean share of compute_s spent waiting for the last node
+        ("reading", float),  # mean share of compute_s spent waiting for samples
+        ("host_cpu_s", float),  # CPU time of the relay
         ("joules", float),
-        ("rate", float),  # learning rate over the one at the start
+        ("rate", float),  # learning rate / initial learning rate
     ]
 )
 
 
 @dataclass(frozen=True)
 class Note:
-    """Something that happened at the end of a step."""
+    """Event at the end of a step."""
 
     step: int
     seconds: float
@@ -45,7 +45,7 @@ class Note:
 
 @dataclass
 class History:
-    """Filled by the simulation."""
+    """Record of a training, filled by the simulation."""
 
     hosts: int
     busy_s: np.ndarray
@@ -54,11 +54,11 @@ class History:
     """Samples that each node trained on, int64[nodes]."""
     notes: list[Note] = field(default_factory=list)
     dropped: int = 0
-    """Samples of epochs that were ended before their end."""
+    """Samples dropped by epochs that were terminated early."""
     deferred: int = 0
-    """Private samples that nodes which had gone left undone at an epoch's end."""
+    """Private samples of absent nodes that were not trained on by an epoch's end."""
     between_joules: float = 0.0
-    """Between steps, while nodes that join are sent the weights."""
+    """Energy between steps, while weights are sent to joining nodes (J)."""
     _rows: list[tuple[Any, ...]] = field(default_factory=list)
 
     @staticmethod
@@ -82,8 +82,11 @@ class History:
         there: np.ndarray,
         rate: float,
     ) -> None:
-        """Add a step. ``begin``, ``end``: of each node's computing, float64[nodes]; ``counted``:
-        whose samples count, bool[nodes]."""
+        """Append a step.
+
+        ``begin``, ``end``: compute interval of each node, float64[nodes]; ``counted``: nodes whose
+        samples count, bool[nodes].
+        """
         self.busy_s += np.where(counted, end - begin, 0.0)
         self.samples_of += counts
         span = trained - start
@@ -107,12 +110,12 @@ class History:
 
     @property
     def steps(self) -> np.ndarray:
-        """STEP[steps]."""
+        """Records of all steps, STEP[steps]."""
         return np.array(self._rows, STEP)
 
     @property
     def seconds(self) -> float:
-        """Of all steps; what passes between them for nodes that join counts."""
+        """End time of the last step (s); it includes the time between steps for joining nodes."""
         last = self._rows[-1]
         return float(sum(last[:4]))
 
@@ -133,13 +136,16 @@ class History:
         return self.joules / self.samples
 
     def between(self, first: int, last: int) -> float:
-        """Samples per second of the steps [first, last)."""
+        """Return the samples per second of the steps [first, last)."""
         s = self.steps[first:last]
         spent = s["compute_s"] + s["exchange_s"] + s["update_s"]
         return float(s["samples"].sum() / spent.sum())
 
     def data(self, names: Sequence[str] = ()) -> dict[str, Any]:
-        """For JSON; ``names`` of the nodes' kinds are given where totals of nodes are wanted."""
+        """Return the history as a JSON-serializable dictionary.
+
+        ``names``: kind name of each node; if given, the result includes totals per node.
+        """
         s = self.steps
         out: dict[str, Any] = {
             "seconds": self.seconds,

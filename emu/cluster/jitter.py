@@ -1,10 +1,12 @@
-"""Chance: how the steps of a node differ, and what a watcher of its speed has to allow for.
+"""Random variation of step times: jitter and stragglers, and the gate that tolerates them.
 
-Owns jitter and stragglers, the mean speed under them, and the noise that they are to a gate. Does
-not own the gate (decline.py, expectation.py) or the steps (simulation.py).
-Source: own. Jitter is log-normal; a straggler's step is longer by a factor. A recent mean of a few
-steps with rare stragglers is far from normal: one of them stays in it for as many steps as
-HyperTune wants flags in a row. So a gate has to allow for as many as seldom keep it above.
+Owns jitter and stragglers, the mean speed under them, and the equivalent noise for a gate. Does not
+own the gate (hypertune/slowdown_detector.py, hypertune/expected_speed.py) or the steps
+(training_sim.py).
+Source: none. Jitter is log-normal; a straggler's step is longer by a constant factor. A recent mean
+of a few steps with rare stragglers is far from normal: one straggler stays in it for as many steps
+as HyperTune requires flags in a row. The gate must therefore tolerate a number of stragglers that
+is exceeded only with probability SELDOM.
 """
 
 from __future__ import annotations
@@ -19,20 +21,20 @@ from ondie.emu.cluster.hypertune.slowdown_detector import FLAGS, RECENT
 from ondie.emu.units import InputError
 
 SELDOM = 1e-7
-"""Probability of flags in a row by stragglers alone, of a node at a step [assumed, 1e-9 to 1e-5]:
-once in a thousand steps of ten thousand nodes."""
+"""Probability that stragglers alone cause flags in a row, per node and step [assumed, 1e-9 to
+1e-5]: once in a thousand steps of ten thousand nodes."""
 
 
 @dataclass(frozen=True)
 class Chance:
-    """How steps differ by chance."""
+    """Parameters of the random variation of steps."""
 
     jitter: float = 0.0
-    """Deviation of a node's logarithm of speed, from step to step."""
+    """Standard deviation of the logarithm of a node's speed, from step to step."""
     stragglers: float = 0.0
     """Share of steps in which a node is a straggler."""
     slower: float = 2.0
-    """By how much its step is then longer."""
+    """Factor by which a straggler's step is longer."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -46,7 +48,7 @@ class Chance:
             raise InputError(f"seed {self.seed}: 0 or more is right")
 
     def longer(self, random: np.random.Generator, nodes: int) -> np.ndarray | float:
-        """By how much each node's step is longer than without chance, float64[nodes]."""
+        """Draw the factor on each node's step time, float64[nodes]."""
         out: np.ndarray | float = 1.0
         if self.jitter:
             out = np.exp(random.normal(0.0, self.jitter, nodes))
@@ -56,26 +58,31 @@ class Chance:
 
     @property
     def speed(self) -> float:
-        """Mean of a node's observed speed, over that without chance."""
+        """Mean of a node's observed speed, relative to its speed without random variation."""
         return exp(self.jitter**2 / 2) * (1 - self.stragglers * self._slack)
 
     def noise(self, sigmas: float) -> float:
-        """Standard deviation of an observed speed, relative to its mean, that makes a gate of so
-        many ``sigmas`` allow for jitter and stragglers."""
+        """Return the relative standard deviation of an observed speed for a gate of ``sigmas``.
+
+        With this value the gate tolerates jitter and stragglers.
+        """
         jitter = sqrt(expm1(self.jitter**2))
         if not 0 < self.stragglers < 1 or self.slower == 1:
             return jitter
         p = self.stragglers
         deviation = sqrt(p * (1 - p)) * self._slack / (1 - p * self._slack)
-        # Half a straggler more, so that the gate is not on what as many as allowed make.
+        # Add half a straggler: the gate must lie above the decline that allowed stragglers cause.
         with_them = 1 - (self.allowed + 0.5) / RECENT * self._slack
         decline = 1 - with_them / (1 - p * self._slack)
         return max(sqrt(jitter**2 + deviation**2), jitter + decline * sqrt(RECENT) / sigmas)
 
     @cached_property
     def allowed(self) -> int:
-        """Stragglers among RECENT steps that a gate has to allow for: more of them in each of FLAGS
-        means in a row are seldom. Counted over all patterns of the steps that these span."""
+        """Number of stragglers among RECENT steps that a gate must tolerate.
+
+        The probability of more stragglers in each of FLAGS consecutive means is at most SELDOM.
+        Counted over all patterns of the steps that these means span.
+        """
         steps = RECENT + FLAGS - 1
         pattern = (np.arange(1 << steps)[:, None] >> np.arange(steps)) & 1
         number = pattern.sum(axis=1)
@@ -89,5 +96,5 @@ class Chance:
 
     @property
     def _slack(self) -> float:
-        """Speed that a straggler lacks."""
+        """Relative speed that a straggler loses."""
         return 1 - 1 / self.slower

@@ -1,10 +1,10 @@
-"""Loads: what others leave of a node's cores, step by step.
+"""Load traces: the share of a node's cores that other programs leave free, step by step.
 
-Owns the drawing of traces: bursts, short jobs, ramps, periods. Does not own what a
-load does to a speed (slowdown.py). Source: own; the papers publish no trace of their interference.
+Owns the drawing of traces: bursts, short jobs, ramps, periods. Does not own the effect of a load on
+speed (load/contention.py). Source: none; the papers publish no trace of their interference.
 
-A trace is float64[steps, n], the share of each node's cores that is left, from 1/8 to 1; nodes and
-traces differ by what is drawn. Lengths are in steps and assumed, and said beside each kind.
+A trace is float64[steps, n], the free share of each node's cores, from 1/8 to 1. Nodes and traces
+differ by their random draws. Lengths are in steps [assumed], given with each kind.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CORES = 8
 
 
 def bursts(steps: int, rng: np.random.Generator) -> np.ndarray:
-    """Jobs that take 2 to 6 of 8 cores for 10 to 80 steps, 20 to 200 apart."""
+    """Draw jobs that take 2 to 6 of 8 cores for 10 to 80 steps, 20 to 200 steps apart."""
     share = np.ones(steps)
     at = int(rng.integers(5, 100))
     while at < steps:
@@ -28,7 +28,10 @@ def bursts(steps: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def short_jobs(steps: int, rng: np.random.Generator) -> np.ndarray:
-    """Jobs of 2 to 15 steps that take 1 to 6 of 8 cores: over about when they can be acted upon."""
+    """Draw jobs of 2 to 15 steps that take 1 to 6 of 8 cores.
+
+    Such jobs end at about the time when a controller can react to them.
+    """
     share = np.ones(steps)
     at = int(rng.integers(5, 100))
     while at < steps:
@@ -39,7 +42,7 @@ def short_jobs(steps: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def ramps(steps: int, rng: np.random.Generator) -> np.ndarray:
-    """Load that grows to 4 to 7 of 8 cores, holds, and falls, each over 10 to 60 steps."""
+    """Draw loads that grow to 4 to 7 of 8 cores, hold, and fall, each over 10 to 60 steps."""
     share = np.ones(steps)
     at = int(rng.integers(5, 100))
     while at < steps:
@@ -53,7 +56,7 @@ def ramps(steps: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def periodic(steps: int, rng: np.random.Generator) -> np.ndarray:
-    """A sine between all cores and 2 to 4 of 8, with a period of 20 to 120 steps."""
+    """Draw a sine between all cores and 2 to 4 of 8, with a period of 20 to 120 steps."""
     depth = rng.integers(4, 7) / CORES
     phase = 2 * np.pi * (np.arange(steps) / rng.integers(20, 121) + rng.random())
     wave: np.ndarray = 1 - depth * (1 + np.sin(phase)) / 2
@@ -66,8 +69,11 @@ KINDS = {"bursts": bursts, "short jobs": short_jobs, "ramps": ramps, "periodic":
 def trace(
     kind: str, steps: int, nodes: int, interrupted: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Shares of the cores of so many nodes, of whom the first ``interrupted`` are; each has a trace
-    of its own. InputError for an unknown kind."""
+    """Return the free shares of the cores of ``nodes`` nodes, the first ``interrupted`` loaded.
+
+    Each loaded node has a separate trace. Raises InputError for an unknown kind and for more
+    interrupted nodes than nodes.
+    """
     if kind not in KINDS:
         raise InputError(
             f"unknown load {kind!r}; nearest: {nearest(kind, KINDS) or 'none'} "

@@ -1,7 +1,7 @@
-"""Nodes that come and go: when which node joins, leaves or dies.
+"""Membership events: the times at which nodes join, leave or die.
 
-Owns these events and their file. Does not own what follows from one (simulation.py, epoch.py).
-Source: own; STANNIS and HyperTune know a fixed set of nodes.
+Owns these events and their file. Does not own their consequences (training_sim.py, epoch.py).
+Source: none; STANNIS and HyperTune have a constant set of nodes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ COLUMNS = ("seconds", "node", "event")
 
 @dataclass(frozen=True)
 class Member:
-    """One node's coming or going. One that joins is not there before; one that leaves does so
-    between two steps; one that dies does not finish what it is at."""
+    """One membership event of one node.
+
+    A node that joins is absent before; a node that leaves does so between two steps; a node that
+    dies does not finish its current step.
+    """
 
     seconds: float
     node: int
@@ -29,7 +32,7 @@ class Member:
 
 
 def rows(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
-    """(line, cells) of a CSV file below its header, ``columns``. Raises InputError."""
+    """Return (line, cells) of a CSV file below its header ``columns``. Raises InputError."""
     try:
         lines = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -40,7 +43,7 @@ def rows(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
 
 
 def number_of_node(text: str) -> int:
-    """ValueError unless it is an integer of 64 bits."""
+    """Convert text to a 64-bit integer. Raises ValueError for other text."""
     number = int(text)
     if not -(1 << 63) <= number < 1 << 63:
         raise ValueError(text)
@@ -48,7 +51,7 @@ def number_of_node(text: str) -> int:
 
 
 def read(path: Path) -> tuple[Member, ...]:
-    """A CSV file with the header ``seconds,node,event``. Raises InputError, naming the line."""
+    """Read a CSV file with the header ``seconds,node,event``. Raises InputError with the line."""
     out = []
     for number, cells in rows(path, COLUMNS):
         place = f"{path}, line {number}"
@@ -70,8 +73,11 @@ def read(path: Path) -> tuple[Member, ...]:
 
 
 def ordered(events: Sequence[Member], nodes: int, hosts: int) -> tuple[Member, ...]:
-    """The events in time, checked: nodes that there are, no host, and each only in turn. Raises
-    InputError."""
+    """Return the events in order of time, validated. Raises InputError.
+
+    Nodes must exist and must not be hosts; a node must be absent to join and present to leave or
+    die.
+    """
     out = sorted(events, key=lambda e: e.seconds)
     there: dict[int, bool] = {}
     for e in out:
@@ -93,7 +99,7 @@ def ordered(events: Sequence[Member], nodes: int, hosts: int) -> tuple[Member, .
 
 
 def absent(events: Sequence[Member]) -> list[int]:
-    """Nodes that are not there at the start: those whose first event is to join."""
+    """Return the nodes that are absent at the start: those whose first event is to join."""
     first: dict[int, str] = {}
     for e in events:
         first.setdefault(e.node, e.event)

@@ -1,8 +1,8 @@
-"""Networks that Stannis and HyperTune trained: size, tuned batches and speeds, each with a source.
+"""Networks trained in STANNIS and HyperTune: size, tuned batches and speeds, each with a source.
 
 Owns the reading of networks.toml. Does not own the layers of a network (traces/convnets.py), the
-drive's memory and speed ratio (the presets) or any rule that uses them.
-Source: beside each value in networks.toml; speeds come from no count of operations.
+drive's memory and speed ratio (the presets) or the rules that use them.
+Source: given with each value in networks.toml; no speed is derived from a count of operations.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import Any
 from ondie.emu.units import InputError, nearest
 
 VALUE_BYTES = 4
-"""FP32."""
+"""Bytes of an FP32 value."""
 VECTORS = 3
-"""Weights, gradient, momentum: as the synthetic traces of these networks train."""
+"""Vectors per parameter: weights, gradient and momentum, as in the synthetic traces of these
+networks."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value comes from: paper, derived or assumed, in words, and its range."""
+    """Source of a value (paper, derived or assumed), a reference in words, and its range."""
 
     source: str
     ref: str
@@ -34,8 +35,11 @@ class Origin:
 
 @dataclass(frozen=True)
 class Network:
-    """A network as it was trained on a server with one kind of drive. Speeds are samples/s, None
-    where not published; ``tuned_*`` are those that the published batches were tuned with."""
+    """A network as trained on a server with one kind of drive.
+
+    Speeds are samples/s, None where not published. ``tuned_*`` are the speeds that the published
+    batches were tuned with.
+    """
 
     name: str
     title: str
@@ -43,7 +47,7 @@ class Network:
     params: int
     bytes_per_sample: int
     activation_bytes: int
-    """That one sample keeps between forward and backward."""
+    """Bytes that one sample keeps between forward and backward."""
     host_batch: int
     drive_batch: int
     host_speed: float | None
@@ -51,20 +55,23 @@ class Network:
     tuned_host_speed: float | None
     tuned_drive_speed: float | None
     sources: Mapping[str, Origin] = field(compare=False, repr=False)
-    """Of each key of networks.toml."""
+    """Source of each key of networks.toml."""
 
     @property
     def gradient_bytes(self) -> int:
-        """What an all-reduce sums."""
+        """Bytes that an all-reduce sums."""
         return VALUE_BYTES * self.params
 
     @property
     def model_bytes(self) -> int:
-        """Weights, gradient and state of the optimizer on a node."""
+        """Bytes of weights, gradient and optimizer state on a node."""
         return VECTORS * VALUE_BYTES * self.params
 
     def memory_limit(self, room_bytes: int) -> int:
-        """The largest batch that so much memory holds, beside the model. InputError if none."""
+        """Return the largest batch that ``room_bytes`` hold in addition to the model.
+
+        Raises InputError if no batch fits.
+        """
         most = (room_bytes - self.model_bytes) // self.activation_bytes
         if most < 1:
             raise InputError(
@@ -82,22 +89,23 @@ def _tables() -> dict[str, Any]:
 
 CURVE = "curve"
 NETWORKS: tuple[str, ...] = tuple(name for name in _tables() if name != CURVE)
-"""Names of the networks, as those of the synthetic traces."""
+"""Names of the networks, equal to the names of the synthetic traces."""
 
 
 def half_batch() -> float:
-    """Batch at which an emulated engine reaches half of its full speed."""
+    """Return the batch at which an emulated engine reaches half of its full speed."""
     return float(_tables()[CURVE]["half_batch"]["value"])
 
 
 def half_batch_origin() -> Origin:
-    """Where that is from."""
+    """Return the source of :func:`half_batch`."""
     leaf = _tables()[CURVE]["half_batch"]
     return Origin(leaf["source"], leaf["ref"], leaf.get("low"), leaf.get("high"))
 
 
 def servers(name: str) -> tuple[str, ...]:
-    """The kinds of drive that a network was trained on. InputError for an unknown network."""
+    """Return the kinds of drive that a network was trained on. Raises InputError for an unknown
+    network."""
     if name not in NETWORKS:
         raise InputError(
             f"network {name!r}: nearest: {nearest(name, NETWORKS) or 'none'} "
@@ -111,8 +119,11 @@ def servers(name: str) -> tuple[str, ...]:
 
 
 def network(name: str, drive: str | None = None) -> Network:
-    """A network by name, on a server with drives of a kind (``newport``, ``laguna``; the first that
-    it was trained on, unless given). InputError for what is not known."""
+    """Return a network by name, on a server with drives of one kind.
+
+    ``drive``: ``newport`` or ``laguna``; default: the first kind that the network was trained on.
+    Raises InputError for an unknown network or kind.
+    """
     known = servers(name)
     table = _tables()[name]
     drive = known[0] if drive is None else drive

@@ -1,9 +1,9 @@
-"""A seeded permutation that is never stored: position -> index, for any number of positions.
+"""Seeded permutation without storage: maps position to index for any number of positions.
 
-Owns the bijection. Does not own who takes which positions (epoch.py).
-Source: Luby and Rackoff 1988, a Feistel network, with cycle walking (Black and Rogaway 2002) down
-to the number wanted; its round function is the finaliser of SplitMix64 (Steele et al. 2014). An
-order for training, no cipher.
+Owns the bijection. Does not own the assignment of positions to nodes (epoch.py).
+Source: a Feistel network (Luby and Rackoff 1988) with cycle walking (Black and Rogaway 2002) to
+reduce its domain to n; the round function is the finalizer of SplitMix64 (Steele et al. 2014). For
+training order only; it is not a cipher.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ _SHIFTS = np.array([30, 27, 31], np.uint64)
 
 
 class Shuffle:
-    """A permutation of 0 to n - 1, the same for the same ``seed``: whole numbers, one or several
-    (a run's, and an epoch's or a node's)."""
+    """Permutation of 0 to n - 1, determined by ``seed``.
+
+    ``seed``: one or several integers (of a run, and of an epoch or node).
+    """
 
     def __init__(self, n: int, *seed: int) -> None:
         if not 0 <= n <= MOST:
@@ -32,14 +34,14 @@ class Shuffle:
         self._keys = np.random.SeedSequence(seed).generate_state(ROUNDS, np.uint64)
 
     def __call__(self, positions: np.ndarray) -> np.ndarray:
-        """Indices at ``positions``, int64 of any shape, each from 0 to n - 1."""
+        """Return the indices at ``positions``, int64 of any shape, each from 0 to n - 1."""
         where = np.asarray(positions, np.int64)
         if where.size and not 0 <= where.min() <= where.max() < self.n:
             wrong = where.min() if where.min() < 0 else where.max()
             raise InputError(f"position {wrong}: 0 to {self.n - 1} is right")
         out = where.astype(np.uint64).reshape(-1)
         walking = np.arange(out.size)
-        while len(walking):  # what falls beyond n goes on until it is within
+        while len(walking):  # cycle walking: repeat for values of n or more
             out[walking] = self._once(out[walking])
             walking = walking[out[walking] >= self.n]
         return out.astype(np.int64).reshape(where.shape)

@@ -1,7 +1,8 @@
-"""How fast a node reads its samples from flash: measured on the emulated drive.
+"""Rate at which a node reads its samples from flash, measured on the emulated drive.
 
-Owns this measurement. Does not own the drive (system.py) or what waits for samples (simulation.py).
-Source: own; STANNIS: the drive's processor mounts the flash by itself, past front end and NVMe.
+Owns this measurement. Does not own the drive (engine/run/system.py) or the wait for samples
+(training_sim.py).
+Source: none; STANNIS: the drive's processor mounts the flash directly, without front end and NVMe.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
 
 MOST_BYTES = 256 << 20
-"""Read in one measurement."""
+"""Largest number of bytes read in one measurement."""
 SAMPLES = 2048
-"""The same, in samples."""
+"""Largest number of samples read in one measurement."""
 
 
 def feed_bytes_per_s(cfg: Config, sample_bytes: int, *, host: bool = False, seed: int = 0) -> float:
-    """Bytes of samples per second that one drive's processor, or the host through NVMe, reads.
+    """Return the sample bytes per second read by one drive's processor, or by the host through
+    NVMe.
 
-    Samples lie at random places, each from the start of a page on, as many commands ahead as the
-    drive takes: whole pages cross its channels. Raises InputError for a size that is not positive
-    or beyond what is read here, MOST_BYTES.
+    Samples lie at random places, each aligned to the start of a page; as many commands are
+    outstanding as the drive accepts, and whole pages cross its channels. Raises InputError for a
+    size that is not positive, exceeds MOST_BYTES, or does not fit the drive.
     """
     if not 0 < sample_bytes <= MOST_BYTES:
         raise InputError(f"samples of {sample_bytes:,} bytes: 1 to {MOST_BYTES:,} is right")

@@ -1,8 +1,8 @@
-"""Synchronous steps: what a fleet of nodes does while somebody else uses some of their cores.
+"""Synchronous steps of a cluster while other programs use some of its cores.
 
-Owns the time of a step of n nodes, all waiting for the slowest, and what is observed of it, with
-noise. Does not own the decision (hypertune.py), data, energy or the network: `sync_s` is given.
-Source: as in HyperTune: training is synchronous, and a node's speed is that of its own computation.
+Owns the time of a step of n nodes, which all wait for the slowest, and its noisy observations. Does
+not own the decision (hypertune/controller.py), data, energy or the network: `sync_s` is an input.
+Source: HyperTune: training is synchronous, and a node's speed is that of its own computation.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True)
 class Nodes:
-    """n nodes: own speeds, samples per second float64[n], with all cores and at every batch; how
-    they slow on fewer; and the seconds that a step synchronises for."""
+    """n nodes of a cluster.
+
+    ``speeds``: own speeds with all cores, equal at every batch (samples/s), float64[n]. ``sync_s``:
+    synchronization time of a step (s). ``slowdown``: relative speed on fewer cores.
+    """
 
     speeds: np.ndarray
     sync_s: float
@@ -28,8 +31,10 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Noise:
-    """Of what is observed: standard deviations of speeds, relative, and of shares of cores. What
-    really happens has none."""
+    """Noise of observations: standard deviations of speeds (relative) and of shares of cores.
+
+    The simulated execution itself has no noise.
+    """
 
     speed: float = 0.0
     cpu: float = 0.0
@@ -37,21 +42,21 @@ class Noise:
 
 @dataclass
 class Steps:
-    """What happened, by step."""
+    """Results by step."""
 
     samples: np.ndarray
-    """Of all nodes, int64[steps]."""
+    """Samples of all nodes, int64[steps]."""
     seconds: np.ndarray
-    """float64[steps]."""
+    """Time of each step (s), float64[steps]."""
     epochs: int = 0
-    """Finished."""
+    """Number of finished epochs."""
     dropped: int = 0
-    """Samples of epochs that a change ended."""
+    """Samples of epochs that a change ended early."""
     changes: list[tuple[int, Change]] = field(default_factory=list)
-    """(step after which it came, change)."""
+    """(step after which the change was made, change)."""
 
     def rate(self, first: int = 0) -> float:
-        """Samples per second from step ``first`` on."""
+        """Return the samples per second from step ``first`` on."""
         return float(self.samples[first:].sum() / self.seconds[first:].sum())
 
 
@@ -64,10 +69,12 @@ def simulate(
     noise: Noise = Noise(),
     rng: np.random.Generator | None = None,
 ) -> Steps:
-    """One step for each row of ``share``, float64[steps, n]: the cores left to each node.
+    """Simulate one step per row of ``share``, float64[steps, n]: the free share of each node's
+    cores.
 
-    ``batches``: int64[n], at first. ``epoch``: samples of one, rounded up to whole steps. Without
-    ``tune`` nobody decides anything. ``rng``: for noise.
+    ``batches``: initial batches, int64[n]. ``epoch``: samples of an epoch, rounded up to whole
+    steps. ``tune``: controller; without it, batches stay constant. ``rng``: generator for the
+    noise.
     """
     if epoch < 1:
         raise InputError(f"an epoch of {epoch} samples: 1 or more is right")

@@ -1,11 +1,11 @@
-"""The allocator that maximises samples per second, beside the paper's rule.
+"""Allocator that maximizes samples per second, as an alternative to the paper's rule.
 
-Owns what a plan is, how often to synchronise and among how many. Does not own the search for a
-plan's samples (search.py), speed curves (tuner.py), what an exchange takes (it is told), or what a
-large batch or a stale step does to accuracy: it says how large and how stale.
-Source: own. Against STANNIS (DAC 2020) it drops the idle margin and pays the exchange less often:
-by gradient accumulation (exact: one update from a larger batch) or by local steps between averages
-(Stich 2019, Local SGD: each node's weights are apart for that many steps).
+Owns the plan, the synchronization interval and the number of engines. Does not own the search for a
+plan's samples (throughput_search.py), speed curves (batch_tuner.py), the time of an all-reduce (an
+input) or the effect of a large batch or a stale step on accuracy: it reports batch and staleness.
+Source: none. Unlike STANNIS (DAC 2020) it has no idle margin and synchronizes less often: by
+gradient accumulation (exact: one update from a larger batch) or by local steps between averages
+(Stich 2019, Local SGD: the nodes' weights diverge for that number of steps).
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from ondie.emu.units import InputError, nearest
 
 METHODS = ("accumulate", "local")
 TRIED = 48
-"""Numbers of engines that are tried at once."""
+"""Number of engine counts tried at once."""
 
 Exchange = float | Callable[[int], float]
-"""Seconds of a synchronisation, or those by number of nodes."""
+"""Seconds of a synchronization, or a function from the number of nodes to seconds."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What every engine does between two synchronisations. One value per kind of engine."""
+    """Work of every engine between two synchronizations. One value per kind of engine."""
 
     method: str
     names: tuple[str, ...]
     counts: tuple[int, ...]
     samples: tuple[int, ...]
-    """Of each engine of a kind."""
+    """Samples of each engine of a kind."""
     micro_batches: tuple[int, ...]
-    """In so many steps, whose batches differ by one at most."""
+    """Number of steps for these samples; their batches differ by at most one."""
     seconds: tuple[float, ...]
-    """Of its computing."""
+    """Compute time of each engine (s)."""
     exchange_s: float
 
     @property
@@ -53,17 +53,17 @@ class Plan:
 
     @property
     def total(self) -> int:
-        """Samples between two synchronisations, over all engines."""
+        """Samples between two synchronizations, over all engines."""
         return sum(c * n for c, n in zip(self.counts, self.samples, strict=True))
 
     @property
     def compute_s(self) -> float:
-        """Until the last engine is done."""
+        """Compute time of the slowest engine (s)."""
         return max(self.seconds)
 
     @property
     def period_s(self) -> float:
-        """From one synchronisation to the next."""
+        """Time from one synchronization to the next (s)."""
         return self.compute_s + self.exchange_s
 
     @property
@@ -72,22 +72,22 @@ class Plan:
 
     @property
     def overhead(self) -> float:
-        """Share of the time that synchronisation takes."""
+        """Share of the time spent on synchronization."""
         return self.exchange_s / self.period_s
 
     @property
     def staleness(self) -> int:
-        """Steps of its own that a node takes between two synchronisations: 1 is none too many."""
+        """Local steps of a node between two synchronizations; 1 means no staleness."""
         return max(self.micro_batches) if self.method == "local" else 1
 
     @property
     def effective_batch(self) -> int:
-        """Samples behind one update of the weights: all of them, or those of one local step."""
+        """Samples per update of the weights: all of them, or those of one local step."""
         return -(-self.total // self.staleness)
 
     @property
     def risk(self) -> str:
-        """What accuracy is put at risk by, in words."""
+        """Description of the risk to accuracy."""
         if self.method == "local" and self.staleness > 1:
             return (
                 f"weights of the nodes are {self.staleness} local steps apart when averaged; "
@@ -97,8 +97,10 @@ class Plan:
 
 
 def interval(seconds: float, exchange_s: float, overhead: float) -> int:
-    """Smallest number of steps of ``seconds`` after which synchronising takes at most ``overhead``
-    of the time: exchange / (k x seconds + exchange) <= overhead."""
+    """Return the smallest number of steps k between synchronizations for an ``overhead``.
+
+    Each step takes ``seconds``; exchange / (k x seconds + exchange) <= overhead.
+    """
     if not (math.isfinite(seconds) and seconds > 0):
         raise InputError(f"step of {seconds} s: more than 0 is right")
     if not 0 < overhead < 1:
@@ -109,7 +111,7 @@ def interval(seconds: float, exchange_s: float, overhead: float) -> int:
     def share(steps: int) -> float:
         return exchange_s / (steps * seconds + exchange_s)
 
-    while k > 1 and share(k - 1) <= overhead:  # the quotient was rounded up past a whole number
+    while k > 1 and share(k - 1) <= overhead:  # rounding error pushed the quotient above an integer
         k -= 1
     while share(k) > overhead:
         k += 1
@@ -126,17 +128,17 @@ def plan(
     most_micro_batches: int = 1,
     overhead: float | None = None,
 ) -> Plan:
-    """The plan of most samples per second for ``counts[i]`` engines of kind i.
+    """Return the plan with the most samples per second for ``counts[i]`` engines of kind i.
 
-    Nobody takes more than ``most_micro_batches`` steps between two synchronisations, nor holds a
-    batch beyond its memory or beyond the largest that was measured. All
-    together take at most ``most_samples`` for one update of the weights. With ``overhead``, no more
-    steps are taken than bring synchronisation down to that share of the time. With method "local"
-    everybody takes equally many steps, of equal batches.
+    No engine takes more than ``most_micro_batches`` steps between two synchronizations, or holds a
+    batch beyond its memory or beyond the largest that was measured. All engines together take at
+    most ``most_samples`` per update of the weights. With ``overhead``, the number of steps is at
+    most the one that reduces synchronization to that share of the time. With method "local" all
+    engines take equally many steps, of equal batches.
 
-    Exhaustive over every time that some engine can take; exact where one engine is alone of its
-    kind (a host), else within one sample per engine of ``most_samples``. InputError where limits
-    exclude every plan.
+    The search is exhaustive over every time that some engine can take. It is exact if one engine is
+    the only one of its kind (a host), else within one sample per engine of ``most_samples``. Raises
+    InputError if the limits exclude every plan.
     """
     each = tuple(count_each(engines, counts))
     if method not in METHODS:
@@ -153,7 +155,7 @@ def plan(
     search = Search(tuple(engines), each, took, most_samples)
 
     def best(micro_batches: int) -> Plan:
-        # of local steps, the more the better, unless there is nothing to save
+        # more local steps are always better, unless synchronization is free
         steps = micro_batches if took or method == "accumulate" else 1
         found = search.local(steps) if method == "local" else search.accumulated(steps)
         return Plan(method, names, each, *found, took)
@@ -169,10 +171,11 @@ def recruited(
     exchange_s: Callable[[int], float],
     **limits: Any,
 ) -> Plan:
-    """:func:`plan` with as many of the most numerous kind (the last of equals) as give most samples
-    per second: beyond some number, the exchange among more nodes costs more than they add.
+    """Return :func:`plan` with the number of engines that gives the most samples per second.
 
-    Up to TRIED of them every number is tried, beyond that a grid, and a finer one around its best.
+    The count of the most numerous kind (the last if several are equal) is varied: beyond some
+    number, the all-reduce among more nodes costs more than they contribute. Up to TRIED engines
+    every number is tried, beyond that a grid, then a finer one around its best.
     """
     count_each(engines, counts)
     kind = max(range(len(counts)), key=lambda i: (counts[i], i))

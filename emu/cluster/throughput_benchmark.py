@@ -1,9 +1,10 @@
-"""Benchmarks of engines: time over batch sizes, measured or emulated, and the line through it.
+"""Benchmarks of engines: measured or emulated time over batch sizes, and the fitted line.
 
 Owns the measuring loop, the largest batch that memory holds, and the fit of speed(batch). Does not
-own curves as they are measured (tuner.py), what is run, or any machine (emulated.py).
-Source: STANNIS (DAC 2020): every engine is benchmarked over a list of batch sizes. The line
-t(b) = start + b / rate is own: a step launches so many layers whatever the batch.
+own measured curves (batch_tuner.py), the training step that is run, or any machine
+(emulated_engine.py).
+Source: STANNIS (DAC 2020): every engine is benchmarked over a list of batch sizes. The line t(b) =
+start + b / rate has no source: a step launches a constant number of layers at every batch.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ REPEATS, WARM_UPS = 3, 1
 
 @dataclass(frozen=True)
 class Fitted(Engine):
-    """An engine whose time is a line: ``start_s`` + batch x ``sample_s``.
+    """Engine whose time is a line: ``start_s`` + batch x ``sample_s``.
 
-    ``points`` are those that were measured. ``error`` is the largest relative error of the times of
-    those it was fitted to. ``full``, (batch, samples/s): from that batch on the speed is constant,
-    and no longer the line's.
+    ``points`` are the measured points. ``error`` is the largest relative error of the times the
+    line was fitted to. ``full``, (batch, samples/s): from that batch on, the speed is constant
+    instead of the line's.
     """
 
     start_s: float = 0.0
@@ -36,7 +37,7 @@ class Fitted(Engine):
     error: float = 0.0
     full: tuple[int, float] | None = None
     cut: bool = False
-    """Did the benchmark end where memory did?"""
+    """True if the benchmark ended at the memory limit."""
 
     def speed(self, batch: int) -> float:
         if self.full is not None and batch >= self.full[0]:
@@ -48,22 +49,25 @@ class Fitted(Engine):
 
     @property
     def half_batch(self) -> float:
-        """The batch at which half of a step goes to what no sample adds to: at half the speed that
-        the line tends to."""
+        """Batch at which half of the step time is the constant part: half of the line's asymptotic
+        speed."""
         return self.start_s / self.sample_s
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a benchmark found: batches ascending, the median time of each, and how far the times of
-    one batch lie apart, relative to it."""
+    """Results of a benchmark.
+
+    Batches ascending, the median time of each (s), and the range of the times of one batch relative
+    to its median.
+    """
 
     name: str
     batches: tuple[int, ...]
     seconds: tuple[float, ...]
     spread: tuple[float, ...]
     limit: int | None
-    """The largest batch that memory holds; None: all that were tried."""
+    """Largest batch that memory holds; None if all tried batches fit."""
 
     @property
     def points(self) -> tuple[tuple[int, float], ...]:
@@ -71,16 +75,19 @@ class Measured:
         return tuple((b, b / s) for b, s in zip(self.batches, self.seconds, strict=True))
 
     def engine(self) -> Engine:
-        """The curve as measured, linear in speed between its points. InputError where a larger
-        batch took less time; then :meth:`fit` is what can be used."""
+        """Return the measured curve, with speed linear between its points.
+
+        Raises InputError if a larger batch took no longer than a smaller one; use :meth:`fit` then.
+        """
         return Engine(self.name, self.points, self.limit)
 
     def fit(self, full: int | None = None) -> Fitted:
-        """The line nearest to the times in least squares, neither term negative. InputError where
-        time does not grow with the batch.
+        """Return the least-squares line through the times, with neither term negative.
 
-        ``full``: a batch that has the highest speed. The line is fitted to those up to it, and
-        scaled to meet its own exactly, if it was measured; from there on the speed is constant.
+        ``full``: batch of highest speed. The line is fitted to the batches up to it, and scaled to
+        meet its time exactly if it was measured; from there on, the speed is constant. Raises
+        InputError if the time does not grow with the batch, or if no batch up to ``full`` was
+        measured.
         """
         b, t = np.array(self.batches, np.float64), np.array(self.seconds)
         if full is not None:
@@ -99,7 +106,7 @@ class Measured:
                     f"{self.name}: time does not grow with the batch, {t[0]:.4g} s at {b[0]:.0f}, "
                     f"{t[-1]:.4g} s at {b[-1]:.0f}; larger batches or more repeats are right"
                 )
-            if t.mean() > free * b.mean():  # else a line through the origin is nearest
+            if t.mean() > free * b.mean():  # else the best line passes through the origin
                 start, slope = float(t.mean() - free * b.mean()), free
         met = None
         if full is not None and b[-1] == full:
@@ -121,11 +128,12 @@ def benchmark(
     out_of_memory: tuple[type[Exception], ...] = (MemoryError,),
     clock: Callable[[], float] = time.perf_counter,
 ) -> Measured:
-    """Time ``run(batch)`` over batch sizes: a training step, which returns its seconds (an emulated
-    engine), or None to be timed by ``clock`` (a real one; it ends when the step has).
+    """Time ``run(batch)``, one training step, over batch sizes.
 
-    Where a batch raises one of ``out_of_memory``, the largest that does not is looked for between
-    it and the one before, and larger ones are not tried. InputError where nothing can be measured.
+    ``run`` returns the step's seconds (an emulated engine), or None to be timed by ``clock`` (a
+    real engine; it must return when the step has finished). If a batch raises one of
+    ``out_of_memory``, the largest batch that fits is searched between it and the previous one, and
+    larger batches are not tried. Raises InputError if nothing can be measured.
     """
     wanted = sorted(set(batches))
     if not wanted or wanted[0] < 1:
@@ -137,7 +145,7 @@ def benchmark(
     found: dict[int, list[float]] = {}
 
     def fits(batch: int) -> bool:
-        """Measure a batch, if memory holds it."""
+        """Measure a batch; return False if it does not fit into memory."""
         try:
             times = [_seconds(name, run, batch, clock) for _ in range(warm_ups + repeats)]
         except out_of_memory:
@@ -167,7 +175,7 @@ def benchmark(
 def _seconds(
     name: str, run: Callable[[int], float | None], batch: int, clock: Callable[[], float]
 ) -> float:
-    """Of one step."""
+    """Return the seconds of one step."""
     begin = clock()
     told = run(batch)
     took = clock() - begin if told is None else told

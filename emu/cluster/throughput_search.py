@@ -1,8 +1,8 @@
-"""The search for samples per engine that give most per second, between two synchronisations.
+"""Search for the samples per engine that maximize throughput between two synchronizations.
 
-Owns the tables of least time by samples, and the choice among all step times. Does not own plans
-and their limits' meaning (optimal.py) or speed curves (tuner.py).
-Source: own: samples / (T + exchange) over every time T that some engine can take.
+Owns the tables of least time by samples, and the selection among all step times. Does not own plans
+and the meaning of their limits (throughput_allocator.py) or speed curves (batch_tuner.py).
+Source: none: samples / (T + exchange) over every time T that some engine can take.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ondie.emu.cluster.batch_tuner import Engine
 from ondie.emu.units import InputError
 
 ROOM = 1 << 20
-"""Most samples of one engine between two synchronisations that are looked through."""
+"""Largest number of samples of one engine between two synchronizations that is searched."""
 Found = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
-"""Of each kind of engine: samples, steps, seconds of computing."""
+"""For each kind of engine: samples, steps, seconds of computing."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Engines, how many there are of each, and what limits them."""
+    """Engines, the count of each, and their limits."""
 
     engines: tuple[Engine, ...]
     counts: tuple[int, ...]
@@ -46,7 +46,7 @@ class Search:
         return tuple(found)
 
     def local(self, steps: int) -> Found:
-        """Every engine takes so many equal steps."""
+        """Return the best samples if every engine takes ``steps`` equal steps."""
         tables = [
             (times, np.ones(len(times), np.int64))
             for times in (_times(e, m) for e, m in zip(self.engines, self.most, strict=True))
@@ -62,7 +62,8 @@ class Search:
         )
 
     def accumulated(self, micro_batches: int) -> Found:
-        """Every engine takes as many steps as suit it, at most so many."""
+        """Return the best samples if every engine takes its best number of steps, at most
+        ``micro_batches``."""
         tables = []
         for engine, most in zip(self.engines, self.most, strict=True):
             size = min(most * micro_batches, self.most_samples or ROOM + 1)
@@ -83,8 +84,11 @@ class Search:
     def _chosen(
         self, tables: Sequence[tuple[np.ndarray, np.ndarray]], exchange_s: float
     ) -> tuple[int, ...]:
-        """Samples of each engine that give most per second: for every time T that one of them can
-        take, as many as each does within T, cut down to ``most_samples``."""
+        """Return the samples of each engine with the most samples per second.
+
+        For every time T that one of them can take, each engine takes as many samples as it
+        completes within T, reduced to ``most_samples`` in total.
+        """
         ends = [np.maximum.accumulate(times) for times, _ in tables]
         when = np.unique(np.concatenate(ends))
         fit = np.stack([np.searchsorted(end, when, side="right") for end in ends])
@@ -102,13 +106,16 @@ class Search:
 
 
 def _times(engine: Engine, most: int) -> np.ndarray:
-    """Seconds of batches 1 to ``most``, float64[most]."""
+    """Return the seconds of batches 1 to ``most``, float64[most]."""
     return np.array([engine.seconds(b) for b in range(1, most + 1)])
 
 
 def _accumulating(times: np.ndarray, size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Least seconds of 1 to ``size`` samples in at most ``most`` steps of batches that differ by
-    one, and the steps: float64[size], int64[size]. ``times``: of one step by batch."""
+    """Return the least seconds of 1 to ``size`` samples, and the steps: float64[size], int64[size].
+
+    At most ``most`` steps, whose batches differ by at most one. ``times``: seconds of one step by
+    batch.
+    """
     samples = np.arange(1, size + 1)
     of = np.concatenate([[0.0], times, [np.inf]])
     best, steps = np.full(size, np.inf), np.zeros(size, np.int64)
@@ -119,14 +126,17 @@ def _accumulating(times: np.ndarray, size: int, most: int) -> tuple[np.ndarray, 
         took = np.where(
             inside, (m - more) * of[low] + more * np.where(more, of[low + 1], 0), np.inf
         )
-        better = took < best * (1 - 1e-12)  # of equal times, the fewest steps
+        better = took < best * (1 - 1e-12)  # on equal times, prefer the fewest steps
         best[better], steps[better] = took[better], m
     return best, steps
 
 
 def _cut(fit: np.ndarray, counts: np.ndarray, most: int) -> np.ndarray:
-    """``fit`` (kinds x candidates) reduced so that no candidate has more than ``most`` samples in
-    all: from the most numerous kind whole rounds, then from the rarest the rest."""
+    """Reduce ``fit`` (kinds x candidates) so that no candidate exceeds ``most`` samples in total.
+
+    Remove whole rounds, starting with the most numerous kind, then the rest, starting with the
+    rarest.
+    """
     out = fit.copy()
     over = (fit * counts[:, None]).sum(axis=0) - most
     order = np.argsort(-counts, kind="stable")

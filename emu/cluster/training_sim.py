@@ -1,10 +1,11 @@
-"""Synchronous training by a fleet, step after step, in virtual time.
+"""Synchronous training by a cluster, step by step, in virtual time.
 
-Owns the order of a step: read, compute, wait for the last, exchange, update; and what happens when
-cores are taken, nodes come and go, and batches change. Does not own speeds (fleet.py), data
-(epoch.py), decisions (hypertune.py) or what an exchange takes (allreduce.py).
+Owns the order of a step (read, compute, wait for the last node, all-reduce, update) and its
+response to load, membership events and batch changes. Does not own speeds (cluster.py), data
+(epoch.py), decisions (hypertune/controller.py) or the time of an all-reduce
+(collectives/allreduce.py).
 Source: STANNIS (DAC 2020) and HyperTune: synchronous steps, gradients summed over all nodes, speeds
-gathered after each step; a node reads the samples of its next step while it computes.
+gathered after each step. A node reads the samples of its next step while it computes.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from ondie.emu.cluster.load.trace import Load
 from ondie.emu.units import InputError
 
 MOST_TOLD = 4
-"""Nodes that a note names."""
+"""Largest number of nodes that a note names."""
 DETECTION_S = 30.0
-"""Until the others know that a node has died [assumed]: o2cb's network idle time; MPI and gloo wait
-for minutes."""
+"""Time until the other nodes detect that a node has died (s) [assumed]: o2cb's network idle time;
+MPI and gloo wait for minutes."""
 
 
 @dataclass(frozen=True)
 class Data:
-    """An epoch's samples: public ones, and private ones of each node, int64[nodes]."""
+    """Samples of an epoch: public samples, and private samples of each node, int64[nodes]."""
 
     public: int
     private: np.ndarray
@@ -44,7 +45,10 @@ class Data:
 
 @dataclass
 class Simulation:
-    """One run. ``batches`` int64[nodes], those of nodes that are to join included."""
+    """One simulated training.
+
+    ``batches``: int64[nodes], including those of nodes that join later.
+    """
 
     fleet: Fleet
     batches: np.ndarray
@@ -54,8 +58,8 @@ class Simulation:
     tuner: HyperTune | None = None
     chance: Chance = Chance()
     pieces: np.ndarray | None = None
-    """In how many micro-batches a node goes through its batch, int64[nodes]; 1 unless given. It
-    sums their gradients."""
+    """Micro-batches per batch of each node, int64[nodes]; default 1. The node sums their
+    gradients."""
     detection_s: float = DETECTION_S
 
     def __post_init__(self) -> None:
@@ -68,7 +72,7 @@ class Simulation:
         self.pace = (self.load or Load.none()).pace(fleet.cores, fleet.pace)
         self.now = 0.0
         self.rate = 1.0
-        """Learning rate over the one that the batches were tuned for."""
+        """Learning rate, relative to the one that the batches were tuned for."""
         self.history = History.of(fleet)
         self._random = np.random.default_rng(self.chance.seed)
         self._reader = np.zeros(fleet.nodes)
@@ -100,12 +104,12 @@ class Simulation:
             )
 
     def _wanted(self) -> np.ndarray:
-        """Samples of a node in one step, int64[nodes]."""
+        """Return the samples of each node in one step, int64[nodes]."""
         out: np.ndarray = np.where(self.there, self.batches, 0)
         return out
 
     def _begin(self) -> Epoch:
-        """The next epoch, without those who are not there."""
+        """Start the next epoch without the absent nodes."""
         data = self.data
         epoch = Epoch(
             data.public, data.private, seed=self.chance.seed + self._epochs,
@@ -120,7 +124,7 @@ class Simulation:
         return epoch
 
     def run(self, steps: int, progress: Callable[[int], None] | None = None) -> History:
-        """So many steps; an epoch that ends is followed by the next."""
+        """Simulate ``steps`` steps; when an epoch ends, the next one starts."""
         if steps < 1:
             raise InputError(f"{steps} steps: 1 or more is right")
         for step in range(steps):
@@ -141,7 +145,7 @@ class Simulation:
         at, steps = self.epoch.step, self.epoch.step + self.epoch.steps_left
         counts = self.epoch.take().samples
         working = counts > 0
-        # Samples: read while the step before was computed, the next ones behind them.
+        # Samples are read during the previous step; reads of a node are sequential.
         ready = self._reader + fleet.reading_s(counts)
         begin = np.maximum(self.now, np.where(working, ready, 0.0))
         self._reader = begin
@@ -161,7 +165,7 @@ class Simulation:
             nodes = [e.node for e in dead]
             counted = working.copy()
             counted[nodes] = False
-            # The others know it so long after the last of them has its gradient.
+            # Detection starts when the last surviving node has its gradient and the last node died.
             trained = max(float(np.max(end, where=counted, initial=self.now)), dead[-1].seconds)
             trained += self.detection_s
             self._gone(nodes, unfinished=True)
@@ -177,7 +181,8 @@ class Simulation:
         self._observe(step, at, steps, counts, end - begin, left, counted)
 
     def _seconds(self, counts: np.ndarray) -> np.ndarray:
-        """Of all micro-batches of a node, which differ by one sample at most."""
+        """Return the time of all micro-batches of each node; their sizes differ by at most one
+        sample."""
         assert self.pieces is not None
         small, larger = np.divmod(counts, self.pieces)
         if not larger.any():
@@ -192,11 +197,13 @@ class Simulation:
             self._known = {key: self.fleet.exchange(self.there)}
         return self._known[key]
 
-    # --- who is there, and on which batch
+    # --- membership and batches
 
     def _between(self, step: int) -> None:
-        """Nodes that have joined or left by now. One that dies while nobody computes is missed in
-        the next step."""
+        """Apply the joins and departures that are due by now.
+
+        A node that dies between two steps is detected in the next step.
+        """
         while self._events and self._events[-1].seconds <= self.now:
             if self._events[-1].event == members.DIES:
                 break
@@ -214,7 +221,10 @@ class Simulation:
             self.history.note(step, self.now, e.event, f"node {e.node}")
 
     def _deaths(self, until: float) -> list[members.Member]:
-        """Who dies by then. Who joins or leaves has its turn between two steps."""
+        """Return the events of nodes that die by ``until``.
+
+        Joins and departures are kept for the time between two steps.
+        """
         out: list[members.Member] = []
         later: list[members.Member] = []
         while self._events and self._events[-1].seconds <= until:
@@ -224,15 +234,18 @@ class Simulation:
         return out
 
     def _gone(self, nodes: list[int], unfinished: bool) -> None:
-        """What they have not trained on goes back, as far as it can."""
+        """Remove nodes; ``unfinished`` puts the samples of their last step back into the epoch."""
         before = int(self._wanted().sum())
         self.there[nodes] = False
         self.epoch.leave(nodes, unfinished=unfinished)
         self._resplit(before)
 
     def _resplit(self, before: int) -> None:
-        """The total batch is another one: what was read ahead is void, the learning rate follows as
-        HyperTune has it (linear, unless told)."""
+        """Handle a change of the total batch.
+
+        Samples that were read ahead are discarded. The learning rate changes by the rule of
+        HyperTune (linear by default).
+        """
         self._reader[:] = self.now
         factor = int(self._wanted().sum()) / before
         rule = self.tuner.rule.learning_rate if self.tuner is not None else "linear"
@@ -242,7 +255,8 @@ class Simulation:
         self, step: int, at: int, steps: int, counts: np.ndarray, seconds: np.ndarray,
         left: np.ndarray, counted: np.ndarray,
     ) -> None:  # fmt: skip
-        """Tell HyperTune what was seen of step ``at`` of an epoch of ``steps``, and follow it."""
+        """Report the observations of step ``at`` of an epoch of ``steps`` to HyperTune and apply
+        its change."""
         if self.tuner is None:
             return
         speed = np.divide(counts, seconds, out=np.full(len(counts), np.nan), where=counted)

@@ -1,9 +1,9 @@
-"""What a fleet trains: a network of the papers, or any trace, with a speed for each kind of node.
+"""Workload of a cluster: a network of the papers or any trace, with a speed for each kind of node.
 
-Owns both ways to one description. Does not own published speeds (networks.py) or a fleet
-(assembly.py).
-Source: networks.toml for the networks of STANNIS and HyperTune; a trace's own forward and backward
-on the host, and the preset's ratio of training speeds for its drives.
+Owns the conversion of both into one description. Does not own published speeds (networks.py) or the
+cluster (build.py).
+Source: networks.toml for the networks of STANNIS and HyperTune. For a trace: its own forward and
+backward times on the host, and the preset's ratio of training speeds for its drives.
 """
 
 from __future__ import annotations
@@ -28,32 +28,35 @@ PUBLIC, PRIVATE = 72_000, 12_000
 
 @dataclass(frozen=True)
 class Workload:
-    """A training, as its nodes see it."""
+    """Description of a training for the nodes of a cluster."""
 
     name: str
     params: int
     sample_bytes: int
-    """Of one sample on flash; 0: not known, and reading takes no time."""
+    """Bytes of one sample on flash; 0: unknown, and reading takes no time."""
     public: int
     private: int
-    """Of all drives."""
+    """Private samples of all drives together."""
     host: Engine
     drives: tuple[Engine, ...]
-    """Of each kind."""
+    """Engine of each kind of drive."""
     updates_s: tuple[float, ...]
-    """Update of the weights on the host and each kind of drive; 0 where the speeds hold it."""
+    """Weight update time on the host and on each kind of drive (s); 0 if the speeds include it."""
     notes: tuple[str, ...] = ()
-    """What a reader of its figures has to know."""
+    """Notes that a reader of the results must know."""
 
     @property
     def gradient_bytes(self) -> int:
-        """What an all-reduce sums: FP32."""
+        """FP32 bytes that an all-reduce sums."""
         return VALUE_BYTES * self.params
 
 
 def of_network(name: str, presets: Sequence[Config]) -> Workload:
-    """One of NETWORKS on a host with drives of these presets. The speeds are of training steps, the
-    update in them. InputError for what is not known of it."""
+    """Return the workload of one of NETWORKS on a host with drives of these presets.
+
+    The speeds are those of training steps and include the update. Raises InputError for unknown
+    networks and unpublished values.
+    """
     first, engines, notes = network(name), [], []
     for i, cfg in enumerate(presets):
         drive = cfg.system.name
@@ -80,8 +83,12 @@ def of_network(name: str, presets: Sequence[Config]) -> Workload:
 
 
 def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = None) -> Workload:
-    """A trace's first step; batches as emulated.traced has them. InputError where the trace says
-    too little."""
+    """Return the workload of a trace's first step; batches as in emulated_engine.traced.
+
+    Raises InputError if the trace lacks the forward and backward time or a known update kernel, if
+    a preset's drives cannot train, or if weights, states and gradient do not fit the drive's
+    memory.
+    """
     step = trace.steps[0]
     if not step.forward_s + step.backward_s:
         raise InputError(f"{trace.origin}: it does not say how long forward and backward take")
@@ -122,5 +129,5 @@ def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = N
 
 
 def is_network(name: str) -> bool:
-    """Is it the name of a network, and no trace's file?"""
+    """Return True if ``name`` is the name of a network and not the file of a trace."""
     return name in NETWORKS

@@ -1,8 +1,9 @@
-"""Books of a system whose power has gone: balanced as far as they were done, the rest said apart.
+"""Conservation across a power cut: totals of completed work balance; lost work is separate.
 
-Owns what is taken out of counters, plans and clocks. Does not own the balances of a run that has
-ended (ledger.py). Source: STYLE, conservation: a run that does not balance fails, interrupted ones
-included: what is missing must have been under way.
+Owns the amounts removed from counters, plans and clocks at the cut. Does not own the balances of a
+run that has ended (analysis/ledger.py).
+Source: STYLE, conservation: a run that does not balance fails, including an interrupted one. A
+missing amount must belong to operations in progress at the cut.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ondie.emu.nand import timing
 
 
 def undone(system: System) -> np.ndarray:
-    """Rows that were handed over and are not done."""
+    """Return the plan rows that were issued and are not done."""
     ring = system.arrays.row.view(np.ndarray)
     ids = np.arange(system.rows_done, system.next_row) & (len(ring) - 1)
     found = ring[ids]
@@ -26,7 +27,7 @@ def undone(system: System) -> np.ndarray:
 
 
 def stop_clocks(system: System) -> None:
-    """Work that had been booked for the time after the cut is not done."""
+    """Remove busy time after the cut, which was booked in advance, from the utilisation."""
     a, now = system.arrays, system.now
     reg = a.reg
     for at, die in enumerate(a.die):
@@ -54,13 +55,13 @@ AT_ITS_END = {
     "stored_pages": stats.STORED_PAGES,
     "landed_pages": stats.LANDED_PAGES,
 }
-"""Counted when an operation is done."""
+"""Counters that increase when an operation is done."""
 BEFORE_ITS_END = {
     "bpr_pages": stats.BPR_PAGES,
     "odc_ops": stats.ODC_OPS,
     "fetched_pages": stats.FETCHED_PAGES,
 }
-"""Counted when the die has done its part; the controller may have yet to do its own."""
+"""Counters that increase when the die's part is done; the controller's part may be unfinished."""
 AT_ITS_START = {
     "link_down_bytes": stats.DOWN_BYTES,
     "link_up_bytes": stats.RESERVOIR_UP_BYTES,
@@ -75,14 +76,16 @@ OTHERS_DECODED = (
     stats.READ_PAGES, stats.GC_READ_PAGES, stats.MERGE_READ_PAGES, stats.MAP_READ_PAGES,
     stats.RETRY_READ_PAGES, stats.FOLD_READ_PAGES, stats.SOFT_PAGES,
 )  # fmt: skip
-"""Pages of the conventional namespace, which are none while dies update."""
+"""Pages of the conventional namespace; there are none while dies update."""
 
 
 def settle_books(system: System, planes: int) -> dict[str, int]:
-    """Balance the books of a system that has stopped in the middle: what was planned and is not
-    done is no longer planned, what was begun is taken out of the counters. Returns that.
-    ``planes``: pages of a stripe. Raises Imbalance where more is missing, or less, than what was
-    under way."""
+    """Balance the totals of a system that stopped during a step; return the lost work.
+
+    Planned work that is not done is removed from the plan. Work that was started and not done is
+    removed from the counters and returned. ``planes``: pages of a stripe. Raises Imbalance if the
+    missing amount does not match the operations in progress.
+    """
     a, g = system.arrays, system.geometry
     left = undone(system)
     begun = left[left["state"] == rows.STARTED]
@@ -96,15 +99,18 @@ def settle_books(system: System, planes: int) -> dict[str, int]:
         done[dev, PLANNED.index("lifted_pages")] -= settling.vain
     flying = len(a.txn) - int(a.reg["txns_free"][0])
     extra = flying - int(begun["pending"].sum())
-    if not 0 <= extra <= system.devices * g.dies:  # the erase before a die's next program
+    if not 0 <= extra <= system.devices * g.dies:  # each die may erase before its next program
         raise Imbalance(f"at the cut, transactions that no row knows: {extra}")
     system.planned[:] = done
     return lost
 
 
 class _Settling:
-    """Books of one device. ``done``, ``under_way``: what rows of either kind ask for, by PLANNED;
-    ``begun``: rows that are under way; ``lost`` gains what was in vain."""
+    """Totals of one device at the cut.
+
+    ``done``, ``under_way``: amounts that the rows of each kind request, by PLANNED. ``begun``: the
+    rows in progress. The lost work is added to ``lost``.
+    """
 
     def __init__(
         self, system: System, planes: int, dev: int, done: np.ndarray, under_way: np.ndarray,
@@ -129,7 +135,10 @@ class _Settling:
             raise Imbalance(f"at the cut, {what}: {left} against {right}")
 
     def _settle(self, what: str, value: int, settled: int, most: int) -> int:
-        """What of ``value`` was in vain: up to ``most``, of what was under way."""
+        """Add the excess of ``value`` over ``settled`` to the lost work; return ``settled``.
+
+        Raises Imbalance unless the excess is 0 to ``most``, the amount in progress.
+        """
         if not 0 <= value - settled <= most:
             raise Imbalance(f"at the cut, {what}: {value} against {settled} + at most {most}")
         self.lost[what] = self.lost.get(what, 0) + value - settled
@@ -140,7 +149,7 @@ class _Settling:
         self.count[counter] = self._settle(stats.COUNTERS[counter], value, settled, most)
 
     def _bytes(self, column: str, *kinds: int) -> int:
-        """Of rows of some kinds that are under way on the dies."""
+        """Return the sum of a column over the rows of these kinds in progress on the dies."""
         its = (self.begun["resource"] == rows.DIE) & np.isin(self.begun["kind"], kinds)
         return int(self.begun[column][its].sum())
 
@@ -160,14 +169,17 @@ class _Settling:
             (stats.SCAN_BYTES, self._bytes("tag", timing.SCAN)),
         ):
             self._counter(counter, int(self.count[counter]) - more, more)
-        # What was read to be programmed elsewhere, and is not, was read in vain.
+        # Pages that were read for a move between dies and not programmed count as lost.
         self.vain = int(self.count[stats.LIFTED_PAGES] - self.count[stats.LANDED_PAGES])
         self.count[stats.LIFTED_PAGES] -= self.vain
         self.lost["lifted_pages"] += self.vain
 
     def _coded(self) -> None:
-        """What goes through the controller's ECC: stripes on their way to the elements and for
-        their parity, weights on their way out, and what the controller itself programs."""
+        """Settle the pages that pass through the controller's ECC.
+
+        These are stripes to the processing elements and for parity, weights to the host, and pages
+        that the controller programs.
+        """
         done, under, count, page = self.done, self.under_way, self.count, self.page
         trip = int(self.round_trip)
         decoded = int(count[stats.PE_DECODED_PAGES])
@@ -202,7 +214,7 @@ class _Settling:
         self._counter(stats.ECC_ENCODED_PAGES, others + own, most)
 
     def _transfers(self) -> None:
-        """Bytes over link, DRAM and channels."""
+        """Settle the bytes over link, DRAM and channels."""
         a, g, count, page = self.system.arrays, self.system.geometry, self.count, self.page
         first = s.HOST_STATIONS + self.dev * (s.ECC + g.channels)
         down, up = self.under_way["link_down_bytes"], self.under_way["link_up_bytes"]
@@ -234,7 +246,7 @@ class _Settling:
         coming = going + trips * self.under_way["odc_ops"] * self.planes
         loaded, scanned = int(count[stats.LOAD_BYTES]), int(count[stats.SCAN_BYTES])
         left, sent = int(count[stats.RESERVOIR_UP_BYTES]), int(count[stats.DOWN_BYTES])
-        # Through DRAM: what goes to the host twice (stored, then forwarded), the rest once.
+        # Data to the host pass DRAM twice (stored, then forwarded), all other data once.
         a.fifo["size"][first + s.DRAM] = self._settle(
             "DRAM",
             int(a.fifo["size"][first + s.DRAM]),
@@ -253,5 +265,5 @@ class _Settling:
             ),
         ):  # fmt: skip
             value = int(a.bus[side][buses].sum())
-            a.bus[side][buses] = 0  # their sum is what is asked for
+            a.bus[side][buses] = 0  # only the sum over the buses is used
             a.bus[side][self.dev * g.channels] = self._settle(name, value, settled, more)

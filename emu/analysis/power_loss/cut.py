@@ -1,12 +1,14 @@
-"""Power cuts: what is lost when the power of a system goes after any event.
+"""Power cuts: the losses of a system whose power fails after any event.
 
-Owns what was under way and what becomes of it, the report of a recovery. Does not own the pages'
-remains (backend/torn.py), the books (settling.py) or the system that comes up (revival.py).
+Owns the operations in progress at the cut and their results, and the report of a recovery. Does not
+own the contents of torn pages (nand/torn_pages.py), the totals
+(analysis/power_loss/conservation.py) or the system after the cut (analysis/power_loss/recover.py).
 Source: this project's contract of recovery; OptimStore (HPCA 2023): gradients are volatile.
 
-All drives of a system lose their power at the same instant, and have it back at once. Gone are
-registers, the drives' DRAM, map, pointers. The host keeps the step's gradient. Not modelled: the
-boot of the firmware, the host's time to notice, raw bit errors in what recovery reads.
+All drives of a system lose power at the same instant and regain it immediately. Registers, the
+drives' DRAM, the mapping table and the pointers are lost. The host keeps the step's gradient. Not
+modelled: the boot of the firmware, the time until the host detects the loss, raw bit errors in the
+data that recovery reads.
 """
 
 from __future__ import annotations
@@ -37,47 +39,47 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True)
 class Cut:
-    """What was under way when the power went, and was in vain."""
+    """Operations that a power cut interrupted, and the work that was lost."""
 
     at_ps: int
     torn_programs: int
     torn_erases: int
     again: int
-    """Cuts of the power while a system came up from this one."""
+    """Further power cuts during the recovery from this one."""
     training: tuple[tuple[int, int], ...]
-    """(phase, end in ps) of what the accelerator has yet to do: it goes on."""
+    """(phase, end in ps) of the accelerator's unfinished work, which continues."""
     lost: Mapping[str, int]
-    """Bytes and pages that had been begun and did not end, by counter and resource."""
+    """Bytes and pages of operations that started and did not end, by counter and resource."""
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """What it took to come up again, and from where the step goes on."""
+    """Cost of a recovery, and the point from which the step continues."""
 
     cut: Cut
     seconds: float
     scanned: int
     """Super-pages whose out-of-band data were read."""
     checked: int
-    """Super-pages whose data were read, too."""
+    """Super-pages whose data were read as well."""
     refused: int
-    """Places that hold something, but nothing whole: torn by this cut or an earlier one, or of a
-    block that was half erased."""
+    """Places that are programmed but have no complete super-page: torn by this cut or an earlier
+    one, or in a block that was half erased."""
     padded: int
     kept: int
-    """Super-pages that hold the step under way already: they are not updated again."""
+    """Super-pages that already hold the interrupted step; they are not updated again."""
     resent_bytes: int
-    """Gradients that had been sent, and are sent again."""
+    """Gradient bytes that the host sends a second time."""
     cursors: tuple[np.ndarray, ...] = field(repr=False)
     """First super-page of each die to be updated, counted on the die: int64[dies] by device."""
     undone: bool = False
-    """The step begins again: what was done of it is left aside (pe.atomicity = undo)."""
+    """Whether the step starts again and its results so far are discarded (pe.atomicity = undo)."""
     made: tuple[frozenset[int], ...] = field(default=(), repr=False)
-    """By device: parities and commit records that hold the step under way already."""
+    """By device: parities and commit records that already hold the interrupted step."""
 
 
 def check_cut(path: Path, after: int | None) -> None:
-    """Raise InputError where a cut of the power after so many events cannot be simulated."""
+    """Raise InputError if a power cut after ``after`` events cannot be simulated."""
     if after is None:
         return
     if not isinstance(path, OnDie) or path.name != OnDie.name:
@@ -93,14 +95,16 @@ def check_cut(path: Path, after: int | None) -> None:
 
 
 def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
-    """The power of a system is gone, by which pages are torn on flash, by seed; ``before``: the cut
-    from which it was coming up."""
+    """Cut the power of a system: tear pages on flash by seed, and settle the totals.
+
+    ``before``: the earlier cut from which the system was recovering. Its losses are added.
+    """
     assert isinstance(path, OnDie) and isinstance(path.payload, Reservoir)
     rng = np.random.default_rng((seed, system.now))
     programs, erases, pages = _tear(system, path.payload, rng)
     stop_clocks(system)
     training, lost = _training(system), settle_books(system, path.stripes[0].planes)
-    lost["bpp_pages"] = pages  # as if all of their time had passed
+    lost["bpp_pages"] = pages  # counted as if their whole program time had passed
     if before is None:
         return Cut(system.now, programs, erases, 0, training, lost)
     lost = {name: n + before.lost[name] for name, n in lost.items()}
@@ -115,19 +119,22 @@ def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
 
 
 def rest(path: Path, step: int, found: Recovery, system: System) -> Iterator[np.ndarray]:
-    """Plan rows of the rest of a step, from where recovery has found it."""
+    """Return the plan rows of the rest of a step, from the point that recovery found."""
     assert isinstance(path, OnDie)
     return resume.plan(path, step, found.cut.training, found.cursors, system, found.made)
 
 
 def sent(system: System) -> int:
-    """Bytes of gradients that the host has sent so far."""
+    """Return the bytes of gradients that the host has sent so far."""
     return int(system.arrays.count[:, stats.DOWN_BYTES].sum())
 
 
 def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery]) -> Work:
-    """A run's work and what of it was done twice: stripes that were computed and not programmed,
-    gradients that the host has sent again."""
+    """Return a run's work including repeated work.
+
+    Repeated are stripes that were computed and not programmed, and gradients that the host sent
+    again.
+    """
     if not found:
         return work
     assert isinstance(path, OnDie)
@@ -145,7 +152,7 @@ def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery
 
 
 def with_lost(totals: Totals, cuts: Sequence[Cut]) -> Totals:
-    """A run's totals and what it had begun in vain: what its energy was spent on."""
+    """Return a run's totals including the lost work, on which energy was spent as well."""
     counters, bytes_by = dict(totals.counters), dict(totals.bytes_by)
     for x in cuts:
         for name, n in x.lost.items():
@@ -155,7 +162,10 @@ def with_lost(totals: Totals, cuts: Sequence[Cut]) -> Totals:
 
 
 def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple[int, int, int]:
-    """What arrays were at when the power went: (programs, erases, pages of the programs)."""
+    """Tear the pages of array operations in progress at the cut.
+
+    Returns (programs, erases, pages of the programs).
+    """
     a, g = system.arrays, system.geometry
     programs = erases = pages = 0
     for at, die in enumerate(a.die):
@@ -166,7 +176,7 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
             op, dev = int(x.op), int(x.dev)
             began = int(x.time) - int(a.op[op].array) - int(x.array) - int(die.extra)
             if began > system.now and t != int(die.paused):
-                continue  # its command is still on the channel
+                continue  # the command is still on the channel
             if op == timing.ERASE:
                 first, mask = int(x.ppn), int(x.planes)
                 ppns = range(first, first + g.block_pages)
@@ -193,8 +203,10 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
 
 
 def _next_place(system: System, die: int) -> int:
-    """Where a die programs next (backend/reservoir.py): a parity or a record that is in the array
-    is given its place when it is done."""
+    """Return the place that a die programs next (ftl/reservoir.py).
+
+    A parity or record that is being programmed gets its place only when the program is done.
+    """
     a, g = system.arrays, system.geometry
     place = int(a.pool["r_next"][die])
     state = a.block["state"].reshape(-1, g.all_blocks)[die, g.blocks :]
@@ -206,7 +218,7 @@ def _next_place(system: System, die: int) -> int:
 def _tear_program(
     payload: Reservoir, dev: int, at: At, made: Made, rng: np.random.Generator
 ) -> None:
-    """A super-page's program was in the array."""
+    """Tear the pages of a super-page whose array program was in progress."""
     for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
         page = payload.page(at, spare.slot)
         members = None if made.members is None else made.members[i]
@@ -214,7 +226,7 @@ def _tear_program(
 
 
 def _training(system: System) -> tuple[tuple[int, int], ...]:
-    """Rows of the accelerator that are not done, and when they will be."""
+    """Return (phase, end in ps) of the accelerator's rows that are not done."""
     end = int(system.arrays.fifo["free_at"][s.ACCELERATOR])
     left = []
     for row in undone(system):

@@ -1,7 +1,7 @@
-"""What may come between the steps of a run, and into one: checkpoints and power cuts.
+"""Checkpoints between the steps of a run, and power cuts during a step.
 
-Owns the order of cut, recover and resume. Does not own a step (compare.py), what a cut does
-(power.py) or what comes up after it (revival.py).
+Owns the order of cut, recover and resume. Does not own a step (analysis/compare.py), the effects of
+a cut (analysis/power_loss/cut.py) or the recovery (analysis/power_loss/recover.py).
 Source: this project's contract of recovery; OptimStore (HPCA 2023).
 """
 
@@ -26,49 +26,50 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What has left the reservoir."""
+    """Contents and cost of a checkpoint read from the reservoir."""
 
     vectors: dict[str, np.ndarray] | None
-    """Weights ("w") and states, [n_params] as they are stored; None for a run without bytes."""
+    """Weights ("w") and states, [n_params] as stored; None for a run without bytes."""
     seconds: float
     bytes_up: int
-    """Over the link: whole pages."""
+    """Bytes up the link, in whole pages."""
 
 
 class Interruptible:
-    """A run whose power may go: ``cut_after`` is a number of events."""
+    """A run whose power may fail; ``cut_after`` is a number of events."""
 
     path: Path
     system: System
     clock: StepClock
     cut: power.Cut | None = None
-    """What a power cut has left, until :meth:`recover` has made a system of it."""
+    """The last power cut, until :meth:`recover` succeeds; otherwise None."""
     recoveries: list[power.Recovery]
     _to_resume: power.Recovery | None = None
     _step = 0
     _sent = 0
 
     def nothing_under_way(self) -> None:
-        """Raise InputError while a step is interrupted."""
+        """Raise InputError if a step is interrupted."""
         if self.cut is not None:
             raise InputError("the drive has no power; recover() and resume() come first")
         if self._to_resume is not None:
             raise InputError("a step is under way; resume() comes first")
 
     def powered_step(self, i: int, cut_after: int | None) -> bool:
-        """Run the plan of step i, which has begun; False when the power goes before its end."""
+        """Run the plan of step i, which has started; return False if the power fails before its
+        end."""
         self._step, self._sent = i, power.sent(self.system)
         return self._ended(self.path.plan(i), cut_after)
 
     def _ended(self, plan: Iterable[Any], cut_after: int | None) -> bool:
-        """Run a plan to the step's end; False when the power goes before."""
+        """Run a plan to the end of the step; return False if the power fails before."""
         if not self._powered(lambda: self.system.run(plan), cut_after):
             return False
         self.clock.end(self.system.now)
         return True
 
     def _powered(self, work: Callable[[], object], cut_after: int | None) -> bool:
-        """Work until it is done; False when the power goes before."""
+        """Call ``work``; return False if the power fails before it ends."""
         self.system.events_left = cut_after
         try:
             work()
@@ -82,9 +83,12 @@ class Interruptible:
         return False
 
     def recover(self, cut_after: int | None = None) -> power.Recovery | None:
-        """After a power cut: a system that comes up from what flash holds, and says from where the
-        step goes on; :meth:`resume` comes next. None where the power goes again after so many
-        events. Raises Unrecoverable."""
+        """Recover from a power cut: build a system from the contents of the flash.
+
+        Returns the report with the point from which the step continues; the caller must then call
+        :meth:`resume`. Returns None if the power fails again, after ``cut_after`` events. Raises
+        Unrecoverable.
+        """
         if self.cut is None:
             raise InputError("nothing to recover from: the power has not been cut")
         power.check_cut(self.path, cut_after)
@@ -100,7 +104,7 @@ class Interruptible:
         return found
 
     def resume(self, cut_after: int | None = None) -> bool:
-        """The rest of the step in which the power was cut, as :meth:`step`."""
+        """Run the rest of the step in which the power was cut; returns as :meth:`step` does."""
         found = self._to_resume
         if found is None:
             raise InputError("no step to resume: recover() comes first")
@@ -111,8 +115,11 @@ class Interruptible:
         return self._ended(rest, cut_after)
 
     def checkpoint(self, lost: tuple[int, int] | None = None) -> Checkpoint:
-        """Weights and states out of the reservoir to the host, between two steps. ``lost``: a drive
-        and a die of it that does not answer, which parity over dies stands in for."""
+        """Read weights and states from the reservoir to the host, between two steps.
+
+        ``lost``: (drive, die) of a die that does not respond; its contents are rebuilt from the
+        parity over dies.
+        """
         self.nothing_under_way()
         path = self.path
         if not isinstance(path, OnDie):

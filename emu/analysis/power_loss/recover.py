@@ -1,8 +1,9 @@
-"""Revival: the system that comes up from the flash of one whose power has gone.
+"""Recovery after a power cut: a new system built from the flash of the one that lost power.
 
-Owns the order of recovery: out-of-band data, data in doubt, padding, map. Does not own the
-conclusions (backend/recovery.py), plan rows (paths/resume.py) or what the cut has left (power.py).
-Source: this project's contract of recovery: what is read is only what the flash holds.
+Owns the order of recovery: out-of-band data, doubtful data, padding, mapping table. Does not own
+the conclusions (ftl/reservoir_recovery.py), plan rows (paths/on_die/recovery_plan.py) or the
+effects of the cut (analysis/power_loss/cut.py).
+Source: this project's contract of recovery: recovery reads only the contents of the flash.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ondie.emu.paths.on_die.registers import At, Reservoir
 
 
 class Revival:
-    """A system that comes up from the flash of one whose power is gone."""
+    """Recovery of a system from the flash of one that lost power."""
 
     def __init__(self, path: Path, dead: System, happened: Cut) -> None:
         assert isinstance(path, OnDie) and isinstance(path.payload, Reservoir)
@@ -59,7 +60,10 @@ class Revival:
         self.system.on_log = self._on_log
 
     def run(self) -> None:
-        """Read, look, pad, and set up the map. Raises system.PowerCut, Unrecoverable."""
+        """Scan, check doubtful data, pad, and build the mapping table.
+
+        Raises engine.run.system.PowerCut, Unrecoverable.
+        """
         g, path = self.system.geometry, self.path
         heads = range(0, g.reservoir_blocks * g.pages, g.pages)
         good = path.good_blocks.reshape(self.system.devices, g.dies, -1)
@@ -102,11 +106,11 @@ class Revival:
 
     @property
     def attempt(self) -> int:
-        """The last one at the step under way that has left anything, on any drive."""
+        """Number of the latest attempt at the interrupted step that left data on any drive."""
         return max(scan.sequence for scan in self.scans.values()) // ATTEMPT
 
     def _conclude(self) -> dict[tuple[int, int], DieState]:
-        """What each die holds. Raises Unrecoverable."""
+        """Return the state of each die, by (device, die). Raises Unrecoverable."""
         states: dict[tuple[int, int], DieState] = {}
         step, undone = self.old.step, self.undone
         for dev, stripes in enumerate(self.path.stripes):
@@ -121,8 +125,12 @@ class Revival:
         return states
 
     def _to_be_undone(self) -> bool:
-        """Was the step under way not done, by the records of all dies, and can it be undone? What
-        no longer can, since a cut has taken the room for it, goes on. Raises Unrecoverable."""
+        """Return True if the interrupted step must be undone.
+
+        This is so if the commit records of all dies say that the step is not done, and every die
+        can undo it. If a cut has taken the space that this needs, the step continues instead.
+        Raises Unrecoverable.
+        """
         if not self.path.guarded[0].commits:
             return False
         step, done = self.old.step, max(scan.committed for scan in self.scans.values())
@@ -130,11 +138,14 @@ class Revival:
             raise Unrecoverable(f"records say that step {done} is done; {step} was under way")
         if done == step or not self.path.guarded[0].undo:
             return False
-        # No stripe moves where there are records: each is on its own die.
+        # With commit records, no stripe moves between dies.
         return all(undoable(scan, self._expected(*at), step) for at, scan in self.scans.items())
 
     def found(self, sent_before: int) -> Recovery:
-        """The report; ``sent_before``: :func:`sent` when the step, or the rest of one, began."""
+        """Return the report.
+
+        ``sent_before``: value of :func:`sent` at the start of the step, or of the rest of a step.
+        """
         path, happened = self.path, self.happened
         vain = sent(self.system) + happened.lost["down_bytes"] - sent_before
         stripe = path.stripes[0].gradient_bytes
@@ -190,8 +201,11 @@ class Revival:
                     store.spoil(page)
 
     def _turn(self, states: Mapping[tuple[int, int], DieState]) -> None:
-        """Roles of the planes of each block: as found where it holds something whole, else as many
-        cycles as the block has make them."""
+        """Set the plane roles of each block.
+
+        Roles are as found in a block with complete data; otherwise they follow from the block's
+        erase count.
+        """
         a, g = self.system.arrays, self.system.geometry
         rotate = int(a.cfg.rotate[0])
         block = a.block.reshape(-1, g.all_blocks)[:, g.blocks :]
@@ -202,11 +216,11 @@ class Revival:
                 block["turned"][dev * g.dies + die, b] = turned
 
     def _map(self, states: Mapping[tuple[int, int], DieState]) -> None:
-        """The controller's tables; and the payload that follows the log from now on."""
+        """Build the controller's tables, and the payload that follows the log from here on."""
         a, g = self.system.arrays, self.system.geometry
         valid = a.valid.reshape(-1, g.all_blocks)[:, g.blocks :]
         block = a.block["dirty"].reshape(-1, g.all_blocks)
-        block[:, g.blocks :] = 1  # blank is not known to be erased
+        block[:, g.blocks :] = 1  # a blank block is not known to be erased
         path = self.path
         path.homes = self._homes(states)
         path.drives = self.system
@@ -234,8 +248,10 @@ class Revival:
         self.path.payload = new
 
     def _homes(self, states: Mapping[tuple[int, int], DieState]) -> tuple[Homes, ...]:
-        """Super-pages for the stripes that each die was found to hold: their old ones where there
-        has been no move."""
+        """Return the super-pages of the stripes found on each die.
+
+        Without a move between dies, they are the same as before the cut.
+        """
         dies = self.system.geometry.dies
         out = []
         for dev, s in enumerate(self.path.stripes):
@@ -243,20 +259,20 @@ class Revival:
             for die in range(dies):
                 state = states.get((dev, die))
                 held = sorted(state.places) if state is not None else []
-                stripes = [x for x in held if x < s.count]  # the others are parities, records
+                stripes = [x for x in held if x < s.count]  # others are parities and records
                 where[stripes] = die + dies * np.arange(len(stripes))
             out.append(Homes.found(where, dies))
         return tuple(out)
 
 
 def _same_cells(path: OnDie, dead: System) -> System:
-    """A new system with the clock, the books and the cells of another one, and nothing else."""
+    """Return a new system with only the clock, the totals and the cells of another one."""
     old = dead.arrays
     system = path.system(True, len(old.line) if int(old.reg["line_on"][0]) else 0)
     new = system.arrays
     new.reg["now"] = old.reg["now"]
     new.cfg["seed"] = old.cfg["seed"]
-    for name in ("erases", "reads"):  # the cells' own
+    for name in ("erases", "reads"):  # state of the cells
         new.block[name] = old.block[name]
     for name in ("quality", "seen", "lost", "kept", "worn", "count", "use", "phase"):
         getattr(new, name)[...] = getattr(old, name)

@@ -1,1 +1,1 @@
-"""Allreduce algorithms and the links that they use."""
+"""All-reduce algorithms and the links that they use."""

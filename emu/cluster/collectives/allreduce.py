@@ -1,13 +1,13 @@
-"""All-reduce over a host and its drives: what an exchange of gradients takes by ring, tree or star.
+"""All-reduce over a host and its drives: time of a gradient exchange by ring, tree or star.
 
-Owns the messages of each kind and what they take together. Does not own what one message costs
-(frontend/tunnel_cost.py), the order of the ring's hops (ring.py), the tree (tree.py), or the values
+Owns the messages of each algorithm and their total time. Does not own the cost of one message
+(nvme/tunnel/cost.py), the order of the ring's hops (ring.py), the tree (tree.py), or the values
 that are summed.
 Source: ring: Patarasuk and Yuan 2009, as in Horovod. Star: every drive sends its gradient to the
 host, which sums them and sends the sum to every drive.
 
-Additions on the drives are inside the tunnels' effective rate; the host's are counted where it adds
-whole gradients, which it does when it has them all.
+Additions on the drives are included in the tunnels' effective rate. Additions on the host are
+counted where it adds whole gradients, which it does after it has received all of them.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from ondie.emu.units import InputError, nearest
 
 KINDS = ("ring", "tree", "star")
 WAIT_PS = 1000
-"""To which the wait for a core is found."""
+"""Resolution of the search for the wait for a core (ps)."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One all-reduce."""
+    """Results of one all-reduce."""
 
     kind: str
     seconds: float
-    """Until every node has the sum."""
+    """Time until every node has the sum."""
     host_s: float
-    """Until the host has it."""
+    """Time until the host has the sum."""
     drives_s: float
-    """Until the last drive has it."""
+    """Time until the last drive has the sum."""
     host_cpu_s: float
-    """Of the host's relay, all its threads together."""
+    """CPU time of the host's relay, over all its threads."""
     commands: int
-    """NVMe commands of all tunnels, each way."""
+    """NVMe commands of all tunnels, in both directions."""
     notifications: int
     bytes_up: int
-    """Of messages, from drives to the host, for itself or for another drive."""
+    """Message bytes from drives to the host, for the host or for another drive."""
     bytes_down: int
     wire_bytes: int
-    """Over all links, with the headers of packets and blocks."""
+    """Bytes over all links, including the headers of packets and blocks."""
     host_dram_bytes: int
-    """Messages that pass the host, and its sums."""
+    """Bytes of messages that pass the host, and of the host's sums."""
     wait_ps: int
-    """That the relay's threads wait for a core each time, where it limits a ring."""
+    """Time that a relay thread waits for a core each time, if the relay limits a ring."""
     limited_by: str
-    """"tunnel up", "tunnel down", "host relay" or "uplink"."""
+    """Bottleneck: "tunnel up", "tunnel down", "host relay" or "uplink"."""
     joules: dict[str, float]
-    """By component: host relay, PCIe, controllers."""
+    """Energy by component: host relay, PCIe, controllers."""
 
 
 def exchange(
@@ -67,11 +67,11 @@ def exchange(
     cost: TunnelCost | Sequence[TunnelCost],
     which: np.ndarray | None = None,
 ) -> Exchange:
-    """An all-reduce of ``n_bytes`` over a host and so many drives, all of them ready at once.
+    """Return an all-reduce of ``n_bytes`` over a host and ``drives`` drives, all ready at once.
 
-    ``cost``: the drives' tunnels; several where they differ, ``which`` of them each has,
-    int64[drives]. Raises InputError for an unknown kind. O(1) for ring and star of like drives,
-    else O(drives).
+    ``cost``: the drives' tunnels; if they differ, ``which`` gives the tunnel of each drive,
+    int64[drives]. Raises InputError for an unknown kind. O(1) for ring and star of identical
+    drives, else O(drives).
     """
     links = Links(drives, cost, which)
     if n_bytes < 0:
@@ -89,7 +89,7 @@ def exchange(
 
 
 class Sent(NamedTuple):
-    """Messages of one kind: so many, of so many bytes."""
+    """Messages of one kind: ``number`` messages of ``n_bytes`` bytes."""
 
     message: Message
     number: int
@@ -97,7 +97,7 @@ class Sent(NamedTuple):
 
 
 class Took(NamedTuple):
-    """ps of messages, and what limits them."""
+    """Time of messages (ps), and the bottleneck."""
 
     ps: int
     name: str
@@ -106,8 +106,10 @@ class Took(NamedTuple):
 
 
 def _together(links: Links, sent: Sequence[Sent]) -> Took:
-    """Messages that begin at the same time, none of which waits for another's tunnel: the longest,
-    or all of them on what they share."""
+    """Return the time of messages that start at once and do not wait for each other's tunnel.
+
+    The time is that of the longest message, or of all messages on a shared resource.
+    """
     last = max((s.message for s in sent), key=lambda m: m.end_ps)
     took = {"tunnel up" if last.up_ps >= last.down_ps else "tunnel down": last.end_ps}
     took["host relay"] = sum(relay_ps(s.message, links.host.threads) * s.number for s in sent)
@@ -124,7 +126,7 @@ def _uplink_ps(links: Links, sent: Sequence[Sent]) -> int:
 
 
 def _by_kind(links: Links, messages: Sequence[Message], n: int) -> list[Sent]:
-    """One message for every drive."""
+    """Return one message for every drive, grouped by kind."""
     counts = np.bincount(links.which, minlength=len(links.costs)).tolist()
     return [Sent(m, count, n) for m, count in zip(messages, counts, strict=True) if count]
 
@@ -132,7 +134,7 @@ def _by_kind(links: Links, messages: Sequence[Message], n: int) -> list[Sent]:
 def _result(
     kind: str, links: Links, ps: tuple[int, int], name: str, sent: Sequence[Sent], host_dram: int
 ) -> Exchange:
-    """``ps``: until the host has the sum, and the last drive."""
+    """Build the result. ``ps``: times until the host and the last drive have the sum."""
 
     def total(of: str) -> int:
         return sum(getattr(s.message, of) * s.number for s in sent)
@@ -162,15 +164,16 @@ def _result(
     )
 
 
-# --- the kinds
+# --- algorithms
 
 
 def _ring(n_bytes: int, links: Links) -> Exchange:
-    """A ring turns as fast as its slowest hop, or as the host relays all of them.
+    """Return a ring all-reduce; its slowest hop, or the relay of all hops, determines the step
+    time.
 
-    Where the relay limits it, its threads wait for cores, until the tunnels are no faster: the way
-    down less than the way up, which has two turns of the relay, so that fewer packets gather for a
-    command, and more commands take more of the relay.
+    If the relay limits the ring, its threads wait for cores until the tunnels are no faster. The
+    wait is shorter on the way down than on the way up, which has two relay turns; fewer packets
+    then gather for a command, and more commands take more relay time.
     """
     nodes = links.drives + 1
     piece, steps = ring.piece_bytes(n_bytes, nodes), ring.steps(nodes)
@@ -186,26 +189,29 @@ def _ring(n_bytes: int, links: Links) -> Exchange:
         links = links.waiting(high)
         sent = _step(links, piece)
         took = _together(links, sent)._replace(name="host relay")
-    sums = (nodes - 1) * SUM_PASSES * piece  # the host's, in half of the steps
+    sums = (nodes - 1) * SUM_PASSES * piece  # the host's additions, in half of the steps
     every = [Sent(s.message, s.number * steps, piece) for s in sent]
     ps = took.ps * (steps - 1)
     first, last = (min(s.message.end_ps, took.ps) for s in sent[:2])
-    if took.ps > took.tunnel_ps:  # what they share is done with all messages of a step at once
+    if took.ps > took.tunnel_ps:  # a shared resource finishes all messages of a step together
         first = last = took.ps
     drives = took.ps if links.drives > 1 else first
     return _result("ring", links, (ps + last, ps + drives), took.name, every, sums)
 
 
 def _slower(links: Links, piece: int, wait_ps: int) -> bool:
-    """Would the relay still limit a step of the ring, if its threads waited so long?"""
+    """Return True if the relay still limits a step of the ring with threads that wait
+    ``wait_ps``."""
     waiting = links.waiting(wait_ps)
     took = _together(waiting, _step(waiting, piece))
     return took.relay_ps > took.tunnel_ps
 
 
 def _step(links: Links, piece: int) -> list[Sent]:
-    """The messages of a step of the ring: from the host to the first drive, from each drive to the
-    next, from the last one to the host."""
+    """Return the messages of a ring step.
+
+    From the host to the first drive, from each drive to the next, from the last drive to the host.
+    """
     which, k = links.which, len(links.costs)
     if k == 1:
         pairs = {0: links.drives - 1}
@@ -221,7 +227,7 @@ def _step(links: Links, piece: int) -> list[Sent]:
 
 
 def _star(n_bytes: int, links: Links) -> Exchange:
-    """Up, summed, and down; nothing goes from drive to drive."""
+    """Return a star all-reduce: gradients up, sum, result down; no messages between drives."""
     up = _by_kind(links, links.up(n_bytes), n_bytes)
     down = _by_kind(links, links.down(n_bytes), n_bytes)
     first, last = _together(links, up), _together(links, down)
@@ -233,7 +239,10 @@ def _star(n_bytes: int, links: Links) -> Exchange:
 
 
 def _tree(n_bytes: int, links: Links) -> Exchange:
-    """Up the tree and down; what all messages share takes at least as long as all of them need."""
+    """Return a tree all-reduce: up the tree and down.
+
+    A shared resource takes at least the time of all messages on it.
+    """
     nodes, which, k = links.drives + 1, links.which, len(links.costs)
     top = np.arange(1, 1 + min(links.drives, tree.CHILDREN))
     up, down = links.up(n_bytes), links.down(n_bytes)

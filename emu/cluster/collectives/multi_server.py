@@ -1,9 +1,10 @@
-"""The exchange of a whole fleet: drives through their server's tunnels, servers over a network.
+"""All-reduce of a whole cluster: drives through their server's tunnels, servers over a network.
 
-Owns how servers are joined. Does not own the exchange within one (allreduce.py) or its tunnels.
-Source: ring: one ring through all nodes, server after server (Patarasuk and Yuan 2009); tree and
+Owns the connection of servers. Does not own the all-reduce within one (allreduce.py) or its tunnels
+(tunnels.py).
+Source: ring: one ring through all nodes, server after server (Patarasuk and Yuan 2009). Tree and
 star: every server sums its own gradients, the servers exchange the sums in a ring over the network,
-and each hands the whole down as it came up.
+and each server distributes the total down the same way.
 """
 
 from __future__ import annotations
@@ -25,19 +26,22 @@ KINDS = (*allreduce.KINDS, BEST)
 
 @dataclass(frozen=True)
 class Exchanged:
-    """One all-reduce of a fleet."""
+    """Results of one all-reduce of a cluster."""
 
     kind: str
     seconds: float
     host_cpu_s: float
-    """Of the relays of all servers."""
+    """CPU time of the relays of all servers."""
     limited_by: str
 
 
 class Exchanging:
-    """All-reduce of ``n_bytes`` among the nodes that are there, hosts first; drive j, counted over
-    all kinds, belongs to server j mod hosts. ``network``: between servers. ``kind``: one of KINDS;
-    "best" is the fastest. InputError for another."""
+    """All-reduce of ``n_bytes`` among the present nodes, hosts first.
+
+    Drive j, counted over all kinds, belongs to server j mod hosts. ``network``: link between
+    servers. ``kind``: one of KINDS; "best" selects the fastest. Raises InputError for an unknown
+    kind.
+    """
 
     def __init__(
         self,
@@ -57,14 +61,14 @@ class Exchanging:
         self._which = np.repeat(np.arange(len(drives)), [count for _, count in drives])
 
     def __call__(self, there: np.ndarray) -> Exchanged:
-        """``there``: bool[nodes]."""
+        """Return the all-reduce among the present nodes ``there``, bool[nodes]."""
         kinds = allreduce.KINDS if self.kind == BEST else (self.kind,)
         servers = self._servers(there[self.hosts :])
         found = [self._of(kind, servers) for kind in kinds]
         return min(found, key=lambda x: x.seconds)
 
     def _servers(self, there: np.ndarray) -> list[tuple[tuple[int, ...], int]]:
-        """(drives of each kind, how many servers have just these)."""
+        """Return (drives of each kind, number of servers with exactly these drives)."""
         at = np.flatnonzero(there)
         shape = (self.hosts, max(len(self._costs), 1))
         counts = np.zeros(shape, np.int64)
@@ -93,7 +97,8 @@ class Exchanging:
         return Exchanged(kind, seconds + network_s, cpu_s, limit)
 
     def _ring(self, servers: list[tuple[tuple[int, ...], int]]) -> Exchanged:
-        """Every step lasts as long as its slowest hop, in a server or between two."""
+        """Return a ring over all nodes; its slowest hop, in a server or between two, determines the
+        step time."""
         nodes = self.hosts + sum(sum(own) * number for own, number in servers)
         piece, steps = ring.piece_bytes(self.n_bytes, nodes), ring.steps(nodes)
         slowest, cpu_s, limit = piece / self.network.bytes_per_s, 0.0, "network"

@@ -1,9 +1,10 @@
-"""Ring all-reduce: who sends how much when.
+"""Ring all-reduce: sender, size and order of its messages.
 
-Owns the number of ring steps, the piece that moves in each, and their order. Does not own links and
-rates (the tunnel of the configuration) or the values that are summed.
-Source: Patarasuk and Yuan 2009, bandwidth-optimal all-reduce, as in Horovod, which Stannis uses:
-n - 1 steps sum the n pieces around the ring, n - 1 hand the sums on; nodes send while they receive.
+Owns the number of ring steps, the piece that moves in each step, and their order. Does not own
+links and rates (the tunnel of the configuration) or the values that are summed.
+Source: Patarasuk and Yuan 2009, bandwidth-optimal all-reduce, as in Horovod, which STANNIS uses: n
+- 1 steps sum the n pieces around the ring, n - 1 steps distribute the sums; nodes send while they
+receive.
 """
 
 from __future__ import annotations
@@ -12,28 +13,32 @@ import numpy as np
 
 
 def steps(nodes: int) -> int:
-    """Ring steps of an all-reduce."""
+    """Return the number of ring steps of an all-reduce."""
     return 2 * (nodes - 1)
 
 
 def piece_bytes(n_bytes: int, nodes: int) -> int:
-    """Bytes that each node sends to the next in one ring step."""
+    """Return the bytes that each node sends to the next in one ring step."""
     return -(-n_bytes // nodes)
 
 
 def sender(hop: np.ndarray, nodes: int) -> np.ndarray:
-    """Node that makes hop ``hop``; hops are numbered step by step, node by node. int64."""
+    """Return the node that makes hop ``hop``, int64; hops are numbered step by step, node by
+    node."""
     return hop % nodes
 
 
 def awaited(hop: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Hops that a hop waits for: the one that brought its data to the sender, and the sender's own
-    one before (it sends and receives at once). Negative in the first ring step."""
+    """Return the two hops that a hop waits for.
+
+    The first brought its data to the sender; the second is the sender's previous hop (a node sends
+    and receives at once). Negative in the first ring step.
+    """
     behind = np.where(hop % nodes > 0, hop - nodes - 1, hop - 1)
     before = hop - nodes
     return np.where(before < 0, -1, behind), np.where(before < 0, -1, before)
 
 
 def last_arrivals(nodes: int) -> np.ndarray:
-    """Hop that brings node i the last of the sum, int64[nodes]."""
+    """Return the hop that brings node i the last piece of the sum, int64[nodes]."""
     return (steps(nodes) - 1) * nodes + (np.arange(nodes) - 1) % nodes

@@ -1,11 +1,11 @@
-"""All-reduce by a binary tree: gradients up to the host, added on their way, and the sum back down.
+"""All-reduce by a binary tree: gradients are summed up to the host, the sum goes back down.
 
-Owns who sends to whom, and when each node has what it waits for. Does not own what a message costs
-(frontend/tunnel_cost.py).
+Owns the senders and receivers, and the time when each node has its data. Does not own the cost of a
+message (nvme/tunnel/cost.py).
 Source: the binary tree of MPI's collectives (Thakur, Rabenseifner and Gropp 2005): whole messages,
-level by level; node i's parent is (i - 1) // 2, so the host, node 0, is the root. Two children
-share their parent's way down, and its messages to them its way up. Additions on the drives are
-inside the tunnels' effective rate; the host's are counted.
+level by level. The parent of node i is (i - 1) // 2, so the host, node 0, is the root. Two children
+share their parent's way down; its messages to them share its way up. Additions on the drives are
+included in the tunnels' effective rate; additions on the host are counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHILDREN = 2
 
 
 def levels(nodes: int) -> list[np.ndarray]:
-    """Nodes by their distance from the root."""
+    """Return the nodes of each level, by their distance from the root."""
     found, first = [], 0
     while first < nodes:
         found.append(np.arange(first, min(CHILDREN * first + 1, nodes)))
@@ -31,12 +31,12 @@ def levels(nodes: int) -> list[np.ndarray]:
 
 
 def parents(nodes: np.ndarray) -> np.ndarray:
-    """Of nodes but the root."""
+    """Return the parents of nodes other than the root."""
     return (nodes - 1) // CHILDREN
 
 
 class Edges(NamedTuple):
-    """Times of a message between drives, ps int64[kinds, kinds] of sender and receiver."""
+    """Times of a message between drives, ps, int64[kinds, kinds] by sender and receiver."""
 
     up: np.ndarray
     body: np.ndarray
@@ -45,7 +45,7 @@ class Edges(NamedTuple):
 
     @classmethod
     def of(cls, links: Links, n: int) -> Edges:
-        """For a message of n bytes."""
+        """Return the times of a message of n bytes."""
         parts = [
             [(m.up_ps, m.body_ps, m.tail_ps, relay_ps(m, links.host.threads)) for m in row]
             for row in links.across(n)
@@ -54,14 +54,14 @@ class Edges(NamedTuple):
 
 
 class Relay:
-    """The host's relay as one server of all messages, in the order in which they begin."""
+    """The host's relay as one server of all messages, in the order of their start."""
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.free = 0
 
     def serve(self, start: np.ndarray, work: np.ndarray) -> np.ndarray:
-        """When work that comes at ``start`` is done, ps int64[n]."""
+        """Return the completion time of work that arrives at ``start``, ps int64[n]."""
         order = np.argsort(start, kind="stable")
         done = np.empty_like(start)
         done[order] = queue(np.maximum(start[order], self.free), work[order])
@@ -70,14 +70,18 @@ class Relay:
 
 
 def queue(arrival: np.ndarray, work: np.ndarray) -> np.ndarray:
-    """When jobs are done, first come first served; along the first axis, by arrival."""
+    """Return the completion times of jobs, first come first served; along the first axis, by
+    arrival."""
     ahead = np.cumsum(work, axis=0)
     return np.maximum.accumulate(arrival - (ahead - work), axis=0) + ahead
 
 
 def seconds_ps(n_bytes: int, links: Links, shared: bool) -> tuple[int, int]:
-    """ps until the host has the sum, and the last drive. ``shared``: with the host's relay, which
-    serves one level after the other; else as if it had threads enough."""
+    """Return the times (ps) until the host and the last drive have the sum.
+
+    ``shared``: include the host's relay, which serves one level after the other; otherwise assume
+    that it has enough threads.
+    """
     nodes, which = links.drives + 1, links.which
     edges = Edges.of(links, n_bytes)
     relay = Relay(links.host.threads) if shared else None
@@ -102,8 +106,10 @@ def _with_host(
     ready: np.ndarray,
     relay: Relay | None,
 ) -> None:
-    """A message between the host and each of its children, through a tunnel of its own; ``ready``
-    is when it begins, and then when it is there."""
+    """Send a message between the host and each of its children, each through a separate tunnel.
+
+    ``ready``: start time on entry, arrival time on return.
+    """
     start = ready[top]
     mine = [messages[kind] for kind in which[top - 1]]
     ready[top] = start + np.array([m.end_ps for m in mine])
@@ -115,13 +121,14 @@ def _with_host(
 def _gather(
     level: np.ndarray, which: np.ndarray, edges: Edges, ready: np.ndarray, relay: Relay | None
 ) -> None:
-    """Every node of a level sends to its parent, a drive, whose ``ready`` is when it has all."""
+    """Send from every node of a level to its parent, a drive; set the parent's ``ready`` to the
+    last arrival."""
     parent = parents(level)
     pair = which[level - 1], which[parent - 1]
     up, body, tail = edges.up[pair], edges.body[pair], edges.tail[pair]
     start = ready[level]
-    # The parent's way down: each child's body from its beginning, its tail when it is up. A child
-    # that is missing has nothing to send.
+    # The parent's way down: each child's body at its start, its tail when the way up is complete.
+    # A missing child has no message.
     families = -(-len(level) // CHILDREN)
     arrival = np.zeros((2 * CHILDREN, families), np.int64)
     work = np.zeros_like(arrival)
@@ -143,7 +150,8 @@ def _gather(
 def _spread(
     level: np.ndarray, which: np.ndarray, edges: Edges, ready: np.ndarray, relay: Relay | None
 ) -> None:
-    """Every node of a level gets the sum from its parent, a drive; its ``ready`` is when."""
+    """Send the sum to every node of a level from its parent, a drive; set ``ready`` to its
+    arrival."""
     parent = parents(level)
     pair = which[parent - 1], which[level - 1]
     up, body, tail = edges.up[pair], edges.body[pair], edges.tail[pair]

@@ -1,9 +1,9 @@
-"""The tunnels of a host and its drives, and what they share.
+"""Tunnels between a host and its drives, and the resources that they share.
 
-Owns which drive has which tunnel, and the messages that they exchange. Does not own what a message
-costs (frontend/tunnel_cost.py) or who sends what when (ring.py, tree.py, allreduce.py).
-Source: own. Node 0 is the host, node i + 1 drive i; from drive to drive everything crosses the
-host, whose relay's threads are shared by all that is under way.
+Owns the tunnel of each drive, and the messages over it. Does not own the cost of a message
+(nvme/tunnel/cost.py) or the schedule of messages (ring.py, tree.py, allreduce.py).
+Source: none. Node 0 is the host, node i + 1 is drive i. Messages between drives cross the host,
+whose relay threads are shared by all messages in flight.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from ondie.emu.nvme.tunnel.cost import Message, TunnelCost
 from ondie.emu.units import InputError
 
 SUM_PASSES = 3
-"""Over a gradient that the host adds to its own: two are read, one is written."""
+"""Memory passes over a gradient that the host adds to its own: two reads, one write."""
 
 
 class Links:
-    """The drives' tunnels: ``costs`` of each kind of drive, ``which`` of them each drive has,
-    int64[drives]. One host: its relay's threads and the shared link are alike in all."""
+    """Tunnels of all drives of one host.
+
+    ``costs``: one per kind of drive; ``which``: kind of each drive, int64[drives]. The relay
+    threads and the shared link must be equal in all costs.
+    """
 
     def __init__(
         self, drives: int, cost: TunnelCost | Sequence[TunnelCost], which: np.ndarray | None = None
@@ -45,28 +48,28 @@ class Links:
             )
 
     def up(self, n: int) -> list[Message]:
-        """A message to the host, by kind of drive."""
+        """Return a message of n bytes to the host, by kind of drive."""
         return [c.upward(n) for c in self.costs]
 
     def down(self, n: int) -> list[Message]:
-        """A message from the host, by kind of drive."""
+        """Return a message of n bytes from the host, by kind of drive."""
         return [c.downward(n) for c in self.costs]
 
     def across(self, n: int) -> list[list[Message]]:
-        """A message from drive to drive, by kinds of both."""
+        """Return a message of n bytes from drive to drive, by kinds of sender and receiver."""
         return [[a.across(n, b) for b in self.costs] for a in self.costs]
 
     def waiting(self, ps: int) -> Links:
-        """The same where the relay's threads wait so long for a core."""
+        """Return these links with relay threads that wait ``ps`` for a core."""
         return Links(self.drives, [c.waiting(ps) for c in self.costs], self.which)
 
 
 def sum_ps(n_bytes: int, gradients: int, host_dram: int) -> int:
-    """ps in which the host adds so many gradients to its own."""
+    """Return the time (ps) in which the host adds ``gradients`` gradients to its own."""
     moved = SUM_PASSES * n_bytes * gradients
     return -(-moved * PS_PER_S // host_dram) if host_dram else 0
 
 
 def relay_ps(message: Message, threads: int) -> int:
-    """ps that the host's relay, all its threads together, takes for a message."""
+    """Return the time (ps) that the host's relay, with all its threads, needs for a message."""
     return -(-message.cpu_ps // threads)

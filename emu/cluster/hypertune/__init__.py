@@ -1,1 +1,1 @@
-"""HyperTune: batch sizes that follow the measured speed of each node."""
+"""HyperTune: adapts batch sizes to the measured speed of each node."""

@@ -1,10 +1,10 @@
-"""Resizing: the batch that suits a node which trains slower than it was tuned for.
+"""Batch resizing: the batch for a node that trains slower than it was tuned for.
 
-Owns the rules: proportional, and Eq. 3 as it should be and as printed. Does not own when one is
-asked (hypertune.py), or the measuring of curves (tuner.py).
-Source: HyperTune (HeydariGorji et al.), Eq. 3 and the third of its methods. Eq. 3 has its weights
-swapped in print; and it inverts the curve of a node that nobody interrupts, which is nearly flat.
-The published batches, 140 and 100 of 180, are those of the proportional rule.
+Owns the rules: proportional, Eq. 3 corrected, and Eq. 3 as printed. Does not own the time of a
+resize (controller.py) or the measurement of curves (cluster/throughput_benchmark.py).
+Source: HyperTune (HeydariGorji et al.), Eq. 3 and the third of its methods. The printed Eq. 3 has
+its weights swapped, and it inverts the curve of an uninterrupted node, which is nearly flat. The
+published batches, 140 and 100 of 180, are those of the proportional rule.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ondie.emu.units import InputError
 
 
 class Curves:
-    """Speed over batch of every node when nobody interrupts it: node i is an ``engines[kinds[i]]``.
+    """Speed over batch of every uninterrupted node: node i is an ``engines[kinds[i]]``.
 
     ``kinds``: int64[n]. Without engines a node has its tuned speed, float64[n], at every batch.
     """
@@ -38,7 +38,7 @@ class Curves:
                 raise InputError(f"engine {wrong}: 0 to {len(self.engines) - 1} is right")
 
     def speed(self, batches: np.ndarray) -> np.ndarray:
-        """Samples per second at these batches, float64[n]."""
+        """Return the samples per second at these batches, float64[n]."""
         out = self.tuned.astype(np.float64)
         for kind, engine in enumerate(self.engines):
             mine = self.kinds == kind
@@ -47,7 +47,7 @@ class Curves:
         return out
 
     def within(self, seconds: np.ndarray) -> np.ndarray:
-        """The real-valued batches that take so long, float64[n]."""
+        """Return the real-valued batches that take ``seconds``, float64[n]."""
         out = seconds * self.tuned
         for kind, engine in enumerate(self.engines):
             mine = self.kinds == kind
@@ -56,10 +56,11 @@ class Curves:
         return out
 
     def inverse(self, speeds: np.ndarray, literal: bool) -> np.ndarray:
-        """Eq. 3: the batch at which an uninterrupted node has these speeds, float64[n].
+        """Return the batch at which an uninterrupted node has these speeds, by Eq. 3, float64[n].
 
-        Between the two measured points on either side of a speed, on the rising part of the curve;
-        the nearest point outside it. ``literal``: with the weights as printed, swapped.
+        Interpolates between the two measured points around a speed, on the rising part of the
+        curve; outside it, returns the nearest point. ``literal``: use the weights as printed,
+        swapped.
         """
         out = np.empty(len(speeds))
         for kind, engine in enumerate(self.engines):
@@ -74,7 +75,7 @@ class Curves:
         return out
 
     def extend(self, tuned: np.ndarray, kinds: np.ndarray | None) -> Curves:
-        """These nodes and more."""
+        """Return curves of these nodes and additional ones."""
         more = np.zeros(len(tuned), np.int64) if kinds is None else np.asarray(kinds)
         return Curves(
             np.concatenate([self.tuned, tuned]), self.engines, np.concatenate([self.kinds, more])
@@ -82,9 +83,9 @@ class Curves:
 
 
 def rising(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
-    """Batches and speeds of the points at which a curve is higher than anywhere before, float64.
+    """Return batches and speeds of the points that are faster than all earlier points, float64.
 
-    InputError where there are fewer than two: such a curve says nothing about batches.
+    Raises InputError if there are fewer than two: such a curve does not determine a batch.
     """
     sizes, speeds = np.array(engine.points, np.float64).T
     higher = np.append(True, speeds[1:] > np.maximum.accumulate(speeds)[:-1])
@@ -97,8 +98,10 @@ def rising(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _within(seconds: np.ndarray, sizes: np.ndarray, speeds: np.ndarray) -> np.ndarray:
-    """Batches of these times on one curve: b / (s0 + (s1 - s0)(b - b0) / (b1 - b0)) solved for b;
-    outside the points the speed is constant."""
+    """Return the batches that take ``seconds`` on one curve.
+
+    Solves b / (s0 + (s1 - s0)(b - b0) / (b1 - b0)) for b; outside the points the speed is constant.
+    """
     times = sizes / speeds
     at = np.clip(np.searchsorted(times, seconds), 1, max(len(sizes) - 1, 1))
     if len(sizes) > 1:

@@ -1,13 +1,13 @@
-"""HyperTune: new batches while training runs, for nodes that others use as well.
+"""HyperTune controller: new batches during training for nodes that other programs use as well.
 
-Owns what is remembered of every node, and the decision: who gets another batch, which, and from
-when. Does not own the index (decline.py), the rules for a batch (resizing.py), the split of the
-data that follows (allocation.py), any clock, or the measuring.
-Source: HyperTune (HeydariGorji et al.). Beyond it: the gate against noise, growth where cores come
-back, a new split at the next step, and a learning rate that follows the total batch.
+Owns the state of every node, and the decision: the nodes to resize, their batches, and the time.
+Does not own the index (slowdown_detector.py), the rules for a batch (batch_resize.py), the data
+split that follows (cluster/data_split.py), any clock, or the measurement.
+Source: HyperTune (HeydariGorji et al.). Additions: the gate against noise, growth when cores are
+freed, a new split at the next step, and a learning rate that follows the total batch.
 
-Hysteresis: a node is compared with the speed that its batch was chosen for (expectation.py), so
-another batch takes another decline, or cores that came back; and small changes are not made.
+Hysteresis: a node is compared with the speed that its batch was chosen for (expected_speed.py), so
+another resize requires another decline or freed cores. Small changes are not applied.
 """
 
 from __future__ import annotations
@@ -35,31 +35,37 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Rule:
-    """How HyperTune decides. Raises InputError for an unknown word or a number out of range."""
+    """Decision rule of HyperTune. Raises InputError for an unknown choice or a number out of
+    range."""
 
     index: str = "gated"
-    """Eq. 2 gated by noise, or "literal", as printed."""
+    """Eq. 2 "gated" by noise, or "literal", as printed."""
     batch: str = "proportional"
-    """BS SP_i / SP; or "eq3", the inverse of the tuner's curve; or "eq3-literal", as printed."""
+    """"proportional", BS SP_i / SP; "eq3", the inverse of the tuner's curve; or "eq3-literal", as
+    printed."""
     ends_epoch: bool = False
-    """The papers' way: a change ends the epoch's plan. Else the next step has a new split."""
+    """If True, a change ends the epoch's plan, as in the papers; otherwise the next step has a new
+    split."""
     learning_rate: str = "linear"
-    """With the total batch: "linear", its root ("sqrt"), or "none"."""
+    """Scaling with the total batch: "linear", its square root ("sqrt"), or "none"."""
     noise: float = 0.05
-    """Standard deviation of an observed speed, relative. Assumed, 0.01 to 0.05."""
+    """Relative standard deviation of an observed speed [assumed, 0.01 to 0.05]."""
     cpu_noise: float = 0.02
-    """Standard deviation of an observed share of cores. Assumed, 0.005 to 0.05."""
+    """Standard deviation of an observed share of cores [assumed, 0.005 to 0.05]."""
     sigmas: float = 5.0
-    """Standard errors of a mean that are no decline yet: half way to 20 % at 5 % noise."""
+    """Standard errors by which a mean may be lower without a decline: half way to 20 % at 5 %
+    noise."""
     least_decline: float = 0.05
-    """Nor is less than this, however quiet the node. Assumed, 0.02 to 0.1."""
+    """Smallest decline that counts, at any noise [assumed, 0.02 to 0.1]."""
     least_change: float = 0.05
-    """A batch that differs by less is not worth a new split. Assumed, 0.02 to 0.1."""
+    """Relative batch change up to which no new split is made [assumed, 0.02 to 0.1]."""
     forecast: str = "none"
-    """Batches for the speed that the trend of "cpu" use or of "speed" leads to; or "none".
-    Off, since neither wins on every kind of load: forecast.py."""
+    """Choose batches for the speed extrapolated from "cpu" use or "speed", or "none".
+
+    Default "none": neither is better on every kind of load, see cluster/forecast.py.
+    """
     ahead: int = 5
-    """Steps until then. Assumed, 0 to 10."""
+    """Steps by which the forecast extrapolates [assumed, 0 to 10]."""
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -80,15 +86,15 @@ class Change:
     """New batches for the next step."""
 
     batches: np.ndarray
-    """Of all nodes, int64[n]; 0 for those that left."""
+    """Batches of all nodes, int64[n]; 0 for nodes that left."""
     nodes: np.ndarray
-    """Whose batch changed, int64[k], ascending."""
+    """Nodes whose batch changed, int64[k], ascending."""
     before: np.ndarray
-    """Their batches until now, int64[k]."""
+    """Their previous batches, int64[k]."""
     learning_rate: float
     """Factor on the learning rate."""
     ends_epoch: bool
-    """The rest of this epoch's plan is dropped, and a new epoch begins."""
+    """True if the rest of this epoch's plan is dropped and a new epoch starts."""
 
     @property
     def after(self) -> np.ndarray:
@@ -98,12 +104,12 @@ class Change:
 
 
 class HyperTune:
-    """Watches n nodes and resizes their batches; O(n) work a step, in arrays.
+    """Controller that observes n nodes and resizes their batches; O(n) array work per step.
 
-    ``batches`` int64[n] and ``speeds`` float64[n]: as tuned, with nobody else there; speeds are
-    samples per second of a node's own computation. ``engines``, ``kinds`` int64[n]: the tuner's
-    curves, and whose is whose (resizing.Curves). ``least``, ``most``: limits of a node's batch,
-    1 and the tuned one if not given. ``cores``: share of its cores a node was tuned with.
+    ``batches`` int64[n] and ``speeds`` float64[n]: as tuned without other load; speeds are samples
+    per second of a node's own computation. ``engines``, ``kinds`` int64[n]: the tuner's curves and
+    the curve of each node (batch_resize.Curves). ``least``, ``most``: limits of a node's batch;
+    default 1 and the tuned batch. ``cores``: share of its cores that a node was tuned with.
     """
 
     def __init__(
@@ -141,7 +147,7 @@ class HyperTune:
         most: np.ndarray | int | None = None,
         cores: np.ndarray | float = 1.0,
     ) -> np.ndarray:
-        """More nodes, tuned like the first ones; returns their numbers, int64[k]."""
+        """Add nodes, tuned like the initial ones; return their numbers, int64[k]."""
         batches, speeds = np.asarray(batches, np.int64), np.asarray(speeds, np.float64)
         k, n = len(batches), len(self.batches)
         most = batches if most is None else most
@@ -167,16 +173,16 @@ class HyperTune:
 
     @property
     def flags(self) -> np.ndarray:
-        """Of a decline, in a row until now, int64[n]."""
+        """Consecutive flags of a decline so far, int64[n]."""
         return self._down
 
     @property
     def margin(self) -> np.ndarray:
-        """Of each node's recent mean: a decline must be more, float64[n]."""
+        """Margin of each node's recent mean, which a decline must exceed, float64[n]."""
         return self._expected.margin
 
     def leave(self, nodes: np.ndarray) -> None:
-        """These nodes train no longer: batch 0 from now on, their numbers are not used again."""
+        """Remove these nodes: their batch becomes 0, and their numbers are not reused."""
         self.batches[nodes] = 0
         self._down[nodes] = self._up[nodes] = 0
         self._ratios.forget(nodes)
@@ -185,11 +191,11 @@ class HyperTune:
     def observe(
         self, step: int, steps: int, speed: np.ndarray, cpu: np.ndarray | None = None
     ) -> Change | None:
-        """What was seen in step ``step`` (from 0) of an epoch of ``steps``.
+        """Process the observations of step ``step`` (from 0) of an epoch of ``steps``.
 
-        ``speed``: samples per second of each node's own computation, float64[n], synchronisation
-        and waiting left out. ``cpu``: share of the node's cores that others left to it, 0 to 1,
-        float64[n]. NaN is not observed. None where nothing changes.
+        ``speed``: samples per second of each node's own computation, without synchronization and
+        waiting, float64[n]. ``cpu``: share of the node's cores that other programs leave free, 0 to
+        1, float64[n]. NaN means not observed. Returns None if nothing changes.
         """
         self._check(step, steps, speed, cpu)
         ratio = speed / self._unloaded
@@ -213,8 +219,10 @@ class HyperTune:
     def _resize(
         self, shrink: np.ndarray, grow: np.ndarray, recent: np.ndarray, cores: np.ndarray
     ) -> Change | None:
-        """New batches for these nodes, where they are worth it. As printed, five flags are a change
-        even so."""
+        """Choose new batches for these nodes where the change is large enough.
+
+        With the literal index, five flags cause a change in any case.
+        """
         tuned = grow & self._expected.as_tuned(cores, recent)
         ratio = np.where(tuned, 1.0, self._ahead(recent))
         wanted = np.clip(self._wanted(ratio), self._least, self._most)
@@ -235,7 +243,7 @@ class HyperTune:
         return Change(self.batches.copy(), at, before, factor, self.rule.ends_epoch)
 
     def _ahead(self, recent: np.ndarray) -> np.ndarray:
-        """The ratios that batches are chosen for: recent means, or what their trend leads to."""
+        """Return the ratios that batches are chosen for: recent means, or their forecast."""
         if self.rule.forecast == "cpu":
             return by_cpu(recent, self._shares, self.rule.cpu_noise, self.rule.ahead)
         if self.rule.forecast == "speed":
@@ -243,13 +251,13 @@ class HyperTune:
         return recent
 
     def _wanted(self, ratio: np.ndarray) -> np.ndarray:
-        """Real-valued batches of nodes at these parts of their uninterrupted speed."""
+        """Return the real-valued batches of nodes at these ratios of their uninterrupted speed."""
         if self.rule.batch == "proportional":
             return self._curves.within(self._tuned / self._curves.speed(self._tuned) * ratio)
         return self._curves.inverse(ratio * self._unloaded, self.rule.batch == "eq3-literal")
 
     def _rate(self, factor: float) -> float:
-        """Of the learning rate, for so many times the total batch."""
+        """Return the factor on the learning rate for a total batch scaled by ``factor``."""
         return {"linear": factor, "sqrt": math.sqrt(factor), "none": 1.0}[self.rule.learning_rate]
 
     def _check(self, step: int, steps: int, speed: np.ndarray, cpu: np.ndarray | None) -> None:
@@ -266,7 +274,7 @@ class HyperTune:
 
 
 def _every(what: str, values: np.ndarray, good: np.ndarray, right: str, first: int = 0) -> None:
-    """InputError for the first node whose value is not good."""
+    """Raise InputError for the first node whose value is invalid."""
     if not good.all():
         at = int(np.argmin(good))
         raise InputError(f"node {first + at}: {what} {values[at]}; {right} is right")

@@ -1,7 +1,8 @@
-"""Slowdown: how fast a node trains on the cores that others leave to it.
+"""Core contention: training speed of a node on the cores that other programs leave free.
 
-Owns the curve from cores to speed, what a synchronous step hides of a node's own speed, and the two
-curves that are published. Does not own who takes cores when (loads.py), or batches (hypertune.py).
+Owns the curve from cores to speed, the part of a node's own speed that a synchronous step hides,
+and the two published curves. Does not own the load over time (cluster/loads.py), or batches
+(hypertune/controller.py).
 Source: HyperTune (HeydariGorji et al.): 93.4, 75.6, 53.3 img/s of three equal nodes; 33.4, 99.83,
 49.26 img/s of a host and of a host with 36 Lagunas. All six were used for the fit.
 """
@@ -17,23 +18,23 @@ from ondie.emu.cluster.collectives import ring
 from ondie.emu.units import InputError
 
 CORES = 8
-"""Of a node of the published runs."""
+"""Cores of a node of the published runs."""
 BATCH, DRIVE_BATCH, LAGUNAS = 180, 15, 36
 GRADIENT_BYTES = 4 * 3_470_000
-"""MobileNetV2's parameters in FP32."""
+"""Bytes of MobileNetV2's parameters in FP32."""
 ALONE, WITH_DRIVES, WITH_DRIVES_2_LEFT = 33.4, 99.83, 49.26
-"""img/s: host; host and Lagunas; the same with 6 of the host's cores taken."""
+"""img/s: host; host and Lagunas; host and Lagunas with 6 of the host's cores taken."""
 THREE, THREE_4_LEFT, THREE_2_LEFT = 93.4, 75.6, 53.3
-"""img/s: three equal nodes; one of them with 4, with 6 of 8 cores taken."""
+"""img/s: three equal nodes; one of them with 4 of 8 cores taken; with 6 of 8 cores taken."""
 
 
 @dataclass(frozen=True)
 class Slowdown:
-    """Speed over the share of cores left: ``points`` of (share, speed / speed with all cores).
+    """Speed over the share of free cores: ``points`` of (share, speed / speed with all cores).
 
-    Between points the time of a sample is linear in 1 / share, as by Amdahl's law, and so beyond
-    the last, with the slope before it; (1, 1) is a point of itself. Raises InputError for shares or
-    ratios outside 0 to 1, for equal shares, and where fewer cores would be faster.
+    The time of a sample is linear in 1 / share between points, as by Amdahl's law, and beyond the
+    last point with the preceding slope; (1, 1) is an implicit point. Raises InputError for shares
+    or ratios outside 0 to 1, for equal shares, and if fewer cores would be faster.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -56,7 +57,7 @@ class Slowdown:
             raise InputError("no speed on fewer cores was measured; at least one (share, ratio) is")
 
     def ratio(self, share: np.ndarray) -> np.ndarray:
-        """Speed over that with all cores, float64, of any shape of shares from 0 to 1."""
+        """Return the speed relative to all cores, float64, for shares from 0 to 1 of any shape."""
         share = np.asarray(share, np.float64)
         bad = ~((share >= 0) & (share <= 1))
         if bad.any():
@@ -72,20 +73,21 @@ class Slowdown:
 
 @dataclass(frozen=True)
 class Link:
-    """What joins nodes: payload bytes per second each way, and where that is from."""
+    """Link between nodes: its name and the payload bytes per second in each direction."""
 
     name: str
     bytes_per_s: float
 
     def ring_s(self, n_bytes: int, nodes: int) -> float:
-        """Seconds of a ring all-reduce, latency left out."""
+        """Return the seconds of a ring all-reduce, without latency."""
         if not (math.isfinite(self.bytes_per_s) and self.bytes_per_s > 0):
             raise InputError(f"{self.name}: {self.bytes_per_s} B/s; more than 0 is right")
         return ring.steps(nodes) * ring.piece_bytes(n_bytes, nodes) / self.bytes_per_s
 
 
 def own_seconds(samples_per_s: float, samples: int, sync_s: float) -> float:
-    """Computation of the slowest node in a synchronous step of so many samples of all nodes."""
+    """Return the compute time of the slowest node in a synchronous step of ``samples`` samples in
+    total."""
     seconds = samples / samples_per_s - sync_s
     if not seconds > 0:
         raise InputError(
@@ -96,22 +98,28 @@ def own_seconds(samples_per_s: float, samples: int, sync_s: float) -> float:
 
 
 TCP = 1448 / 1538
-"""Payload in a full Ethernet frame with TCP timestamps, preamble and gap included."""
+"""Payload share of a full Ethernet frame with TCP timestamps, including preamble and gap."""
 ETHERNET = Link("1 Gb/s Ethernet", TCP * 1e9 / 8)
-"""Assumed: the published network of the three nodes has no name. 10 Gb/s and SLOW are its range. At
-10 Gb/s the batch of the check row "4 cores taken" is 145.6: outside 140 +- 5."""
+"""Link of the three nodes [assumed]; the paper does not name the network.
+
+Its range is 10 Gb/s to SLOW. At 10 Gb/s the batch of the check row "4 cores taken" is 145.6:
+outside 140 +- 5.
+"""
 FAST = Link("10 Gb/s Ethernet", TCP * 1e10 / 8)
 SLOW = Link(
     "what a node alone at 33.4 img/s leaves of the step",
     ring.steps(3) * ring.piece_bytes(GRADIENT_BYTES, 3) / (3 * BATCH / THREE - BATCH / ALONE),
 )
-"""0.39 s, if the three nodes are the host of the other runs."""
+"""0.39 s, if the three nodes are equal to the host of the other runs."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """A published fleet: tuned batches and own speeds (samples/s) of its kinds of node, how many of
-    each, the synchronisation of a step, and how the interrupted node slows."""
+    """Published cluster.
+
+    Tuned batches and own speeds (samples/s) of its kinds of node, the count of each, the
+    synchronization time of a step (s), and the slowdown of the interrupted node.
+    """
 
     batches: tuple[int, ...]
     speeds: tuple[float, ...]
@@ -120,15 +128,17 @@ class Published:
     slowdown: Slowdown
 
     def nodes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Batches int64[n] and speeds float64[n], node 0 first."""
+        """Return batches int64[n] and speeds float64[n], node 0 first."""
         return np.repeat(np.array(self.batches), self.counts), np.repeat(
             np.array(self.speeds), self.counts
         )
 
 
 def three_nodes(link: Link = ETHERNET) -> Published:
-    """Three equal nodes over ``link``: 3 x 180 samples in 5.782 s, of which the ring is no work of
-    a node's own."""
+    """Return three equal nodes over ``link``: 3 x 180 samples in 5.782 s.
+
+    The ring's part of that time is not compute time of a node.
+    """
     sync_s = link.ring_s(GRADIENT_BYTES, 3)
     whole, half, quarter = (
         own_seconds(speed, 3 * BATCH, sync_s) for speed in (THREE, THREE_4_LEFT, THREE_2_LEFT)
@@ -138,10 +148,10 @@ def three_nodes(link: Link = ETHERNET) -> Published:
 
 
 def host_and_lagunas(margin: float = 0.2) -> Published:
-    """A host with 36 Lagunas: 720 samples in 7.212 s, 5.389 s of it the host's own.
+    """Return a host with 36 Lagunas: 720 samples in 7.212 s, of which 5.389 s are the host's own.
 
-    A Laguna's own speed is not published: by the rule that tuned them the host's batch takes
-    (1 + margin) times theirs. The host's curve holds what its relays cost it, too.
+    A Laguna's own speed is not published; by the rule that tuned them, the host's batch takes (1 +
+    margin) times as long as theirs. The host's curve includes the cost of its relays.
     """
     samples = BATCH + LAGUNAS * DRIVE_BATCH
     host_s = BATCH / ALONE

@@ -1,9 +1,11 @@
-"""Spells: cores that others take from every node again and again, drawn while time passes.
+"""On-off load: other programs repeatedly take cores from every node; drawn while time advances.
 
-Owns when which node is loaded, for as long as anybody asks, and when work is done under it. Does
-not own load that is known beforehand (load.py) or what a taken core costs (slowdown.py).
-Source: own; an alternating renewal process with exponential spells. A spell depends on seed, node
-and its number alone, so every run under the same seed has the same one, and none is kept.
+Owns the loaded intervals (spells) of each node, without a time limit, and the completion time of
+work under them. Does not own load that is known in advance (trace.py) or the cost of a taken core
+(contention.py).
+Source: none; an alternating renewal process with exponential spells. A spell depends only on the
+seed, the node and its number, so every run with the same seed has the same spells and none is
+stored.
 """
 
 from __future__ import annotations
@@ -20,24 +22,24 @@ from ondie.emu.units import InputError
 from ondie.kernels.jit import njit
 
 MOST_SPELLS = 1_000_000_000
-"""Of all nodes in one run: a minute or two of drawing."""
+"""Limit of spells of all nodes in one run: drawing them takes a minute or two."""
 _FIRST, _LENGTH, _CORES = 0, 1, 2
-"""What is drawn for a spell, or for a node's first."""
+"""Purpose of a draw: a node's first spell, a spell's length, a spell's cores."""
 
 
 @dataclass(frozen=True)
 class Spells:
-    """Each node is left alone and loaded in turn, for ever.
+    """On-off load: each node is alternately free and loaded, without end.
 
-    Loaded spells last ``busy_s`` on average and make up ``share`` of the time; both kinds are
-    exponential, and each loaded spell takes 1 to all but one of the node's cores, uniformly.
+    Loaded spells last ``busy_s`` on average and make up ``share`` of the time. Free and loaded
+    spells are exponential. Each loaded spell takes 1 to all but one of the node's cores, uniformly.
     """
 
     busy_s: float
     share: float
     seed: int
     most: int = MOST_SPELLS
-    """More loaded spells than these are refused."""
+    """Limit of loaded spells; more raise InputError."""
 
     def __post_init__(self) -> None:
         if not 0 < self.busy_s < np.inf:
@@ -58,7 +60,7 @@ class Spells:
         return self.busy_s * (1 - self.share) / self.share
 
     def check(self, nodes: int, seconds: float) -> None:
-        """InputError where so many nodes have too many spells in so long."""
+        """Raise InputError if ``nodes`` nodes have too many spells in ``seconds``."""
         expected = nodes * seconds / (self.busy_s + self.free_s)
         if expected > self.most:
             least = nodes * seconds * self.share / self.most
@@ -72,11 +74,12 @@ class Spells:
     def pace(
         self, cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]
     ) -> SpellPace:
-        """Of nodes with these ``cores``, int64[nodes]; ``pace`` as load.Pace has it."""
+        """Return the speed over time of nodes with these ``cores``, int64[nodes]; ``pace`` as in
+        trace.Pace."""
         return SpellPace(self, cores, pace)
 
     def until(self, seconds: float, cores: np.ndarray) -> Load:
-        """The loaded spells that begin before, as a load."""
+        """Return the loaded spells that begin before ``seconds``, as a load."""
         at, node, taken = [], [], []
         for i, own in enumerate(cores.tolist()):
             k, begun, ended, cut = _begin(self.key, i, own, self.busy_s, self.free_s)
@@ -90,8 +93,10 @@ class Spells:
 
 
 class SpellPace:
-    """Relative speed of every node over time, as load.Pace: one spell of each node is held, that of
-    its last start. Times that are asked for must not go back."""
+    """Relative speed of every node over time, like trace.Pace.
+
+    Holds one spell per node, that of its last start. Query times must not decrease.
+    """
 
     def __init__(
         self,
@@ -111,13 +116,15 @@ class SpellPace:
         self._pace, self._row = _table(self._cores, pace)
 
     def left(self) -> np.ndarray:
-        """Share of its cores that each node had at the last start that was asked for."""
+        """Return the share of free cores of each node at its last queried start."""
         out: np.ndarray = 1 - self._taken / self._cores
         return out
 
     def finish(self, start: np.ndarray, work: np.ndarray) -> np.ndarray:
-        """When work that begins at ``start`` and takes ``work`` seconds at full pace is done:
-        float64[nodes]. InputError for more spells than are drawn."""
+        """Return the completion times, float64[nodes], of work that begins at ``start``.
+
+        ``work``: seconds at full speed. Raises InputError if more spells than the limit are needed.
+        """
         s = self._spells
         s.check(len(start), float(start.max(initial=0.0)))
         end = np.empty(len(start))
@@ -131,8 +138,11 @@ class SpellPace:
 def _table(
     cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Speed by how many cores are taken, float64[rows, most cores + 1], and each node's row,
-    int64[nodes]: nodes whose speeds are all alike share one."""
+    """Return the speed by number of taken cores, float64[rows, most cores + 1], and each node's
+    row.
+
+    Row numbers are int64[nodes]; nodes with identical speeds share a row.
+    """
     n, most = len(cores), int(cores.max(initial=1))
     every = np.arange(n)
     taken = [np.minimum(k, cores) for k in range(most + 1)]
@@ -147,7 +157,7 @@ def _table(
 
 @njit
 def _spell(seed, node, cores, busy_s, free_s, k, loaded, begun):
-    """Spell ``k`` of a node: (k, when it begins, when it ends, cores that it takes)."""
+    """Return spell ``k`` of a node: (k, begin, end, cores taken)."""
     key = absorb(absorb(seed, node), k)
     mean = busy_s if loaded else free_s
     ended = begun - mean * math.log(uniform(key, _LENGTH))
@@ -157,7 +167,8 @@ def _spell(seed, node, cores, busy_s, free_s, k, loaded, begun):
 
 @njit
 def _begin(seed, node, cores, busy_s, free_s):
-    """A node's first spell. Its number is 0 if it is loaded, else 1: loaded ones are even."""
+    """Return a node's first spell. Its number is 0 if loaded, else 1: loaded spells have even
+    numbers."""
     share = busy_s / (busy_s + free_s)
     k = 0 if uniform(absorb(seed, node), _FIRST) < share else 1
     return _spell(seed, node, cores, busy_s, free_s, np.int64(k), k == 0, 0.0)
@@ -165,7 +176,7 @@ def _begin(seed, node, cores, busy_s, free_s):
 
 @njit
 def _next(seed, node, cores, busy_s, free_s, k, begun):
-    """The spell after the ``k``-th."""
+    """Return the spell after spell ``k``."""
     return _spell(seed, node, cores, busy_s, free_s, k + 1, (k + 1) % 2 == 0, begun)
 
 

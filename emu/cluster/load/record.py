@@ -1,6 +1,7 @@
-"""A recorded load: how many of this machine's cores are busy, over time.
+"""Recorded load: number of busy cores of this machine over time.
 
-Owns the reading of the kernel's counters. Does not own loads (load.py) or what they cost.
+Owns the reading of the kernel's counters. Does not own loads (trace.py) or their cost
+(contention.py).
 Source: proc(5): /proc/stat counts the time that all cores together spent in each state.
 """
 
@@ -18,13 +19,13 @@ from ondie.emu.units import InputError
 
 COUNTERS = Path("/proc/stat")
 IDLE = (3, 4)
-"""Of the counters of a line: idle, and waiting for a device."""
+"""Indices of the idle counters of a line: idle, and waiting for a device."""
 STOLEN = 8
-"""Counters from here on are parts of those before."""
+"""Index from which on counters are parts of earlier counters."""
 
 
 def counted(text: str) -> tuple[int, int]:
-    """(busy, all) ticks of all cores since the start, from the counters' first line."""
+    """Return (busy, all) ticks of all cores since boot, from the first line of the counters."""
     words = text.split("\n", 1)[0].split()
     try:
         if words[0] != "cpu":
@@ -46,10 +47,10 @@ def record(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Load:
-    """Busy cores of this machine, looked at every so often, as the load of one node.
+    """Record the busy cores of this machine every ``every_s`` seconds, as the load of one node.
 
-    Each look says what was busy since the one before, from whose time on it counts. ``cores``: of
-    this machine. InputError where nothing can be recorded.
+    Each sample is the number of busy cores since the previous one and applies from that one's time
+    on. ``cores``: cores of this machine. Raises InputError if nothing can be recorded.
     """
     for name, value in (("seconds", seconds), ("every", every_s)):
         if not 0 < value < np.inf:

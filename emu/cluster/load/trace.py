@@ -1,7 +1,7 @@
-"""Cores that others take from the nodes over time, and what is left of their speed.
+"""Load trace: cores that other programs take from the nodes over time, and the remaining speed.
 
-Owns load over time, its file, and when work is done under it. Does not own what a taken core costs
-(slowdown.py) or what the nodes do with their time (fleet.py).
+Owns load over time, its file, and the completion time of work under it. Does not own the cost of a
+taken core (contention.py) or the work of the nodes (cluster/cluster.py).
 Source: HyperTune (HeydariGorji et al.): other programs take 4 and 6 of a node's 8 cores.
 """
 
@@ -21,7 +21,8 @@ COLUMNS = ("seconds", "node", "cores")
 
 @dataclass(frozen=True)
 class Load:
-    """From ``seconds[i]`` on, others take ``cores[i]`` of node ``node[i]``; none before."""
+    """Load changes: from ``seconds[i]`` on, others take ``cores[i]`` of node ``node[i]``; none
+    before."""
 
     seconds: np.ndarray
     """float64[changes], 0 or more."""
@@ -36,7 +37,8 @@ class Load:
 
     @staticmethod
     def read(path: Path) -> Load:
-        """A CSV file with the header ``seconds,node,cores``. Raises InputError, naming the line."""
+        """Read a CSV file with the header ``seconds,node,cores``. Raises InputError with the
+        line."""
         lines = rows(path, COLUMNS)
         found: list[tuple[float, int, float]] = []
         for number, cells in lines:
@@ -54,18 +56,22 @@ class Load:
         )
 
     def text(self) -> str:
-        """The file that :meth:`read` reads."""
+        """Return the file content that :meth:`read` reads."""
         rows = zip(self.seconds.tolist(), self.node.tolist(), self.cores.tolist(), strict=True)
         lines = [",".join(COLUMNS), *(f"{at:.6g},{node},{cores:g}" for at, node, cores in rows)]
         return "\n".join(lines) + "\n"
 
     def pace(self, cores: np.ndarray, pace: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Pace:
-        """Of nodes with these ``cores``, int64[nodes]; ``pace`` as Pace has it."""
+        """Return the speed over time of nodes with these ``cores``, int64[nodes]; ``pace`` as in
+        Pace."""
         return Pace(self, cores, pace)
 
     def check(self, cores: np.ndarray) -> None:
-        """InputError unless every change is of a node there is and takes no more cores than it has.
-        ``cores``: int64[nodes]."""
+        """Raise InputError unless all changes are of existing nodes and take at most the node's
+        cores.
+
+        ``cores``: int64[nodes].
+        """
         for at, node, taken in zip(self.seconds, self.node, self.cores, strict=True):
             if not 0 <= at < np.inf:
                 raise InputError(f"load at {at} s: 0 or more is right")
@@ -82,7 +88,7 @@ class Pace:
     """Relative speed of every node over time, piecewise constant; 1 with all its cores.
 
     ``pace(left, node)``: speed of node ``node`` with a share ``left`` of its cores, float64[k] from
-    float64[k] and int64[k]. Times that are asked for must not go back.
+    float64[k] and int64[k]. Query times must not decrease.
     """
 
     def __init__(
@@ -108,16 +114,18 @@ class Pace:
         length[self._last] = 0.0
         done = np.concatenate([[0.0], np.cumsum(self._pace * length)[:-1]])
         self._done = done - done[self._now][node]
-        """Seconds at full pace that a node has done by the start of each piece."""
+        """Seconds of full-speed work that a node has completed by the start of each piece."""
 
     def left(self) -> np.ndarray:
-        """Share of its cores that each node had at the last start that was asked for."""
+        """Return the share of free cores of each node at its last queried start."""
         out: np.ndarray = self._left[self._now]
         return out
 
     def finish(self, start: np.ndarray, work: np.ndarray) -> np.ndarray:
-        """When work that begins at ``start`` and takes ``work`` seconds at full pace is done:
-        float64[nodes]; infinity where no core comes back."""
+        """Return the completion times, float64[nodes], of work that begins at ``start``.
+
+        ``work``: seconds at full speed. Infinity if no core is freed again.
+        """
         self._now = self._forward(self._now, self._at, start, np.less_equal)
         at = self._now
         target = self._done[at] + (start - self._at[at]) * self._pace[at] + work
@@ -134,7 +142,8 @@ class Pace:
         reached: np.ndarray,
         passes: Callable[[np.ndarray, np.ndarray], np.ndarray],
     ) -> np.ndarray:
-        """The last piece of each node, from ``at`` on, whose entry in ``column`` is passed."""
+        """Return the last piece of each node, from ``at`` on, whose entry in ``column`` is
+        passed."""
         at = at.copy()
         moving = np.flatnonzero(at < self._last)
         while len(moving):
