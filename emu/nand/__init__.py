@@ -1,4 +1,4 @@
-"""NAND flash: what silicon does. Geometry, timing, ONFI, die scheduler, channel, cell errors, ECC.
+"""NAND flash: geometry, timing, ONFI, die scheduler, channel, cell errors and ECC.
 
-Does not own decisions of firmware (ondie.emu.ftl). Source: each module names its own.
+Does not own decisions of firmware (ondie.emu.ftl). Source: see each module.
 """

@@ -1,11 +1,11 @@
-"""Arrays: which operation works in which die until when, and what an end brings about.
+"""Flash arrays: start, end and suspension of array operations.
 
-Owns the two lists of a channel in order of time (reads until their data leave; programs, erases and
-computations until they are done), suspension and the registers behind an array. Does not own who
-may start (wants.py) or the channel (nand.py). Source: ONFI command sequences (cache read, cache
-program, copy-back, program and erase suspend).
+Owns the two lists of a channel in order of time (reads until data out; programs, erases and
+computations until their end), suspension and the registers behind an array. Does not own the choice
+of the next operation (die_scheduler.py) or the channel (channel.py).
+Source: ONFI command sequences (cache read, cache program, copy-back, program and erase suspend).
 
-Array operations take few different times, so a new one nearly always goes to the end of its list.
+Array operations have few different durations, so a new one is nearly always appended to its list.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ondie.kernels.jit import cold, inline
 
 @inline
 def await_out(st, b, t):
-    """A read joins the channel's list by the time at which its data are ready."""
+    """Insert ``t`` into channel ``b``'s data-out list, by the time at which its data are ready."""
     bus = st.bus[b]
     time = st.txn[t].time
     st.txn[t].next = -1
@@ -44,7 +44,7 @@ def await_out(st, b, t):
 
 @inline
 def await_done(st, b, t):
-    """A program, erase or computation joins the channel's list by its end."""
+    """Insert a program, erase or computation into channel ``b``'s list of ends, by its end."""
     bus = st.bus[b]
     time = st.txn[t].time
     st.txn[t].next = -1
@@ -67,7 +67,7 @@ def await_done(st, b, t):
 
 @cold
 def unlist(st, b, t):
-    """Take an operation that is suspended off its list."""
+    """Remove a suspended operation from its list of channel ``b``."""
     bus = st.bus[b]
     if st.cfg[0].status != 0:
         before = -1
@@ -101,8 +101,11 @@ def unlist(st, b, t):
 
 @inline
 def begin_array(st, g, t, now, time):
-    """The array starts on ``t`` for ``time`` ps at ``now`` (which may lie ahead, at the end of the
-    command). Programs and erases whose status is read go the way of reads."""
+    """Start the array of die ``g`` on ``t`` at ``now`` for ``time`` ps.
+
+    ``now`` may be later than the present time: the end of the command. Programs and erases whose
+    status is read enter the data-out list, like reads.
+    """
     d = st.die[g]
     x = st.txn[t]
     c = st.cfg[0]
@@ -127,14 +130,14 @@ def begin_array(st, g, t, now, time):
 
 @inline
 def array_ps(st, g, t):
-    """Time that the array takes for a transaction."""
+    """Return the array time of transaction ``t`` on die ``g``, in ps."""
     x = st.txn[t]
     return st.op[x.op].array + x.array + st.die[g].extra
 
 
 @inline
 def array_end(st, g, t):
-    """The array of die ``g`` is done with a program, an erase or a computation."""
+    """End the program, erase or computation ``t`` in the array of die ``g``."""
     d = st.die[g]
     c = st.cfg[0]
     now = st.reg[0].now
@@ -148,7 +151,7 @@ def array_end(st, g, t):
     elif op == ODC:
         d.gradients -= 1
     if op == PROGRAM and d.cache >= 0 and d.on_bus == 0 and d.loading < 0:
-        # Where an end is noticed late (the channel was busy), its data may have come after it.
+        # The end may be processed late (the channel was busy), and the next data later than it.
         following = d.cache
         start = max(st.txn[t].time, st.txn[following].time)
         d.cache = -1
@@ -160,7 +163,7 @@ def array_end(st, g, t):
 
 @cold
 def leave(st, g):
-    """Planes that stood back look again when nothing is left in plane ``g``."""
+    """Release the die from plane ``g`` if the plane's array and cache register are empty."""
     d = st.die[g]
     f = st.die[d.first]
     if f.alone == g - d.first + 1 and d.arr < 0 and d.cache < 0:
@@ -169,8 +172,10 @@ def leave(st, g):
 
 @cold
 def rest_power(st, g):
-    """The array of die ``g`` rests: it keeps the power that the page in its cache register takes
-    next, when that is a program."""
+    """Release power of die ``g``, whose array is idle.
+
+    If the cache register holds the page of the next program, the die keeps the power for it.
+    """
     d = st.die[g]
     if d.cache < 0 or st.txn[d.arr].op == READ:
         give_power(st, g)
@@ -181,8 +186,10 @@ def rest_power(st, g):
 
 @cold
 def notice_reads(st, b):
-    """Operations whose array time is over give their power back; reads make way for the next one
-    when there is a cache register."""
+    """Process the operations in channel ``b``'s data-out list whose array time is over.
+
+    They release their power. With a cache register, read data move into it and free the array.
+    """
     c = st.cfg[0]
     now = st.reg[0].now
     t = st.bus[b].out_head
@@ -205,8 +212,8 @@ def notice_reads(st, b):
 
 @cold
 def suspend(st, g, at):
-    """The program or erase of the die to which ``g`` belongs stands back at time ``at``, when the
-    command that says so begins."""
+    """Suspend the program or erase of the die to which ``g`` belongs at time ``at`` (ps), the start
+    of the suspend command."""
     c = st.cfg[0]
     if c.lanes > 1:
         f = st.die[st.die[g].first]
@@ -217,7 +224,7 @@ def suspend(st, g, at):
     x = st.txn[t]
     unlist(st, d.bus, t)
     left = x.time - at
-    if d.suspends > 0:  # it may not have begun again
+    if d.suspends > 0:  # its array may not have resumed yet
         left = min(left, d.left)
     d.left = left
     if c.watch != 0:

@@ -1,8 +1,9 @@
-"""Bit errors in stored bytes: which bits of a page come out wrong, by seed.
+"""Bit errors in stored bytes: the wrong bits of a page reading, by seed.
 
-Owns masks of wrong bits, reads of stored pages with them, and the seam for codecs that correct real
-bytes. Does not own error rates (rber.py) or how many bits are wrong (ecc.page_errors).
-Source: NAND's raw bit errors as independent flips of stored bits, as the error models of Cai et
+Owns masks of wrong bits, reads of stored pages with wrong bits, and the interface for codecs that
+correct real bytes. Does not own error rates (rber.py) or the number of wrong bits
+(ecc.page_errors).
+Source: raw bit errors of NAND as independent flips of stored bits, as in the error models of Cai et
 al., Proc. IEEE 105(9), 2017; Floyd, CACM 30(9), 1987 (distinct positions without a list).
 """
 
@@ -21,7 +22,7 @@ from ondie.emu.units import InputError, quoted
 from ondie.kernels.jit import njit
 
 POSITIONS = 1 << 48
-"""Where a code word's sequence of positions starts, behind the numbers that drew their count."""
+"""Index of a code word's first random number for positions, after those that draw the count."""
 
 
 @njit
@@ -30,14 +31,14 @@ def scatter(mask, first, bits, key, count):
     for i in range(bits - count, bits):
         bit = first + below(key, POSITIONS + i, i + 1)
         if (mask[bit >> 3] >> (bit & 7)) & 1:
-            bit = first + i  # taken: Floyd's algorithm takes the new last one
+            bit = first + i  # already set: Floyd's algorithm sets the last one instead
         mask[bit >> 3] |= 1 << (bit & 7)
 
 
 @njit
 def code_mask(mask, code, key, level, rate):
-    """Fill ``mask`` uint8[page bytes], all zero, with the wrong bits of one reading of a page that
-    ECC covers: as many in each code word as ecc.page_errors counts. Returns their number."""
+    """Fill ``mask`` uint8[page bytes], all zero, with the wrong bits of one reading of a page with
+    ECC. Returns their number; each code word has as many as ecc.page_errors counts."""
     total = np.int64(0)
     if rate < code.safe:
         word = word_key(key, level, -1)
@@ -54,7 +55,7 @@ def code_mask(mask, code, key, level, rate):
 
 @njit
 def bare_mask(mask, key, rate):
-    """The same for a page that no ECC covers."""
+    """Fill ``mask`` like :func:`code_mask`, for a page without ECC. Returns the number of bits."""
     word = word_key(key, 0, -1)
     total = binomial(word, 8 * mask.shape[0], rate)
     scatter(mask, 0, 8 * mask.shape[0], word, total)
@@ -64,15 +65,16 @@ def bare_mask(mask, key, rate):
 def wrong_bits(
     page_bytes: int, rate: float, key: int, code: np.record | None = None, level: int = 0
 ) -> np.ndarray:
-    """Mask of a reading's wrong bits, uint8[page_bytes]: exclusive-or it with the data.
+    """Return the mask of a reading's wrong bits, uint8[page_bytes]; exclusive-or it with the data.
 
-    ``code`` (ecc.code(cfg)[0]) where ECC covers the page, at retry ``level``; None where nothing
-    does. ``key`` by draws.page_key. Raises InputError for a rate outside 0 to 1/2.
+    ``code``: ecc.code(cfg)[0] for a page with ECC, read at retry ``level``; None for a page
+    without. ``key``: from rng.page_key. Raises InputError for a rate outside 0 to 1/2 or a code for
+    another page size.
     """
     if not 0 <= rate <= MOST:
         raise InputError(f"raw bit error rate {quoted(rate)}: it must be from 0 to {MOST}")
     mask = np.zeros(page_bytes, np.uint8)
-    unsigned = np.uint64(key)  # one compiled form, whatever the value
+    unsigned = np.uint64(key)  # a single type, hence a single compiled form
     if code is None:
         bare_mask(mask, unsigned, rate)
     elif code.words * code.bits != 8 * page_bytes:
@@ -86,27 +88,29 @@ def wrong_bits(
 
 
 def logged(entry: events.LogEntry, code: np.record | None, page_bytes: int) -> np.ndarray:
-    """Wrong bits of a page that the engine gave up, uint8[page_bytes], by its log (LOG_BAD): as
-    many in each code word as the verdict counted. Without a code those of a page past the ECC
-    (LOG_RAW)."""
+    """Return the wrong bits of a page that the engine gave up, uint8[page_bytes], from its log.
+
+    Each code word has as many as its decoding counted (LOG_BAD). Without a code: the wrong bits of
+    a page read without ECC (LOG_RAW).
+    """
     if code is None:
         return wrong_bits(page_bytes, entry.rate, entry.key)
     return wrong_bits(page_bytes, entry.rate, entry.key, code, entry.n)
 
 
 def read_raw(store: PageStore, ppn: int, rate: float, seed: int, read: int) -> np.ndarray:
-    """A copy of a stored page as the array gives it, uint8[page_bytes]; the page stays as it is.
+    """Return a copy of a stored page with the wrong bits of a reading, uint8[page_bytes].
 
-    Draws by (seed, ppn, sequence number of its programming, ``read``): the same four give the same
-    bytes. For paths that ECC does not cover.
+    The stored page does not change. The bits depend on (seed, ppn, sequence number of its
+    programming, ``read``) alone. For paths without ECC.
     """
     key = page_key(seed, ppn, store.sequence(ppn), read)
     return store.read(ppn) ^ wrong_bits(store.page_bytes, rate, key)
 
 
 def copy_back(store: PageStore, source: int, target: int, lpn: int, rate: float, seed: int) -> int:
-    """Move a page inside the die, past the ECC: its wrong bits move with it and stay. Returns how
-    many; the checksum still is that of the right bytes."""
+    """Move a page inside the die without ECC; return the number of wrong bits, which become
+    permanent. The checksum remains that of the correct bytes."""
     key = page_key(seed, source, store.sequence(source), 0)
     mask = wrong_bits(store.page_bytes, rate, key)
     store.move(source, target, lpn)
@@ -115,29 +119,29 @@ def copy_back(store: PageStore, source: int, target: int, lpn: int, rate: float,
 
 
 class Decoded(NamedTuple):
-    """What a codec makes of a page."""
+    """Result of decoding a page."""
 
     data: np.ndarray
-    """uint8[page bytes], right where every code word could be corrected."""
+    """uint8[page bytes]; correct if every code word could be corrected."""
     corrected_bits: int
     failed_words: int
 
 
 class Codec(Protocol):
-    """A code that works on real bytes; ``check`` is what it keeps beside a page."""
+    """A code that works on real bytes; ``check`` holds the check bytes stored with a page."""
 
     def encode(self, data: np.ndarray) -> np.ndarray:
-        """Check bytes uint8[any] of a page uint8[page bytes]."""
+        """Return the check bytes uint8[any] of a page uint8[page bytes]."""
         ...
 
     def decode(self, raw: np.ndarray, check: np.ndarray) -> Decoded:
-        """Correct a reading uint8[page bytes]; ``check`` may have wrong bits too."""
+        """Correct a reading uint8[page bytes]; ``check`` may have wrong bits, too."""
         ...
 
 
 class Capability:
-    """The codec of which only the limit is known: its check bytes are the data themselves, which it
-    looks at no further than to count wrong bits. A real codec takes its place unseen."""
+    """A codec defined by its correction limit alone. Its check bytes are a copy of the data, which
+    it compares with the reading to count wrong bits. A real codec can replace it."""
 
     def __init__(self, codeword_bytes: int, limit: int) -> None:
         self.codeword_bytes = codeword_bytes

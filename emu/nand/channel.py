@@ -1,12 +1,13 @@
-"""Channels: who gets the bus next, for a command, for data out or for data in.
+"""Channel scheduler: arbitration of the flash bus for commands, data out and data in.
 
-Owns channel grants and their phases. Does not own addresses (mapping.py), what dies want
-(wants.py), what their arrays do (arrays.py), or what follows a transfer (flows.py passes the
-finished transaction on).
-Source: ONFI (one die at a time uses the bus; chip enable decides which); order of data out as in
-MQSim (mapping, user, collection; by readiness).
+Owns channel grants and their phases. Does not own addresses (ftl/page_map.py), the choice of a
+die's next command (die_scheduler.py), the arrays (array.py), or the steps after a transfer
+(engine/run/datapath.py passes the finished transaction on).
+Source: ONFI (one die at a time uses the bus; chip enable selects it); order of data out as in
+MQSim (mapping, user, garbage collection; by readiness).
 
-What a channel waits for lies in two lists in order of time; who asks for it lies in two bit masks.
+Each channel has two lists in order of time (reads until data out; programs, erases and
+computations until their end) and two bit masks of the dies that request it (commands, data in).
 """
 
 from __future__ import annotations
@@ -103,12 +104,13 @@ __all__ = [
     "touch",
     "wake",
 ]
-"""What other rooms take from here: queues and records (dies.py), wants (wants.py), the channel."""
+"""Names that other packages import from here: queues and records (die.py), the die scheduler
+(die_scheduler.py) and the channel."""
 
 
 @inline
 def due(st, b):
-    """Has something of channel ``b`` come to its end?"""
+    """Return True if a phase or an array operation of channel ``b`` has ended."""
     bus = st.bus[b]
     now = st.reg[0].now
     if bus.phase != NONE and bus.until <= now:
@@ -118,8 +120,10 @@ def due(st, b):
 
 @njit
 def finished(st, b):
-    """The next command of channel ``b`` that has come to its end, as its first transaction (the
-    others follow by ``mate``), or -1. The caller asks as long as something is ``due``."""
+    """Return the next finished command of channel ``b`` as its first transaction, or -1.
+
+    The other transactions of the command follow by ``mate``. Call it as long as :func:`due` holds.
+    """
     bus = st.bus[b]
     now = st.reg[0].now
     if bus.phase != NONE and bus.until <= now:
@@ -140,8 +144,10 @@ def finished(st, b):
 
 @inline
 def end_phase(st, b):
-    """The channel has finished its phase. Returns the transaction when it is done with the die
-    (data out, or a gradient loaded), else -1."""
+    """End the present phase of channel ``b``.
+
+    Return the transaction if it is done with the die (data out, or a gradient loaded), else -1.
+    """
     bus = st.bus[b]
     g = bus.die
     t = bus.txn
@@ -159,7 +165,7 @@ def end_phase(st, b):
             return second_stage(st, g, t)
         following = x.mate
         x.mate = -1
-        if following >= 0:  # its turn comes right behind
+        if following >= 0:  # the next page of the multi-plane read
             if d.arr == t:
                 d.arr = following
             else:
@@ -175,10 +181,10 @@ def end_phase(st, b):
         return t
     if phase == IN:
         if x.op == VPP:
-            d.gradients += int(x.queue == Q_LOAD)  # or pages come back into the data registers
+            d.gradients += int(x.queue == Q_LOAD)  # else pages return to the data registers
             seek(st, g)
             return t
-        if d.loading >= 0:  # more pages of the word line are to come
+        if d.loading >= 0:  # more pages of the word line must be loaded
             seek(st, g)
             return -1
         if d.arr < 0:
@@ -193,8 +199,11 @@ def end_phase(st, b):
 
 @cold
 def second_stage(st, g, t):
-    """What follows cycles on the channel that moved no data. A page that was read for copy-back is
-    programmed from the register; a program or an erase whose status has been read is done."""
+    """Continue a transaction other than a READ after its OUT phase.
+
+    A copy-back is programmed from the register: returns -1. Any other transaction is done and is
+    returned: a program or an erase whose status has been read, a BPR or ODC after its data out.
+    """
     x = st.txn[t]
     if x.op == COPYBACK:
         x.op = PROGRAM
@@ -209,9 +218,11 @@ def second_stage(st, g, t):
 
 @inline
 def best_out(st, b):
-    """(transaction before it, read) whose data go out next: mapping's, then user's, then
-    collection's; in order of readiness. What moves no data goes first (copy-back's second command,
-    status). (-1, -1) when nothing is ready."""
+    """Select the next data out of channel ``b``: (its predecessor in the list, transaction).
+
+    Order: phases without data (second command of a copy-back, status), then mapping reads, user
+    reads and garbage-collection reads; within a class by readiness. (-1, -1) if none is ready.
+    """
     now = st.reg[0].now
     first = st.cfg[0].first_out
     best = -1
@@ -241,7 +252,7 @@ def best_out(st, b):
 
 @inline
 def next_of(mask, turn):
-    """Lowest set bit at or after ``turn``, cyclically; the mask is not empty."""
+    """Return the lowest set bit at or after ``turn``, cyclically; ``mask`` must not be 0."""
     ahead = mask >> turn
     if ahead != 0:
         return turn + lowest_bit(ahead)
@@ -250,8 +261,11 @@ def next_of(mask, turn):
 
 @apart
 def grant(st, b):
-    """Give the idle channel ``b`` to the next die that asks. What ends at this instant comes first:
-    where that has not been looked at yet, it will be, and the channel is given away then."""
+    """Grant the idle channel ``b`` to the next die that requests it.
+
+    Returns without a grant while an array operation that ends now has not been processed; the
+    channel is granted after that.
+    """
     bus = st.bus[b]
     c = st.cfg[0]
     if bus.done_head >= 0 and st.txn[bus.done_head].time <= st.reg[0].now:
@@ -281,7 +295,7 @@ def grant(st, b):
 
 @cold
 def grant_others(st, b):
-    """Commands go first, but there is no power for any: data out, or data in."""
+    """Grant data out, else data in, when the power budget allows none of the commands."""
     bus = st.bus[b]
     if bus.out_head >= 0:
         before, t = best_out(st, b)
@@ -293,7 +307,7 @@ def grant_others(st, b):
 
 @cold
 def look_again(st, b):
-    """Dies that want to suspend something decide anew when that is no longer worth it."""
+    """Run the die scheduler again for dies whose requested suspension is no longer allowed."""
     asks = st.bus[b].ask_command
     while asks != 0:
         at = lowest_bit(asks)
@@ -305,7 +319,8 @@ def look_again(st, b):
 
 @cold
 def in_vain(st, g, at):
-    """Would die ``g`` suspend something at time ``at`` that is done too soon after?"""
+    """Return True if the read of die ``g`` would suspend an operation at time ``at`` that
+    :func:`may_suspend` does not allow to be suspended then."""
     pick = st.die[g].pick
     if pick >= RESUME or READS >> pick & 1 == 0:
         return False
@@ -315,7 +330,7 @@ def in_vain(st, g, at):
 
 @inline
 def working(st, g):
-    """Die or plane whose array works on what would have to stand back for die ``g``; -1 = none."""
+    """Return the die or plane whose array operation ``g`` would have to suspend; -1 = none."""
     d = st.die[g]
     if st.cfg[0].lanes > 1:
         f = st.die[d.first]
@@ -327,7 +342,10 @@ def working(st, g):
 
 @inline
 def grant_asking(st, b, asks):
-    """Dies in turn, among those of mask ``asks``. False when none could be granted."""
+    """Grant channel ``b`` to a die of mask ``asks``, round robin.
+
+    Returns False if the power budget allows none of them.
+    """
     bus = st.bus[b]
     c = st.cfg[0]
     while asks != 0:
@@ -346,9 +364,11 @@ def grant_asking(st, b, asks):
 
 @cold
 def powered(st, g):
-    """Does the power budget allow what die ``g`` is about to start? An operation has its power
-    from its first cycle on the channel until its array is done, a copy-back for both its parts; a
-    page in the cache register shares that of the program before it."""
+    """Return True if the power budget allows the next operation of die ``g``.
+
+    An operation holds its power from its first cycle on the channel until its array is done, a
+    copy-back for both parts. A page in the cache register shares the power of the program before.
+    """
     d = st.die[g]
     if d.pick == MORE:
         return True
@@ -360,7 +380,7 @@ def powered(st, g):
 
 @inline
 def hold_bus(st, b, g, t, phase, time):
-    """Die ``g`` holds channel ``b`` for ``time`` ps from now."""
+    """Assign channel ``b`` to transaction ``t`` of die ``g`` for ``time`` ps from now."""
     bus = st.bus[b]
     d = st.die[g]
     now = st.reg[0].now
@@ -383,15 +403,18 @@ def hold_bus(st, b, g, t, phase, time):
 
 @inline
 def grant_out(st, b, before, t):
-    """Data of the read ``t`` leave. The pages of one multi-plane read go one after the other."""
+    """Grant channel ``b`` to the data out of ``t``; ``before`` is its predecessor in the list.
+
+    The pages of one multi-plane read follow one after the other.
+    """
     bus = st.bus[b]
     c = st.cfg[0]
     x = st.txn[t]
     following = x.next
-    if x.mate >= 0 and x.op == READ:  # its mate takes its place in the list
+    if x.mate >= 0 and x.op == READ:  # its mate replaces it in the list
         y = st.txn[x.mate]
         y.time = x.time
-        y.planes |= x.planes  # of one command: its page, too, has to be selected
+        y.planes |= x.planes  # same command: the mate's page must be selected, too
         y.next = following
         if following < 0:
             bus.out_tail = x.mate
@@ -422,8 +445,10 @@ def grant_out(st, b, before, t):
 
 @cold
 def out_ps(st, t):
-    """Cycles on the channel around the data of a page: after a read of several planes each page has
-    to be selected first."""
+    """Return the channel time around the data out of read ``t``, in ps.
+
+    After a read of several planes each page must be selected first.
+    """
     c = st.cfg[0]
     x = st.txn[t]
     if c.slots > 1:
@@ -438,7 +463,8 @@ def out_ps(st, t):
 
 @inline
 def grant_command(st, b, g):
-    """Command and address cycles of die ``g``'s next operation; its array starts behind them."""
+    """Grant channel ``b`` to the command and address cycles of die ``g``'s next operation; the
+    array starts after them."""
     now = st.reg[0].now
     t, time, wait, array = start_command(st, g, now)
     hold_bus(st, b, g, t, COMMAND, time)
@@ -449,9 +475,11 @@ def grant_command(st, b, g):
 
 @inline
 def release_quietly(st, b, g):
-    """Nothing happens in the die when the present phase ends: its array works from then on, and
-    wants nothing of the channel meanwhile. So the end is an event only if somebody waits for the
-    channel."""
+    """Mark the present phase of channel ``b`` as quiet and release die ``g``.
+
+    The array works from the end of the phase and needs no channel meanwhile, so the end is an event
+    only if another request is pending on the channel.
+    """
     bus = st.bus[b]
     bus.quiet = 1
     st.die[g].on_bus = 0
@@ -461,8 +489,8 @@ def release_quietly(st, b, g):
 
 @inline
 def grant_in(st, b, g):
-    """Command, address and data of die ``g``'s next program or gradient, or of a word line's next
-    page."""
+    """Grant channel ``b`` to the data in of die ``g``: command, address and data of its next
+    program or gradient, or of the next page of a word line."""
     d = st.die[g]
     c = st.cfg[0]
     q = d.pick
@@ -505,8 +533,10 @@ def grant_in(st, b, g):
 
 @inline
 def start_command(st, g, start):
-    """Take the operation whose command goes out at ``start`` off its queue. Returns (transaction,
-    ps on the channel, ps before the array starts, ps in the array)."""
+    """Dequeue the operation of die ``g`` whose command is sent at ``start``.
+
+    Returns (transaction, ps on the channel, ps before the array starts, ps in the array).
+    """
     c = st.cfg[0]
     if c.special != 0:
         return start_specially(st, g, start)
@@ -526,15 +556,17 @@ def start_command(st, g, start):
 
 @cold
 def use_registers(st, g, t):
-    """The optimizer's operations find in die ``g``'s registers what they need, or the plan is
-    wrong."""
+    """Check and update die ``g``'s registers for an optimizer operation.
+
+    Fails with E_REGISTER if they do not hold what the operation needs: the plan is wrong then.
+    """
     d = st.die[g]
     op = st.txn[t].op
     if op == BPR:
         if d.stripe != 0:
             fail(st, E_REGISTER, g, op)
         d.stripe = 1
-        d.gradients += int(st.txn[t].left > 0)  # kept in the array, and read with the stripe
+        d.gradients += int(st.txn[t].left > 0)  # gradient kept in the array, read with the stripe
     elif op == READ and d.stripe == 0:
         fail(st, E_REGISTER, g, op)
     elif op == ODC:
@@ -546,7 +578,8 @@ def use_registers(st, g, t):
 
 @cold
 def start_specially(st, g, start):
-    """The same where something may be suspended, planes read alone, or power is short."""
+    """Do what :func:`start_command` does where suspension, independent plane reads or a power
+    budget is configured."""
     d = st.die[g]
     c = st.cfg[0]
     f = st.die[d.first] if c.lanes > 1 else d
@@ -587,15 +620,15 @@ def start_specially(st, g, start):
 
 @cold
 def interrupt(st, b):
-    """Commands go out now, between the data that hold channel ``b``."""
+    """Send commands now, in between the data transfer that holds channel ``b``."""
     bus = st.bus[b]
     c = st.cfg[0]
     now = st.reg[0].now
     if bus.until <= now:
-        return  # the data are through at this instant
+        return  # the transfer ends at this instant
     op = st.txn[bus.txn].op
     if bus.phase == OUT and op != READ and op != BPR and op != ODC:
-        return  # no data
+        return  # the phase moves no data
     refused = 0
     while bus.ask_command & ~refused != 0:
         at = next_of(bus.ask_command & ~refused, bus.turn)
@@ -618,8 +651,11 @@ def interrupt(st, b):
 
 @inline
 def wake(st, b):
-    """When channel ``b`` has something to do next. Where nothing outside the channel waits for
-    programs to end, they are looked at when the channel is free (``watch`` is 0)."""
+    """Return the time of channel ``b``'s next event in ps, or NEVER.
+
+    With ``watch`` 0, nothing outside the channel depends on the end of programs, and their ends are
+    processed when the channel is free.
+    """
     bus = st.bus[b]
     c = st.cfg[0]
     if bus.phase != NONE and bus.quiet != 0:
@@ -651,14 +687,14 @@ def wake(st, b):
 
 @cold
 def at_once(st, b):
-    """Channel ``b`` grants before the event is over, and may grant again then."""
+    """Grant channel ``b`` before the end of the event; it may grant again at the end."""
     grant(st, b)
     set_leaf(st, b, wake(st, b))
 
 
 @inline
 def settle(st):
-    """The event is over: channels that have something new grant, and say when they go on."""
+    """Finish an event: grant every touched channel and set the time of its next event."""
     reg = st.reg[0]
     while reg.touched > 0:
         reg.touched -= 1

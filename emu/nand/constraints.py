@@ -1,8 +1,9 @@
-"""The timing rules of a configuration, as rows that can be printed and tested one by one.
+"""Timing constraints of a configuration, as rows that can be printed and tested one by one.
 
-Owns which rules hold and how long each waits. Does not own their obedience (nand.py, wants.py,
-arrays.py) or the constants (timing.py, onfi.py). Source: ONFI command sequences; the form of the
-rows after Ramulator 2's tables of timing constraints.
+Owns the set of rules and the time of each. Does not own their enforcement (channel.py,
+die_scheduler.py, array.py) or the constants (timing.py, onfi.py).
+Source: ONFI command sequences; the format of the rows after Ramulator 2's tables of timing
+constraints.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from ondie.emu.nand import timing
 
 DATA_OUT = "DATA OUT"
 NEXT = ("READ", "PROGRAM", "ERASE")
-"""What a die takes next."""
+"""Operations that a die may start next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """``before`` may begin on the channel ``ps`` after ``after``, and no earlier.
+    """Minimum time ``ps`` from ``after`` to the start of ``before`` on the channel.
 
-    Scope "channel": counted from the first cycle of ``after``, for every die of the channel. Else
-    from its last cycle, for what shares the scope: plane, die, chip or drive. ``wait`` says in
-    leaves and sequences what ``ps`` is made of. Operations are of one plane and page unless they
-    say more.
+    Scope "channel": counted from the first cycle of ``after``, for every die of the channel.
+    Otherwise counted from its last cycle, within the scope: plane, die, chip or drive. ``wait``
+    lists the configuration leaves and sequences whose sum is ``ps``. Operations cover one plane and
+    one page unless their name says otherwise.
     """
 
     scope: str
@@ -37,17 +38,17 @@ class Constraint:
 
     @property
     def key(self) -> tuple[str, str, tuple[str, ...]]:
-        """What the rule is about."""
+        """Key of the rule: scope, ``after`` and ``before``."""
         return self.scope, self.after, self.before
 
 
 def timing_rows(cfg: Config) -> list[Constraint]:
-    """All rules of a configuration, those of the channel first."""
+    """Return all rules of a configuration, those of the channel first."""
     return [*_channel(cfg), *_array(cfg)]
 
 
 def _channel(cfg: Config) -> Iterator[Constraint]:
-    """How long each phase holds the channel."""
+    """Yield the rules for the time that each phase holds the channel."""
     flash = cfg.flash
     cycles = timing.command_cycles(cfg)
     data = page_ps(cfg)
@@ -91,7 +92,7 @@ def _channel(cfg: Config) -> Iterator[Constraint]:
 
 
 def _array(cfg: Config) -> Iterator[Constraint]:
-    """How long arrays and registers are taken."""
+    """Yield the rules for the time that arrays and registers are occupied."""
     flash = cfg.flash
     unit = "chip" if flash.chip_busy == "per_chip" and flash.dies_per_chip > 1 else "die"
     alone = flash.plane_reads == "alone" and flash.planes_per_die > 1
@@ -137,7 +138,7 @@ def _array(cfg: Config) -> Iterator[Constraint]:
 
 
 def _behind(cfg: Config, op: str) -> tuple[str, ...]:
-    """What waits for the array of a program or an erase."""
+    """Return the operations that wait for the array of a program or an erase (``op``)."""
     if cfg.flash.status == "read":
         return ("STATUS",)
     passed = {"PROGRAM"} if op == "program" and cfg.flash.cache_program else set()
@@ -147,14 +148,14 @@ def _behind(cfg: Config, op: str) -> tuple[str, ...]:
 
 
 def _pages(cfg: Config) -> Iterator[tuple[str, tuple[str, int], tuple[str, int]]]:
-    """(name, read's words and ps, program's words and ps) of each type of page."""
+    """Yield (name, read's words and ps, program's words and ps) of each page type."""
     flash = cfg.flash
     read, program = flash.t_read_ps, flash.t_program_ps
     yield "", ("", read), ("", program)
     times = timing.page_times(cfg)
     for kind in ("middle", "upper"):
         more = (getattr(flash, f"t_read_{kind}_ps"), getattr(flash, f"t_program_{kind}_ps"))
-        # A type that no page of this cell has, or that takes no longer, is no rule of its own.
+        # No separate rule for a type that this cell lacks or that takes no longer.
         if any(more) and ((times[0] == more[0]) & (times[1] == more[1])).any():
             yield (
                 f" of a page {kind}",
@@ -164,7 +165,7 @@ def _pages(cfg: Config) -> Iterator[tuple[str, tuple[str, int], tuple[str, int]]
 
 
 def page_ps(cfg: Config, pages: int = 1) -> int:
-    """Time of a page's data on the channel, or of several together."""
+    """Return the channel time of the data of ``pages`` pages, in ps."""
     plain = getattr(transfer_ps, "py_func", transfer_ps)  # not worth compiling for
     scale, shift = rate_scale(cfg.flash.bus_bytes_per_s)
     return int(plain(pages * cfg.flash.page_bytes, scale, shift))

@@ -1,13 +1,14 @@
-"""Dies as the channel's scheduler sees them: their queues, registers and share of the power.
+"""State of dies and channels: queues, registers and power.
 
-Owns the records of dies and channels, the order of queues, who waits where. Does not own what a die
-wants next (wants.py), when its array is done (arrays.py) or who gets the channel (nand.py).
-Source: queues and their order as in MQSim (mapping, collection when urgent, user; reads before
-programs before erases); a die with cache and data registers as in ONFI.
+Owns the records of dies and channels, the priority order of queues, queue membership and the power
+budget. Does not own the choice of a die's next command (die_scheduler.py), the end of array
+operations (array.py) or channel grants (channel.py).
+Source: queues and their order as in MQSim (mapping, garbage collection when urgent, user; reads
+before programs before erases); a die with cache and data registers as in ONFI.
 
-A record of DIE is what takes one command at a time: a die; each of its planes, where planes read
-alone ("lanes" of the die: what concerns all of it lies in the first); or all dies of a chip, where
-a chip takes one command at a time (in the record of its first die).
+A record of DIE is a unit that takes one command at a time: a die; or each plane of a die with
+independent plane reads (the die's "lanes": values for the whole die lie in the first lane); or all
+dies of a chip, where a chip takes one command at a time (in the record of its first die).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ondie.emu.engine.core.intrinsics import lowest_bit, set_bits
 from ondie.emu.engine.core.state import record_type, rounded_up
 from ondie.kernels.jit import cold, inline
 
-# Queues of a die, in the order in which they are served while collection is urgent.
+# Queues of a die, in their priority order while garbage collection is urgent.
 (
     Q_PE,  # BPR, ODC, BPP and the erase of the block that a BPP is about to open
     Q_MAP_READ, Q_GC_READ, Q_GC_WRITE, Q_GC_ERASE, Q_READ,
@@ -27,45 +28,46 @@ from ondie.kernels.jit import cold, inline
 ) = range(9)  # fmt: skip
 QUEUES = 9
 RESUME, MORE = QUEUES, QUEUES + 1
-"""Not queues: what a die with a suspended program or erase wants when its reads are done; the next
-page of a word line whose pages are loaded one after the other."""
+"""Values of ``pick`` that are no queues. RESUME: continue the suspended program or erase. MORE:
+load the next page of a word line whose pages are loaded one after the other."""
 ALL = (1 << QUEUES) - 1
 READS = 1 << Q_MAP_READ | 1 << Q_GC_READ | 1 << Q_READ
 URGENT_READS = 1 << Q_MAP_READ | 1 << Q_READ
-"""Reads that a program or an erase makes way for; collection's too while it is urgent."""
+"""Mask of the reads that may suspend a program or an erase. Garbage-collection reads may, too,
+while garbage collection is urgent."""
 HOST = 1 << Q_READ | 1 << Q_LOAD | 1 << Q_WRITE
 BACKGROUND = (Q_PE, Q_MAP_READ, Q_READ, Q_LOAD, Q_MAP_WRITE, Q_WRITE, Q_GC_READ, Q_GC_WRITE,
               Q_GC_ERASE)  # fmt: skip
-"""The order while collection is not urgent."""
+"""Priority order of the queues while garbage collection is not urgent."""
 
 _DIE = record_type(
     arr="i4",  # transaction in the array, -1 = idle
     cache="i4",  # transaction whose data are in the cache register, or moving into it
     paused="i4",  # program or erase that is suspended
     waiting="i4",  # bit per queue that is not empty
-    want="i4",  # what it asks of the channel: NONE, COMMAND or IN
-    pick="i4",  # for which queue
+    want="i4",  # its channel request: NONE, COMMAND or IN
+    pick="i4",  # queue of that request, RESUME or MORE
     on_bus="i4",
     gradients="i4",  # gradient pages loaded and not yet consumed
     stripe="i4",  # 1: w, m, v lie in the data registers between BPR and BPP
     bus="i4",  # its channel
     at="i4",  # its position on the channel
     first="i4",  # first lane of its die; first die of its chip where that takes one command
-    collecting="i4",  # collections that the host's work waits for (kept in the first)
-    urgent="i4",  # 1: collection goes before the host's work (kept in the first)
-    alone="i4",  # lane, from 1, of the operation for which the others stand back (first lane)
+    collecting="i4",  # garbage collections that block host work (in the first lane)
+    urgent="i4",  # 1: garbage collection has priority over host work (in the first lane)
+    alone="i4",  # lane, from 1, of the operation that occupies the whole die (in the first lane)
     loading="i4",  # next page of the word line that is being loaded, -1 = none
     suspends="i4",  # times the present program or erase has been suspended
-    served="i4",  # reads that the present suspension has let pass
-    power="i4",  # planes whose power it holds
+    served="i4",  # reads served during the present suspension
+    power="i4",  # planes for which it holds power
     dev="i4",
     extra="i8",  # ps added to every array operation of this die
-    left="i8",  # ps that the suspended operation still takes
-    turn_read="i4",  # class whose turn it was among the host's reads, and how far the round is
+    left="i8",  # remaining time of the suspended operation, ps
+    turn_read="i4",  # class that had the last turn among host reads; round_read: position in cycle
     round_read="i4",
     turn_write="i4",
     round_write="i4",
-    still="i8",  # ps from which the array of a suspended operation can be used
+    still="i8",  # time from which the array of a suspended operation is free, ps
 )
 _BUS = record_type(
     until="i8",  # end of the present phase
@@ -80,11 +82,11 @@ _BUS = record_type(
     out_tail="i4",
     done_head="i4",  # programs, erases and computations in the array, in order of time
     done_tail="i4",
-    turn="i4",  # position that is asked first
-    die="i4",  # who holds the channel
+    turn="i4",  # position with priority in the next round-robin grant
+    die="i4",  # die that holds the channel
     phase="i4",
     txn="i4",
-    quiet="i4",  # 1: the end of the present phase matters only to who waits for the channel
+    quiet="i4",  # 1: the end of the phase is an event only if a channel request is pending
     touched="i4",  # 1: in the list of channels that may have something to grant
     dev="i4",
 )
@@ -94,8 +96,10 @@ MAX_WAYS = 62
 
 
 def order_table() -> np.ndarray:
-    """int8[2, masks]: the queue that goes first among the waiting ones; row 1 while collection is
-    urgent."""
+    """Return the queue with the highest priority per mask of non-empty queues: int8[2, masks].
+
+    Row 1 holds while garbage collection is urgent, row 0 otherwise.
+    """
     table = np.full((2, ALL + 1), -1, np.int8)
     for row, order in enumerate((BACKGROUND, range(QUEUES))):
         for mask in range(1, ALL + 1):
@@ -105,7 +109,7 @@ def order_table() -> np.ndarray:
 
 @inline
 def touch(st, b):
-    """Channel ``b`` may have something new to grant: looked at when the event is over."""
+    """Mark channel ``b`` for a new grant decision at the end of the event."""
     bus = st.bus[b]
     if bus.touched == 0:
         bus.touched = 1
@@ -116,7 +120,7 @@ def touch(st, b):
 
 @inline
 def pop(st, g, q):
-    """Take the first transaction off queue ``q``."""
+    """Remove and return the first transaction of queue ``q`` of die ``g``."""
     t = st.queue[g, 2 * q]
     following = st.txn[t].next
     if following < 0:
@@ -129,18 +133,21 @@ def pop(st, g, q):
 
 @inline
 def rank_of(st, t):
-    """Class of a transaction of the host's."""
+    """Return the priority class of a host transaction."""
     return st.zone[st.txn[t].stream].rank
 
 
 @cold
 def promote(st, g, q):
-    """The transaction of queue ``q`` whose class has its turn comes to its head. In round 4 of a
-    cycle class 1 has a turn, in round 2 also class 2, in round 1 all three; 3 is like 4."""
+    """Move the first transaction of the class whose turn it is to the head of queue ``q``.
+
+    Class 0 always has priority. Classes 1 to 3 take weighted turns: class 1 in every round of a
+    cycle of four, class 2 in rounds 2 and 1, class 3 in round 1.
+    """
     d = st.die[g]
     reads = q == Q_READ
     turn = d.turn_read if reads else d.turn_write
-    rounds = (d.round_read if reads else d.round_write) + 4  # kept as less than it is
+    rounds = (d.round_read if reads else d.round_write) + 4  # stored minus 4
     waiting = 0
     t = st.queue[g, 2 * q]
     while t >= 0:
@@ -181,7 +188,8 @@ def promote(st, g, q):
 
 @inline
 def planes_of(st, t):
-    """Planes at work in a command: pages of one offset (a word line has several)."""
+    """Return the number of planes that a command uses: its pages of one offset (a word line has
+    several offsets)."""
     if st.cfg[0].slots > 1:
         return planes_at(st, t)
     if st.txn[t].mate < 0:
@@ -197,7 +205,8 @@ def planes_of(st, t):
 
 @cold
 def planes_at(st, t):
-    """The same where pages have several slots, any of which a transaction may be for."""
+    """Return what :func:`planes_of` does where a page has several slots and each transaction may
+    cover any of them."""
     page = st.txn[t].page
     planes = 0
     while t >= 0:
@@ -212,8 +221,10 @@ def planes_at(st, t):
 
 @cold
 def into_chip(st, t):
-    """The record that takes transaction ``t``'s commands, where a chip takes one at a time. The
-    planes of the dies of a chip are numbered through from then on."""
+    """Return the DIE record of transaction ``t``'s chip, where a chip takes one command at a time.
+
+    Renumbers the transaction's planes: the planes of all dies of a chip are numbered consecutively.
+    """
     c = st.cfg[0]
     x = st.txn[t]
     first = st.die[x.die].first
@@ -223,7 +234,7 @@ def into_chip(st, t):
 
 @cold
 def home(st, g, t):
-    """The die of a chip in which transaction ``t`` works."""
+    """Return the die of chip record ``g`` on which transaction ``t`` works."""
     c = st.cfg[0]
     return g + lowest_bit(st.txn[t].planes) // c.planes * c.channels
 
@@ -233,7 +244,7 @@ def home(st, g, t):
 
 @cold
 def take_power(st, g, n):
-    """Die ``g`` needs power for ``n`` planes, more than it holds or fewer."""
+    """Set the power that die ``g`` holds to that of ``n`` planes (more or fewer than before)."""
     d = st.die[g]
     dev = st.dev[d.dev]
     dev.power += n - d.power
@@ -245,7 +256,7 @@ def take_power(st, g, n):
 
 @cold
 def give_power(st, g):
-    """The array of die ``g`` has come to rest."""
+    """Release the power that die ``g`` holds, because its array is idle."""
     d = st.die[g]
     st.dev[d.dev].power -= d.power
     d.power = 0
@@ -254,7 +265,7 @@ def give_power(st, g):
 
 @cold
 def touch_all(st, dev):
-    """Channels on which a die may have waited for power look again."""
+    """Touch all channels of device ``dev``, because a die on any of them may wait for power."""
     c = st.cfg[0]
     for i in range(c.channels):
         touch(st, dev * c.channels + i)
@@ -262,8 +273,11 @@ def touch_all(st, dev):
 
 @cold
 def affordable(st, g, n):
-    """May die ``g`` have the power for ``n`` planes? Whoever is refused first is next: until it has
-    got its share, nobody else gets any, so that wide operations do not starve."""
+    """Return True if die ``g`` may have power for ``n`` planes.
+
+    The first die that is refused is served next: no other die gets more power before it does, so
+    that operations of many planes do not starve.
+    """
     d = st.die[g]
     dev = st.dev[d.dev]
     if n <= d.power:

@@ -1,20 +1,21 @@
-"""What a die wants of its channel next.
+"""Die scheduler: selects the next command of a die and requests the channel.
 
-Owns the rules by which a die chooses among its queues, what makes way for a read, and which planes
-may work on their own. Does not own the queues (dies.py), the array (arrays.py) or the channel
-(nand.py). Source: ONFI (cache read and cache program, program and erase suspend); independent plane
-reads as JESD230F and data sheets of 3D NAND have them: reads only, each in a plane of its own.
+Owns the choice among a die's queues, the suspension rules and the rules for independent plane
+reads. Does not own the queues (die.py), the array (array.py) or the channel (channel.py).
+Source: ONFI (cache read and cache program, program and erase suspend); independent plane reads as
+in JESD230F and data sheets of 3D NAND: reads only, each in a separate plane.
 
-Suspension. A program or an erase makes way for the host's and the mapping's reads, for collection's
-only while it is urgent; not if it has ``suspend_*_left`` or less to go when the channel is granted,
-not more than ``max_suspends`` times, and not while the cache register holds the next page. What is
-suspended counts as stopped from the start of the suspend command, and pays t_resume before it goes
-on. Meanwhile the die takes such reads only, those that come later too, at most ``suspend_reads`` of
-them in a row; nothing else passes what is suspended. One operation at a time can be suspended.
+Suspension. A read of the host or of the mapping table suspends a program or an erase; a
+garbage-collection read does so only while garbage collection is urgent. An operation is not
+suspended if it has ``suspend_*_left`` or less left when the channel is granted, more than
+``max_suspends`` times, or while the cache register holds the next page. The array stops at the
+start of the suspend command; the operation pays t_resume before it continues. Meanwhile the die
+accepts only such reads, including later ones, and at most ``suspend_reads`` of them in a row. One
+operation at a time can be suspended.
 
-Planes that read alone. Everything but a read of one plane needs the whole die: it waits until every
-plane has come to rest, and once it waits no plane starts another read. A plane has one read at a
-time, and a second in its cache register.
+Independent plane reads. Every operation except a read of one plane needs the whole die: it waits
+until all planes are idle, and while it waits no plane starts another read. A plane holds one read
+in the array and one in its cache register.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from ondie.kernels.jit import apart, cold, inline, njit
 
 @inline
 def push(st, g, t, q):
-    """Transaction ``t`` joins queue ``q`` of die ``g``; the die looks for work."""
+    """Append transaction ``t`` to queue ``q`` of die ``g``; run the scheduler if it was empty."""
     if st.cfg[0].chip != 0:
         g = into_chip(st, t)
     d = st.die[g]
@@ -65,8 +66,8 @@ def push(st, g, t, q):
 
 @cold
 def push_in_order(st, g, t, q):
-    """Transaction ``t`` joins queue ``q`` of die ``g`` before those that were given their places
-    later: ``left`` says when."""
+    """Insert transaction ``t`` into queue ``q`` of die ``g`` in the order of page allocation, which
+    ``left`` holds."""
     if st.cfg[0].chip != 0:
         g = into_chip(st, t)
     d = st.die[g]
@@ -92,7 +93,7 @@ def push_in_order(st, g, t, q):
 
 @apart
 def seek(st, g):
-    """Decide what die ``g`` wants of its channel now, and tell the channel."""
+    """Select the next command of die ``g`` and update its channel request."""
     d = st.die[g]
     if st.cfg[0].lanes > 1:
         seek_lanes(st, d.first)
@@ -122,7 +123,7 @@ def seek(st, g):
 
 @inline
 def ask(st, g, want, pick):
-    """Tell the channel what die ``g`` wants."""
+    """Set the channel request of die ``g``: ``want`` (NONE, COMMAND or IN) for queue ``pick``."""
     d = st.die[g]
     d.pick = pick
     if want != d.want:
@@ -133,21 +134,21 @@ def ask(st, g, want, pick):
         d.want = want
         touch(st, d.bus)
     if st.cfg[0].power != 0 and want == NONE and st.dev[d.dev].first == g + 1:
-        st.dev[d.dev].first = 0  # it does not want the power that it waited for
+        st.dev[d.dev].first = 0  # the die no longer needs the power reserved for it
         touch_all(st, d.dev)
 
 
 @njit
 def may(st, g):
-    """Mask of the queues from which die ``g``, which is at work, could take something now."""
+    """Return the mask of the queues from which die ``g``, which is busy, may take an operation."""
     d = st.die[g]
     c = st.cfg[0]
-    taken = d.stripe != 0 or d.gradients != 0  # the registers belong to the optimizer
+    taken = d.stripe != 0 or d.gradients != 0  # the registers hold the optimizer's data
     load = d.cache < 0 and d.gradients < c.gradient_registers
     if d.arr < 0:
         if d.paused >= 0:
             return passing(st, d)
-        if d.cache >= 0:  # a page is on its way out
+        if d.cache >= 0:  # data out of the cache register is pending
             return READS if not taken else 0
         mask = 1 << Q_PE if taken else ALL & ~(1 << Q_LOAD)
         if load:
@@ -166,7 +167,7 @@ def may(st, g):
                     mask |= 1 << q
         if d.waiting >> Q_PE & 1 and d.waiting >> Q_WRITE & 1:
             if st.txn[st.queue[g, 2 * Q_WRITE]].bare >= REGISTERS:
-                mask &= ~(1 << Q_WRITE)  # it may be the erase of the block that this goes to
+                mask &= ~(1 << Q_WRITE)  # Q_PE may hold the erase of this write's block
     if may_suspend(st, d, st.reg[0].now):
         mask |= passing(st, d)
     return mask
@@ -174,8 +175,8 @@ def may(st, g):
 
 @cold
 def within(st, working, t):
-    """Will a parity or a record ``t`` lie in the block that its die is in already, once what is
-    ``working`` is programmed? Else an erase comes between the two."""
+    """Return True if parity page or record ``t`` goes to the block that the reservoir has open
+    after the program ``working``. Otherwise an erase comes between the two programs."""
     c = st.cfg[0]
     x = st.txn[t]
     at = st.pool[x.dev * c.dies + x.lpn % c.dies].r_next + int(st.txn[working].bare == MADE)
@@ -184,7 +185,8 @@ def within(st, working, t):
 
 @inline
 def passing(st, d):
-    """Queues of the reads for which a program or an erase makes way, or has made way."""
+    """Return the mask of the queues whose reads may suspend, or run during a suspension of, a
+    program or an erase."""
     c = st.cfg[0]
     if d.paused >= 0 and c.suspend_reads > 0 and d.served >= c.suspend_reads:
         return 0
@@ -193,8 +195,8 @@ def passing(st, d):
 
 @inline
 def may_suspend(st, d, at):
-    """May the operation in the array make way at time ``at``: a program or an erase that has long
-    enough to go, and has not done so too often."""
+    """Return True if the operation in the array may be suspended at time ``at`` (ps): a program or
+    an erase with enough time left and fewer than ``max_suspends`` suspensions."""
     c = st.cfg[0]
     x = st.txn[d.arr]
     if x.op == PROGRAM:
@@ -208,19 +210,22 @@ def may_suspend(st, d, at):
     return x.time - at > least
 
 
-# --- planes that read alone
+# --- independent plane reads
 
 
 @inline
 def needs_die(st, t):
-    """Does transaction ``t`` need all planes of its die, or at least the die's attention?"""
+    """Return True if transaction ``t`` needs the whole die: it is not a read of one plane."""
     x = st.txn[t]
-    return x.op != READ or (x.n > 1 and st.cfg[0].slots == 1)  # slots to be read are of one plane
+    return x.op != READ or (x.n > 1 and st.cfg[0].slots == 1)  # slots of a read lie in one plane
 
 
 @cold
 def seek_lanes(st, first):
-    """The same for a die whose planes read alone: every plane is looked at anew."""
+    """Select the next command of every plane of a die with independent plane reads.
+
+    ``first`` is the first lane of the die; otherwise like :func:`seek`.
+    """
     c = st.cfg[0]
     f = st.die[first]
     barred = HOST if f.collecting > 0 else 0
@@ -272,7 +277,7 @@ def seek_lanes(st, first):
 
 @inline
 def narrow(st, g, waiting):
-    """(queue, want) of a read that plane ``g`` could do alone."""
+    """Return (queue, want) of a read that plane ``g`` can do alone; (-1, NONE) if there is none."""
     if waiting != 0:
         q = int(st.order[st.die[st.die[g].first].urgent, waiting])
         if not needs_die(st, st.queue[g, 2 * q]):
@@ -282,7 +287,8 @@ def narrow(st, g, waiting):
 
 @inline
 def behind(st, g, waiting):
-    """(queue, want) of what may enter the cache register behind the operation that has the die."""
+    """Return (queue, want) of the program that may enter the cache register behind the operation
+    that occupies the die; (-1, NONE) if there is none."""
     c = st.cfg[0]
     d = st.die[g]
     if st.txn[d.arr].op == PROGRAM and c.cache_program != 0 and d.cache < 0:
@@ -293,12 +299,12 @@ def behind(st, g, waiting):
     return -1, NONE
 
 
-# --- collection's place
+# --- priority of garbage collection
 
 
 @njit
 def hurry(st, g, urgent):
-    """Collection on the die of lane ``g`` goes before the host's work from now on, or no longer."""
+    """Set whether garbage collection on the die of lane ``g`` has priority over host work."""
     d = st.die[st.die[g].first]
     if d.urgent != urgent:
         d.urgent = urgent
@@ -307,7 +313,8 @@ def hurry(st, g, urgent):
 
 @cold
 def bar(st, g, change):
-    """One collection more, or one fewer, lets the host's work on the die of lane ``g`` wait."""
+    """Add ``change`` (+1 or -1) to the number of garbage collections that block host work on the
+    die of lane ``g``."""
     d = st.die[st.die[g].first]
     d.collecting += change
     seek(st, st.die[g].first)

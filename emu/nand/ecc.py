@@ -1,14 +1,15 @@
-"""Error correction as capability, latency and energy, with read retry.
+"""Error correction: capability, latency and energy, with read retry.
 
 Owns the probability that a page cannot be corrected, the outcome of one read with its retries, and
-what it costs. Does not own error rates (rber.py), real bytes (inject.py) or who waits for whom.
+its cost. Does not own error rates (rber.py), real bytes (bit_errors.py) or the scheduling of
+retries.
 Source: Chun et al., "RiF", HPCA 2024 (QC-LDPC on 4 KiB, limit and latency); Bates, "Latency in
 LDPC-based next-generation SSD controllers", Microsemi 2014 (1 us an iteration, 1 to 20 of them);
 Cai et al., Proc. IEEE 105(9), 2017 (hard decision, then retries, then soft decision).
 
 A code word is corrected when at most ``limit`` of its bits are wrong, a page when all of its code
-words are: bounded-distance decoding, as the papers state capabilities. Bits count as user bits; the
-spare bytes that hold parity are neither moved nor hit. A read goes through
+words are corrected: bounded-distance decoding, as the papers state capabilities. Bits are user
+bits; the spare bytes that hold parity are not transferred and have no errors. The steps of a read:
 
     hard decision at the default voltages -> up to ``retries`` times at shifted ones, each leaving
     ``gain`` of the shifted errors -> soft decision over ``soft_reads`` more readings -> media error
@@ -31,10 +32,10 @@ from ondie.kernels.jit import njit
 CODE = record_type(
     bits="i8",  # user bits of a code word
     limit="i8",  # wrong bits that hard decision corrects
-    soft_limit="i8",  # wrong bits that soft decision corrects; = limit without it
+    soft_limit="i8",  # wrong bits that soft decision corrects; = limit without soft decision
     words="i8",  # code words of a page
     retries="i8",
-    soft_reads="i8",  # more readings for soft decision; 0 = there is none
+    soft_reads="i8",  # additional readings for soft decision; 0 = no soft decision
     decode="i8",  # ps for a page without errors
     decode_limit="i8",  # ps for a page at its limit, or given up
     soft_decode="i8",  # ps
@@ -44,12 +45,13 @@ CODE = record_type(
 )
 NEVER_LOG = -60 * math.log(2)
 CORRECTED, SOFT, UNCORRECTABLE = range(3)
-"""What a read came to: hard decision (at once or after retries), soft decision, media error."""
+"""Outcome of a read: corrected by hard decision (at once or after retries), by soft decision, or
+media error."""
 
 
 @njit
 def log_mass(n, k, p):
-    """log P(X = k) for X binomial of ``n`` and ``p``, 0 < p < 1."""
+    """Return log P(X = k) for X binomial of ``n`` and ``p``, 0 < p < 1."""
     return (
         math.lgamma(n + 1.0)
         - math.lgamma(k + 1.0)
@@ -61,7 +63,7 @@ def log_mass(n, k, p):
 
 @njit
 def _series_above(n, t, p):
-    """log P(X > t) from the masses beyond t, which shrink where t + 1 >= n p."""
+    """Return log P(X > t) from the masses above t, which decrease if t + 1 >= n p."""
     odds = p / (1.0 - p)
     k = t + 1
     term = 1.0
@@ -75,7 +77,7 @@ def _series_above(n, t, p):
 
 @njit
 def _series_up_to(n, t, p):
-    """log P(X <= t) from the masses below t, which shrink where t + 1 < n p."""
+    """Return log P(X <= t) from the masses up to t, which decrease downwards if t + 1 < n p."""
     odds = (1.0 - p) / p
     k = t
     term = 1.0
@@ -89,8 +91,11 @@ def _series_up_to(n, t, p):
 
 @njit
 def log_above(n, t, p):
-    """log P(X > t) for X binomial of ``n`` and ``p``: the chance that a code word of ``n`` bits has
-    more than ``t`` wrong. Relative error of P below 1e-9 for n up to 2**20."""
+    """Return log P(X > t) for X binomial of ``n`` and ``p``.
+
+    P is the probability that a code word of ``n`` bits has more than ``t`` wrong bits; its relative
+    error is below 1e-9 for n up to 2**20.
+    """
     if p <= 0.0 or t >= n:
         return -math.inf
     if t < 0 or p >= 1.0:
@@ -102,7 +107,7 @@ def log_above(n, t, p):
 
 @njit
 def log_up_to(n, t, p):
-    """log P(X <= t), likewise."""
+    """Return log P(X <= t) for X binomial of ``n`` and ``p``; see :func:`log_above`."""
     if p <= 0.0 or t >= n:
         return 0.0
     if t < 0 or p >= 1.0:
@@ -114,13 +119,14 @@ def log_up_to(n, t, p):
 
 @njit
 def codeword_failure(n, t, p):
-    """Chance that a code word of ``n`` bits, ``t`` correctable, cannot be corrected at RBER p."""
+    """Return the probability that a code word of ``n`` bits, of which ``t`` are correctable, cannot
+    be corrected at RBER ``p``."""
     return math.exp(log_above(n, t, p))
 
 
 @njit
 def page_failure(n, t, words, p):
-    """Chance that any of ``words`` code words cannot be corrected."""
+    """Return the probability that any of ``words`` code words cannot be corrected."""
     fails = codeword_failure(n, t, p)
     if fails >= 1.0:
         return 1.0
@@ -128,10 +134,10 @@ def page_failure(n, t, words, p):
 
 
 def code(cfg: Config) -> np.recarray:
-    """The code of a configuration: one record of CODE.
+    """Return the code of a configuration: one record of CODE.
 
-    Of mapping units smaller than a page each has its own code words, and its share of the time.
-    Without errors (``errors.kind`` is none) a page is one word without limit, read right at once.
+    A mapping unit smaller than a page has separate code words and its share of the decoding time.
+    If ``errors.kind`` is none, a page is one code word without limit; its first read is correct.
     """
     ecc = cfg.ecc
     made = records(CODE, 1)
@@ -162,8 +168,8 @@ def code(cfg: Config) -> np.recarray:
 
 
 def _turn(holds: Callable[[float], bool]) -> tuple[float, float]:
-    """The rates in [0, 1/2], 2**-25 apart, between which ``holds`` turns from true to false: few
-    enough digits that the last one of a logarithm has no say."""
+    """Return the two rates in [0, 1/2], 2**-25 apart, between which ``holds`` turns from true to
+    false. The step is coarse enough that the last digit of a logarithm has no effect."""
     low, high = 0.0, MOST
     for _ in range(24):
         middle = (low + high) / 2
@@ -173,16 +179,16 @@ def _turn(holds: Callable[[float], bool]) -> tuple[float, float]:
 
 @njit
 def word_key(key, level, word):
-    """Key of one code word's errors at one retry level."""
+    """Return the random key of one code word's errors at one retry level."""
     return absorb(key, (level << 32) + word)
 
 
 @njit
 def page_errors(code, key, level, rate):
-    """Wrong bits of a page at retry ``level``, and those of its worst code word.
+    """Return the wrong bits of a page at retry ``level``, and those of its worst code word.
 
-    Below ``code.safe`` the page is drawn as a whole, since no code word can be at its limit, and
-    the worst code word is given as 0.
+    Below ``code.safe`` the errors are drawn for the whole page, because no code word reaches its
+    limit there, and the worst code word is given as 0.
     """
     if rate < code.safe:
         return binomial(word_key(key, level, -1), code.words * code.bits, rate), np.int64(0)
@@ -197,11 +203,11 @@ def page_errors(code, key, level, rate):
 
 @njit
 def read_page(code, key, stable, shifted, scale):
-    """One read of one page: (outcome, retries, wrong bits in the last reading).
+    """Read a page with retries: return (outcome, retries, wrong bits in the last reading).
 
-    ``code`` a record of CODE, ``key`` by draws.page_key, rates by rber.stable_rate and
-    rber.shifted_rate, ``scale`` of rber.scales. Outcome is CORRECTED, SOFT or UNCORRECTABLE. The
-    same arguments give the same outcome whenever and in whatever order pages are read.
+    ``code``: a record of CODE; ``key``: from rng.page_key; ``stable`` and ``shifted``: from
+    rber.stable_rate and rber.shifted_rate; ``scale``: from rber.scales. Outcome: CORRECTED, SOFT or
+    UNCORRECTABLE. It depends on the arguments alone, not on the order or time of the reads.
     """
     level = 0
     while True:
@@ -218,7 +224,7 @@ def read_page(code, key, stable, shifted, scale):
 
 @njit
 def senses(code, outcome, retries):
-    """Array readings of the page, each with its command and its data on the channel."""
+    """Return the number of array readings of the page; each has a command and a data out."""
     if outcome == CORRECTED:
         return 1 + retries
     return 1 + retries + code.soft_reads
@@ -226,7 +232,7 @@ def senses(code, outcome, retries):
 
 @njit
 def decodes(code, outcome, retries):
-    """Times that the page went through the decoder: each costs ``energy.ecc`` for its bits."""
+    """Return the number of decodings of the page; each costs ``energy.ecc`` for its bits."""
     if outcome == CORRECTED or code.soft_reads == 0:
         return 1 + retries
     return 2 + retries
@@ -234,15 +240,18 @@ def decodes(code, outcome, retries):
 
 @njit
 def decode_ps(code, errors):
-    """Time of a decoding that succeeds, in ps: iterations grow with the errors, from ``decode``
-    without any to ``decode_limit`` for as many as can be corrected."""
+    """Return the time of a successful decoding, in ps.
+
+    The number of iterations grows with the errors: from ``decode`` for none to ``decode_limit`` for
+    the most that can be corrected.
+    """
     most = code.words * code.limit
     return code.decode + (code.decode_limit - code.decode) * min(errors, most) // most
 
 
 @njit
 def decoder_ps(code, outcome, retries, errors):
-    """Time of the decoder for a whole read, in ps: decodings that fail run to their limit."""
+    """Return the decoder time of a whole read, in ps; a failed hard decoding takes its limit."""
     if outcome == CORRECTED:
         return retries * code.decode_limit + decode_ps(code, errors)
     hard = (1 + retries) * code.decode_limit

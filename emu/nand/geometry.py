@@ -1,13 +1,14 @@
-"""Geometry: how many channels, dies, planes, blocks and pages, and how a physical page is numbered.
+"""Geometry: numbers of channels, dies, planes, blocks and pages, and physical page numbers.
 
-Owns the numbering. Does not own which logical page lives where (mapping.py).
-Source: the usual one: channel / die / plane / block / page; a super-block is the same block index
-in every plane of one die, a super-page the same page of it (OptimStore's word, HPCA 2023). A unit
-is what is written and collected together: a die with its super-blocks, or a plane with its blocks.
+Owns the numbering. Does not own the mapping table (ftl/page_map.py).
+Source: the usual hierarchy channel / die / plane / block / page. A super-block is the same block
+index in every plane of one die, a super-page the same page of a super-block (OptimStore's term,
+HPCA 2023). A unit is written and garbage-collected together: a die with its super-blocks, or a
+plane with its blocks.
 
-Where an entry of the map stands for less than a page of flash, such a mapping unit is a *slot* of
-it, and all that is called a page here and in the map is a slot: consecutive ones lie in one page of
-flash, then in the next plane of the super-page, then in the next super-page.
+Where an entry of the mapping table covers less than a page of flash, that mapping unit is a *slot*
+of the page, and "page" means a slot here and in the mapping table. Consecutive slots lie in one
+page of flash, then in the next plane of the super-page, then in the next super-page.
 """
 
 from __future__ import annotations
@@ -24,34 +25,33 @@ from ondie.kernels.jit import cold
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes of one device's flash. Dies are numbered channel first: die = way * channels +
-    channel."""
+    """Sizes of one device's flash. Die numbers: die = way * channels + channel."""
 
     channels: int
     ways: int
     planes: int
     blocks: int
-    """Blocks per unit that the conventional namespace owns."""
+    """Blocks per unit in the conventional namespace."""
     reservoir_blocks: int
-    """Super-blocks per die lent to the optimizer reservoir, behind the conventional ones."""
+    """Super-blocks per die lent to the optimizer reservoir, after the conventional ones."""
     pages: int
     """Pages of a block of flash, per plane."""
     page_bytes: int
-    """Bytes of a page of the map, which is a page of flash or one of its ``slots``."""
+    """Bytes of a page of the mapping table, which is a page of flash or one of its ``slots``."""
     unit_planes: int
     """Planes of a unit: all of a die, or one."""
     chip_dies: int = 1
     """Dies behind one chip enable."""
     lanes: int = 1
-    """Planes of a die that read alone."""
+    """Planes of a die with independent reads; 1 = the die reads as a whole."""
     pslc_blocks: int = 0
-    """Blocks of a unit, the last conventional ones, that always hold one bit per cell."""
+    """Blocks of a unit that always hold one bit per cell: the last conventional ones."""
     slots: int = 1
-    """Pages of the map in a page of flash."""
+    """Pages of the mapping table per page of flash."""
 
     @staticmethod
     def of(cfg: Config) -> Geometry:
-        """Geometry of a configuration."""
+        """Return the geometry of a configuration."""
         flash = cfg.flash
         lent = int(flash.blocks_per_plane * cfg.ftl.reservoir_fraction)
         blocks = flash.blocks_per_plane - lent
@@ -109,25 +109,28 @@ class Geometry:
 
     @property
     def native_blocks(self) -> int:
-        """Conventional blocks per unit that hold all bits of their cells, but for those lent."""
+        """Conventional blocks per unit, without the fixed pSLC blocks."""
         return self.blocks - self.pslc_blocks
 
     @property
     def native_pages(self) -> int:
-        """Physical pages that logical ones can end in: those of native blocks."""
+        """Physical pages of native blocks: the final location of logical pages."""
         return self.units * self.native_blocks * self.block_pages
 
     @property
     def reservoir_super_pages(self) -> int:
-        """Physical super-pages in the reservoir of the whole device."""
+        """Physical super-pages of the reservoir, whole device."""
         return self.dies * self.reservoir_blocks * self.pages
 
     def channel_of(self, die: int) -> int:
         return die % self.channels
 
     def turns(self, order: str) -> np.ndarray:
-        """Units in an order of channels, ways, dies and planes: int32[units], the first letter of
-        ``order`` turns fastest. Within a unit of several planes, its planes are its own affair."""
+        """Return the units in an order of channels, ways, dies and planes: int32[units].
+
+        The first letter of ``order`` (C, W, D, P) varies fastest. Planes count only where a unit
+        has one plane.
+        """
         chips = self.ways // self.chip_dies
         sizes = {"C": self.channels, "W": chips, "D": self.chip_dies, "P": self.planes}
         if self.unit_planes > 1:
@@ -142,6 +145,6 @@ class Geometry:
 
 @cold
 def pages(st, ppn, n):
-    """Pages of flash in which ``n`` slots from ``ppn`` on lie."""
+    """Return the number of flash pages that hold the ``n`` slots from ``ppn`` on."""
     slots = st.cfg[0].slots
     return (ppn % slots + n - 1) // slots + 1

@@ -1,8 +1,9 @@
-"""Multi-plane commands from operations that wait on their own.
+"""Multi-plane commands: combination of separately queued operations.
 
-Owns which waiting operations of a die go as one command. Does not own operations that span planes
-from the start (mapping.py hands those out whole). Source: ONFI multi-plane addressing: the same
-operation in different planes of one die at the same page offset.
+Owns the choice of a die's queued operations that form one command. Does not own operations that
+span planes from the start (ftl/page_map.py allocates those as a whole).
+Source: ONFI multi-plane addressing: the same operation in different planes of one die at the same
+page offset.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from ondie.kernels.jit import cold, inline, njit
 
 @cold
 def gather_all(st, g, t, q):
-    """Take along what can work beside ``t``: from its own queue, then from the other ones of its
-    kind. As many planes as there is power for."""
+    """Add queued operations to the command of ``t``: from its queue ``q``, then from the other
+    queues of the same kind. The power budget limits the number of planes."""
     gather(st, g, t, q)
     if q == Q_READ or q == Q_GC_READ or q == Q_MAP_READ:
         if q != Q_READ:
@@ -41,17 +42,17 @@ def gather_all(st, g, t, q):
 
 @inline
 def alike(st, t, u):
-    """Are two transactions of the host's of one class?"""
+    """Return True if two host transactions have the same priority class."""
     return rank_of(st, t) == rank_of(st, u)
 
 
 @njit
 def gather(st, g, t, q):
-    """Take along from queue ``q`` what can work beside ``t`` in other planes.
+    """Add to the command of ``t`` the operations of queue ``q`` that can run in other planes.
 
-    Erases may pass programs, which want other blocks; programs do not pass an erase, whose block
-    they may want. Programs that take different times do not go together: two passes of one page
-    offset, for example. Reads that do (a retry) all wait for the longest.
+    An erase may overtake programs, which go to other blocks; a program does not overtake an erase,
+    whose block it may need. Programs of different duration (for example the two passes of one page
+    offset) are not combined. Reads of different duration (a retry) are: the longest decides.
     """
     x = st.txn[t]
     c = st.cfg[0]
@@ -65,7 +66,7 @@ def gather(st, g, t, q):
         d = st.die[g]
         room = c.power - st.dev[d.dev].power + d.power - planes_of(st, t)
     before = -1
-    passed = 0  # planes whose word lines, which have an order, are left where they are
+    passed = 0  # planes with a skipped word line: word lines must be programmed in order
     u = st.queue[g, 2 * q]
     while u >= 0 and x.planes != full:
         y = st.txn[u]
@@ -99,8 +100,8 @@ def gather(st, g, t, q):
 
 @njit
 def merge(st, t, u):
-    """Join the transactions of ``u`` to those of ``t``, page by page: several planes' pages of one
-    offset lie behind each other."""
+    """Merge the chain of mates of ``u`` into that of ``t``, ordered by page offset: the pages of
+    one offset in several planes are adjacent."""
     at = t
     while u >= 0:
         following = st.txn[u].mate

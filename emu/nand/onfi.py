@@ -1,14 +1,14 @@
-"""Command and address cycles on a flash channel, by data interface.
+"""ONFI command and address cycles on a flash channel, by data interface.
 
-Owns the constants of NV-DDR2, NV-DDR3 and NV-LPDDR4 (LTT), MQSim's set, and the sequences that take
-them. Does not own array times (presets) or who may use the channel (nand.py).
-Source: ONFI 5.0, tables 4-73 (NV-DDR2, NV-DDR3) and 4-77 (NV-LPDDR4) and section 5 (commands); what
-it leaves to the part: Micron's public model of an ONFI 4 MLC die; MQSim's channel for "MQSim".
+Owns the constants of NV-DDR2, NV-DDR3 and NV-LPDDR4 (LTT), MQSim's set of constants, and the
+command sequences. Does not own array times (presets) or channel grants (channel.py).
+Source: ONFI 5.0, tables 4-73 (NV-DDR2, NV-DDR3) and 4-77 (NV-LPDDR4) and section 5 (commands);
+values that ONFI leaves to the part: Micron's public model of an ONFI 4 MLC die; MQSim's channel for
+"MQSim".
 
-Commands and addresses are latched by WE_n in each of these interfaces, one per tWC, whatever the
-rate of the data; only the postamble depends on the timing mode (tRC, two transfers). The channel is
-taken from the first command cycle to the end of tWB, as a controller that sends one sequence after
-the other does.
+In each of these interfaces WE_n latches commands and addresses, one per tWC, at any data rate; only
+the postamble depends on the timing mode (tRC, two transfers). A sequence holds the channel from its
+first command cycle to the end of tWB: the controller sends one sequence after the other.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ondie.emu.config.config import Config
 from ondie.emu.units import InputError
 
 ADDRESS, ROW = 5, 3
-"""Address cycles: two of column and three of row; of row alone."""
+"""Address cycles: two of column and three of row; the three of row alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A constant in ps, where it is from, and its range where it depends on the part."""
+    """A constant in ps, its source, and its range if it depends on the part."""
 
     ps: int
     source: str
@@ -57,9 +57,10 @@ NUMBERS: dict[str, Number] = {
     "tDQSRE": _ns(25, _PART),
     "tRPSTH": _ns(15, _PART),
 }
-"""Of NV-DDR2, NV-DDR3 and NV-LPDDR4 alike."""
+"""Constants common to NV-DDR2, NV-DDR3 and NV-LPDDR4."""
 SUSPEND_CYCLES = 1 + ROW
-"""Assumed: a command and the row that names the die; vendors' sequences have one to four cycles."""
+"""Cycles of suspend and resume. Assumed: a command and the row address, which selects the die;
+vendors' sequences have one to four cycles."""
 MQSIM = {
     name: _ns(value, "MQSim, built-in constants of its NV-DDR2 channel")
     for name, value in (
@@ -72,14 +73,14 @@ FASTEST = {
     "NV-DDR3": (2400, "timing mode 19"),
     "NV-LPDDR4": (3600, "ONFI 5.1"),
 }
-"""Highest rate of an interface in MT/s, and where it is said."""
+"""Highest rate of an interface in MT/s, and its source."""
 
 
 def cycles(cfg: Config) -> dict[str, np.ndarray]:
-    """Time on the channel in ps, int64[planes + 1] each, by name as in timing.CYCLE_NAMES.
+    """Return the channel times in ps, int64[planes + 1] each, by name as in timing.CYCLE_NAMES.
 
-    ``flash.t_plane_busy`` (tDBSY, tPLxBSY) passes between the planes of one command. Raises
-    InputError for a rate that the interface does not have.
+    ``flash.t_plane_busy`` (tDBSY, tPLxBSY) separates the planes of one command. Raises InputError
+    for a rate above the maximum of the interface.
     """
     flash = cfg.flash
     n = np.arange(flash.planes_per_die + 1)
@@ -98,8 +99,11 @@ def cycles(cfg: Config) -> dict[str, np.ndarray]:
 
 
 def _onfi(busy: int, t_rc: int, n: np.ndarray) -> dict[str, np.ndarray | int]:
-    """ONFI's sequences. Reads: 00h, address, 32h or 30h for each plane; programs: 80h, address,
-    data, 11h or 10h; erases: 60h, row, D1h or D0h; copy-back: 00h .. 35h, then 85h .. 10h."""
+    """Return the times of ONFI's sequences in ps.
+
+    Reads: 00h, address, 32h or 30h for each plane; programs: 80h, address, data, 11h or 10h;
+    erases: 60h, row, D1h or D0h; copy-back: 00h .. 35h, then 85h .. 10h.
+    """
     p = {name: number.ps for name, number in NUMBERS.items()}
     between = (n - 1) * (p["tWB"] + busy)
     addressed = p["tCS"] + n * (1 + ADDRESS + 1) * p["tWC"] + between + p["tWB"]
@@ -129,9 +133,11 @@ def _onfi(busy: int, t_rc: int, n: np.ndarray) -> dict[str, np.ndarray | int]:
 
 
 def _mqsim(busy: int, n: np.ndarray) -> dict[str, np.ndarray | int]:
-    """MQSim's sums: six cycles for a read's command and address, four for an erase's, five for a
-    program's and one to close it; the second part of a copy-back takes as long as a program; going
-    on takes nothing."""
+    """Return the times of MQSim's sequences in ps.
+
+    Six cycles for the command and address of a read, four for an erase, five for a program and one
+    to close it. The second part of a copy-back takes as long as a program; a resume takes no time.
+    """
     p = {name: number.ps for name, number in MQSIM.items()}
     between = (n - 1) * busy
     loaded = 5 * p["tWC"] + p["tADL"] + p["tWPST"] + p["tWB"]

@@ -1,9 +1,10 @@
-"""Stored bytes: what each physical page holds, with its out-of-band data.
+"""Page store: contents and out-of-band data of physical pages.
 
 Owns page contents in segments of 64 MiB of address space, committed page by page as they are
-written, in anonymous memory or in files of a folder. Does not own addresses or time.
-Source: NAND spare areas as FTLs use them: LPN, sequence number and checksum beside every page; in
-the optimizer's reservoir also slot and step (OptimStore, HPCA 2023: pages that a die programs).
+written, in anonymous memory or in files of a folder. Does not own addresses (ftl/page_map.py) or
+time (channel.py).
+Source: NAND spare areas as FTLs use them: LPN, sequence number and checksum with every page; in the
+optimizer's reservoir also slot and step (OptimStore, HPCA 2023: pages that a die programs).
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ OOB = np.dtype(
     [
         ("lpn", "i8"),  # logical page, or super-page of the reservoir
         ("sequence", "i8"),  # number of the programming
-        ("step", "i8"),  # of the optimizer, whose result the page holds (reservoir)
-        ("slot", "u4"),  # plane of its super-page, that is which vector (reservoir)
+        ("step", "i8"),  # optimizer step whose result the page holds (reservoir)
+        ("slot", "u4"),  # plane within its super-page, which selects the vector (reservoir)
         ("checksum", "u4"),  # of the page's bytes
         ("seal", "u4"),  # of this record
         ("written", "u4"),
     ]
 )
 ERASED, PROGRAMMED, TORN = range(3)
-"""``written``: the state of the cells. TORN is what a program or an erase has left that the power
-did not let end: the page may look like any other, and takes no program before it is erased."""
+"""Values of ``written``, the state of the cells. TORN: power was lost during a program or an erase.
+A torn page may read like any other, and must be erased before the next program."""
 SPARE_BYTES = OOB.itemsize - 4
-"""Out-of-band data of a page as they are programmed; ``written`` is the cells' own."""
+"""Bytes of out-of-band data that are programmed; ``written`` is the cells' state, not data."""
 BLANK = -1
-"""``lpn`` of a torn page that reads as if it were erased."""
+"""``lpn`` of a torn page that reads as erased."""
 
 
 class Spare(NamedTuple):
-    """What the out-of-band data of a page say, whose seal is whole."""
+    """Out-of-band data of a page with a valid seal."""
 
     lpn: int
     sequence: int
@@ -52,24 +53,24 @@ class Spare(NamedTuple):
 
 
 def record(spare: Spare, data: np.ndarray) -> np.ndarray:
-    """Out-of-band data of a page with these bytes, as its cells hold them: uint8[SPARE_BYTES]."""
+    """Return the out-of-band data of a page that holds ``data``, as its cells store them:
+    uint8[SPARE_BYTES]."""
     checksum = zlib.crc32(data.tobytes())
     held = np.array([(*spare, checksum, seal(*spare, checksum), 0)], OOB)
     return held.view(np.uint8)[:SPARE_BYTES].copy()
 
 
 def seal(lpn: int, sequence: int, step: int, slot: int, checksum: int) -> int:
-    """Checksum of a record."""
+    """Return the checksum of an out-of-band record."""
     return zlib.crc32(struct.pack("<qqqII", lpn, sequence, step, slot, checksum))
 
 
 class PageStore:
     """Page contents of one device, by physical page number.
 
-    ``folder`` keeps the segments as sparse files; without it they live in memory and end with the
-    process. A page read before it was written, or whose bytes no longer match nothing stored, is
-    the caller's mistake or a fault put in on purpose: bytes are returned as they are, and
-    :meth:`intact` tells.
+    With ``folder`` the segments are sparse files; without it they are in memory and end with the
+    process. Reading a page before it was programmed raises InputError. Bytes that do not match the
+    stored checksum (an injected fault) are returned as they are; :meth:`intact` detects them.
     """
 
     def __init__(self, page_bytes: int, folder: Path | None = None) -> None:
@@ -103,7 +104,7 @@ class PageStore:
             return mmap.mmap(file.fileno(), size)
 
     def write(self, ppn: int, lpn: int, data: np.ndarray) -> None:
-        """Program a page: ``data`` uint8[page_bytes]. InputError when it has not been erased."""
+        """Program a page: ``data`` uint8[page_bytes]. InputError if it has not been erased."""
         self._program(ppn, lpn, data, zlib.crc32(data.tobytes()))
 
     def _program(self, ppn: int, lpn: int, data: np.ndarray, checksum: int) -> None:
@@ -122,10 +123,12 @@ class PageStore:
         state: int = PROGRAMMED,
         members: np.ndarray | None = None,
     ) -> np.record:
-        """Program a page of the reservoir with the out-of-band data that its controller makes;
-        returns the record. ``members``, uint8[SPARE_BYTES]: of a parity, the exclusive or of its
-        members' out-of-band data, where ECC's parity would be, which these pages have none of.
-        InputError when the page has not been erased."""
+        """Program a page of the reservoir with out-of-band data from its controller.
+
+        Returns the record. ``members``, uint8[SPARE_BYTES], only for a parity page: the exclusive
+        or of its members' out-of-band data, stored in the place of ECC parity, which these pages do
+        not have. InputError if the page has not been erased.
+        """
         pages, oob, at = self._segment(ppn)
         if oob[at]["written"]:
             raise InputError(f"physical page {ppn} is programmed twice without an erase")
@@ -137,18 +140,21 @@ class PageStore:
         return oob[at]
 
     def record(self, ppn: int) -> np.ndarray:
-        """The out-of-band data of a page as its cells hold them: uint8[SPARE_BYTES]."""
+        """Return the out-of-band data of a page as its cells hold them: uint8[SPARE_BYTES]."""
         _, oob, at = self._segment(ppn)
         return oob[at : at + 1].view(np.uint8)[:SPARE_BYTES].copy()
 
     def members(self, ppn: int) -> np.ndarray:
-        """What a parity's page holds of its members' out-of-band data: uint8[SPARE_BYTES]."""
+        """Return the exclusive or of the members' out-of-band data that a parity page holds:
+        uint8[SPARE_BYTES]. InputError if the page is not programmed."""
         self.read(ppn)
         return self._members[ppn]
 
     def torn(self, ppn: int) -> np.record:
-        """The record of a page that has been left half programmed or half erased, to be altered;
-        the page takes no program before its next erase."""
+        """Mark a page as torn (partly programmed or erased) and return its record for changes.
+
+        The page must be erased before the next program.
+        """
         _, oob, at = self._segment(ppn)
         if not oob[at]["written"]:
             oob[at] = (BLANK, -1, -1, 0, 0, 0, TORN)
@@ -156,8 +162,11 @@ class PageStore:
         return oob[at]
 
     def spoil(self, ppn: int, done: bool = True) -> None:
-        """Program a page that has not been erased with anything, so that it reads neither as blank
-        nor as whole; not ``done``: as much as begun."""
+        """Overwrite a page without an erase, so that it reads neither as blank nor as whole.
+
+        With ``done`` false the overwrite has only begun: the page is marked as torn, and its bytes
+        stay.
+        """
         record = self.torn(ppn)
         if done:
             self.read(ppn)[:] = 0
@@ -166,8 +175,8 @@ class PageStore:
             record["slot"] = record["checksum"] = 0
 
     def spare(self, ppn: int) -> Spare | None | bool:
-        """The out-of-band data as a controller reads them: what they say, None where they are
-        blank, False where they are neither."""
+        """Return the out-of-band data as a controller reads them: None if they are blank, False if
+        their seal is wrong."""
         _, oob, at = self._segment(ppn)
         x = oob[at]
         if not x["written"] or x["lpn"] == BLANK:
@@ -176,30 +185,33 @@ class PageStore:
         return found if seal(*found, int(x["checksum"])) == x["seal"] else False
 
     def read(self, ppn: int) -> np.ndarray:
-        """A page's bytes, uint8[page_bytes] (a view: copy it before the next write)."""
+        """Return a page's bytes, uint8[page_bytes] (a view: copy it before the next write).
+
+        InputError if the page is not programmed.
+        """
         pages, oob, at = self._segment(ppn)
         if not oob[at]["written"]:
             raise InputError(f"physical page {ppn} is read before it was programmed")
         return pages[at]
 
     def intact(self, ppn: int) -> bool:
-        """Do the page's bytes still match the checksum stored beside them?"""
+        """Return True if the page is programmed and its bytes match the stored checksum."""
         pages, oob, at = self._segment(ppn)
         return bool(oob[at]["written"]) and zlib.crc32(pages[at].tobytes()) == oob[at]["checksum"]
 
     def owner(self, ppn: int) -> int:
-        """Logical page that the out-of-band data name; -1 = nothing is programmed here."""
+        """Return the logical page in the out-of-band data; -1 = the page is not programmed."""
         _, oob, at = self._segment(ppn)
         return int(oob[at]["lpn"]) if oob[at]["written"] else -1
 
     def sequence(self, ppn: int) -> int:
-        """Number of the page's programming, from 1; 0 = nothing is programmed here."""
+        """Return the sequence number of the page's program, from 1; 0 = it is not programmed."""
         _, oob, at = self._segment(ppn)
         return int(oob[at]["sequence"]) if oob[at]["written"] else 0
 
     def follow(self, entry: events.LogEntry, geometry: Geometry) -> bool:
-        """Obey an entry of the engine's log that concerns stored pages alone: a page that
-        collection has moved, an erased super-block. Returns False for every other entry."""
+        """Apply an entry of the engine's log that concerns stored pages alone: a page moved by
+        garbage collection, or an erased super-block. Returns False for every other entry."""
         match entry.what:
             case events.LOG_MOVE:
                 self.move(entry.old, entry.ppn, entry.lpn)
@@ -210,22 +222,25 @@ class PageStore:
         return True
 
     def move(self, source: int, target: int, lpn: int) -> None:
-        """Collection copies a page, its checksum with it: what was damaged stays known as
-        damaged."""
+        """Copy a page to ``target`` as garbage collection does, with its checksum: a damaged page
+        remains detectable."""
         data = self.read(source).copy()
         _, oob, at = self._segment(source)
         self._program(target, lpn, data, int(oob[at]["checksum"]))
 
     def programmed(self) -> Iterator[tuple[int, int, int]]:
-        """(ppn, lpn, sequence number) of every programmed page, as recovery reads them."""
+        """Yield (ppn, lpn, sequence number) of every programmed page, as recovery reads them."""
         for number, (_, oob) in sorted(self._segments.items()):
             for at in np.flatnonzero(oob["written"]):
                 ppn = number * self._per_segment + int(at)
                 yield ppn, int(oob["lpn"][at]), int(oob["sequence"][at])
 
     def erase(self, first_ppn: int, n: int, mask: int = -1, planes: int = 1) -> None:
-        """Erase ``n`` pages: a page can be read again only after it is programmed. ``mask``: which
-        of the ``planes`` that the pages lie in, one after the other, take part."""
+        """Erase ``n`` pages from ``first_ppn`` on; a page must be programmed before its next read.
+
+        Consecutive pages lie in consecutive planes, ``planes`` in all; bits of ``mask`` select the
+        planes to erase.
+        """
         which = np.array([mask >> plane & 1 for plane in range(planes)], bool)
         for number in range(
             first_ppn // self._per_segment, (first_ppn + n - 1) // self._per_segment + 1
@@ -248,7 +263,10 @@ class PageStore:
         pages[at, byte] ^= mask
 
     def damage(self, ppn: int, mask: np.ndarray) -> None:
-        """Flip the stored bits that ``mask``, uint8[page_bytes], names; the checksum stays."""
+        """Flip the stored bits that ``mask``, uint8[page_bytes], selects; the checksum stays.
+
+        InputError if the page is not programmed.
+        """
         pages, oob, at = self._segment(ppn)
         if not oob[at]["written"]:
             raise InputError(f"physical page {ppn} has no bits to flip: it was never programmed")

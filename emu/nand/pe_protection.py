@@ -1,14 +1,14 @@
-"""What stands between the wrong bits of the optimizer's pages and who reads them on the die.
+"""Error protection of the optimizer's pages, which processing elements read on the die.
 
-Owns which wrong bits of a reading are left behind a code on the die, or the controller's, and what
-a reading shows that stands for many (``errors.exposure``). Does not own rates (rber.py), when pages
-are read (bare.py) or the time of a code (isp/pe.py, passages.py).
+Owns the wrong bits that remain after a code on the die or after the controller's ECC, and the wrong
+bits of a reading that represents several (``errors.exposure``). Does not own rates (rber.py), the
+reads of the pages (ftl/reservoir_reads.py) or the time of a code (compute/pe.py, ftl/transfers.py).
 Source: AiF, ISCA 2025 (10 bit/1 KiB on the die); bounded-distance decoding as in ecc.py: a code
-word with more wrong bits than its code corrects stays as it is.
+word with more wrong bits than its code corrects stays unchanged.
 
-A reading's wrong bits are drawn for the page as a whole, with the key of the reading: they are the
-same whatever stands behind. Read as ``exposure`` readings, a page without a code shows the wrong
-bits of all of them; behind a code, those of the code words, among all of theirs, that failed.
+The wrong bits of a reading are drawn for the whole page, with the key of the reading, and do not
+depend on the code. If a reading represents ``exposure`` readings, a page without a code has the
+wrong bits of all of them; with a code, those of every code word that failed in any of them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ondie.emu.nand.rber import MOST
 from ondie.kernels.jit import njit
 
 MANY = 64
-"""Failed words per word of a page beyond which their bits are drawn at one rate."""
+"""Failed code words per code word of a page above which their bits are drawn at one rate."""
 
 
 def code(cfg: Config) -> tuple[int, int]:
-    """(bytes of a code word, wrong bits that are corrected); (0, 0) where no code stands there."""
+    """Return (bytes of a code word, correctable bits per code word); (0, 0) without a code."""
     match cfg.pe.protection:
         case "on_die_ecc":
             return cfg.pe.ecc_codeword_bytes, cfg.pe.ecc_correctable_bits
@@ -42,8 +42,11 @@ def code(cfg: Config) -> tuple[int, int]:
 
 @njit
 def corrected(mask, word, limit):
-    """Clear the code words of ``word`` bytes in a mask of wrong bits, uint8[page bytes], that have
-    at most ``limit`` of them. Returns how many bits are left."""
+    """Clear the correctable code words in ``mask``, the wrong bits of a page, uint8[page bytes].
+
+    A code word has ``word`` bytes and is correctable with at most ``limit`` wrong bits. Returns the
+    number of wrong bits left.
+    """
     left = np.int64(0)
     for first in range(0, mask.shape[0], word):
         wrong = np.int64(0)
@@ -59,7 +62,8 @@ def corrected(mask, word, limit):
 
 @njit
 def beyond(key, bits, limit, rate):
-    """Wrong bits of a code word of which it is known that they are more than ``limit``."""
+    """Draw the number of wrong bits of a code word of ``bits`` bits, given that it exceeds
+    ``limit``."""
     u = uniform(key, 0) * codeword_failure(bits, limit, rate)
     k = limit + 1
     mass = math.exp(log_mass(bits, k, rate))
@@ -73,8 +77,8 @@ def beyond(key, bits, limit, rate):
 
 @njit
 def failures(mask, key, rate, word, limit, exposure):
-    """Fill ``mask`` with the bits of the code words that fail in ``exposure`` readings of a page.
-    Returns how many are left wrong."""
+    """Fill ``mask`` with the wrong bits of the code words that fail in ``exposure`` readings of a
+    page. Returns the number of wrong bits."""
     own = mask.shape[0] // word
     n = own * exposure
     share = codeword_failure(8 * word, limit, rate)
@@ -101,8 +105,10 @@ def failures(mask, key, rate, word, limit, exposure):
 
 @njit
 def fill(mask, key, rate, word, limit, exposure):
-    """Fill ``mask`` uint8[page bytes], all zero, with the wrong bits that a reading leaves: behind
-    a code where ``word`` > 0. Returns (wrong bits of the array, those left)."""
+    """Fill ``mask`` uint8[page bytes], all zero, with the wrong bits that remain after a reading.
+
+    A code corrects the page if ``word`` > 0. Returns (wrong bits of the array, wrong bits left).
+    """
     if word == 0:
         raw = inject.bare_mask(mask, key, min(rate * exposure, MOST))
         return raw, raw
@@ -116,7 +122,7 @@ def fill(mask, key, rate, word, limit, exposure):
 
 @njit
 def count(key, rate, page, word, limit, exposure):
-    """What :func:`fill` returns, for a page of so many bytes; mostly without a mask."""
+    """Return what :func:`fill` returns for a page of ``page`` bytes, mostly without a mask."""
     if word == 0 or exposure == 1:
         raw = binomial(word_key(key, 0, -1), 8 * page, min(rate * exposure, MOST))
         if word == 0 or raw <= limit:
@@ -127,8 +133,10 @@ def count(key, rate, page, word, limit, exposure):
 def wrong_bits(
     page_bytes: int, rate: float, key: int, word: int = 0, limit: int = 0, exposure: int = 1
 ) -> np.ndarray:
-    """Mask of the wrong bits that a reading leaves, uint8[page_bytes]: exclusive-or it with the
-    data. ``key`` by draws.page_key."""
+    """Return the mask of the wrong bits that remain after a reading, uint8[page_bytes].
+
+    Exclusive-or it with the data. ``key``: from rng.page_key.
+    """
     mask = np.zeros(page_bytes, np.uint8)
     fill(mask, np.uint64(key), rate, word, limit, exposure)
     return mask
@@ -136,8 +144,10 @@ def wrong_bits(
 
 @njit
 def tally(keys, rate, page, word, limit, exposure):
-    """Wrong bits of readings with ``keys`` uint64[steps, readings], by step: int64[steps, 2] of
-    those of the array and of those left."""
+    """Return the wrong bits per step of readings with ``keys`` uint64[steps, readings].
+
+    int64[steps, 2]: wrong bits of the array, wrong bits left.
+    """
     found = np.zeros((keys.shape[0], 2), np.int64)
     for step in range(keys.shape[0]):
         for i in range(keys.shape[1]):

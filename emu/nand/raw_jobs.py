@@ -1,9 +1,10 @@
-"""Flash operations by physical place: what the engine does without an FTL or a host.
+"""Raw flash jobs: operations by physical address, without an FTL or a host.
 
 Owns the job list, its feeding into the dies' queues, the loop that runs one channel after the
-other, and the one that takes jobs as they arrive. Does not own scheduling (nand.py). Source:
-channels are independent until an FTL, a host or a power budget couples them, so each may run to its
-end alone: the completion times are the same.
+other, and the loop for jobs with arrival times. Does not own scheduling (channel.py,
+die_scheduler.py).
+Source: channels are independent unless an FTL, a host or a power budget couples them, so each can
+run to its end separately with the same completion times.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from ondie.emu.units import InputError
 from ondie.kernels.jit import cold, inline, njit
 
 _JOB = record_type(
-    end="i8",  # when it was done: data out, programmed, erased, ps; before that, ~(its arrival)
+    end="i8",  # completion (data out, programmed or erased), ps; until then ~(its arrival)
     bus="i4",  # bytes that cross the channel
-    page="i4",  # page offset in its block; -1: of no type, and alone in its command
-    planes="i4",  # bit of its plane, or bits of its planes
+    page="i4",  # page offset in its block; -1: no page type, and never combined with others
+    planes="i4",  # mask of its planes
     op="i1",  # timing.READ, PROGRAM, ERASE or COPYBACK
-    queue="i1",  # which of its die's queues it joins
-    more="i1",  # jobs behind it that are programmed with it (its word line); -1: it is one of those
+    queue="i1",  # queue of its die
+    more="i1",  # following jobs that are programmed with it (its word line); -1: one of those
     second="i1",  # 1: the second pass over a word line
 )
 JOB = rounded_up(_JOB)
@@ -37,13 +38,13 @@ QUEUED = {
     timing.ERASE: nand.Q_GC_ERASE,
     timing.COPYBACK: nand.Q_GC_WRITE,
 }
-"""The queue that an operation joins unless the job says otherwise."""
+"""Default queue of each operation."""
 OPERATIONS = ", ".join(timing.OP_NAMES[op] for op in QUEUED)
 
 
 @inline
 def transaction(st, i):
-    """A transaction for job ``i``."""
+    """Create and return a transaction for job ``i``."""
     job = st.job[i]
     t = take_txn(st)
     x = st.txn[t]
@@ -63,8 +64,10 @@ def transaction(st, i):
 
 @inline
 def hand(st, g, i):
-    """Job ``i``, and those that are programmed with it, join a queue of die ``g``. Returns the job
-    behind them."""
+    """Queue job ``i``, and those that are programmed with it, on die ``g``.
+
+    Returns the index of the next job.
+    """
     job = st.job[i]
     t = transaction(st, i)
     if job.more > 0:
@@ -76,7 +79,7 @@ def hand(st, g, i):
 
 @cold
 def whole_line(st, t, i):
-    """The jobs behind job ``i`` that are programmed with it join its transaction."""
+    """Append the jobs that are programmed with job ``i`` to its transaction ``t`` as mates."""
     for k in range(i + 1, i + 1 + st.job[i].more):
         u = transaction(st, k)
         st.txn[t].mate = u
@@ -85,7 +88,7 @@ def whole_line(st, t, i):
 
 @inline
 def feed(st, g):
-    """Put one more of the die's operations into its queues."""
+    """Queue the next operation of die ``g``, if there is one."""
     f = st.feed[g]
     if f.next < f.last:
         f.next = hand(st, g, f.next)
@@ -93,8 +96,11 @@ def feed(st, g):
 
 @inline
 def done(st, t, again):
-    """Transaction ``t`` and its mates are done, and their die is fed another operation for each
-    (if ``again``). Returns the number of jobs among them that waited on their own."""
+    """Complete transaction ``t`` and its mates, and feed their die one operation for each if
+    ``again``.
+
+    Returns the number of jobs among them that were queued separately.
+    """
     time = st.reg[0].now
     if st.txn[t].op != timing.READ and st.cfg[0].status == 0:
         time = st.txn[t].time
@@ -117,9 +123,11 @@ def done(st, t, again):
 
 @njit
 def run(st, window, until):
-    """Run all jobs, ``window`` operations queued per die; or, where that is 0, those up to and
-    including time ``until`` as they arrive, to be called again with a later one. Returns how many
-    operations were done."""
+    """Run jobs and return the number of completed operations.
+
+    ``window`` > 0: run all jobs with ``window`` operations queued per die. ``window`` 0: run the
+    jobs as they arrive, up to and including time ``until`` (ps); call it again with a later time.
+    """
     if window == 0 or st.cfg[0].power > 0:
         for g in range(st.feed.shape[0]):
             for _ in range(window):
@@ -150,8 +158,11 @@ def run(st, window, until):
 
 @njit
 def events(st, until, window):
-    """Events of all channels in order of time; jobs arrive by their time (``window`` 0) or as
-    others are done. What arrives at one instant is looked at together, behind what ends then."""
+    """Process the events of all channels in order of time; return the number of completed jobs.
+
+    Jobs arrive by their time (``window`` 0) or as others complete. Jobs that arrive at one instant
+    are queued together, after the completions of that instant.
+    """
     reg = st.reg[0]
     f = st.feed[0]
     n = 0
@@ -179,11 +190,11 @@ def events(st, until, window):
 
 
 def load(arrays: Arrays, die: np.ndarray, op: np.ndarray, **columns: np.ndarray) -> np.ndarray:
-    """Hand jobs over for :func:`run`, in the order in which each die is to take them.
+    """Load the job list for :func:`run`, in the order of execution per die.
 
     ``die``, ``op``: int[n]; further columns of JOB: ``bus`` bytes, ``page``, ``planes``, ``queue``,
-    ``more``, ``second``. Returns the order in which they lie in ``arrays.job`` (int64[n], stable by
-    die). Raises InputError for a die or an operation that does not exist.
+    ``more``, ``second``. Returns the order of the jobs in ``arrays.job`` (int64[n], stable by die).
+    Raises InputError for a die or an operation that does not exist, or too many jobs.
     """
     record = _fill(arrays, die, op, columns)
     order = np.argsort(record, kind="stable")
@@ -197,7 +208,10 @@ def load(arrays: Arrays, die: np.ndarray, op: np.ndarray, **columns: np.ndarray)
 def load_arrivals(
     arrays: Arrays, at: np.ndarray, die: np.ndarray, op: np.ndarray, **columns: np.ndarray
 ) -> np.ndarray:
-    """The same where ``window`` is 0: ``at`` int64[n] ps. Returns the order, stable by arrival."""
+    """Load jobs with arrival times ``at`` (int64[n], ps) for :func:`run` with ``window`` 0.
+
+    Otherwise like :func:`load`. Returns the order, stable by arrival.
+    """
     record = _fill(arrays, die, op, columns)
     arrays.job["end"][: len(at)] = ~np.asarray(at)
     order = np.argsort(at, kind="stable")
@@ -208,7 +222,7 @@ def load_arrivals(
 
 
 def _first_out(arrays: Arrays, op: np.ndarray) -> None:
-    """What may leave the dies before anything else: see ``nand.best_out``."""
+    """Set ``first_out``, the rank at which ``channel.best_out`` ends its search."""
     silent = bool((op == timing.COPYBACK).any()) or arrays.cfg["status"][0] != 0
     mapping = bool((arrays.job["queue"][: len(op)] == nand.Q_MAP_READ).any())
     arrays.cfg["first_out"] = -1 if silent else 0 if mapping else 1
@@ -221,9 +235,11 @@ def _reorder(arrays: Arrays, record: np.ndarray, order: np.ndarray) -> None:
 
 
 def unwatch(arrays: Arrays) -> None:
-    """Say that nobody outside the channels waits for their operations: ends are then looked at
-    when a channel is free, and how long dies and channels worked is not noted. The times are the
-    same; where a die may want something in between, nothing changes."""
+    """Clear ``watch``: nothing outside the channels depends on the end of their operations.
+
+    Ends are then processed when a channel is free, and busy times of dies and channels are not
+    recorded. Completion times do not change. No effect with overlap, interleaving or status reads.
+    """
     c = arrays.cfg
     if not (c["overlap"][0] or c["interleave"][0] or c["status"][0]):
         c["watch"] = 0
@@ -232,7 +248,7 @@ def unwatch(arrays: Arrays) -> None:
 def _fill(
     arrays: Arrays, die: np.ndarray, op: np.ndarray, columns: dict[str, np.ndarray]
 ) -> np.ndarray:
-    """Fill in the job list in the order given; the record of each job's die."""
+    """Fill the job list in the given order; return the DIE record of each job, int64[n]."""
     c = arrays.cfg[0]
     n = len(die)
     dies = len(arrays.die) // int(c.lanes)

@@ -1,4 +1,4 @@
-"""Raw bit error rates: how many bits of a page come out of the array wrong.
+"""Raw bit error rate (RBER) model of flash pages.
 
 Owns the formula over P/E cycles, retention, read disturb, cell mode and page type, and its
 constants as compiled code reads them. Does not own correction or retries (ecc.py).
@@ -14,9 +14,9 @@ The rate of a page is ``scale * (stable + shifted)``, with
     leak     = retention * (1 + cycles / retention_cycles)**retention_cycles_exponent
     pressure = disturb * max(cycles, 1)**disturb_cycles_exponent
 
-and ``scale`` by cell mode and page type. Only what is shifted is won back by reading again at other
-reference voltages. FAST 2019 has ``cycles**m`` in ``leak``, which says that a new block keeps its
-charge forever; with ``retention_cycles = 1`` this is that law from the first cycle on.
+and ``scale`` depends on cell mode and page type. A retry at other reference voltages reduces only
+``shifted``. FAST 2019 has ``cycles**m`` in ``leak``, so that a new block would keep its charge
+forever; with ``retention_cycles = 1`` this formula is that law from the first cycle on.
 """
 
 from __future__ import annotations
@@ -49,15 +49,17 @@ REFERENCES = {
     "balanced": ((1,), (1, 2), (2, 3, 2), (4, 4, 4, 3)),
     "binary": ((1,), (1, 2), (1, 2, 4), (1, 2, 4, 8)),
 }
-"""Reference voltages that a read of each page type takes, by Gray code and bits per cell. Together
-they are the 2**bits - 1 gaps between the levels."""
+"""Number of reference voltages for a read of each page type, by Gray code and bits per cell. Their
+sum is the 2**bits - 1 gaps between the levels."""
 MOST = 0.5
-"""A bit that is wrong half of the time holds nothing."""
+"""Upper limit of the rate: a bit that is wrong half of the time holds no information."""
 
 
 def rates(cfg: Config) -> np.recarray:
-    """The constants of a configuration: one record of RATES (rates per bit, times in days), all of
-    them 0 where ``errors.kind`` is none, and all but the floor where it is rate."""
+    """Return the constants of a configuration: one record of RATES (rates per bit, times in days).
+
+    All rates are 0 if ``errors.kind`` is none; all but the floor are 0 if it is rate.
+    """
     made = records(RATES, 1)
     if cfg.errors.kind != "model":
         made.retention_cycles = made.disturb_reads = 1
@@ -69,10 +71,11 @@ def rates(cfg: Config) -> np.recarray:
 
 
 def scales(cfg: Config) -> np.ndarray:
-    """Factor on the constants' rates, float64[5, 4]: cell mode (index into CELLS) by page type.
+    """Return the scale factor of the rates, float64[5, 4]: cell mode (index into CELLS) by page
+    type.
 
-    The page type with the most reference voltages has the mode's own factor, the others in
-    proportion; page types that a mode lacks are NaN. All are 1 where ``errors.kind`` is rate.
+    The page type with the most reference voltages has the factor of the mode, the others a factor
+    in proportion; page types that a mode lacks are NaN. All are 1 if ``errors.kind`` is rate.
     """
     table = np.full((len(CELLS), 4), math.nan)
     modes = {cell: getattr(cfg.errors, cell.lower()) for cell in CELLS}
@@ -87,26 +90,30 @@ def scales(cfg: Config) -> np.ndarray:
 
 @njit
 def stable_rate(c, cycles):
-    """Part of the rate that no choice of reference voltages removes; ``c`` a record of RATES."""
+    """Return the part of the rate that no reference voltage removes; ``c``: a record of RATES."""
     return c.floor + c.wear * float(cycles) ** c.wear_exponent
 
 
 @njit
 def leak_rate(c, cycles):
-    """Retention's coefficient for a block of so many cycles: changes at its erase only."""
+    """Return the retention coefficient of a block with ``cycles`` P/E cycles; it changes only at an
+    erase."""
     return c.retention * (1.0 + cycles / c.retention_cycles) ** c.retention_cycles_exponent
 
 
 @njit
 def pressure_rate(c, cycles):
-    """Read disturb's coefficient for a block of so many cycles: changes at its erase only."""
+    """Return the read-disturb coefficient of a block with ``cycles`` P/E cycles; it changes only at
+    an erase."""
     return c.disturb * max(float(cycles), 1.0) ** c.disturb_cycles_exponent
 
 
 @njit
 def shifted_rate(c, leak, pressure, days, reads):
-    """Part of the rate that comes of shifted charge: ``days`` since the page was programmed,
-    ``reads`` of its block since then."""
+    """Return the part of the rate due to shifted charge.
+
+    ``days``: since the page was programmed; ``reads``: of its block since then.
+    """
     rate = 0.0
     if days > 0.0:
         rate += leak * days**c.retention_exponent
@@ -117,13 +124,14 @@ def shifted_rate(c, leak, pressure, days, reads):
 
 @njit
 def total_rate(stable, shifted, scale):
-    """Rate of a reading: its two parts, by cell mode and page type."""
+    """Return the rate of a reading: both parts times ``scale``, at most MOST."""
     return min(MOST, scale * (stable + shifted))
 
 
 @njit
 def retry_rate(stable, shifted, scale, gain, level):
-    """Rate at retry ``level`` (0: the first reading): each retry leaves ``gain`` of the shift."""
+    """Return the rate at retry ``level`` (0: first reading); each retry multiplies ``shifted`` by
+    ``gain``."""
     for _ in range(level):
         shifted *= gain
     return total_rate(stable, shifted, scale)
@@ -131,14 +139,17 @@ def retry_rate(stable, shifted, scale, gain, level):
 
 @njit
 def page_rate(c, scale, cycles, days, reads):
-    """Rate of a first read, all in one; the engine keeps the block's coefficients instead."""
+    """Return the rate of a first read. The engine calls the parts instead and keeps the block's
+    coefficients."""
     shifted = shifted_rate(c, leak_rate(c, cycles), pressure_rate(c, cycles), days, reads)
     return total_rate(stable_rate(c, cycles), shifted, scale)
 
 
 def crossing_days(c: np.record, scale: float, cycles: float, limit: float) -> float:
-    """Days of retention after which an unread page reaches ``limit``; 0 where it starts above, inf
-    where the model has no retention loss."""
+    """Return the days of retention after which an unread page reaches the rate ``limit``.
+
+    0 if its rate is at or above the limit from the start, inf if the model has no retention loss.
+    """
     room = limit / scale - stable_rate(c, cycles)
     leak = leak_rate(c, cycles)
     if room <= 0:

@@ -1,7 +1,7 @@
-"""Timing rules of flash operations, as a table.
+"""Timing table of flash operations.
 
-Owns, per operation: command time on the channel, which way data cross the channel, array time.
-Does not own who may start when (nand.py holds registers, array and channel).
+Owns, per operation: command time on the channel, direction of data on the channel, array time.
+Does not own the scheduling of operations (die_scheduler.py, channel.py).
 Source: ONFI 4.x command sequences; VPP, BPR, BPP, ODC after OptimStore (HPCA 2023): the gradient
 enters a page register and never the array, buffered reads and programs stay in the registers.
 """
@@ -18,33 +18,35 @@ from ondie.emu.nand import onfi
 READ, PROGRAM, ERASE, VPP, BPR, ODC, BPP, COPYBACK = range(8)
 OP_NAMES = ("READ", "PROGRAM", "ERASE", "VPP", "BPR", "ODC", "BPP", "COPYBACK")
 SCAN, PAD = 16, 17
-"""Kinds of plan row beside these: a READ and a BPP of the reservoir by place, not by super-page, as
-recovery does before there is a map: out-of-band data out, and whatever is in the registers in."""
+"""Further kinds of plan row: a READ (SCAN) and a BPP (PAD) of the reservoir by physical address,
+not by super-page. Recovery uses them before it has a mapping table: SCAN transfers out-of-band data
+out, PAD programs the present contents of the registers."""
 OTHER = len(OP_NAMES)
-"""Operation index of transactions that are no flash operation (compute, transfers)."""
+"""Operation index of transactions that are not flash operations (compute, transfers)."""
 COPYBACK_IN, SUSPEND, RESUME, STATUS, OUT_FIRST, OUT_NEXT = range(OTHER, OTHER + 6)
-"""Cycles on the channel that belong to no operation of their own: the second part of a copy-back;
-what makes a program or an erase stand back and go on; reading a status; what data out take beyond
-their bytes, and more for each page after a read of several planes."""
+"""Indices of further cycles on the channel: second part of a copy-back; suspend and resume of a
+program or an erase; status read; overhead of data out (OUT_FIRST), and additional overhead per page
+after a read of several planes (OUT_NEXT)."""
 RECALL, FETCH, STORE, KEEP, BESIDE, LIFT, LAND = range(20, 27)
-"""What a plan asks of the reservoir with the controller's help, beside the optimizer's own
-operations; to the die it is a READ or PROGRAM. A stripe in the registers leaves for the controller
-(FETCH), and is programmed from there with its parity (STORE). A gradient is
-programmed into the planes that the super-page left empty (KEEP), and sensed with it (RECALL). What
-the controller has made itself, parity over dies or the record of a step, is programmed when the die
-has time (BESIDE). A super-page is read into DRAM (LIFT), and programmed into another one, which may
-lie on another die, in whose place it is from then on (LAND)."""
+"""Kinds of plan row for reservoir operations that involve the controller. The die executes each as
+a READ or a PROGRAM.
+
+FETCH transfers a stripe from the registers to the controller; STORE programs it from there with its
+parity. KEEP programs a gradient into the planes that the super-page leaves empty; RECALL senses it
+with the super-page. BESIDE programs data that the controller has made (parity over dies, or the
+record of a step) when the die has time. LIFT reads a super-page into DRAM; LAND programs it into
+another physical super-page, which may be on another die and replaces the old one."""
 CYCLE_NAMES = (*OP_NAMES, "COPYBACK_IN", "SUSPEND", "RESUME", "STATUS", "OUT_FIRST", "OUT_NEXT")
 
 OP = record_type(
     data_in="i8",  # 1: data cross the channel into the registers before the array works
-    array="i8",  # ps the array works; 0 = none; a row's own time is added
+    array="i8",  # array time, ps; 0 = none; the row's additional time is added
     data_out="i8",  # 1: data cross the channel out of the registers afterwards
 )
 
 
 def timing_table(cfg: Config) -> np.recarray:
-    """The timing table of a configuration: one record per operation, times in ps.
+    """Return the timing table of a configuration: one record per operation, times in ps.
 
     ========  ==============  =======  =======================  ========
     op        channel cycles  data in  array                    data out
@@ -60,8 +62,8 @@ def timing_table(cfg: Config) -> np.recarray:
               COPYBACK_IN
     ========  ==============  =======  =======================  ========
 
-    Pages add what their type takes (:func:`page_times`). t_program is that of a page; of a word
-    line where all its pages are programmed at once; of the first pass over one where there are two.
+    The additional time of a page type is in :func:`page_times`. t_program is the time of a page; of
+    a word line if all its pages are programmed at once; of the first pass if there are two.
     """
     flash = cfg.flash
     table = records(OP, len(OP_NAMES))
@@ -74,11 +76,11 @@ def timing_table(cfg: Config) -> np.recarray:
 
 
 def command_cycles(cfg: Config) -> np.ndarray:
-    """Command and address cycles on the channel, int64[CYCLE_NAMES, planes + 1] in ps.
+    """Return the command and address cycles on the channel, int64[CYCLE_NAMES, planes + 1] in ps.
 
-    ``flash.interface`` "fixed": t_command per plane addressed; one for the processing elements'
-    computation, for suspend and resume; none around data out, whose rate states everything. Else by
-    the data interface (onfi.py).
+    ``flash.interface`` "fixed": t_command per plane addressed; one t_command for ODC, suspend,
+    resume and status; none around data out, whose rate includes all overhead. Otherwise by the data
+    interface (onfi.py).
     """
     if cfg.flash.interface != "fixed":
         rows = onfi.cycles(cfg)
@@ -91,19 +93,18 @@ def command_cycles(cfg: Config) -> np.ndarray:
 
 
 def word_line_pages(cfg: Config) -> int:
-    """Pages that are programmed together: those of a word line, or one."""
+    """Return the number of pages that are programmed together: those of a word line, or one."""
     if cfg.flash.programming == "page":
         return 1
     return WORD_LINE.get(cfg.flash.cell, 1)
 
 
 def page_kinds(cfg: Config) -> np.ndarray:
-    """Which bit of its cells each page holds, from 0 for the lowest, by its offset in the block:
-    int64[pages].
+    """Return the cell bit that each page holds, 0 = lowest, by page offset: int64[pages].
 
-    By turns (also where all pages have one latency): lower, (middle,) upper, ... over the bits of
-    the cell. Planar chips of two bits: even pages lower, odd upper; of three bits: pages 0-5 lower,
-    6 and 7 middle, then pairs in turn of lower, middle, upper (the layout that MQSim takes).
+    The page types alternate (also if all have the same latency): lower, (middle,) upper, ... over
+    the bits of the cell. Planar chips of two bits: even pages lower, odd upper; of three bits:
+    pages 0-5 lower, 6 and 7 middle, then pairs of lower, middle and upper in turn (MQSim's layout).
     """
     page = np.arange(cfg.flash.pages_per_block)
     bits = WORD_LINE.get(cfg.flash.cell, 1)
@@ -113,9 +114,10 @@ def page_kinds(cfg: Config) -> np.ndarray:
 
 
 def page_times(cfg: Config) -> np.ndarray:
-    """What a page takes beyond the lowest page type's, by its offset in the block: int64[3, pages]
-    in ps, for its read, its program, and the second pass over its word line (beyond t_program).
-    Pages that are alike all take what the lowest type does.
+    """Return the additional time of each page over the lowest page type: int64[3, pages] in ps.
+
+    By page offset; rows: read, program, and the second pass over the word line (relative to
+    t_program). With ``page_types`` "alike" every page has the read and program time of the lowest.
     """
     flash = cfg.flash
     bits = WORD_LINE.get(flash.cell, 1)

@@ -1,13 +1,13 @@
-"""Torn pages: what a program or an erase leaves in the cells when the power goes before it ends.
+"""Torn pages: contents of pages whose program or erase is interrupted by a power loss.
 
-Owns the outcomes, page by page, by seed. Does not own which operations were under way (power.py) or
-what is made of the remains (recovery.py).
+Owns the outcomes, page by page, by seed. Does not own the set of interrupted operations
+(analysis/power_loss/cut.py) or recovery (ftl/reservoir_recovery.py).
 Source: Tseng, Grupp, Swanson, "Understanding the impact of power loss on flash memory", DAC 2011:
 a page whose program was cut may read as erased, as anything, or as whole; a block whose erase was
 cut may read as before, as erased, or as anything, page by page.
 
-Each plane of a multi-plane program ends by itself: one may be whole and another blank. That is the
-worse case: a super-page that ends as one would be known by any of its planes.
+Each plane of a multi-plane program has an independent outcome: one may be whole and another blank.
+This is the worse case: if all planes had the same outcome, any plane would reveal it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import numpy as np
 from ondie.emu.nand.page_store import BLANK, TORN, PageStore, Spare
 
 OUTCOMES = ("blank", "garbled", "sealed", "whole")
-"""Of a program, each as likely: reads as erased; neither data nor out-of-band data are right; the
-out-of-band data are whole, the data are not; all is there, though nobody was told so."""
+"""Outcomes of a program, equally likely. blank: reads as erased; garbled: data and out-of-band data
+are wrong; sealed: out-of-band data are valid, data are not; whole: all is valid, but the completion
+was not reported."""
 REMAINS = ("kept", "sealed", "blank", "garbled")
-"""Of a page of a block that was being erased: reads as before; its out-of-band data do, its data do
-not; reads as erased; as neither."""
+"""Outcomes of an erase, per page, equally likely. kept: reads as before; sealed: out-of-band data
+read as before, data do not; blank: reads as erased; garbled: neither as before nor as erased."""
 
 
 def program(
@@ -35,9 +36,11 @@ def program(
     outcome: str | None = None,
     members: np.ndarray | None = None,
 ) -> str:
-    """Leave a page as a program does that was cut: ``spare`` and ``data``, uint8[page_bytes], are
-    what it was given, and ``members`` of a parity (PageStore.program). Returns the outcome, drawn
-    where none is said."""
+    """Interrupt the program of a page by a power loss and return the outcome.
+
+    ``spare``, ``data`` (uint8[page_bytes]) and, for a parity page, ``members`` are the arguments of
+    the program (see PageStore.program). The outcome is drawn from ``rng`` if it is None.
+    """
     outcome = outcome or str(rng.choice(OUTCOMES))
     record = store.program(ppn, spare, data, members=members)
     if outcome == "whole":
@@ -53,7 +56,7 @@ def program(
 
 
 def late(data: np.ndarray, rng: np.random.Generator) -> None:
-    """Cells are erased to ones, and programmed to zeros: some are ones that were to be zeros."""
+    """Set random bits of ``data`` to 1: erased cells are 1, and some are not yet programmed."""
     data |= rng.integers(0, 256, len(data), np.uint8)
 
 
@@ -63,7 +66,7 @@ def erase(
     rng: np.random.Generator,
     outcome: str | None = None,
 ) -> None:
-    """Leave pages as an erase does that was cut."""
+    """Interrupt the erase of ``pages`` by a power loss; draw each outcome if it is None."""
     for ppn in pages:
         found = outcome or str(rng.choice(REMAINS))
         record = store.torn(ppn)

@@ -1,4 +1,5 @@
-"""What every room of a drive uses: state, event tree, transactions, plan rows, random numbers.
+"""Core of the engine, used by all packages of a drive: state, event tree, transactions, plan rows,
+random numbers.
 
-Knows no other room of the drive. Source: each module names its own.
+Imports no other package of the drive. Source: named in each module.
 """

@@ -1,7 +1,7 @@
-"""Prefetch of an element of a plain array, for loops whose addresses are known ahead.
+"""Prefetch of an element of a plain array, for loops whose addresses are known in advance.
 
-Owns the compiled form and the plain Python one, which does nothing.
-Does not own how far ahead is right. Source: LLVM language reference, llvm.prefetch.
+Owns the compiled form and the plain Python form, which does nothing.
+Does not own the prefetch distance (each caller). Source: LLVM language reference, llvm.prefetch.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from numba.extending import intrinsic
 if numba.config.DISABLE_JIT:
 
     def ask(array: Any, at: int) -> None:
-        """Ask for ``array[at]`` of a contiguous array ahead of its use; changes nothing."""
+        """Prefetch ``array[at]`` of a contiguous array; has no other effect."""
 
 else:
 
     @intrinsic
     def ask(typingctx, array, at):
-        """Ask for ``array[at]`` of a contiguous array ahead of its use; changes nothing."""
+        """Prefetch ``array[at]`` of a contiguous array; has no other effect."""
 
         def codegen(context, builder, signature, args):
             kind = signature.args[0]
@@ -36,7 +36,7 @@ else:
                 ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32]),
                 "llvm.prefetch.p0",
             )
-            # To write, keep close, data.
+            # rw = write, locality = 3 (keep in all caches), cache type = data.
             builder.call(function, [pointer, i32(1), i32(3), i32(1)])
             return context.get_dummy_value()
 

@@ -1,9 +1,9 @@
-"""Counters of what a device did, by name.
+"""Names of the activity counters of a device.
 
-Owns the list of counters. Does not own their meaning in time or energy (ledger.py, energy.py).
-Source: the terms of MQSim's and SimpleSSD's reports.
+Owns the list of counters. Does not own their meaning in time or energy (analysis/ledger.py,
+analysis/energy.py). Source: the terms of MQSim's and SimpleSSD's reports.
 
-Pages are those of the map: of flash, or the mapping units that a page of flash has several of.
+Pages are pages of the mapping table: flash pages, or mapping units if a flash page has several.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ COUNTERS = (
     "program_pages",  # host and ISP writes, planes programmed
     "gc_read_pages",
     "gc_program_pages",
-    "gc_dropped_pages",  # read by collection, then overwritten, or left where they were
+    "gc_dropped_pages",  # read by garbage collection, then overwritten by the host or not moved
     "erased_blocks",  # blocks, not super-blocks
     "bpr_pages",  # buffered page reads: planes sensed into the registers
     "bpp_pages",  # buffered page programs: planes programmed from the registers
     "vpp_pages",  # volatile page programs: gradients moved into a register
     "odc_ops",  # on-die computations, one per stripe
     "reservoir_read_pages",  # reservoir pages read out over the channel
-    "unmapped_pages",  # read without a mapping: zeros from the controller, no flash operation
-    "array_reads",  # array operations, multi-plane ones counted once
+    "unmapped_pages",  # reads of unmapped pages: zeros from the controller, no flash operation
+    "array_reads",  # array operations; a multi-plane operation counts once
     "array_programs",
     "array_erases",
     "ecc_decoded_pages",
@@ -61,65 +61,65 @@ COUNTERS = (
     "load_bytes",  # device DRAM to the dies' gradient registers
     "reservoir_up_bytes",  # reservoir pages to host memory
     "isp_bytes",  # DRAM traffic of ISP computation
-    "tunnel_bytes",  # of messages, up and down
+    "tunnel_bytes",  # bytes of messages, up and down
     "trimmed_pages",
     "collections",
-    "merge_read_pages",  # old pages read because a write covered only part of them
+    "merge_read_pages",  # old pages read for partial-page writes (read-modify-write)
     "program_failures",
     "bad_blocks",  # retired during the run
-    "wear_moves",  # blocks emptied for static wear levelling
-    "copyback_pages",  # moved by collection inside their die
-    "failed_pages",  # of programs that failed, and were programmed again elsewhere
-    "unasked_out_bytes",  # of sensed pages: what nobody asked for, left in the register
-    "unasked_in_bytes",  # of programmed pages: sectors that the write did not hold
-    "link_extra_down_bytes",  # messages of the protocol, packet overhead, padding
+    "wear_moves",  # blocks emptied for static wear leveling
+    "copyback_pages",  # moved by garbage collection inside their die (copy-back)
+    "failed_pages",  # pages of failed programs, programmed again elsewhere
+    "unasked_out_bytes",  # bytes of sensed pages that were not requested, left in the register
+    "unasked_in_bytes",  # bytes of programmed pages in sectors that the write did not contain
+    "link_extra_down_bytes",  # protocol messages, packet overhead, padding
     "link_extra_up_bytes",
-    "map_read_pages",  # translation pages, for misses and to be written back
+    "map_read_pages",  # translation pages read for misses and for write-back
     "map_program_pages",
-    "map_hits",  # pages whose place was in the cached mapping table
+    "map_hits",  # pages whose mapping was in the cached mapping table
     "map_misses",
-    "retried_pages",  # that took more than one reading
-    "retry_read_pages",  # readings after the first, tried by hard decision
-    "soft_pages",  # that went to soft decision
-    "soft_read_pages",  # readings for it
-    "corrected_bits",  # in the readings that were right in the end
-    "uncorrectable_pages",  # given up, by whomever they were read
-    "lost_pages",  # read well, but lost before they were moved to where they are
+    "retried_pages",  # pages that took more than one read
+    "retry_read_pages",  # hard-decision read retries (reads after the first)
+    "soft_pages",  # pages that needed soft-decision decoding
+    "soft_read_pages",  # reads for soft-decision decoding
+    "corrected_bits",  # in the reads that were decoded successfully
+    "uncorrectable_pages",  # uncorrectable pages, for reads of any origin
+    "lost_pages",  # read correctly, but their data were lost before they were moved there
     "media_errors",  # commands of the host or the ISP that ended with an unrecovered read error
-    "bare_wrong_bits",  # in reservoir pages as they were used, past the ECC or behind it
-    "reclaimed_blocks",  # emptied because of their reads
-    "cache_write_pages",  # pages of writes that the data cache took
-    "cache_merged_pages",  # of those, pages whose last content flash had not got yet
-    "cache_dropped_pages",  # contents that TRIM or a write past the cache made void
-    "destaged_pages",  # contents sent to flash, among the programmed pages
-    "cache_hit_pages",  # pages of reads that were in the cache, at least in part
-    "cache_fill_pages",  # pages that reads brought into it
-    "padding_pages",  # pages without data, programmed to complete a word line, or a page of units
-    "padded_at_flush",  # word lines completed so: for a FLUSH or a write that completes on flash,
-    "padded_at_rest",  # as the host waited and nothing else was under way,
-    "padded_in_time",  # after the longest wait
-    "second_pass_pages",  # pages that were sent to the die, and programmed, once more
-    "gathered_most",  # most pages in DRAM for word lines not yet programmed, of each device
-    "pslc_pages",  # of the programmed pages, those in pSLC blocks
-    "direct_pages",  # of the programmed pages, those that found no pSLC block
-    "folds",  # pSLC blocks that were emptied
+    "bare_wrong_bits",  # wrong bits in reservoir pages as used, without ECC or after it
+    "reclaimed_blocks",  # blocks emptied because of read disturb or retries
+    "cache_write_pages",  # written pages that the data cache accepted
+    "cache_merged_pages",  # of those, pages whose previous contents were not on flash yet
+    "cache_dropped_pages",  # contents invalidated by TRIM or by a write that bypassed the cache
+    "destaged_pages",  # contents sent to flash; included in the programmed pages
+    "cache_hit_pages",  # read pages that were in the cache, at least in part
+    "cache_fill_pages",  # pages loaded into the cache by reads
+    "padding_pages",  # pages without data, to complete a word line or a flash page of mapping units
+    "padded_at_flush",  # word lines padded for a FLUSH or a write that completes on flash
+    "padded_at_rest",  # word lines padded because the host waited and no event was pending
+    "padded_in_time",  # word lines padded after the longest gather time
+    "second_pass_pages",  # pages sent to the die and programmed again in the second pass
+    "gathered_most",  # most pages in DRAM for word lines not yet programmed, per device
+    "pslc_pages",  # programmed pages in pSLC blocks
+    "direct_pages",  # programmed pages for which no pSLC block was free
+    "folds",  # pSLC blocks emptied by folding
     "fold_read_pages",
     "fold_program_pages",
-    "fold_dropped_pages",  # read to be folded, then overwritten, or left where they were
-    "pslc_erased_blocks",  # of the erased blocks, those in pSLC mode
-    "beside_pages",  # mapping units sensed because others of their page of flash were read
-    "overruled_victims",  # of the collections, those whose policy chose what brought no free block
-    "bare_corrected_bits",  # in reservoir pages, by what protects them (pe.protection)
-    "pe_decoded_pages",  # reservoir pages that went through the controller's decoder,
-    "pe_encoded_pages",  # what the dies computed, through its encoder,
-    "pe_returned_pages",  # and decoded pages sent back into the dies' registers
-    "scan_bytes",  # of the reservoir's pages, read into DRAM to recover its map
-    "fetched_pages",  # pages of registers read out to the controller
-    "stored_pages",  # reservoir pages programmed by the controller, with its parity
+    "fold_dropped_pages",  # read for folding, then overwritten by the host or not moved
+    "pslc_erased_blocks",  # erased blocks in pSLC mode
+    "beside_pages",  # mapping units sensed with a read of other units of their flash page
+    "overruled_victims",  # collections whose policy chose a victim that frees no block
+    "bare_corrected_bits",  # bits in reservoir pages corrected by pe.protection
+    "pe_decoded_pages",  # reservoir pages decoded by the controller's ECC
+    "pe_encoded_pages",  # pages computed by the dies, encoded by the controller's ECC
+    "pe_returned_pages",  # decoded pages returned to the dies' registers
+    "scan_bytes",  # bytes of reservoir pages read into DRAM to recover the reservoir map
+    "fetched_pages",  # register pages read out to the controller
+    "stored_pages",  # reservoir pages programmed by the controller with its parity
     "kept_pages",  # gradient pages programmed into the array
-    "tunnel_commands",  # NVMe commands of the tunnel, and notifications
-    "tunnel_wire_bytes",  # messages with the headers of their packets and commands
-    "lifted_pages",  # reservoir pages read into DRAM, to be programmed on another die,
-    "landed_pages",  # and programmed there, to level wear between dies
-    "turned_pages",  # pages moved from register to register, to level wear inside a die
+    "tunnel_commands",  # NVMe commands and notifications of the tunnel
+    "tunnel_wire_bytes",  # bytes of messages, packet headers and commands
+    "lifted_pages",  # reservoir pages read into DRAM for a move to another die (wear leveling)
+    "landed_pages",  # reservoir pages programmed on their new die (wear leveling)
+    "turned_pages",  # pages moved between registers (wear leveling inside a die)
 )

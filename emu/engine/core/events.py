@@ -1,10 +1,10 @@
-"""Events: which exclusive resource acts next, the pool of things in flight, first-in first-out
-stations.
+"""Event queue (tournament tree), transaction pool and first-in first-out stations.
 
 Owns the tournament tree over the resources' next event times, the transaction pool, the stations,
-the log of moved bytes and the timeline. Does not own what an event means: system.py dispatches.
+the log of moved bytes and the timeline. Does not own the handling of events (engine/run/loop.py).
 Source: Knuth, TAOCP vol. 3, 5.4.1 (tournament trees); one leaf per exclusive resource was measured
-twice as fast as a binary heap. Equal times go to the lower leaf, so runs repeat byte for byte.
+twice as fast as a binary heap. Of equal times, the lower leaf is first, so runs are reproducible
+byte for byte.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from ondie.emu.engine.core.state import record_type
 from ondie.kernels.jit import cold, inline, njit
 
 TXN = record_type(
-    # -1 where a transaction begins
-    next="i4",  # next transaction in the queue or list this one waits in, or in the free list
+    # -1 in a new transaction
+    next="i4",  # next transaction in its queue or list, or in the free list
     mate="i4",  # next transaction of the same multi-plane command, -1 = none
-    page="i4",  # page offset in the block, which planes that work together share
-    row="i4",  # ring index of the plan row or request it serves, -1 = the drive's own work
-    old="i8",  # where the page was when collection picked it up
-    # 0 where a transaction begins
-    array="i8",  # array or PE time in ps beyond the timing table's
-    size="i8",  # bytes that cross link and DRAM
-    left="i8",  # bytes of its row that follow piece by piece
-    sectors="i8",  # bit per sector of its page that is asked for
+    page="i4",  # page offset in the block, shared by the planes of a multi-plane operation
+    row="i4",  # ring index of its plan row or request, -1 = internal work of the drive
+    old="i8",  # physical page from which garbage collection moves it
+    # 0 in a new transaction
+    array="i8",  # array or PE time in ps in addition to the timing table's
+    size="i8",  # bytes that cross the link and DRAM
+    left="i8",  # bytes of its row that follow in pieces
+    sectors="i8",  # bit mask of the requested sectors of its page
     bus="i4",  # bytes that cross the channel
     n="i4",  # pages, at consecutive planes of one super-page
-    planes="i4",  # bit per plane that its pages occupy
-    bare="i4",  # RESERVOIR: data that no ECC covers; MERGING; and what others say of their own
-    kind="i4",  # whom it works for: OWN, ROW, REQUEST or CACHED
+    planes="i4",  # bit mask of the planes of its pages
+    bare="i4",  # RESERVOIR: data without ECC; MERGING; and values that other modules define
+    kind="i4",  # owner: OWN, ROW, REQUEST or CACHED
     stream="i4",  # of host writes
-    # said by whoever needs them
+    # not initialized: set by the code that needs them
     time="i8",  # when it leaves the station or the array it is in
     ppn="i8",  # first physical page (physical super-page for operations on the die)
     lpn="i8",  # first logical page (super-page for operations on the die)
     op="i4",  # timing table index
-    queue="i4",  # which queue of its die it waits in (backend/nand.py)
+    queue="i4",  # queue of its die (nand/channel.py)
     die="i4",  # global index
     dev="i4",
-    step="i4",  # what happens when it leaves its station (system.py)
-    phase="i4",  # phase of its row; the last one is collection
+    step="i4",  # step that is complete when it leaves its station (stages.py)
+    phase="i4",  # phase of its row; the last phase is garbage collection
 )
 FIFO = record_type(
     head="i8",
@@ -62,7 +62,7 @@ REG = record_type(
     now="i8",
     free_txn="i8",  # head of the free list
     txns_free="i8",
-    budget="i8",  # transactions that are not promised to any row under way
+    budget="i8",  # transactions that are not reserved for a started row
     starved="i8",  # 1: host commands wait for transactions, not for the queue depth
     events="i8",
     error="i8",
@@ -70,38 +70,38 @@ REG = record_type(
     error_b="i8",
     next_row="i8",  # id of the next row to be loaded
     tail="i8",  # id of the oldest row that is not complete
-    ready_head="i8",  # rows whose dependencies are met, waiting for a place
+    ready_head="i8",  # rows whose dependencies are met, not started yet
     ready_tail="i8",
     logged="i8",
     log_on="i8",
     lines="i8",
     line_on="i8",
-    line_drop="i8",  # timeline intervals that found no room
+    line_drop="i8",  # timeline intervals dropped because the table is full
     pair0="i8",  # first leaf of the queue pairs, after the stations
-    go_head="i8",  # transactions that go on before the clock does
+    go_head="i8",  # transactions that advance before the clock does
     go_tail="i8",
     fast="i8",  # 1: events may follow each other without the tournament (see enter)
-    hop="i8",  # 1: nothing else is to be done before the clock goes on
+    hop="i8",  # 1: no other work is left before the clock advances
     until="i8",  # the clock stays at or before this time
-    hops="i8",  # events that took this way
-    thirsty="i8",  # 1: a queue pair has issued all that it was given
-    retries="i8",  # units whose stalled writes should be tried again
+    hops="i8",  # events handled in this way
+    thirsty="i8",  # 1: a queue pair has issued all requests that were loaded
+    retries="i8",  # units whose stalled writes must be retried
     filled="i8",  # 1: the last allocation filled its block
     draws="i8",  # random numbers drawn so far
-    placed="i8",  # writes that have been given a place, where they are mapped then
-    prompt="i8",  # 1: a collection that starts now takes its channel before more is placed
-    own="i8",  # transactions that the drive's own work may take
-    cut_first="i8",  # 1 + the first read of a command that is being cut, where pages have slots
+    placed="i8",  # writes with an assigned page, if writes are mapped at that point
+    prompt="i8",  # 1: a collection that starts requests its channel before the next placement
+    own="i8",  # transactions that internal work of the drive may take
+    cut_first="i8",  # 1 + the first read of a command that is being split, if pages have slots
     cut_last="i8",
     bus0="i8",  # column of the first channel in use, after the dies
     fifo0="i8",  # column of the first station in use, after the channels
     station0="i8",  # first leaf of the stations, after the channels
-    touched="i8",  # channels that may have something new to grant
-    gather0="i8",  # first leaf of the devices' patience with what gathers, after the queue pairs
+    touched="i8",  # number of channels that must arbitrate again
+    gather0="i8",  # first leaf of the devices' gather timers, after the queue pairs
 )
 LOG = record_type(
     what="i8", row="i8", lpn="i8", ppn="i8", old="i8", n="i4", dev="i4", die="i4",
-    key="u8", rate="f8",  # LOG_BAD, LOG_RAW: of the draws, of bit errors
+    key="u8", rate="f8",  # LOG_BAD, LOG_RAW: key of the draws, bit error rate
 )  # fmt: skip
 
 
@@ -121,19 +121,20 @@ class LogEntry(NamedTuple):
 
 
 def entries(log: np.ndarray) -> Iterator[LogEntry]:
-    """The records of a log, one after the other."""
+    """Iterate over the records of a log in order."""
     return map(LogEntry._make, log.tolist())
 
 
 LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4")
 
 RESERVOIR, MERGING = 1, 2
-"""``bare`` of a reservoir's data, and of a write that reads, or has read, the rest of its page."""
+"""Values of ``bare``: data of the reservoir; a write that reads, or has read, the rest of its
+page (read-modify-write)."""
 REGISTERS, GRADIENT, MADE, MOVED = range(8, 12)
-"""``bare`` of what leaves a die's registers for the controller; of a gradient that is programmed;
-of what the controller programs that no register held; of a super-page that changes its die."""
+"""Values of ``bare``: register data sent to the controller; a gradient that is programmed; data
+made by the controller that are programmed; a super-page that moves to another die."""
 OWN, ROW, REQUEST, CACHED = range(4)
-# Errors the compiled code can raise; errors.py words them.
+# Error codes of compiled code; engine/run/errors.py has the messages.
 (
     E_NONE, E_POOL, E_VICTIM, E_PAST_END, E_RESERVOIR, E_REGISTER, E_BLOCK_VALID, E_RESOURCE,
     E_UNWRITTEN, E_STREAM, E_FULL,
@@ -141,29 +142,31 @@ OWN, ROW, REQUEST, CACHED = range(4)
 (
     LOG_READ, LOG_PROGRAM, LOG_MOVE, LOG_ERASE, LOG_VPP, LOG_BPR, LOG_ODC, LOG_BPP, LOG_ROW,
     LOG_TRIM, LOG_ZERO, LOG_BAD, LOG_RAW,
-    LOG_STORE, LOG_SERVE,  # command's buffer to data cache, and back
-    LOG_DESTAGE, LOG_LAND, LOG_LOST,  # cache to die, die to flash, or to nowhere
-    LOG_FILL, LOG_DROP,  # flash to cache, and out of it
-    LOG_KEEP,  # gradient to the array
-    LOG_PAD,  # a place of the reservoir that recovery has made unusable
-    LOG_FETCH, LOG_MADE,  # registers to the controller, and what it has made to the array
-    LOG_LIFT, LOG_LANDED,  # reservoir to DRAM, and from there to another super-page
+    LOG_STORE, LOG_SERVE,  # command buffer to data cache, and back
+    LOG_DESTAGE, LOG_LAND, LOG_LOST,  # cache to die; die to flash; data lost
+    LOG_FILL, LOG_DROP,  # flash to cache; dropped from the cache
+    LOG_KEEP,  # gradient programmed into the array
+    LOG_PAD,  # a physical super-page that recovery has made unusable
+    LOG_FETCH, LOG_MADE,  # registers to the controller; data made by the controller to the array
+    LOG_LIFT, LOG_LANDED,  # reservoir to DRAM; DRAM to another super-page
 ) = range(26)  # fmt: skip
 
 
 @inline
 def set_leaf(st, leaf, time):
-    """Give a resource its next event time and replay its matches up the tree. Every node carries
-    the time of its winner, so the loads of one walk do not wait for each other."""
+    """Set a resource's next event time and update the tree up to the root.
+
+    Each node holds the time of its winner, so the loads of one walk are independent.
+    """
     key = st.key
     tree = st.tree
-    node = (key.shape[0] >> 1) + int(leaf)  # an element of a narrow array, uncompiled
+    node = (key.shape[0] >> 1) + int(leaf)  # uncompiled, leaf may be a narrow integer
     key[node] = time
     who = leaf
     while node > 1:
         other = node ^ 1
         theirs = key[other]
-        first = theirs < time + (node & 1)  # the left one goes first among equals
+        first = theirs < time + (node & 1)  # equal times: the left child wins
         time = choose(first, theirs, time)
         who = choose(first, tree[other], who)
         node >>= 1
@@ -172,7 +175,7 @@ def set_leaf(st, leaf, time):
 
 
 def build_tree(leaves: int) -> tuple[np.ndarray, np.ndarray]:
-    """(times int64[2n], winners int32[2n]) of a tournament in which nobody has anything to do."""
+    """Return (times int64[2n], winners int32[2n]) of a tournament tree without events."""
     half = 2
     while half < leaves:
         half *= 2
@@ -185,7 +188,7 @@ def build_tree(leaves: int) -> tuple[np.ndarray, np.ndarray]:
 
 @cold
 def fail(st, code, a, b):
-    """Stop the run: the first error is kept."""
+    """Record an error, which stops the run. Only the first error is kept."""
     reg = st.reg[0]
     if reg.error == E_NONE:
         reg.error = code
@@ -195,7 +198,7 @@ def fail(st, code, a, b):
 
 @inline
 def take_txn(st):
-    """A transaction from the pool, or -1 and an error when it is empty."""
+    """Take a transaction from the pool and reset it. Return -1 and set E_POOL if it is empty."""
     reg = st.reg[0]
     t = reg.free_txn
     if t < 0:
@@ -234,14 +237,14 @@ def give_txn(st, t):
 
 @inline
 def line(st, leaf, start, end, t):
-    """Note that transaction ``t`` took a resource from start to end, for the timeline."""
+    """Record in the timeline that transaction ``t`` occupied a resource from start to end (ps)."""
     if st.reg[0].line_on != 0:
         note_line(st, leaf, start, end, t)
 
 
 @cold
 def note_line(st, leaf, start, end, t):
-    """An interval of the timeline, while there is room for it."""
+    """Append an interval to the timeline, or count it as dropped if the timeline is full."""
     reg = st.reg[0]
     if reg.lines >= st.line.shape[0]:
         reg.line_drop += 1
@@ -259,7 +262,7 @@ def note_line(st, leaf, start, end, t):
 
 @cold
 def cut_line(st, leaf, end):
-    """The last interval that was noted of a resource ended already at ``end``."""
+    """Shorten the last recorded interval of a resource: it ended at ``end`` ps."""
     for i in range(st.reg[0].lines - 1, -1, -1):
         x = st.line[i]
         if x.leaf == leaf:
@@ -269,14 +272,14 @@ def cut_line(st, leaf, end):
 
 @inline
 def log(st, what, row, lpn, ppn, old, n, dev, die):
-    """Note bytes that moved, when payload is kept. The run pauses before the log is full."""
+    """Log moved bytes if payload is kept. The run pauses before the log is full."""
     if st.reg[0].log_on != 0:
         note_log(st, what, row, lpn, ppn, old, n, dev, die)
 
 
 @cold
 def note_log(st, what, row, lpn, ppn, old, n, dev, die):
-    """An entry of the log."""
+    """Append a record to the log."""
     reg = st.reg[0]
     x = st.log[reg.logged]
     x.what = what
@@ -292,8 +295,10 @@ def note_log(st, what, row, lpn, ppn, old, n, dev, die):
 
 @cold
 def log_read(st, t):
-    """Note the pages that a read command senses: no erase can come between now and their data.
-    Where bits may be wrong it matters which page it was: the one that is judged."""
+    """Log the pages that a read command senses. No erase can happen between now and their data.
+
+    With bit errors, the physical page is logged, because the errors are drawn for that page.
+    """
     if st.reg[0].log_on == 0 or st.txn[t].bare >= REGISTERS:
         return
     while t >= 0:
@@ -313,9 +318,11 @@ def log_read(st, t):
 
 @inline
 def stays(st, t):
-    """Are the pages of a read where they were when its command was cut? Collection that goes before
-    the host's reads may have moved them inside their die, and its block may be erased: the read
-    then senses them where they are now."""
+    """Return True if the pages of a read have not moved since its command was split.
+
+    Garbage collection with priority over host reads may have moved them inside their die and erased
+    the block: the read then senses the new physical pages.
+    """
     x = st.txn[t]
     for i in range(x.n):
         if int(st.l2p[x.dev, x.lpn + i]) - 1 != x.ppn + i:
@@ -325,10 +332,13 @@ def stays(st, t):
 
 @inline
 def arrive(st, station, t, n_bytes, service, step):
-    """Transaction ``t`` arrives at a station now; it leaves after ``service`` ps (or, if negative,
-    after the time its bytes take at the station's rate), behind everything that came before.
-    False when that takes no time at all, or nothing else happens meanwhile (``reg.hop`` allows it,
-    and the clock is put forward): the transaction has its next ``step`` and goes on."""
+    """Queue transaction ``t`` at a station now, for a service of ``service`` ps.
+
+    If ``service`` is negative, the service time is that of ``n_bytes`` at the station's rate.
+    Return False if the service takes no time, or if no other event happens before its end
+    (``reg.hop`` allows this; the clock is advanced). The transaction then has ``step`` complete,
+    and the caller advances it.
+    """
     reg = st.reg[0]
     f = st.fifo[station]
     x = st.txn[t]
@@ -349,7 +359,7 @@ def arrive(st, station, t, n_bytes, service, step):
     x.next = -1
     line(st, reg.fifo0 + station, start, f.free_at, t)
     if reg.hop != 0 and f.head < 0 and x.time < st.key[1] and x.time <= reg.until and calm(st):
-        reg.now = x.time  # nobody acts before: it goes on as if it had been called
+        reg.now = x.time  # no earlier event: skip the tournament
         reg.hops += 1
         return False
     if f.head < 0:
@@ -364,14 +374,14 @@ def arrive(st, station, t, n_bytes, service, step):
 
 @njit
 def enter(st, station, t, n_bytes, service, step):
-    """The same, from where it is no matter that it is called."""
+    """Queue a transaction as :func:`arrive` does, not inlined: for callers off the hot path."""
     return arrive(st, station, t, n_bytes, service, step)
 
 
 @inline
 def occupy(st, station, t, n_bytes, service):
-    """What transaction ``t`` sends through a station now keeps what comes later waiting, as in
-    :func:`enter`, but nothing follows its end, which is no event."""
+    """Occupy a station with transaction ``t`` as :func:`enter` does, but without an event at its
+    end."""
     f = st.fifo[station]
     if service < 0:
         service = transfer_ps(n_bytes, f.scale, f.shift)
@@ -385,7 +395,7 @@ def occupy(st, station, t, n_bytes, service):
 
 @inline
 def go(st, t, step):
-    """Transaction ``t`` has ``step`` behind it and goes on before the clock does."""
+    """Schedule transaction ``t``, with ``step`` complete, to advance before the clock does."""
     reg = st.reg[0]
     x = st.txn[t]
     x.step = step
@@ -399,7 +409,7 @@ def go(st, t, step):
 
 @inline
 def next_to_go(st):
-    """The first transaction that goes on now, or -1."""
+    """Remove and return the first transaction that can advance now, or -1."""
     reg = st.reg[0]
     t = reg.go_head
     if t >= 0:
@@ -410,7 +420,7 @@ def next_to_go(st):
 
 @inline
 def calm(st):
-    """Is nothing left to do at this instant but what is being done?"""
+    """Return True if no other work is left at the current time."""
     reg = st.reg[0]
     return (
         reg.fast != 0
@@ -425,14 +435,14 @@ def calm(st):
 
 @inline
 def rest(st, leaf):
-    """A resource has nothing ahead of it."""
+    """Clear the next event time of a resource."""
     if st.key[(st.key.shape[0] >> 1) + int(leaf)] != NEVER:
         set_leaf(st, leaf, NEVER)
 
 
 @njit
 def leave(st, station):
-    """The station's first transaction, whose time has come."""
+    """Remove and return the first transaction of a station, whose service has ended."""
     f = st.fifo[station]
     t = f.head
     f.head = st.txn[t].next

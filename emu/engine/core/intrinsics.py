@@ -1,7 +1,8 @@
-"""What Python has no word for: lowest set bit, number of set bits, prefetch, call by address.
+"""Intrinsics that Numba lacks: lowest set bit, bit count, branchless choice, prefetch, call by
+address.
 
-Owns their compiled form and the plain Python form that uncompiled runs take.
-Does not own who uses them. Source: LLVM language reference: llvm.cttz, llvm.ctpop, llvm.prefetch.
+Owns their compiled form and the plain Python form for uncompiled runs. Does not own their callers.
+Source: LLVM language reference: llvm.cttz, llvm.ctpop, llvm.prefetch.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 POLICIES: list[Any] = []
-"""Policies of uncompiled runs; compiled ones are called by address."""
+"""Policies of uncompiled runs; compiled policies are called by address."""
 
 if numba.config.DISABLE_JIT:
 
     def lowest_bit(mask: int) -> int:
-        """Index of the lowest set bit of a mask that is not zero."""
+        """Return the index of the lowest set bit of a nonzero mask."""
         return (int(mask) & -int(mask)).bit_length() - 1
 
     def set_bits(mask: int) -> int:
-        """Number of set bits of an int64."""
+        """Return the number of set bits of an int64."""
         return (int(mask) & 0xFFFF_FFFF_FFFF_FFFF).bit_count()
 
     def choose(condition: bool, yes: int, no: int) -> int:
-        """``yes`` or ``no``, where nobody could guess which: no branch is taken for it."""
+        """Return ``yes`` or ``no``. The compiled form takes no branch."""
         return yes if condition else no
 
     def prefetch(array: Any, at: int) -> None:
-        """Ask for an element of a table, counted row by row, ahead of its use."""
+        """Prefetch an element of a table, by row-major index. Does nothing uncompiled."""
 
     def call_policy(st: Any, which: int, argument: int) -> int:
         """Call the policy that is registered under ``which``."""
@@ -41,7 +42,7 @@ else:
 
     @intrinsic
     def lowest_bit(typingctx, mask):
-        """Index of the lowest set bit of an int64 mask that is not zero."""
+        """Return the index of the lowest set bit of a nonzero int64 mask."""
 
         def codegen(context, builder, signature, args):
             value = context.cast(builder, args[0], signature.args[0], types.int64)
@@ -51,7 +52,7 @@ else:
 
     @intrinsic
     def set_bits(typingctx, mask):
-        """Number of set bits of an int64."""
+        """Return the number of set bits of an int64."""
 
         def codegen(context, builder, signature, args):
             return builder.ctpop(context.cast(builder, args[0], signature.args[0], types.int64))
@@ -74,8 +75,10 @@ else:
 
     @intrinsic
     def choose(typingctx, condition, yes, no):
-        """The int64 ``yes`` or ``no``, where nobody could guess which: no branch is taken for it.
-        Without a word to the contrary LLVM makes branches of selections that lie in loops."""
+        """Return the int64 ``yes`` or ``no`` without a branch, for unpredictable conditions.
+
+        Without the "unpredictable" metadata, LLVM turns selects inside loops into branches.
+        """
 
         def codegen(context, builder, signature, args):
             yes, no = (
@@ -89,14 +92,14 @@ else:
         return types.int64(types.boolean, yes, no), codegen
 
     def element_bytes(context: Any, kind: Any) -> int:
-        """Bytes of an element of a table: a number, or a record."""
+        """Return the size in bytes of an element of a table (a number or a record)."""
         if isinstance(kind.dtype, types.Record):
             return int(kind.dtype.size)
         return int(kind.dtype.bitwidth) // 8
 
     @intrinsic
     def prefetch(typingctx, table, at):
-        """Ask for an element of a table of the state, counted row by row, ahead of its use."""
+        """Prefetch an element of a table of the state, by row-major index."""
 
         def codegen(context, builder, signature, args):
             kind = signature.args[0]

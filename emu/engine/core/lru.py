@@ -1,9 +1,9 @@
-"""Places in the drive's DRAM: found by the number of a logical page, and in an order of use.
+"""Hash table and LRU list of cache slots in the drive's DRAM, indexed by logical page.
 
-Owns the lists that chain the places of one bucket, and the links of an order of use. Does not own
-what lies in a place, or the two ends of an order (backend/cmt.py, frontend/cache.py).
-Source: own: chained hashing and doubly linked lists. Places are numbered from 1; 0 is none. Tables
-of places have fields lpn, chain, newer and older; ``buckets`` is int32[devices, power of two].
+Owns the hash chain of each bucket and the links of an LRU list. Does not own the contents of a slot
+or the head and tail of a list (ftl/cmt.py, nvme/data_cache.py).
+Source: none (chained hashing, doubly linked lists). Slots are numbered from 1; 0 is none. Tables of
+slots have fields lpn, chain, newer and older; ``buckets`` is int32[devices, power of two].
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from ondie.kernels.jit import inline, njit
 
 @inline
 def bucket_of(buckets, lpn):
-    """Which list of places a logical page would be in."""
+    """Return the hash bucket of a logical page."""
     return (lpn ^ (lpn >> 9) ^ (lpn >> 18)) & (buckets.shape[1] - 1)
 
 
 @inline
 def find(buckets, places, dev, lpn):
-    """The place of a logical page, or 0."""
+    """Return the slot of a logical page, or 0."""
     p = int(buckets[dev, bucket_of(buckets, lpn)])
     while p > 0 and places[p - 1].lpn != lpn:
         p = int(places[p - 1].chain)
@@ -28,7 +28,7 @@ def find(buckets, places, dev, lpn):
 
 @inline
 def enlist(buckets, places, dev, p, lpn):
-    """Place ``p`` is a logical page's from now on."""
+    """Assign slot ``p`` to a logical page and insert it into its hash bucket."""
     b = bucket_of(buckets, lpn)
     places[p - 1].lpn = lpn
     places[p - 1].chain = buckets[dev, b]
@@ -37,7 +37,7 @@ def enlist(buckets, places, dev, p, lpn):
 
 @njit
 def unlist(buckets, places, dev, p):
-    """Place ``p`` is not found any more by its number."""
+    """Remove slot ``p`` from the hash bucket of its logical page."""
     b = bucket_of(buckets, places[p - 1].lpn)
     other = int(buckets[dev, b])
     if other == p:
@@ -50,7 +50,7 @@ def unlist(buckets, places, dev, p):
 
 @inline
 def follow(places, p, last):
-    """Place ``p``, in no order, comes behind the ``last`` of one. True when it is its first."""
+    """Append slot ``p``, which is in no list, after ``last``. Return True if the list was empty."""
     places[p - 1].newer = 0
     places[p - 1].older = last
     if last > 0:
@@ -60,7 +60,7 @@ def follow(places, p, last):
 
 @inline
 def bypass(places, p):
-    """The neighbours of place ``p`` in its order become each other's. Its ends are the caller's."""
+    """Unlink slot ``p`` from its list. The caller updates the head and tail of the list."""
     place = places[p - 1]
     if place.newer > 0:
         places[place.newer - 1].older = place.older

@@ -1,8 +1,8 @@
-"""Plan rows: their columns, the ring of rows in flight, and what each waits for.
+"""Plan rows: columns, ring of rows in flight and dependencies.
 
-Owns the plan's columns, dependencies, fences and phases. Does not own what a row starts
-(dispatch.py) or what it is for (paths/).
-Source: this project's contract of plans: columnar chunks; ``after`` names earlier rows or a fence.
+Owns the plan's columns, dependencies, fences and phases. Does not own the start of a row
+(engine/run/loop.py) or its purpose (paths/).
+Source: none. Plan format: columnar chunks; ``after`` names earlier rows or a fence.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import numpy as np
 from ondie.emu.engine.core.state import record_type
 from ondie.kernels.jit import njit
 
-# Resources a row may name.
+# Resources that a row may name.
 (
     FENCE,  # done when every earlier row is done
     JOIN,  # done when the rows it names are done
     NVME,  # host command: kind READ, WRITE, TRIM, FLUSH
     ISP_IO,  # the ISP's own command on the conventional namespace: kind READ, WRITE
-    DIE,  # operation on the dies' reservoir: kind VPP, BPR, ODC, BPP, READ; SCAN, PAD by place
+    DIE,  # reservoir operation: kind VPP, BPR, ODC, BPP, READ; SCAN, PAD (physical)
     DMA_DOWN,  # host memory to device DRAM: bytes_in
     DMA_UP,  # device DRAM to host memory: bytes_out
     HOST_CPU,  # array_ps on the host's CPU
-    ACCELERATOR,  # array_ps on what runs forward and backward
+    ACCELERATOR,  # array_ps on the accelerator that runs forward and backward
     ISP,  # array_ps on the ISP, while bytes_in + bytes_out cross the device's DRAM
     TUNNEL,  # a message of bytes_in through the device's tunnel: kind UPWARD or DOWNWARD, or
     # ACROSS, up and then down to device lpn
@@ -41,15 +41,15 @@ PLAN = np.dtype(
         ("resource", "i4"),
         ("kind", "i4"),
         ("phase", "i4"),  # index into the path's phases
-        ("fua", "i4"),  # 1: an NVMe write that is done when it is on flash
+        ("fua", "i4"),  # 1: an NVMe write that completes when its data are on flash
         ("lpn", "i8"),  # first logical page, or super-page for the reservoir
         ("bytes_in", "i8"),  # into the device, its registers or its array
         ("bytes_out", "i8"),  # out of them
         ("array_ps", "i8"),  # compute or PE time; arrival time of an NVMe command
         ("after0", "i8"),  # id of an earlier row, -1 = none
         ("after1", "i8"),
-        ("tag", "i8"),  # the path's own
-        ("stream", "i4"),  # of an NVMe write; of a message, set by the system: what it costs
+        ("tag", "i8"),  # defined by the path
+        ("stream", "i4"),  # of an NVMe write; of a message: index of its cost (set by System)
     ],
     align=True,
 )
@@ -65,17 +65,17 @@ ROW = record_type(
     start="i8",
     end="i8",
     next="i8",  # in the ready list or the submission queue
-    waiters="i8",  # first in the list of rows that wait for this one, -1 = none
+    waiters="i8",  # head of the list of rows that depend on this one, -1 = none
     last_waiter="i8",
     device="i4",
     resource="i4",
     kind="i4",
     phase="i4",
-    needs="i4",  # rows this one still waits for
-    pending="i4",  # transactions under way for it
+    needs="i4",  # number of incomplete rows that this row depends on
+    pending="i4",  # transactions in flight for this row
     state="i4",
     stream="i4",
-    status="i4",  # of a command: 0, or how it failed (backend/reading.py)
+    status="i4",  # of a command: 0, or its error status (ftl/read_retry.py)
     fua="i4",
 )
 WAITING, STARTED, DONE = range(3)
@@ -84,14 +84,14 @@ PHASE = record_type(first="i8", last="i8", rows="i8", done="i8")
 
 @njit
 def room(st):
-    """Rows that the ring can take now."""
+    """Return the number of free rows in the ring."""
     reg = st.reg[0]
     return st.row.shape[0] - (reg.next_row - reg.tail)
 
 
 @njit
 def load(st, plan):
-    """Take over a chunk of plan rows. The caller has made sure that there is room."""
+    """Load a chunk of plan rows into the ring. The caller must ensure that there is room."""
     reg = st.reg[0]
     ring = st.row.shape[0] - 1
     for i in range(plan.shape[0]):
@@ -137,7 +137,7 @@ def load(st, plan):
 
 @njit
 def make_ready(st, r):
-    """Row ``r`` has what it waited for: behind the others that have."""
+    """Append row ``r``, whose dependencies are met, to the ready list."""
     reg = st.reg[0]
     st.row[r].next = -1
     if reg.ready_head < 0:
@@ -149,7 +149,7 @@ def make_ready(st, r):
 
 @njit
 def complete(st, r):
-    """Row ``r`` is done: whoever waited for it may be ready now, in the order of the plan."""
+    """Complete row ``r``. Dependents without other dependencies become ready, in plan order."""
     reg = st.reg[0]
     row = st.row[r]
     row.state = DONE
@@ -172,7 +172,7 @@ def complete(st, r):
 
 @njit
 def advance(st):
-    """Move past the oldest rows that are done; a fence that becomes the oldest is done with it."""
+    """Advance the tail past completed rows. Complete a fence that becomes the oldest row."""
     reg = st.reg[0]
     ring = st.row.shape[0] - 1
     while reg.tail < reg.next_row:

@@ -1,7 +1,7 @@
-"""Random numbers that depend on what they are drawn for, never on what was drawn before.
+"""Counter-based random numbers: each depends on its key only, not on earlier draws.
 
 Owns the hash of (seed, page, erase count, read count), uniform numbers and binomial counts from it.
-Does not own what they decide (ecc.py, inject.py). Source: Steele, Lea, Flood, OOPSLA 2014
+Does not own their use (nand/ecc.py, nand/bit_errors.py). Source: Steele, Lea, Flood, OOPSLA 2014
 (SplitMix64's mixer as a counter-based generator); Hörmann, J. Stat. Comput. Simul. 46, 1993 (BTRS);
 Kachitvichyanukul, Schmeiser, CACM 31(2), 1988 (inversion for small means).
 """
@@ -21,7 +21,7 @@ M1 = 0xBF58_476D_1CE4_E5B9
 M2 = 0x94D0_49BB_1331_11EB
 UNIT = 1.0 / (1 << 53)
 SMALL_MEAN = 10.0
-"""Mean from which the transformed rejection holds (Hörmann, section 3)."""
+"""Smallest mean for which the transformed rejection is valid (Hörmann, section 3)."""
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
 _RESTS = np.array(
     [
@@ -29,25 +29,27 @@ _RESTS = np.array(
         for k in range(10)
     ]
 )
-"""stirling_rest below 10, where its series is poor; a table, since lgamma differs by platform."""
+"""stirling_rest for k < 10, where its series is inaccurate. A table, because lgamma differs by
+platform."""
 
 if numba.config.DISABLE_JIT:
 
     def u64(x):
-        """The low 64 bits of an integer, unsigned."""
+        """Return the low 64 bits of an integer, unsigned."""
         return int(x) & MASK
 
 else:
 
     @njit
     def u64(x):
-        """The low 64 bits of an integer, unsigned."""
+        """Return the low 64 bits of an integer, unsigned."""
         return np.uint64(x)
 
 
 @njit
 def mix(x):
-    """SplitMix64's finaliser: a bijection of uint64 in which every bit depends on every other."""
+    """Apply SplitMix64's finaliser: a bijection of uint64; each output bit depends on all input
+    bits."""
     x = (x ^ (x >> 30)) * M1 & MASK
     x = (x ^ (x >> 27)) * M2 & MASK
     return x ^ (x >> 31)
@@ -55,37 +57,41 @@ def mix(x):
 
 @njit
 def absorb(key, value):
-    """The key that belongs to ``key`` and one more integer: for a given key no two values share
-    one."""
+    """Combine ``key`` with one more integer. Different integers give different keys."""
     return mix(((u64(key) ^ (u64(value) * GAMMA & MASK)) + GAMMA) & MASK)
 
 
 @njit
 def page_key(seed, ppn, cycles, reads):
-    """uint64 key of one read of one page.
+    """Return the uint64 key of one read of one page.
 
     ``seed`` of the run (or of one of its devices: ``absorb(seed, device)``), ``ppn`` physical page,
-    ``cycles`` erase count of its block, ``reads`` how often the page has been read before and now.
+    ``cycles`` erase count of its block, ``reads`` reads of the page up to and including this one.
     """
     return absorb(absorb(absorb(seed, ppn), cycles), reads)
 
 
 @njit
 def uniform(key, at):
-    """Number ``at`` of a key's sequence, float64 in (0, 1), in steps of 2**-53."""
+    """Return number ``at`` of a key's sequence, float64 in (0, 1), in steps of 2**-53."""
     return ((absorb(key, at) >> 11) + 0.5) * UNIT
 
 
 @njit
 def below(key, at, n):
-    """Number ``at`` of a key's sequence as an int64 in [0, n), n < 2**32; off uniform by at most
-    n / 2**32."""
+    """Return number ``at`` of a key's sequence as an int64 in [0, n), n < 2**32.
+
+    The deviation from uniform is at most n / 2**32.
+    """
     return np.int64((absorb(key, at) >> 32) * u64(n) >> 32)
 
 
 @njit
 def stirling_rest(k):
-    """log k! less Stirling's (k + 1/2) log(k + 1) - (k + 1) + log(2 pi)/2, for k >= 0; to 4e-11."""
+    """Return log k! minus Stirling's (k + 1/2) log(k + 1) - (k + 1) + log(2 pi)/2, for k >= 0.
+
+    Accurate to 4e-11.
+    """
     if k < 10:
         return _RESTS[int(k)]
     inverse = 1.0 / (k + 1.0)
@@ -95,8 +101,10 @@ def stirling_rest(k):
 
 @njit
 def binomial(key, n, p):
-    """Errors among ``n`` bits of which each is wrong with probability ``p``, 0 <= p <= 1/2: int64,
-    exactly binomial up to the rounding of float64."""
+    """Draw the number of errors among ``n`` bits at error probability ``p``, 0 <= p <= 1/2: int64.
+
+    The distribution is exactly binomial up to the rounding of float64.
+    """
     mean = n * p
     if not mean > 0.0:
         return np.int64(0)
@@ -107,9 +115,9 @@ def binomial(key, n, p):
 
 @njit
 def _inverted(key, n, p):
-    """Walk up the distribution function to a uniform number."""
+    """Draw a binomial count by inversion: walk up the distribution function to a uniform number."""
     u = uniform(key, 0)
-    if u <= 1.0 - n * p:  # Bernoulli's inequality: (1 - p)**n is no less
+    if u <= 1.0 - n * p:  # Bernoulli's inequality: (1 - p)**n >= 1 - n * p
         return np.int64(0)
     odds = p / (1.0 - p)
     mass = math.exp(n * math.log1p(-p))
@@ -118,14 +126,17 @@ def _inverted(key, n, p):
         u -= mass
         k += 1
         mass *= odds * ((n + 1.0) / k - 1.0)
-        if mass < 1e-300:  # all that is left of u is rounding
+        if mass < 1e-300:  # the rest of u is rounding error
             break
     return np.int64(k)
 
 
 @njit
 def _rejected(key, n, p):
-    """Hörmann's BTRS: transformed rejection with a squeeze; about 1.15 rounds of two numbers."""
+    """Draw a binomial count by BTRS (Hörmann): transformed rejection with a squeeze.
+
+    Takes about 1.15 rounds of two numbers.
+    """
     q = 1.0 - p
     spread = math.sqrt(n * p * q)
     b = 1.15 + 2.53 * spread

@@ -1,9 +1,9 @@
-"""The one mutable state of a simulation, shared by every compiled function.
+"""Mutable state of a simulation, shared by all compiled functions.
 
-Owns the list of its arrays, and the type by which compiled code takes them: a pointer to their
-addresses and shapes, which counts no references (a structref does, with an atomic instruction at
-every access). Does not own what the fields mean: each room defines the record layout of its table.
-Source: Numba, "Low-level extension API". The same functions run on plain attributes uncompiled.
+Owns the list of its arrays and their type in compiled code: a pointer to their addresses and
+shapes, without reference counts (a structref executes an atomic instruction at every access). Does
+not own the meaning of fields: the module named for each table defines its record layout.
+Source: Numba, "Low-level extension API". Uncompiled, the same functions run on plain attributes.
 """
 
 from __future__ import annotations
@@ -36,79 +36,79 @@ from ondie.emu.units import InputError
 from ondie.kernels.jit import callback
 
 FIELDS = (
-    "cfg",  # 1 record: integer configuration (device.py)
-    "reg",  # 1 record: now, counters of the pools, error (device.py)
-    "key",  # int64[2 * leaves]: time of the next event below each node of a tournament (events.py)
-    "tree",  # int32[2 * leaves]: the leaf it belongs to: channels, then stations (events.py)
+    "cfg",  # 1 record: integer configuration (engine/run/build.py)
+    "reg",  # 1 record: now, counters of the pools, error (events.py)
+    "key",  # int64[2 * leaves]: next event time below each tree node (events.py)
+    "tree",  # int32[2 * leaves]: leaf of that event: channels, then stations (events.py)
     "fifo",  # records: first-in first-out stations: links, DRAM, ECC, CPUs (events.py)
-    "txn",  # records: pool of things in flight (events.py)
-    "op",  # records: timing table by flash operation (backend/timing.py)
-    "cycles",  # int64[CYCLE_NAMES, planes + 1]: ps of command and address cycles (timing.py)
-    "die",  # records: registers of each die (backend/nand.py)
-    "queue",  # int32[dies, 2 * queues]: first and last transaction of each queue (backend/nand.py)
-    "bus",  # records: each channel (backend/nand.py)
-    "way",  # int32[channels, ways]: the dies of each channel (backend/nand.py)
-    "touched",  # int32[channels]: channels that may have something new to grant (backend/nand.py)
-    "order",  # int8[2, masks]: which of the waiting queues goes first (backend/nand.py)
-    "l2p",  # uint32/uint64[devices, lpns]: ppn + 1, 0 = unmapped (backend/mapping.py)
+    "txn",  # records: transaction pool (events.py)
+    "op",  # records: timing table by flash operation (nand/timing.py)
+    "cycles",  # int64[CYCLE_NAMES, planes + 1]: ps of command and address cycles (nand/timing.py)
+    "die",  # records: registers of each die (nand/channel.py)
+    "queue",  # int32[dies, 2 * queues]: first and last transaction of each queue (nand/channel.py)
+    "bus",  # records: each channel (nand/channel.py)
+    "way",  # int32[channels, ways]: the dies of each channel (nand/channel.py)
+    "touched",  # int32[channels]: channels that must arbitrate again (nand/channel.py)
+    "order",  # int8[2, masks]: priority among the non-empty queues (nand/channel.py)
+    "l2p",  # uint32/uint64[devices, lpns]: ppn + 1, 0 = unmapped (ftl/page_map.py)
     "p2l",  # uint32/uint64[devices, ppns]: lpn + 1
     "sectors",  # int64[devices, lpns]: sectors that hold data, where pages may be partial
     "valid",  # int32[blocks of all units]: mapped pages (reservoir: super-pages) of each block
-    "block",  # records[blocks of all units] (backend/mapping.py)
-    "free",  # int32[units, blocks]: ring of free blocks (backend/mapping.py)
-    "front",  # records[streams, units]: open block of each stream (backend/mapping.py)
-    "pool",  # records[units]: free blocks, collections, reservoir cursor (backend/mapping.py)
-    "turn",  # int32[units of all zones]: units in the order of allocation (backend/geometry.py)
-    "slc",  # records: blocks of each unit in pSLC mode (backend/modes.py)
+    "block",  # records[blocks of all units] (ftl/page_map.py)
+    "free",  # int32[units, blocks]: ring of free blocks (ftl/page_map.py)
+    "front",  # records[streams, units]: open block of each stream (ftl/page_map.py)
+    "pool",  # records[units]: free blocks, collections, reservoir cursor (ftl/page_map.py)
+    "turn",  # int32[units of all zones]: units in the order of allocation (nand/geometry.py)
+    "slc",  # records: blocks of each unit in pSLC mode (ftl/pslc.py)
     "slc_free",  # int32[units, blocks]: ring of free blocks of the fixed pSLC region
-    "zone",  # records: parts of the address space with places of their own (backend/mapping.py)
-    "maps",  # records[devices]: the cached part of the map (backend/cmt.py)
-    "entry",  # records: entries of the map in DRAM (backend/cmt.py)
-    "bucket",  # int32[devices, buckets]: lists of entries by logical page (backend/cmt.py)
-    "tpage",  # records: translation pages (backend/cmt.py)
-    "cache",  # records[devices]: the data cache (frontend/cache.py)
-    "cpage",  # records: its places (frontend/cache.py)
-    "recent",  # int32[pages]: what a destage buffer remembers of each (frontend/buffer.py)
-    "stamp",  # int64[transactions]: when the write that each carries was cut (frontend/buffer.py)
-    "cbucket",  # int32[devices, buckets]: lists of its pages by number (frontend/cache.py)
-    "page_ps",  # int64[3, pages]: more array time of each page: read, program, second pass;
-    # behind these, of the pages of blocks in pSLC mode
-    "worn",  # int32[reservoir blocks of all units, planes]: erases (backend/mapping.py)
+    "zone",  # records: address ranges with their own flash units (ftl/page_map.py)
+    "maps",  # records[devices]: cached mapping table (ftl/cmt.py)
+    "entry",  # records: entries of the mapping table in DRAM (ftl/cmt.py)
+    "bucket",  # int32[devices, buckets]: lists of entries by logical page (ftl/cmt.py)
+    "tpage",  # records: translation pages (ftl/cmt.py)
+    "cache",  # records[devices]: the data cache (nvme/data_cache.py)
+    "cpage",  # records: data cache slots (nvme/data_cache.py)
+    "recent",  # int32[pages]: per-page state of a destage buffer (nvme/mqsim_cache.py)
+    "stamp",  # int64[transactions]: time at which its write was split (nvme/mqsim_cache.py)
+    "cbucket",  # int32[devices, buckets]: lists of cached pages by number (nvme/data_cache.py)
+    "page_ps",  # int64[3, pages]: extra array time of each page: read, program, second pass;
+    # followed by the pages of blocks in pSLC mode
+    "worn",  # int32[reservoir blocks of all units, planes]: erases (ftl/page_map.py)
     "rmap",  # uint32[devices, super-pages]: reservoir map, physical super-page + 1
-    "dev",  # records[devices]: queues and cursors of each device (device.py)
-    "count",  # int64[devices, counters] (stats.py)
-    "row",  # records: ring of plan rows (system.py)
-    "req",  # records: ring of host requests (frontend/requests.py)
-    "pair",  # records: queue pairs that bring them (frontend/pairs.py)
-    "retry",  # int32[units]: units whose waiting writes should be tried again (placing.py)
-    "lots",  # int64[LOTS]: what a victim policy keeps of its own, such as a random generator
-    "wait",  # int64[2 * rows]: links of the lists of rows that wait for a row (system.py)
-    "use",  # int64[phases + 1, leaves]: ps each resource worked for each phase, collection last
-    "phase",  # records: first start and last end of each phase (system.py)
-    "log",  # records: bytes that moved, in the order of events, for payload (events.py)
-    "job",  # records: flash operations given by physical place, without an FTL (physical.py)
-    "feed",  # records[dies]: which of them are whose (physical.py)
-    "where",  # int32[jobs]: record of the die of each (physical.py)
-    "rate",  # 1 record: constants of raw bit errors (backend/rber.py)
-    "code",  # 1 record: what error correction can do (backend/ecc.py)
-    "scale",  # float64[pages]: factor on bit error rates by page offset (backend/reading.py)
-    "quality",  # records[blocks of all units]: wear and age as errors see them (backend/marks.py)
-    "reading",  # records: how the read of each transaction turns out (backend/reading.py)
-    "seen",  # uint32[devices, ppns]: reads of each physical page (backend/reading.py)
-    "lost",  # int64[devices, ppns]: sectors that were lost before they came there (marks.py)
-    "kept",  # float32[devices, ppns]: bit error rate that copy-back has passed on (marks.py)
-    "message",  # records: what the tunnel's messages cost (frontend/tunnel_messages.py)
+    "dev",  # records[devices]: queues and cursors of each device (engine/run/build.py)
+    "count",  # int64[devices, counters] (counters.py)
+    "row",  # records: ring of plan rows (plan_rows.py)
+    "req",  # records: ring of host requests (nvme/request.py)
+    "pair",  # records: queue pairs of the requests (nvme/queue_pair.py)
+    "retry",  # int32[units]: units whose stalled writes must be retried (ftl/write_path.py)
+    "lots",  # int64[LOTS]: private state of a victim policy, e.g. a random generator
+    "wait",  # int64[2 * rows]: links of the lists of rows that wait for a row (plan_rows.py)
+    "use",  # int64[phases + 1, leaves]: busy ps per phase, garbage collection last
+    "phase",  # records: first start and last end of each phase (plan_rows.py)
+    "log",  # records: moved bytes in order of events, for payload (events.py)
+    "job",  # records: flash operations by physical address, without an FTL (nand/raw_jobs.py)
+    "feed",  # records[dies]: jobs of each die (nand/raw_jobs.py)
+    "where",  # int32[jobs]: record of the die of each (nand/raw_jobs.py)
+    "rate",  # 1 record: constants of raw bit errors (nand/rber.py)
+    "code",  # 1 record: error correction capability (nand/ecc.py)
+    "scale",  # float64[pages]: factor on bit error rates by page offset (ftl/read_retry.py)
+    "quality",  # records[blocks of all units]: wear and age, for errors (ftl/page_health.py)
+    "reading",  # records: outcome of the read of each transaction (ftl/read_retry.py)
+    "seen",  # uint32[devices, ppns]: reads of each physical page (ftl/read_retry.py)
+    "lost",  # int64[devices, ppns]: sectors lost before they were moved there (ftl/page_health.py)
+    "kept",  # float32[devices, ppns]: bit error rate passed on by copy-back (ftl/page_health.py)
+    "message",  # records: cost of the tunnel's messages (nvme/tunnel/message_table.py)
     "line",  # records: intervals of exclusive resources, for the timeline (events.py)
 )
 
 
 ALIKE = ("queue", "order")
-"""Tables of as many columns on every drive: compiled code need not look that up."""
+"""Tables with the same number of columns on every drive: a constant in compiled code."""
 
 
 class RowType(types.Type):
-    """Type of one record of a table: its address. ``table`` tells compiled code what else it cannot
-    be part of."""
+    """Type of one record of a table: its address. ``table`` names the table for alias analysis:
+    records of different tables never overlap."""
 
     def __init__(self, record: types.Record, table: str) -> None:
         self.record = record
@@ -117,11 +117,11 @@ class RowType(types.Type):
 
 
 class TableType(types.Type):
-    """Type of one array of the state as compiled code sees it: an address and up to two lengths.
+    """Type of one array of the state in compiled code: an address and up to two lengths.
 
-    Elements are read and written by index alone, and indices are never negative: counting from the
-    end, which arrays offer, costs three instructions at every access. ``columns`` is 0 where the
-    second length depends on the drive.
+    Elements are read and written by index only, and indices must not be negative: support for
+    negative indices costs three instructions at every access. ``columns`` is 0 if the second length
+    depends on the drive.
     """
 
     def __init__(self, name: str, dtype: types.Type, ndim: int, columns: int = 0) -> None:
@@ -138,13 +138,13 @@ class StateType(types.Type):
 
     def __init__(self, fields: tuple[tuple[str, TableType], ...]) -> None:
         self.fields = fields
-        # The name is the key as well, which every call of a compiled function hashes.
+        # The name is also the key, which every call of a compiled function hashes.
         digest = hashlib.sha256(repr(fields).encode()).hexdigest()[:32]
         super().__init__(name=f"State_{digest}")
 
 
 SLOTS = 3
-"""Words of the header per array: address and two lengths."""
+"""Header words per array: address and two lengths."""
 
 
 @register_model(TableType)
@@ -160,7 +160,7 @@ register_model(RowType)(models.OpaqueModel)
 
 @functools.cache
 def _table_type(name: str, dtype: np.dtype, ndim: int, columns: int) -> TableType:
-    """The same for every drive: Numba takes longer to find it than a short run to simulate."""
+    """Return the type of a table, cached: Numba needs longer for it than for a short run."""
     return TableType(name, from_dtype(dtype), ndim, columns)
 
 
@@ -168,7 +168,7 @@ _state_type = functools.cache(StateType)
 
 
 class Handle:
-    """What compiled functions take: where the arrays lie. Keeps them alive."""
+    """Argument of compiled functions: addresses of the arrays. Keeps the arrays alive."""
 
     def __init__(self, arrays: Arrays) -> None:
         self.arrays = arrays
@@ -193,10 +193,12 @@ class Handle:
 
 @functools.cache
 def _compiled(name: str, policy: Any, state: StateType) -> Any:
-    """A policy as compiled code calls it, once per process; ``name`` is its configuration field.
-    InputError, one line, when it cannot be compiled or does not return an integer."""
+    """Compile a policy, once per process; ``name`` is its configuration field.
+
+    Raises InputError (one line) if it cannot be compiled or does not return an integer.
+    """
     try:
-        if not policy.__module__.startswith("ondie."):  # a C callback would cut a fraction off
+        if not policy.__module__.startswith("ondie."):  # a C callback would truncate a float
             policy.compile((state, types.int64))
             kind = policy.overloads[state, types.int64].signature.return_type
             if not isinstance(kind, types.Integer):
@@ -242,7 +244,7 @@ def _field(context: Any, builder: Any, typ: StateType, value: Any, attr: str) ->
     for i, name in enumerate(("data", "rows", "columns")):
         at = cgutils.gep_inbounds(builder, header, SLOTS * FIELDS.index(attr) + i)
         word = builder.load(at)
-        word.set_metadata("invariant.load", builder.module.add_metadata([]))  # out of loops
+        word.set_metadata("invariant.load", builder.module.add_metadata([]))  # hoisted out of loops
         setattr(table, name, word)
     return table._getvalue()
 
@@ -283,7 +285,7 @@ class _SetItem(AbstractTemplate):
 
 
 def _element(context: Any, builder: Any, typ: TableType, value: Any, index: Any) -> Any:
-    """Address of an element, as an integer."""
+    """Return the address of an element as an integer."""
     table = cgutils.create_struct_proxy(typ)(context, builder, value=value)
     if typ.ndim == 2:
         row, column = cgutils.unpack_tuple(builder, index, 2)
@@ -325,7 +327,7 @@ class _Columns(AttributeTemplate):
 
 
 def _place(context: Any, builder: Any, typ: RowType, row: Any, attr: str) -> Any:
-    """Pointer to a field of a record."""
+    """Return a pointer to a field of a record."""
     at = builder.gep(row, [context.get_constant(types.intp, typ.record.offset(attr))])
     return builder.bitcast(at, context.get_data_type(typ.record.typeof(attr)).as_pointer())
 
@@ -345,8 +347,8 @@ def _write_field(context: Any, builder: Any, sig: Any, args: Any, attr: str) -> 
 
 
 def _tell_apart(builder: Any, instruction: Any, table: str, field: str) -> None:
-    """Say that nothing but this field of this table lies where an instruction reads or writes: LLVM
-    keeps what it has read of others ("Type-based alias analysis" of its language reference)."""
+    """Mark a load or store as an access to this field of this table only, so that LLVM can keep
+    loaded values of other fields (LLVM language reference, "Type-based alias analysis")."""
     module = builder.module
     root = module.add_metadata([ir.MetaDataString(module, "ondie")])
     name = ir.MetaDataString(module, f"{table}.{field}")
@@ -372,8 +374,7 @@ def _store(
 
 
 class Arrays:
-    """The state's arrays as plain attributes: what Python sees, and what uncompiled code runs
-    on."""
+    """The state's arrays as plain attributes, for Python and for uncompiled code."""
 
     def __init__(self, **arrays: np.ndarray) -> None:
         missing = set(FIELDS) ^ set(arrays)
@@ -382,7 +383,7 @@ class Arrays:
         for name, array in arrays.items():
             setattr(self, name, array)
         self.policies: dict[str, Any] = {}
-        """Functions by the configuration field that compiled code finds them by."""
+        """Policy functions by the configuration field that holds their address."""
 
     def __getattr__(self, name: str) -> Any:  # for type checkers: set in __init__
         raise AttributeError(name)
@@ -391,7 +392,7 @@ class Arrays:
         object.__setattr__(self, name, value)
 
     def handle(self) -> Any:
-        """The object that compiled functions take (this very object when Numba is disabled)."""
+        """Return the argument for compiled functions (this object itself if Numba is disabled)."""
         if numba_config.DISABLE_JIT:
             for name, policy in self.policies.items():
                 self.cfg[name] = len(POLICIES)
@@ -401,8 +402,8 @@ class Arrays:
 
 
 class Element:
-    """One record for uncompiled code, whose attributes are the fields and nothing else: NumPy's own
-    records prefer what every scalar has, such as ``size`` and ``device``."""
+    """One record for uncompiled code, whose attributes are exactly its fields. In NumPy's records,
+    scalar attributes such as ``size`` and ``device`` hide fields of these names."""
 
     __slots__ = ("_item",)
 
@@ -425,26 +426,29 @@ class Elements(np.recarray):
 
 
 def as_records(array: np.ndarray) -> np.ndarray:
-    """The array as compiled and uncompiled code take it: fields are attributes of its elements."""
+    """Return the array in the form for the engine: fields are attributes of its elements."""
     return array.view(Elements) if numba_config.DISABLE_JIT else array
 
 
 def records(dtype: np.dtype, *shape: int) -> np.recarray:
-    """Zeroed array of records whose fields are attributes, compiled or not."""
+    """Return a zeroed array of records whose fields are attributes, compiled or not.
+
+    Raises MemoryError if the array exceeds the address space.
+    """
     try:
         zeroed = np.zeros(shape, dtype)
-    except ValueError as error:  # more than an address can tell apart
+    except ValueError as error:  # larger than the address space
         raise MemoryError(str(error)) from error
     return as_records(zeroed.view(np.recarray))  # type: ignore[return-value]
 
 
 def record_type(**fields: str) -> np.dtype:
-    """Aligned record of named integer fields, all int64 unless said otherwise."""
+    """Return an aligned record type; ``fields`` maps names to NumPy type strings."""
     return np.dtype(list(fields.items()), align=True)
 
 
 def rounded_up(dtype: np.dtype) -> np.dtype:
-    """The record with room behind it up to a power of two: it is found by a shift."""
+    """Return the record type padded to a power of two, so that a shift gives its offset."""
     size = 1 << (dtype.itemsize - 1).bit_length()
     names = list(dtype.names or ())
     places = [dtype.fields[name] for name in names] if dtype.fields else []

@@ -1,4 +1,4 @@
-"""The totals of a finished run in plain numbers, and the clock of its phases.
+"""Totals of a finished run as plain numbers, and the time spans of its phases.
 
 Owns Totals, StepClock and the sum of the counters. Does not own the ledger
 (ondie.emu.analysis.ledger). Source: none.
@@ -17,11 +17,12 @@ from ondie.emu.engine.core.counters import COUNTERS
 
 @dataclass(frozen=True)
 class Totals:
-    """A finished run in plain numbers, as :func:`system.System.totals` hands it over.
+    """Totals of a finished run as plain numbers (see :func:`system.System.totals`).
 
     ``counters`` by name, summed over devices; ``bytes_by`` bytes per class of resource; ``planned``
-    what the plans asked for; ``steps`` one entry per step: phase name -> (first start, last end)
-    ps, with "step" for the whole; ``busy_ps`` (phase, resource class) -> ps of its busiest member.
+    amounts that the plans requested; ``steps`` one entry per step: phase name -> (first start, last
+    end) ps, with "step" for the whole; ``busy_ps`` (phase, resource class) -> ps of its busiest
+    member.
     """
 
     counters: Mapping[str, int]
@@ -36,18 +37,18 @@ class Totals:
     steps: tuple[Mapping[str, tuple[int, int]], ...]
     busy_ps: Mapping[tuple[str, str], int]
     busy_sum_ps: Mapping[str, int]
-    """Resource class -> ps of all its members in all phases."""
+    """Resource class -> busy ps, summed over its members and all phases."""
     page_bytes: int
     block_bytes: int
     devices: int
     worn: tuple[tuple[int, ...], ...] = ()
-    """Erases of the optimizer's blocks: of each die's, by plane."""
+    """Erases of the reservoir's blocks per die, by plane."""
     cached_contents: int = 0
-    """Pages written to data caches that flash does not have."""
+    """Pages written to data caches that are not on flash yet."""
 
 
 class StepClock:
-    """Notes when the phases of each step began and ended."""
+    """Recorder of the start and end of each phase of each step."""
 
     def __init__(self, names: tuple[str, ...], phase: np.recarray) -> None:
         self._names = names
@@ -56,17 +57,17 @@ class StepClock:
         self._began = 0
 
     def follow(self, phase: np.recarray) -> None:
-        """The step goes on in another simulation, which has taken the phases over."""
+        """Continue the step in another simulation, which has taken over the phases."""
         self._phase = phase
 
     def begin(self, now: int) -> None:
-        """A step begins."""
+        """Start a step at ``now`` ps."""
         self._began = now
         self._phase.first = NEVER
         self._phase.last = -1
 
     def end(self, now: int) -> None:
-        """A step has ended."""
+        """End the step at ``now`` ps and record its spans."""
         spans = {
             name: (int(self._phase.first[i]), int(self._phase.last[i]))
             for i, name in enumerate(self._names)
@@ -77,5 +78,5 @@ class StepClock:
 
 
 def sum_counters(count: np.ndarray) -> dict[str, int]:
-    """Counters by name, summed over devices."""
+    """Return the counters by name, summed over devices."""
     return {name: int(count[:, i].sum()) for i, name in enumerate(COUNTERS)}

@@ -1,7 +1,7 @@
-"""Transactions that work for a part of a command, and their bytes on the channel.
+"""Child transactions of a command, and the bytes of a transaction on the channel.
 
 Owns the creation of a child transaction. Does not own the pool (events.py) or the split of commands
-(ondie.emu.nvme). Source: a host request completes when its last page does, as in MQSim.
+(ondie.emu.nvme). Source: a host request completes when its last page completes, as in MQSim.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ SECTOR = 512
 
 @njit
 def child(st, t, lpn, n):
-    """A transaction for ``n`` pages of the same row or request as ``t``, which waits for one part
-    more."""
+    """Create a transaction for ``n`` pages of the row or request of ``t``. Return it, or -1.
+
+    The row or request then has one more pending part. -1: the pool is empty.
+    """
     u = take_txn(st)
     if u < 0:
         return u
@@ -39,7 +41,7 @@ def child(st, t, lpn, n):
 
 @inline
 def bus_bytes(st, u):
-    """Bytes of transaction ``u`` that cross the channel: whole pages, or the sectors asked for."""
+    """Return the bytes of transaction ``u`` on the channel: whole pages, or its sectors."""
     c = st.cfg[0]
     y = st.txn[u]
     if c.partial != 0:

@@ -1,1 +1,1 @@
-"""The event loop, which calls the rooms of the drive, and the construction of a drive."""
+"""Event loop, which calls the other packages of the drive, and construction of a drive."""

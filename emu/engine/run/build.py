@@ -1,7 +1,8 @@
-"""Builds the arrays of a simulation from a configuration.
+"""Construction of the arrays of a simulation from a configuration.
 
 Owns sizes, initial values and the integer copy of the configuration that compiled code reads.
-Does not own behaviour. Source: mmap(2): map tables are lazily committed zero pages.
+Does not own behaviour (nand/, ftl/, nvme/, engine/run/loop.py).
+Source: mmap(2): mapping tables are lazily committed zero pages.
 """
 
 from __future__ import annotations
@@ -51,157 +52,158 @@ CFG = record_type(
     blocks="i8",  # conventional blocks per unit
     all_blocks="i8",
     block_pages="i8",  # pages of a unit's block
-    line="i8",  # pages programmed together (backend/lines.py)
-    stripe="i8",  # pages of a unit's block after which a front stands between two such lines
-    passes="i8",  # over a line
-    gather="i8",  # ps that a page waits for the rest of its line at most
-    worth="i8",  # most valid pages of a block that is worth collecting
-    block_shift="i8",  # its binary logarithm, -1 where it is no power of two
+    line="i8",  # pages programmed together (ftl/word_lines.py)
+    stripe="i8",  # pages of a unit's block between two word line boundaries of the write frontier
+    passes="i8",  # program passes of a word line
+    gather="i8",  # most ps that a page waits for the rest of its word line
+    worth="i8",  # most valid pages of a victim block
+    block_shift="i8",  # log2 of block_pages, -1 if it is not a power of two
     page_shift="i8",
-    units="i8",  # of a device
+    units="i8",  # units of a device
     die_units="i8",  # units of a die
     unit_planes="i8",  # planes of a unit
-    slots="i8",  # mapping units of a page of flash (backend/slots.py)
-    together="i8",  # those of a super-page of a unit
+    slots="i8",  # mapping units of a flash page (ftl/subpage.py)
+    together="i8",  # mapping units of a super-page of a unit
     unit_pages="i8",
     device_blocks="i8",  # blocks of all units of a device
     streams="i8",  # open blocks that host writes fill, per unit
-    collected="i8",  # stream of collected pages
-    collected_streams="i8",  # one for all, or one for each of the host's
-    cache="i8",  # 1: there is a data cache; 2: a destage buffer (frontend/buffer.py)
+    collected="i8",  # first stream of garbage-collected pages
+    collected_streams="i8",  # number of those: one, or one for each host stream
+    cache="i8",  # 1: data cache; 2: destage buffer (nvme/mqsim_cache.py)
     cache_pages="i8", cache_writes="i8", cache_through="i8", cache_fills="i8",
-    cache_dirty="i8",  # pages that may be dirty before they are destaged
+    cache_dirty="i8",  # dirty pages above which pages are destaged
     cache_flights="i8", cache_idle="i8",
     buffer_limit="i8", buffer_row="i8", buffer_burst="i8", buffer_ns="f8", buffer_open="i8",
     buffer_close="f8",  # of a destage buffer
     dram_row="i8", dram_open="i8", dram_close="i8",  # bytes, ps per row
     map_stream="i8",  # stream of translation pages, -1 = none
-    map_entries="i8",  # of the cached mapping table; 0: the whole map is in DRAM
+    map_entries="i8",  # entries of the cached mapping table; 0: the whole table is in DRAM
     map_span="i8",  # entries of a translation page
     tpages="i8",  # translation pages of a device
     map_read="i8", map_writes="i8",
-    open_ahead="i8",  # 1: a stream's next block is opened when the last one is full
-    static="i8",  # 1: a page's unit follows from its number
-    partial="i8",  # 1: pages may hold fewer sectors than they have, and only those are moved
-    unwritten="i8",  # 1: a page that was never written is read as if it had been
-    placed="i8",  # 1: a written page is mapped as soon as it has a place
-    locks="i8",  # 1: pages that collection has yet to move are locked
+    open_ahead="i8",  # 1: a stream's next block is opened when the previous one is full
+    static="i8",  # 1: static placement: the logical page number determines the unit
+    partial="i8",  # 1: pages may be partially filled; only filled sectors are moved
+    unwritten="i8",  # 1: a page that was never written is read as if written
+    placed="i8",  # 1: a written page is mapped when its physical page is assigned
+    locks="i8",  # 1: valid pages of a victim are locked until they are moved
     seed="i8",
     ring_shift="i8",
-    ring="i8",  # requests that a queue pair's ring holds, a power of two
-    gc_policy="i8", stream_policy="i8",  # functions (policies.py)
+    ring="i8",  # requests in a queue pair's ring, a power of two
+    gc_policy="i8", stream_policy="i8",  # addresses of functions (ftl/policies.py)
     gc_stop="i8", gc_hard="i8", gc_parallel="i8", exclusive="i8", copyback="i8",
     q_gc_read="i8", q_gc_write="i8", q_gc_erase="i8",
     erase_collected="i8", wear_dynamic="i8", wear_static="i8",
-    spare_parts="i8",  # pages of a block over those that are spare
+    spare_parts="i8",  # 1 / over-provisioning: pages per spare page
     program_failures="f8", erase_failures="f8",
     link_lanes="i8", link_shift="i8", packet="i8", packet_overhead="i8", link_tick="i8",
-    ranked="i8",  # 1: the host's work on a die goes by class
-    adapter="i8",  # entries of the one queue of a host adapter; 0: each pair has its own
-    entries="i8",  # entries of a pair's submission queue (frontend/pairs.py); 0: any number
-    fetch_limit="i8",  # commands of a queue pair that the drive works on; 0: any number
+    ranked="i8",  # 1: host operations on a die are ordered by class
+    adapter="i8",  # entries of the single queue of a host adapter; 0: one queue per pair
+    entries="i8",  # entries of a submission queue (nvme/queue_pair.py); 0: unlimited
+    fetch_limit="i8",  # most commands of a queue pair in the drive; 0: unlimited
     doorbell="i8", request="i8", entry="i8", completion="i8",
-    whole_commands="i8",  # 1: data cross the link by the command, not by the page
+    whole_commands="i8",  # 1: data cross the link per command, not per page
     lpns="i8",  # logical pages of the conventional namespace
     reservoir_pages="i8",  # reservoir super-pages per die
-    reservoir_planes="i8",  # planes of a die that a super-page fills
-    rotate="i8",  # cycles of a block after which its planes change roles; 0: never
-    register_move="i8",  # ps of a page from one plane's register into another's
+    reservoir_planes="i8",  # planes of a reservoir super-page
+    rotate="i8",  # erase cycles of a block between rotations of its planes; 0: never
+    register_move="i8",  # ps to move a page between registers of two planes
     multi_plane="i8", cache_read="i8", cache_program="i8", gradient_registers="i8",
     bus_scale="i8", bus_shift="i8",
     decode="i8", encode="i8", command="i8", submit="i8",
     queue_depth="i8",
     gc_low="i8", gc_reserve="i8", gc_window="i8",
-    piece="i8",  # bytes that a long transfer moves through DRAM before others get their turn
+    piece="i8",  # bytes per piece of a long DRAM transfer
     interleave="i8",  # 1: commands may interrupt data on a channel
-    first_out="i8",  # nothing has a better rank among what waits to leave the dies (nand.best_out)
-    commands_first="i8",  # 1: commands go before data out; 0: after, in turn with data in
-    lanes="i8",  # planes of a die that read on their own; 1: the die works as a whole
-    group="i8",  # 1: pages of one die that wait together are looked through for multi-plane work
-    power="i8",  # planes whose arrays may work at once; 0: any number
-    eager="i8",  # 1: the end of a read matters while the channel is busy
-    notice="i8",  # 1: the end of a read matters before its data leave
-    overlap="i8",  # 1: a die may want something of the channel while its array works
-    special="i8",  # 1: commands may suspend, need power, or leave other planes to read alone
-    chip="i8",  # 1: the dies of a chip take commands as one
-    word="i8",  # 1: programs may have pages of several offsets
-    status="i8",  # 1: the end of a program or an erase is read on the channel
-    out="i8", out_plane="i8",  # ps on the channel around a page's data out; more of several planes
-    watch="i8",  # 1: somebody outside the channel waits for its operations to end
-    suspend_program="i8", suspend_erase="i8",  # 1: reads may make it stand back
-    suspend_program_left="i8", suspend_erase_left="i8",  # ps it must still have to go
+    first_out="i8",  # best possible rank of pending data out (best_out in nand/channel.py)
+    commands_first="i8",  # 1: commands before data out; 0: after, alternating with data in
+    lanes="i8",  # planes of a die that read independently; 1: the whole die
+    group="i8",  # 1: queued pages of a die are grouped into multi-plane operations
+    power="i8",  # most planes with active arrays (power limit); 0: unlimited
+    eager="i8",  # 1: the end of a read is an event while the channel is busy
+    notice="i8",  # 1: the end of a read is an event before its data leave
+    overlap="i8",  # 1: a die may request the channel while its array is busy
+    special="i8",  # 1: suspend, power limit or independent plane reads are on
+    chip="i8",  # 1: the dies of a chip are busy together
+    word="i8",  # 1: programs may have pages at several offsets (word lines)
+    status="i8",  # 1: the status of a program or erase is read on the channel
+    out="i8", out_plane="i8",  # ps of commands for data out: first plane, each further plane
+    watch="i8",  # 1: code outside the channel waits for the end of operations
+    suspend_program="i8", suspend_erase="i8",  # 1: reads may suspend it
+    suspend_program_left="i8", suspend_erase_left="i8",  # least remaining ps to suspend
     suspend_program_wait="i8", suspend_erase_wait="i8",  # ps until the array is free
-    suspends="i8",  # 1: one of the two may
+    suspends="i8",  # 1: program or erase suspend is on
     resume_wait="i8",
-    max_suspends="i8",  # of one operation
-    suspend_reads="i8",  # reads that pass meanwhile; 0: any number
+    max_suspends="i8",  # most suspends of one operation
+    suspend_reads="i8",  # reads during one suspend; 0: unlimited
     shared_uplink="i8",
-    isp_io="i8",  # rows.ISP_IO, for code below rows.py
-    budget="i8",  # transactions that rows may hold at once
+    isp_io="i8",  # plan_rows.ISP_IO, for modules that do not import plan_rows.py
+    budget="i8",  # most transactions reserved by rows
     errors="i8",  # 1: reads may have raw bit errors
-    reclaim_reads="i8", reclaim_retries="i8",  # that make a block's data move; 0: never
-    shield_word="i8",  # bytes of the code words of the optimizer's pages on the die; 0: none
-    shield_limit="i8",  # wrong bits of one that are corrected
-    exposure="i8",  # readings of such a page that each stands for
-    round_trip="i8",  # 1: they go through the controller's ECC and back
-    initial_cycles="i8", initial_days="f8",  # wear and age that the run finds
-    native="i8",  # conventional blocks per unit but for the fixed pSLC region
-    pslc="i8",  # OFF, STATIC or DYNAMIC (backend/modes.py)
-    pslc_stream="i8", fold_stream="i8",  # of writes to pSLC blocks, of what is folded
-    pslc_hosts="i8",  # the host's streams that go there, from 0; 0: all
+    reclaim_reads="i8", reclaim_retries="i8",  # reads, retries that trigger a reclaim; 0: never
+    shield_word="i8",  # code word bytes of the reservoir's on-die ECC; 0: none
+    shield_limit="i8",  # bits corrected per such code word
+    exposure="i8",  # reads of such a page that one simulated read represents
+    round_trip="i8",  # 1: reservoir pages pass through the controller's ECC and back
+    initial_cycles="i8", initial_days="f8",  # wear and age at the start of the run
+    native="i8",  # conventional blocks per unit, without the fixed pSLC region
+    pslc="i8",  # OFF, STATIC or DYNAMIC (ftl/pslc.py)
+    pslc_stream="i8", fold_stream="i8",  # streams of pSLC writes and of folded pages
+    pslc_hosts="i8",  # number of host streams (from 0) written to pSLC; 0: all
     pslc_pages="i8",  # pages of a unit's block in pSLC mode
-    pslc_most="i8",  # blocks of a unit that may be so
-    pslc_keep="i8",  # free blocks of a unit of which none is borrowed
-    pslc_erase="i8",  # ps more than a native erase
+    pslc_most="i8",  # most blocks of a unit in pSLC mode
+    pslc_keep="i8",  # free blocks of a unit below which none becomes pSLC
+    pslc_erase="i8",  # pSLC erase time minus native erase time (ps)
     pslc_wait="i8",  # 1: writes wait for pSLC blocks
     fold_blocks="i8", fold_idle="i8",
-    fold_keep="i8",  # free native blocks that folding, which brings none back, leaves
+    fold_keep="i8",  # free native blocks that folding must leave
 )  # fmt: skip
 DEV = record_type(
     sq_head="i8", sq_tail="i8",  # host commands waiting for the queue depth
     outstanding="i8",
     stall_head="i8", stall_tail="i8",  # writes waiting for a free block
-    cursor="i8",  # position in the order of allocation of the next write
+    cursor="i8",  # position of the next write in the allocation order
     mapped="i8",  # mapped logical pages
     r_mapped="i8",  # mapped reservoir super-pages
     filled="i8",  # blocks filled so far
-    power="i8",  # planes whose arrays work
-    quiet_since="i8",  # when the host last came to want nothing
-    waking="i8",  # 1: the timer of rests runs (frontend/quiet.py)
-    first="i8",  # die, from 1, that is next to get power
+    power="i8",  # planes with active arrays
+    quiet_since="i8",  # time at which the host last became idle (ps)
+    waking="i8",  # 1: the idle timer runs (nvme/idle_timer.py)
+    first="i8",  # die (from 1) that is next to receive power
     suspended_programs="i8", suspended_erases="i8",
-    entered="i8",  # requests put into the queue of a host adapter (frontend/adapter.py)
-    fetched="i8",  # of these, in the drive
-    known="i8",  # of these, those that the host knows of
-    posted="i8",  # completions on their way to the host, or there
-    reaped="i8",  # of these, those that the drive knows to be looked at
-    entry_head="i8", entry_tail="i8", post_head="i8", post_tail="i8",  # what waits for room
-    lines="i8",  # lines that gather, or wait for their second pass (gathering.py)
-    gathered="i8",  # pages in them, and in those on their way
+    entered="i8",  # requests entered into the queue of a host adapter (nvme/sata_hba.py)
+    fetched="i8",  # of these, fetched by the drive
+    known="i8",  # of these, those known to the host
+    posted="i8",  # completions sent to the host
+    reaped="i8",  # of these, acknowledged to the drive
+    entry_head="i8", entry_tail="i8", post_head="i8", post_tail="i8",  # lists that wait for room
+    lines="i8",  # word lines gathering or waiting for pass 2 (ftl/word_line_buffer.py)
+    gathered="i8",  # pages in them and in word lines in flight
     joined="i8",  # of these, pages of the data cache
-    pressing="i8",  # 1: a write waits for one of the cache's pages to be on flash
-    fua="i8",  # pages that have yet to join, of writes that complete on flash
+    pressing="i8",  # 1: a write waits until a page of the cache is on flash
+    fua="i8",  # pages of writes that complete on flash, not in a word line yet
 )  # fmt: skip
 BUDGET = 15 << 12
 """Transactions for the rows of one device."""
 ROWS = 1 << 19
 PAIR_RING = 1 << 16
-"""Requests of a queue pair that are under way, or handed over ahead."""
+"""Most requests of a queue pair in flight or loaded in advance."""
 MAX_SHARES = 16
-"""Devices beyond which the pool does not grow."""
+"""Number of devices above which the transaction budget does not grow."""
 SPARSE_BYTES = 1 << 22
-"""Map tables beyond this are mapped sparsely."""
+"""Mapping tables larger than this (bytes) are mapped sparsely."""
 HUGE_BYTES = 1 << 30
-"""Map tables up to this are mapped in huge pages: beyond, untouched parts would take memory."""
+"""Sparse tables up to this size (bytes) use huge pages; in larger ones, untouched parts would
+use memory."""
 LOTS = 64
-"""Numbers that a victim policy can keep."""
+"""Number of int64 values of private state of a victim policy."""
 GC_RESERVE = 1
-"""Free super-blocks per die that only collection may open; one more where a failed program may
-spoil it."""
+"""Free super-blocks per die that only garbage collection may open. One more if programs may
+fail."""
 
 
 def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.recarray:
-    """The configuration as compiled code reads it."""
+    """Return the integer copy of the configuration for compiled code."""
     c = records(CFG, 1)
     c.channels = geometry.channels
     c.ways = geometry.ways
@@ -292,7 +294,7 @@ def integer_config(cfg: Config, geometry: Geometry, queue_depth: int) -> np.reca
 
 
 def _reservoir(cfg: Config, geometry: Geometry, c: np.recarray, planes: int) -> None:
-    """The optimizer's super-pages, of so many planes each."""
+    """Set the constants of the reservoir, whose super-pages have ``planes`` planes each."""
     c.reservoir_pages = geometry.reservoir_blocks * geometry.pages
     c.reservoir_planes = planes
     c.rotate = cfg.ftl.reservoir_rotate if planes < geometry.planes else 0
@@ -308,7 +310,7 @@ def _reservoir(cfg: Config, geometry: Geometry, c: np.recarray, planes: int) -> 
 
 
 def _lines(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
-    """What is programmed together: a page, or a word line of one plane or of all of a unit."""
+    """Set the unit of programming: a page, or a word line of one or all planes of a unit."""
     pages, slots = word_line_pages(cfg), geometry.slots
     together = geometry.unit_planes if cfg.flash.multi_plane else 1
     c.line = pages * together * slots if pages > 1 else slots
@@ -319,18 +321,18 @@ def _lines(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
 
 
 def _shift(n: int) -> int:
-    """Binary logarithm of a power of two, -1 of anything else."""
+    """Return log2 of a power of two, -1 for other numbers."""
     return n.bit_length() - 1 if n & (n - 1) == 0 else -1
 
 
 def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
-    """Flash management: streams, collection, wear."""
+    """Set the constants of flash management: streams, garbage collection, wear leveling."""
     ftl = cfg.ftl
     c.streams = ftl.write_streams
     c.collected = ftl.write_streams
     c.collected_streams = ftl.write_streams if ftl.gc_streams == "each" else 1
     c.map_read = ftl.map_read_bytes
-    together = int(c["passes"][0] * c["stripe"][0])  # fewer in motion would wait for each other
+    together = int(c["passes"][0] * c["stripe"][0])  # fewer would wait for each other
     c.map_writes = max(ftl.map_writes, together) if together > 1 else ftl.map_writes
     c.open_ahead = ftl.open_blocks == "ahead"
     c.static = ftl.placement == "static"
@@ -361,7 +363,7 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
 
 
 def _cell_modes(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
-    """Blocks in pSLC mode, and when they are folded."""
+    """Set the constants of pSLC blocks and of folding."""
     ftl, flash = cfg.ftl, cfg.flash
     c.native = geometry.native_blocks
     c.pslc_stream = c.fold_stream = modes.NO_STREAM
@@ -380,7 +382,7 @@ def _cell_modes(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
 
 
 def _destage_buffer(sizes: buffer.Sizes, c: np.recarray) -> None:
-    """A destage buffer in the place of the data cache."""
+    """Set the constants of a destage buffer, which replaces the data cache."""
     c.cache = buffer.BUFFER
     c.cache_pages = sizes.pages
     c.cache_fills = 1
@@ -391,7 +393,7 @@ def _destage_buffer(sizes: buffer.Sizes, c: np.recarray) -> None:
 
 
 def _data_cache(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
-    """The data cache, and the DRAM that it lies in."""
+    """Set the constants of the data cache and of DRAM rows."""
     mode = cfg.cache.mode
     c.dram_row = cfg.dram.row_bytes
     c.dram_open = cfg.dram.t_rcd_ps + cfg.dram.t_cl_ps
@@ -415,7 +417,7 @@ def _data_cache(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
 
 
 def _cached_map(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
-    """The cached mapping table's sizes."""
+    """Set the sizes of the cached mapping table, and the streams behind it."""
     lpns = int(c["lpns"][0])
     entries, span, tpages = cmt.sizes(cfg, geometry.physical_pages, lpns)
     if lpns + tpages > geometry.native_pages:
@@ -436,20 +438,21 @@ def _cached_map(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
 
 
 def logical_pages(cfg: Config, geometry: Geometry) -> int:
-    """Logical pages of the conventional namespace: floor(native physical x (1 - OP))."""
+    """Return the logical pages of the conventional namespace: floor(native physical x (1 - OP))."""
     return int(geometry.native_pages * (1 - cfg.ftl.over_provisioning))
 
 
 def map_dtype(entries: int) -> type[np.unsignedinteger]:
-    """32-bit entries while every entry + 1 fits, else 64-bit."""
+    """Return the entry type of a mapping table: uint32 if every entry + 1 fits, else uint64."""
     return np.uint32 if entries < 2**32 - 1 else np.uint64
 
 
 def map_table(shape: tuple[int, int], dtype: type[np.number]) -> np.ndarray:
-    """Zeroed table of the page map, of which only the pages that are touched take memory.
+    """Return a zeroed mapping table, of which only touched memory pages use memory.
 
-    A server of 32 TB drives has tables beyond any memory, nearly all of it never touched: large
-    ones are mapped without reserving memory, in small pages. InputError without address space.
+    The tables of a server of 32 TB drives exceed any memory but are almost untouched. Large tables
+    are therefore mapped without reserved memory, in small pages. Raises InputError if the address
+    space is exhausted.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if size <= SPARSE_BYTES:
@@ -464,7 +467,7 @@ def map_table(shape: tuple[int, int], dtype: type[np.number]) -> np.ndarray:
             f"address space, which this machine does not give ({error.strerror})"
         ) from error
     if size <= HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without them serves small pages
+        with contextlib.suppress(OSError):  # a kernel without huge pages uses small pages
             memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, dtype).reshape(shape)
 
@@ -488,17 +491,19 @@ def build(
     entries: int = 0,
     budget: int = 0,
 ) -> Arrays:
-    """All arrays of a system, with erased or used blocks as ``ftl.initial`` says.
+    """Return all arrays of a system, with erased or used blocks according to ``ftl.initial``.
 
-    ``reservoir_super_pages`` is the number of logical super-pages per device that the optimizer
-    maps; ``reservoir_planes``: planes of a die that each of them fills, 0: all;
-    ``queue_depth`` overrides the smaller of host and drive depth; ``timeline`` is the number of
-    intervals to keep; ``destage``: a destage buffer in the place of the data cache, for requests
-    through queue pairs whose data move by command; ``adapter``: entries of one queue that all pairs
-    share, whose completions take the host as long as submissions; ``entries``: those of each pair's
-    own submission queue, of which one stays free; ``budget``: transactions for what is outstanding,
-    where more than the usual number is to be. Raises InputError when the reservoir is too small for
-    its super-pages.
+    ``reservoir_super_pages``: logical super-pages per device that the optimizer maps;
+    ``reservoir_planes``: planes per super-page (0: all planes of a die);
+    ``queue_depth``: overrides the minimum of host and drive queue depth;
+    ``timeline``: number of intervals to keep;
+    ``destage``: destage buffer that replaces the data cache, for requests through queue pairs whose
+    data move per command;
+    ``adapter``: entries of a single queue shared by all pairs, whose completions occupy the host as
+    long as submissions;
+    ``entries``: entries of each pair's submission queue, of which one stays free;
+    ``budget``: transactions for outstanding work, if more than the default are needed.
+    Raises InputError if the reservoir is too small for its super-pages.
     """
     if payload and cfg.ftl.unwritten == "as_written":
         raise InputError(
@@ -619,8 +624,8 @@ def build(
         lots=np.zeros(LOTS, np.int64),
         use=np.zeros((phases + 1, dies * lanes + buses + fifos), np.int64),
         phase=_phases(phases),
-        # In one event every transaction may log once, and a read its pages' ways to the cache, or
-        # the wrong bits of each.
+        # In one event, each transaction may log one record, plus for a read the cache transfers or
+        # the wrong bits of each page.
         log=records(
             LOG,
             2
@@ -653,7 +658,7 @@ def build(
 def _errors(
     cfg: Config, n: int, geometry: Geometry, txns: int, units: int
 ) -> dict[str, np.ndarray]:
-    """What reads that may have errors need; next to nothing where they have none."""
+    """Return the tables of the error model, of minimal size if errors.kind = none."""
     on = cfg.errors.kind != "none"
     pages = geometry.physical_pages if on else 1
     return {
@@ -665,7 +670,10 @@ def _errors(
 
 
 def _bad_blocks(cfg: Config, arrays: Arrays, seed: int) -> None:
-    """Blocks that are bad from the factory, by seed: never in a free ring."""
+    """Mark factory bad blocks, drawn by ``seed``, and remove them from the free rings.
+
+    Raises InputError if the good blocks hold fewer pages than the namespace.
+    """
     if cfg.ftl.bad_blocks == 0:
         return
     units, blocks = arrays.free.shape
@@ -717,12 +725,12 @@ def _stations(cfg: Config, geometry: Geometry, n: int, fifos: int) -> np.recarra
 
 
 def _transactions(c: np.record, devices: int) -> int:
-    """Size of the pool: what rows may hold, the erases of the blocks that they open, collection."""
+    """Return the pool size: transactions of rows, erases of blocks they open, collection."""
     motion = min(int(c.gc_parallel), int(c.blocks)) * (min(c.gc_window, c.block_pages) + c.slots)
     rows = c.budget + c.budget // c.block_pages
-    if c.map_entries > 0:  # and what waits for a translation page, and the reading of that
+    if c.map_entries > 0:  # also waiters for a translation page, and its reads
         rows += 2 * c.budget + devices * c.map_writes
-    if c.cache != 0:  # hits and misses of one page, and what is on its way to flash
+    if c.cache != 0:  # also hits and misses of one page, and destages
         rows += 3 * c.budget + devices * c.cache_flights
     fronts = _open_blocks(c)
     padding = fronts * 2 * c.stripe if c.line > 1 else 0
@@ -730,7 +738,7 @@ def _transactions(c: np.record, devices: int) -> int:
 
 
 def _open_blocks(c: np.record) -> int:
-    """Streams that have an open block on each unit."""
+    """Return the number of streams with an open block on each unit."""
     return int(c.collected + c.collected_streams + (c.map_entries > 0) + 2 * (c.pslc != modes.OFF))
 
 
@@ -774,8 +782,7 @@ def _ways(geometry: Geometry, n: int, lanes: int) -> np.ndarray:
 
 
 def _blocks(cfg: Config, geometry: Geometry, units: int, lanes: int, stripes: int) -> np.recarray:
-    """Used blocks have to be erased when they are opened; each unit has one erased block at
-    hand."""
+    """Return the block records. Used blocks must be erased when opened; one per unit is erased."""
     one = records(mapping.BLOCK, geometry.all_blocks)
     if cfg.ftl.erase == "open":
         one.dirty = int(cfg.ftl.initial == "steady")
@@ -783,7 +790,7 @@ def _blocks(cfg: Config, geometry: Geometry, units: int, lanes: int, stripes: in
     one.stream = -1
     one.last = stripes - 1
     block = records(mapping.BLOCK, units * geometry.all_blocks)
-    block.view(np.uint8).reshape(units, -1)[:] = one.view(np.uint8)  # field by field is slow
+    block.view(np.uint8).reshape(units, -1)[:] = one.view(np.uint8)  # assignment by field is slow
     of_unit = block.reshape(units, -1)
     die, plane = np.divmod(np.arange(units), geometry.planes // geometry.unit_planes)
     of_unit["plane"] = plane[:, None]
@@ -792,7 +799,7 @@ def _blocks(cfg: Config, geometry: Geometry, units: int, lanes: int, stripes: in
 
 
 def _one_zone(geometry: Geometry, streams: int, lpns: int) -> np.recarray:
-    """All streams write everywhere."""
+    """Return zones in which every stream writes to all units."""
     zone = records(mapping.ZONE, streams)
     zone.last_lpn = lpns
     zone.units = geometry.units

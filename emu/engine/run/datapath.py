@@ -1,11 +1,11 @@
-"""Flows: what happens next to a transaction that leaves a station or a die.
+"""Data paths of a device: the next step of a transaction that leaves a station or a die.
 
-Owns the routes through one device: reads, writes, collection, gradients to the dies. Does not own
-plan rows and requests: a transaction that is finished is returned to dispatch.py, which completes
-what it was for.
+Owns the routes through one device: reads, writes, garbage collection, gradients to the dies.
+Does not own plan rows and requests: a finished transaction is returned to engine/run/loop.py, which
+completes its row or request.
 Source: the data paths of Newport and Laguna (host <-> front end <-> back end <-> flash; ISP <->
-back end <-> flash, bypassing front end and NVMe), pages stored and forwarded in the controller's
-DRAM; the messages of a command on the link after NVMe (doorbell, fetch, data, completion).
+back end <-> flash, bypassing front end and NVMe), with pages stored and forwarded in the
+controller's DRAM; the link messages of an NVMe command (doorbell, fetch, data, completion).
 """
 
 from __future__ import annotations
@@ -61,19 +61,22 @@ from ondie.emu.nvme import (
 from ondie.kernels.jit import cold, inline, njit
 
 NOWHERE = -1
-"""A direction of the link: none."""
+"""Link direction: none."""
 
 
 @inline
 def of_isp(st, x):
-    """Does it work for the ISP's own command?"""
+    """Return True if transaction ``x`` belongs to a command of the ISP."""
     return x.kind == ROW and st.row[x.row].resource == st.cfg[0].isp_io
 
 
 @njit
 def fetched(st, t):
-    """The device has understood an NVMe command: do it. The command itself is finished with that,
-    unless its data come first: then False."""
+    """Execute an NVMe command that the front end has decoded.
+
+    Return True if the command transaction is finished, False if the data of the whole write command
+    must cross the link first.
+    """
     c = st.cfg[0]
     x = st.txn[t]
     dev = x.dev
@@ -105,7 +108,7 @@ def fetched(st, t):
 
 @cold
 def fill(st, t):
-    """What a read has brought from flash comes into a cache."""
+    """Store the data of a flash read in the data cache or the destage buffer."""
     if st.cfg[0].cache == buffer.BUFFER:
         buffer.fill(st, t)
     else:
@@ -114,7 +117,8 @@ def fill(st, t):
 
 @cold
 def rested(st, t):
-    """The timer of rests has run out: a drive at rest folds."""
+    """Handle the expiry of the idle timer: if the drive has been idle, check every unit for
+    collections and pSLC folding."""
     c = st.cfg[0]
     dev = st.txn[t].dev
     if quiet.over(st, t):
@@ -124,7 +128,7 @@ def rested(st, t):
 
 @njit
 def travel(st, t):
-    """Transaction ``t`` goes on until it waits somewhere (-1) or is finished (t)."""
+    """Advance transaction ``t`` as :func:`onwards` does, and clear the hop flag (``reg.hop``)."""
     u = onwards(st, t)
     st.reg[0].hop = 0
     return u
@@ -132,8 +136,10 @@ def travel(st, t):
 
 @njit
 def onwards(st, t):
-    """Transaction ``t`` goes on from the step behind it until it waits somewhere (-1) or is
-    finished (t)."""
+    """Advance transaction ``t`` from its last completed step until it waits or is finished.
+
+    Return -1 if it waits, ``t`` if it is finished.
+    """
     c = st.cfg[0]
     reg = st.reg[0]
     while True:
@@ -357,7 +363,7 @@ def onwards(st, t):
             reg.hop = 0
             rested(st, t)
             return -1
-        else:  # PART_DONE, POSTED, REAPED, ACKNOWLEDGED: dispatch knows
+        else:  # PART_DONE, POSTED, REAPED, ACKNOWLEDGED: handled by loop.py
             return t
         if which != NOWHERE:
             if told:

@@ -1,9 +1,9 @@
-"""What can go wrong in a simulation, in words.
+"""Error messages of a simulation.
 
-Owns SimulationError and the wording of the compiled code's error codes.
-Does not own when they arise (events.fail and its callers).
-Source: this project's rule: bad input is one line that names key, value and what would be right; a
-run that does not balance fails.
+Owns SimulationError and the messages for the error codes of compiled code.
+Does not own the detection of errors (events.fail and its callers).
+Source: none. Project rule: an error about bad input is one line that names the key, its value and
+the allowed values; a run whose totals do not balance fails.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from ondie.emu.units import InputError
 
 
 class SimulationError(RuntimeError):
-    """The simulation cannot go on, or its books do not balance: a defect, not bad input."""
+    """The simulation cannot continue, or its totals do not balance: a defect, not bad input."""
 
 
 def raise_error(arrays: Arrays, cfg: Config) -> None:
-    """Raise what the compiled code has reported, if anything: InputError where the configuration or
-    a command asks for the impossible, else SimulationError."""
+    """Raise the error that compiled code has reported, if any.
+
+    InputError if the configuration or a command cannot be satisfied, else SimulationError.
+    """
     reg = arrays.reg[0]
     a, b = int(reg.error_a), int(reg.error_b)
     match int(reg.error):
@@ -67,7 +69,7 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
 
 
 def raise_full(arrays: Arrays, cfg: Config) -> None:
-    """InputError for a device where writes wait for a block, although nothing is under way."""
+    """Raise InputError if writes of a device wait for a free block when no event is left."""
     units, blocks = int(arrays.cfg.units[0]), int(arrays.cfg.device_blocks[0])
     for dev, stalled in enumerate(arrays.dev.stall_head):
         mine = arrays.pool.stall_head[dev * units : (dev + 1) * units]
@@ -87,7 +89,7 @@ def raise_full(arrays: Arrays, cfg: Config) -> None:
 
 
 def raise_stuck(arrays: Arrays, cfg: Config) -> NoReturn:
-    """Nothing is left to happen although rows are not complete: say why."""
+    """Raise the reason why no event is left although rows are incomplete."""
     raise_full(arrays, cfg)
     reg = arrays.reg[0]
     raise SimulationError(

@@ -1,8 +1,9 @@
-"""Dispatch: what a plan row starts, and the loop that acts on events in order of time.
+"""Event loop, and the start of plan rows.
 
-Owns the start of every kind of row, the budget of transactions and the event loop. Does not own
-the routes inside a device (flows.py) or what rows wait for (rows.py). Source: this project's
-contract of plans (rows.py); the tournament tree of events.py.
+Owns the start of every kind of row, the budget of transactions and the event loop, which handles
+events in order of time. Does not own the routes inside a device (engine/run/datapath.py) or the
+dependencies of rows (engine/core/plan_rows.py).
+Source: the plan format (engine/core/plan_rows.py); the tournament tree (engine/core/events.py).
 """
 
 from __future__ import annotations
@@ -100,14 +101,14 @@ from ondie.emu.nvme import (
 from ondie.kernels.jit import apart, cold, njit
 
 STEPPED = 1 << 12
-"""The last events of a run are stepped one by one: every one of them can be the last."""
+"""Number of last events of a call that are stepped one by one, because each can be the last."""
 MAX_PIECES = 64
-"""Pieces that one row sends down the link at most."""
+"""Maximum number of pieces into which one row splits its transfer down the link."""
 
 
 @njit
 def start_ready(st):
-    """Start the rows that are ready, in order, as long as there are transactions to carry them."""
+    """Start the ready rows in order while the budget has transactions for them."""
     reg = st.reg[0]
     while reg.ready_head >= 0 and reg.error == 0:
         r = reg.ready_head
@@ -134,9 +135,12 @@ def start_ready(st):
 
 @njit
 def cost(st, r):
-    """Transactions that row ``r`` may need at once: one per page and one for itself, one per
-    piece, or two (a BPP with the erase before it, a VPP or a computation with its DRAM
-    traffic), or three (what the controller programs, with both), or five (a message)."""
+    """Return the most transactions that row ``r`` may need at once.
+
+    NVMe and ISP commands: one, plus one per page (TRIM: one). DMA down: MAX_PIECES. DMA up: one,
+    plus one per piece. BPP (with the erase before it), VPP and computation (with their DRAM
+    traffic): two. Programs by the controller (with both): three. Tunnel messages: five.
+    """
     row = st.row[r]
     if row.resource == NVME or row.resource == ISP_IO:
         return 1 if row.kind == queues.TRIM else 1 + pages(st, row.bytes_in + row.bytes_out)
@@ -153,8 +157,11 @@ def cost(st, r):
 
 @njit
 def afford(st, r):
-    """Set aside the transactions that row ``r`` may need; False when too many are promised. So the
-    pool never runs dry in the middle of a command."""
+    """Reserve the transactions that row ``r`` may need. Return False if the budget has too few.
+
+    The reservation ensures that the pool never runs dry in the middle of a command. A row that
+    needs more than the whole budget is an error (E_POOL).
+    """
     reg = st.reg[0]
     need = cost(st, r)
     if need > reg.budget:
@@ -196,7 +203,7 @@ def admit(st, dev):
             timer = s.station(st, dev, s.TIMER)
             gap = max(row.array_ps - max(reg.now, st.fifo[timer].free_at), 0)
             if enter(st, timer, t, 0, gap, s.ARRIVED):
-                st.use[x.phase, reg.fifo0 + timer] -= gap  # waiting is no work
+                st.use[x.phase, reg.fifo0 + timer] -= gap  # waiting is not busy time
             else:
                 go(st, t, s.ARRIVED)
         else:
@@ -205,7 +212,7 @@ def admit(st, dev):
 
 @njit
 def submit(st, t):
-    """The host writes a command's entry, which takes its CPU some time."""
+    """Write the submission queue entry of a command, which occupies the host CPU (SUBMIT)."""
     st.row[st.txn[t].row].start = st.reg[0].now
     if not enter(st, s.SUBMIT, t, 0, st.cfg[0].submit, s.SUBMITTED):
         go(st, t, s.SUBMITTED)
@@ -213,20 +220,20 @@ def submit(st, t):
 
 @njit
 def work(st, station, t, time):
-    """Transaction ``t`` takes a station for ``time`` ps, and that is all there is to it."""
+    """Occupy a station for ``time`` ps with transaction ``t``, whose part is then done."""
     if not enter(st, station, t, 0, time, s.PART_DONE):
         go(st, t, s.PART_DONE)
 
 
 @njit
 def pages(st, n_bytes):
-    """Pages that hold a number of bytes."""
+    """Return the number of pages that hold ``n_bytes`` bytes, rounded up."""
     return (n_bytes + st.cfg[0].page_bytes - 1) // st.cfg[0].page_bytes
 
 
 @njit
 def part(st, r):
-    """A transaction that works for row ``r``."""
+    """Take a transaction from the pool for row ``r`` and return it."""
     t = take_txn(st)
     x = st.txn[t]
     row = st.row[r]
@@ -281,9 +288,11 @@ def start(st, r):
 
 @cold
 def start_message(st, r, t):
-    """A message through the tunnels: up from its drive, down to its drive or to another; meanwhile
-    its share of the host's relay, and of the uplink, which all messages have in common. It is there
-    when all of that is over."""
+    """Start a tunnel message: up from its drive, down to its drive, or across to another drive.
+
+    At the same time the message occupies the host relay and, if the uplink is shared, the uplink,
+    which all messages share. It is delivered when all of these are done.
+    """
     row = st.row[r]
     dev = row.device
     m = st.message[row.stream]
@@ -316,7 +325,7 @@ def start_message(st, r, t):
 
 @njit
 def start_dma_down(st, r, t):
-    """Bytes go down the link in pieces, so that each can move on to DRAM while others follow."""
+    """Send bytes down the link in pieces, so that one piece enters DRAM while the next follows."""
     row = st.row[r]
     dev = row.device
     st.count[dev, DOWN_BYTES] += row.bytes_in
@@ -337,7 +346,7 @@ def start_dma_down(st, r, t):
 
 @njit
 def start_isp_io(st, r, t):
-    """The ISP reads or writes the conventional namespace, bypassing front end and NVMe."""
+    """Start an ISP read or write of the conventional namespace, bypassing front end and NVMe."""
     c = st.cfg[0]
     row = st.row[r]
     x = st.txn[t]
@@ -358,7 +367,11 @@ def start_isp_io(st, r, t):
 
 @njit
 def start_die(st, r, t):
-    """An operation on the dies' reservoir: its super-page's die, registers and physical place."""
+    """Start an operation on the reservoir, given by logical super-page (``row.lpn``).
+
+    Derives the die and the physical super-page. SCAN and PAD are given by physical super-page (see
+    :func:`start_by_place`).
+    """
     c = st.cfg[0]
     row = st.row[r]
     x = st.txn[t]
@@ -384,7 +397,7 @@ def start_die(st, r, t):
     elif row.kind == timing.VPP:
         x.bus = row.bytes_in
         st.count[dev, LOAD_BYTES] += row.bytes_in
-        # Streamed from DRAM to the channel: both are needed, side by side.
+        # Data stream from DRAM to the channel: both are occupied at the same time.
         u = part(st, r)
         st.txn[u].left = row.bytes_in
         passages.next_piece(st, u, s.TRAFFIC_PIECE)
@@ -398,7 +411,7 @@ def start_die(st, r, t):
         st.count[dev, ARRAY_READS] += 1
         nand.push(st, g, t, nand.Q_READ)
     else:
-        x.bus = row.bytes_out  # what crosses the channel, if anything does
+        x.bus = row.bytes_out  # bytes that cross the channel, if any
         if row.kind == timing.BPP:
             source = x.ppn
             x.ppn = reservoir.open_place(st, dev, row.lpn)
@@ -409,8 +422,11 @@ def start_die(st, r, t):
 
 @cold
 def start_help(st, r, t):
-    """What the controller does for a stripe (timing.RECALL and what follows it): data between its
-    DRAM and the die's registers, programs of what it has encoded."""
+    """Start a reservoir operation with the controller's help (timing.RECALL to timing.LAND).
+
+    Moves data between the controller's DRAM and the die's registers, and programs data that the
+    controller has encoded.
+    """
     row = st.row[r]
     x = st.txn[t]
     dev = row.device
@@ -418,7 +434,7 @@ def start_help(st, r, t):
     x.bus = x.size
     if row.kind == timing.RECALL:
         x.op = timing.BPR
-        x.left = 1  # the gradient comes with it
+        x.left = 1  # the gradient is sensed with the super-page
         if x.ppn < 0:
             fail(st, E_UNWRITTEN, row.lpn, x.die)
         nand.push(st, x.die, t, nand.Q_PE)
@@ -429,7 +445,7 @@ def start_help(st, r, t):
             fail(st, E_UNWRITTEN, row.lpn, x.die)
             return
         x.old = reservoir.turned(st, x.die, x.ppn)
-        x.left = 1  # it does not go to the host
+        x.left = 1  # the data do not go to the host
         st.count[dev, LIFTED_PAGES] += x.n
         st.count[dev, ARRAY_READS] += 1
         nand.push(st, x.die, t, nand.Q_READ)
@@ -437,10 +453,10 @@ def start_help(st, r, t):
     if row.kind == timing.FETCH:
         x.op = timing.READ
         x.bare = REGISTERS
-        x.array = -st.op[timing.READ].array  # the array rests
+        x.array = -st.op[timing.READ].array  # no array operation
         nand.push(st, x.die, t, nand.Q_PE)
         return
-    u = part(st, r)  # streamed from DRAM to the channel: both are needed, side by side
+    u = part(st, r)  # data stream from DRAM to the channel: both are occupied
     st.txn[u].left = row.bytes_in
     passages.next_piece(st, u, s.TRAFFIC_PIECE)
     x.op = timing.PROGRAM
@@ -449,17 +465,17 @@ def start_help(st, r, t):
         if x.ppn < 0:
             fail(st, E_UNWRITTEN, row.lpn, x.die)
     elif row.kind == timing.BESIDE:
-        x.bare = MADE  # it gets its place as late as it is programmed
+        x.bare = MADE  # its physical super-page is assigned when it is programmed
     else:
         x.bare = RESERVOIR
         x.ppn = reservoir.open_place(st, dev, row.lpn)
     if row.kind == timing.LAND:
         x.bare = MOVED
-        x.old = row.tag  # the super-page from which it comes
+        x.old = row.tag  # source super-page
         if x.old < 0 or x.old >= st.rmap.shape[1] or st.rmap[dev, x.old] == 0:
             fail(st, E_UNWRITTEN, x.old, x.die)
             return
-        if st.cfg[0].round_trip == 0:  # no parity but what the die makes
+        if st.cfg[0].round_trip == 0:  # no parity except that of the die
             go(st, t, s.ENCODED)
             return
     if not passages.encode(st, t, s.ENCODED):
@@ -468,7 +484,10 @@ def start_help(st, r, t):
 
 @cold
 def start_by_place(st, r, t):
-    """The same for a place of the reservoir, place by place over the dies in turn."""
+    """Start a reservoir operation (SCAN or PAD) given by physical super-page.
+
+    ``row.lpn`` counts the physical super-pages round-robin over the dies.
+    """
     c = st.cfg[0]
     row = st.row[r]
     x = st.txn[t]
@@ -496,7 +515,7 @@ def start_by_place(st, r, t):
 
 @apart
 def release(st, t):
-    """A part of a row or of a request is done; with the last part the whole is."""
+    """Finish one part of a row or request. After the last part, complete the row or request."""
     if st.txn[t].kind == REQUEST:
         pairs.part_done(st, t)
         return
@@ -516,7 +535,7 @@ def release(st, t):
         st.count[dev, COMMANDS_DONE] += 1
     elif (
         row.resource >= DMA_DOWN and row.tag > 0
-    ):  # lpn and tag are its first parameter and their number
+    ):  # lpn and tag: first parameter and number of parameters
         log(st, LOG_ROW, r, row.lpn, -1, row.tag, row.resource, dev, -1)
     complete(st, r)
     if row.id == reg.tail:
@@ -529,7 +548,7 @@ def release(st, t):
 
 @njit
 def left(st, t):
-    """Transaction ``t`` has left a station."""
+    """Handle transaction ``t`` after it has left a station."""
     if st.txn[t].step == s.ARRIVED:
         submit(st, t)
         return
@@ -540,7 +559,7 @@ def left(st, t):
 
 @apart
 def channel(st, b):
-    """Channel ``b`` has something to do: what its dies have finished goes on its way."""
+    """Handle an event of channel ``b``: advance the transactions of finished flash commands."""
     nand.touch(st, b)
     while nand.due(st, b):
         t = nand.finished(st, b)
@@ -555,8 +574,11 @@ def channel(st, b):
 
 @apart
 def drain(st, t):
-    """Do what takes no time: transaction ``t``, if any, goes on, then others that do, writes that a
-    free block lets go on, rows that have become ready; then the channels grant."""
+    """Do all work that takes no simulated time.
+
+    Advance transaction ``t`` (if >= 0), then the other transactions that can advance, then writes
+    that waited for a free block, then ready rows. Last, the channels grant.
+    """
     reg = st.reg[0]
     while reg.error == 0:
         if t < 0:
@@ -581,14 +603,14 @@ def drain(st, t):
 
 @njit
 def run(st, until, max_events, want_room):
-    """Act on events in order of time, up to ``until`` ps and ``max_events`` events.
+    """Handle events in order of time, up to ``until`` ps and ``max_events`` events.
 
-    Pauses when the ring has room for ``want_room`` rows (0: never), when a queue pair has room for
-    that many requests more, or when the log is nearly full. Returns the number of events. The clock
-    stays at the last event.
+    Pauses when the ring has room for ``want_room`` rows (0: never), when a queue pair has issued
+    all loaded requests and needs more, or when the log is more than half full. Returns the number
+    of events. The clock stays at the last event.
     """
     reg = st.reg[0]
-    # What is logged is logged with a transaction of its own, and gives it back only later.
+    # Each log record belongs to a transaction, which returns to the pool only later.
     log_limit = st.log.shape[0] // 2
     n = 0
     reg.until = until

@@ -1,8 +1,8 @@
-"""A system: one host, a PCIe tree, N devices, one clock; runs plans and keeps the payload moving.
+"""Simulated system: one host, a PCIe tree, N devices and one clock. Runs plans.
 
-Owns the running of plans and the handing of moved bytes to whoever keeps the payload. Does not own
-what is planned (paths/) or what it costs (ledger.py).
-Source: this project's contract of plans (rows.py).
+Owns the execution of plans and the delivery of the log of moved bytes to the payload's owner.
+Does not own the contents of plans (paths/) or their cost (analysis/ledger.py).
+Source: the plan format (engine/core/plan_rows.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ondie.emu.nvme.tunnel.message_table import Messages
 from ondie.emu.units import InputError
 
 MOST_BYTES = 1 << 36
-"""Longest transfer of one plan row (clock.rate_scale)."""
+"""Largest transfer of one plan row in bytes (limit of clock.rate_scale)."""
 PLANNED = (
     "read_pages", "program_pages", "vpp_pages", "bpr_pages", "bpp_pages", "odc_ops",
     "reservoir_read_pages", "fetched_pages", "stored_pages", "kept_pages",
@@ -40,28 +40,33 @@ PLANNED = (
     "tunnel_commands", "tunnel_wire_bytes",
 )  # fmt: skip
 EVENTS_PER_CALL = 1 << 22
-"""Events between two looks at interrupts and progress: a fraction of a second."""
+"""Events between two checks for interrupts and progress: a fraction of a second."""
 EVENTS_PER_TURN = 1 << 14
+"""Events between two calls of ``Beside.turn``."""
 
 
 class Beside(Protocol):
-    """Who drives the system's queue pairs while plans run."""
+    """Driver of the system's queue pairs while plans run."""
 
     def turn(self, last: bool) -> bool:
-        """Some events are over; ``last``: the plan is done. Has anything been handed over?"""
+        """Called after each batch of events; return True if requests were handed over.
+
+        ``last``: the plan is done.
+        """
 
 
 class PowerCut(Exception):
-    """The power is gone: nothing more happens in this system."""
+    """Power cut: the system handles no further events."""
 
 
 class System:
-    """Runs plans on one host and ``cfg.system.devices`` devices.
+    """One host and ``cfg.system.devices`` devices, on which plans run.
 
     ``phases`` names the phases that plan rows refer to by index. ``on_log`` receives the log of
-    moved bytes (events.LOG records, in order of events) when ``payload`` is on. ``pairs``: queue
-    pairs, which ``beside`` drives meanwhile. ``relay_wait_ps``: for a core of the host, each time
-    that the tunnel's relay has something to do, as its cost model has it (stannis/allreduce.py).
+    moved bytes (events.LOG records, in order of events) when ``payload`` is on. ``pairs``: number
+    of queue pairs, which ``beside`` drives while plans run. ``relay_wait_ps``: time that the tunnel
+    relay waits for a host core before each of its tasks, according to its cost model
+    (cluster/collectives/allreduce.py).
     """
 
     def __init__(
@@ -98,21 +103,21 @@ class System:
         self.beside: Beside | None = None
         self._messages: Messages | None = None
         self.events_left: int | None = None
-        """Events until the power goes; None: it does not."""
+        """Number of events before the power cut; None: no power cut."""
         self.filled_pages = 0
         self.filled_super_pages = 0
         self.planned = np.zeros((self.devices, len(PLANNED)), np.int64)
-        """What the plans asked for, by device: totals to hold the simulation against
-        (ledger.py)."""
+        """Totals that the plans requested, int64[devices, PLANNED]. The ledger compares the
+        simulation with them (analysis/ledger.py)."""
 
     @property
     def now(self) -> int:
-        """The clock, ps."""
+        """Simulated time (ps)."""
         return int(self.arrays.reg.now[0])
 
     @property
     def rows_done(self) -> int:
-        """Plan rows completed, counted up to the oldest that is not."""
+        """Number of plan rows before the oldest incomplete row."""
         return int(self.arrays.reg.tail[0])
 
     @property
@@ -121,7 +126,10 @@ class System:
         return int(self.arrays.reg.next_row[0])
 
     def fill(self, device: int, lpn: int, n: int) -> None:
-        """Put ``n`` logical pages on flash as if written in sequence before the run, untimed."""
+        """Place ``n`` logical pages on flash as if written sequentially before the run, untimed.
+
+        Raises InputError if the pages exceed the namespace or no free block is left.
+        """
         lpns = int(self.arrays.cfg.lpns[0])
         if lpn < 0 or n < 0 or lpn + n > lpns:
             raise InputError(f"pages {lpn}..{lpn + n} do not fit the device's {lpns} logical pages")
@@ -133,14 +141,16 @@ class System:
         self.filled_pages += n
 
     def fill_reservoir(self, device: int, super_page: int, n: int) -> None:
-        """Put ``n`` super-pages into the reservoir as if written in sequence before the run."""
+        """Place ``n`` super-pages in the reservoir as if written sequentially before the run."""
         reservoir.fill(self.state, device, super_page, n)
         raise_error(self.arrays, self.cfg)
         self.filled_super_pages += n
 
     def run(self, plan: Iterable[np.ndarray]) -> None:
-        """Run a plan (chunks of rows.PLAN) to its end. Raises SimulationError when it gets stuck,
-        PowerCut where ``events_left`` comes to 0 before."""
+        """Run a plan (chunks of rows.PLAN) to its end.
+
+        Raises SimulationError if it gets stuck, PowerCut if ``events_left`` reaches 0 first.
+        """
         for block in plan:
             for at in range(0, len(block), rows.MAX_CHUNK):
                 chunk = block[at : at + rows.MAX_CHUNK]
@@ -172,7 +182,10 @@ class System:
             )
 
     def _priced(self, chunk: np.ndarray) -> np.ndarray:
-        """The chunk, where the tunnel's messages know what they cost."""
+        """Return the chunk with the cost record of each tunnel message in ``stream``.
+
+        A chunk that contains messages is copied.
+        """
         sent = np.flatnonzero(chunk["resource"] == rows.TUNNEL)
         if not len(sent):
             return chunk
@@ -184,7 +197,10 @@ class System:
         return chunk
 
     def _costs(self, chunk: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Commands and bytes of the tunnel's messages, of a chunk that knows what they cost."""
+        """Return commands and wire bytes of the tunnel messages of a chunk from :meth:`_priced`.
+
+        Each value is (amount per row, mask of the tunnel rows).
+        """
         sent = chunk["resource"] == rows.TUNNEL
         of = np.where(sent, chunk["stream"], 0)
         m = self.arrays.message
@@ -194,11 +210,11 @@ class System:
         }
 
     def _count(self, chunk: np.ndarray) -> None:
-        """Add up what a chunk asks for."""
+        """Add the amounts that a chunk requests to ``planned``."""
         self.planned += self.asked(chunk)
 
     def asked(self, chunk: np.ndarray) -> np.ndarray:
-        """What rows ask for, from their columns alone: int64[devices, PLANNED]."""
+        """Return the amounts that rows request, from their columns: int64[devices, PLANNED]."""
         asked = np.zeros_like(self.planned)
         pages = -(-(chunk["bytes_in"] + chunk["bytes_out"]) // self.geometry.page_bytes)
         resource, kind, device = (
@@ -245,16 +261,15 @@ class System:
         return asked
 
     def part(self) -> None:
-        """Nobody is told of anything any more: whoever watched it may go, and the drives with it,
-        whose state is large."""
+        """Drop all callbacks, so that their owners and the drives' large state can be freed."""
         self.on_log = self.on_progress = self.beside = None
 
     def book(self, device: int, what: str, amount: int) -> None:
-        """Count what was asked for beside the plans; ``what`` is one of PLANNED."""
+        """Add an amount that was requested outside the plans; ``what`` is one of PLANNED."""
         self.planned[device, PLANNED.index(what)] += amount
 
     def _until(self, want_room: int) -> None:
-        """Run until there is room for so many rows (0: until nothing is left to do)."""
+        """Run until the ring has room for ``want_room`` rows (0: until no event is left)."""
         while want_room == 0 or rows.room(self.state) < want_room:
             most = self._events if self.events_left is None else min(self.events_left, self._events)
             n = dispatch.run(self.state, NEVER - 1, most, want_room)
@@ -276,7 +291,7 @@ class System:
 
     @property
     def _events(self) -> int:
-        """Events of one call: few where somebody is to be told in time that the plan is done."""
+        """Most events of one call: fewer if ``beside`` must learn in time that the plan is done."""
         return EVENTS_PER_CALL if self.beside is None else EVENTS_PER_TURN
 
     def _drain(self) -> None:
@@ -286,7 +301,7 @@ class System:
         self.arrays.reg.logged[0] = 0
 
     def totals(self, steps: StepClock) -> Totals:
-        """The finished run in plain numbers, for the ledger."""
+        """Return the totals of the finished run as plain numbers, for the ledger."""
         a, g = self.arrays, self.geometry
         classes, which = leaf_classes(self.devices, g, self.lanes)
         busy: dict[tuple[str, str], int] = {}
@@ -330,17 +345,17 @@ class System:
         )
 
     def leaf_name(self, leaf: int) -> tuple[int, str]:
-        """(device or -1 for the host, name) of an exclusive resource."""
+        """Return (device or -1 for the host, name) of an exclusive resource."""
         return leaf_name(self.devices, self.geometry, self.lanes, leaf)
 
     @property
     def lanes(self) -> int:
-        """Parts of a die that work on their own: its planes, or the die as a whole."""
+        """Number of independent parts of a die: its planes, or 1 for the whole die."""
         return int(self.arrays.cfg.lanes[0])
 
 
 def leaf_name(devices: int, g: Geometry, lanes: int, leaf: int) -> tuple[int, str]:
-    """(device or -1 for the host, name) of an exclusive resource of a system."""
+    """Return (device or -1 for the host, name) of an exclusive resource of a system."""
     bus0 = devices * g.dies * lanes
     fifo0 = bus0 + devices * g.channels
     if leaf < bus0:
@@ -358,8 +373,8 @@ def leaf_name(devices: int, g: Geometry, lanes: int, leaf: int) -> tuple[int, st
 
 @lru_cache(maxsize=16)
 def leaf_classes(devices: int, g: Geometry, lanes: int) -> tuple[list[str], np.ndarray]:
-    """Classes of resources ("dies", "channels", "ECC", "link up", ...) and the index of each leaf's
-    class."""
+    """Return the resource classes ("dies", "channels", "ECC", "link up", ...) and the index of each
+    leaf's class."""
     leaves = devices * (g.dies * lanes + 2 * g.channels + s.ECC) + s.HOST_STATIONS
     names = []
     for leaf in range(leaves):
