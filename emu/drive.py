@@ -12,18 +12,16 @@ import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
-from ondie.emu.engine.core import events
-from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core import events, plan_rows
 from ondie.emu.engine.core.state import as_records
-from ondie.emu.engine.run import build
-from ondie.emu.engine.run import loop as dispatch
+from ondie.emu.engine.run import build, loop
 from ondie.emu.engine.run.errors import SimulationError, raise_error, raise_stuck
 from ondie.emu.ftl.invariants import Asked, imbalance
-from ondie.emu.nand import bit_errors as inject
+from ondie.emu.nand import bit_errors
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nvme import command as queues
-from ondie.emu.nvme import command_check as admission
+from ondie.emu.nvme import command_check
 from ondie.emu.nvme.data_cache_payload import CachedBytes
 from ondie.emu.units import InputError
 
@@ -92,7 +90,7 @@ class Device:
         if self.off:
             raise InputError("the device has no power")
         slots = 0 if self.buffer is None else len(self.buffer)
-        limits = admission.Limits(
+        limits = command_check.Limits(
             lpns=self.lpns,
             transfer_pages=self.cfg.frontend.max_transfer_bytes // self.geometry.page_bytes,
             arrival=max(self._last_arrival, self.now),
@@ -100,7 +98,7 @@ class Device:
             payload_known=own is not None,
             streams=self.cfg.ftl.write_streams,
         )
-        admission.check(commands, limits)
+        command_check.check(commands, limits)
         if not len(commands):
             return
         self._last_arrival = int(commands["arrival"][-1])
@@ -116,7 +114,7 @@ class Device:
         """Hand waiting commands to the ring, as many as it takes."""
         taken = 0
         while self._waiting:
-            room = min(rows.room(self.state), rows.MAX_CHUNK)
+            room = min(plan_rows.room(self.state), plan_rows.MAX_CHUNK)
             if room == 0:
                 break
             self._collect()
@@ -125,7 +123,7 @@ class Device:
             ids = int(self.arrays.reg.next_row[0]) + np.arange(len(part))
             self._ring[ids & (len(self._ring) - 1)] = part
             self._open = np.concatenate([self._open, ids])
-            rows.load(self.state, as_records(self._plan(ids, part)))
+            plan_rows.load(self.state, as_records(self._plan(ids, part)))
             taken += len(part)
             if len(rest):
                 self._waiting[0] = rest
@@ -134,10 +132,10 @@ class Device:
         return taken
 
     def _plan(self, ids: np.ndarray, c: np.ndarray) -> np.ndarray:
-        plan = np.zeros(len(c), rows.PLAN)
+        plan = np.zeros(len(c), plan_rows.PLAN)
         size = c["n"] * self.geometry.page_bytes
         plan["id"] = ids
-        plan["resource"] = rows.NVME
+        plan["resource"] = plan_rows.NVME
         plan["kind"] = c["op"]
         plan["lpn"] = np.where(c["op"] == queues.FLUSH, 0, c["lpn"])
         plan["bytes_in"] = np.where(c["op"] != queues.READ, size, 0)
@@ -171,7 +169,7 @@ class Device:
         while done < limit:
             loaded = self._load()
             want = min(sum(len(c) for c in self._waiting), len(self._ring) // 2)
-            n = dispatch.run(self.state, t_ps, min(limit - done, EVENTS_PER_CALL), want)
+            n = loop.run(self.state, t_ps, min(limit - done, EVENTS_PER_CALL), want)
             self._drain()
             if self._error[0] != events.E_NONE:
                 raise_error(self.arrays, self.cfg)
@@ -224,7 +222,7 @@ class Device:
         """Note the commands that have completed, before their places in the ring are reused."""
         ring = len(self._ring) - 1
         place = self._open & ring
-        done = self.arrays.row.state[place] == rows.DONE
+        done = self.arrays.row.state[place] == plan_rows.DONE
         if not done.any():
             return
         ids, place = self._open[done], place[done]
@@ -284,7 +282,7 @@ class Device:
             return
         for entry in events.entries(self.arrays.log[:n]):
             if entry.what == events.LOG_BAD and entry.row < 0:  # moved as it came out
-                wrong = inject.logged(entry, self.arrays.code[0], self.store.page_bytes)
+                wrong = bit_errors.logged(entry, self.arrays.code[0], self.store.page_bytes)
                 self.store.damage(entry.ppn, wrong)
             elif not (
                 self.store.follow(entry, self.geometry) or self.cached.follow(entry, self.store)
@@ -301,7 +299,7 @@ class Device:
             if command["payload_slot"] < 0 or buffer is None:
                 return
         if what == events.LOG_BAD:
-            buffer[at] ^= inject.logged(entry, self.arrays.code[0], store.page_bytes)
+            buffer[at] ^= bit_errors.logged(entry, self.arrays.code[0], store.page_bytes)
             return
         for i in range(n):
             ppn = entry.ppn + i

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ondie.emu.engine.core.state import Arrays
-from ondie.emu.ftl import pslc as modes
+from ondie.emu.ftl import pslc
 from ondie.emu.ftl.page_map import BAD, EMPTIED, ERASING, FOLDABLE, FREE, FULL, OPEN, VICTIM
 from ondie.emu.nand.geometry import Geometry
 
@@ -19,61 +19,61 @@ Pairs = list[tuple[str, int, int]]
 """(description, one count, the other count)."""
 
 
-def always(arrays: Arrays, g: Geometry) -> Pairs:
+def always(arrays: Arrays, die: Geometry) -> Pairs:
     """Return the pairs that must be equal on device 0 between any two events."""
     return [
-        *_rings(arrays, g),
-        *_fronts(arrays, g),
-        *_collections(arrays, g),
-        *_modes(arrays, g),
-        *_lists(arrays, g),
+        *_rings(arrays, die),
+        *_fronts(arrays, die),
+        *_collections(arrays, die),
+        *_modes(arrays, die),
+        *_lists(arrays, die),
     ]
 
 
-def idle(arrays: Arrays, g: Geometry) -> Pairs:
+def idle(arrays: Arrays, die: Geometry) -> Pairs:
     """Return the pairs that must be equal on device 0 when nothing is in flight."""
-    mine = _blocks(arrays, g)
+    mine = _blocks(arrays, die)
     lanes = int(arrays.cfg.lanes[0])
-    waiting = int((arrays.pool.stall_head[: g.units] >= 0).sum())
+    waiting = int((arrays.pool.stall_head[: die.units] >= 0).sum())
     return [
-        ("blocks under collection", int(arrays.pool.victims[: g.units].sum()), 0),
+        ("blocks under collection", int(arrays.pool.victims[: die.units].sum()), 0),
         ("pages in programs under way", int(mine["flying"].sum()), 0),
         ("pages that collection has in motion", int(mine["moving"].sum()), 0),
         ("reads on their way to blocks", int(mine["reading"].sum()), 0),
         ("collections that the host waits for",
-         int(arrays.die.collecting[: g.dies * lanes].sum()), 0),
-        ("lists that wait for collection", int((arrays.pool.parked[: g.units] > 0).sum()), 0),
+         int(arrays.die.collecting[: die.dies * lanes].sum()), 0),
+        ("lists that wait for collection", int((arrays.pool.parked[: die.units] > 0).sum()), 0),
         ("lists of waiting writes", waiting + int(arrays.dev.stall_head[0] >= 0), 0),
         ("transactions that go on at once", int(arrays.reg.go_head[0] >= 0), 0),
         ("transactions promised to nobody", int(arrays.reg.budget[0]), int(arrays.cfg.budget[0])),
     ]  # fmt: skip
 
 
-def _blocks(arrays: Arrays, g: Geometry) -> np.ndarray:
+def _blocks(arrays: Arrays, die: Geometry) -> np.ndarray:
     """Return the records of the conventional blocks, [units, blocks]."""
-    plain = np.asarray(arrays.block[: g.units * g.all_blocks])
-    return plain.reshape(g.units, g.all_blocks)[:, : g.blocks]
+    plain = np.asarray(arrays.block[: die.units * die.all_blocks])
+    return plain.reshape(die.units, die.all_blocks)[:, : die.blocks]
 
 
-def _rings(arrays: Arrays, g: Geometry) -> Pairs:
+def _rings(arrays: Arrays, die: Geometry) -> Pairs:
     """Compare the free blocks with the free rings that hold them."""
-    mine = _blocks(arrays, g)
+    mine = _blocks(arrays, die)
     free = mine["state"] == FREE
-    free[:, g.native_blocks :] = False  # the fixed pSLC region has a separate ring
-    valid = arrays.valid[: g.units * g.all_blocks].reshape(g.units, -1)[:, : g.blocks]
-    n = arrays.pool.free_n[: g.units]
-    at = (arrays.pool.free_head[: g.units, None] + np.arange(g.blocks)) % g.blocks
-    ring = np.take_along_axis(arrays.free[: g.units], at, 1)
+    free[:, die.native_blocks :] = False  # the fixed pSLC region has a separate ring
+    valid = arrays.valid[: die.units * die.all_blocks].reshape(die.units, -1)[:, : die.blocks]
+    count = arrays.pool.free_n[: die.units]
+    at = (arrays.pool.free_head[: die.units, None] + np.arange(die.blocks)) % die.blocks
+    ring = np.take_along_axis(arrays.free[: die.units], at, 1)
     held = np.zeros_like(free, dtype=np.int64)
-    inside = np.arange(g.blocks) < n[:, None]
+    inside = np.arange(die.blocks) < count[:, None]
     np.add.at(held, (np.nonzero(inside)[0], ring[inside]), 1)
     empty = (mine["state"] == FREE) | (mine["state"] == BAD)
     used = (valid + mine["flying"] + mine["moving"] + mine["reading"])[empty]
     negative = sum(
-        int((mine[x] < 0).sum()) for x in ("flying", "moving", "reading", "owed", "erases")
+        int((mine[name] < 0).sum()) for name in ("flying", "moving", "reading", "owed", "erases")
     )
     return [
-        ("free blocks, free counts", int(free.sum()), int(n.sum())),
+        ("free blocks, free counts", int(free.sum()), int(count.sum())),
         ("free blocks, blocks in the free rings", int(free.sum()), int(held.sum())),
         ("blocks in a free ring that are not free, or twice", int((held != free).sum()), 0),
         ("pages of free and bad blocks", int(used.sum()), 0),
@@ -81,16 +81,16 @@ def _rings(arrays: Arrays, g: Geometry) -> Pairs:
     ]
 
 
-def _fronts(arrays: Arrays, g: Geometry) -> Pairs:
+def _fronts(arrays: Arrays, die: Geometry) -> Pairs:
     """Compare the open blocks with the write frontiers of the streams."""
-    mine = _blocks(arrays, g)
-    front = np.asarray(arrays.front[:, : g.units])
+    mine = _blocks(arrays, die)
+    front = np.asarray(arrays.front[:, : die.units])
     stream, unit = np.nonzero(front["block"] >= 0)
     block = mine[unit, front["block"][stream, unit]]
     page = front["next"][stream, unit]
     right = (block["state"] == OPEN) & (block["stream"] == stream)
-    c = arrays.cfg[0]
-    pages = np.where(stream == c.pslc_stream, c.pslc_pages, g.block_pages)
+    cfg = arrays.cfg[0]
+    pages = np.where(stream == cfg.pslc_stream, cfg.pslc_pages, die.block_pages)
     return [
         ("open blocks, blocks that streams have open",
          int((mine["state"] == OPEN).sum()), len(stream)),
@@ -101,65 +101,65 @@ def _fronts(arrays: Arrays, g: Geometry) -> Pairs:
     ]  # fmt: skip
 
 
-def _collections(arrays: Arrays, g: Geometry) -> Pairs:
+def _collections(arrays: Arrays, index: Geometry) -> Pairs:
     """Compare the victims with the counts kept per unit and die."""
-    mine = _blocks(arrays, g)
-    state, c = mine["state"], arrays.cfg[0]
+    mine = _blocks(arrays, index)
+    state, cfg = mine["state"], arrays.cfg[0]
     under = (state == VICTIM) | (state == EMPTIED) | (state == ERASING)
-    victims = arrays.pool.victims[: g.units]
+    victims = arrays.pool.victims[: index.units]
     retiring = ((mine["retire"] == 1) & (state != BAD)).sum(axis=1)
     owed = np.where(under, mine["owed"], 0).sum(axis=1)
-    fronts = np.asarray(arrays.front[:, : g.units])["owed"]
-    dies, lanes = g.dies, int(c.lanes)
+    fronts = np.asarray(arrays.front[:, : index.units])["owed"]
+    dies, lanes = index.dies, int(cfg.lanes)
     die = arrays.die[: dies * lanes]
     first = np.asarray(die.first)  # record that takes one command at a time
     begun = (state == VICTIM) & (mine["scan"] > 0)
-    per_die = begun.sum(axis=1).reshape(dies, -1).sum(axis=1) * int(c.exclusive)
+    per_die = begun.sum(axis=1).reshape(dies, -1).sum(axis=1) * int(cfg.exclusive)
     alone = np.bincount(first[::lanes], per_die, dies * lanes)
-    levelled = arrays.pool.levelled[: g.units]
+    levelled = arrays.pool.levelled[: index.units]
     which = np.flatnonzero(levelled)
-    levelling = under[which, (levelled[which] - 1) % g.all_blocks]
+    levelling = under[which, (levelled[which] - 1) % index.all_blocks]
     pairs = [
         ("units whose victims are miscounted", int((victims != under.sum(axis=1)).sum()), 0),
         ("units whose retiring blocks are miscounted",
-         int((arrays.pool.retiring[: g.units] != retiring).sum()), 0),
+         int((arrays.pool.retiring[: index.units] != retiring).sum()), 0),
         ("blocks in motion that are no victims", int(mine["moving"][state != VICTIM].sum()), 0),
         ("pages owed by blocks that are no victims", int(mine["owed"][~under].sum()), 0),
         ("units whose owed pages are miscounted", int((fronts.sum(axis=0) != owed).sum()), 0),
-        ("pages owed to the host's streams", int(fronts[: int(c.collected)].sum()), 0),
+        ("pages owed to the host's streams", int(fronts[: int(cfg.collected)].sum()), 0),
         ("dies whose collections alone are miscounted", int((die.collecting != alone).sum()), 0),
         ("levelled blocks that are no victims", int((~levelling).sum()), 0),
         ("victims and full blocks that no stream filled",
          int((mine["stream"][under | (state == FULL)] < 0).sum()), 0),
     ]  # fmt: skip
-    if c.gc_hard > 0:
-        short = arrays.pool.free_n[: g.units] < c.gc_hard
+    if cfg.gc_hard > 0:
+        short = arrays.pool.free_n[: index.units] < cfg.gc_hard
         units = np.bincount(first[::lanes], short.reshape(dies, -1).sum(axis=1), dies * lanes)
         wrong = (units > 0) != (die.urgent != 0)
         pairs.append(("dies whose urgency is wrong", int(wrong[first].sum()), 0))
-    if c.partial:
+    if cfg.partial:
         host = int(arrays.cfg.lpns[0])  # translation pages lie behind, and are never partial
         bare = (arrays.l2p[0, :host] != 0) != (arrays.sectors[0, :host] != 0)
         pairs.append(("pages with sectors and no place, or the other way", int(bare.sum()), 0))
     return pairs
 
 
-def _modes(arrays: Arrays, g: Geometry) -> Pairs:
+def _modes(arrays: Arrays, die: Geometry) -> Pairs:
     """Compare the blocks in pSLC mode with the counts and the rings of the pSLC region."""
-    c = arrays.cfg[0]
-    if c.pslc == modes.OFF:
+    cfg = arrays.cfg[0]
+    if cfg.pslc == pslc.OFF:
         return []
-    mine, slc = _blocks(arrays, g), arrays.slc[: g.units]
+    mine, slc = _blocks(arrays, die), arrays.slc[: die.units]
     state = mine["state"]
-    cached = (mine["stream"] == c.pslc_stream) & (state != BAD)
+    cached = (mine["stream"] == cfg.pslc_stream) & (state != BAD)
     full = state == FOLDABLE
-    valid = arrays.valid[: g.units * g.all_blocks].reshape(g.units, -1)[:, : g.blocks]
-    fixed = state[:, g.native_blocks :]
+    valid = arrays.valid[: die.units * die.all_blocks].reshape(die.units, -1)[:, : die.blocks]
+    fixed = state[:, die.native_blocks :]
     held = 0
-    for u in np.flatnonzero(slc["free_n"] * g.pslc_blocks):
-        at = (int(slc["free_head"][u]) + np.arange(int(slc["free_n"][u]))) % g.pslc_blocks
-        ring = arrays.slc_free[u, at] - g.native_blocks
-        held += int((fixed[u, np.unique(ring)] == FREE).sum())
+    for unit in np.flatnonzero(slc["free_n"] * die.pslc_blocks):
+        at = (int(slc["free_head"][unit]) + np.arange(int(slc["free_n"][unit]))) % die.pslc_blocks
+        ring = arrays.slc_free[unit, at] - die.native_blocks
+        held += int((fixed[unit, np.unique(ring)] == FREE).sum())
     return [
         ("units whose blocks in pSLC mode are miscounted",
          int((slc["lent"] != cached.sum(axis=1)).sum()), 0),
@@ -167,32 +167,34 @@ def _modes(arrays: Arrays, g: Geometry) -> Pairs:
          int((slc["full"] != full.sum(axis=1)).sum()), 0),
         ("full pSLC blocks in native mode", int((full & ~cached).sum()), 0),
         ("pSLC blocks with more pages than word lines",
-         int((valid[cached] > c.pslc_pages).sum()), 0),
+         int((valid[cached] > cfg.pslc_pages).sum()), 0),
         ("native blocks in the fixed pSLC region",
-         int(((fixed != FREE) & (fixed != BAD) & ~cached[:, g.native_blocks :]).sum()), 0),
+         int(((fixed != FREE) & (fixed != BAD) & ~cached[:, die.native_blocks :]).sum()), 0),
         ("free blocks of the fixed pSLC region, blocks in its rings",
          int((fixed == FREE).sum()), held),
         ("free blocks of the fixed pSLC region, counts of its rings",
-         int((fixed == FREE).sum()), int(slc["free_n"].sum()) if g.pslc_blocks else 0),
+         int((fixed == FREE).sum()), int(slc["free_n"].sum()) if die.pslc_blocks else 0),
         ("units with more pSLC blocks than may be",
-         int((slc["lent"] > c.pslc_most).sum()), 0),
+         int((slc["lent"] > cfg.pslc_most).sum()), 0),
     ]  # fmt: skip
 
 
-def _lists(arrays: Arrays, g: Geometry) -> Pairs:
+def _lists(arrays: Arrays, die: Geometry) -> Pairs:
     """Check the lists of writes that wait for a free block, and the units marked for retry."""
     dev = arrays.dev[0]
     lists = [(int(dev.stall_head), int(dev.stall_tail))]
-    heads = np.flatnonzero(arrays.pool.stall_head[: g.units] >= 0)
-    lists += [(int(arrays.pool.stall_head[u]), int(arrays.pool.stall_tail[u])) for u in heads]
+    heads = np.flatnonzero(arrays.pool.stall_head[: die.units] >= 0)
+    lists += [
+        (int(arrays.pool.stall_head[unit]), int(arrays.pool.stall_tail[unit])) for unit in heads
+    ]
     seen: list[int] = []
     broken = 0
     following = arrays.txn.next
     for head, tail in lists:
-        t, last = head, tail
-        while t >= 0 and len(seen) <= len(following):
-            seen.append(t)
-            t, last = int(following[t]), t
+        tid, last = head, tail
+        while tid >= 0 and len(seen) <= len(following):
+            seen.append(tid)
+            tid, last = int(following[tid]), tid
         broken += last != tail
     return [
         ("lists of waiting writes that do not end at their end", broken, 0),

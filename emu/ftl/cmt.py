@@ -22,14 +22,13 @@ import math
 
 from ondie.emu.config.config import Config
 from ondie.emu.config.rules import mapping_unit
-from ondie.emu.engine.core import lru as places
+from ondie.emu.engine.core import lru
 from ondie.emu.engine.core.counters import MAP_HITS, MAP_MISSES, MAP_READ_PAGES, UNASKED_OUT_BYTES
 from ondie.emu.engine.core.events import E_FULL, fail, go, take_txn
 from ondie.emu.engine.core.stages import MAP_DECODED, TRANSLATED
 from ondie.emu.engine.core.state import record_type
-from ondie.emu.ftl import page_map as mapping
-from ondie.emu.ftl import subpage_sense as sharing
-from ondie.emu.nand import channel as nand
+from ondie.emu.ftl import page_map, subpage_sense
+from ondie.emu.nand import channel
 from ondie.emu.nand.timing import READ
 from ondie.emu.units import InputError
 from ondie.kernels.jit import cold, inline, njit
@@ -114,53 +113,53 @@ def sizes(cfg: Config, physical_pages: int, lpns: int) -> tuple[int, int, int]:
 @inline
 def find(st, dev, lpn):
     """Return the entry of a logical page as index + 1, or 0 if it is not cached."""
-    return places.find(st.bucket, st.entry, dev, lpn)
+    return lru.find(st.bucket, st.entry, dev, lpn)
 
 
 @inline
-def push_newest(st, dev, e):
+def push_newest(st, dev, entry):
     """Insert an unlinked entry at the most recently used end of the LRU list."""
     maps = st.maps[dev]
-    if places.follow(st.entry, e, maps.newest):
-        maps.oldest = e
-    maps.newest = e
+    if lru.follow(st.entry, entry, maps.newest):
+        maps.oldest = entry
+    maps.newest = entry
 
 
 @inline
-def take_out(st, dev, e):
+def take_out(st, dev, entry):
     """Remove an entry from the LRU list."""
     maps = st.maps[dev]
-    places.bypass(st.entry, e)
-    if maps.newest == e:
-        maps.newest = st.entry[e - 1].older
-    if maps.oldest == e:
-        maps.oldest = st.entry[e - 1].newer
+    lru.bypass(st.entry, entry)
+    if maps.newest == entry:
+        maps.newest = st.entry[entry - 1].older
+    if maps.oldest == entry:
+        maps.oldest = st.entry[entry - 1].newer
 
 
 @inline
-def touch(st, dev, e):
+def touch(st, dev, entry):
     """Mark an entry as most recently used."""
-    if st.maps[dev].newest != e:
-        take_out(st, dev, e)
-        push_newest(st, dev, e)
+    if st.maps[dev].newest != entry:
+        take_out(st, dev, entry)
+        push_newest(st, dev, entry)
 
 
 @inline
 def page_of(st, dev, lpn):
     """Return the translation page of a logical page, numbered over all devices."""
-    c = st.cfg[0]
-    return dev * c.tpages + lpn // c.map_span
+    cfg = st.cfg[0]
+    return dev * cfg.tpages + lpn // cfg.map_span
 
 
 @njit
-def clean(st, p, e):
-    """Mark a dirty entry of translation page ``p`` as clean."""
-    entry = st.entry[e - 1]
+def clean(st, tpage, eid):
+    """Mark a dirty entry of translation page ``tpage`` as clean."""
+    entry = st.entry[eid - 1]
     entry.dirty = 0
     if entry.before > 0:
         st.entry[entry.before - 1].after = entry.after
     else:
-        st.tpage[p].dirty = entry.after
+        st.tpage[tpage].dirty = entry.after
     if entry.after > 0:
         st.entry[entry.after - 1].before = entry.before
 
@@ -169,53 +168,53 @@ def clean(st, p, e):
 def evict(st, dev):
     """Evict the least recently used entry and return it, unlinked from all lists. If the entry is
     dirty, its translation page is written back."""
-    e = int(st.maps[dev].oldest)
-    entry = st.entry[e - 1]
-    take_out(st, dev, e)
-    places.unlist(st.bucket, st.entry, dev, e)
+    eid = int(st.maps[dev].oldest)
+    entry = st.entry[eid - 1]
+    take_out(st, dev, eid)
+    lru.unlist(st.bucket, st.entry, dev, eid)
     if entry.dirty != 0:
-        p = page_of(st, dev, entry.lpn)
-        clean(st, p, e)
+        tpage = page_of(st, dev, entry.lpn)
+        clean(st, tpage, eid)
         if st.cfg[0].map_writes == 0:
-            keep(st, dev, p)
+            keep(st, dev, tpage)
         else:
-            write_back(st, dev, p)
-    return e
+            write_back(st, dev, tpage)
+    return eid
 
 
 @njit
 def insert(st, dev, lpn):
     """Insert a clean entry for a logical page that has none, and return it. Evict if the cache is
     full."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     maps = st.maps[dev]
-    if maps.used < c.map_entries:
+    if maps.used < cfg.map_entries:
         maps.used += 1
-        e = dev * c.map_entries + maps.used
+        entry = dev * cfg.map_entries + maps.used
     else:
-        e = evict(st, dev)
-    st.entry[e - 1].dirty = 0
-    places.enlist(st.bucket, st.entry, dev, e, lpn)
-    push_newest(st, dev, e)
-    return e
+        entry = evict(st, dev)
+    st.entry[entry - 1].dirty = 0
+    lru.enlist(st.bucket, st.entry, dev, entry, lpn)
+    push_newest(st, dev, entry)
+    return entry
 
 
 @njit
 def update(st, dev, lpn):
     """Mark the entry of a logical page as dirty after its mapping changed. An entry that is not
     cached is inserted without a read: it is merged when its translation page is written back."""
-    e = find(st, dev, lpn)
-    if e == 0:
-        e = insert(st, dev, lpn)
-    entry = st.entry[e - 1]
+    eid = find(st, dev, lpn)
+    if eid == 0:
+        eid = insert(st, dev, lpn)
+    entry = st.entry[eid - 1]
     if entry.dirty == 0:
         page = st.tpage[page_of(st, dev, lpn)]
         entry.dirty = 1
         entry.before = 0
         entry.after = page.dirty
         if page.dirty > 0:
-            st.entry[page.dirty - 1].before = e
-        page.dirty = e
+            st.entry[page.dirty - 1].before = eid
+        page.dirty = eid
 
 
 # --- misses
@@ -225,16 +224,16 @@ def update(st, dev, lpn):
 def known(st, dev, lpn):
     """Return True if the mapping of a logical page is known without a flash read. Its entry is then
     in the cache."""
-    e = find(st, dev, lpn)
-    if e > 0:
+    entry = find(st, dev, lpn)
+    if entry > 0:
         st.count[dev, MAP_HITS] += 1
-        touch(st, dev, e)
+        touch(st, dev, entry)
         return True
-    c = st.cfg[0]
-    p = page_of(st, dev, lpn)
+    cfg = st.cfg[0]
+    tpage = page_of(st, dev, lpn)
     # Held in DRAM during a write-back, or never written.
-    held = st.tpage[p].state >= HELD and (c.map_writes > 0 or st.tpage[p].asked == 0)
-    if held or st.l2p[dev, c.lpns + p - dev * c.tpages] == 0:
+    held = st.tpage[tpage].state >= HELD and (cfg.map_writes > 0 or st.tpage[tpage].asked == 0)
+    if held or st.l2p[dev, cfg.lpns + tpage - dev * cfg.tpages] == 0:
         st.count[dev, MAP_MISSES] += 1
         insert(st, dev, lpn)
         return True
@@ -242,120 +241,120 @@ def known(st, dev, lpn):
 
 
 @njit
-def wanting(st, t):
-    """Return True if transaction ``t`` must wait for the mapping of one of its pages. ``left``
-    counts the pages whose mapping is known. ``t`` continues at TRANSLATED."""
-    x = st.txn[t]
-    while x.left < x.n and known(st, x.dev, x.lpn + x.left):
-        x.left += 1
-    if x.left < x.n:
-        wait(st, t)
+def wanting(st, tid):
+    """Return True if transaction ``tid`` must wait for the mapping of one of its pages. ``left``
+    counts the pages whose mapping is known. ``tid`` continues at TRANSLATED."""
+    txn = st.txn[tid]
+    while txn.left < txn.n and known(st, txn.dev, txn.lpn + txn.left):
+        txn.left += 1
+    if txn.left < txn.n:
+        wait(st, tid)
         return True
-    x.left = 0
+    txn.left = 0
     return False
 
 
 @njit
-def wait(st, t):
-    """Append transaction ``t`` to the waiters of the translation page of its next page. The first
+def wait(st, tid):
+    """Append transaction ``tid`` to the waiters of the translation page of its next page. The first
     waiter requests the read, unless one is already under way."""
-    x = st.txn[t]
-    dev = x.dev
-    p = page_of(st, dev, x.lpn + x.left)
-    page = st.tpage[p]
-    x.next = -1
+    txn = st.txn[tid]
+    dev = txn.dev
+    tpage = page_of(st, dev, txn.lpn + txn.left)
+    page = st.tpage[tpage]
+    txn.next = -1
     if page.wait_first > 0:
-        st.txn[page.wait_last - 1].next = t
+        st.txn[page.wait_last - 1].next = tid
     else:
-        page.wait_first = t + 1
-    page.wait_last = t + 1
+        page.wait_first = tid + 1
+    page.wait_last = tid + 1
     if page.asked != 0 or page.state == OLD:
         return
     maps = st.maps[dev]
     if maps.first == 0:
         page.asked = ASKED
-        read(st, dev, p, FETCH, fetched(st))
+        read(st, dev, tpage, FETCH, fetched(st))
         return
     page.asked = LISTED
     page.next_miss = 0
     if maps.miss_first > 0:
-        st.tpage[maps.miss_last - 1].next_miss = p + 1
+        st.tpage[maps.miss_last - 1].next_miss = tpage + 1
     else:
-        maps.miss_first = p + 1
-    maps.miss_last = p + 1
+        maps.miss_first = tpage + 1
+    maps.miss_last = tpage + 1
 
 
 @inline
 def fetched(st):
     """Return the bytes of a translation page that a miss reads."""
-    c = st.cfg[0]
-    return c.map_read if c.map_read > 0 else c.page_bytes
+    cfg = st.cfg[0]
+    return cfg.map_read if cfg.map_read > 0 else cfg.page_bytes
 
 
 @njit
-def read(st, dev, p, bare, size):
+def read(st, dev, tpage, bare, size):
     """Read ``size`` bytes of a translation page at the address in the directory."""
-    c = st.cfg[0]
-    t = take_txn(st)
-    if t < 0:
+    cfg = st.cfg[0]
+    tid = take_txn(st)
+    if tid < 0:
         return
-    x = st.txn[t]
-    x.dev = dev
-    x.bare = bare
-    x.n = 1
-    x.lpn = c.lpns + p - dev * c.tpages
-    x.ppn = int(st.l2p[dev, x.lpn]) - 1
-    x.size = size
-    if x.ppn < 0:  # nothing to merge with
-        go(st, t, MAP_DECODED)
+    txn = st.txn[tid]
+    txn.dev = dev
+    txn.bare = bare
+    txn.n = 1
+    txn.lpn = cfg.lpns + tpage - dev * cfg.tpages
+    txn.ppn = int(st.l2p[dev, txn.lpn]) - 1
+    txn.size = size
+    if txn.ppn < 0:  # nothing to merge with
+        go(st, tid, MAP_DECODED)
         return
-    x.op = READ
-    x.bus = size
+    txn.op = READ
+    txn.bus = size
     st.count[dev, MAP_READ_PAGES] += 1
-    st.count[dev, UNASKED_OUT_BYTES] += c.page_bytes - x.bus
-    g = mapping.place_of(st, dev, t)
-    sharing.count(st, t)
-    x.array = st.page_ps[0, x.page]
-    mapping.read_from(st, dev, x.ppn)
-    nand.push(st, g, t, nand.Q_MAP_READ)
+    st.count[dev, UNASKED_OUT_BYTES] += cfg.page_bytes - txn.bus
+    die = page_map.place_of(st, dev, tid)
+    subpage_sense.count(st, tid)
+    txn.array = st.page_ps[0, txn.page]
+    page_map.read_from(st, dev, txn.ppn)
+    channel.push(st, die, tid, channel.Q_MAP_READ)
 
 
 @njit
-def arrived(st, dev, m):
-    """Serve the waiters of translation page ``m`` after its read. Each transaction uses its entries
-    at once, so none is lost if the cache has no room for all."""
-    c = st.cfg[0]
-    page = st.tpage[dev * c.tpages + m]
-    t = int(page.wait_first) - 1
+def arrived(st, dev, tvpn):
+    """Serve the waiters of translation page ``tvpn`` after its read. Each transaction uses its
+    entries at once, so none is lost if the cache has no room for all."""
+    cfg = st.cfg[0]
+    page = st.tpage[dev * cfg.tpages + tvpn]
+    tid = int(page.wait_first) - 1
     page.wait_first = 0
     if page.asked == ASKED:
         page.asked = 0
     if page.state == OLD:
         page.state = HELD
-    behind = (m + 1) * c.map_span
-    while t >= 0:
-        x = st.txn[t]
-        following = x.next
-        while x.left < x.n and x.lpn + x.left < behind:
-            e = find(st, dev, x.lpn + x.left)
-            if e > 0:
+    behind = (tvpn + 1) * cfg.map_span
+    while tid >= 0:
+        txn = st.txn[tid]
+        following = txn.next
+        while txn.left < txn.n and txn.lpn + txn.left < behind:
+            entry = find(st, dev, txn.lpn + txn.left)
+            if entry > 0:
                 st.count[dev, MAP_HITS] += 1
-                touch(st, dev, e)
+                touch(st, dev, entry)
             else:
                 st.count[dev, MAP_MISSES] += 1
-                insert(st, dev, x.lpn + x.left)
-            x.left += 1
-        go(st, t, TRANSLATED)
-        t = following
+                insert(st, dev, txn.lpn + txn.left)
+            txn.left += 1
+        go(st, tid, TRANSLATED)
+        tid = following
 
 
 # --- write-back
 
 
 @njit
-def write_back(st, dev, p):
-    """Queue translation page ``p`` for write-back after the eviction of a dirty entry."""
-    page = st.tpage[p]
+def write_back(st, dev, tpage):
+    """Queue translation page ``tpage`` for write-back after the eviction of a dirty entry."""
+    page = st.tpage[tpage]
     if page.state == LEAVING:
         page.again = 1
     if page.state != KEPT:
@@ -364,84 +363,84 @@ def write_back(st, dev, p):
     page.state = DUE
     page.next = 0
     if maps.first > 0:
-        st.tpage[maps.last - 1].next = p + 1
+        st.tpage[maps.last - 1].next = tpage + 1
     else:
-        maps.first = p + 1
-    maps.last = p + 1
+        maps.first = tpage + 1
+    maps.last = tpage + 1
     start(st, dev)
 
 
 @cold
-def keep(st, dev, p):
+def keep(st, dev, tpage):
     """Handle the eviction of a dirty entry if translation pages are never written back (map_writes
-    = 0). Translation page ``p`` is allocated a flash page and stays in DRAM from then on. The
+    = 0). Translation page ``tpage`` is allocated a flash page and stays in DRAM from then on. The
     sectors that hold its cached clean entries are read if the page is on flash; misses wait for
     that read. Its dirty entries become clean and most recently used."""
-    c = st.cfg[0]
-    m = p - dev * c.tpages
-    stored = c.page_bytes // c.map_span
+    cfg = st.cfg[0]
+    tvpn = tpage - dev * cfg.tpages
+    stored = cfg.page_bytes // cfg.map_span
     sector = -1
     size = 0
-    for lpn in range(m * c.map_span, min((m + 1) * c.map_span, c.lpns)):
-        e = find(st, dev, lpn)
-        if e == 0:
+    for lpn in range(tvpn * cfg.map_span, min((tvpn + 1) * cfg.map_span, cfg.lpns)):
+        entry = find(st, dev, lpn)
+        if entry == 0:
             continue
-        if st.entry[e - 1].dirty != 0:
-            clean(st, p, e)
-            touch(st, dev, e)
-        elif (lpn - m * c.map_span) * stored // SECTOR != sector:
-            sector = (lpn - m * c.map_span) * stored // SECTOR
+        if st.entry[entry - 1].dirty != 0:
+            clean(st, tpage, entry)
+            touch(st, dev, entry)
+        elif (lpn - tvpn * cfg.map_span) * stored // SECTOR != sector:
+            sector = (lpn - tvpn * cfg.map_span) * stored // SECTOR
             size += SECTOR
-    page = st.tpage[p]
+    page = st.tpage[tpage]
     page.state = HELD
-    if st.l2p[dev, c.lpns + m] != 0:
+    if st.l2p[dev, cfg.lpns + tvpn] != 0:
         page.asked = ASKED
-        read(st, dev, p, FETCH, size)
-    u = turn_of(st, dev, m, 0)
-    ppn, k = mapping.allocate(st, dev, u, c.map_stream, 1)
-    if k == 0:
-        fail(st, E_FULL, c.lpns + m, 0)
+        read(st, dev, tpage, FETCH, size)
+    unit = turn_of(st, dev, tvpn, 0)
+    ppn, got = page_map.allocate(st, dev, unit, cfg.map_stream, 1)
+    if got == 0:
+        fail(st, E_FULL, cfg.lpns + tvpn, 0)
         return
     if st.reg[0].filled != 0:
-        st.pool[u].asked = 1
-        mapping.look_again(st, u)
-    mapping.map_page(st, dev, c.lpns + m, ppn)
-    if c.partial != 0:
-        st.sectors[dev, c.lpns + m] = -1
-    mapping.landed(st, dev, ppn, 1)
-    st.block[mapping.block_at(st, dev, ppn)].retire = mapping.PINNED
+        st.pool[unit].asked = 1
+        page_map.look_again(st, unit)
+    page_map.map_page(st, dev, cfg.lpns + tvpn, ppn)
+    if cfg.partial != 0:
+        st.sectors[dev, cfg.lpns + tvpn] = -1
+    page_map.landed(st, dev, ppn, 1)
+    st.block[page_map.block_at(st, dev, ppn)].retire = page_map.PINNED
 
 
 @njit
 def start(st, dev):
     """Start queued write-backs, up to the limit of concurrent ones. If the queue is then empty,
     start the reads of the deferred misses."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     maps = st.maps[dev]
-    while maps.first > 0 and maps.writing < c.map_writes:
-        p = maps.first - 1
-        page = st.tpage[p]
+    while maps.first > 0 and maps.writing < cfg.map_writes:
+        tpage = maps.first - 1
+        page = st.tpage[tpage]
         maps.first = page.next
         maps.writing += 1
         page.state = OLD
-        read(st, dev, p, BACK, st.cfg[0].page_bytes)
+        read(st, dev, tpage, BACK, st.cfg[0].page_bytes)
     while maps.first == 0 and maps.miss_first > 0:
-        p = maps.miss_first - 1
-        page = st.tpage[p]
+        tpage = maps.miss_first - 1
+        page = st.tpage[tpage]
         maps.miss_first = page.next_miss
         page.asked = 0
         if page.wait_first > 0:
             page.asked = ASKED
-            read(st, dev, p, FETCH, fetched(st))
+            read(st, dev, tpage, FETCH, fetched(st))
 
 
 @inline
-def turn_of(st, dev, m, i):
-    """Return the i-th unit to try for translation page ``m``. The order starts at the page's number
-    if allocation is static, else at the allocation cursor."""
-    c = st.cfg[0]
-    first = m if c.static != 0 else st.maps[dev].cursor
-    return dev * c.units + st.turn[(first + i) % st.turn.shape[0]]
+def turn_of(st, dev, tvpn, i):
+    """Return the i-th unit to try for translation page ``tvpn``. The order starts at the page's
+    number if allocation is static, else at the allocation cursor."""
+    cfg = st.cfg[0]
+    first = tvpn if cfg.static != 0 else st.maps[dev].cursor
+    return dev * cfg.units + st.turn[(first + i) % st.turn.shape[0]]
 
 
 @inline
@@ -452,69 +451,71 @@ def next_turn(st, dev):
 
 
 @njit
-def compose(st, dev, m):
-    """Compose translation page ``m`` from the current mapping; its dirty entries become clean."""
-    c = st.cfg[0]
-    p = dev * c.tpages + m
-    page = st.tpage[p]
+def compose(st, dev, tvpn):
+    """Compose translation page ``tvpn`` from the current mapping; its dirty entries become
+    clean.
+    """
+    cfg = st.cfg[0]
+    tpage = dev * cfg.tpages + tvpn
+    page = st.tpage[tpage]
     page.state = LEAVING
     while page.dirty > 0:
-        clean(st, p, int(page.dirty))
+        clean(st, tpage, int(page.dirty))
 
 
 @njit
-def landed(st, dev, m):
-    """Complete the write-back of translation page ``m`` after its program."""
-    c = st.cfg[0]
-    p = dev * c.tpages + m
-    page = st.tpage[p]
+def landed(st, dev, tvpn):
+    """Complete the write-back of translation page ``tvpn`` after its program."""
+    cfg = st.cfg[0]
+    tpage = dev * cfg.tpages + tvpn
+    page = st.tpage[tpage]
     page.state = KEPT
     st.maps[dev].writing -= 1
     if page.again != 0:
         page.again = 0
-        write_back(st, dev, p)
+        write_back(st, dev, tpage)
     start(st, dev)
 
 
 @njit
-def stall(st, t):
-    """Append ``t``, which carries a translation page, to the transactions that wait for a free
+def stall(st, tid):
+    """Append ``tid``, which carries a translation page, to the transactions that wait for a free
     block."""
-    x = st.txn[t]
-    maps = st.maps[x.dev]
-    x.next = -1
+    txn = st.txn[tid]
+    maps = st.maps[txn.dev]
+    txn.next = -1
     if maps.stall_first > 0:
-        st.txn[maps.stall_last - 1].next = t
+        st.txn[maps.stall_last - 1].next = tid
     else:
-        maps.stall_first = t + 1
-    maps.stall_last = t + 1
+        maps.stall_first = tid + 1
+    maps.stall_last = tid + 1
 
 
 @njit
-def lay(st, dev, lpn, n):
-    """Write the translation pages of ``n`` logical pages from ``lpn`` that are not on flash,
+def lay(st, dev, lpn, count):
+    """Write the translation pages of ``count`` logical pages from ``lpn`` that are not on flash,
     without simulated time, for preconditioning. Return the number of pages for which no unit had a
     free block."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     without = 0
-    for m in range(lpn // c.map_span, (lpn + n + c.map_span - 1) // c.map_span):
-        if st.l2p[dev, c.lpns + m] != 0:
+    for tvpn in range(lpn // cfg.map_span, (lpn + count + cfg.map_span - 1) // cfg.map_span):
+        if st.l2p[dev, cfg.lpns + tvpn] != 0:
             continue
         without += 1
         for i in range(st.turn.shape[0]):
-            u = turn_of(st, dev, m, i)
-            pool = st.pool[u]
-            if st.front[c.map_stream, u].block < 0:
-                if not mapping.spare(st, u):
+            unit = turn_of(st, dev, tvpn, i)
+            pool = st.pool[unit]
+            if st.front[cfg.map_stream, unit].block < 0:
+                if not page_map.spare(st, unit):
                     continue
-                st.block[u * c.all_blocks + st.free[u, pool.free_head]].dirty = 0
-            if c.line > 1:
-                mapping.lay(st, u, c.map_stream, 1)
-            ppn, _ = mapping.allocate(st, dev, u, c.map_stream, 1)
-            if c.line > 1:
-                mapping.lay(st, u, c.map_stream, 0)
-            mapping.map_page(st, dev, c.lpns + m, ppn)
-            mapping.landed(st, dev, ppn, 1)
+                st.block[unit * cfg.all_blocks + st.free[unit, pool.free_head]].dirty = 0
+            if cfg.line > 1:
+                page_map.lay(st, unit, cfg.map_stream, 1)
+            ppn, _ = page_map.allocate(st, dev, unit, cfg.map_stream, 1)
+            if cfg.line > 1:
+                page_map.lay(st, unit, cfg.map_stream, 0)
+            page_map.map_page(st, dev, cfg.lpns + tvpn, ppn)
+            page_map.landed(st, dev, ppn, 1)
             without -= 1
             break
         next_turn(st, dev)

@@ -10,113 +10,114 @@ from __future__ import annotations
 from ondie.emu.engine.core.counters import OVERRULED
 from ondie.emu.engine.core.events import E_BLOCK_VALID, E_VICTIM, fail
 from ondie.emu.engine.core.intrinsics import call_policy, prefetch
-from ondie.emu.ftl import page_map as mapping
-from ondie.emu.ftl import policies
-from ondie.emu.ftl import pslc as modes
+from ondie.emu.ftl import page_map, policies, pslc
 from ondie.emu.ftl.page_map import FOLDABLE, FULL, VICTIM
 from ondie.kernels.jit import cold, inline, njit
 
 
 @njit
-def begin(st, u):
-    """Start one collection on unit ``u`` if it is short of free blocks. Return the victim, or -1 if
-    no block is worth collecting or there is no room for its valid pages."""
-    c = st.cfg[0]
-    pool = st.pool[u]
-    if pool.free_n > c.gc_low or pool.victims >= c.gc_parallel:
+def begin(st, unit):
+    """Start one collection on unit ``unit`` if it is short of free blocks. Return the victim, or -1
+    if no block is worth collecting or there is no room for its valid pages."""
+    cfg = st.cfg[0]
+    pool = st.pool[unit]
+    if pool.free_n > cfg.gc_low or pool.victims >= cfg.gc_parallel:
         return -1
-    b = call_policy(st, c.gc_policy, u)
-    if b == -1:
+    block = call_policy(st, cfg.gc_policy, unit)
+    if block == -1:
         return -1
-    first = u * c.all_blocks
-    if b < first or b >= first + c.blocks or not policies.collectable(st, b):
-        fail(st, E_VICTIM, u, b - first)
+    first = unit * cfg.all_blocks
+    if block < first or block >= first + cfg.blocks or not policies.collectable(st, block):
+        fail(st, E_VICTIM, unit, block - first)
         return -1
-    if not gains(st, u, b):
-        if pool.free_n > max(c.gc_reserve, c.gc_stop - 1):
+    if not gains(st, unit, block):
+        if pool.free_n > max(cfg.gc_reserve, cfg.gc_stop - 1):
             return -1
-        b = policies.greedy(st, u)  # writes stall: need a victim that gains space
-        if b < 0 or not gains(st, u, b):
+        block = policies.greedy(st, unit)  # writes stall: need a victim that gains space
+        if block < 0 or not gains(st, unit, block):
             return -1
-        st.count[u // c.units, OVERRULED] += 1
-    start(st, u, b)
-    return b
+        st.count[unit // cfg.units, OVERRULED] += 1
+    start(st, unit, block)
+    return block
 
 
 @inline
-def gains(st, u, b):
+def gains(st, unit, block):
     """Return True if a block is worth collecting and there is room for its valid pages."""
-    return st.valid[b] <= st.cfg[0].worth and room(st, u, b)
+    return st.valid[block] <= st.cfg[0].worth and room(st, unit, block)
 
 
 @inline
-def collected(st, b):
-    """Return the stream to which the pages of victim ``b`` move: one common stream, or one for each
-    host stream. Translation pages stay in the map stream. Folded pages have a separate stream."""
-    c = st.cfg[0]
-    stream = st.block[b].stream
-    if stream == c.pslc_stream:
-        return c.fold_stream
-    if stream == c.map_stream:
+def collected(st, block):
+    """Return the stream to which the pages of victim ``block`` move: one common stream, or one for
+    each host stream. Translation pages stay in the map stream. Folded pages have a separate
+    stream."""
+    cfg = st.cfg[0]
+    stream = st.block[block].stream
+    if stream == cfg.pslc_stream:
+        return cfg.fold_stream
+    if stream == cfg.map_stream:
         return stream
-    if c.collected_streams == 1:
-        return c.collected
-    return stream if stream >= c.collected else c.collected + stream
+    if cfg.collected_streams == 1:
+        return cfg.collected
+    return stream if stream >= cfg.collected else cfg.collected + stream
 
 
 @njit
-def room(st, u, b):
-    """Return True if there is room for the valid pages of block ``b`` in addition to the pages of
-    collections in progress. A block to be retired returns no free block, so one more free block
+def room(st, unit, block):
+    """Return True if there is room for the valid pages of block ``block`` in addition to the pages
+    of collections in progress. A block to be retired returns no free block, so one more free block
     must remain for the next collection."""
-    if st.valid[b] == 0:
+    if st.valid[block] == 0:
         return True
-    blocks = mapping.promised(st, u, collected(st, b), st.valid[b])
-    return blocks + int(st.block[b].retire != 0) <= st.pool[u].free_n
+    blocks = page_map.promised(st, unit, collected(st, block), st.valid[block])
+    return blocks + int(st.block[block].retire != 0) <= st.pool[unit].free_n
 
 
 @njit
-def start(st, u, b):
-    """Make block ``b`` a victim and reserve room for its valid pages."""
-    c = st.cfg[0]
-    block = st.block[b]
+def start(st, unit, bid):
+    """Make block ``bid`` a victim and reserve room for its valid pages."""
+    cfg = st.cfg[0]
+    block = st.block[bid]
     if block.state == FOLDABLE:
-        st.slc[u].full -= 1
+        st.slc[unit].full -= 1
     block.state = VICTIM
     block.scan = 0
     block.moving = 0
-    block.owed = st.valid[b]
-    block.unseen = st.valid[b]
-    st.front[collected(st, b), u].owed += block.owed
-    st.pool[u].victims += 1
-    dev = u // c.units
-    base = mapping.first_page(st, dev, b)
-    for ppn in range(base, base + c.block_pages):  # their map entries are read soon
+    block.owed = st.valid[bid]
+    block.unseen = st.valid[bid]
+    st.front[collected(st, bid), unit].owed += block.owed
+    st.pool[unit].victims += 1
+    dev = unit // cfg.units
+    base = page_map.first_page(st, dev, bid)
+    for ppn in range(base, base + cfg.block_pages):  # their map entries are read soon
         prefetch(st.l2p, dev * st.l2p.shape[1] + max(int(st.p2l[dev, ppn]) - 1, 0))
 
 
 @inline
-def settled(st, u, b, n):
-    """Release the reservation of ``n`` pages of victim ``b``: they have a place or need none."""
-    st.block[b].owed -= n
-    st.front[collected(st, b), u].owed -= n
+def settled(st, unit, block, count):
+    """Release the reservation of ``count`` pages of victim ``block``: they have a place or need
+    none.
+    """
+    st.block[block].owed -= count
+    st.front[collected(st, block), unit].owed -= count
 
 
 @cold
-def looked_through(st, u, b):
-    """Release the reservation of pages overwritten since victim ``b`` was selected, once it has
+def looked_through(st, unit, block):
+    """Release the reservation of pages overwritten since victim ``block`` was selected, once it has
     no page left to be read."""
-    settled(st, u, b, st.block[b].unseen)
-    st.block[b].unseen = 0
+    settled(st, unit, block, st.block[block].unseen)
+    st.block[block].unseen = 0
 
 
 @njit
-def next_valid(st, dev, b):
-    """Return the next valid page of victim ``b`` as (lpn, ppn), or (-1, -1) if none is left."""
-    c = st.cfg[0]
-    block = st.block[b]
-    base = mapping.first_page(st, dev, b)
-    while block.scan < c.block_pages:
+def next_valid(st, dev, bid):
+    """Return the next valid page of victim ``bid`` as (lpn, ppn), or (-1, -1) if none is left."""
+    cfg = st.cfg[0]
+    block = st.block[bid]
+    base = page_map.first_page(st, dev, bid)
+    while block.scan < cfg.block_pages:
         ppn = base + block.scan
         block.scan += 1
         lpn = int(st.p2l[dev, ppn]) - 1
@@ -126,13 +127,13 @@ def next_valid(st, dev, b):
 
 
 @cold
-def next_of_page(st, dev, b):
-    """Return the next valid slot as (lpn, ppn) within the current flash page of victim ``b``, or
+def next_of_page(st, dev, bid):
+    """Return the next valid slot as (lpn, ppn) within the current flash page of victim ``bid``, or
     (-1, -1) if none is left there."""
-    c = st.cfg[0]
-    block = st.block[b]
-    base = mapping.first_page(st, dev, b)
-    while block.scan % c.slots != 0:
+    cfg = st.cfg[0]
+    block = st.block[bid]
+    base = page_map.first_page(st, dev, bid)
+    while block.scan % cfg.slots != 0:
         ppn = base + block.scan
         block.scan += 1
         lpn = int(st.p2l[dev, ppn]) - 1
@@ -142,41 +143,41 @@ def next_of_page(st, dev, b):
 
 
 @cold
-def give_up(st, u, b):
-    """Give up the collection of victim ``b``: failed programs have used up the blocks that were
+def give_up(st, unit, block):
+    """Give up the collection of victim ``block``: failed programs have used up the blocks that were
     reserved for it. The victim keeps its remaining pages. Neither this page nor the unread pages
     need a place, so word lines in which other pages wait are not kept open for them."""
-    settled(st, u, b, 1)
-    looked_through(st, u, b)
-    st.block[b].scan = st.cfg[0].block_pages + 1
+    settled(st, unit, block, 1)
+    looked_through(st, unit, block)
+    st.block[block].scan = st.cfg[0].block_pages + 1
 
 
 @inline
-def given_up(st, b):
-    """Return True if the collection of block ``b`` has been given up."""
-    return st.block[b].scan > st.cfg[0].block_pages
+def given_up(st, block):
+    """Return True if the collection of block ``block`` has been given up."""
+    return st.block[block].scan > st.cfg[0].block_pages
 
 
 @njit
-def back(st, u, b):
-    """Return block ``b``, whose collection was given up, to the full blocks."""
-    st.block[b].state = FULL
-    if modes.cached(st, b):
-        modes.filled(st, u, b)
-    closed(st, u, b)
+def back(st, unit, block):
+    """Return block ``block``, whose collection was given up, to the full blocks."""
+    st.block[block].state = FULL
+    if pslc.cached(st, block):
+        pslc.filled(st, unit, block)
+    closed(st, unit, block)
 
 
 @njit
-def closed(st, u, b):
-    """End the collection of block ``b`` and release its remaining reservation."""
-    settled(st, u, b, st.block[b].owed)
-    st.pool[u].victims -= 1
-    if st.pool[u].levelled == b + 1:
-        st.pool[u].levelled = 0
+def closed(st, unit, block):
+    """End the collection of block ``block`` and release its remaining reservation."""
+    settled(st, unit, block, st.block[block].owed)
+    st.pool[unit].victims -= 1
+    if st.pool[unit].levelled == block + 1:
+        st.pool[unit].levelled = 0
 
 
 @njit
-def emptied(st, b):
-    """Check that emptied victim ``b`` has no valid page; otherwise fail with E_BLOCK_VALID."""
-    if st.valid[b] != 0:
-        fail(st, E_BLOCK_VALID, b, st.valid[b])
+def emptied(st, block):
+    """Check that emptied victim ``block`` has no valid page; otherwise fail with E_BLOCK_VALID."""
+    if st.valid[block] != 0:
+        fail(st, E_BLOCK_VALID, block, st.valid[block])

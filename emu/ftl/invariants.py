@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ondie.emu.engine.core import counters as stats
-from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core import counters, stages
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import balance
 from ondie.emu.nand.geometry import Geometry
@@ -44,12 +43,12 @@ def imbalance(arrays: Arrays, geometry: Geometry, asked: Asked | None) -> str | 
     return None
 
 
-def _maps(arrays: Arrays, g: Geometry) -> list[tuple[str, int, int]]:
-    blocks = g.units * g.all_blocks
+def _maps(arrays: Arrays, die: Geometry) -> list[tuple[str, int, int]]:
+    blocks = die.units * die.all_blocks
     counted = arrays.valid[:blocks]
-    conventional = np.arange(blocks) % g.all_blocks < g.blocks
+    conventional = np.arange(blocks) % die.all_blocks < die.blocks
     found = np.zeros(blocks, np.int64)
-    find_mapped(arrays.l2p[0], arrays.p2l[0], counted, g.block_pages, found)
+    find_mapped(arrays.l2p[0], arrays.p2l[0], counted, die.block_pages, found)
     wrong = np.flatnonzero(conventional & (found != counted))
     at = int(wrong[0]) if len(wrong) else 0
     mapped = int(arrays.dev.mapped[0])
@@ -68,77 +67,138 @@ def find_mapped(l2p, p2l, valid, block_pages, found):
     The scan goes over physical pages, so it reads only the written part of a large drive's maps. No
     logical page is counted twice, because its entry names one physical page.
     """
-    for b in range(valid.size):
-        if valid[b] == 0:
+    for block in range(valid.size):
+        if valid[block] == 0:
             continue
-        for ppn in range(b * block_pages, (b + 1) * block_pages):
+        for ppn in range(block * block_pages, (block + 1) * block_pages):
             lpn = int(p2l[ppn]) - 1
             if lpn >= 0 and int(l2p[lpn]) - 1 == ppn:
-                found[b] += 1
+                found[block] += 1
 
 
 MOST_LOOKED_AT = 1 << 28
 """Entries of a map above which it is not scanned: most of a larger map was never touched."""
 
 
-def _counters(arrays: Arrays, g: Geometry, asked: Asked) -> list[tuple[str, int, int]]:
-    c = [int(x) for x in arrays.count[0]]
-    page = g.page_bytes
-    down, up = (int(arrays.fifo["size"][s.HOST_STATIONS + x]) for x in (s.DOWN, s.UP))
-    inside = c[stats.COPYBACK_PAGES]  # moved inside their die
-    programs = c[stats.PROGRAM_PAGES] + c[stats.GC_PROGRAM_PAGES] + c[stats.FAILED_PAGES] - inside
-    programs += c[stats.MAP_PROGRAM_PAGES] + c[stats.PADDING_PAGES] + c[stats.FOLD_PROGRAM_PAGES]
-    reads = c[stats.READ_PAGES] + c[stats.GC_READ_PAGES] + c[stats.MERGE_READ_PAGES] - inside
-    reads += c[stats.MAP_READ_PAGES] + c[stats.RETRY_READ_PAGES] + c[stats.FOLD_READ_PAGES]
-    soft = c[stats.SOFT_READ_PAGES]  # readings of one page are decoded together
-    into = (programs + c[stats.SECOND_PASS_PAGES]) * page - c[stats.UNASKED_IN_BYTES]
-    out = (reads + soft) * page - c[stats.UNASKED_OUT_BYTES]
-    erases = int(arrays.block.erases[: g.units * g.all_blocks].sum())
+def _counters(arrays: Arrays, die: Geometry, asked: Asked) -> list[tuple[str, int, int]]:
+    counts = [int(x) for x in arrays.count[0]]
+    page = die.page_bytes
+    down, up = (
+        int(arrays.fifo["size"][stages.HOST_STATIONS + x]) for x in (stages.DOWN, stages.UP)
+    )
+    inside = counts[counters.COPYBACK_PAGES]  # moved inside their die
+    programs = (
+        counts[counters.PROGRAM_PAGES]
+        + counts[counters.GC_PROGRAM_PAGES]
+        + counts[counters.FAILED_PAGES]
+        - inside
+    )
+    programs += (
+        counts[counters.MAP_PROGRAM_PAGES]
+        + counts[counters.PADDING_PAGES]
+        + counts[counters.FOLD_PROGRAM_PAGES]
+    )
+    reads = (
+        counts[counters.READ_PAGES]
+        + counts[counters.GC_READ_PAGES]
+        + counts[counters.MERGE_READ_PAGES]
+        - inside
+    )
+    reads += (
+        counts[counters.MAP_READ_PAGES]
+        + counts[counters.RETRY_READ_PAGES]
+        + counts[counters.FOLD_READ_PAGES]
+    )
+    soft = counts[counters.SOFT_READ_PAGES]  # readings of one page are decoded together
+    into = (programs + counts[counters.SECOND_PASS_PAGES]) * page - counts[
+        counters.UNASKED_IN_BYTES
+    ]
+    out = (reads + soft) * page - counts[counters.UNASKED_OUT_BYTES]
+    erases = int(arrays.block.erases[: die.units * die.all_blocks].sum())
     return [
-        ("commands fetched, submitted", c[stats.COMMANDS], asked.commands),
-        ("commands completed, submitted", c[stats.COMMANDS_DONE], asked.commands),
+        ("commands fetched, submitted", counts[counters.COMMANDS], asked.commands),
+        ("commands completed, submitted", counts[counters.COMMANDS_DONE], asked.commands),
         ("commands outstanding", int(arrays.dev.outstanding[0]), 0),
         ("transactions in flight", len(arrays.txn) - int(arrays.reg.txns_free[0]), 0),
         ("transactions in the free list", _free_list(arrays), len(arrays.txn)),
-        ("pages read, asked for",
-         c[stats.READ_PAGES] + c[stats.UNMAPPED_PAGES] + c[stats.CACHE_HIT_PAGES],
-         asked.read_pages),
-        ("pages written, asked for",
-         c[stats.PROGRAM_PAGES] - c[stats.DESTAGED_PAGES] + c[stats.CACHE_WRITE_PAGES],
-         asked.written_pages),
-        *_data_cache(arrays, c),
-        ("bytes of reads, pages asked for", c[stats.HOST_READ_BYTES], asked.read_pages * page),
-        ("bytes of writes, pages asked for",
-         c[stats.HOST_WRITE_BYTES], asked.written_pages * page),
-        ("bytes up the link, bytes of reads",
-         up, c[stats.HOST_READ_BYTES] + c[stats.LINK_EXTRA_UP_BYTES]),
-        ("bytes down the link, bytes of writes",
-         down, c[stats.HOST_WRITE_BYTES] + c[stats.LINK_EXTRA_DOWN_BYTES]),
+        (
+            "pages read, asked for",
+            counts[counters.READ_PAGES]
+            + counts[counters.UNMAPPED_PAGES]
+            + counts[counters.CACHE_HIT_PAGES],
+            asked.read_pages,
+        ),
+        (
+            "pages written, asked for",
+            counts[counters.PROGRAM_PAGES]
+            - counts[counters.DESTAGED_PAGES]
+            + counts[counters.CACHE_WRITE_PAGES],
+            asked.written_pages,
+        ),
+        *_data_cache(arrays, counts),
+        (
+            "bytes of reads, pages asked for",
+            counts[counters.HOST_READ_BYTES],
+            asked.read_pages * page,
+        ),
+        (
+            "bytes of writes, pages asked for",
+            counts[counters.HOST_WRITE_BYTES],
+            asked.written_pages * page,
+        ),
+        (
+            "bytes up the link, bytes of reads",
+            up,
+            counts[counters.HOST_READ_BYTES] + counts[counters.LINK_EXTRA_UP_BYTES],
+        ),
+        (
+            "bytes down the link, bytes of writes",
+            down,
+            counts[counters.HOST_WRITE_BYTES] + counts[counters.LINK_EXTRA_DOWN_BYTES],
+        ),
         ("bytes into registers, pages programmed", int(arrays.bus.size_in.sum()), into),
         ("bytes out of registers, pages sensed", int(arrays.bus.size_out.sum()), out),
-        ("pages encoded, programmed", c[stats.ECC_ENCODED_PAGES], programs),
-        ("pages decoded, sensed", c[stats.ECC_DECODED_PAGES], reads + c[stats.SOFT_PAGES]),
-        ("pages collected: read, programmed or dropped",
-         c[stats.GC_READ_PAGES], c[stats.GC_PROGRAM_PAGES] + c[stats.GC_DROPPED]),
-        ("pages folded: read, programmed or dropped",
-         c[stats.FOLD_READ_PAGES], c[stats.FOLD_PROGRAM_PAGES] + c[stats.FOLD_DROPPED]),
-        ("super-block erases, erase operations", erases, c[stats.ARRAY_ERASES]),
-        ("blocks erased, planes of the operations", c[stats.ERASED_BLOCKS], erases * g.unit_planes),
+        ("pages encoded, programmed", counts[counters.ECC_ENCODED_PAGES], programs),
+        (
+            "pages decoded, sensed",
+            counts[counters.ECC_DECODED_PAGES],
+            reads + counts[counters.SOFT_PAGES],
+        ),
+        (
+            "pages collected: read, programmed or dropped",
+            counts[counters.GC_READ_PAGES],
+            counts[counters.GC_PROGRAM_PAGES] + counts[counters.GC_DROPPED],
+        ),
+        (
+            "pages folded: read, programmed or dropped",
+            counts[counters.FOLD_READ_PAGES],
+            counts[counters.FOLD_PROGRAM_PAGES] + counts[counters.FOLD_DROPPED],
+        ),
+        ("super-block erases, erase operations", erases, counts[counters.ARRAY_ERASES]),
+        (
+            "blocks erased, planes of the operations",
+            counts[counters.ERASED_BLOCKS],
+            erases * die.unit_planes,
+        ),
         ("entries of the map in use", *_cached(arrays)),
         ("translation pages to be written back", int(arrays.maps.writing[0]), 0),
-    ]  # fmt: skip
+    ]
 
 
-def _data_cache(arrays: Arrays, c: list[int]) -> list[tuple[str, int, int]]:
+def _data_cache(arrays: Arrays, counts: list[int]) -> list[tuple[str, int, int]]:
     """Compare the pages that the data cache took with those that left it and those it holds."""
     cache = arrays.cache[0]
     pages = arrays.cpage[: int(cache.used)]
     spare = _chained(pages["newer"], np.array([int(cache.spare)]))
     chained = _chained(pages["chain"], arrays.cbucket[0])
-    gone = c[stats.CACHE_MERGED_PAGES] + c[stats.CACHE_DROPPED_PAGES] + c[stats.DESTAGED_PAGES]
+    gone = (
+        counts[counters.CACHE_MERGED_PAGES]
+        + counts[counters.CACHE_DROPPED_PAGES]
+        + counts[counters.DESTAGED_PAGES]
+    )
     return [
         ("contents that the data cache took: gone, or there",
-         c[stats.CACHE_WRITE_PAGES], gone + int(cache.contents)),
+         counts[counters.CACHE_WRITE_PAGES], gone + int(cache.contents)),
         ("places of the data cache: spare or found by page", int(cache.used), spare + chained),
         ("pages on their way from the data cache", int(cache.flying), 0),
         ("dirty pages, contents that flash does not have", int(cache.dirty), int(cache.contents)),
@@ -165,10 +225,10 @@ def _chained(links: np.ndarray, heads: np.ndarray) -> int:
 
 @njit
 def _count(links, heads):
-    n = 0
+    count = 0
     for head in heads:
         at = head
-        while at > 0 and n <= len(links):
-            n += 1
+        while at > 0 and count <= len(links):
+            count += 1
             at = links[at - 1]
-    return n
+    return count

@@ -17,7 +17,7 @@ places are reserved.
 from __future__ import annotations
 
 from ondie.emu.clock import NEVER
-from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import (
     GATHERED_MOST,
     PADDED_AT_FLUSH,
@@ -25,66 +25,65 @@ from ondie.emu.engine.core.counters import (
     PADDED_IN_TIME,
 )
 from ondie.emu.engine.core.events import CACHED, ROW, go, rest, set_leaf, take_txn
-from ondie.emu.ftl import page_map as mapping
-from ondie.emu.ftl import word_lines as lines
+from ondie.emu.ftl import page_map, word_lines
 from ondie.emu.ftl.gc import ask
 from ondie.emu.ftl.transfers import encode
 from ondie.emu.ftl.word_line_buffer import find, insert, second, send, unit_of, whole
 from ondie.emu.nand.timing import PROGRAM
-from ondie.emu.nvme import data_cache as cache
+from ondie.emu.nvme import data_cache
 from ondie.kernels.jit import cold, njit
 
 # --- padding
 
 
 @njit
-def pad(st, dev, u, stream):
+def pad(st, dev, unit, stream):
     """Pad the next page slots of a write frontier, up to the end of its page offset."""
-    c = st.cfg[0]
-    ppn, n = mapping.allocate(st, dev, u, stream, c.together)
+    cfg = st.cfg[0]
+    ppn, count = page_map.allocate(st, dev, unit, stream, cfg.together)
     filled = st.reg[0].filled
-    t = take_txn(st)
-    if t < 0:
+    tid = take_txn(st)
+    if tid < 0:
         return
-    x = st.txn[t]
-    x.dev = dev
-    x.lpn = -1
-    x.ppn = ppn
-    x.n = n
-    x.op = PROGRAM
-    x.bare = lines.PADDING
-    x.size = n * c.page_bytes
-    x.bus = n * c.page_bytes
-    mapping.place_of(st, dev, t)
-    x.array = st.page_ps[1, x.page]
+    txn = st.txn[tid]
+    txn.dev = dev
+    txn.lpn = -1
+    txn.ppn = ppn
+    txn.n = count
+    txn.op = PROGRAM
+    txn.bare = word_lines.PADDING
+    txn.size = count * cfg.page_bytes
+    txn.bus = count * cfg.page_bytes
+    page_map.place_of(st, dev, tid)
+    txn.array = st.page_ps[1, txn.page]
     if filled != 0:
-        ask(st, dev, u)
-    if not encode(st, t, s.ENCODED):
-        go(st, t, s.ENCODED)
+        ask(st, dev, unit)
+    if not encode(st, tid, stages.ENCODED):
+        go(st, tid, stages.ENCODED)
 
 
 @njit
-def pad_to(st, dev, u, stream, end):
+def pad_to(st, dev, unit, stream, end):
     """Pad the open block of a write frontier up to page slot ``end``."""
-    front = st.front[stream, u]
+    front = st.front[stream, unit]
     block = front.block
     while front.block == block and front.next < end:
-        pad(st, dev, u, stream)
+        pad(st, dev, unit, stream)
 
 
 @njit
 def missing_to(st, head):
     """Return the page slot up to which a waiting word line (with two passes, also the next one)
     lacks pages, or -1 if none is missing or the places are reserved by collection."""
-    c = st.cfg[0]
-    x = st.txn[head]
-    b = mapping.block_at(st, x.dev, x.ppn)
-    u = b // c.all_blocks
-    front = st.front[st.block[b].stream, u]
-    if front.block != b - u * c.all_blocks or front.owed > 0:
+    cfg = st.cfg[0]
+    txn = st.txn[head]
+    block = page_map.block_at(st, txn.dev, txn.ppn)
+    unit = block // cfg.all_blocks
+    front = st.front[st.block[block].stream, unit]
+    if front.block != block - unit * cfg.all_blocks or front.owed > 0:
         return -1
-    stripe = (x.ppn - mapping.first_page(st, x.dev, b)) // c.stripe
-    end = min((stripe + c.passes) * c.stripe, c.block_pages)
+    stripe = (txn.ppn - page_map.first_page(st, txn.dev, block)) // cfg.stripe
+    end = min((stripe + cfg.passes) * cfg.stripe, cfg.block_pages)
     return end if front.next < end else -1
 
 
@@ -96,9 +95,9 @@ def pad_line(st, head, rule):
     if end < 0:
         return False
     dev = st.txn[head].dev
-    b = mapping.block_at(st, dev, st.txn[head].ppn)
+    block = page_map.block_at(st, dev, st.txn[head].ppn)
     st.count[dev, rule] += 1
-    pad_to(st, dev, b // st.cfg[0].all_blocks, st.block[b].stream, end)
+    pad_to(st, dev, block // st.cfg[0].all_blocks, st.block[block].stream, end)
     return True
 
 
@@ -106,47 +105,47 @@ def pad_line(st, head, rule):
 def pad_streams(st, dev, first, behind, rule):
     """Pad all waiting word lines of streams ``first`` to ``behind - 1``. Return True if there was
     any."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     any_padded = False
     if st.dev[dev].lines == 0:
         return any_padded
-    for u in range(dev * c.units, (dev + 1) * c.units):
-        t = st.pool[u].lines - 1
-        while t >= 0:
-            stream = st.block[mapping.block_at(st, dev, st.txn[t].ppn)].stream
-            if first <= stream < behind and pad_line(st, t, rule):
+    for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
+        tid = st.pool[unit].lines - 1
+        while tid >= 0:
+            stream = st.block[page_map.block_at(st, dev, st.txn[tid].ppn)].stream
+            if first <= stream < behind and pad_line(st, tid, rule):
                 any_padded = True
-            t = st.txn[t].next
+            tid = st.txn[tid].next
     return any_padded
 
 
 @cold
-def shut_early(st, dev, u, b):
-    """Pad the last word line of open block ``b``, in which a program has failed, before the block
-    is closed. No word line follows it."""
-    c = st.cfg[0]
-    stream = st.block[b].stream
-    front = st.front[stream, u]
-    end = front.next + -front.next % c.stripe
-    pad_to(st, dev, u, stream, end)
-    if front.block != b - u * c.all_blocks:
+def shut_early(st, dev, unit, block):
+    """Pad the last word line of open block ``block``, in which a program has failed, before the
+    block is closed. No word line follows it."""
+    cfg = st.cfg[0]
+    stream = st.block[block].stream
+    front = st.front[stream, unit]
+    end = front.next + -front.next % cfg.stripe
+    pad_to(st, dev, unit, stream, end)
+    if front.block != block - unit * cfg.all_blocks:
         return
-    st.block[b].last = end // c.stripe - 1
-    if c.passes == 2:
-        last = mapping.first_page(st, dev, b) + end - c.stripe
-        for plane in range(c.stripe // c.line):
-            second(st, u, find(st, u, lines.of(st, last + plane * c.slots)))
+    st.block[block].last = end // cfg.stripe - 1
+    if cfg.passes == 2:
+        last = page_map.first_page(st, dev, block) + end - cfg.stripe
+        for plane in range(cfg.stripe // cfg.line):
+            second(st, unit, find(st, unit, word_lines.of(st, last + plane * cfg.slots)))
 
 
 # --- reasons to pad
 
 
 @cold
-def urgent(st, t):
-    """Count the pages of fetched write command ``t`` if it completes on flash (FUA)."""
-    x = st.txn[t]
-    if x.kind == ROW and st.row[x.row].fua != 0 and st.cfg[0].cache_writes == 0:
-        st.dev[x.dev].fua += x.n
+def urgent(st, tid):
+    """Count the pages of fetched write command ``tid`` if it completes on flash (FUA)."""
+    txn = st.txn[tid]
+    if txn.kind == ROW and st.row[txn.row].fua != 0 and st.cfg[0].cache_writes == 0:
+        st.dev[txn.dev].fua += txn.n
 
 
 @cold
@@ -157,36 +156,36 @@ def stored(st, dev):
 
 
 @cold
-def halfway(st, t):
-    """Handle the end of the first of two passes over the word line of program ``t``: the second
+def halfway(st, tid):
+    """Handle the end of the first of two passes over the word line of program ``tid``: the second
     pass needs the next word line, which may have to be padded."""
-    x = st.txn[t]
-    if x.kind == CACHED:
-        hurry(st, x.dev)
-    elif x.kind == ROW and st.row[x.row].fua != 0 and st.dev[x.dev].fua == 0:
-        pad_streams(st, x.dev, 0, st.cfg[0].collected, PADDED_AT_FLUSH)
+    txn = st.txn[tid]
+    if txn.kind == CACHED:
+        hurry(st, txn.dev)
+    elif txn.kind == ROW and st.row[txn.row].fua != 0 and st.dev[txn.dev].fua == 0:
+        pad_streams(st, txn.dev, 0, st.cfg[0].collected, PADDED_AT_FLUSH)
 
 
 @cold
-def again(st, t):
-    """Count the pages of failed FUA program ``t`` again: it will join another word line."""
-    x = st.txn[t]
-    if x.kind == ROW and st.row[x.row].fua != 0:
-        st.dev[x.dev].fua += x.n
+def again(st, tid):
+    """Count the pages of failed FUA program ``tid`` again: it will join another word line."""
+    txn = st.txn[tid]
+    if txn.kind == ROW and st.row[txn.row].fua != 0:
+        st.dev[txn.dev].fua += txn.n
 
 
 @cold
 def hurry(st, dev):
     """Pad word lines for a FLUSH or FUA write that waits for the data cache, once all pages that
     can come now are in word lines."""
-    d = st.dev[dev]
+    dev_rec = st.dev[dev]
     cached = st.cache[dev]
-    if cached.flush_first == 0 and d.pressing == 0 or cached.flying > d.joined:
+    if cached.flush_first == 0 and dev_rec.pressing == 0 or cached.flying > dev_rec.joined:
         return
     more = cached.first > 0 and st.cpage[cached.first - 1].epoch <= cached.flushed
     if more and cached.flying < st.cfg[0].cache_flights:
         return
-    d.pressing = 0
+    dev_rec.pressing = 0
     pad_streams(st, dev, 0, st.cfg[0].collected, PADDED_AT_FLUSH)
 
 
@@ -194,20 +193,22 @@ def hurry(st, dev):
 def quiet(st, dev):
     """Return True if no event is pending in a drive or on the way to it, except events that it
     cannot know of (an arrival, host computation) and its padding timeout."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     key = st.key
     half = key.shape[0] >> 1
-    for b in range(dev * c.channels, (dev + 1) * c.channels):
-        if key[half + b] != NEVER:
+    for bus in range(dev * cfg.channels, (dev + 1) * cfg.channels):
+        if key[half + bus] != NEVER:
             return False
     first = half + st.reg[0].station0
-    for station in range(s.HOST_STATIONS):
-        computing = station == s.CPU or station == s.ACCELERATOR or station == s.RELAY
+    for station in range(stages.HOST_STATIONS):
+        computing = (
+            station == stages.CPU or station == stages.ACCELERATOR or station == stages.RELAY
+        )
         if key[first + station] != NEVER and not computing:
             return False
-    first += s.station(st, dev, 0)
-    for station in range(s.ECC + c.channels):
-        if key[first + station] != NEVER and station != s.TIMER:
+    first += stages.station(st, dev, 0)
+    for station in range(stages.ECC + cfg.channels):
+        if key[first + station] != NEVER and station != stages.TIMER:
             return False
     return True
 
@@ -216,7 +217,7 @@ def quiet(st, dev):
 def at_rest(st):
     """Pad the word lines that a command waits for in each drive without pending events. Return True
     if an event was added or changed."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     reg = st.reg[0]
     if st.dev.shape[0] == 1 and st.tree[1] < reg.station0 and st.key[1] < NEVER:
         return False  # the next event is a channel's
@@ -230,9 +231,9 @@ def at_rest(st):
             rest(st, leaf)
             found = True
         elif awaited(st, dev):
-            if pad_streams(st, dev, 0, c.collected, PADDED_AT_REST):
+            if pad_streams(st, dev, 0, cfg.collected, PADDED_AT_REST):
                 found = True
-            elif pad_streams(st, dev, c.collected, st.front.shape[0], PADDED_AT_REST):
+            elif pad_streams(st, dev, cfg.collected, st.front.shape[0], PADDED_AT_REST):
                 found = True
     return found
 
@@ -241,17 +242,17 @@ def at_rest(st):
 def awaited(st, dev):
     """Return True if the host waits for a command, or a processor in the drive for pages in
     incomplete word lines."""
-    c = st.cfg[0]
-    if not cache.idle(st, dev):
+    cfg = st.cfg[0]
+    if not data_cache.idle(st, dev):
         return True
-    for u in range(dev * c.units, (dev + 1) * c.units):
-        head = st.pool[u].lines - 1
+    for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
+        head = st.pool[unit].lines - 1
         while head >= 0:
-            t = head
-            while t >= 0:
-                if st.txn[t].kind == ROW:
+            tid = head
+            while tid >= 0:
+                if st.txn[tid].kind == ROW:
                     return True
-                t = st.txn[t].mate
+                tid = st.txn[tid].mate
             head = st.txn[head].next
     return False
 
@@ -260,58 +261,58 @@ def awaited(st, dev):
 def overdue(st, dev):
     """Pad word lines whose first page has waited for ``gather_time``, and set the timer for the
     next ones."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     now = st.reg[0].now
     oldest = NEVER
     lacking = NEVER  # oldest time of the word lines that could be padded
     padded_any = False
     leaf = st.reg[0].gather0 + dev
     rest(st, leaf)
-    for u in range(dev * c.units, (dev + 1) * c.units):
-        t = st.pool[u].lines - 1
-        while t >= 0:
-            x = st.txn[t]
-            if x.time + c.gather <= now:
-                if pad_line(st, t, PADDED_IN_TIME):
+    for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
+        tid = st.pool[unit].lines - 1
+        while tid >= 0:
+            txn = st.txn[tid]
+            if txn.time + cfg.gather <= now:
+                if pad_line(st, tid, PADDED_IN_TIME):
                     padded_any = True
                 else:
-                    x.time = now  # its missing pages are on the way or reserved
-            if x.time + c.gather > now:
-                oldest = min(oldest, x.time)
-                if missing_to(st, t) >= 0:
-                    lacking = min(lacking, x.time)
-            t = x.next
+                    txn.time = now  # its missing pages are on the way or reserved
+            if txn.time + cfg.gather > now:
+                oldest = min(oldest, txn.time)
+                if missing_to(st, tid) >= 0:
+                    lacking = min(lacking, txn.time)
+            tid = txn.next
     if not padded_any and quiet(st, dev):
         oldest = lacking  # no pages will arrive for the other word lines
     if oldest < NEVER:
-        set_leaf(st, leaf, oldest + c.gather)
+        set_leaf(st, leaf, oldest + cfg.gather)
 
 
 # --- arrivals
 
 
 @cold
-def join(st, t):
-    """Add encoded program ``t`` to its word line. The last program of a word line sends the line
+def join(st, tid):
+    """Add encoded program ``tid`` to its word line. The last program of a word line sends the line
     to its die."""
     st.reg[0].hop = 0
-    x = st.txn[t]
-    dev = x.dev
-    d = st.dev[dev]
-    d.gathered += x.n
-    st.count[dev, GATHERED_MOST] = max(st.count[dev, GATHERED_MOST], d.gathered)
-    head = insert(st, t)
+    txn = st.txn[tid]
+    dev = txn.dev
+    dev_rec = st.dev[dev]
+    dev_rec.gathered += txn.n
+    st.count[dev, GATHERED_MOST] = max(st.count[dev, GATHERED_MOST], dev_rec.gathered)
+    head = insert(st, tid)
     if whole(st, head):
-        send(st, unit_of(st, t), head, s.ENCODED)
+        send(st, unit_of(st, tid), head, stages.ENCODED)
     elif st.key[(st.key.shape[0] >> 1) + st.reg[0].gather0 + dev] == NEVER:
         set_leaf(st, st.reg[0].gather0 + dev, st.reg[0].now + st.cfg[0].gather)
-    if x.kind == CACHED:
-        d.joined += 1
-        page = st.cpage[cache.find(st, dev, x.lpn) - 1]
+    if txn.kind == CACHED:
+        dev_rec.joined += 1
+        page = st.cpage[data_cache.find(st, dev, txn.lpn) - 1]
         if page.landing > 0 and st.cfg[0].cache_through == 0:
-            d.pressing = 1
+            dev_rec.pressing = 1
         hurry(st, dev)
-    elif x.kind == ROW and st.row[x.row].fua != 0:
-        d.fua -= x.n
-        if d.fua == 0:
+    elif txn.kind == ROW and st.row[txn.row].fua != 0:
+        dev_rec.fua -= txn.n
+        if dev_rec.fua == 0:
             pad_streams(st, dev, 0, st.cfg[0].collected, PADDED_AT_FLUSH)

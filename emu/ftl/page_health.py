@@ -33,33 +33,33 @@ PS_PER_DAY = 86_400 * 10**12
 
 
 @njit
-def worn(st, b):
-    """Return the P/E cycles of block ``b``, and update its rate coefficients to them."""
-    return worn_by(st, b, st.block[b].erases)
+def worn(st, block):
+    """Return the P/E cycles of block ``block``, and update its rate coefficients to them."""
+    return worn_by(st, block, st.block[block].erases)
 
 
 @njit
-def worn_by(st, b, erases):
-    """Return the P/E cycles of a plane of block ``b`` after ``erases`` erases, and update the
+def worn_by(st, block, erases):
+    """Return the P/E cycles of a plane of block ``block`` after ``erases`` erases, and update the
     block's rate coefficients to them."""
-    q = st.quality[b]
+    quality = st.quality[block]
     cycles = st.cfg[0].initial_cycles + erases
-    if q.cycles != cycles + 1:
-        q.cycles = cycles + 1
-        q.stable = rber.stable_rate(st.rate[0], cycles)
-        q.leak = rber.leak_rate(st.rate[0], cycles)
-        q.pressure = rber.pressure_rate(st.rate[0], cycles)
+    if quality.cycles != cycles + 1:
+        quality.cycles = cycles + 1
+        quality.stable = rber.stable_rate(st.rate[0], cycles)
+        quality.leak = rber.leak_rate(st.rate[0], cycles)
+        quality.pressure = rber.pressure_rate(st.rate[0], cycles)
     return cycles
 
 
 @njit
-def age(st, b, ppn):
-    """Return the days since block ``b`` was opened, or since the run began to write to it. Page
+def age(st, block, ppn):
+    """Return the days since block ``block`` was opened, or since the run began to write to it. Page
     ``ppn`` of the block is no older."""
-    q = st.quality[b]
-    since = q.since
-    if since == 0 and q.first > 0 and ppn % st.cfg[0].block_pages >= q.first - 1:
-        since = q.began
+    quality = st.quality[block]
+    since = quality.since
+    if since == 0 and quality.first > 0 and ppn % st.cfg[0].block_pages >= quality.first - 1:
+        since = quality.began
     days = float(st.reg[0].now - since) / PS_PER_DAY
     if since == 0:
         days += st.cfg[0].initial_days
@@ -67,96 +67,96 @@ def age(st, b, ppn):
 
 
 @njit
-def programmed(st, t):
+def programmed(st, tid):
     """Note the time and the first page of the run's programs in a block that was open at the start
     of the run, so that ``age`` counts these pages from then on."""
-    x = st.txn[t]
-    q = st.quality[block_at(st, x.dev, x.ppn)]
-    if q.since == 0:
-        slot = x.ppn % st.cfg[0].block_pages
-        if q.first == 0:
-            q.began = st.reg[0].now
-            q.first = slot + 1
-        q.first = min(q.first, slot + 1)
+    txn = st.txn[tid]
+    quality = st.quality[block_at(st, txn.dev, txn.ppn)]
+    if quality.since == 0:
+        slot = txn.ppn % st.cfg[0].block_pages
+        if quality.first == 0:
+            quality.began = st.reg[0].now
+            quality.first = slot + 1
+        quality.first = min(quality.first, slot + 1)
 
 
 @njit
-def shifted(st, b, ppn):
-    """Return the part of the bit error rate of page ``ppn`` of block ``b`` that is due to shifted
-    charge. Reads are divided by the planes of the unit, since each read disturbs the block of one
-    plane."""
-    q = st.quality[b]
-    reads = float(st.block[b].reads) / st.cfg[0].unit_planes
-    return rber.shifted_rate(st.rate[0], q.leak, q.pressure, age(st, b, ppn), reads)
+def shifted(st, block, ppn):
+    """Return the part of the bit error rate of page ``ppn`` of block ``block`` that is due to
+    shifted charge. Reads are divided by the planes of the unit, since each read disturbs the block
+    of one plane."""
+    quality = st.quality[block]
+    reads = float(st.block[block].reads) / st.cfg[0].unit_planes
+    return rber.shifted_rate(st.rate[0], quality.leak, quality.pressure, age(st, block, ppn), reads)
 
 
 @njit
-def lost_of(st, b, dev, ppn):
-    """Return the mask of sectors (one bit each) of a physical page of block ``b`` whose data were
-    lost before they were programmed there."""
-    return st.lost[dev, ppn] if st.quality[b].marks > 0 else 0
+def lost_of(st, block, dev, ppn):
+    """Return the mask of sectors (one bit each) of a physical page of block ``block`` whose data
+    were lost before they were programmed there."""
+    return st.lost[dev, ppn] if st.quality[block].marks > 0 else 0
 
 
 @njit
-def kept_rate(st, b, dev, ppn):
-    """Return the bit error rate of the data that a physical page of block ``b`` was programmed
+def kept_rate(st, block, dev, ppn):
+    """Return the bit error rate of the data that a physical page of block ``block`` was programmed
     with."""
-    if st.cfg[0].copyback == 0 or st.quality[b].marks == 0:
+    if st.cfg[0].copyback == 0 or st.quality[block].marks == 0:
         return 0.0
     return float(st.kept[dev, ppn])
 
 
 @njit
-def carry(st, t):
-    """Mark the sectors that transaction ``t`` could not read as lost at their new page. Called
+def carry(st, tid):
+    """Mark the sectors that transaction ``tid`` could not read as lost at their new page. Called
     after the program, since the erase of the block may still be in progress before it."""
-    lost = st.reading[t].lost
+    lost = st.reading[tid].lost
     if lost != 0:
-        x = st.txn[t]
-        st.lost[x.dev, x.ppn] = lost
-        st.quality[block_at(st, x.dev, x.ppn)].marks += 1
+        txn = st.txn[tid]
+        st.lost[txn.dev, txn.ppn] = lost
+        st.quality[block_at(st, txn.dev, txn.ppn)].marks += 1
 
 
 @njit
-def moved(st, t):
+def moved(st, tid):
     """Carry marks and wrong bits to the new page after garbage collection has programmed it with
-    ``t``."""
-    x = st.txn[t]
-    if x.bus == 0:
-        copied(st, t)
+    ``tid``."""
+    txn = st.txn[tid]
+    if txn.bus == 0:
+        copied(st, tid)
         return
-    carry(st, t)
-    if st.reading[t].spoilt != 0 and x.lpn < st.cfg[0].lpns:
-        if int(st.l2p[x.dev, x.lpn]) - 1 == x.ppn:
-            log_bad(st, t, x.lpn, x.ppn)
+    carry(st, tid)
+    if st.reading[tid].spoilt != 0 and txn.lpn < st.cfg[0].lpns:
+        if int(st.l2p[txn.dev, txn.lpn]) - 1 == txn.ppn:
+            log_bad(st, tid, txn.lpn, txn.ppn)
 
 
 @njit
-def copied(st, t):
+def copied(st, tid):
     """Carry wrong bits and marks to the new page after copy-back inside a die."""
-    x = st.txn[t]
-    dev = x.dev
-    source = x.old
-    b = block_at(st, dev, source)
-    worn(st, b)
-    page = (source - first_page(st, dev, b)) // st.cfg[0].unit_planes
-    if st.block[b].stream == st.cfg[0].pslc_stream:
+    txn = st.txn[tid]
+    dev = txn.dev
+    source = txn.old
+    block = block_at(st, dev, source)
+    worn(st, block)
+    page = (source - first_page(st, dev, block)) // st.cfg[0].unit_planes
+    if st.block[block].stream == st.cfg[0].pslc_stream:
         page += st.cfg[0].pages
-    rate = rber.total_rate(st.quality[b].stable, shifted(st, b, source), st.scale[page])
-    st.block[b].reads += 1
-    st.kept[dev, x.ppn] = min(rate + kept_rate(st, b, dev, source), rber.MOST)
-    st.lost[dev, x.ppn] = lost_of(st, b, dev, source)
-    st.quality[block_at(st, dev, x.ppn)].marks += 1
+    rate = rber.total_rate(st.quality[block].stable, shifted(st, block, source), st.scale[page])
+    st.block[block].reads += 1
+    st.kept[dev, txn.ppn] = min(rate + kept_rate(st, block, dev, source), rber.MOST)
+    st.lost[dev, txn.ppn] = lost_of(st, block, dev, source)
+    st.quality[block_at(st, dev, txn.ppn)].marks += 1
 
 
 @njit
-def wiped(st, dev, b):
-    """Clear the marks of block ``b`` after its erase."""
-    q = st.quality[b]
-    if q.marks == 0:
+def wiped(st, dev, block):
+    """Clear the marks of block ``block`` after its erase."""
+    quality = st.quality[block]
+    if quality.marks == 0:
         return
-    q.marks = 0
-    first = first_page(st, dev, b)
+    quality.marks = 0
+    first = first_page(st, dev, block)
     for ppn in range(first, first + st.cfg[0].block_pages):
         st.lost[dev, ppn] = 0
         if st.cfg[0].copyback != 0:
@@ -164,22 +164,22 @@ def wiped(st, dev, b):
 
 
 @njit
-def log_bad(st, t, lpn, ppn):
+def log_bad(st, tid, lpn, ppn):
     """Append a log entry for a page with wrong data: the row that read it, or its new place."""
     reg = st.reg[0]
     if reg.log_on == 0:
         return
-    r = st.reading[t]
-    y = st.txn[t]
-    x = st.log[reg.logged]
-    x.what = LOG_BAD
-    x.row = -1 if y.row < 0 else st.row[y.row].id
-    x.lpn = lpn
-    x.ppn = ppn
-    x.old = -1
-    x.n = r.level
-    x.dev = y.dev
-    x.die = y.die
-    x.key = r.key
-    x.rate = r.rate
+    reading = st.reading[tid]
+    other_txn = st.txn[tid]
+    record = st.log[reg.logged]
+    record.what = LOG_BAD
+    record.row = -1 if other_txn.row < 0 else st.row[other_txn.row].id
+    record.lpn = lpn
+    record.ppn = ppn
+    record.old = -1
+    record.n = reading.level
+    record.dev = other_txn.dev
+    record.die = other_txn.die
+    record.key = reading.key
+    record.rate = reading.rate
     reg.logged += 1

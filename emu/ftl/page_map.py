@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from ondie.emu.engine.core.events import LOG_ERASE, log, take_txn
 from ondie.emu.engine.core.state import record_type
-from ondie.emu.ftl import subpage as slots
-from ondie.emu.ftl import word_lines as lines
-from ondie.emu.nand import channel as nand
+from ondie.emu.ftl import subpage, word_lines
+from ondie.emu.nand import channel
 from ondie.emu.nand.geometry import pages
 from ondie.emu.nand.timing import ERASE
 from ondie.kernels.jit import cold, inline, njit
@@ -82,298 +81,301 @@ POOL = record_type(
 @inline
 def block_at(st, dev, ppn):
     """Return the index of a physical page's block among all blocks of all devices."""
-    c = st.cfg[0]
-    b = ppn >> c.block_shift if c.block_shift >= 0 else ppn // c.block_pages
-    return dev * c.device_blocks + b
+    cfg = st.cfg[0]
+    block = ppn >> cfg.block_shift if cfg.block_shift >= 0 else ppn // cfg.block_pages
+    return dev * cfg.device_blocks + block
 
 
 @inline
 def first_page(st, dev, block):
     """Return the first physical page of a block, within its device."""
-    c = st.cfg[0]
-    return (block - dev * c.device_blocks) * c.block_pages
+    cfg = st.cfg[0]
+    return (block - dev * cfg.device_blocks) * cfg.block_pages
 
 
 @inline
-def die_of(st, u):
+def die_of(st, unit):
     """Return the die of a unit, as an index among all dies."""
-    return u // st.cfg[0].die_units
+    return unit // st.cfg[0].die_units
 
 
 @njit
-def place_of(st, dev, t):
-    """Set the die, planes and page offset of transaction ``t`` from its first physical page.
+def place_of(st, dev, tid):
+    """Set the die, planes and page offset of transaction ``tid`` from its first physical page.
     Return the die (lane)."""
-    c = st.cfg[0]
-    x = st.txn[t]
-    b = block_at(st, dev, x.ppn)
-    block = st.block[b]
-    x.page = x.ppn - first_page(st, dev, b)
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    bid = block_at(st, dev, txn.ppn)
+    block = st.block[bid]
+    txn.page = txn.ppn - first_page(st, dev, bid)
     plane = block.plane
-    n = x.n
-    if c.together > 1:
-        slot = x.page
-        x.page = slot // c.together
-        slot -= x.page * c.together
-        if c.slots > 1:
-            n = pages(st, x.ppn, n)
-            slot //= c.slots
+    count = txn.n
+    if cfg.together > 1:
+        slot = txn.page
+        txn.page = slot // cfg.together
+        slot -= txn.page * cfg.together
+        if cfg.slots > 1:
+            count = pages(st, txn.ppn, count)
+            slot //= cfg.slots
         plane += slot
-    x.planes = ((1 << n) - 1) << plane
-    x.die = block.die
-    if block.stream == c.pslc_stream:
-        x.page += c.pages
-    if c.lanes > 1 and c.unit_planes > 1:
-        x.die += plane
-    return x.die
+    txn.planes = ((1 << count) - 1) << plane
+    txn.die = block.die
+    if block.stream == cfg.pslc_stream:
+        txn.page += cfg.pages
+    if cfg.lanes > 1 and cfg.unit_planes > 1:
+        txn.die += plane
+    return txn.die
 
 
 @njit
-def take_free(st, u, stream):
+def take_free(st, unit, stream):
     """Take the next free block from the ring, which is ordered by erase count or by age. Data
     moved by static wear leveling go to the most worn block."""
-    c = st.cfg[0]
-    pool = st.pool[u]
-    if pool.levelled != 0 and stream >= c.collected:
-        worn_first(st, u)
-    b = st.free[u, pool.free_head]
-    pool.free_head = pool.free_head + 1 if pool.free_head + 1 < c.blocks else 0
+    cfg = st.cfg[0]
+    pool = st.pool[unit]
+    if pool.levelled != 0 and stream >= cfg.collected:
+        worn_first(st, unit)
+    block = st.free[unit, pool.free_head]
+    pool.free_head = pool.free_head + 1 if pool.free_head + 1 < cfg.blocks else 0
     pool.free_n -= 1
-    return b
+    return block
 
 
 @cold
-def worn_first(st, u):
+def worn_first(st, unit):
     """Move the most worn free block of a unit to the head of the ring and shift the blocks before
     it back by one."""
-    c = st.cfg[0]
-    pool = st.pool[u]
-    first = u * c.all_blocks
+    cfg = st.cfg[0]
+    pool = st.pool[unit]
+    first = unit * cfg.all_blocks
     at = pool.free_head
     worn = 0
     most = -1
     for i in range(pool.free_n):
-        if st.block[first + st.free[u, at]].erases > most:
-            most = st.block[first + st.free[u, at]].erases
+        if st.block[first + st.free[unit, at]].erases > most:
+            most = st.block[first + st.free[unit, at]].erases
             worn = i
-        at = at + 1 if at + 1 < c.blocks else 0
+        at = at + 1 if at + 1 < cfg.blocks else 0
     at = pool.free_head
-    carried = st.free[u, (pool.free_head + worn) % c.blocks]
+    carried = st.free[unit, (pool.free_head + worn) % cfg.blocks]
     for _ in range(worn + 1):
-        following = st.free[u, at]
-        st.free[u, at] = carried
+        following = st.free[unit, at]
+        st.free[unit, at] = carried
         carried = following
-        at = at + 1 if at + 1 < c.blocks else 0
+        at = at + 1 if at + 1 < cfg.blocks else 0
 
 
 @cold
-def needy(st, u):
-    """Return True if collection is urgent in unit ``u`` or in a unit that shares its command path:
-    a unit of its die, or of its chip if the chip takes one command at a time."""
-    c = st.cfg[0]
-    if st.pool[u].free_n < c.gc_hard:
+def needy(st, unit):
+    """Return True if collection is urgent in unit ``unit`` or in a unit that shares its command
+    path: a unit of its die, or of its chip if the chip takes one command at a time."""
+    cfg = st.cfg[0]
+    if st.pool[unit].free_n < cfg.gc_hard:
         return True
-    if c.die_units == 1 and c.chip == 0:
+    if cfg.die_units == 1 and cfg.chip == 0:
         return False
-    first = st.die[u // c.die_units * c.lanes].first
-    g = first
-    while g < st.die.shape[0] and st.die[g].first == first:
-        die = g // c.lanes
-        for v in range(die * c.die_units, (die + 1) * c.die_units):
-            if st.pool[v].free_n < c.gc_hard:
+    first = st.die[unit // cfg.die_units * cfg.lanes].first
+    at = first
+    while at < st.die.shape[0] and st.die[at].first == first:
+        die = at // cfg.lanes
+        for other in range(die * cfg.die_units, (die + 1) * cfg.die_units):
+            if st.pool[other].free_n < cfg.gc_hard:
                 return True
-        g += c.channels * c.lanes
+        at += cfg.channels * cfg.lanes
     return False
 
 
 @njit
-def urgency(st, u):
+def urgency(st, unit):
     """Give collection priority over host transactions on the die while free blocks are short."""
-    c = st.cfg[0]
-    if c.gc_hard > 0:
-        nand.hurry(st, u // c.die_units * c.lanes, int(needy(st, u)))
+    cfg = st.cfg[0]
+    if cfg.gc_hard > 0:
+        channel.hurry(st, unit // cfg.die_units * cfg.lanes, int(needy(st, unit)))
 
 
 @njit
-def free_block(st, u, block):
+def free_block(st, unit, block):
     """Add a block without valid pages to the unit's free ring: at the end or, with dynamic wear
     leveling, behind the blocks with at most as many erases."""
-    c = st.cfg[0]
-    pool = st.pool[u]
+    cfg = st.cfg[0]
+    pool = st.pool[unit]
     at = pool.free_head + pool.free_n
-    if at >= c.blocks:
-        at -= c.blocks
-    first = u * c.all_blocks
+    if at >= cfg.blocks:
+        at -= cfg.blocks
+    first = unit * cfg.all_blocks
     erases = st.block[block].erases
-    if c.wear_dynamic != 0:
-        n = pool.free_n
-        while n > 0:
-            before = at - 1 if at > 0 else c.blocks - 1
-            b = st.free[u, before]
-            if st.block[first + b].erases <= erases:
+    if cfg.wear_dynamic != 0:
+        count = pool.free_n
+        while count > 0:
+            before = at - 1 if at > 0 else cfg.blocks - 1
+            bid = st.free[unit, before]
+            if st.block[first + bid].erases <= erases:
                 break
-            st.free[u, at] = b
+            st.free[unit, at] = bid
             at = before
-            n -= 1
-    st.free[u, at] = block - first
+            count -= 1
+    st.free[unit, at] = block - first
     pool.free_n += 1
     st.block[block].state = FREE
     st.block[block].stream = -1
-    urgency(st, u)
+    urgency(st, unit)
 
 
 @njit
-def promised(st, u, to, pages):
-    """Return the number of free blocks of unit ``u`` that collections in progress may need, plus
+def promised(st, unit, to, pages):
+    """Return the number of free blocks of unit ``unit`` that collections in progress may need, plus
     one more collection that moves ``pages`` pages to stream ``to``."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     blocks = 0
-    for stream in range(c.collected, st.front.shape[0]):
-        front = st.front[stream, u]
+    for stream in range(cfg.collected, st.front.shape[0]):
+        front = st.front[stream, unit]
         left = front.owed
         if stream == to:
             left += pages
         if front.block >= 0:
-            left -= c.block_pages - front.next
+            left -= cfg.block_pages - front.next
             if front.laid != 0:
-                left += -front.next % c.stripe
+                left += -front.next % cfg.stripe
         if left > 0:
-            blocks += (left + c.block_pages - 1) // c.block_pages
+            blocks += (left + cfg.block_pages - 1) // cfg.block_pages
     return blocks
 
 
 @njit
-def spare(st, u):
-    """Return True if unit ``u`` has free blocks that are not reserved for collection."""
-    pool = st.pool[u]
+def spare(st, unit):
+    """Return True if unit ``unit`` has free blocks that are not reserved for collection."""
+    pool = st.pool[unit]
     if pool.free_n <= st.cfg[0].gc_reserve:
         return False
-    return pool.victims == 0 or pool.free_n > promised(st, u, -1, 0) + st.cfg[0].fold_keep
+    return pool.victims == 0 or pool.free_n > promised(st, unit, -1, 0) + st.cfg[0].fold_keep
 
 
 @njit
-def fits(st, u, stream):
+def fits(st, unit, stream):
     """Return True if an internal write may use a page of a stream that collection also fills."""
-    if st.front[stream, u].block < 0:
-        return spare(st, u)
-    if st.pool[u].victims == 0:
+    if st.front[stream, unit].block < 0:
+        return spare(st, unit)
+    if st.pool[unit].victims == 0:
         return True
-    return promised(st, u, stream, 1) + st.cfg[0].fold_keep <= st.pool[u].free_n
+    return promised(st, unit, stream, 1) + st.cfg[0].fold_keep <= st.pool[unit].free_n
 
 
 @njit
-def open_block(st, dev, u, stream):
+def open_block(st, dev, unit, stream):
     """Open a free block for a stream. Return False when the unit has no block available. Host
     writes may not take the blocks that collection needs."""
-    c = st.cfg[0]
-    pool = st.pool[u]
-    if pool.free_n == 0 or (stream < c.collected and not spare(st, u)):
+    cfg = st.cfg[0]
+    pool = st.pool[unit]
+    if pool.free_n == 0 or (stream < cfg.collected and not spare(st, unit)):
         return False
-    b = take_free(st, u, stream)
-    block = st.block[u * c.all_blocks + b]
+    bid = take_free(st, unit, stream)
+    block = st.block[unit * cfg.all_blocks + bid]
     block.state = OPEN
     block.stream = stream
-    block.last = c.block_pages // c.stripe - 1
-    if c.errors != 0:
-        st.quality[u * c.all_blocks + b].since = st.reg[0].now
-    front = st.front[stream, u]
-    front.block = b
+    block.last = cfg.block_pages // cfg.stripe - 1
+    if cfg.errors != 0:
+        st.quality[unit * cfg.all_blocks + bid].since = st.reg[0].now
+    front = st.front[stream, unit]
+    front.block = bid
     front.next = 0
-    urgency(st, u)
+    urgency(st, unit)
     return True
 
 
 @njit
-def erase(st, dev, u, block, queue):
+def erase(st, dev, unit, block, queue):
     """Queue the erase of a block on all of its planes."""
-    c = st.cfg[0]
-    t = take_txn(st)
-    if t < 0:
+    cfg = st.cfg[0]
+    tid = take_txn(st)
+    if tid < 0:
         return
-    x = st.txn[t]
-    x.op = ERASE
-    x.dev = dev
-    x.n = c.unit_planes
-    x.ppn = first_page(st, dev, block)
-    x.lpn = block
-    if st.block[block].stream == c.pslc_stream:
-        x.array = c.pslc_erase
-    g = place_of(st, dev, t)
-    if c.slots > 1:
-        x.planes = ((1 << c.unit_planes) - 1) << st.block[block].plane
-    if c.lanes > 1:
-        g = st.die[g].first
-    if block - u * c.all_blocks >= c.blocks:
-        x.planes = planes_in_use(st, st.block[block].turned)
-        x.n = c.reservoir_planes
-    nand.push(st, g, t, queue)
+    txn = st.txn[tid]
+    txn.op = ERASE
+    txn.dev = dev
+    txn.n = cfg.unit_planes
+    txn.ppn = first_page(st, dev, block)
+    txn.lpn = block
+    if st.block[block].stream == cfg.pslc_stream:
+        txn.array = cfg.pslc_erase
+    die = place_of(st, dev, tid)
+    if cfg.slots > 1:
+        txn.planes = ((1 << cfg.unit_planes) - 1) << st.block[block].plane
+    if cfg.lanes > 1:
+        die = st.die[die].first
+    if block - unit * cfg.all_blocks >= cfg.blocks:
+        txn.planes = planes_in_use(st, st.block[block].turned)
+        txn.n = cfg.reservoir_planes
+    channel.push(st, die, tid, queue)
 
 
 @inline
 def planes_in_use(st, turned):
     """Return the mask of the planes of a reservoir block that super-pages fill."""
-    c = st.cfg[0]
-    wide = ((1 << c.reservoir_planes) - 1) << turned
-    return (wide | wide >> c.planes) & ((1 << c.planes) - 1)
+    cfg = st.cfg[0]
+    wide = ((1 << cfg.reservoir_planes) - 1) << turned
+    return (wide | wide >> cfg.planes) & ((1 << cfg.planes) - 1)
 
 
 @njit
-def erased(st, t):
-    """Complete the erase of transaction ``t``: update erase counts and log it."""
-    c = st.cfg[0]
-    x = st.txn[t]
-    block = st.block[x.lpn]
+def erased(st, tid):
+    """Complete the erase of transaction ``tid``: update erase counts and log it."""
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    block = st.block[txn.lpn]
     block.erases += 1
     block.reads = 0
-    of_unit = x.lpn % c.all_blocks
+    of_unit = txn.lpn % cfg.all_blocks
     planes = -1
-    if of_unit >= c.blocks:
-        planes = x.planes
-        at = x.lpn // c.all_blocks * (c.all_blocks - c.blocks) + of_unit - c.blocks
-        for plane in range(c.planes):
+    if of_unit >= cfg.blocks:
+        planes = txn.planes
+        at = txn.lpn // cfg.all_blocks * (cfg.all_blocks - cfg.blocks) + of_unit - cfg.blocks
+        for plane in range(cfg.planes):
             st.worn[at, plane] += planes >> plane & 1
-    log(st, LOG_ERASE, -1, -1, x.ppn, planes, c.block_pages, x.dev, x.die)
+    log(st, LOG_ERASE, -1, -1, txn.ppn, planes, cfg.block_pages, txn.dev, txn.die)
 
 
 @njit
-def allocate(st, dev, u, stream, n):
-    """Allocate up to ``n`` page slots at consecutive planes of one page offset of unit ``u``.
+def allocate(st, dev, unit, stream, count):
+    """Allocate up to ``count`` page slots at consecutive planes of one page offset of unit
+    ``unit``.
 
     Return (first ppn, count), or (-1, 0) when the unit has no block to write to. ``reg.filled``
     is 1 if the block is full now.
     """
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     reg = st.reg[0]
-    front = st.front[stream, u]
+    front = st.front[stream, unit]
     if front.laid != 0:
-        skip(st, dev, u, front)
+        skip(st, dev, unit, front)
     reg.filled = 0
-    if front.block < 0 and not open_block(st, dev, u, stream):
+    if front.block < 0 and not open_block(st, dev, unit, stream):
         return -1, 0
-    k = 1
-    if n > 1:
-        k = min(n, c.unit_planes - front.next % c.unit_planes)
-        if c.multi_plane == 0:
-            k = 1
-        if c.slots > 1:
-            k = slots.together(st, front.next, n)
-    at = u * c.all_blocks + front.block
+    got = 1
+    if count > 1:
+        got = min(count, cfg.unit_planes - front.next % cfg.unit_planes)
+        if cfg.multi_plane == 0:
+            got = 1
+        if cfg.slots > 1:
+            got = subpage.together(st, front.next, count)
+    at = unit * cfg.all_blocks + front.block
     block = st.block[at]
     ppn = first_page(st, dev, at) + front.next
     if front.next == 0 and block.dirty != 0:
-        queue = c.q_gc_write if stream >= c.collected else nand.Q_WRITE
-        if stream == c.map_stream:
-            queue = nand.Q_MAP_WRITE
-        erase(st, dev, u, at, queue)
+        queue = cfg.q_gc_write if stream >= cfg.collected else channel.Q_WRITE
+        if stream == cfg.map_stream:
+            queue = channel.Q_MAP_WRITE
+        erase(st, dev, unit, at, queue)
     block.dirty = 1
-    front.next += k
-    block.flying += k
-    if front.next == c.block_pages:
+    front.next += got
+    block.flying += got
+    if front.next == cfg.block_pages:
         shut(st, dev, front, block)
         reg.filled = 1
-        if c.open_ahead != 0 and (stream < c.collected + c.collected_streams or spare(st, u)):
-            open_block(st, dev, u, stream)
-    return ppn, k
+        if cfg.open_ahead != 0 and (
+            stream < cfg.collected + cfg.collected_streams or spare(st, unit)
+        ):
+            open_block(st, dev, unit, stream)
+    return ppn, got
 
 
 @inline
@@ -387,22 +389,22 @@ def shut(st, dev, front, block):
 
 
 @cold
-def skip(st, dev, u, front):
+def skip(st, dev, unit, front):
     """Advance the write frontier to the next stripe of word lines after an untimed fill that ended
     inside a stripe and left the rest unprogrammed."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     front.laid = 0
-    front.next += -front.next % c.stripe
-    if front.next == c.block_pages:
-        shut(st, dev, front, st.block[u * c.all_blocks + front.block])
+    front.next += -front.next % cfg.stripe
+    if front.next == cfg.block_pages:
+        shut(st, dev, front, st.block[unit * cfg.all_blocks + front.block])
 
 
 @cold
-def lay(st, u, stream, before):
+def lay(st, unit, stream, before):
     """Set ``laid`` of a write frontier used by an untimed fill: whether the fill ended inside a
     stripe (``before`` 0), or 0 when the fill continues (``before`` 1)."""
-    front = st.front[stream, u]
-    front.laid = int(before == 0 and lines.inside(st, front))
+    front = st.front[stream, unit]
+    front.laid = int(before == 0 and word_lines.inside(st, front))
 
 
 @inline
@@ -412,9 +414,9 @@ def plane_of(st, ppn):
 
 
 @inline
-def next_plane(st, u, stream):
+def next_plane(st, unit, stream):
     """Return the plane of the next page of a stream."""
-    front = st.front[stream, u]
+    front = st.front[stream, unit]
     return front.next % st.cfg[0].unit_planes if front.block >= 0 else 0
 
 
@@ -451,9 +453,9 @@ def read_from(st, dev, ppn):
 
 
 @inline
-def landed(st, dev, ppn, n):
-    """Record that ``n`` pages allocated at ``ppn`` have been programmed."""
-    st.block[block_at(st, dev, ppn)].flying -= n
+def landed(st, dev, ppn, count):
+    """Record that ``count`` pages allocated at ``ppn`` have been programmed."""
+    st.block[block_at(st, dev, ppn)].flying -= count
 
 
 @inline
@@ -464,17 +466,17 @@ def locked(st, dev, lpn):
 
 
 @cold
-def park(st, t):
-    """Park transaction ``t`` until collection has moved its page."""
-    x = st.txn[t]
-    b = block_at(st, x.dev, int(st.l2p[x.dev, x.lpn]) - 1)
-    pool = st.pool[b // st.cfg[0].all_blocks]
-    x.next = -1
+def park(st, tid):
+    """Park transaction ``tid`` until collection has moved its page."""
+    txn = st.txn[tid]
+    block = block_at(st, txn.dev, int(st.l2p[txn.dev, txn.lpn]) - 1)
+    pool = st.pool[block // st.cfg[0].all_blocks]
+    txn.next = -1
     if pool.parked == 0:
-        pool.parked = t + 1
+        pool.parked = tid + 1
     else:
-        st.txn[pool.parked_last - 1].next = t
-    pool.parked_last = t + 1
+        st.txn[pool.parked_last - 1].next = tid
+    pool.parked_last = tid + 1
 
 
 @cold
@@ -483,73 +485,73 @@ def as_written(st, dev, lpn, stream):
     collected. Return False when there is no place."""
     if fill(st, dev, lpn, 1, stream) != 0:
         return False
-    b = block_at(st, dev, int(st.l2p[dev, lpn]) - 1)
-    st.block[b].retire = PINNED
-    u = b // st.cfg[0].all_blocks
+    block = block_at(st, dev, int(st.l2p[dev, lpn]) - 1)
+    st.block[block].retire = PINNED
+    unit = block // st.cfg[0].all_blocks
     if st.reg[0].filled != 0:
-        st.pool[u].asked = 1
-        look_again(st, u)
+        st.pool[unit].asked = 1
+        look_again(st, unit)
     return True
 
 
 @njit
-def look_again(st, u):
-    """Schedule a check of unit ``u`` before the clock advances: retry its stalled writes and start
-    a collection if needed."""
-    if st.pool[u].retry == 0:
-        st.pool[u].retry = 1
-        st.retry[st.reg[0].retries] = u
+def look_again(st, unit):
+    """Schedule a check of unit ``unit`` before the clock advances: retry its stalled writes and
+    start a collection if needed."""
+    if st.pool[unit].retry == 0:
+        st.pool[unit].retry = 1
+        st.retry[st.reg[0].retries] = unit
         st.reg[0].retries += 1
 
 
 @njit
-def fill(st, dev, lpn, n, stream):
-    """Map ``n`` pages from ``lpn`` on as if written in sequence, in zero time.
+def fill(st, dev, lpn, count, stream):
+    """Map ``count`` pages from ``lpn`` on as if written in sequence, in zero time.
 
     Return the number of pages without a place. A fill counts no erase.
     """
-    c = st.cfg[0]
-    d = st.dev[dev]
+    cfg = st.cfg[0]
+    dev_rec = st.dev[dev]
     without = 0
-    while n > 0:
-        u = unit_of(st, dev, lpn, stream)
-        if c.line > 1:
-            if c.static == 0:
-                u = lines.unit_in_turn(st, dev, stream)
-            lay(st, u, stream, 1)
-        pool = st.pool[u]
-        if st.front[stream, u].block < 0 and pool.free_n > c.gc_reserve:
-            st.block[u * c.all_blocks + st.free[u, pool.free_head]].dirty = 0
-        limit = n if c.static == 0 else 1
-        ppn, k = allocate(st, dev, u, stream, limit)
-        if c.line > 1:
-            lay(st, u, stream, 0)
-            lines.next_turn(st, dev, u, stream, k)
-        elif c.static == 0:
-            d.cursor = d.cursor + 1 if d.cursor + 1 < c.units else 0
-        if k == 0:
+    while count > 0:
+        unit = unit_of(st, dev, lpn, stream)
+        if cfg.line > 1:
+            if cfg.static == 0:
+                unit = word_lines.unit_in_turn(st, dev, stream)
+            lay(st, unit, stream, 1)
+        pool = st.pool[unit]
+        if st.front[stream, unit].block < 0 and pool.free_n > cfg.gc_reserve:
+            st.block[unit * cfg.all_blocks + st.free[unit, pool.free_head]].dirty = 0
+        limit = count if cfg.static == 0 else 1
+        ppn, got = allocate(st, dev, unit, stream, limit)
+        if cfg.line > 1:
+            lay(st, unit, stream, 0)
+            word_lines.next_turn(st, dev, unit, stream, got)
+        elif cfg.static == 0:
+            dev_rec.cursor = dev_rec.cursor + 1 if dev_rec.cursor + 1 < cfg.units else 0
+        if got == 0:
             without += 1
-            if without == c.units or c.static != 0:
-                return n
+            if without == cfg.units or cfg.static != 0:
+                return count
             continue
         without = 0
-        for i in range(k):
+        for i in range(got):
             map_page(st, dev, lpn + i, ppn + i)
-        landed(st, dev, ppn, k)
-        lpn += k
-        n -= k
+        landed(st, dev, ppn, got)
+        lpn += got
+        count -= got
     return 0
 
 
 @inline
 def unit_of(st, dev, lpn, stream):
     """Return the unit of the next page: by its number within its zone, or the next in turn."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     at = st.dev[dev].cursor
-    if c.static != 0:
+    if cfg.static != 0:
         zone = st.zone[stream]
         at = lpn - zone.first_lpn
-        if c.together > 1:
-            at //= c.together
+        if cfg.together > 1:
+            at //= cfg.together
         at = zone.turn + at % zone.units
-    return dev * c.units + st.turn[at]
+    return dev * cfg.units + st.turn[at]

@@ -32,142 +32,145 @@ from ondie.kernels.jit import njit
 
 
 @njit
-def first_block(st, u):
-    """Return the first block of unit ``u``."""
-    return u * st.cfg[0].all_blocks
+def first_block(st, unit):
+    """Return the first block of unit ``unit``."""
+    return unit * st.cfg[0].all_blocks
 
 
 @njit
-def collectable(st, b):
-    """Return True if block ``b`` is full, has no program in progress, is not to be retired, and is
-    not already a victim."""
-    block = st.block[b]
+def collectable(st, bid):
+    """Return True if block ``bid`` is full, has no program in progress, is not to be retired, and
+    is not already a victim."""
+    block = st.block[bid]
     return block.state == FULL and block.flying == 0 and block.retire == 0
 
 
 @njit
-def draw(st, n):
+def draw(st, count):
     """Draw a number of 0 .. n - 1 from the run's seed and a counter."""
     reg = st.reg[0]
     reg.draws += 1
-    return below(absorb(st.cfg[0].seed, reg.draws), 0, n)
+    return below(absorb(st.cfg[0].seed, reg.draws), 0, count)
 
 
 @njit
-def greedy(st, u):
+def greedy(st, unit):
     """Select the block with the fewest valid pages."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     best = -1
-    fewest = c.worth + 1
-    for b in range(first_block(st, u), first_block(st, u) + c.blocks):
-        if st.valid[b] < fewest and collectable(st, b):
-            best = b
-            fewest = st.valid[b]
+    fewest = cfg.worth + 1
+    for block in range(first_block(st, unit), first_block(st, unit) + cfg.blocks):
+        if st.valid[block] < fewest and collectable(st, block):
+            best = block
+            fewest = st.valid[block]
     return best
 
 
 @njit
-def d_choices(st, u):
+def d_choices(st, unit):
     """Select the block with the fewest valid pages of ``floor(log2(blocks))`` random ones (RGA)."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     d = 0
-    while c.blocks >> (d + 1) > 0:
+    while cfg.blocks >> (d + 1) > 0:
         d += 1
     best = -1
     found = 0
     for _ in range(64 * d):
-        b = first_block(st, u) + draw(st, c.blocks)
-        if collectable(st, b):
+        block = first_block(st, unit) + draw(st, cfg.blocks)
+        if collectable(st, block):
             found += 1
-            if best < 0 or st.valid[b] < st.valid[best]:
-                best = b
+            if best < 0 or st.valid[block] < st.valid[best]:
+                best = block
             if found == d:
                 break
     return best
 
 
 @njit
-def random(st, u):
+def random(st, unit):
     """Select a full block at random."""
-    c = st.cfg[0]
-    for _ in range(c.blocks):
-        b = first_block(st, u) + draw(st, c.blocks)
-        if collectable(st, b):
-            return b
-    return greedy(st, u)
+    cfg = st.cfg[0]
+    for _ in range(cfg.blocks):
+        block = first_block(st, unit) + draw(st, cfg.blocks)
+        if collectable(st, block):
+            return block
+    return greedy(st, unit)
 
 
 @njit
-def random_some(st, u):
+def random_some(st, unit):
     """Select at random a full block whose share of invalid pages is at least the drive's share of
     spare pages."""
-    c = st.cfg[0]
-    for _ in range(c.blocks):
-        b = first_block(st, u) + draw(st, c.blocks)
-        if collectable(st, b) and (c.block_pages - st.valid[b]) * c.spare_parts >= c.block_pages:
-            return b
-    return greedy(st, u)
+    cfg = st.cfg[0]
+    for _ in range(cfg.blocks):
+        block = first_block(st, unit) + draw(st, cfg.blocks)
+        if (
+            collectable(st, block)
+            and (cfg.block_pages - st.valid[block]) * cfg.spare_parts >= cfg.block_pages
+        ):
+            return block
+    return greedy(st, unit)
 
 
 @njit
-def fifo(st, u):
+def fifo(st, unit):
     """Select the block that was filled first, of those with an invalid page."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     best = -1
-    for b in range(first_block(st, u), first_block(st, u) + c.blocks):
-        if st.valid[b] > c.worth or not collectable(st, b):
+    for block in range(first_block(st, unit), first_block(st, unit) + cfg.blocks):
+        if st.valid[block] > cfg.worth or not collectable(st, block):
             continue
-        if best < 0 or st.block[b].filled < st.block[best].filled:
-            best = b
+        if best < 0 or st.block[block].filled < st.block[best].filled:
+            best = block
     return best
 
 
 @njit
-def cost_benefit(st, u):
+def cost_benefit(st, unit):
     """Select the block with the largest age x (1 - share of valid pages) / (2 x that share)."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     best = -1
     most = -1.0
-    for b in range(first_block(st, u), first_block(st, u) + c.blocks):
-        if not collectable(st, b) or st.valid[b] > c.worth:
+    for block in range(first_block(st, unit), first_block(st, unit) + cfg.blocks):
+        if not collectable(st, block) or st.valid[block] > cfg.worth:
             continue
-        share = st.valid[b] / c.block_pages
-        age = float(st.reg[0].now - st.block[b].written + 1)
+        share = st.valid[block] / cfg.block_pages
+        age = float(st.reg[0].now - st.block[block].written + 1)
         benefit = age * (1.0 - share) / (2.0 * share + 1e-9)
         if benefit > most:
             most = benefit
-            best = b
+            best = block
     return best
 
 
 @njit
-def by_command(st, t):
+def by_command(st, tid):
     """Return the stream that the host's command names."""
-    return st.txn[t].stream
+    return st.txn[tid].stream
 
 
 @njit
-def one_stream(st, t):
+def one_stream(st, tid):
     """Return stream 0: all host writes fill one open block."""
     return 0
 
 
 @njit
-def by_age(st, t):
+def by_age(st, tid):
     """Separate hot from cold data by the time since the page was last written. A page is hot
     (stream 0) if fewer pages than the drive's capacity have been programmed since then, those of
     garbage collection included. Other pages, and pages that garbage collection has moved, are cold
     (stream 1)."""
-    c = st.cfg[0]
-    x = st.txn[t]
-    old = int(st.l2p[x.dev, x.lpn]) - 1
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    old = int(st.l2p[txn.dev, txn.lpn]) - 1
     if old < 0:
         return 1
-    block = st.block[x.dev * c.device_blocks + old // c.block_pages]
-    if block.stream >= c.collected and block.stream != c.pslc_stream:
+    block = st.block[txn.dev * cfg.device_blocks + old // cfg.block_pages]
+    if block.stream >= cfg.collected and block.stream != cfg.pslc_stream:
         return 1
-    ago = (st.dev[x.dev].filled - block.filled) * c.block_pages
-    return 0 if block.state == OPEN or ago < c.lpns else 1
+    ago = (st.dev[txn.dev].filled - block.filled) * cfg.block_pages
+    return 0 if block.state == OPEN or ago < cfg.lpns else 1
 
 
 VICTIMS: dict[str, Callable[..., Any]] = {

@@ -20,9 +20,9 @@ from ondie.emu.config.config import Config
 from ondie.emu.config.rules import WORD_LINE
 from ondie.emu.engine.core.counters import DIRECT_PAGES, PSLC_PAGES
 from ondie.emu.engine.core.state import record_type, records
-from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl import page_map
 from ondie.emu.ftl.page_map import FOLDABLE, FREE, OPEN
-from ondie.emu.nand import channel as nand
+from ondie.emu.nand import channel
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.timing import page_times
 from ondie.kernels.jit import cold, inline
@@ -40,126 +40,129 @@ SLC = record_type(
 
 
 @inline
-def cached(st, b):
-    """Return True if block ``b`` is in pSLC mode."""
-    return st.block[b].stream == st.cfg[0].pslc_stream
+def cached(st, block):
+    """Return True if block ``block`` is in pSLC mode."""
+    return st.block[block].stream == st.cfg[0].pslc_stream
 
 
 @inline
-def either(st, b, native, folded):
-    """Return the counter for block ``b``: ``folded`` if it is in pSLC mode, else ``native``
+def either(st, block, native, folded):
+    """Return the counter for block ``block``: ``folded`` if it is in pSLC mode, else ``native``
     (garbage collection)."""
-    return folded if st.block[b].stream == st.cfg[0].pslc_stream else native
+    return folded if st.block[block].stream == st.cfg[0].pslc_stream else native
 
 
 @inline
 def takes(st, stream):
     """Return True if writes of a host stream go to pSLC blocks."""
-    c = st.cfg[0]
-    return c.pslc_hosts == 0 or stream < c.pslc_hosts
+    cfg = st.cfg[0]
+    return cfg.pslc_hosts == 0 or stream < cfg.pslc_hosts
 
 
 @cold
-def left(st, u):
-    """Return how many more blocks of unit ``u`` may be opened in pSLC mode. Borrowed blocks leave
-    enough free blocks that borrowing does not trigger garbage collection."""
-    c = st.cfg[0]
-    if c.pslc == STATIC:
-        return st.slc[u].free_n
-    return min(c.pslc_most - st.slc[u].lent, st.pool[u].free_n - c.pslc_keep)
+def left(st, unit):
+    """Return how many more blocks of unit ``unit`` may be opened in pSLC mode. Borrowed blocks
+    leave enough free blocks that borrowing does not trigger garbage collection."""
+    cfg = st.cfg[0]
+    if cfg.pslc == STATIC:
+        return st.slc[unit].free_n
+    return min(cfg.pslc_most - st.slc[unit].lent, st.pool[unit].free_n - cfg.pslc_keep)
 
 
 @cold
-def open_block(st, u):
-    """Open a block of unit ``u`` in pSLC mode. Return False if none is available."""
-    c = st.cfg[0]
-    s = st.slc[u]
-    if left(st, u) <= 0:
+def open_block(st, unit):
+    """Open a block of unit ``unit`` in pSLC mode. Return False if none is available."""
+    cfg = st.cfg[0]
+    slc = st.slc[unit]
+    if left(st, unit) <= 0:
         return False
-    if c.pslc == STATIC:
-        b = st.slc_free[u, s.free_head]
-        s.free_head = s.free_head + 1 if s.free_head + 1 < c.pslc_most else 0
-        s.free_n -= 1
+    if cfg.pslc == STATIC:
+        block = st.slc_free[unit, slc.free_head]
+        slc.free_head = slc.free_head + 1 if slc.free_head + 1 < cfg.pslc_most else 0
+        slc.free_n -= 1
     else:
-        if not mapping.spare(st, u):
+        if not page_map.spare(st, unit):
             return False
-        b = mapping.take_free(st, u, 0)
-    s.lent += 1
-    at = u * c.all_blocks + b
+        block = page_map.take_free(st, unit, 0)
+    slc.lent += 1
+    at = unit * cfg.all_blocks + block
     st.block[at].state = OPEN
-    st.block[at].stream = c.pslc_stream
-    if c.errors != 0:
+    st.block[at].stream = cfg.pslc_stream
+    if cfg.errors != 0:
         st.quality[at].since = st.reg[0].now
-    front = st.front[c.pslc_stream, u]
-    front.block = b
+    front = st.front[cfg.pslc_stream, unit]
+    front.block = block
     front.next = 0
-    mapping.urgency(st, u)
+    page_map.urgency(st, unit)
     return True
 
 
 @cold
-def allocate(st, dev, u, n):
-    """Allocate up to ``n`` pages at consecutive planes of one page offset in unit ``u``'s pSLC
-    block. Return (first ppn, count), or (-1, 0). ``reg.filled`` is 1 if the block is now full."""
-    c = st.cfg[0]
-    front = st.front[c.pslc_stream, u]
+def allocate(st, dev, unit, count):
+    """Allocate up to ``count`` pages at consecutive planes of one page offset in unit ``unit``'s
+    pSLC block. Return (first ppn, count), or (-1, 0). ``reg.filled`` is 1 if the block is now
+    full."""
+    cfg = st.cfg[0]
+    front = st.front[cfg.pslc_stream, unit]
     st.reg[0].filled = 0
-    if front.block < 0 and not open_block(st, u):
+    if front.block < 0 and not open_block(st, unit):
         return -1, 0
-    k = 1
-    if n > 1 and c.multi_plane != 0:
-        k = min(n, c.unit_planes - front.next % c.unit_planes)
-    at = u * c.all_blocks + front.block
+    got = 1
+    if count > 1 and cfg.multi_plane != 0:
+        got = min(count, cfg.unit_planes - front.next % cfg.unit_planes)
+    at = unit * cfg.all_blocks + front.block
     block = st.block[at]
-    ppn = mapping.first_page(st, dev, at) + front.next
+    ppn = page_map.first_page(st, dev, at) + front.next
     if front.next == 0 and block.dirty != 0:
-        mapping.erase(st, dev, u, at, nand.Q_WRITE)
+        page_map.erase(st, dev, unit, at, channel.Q_WRITE)
     block.dirty = 1
-    front.next += k
-    block.flying += k
-    if front.next == c.pslc_pages:
+    front.next += got
+    block.flying += got
+    if front.next == cfg.pslc_pages:
         front.block = -1
-        filled(st, u, at)
+        filled(st, unit, at)
         block.filled = st.dev[dev].filled
         block.written = st.reg[0].now
         st.dev[dev].filled += 1
         st.reg[0].filled = 1
-    return ppn, k
+    return ppn, got
 
 
 @cold
-def filled(st, u, b):
-    """Mark block ``b``, which is in pSLC mode and full, as ready to be folded."""
-    st.block[b].state = FOLDABLE
-    st.slc[u].full += 1
+def filled(st, unit, block):
+    """Mark block ``block``, which is in pSLC mode and full, as ready to be folded."""
+    st.block[block].state = FOLDABLE
+    st.slc[unit].full += 1
 
 
 @cold
-def landed(st, t, b):
-    """Count a host write that was programmed in block ``b`` by mode. Return True after the last
+def landed(st, tid, block):
+    """Count a host write that was programmed in block ``block`` by mode. Return True after the last
     program of a full pSLC block, which can then be folded."""
-    x = st.txn[t]
-    if not cached(st, b):
-        if takes(st, st.block[b].stream):
-            st.count[x.dev, DIRECT_PAGES] += x.n
+    txn = st.txn[tid]
+    if not cached(st, block):
+        if takes(st, st.block[block].stream):
+            st.count[txn.dev, DIRECT_PAGES] += txn.n
         return False
-    st.count[x.dev, PSLC_PAGES] += x.n
-    return st.block[b].state == FOLDABLE and st.block[b].flying == 0
+    st.count[txn.dev, PSLC_PAGES] += txn.n
+    return st.block[block].state == FOLDABLE and st.block[block].flying == 0
 
 
 @cold
-def given_back(st, u, b):
-    """Return the empty block ``b``, in pSLC mode until now, to the free blocks of its source."""
-    c = st.cfg[0]
-    s = st.slc[u]
-    s.lent -= 1
-    if c.pslc == DYNAMIC:
-        mapping.free_block(st, u, b)
+def given_back(st, unit, block):
+    """Return the empty block ``block``, in pSLC mode until now, to the free blocks of its
+    source.
+    """
+    cfg = st.cfg[0]
+    slc = st.slc[unit]
+    slc.lent -= 1
+    if cfg.pslc == DYNAMIC:
+        page_map.free_block(st, unit, block)
         return
-    st.slc_free[u, (s.free_head + s.free_n) % c.pslc_most] = b - u * c.all_blocks
-    s.free_n += 1
-    st.block[b].state = FREE
-    st.block[b].stream = -1
+    st.slc_free[unit, (slc.free_head + slc.free_n) % cfg.pslc_most] = block - unit * cfg.all_blocks
+    slc.free_n += 1
+    st.block[block].state = FREE
+    st.block[block].stream = -1
 
 
 def block_pages(cfg: Config) -> int:
@@ -171,9 +174,9 @@ def capacity(cfg: Config) -> int:
     """Return the maximum bytes that a drive's blocks hold in pSLC mode, 0 if there are none."""
     if cfg.ftl.pslc == "off":
         return 0
-    g = Geometry.of(cfg)
-    blocks = g.units * g.unit_planes * int(g.blocks * cfg.ftl.pslc_share)
-    return blocks * block_pages(cfg) * g.page_bytes
+    geometry = Geometry.of(cfg)
+    blocks = geometry.units * geometry.unit_planes * int(geometry.blocks * cfg.ftl.pslc_share)
+    return blocks * block_pages(cfg) * geometry.page_bytes
 
 
 def array_times(cfg: Config) -> np.ndarray:

@@ -8,67 +8,69 @@ Acceleration", 2014 (moved while the drive rests, or once no pSLC block is left)
 
 from __future__ import annotations
 
-from ondie.emu.ftl import gc_victims as gc
-from ondie.emu.ftl import page_map as mapping
-from ondie.emu.ftl import pslc as modes
+from ondie.emu.ftl import gc_victims, page_map, pslc
 from ondie.emu.ftl.page_map import FOLDABLE
 from ondie.kernels.jit import cold, njit
 
 
 @njit
-def foldable(st, b):
-    """Return True if ``b`` is a full pSLC block without pending programs and not to be retired."""
-    block = st.block[b]
+def foldable(st, bid):
+    """Return True if ``bid`` is a full pSLC block without pending programs and not to be
+    retired.
+    """
+    block = st.block[bid]
     return block.state == FOLDABLE and block.flying == 0 and block.retire == 0
 
 
 @cold
-def begin(st, u, rests):
-    """Start the next fold or collection of unit ``u``, if needed. Return the block, or -1.
+def begin(st, unit, rests):
+    """Start the next fold or collection of unit ``unit``, if needed. Return the block, or -1.
     ``rests``: the host has been idle for long enough.
 
     In DYNAMIC mode a fold returns a borrowed block and goes before collection. A fold of the fixed
     region consumes a native block and goes after collection.
     """
-    if st.cfg[0].pslc == modes.DYNAMIC:
-        b = fold(st, u, rests)
-        return b if b >= 0 else gc.begin(st, u)
-    b = gc.begin(st, u)
-    return b if b >= 0 else fold(st, u, rests)
+    if st.cfg[0].pslc == pslc.DYNAMIC:
+        block = fold(st, unit, rests)
+        return block if block >= 0 else gc_victims.begin(st, unit)
+    block = gc_victims.begin(st, unit)
+    return block if block >= 0 else fold(st, unit, rests)
 
 
 @cold
-def fold(st, u, rests):
-    """Start a fold of the oldest full pSLC block of unit ``u``. Return the block, or -1."""
-    c = st.cfg[0]
-    pool = st.pool[u]
-    if st.slc[u].full == 0 or pool.victims >= c.gc_parallel:
+def fold(st, unit, rests):
+    """Start a fold of the oldest full pSLC block of unit ``unit``. Return the block, or -1."""
+    cfg = st.cfg[0]
+    pool = st.pool[unit]
+    if st.slc[unit].full == 0 or pool.victims >= cfg.gc_parallel:
         return -1
-    if not rests and modes.left(st, u) > c.fold_blocks:
+    if not rests and pslc.left(st, unit) > cfg.fold_blocks:
         return -1
-    first = u * c.all_blocks
+    first = unit * cfg.all_blocks
     oldest = -1
-    for b in range(first, first + c.blocks):
-        if foldable(st, b) and (oldest < 0 or st.block[b].filled < st.block[oldest].filled):
-            oldest = b
-    if oldest < 0 or not room(st, u, oldest):
+    for block in range(first, first + cfg.blocks):
+        if foldable(st, block) and (oldest < 0 or st.block[block].filled < st.block[oldest].filled):
+            oldest = block
+    if oldest < 0 or not room(st, unit, oldest):
         return -1
-    gc.start(st, u, oldest)
+    gc_victims.start(st, unit, oldest)
     return oldest
 
 
 @cold
-def room(st, u, b):
-    """Return True if native blocks have room for the valid pages of block ``b``. A block of the
+def room(st, unit, block):
+    """Return True if native blocks have room for the valid pages of block ``block``. A block of the
     fixed pSLC region returns no native block, so the blocks kept for collection must remain."""
-    c = st.cfg[0]
-    if c.pslc != modes.STATIC or st.valid[b] == 0 or not modes.cached(st, b):
-        return gc.room(st, u, b)
-    blocks = mapping.promised(st, u, c.fold_stream, st.valid[b])
-    return blocks + c.fold_keep <= st.pool[u].free_n
+    cfg = st.cfg[0]
+    if cfg.pslc != pslc.STATIC or st.valid[block] == 0 or not pslc.cached(st, block):
+        return gc_victims.room(st, unit, block)
+    blocks = page_map.promised(st, unit, cfg.fold_stream, st.valid[block])
+    return blocks + cfg.fold_keep <= st.pool[unit].free_n
 
 
 @cold
-def waits(st, u):
-    """Return True if a write that found no pSLC block waits until one of unit ``u`` is folded."""
-    return st.cfg[0].pslc_wait != 0 and st.slc[u].lent > 0
+def waits(st, unit):
+    """Return True if a write that found no pSLC block waits until one of unit ``unit`` is
+    folded.
+    """
+    return st.cfg[0].pslc_wait != 0 and st.slc[unit].lent > 0

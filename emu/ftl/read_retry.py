@@ -20,7 +20,7 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.config.schema import CELLS
-from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import (
     CORRECTED_BITS,
     ECC_DECODED_PAGES,
@@ -36,11 +36,9 @@ from ondie.emu.engine.core.counters import (
 from ondie.emu.engine.core.events import MERGING, OWN, REQUEST, enter, go, take_txn
 from ondie.emu.engine.core.rng import absorb, page_key
 from ondie.emu.engine.core.state import record_type, records
-from ondie.emu.ftl import page_health as marks
-from ondie.emu.ftl import subpage_sense as sharing
+from ondie.emu.ftl import page_health, subpage_sense
 from ondie.emu.ftl.page_map import block_at, place_of, read_from
-from ondie.emu.nand import channel as nand
-from ondie.emu.nand import ecc, rber
+from ondie.emu.nand import channel, ecc, rber
 from ondie.emu.nand.timing import page_kinds
 from ondie.kernels.jit import njit
 
@@ -60,102 +58,102 @@ READING = record_type(
 
 
 @njit
-def sensed(st, t):
-    """Count a reading of the pages of ``t`` that reached the controller. Return True if another
+def sensed(st, tid):
+    """Count a reading of the pages of ``tid`` that reached the controller. Return True if another
     reading follows."""
-    r = st.reading[t]
-    if r.total == 0:
-        judge(st, t)
-    r.done += 1
-    return r.done < r.total
+    reading = st.reading[tid]
+    if reading.total == 0:
+        judge(st, tid)
+    reading.done += 1
+    return reading.done < reading.total
 
 
 @njit
-def tired(st, t):
-    """Return True if the data of the block that ``t`` reads should be moved: the block was read too
-    often, or the page took too many readings. The count of reads is the sum over all planes of a
-    super-block, so the limit per block is multiplied by their number."""
-    c = st.cfg[0]
-    x = st.txn[t]
-    if c.reclaim_retries > 0 and st.reading[t].total > c.reclaim_retries:
+def tired(st, tid):
+    """Return True if the data of the block that ``tid`` reads should be moved: the block was read
+    too often, or the page took too many readings. The count of reads is the sum over all planes of
+    a super-block, so the limit per block is multiplied by their number."""
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    if cfg.reclaim_retries > 0 and st.reading[tid].total > cfg.reclaim_retries:
         return True
-    if c.reclaim_reads == 0:
+    if cfg.reclaim_reads == 0:
         return False
-    return st.block[block_at(st, x.dev, x.ppn)].reads >= c.reclaim_reads * c.unit_planes
+    return st.block[block_at(st, txn.dev, txn.ppn)].reads >= cfg.reclaim_reads * cfg.unit_planes
 
 
 @njit
-def judge(st, t):
-    """Draw the verdict on the pages of ``t`` after their first reading. Each page that must be read
-    again gets its own transaction, except the last page if no page was corrected."""
-    c = st.cfg[0]
-    x = st.txn[t]
-    b = block_at(st, x.dev, x.ppn)
-    q = st.quality[b]
-    cycles = marks.worn(st, b)
-    shifted = marks.shifted(st, b, x.ppn)
-    if c.slots == 1:
-        st.block[b].reads += x.n
-    seed = absorb(c.seed, x.dev)
-    scale = st.scale[x.page]
-    lpn = x.lpn
-    ppn = x.ppn
-    n = x.n
-    st.reading[t].time = 0
-    st.reading[t].lost = 0
+def judge(st, tid):
+    """Draw the verdict on the pages of ``tid`` after their first reading. Each page that must be
+    read again gets its own transaction, except the last page if no page was corrected."""
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    block = block_at(st, txn.dev, txn.ppn)
+    quality = st.quality[block]
+    cycles = page_health.worn(st, block)
+    shifted = page_health.shifted(st, block, txn.ppn)
+    if cfg.slots == 1:
+        st.block[block].reads += txn.n
+    seed = absorb(cfg.seed, txn.dev)
+    scale = st.scale[txn.page]
+    lpn = txn.lpn
+    ppn = txn.ppn
+    pages = txn.n
+    st.reading[tid].time = 0
+    st.reading[tid].lost = 0
     kept = 0
-    for i in range(n):
-        dev = x.dev
+    for i in range(pages):
+        dev = txn.dev
         st.seen[dev, ppn + i] += 1
         key = page_key(seed, ppn + i, cycles, st.seen[dev, ppn + i])
-        stable = q.stable + marks.kept_rate(st, b, dev, ppn + i) / scale
+        stable = quality.stable + page_health.kept_rate(st, block, dev, ppn + i) / scale
         outcome, retries, errors = ecc.read_page(st.code[0], key, stable, shifted, scale)
         total = ecc.senses(st.code[0], outcome, retries)
-        v = t
-        if total > 1 and (kept > 0 or i < n - 1):
-            v = apart(st, t, lpn + i, ppn + i)
-            if v < 0:
+        piece = tid
+        if total > 1 and (kept > 0 or i < pages - 1):
+            piece = apart(st, tid, lpn + i, ppn + i)
+            if piece < 0:
                 return
         else:
             kept += 1
-            x.lpn = lpn + i if total > 1 else lpn
-            x.ppn = ppn + i if total > 1 else ppn
-        r = st.reading[v]
-        r.key = key
-        r.rate = rber.retry_rate(stable, shifted, scale, st.code[0].gain, retries)
-        r.level = retries
-        r.total = total
-        r.done = 0
-        r.hard = 1 + retries
-        r.spoilt = int(outcome == ecc.UNCORRECTABLE)
-        r.time += last_ps(st, outcome, errors)
-        lost = marks.lost_of(st, b, dev, ppn + i)
-        if r.spoilt != 0:
-            lost = marks.ALL_SECTORS
-        lost &= wanted(st, t)
+            txn.lpn = lpn + i if total > 1 else lpn
+            txn.ppn = ppn + i if total > 1 else ppn
+        reading = st.reading[piece]
+        reading.key = key
+        reading.rate = rber.retry_rate(stable, shifted, scale, st.code[0].gain, retries)
+        reading.level = retries
+        reading.total = total
+        reading.done = 0
+        reading.hard = 1 + retries
+        reading.spoilt = int(outcome == ecc.UNCORRECTABLE)
+        reading.time += last_ps(st, outcome, errors)
+        lost = page_health.lost_of(st, block, dev, ppn + i)
+        if reading.spoilt != 0:
+            lost = page_health.ALL_SECTORS
+        lost &= wanted(st, tid)
         count(st, dev, outcome, total, errors, lost)
-        if x.kind == OWN or x.bare == MERGING:
-            r.lost = lost
+        if txn.kind == OWN or txn.bare == MERGING:
+            reading.lost = lost
         elif lost != 0:
-            unrecovered(st, v)
-        if r.spoilt != 0 and total == 1 and x.kind != OWN:
-            marks.log_bad(st, v, lpn + i, ppn + i)
-        if v != t:
-            r.done = 1
-            go(st, v, s.SENSED)
+            unrecovered(st, piece)
+        if reading.spoilt != 0 and total == 1 and txn.kind != OWN:
+            page_health.log_bad(st, piece, lpn + i, ppn + i)
+        if piece != tid:
+            reading.done = 1
+            go(st, piece, stages.SENSED)
 
 
 @njit
-def wanted(st, t):
-    """Return the mask of sectors (one bit each) that the read ``t`` needs of its pages: all
+def wanted(st, tid):
+    """Return the mask of sectors (one bit each) that the read ``tid`` needs of its pages: all
     sectors, those that a command asks for, or those that a partial write lacks."""
-    x = st.txn[t]
-    if x.kind == OWN or st.cfg[0].partial == 0:
-        return marks.ALL_SECTORS
-    if x.bare != MERGING:
-        return x.sectors
+    txn = st.txn[tid]
+    if txn.kind == OWN or st.cfg[0].partial == 0:
+        return page_health.ALL_SECTORS
+    if txn.bare != MERGING:
+        return txn.sectors
     sectors = st.cfg[0].page_bytes // 512
-    return ~x.sectors if sectors >= 64 else ~x.sectors & ((1 << sectors) - 1)
+    return ~txn.sectors if sectors >= 64 else ~txn.sectors & ((1 << sectors) - 1)
 
 
 @njit
@@ -183,100 +181,100 @@ def count(st, dev, outcome, total, errors, lost):
 
 
 @njit
-def unrecovered(st, t):
-    """Set the media error status of the command for which ``t`` reads."""
-    x = st.txn[t]
-    if x.kind == REQUEST:
-        done = st.req[x.row]
+def unrecovered(st, tid):
+    """Set the media error status of the command for which ``tid`` reads."""
+    txn = st.txn[tid]
+    if txn.kind == REQUEST:
+        done = st.req[txn.row]
         if done.status == 0:
             done.status = UNRECOVERED
-            st.count[x.dev, MEDIA_ERRORS] += 1
+            st.count[txn.dev, MEDIA_ERRORS] += 1
     else:
-        row = st.row[x.row]
+        row = st.row[txn.row]
         if row.status == 0:
             row.status = UNRECOVERED
-            st.count[x.dev, MEDIA_ERRORS] += 1
+            st.count[txn.dev, MEDIA_ERRORS] += 1
 
 
 @njit
-def apart(st, t, lpn, ppn):
-    """Split one page of ``t`` off into a new transaction, and return it (below 0: none free)."""
-    u = take_txn(st)
-    if u < 0:
-        return u
-    x = st.txn[t]
-    y = st.txn[u]
-    y.row = x.row
-    y.kind = x.kind
-    y.phase = x.phase
-    y.dev = x.dev
-    y.stream = x.stream
-    y.op = x.op
-    y.bare = x.bare
-    y.queue = x.queue
-    y.lpn = lpn
-    y.ppn = ppn
-    y.n = 1
-    y.size = x.size // x.n
-    y.bus = x.bus // x.n
-    place_of(st, x.dev, u)
-    x.size -= y.size
-    x.bus -= y.bus
-    x.n -= 1
-    st.reading[u].time = 0
-    st.reading[u].lost = 0
-    if x.kind == REQUEST:
-        st.req[x.row].pending += 1
+def apart(st, tid, lpn, ppn):
+    """Split one page of ``tid`` off into a new transaction, and return it (below 0: none free)."""
+    other = take_txn(st)
+    if other < 0:
+        return other
+    txn = st.txn[tid]
+    other_txn = st.txn[other]
+    other_txn.row = txn.row
+    other_txn.kind = txn.kind
+    other_txn.phase = txn.phase
+    other_txn.dev = txn.dev
+    other_txn.stream = txn.stream
+    other_txn.op = txn.op
+    other_txn.bare = txn.bare
+    other_txn.queue = txn.queue
+    other_txn.lpn = lpn
+    other_txn.ppn = ppn
+    other_txn.n = 1
+    other_txn.size = txn.size // txn.n
+    other_txn.bus = txn.bus // txn.n
+    place_of(st, txn.dev, other)
+    txn.size -= other_txn.size
+    txn.bus -= other_txn.bus
+    txn.n -= 1
+    st.reading[other].time = 0
+    st.reading[other].lost = 0
+    if txn.kind == REQUEST:
+        st.req[txn.row].pending += 1
     else:
-        st.row[x.row].pending += 1
-    read_from(st, x.dev, ppn)
-    return u
+        st.row[txn.row].pending += 1
+    read_from(st, txn.dev, ppn)
+    return other
 
 
 @njit
-def decode(st, t, step):
-    """Pass ``t`` through the decoder of the channel, then continue at ``step`` or at the next
+def decode(st, tid, step):
+    """Pass ``tid`` through the decoder of the channel, then continue at ``step`` or at the next
     reading. Return False if decoding takes no time."""
-    x = st.txn[t]
-    r = st.reading[t]
-    time = r.time
-    n = x.n
-    if r.done < r.total:
-        step = s.AGAIN
+    txn = st.txn[tid]
+    reading = st.reading[tid]
+    time = reading.time
+    count = txn.n
+    if reading.done < reading.total:
+        step = stages.AGAIN
         time = st.code[0].decode_limit
-        if r.done > r.hard:  # for soft decision: decoded with the last reading
+        if reading.done > reading.hard:  # for soft decision: decoded with the last reading
             time = 0
-            n = 0
+            count = 0
     else:
-        if r.spoilt != 0 and r.total > 1 and x.kind != OWN:
-            marks.log_bad(st, t, x.lpn, x.ppn)
-        r.total = 0
-    st.count[x.dev, ECC_DECODED_PAGES] += n
+        if reading.spoilt != 0 and reading.total > 1 and txn.kind != OWN:
+            page_health.log_bad(st, tid, txn.lpn, txn.ppn)
+        reading.total = 0
+    st.count[txn.dev, ECC_DECODED_PAGES] += count
     if time == 0:
-        x.step = step
+        txn.step = step
         return False
-    station = s.station(st, x.dev, s.ECC) + st.die[x.die].bus % st.cfg[0].channels
-    return enter(st, station, t, x.bus, time, step)
+    station = stages.station(st, txn.dev, stages.ECC) + st.die[txn.die].bus % st.cfg[0].channels
+    return enter(st, station, tid, txn.bus, time, step)
 
 
 @njit
-def again(st, t):
+def again(st, tid):
     """Read a page again: command, array and data transfer through the queue of its die."""
-    c = st.cfg[0]
-    x = st.txn[t]
-    r = st.reading[t]
-    if r.done < r.hard:
-        st.count[x.dev, RETRY_READ_PAGES] += 1
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    reading = st.reading[tid]
+    if reading.done < reading.hard:
+        st.count[txn.dev, RETRY_READ_PAGES] += 1
     else:
-        st.count[x.dev, SOFT_READ_PAGES] += 1
-        x.bus = c.page_bytes  # soft decision takes whole code words
-    st.count[x.dev, UNASKED_OUT_BYTES] += c.page_bytes - x.bus
-    g = place_of(st, x.dev, t)
-    sharing.count(st, t)
-    if c.slots == 1:
-        st.block[block_at(st, x.dev, x.ppn)].reads += 1
-    x.array = st.page_ps[0, x.page]
-    nand.push(st, g, t, x.queue)
+        st.count[txn.dev, SOFT_READ_PAGES] += 1
+        txn.bus = cfg.page_bytes  # soft decision takes whole code words
+    st.count[txn.dev, UNASKED_OUT_BYTES] += cfg.page_bytes - txn.bus
+    die = place_of(st, txn.dev, tid)
+    subpage_sense.count(st, tid)
+    if cfg.slots == 1:
+        st.block[block_at(st, txn.dev, txn.ppn)].reads += 1
+    txn.array = st.page_ps[0, txn.page]
+    channel.push(st, die, tid, txn.queue)
 
 
 def page_scales(cfg: Config) -> np.ndarray:
@@ -298,6 +296,6 @@ def tables(cfg: Config, txns: int, blocks: int) -> dict[str, np.ndarray]:
         "rate": rber.rates(cfg),
         "code": ecc.code(cfg),
         "scale": page_scales(cfg) if on else np.ones(1),
-        "quality": records(marks.QUALITY, blocks if on else 1),
+        "quality": records(page_health.QUALITY, blocks if on else 1),
         "reading": records(READING, txns if on else 1),
     }

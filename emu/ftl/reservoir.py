@@ -18,8 +18,8 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.events import E_RESERVOIR, fail
-from ondie.emu.ftl import page_map as mapping
-from ondie.emu.nand import channel as nand
+from ondie.emu.ftl import page_map
+from ondie.emu.nand import channel
 from ondie.emu.nand.geometry import Geometry
 from ondie.kernels.jit import cold, inline, njit
 
@@ -38,125 +38,127 @@ def bad_blocks(cfg: Config, geometry: Geometry, devices: int, seed: int = 0) -> 
 
 
 @inline
-def block_of(st, g, at):
-    """Return the block of place ``at`` of die ``g``'s reservoir, numbered over all blocks of all
+def block_of(st, die, at):
+    """Return the block of place ``at`` of die ``die``'s reservoir, numbered over all blocks of all
     devices."""
-    c = st.cfg[0]
-    return g * c.all_blocks + c.blocks + at // c.pages
+    cfg = st.cfg[0]
+    return die * cfg.all_blocks + cfg.blocks + at // cfg.pages
 
 
 @inline
-def turned(st, g, at):
-    """Return the number of planes by which the roles at place ``at`` of die ``g``'s reservoir have
-    rotated."""
-    return st.block[block_of(st, g, at)].turned
+def turned(st, die, at):
+    """Return the number of planes by which the roles at place ``at`` of die ``die``'s reservoir
+    have rotated."""
+    return st.block[block_of(st, die, at)].turned
 
 
 @cold
-def next_good(st, g, at):
+def next_good(st, die, at):
     """Return the first place of the first good block from ``at`` on, where ``at`` is the first
     place of a block."""
-    c = st.cfg[0]
-    for _ in range(c.reservoir_pages // c.pages):
-        if st.block[block_of(st, g, at)].state != mapping.BAD:
+    cfg = st.cfg[0]
+    for _ in range(cfg.reservoir_pages // cfg.pages):
+        if st.block[block_of(st, die, at)].state != page_map.BAD:
             break
-        at = at + c.pages if at + c.pages < c.reservoir_pages else 0
+        at = at + cfg.pages if at + cfg.pages < cfg.reservoir_pages else 0
     return at
 
 
 @cold
-def renew(st, dev, g, b):
-    """Erase block ``b``, which has no valid page, and set the roles of its planes for its new P/E
-    cycle count."""
-    mapping.erase(st, dev, g, b, nand.Q_PE)
-    turn(st, b, st.block[b].erases + 1)
+def renew(st, dev, die, block):
+    """Erase block ``block``, which has no valid page, and set the roles of its planes for its new
+    P/E cycle count."""
+    page_map.erase(st, dev, die, block, channel.Q_PE)
+    turn(st, block, st.block[block].erases + 1)
 
 
 @inline
-def turn(st, b, cycles):
-    """Set the roles of the planes of block ``b``, entered after ``cycles`` P/E cycles."""
-    c = st.cfg[0]
-    if c.rotate > 0:
-        st.block[b].turned = cycles // c.rotate % c.planes
+def turn(st, block, cycles):
+    """Set the roles of the planes of block ``block``, entered after ``cycles`` P/E cycles."""
+    cfg = st.cfg[0]
+    if cfg.rotate > 0:
+        st.block[block].turned = cycles // cfg.rotate % cfg.planes
 
 
 @cold
-def open_place(st, dev, s):
-    """Allocate the place for the next program of super-page ``s``.
+def open_place(st, dev, super_page):
+    """Allocate the place for the next program of super-page ``super_page``.
 
     The die writes strictly in sequence. A block is entered only if it has no valid page, so garbage
     collection moves nothing. Otherwise the reservoir is too small, and the run fails (E_RESERVOIR).
     """
-    c = st.cfg[0]
-    g = dev * c.dies + s % c.dies
-    pool = st.pool[g]
+    cfg = st.cfg[0]
+    die = dev * cfg.dies + super_page % cfg.dies
+    pool = st.pool[die]
     at = pool.r_next
-    if at % c.pages == 0:
-        at = next_good(st, g, at)
-        b = block_of(st, g, at)
-        block = st.block[b]
-        if st.valid[b] != 0:
-            fail(st, E_RESERVOIR, g, st.valid[b])
+    if at % cfg.pages == 0:
+        at = next_good(st, die, at)
+        bid = block_of(st, die, at)
+        block = st.block[bid]
+        if st.valid[bid] != 0:
+            fail(st, E_RESERVOIR, die, st.valid[bid])
         if block.dirty == USED:
-            renew(st, dev, g, b)
+            renew(st, dev, die, bid)
         elif block.dirty == CLEAN:
-            turn(st, b, block.erases)
+            turn(st, bid, block.erases)
         block.dirty = USED
-        if c.errors != 0:
-            st.quality[b].since = st.reg[0].now
-    pool.r_next = at + 1 if at + 1 < c.reservoir_pages else 0
+        if cfg.errors != 0:
+            st.quality[bid].since = st.reg[0].now
+    pool.r_next = at + 1 if at + 1 < cfg.reservoir_pages else 0
     return at
 
 
 @cold
-def change_planes(st, t, source):
-    """Add the time of plane changes to the program of ``t``, whose stripe was read from place
+def change_planes(st, tid, source):
+    """Add the time of plane changes to the program of ``tid``, whose stripe was read from place
     ``source``. ``left`` is the number of page moves between registers."""
-    c = st.cfg[0]
-    x = st.txn[t]
-    by = turned(st, x.die, x.ppn) - turned(st, x.die, source)
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    by = turned(st, txn.die, txn.ppn) - turned(st, txn.die, source)
     if by == 0:
         return
     by = abs(by)
-    other = c.planes
+    other = cfg.planes
     while other != 0:  # greatest common divisor
         by, other = other, by % other
     # Pages move in ``by`` rings. A ring without an idle plane takes one more move: one page is
     # buffered.
-    x.left = c.reservoir_planes + by - min(c.planes - c.reservoir_planes, by)
-    x.array += x.left * c.register_move
+    txn.left = cfg.reservoir_planes + by - min(cfg.planes - cfg.reservoir_planes, by)
+    txn.array += txn.left * cfg.register_move
 
 
 @cold
-def map_place(st, dev, s, at):
-    """Map super-page ``s`` to place ``at`` of its die's reservoir."""
-    c = st.cfg[0]
-    g = dev * c.dies + s % c.dies
-    old = st.rmap[dev, s]
+def map_place(st, dev, super_page, at):
+    """Map super-page ``super_page`` to place ``at`` of its die's reservoir."""
+    cfg = st.cfg[0]
+    die = dev * cfg.dies + super_page % cfg.dies
+    old = st.rmap[dev, super_page]
     if old != 0:
-        st.valid[block_of(st, g, int(old) - 1)] -= 1
+        st.valid[block_of(st, die, int(old) - 1)] -= 1
     else:
         st.dev[dev].r_mapped += 1
-    st.rmap[dev, s] = at + 1
-    st.valid[block_of(st, g, at)] += 1
+    st.rmap[dev, super_page] = at + 1
+    st.valid[block_of(st, die, at)] += 1
 
 
 @cold
-def unmap(st, dev, s):
-    """Unmap super-page ``s``, which is now stored elsewhere."""
-    g = dev * st.cfg[0].dies + s % st.cfg[0].dies
-    st.valid[block_of(st, g, int(st.rmap[dev, s]) - 1)] -= 1
-    st.rmap[dev, s] = 0
+def unmap(st, dev, super_page):
+    """Unmap super-page ``super_page``, which is now stored elsewhere."""
+    die = dev * st.cfg[0].dies + super_page % st.cfg[0].dies
+    st.valid[block_of(st, die, int(st.rmap[dev, super_page]) - 1)] -= 1
+    st.rmap[dev, super_page] = 0
     st.dev[dev].r_mapped -= 1
 
 
 @njit
-def fill(st, dev, s, n):
-    """Map ``n`` super-pages from ``s`` on, in sequence, without simulated time or erases."""
-    c = st.cfg[0]
-    for i in range(n):
-        g = dev * c.dies + (s + i) % c.dies
-        at = st.pool[g].r_next
-        if at % c.pages == 0:
-            st.block[block_of(st, g, next_good(st, g, at))].dirty = CLEAN
-        map_place(st, dev, s + i, open_place(st, dev, s + i))
+def fill(st, dev, super_page, count):
+    """Map ``count`` super-pages from ``super_page`` on, in sequence, without simulated time or
+    erases.
+    """
+    cfg = st.cfg[0]
+    for i in range(count):
+        die = dev * cfg.dies + (super_page + i) % cfg.dies
+        at = st.pool[die].r_next
+        if at % cfg.pages == 0:
+            st.block[block_of(st, die, next_good(st, die, at))].dirty = CLEAN
+        map_place(st, dev, super_page + i, open_place(st, dev, super_page + i))

@@ -10,39 +10,39 @@ Source: as reservoir.open_place; a page of a block is programmed after the pages
 from __future__ import annotations
 
 from ondie.emu.ftl import reservoir
-from ondie.emu.nand import channel as nand
+from ondie.emu.nand import channel
 from ondie.kernels.jit import cold
 
 
 @cold
-def waits(st, t):
+def waits(st, tid):
     """Register an encoded parity or record that waits for free registers of its die."""
-    x = st.txn[t]
-    g = x.dev * st.cfg[0].dies + x.lpn % st.cfg[0].dies
-    st.pool[g].made += 1
-    erased_ahead(st, x.dev, g)
+    txn = st.txn[tid]
+    die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies
+    st.pool[die].made += 1
+    erased_ahead(st, txn.dev, die)
 
 
 @cold
-def placed(st, t):
+def placed(st, tid):
     """Allocate the next place of the die to a parity or record that has been programmed."""
-    x = st.txn[t]
-    g = x.dev * st.cfg[0].dies + x.lpn % st.cfg[0].dies
-    st.pool[g].made -= 1
-    x.ppn = reservoir.open_place(st, x.dev, x.lpn)
-    nand.seek(st, x.die)  # the next command depends on the new next place
+    txn = st.txn[tid]
+    die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies
+    st.pool[die].made -= 1
+    txn.ppn = reservoir.open_place(st, txn.dev, txn.lpn)
+    channel.seek(st, txn.die)  # the next command depends on the new next place
 
 
 @cold
-def erased_ahead(st, dev, g):
-    """Erase the next block of die ``g`` if a parity or record waits and the next place begins that
-    block. The erase is done ahead because an operation of the array that starts with them must not
-    be an erase."""
-    c = st.cfg[0]
-    pool = st.pool[g]
-    if pool.made == 0 or pool.r_next % c.pages != 0:
+def erased_ahead(st, dev, die):
+    """Erase the next block of die ``die`` if a parity or record waits and the next place begins
+    that block. The erase is done ahead because an operation of the array that starts with them must
+    not be an erase."""
+    cfg = st.cfg[0]
+    pool = st.pool[die]
+    if pool.made == 0 or pool.r_next % cfg.pages != 0:
         return
-    b = reservoir.block_of(st, g, reservoir.next_good(st, g, pool.r_next))
-    if st.valid[b] == 0 and st.block[b].dirty == reservoir.USED:
-        reservoir.renew(st, dev, g, b)
-        st.block[b].dirty = reservoir.RENEWED
+    block = reservoir.block_of(st, die, reservoir.next_good(st, die, pool.r_next))
+    if st.valid[block] == 0 and st.block[block].dirty == reservoir.USED:
+        reservoir.renew(st, dev, die, block)
+        st.block[block].dirty = reservoir.RENEWED

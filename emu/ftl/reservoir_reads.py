@@ -12,63 +12,63 @@ from __future__ import annotations
 from ondie.emu.engine.core.counters import BARE_CORRECTED_BITS, BARE_WRONG_BITS
 from ondie.emu.engine.core.events import LOG_RAW
 from ondie.emu.engine.core.rng import absorb, page_key
-from ondie.emu.ftl import page_health as marks
-from ondie.emu.ftl import reservoir
-from ondie.emu.nand import ecc, rber
-from ondie.emu.nand import pe_protection as shield
+from ondie.emu.ftl import page_health, reservoir
+from ondie.emu.nand import ecc, pe_protection, rber
 from ondie.kernels.jit import njit
 
 
 @njit
-def sensed(st, t):
-    """Count and log the wrong bits that remain in the pages of super-page ``t`` after a read. The
+def sensed(st, tid):
+    """Count and log the wrong bits that remain in the pages of super-page ``tid`` after a read. The
     draws depend on the same inputs as those of other reads (read_retry.py)."""
-    c = st.cfg[0]
-    x = st.txn[t]
-    die = x.lpn % c.dies
-    g = x.dev * c.dies + die
-    b = reservoir.block_of(st, g, x.ppn)
-    at = g * (c.all_blocks - c.blocks) + x.ppn // c.pages
-    first = die * c.unit_pages + (c.blocks * c.pages + x.ppn) * c.planes
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    die = txn.lpn % cfg.dies
+    index = txn.dev * cfg.dies + die
+    block = reservoir.block_of(st, index, txn.ppn)
+    at = index * (cfg.all_blocks - cfg.blocks) + txn.ppn // cfg.pages
+    first = die * cfg.unit_pages + (cfg.blocks * cfg.pages + txn.ppn) * cfg.planes
     cycles = -1
     rate = 0.0
-    seed = absorb(c.seed, x.dev)
+    seed = absorb(cfg.seed, txn.dev)
     time = 0  # time in the controller's decoder (ps)
-    for i in range(x.n):
-        plane = (i + st.block[b].turned) % c.planes
+    for i in range(txn.n):
+        plane = (i + st.block[block].turned) % cfg.planes
         page = first + plane
-        if cycles != c.initial_cycles + st.worn[at, plane]:
-            cycles = marks.worn_by(st, b, st.worn[at, plane])
-            shifted = marks.shifted(st, b, page)
-            rate = rber.total_rate(st.quality[b].stable, shifted, st.scale[x.ppn % c.pages])
-        st.seen[x.dev, page] += 1
-        key = page_key(seed, page, cycles, st.seen[x.dev, page])
-        raw, left = shield.count(key, rate, c.page_bytes, c.shield_word, c.shield_limit, c.exposure)
-        st.count[x.dev, BARE_WRONG_BITS] += left
-        st.count[x.dev, BARE_CORRECTED_BITS] += raw - left
+        if cycles != cfg.initial_cycles + st.worn[at, plane]:
+            cycles = page_health.worn_by(st, block, st.worn[at, plane])
+            shifted = page_health.shifted(st, block, page)
+            rate = rber.total_rate(st.quality[block].stable, shifted, st.scale[txn.ppn % cfg.pages])
+        st.seen[txn.dev, page] += 1
+        key = page_key(seed, page, cycles, st.seen[txn.dev, page])
+        raw, left = pe_protection.count(
+            key, rate, cfg.page_bytes, cfg.shield_word, cfg.shield_limit, cfg.exposure
+        )
+        st.count[txn.dev, BARE_WRONG_BITS] += left
+        st.count[txn.dev, BARE_CORRECTED_BITS] += raw - left
         if left > 0 and st.reg[0].log_on != 0:
-            note(st, t, i, key, rate)
-        if c.round_trip != 0:
+            note(st, tid, i, key, rate)
+        if cfg.round_trip != 0:
             code = st.code[0]
-            time += code.decode_limit if left > 0 else ecc.decode_ps(code, raw // c.exposure)
-    st.block[b].reads += x.n
-    st.reading[t].time = time
+            time += code.decode_limit if left > 0 else ecc.decode_ps(code, raw // cfg.exposure)
+    st.block[block].reads += txn.n
+    st.reading[tid].time = time
 
 
 @njit
-def note(st, t, i, key, rate):
-    """Append a log entry: page ``i`` of the super-page of ``t`` has wrong bits."""
+def note(st, tid, i, key, rate):
+    """Append a log entry: page ``i`` of the super-page of ``tid`` has wrong bits."""
     reg = st.reg[0]
-    y = st.txn[t]
-    x = st.log[reg.logged]
-    x.what = LOG_RAW
-    x.row = st.row[y.row].id
-    x.lpn = y.lpn
-    x.ppn = y.ppn
-    x.old = y.op
-    x.n = i
-    x.dev = y.dev
-    x.die = y.die
-    x.key = key
-    x.rate = rate
+    other_txn = st.txn[tid]
+    record = st.log[reg.logged]
+    record.what = LOG_RAW
+    record.row = st.row[other_txn.row].id
+    record.lpn = other_txn.lpn
+    record.ppn = other_txn.ppn
+    record.old = other_txn.op
+    record.n = i
+    record.dev = other_txn.dev
+    record.die = other_txn.die
+    record.key = key
+    record.rate = rate
     reg.logged += 1

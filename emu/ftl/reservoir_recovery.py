@@ -87,7 +87,7 @@ class DieScan:
             return
         self.visible.add(place)
         records = [spare for spare in spares if isinstance(spare, Spare)]
-        self.sequence = max([self.sequence, *(x.sequence for x in records)])
+        self.sequence = max([self.sequence, *(record.sequence for record in records)])
         used = self.planes or len(spares)
         for turned in range(len(spares) if used < len(spares) else 1):
             head = spares[turned]
@@ -104,7 +104,7 @@ class DieScan:
     @property
     def doubtful(self) -> Version | None:
         """Newest version, whose data must be checked; None if there is no version."""
-        return max(self.versions.values(), key=lambda v: v.sequence, default=None)
+        return max(self.versions.values(), key=lambda version: version.sequence, default=None)
 
     def refuse(self, version: Version) -> None:
         """Drop a version whose data do not match their checksums."""
@@ -113,34 +113,36 @@ class DieScan:
 
     def give_up(self, step: int, attempt: int) -> None:
         """Drop the versions of ``step`` from attempts before ``attempt``."""
-        for v in list(self.versions.values()):
-            if v.step == step and v.sequence // ATTEMPT < attempt:
-                del self.versions[v.place]
+        for version in list(self.versions.values()):
+            if version.step == step and version.sequence // ATTEMPT < attempt:
+                del self.versions[version.place]
 
     @property
     def committed(self) -> int:
         """Newest step that a record of the die marks as done; 0 if there is no record."""
-        done = [v.step for v in self.versions.values() if v.super_page >= self.records]
+        done = [
+            version.step for version in self.versions.values() if version.super_page >= self.records
+        ]
         return max(done, default=0)
 
     def newest(self, last: int) -> dict[int, Version]:
         """Return the newest complete version of each super-page, of steps up to ``last``."""
         found: dict[int, Version] = {}
-        for v in self.versions.values():
-            if v.step > last:
+        for version in self.versions.values():
+            if version.step > last:
                 continue
-            other = found.get(v.super_page)
-            if other is None or (v.step, v.sequence) > (other.step, other.sequence):
-                found[v.super_page] = v
+            other = found.get(version.super_page)
+            if other is None or (version.step, version.sequence) > (other.step, other.sequence):
+                found[version.super_page] = version
         return found
 
     def next_place(self, last: int) -> tuple[int, int | None]:
         """Return (the next place that the die programs, the place to be padded before it or None)
         if versions of steps up to ``last`` are kept."""
-        kept = [v for v in self.versions.values() if v.step <= last]
+        kept = [version for version in self.versions.values() if version.step <= last]
         if not kept:
             return 0, None
-        block = max(kept, key=lambda v: v.sequence).place // self.pages
+        block = max(kept, key=lambda version: version.sequence).place // self.pages
         behind = 1 + max(p for p in self.visible if p // self.pages == block)
         if behind // self.pages > block:
             return behind % (self.blocks * self.pages), None
@@ -211,7 +213,7 @@ def conclude(
     place, pad = scan.next_place(step - undo)
     there = [sp for sp in beside if sp in found]
     places = {sp: found[sp].place for sp in (*expected, *there)}
-    turned = {v.place // scan.pages: v.turned for v in scan.versions.values()}
+    turned = {version.place // scan.pages: version.turned for version in scan.versions.values()}
     made = frozenset(sp for sp in there if found[sp].step == step)
     return DieState(places, place, pad, scan.sequence, cursor, turned, made)
 
@@ -222,8 +224,8 @@ def settle(scans: Sequence[DieScan], count: int, last: int) -> list[list[int]]:
     super-page has none."""
     best: dict[int, tuple[int, int, int]] = {}
     for i, scan in enumerate(scans):
-        for sp, v in scan.newest(last).items():
-            best[sp] = max(best.get(sp, (-1, -1, -1)), (v.step, v.sequence, i))
+        for sp, version in scan.newest(last).items():
+            best[sp] = max(best.get(sp, (-1, -1, -1)), (version.step, version.sequence, i))
     missing = [sp for sp in range(count) if sp not in best]
     if missing:
         raise Unrecoverable(

@@ -14,14 +14,14 @@ from ondie.kernels.jit import cold
 
 
 @cold
-def together(st, at, n):
-    """Return how many of ``n`` slots go to the write frontier at slot ``at`` of its block: whole
-    pages of one super-page, or a part of one page. A program therefore never combines a partial
-    page with another page."""
-    c = st.cfg[0]
-    inside = at % c.slots
-    if inside > 0 or n < c.slots:
-        return min(n, c.slots - inside)
-    if c.multi_plane == 0:
-        return c.slots
-    return min(n // c.slots, c.unit_planes - at // c.slots % c.unit_planes) * c.slots
+def together(st, at, count):
+    """Return how many of ``count`` slots go to the write frontier at slot ``at`` of its block:
+    whole pages of one super-page, or a part of one page. A program therefore never combines a
+    partial page with another page."""
+    cfg = st.cfg[0]
+    inside = at % cfg.slots
+    if inside > 0 or count < cfg.slots:
+        return min(count, cfg.slots - inside)
+    if cfg.multi_plane == 0:
+        return cfg.slots
+    return min(count // cfg.slots, cfg.unit_planes - at // cfg.slots % cfg.unit_planes) * cfg.slots

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from ondie.emu.engine.core.counters import ARRAY_READS, BESIDE_PAGES
 from ondie.emu.ftl.page_map import block_at
-from ondie.emu.nand import channel as nand
+from ondie.emu.nand import channel
 from ondie.emu.nand.die import into_chip, planes_at
 from ondie.kernels.jit import cold, inline
 
@@ -24,65 +24,68 @@ CHAINED = -1
 
 
 @cold
-def fits(st, t, u):
-    """Return True if read ``u`` can share the array operation of read ``t``. It must be of the same
-    page, or of the same page offset in another plane of the block if planes are read together."""
-    c = st.cfg[0]
-    x = st.txn[t]
-    y = st.txn[u]
-    if x.page != y.page or block_at(st, x.dev, x.ppn) != block_at(st, y.dev, y.ppn):
+def fits(st, tid, unit):
+    """Return True if read ``unit`` can share the array operation of read ``tid``. It must be of the
+    same page, or of the same page offset in another plane of the block if planes are read
+    together."""
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    other_txn = st.txn[unit]
+    if txn.page != other_txn.page or block_at(st, txn.dev, txn.ppn) != block_at(
+        st, other_txn.dev, other_txn.ppn
+    ):
         return False
-    return x.planes == y.planes or (c.multi_plane != 0 and c.lanes == 1)
+    return txn.planes == other_txn.planes or (cfg.multi_plane != 0 and cfg.lanes == 1)
 
 
 @cold
-def follow(st, t, u):
-    """Append read ``u`` to read ``t`` and the reads that share its array operation."""
-    st.txn[t].planes |= st.txn[u].planes
-    st.txn[u].array = CHAINED
-    last = t
+def follow(st, tid, unit):
+    """Append read ``unit`` to read ``tid`` and the reads that share its array operation."""
+    st.txn[tid].planes |= st.txn[unit].planes
+    st.txn[unit].array = CHAINED
+    last = tid
     while st.txn[last].mate >= 0:
         last = st.txn[last].mate
-    st.txn[last].mate = u
+    st.txn[last].mate = unit
 
 
 @cold
-def send(st, g, t, q):
-    """Add the command whose first read is ``t`` to queue ``q`` of die ``g``."""
-    c = st.cfg[0]
-    note(st, t)
-    u = st.txn[t].mate
-    while u >= 0:
-        y = st.txn[u]
-        y.queue = q
-        if c.chip != 0:
-            y.die = into_chip(st, u)
-        u = y.mate
-    nand.push(st, g, t, q)
+def send(st, die, tid, queue):
+    """Add the command whose first read is ``tid`` to queue ``queue`` of die ``die``."""
+    cfg = st.cfg[0]
+    note(st, tid)
+    other = st.txn[tid].mate
+    while other >= 0:
+        other_txn = st.txn[other]
+        other_txn.queue = queue
+        if cfg.chip != 0:
+            other_txn.die = into_chip(st, other)
+        other = other_txn.mate
+    channel.push(st, die, tid, queue)
 
 
 @cold
-def note(st, t):
+def note(st, tid):
     """Count an array read of slots. Its pages are sensed whole, and the reads disturb their
     block."""
-    c = st.cfg[0]
-    x = st.txn[t]
-    planes = planes_at(st, t)
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    planes = planes_at(st, tid)
     asked = 0
-    u = t
-    while u >= 0:
-        asked += st.txn[u].n
-        u = st.txn[u].mate
-    st.count[x.dev, ARRAY_READS] += 1
-    st.count[x.dev, BESIDE_PAGES] += planes * c.slots - asked
-    if c.errors != 0:
-        st.block[block_at(st, x.dev, x.ppn)].reads += planes
+    other = tid
+    while other >= 0:
+        asked += st.txn[other].n
+        other = st.txn[other].mate
+    st.count[txn.dev, ARRAY_READS] += 1
+    st.count[txn.dev, BESIDE_PAGES] += planes * cfg.slots - asked
+    if cfg.errors != 0:
+        st.block[block_at(st, txn.dev, txn.ppn)].reads += planes
 
 
 @inline
-def count(st, t):
-    """Count the array read of ``t``, which is a separate command, of slots or of whole pages."""
+def count(st, tid):
+    """Count the array read of ``tid``, which is a separate command, of slots or of whole pages."""
     if st.cfg[0].slots > 1:
-        note(st, t)
+        note(st, tid)
     else:
-        st.count[st.txn[t].dev, ARRAY_READS] += 1
+        st.count[st.txn[tid].dev, ARRAY_READS] += 1

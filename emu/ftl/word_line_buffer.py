@@ -15,7 +15,7 @@ channel again. A line whose pages are all padding needs no second pass.
 from __future__ import annotations
 
 from ondie.emu.clock import NEVER
-from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import (
     ARRAY_PROGRAMS,
     PADDING_PAGES,
@@ -23,37 +23,38 @@ from ondie.emu.engine.core.counters import (
     UNASKED_IN_BYTES,
 )
 from ondie.emu.engine.core.events import CACHED, OWN, give_txn, set_leaf
-from ondie.emu.ftl import page_map as mapping
-from ondie.emu.ftl import word_lines as lines
+from ondie.emu.ftl import page_map, word_lines
 from ondie.emu.ftl.gc import ask
 from ondie.emu.ftl.write_path import hunt
-from ondie.emu.nand import channel as nand
+from ondie.emu.nand import channel
 from ondie.kernels.jit import cold, njit
 
 # --- buffered lines
 
 
 @njit
-def unit_of(st, t):
-    """Return the unit that holds the pages of transaction ``t``."""
-    x = st.txn[t]
-    return mapping.block_at(st, x.dev, x.ppn) // st.cfg[0].all_blocks
+def unit_of(st, tid):
+    """Return the unit that holds the pages of transaction ``tid``."""
+    txn = st.txn[tid]
+    return page_map.block_at(st, txn.dev, txn.ppn) // st.cfg[0].all_blocks
 
 
 @njit
-def find(st, u, key):
-    """Return the first buffered program of line ``key`` of unit ``u``, or -1 if none is
+def find(st, unit, key):
+    """Return the first buffered program of line ``key`` of unit ``unit``, or -1 if none is
     buffered."""
-    t = st.pool[u].lines - 1
-    while t >= 0 and lines.of(st, st.txn[t].ppn) != key:
-        t = st.txn[t].next
-    return t
+    tid = st.pool[unit].lines - 1
+    while tid >= 0 and word_lines.of(st, st.txn[tid].ppn) != key:
+        tid = st.txn[tid].next
+    return tid
 
 
 @njit
-def replace(st, u, head, other):
-    """Replace ``head`` by ``other`` (-1: remove it) in the list of buffered lines of unit ``u``."""
-    pool = st.pool[u]
+def replace(st, unit, head, other):
+    """Replace ``head`` by ``other`` (-1: remove it) in the list of buffered lines of unit
+    ``unit``.
+    """
+    pool = st.pool[unit]
     following = st.txn[head].next
     st.txn[head].next = -1
     if other >= 0:
@@ -69,163 +70,163 @@ def replace(st, u, head, other):
 
 
 @njit
-def insert(st, t):
-    """Insert program ``t`` into its line, in order of pages. Return the first program of the
+def insert(st, tid):
+    """Insert program ``tid`` into its line, in order of pages. Return the first program of the
     line."""
-    x = st.txn[t]
-    u = unit_of(st, t)
-    head = find(st, u, lines.of(st, x.ppn))
-    x.mate = -1
+    txn = st.txn[tid]
+    unit = unit_of(st, tid)
+    head = find(st, unit, word_lines.of(st, txn.ppn))
+    txn.mate = -1
     if head < 0:
-        x.next = st.pool[u].lines - 1
-        x.time = st.reg[0].now
-        st.pool[u].lines = t + 1
-        st.dev[x.dev].lines += 1
-        return t
-    if st.txn[head].page > x.page:
-        x.time = st.txn[head].time
-        x.mate = head
-        replace(st, u, head, t)
-        return t
+        txn.next = st.pool[unit].lines - 1
+        txn.time = st.reg[0].now
+        st.pool[unit].lines = tid + 1
+        st.dev[txn.dev].lines += 1
+        return tid
+    if st.txn[head].page > txn.page:
+        txn.time = st.txn[head].time
+        txn.mate = head
+        replace(st, unit, head, tid)
+        return tid
     at = head
-    while st.txn[at].mate >= 0 and st.txn[st.txn[at].mate].page <= x.page:
+    while st.txn[at].mate >= 0 and st.txn[st.txn[at].mate].page <= txn.page:
         at = st.txn[at].mate
-    x.next = -1
-    x.mate = st.txn[at].mate
-    st.txn[at].mate = t
+    txn.next = -1
+    txn.mate = st.txn[at].mate
+    st.txn[at].mate = tid
     return head
 
 
 @njit
 def whole(st, head):
     """Return True if all pages of a line are buffered."""
-    n = 0
-    t = head
-    while t >= 0:
-        n += st.txn[t].n
-        t = st.txn[t].mate
-    return n >= st.cfg[0].line
+    count = 0
+    tid = head
+    while tid >= 0:
+        count += st.txn[tid].n
+        tid = st.txn[tid].mate
+    return count >= st.cfg[0].line
 
 
 @njit
-def send(st, u, head, step):
+def send(st, unit, head, step):
     """Send a whole line to its die; ``step`` selects the pass."""
-    c = st.cfg[0]
-    replace(st, u, head, -1)
-    x = st.txn[head]
-    dev = x.dev
+    cfg = st.cfg[0]
+    replace(st, unit, head, -1)
+    txn = st.txn[head]
+    dev = txn.dev
     st.dev[dev].lines -= 1
     planes = 0
-    t = head
-    while t >= 0:
-        y = st.txn[t]
-        if step == s.PASSED:
-            mapping.place_of(st, dev, t)  # chips number their planes consecutively
-            y.array = st.page_ps[2, y.page]
-            st.count[dev, SECOND_PASS_PAGES] += y.n
-            st.count[dev, UNASKED_IN_BYTES] += y.n * c.page_bytes - y.bus
-        y.step = step
-        planes |= y.planes
-        t = y.mate
-    x.planes = planes
-    t = x.mate
-    while c.slots > 1 and t >= 0:  # the first holds the planes of all with its page offset
-        if st.txn[t].page == x.page:
-            st.txn[t].planes = 0
-        t = st.txn[t].mate
-    nand.push(st, st.die[x.die].first, head, queue_of(st, head))
+    tid = head
+    while tid >= 0:
+        other_txn = st.txn[tid]
+        if step == stages.PASSED:
+            page_map.place_of(st, dev, tid)  # chips number their planes consecutively
+            other_txn.array = st.page_ps[2, other_txn.page]
+            st.count[dev, SECOND_PASS_PAGES] += other_txn.n
+            st.count[dev, UNASKED_IN_BYTES] += other_txn.n * cfg.page_bytes - other_txn.bus
+        other_txn.step = step
+        planes |= other_txn.planes
+        tid = other_txn.mate
+    txn.planes = planes
+    tid = txn.mate
+    while cfg.slots > 1 and tid >= 0:  # the first holds the planes of all with its page offset
+        if st.txn[tid].page == txn.page:
+            st.txn[tid].planes = 0
+        tid = st.txn[tid].mate
+    channel.push(st, st.die[txn.die].first, head, queue_of(st, head))
 
 
 @njit
-def queue_of(st, t):
+def queue_of(st, tid):
     """Return the die queue for a line, by the stream that fills its block."""
-    c = st.cfg[0]
-    stream = st.block[mapping.block_at(st, st.txn[t].dev, st.txn[t].ppn)].stream
-    if stream < c.collected:
-        return nand.Q_WRITE
-    return nand.Q_MAP_WRITE if stream == c.map_stream else c.q_gc_write
+    cfg = st.cfg[0]
+    stream = st.block[page_map.block_at(st, st.txn[tid].dev, st.txn[tid].ppn)].stream
+    if stream < cfg.collected:
+        return channel.Q_WRITE
+    return channel.Q_MAP_WRITE if stream == cfg.map_stream else cfg.q_gc_write
 
 
 # --- passes
 
 
 @cold
-def programmed(st, t):
-    """Complete one pass over the line of program ``t``. Return True if there is no completion to
+def programmed(st, tid):
+    """Complete one pass over the line of program ``tid``. Return True if there is no completion to
     report: another pass follows, or the pages are padding."""
-    c = st.cfg[0]
-    x = st.txn[t]
-    dev = x.dev
-    if lines.begins(st, x.ppn):
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    dev = txn.dev
+    if word_lines.begins(st, txn.ppn):
         st.count[dev, ARRAY_PROGRAMS] += 1
-    if c.passes == 2 and x.step == s.ENCODED:
-        x.step = s.PASSED
-        head = insert(st, t)
+    if cfg.passes == 2 and txn.step == stages.ENCODED:
+        txn.step = stages.PASSED
+        head = insert(st, tid)
         if whole(st, head):
-            passed(st, unit_of(st, t), head)
+            passed(st, unit_of(st, tid), head)
         return True
-    d = st.dev[dev]
-    d.gathered -= x.n
-    if x.kind == CACHED:
-        d.joined -= 1
-    if x.kind == OWN and x.bare == lines.PADDING:
-        padded(st, t)
+    dev_rec = st.dev[dev]
+    dev_rec.gathered -= txn.n
+    if txn.kind == CACHED:
+        dev_rec.joined -= 1
+    if txn.kind == OWN and txn.bare == word_lines.PADDING:
+        padded(st, tid)
         return True
     return False
 
 
 @njit
-def padded(st, t):
+def padded(st, tid):
     """Complete the program of padding pages."""
-    x = st.txn[t]
-    dev = x.dev
-    u = unit_of(st, t)
-    st.count[dev, PADDING_PAGES] += x.n
-    mapping.landed(st, dev, x.ppn, x.n)
-    give_txn(st, t)
-    hunt(st, dev, u)
-    if st.pool[u].retiring > 0:
-        ask(st, dev, u)
+    txn = st.txn[tid]
+    dev = txn.dev
+    unit = unit_of(st, tid)
+    st.count[dev, PADDING_PAGES] += txn.n
+    page_map.landed(st, dev, txn.ppn, txn.n)
+    give_txn(st, tid)
+    hunt(st, dev, unit)
+    if st.pool[unit].retiring > 0:
+        ask(st, dev, unit)
 
 
 @njit
-def passed(st, u, head):
+def passed(st, unit, head):
     """Complete the first pass over a line. Start the second pass over the line before it, and the
     second pass over this line if no line follows."""
-    c = st.cfg[0]
-    x = st.txn[head]
-    dev = x.dev
-    ppn = x.ppn
-    b = mapping.block_at(st, dev, ppn)
-    stripe = (ppn - mapping.first_page(st, dev, b)) // c.stripe
+    cfg = st.cfg[0]
+    txn = st.txn[head]
+    dev = txn.dev
+    ppn = txn.ppn
+    block = page_map.block_at(st, dev, ppn)
+    stripe = (ppn - page_map.first_page(st, dev, block)) // cfg.stripe
     if stripe > 0:
-        second(st, u, find(st, u, lines.of(st, ppn - c.stripe)))
-    t = head
-    while t >= 0 and st.txn[t].kind == OWN and st.txn[t].bare == lines.PADDING:
-        t = st.txn[t].mate
-    if t < 0:
-        void(st, u, head)
-    elif stripe == st.block[b].last:
-        second(st, u, head)
+        second(st, unit, find(st, unit, word_lines.of(st, ppn - cfg.stripe)))
+    tid = head
+    while tid >= 0 and st.txn[tid].kind == OWN and st.txn[tid].bare == word_lines.PADDING:
+        tid = st.txn[tid].mate
+    if tid < 0:
+        void(st, unit, head)
+    elif stripe == st.block[block].last:
+        second(st, unit, head)
     elif st.key[(st.key.shape[0] >> 1) + st.reg[0].gather0 + dev] == NEVER:
-        set_leaf(st, st.reg[0].gather0 + dev, st.reg[0].now + c.gather)
+        set_leaf(st, st.reg[0].gather0 + dev, st.reg[0].now + cfg.gather)
 
 
 @njit
-def second(st, u, head):
+def second(st, unit, head):
     """Start the second pass over a line if its first pass is done."""
-    if head >= 0 and st.txn[head].step == s.PASSED and whole(st, head):
-        send(st, u, head, s.PASSED)
+    if head >= 0 and st.txn[head].step == stages.PASSED and whole(st, head):
+        send(st, unit, head, stages.PASSED)
 
 
 @njit
-def void(st, u, head):
+def void(st, unit, head):
     """Complete a line of padding only, after its single pass."""
-    replace(st, u, head, -1)
+    replace(st, unit, head, -1)
     st.dev[st.txn[head].dev].lines -= 1
     while head >= 0:
-        t = head
-        head = st.txn[t].mate
-        st.txn[t].mate = -1
-        st.dev[st.txn[t].dev].gathered -= st.txn[t].n
-        padded(st, t)
+        tid = head
+        head = st.txn[tid].mate
+        st.txn[tid].mate = -1
+        st.dev[st.txn[tid].dev].gathered -= st.txn[tid].n
+        padded(st, tid)

@@ -24,35 +24,35 @@ PADDING = 6
 @inline
 def of(st, ppn):
     """Return the number of a physical page's line, within its device."""
-    c = st.cfg[0]
-    stripe = ppn // c.stripe
-    if c.line == c.stripe:
+    cfg = st.cfg[0]
+    stripe = ppn // cfg.stripe
+    if cfg.line == cfg.stripe:
         return stripe
-    return stripe * c.unit_planes + plane_of(st, ppn)
+    return stripe * cfg.unit_planes + plane_of(st, ppn)
 
 
 @inline
 def plane_of(st, ppn):
     """Return the plane, within its unit, of a physical page or slot."""
-    c = st.cfg[0]
-    return ppn % c.together // c.slots
+    cfg = st.cfg[0]
+    return ppn % cfg.together // cfg.slots
 
 
 @inline
 def begins(st, ppn):
     """Return True if a physical page is the first of its line."""
-    c = st.cfg[0]
-    if c.line == c.stripe:
-        return ppn % c.stripe == 0
-    return ppn % c.stripe < c.together and ppn % c.slots == 0
+    cfg = st.cfg[0]
+    if cfg.line == cfg.stripe:
+        return ppn % cfg.stripe == 0
+    return ppn % cfg.stripe < cfg.together and ppn % cfg.slots == 0
 
 
 @inline
 def first_of(st, ppn):
     """Return the first physical page of a page's line."""
-    c = st.cfg[0]
-    first = ppn // c.stripe * c.stripe
-    return first if c.line == c.stripe else first + plane_of(st, ppn) * c.slots
+    cfg = st.cfg[0]
+    first = ppn // cfg.stripe * cfg.stripe
+    return first if cfg.line == cfg.stripe else first + plane_of(st, ppn) * cfg.slots
 
 
 @inline
@@ -64,16 +64,16 @@ def inside(st, front):
 @cold
 def unit_in_turn(st, dev, stream):
     """Return the unit of a stream's next page if units are used in turn, each for a stripe."""
-    c = st.cfg[0]
-    return dev * c.units + st.turn[st.front[stream, dev * c.units].turn]
+    cfg = st.cfg[0]
+    return dev * cfg.units + st.turn[st.front[stream, dev * cfg.units].turn]
 
 
 @cold
-def next_turn(st, dev, u, stream, n):
-    """Advance the turn of a stream after ``n`` pages were allocated in unit ``u``, if that was the
-    end of a stripe or there was no place (``n`` = 0)."""
-    c = st.cfg[0]
-    if n > 0 and inside(st, st.front[stream, u]):
+def next_turn(st, dev, unit, stream, count):
+    """Advance the turn of a stream after ``count`` pages were allocated in unit ``unit``, if that
+    was the end of a stripe or there was no place (``count`` = 0)."""
+    cfg = st.cfg[0]
+    if count > 0 and inside(st, st.front[stream, unit]):
         return
-    first = st.front[stream, dev * c.units]
-    first.turn = first.turn + 1 if first.turn + 1 < c.units else 0
+    first = st.front[stream, dev * cfg.units]
+    first.turn = first.turn + 1 if first.turn + 1 < cfg.units else 0

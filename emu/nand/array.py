@@ -20,229 +20,233 @@ from ondie.kernels.jit import cold, inline
 
 
 @inline
-def await_out(st, b, t):
-    """Insert ``t`` into channel ``b``'s data-out list, by the time at which its data are ready."""
-    bus = st.bus[b]
-    time = st.txn[t].time
-    st.txn[t].next = -1
+def await_out(st, channel, tid):
+    """Insert ``tid`` into channel ``channel``'s data-out list, by the time at which its data are
+    ready.
+    """
+    bus = st.bus[channel]
+    time = st.txn[tid].time
+    st.txn[tid].next = -1
     if bus.out_head < 0:
-        bus.out_head = t
-        bus.out_tail = t
+        bus.out_head = tid
+        bus.out_tail = tid
     elif st.txn[bus.out_tail].time <= time:
-        st.txn[bus.out_tail].next = t
-        bus.out_tail = t
+        st.txn[bus.out_tail].next = tid
+        bus.out_tail = tid
     elif st.txn[bus.out_head].time > time:
-        st.txn[t].next = bus.out_head
-        bus.out_head = t
+        st.txn[tid].next = bus.out_head
+        bus.out_head = tid
     else:
-        u = bus.out_head
-        while st.txn[st.txn[u].next].time <= time:
-            u = st.txn[u].next
-        st.txn[t].next = st.txn[u].next
-        st.txn[u].next = t
+        other = bus.out_head
+        while st.txn[st.txn[other].next].time <= time:
+            other = st.txn[other].next
+        st.txn[tid].next = st.txn[other].next
+        st.txn[other].next = tid
 
 
 @inline
-def await_done(st, b, t):
-    """Insert a program, erase or computation into channel ``b``'s list of ends, by its end."""
-    bus = st.bus[b]
-    time = st.txn[t].time
-    st.txn[t].next = -1
+def await_done(st, channel, tid):
+    """Insert a program, erase or computation into channel ``channel``'s list of ends, by its
+    end.
+    """
+    bus = st.bus[channel]
+    time = st.txn[tid].time
+    st.txn[tid].next = -1
     if bus.done_head < 0:
-        bus.done_head = t
-        bus.done_tail = t
+        bus.done_head = tid
+        bus.done_tail = tid
     elif st.txn[bus.done_tail].time <= time:
-        st.txn[bus.done_tail].next = t
-        bus.done_tail = t
+        st.txn[bus.done_tail].next = tid
+        bus.done_tail = tid
     elif st.txn[bus.done_head].time > time:
-        st.txn[t].next = bus.done_head
-        bus.done_head = t
+        st.txn[tid].next = bus.done_head
+        bus.done_head = tid
     else:
-        u = bus.done_head
-        while st.txn[st.txn[u].next].time <= time:
-            u = st.txn[u].next
-        st.txn[t].next = st.txn[u].next
-        st.txn[u].next = t
+        other = bus.done_head
+        while st.txn[st.txn[other].next].time <= time:
+            other = st.txn[other].next
+        st.txn[tid].next = st.txn[other].next
+        st.txn[other].next = tid
 
 
 @cold
-def unlist(st, b, t):
-    """Remove a suspended operation from its list of channel ``b``."""
-    bus = st.bus[b]
+def unlist(st, channel, tid):
+    """Remove a suspended operation from its list of channel ``channel``."""
+    bus = st.bus[channel]
     if st.cfg[0].status != 0:
         before = -1
         at = bus.out_head
-        while at != t:
+        while at != tid:
             before = at
             at = st.txn[at].next
         if before < 0:
-            bus.out_head = st.txn[t].next
+            bus.out_head = st.txn[tid].next
         else:
-            st.txn[before].next = st.txn[t].next
-        if bus.out_tail == t:
+            st.txn[before].next = st.txn[tid].next
+        if bus.out_tail == tid:
             bus.out_tail = before
     else:
         before = -1
         at = bus.done_head
-        while at != t:
+        while at != tid:
             before = at
             at = st.txn[at].next
         if before < 0:
-            bus.done_head = st.txn[t].next
+            bus.done_head = st.txn[tid].next
         else:
-            st.txn[before].next = st.txn[t].next
-        if bus.done_tail == t:
+            st.txn[before].next = st.txn[tid].next
+        if bus.done_tail == tid:
             bus.done_tail = before
-    st.txn[t].next = -1
+    st.txn[tid].next = -1
 
 
 # --- the array
 
 
 @inline
-def begin_array(st, g, t, now, time):
-    """Start the array of die ``g`` on ``t`` at ``now`` for ``time`` ps.
+def begin_array(st, die, tid, now, time):
+    """Start the array of die ``die`` on ``tid`` at ``now`` for ``time`` ps.
 
     ``now`` may be later than the present time: the end of the command. Programs and erases whose
     status is read enter the data-out list, like reads.
     """
-    d = st.die[g]
-    x = st.txn[t]
-    c = st.cfg[0]
-    d.arr = t
-    x.time = now + time
-    if c.watch != 0:
-        at = g
-        if c.chip != 0:
-            at = home(st, g, t)
-        st.use[x.phase, at] += time
-        line(st, at, now, now + time, t)
+    die_rec = st.die[die]
+    txn = st.txn[tid]
+    cfg = st.cfg[0]
+    die_rec.arr = tid
+    txn.time = now + time
+    if cfg.watch != 0:
+        at = die
+        if cfg.chip != 0:
+            at = home(st, die, tid)
+        st.use[txn.phase, at] += time
+        line(st, at, now, now + time, tid)
     if (
-        x.op == READ
-        or x.op == COPYBACK
-        or (c.status != 0 and x.op <= ERASE)
-        or (c.round_trip != 0 and (x.op == BPR or x.op == ODC))
+        txn.op == READ
+        or txn.op == COPYBACK
+        or (cfg.status != 0 and txn.op <= ERASE)
+        or (cfg.round_trip != 0 and (txn.op == BPR or txn.op == ODC))
     ):
-        await_out(st, d.bus, t)
+        await_out(st, die_rec.bus, tid)
     else:
-        await_done(st, d.bus, t)
+        await_done(st, die_rec.bus, tid)
 
 
 @inline
-def array_ps(st, g, t):
-    """Return the array time of transaction ``t`` on die ``g``, in ps."""
-    x = st.txn[t]
-    return st.op[x.op].array + x.array + st.die[g].extra
+def array_ps(st, die, tid):
+    """Return the array time of transaction ``tid`` on die ``die``, in ps."""
+    txn = st.txn[tid]
+    return st.op[txn.op].array + txn.array + st.die[die].extra
 
 
 @inline
-def array_end(st, g, t):
-    """End the program, erase or computation ``t`` in the array of die ``g``."""
-    d = st.die[g]
-    c = st.cfg[0]
+def array_end(st, die, tid):
+    """End the program, erase or computation ``tid`` in the array of die ``die``."""
+    die_rec = st.die[die]
+    cfg = st.cfg[0]
     now = st.reg[0].now
-    if d.power > 0:
-        rest_power(st, g)
-    d.arr = -1
-    d.suspends = 0
-    op = st.txn[t].op
-    if op == BPP or (op == PROGRAM and st.txn[t].bare == RESERVOIR):
-        d.stripe = 0
+    if die_rec.power > 0:
+        rest_power(st, die)
+    die_rec.arr = -1
+    die_rec.suspends = 0
+    op = st.txn[tid].op
+    if op == BPP or (op == PROGRAM and st.txn[tid].bare == RESERVOIR):
+        die_rec.stripe = 0
     elif op == ODC:
-        d.gradients -= 1
-    if op == PROGRAM and d.cache >= 0 and d.on_bus == 0 and d.loading < 0:
+        die_rec.gradients -= 1
+    if op == PROGRAM and die_rec.cache >= 0 and die_rec.on_bus == 0 and die_rec.loading < 0:
         # The end may be processed late (the channel was busy), and the next data later than it.
-        following = d.cache
-        start = max(st.txn[t].time, st.txn[following].time)
-        d.cache = -1
-        begin_array(st, g, following, start, max(array_ps(st, g, following), now - start))
-    if c.lanes > 1:
-        leave(st, g)
-    seek(st, g)
+        following = die_rec.cache
+        start = max(st.txn[tid].time, st.txn[following].time)
+        die_rec.cache = -1
+        begin_array(st, die, following, start, max(array_ps(st, die, following), now - start))
+    if cfg.lanes > 1:
+        leave(st, die)
+    seek(st, die)
 
 
 @cold
-def leave(st, g):
-    """Release the die from plane ``g`` if the plane's array and cache register are empty."""
-    d = st.die[g]
-    f = st.die[d.first]
-    if f.alone == g - d.first + 1 and d.arr < 0 and d.cache < 0:
-        f.alone = 0
+def leave(st, die):
+    """Release the die from plane ``die`` if the plane's array and cache register are empty."""
+    die_rec = st.die[die]
+    first_rec = st.die[die_rec.first]
+    if first_rec.alone == die - die_rec.first + 1 and die_rec.arr < 0 and die_rec.cache < 0:
+        first_rec.alone = 0
 
 
 @cold
-def rest_power(st, g):
-    """Release power of die ``g``, whose array is idle.
+def rest_power(st, die):
+    """Release power of die ``die``, whose array is idle.
 
     If the cache register holds the page of the next program, the die keeps the power for it.
     """
-    d = st.die[g]
-    if d.cache < 0 or st.txn[d.arr].op == READ:
-        give_power(st, g)
+    die_rec = st.die[die]
+    if die_rec.cache < 0 or st.txn[die_rec.arr].op == READ:
+        give_power(st, die)
     else:
-        take_power(st, g, min(planes_of(st, d.cache), d.power))
-        touch_all(st, d.dev)
+        take_power(st, die, min(planes_of(st, die_rec.cache), die_rec.power))
+        touch_all(st, die_rec.dev)
 
 
 @cold
-def notice_reads(st, b):
-    """Process the operations in channel ``b``'s data-out list whose array time is over.
+def notice_reads(st, channel):
+    """Process the operations in channel ``channel``'s data-out list whose array time is over.
 
     They release their power. With a cache register, read data move into it and free the array.
     """
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     now = st.reg[0].now
-    t = st.bus[b].out_head
-    while t >= 0 and st.txn[t].time <= now:
-        following = st.txn[t].next
-        g = st.txn[t].die
-        d = st.die[g]
-        if d.arr == t and st.txn[t].op != COPYBACK:
-            if d.power > 0:
-                rest_power(st, g)
-            if c.cache_read != 0 and d.cache < 0 and st.txn[t].op == READ:
-                d.cache = t
-                d.arr = -1
-                seek(st, g)
-        t = following
+    tid = st.bus[channel].out_head
+    while tid >= 0 and st.txn[tid].time <= now:
+        following = st.txn[tid].next
+        die = st.txn[tid].die
+        die_rec = st.die[die]
+        if die_rec.arr == tid and st.txn[tid].op != COPYBACK:
+            if die_rec.power > 0:
+                rest_power(st, die)
+            if cfg.cache_read != 0 and die_rec.cache < 0 and st.txn[tid].op == READ:
+                die_rec.cache = tid
+                die_rec.arr = -1
+                seek(st, die)
+        tid = following
 
 
 # --- suspension
 
 
 @cold
-def suspend(st, g, at):
-    """Suspend the program or erase of the die to which ``g`` belongs at time ``at`` (ps), the start
-    of the suspend command."""
-    c = st.cfg[0]
-    if c.lanes > 1:
-        f = st.die[st.die[g].first]
-        g = st.die[g].first + f.alone - 1
-        f.alone = 0
-    d = st.die[g]
-    t = d.arr
-    x = st.txn[t]
-    unlist(st, d.bus, t)
-    left = x.time - at
-    if d.suspends > 0:  # its array may not have resumed yet
-        left = min(left, d.left)
-    d.left = left
-    if c.watch != 0:
-        leaf = g
-        if c.chip != 0:
-            leaf = home(st, g, t)
-        st.use[x.phase, leaf] -= left
+def suspend(st, die, at):
+    """Suspend the program or erase of the die to which ``die`` belongs at time ``at`` (ps), the
+    start of the suspend command."""
+    cfg = st.cfg[0]
+    if cfg.lanes > 1:
+        first_rec = st.die[st.die[die].first]
+        die = st.die[die].first + first_rec.alone - 1
+        first_rec.alone = 0
+    die_rec = st.die[die]
+    tid = die_rec.arr
+    txn = st.txn[tid]
+    unlist(st, die_rec.bus, tid)
+    left = txn.time - at
+    if die_rec.suspends > 0:  # its array may not have resumed yet
+        left = min(left, die_rec.left)
+    die_rec.left = left
+    if cfg.watch != 0:
+        leaf = die
+        if cfg.chip != 0:
+            leaf = home(st, die, tid)
+        st.use[txn.phase, leaf] -= left
         cut_line(st, leaf, at)
-    if d.power > 0:
-        give_power(st, g)
-    d.paused = t
-    d.arr = -1
-    d.suspends += 1
-    d.served = 0
-    dev = st.dev[d.dev]
-    if x.op == PROGRAM:
+    if die_rec.power > 0:
+        give_power(st, die)
+    die_rec.paused = tid
+    die_rec.arr = -1
+    die_rec.suspends += 1
+    die_rec.served = 0
+    dev = st.dev[die_rec.dev]
+    if txn.op == PROGRAM:
         dev.suspended_programs += 1
-        d.still = at + st.cycles[SUSPEND, 1] + c.suspend_program_wait
+        die_rec.still = at + st.cycles[SUSPEND, 1] + cfg.suspend_program_wait
     else:
         dev.suspended_erases += 1
-        d.still = at + st.cycles[SUSPEND, 1] + c.suspend_erase_wait
+        die_rec.still = at + st.cycles[SUSPEND, 1] + cfg.suspend_erase_wait

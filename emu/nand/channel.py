@@ -68,10 +68,10 @@ from ondie.emu.nand.timing import (
     PROGRAM,
     READ,
     STATUS,
+    SUSPEND,
     VPP,
 )
 from ondie.emu.nand.timing import RESUME as RESUME_CYCLES
-from ondie.emu.nand.timing import SUSPEND as SUSPEND_CYCLES
 from ondie.kernels.jit import apart, cold, inline, njit
 
 __all__ = [
@@ -109,9 +109,9 @@ __all__ = [
 
 
 @inline
-def due(st, b):
-    """Return True if a phase or an array operation of channel ``b`` has ended."""
-    bus = st.bus[b]
+def due(st, channel):
+    """Return True if a phase or an array operation of channel ``channel`` has ended."""
+    bus = st.bus[channel]
     now = st.reg[0].now
     if bus.phase != NONE and bus.until <= now:
         return True
@@ -119,106 +119,106 @@ def due(st, b):
 
 
 @njit
-def finished(st, b):
-    """Return the next finished command of channel ``b`` as its first transaction, or -1.
+def finished(st, channel):
+    """Return the next finished command of channel ``channel`` as its first transaction, or -1.
 
     The other transactions of the command follow by ``mate``. Call it as long as :func:`due` holds.
     """
-    bus = st.bus[b]
+    bus = st.bus[channel]
     now = st.reg[0].now
     if bus.phase != NONE and bus.until <= now:
         if bus.quiet != 0:
             bus.phase = NONE
         else:
-            t = end_phase(st, b)
-            if t >= 0:
-                return t
-    t = bus.done_head
-    if t >= 0 and st.txn[t].time <= now:
-        bus.done_head = st.txn[t].next
-        st.txn[t].next = -1
-        array_end(st, st.txn[t].die, t)
-        return t
+            tid = end_phase(st, channel)
+            if tid >= 0:
+                return tid
+    tid = bus.done_head
+    if tid >= 0 and st.txn[tid].time <= now:
+        bus.done_head = st.txn[tid].next
+        st.txn[tid].next = -1
+        array_end(st, st.txn[tid].die, tid)
+        return tid
     return -1
 
 
 @inline
-def end_phase(st, b):
-    """End the present phase of channel ``b``.
+def end_phase(st, channel):
+    """End the present phase of channel ``channel``.
 
     Return the transaction if it is done with the die (data out, or a gradient loaded), else -1.
     """
-    bus = st.bus[b]
-    g = bus.die
-    t = bus.txn
+    bus = st.bus[channel]
+    die = bus.die
+    tid = bus.txn
     phase = bus.phase
-    d = st.die[g]
-    d.on_bus = 0
+    die_rec = st.die[die]
+    die_rec.on_bus = 0
     bus.phase = NONE
     now = st.reg[0].now
-    touch(st, b)
+    touch(st, channel)
     if st.cfg[0].watch != 0:
-        line(st, st.reg[0].bus0 + b, bus.start, now, t)
-    x = st.txn[t]
+        line(st, st.reg[0].bus0 + channel, bus.start, now, tid)
+    txn = st.txn[tid]
     if phase == OUT:
-        if x.op != READ:
-            return second_stage(st, g, t)
-        following = x.mate
-        x.mate = -1
+        if txn.op != READ:
+            return second_stage(st, die, tid)
+        following = txn.mate
+        txn.mate = -1
         if following >= 0:  # the next page of the multi-plane read
-            if d.arr == t:
-                d.arr = following
+            if die_rec.arr == tid:
+                die_rec.arr = following
             else:
-                d.cache = following
-            return t
-        if d.arr == t:  # no cache register: the array was held
-            d.arr = -1
+                die_rec.cache = following
+            return tid
+        if die_rec.arr == tid:  # no cache register: the array was held
+            die_rec.arr = -1
         else:
-            d.cache = -1
+            die_rec.cache = -1
         if st.cfg[0].lanes > 1:
-            leave(st, g)
-        seek(st, g)
-        return t
+            leave(st, die)
+        seek(st, die)
+        return tid
     if phase == IN:
-        if x.op == VPP:
-            d.gradients += int(x.queue == Q_LOAD)  # else pages return to the data registers
-            seek(st, g)
-            return t
-        if d.loading >= 0:  # more pages of the word line must be loaded
-            seek(st, g)
+        if txn.op == VPP:
+            die_rec.gradients += int(txn.queue == Q_LOAD)  # else pages return to the data registers
+            seek(st, die)
+            return tid
+        if die_rec.loading >= 0:  # more pages of the word line must be loaded
+            seek(st, die)
             return -1
-        if d.arr < 0:
-            d.cache = -1
-            begin_array(st, g, t, now, array_ps(st, g, t))
+        if die_rec.arr < 0:
+            die_rec.cache = -1
+            begin_array(st, die, tid, now, array_ps(st, die, tid))
         else:
-            x.time = now  # its array starts no earlier
+            txn.time = now  # its array starts no earlier
     if st.cfg[0].overlap != 0:
-        seek(st, g)
+        seek(st, die)
     return -1
 
 
 @cold
-def second_stage(st, g, t):
+def second_stage(st, die, tid):
     """Continue a transaction other than a READ after its OUT phase.
 
     A copy-back is programmed from the register: returns -1. Any other transaction is done and is
     returned: a program or an erase whose status has been read, a BPR or ODC after its data out.
     """
-    x = st.txn[t]
-    if x.op == COPYBACK:
-        x.op = PROGRAM
-        x.array = st.page_ps[1, x.page] if x.page >= 0 else 0
-        begin_array(st, g, t, st.reg[0].now, array_ps(st, g, t))
+    txn = st.txn[tid]
+    if txn.op == COPYBACK:
+        txn.op = PROGRAM
+        txn.array = st.page_ps[1, txn.page] if txn.page >= 0 else 0
+        begin_array(st, die, tid, st.reg[0].now, array_ps(st, die, tid))
         if st.cfg[0].overlap != 0:
-            seek(st, g)
+            seek(st, die)
         return -1
-    array_end(st, g, t)
-    return t
+    array_end(st, die, tid)
+    return tid
 
 
 @inline
-def best_out(st, b):
-    """Select the next data out of channel ``b``: (its predecessor in the list, transaction).
+def best_out(st, channel):
+    """Select the next data out of channel ``channel``: (its predecessor in the list, transaction).
 
     Order: phases without data (second command of a copy-back, status), then mapping reads, user
     reads and garbage-collection reads; within a class by readiness. (-1, -1) if none is ready.
@@ -229,24 +229,26 @@ def best_out(st, b):
     best_before = -1
     rank = 99
     before = -1
-    t = st.bus[b].out_head
-    while t >= 0:
-        x = st.txn[t]
-        if x.time > now:
+    tid = st.bus[channel].out_head
+    while tid >= 0:
+        txn = st.txn[tid]
+        if txn.time > now:
             break
-        d = st.die[x.die]
-        if d.on_bus == 0 and (d.cache == t or (d.arr == t and (d.cache < 0 or x.op != READ))):
-            r = 0 if x.queue == Q_MAP_READ else 2 if x.queue == Q_GC_READ else 1
-            if x.op != READ and x.op != BPR and x.op != ODC:
-                r = -1
-            if r < rank:
-                rank = r
-                best = t
+        die_rec = st.die[txn.die]
+        if die_rec.on_bus == 0 and (
+            die_rec.cache == tid or (die_rec.arr == tid and (die_rec.cache < 0 or txn.op != READ))
+        ):
+            own_rank = 0 if txn.queue == Q_MAP_READ else 2 if txn.queue == Q_GC_READ else 1
+            if txn.op != READ and txn.op != BPR and txn.op != ODC:
+                own_rank = -1
+            if own_rank < rank:
+                rank = own_rank
+                best = tid
                 best_before = before
-                if r <= first:
+                if own_rank <= first:
                     break
-        before = t
-        t = x.next
+        before = tid
+        tid = txn.next
     return best_before, best
 
 
@@ -260,369 +262,372 @@ def next_of(mask, turn):
 
 
 @apart
-def grant(st, b):
-    """Grant the idle channel ``b`` to the next die that requests it.
+def grant(st, channel):
+    """Grant the idle channel ``channel`` to the next die that requests it.
 
     Returns without a grant while an array operation that ends now has not been processed; the
     channel is granted after that.
     """
-    bus = st.bus[b]
-    c = st.cfg[0]
+    bus = st.bus[channel]
+    cfg = st.cfg[0]
     if bus.done_head >= 0 and st.txn[bus.done_head].time <= st.reg[0].now:
         return
-    if c.notice != 0:
-        notice_reads(st, b)
+    if cfg.notice != 0:
+        notice_reads(st, channel)
     if bus.phase != NONE:
         if bus.quiet == 0 or bus.until > st.reg[0].now:
-            if c.interleave != 0 and bus.ask_command != 0 and bus.phase != COMMAND:
-                interrupt(st, b)
+            if cfg.interleave != 0 and bus.ask_command != 0 and bus.phase != COMMAND:
+                interrupt(st, channel)
             return
         bus.phase = NONE
-    if c.suspends != 0:
-        look_again(st, b)
+    if cfg.suspends != 0:
+        look_again(st, channel)
     asks = bus.ask_command
-    first = c.commands_first != 0 and asks != 0
+    first = cfg.commands_first != 0 and asks != 0
     if not first:
         if bus.out_head >= 0:
-            before, t = best_out(st, b)
-            if t >= 0:
-                grant_out(st, b, before, t)
+            before, tid = best_out(st, channel)
+            if tid >= 0:
+                grant_out(st, channel, before, tid)
                 return
         asks |= bus.ask_in
-    if not grant_asking(st, b, asks) and first:
-        grant_others(st, b)
+    if not grant_asking(st, channel, asks) and first:
+        grant_others(st, channel)
 
 
 @cold
-def grant_others(st, b):
+def grant_others(st, channel):
     """Grant data out, else data in, when the power budget allows none of the commands."""
-    bus = st.bus[b]
+    bus = st.bus[channel]
     if bus.out_head >= 0:
-        before, t = best_out(st, b)
-        if t >= 0:
-            grant_out(st, b, before, t)
+        before, tid = best_out(st, channel)
+        if tid >= 0:
+            grant_out(st, channel, before, tid)
             return
-    grant_asking(st, b, bus.ask_in)
+    grant_asking(st, channel, bus.ask_in)
 
 
 @cold
-def look_again(st, b):
+def look_again(st, channel):
     """Run the die scheduler again for dies whose requested suspension is no longer allowed."""
-    asks = st.bus[b].ask_command
+    asks = st.bus[channel].ask_command
     while asks != 0:
         at = lowest_bit(asks)
         asks &= ~(1 << at)
-        g = st.way[b, at]
-        if in_vain(st, g, st.reg[0].now):
-            seek(st, g)
+        die = st.way[channel, at]
+        if in_vain(st, die, st.reg[0].now):
+            seek(st, die)
 
 
 @cold
-def in_vain(st, g, at):
-    """Return True if the read of die ``g`` would suspend an operation at time ``at`` that
+def in_vain(st, die, at):
+    """Return True if the read of die ``die`` would suspend an operation at time ``at`` that
     :func:`may_suspend` does not allow to be suspended then."""
-    pick = st.die[g].pick
+    pick = st.die[die].pick
     if pick >= RESUME or READS >> pick & 1 == 0:
         return False
-    w = working(st, g)
-    return w >= 0 and not may_suspend(st, st.die[w], at)
+    busy = working(st, die)
+    return busy >= 0 and not may_suspend(st, st.die[busy], at)
 
 
 @inline
-def working(st, g):
-    """Return the die or plane whose array operation ``g`` would have to suspend; -1 = none."""
-    d = st.die[g]
+def working(st, die):
+    """Return the die or plane whose array operation ``die`` would have to suspend; -1 = none."""
+    die_rec = st.die[die]
     if st.cfg[0].lanes > 1:
-        f = st.die[d.first]
-        if f.alone != 0 and st.die[d.first + f.alone - 1].arr >= 0:
-            return d.first + f.alone - 1
+        first_rec = st.die[die_rec.first]
+        if first_rec.alone != 0 and st.die[die_rec.first + first_rec.alone - 1].arr >= 0:
+            return die_rec.first + first_rec.alone - 1
         return -1
-    return g if d.arr >= 0 else -1
+    return die if die_rec.arr >= 0 else -1
 
 
 @inline
-def grant_asking(st, b, asks):
-    """Grant channel ``b`` to a die of mask ``asks``, round robin.
+def grant_asking(st, channel, asks):
+    """Grant channel ``channel`` to a die of mask ``asks``, round robin.
 
     Returns False if the power budget allows none of them.
     """
-    bus = st.bus[b]
-    c = st.cfg[0]
+    bus = st.bus[channel]
+    cfg = st.cfg[0]
     while asks != 0:
         at = next_of(asks, bus.turn)
-        g = st.way[b, at]
-        if c.power == 0 or powered(st, g):
-            bus.turn = at + 1 if at + 1 < c.ways * c.lanes else 0
-            if st.die[g].want == COMMAND:
-                grant_command(st, b, g)
+        die = st.way[channel, at]
+        if cfg.power == 0 or powered(st, die):
+            bus.turn = at + 1 if at + 1 < cfg.ways * cfg.lanes else 0
+            if st.die[die].want == COMMAND:
+                grant_command(st, channel, die)
             else:
-                grant_in(st, b, g)
+                grant_in(st, channel, die)
             return True
         asks &= ~(1 << at)
     return False
 
 
 @cold
-def powered(st, g):
-    """Return True if the power budget allows the next operation of die ``g``.
+def powered(st, die):
+    """Return True if the power budget allows the next operation of die ``die``.
 
     An operation holds its power from its first cycle on the channel until its array is done, a
     copy-back for both parts. A page in the cache register shares the power of the program before.
     """
-    d = st.die[g]
-    if d.pick == MORE:
+    die_rec = st.die[die]
+    if die_rec.pick == MORE:
         return True
-    t = d.paused if d.pick == RESUME else st.queue[g, 2 * d.pick]
-    if st.txn[t].op == VPP or st.txn[t].op == ODC:
+    tid = die_rec.paused if die_rec.pick == RESUME else st.queue[die, 2 * die_rec.pick]
+    if st.txn[tid].op == VPP or st.txn[tid].op == ODC:
         return True
-    return affordable(st, g, planes_of(st, t))
+    return affordable(st, die, planes_of(st, tid))
 
 
 @inline
-def hold_bus(st, b, g, t, phase, time):
-    """Assign channel ``b`` to transaction ``t`` of die ``g`` for ``time`` ps from now."""
-    bus = st.bus[b]
-    d = st.die[g]
+def hold_bus(st, channel, die, tid, phase, time):
+    """Assign channel ``channel`` to transaction ``tid`` of die ``die`` for ``time`` ps from now."""
+    bus = st.bus[channel]
+    die_rec = st.die[die]
     now = st.reg[0].now
-    d.on_bus = 1
-    if d.want != NONE:
-        bit = 1 << d.at
+    die_rec.on_bus = 1
+    if die_rec.want != NONE:
+        bit = 1 << die_rec.at
         bus.ask_command &= ~bit
         bus.ask_in &= ~bit
-        d.want = NONE
-    bus.die = g
+        die_rec.want = NONE
+    bus.die = die
     bus.phase = phase
-    bus.txn = t
+    bus.txn = tid
     bus.start = now
     bus.until = now + time
     bus.quiet = 0
     bus.grants += 1
     if st.cfg[0].watch != 0:
-        st.use[st.txn[t].phase, st.reg[0].bus0 + b] += time
+        st.use[st.txn[tid].phase, st.reg[0].bus0 + channel] += time
 
 
 @inline
-def grant_out(st, b, before, t):
-    """Grant channel ``b`` to the data out of ``t``; ``before`` is its predecessor in the list.
+def grant_out(st, channel, before, tid):
+    """Grant channel ``channel`` to the data out of ``tid``; ``before`` is its predecessor in the
+    list.
 
     The pages of one multi-plane read follow one after the other.
     """
-    bus = st.bus[b]
-    c = st.cfg[0]
-    x = st.txn[t]
-    following = x.next
-    if x.mate >= 0 and x.op == READ:  # its mate replaces it in the list
-        y = st.txn[x.mate]
-        y.time = x.time
-        y.planes |= x.planes  # same command: the mate's page must be selected, too
-        y.next = following
+    bus = st.bus[channel]
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    following = txn.next
+    if txn.mate >= 0 and txn.op == READ:  # its mate replaces it in the list
+        other_txn = st.txn[txn.mate]
+        other_txn.time = txn.time
+        other_txn.planes |= txn.planes  # same command: the mate's page must be selected, too
+        other_txn.next = following
         if following < 0:
-            bus.out_tail = x.mate
-        following = x.mate
+            bus.out_tail = txn.mate
+        following = txn.mate
     elif following < 0:
         bus.out_tail = before
     if before < 0:
         bus.out_head = following
     else:
         st.txn[before].next = following
-    x.next = -1
-    if x.op == READ:
-        time = transfer_ps(x.bus, c.bus_scale, c.bus_shift)
-        if c.out != 0:
-            time += out_ps(st, t)
-        bus.size_out += x.bus
-    elif x.op == BPR or x.op == ODC:  # from the optimizer's registers to the controller's ECC
-        time = transfer_ps(x.bus, c.bus_scale, c.bus_shift)
-        if c.out != 0:
-            time += x.n * (c.out + c.out_plane)
-        bus.size_out += x.bus
-    elif x.op == COPYBACK:
-        time = st.cycles[COPYBACK_IN, planes_of(st, t)]
+    txn.next = -1
+    if txn.op == READ:
+        time = transfer_ps(txn.bus, cfg.bus_scale, cfg.bus_shift)
+        if cfg.out != 0:
+            time += out_ps(st, tid)
+        bus.size_out += txn.bus
+    elif txn.op == BPR or txn.op == ODC:  # from the optimizer's registers to the controller's ECC
+        time = transfer_ps(txn.bus, cfg.bus_scale, cfg.bus_shift)
+        if cfg.out != 0:
+            time += txn.n * (cfg.out + cfg.out_plane)
+        bus.size_out += txn.bus
+    elif txn.op == COPYBACK:
+        time = st.cycles[COPYBACK_IN, planes_of(st, tid)]
     else:
         time = st.cycles[STATUS, 1]
-    hold_bus(st, b, x.die, t, OUT, time)
+    hold_bus(st, channel, txn.die, tid, OUT, time)
 
 
 @cold
-def out_ps(st, t):
-    """Return the channel time around the data out of read ``t``, in ps.
+def out_ps(st, tid):
+    """Return the channel time around the data out of read ``tid``, in ps.
 
     After a read of several planes each page must be selected first.
     """
-    c = st.cfg[0]
-    x = st.txn[t]
-    if c.slots > 1:
-        parts = pages(st, x.ppn, x.n)
-        if parts > 1 or x.array < 0 or x.mate >= 0 or x.planes & (x.planes - 1) != 0:
-            return parts * (c.out + c.out_plane)
-        return c.out
-    if x.n > 1 or x.planes & (x.planes - 1) != 0:
-        return x.n * (c.out + c.out_plane)
-    return c.out
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    if cfg.slots > 1:
+        parts = pages(st, txn.ppn, txn.n)
+        if parts > 1 or txn.array < 0 or txn.mate >= 0 or txn.planes & (txn.planes - 1) != 0:
+            return parts * (cfg.out + cfg.out_plane)
+        return cfg.out
+    if txn.n > 1 or txn.planes & (txn.planes - 1) != 0:
+        return txn.n * (cfg.out + cfg.out_plane)
+    return cfg.out
 
 
 @inline
-def grant_command(st, b, g):
-    """Grant channel ``b`` to the command and address cycles of die ``g``'s next operation; the
-    array starts after them."""
+def grant_command(st, channel, die):
+    """Grant channel ``channel`` to the command and address cycles of die ``die``'s next operation;
+    the array starts after them."""
     now = st.reg[0].now
-    t, time, wait, array = start_command(st, g, now)
-    hold_bus(st, b, g, t, COMMAND, time)
+    tid, time, wait, array = start_command(st, die, now)
+    hold_bus(st, channel, die, tid, COMMAND, time)
     if st.cfg[0].overlap == 0:
-        release_quietly(st, b, g)
-    begin_array(st, g, t, now + time + wait, array)
+        release_quietly(st, channel, die)
+    begin_array(st, die, tid, now + time + wait, array)
 
 
 @inline
-def release_quietly(st, b, g):
-    """Mark the present phase of channel ``b`` as quiet and release die ``g``.
+def release_quietly(st, channel, die):
+    """Mark the present phase of channel ``channel`` as quiet and release die ``die``.
 
     The array works from the end of the phase and needs no channel meanwhile, so the end is an event
     only if another request is pending on the channel.
     """
-    bus = st.bus[b]
+    bus = st.bus[channel]
     bus.quiet = 1
-    st.die[g].on_bus = 0
+    st.die[die].on_bus = 0
     if st.cfg[0].watch != 0:
-        line(st, st.reg[0].bus0 + b, bus.start, bus.until, bus.txn)
+        line(st, st.reg[0].bus0 + channel, bus.start, bus.until, bus.txn)
 
 
 @inline
-def grant_in(st, b, g):
-    """Grant channel ``b`` to the data in of die ``g``: command, address and data of its next
-    program or gradient, or of the next page of a word line."""
-    d = st.die[g]
-    c = st.cfg[0]
-    q = d.pick
-    if q == MORE:
-        t = d.cache
-        first = d.loading
+def grant_in(st, channel, die):
+    """Grant channel ``channel`` to the data in of die ``die``: command, address and data of its
+    next program or gradient, or of the next page of a word line."""
+    die_rec = st.die[die]
+    cfg = st.cfg[0]
+    queue = die_rec.pick
+    if queue == MORE:
+        tid = die_rec.cache
+        first = die_rec.loading
     else:
-        if c.ranked != 0 and HOST >> q & 1:
-            promote(st, g, q)
-        t = pop(st, g, q)
-        first = t
-        if st.txn[t].op == PROGRAM:
-            if c.group != 0:
-                gather_all(st, g, t, q)
-            if c.special != 0:
-                if c.power > 0:
-                    take_power(st, g, max(planes_of(st, t), d.power))
-                if c.lanes > 1:
-                    st.die[d.first].alone = g - d.first + 1
-            if c.overlap != 0:
-                d.cache = t
-    n = st.txn[first].n
+        if cfg.ranked != 0 and HOST >> queue & 1:
+            promote(st, die, queue)
+        tid = pop(st, die, queue)
+        first = tid
+        if st.txn[tid].op == PROGRAM:
+            if cfg.group != 0:
+                gather_all(st, die, tid, queue)
+            if cfg.special != 0:
+                if cfg.power > 0:
+                    take_power(st, die, max(planes_of(st, tid), die_rec.power))
+                if cfg.lanes > 1:
+                    st.die[die_rec.first].alone = die - die_rec.first + 1
+            if cfg.overlap != 0:
+                die_rec.cache = tid
+    count = st.txn[first].n
     size = st.txn[first].bus
-    u = st.txn[first].mate
+    other = st.txn[first].mate
     page = st.txn[first].page
-    while u >= 0 and (c.word == 0 or st.txn[u].page == page):
-        n += st.txn[u].n
-        size += st.txn[u].bus
-        u = st.txn[u].mate
-    if c.slots > 1:
-        n = planes_at(st, first)
-    d.loading = u
-    time = st.cycles[st.txn[t].op, n] + transfer_ps(size, c.bus_scale, c.bus_shift)
-    st.bus[b].size_in += size
-    hold_bus(st, b, g, t, IN, time)
-    if c.overlap == 0 and st.txn[t].op == PROGRAM:
-        release_quietly(st, b, g)
-        begin_array(st, g, t, st.bus[b].until, array_ps(st, g, t))
+    while other >= 0 and (cfg.word == 0 or st.txn[other].page == page):
+        count += st.txn[other].n
+        size += st.txn[other].bus
+        other = st.txn[other].mate
+    if cfg.slots > 1:
+        count = planes_at(st, first)
+    die_rec.loading = other
+    time = st.cycles[st.txn[tid].op, count] + transfer_ps(size, cfg.bus_scale, cfg.bus_shift)
+    st.bus[channel].size_in += size
+    hold_bus(st, channel, die, tid, IN, time)
+    if cfg.overlap == 0 and st.txn[tid].op == PROGRAM:
+        release_quietly(st, channel, die)
+        begin_array(st, die, tid, st.bus[channel].until, array_ps(st, die, tid))
 
 
 @inline
-def start_command(st, g, start):
-    """Dequeue the operation of die ``g`` whose command is sent at ``start``.
+def start_command(st, die, start):
+    """Dequeue the operation of die ``die`` whose command is sent at ``start``.
 
     Returns (transaction, ps on the channel, ps before the array starts, ps in the array).
     """
-    c = st.cfg[0]
-    if c.special != 0:
-        return start_specially(st, g, start)
-    q = st.die[g].pick
-    if c.ranked != 0 and HOST >> q & 1:
-        promote(st, g, q)
-    t = pop(st, g, q)
-    if q == Q_PE:
-        use_registers(st, g, t)
-    elif c.group != 0:
-        gather_all(st, g, t, q)
-    x = st.txn[t]
-    if x.op == READ:
-        log_read(st, t)
-    return t, st.cycles[x.op, planes_of(st, t)], 0, array_ps(st, g, t)
+    cfg = st.cfg[0]
+    if cfg.special != 0:
+        return start_specially(st, die, start)
+    queue = st.die[die].pick
+    if cfg.ranked != 0 and HOST >> queue & 1:
+        promote(st, die, queue)
+    tid = pop(st, die, queue)
+    if queue == Q_PE:
+        use_registers(st, die, tid)
+    elif cfg.group != 0:
+        gather_all(st, die, tid, queue)
+    txn = st.txn[tid]
+    if txn.op == READ:
+        log_read(st, tid)
+    return tid, st.cycles[txn.op, planes_of(st, tid)], 0, array_ps(st, die, tid)
 
 
 @cold
-def use_registers(st, g, t):
-    """Check and update die ``g``'s registers for an optimizer operation.
+def use_registers(st, die, tid):
+    """Check and update die ``die``'s registers for an optimizer operation.
 
     Fails with E_REGISTER if they do not hold what the operation needs: the plan is wrong then.
     """
-    d = st.die[g]
-    op = st.txn[t].op
+    die_rec = st.die[die]
+    op = st.txn[tid].op
     if op == BPR:
-        if d.stripe != 0:
-            fail(st, E_REGISTER, g, op)
-        d.stripe = 1
-        d.gradients += int(st.txn[t].left > 0)  # gradient kept in the array, read with the stripe
-    elif op == READ and d.stripe == 0:
-        fail(st, E_REGISTER, g, op)
+        if die_rec.stripe != 0:
+            fail(st, E_REGISTER, die, op)
+        die_rec.stripe = 1
+        die_rec.gradients += int(
+            st.txn[tid].left > 0
+        )  # gradient kept in the array, read with the stripe
+    elif op == READ and die_rec.stripe == 0:
+        fail(st, E_REGISTER, die, op)
     elif op == ODC:
-        if d.stripe == 0 or d.gradients == 0:
-            fail(st, E_REGISTER, g, op)
-    elif op == BPP and d.stripe == 0 and st.row[st.txn[t].row].kind != PAD:
-        fail(st, E_REGISTER, g, op)
+        if die_rec.stripe == 0 or die_rec.gradients == 0:
+            fail(st, E_REGISTER, die, op)
+    elif op == BPP and die_rec.stripe == 0 and st.row[st.txn[tid].row].kind != PAD:
+        fail(st, E_REGISTER, die, op)
 
 
 @cold
-def start_specially(st, g, start):
+def start_specially(st, die, start):
     """Do what :func:`start_command` does where suspension, independent plane reads or a power
     budget is configured."""
-    d = st.die[g]
-    c = st.cfg[0]
-    f = st.die[d.first] if c.lanes > 1 else d
-    q = d.pick
-    if q == RESUME:
-        t = d.paused
-        d.paused = -1
-        if c.power > 0:
-            take_power(st, g, planes_of(st, t))
-        if c.lanes > 1:
-            f.alone = 1
-        return t, st.cycles[RESUME_CYCLES, 1], c.resume_wait, d.left
-    if c.ranked != 0 and HOST >> q & 1:
-        promote(st, g, q)
-    t = pop(st, g, q)
-    op = st.txn[t].op
+    die_rec = st.die[die]
+    cfg = st.cfg[0]
+    first_rec = st.die[die_rec.first] if cfg.lanes > 1 else die_rec
+    queue = die_rec.pick
+    if queue == RESUME:
+        tid = die_rec.paused
+        die_rec.paused = -1
+        if cfg.power > 0:
+            take_power(st, die, planes_of(st, tid))
+        if cfg.lanes > 1:
+            first_rec.alone = 1
+        return tid, st.cycles[RESUME_CYCLES, 1], cfg.resume_wait, die_rec.left
+    if cfg.ranked != 0 and HOST >> queue & 1:
+        promote(st, die, queue)
+    tid = pop(st, die, queue)
+    op = st.txn[tid].op
     time = 0
-    if c.suspends != 0 and working(st, g) >= 0:
-        suspend(st, g, start)
-        time = st.cycles[SUSPEND_CYCLES, 1]
-    if q == Q_PE:
-        use_registers(st, g, t)
-    elif c.group != 0:
-        gather_all(st, g, t, q)
-    n = planes_of(st, t)
-    if c.power > 0 and op != ODC:
-        take_power(st, g, n)
+    if cfg.suspends != 0 and working(st, die) >= 0:
+        suspend(st, die, start)
+        time = st.cycles[SUSPEND, 1]
+    if queue == Q_PE:
+        use_registers(st, die, tid)
+    elif cfg.group != 0:
+        gather_all(st, die, tid, queue)
+    count = planes_of(st, tid)
+    if cfg.power > 0 and op != ODC:
+        take_power(st, die, count)
     if op == READ:
-        log_read(st, t)
-    if c.lanes > 1 and needs_die(st, t):
-        f.alone = g - d.first + 1
+        log_read(st, tid)
+    if cfg.lanes > 1 and needs_die(st, tid):
+        first_rec.alone = die - die_rec.first + 1
     wait = 0
-    if f.paused >= 0:
-        f.served += 1
-        wait = max(f.still - start - time, 0)
-    return t, time + st.cycles[op, n], wait, array_ps(st, g, t)
+    if first_rec.paused >= 0:
+        first_rec.served += 1
+        wait = max(first_rec.still - start - time, 0)
+    return tid, time + st.cycles[op, count], wait, array_ps(st, die, tid)
 
 
 @cold
-def interrupt(st, b):
-    """Send commands now, in between the data transfer that holds channel ``b``."""
-    bus = st.bus[b]
-    c = st.cfg[0]
+def interrupt(st, channel):
+    """Send commands now, in between the data transfer that holds channel ``channel``."""
+    bus = st.bus[channel]
+    cfg = st.cfg[0]
     now = st.reg[0].now
     if bus.until <= now:
         return  # the transfer ends at this instant
@@ -632,52 +637,52 @@ def interrupt(st, b):
     refused = 0
     while bus.ask_command & ~refused != 0:
         at = next_of(bus.ask_command & ~refused, bus.turn)
-        g = st.way[b, at]
+        die = st.way[channel, at]
         bit = 1 << at
         start = max(now, bus.command_until)
-        if c.suspends != 0 and in_vain(st, g, start) or c.power != 0 and not powered(st, g):
+        if cfg.suspends != 0 and in_vain(st, die, start) or cfg.power != 0 and not powered(st, die):
             refused |= bit
             continue
         bus.ask_command &= ~bit
-        st.die[g].want = NONE
-        t, time, wait, array = start_command(st, g, start)
+        st.die[die].want = NONE
+        tid, time, wait, array = start_command(st, die, start)
         bus.command_until = start + time
         bus.until += time
-        st.use[st.txn[t].phase, st.reg[0].bus0 + b] += time
-        line(st, st.reg[0].bus0 + b, start, start + time, t)
-        begin_array(st, g, t, start + time + wait, array)
-        seek(st, g)
+        st.use[st.txn[tid].phase, st.reg[0].bus0 + channel] += time
+        line(st, st.reg[0].bus0 + channel, start, start + time, tid)
+        begin_array(st, die, tid, start + time + wait, array)
+        seek(st, die)
 
 
 @inline
-def wake(st, b):
-    """Return the time of channel ``b``'s next event in ps, or NEVER.
+def wake(st, channel):
+    """Return the time of channel ``channel``'s next event in ps, or NEVER.
 
     With ``watch`` 0, nothing outside the channel depends on the end of programs, and their ends are
     processed when the channel is free.
     """
-    bus = st.bus[b]
-    c = st.cfg[0]
+    bus = st.bus[channel]
+    cfg = st.cfg[0]
     if bus.phase != NONE and bus.quiet != 0:
         if bus.ask_command | bus.ask_in != 0:
             time = bus.until
         else:
             time = max(bus.until, st.txn[bus.out_head].time) if bus.out_head >= 0 else NEVER
-            if c.watch == 0 and bus.done_head >= 0:
+            if cfg.watch == 0 and bus.done_head >= 0:
                 return min(time, max(bus.until, st.txn[bus.done_head].time))
-        if c.watch == 0:
+        if cfg.watch == 0:
             return time
     elif bus.phase != NONE:
         time = bus.until
-        if c.watch == 0:
+        if cfg.watch == 0:
             return time
-        if c.eager != 0:
-            t = bus.out_head
+        if cfg.eager != 0:
+            tid = bus.out_head
             now = st.reg[0].now
-            while t >= 0 and st.txn[t].time <= now:
-                t = st.txn[t].next
-            if t >= 0:
-                time = min(time, st.txn[t].time)
+            while tid >= 0 and st.txn[tid].time <= now:
+                tid = st.txn[tid].next
+            if tid >= 0:
+                time = min(time, st.txn[tid].time)
     else:
         time = st.txn[bus.out_head].time if bus.out_head >= 0 else NEVER
     if bus.done_head >= 0:
@@ -686,10 +691,10 @@ def wake(st, b):
 
 
 @cold
-def at_once(st, b):
-    """Grant channel ``b`` before the end of the event; it may grant again at the end."""
-    grant(st, b)
-    set_leaf(st, b, wake(st, b))
+def at_once(st, channel):
+    """Grant channel ``channel`` before the end of the event; it may grant again at the end."""
+    grant(st, channel)
+    set_leaf(st, channel, wake(st, channel))
 
 
 @inline
@@ -698,7 +703,7 @@ def settle(st):
     reg = st.reg[0]
     while reg.touched > 0:
         reg.touched -= 1
-        b = st.touched[reg.touched]
-        st.bus[b].touched = 0
-        grant(st, b)
-        set_leaf(st, b, wake(st, b))
+        channel = st.touched[reg.touched]
+        st.bus[channel].touched = 0
+        grant(st, channel)
+        set_leaf(st, channel, wake(st, channel))

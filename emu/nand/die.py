@@ -103,56 +103,56 @@ def order_table() -> np.ndarray:
     table = np.full((2, ALL + 1), -1, np.int8)
     for row, order in enumerate((BACKGROUND, range(QUEUES))):
         for mask in range(1, ALL + 1):
-            table[row, mask] = next(q for q in order if mask >> q & 1)
+            table[row, mask] = next(queue for queue in order if mask >> queue & 1)
     return table
 
 
 @inline
-def touch(st, b):
-    """Mark channel ``b`` for a new grant decision at the end of the event."""
-    bus = st.bus[b]
+def touch(st, channel):
+    """Mark channel ``channel`` for a new grant decision at the end of the event."""
+    bus = st.bus[channel]
     if bus.touched == 0:
         bus.touched = 1
         reg = st.reg[0]
-        st.touched[reg.touched] = b
+        st.touched[reg.touched] = channel
         reg.touched += 1
 
 
 @inline
-def pop(st, g, q):
-    """Remove and return the first transaction of queue ``q`` of die ``g``."""
-    t = st.queue[g, 2 * q]
-    following = st.txn[t].next
+def pop(st, die, queue):
+    """Remove and return the first transaction of queue ``queue`` of die ``die``."""
+    tid = st.queue[die, 2 * queue]
+    following = st.txn[tid].next
     if following < 0:
-        st.die[g].waiting &= ~(1 << q)
+        st.die[die].waiting &= ~(1 << queue)
     else:
-        st.queue[g, 2 * q] = following
-    st.txn[t].next = -1
-    return t
+        st.queue[die, 2 * queue] = following
+    st.txn[tid].next = -1
+    return tid
 
 
 @inline
-def rank_of(st, t):
+def rank_of(st, tid):
     """Return the priority class of a host transaction."""
-    return st.zone[st.txn[t].stream].rank
+    return st.zone[st.txn[tid].stream].rank
 
 
 @cold
-def promote(st, g, q):
-    """Move the first transaction of the class whose turn it is to the head of queue ``q``.
+def promote(st, die, queue):
+    """Move the first transaction of the class whose turn it is to the head of queue ``queue``.
 
     Class 0 always has priority. Classes 1 to 3 take weighted turns: class 1 in every round of a
     cycle of four, class 2 in rounds 2 and 1, class 3 in round 1.
     """
-    d = st.die[g]
-    reads = q == Q_READ
-    turn = d.turn_read if reads else d.turn_write
-    rounds = (d.round_read if reads else d.round_write) + 4  # stored minus 4
+    die_rec = st.die[die]
+    reads = queue == Q_READ
+    turn = die_rec.turn_read if reads else die_rec.turn_write
+    rounds = (die_rec.round_read if reads else die_rec.round_write) + 4  # stored minus 4
     waiting = 0
-    t = st.queue[g, 2 * q]
-    while t >= 0:
-        waiting |= 1 << rank_of(st, t)
-        t = st.txn[t].next
+    tid = st.queue[die, 2 * queue]
+    while tid >= 0:
+        waiting |= 1 << rank_of(st, tid)
+        tid = st.txn[tid].next
     chosen = 0
     while waiting & 1 == 0:
         turn += 1
@@ -167,52 +167,52 @@ def promote(st, g, q):
             chosen = turn
             break
     if reads:
-        d.turn_read = turn
-        d.round_read = rounds - 4
+        die_rec.turn_read = turn
+        die_rec.round_read = rounds - 4
     else:
-        d.turn_write = turn
-        d.round_write = rounds - 4
+        die_rec.turn_write = turn
+        die_rec.round_write = rounds - 4
     before = -1
-    t = st.queue[g, 2 * q]
-    while rank_of(st, t) != chosen:
-        before = t
-        t = st.txn[t].next
+    tid = st.queue[die, 2 * queue]
+    while rank_of(st, tid) != chosen:
+        before = tid
+        tid = st.txn[tid].next
     if before < 0:
         return
-    st.txn[before].next = st.txn[t].next
-    if st.txn[t].next < 0:
-        st.queue[g, 2 * q + 1] = before
-    st.txn[t].next = st.queue[g, 2 * q]
-    st.queue[g, 2 * q] = t
+    st.txn[before].next = st.txn[tid].next
+    if st.txn[tid].next < 0:
+        st.queue[die, 2 * queue + 1] = before
+    st.txn[tid].next = st.queue[die, 2 * queue]
+    st.queue[die, 2 * queue] = tid
 
 
 @inline
-def planes_of(st, t):
+def planes_of(st, tid):
     """Return the number of planes that a command uses: its pages of one offset (a word line has
     several offsets)."""
     if st.cfg[0].slots > 1:
-        return planes_at(st, t)
-    if st.txn[t].mate < 0:
-        return st.txn[t].n
-    page = st.txn[t].page
-    n = 0
-    while t >= 0:
-        if st.txn[t].page == page:
-            n += st.txn[t].n
-        t = st.txn[t].mate
-    return n
+        return planes_at(st, tid)
+    if st.txn[tid].mate < 0:
+        return st.txn[tid].n
+    page = st.txn[tid].page
+    count = 0
+    while tid >= 0:
+        if st.txn[tid].page == page:
+            count += st.txn[tid].n
+        tid = st.txn[tid].mate
+    return count
 
 
 @cold
-def planes_at(st, t):
+def planes_at(st, tid):
     """Return what :func:`planes_of` does where a page has several slots and each transaction may
     cover any of them."""
-    page = st.txn[t].page
+    page = st.txn[tid].page
     planes = 0
-    while t >= 0:
-        if st.txn[t].page == page:
-            planes |= st.txn[t].planes
-        t = st.txn[t].mate
+    while tid >= 0:
+        if st.txn[tid].page == page:
+            planes |= st.txn[tid].planes
+        tid = st.txn[tid].mate
     return set_bits(planes)
 
 
@@ -220,71 +220,74 @@ def planes_at(st, t):
 
 
 @cold
-def into_chip(st, t):
-    """Return the DIE record of transaction ``t``'s chip, where a chip takes one command at a time.
+def into_chip(st, tid):
+    """Return the DIE record of transaction ``tid``'s chip, where a chip takes one command at a
+    time.
 
     Renumbers the transaction's planes: the planes of all dies of a chip are numbered consecutively.
     """
-    c = st.cfg[0]
-    x = st.txn[t]
-    first = st.die[x.die].first
-    x.planes <<= (x.die - first) // c.channels * c.planes
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    first = st.die[txn.die].first
+    txn.planes <<= (txn.die - first) // cfg.channels * cfg.planes
     return first
 
 
 @cold
-def home(st, g, t):
-    """Return the die of chip record ``g`` on which transaction ``t`` works."""
-    c = st.cfg[0]
-    return g + lowest_bit(st.txn[t].planes) // c.planes * c.channels
+def home(st, die, tid):
+    """Return the die of chip record ``die`` on which transaction ``tid`` works."""
+    cfg = st.cfg[0]
+    return die + lowest_bit(st.txn[tid].planes) // cfg.planes * cfg.channels
 
 
 # --- power
 
 
 @cold
-def take_power(st, g, n):
-    """Set the power that die ``g`` holds to that of ``n`` planes (more or fewer than before)."""
-    d = st.die[g]
-    dev = st.dev[d.dev]
-    dev.power += n - d.power
-    d.power = n
-    if dev.first == g + 1:
+def take_power(st, die, count):
+    """Set the power that die ``die`` holds to that of ``count`` planes (more or fewer than
+    before).
+    """
+    die_rec = st.die[die]
+    dev = st.dev[die_rec.dev]
+    dev.power += count - die_rec.power
+    die_rec.power = count
+    if dev.first == die + 1:
         dev.first = 0
-        touch_all(st, d.dev)
+        touch_all(st, die_rec.dev)
 
 
 @cold
-def give_power(st, g):
-    """Release the power that die ``g`` holds, because its array is idle."""
-    d = st.die[g]
-    st.dev[d.dev].power -= d.power
-    d.power = 0
-    touch_all(st, d.dev)
+def give_power(st, die):
+    """Release the power that die ``die`` holds, because its array is idle."""
+    die_rec = st.die[die]
+    st.dev[die_rec.dev].power -= die_rec.power
+    die_rec.power = 0
+    touch_all(st, die_rec.dev)
 
 
 @cold
 def touch_all(st, dev):
     """Touch all channels of device ``dev``, because a die on any of them may wait for power."""
-    c = st.cfg[0]
-    for i in range(c.channels):
-        touch(st, dev * c.channels + i)
+    cfg = st.cfg[0]
+    for i in range(cfg.channels):
+        touch(st, dev * cfg.channels + i)
 
 
 @cold
-def affordable(st, g, n):
-    """Return True if die ``g`` may have power for ``n`` planes.
+def affordable(st, die, count):
+    """Return True if die ``die`` may have power for ``count`` planes.
 
     The first die that is refused is served next: no other die gets more power before it does, so
     that operations of many planes do not starve.
     """
-    d = st.die[g]
-    dev = st.dev[d.dev]
-    if n <= d.power:
+    die_rec = st.die[die]
+    dev = st.dev[die_rec.dev]
+    if count <= die_rec.power:
         return True
-    if dev.first != 0 and dev.first != g + 1:
+    if dev.first != 0 and dev.first != die + 1:
         return False
-    if dev.power + n - d.power <= st.cfg[0].power:
+    if dev.power + count - die_rec.power <= st.cfg[0].power:
         return True
-    dev.first = g + 1
+    dev.first = die + 1
     return False

@@ -46,178 +46,193 @@ from ondie.kernels.jit import apart, cold, inline, njit
 
 
 @inline
-def push(st, g, t, q):
-    """Append transaction ``t`` to queue ``q`` of die ``g``; run the scheduler if it was empty."""
+def push(st, die, tid, queue):
+    """Append transaction ``tid`` to queue ``queue`` of die ``die``; run the scheduler if it was
+    empty.
+    """
     if st.cfg[0].chip != 0:
-        g = into_chip(st, t)
-    d = st.die[g]
-    st.txn[t].next = -1
-    st.txn[t].queue = q
-    st.txn[t].die = g
-    if d.waiting >> q & 1:
-        st.txn[st.queue[g, 2 * q + 1]].next = t
-        st.queue[g, 2 * q + 1] = t
+        die = into_chip(st, tid)
+    die_rec = st.die[die]
+    st.txn[tid].next = -1
+    st.txn[tid].queue = queue
+    st.txn[tid].die = die
+    if die_rec.waiting >> queue & 1:
+        st.txn[st.queue[die, 2 * queue + 1]].next = tid
+        st.queue[die, 2 * queue + 1] = tid
     else:
-        d.waiting |= 1 << q
-        st.queue[g, 2 * q] = t
-        st.queue[g, 2 * q + 1] = t
-        seek(st, g)
+        die_rec.waiting |= 1 << queue
+        st.queue[die, 2 * queue] = tid
+        st.queue[die, 2 * queue + 1] = tid
+        seek(st, die)
 
 
 @cold
-def push_in_order(st, g, t, q):
-    """Insert transaction ``t`` into queue ``q`` of die ``g`` in the order of page allocation, which
-    ``left`` holds."""
+def push_in_order(st, die, tid, queue):
+    """Insert transaction ``tid`` into queue ``queue`` of die ``die`` in the order of page
+    allocation, which ``left`` holds."""
     if st.cfg[0].chip != 0:
-        g = into_chip(st, t)
-    d = st.die[g]
-    x = st.txn[t]
+        die = into_chip(st, tid)
+    die_rec = st.die[die]
+    txn = st.txn[tid]
     before = -1
-    u = st.queue[g, 2 * q] if d.waiting >> q & 1 else -1
-    while u >= 0 and st.txn[u].left < x.left:
-        before = u
-        u = st.txn[u].next
-    x.next = u
-    x.queue = q
-    x.die = g
-    d.waiting |= 1 << q
+    other = st.queue[die, 2 * queue] if die_rec.waiting >> queue & 1 else -1
+    while other >= 0 and st.txn[other].left < txn.left:
+        before = other
+        other = st.txn[other].next
+    txn.next = other
+    txn.queue = queue
+    txn.die = die
+    die_rec.waiting |= 1 << queue
     if before < 0:
-        st.queue[g, 2 * q] = t
+        st.queue[die, 2 * queue] = tid
     else:
-        st.txn[before].next = t
-    if u < 0:
-        st.queue[g, 2 * q + 1] = t
+        st.txn[before].next = tid
+    if other < 0:
+        st.queue[die, 2 * queue + 1] = tid
     if before < 0:
-        seek(st, g)
+        seek(st, die)
 
 
 @apart
-def seek(st, g):
-    """Select the next command of die ``g`` and update its channel request."""
-    d = st.die[g]
+def seek(st, die):
+    """Select the next command of die ``die`` and update its channel request."""
+    die_rec = st.die[die]
     if st.cfg[0].lanes > 1:
-        seek_lanes(st, d.first)
+        seek_lanes(st, die_rec.first)
         return
     want = NONE
     pick = -1
-    if d.on_bus == 0:
-        waiting = d.waiting
-        busy = (d.arr & d.cache & d.paused) >= 0 or d.stripe | d.gradients != 0  # none is -1
+    if die_rec.on_bus == 0:
+        waiting = die_rec.waiting
+        busy = (
+            die_rec.arr & die_rec.cache & die_rec.paused
+        ) >= 0 or die_rec.stripe | die_rec.gradients != 0  # none is -1
         if busy and waiting != 0:
-            waiting &= may(st, g)
-        if d.collecting > 0:
+            waiting &= may(st, die)
+        if die_rec.collecting > 0:
             waiting &= ~HOST
         if waiting != 0:
-            pick = int(st.order[d.urgent, waiting])
-            op = st.txn[st.queue[g, 2 * pick]].op
+            pick = int(st.order[die_rec.urgent, waiting])
+            op = st.txn[st.queue[die, 2 * pick]].op
             want = COMMAND + int(op == PROGRAM or op == VPP)
         if busy:
-            if want == NONE and d.paused >= 0 and d.arr < 0 and d.cache < 0:
+            if want == NONE and die_rec.paused >= 0 and die_rec.arr < 0 and die_rec.cache < 0:
                 want = COMMAND
                 pick = RESUME
-            if d.cache >= 0 and d.loading >= 0:
+            if die_rec.cache >= 0 and die_rec.loading >= 0:
                 want = IN
                 pick = MORE
-    ask(st, g, want, pick)
+    ask(st, die, want, pick)
 
 
 @inline
-def ask(st, g, want, pick):
-    """Set the channel request of die ``g``: ``want`` (NONE, COMMAND or IN) for queue ``pick``."""
-    d = st.die[g]
-    d.pick = pick
-    if want != d.want:
-        bus = st.bus[d.bus]
-        rest = ~(1 << d.at)
-        bus.ask_command = bus.ask_command & rest | int(want == COMMAND) << d.at
-        bus.ask_in = bus.ask_in & rest | int(want == IN) << d.at
-        d.want = want
-        touch(st, d.bus)
-    if st.cfg[0].power != 0 and want == NONE and st.dev[d.dev].first == g + 1:
-        st.dev[d.dev].first = 0  # the die no longer needs the power reserved for it
-        touch_all(st, d.dev)
+def ask(st, die, want, pick):
+    """Set the channel request of die ``die``: ``want`` (NONE, COMMAND or IN) for queue ``pick``."""
+    die_rec = st.die[die]
+    die_rec.pick = pick
+    if want != die_rec.want:
+        bus = st.bus[die_rec.bus]
+        rest = ~(1 << die_rec.at)
+        bus.ask_command = bus.ask_command & rest | int(want == COMMAND) << die_rec.at
+        bus.ask_in = bus.ask_in & rest | int(want == IN) << die_rec.at
+        die_rec.want = want
+        touch(st, die_rec.bus)
+    if st.cfg[0].power != 0 and want == NONE and st.dev[die_rec.dev].first == die + 1:
+        st.dev[die_rec.dev].first = 0  # the die no longer needs the power reserved for it
+        touch_all(st, die_rec.dev)
 
 
 @njit
-def may(st, g):
-    """Return the mask of the queues from which die ``g``, which is busy, may take an operation."""
-    d = st.die[g]
-    c = st.cfg[0]
-    taken = d.stripe != 0 or d.gradients != 0  # the registers hold the optimizer's data
-    load = d.cache < 0 and d.gradients < c.gradient_registers
-    if d.arr < 0:
-        if d.paused >= 0:
-            return passing(st, d)
-        if d.cache >= 0:  # data out of the cache register is pending
+def may(st, die):
+    """Return the mask of the queues from which die ``die``, which is busy, may take an
+    operation.
+    """
+    die_rec = st.die[die]
+    cfg = st.cfg[0]
+    taken = die_rec.stripe != 0 or die_rec.gradients != 0  # the registers hold the optimizer's data
+    load = die_rec.cache < 0 and die_rec.gradients < cfg.gradient_registers
+    if die_rec.arr < 0:
+        if die_rec.paused >= 0:
+            return passing(st, die_rec)
+        if die_rec.cache >= 0:  # data out of the cache register is pending
             return READS if not taken else 0
         mask = 1 << Q_PE if taken else ALL & ~(1 << Q_LOAD)
         if load:
             mask |= 1 << Q_LOAD
         return mask
-    x = st.txn[d.arr]
+    txn = st.txn[die_rec.arr]
     mask = 0
-    if load and (x.op >= VPP or d.stripe != 0) and x.op != COPYBACK:
+    if load and (txn.op >= VPP or die_rec.stripe != 0) and txn.op != COPYBACK:
         mask |= 1 << Q_LOAD
-    if d.cache >= 0 or taken:
+    if die_rec.cache >= 0 or taken:
         return mask
-    if x.op == PROGRAM and c.cache_program != 0 and d.waiting & READS == 0:
-        for q in (Q_GC_WRITE, Q_MAP_WRITE, Q_WRITE):
-            if d.waiting >> q & 1 and st.txn[st.queue[g, 2 * q]].op == PROGRAM:
-                if st.txn[st.queue[g, 2 * q]].bare != MADE or within(st, d.arr, st.queue[g, 2 * q]):
-                    mask |= 1 << q
-        if d.waiting >> Q_PE & 1 and d.waiting >> Q_WRITE & 1:
-            if st.txn[st.queue[g, 2 * Q_WRITE]].bare >= REGISTERS:
+    if txn.op == PROGRAM and cfg.cache_program != 0 and die_rec.waiting & READS == 0:
+        for queue in (Q_GC_WRITE, Q_MAP_WRITE, Q_WRITE):
+            if die_rec.waiting >> queue & 1 and st.txn[st.queue[die, 2 * queue]].op == PROGRAM:
+                if st.txn[st.queue[die, 2 * queue]].bare != MADE or within(
+                    st, die_rec.arr, st.queue[die, 2 * queue]
+                ):
+                    mask |= 1 << queue
+        if die_rec.waiting >> Q_PE & 1 and die_rec.waiting >> Q_WRITE & 1:
+            if st.txn[st.queue[die, 2 * Q_WRITE]].bare >= REGISTERS:
                 mask &= ~(1 << Q_WRITE)  # Q_PE may hold the erase of this write's block
-    if may_suspend(st, d, st.reg[0].now):
-        mask |= passing(st, d)
+    if may_suspend(st, die_rec, st.reg[0].now):
+        mask |= passing(st, die_rec)
     return mask
 
 
 @cold
-def within(st, working, t):
-    """Return True if parity page or record ``t`` goes to the block that the reservoir has open
+def within(st, working, tid):
+    """Return True if parity page or record ``tid`` goes to the block that the reservoir has open
     after the program ``working``. Otherwise an erase comes between the two programs."""
-    c = st.cfg[0]
-    x = st.txn[t]
-    at = st.pool[x.dev * c.dies + x.lpn % c.dies].r_next + int(st.txn[working].bare == MADE)
-    return at % c.pages != 0
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    at = st.pool[txn.dev * cfg.dies + txn.lpn % cfg.dies].r_next + int(st.txn[working].bare == MADE)
+    return at % cfg.pages != 0
 
 
 @inline
-def passing(st, d):
+def passing(st, die_rec):
     """Return the mask of the queues whose reads may suspend, or run during a suspension of, a
     program or an erase."""
-    c = st.cfg[0]
-    if d.paused >= 0 and c.suspend_reads > 0 and d.served >= c.suspend_reads:
+    cfg = st.cfg[0]
+    if die_rec.paused >= 0 and cfg.suspend_reads > 0 and die_rec.served >= cfg.suspend_reads:
         return 0
-    return URGENT_READS | 1 << Q_GC_READ if d.urgent != 0 else URGENT_READS
+    return URGENT_READS | 1 << Q_GC_READ if die_rec.urgent != 0 else URGENT_READS
 
 
 @inline
-def may_suspend(st, d, at):
+def may_suspend(st, die_rec, at):
     """Return True if the operation in the array may be suspended at time ``at`` (ps): a program or
     an erase with enough time left and fewer than ``max_suspends`` suspensions."""
-    c = st.cfg[0]
-    x = st.txn[d.arr]
-    if x.op == PROGRAM:
-        least = c.suspend_program_left if c.suspend_program != 0 else -1
-    elif x.op == ERASE:
-        least = c.suspend_erase_left if c.suspend_erase != 0 else -1
+    cfg = st.cfg[0]
+    txn = st.txn[die_rec.arr]
+    if txn.op == PROGRAM:
+        least = cfg.suspend_program_left if cfg.suspend_program != 0 else -1
+    elif txn.op == ERASE:
+        least = cfg.suspend_erase_left if cfg.suspend_erase != 0 else -1
     else:
         return False
-    if least < 0 or d.paused >= 0 or d.cache >= 0 or d.suspends >= c.max_suspends:
+    if (
+        least < 0
+        or die_rec.paused >= 0
+        or die_rec.cache >= 0
+        or die_rec.suspends >= cfg.max_suspends
+    ):
         return False
-    return x.time - at > least
+    return txn.time - at > least
 
 
 # --- independent plane reads
 
 
 @inline
-def needs_die(st, t):
-    """Return True if transaction ``t`` needs the whole die: it is not a read of one plane."""
-    x = st.txn[t]
-    return x.op != READ or (x.n > 1 and st.cfg[0].slots == 1)  # slots of a read lie in one plane
+def needs_die(st, tid):
+    """Return True if transaction ``tid`` needs the whole die: it is not a read of one plane."""
+    txn = st.txn[tid]
+    return txn.op != READ or (
+        txn.n > 1 and st.cfg[0].slots == 1
+    )  # slots of a read lie in one plane
 
 
 @cold
@@ -226,76 +241,80 @@ def seek_lanes(st, first):
 
     ``first`` is the first lane of the die; otherwise like :func:`seek`.
     """
-    c = st.cfg[0]
-    f = st.die[first]
-    barred = HOST if f.collecting > 0 else 0
-    rest = f.alone == 0
+    cfg = st.cfg[0]
+    first_rec = st.die[first]
+    barred = HOST if first_rec.collecting > 0 else 0
+    rest = first_rec.alone == 0
     wide = -1  # the plane that waits for the whole die
-    for g in range(first, first + c.lanes):
-        d = st.die[g]
-        if d.arr >= 0 or d.cache >= 0 or d.on_bus != 0:
+    for die in range(first, first + cfg.lanes):
+        die_rec = st.die[die]
+        if die_rec.arr >= 0 or die_rec.cache >= 0 or die_rec.on_bus != 0:
             rest = False
             continue
-        waiting = d.waiting & ~barred
+        waiting = die_rec.waiting & ~barred
         if waiting != 0 and wide < 0:
-            q = int(st.order[f.urgent, waiting])
-            if needs_die(st, st.queue[g, 2 * q]):
-                wide = g
+            queue = int(st.order[first_rec.urgent, waiting])
+            if needs_die(st, st.queue[die, 2 * queue]):
+                wide = die
     makes_way = False
-    if f.alone != 0:
-        w = st.die[first + f.alone - 1]
-        makes_way = w.arr >= 0 and w.on_bus == 0 and may_suspend(st, w, st.reg[0].now)
+    if first_rec.alone != 0:
+        last_rec = st.die[first + first_rec.alone - 1]
+        makes_way = (
+            last_rec.arr >= 0 and last_rec.on_bus == 0 and may_suspend(st, last_rec, st.reg[0].now)
+        )
     resting = rest
-    for g in range(first, first + c.lanes):
-        d = st.die[g]
+    for die in range(first, first + cfg.lanes):
+        die_rec = st.die[die]
         want = NONE
         pick = -1
-        if d.on_bus == 0:
-            waiting = d.waiting & ~barred
-            if d.loading >= 0:
+        if die_rec.on_bus == 0:
+            waiting = die_rec.waiting & ~barred
+            if die_rec.loading >= 0:
                 want = IN
                 pick = MORE
-            elif f.paused >= 0 or makes_way:
-                if d.arr < 0 or makes_way:
-                    pick, want = narrow(st, g, waiting & passing(st, f))
-            elif f.alone != 0:
-                if g == first + f.alone - 1 and d.arr >= 0:
-                    pick, want = behind(st, g, waiting)
+            elif first_rec.paused >= 0 or makes_way:
+                if die_rec.arr < 0 or makes_way:
+                    pick, want = narrow(st, die, waiting & passing(st, first_rec))
+            elif first_rec.alone != 0:
+                if die == first + first_rec.alone - 1 and die_rec.arr >= 0:
+                    pick, want = behind(st, die, waiting)
             elif wide >= 0:
-                if g == wide and rest:
-                    pick = int(st.order[f.urgent, waiting])
-                    op = st.txn[st.queue[g, 2 * pick]].op
+                if die == wide and rest:
+                    pick = int(st.order[first_rec.urgent, waiting])
+                    op = st.txn[st.queue[die, 2 * pick]].op
                     want = IN if op == PROGRAM else COMMAND
-            elif d.arr < 0:
-                pick, want = narrow(st, g, waiting & READS)
+            elif die_rec.arr < 0:
+                pick, want = narrow(st, die, waiting & READS)
             if want != NONE:
                 resting = False
-        ask(st, g, want, pick)
-    if resting and f.paused >= 0:
+        ask(st, die, want, pick)
+    if resting and first_rec.paused >= 0:
         ask(st, first, COMMAND, RESUME)
 
 
 @inline
-def narrow(st, g, waiting):
-    """Return (queue, want) of a read that plane ``g`` can do alone; (-1, NONE) if there is none."""
+def narrow(st, die, waiting):
+    """Return (queue, want) of a read that plane ``die`` can do alone; (-1, NONE) if there is
+    none.
+    """
     if waiting != 0:
-        q = int(st.order[st.die[st.die[g].first].urgent, waiting])
-        if not needs_die(st, st.queue[g, 2 * q]):
-            return q, COMMAND
+        queue = int(st.order[st.die[st.die[die].first].urgent, waiting])
+        if not needs_die(st, st.queue[die, 2 * queue]):
+            return queue, COMMAND
     return -1, NONE
 
 
 @inline
-def behind(st, g, waiting):
+def behind(st, die, waiting):
     """Return (queue, want) of the program that may enter the cache register behind the operation
     that occupies the die; (-1, NONE) if there is none."""
-    c = st.cfg[0]
-    d = st.die[g]
-    if st.txn[d.arr].op == PROGRAM and c.cache_program != 0 and d.cache < 0:
+    cfg = st.cfg[0]
+    die_rec = st.die[die]
+    if st.txn[die_rec.arr].op == PROGRAM and cfg.cache_program != 0 and die_rec.cache < 0:
         if waiting & READS == 0:
-            for q in (Q_GC_WRITE, Q_MAP_WRITE, Q_WRITE):
-                if waiting >> q & 1 and st.txn[st.queue[g, 2 * q]].op == PROGRAM:
-                    return q, IN
+            for queue in (Q_GC_WRITE, Q_MAP_WRITE, Q_WRITE):
+                if waiting >> queue & 1 and st.txn[st.queue[die, 2 * queue]].op == PROGRAM:
+                    return queue, IN
     return -1, NONE
 
 
@@ -303,18 +322,18 @@ def behind(st, g, waiting):
 
 
 @njit
-def hurry(st, g, urgent):
-    """Set whether garbage collection on the die of lane ``g`` has priority over host work."""
-    d = st.die[st.die[g].first]
-    if d.urgent != urgent:
-        d.urgent = urgent
-        seek(st, st.die[g].first)
+def hurry(st, die, urgent):
+    """Set whether garbage collection on the die of lane ``die`` has priority over host work."""
+    die_rec = st.die[st.die[die].first]
+    if die_rec.urgent != urgent:
+        die_rec.urgent = urgent
+        seek(st, st.die[die].first)
 
 
 @cold
-def bar(st, g, change):
+def bar(st, die, change):
     """Add ``change`` (+1 or -1) to the number of garbage collections that block host work on the
-    die of lane ``g``."""
-    d = st.die[st.die[g].first]
-    d.collecting += change
-    seek(st, st.die[g].first)
+    die of lane ``die``."""
+    die_rec = st.die[st.die[die].first]
+    die_rec.collecting += change
+    seek(st, st.die[die].first)

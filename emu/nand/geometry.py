@@ -144,7 +144,7 @@ class Geometry:
 
 
 @cold
-def pages(st, ppn, n):
-    """Return the number of flash pages that hold the ``n`` slots from ``ppn`` on."""
+def pages(st, ppn, count):
+    """Return the number of flash pages that hold the ``count`` slots from ``ppn`` on."""
     slots = st.cfg[0].slots
-    return (ppn % slots + n - 1) // slots + 1
+    return (ppn % slots + count - 1) // slots + 1

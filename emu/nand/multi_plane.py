@@ -25,92 +25,95 @@ from ondie.kernels.jit import cold, inline, njit
 
 
 @cold
-def gather_all(st, g, t, q):
-    """Add queued operations to the command of ``t``: from its queue ``q``, then from the other
-    queues of the same kind. The power budget limits the number of planes."""
-    gather(st, g, t, q)
-    if q == Q_READ or q == Q_GC_READ or q == Q_MAP_READ:
-        if q != Q_READ:
-            gather(st, g, t, Q_READ)
-        if q != Q_GC_READ:
-            gather(st, g, t, Q_GC_READ)
-    elif q == Q_WRITE:
-        gather(st, g, t, Q_GC_WRITE)
-    elif q == Q_GC_WRITE:
-        gather(st, g, t, Q_WRITE)
+def gather_all(st, die, tid, queue):
+    """Add queued operations to the command of ``tid``: from its queue ``queue``, then from the
+    other queues of the same kind. The power budget limits the number of planes."""
+    gather(st, die, tid, queue)
+    if queue == Q_READ or queue == Q_GC_READ or queue == Q_MAP_READ:
+        if queue != Q_READ:
+            gather(st, die, tid, Q_READ)
+        if queue != Q_GC_READ:
+            gather(st, die, tid, Q_GC_READ)
+    elif queue == Q_WRITE:
+        gather(st, die, tid, Q_GC_WRITE)
+    elif queue == Q_GC_WRITE:
+        gather(st, die, tid, Q_WRITE)
 
 
 @inline
-def alike(st, t, u):
+def alike(st, tid, unit):
     """Return True if two host transactions have the same priority class."""
-    return rank_of(st, t) == rank_of(st, u)
+    return rank_of(st, tid) == rank_of(st, unit)
 
 
 @njit
-def gather(st, g, t, q):
-    """Add to the command of ``t`` the operations of queue ``q`` that can run in other planes.
+def gather(st, die, tid, queue):
+    """Add to the command of ``tid`` the operations of queue ``queue`` that can run in other planes.
 
     An erase may overtake programs, which go to other blocks; a program does not overtake an erase,
     whose block it may need. Programs of different duration (for example the two passes of one page
     offset) are not combined. Reads of different duration (a retry) are: the longest decides.
     """
-    x = st.txn[t]
-    c = st.cfg[0]
-    if x.page < 0 or x.op == COPYBACK or not st.die[g].waiting >> q & 1:
+    txn = st.txn[tid]
+    cfg = st.cfg[0]
+    if txn.page < 0 or txn.op == COPYBACK or not st.die[die].waiting >> queue & 1:
         return
-    full = (1 << c.planes) - 1
-    if c.chip != 0:
-        full <<= lowest_bit(x.planes) // c.planes * c.planes
-    room = c.planes
-    if c.power > 0:
-        d = st.die[g]
-        room = c.power - st.dev[d.dev].power + d.power - planes_of(st, t)
+    full = (1 << cfg.planes) - 1
+    if cfg.chip != 0:
+        full <<= lowest_bit(txn.planes) // cfg.planes * cfg.planes
+    room = cfg.planes
+    if cfg.power > 0:
+        die_rec = st.die[die]
+        room = cfg.power - st.dev[die_rec.dev].power + die_rec.power - planes_of(st, tid)
     before = -1
     passed = 0  # planes with a skipped word line: word lines must be programmed in order
-    u = st.queue[g, 2 * q]
-    while u >= 0 and x.planes != full:
-        y = st.txn[u]
-        following = y.next
-        if y.op == ERASE and x.op != ERASE:
+    other = st.queue[die, 2 * queue]
+    while other >= 0 and txn.planes != full:
+        cand = st.txn[other]
+        following = cand.next
+        if cand.op == ERASE and txn.op != ERASE:
             return
         if (
-            y.op == x.op and y.page == x.page and y.planes & x.planes == 0
-            and y.planes & ~full == 0 and (y.n <= room or c.slots > 1 and planes_of(st, u) <= room)
-            and (x.op != PROGRAM or (y.array == x.array and y.planes & passed == 0))
-            and (c.ranked == 0 or x.kind == OWN or y.kind == OWN or alike(st, t, u))
-        ):  # fmt: skip
+            cand.op == txn.op
+            and cand.page == txn.page
+            and cand.planes & txn.planes == 0
+            and cand.planes & ~full == 0
+            and (cand.n <= room or cfg.slots > 1 and planes_of(st, other) <= room)
+            and (txn.op != PROGRAM or (cand.array == txn.array and cand.planes & passed == 0))
+            and (cfg.ranked == 0 or txn.kind == OWN or cand.kind == OWN or alike(st, tid, other))
+        ):
             if before < 0:
-                pop(st, g, q)
+                pop(st, die, queue)
             else:
                 st.txn[before].next = following
                 if following < 0:
-                    st.queue[g, 2 * q + 1] = before
-            y.next = -1
-            y.queue = x.queue
-            x.planes |= y.planes
-            x.array = max(x.array, y.array)
-            room -= planes_of(st, u)
-            merge(st, t, u)
+                    st.queue[die, 2 * queue + 1] = before
+            cand.next = -1
+            cand.queue = txn.queue
+            txn.planes |= cand.planes
+            txn.array = max(txn.array, cand.array)
+            room -= planes_of(st, other)
+            merge(st, tid, other)
         else:
-            before = u
-            if c.word != 0:
-                passed |= y.planes
-        u = following
+            before = other
+            if cfg.word != 0:
+                passed |= cand.planes
+        other = following
 
 
 @njit
-def merge(st, t, u):
-    """Merge the chain of mates of ``u`` into that of ``t``, ordered by page offset: the pages of
-    one offset in several planes are adjacent."""
-    at = t
-    while u >= 0:
-        following = st.txn[u].mate
-        page = st.txn[u].page
+def merge(st, tid, unit):
+    """Merge the chain of mates of ``unit`` into that of ``tid``, ordered by page offset: the pages
+    of one offset in several planes are adjacent."""
+    at = tid
+    while unit >= 0:
+        following = st.txn[unit].mate
+        page = st.txn[unit].page
         behind = st.txn[at].mate
         while behind >= 0 and st.txn[behind].page <= page:
             at = behind
             behind = st.txn[at].mate
-        st.txn[u].mate = behind
-        st.txn[at].mate = u
-        at = u
-        u = following
+        st.txn[unit].mate = behind
+        st.txn[at].mate = unit
+        at = unit
+        unit = following

@@ -83,9 +83,9 @@ def cycles(cfg: Config) -> dict[str, np.ndarray]:
     for a rate above the maximum of the interface.
     """
     flash = cfg.flash
-    n = np.arange(flash.planes_per_die + 1)
+    count = np.arange(flash.planes_per_die + 1)
     if flash.interface == "MQSim":
-        rows = _mqsim(flash.t_plane_busy_ps, n)
+        rows = _mqsim(flash.t_plane_busy_ps, count)
     else:
         most, where = FASTEST[flash.interface]
         if flash.bus_bytes_per_s > most * 10**6:
@@ -94,56 +94,58 @@ def cycles(cfg: Config) -> dict[str, np.ndarray]:
                 f"most {most} ({where})"
             )
         # Two transfers of a byte per cycle of RE_n.
-        rows = _onfi(flash.t_plane_busy_ps, 2 * 10**12 // flash.bus_bytes_per_s, n)
-    return {name: np.where(n > 0, row, 0).astype(np.int64) for name, row in rows.items()}
+        rows = _onfi(flash.t_plane_busy_ps, 2 * 10**12 // flash.bus_bytes_per_s, count)
+    return {name: np.where(count > 0, row, 0).astype(np.int64) for name, row in rows.items()}
 
 
-def _onfi(busy: int, t_rc: int, n: np.ndarray) -> dict[str, np.ndarray | int]:
+def _onfi(busy: int, t_rc: int, count: np.ndarray) -> dict[str, np.ndarray | int]:
     """Return the times of ONFI's sequences in ps.
 
     Reads: 00h, address, 32h or 30h for each plane; programs: 80h, address, data, 11h or 10h;
     erases: 60h, row, D1h or D0h; copy-back: 00h .. 35h, then 85h .. 10h.
     """
-    p = {name: number.ps for name, number in NUMBERS.items()}
-    between = (n - 1) * (p["tWB"] + busy)
-    addressed = p["tCS"] + n * (1 + ADDRESS + 1) * p["tWC"] + between + p["tWB"]
-    data = p["tADL"] + p["tWPRE"] + p["tWPST"] + p["tWPSTH"]
-    postamble = p["tDQSRE"] + t_rc // 2 + p["tRPSTH"]
-    suspend = p["tCS"] + SUSPEND_CYCLES * p["tWC"] + p["tWB"]
+    ps = {name: number.ps for name, number in NUMBERS.items()}
+    between = (count - 1) * (ps["tWB"] + busy)
+    addressed = ps["tCS"] + count * (1 + ADDRESS + 1) * ps["tWC"] + between + ps["tWB"]
+    data = ps["tADL"] + ps["tWPRE"] + ps["tWPST"] + ps["tWPSTH"]
+    postamble = ps["tDQSRE"] + t_rc // 2 + ps["tRPSTH"]
+    suspend = ps["tCS"] + SUSPEND_CYCLES * ps["tWC"] + ps["tWB"]
     return {
         "READ": addressed,
-        "PROGRAM": addressed + n * data,
-        "ERASE": p["tCS"] + n * (1 + ROW + 1) * p["tWC"] + between + p["tWB"],
+        "PROGRAM": addressed + count * data,
+        "ERASE": ps["tCS"] + count * (1 + ROW + 1) * ps["tWC"] + between + ps["tWB"],
         "COPYBACK": addressed,
         "COPYBACK_IN": addressed,
         # OptimStore's commands: a program without an array, a read and a program of registers, an
         # operation code with four address cycles.
-        "VPP": addressed + n * data,
+        "VPP": addressed + count * data,
         "BPR": addressed,
         "BPP": addressed,
-        "ODC": p["tCS"] + (1 + 4) * p["tWC"] + p["tWB"],
+        "ODC": ps["tCS"] + (1 + 4) * ps["tWC"] + ps["tWB"],
         "SUSPEND": suspend,
         "RESUME": suspend,
         # 78h, row, and a byte of status.
-        "STATUS": p["tCS"] + (1 + ROW) * p["tWC"] + p["tWHR"] + p["tRPRE"] + t_rc + postamble,
-        "OUT_FIRST": p["tCS2"] + p["tRR"] + p["tRPRE"] + postamble,
+        "STATUS": ps["tCS"] + (1 + ROW) * ps["tWC"] + ps["tWHR"] + ps["tRPRE"] + t_rc + postamble,
+        "OUT_FIRST": ps["tCS2"] + ps["tRR"] + ps["tRPRE"] + postamble,
         # 06h, address, E0h selects the plane.
-        "OUT_NEXT": (1 + ADDRESS + 1) * p["tWC"] + p["tCCS"] + p["tRHW"],
+        "OUT_NEXT": (1 + ADDRESS + 1) * ps["tWC"] + ps["tCCS"] + ps["tRHW"],
     }
 
 
-def _mqsim(busy: int, n: np.ndarray) -> dict[str, np.ndarray | int]:
+def _mqsim(busy: int, count: np.ndarray) -> dict[str, np.ndarray | int]:
     """Return the times of MQSim's sequences in ps.
 
     Six cycles for the command and address of a read, four for an erase, five for a program and one
     to close it. The second part of a copy-back takes as long as a program; a resume takes no time.
     """
-    p = {name: number.ps for name, number in MQSIM.items()}
-    between = (n - 1) * busy
-    loaded = 5 * p["tWC"] + p["tADL"] + p["tWPST"] + p["tWB"]
-    read = p["tCS"] + n * 6 * p["tWC"] + between + p["tWB"] + p["tRR"]
-    program = p["tCS"] + n * loaded + (n - 1) * p["tCALS"] + between + p["tWC"] + p["tWPSTH"]
-    erase = p["tCS"] + n * (4 * p["tWC"] + p["tWB"]) + between
+    ps = {name: number.ps for name, number in MQSIM.items()}
+    between = (count - 1) * busy
+    loaded = 5 * ps["tWC"] + ps["tADL"] + ps["tWPST"] + ps["tWB"]
+    read = ps["tCS"] + count * 6 * ps["tWC"] + between + ps["tWB"] + ps["tRR"]
+    program = (
+        ps["tCS"] + count * loaded + (count - 1) * ps["tCALS"] + between + ps["tWC"] + ps["tWPSTH"]
+    )
+    erase = ps["tCS"] + count * (4 * ps["tWC"] + ps["tWB"]) + between
     return {
         "READ": read,
         "PROGRAM": program,
@@ -153,8 +155,8 @@ def _mqsim(busy: int, n: np.ndarray) -> dict[str, np.ndarray | int]:
         "VPP": program,
         "BPR": read,
         "BPP": read,
-        "ODC": p["tCS"] + 5 * p["tWC"] + p["tWB"],
-        "SUSPEND": p["tCS"] + 3 * p["tWC"],
+        "ODC": ps["tCS"] + 5 * ps["tWC"] + ps["tWB"],
+        "SUSPEND": ps["tCS"] + 3 * ps["tWC"],
         "RESUME": 0,
         "STATUS": 0,
         "OUT_FIRST": 0,

@@ -178,11 +178,13 @@ class PageStore:
         """Return the out-of-band data as a controller reads them: None if they are blank, False if
         their seal is wrong."""
         _, oob, at = self._segment(ppn)
-        x = oob[at]
-        if not x["written"] or x["lpn"] == BLANK:
+        record = oob[at]
+        if not record["written"] or record["lpn"] == BLANK:
             return None
-        found = Spare(int(x["lpn"]), int(x["sequence"]), int(x["step"]), int(x["slot"]))
-        return found if seal(*found, int(x["checksum"])) == x["seal"] else False
+        found = Spare(
+            int(record["lpn"]), int(record["sequence"]), int(record["step"]), int(record["slot"])
+        )
+        return found if seal(*found, int(record["checksum"])) == record["seal"] else False
 
     def read(self, ppn: int) -> np.ndarray:
         """Return a page's bytes, uint8[page_bytes] (a view: copy it before the next write).
@@ -235,25 +237,26 @@ class PageStore:
                 ppn = number * self._per_segment + int(at)
                 yield ppn, int(oob["lpn"][at]), int(oob["sequence"][at])
 
-    def erase(self, first_ppn: int, n: int, mask: int = -1, planes: int = 1) -> None:
-        """Erase ``n`` pages from ``first_ppn`` on; a page must be programmed before its next read.
+    def erase(self, first_ppn: int, count: int, mask: int = -1, planes: int = 1) -> None:
+        """Erase ``count`` pages from ``first_ppn`` on; a page must be programmed before its next
+        read.
 
         Consecutive pages lie in consecutive planes, ``planes`` in all; bits of ``mask`` select the
         planes to erase.
         """
         which = np.array([mask >> plane & 1 for plane in range(planes)], bool)
         for number in range(
-            first_ppn // self._per_segment, (first_ppn + n - 1) // self._per_segment + 1
+            first_ppn // self._per_segment, (first_ppn + count - 1) // self._per_segment + 1
         ):
             if number not in self._segments:
                 continue
             oob = self._segments[number][1]
             start = max(first_ppn - number * self._per_segment, 0)
-            stop = min(first_ppn + n - number * self._per_segment, self._per_segment)
+            stop = min(first_ppn + count - number * self._per_segment, self._per_segment)
             at = (np.arange(start, stop) + number * self._per_segment - first_ppn) % planes
             oob["written"][start:stop][which[at]] = 0
         if self._members:
-            for ppn in range(first_ppn, first_ppn + n):
+            for ppn in range(first_ppn, first_ppn + count):
                 if which[(ppn - first_ppn) % planes]:
                     self._members.pop(ppn, None)
 

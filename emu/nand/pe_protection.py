@@ -20,7 +20,7 @@ import numpy as np
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.rng import below, binomial, uniform
-from ondie.emu.nand import bit_errors as inject
+from ondie.emu.nand import bit_errors
 from ondie.emu.nand.ecc import codeword_failure, log_mass, word_key
 from ondie.emu.nand.rber import MOST
 from ondie.kernels.jit import njit
@@ -80,21 +80,21 @@ def failures(mask, key, rate, word, limit, exposure):
     """Fill ``mask`` with the wrong bits of the code words that fail in ``exposure`` readings of a
     page. Returns the number of wrong bits."""
     own = mask.shape[0] // word
-    n = own * exposure
+    count = own * exposure
     share = codeword_failure(8 * word, limit, rate)
     drawn = word_key(key, 0, -2)
     if share > MOST:
-        failed = n - binomial(drawn, n, 1.0 - share)
+        failed = count - binomial(drawn, count, 1.0 - share)
     else:
-        failed = binomial(drawn, n, share)
+        failed = binomial(drawn, count, share)
     if failed > MANY * own:
         bits = failed * max(limit + 1.0, 8.0 * word * rate)
-        return inject.bare_mask(mask, key, min(MOST, bits / (8.0 * mask.shape[0])))
+        return bit_errors.bare_mask(mask, key, min(MOST, bits / (8.0 * mask.shape[0])))
     for i in range(failed):
         which = word_key(key, 1, i)
         first = word * below(which, 1, own)
         one = np.zeros(word, np.uint8)
-        inject.scatter(one, 0, 8 * word, which, beyond(which, 8 * word, limit, rate))
+        bit_errors.scatter(one, 0, 8 * word, which, beyond(which, 8 * word, limit, rate))
         for k in range(word):
             mask[first + k] ^= one[k]
     left = np.int64(0)
@@ -110,10 +110,10 @@ def fill(mask, key, rate, word, limit, exposure):
     A code corrects the page if ``word`` > 0. Returns (wrong bits of the array, wrong bits left).
     """
     if word == 0:
-        raw = inject.bare_mask(mask, key, min(rate * exposure, MOST))
+        raw = bit_errors.bare_mask(mask, key, min(rate * exposure, MOST))
         return raw, raw
     if exposure == 1:
-        raw = inject.bare_mask(mask, key, rate)
+        raw = bit_errors.bare_mask(mask, key, rate)
         return raw, corrected(mask, word, limit)
     left = failures(mask, key, rate, word, limit, exposure)
     raw = binomial(word_key(key, 0, -3), 8 * mask.shape[0] * exposure, rate)

@@ -15,8 +15,7 @@ from ondie.emu.clock import NEVER
 from ondie.emu.engine.core.events import give_txn, take_txn
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.state import Arrays, record_type, rounded_up
-from ondie.emu.nand import channel as nand
-from ondie.emu.nand import timing
+from ondie.emu.nand import channel, timing
 from ondie.emu.units import InputError
 from ondie.kernels.jit import cold, inline, njit
 
@@ -33,10 +32,10 @@ _JOB = record_type(
 JOB = rounded_up(_JOB)
 FEED = record_type(next="i8", last="i8")
 QUEUED = {
-    timing.READ: nand.Q_READ,
-    timing.PROGRAM: nand.Q_WRITE,
-    timing.ERASE: nand.Q_GC_ERASE,
-    timing.COPYBACK: nand.Q_GC_WRITE,
+    timing.READ: channel.Q_READ,
+    timing.PROGRAM: channel.Q_WRITE,
+    timing.ERASE: channel.Q_GC_ERASE,
+    timing.COPYBACK: channel.Q_GC_WRITE,
 }
 """Default queue of each operation."""
 OPERATIONS = ", ".join(timing.OP_NAMES[op] for op in QUEUED)
@@ -46,79 +45,79 @@ OPERATIONS = ", ".join(timing.OP_NAMES[op] for op in QUEUED)
 def transaction(st, i):
     """Create and return a transaction for job ``i``."""
     job = st.job[i]
-    t = take_txn(st)
-    x = st.txn[t]
-    x.op = job.op
-    x.bus = job.bus
-    x.page = job.page
-    x.planes = job.planes
-    x.lpn = i
-    x.n = max(set_bits(job.planes), 1)
+    tid = take_txn(st)
+    txn = st.txn[tid]
+    txn.op = job.op
+    txn.bus = job.bus
+    txn.page = job.page
+    txn.planes = job.planes
+    txn.lpn = i
+    txn.n = max(set_bits(job.planes), 1)
     if job.page >= 0:
         if job.op == timing.READ or job.op == timing.COPYBACK:
-            x.array = st.page_ps[0, job.page]
+            txn.array = st.page_ps[0, job.page]
         elif job.op == timing.PROGRAM:
-            x.array = st.page_ps[1 + job.second, job.page]
-    return t
+            txn.array = st.page_ps[1 + job.second, job.page]
+    return tid
 
 
 @inline
-def hand(st, g, i):
-    """Queue job ``i``, and those that are programmed with it, on die ``g``.
+def hand(st, die, i):
+    """Queue job ``i``, and those that are programmed with it, on die ``die``.
 
     Returns the index of the next job.
     """
     job = st.job[i]
-    t = transaction(st, i)
+    tid = transaction(st, i)
     if job.more > 0:
-        whole_line(st, t, i)
-    st.txn[t].die = g
-    nand.push(st, g, t, job.queue)
+        whole_line(st, tid, i)
+    st.txn[tid].die = die
+    channel.push(st, die, tid, job.queue)
     return i + 1 + job.more
 
 
 @cold
-def whole_line(st, t, i):
-    """Append the jobs that are programmed with job ``i`` to its transaction ``t`` as mates."""
-    for k in range(i + 1, i + 1 + st.job[i].more):
-        u = transaction(st, k)
-        st.txn[t].mate = u
-        t = u
+def whole_line(st, tid, i):
+    """Append the jobs that are programmed with job ``i`` to its transaction ``tid`` as mates."""
+    for follower in range(i + 1, i + 1 + st.job[i].more):
+        other = transaction(st, follower)
+        st.txn[tid].mate = other
+        tid = other
 
 
 @inline
-def feed(st, g):
-    """Queue the next operation of die ``g``, if there is one."""
-    f = st.feed[g]
-    if f.next < f.last:
-        f.next = hand(st, g, f.next)
+def feed(st, die):
+    """Queue the next operation of die ``die``, if there is one."""
+    feed = st.feed[die]
+    if feed.next < feed.last:
+        feed.next = hand(st, die, feed.next)
 
 
 @inline
-def done(st, t, again):
-    """Complete transaction ``t`` and its mates, and feed their die one operation for each if
+def done(st, tid, again):
+    """Complete transaction ``tid`` and its mates, and feed their die one operation for each if
     ``again``.
 
     Returns the number of jobs among them that were queued separately.
     """
     time = st.reg[0].now
-    if st.txn[t].op != timing.READ and st.cfg[0].status == 0:
-        time = st.txn[t].time
-    n = 0
-    while t >= 0:
-        x = st.txn[t]
-        following = x.mate
-        g = x.die
-        job = st.job[x.lpn]
+    if st.txn[tid].op != timing.READ and st.cfg[0].status == 0:
+        time = st.txn[tid].time
+    count = 0
+    while tid >= 0:
+        txn = st.txn[tid]
+        following = txn.mate
+        die = txn.die
+        job = st.job[txn.lpn]
         job.end = time
         alone = job.more >= 0
-        give_txn(st, t)
+        give_txn(st, tid)
         if alone:
-            n += 1
+            count += 1
             if again:
-                feed(st, g)
-        t = following
-    return n
+                feed(st, die)
+        tid = following
+    return count
 
 
 @njit
@@ -129,31 +128,31 @@ def run(st, window, until):
     jobs as they arrive, up to and including time ``until`` (ps); call it again with a later time.
     """
     if window == 0 or st.cfg[0].power > 0:
-        for g in range(st.feed.shape[0]):
+        for die in range(st.feed.shape[0]):
             for _ in range(window):
-                feed(st, g)
+                feed(st, die)
         return events(st, until, window)
     reg = st.reg[0]
-    n = 0
-    for b in range(st.bus.shape[0]):
+    count = 0
+    for bus in range(st.bus.shape[0]):
         reg.now = 0
         for at in range(st.way.shape[1]):
             for _ in range(window):
-                feed(st, st.way[b, at])
-        nand.grant(st, b)
+                feed(st, st.way[bus, at])
+        channel.grant(st, bus)
         while True:
-            time = nand.wake(st, b)
+            time = channel.wake(st, bus)
             if time >= NEVER or reg.error != 0:
                 break
             reg.now = time
-            while nand.due(st, b):
-                t = nand.finished(st, b)
-                if t >= 0:
-                    n += done(st, t, True)
-            nand.grant(st, b)
+            while channel.due(st, bus):
+                tid = channel.finished(st, bus)
+                if tid >= 0:
+                    count += done(st, tid, True)
+            channel.grant(st, bus)
         reg.touched = 0
-        st.bus[b].touched = 0
-    return n
+        st.bus[bus].touched = 0
+    return count
 
 
 @njit
@@ -164,29 +163,29 @@ def events(st, until, window):
     are queued together, after the completions of that instant.
     """
     reg = st.reg[0]
-    f = st.feed[0]
-    n = 0
-    nand.settle(st)
+    feed = st.feed[0]
+    count = 0
+    channel.settle(st)
     while reg.error == 0:
         time = st.key[1]
-        arrives = window == 0 and f.next < f.last and ~st.job[f.next].end < time
+        arrives = window == 0 and feed.next < feed.last and ~st.job[feed.next].end < time
         if arrives:
-            time = ~st.job[f.next].end
+            time = ~st.job[feed.next].end
         if time > until or time >= NEVER:
             break
         reg.now = time
         if arrives:
-            while f.next < f.last and ~st.job[f.next].end == time:
-                f.next = hand(st, st.where[f.next], f.next)
+            while feed.next < feed.last and ~st.job[feed.next].end == time:
+                feed.next = hand(st, st.where[feed.next], feed.next)
         else:
-            b = st.tree[1]
-            nand.touch(st, b)
-            while nand.due(st, b):
-                t = nand.finished(st, b)
-                if t >= 0:
-                    n += done(st, t, window > 0)
-        nand.settle(st)
-    return n
+            bus = st.tree[1]
+            channel.touch(st, bus)
+            while channel.due(st, bus):
+                tid = channel.finished(st, bus)
+                if tid >= 0:
+                    count += done(st, tid, window > 0)
+        channel.settle(st)
+    return count
 
 
 def load(arrays: Arrays, die: np.ndarray, op: np.ndarray, **columns: np.ndarray) -> np.ndarray:
@@ -224,14 +223,14 @@ def load_arrivals(
 def _first_out(arrays: Arrays, op: np.ndarray) -> None:
     """Set ``first_out``, the rank at which ``channel.best_out`` ends its search."""
     silent = bool((op == timing.COPYBACK).any()) or arrays.cfg["status"][0] != 0
-    mapping = bool((arrays.job["queue"][: len(op)] == nand.Q_MAP_READ).any())
+    mapping = bool((arrays.job["queue"][: len(op)] == channel.Q_MAP_READ).any())
     arrays.cfg["first_out"] = -1 if silent else 0 if mapping else 1
 
 
 def _reorder(arrays: Arrays, record: np.ndarray, order: np.ndarray) -> None:
-    n = len(order)
-    arrays.job[:n] = arrays.job[:n][order]
-    arrays.where[:n] = record[order]
+    count = len(order)
+    arrays.job[:count] = arrays.job[:count][order]
+    arrays.where[:count] = record[order]
 
 
 def unwatch(arrays: Arrays) -> None:
@@ -240,26 +239,26 @@ def unwatch(arrays: Arrays) -> None:
     Ends are then processed when a channel is free, and busy times of dies and channels are not
     recorded. Completion times do not change. No effect with overlap, interleaving or status reads.
     """
-    c = arrays.cfg
-    if not (c["overlap"][0] or c["interleave"][0] or c["status"][0]):
-        c["watch"] = 0
+    cfg = arrays.cfg
+    if not (cfg["overlap"][0] or cfg["interleave"][0] or cfg["status"][0]):
+        cfg["watch"] = 0
 
 
 def _fill(
     arrays: Arrays, die: np.ndarray, op: np.ndarray, columns: dict[str, np.ndarray]
 ) -> np.ndarray:
     """Fill the job list in the given order; return the DIE record of each job, int64[n]."""
-    c = arrays.cfg[0]
-    n = len(die)
-    dies = len(arrays.die) // int(c.lanes)
-    if n and not (0 <= die.min() and die.max() < dies):
+    cfg = arrays.cfg[0]
+    count = len(die)
+    dies = len(arrays.die) // int(cfg.lanes)
+    if count and not (0 <= die.min() and die.max() < dies):
         raise InputError(f"die {die.max()}: dies are 0..{dies - 1}")
     unknown = ~np.isin(op, list(QUEUED))
     if unknown.any():
         raise InputError(f"operation {op[unknown][0]}: {OPERATIONS} are right")
-    if n > len(arrays.job):
-        raise InputError(f"{n} jobs: the state was built for {len(arrays.job)}")
-    job = arrays.job[:n]
+    if count > len(arrays.job):
+        raise InputError(f"{count} jobs: the state was built for {len(arrays.job)}")
+    job = arrays.job[:count]
     job["op"] = op
     job["end"] = -1
     table = np.zeros(len(timing.OP_NAMES), np.int8)
@@ -270,12 +269,12 @@ def _fill(
         job[name] = column
     _first_out(arrays, op)
     planes = np.asarray(job["planes"], np.int64)
-    record = np.asarray(die, np.int64) * int(c.lanes)
-    if c.lanes > 1:
+    record = np.asarray(die, np.int64) * int(cfg.lanes)
+    if cfg.lanes > 1:
         alone = (op == timing.READ) & (planes & (planes - 1) == 0)
         record += np.where(alone, np.log2(np.maximum(planes, 1)).astype(np.int64), 0)
-    elif c.chip:
+    elif cfg.chip:
         first = arrays.die["first"][record].astype(np.int64)
-        job["planes"] = planes << ((record - first) // int(c.channels) * int(c.planes))
+        job["planes"] = planes << ((record - first) // int(cfg.channels) * int(cfg.planes))
         record = first
     return record

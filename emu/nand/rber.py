@@ -81,44 +81,44 @@ def scales(cfg: Config) -> np.ndarray:
     modes = {cell: getattr(cfg.errors, cell.lower()) for cell in CELLS}
     for row, (cell, factor) in enumerate(modes.items()):
         voltages = REFERENCES[cfg.errors.coding][BITS[cell] - 1]
-        for page_type, n in enumerate(voltages):
-            table[row, page_type] = factor * n / max(voltages)
+        for page_type, count in enumerate(voltages):
+            table[row, page_type] = factor * count / max(voltages)
             if cfg.errors.kind == "rate":
                 table[row, page_type] = 1.0
     return table
 
 
 @njit
-def stable_rate(c, cycles):
-    """Return the part of the rate that no reference voltage removes; ``c``: a record of RATES."""
-    return c.floor + c.wear * float(cycles) ** c.wear_exponent
+def stable_rate(cfg, cycles):
+    """Return the part of the rate that no reference voltage removes; ``cfg``: a record of RATES."""
+    return cfg.floor + cfg.wear * float(cycles) ** cfg.wear_exponent
 
 
 @njit
-def leak_rate(c, cycles):
+def leak_rate(cfg, cycles):
     """Return the retention coefficient of a block with ``cycles`` P/E cycles; it changes only at an
     erase."""
-    return c.retention * (1.0 + cycles / c.retention_cycles) ** c.retention_cycles_exponent
+    return cfg.retention * (1.0 + cycles / cfg.retention_cycles) ** cfg.retention_cycles_exponent
 
 
 @njit
-def pressure_rate(c, cycles):
+def pressure_rate(cfg, cycles):
     """Return the read-disturb coefficient of a block with ``cycles`` P/E cycles; it changes only at
     an erase."""
-    return c.disturb * max(float(cycles), 1.0) ** c.disturb_cycles_exponent
+    return cfg.disturb * max(float(cycles), 1.0) ** cfg.disturb_cycles_exponent
 
 
 @njit
-def shifted_rate(c, leak, pressure, days, reads):
+def shifted_rate(cfg, leak, pressure, days, reads):
     """Return the part of the rate due to shifted charge.
 
     ``days``: since the page was programmed; ``reads``: of its block since then.
     """
     rate = 0.0
     if days > 0.0:
-        rate += leak * days**c.retention_exponent
+        rate += leak * days**cfg.retention_exponent
     if reads > 0:
-        rate += pressure * (reads / c.disturb_reads) ** c.disturb_exponent
+        rate += pressure * (reads / cfg.disturb_reads) ** cfg.disturb_exponent
     return rate
 
 
@@ -138,22 +138,22 @@ def retry_rate(stable, shifted, scale, gain, level):
 
 
 @njit
-def page_rate(c, scale, cycles, days, reads):
+def page_rate(cfg, scale, cycles, days, reads):
     """Return the rate of a first read. The engine calls the parts instead and keeps the block's
     coefficients."""
-    shifted = shifted_rate(c, leak_rate(c, cycles), pressure_rate(c, cycles), days, reads)
-    return total_rate(stable_rate(c, cycles), shifted, scale)
+    shifted = shifted_rate(cfg, leak_rate(cfg, cycles), pressure_rate(cfg, cycles), days, reads)
+    return total_rate(stable_rate(cfg, cycles), shifted, scale)
 
 
-def crossing_days(c: np.record, scale: float, cycles: float, limit: float) -> float:
+def crossing_days(cfg: np.record, scale: float, cycles: float, limit: float) -> float:
     """Return the days of retention after which an unread page reaches the rate ``limit``.
 
     0 if its rate is at or above the limit from the start, inf if the model has no retention loss.
     """
-    room = limit / scale - stable_rate(c, cycles)
-    leak = leak_rate(c, cycles)
+    room = limit / scale - stable_rate(cfg, cycles)
+    leak = leak_rate(cfg, cycles)
     if room <= 0:
         return 0.0
-    if leak == 0 or c.retention_exponent == 0:
+    if leak == 0 or cfg.retention_exponent == 0:
         return math.inf
-    return float((room / leak) ** (1 / c.retention_exponent))
+    return float((room / leak) ** (1 / cfg.retention_exponent))

@@ -85,8 +85,8 @@ def command_cycles(cfg: Config) -> np.ndarray:
     if cfg.flash.interface != "fixed":
         rows = onfi.cycles(cfg)
         return np.stack([rows[name] for name in CYCLE_NAMES])
-    n = np.arange(max(cfg.flash.planes_per_die, 1) + 1)
-    cycles = np.tile(cfg.flash.t_command_ps * n, (len(CYCLE_NAMES), 1))
+    count = np.arange(max(cfg.flash.planes_per_die, 1) + 1)
+    cycles = np.tile(cfg.flash.t_command_ps * count, (len(CYCLE_NAMES), 1))
     cycles[[ODC, SUSPEND, RESUME, STATUS]] = cfg.flash.t_command_ps
     cycles[[OUT_FIRST, OUT_NEXT]] = 0
     return cycles

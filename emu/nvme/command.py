@@ -45,29 +45,29 @@ COMPLETION = np.dtype(
 
 
 @njit
-def wait_for_slot(st, dev, r):
-    """Append row ``r`` to the list of rows that wait for a free slot of the queue depth."""
-    d = st.dev[dev]
-    st.row[r].next = -1
-    if d.sq_head < 0:
-        d.sq_head = r
+def wait_for_slot(st, dev, rid):
+    """Append row ``rid`` to the list of rows that wait for a free slot of the queue depth."""
+    dev_rec = st.dev[dev]
+    st.row[rid].next = -1
+    if dev_rec.sq_head < 0:
+        dev_rec.sq_head = rid
     else:
-        st.row[d.sq_tail].next = r
-    d.sq_tail = r
+        st.row[dev_rec.sq_tail].next = rid
+    dev_rec.sq_tail = rid
 
 
 @njit
 def next_admissible(st, dev):
     """Return the first waiting row, or -1 if none waits or the queue depth is reached."""
-    d = st.dev[dev]
-    if d.sq_head < 0 or d.outstanding >= st.cfg[0].queue_depth:
+    dev_rec = st.dev[dev]
+    if dev_rec.sq_head < 0 or dev_rec.outstanding >= st.cfg[0].queue_depth:
         return -1
-    return d.sq_head
+    return dev_rec.sq_head
 
 
 @njit
 def admit_next(st, dev):
     """Remove the first waiting row from the list and count it as outstanding."""
-    d = st.dev[dev]
-    d.sq_head = st.row[d.sq_head].next
-    d.outstanding += 1
+    dev_rec = st.dev[dev]
+    dev_rec.sq_head = st.row[dev_rec.sq_head].next
+    dev_rec.outstanding += 1

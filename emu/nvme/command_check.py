@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ondie.emu.clock import NEVER
-from ondie.emu.nvme import command as queues
+from ondie.emu.nvme import command
 from ondie.emu.units import InputError
 
 UNSUPPORTED = ("priority", "fence_token", "atomic_unit")
@@ -45,7 +45,7 @@ def check(commands: np.ndarray, limits: Limits) -> None:
     The error names the first command that breaks the rule, the field, its value and what is
     allowed.
     """
-    if commands.dtype != queues.COMMAND or commands.ndim != 1:
+    if commands.dtype != command.COMMAND or commands.ndim != 1:
         raise InputError(
             f"commands: {commands.dtype} in {commands.ndim} dimensions: "
             "a one-dimensional array of queues.COMMAND is right"
@@ -59,40 +59,40 @@ def check(commands: np.ndarray, limits: Limits) -> None:
 Rule = tuple[str, np.ndarray, str]
 
 
-def _rules(c: np.ndarray, limits: Limits) -> list[Rule]:
-    op, lpn, n = c["op"], c["lpn"], c["n"]
-    sized = op != queues.FLUSH
-    moves = (op == queues.READ) | (op == queues.WRITE)
-    before = np.concatenate([[limits.arrival], c["arrival"]])[:-1]
+def _rules(cfg: np.ndarray, limits: Limits) -> list[Rule]:
+    op, lpn, count = cfg["op"], cfg["lpn"], cfg["n"]
+    sized = op != command.FLUSH
+    moves = (op == command.READ) | (op == command.WRITE)
+    before = np.concatenate([[limits.arrival], cfg["arrival"]])[:-1]
     last = limits.lpns - 1
     return [
-        ("op", (op < 0) | (op > queues.FLUSH), f"0..3 are {', '.join(queues.COMMAND_NAMES)}"),
-        ("n", sized & (n < 1), "at least 1 page"),
-        ("n", ~sized & (n != 0), "a FLUSH has no pages"),
+        ("op", (op < 0) | (op > command.FLUSH), f"0..3 are {', '.join(command.COMMAND_NAMES)}"),
+        ("n", sized & (count < 1), "at least 1 page"),
+        ("n", ~sized & (count != 0), "a FLUSH has no pages"),
         ("lpn", sized & ((lpn < 0) | (lpn > last)), f"the device has logical pages 0..{last}"),
-        ("n", sized & (n > limits.lpns - lpn), f"the last logical page is {last}"),
-        ("n", moves & (n > limits.transfer_pages),
+        ("n", sized & (count > limits.lpns - lpn), f"the last logical page is {last}"),
+        ("n", moves & (count > limits.transfer_pages),
          f"frontend.max_transfer allows {limits.transfer_pages} pages"),
-        ("arrival", c["arrival"] < before,
+        ("arrival", cfg["arrival"] < before,
          f"arrivals are sorted, in ps, and not before {limits.arrival}"),
-        ("arrival", c["arrival"] >= NEVER, f"arrivals are below {NEVER} ps"),
-        ("stream", (c["stream"] < 0) | (c["stream"] >= limits.streams),
+        ("arrival", cfg["arrival"] >= NEVER, f"arrivals are below {NEVER} ps"),
+        ("stream", (cfg["stream"] < 0) | (cfg["stream"] >= limits.streams),
          f"0..{limits.streams - 1} are right (ftl.write_streams)"),
-        ("fua", (c["fua"] != 0) & (c["fua"] != 1), "0 or 1"),
-        *((name, c[name] != 0, "only 0 is supported") for name in UNSUPPORTED),
+        ("fua", (cfg["fua"] != 0) & (cfg["fua"] != 1), "0 or 1"),
+        *((name, cfg[name] != 0, "only 0 is supported") for name in UNSUPPORTED),
     ]  # fmt: skip
 
 
-def _payload_rules(c: np.ndarray, limits: Limits) -> list[Rule]:
-    op, n, slot = c["op"], c["n"], c["payload_slot"]
-    moves = (op == queues.READ) | (op == queues.WRITE)
+def _payload_rules(cfg: np.ndarray, limits: Limits) -> list[Rule]:
+    op, count, slot = cfg["op"], cfg["n"], cfg["payload_slot"]
+    moves = (op == command.READ) | (op == command.WRITE)
     if limits.payload_known:
         return []
     if limits.slots is None:
         return [("payload_slot", slot != -1, "-1, the device keeps no payload")]
     return [
-        ("payload_slot", (op == queues.WRITE) & (slot == -1), "a write needs its pages"),
+        ("payload_slot", (op == command.WRITE) & (slot == -1), "a write needs its pages"),
         ("payload_slot", slot < -1, "a slot of the buffer, or -1 for timing only"),
-        ("payload_slot", moves & (slot >= 0) & (n > limits.slots - slot),
+        ("payload_slot", moves & (slot >= 0) & (count > limits.slots - slot),
          f"pages {limits.slots} and up are past the end of the buffer"),
     ]  # fmt: skip

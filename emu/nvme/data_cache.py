@@ -20,7 +20,7 @@ of later epochs.
 
 from __future__ import annotations
 
-from ondie.emu.engine.core import lru as places
+from ondie.emu.engine.core import lru
 from ondie.emu.engine.core.counters import (
     CACHE_DROPPED_PAGES,
     CACHE_FILL_PAGES,
@@ -47,9 +47,7 @@ from ondie.emu.engine.core.events import (
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.stages import DESTAGE, PART_DONE
 from ondie.emu.engine.core.state import record_type
-from ondie.emu.ftl import cmt
-from ondie.emu.ftl import page_health as marks
-from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl import cmt, page_health, page_map
 from ondie.emu.nand.timing import PROGRAM
 from ondie.kernels.jit import inline, njit
 
@@ -98,50 +96,50 @@ CPAGE = record_type(
 @inline
 def find(st, dev, lpn):
     """Return place + 1 of a logical page, or 0 if the page is not cached."""
-    return places.find(st.cbucket, st.cpage, dev, lpn)
+    return lru.find(st.cbucket, st.cpage, dev, lpn)
 
 
 @njit
-def append(st, dev, p):
+def append(st, dev, place):
     """Append a page that is in no list to the list of dirty or of clean pages."""
     cache = st.cache[dev]
-    if st.cpage[p - 1].dirty != 0:
-        if places.follow(st.cpage, p, cache.last):
-            cache.first = p
-        cache.last = p
+    if st.cpage[place - 1].dirty != 0:
+        if lru.follow(st.cpage, place, cache.last):
+            cache.first = place
+        cache.last = place
         cache.dirty += 1
     else:
-        if places.follow(st.cpage, p, cache.newest):
-            cache.oldest = p
-        cache.newest = p
+        if lru.follow(st.cpage, place, cache.newest):
+            cache.oldest = place
+        cache.newest = place
 
 
 @njit
-def remove(st, dev, p):
+def remove(st, dev, place):
     """Remove a page that is not flying from its list."""
     cache = st.cache[dev]
-    page = st.cpage[p - 1]
-    places.bypass(st.cpage, p)
+    page = st.cpage[place - 1]
+    lru.bypass(st.cpage, place)
     if page.dirty != 0:
         cache.dirty -= 1
-        if cache.last == p:
+        if cache.last == place:
             cache.last = page.older
-        if cache.first == p:
+        if cache.first == place:
             cache.first = page.newer
     else:
-        if cache.newest == p:
+        if cache.newest == place:
             cache.newest = page.older
-        if cache.oldest == p:
+        if cache.oldest == place:
             cache.oldest = page.newer
 
 
 @inline
-def touch(st, dev, p):
+def touch(st, dev, place):
     """Make a page that is read the most recently used one if it is clean and not flying."""
-    page = st.cpage[p - 1]
-    if page.dirty == 0 and page.flying == 0 and st.cache[dev].newest != p:
-        remove(st, dev, p)
-        append(st, dev, p)
+    page = st.cpage[place - 1]
+    if page.dirty == 0 and page.flying == 0 and st.cache[dev].newest != place:
+        remove(st, dev, place)
+        append(st, dev, place)
 
 
 @njit
@@ -151,111 +149,111 @@ def room(st, dev, lpn):
     The place is a free one, or that of the least recently used clean page. Returns 0 if there is
     neither.
     """
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     cache = st.cache[dev]
-    p = 0
+    place = 0
     if cache.spare > 0:
-        p = int(cache.spare)
-        cache.spare = st.cpage[p - 1].newer
-    elif cache.used < c.cache_pages:
+        place = int(cache.spare)
+        cache.spare = st.cpage[place - 1].newer
+    elif cache.used < cfg.cache_pages:
         cache.used += 1
-        p = int(dev * c.cache_pages + cache.used)
+        place = int(dev * cfg.cache_pages + cache.used)
     elif cache.oldest > 0:
-        p = int(cache.oldest)
-        remove(st, dev, p)
-        places.unlist(st.cbucket, st.cpage, dev, p)
-        log(st, LOG_DROP, -1, st.cpage[p - 1].lpn, -1, -1, 1, dev, -1)
+        place = int(cache.oldest)
+        remove(st, dev, place)
+        lru.unlist(st.cbucket, st.cpage, dev, place)
+        log(st, LOG_DROP, -1, st.cpage[place - 1].lpn, -1, -1, 1, dev, -1)
     else:
         return 0
-    page = st.cpage[p - 1]
+    page = st.cpage[place - 1]
     page.have = 0
     page.dirty = 0
     page.flying = 0
     page.stale = 0
     page.waiting = 0
     page.landing = 0
-    places.enlist(st.cbucket, st.cpage, dev, p, lpn)
-    return p
+    lru.enlist(st.cbucket, st.cpage, dev, place, lpn)
+    return place
 
 
 @inline
-def give_back(st, dev, p):
+def give_back(st, dev, place):
     """Remove a page that is in no list from the cache."""
-    places.unlist(st.cbucket, st.cpage, dev, p)
-    st.cpage[p - 1].newer = st.cache[dev].spare
-    st.cache[dev].spare = p
+    lru.unlist(st.cbucket, st.cpage, dev, place)
+    st.cpage[place - 1].newer = st.cache[dev].spare
+    st.cache[dev].spare = place
 
 
 # --- writes
 
 
 @njit
-def store(st, t):
+def store(st, tid):
     """Store a written page that has arrived in DRAM, or queue the write until a place is free."""
-    cache = st.cache[st.txn[t].dev]
-    later(st, st.txn[t].dev)
-    if accept(st, t, cache.wait_first > 0):
+    cache = st.cache[st.txn[tid].dev]
+    later(st, st.txn[tid].dev)
+    if accept(st, tid, cache.wait_first > 0):
         return
-    st.txn[t].next = -1
+    st.txn[tid].next = -1
     if cache.wait_first > 0:
-        st.txn[cache.wait_last - 1].next = t
+        st.txn[cache.wait_last - 1].next = tid
     else:
-        cache.wait_first = t + 1
-    cache.wait_last = t + 1
+        cache.wait_first = tid + 1
+    cache.wait_last = tid + 1
 
 
 @inline
 def later(st, dev):
     """Schedule ``attend`` for the end of the present instant."""
-    mapping.look_again(st, dev * st.cfg[0].units)
+    page_map.look_again(st, dev * st.cfg[0].units)
 
 
 @njit
-def accept(st, t, behind):
+def accept(st, tid, behind):
     """Store a written page in the cache. Return False if there is no place.
 
     A page that is not cached also has no place if other writes wait (``behind``). The write
     completes at once unless it must wait for flash (write-through, FUA).
     """
-    c = st.cfg[0]
-    x = st.txn[t]
-    dev = x.dev
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    dev = txn.dev
     cache = st.cache[dev]
-    p = find(st, dev, x.lpn)
-    fresh = p == 0
+    place = find(st, dev, txn.lpn)
+    fresh = place == 0
     if fresh:
         if not behind:
-            p = room(st, dev, x.lpn)
-        if p == 0:
+            place = room(st, dev, txn.lpn)
+        if place == 0:
             return False
-    page = st.cpage[p - 1]
+    page = st.cpage[place - 1]
     st.count[dev, CACHE_WRITE_PAGES] += 1
-    sectors = x.sectors if c.partial != 0 else -1
+    sectors = txn.sectors if cfg.partial != 0 else -1
     listed = not fresh and page.flying == 0
     if page.dirty == 0:
         if listed:
-            remove(st, dev, p)
+            remove(st, dev, place)
         page.epoch = cache.epoch
         cache.contents += 1
         page.dirty = sectors
         if page.flying == 0:
-            append(st, dev, p)
+            append(st, dev, place)
     else:
         st.count[dev, CACHE_MERGED_PAGES] += 1
         if listed and page.epoch > cache.flushed:
-            remove(st, dev, p)
-            append(st, dev, p)
+            remove(st, dev, place)
+            append(st, dev, place)
         page.dirty |= sectors
     page.have |= sectors
-    page.stream = x.stream
-    log(st, LOG_STORE, x.row, x.lpn, -1, -1, 1, dev, -1)
-    if c.cache_through == 0 and not (x.kind == ROW and st.row[x.row].fua != 0):
-        go(st, t, PART_DONE)
+    page.stream = txn.stream
+    log(st, LOG_STORE, txn.row, txn.lpn, -1, -1, 1, dev, -1)
+    if cfg.cache_through == 0 and not (txn.kind == ROW and st.row[txn.row].fua != 0):
+        go(st, tid, PART_DONE)
         return True
-    x.next = page.waiting - 1
-    page.waiting = t + 1
+    txn.next = page.waiting - 1
+    page.waiting = tid + 1
     if page.flying == 0:
-        launch(st, dev, p)
+        launch(st, dev, place)
     return True
 
 
@@ -264,9 +262,9 @@ def resume(st, dev):
     """Retry the writes that wait for a place, in order."""
     cache = st.cache[dev]
     while cache.wait_first > 0:
-        t = cache.wait_first - 1
-        following = st.txn[t].next
-        if not accept(st, t, False):
+        tid = cache.wait_first - 1
+        following = st.txn[tid].next
+        if not accept(st, tid, False):
             return
         cache.wait_first = following + 1
 
@@ -275,34 +273,34 @@ def resume(st, dev):
 
 
 @njit
-def launch(st, dev, p):
+def launch(st, dev, place):
     """Send a dirty page to flash."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     cache = st.cache[dev]
-    page = st.cpage[p - 1]
-    remove(st, dev, p)
+    page = st.cpage[place - 1]
+    remove(st, dev, place)
     page.flying = 1
     page.leaving = page.epoch
     page.landing = page.waiting
     page.waiting = 0
     page.dirty = 0
     cache.flying += 1
-    t = take_txn(st)
-    if t < 0:
+    tid = take_txn(st)
+    if tid < 0:
         return
-    x = st.txn[t]
-    x.kind = CACHED
-    x.op = PROGRAM
-    x.dev = dev
-    x.lpn = page.lpn
-    x.n = 1
-    x.stream = page.stream
-    x.sectors = page.have
-    x.size = c.page_bytes
-    if c.partial != 0:
-        x.size = set_bits(page.have) * SECTOR
-    log(st, LOG_DESTAGE, -1, x.lpn, -1, -1, 1, dev, -1)
-    go(st, t, DESTAGE)
+    txn = st.txn[tid]
+    txn.kind = CACHED
+    txn.op = PROGRAM
+    txn.dev = dev
+    txn.lpn = page.lpn
+    txn.n = 1
+    txn.stream = page.stream
+    txn.sectors = page.have
+    txn.size = cfg.page_bytes
+    if cfg.partial != 0:
+        txn.size = set_bits(page.have) * SECTOR
+    log(st, LOG_DESTAGE, -1, txn.lpn, -1, -1, 1, dev, -1)
+    go(st, tid, DESTAGE)
 
 
 @njit
@@ -310,8 +308,8 @@ def idle(st, dev):
     """Return True if no host command is outstanding on the drive."""
     if st.dev[dev].outstanding > 0:
         return False
-    for q in range(st.pair.shape[0]):
-        if st.pair[q].dev == dev and st.pair[q].outstanding > 0:
+    for queue in range(st.pair.shape[0]):
+        if st.pair[queue].dev == dev and st.pair[queue].outstanding > 0:
             return False
     return True
 
@@ -320,14 +318,14 @@ def idle(st, dev):
 def pump(st, dev):
     """Send dirty pages to flash while a condition requires it and the limit of flying pages
     allows."""
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     cache = st.cache[dev]
-    while cache.first > 0 and cache.flying < c.cache_flights:
+    while cache.first > 0 and cache.flying < cfg.cache_flights:
         if (
-            cache.dirty <= c.cache_dirty
+            cache.dirty <= cfg.cache_dirty
             and cache.wait_first == 0
             and st.cpage[cache.first - 1].epoch > cache.flushed
-            and not (c.cache_idle != 0 and idle(st, dev))
+            and not (cfg.cache_idle != 0 and idle(st, dev))
         ):
             return
         launch(st, dev, int(cache.first))
@@ -341,48 +339,48 @@ def attend(st, dev):
 
 
 @njit
-def programmed(st, t):
-    """Handle the end of the program of write ``t``. Return True if its page came from the cache.
+def programmed(st, tid):
+    """Handle the end of the program of write ``tid``. Return True if its page came from the cache.
 
     Such a page is mapped if it still is the current content, and its transaction ends. For a write
     that bypassed the cache, the cached content of its pages is dropped.
     """
-    c = st.cfg[0]
-    x = st.txn[t]
-    dev = x.dev
-    if x.kind != CACHED:
-        for i in range(x.n):
-            drop(st, dev, x.lpn + i)
-        log(st, LOG_DROP, -1, x.lpn, -1, -1, x.n, dev, -1)
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    dev = txn.dev
+    if txn.kind != CACHED:
+        for i in range(txn.n):
+            drop(st, dev, txn.lpn + i)
+        log(st, LOG_DROP, -1, txn.lpn, -1, -1, txn.n, dev, -1)
         later(st, dev)
         return False
-    if st.cpage[find(st, dev, x.lpn) - 1].stale != 0:
-        log(st, LOG_LOST, -1, x.lpn, -1, -1, 1, dev, x.die)
+    if st.cpage[find(st, dev, txn.lpn) - 1].stale != 0:
+        log(st, LOG_LOST, -1, txn.lpn, -1, -1, 1, dev, txn.die)
     else:
-        mapping.map_page(st, dev, x.lpn, x.ppn)
-        if c.map_entries != 0:
-            cmt.update(st, dev, x.lpn)
-        if c.partial != 0:
-            st.sectors[dev, x.lpn] |= x.sectors
-            if c.errors != 0 and x.bare == MERGING:
-                marks.carry(st, t)
-        log(st, LOG_LAND, -1, x.lpn, x.ppn, -1, 1, dev, x.die)
-    landed(st, t)
-    give_txn(st, t)
+        page_map.map_page(st, dev, txn.lpn, txn.ppn)
+        if cfg.map_entries != 0:
+            cmt.update(st, dev, txn.lpn)
+        if cfg.partial != 0:
+            st.sectors[dev, txn.lpn] |= txn.sectors
+            if cfg.errors != 0 and txn.bare == MERGING:
+                page_health.carry(st, tid)
+        log(st, LOG_LAND, -1, txn.lpn, txn.ppn, -1, 1, dev, txn.die)
+    landed(st, tid)
+    give_txn(st, tid)
     return True
 
 
 @njit
-def landed(st, t):
-    """Mark the content that ``t`` carried as on flash and complete the writes waiting for it.
+def landed(st, tid):
+    """Mark the content that ``tid`` carried as on flash and complete the writes waiting for it.
 
     A newer content is sent next if a write or a FLUSH waits for it; otherwise it joins the dirty
     pages. Without newer content the page is clean.
     """
-    dev = st.txn[t].dev
-    p = find(st, dev, st.txn[t].lpn)
+    dev = st.txn[tid].dev
+    place = find(st, dev, st.txn[tid].lpn)
     cache = st.cache[dev]
-    page = st.cpage[p - 1]
+    page = st.cpage[place - 1]
     st.count[dev, DESTAGED_PAGES] += 1
     page.flying = 0
     page.stale = 0
@@ -391,24 +389,24 @@ def landed(st, t):
     wake(st, int(page.landing))
     page.landing = 0
     if page.dirty != 0:
-        append(st, dev, p)
+        append(st, dev, place)
         if page.waiting > 0 or page.epoch <= cache.flushed:
-            launch(st, dev, p)
+            launch(st, dev, place)
     elif page.have == 0:
-        give_back(st, dev, p)
+        give_back(st, dev, place)
     else:
-        append(st, dev, p)
+        append(st, dev, place)
     later(st, dev)
 
 
 @inline
-def wake(st, t):
+def wake(st, tid):
     """Complete the writes of a list that waited for flash."""
-    t -= 1
-    while t >= 0:
-        following = st.txn[t].next
-        go(st, t, PART_DONE)
-        t = following
+    tid -= 1
+    while tid >= 0:
+        following = st.txn[tid].next
+        go(st, tid, PART_DONE)
+        tid = following
 
 
 @njit
@@ -418,75 +416,75 @@ def settle(st, dev, epoch):
     cache = st.cache[dev]
     cache.contents -= 1
     before = -1
-    t = int(cache.flush_first) - 1
-    while t >= 0:
-        x = st.txn[t]
-        following = x.next
-        if epoch <= x.old:
-            x.left -= 1
-        if x.left > 0:
-            before = t
+    tid = int(cache.flush_first) - 1
+    while tid >= 0:
+        txn = st.txn[tid]
+        following = txn.next
+        if epoch <= txn.old:
+            txn.left -= 1
+        if txn.left > 0:
+            before = tid
         else:
             if before < 0:
                 cache.flush_first = following + 1
             else:
                 st.txn[before].next = following
-            go(st, t, PART_DONE)
-        t = following
+            go(st, tid, PART_DONE)
+        tid = following
 
 
 @njit
-def flush(st, t):
-    """Complete ``t`` when all content written so far is on flash."""
-    x = st.txn[t]
-    cache = st.cache[x.dev]
+def flush(st, tid):
+    """Complete ``tid`` when all content written so far is on flash."""
+    txn = st.txn[tid]
+    cache = st.cache[txn.dev]
     if cache.contents == 0:
-        go(st, t, PART_DONE)
+        go(st, tid, PART_DONE)
         return
     cache.flushed = cache.epoch
     cache.epoch += 1
-    x.old = cache.flushed
-    x.left = cache.contents
-    x.next = cache.flush_first - 1
-    cache.flush_first = t + 1
-    later(st, x.dev)
+    txn.old = cache.flushed
+    txn.left = cache.contents
+    txn.next = cache.flush_first - 1
+    cache.flush_first = tid + 1
+    later(st, txn.dev)
 
 
 # --- reads, TRIM, writes that bypass the cache
 
 
 @njit
-def fill(st, t):
+def fill(st, tid):
     """Insert the pages that a read has brought from flash into the cache as clean pages.
 
     A page is inserted only if the mapping table still has it at this address and there is a place.
     Nothing is inserted for a command with an error.
     """
-    c = st.cfg[0]
-    x = st.txn[t]
-    failed = st.req[x.row].status if x.kind == REQUEST else st.row[x.row].status
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    failed = st.req[txn.row].status if txn.kind == REQUEST else st.row[txn.row].status
     if failed != 0:
         return
-    dev = x.dev
-    sectors = x.sectors if c.partial != 0 else -1
-    for i in range(x.n):
-        lpn = x.lpn + i
-        if int(st.l2p[dev, lpn]) != x.ppn + i + 1 or st.cache[dev].wait_first > 0:
+    dev = txn.dev
+    sectors = txn.sectors if cfg.partial != 0 else -1
+    for i in range(txn.n):
+        lpn = txn.lpn + i
+        if int(st.l2p[dev, lpn]) != txn.ppn + i + 1 or st.cache[dev].wait_first > 0:
             continue
-        p = find(st, dev, lpn)
-        fresh = p == 0
+        place = find(st, dev, lpn)
+        fresh = place == 0
         if fresh:
-            p = room(st, dev, lpn)
-            if p == 0:
+            place = room(st, dev, lpn)
+            if place == 0:
                 return
-            st.cpage[p - 1].stream = x.stream
-        page = st.cpage[p - 1]
+            st.cpage[place - 1].stream = txn.stream
+        page = st.cpage[place - 1]
         if page.have == 0:
             st.count[dev, CACHE_FILL_PAGES] += 1
-            log(st, LOG_FILL, -1, lpn, x.ppn + i, -1, 1, dev, x.die)
+            log(st, LOG_FILL, -1, lpn, txn.ppn + i, -1, 1, dev, txn.die)
         page.have |= sectors
         if fresh:
-            append(st, dev, p)
+            append(st, dev, place)
 
 
 @njit
@@ -496,13 +494,13 @@ def drop(st, dev, lpn):
     Dirty content is not written; flying content is not mapped. The caller logs this and then lets
     waiting writes resume.
     """
-    p = find(st, dev, lpn)
-    if p == 0:
+    place = find(st, dev, lpn)
+    if place == 0:
         return
-    page = st.cpage[p - 1]
+    page = st.cpage[place - 1]
     page.have = 0
     if page.flying == 0:
-        remove(st, dev, p)
+        remove(st, dev, place)
     else:
         page.stale = 1
     if page.dirty != 0:
@@ -512,4 +510,4 @@ def drop(st, dev, lpn):
         wake(st, int(page.waiting))
         page.waiting = 0
     if page.flying == 0:
-        give_back(st, dev, p)
+        give_back(st, dev, place)

@@ -10,7 +10,7 @@ A drive has one timer. It is restarted if host commands came and completed befor
 
 from __future__ import annotations
 
-from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.events import enter, give_txn, take_txn
 from ondie.emu.nvme.data_cache import idle
 from ondie.kernels.jit import cold
@@ -22,51 +22,51 @@ def begins(st, dev):
 
     Called when a command has completed. Does nothing else if the timer is already running.
     """
-    d = st.dev[dev]
+    dev_rec = st.dev[dev]
     if not idle(st, dev):
         return
-    d.quiet_since = st.reg[0].now
-    if d.waking != 0:
+    dev_rec.quiet_since = st.reg[0].now
+    if dev_rec.waking != 0:
         return
-    t = take_txn(st)
-    if t < 0:
+    tid = take_txn(st)
+    if tid < 0:
         return
-    d.waking = 1
-    st.txn[t].dev = dev
-    wait(st, t)
+    dev_rec.waking = 1
+    st.txn[tid].dev = dev
+    wait(st, tid)
 
 
 @cold
-def wait(st, t):
+def wait(st, tid):
     """Start the timer for the rest of the idle time."""
-    c = st.cfg[0]
-    dev = st.txn[t].dev
-    station = s.station(st, dev, s.REST)
-    st.fifo[station].fixed = st.dev[dev].quiet_since + c.fold_idle - st.reg[0].now
+    cfg = st.cfg[0]
+    dev = st.txn[tid].dev
+    station = stages.station(st, dev, stages.REST)
+    st.fifo[station].fixed = st.dev[dev].quiet_since + cfg.fold_idle - st.reg[0].now
     st.reg[0].hop = 0
-    enter(st, station, t, 0, 0, s.RESTED)
+    enter(st, station, tid, 0, 0, stages.RESTED)
 
 
 @cold
 def lasts(st, dev):
     """Return True if the drive has been idle for ``fold_idle`` and still is."""
-    c = st.cfg[0]
-    if c.fold_idle == 0 or st.reg[0].now - st.dev[dev].quiet_since < c.fold_idle:
+    cfg = st.cfg[0]
+    if cfg.fold_idle == 0 or st.reg[0].now - st.dev[dev].quiet_since < cfg.fold_idle:
         return False
     return idle(st, dev)
 
 
 @cold
-def over(st, t):
+def over(st, tid):
     """Handle the expiry of the timer. Return True if the drive was idle for the whole time."""
-    dev = st.txn[t].dev
+    dev = st.txn[tid].dev
     if lasts(st, dev):
         st.dev[dev].waking = 0
-        give_txn(st, t)
+        give_txn(st, tid)
         return True
     if idle(st, dev):
-        wait(st, t)
+        wait(st, tid)
         return False
     st.dev[dev].waking = 0  # the end of the current command starts the timer again
-    give_txn(st, t)
+    give_txn(st, tid)
     return False

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import (
     CACHE_FILL_PAGES,
     CACHE_MERGED_PAGES,
@@ -27,7 +27,7 @@ from ondie.emu.engine.core.events import CACHED, enter, give_txn, go, take_txn
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.transaction import SECTOR, child
 from ondie.emu.nand.timing import PROGRAM
-from ondie.emu.nvme import data_cache as cache
+from ondie.emu.nvme import data_cache
 from ondie.emu.nvme.page_transactions import sectors_of
 from ondie.kernels.jit import cold, inline, njit
 
@@ -66,21 +66,23 @@ def access_ps(st, n_bytes):
 
     For an access to several rows only half of the rows count.
     """
-    c = st.cfg[0]
-    row = int(c.buffer_row)
-    pairs = n_bytes // c.buffer_burst // 2
+    cfg = st.cfg[0]
+    row = int(cfg.buffer_row)
+    pairs = n_bytes // cfg.buffer_burst // 2
     if n_bytes <= row:
-        return c.buffer_open + int(pairs * c.buffer_ns) * PS_PER_NS
-    whole = int((row // c.buffer_burst // 2) * c.buffer_ns + c.buffer_close) * (n_bytes // row // 2)
-    rest = int((n_bytes % row) / (c.buffer_burst * c.buffer_ns))
-    return 2 * c.buffer_open + (whole + rest) * PS_PER_NS
+        return cfg.buffer_open + int(pairs * cfg.buffer_ns) * PS_PER_NS
+    whole = int((row // cfg.buffer_burst // 2) * cfg.buffer_ns + cfg.buffer_close) * (
+        n_bytes // row // 2
+    )
+    rest = int((n_bytes % row) / (cfg.buffer_burst * cfg.buffer_ns))
+    return 2 * cfg.buffer_open + (whole + rest) * PS_PER_NS
 
 
 @njit
-def access(st, t, n_bytes, step):
-    """Occupy the cache's DRAM with transaction ``t``. Return False if that takes no time."""
-    station = s.station(st, st.txn[t].dev, s.DRAM)
-    return enter(st, station, t, n_bytes, access_ps(st, n_bytes), step)
+def access(st, tid, n_bytes, step):
+    """Occupy the cache's DRAM with transaction ``tid``. Return False if that takes no time."""
+    station = stages.station(st, st.txn[tid].dev, stages.DRAM)
+    return enter(st, station, tid, n_bytes, access_ps(st, n_bytes), step)
 
 
 @inline
@@ -100,110 +102,111 @@ def known(st, lpn):
 def to_flash(st, dev, stream, lpn, sectors, stamp, before):
     """Create a write of some sectors of a page to flash and link it behind ``before``. Return
     it."""
-    t = take_txn(st)
-    if t < 0:
-        return t
-    x = st.txn[t]
-    x.kind = CACHED
-    x.op = PROGRAM
-    x.dev = dev
-    x.lpn = lpn
-    x.n = 1
-    x.stream = stream
-    x.sectors = sectors
-    x.size = set_bits(sectors) * SECTOR
-    st.stamp[t] = stamp
+    tid = take_txn(st)
+    if tid < 0:
+        return tid
+    txn = st.txn[tid]
+    txn.kind = CACHED
+    txn.op = PROGRAM
+    txn.dev = dev
+    txn.lpn = lpn
+    txn.n = 1
+    txn.stream = stream
+    txn.sectors = sectors
+    txn.size = set_bits(sectors) * SECTOR
+    st.stamp[tid] = stamp
     if before >= 0:
-        st.txn[before].mate = t
-    return t
+        st.txn[before].mate = tid
+    return tid
 
 
 @njit
-def send(st, t):
+def send(st, tid):
     """Send all writes of a list to the write path."""
-    while t >= 0:
-        following = st.txn[t].mate
-        st.txn[t].mate = -1
-        go(st, t, s.WRITE_IN_DRAM)
-        t = following
+    while tid >= 0:
+        following = st.txn[tid].mate
+        st.txn[tid].mate = -1
+        go(st, tid, stages.WRITE_IN_DRAM)
+        tid = following
 
 
 @njit
-def make_place(st, dev, g, lpn, before):
+def make_place(st, dev, group, lpn, before):
     """Take a place for a page as the most recently used one; evict the least recently used page.
 
     Returns (place + 1, the write of evicted DIRTY content linked behind ``before``, or -1).
     """
-    c = st.cfg[0]
-    cached = st.cache[g]
+    cfg = st.cfg[0]
+    cached = st.cache[group]
     out = -1
-    if cached.spare == 0 and cached.used >= c.cache_pages:
+    if cached.spare == 0 and cached.used >= cfg.cache_pages:
         old = st.cpage[cached.oldest - 1]
         if old.epoch == DIRTY:
             cached.contents -= 1
             stamp = old.leaving
             out = to_flash(st, dev, old.stream, old.lpn, old.have, stamp, before)
-    p = cache.room(st, g, lpn)
-    st.cpage[p - 1].epoch = CLEAN
-    cache.append(st, g, p)
-    return p, out
+    place = data_cache.room(st, group, lpn)
+    st.cpage[place - 1].epoch = CLEAN
+    data_cache.append(st, group, place)
+    return place, out
 
 
 @njit
-def to_front(st, g, p):
+def to_front(st, group, place):
     """Make a page the most recently used one."""
-    if st.cache[g].newest != p:
-        cache.remove(st, g, p)
-        cache.append(st, g, p)
+    if st.cache[group].newest != place:
+        data_cache.remove(st, group, place)
+        data_cache.append(st, group, place)
 
 
 @inline
-def soil(st, g, p, value):
-    """Set the content of place ``p`` to DIRTY or CLEAN (``value``)."""
-    st.cache[g].contents += value - st.cpage[p - 1].epoch
-    st.cpage[p - 1].epoch = value
+def soil(st, group, place, value):
+    """Set the content of place ``place`` to DIRTY or CLEAN (``value``)."""
+    st.cache[group].contents += value - st.cpage[place - 1].epoch
+    st.cpage[place - 1].epoch = value
 
 
 # --- writes
 
 
 @cold
-def write(st, t):
-    """Handle write command ``t`` after all its data have arrived.
+def write(st, tid):
+    """Handle write command ``tid`` after all its data have arrived.
 
     Returns True if the writes of its flow are cached; the command then completes when its pages are
     cached.
     """
-    zone = st.zone[st.txn[t].stream]
+    zone = st.zone[st.txn[tid].stream]
     if zone.caching & WRITES == 0:
         return False
-    st.stamp[t] = st.reg[0].now
-    if take(st, t):
-        go(st, t, s.PART_DONE)
+    st.stamp[tid] = st.reg[0].now
+    if take(st, tid):
+        go(st, tid, stages.PART_DONE)
         return True
     cached = st.cache[zone.group]
-    st.txn[t].next = -1
+    st.txn[tid].next = -1
     if cached.wait_first > 0:
-        st.txn[cached.wait_last - 1].next = t
+        st.txn[cached.wait_last - 1].next = tid
     else:
-        cached.wait_first = t + 1
-    cached.wait_last = t + 1
+        cached.wait_first = tid + 1
+    cached.wait_last = tid + 1
     return True
 
 
 @njit
-def take(st, t):
-    """Cache pages of write ``t``, from page number ``left`` on, while the limit of sectors allows.
+def take(st, tid):
+    """Cache pages of write ``tid``, from page number ``left`` on, while the limit of sectors
+    allows.
 
     Returns True when all pages have been taken.
     """
-    c = st.cfg[0]
-    x = st.txn[t]
-    dev = x.dev
-    stream = x.stream
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    dev = txn.dev
+    stream = txn.stream
     zone = st.zone[stream]
-    g = int(zone.group)
-    cached = st.cache[g]
+    group = int(zone.group)
+    cached = st.cache[group]
     added = 0
     taken = 0
     driven = 0
@@ -211,164 +214,164 @@ def take(st, t):
     out_last = -1
     new_first = -1
     new_last = -1
-    while x.left < x.n and cached.pressure + added < c.buffer_limit:
-        lpn = x.lpn + x.left
-        sectors = sectors_of(st, t, lpn)
-        p = cache.find(st, g, lpn)
-        if p == 0:
-            p, u = make_place(st, dev, g, lpn, out_last)
-            if u >= 0:
-                out_last = u
+    while txn.left < txn.n and cached.pressure + added < cfg.buffer_limit:
+        lpn = txn.lpn + txn.left
+        sectors = sectors_of(st, tid, lpn)
+        place = data_cache.find(st, group, lpn)
+        if place == 0:
+            place, write = make_place(st, dev, group, lpn, out_last)
+            if write >= 0:
+                out_last = write
                 if out_first < 0:
-                    out_first = u
-                driven += set_bits(st.txn[u].sectors)
-                added += set_bits(st.txn[u].sectors)
+                    out_first = write
+                driven += set_bits(st.txn[write].sectors)
+                added += set_bits(st.txn[write].sectors)
         else:
             st.count[dev, CACHE_MERGED_PAGES] += 1
-            to_front(st, g, p)
-        page = st.cpage[p - 1]
+            to_front(st, group, place)
+        page = st.cpage[place - 1]
         page.have |= sectors
         page.stream = stream
-        page.leaving = st.stamp[t]
-        soil(st, g, p, DIRTY)
+        page.leaving = st.stamp[tid]
+        soil(st, group, place, DIRTY)
         st.count[dev, CACHE_WRITE_PAGES] += 1
         taken += set_bits(sectors)
         if not lately(st, stream, lpn):
             st.recent[lpn] = zone.memory * 2 + (st.recent[lpn] & 1)
-            soil(st, g, p, CLEAN)
-            new_last = to_flash(st, dev, stream, lpn, sectors, st.stamp[t], new_last)
+            soil(st, group, place, CLEAN)
+            new_last = to_flash(st, dev, stream, lpn, sectors, st.stamp[tid], new_last)
             if new_first < 0:
                 new_first = new_last
             added += set_bits(sectors)
-        x.left += 1
+        txn.left += 1
     cached.pressure += added
     if st.reg[0].now > st.cache[0].milestone:
         zone.memory += 1
         st.cache[0].milestone = st.reg[0].now + MEMORY_PS
-    if out_first >= 0 and not access(st, out_first, driven * SECTOR, s.DESTAGE):
+    if out_first >= 0 and not access(st, out_first, driven * SECTOR, stages.DESTAGE):
         send(st, out_first)
     if taken > 0:
-        u = child(st, t, x.lpn, 0)
-        if u >= 0 and not access(st, u, taken * SECTOR, s.PART_DONE):
-            go(st, u, s.PART_DONE)
+        write = child(st, tid, txn.lpn, 0)
+        if write >= 0 and not access(st, write, taken * SECTOR, stages.PART_DONE):
+            go(st, write, stages.PART_DONE)
     send(st, new_first)
-    return x.left == x.n
+    return txn.left == txn.n
 
 
 @cold
-def programmed(st, t):
+def programmed(st, tid):
     """Handle the end of a write to flash. Return True if the write came from the cache.
 
     Its transaction then ends here.
     """
-    x = st.txn[t]
-    for lpn in range(x.lpn, x.lpn + x.n):
+    txn = st.txn[tid]
+    for lpn in range(txn.lpn, txn.lpn + txn.n):
         st.recent[lpn] |= 1
-    if x.kind != CACHED:
+    if txn.kind != CACHED:
         return False
-    g = int(st.zone[x.stream].group)
-    cached = st.cache[g]
-    st.count[x.dev, DESTAGED_PAGES] += 1
-    cached.pressure -= set_bits(x.sectors)
-    p = cache.find(st, g, x.lpn)
-    if p > 0 and st.cpage[p - 1].leaving <= st.stamp[t]:
-        soil(st, g, p, CLEAN)
-        cache.remove(st, g, p)
-        cache.give_back(st, g, p)
-    give_txn(st, t)
-    resume(st, g)
+    group = int(st.zone[txn.stream].group)
+    cached = st.cache[group]
+    st.count[txn.dev, DESTAGED_PAGES] += 1
+    cached.pressure -= set_bits(txn.sectors)
+    place = data_cache.find(st, group, txn.lpn)
+    if place > 0 and st.cpage[place - 1].leaving <= st.stamp[tid]:
+        soil(st, group, place, CLEAN)
+        data_cache.remove(st, group, place)
+        data_cache.give_back(st, group, place)
+    give_txn(st, tid)
+    resume(st, group)
     return True
 
 
 @njit
-def resume(st, g):
+def resume(st, group):
     """Retry the waiting writes, in order, while the limit of sectors on their way to flash
     allows."""
-    cached = st.cache[g]
+    cached = st.cache[group]
     before = -1
-    t = int(cached.wait_first) - 1
-    while t >= 0 and cached.pressure < st.cfg[0].buffer_limit:
-        following = st.txn[t].next
-        if take(st, t):
+    tid = int(cached.wait_first) - 1
+    while tid >= 0 and cached.pressure < st.cfg[0].buffer_limit:
+        following = st.txn[tid].next
+        if take(st, tid):
             if before < 0:
                 cached.wait_first = following + 1
             else:
                 st.txn[before].next = following
             if following < 0:
                 cached.wait_last = before + 1
-            go(st, t, s.PART_DONE)
+            go(st, tid, stages.PART_DONE)
         else:
-            before = t
-        t = following
+            before = tid
+        tid = following
 
 
 # --- reads
 
 
 @cold
-def found(st, t, lpn):
-    """Return the sectors of page ``lpn`` that read ``t`` finds in the cache, one bit each."""
-    p = cache.find(st, int(st.zone[st.txn[t].stream].group), lpn)
-    return sectors_of(st, t, lpn) & st.cpage[p - 1].have if p > 0 else 0
+def found(st, tid, lpn):
+    """Return the sectors of page ``lpn`` that read ``tid`` finds in the cache, one bit each."""
+    place = data_cache.find(st, int(st.zone[st.txn[tid].stream].group), lpn)
+    return sectors_of(st, tid, lpn) & st.cpage[place - 1].have if place > 0 else 0
 
 
 @cold
-def serve(st, t, sectors):
-    """Add cached sectors to the one DRAM transaction of read ``t`` (stored as ``left`` - 1)."""
-    x = st.txn[t]
-    if x.left == 0:
-        x.left = child(st, t, x.lpn, 0) + 1
-    if x.left > 0:
-        st.txn[x.left - 1].size += set_bits(sectors) * SECTOR
+def serve(st, tid, sectors):
+    """Add cached sectors to the one DRAM transaction of read ``tid`` (stored as ``left`` - 1)."""
+    txn = st.txn[tid]
+    if txn.left == 0:
+        txn.left = child(st, tid, txn.lpn, 0) + 1
+    if txn.left > 0:
+        st.txn[txn.left - 1].size += set_bits(sectors) * SECTOR
 
 
 @cold
-def gathered(st, t):
-    """Send the cached sectors of read ``t`` from DRAM to the host."""
-    u = st.txn[t].left - 1
-    if u >= 0:
-        go(st, u, s.SERVED)
+def gathered(st, tid):
+    """Send the cached sectors of read ``tid`` from DRAM to the host."""
+    other = st.txn[tid].left - 1
+    if other >= 0:
+        go(st, other, stages.SERVED)
 
 
 @cold
-def fill(st, t):
+def fill(st, tid):
     """Insert a page that a read has brought from flash into the cache.
 
     This is done if the flow caches its reads and the page has been programmed. The access occupies
     DRAM, but the read does not wait for it.
     """
     st.reg[0].hop = 0
-    x = st.txn[t]
-    dev = x.dev
-    zone = st.zone[x.stream]
-    if zone.caching & READS == 0 or not known(st, x.lpn):
+    txn = st.txn[tid]
+    dev = txn.dev
+    zone = st.zone[txn.stream]
+    if zone.caching & READS == 0 or not known(st, txn.lpn):
         return
-    g = int(zone.group)
-    p = cache.find(st, g, x.lpn)
-    if p == 0:
-        p, u = make_place(st, dev, g, x.lpn, -1)
-        st.cpage[p - 1].stream = x.stream
+    group = int(zone.group)
+    place = data_cache.find(st, group, txn.lpn)
+    if place == 0:
+        place, write = make_place(st, dev, group, txn.lpn, -1)
+        st.cpage[place - 1].stream = txn.stream
         st.count[dev, CACHE_FILL_PAGES] += 1
-        if u >= 0:
-            st.cache[g].pressure += set_bits(st.txn[u].sectors)
-            if not access(st, u, st.txn[u].size, s.DESTAGE):
-                send(st, u)
+        if write >= 0:
+            st.cache[group].pressure += set_bits(st.txn[write].sectors)
+            if not access(st, write, st.txn[write].size, stages.DESTAGE):
+                send(st, write)
     else:
-        to_front(st, g, p)
-        soil(st, g, p, DIRTY)
-    st.cpage[p - 1].have |= x.sectors
-    st.cpage[p - 1].leaving = st.reg[0].now
-    occupy(st, dev, set_bits(x.sectors) * SECTOR)
+        to_front(st, group, place)
+        soil(st, group, place, DIRTY)
+    st.cpage[place - 1].have |= txn.sectors
+    st.cpage[place - 1].leaving = st.reg[0].now
+    occupy(st, dev, set_bits(txn.sectors) * SECTOR)
 
 
 @njit
 def occupy(st, dev, n_bytes):
     """Occupy the DRAM with an access for which no transaction waits."""
     reg = st.reg[0]
-    station = s.station(st, dev, s.DRAM)
-    f = st.fifo[station]
+    station = stages.station(st, dev, stages.DRAM)
+    fifo = st.fifo[station]
     time = access_ps(st, n_bytes)
-    f.free_at = max(reg.now, f.free_at) + time
-    f.size += n_bytes
-    f.jobs += 1
+    fifo.free_at = max(reg.now, fifo.free_at) + time
+    fifo.size += n_bytes
+    fifo.jobs += 1
     st.use[0, reg.fifo0 + station] += time

@@ -12,73 +12,75 @@ from ondie.emu.engine.core.counters import READ_PAGES, UNASKED_OUT_BYTES, UNMAPP
 from ondie.emu.engine.core.events import LOG_ZERO, go, log
 from ondie.emu.engine.core.stages import READ_UNMAPPED
 from ondie.emu.engine.core.transaction import SECTOR, bus_bytes, child
-from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl import page_map
 from ondie.kernels.jit import inline
 
 
 @inline
-def bytes_of(st, t, lpn, n):
-    """Return the bytes of command ``t`` that are in pages ``lpn .. lpn + n``.
+def bytes_of(st, tid, lpn, count):
+    """Return the bytes of command ``tid`` that are in pages ``lpn .. lpn + n``.
 
     ``old`` is the byte offset of the command in its first page.
     """
-    c = st.cfg[0]
-    x = st.txn[t]
-    if x.old >= c.page_bytes:  # wholly behind the end of its page (command_split.skewed)
-        return x.size
-    first = x.lpn * c.page_bytes + x.old
-    start = max(first, lpn * c.page_bytes)
-    return min(first + x.size, (lpn + n) * c.page_bytes) - start
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    if txn.old >= cfg.page_bytes:  # wholly behind the end of its page (command_split.skewed)
+        return txn.size
+    first = txn.lpn * cfg.page_bytes + txn.old
+    start = max(first, lpn * cfg.page_bytes)
+    return min(first + txn.size, (lpn + count) * cfg.page_bytes) - start
 
 
 @inline
-def sectors_of(st, t, lpn):
-    """Return the sectors of page ``lpn`` that command ``t`` accesses, one bit each."""
-    c = st.cfg[0]
-    x = st.txn[t]
-    if x.old >= c.page_bytes:
-        return ((1 << (x.size // SECTOR)) - 1) << (x.old // SECTOR)
-    start = x.lpn * c.page_bytes + x.old
-    low = max(start - lpn * c.page_bytes, 0) // SECTOR
-    high = min(start + x.size - lpn * c.page_bytes, c.page_bytes) // SECTOR
+def sectors_of(st, tid, lpn):
+    """Return the sectors of page ``lpn`` that command ``tid`` accesses, one bit each."""
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    if txn.old >= cfg.page_bytes:
+        return ((1 << (txn.size // SECTOR)) - 1) << (txn.old // SECTOR)
+    start = txn.lpn * cfg.page_bytes + txn.old
+    low = max(start - lpn * cfg.page_bytes, 0) // SECTOR
+    high = min(start + txn.size - lpn * cfg.page_bytes, cfg.page_bytes) // SECTOR
     if high - low >= 64:
         return -1
     return ((1 << (high - low)) - 1) << low
 
 
 @inline
-def part(st, t, lpn, n, op):
-    """Return a new transaction for pages ``lpn .. lpn + n`` of command ``t``, or -1."""
-    u = child(st, t, lpn, n)
-    if u >= 0:
-        x = st.txn[t]
-        y = st.txn[u]
-        y.op = op
-        y.size = bytes_of(st, t, lpn, n)
+def part(st, tid, lpn, count, op):
+    """Return a new transaction for pages ``lpn .. lpn + n`` of command ``tid``, or -1."""
+    other = child(st, tid, lpn, count)
+    if other >= 0:
+        txn = st.txn[tid]
+        other_txn = st.txn[other]
+        other_txn.op = op
+        other_txn.size = bytes_of(st, tid, lpn, count)
         if st.cfg[0].partial != 0:
-            y.sectors = x.sectors if x.sectors != 0 else sectors_of(st, t, lpn)
-    return u
+            other_txn.sectors = txn.sectors if txn.sectors != 0 else sectors_of(st, tid, lpn)
+    return other
 
 
 @inline
-def zeros(st, u):
-    """Return the unmapped pages of read ``u`` as zeros from the controller."""
-    y = st.txn[u]
-    st.count[y.dev, UNMAPPED_PAGES] += y.n
-    log(st, LOG_ZERO, y.row, y.lpn, -1, -1, y.n, y.dev, -1)
-    go(st, u, READ_UNMAPPED)
+def zeros(st, unit):
+    """Return the unmapped pages of read ``unit`` as zeros from the controller."""
+    other_txn = st.txn[unit]
+    st.count[other_txn.dev, UNMAPPED_PAGES] += other_txn.n
+    log(st, LOG_ZERO, other_txn.row, other_txn.lpn, -1, -1, other_txn.n, other_txn.dev, -1)
+    go(st, unit, READ_UNMAPPED)
 
 
 @inline
-def locate(st, u, entry):
-    """Set the physical page of read ``u`` from its mapping table entry. Return its die."""
-    y = st.txn[u]
-    y.ppn = entry - 1
-    y.bus = bus_bytes(st, u)
+def locate(st, unit, entry):
+    """Set the physical page of read ``unit`` from its mapping table entry. Return its die."""
+    other_txn = st.txn[unit]
+    other_txn.ppn = entry - 1
+    other_txn.bus = bus_bytes(st, unit)
     if st.cfg[0].partial != 0:
-        st.count[y.dev, UNASKED_OUT_BYTES] += y.n * st.cfg[0].page_bytes - y.bus
-    st.count[y.dev, READ_PAGES] += y.n
-    g = mapping.place_of(st, y.dev, u)
-    y.array = st.page_ps[0, y.page]
-    mapping.read_from(st, y.dev, y.ppn)
-    return g
+        st.count[other_txn.dev, UNASKED_OUT_BYTES] += (
+            other_txn.n * st.cfg[0].page_bytes - other_txn.bus
+        )
+    st.count[other_txn.dev, READ_PAGES] += other_txn.n
+    die = page_map.place_of(st, other_txn.dev, unit)
+    other_txn.array = st.page_ps[0, other_txn.page]
+    page_map.read_from(st, other_txn.dev, other_txn.ppn)
+    return die

@@ -13,46 +13,48 @@ together.
 
 from __future__ import annotations
 
-from ondie.emu.ftl import page_map as mapping
-from ondie.emu.ftl import subpage_sense as sharing
-from ondie.emu.nand import channel as nand
-from ondie.emu.nand import timing
+from ondie.emu.ftl import page_map, subpage_sense
+from ondie.emu.nand import channel, timing
 from ondie.emu.nvme.page_transactions import locate, part, zeros
 from ondie.kernels.jit import cold
 
 
 @cold
-def sense(st, t, lpn, end):
-    """Split slots ``lpn .. end`` of read ``t`` into transactions; ``send`` issues them.
+def sense(st, tid, lpn, end):
+    """Split slots ``lpn .. end`` of read ``tid`` into transactions; ``send`` issues them.
 
     Adjacent slots that are adjacent on flash form one transaction. Unmapped slots are returned as
     zeros by the controller.
     """
-    c = st.cfg[0]
-    x = st.txn[t]
-    dev = x.dev
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    dev = txn.dev
     while lpn < end:
         entry = int(st.l2p[dev, lpn])
-        waits = c.locks != 0 and mapping.locked(st, dev, lpn)
-        n = 1
+        waits = cfg.locks != 0 and page_map.locked(st, dev, lpn)
+        count = 1
         if entry == 0:
-            while lpn + n < end and n < c.planes * c.slots and st.l2p[dev, lpn + n] == 0:
-                n += 1
-        elif not waits and c.partial == 0:
+            while (
+                lpn + count < end
+                and count < cfg.planes * cfg.slots
+                and st.l2p[dev, lpn + count] == 0
+            ):
+                count += 1
+        elif not waits and cfg.partial == 0:
             limit = min(end - lpn, reach(st, entry - 1))
-            while n < limit and int(st.l2p[dev, lpn + n]) == entry + n:
-                n += 1
-        u = part(st, t, lpn, n, timing.READ)
-        if u < 0:
+            while count < limit and int(st.l2p[dev, lpn + count]) == entry + count:
+                count += 1
+        other = part(st, tid, lpn, count, timing.READ)
+        if other < 0:
             return
         if waits:
-            mapping.park(st, u)
+            page_map.park(st, other)
         elif entry == 0:
-            zeros(st, u)
+            zeros(st, other)
         else:
-            locate(st, u, entry)
-            keep(st, u)
-        lpn += n
+            locate(st, other, entry)
+            keep(st, other)
+        lpn += count
 
 
 @cold
@@ -61,49 +63,49 @@ def reach(st, ppn):
 
     The limit is the end of the page, or of the super-page if planes are read together.
     """
-    c = st.cfg[0]
-    whole = c.slots
-    if c.multi_plane != 0 and c.lanes == 1:
-        whole = c.together
-    return whole - ppn % c.block_pages % whole
+    cfg = st.cfg[0]
+    whole = cfg.slots
+    if cfg.multi_plane != 0 and cfg.lanes == 1:
+        whole = cfg.together
+    return whole - ppn % cfg.block_pages % whole
 
 
 @cold
-def keep(st, u):
-    """Add read ``u`` to the array operation of its page, or start a new one."""
+def keep(st, unit):
+    """Add read ``unit`` to the array operation of its page, or start a new one."""
     reg = st.reg[0]
-    t = reg.cut_first - 1
-    while t >= 0:
-        if sharing.fits(st, t, u):
-            sharing.follow(st, t, u)
+    tid = reg.cut_first - 1
+    while tid >= 0:
+        if subpage_sense.fits(st, tid, unit):
+            subpage_sense.follow(st, tid, unit)
             return
-        t = st.txn[t].next
-    st.txn[u].next = -1
+        tid = st.txn[tid].next
+    st.txn[unit].next = -1
     if reg.cut_first == 0:
-        reg.cut_first = u + 1
+        reg.cut_first = unit + 1
     else:
-        st.txn[reg.cut_last - 1].next = u
-    reg.cut_last = u + 1
+        st.txn[reg.cut_last - 1].next = unit
+    reg.cut_last = unit + 1
 
 
 @cold
 def send(st):
     """Send the array operations of the read to their dies after the whole read has been split."""
     reg = st.reg[0]
-    t = reg.cut_first - 1
+    tid = reg.cut_first - 1
     reg.cut_first = 0
-    while t >= 0:
-        following = st.txn[t].next
-        sharing.send(st, st.txn[t].die, t, nand.Q_READ)
-        t = following
+    while tid >= 0:
+        following = st.txn[tid].next
+        subpage_sense.send(st, st.txn[tid].die, tid, channel.Q_READ)
+        tid = following
 
 
 @cold
-def again(st, u):
-    """Read slot ``u`` after the read has waited for the slot to be moved."""
-    entry = int(st.l2p[st.txn[u].dev, st.txn[u].lpn])
+def again(st, unit):
+    """Read slot ``unit`` after the read has waited for the slot to be moved."""
+    entry = int(st.l2p[st.txn[unit].dev, st.txn[unit].lpn])
     if entry == 0:
-        zeros(st, u)
+        zeros(st, unit)
         return
-    locate(st, u, entry)
-    sharing.send(st, st.txn[u].die, u, nand.Q_READ)
+    locate(st, unit, entry)
+    subpage_sense.send(st, st.txn[unit].die, unit, channel.Q_READ)

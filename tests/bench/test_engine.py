@@ -48,7 +48,7 @@ def test_ftl_with_collection(benchmark, name):
 
     def setup():
         arrays = build.build(cfg, devices=1, phases=1, pairs=1)
-        precondition.steady_state(arrays, cfg)
+        precondition.set_steady_state(arrays, cfg)
         chunks = speed.writes(np.random.default_rng(0), int(arrays.cfg.lpns[0]), WRITES)
         return (Player(arrays, cfg, [Source(chunks, speed.DEPTH, True)]),), {}
 

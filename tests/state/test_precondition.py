@@ -84,7 +84,7 @@ def test_as_if_written(op, changes, counts):
     states = []
     for seed in range(4 * drives):
         arrays = drive(cfg)
-        states.append(precondition.steady_state(arrays, cfg, seed=seed).waf)
+        states.append(precondition.set_steady_state(arrays, cfg, seed=seed).waf)
         here.append((full_blocks(arrays), arrays.pool["free_n"].copy()))
     whole_dies = changes.get("ftl__block_unit") == "die"
     assert np.mean(states) == pytest.approx(np.mean(long_run), rel=0.06 if whole_dies else 0.02)
@@ -113,7 +113,7 @@ def test_write_amplification_right_after_it(changes, depth, rng):
     soon = []
     for seed in range(2):
         arrays = drive(cfg)
-        precondition.steady_state(arrays, cfg, seed=seed)
+        precondition.set_steady_state(arrays, cfg, seed=seed)
         soon.append(waf(play(arrays, cfg, uniform(rng, lpns, lpns), depth).counters))
     assert np.mean(soon) == pytest.approx(waf(done.counters, done.half), rel=0.025)
 
@@ -126,7 +126,7 @@ def test_hot_and_cold_regions():
     factors = []
     for regions in (precondition.UNIFORM, hot):
         arrays = drive(cfg)
-        factors.append(precondition.steady_state(arrays, cfg, regions=regions, seed=2).waf)
+        factors.append(precondition.set_steady_state(arrays, cfg, regions=regions, seed=2).waf)
         assert imbalance(arrays, Geometry.of(cfg), None) is None
     assert factors[1] > 1.1 * factors[0]
 
@@ -134,7 +134,7 @@ def test_hot_and_cold_regions():
 def test_part_of_the_drive():
     cfg = config(ftl__partial_pages="sectors")
     arrays = drive(cfg)
-    precondition.steady_state(arrays, cfg, footprint=(100, 9000), seed=2)
+    precondition.set_steady_state(arrays, cfg, footprint=(100, 9000), seed=2)
     mapped = np.flatnonzero(arrays.l2p[0])
     np.testing.assert_array_equal(mapped, np.arange(100, 9000))
     np.testing.assert_array_equal(arrays.sectors[0, mapped], 0xFF)
@@ -145,7 +145,7 @@ def test_part_of_the_drive():
 def test_free_rings_are_in_order_of_wear():
     cfg = config(ftl__wear_dynamic="true", ftl__gc_low_blocks="12", ftl__gc_policy="random")
     arrays = drive(cfg)
-    precondition.steady_state(arrays, cfg, seed=2)
+    precondition.set_steady_state(arrays, cfg, seed=2)
     erases = arrays.block["erases"].reshape(16, -1)
     for u in range(16):
         ring = arrays.free[u, : arrays.pool["free_n"][u]]
@@ -156,7 +156,7 @@ def test_older_blocks_are_older():
     """By both clocks that policies look at, and what was filled last is not of the future."""
     cfg = config()
     arrays = drive(cfg)
-    precondition.steady_state(arrays, cfg, seed=2)
+    precondition.set_steady_state(arrays, cfg, seed=2)
     for u in range(16):
         block = arrays.block[u * 64 : (u + 1) * 64]
         full = block[block["state"] == mapping.FULL]

@@ -187,76 +187,78 @@ def build_tree(leaves: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @cold
-def fail(st, code, a, b):
+def fail(st, code, first, second):
     """Record an error, which stops the run. Only the first error is kept."""
     reg = st.reg[0]
     if reg.error == E_NONE:
         reg.error = code
-        reg.error_a = a
-        reg.error_b = b
+        reg.error_a = first
+        reg.error_b = second
 
 
 @inline
 def take_txn(st):
     """Take a transaction from the pool and reset it. Return -1 and set E_POOL if it is empty."""
     reg = st.reg[0]
-    t = reg.free_txn
-    if t < 0:
+    tid = reg.free_txn
+    if tid < 0:
         fail(st, E_POOL, 0, 0)
-        return t
-    x = st.txn[t]
-    reg.free_txn = x.next
+        return tid
+    txn = st.txn[tid]
+    reg.free_txn = txn.next
     reg.txns_free -= 1
-    x.next = -1
-    x.mate = -1
-    x.page = -1
-    x.row = -1
-    x.old = -1
-    x.array = 0
-    x.size = 0
-    x.left = 0
-    x.sectors = 0
-    x.bus = 0
-    x.n = 0
-    x.planes = 0
-    x.bare = 0
-    x.kind = OWN
-    x.stream = 0
-    x.phase = st.use.shape[0] - 1
-    return t
+    txn.next = -1
+    txn.mate = -1
+    txn.page = -1
+    txn.row = -1
+    txn.old = -1
+    txn.array = 0
+    txn.size = 0
+    txn.left = 0
+    txn.sectors = 0
+    txn.bus = 0
+    txn.n = 0
+    txn.planes = 0
+    txn.bare = 0
+    txn.kind = OWN
+    txn.stream = 0
+    txn.phase = st.use.shape[0] - 1
+    return tid
 
 
 @inline
-def give_txn(st, t):
+def give_txn(st, tid):
     """Return a transaction to the pool."""
     reg = st.reg[0]
-    st.txn[t].next = reg.free_txn
-    reg.free_txn = t
+    st.txn[tid].next = reg.free_txn
+    reg.free_txn = tid
     reg.txns_free += 1
 
 
 @inline
-def line(st, leaf, start, end, t):
-    """Record in the timeline that transaction ``t`` occupied a resource from start to end (ps)."""
+def line(st, leaf, start, end, tid):
+    """Record in the timeline that transaction ``tid`` occupied a resource from start to end
+    (ps).
+    """
     if st.reg[0].line_on != 0:
-        note_line(st, leaf, start, end, t)
+        note_line(st, leaf, start, end, tid)
 
 
 @cold
-def note_line(st, leaf, start, end, t):
+def note_line(st, leaf, start, end, tid):
     """Append an interval to the timeline, or count it as dropped if the timeline is full."""
     reg = st.reg[0]
     if reg.lines >= st.line.shape[0]:
         reg.line_drop += 1
         return
-    x = st.line[reg.lines]
-    y = st.txn[t]
-    x.leaf = leaf
-    x.start = start
-    x.end = end
-    x.op = y.op
-    x.phase = y.phase
-    x.row = st.row[y.row].id if y.row >= 0 else -1
+    line = st.line[reg.lines]
+    other_txn = st.txn[tid]
+    line.leaf = leaf
+    line.start = start
+    line.end = end
+    line.op = other_txn.op
+    line.phase = other_txn.phase
+    line.row = st.row[other_txn.row].id if other_txn.row >= 0 else -1
     reg.lines += 1
 
 
@@ -264,75 +266,75 @@ def note_line(st, leaf, start, end, t):
 def cut_line(st, leaf, end):
     """Shorten the last recorded interval of a resource: it ended at ``end`` ps."""
     for i in range(st.reg[0].lines - 1, -1, -1):
-        x = st.line[i]
-        if x.leaf == leaf:
-            x.end = max(x.start, end)
+        line = st.line[i]
+        if line.leaf == leaf:
+            line.end = max(line.start, end)
             return
 
 
 @inline
-def log(st, what, row, lpn, ppn, old, n, dev, die):
+def log(st, what, row, lpn, ppn, old, count, dev, die):
     """Log moved bytes if payload is kept. The run pauses before the log is full."""
     if st.reg[0].log_on != 0:
-        note_log(st, what, row, lpn, ppn, old, n, dev, die)
+        note_log(st, what, row, lpn, ppn, old, count, dev, die)
 
 
 @cold
-def note_log(st, what, row, lpn, ppn, old, n, dev, die):
+def note_log(st, what, row, lpn, ppn, old, count, dev, die):
     """Append a record to the log."""
     reg = st.reg[0]
-    x = st.log[reg.logged]
-    x.what = what
-    x.row = st.row[row].id if row >= 0 else -1
-    x.lpn = lpn
-    x.ppn = ppn
-    x.old = old
-    x.n = n
-    x.dev = dev
-    x.die = die
+    record = st.log[reg.logged]
+    record.what = what
+    record.row = st.row[row].id if row >= 0 else -1
+    record.lpn = lpn
+    record.ppn = ppn
+    record.old = old
+    record.n = count
+    record.dev = dev
+    record.die = die
     reg.logged += 1
 
 
 @cold
-def log_read(st, t):
+def log_read(st, tid):
     """Log the pages that a read command senses. No erase can happen between now and their data.
 
     With bit errors, the physical page is logged, because the errors are drawn for that page.
     """
-    if st.reg[0].log_on == 0 or st.txn[t].bare >= REGISTERS:
+    if st.reg[0].log_on == 0 or st.txn[tid].bare >= REGISTERS:
         return
-    while t >= 0:
-        x = st.txn[t]
-        if x.row >= 0 and x.bare == RESERVOIR:
-            what = LOG_READ if x.left == 0 else LOG_LIFT
-            log(st, what, x.row, x.lpn, x.ppn, x.old, x.n, x.dev, x.die)
-        elif x.row >= 0 and (x.bare != 0 or st.cfg[0].errors != 0 or stays(st, t)):
-            log(st, LOG_READ, x.row, x.lpn, x.ppn, -1, x.n, x.dev, x.die)
-        elif x.row >= 0:
-            for lpn in range(x.lpn, x.lpn + x.n):
-                entry = int(st.l2p[x.dev, lpn])
+    while tid >= 0:
+        txn = st.txn[tid]
+        if txn.row >= 0 and txn.bare == RESERVOIR:
+            what = LOG_READ if txn.left == 0 else LOG_LIFT
+            log(st, what, txn.row, txn.lpn, txn.ppn, txn.old, txn.n, txn.dev, txn.die)
+        elif txn.row >= 0 and (txn.bare != 0 or st.cfg[0].errors != 0 or stays(st, tid)):
+            log(st, LOG_READ, txn.row, txn.lpn, txn.ppn, -1, txn.n, txn.dev, txn.die)
+        elif txn.row >= 0:
+            for lpn in range(txn.lpn, txn.lpn + txn.n):
+                entry = int(st.l2p[txn.dev, lpn])
                 what = LOG_READ if entry > 0 else LOG_ZERO
-                log(st, what, x.row, lpn, entry - 1, -1, 1, x.dev, x.die)
-        t = x.mate
+                log(st, what, txn.row, lpn, entry - 1, -1, 1, txn.dev, txn.die)
+        tid = txn.mate
 
 
 @inline
-def stays(st, t):
+def stays(st, tid):
     """Return True if the pages of a read have not moved since its command was split.
 
     Garbage collection with priority over host reads may have moved them inside their die and erased
     the block: the read then senses the new physical pages.
     """
-    x = st.txn[t]
-    for i in range(x.n):
-        if int(st.l2p[x.dev, x.lpn + i]) - 1 != x.ppn + i:
+    txn = st.txn[tid]
+    for i in range(txn.n):
+        if int(st.l2p[txn.dev, txn.lpn + i]) - 1 != txn.ppn + i:
             return False
     return True
 
 
 @inline
-def arrive(st, station, t, n_bytes, service, step):
-    """Queue transaction ``t`` at a station now, for a service of ``service`` ps.
+def arrive(st, station, tid, n_bytes, service, step):
+    """Queue transaction ``tid`` at a station now, for a service of ``service`` ps.
 
     If ``service`` is negative, the service time is that of ``n_bytes`` at the station's rate.
     Return False if the service takes no time, or if no other event happens before its end
@@ -340,82 +342,88 @@ def arrive(st, station, t, n_bytes, service, step):
     and the caller advances it.
     """
     reg = st.reg[0]
-    f = st.fifo[station]
-    x = st.txn[t]
+    fifo = st.fifo[station]
+    txn = st.txn[tid]
     if service < 0:
-        service = transfer_ps(n_bytes, f.scale, f.shift)
-    if service == 0 and f.fixed == 0 and f.head < 0 and f.free_at <= reg.now:
-        f.size += n_bytes
-        f.jobs += 1
-        x.step = step
+        service = transfer_ps(n_bytes, fifo.scale, fifo.shift)
+    if service == 0 and fifo.fixed == 0 and fifo.head < 0 and fifo.free_at <= reg.now:
+        fifo.size += n_bytes
+        fifo.jobs += 1
+        txn.step = step
         return False
-    start = max(reg.now, f.free_at)
-    f.free_at = start + service
-    st.use[x.phase, reg.fifo0 + station] += service
-    f.size += n_bytes
-    f.jobs += 1
-    x.time = f.free_at + f.fixed
-    x.step = step
-    x.next = -1
-    line(st, reg.fifo0 + station, start, f.free_at, t)
-    if reg.hop != 0 and f.head < 0 and x.time < st.key[1] and x.time <= reg.until and calm(st):
-        reg.now = x.time  # no earlier event: skip the tournament
+    start = max(reg.now, fifo.free_at)
+    fifo.free_at = start + service
+    st.use[txn.phase, reg.fifo0 + station] += service
+    fifo.size += n_bytes
+    fifo.jobs += 1
+    txn.time = fifo.free_at + fifo.fixed
+    txn.step = step
+    txn.next = -1
+    line(st, reg.fifo0 + station, start, fifo.free_at, tid)
+    if (
+        reg.hop != 0
+        and fifo.head < 0
+        and txn.time < st.key[1]
+        and txn.time <= reg.until
+        and calm(st)
+    ):
+        reg.now = txn.time  # no earlier event: skip the tournament
         reg.hops += 1
         return False
-    if f.head < 0:
-        f.head = t
-        f.tail = t
-        set_leaf(st, reg.station0 + station, x.time)
+    if fifo.head < 0:
+        fifo.head = tid
+        fifo.tail = tid
+        set_leaf(st, reg.station0 + station, txn.time)
     else:
-        st.txn[f.tail].next = t
-        f.tail = t
+        st.txn[fifo.tail].next = tid
+        fifo.tail = tid
     return True
 
 
 @njit
-def enter(st, station, t, n_bytes, service, step):
+def enter(st, station, tid, n_bytes, service, step):
     """Queue a transaction as :func:`arrive` does, not inlined: for callers off the hot path."""
-    return arrive(st, station, t, n_bytes, service, step)
+    return arrive(st, station, tid, n_bytes, service, step)
 
 
 @inline
-def occupy(st, station, t, n_bytes, service):
-    """Occupy a station with transaction ``t`` as :func:`enter` does, but without an event at its
+def occupy(st, station, tid, n_bytes, service):
+    """Occupy a station with transaction ``tid`` as :func:`enter` does, but without an event at its
     end."""
-    f = st.fifo[station]
+    fifo = st.fifo[station]
     if service < 0:
-        service = transfer_ps(n_bytes, f.scale, f.shift)
-    start = max(st.reg[0].now, f.free_at)
-    f.free_at = start + service
-    st.use[st.txn[t].phase, st.reg[0].fifo0 + station] += service
-    f.size += n_bytes
-    f.jobs += 1
-    line(st, st.reg[0].fifo0 + station, start, f.free_at, t)
+        service = transfer_ps(n_bytes, fifo.scale, fifo.shift)
+    start = max(st.reg[0].now, fifo.free_at)
+    fifo.free_at = start + service
+    st.use[st.txn[tid].phase, st.reg[0].fifo0 + station] += service
+    fifo.size += n_bytes
+    fifo.jobs += 1
+    line(st, st.reg[0].fifo0 + station, start, fifo.free_at, tid)
 
 
 @inline
-def go(st, t, step):
-    """Schedule transaction ``t``, with ``step`` complete, to advance before the clock does."""
+def go(st, tid, step):
+    """Schedule transaction ``tid``, with ``step`` complete, to advance before the clock does."""
     reg = st.reg[0]
-    x = st.txn[t]
-    x.step = step
-    x.next = -1
+    txn = st.txn[tid]
+    txn.step = step
+    txn.next = -1
     if reg.go_head < 0:
-        reg.go_head = t
+        reg.go_head = tid
     else:
-        st.txn[reg.go_tail].next = t
-    reg.go_tail = t
+        st.txn[reg.go_tail].next = tid
+    reg.go_tail = tid
 
 
 @inline
 def next_to_go(st):
     """Remove and return the first transaction that can advance now, or -1."""
     reg = st.reg[0]
-    t = reg.go_head
-    if t >= 0:
-        reg.go_head = st.txn[t].next
-        st.txn[t].next = -1
-    return t
+    tid = reg.go_head
+    if tid >= 0:
+        reg.go_head = st.txn[tid].next
+        st.txn[tid].next = -1
+    return tid
 
 
 @inline
@@ -443,12 +451,12 @@ def rest(st, leaf):
 @njit
 def leave(st, station):
     """Remove and return the first transaction of a station, whose service has ended."""
-    f = st.fifo[station]
-    t = f.head
-    f.head = st.txn[t].next
-    if f.head < 0:
-        f.tail = -1
+    fifo = st.fifo[station]
+    tid = fifo.head
+    fifo.head = st.txn[tid].next
+    if fifo.head < 0:
+        fifo.tail = -1
         set_leaf(st, st.reg[0].station0 + station, NEVER)
     else:
-        set_leaf(st, st.reg[0].station0 + station, st.txn[f.head].time)
-    return t
+        set_leaf(st, st.reg[0].station0 + station, st.txn[fifo.head].time)
+    return tid

@@ -20,48 +20,50 @@ def bucket_of(buckets, lpn):
 @inline
 def find(buckets, places, dev, lpn):
     """Return the slot of a logical page, or 0."""
-    p = int(buckets[dev, bucket_of(buckets, lpn)])
-    while p > 0 and places[p - 1].lpn != lpn:
-        p = int(places[p - 1].chain)
-    return p
+    slot = int(buckets[dev, bucket_of(buckets, lpn)])
+    while slot > 0 and places[slot - 1].lpn != lpn:
+        slot = int(places[slot - 1].chain)
+    return slot
 
 
 @inline
-def enlist(buckets, places, dev, p, lpn):
-    """Assign slot ``p`` to a logical page and insert it into its hash bucket."""
-    b = bucket_of(buckets, lpn)
-    places[p - 1].lpn = lpn
-    places[p - 1].chain = buckets[dev, b]
-    buckets[dev, b] = p
+def enlist(buckets, places, dev, slot, lpn):
+    """Assign slot ``slot`` to a logical page and insert it into its hash bucket."""
+    block = bucket_of(buckets, lpn)
+    places[slot - 1].lpn = lpn
+    places[slot - 1].chain = buckets[dev, block]
+    buckets[dev, block] = slot
 
 
 @njit
-def unlist(buckets, places, dev, p):
-    """Remove slot ``p`` from the hash bucket of its logical page."""
-    b = bucket_of(buckets, places[p - 1].lpn)
-    other = int(buckets[dev, b])
-    if other == p:
-        buckets[dev, b] = places[p - 1].chain
+def unlist(buckets, places, dev, slot):
+    """Remove slot ``slot`` from the hash bucket of its logical page."""
+    block = bucket_of(buckets, places[slot - 1].lpn)
+    other = int(buckets[dev, block])
+    if other == slot:
+        buckets[dev, block] = places[slot - 1].chain
         return
-    while places[other - 1].chain != p:
+    while places[other - 1].chain != slot:
         other = int(places[other - 1].chain)
-    places[other - 1].chain = places[p - 1].chain
+    places[other - 1].chain = places[slot - 1].chain
 
 
 @inline
-def follow(places, p, last):
-    """Append slot ``p``, which is in no list, after ``last``. Return True if the list was empty."""
-    places[p - 1].newer = 0
-    places[p - 1].older = last
+def follow(places, slot, last):
+    """Append slot ``slot``, which is in no list, after ``last``. Return True if the list was
+    empty.
+    """
+    places[slot - 1].newer = 0
+    places[slot - 1].older = last
     if last > 0:
-        places[last - 1].newer = p
+        places[last - 1].newer = slot
     return last == 0
 
 
 @inline
-def bypass(places, p):
-    """Unlink slot ``p`` from its list. The caller updates the head and tail of the list."""
-    place = places[p - 1]
+def bypass(places, slot):
+    """Unlink slot ``slot`` from its list. The caller updates the head and tail of the list."""
+    place = places[slot - 1]
     if place.newer > 0:
         places[place.newer - 1].older = place.older
     if place.older > 0:

@@ -95,21 +95,21 @@ def load(st, plan):
     reg = st.reg[0]
     ring = st.row.shape[0] - 1
     for i in range(plan.shape[0]):
-        p = plan[i]
-        r = p.id & ring
-        row = st.row[r]
-        row.id = p.id
-        row.device = p.device
-        row.resource = p.resource
-        row.kind = p.kind
-        row.phase = p.phase
-        row.lpn = p.lpn
-        row.bytes_in = p.bytes_in
-        row.bytes_out = p.bytes_out
-        row.array_ps = p.array_ps
-        row.tag = p.tag
-        row.stream = p.stream
-        row.fua = p.fua
+        planned = plan[i]
+        rid = planned.id & ring
+        row = st.row[rid]
+        row.id = planned.id
+        row.device = planned.device
+        row.resource = planned.resource
+        row.kind = planned.kind
+        row.phase = planned.phase
+        row.lpn = planned.lpn
+        row.bytes_in = planned.bytes_in
+        row.bytes_out = planned.bytes_out
+        row.array_ps = planned.array_ps
+        row.tag = planned.tag
+        row.stream = planned.stream
+        row.fua = planned.fua
         row.start = -1
         row.end = -1
         row.waiters = -1
@@ -117,41 +117,41 @@ def load(st, plan):
         row.pending = 0
         row.state = WAITING
         row.status = 0
-        st.phase[p.phase].rows += 1
-        reg.next_row = p.id + 1
+        st.phase[planned.phase].rows += 1
+        reg.next_row = planned.id + 1
         for k in range(2):
-            after = p.after0 if k == 0 else p.after1
+            after = planned.after0 if k == 0 else planned.after1
             if after >= reg.tail and st.row[after & ring].state != DONE:
                 other = st.row[after & ring]
-                st.wait[2 * r + k] = -1
+                st.wait[2 * rid + k] = -1
                 if other.waiters < 0:
-                    other.waiters = 2 * r + k
+                    other.waiters = 2 * rid + k
                 else:
-                    st.wait[other.last_waiter] = 2 * r + k
-                other.last_waiter = 2 * r + k
+                    st.wait[other.last_waiter] = 2 * rid + k
+                other.last_waiter = 2 * rid + k
                 row.needs += 1
-        if row.needs == 0 and p.resource != FENCE:
-            make_ready(st, r)
+        if row.needs == 0 and planned.resource != FENCE:
+            make_ready(st, rid)
     advance(st)
 
 
 @njit
-def make_ready(st, r):
-    """Append row ``r``, whose dependencies are met, to the ready list."""
+def make_ready(st, rid):
+    """Append row ``rid``, whose dependencies are met, to the ready list."""
     reg = st.reg[0]
-    st.row[r].next = -1
+    st.row[rid].next = -1
     if reg.ready_head < 0:
-        reg.ready_head = r
+        reg.ready_head = rid
     else:
-        st.row[reg.ready_tail].next = r
-    reg.ready_tail = r
+        st.row[reg.ready_tail].next = rid
+    reg.ready_tail = rid
 
 
 @njit
-def complete(st, r):
-    """Complete row ``r``. Dependents without other dependencies become ready, in plan order."""
+def complete(st, rid):
+    """Complete row ``rid``. Dependents without other dependencies become ready, in plan order."""
     reg = st.reg[0]
-    row = st.row[r]
+    row = st.row[rid]
     row.state = DONE
     row.end = reg.now
     phase = st.phase[row.phase]
@@ -162,10 +162,10 @@ def complete(st, r):
     entry = row.waiters
     while entry >= 0:
         following = st.wait[entry]
-        w = entry >> 1
-        st.row[w].needs -= 1
-        if st.row[w].needs == 0 and st.row[w].resource != FENCE:
-            make_ready(st, w)
+        waiter = entry >> 1
+        st.row[waiter].needs -= 1
+        if st.row[waiter].needs == 0 and st.row[waiter].resource != FENCE:
+            make_ready(st, waiter)
         entry = following
     row.waiters = -1
 
@@ -176,11 +176,11 @@ def advance(st):
     reg = st.reg[0]
     ring = st.row.shape[0] - 1
     while reg.tail < reg.next_row:
-        r = reg.tail & ring
-        row = st.row[r]
+        rid = reg.tail & ring
+        row = st.row[rid]
         if row.state != DONE:
             if row.resource != FENCE:
                 return
             row.start = reg.now
-            complete(st, r)
+            complete(st, rid)
         reg.tail += 1

@@ -220,12 +220,12 @@ def _type_of(value: Handle, context: Any) -> StateType:
 
 
 @unbox(StateType)
-def _unbox(typ: StateType, obj: Any, c: Any) -> NativeValue:
-    address = c.pyapi.object_getattr_string(obj, "address")
-    native = c.pyapi.long_as_longlong(address)
-    c.pyapi.decref(address)
-    pointer = c.builder.inttoptr(native, c.context.get_value_type(typ))
-    return NativeValue(pointer, is_error=cgutils.is_not_null(c.builder, c.pyapi.err_occurred()))
+def _unbox(typ: StateType, obj: Any, cfg: Any) -> NativeValue:
+    address = cfg.pyapi.object_getattr_string(obj, "address")
+    native = cfg.pyapi.long_as_longlong(address)
+    cfg.pyapi.decref(address)
+    pointer = cfg.builder.inttoptr(native, cfg.context.get_value_type(typ))
+    return NativeValue(pointer, is_error=cgutils.is_not_null(cfg.builder, cfg.pyapi.err_occurred()))
 
 
 @infer_getattr

@@ -14,36 +14,36 @@ SECTOR = 512
 
 
 @njit
-def child(st, t, lpn, n):
-    """Create a transaction for ``n`` pages of the row or request of ``t``. Return it, or -1.
+def child(st, tid, lpn, count):
+    """Create a transaction for ``count`` pages of the row or request of ``tid``. Return it, or -1.
 
     The row or request then has one more pending part. -1: the pool is empty.
     """
-    u = take_txn(st)
-    if u < 0:
-        return u
-    x = st.txn[t]
-    y = st.txn[u]
-    y.row = x.row
-    y.kind = x.kind
-    y.phase = x.phase
-    y.dev = x.dev
-    y.stream = x.stream
-    y.lpn = lpn
-    y.n = n
-    y.op = x.op
-    if x.kind == REQUEST:
-        st.req[x.row].pending += 1
+    other = take_txn(st)
+    if other < 0:
+        return other
+    txn = st.txn[tid]
+    other_txn = st.txn[other]
+    other_txn.row = txn.row
+    other_txn.kind = txn.kind
+    other_txn.phase = txn.phase
+    other_txn.dev = txn.dev
+    other_txn.stream = txn.stream
+    other_txn.lpn = lpn
+    other_txn.n = count
+    other_txn.op = txn.op
+    if txn.kind == REQUEST:
+        st.req[txn.row].pending += 1
     else:
-        st.row[x.row].pending += 1
-    return u
+        st.row[txn.row].pending += 1
+    return other
 
 
 @inline
-def bus_bytes(st, u):
-    """Return the bytes of transaction ``u`` on the channel: whole pages, or its sectors."""
-    c = st.cfg[0]
-    y = st.txn[u]
-    if c.partial != 0:
-        return set_bits(y.sectors) * SECTOR
-    return y.n * c.page_bytes
+def bus_bytes(st, unit):
+    """Return the bytes of transaction ``unit`` on the channel: whole pages, or its sectors."""
+    cfg = st.cfg[0]
+    other_txn = st.txn[unit]
+    if cfg.partial != 0:
+        return set_bits(other_txn.sectors) * SECTOR
+    return other_txn.n * cfg.page_bytes

@@ -10,7 +10,7 @@ controller's DRAM; the link messages of an NVMe command (doorbell, fetch, data, 
 
 from __future__ import annotations
 
-from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import (
     COMMANDS,
     HOST_READ_BYTES,
@@ -19,9 +19,7 @@ from ondie.emu.engine.core.counters import (
 )
 from ondie.emu.engine.core.events import GRADIENT, MADE, MERGING, OWN, RESERVOIR, ROW, enter
 from ondie.emu.engine.core.transaction import child
-from ondie.emu.ftl import cmt, padding
-from ondie.emu.ftl import read_retry as reading
-from ondie.emu.ftl import reservoir_parity as beside
+from ondie.emu.ftl import cmt, padding, read_retry, reservoir_parity
 from ondie.emu.ftl.completion import map_arrived, move
 from ondie.emu.ftl.gc import ask, queue_of
 from ondie.emu.ftl.transfers import (
@@ -35,28 +33,15 @@ from ondie.emu.ftl.transfers import (
     send_off,
 )
 from ondie.emu.ftl.write_path import hunt, merged, place_or_wait
-from ondie.emu.nand import channel as nand
-from ondie.emu.nand import timing
+from ondie.emu.nand import channel, timing
 from ondie.emu.nvme import (
-    command as queues,
-)
-from ondie.emu.nvme import (
-    command_split as controller,
-)
-from ondie.emu.nvme import (
-    data_cache as cache,
-)
-from ondie.emu.nvme import (
-    idle_timer as quiet,
-)
-from ondie.emu.nvme import (
-    mqsim_cache as buffer,
-)
-from ondie.emu.nvme import (
-    queue_pair as pairs,
-)
-from ondie.emu.nvme import (
-    sata_hba as adapter,
+    command,
+    command_split,
+    data_cache,
+    idle_timer,
+    mqsim_cache,
+    queue_pair,
+    sata_hba,
 )
 from ondie.kernels.jit import cold, inline, njit
 
@@ -65,310 +50,319 @@ NOWHERE = -1
 
 
 @inline
-def of_isp(st, x):
-    """Return True if transaction ``x`` belongs to a command of the ISP."""
-    return x.kind == ROW and st.row[x.row].resource == st.cfg[0].isp_io
+def of_isp(st, txn):
+    """Return True if transaction ``txn`` belongs to a command of the ISP."""
+    return txn.kind == ROW and st.row[txn.row].resource == st.cfg[0].isp_io
 
 
 @njit
-def fetched(st, t):
+def fetched(st, tid):
     """Execute an NVMe command that the front end has decoded.
 
     Return True if the command transaction is finished, False if the data of the whole write command
     must cross the link first.
     """
-    c = st.cfg[0]
-    x = st.txn[t]
-    dev = x.dev
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    dev = txn.dev
     st.count[dev, COMMANDS] += 1
-    if x.op == timing.READ:
-        st.count[dev, HOST_READ_BYTES] += x.size
-        controller.cut_read(st, t)
-    elif x.op == timing.PROGRAM:
-        st.count[dev, HOST_WRITE_BYTES] += x.size
-        if c.line > 1:
-            padding.urgent(st, t)
-        if c.whole_commands != 0:
+    if txn.op == timing.READ:
+        st.count[dev, HOST_READ_BYTES] += txn.size
+        command_split.cut_read(st, tid)
+    elif txn.op == timing.PROGRAM:
+        st.count[dev, HOST_WRITE_BYTES] += txn.size
+        if cfg.line > 1:
+            padding.urgent(st, tid)
+        if cfg.whole_commands != 0:
             return False
-        controller.cut_write(st, t, s.WRITE_FETCHED)
-    elif x.bare != queues.TRIMMING:
-        if c.cache_writes != 0:
-            controller.flush(st, t)
-            if c.line > 1:
+        command_split.cut_write(st, tid, stages.WRITE_FETCHED)
+    elif txn.bare != command.TRIMMING:
+        if cfg.cache_writes != 0:
+            command_split.flush(st, tid)
+            if cfg.line > 1:
                 padding.hurry(st, dev)
     else:
-        controller.cut_trim(st, t)
-        if c.static == 0:
-            hunt(st, dev, dev * c.units)
+        command_split.cut_trim(st, tid)
+        if cfg.static == 0:
+            hunt(st, dev, dev * cfg.units)
         else:
-            for u in range(dev * c.units, (dev + 1) * c.units):
-                hunt(st, dev, u)
+            for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
+                hunt(st, dev, unit)
     return True
 
 
 @cold
-def fill(st, t):
+def fill(st, tid):
     """Store the data of a flash read in the data cache or the destage buffer."""
-    if st.cfg[0].cache == buffer.BUFFER:
-        buffer.fill(st, t)
+    if st.cfg[0].cache == mqsim_cache.BUFFER:
+        mqsim_cache.fill(st, tid)
     else:
-        cache.fill(st, t)
+        data_cache.fill(st, tid)
 
 
 @cold
-def rested(st, t):
+def rested(st, tid):
     """Handle the expiry of the idle timer: if the drive has been idle, check every unit for
     collections and pSLC folding."""
-    c = st.cfg[0]
-    dev = st.txn[t].dev
-    if quiet.over(st, t):
-        for u in range(dev * c.units, (dev + 1) * c.units):
-            ask(st, dev, u)
+    cfg = st.cfg[0]
+    dev = st.txn[tid].dev
+    if idle_timer.over(st, tid):
+        for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
+            ask(st, dev, unit)
 
 
 @njit
-def travel(st, t):
-    """Advance transaction ``t`` as :func:`onwards` does, and clear the hop flag (``reg.hop``)."""
-    u = onwards(st, t)
+def travel(st, tid):
+    """Advance transaction ``tid`` as :func:`onwards` does, and clear the hop flag (``reg.hop``)."""
+    finished = onwards(st, tid)
     st.reg[0].hop = 0
-    return u
+    return finished
 
 
 @njit
-def onwards(st, t):
-    """Advance transaction ``t`` from its last completed step until it waits or is finished.
+def onwards(st, tid):
+    """Advance transaction ``tid`` from its last completed step until it waits or is finished.
 
-    Return -1 if it waits, ``t`` if it is finished.
+    Return -1 if it waits, ``tid`` if it is finished.
     """
-    c = st.cfg[0]
+    cfg = st.cfg[0]
     reg = st.reg[0]
     while True:
-        x = st.txn[t]
-        dev = x.dev
-        step = x.step
+        txn = st.txn[tid]
+        dev = txn.dev
+        step = txn.step
         reg.hop = 1
         which = NOWHERE
         size = 0
         following = 0
         told = False
         waits = False
-        if step == s.SENSED:
-            if x.bare == MERGING:
-                waits = decode(st, t, s.MERGED)
-            elif x.bare != 0 and st.row[x.row].kind == timing.SCAN:
-                waits = dram(st, t, 1, s.PART_DONE)
-            elif x.bare != 0 and st.row[x.row].kind == timing.LIFT:
-                if c.round_trip != 0:
-                    waits = decode_bare(st, t, s.TAKEN_OUT)
+        if step == stages.SENSED:
+            if txn.bare == MERGING:
+                waits = decode(st, tid, stages.MERGED)
+            elif txn.bare != 0 and st.row[txn.row].kind == timing.SCAN:
+                waits = dram(st, tid, 1, stages.PART_DONE)
+            elif txn.bare != 0 and st.row[txn.row].kind == timing.LIFT:
+                if cfg.round_trip != 0:
+                    waits = decode_bare(st, tid, stages.TAKEN_OUT)
                 else:
-                    waits = dram(st, t, 1, s.PART_DONE)
-            elif x.bare != 0 and c.round_trip != 0:
-                waits = decode_bare(st, t, s.DECODED)
-            elif x.bare != 0:
-                waits = dram(st, t, HOST_PASSES, s.READ_IN_DRAM)
+                    waits = dram(st, tid, 1, stages.PART_DONE)
+            elif txn.bare != 0 and cfg.round_trip != 0:
+                waits = decode_bare(st, tid, stages.DECODED)
+            elif txn.bare != 0:
+                waits = dram(st, tid, HOST_PASSES, stages.READ_IN_DRAM)
             else:
-                waits = decode(st, t, s.DECODED)
-        elif step == s.DECODED:
-            if of_isp(st, x):
-                waits = enter(st, s.station(st, dev, s.ISP_LINK), t, x.size, -1, s.ISP_READ_READY)
+                waits = decode(st, tid, stages.DECODED)
+        elif step == stages.DECODED:
+            if of_isp(st, txn):
+                waits = enter(
+                    st,
+                    stages.station(st, dev, stages.ISP_LINK),
+                    tid,
+                    txn.size,
+                    -1,
+                    stages.ISP_READ_READY,
+                )
             else:
-                if c.cache_fills != 0 and x.bare == 0:
-                    fill(st, t)
-                waits = dram(st, t, HOST_PASSES, s.READ_IN_DRAM)
-        elif step == s.READ_UNMAPPED:
-            passes = 1 if of_isp(st, x) else HOST_PASSES
-            waits = dram(st, t, passes, s.READ_IN_DRAM)
-        elif step == s.READ_IN_DRAM:
-            if of_isp(st, x) or (c.whole_commands != 0 and x.bare == 0):
-                return t
-            which, size, following = s.UP, x.size, s.UP_DONE
-        elif step == s.UP_DONE:
-            if c.shared_uplink == 0:
-                return t
-            waits = enter(st, s.UPLINK_UP, t, x.size, -1, s.PART_DONE)
-        elif step == s.ENCODED:
-            if c.line > 1:
-                padding.join(st, t)
-            elif x.kind == OWN:
-                nand.push(st, st.die[x.die].first, t, queue_of(st, x))
-            elif x.bare == RESERVOIR or x.bare == GRADIENT:
-                nand.push(st, st.die[x.die].first, t, nand.Q_PE)
-            elif x.bare == MADE:
-                beside.waits(st, t)
-                nand.push(st, st.die[x.die].first, t, nand.Q_WRITE)
-            elif c.placed != 0 and x.bare == MERGING:
-                nand.push_in_order(st, st.die[x.die].first, t, nand.Q_WRITE)
+                if cfg.cache_fills != 0 and txn.bare == 0:
+                    fill(st, tid)
+                waits = dram(st, tid, HOST_PASSES, stages.READ_IN_DRAM)
+        elif step == stages.READ_UNMAPPED:
+            passes = 1 if of_isp(st, txn) else HOST_PASSES
+            waits = dram(st, tid, passes, stages.READ_IN_DRAM)
+        elif step == stages.READ_IN_DRAM:
+            if of_isp(st, txn) or (cfg.whole_commands != 0 and txn.bare == 0):
+                return tid
+            which, size, following = stages.UP, txn.size, stages.UP_DONE
+        elif step == stages.UP_DONE:
+            if cfg.shared_uplink == 0:
+                return tid
+            waits = enter(st, stages.UPLINK_UP, tid, txn.size, -1, stages.PART_DONE)
+        elif step == stages.ENCODED:
+            if cfg.line > 1:
+                padding.join(st, tid)
+            elif txn.kind == OWN:
+                channel.push(st, st.die[txn.die].first, tid, queue_of(st, txn))
+            elif txn.bare == RESERVOIR or txn.bare == GRADIENT:
+                channel.push(st, st.die[txn.die].first, tid, channel.Q_PE)
+            elif txn.bare == MADE:
+                reservoir_parity.waits(st, tid)
+                channel.push(st, st.die[txn.die].first, tid, channel.Q_WRITE)
+            elif cfg.placed != 0 and txn.bare == MERGING:
+                channel.push_in_order(st, st.die[txn.die].first, tid, channel.Q_WRITE)
             else:
-                nand.push(st, st.die[x.die].first, t, nand.Q_WRITE)
+                channel.push(st, st.die[txn.die].first, tid, channel.Q_WRITE)
             return -1
-        elif step == s.MOVE_SENSED:
-            waits = decode(st, t, s.MOVE_DECODED)
-        elif step == s.MOVE_DECODED:
-            waits = dram(st, t, HOST_PASSES, s.MOVE_IN_DRAM)
-        elif step == s.MOVE_IN_DRAM:
+        elif step == stages.MOVE_SENSED:
+            waits = decode(st, tid, stages.MOVE_DECODED)
+        elif step == stages.MOVE_DECODED:
+            waits = dram(st, tid, HOST_PASSES, stages.MOVE_IN_DRAM)
+        elif step == stages.MOVE_IN_DRAM:
             reg.hop = 0
-            move(st, t)
+            move(st, tid)
             return -1
-        elif step == s.WRITE_FETCHED:
-            if c.shared_uplink != 0:
-                waits = enter(st, s.UPLINK_DOWN, t, x.size, -1, s.UPLINK_DOWN_DONE)
+        elif step == stages.WRITE_FETCHED:
+            if cfg.shared_uplink != 0:
+                waits = enter(st, stages.UPLINK_DOWN, tid, txn.size, -1, stages.UPLINK_DOWN_DONE)
             else:
-                which, size, following = s.DOWN, x.size, s.DOWN_DONE
-        elif step == s.UPLINK_DOWN_DONE:
-            which, size, following = s.DOWN, x.size, s.DOWN_DONE
-        elif step == s.DOWN_DONE:
-            waits = dram(st, t, 1 if c.cache_writes != 0 else HOST_PASSES, s.WRITE_IN_DRAM)
-        elif step == s.WRITE_IN_DRAM or step == s.ISP_WRITE_READY:
+                which, size, following = stages.DOWN, txn.size, stages.DOWN_DONE
+        elif step == stages.UPLINK_DOWN_DONE:
+            which, size, following = stages.DOWN, txn.size, stages.DOWN_DONE
+        elif step == stages.DOWN_DONE:
+            waits = dram(st, tid, 1 if cfg.cache_writes != 0 else HOST_PASSES, stages.WRITE_IN_DRAM)
+        elif step == stages.WRITE_IN_DRAM or step == stages.ISP_WRITE_READY:
             reg.hop = 0
-            if c.cache_writes != 0 and step == s.WRITE_IN_DRAM:
-                urgent = c.line > 1 and x.kind == ROW and st.row[x.row].fua != 0
-                cache.store(st, t)
+            if cfg.cache_writes != 0 and step == stages.WRITE_IN_DRAM:
+                urgent = cfg.line > 1 and txn.kind == ROW and st.row[txn.row].fua != 0
+                data_cache.store(st, tid)
                 if urgent:
                     padding.stored(st, dev)
                 return -1
             reg.prompt = 1
-            if c.map_entries == 0 or not cmt.wanting(st, t):
-                place_or_wait(st, t)
+            if cfg.map_entries == 0 or not cmt.wanting(st, tid):
+                place_or_wait(st, tid)
             reg.prompt = 0
             return -1
-        elif step == s.MERGED:
+        elif step == stages.MERGED:
             reg.hop = 0
-            merged(st, t)
+            merged(st, tid)
             return -1
-        elif step == s.SUBMITTED or step == s.ENTERED:
-            if c.adapter > 0 and step == s.SUBMITTED and adapter.full(st, t):
+        elif step == stages.SUBMITTED or step == stages.ENTERED:
+            if cfg.adapter > 0 and step == stages.SUBMITTED and sata_hba.full(st, tid):
                 return -1
             told = True
-            which, size, following = s.DOWN, c.doorbell, s.RUNG
-        elif step == s.RUNG or step == s.CALLED:
-            if c.fetch_limit > 0 and step == s.RUNG and pairs.too_many(st, t):
+            which, size, following = stages.DOWN, cfg.doorbell, stages.RUNG
+        elif step == stages.RUNG or step == stages.CALLED:
+            if cfg.fetch_limit > 0 and step == stages.RUNG and queue_pair.too_many(st, tid):
                 return -1
             told = True
-            which, size, following = s.UP, c.request, s.ENTRY_ASKED
-        elif step == s.ENTRY_ASKED:
+            which, size, following = stages.UP, cfg.request, stages.ENTRY_ASKED
+        elif step == stages.ENTRY_ASKED:
             told = True
-            which, size, following = s.DOWN, c.entry, s.ENTRY_IN
-        elif step == s.ENTRY_IN:
-            if c.adapter > 0:
+            which, size, following = stages.DOWN, cfg.entry, stages.ENTRY_IN
+        elif step == stages.ENTRY_IN:
+            if cfg.adapter > 0:
                 st.dev[dev].fetched += 1
-            if c.entries > 0:
-                pairs.entry_in(st, t)
-            waits = enter(st, s.station(st, dev, s.FRONTEND), t, 0, c.command, s.FETCHED)
-        elif step == s.FETCHED:
+            if cfg.entries > 0:
+                queue_pair.entry_in(st, tid)
+            waits = enter(
+                st, stages.station(st, dev, stages.FRONTEND), tid, 0, cfg.command, stages.FETCHED
+            )
+        elif step == stages.FETCHED:
             reg.hop = 0
-            if fetched(st, t):
-                return t
+            if fetched(st, tid):
+                return tid
             reg.hop = 1
             told = True
-            which, size, following = s.UP, c.request, s.DATA_ASKED
-        elif step == s.DATA_ASKED:
-            which, size, following = s.DOWN, x.size, s.DATA_IN
-        elif step == s.DATA_IN:
+            which, size, following = stages.UP, cfg.request, stages.DATA_ASKED
+        elif step == stages.DATA_ASKED:
+            which, size, following = stages.DOWN, txn.size, stages.DATA_IN
+        elif step == stages.DATA_IN:
             reg.hop = 0
-            if c.cache == buffer.BUFFER and buffer.write(st, t):
+            if cfg.cache == mqsim_cache.BUFFER and mqsim_cache.write(st, tid):
                 return -1
-            controller.cut_write(st, t, s.DOWN_DONE)
-            return t
-        elif step == s.DATA_READY:
-            send_off(st, t, s.UP, x.size)
-            x.step = s.DATA_SENT
-            return t
-        elif step == s.COMPLETED:
-            if c.adapter > 0:
+            command_split.cut_write(st, tid, stages.DOWN_DONE)
+            return tid
+        elif step == stages.DATA_READY:
+            send_off(st, tid, stages.UP, txn.size)
+            txn.step = stages.DATA_SENT
+            return tid
+        elif step == stages.COMPLETED:
+            if cfg.adapter > 0:
                 told = True
-                which, size, following = s.DOWN, c.doorbell, s.ACKNOWLEDGED
+                which, size, following = stages.DOWN, cfg.doorbell, stages.ACKNOWLEDGED
             else:
-                st.count[dev, LINK_EXTRA_DOWN_BYTES] += c.doorbell
-                send_off(st, t, s.DOWN, c.doorbell)
-                x.step = s.ACKNOWLEDGED
-                return t
-        elif step == s.ANSWERED or step == s.DATA_UP:
-            if step == s.ANSWERED:
-                send_off(st, t, s.UP, x.size)
+                st.count[dev, LINK_EXTRA_DOWN_BYTES] += cfg.doorbell
+                send_off(st, tid, stages.DOWN, cfg.doorbell)
+                txn.step = stages.ACKNOWLEDGED
+                return tid
+        elif step == stages.ANSWERED or step == stages.DATA_UP:
+            if step == stages.ANSWERED:
+                send_off(st, tid, stages.UP, txn.size)
             told = True
-            which, size, following = s.UP, c.completion, s.POSTED
-        elif step == s.ISP_READ_READY:
-            waits = dram(st, t, 1, s.PART_DONE)
-        elif step == s.ISP_WRITE_IN_DRAM:
-            link = s.station(st, dev, s.ISP_LINK)
-            waits = enter(st, link, t, x.size, -1, s.ISP_WRITE_READY)
-        elif step == s.ISP_WRITE_FETCHED:
-            waits = dram(st, t, 1, s.ISP_WRITE_IN_DRAM)
-        elif step == s.TRAFFIC_PIECE:
-            if x.left == 0:
-                return t
+            which, size, following = stages.UP, cfg.completion, stages.POSTED
+        elif step == stages.ISP_READ_READY:
+            waits = dram(st, tid, 1, stages.PART_DONE)
+        elif step == stages.ISP_WRITE_IN_DRAM:
+            link = stages.station(st, dev, stages.ISP_LINK)
+            waits = enter(st, link, tid, txn.size, -1, stages.ISP_WRITE_READY)
+        elif step == stages.ISP_WRITE_FETCHED:
+            waits = dram(st, tid, 1, stages.ISP_WRITE_IN_DRAM)
+        elif step == stages.TRAFFIC_PIECE:
+            if txn.left == 0:
+                return tid
             reg.hop = 0
-            next_piece(st, t, s.TRAFFIC_PIECE)
+            next_piece(st, tid, stages.TRAFFIC_PIECE)
             return -1
-        elif step == s.DMA_READY:
-            if x.left > 0:
-                v = child(st, t, x.lpn, 0)
-                if v < 0:
+        elif step == stages.DMA_READY:
+            if txn.left > 0:
+                piece = child(st, tid, txn.lpn, 0)
+                if piece < 0:
                     return -1
-                st.txn[v].left = x.left
-                x.left = 0
+                st.txn[piece].left = txn.left
+                txn.left = 0
                 reg.hop = 0
-                next_piece(st, v, s.DMA_READY)
-            which, size, following = s.UP, x.size, s.UP_DONE
-        elif step == s.DMA_UPLINK_DONE:
-            which, size, following = s.DOWN, x.size, s.DMA_DOWN_DONE
-        elif step == s.DMA_DOWN_DONE:
-            waits = dram(st, t, 1, s.PART_DONE)
-        elif step == s.SERVED:
-            if c.cache == buffer.BUFFER:
-                waits = buffer.access(st, t, x.size, s.READ_IN_DRAM)
+                next_piece(st, piece, stages.DMA_READY)
+            which, size, following = stages.UP, txn.size, stages.UP_DONE
+        elif step == stages.DMA_UPLINK_DONE:
+            which, size, following = stages.DOWN, txn.size, stages.DMA_DOWN_DONE
+        elif step == stages.DMA_DOWN_DONE:
+            waits = dram(st, tid, 1, stages.PART_DONE)
+        elif step == stages.SERVED:
+            if cfg.cache == mqsim_cache.BUFFER:
+                waits = mqsim_cache.access(st, tid, txn.size, stages.READ_IN_DRAM)
             else:
-                waits = dram(st, t, 1, s.READ_IN_DRAM)
-        elif step == s.DESTAGE:
-            if c.cache == buffer.BUFFER:
+                waits = dram(st, tid, 1, stages.READ_IN_DRAM)
+        elif step == stages.DESTAGE:
+            if cfg.cache == mqsim_cache.BUFFER:
                 reg.hop = 0
-                buffer.send(st, t)
+                mqsim_cache.send(st, tid)
                 return -1
-            waits = dram(st, t, 1, s.DESTAGED)
-        elif step == s.TRANSLATED or step == s.DESTAGED:
+            waits = dram(st, tid, 1, stages.DESTAGED)
+        elif step == stages.TRANSLATED or step == stages.DESTAGED:
             reg.hop = 0
-            if c.map_entries != 0 and cmt.wanting(st, t):
+            if cfg.map_entries != 0 and cmt.wanting(st, tid):
                 return -1
-            if x.op == timing.READ:
-                controller.sense_all(st, t)
-                return t
-            place_or_wait(st, t)
+            if txn.op == timing.READ:
+                command_split.sense_all(st, tid)
+                return tid
+            place_or_wait(st, tid)
             return -1
-        elif step == s.MAP_SENSED:
-            waits = decode(st, t, s.MAP_DECODED)
-        elif step == s.MAP_DECODED:
-            passes = HOST_PASSES if x.bare == cmt.BACK and x.ppn >= 0 else 1
-            waits = dram(st, t, passes, s.MAP_IN_DRAM)
-        elif step == s.MAP_IN_DRAM:
+        elif step == stages.MAP_SENSED:
+            waits = decode(st, tid, stages.MAP_DECODED)
+        elif step == stages.MAP_DECODED:
+            passes = HOST_PASSES if txn.bare == cmt.BACK and txn.ppn >= 0 else 1
+            waits = dram(st, tid, passes, stages.MAP_IN_DRAM)
+        elif step == stages.MAP_IN_DRAM:
             reg.hop = 0
-            map_arrived(st, t)
+            map_arrived(st, tid)
             return -1
-        elif step == s.AGAIN:
+        elif step == stages.AGAIN:
             reg.hop = 0
-            reading.again(st, t)
+            read_retry.again(st, tid)
             return -1
-        elif step == s.CROSSED:
-            row = st.row[x.row]
-            down = s.station(st, row.lpn, s.TUNNEL_DOWN)
+        elif step == stages.CROSSED:
+            row = st.row[txn.row]
+            down = stages.station(st, row.lpn, stages.TUNNEL_DOWN)
             tail = st.message[row.stream].tail
-            waits = enter(st, down, t, row.bytes_in, tail, s.PART_DONE)
-        elif step == s.TAKEN_OUT:
-            waits = dram(st, t, 1, s.PART_DONE)
-        elif step == s.PE_DECODED:
+            waits = enter(st, down, tid, row.bytes_in, tail, stages.PART_DONE)
+        elif step == stages.TAKEN_OUT:
+            waits = dram(st, tid, 1, stages.PART_DONE)
+        elif step == stages.PE_DECODED:
             reg.hop = 0
-            x.op = timing.VPP
-            nand.push(st, x.die, t, nand.Q_PE)
+            txn.op = timing.VPP
+            channel.push(st, txn.die, tid, channel.Q_PE)
             return -1
-        elif step == s.RESTED:
+        elif step == stages.RESTED:
             reg.hop = 0
-            rested(st, t)
+            rested(st, tid)
             return -1
         else:  # PART_DONE, POSTED, REAPED, ACKNOWLEDGED: handled by loop.py
-            return t
+            return tid
         if which != NOWHERE:
             if told:
                 st.count[dev, extra(which)] += size
-            waits = send(st, t, which, size, following)
+            waits = send(st, tid, which, size, following)
         reg.hop = 0
         if waits:
             return -1

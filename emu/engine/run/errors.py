@@ -28,44 +28,53 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
     InputError if the configuration or a command cannot be satisfied, else SimulationError.
     """
     reg = arrays.reg[0]
-    a, b = int(reg.error_a), int(reg.error_b)
+    first, second = int(reg.error_a), int(reg.error_b)
     match int(reg.error):
         case events.E_NONE:
             return
-        case events.E_POOL if a > 0:
-            raise InputError(f"a command of {a - 1} pages: at most {b - 1} can be under way")
+        case events.E_POOL if first > 0:
+            raise InputError(
+                f"a command of {first - 1} pages: at most {second - 1} can be under way"
+            )
         case events.E_PAST_END:
             raise InputError(
-                f"address {a} (+{b}) is past the end of the device "
+                f"address {first} (+{second}) is past the end of the device "
                 f"({int(arrays.cfg.lpns[0])} logical pages)"
             )
         case events.E_RESERVOIR:
             raise InputError(
                 f"ftl.reservoir_fraction={cfg.ftl.reservoir_fraction}: the reservoir of die "
-                f"{a} has to reuse a block with {b} valid super-pages; a larger share is needed"
+                f"{first} has to reuse a block with {second} valid super-pages; "
+                "a larger share is needed"
             )
         case events.E_VICTIM:
             raise InputError(
-                f"ftl.gc_policy = {cfg.ftl.gc_policy!r}: block {b} of unit {a}: a full block of "
+                f"ftl.gc_policy = {cfg.ftl.gc_policy!r}: block {second} of unit {first}: a full "
+                f"block of "
                 f"the unit that is collectable, from first_block(st, u) on, or -1 is right"
             )
         case events.E_STREAM:
             raise InputError(
-                f"ftl.stream_policy = {cfg.ftl.stream_policy!r}: stream {b} for page {a}: "
+                f"ftl.stream_policy = {cfg.ftl.stream_policy!r}: stream {second} for page {first}: "
                 f"0..{cfg.ftl.write_streams - 1} are right (ftl.write_streams)"
             )
         case events.E_FULL:
             raise InputError(
-                f"the drive is full: page {a} is read before it was written, which takes a page "
+                f"the drive is full: page {first} is read before it was written, "
+                f"which takes a page "
                 f"(ftl.unwritten={cfg.ftl.unwritten}), and its blocks hold none (ftl."
                 f"over_provisioning={cfg.ftl.over_provisioning})"
             )
         case events.E_REGISTER:
-            raise SimulationError(f"die {a}: {OP_NAMES[b]} finds its registers in no fit state")
+            raise SimulationError(
+                f"die {first}: {OP_NAMES[second]} finds its registers in no fit state"
+            )
         case events.E_UNWRITTEN:
-            raise SimulationError(f"super-page {a} is read from die {b} before it was written")
+            raise SimulationError(
+                f"super-page {first} is read from die {second} before it was written"
+            )
         case code:
-            raise SimulationError(f"engine error {code} ({a}, {b}) at {int(reg.now)} ps")
+            raise SimulationError(f"engine error {code} ({first}, {second}) at {int(reg.now)} ps")
 
 
 def raise_full(arrays: Arrays, cfg: Config) -> None:

@@ -9,7 +9,7 @@ Source: the plan format (engine/core/plan_rows.py); the tournament tree (engine/
 from __future__ import annotations
 
 from ondie.emu.clock import NEVER
-from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import (
     ARRAY_READS,
     COMMANDS_DONE,
@@ -67,36 +67,21 @@ from ondie.emu.engine.core.plan_rows import (
     complete,
     room,
 )
-from ondie.emu.engine.run import datapath as flows
+from ondie.emu.engine.run import datapath
 from ondie.emu.ftl import (
-    completion as landing,
-)
-from ondie.emu.ftl import (
+    completion,
     padding,
     reservoir,
+    transfers,
+    write_path,
 )
-from ondie.emu.ftl import (
-    transfers as passages,
-)
-from ondie.emu.ftl import (
-    write_path as placing,
-)
-from ondie.emu.nand import channel as nand
-from ondie.emu.nand import timing
+from ondie.emu.nand import channel, timing
 from ondie.emu.nvme import (
-    command as queues,
-)
-from ondie.emu.nvme import (
-    command_split as controller,
-)
-from ondie.emu.nvme import (
-    data_cache as cache,
-)
-from ondie.emu.nvme import (
-    idle_timer as quiet,
-)
-from ondie.emu.nvme import (
-    queue_pair as pairs,
+    command,
+    command_split,
+    data_cache,
+    idle_timer,
+    queue_pair,
 )
 from ondie.kernels.jit import apart, cold, njit
 
@@ -111,39 +96,39 @@ def start_ready(st):
     """Start the ready rows in order while the budget has transactions for them."""
     reg = st.reg[0]
     while reg.ready_head >= 0 and reg.error == 0:
-        r = reg.ready_head
-        if st.row[r].resource > NVME and not afford(st, r):
+        rid = reg.ready_head
+        if st.row[rid].resource > NVME and not afford(st, rid):
             break
-        reg.ready_head = st.row[r].next
-        if st.row[r].resource == JOIN:
-            st.row[r].start = reg.now
-            complete(st, r)
-            if st.row[r].id == reg.tail:
+        reg.ready_head = st.row[rid].next
+        if st.row[rid].resource == JOIN:
+            st.row[rid].start = reg.now
+            complete(st, rid)
+            if st.row[rid].id == reg.tail:
                 advance(st)
-        elif st.row[r].resource == NVME:
-            queues.wait_for_slot(st, st.row[r].device, r)
-            admit(st, st.row[r].device)
+        elif st.row[rid].resource == NVME:
+            command.wait_for_slot(st, st.row[rid].device, rid)
+            admit(st, st.row[rid].device)
         else:
-            start(st, r)
+            start(st, rid)
     if reg.starved != 0:
         reg.starved = 0
         for dev in range(st.dev.shape[0]):
             admit(st, dev)
-        for q in range(st.pair.shape[0]):
-            pairs.issue(st, q)
+        for queue in range(st.pair.shape[0]):
+            queue_pair.issue(st, queue)
 
 
 @njit
-def cost(st, r):
-    """Return the most transactions that row ``r`` may need at once.
+def cost(st, rid):
+    """Return the most transactions that row ``rid`` may need at once.
 
     NVMe and ISP commands: one, plus one per page (TRIM: one). DMA down: MAX_PIECES. DMA up: one,
     plus one per piece. BPP (with the erase before it), VPP and computation (with their DRAM
     traffic): two. Programs by the controller (with both): three. Tunnel messages: five.
     """
-    row = st.row[r]
+    row = st.row[rid]
     if row.resource == NVME or row.resource == ISP_IO:
-        return 1 if row.kind == queues.TRIM else 1 + pages(st, row.bytes_in + row.bytes_out)
+        return 1 if row.kind == command.TRIM else 1 + pages(st, row.bytes_in + row.bytes_out)
     if row.resource == DMA_DOWN:
         return MAX_PIECES
     if row.resource == DMA_UP:
@@ -156,14 +141,14 @@ def cost(st, r):
 
 
 @njit
-def afford(st, r):
-    """Reserve the transactions that row ``r`` may need. Return False if the budget has too few.
+def afford(st, rid):
+    """Reserve the transactions that row ``rid`` may need. Return False if the budget has too few.
 
     The reservation ensures that the pool never runs dry in the middle of a command. A row that
     needs more than the whole budget is an error (E_POOL).
     """
     reg = st.reg[0]
-    need = cost(st, r)
+    need = cost(st, rid)
     if need > reg.budget:
         if need > st.cfg[0].budget:
             fail(st, E_POOL, need, st.cfg[0].budget)
@@ -177,52 +162,52 @@ def admit(st, dev):
     """Submit waiting host commands up to the queue depth."""
     reg = st.reg[0]
     while reg.error == 0:
-        r = queues.next_admissible(st, dev)
-        if r < 0:
+        rid = command.next_admissible(st, dev)
+        if rid < 0:
             return
-        if not afford(st, r):
+        if not afford(st, rid):
             reg.starved = 1
             return
-        queues.admit_next(st, dev)
-        t = part(st, r)
-        x = st.txn[t]
-        row = st.row[r]
+        command.admit_next(st, dev)
+        tid = part(st, rid)
+        txn = st.txn[tid]
+        row = st.row[rid]
         row.start = reg.now
-        x.size = row.bytes_in + row.bytes_out
-        x.n = pages(st, x.size)
-        x.op = timing.READ if row.kind == queues.READ else timing.PROGRAM
-        if row.kind >= queues.TRIM:
-            x.n = row.bytes_in // st.cfg[0].page_bytes
-            x.size = 0
-            x.op = timing.OTHER
-            x.bare = queues.TRIMMING if row.kind == queues.TRIM else 0
-        if x.lpn < 0 or x.lpn + x.n > st.cfg[0].lpns:
-            fail(st, E_PAST_END, x.lpn, x.n)
+        txn.size = row.bytes_in + row.bytes_out
+        txn.n = pages(st, txn.size)
+        txn.op = timing.READ if row.kind == command.READ else timing.PROGRAM
+        if row.kind >= command.TRIM:
+            txn.n = row.bytes_in // st.cfg[0].page_bytes
+            txn.size = 0
+            txn.op = timing.OTHER
+            txn.bare = command.TRIMMING if row.kind == command.TRIM else 0
+        if txn.lpn < 0 or txn.lpn + txn.n > st.cfg[0].lpns:
+            fail(st, E_PAST_END, txn.lpn, txn.n)
             return
         if row.array_ps > reg.now:
-            timer = s.station(st, dev, s.TIMER)
+            timer = stages.station(st, dev, stages.TIMER)
             gap = max(row.array_ps - max(reg.now, st.fifo[timer].free_at), 0)
-            if enter(st, timer, t, 0, gap, s.ARRIVED):
-                st.use[x.phase, reg.fifo0 + timer] -= gap  # waiting is not busy time
+            if enter(st, timer, tid, 0, gap, stages.ARRIVED):
+                st.use[txn.phase, reg.fifo0 + timer] -= gap  # waiting is not busy time
             else:
-                go(st, t, s.ARRIVED)
+                go(st, tid, stages.ARRIVED)
         else:
-            submit(st, t)
+            submit(st, tid)
 
 
 @njit
-def submit(st, t):
+def submit(st, tid):
     """Write the submission queue entry of a command, which occupies the host CPU (SUBMIT)."""
-    st.row[st.txn[t].row].start = st.reg[0].now
-    if not enter(st, s.SUBMIT, t, 0, st.cfg[0].submit, s.SUBMITTED):
-        go(st, t, s.SUBMITTED)
+    st.row[st.txn[tid].row].start = st.reg[0].now
+    if not enter(st, stages.SUBMIT, tid, 0, st.cfg[0].submit, stages.SUBMITTED):
+        go(st, tid, stages.SUBMITTED)
 
 
 @njit
-def work(st, station, t, time):
-    """Occupy a station for ``time`` ps with transaction ``t``, whose part is then done."""
-    if not enter(st, station, t, 0, time, s.PART_DONE):
-        go(st, t, s.PART_DONE)
+def work(st, station, tid, time):
+    """Occupy a station for ``time`` ps with transaction ``tid``, whose part is then done."""
+    if not enter(st, station, tid, 0, time, stages.PART_DONE):
+        go(st, tid, stages.PART_DONE)
 
 
 @njit
@@ -232,365 +217,370 @@ def pages(st, n_bytes):
 
 
 @njit
-def part(st, r):
-    """Take a transaction from the pool for row ``r`` and return it."""
-    t = take_txn(st)
-    x = st.txn[t]
-    row = st.row[r]
+def part(st, rid):
+    """Take a transaction from the pool for row ``rid`` and return it."""
+    tid = take_txn(st)
+    txn = st.txn[tid]
+    row = st.row[rid]
     row.state = STARTED
     row.pending += 1
-    x.row = r
-    x.phase = row.phase
-    x.dev = row.device
-    x.lpn = row.lpn
-    x.op = timing.OTHER
-    x.kind = ROW
-    x.stream = row.stream
-    x.old = 0
-    return t
+    txn.row = rid
+    txn.phase = row.phase
+    txn.dev = row.device
+    txn.lpn = row.lpn
+    txn.op = timing.OTHER
+    txn.kind = ROW
+    txn.stream = row.stream
+    txn.old = 0
+    return tid
 
 
 @njit
-def start(st, r):
+def start(st, rid):
     """Start a row that is not an NVMe command."""
-    row = st.row[r]
+    row = st.row[rid]
     dev = row.device
     row.start = st.reg[0].now
-    t = part(st, r)
-    x = st.txn[t]
+    tid = part(st, rid)
+    txn = st.txn[tid]
     if row.resource == ISP_IO:
-        start_isp_io(st, r, t)
+        start_isp_io(st, rid, tid)
     elif row.resource == DIE:
-        start_die(st, r, t)
+        start_die(st, rid, tid)
     elif row.resource == DMA_DOWN:
-        start_dma_down(st, r, t)
+        start_dma_down(st, rid, tid)
     elif row.resource == DMA_UP:
-        x.left = row.bytes_out
-        st.count[dev, UP_BYTES] += x.left
-        passages.next_piece(st, t, s.DMA_READY)
+        txn.left = row.bytes_out
+        st.count[dev, UP_BYTES] += txn.left
+        transfers.next_piece(st, tid, stages.DMA_READY)
     elif row.resource == HOST_CPU:
-        work(st, s.CPU, t, row.array_ps)
+        work(st, stages.CPU, tid, row.array_ps)
     elif row.resource == ACCELERATOR:
-        work(st, s.ACCELERATOR, t, row.array_ps)
+        work(st, stages.ACCELERATOR, tid, row.array_ps)
     elif row.resource == ISP:
         size = row.bytes_in + row.bytes_out
         st.count[dev, ISP_BYTES] += size
-        work(st, s.station(st, dev, s.ISP), t, row.array_ps)
+        work(st, stages.station(st, dev, stages.ISP), tid, row.array_ps)
         if size > 0:
-            u = part(st, r)
-            st.txn[u].left = size
-            passages.next_piece(st, u, s.TRAFFIC_PIECE)
+            other = part(st, rid)
+            st.txn[other].left = size
+            transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
     elif row.resource == TUNNEL:
-        start_message(st, r, t)
+        start_message(st, rid, tid)
     else:
         fail(st, E_RESOURCE, row.id, row.resource)
 
 
 @cold
-def start_message(st, r, t):
+def start_message(st, rid, tid):
     """Start a tunnel message: up from its drive, down to its drive, or across to another drive.
 
     At the same time the message occupies the host relay and, if the uplink is shared, the uplink,
     which all messages share. It is delivered when all of these are done.
     """
-    row = st.row[r]
+    row = st.row[rid]
     dev = row.device
-    m = st.message[row.stream]
-    st.count[dev, TUNNEL_COMMANDS] += m.commands
-    st.count[dev, TUNNEL_WIRE_BYTES] += m.wire_up + m.wire_down
-    work(st, s.RELAY, part(st, r), m.relay)
+    message = st.message[row.stream]
+    st.count[dev, TUNNEL_COMMANDS] += message.commands
+    st.count[dev, TUNNEL_WIRE_BYTES] += message.wire_up + message.wire_down
+    work(st, stages.RELAY, part(st, rid), message.relay)
     if st.cfg[0].shared_uplink != 0:
-        for station, size in ((s.UPLINK_UP, m.wire_up), (s.UPLINK_DOWN, m.wire_down)):
-            u = part(st, r)
-            if not enter(st, station, u, size, -1, s.PART_DONE):
-                go(st, u, s.PART_DONE)
+        for station, size in (
+            (stages.UPLINK_UP, message.wire_up),
+            (stages.UPLINK_DOWN, message.wire_down),
+        ):
+            other = part(st, rid)
+            if not enter(st, station, other, size, -1, stages.PART_DONE):
+                go(st, other, stages.PART_DONE)
     if row.kind == DOWNWARD:
         st.count[dev, TUNNEL_BYTES] += row.bytes_in
-        down = s.station(st, dev, s.TUNNEL_DOWN)
-        if not enter(st, down, t, row.bytes_in, m.body + m.tail, s.PART_DONE):
-            go(st, t, s.PART_DONE)
+        down = stages.station(st, dev, stages.TUNNEL_DOWN)
+        if not enter(st, down, tid, row.bytes_in, message.body + message.tail, stages.PART_DONE):
+            go(st, tid, stages.PART_DONE)
         return
     st.count[dev, TUNNEL_BYTES] += row.bytes_in
-    following = s.PART_DONE
+    following = stages.PART_DONE
     if row.kind == ACROSS:
         if row.lpn < 0 or row.lpn >= st.dev.shape[0]:
             fail(st, E_PAST_END, row.lpn, 1)
             return
         st.count[row.lpn, TUNNEL_BYTES] += row.bytes_in
-        work(st, s.station(st, row.lpn, s.TUNNEL_DOWN), part(st, r), m.body)
-        following = s.CROSSED
-    if not enter(st, s.station(st, dev, s.TUNNEL_UP), t, row.bytes_in, m.up, following):
-        go(st, t, following)
+        work(st, stages.station(st, row.lpn, stages.TUNNEL_DOWN), part(st, rid), message.body)
+        following = stages.CROSSED
+    if not enter(
+        st, stages.station(st, dev, stages.TUNNEL_UP), tid, row.bytes_in, message.up, following
+    ):
+        go(st, tid, following)
 
 
 @njit
-def start_dma_down(st, r, t):
+def start_dma_down(st, rid, tid):
     """Send bytes down the link in pieces, so that one piece enters DRAM while the next follows."""
-    row = st.row[r]
+    row = st.row[rid]
     dev = row.device
     st.count[dev, DOWN_BYTES] += row.bytes_in
     piece = max(st.cfg[0].piece, row.bytes_in // MAX_PIECES + 1)
     left = row.bytes_in
     while True:
-        x = st.txn[t]
-        x.size = min(left, piece)
-        left -= x.size
+        txn = st.txn[tid]
+        txn.size = min(left, piece)
+        left -= txn.size
         if st.cfg[0].shared_uplink == 0:
-            go(st, t, s.DMA_UPLINK_DONE)
-        elif not enter(st, s.UPLINK_DOWN, t, x.size, -1, s.DMA_UPLINK_DONE):
-            go(st, t, s.DMA_UPLINK_DONE)
+            go(st, tid, stages.DMA_UPLINK_DONE)
+        elif not enter(st, stages.UPLINK_DOWN, tid, txn.size, -1, stages.DMA_UPLINK_DONE):
+            go(st, tid, stages.DMA_UPLINK_DONE)
         if left == 0:
             return
-        t = part(st, r)
+        tid = part(st, rid)
 
 
 @njit
-def start_isp_io(st, r, t):
+def start_isp_io(st, rid, tid):
     """Start an ISP read or write of the conventional namespace, bypassing front end and NVMe."""
-    c = st.cfg[0]
-    row = st.row[r]
-    x = st.txn[t]
-    x.size = row.bytes_in + row.bytes_out
-    x.n = pages(st, x.size)
-    x.op = timing.READ if row.kind == queues.READ else timing.PROGRAM
-    if x.lpn < 0 or x.lpn + x.n > c.lpns:
-        fail(st, E_PAST_END, x.lpn, x.n)
+    cfg = st.cfg[0]
+    row = st.row[rid]
+    txn = st.txn[tid]
+    txn.size = row.bytes_in + row.bytes_out
+    txn.n = pages(st, txn.size)
+    txn.op = timing.READ if row.kind == command.READ else timing.PROGRAM
+    if txn.lpn < 0 or txn.lpn + txn.n > cfg.lpns:
+        fail(st, E_PAST_END, txn.lpn, txn.n)
         return
-    if row.kind == queues.READ:
-        st.count[row.device, ISP_READ_BYTES] += x.size
-        controller.cut_read(st, t)
+    if row.kind == command.READ:
+        st.count[row.device, ISP_READ_BYTES] += txn.size
+        command_split.cut_read(st, tid)
     else:
-        st.count[row.device, ISP_WRITE_BYTES] += x.size
-        controller.cut_write(st, t, s.ISP_WRITE_FETCHED)
-    release(st, t)
+        st.count[row.device, ISP_WRITE_BYTES] += txn.size
+        command_split.cut_write(st, tid, stages.ISP_WRITE_FETCHED)
+    release(st, tid)
 
 
 @njit
-def start_die(st, r, t):
+def start_die(st, rid, tid):
     """Start an operation on the reservoir, given by logical super-page (``row.lpn``).
 
     Derives the die and the physical super-page. SCAN and PAD are given by physical super-page (see
     :func:`start_by_place`).
     """
-    c = st.cfg[0]
-    row = st.row[r]
-    x = st.txn[t]
+    cfg = st.cfg[0]
+    row = st.row[rid]
+    txn = st.txn[tid]
     dev = row.device
     if row.kind == timing.SCAN or row.kind == timing.PAD:
-        start_by_place(st, r, t)
+        start_by_place(st, rid, tid)
         return
     if row.lpn < 0 or row.lpn >= st.rmap.shape[1]:
         fail(st, E_PAST_END, row.lpn, 1)
         return
-    g = dev * c.dies + row.lpn % c.dies
-    x.op = row.kind
-    x.die = g
-    x.n = pages(st, row.bytes_in + row.bytes_out)
-    x.array = row.array_ps
-    x.bare = RESERVOIR
-    x.ppn = int(st.rmap[dev, row.lpn]) - 1
-    if x.ppn < 0 and (row.kind == timing.BPR or row.kind == timing.READ):
-        fail(st, E_UNWRITTEN, row.lpn, g)
+    die = dev * cfg.dies + row.lpn % cfg.dies
+    txn.op = row.kind
+    txn.die = die
+    txn.n = pages(st, row.bytes_in + row.bytes_out)
+    txn.array = row.array_ps
+    txn.bare = RESERVOIR
+    txn.ppn = int(st.rmap[dev, row.lpn]) - 1
+    if txn.ppn < 0 and (row.kind == timing.BPR or row.kind == timing.READ):
+        fail(st, E_UNWRITTEN, row.lpn, die)
         return
     if row.kind >= timing.RECALL:
-        start_help(st, r, t)
+        start_help(st, rid, tid)
     elif row.kind == timing.VPP:
-        x.bus = row.bytes_in
+        txn.bus = row.bytes_in
         st.count[dev, LOAD_BYTES] += row.bytes_in
         # Data stream from DRAM to the channel: both are occupied at the same time.
-        u = part(st, r)
-        st.txn[u].left = row.bytes_in
-        passages.next_piece(st, u, s.TRAFFIC_PIECE)
-        nand.push(st, g, t, nand.Q_LOAD)
+        other = part(st, rid)
+        st.txn[other].left = row.bytes_in
+        transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
+        channel.push(st, die, tid, channel.Q_LOAD)
     elif row.kind == timing.READ:
-        x.old = reservoir.turned(st, g, x.ppn)
-        x.size = row.bytes_out
-        x.bus = row.bytes_out
-        st.count[dev, RESERVOIR_READ_PAGES] += x.n
-        st.count[dev, RESERVOIR_UP_BYTES] += x.size
+        txn.old = reservoir.turned(st, die, txn.ppn)
+        txn.size = row.bytes_out
+        txn.bus = row.bytes_out
+        st.count[dev, RESERVOIR_READ_PAGES] += txn.n
+        st.count[dev, RESERVOIR_UP_BYTES] += txn.size
         st.count[dev, ARRAY_READS] += 1
-        nand.push(st, g, t, nand.Q_READ)
+        channel.push(st, die, tid, channel.Q_READ)
     else:
-        x.bus = row.bytes_out  # bytes that cross the channel, if any
+        txn.bus = row.bytes_out  # bytes that cross the channel, if any
         if row.kind == timing.BPP:
-            source = x.ppn
-            x.ppn = reservoir.open_place(st, dev, row.lpn)
+            source = txn.ppn
+            txn.ppn = reservoir.open_place(st, dev, row.lpn)
             if source >= 0 and st.cfg[0].rotate > 0:
-                reservoir.change_planes(st, t, source)
-        nand.push(st, g, t, nand.Q_PE)
+                reservoir.change_planes(st, tid, source)
+        channel.push(st, die, tid, channel.Q_PE)
 
 
 @cold
-def start_help(st, r, t):
+def start_help(st, rid, tid):
     """Start a reservoir operation with the controller's help (timing.RECALL to timing.LAND).
 
     Moves data between the controller's DRAM and the die's registers, and programs data that the
     controller has encoded.
     """
-    row = st.row[r]
-    x = st.txn[t]
+    row = st.row[rid]
+    txn = st.txn[tid]
     dev = row.device
-    x.size = row.bytes_in + row.bytes_out
-    x.bus = x.size
+    txn.size = row.bytes_in + row.bytes_out
+    txn.bus = txn.size
     if row.kind == timing.RECALL:
-        x.op = timing.BPR
-        x.left = 1  # the gradient is sensed with the super-page
-        if x.ppn < 0:
-            fail(st, E_UNWRITTEN, row.lpn, x.die)
-        nand.push(st, x.die, t, nand.Q_PE)
+        txn.op = timing.BPR
+        txn.left = 1  # the gradient is sensed with the super-page
+        if txn.ppn < 0:
+            fail(st, E_UNWRITTEN, row.lpn, txn.die)
+        channel.push(st, txn.die, tid, channel.Q_PE)
         return
     if row.kind == timing.LIFT:
-        x.op = timing.READ
-        if x.ppn < 0:
-            fail(st, E_UNWRITTEN, row.lpn, x.die)
+        txn.op = timing.READ
+        if txn.ppn < 0:
+            fail(st, E_UNWRITTEN, row.lpn, txn.die)
             return
-        x.old = reservoir.turned(st, x.die, x.ppn)
-        x.left = 1  # the data do not go to the host
-        st.count[dev, LIFTED_PAGES] += x.n
+        txn.old = reservoir.turned(st, txn.die, txn.ppn)
+        txn.left = 1  # the data do not go to the host
+        st.count[dev, LIFTED_PAGES] += txn.n
         st.count[dev, ARRAY_READS] += 1
-        nand.push(st, x.die, t, nand.Q_READ)
+        channel.push(st, txn.die, tid, channel.Q_READ)
         return
     if row.kind == timing.FETCH:
-        x.op = timing.READ
-        x.bare = REGISTERS
-        x.array = -st.op[timing.READ].array  # no array operation
-        nand.push(st, x.die, t, nand.Q_PE)
+        txn.op = timing.READ
+        txn.bare = REGISTERS
+        txn.array = -st.op[timing.READ].array  # no array operation
+        channel.push(st, txn.die, tid, channel.Q_PE)
         return
-    u = part(st, r)  # data stream from DRAM to the channel: both are occupied
-    st.txn[u].left = row.bytes_in
-    passages.next_piece(st, u, s.TRAFFIC_PIECE)
-    x.op = timing.PROGRAM
+    other = part(st, rid)  # data stream from DRAM to the channel: both are occupied
+    st.txn[other].left = row.bytes_in
+    transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
+    txn.op = timing.PROGRAM
     if row.kind == timing.KEEP:
-        x.bare = GRADIENT
-        if x.ppn < 0:
-            fail(st, E_UNWRITTEN, row.lpn, x.die)
+        txn.bare = GRADIENT
+        if txn.ppn < 0:
+            fail(st, E_UNWRITTEN, row.lpn, txn.die)
     elif row.kind == timing.BESIDE:
-        x.bare = MADE  # its physical super-page is assigned when it is programmed
+        txn.bare = MADE  # its physical super-page is assigned when it is programmed
     else:
-        x.bare = RESERVOIR
-        x.ppn = reservoir.open_place(st, dev, row.lpn)
+        txn.bare = RESERVOIR
+        txn.ppn = reservoir.open_place(st, dev, row.lpn)
     if row.kind == timing.LAND:
-        x.bare = MOVED
-        x.old = row.tag  # source super-page
-        if x.old < 0 or x.old >= st.rmap.shape[1] or st.rmap[dev, x.old] == 0:
-            fail(st, E_UNWRITTEN, x.old, x.die)
+        txn.bare = MOVED
+        txn.old = row.tag  # source super-page
+        if txn.old < 0 or txn.old >= st.rmap.shape[1] or st.rmap[dev, txn.old] == 0:
+            fail(st, E_UNWRITTEN, txn.old, txn.die)
             return
         if st.cfg[0].round_trip == 0:  # no parity except that of the die
-            go(st, t, s.ENCODED)
+            go(st, tid, stages.ENCODED)
             return
-    if not passages.encode(st, t, s.ENCODED):
-        go(st, t, s.ENCODED)
+    if not transfers.encode(st, tid, stages.ENCODED):
+        go(st, tid, stages.ENCODED)
 
 
 @cold
-def start_by_place(st, r, t):
+def start_by_place(st, rid, tid):
     """Start a reservoir operation (SCAN or PAD) given by physical super-page.
 
     ``row.lpn`` counts the physical super-pages round-robin over the dies.
     """
-    c = st.cfg[0]
-    row = st.row[r]
-    x = st.txn[t]
+    cfg = st.cfg[0]
+    row = st.row[rid]
+    txn = st.txn[tid]
     dev = row.device
-    g = dev * c.dies + row.lpn % c.dies
-    x.ppn = row.lpn // c.dies
-    x.die = g
-    x.n = pages(st, row.bytes_in + row.bytes_out)
-    x.bare = RESERVOIR
-    if row.lpn < 0 or x.ppn >= c.reservoir_pages:
+    die = dev * cfg.dies + row.lpn % cfg.dies
+    txn.ppn = row.lpn // cfg.dies
+    txn.die = die
+    txn.n = pages(st, row.bytes_in + row.bytes_out)
+    txn.bare = RESERVOIR
+    if row.lpn < 0 or txn.ppn >= cfg.reservoir_pages:
         fail(st, E_PAST_END, row.lpn, 1)
         return
     if row.kind == timing.PAD:
-        x.op = timing.BPP
-        nand.push(st, g, t, nand.Q_PE)
+        txn.op = timing.BPP
+        channel.push(st, die, tid, channel.Q_PE)
         return
-    x.op = timing.READ
-    x.size = row.tag
-    x.bus = row.tag
-    st.count[dev, RESERVOIR_READ_PAGES] += x.n
-    st.count[dev, SCAN_BYTES] += x.size
+    txn.op = timing.READ
+    txn.size = row.tag
+    txn.bus = row.tag
+    st.count[dev, RESERVOIR_READ_PAGES] += txn.n
+    st.count[dev, SCAN_BYTES] += txn.size
     st.count[dev, ARRAY_READS] += 1
-    nand.push(st, g, t, nand.Q_READ)
+    channel.push(st, die, tid, channel.Q_READ)
 
 
 @apart
-def release(st, t):
+def release(st, tid):
     """Finish one part of a row or request. After the last part, complete the row or request."""
-    if st.txn[t].kind == REQUEST:
-        pairs.part_done(st, t)
+    if st.txn[tid].kind == REQUEST:
+        queue_pair.part_done(st, tid)
         return
-    r = st.txn[t].row
-    row = st.row[r]
-    give_txn(st, t)
+    rid = st.txn[tid].row
+    row = st.row[rid]
+    give_txn(st, tid)
     row.pending -= 1
     if row.pending > 0:
         return
     reg = st.reg[0]
     dev = row.device
-    reg.budget += cost(st, r)
+    reg.budget += cost(st, rid)
     if row.resource == NVME:
         st.dev[dev].outstanding -= 1
         if st.cfg[0].cache_idle != 0:
-            cache.later(st, dev)
+            data_cache.later(st, dev)
         st.count[dev, COMMANDS_DONE] += 1
     elif (
         row.resource >= DMA_DOWN and row.tag > 0
     ):  # lpn and tag: first parameter and number of parameters
-        log(st, LOG_ROW, r, row.lpn, -1, row.tag, row.resource, dev, -1)
-    complete(st, r)
+        log(st, LOG_ROW, rid, row.lpn, -1, row.tag, row.resource, dev, -1)
+    complete(st, rid)
     if row.id == reg.tail:
         advance(st)
     if row.resource == NVME:
         admit(st, dev)
         if st.cfg[0].fold_idle != 0:
-            quiet.begins(st, dev)
+            idle_timer.begins(st, dev)
 
 
 @njit
-def left(st, t):
-    """Handle transaction ``t`` after it has left a station."""
-    if st.txn[t].step == s.ARRIVED:
-        submit(st, t)
+def left(st, tid):
+    """Handle transaction ``tid`` after it has left a station."""
+    if st.txn[tid].step == stages.ARRIVED:
+        submit(st, tid)
         return
-    u = flows.travel(st, t)
-    if u >= 0:
-        release(st, u)
+    finished = datapath.travel(st, tid)
+    if finished >= 0:
+        release(st, finished)
 
 
 @apart
-def channel(st, b):
-    """Handle an event of channel ``b``: advance the transactions of finished flash commands."""
-    nand.touch(st, b)
-    while nand.due(st, b):
-        t = nand.finished(st, b)
-        while t >= 0:
-            following = st.txn[t].mate
-            st.txn[t].mate = -1
-            u = landing.after_flash(st, t)
-            if u >= 0:
-                release(st, u)
-            t = following
+def on_channel_event(st, bus):
+    """Advance the transactions whose flash commands have finished on channel ``bus``."""
+    channel.touch(st, bus)
+    while channel.due(st, bus):
+        tid = channel.finished(st, bus)
+        while tid >= 0:
+            following = st.txn[tid].mate
+            st.txn[tid].mate = -1
+            finished = completion.after_flash(st, tid)
+            if finished >= 0:
+                release(st, finished)
+            tid = following
 
 
 @apart
-def drain(st, t):
+def drain(st, tid):
     """Do all work that takes no simulated time.
 
-    Advance transaction ``t`` (if >= 0), then the other transactions that can advance, then writes
+    Advance transaction ``tid`` (if >= 0), then the other transactions that can advance, then writes
     that waited for a free block, then ready rows. Last, the channels grant.
     """
     reg = st.reg[0]
     while reg.error == 0:
-        if t < 0:
-            t = next_to_go(st)
-        if t >= 0:
-            left(st, t)
-            t = -1
+        if tid < 0:
+            tid = next_to_go(st)
+        if tid >= 0:
+            left(st, tid)
+            tid = -1
         elif reg.retries > 0:
             reg.retries -= 1
-            u = st.retry[reg.retries]
-            st.pool[u].retry = 0
-            placing.retry_stalled(st, u // st.cfg[0].units, u)
+            other = st.retry[reg.retries]
+            st.pool[other].retry = 0
+            write_path.retry_stalled(st, other // st.cfg[0].units, other)
         elif reg.ready_head >= 0 or reg.starved != 0:
             before = reg.budget
             start_ready(st)
@@ -598,7 +588,7 @@ def drain(st, t):
                 break
         else:
             break
-    nand.settle(st)
+    channel.settle(st)
 
 
 @njit
@@ -612,43 +602,43 @@ def run(st, until, max_events, want_room):
     reg = st.reg[0]
     # Each log record belongs to a transaction, which returns to the pool only later.
     log_limit = st.log.shape[0] // 2
-    n = 0
+    count = 0
     reg.until = until
     stepped = max_events - STEPPED
     reg.fast = int(stepped > 0)
     reg.hops = 0
     gathers = st.cfg[0].line > 1
     start_ready(st)
-    t = -1
+    tid = -1
     while True:
-        drain(st, t)
-        if n + reg.hops >= max_events or reg.error != 0:
+        drain(st, tid)
+        if count + reg.hops >= max_events or reg.error != 0:
             break
         if want_room > 0 and room(st) >= want_room:
             break
         if reg.thirsty != 0 or (reg.log_on != 0 and reg.logged > log_limit):
             break
         if gathers and padding.at_rest(st):
-            n += 1
-            t = -1
+            count += 1
+            tid = -1
             continue
         leaf = st.tree[1]
         time = st.key[1]
         if time > until or time >= NEVER:
             break
         reg.now = time
-        n += 1
-        if n + reg.hops > stepped:
+        count += 1
+        if count + reg.hops > stepped:
             reg.fast = 0
-        t = -1
+        tid = -1
         if leaf < reg.station0:
-            channel(st, leaf)
+            on_channel_event(st, leaf)
         elif leaf < reg.pair0:
-            t = leave(st, leaf - reg.station0)
+            tid = leave(st, leaf - reg.station0)
         elif leaf < reg.gather0:
-            pairs.issue(st, leaf - reg.pair0)
+            queue_pair.issue(st, leaf - reg.pair0)
         else:
             padding.overdue(st, leaf - reg.gather0)
-    n += reg.hops
-    reg.events += n
-    return n
+    count += reg.hops
+    reg.events += count
+    return count

@@ -15,18 +15,15 @@ import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
-from ondie.emu.engine.core import plan_rows as rows
-from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core import plan_rows, stages
 from ondie.emu.engine.core.state import as_records
 from ondie.emu.engine.core.totals import StepClock, Totals, sum_counters
-from ondie.emu.engine.run import build
-from ondie.emu.engine.run import loop as dispatch
+from ondie.emu.engine.run import build, loop
 from ondie.emu.engine.run.errors import SimulationError, raise_error, raise_stuck
-from ondie.emu.ftl import cmt, reservoir
-from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl import cmt, page_map, reservoir
 from ondie.emu.nand import timing
 from ondie.emu.nand.geometry import Geometry
-from ondie.emu.nvme import command as queues
+from ondie.emu.nvme import command
 from ondie.emu.nvme.tunnel.message_table import Messages
 from ondie.emu.units import InputError
 
@@ -125,26 +122,31 @@ class System:
         """Id of the next plan row."""
         return int(self.arrays.reg.next_row[0])
 
-    def fill(self, device: int, lpn: int, n: int) -> None:
-        """Place ``n`` logical pages on flash as if written sequentially before the run, untimed.
+    def fill(self, device: int, lpn: int, count: int) -> None:
+        """Place ``count`` logical pages on flash as if written sequentially before the run,
+        untimed.
 
         Raises InputError if the pages exceed the namespace or no free block is left.
         """
         lpns = int(self.arrays.cfg.lpns[0])
-        if lpn < 0 or n < 0 or lpn + n > lpns:
-            raise InputError(f"pages {lpn}..{lpn + n} do not fit the device's {lpns} logical pages")
-        rest = mapping.fill(self.state, device, lpn, n, 0)
+        if lpn < 0 or count < 0 or lpn + count > lpns:
+            raise InputError(
+                f"pages {lpn}..{lpn + count} do not fit the device's {lpns} logical pages"
+            )
+        rest = page_map.fill(self.state, device, lpn, count, 0)
         if rest:
-            raise InputError(f"{rest} of {n} pages find no free block on device {device}")
-        if self.arrays.cfg.map_entries[0] and cmt.lay(self.state, device, lpn, n):
+            raise InputError(f"{rest} of {count} pages find no free block on device {device}")
+        if self.arrays.cfg.map_entries[0] and cmt.lay(self.state, device, lpn, count):
             raise InputError(f"translation pages find no free block on device {device}")
-        self.filled_pages += n
+        self.filled_pages += count
 
-    def fill_reservoir(self, device: int, super_page: int, n: int) -> None:
-        """Place ``n`` super-pages in the reservoir as if written sequentially before the run."""
-        reservoir.fill(self.state, device, super_page, n)
+    def fill_reservoir(self, device: int, super_page: int, count: int) -> None:
+        """Place ``count`` super-pages in the reservoir as if written sequentially before the
+        run.
+        """
+        reservoir.fill(self.state, device, super_page, count)
         raise_error(self.arrays, self.cfg)
-        self.filled_super_pages += n
+        self.filled_super_pages += count
 
     def run(self, plan: Iterable[np.ndarray]) -> None:
         """Run a plan (chunks of rows.PLAN) to its end.
@@ -152,13 +154,13 @@ class System:
         Raises SimulationError if it gets stuck, PowerCut if ``events_left`` reaches 0 first.
         """
         for block in plan:
-            for at in range(0, len(block), rows.MAX_CHUNK):
-                chunk = block[at : at + rows.MAX_CHUNK]
+            for at in range(0, len(block), plan_rows.MAX_CHUNK):
+                chunk = block[at : at + plan_rows.MAX_CHUNK]
                 self._until(len(chunk))
                 self._check_ids(chunk)
                 chunk = self._priced(chunk)
                 self._count(chunk)
-                rows.load(self.state, as_records(chunk))
+                plan_rows.load(self.state, as_records(chunk))
         self._until(0)
         if self.rows_done != self.next_row or self.arrays.cache.flying.any():
             raise_stuck(self.arrays, self.cfg)
@@ -186,7 +188,7 @@ class System:
 
         A chunk that contains messages is copied.
         """
-        sent = np.flatnonzero(chunk["resource"] == rows.TUNNEL)
+        sent = np.flatnonzero(chunk["resource"] == plan_rows.TUNNEL)
         if not len(sent):
             return chunk
         if self._messages is None:
@@ -201,12 +203,12 @@ class System:
 
         Each value is (amount per row, mask of the tunnel rows).
         """
-        sent = chunk["resource"] == rows.TUNNEL
+        sent = chunk["resource"] == plan_rows.TUNNEL
         of = np.where(sent, chunk["stream"], 0)
-        m = self.arrays.message
+        message = self.arrays.message
         return {
-            "tunnel_commands": (m.commands[of], sent),
-            "tunnel_wire_bytes": ((m.wire_up + m.wire_down)[of], sent),
+            "tunnel_commands": (message.commands[of], sent),
+            "tunnel_wire_bytes": ((message.wire_up + message.wire_down)[of], sent),
         }
 
     def _count(self, chunk: np.ndarray) -> None:
@@ -220,11 +222,11 @@ class System:
         resource, kind, device = (
             np.ascontiguousarray(chunk[name]) for name in ("resource", "kind", "device")
         )
-        io = (resource == rows.NVME) | (resource == rows.ISP_IO)
-        die = resource == rows.DIE
+        io = (resource == plan_rows.NVME) | (resource == plan_rows.ISP_IO)
+        die = resource == plan_rows.DIE
         masks = {
-            "read_pages": (pages, io & (kind == queues.READ)),
-            "program_pages": (pages, io & (kind == queues.WRITE)),
+            "read_pages": (pages, io & (kind == command.READ)),
+            "program_pages": (pages, io & (kind == command.WRITE)),
             "vpp_pages": (pages, die & (kind == timing.VPP)),
             "bpr_pages": (pages, die & ((kind == timing.BPR) | (kind == timing.RECALL))),
             "bpp_pages": (pages, die & ((kind == timing.BPP) | (kind == timing.PAD))),
@@ -240,22 +242,23 @@ class System:
             "landed_pages": (pages, die & (kind == timing.LAND)),
             "link_down_bytes": (
                 chunk["bytes_in"],
-                ((resource == rows.NVME) & (kind == queues.WRITE)) | (resource == rows.DMA_DOWN),
+                ((resource == plan_rows.NVME) & (kind == command.WRITE))
+                | (resource == plan_rows.DMA_DOWN),
             ),
             "link_up_bytes": (
                 chunk["bytes_out"],
-                ((resource == rows.NVME) & (kind == queues.READ))
-                | (resource == rows.DMA_UP)
+                ((resource == plan_rows.NVME) & (kind == command.READ))
+                | (resource == plan_rows.DMA_UP)
                 | (die & (kind == timing.READ)),
             ),
-            "tunnel_bytes": (chunk["bytes_in"], resource == rows.TUNNEL),
+            "tunnel_bytes": (chunk["bytes_in"], resource == plan_rows.TUNNEL),
             **self._costs(chunk),
         }
         for i, name in enumerate(PLANNED):
             amount, mask = masks[name]
             at = np.flatnonzero(mask)
             np.add.at(asked[:, i], device[at], amount[at])
-        crossing = np.flatnonzero((resource == rows.TUNNEL) & (kind == rows.ACROSS))
+        crossing = np.flatnonzero((resource == plan_rows.TUNNEL) & (kind == plan_rows.ACROSS))
         tunnels = asked[:, PLANNED.index("tunnel_bytes")]
         np.add.at(tunnels, chunk["lpn"][crossing], chunk["bytes_in"][crossing])
         return asked
@@ -270,13 +273,13 @@ class System:
 
     def _until(self, want_room: int) -> None:
         """Run until the ring has room for ``want_room`` rows (0: until no event is left)."""
-        while want_room == 0 or rows.room(self.state) < want_room:
+        while want_room == 0 or plan_rows.room(self.state) < want_room:
             most = self._events if self.events_left is None else min(self.events_left, self._events)
-            n = dispatch.run(self.state, NEVER - 1, most, want_room)
+            count = loop.run(self.state, NEVER - 1, most, want_room)
             self._drain()
             raise_error(self.arrays, self.cfg)
             if self.events_left is not None:
-                self.events_left -= n
+                self.events_left -= count
                 if self.events_left == 0:
                     raise PowerCut
             done = want_room == 0 and self.rows_done == self.next_row
@@ -284,7 +287,7 @@ class System:
                 continue
             if self.on_progress is not None:
                 self.on_progress(self.rows_done)
-            if n == 0 and (want_room == 0 or rows.room(self.state) < want_room):
+            if count == 0 and (want_room == 0 or plan_rows.room(self.state) < want_room):
                 if want_room:
                     raise_stuck(self.arrays, self.cfg)
                 return
@@ -295,52 +298,57 @@ class System:
         return EVENTS_PER_CALL if self.beside is None else EVENTS_PER_TURN
 
     def _drain(self) -> None:
-        n = int(self.arrays.reg.logged[0])
-        if n and self.on_log is not None:
-            self.on_log(self.arrays.log[:n])
+        count = int(self.arrays.reg.logged[0])
+        if count and self.on_log is not None:
+            self.on_log(self.arrays.log[:count])
         self.arrays.reg.logged[0] = 0
 
     def totals(self, steps: StepClock) -> Totals:
         """Return the totals of the finished run as plain numbers, for the ledger."""
-        a, g = self.arrays, self.geometry
-        classes, which = leaf_classes(self.devices, g, self.lanes)
+        arrays, geometry = self.arrays, self.geometry
+        classes, which = leaf_classes(self.devices, geometry, self.lanes)
         busy: dict[tuple[str, str], int] = {}
         busy_sum: dict[str, int] = {}
-        worked = a.use.sum(axis=0)
+        worked = arrays.use.sum(axis=0)
         for leaf in np.flatnonzero(worked):
             kind = classes[which[leaf]]
             busy_sum[kind] = busy_sum.get(kind, 0) + int(worked[leaf])
         for i, name in enumerate(self.phases):
-            for leaf in np.flatnonzero(a.use[i]):
+            for leaf in np.flatnonzero(arrays.use[i]):
                 key = name, classes[which[leaf]]
-                busy[key] = max(busy.get(key, 0), int(a.use[i, leaf]))
-        sizes = dict.fromkeys((*s.HOST_NAMES, *s.DEVICE_NAMES, "ECC"), 0)
-        fifo0 = int(a.reg["fifo0"][0])
-        for station in np.flatnonzero(a.fifo["size"]):
-            sizes[classes[which[fifo0 + station]]] += int(a.fifo["size"][station])
-        sizes["channels in"] = int(a.bus.size_in.sum())
-        sizes["channels out"] = int(a.bus.size_out.sum())
-        erases = a.block["erases"]
-        valid = a.valid.reshape(self.devices, g.units, g.all_blocks)
-        dies = self.devices * g.dies
-        worn = a.worn[: dies * g.reservoir_blocks].reshape(dies, g.reservoir_blocks, g.planes)
+                busy[key] = max(busy.get(key, 0), int(arrays.use[i, leaf]))
+        sizes = dict.fromkeys((*stages.HOST_NAMES, *stages.DEVICE_NAMES, "ECC"), 0)
+        fifo0 = int(arrays.reg["fifo0"][0])
+        for station in np.flatnonzero(arrays.fifo["size"]):
+            sizes[classes[which[fifo0 + station]]] += int(arrays.fifo["size"][station])
+        sizes["channels in"] = int(arrays.bus.size_in.sum())
+        sizes["channels out"] = int(arrays.bus.size_out.sum())
+        erases = arrays.block["erases"]
+        valid = arrays.valid.reshape(self.devices, geometry.units, geometry.all_blocks)
+        dies = self.devices * geometry.dies
+        worn = arrays.worn[: dies * geometry.reservoir_blocks].reshape(
+            dies, geometry.reservoir_blocks, geometry.planes
+        )
         return Totals(
-            counters=sum_counters(a.count),
+            counters=sum_counters(arrays.count),
             bytes_by=sizes,
-            planned={k: int(v) for k, v in zip(PLANNED, self.planned.sum(axis=0), strict=True)},
-            mapped_pages=int(a.dev.mapped.sum()),
-            valid_pages=int(valid[:, :, : g.blocks].sum()),
+            planned={
+                label: int(value)
+                for label, value in zip(PLANNED, self.planned.sum(axis=0), strict=True)
+            },
+            mapped_pages=int(arrays.dev.mapped.sum()),
+            valid_pages=int(valid[:, :, : geometry.blocks].sum()),
             filled_pages=self.filled_pages,
-            super_pages=(int(valid[:, :, g.blocks :].sum()), int(a.dev.r_mapped.sum())),
+            super_pages=(int(valid[:, :, geometry.blocks :].sum()), int(arrays.dev.r_mapped.sum())),
             worn=tuple(map(tuple, worn.sum(axis=1).tolist())),
             erases=(int(erases.sum()), int(erases.max())),
-            cached_contents=int(a.cache.contents.sum()),
-            in_flight=len(a.txn) - int(a.reg.txns_free[0]),
+            cached_contents=int(arrays.cache.contents.sum()),
+            in_flight=len(arrays.txn) - int(arrays.reg.txns_free[0]),
             steps=tuple(steps.steps),
             busy_ps=busy,
             busy_sum_ps=busy_sum,
-            page_bytes=g.page_bytes,
-            block_bytes=g.pages * g.slots * g.page_bytes,
+            page_bytes=geometry.page_bytes,
+            block_bytes=geometry.pages * geometry.slots * geometry.page_bytes,
             devices=self.devices,
         )
 
@@ -354,31 +362,31 @@ class System:
         return int(self.arrays.cfg.lanes[0])
 
 
-def leaf_name(devices: int, g: Geometry, lanes: int, leaf: int) -> tuple[int, str]:
+def leaf_name(devices: int, index: Geometry, lanes: int, leaf: int) -> tuple[int, str]:
     """Return (device or -1 for the host, name) of an exclusive resource of a system."""
-    bus0 = devices * g.dies * lanes
-    fifo0 = bus0 + devices * g.channels
+    bus0 = devices * index.dies * lanes
+    fifo0 = bus0 + devices * index.channels
     if leaf < bus0:
-        (dev, die), plane = divmod(leaf // lanes, g.dies), leaf % lanes
-        name = f"die {g.channel_of(die)}.{die // g.channels}"
+        (dev, die), plane = divmod(leaf // lanes, index.dies), leaf % lanes
+        name = f"die {index.channel_of(die)}.{die // index.channels}"
         return dev, f"{name} plane {plane}" if lanes > 1 else name
     if leaf < fifo0:
-        return (leaf - bus0) // g.channels, f"channel {(leaf - bus0) % g.channels}"
+        return (leaf - bus0) // index.channels, f"channel {(leaf - bus0) % index.channels}"
     station = leaf - fifo0
-    if station < s.HOST_STATIONS:
-        return -1, s.HOST_NAMES[station]
-    dev, which = divmod(station - s.HOST_STATIONS, s.ECC + g.channels)
-    return dev, s.DEVICE_NAMES[which] if which < s.ECC else f"ECC {which - s.ECC}"
+    if station < stages.HOST_STATIONS:
+        return -1, stages.HOST_NAMES[station]
+    dev, which = divmod(station - stages.HOST_STATIONS, stages.ECC + index.channels)
+    return dev, stages.DEVICE_NAMES[which] if which < stages.ECC else f"ECC {which - stages.ECC}"
 
 
 @lru_cache(maxsize=16)
-def leaf_classes(devices: int, g: Geometry, lanes: int) -> tuple[list[str], np.ndarray]:
+def leaf_classes(devices: int, die: Geometry, lanes: int) -> tuple[list[str], np.ndarray]:
     """Return the resource classes ("dies", "channels", "ECC", "link up", ...) and the index of each
     leaf's class."""
-    leaves = devices * (g.dies * lanes + 2 * g.channels + s.ECC) + s.HOST_STATIONS
+    leaves = devices * (die.dies * lanes + 2 * die.channels + stages.ECC) + stages.HOST_STATIONS
     names = []
     for leaf in range(leaves):
-        name = leaf_name(devices, g, lanes, leaf)[1]
+        name = leaf_name(devices, die, lanes, leaf)[1]
         kind = name.split()[0]
         names.append({"die": "dies", "channel": "channels", "ECC": "ECC"}.get(kind, name))
     classes = list(dict.fromkeys(names))

@@ -16,10 +16,8 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import Arrays
-from ondie.emu.ftl import cmt
-from ondie.emu.ftl import page_map as mapping
-from ondie.emu.ftl.precondition import steady_state as steady
-from ondie.emu.ftl.precondition import untimed_ftl as untimed
+from ondie.emu.ftl import cmt, page_map
+from ondie.emu.ftl.precondition import steady_state, untimed_ftl
 from ondie.emu.ftl.precondition.steady_state import Plan, Region, Steady
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.units import InputError
@@ -33,11 +31,11 @@ def precondition(arrays: Arrays, cfg: Config, kind: str, *, seed: int = 0) -> St
     """Put a stand-alone drive (device 0), which has seen no command, into the state ``kind``
     (KINDS).
 
-    "fill" writes all logical pages once in order; "steady" is steady_state() of uniform writes,
+    "fill" writes all logical pages once in order; "steady" is set_steady_state() of uniform writes,
     whose Steady is returned. Raises InputError for an unknown kind or a drive without room.
     """
     if kind == "steady":
-        return steady_state(arrays, cfg, seed=seed)
+        return set_steady_state(arrays, cfg, seed=seed)
     if kind == "fill":
         fill(arrays, cfg)
     elif kind != "none":
@@ -49,22 +47,22 @@ def fill(arrays: Arrays, cfg: Config, lpns: int | None = None, stream: int = 0) 
     """Write the first ``lpns`` logical pages of a stream (default: all) once in order, in no time
     and without an erase. Raises InputError for a drive without room."""
     zone = arrays.zone[stream]
-    n = int(zone.last_lpn - zone.first_lpn) if lpns is None else lpns
-    without = mapping.fill(arrays.handle(), 0, int(zone.first_lpn), n, stream)
+    count = int(zone.last_lpn - zone.first_lpn) if lpns is None else lpns
+    without = page_map.fill(arrays.handle(), 0, int(zone.first_lpn), count, stream)
     if without:
         raise InputError(
-            f"precondition: {without} of {n} logical pages find no place: "
+            f"precondition: {without} of {count} logical pages find no place: "
             f"ftl.over_provisioning={cfg.ftl.over_provisioning} is too small"
         )
-    whole_pages(arrays, slice(int(zone.first_lpn), int(zone.first_lpn) + n))
-    _lay_map(arrays, cfg, int(zone.first_lpn), n)
+    whole_pages(arrays, slice(int(zone.first_lpn), int(zone.first_lpn) + count))
+    _lay_map(arrays, cfg, int(zone.first_lpn), count)
 
 
-def _lay_map(arrays: Arrays, cfg: Config, lpn: int, n: int) -> None:
+def _lay_map(arrays: Arrays, cfg: Config, lpn: int, count: int) -> None:
     """Place the translation pages of these pages if part of the mapping table is on flash. Raises
     InputError for a drive without room."""
     if arrays.cfg.map_entries[0]:
-        without = cmt.lay(arrays.handle(), 0, lpn, n)
+        without = cmt.lay(arrays.handle(), 0, lpn, count)
         if without:
             raise InputError(
                 f"precondition: {without} translation pages find no place: "
@@ -74,9 +72,9 @@ def _lay_map(arrays: Arrays, cfg: Config, lpn: int, n: int) -> None:
 
 def whole_pages(arrays: Arrays, lpns: slice | np.ndarray) -> None:
     """Mark all sectors of these pages as written, where sector masks are kept."""
-    c = arrays.cfg[0]
-    if c.partial:
-        sectors = int(c.page_bytes) // SECTOR
+    cfg = arrays.cfg[0]
+    if cfg.partial:
+        sectors = int(cfg.page_bytes) // SECTOR
         arrays.sectors[0, lpns] = -1 if sectors >= 64 else (1 << sectors) - 1
 
 
@@ -86,44 +84,45 @@ def plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) -> Pl
     Raises InputError for a user-defined victim policy: the untimed simulation has only the built-in
     policies.
     """
-    g, ftl = Geometry.of(cfg), cfg.ftl
-    if ftl.gc_policy not in untimed.POLICIES:
+    geometry, ftl = Geometry.of(cfg), cfg.ftl
+    if ftl.gc_policy not in untimed_ftl.POLICIES:
         raise InputError(
             f"precondition steady: ftl.gc_policy {ftl.gc_policy!r}: "
-            f"{', '.join(untimed.POLICIES)} are known; --precondition fill is possible with any"
+            f"{', '.join(untimed_ftl.POLICIES)} are known; --precondition fill is possible with any"
         )
     ahead = ftl.open_blocks == "ahead"
     low = int(arrays.cfg.gc_low[0])
     return Plan(
-        units=g.units,
-        blocks=g.blocks,
-        unit_pages=g.block_pages,
+        units=geometry.units,
+        blocks=geometry.blocks,
+        unit_pages=geometry.block_pages,
         # The engine checks the threshold when a block fills: with "ahead" the next block is open
         # already, otherwise it will take one more free block.
         low=low if ahead else max(low - 1, 1),
-        stride=g.all_blocks * g.block_pages,
+        stride=geometry.all_blocks * geometry.block_pages,
         align=int(arrays.cfg.stripe[0]),
         policy=ftl.gc_policy,
-        choices=max(g.blocks.bit_length() - 1, 1),
+        choices=max(geometry.blocks.bit_length() - 1, 1),
         spare_parts=int(arrays.cfg.spare_parts[0]),
         level_wear=ftl.wear_dynamic,
         regions=tuple(regions),
         unit_of=unit_table(arrays, 0),
-        excluded=(_state(arrays, g) == mapping.BAD) | (np.arange(g.blocks) >= g.native_blocks),
+        excluded=(_state(arrays, geometry) == page_map.BAD)
+        | (np.arange(geometry.blocks) >= geometry.native_blocks),
     )
 
 
 def unit_table(arrays: Arrays, stream: int) -> np.ndarray | None:
     """Return the unit of each page of a stream by page number within the zone (modulo the length),
     or None where allocation is not static."""
-    c, zone = arrays.cfg[0], arrays.zone[stream]
-    if not c.static:
+    cfg, zone = arrays.cfg[0], arrays.zone[stream]
+    if not cfg.static:
         return None
     turn = arrays.turn[int(zone.turn) : int(zone.turn) + int(zone.units)]
-    return np.repeat(turn, int(c.together))
+    return np.repeat(turn, int(cfg.together))
 
 
-def steady_state(
+def set_steady_state(
     arrays: Arrays,
     cfg: Config,
     *,
@@ -142,72 +141,76 @@ def steady_state(
     """
     wanted = replace(plan(arrays, cfg, regions), sequential=sequential)
     lpns = int(arrays.cfg.lpns[0])
-    s = steady.steady(arrays.l2p[0, :lpns], arrays.p2l[0], wanted, footprint=footprint, seed=seed)
-    put(arrays, cfg, s)
+    state = steady_state.steady(
+        arrays.l2p[0, :lpns], arrays.p2l[0], wanted, footprint=footprint, seed=seed
+    )
+    put(arrays, cfg, state)
     lo, hi = footprint or (0, lpns)
     arrays.dev.mapped[0] = hi - lo
     whole_pages(arrays, slice(lo, hi))
     _lay_map(arrays, cfg, lo, hi - lo)
-    return s
+    return state
 
 
-def put(arrays: Arrays, cfg: Config, s: Steady) -> None:
+def put(arrays: Arrays, cfg: Config, steady: Steady) -> None:
     """Copy the blocks, free rings and write frontiers of a steady state to the drive."""
-    g, c = Geometry.of(cfg), arrays.cfg[0]
-    shape = (g.units, g.all_blocks)
-    arrays.valid.reshape(shape)[:, : g.blocks] = s.valid
-    block = arrays.block.reshape(shape)[:, : g.blocks]
-    states = np.array([mapping.FREE, mapping.OPEN, mapping.FULL, mapping.BAD], np.int32)
+    geometry, table = Geometry.of(cfg), arrays.cfg[0]
+    shape = (geometry.units, geometry.all_blocks)
+    arrays.valid.reshape(shape)[:, : geometry.blocks] = steady.valid
+    block = arrays.block.reshape(shape)[:, : geometry.blocks]
+    states = np.array([page_map.FREE, page_map.OPEN, page_map.FULL, page_map.BAD], np.int32)
     block["state"] = np.where(
-        np.arange(g.blocks) < g.native_blocks, states[s.state], block["state"]
+        np.arange(geometry.blocks) < geometry.native_blocks,
+        states[steady.state],
+        block["state"],
     )
-    used = (s.state == steady.OPEN) | (s.state == steady.FULL)
+    used = (steady.state == steady_state.OPEN) | (steady.state == steady_state.FULL)
     block["stream"] = np.where(used, 0, -1)
-    block["erases"] = s.erases
+    block["erases"] = steady.erases
     # Where blocks are erased when they are opened, all blocks but the open ones still need an
     # erase.
-    block["dirty"] = used if c.erase_collected else True
-    age = np.where(s.state == steady.FULL, s.clock[:, None] - s.filled, 0)
+    block["dirty"] = used if table.erase_collected else True
+    age = np.where(steady.state == steady_state.FULL, steady.clock[:, None] - steady.filled, 0)
     oldest = int(age.max())
     block["filled"] = oldest - age
-    block["written"] = -age * block_ps(cfg, g)
+    block["written"] = -age * block_ps(cfg, geometry)
     arrays.dev.filled[0] = oldest + 1
     fronts = arrays.front
-    for at, stream in enumerate((0, int(c.collected))):
-        fronts["block"][stream, : g.units] = s.front_block[at]
-        fronts["next"][stream, : g.units] = s.front_next[at]
-        open_ = np.flatnonzero(s.front_block[at] >= 0)
-        block["stream"][open_, s.front_block[at][open_]] = stream
+    for at, stream in enumerate((0, int(table.collected))):
+        fronts["block"][stream, : geometry.units] = steady.front_block[at]
+        fronts["next"][stream, : geometry.units] = steady.front_next[at]
+        open_ = np.flatnonzero(steady.front_block[at] >= 0)
+        block["stream"][open_, steady.front_block[at][open_]] = stream
     free = arrays.free
-    free[: g.units] = np.maximum(s.free, 0)
-    arrays.pool["free_head"][: g.units] = 0
-    arrays.pool["free_n"][: g.units] = s.free_n
-    if c.wear_dynamic:
-        _order_by_wear(free, s)
-    if c.open_ahead:
-        open_ahead(arrays, g, (0, int(c.collected)))
+    free[: geometry.units] = np.maximum(steady.free, 0)
+    arrays.pool["free_head"][: geometry.units] = 0
+    arrays.pool["free_n"][: geometry.units] = steady.free_n
+    if table.wear_dynamic:
+        _order_by_wear(free, steady)
+    if table.open_ahead:
+        open_ahead(arrays, geometry, (0, int(table.collected)))
 
 
-def block_ps(cfg: Config, g: Geometry) -> int:
+def block_ps(cfg: Config, die: Geometry) -> int:
     """Return the time between two block fills of a unit that programs without a pause (ps)."""
-    return g.pages * cfg.flash.t_program_ps
+    return die.pages * cfg.flash.t_program_ps
 
 
-def _order_by_wear(free: np.ndarray, s: Steady) -> None:
+def _order_by_wear(free: np.ndarray, steady: Steady) -> None:
     """Sort the free rings by erase count; blocks with equal counts keep their order (by age)."""
-    for u, n in enumerate(s.free_n):
-        ring = s.free[u, :n]
-        free[u, :n] = ring[np.argsort(s.erases[u, ring], kind="stable")]
+    for unit, count in enumerate(steady.free_n):
+        ring = steady.free[unit, :count]
+        free[unit, :count] = ring[np.argsort(steady.erases[unit, ring], kind="stable")]
 
 
-def open_ahead(arrays: Arrays, g: Geometry, streams: Sequence[int]) -> None:
+def open_ahead(arrays: Arrays, die: Geometry, streams: Sequence[int]) -> None:
     """Open the next block of each frontier whose last block is full."""
-    for u in range(g.units):
+    for unit in range(die.units):
         for stream in streams:
-            if arrays.front["block"][stream, u] < 0 and arrays.pool["free_n"][u] > 0:
-                mapping.open_block(arrays.handle(), 0, u, stream)
+            if arrays.front["block"][stream, unit] < 0 and arrays.pool["free_n"][unit] > 0:
+                page_map.open_block(arrays.handle(), 0, unit, stream)
 
 
-def _state(arrays: Arrays, g: Geometry) -> np.ndarray:
+def _state(arrays: Arrays, die: Geometry) -> np.ndarray:
     """Return the states of the conventional blocks, int32[units, blocks]."""
-    return arrays.block["state"].reshape(g.units, g.all_blocks)[:, : g.blocks]
+    return arrays.block["state"].reshape(die.units, die.all_blocks)[:, : die.blocks]

@@ -19,11 +19,13 @@ def static_counts(unit_of: np.ndarray, units: int, edges: np.ndarray) -> np.ndar
     Unit ``unit_of[l mod n]`` holds LPN l. ``unit_of``: int64[n]; ``edges``: int64[regions + 1],
     ascending LPNs.
     """
-    n = len(unit_of)
-    below_edge = (edges[:, None] - np.arange(n) + n - 1) // n  # LPNs of each residue below an edge
+    count = len(unit_of)
+    below_edge = (
+        edges[:, None] - np.arange(count) + count - 1
+    ) // count  # LPNs of each residue below an edge
     counts = np.zeros((units, len(edges) - 1), np.int64)
-    for r, of_residue in enumerate(np.diff(below_edge, axis=0)):
-        np.add.at(counts[:, r], unit_of, of_residue)
+    for region, of_residue in enumerate(np.diff(below_edge, axis=0)):
+        np.add.at(counts[:, region], unit_of, of_residue)
     return counts
 
 
@@ -49,11 +51,11 @@ def dynamic_counts(
     covariance = np.divide(noise, rates, out=np.zeros_like(noise), where=rates > 0)
     x = rng.multivariate_normal(np.zeros(len(writes)), covariance, units, method="eigh")
     counts = np.maximum(np.rint(x - x.mean(axis=0) + pages / units), 0).astype(np.int64)
-    for r, total in enumerate(pages):
-        while miss := int(total - counts[:, r].sum()):  # correct the sum after rounding
+    for region, total in enumerate(pages):
+        while miss := int(total - counts[:, region].sum()):  # correct the sum after rounding
             some = rng.permutation(units)[: abs(miss)]
-            some = some[counts[some, r] + np.sign(miss) >= 0]
-            counts[some, r] += np.sign(miss)
+            some = some[counts[some, region] + np.sign(miss) >= 0]
+            counts[some, region] += np.sign(miss)
     return counts
 
 
@@ -64,11 +66,11 @@ def deal_by_table(l2p, held, lo, hi, unit_of, cursor):
     ``unit_of``: unit of each LPN, by LPN mod n; ``cursor``: int64[units], next entry of each unit
     in ``held``, advanced.
     """
-    n = unit_of.size
-    at = lo % n
+    count = unit_of.size
+    at = lo % count
     for lpn in range(lo, hi):
         unit = unit_of[at]
-        at = at + 1 if at + 1 < n else 0
+        at = at + 1 if at + 1 < count else 0
         l2p[lpn] = held[cursor[unit]]
         cursor[unit] += 1
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import Arrays
-from ondie.emu.ftl import page_map as mapping
-from ondie.emu.ftl.precondition import steady_state as steady
+from ondie.emu.ftl import page_map
+from ondie.emu.ftl.precondition import steady_state
 from ondie.emu.ftl.precondition.apply import (
     UNIFORM,
     block_ps,
@@ -50,38 +50,40 @@ def occupy(
     allocation, collected pages that stay in their stream, and a drive with nothing written. Erase
     counts stay 0. Raises InputError for a drive without room.
     """
-    g = Geometry.of(cfg)
-    counts = np.array([_by_unit(arrays, g, i, one) for i, one in enumerate(streams)])
-    dealt = _deal(arrays, g, counts)
-    rings: list[list[np.ndarray]] = [[] for _ in range(g.units)]
+    geometry = Geometry.of(cfg)
+    counts = np.array([_by_unit(arrays, geometry, i, one) for i, one in enumerate(streams)])
+    dealt = _deal(arrays, geometry, counts)
+    rings: list[list[np.ndarray]] = [[] for _ in range(geometry.units)]
     for i, one in enumerate(streams):
         if len(one.lpns):
             _occupy_one(arrays, cfg, i, one, dealt[i], free, rings, (seed, i))
-    for u, parts in enumerate(rings):
-        ring = np.concatenate([*parts, *(dealt[i][u] for i in np.flatnonzero(counts[:, u] == 0))])
-        arrays.free[u, : len(ring)] = ring
-        arrays.pool["free_head"][u], arrays.pool["free_n"][u] = 0, len(ring)
+    for unit, parts in enumerate(rings):
+        ring = np.concatenate(
+            [*parts, *(dealt[i][unit] for i in np.flatnonzero(counts[:, unit] == 0))]
+        )
+        arrays.free[unit, : len(ring)] = ring
+        arrays.pool["free_head"][unit], arrays.pool["free_n"][unit] = 0, len(ring)
     if arrays.cfg[0].open_ahead:
-        c = arrays.cfg[0]
-        every = [x for i in range(len(streams)) for x in (i, int(c.collected) + i)]
-        open_ahead(arrays, g, every)
+        table = arrays.cfg[0]
+        every = [x for i in range(len(streams)) for x in (i, int(table.collected) + i)]
+        open_ahead(arrays, geometry, every)
 
 
-def _by_unit(arrays: Arrays, g: Geometry, stream: int, one: Occupied) -> np.ndarray:
+def _by_unit(arrays: Arrays, die: Geometry, stream: int, one: Occupied) -> np.ndarray:
     """Return the pages of a stream on each unit, int64[units]."""
     table = unit_table(arrays, stream)
     assert table is not None
-    return np.bincount(table[one.lpns % len(table)], minlength=g.units)
+    return np.bincount(table[one.lpns % len(table)], minlength=die.units)
 
 
-def _deal(arrays: Arrays, g: Geometry, counts: np.ndarray) -> list[list[np.ndarray]]:
+def _deal(arrays: Arrays, die: Geometry, counts: np.ndarray) -> list[list[np.ndarray]]:
     """Return the free blocks of each stream and unit, in proportion to the stream's pages there."""
     dealt: list[list[np.ndarray]] = [[] for _ in counts]
-    for u in range(g.units):
-        pool = arrays.pool[u]
-        at = (int(pool.free_head) + np.arange(int(pool.free_n))) % g.blocks
-        ring = arrays.free[u, at].copy()
-        edges = np.concatenate([[0], np.cumsum(counts[:, u])]) / max(counts[:, u].sum(), 1)
+    for unit in range(die.units):
+        pool = arrays.pool[unit]
+        at = (int(pool.free_head) + np.arange(int(pool.free_n))) % die.blocks
+        ring = arrays.free[unit, at].copy()
+        edges = np.concatenate([[0], np.cumsum(counts[:, unit])]) / max(counts[:, unit].sum(), 1)
         cuts = np.rint(edges * len(ring)).astype(np.int64)
         cuts[-1] = len(ring)
         for i in range(len(counts)):
@@ -100,16 +102,16 @@ def _occupy_one(
     seed: tuple[int, int],
 ) -> None:
     """Lay down one stream's pages on the free blocks assigned to it and on its two open blocks."""
-    g, c = Geometry.of(cfg), arrays.cfg[0]
+    geometry, own = Geometry.of(cfg), arrays.cfg[0]
     table = unit_table(arrays, stream)
     assert table is not None
     units = np.unique(table)
-    pitch = g.all_blocks * g.block_pages
-    fronts = (stream, int(c.collected) + stream)
-    usable = np.zeros((len(units), g.blocks), bool)
-    for at, u in enumerate(units):
-        usable[at, dealt[u]] = True
-        usable[at, arrays.front["block"][list(fronts), u]] = True
+    pitch = geometry.all_blocks * geometry.block_pages
+    fronts = (stream, int(own.collected) + stream)
+    usable = np.zeros((len(units), geometry.blocks), bool)
+    for at, unit in enumerate(units):
+        usable[at, dealt[unit]] = True
+        usable[at, arrays.front["block"][list(fronts), unit]] = True
     share = usable.sum() / usable.size
     wanted = replace(
         plan(arrays, cfg, one.regions),
@@ -122,46 +124,48 @@ def _occupy_one(
     width = arrays.l2p.dtype
     l2p, p2l = np.zeros(len(one.lpns), width), np.zeros(len(units) * pitch, width)
     number = int(np.random.default_rng(seed).integers(1 << 62))
-    s = steady.steady(l2p, p2l, wanted, seed=number)
+    state = steady_state.steady(l2p, p2l, wanted, seed=number)
     ppn = l2p.astype(np.int64) - 1
     ppn += (units[ppn // pitch] - ppn // pitch) * pitch
     lpns = one.lpns + int(arrays.zone["first_lpn"][stream])
     arrays.l2p[0, lpns], arrays.p2l[0, ppn] = ppn + 1, lpns + 1
     arrays.dev.mapped[0] += len(lpns)
     whole_pages(arrays, lpns)
-    _blocks_of(arrays, cfg, s, units, usable, fronts)
-    for at, u in enumerate(units):
-        rings[u].append(s.free[at, : s.free_n[at]])
+    _blocks_of(arrays, cfg, state, units, usable, fronts)
+    for at, unit in enumerate(units):
+        rings[unit].append(state.free[at, : state.free_n[at]])
 
 
 def _blocks_of(
     arrays: Arrays,
     cfg: Config,
-    s: Steady,
+    steady: Steady,
     units: np.ndarray,
     usable: np.ndarray,
     fronts: tuple[int, int],
 ) -> None:
     """Set the states of the blocks ``usable`` (bool[units, blocks]) of ``units``, and the two write
     frontiers ``fronts``."""
-    g = Geometry.of(cfg)
-    states = np.array([mapping.FREE, mapping.OPEN, mapping.FULL], np.int32)
-    age = np.where(s.state == steady.FULL, s.clock[:, None] - s.filled, 0)
+    geometry = Geometry.of(cfg)
+    states = np.array([page_map.FREE, page_map.OPEN, page_map.FULL], np.int32)
+    age = np.where(steady.state == steady_state.FULL, steady.clock[:, None] - steady.filled, 0)
     oldest = int(age.max())
     arrays.dev.filled[0] = max(int(arrays.dev.filled[0]), oldest + 1)
-    for at, u in enumerate(units):
+    for at, unit in enumerate(units):
         mine = np.flatnonzero(usable[at])
-        block = arrays.block[u * g.all_blocks : u * g.all_blocks + g.blocks]
-        arrays.valid[u * g.all_blocks + mine] = s.valid[at, mine]
-        state = s.state[at, mine]
+        block = arrays.block[
+            unit * geometry.all_blocks : unit * geometry.all_blocks + geometry.blocks
+        ]
+        arrays.valid[unit * geometry.all_blocks + mine] = steady.valid[at, mine]
+        state = steady.state[at, mine]
         block["state"][mine] = states[state]
-        block["stream"][mine] = np.where(state == steady.FREE, -1, fronts[0])
-        block["dirty"][mine] = state != steady.FREE
+        block["stream"][mine] = np.where(state == steady_state.FREE, -1, fronts[0])
+        block["dirty"][mine] = state != steady_state.FREE
         block["filled"][mine] = oldest - age[at, mine]
-        block["written"][mine] = -age[at, mine] * block_ps(cfg, g)
+        block["written"][mine] = -age[at, mine] * block_ps(cfg, geometry)
         for which, stream in enumerate(fronts):
-            open_ = int(s.front_block[which, at])
-            arrays.front["block"][stream, u] = open_
-            arrays.front["next"][stream, u] = s.front_next[which, at]
+            open_ = int(steady.front_block[which, at])
+            arrays.front["block"][stream, unit] = open_
+            arrays.front["next"][stream, unit] = steady.front_next[which, at]
             if open_ >= 0:
                 block["stream"][open_] = stream

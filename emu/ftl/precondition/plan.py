@@ -69,7 +69,7 @@ class Plan:
     @property
     def fronts(self) -> int:
         """Number of write frontiers of a unit."""
-        return 1 + max(max(r.user_front, r.moved_front) for r in self.regions)
+        return 1 + max(max(region.user_front, region.moved_front) for region in self.regions)
 
     @property
     def pitch(self) -> int:
@@ -118,10 +118,10 @@ class Plan:
         if self.sequential and len(self.regions) != 1:
             raise InputError(f"{len(self.regions)} regions written in sequence: one")
         for name in ("share", "writes"):
-            parts = [getattr(r, name) for r in self.regions]
+            parts = [getattr(region, name) for region in self.regions]
             if abs(sum(parts) - 1) > 1e-9 or min(parts) < 0:
                 raise InputError(f"regions: {name} is {parts}; none below 0, in all 1")
-        if min(min(r.user_front, r.moved_front) for r in self.regions) < 0:
+        if min(min(region.user_front, region.moved_front) for region in self.regions) < 0:
             raise InputError("regions: frontiers count from 0")
 
     def check_room(self, pages: np.ndarray, blocks: np.ndarray) -> None:
@@ -129,15 +129,16 @@ class Plan:
 
         ``pages``, ``blocks``: int64[units], logical pages and usable blocks.
         """
-        moved = len({r.moved_front for r in self.regions})
+        moved = len({region.moved_front for region in self.regions})
         if self.low < moved:
             raise InputError(
                 f"low {self.low}: at least {moved}, a free block for each frontier of collection"
             )
         room = np.maximum(blocks - self.low - self.fronts - 1, 0) * self.unit_pages
-        u = int(np.argmin(room - pages))
-        if room[u] <= pages[u]:
+        unit = int(np.argmin(room - pages))
+        if room[unit] <= pages[unit]:
             raise InputError(
-                f"unit {u}: {pages[u]} logical pages on {blocks[u]} blocks of {self.unit_pages}, "
-                f"{self.low} of them kept free: nothing to collect; below {room[u]}"
+                f"unit {unit}: {pages[unit]} logical pages on {blocks[unit]} blocks of "
+                f"{self.unit_pages}, "
+                f"{self.low} of them kept free: nothing to collect; below {room[unit]}"
             )

@@ -28,13 +28,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ondie.emu.ftl.precondition import (
-    lpn_distribution as spread,
-)
-from ondie.emu.ftl.precondition import (
-    unit_init as unit_setup,
-)
-from ondie.emu.ftl.precondition import (
-    untimed_ftl as untimed,
+    lpn_distribution,
+    unit_init,
+    untimed_ftl,
 )
 from ondie.emu.ftl.precondition.plan import Plan, Region
 from ondie.emu.ftl.precondition.unit_init import FOREVER
@@ -98,17 +94,17 @@ def steady(
     lo, hi = footprint if footprint is not None else (0, len(l2p))
     plan.check(len(l2p), len(p2l), (lo, hi))
     rng = np.random.default_rng(seed)
-    shares = np.cumsum([0.0] + [r.share for r in plan.regions])
+    shares = np.cumsum([0.0] + [region.share for region in plan.regions])
     edges = lo + np.rint(shares * (hi - lo)).astype(np.int64)
     table = plan.unit_of
     if table is None and plan.sequential:
         table = np.arange(plan.units)
     if table is None:
-        writes = np.array([float(r.writes) for r in plan.regions])
-        counts = spread.dynamic_counts(plan.units, np.diff(edges), writes, rng)
+        writes = np.array([float(region.writes) for region in plan.regions])
+        counts = lpn_distribution.dynamic_counts(plan.units, np.diff(edges), writes, rng)
     else:
         table = np.asarray(table, np.int64)
-        counts = spread.static_counts(table, plan.units, edges)
+        counts = lpn_distribution.static_counts(table, plan.units, edges)
     active = np.ones((plan.units, plan.blocks), bool)
     if plan.excluded is not None:
         active &= ~plan.excluded
@@ -116,14 +112,14 @@ def steady(
     out = _sample(p2l, plan, counts, active, table is None, rng)
     # p2l now holds each unit's ppn + 1 in order of its LPNs, one unit after the other.
     cursor = np.cumsum(counts.sum(axis=1)) - counts.sum(axis=1)
-    for r in range(len(plan.regions)):
-        a, b = int(edges[r]), int(edges[r + 1])
+    for region in range(len(plan.regions)):
+        start, end = int(edges[region]), int(edges[region + 1])
         if table is None:
-            left = counts[:, r].copy()
-            spread.deal_at_random(l2p, p2l, a, b, left, cursor, unit_setup.key(rng))
+            left = counts[:, region].copy()
+            lpn_distribution.deal_at_random(l2p, p2l, start, end, left, cursor, unit_init.key(rng))
         else:
-            spread.deal_by_table(l2p, p2l, a, b, table, cursor)
-    spread.invert(l2p, p2l, lo, hi)
+            lpn_distribution.deal_by_table(l2p, p2l, start, end, table, cursor)
+    lpn_distribution.invert(l2p, p2l, lo, hi)
     return out
 
 
@@ -139,53 +135,57 @@ def _sample(
     ``held``, unit after unit."""
     out = _nothing(plan)
     most = counts.max(axis=0)
-    users = {r.user_front for r in plan.regions}
-    in_step = dynamic and len(users) == 1 and not users & {r.moved_front for r in plan.regions}
+    users = {region.user_front for region in plan.regions}
+    in_step = (
+        dynamic and len(users) == 1 and not users & {region.moved_front for region in plan.regions}
+    )
     step = int(rng.integers(plan.unit_pages))
     erases: deque[np.ndarray] = deque(maxlen=TURNOVERS)  # cumulative, before each turnover
     pages, blocks = counts.sum(axis=1), active.sum(axis=1)
     held_from = np.cumsum(pages) - pages
     # Sorted by fill, so that consecutive units differ little; equal units in random order.
     order = np.lexsort((rng.random(plan.units), pages / blocks))
-    for i, u in enumerate(order):
-        usable = int(blocks[u])
+    for i, index in enumerate(order):
+        usable = int(blocks[index])
         if i == 0 or plan.sequential:
-            unit, live = unit_setup.new_unit(plan, most, active[u], rng), active[u].copy()
+            unit, live = unit_init.new_unit(plan, most, active[index], rng), active[index].copy()
             reg = unit.reg
             erases.append(unit.erases.copy())
         if plan.sequential:
-            unit.labels[:] = counts[u]
-            n = int(pages[u])
-            untimed.overwrite(unit, n * (1 + -(-usable * plan.unit_pages // n)), FOREVER)
+            unit.labels[:] = counts[index]
+            count = int(pages[index])
+            untimed_ftl.overwrite(
+                unit, count * (1 + -(-usable * plan.unit_pages // count)), FOREVER
+            )
             user = moved = 0
             out.programs += int(reg.user[0] + reg.moved[0])
         else:
             if i == 0:
-                out.programs = unit_setup.start(unit, plan, counts[u], rng)
+                out.programs = unit_init.start(unit, plan, counts[index], rng)
                 out.programs -= int(reg.user[0] + reg.moved[0])
             else:
-                unit_setup.resize(unit, counts[u])
-                unit_setup.set_blocks(unit, live, usable)
+                unit_init.resize(unit, counts[index])
+                unit_init.set_blocks(unit, live, usable)
             for turn in range(1 if i else TURNOVERS):
                 if i or turn == TURNOVERS // 2:
                     user, moved = int(reg.user[0]), int(reg.moved[0])
                 erases.append(unit.erases.copy())
-                untimed.overwrite(unit, FOREVER, usable * plan.unit_pages)
+                untimed_ftl.overwrite(unit, FOREVER, usable * plan.unit_pages)
             more = step - int(reg.user[0]) if in_step else int(rng.integers(plan.unit_pages))
-            untimed.overwrite(unit, more % plan.unit_pages, FOREVER)
+            untimed_ftl.overwrite(unit, more % plan.unit_pages, FOREVER)
         if reg.stuck[0]:
             raise InputError(
-                f"unit {u}: {pages[u]} logical pages on {usable} blocks of "
+                f"unit {index}: {pages[index]} logical pages on {usable} blocks of "
                 f"{plan.unit_pages}: collection by {plan.policy} gains nothing any more"
             )
         out.waf += (1 + (reg.moved[0] - moved) / (reg.user[0] - user)) / plan.units
         # Block i of those in use in the simulation is the i-th usable block of the drive's unit.
         place = np.full(plan.blocks, -1, np.int64)
-        place[live] = np.flatnonzero(active[u])
-        turn = rng.integers(0, np.maximum(counts[u], 1)) * int(not plan.sequential)
-        first_ppn = u * plan.pitch + place * plan.unit_pages
-        unit_setup.copy_out(unit, held, held_from[u], first_ppn, turn)
-        _report(out, u, unit, place, unit.erases - erases[0], plan)
+        place[live] = np.flatnonzero(active[index])
+        turn = rng.integers(0, np.maximum(counts[index], 1)) * int(not plan.sequential)
+        first_ppn = index * plan.pitch + place * plan.unit_pages
+        unit_init.copy_out(unit, held, held_from[index], first_ppn, turn)
+        _report(out, index, unit, place, unit.erases - erases[0], plan)
     if not plan.sequential:
         out.programs += int(reg.user[0] + reg.moved[0])
     return out
@@ -207,32 +207,32 @@ def _nothing(plan: Plan) -> Steady:
 
 
 def _report(
-    out: Steady, u: int, unit: Unit, place: np.ndarray, erases: np.ndarray, plan: Plan
+    out: Steady, index: int, unit: Unit, place: np.ndarray, erases: np.ndarray, plan: Plan
 ) -> None:
-    """Copy the blocks of the simulated unit to unit ``u`` of ``out``; ``place``: block numbers
+    """Copy the blocks of the simulated unit to unit ``index`` of ``out``; ``place``: block numbers
     there (-1: unused). An open block whose remaining pages are lost to alignment becomes full."""
     reg = unit.reg[0]
     blocks = np.flatnonzero(place >= 0)
     there = place[blocks]
     score = unit.score[blocks]
-    out.valid[u, there] = score & (NOT_FULL - 1)
-    out.state[u, there] = np.where(score < NOT_FULL, FULL, FREE)
-    out.erases[u, there] = erases[blocks]
-    out.filled[u, there] = unit.filled[blocks]
-    out.clock[u] = reg.clock
+    out.valid[index, there] = score & (NOT_FULL - 1)
+    out.state[index, there] = np.where(score < NOT_FULL, FULL, FREE)
+    out.erases[index, there] = erases[blocks]
+    out.filled[index, there] = unit.filled[blocks]
+    out.clock[index] = reg.clock
     ring = np.roll(unit.ring, -int(reg.head))[: int(reg.free)]
-    out.free[u, : len(ring)] = place[ring]
-    out.free_n[u] = len(ring)
+    out.free[index, : len(ring)] = place[ring]
+    out.free_n[index] = len(ring)
     for front, block in enumerate(unit.block):
         if block < 0:
             continue
         page = int(unit.cursor[front]) - (int(block) << int(reg.shift))
         page = -(-page // plan.align) * plan.align
         if page < plan.unit_pages:
-            out.state[u, place[block]] = OPEN
-            out.front_block[front, u] = place[block]
-            out.front_next[front, u] = page
+            out.state[index, place[block]] = OPEN
+            out.front_block[front, index] = place[block]
+            out.front_next[front, index] = page
         else:
-            out.clock[u] += 1
-            out.state[u, place[block]] = FULL
-            out.filled[u, place[block]] = out.clock[u]
+            out.clock[index] += 1
+            out.state[index, place[block]] = FULL
+            out.filled[index, place[block]] = out.clock[index]

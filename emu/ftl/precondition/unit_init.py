@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from ondie.emu.engine.core.state import records
-from ondie.emu.ftl.precondition import untimed_ftl as untimed
+from ondie.emu.ftl.precondition import untimed_ftl
 from ondie.emu.ftl.precondition.plan import Plan
 from ondie.emu.ftl.precondition.untimed_ftl import NOT_FULL, Unit
 from ondie.kernels.jit import njit
@@ -40,19 +40,19 @@ def new_unit(plan: Plan, most: np.ndarray, active: np.ndarray, rng: np.random.Ge
     """
     blocks, pages, regions = plan.blocks, plan.unit_pages, plan.regions
     shift = (pages - 1).bit_length()
-    reg = records(untimed.REG, 1)
+    reg = records(untimed_ftl.REG, 1)
     reg.pages, reg.shift, reg.blocks, reg.low = pages, shift, blocks, plan.low
-    reg.policy = untimed.POLICIES.index(plan.policy)
+    reg.policy = untimed_ftl.POLICIES.index(plan.policy)
     reg.choices, reg.parts, reg.level = plan.choices, plan.spare_parts, int(plan.level_wear)
-    reg.order = untimed.IN_SEQUENCE if plan.sequential else untimed.AT_RANDOM
-    reg.split = int(len({r.moved_front for r in regions}) > 1)
+    reg.order = untimed_ftl.IN_SEQUENCE if plan.sequential else untimed_ftl.AT_RANDOM
+    reg.split = int(len({region.moved_front for region in regions}) > 1)
     reg.free = active.sum()
-    limit = np.rint(np.cumsum([r.writes for r in regions]) * 2.0**31).astype(np.int64)
+    limit = np.rint(np.cumsum([region.writes for region in regions]) * 2.0**31).astype(np.int64)
     return Unit(
         reg=reg,
         rng=key(rng),
         where=np.full(int(most.sum()), blocks << shift, np.int32),
-        who=np.zeros((blocks << shift) + untimed.AHEAD, np.int32),
+        who=np.zeros((blocks << shift) + untimed_ftl.AHEAD, np.int32),
         score=np.full(blocks + 1, NOT_FULL, np.int32),
         filled=np.zeros(blocks, np.int64),
         erases=np.zeros(blocks, np.int64),
@@ -62,10 +62,10 @@ def new_unit(plan: Plan, most: np.ndarray, active: np.ndarray, rng: np.random.Ge
         first=np.concatenate([[0], np.cumsum(most)]),
         labels=np.zeros(len(regions), np.int64),
         limit=limit,
-        user_front=np.array([r.user_front for r in regions], np.int64),
-        moved_front=np.array([r.moved_front for r in regions], np.int64),
-        draw=np.zeros(pages + untimed.AHEAD, np.int32),
-        drawn=np.zeros(pages + untimed.AHEAD, np.int32),
+        user_front=np.array([region.user_front for region in regions], np.int64),
+        moved_front=np.array([region.moved_front for region in regions], np.int64),
+        draw=np.zeros(pages + untimed_ftl.AHEAD, np.int32),
+        drawn=np.zeros(pages + untimed_ftl.AHEAD, np.int32),
         todo=np.zeros(1, np.int32),
     )
 
@@ -89,17 +89,19 @@ def start(unit: Unit, plan: Plan, counts: np.ndarray, rng: np.random.Generator) 
         programs = start(small, few, counts // times, rng)
         return programs + _grow(unit, small, counts, times)
     _lay(unit, counts, rng)
-    coldest = max(r.share / r.writes for r in plan.regions if r.writes > 0)
-    untimed.overwrite(unit, int(OVERWRITES * coldest * counts.sum()), FOREVER)
+    coldest = max(region.share / region.writes for region in plan.regions if region.writes > 0)
+    untimed_ftl.overwrite(unit, int(OVERWRITES * coldest * counts.sum()), FOREVER)
     return int(unit.reg.user[0] + unit.reg.moved[0])
 
 
-def _open_as_full(unit: Unit, n: int) -> np.ndarray:
-    """Take the next ``n`` free blocks from the ring and mark them full, with no valid page yet."""
+def _open_as_full(unit: Unit, count: int) -> np.ndarray:
+    """Take the next ``count`` free blocks from the ring and mark them full, with no valid page
+    yet.
+    """
     reg = unit.reg
-    blocks = unit.ring[:n].copy()  # the ring starts at 0 in an unwritten unit
-    reg.head = n
-    reg.free -= n
+    blocks = unit.ring[:count].copy()  # the ring starts at 0 in an unwritten unit
+    reg.head = count
+    reg.free -= count
     unit.score[blocks] = 0
     return blocks
 
@@ -113,14 +115,16 @@ def _lay(unit: Unit, counts: np.ndarray, rng: np.random.Generator) -> None:
     reg = unit.reg[0]
     pages, shift = int(reg.pages), int(reg.shift)
     full = int(reg.free) - int(reg.low) - 1 - len(unit.block)
-    n = int(counts.sum())
+    count = int(counts.sum())
     low, high = 1e-9, 1e3
     for _ in range(60):
         t = (low * high) ** 0.5
-        too_full = -np.expm1(-t) / t * full * pages > n
+        too_full = -np.expm1(-t) / t * full * pages > count
         low, high = (t, high) if too_full else (low, t)
     valid = np.floor(pages * np.exp(-t * (np.arange(full) + 0.5) / full)).astype(np.int64)
-    while miss := n - int(valid.sum()):  # never negative: midpoints of a convex curve, rounded down
+    while miss := count - int(
+        valid.sum()
+    ):  # never negative: midpoints of a convex curve, rounded down
         valid[np.flatnonzero(valid < pages)[:miss]] += 1
     blocks = _open_as_full(unit, full)
     unit.score[blocks] = valid
@@ -128,11 +132,14 @@ def _lay(unit: Unit, counts: np.ndarray, rng: np.random.Generator) -> None:
     unit.reg.clock = full
     unit.labels[:] = counts
     labels = np.concatenate(
-        [np.arange(a, a + k, dtype=np.int32) for a, k in zip(unit.first, counts, strict=False)]
+        [
+            np.arange(start, start + size, dtype=np.int32)
+            for start, size in zip(unit.first, counts, strict=False)
+        ]
     )
     rng.shuffle(labels)
     first = (blocks.astype(np.int64) << shift) - (np.cumsum(valid) - valid)
-    slots = (np.repeat(first, valid) + np.arange(n)).astype(np.int32)
+    slots = (np.repeat(first, valid) + np.arange(count)).astype(np.int32)
     unit.where[labels] = slots
     unit.who[slots] = labels
 
@@ -170,8 +177,8 @@ def write(unit: Unit, labels: np.ndarray) -> None:
     unit = unit._replace(todo=labels.astype(np.int32))
     reg = unit.reg[0]
     order, at = int(reg.order), int(reg.next)
-    reg.order, reg.next = untimed.BY_LIST, 0
-    untimed.overwrite(unit, len(labels), FOREVER)
+    reg.order, reg.next = untimed_ftl.BY_LIST, 0
+    untimed_ftl.overwrite(unit, len(labels), FOREVER)
     reg.order, reg.next = order, at
 
 
@@ -180,28 +187,28 @@ def resize(unit: Unit, counts: np.ndarray) -> None:
     ones."""
     reg = unit.reg[0]
     new = []
-    for r, n in enumerate(counts):
-        a, b = int(unit.first[r] + n), int(unit.first[r] + unit.labels[r])
-        if a < b:
-            np.subtract.at(unit.score, unit.where[a:b] >> int(reg.shift), 1)
-            unit.where[a:b] = int(reg.blocks) << int(reg.shift)
-        new.append(np.arange(b, a))
+    for region, count in enumerate(counts):
+        start, end = int(unit.first[region] + count), int(unit.first[region] + unit.labels[region])
+        if start < end:
+            np.subtract.at(unit.score, unit.where[start:end] >> int(reg.shift), 1)
+            unit.where[start:end] = int(reg.blocks) << int(reg.shift)
+        new.append(np.arange(end, start))
     unit.labels[:] = counts
     write(unit, np.concatenate(new))
 
 
-def set_blocks(unit: Unit, live: np.ndarray, n: int) -> None:
-    """Remove free blocks from the unit or return removed ones until it has ``n``; ``live``:
+def set_blocks(unit: Unit, live: np.ndarray, count: int) -> None:
+    """Remove free blocks from the unit or return removed ones until it has ``count``; ``live``:
     bool[blocks], the blocks in use, updated."""
     reg = unit.reg[0]
-    while live.sum() > n and not reg.stuck:
+    while live.sum() > count and not reg.stuck:
         live[unit.ring[int(reg.head)]] = False
         reg.head = (int(reg.head) + 1) % len(unit.ring)
         reg.free -= 1
-        untimed.make_room(unit)
-    for b in np.flatnonzero(~live)[: max(n - int(live.sum()), 0)]:
-        live[b] = True
-        untimed.give(unit, b)
+        untimed_ftl.make_room(unit)
+    for block in np.flatnonzero(~live)[: max(count - int(live.sum()), 0)]:
+        live[block] = True
+        untimed_ftl.give(unit, block)
 
 
 @njit
@@ -212,10 +219,10 @@ def copy_out(unit, held, at, first_ppn, turn):
     """
     shift = unit.reg[0].shift
     page = (1 << shift) - 1
-    for r in range(unit.labels.size):
-        n = unit.labels[r]
-        for i in range(n):
-            j = i + turn[r]
-            slot = unit.where[unit.first[r] + (j - n if j >= n else j)]
+    for region in range(unit.labels.size):
+        count = unit.labels[region]
+        for i in range(count):
+            j = i + turn[region]
+            slot = unit.where[unit.first[region] + (j - count if j >= count else j)]
             held[at] = first_ppn[slot >> shift] + (slot & page) + 1
             at += 1

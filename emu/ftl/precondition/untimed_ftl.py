@@ -90,9 +90,9 @@ def random_bits(rng):
 
 
 @njit
-def below(rng, n):
+def below(rng, count):
     """Return a uniform integer in 0 .. n - 1, from 53 random bits."""
-    return int((random_bits(rng) >> 11) * UNIT * n)
+    return int((random_bits(rng) >> 11) * UNIT * count)
 
 
 # --- blocks
@@ -111,19 +111,19 @@ def take(unit, front):
             if unit.erases[ring[at]] < unit.erases[ring[best]]:
                 best = at
         ring[best], ring[reg.head] = ring[reg.head], ring[best]
-    b = ring[reg.head]
+    block = ring[reg.head]
     reg.head = reg.head + 1 if reg.head + 1 < size else 0
     reg.free -= 1
-    unit.block[front] = b
-    unit.cursor[front] = int(b) << reg.shift
+    unit.block[front] = block
+    unit.cursor[front] = int(block) << reg.shift
 
 
 @njit
-def give(unit, b):
+def give(unit, block):
     """Put an empty block at the end of the ring of free blocks."""
     reg = unit.reg[0]
     at = reg.head + reg.free
-    unit.ring[at - unit.ring.size if at >= unit.ring.size else at] = b
+    unit.ring[at - unit.ring.size if at >= unit.ring.size else at] = block
     reg.free += 1
 
 
@@ -131,10 +131,10 @@ def give(unit, b):
 def close(unit, front):
     """Close the full block of a write frontier; it can be selected as a victim from now on."""
     reg = unit.reg[0]
-    b = unit.block[front]
+    block = unit.block[front]
     reg.clock += 1
-    unit.filled[b] = reg.clock
-    unit.score[b] -= NOT_FULL
+    unit.filled[block] = reg.clock
+    unit.score[block] -= NOT_FULL
     unit.block[front] = -1
 
 
@@ -144,10 +144,10 @@ def close(unit, front):
 @njit
 def _sample(unit):
     """Return a full block, each with the same probability."""
-    b = below(unit.rng, unit.reg[0].blocks)
-    while unit.score[b] >= NOT_FULL:
-        b = below(unit.rng, unit.reg[0].blocks)
-    return b
+    block = below(unit.rng, unit.reg[0].blocks)
+    while unit.score[block] >= NOT_FULL:
+        block = below(unit.rng, unit.reg[0].blocks)
+    return block
 
 
 @njit
@@ -155,8 +155,8 @@ def _emptiest(unit):
     """Return the full block with the fewest valid pages (the first of equals)."""
     score = unit.score
     fewest = score[0]
-    for b in range(unit.reg[0].blocks):
-        fewest = min(fewest, score[b])
+    for block in range(unit.reg[0].blocks):
+        fewest = min(fewest, score[block])
     best = 0
     while score[best] != fewest:
         best += 1
@@ -172,31 +172,31 @@ def victim(unit):
     if reg.policy == D_CHOICES:
         best = _sample(unit)
         for _ in range(reg.choices - 1):
-            b = _sample(unit)
-            if score[b] < score[best]:
-                best = b
+            block = _sample(unit)
+            if score[block] < score[best]:
+                best = block
         return best
     if reg.policy == RANDOM:
         return _sample(unit)
     if reg.policy == RANDOM_SOME:
         for _ in range(reg.blocks):
-            b = _sample(unit)
-            if (reg.pages - score[b]) * reg.parts >= reg.pages:
-                return b
+            block = _sample(unit)
+            if (reg.pages - score[block]) * reg.parts >= reg.pages:
+                return block
     elif reg.policy == FIFO:
         oldest = reg.clock + 1
-        for b in range(reg.blocks):
-            if score[b] < NOT_FULL and unit.filled[b] < oldest:
-                best, oldest = b, unit.filled[b]
+        for block in range(reg.blocks):
+            if score[block] < NOT_FULL and unit.filled[block] < oldest:
+                best, oldest = block, unit.filled[block]
         return best
     elif reg.policy == COST_BENEFIT:  # age x space gained / (read + write of the valid pages)
         most = -1.0
-        for b in range(reg.blocks):
-            if score[b] < NOT_FULL:
-                cost = 2.0 * score[b] if score[b] > 0 else 1e-9
-                worth = (reg.pages - score[b]) * (reg.clock - unit.filled[b] + 1.0) / cost
+        for block in range(reg.blocks):
+            if score[block] < NOT_FULL:
+                cost = 2.0 * score[block] if score[block] > 0 else 1e-9
+                worth = (reg.pages - score[block]) * (reg.clock - unit.filled[block] + 1.0) / cost
                 if worth > most:
-                    best, most = b, worth
+                    best, most = block, worth
         return best
     return _emptiest(unit)
 
@@ -204,10 +204,10 @@ def victim(unit):
 @njit
 def region_of(unit, label):
     """Return the region of a label."""
-    r = 0
+    region = 0
     for i in range(1, unit.first.size - 1):
-        r += label >= unit.first[i]
-    return r
+        region += label >= unit.first[i]
+    return region
 
 
 @njit
@@ -217,12 +217,12 @@ def collect(unit):
     where, who, score = unit.where, unit.who, unit.score
     block, cursor = unit.block, unit.cursor
     pages, shift = reg.pages, reg.shift
-    v = victim(unit)
-    if reg.policy == GREEDY and score[v] >= pages:
+    victim_block = victim(unit)
+    if reg.policy == GREEDY and score[victim_block] >= pages:
         reg.stuck = 1
         return
-    base = int(v) << shift
-    score[v] |= NOT_FULL
+    base = int(victim_block) << shift
+    score[victim_block] |= NOT_FULL
     i = 0
     while i < pages:
         # The longest run that fits the open block of one frontier, without a branch on validity.
@@ -249,10 +249,10 @@ def collect(unit):
         cursor[front] = at
         if at == end:
             close(unit, front)
-    score[v] = NOT_FULL
-    unit.erases[v] += 1
+    score[victim_block] = NOT_FULL
+    unit.erases[victim_block] += 1
     reg.victims += 1
-    give(unit, v)
+    give(unit, victim_block)
 
 
 @njit
@@ -271,31 +271,31 @@ def make_room(unit):
 
 
 @njit
-def _draw(unit, n):
-    """Draw the labels of the next ``n`` writes, and their regions."""
+def _draw(unit, count):
+    """Draw the labels of the next ``count`` writes, and their regions."""
     reg = unit.reg[0]
     draw, drawn = unit.draw, unit.drawn
     if reg.order == BY_LIST:
-        for i in range(n):
+        for i in range(count):
             draw[i] = unit.todo[reg.next]
             drawn[i] = region_of(unit, draw[i])
             reg.next += 1
     elif reg.order == IN_SEQUENCE:
-        for i in range(n):
+        for i in range(count):
             draw[i] = reg.next
             reg.next = reg.next + 1 if reg.next + 1 < unit.labels[0] else 0
     elif unit.labels.size == 1:
         labels = unit.labels[0]
-        for i in range(n):
+        for i in range(count):
             draw[i] = below(unit.rng, labels)
     else:
-        for i in range(n):
+        for i in range(count):
             bits = int(random_bits(unit.rng) >> 33)
-            r = 0
+            region = 0
             for j in range(unit.limit.size - 1):
-                r += bits >= unit.limit[j]
-            drawn[i] = r
-            draw[i] = unit.first[r] + below(unit.rng, unit.labels[r])
+                region += bits >= unit.limit[j]
+            drawn[i] = region
+            draw[i] = unit.first[region] + below(unit.rng, unit.labels[region])
 
 
 @njit
@@ -310,13 +310,13 @@ def overwrite(unit, writes, programs):
     programs += reg.user + reg.moved
     while reg.user < writes and reg.user + reg.moved < programs and reg.stuck == 0:
         room = writes - reg.user
-        for r in range(user_front.size):
-            front = user_front[r]
+        for region in range(user_front.size):
+            front = user_front[region]
             if block[front] < 0:
                 take(unit, front)
                 make_room(unit)
-        for r in range(user_front.size):
-            front = user_front[r]
+        for region in range(user_front.size):
+            front = user_front[region]
             if block[front] < 0:  # filled by collection, which shares it
                 room = 0
             else:

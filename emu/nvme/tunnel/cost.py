@@ -20,7 +20,7 @@ import numpy as np
 
 from ondie.emu.clock import PS_PER_S
 from ondie.emu.config.config import Config
-from ondie.emu.nvme.tunnel import timing as tunnel_times
+from ondie.emu.nvme.tunnel import timing
 from ondie.emu.nvme.tunnel.framing import HEADER, READ_HEADER, Format
 from ondie.emu.nvme.tunnel.timing import SEGMENT_HEADER, Times
 from ondie.emu.units import InputError
@@ -95,12 +95,18 @@ class TunnelCost:
     @classmethod
     def of(cls, cfg: Config) -> Self:
         """Return the cost model of a configuration. Raises InputError for one without tunnels."""
-        t, link = cfg.tunnel, cfg.link
-        if not t.payload_bytes:
+        times, link = cfg.tunnel, cfg.link
+        if not times.payload_bytes:
             raise InputError(
                 f"{cfg.system.name}: no tunnel between host and drives (tunnel.payload = 0)"
             )
-        form = Format(t.payload_bytes, t.outstanding, t.mtu_bytes, t.concatenate, t.notification)
+        form = Format(
+            times.payload_bytes,
+            times.outstanding,
+            times.mtu_bytes,
+            times.concatenate,
+            times.notification,
+        )
         up, down = (
             Times(
                 room=room,
@@ -108,10 +114,10 @@ class TunnelCost:
                 concatenate=int(form.concatenate),
                 burst=int(form.notify == "burst"),
                 outstanding=form.outstanding,
-                command=t.command_ps,
-                notify=t.notify_ps,
-                cpu=t.relay_command_ps,
-                copy_rate=t.relay_bytes_per_s,
+                command=times.command_ps,
+                notify=times.notify_ps,
+                cpu=times.relay_command_ps,
+                copy_rate=times.relay_bytes_per_s,
                 link=rate,
             )
             for room, rate in ((form.up, link.up_bytes_per_s), (form.down, link.down_bytes_per_s))
@@ -119,9 +125,9 @@ class TunnelCost:
         return cls(
             up,
             down,
-            t.relay_threads,
+            times.relay_threads,
             uplink=link.uplink_bytes_per_s,
-            core_mw=t.relay_core_mw,
+            core_mw=times.relay_core_mw,
             fj_per_bit=link.fj_per_bit,
             controller_mw=cfg.energy.controller_mw,
             host_dram=cfg.host.dram_bandwidth_bytes_per_s,
@@ -130,27 +136,27 @@ class TunnelCost:
     @cached_property
     def form(self) -> Format:
         """Format on which the two relays agree."""
-        t = self.down
-        notify = "burst" if t.burst else "command"
-        return Format(t.room, t.outstanding, t.mtu, bool(t.concatenate), notify)
+        times = self.down
+        notify = "burst" if times.burst else "command"
+        return Format(times.room, times.outstanding, times.mtu, bool(times.concatenate), notify)
 
     # --- messages
 
-    def upward(self, n: int) -> Message:
+    def upward(self, count: int) -> Message:
         """Return the cost of a message of n bytes from the drive to the host."""
-        return _upward(self.up, _sized(n))
+        return _upward(self.up, _sized(count))
 
-    def downward(self, n: int) -> Message:
+    def downward(self, count: int) -> Message:
         """Return the cost of a message of n bytes from the host to the drive."""
-        return _downward(self.down, _sized(n))
+        return _downward(self.down, _sized(count))
 
-    def across(self, n: int, to: TunnelCost | None = None) -> Message:
+    def across(self, count: int, to: TunnelCost | None = None) -> Message:
         """Return the cost of a message of n bytes from the drive to another drive.
 
         The message goes up, and down again packet by packet as packets are complete. ``to``: tunnel
         of the other drive if it differs.
         """
-        return _across(self.up, (to or self).down, _sized(n))
+        return _across(self.up, (to or self).down, _sized(count))
 
     def waiting(self, ps: int) -> Self:
         """Return this model with relay threads that wait ``ps`` for a core each time they have
@@ -173,13 +179,13 @@ class TunnelCost:
         found: dict[str, float] = {}
         relay = 0.0
         for way in ways:
-            t = self.up if way == UP else self.down
-            busy, cycle = _steady(t, way)
-            per_block = _goodput(t)
-            found[f"tunnel {way}"] = per_block * PS_PER_S / max(cycle / t.outstanding, busy)
-            block = _mean_block(t)
-            if t.link:
-                found[f"link {way}"] = per_block * t.link / block
+            times = self.up if way == UP else self.down
+            busy, cycle = _steady(times, way)
+            per_block = _goodput(times)
+            found[f"tunnel {way}"] = per_block * PS_PER_S / max(cycle / times.outstanding, busy)
+            block = _mean_block(times)
+            if times.link:
+                found[f"link {way}"] = per_block * times.link / block
             if self.uplink:
                 uplink = per_block * self.uplink / block / active
                 found["uplink"] = min(found.get("uplink", uplink), uplink)
@@ -208,58 +214,60 @@ class TunnelCost:
         }
 
 
-def _sized(n: int) -> int:
-    if n < 0:
-        raise InputError(f"message of {n} B: 0 or more is right")
-    return n
+def _sized(count: int) -> int:
+    if count < 0:
+        raise InputError(f"message of {count} B: 0 or more is right")
+    return count
 
 
-def _mean_block(t: Times) -> float:
+def _mean_block(times: Times) -> float:
     """Return the bytes of the stream in a block of a long message."""
-    record = t.mtu + HEADER
-    return t.room if t.concatenate else record / -(-record // t.room)
+    record = times.mtu + HEADER
+    return times.room if times.concatenate else record / -(-record // times.room)
 
 
-def _goodput(t: Times) -> float:
+def _goodput(times: Times) -> float:
     """Return the bytes of the message in a block of a long message."""
-    return _mean_block(t) * (t.mtu - SEGMENT_HEADER) / (t.mtu + HEADER)
+    return _mean_block(times) * (times.mtu - SEGMENT_HEADER) / (times.mtu + HEADER)
 
 
-def _steady(t: Times, way: str) -> tuple[float, float]:
+def _steady(times: Times, way: str) -> tuple[float, float]:
     """Return (relay thread time, time from command to command) of a mean block, ps."""
-    taking = t.cpu + (_mean_block(t) * PS_PER_S / t.copy_rate if t.copy_rate else 0)
-    if way == DOWN or t.burst:
-        return taking, t.wait + taking + t.command
-    return t.cpu + taking, t.command + max(t.notify, t.wait + taking) + t.wait + t.cpu
+    taking = times.cpu + (_mean_block(times) * PS_PER_S / times.copy_rate if times.copy_rate else 0)
+    if way == DOWN or times.burst:
+        return taking, times.wait + taking + times.command
+    return times.cpu + taking, times.command + max(
+        times.notify, times.wait + taking
+    ) + times.wait + times.cpu
 
 
 @lru_cache(maxsize=4096)
-def _upward(t: Times, n: int) -> Message:
-    if n == 0:
+def _upward(times: Times, count: int) -> Message:
+    if count == 0:
         return Message(0, 0, 0, 0, 0, 0, 0, 0, 0)
-    there, done = tunnel_times.upward(n, t)
+    there, done = timing.upward(count, times)
     blocks = len(there)
-    notified = 1 if t.burst else blocks
-    cpu = (blocks + notified) * t.cpu + tunnel_times.copied(there, t)
+    notified = 1 if times.burst else blocks
+    cpu = (blocks + notified) * times.cpu + timing.copied(there, times)
     end, wire = int(done[-1]), int(there[-1]) + blocks * READ_HEADER
     return Message(blocks, 0, notified, end, 0, end, int(cpu), wire, 0)
 
 
 @lru_cache(maxsize=4096)
-def _downward(t: Times, n: int) -> Message:
-    if n == 0:
+def _downward(times: Times, count: int) -> Message:
+    if count == 0:
         return Message(0, 0, 0, 0, 0, 0, 0, 0, 0)
-    everything = np.array([tunnel_times.stream(n, t.mtu)], np.int64)
-    there, done = tunnel_times.downward(n, everything, np.zeros(1, np.int64), t)
+    everything = np.array([timing.stream(count, times.mtu)], np.int64)
+    there, done = timing.downward(count, everything, np.zeros(1, np.int64), times)
     blocks, end = len(there), int(done[-1])
-    cpu = blocks * t.cpu + tunnel_times.copied(there, t)
+    cpu = blocks * times.cpu + timing.copied(there, times)
     return Message(0, blocks, 0, 0, end, end, int(cpu), 0, int(there[-1]))
 
 
 @lru_cache(maxsize=4096)
-def _across(up: Times, down: Times, n: int) -> Message:
-    first = _upward(up, n)
-    if n == 0:
+def _across(up: Times, down: Times, count: int) -> Message:
+    first = _upward(up, count)
+    if count == 0:
         return first
     # Packets keep the sender's mtu. The mtu of the other tunnel must not be smaller, because IP
     # fragmentation is not supported.
@@ -268,9 +276,9 @@ def _across(up: Times, down: Times, n: int) -> Message:
             f"tunnel mtu {up.mtu} B on one drive, {down.mtu} B on another: one mtu is right"
         )
     second = down._replace(mtu=up.mtu)
-    there, done = tunnel_times.downward(n, *tunnel_times.upward(n, up), second)
+    there, done = timing.downward(count, *timing.upward(count, up), second)
     blocks, end = len(there), int(done[-1])
-    copied = tunnel_times.copied(there, second)
+    copied = timing.copied(there, second)
     busy = blocks * (down.wait + down.cpu + down.command) + int(copied)
     return Message(
         first.received,

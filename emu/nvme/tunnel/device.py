@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from enum import Enum
 
-from ondie.emu.nvme import wire as nvme
-from ondie.emu.nvme.tunnel import protocol as words
+from ondie.emu.nvme import wire
+from ondie.emu.nvme.tunnel import protocol
 from ondie.emu.nvme.tunnel.framing import READ_HEADER, Format, Packer, Unpacker
 from ondie.emu.nvme.tunnel.protocol import MASK, Closed, Event, Opened, Packet, behind, check
 from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
@@ -106,31 +106,31 @@ class DeviceRelay:
 
     def command(self, command: Command) -> None:
         """Handle a command from the host."""
-        if len(command.sqe) != nvme.SQE_BYTES:
-            self._answer(int.from_bytes(command.sqe[2:4], "little"), nvme.INVALID_FIELD)
+        if len(command.sqe) != wire.SQE_BYTES:
+            self._answer(int.from_bytes(command.sqe[2:4], "little"), wire.INVALID_FIELD)
             return
         sqe = Sqe.unpack(command.sqe)
         status: int | None
         if sqe.cid in self._kept():
-            status = nvme.ID_CONFLICT
-        elif sqe.opcode == nvme.ASYNC_EVENT_REQUEST:
+            status = wire.ID_CONFLICT
+        elif sqe.opcode == wire.ASYNC_EVENT_REQUEST:
             status = self._listen(sqe)
-        elif sqe.opcode != nvme.TUNNEL:
-            status = nvme.INVALID_OPCODE
-        elif sqe.cdw10 == words.OPEN:
+        elif sqe.opcode != wire.TUNNEL:
+            status = wire.INVALID_OPCODE
+        elif sqe.cdw10 == protocol.OPEN:
             status = self._open(sqe)
-        elif sqe.cdw10 not in (words.CLOSE, words.COMMUNICATE):
-            status = nvme.INVALID_FIELD
+        elif sqe.cdw10 not in (protocol.CLOSE, protocol.COMMUNICATE):
+            status = wire.INVALID_FIELD
         elif self.state is State.CLOSED or sqe.cdw13 != self.descriptor:
-            status = nvme.BAD_DESCRIPTOR
-        elif sqe.cdw10 == words.CLOSE:
+            status = wire.BAD_DESCRIPTOR
+        elif sqe.cdw10 == protocol.CLOSE:
             status = self._close(sqe)
-        elif sqe.cdw11 == words.WRITE:
+        elif sqe.cdw11 == protocol.WRITE:
             status = self._write(sqe, command.data)
-        elif sqe.cdw11 == words.RECEIVE:
+        elif sqe.cdw11 == protocol.RECEIVE:
             status = self._receive(sqe)
         else:
-            status = nvme.INVALID_FIELD
+            status = wire.INVALID_FIELD
         if status is not None:
             self._answer(sqe.cid, status)
         self._signal()
@@ -140,43 +140,43 @@ class DeviceRelay:
 
     def _listen(self, sqe: Sqe) -> int | None:
         if self.state is State.CLOSED:
-            return nvme.ABORTED
+            return wire.ABORTED
         if len(self._listening) >= self.form.outstanding:
-            return nvme.EVENT_LIMIT
+            return wire.EVENT_LIMIT
         self._listening.append(sqe.cid)
         return None
 
     def _open(self, sqe: Sqe) -> int | None:
         if self.state is not State.CLOSED:
-            return nvme.NO_DESCRIPTOR
+            return wire.NO_DESCRIPTOR
         limits = self.limits
         payload, mtu, outstanding = sqe.cdw12, sqe.cdw14 & 0xFFFF, sqe.cdw14 >> 16
         if payload > limits.payload or mtu > limits.mtu or outstanding > limits.outstanding:
-            return nvme.INVALID_FIELD
+            return wire.INVALID_FIELD
         try:
             form = Format(payload, outstanding, mtu, limits.concatenate, limits.notify)
         except InputError:
-            return nvme.INVALID_FIELD
+            return wire.INVALID_FIELD
         self._reset(form)
         self.state = State.OPEN
         self.descriptor = self.descriptor % DESCRIPTORS + 1
         self._events.append(Opened(self.descriptor))
-        self._answer(sqe.cid, nvme.SUCCESS, dw0=self.descriptor)
+        self._answer(sqe.cid, wire.SUCCESS, dw0=self.descriptor)
         return None
 
     def _close(self, sqe: Sqe) -> int | None:
         if sqe.cdw11 not in (0, 1):
-            return nvme.INVALID_FIELD
+            return wire.INVALID_FIELD
         if sqe.cdw11 == 1:  # at once
             self._out = Packer(self.form.up, self.form.concatenate)
             self._announced = self._cut
             waiting = [cid for cid, _, _ in self._writes.values()] + [*self._reads.values()]
             waiting += [self._close_cid] if self.state is State.CLOSING else []
             for cid in waiting:
-                self._answer(cid, nvme.ABORTED)
+                self._answer(cid, wire.ABORTED)
             self._writes, self._reads = {}, {}
         elif self.state is State.CLOSING:
-            return nvme.BAD_DESCRIPTOR
+            return wire.BAD_DESCRIPTOR
         self.state = State.CLOSING
         self._close_cid = sqe.cid
         return None
@@ -184,10 +184,10 @@ class DeviceRelay:
     def _write(self, sqe: Sqe, data: bytes) -> int | None:
         number, length = sqe.cdw14, sqe.cdw12
         if not 0 < length <= min(self.form.down, len(data)):
-            return nvme.BAD_LENGTH
+            return wire.BAD_LENGTH
         ahead = (number - self._expected) & MASK
         if ahead >= self.form.outstanding or number in self._writes:
-            return nvme.BAD_SEQUENCE
+            return wire.BAD_SEQUENCE
         self._writes[number] = sqe.cid, data[:length], sqe.cdw15
         while self._expected in self._writes:
             cid, block, first = self._writes.pop(self._expected)
@@ -195,22 +195,22 @@ class DeviceRelay:
             self._answer(cid, status)
             if status:
                 break  # the host may send a correct block with this number
-            self._events += [Packet(p) for p in packets]
+            self._events += [Packet(packet) for packet in packets]
             self._expected = (self._expected + 1) & MASK
         return None
 
     def _receive(self, sqe: Sqe) -> int | None:
         number = sqe.cdw14
         if sqe.cdw12:
-            return nvme.INVALID_FIELD
+            return wire.INVALID_FIELD
         ahead = (number - self._cut) & MASK
         if ahead >= self.form.outstanding or number in self._reads:
-            return nvme.BAD_SEQUENCE
+            return wire.BAD_SEQUENCE
         self._reads[number] = sqe.cid
         while self._cut in self._reads:
             cid = self._reads.pop(self._cut)
             if not self._out.blocks:
-                self._answer(cid, nvme.SUCCESS, dw1=self._cut, data=bytes(READ_HEADER))
+                self._answer(cid, wire.SUCCESS, dw1=self._cut, data=bytes(READ_HEADER))
                 break
             block, first = self._out.cut()
             self._cut = (self._cut + 1) & MASK
@@ -220,7 +220,7 @@ class DeviceRelay:
                 self._announced = waiting if burst else self._cut
             told = self._announced if burst else self._cut  # else the host waits for the signal
             length = len(block).to_bytes(READ_HEADER, "little")
-            self._answer(cid, nvme.SUCCESS, first, told, length + block)
+            self._answer(cid, wire.SUCCESS, first, told, length + block)
         return None
 
     # --- events
@@ -236,10 +236,10 @@ class DeviceRelay:
             burst = self.form.notify == "burst"
             self._announced = end if burst else (self._announced + 1) & MASK
             self.signals += 1
-            self._tell(words.DATA)
+            self._tell(protocol.DATA)
         if self._closing and not self._told and self._listening:
             self._told = True
-            self._tell(words.CLOSING)
+            self._tell(protocol.CLOSING)
 
     @property
     def _ahead(self) -> int:
@@ -247,24 +247,26 @@ class DeviceRelay:
         return 1 if self.form.notify == "burst" else self.form.outstanding
 
     def _tell(self, what: int) -> None:
-        event = nvme.EVENT_VENDOR | what << 8 | self.descriptor << 16
-        self._answer(self._listening.pop(0), nvme.SUCCESS, event, self._announced)
+        event = wire.EVENT_VENDOR | what << 8 | self.descriptor << 16
+        self._answer(self._listening.pop(0), wire.SUCCESS, event, self._announced)
 
     def _end(self) -> None:
         """Complete a close when no block is left to receive."""
         if self.state is not State.CLOSING or self._out.blocks or self._reads:
             return
         short = self._in.partial or self._writes
-        for cid in [w[0] for w in self._writes.values()] + self._listening:
-            self._answer(cid, nvme.ABORTED)
-        self._answer(self._close_cid, nvme.BAD_FRAGMENT if short else nvme.SUCCESS)
+        for cid in [write[0] for write in self._writes.values()] + self._listening:
+            self._answer(cid, wire.ABORTED)
+        self._answer(self._close_cid, wire.BAD_FRAGMENT if short else wire.SUCCESS)
         self._listening = []
         self.state = State.CLOSED
         self._events.append(Closed())
 
     def _kept(self) -> set[int]:
         """Return the identifiers of the commands that have not been answered."""
-        kept = {*self._listening, *self._reads.values()} | {w[0] for w in self._writes.values()}
+        kept = {*self._listening, *self._reads.values()} | {
+            write[0] for write in self._writes.values()
+        }
         return kept | {self._close_cid} if self.state is State.CLOSING else kept
 
     def _answer(self, cid: int, status: int, dw0: int = 0, dw1: int = 0, data: bytes = b"") -> None:

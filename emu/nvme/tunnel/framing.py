@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from ondie.emu.nvme import wire as nvme
+from ondie.emu.nvme import wire
 from ondie.emu.units import InputError
 
 HEADER = 2
@@ -137,7 +137,7 @@ class Unpacker:
             if not record and found == NONE:
                 found = at
                 if found != first:
-                    return nvme.BAD_FRAGMENT, []
+                    return wire.BAD_FRAGMENT, []
             need = HEADER - len(record)
             if need > 0:
                 record += data[at : at + need]
@@ -146,7 +146,7 @@ class Unpacker:
                     break
             length = int.from_bytes(record[:HEADER], "little")
             if not 0 < length <= self.mtu:
-                return nvme.BAD_LENGTH, []
+                return wire.BAD_LENGTH, []
             need = HEADER + length - len(record)
             record += data[at : at + need]
             at += need
@@ -154,6 +154,6 @@ class Unpacker:
                 packets.append(record[HEADER:])
                 record = b""
         if found != first:
-            return nvme.BAD_FRAGMENT, []
+            return wire.BAD_FRAGMENT, []
         self._record = record
-        return nvme.SUCCESS, packets
+        return wire.SUCCESS, packets

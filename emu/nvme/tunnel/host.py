@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from enum import Enum
 
-from ondie.emu.nvme import wire as nvme
-from ondie.emu.nvme.tunnel import protocol as words
+from ondie.emu.nvme import wire
+from ondie.emu.nvme.tunnel import protocol
 from ondie.emu.nvme.tunnel.framing import READ_HEADER, Format, Packer, Unpacker
 from ondie.emu.nvme.tunnel.protocol import (
     MASK,
@@ -65,7 +65,7 @@ class HostRelay:
     and 1.
     """
 
-    def __init__(self, form: Format, cids: range = range(nvme.CIDS)) -> None:
+    def __init__(self, form: Format, cids: range = range(wire.CIDS)) -> None:
         self.form = form
         self.need = 3 * form.outstanding + 1
         if len(cids) < self.need:
@@ -151,12 +151,12 @@ class HostRelay:
         if self.state is State.OPENING and not self._asked:
             sizes = self.form.mtu | self.form.outstanding << 16
             payload = self.form.payload
-            found.append(self._issue("open", 0, cdw10=words.OPEN, cdw12=payload, cdw14=sizes))
+            found.append(self._issue("open", 0, cdw10=protocol.OPEN, cdw12=payload, cdw14=sizes))
             self._asked = True
         if self.state in (State.CLOSING, State.FAILED) and not self._asked:
             at_once = int(self.state is State.FAILED)
             tunnel = self.descriptor
-            found.append(self._issue("close", 0, cdw10=words.CLOSE, cdw11=at_once, cdw13=tunnel))
+            found.append(self._issue("close", 0, cdw10=protocol.CLOSE, cdw11=at_once, cdw13=tunnel))
             self._asked = True
         if self.state in (State.OPEN, State.DRAINING, State.CLOSING):
             most = self.form.outstanding
@@ -166,7 +166,7 @@ class HostRelay:
                 behind(self._received, self._announced)
                 and behind(self._taken, self._received) < most
             ):
-                found.append(self._communicate("receive", self._received, words.RECEIVE))
+                found.append(self._communicate("receive", self._received, protocol.RECEIVE))
                 self._received = (self._received + 1) & MASK
         return found
 
@@ -178,11 +178,11 @@ class HostRelay:
         data, first = self._out.cut()
         number = self._written
         self._written = (number + 1) & MASK
-        return self._communicate("write", number, words.WRITE, data, first)
+        return self._communicate("write", number, protocol.WRITE, data, first)
 
     def completed(self, completion: Completion) -> None:
         """Handle the completion of a command of this relay."""
-        if len(completion.cqe) != nvme.CQE_BYTES:
+        if len(completion.cqe) != wire.CQE_BYTES:
             self.strays += 1
             return
         cqe = Cqe.unpack(completion.cqe)
@@ -222,15 +222,15 @@ class HostRelay:
         self._go("closed")
 
     def _told(self, cqe: Cqe) -> None:
-        if cqe.status == nvme.ABORTED and self.state in (State.CLOSING, State.ENDING):
+        if cqe.status == wire.ABORTED and self.state in (State.CLOSING, State.ENDING):
             self._deaf = True
         elif cqe.status:
             self._fail(cqe.status, "event")
-        elif cqe.dw0 & 0x7 == nvme.EVENT_VENDOR and cqe.dw0 >> 16 & 0xFF == self.descriptor:
+        elif cqe.dw0 & 0x7 == wire.EVENT_VENDOR and cqe.dw0 >> 16 & 0xFF == self.descriptor:
             what = cqe.dw0 >> 8 & 0xFF
-            if what == words.DATA:
+            if what == protocol.DATA:
                 self._announce(cqe.dw1)
-            elif what == words.CLOSING:
+            elif what == protocol.CLOSING:
                 self._close_asked = True
 
     def _announce(self, blocks: int) -> None:
@@ -241,7 +241,7 @@ class HostRelay:
         """Handle a received block. It is unpacked after all blocks before it."""
         length = int.from_bytes(data[:READ_HEADER], "little")
         if not 0 < length <= min(self.form.up, len(data) - READ_HEADER):
-            self._fail(nvme.BAD_LENGTH, f"receive of block {number}")
+            self._fail(wire.BAD_LENGTH, f"receive of block {number}")
             return
         self._announce(cqe.dw1)
         self._held[number] = data[READ_HEADER : READ_HEADER + length], cqe.dw0
@@ -250,7 +250,7 @@ class HostRelay:
             if status:
                 self._fail(status, f"receive of block {self._taken}")
                 return
-            self._events += [Packet(p) for p in packets]
+            self._events += [Packet(packet) for packet in packets]
             self._taken = (self._taken + 1) & MASK
 
     def _fail(self, status: int, what: str) -> None:
@@ -278,7 +278,7 @@ class HostRelay:
             kind,
             number,
             data,
-            cdw10=words.COMMUNICATE,
+            cdw10=protocol.COMMUNICATE,
             cdw11=write,
             cdw12=len(data),
             cdw13=self.descriptor,
@@ -291,5 +291,5 @@ class HostRelay:
         self._flying[cid] = kind, number
         self._under_way[kind] += 1
         self.issued[kind] += 1
-        opcode = nvme.ASYNC_EVENT_REQUEST if kind == "event" else nvme.TUNNEL
+        opcode = wire.ASYNC_EVENT_REQUEST if kind == "event" else wire.TUNNEL
         return Command(Sqe(opcode, cid=cid, **fields).pack(), data)

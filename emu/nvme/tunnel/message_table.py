@@ -39,25 +39,25 @@ class Messages:
         self._table = table
         self._known: dict[tuple[int, int], int] = {}
 
-    def place(self, kind: int, n: int) -> int:
+    def place(self, kind: int, count: int) -> int:
         """Return the table index of a message of n bytes; ``kind``: UPWARD, DOWNWARD or ACROSS."""
-        key = kind, n
+        key = kind, count
         if key not in self._known:
             at = len(self._known)
             if at == len(self._table):
                 raise InputError(f"messages of more than {at} sizes through the tunnel in one run")
             self._known[key] = at
-            self._fill(at, kind, n)
+            self._fill(at, kind, count)
         return self._known[key]
 
     def places(self, kinds: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """Return the table indices of many messages, int64[n]."""
         pairs, which = np.unique(np.stack([kinds, sizes]), axis=1, return_inverse=True)
-        found = np.array([self.place(int(kind), int(n)) for kind, n in pairs.T], np.int64)
+        found = np.array([self.place(int(kind), int(count)) for kind, count in pairs.T], np.int64)
         return found[which.reshape(-1)]
 
-    def _fill(self, at: int, kind: int, n: int) -> None:
-        message = self._message(kind, n)
+    def _fill(self, at: int, kind: int, count: int) -> None:
+        message = self._message(kind, count)
         row = self._table[at]
         row.up = message.up_ps
         if kind != UPWARD:
@@ -66,7 +66,7 @@ class Messages:
         row.commands = message.commands
         row.wire_up, row.wire_down = message.wire_up, message.wire_down
 
-    def _message(self, kind: int, n: int) -> Message:
+    def _message(self, kind: int, count: int) -> Message:
         if kind == UPWARD:
-            return self.cost.upward(n)
-        return self.cost.downward(n) if kind == DOWNWARD else self.cost.across(n)
+            return self.cost.upward(count)
+        return self.cost.downward(count) if kind == DOWNWARD else self.cost.across(count)

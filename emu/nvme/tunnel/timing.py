@@ -53,9 +53,9 @@ class Times(NamedTuple):
 
 
 @njit
-def ceiling(a, b):
+def ceiling(a, block):
     """Return a / b, rounded up."""
-    return (a + b - 1) // b
+    return (a + block - 1) // block
 
 
 @njit
@@ -84,15 +84,15 @@ def count(n, room, mtu, concatenate):
 
 
 @njit
-def next_block(at, there, total, t):
+def next_block(at, there, total, tid):
     """Return the bytes of the block packed from byte ``at`` of a stream.
 
     Complete packets up to byte ``there`` are available.
     """
-    if t.concatenate != 0:
-        return min(t.room, there - at)
-    record = t.mtu + HEADER
-    return min(t.room, min((at // record + 1) * record, total) - at)
+    if tid.concatenate != 0:
+        return min(tid.room, there - at)
+    record = tid.mtu + HEADER
+    return min(tid.room, min((at // record + 1) * record, total) - at)
 
 
 @njit
@@ -103,37 +103,37 @@ def whole(at, total, mtu):
 
 
 @njit
-def handling(size, t):
+def handling(size, tid):
     """Return the ps of the relay's thread for a command and its bytes."""
-    return t.cpu + (ceiling(size * PS, t.copy_rate) if t.copy_rate > 0 else 0)
+    return tid.cpu + (ceiling(size * PS, tid.copy_rate) if tid.copy_rate > 0 else 0)
 
 
 @njit
-def spacing(size, t):
+def spacing(size, tid):
     """Return the ps of a block on the link."""
-    return ceiling(size * PS, t.link) if t.link > 0 else 0
+    return ceiling(size * PS, tid.link) if tid.link > 0 else 0
 
 
 @njit
-def upward(n, t):
+def upward(n, tid):
     """Return (bytes of the stream at the host, time at which it has them in ps): int64[blocks]
     each.
 
     The relay's thread handles notifications and completions in the order of their times. A block
     must have passed the relay before the block that is `outstanding` later is requested.
     """
-    total = stream(n, t.mtu)
-    blocks = count(n, t.room, t.mtu, t.concatenate)
+    total = stream(n, tid.mtu)
+    blocks = count(n, tid.room, tid.mtu, tid.concatenate)
     there = np.zeros(blocks, np.int64)
     done = np.zeros(blocks, np.int64)
     came = np.zeros(blocks, np.int64)  # time of the completion, before the relay handles it
     told = np.full(blocks, LATER, np.int64)  # notification; in a burst: earliest request
     at = 0
     for i in range(blocks):
-        at += next_block(at, total, total, t)
+        at += next_block(at, total, total, tid)
         there[i] = at
-    for i in range(min(t.outstanding, blocks)):
-        told[i] = t.notify
+    for i in range(min(tid.outstanding, blocks)):
+        told[i] = tid.notify
     free, crossed = 0, 0
     asked, taken = 0, 0  # blocks requested, handled
     while taken < blocks:
@@ -141,61 +141,61 @@ def upward(n, t):
         next_came = came[taken] if taken < asked else LATER
         if next_told < next_came:  # request the block
             began = next_told
-            if t.burst == 0 or asked == 0:
-                free = max(free, next_told) + t.wait + t.cpu
+            if tid.burst == 0 or asked == 0:
+                free = max(free, next_told) + tid.wait + tid.cpu
                 began = free
             size = there[asked] - (there[asked - 1] if asked > 0 else 0)
-            came[asked] = max(began + t.command, crossed + spacing(size, t))
+            came[asked] = max(began + tid.command, crossed + spacing(size, tid))
             crossed = came[asked]
-            if t.burst == 0 and asked + t.outstanding < blocks:
-                told[asked + t.outstanding] = came[asked] + t.notify
+            if tid.burst == 0 and asked + tid.outstanding < blocks:
+                told[asked + tid.outstanding] = came[asked] + tid.notify
             asked += 1
         else:
             size = there[taken] - (there[taken - 1] if taken > 0 else 0)
-            free = max(free, next_came) + t.wait + handling(size, t)
+            free = max(free, next_came) + tid.wait + handling(size, tid)
             done[taken] = free
-            if t.burst != 0 and taken + t.outstanding < blocks:
-                told[taken + t.outstanding] = free
+            if tid.burst != 0 and taken + tid.outstanding < blocks:
+                told[taken + tid.outstanding] = free
             taken += 1
     return there, done
 
 
 @njit
-def downward(n, there, ready, t):
+def downward(n, there, ready, tid):
     """Return (bytes of the stream at the drive, time at which it has them in ps): int64[blocks]
     each.
 
     ``there``, ``ready``: bytes of the stream that have arrived at the host, ascending, and when,
     ps.
     """
-    total = stream(n, t.mtu)
-    most = len(there) + count(n, t.room, t.mtu, t.concatenate)
+    total = stream(n, tid.mtu)
+    most = len(there) + count(n, tid.room, tid.mtu, tid.concatenate)
     sent = np.zeros(most, np.int64)
     done = np.zeros(most, np.int64)
     at, waiting, arrived, free, crossed, blocks = 0, 0, 0, 0, 0, 0
     while at < total:
         start = free
-        if blocks >= t.outstanding:
-            start = max(start, done[blocks - t.outstanding])
+        if blocks >= tid.outstanding:
+            start = max(start, done[blocks - tid.outstanding])
         while arrived < len(there) and (ready[arrived] <= start or waiting == at):
             start = max(start, ready[arrived])
-            waiting = whole(there[arrived], total, t.mtu)
+            waiting = whole(there[arrived], total, tid.mtu)
             arrived += 1
-        size = next_block(at, waiting, total, t)
-        free = start + t.wait + handling(size, t)
+        size = next_block(at, waiting, total, tid)
+        free = start + tid.wait + handling(size, tid)
         at += size
         sent[blocks] = at
-        done[blocks] = max(free + t.command, crossed + spacing(size, t))
+        done[blocks] = max(free + tid.command, crossed + spacing(size, tid))
         crossed = done[blocks]
         blocks += 1
     return sent[:blocks], done[:blocks]
 
 
 @njit
-def copied(there, t):
+def copied(there, tid):
     """Return the copy time of the relay, ps, for blocks that end at the bytes ``there``."""
     before, sum_ps = 0, 0
     for at in there:
-        sum_ps += handling(at - before, t) - t.cpu
+        sum_ps += handling(at - before, tid) - tid.cpu
         before = at
     return sum_ps

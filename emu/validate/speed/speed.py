@@ -124,7 +124,7 @@ def ftl_once(cfg: Config, n: int, seed: int, bare: bool = True) -> Replayed:
     arrays = build.build(cfg, devices=1, phases=1, pairs=1, seed=seed)
     if bare:
         arrays.fifo["scale"] = 0
-    precondition.steady_state(arrays, cfg, seed=seed)
+    precondition.set_steady_state(arrays, cfg, seed=seed)
     rng = np.random.default_rng(seed)
     chunks = writes(rng, int(arrays.cfg.lpns[0]), n)
     return Player(arrays, cfg, [Source(chunks, DEPTH, True)]).run()
