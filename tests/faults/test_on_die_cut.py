@@ -20,7 +20,7 @@ from ondie.emu.nand import torn_pages as torn
 from ondie.emu.nand.page_store import SPARE_BYTES
 from ondie.emu.paths.base import Options, Rows
 from ondie.emu.paths.on_die import recovery_plan as resume
-from ondie.emu.paths.on_die import uneven_rounds as by_die
+from ondie.emu.paths.on_die import uneven_rounds
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.units import InputError
 from ondie.traces import load
@@ -332,7 +332,7 @@ def test_rows_of_a_whole_step_are_the_paths_own(more):
         path = start(case, **more).path
         ours, theirs = Rows(5), Rows(5)
         zeros = tuple(np.zeros(path.geometry.dies, np.int64) for _ in path.stripes)
-        chunks = [*by_die.update(path, ours, 4, zeros), ours.take()]
+        chunks = [*uneven_rounds.update(path.devices, ours, 4, zeros), ours.take()]
         a = np.concatenate(chunks)
         b = np.concatenate([*path._update(theirs, 4), theirs.take()])
         loads = b["resource"] == rows.DMA_DOWN

@@ -22,6 +22,27 @@ REMAINING = [
 ]
 """Imports that break the rule today: (module, room). The list only gets shorter."""
 
+CIRCLES = [
+    (
+        "emu.config.config",
+        "emu.config.loader",
+        "emu.config.nominal_capacity",
+        "emu.config.rules",
+    ),
+    (
+        "kernels.adagrad",
+        "kernels.adam",
+        "kernels.cast",
+        "kernels.on_die",
+        "kernels.sgd",
+        "kernels.tiles",
+        "kernels.update",
+    ),
+    ("traces.consistency", "traces.model"),
+    ("traces.hooks", "traces.watch"),
+]
+"""Circles through imports inside functions. The list only gets shorter."""
+
 Place = tuple[int, int, int]  # line from the bottom, group within the line, rank within the group
 
 
@@ -128,8 +149,9 @@ def test_inside_emu_imports_follow_the_rule(root, places):
     assert sorted(set(broken)) == sorted(REMAINING), "REMAINING must shrink, and nothing be added"
 
 
-def test_imports_have_no_circles(root):
-    """Imports when a module is loaded, among our own modules."""
+def import_graph(root: Path, lazy: bool) -> dict[str, set[str]]:
+    """Module -> our own modules that it imports when loaded; with ``lazy`` also those that it
+    imports inside functions or for type annotations only."""
     known = {name.removesuffix(".__init__"): (name, path) for name, path in modules(root)}
     graph = {}
     for plain, (name, path) in known.items():
@@ -140,15 +162,44 @@ def test_imports_have_no_circles(root):
                 continue
             while parts and ".".join(parts) not in known:
                 parts.pop()
-            if loaded and parts and ".".join(parts) != plain:
+            if (loaded or lazy) and parts and ".".join(parts) != plain:
                 found.add(".".join(parts))
         graph[plain] = found
-    while leaves := {name for name, found in graph.items() if not found & graph.keys()}:
-        graph = {name: found for name, found in graph.items() if name not in leaves}
-    roots = set(graph)
-    while tops := {n for n in roots if not any(n in graph[m] for m in roots)}:
-        roots -= tops
-    assert not roots, "circles among " + ", ".join(sorted(roots))
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """The sets of modules that import each other, directly or through others."""
+    reached = {}
+    for start in graph:
+        seen: set[str] = set()
+        waiting = list(graph[start])
+        while waiting:
+            if (name := waiting.pop()) not in seen:
+                seen.add(name)
+                waiting += graph[name]
+        reached[start] = seen
+    looped = [name for name in graph if name in reached[name]]
+    return {
+        frozenset(other for other in looped if other in reached[name] and name in reached[other])
+        for name in looped
+    }
+
+
+def test_imports_have_no_circles(root):
+    """Imports when a module is loaded, among our own modules."""
+    assert circles(import_graph(root, lazy=False)) == set()
+
+
+def test_no_circle_hides_inside_functions(root):
+    """Imports inside functions and for annotations count as well, except the listed circles."""
+    found = {tuple(sorted(names)) for names in circles(import_graph(root, lazy=True))}
+    assert found == set(CIRCLES), "CIRCLES must shrink, and nothing be added"
+
+
+def test_circles_are_found():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"f"}, "f": {"e"}}
+    assert circles(graph) == {frozenset("bc"), frozenset("ef")}
 
 
 def test_the_rule_forbids_what_it_is_for(places):

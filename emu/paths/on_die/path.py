@@ -29,8 +29,8 @@ from ondie.emu.paths.closed_form import Bound
 from ondie.emu.paths.layout import formats
 from ondie.emu.paths.layout.regions import Stripes
 from ondie.emu.paths.layout.stripe_map import Homes
-from ondie.emu.paths.on_die import uneven_rounds as by_die
-from ondie.emu.paths.on_die import wear_leveling as levelling
+from ondie.emu.paths.on_die import uneven_rounds, wear_leveling
+from ondie.emu.paths.on_die.devices import Devices
 from ondie.emu.paths.on_die.protection import (
     CHAIN,
     COMPUTE,
@@ -115,6 +115,14 @@ class OnDie(UpdatingPath):
     def good_blocks(self) -> np.ndarray:
         """Mask of good blocks in each die's reservoir, bool[devices x dies, blocks]."""
         return ~reservoir.bad_blocks(self.cfg, self.geometry, len(self.shards))
+
+    @property
+    def devices(self) -> Devices:
+        """All devices, for the modules that add rows of this update."""
+        return Devices(
+            self.cfg, self.geometry, self.steps, self.stripes, self.homes, self.guarded,
+            self.good_blocks, self.compute_ps, self.round_trip,
+        )  # fmt: skip
 
     @property
     def scanned_planes(self) -> int:
@@ -245,13 +253,16 @@ class OnDie(UpdatingPath):
         )
 
     def share(self, steps: int) -> Share:
-        return levelling.share(self, steps)
+        return wear_leveling.share(self.devices, self.applied(steps) / steps, self.migrates)
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
-        after = levelling.plan(self, out, int(segments[-1]))
+        after = int(segments[-1])
+        if self.migrates:
+            worn = self.drives.arrays.worn
+            after = wear_leveling.plan(self.devices, worn, self.super_pages, out, after)
         if any(homes.moved for homes in self.homes):
             zeros = tuple(np.zeros(self.geometry.dies, np.int64) for _ in self.homes)
-            yield from by_die.update(self, out, after, zeros)
+            yield from uneven_rounds.update(self.devices, out, after, zeros)
         else:
             yield from self._update(out, after)
         if self.guarded[0].commits:

@@ -17,7 +17,7 @@ from ondie.emu.engine.run.system import System
 from ondie.emu.nand import timing
 from ondie.emu.nand.page_store import SPARE_BYTES
 from ondie.emu.paths.base import BACKWARD, RECOVERY, UPDATE, Rows
-from ondie.emu.paths.on_die import uneven_rounds as by_die
+from ondie.emu.paths.on_die import uneven_rounds
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.registers import Reservoir
 
@@ -97,7 +97,7 @@ def plan(
     after = training(out, left, system.now)
     if not path.trace.steps[step].skipped:
         fetched: dict[tuple[int, int], int] = {}
-        yield from by_die.update(path, out, after, cursors, fetched)
+        yield from uneven_rounds.update(path.devices, out, after, cursors, fetched)
         yield from parities(path, out, after, fetched, made)
         if path.guarded[0].commits:
             path.commit(out, made)

@@ -8,7 +8,6 @@ Source: OptimStore (HPCA 2023): one cursor per die; the dispatch rules are those
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,15 +15,13 @@ from ondie.emu.compute import pe
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.nand import timing
 from ondie.emu.paths.base import UPDATE, Rows
+from ondie.emu.paths.on_die.devices import Devices
 from ondie.emu.paths.on_die.protection import COMPUTE, FETCH, GRADIENT, JOINS, PROGRAM, SENSE
 from ondie.emu.paths.on_die.rounds import STAGED_ROUNDS
 
-if TYPE_CHECKING:
-    from ondie.emu.paths.on_die.path import OnDie
-
 
 def update(
-    path: OnDie,
+    devices: Devices,
     out: Rows,
     after: int,
     cursors: Sequence[np.ndarray],
@@ -34,15 +31,15 @@ def update(
     in rounds of the next stripe of every die that has one. With cursors of 0 these are the rows of
     a whole step, without parities. The rows after which the controller has a stripe are added to
     ``fetched``."""
-    left = [h.held() - c for h, c in zip(path.homes, cursors, strict=True)]
-    devices = [_Device(path, dev, cursors[dev]) for dev in range(len(cursors))]
-    for j in range(max(int(n.max()) for n in left)):
-        for dev, n in zip(devices, left, strict=True):
-            here = np.flatnonzero(n > j)
-            if len(here):
-                its = dev.round(out, j, here, after)
+    left = [homes.held() - cursor for homes, cursor in zip(devices.homes, cursors, strict=True)]
+    each = [_Device(devices, dev, cursors[dev]) for dev in range(len(cursors))]
+    for j in range(max(int(counts.max()) for counts in left)):
+        for device, counts in zip(each, left, strict=True):
+            dies = np.flatnonzero(counts > j)
+            if len(dies):
+                row_of = device.add_round(out, j, dies, after)
                 if fetched is not None:
-                    fetched |= {(dev.device, sp): row for sp, row in its.items()}
+                    fetched |= {(device.device, sp): row for sp, row in row_of.items()}
         if out.full():
             yield out.take()
 
@@ -50,24 +47,24 @@ def update(
 class _Device:
     """Rounds of one device, with the rows of its previous rounds."""
 
-    def __init__(self, path: OnDie, device: int, cursor: np.ndarray) -> None:
-        self.path, self.device, self.cursor = path, device, cursor
-        g = path.geometry
-        self.stripes, self.homes = path.stripes[device], path.homes[device]
+    def __init__(self, devices: Devices, device: int, cursor: np.ndarray) -> None:
+        self.devices, self.device, self.cursor = devices, device, cursor
+        g = devices.geometry
+        self.stripes, self.homes = devices.stripes[device], devices.homes[device]
         order = self.homes.by_die()
         self.order = np.full((g.dies, max(map(len, order))), -1)
         for die, its in enumerate(order):
             self.order[die, : len(its)] = its
-        steps = [step for step in path.steps if step not in JOINS]
+        steps = [step for step in devices.steps if step not in JOINS]
         self.at = {step: i for i, step in enumerate(steps)}
         self.before = np.full((len(steps), g.dies), -1)  # each die's rows of the last round
         self.lines: list[np.ndarray] = [np.zeros(0, np.int64)] * g.channels  # dies, last round
         self.loaded: list[int] = []  # last VPP of each round
 
-    def round(self, out: Rows, j: int, dies: np.ndarray, after: int) -> dict[int, int]:
+    def add_round(self, out: Rows, j: int, dies: np.ndarray, after: int) -> dict[int, int]:
         """Add the next stripe of each of ``dies``: gradients down, then VPP, BPR, ODC, FETCH if
         configured, BPP. Return by super-page the row after which the controller has it."""
-        g, s, path = self.path.geometry, self.stripes, self.path
+        g, s, devices = self.devices.geometry, self.stripes, self.devices
         gradient, stripe = s.gradient_bytes, s.planes * g.page_bytes
         pages = self.order[dies, self.cursor[dies] + j]
         staged = after if j < STAGED_ROUNDS else self.loaded[j - STAGED_ROUNDS]
@@ -79,7 +76,7 @@ class _Device:
         vpp, bpr, odc, bpp = (now[self.at[x]] for x in (GRADIENT, SENSE, COMPUTE, PROGRAM))
         last_odc, last = (self.before[self.at[x]] for x in (COMPUTE, PROGRAM))
         lines = [dies[dies % g.channels == c] for c in range(g.channels)]
-        match path.cfg.pe.dispatch:
+        match devices.cfg.pe.dispatch:
             case "lockstep":
                 vpp0, vpp1 = np.full(g.dies, base), last.copy()
                 bpr0, bpr1 = np.full((2, g.dies), -1)
@@ -97,8 +94,8 @@ class _Device:
             case _:
                 vpp0, vpp1 = np.full(g.dies, base), last_odc
                 bpr0 = np.where(last < 0, after, last)
-                bpr1 = vpp if path.cfg.pe.rain else np.full(g.dies, -1)
-        pe_ps, ecc_ps = path.compute_ps, pe.ecc_ps(path.cfg, s.planes)
+                bpr1 = vpp if devices.cfg.pe.rain else np.full(g.dies, -1)
+        pe_ps, ecc_ps = devices.compute_ps, pe.ecc_ps(devices.cfg, s.planes)
         common = {"device": self.device, "resource": rows.DIE, "phase": UPDATE, "lpn": pages}
         n = len(dies)
         out.add(
@@ -110,7 +107,7 @@ class _Device:
         )  # fmt: skip
         out.add(
             n, **common, kind=timing.ODC, array_ps=pe_ps, after0=bpr[dies], after1=vpp[dies],
-            bytes_out=stripe if path.round_trip else 0,
+            bytes_out=stripe if devices.round_trip else 0,
         )  # fmt: skip
         has = odc
         if FETCH in self.at:

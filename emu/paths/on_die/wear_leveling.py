@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,10 +26,8 @@ from ondie.emu.nand import timing
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.paths.base import LEVELLING, UPDATE, Rows
 from ondie.emu.paths.layout.stripe_map import Homes
+from ondie.emu.paths.on_die.devices import Devices
 from ondie.emu.paths.statement import Share
-
-if TYPE_CHECKING:
-    from ondie.emu.paths.on_die.path import OnDie
 
 
 @dataclass(frozen=True)
@@ -83,28 +80,28 @@ def carry_out(homes: Homes, moves: Sequence[tuple[int, int]]) -> Iterator[tuple[
         yield homes.move(homes.stripe(int(last)), fresh)
 
 
-def plan(path: OnDie, out: Rows, after: int) -> int:
-    """Add the rows of the moves to less worn dies. Return the row that the update waits for: all
-    moves and ``after`` are complete."""
-    if not path.migrates:
+def plan(devices: Devices, worn: np.ndarray, super_pages: int, out: Rows, after: int) -> int:
+    """Add the rows of the moves to less worn dies; return the row that the update waits for, after
+    which all moves and ``after`` are complete.
+
+    ``worn``: erases, int32[dies x blocks, planes]; ``super_pages``: entries of a device's map.
+    """
+    geometry, threshold = devices.geometry, devices.cfg.ftl.reservoir_migrate
+    cycles = wear(worn, devices.good_blocks, geometry).reshape(-1, geometry.dies)
+    if np.ptp(cycles, axis=1).max() <= threshold:
         return after
-    assert path.drives is not None
-    g, threshold = path.geometry, path.cfg.ftl.reservoir_migrate
-    worn = wear(path.drives.arrays.worn, path.good_blocks, g).reshape(-1, g.dies)
-    if np.ptp(worn, axis=1).max() <= threshold:
-        return after
-    places = path.good_blocks.sum(axis=1).reshape(-1, g.dies) * g.pages
-    landed: list[int] = []
-    for dev, (s, homes) in enumerate(zip(path.stripes, path.homes, strict=True)):
+    places = devices.good_blocks.sum(axis=1).reshape(-1, geometry.dies) * geometry.pages
+    programs: list[int] = []
+    for dev, (stripes, homes) in enumerate(zip(devices.stripes, devices.homes, strict=True)):
         # Reserve two blocks: the next to open, and one for programs between a die's stripes.
-        room = np.minimum(places[dev] - 2 * g.pages, path.super_pages // g.dies)
-        moves = decide(homes.held(), Dies(worn[dev], places[dev], room), threshold)
-        size, ecc_ps = s.planes * g.page_bytes, pe.ecc_ps(path.cfg, s.planes)
-        landed += _rows(out, s.shard.device, carry_out(homes, moves), size, ecc_ps)
-    if not landed:
+        room = np.minimum(places[dev] - 2 * geometry.pages, super_pages // geometry.dies)
+        moves = decide(homes.held(), Dies(cycles[dev], places[dev], room), threshold)
+        size, ecc_ps = stripes.planes * geometry.page_bytes, pe.ecc_ps(devices.cfg, stripes.planes)
+        programs += _rows(out, stripes.shard.device, carry_out(homes, moves), size, ecc_ps)
+    if not programs:
         return after
-    every = out.join(np.array(landed), LEVELLING)
-    return out.one(resource=rows.JOIN, phase=UPDATE, after0=after, after1=every)
+    moved = out.join(np.array(programs), LEVELLING)
+    return out.one(resource=rows.JOIN, phase=UPDATE, after0=after, after1=moved)
 
 
 def _rows(
@@ -135,22 +132,23 @@ def wear(worn: np.ndarray, good: np.ndarray, geometry: Geometry) -> np.ndarray:
     return np.asarray((erases * good).sum(axis=1) / (good.sum(axis=1) * geometry.planes))
 
 
-def share(path: OnDie, steps: int) -> Share:
-    """Return the distribution of programs over the reservoirs' blocks in the first ``steps``
-    steps."""
-    g, s = path.geometry, path.stripes[0]
-    applied = path.applied(steps) / steps
-    programs = np.zeros((len(path.stripes), g.dies))
-    for dev, (homes, guarded) in enumerate(zip(path.homes, path.guarded, strict=True)):
+def share(devices: Devices, applied: float, migrates: bool) -> Share:
+    """Return the distribution of programs over the reservoirs' blocks.
+
+    ``applied``: share of the steps that update the weights; ``migrates``: stripes may move.
+    """
+    cfg, geometry, stripes = devices.cfg, devices.geometry, devices.stripes[0]
+    programs = np.zeros((len(devices.stripes), geometry.dies))
+    for dev, (homes, guarded) in enumerate(zip(devices.homes, devices.guarded, strict=True)):
         programs[dev] = homes.held() + guarded.commits
-        programs[dev] += np.bincount(guarded.parity % g.dies, minlength=g.dies)
-    used = s.planes + s.groups * s.kept
+        programs[dev] += np.bincount(guarded.parity % geometry.dies, minlength=geometry.dies)
+    used = stripes.planes + stripes.groups * stripes.kept
     return Share(
-        planes=g.planes,
+        planes=geometry.planes,
         used=used,
         programs=tuple((programs.ravel() * applied).tolist()),
-        places=tuple((path.good_blocks.sum(axis=1) * g.pages).tolist()),
-        rotate=path.cfg.ftl.reservoir_rotate if used < g.planes else 0,
-        migrate=path.cfg.ftl.reservoir_migrate if path.migrates else 0,
-        turn_s=float(programs.max()) * s.planes * pe.register_move_ps(path.cfg) / 1e12,
+        places=tuple((devices.good_blocks.sum(axis=1) * geometry.pages).tolist()),
+        rotate=cfg.ftl.reservoir_rotate if used < geometry.planes else 0,
+        migrate=cfg.ftl.reservoir_migrate if migrates else 0,
+        turn_s=float(programs.max()) * stripes.planes * pe.register_move_ps(cfg) / 1e12,
     )
