@@ -1,7 +1,8 @@
-"""Completion handlers for flash operations.
+"""Completion handlers of the FTL for erases, programs and page moves.
 
-Owns the end of every flash operation: mapping, moves and failures. Does not own what starts the
-operation (write_path.py, gc.py) or the data path to the host (engine/run/datapath.py).
+Owns what firmware does when a flash operation has ended: mapping, moves and failures. Does not own
+the dispatch by operation and owner (engine/run/completion.py), what starts the operation
+(write_path.py, gc.py) or the data path to the host (engine/run/datapath.py).
 Source: a write is mapped when its program is done; a page that was overwritten while it moved keeps
 the mapping to its new content.
 """
@@ -12,47 +13,21 @@ from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import (
     ARRAY_ERASES,
     ARRAY_PROGRAMS,
-    ARRAY_READS,
-    BPP_PAGES,
-    BPR_PAGES,
     ERASED_BLOCKS,
     FAILED_PAGES,
-    FETCHED_PAGES,
     FOLD_DROPPED,
     FOLD_PROGRAM_PAGES,
     GC_DROPPED,
     GC_PROGRAM_PAGES,
-    KEPT_PAGES,
-    LANDED_PAGES,
     MAP_PROGRAM_PAGES,
-    ODC_OPS,
-    PE_RETURNED_PAGES,
     PROGRAM_FAILURES,
-    PROGRAM_PAGES,
     PSLC_ERASED_BLOCKS,
-    STORED_PAGES,
-    TURNED_PAGES,
-    VPP_PAGES,
 )
 from ondie.emu.engine.core.events import (
-    GRADIENT,
-    LOG_BPP,
-    LOG_BPR,
-    LOG_FETCH,
-    LOG_KEEP,
-    LOG_LANDED,
-    LOG_MADE,
     LOG_MOVE,
-    LOG_ODC,
-    LOG_PAD,
     LOG_PROGRAM,
-    LOG_VPP,
-    MADE,
     MERGING,
-    MOVED,
     OWN,
-    REGISTERS,
-    RESERVOIR,
     give_txn,
     go,
     log,
@@ -65,26 +40,20 @@ from ondie.emu.ftl import (
     page_health,
     page_map,
     pslc,
-    read_retry,
-    reservoir,
-    reservoir_parity,
-    reservoir_reads,
     word_line_buffer,
     word_lines,
 )
-from ondie.emu.ftl.gc import ask, collect, ended, level, pick_up, read_done, reclaim
-from ondie.emu.ftl.transfers import HOST_PASSES, decode, decode_bare, dram, encode, encode_bare
-from ondie.emu.ftl.write_path import hunt, place_map_or_wait, place_or_wait, retry_stalled, unlock
+from ondie.emu.ftl.gc import ask, collect, ended, level, pick_up
+from ondie.emu.ftl.transfers import encode
+from ondie.emu.ftl.write_path import hunt, place_map_or_wait, place_or_wait, unlock
 from ondie.emu.nand import timing
-from ondie.emu.nand.die import Q_PE
-from ondie.emu.nvme import data_cache, mqsim_cache
 from ondie.kernels.jit import cold, inline, njit
 
 
 @njit
-def after_erase(st, tid):
-    """Complete an erase. A block erased by collection becomes free, or is retired if the erase
-    has failed."""
+def on_block_erased(st, tid):
+    """Complete an erase: (its unit; True if collection erased the block, which is then free, or
+    retired if the erase has failed)."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
@@ -102,15 +71,20 @@ def after_erase(st, tid):
     if block.state != page_map.ERASING:  # erased because it was opened
         if cfg.wear_static > 0 and bid - unit * cfg.all_blocks < cfg.blocks:
             level(st, dev, unit)
-        return
+        return unit, False
     block.dirty = 0
     if cfg.erase_failures > 0.0:
         key = absorb(absorb(cfg.seed, bid), block.erases)
         if uniform(key, 1) < cfg.erase_failures:
             block.retire = 2
     ended(st, dev, unit, bid)
-    if cfg.gc_stop > 0:
-        retry_stalled(st, dev, unit)
+    return unit, True
+
+
+@njit
+def after_free_block(st, dev, unit):
+    """Start wear leveling and collections that a new free block of the unit allows or requires."""
+    cfg = st.cfg[0]
     if cfg.wear_static > 0:  # after stalled writes, which each erase retries first
         level(st, dev, unit)
     if (
@@ -239,22 +213,13 @@ def map_programmed_pages(st, tid):
         st.sectors[txn.dev, txn.lpn] |= txn.sectors
 
 
-@cold
-def landed(st, tid):
-    """Complete a write with a cache present. Return True if it came from a cache, so that no
-    command waits for it."""
-    cfg = st.cfg[0]
-    if cfg.cache != mqsim_cache.BUFFER:
-        return data_cache.programmed(st, tid)
-    if cfg.placed == 0:
-        map_programmed_pages(st, tid)
-    return mqsim_cache.programmed(st, tid)
-
-
 @njit
-def programmed(st, tid):
-    """Complete a program and map its pages. Return the transaction if a command waits for it, else
-    -1."""
+def on_pages_programmed(st, tid):
+    """Handle the end of a program, whoever its owner is.
+
+    Returns the block, or -1 if the transaction has no owner to complete yet: more pages of its word
+    line follow, or the program has failed and the pages need another place.
+    """
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
@@ -267,46 +232,43 @@ def programmed(st, tid):
         st.count[dev, ARRAY_PROGRAMS] += 1
     block = page_map.block_at(st, dev, txn.ppn)
     page_map.landed(st, dev, txn.ppn, txn.n)
-    unit = block // cfg.all_blocks
     if cfg.program_failures > 0.0 and failed(st, tid):
-        if txn.kind == OWN and txn.bare == cmt.BACK:
-            place_map_or_wait(st, tid)
-        elif txn.kind != OWN:
-            place_or_wait(st, tid)
-        else:
-            gc_victims.settled(st, unit, txn.left, -1)  # it needs a place again
-            if txn.bus == 0:  # copyback: the data are lost in the die
-                st.count[dev, pslc.either(st, txn.left, GC_DROPPED, FOLD_DROPPED)] += 1
-                pick_up(st, tid, False)
-            else:
-                move(st, tid)
-        ask(st, dev, unit)
+        place_again(st, tid, block // cfg.all_blocks)
         return -1
     if cfg.errors != 0:
         page_health.programmed(st, tid)
-    if txn.kind != OWN:
-        st.count[dev, PROGRAM_PAGES] += txn.n
-        if cfg.pslc != 0 and pslc.landed(st, tid, block):
-            page_map.look_again(st, unit)
-            st.pool[unit].asked = 1
-        if cfg.cache != 0 and landed(st, tid):
-            hunt(st, dev, unit)
-            if st.pool[unit].retiring > 0:
-                ask(st, dev, unit)
-            return -1
-        if cfg.placed == 0:
-            map_programmed_pages(st, tid)
-        if cfg.partial != 0 and cfg.errors != 0 and txn.bare == MERGING:
-            page_health.carry(st, tid)
-        log(st, LOG_PROGRAM, txn.row, txn.lpn, txn.ppn, -1, txn.n, dev, txn.die)
-        hunt(st, dev, unit)
-        if st.pool[unit].retiring > 0:
-            ask(st, dev, unit)
-        return tid
+    return block
+
+
+@cold
+def place_again(st, tid, unit):
+    """Find another place for the pages of transaction ``tid``, whose program has failed."""
+    txn = st.txn[tid]
+    dev = txn.dev
+    if txn.kind == OWN and txn.bare == cmt.BACK:
+        place_map_or_wait(st, tid)
+    elif txn.kind != OWN:
+        place_or_wait(st, tid)
+    else:
+        gc_victims.settled(st, unit, txn.left, -1)  # it needs a place again
+        if txn.bus == 0:  # copyback: the data are lost in the die
+            st.count[dev, pslc.either(st, txn.left, GC_DROPPED, FOLD_DROPPED)] += 1
+            pick_up(st, tid, False)
+        else:
+            move(st, tid)
+    ask(st, dev, unit)
+
+
+@njit
+def on_own_program_done(st, tid, unit):
+    """Complete the program of a translation page or of a page that collection moves."""
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    dev = txn.dev
     if txn.bare == cmt.BACK:
         map_programmed(st, tid)
         hunt(st, dev, unit)
-        return -1
+        return
     st.count[dev, pslc.either(st, txn.left, GC_PROGRAM_PAGES, FOLD_PROGRAM_PAGES)] += 1
     if int(st.l2p[dev, txn.lpn]) - 1 == txn.old:
         page_map.map_page(st, dev, txn.lpn, txn.ppn)
@@ -319,116 +281,23 @@ def programmed(st, tid):
     moved(st, tid)
     if st.pool[unit].retiring > 0:
         ask(st, dev, unit)
-    return -1
 
 
-@cold
-def helped(st, tid):
-    """Complete a die operation that the controller runs for on-die computation. Return the
-    transaction when it is finished, else -1."""
+@inline
+def map_host_write(st, tid):
+    """Map the pages of a host write that has been programmed, and log it."""
+    cfg = st.cfg[0]
     txn = st.txn[tid]
-    dev = txn.dev
-    if txn.op == timing.READ:
-        st.count[dev, FETCHED_PAGES] += txn.n
-        log(st, LOG_FETCH, txn.row, txn.lpn, -1, -1, txn.n, dev, txn.die)
-        go(st, tid, stages.TAKEN_OUT)
-        return -1
-    st.count[dev, ARRAY_PROGRAMS] += 1
-    if txn.bare == MADE:
-        reservoir_parity.placed(st, tid)
-    turn = reservoir.turned(st, txn.die, txn.ppn)
-    if txn.bare == GRADIENT:
-        st.count[dev, KEPT_PAGES] += txn.n
-        log(st, LOG_KEEP, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
-        return tid
-    if txn.bare == MOVED:
-        st.count[dev, LANDED_PAGES] += txn.n
-        reservoir.map_place(st, dev, txn.lpn, txn.ppn)
-        reservoir.unmap(st, dev, txn.old)
-        log(st, LOG_LANDED, txn.row, txn.lpn, txn.ppn, turn, txn.old, dev, txn.die)
-        return tid
-    st.count[dev, STORED_PAGES] += txn.n
-    reservoir.map_place(st, dev, txn.lpn, txn.ppn)
-    reservoir_parity.erased_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
-    log(
-        st,
-        LOG_MADE if txn.bare == MADE else LOG_BPP,
-        txn.row,
-        txn.lpn,
-        txn.ppn,
-        turn,
-        txn.n,
-        dev,
-        txn.die,
-    )
-    return tid
+    if cfg.placed == 0:
+        map_programmed_pages(st, tid)
+    if cfg.partial != 0 and cfg.errors != 0 and txn.bare == MERGING:
+        page_health.carry(st, tid)
+    log(st, LOG_PROGRAM, txn.row, txn.lpn, txn.ppn, -1, txn.n, txn.dev, txn.die)
 
 
-@njit
-def after_flash(st, tid):
-    """Complete the die operation of transaction ``tid`` (read, program, erase, load or compute).
-    Return the transaction when it is finished, else -1."""
-    txn = st.txn[tid]
-    dev = txn.dev
-    if txn.bare >= REGISTERS or (txn.bare == RESERVOIR and txn.op == timing.PROGRAM):
-        return helped(st, tid)
-    if txn.op == timing.READ:
-        more = False
-        if st.cfg[0].errors != 0:
-            if txn.kind == OWN or txn.bare != RESERVOIR:
-                more = read_retry.sensed(st, tid)
-            elif st.row[txn.row].kind != timing.SCAN:
-                reservoir_reads.sensed(st, tid)
-        if txn.kind == OWN and txn.bare == 0:
-            if st.cfg[0].errors != 0:
-                go(st, tid, stages.MOVE_SENSED)
-            elif not decode(st, tid, stages.MOVE_DECODED) and not dram(
-                st, tid, HOST_PASSES, stages.MOVE_IN_DRAM
-            ):
-                move(st, tid)
-            return -1
-        if (txn.kind == OWN or txn.bare != RESERVOIR) and not more:
-            read_done(st, dev, txn.ppn)
-            if st.cfg[0].errors != 0 and read_retry.tired(st, tid):
-                reclaim(st, dev, txn.ppn)
-        go(st, tid, stages.MAP_SENSED if txn.kind == OWN else stages.SENSED)
-        return -1
-    if txn.op == timing.PROGRAM:
-        return programmed(st, tid)
-    if txn.op == timing.ERASE:
-        after_erase(st, tid)
-        return -1
-    if txn.op == timing.VPP and txn.queue == Q_PE:
-        st.count[dev, PE_RETURNED_PAGES] += txn.n
-        return tid
-    if txn.op == timing.VPP:
-        st.count[dev, VPP_PAGES] += txn.n
-        log(st, LOG_VPP, txn.row, txn.lpn, -1, -1, txn.n, dev, txn.die)
-    elif txn.op == timing.BPR:
-        st.count[dev, BPR_PAGES] += txn.n
-        st.count[dev, ARRAY_READS] += 1
-        turn = reservoir.turned(st, txn.die, txn.ppn)
-        log(st, LOG_BPR, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
-        if st.cfg[0].errors != 0:
-            reservoir_reads.sensed(st, tid)
-        if st.cfg[0].round_trip != 0:
-            if not decode_bare(st, tid, stages.PE_DECODED):
-                go(st, tid, stages.PE_DECODED)
-            return -1
-    elif txn.op == timing.ODC:
-        st.count[dev, ODC_OPS] += 1
-        log(st, LOG_ODC, txn.row, txn.lpn, txn.ppn, -1, txn.n, dev, txn.die)
-        if st.cfg[0].round_trip != 0 and encode_bare(st, tid, stages.PART_DONE):
-            return -1
-    else:
-        st.count[dev, BPP_PAGES] += txn.n
-        st.count[dev, ARRAY_PROGRAMS] += 1
-        turn = reservoir.turned(st, txn.die, txn.ppn)
-        if st.row[txn.row].kind == timing.PAD:
-            log(st, LOG_PAD, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
-        else:
-            st.count[dev, TURNED_PAGES] += txn.left
-            reservoir.map_place(st, dev, txn.lpn, txn.ppn)
-            reservoir_parity.erased_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
-            log(st, LOG_BPP, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
-    return tid
+@inline
+def after_host_write(st, dev, unit):
+    """Start collections that the program of a host write allows or requires."""
+    hunt(st, dev, unit)
+    if st.pool[unit].retiring > 0:
+        ask(st, dev, unit)

@@ -22,6 +22,7 @@ from ondie.emu.engine.core.counters import (
 from ondie.emu.engine.core.events import take_txn
 from ondie.emu.ftl import (
     gc_victims,
+    idle,
     page_map,
     policies,
     pslc,
@@ -29,7 +30,6 @@ from ondie.emu.ftl import (
     subpage_sense,
 )
 from ondie.emu.nand import channel, timing
-from ondie.emu.nvme import idle_timer
 from ondie.kernels.jit import apart, cold, inline, njit
 
 
@@ -53,7 +53,7 @@ def choose(st, dev, unit):
     """Start a collection or a pSLC fold if unit ``unit`` needs one. Return its block, or -1."""
     if st.cfg[0].pslc == 0:
         return gc_victims.begin(st, unit)
-    return pslc_folding.begin(st, unit, idle_timer.lasts(st, dev))
+    return pslc_folding.begin(st, unit, idle.long_enough(st, dev))
 
 
 @njit

@@ -17,7 +17,7 @@ places are reserved.
 from __future__ import annotations
 
 from ondie.emu.clock import NEVER
-from ondie.emu.engine.core import stages
+from ondie.emu.engine.core import lru, stages
 from ondie.emu.engine.core.counters import (
     GATHERED_MOST,
     PADDED_AT_FLUSH,
@@ -25,12 +25,11 @@ from ondie.emu.engine.core.counters import (
     PADDED_IN_TIME,
 )
 from ondie.emu.engine.core.events import CACHED, ROW, go, rest, set_leaf, take_txn
-from ondie.emu.ftl import page_map, word_lines
+from ondie.emu.ftl import idle, page_map, word_lines
 from ondie.emu.ftl.gc import ask
 from ondie.emu.ftl.transfers import encode
 from ondie.emu.ftl.word_line_buffer import find, insert, second, send, unit_of, whole
 from ondie.emu.nand.timing import PROGRAM
-from ondie.emu.nvme import data_cache
 from ondie.kernels.jit import cold, njit
 
 # --- padding
@@ -243,7 +242,7 @@ def awaited(st, dev):
     """Return True if the host waits for a command, or a processor in the drive for pages in
     incomplete word lines."""
     cfg = st.cfg[0]
-    if not data_cache.idle(st, dev):
+    if not idle.no_command(st, dev):
         return True
     for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
         head = st.pool[unit].lines - 1
@@ -308,7 +307,7 @@ def join(st, tid):
         set_leaf(st, st.reg[0].gather0 + dev, st.reg[0].now + st.cfg[0].gather)
     if txn.kind == CACHED:
         dev_rec.joined += 1
-        page = st.cpage[data_cache.find(st, dev, txn.lpn) - 1]
+        page = st.cpage[lru.find(st.cbucket, st.cpage, dev, txn.lpn) - 1]
         if page.landing > 0 and st.cfg[0].cache_through == 0:
             dev_rec.pressing = 1
         hurry(st, dev)

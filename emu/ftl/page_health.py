@@ -170,16 +170,16 @@ def log_bad(st, tid, lpn, ppn):
     if reg.log_on == 0:
         return
     reading = st.reading[tid]
-    other_txn = st.txn[tid]
+    txn = st.txn[tid]
     record = st.log[reg.logged]
     record.what = LOG_BAD
-    record.row = -1 if other_txn.row < 0 else st.row[other_txn.row].id
+    record.row = -1 if txn.row < 0 else st.row[txn.row].id
     record.lpn = lpn
     record.ppn = ppn
     record.old = -1
     record.n = reading.level
-    record.dev = other_txn.dev
-    record.die = other_txn.die
+    record.dev = txn.dev
+    record.die = txn.die
     record.key = reading.key
     record.rate = reading.rate
     reg.logged += 1

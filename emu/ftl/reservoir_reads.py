@@ -59,16 +59,16 @@ def sensed(st, tid):
 def note(st, tid, i, key, rate):
     """Append a log entry: page ``i`` of the super-page of ``tid`` has wrong bits."""
     reg = st.reg[0]
-    other_txn = st.txn[tid]
+    txn = st.txn[tid]
     record = st.log[reg.logged]
     record.what = LOG_RAW
-    record.row = st.row[other_txn.row].id
-    record.lpn = other_txn.lpn
-    record.ppn = other_txn.ppn
-    record.old = other_txn.op
+    record.row = st.row[txn.row].id
+    record.lpn = txn.lpn
+    record.ppn = txn.ppn
+    record.old = txn.op
     record.n = i
-    record.dev = other_txn.dev
-    record.die = other_txn.die
+    record.dev = txn.dev
+    record.die = txn.die
     record.key = key
     record.rate = rate
     reg.logged += 1

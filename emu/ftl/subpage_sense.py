@@ -24,13 +24,13 @@ CHAINED = -1
 
 
 @cold
-def fits(st, tid, unit):
-    """Return True if read ``unit`` can share the array operation of read ``tid``. It must be of the
+def fits(st, tid, part):
+    """Return True if read ``part`` can share the array operation of read ``tid``. It must be of the
     same page, or of the same page offset in another plane of the block if planes are read
     together."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    other_txn = st.txn[unit]
+    other_txn = st.txn[part]
     if txn.page != other_txn.page or block_at(st, txn.dev, txn.ppn) != block_at(
         st, other_txn.dev, other_txn.ppn
     ):
@@ -39,14 +39,14 @@ def fits(st, tid, unit):
 
 
 @cold
-def follow(st, tid, unit):
-    """Append read ``unit`` to read ``tid`` and the reads that share its array operation."""
-    st.txn[tid].planes |= st.txn[unit].planes
-    st.txn[unit].array = CHAINED
+def follow(st, tid, part):
+    """Append read ``part`` to read ``tid`` and the reads that share its array operation."""
+    st.txn[tid].planes |= st.txn[part].planes
+    st.txn[part].array = CHAINED
     last = tid
     while st.txn[last].mate >= 0:
         last = st.txn[last].mate
-    st.txn[last].mate = unit
+    st.txn[last].mate = part
 
 
 @cold
@@ -56,11 +56,11 @@ def send(st, die, tid, queue):
     note(st, tid)
     other = st.txn[tid].mate
     while other >= 0:
-        other_txn = st.txn[other]
-        other_txn.queue = queue
+        txn = st.txn[other]
+        txn.queue = queue
         if cfg.chip != 0:
-            other_txn.die = into_chip(st, other)
-        other = other_txn.mate
+            txn.die = into_chip(st, other)
+        other = txn.mate
     channel.push(st, die, tid, queue)
 
 

@@ -18,13 +18,13 @@ from ondie.emu.ftl import (
     page_map,
     pslc,
     pslc_folding,
+    read_path,
     subpage_sense,
     word_lines,
 )
 from ondie.emu.ftl.gc import ask
 from ondie.emu.ftl.transfers import encode
 from ondie.emu.nand import channel, timing
-from ondie.emu.nvme import command_split, data_cache
 from ondie.kernels.jit import apart, cold, inline, njit
 
 
@@ -229,15 +229,19 @@ def read_rest(st, tid, ppn, missing):
 
 
 @njit
-def retry_stalled(st, dev, unit):
-    """Retry stalled writes, in order of arrival, after a block of unit ``unit`` has become free."""
+def retry_internal(st, dev, unit):
+    """Start the collection that a unit asked for, and retry stalled translation pages, after a
+    block of unit ``unit`` has become free."""
     if st.pool[unit].asked != 0:
         st.pool[unit].asked = 0
         ask(st, dev, unit)
     if st.cfg[0].map_entries != 0:
         retry_map(st, dev)
-    if st.cfg[0].cache == 1:
-        data_cache.attend(st, dev)
+
+
+@njit
+def retry_writes(st, dev, unit):
+    """Retry stalled writes, in order of arrival, after a block of unit ``unit`` has become free."""
     if st.cfg[0].static != 0:
         retry(st, st.pool[unit])
     else:
@@ -307,7 +311,7 @@ def unlock(st, unit):
         first = st.txn[tid].next
         st.txn[tid].next = -1
         if st.txn[tid].op == timing.READ:
-            command_split.fetch_again(st, tid)
+            read_path.fetch_again(st, tid)
         else:
             place_or_wait(st, tid)
 

@@ -102,18 +102,18 @@ def gather(st, die, tid, queue):
 
 
 @njit
-def merge(st, tid, unit):
-    """Merge the chain of mates of ``unit`` into that of ``tid``, ordered by page offset: the pages
+def merge(st, tid, part):
+    """Merge the chain of mates of ``part`` into that of ``tid``, ordered by page offset: the pages
     of one offset in several planes are adjacent."""
     at = tid
-    while unit >= 0:
-        following = st.txn[unit].mate
-        page = st.txn[unit].page
+    while part >= 0:
+        following = st.txn[part].mate
+        page = st.txn[part].page
         behind = st.txn[at].mate
         while behind >= 0 and st.txn[behind].page <= page:
             at = behind
             behind = st.txn[at].mate
-        st.txn[unit].mate = behind
-        st.txn[at].mate = unit
-        at = unit
-        unit = following
+        st.txn[part].mate = behind
+        st.txn[at].mate = part
+        at = part
+        part = following

@@ -9,15 +9,16 @@ adjacent pages in one super-page form one multi-plane operation.
 
 from __future__ import annotations
 
-from ondie.emu.engine.core.counters import ARRAY_READS, CACHE_HIT_PAGES, TRIMMED_PAGES
+from ondie.emu.engine.core.counters import CACHE_HIT_PAGES, TRIMMED_PAGES
 from ondie.emu.engine.core.events import E_FULL, LOG_SERVE, LOG_TRIM, REQUEST, fail, go, log
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.stages import SERVED, TRANSLATED
 from ondie.emu.engine.core.transaction import SECTOR, child
 from ondie.emu.ftl import cmt, page_map
-from ondie.emu.nand import channel, timing
+from ondie.emu.ftl.read_path import fetch
+from ondie.emu.nand import timing
 from ondie.emu.nvme import data_cache, mqsim_cache, subpage_read
-from ondie.emu.nvme.page_transactions import bytes_of, locate, part, sectors_of, zeros
+from ondie.emu.nvme.page_transactions import bytes_of, part, sectors_of
 from ondie.kernels.jit import apart, cold, inline, njit
 
 
@@ -234,26 +235,6 @@ def sense(st, tid, lpn, end):
         else:
             fetch(st, other, entry)
         lpn += count
-
-
-@inline
-def fetch(st, unit, entry):
-    """Send read ``unit`` to its die; ``entry`` is the mapping table entry of its first page."""
-    if entry == 0:
-        zeros(st, unit)
-        return
-    die = locate(st, unit, entry)
-    st.count[st.txn[unit].dev, ARRAY_READS] += 1
-    channel.push(st, die, unit, channel.Q_READ)
-
-
-@cold
-def fetch_again(st, unit):
-    """Send read ``unit`` to its die after it has waited for its page to be moved."""
-    if st.cfg[0].slots > 1:
-        subpage_read.again(st, unit)
-        return
-    fetch(st, unit, int(st.l2p[st.txn[unit].dev, st.txn[unit].lpn]))
 
 
 @njit

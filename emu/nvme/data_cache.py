@@ -47,7 +47,7 @@ from ondie.emu.engine.core.events import (
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.stages import DESTAGE, PART_DONE
 from ondie.emu.engine.core.state import record_type
-from ondie.emu.ftl import cmt, page_health, page_map
+from ondie.emu.ftl import cmt, idle, page_health, page_map
 from ondie.emu.nand.timing import PROGRAM
 from ondie.kernels.jit import inline, njit
 
@@ -304,17 +304,6 @@ def launch(st, dev, place):
 
 
 @njit
-def idle(st, dev):
-    """Return True if no host command is outstanding on the drive."""
-    if st.dev[dev].outstanding > 0:
-        return False
-    for queue in range(st.pair.shape[0]):
-        if st.pair[queue].dev == dev and st.pair[queue].outstanding > 0:
-            return False
-    return True
-
-
-@njit
 def pump(st, dev):
     """Send dirty pages to flash while a condition requires it and the limit of flying pages
     allows."""
@@ -325,7 +314,7 @@ def pump(st, dev):
             cache.dirty <= cfg.cache_dirty
             and cache.wait_first == 0
             and st.cpage[cache.first - 1].epoch > cache.flushed
-            and not (cfg.cache_idle != 0 and idle(st, dev))
+            and not (cfg.cache_idle != 0 and idle.no_command(st, dev))
         ):
             return
         launch(st, dev, int(cache.first))

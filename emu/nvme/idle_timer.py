@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.events import enter, give_txn, take_txn
-from ondie.emu.nvme.data_cache import idle
+from ondie.emu.ftl import idle
 from ondie.kernels.jit import cold
 
 
@@ -23,7 +23,7 @@ def begins(st, dev):
     Called when a command has completed. Does nothing else if the timer is already running.
     """
     dev_rec = st.dev[dev]
-    if not idle(st, dev):
+    if not idle.no_command(st, dev):
         return
     dev_rec.quiet_since = st.reg[0].now
     if dev_rec.waking != 0:
@@ -48,23 +48,14 @@ def wait(st, tid):
 
 
 @cold
-def lasts(st, dev):
-    """Return True if the drive has been idle for ``fold_idle`` and still is."""
-    cfg = st.cfg[0]
-    if cfg.fold_idle == 0 or st.reg[0].now - st.dev[dev].quiet_since < cfg.fold_idle:
-        return False
-    return idle(st, dev)
-
-
-@cold
 def over(st, tid):
     """Handle the expiry of the timer. Return True if the drive was idle for the whole time."""
     dev = st.txn[tid].dev
-    if lasts(st, dev):
+    if idle.long_enough(st, dev):
         st.dev[dev].waking = 0
         give_txn(st, tid)
         return True
-    if idle(st, dev):
+    if idle.no_command(st, dev):
         wait(st, tid)
         return False
     st.dev[dev].waking = 0  # the end of the current command starts the timer again

@@ -8,17 +8,13 @@ Source: a host request completes with its last page, as in MQSim.
 
 from __future__ import annotations
 
-from ondie.emu.engine.core.counters import READ_PAGES, UNASKED_OUT_BYTES, UNMAPPED_PAGES
-from ondie.emu.engine.core.events import LOG_ZERO, go, log
-from ondie.emu.engine.core.stages import READ_UNMAPPED
-from ondie.emu.engine.core.transaction import SECTOR, bus_bytes, child
-from ondie.emu.ftl import page_map
+from ondie.emu.engine.core.transaction import SECTOR, child
 from ondie.kernels.jit import inline
 
 
 @inline
 def bytes_of(st, tid, lpn, count):
-    """Return the bytes of command ``tid`` that are in pages ``lpn .. lpn + n``.
+    """Return the bytes of command ``tid`` that are in pages ``lpn .. lpn + count``.
 
     ``old`` is the byte offset of the command in its first page.
     """
@@ -48,7 +44,7 @@ def sectors_of(st, tid, lpn):
 
 @inline
 def part(st, tid, lpn, count, op):
-    """Return a new transaction for pages ``lpn .. lpn + n`` of command ``tid``, or -1."""
+    """Return a new transaction for pages ``lpn .. lpn + count`` of command ``tid``, or -1."""
     other = child(st, tid, lpn, count)
     if other >= 0:
         txn = st.txn[tid]
@@ -58,29 +54,3 @@ def part(st, tid, lpn, count, op):
         if st.cfg[0].partial != 0:
             other_txn.sectors = txn.sectors if txn.sectors != 0 else sectors_of(st, tid, lpn)
     return other
-
-
-@inline
-def zeros(st, unit):
-    """Return the unmapped pages of read ``unit`` as zeros from the controller."""
-    other_txn = st.txn[unit]
-    st.count[other_txn.dev, UNMAPPED_PAGES] += other_txn.n
-    log(st, LOG_ZERO, other_txn.row, other_txn.lpn, -1, -1, other_txn.n, other_txn.dev, -1)
-    go(st, unit, READ_UNMAPPED)
-
-
-@inline
-def locate(st, unit, entry):
-    """Set the physical page of read ``unit`` from its mapping table entry. Return its die."""
-    other_txn = st.txn[unit]
-    other_txn.ppn = entry - 1
-    other_txn.bus = bus_bytes(st, unit)
-    if st.cfg[0].partial != 0:
-        st.count[other_txn.dev, UNASKED_OUT_BYTES] += (
-            other_txn.n * st.cfg[0].page_bytes - other_txn.bus
-        )
-    st.count[other_txn.dev, READ_PAGES] += other_txn.n
-    die = page_map.place_of(st, other_txn.dev, unit)
-    other_txn.array = st.page_ps[0, other_txn.page]
-    page_map.read_from(st, other_txn.dev, other_txn.ppn)
-    return die

@@ -14,8 +14,9 @@ together.
 from __future__ import annotations
 
 from ondie.emu.ftl import page_map, subpage_sense
+from ondie.emu.ftl.read_path import locate, zeros
 from ondie.emu.nand import channel, timing
-from ondie.emu.nvme.page_transactions import locate, part, zeros
+from ondie.emu.nvme.page_transactions import part
 from ondie.kernels.jit import cold
 
 
@@ -71,21 +72,21 @@ def reach(st, ppn):
 
 
 @cold
-def keep(st, unit):
-    """Add read ``unit`` to the array operation of its page, or start a new one."""
+def keep(st, part):
+    """Add read ``part`` to the array operation of its page, or start a new one."""
     reg = st.reg[0]
     tid = reg.cut_first - 1
     while tid >= 0:
-        if subpage_sense.fits(st, tid, unit):
-            subpage_sense.follow(st, tid, unit)
+        if subpage_sense.fits(st, tid, part):
+            subpage_sense.follow(st, tid, part)
             return
         tid = st.txn[tid].next
-    st.txn[unit].next = -1
+    st.txn[part].next = -1
     if reg.cut_first == 0:
-        reg.cut_first = unit + 1
+        reg.cut_first = part + 1
     else:
-        st.txn[reg.cut_last - 1].next = unit
-    reg.cut_last = unit + 1
+        st.txn[reg.cut_last - 1].next = part
+    reg.cut_last = part + 1
 
 
 @cold
@@ -98,14 +99,3 @@ def send(st):
         following = st.txn[tid].next
         subpage_sense.send(st, st.txn[tid].die, tid, channel.Q_READ)
         tid = following
-
-
-@cold
-def again(st, unit):
-    """Read slot ``unit`` after the read has waited for the slot to be moved."""
-    entry = int(st.l2p[st.txn[unit].dev, st.txn[unit].lpn])
-    if entry == 0:
-        zeros(st, unit)
-        return
-    locate(st, unit, entry)
-    subpage_sense.send(st, st.txn[unit].die, unit, channel.Q_READ)

@@ -252,13 +252,13 @@ def note_line(st, leaf, start, end, tid):
         reg.line_drop += 1
         return
     line = st.line[reg.lines]
-    other_txn = st.txn[tid]
+    txn = st.txn[tid]
     line.leaf = leaf
     line.start = start
     line.end = end
-    line.op = other_txn.op
-    line.phase = other_txn.phase
-    line.row = st.row[other_txn.row].id if other_txn.row >= 0 else -1
+    line.op = txn.op
+    line.phase = txn.phase
+    line.row = st.row[txn.row].id if txn.row >= 0 else -1
     reg.lines += 1
 
 

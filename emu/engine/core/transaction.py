@@ -40,10 +40,10 @@ def child(st, tid, lpn, count):
 
 
 @inline
-def bus_bytes(st, unit):
-    """Return the bytes of transaction ``unit`` on the channel: whole pages, or its sectors."""
+def bus_bytes(st, tid):
+    """Return the bytes of transaction ``tid`` on the channel: whole pages, or its sectors."""
     cfg = st.cfg[0]
-    other_txn = st.txn[unit]
+    txn = st.txn[tid]
     if cfg.partial != 0:
-        return set_bits(other_txn.sectors) * SECTOR
-    return other_txn.n * cfg.page_bytes
+        return set_bits(txn.sectors) * SECTOR
+    return txn.n * cfg.page_bytes

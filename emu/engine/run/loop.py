@@ -67,13 +67,11 @@ from ondie.emu.engine.core.plan_rows import (
     complete,
     room,
 )
-from ondie.emu.engine.run import datapath
+from ondie.emu.engine.run import completion, datapath
 from ondie.emu.ftl import (
-    completion,
     padding,
     reservoir,
     transfers,
-    write_path,
 )
 from ondie.emu.nand import channel, timing
 from ondie.emu.nvme import (
@@ -556,7 +554,7 @@ def on_channel_event(st, bus):
         while tid >= 0:
             following = st.txn[tid].mate
             st.txn[tid].mate = -1
-            finished = completion.after_flash(st, tid)
+            finished = completion.on_flash_done(st, tid)
             if finished >= 0:
                 release(st, finished)
             tid = following
@@ -580,7 +578,7 @@ def drain(st, tid):
             reg.retries -= 1
             other = st.retry[reg.retries]
             st.pool[other].retry = 0
-            write_path.retry_stalled(st, other // st.cfg[0].units, other)
+            completion.retry_stalled(st, other // st.cfg[0].units, other)
         elif reg.ready_head >= 0 or reg.starved != 0:
             before = reg.budget
             start_ready(st)

@@ -1,0 +1,151 @@
+"""Completion of die operations: one table from operation and owner to the handler.
+
+Owns the dispatch, and the order in which FTL, data cache and host hear of the end of an operation.
+Does not own what each of them does then (ftl/completion.py, nvme/data_cache.py, pe_completion.py).
+Source: NVMeVirt has one completion function per command, too; the FTL below calls no front end.
+
+============ ============================ ==========================================
+operation    owner                        handler
+============ ============================ ==========================================
+any          reservoir, controller's help pe_completion.on_helped_done
+READ         collection                   completion.move, after ECC and DRAM
+READ         translation page, host, ISP  stage MAP_SENSED or SENSED (datapath.py)
+PROGRAM      collection, translation page completion.on_own_program_done
+PROGRAM      data cache                   on_cache_program_done
+PROGRAM      host, ISP                    completion.map_host_write
+ERASE        FTL                          on_erase_done
+VPP ... BPP  processing elements          pe_completion.on_pe_done
+============ ============================ ==========================================
+"""
+
+from __future__ import annotations
+
+from ondie.emu.engine.core import stages
+from ondie.emu.engine.core.counters import (
+    PROGRAM_PAGES,
+)
+from ondie.emu.engine.core.events import (
+    OWN,
+    REGISTERS,
+    RESERVOIR,
+    go,
+)
+from ondie.emu.engine.run import pe_completion
+from ondie.emu.ftl import (
+    completion,
+    page_map,
+    pslc,
+    read_retry,
+    reservoir_reads,
+    write_path,
+)
+from ondie.emu.ftl.gc import read_done, reclaim
+from ondie.emu.ftl.transfers import HOST_PASSES, decode, dram
+from ondie.emu.nand import timing
+from ondie.emu.nvme import data_cache, mqsim_cache
+from ondie.kernels.jit import cold, njit
+
+
+@njit
+def on_erase_done(st, tid):
+    """Complete an erase. A block that collection has erased goes to the writes that wait for it."""
+    cfg = st.cfg[0]
+    dev = st.txn[tid].dev
+    unit, collected = completion.on_block_erased(st, tid)
+    if not collected:
+        return
+    if cfg.gc_stop > 0:
+        retry_stalled(st, dev, unit)
+    completion.after_free_block(st, dev, unit)
+
+
+@njit
+def retry_stalled(st, dev, unit):
+    """Retry stalled writes, in order of arrival, after a block of unit ``unit`` has become free."""
+    write_path.retry_internal(st, dev, unit)
+    if st.cfg[0].cache == 1:
+        data_cache.attend(st, dev)
+    write_path.retry_writes(st, dev, unit)
+
+
+@cold
+def on_cache_program_done(st, tid):
+    """Complete a program with a data cache present. Return True if the write came from the cache,
+    so that no command waits for it."""
+    cfg = st.cfg[0]
+    if cfg.cache != mqsim_cache.BUFFER:
+        return data_cache.programmed(st, tid)
+    if cfg.placed == 0:
+        completion.map_programmed_pages(st, tid)
+    return mqsim_cache.programmed(st, tid)
+
+
+@njit
+def on_program_done(st, tid):
+    """Complete a program and map its pages. Return the transaction if a command waits for it, else
+    -1."""
+    cfg = st.cfg[0]
+    block = completion.on_pages_programmed(st, tid)
+    if block < 0:
+        return -1
+    txn = st.txn[tid]
+    dev = txn.dev
+    unit = block // cfg.all_blocks
+    if txn.kind == OWN:
+        completion.on_own_program_done(st, tid, unit)
+        return -1
+    st.count[dev, PROGRAM_PAGES] += txn.n
+    if cfg.pslc != 0 and pslc.landed(st, tid, block):
+        page_map.look_again(st, unit)
+        st.pool[unit].asked = 1
+    if cfg.cache != 0 and on_cache_program_done(st, tid):
+        completion.after_host_write(st, dev, unit)
+        return -1
+    completion.map_host_write(st, tid)
+    completion.after_host_write(st, dev, unit)
+    return tid
+
+
+@njit
+def on_read_done(st, tid):
+    """Send a page that has been sensed on its way: to ECC and host, to the cached mapping table, or
+    to its new place. A page with raw bit errors may be sensed again first."""
+    txn = st.txn[tid]
+    dev = txn.dev
+    more = False
+    if st.cfg[0].errors != 0:
+        if txn.kind == OWN or txn.bare != RESERVOIR:
+            more = read_retry.sensed(st, tid)
+        elif st.row[txn.row].kind != timing.SCAN:
+            reservoir_reads.sensed(st, tid)
+    if txn.kind == OWN and txn.bare == 0:
+        if st.cfg[0].errors != 0:
+            go(st, tid, stages.MOVE_SENSED)
+        elif not decode(st, tid, stages.MOVE_DECODED) and not dram(
+            st, tid, HOST_PASSES, stages.MOVE_IN_DRAM
+        ):
+            completion.move(st, tid)
+        return
+    if (txn.kind == OWN or txn.bare != RESERVOIR) and not more:
+        read_done(st, dev, txn.ppn)
+        if st.cfg[0].errors != 0 and read_retry.tired(st, tid):
+            reclaim(st, dev, txn.ppn)
+    go(st, tid, stages.MAP_SENSED if txn.kind == OWN else stages.SENSED)
+
+
+@njit
+def on_flash_done(st, tid):
+    """Complete the die operation of transaction ``tid`` by the table above. Return the transaction
+    when it is finished, else -1."""
+    txn = st.txn[tid]
+    if txn.bare >= REGISTERS or (txn.bare == RESERVOIR and txn.op == timing.PROGRAM):
+        return pe_completion.on_helped_done(st, tid)
+    if txn.op == timing.READ:
+        on_read_done(st, tid)
+        return -1
+    if txn.op == timing.PROGRAM:
+        return on_program_done(st, tid)
+    if txn.op == timing.ERASE:
+        on_erase_done(st, tid)
+        return -1
+    return pe_completion.on_pe_done(st, tid)

@@ -1,0 +1,134 @@
+"""Completion handlers for operations on the reservoir: on-die computation and its data.
+
+Owns the end of the operations of processing elements (VPP, BPR, ODC, BPP) and of those that the
+controller runs for them. Does not own the operations of the conventional namespace (completion.py).
+Source: OptimStore's operations on the die (Kim et al., HPCA 2023), with the controller's help for
+protection, parity and moves.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.engine.core import stages
+from ondie.emu.engine.core.counters import (
+    ARRAY_PROGRAMS,
+    ARRAY_READS,
+    BPP_PAGES,
+    BPR_PAGES,
+    FETCHED_PAGES,
+    KEPT_PAGES,
+    LANDED_PAGES,
+    ODC_OPS,
+    PE_RETURNED_PAGES,
+    STORED_PAGES,
+    TURNED_PAGES,
+    VPP_PAGES,
+)
+from ondie.emu.engine.core.events import (
+    GRADIENT,
+    LOG_BPP,
+    LOG_BPR,
+    LOG_FETCH,
+    LOG_KEEP,
+    LOG_LANDED,
+    LOG_MADE,
+    LOG_ODC,
+    LOG_PAD,
+    LOG_VPP,
+    MADE,
+    MOVED,
+    go,
+    log,
+)
+from ondie.emu.ftl import (
+    reservoir,
+    reservoir_parity,
+    reservoir_reads,
+)
+from ondie.emu.ftl.transfers import decode_bare, encode_bare
+from ondie.emu.nand import timing
+from ondie.emu.nand.die import Q_PE
+from ondie.kernels.jit import cold, njit
+
+
+@cold
+def on_helped_done(st, tid):
+    """Complete a die operation that the controller runs for on-die computation. Return the
+    transaction when it is finished, else -1."""
+    txn = st.txn[tid]
+    dev = txn.dev
+    if txn.op == timing.READ:
+        st.count[dev, FETCHED_PAGES] += txn.n
+        log(st, LOG_FETCH, txn.row, txn.lpn, -1, -1, txn.n, dev, txn.die)
+        go(st, tid, stages.TAKEN_OUT)
+        return -1
+    st.count[dev, ARRAY_PROGRAMS] += 1
+    if txn.bare == MADE:
+        reservoir_parity.placed(st, tid)
+    turn = reservoir.turned(st, txn.die, txn.ppn)
+    if txn.bare == GRADIENT:
+        st.count[dev, KEPT_PAGES] += txn.n
+        log(st, LOG_KEEP, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
+        return tid
+    if txn.bare == MOVED:
+        st.count[dev, LANDED_PAGES] += txn.n
+        reservoir.map_place(st, dev, txn.lpn, txn.ppn)
+        reservoir.unmap(st, dev, txn.old)
+        log(st, LOG_LANDED, txn.row, txn.lpn, txn.ppn, turn, txn.old, dev, txn.die)
+        return tid
+    st.count[dev, STORED_PAGES] += txn.n
+    reservoir.map_place(st, dev, txn.lpn, txn.ppn)
+    reservoir_parity.erased_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
+    log(
+        st,
+        LOG_MADE if txn.bare == MADE else LOG_BPP,
+        txn.row,
+        txn.lpn,
+        txn.ppn,
+        turn,
+        txn.n,
+        dev,
+        txn.die,
+    )
+    return tid
+
+
+@njit
+def on_pe_done(st, tid):
+    """Complete an operation of the processing elements. Return the transaction when it is finished,
+    else -1."""
+    txn = st.txn[tid]
+    dev = txn.dev
+    if txn.op == timing.VPP and txn.queue == Q_PE:
+        st.count[dev, PE_RETURNED_PAGES] += txn.n
+        return tid
+    if txn.op == timing.VPP:
+        st.count[dev, VPP_PAGES] += txn.n
+        log(st, LOG_VPP, txn.row, txn.lpn, -1, -1, txn.n, dev, txn.die)
+    elif txn.op == timing.BPR:
+        st.count[dev, BPR_PAGES] += txn.n
+        st.count[dev, ARRAY_READS] += 1
+        turn = reservoir.turned(st, txn.die, txn.ppn)
+        log(st, LOG_BPR, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
+        if st.cfg[0].errors != 0:
+            reservoir_reads.sensed(st, tid)
+        if st.cfg[0].round_trip != 0:
+            if not decode_bare(st, tid, stages.PE_DECODED):
+                go(st, tid, stages.PE_DECODED)
+            return -1
+    elif txn.op == timing.ODC:
+        st.count[dev, ODC_OPS] += 1
+        log(st, LOG_ODC, txn.row, txn.lpn, txn.ppn, -1, txn.n, dev, txn.die)
+        if st.cfg[0].round_trip != 0 and encode_bare(st, tid, stages.PART_DONE):
+            return -1
+    else:
+        st.count[dev, BPP_PAGES] += txn.n
+        st.count[dev, ARRAY_PROGRAMS] += 1
+        turn = reservoir.turned(st, txn.die, txn.ppn)
+        if st.row[txn.row].kind == timing.PAD:
+            log(st, LOG_PAD, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
+        else:
+            st.count[dev, TURNED_PAGES] += txn.left
+            reservoir.map_place(st, dev, txn.lpn, txn.ppn)
+            reservoir_parity.erased_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
+            log(st, LOG_BPP, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
+    return tid

@@ -1,0 +1,30 @@
+"""Idle drives: whether background work may start.
+
+Owns the two conditions: no host command outstanding, and none for ``fold_idle``. Does not own the
+timer that expires then (nvme/idle_timer.py) or the background work (pslc_folding.py, padding.py).
+Source: drives that fold pSLC blocks and pad word lines only when the host waits for nothing.
+"""
+
+from __future__ import annotations
+
+from ondie.kernels.jit import cold, njit
+
+
+@njit
+def no_command(st, dev):
+    """Return True if no host command is outstanding on the drive."""
+    if st.dev[dev].outstanding > 0:
+        return False
+    for queue in range(st.pair.shape[0]):
+        if st.pair[queue].dev == dev and st.pair[queue].outstanding > 0:
+            return False
+    return True
+
+
+@cold
+def long_enough(st, dev):
+    """Return True if the drive has been idle for ``fold_idle`` and still is."""
+    cfg = st.cfg[0]
+    if cfg.fold_idle == 0 or st.reg[0].now - st.dev[dev].quiet_since < cfg.fold_idle:
+        return False
+    return no_command(st, dev)
