@@ -1,7 +1,7 @@
-"""HyperTune's published results beside the simulation's: `ondie validate hypertune`.
+"""HyperTune's published results compared with the simulation: `ondie validate hypertune`.
 
-Owns these rows. Does not own the decisions (stannis/hypertune.py), steps (stannis/synchronous.py),
-curves (stannis/slowdown.py), or the rows of forecasts (validate/forecasts.py).
+Owns these rows. Does not own the decisions (cluster/hypertune/controller.py), the steps
+(cluster/synchronous.py) or the curves (cluster/load/contention.py).
 Source: HyperTune (HeydariGorji et al.).
 """
 
@@ -25,7 +25,6 @@ from ondie.emu.cluster.load.contention import (
     three_nodes,
 )
 from ondie.emu.cluster.synchronous import Nodes, Noise, Steps, simulate
-from ondie.emu.validate.forecasts import forecast_rows
 
 NOISE = Noise(Rule.noise, Rule.cpu_noise)
 """Of every run with decisions: 5 % of a speed, 2 points of a share of cores."""
@@ -277,10 +276,10 @@ def trigger_rows() -> Iterator[Row]:
 
 
 def hypertune_rows(progress: Progress) -> list[Row]:
-    """Published rows, what happens when, and what a forecast is worth."""
+    """Return the published rows, and the rows of when HyperTune acts."""
     rows: list[Row] = []
     for at, part in enumerate((three_rows, return_rows, laguna_rows, trigger_rows)):
         if progress is not None:
-            progress("hypertune", at / 8)
+            progress("hypertune", at / 4)
         rows += part()
-    return [*rows, *forecast_rows(progress)]
+    return rows

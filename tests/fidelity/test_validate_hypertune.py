@@ -9,17 +9,14 @@ within 2 points and 57 % within 10; 36 Lagunas with batch 100 carried over 72 to
 import json
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from ondie.emu import validate
 from ondie.emu.analysis.row import CHECK, FIT
 from ondie.emu.cli.commands.validate import command
-from ondie.emu.cluster.hypertune.controller import Rule
 from ondie.emu.cluster.load.contention import FAST, SLOW, Slowdown, host_and_lagunas, three_nodes
-from ondie.emu.cluster.loads import KINDS
 from ondie.emu.cluster.synchronous import Noise
-from ondie.emu.validate import forecasts, hypertune
+from ondie.emu.validate import hypertune
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +24,6 @@ def rows(tmp_path_factory, counts):
     """As the command writes them; fewer runs at small counts."""
     path = tmp_path_factory.mktemp("hypertune") / "rows.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forecasts, "TRACES", counts(2, 8))
         patch.setattr(hypertune, "TRIALS", counts(16, 40))
         assert command("hypertune", {}, path, None, None)
     return json.loads(path.read_text())
@@ -121,23 +117,6 @@ def test_the_limit_carries_the_batch_over():
     assert tune.batches[0] == 100 and (tune.batches[1:] == 15).all()
     (change,) = [c for _, c in steps.changes]
     assert change.learning_rate == pytest.approx(640 / 720)
-
-
-def test_where_a_forecast_proves_itself(counts):
-    """By CPU use it wins where loads come gradually, and makes less than 0.5 % of a difference
-    where they do not; by speed it loses there. So none is the default. Traces are others than
-    those that the forecast was chosen on, and than those of the rows."""
-    assert Rule().forecast == "none"
-    for kind in KINDS:
-        found = forecasts.compared(kind, counts(3, 12), first=1000)
-        plain = found["no forecast"]
-        gain = {name: np.mean(rates - plain) for name, rates in found.items()}
-        assert gain["no HyperTune"] < 0
-        if kind in ("ramps", "periodic"):
-            assert gain["forecast by CPU use"] > 0.005 * plain.mean()
-        else:
-            assert abs(gain["forecast by CPU use"]) < 0.005 * plain.mean()
-            assert gain["forecast by speed"] < -0.005 * plain.mean()
 
 
 def test_it_runs_only_by_name():

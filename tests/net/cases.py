@@ -706,13 +706,11 @@ def others() -> Iterator[tuple[str, Case]]:
         ("stannis", "simulate", "squeezenet", "--drives", "laguna=6", "--members", "members.csv",
          "--allreduce", "tree", "--no-reading", *out), json_out, ("members.csv",),
     )  # fmt: skip
-    for i, (rule, forecast) in enumerate(
-        (("proportional", "cpu"), ("eq3", "speed"), ("eq3-literal", "none"))
-    ):
+    for i, rule in enumerate(("proportional", "eq3", "eq3-literal")):
         yield f"stannis-simulate-{rule}", Case(
             ("stannis", "simulate", "mobilenetv2", "--drives", "newport=5", "--draw-load",
              "0.3,60", "--hypertune", ("gated", "papers", "gated")[i], "--batch-rule", rule,
-             "--forecast", forecast, "--steps", "200", *out), json_out,
+             "--steps", "200", *out), json_out,
         )  # fmt: skip
     for trace in ("gpt-small", "gpt2-124m", "mlp-fp16", "mobilenetv2-digits", "gpt2-124m-synth",
                   "bert-large", "t5-11b", "gpt3-175b", "nasnet-mobile"):  # fmt: skip

@@ -421,7 +421,6 @@ def test_bad_input():
         (lambda: Rule(index="gatd"), "index 'gatd'; nearest: gated"),
         (lambda: Rule(batch="eq4"), "batch 'eq4'; nearest: eq3"),
         (lambda: Rule(learning_rate="square"), "learning_rate 'square'"),
-        (lambda: Rule(forecast="both"), "forecast 'both'"),
         (lambda: Rule(noise=-0.1), "noise -0.1: 0 or more"),
         (lambda: Rule(sigmas=math.nan), "sigmas nan: 0 or more"),
         (lambda: tune.observe(100, 100, fine), "step 100 of an epoch of 100: 0 to 99"),

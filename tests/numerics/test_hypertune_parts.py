@@ -1,4 +1,4 @@
-"""What HyperTune rests on: curves, slowdown by cores, forecasts, loads, and synchronous steps.
+"""What HyperTune rests on: curves, slowdown by cores, and synchronous steps.
 
 FACTS used: three equal nodes 93.4, 75.6, 53.3 img/s at 0, 4, 6 of 8 cores taken; host 33.4, with 36
 Lagunas 99.83 and 49.26 img/s, 1.82 s of synchronisation; MobileNetV2 3.47 M parameters.
@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ondie.emu.cluster import forecast, loads
 from ondie.emu.cluster.batch_tuner import Engine
 from ondie.emu.cluster.hypertune.batch_resize import Curves, rising
 from ondie.emu.cluster.hypertune.controller import HyperTune, Rule
-from ondie.emu.cluster.hypertune.slowdown_detector import Window
 from ondie.emu.cluster.load.contention import (
     ETHERNET,
     FAST,
@@ -133,75 +131,6 @@ def test_more_cores_are_never_slower(shares):
         assert (np.diff(found) >= 0).all() and (found <= 1).all()
 
 
-# --- forecasts
-
-
-def windows(*columns, n=10):
-    window = Window(len(columns))
-    for row in zip(*columns, strict=True):
-        window.push(np.array(row, np.float64))
-    return window
-
-
-def test_a_line_goes_on():
-    """10 steps down by 0.02 a step to 0.72: 0.68 two steps later, never below 0."""
-    line = [0.9 - 0.02 * i for i in range(10)]
-    down = [0.9 - 0.1 * i for i in range(10)]
-    window = windows(line, [0.8] * 10, down)
-    assert forecast.by_speed(window, 2).tolist() == pytest.approx([0.68, 0.8, 0])
-    assert window.recent().tolist() == pytest.approx([0.76, 0.8, 0.2])
-    assert window.slope(5).tolist() == pytest.approx([-0.02, 0, -0.1])
-
-
-def test_speed_follows_the_trend_of_cores():
-    """Cores 0.7, .., 0.5 by 0.05 (mean 0.6), speed 0.8 in the mean: 0.5 a core; 2 + 3 steps later
-    0.8 - 0.5 x 0.05 x 5 = 0.675. A sudden change before the recent five steps is no trend, nor is
-    what noise explains; growth ends at full speed; nothing observed, nothing forecast."""
-    falling = [1, 1, 1, 1, 1, 0.7, 0.65, 0.6, 0.55, 0.5]
-    sudden = [1, 1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.5]
-    noisy = [0.5] * 5 + [0.52, 0.5, 0.49, 0.5, 0.48]
-    rising_up = [0.3] * 5 + [0.5, 0.6, 0.7, 0.8, 0.9]
-    unseen = [math.nan] * 10
-    shares = windows(falling, sudden, noisy, rising_up, unseen)
-    ratio = np.array([0.8, 0.8, 0.8, 0.85, 0.8])
-    found = forecast.by_cpu(ratio, shares, 0.02, 3)
-    assert found.tolist() == pytest.approx([0.675, 0.8, 0.8, 1.0, 0.8])
-
-
-def test_a_forecast_chooses_the_batch():
-    """The same ramp with and without: 0.8 of 180 is 144; carried on, less."""
-    batches = {}
-    for name in ("none", "cpu", "speed"):
-        tune = HyperTune(Rule(forecast=name), np.array([180]), np.ones(1))
-        cores = np.concatenate([np.ones(10), np.linspace(1, 0.25, 31), np.full(3, 0.25)])
-        for step, share in enumerate(cores):
-            ratio = 1 / (1 + 0.25 * (1 / share - 1))
-            change = tune.observe(step, 100, np.array([ratio]), np.array([share]))
-            if change is not None and name not in batches:
-                batches[name] = int(change.batches[0])
-    assert batches["cpu"] < batches["none"] < 180 and batches["speed"] < batches["none"]
-
-
-# --- loads
-
-
-@pytest.mark.parametrize("kind", loads.KINDS)
-def test_loads_are_shares_and_come_from_their_seed(kind):
-    share = loads.trace(kind, 700, 5, 3, np.random.default_rng(1))
-    assert share.shape == (700, 5) and share.min() >= 1 / 8 and share.max() <= 1
-    assert (share[:, 3:] == 1).all()
-    assert all((share[:, i] < 1).any() for i in range(3))
-    assert (share[:, 0] != share[:, 1]).any()
-    assert (share == loads.trace(kind, 700, 5, 3, np.random.default_rng(1))).all()
-    assert (share != loads.trace(kind, 700, 5, 3, np.random.default_rng(2))).any()
-
-
-def test_ramps_go_step_by_step():
-    """At most 7/8 in 10 steps."""
-    share = loads.trace("ramps", 2000, 4, 4, np.random.default_rng(3))
-    assert 0 < np.abs(np.diff(share, axis=0)).max() <= 7 / 80 + 1e-12
-
-
 # --- steps
 
 
@@ -249,8 +178,6 @@ def test_bad_input():
         (lambda: nodes.slowdown.ratio(np.array([math.nan])), "nan of the cores left"),
         (lambda: own_seconds(100.0, 200, 2.0), "2 s of synchronisation in a step of 2 s"),
         (lambda: three_nodes(Link("none", 0.0)), "none: 0.0 B/s; more than 0"),
-        (lambda: loads.trace("burst", 9, 2, 1, np.random.default_rng(1)), "nearest: bursts"),
-        (lambda: loads.trace("bursts", 9, 2, 3, np.random.default_rng(1)), "3 interrupted nodes"),
         (lambda: simulate(nodes, np.ones(1, int), np.ones((1, 1)), 0), "an epoch of 0 samples"),
     ):
         with pytest.raises(InputError, match=words) as caught:

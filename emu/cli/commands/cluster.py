@@ -145,8 +145,6 @@ def plan(quiet: bool, **options: Any) -> None:
 )
 @click.option("--batch-rule", default="proportional", show_default=True,
               help="hypertune: proportional, eq3, or eq3-literal.")  # fmt: skip
-@click.option("--forecast", default="none", show_default=True,
-              help="hypertune: none, or by the trend of cpu or speed.")  # fmt: skip
 @click.option("--jitter", type=float, default=0.0, show_default=True,
               help="Deviation of a node's speed from step to step, such as 0.05.")  # fmt: skip
 @click.option("--stragglers", type=float, default=0.0, show_default=True,

@@ -125,7 +125,6 @@ def _tuner(
     """--hypertune, unless it is off. InputError for what it cannot watch, or tell batches of."""
     batch_rule = options["batch_rule"]
     one_of("batch-rule", batch_rule, CHOICES["batch"])
-    one_of("forecast", options["forecast"], CHOICES["forecast"])
     fleet, how = asked.fleet, options["hypertune"]
     if how == "off":
         return None
@@ -159,7 +158,6 @@ def _tuner(
         batch=batch_rule,
         ends_epoch=printed,
         noise=max(chance.noise(Rule.sigmas), LEAST_NOISE),
-        forecast=options["forecast"],
     )
     speeds = batches / np.maximum(fleet.seconds(batches), 1e-12) * chance.speed
     return HyperTune(rule, batches, speeds, engines=engines, kinds=fleet.kind)

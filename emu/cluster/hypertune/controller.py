@@ -19,7 +19,6 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from ondie.emu.cluster.batch_tuner import Engine
-from ondie.emu.cluster.forecast import by_cpu, by_speed
 from ondie.emu.cluster.hypertune.batch_resize import Curves, rising
 from ondie.emu.cluster.hypertune.expected_speed import Expectation
 from ondie.emu.cluster.hypertune.slowdown_detector import FLAGS, Window, gated, literal
@@ -29,7 +28,6 @@ CHOICES = {
     "index": ("gated", "literal"),
     "batch": ("proportional", "eq3", "eq3-literal"),
     "learning_rate": ("linear", "sqrt", "none"),
-    "forecast": ("none", "cpu", "speed"),
 }
 
 
@@ -59,13 +57,6 @@ class Rule:
     """Smallest decline that counts, at any noise [assumed, 0.02 to 0.1]."""
     least_change: float = 0.05
     """Relative batch change up to which no new split is made [assumed, 0.02 to 0.1]."""
-    forecast: str = "none"
-    """Choose batches for the speed extrapolated from "cpu" use or "speed", or "none".
-
-    Default "none": neither is better on every kind of load, see cluster/forecast.py.
-    """
-    ahead: int = 5
-    """Steps by which the forecast extrapolates [assumed, 0 to 10]."""
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -224,7 +215,7 @@ class HyperTune:
         With the literal index, five flags cause a change in any case.
         """
         tuned = grow & self._expected.as_tuned(cores, recent)
-        ratio = np.where(tuned, 1.0, self._ahead(recent))
+        ratio = np.where(tuned, 1.0, recent)
         wanted = np.clip(self._wanted(ratio), self._least, self._most)
         decided = (shrink | grow) & np.isfinite(wanted)
         new = np.floor(np.where(decided, wanted, self.batches) + 1e-9).astype(np.int64)
@@ -241,14 +232,6 @@ class HyperTune:
         self._down[counted] = self._up[counted] = 0
         factor = self._rate(int(self.batches.sum()) / total)
         return Change(self.batches.copy(), at, before, factor, self.rule.ends_epoch)
-
-    def _ahead(self, recent: np.ndarray) -> np.ndarray:
-        """Return the ratios that batches are chosen for: recent means, or their forecast."""
-        if self.rule.forecast == "cpu":
-            return by_cpu(recent, self._shares, self.rule.cpu_noise, self.rule.ahead)
-        if self.rule.forecast == "speed":
-            return by_speed(self._ratios, self.rule.ahead)
-        return recent
 
     def _wanted(self, ratio: np.ndarray) -> np.ndarray:
         """Return the real-valued batches of nodes at these ratios of their uninterrupted speed."""

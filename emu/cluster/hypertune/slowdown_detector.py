@@ -73,13 +73,6 @@ class Window:
         mean: np.ndarray = self._rows[last].mean(axis=0)
         return mean
 
-    def slope(self, steps: int) -> np.ndarray:
-        """Return the slope per step of the least-squares line through the last ``steps``."""
-        x = np.arange(steps) - (steps - 1) / 2
-        last = (self._at - steps + np.arange(steps)) % len(self._rows)
-        slope: np.ndarray = x @ self._rows[last] / (x @ x)
-        return slope
-
     def forget(self, nodes: np.ndarray) -> None:
         """Discard the observations of these nodes."""
         self._rows[:, nodes] = np.nan
