@@ -97,7 +97,6 @@ def patience(item: pytest.Item) -> float:
 TOGETHER = (
     "tests/faults/test_training_errors.py",
     "tests/fidelity/test_validate_hypertune.py",
-    "tests/live/test_averaging.py",
 )
 """Whose tests are built on what takes minutes at full counts: one process has them all."""
 

@@ -675,19 +675,14 @@ def _rates(text: str) -> list[float]:
 @click.option("--drives", type=int, help="smart-infinity: drives behind the shared link.")
 @click.option("--optimizer", help="smart-infinity: adam, momentum or adagrad.")
 @click.option("--compression", help="smart-infinity: percent of the gradient's bytes, or none.")
-@click.option(
-    "--steps", type=int, help="formats, errors, averaging: of each training; 1000, 200, 64."
-)
-@click.option(
-    "--seeds", type=_seeds, help="formats, errors, averaging: such as 1,2,3, the default."
-)
+@click.option("--steps", type=int, help="formats, errors: of each training; 1000, 200.")
+@click.option("--seeds", type=_seeds, help="formats, errors: such as 1,2,3, the default.")
 @click.option("--rates", type=_rates, help="errors: raw bit error rates, such as 1e-8,1e-6.")
 @click.option(
     "--exposure", type=int, help="errors: how many times larger a model the small ones stand for."
 )
-@click.option("--skew", type=float, help="averaging: share of a drive's data that are private.")
 @click.option("--figure", type=click.Path(path_type=Path),
-              help="formats, errors, averaging: FILE.png or FILE.pdf.")  # fmt: skip
+              help="formats, errors: FILE.png or FILE.pdf.")  # fmt: skip
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Rows as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress bar and no table.")
 def validate(name: str | None, json_path: Path | None, quiet: bool, **options: Any) -> None:
@@ -699,8 +694,7 @@ def validate(name: str | None, json_path: Path | None, quiet: bool, **options: A
     Stannis published, and what other allocations give and risk; hypertune: new batches for nodes
     that others use as well; tunnel: commands and times of TCP/IP over NVMe; formats: a small GPT
     trained with each format of the update, beside FP32; errors: two small models trained with raw
-    bit errors in the pages that the dies compute with; averaging: the same two over a host and its
-    drives, gradients weighted by batch or not, with fewer exchanges.
+    bit errors in the pages that the dies compute with.
     """
     from ondie.emu.cli.commands.validate import command
 

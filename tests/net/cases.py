@@ -639,7 +639,6 @@ SUITES: dict[str, tuple[str, ...]] = {
     "mqsim": (),
     "formats": ("--steps", "20", "--seeds", "1,2"),
     "errors": ("--steps", "10", "--seeds", "1", "--rates", "1e-6,1e-4"),
-    "averaging": ("--steps", "8", "--seeds", "1"),
 }  # fmt: skip
 
 

@@ -24,7 +24,6 @@ Progress = Callable[[str, float], None] | None
 TRAINED: dict[str, tuple[str, ...]] = {
     "formats": ("steps", "seeds", "figure"),
     "errors": ("steps", "seeds", "rates", "exposure", "figure"),
-    "averaging": ("steps", "seeds", "skew", "figure"),
 }
 """Suites that train for real, one module of emu/live each, and their options; a figure is drawn
 with the rows, and there may be tables beside theirs."""
