@@ -3,7 +3,8 @@
 Owns finding, making and (run as a program) rewriting the blocks. test_docs.py compares them.
 `<!-- output: COMMAND -->` is followed by a fenced block with what `ondie COMMAND` prints; numbers
 behind `|` choose among the paragraphs of that output. `<!-- summary: TRACE DEVICE STEPS -->` is a
-comparison in 80 columns, `<!-- results -->` the check rows of `ondie validate optimstore`.
+comparison in 80 columns, `<!-- results -->` the check rows of `ondie validate optimstore`, and
+`<!-- result keys -->` the keys of result.json.
 """
 
 import functools
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+
+from ondie.emu.analysis import result_keys
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -33,6 +36,8 @@ def make(what: str) -> str:
     """The block as it should be."""
     if what == "results":
         return results()
+    if what == "result keys":
+        return result_keys.describe()
     if what.startswith("summary: "):
         return summary(*what.removeprefix("summary: ").split())
     command, _, chosen = what.removeprefix("output: ").partition(" | ")

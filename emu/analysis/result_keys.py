@@ -1,0 +1,206 @@
+"""Keys of result.json: unit and meaning of each.
+
+Owns the descriptions, from which docs/result-json.md is generated. Does not own the values
+(result_json.py). Source: none; a test compares the table with recorded result.json files.
+
+`[]` stands for every element of a list, `.*` for keys that depend on the run, and `{a,b}` for
+either of two names. A value, or an object with documented keys, may be null where the meaning says
+so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+TABLE: dict[str, tuple[str, str]] = {
+    "schema_version": ("", "version of this format"),
+    "ondie_version": ("", "version of the program"),
+    "seed": ("", "seed of all random number generators"),
+    "trace.name": ("", "name of the training trace"),
+    "trace.sha256": ("", "SHA-256 of the trace file"),
+    "trace.payload": ("", "origin of the gradients: recorded, synthetic or none"),
+    "trace.timing_source": ("", "origin of forward and backward times: recorded or synthetic"),
+    "trace.op": ("", "optimizer"),
+    "trace.n_params": ("parameters", "parameters of the model"),
+    "trace.steps": ("steps", "simulated training steps"),
+    "options.weights_up": ("", "number format of the weights sent to the host"),
+    "options.form": ("", "form of the optimizer's equations: canonical or torch"),
+    "options.format": ("", "storage format of weights, gradients and states"),
+    "options.batch": ("", "path stannis: global batch of the trace (same) or sum of tuned batches"),
+    "options.allreduce": ("", "path stannis: algorithm of the gradient all-reduce"),
+    "options.compression": ("%", "path smart_comp: size of the compressed gradient"),
+    "options.{forward,backward}_s": ("s", "time per step in place of the trace's; null: unchanged"),
+    "options.offload.align": ("B", "arrays of a sub-group are padded to multiples of this"),
+    "options.offload.buffers": ("buffers", "host buffers of one array each; null: no limit"),
+    "options.offload.checkpointing": ("bool", "backward repeats forward (activation checkpoints)"),
+    "options.offload.in_dram_below": ("B", "smaller sub-groups and tensors stay in host DRAM"),
+    "options.offload.overlap_events": ("bool", "a completed block is replaced at once"),
+    "options.offload.parameter_buffers": ("buffers", "parameter portions in host memory"),
+    "options.offload.parameters": ("bool", "parameters are offloaded, too (ZeRO-Infinity)"),
+    "options.offload.parameters_in_dram": ("parameters", "parameters that stay in host DRAM"),
+    "options.offload.pipeline_{read,write}": ("bool", "transfers overlap the computation"),
+    "options.offload.ratio": ("1", "share of sub-groups whose states are on NVMe"),
+    "options.offload.remarks": ("", "notes on the origin of these options"),
+    "options.offload.threads": ("threads", "threads that share a request; null: one per drive"),
+    "configuration.*": ("", "every configuration key: value, unit, source, range"),
+    "configuration_sha256": ("", "SHA-256 of the resolved configuration"),
+    "assumed.count": ("constants", "constants whose source is `assumed`"),
+    "assumed.of": ("constants", "constants of the configuration"),
+    "assumed.headline": ("", "the two compared paths, baseline first; null: none"),
+    "assumed.sample_params": ("parameters", "size of the model of the swings; null: no swings"),
+    "assumed.swing[].key": ("", "configuration key that is varied"),
+    "assumed.swing[].{low,high}": ("", "end of its range, in the key's unit"),
+    "assumed.swing[].{speedup,energy}_factor_at_{low,high}": ("1", "ratio of the paths there"),
+    "assumed.unfelt": ("", "assumed constants that have no effect in this configuration"),
+    "uncertainty.{baseline,rival}": ("", "name of the compared path"),
+    "uncertainty.draws": ("draws", "Monte Carlo draws"),
+    "uncertainty.seed": ("", "seed of the draws"),
+    "uncertainty.constants_drawn": ("constants", "energy constants that were drawn"),
+    "uncertainty.share_a_draw": ("", "groups of keys that are drawn together"),
+    "uncertainty.energy_ratio.*": ("1", "baseline over rival, by distribution and scope"),
+    "uncertainty.host_power_where_the_winner_changes[].keys": ("", "host powers that are varied"),
+    "uncertainty.host_power_where_the_winner_changes[].watts": ("W", "break-even; null: none"),
+    "uncertainty.host_power_where_the_winner_changes[].takes_less_{below,above}": (
+        "", "path with less energy on this side of the break-even",
+    ),
+    "uncertainty.host_power_where_the_winner_changes[].quantiles_5_50_95": (
+        "W", "quantiles of the break-even over all draws; null: none",
+    ),
+    "uncertainty.host_power_where_the_winner_changes[].ranges_watts": (
+        "W", "low, typical, high of each key",
+    ),
+    "uncertainty.tornado[].key": ("", "constant that is varied alone"),
+    "uncertainty.tornado[].{low,typical,high}": ("", "its values, in the key's unit"),
+    "uncertainty.tornado[].source": ("", "source of the constant"),
+    "uncertainty.tornado[].energy_ratio_{drive,drive_and_host}": (
+        "1", "energy, baseline over rival, at the low and high end",
+    ),
+    "uncertainty.tornado[].speedup": ("1", "update time, baseline over rival, at both ends"),
+    "headline": ("", "one sentence with the result"),
+    "headline_ratios.{update_stage,outside_training,step}": ("1", "time, baseline over rival"),
+    "headline_ratios.{energy,energy_outside_training}": ("1", "energy, baseline over rival"),
+    "notes": ("", "notes on the whole comparison"),
+    "target.step_s": ("s", "requested step time (--target-step)"),
+    "target.paths[].path": ("", "name of the path"),
+    "target.paths[].step_s": ("s", "simulated step time"),
+    "target.paths[].met": ("bool", "the path meets the target"),
+    "target.paths[].fixed_s": ("s", "part of the step that no drive shortens"),
+    "target.paths[].left_s": ("s", "part of the target that is left for the drive"),
+    "target.paths[].where": ("", "where bytes are counted: link or flash"),
+    "target.paths[].{read,written}_bytes": ("B", "bytes per step outside forward and backward"),
+    "target.paths[].has_bytes_per_s": ("B/s", "rate of reads and writes in the run"),
+    "target.paths[].needed_bytes_per_s": ("B/s", "rate that meets the target; null: none does"),
+    "interference.source": ("", "block trace that runs concurrently (--foreground)"),
+    "interference.requests": ("requests", "requests of the block trace"),
+    "interference.queue_depth": ("requests", "requests outstanding; null: the trace's times"),
+    "interference.speed": ("1", "divisor of the trace's inter-arrival times; null: none"),
+    "interference.paths[].name": ("", "name of the path"),
+    "interference.paths[].status": ("", "ok, or the reason why the path did not run"),
+    "interference.paths[].requests": ("requests", "requests completed during the update"),
+    "interference.paths[].update_s.{alone,beside}": (
+        "s", "time of the update without and with the block trace",
+    ),
+    "interference.paths[].latency_us.{alone,beside}.{read,write}.{mean,p50,p90,p99,p999,max}": (
+        "us", "request latency without and with the update; null: no such request",
+    ),
+    "paths[].name": ("", "name of the path"),
+    "paths[].title": ("", "title of the path"),
+    "paths[].status": ("", "ok or n/a"),
+    "paths[].reason": ("", "reason why the path cannot run, if the status is n/a"),
+    "paths[].notes": ("", "notes on this path"),
+    "paths[].sampled.params": ("parameters", "sizes of the simulated samples of a large model"),
+    "paths[].sampled.error": ("1", "relative error of the extrapolation"),
+    "paths[].phases_s.*": ("s", "time per step of a phase, excluding what earlier ones hide"),
+    "paths[].overlaps_s[].{phase,beside}": ("", "later and earlier of two overlapping phases"),
+    "paths[].overlaps_s[].seconds": ("s", "their overlap per step"),
+    "paths[].utilisation_of_update.*": ("1", "busy share of a resource class in the update"),
+    "paths[].arithmetic.seconds": ("s", "closed-form lower bound of the update"),
+    "paths[].arithmetic.bottleneck": ("", "resource that sets the bound"),
+    "paths[].arithmetic.text": ("", "the bound's arithmetic"),
+    "paths[].reservoir.lifetime_steps.{levelled,as_laid_out}": (
+        "steps", "steps until its first block wears out, with and without wear leveling",
+    ),
+    "paths[].reservoir.planes": ("planes", "planes of a die"),
+    "paths[].reservoir.planes_in_use": ("planes", "planes that a super-page fills"),
+    "paths[].reservoir.fullest_die_over_mean": ("1", "wear of the fullest die over the mean"),
+    "paths[].reservoir.change_of_roles.seconds": ("s", "time that a change of planes adds"),
+    "paths[].reservoir.change_of_roles.steps_between": ("steps", "steps between two changes"),
+    "paths[].reservoir.erases_of_a_{die,plane}.{least,mean,most}": ("erases", "erases in the run"),
+    "paths[].counters.*": ("", "activity of the whole run (emu/engine/core/counters.py)"),
+    "paths[].planned.*": ("", "amounts that the path's plan requested in the whole run"),
+    "paths[].energy_j_per_step.*": ("J/step", "low, typical, high of each energy component"),
+    "paths[].weights.equal_bits_to_reference": ("weights", "equal in every bit to the reference"),
+    "paths[].weights.elements": ("weights", "weights that were compared"),
+    "paths[].weights.equal_bits_at_host": (
+        "weights", "weights at the host that have these bits; null: unchecked",
+    ),
+    "paths[].weights.distance_to_recorded_units": (
+        "2**-24 max(|w|, sum of learning rates)",
+        "largest distance to the recorded weights; null: none",
+    ),
+    "paths[].weights.equal_bits_to_recorded_share": ("1", "share of equal weights; null: none"),
+}  # fmt: skip
+"""Key -> (unit, meaning); "": text or no unit, "1": a ratio."""
+
+METRICS: dict[str, tuple[str, str]] = {
+    "step_s": ("s", "time of a step"),
+    "samples_per_step": ("samples", "training samples per step"),
+    "samples_per_s": ("samples/s", "training throughput"),
+    "update_s": ("s", "time of the update stage"),
+    "update_share": ("1", "update stage as a share of the step"),
+    "update_speedup": ("1", "update stage of the baseline over that of this path; null: none"),
+    "overlapped_s": ("s", "time in which a phase overlaps an earlier one"),
+    "update_params_per_s": ("param/s", "parameters updated per second; null: no update stage"),
+    "link_bytes": ("B", "bytes over the drives' links, both directions"),
+    "link_{down,up}_bytes": ("B", "bytes over the links to (down) and from (up) the drives"),
+    "channel_bytes": ("B", "bytes over the flash channels, both directions"),
+    "flash_written_bytes": ("B", "bytes of all programmed pages"),
+    "tunnel_bytes": ("B", "bytes of messages through the TCP/IP tunnels"),
+    "tunnel_commands": ("operations", "NVMe commands and notifications of the tunnels"),
+    "host_relay_cpu_s": ("s", "host CPU time that relays tunnel messages"),
+    "page_operations": ("pages", "pages sensed and programmed"),
+    "array_operations": ("operations", "reads, programs and erases of the arrays"),
+    "erased_blocks": ("blocks", "erased blocks"),
+    "most_erases_of_a_super_block": ("erases", "erases of the most erased super-block"),
+    "waf": ("1", "write amplification factor; null: nothing was written"),
+    "steps_to_wear_out": ("steps", "steps until all blocks reach their typical cycles"),
+    "state_bytes": ("B", "pages that hold the optimizer's states"),
+    "state_share_of_capacity": ("1", "these bytes as a share of the nominal capacity"),
+    "state_cells_as_tlc_bytes": ("B", "capacity of their cells as TLC"),
+    "state_in_pslc_as_tlc_bytes": ("B", "capacity as TLC of the cells they would need in pSLC"),
+    "bound_by": ("resource", "busiest resource class of the update stage"),
+    "bound_by_share": ("1", "its busy share"),
+    "latency_bound": ("bool", "no resource is busy for half of the update stage"),
+    "rated_write_{low,typical,high}_bytes": ("B", "rated bytes: nominal capacity times cycles"),
+    "lifetime_steps_{low,typical,high}": (
+        "steps", "steps until the rated bytes are written; null: none",
+    ),
+    "lifetime_years_{low,typical,high}": ("years", "lifetime in years of training; null: none"),
+    "energy_drive_{low,typical,high}_j": ("J/step", "energy of the drives"),
+    "energy_drive_and_host_{low,typical,high}_j": (
+        "J/step", "energy of drives and host, excluding forward and backward",
+    ),
+    "energy_all_{low,typical,high}_j": ("J/step", "energy of the whole step"),
+    "energy_{drive,drive_and_host,all}_{low,typical,high}_j_per_sample": (
+        "J/sample", "energy per training sample, by scope",
+    ),
+}  # fmt: skip
+"""Keys of paths[].metrics, each an object with `value` and `unit` -> (unit, meaning)."""
+
+
+def expand(key: str) -> Iterator[str]:
+    """Yield the keys that a key of a table stands for: one per combination of its names."""
+    parts = re.split(r"\{(.*?)\}", key)
+    for names in itertools.product(*(part.split(",") for part in parts[1::2])):
+        yield "".join(itertools.chain(*itertools.zip_longest(parts[::2], names, fillvalue="")))
+
+
+def describe() -> str:
+    """Return both tables as text with the columns key, unit and meaning."""
+    rows = [*TABLE.items(), *((f"paths[].metrics.{key}", row) for key, row in METRICS.items())]
+    lines = []
+    for key, (unit, meaning) in rows:
+        lines += [f"{key}{f'  ({unit})' if unit else ''}", f"    {meaning}"]
+    return "\n".join(lines) + "\n"
