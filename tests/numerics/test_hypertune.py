@@ -143,6 +143,24 @@ def test_five_in_a_row():
         assert [c.batches[0] for c in changes] == expected
 
 
+def test_a_batch_does_not_grow_on_steps_that_decline():
+    """Batch 90 on a quarter of the cores. All cores return; one step at 0.02 keeps the mean of five
+    below its margin for four steps: (0.02 + 4 x 0.5) / 5 = 0.404 is 19 % below 0.5. The five steps
+    that growth requires begin after them: rows 4 to 8."""
+    tune = fleet(1)
+    feed(tune, rows((10, [1.0]), (20, [0.5])), rows((10, [1.0]), (20, [0.25])))
+    assert tune.batches.tolist() == [90]
+    ratios = rows((1, [0.02]), (3, [0.5]), (12, [1.0]))
+    flags = []
+    for row, ratio in enumerate(ratios):
+        change = tune.observe(30 + row, 100, 32.0 * ratio, np.ones(1))
+        flags.append(int(tune.flags[0]))
+        if change is not None:
+            break
+    assert flags[:5] == [1, 2, 3, 4, 0]
+    assert row == 8 and change.after.tolist() == [180]
+
+
 # --- as printed: livelock
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ondie.emu.cluster.collectives import ring
-from ondie.emu.cluster.data_split import largest_remainder, split
+from ondie.emu.cluster.data_split import largest_remainder, longest, split
 from ondie.emu.units import InputError
 
 
@@ -93,6 +93,28 @@ def test_repetition_is_levelled(nodes, public):
     if given_some.any():
         lowest = passes[given_some] + 2 / private[own][given_some]
         assert passes.max() <= lowest.min() + 2 / private[own].min()
+
+
+@pytest.mark.parametrize(
+    "own, batches, steps",
+    [
+        ([7, 9, 100], [2, 3, 0], Fraction(7, 2)),  # batch 0 is ignored
+        ([9, 7], [4, 2], Fraction(7, 2)),  # the most samples are not the most steps
+        ([10**10, 10**10 + 1], [1, 1], Fraction(10**10 + 1)),  # within 1e-9 of each other
+        ([2**53 + 1, 2**53], [1, 1], Fraction(2**53 + 1)),  # equal as floats
+        ([2**53, 2**53 + 1], [1, 1], Fraction(2**53 + 1)),
+        ([0, 0], [5, 1], Fraction(0)),
+    ],
+)
+def test_the_longest_node_decides_exactly(own, batches, steps):
+    assert longest(np.array(own), np.array(batches)) == steps
+
+
+def test_repetition_takes_the_steps_of_the_longest_node():
+    """10^10 + 1 private samples of node 1 by batch 1, none public: as many steps, in which node 0
+    repeats one of its 10^10."""
+    found = split([1, 1], 0, [10**10, 10**10 + 1], levelling="repeat")
+    assert found.steps == 10**10 + 1
 
 
 def test_a_fleet_is_split_at_once():
