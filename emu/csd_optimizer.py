@@ -128,7 +128,7 @@ class CSDOptimizer(KernelOptimizer):
     @property
     def held(self) -> list[torch.Tensor]:
         """All parameters, as they lie on the drive."""
-        return [p for group in self.param_groups for p in group["params"]]
+        return [param for group in self.param_groups for param in group["params"]]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -137,15 +137,17 @@ class CSDOptimizer(KernelOptimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for number, p in enumerate(self.held):
-            if p.grad is None:
-                raise KernelError(f"parameter {number} of shape {tuple(p.shape)} has no gradient")
-            self._check(p)
-            if p.dtype != torch.float32:
-                raise KernelError(f"parameter {number} is {p.dtype}, want torch.float32")
+        for number, param in enumerate(self.held):
+            if param.grad is None:
+                raise KernelError(
+                    f"parameter {number} of shape {tuple(param.shape)} has no gradient"
+                )
+            self._check(param)
+            if param.dtype != torch.float32:
+                raise KernelError(f"parameter {number} is {param.dtype}, want torch.float32")
         if self.seconds + sum(self._seconds) > LONGEST_S:
             raise InputError(f"{self.seconds:.3g} s simulated; at most {LONGEST_S:,} s are right")
-        gradient = self._flat([p.grad for p in self.held])
+        gradient = self._flat([param.grad for param in self.held])
         step = self._described()
         if self._run is None:
             self._run = self._made(step, gradient)
@@ -171,19 +173,21 @@ class CSDOptimizer(KernelOptimizer):
 
     def _counted(self) -> int:
         """Steps of the states: those taken, and those that were loaded."""
-        found = {int(self.state.get(p, {}).get("step", 0)) for p in self.held}
+        found = {int(self.state.get(param, {}).get("step", 0)) for param in self.held}
         if len(found) > 1:
             raise KernelError(f"parameters have taken {found} steps, want the same number each")
         return found.pop()
 
     def _made(self, step: Step, gradient: np.ndarray) -> Run:
         """The path on its drive, with the weights and states as they are now."""
-        groups = [(p, i) for i, group in enumerate(self.param_groups) for p in group["params"]]
+        groups = [
+            (param, i) for i, group in enumerate(self.param_groups) for param in group["params"]
+        ]
         entries = []
-        for n, (p, i) in enumerate(groups):
-            entries.append((f"{n}", tuple(p.shape), i, -1))
-            if behind := -p.numel() % self._block:
-                entries.append((f"padding behind {n}", (behind,), i, -1))
+        for number, (param, i) in enumerate(groups):
+            entries.append((f"{number}", tuple(param.shape), i, -1))
+            if behind := -param.numel() % self._block:
+                entries.append((f"padding behind {number}", (behind,), i, -1))
         weights = self._flat(self.held)
         source = Memory({0: gradient}, {"initial": weights})
         trace = Live(
@@ -205,29 +209,31 @@ class CSDOptimizer(KernelOptimizer):
     def _spans(self) -> Iterator[tuple[torch.Tensor, int, int]]:
         """Each parameter, and where it begins and ends on the drive."""
         at = 0
-        for p in self.held:
-            yield p, at, at + p.numel()
-            at += -(-p.numel() // self._block) * self._block
+        for param in self.held:
+            yield param, at, at + param.numel()
+            at += -(-param.numel() // self._block) * self._block
 
     def _flat(self, tensors: Sequence[torch.Tensor | None]) -> np.ndarray:
         """Tensors as they lie on the drive, float32[n_params]."""
         spans = list(self._spans())
         end = -(-spans[-1][2] // self._block) * self._block
         out = np.zeros(end, np.float32)
-        for t, (_, a, b) in zip(tensors, spans, strict=True):
-            assert t is not None
-            out[a:b] = t.detach().reshape(-1).to(torch.float32).numpy()
+        for tensor, (_, start, stop) in zip(tensors, spans, strict=True):
+            assert tensor is not None
+            out[start:stop] = tensor.detach().reshape(-1).to(torch.float32).numpy()
         return out
 
     def _initial(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         """Weights and states as the drive is filled with them, by slot."""
-        slots = {s.name: s for s in self.layout.slots if s.name != "g"}
+        slots = {slot.name: slot for slot in self.layout.slots if slot.name != "g"}
         zeros = dict(zip(self.kernel.states, self.kernel.zeros(len(weights)), strict=True))
         found = {"w": weights.copy()} | zeros
-        for p, a, b in self._spans():
-            held = self.state.get(p, {})
+        for param, start, stop in self._spans():
+            held = self.state.get(param, {})
             for name in found.keys() & held.keys():
-                found[name][a // slots[name].share : slots[name].size(b)] = array_of(held[name])
+                found[name][start // slots[name].share : slots[name].size(stop)] = array_of(
+                    held[name]
+                )
         found["w"] = Arithmetic.cast(found["w"], slots["w"].dtype)
         return found
 
@@ -245,9 +251,9 @@ class CSDOptimizer(KernelOptimizer):
             assert stored is not None
             weights = run.arithmetic.shown(stored)
         wide = run.arithmetic.wide(weights)
-        for p, a, b in self._spans():
-            p.copy_(torch.from_numpy(wide[a:b]).view(p.shape))
-            self.state[p]["step"] = self._steps[-1].count
+        for param, start, stop in self._spans():
+            param.copy_(torch.from_numpy(wide[start:stop]).view(param.shape))
+            self.state[param]["step"] = self._steps[-1].count
         torch.autograd.graph.increment_version(self.held)
 
     def cut_power(self, after_events: int) -> None:
@@ -311,9 +317,9 @@ class CSDOptimizer(KernelOptimizer):
             slots = {s.name: s for s in self.layout.slots}
             for name in (*self.kernel.states, *kept):
                 vector, slot = self._stored(name), slots[name]
-                for p, a, b in self._spans():
-                    part = vector[a // slot.share : slot.size(b)].copy()
-                    self.state[p][name] = tensor_of(part)
+                for param, start, stop in self._spans():
+                    part = vector[start // slot.share : slot.size(stop)].copy()
+                    self.state[param][name] = tensor_of(part)
         return super().state_dict() | {"format": self.layout.name}
 
     def _stored(self, name: str) -> np.ndarray:

@@ -20,6 +20,7 @@ import numpy as np
 
 from ondie.emu.analysis import perfetto as timelines
 from ondie.emu.analysis.energy import Energy, energy
+from ondie.emu.analysis.error_notes import damaged, error_notes
 from ondie.emu.analysis.extrapolate import Sampled, extend, reduced
 from ondie.emu.analysis.ledger import Ledger, ledger
 from ondie.emu.analysis.monte_carlo import Odds, assess
@@ -113,9 +114,9 @@ class Comparison:
 
     def result(self, name: str) -> Result | None:
         """Return the result of a path that ran, or None."""
-        for r in self.results:
-            if r.name == name and r.reason is None:
-                return r
+        for result in self.results:
+            if result.name == name and result.reason is None:
+                return result
         return None
 
 
@@ -198,7 +199,7 @@ class Run(Interruptible):
         book = ledger(totals, samples_per_step(self.path, self.path.trace))
         work = self.path.work(len(self.clock.steps))
         work = power.with_redone(work, self.path, totals, self.recoveries)
-        spent = power.with_lost(totals, [r.cut for r in self.recoveries])
+        spent = power.with_lost(totals, [recovery.cut for recovery in self.recoveries])
         return totals, book, work, energy(self.cfg, spent, work)
 
 
@@ -310,42 +311,12 @@ def run_whole(
     return dataclasses.replace(found, notes=(*found.notes, f"simulated whole: {reason}"))
 
 
-def damaged(t: Totals) -> bool:
-    """Return True if a run used wrong bytes: uncorrectable pages, or wrong bits in reservoir pages
-    as used, without ECC or after it."""
-    return t.counters["uncorrectable_pages"] + t.counters["bare_wrong_bits"] > 0
-
-
-def error_notes(t: Totals, weights: Weights | None) -> list[str]:
-    """Return notes on the effects of raw bit errors (read retries, wrong bits) and on wear
-    leveling."""
-    c = t.counters
-    notes = []
-    if c["retried_pages"]:
-        again = c["retry_read_pages"] + c["soft_read_pages"]
-        notes += [f"{c['retried_pages']} pages took {again} readings more"]
-    if c["uncorrectable_pages"]:
-        notes += [
-            f"{c['uncorrectable_pages']} pages could not be corrected: {c['media_errors']} "
-            "commands ended with an unrecovered read error (NVMe status 0x281)"
-        ]
-    if c["bare_wrong_bits"]:
-        notes += [f"{c['bare_wrong_bits']} wrong bits in pages that were read past the ECC"]
-    if c["bare_corrected_bits"]:
-        notes += [f"{c['bare_corrected_bits']} wrong bits in the optimizer's pages were corrected"]
-    if c["landed_pages"]:
-        notes += [f"{c['landed_pages']} pages moved between dies, so that these wear alike"]
-    if c["turned_pages"]:
-        notes += [f"{c['turned_pages']} pages changed planes, so that these wear alike"]
-    if weights is not None and damaged(t):
-        wrong = weights.elements - weights.equal_bits
-        notes += [f"{wrong} of {weights.elements} weights are wrong for it"]
-    return notes
-
-
 def check_length(name: str, trace: Trace, steps: int, bound: Bound) -> None:
     """Raise InputError if the simulated time of the steps could overflow the clock."""
-    whole = sum(s.forward_s + s.backward_s for s in trace.steps[:steps]) + bound.seconds * steps
+    whole = (
+        sum(step_record.forward_s + step_record.backward_s for step_record in trace.steps[:steps])
+        + bound.seconds * steps
+    )
     if whole > LONGEST_S:
         raise InputError(
             f"{name}: {trace.name} would take {whole:.3g} s of simulated time (update stage: "
@@ -369,9 +340,9 @@ def _report_progress(
     bound: Bound,
 ) -> None:
     """Report progress as simulated time relative to the closed form."""
-    s = trace.steps[step]
+    step_record = trace.steps[step]
     begin = system.now
-    length = ps_from_seconds(s.forward_s + s.backward_s + bound.seconds) or 1
+    length = ps_from_seconds(step_record.forward_s + step_record.backward_s + bound.seconds) or 1
 
     def at(_: int) -> None:
         progress(name, (step + min((system.now - begin) / length, 1.0)) / steps)
@@ -405,10 +376,10 @@ def compare(
     if trace.op not in OPS:
         reason = trace.attrs.get("op_reason", "no update kernel is known for it")
         raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")
-    n = step_count(trace, steps)
+    n_steps = step_count(trace, steps)
     payload = trace.payload == "recorded"
-    if sampled and (payload or n > 1 or timeline):
-        what = "a timeline" if timeline else f"{n} steps" if n > 1 else "the payload"
+    if sampled and (payload or n_steps > 1 or timeline):
+        what = "a timeline" if timeline else f"{n_steps} steps" if n_steps > 1 else "the payload"
         raise InputError(f"--sampled: {what} of {trace.name} cannot be had from pieces of it")
     for name in chosen if paths and strict else ():
         PATHS[name](cfg, trace, options)  # raises Unavailable before anything runs
@@ -430,7 +401,7 @@ def compare(
                 return extended
             return run_path(
                 name, cfg, trace, options,
-                steps=n, payload=payload, timeline=timeline, progress=watch,
+                steps=n_steps, payload=payload, timeline=timeline, progress=watch,
             )  # fmt: skip
         except Unavailable as error:
             reason = str(error).removeprefix(f"{name}: ")
@@ -450,32 +421,46 @@ def compare(
         except BaseException:  # also an interrupt: leaving the pool waits for the other paths
             stop.set()
             raise
-    ran = [r.name for r in results if r.reason is None]
-    updated = [r.name for r in results if r.ledger is not None and r.ledger.update_s]
+    ran = [result.name for result in results if result.reason is None]
+    updated = [
+        result.name for result in results if result.ledger is not None and result.ledger.update_s
+    ]
     if not ran:
-        reasons = "; ".join(f"{r.name}: {r.reason}" for r in results)
+        reasons = "; ".join(f"{result.name}: {result.reason}" for result in results)
         raise Unavailable(f"no path can run {trace.name} on {cfg.system.name}: {reasons}")
     pair = headline_pair(updated)
     found: tuple[Swing, ...] = ()
     odds = None
     if swing and pair is not None:
+        found, odds = _vary(trace, cfg, options, results, pair)
+    return Comparison(cfg, trace, options, n_steps, results, found, pair, odds)
 
-        def again(name: str, changed: Config, small: Trace) -> tuple[Ledger, Work]:
-            path, short = PATHS[name](changed, trace, options), amortised(changed)
-            if isinstance(path, UpdatingPath) and (more := path.part_settings(small.n_params)):
-                short = short.replace(more)
-            r = run_path(name, short, small, part_options(path), steps=1, payload=False)
-            assert r.ledger is not None and r.work is not None
-            return r.ledger, r.work
 
-        def fits(name: str, changed: Config) -> None:
-            PATHS[name](changed, trace, options)
+def _vary(
+    trace: Trace, cfg: Config, options: Options, results: Sequence[Result], pair: tuple[str, str]
+) -> tuple[tuple[Swing, ...], Odds]:
+    """Return the swings of the assumed constants, and the uncertainty of the headline."""
 
-        every = swings(cfg, trace, Headline(again, fits, pair), WORKERS)
-        books = {r.name: (r.ledger, r.work) for r in results if r.ledger and r.work}
-        odds = assess(cfg, {name: books[name] for name in pair}, every, options.seed)
-        found = tuple(s for s in every if cfg.leaf(s.key).source == "assumed")
-    return Comparison(cfg, trace, options, n, results, found, pair, odds)
+    def again(name: str, changed: Config, small: Trace) -> tuple[Ledger, Work]:
+        path, short = PATHS[name](changed, trace, options), amortised(changed)
+        if isinstance(path, UpdatingPath) and (more := path.part_settings(small.n_params)):
+            short = short.replace(more)
+        result = run_path(name, short, small, part_options(path), steps=1, payload=False)
+        assert result.ledger is not None and result.work is not None
+        return result.ledger, result.work
+
+    def fits(name: str, changed: Config) -> None:
+        PATHS[name](changed, trace, options)
+
+    every = swings(cfg, trace, Headline(again, fits, pair), WORKERS)
+    books = {
+        result.name: (result.ledger, result.work)
+        for result in results
+        if result.ledger and result.work
+    }
+    odds = assess(cfg, {name: books[name] for name in pair}, every, options.seed)
+    found = tuple(swing for swing in every if cfg.leaf(swing.key).source == "assumed")
+    return found, odds
 
 
 def step_count(trace: Trace, steps: int | None) -> int:

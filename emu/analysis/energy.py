@@ -63,45 +63,70 @@ def bounds(cfg: Config, key: str) -> tuple[float, float, float]:
     return float(leaf.low), value, float(leaf.high)
 
 
-def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
+def components(cfg: Config, totals: Totals, work: Work) -> list[Component]:
     """Return the components of a run, without those whose quantity is 0."""
-    c = t.counters
-    page = t.page_bytes * 8
-    read = c["read_pages"] + c["gc_read_pages"] + c["merge_read_pages"] + c["map_read_pages"]
-    read += c["bpr_pages"] + c["reservoir_read_pages"]
-    read += c["retry_read_pages"] + c["soft_read_pages"] + c["fold_read_pages"]
-    read += c["beside_pages"] + c["lifted_pages"]
-    program = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] + c["bpp_pages"]
-    program += c["map_program_pages"] + c["padding_pages"] + c["second_pass_pages"]
-    program += c["fold_program_pages"] + c["stored_pages"] + c["kept_pages"] + c["landed_pages"]
-    turned = c["turned_pages"] * page
-    coded = (c["ecc_decoded_pages"] + c["ecc_encoded_pages"]) * t.page_bytes
-    coded -= c["unasked_out_bytes"] + c["unasked_in_bytes"]
+    counters = totals.counters
+    page = totals.page_bytes * 8
+    read = (
+        counters["read_pages"]
+        + counters["gc_read_pages"]
+        + counters["merge_read_pages"]
+        + counters["map_read_pages"]
+    )
+    read += counters["bpr_pages"] + counters["reservoir_read_pages"]
+    read += counters["retry_read_pages"] + counters["soft_read_pages"] + counters["fold_read_pages"]
+    read += counters["beside_pages"] + counters["lifted_pages"]
+    program = (
+        counters["program_pages"]
+        + counters["gc_program_pages"]
+        + counters["failed_pages"]
+        + counters["bpp_pages"]
+    )
+    program += (
+        counters["map_program_pages"] + counters["padding_pages"] + counters["second_pass_pages"]
+    )
+    program += (
+        counters["fold_program_pages"]
+        + counters["stored_pages"]
+        + counters["kept_pages"]
+        + counters["landed_pages"]
+    )
+    turned = counters["turned_pages"] * page
+    coded = (counters["ecc_decoded_pages"] + counters["ecc_encoded_pages"]) * totals.page_bytes
+    coded -= counters["unasked_out_bytes"] + counters["unasked_in_bytes"]
     die_coded = 0  # pages that pass through the on-die ECC
     if cfg.pe.protection == "on_die_ecc":
-        die_coded = c["bpr_pages"] + c["bpp_pages"] + c["reservoir_read_pages"]
-        die_coded += c["lifted_pages"] + c["landed_pages"]
-    channel = t.bytes_by["channels in"] + t.bytes_by["channels out"]
+        die_coded = counters["bpr_pages"] + counters["bpp_pages"] + counters["reservoir_read_pages"]
+        die_coded += counters["lifted_pages"] + counters["landed_pages"]
+    channel = totals.bytes_by["channels in"] + totals.bytes_by["channels out"]
     ports = 2 if cfg.link.uplink_bytes_per_s else 1
-    tunnel = c["tunnel_wire_bytes"]
-    link = (t.bytes_by["link down"] + t.bytes_by["link up"] + tunnel) * ports
-    whole = sum(b - a for s in t.steps for a, b in [s["step"]])
+    tunnel = counters["tunnel_wire_bytes"]
+    link = (totals.bytes_by["link down"] + totals.bytes_by["link up"] + tunnel) * ports
+    whole = sum(stop - start for spans in totals.steps for start, stop in [spans["step"]])
     compute = sum(
-        max((s[name][1] for name in ("forward", "backward") if name in s), default=s["step"][0])
-        - s["step"][0]
-        for s in t.steps
+        max(
+            (spans[name][1] for name in ("forward", "backward") if name in spans),
+            default=spans["step"][0],
+        )
+        - spans["step"][0]
+        for spans in totals.steps
     )
-    isp_busy = t.busy_sum_ps.get("ISP", 0)
-    idle = max((whole - compute) * t.devices - isp_busy, 0)
+    isp_busy = totals.busy_sum_ps.get("ISP", 0)
+    idle = max((whole - compute) * totals.devices - isp_busy, 0)
     cores = max(cfg.isp.cores, 1)
     has_isp = cfg.isp.kind != "none"
     storage = "host.update_power" if work.host_updates else "host.wait_power"
     out = [
         Component("NAND read", DRIVE, "energy.nand_read", read * page),
         Component("NAND program", DRIVE, "energy.nand_program", program * page),
-        Component("NAND erase", DRIVE, "energy.nand_erase", c["erased_blocks"] * t.block_bytes * 8),
+        Component(
+            "NAND erase",
+            DRIVE,
+            "energy.nand_erase",
+            counters["erased_blocks"] * totals.block_bytes * 8,
+        ),
         Component("channels", DRIVE, "energy.channel", channel * 8),
-        Component("drive DRAM", DRIVE, "energy.dram", t.bytes_by["DRAM"] * 8),
+        Component("drive DRAM", DRIVE, "energy.dram", totals.bytes_by["DRAM"] * 8),
         Component("ECC", DRIVE, "energy.ecc", coded * 8),
         Component("die ECC", DRIVE, "energy.pe_ecc", die_coded * page),
         Component("PE additions", DRIVE, "energy.pe_add", work.adds),
@@ -111,14 +136,14 @@ def components(cfg: Config, t: Totals, work: Work) -> list[Component]:
         Component("cipher on the die", DRIVE, "energy.pe_cipher", work.pe_cipher_bits),
         Component("ISP busy", DRIVE, "energy.isp_core", isp_busy * cores),
         Component("ISP idle", DRIVE, "energy.isp_idle", idle if has_isp else 0),
-        Component("controller", DRIVE, "energy.controller", (whole - compute) * t.devices),
+        Component("controller", DRIVE, "energy.controller", (whole - compute) * totals.devices),
         Component("PCIe", DRIVE, "link.energy", link * 8),
         Component("host DRAM", HOST, "host.dram_energy", work.host_dram_bits),
         Component("host power", HOST, storage, whole - compute),
         Component("host and accelerator power", COMPUTE, "host.compute_power", compute),
-        Component("waiting controller", COMPUTE, "energy.controller", compute * t.devices),
+        Component("waiting controller", COMPUTE, "energy.controller", compute * totals.devices),
     ]
-    return [x for x in out if x.quantity]
+    return [component for component in out if component.quantity]
 
 
 @dataclass(frozen=True)
@@ -146,18 +171,18 @@ class Energy:
 
 def _sum(parts: list[tuple[float, float, float]]) -> tuple[float, float, float]:
     return (
-        sum(p[0] for p in parts),
-        sum(p[1] for p in parts),
-        sum(p[2] for p in parts),
+        sum(part[0] for part in parts),
+        sum(part[1] for part in parts),
+        sum(part[2] for part in parts),
     )
 
 
 def energy(cfg: Config, totals: Totals, work: Work) -> Energy:
     """Return the energy of a run; low and high take all constants at that end of their ranges."""
     parts = components(cfg, totals, work)
-    joules = {p.name: p.joules(cfg) for p in parts}
+    joules = {part.name: part.joules(cfg) for part in parts}
     groups = {
-        group: _sum([joules[p.name] for p in parts if p.group == group])
+        group: _sum([joules[part.name] for part in parts if part.group == group])
         for group in (DRIVE, HOST, COMPUTE)
     }
     return Energy(groups[DRIVE], groups[HOST], groups[COMPUTE], joules)

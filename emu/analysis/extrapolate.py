@@ -27,8 +27,8 @@ from ondie.traces.model import Tensor
 DECAY = "weight_decay"
 
 
-def reduced(trace: Trace, n: int, *, name: str, training: float) -> Trace:
-    """Return the trace's first step, reduced to ``n`` parameters, without payload.
+def reduced(trace: Trace, count: int, *, name: str, training: float) -> Trace:
+    """Return the trace's first step, reduced to ``count`` parameters, without payload.
 
     Every trainable tensor is reduced in proportion, so that parameter groups keep their shares. The
     times of forward and backward are multiplied by ``training``. The weight decay of a group is the
@@ -50,7 +50,7 @@ def reduced(trace: Trace, n: int, *, name: str, training: float) -> Trace:
         trace,
         name=f"{trace.name} ({name})",
         payload="none",
-        tensors=_shared(trace, n),
+        tensors=_shared(trace, count),
         steps=(step,),
         digest=None,
     )
@@ -62,16 +62,16 @@ def _hyper(trace: Trace, group: int) -> dict[str, float | bool]:
     return {**trace.steps[0].hyper[group], **({DECAY: decay} if decay else {})}
 
 
-def _shared(trace: Trace, n: int) -> tuple[Tensor, ...]:
-    """Return the trainable tensors reduced in proportion to ``n`` parameters; omit empty ones."""
+def _shared(trace: Trace, count: int) -> tuple[Tensor, ...]:
+    """Return the trainable tensors reduced to ``count`` parameters, without empty ones."""
     whole, found = trace.n_params, []
-    for t in trace.trainable:
-        begin = t.offset * n // whole
-        size = (t.offset + t.size) * n // whole - begin
+    for tensor in trace.trainable:
+        begin = tensor.offset * count // whole
+        size = (tensor.offset + tensor.size) * count // whole - begin
         if size:
-            shape = t.shape if size == t.size else (size,)
+            shape = tensor.shape if size == tensor.size else (size,)
             found.append(
-                dataclasses.replace(t, shape=shape, offset=begin, size=size, ready_order=-1)
+                dataclasses.replace(tensor, shape=shape, offset=begin, size=size, ready_order=-1)
             )
     return tuple(found)
 
@@ -90,7 +90,7 @@ class Sampled:
     @property
     def words(self) -> str:
         """Note for the row of the result."""
-        millions = ", ".join(f"{n / 1e6:.4g}" for n in sorted(set(self.params)))
+        millions = ", ".join(f"{params / 1e6:.4g}" for params in sorted(set(self.params)))
         return (
             f"sampled: extended from pieces of {millions} million parameters; the middle "
             f"one lies {self.error:.2%} off what the others foretell of it"

@@ -69,7 +69,12 @@ class Ledger:
 
         Without any overlap, a step would be longer by this time.
         """
-        spans = [s[name] for s in self.totals.steps for name in ORDER if name in s]
+        spans = [
+            step_spans[name]
+            for step_spans in self.totals.steps
+            for name in ORDER
+            if name in step_spans
+        ]
         whole = sum(last - first for first, last in spans) / self.steps / 1e12
         return max(whole - sum(self.phases_s.get(name, 0.0) for name in ORDER), 0.0)
 
@@ -80,12 +85,12 @@ class Ledger:
         without overlap are omitted.
         """
         found: dict[tuple[str, str], int] = defaultdict(int)
-        for s in self.totals.steps:
-            here = [name for name in ORDER if name in s]
+        for spans in self.totals.steps:
+            here = [name for name in ORDER if name in spans]
             for i, later in enumerate(here):
                 for earlier in here[:i]:
-                    (a, b), (c, d) = s[earlier], s[later]
-                    found[later, earlier] += max(min(b, d) - max(a, c), 0)
+                    (first, last), (other_first, other_last) = spans[earlier], spans[later]
+                    found[later, earlier] += max(min(last, other_last) - max(first, other_first), 0)
         return {pair: ps / self.steps / 1e12 for pair, ps in found.items() if ps}
 
     @property
@@ -94,9 +99,9 @@ class Ledger:
 
         Includes garbage collection, merges and failed programs.
         """
-        c = self.totals.counters
+        counters = self.totals.counters
         return sum(
-            c[name]
+            counters[name]
             for name in (
                 "read_pages", "program_pages", "gc_read_pages", "gc_program_pages", "bpr_pages",
                 "bpp_pages", "reservoir_read_pages", "merge_read_pages", "failed_pages",
@@ -110,17 +115,25 @@ class Ledger:
     @property
     def waf(self) -> float | None:
         """Write amplification: pages programmed over pages requested; None if none were written."""
-        c = self.totals.counters
-        computed = c["bpp_pages"] + c["stored_pages"] + c["kept_pages"]
-        asked = written_pages(c) + computed
-        again = c["gc_program_pages"] + c["failed_pages"] + c["map_program_pages"]
-        again += c["padding_pages"] + c["fold_program_pages"] + c["landed_pages"]
-        return (c["program_pages"] + computed + again) / asked if asked else None
+        counters = self.totals.counters
+        computed = counters["bpp_pages"] + counters["stored_pages"] + counters["kept_pages"]
+        asked = written_pages(counters) + computed
+        again = (
+            counters["gc_program_pages"] + counters["failed_pages"] + counters["map_program_pages"]
+        )
+        again += (
+            counters["padding_pages"] + counters["fold_program_pages"] + counters["landed_pages"]
+        )
+        return (counters["program_pages"] + computed + again) / asked if asked else None
 
     def utilisation(self, phase: str) -> dict[str, float]:
         """Return, per resource class, the share of the phase's time that its busiest member worked
         for the phase."""
-        length = sum(b - a for s in self.totals.steps for a, b in [s.get(phase, (0, 0))])
+        length = sum(
+            stop - start
+            for spans in self.totals.steps
+            for start, stop in [spans.get(phase, (0, 0))]
+        )
         if not length:
             return {}
         return {
@@ -167,111 +180,151 @@ def ledger(totals: Totals, samples: int) -> Ledger:
             alone = name == "update" and "synchronise" not in spans
             sums[name] += max(0, last - (first if alone else max(covered, first)))
             covered = max(covered, last)
-    n = len(totals.steps)
-    return Ledger(totals, samples, {name: ps / n / 1e12 for name, ps in sums.items()})
+    steps = len(totals.steps)
+    return Ledger(totals, samples, {name: ps / steps / 1e12 for name, ps in sums.items()})
 
 
-def balance(t: Totals) -> list[tuple[str, int, int]]:
+def balance(totals: Totals) -> list[tuple[str, int, int]]:
     """Return every balance of a run as (what, one side, other side)."""
-    c, page = t.counters, t.page_bytes
-    down = c["host_write_bytes"] + c["down_bytes"]
-    up = c["host_read_bytes"] + c["up_bytes"] + c["reservoir_up_bytes"]
-    inside = c["copyback_pages"]  # moved inside the die
-    decoded = c["read_pages"] + c["gc_read_pages"] + c["merge_read_pages"] - inside
-    decoded += c["map_read_pages"] + c["retry_read_pages"] + c["fold_read_pages"]
-    sensed = decoded + c["soft_read_pages"]  # soft reads of a page are decoded together, once
-    fetched = c["fetched_pages"]  # from the page registers
-    decoded += c["soft_pages"]
-    encoded = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"] - inside
-    encoded += c["map_program_pages"] + c["padding_pages"] + c["fold_program_pages"]
-    decoded += c["pe_decoded_pages"]
-    encoded += c["pe_encoded_pages"]
-    returned = c["pe_returned_pages"]
-    channel_out = (sensed + returned + c["pe_encoded_pages"] + fetched) * page + c["scan_bytes"]
-    channel_out += c["reservoir_up_bytes"] - c["unasked_out_bytes"] + c["lifted_pages"] * page
-    encoded += c["stored_pages"] + c["kept_pages"]
-    channel_in = (encoded - c["pe_encoded_pages"] + c["second_pass_pages"] + returned) * page
-    channel_in += c["load_bytes"] - c["unasked_in_bytes"] + c["landed_pages"] * page
-    if c["pe_decoded_pages"]:  # the optimizer's pages pass through the controller's ECC
-        encoded += c["landed_pages"]
-    extra_down, extra_up = c["link_extra_down_bytes"], c["link_extra_up_bytes"]
+    counters, page = totals.counters, totals.page_bytes
+    down = counters["host_write_bytes"] + counters["down_bytes"]
+    up = counters["host_read_bytes"] + counters["up_bytes"] + counters["reservoir_up_bytes"]
+    inside = counters["copyback_pages"]  # moved inside the die
+    decoded = (
+        counters["read_pages"] + counters["gc_read_pages"] + counters["merge_read_pages"] - inside
+    )
+    decoded += (
+        counters["map_read_pages"] + counters["retry_read_pages"] + counters["fold_read_pages"]
+    )
+    sensed = (
+        decoded + counters["soft_read_pages"]
+    )  # soft reads of a page are decoded together, once
+    fetched = counters["fetched_pages"]  # from the page registers
+    decoded += counters["soft_pages"]
+    encoded = (
+        counters["program_pages"] + counters["gc_program_pages"] + counters["failed_pages"] - inside
+    )
+    encoded += (
+        counters["map_program_pages"] + counters["padding_pages"] + counters["fold_program_pages"]
+    )
+    decoded += counters["pe_decoded_pages"]
+    encoded += counters["pe_encoded_pages"]
+    returned = counters["pe_returned_pages"]
+    channel_out = (sensed + returned + counters["pe_encoded_pages"] + fetched) * page + counters[
+        "scan_bytes"
+    ]
+    channel_out += (
+        counters["reservoir_up_bytes"]
+        - counters["unasked_out_bytes"]
+        + counters["lifted_pages"] * page
+    )
+    encoded += counters["stored_pages"] + counters["kept_pages"]
+    channel_in = (
+        encoded - counters["pe_encoded_pages"] + counters["second_pass_pages"] + returned
+    ) * page
+    channel_in += (
+        counters["load_bytes"] - counters["unasked_in_bytes"] + counters["landed_pages"] * page
+    )
+    if counters["pe_decoded_pages"]:  # the optimizer's pages pass through the controller's ECC
+        encoded += counters["landed_pages"]
+    extra_down, extra_up = counters["link_extra_down_bytes"], counters["link_extra_up_bytes"]
     return [
-        ("commands fetched, commands completed", c["commands"], c["commands_done"]),
-        ("transactions in flight at the end", t.in_flight, 0),
-        ("bytes down the link, bytes planned", down, t.planned["link_down_bytes"]),
-        ("bytes up the link, bytes planned", up, t.planned["link_up_bytes"]),
-        ("bytes down the link, bytes of its station", down + extra_down, t.bytes_by["link down"]),
-        ("bytes up the link, bytes of its station", up + extra_up, t.bytes_by["link up"]),
+        ("commands fetched, commands completed", counters["commands"], counters["commands_done"]),
+        ("transactions in flight at the end", totals.in_flight, 0),
+        ("bytes down the link, bytes planned", down, totals.planned["link_down_bytes"]),
+        ("bytes up the link, bytes planned", up, totals.planned["link_up_bytes"]),
+        (
+            "bytes down the link, bytes of its station",
+            down + extra_down,
+            totals.bytes_by["link down"],
+        ),
+        ("bytes up the link, bytes of its station", up + extra_up, totals.bytes_by["link up"]),
         (
             "pages read, pages planned",
-            c["read_pages"] + c["unmapped_pages"] + c["cache_hit_pages"],
-            t.planned["read_pages"],
+            counters["read_pages"] + counters["unmapped_pages"] + counters["cache_hit_pages"],
+            totals.planned["read_pages"],
         ),
-        ("pages written, pages planned", written_pages(c), t.planned["program_pages"]),
+        ("pages written, pages planned", written_pages(counters), totals.planned["program_pages"]),
         (
             "contents that the data cache took: merged, dropped, on flash, or there still",
-            c["cache_write_pages"],
-            c["cache_merged_pages"]
-            + c["cache_dropped_pages"]
-            + c["destaged_pages"]
-            + t.cached_contents,
+            counters["cache_write_pages"],
+            counters["cache_merged_pages"]
+            + counters["cache_dropped_pages"]
+            + counters["destaged_pages"]
+            + totals.cached_contents,
         ),
         (
             "pages moved by collection",
-            c["gc_read_pages"],
-            c["gc_program_pages"] + c["gc_dropped_pages"],
+            counters["gc_read_pages"],
+            counters["gc_program_pages"] + counters["gc_dropped_pages"],
         ),
         (
             "pages folded",
-            c["fold_read_pages"],
-            c["fold_program_pages"] + c["fold_dropped_pages"],
+            counters["fold_read_pages"],
+            counters["fold_program_pages"] + counters["fold_dropped_pages"],
         ),
-        ("VPP pages, planned", c["vpp_pages"], t.planned["vpp_pages"]),
-        ("BPR pages, planned", c["bpr_pages"], t.planned["bpr_pages"]),
-        ("BPP pages, planned", c["bpp_pages"], t.planned["bpp_pages"]),
-        ("ODC operations, planned", c["odc_ops"], t.planned["odc_ops"]),
+        ("VPP pages, planned", counters["vpp_pages"], totals.planned["vpp_pages"]),
+        ("BPR pages, planned", counters["bpr_pages"], totals.planned["bpr_pages"]),
+        ("BPP pages, planned", counters["bpp_pages"], totals.planned["bpp_pages"]),
+        ("ODC operations, planned", counters["odc_ops"], totals.planned["odc_ops"]),
         (
             "reservoir pages read, planned",
-            c["reservoir_read_pages"],
-            t.planned["reservoir_read_pages"],
+            counters["reservoir_read_pages"],
+            totals.planned["reservoir_read_pages"],
         ),
-        ("register pages fetched, planned", fetched, t.planned["fetched_pages"]),
+        ("register pages fetched, planned", fetched, totals.planned["fetched_pages"]),
         (
             "reservoir pages stored by the controller, planned",
-            c["stored_pages"],
-            t.planned["stored_pages"],
+            counters["stored_pages"],
+            totals.planned["stored_pages"],
         ),
-        ("gradient pages kept, planned", c["kept_pages"], t.planned["kept_pages"]),
-        ("reservoir pages lifted, planned", c["lifted_pages"], t.planned["lifted_pages"]),
-        ("reservoir pages landed, planned", c["landed_pages"], t.planned["landed_pages"]),
-        ("reservoir pages lifted, landed elsewhere", c["lifted_pages"], c["landed_pages"]),
-        ("bytes out over the channels", channel_out, t.bytes_by["channels out"]),
-        ("bytes into the dies over the channels", channel_in, t.bytes_by["channels in"]),
+        ("gradient pages kept, planned", counters["kept_pages"], totals.planned["kept_pages"]),
+        (
+            "reservoir pages lifted, planned",
+            counters["lifted_pages"],
+            totals.planned["lifted_pages"],
+        ),
+        (
+            "reservoir pages landed, planned",
+            counters["landed_pages"],
+            totals.planned["landed_pages"],
+        ),
+        (
+            "reservoir pages lifted, landed elsewhere",
+            counters["lifted_pages"],
+            counters["landed_pages"],
+        ),
+        ("bytes out over the channels", channel_out, totals.bytes_by["channels out"]),
+        ("bytes into the dies over the channels", channel_in, totals.bytes_by["channels in"]),
         (
             "pages decoded, pages read through ECC",
-            c["ecc_decoded_pages"],
+            counters["ecc_decoded_pages"],
             decoded,
         ),
         (
             "pages encoded, pages programmed through ECC",
-            c["ecc_encoded_pages"],
+            counters["ecc_encoded_pages"],
             encoded,
         ),
-        ("valid pages, mapped pages", t.valid_pages, t.mapped_pages),
-        ("super-pages valid, super-pages mapped", *t.super_pages),
-        ("bytes through the tunnels, planned", c["tunnel_bytes"], t.planned["tunnel_bytes"]),
+        ("valid pages, mapped pages", totals.valid_pages, totals.mapped_pages),
+        ("super-pages valid, super-pages mapped", *totals.super_pages),
+        (
+            "bytes through the tunnels, planned",
+            counters["tunnel_bytes"],
+            totals.planned["tunnel_bytes"],
+        ),
         *[
-            (f"{what} of the tunnels, planned", c[name], t.planned[name])
+            (f"{what} of the tunnels, planned", counters[name], totals.planned[name])
             for what, name in (("commands", "tunnel_commands"), ("link bytes", "tunnel_wire_bytes"))
         ],
         (
             "bytes through the tunnels, bytes of their stations",
-            c["tunnel_bytes"],
-            t.bytes_by["tunnel up"] + t.bytes_by["tunnel down"],
+            counters["tunnel_bytes"],
+            totals.bytes_by["tunnel up"] + totals.bytes_by["tunnel down"],
         ),
     ]
 
 
-def written_pages(c: Mapping[str, int]) -> int:
+def written_pages(counters: Mapping[str, int]) -> int:
     """Return the number of pages that host and ISP wrote, to flash or to the data cache."""
-    return c["program_pages"] - c["destaged_pages"] + c["cache_write_pages"]
+    return counters["program_pages"] - counters["destaged_pages"] + counters["cache_write_pages"]

@@ -39,7 +39,7 @@ def spread(worn: Sequence[Sequence[int]]) -> dict[str, tuple[int, float, int]]:
 
     ``worn`` has the erases of each plane, by die.
     """
-    planes = [n for die in worn for n in die]
+    planes = [erases for die in worn for erases in die]
     dies = [sum(die) for die in worn]
     return {
         name: (min(its), sum(its) / len(its), max(its))
@@ -81,17 +81,19 @@ class Lifetime:
     the others: (with wear leveling as configured, as laid out without it)."""
 
 
-def programmed_bytes(t: Totals) -> int:
+def programmed_bytes(totals: Totals) -> int:
     """Return the bytes of all pages programmed in a run, for any reason."""
-    c = t.counters
-    pages = c["program_pages"] + c["gc_program_pages"] + c["failed_pages"]
-    pages += c["map_program_pages"] + c["padding_pages"] + c["fold_program_pages"]
-    return pages * t.page_bytes + reservoir_bytes(t)
+    counters = totals.counters
+    pages = counters["program_pages"] + counters["gc_program_pages"] + counters["failed_pages"]
+    pages += (
+        counters["map_program_pages"] + counters["padding_pages"] + counters["fold_program_pages"]
+    )
+    return pages * totals.page_bytes + reservoir_bytes(totals)
 
 
-def reservoir_bytes(t: Totals) -> int:
+def reservoir_bytes(totals: Totals) -> int:
     """Return the bytes of pages programmed in the optimizer's reservoir in a run."""
-    return sum(t.counters[name] for name in RESERVOIR_PAGES) * t.page_bytes
+    return sum(totals.counters[name] for name in RESERVOIR_PAGES) * totals.page_bytes
 
 
 def gain(cfg: Config, required: str, rated: str) -> Interval:
@@ -122,16 +124,20 @@ def cycles(cfg: Config, key: str = RETENTION) -> Interval:
         for have in (rated.value, rated.low, rated.high) if have is not None
     ]  # fmt: skip
     low, typical, high = bounds(cfg, "flash.endurance_cycles")
-    return low * min(e[0] for e in ends), typical * ends[0][1], high * max(e[2] for e in ends)
+    return (
+        low * min(end[0] for end in ends),
+        typical * ends[0][1],
+        high * max(end[2] for end in ends),
+    )
 
 
-def cycles_as_written(cfg: Config, t: Totals) -> Interval:
+def cycles_as_written(cfg: Config, totals: Totals) -> Interval:
     """Return the effective cycles of a drive that is written as in this run.
 
     Programmed bytes over the share of lifetime that they use, in the reservoir and in the mapped
     part.
     """
-    inside, every = reservoir_bytes(t), programmed_bytes(t)
+    inside, every = reservoir_bytes(totals), programmed_bytes(totals)
     behind, own = cycles(cfg), cycles(cfg, RESERVOIR_RETENTION)
     if not inside or behind == own:
         return behind
@@ -152,19 +158,23 @@ def lifetime(
     ``on_flash``: the pages that hold data are those of the states. ``share``: distribution of the
     path's programs over the blocks reserved for it.
     """
-    t = book.totals
-    written = programmed_bytes(t) / book.steps
-    nominal = cfg.system.capacity_bytes * t.devices
-    low, typical, high = cycles_as_written(cfg, t)
+    totals = book.totals
+    written = programmed_bytes(totals) / book.steps
+    nominal = cfg.system.capacity_bytes * totals.devices
+    low, typical, high = cycles_as_written(cfg, totals)
     rated = (low * nominal, typical * nominal, high * nominal)
     steps = years = wear_out = None
-    g = Geometry.of(cfg)
+    geometry = Geometry.of(cfg)
     if written:
-        wear_out = typical * g.physical_pages * g.page_bytes * t.devices / written
+        wear_out = (
+            typical * geometry.physical_pages * geometry.page_bytes * totals.devices / written
+        )
         steps = (rated[0] / written, rated[1] / written, rated[2] / written)
         a_year = book.step_s / YEAR_S
         years = (steps[0] * a_year, steps[1] * a_year, steps[2] * a_year)
-    held = t.mapped_pages * t.page_bytes + t.super_pages[1] * g.super_page_bytes
+    held = (
+        totals.mapped_pages * totals.page_bytes + totals.super_pages[1] * geometry.super_page_bytes
+    )
     held *= on_flash
     cells = held // BITS[cfg.flash.cell]
     own = None

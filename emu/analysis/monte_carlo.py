@@ -77,20 +77,22 @@ class Span:
         A choice returns its places: -1 low, 0 typical, +1 high.
         """
         name = next((group[0] for group in TOGETHER if self.key in group), self.key)
-        u = np.random.default_rng([seed, zlib.crc32(name.encode())]).random(DRAWS)
+        uniform = np.random.default_rng([seed, zlib.crc32(name.encode())]).random(DRAWS)
         low, mode, high = self.low, self.typical, self.high
         if self.choice:
             ends = [place for place, end in ((-1.0, low), (1.0, high)) if end != mode]
             if not ends:
                 return np.zeros(DRAWS)
-            return np.where(u < 0.5, 0.0, np.array(ends)[((u - 0.5) * 2 * len(ends)).astype(int)])
+            return np.where(
+                uniform < 0.5, 0.0, np.array(ends)[((uniform - 0.5) * 2 * len(ends)).astype(int)]
+            )
         if low == high:
             return np.full(DRAWS, mode)
         if law == "mixed" and self.wide:
-            return np.asarray(low * (high / low) ** u)
-        below = low + np.sqrt(u * (high - low) * (mode - low))
-        above = high - np.sqrt((1 - u) * (high - low) * (high - mode))
-        return np.where(u * (high - low) < mode - low, below, above)
+            return np.asarray(low * (high / low) ** uniform)
+        below = low + np.sqrt(uniform * (high - low) * (mode - low))
+        above = high - np.sqrt((1 - uniform) * (high - low) * (high - mode))
+        return np.where(uniform * (high - low) < mode - low, below, above)
 
     @property
     def wide(self) -> bool:
@@ -102,7 +104,7 @@ class Span:
         if self.choice:
             return (values < 0).astype(float), (values > 0).astype(float)
         scale = np.log if self.low > 0 else np.asarray
-        low, mode, high = (float(scale(x)) for x in (self.low, self.typical, self.high))
+        low, mode, high = (float(scale(value)) for value in (self.low, self.typical, self.high))
         at = scale(values)
         down = (mode - at) / (mode - low) if mode > low else np.zeros_like(at)
         up = (at - mode) / (high - mode) if high > mode else np.zeros_like(at)
@@ -183,21 +185,23 @@ class Pair:
         self.pair = tuple(runs)
         self.parts = {
             name: [
-                p for p in components(cfg, book.totals, work) if p.group in (DRIVE, HOST)
+                part for part in components(cfg, book.totals, work) if part.group in (DRIVE, HOST)
             ]
             for name, (book, work) in runs.items()
         }  # fmt: skip
         self.prices = {
-            p.key: float(cfg.leaf(p.key).value) for parts in self.parts.values() for p in parts
+            part.key: float(cfg.leaf(part.key).value)
+            for parts in self.parts.values()
+            for part in parts
         }
         self.spans = self._spans(cfg, swings)
 
     def _spans(self, cfg: Config, swings: Sequence[Swing]) -> list[Span]:
         spans = [_span(cfg.leaf(key), None) for key in self.prices if cfg.leaf(key).low is not None]
         spans += [
-            _span(cfg.leaf(s.key), s)
-            for s in swings
-            if not is_price(s.key) and s.key not in CHOICES
+            _span(cfg.leaf(swing.key), swing)
+            for swing in swings
+            if not is_price(swing.key) and swing.key not in CHOICES
         ]
         order = {leaf.key: i for i, leaf in enumerate(cfg.leaves())}
         return sorted(spans, key=lambda span: order[span.key])
@@ -205,7 +209,7 @@ class Pair:
     @property
     def deciding(self) -> list[Span]:
         """Constants that change the energy of at least one path at one end or more."""
-        return [s for s in self.spans if s.swing is None or any(_factors(s.swing))]
+        return [span for span in self.spans if span.swing is None or any(_factors(span.swing))]
 
     def joules(self, values: Values, powers: bool = True) -> dict[str, dict[str, np.ndarray]]:
         """Return path -> group -> J for arrays of constants' values, all of equal length.
@@ -213,7 +217,7 @@ class Pair:
         For choices, the values are places. Constants that are not named are typical. ``powers``:
         include the host's power.
         """
-        n = _length(values)
+        count = _length(values)
         timed = [
             (_factors(span.swing), span.places(values[span.key]))
             for span in self.spans
@@ -221,11 +225,11 @@ class Pair:
         ]
         out = {}
         for path, parts in self.parts.items():
-            out[path] = sums = {DRIVE: np.zeros(n), HOST: np.zeros(n)}
+            out[path] = sums = {DRIVE: np.zeros(count), HOST: np.zeros(count)}
             for part in parts:
                 if part.name == POWER and not powers:
                     continue
-                log = np.zeros(n)
+                log = np.zeros(count)
                 for ends, places in timed:
                     for end, place in zip(ends, places, strict=True):
                         factor = end.get(path, {}).get(part.name)
@@ -251,7 +255,7 @@ class Pair:
     def power_keys(self) -> tuple[str, str]:
         """Return the keys of the host's power under the baseline and under the rival."""
         base, rival = (
-            next(p.key for p in parts if p.name == POWER) for parts in self.parts.values()
+            next(part.key for part in parts if part.name == POWER) for parts in self.parts.values()
         )
         return base, rival
 
@@ -262,7 +266,7 @@ class Pair:
         gap = _minus(self.both(values, powers=False))
         keys = dict.fromkeys(self.power_keys())
         for key in keys:
-            watt = {k: np.full(_length(values), 1e3 if k == key else 0.0) for k in keys}
+            watt = {name: np.full(_length(values), 1e3 if name == key else 0.0) for name in keys}
             out[key] = _minus(self.both({**values, **watt})) - gap
         return out
 
@@ -305,7 +309,7 @@ def assess(
     """Draw the constants and return the uncertainty. ``runs`` has the baseline, then the rival."""
     pair = Pair(cfg, runs, swings)
     base, rival = pair.pair
-    typical = {name: float(x[0]) for name, x in pair.ratios({}).items()}
+    typical = {name: float(scope_values[0]) for name, scope_values in pair.ratios({}).items()}
     deciding = pair.deciding
     answers = {}
     drawn = {law: {span.key: span.draw(seed, law) for span in deciding} for law in LAWS}
@@ -325,14 +329,14 @@ def assess(
 
 
 def _answer(typical: float, ratio: np.ndarray) -> Answer:
-    p = float(np.count_nonzero(ratio > 1)) / len(ratio)
-    error = rounded(math.sqrt(p * (1 - p) / len(ratio)))
-    return Answer(typical, p, error, quantiles(ratio))
+    probability = float(np.count_nonzero(ratio > 1)) / len(ratio)
+    error = rounded(math.sqrt(probability * (1 - probability) / len(ratio)))
+    return Answer(typical, probability, error, quantiles(ratio))
 
 
-def rounded(x: float) -> float:
+def rounded(value: float) -> float:
     """Round to DIGITS significant digits."""
-    return float(f"{float(x):.{DIGITS}g}")
+    return float(f"{float(value):.{DIGITS}g}")
 
 
 def crossings(pair: Pair, drawn: Values) -> list[Crossing]:
@@ -342,7 +346,7 @@ def crossings(pair: Pair, drawn: Values) -> list[Crossing]:
     """
     typical = {key: pair.prices[key] / 1e3 for key in pair.power_keys()}
     gap = float(_minus(pair.both({}, powers=False))[0])
-    slopes = {key: float(x[0]) for key, x in pair.slopes({}).items()}
+    slopes = {key: float(scope_values[0]) for key, scope_values in pair.slopes({}).items()}
     out = []
     if len(slopes) > 1:
         rise = sum(slopes[key] * typical[key] for key in slopes)
@@ -351,9 +355,11 @@ def crossings(pair: Pair, drawn: Values) -> list[Crossing]:
         out.append(_crossing(pair, tuple(slopes), watts, gap, rise))
     steep, gaps = pair.slopes(drawn), _minus(pair.both(drawn, powers=False))
     for key, slope in slopes.items():
-        others = [k for k in slopes if k != key]
-        rest = gap + sum(slopes[k] * typical[k] for k in others)
-        rests = gaps + sum(steep[k] * drawn.get(k, pair.prices[k]) / 1e3 for k in others)
+        others = [other for other in slopes if other != key]
+        rest = gap + sum(slopes[other] * typical[other] for other in others)
+        rests = gaps + sum(
+            steep[other] * drawn.get(other, pair.prices[other]) / 1e3 for other in others
+        )
         met = (-rest / slope if slope else 0.0,)
         spread = quantiles(-rests / steep[key]) if steep[key].all() else None
         out.append(_crossing(pair, (key,), met, rest, slope, spread))
@@ -384,28 +390,28 @@ def _crossing(
 
 def quantiles(values: np.ndarray) -> tuple[float, float, float]:
     """Return the 5 %, 50 % and 95 % quantiles."""
-    low, middle, high = (rounded(x) for x in np.quantile(values, (0.05, 0.5, 0.95)))
+    low, middle, high = (rounded(value) for value in np.quantile(values, (0.05, 0.5, 0.95)))
     return low, middle, high
 
 
 def bars(pair: Pair, speedup: float) -> list[Bar]:
     """Return a bar for every constant with a range, widest change of the energy ratio first."""
-    n = 2 * len(pair.spans)
+    count = 2 * len(pair.spans)
     values: dict[str, np.ndarray] = {}
     for i, span in enumerate(pair.spans):
-        at = np.full(n, span.typical)
+        at = np.full(count, span.typical)
         at[2 * i], at[2 * i + 1] = span.low, span.high
         values[span.key] = at
     ratios = pair.ratios(values)
     out = []
     for i, span in enumerate(pair.spans):
-        s = span.swing
-        fast = (1.0, 1.0) if s is None else (s.speedup_at_low, s.speedup_at_high)
+        swing = span.swing
+        fast = (1.0, 1.0) if swing is None else (swing.speedup_at_low, swing.speedup_at_high)
         energy: dict[str, Ends] = {}
         for name, ratio in ratios.items():
-            low, high = (float(x) for x in ratio[2 * i : 2 * i + 2])
+            low, high = (float(value) for value in ratio[2 * i : 2 * i + 2])
             energy[name] = (None if fast[0] is None else low, None if fast[1] is None else high)
-        low_speed, high_speed = (None if x is None else speedup * x for x in fast)
+        low_speed, high_speed = (None if value is None else speedup * value for value in fast)
         out.append(
             Bar(
                 span.key, *span.texts, energy[WITH_HOST], energy[DRIVE_ALONE],
@@ -413,10 +419,10 @@ def bars(pair: Pair, speedup: float) -> list[Bar]:
             )
         )  # fmt: skip
     typical = float(pair.ratios({})[WITH_HOST][0])
-    return sorted(out, key=lambda b: (-width(b.energy, typical), b.key))
+    return sorted(out, key=lambda bar: (-width(bar.energy, typical), bar.key))
 
 
 def width(ends: Ends, typical: float) -> float:
     """Return the ratio between the ends of a bar, at least 1; a missing end is typical."""
-    low, high = (typical if x is None else x for x in ends)
+    low, high = (typical if value is None else value for value in ends)
     return max(low / high, high / low)

@@ -35,59 +35,66 @@ from ondie.emu.paths.base import Options
 from ondie.emu.units import fmt_time
 
 
-def odds_data(c: Comparison) -> dict[str, Any] | None:
+def odds_data(comparison: Comparison) -> dict[str, Any] | None:
     """Return the content of result.json for the uncertainty; None if it was not computed."""
-    if c.odds is None:
+    if comparison.odds is None:
         return None
-    o = c.odds
+    odds = comparison.odds
     return {
-        "baseline": o.pair[0],
-        "rival": o.pair[1],
+        "baseline": odds.pair[0],
+        "rival": odds.pair[1],
         "draws": DRAWS,
-        "seed": c.options.seed,
-        "constants_drawn": o.drawn,
+        "seed": comparison.options.seed,
+        "constants_drawn": odds.drawn,
         "share_a_draw": [list(group) for group in TOGETHER],
         "energy_ratio": {
             law: {
                 scope: {
-                    "typical": a.typical,
-                    "probability_rival_takes_less": a.probability,
-                    "standard_error": a.error,
-                    "quantiles_5_50_95": list(a.quantiles),
+                    "typical": answer.typical,
+                    "probability_rival_takes_less": answer.probability,
+                    "standard_error": answer.error,
+                    "quantiles_5_50_95": list(answer.quantiles),
                 }
-                for scope, a in answers.items()
+                for scope, answer in answers.items()
             }
-            for law, answers in o.answers.items()
+            for law, answers in odds.answers.items()
         },
         "host_power_where_the_winner_changes": [
             {
-                "keys": list(x.keys),
-                "watts": None if x.watts is None else list(x.watts),
-                "takes_less_below": x.below,
-                "takes_less_above": x.above,
-                "quantiles_5_50_95": None if x.quantiles is None else list(x.quantiles),
-                "ranges_watts": [[y / 1e3 for y in bounds(c.cfg, key)] for key in x.keys],
+                "keys": list(crossing.keys),
+                "watts": None if crossing.watts is None else list(crossing.watts),
+                "takes_less_below": crossing.below,
+                "takes_less_above": crossing.above,
+                "quantiles_5_50_95": None
+                if crossing.quantiles is None
+                else list(crossing.quantiles),
+                "ranges_watts": [
+                    [milliwatts / 1e3 for milliwatts in bounds(comparison.cfg, key)]
+                    for key in crossing.keys
+                ],
             }
-            for x in o.crossings
+            for crossing in odds.crossings
         ],
         "tornado": [
             {
-                "key": b.key,
-                "low": b.low,
-                "typical": shown(c.cfg.leaf(b.key).value, c.cfg.leaf(b.key).unit),
-                "high": b.high,
-                "source": c.cfg.leaf(b.key).source,
-                "energy_ratio_drive_and_host": _rounded(b.energy),
-                "energy_ratio_drive": _rounded(b.drive),
-                "speedup": _rounded(b.speedup),
+                "key": bar.key,
+                "low": bar.low,
+                "typical": shown(
+                    comparison.cfg.leaf(bar.key).value, comparison.cfg.leaf(bar.key).unit
+                ),
+                "high": bar.high,
+                "source": comparison.cfg.leaf(bar.key).source,
+                "energy_ratio_drive_and_host": _rounded(bar.energy),
+                "energy_ratio_drive": _rounded(bar.drive),
+                "speedup": _rounded(bar.speedup),
             }
-            for b in o.bars
+            for bar in odds.bars
         ],
     }
 
 
 def _rounded(ends: Ends) -> list[float | None]:
-    return [None if x is None else rounded(x) for x in ends]
+    return [None if value is None else rounded(value) for value in ends]
 
 
 SCHEMA_VERSION = 1
@@ -109,15 +116,20 @@ def speedup(base: Result, rival: Result) -> float:
     return base.ledger.update_s / rival.ledger.update_s
 
 
-def update_speedup(c: Comparison, r: Result) -> float | None:
+def update_speedup(comparison: Comparison, result: Result) -> float | None:
     """Return the time of the baseline's update stage over that of a path.
 
     None if there is no baseline, or the two stages are not of the same kind.
     """
-    base = c.result(c.swing_pair[0]) if c.swing_pair else None
-    if base is None or not r.updates_weights or r.ledger is None or not r.ledger.update_s:
+    base = comparison.result(comparison.swing_pair[0]) if comparison.swing_pair else None
+    if (
+        base is None
+        or not result.updates_weights
+        or result.ledger is None
+        or not result.ledger.update_s
+    ):
         return None
-    return speedup(base, r)
+    return speedup(base, result)
 
 
 def energy_ratio(base: Result, rival: Result) -> float:
@@ -127,15 +139,15 @@ def energy_ratio(base: Result, rival: Result) -> float:
     return base.energy.storage_and_host[1] / rival.energy.storage_and_host[1]
 
 
-def headline_words(c: Comparison) -> str:
+def headline_words(comparison: Comparison) -> str:
     """Return one sentence with the result and the number of assumed constants."""
-    assumed = len(c.cfg.assumed())
-    tail = f"{assumed} of {len(c.cfg.leaves())} constants are assumed"
-    if c.swing_pair is None:
+    assumed = len(comparison.cfg.assumed())
+    tail = f"{assumed} of {len(comparison.cfg.leaves())} constants are assumed"
+    if comparison.swing_pair is None:
         return f"No two update paths to compare; {tail}."
-    base, rival = (c.result(name) for name in c.swing_pair)
+    base, rival = (comparison.result(name) for name in comparison.swing_pair)
     assert base is not None and rival is not None
-    ratios = headline_numbers(c)
+    ratios = headline_numbers(comparison)
     words = (
         f"{rival.name} over {base.name}: update stage {ratios['update_stage']:.2f}x, all outside "
         f"forward and backward {ratios['outside_training']:.2f}x, whole step "
@@ -143,9 +155,9 @@ def headline_words(c: Comparison) -> str:
         f"{ratios['energy_outside_training']:.2f}x, of the whole step {ratios['energy']:.2f}x; "
         f"{tail}"
     )
-    if c.swings:
-        fast = max(c.swings, key=lambda s: s.speedup_width)
-        lean = max(c.swings, key=lambda s: s.energy_width)
+    if comparison.swings:
+        fast = max(comparison.swings, key=lambda swing: swing.speedup_width)
+        lean = max(comparison.swings, key=lambda swing: swing.energy_width)
         words += (
             f"; the speedup swings most with {fast.key} (x {fast.speedup_width:.2f}), the energy "
             f"with {lean.key} (x {lean.energy_width:.2f})"
@@ -153,19 +165,21 @@ def headline_words(c: Comparison) -> str:
     return words + "."
 
 
-def headline_numbers(c: Comparison) -> dict[str, float]:
+def headline_numbers(comparison: Comparison) -> dict[str, float]:
     """Return the ratios of baseline to rival; empty if there are not two paths to compare.
 
     Times of the update stage, of the step outside forward and backward, and of the whole step;
     typical energies outside forward and backward, and of the whole step.
     """
-    if c.swing_pair is None:
+    if comparison.swing_pair is None:
         return {}
-    base, rival = (c.result(name) for name in c.swing_pair)
+    base, rival = (comparison.result(name) for name in comparison.swing_pair)
     assert base is not None and rival is not None
     assert base.ledger is not None and rival.ledger is not None
     assert base.energy is not None and rival.energy is not None
-    outside = [outside_training_s(r.ledger) for r in (base, rival) if r.ledger is not None]
+    outside = [
+        outside_training_s(result.ledger) for result in (base, rival) if result.ledger is not None
+    ]
     return {
         "update_stage": speedup(base, rival),
         "outside_training": outside[0] / outside[1],
@@ -181,12 +195,15 @@ def outside_training_s(book: Ledger) -> float:
     return book.step_s - spent.get("forward", 0.0) - spent.get("backward", 0.0)
 
 
-def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
+def metrics(comparison: Comparison, result: Result) -> dict[str, dict[str, Any]]:
     """Return the metrics of a path, per step: name -> value and unit."""
-    assert r.ledger is not None and r.energy is not None and r.bound is not None
-    book, t, n = r.ledger, r.ledger.totals, c.steps
-    counters = t.counters
-    written, worn = programmed_bytes(t) / n, lifetime(c.cfg, book, r.updates_weights)
+    assert result.ledger is not None and result.energy is not None and result.bound is not None
+    book, totals, steps = result.ledger, result.ledger.totals, comparison.steps
+    counters = totals.counters
+    written, worn = (
+        programmed_bytes(totals) / steps,
+        lifetime(comparison.cfg, book, result.updates_weights),
+    )
     array = counters["array_reads"] + counters["array_programs"] + counters["array_erases"]
     name, share = book.bound_by()
     out: dict[str, tuple[Any, str]] = {
@@ -195,27 +212,33 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
         "samples_per_s": (book.samples / book.step_s, "samples/s"),
         "update_s": (book.update_s, "s"),
         "update_share": (book.update_share, "1"),
-        "update_speedup": (update_speedup(c, r), "1"),
+        "update_speedup": (update_speedup(comparison, result), "1"),
         "overlapped_s": (book.overlapped_s, "s"),
         "update_params_per_s": (
-            c.trace.n_params / book.update_s if book.update_s else None,
+            comparison.trace.n_params / book.update_s if book.update_s else None,
             "param/s",
         ),
-        "link_bytes": ((t.bytes_by["link down"] + t.bytes_by["link up"]) / n, "B"),
-        "link_down_bytes": (t.bytes_by["link down"] / n, "B"),
-        "link_up_bytes": (t.bytes_by["link up"] / n, "B"),
-        "channel_bytes": ((t.bytes_by["channels in"] + t.bytes_by["channels out"]) / n, "B"),
+        "link_bytes": ((totals.bytes_by["link down"] + totals.bytes_by["link up"]) / steps, "B"),
+        "link_down_bytes": (totals.bytes_by["link down"] / steps, "B"),
+        "link_up_bytes": (totals.bytes_by["link up"] / steps, "B"),
+        "channel_bytes": (
+            (totals.bytes_by["channels in"] + totals.bytes_by["channels out"]) / steps,
+            "B",
+        ),
         "flash_written_bytes": (written, "B"),
-        "tunnel_bytes": (counters["tunnel_bytes"] / n, "B"),
-        "tunnel_commands": (counters["tunnel_commands"] / n, "operations"),
+        "tunnel_bytes": (counters["tunnel_bytes"] / steps, "B"),
+        "tunnel_commands": (counters["tunnel_commands"] / steps, "operations"),
         "host_relay_cpu_s": (
-            t.busy_sum_ps.get("host relay", 0) * c.cfg.tunnel.relay_threads / n / PS_PER_S,
+            totals.busy_sum_ps.get("host relay", 0)
+            * comparison.cfg.tunnel.relay_threads
+            / steps
+            / PS_PER_S,
             "s",
         ),
-        "page_operations": (book.page_operations / n, "pages"),
-        "array_operations": (array / n, "operations"),
-        "erased_blocks": (counters["erased_blocks"] / n, "blocks"),
-        "most_erases_of_a_super_block": (t.erases[1], "erases"),
+        "page_operations": (book.page_operations / steps, "pages"),
+        "array_operations": (array / steps, "operations"),
+        "erased_blocks": (counters["erased_blocks"] / steps, "blocks"),
+        "most_erases_of_a_super_block": (totals.erases[1], "erases"),
         "waf": (book.waf, "1"),
         "steps_to_wear_out": (worn.wear_out_steps, "steps"),
         "state_bytes": (worn.state_bytes, "B"),
@@ -231,151 +254,175 @@ def metrics(c: Comparison, r: Result) -> dict[str, dict[str, Any]]:
         out[f"lifetime_steps_{end}"] = (worn.steps and worn.steps[i], "steps")
         out[f"lifetime_years_{end}"] = (worn.years and worn.years[i], "years")
     for group, span in (
-        ("drive", r.energy.drive),
-        ("drive_and_host", r.energy.storage_and_host),
-        ("all", r.energy.all),
+        ("drive", result.energy.drive),
+        ("drive_and_host", result.energy.storage_and_host),
+        ("all", result.energy.all),
     ):
         for end, value in zip(("low", "typical", "high"), span, strict=True):
-            out[f"energy_{group}_{end}_j"] = (value / n, "J/step")
+            out[f"energy_{group}_{end}_j"] = (value / steps, "J/step")
             if book.samples:
-                out[f"energy_{group}_{end}_j_per_sample"] = (value / n / book.samples, "J/sample")
+                out[f"energy_{group}_{end}_j_per_sample"] = (
+                    value / steps / book.samples,
+                    "J/sample",
+                )
     return {key: {"value": value, "unit": unit} for key, (value, unit) in out.items()}
 
 
-def result_data(c: Comparison, seed: int, target_s: float | None = None) -> dict[str, Any]:
+def result_data(comparison: Comparison, seed: int, target_s: float | None = None) -> dict[str, Any]:
     """Return the content of result.json."""
-    asked = {} if target_s is None else {"target": target_data(c, target_s)}
+    asked = {} if target_s is None else {"target": target_data(comparison, target_s)}
     return asked | {
         "schema_version": SCHEMA_VERSION,
         "ondie_version": version("ondie"),
         "seed": seed,
         "trace": {
-            "name": c.trace.name,
-            "sha256": c.trace.sha256,
-            "payload": c.trace.payload,
-            "timing_source": c.trace.timing_source,
-            "op": c.trace.op,
-            "n_params": c.trace.n_params,
-            "steps": c.steps,
+            "name": comparison.trace.name,
+            "sha256": comparison.trace.sha256,
+            "payload": comparison.trace.payload,
+            "timing_source": comparison.trace.timing_source,
+            "op": comparison.trace.op,
+            "n_params": comparison.trace.n_params,
+            "steps": comparison.steps,
         },
-        "options": options_data(c.options),
-        "configuration": c.cfg.resolved(),
-        "configuration_sha256": c.cfg.sha256,
+        "options": options_data(comparison.options),
+        "configuration": comparison.cfg.resolved(),
+        "configuration_sha256": comparison.cfg.sha256,
         "assumed": {
-            "count": len(c.cfg.assumed()),
-            "of": len(c.cfg.leaves()),
-            "headline": list(c.swing_pair) if c.swing_pair else None,
-            "sample_params": sample_params(c.trace, c.cfg) if c.swings else None,
-            "swing": [_swing_data(s) for s in c.swings],
-            "unfelt": list(unfelt(c.cfg)) if c.swings else [],
+            "count": len(comparison.cfg.assumed()),
+            "of": len(comparison.cfg.leaves()),
+            "headline": list(comparison.swing_pair) if comparison.swing_pair else None,
+            "sample_params": sample_params(comparison.trace, comparison.cfg)
+            if comparison.swings
+            else None,
+            "swing": [_swing_data(swing) for swing in comparison.swings],
+            "unfelt": list(unfelt(comparison.cfg)) if comparison.swings else [],
         },
-        "uncertainty": odds_data(c),
-        "headline": headline_words(c),
-        "headline_ratios": headline_numbers(c),
-        "notes": notes(c),
-        "paths": [_path_data(c, r) for r in c.results],
+        "uncertainty": odds_data(comparison),
+        "headline": headline_words(comparison),
+        "headline_ratios": headline_numbers(comparison),
+        "notes": notes(comparison),
+        "paths": [_path_data(comparison, result) for result in comparison.results],
     }
 
 
 HIDDEN = ("seed", "pairs", "host_batch", "shares")
 
 
-def options_data(o: Options) -> dict[str, Any]:
+def options_data(options: Options) -> dict[str, Any]:
     """Return the path options for result.json, without HIDDEN (the seed is stored separately)."""
-    return {name: x for name, x in asdict(o).items() if name not in HIDDEN}
+    return {name: value for name, value in asdict(options).items() if name not in HIDDEN}
 
 
-def _swing_data(s: Swing) -> dict[str, Any]:
+def _swing_data(swing: Swing) -> dict[str, Any]:
     return {
-        "key": s.key,
-        "low": s.low,
-        "high": s.high,
-        "speedup_factor_at_low": s.speedup_at_low,
-        "speedup_factor_at_high": s.speedup_at_high,
-        "energy_factor_at_low": s.energy_at_low,
-        "energy_factor_at_high": s.energy_at_high,
+        "key": swing.key,
+        "low": swing.low,
+        "high": swing.high,
+        "speedup_factor_at_low": swing.speedup_at_low,
+        "speedup_factor_at_high": swing.speedup_at_high,
+        "energy_factor_at_low": swing.energy_at_low,
+        "energy_factor_at_high": swing.energy_at_high,
     }
 
 
-def _reservoir_data(c: Comparison, r: Result) -> dict[str, Any] | None:
+def _reservoir_data(comparison: Comparison, result: Result) -> dict[str, Any] | None:
     """Return the wear of the blocks reserved for a path; None if it has none or did not run."""
-    if r.ledger is None or r.share is None:
+    if result.ledger is None or result.share is None:
         return None
-    own = lifetime(c.cfg, r.ledger, share=r.share).reservoir_steps or (None, None)
+    own = lifetime(comparison.cfg, result.ledger, share=result.share).reservoir_steps or (
+        None,
+        None,
+    )
     erases = {
         name: dict(zip(("least", "mean", "most"), its, strict=True))
-        for name, its in spread(r.ledger.totals.worn).items()
+        for name, its in spread(result.ledger.totals.worn).items()
     }
     return {
         "lifetime_steps": {"levelled": own[0], "as_laid_out": own[1]},
-        "planes": r.share.planes,
-        "planes_in_use": r.share.used,
-        "fullest_die_over_mean": r.share.as_laid_out / r.share.mean if own[1] else None,
-        "change_of_roles": {"seconds": r.share.turn_s, "steps_between": r.share.turn_steps}
-        if r.share.rotate and own[1]
+        "planes": result.share.planes,
+        "planes_in_use": result.share.used,
+        "fullest_die_over_mean": result.share.as_laid_out / result.share.mean if own[1] else None,
+        "change_of_roles": {
+            "seconds": result.share.turn_s,
+            "steps_between": result.share.turn_steps,
+        }
+        if result.share.rotate and own[1]
         else None,
         "erases_of_a_plane": erases["plane"],
         "erases_of_a_die": erases["die"],
     }
 
 
-def _path_data(c: Comparison, r: Result) -> dict[str, Any]:
-    if r.ledger is None or r.energy is None or r.bound is None:
-        return {"name": r.name, "title": r.title, "status": "n/a", "reason": r.reason}
-    w = r.weights
+def _path_data(comparison: Comparison, result: Result) -> dict[str, Any]:
+    if result.ledger is None or result.energy is None or result.bound is None:
+        return {
+            "name": result.name,
+            "title": result.title,
+            "status": "n/a",
+            "reason": result.reason,
+        }
+    weights = result.weights
     return {
-        "name": r.name,
-        "title": r.title,
+        "name": result.name,
+        "title": result.title,
         "status": "ok",
-        "metrics": metrics(c, r),
-        "notes": list(r.notes),
-        "sampled": r.sampled and {"params": r.sampled.params, "error": r.sampled.error},
-        "phases_s": r.ledger.phases_s,
+        "metrics": metrics(comparison, result),
+        "notes": list(result.notes),
+        "sampled": result.sampled
+        and {"params": result.sampled.params, "error": result.sampled.error},
+        "phases_s": result.ledger.phases_s,
         "overlaps_s": [
             {"phase": later, "beside": earlier, "seconds": took}
-            for (later, earlier), took in r.ledger.overlaps().items()
+            for (later, earlier), took in result.ledger.overlaps().items()
         ],
-        "utilisation_of_update": r.ledger.utilisation("update"),
+        "utilisation_of_update": result.ledger.utilisation("update"),
         "arithmetic": {
-            "seconds": r.bound.seconds,
-            "bottleneck": r.bound.name,
-            "text": r.bound.text,
+            "seconds": result.bound.seconds,
+            "bottleneck": result.bound.name,
+            "text": result.bound.text,
         },
-        "reservoir": _reservoir_data(c, r),
-        "counters": dict(r.ledger.totals.counters),
-        "planned": dict(r.ledger.totals.planned),
+        "reservoir": _reservoir_data(comparison, result),
+        "counters": dict(result.ledger.totals.counters),
+        "planned": dict(result.ledger.totals.planned),
         "energy_j_per_step": {
-            name: [x / c.steps for x in span] for name, span in r.energy.by_component.items()
+            name: [value / comparison.steps for value in span]
+            for name, span in result.energy.by_component.items()
         },
         "weights": None
-        if w is None
+        if weights is None
         else {
-            "equal_bits_to_reference": w.equal_bits,
-            "elements": w.elements,
-            "equal_bits_at_host": w.delivered_equal_bits,
-            "distance_to_recorded_units": w.recorded_distance,
-            "equal_bits_to_recorded_share": w.recorded_equal_share,
+            "equal_bits_to_reference": weights.equal_bits,
+            "elements": weights.elements,
+            "equal_bits_at_host": weights.delivered_equal_bits,
+            "distance_to_recorded_units": weights.recorded_distance,
+            "equal_bits_to_recorded_share": weights.recorded_equal_share,
         },
     }
 
 
-def notes(c: Comparison) -> list[str]:
+def notes(comparison: Comparison) -> list[str]:
     """Return the notes on the whole comparison."""
-    words = nominal.note(c.cfg.leaf(nominal.CAPACITY)), unusual(c)
+    words = nominal.note(comparison.cfg.leaf(nominal.CAPACITY)), unusual(comparison)
     return [note for note in words if note is not None]
 
 
-def unusual(c: Comparison) -> str | None:
+def unusual(comparison: Comparison) -> str | None:
     """Return a note if forward and backward of the steps that ran take an unusual time.
 
     The reference is the median of the recorded steps. The first step of a run differs, for example,
     while the accelerator warms up. None if the deviation is at most UNUSUAL.
     """
-    every = [s.forward_s + s.backward_s for s in c.trace.steps]
-    ran, usual = sum(every[: c.steps]) / c.steps, float(np.median(every))
+    every = [
+        step_record.forward_s + step_record.backward_s for step_record in comparison.trace.steps
+    ]
+    ran, usual = sum(every[: comparison.steps]) / comparison.steps, float(np.median(every))
     if not usual or abs(ran / usual - 1) <= UNUSUAL:
         return None
-    which = "the first step" if c.steps == 1 else f"the first {c.steps} steps, on average,"
+    which = (
+        "the first step"
+        if comparison.steps == 1
+        else f"the first {comparison.steps} steps, on average,"
+    )
     return (
         f"forward and backward: {which} took {seconds(ran)}, the median of the {len(every)} "
         f"recorded is {seconds(usual)} (--steps {len(every)} runs all of them)"

@@ -86,8 +86,8 @@ def tables(rows: list[Row]) -> list[Table]:
     """
     out = []
     for kind, title in TITLES.items():
-        mine = [r for r in rows if r.kind == kind or (r.kind == SHOWN and kind == CHECK)]
-        for suite, source in dict.fromkeys((r.suite, r.source) for r in mine):
+        mine = [one for one in rows if one.kind == kind or (one.kind == SHOWN and kind == CHECK)]
+        for suite, source in dict.fromkeys((one.suite, one.source) for one in mine):
             of_it = [row.kind for row in mine if (row.suite, row.source) == (suite, source)]
             head = title if kind in of_it else "shown: neither fitted nor checked"
             table = Table(

@@ -137,14 +137,14 @@ class Swing:
 
 
 def _widest(*ratios: float | None) -> float:
-    return max((max(r, 1 / r) for r in ratios if r), default=1.0)
+    return max((max(ratio, 1 / ratio) for ratio in ratios if ratio), default=1.0)
 
 
 def sample_params(trace: Trace, cfg: Config) -> int:
     """Return the number of parameters of the sample."""
-    g = Geometry.of(cfg)
+    geometry = Geometry.of(cfg)
     stripes = SAMPLE_STRIPES if cfg.pe.kind == "none" else DIE_STRIPES
-    whole = stripes * g.dies * (g.page_bytes // VALUE_BYTES) * cfg.system.devices
+    whole = stripes * geometry.dies * (geometry.page_bytes // VALUE_BYTES) * cfg.system.devices
     return min(trace.n_params, whole)
 
 
@@ -224,7 +224,9 @@ class Headline:
         found, short = {}, self._amortised(cfg)
         for name in self.pair:
             book, work = self._simulated(name, cfg, trace)
-            found[name] = {p.name: p.quantity for p in components(short, book.totals, work)}
+            found[name] = {
+                part.name: part.quantity for part in components(short, book.totals, work)
+            }
         return found
 
 
@@ -236,7 +238,7 @@ def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[
     has the value None. Of the assumed leaves, only a name may have no range.
     """
     idle = unfelt(cfg)
-    varied = [x for x in cfg.assumed() if x.low is not None and x.key not in idle]
+    varied = [key for key in cfg.assumed() if key.low is not None and key.key not in idle]
     varied += published_ranges(cfg)
     small = sample(trace, cfg)
     typical = headline(cfg, small)
@@ -261,7 +263,7 @@ def swings(cfg: Config, trace: Trace, headline: Headline, workers: int) -> list[
 
     with ThreadPoolExecutor(workers) as pool:
         found = list(pool.map(one, varied))
-    return sorted(found, key=lambda s: (not s.fails, -s.width, s.key))
+    return sorted(found, key=lambda swing: (not swing.fails, -swing.width, swing.key))
 
 
 def changes(
@@ -270,9 +272,9 @@ def changes(
     """Return the quantities that differ from the typical ones, as factors of these."""
     return {
         path: {
-            name: found[path].get(name, 0) / n
-            for name, n in parts.items()
-            if found[path].get(name, 0) != n
+            name: found[path].get(name, 0) / amount
+            for name, amount in parts.items()
+            if found[path].get(name, 0) != amount
         }
         for path, parts in typical.items()
     }

@@ -56,41 +56,49 @@ def seconds(text: str) -> float:
     return found
 
 
-def verdicts(c: Comparison, target_s: float) -> list[Verdict]:
+def verdicts(comparison: Comparison, target_s: float) -> list[Verdict]:
     """Return one verdict for each path that ran."""
-    return [verdict(r, r.ledger, target_s) for r in c.results if r.ledger is not None]
+    return [
+        verdict(result, result.ledger, target_s)
+        for result in comparison.results
+        if result.ledger is not None
+    ]
 
 
-def verdict(r: Result, book: Ledger, target_s: float) -> Verdict:
+def verdict(result: Result, book: Ledger, target_s: float) -> Verdict:
     """Return the verdict on one path.
 
     Bytes are counted on the link if the host updates the weights, otherwise inside the drive.
     """
-    spent, t, n = book.phases_s, book.totals, book.steps
+    spent, totals, steps = book.phases_s, book.totals, book.steps
     passes = [spent.get("forward", 0.0), spent.get("backward", 0.0)]
     spanned = sum(passes)
-    if r.updates_weights:  # the accelerator's busy time, without its waits for a drive
+    if result.updates_weights:  # the accelerator's busy time, without its waits for a drive
         names = ("forward", "backward")
-        passes = [t.busy_ps.get((name, "accelerator"), 0) / n / 1e12 for name in names]
+        passes = [totals.busy_ps.get((name, "accelerator"), 0) / steps / 1e12 for name in names]
     training, backward = sum(passes), passes[1]
-    if r.work is not None and r.work.host_updates:
+    if result.work is not None and result.work.host_updates:
         where = "link"
-        cpu = t.busy_ps.get(("update", "host CPU"), 0) / n / 1e12
+        cpu = totals.busy_ps.get(("update", "host CPU"), 0) / steps / 1e12
         read, written = (_moved(book, way, "update") for way in ("link up", "link down"))
         beside = _moved(book, "link down", "gradients")
     else:
         where, cpu, beside = "flash", 0.0, 0.0
-        c, page = t.counters, t.page_bytes / n
-        read = (c["read_pages"] + c["bpr_pages"] + c["reservoir_read_pages"]) * page
-        written = (c["program_pages"] + c["bpp_pages"]) * page
-    alone_cpu = 0.0 if any(r.beside_cpu) else cpu
+        counters, page = totals.counters, totals.page_bytes / steps
+        read = (
+            counters["read_pages"] + counters["bpr_pages"] + counters["reservoir_read_pages"]
+        ) * page
+        written = (counters["program_pages"] + counters["bpp_pages"]) * page
+    alone_cpu = 0.0 if any(result.beside_cpu) else cpu
     fixed = training + alone_cpu
     took = book.step_s - spanned - alone_cpu - spent.get("gradients", 0.0)
-    has = (read + written) / took if r.updates_weights and took > 0 else None
+    has = (read + written) / took if result.updates_weights and took > 0 else None
     needed = None
     room = target_s - training
-    if r.updates_weights and room > cpu:
-        alone = sum(0.0 if on else x for x, on in zip((read, written), r.beside_cpu, strict=True))
+    if result.updates_weights and room > cpu:
+        alone = sum(
+            0.0 if on else rate for rate, on in zip((read, written), result.beside_cpu, strict=True)
+        )
         needed = max((read + written) / room, alone / (room - cpu))
         if needed and beside / needed > backward:
             needed = max(
@@ -99,7 +107,7 @@ def verdict(r: Result, book: Ledger, target_s: float) -> Verdict:
             )
     met = book.step_s <= target_s
     return Verdict(
-        r.name,
+        result.name,
         book.step_s,
         met,
         fixed,
@@ -117,7 +125,9 @@ def _moved(book: Ledger, resource: str, phase: str) -> float:
 
     The resource's bytes are divided among phases in proportion to its busy time.
     """
-    busy = {p: ps for (p, name), ps in book.totals.busy_ps.items() if name == resource}
+    busy = {
+        phase_name: ps for (phase_name, name), ps in book.totals.busy_ps.items() if name == resource
+    }
     whole = sum(busy.values())
     if not whole:
         return 0.0
@@ -130,12 +140,14 @@ def target_table(found: list[Verdict], target_s: float, table: Table) -> Table:
     for column in ("step", "answer", "no drive shortens", "left", "reads + writes", "it does"):
         table.add_column(column, justify="right")
     table.add_column("it would need", justify="right")
-    for v in found:
-        rates = ["-" if x is None else fmt_rate(x) for x in (v.has_bytes_per_s, needed(v))]
+    for each in found:
+        rates = [
+            "-" if rate is None else fmt_rate(rate) for rate in (each.has_bytes_per_s, needed(each))
+        ]
         table.add_row(
-            v.path, fmt_time(v.step_s * 1e12), answer(v), fmt_time(v.fixed_s * 1e12),
-            fmt_time(v.left_s * 1e12) if v.left_s > 0 else "nothing",
-            f"{fmt_bytes(v.read_bytes)} + {fmt_bytes(v.written_bytes)}, {v.where}", *rates,
+            each.path, fmt_time(each.step_s * 1e12), answer(each), fmt_time(each.fixed_s * 1e12),
+            fmt_time(each.left_s * 1e12) if each.left_s > 0 else "nothing",
+            f"{fmt_bytes(each.read_bytes)} + {fmt_bytes(each.written_bytes)}, {each.where}", *rates,
         )  # fmt: skip
     table.caption = (
         "no drive shortens: forward, backward and a host's update that nothing overlaps; reads and "
@@ -145,18 +157,18 @@ def target_table(found: list[Verdict], target_s: float, table: Table) -> Table:
     return table
 
 
-def needed(v: Verdict) -> float | None:
+def needed(judged: Verdict) -> float | None:
     """Return the rate to show; None if the target is met."""
-    return None if v.met else v.needed_bytes_per_s
+    return None if judged.met else judged.needed_bytes_per_s
 
 
-def answer(v: Verdict) -> str:
+def answer(judged: Verdict) -> str:
     """Return the answer in a few words."""
-    if v.met:
+    if judged.met:
         return "yes"
-    return "no" if v.needed_bytes_per_s is not None else "no, nor any drive"
+    return "no" if judged.needed_bytes_per_s is not None else "no, nor any drive"
 
 
-def target_data(c: Comparison, target_s: float) -> dict[str, Any]:
+def target_data(comparison: Comparison, target_s: float) -> dict[str, Any]:
     """Return the content of result.json for the target step time."""
-    return {"step_s": target_s, "paths": [asdict(v) for v in verdicts(c, target_s)]}
+    return {"step_s": target_s, "paths": [asdict(each) for each in verdicts(comparison, target_s)]}

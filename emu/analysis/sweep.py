@@ -141,7 +141,9 @@ def _values(
             raise InputError(f"--sweep {error}") from error
         return names, names
     leaves = [override(key_of(name)[0], name, part, place, REF) for part in parts]
-    return tuple(x.value for x in leaves), tuple(shown(x.value, x.unit) for x in leaves)
+    return tuple(leaf.value for leaf in leaves), tuple(
+        shown(leaf.value, leaf.unit) for leaf in leaves
+    )
 
 
 def sweep(
@@ -158,7 +160,7 @@ def sweep(
     """Run the comparison at every point. Raises InputError if it runs at none."""
     rows: list[Row] = []
     options = options or Options()
-    n = 0
+    n_steps = 0
     for at in itertools.product(*(range(len(axis.values)) for axis in along)):
         texts = tuple(axis.texts[i] for axis, i in zip(along, at, strict=True))
         changes = {axis.key: axis.values[i] for axis, i in zip(along, at, strict=True)}
@@ -171,63 +173,72 @@ def sweep(
                 progress(f"{', '.join(texts)}: {name}", share)
 
         try:
-            c = compare(
+            comparison = compare(
                 trace, cfg.replace(changes, ref=REF), paths=paths, strict=False, steps=steps,
                 options=replace(options, **choices), swing=False, progress=watch,
             )  # fmt: skip
         except InputError as error:
             rows.append(Row(texts, ALL, str(error)))
             continue
-        n = c.steps
-        rows += _rows(c, texts, target_s)
-    if not n:
+        n_steps = comparison.steps
+        rows += _rows(comparison, texts, target_s)
+    if not n_steps:
         raise InputError(f"--sweep: nothing can run: {rows[0].reason}")
-    return Sweep(cfg, trace, options, n, along, tuple(rows), target_s)
+    return Sweep(cfg, trace, options, n_steps, along, tuple(rows), target_s)
 
 
-def _rows(c: Comparison, texts: tuple[str, ...], target_s: float | None) -> list[Row]:
-    judged = {} if target_s is None else {v.path: v for v in verdicts(c, target_s)}
+def _rows(comparison: Comparison, texts: tuple[str, ...], target_s: float | None) -> list[Row]:
+    judged = (
+        {}
+        if target_s is None
+        else {verdict.path: verdict for verdict in verdicts(comparison, target_s)}
+    )
     out = []
-    for r in c.results:
-        if r.ledger is None or r.energy is None:
-            out.append(Row(texts, r.name, r.reason))
+    for result in comparison.results:
+        if result.ledger is None or result.energy is None:
+            out.append(Row(texts, result.name, result.reason))
             continue
-        m = {name: entry["value"] for name, entry in metrics(c, r).items()}
+        values = {name: entry["value"] for name, entry in metrics(comparison, result).items()}
         drive, both, whole = (
-            (m[f"energy_{of}_low_j"], m[f"energy_{of}_typical_j"], m[f"energy_{of}_high_j"])
+            (
+                values[f"energy_{of}_low_j"],
+                values[f"energy_{of}_typical_j"],
+                values[f"energy_{of}_high_j"],
+            )
             for of in ("drive", "drive_and_host", "all")
         )
-        each = m["samples_per_step"]
+        each = values["samples_per_step"]
         out.append(
             Row(
-                texts, r.name, None, m["update_s"], m["update_share"], m["step_s"],
-                m["update_speedup"], drive, both, m["samples_per_s"], whole,
+                texts, result.name, None, values["update_s"], values["update_share"],
+                values["step_s"], values["update_speedup"], drive, both,
+                values["samples_per_s"], whole,
                 (whole[0] / each, whole[1] / each, whole[2] / each) if each else None,
-                m["bound_by"], m["bound_by_share"], judged.get(r.name),
-                c.cfg.system.capacity_bytes,
+                values["bound_by"], values["bound_by_share"], judged.get(result.name),
+                comparison.cfg.system.capacity_bytes,
             )
         )  # fmt: skip
     return out
 
 
-def data(s: Sweep) -> dict[str, Any]:
+def data(found: Sweep) -> dict[str, Any]:
     """Return the content of sweep.json."""
     return {
         "schema_version": SCHEMA_VERSION,
         "ondie_version": version("ondie"),
-        "seed": s.options.seed,
+        "seed": found.options.seed,
         "trace": {
-            "name": s.trace.name,
-            "sha256": s.trace.sha256,
-            "n_params": s.trace.n_params,
-            "op": s.trace.op,
-            "steps": s.steps,
+            "name": found.trace.name,
+            "sha256": found.trace.sha256,
+            "n_params": found.trace.n_params,
+            "op": found.trace.op,
+            "steps": found.steps,
         },
-        "options": options_data(s.options),
-        "configuration": s.cfg.resolved(),
-        "configuration_sha256": s.cfg.sha256,
-        "keys": [axis.key for axis in s.axes],
-        "values": [list(axis.texts) for axis in s.axes],
-        "target_step_s": s.target_s,
-        "rows": [asdict(row) for row in s.rows],
+        "options": options_data(found.options),
+        "configuration": found.cfg.resolved(),
+        "configuration_sha256": found.cfg.sha256,
+        "keys": [axis.key for axis in found.axes],
+        "values": [list(axis.texts) for axis in found.axes],
+        "target_step_s": found.target_s,
+        "rows": [asdict(row) for row in found.rows],
     }

@@ -95,12 +95,12 @@ def recorded_distance(final: np.ndarray, recorded: np.ndarray, trace: Trace) -> 
     The distance is in units of 2**-24 x max(|w|, sum of learning rates).
     """
     rates = [
-        sum(float(step.hyper[g]["lr"]) for step in trace.steps if not step.skipped)
-        for g in range(trace.groups)
+        sum(float(step.hyper[index]["lr"]) for step in trace.steps if not step.skipped)
+        for index in range(trace.groups)
     ]
     scale = np.abs(recorded.astype(np.float64))
-    for a, b, group in trace.group_ranges():
-        np.maximum(scale[a:b], rates[group], out=scale[a:b])
+    for start, stop, group in trace.group_ranges():
+        np.maximum(scale[start:stop], rates[group], out=scale[start:stop])
     same = (final == recorded) | (np.isnan(final) & np.isnan(recorded))
     with np.errstate(invalid="ignore", divide="ignore"):
         gap = np.abs(final.astype(np.float64) - recorded) / (scale * 2.0**-24)

@@ -52,11 +52,11 @@ class Exchange:
     @property
     def text(self) -> str:
         """Arithmetic of the cost model in words."""
-        x = self.cost
-        relay = f"host relay {x.host_cpu_s:.3g} s on {self.cfg.tunnel.relay_threads} threads"
+        times = self.cost
+        relay = f"host relay {times.host_cpu_s:.3g} s on {self.cfg.tunnel.relay_threads} threads"
         if self.kind == "ring":
             steps, size = ring.steps(self.nodes), self.piece_bytes
-            rate = steps * size / x.seconds / 1e6
+            rate = steps * size / times.seconds / 1e6
             return f"{steps} ring steps x {size / 1e6:.4g} MB at {rate:.4g} MB/s; {relay}"
         return f"{self.kind}, {self.n_bytes / 1e6:.4g} MB a message; {relay}"
 

@@ -50,17 +50,17 @@ class Rows:
         self._parts: list[np.ndarray] = []
         self._held = 0
 
-    def add(self, n: int = 1, **columns: Any) -> np.ndarray:
-        """Append ``n`` rows and return their ids. Columns are scalars or arrays of length n."""
-        part = np.zeros(n, rows.PLAN)
-        ids = np.arange(self.next, self.next + n)
+    def add(self, count: int = 1, **columns: Any) -> np.ndarray:
+        """Append ``count`` rows and return their ids. Columns are scalars or arrays of length n."""
+        part = np.zeros(count, rows.PLAN)
+        ids = np.arange(self.next, self.next + count)
         part["id"] = ids
         part["after0"] = part["after1"] = -1
         for name, value in columns.items():
             part[name] = value
-        self.next += n
+        self.next += count
         self._parts.append(part)
-        self._held += n
+        self._held += count
         return ids
 
     def one(self, **columns: Any) -> int:
@@ -70,12 +70,14 @@ class Rows:
     def join(self, ids: np.ndarray, phase: int) -> int:
         """Append a chain of two-input joins and return its last row, which completes when all of
         ``ids`` are complete."""
-        n = max(len(ids) - 1, 1)
+        count = max(len(ids) - 1, 1)
         first = self.next
-        after0 = np.arange(first - 1, first + n - 1)
+        after0 = np.arange(first - 1, first + count - 1)
         after0[0] = ids[0]
         after1 = ids[1:] if len(ids) > 1 else np.array([-1])
-        return int(self.add(n, resource=rows.JOIN, phase=phase, after0=after0, after1=after1)[-1])
+        return int(
+            self.add(count, resource=rows.JOIN, phase=phase, after0=after0, after1=after1)[-1]
+        )
 
     def fence(self, phase: int) -> int:
         """Append a row that completes when every row before it is complete; return its id."""
@@ -259,24 +261,24 @@ class Path(ABC):
 
     def training_rows(self, out: Rows, step: int, after: int) -> np.ndarray:
         """Add forward and backward on the accelerator; return the ids of the backward segments."""
-        s = self.trace.steps[step]
+        step_record = self.trace.steps[step]
         forward = out.one(
             resource=rows.ACCELERATOR,
             phase=FORWARD,
-            array_ps=ps_from_seconds(s.forward_s),
+            array_ps=ps_from_seconds(step_record.forward_s),
             after0=after,
         )
-        total = ps_from_seconds(s.backward_s)
-        n = BACKWARD_SEGMENTS
-        cuts = total * np.arange(n + 1, dtype=object) // n
-        lengths = np.array([int(b - a) for a, b in zip(cuts, cuts[1:], strict=False)])
+        total = ps_from_seconds(step_record.backward_s)
+        n_segments = BACKWARD_SEGMENTS
+        cuts = total * np.arange(n_segments + 1, dtype=object) // n_segments
+        lengths = np.array([int(stop - start) for start, stop in zip(cuts, cuts[1:], strict=False)])
         first = out.next
         segments = out.add(
-            n,
+            n_segments,
             resource=rows.ACCELERATOR,
             phase=BACKWARD,
             array_ps=lengths,
-            after0=np.arange(first - 1, first - 1 + n),
+            after0=np.arange(first - 1, first - 1 + n_segments),
         )
         assert segments[0] == forward + 1
         return segments
@@ -288,18 +290,23 @@ class Path(ABC):
         The segment follows from the recorded ready time of each tensor's gradient. Without recorded
         times, layers finish in reverse order at an even rate.
         """
-        s = self.trace.steps[step]
-        n = BACKWARD_SEGMENTS
-        if s.ready_s is None or not s.backward_s:
+        step_record = self.trace.steps[step]
+        segments = BACKWARD_SEGMENTS
+        if step_record.ready_s is None or not step_record.backward_s:
             share = 1.0 - start / self.trace.n_params
-            return np.clip(np.ceil(share * n).astype(np.int64) - 1, 0, n - 1)
-        times = {id(t): r for t, r in zip(self.trace.tensors, s.ready_s, strict=True)}
+            return np.clip(np.ceil(share * segments).astype(np.int64) - 1, 0, segments - 1)
+        times = {
+            id(tensor): ready_s
+            for tensor, ready_s in zip(self.trace.tensors, step_record.ready_s, strict=True)
+        }
         tensors = self.trace.trainable
-        ready = np.array([times[id(t)] for t in tensors])
-        ready = np.where(np.isfinite(ready), ready, s.backward_s)
-        offsets = np.array([t.offset for t in tensors])
-        ends = offsets + np.array([t.size for t in tensors])
+        ready = np.array([times[id(tensor)] for tensor in tensors])
+        ready = np.where(np.isfinite(ready), ready, step_record.backward_s)
+        offsets = np.array([tensor.offset for tensor in tensors])
+        ends = offsets + np.array([tensor.size for tensor in tensors])
         lo = np.searchsorted(ends, start, "right")
         hi = np.maximum(np.searchsorted(offsets, stop, "left"), lo + 1)
-        last = np.array([ready[a:b].max() for a, b in zip(lo, hi, strict=True)])
-        return np.clip(np.ceil(last / s.backward_s * n).astype(np.int64) - 1, 0, n - 1)
+        last = np.array([ready[low:high].max() for low, high in zip(lo, hi, strict=True)])
+        return np.clip(
+            np.ceil(last / step_record.backward_s * segments).astype(np.int64) - 1, 0, segments - 1
+        )

@@ -54,36 +54,41 @@ class Demand:
 
     def flash_read(self, n_bytes: float) -> None:
         """Add page reads through channel and decoder."""
-        g, f = self.geometry, self.cfg.flash
-        pages = n_bytes / f.page_bytes
-        together = g.planes if f.multi_plane else 1
-        array = f.t_read_ps / 1e12
-        if not f.cache_read:
+        geometry, flash = self.geometry, self.cfg.flash
+        pages = n_bytes / flash.page_bytes
+        together = geometry.planes if flash.multi_plane else 1
+        array = flash.t_read_ps / 1e12
+        if not flash.cache_read:
             array += together * self._page_s()
-        self.add("channels", pages * self._page_s() / g.channels)
-        self.add("dies", pages / together * array / g.dies)
-        self.add("ECC", pages * self.cfg.ecc.decode_ps / 1e12 / g.channels)
+        self.add("channels", pages * self._page_s() / geometry.channels)
+        self.add("dies", pages / together * array / geometry.dies)
+        self.add("ECC", pages * self.cfg.ecc.decode_ps / 1e12 / geometry.channels)
 
     def flash_write(self, n_bytes: float) -> None:
         """Add page programs through encoder and channel; with ftl.initial = steady, each block is
         erased before it is written."""
-        g, f = self.geometry, self.cfg.flash
-        pages = n_bytes / f.page_bytes
-        together = g.planes if f.multi_plane else 1
-        line, passes = word_line_pages(self.cfg), 2 if f.programming == "two_pass" else 1
+        geometry, flash = self.geometry, self.cfg.flash
+        pages = n_bytes / flash.page_bytes
+        together = geometry.planes if flash.multi_plane else 1
+        line, passes = word_line_pages(self.cfg), 2 if flash.programming == "two_pass" else 1
         array = self._program_ps() / 1e12
-        if not f.cache_program:
+        if not flash.cache_program:
             array += passes * line * together * self._page_s()
-        erase = f.t_erase_ps / 1e12 / g.pages if self.cfg.ftl.initial == "steady" else 0.0
-        self.add("channels", passes * pages * self._page_s() / g.channels)
-        self.add("dies", (pages / together / line * array + pages / g.planes * erase) / g.dies)
-        self.add("ECC", pages * self.cfg.ecc.encode_ps / 1e12 / g.channels)
+        erase = (
+            flash.t_erase_ps / 1e12 / geometry.pages if self.cfg.ftl.initial == "steady" else 0.0
+        )
+        self.add("channels", passes * pages * self._page_s() / geometry.channels)
+        self.add(
+            "dies",
+            (pages / together / line * array + pages / geometry.planes * erase) / geometry.dies,
+        )
+        self.add("ECC", pages * self.cfg.ecc.encode_ps / 1e12 / geometry.channels)
 
     def host_commands(self, n_bytes: float) -> None:
         """Add host commands of the host's block size."""
-        n = n_bytes / self.cfg.host.io_block_bytes
-        self.add("front end", n * self.cfg.frontend.command_ps / 1e12)
-        one_thread = n * self.cfg.system.devices
+        blocks = n_bytes / self.cfg.host.io_block_bytes
+        self.add("front end", blocks * self.cfg.frontend.command_ps / 1e12)
+        one_thread = blocks * self.cfg.system.devices
         self.add("host submission", one_thread * self.cfg.host.io_submit_ps / 1e12)
 
     def link(self, way: str, n_bytes: float) -> None:
@@ -138,12 +143,12 @@ class Demand:
     def _block_s(self, array_ps: int, link_rate: int, line: int = 1) -> float:
         """Return the unloaded latency of one block, seconds: consecutive array operations on its
         busiest die, ``line`` page offsets each, then the slower of channel and link."""
-        g = self.geometry
+        geometry = self.geometry
         block = self.cfg.host.io_block_bytes
         pages = block / self.cfg.flash.page_bytes
-        groups = pages / (g.planes if self.cfg.flash.multi_plane else 1) / line
-        channel = max(pages / g.channels, min(pages, g.planes)) * self._page_s()
-        rounds = max(groups / g.dies, 1.0)
+        groups = pages / (geometry.planes if self.cfg.flash.multi_plane else 1) / line
+        channel = max(pages / geometry.channels, min(pages, geometry.planes)) * self._page_s()
+        rounds = max(groups / geometry.dies, 1.0)
         return self._fixed_s() + rounds * array_ps / 1e12 + max(channel, block / link_rate)
 
     def read_latency(self) -> float:

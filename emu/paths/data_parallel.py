@@ -87,8 +87,8 @@ class Stannis(Path):
 
     def speed(self, step: int) -> float:
         """Return the host's samples per second, forward and backward, from the trace."""
-        s = self.trace.steps[step]
-        return s.samples / (s.forward_s + s.backward_s)
+        step_record = self.trace.steps[step]
+        return step_record.samples / (step_record.forward_s + step_record.backward_s)
 
     @cached_property
     def engines(self) -> tuple[Engine, Engine]:
@@ -125,14 +125,17 @@ class Stannis(Path):
     def seconds(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (forward, backward) of each node, ps, int64[nodes] each: the trace's times, scaled
         by the time of the node's batch divided by the host's time for the trace's batch."""
-        s = self.trace.steps[step]
+        step_record = self.trace.steps[step]
         host, drive = self.engines
-        whole = host.seconds(s.samples)
+        whole = host.seconds(step_record.samples)
         over = [
-            (host if i == HOST else drive).seconds(b) / whole if b else 0.0
-            for i, b in enumerate(self.batches(step))
+            (host if i == HOST else drive).seconds(batch) / whole if batch else 0.0
+            for i, batch in enumerate(self.batches(step))
         ]
-        parts = [[ps_from_seconds(t * o) for o in over] for t in (s.forward_s, s.backward_s)]
+        parts = [
+            [ps_from_seconds(phase_s * node_over) for node_over in over]
+            for phase_s in (step_record.forward_s, step_record.backward_s)
+        ]
         return np.array(parts[0], np.int64), np.array(parts[1], np.int64)
 
     def notes(self) -> list[str]:
@@ -145,7 +148,7 @@ class Stannis(Path):
             f"{few if few == many else f'{few} to {many}'}, drive at {self.ratio:.3g} of the "
             f"host's speed"
         ]
-        idle = sum(b == 0 for b in drives)
+        idle = sum(batch == 0 for batch in drives)
         if idle:
             out.append(
                 f"{idle} of {len(drives)} drives get no sample: a batch of {sum(batches)} is small "
@@ -186,8 +189,8 @@ class Stannis(Path):
             return "the drive's processor cannot train (isp.training_ratio = 0)"
         if not trace.bytes_per_sample:
             return f"{trace.name} does not say how large its samples are (bytes_per_sample = 0)"
-        for i, s in enumerate(trace.steps):
-            if not s.forward_s + s.backward_s:
+        for i, step_record in enumerate(trace.steps):
+            if not step_record.forward_s + step_record.backward_s:
                 return f"{trace.name} does not say how long forward and backward take (step {i})"
         vectors = 1 + len(self.kernel.states) + 1
         need = VALUE_BYTES * vectors * trace.n_params
@@ -247,15 +250,15 @@ class Stannis(Path):
         lpn = step % steps * (own_pages + host_pages)
         read = np.full(self.nodes, start, np.int64)
         sent = [
-            self._read(out, rows.NVME, dev, int(lpn[dev] + own_pages[dev]), int(n), start)
-            for dev, n in enumerate(host)
+            self._read(out, rows.NVME, dev, int(lpn[dev] + own_pages[dev]), int(samples), start)
+            for dev, samples in enumerate(host)
         ]
         ids = np.concatenate(sent)
         if len(ids):
             read[HOST] = out.join(ids, SAMPLES)
-        for dev, n in enumerate(own):
-            if n:
-                ids = self._read(out, rows.ISP_IO, dev, int(lpn[dev]), int(n), start)
+        for dev, samples in enumerate(own):
+            if samples:
+                ids = self._read(out, rows.ISP_IO, dev, int(lpn[dev]), int(samples), start)
                 read[dev + 1] = out.join(ids, SAMPLES)
             if out.full():
                 yield out.take()
@@ -304,8 +307,8 @@ class Stannis(Path):
 
     def _update(self, out: Rows, arrived: np.ndarray) -> None:
         """Add the update on every node, of its copy in its DRAM."""
-        n = self.trace.n_params
-        read = (len(self.kernel.states) + 2) * VALUE_BYTES * n
+        n_params = self.trace.n_params
+        read = (len(self.kernel.states) + 2) * VALUE_BYTES * n_params
         out.one(resource=rows.HOST_CPU, phase=UPDATE, array_ps=self._host_ps, after0=arrived[HOST])
         out.add(
             self.nodes - 1,
@@ -314,7 +317,7 @@ class Stannis(Path):
             phase=UPDATE,
             array_ps=self._isp_ps,
             bytes_in=read,
-            bytes_out=read - VALUE_BYTES * n,  # all but the gradient is written back
+            bytes_out=read - VALUE_BYTES * n_params,  # all but the gradient is written back
             after0=arrived[HOST + 1 :],
         )
 
@@ -324,8 +327,8 @@ class Stannis(Path):
 
     @property
     def _isp_ps(self) -> int:
-        n, traffic = self.trace.n_params, self.kernel.bytes_per_param()
-        return core.update_ps(self.cfg, self.trace.op, self.coupled_decay, n, traffic)
+        n_params, traffic = self.trace.n_params, self.kernel.bytes_per_param()
+        return core.update_ps(self.cfg, self.trace.op, self.coupled_decay, n_params, traffic)
 
     # --- work and closed form
 
@@ -349,14 +352,14 @@ class Stannis(Path):
             "ISP": self._isp_ps / PS_PER_S,
             "DRAM": traffic / self.cfg.dram.bandwidth_bytes_per_s,
         }
-        x = self.exchange.cost
+        times = self.exchange.cost
         where = max(drive, key=lambda name: drive[name])
-        end = x.drives_s + drive[where]
-        if x.host_s + self._host_ps / PS_PER_S > end:
-            where, end = "host CPU", x.host_s + self._host_ps / PS_PER_S
+        end = times.drives_s + drive[where]
+        if times.host_s + self._host_ps / PS_PER_S > end:
+            where, end = "host CPU", times.host_s + self._host_ps / PS_PER_S
         if self.trace.steps[step].skipped:
-            end = x.seconds
-        local = end - x.seconds
-        parts = [("synchronise", x.limited_by, x.seconds), ("update", where, local)]
+            end = times.seconds
+        local = end - times.seconds
+        parts = [("synchronise", times.limited_by, times.seconds), ("update", where, local)]
         text = f"{parts_text(parts)}; {self.exchange.text}"
-        return Bound(end, x.limited_by if x.seconds >= local else where, text)
+        return Bound(end, times.limited_by if times.seconds >= local else where, text)

@@ -43,10 +43,10 @@ class InStorage(ConventionalPath):
         """Return the parameters of a chunk: super-pages whose part of the widest vector is at most
         a host block. With coded vectors a chunk is whole pages of all vectors, because where pages
         hold an odd number of blocks, the common multiple of the super-pages is too large."""
-        held = [v.per_page(self.cfg.flash.page_bytes) for v in self._all]
-        coded = any(v.coded for v in self._all)
+        held = [vector.per_page(self.cfg.flash.page_bytes) for vector in self._all]
+        coded = any(vector.coded for vector in self._all)
         chunk = math.lcm(*held) * (1 if coded else self.geometry.planes)
-        widest = max(v.dtype.itemsize for v in self._all)
+        widest = max(vector.dtype.itemsize for vector in self._all)
         while chunk * widest * 2 <= self.cfg.host.io_block_bytes:
             chunk *= 2
         return chunk
@@ -60,7 +60,7 @@ class InStorage(ConventionalPath):
     def window(self) -> int:
         """Number of chunks whose vectors fit in the ISP's memory, at most MAX_WINDOW."""
         page = self.cfg.flash.page_bytes
-        held = sum(v.paged(self.granule(), page) for v in self._all)
+        held = sum(vector.paged(self.granule(), page) for vector in self._all)
         return min(self.cfg.dram.isp_bytes // held, MAX_WINDOW)
 
     def missing(self) -> str | None:
@@ -84,25 +84,28 @@ class InStorage(ConventionalPath):
         after = segments[-1]
         form = self._form()
         first = out.next
-        chunks = [-(-s.size // self.granule()) for s in self.shards]
+        chunks = [-(-shard.size // self.granule()) for shard in self.shards]
         n_devices = len(self.shards)
-        k, dev = np.divmod(np.arange(max(chunks) * n_devices), n_devices)
-        keep = k < np.array(chunks)[dev]
-        k, dev = k[keep], dev[keep]
-        begin = np.full(len(k), after, np.int64)  # the row a chunk's first rows wait for
-        for d in range(n_devices):
-            mine = np.flatnonzero(dev == d)
+        round_index, dev = np.divmod(np.arange(max(chunks) * n_devices), n_devices)
+        keep = round_index < np.array(chunks)[dev]
+        round_index, dev = round_index[keep], dev[keep]
+        begin = np.full(len(round_index), after, np.int64)  # the row a chunk's first rows wait for
+        for device in range(n_devices):
+            mine = np.flatnonzero(dev == device)
             ends = first + mine * len(form) + len(form) - 1
             begin[mine[self.window :]] = ends[: -self.window]
-        starts = np.array([s.start for s in self.shards])
-        stops = np.array([s.stop for s in self.shards])
+        starts = np.array([shard.start for shard in self.shards])
+        stops = np.array([shard.stop for shard in self.shards])
         batch = max(rows.MAX_CHUNK // len(form), 1)
-        for i in range(0, len(k), batch):
+        for i in range(0, len(round_index), batch):
             part = slice(i, i + batch)
-            a = starts[dev[part]] + k[part] * self.granule()
-            n = np.minimum(self.granule(), stops[dev[part]] - a)
-            base = first + np.arange(i, i + len(a)) * len(form)
-            out.add(len(a) * len(form), **self._columns(form, dev[part], a, n, base, begin[part]))
+            begins = starts[dev[part]] + round_index[part] * self.granule()
+            counts = np.minimum(self.granule(), stops[dev[part]] - begins)
+            base = first + np.arange(i, i + len(begins)) * len(form)
+            out.add(
+                len(begins) * len(form),
+                **self._columns(form, dev[part], begins, counts, base, begin[part]),
+            )
             if out.full():
                 yield out.take()
 
@@ -147,67 +150,82 @@ class InStorage(ConventionalPath):
         self,
         form: np.ndarray,
         dev: np.ndarray,
-        a: np.ndarray,
-        n: np.ndarray,
+        begins: np.ndarray,
+        counts: np.ndarray,
         base: np.ndarray,
         begin: np.ndarray,
     ) -> dict[str, np.ndarray]:
         """Return the template's columns for chunks of parameters [a, a + n) on devices ``dev``."""
         rows_each = len(form)
-        out = {name: np.tile(form[name], len(a)) for name in rows.PLAN.fields or () if name != "id"}
-        a, n, base, begin, dev = (np.repeat(x, rows_each) for x in (a, n, base, begin, dev))
+        out = {
+            name: np.tile(form[name], len(begins))
+            for name in rows.PLAN.fields or ()
+            if name != "id"
+        }
+        begins, counts, base, begin, dev = (
+            np.repeat(x, rows_each) for x in (begins, counts, base, begin, dev)
+        )
         for name in ("after0", "after1"):
             local = out[name]
             out[name] = np.where(local < 0, -1, np.where(local == 0, begin, base + local - 1))
-        out["bytes_in"] *= n
-        out["bytes_out"] *= n
+        out["bytes_in"] *= counts
+        out["bytes_out"] *= counts
         page = self.geometry.page_bytes
         isp, io = out["resource"] == rows.ISP, out["resource"] == rows.ISP_IO
         reads, which = io & (out["kind"] == queues.READ), out["lpn"]
-        for x in np.unique(n).tolist():
-            its = n == x
-            moved = [v.size(x) for v in self.stored.vectors]
+        for x in np.unique(counts).tolist():
+            its = counts == x
+            moved = [vector.size(x) for vector in self.stored.vectors]
             out["array_ps"][its & isp] = self._isp_ps(x)
             out["bytes_in"][its & isp] = sum(moved) + self.stored.gradient.size(x)
             out["bytes_out"][its & isp] = sum(moved) + self.stored.copy_bytes * x
-            paged = np.array([v.paged(x, page) for v in self.stored.vectors])
+            paged = np.array([vector.paged(x, page) for vector in self.stored.vectors])
             out["bytes_out"][its & reads] = paged[which[its & reads]]
             out["bytes_in"][its & io & ~reads] = paged[which[its & io & ~reads]]
-        start = np.array([s.start for s in self.shards])[dev]
-        held = np.array([v.per_page(page) for v in self.stored.vectors])
-        first = np.array([[r.first(name) for name in self.vectors] for r in self.regions])
+        start = np.array([shard.start for shard in self.shards])[dev]
+        held = np.array([vector.per_page(page) for vector in self.stored.vectors])
+        first = np.array(
+            [[regions.first(name) for name in self.vectors] for regions in self.regions]
+        )
         which = np.where(io, which, 0)
-        out["lpn"] = np.where(out["tag"] == 1, a, first[dev, which] + (a - start) // held[which])
-        out["tag"] *= n
+        out["lpn"] = np.where(
+            out["tag"] == 1, begins, first[dev, which] + (begins - start) // held[which]
+        )
+        out["tag"] *= counts
         out["device"] = dev
         return out
 
-    def _isp_ps(self, n: int) -> int:
+    def _isp_ps(self, count: int) -> int:
         return core.update_ps(
-            self.cfg, self.trace.op, self.coupled_decay, n, self.stored.traffic, self.stored.name
+            self.cfg,
+            self.trace.op,
+            self.coupled_decay,
+            count,
+            self.stored.traffic,
+            self.stored.name,
         )
 
     def bound(self, step: int) -> Bound:
         """Return the bound: all work overlaps, so the resource with the most work decides. States
         cross the channels twice (24 B/param for Adam); gradients, weights and the computation share
         link and DRAM."""
-        n = max(s.size for s in self.shards)
-        down = self.stored.gradient.size(n)
-        states = sum(v.paged(n, self.geometry.page_bytes) for v in self.stored.vectors)
-        up = self.up_bytes * n
-        d = Demand(self.cfg)
-        d.flash_read(states)
-        d.flash_write(states)
-        d.dram(2 * states)  # in from flash, out to flash
-        d.dram(down + up)  # gradients in, weights up
-        d.dram(math.ceil(self.stored.traffic * n))  # the computation
-        d.link("down", down)
-        d.link("up", up)
-        d.add("ISP flash path", 2 * states / self.cfg.isp.flash_bytes_per_s)
-        d.add("ISP", self._isp_ps(n) / 1e12)
+        most = max(shard.size for shard in self.shards)
+        down = self.stored.gradient.size(most)
+        states = sum(vector.paged(most, self.geometry.page_bytes) for vector in self.stored.vectors)
+        up = self.up_bytes * most
+        demand = Demand(self.cfg)
+        demand.flash_read(states)
+        demand.flash_write(states)
+        demand.dram(2 * states)  # in from flash, out to flash
+        demand.dram(down + up)  # gradients in, weights up
+        demand.dram(math.ceil(self.stored.traffic * most))  # the computation
+        demand.link("down", down)
+        demand.link("up", up)
+        demand.add("ISP flash path", 2 * states / self.cfg.isp.flash_bytes_per_s)
+        demand.add("ISP", self._isp_ps(most) / 1e12)
         # Latency before the first and after the last result: one read, one chunk, one program.
-        f = self.cfg.flash
+        flash = self.cfg.flash
         chunk = self._isp_ps(min(self.granule(), self.trace.n_params))
-        latency = (f.t_read_ps + f.t_program_ps + chunk) / 1e12
-        name, seconds = d.largest
+        latency = (flash.t_read_ps + flash.t_program_ps + chunk) / 1e12
+        name, seconds = demand.largest
         return with_latency(name, seconds, latency, parts_text([("all", name, seconds)]))

@@ -80,13 +80,17 @@ class InStep(ConventionalPath):
 
     def _subgroups(self) -> list[Places]:
         """Return equal sub-groups, each on all drives, cut at multiples of a stripe."""
-        longest = max(s.size for s in self.shards)
-        n = -(-longest // max(self.most(), self.granule()))
+        longest = max(shard.size for shard in self.shards)
+        number = -(-longest // max(self.most(), self.granule()))
         stripes = -(-longest // self.granule())
-        cuts = [self.granule() * (stripes * i // n) for i in range(n + 1)]
+        cuts = [self.granule() * (stripes * i // number) for i in range(number + 1)]
         return [
-            {s.device: (s.start + a, s.start + min(b, s.size)) for s in self.shards if a < s.size}
-            for a, b in zip(cuts, cuts[1:], strict=False)
+            {
+                shard.device: (shard.start + start, shard.start + min(stop, shard.size))
+                for shard in self.shards
+                if start < shard.size
+            }
+            for start, stop in zip(cuts, cuts[1:], strict=False)
         ]
 
     def follow(self, system: System) -> Striped:
@@ -99,7 +103,7 @@ class InStep(ConventionalPath):
         shard = next(s for s in self.shards if s.start <= start < s.stop)
         for a, b, first in self.striping.pieces(shard, start, stop):
             piece = slice(a - start, b - start)
-            part = {name: v[piece] for name, v in vectors.items()}
+            part = {name: values[piece] for name, values in vectors.items()}
             super().compute(first, first + b - a, part, gradient[piece])
 
     def delivered(self) -> np.ndarray | None:
@@ -132,10 +136,10 @@ class InStep(ConventionalPath):
     def _train(self, out: Rows, step: int, after: int) -> Iterator[np.ndarray]:
         """Yield forward, then backward in segments, each followed by writes of the gradients that
         it completes."""
-        s = self.trace.steps[step]
-        forward = ps_from_seconds(s.forward_s)
+        step_record = self.trace.steps[step]
+        forward = ps_from_seconds(step_record.forward_s)
         out.one(resource=rows.ACCELERATOR, phase=FORWARD, array_ps=forward, after0=after)
-        total = ps_from_seconds(s.backward_s)
+        total = ps_from_seconds(step_record.backward_s)
         blocks = self._gradient_blocks(step)
         for i in range(BACKWARD_SEGMENTS):
             time = total * (i + 1) // BACKWARD_SEGMENTS - total * i // BACKWARD_SEGMENTS
@@ -164,26 +168,28 @@ class InStep(ConventionalPath):
         """Return the gradient blocks as columns, in the order in which they are ready, the drives
         in turn."""
         parts: dict[str, list[np.ndarray]] = {}
-        for r in self.regions:
-            s = r.shard
-            if not s.size:
+        for regions in self.regions:
+            shard = regions.shard
+            if not shard.size:
                 continue
             if self.buckets:
-                mine = [b for b in self.buckets if b.device == s.device]
-                start = np.array([b.start for b in mine])
-                stop = np.array([b.stop for b in mine])
-                size = np.array([self.padded(b.n_bytes) for b in mine])
-                page = (start - s.start) * VALUE_BYTES // self.geometry.page_bytes
-                lpn = r.first("g") + page
+                mine = [bucket for bucket in self.buckets if bucket.device == shard.device]
+                start = np.array([bucket.start for bucket in mine])
+                stop = np.array([bucket.stop for bucket in mine])
+                size = np.array([self.padded(bucket.n_bytes) for bucket in mine])
+                page = (start - shard.start) * VALUE_BYTES // self.geometry.page_bytes
+                lpn = regions.first("g") + page
             else:
-                lpn, size, start = r.blocks("g", s.start, s.stop, self.cfg.host.io_block_bytes)
+                lpn, size, start = regions.blocks(
+                    "g", shard.start, shard.stop, self.cfg.host.io_block_bytes
+                )
                 stop = start + size // VALUE_BYTES
                 size[-1] = self.padded(size[-1])
-            first = self.striping.first(s, start)
-            last = self.striping.first(s, stop - 1)
+            first = self.striping.first(shard, start)
+            last = self.striping.first(shard, stop - 1)
             ready = self._ready(step, first, last)
             columns = {
-                "device": np.full(len(lpn), s.device), "lpn": lpn, "bytes_in": size,
+                "device": np.full(len(lpn), shard.device), "lpn": lpn, "bytes_in": size,
                 "ready": ready, "params": stop - start, "position": np.arange(len(lpn)),
             }  # fmt: skip
             for name, column in columns.items():
@@ -204,21 +210,27 @@ class InStep(ConventionalPath):
     ) -> list[Part]:
         """Return the blocks to read or write for the vectors ``names`` of a sub-group."""
         return [
-            Part(d, resource, kind, *self._extents(name, d, a, b))
-            for d, (a, b) in subgroup.items()
+            Part(dev, resource, kind, *self._extents(name, dev, start, stop))
+            for dev, (start, stop) in subgroup.items()
             for name in names
         ]
 
-    def _extents(self, name: str, device: int, a: int, b: int) -> tuple[np.ndarray, np.ndarray]:
+    def _extents(
+        self, name: str, device: int, begin: int, end: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return (first pages, bytes) of the blocks of a vector's places [a, b) on a drive."""
-        r = self.regions[device]
+        regions = self.regions[device]
         if name == "g" and self.buckets:
-            mine = [x for x in self.buckets if x.device == device and a <= x.start < b]
-            start = np.array([x.start for x in mine], np.int64)
-            page = (start - r.shard.start) * VALUE_BYTES // self.geometry.page_bytes
-            size = np.array([self.padded(x.n_bytes) for x in mine])
-            return r.first("g") + page, size
-        lpn, size, _ = r.blocks(name, a, b, self.cfg.host.io_block_bytes)
+            mine = [
+                bucket
+                for bucket in self.buckets
+                if bucket.device == device and begin <= bucket.start < end
+            ]
+            start = np.array([bucket.start for bucket in mine], np.int64)
+            page = (start - regions.shard.start) * VALUE_BYTES // self.geometry.page_bytes
+            size = np.array([self.padded(bucket.n_bytes) for bucket in mine])
+            return regions.first("g") + page, size
+        lpn, size, _ = regions.blocks(name, begin, end, self.cfg.host.io_block_bytes)
         size[-1] = self.padded(size[-1])
         return lpn, size
 
@@ -228,20 +240,20 @@ class InStep(ConventionalPath):
         """Add rows of all blocks after ``fence``: the drives in turn, and the vectors of a drive in
         turn. Reads and writes of a drive share one queue of the host's depth. ``per_param``: bytes
         per parameter where rows name parameters, else 0."""
-        counts = [len(p.lpn) for p in parts]
-        share = np.concatenate([np.arange(n) / n for n in counts if n])
+        counts = [len(part.lpn) for part in parts]
+        share = np.concatenate([np.arange(count) / count for count in counts if count])
         which = np.repeat(np.arange(len(parts)), counts)
         order = np.lexsort((which, share))
         which = which[order]
         device, resource, kind = (
-            np.array(column)[which] for column in zip(*(p[:3] for p in parts), strict=True)
+            np.array(column)[which] for column in zip(*(part[:3] for part in parts), strict=True)
         )
-        lpn = np.concatenate([p.lpn for p in parts])[order]
-        size = np.concatenate([p.size for p in parts])[order]
+        lpn = np.concatenate([part.lpn for part in parts])[order]
+        size = np.concatenate([part.size for part in parts])[order]
         out_of = (kind == queues.READ) | (resource == rows.DMA_UP)
         before = np.full(len(order), -1, np.int64)
-        for d in dict.fromkeys(p.device for p in parts):
-            line = np.flatnonzero((device == d) & (resource != rows.NVME))
+        for dev in dict.fromkeys(part.device for part in parts):
+            line = np.flatnonzero((device == dev) & (resource != rows.NVME))
             before[line[self._depth :]] = out.next + line[: -self._depth]
         out.add(
             len(order),

@@ -81,20 +81,22 @@ class Arithmetic:
         """Return weights and states before the first step by slot, as the format stores them."""
         if self.given is not None:
             return {name: values.copy() for name, values in self.given.items()}
-        w = self.trace.weights("initial")
-        assert w is not None
-        f = self.layout.format
-        found = {"w": self.cast(w, self.layout.vectors[0].dtype)}
+        weights = self.trace.weights("initial")
+        assert weights is not None
+        form = self.layout.format
+        found = {"w": self.cast(weights, self.layout.vectors[0].dtype)}
         states = self.trace.states()
-        for v in self.layout.vectors[1:]:
-            if v.coded:
-                found[v.name] = np.empty(len(w), v.dtype)
-                scale = found[f"{v.name}_scale"] = np.empty(-(-len(w) // BLOCK), np.float32)
-                map_ = codes(f.codes, SIGNED[v.name])
+        for vector in self.layout.vectors[1:]:
+            if vector.coded:
+                found[vector.name] = np.empty(len(weights), vector.dtype)
+                scale = found[f"{vector.name}_scale"] = np.empty(
+                    -(-len(weights) // BLOCK), np.float32
+                )
+                map_ = codes(form.codes, SIGNED[vector.name])
                 with np.errstate(all="ignore"):
-                    numpy_encode(states[v.name], found[v.name], scale, map_)
+                    numpy_encode(states[vector.name], found[vector.name], scale, map_)
             else:
-                found[v.name] = self.cast(states[v.name], v.dtype)
+                found[vector.name] = self.cast(states[vector.name], vector.dtype)
         return found
 
     def gradient(self, values: np.ndarray) -> np.ndarray:
@@ -112,21 +114,23 @@ class Arithmetic:
         """Return stored values as float32[n]."""
         return widen(values, CASTS[values.dtype]) if values.dtype in CASTS else values
 
-    def shown(self, w: np.ndarray) -> np.ndarray:
+    def shown(self, weights: np.ndarray) -> np.ndarray:
         """Return the weights that the model computes with: the stored weights, or the format's
         copy."""
-        return w if self.layout.shown == w.dtype else self.cast(w, self.layout.shown)
+        return (
+            weights if self.layout.shown == weights.dtype else self.cast(weights, self.layout.shown)
+        )
 
     def coefficients(self, step: int) -> list[Scalars]:
         """Return the folded scalars of each parameter group at ``steps[step]``."""
-        s = self.trace.steps[step]
+        step_record = self.trace.steps[step]
         random = self.kernel.random
         return [
             Scalars(
-                self.kernel.coefficients(hyper, s.count),
-                key(s.count, self.seed + (group << 32)) if random else None,
+                self.kernel.coefficients(hyper, step_record.count),
+                key(step_record.count, self.seed + (group << 32)) if random else None,
             )
-            for group, hyper in enumerate(s.hyper)
+            for group, hyper in enumerate(step_record.hyper)
         ]
 
     def apply(
@@ -157,7 +161,8 @@ class Arithmetic:
             return
         for a, b, group, number in here:
             arrays = [
-                vectors[s.name][a // s.share : -(-b // s.share)] for s in self.kernel.slots[2:]
+                vectors[slot.name][a // slot.share : -(-b // slot.share)]
+                for slot in self.kernel.slots[2:]
             ]
             states = arrays[:-1] if "out" in vectors else arrays
             scalars = coefficients[group]
@@ -174,12 +179,16 @@ class Arithmetic:
         vectors: dict[str, np.ndarray],
         gradient: np.ndarray,
     ) -> None:
-        def plain(w: np.ndarray, g: np.ndarray, states: list[np.ndarray], _: object) -> None:
-            for a, b, group, _number in here:
-                parts = [state[a:b] for state in states]
-                self._plain(w[a:b], g[a:b], parts, coefficients[group].coef)
+        def plain(
+            weights: np.ndarray, gradients: np.ndarray, states: list[np.ndarray], _: object
+        ) -> None:
+            for start, stop, group, _number in here:
+                parts = [state[start:stop] for state in states]
+                self._plain(
+                    weights[start:stop], gradients[start:stop], parts, coefficients[group].coef
+                )
 
-        names = [s.name for s in self.layout.slots if s.name != "g"]
+        names = [slot.name for slot in self.layout.slots if slot.name != "g"]
         arrays = [vectors["w"], gradient, *(vectors[name] for name in names[1:])]
         signs = [SIGNED[name] for name in self.layout.states]
         with np.errstate(all="ignore"):
@@ -194,7 +203,7 @@ class Arithmetic:
         for i in range(steps):
             if self.trace.steps[i].skipped:
                 continue
-            g = self.trace.gradient(i)
-            g = self.gradient(g if sent is None else sent(g))
-            self.apply(self.coefficients(i), 0, self.trace.n_params, vectors, g)
+            gradient = self.trace.gradient(i)
+            gradient = self.gradient(gradient if sent is None else sent(gradient))
+            self.apply(self.coefficients(i), 0, self.trace.n_params, vectors, gradient)
         return vectors["w"]

@@ -27,9 +27,9 @@ POISON = 0xFF
 """Byte of memory without data: two such bytes are a NaN in 16 bits, four a NaN in FP32."""
 
 
-def poisoned(n: int, dtype: np.dtype) -> np.ndarray:
-    """Return ``n`` poisoned values."""
-    return np.full(n * dtype.itemsize, POISON, np.uint8).view(dtype)
+def poisoned(count: int, dtype: np.dtype) -> np.ndarray:
+    """Return ``count`` poisoned values."""
+    return np.full(count * dtype.itemsize, POISON, np.uint8).view(dtype)
 
 
 def poison(values: np.ndarray) -> None:
@@ -62,42 +62,48 @@ class Conventional:
         """Gradient of the current step from the accelerator, [n_params], in the stored type."""
         self.delivered: np.ndarray | None = None
         """Weights that arrived in host memory by DMA, [n_params]."""
-        self.outgoing = poisoned(sum(r.shard.size for r in regions), shown)
+        self.outgoing = poisoned(sum(of_device.shard.size for of_device in regions), shown)
         """New weights in transfer to the host; programs neither wait for nor free these buffers."""
         page = system.geometry.page_bytes
         self.stores = tuple(PageStore(page) for _ in regions)
         self.cached = tuple(CachedBytes() for _ in regions)
-        self.memory = tuple(np.full((r.total_pages, page), POISON, np.uint8) for r in regions)
+        self.memory = tuple(
+            np.full((of_device.total_pages, page), POISON, np.uint8) for of_device in regions
+        )
         system.on_log = self.on_log
 
     def vector(self, device: int, name: str) -> np.ndarray:
         """Return a view of a shard's vector in memory, [shard size] of its type; not for codes."""
-        r = self.regions[device]
-        pages = self.memory[device][r.pages(name, r.shard.start, r.shard.stop)]
-        return pages.reshape(-1).view(r.vector(name).dtype)[: r.shard.size]
+        regions = self.regions[device]
+        pages = self.memory[device][regions.pages(name, regions.shard.start, regions.shard.stop)]
+        return pages.reshape(-1).view(regions.vector(name).dtype)[: regions.shard.size]
 
     def arrays(self, device: int, name: str, start: int, stop: int) -> dict[str, np.ndarray]:
         """Return parameters [start, stop) of a vector in memory by slot: views, or copies for
         codes, whose ``start`` must be the start of a page."""
-        r = self.regions[device]
-        if r.vector(name).coded:
-            pages = self.memory[device][r.pages(name, start, stop)]
-            return r.vector(name).unpack(pages, stop - start)
-        return {name: self.vector(device, name)[start - r.shard.start : stop - r.shard.start]}
+        regions = self.regions[device]
+        if regions.vector(name).coded:
+            pages = self.memory[device][regions.pages(name, start, stop)]
+            return regions.vector(name).unpack(pages, stop - start)
+        return {
+            name: self.vector(device, name)[
+                start - regions.shard.start : stop - regions.shard.start
+            ]
+        }
 
     def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
         """Store the values of all parameters, by slot, in the flash pages that were filled."""
-        for dev, r in enumerate(self.regions):
-            a, b = r.shard.start, r.shard.stop
-            for v in r.vectors:
-                if v.name == "g" or a == b:
+        for dev, regions in enumerate(self.regions):
+            start, stop = regions.shard.start, regions.shard.stop
+            for vector in regions.vectors:
+                if vector.name == "g" or start == stop:
                     continue
-                pages = r.pages(v.name, a, b)
-                parts = {v.name: vectors[v.name][a:b]}
-                if v.coded:
-                    scales = f"{v.name}_scale"
-                    parts[scales] = vectors[scales][a // BLOCK : -(-b // BLOCK)]
-                v.pack(self.memory[dev][pages], parts)
+                pages = regions.pages(vector.name, start, stop)
+                parts = {vector.name: vectors[vector.name][start:stop]}
+                if vector.coded:
+                    scales = f"{vector.name}_scale"
+                    parts[scales] = vectors[scales][start // BLOCK : -(-stop // BLOCK)]
+                vector.pack(self.memory[dev][pages], parts)
                 for lpn in range(pages.start, pages.stop):
                     self._program(dev, lpn, self.ppn(dev, lpn))
 
@@ -110,11 +116,13 @@ class Conventional:
         data cache where it is newer."""
         vector = name.removesuffix("_scale")
         parts = []
-        for dev, r in enumerate(self.regions):
-            if r.shard.size:
-                pages = r.pages(vector, r.shard.start, r.shard.stop)
+        for dev, regions in enumerate(self.regions):
+            if regions.shard.size:
+                pages = regions.pages(vector, regions.shard.start, regions.shard.stop)
                 held = [self._newest(dev, lpn) for lpn in range(pages.start, pages.stop)]
-                parts.append(r.vector(vector).unpack(np.stack(held), r.shard.size)[name])
+                parts.append(
+                    regions.vector(vector).unpack(np.stack(held), regions.shard.size)[name]
+                )
         return np.concatenate(parts)
 
     def _newest(self, dev: int, lpn: int) -> np.ndarray:
@@ -124,9 +132,9 @@ class Conventional:
     def offer_gradient(self, gradient: np.ndarray) -> None:
         """Set the gradient of a step; with gradient_arrives, copy it to memory."""
         self.gradient = gradient
-        for dev, r in enumerate(self.regions):
+        for dev, regions in enumerate(self.regions):
             if self.gradient_arrives:
-                self.vector(dev, "g")[:] = gradient[r.shard.start : r.shard.stop]
+                self.vector(dev, "g")[:] = gradient[regions.shard.start : regions.shard.stop]
 
     def _program(self, dev: int, lpn: int, ppn: int) -> None:
         self.stores[dev].write(ppn, lpn, self.memory[dev][lpn])
@@ -134,11 +142,11 @@ class Conventional:
 
     def on_log(self, log: np.ndarray) -> None:
         """Apply the entries of the engine's log to memory and page stores."""
-        g = self.system.geometry
+        geometry = self.system.geometry
         for entry in events.entries(log):
-            dev, lpn, ppn, n = entry.dev, entry.lpn, entry.ppn, entry.n
+            dev, lpn, ppn, count = entry.dev, entry.lpn, entry.ppn, entry.n
             store, cached = self.stores[dev], self.cached[dev]
-            if store.follow(entry, g) or cached.follow(entry, store):
+            if store.follow(entry, geometry) or cached.follow(entry, store):
                 continue
             match entry.what:
                 case events.LOG_STORE:
@@ -147,15 +155,15 @@ class Conventional:
                 case events.LOG_SERVE:
                     self.memory[dev][lpn] = cached.pages[lpn]
                 case events.LOG_READ:
-                    for i in range(n):
+                    for i in range(count):
                         self.memory[dev][lpn + i] = self.stores[dev].read(ppn + i)
                 case events.LOG_PROGRAM:
-                    for i in range(n):
+                    for i in range(count):
                         self._program(dev, lpn + i, ppn + i)
                 case events.LOG_ZERO:
-                    self.memory[dev][lpn : lpn + n] = 0
+                    self.memory[dev][lpn : lpn + count] = 0
                 case events.LOG_BAD:
-                    wrong = inject.logged(entry, self.system.arrays.code[0], g.page_bytes)
+                    wrong = inject.logged(entry, self.system.arrays.code[0], geometry.page_bytes)
                     if entry.row < 0:  # garbage collection moved the page with its bit errors
                         self.stores[dev].damage(ppn, wrong)
                     else:
@@ -166,10 +174,10 @@ class Conventional:
                     raise SimulationError(f"log entry {what} has no meaning for this path")
 
     def _row(self, dev: int, resource: int, first: int, count: int) -> None:
-        r = self.regions[dev]
+        regions = self.regions[dev]
         if resource == rows.DMA_DOWN:
             assert self.gradient is not None
-            at = first - r.shard.start
+            at = first - regions.shard.start
             self.vector(dev, "g")[at : at + count] = self.gradient[first : first + count]
         elif resource == rows.DMA_UP:
             if self.delivered is None:
@@ -177,24 +185,26 @@ class Conventional:
             self.delivered[first : first + count] = self.outgoing[first : first + count]
             poison(self.outgoing[first : first + count])
         elif resource == rows.HOST_CPU:
-            for d, other in enumerate(self.regions):  # a host update may span the devices' shards
-                a, b = max(first, other.shard.start), min(first + count, other.shard.stop)
-                if a < b:
-                    self._compute(d, a, b)
+            for number, other in enumerate(
+                self.regions
+            ):  # a host update may span the devices' shards
+                start, stop = max(first, other.shard.start), min(first + count, other.shard.stop)
+                if start < stop:
+                    self._compute(number, start, stop)
         else:
             new = self._compute(dev, first, first + count)
-            at = first - r.shard.start
+            at = first - regions.shard.start
             self.outgoing[first : first + count] = new
             poison(self.vector(dev, "g")[at : at + count])  # consumed: the buffer is free
 
     def _compute(self, dev: int, start: int, stop: int) -> np.ndarray:
         """Update parameters of a shard; return the weights that the model computes with."""
-        r = self.regions[dev]
+        regions = self.regions[dev]
         vectors: dict[str, np.ndarray] = {}
-        for v in r.vectors:
-            vectors |= self.arrays(dev, v.name, start, stop)
+        for vector in regions.vectors:
+            vectors |= self.arrays(dev, vector.name, start, stop)
         self.compute(start, stop, vectors, vectors.pop("g"))
-        for v in r.vectors:
-            if v.coded:
-                v.pack(self.memory[dev][r.pages(v.name, start, stop)], vectors)
+        for vector in regions.vectors:
+            if vector.coded:
+                vector.pack(self.memory[dev][regions.pages(vector.name, start, stop)], vectors)
         return vectors.get("out", vectors["w"])

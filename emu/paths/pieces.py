@@ -42,8 +42,8 @@ class Piece:
     @property
     def terms(self) -> list[float]:
         """Terms of the linear model of the piece's quantities."""
-        n, s = float(self.params), float(self.group)
-        return [1.0, n, s, n / s] if s else [1.0, n]
+        params, group = float(self.params), float(self.group)
+        return [1.0, params, group, params / group] if group else [1.0, params]
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Pieces:
         """Return these pieces scaled to a model of ``n_params`` parameters, of which ``whole`` is a
         part."""
         found = [
-            Piece(round(Fraction(p.params * n_params, self.whole.params)), p.group)
-            for p in (self.whole, *self.all)
+            Piece(round(Fraction(piece.params * n_params, self.whole.params)), piece.group)
+            for piece in (self.whole, *self.all)
         ]
         return Pieces(found[0], tuple(found[1:-1]), found[-1])
 
@@ -90,11 +90,11 @@ def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces |
         small, count = _groups(Fraction(periods * period, granule))
         small, unit = small * granule, small * count * granule
     unit *= -(-SHORTEST * granule // unit)
-    short, held, long = (n_params % unit + k * unit for k in PERIODS)
+    short, held, long = (n_params % unit + multiple * unit for multiple in PERIODS)
     if n_params <= long or (group and group <= 2 * small):
         return None
     sizes = (small, 2 * small) if group else (0,)
-    fitted = tuple(Piece(n, s) for n in (short, long) for s in sizes)
+    fitted = tuple(Piece(length, size) for length in (short, long) for size in sizes)
     return Pieces(Piece(n_params, group), fitted, Piece(held, sizes[0]))
 
 

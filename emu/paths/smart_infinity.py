@@ -79,22 +79,25 @@ class SmartBase(InStep):
 
     def _cpu(self, out: Rows, subgroup: Places, fence: int) -> None:
         traffic = self.kernel.bytes_per_param()
-        for d, (a, b) in subgroup.items():
+        for dev, (start, stop) in subgroup.items():
             out.one(
-                device=d,
+                device=dev,
                 resource=rows.HOST_CPU,
                 phase=UPDATE,
-                array_ps=machine.update_ps(self.cfg, b - a, traffic),
-                lpn=a,
-                tag=b - a,
+                array_ps=machine.update_ps(self.cfg, stop - start, traffic),
+                lpn=start,
+                tag=stop - start,
                 after0=fence,
             )
 
     def bound(self, step: int) -> Bound:
-        n, width = self.trace.n_params, len(self.vectors)
-        size = -(-n // len(self.subgroups))
-        groups = [(a, min(a + size, n)) for a in range(0, n, size)]
-        moved = {"read": (width + 1) * VALUE_BYTES * n, "written": width * VALUE_BYTES * n}
+        n_params, width = self.trace.n_params, len(self.vectors)
+        size = -(-n_params // len(self.subgroups))
+        groups = [(start, min(start + size, n_params)) for start in range(0, n_params, size)]
+        moved = {
+            "read": (width + 1) * VALUE_BYTES * n_params,
+            "written": width * VALUE_BYTES * n_params,
+        }
         traffic = self.kernel.bytes_per_param()
         return bound(self.cfg, Offload(), groups, groups, moved, traffic, width + 1)
 
@@ -149,62 +152,66 @@ class SmartUpdate(InStep):
 
     def _engine(self, out: Rows, subgroup: Places, fence: int) -> None:
         width = len(self.vectors) * VALUE_BYTES
-        for d, (a, b) in subgroup.items():
+        for dev, (start, stop) in subgroup.items():
             out.one(
-                device=d,
+                device=dev,
                 resource=rows.ISP,
                 phase=UPDATE,
-                array_ps=self.engine_ps(b - a),
-                bytes_in=width * (b - a) + self.gradient_bytes(d, a, b),
-                bytes_out=width * (b - a),
-                lpn=a,
-                tag=b - a,
+                array_ps=self.engine_ps(stop - start),
+                bytes_in=width * (stop - start) + self.gradient_bytes(dev, start, stop),
+                bytes_out=width * (stop - start),
+                lpn=start,
+                tag=stop - start,
                 after0=fence,
             )
 
     def _up(self, out: Rows, subgroup: Places, fence: int) -> None:
         parts = []
-        for d, (a, b) in subgroup.items():
-            first = np.arange(a, b, self.granule(), dtype=np.int64)
-            size = np.minimum(b - first, self.granule()) * self.up_bytes
-            parts.append(Part(d, rows.DMA_UP, 0, first, size))
+        for dev, (start, stop) in subgroup.items():
+            first = np.arange(start, stop, self.granule(), dtype=np.int64)
+            size = np.minimum(stop - first, self.granule()) * self.up_bytes
+            parts.append(Part(dev, rows.DMA_UP, 0, first, size))
         self.transfer(out, parts, fence, WEIGHTS_UP, self.up_bytes)
 
-    def engine_ps(self, n: int) -> int:
-        """Return the time of the engine for ``n`` parameters of a drive, ps."""
+    def engine_ps(self, count: int) -> int:
+        """Return the time of the engine for ``count`` parameters of a drive, ps."""
         return core.update_ps(
-            self.cfg, self.trace.op, self.coupled_decay, n, self.kernel.bytes_per_param()
+            self.cfg, self.trace.op, self.coupled_decay, count, self.kernel.bytes_per_param()
         )
 
-    def gradient_bytes(self, device: int, a: int, b: int) -> int:
+    def gradient_bytes(self, device: int, start: int, stop: int) -> int:
         """Return the bytes of gradient that the engine reads for places [a, b)."""
-        return VALUE_BYTES * (b - a)
+        return VALUE_BYTES * (stop - start)
 
     def bound(self, step: int) -> Bound:
         """Return the bound, up to the last program: sub-groups in sequence. With the handler, m and
         v of all but the last sub-group are written while the next one loads."""
-        s = max(self.shards, key=lambda s: s.size)
-        n, k = s.size, len(self.subgroups)
+        shard = max(self.shards, key=lambda shard: shard.size)
+        params, subgroups = shard.size, len(self.subgroups)
         width, late = len(self.vectors), len(self.kernel.states) if self.overlapped else 0
         load, write, up = Demand(self.cfg), Demand(self.cfg), Demand(self.cfg)
-        read = VALUE_BYTES * width * n + self.gradient_bytes(s.device, s.start, s.stop)
-        beside = VALUE_BYTES * late * n * (k - 1) / k
+        read = VALUE_BYTES * width * params + self.gradient_bytes(
+            shard.device, shard.start, shard.stop
+        )
+        beside = VALUE_BYTES * late * params * (subgroups - 1) / subgroups
         load.flash_read(read)
         load.flash_write(beside)
         load.add("ISP flash path", (read + beside) / self.cfg.isp.flash_bytes_per_s)
-        rest = VALUE_BYTES * width * n - beside
+        rest = VALUE_BYTES * width * params - beside
         write.flash_write(rest)
         write.add("ISP flash path", rest / self.cfg.isp.flash_bytes_per_s)
-        up.link("up", self.up_bytes * n * (1 if late else (k - 1) / k))
+        up.link("up", self.up_bytes * params * (1 if late else (subgroups - 1) / subgroups))
         parts = [
             ("load", *load.largest),
-            ("update", "ISP", self.engine_ps(n) / 1e12),
+            ("update", "ISP", self.engine_ps(params) / 1e12),
             ("write", *write.largest),
             ("up", *up.largest),
         ]
-        f = self.cfg.flash
-        programs = k + (1 if late else 0)  # the last m and v have a separate stage
-        latency = k * (f.t_read_ps + self.cfg.link.latency_ps) + programs * f.t_program_ps
+        flash = self.cfg.flash
+        programs = subgroups + (1 if late else 0)  # the last m and v have a separate stage
+        latency = (
+            subgroups * (flash.t_read_ps + self.cfg.link.latency_ps) + programs * flash.t_program_ps
+        )
         name = max(parts, key=lambda part: part[2])[1]
         return with_latency(name, sum(part[2] for part in parts), latency / 1e12, parts_text(parts))
 
@@ -242,11 +249,11 @@ class SmartComp(SmartHandler):
         stripes = max(int(self.cfg.host.io_block_bytes / share) // self.granule(), 1)
         size = stripes * self.granule()
         for subgroup in self.subgroups:
-            for d, (a, b) in subgroup.items():
-                for start in range(a, b, size):
-                    stop = min(start + size, b)
-                    k = round((stop - start) * self.options.compression / 200)
-                    yield Bucket(d, start, stop, max(k, 1))
+            for dev, (begin, end) in subgroup.items():
+                for start in range(begin, end, size):
+                    stop = min(start + size, end)
+                    kept = round((stop - start) * self.options.compression / 200)
+                    yield Bucket(dev, start, stop, max(kept, 1))
 
     def held(self) -> int:
         return super().held() - VALUE_BYTES
@@ -259,27 +266,33 @@ class SmartComp(SmartHandler):
     def choice_ps(self, n_params: int) -> int:
         return -(-n_params * PS_PER_S // self.cfg.host.top_k_params_per_s)
 
-    def engine_ps(self, n: int) -> int:
+    def engine_ps(self, count: int) -> int:
         """Return the time of the slower of decompression and update, ps. Both run concurrently, and
         the gradient passes between them without the drive's DRAM."""
         traffic = self.kernel.bytes_per_param() - VALUE_BYTES
-        made = -(-n * VALUE_BYTES * PS_PER_S // self.cfg.isp.decompress_bytes_per_s)
-        return max(core.update_ps(self.cfg, self.trace.op, self.coupled_decay, n, traffic), made)
+        made = -(-count * VALUE_BYTES * PS_PER_S // self.cfg.isp.decompress_bytes_per_s)
+        return max(
+            core.update_ps(self.cfg, self.trace.op, self.coupled_decay, count, traffic), made
+        )
 
-    def gradient_bytes(self, device: int, a: int, b: int) -> int:
-        return sum(x.n_bytes for x in self.buckets if x.device == device and a <= x.start < b)
+    def gradient_bytes(self, device: int, start: int, stop: int) -> int:
+        return sum(
+            bucket.n_bytes
+            for bucket in self.buckets
+            if bucket.device == device and start <= bucket.start < stop
+        )
 
     def notes(self) -> list[str]:
-        share = sum(b.k for b in self.buckets) / self.trace.n_params
+        share = sum(bucket.k for bucket in self.buckets) / self.trace.n_params
         return [f"applies {share:.3%} of each gradient, the rest is dropped"]
 
     def sent(self, gradient: np.ndarray) -> np.ndarray:
         """Return a gradient after compression and decompression, float32[n_params]."""
         order = self.striping.order()
         out = np.zeros_like(gradient)
-        for b in self.buckets:
-            places = order[b.start : b.stop]
-            out[places] = b.dense(b.packed(gradient[places]))
+        for bucket in self.buckets:
+            places = order[bucket.start : bucket.stop]
+            out[places] = bucket.dense(bucket.packed(gradient[places]))
         return out
 
     def reference(self, arithmetic: Arithmetic, steps: int) -> np.ndarray:

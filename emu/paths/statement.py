@@ -57,7 +57,9 @@ class Share:
     def as_laid_out(self) -> float:
         """Cycles per step of the most worn blocks, without wear leveling: planes in use of the die
         with the most programs per super-page of capacity."""
-        return max(n / room for n, room in zip(self.programs, self.places, strict=True))
+        return max(
+            programs / room for programs, room in zip(self.programs, self.places, strict=True)
+        )
 
     @property
     def levelled(self) -> float:

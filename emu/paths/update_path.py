@@ -159,18 +159,21 @@ class ConventionalPath(UpdatingPath):
         return self.vectors
 
     def period(self) -> int:
-        g = self.geometry
+        geometry = self.geometry
         written = sum(
-            Fraction(1, self.regions[0].vector(name).per_page(g.page_bytes))
+            Fraction(1, self.regions[0].vector(name).per_page(geometry.page_bytes))
             for name in self.written
         )
-        return math.ceil(g.pages * g.planes * g.dies / written)
+        return math.ceil(geometry.pages * geometry.planes * geometry.dies / written)
 
     def too_large(self, names: tuple[str, ...]) -> str | None:
         """Return the reason why the vectors do not fit in the namespace, or None."""
         lpns = logical_pages(self.cfg, self.geometry)
         planes = self.geometry.planes
-        need = max(sum(-(-r.used(name) // planes) * planes for name in names) for r in self.regions)
+        need = max(
+            sum(-(-regions.used(name) // planes) * planes for name in names)
+            for regions in self.regions
+        )
         if need <= lpns:
             return None
         gb = self.geometry.page_bytes / 1e9
@@ -185,12 +188,12 @@ class ConventionalPath(UpdatingPath):
         )
 
     def free_page(self) -> int:
-        return max(r.total_pages for r in self.regions)
+        return max(regions.total_pages for regions in self.regions)
 
     def fill(self, system: System) -> None:
-        for r in self.regions:
+        for regions in self.regions:
             for name in self.vectors:
-                system.fill(r.shard.device, r.first(name), r.used(name))
+                system.fill(regions.shard.device, regions.first(name), regions.used(name))
 
     def follow(self, system: System) -> Conventional:
         return Conventional(system, self.regions, self.compute, shown=self.stored.shown)

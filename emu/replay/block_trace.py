@@ -259,14 +259,16 @@ def busy(arrays: Arrays, cfg: Config, ps: int) -> dict[str, dict[str, float]]:
     For the members of a resource: the mean, the maximum, and the part of the mean used by garbage
     collection. Resources that were never busy are omitted.
     """
-    g, lanes = Geometry.of(cfg), int(arrays.cfg.lanes[0])
+    geometry, lanes = Geometry.of(cfg), int(arrays.cfg.lanes[0])
     use = arrays.use.astype(np.float64) / max(ps, 1)
-    dies, buses = g.dies * lanes, g.channels
+    dies, buses = geometry.dies * lanes, geometry.channels
     stations = use[:, dies + buses :]
     parts = {"dies": use[:, :dies], "channels": use[:, dies : dies + buses]}
     for at, name in enumerate((*s.HOST_NAMES, *s.DEVICE_NAMES)):
         parts[name] = stations[:, at : at + 1]
-    parts["ECC"] = stations[:, s.HOST_STATIONS + s.ECC : s.HOST_STATIONS + s.ECC + g.channels]
+    parts["ECC"] = stations[
+        :, s.HOST_STATIONS + s.ECC : s.HOST_STATIONS + s.ECC + geometry.channels
+    ]
     shares = {}
     for name, part in parts.items():
         whole = part.sum(axis=0)

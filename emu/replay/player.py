@@ -81,8 +81,8 @@ class Player:
         self.ahead: list[np.ndarray | None] = [None] * len(sources)
         self.done = [np.zeros(0, REQUEST) for _ in sources]  # collected requests, and spare room
         self.loop_s = self.loop_cpu_s = 0.0
-        for q, source in enumerate(sources):
-            pair = arrays.pair[q : q + 1]
+        for number, source in enumerate(sources):
+            pair = arrays.pair[number : number + 1]
             pair["depth"], pair["closed"] = source.depth, source.closed
             pair["start"], pair["stop"] = source.start_ps, source.stop_ps
             pair["stream"], pair["dev"] = source.stream, source.device
@@ -112,7 +112,7 @@ class Player:
                     copied = self._counters()
                 else:  # a completion takes at least one event
                     room = min(room, left)
-            n = dispatch.run(self.state, NEVER - 1, room, 0)
+            reason = dispatch.run(self.state, NEVER - 1, room, 0)
             raise_error(self.arrays, self.cfg)
             self.loop_s += time.perf_counter() - begin
             self.loop_cpu_s += time.thread_time() - begin_cpu
@@ -122,7 +122,7 @@ class Player:
             begin, begin_cpu = time.perf_counter(), time.thread_time()
             if reg["thirsty"][0]:
                 self.feed()
-            elif n == 0:
+            elif reason == 0:
                 break
         self._check()
         return Replayed(
@@ -140,73 +140,73 @@ class Player:
         """Compile the event loop by a run without events. Return the seconds that this took."""
         begin = time.perf_counter()
         dispatch.run(self.state, -1, 0, 0)
-        for q in range(len(self.sources)):
-            pairs.issue(self.state, q)
+        for source in range(len(self.sources)):
+            pairs.issue(self.state, source)
         self.arrays.reg["thirsty"] = 0
         return time.perf_counter() - begin
 
     def feed(self) -> None:
         """Load requests, as many as there is room for, and issue those that may be issued now."""
         self.arrays.reg["thirsty"] = 0
-        for q in range(len(self.sources)):
-            self._load(q)
-            pairs.issue(self.state, q)
+        for source in range(len(self.sources)):
+            self._load(source)
+            pairs.issue(self.state, source)
 
     def end(self) -> None:
         """Stop issuing requests."""
         self.arrays.pair["more"] = 0
         self.arrays.pair["stop"] = np.minimum(self.arrays.pair["stop"], self.arrays.reg["now"][0])
 
-    def _load(self, q: int) -> None:
-        """Load as many requests as the ring of pair ``q`` takes."""
+    def _load(self, source: int) -> None:
+        """Load as many requests as the ring of pair ``source`` takes."""
         pair = self.arrays.pair
-        while pair["more"][q]:
-            room = self.ring - int(pair["loaded"][q] - pair["tail"][q])
+        while pair["more"][source]:
+            room = self.ring - int(pair["loaded"][source] - pair["tail"][source])
             if room == 0:
                 return
-            chunk = self.ahead[q]
+            chunk = self.ahead[source]
             if chunk is None or not len(chunk):
-                chunk = next(self.sources[q].chunks, None)
+                chunk = next(self.sources[source].chunks, None)
                 if chunk is None:
-                    pair["more"][q] = 0
+                    pair["more"][source] = 0
                     return
-            part, self.ahead[q] = chunk[:room], chunk[room:]
-            place = q * self.ring + (
-                (int(pair["loaded"][q]) + np.arange(len(part))) & (self.ring - 1)
+            part, self.ahead[source] = chunk[:room], chunk[room:]
+            place = source * self.ring + (
+                (int(pair["loaded"][source]) + np.arange(len(part))) & (self.ring - 1)
             )
             for name in COPIED:
                 self.arrays.req[name][place] = part[name]
             self.arrays.req["done"][place] = 0
             self.arrays.req["status"][place] = 0
-            pair["loaded"][q] += len(part)
+            pair["loaded"][source] += len(part)
 
     def collect(self) -> None:
         """Collect the requests that are done."""
-        for q in range(len(self.sources)):
-            self._collect(q)
+        for source in range(len(self.sources)):
+            self._collect(source)
 
-    def _collect(self, q: int) -> None:
-        """Collect the requests of pair ``q`` that are done, up to the oldest that is not."""
-        tail = int(self.arrays.pair["tail"][q])
-        if tail == self.seen[q]:
+    def _collect(self, source: int) -> None:
+        """Collect the requests of pair ``source`` that are done, up to the oldest that is not."""
+        tail = int(self.arrays.pair["tail"][source])
+        if tail == self.seen[source]:
             return
-        if tail > len(self.done[q]):  # resize remaps pages instead of copying bytes
-            self.done[q].resize(tail + tail // 8 + self.ring, refcheck=False)
-        place = q * self.ring + (np.arange(self.seen[q], tail) & (self.ring - 1))
-        out = self.done[q][self.seen[q] : tail]
+        if tail > len(self.done[source]):  # resize remaps pages instead of copying bytes
+            self.done[source].resize(tail + tail // 8 + self.ring, refcheck=False)
+        place = source * self.ring + (np.arange(self.seen[source], tail) & (self.ring - 1))
+        out = self.done[source][self.seen[source] : tail]
         for name in (*COPIED, "start", "end", "status"):
             out[name] = self.arrays.req[name][place]
-        out["tag"] = np.arange(self.seen[q], tail)
-        self.seen[q] = tail
+        out["tag"] = np.arange(self.seen[source], tail)
+        self.seen[source] = tail
 
     def requests(self) -> list[np.ndarray]:
         """Return REQUEST[n] per source: those collected so far."""
-        return [done[:n] for done, n in zip(self.done, self.seen, strict=True)]
+        return [done[:count] for done, count in zip(self.done, self.seen, strict=True)]
 
     def _counters(self) -> dict[str, int]:
         total = self.arrays.count.sum(axis=0)
         total[stats.GATHERED_MOST] = self.arrays.count[:, stats.GATHERED_MOST].max()
-        return {name: int(v) for name, v in zip(stats.COUNTERS, total, strict=True)}
+        return {name: int(values) for name, values in zip(stats.COUNTERS, total, strict=True)}
 
     def _check(self) -> None:
         """Check that every issued request is done and that no transaction is left in the drive."""
@@ -226,7 +226,10 @@ class Player:
         """Return the first mismatch of requests or bytes between drive and host, or None."""
         done = self.requests()
         count = self._counters()
-        sizes = {op: sum(int(p["size"][p["op"] == op].sum()) for p in done) for op in (READ, WRITE)}
+        sizes = {
+            op: sum(int(each_pass["size"][each_pass["op"] == op].sum()) for each_pass in done)
+            for op in (READ, WRITE)
+        }
         for what, host, drive in (
             ("requests issued, commands fetched", sum(map(len, done)), count["commands"]),
             ("commands fetched, completed", count["commands"], count["commands_done"]),

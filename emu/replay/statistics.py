@@ -56,7 +56,7 @@ def statistics(
     latency = np.concatenate([flow["end"] - flow[since] for flow in requests])
     op = np.concatenate([flow["op"].astype(np.int8) for flow in requests])
     size = sum(_moved(flow) for flow in requests)
-    n, last = len(end), int(end.max())
+    count, last = len(end), int(end.max())
     later = _second_half(end)
     start, at = int(end[later].min()), 0
     counted = later.copy()  # completions after the first of the second half
@@ -66,9 +66,9 @@ def statistics(
         size_later += _moved(flow[counted[at : at + len(flow)]])
         at += len(flow)
     whole = {
-        "requests": n,
+        "requests": count,
         "simulated_ns": _ns(last),
-        **_rates(n, size, last),
+        **_rates(count, size, last),
         "latency_us": latencies(latency, op),
     }
     second = {
@@ -117,12 +117,12 @@ def _check(requests: Sequence[np.ndarray], flash: Mapping[str, int]) -> None:
 def _second_half(end: I64) -> npt.NDArray[np.bool_]:
     """Return a mask of the completions number n // 2 or later; ties are resolved by request
     order."""
-    n = len(end)
-    place = n // 2
+    count = len(end)
+    place = count // 2
     bound = np.partition(end, place)[place]
     later = end > bound
     ties = np.flatnonzero(end == bound)
-    wanted = n - place - int(later.sum())
+    wanted = count - place - int(later.sum())
     later[ties[len(ties) - wanted :]] = True
     return later
 

@@ -28,21 +28,23 @@ def undone(system: System) -> np.ndarray:
 
 def stop_clocks(system: System) -> None:
     """Remove busy time after the cut, which was booked in advance, from the utilisation."""
-    a, now = system.arrays, system.now
-    reg = a.reg
-    for at, die in enumerate(a.die):
-        t = int(die.arr)
-        if t >= 0:
-            x = a.txn[t]
-            _take_back(a.use, int(x.phase), at, int(x.time) - now)
-    for b, bus in enumerate(a.bus):
+    arrays, now = system.arrays, system.now
+    reg = arrays.reg
+    for at, die in enumerate(arrays.die):
+        tid = int(die.arr)
+        if tid >= 0:
+            txn = arrays.txn[tid]
+            _take_back(arrays.use, int(txn.phase), at, int(txn.time) - now)
+    for bus_index, bus in enumerate(arrays.bus):
         if int(bus.until) > now:
-            phase = int(a.txn[int(bus.txn)].phase)
-            _take_back(a.use, phase, int(reg["bus0"][0]) + b, int(bus.until) - now)
-    for f, station in enumerate(a.fifo):
+            phase = int(arrays.txn[int(bus.txn)].phase)
+            _take_back(arrays.use, phase, int(reg["bus0"][0]) + bus_index, int(bus.until) - now)
+    for fifo_index, station in enumerate(arrays.fifo):
         if int(station.head) >= 0:
-            phase = int(a.txn[int(station.head)].phase)
-            _take_back(a.use, phase, int(reg["fifo0"][0]) + f, int(station.free_at) - now)
+            phase = int(arrays.txn[int(station.head)].phase)
+            _take_back(
+                arrays.use, phase, int(reg["fifo0"][0]) + fifo_index, int(station.free_at) - now
+            )
 
 
 def _take_back(use: np.ndarray, phase: int, leaf: int, ps: int) -> None:
@@ -86,7 +88,7 @@ def settle_books(system: System, planes: int) -> dict[str, int]:
     removed from the counters and returned. ``planes``: pages of a stripe. Raises Imbalance if the
     missing amount does not match the operations in progress.
     """
-    a, g = system.arrays, system.geometry
+    arrays, geometry = system.arrays, system.geometry
     left = undone(system)
     begun = left[left["state"] == rows.STARTED]
     done = system.planned - system.asked(left)
@@ -97,9 +99,11 @@ def settle_books(system: System, planes: int) -> dict[str, int]:
         settling = _Settling(system, planes, dev, done[dev], under_way[dev], mine, lost)
         settling.run()
         done[dev, PLANNED.index("lifted_pages")] -= settling.vain
-    flying = len(a.txn) - int(a.reg["txns_free"][0])
+    flying = len(arrays.txn) - int(arrays.reg["txns_free"][0])
     extra = flying - int(begun["pending"].sum())
-    if not 0 <= extra <= system.devices * g.dies:  # each die may erase before its next program
+    if (
+        not 0 <= extra <= system.devices * geometry.dies
+    ):  # each die may erase before its next program
         raise Imbalance(f"at the cut, transactions that no row knows: {extra}")
     system.planned[:] = done
     return lost
@@ -118,8 +122,10 @@ class _Settling:
     ) -> None:  # fmt: skip
         self.system, self.planes, self.dev, self.lost = system, planes, dev, lost
         self.count = system.arrays.count[dev]
-        self.done = {name: int(n) for name, n in zip(PLANNED, done, strict=True)}
-        self.under_way = {name: int(n) for name, n in zip(PLANNED, under_way, strict=True)}
+        self.done = {name: int(amount) for name, amount in zip(PLANNED, done, strict=True)}
+        self.under_way = {
+            name: int(amount) for name, amount in zip(PLANNED, under_way, strict=True)
+        }
         self.begun = begun
         self.vain = 0
         self.page = system.geometry.page_bytes
@@ -215,16 +221,21 @@ class _Settling:
 
     def _transfers(self) -> None:
         """Settle the bytes over link, DRAM and channels."""
-        a, g, count, page = self.system.arrays, self.system.geometry, self.count, self.page
-        first = s.HOST_STATIONS + self.dev * (s.ECC + g.channels)
+        arrays, geometry, count, page = (
+            self.system.arrays,
+            self.system.geometry,
+            self.count,
+            self.page,
+        )
+        first = s.HOST_STATIONS + self.dev * (s.ECC + geometry.channels)
         down, up = self.under_way["link_down_bytes"], self.under_way["link_up_bytes"]
         for name, station, counter, extra, more in (
             ("link down", s.DOWN, stats.DOWN_BYTES, stats.LINK_EXTRA_DOWN_BYTES, down),
             ("link up", s.UP, stats.RESERVOIR_UP_BYTES, stats.LINK_EXTRA_UP_BYTES, up),
         ):
             beside = int(count[extra])
-            value = int(a.fifo["size"][first + station]) - beside
-            a.fifo["size"][first + station] = beside + self._settle(
+            value = int(arrays.fifo["size"][first + station]) - beside
+            arrays.fifo["size"][first + station] = beside + self._settle(
                 name, value, int(count[counter]), more
             )
         loads, scans = (
@@ -247,13 +258,13 @@ class _Settling:
         loaded, scanned = int(count[stats.LOAD_BYTES]), int(count[stats.SCAN_BYTES])
         left, sent = int(count[stats.RESERVOIR_UP_BYTES]), int(count[stats.DOWN_BYTES])
         # Data to the host pass DRAM twice (stored, then forwarded), all other data once.
-        a.fifo["size"][first + s.DRAM] = self._settle(
+        arrays.fifo["size"][first + s.DRAM] = self._settle(
             "DRAM",
-            int(a.fifo["size"][first + s.DRAM]),
+            int(arrays.fifo["size"][first + s.DRAM]),
             sent + loaded + 2 * left + scanned + taken + stored + lifted + landed,
             down + loads + 2 * up + scans + fetched + made + lifts + lands,
         )
-        buses = slice(self.dev * g.channels, (self.dev + 1) * g.channels)
+        buses = slice(self.dev * geometry.channels, (self.dev + 1) * geometry.channels)
         for name, side, settled, more in (
             (
                 "channels in", "size_in", loaded + stored + returned + landed,
@@ -264,6 +275,8 @@ class _Settling:
                 up + scans + fetched + coming + lifts,
             ),
         ):  # fmt: skip
-            value = int(a.bus[side][buses].sum())
-            a.bus[side][buses] = 0  # only the sum over the buses is used
-            a.bus[side][self.dev * g.channels] = self._settle(name, value, settled, more)
+            value = int(arrays.bus[side][buses].sum())
+            arrays.bus[side][buses] = 0  # only the sum over the buses is used
+            arrays.bus[side][self.dev * geometry.channels] = self._settle(
+                name, value, settled, more
+            )

@@ -107,7 +107,7 @@ def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:
     lost["bpp_pages"] = pages  # counted as if their whole program time had passed
     if before is None:
         return Cut(system.now, programs, erases, 0, training, lost)
-    lost = {name: n + before.lost[name] for name, n in lost.items()}
+    lost = {name: amount + before.lost[name] for name, amount in lost.items()}
     return Cut(
         before.at_ps,
         before.torn_programs + programs,
@@ -138,7 +138,7 @@ def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery
     if not found:
         return work
     assert isinstance(path, OnDie)
-    stripes = sum(s.count for s in path.stripes) * path.applied(len(totals.steps))
+    stripes = sum(own.count for own in path.stripes) * path.applied(len(totals.steps))
     done = totals.counters["odc_ops"]
     return replace(
         work,
@@ -147,17 +147,17 @@ def with_redone(work: Work, path: Path, totals: Totals, found: Sequence[Recovery
         pe_cipher_bits=work.pe_cipher_bits * done // max(stripes, 1),
         register_bits=work.register_bits * done // max(stripes, 1),
         die_bus_bits=work.die_bus_bits * done // max(stripes, 1),
-        host_dram_bits=work.host_dram_bits + 8 * sum(r.resent_bytes for r in found),
+        host_dram_bits=work.host_dram_bits + 8 * sum(recovery.resent_bytes for recovery in found),
     )
 
 
 def with_lost(totals: Totals, cuts: Sequence[Cut]) -> Totals:
     """Return a run's totals including the lost work, on which energy was spent as well."""
     counters, bytes_by = dict(totals.counters), dict(totals.bytes_by)
-    for x in cuts:
-        for name, n in x.lost.items():
+    for power_cut in cuts:
+        for name, amount in power_cut.lost.items():
             where = counters if name in counters else bytes_by
-            where[name] += n
+            where[name] += amount
     return replace(totals, counters=counters, bytes_by=bytes_by)
 
 
@@ -166,39 +166,43 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
 
     Returns (programs, erases, pages of the programs).
     """
-    a, g = system.arrays, system.geometry
+    arrays, geometry = system.arrays, system.geometry
     programs = erases = pages = 0
-    for at, die in enumerate(a.die):
-        for t in (int(die.arr), int(die.paused)):
-            if t < 0:
+    for at, die in enumerate(arrays.die):
+        for tid in (int(die.arr), int(die.paused)):
+            if tid < 0:
                 continue
-            x = a.txn[t]
-            op, dev = int(x.op), int(x.dev)
-            began = int(x.time) - int(a.op[op].array) - int(x.array) - int(die.extra)
-            if began > system.now and t != int(die.paused):
+            txn = arrays.txn[tid]
+            op, dev = int(txn.op), int(txn.dev)
+            began = int(txn.time) - int(arrays.op[op].array) - int(txn.array) - int(die.extra)
+            if began > system.now and tid != int(die.paused):
                 continue  # the command is still on the channel
             if op == timing.ERASE:
-                first, mask = int(x.ppn), int(x.planes)
-                ppns = range(first, first + g.block_pages)
-                torn.erase(payload.stores[dev], [p for p in ppns if mask >> p % g.planes & 1], rng)
+                first, mask = int(txn.ppn), int(txn.planes)
+                ppns = range(first, first + geometry.block_pages)
+                torn.erase(
+                    payload.stores[dev],
+                    [ppn for ppn in ppns if mask >> ppn % geometry.planes & 1],
+                    rng,
+                )
                 erases += 1
             elif op in (timing.BPP, timing.PROGRAM):
-                place = int(x.ppn)
-                if int(x.bare) == MADE:
+                place = int(txn.ppn)
+                if int(txn.bare) == MADE:
                     place = _next_place(system, at)
-                block = at * g.all_blocks + g.blocks + place // g.pages
-                there = At(at % g.dies, place, int(a.block["turned"][block]))
-                if a.row[int(x.row)].kind == timing.PAD:
+                block = at * geometry.all_blocks + geometry.blocks + place // geometry.pages
+                there = At(at % geometry.dies, place, int(arrays.block["turned"][block]))
+                if arrays.row[int(txn.row)].kind == timing.PAD:
                     for slot in range(payload.stripes[dev].planes):
                         page = payload.page(there, slot)
                         payload.stores[dev].spoil(page, bool(rng.integers(2)))
-                elif int(x.bare) == MOVED:
-                    data, spares = payload.landing(dev, int(x.old))
+                elif int(txn.bare) == MOVED:
+                    data, spares = payload.landing(dev, int(txn.old))
                     _tear_program(payload, dev, there, Made(spares, data), rng)
                 else:
-                    _tear_program(payload, dev, there, payload.coming(dev, at, int(x.lpn)), rng)
+                    _tear_program(payload, dev, there, payload.coming(dev, at, int(txn.lpn)), rng)
                 programs += 1
-                pages += int(x.n)
+                pages += int(txn.n)
     return programs, erases, pages
 
 
@@ -207,11 +211,11 @@ def _next_place(system: System, die: int) -> int:
 
     A parity or record that is being programmed gets its place only when the program is done.
     """
-    a, g = system.arrays, system.geometry
-    place = int(a.pool["r_next"][die])
-    state = a.block["state"].reshape(-1, g.all_blocks)[die, g.blocks :]
-    while place % g.pages == 0 and state[place // g.pages] == mapping.BAD:
-        place = (place + g.pages) % (g.reservoir_blocks * g.pages)
+    arrays, geometry = system.arrays, system.geometry
+    place = int(arrays.pool["r_next"][die])
+    state = arrays.block["state"].reshape(-1, geometry.all_blocks)[die, geometry.blocks :]
+    while place % geometry.pages == 0 and state[place // geometry.pages] == mapping.BAD:
+        place = (place + geometry.pages) % (geometry.reservoir_blocks * geometry.pages)
     return place
 
 

@@ -137,7 +137,9 @@ class Interruptible:
         if isinstance(payload, Reservoir) and payload.saved is not None:
             pages, payload.saved = payload.saved, None
             for dev, sp in checkpoint.missing(path, lost):
-                there = {n: planes for (d, n), planes in pages.items() if d == dev}
+                there = {
+                    number: planes for (device, number), planes in pages.items() if device == dev
+                }
                 pages[dev, sp] = payload.beside[dev].again(sp, there.__getitem__)
             vectors = payload.unpacked(pages)
         up = int(self.system.planned.sum(axis=0)[PLANNED.index("link_up_bytes")]) - up

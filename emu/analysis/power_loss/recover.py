@@ -40,13 +40,16 @@ class Revival:
         assert isinstance(path, OnDie) and isinstance(path.payload, Reservoir)
         self.path, self.old, self.happened = path, path.payload, happened
         self.system = _same_cells(path, dead)
-        g = self.system.geometry
+        geometry = self.system.geometry
         self.scans = {
             (dev, die): DieScan(
-                dev * g.dies + die, g.reservoir_blocks, g.pages, path.stripes[dev].planes
+                dev * geometry.dies + die,
+                geometry.reservoir_blocks,
+                geometry.pages,
+                path.stripes[dev].planes,
             )
             for dev, guarded in enumerate(path.guarded)
-            for die in range(g.dies)
+            for die in range(geometry.dies)
             if path.migrates or die < guarded.count or guarded.beside(die)
         }
         for (dev, _), scan in self.scans.items():
@@ -64,22 +67,25 @@ class Revival:
 
         Raises engine.run.system.PowerCut, Unrecoverable.
         """
-        g, path = self.system.geometry, self.path
-        heads = range(0, g.reservoir_blocks * g.pages, g.pages)
-        good = path.good_blocks.reshape(self.system.devices, g.dies, -1)
+        geometry, path = self.system.geometry, self.path
+        heads = range(0, geometry.reservoir_blocks * geometry.pages, geometry.pages)
+        good = path.good_blocks.reshape(self.system.devices, geometry.dies, -1)
         self._scan(
             [
-                (dev, die, p)
-                for p in heads
+                (dev, die, plane)
+                for plane in heads
                 for dev, die in self.scans
-                if good[dev, die, p // g.pages]
+                if good[dev, die, plane // geometry.pages]
             ]
         )
-        begun = {at: [p for p in heads if p in scan.visible] for at, scan in self.scans.items()}
+        begun = {
+            at: [plane for plane in heads if plane in scan.visible]
+            for at, scan in self.scans.items()
+        }
         self._scan(
             [
                 (*at, head + page)
-                for page in range(1, g.pages)
+                for page in range(1, geometry.pages)
                 for at, places in begun.items()
                 for head in places
             ]
@@ -87,7 +93,7 @@ class Revival:
         doubt = dict(self.scans)
         while doubt:
             newest = {at: scan.doubtful for at, scan in doubt.items()}
-            places = [(*at, v.place) for at, v in newest.items() if v is not None]
+            places = [(*at, values.place) for at, values in newest.items() if values is not None]
             if places:
                 self.checked += len(places)
                 self.system.run([resume.scan(path, self.system.next_row, places, True)])
@@ -114,7 +120,7 @@ class Revival:
         states: dict[tuple[int, int], DieState] = {}
         step, undone = self.old.step, self.undone
         for dev, stripes in enumerate(self.path.stripes):
-            scans = {die: scan for (d, die), scan in self.scans.items() if d == dev}
+            scans = {die: scan for (device, die), scan in self.scans.items() if device == dev}
             try:
                 held = settle(list(scans.values()), stripes.count, step - undone)
             except Unrecoverable as error:
@@ -149,7 +155,7 @@ class Revival:
         path, happened = self.path, self.happened
         vain = sent(self.system) + happened.lost["down_bytes"] - sent_before
         stripe = path.stripes[0].gradient_bytes
-        kept = sum(int(c.sum()) for c in self.cursors)
+        kept = sum(int(cursor.sum()) for cursor in self.cursors)
         return Recovery(
             cut=happened,
             seconds=(self.system.now - happened.at_ps) / 1e12,
@@ -194,7 +200,7 @@ class Revival:
             store = self.old.stores[dev]
             if entry.what == LOG_READ and self._looking:
                 planes = range(self.path.scanned_planes)
-                spares = [store.spare(self.old.page(At(die, place, 0), p)) for p in planes]
+                spares = [store.spare(self.old.page(At(die, place, 0), plane)) for plane in planes]
                 self.scans[dev, die].saw(place, spares)
             elif entry.what == LOG_PAD:
                 for page in self._pages(dev, At(die, place, entry.old)):
@@ -206,45 +212,47 @@ class Revival:
         Roles are as found in a block with complete data; otherwise they follow from the block's
         erase count.
         """
-        a, g = self.system.arrays, self.system.geometry
-        rotate = int(a.cfg.rotate[0])
-        block = a.block.reshape(-1, g.all_blocks)[:, g.blocks :]
+        arrays, geometry = self.system.arrays, self.system.geometry
+        rotate = int(arrays.cfg.rotate[0])
+        block = arrays.block.reshape(-1, geometry.all_blocks)[:, geometry.blocks :]
         if rotate:
-            block["turned"] = block["erases"] // rotate % g.planes
+            block["turned"] = block["erases"] // rotate % geometry.planes
         for (dev, die), state in states.items():
             for b, turned in state.turned.items():
-                block["turned"][dev * g.dies + die, b] = turned
+                block["turned"][dev * geometry.dies + die, b] = turned
 
     def _map(self, states: Mapping[tuple[int, int], DieState]) -> None:
         """Build the controller's tables, and the payload that follows the log from here on."""
-        a, g = self.system.arrays, self.system.geometry
-        valid = a.valid.reshape(-1, g.all_blocks)[:, g.blocks :]
-        block = a.block["dirty"].reshape(-1, g.all_blocks)
-        block[:, g.blocks :] = 1  # a blank block is not known to be erased
+        arrays, geometry = self.system.arrays, self.system.geometry
+        valid = arrays.valid.reshape(-1, geometry.all_blocks)[:, geometry.blocks :]
+        block = arrays.block["dirty"].reshape(-1, geometry.all_blocks)
+        block[:, geometry.blocks :] = 1  # a blank block is not known to be erased
         path = self.path
         path.homes = self._homes(states)
         path.drives = self.system
         new = Reservoir(self.system, path.stripes, path.homes, path.compute, path.guarded)
         new.stores, new.step, new.gradient = self.old.stores, self.old.step, self.old.gradient
         for (dev, die), state in states.items():
-            at = dev * g.dies + die
-            a.pool["r_next"][at] = state.next_place
+            at = dev * geometry.dies + die
+            arrays.pool["r_next"][at] = state.next_place
             new.sequences[dev] = max(int(new.sequences[dev]), state.sequence)
             if self.undone:
                 new.sequences[dev] = ATTEMPT * (self.attempt + 1)
             every = self.path.homes[dev].super_pages(0, self.path.stripes[dev].count)
             for held, place in state.places.items():
-                a.rmap[dev, every[held] if held < len(every) else held] = place + 1
-                valid[at, place // g.pages] += 1
-            a.dev["r_mapped"][dev] += len(state.places)
-        self.cursors = tuple(np.zeros(g.dies, np.int64) for _ in self.path.stripes)
+                arrays.rmap[dev, every[held] if held < len(every) else held] = place + 1
+                valid[at, place // geometry.pages] += 1
+            arrays.dev["r_mapped"][dev] += len(state.places)
+        self.cursors = tuple(np.zeros(geometry.dies, np.int64) for _ in self.path.stripes)
         for (dev, die), state in states.items():
             self.cursors[dev][die] = state.cursor
         self.made = tuple(
-            frozenset().union(*(x.made for (d, _), x in states.items() if d == dev))
+            frozenset().union(
+                *(die_state.made for (device, _), die_state in states.items() if device == dev)
+            )
             for dev in range(len(self.path.stripes))
         )
-        new.kept = sum(int(c.sum()) for c in self.cursors)
+        new.kept = sum(int(cursor.sum()) for cursor in self.cursors)
         self.path.payload = new
 
     def _homes(self, states: Mapping[tuple[int, int], DieState]) -> tuple[Homes, ...]:
@@ -254,12 +262,14 @@ class Revival:
         """
         dies = self.system.geometry.dies
         out = []
-        for dev, s in enumerate(self.path.stripes):
-            where = np.full(s.count, -1, np.int64)
+        for dev, own in enumerate(self.path.stripes):
+            where = np.full(own.count, -1, np.int64)
             for die in range(dies):
                 state = states.get((dev, die))
                 held = sorted(state.places) if state is not None else []
-                stripes = [x for x in held if x < s.count]  # others are parities and records
+                stripes = [
+                    super_pages for super_pages in held if super_pages < own.count
+                ]  # others are parities and records
                 where[stripes] = die + dies * np.arange(len(stripes))
             out.append(Homes.found(where, dies))
         return tuple(out)

@@ -61,9 +61,9 @@ class Vector:
         """Bytes of a value, including its share of a scale."""
         return Fraction(self.dtype.itemsize) + Fraction(SCALE_BYTES * self.coded, BLOCK)
 
-    def size(self, n: int) -> int:
-        """Return the bytes of ``n`` values and their scales."""
-        return n * self.dtype.itemsize + SCALE_BYTES * self.coded * -(-n // BLOCK)
+    def size(self, count: int) -> int:
+        """Return the bytes of ``count`` values and their scales."""
+        return count * self.dtype.itemsize + SCALE_BYTES * self.coded * -(-count // BLOCK)
 
     def blocks(self, page_bytes: int) -> int:
         """Return the number of blocks of codes in a page."""
@@ -73,25 +73,29 @@ class Vector:
         """Return the number of values in a page."""
         return self.blocks(page_bytes) * BLOCK if self.coded else page_bytes // self.dtype.itemsize
 
-    def pages(self, n: int, page_bytes: int) -> int:
-        """Return the number of pages of ``n`` values."""
-        return -(-n // self.per_page(page_bytes))
+    def pages(self, count: int, page_bytes: int) -> int:
+        """Return the number of pages of ``count`` values."""
+        return -(-count // self.per_page(page_bytes))
 
-    def paged(self, n: int, page_bytes: int) -> int:
-        """Return the bytes moved for ``n`` values from the start of a page; pages of codes are
+    def paged(self, count: int, page_bytes: int) -> int:
+        """Return the bytes moved for ``count`` values from the start of a page; pages of codes are
         moved whole."""
-        return self.pages(n, page_bytes) * page_bytes if self.coded else n * self.dtype.itemsize
+        return (
+            self.pages(count, page_bytes) * page_bytes
+            if self.coded
+            else count * self.dtype.itemsize
+        )
 
-    def unpack(self, pages: np.ndarray, n: int) -> dict[str, np.ndarray]:
-        """Return the first ``n`` values of uint8[k, page_bytes] by slot: a view, or copies for
+    def unpack(self, pages: np.ndarray, count: int) -> dict[str, np.ndarray]:
+        """Return the first ``count`` values of uint8[k, page_bytes] by slot: a view, or copies for
         codes."""
         if not self.coded:
-            return {self.name: pages.reshape(-1).view(self.dtype)[:n]}
+            return {self.name: pages.reshape(-1).view(self.dtype)[:count]}
         whole = self.per_page(pages.shape[1])
         scales = np.ascontiguousarray(pages[:, whole : whole + self.blocks(pages.shape[1]) * 4])
         return {
-            self.name: pages[:, :whole].reshape(-1)[:n].copy(),
-            f"{self.name}_scale": scales.reshape(-1).view(np.float32)[: -(-n // BLOCK)],
+            self.name: pages[:, :whole].reshape(-1)[:count].copy(),
+            f"{self.name}_scale": scales.reshape(-1).view(np.float32)[: -(-count // BLOCK)],
         }
 
     def pack(self, pages: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
@@ -103,11 +107,11 @@ class Vector:
             return
         whole, each = self.per_page(pages.shape[1]), self.blocks(pages.shape[1])
         scales = arrays[f"{self.name}_scale"]
-        for k in range(self.pages(len(values), pages.shape[1])):
-            codes = values[k * whole : (k + 1) * whole]
-            pages[k, : len(codes)] = codes
-            part = np.ascontiguousarray(scales[k * each : (k + 1) * each]).view(np.uint8)
-            pages[k, whole : whole + len(part)] = part
+        for page in range(self.pages(len(values), pages.shape[1])):
+            codes = values[page * whole : (page + 1) * whole]
+            pages[page, : len(codes)] = codes
+            part = np.ascontiguousarray(scales[page * each : (page + 1) * each]).view(np.uint8)
+            pages[page, whole : whole + len(part)] = part
 
 
 @dataclass(frozen=True)
@@ -132,9 +136,9 @@ class Stored:
     @cached_property
     def vectors(self) -> tuple[Vector, ...]:
         """Vectors that a step writes: weights and states."""
-        f = self.format
-        states = (Vector(name, TYPES[f.state], bool(f.codes)) for name in self.states)
-        return (Vector("w", TYPES[f.w]), *states)
+        form = self.format
+        states = (Vector(name, TYPES[form.state], bool(form.codes)) for name in self.states)
+        return (Vector("w", TYPES[form.w]), *states)
 
     @cached_property
     def gradient(self) -> Vector:
@@ -145,22 +149,22 @@ class Stored:
         """Arrays of an update in the order of host files and kernels: w, g, states (each followed
         by its scales if it is coded)."""
         found = [Slot("w", TYPES[self.format.w]), Slot("g", TYPES[self.format.g], written=False)]
-        for v in self.vectors[1:]:
-            found.append(Slot(v.name, v.dtype))
-            if v.coded:
-                found.append(Slot(f"{v.name}_scale", TYPES[F32], BLOCK))
+        for vector in self.vectors[1:]:
+            found.append(Slot(vector.name, vector.dtype))
+            if vector.coded:
+                found.append(Slot(f"{vector.name}_scale", TYPES[F32], BLOCK))
         return tuple(found)
 
     @property
     def shown(self) -> np.dtype:
         """Type of the updated weights that the model computes with."""
-        f = self.format
-        return TYPES[f.w if f.out == NONE else f.out]
+        form = self.format
+        return TYPES[form.w if form.out == NONE else form.out]
 
     @cached_property
     def bytes_each(self) -> Fraction:
         """Bytes of weights and states on flash, per parameter."""
-        return sum((v.bytes_each for v in self.vectors), Fraction())
+        return sum((vector.bytes_each for vector in self.vectors), Fraction())
 
     @property
     def copy_bytes(self) -> int:

@@ -40,30 +40,30 @@ class Striping:
         whole, rest = divmod(self.n_params, self.stripe)
         stop = 0
         out = []
-        for d in range(self.devices):
+        for dev in range(self.devices):
             start = stop
-            stop += self.stripe * (whole // self.devices + (d < whole % self.devices))
-            stop += rest if d == whole % self.devices else 0
-            out.append(Shard(d, start, stop))
+            stop += self.stripe * (whole // self.devices + (dev < whole % self.devices))
+            stop += rest if dev == whole % self.devices else 0
+            out.append(Shard(dev, start, stop))
         return tuple(out)
 
     def pieces(self, shard: Shard, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield (first place, end, first parameter) of each stripe in places [start, stop)."""
         while start < stop:
-            k, offset = divmod(start - shard.start, self.stripe)
+            round_index, offset = divmod(start - shard.start, self.stripe)
             end = min(stop, start + self.stripe - offset)
-            yield start, end, (k * self.devices + shard.device) * self.stripe + offset
+            yield start, end, (round_index * self.devices + shard.device) * self.stripe + offset
             start = end
 
     def first(self, shard: Shard, places: np.ndarray) -> np.ndarray:
         """Return the parameters at ``places`` of a drive."""
-        k, offset = np.divmod(places - shard.start, self.stripe)
-        parameters: np.ndarray = (k * self.devices + shard.device) * self.stripe + offset
+        round_index, offset = np.divmod(places - shard.start, self.stripe)
+        parameters: np.ndarray = (round_index * self.devices + shard.device) * self.stripe + offset
         return parameters
 
     def order(self) -> np.ndarray:
         """Return the parameter at each place, int64[n_params]."""
-        parts = [self.first(s, np.arange(s.start, s.stop)) for s in self.shards()]
+        parts = [self.first(shard, np.arange(shard.start, shard.stop)) for shard in self.shards()]
         return np.concatenate(parts)
 
 
@@ -113,7 +113,7 @@ class Striped(Conventional):
         """Buckets of the compressed gradient; empty: no compression."""
 
     def store_initial(self, vectors: dict[str, np.ndarray]) -> None:  # type: ignore[override]
-        super().store_initial({name: v[self.order] for name, v in vectors.items()})
+        super().store_initial({name: values[self.order] for name, values in vectors.items()})
 
     def stored(self, name: str) -> np.ndarray:
         return self.parameters(super().stored(name))
@@ -137,11 +137,11 @@ class Striped(Conventional):
     def _pages(self, bucket: Bucket) -> np.ndarray:
         """Return the memory of a compressed bucket as bytes: the pages from the start of its
         uncompressed gradient on."""
-        r = self.regions[bucket.device]
-        at = (bucket.start - r.shard.start) * VALUE_BYTES // r.page_bytes
-        at += r.first("g")
-        n = -(-bucket.n_bytes // r.page_bytes)
-        return self.memory[bucket.device][at : at + n].reshape(-1)
+        regions = self.regions[bucket.device]
+        at = (bucket.start - regions.shard.start) * VALUE_BYTES // regions.page_bytes
+        at += regions.first("g")
+        pages = -(-bucket.n_bytes // regions.page_bytes)
+        return self.memory[bucket.device][at : at + pages].reshape(-1)
 
     def _row(self, dev: int, resource: int, first: int, count: int) -> None:
         if self.buckets and resource == rows.ISP:

@@ -58,7 +58,7 @@ class Regions:
 
     def vector(self, name: str) -> Vector:
         """Return the storage description of a vector."""
-        return next(v for v in self.vectors if v.name == name)
+        return next(vector for vector in self.vectors if vector.name == name)
 
     def used(self, name: str) -> int:
         """Return the pages of a region that hold parameters; the rest is alignment."""
@@ -68,9 +68,9 @@ class Regions:
     def firsts(self) -> dict[str, int]:
         """First page of each region; key "" holds the first free page after them."""
         found, at = {}, 0
-        for v in self.vectors:
-            found[v.name] = at
-            at += -(-self.used(v.name) // self.planes) * self.planes
+        for vector in self.vectors:
+            found[vector.name] = at
+            at += -(-self.used(vector.name) // self.planes) * self.planes
         return found | {"": at}
 
     def first(self, name: str) -> int:
@@ -82,9 +82,9 @@ class Regions:
 
     def pages(self, name: str, start: int, stop: int) -> slice:
         """Return the pages of parameters [start, stop); ``start`` must be the start of a page."""
-        v, begin = self.vector(name), start - self.shard.start
-        first = self.first(name) + begin // v.per_page(self.page_bytes)
-        return slice(first, first + v.pages(stop - start, self.page_bytes))
+        vector, begin = self.vector(name), start - self.shard.start
+        first = self.first(name) + begin // vector.per_page(self.page_bytes)
+        return slice(first, first + vector.pages(stop - start, self.page_bytes))
 
     def blocks(
         self, name: str, start: int, stop: int, block_bytes: int

@@ -57,23 +57,23 @@ class Region:
     share: int = 1
     """Parameters per entry; extents start at multiples of it."""
 
-    def bytes(self, n: int) -> int:
-        """Return the bytes of ``n`` parameters from the start of an entry."""
-        return -(-n // self.share) * self.width
+    def bytes(self, count: int) -> int:
+        """Return the bytes of ``count`` parameters from the start of an entry."""
+        return -(-count // self.share) * self.width
 
-    def overlapping(self, a: int, b: int) -> Iterator[tuple[int, int, int]]:
+    def overlapping(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield (first parameter, last + 1, byte) for each part of parameters [a, b) in extents."""
-        first = bisect_right(self.extents, a, key=lambda e: e.stop)
-        last = bisect_left(self.extents, b, key=lambda e: e.start)
-        for e in self.extents[first:last]:
-            lo, hi = max(a, e.start), min(b, e.stop)
-            yield lo, hi, e.at + (lo - e.start) // self.share * self.width
+        first = bisect_right(self.extents, start, key=lambda extent: extent.stop)
+        last = bisect_left(self.extents, stop, key=lambda extent: extent.start)
+        for extent in self.extents[first:last]:
+            lo, hi = max(start, extent.start), min(stop, extent.stop)
+            yield lo, hi, extent.at + (lo - extent.start) // self.share * self.width
 
     @property
     def size(self) -> int:
         """Bytes of the region up to the end of its last extent."""
-        e = self.extents[-1] if self.extents else Extent(0, 0, 0)
-        return e.at + self.bytes(e.stop - e.start)
+        extent = self.extents[-1] if self.extents else Extent(0, 0, 0)
+        return extent.at + self.bytes(extent.stop - extent.start)
 
 
 def extents(
@@ -131,7 +131,7 @@ class Volume:
     @property
     def pages(self) -> int:
         """Logical pages on every drive."""
-        return sum(r.pages for r in self.regions.values())
+        return sum(regions.pages for regions in self.regions.values())
 
     def place(self, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (drive, byte on the drive) for bytes of a region."""
@@ -148,11 +148,11 @@ class Volume:
             cuts = np.union1d(cuts, chunks)
         return cuts
 
-    def requests(self, name: str, a: int, b: int) -> Requests:
+    def requests(self, name: str, start: int, stop: int) -> Requests:
         """Return requests of at most a block for the part of parameters [a, b) on the drives."""
         region = self.regions[name]
         parts = []
-        for lo, hi, at in region.overlapping(a, b):
+        for lo, hi, at in region.overlapping(start, stop):
             end = at + region.bytes(hi - lo)
             cuts = self._cuts(at, -(-end // self.align) * self.align)
             size = np.diff(cuts, append=-(-end // self.align) * self.align)
@@ -162,11 +162,11 @@ class Volume:
         table = np.concatenate(parts, axis=1) if parts else np.zeros((4, 0), np.int64)
         return Requests(*table)
 
-    def pieces(self, name: str, a: int, b: int) -> Iterator[tuple[int, int, int, int]]:
+    def pieces(self, name: str, start: int, b: int) -> Iterator[tuple[int, int, int, int]]:
         """Yield (first parameter, last + 1, drive, byte on the drive) for each contiguous part of
         parameters [a, b)."""
         region = self.regions[name]
-        for lo, hi, at in region.overlapping(a, b):
+        for lo, hi, at in region.overlapping(start, b):
             end = at + region.bytes(hi - lo)
             cuts = self._cuts(at, end) if self.devices > 1 else np.array([at])
             device, byte = self.place(cuts)
@@ -190,10 +190,10 @@ class Volume:
             out.append((region.lpn, mine + (rest if dev == whole % self.devices else 0)))
         return out
 
-    def size(self, name: str, a: int, b: int) -> int:
+    def size(self, name: str, start: int, stop: int) -> int:
         """Return the bytes of parameters [a, b) of a vector on the drives, including padding."""
         region = self.regions[name]
         return sum(
             -(-region.bytes(hi - lo) // self.align) * self.align
-            for lo, hi, _ in region.overlapping(a, b)
+            for lo, hi, _ in region.overlapping(start, stop)
         )

@@ -36,15 +36,15 @@ class Handles:
     ) -> np.ndarray:
         """Add rows of block requests that wait for ``after`` (one row for all, or one for each);
         return their ids."""
-        n = len(found.first)
+        count = len(found.first)
         lane = self._lanes(found)
         order = self._order(lane)
         found = Requests(*(column[order] for column in found))
-        lane, begin = lane[order], np.broadcast_to(after, n)[order]
+        lane, begin = lane[order], np.broadcast_to(after, count)[order]
         if self.overlap:
             return self._rows(out, kind, phase, found, begin, self._windows(kind, lane, out.next))
         parts = [np.zeros(0, np.int64)]
-        depth = self.window or n
+        depth = self.window or count
         for which in np.unique(lane):
             mine = np.flatnonzero(lane == which)
             for at in range(0, len(mine), depth):
@@ -60,16 +60,16 @@ class Handles:
         """Return the window of each request: its thread, or its drive."""
         if self.threads is None:
             return found.device
-        n = len(found.first)
-        return np.arange(n) // max(-(-n // self.threads), 1)
+        count = len(found.first)
+        return np.arange(count) // max(-(-count // self.threads), 1)
 
     def _order(self, lane: np.ndarray) -> np.ndarray:
         """Return the order of requests: the threads send in turn."""
-        n = len(lane)
-        if self.threads is None or self.threads == 1 or n == 0:
-            return np.arange(n)
-        share = -(-n // self.threads)
-        return np.lexsort((lane, np.arange(n) % share))
+        count = len(lane)
+        if self.threads is None or self.threads == 1 or count == 0:
+            return np.arange(count)
+        share = -(-count // self.threads)
+        return np.lexsort((lane, np.arange(count) % share))
 
     def _windows(self, kind: int, lane: np.ndarray, first: int) -> np.ndarray:
         """Return the row that each request waits for: request i waits for request i - window of the

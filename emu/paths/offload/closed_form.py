@@ -18,7 +18,7 @@ from ondie.emu.paths.offload.options import Offload
 
 def bound(
     cfg: Config,
-    o: Offload,
+    options: Offload,
     groups: Sequence[tuple[int, int]],
     on_nvme: Sequence[tuple[int, int]],
     moved: Mapping[str, int],
@@ -30,10 +30,10 @@ def bound(
     last sub-group that do not overlap. One way: for each sub-group, the longer of the stage that
     overlaps and the other two."""
     devices = cfg.system.devices
-    pipelined = o.pipeline_read or o.pipeline_write
+    pipelined = options.pipeline_read or options.pipeline_write
     per_drive = None
-    if o.threads is not None:
-        per_drive = o.threads * cfg.host.io_queue_depth / devices
+    if options.threads is not None:
+        per_drive = options.threads * cfg.host.io_queue_depth / devices
     elif pipelined:
         per_drive = handle_depth(cfg)
     read, write, both = (Demand(cfg, per_drive) for _ in range(3))
@@ -41,16 +41,16 @@ def bound(
         demand.host_read(moved["read"] / devices)
     for demand in (write, both):
         demand.host_write(moved["written"] / devices)
-    n = sum(b - a for a, b in groups)
-    cpu = machine.update_ps(cfg, n, traffic) / 1e12
+    params = sum(stop - start for start, stop in groups)
+    cpu = machine.update_ps(cfg, params, traffic) / 1e12
     shared = both.largest[1]
     both.add("host CPU", cpu)
-    held = sum(b - a for a, b in on_nvme)
-    share = [(b - a) / held for a, b in on_nvme]
+    held = sum(stop - start for start, stop in on_nvme)
+    share = [(stop - start) / held for start, stop in on_nvme]
     if not share:
         return with_latency("host CPU", cpu, 0.0, parts_text([("compute", "host CPU", cpu)]))
     ends_bare = read.first_read() + write.last_write()
-    if not pipelined or len(share) == 1 or o.in_flight(arrays) == 1:
+    if not pipelined or len(share) == 1 or options.in_flight(arrays) == 1:
         stages = {
             "read": read.largest, "compute": ("host CPU", cpu), "write": write.largest,
         }  # fmt: skip
@@ -58,29 +58,33 @@ def bound(
         name = max(stages.values(), key=lambda item: item[1])[0]
         work = sum(seconds for _, seconds in stages.values())
         return with_latency(name, work, len(share) * ends_bare, parts_text(parts))
-    r, w = read.largest[1], write.largest[1]
+    read_most, write_most = read.largest[1], write.largest[1]
     name, seconds = both.largest
-    if not (o.pipeline_read and o.pipeline_write):
-        kept = (cpu, w) if o.pipeline_read else (r, cpu)
-        aside = r if o.pipeline_read else w
+    if not (options.pipeline_read and options.pipeline_write):
+        kept = (cpu, write_most) if options.pipeline_read else (read_most, cpu)
+        aside = read_most if options.pipeline_read else write_most
         overlap = sum(
             max(aside * ahead, sum(kept) * mine, shared * mine)
             for mine, ahead in zip(share, share[1:], strict=False)
         )
-        first, last = (share[0], share[-1]) if o.pipeline_read else (share[-1], share[0])
+        first, last = (share[0], share[-1]) if options.pipeline_read else (share[-1], share[0])
         alone = aside * first + sum(kept) * last
         text = f"{words(overlap)} overlapped ({name}) + {words(alone)} of one sub-group alone"
         return with_latency(name, overlap + alone, len(share) * ends_bare, text)
     if name == "host CPU":
-        behind = max(share[-2] * w - share[-1] * cpu, 0)  # of the last but one's writes
-        ends = share[0] * r + behind + share[-1] * w
+        behind = max(share[-2] * write_most - share[-1] * cpu, 0)  # of the last but one's writes
+        ends = share[0] * read_most + behind + share[-1] * write_most
     elif read.seconds[name] and write.seconds[name]:
         # Reads continue while the first group is computed, writes while the last one is.
-        ends = max(share[0] * cpu - share[1] * r, 0) + max(share[-1] * cpu - share[-2] * w, 0)
+        ends = max(share[0] * cpu - share[1] * read_most, 0) + max(
+            share[-1] * cpu - share[-2] * write_most, 0
+        )
     elif read.seconds[name]:
-        before = share[-2] * (cpu + w) - share[-1] * (r + cpu)  # of the last but one's writes
-        ends = share[-1] * (cpu + w) + max(before, 0)
+        before = share[-2] * (cpu + write_most) - share[-1] * (
+            read_most + cpu
+        )  # of the last but one's writes
+        ends = share[-1] * (cpu + write_most) + max(before, 0)
     else:
-        ends = share[0] * (r + cpu)
+        ends = share[0] * (read_most + cpu)
     text = f"{parts_text([('all', name, seconds)])} + what the ends leave bare {words(ends)}"
     return with_latency(name, seconds + ends, ends_bare, text)

@@ -49,10 +49,10 @@ class OffloadMemory(Conventional):
         self.stores = tuple(PageStore(volume.page) for _ in self.memory)
         self.cached = tuple(CachedBytes() for _ in self.memory)
         self.params = params
-        self.slots = {s.name: s for s in stored.slots}
+        self.slots = {slot.name: slot for slot in stored.slots}
         self.model = Slot("p", stored.shown if stored.shown.itemsize == 2 else BF16)
         """Slot of the model's 16-bit parameters: the format's type if it has 16 bits, else BF16."""
-        self.kept = {s.name: poisoned(s.size(params), s.dtype) for s in stored.slots}
+        self.kept = {slot.name: poisoned(slot.size(params), slot.dtype) for slot in stored.slots}
         """Values that stay in DRAM; poison where they are on NVMe."""
 
     def _view(self, slot: Slot, first: int, last: int, dev: int, at: int) -> np.ndarray:
@@ -61,25 +61,25 @@ class OffloadMemory(Conventional):
         return flat[at : at + slot.size(last - first) * slot.dtype.itemsize].view(slot.dtype)
 
     @staticmethod
-    def _entries(slot: Slot, a: int, b: int, begin: int = 0) -> slice:
+    def _entries(slot: Slot, start: int, stop: int, begin: int = 0) -> slice:
         """Return the entries of parameters [a, b), counted from parameter ``begin``."""
-        return slice((a - begin) // slot.share, slot.size(b - begin))
+        return slice((start - begin) // slot.share, slot.size(stop - begin))
 
-    def gather(self, name: str, a: int, b: int) -> np.ndarray:
+    def gather(self, name: str, start: int, stop: int) -> np.ndarray:
         """Return parameters [a, b) of a slot from memory."""
         slot = self.slots[name]
-        out = self.kept[name][self._entries(slot, a, b)].copy()
-        for first, last, dev, at in self.volume.pieces(name, a, b):
+        out = self.kept[name][self._entries(slot, start, stop)].copy()
+        for first, last, dev, at in self.volume.pieces(name, start, stop):
             piece = self._view(slot, first, last, dev, at)
-            out[self._entries(slot, first, last, a)] = piece
+            out[self._entries(slot, first, last, start)] = piece
         return out
 
-    def scatter(self, name: str, a: int, b: int, values: np.ndarray) -> None:
+    def scatter(self, name: str, start: int, stop: int, values: np.ndarray) -> None:
         """Write parameters [a, b) of a slot to memory."""
         slot = self.slots[name]
-        self.kept[name][self._entries(slot, a, b)] = values
-        for first, last, dev, at in self.volume.pieces(name, a, b):
-            piece = values[self._entries(slot, first, last, a)]
+        self.kept[name][self._entries(slot, start, stop)] = values
+        for first, last, dev, at in self.volume.pieces(name, start, stop):
+            piece = values[self._entries(slot, first, last, start)]
             self._view(slot, first, last, dev, at)[:] = piece
             poison(self.kept[name][self._entries(slot, first, last)])
 
@@ -96,10 +96,10 @@ class OffloadMemory(Conventional):
             for each in range(lpn, lpn + pages):
                 self._program(dev, each, self.ppn(dev, each))
 
-    def _model(self, a: int, b: int, w: np.ndarray) -> None:
+    def _model(self, start: int, stop: int, weights: np.ndarray) -> None:
         """Write the model's 16-bit parameters [a, b) to memory, for NVMe."""
-        for first, last, dev, at in self.volume.pieces("p", a, b):
-            piece = np.ascontiguousarray(w[first - a : last - a])
+        for first, last, dev, at in self.volume.pieces("p", start, stop):
+            piece = np.ascontiguousarray(weights[first - start : last - start])
             cast = piece if piece.dtype.itemsize == 2 else narrow(piece, CASTS[self.model.dtype])
             self._view(self.model, first, last, dev, at)[:] = cast
 
@@ -120,11 +120,11 @@ class OffloadMemory(Conventional):
 
     def _row(self, dev: int, resource: int, first: int, count: int) -> None:
         assert resource == rows.HOST_CPU
-        a, b = first, first + count
-        held = {name: self.gather(name, a, b) for name in self.slots}
-        self.compute(a, b, held, held.pop("g"))
+        start, stop = first, first + count
+        held = {name: self.gather(name, start, stop) for name in self.slots}
+        self.compute(start, stop, held, held.pop("g"))
         shown = held.pop("out", held["w"])
         for name, values in held.items():
-            self.scatter(name, a, b, values)
+            self.scatter(name, start, stop, values)
         if "p" in self.volume.regions:
-            self._model(a, b, shown)
+            self._model(start, stop, shown)

@@ -115,7 +115,7 @@ LEAST = {
 def parse_offload(settings: tuple[str, ...], base: Offload | None = None) -> Offload:
     """Apply ``key=value`` texts to ``base``. Raises InputError for a wrong key or value."""
     values: dict[str, Any] = {}
-    known = {f.name: str(f.type) for f in fields(Offload) if f.name != "remarks"}
+    known = {field.name: str(field.type) for field in fields(Offload) if field.name != "remarks"}
     for setting in settings:
         key, equals, text = (part.strip() for part in setting.partition("="))
         if not equals or key not in known:
@@ -125,7 +125,7 @@ def parse_offload(settings: tuple[str, ...], base: Offload | None = None) -> Off
             )
         values[key] = _value(setting, known[key], text)
     try:
-        plain = {f.name: getattr(base or Offload(), f.name) for f in fields(Offload)}
+        plain = {field.name: getattr(base or Offload(), field.name) for field in fields(Offload)}
         return Offload(**{**plain, **values})
     except InputError as error:
         raise InputError(f"--offload {error}") from error

@@ -92,18 +92,18 @@ class HostOffload(OffloadLayout):
     def work(self, steps: int) -> Work:
         # DRAM traffic: the gradient is written and read, states are written and read, plus the
         # update.
-        n = self.trace.n_params
-        moved = sum(self.moved().values()) + self.stored.gradient.size(n)
-        moved += math.ceil(self.traffic * n)
+        n_params = self.trace.n_params
+        moved = sum(self.moved().values()) + self.stored.gradient.size(n_params)
+        moved += math.ceil(self.traffic * n_params)
         return Work(host_dram_bits=8 * moved * self.applied(steps), host_updates=True)
 
     def moved(self) -> dict[str, int]:
         """Return the planned bytes of a step: gradients written, data read and data written in the
         update, and parameters read before the update."""
-        size, n = self.volume.size, self.trace.n_params
-        states = sum(size(v, 0, n) for v in self.written)
-        gradient = size("g", 0, n)
-        model = size("p", 0, n) if self.offload.parameters else 0
+        size, n_params = self.volume.size, self.trace.n_params
+        states = sum(size(vector, 0, n_params) for vector in self.written)
+        gradient = size("g", 0, n_params)
+        model = size("p", 0, n_params) if self.offload.parameters else 0
         again = 3 if self.offload.checkpointing else 2
         return {
             "gradients": gradient,
@@ -115,7 +115,7 @@ class HostOffload(OffloadLayout):
     def training_rows(self, out: Rows, step: int, after: int) -> np.ndarray:
         if not self.offload.parameters:
             return super().training_rows(out, step, after)
-        s, portions = self.trace.steps[step], self._portions()
+        step_record, portions = self.trace.steps[step], self._portions()
         count = len(portions)
         held: list[int] = []  # last row of each portion used
 
@@ -123,12 +123,12 @@ class HostOffload(OffloadLayout):
             """Read and compute the portions one after the other, with read-ahead."""
             total = ps_from_seconds(seconds)
             done = []
-            for at, k in enumerate(order):
+            for at, number in enumerate(order):
                 ahead = self.offload.parameter_buffers
                 free = held[-ahead] if len(held) >= ahead else after
                 reads = [
                     self.handles.send(
-                        out, queues.READ, phase, self.volume.requests("p", *portions[k]), free
+                        out, queues.READ, phase, self.volume.requests("p", *portions[number]), free
                     )
                     for _ in range(times)
                 ]
@@ -145,9 +145,9 @@ class HostOffload(OffloadLayout):
                 done.append(row)
             return done
 
-        pass_over(FORWARD, s.forward_s, 1, list(range(count)))
+        pass_over(FORWARD, step_record.forward_s, 1, list(range(count)))
         back = list(reversed(range(count)))
-        done = pass_over(BACKWARD, s.backward_s, 1 + self.offload.checkpointing, back)
+        done = pass_over(BACKWARD, step_record.backward_s, 1 + self.offload.checkpointing, back)
         at = (np.arange(BACKWARD_SEGMENTS) + 1) * count // BACKWARD_SEGMENTS - 1
         return np.array(done)[np.maximum(at, 0)]
 
@@ -172,30 +172,30 @@ class HostOffload(OffloadLayout):
 
     @property
     def beside_cpu(self) -> tuple[bool, bool]:
-        o = self.offload
-        several = len(self.on_nvme) > 1 and o.in_flight(len(self.vectors) + 1) > 1
-        return o.pipeline_read and several, o.pipeline_write and several
+        offload = self.offload
+        several = len(self.on_nvme) > 1 and offload.in_flight(len(self.vectors) + 1) > 1
+        return offload.pipeline_read and several, offload.pipeline_write and several
 
     def _update(self, out: Rows, fence: int) -> Iterator[np.ndarray]:
-        o, arrays = self.offload, (*self.written, "g")
+        offload, arrays = self.offload, (*self.written, "g")
         written: list[int] = []
         computed = fence
-        flight = o.in_flight(len(self.vectors) + 1)
+        flight = offload.in_flight(len(self.vectors) + 1)
         kept = set(self.on_nvme)
-        for a, b in self.groups:
-            if (a, b) not in kept:
-                computed = self._compute(out, a, b, computed, self._behind(written))
+        for start, stop in self.groups:
+            if (start, stop) not in kept:
+                computed = self._compute(out, start, stop, computed, self._behind(written))
                 continue
             # Buffers are free once a sub-group is written. A transfer that is not pipelined waits
             # for all previous work.
             begin = written[-flight] if len(written) >= flight else fence
-            if not o.pipeline_read and (o.pipeline_write or not written):
+            if not offload.pipeline_read and (offload.pipeline_write or not written):
                 begin = out.join(np.array([begin, computed]), UPDATE) if written else computed
-            reads = self._transfer(out, queues.READ, arrays, a, b, begin)
+            reads = self._transfer(out, queues.READ, arrays, start, stop, begin)
             ready = out.join(reads, UPDATE)
-            computed = self._compute(out, a, b, ready, self._behind(written))
-            names = (*self.written, "p") if o.parameters else self.written
-            writes = self._transfer(out, queues.WRITE, names, a, b, computed)
+            computed = self._compute(out, start, stop, ready, self._behind(written))
+            names = (*self.written, "p") if offload.parameters else self.written
+            writes = self._transfer(out, queues.WRITE, names, start, stop, computed)
             written.append(out.join(writes, UPDATE))
             if out.full():
                 yield out.take()
@@ -204,23 +204,23 @@ class HostOffload(OffloadLayout):
         """Return the write that a computation waits for if writes are not pipelined; else -1."""
         return written[-1] if written and not self.offload.pipeline_write else -1
 
-    def _compute(self, out: Rows, a: int, b: int, after0: int, after1: int) -> int:
+    def _compute(self, out: Rows, start: int, stop: int, after0: int, after1: int) -> int:
         return out.one(
             resource=rows.HOST_CPU,
             phase=UPDATE,
-            array_ps=machine.update_ps(self.cfg, b - a, self.traffic),
-            lpn=a,
-            tag=b - a,
+            array_ps=machine.update_ps(self.cfg, stop - start, self.traffic),
+            lpn=start,
+            tag=stop - start,
             after0=after0,
             after1=after1,
         )
 
     def _transfer(
-        self, out: Rows, kind: int, names: tuple[str, ...], a: int, b: int, after: int
+        self, out: Rows, kind: int, names: tuple[str, ...], start: int, stop: int, after: int
     ) -> np.ndarray:
         """Read or write the vectors of parameters [a, b) in blocks. Returns the ids of the rows."""
         ids = [
-            self.handles.send(out, kind, UPDATE, self.volume.requests(name, a, b), after)
+            self.handles.send(out, kind, UPDATE, self.volume.requests(name, start, stop), after)
             for name in names
         ]
         return np.concatenate(ids)
@@ -232,20 +232,20 @@ class HostOffload(OffloadLayout):
         )  # fmt: skip
 
     def notes(self) -> list[str]:
-        o = self.offload
-        found = [*o.remarks, *o.notes(len(self.vectors) + 1)]
+        offload = self.offload
+        found = [*offload.remarks, *offload.notes(len(self.vectors) + 1)]
         chosen = {"read": self.options.offload.pipeline_read}
         chosen["write"] = self.options.offload.pipeline_write
-        if any(chosen.values()) and o is self.options.offload:
+        if any(chosen.values()) and offload is self.options.offload:
             names = " and ".join(f"pipeline_{name}" for name, on in chosen.items() if on)
             found.append(f"not serial: {names} as its options say")
         if self.pipelines and len(self.groups) == 1:
             size = self.cfg.host.subgroup_params
             found.append(f"all parameters fit one sub-group of {size:,}, so nothing is pipelined")
-        if o.parameters and not self._later():
+        if offload.parameters and not self._later():
             found.append(
-                f"parameters on NVMe: none, as the first {o.parameters_in_dram:,} stay in the "
-                f"host's DRAM (parameters_in_dram; DeepSpeed's max_in_cpu)"
+                f"parameters on NVMe: none, as the first {offload.parameters_in_dram:,} stay in "
+                f"the host's DRAM (parameters_in_dram; DeepSpeed's max_in_cpu)"
             )
         stay = len(self.groups) - len(self.on_nvme)
         if stay:
@@ -266,9 +266,11 @@ class PipelinedOffload(HostOffload):
 
     @property
     def offload(self) -> Offload:
-        o = self.options.offload
-        own = o.pipeline_read or o.pipeline_write  # else buffers is meant for a serial step
+        offload = self.options.offload
+        own = (
+            offload.pipeline_read or offload.pipeline_write
+        )  # else buffers is meant for a serial step
         return replace(
-            o, pipeline_read=True, pipeline_write=True, buffers=o.buffers if own else None,
-            remarks=(),
+            offload, pipeline_read=True, pipeline_write=True,
+            buffers=offload.buffers if own else None, remarks=(),
         )  # fmt: skip

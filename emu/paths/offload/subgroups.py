@@ -38,7 +38,7 @@ tensor ends within a block."""
 
 def _firsts(groups: Iterable[tuple[int, int]], share: Fraction) -> list[tuple[int, int]]:
     """Return the first ``share`` of each sub-group."""
-    return [(a, a + round(share * (b - a))) for a, b in groups]
+    return [(start, start + round(share * (stop - start))) for start, stop in groups]
 
 
 @dataclass
@@ -49,7 +49,7 @@ class OffloadLayout(UpdatingPath):
         """Return the number of parameters that fills whole pages of every vector and whole I/O
         blocks in FP32."""
         page, block = self.cfg.flash.page_bytes, self.cfg.host.io_block_bytes
-        filled = [page // s.dtype.itemsize * s.share for s in self.stored.slots]
+        filled = [page // slot.dtype.itemsize * slot.share for slot in self.stored.slots]
         model = (page // MODEL_BYTES,) if self.offload.parameters else ()
         return lcm(block // VALUE_BYTES, *filled, *model)
 
@@ -58,51 +58,68 @@ class OffloadLayout(UpdatingPath):
         return self.options.offload
 
     def lay_out(self) -> None:
-        n, o = self.trace.n_params, self.offload
+        n_params, offload = self.trace.n_params, self.offload
         size = self.group()
-        self.groups = [(a, min(a + size, n)) for a in range(0, n, size)]
+        self.groups = [(start, min(start + size, n_params)) for start in range(0, n_params, size)]
         """Sub-groups, in order."""
         self.on_nvme = self._on_nvme()
         """Sub-groups whose states are on NVMe; the states of the others stay in DRAM."""
-        page = lcm(self.cfg.flash.page_bytes, o.align)
+        page = lcm(self.cfg.flash.page_bytes, offload.align)
         states = extents(self.on_nvme, 1, 1, 0)
-        slots = {s.name: s for s in self.stored.slots}
+        slots = {slot.name: slot for slot in self.stored.slots}
         self.written = tuple(name for name in slots if name != "g")
         """Weights and states; the scales of a vector in codes follow the vector."""
         files = {
             name: self._scaled(states, slots[name].dtype.itemsize, slots[name].share)
             for name in self.written
         }
-        g = slots["g"].dtype.itemsize
+        gradient_bytes = slots["g"].dtype.itemsize
         shares = self.options.shares
-        if not o.in_dram_below:
-            files["g"] = self._scaled(states, g, 1)
+        if not offload.in_dram_below:
+            files["g"] = self._scaled(states, gradient_bytes, 1)
         elif shares:
-            files["g"] = File(extents(_firsts(self.on_nvme, shares.gradients), g, page, 0), g)
+            files["g"] = File(
+                extents(_firsts(self.on_nvme, shares.gradients), gradient_bytes, page, 0),
+                gradient_bytes,
+            )
         else:
-            files["g"] = File(extents(self._tensors(self.on_nvme), g, page, o.in_dram_below), g)
-        if o.parameters:
+            files["g"] = File(
+                extents(self._tensors(self.on_nvme), gradient_bytes, page, offload.in_dram_below),
+                gradient_bytes,
+            )
+        if offload.parameters:
             if shares:
                 later = _firsts(self._later(), shares.parameters)
                 held = extents(later, MODEL_BYTES, page, 0)
             else:
-                later = self._tensors(self._later()) if o.in_dram_below else self._later()
-                held = extents(later, MODEL_BYTES, page, o.in_dram_below)
+                later = self._tensors(self._later()) if offload.in_dram_below else self._later()
+                held = extents(later, MODEL_BYTES, page, offload.in_dram_below)
             files["p"] = File(held, MODEL_BYTES)
         self.volume = Volume.of(
-            files, self.geometry, self.cfg.system.devices, self.cfg.host.io_block_bytes, o.align
+            files,
+            self.geometry,
+            self.cfg.system.devices,
+            self.cfg.host.io_block_bytes,
+            offload.align,
         )
 
     def _on_nvme(self) -> list[tuple[int, int]]:
         """Return the sub-groups whose states are on NVMe. In a piece of a model they end at the
         whole model's share; a sub-group that contains this end is split in two (in ``groups``
         too)."""
-        o, shares = self.offload, self.options.shares
+        offload, shares = self.offload, self.options.shares
         if shares is None:
-            here = range(int(o.ratio * len(self.groups)))
-            return [self.groups[k] for k in here if self._bytes(k) >= o.in_dram_below]
+            here = range(int(offload.ratio * len(self.groups)))
+            return [
+                self.groups[number]
+                for number in here
+                if self._bytes(number) >= offload.in_dram_below
+            ]
         end = round(shares.states * self.trace.n_params)
-        cut = [[(a, end), (end, b)] if a < end < b else [(a, b)] for a, b in self.groups]
+        cut = [
+            [(start, end), (end, stop)] if start < end < stop else [(start, stop)]
+            for start, stop in self.groups
+        ]
         self.groups = [group for part in cut for group in part]
         return [group for group in self.groups if group[1] <= end]
 
@@ -118,26 +135,32 @@ class OffloadLayout(UpdatingPath):
             return [group for group in self.groups if group[1] > self.offload.parameters_in_dram]
         page = self.cfg.flash.page_bytes // MODEL_BYTES
         begin = round(shares.kept * self.trace.n_params / page) * page
-        return [(max(a, begin), b) for a, b in self.groups if b > begin]
+        return [(max(start, begin), stop) for start, stop in self.groups if stop > begin]
 
     @property
     def shares(self) -> Shares:
         """Return the shares of this model on NVMe and in DRAM, for its pieces."""
-        n, kept = self.trace.n_params, sum(b - a for a, b in self.on_nvme)
-        later = sum(b - a for a, b in self._later())
+        n_params, kept = self.trace.n_params, sum(stop - start for start, stop in self.on_nvme)
+        later = sum(stop - start for start, stop in self._later())
 
         def stored(name: str, params: int) -> Fraction:
             whole = params * self.volume.regions[name].width
-            return min(Fraction(self.volume.size(name, 0, n), whole or 1), Fraction(1))
+            return min(Fraction(self.volume.size(name, 0, n_params), whole or 1), Fraction(1))
 
         model = stored("p", later) if self.offload.parameters else Fraction(0)
-        return Shares(Fraction(kept, n), stored("g", kept), Fraction(n - later, n), model)
+        return Shares(
+            Fraction(kept, n_params), stored("g", kept), Fraction(n_params - later, n_params), model
+        )
 
     def part_options(self) -> Options:
         # Where these options are not in use, all data is on NVMe, in the whole model and in any
         # part.
-        o = self.offload
-        if o.ratio == 1 and not o.in_dram_below and not (o.parameters and o.parameters_in_dram):
+        offload = self.offload
+        if (
+            offload.ratio == 1
+            and not offload.in_dram_below
+            and not (offload.parameters and offload.parameters_in_dram)
+        ):
             return self.options
         return replace(self.options, shares=self.shares)
 
@@ -184,30 +207,30 @@ class OffloadLayout(UpdatingPath):
             return None
         # The data on NVMe decides how often flash blocks fill, and thereby the length of the
         # pieces.
-        n, kept = self.trace.n_params, self.on_nvme[-1][1]
+        n_params, kept = self.trace.n_params, self.on_nvme[-1][1]
         devices = self.cfg.system.devices
         found = pieces(kept, self.period() * devices, self.granule() * devices, self.group())
-        return found and found.of(n)
+        return found and found.of(n_params)
 
-    def _bytes(self, k: int) -> int:
-        """Return the bytes of the master weights of sub-group ``k``, which decide whether it stays
-        in DRAM."""
-        a, b = self.groups[k]
-        return self.stored.vectors[0].size(b - a)
+    def _bytes(self, number: int) -> int:
+        """Return the bytes of a sub-group's master weights, which decide whether it stays in
+        DRAM."""
+        start, stop = self.groups[number]
+        return self.stored.vectors[0].size(stop - start)
 
     @staticmethod
     def _scaled(held: tuple[Extent, ...], width: int, share: int) -> File:
-        at = (Extent(e.start, e.stop, e.at // share * width) for e in held)
+        at = (Extent(extent.start, extent.stop, extent.at // share * width) for extent in held)
         return File(tuple(at), width, share)
 
     def _tensors(self, groups: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Return the tensors, cut where a sub-group begins: each is a separate file."""
         held = self.trace.trainable
-        starts = [t.offset for t in held]
+        starts = [tensor.offset for tensor in held]
         found = []
-        for a, b in groups:
-            for t in held[max(bisect_right(starts, a) - 1, 0) : bisect_left(starts, b)]:
-                lo, hi = max(a, t.offset), min(b, t.offset + t.size)
+        for start, stop in groups:
+            for tensor in held[max(bisect_right(starts, start) - 1, 0) : bisect_left(starts, stop)]:
+                lo, hi = max(start, tensor.offset), min(stop, tensor.offset + tensor.size)
                 if lo < hi:
                     found.append((lo, hi))
         return found
@@ -215,26 +238,27 @@ class OffloadLayout(UpdatingPath):
     def _portions(self) -> list[tuple[int, int]]:
         """Return portions of the parameters of similar size, cut between pages or, where tensors
         are separate files, between tensors."""
-        n, page = self.trace.n_params, self.cfg.flash.page_bytes // MODEL_BYTES
-        count = max(min(BACKWARD_SEGMENTS, n // page), 1)
-        cuts = np.array([n * i // count // page * page for i in range(count)])
+        n_params, page = self.trace.n_params, self.cfg.flash.page_bytes // MODEL_BYTES
+        count = max(min(BACKWARD_SEGMENTS, n_params // page), 1)
+        cuts = np.array([n_params * i // count // page * page for i in range(count)])
         if self.offload.in_dram_below and not self.options.shares:
-            starts = np.array([0, *(e.start for e in self.volume.regions["p"].extents)])
+            starts = np.array([0, *(extent.start for extent in self.volume.regions["p"].extents)])
             cuts = starts[np.searchsorted(starts, cuts, "right") - 1]
-        ends = [*cuts[1:].tolist(), n]
+        ends = [*cuts[1:].tolist(), n_params]
         return list(zip(cuts.tolist(), ends, strict=True))
 
     def group(self) -> int:
         return max(self.cfg.host.subgroup_params // self.granule(), 1) * self.granule()
 
     def period(self) -> int:
-        g = self.geometry
-        row = g.pages * g.planes * g.dies * g.page_bytes
+        geometry = self.geometry
+        row = geometry.pages * geometry.planes * geometry.dies * geometry.page_bytes
         kept = self.on_nvme[-1][1] if self.on_nvme else self.trace.n_params
         regions = self.volume.regions.values()
         written = sum(
-            Fraction(r.width, r.share) * Fraction(sum(e.stop - e.start for e in r.extents), kept)
-            for r in regions
+            Fraction(region.width, region.share)
+            * Fraction(sum(extent.stop - extent.start for extent in region.extents), kept)
+            for region in regions
         )
         return math.ceil(row / written)
 
@@ -251,7 +275,9 @@ class OffloadLayout(UpdatingPath):
                 f"GB per device, the conventional namespace has {lpns * gb:.4g} GB"
             )
         arrays = (*self.vectors, "g")
-        off = sum(b - a for a, b in self.groups) - sum(b - a for a, b in self.on_nvme)
+        off = sum(stop - start for start, stop in self.groups) - sum(
+            stop - start for start, stop in self.on_nvme
+        )
         stays = math.ceil(off * (self.stored.bytes_each + self.stored.gradient.bytes_each))
         if stays > self.cfg.host.dram_bytes:
             return (

@@ -18,6 +18,7 @@ import numpy as np
 
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.layout.regions import Stripes
+from ondie.emu.paths.on_die import closed_form
 from ondie.emu.paths.on_die.path import OnDie
 from ondie.emu.paths.on_die.protection import COMPUTE, FETCH, GATE, KEEP, SENSE, STORE
 from ondie.emu.paths.on_die.rounds import Table
@@ -39,7 +40,7 @@ class ChipLevel(OnDie):
         gate = (GATE,) if self.cfg.pe.dispatch == "lockstep" else ()
         self.steps = (KEEP, *gate, SENSE, COMPUTE, FETCH, STORE)
         self.stripes = tuple(
-            Stripes.of(s, self.vectors, self.geometry, kept=True) for s in self.shards
+            Stripes.of(shard, self.vectors, self.geometry, kept=True) for shard in self.shards
         )
 
     def granule(self) -> int:
@@ -58,24 +59,24 @@ class ChipLevel(OnDie):
             return f"errors.kind = {self.cfg.errors.kind}: bit errors are not known on this path"
         return super().missing()
 
-    def schedule(self, t: Table, after: int) -> None:
-        keep, sense = t.mask[KEEP], t.mask[SENSE]
-        t.after0[keep] = t.base[keep]
-        t.after1[keep] = t.previous(STORE)[keep]
-        if GATE in t.mask:
-            gate = t.mask[GATE]
-            t.after0[gate] = t.row[KEEP][gate]
-            way = t.row[GATE] - self.geometry.channels
-            t.after1[gate] = np.where(t.die >= self.geometry.channels, way, -1)[gate]
-            t.after0[sense] = self._last_way(t, GATE)[sense]
+    def schedule(self, table: Table, after: int) -> None:
+        keep, sense = table.mask[KEEP], table.mask[SENSE]
+        table.after0[keep] = table.base[keep]
+        table.after1[keep] = table.previous(STORE)[keep]
+        if GATE in table.mask:
+            gate = table.mask[GATE]
+            table.after0[gate] = table.row[KEEP][gate]
+            way = table.row[GATE] - self.geometry.channels
+            table.after1[gate] = np.where(table.die >= self.geometry.channels, way, -1)[gate]
+            table.after0[sense] = self._last_way(table, GATE)[sense]
 
-    def _stripe_s(self, s: Stripes, array: float, load: float) -> tuple[float, str]:
+    def _stripe_s(self, stripes: Stripes, array: float, load: float) -> tuple[float, str]:
         """Return (seconds per stripe, bottleneck). In lockstep: the array, the transfers of all
         chips without gradients, which fit in between, and one gradient. Otherwise: the slower of
         the channel and one chip."""
-        f, ways = self.cfg.flash, self.geometry.ways
-        moved = self._moves(s)
-        array += f.t_program_ps / 1e12  # program of the gradient
+        flash, ways = self.cfg.flash, self.geometry.ways
+        moved = closed_form.channel_s(self.devices, stripes)
+        array += flash.t_program_ps / 1e12  # program of the gradient
         if self.cfg.pe.dispatch == "lockstep":
             return array + load + ways * moved, "chips in lockstep"
         return max((array + load + moved, "dies"), (ways * (load + moved), "channels"))

@@ -94,7 +94,7 @@ class Beside:
     def others(self, stripe: int) -> list[int]:
         """Return the super-pages whose exclusive or is the stripe: its peers and the parity."""
         number = stripe // self.guarded.members
-        beside = [x for x in self.guarded.under(number) if x != stripe]
+        beside = [guarded for guarded in self.guarded.under(number) if guarded != stripe]
         return [*beside, int(self.guarded.parity[number])]
 
     def again(self, stripe: int, read: Callable[[int], np.ndarray]) -> np.ndarray:

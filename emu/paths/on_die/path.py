@@ -29,7 +29,7 @@ from ondie.emu.paths.closed_form import Bound
 from ondie.emu.paths.layout import formats
 from ondie.emu.paths.layout.regions import Stripes
 from ondie.emu.paths.layout.stripe_map import Homes
-from ondie.emu.paths.on_die import uneven_rounds, wear_leveling
+from ondie.emu.paths.on_die import closed_form, uneven_rounds, wear_leveling
 from ondie.emu.paths.on_die.devices import Devices
 from ondie.emu.paths.on_die.protection import (
     CHAIN,
@@ -77,8 +77,10 @@ class OnDie(UpdatingPath):
     @property
     def stripe_ps(self) -> tuple[int, int]:
         """(time of a stripe's passes, part of that time on the die's bus), ps; see pe.stripe_ps."""
-        s, op = self.stripes[0], self.trace.op
-        return pe.stripe_ps(self.cfg, op, self.coupled_decay, s.groups, s.dtype.itemsize)
+        stripes, op = self.stripes[0], self.trace.op
+        return pe.stripe_ps(
+            self.cfg, op, self.coupled_decay, stripes.groups, stripes.dtype.itemsize
+        )
 
     def granule(self) -> int:
         """Return the parameters of a round: one stripe on every die."""
@@ -96,20 +98,23 @@ class OnDie(UpdatingPath):
 
     def lay_out(self) -> None:
         self.steps = steps(self.cfg)
-        w, g = self.stored.vectors[0].dtype, self.stored.gradient.dtype
+        weight_dtype, gradient_dtype = self.stored.vectors[0].dtype, self.stored.gradient.dtype
         self.stripes = tuple(
-            Stripes.of(s, self.vectors, self.geometry, dtype=w, gradient=g) for s in self.shards
+            Stripes.of(
+                shard, self.vectors, self.geometry, dtype=weight_dtype, gradient=gradient_dtype
+            )
+            for shard in self.shards
         )
 
     @cached_property
     def guarded(self) -> tuple[Guarded, ...]:
         """Protected super-pages of each device."""
-        return tuple(Guarded.of(self.cfg, s, self.geometry.dies) for s in self.stripes)
+        return tuple(Guarded.of(self.cfg, stripes, self.geometry.dies) for stripes in self.stripes)
 
     @cached_property
     def homes(self) -> tuple[Homes, ...]:
         """Stripe map of each device."""
-        return tuple(Homes(s.count, self.geometry.dies) for s in self.stripes)
+        return tuple(Homes(stripes.count, self.geometry.dies) for stripes in self.stripes)
 
     @cached_property
     def good_blocks(self) -> np.ndarray:
@@ -142,7 +147,7 @@ class OnDie(UpdatingPath):
     def super_pages(self) -> int:
         """Super-pages of a device in the map: about twice the initial number if stripes may
         move."""
-        first = max(x.super_pages for x in self.guarded)
+        first = max(guarded.super_pages for guarded in self.guarded)
         if not self.migrates:
             return first
         each = -(-first // self.geometry.dies)
@@ -151,15 +156,15 @@ class OnDie(UpdatingPath):
     def unstorable(self) -> str | None:
         """Return the reason why the PEs cannot process the format, or None. They process pages
         value by value, in parallel in the planes of a die."""
-        f = formats.FORMATS[self.options.format]
-        if f.name == "fp32" or self.cfg.pe.kind == "none":
+        form = formats.FORMATS[self.options.format]
+        if form.name == "fp32" or self.cfg.pe.kind == "none":
             return None
-        if f.codes or f.w != f.state:
+        if form.codes or form.w != form.state:
             return (
                 "a page of states holds more or fewer values than one of weights; the planes of a "
                 "super-page hold as many each"
             )
-        if f.random:
+        if form.random:
             return "nothing on the dies draws random bits"
         if not self.cfg.pe.narrow_values:
             return (
@@ -184,7 +189,7 @@ class OnDie(UpdatingPath):
         # One block per die must have no valid super-page, for the next program.
         good = int(self.good_blocks.sum(axis=1).min())
         room = (good - 1) * self.geometry.pages * self.geometry.dies
-        need = max(x.reserved for x in self.guarded)
+        need = max(guarded.reserved for guarded in self.guarded)
         if need > room:
             gb = self.geometry.super_page_bytes / 1e9
             return (
@@ -208,8 +213,8 @@ class OnDie(UpdatingPath):
 
     def fill(self, system: System) -> None:
         self.drives = system
-        for s in self.stripes:
-            system.fill_reservoir(s.shard.device, 0, s.count)
+        for stripes in self.stripes:
+            system.fill_reservoir(stripes.shard.device, 0, stripes.count)
 
     def follow(self, system: System) -> Reservoir:
         return Reservoir(system, self.stripes, self.homes, self.compute, self.guarded)
@@ -221,16 +226,18 @@ class OnDie(UpdatingPath):
         return self.arithmetic.shown(sent)
 
     def notes(self) -> list[str]:
-        f = self.stored.format
-        if f.name == "fp32":
+        form = self.stored.format
+        if form.name == "fp32":
             return []
-        if f.g == f.w:
-            n = self.cfg.pe.narrow_values
+        if form.g == form.w:
+            values = self.cfg.pe.narrow_values
             return [
-                f"format {f.name}: elements that widen {n} value(s) a cycle, keep them in FP32 "
-                "from the first pass to the last, and round them then (not published)"
+                f"format {form.name}: elements that widen {values} value(s) a cycle, keep them in "
+                "FP32 from the first pass to the last, and round them then (not published)"
             ]
-        return [f"format {f.name}: elements that widen gradients as they use them (not published)"]
+        return [
+            f"format {form.name}: elements that widen gradients as they use them (not published)"
+        ]
 
     def work(self, steps: int) -> Work:
         applied = self.applied(steps)
@@ -245,9 +252,13 @@ class OnDie(UpdatingPath):
         streamed = pages * 8 * self.geometry.page_bytes * pe.extra_passes(self.cfg)
         return Work(
             pe_cipher_bits=twice if self.cfg.pe.cipher == "die" else 0,
-            adds=values * sum(p.adds for p in done),
-            multiplies=values * sum(p.multiplies for p in done),
-            register_bits=values * 8 * width * sum(p.reads + p.writes for p in done) + 2 * streamed,
+            adds=values * sum(each_pass.adds for each_pass in done),
+            multiplies=values * sum(each_pass.multiplies for each_pass in done),
+            register_bits=values
+            * 8
+            * width
+            * sum(each_pass.reads + each_pass.writes for each_pass in done)
+            + 2 * streamed,
             die_bus_bits=values * 8 * width * crossing,
             host_dram_bits=8 * (gradient + self.up_bytes) * self.trace.n_params * applied,
         )
@@ -284,25 +295,27 @@ class OnDie(UpdatingPath):
     def _columns(self, rounds: dict[str, np.ndarray], after: int) -> dict[str, np.ndarray]:
         """Return plan columns of ``rounds``. Rows of a round: its gradients, then each step for all
         dies, then parities."""
-        t = Table.of(rounds, self.steps, self.geometry.dies)
-        t.after0[t.load] = np.where(t.staged < 0, after, t.staged + self.geometry.dies)[t.load]
+        table = Table.of(rounds, self.steps, self.geometry.dies)
+        table.after0[table.load] = np.where(
+            table.staged < 0, after, table.staged + self.geometry.dies
+        )[table.load]
         sequence = [step for step in self.steps if step not in JOINS]
         for step, earlier in zip(sequence[1:], sequence, strict=False):
-            t.after0[t.mask[step]] = t.row[earlier][t.mask[step]]
-        odc = t.mask[COMPUTE]
-        t.after1[odc] = t.row[sequence[0]][odc]
-        self.schedule(t, after)
-        s = self.stripes[0]
-        gradient, stripe = s.gradient_bytes, s.planes * self.geometry.page_bytes
-        ecc_ps = pe.ecc_ps(self.cfg, s.planes)
-        coded = t.mask[SENSE] | t.mask.get(PROGRAM, False)
-        resource = np.where(t.load, rows.DMA_DOWN, rows.DIE)
-        kind = np.full(len(t.load), timing.BESIDE)
-        first = np.array([x.shard.start for x in self.stripes])[t.dev]
-        lpn = np.where(t.load, first + t.stripe * s.params, t.stripe)
-        bytes_in = np.where(t.load, t.width * gradient, np.where(t.made, stripe, 0))
+            table.after0[table.mask[step]] = table.row[earlier][table.mask[step]]
+        odc = table.mask[COMPUTE]
+        table.after1[odc] = table.row[sequence[0]][odc]
+        self.schedule(table, after)
+        stripes = self.stripes[0]
+        gradient, stripe = stripes.gradient_bytes, stripes.planes * self.geometry.page_bytes
+        ecc_ps = pe.ecc_ps(self.cfg, stripes.planes)
+        coded = table.mask[SENSE] | table.mask.get(PROGRAM, False)
+        resource = np.where(table.load, rows.DMA_DOWN, rows.DIE)
+        kind = np.full(len(table.load), timing.BESIDE)
+        first = np.array([each.shard.start for each in self.stripes])[table.dev]
+        lpn = np.where(table.load, first + table.stripe * stripes.params, table.stripe)
+        bytes_in = np.where(table.load, table.width * gradient, np.where(table.made, stripe, 0))
         bytes_out = np.zeros_like(bytes_in)
-        for step, its in t.mask.items():
+        for step, its in table.mask.items():
             if step in JOINS:
                 resource[its] = rows.JOIN
                 continue
@@ -313,84 +326,88 @@ class OnDie(UpdatingPath):
                 bytes_in[its] = stripe
             elif step != COMPUTE or self.round_trip:  # out for its parity
                 bytes_out[its] = stripe
-        if KEEP in t.mask:  # sensed with the states
-            kind[t.mask[SENSE]] = timing.RECALL
-            bytes_out[t.mask[SENSE]] += gradient
-        if CHAIN in t.mask:
-            lpn[t.made] = self._chain(t)
+        if KEEP in table.mask:  # sensed with the states
+            kind[table.mask[SENSE]] = timing.RECALL
+            bytes_out[table.mask[SENSE]] += gradient
+        if CHAIN in table.mask:
+            lpn[table.made] = self._chain(table)
         return {
-            "device": t.dev,
+            "device": table.dev,
             "resource": resource,
             "kind": kind,
             "phase": np.full(len(kind), UPDATE),
             "lpn": lpn,
-            "tag": np.where(t.load, t.width * s.params, 0),
+            "tag": np.where(table.load, table.width * stripes.params, 0),
             "bytes_in": bytes_in,
             "bytes_out": bytes_out,
             "array_ps": np.where(odc, self.compute_ps, np.where(coded, ecc_ps, 0)),
-            "after0": t.after0,
-            "after1": t.after1,
+            "after0": table.after0,
+            "after1": table.after1,
         }
 
-    def schedule(self, t: Table, after: int) -> None:
+    def schedule(self, table: Table, after: int) -> None:
         """Set the dependencies of gradient load and stripe sense by the dispatch rule."""
         channels, ways = self.geometry.channels, self.geometry.ways
-        vpp, bpr = t.mask[GRADIENT], t.mask[SENSE]
-        last = STORE if STORE in t.mask else PROGRAM
+        vpp, bpr = table.mask[GRADIENT], table.mask[SENSE]
+        last = STORE if STORE in table.mask else PROGRAM
         dispatch = self.cfg.pe.dispatch
         if dispatch == "lockstep":
             # Gradients go to the dies of a channel in turn; the first waits for the whole channel.
-            head, lane = t.die < channels, t.die % channels
-            t.after0[vpp] = np.where(head, t.base, t.row[GRADIENT] - channels)[vpp]
-            last_before = t.earlier(last, (ways - 1) * channels + lane)
-            t.after1[vpp] = np.where(head, last_before, t.previous(last))[vpp]
+            head, lane = table.die < channels, table.die % channels
+            table.after0[vpp] = np.where(head, table.base, table.row[GRADIENT] - channels)[vpp]
+            last_before = table.earlier(last, (ways - 1) * channels + lane)
+            table.after1[vpp] = np.where(head, last_before, table.previous(last))[vpp]
             # The sense also waits for the previous program of the channel's first die.
-            t.after1[bpr] = t.earlier(last, lane)[bpr]
-            t.after0[bpr] = self._last_way(t, GRADIENT)[bpr]
+            table.after1[bpr] = table.earlier(last, lane)[bpr]
+            table.after0[bpr] = self._last_way(table, GRADIENT)[bpr]
         elif dispatch == "free":
-            t.after0[vpp] = t.base[vpp]
-            t.after1[vpp] = t.previous(last)[vpp]
+            table.after0[vpp] = table.base[vpp]
+            table.after1[vpp] = table.previous(last)[vpp]
         else:
-            t.after0[vpp] = t.base[vpp]
-            t.after1[vpp] = t.previous(COMPUTE)[vpp]
-            t.after0[bpr] = np.where(t.before < 0, after, t.previous(last))[bpr]
-            if CHAIN in t.mask:  # gradients wait for parities, which wait for free registers
-                t.after1[bpr] = t.row[GRADIENT][bpr]
+            table.after0[vpp] = table.base[vpp]
+            table.after1[vpp] = table.previous(COMPUTE)[vpp]
+            table.after0[bpr] = np.where(table.before < 0, after, table.previous(last))[bpr]
+            if CHAIN in table.mask:  # gradients wait for parities, which wait for free registers
+                table.after1[bpr] = table.row[GRADIENT][bpr]
 
-    def _last_way(self, t: Table, step: int) -> np.ndarray:
+    def _last_way(self, table: Table, step: int) -> np.ndarray:
         """Return the row of a step of the last die on each die's channel, in its round."""
-        channels, lane = self.geometry.channels, t.die % self.geometry.channels
-        way = np.minimum(self.geometry.ways - 1, (t.width - 1 - lane) // channels)
-        return t.row[step] - t.die + way * channels + lane
+        channels, lane = self.geometry.channels, table.die % self.geometry.channels
+        way = np.minimum(self.geometry.ways - 1, (table.width - 1 - lane) // channels)
+        return table.row[step] - table.die + way * channels + lane
 
-    def _chain(self, t: Table) -> np.ndarray:
+    def _chain(self, table: Table) -> np.ndarray:
         """Chain each fetched stripe to the previous one under its parity; the parity is programmed
         after the last stripe. Return the super-pages of the parities."""
-        its = t.mask[CHAIN]
+        its = table.mask[CHAIN]
         members = self.guarded[0].members
-        before = np.where(t.die > 0, t.row[CHAIN] - 1, t.earlier(CHAIN, self.geometry.dies - 1))
-        t.after0[its] = t.row[FETCH if FETCH in t.mask else COMPUTE][its]
-        t.after1[its] = np.where(t.stripe % members > 0, before, -1)[its]
-        t.after1[t.load] = t.staged_end[t.load]  # parities also wait in DRAM
-        counts = np.array([x.count for x in self.guarded])[t.dev]
-        number = t.parity + t.at - 1 - len(self.steps) * t.width
+        before = np.where(
+            table.die > 0, table.row[CHAIN] - 1, table.earlier(CHAIN, self.geometry.dies - 1)
+        )
+        table.after0[its] = table.row[FETCH if FETCH in table.mask else COMPUTE][its]
+        table.after1[its] = np.where(table.stripe % members > 0, before, -1)[its]
+        table.after1[table.load] = table.staged_end[table.load]  # parities also wait in DRAM
+        counts = np.array([guarded.count for guarded in self.guarded])[table.dev]
+        number = table.parity + table.at - 1 - len(self.steps) * table.width
         final = np.minimum((number + 1) * members, counts) - 1  # its last stripe
-        chain = t.row[CHAIN] - t.die + final - t.round * self.geometry.dies
-        t.after0[t.made] = chain[t.made]
-        offsets = np.cumsum([0, *(len(x.parity) for x in self.guarded)])
-        every = np.concatenate([x.parity for x in self.guarded])
-        return every[(number + offsets[t.dev])[t.made]]
+        chain = table.row[CHAIN] - table.die + final - table.round * self.geometry.dies
+        table.after0[table.made] = chain[table.made]
+        offsets = np.cumsum([0, *(len(guarded.parity) for guarded in self.guarded)])
+        every = np.concatenate([guarded.parity for guarded in self.guarded])
+        return every[(number + offsets[table.dev])[table.made]]
 
     def commit(self, out: Rows, done: Sequence[frozenset[int]] = ()) -> None:
         """Add the program of a commit record on every die, except the records of each device in
         ``done``."""
         after = out.fence(UPDATE)
-        for s, guarded in zip(self.stripes, self.guarded, strict=True):
+        for stripes, guarded in zip(self.stripes, self.guarded, strict=True):
             lpn = guarded.records + np.arange(self.geometry.dies)
-            lpn = lpn[[sp not in done[s.shard.device] for sp in lpn.tolist()]] if done else lpn
+            lpn = (
+                lpn[[sp not in done[stripes.shard.device] for sp in lpn.tolist()]] if done else lpn
+            )
             out.add(
                 len(lpn),
-                device=s.shard.device,
+                device=stripes.shard.device,
                 resource=rows.DIE,
                 kind=timing.BESIDE,
                 phase=UPDATE,
@@ -401,8 +418,10 @@ class OnDie(UpdatingPath):
 
     def weights_up(self, out: Rows, after: int) -> Iterator[np.ndarray]:
         """Yield reads of every new weight page to the host."""
-        s = self.stripes[0]
-        yield from self.read_out(out, after, WEIGHTS_UP, s.groups, s.params * self.up_bytes)
+        stripes = self.stripes[0]
+        yield from self.read_out(
+            out, after, WEIGHTS_UP, stripes.groups, stripes.params * self.up_bytes
+        )
 
     def read_out(
         self,
@@ -416,19 +435,19 @@ class OnDie(UpdatingPath):
         """Yield reads of ``pages`` pages of every super-page, or of ``which`` on each device, sent
         to the host as ``size`` bytes, the devices in turn: array, the die's decoder if any,
         channel, DRAM, link."""
-        which = which or [h.super_pages(0, h.count) for h in self.homes]
+        which = which or [homes.super_pages(0, homes.count) for homes in self.homes]
         piece = rows.MAX_CHUNK // len(self.stripes)
-        for a in range(0, max(map(len, which)), piece):
-            for s, its in zip(self.stripes, which, strict=True):
-                n = min(piece, len(its) - a)
-                if n > 0:
+        for start in range(0, max(map(len, which)), piece):
+            for stripes, its in zip(self.stripes, which, strict=True):
+                count = min(piece, len(its) - start)
+                if count > 0:
                     out.add(
-                        n,
-                        device=s.shard.device,
+                        count,
+                        device=stripes.shard.device,
                         resource=rows.DIE,
                         kind=timing.READ,
                         phase=phase,
-                        lpn=its[a : a + n],
+                        lpn=its[start : start + count],
                         bytes_out=size,
                         array_ps=pe.ecc_ps(self.cfg, pages),
                         after0=after,
@@ -436,65 +455,44 @@ class OnDie(UpdatingPath):
             if out.full():
                 yield out.take()
 
-    def _moves(self, s: Stripes) -> float:
-        """Return the channel time of a stripe, excluding its gradient, seconds."""
-        f = self.cfg.flash
-        times = float(sum(step in (FETCH, STORE) for step in self.steps))
-        if self.cfg.pe.rain:
-            times += 1 / (self.cfg.pe.rain - 1)
-        if self.round_trip:  # to the controller's ECC and back, and for its parity
-            times += 3
-        return times * s.planes * (f.page_bytes / f.bus_bytes_per_s + f.t_command_ps / 1e12)
-
-    def _stripe_s(self, s: Stripes, array: float, load: float) -> tuple[float, str]:
+    def _stripe_s(self, stripes: Stripes, array: float, load: float) -> tuple[float, str]:
         """Return (seconds from one stripe of a die to the next, bottleneck)."""
-        f, ways = self.cfg.flash, self.geometry.ways
-        moved = self._moves(s)
-        if self.cfg.pe.rain:
-            array += f.t_program_ps / 1e12 / (self.cfg.pe.rain - 1)
-        channels = ways * (load + moved), "channels"
-        if self.cfg.pe.dispatch == "lockstep":
-            # The channel also hands the dies their read and program commands one after the other.
-            stagger = 2 * s.planes * (ways - 1) * f.t_command_ps / 1e12
-            return array + channels[0] + stagger, "dies in lockstep"
-        if self.cfg.pe.dispatch == "free":
-            return max((array + load + moved, "dies"), channels)
-        return max((array + moved, "dies"), channels)
+        return closed_form.stripe_s(self.devices, stripes, array, load)
 
     def bound(self, step: int) -> Bound:
         """Return the bound: stripes x stripe time; with free dispatch the channel's gradient loads
         may be slower."""
-        f = self.cfg.flash
-        g = self.geometry
-        s = max(self.stripes, key=lambda x: x.count)
-        command = f.t_command_ps / 1e12
-        load = s.gradient_bytes / f.bus_bytes_per_s + s.groups * command
+        flash, geometry = self.cfg.flash, self.geometry
+        stripes = max(self.stripes, key=lambda each: each.count)
+        command = flash.t_command_ps / 1e12
+        load = stripes.gradient_bytes / flash.bus_bytes_per_s + stripes.groups * command
         compute = self.compute_ps / 1e12
         _, crossing = self.stripe_ps
         over = f", {crossing / 1e6:.4g} of it over the die's bus," if crossing else ""
-        array = f.t_read_ps / 1e12 + compute + f.t_program_ps / 1e12
-        array += (2 * s.planes + 1) * command + 2 * pe.ecc_ps(self.cfg, s.planes) / 1e12
+        array = flash.t_read_ps / 1e12 + compute + flash.t_program_ps / 1e12
+        array += (2 * stripes.planes + 1) * command + 2 * pe.ecc_ps(self.cfg, stripes.planes) / 1e12
         if self.round_trip:
-            array += s.planes * (self.cfg.ecc.decode_ps + self.cfg.ecc.encode_ps) / 1e12
-        whole = -(-s.count // g.dies)
+            array += stripes.planes * (self.cfg.ecc.decode_ps + self.cfg.ecc.encode_ps) / 1e12
+        whole = -(-stripes.count // geometry.dies)
         # The reservoir was filled with as many stripes; blocks entered from there on are erased.
         before = self.applied(step) + 1
-        opened = -(-(before + 1) * whole // g.pages) - -(-before * whole // g.pages)
-        erases = opened * f.t_erase_ps / 1e12 if self.cfg.ftl.initial == "steady" else 0.0
-        stripe, name = self._stripe_s(s, array, load)
+        opened = -(-(before + 1) * whole // geometry.pages) - -(-before * whole // geometry.pages)
+        erases = opened * flash.t_erase_ps / 1e12 if self.cfg.ftl.initial == "steady" else 0.0
+        stripe, name = self._stripe_s(stripes, array, load)
         rate = self.cfg.link.down_bytes_per_s
         if self.cfg.link.uplink_bytes_per_s:
             rate = min(rate, self.cfg.link.uplink_bytes_per_s // self.cfg.system.devices)
-        link = s.gradient_bytes * g.dies / rate
-        dram = 2 * s.gradient_bytes * g.dies / self.cfg.dram.bandwidth_bytes_per_s
+        link = stripes.gradient_bytes * geometry.dies / rate
+        dram = 2 * stripes.gradient_bytes * geometry.dies / self.cfg.dram.bandwidth_bytes_per_s
         stripe, name = max((stripe, name), (link, "link down"), (dram, "DRAM"))
         text = (
             f"{whole:,} stripes per die x {stripe * 1e6:.4g} us "
-            f"(tR {f.t_read_ps / 1e6:.4g} + PE {compute * 1e6:.4g}{over} + tPROG "
-            f"{f.t_program_ps / 1e6:.4g} + gradient {load * 1e6:.4g}"
-            f"{f' x {g.ways} dies' if self.cfg.pe.dispatch == 'lockstep' else ''} + commands)"
+            f"(tR {flash.t_read_ps / 1e6:.4g} + PE {compute * 1e6:.4g}{over} + tPROG "
+            f"{flash.t_program_ps / 1e6:.4g} + gradient {load * 1e6:.4g}"
+            f"{f' x {geometry.ways} dies' if self.cfg.pe.dispatch == 'lockstep' else ''}"
+            " + commands)"
         )
-        if moved := self._moves(s):
+        if moved := closed_form.channel_s(self.devices, stripes):
             text += f", of its stripe {moved * 1e6:.4g} us more over the channel"
-        text += f" + {opened} erases x {f.t_erase_ps / 1e9:.4g} ms"
+        text += f" + {opened} erases x {flash.t_erase_ps / 1e9:.4g} ms"
         return Bound(whole * stripe + erases, name, text)

@@ -96,7 +96,7 @@ class Guarded:
 
     def beside(self, die: int) -> list[int]:
         """Return the super-pages of a die that hold parities, and its record."""
-        found = [int(p) for p in self.parity if p % self.dies == die]
+        found = [int(super_page) for super_page in self.parity if super_page % self.dies == die]
         return found + ([self.records + die] if self.commits else [])
 
     @property

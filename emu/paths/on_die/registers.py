@@ -53,14 +53,14 @@ class Reservoir:
     ) -> None:
         self.system = system
         self.stripes = stripes
-        self.homes = tuple(h.copy() for h in homes)
+        self.homes = tuple(of_device.copy() for of_device in homes)
         self.compute = compute
         self.gradient: np.ndarray | None = None
-        n = sum(s.shard.size for s in stripes)
+        count = sum(own.shard.size for own in stripes)
         self.dtype = stripes[0].dtype
-        self.staged = poisoned(n, stripes[0].gradient_dtype)
+        self.staged = poisoned(count, stripes[0].gradient_dtype)
         """Gradients in the DRAM of the drives, from their arrival to their VPP, [n_params]."""
-        self.sent = poisoned(n, self.dtype)
+        self.sent = poisoned(count, self.dtype)
         """Weights that were read out to the host, [n_params], as the array returned them."""
         self.saved: dict[tuple[int, int], np.ndarray] | None = None
         """Super-pages of a running checkpoint, by (device, number), as they arrive at the host:
@@ -69,7 +69,7 @@ class Reservoir:
         """Plan rows that read a stripe to compute its parity: (device, super-page)."""
         page = system.geometry.page_bytes
         self.beside = tuple(
-            Beside(g, s.planes, page) for g, s in zip(guarded, stripes, strict=True)
+            Beside(guard, own.planes, page) for guard, own in zip(guarded, stripes, strict=True)
         )
         self.stores = tuple(PageStore(page) for _ in stripes)
         cfg = system.cfg
@@ -185,9 +185,13 @@ class Reservoir:
 
     def page(self, at: At, slot: int) -> int:
         """Return the physical page of a super-page in one plane, by the role of the plane."""
-        g = self.system.geometry
-        plane = (slot + at.turned) % g.planes
-        return at.die * g.die_pages + (g.blocks * g.pages + at.place) * g.planes + plane
+        geometry = self.system.geometry
+        plane = (slot + at.turned) % geometry.planes
+        return (
+            at.die * geometry.die_pages
+            + (geometry.blocks * geometry.pages + at.place) * geometry.planes
+            + plane
+        )
 
     def pages(self, device: int, super_page: int) -> list[int]:
         """Return the physical pages of a super-page, in the order of their roles."""
@@ -196,46 +200,54 @@ class Reservoir:
 
     def at(self, device: int, super_page: int) -> At:
         """Return the present location of a super-page."""
-        a, g = self.system.arrays, self.system.geometry
-        die, place = super_page % g.dies, int(a.rmap[device, super_page]) - 1
-        block = (device * g.dies + die) * g.all_blocks + g.blocks + place // g.pages
-        return At(die, place, int(a.block["turned"][block]))
+        arrays, geometry = self.system.arrays, self.system.geometry
+        die, place = super_page % geometry.dies, int(arrays.rmap[device, super_page]) - 1
+        block = (
+            (device * geometry.dies + die) * geometry.all_blocks
+            + geometry.blocks
+            + place // geometry.pages
+        )
+        return At(die, place, int(arrays.block["turned"][block]))
 
     def store_initial(self, vectors: Mapping[str, np.ndarray]) -> None:
         """Store the vectors ([n_params] by name) in the super-pages that were filled."""
-        for dev, s in enumerate(self.stripes):
-            for stripe, sp in enumerate(self.homes[dev].super_pages(0, s.count)):
-                planes = np.zeros((s.planes, s.values), self.dtype)
-                for group in range(s.groups):
-                    a, b = s.span(stripe, group)
-                    for name in s.vectors:
-                        planes[s.plane(name, group), : b - a] = vectors[name][a:b]
+        for dev, stripes in enumerate(self.stripes):
+            for stripe, sp in enumerate(self.homes[dev].super_pages(0, stripes.count)):
+                planes = np.zeros((stripes.planes, stripes.values), self.dtype)
+                for group in range(stripes.groups):
+                    start, stop = stripes.span(stripe, group)
+                    for name in stripes.vectors:
+                        planes[stripes.plane(name, group), : stop - start] = vectors[name][
+                            start:stop
+                        ]
                 spares = self.spares(dev, stripe, self.step)
                 self.program(dev, self.at(dev, int(sp)), planes.view(np.uint8), spares)
 
     def stored(self, name: str) -> np.ndarray:
         """Return a vector as the flash pages hold it now, [n_params]."""
         out = poisoned(len(self.sent), self.dtype)
-        for dev, s in enumerate(self.stripes):
-            for stripe, sp in enumerate(self.homes[dev].super_pages(0, s.count)):
+        for dev, stripes in enumerate(self.stripes):
+            for stripe, sp in enumerate(self.homes[dev].super_pages(0, stripes.count)):
                 at = self.at(dev, int(sp))
-                for group in range(s.groups):
-                    a, b = s.span(stripe, group)
-                    ppn = self.page(at, s.plane(name, group))
-                    if a < b:
-                        out[a:b] = self.stores[dev].read(ppn).view(self.dtype)[: b - a]
+                for group in range(stripes.groups):
+                    start, stop = stripes.span(stripe, group)
+                    ppn = self.page(at, stripes.plane(name, group))
+                    if start < stop:
+                        out[start:stop] = (
+                            self.stores[dev].read(ppn).view(self.dtype)[: stop - start]
+                        )
         return out
 
     def on_log(self, log: np.ndarray) -> None:
         """Apply the entries of the engine's log. Raises SimulationError for an entry of another
         kind."""
-        g = self.system.geometry
+        geometry = self.system.geometry
         for entry in events.entries(log):
             dev, sp, die = entry.dev, entry.lpn, entry.die
-            at = At(die % g.dies, entry.ppn, entry.old)
-            s = self.stripes[dev]
+            at = At(die % geometry.dies, entry.ppn, entry.old)
+            stripes = self.stripes[dev]
             store = self.stores[dev]
-            if store.follow(entry, g):
+            if store.follow(entry, geometry):
                 continue
             match entry.what:
                 case events.LOG_VPP:
@@ -246,11 +258,11 @@ class Reservoir:
                     self._keep(dev, sp, at)
                 case events.LOG_BPR:
                     self.registers[die] = self._read(dev, at)
-                    if s.kept:
-                        kept = [self.page(at, s.plane("g", i)) for i in range(s.groups)]
+                    if stripes.kept:
+                        kept = [self.page(at, stripes.plane("g", i)) for i in range(stripes.groups)]
                         found = np.concatenate([store.read(ppn) for ppn in kept])
                         first, last = self._whole(dev, sp)
-                        held = found.view(s.gradient_dtype)[: last - first]
+                        held = found.view(stripes.gradient_dtype)[: last - first]
                         self.gradients.setdefault(die, {})[sp] = held
                 case events.LOG_ODC:
                     self._compute(dev, die, sp)
@@ -267,9 +279,9 @@ class Reservoir:
                     self.rejoin(*self.again.pop(entry.row))
                 case events.LOG_READ:
                     if sp in self.homes[dev]:
-                        for group in range(s.groups):
+                        for group in range(stripes.groups):
                             a, b = self.span(dev, sp, group)
-                            ppn = self.page(at, s.plane("w", group))
+                            ppn = self.page(at, stripes.plane("w", group))
                             self.sent[a:b] = store.read(ppn).view(self.dtype)[: b - a]
                     if self.saved is not None:
                         self.saved[dev, sp] = self._read(dev, at)
@@ -286,7 +298,7 @@ class Reservoir:
                     self._flip(dev, entry)
                 case events.LOG_ROW:
                     assert self.gradient is not None
-                    stop = min(sp + entry.old, s.shard.stop)
+                    stop = min(sp + entry.old, stripes.shard.stop)
                     self.staged[sp:stop] = self.gradient[sp:stop]
                 case what:
                     raise SimulationError(f"log entry {what} has no meaning for this path")
@@ -310,13 +322,13 @@ class Reservoir:
 
     def _keep(self, device: int, sp: int, at: At) -> None:
         """Program a gradient into the planes of its super-page that the vectors leave empty."""
-        s = self.stripes[device]
-        for group in range(s.groups):
-            a, b = self.span(device, sp, group)
-            data = np.zeros(s.values, s.gradient_dtype)
-            data[: b - a] = self.staged[a:b]
-            poison(self.staged[a:b])
-            ppn = self.page(at, s.plane("g", group))
+        stripes = self.stripes[device]
+        for group in range(stripes.groups):
+            start, stop = self.span(device, sp, group)
+            data = np.zeros(stripes.values, stripes.gradient_dtype)
+            data[: stop - start] = self.staged[start:stop]
+            poison(self.staged[start:stop])
+            ppn = self.page(at, stripes.plane("g", group))
             self.stores[device].write(ppn, self.homes[device].stripe(sp), data.view(np.uint8))
 
     def _flip(self, device: int, entry: events.LogEntry) -> None:
@@ -334,25 +346,27 @@ class Reservoir:
         elif self.saved is not None:
             self.saved[device, entry.lpn][page] ^= wrong
         else:
-            a, b = self.span(device, entry.lpn, page)
-            data = self.sent[a:b].view(np.uint8)
+            start, stop = self.span(device, entry.lpn, page)
+            data = self.sent[start:stop].view(np.uint8)
             data ^= wrong[: len(data)]
 
     def _compute(self, dev: int, die: int, sp: int) -> None:
-        s = self.stripes[dev]
+        stripes = self.stripes[dev]
         gradient = self.gradients[die].pop(sp)
-        for group in range(s.groups):
-            a, b = self.span(dev, sp, group)
-            if a == b:
+        for group in range(stripes.groups):
+            start, stop = self.span(dev, sp, group)
+            if start == stop:
                 continue
             vectors = {
-                name: self.registers[die][s.plane(name, group)].view(self.dtype)[: b - a]
-                for name in s.vectors
+                name: self.registers[die][stripes.plane(name, group)].view(self.dtype)[
+                    : stop - start
+                ]
+                for name in stripes.vectors
             }
             for values in vectors.values():
                 self._compare(values)
-            at = a - self.span(dev, sp, 0)[0]
-            self.compute(a, b, vectors, gradient[at : at + b - a])
+            at = start - self.span(dev, sp, 0)[0]
+            self.compute(start, stop, vectors, gradient[at : at + stop - start])
         if self.round_trip:
             self._join(dev, die, sp)
 
@@ -363,10 +377,10 @@ class Reservoir:
         for (dev, sp), planes in pages.items():
             if sp not in self.homes[dev]:
                 continue
-            s = self.stripes[dev]
-            for group in range(s.groups):
-                a, b = self.span(dev, sp, group)
-                for name in s.vectors:
-                    held = planes[s.plane(name, group)].view(self.dtype)
-                    out[name][a:b] = held[: b - a]
+            stripes = self.stripes[dev]
+            for group in range(stripes.groups):
+                start, stop = self.span(dev, sp, group)
+                for name in stripes.vectors:
+                    held = planes[stripes.plane(name, group)].view(self.dtype)
+                    out[name][start:stop] = held[: stop - start]
         return out

@@ -28,29 +28,29 @@ def all_rounds(first: int, guarded: Sequence[Guarded], n_steps: int) -> dict[str
     the first and the last row STAGED_ROUNDS rounds before. Rounds are counted per device; -1: none.
     """
     dies = guarded[0].dies
-    count = np.array([x.count for x in guarded], np.int64)
+    count = np.array([each.count for each in guarded], np.int64)
     rounds = -(-count // dies)
-    k, dev = np.divmod(np.arange(rounds.max() * len(count)), len(count))
-    keep = k < rounds[dev]
-    k, dev = k[keep], dev[keep]
-    width = np.minimum(dies, count[dev] - k * dies)
-    parity, parities = np.zeros((2, len(k)), np.int64)
-    for d, its in enumerate(guarded):
-        mine = dev == d
-        parity[mine] = its.completed(k[mine] * dies)
-        parities[mine] = its.completed(k[mine] * dies + width[mine]) - parity[mine]
+    round_index, dev = np.divmod(np.arange(rounds.max() * len(count)), len(count))
+    keep = round_index < rounds[dev]
+    round_index, dev = round_index[keep], dev[keep]
+    width = np.minimum(dies, count[dev] - round_index * dies)
+    parity, parities = np.zeros((2, len(round_index)), np.int64)
+    for device, its in enumerate(guarded):
+        mine = dev == device
+        parity[mine] = its.completed(round_index[mine] * dies)
+        parities[mine] = its.completed(round_index[mine] * dies + width[mine]) - parity[mine]
     size = 1 + n_steps * width + parities
     base = first + np.cumsum(size) - size
-    before, staged, staged_end = np.full((3, len(k)), -1, np.int64)
-    for d in range(len(count)):
-        mine = np.flatnonzero(dev == d)
+    before, staged, staged_end = np.full((3, len(round_index)), -1, np.int64)
+    for device in range(len(count)):
+        mine = np.flatnonzero(dev == device)
         before[mine[1:]] = base[mine[:-1]]
         back, now = mine[:-STAGED_ROUNDS], mine[STAGED_ROUNDS:]
         staged[now] = base[back]
         staged_end[now] = base[back] + size[back] - 1
     return {
-        "k": k, "dev": dev, "width": width, "base": base, "before": before, "staged": staged,
-        "staged_end": staged_end, "parity": parity, "parities": parities,
+        "k": round_index, "dev": dev, "width": width, "base": base, "before": before,
+        "staged": staged, "staged_end": staged_end, "parity": parity, "parities": parities,
     }  # fmt: skip
 
 

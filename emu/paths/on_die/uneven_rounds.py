@@ -49,37 +49,39 @@ class _Device:
 
     def __init__(self, devices: Devices, device: int, cursor: np.ndarray) -> None:
         self.devices, self.device, self.cursor = devices, device, cursor
-        g = devices.geometry
+        geometry = devices.geometry
         self.stripes, self.homes = devices.stripes[device], devices.homes[device]
         order = self.homes.by_die()
-        self.order = np.full((g.dies, max(map(len, order))), -1)
+        self.order = np.full((geometry.dies, max(map(len, order))), -1)
         for die, its in enumerate(order):
             self.order[die, : len(its)] = its
         steps = [step for step in devices.steps if step not in JOINS]
         self.at = {step: i for i, step in enumerate(steps)}
-        self.before = np.full((len(steps), g.dies), -1)  # each die's rows of the last round
-        self.lines: list[np.ndarray] = [np.zeros(0, np.int64)] * g.channels  # dies, last round
+        self.before = np.full((len(steps), geometry.dies), -1)  # each die's rows of the last round
+        self.lines: list[np.ndarray] = [
+            np.zeros(0, np.int64)
+        ] * geometry.channels  # dies, last round
         self.loaded: list[int] = []  # last VPP of each round
 
     def add_round(self, out: Rows, j: int, dies: np.ndarray, after: int) -> dict[int, int]:
         """Add the next stripe of each of ``dies``: gradients down, then VPP, BPR, ODC, FETCH if
         configured, BPP. Return by super-page the row after which the controller has it."""
-        g, s, devices = self.devices.geometry, self.stripes, self.devices
-        gradient, stripe = s.gradient_bytes, s.planes * g.page_bytes
+        geometry, own, devices = self.devices.geometry, self.stripes, self.devices
+        gradient, stripe = own.gradient_bytes, own.planes * geometry.page_bytes
         pages = self.order[dies, self.cursor[dies] + j]
         staged = after if j < STAGED_ROUNDS else self.loaded[j - STAGED_ROUNDS]
         stripes = np.array([self.homes.stripe(int(page)) for page in pages])
         base = self._load(out, np.sort(stripes), gradient, staged)
         steps = len(self.at)
-        now = np.full((steps, g.dies), -1)
+        now = np.full((steps, geometry.dies), -1)
         now[:, dies] = out.next + np.arange(steps * len(dies)).reshape(steps, -1)
-        vpp, bpr, odc, bpp = (now[self.at[x]] for x in (GRADIENT, SENSE, COMPUTE, PROGRAM))
-        last_odc, last = (self.before[self.at[x]] for x in (COMPUTE, PROGRAM))
-        lines = [dies[dies % g.channels == c] for c in range(g.channels)]
+        vpp, bpr, odc, bpp = (now[self.at[step]] for step in (GRADIENT, SENSE, COMPUTE, PROGRAM))
+        last_odc, last = (self.before[self.at[step]] for step in (COMPUTE, PROGRAM))
+        lines = [dies[dies % geometry.channels == channel] for channel in range(geometry.channels)]
         match devices.cfg.pe.dispatch:
             case "lockstep":
-                vpp0, vpp1 = np.full(g.dies, base), last.copy()
-                bpr0, bpr1 = np.full((2, g.dies), -1)
+                vpp0, vpp1 = np.full(geometry.dies, base), last.copy()
+                bpr0, bpr1 = np.full((2, geometry.dies), -1)
                 for line, old in zip(lines, self.lines, strict=True):
                     if not len(line):
                         continue
@@ -89,31 +91,38 @@ class _Device:
                         vpp1[line[0]] = last[old[-1]]
                         bpr1[line] = last[old[0]]
             case "free":
-                vpp0, vpp1 = np.full(g.dies, base), last
-                bpr0, bpr1 = vpp, np.full(g.dies, -1)
+                vpp0, vpp1 = np.full(geometry.dies, base), last
+                bpr0, bpr1 = vpp, np.full(geometry.dies, -1)
             case _:
-                vpp0, vpp1 = np.full(g.dies, base), last_odc
+                vpp0, vpp1 = np.full(geometry.dies, base), last_odc
                 bpr0 = np.where(last < 0, after, last)
-                bpr1 = vpp if devices.cfg.pe.rain else np.full(g.dies, -1)
-        pe_ps, ecc_ps = devices.compute_ps, pe.ecc_ps(devices.cfg, s.planes)
+                bpr1 = vpp if devices.cfg.pe.rain else np.full(geometry.dies, -1)
+        pe_ps, ecc_ps = devices.compute_ps, pe.ecc_ps(devices.cfg, own.planes)
         common = {"device": self.device, "resource": rows.DIE, "phase": UPDATE, "lpn": pages}
-        n = len(dies)
+        count = len(dies)
         out.add(
-            n, **common, kind=timing.VPP, bytes_in=gradient, after0=vpp0[dies], after1=vpp1[dies]
+            count,
+            **common,
+            kind=timing.VPP,
+            bytes_in=gradient,
+            after0=vpp0[dies],
+            after1=vpp1[dies],
         )
         out.add(
-            n, **common, kind=timing.BPR, bytes_out=stripe, array_ps=ecc_ps, after0=bpr0[dies],
+            count, **common, kind=timing.BPR, bytes_out=stripe, array_ps=ecc_ps, after0=bpr0[dies],
             after1=bpr1[dies],
         )  # fmt: skip
         out.add(
-            n, **common, kind=timing.ODC, array_ps=pe_ps, after0=bpr[dies], after1=vpp[dies],
+            count, **common, kind=timing.ODC, array_ps=pe_ps, after0=bpr[dies], after1=vpp[dies],
             bytes_out=stripe if devices.round_trip else 0,
         )  # fmt: skip
         has = odc
         if FETCH in self.at:
             has = now[self.at[FETCH]]
-            out.add(n, **common, kind=timing.FETCH, bytes_out=stripe, after0=odc[dies])
-        out.add(n, **common, kind=timing.BPP, bytes_in=stripe, array_ps=ecc_ps, after0=has[dies])
+            out.add(count, **common, kind=timing.FETCH, bytes_out=stripe, after0=odc[dies])
+        out.add(
+            count, **common, kind=timing.BPP, bytes_in=stripe, array_ps=ecc_ps, after0=has[dies]
+        )
         self.before = np.where(now < 0, self.before, now)
         self.lines = lines
         self.loaded.append(int(vpp[dies[-1]]))
@@ -122,7 +131,7 @@ class _Device:
     def _load(self, out: Rows, stripes: np.ndarray, gradient: int, after: int) -> int:
         """Add the transfer of the stripes' gradients to the device's DRAM, one row per contiguous
         run; return the row to wait for."""
-        s = self.stripes
+        own = self.stripes
         cuts = np.flatnonzero(np.diff(stripes) != 1) + 1
         runs = np.split(stripes, cuts)
         size = np.array([len(run) for run in runs])
@@ -131,8 +140,8 @@ class _Device:
             device=self.device,
             resource=rows.DMA_DOWN,
             phase=UPDATE,
-            lpn=[s.shard.start + int(run[0]) * s.params for run in runs],
-            tag=size * s.params,
+            lpn=[own.shard.start + int(run[0]) * own.params for run in runs],
+            tag=size * own.params,
             bytes_in=size * gradient,
             after0=after,
         )

@@ -27,7 +27,7 @@ KEPT = {
 
 def sizes(drive: Drive, flows: Sequence[Flow]) -> buffer.Sizes | None:
     """Return the sizes of the shared cache or the caches of the flows; None if no flow has one."""
-    if not any(KEPT[f.parameters.device_level_data_caching_mode] for f in flows):
+    if not any(KEPT[flow.parameters.device_level_data_caching_mode] for flow in flows):
         return None
     groups = len(flows) if drive.data_cache_sharing_mode == "EQUAL_PARTITIONING" else 1
     return buffer.Sizes(

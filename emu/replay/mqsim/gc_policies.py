@@ -43,84 +43,88 @@ def safe(st, b):
 
 
 @njit
-def invalid(st, b):
-    """Return the invalid pages of block ``b``; 0 if it cannot be collected."""
-    return st.cfg[0].block_pages - st.valid[b] if collectable(st, b) else 0
+def invalid(st, block):
+    """Return the invalid pages of block ``block``; 0 if it cannot be collected."""
+    return st.cfg[0].block_pages - st.valid[block] if collectable(st, block) else 0
 
 
 @njit
-def rga(st, u):
+def rga(st, unit):
     """Return the block with the most invalid pages of floor(log2(blocks)) distinct safe blocks.
 
     Returns -1 if none of them has any.
     """
-    c = st.cfg[0]
-    d = 0
-    while c.blocks >> (d + 1) > 0:
-        d += 1
-    first = first_block(st, u)
+    cfg = st.cfg[0]
+    drawn_blocks = 0
+    while cfg.blocks >> (drawn_blocks + 1) > 0:
+        drawn_blocks += 1
+    first = first_block(st, unit)
     found = 0
-    for _ in range(ENDLESS * c.blocks):
-        b = below(st.lots, c.blocks)
-        if not safe(st, first + b):
+    for _ in range(ENDLESS * cfg.blocks):
+        block = below(st.lots, cfg.blocks)
+        if not safe(st, first + block):
             continue
         known = False
         for i in range(found):
-            known = known or st.lots[DRAWN + i] == b
+            known = known or st.lots[DRAWN + i] == block
         if not known:
-            st.lots[DRAWN + found] = b
+            st.lots[DRAWN + found] = block
             found += 1
-            if found == d:
+            if found == drawn_blocks:
                 break
     best = -1
     most = 0
     for i in range(found):
-        b = st.lots[DRAWN + i]
-        n = invalid(st, first + b)
-        if n > most or (n == most and n > 0 and b < best):
-            best = b
-            most = n
+        block = st.lots[DRAWN + i]
+        pages = invalid(st, first + block)
+        if pages > most or (pages == most and pages > 0 and block < best):
+            best = block
+            most = pages
     return first + best if best >= 0 else -1
 
 
 @njit
-def drawn(st, u, full, least):
+def drawn(st, unit, full, least):
     """Draw a safe block, full if ``full``, with at least ``least`` invalid pages.
 
     The last block drawn is taken after as many draws as there are blocks. If it has no invalid
     page, any block with one is drawn where draws are repeated; otherwise -1.
     """
-    c = st.cfg[0]
-    first = first_block(st, u)
-    b = first + below(st.lots, c.blocks)
-    for _ in range(c.blocks):
-        if safe(st, b) and (not full or st.block[b].state == FULL) and least <= invalid(st, b):
+    cfg = st.cfg[0]
+    first = first_block(st, unit)
+    block = first + below(st.lots, cfg.blocks)
+    for _ in range(cfg.blocks):
+        if (
+            safe(st, block)
+            and (not full or st.block[block].state == FULL)
+            and least <= invalid(st, block)
+        ):
             break
-        b = first + below(st.lots, c.blocks)
+        block = first + below(st.lots, cfg.blocks)
     if st.lots[REPEATED] != 0:
-        for _ in range(REPEATS * c.blocks):
-            if invalid(st, b) > 0:
+        for _ in range(REPEATS * cfg.blocks):
+            if invalid(st, block) > 0:
                 break
-            b = first + below(st.lots, c.blocks)
-    return b if invalid(st, b) > 0 else -1
+            block = first + below(st.lots, cfg.blocks)
+    return block if invalid(st, block) > 0 else -1
 
 
 @njit
-def random(st, u):
+def random(st, unit):
     """Return any safe block."""
-    return drawn(st, u, False, 0)
+    return drawn(st, unit, False, 0)
 
 
 @njit
-def random_p(st, u):
+def random_p(st, unit):
     """Return any safe block that is full."""
-    return drawn(st, u, True, 0)
+    return drawn(st, unit, True, 0)
 
 
 @njit
-def random_pp(st, u):
+def random_pp(st, unit):
     """Return any safe block that is full and has the required number of invalid pages."""
-    return drawn(st, u, True, st.lots[LEAST])
+    return drawn(st, unit, True, st.lots[LEAST])
 
 
 def policy(name: str) -> str:

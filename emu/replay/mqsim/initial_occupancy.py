@@ -35,7 +35,9 @@ CROWDED = 1.1
 
 def occupied(drive: Drive, flows: Sequence[Flow], pages: Sequence[int]) -> list[Occupied]:
     """Return the pages that each flow occupies of its ``pages`` logical pages, from 0."""
-    return [_of_flow(drive, flow, n) for flow, n in zip(flows, pages, strict=True)]
+    return [
+        _of_flow(drive, flow, flow_pages) for flow, flow_pages in zip(flows, pages, strict=True)
+    ]
 
 
 def _of_flow(drive: Drive, flow: Flow, pages: int) -> Occupied:
@@ -48,21 +50,23 @@ def _of_flow(drive: Drive, flow: Flow, pages: int) -> Occupied:
 
 
 def _synthetic(
-    flow: Flow, p: Synthetic, page: int, pages: int, wanted: int, rng: np.random.Generator
+    flow: Flow, parameters: Synthetic, page: int, pages: int, wanted: int, rng: np.random.Generator
 ) -> Occupied:
-    room = math.ceil(pages * p.working_set_percentage / 100)
-    sequential = p.address_distribution == "STREAMING"
+    room = math.ceil(pages * parameters.working_set_percentage / 100)
+    sequential = parameters.address_distribution == "STREAMING"
     if room < wanted * (1.0 if sequential else CROWDED):
-        p = dataclasses.replace(p, working_set_percentage=100)
+        parameters = dataclasses.replace(parameters, working_set_percentage=100)
         room = pages
     if room < wanted * CROWDED and not sequential:
         lpns: I64 = np.sort(rng.permutation(pages)[:wanted])
     else:  # without an end
-        p = dataclasses.replace(p, synthetic_generator_type="QUEUE_DEPTH", stop_time_ps=1)
-        endless = synthetic_flow(flow.stream, p, flow.range, frozenset(), flow.name)
+        parameters = dataclasses.replace(
+            parameters, synthetic_generator_type="QUEUE_DEPTH", stop_time_ps=1
+        )
+        endless = synthetic_flow(flow.stream, parameters, flow.range, frozenset(), flow.name)
         lpns = _filled_up(_touched(endless, page, pages, wanted), pages, wanted, rng)
-    if p.address_distribution == "RANDOM_HOTCOLD" and len(lpns):
-        return Occupied(lpns, _hot_and_cold(lpns, room, p.percentage_of_hot_region / 100))
+    if parameters.address_distribution == "RANDOM_HOTCOLD" and len(lpns):
+        return Occupied(lpns, _hot_and_cold(lpns, room, parameters.percentage_of_hot_region / 100))
     return Occupied(lpns, sequential=sequential)
 
 

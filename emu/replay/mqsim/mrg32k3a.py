@@ -75,16 +75,16 @@ def _wrapped(x: int) -> int:
 
 
 @njit
-def uniform(s):
-    """Return the next number of state ``s``, float64 in (0, 1)."""
-    p = (A12 * s[1] + A13 * s[0]) % M1
-    s[0] = s[1]
-    s[1] = s[2]
-    s[2] = p
-    q = (A21 * s[5] + A23 * s[3]) % M2
-    s[3] = s[4]
-    s[4] = s[5]
-    s[5] = q
+def uniform(state):
+    """Return the next number of state ``state``, float64 in (0, 1)."""
+    p = (A12 * state[1] + A13 * state[0]) % M1
+    state[0] = state[1]
+    state[1] = state[2]
+    state[2] = p
+    q = (A21 * state[5] + A23 * state[3]) % M2
+    state[3] = state[4]
+    state[4] = state[5]
+    state[5] = q
     d = p - q
     if d < 0:
         d += M1
@@ -92,19 +92,19 @@ def uniform(s):
 
 
 @njit
-def below(s, n):
+def below(state, n):
     """Return an integer from 0 to ``n`` - 1, int64."""
-    return np.int64(np.float64(n) * uniform(s))
+    return np.int64(np.float64(n) * uniform(state))
 
 
 @njit
-def exponential(s, mean):
+def exponential(state, mean):
     """Return a number of an exponential distribution, float64."""
-    return -mean * math.log(uniform(s))
+    return -mean * math.log(uniform(state))
 
 
 @njit
-def normal(s, spare, mean, deviation):
+def normal(state, spare, mean, deviation):
     """Return a number of a normal distribution, float64.
 
     ``spare``: float64[1], the second number of the last polar step, 0 if there is none.
@@ -114,8 +114,8 @@ def normal(s, spare, mean, deviation):
         spare[0] = 0.0
         return mean + z * deviation
     while True:
-        x = 2.0 * uniform(s) - 1.0
-        y = 2.0 * uniform(s) - 1.0
+        x = 2.0 * uniform(state) - 1.0
+        y = 2.0 * uniform(state) - 1.0
         w = x * x + y * y
         if w < 1.0:
             break

@@ -113,7 +113,7 @@ def read(
     `skipped`: names of elements that MQSim and this reader skip. `elsewhere`: names that belong to
     another set, and the name of that set. Raises InputError, one line, for any other name.
     """
-    by_name = {name: k for k in known for name in (k.p.name, *k.p.aliases)}
+    by_name = {name: key for key in known for name in (key.p.name, *key.p.aliases)}
     values: dict[str, Any] = {}
     lines: dict[str, int] = {}
     for element in elements:
@@ -134,7 +134,7 @@ def read(
             raise InputError(f"{place} is stated on line {first} already; once is right")
         values[parameter.attribute] = parse(parameter, element.text, place)
         lines[parameter.attribute] = element.line
-    missing = [k for k in known if k.attribute not in values]
+    missing = [key for key in known if key.attribute not in values]
     return Values(where, values, lines, missing)
 
 
@@ -144,15 +144,15 @@ def complete(found: Values, line: int, matters: Callable[[Parameter], bool], els
     Raises InputError for the first missing parameter that has an effect. `else_` describes what
     MQSim does if it has no default.
     """
-    wanted = [k for k in found.missing if matters(k) and not k.p.ignored]
+    wanted = [key for key in found.missing if matters(key) and not key.p.ignored]
     if wanted:
         first = wanted[0].p
         count = f" ({len(wanted)} in all)" if len(wanted) > 1 else ""
         would = f"MQSim would take {first.default}" if first.default is not None else else_
         raise InputError(f"{found.where}: line {line}: {first.name} is missing{count}; {would}")
-    for k in found.missing:
-        assert k.p.default is not None, k.p.name
-        found.values[k.attribute] = parse(k, k.p.default, f"{found.where}: {k.p.name}")
+    for key in found.missing:
+        assert key.p.default is not None, key.p.name
+        found.values[key.attribute] = parse(key, key.p.default, f"{found.where}: {key.p.name}")
 
 
 _WHOLE = re.compile(r"[+-]?\d{1,40}", re.ASCII)
@@ -182,9 +182,9 @@ def parse(parameter: Parameter, text: str, place: str) -> Any:
         return text
     if get_origin(kind) is tuple:
         numbers = [part.strip() for part in text.split(",")]
-        if not all(_WHOLE.fullmatch(n) and p.least <= int(n) <= p.most for n in numbers):
+        if not all(_WHOLE.fullmatch(each) and p.least <= int(each) <= p.most for each in numbers):
             raise bad()
-        return tuple(sorted({int(n) for n in numbers}))
+        return tuple(sorted({int(each) for each in numbers}))
     if kind is float or parameter.rate:
         if not _REAL.fullmatch(text):
             raise bad()

@@ -35,23 +35,28 @@ def laid(
     placed.
     """
     wanted: list[tuple[Synthetic, np.ndarray]] = []
-    for flow, n in zip(flows, pages, strict=True):
-        p = flow.parameters
-        if not isinstance(p, Synthetic):
+    for flow, flow_pages in zip(flows, pages, strict=True):
+        parameters = flow.parameters
+        if not isinstance(parameters, Synthetic):
             return False
         sectors = drive.page_capacity_bytes // SECTOR
-        found = touched(flow, p, sectors, int(p.initial_occupancy_percentage / 100 * n))
+        found = touched(
+            flow,
+            parameters,
+            sectors,
+            int(parameters.initial_occupancy_percentage / 100 * flow_pages),
+        )
         if found is None:
             return False
-        wanted.append((p, found[found < n]))
+        wanted.append((parameters, found[found < flow_pages]))
     planes: list[layout.Plane] = []
     listed = Counter(plane for flow in flows for plane in flow.parameters.planes)
     most = max(flow.parameters.initial_occupancy_percentage for flow in flows) / 100
-    for i, (p, lpns) in enumerate(wanted):
+    for i, (parameters, lpns) in enumerate(wanted):
         if not len(lpns):
             continue
-        part = 1.0 / max(listed[plane] for plane in p.planes)
-        share = _share(drive, cfg, p, most)
+        part = 1.0 / max(listed[plane] for plane in parameters.planes)
+        share = _share(drive, cfg, parameters, most)
         mine = None if share is None else layout.planned(arrays, cfg, i, lpns, share, part)
         if mine is None:
             return False
@@ -67,15 +72,15 @@ def laid(
     return True
 
 
-def _share(drive: Drive, cfg: Config, p: Synthetic, most: float) -> layout.F64 | None:
+def _share(drive: Drive, cfg: Config, parameters: Synthetic, most: float) -> layout.F64 | None:
     """Return the shares of blocks by valid pages for a flow's addresses and the drive's policy."""
-    fill = p.initial_occupancy_percentage / 100 * (1 - drive.overprovisioning_ratio)
+    fill = parameters.initial_occupancy_percentage / 100 * (1 - drive.overprovisioning_ratio)
     low, blocks = cfg.ftl.gc_low_blocks + 1, drive.block_no_per_plane
-    kind = distribution(p)
+    kind = distribution(parameters)
     if kind == "STREAMING":
         return layout.in_order(drive.page_no_per_block, fill / (1 - low / blocks))
     policy = drive.gc_block_selection_policy
     share = layout.uniform(policy, drive.page_no_per_block, blocks, fill, low, most)
     if share is not None and kind == "RANDOM_HOTCOLD":
-        return layout.stretched(share, p.percentage_of_hot_region / 100)
+        return layout.stretched(share, parameters.percentage_of_hot_region / 100)
     return share

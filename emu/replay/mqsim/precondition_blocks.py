@@ -45,12 +45,12 @@ def uniform(policy: str, pages: int, blocks: int, fill: float, low: int, most: f
 def _choices(pages: int, rho: float, d: int) -> F64:
     """Return the shares for the best of ``d`` random blocks, by Euler steps of w[i], the share of
     blocks with at least i valid pages."""
-    n = np.arange(pages + 1)
-    start = np.array([math.comb(pages, i) * rho**i * (1 - rho) ** (pages - i) for i in n])
+    numbers = np.arange(pages + 1)
+    start = np.array([math.comb(pages, i) * rho**i * (1 - rho) ** (pages - i) for i in numbers])
     w = np.zeros(pages + 2)
     w[: pages + 1] = np.cumsum(start[::-1])[::-1]
     w[0] = 1.0
-    i = n[1:pages].astype(np.float64)
+    i = numbers[1:pages].astype(np.float64)
     for _ in range(STEPS):
         power = w**d
         rest = pages - power[1 : pages + 1].sum()
@@ -97,8 +97,8 @@ def stretched(share: F64, hot: float) -> F64:
     writes: ``share`` stretched about its mean."""
     pages = len(share) - 1
     ratio = math.sqrt((1 - hot) / hot)
-    n = np.arange(pages + 1)
-    at = ((n - (share * n).sum()) * ratio).astype(np.int64)
+    numbers = np.arange(pages + 1)
+    at = ((numbers - (share * numbers).sum()) * ratio).astype(np.int64)
     inside = (at >= 0) & (at < pages)
     wide = np.where(inside, ratio * share[np.where(inside, at, 0)], 0.0)
     return wide / wide.sum()
@@ -139,13 +139,13 @@ def blocks_of(share: F64, goal: int, wanted: int) -> I64 | None:
     held, left = 0, goal
     valid = pages
     while valid >= 0:
-        n = int(number[valid])
-        if n > 0 and missing > 0:
-            n += -(-missing // valid) if valid else 0
+        count = int(number[valid])
+        if count > 0 and missing > 0:
+            count += -(-missing // valid) if valid else 0
             missing = 0
-        n = min(n, left)
-        left -= n
-        for _ in range(n):
+        count = min(count, left)
+        left -= count
+        for _ in range(count):
             valid = min(valid, wanted - held)
             out.append(valid)
             held += valid
@@ -172,34 +172,34 @@ def planned(
     ``lpns``: int64[n], numbered from 0 within the stream, ascending; ``part``: share of each plane
     that belongs to the stream.
     """
-    g = Geometry.of(cfg)
+    geometry = Geometry.of(cfg)
     zone = arrays.zone[stream]
     turn = arrays.turn[int(zone.turn) : int(zone.turn) + int(zone.units)]
     unit = turn[lpns % len(turn)]
-    goal = int((g.blocks - (cfg.ftl.gc_low_blocks + 1) // 2) * part)
-    room = int(part * g.blocks * g.block_pages)
+    goal = int((geometry.blocks - (cfg.ftl.gc_low_blocks + 1) // 2) * part)
+    room = int(part * geometry.blocks * geometry.block_pages)
     out = []
-    for u in np.unique(turn):
-        mine = lpns[unit == u][:room]
-        near = moved_to(share, len(mine) / (goal * g.block_pages))
+    for each in np.unique(turn):
+        mine = lpns[unit == each][:room]
+        near = moved_to(share, len(mine) / (goal * geometry.block_pages))
         valid = blocks_of(near, goal, len(mine))
         if valid is None:
             return None
-        out.append(Plane(stream, int(u), mine, valid))
+        out.append(Plane(stream, int(each), mine, valid))
     return out
 
 
 def lay(arrays: Arrays, cfg: Config, plane: Plane) -> None:
     """Write the pages from the last to the first, block after block; the rest of each block is
     invalid. The next block is left open."""
-    g = Geometry.of(cfg)
-    u, valid = plane.unit, plane.valid
-    pool, front = arrays.pool[u], arrays.front[plane.stream, u]
-    at = (int(pool.free_head) + np.arange(len(valid))) % g.blocks
-    used = np.concatenate([[int(front.block)], arrays.free[u, at]]).astype(np.int64)
-    pool.free_head = (int(pool.free_head) + len(valid)) % g.blocks
+    geometry = Geometry.of(cfg)
+    unit, valid = plane.unit, plane.valid
+    pool, front = arrays.pool[unit], arrays.front[plane.stream, unit]
+    at = (int(pool.free_head) + np.arange(len(valid))) % geometry.blocks
+    used = np.concatenate([[int(front.block)], arrays.free[unit, at]]).astype(np.int64)
+    pool.free_head = (int(pool.free_head) + len(valid)) % geometry.blocks
     pool.free_n -= len(valid)
-    block = u * g.all_blocks + used
+    block = unit * geometry.all_blocks + used
     full = block[:-1]
     arrays.block["state"][full] = mapping.FULL
     arrays.block["stream"][block] = plane.stream
@@ -209,7 +209,7 @@ def lay(arrays: Arrays, cfg: Config, plane: Plane) -> None:
     arrays.block["state"][block[-1]] = mapping.OPEN
     front.block = int(used[-1])
     arrays.valid[full] = valid
-    first = np.repeat(full * g.block_pages - (np.cumsum(valid) - valid), valid)
+    first = np.repeat(full * geometry.block_pages - (np.cumsum(valid) - valid), valid)
     ppn = first + np.arange(len(plane.lpns))
     held = plane.lpns[::-1] + int(arrays.zone["first_lpn"][plane.stream])
     arrays.l2p[0, held], arrays.p2l[0, ppn] = ppn + 1, held + 1

@@ -30,11 +30,14 @@ CROWDED = 1.1
 long."""
 
 
-def distribution(p: Synthetic) -> str:
+def distribution(parameters: Synthetic) -> str:
     """Return the address distribution that preconditioning assumes for the flow."""
-    if p.address_distribution == "RANDOM_HOTCOLD" and p.percentage_of_hot_region > 100 * MOST_HOT:
+    if (
+        parameters.address_distribution == "RANDOM_HOTCOLD"
+        and parameters.percentage_of_hot_region > 100 * MOST_HOT
+    ):
         return "RANDOM_UNIFORM"
-    return p.address_distribution
+    return parameters.address_distribution
 
 
 @dataclasses.dataclass
@@ -62,18 +65,20 @@ class _Space:
         self.beyond = 0
 
 
-def touched(flow: Flow, p: Synthetic, page: int, wanted: int) -> I64 | None:
+def touched(flow: Flow, parameters: Synthetic, page: int, wanted: int) -> I64 | None:
     """Return ``wanted`` pages (a few more where requests span several), ascending from 0.
 
     ``page``: sectors per page. None where ``wanted`` is nearly all pages of the range.
     """
-    shape = synthetic.shape_of(flow.stream, p, flow.range, frozenset(), flow.name)
-    h = shape[0]
-    unit = int(h["unit"])
-    space = _Space(-(-int(h["first"]) // unit) * unit, int(h["last"]) - 1, page)
-    share = p.working_set_percentage / 100
-    kind = distribution(p)
-    hot_last = space.first + int(float(space.last - space.first) * p.percentage_of_hot_region / 100)
+    shape = synthetic.shape_of(flow.stream, parameters, flow.range, frozenset(), flow.name)
+    header = shape[0]
+    unit = int(header["unit"])
+    space = _Space(-(-int(header["first"]) // unit) * unit, int(header["last"]) - 1, page)
+    share = parameters.working_set_percentage / 100
+    kind = distribution(parameters)
+    hot_last = space.first + int(
+        float(space.last - space.first) * parameters.percentage_of_hot_region / 100
+    )
     hot_top = hot_last // page - 1
     whole = False
     if kind == "RANDOM_HOTCOLD":
@@ -90,27 +95,36 @@ def touched(flow: Flow, p: Synthetic, page: int, wanted: int) -> I64 | None:
         space.widened(share)
         if space.top - space.base < CROWDED * wanted:
             return None
-    h["first"], h["last"], h["end"], h["hot_last"] = space.first, space.last, 1 << 62, hot_last
-    h["distribution"] = synthetic.DISTRIBUTIONS[kind]
-    return _pages(shape, p, page, wanted, whole)
+    header["first"], header["last"], header["end"], header["hot_last"] = (
+        space.first,
+        space.last,
+        1 << 62,
+        hot_last,
+    )
+    header["distribution"] = synthetic.DISTRIBUTIONS[kind]
+    return _pages(shape, parameters, page, wanted, whole)
 
 
-def _pages(shape: np.ndarray, p: Synthetic, page: int, wanted: int, hot: bool) -> I64:
+def _pages(shape: np.ndarray, parameters: Synthetic, page: int, wanted: int, hot: bool) -> I64:
     """Return the pages that requests touch, up to ``wanted``; ``hot``: take all hot pages in order
     and draw only cold ones."""
-    h = shape[0]
-    first = int(h["first"])
-    rng, spare = synthetic.generators(p), np.zeros(1)
-    if h["distribution"] == synthetic.STREAMING:
-        h["next"] = first + int(mrg.below(rng[synthetic.ADDRESS], int(h["last"]) - first + 1))
+    header = shape[0]
+    first = int(header["first"])
+    rng, spare = synthetic.generators(parameters), np.zeros(1)
+    if header["distribution"] == synthetic.STREAMING:
+        header["next"] = first + int(
+            mrg.below(rng[synthetic.ADDRESS], int(header["last"]) - first + 1)
+        )
     found: I64 = np.zeros(0, np.int64)
     if hot:
-        starts = np.arange(first, int(h["hot_last"]) + 1 + int(h["mean_size"]), int(h["mean_size"]))
-        starts -= starts % int(h["unit"])
-        found = _until(
-            found, starts - first, np.full(len(starts), int(h["mean_size"])), page, wanted
+        starts = np.arange(
+            first, int(header["hot_last"]) + 1 + int(header["mean_size"]), int(header["mean_size"])
         )
-        h["hot_share"] = 2.0  # draw only cold addresses from now on
+        starts -= starts % int(header["unit"])
+        found = _until(
+            found, starts - first, np.full(len(starts), int(header["mean_size"])), page, wanted
+        )
+        header["hot_share"] = 2.0  # draw only cold addresses from now on
     out = np.zeros(min(MAX_CHUNK, max(wanted, 1)), REQUEST)
     while len(found) < wanted:
         synthetic.fill(out, shape, rng, spare)
@@ -123,9 +137,9 @@ def _until(found: I64, start: I64, size: I64, page: int, wanted: int) -> I64:
     reaches ``wanted`` pages. ``start``, ``size``: sectors, counted from the first sector of the
     range."""
     low = start // page
-    n = (start + size - 1) // page - low + 1
-    rows = np.repeat(np.arange(len(start)), n)
-    lpn = low[rows] + np.arange(len(rows)) - (np.cumsum(n) - n)[rows]
+    count = (start + size - 1) // page - low + 1
+    rows = np.repeat(np.arange(len(start)), count)
+    lpn = low[rows] + np.arange(len(rows)) - (np.cumsum(count) - count)[rows]
     new, at = np.unique(lpn, return_index=True)
     fresh = np.sort(at[~np.isin(new, found)])
     missing = wanted - len(found)

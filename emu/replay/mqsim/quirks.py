@@ -51,27 +51,37 @@ def _always(drive: Drive, scenario: Scenario) -> bool:
 
 
 def _synthetic(test: Callable[[Synthetic], bool]) -> Met:
-    return lambda _, s: any(isinstance(f, Synthetic) and test(f) for f in s.flows)
+    return lambda _, scenario: any(
+        isinstance(flow, Synthetic) and test(flow) for flow in scenario.flows
+    )
 
 
 def _traced(test: Callable[[TraceBased], bool]) -> Met:
-    return lambda _, s: any(isinstance(f, TraceBased) and test(f) for f in s.flows)
+    return lambda _, scenario: any(
+        isinstance(flow, TraceBased) and test(flow) for flow in scenario.flows
+    )
 
 
 def _writes(drive: Drive, scenario: Scenario) -> bool:
-    return any(not isinstance(f, Synthetic) or f.read_percentage < 100 for f in scenario.flows)
+    return any(
+        not isinstance(flow, Synthetic) or flow.read_percentage < 100 for flow in scenario.flows
+    )
 
 
 def _reads(drive: Drive, scenario: Scenario) -> bool:
-    return any(not isinstance(f, Synthetic) or f.read_percentage > 0 for f in scenario.flows)
+    return any(
+        not isinstance(flow, Synthetic) or flow.read_percentage > 0 for flow in scenario.flows
+    )
 
 
 def _cached(*modes: str) -> Met:
-    return lambda _, s: any(f.device_level_data_caching_mode in modes for f in s.flows)
+    return lambda _, scenario: any(
+        flow.device_level_data_caching_mode in modes for flow in scenario.flows
+    )
 
 
 def _both(*tests: Met) -> Met:
-    return lambda d, s: all(test(d, s) for test in tests)
+    return lambda drive, scenario: all(test(drive, scenario) for test in tests)
 
 
 def _sata(drive: Drive, scenario: Scenario) -> bool:
@@ -79,7 +89,7 @@ def _sata(drive: Drive, scenario: Scenario) -> bool:
 
 
 def _inside_a_page(drive: Drive, scenario: Scenario) -> bool:
-    begins = (r.first for r in ranges(drive, scenario.flows))
+    begins = (address_range.first for address_range in ranges(drive, scenario.flows))
     return not sata.used(drive) and any(first % drive.page_sectors for first in begins)
 
 
@@ -102,7 +112,8 @@ def _cached_map(drive: Drive, scenario: Scenario) -> bool:
 
 def _planes_unlike_dies(drive: Drive, scenario: Scenario) -> bool:
     return drive.plane_allocation_scheme == "DWCP" and any(
-        tuple(f.plane_ids) != tuple(f.die_ids)[: len(f.plane_ids)] for f in scenario.flows
+        tuple(flow.plane_ids) != tuple(flow.die_ids)[: len(flow.plane_ids)]
+        for flow in scenario.flows
     )
 
 
@@ -363,7 +374,7 @@ NAMES = {quirk.name: quirk for quirk in QUIRKS}
 
 def obeyed(asked: bool) -> frozenset[str]:
     """Return the names of the quirks that must be reproduced."""
-    return frozenset(q.name for q in QUIRKS if asked and q.treatment == ASKED)
+    return frozenset(quirk.name for quirk in QUIRKS if asked and quirk.treatment == ASKED)
 
 
 def met(drive: Drive, scenario: Scenario) -> list[Quirk]:

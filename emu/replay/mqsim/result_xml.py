@@ -106,9 +106,9 @@ def _flow(flow: Flow, done: np.ndarray, seconds: float) -> dict[str, str]:
     counts = {"": count, "_Read": read, "_Write": count - read}
     bytes_ = {"": size, "_Read": of_reads, "_Write": size - of_reads}
     out = {"Name": flow.name}
-    for kind, n in counts.items():
-        out[f"{kind.strip('_')}_Request_Count".lstrip("_")] = str(n)
-    out |= {f"IOPS{kind}": _rate(n, seconds) for kind, n in counts.items()}
+    for kind, number in counts.items():
+        out[f"{kind.strip('_')}_Request_Count".lstrip("_")] = str(number)
+    out |= {f"IOPS{kind}": _rate(number, seconds) for kind, number in counts.items()}
     out |= {f"Bytes_Transferred{kind}": f"{size:.6f}" for kind, size in bytes_.items()}
     out |= {f"Bandwidth{kind}": _rate(size, seconds) for kind, size in bytes_.items()}
     for name, since in (("Device_Response_Time", "start"), ("End_to_End_Request_Delay", "arrival")):

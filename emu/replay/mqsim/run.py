@@ -80,7 +80,7 @@ def remarks(drive: Drive, scenario: Scenario, asked: bool) -> list[str]:
 
     These are parameters without effect, and the quirks that apply.
     """
-    ignored = [(k.p.name, k.p.ignored) for k in parameters(Drive) if k.p.ignored]
+    ignored = [(key.p.name, key.p.ignored) for key in parameters(Drive) if key.p.ignored]
     lines = [f"ignored: {name}: {why}" for name, why in ignored]
     lines += [f"ignored: {note}" for note in scenario.skipped]
     return lines + [f"quirk: {line}" for line in quirks_.lines(drive, scenario, asked)]

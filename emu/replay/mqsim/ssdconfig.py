@@ -270,7 +270,7 @@ def read_drive(path: str | os.PathLike[str]) -> Drive:
     flash = device.only(FLASH, where)
     found: list[tuple[Values, Element]] = []
     for name, element in ((HOST, host), (DEVICE, device), (FLASH, flash)):
-        elsewhere = {k.p.name: s for s, ks in SETS.items() if s != name for k in ks}
+        elsewhere = {key.p.name: s for s, ks in SETS.items() if s != name for key in ks}
         inside = (FLASH,) if name == DEVICE else ()
         values = read(list(leaves(element, where, inside)), SETS[name], where, {}, elsewhere)
         found.append((values, element))
@@ -279,7 +279,7 @@ def read_drive(path: str | os.PathLike[str]) -> Drive:
         said |= values.values
     stated = dict(said)
     for values, element in found:
-        complete(values, element.line, lambda k: _matters(k.attribute, stated), "state it")
+        complete(values, element.line, lambda key: _matters(key.attribute, stated), "state it")
         said |= values.values
     drive = Drive(**said, source=where)
     check(drive)
@@ -373,7 +373,7 @@ REFUSED: list[tuple[str, Any, str]] = [
 
 def spelled_out(drive: Drive) -> dict[str, Any]:
     """Return the drive for the results: attribute and value."""
-    return {k.attribute: getattr(drive, k.attribute) for k in _ALL}
+    return {key.attribute: getattr(drive, key.attribute) for key in _ALL}
 
 
 def scenario_drive(drive: Drive, number: int) -> Drive:

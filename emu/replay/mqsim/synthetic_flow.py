@@ -64,38 +64,40 @@ def fill(out, shape, rng, spare):
     ``shape``: SHAPE[1], which keeps the state; ``rng``: int64[6, 6], a generator per use;
     ``spare``: float64[1] (mrg32k3a.normal).
     """
-    h = shape[0]
-    first = h["first"]
-    last = h["last"]
-    unit = h["unit"]
-    count = h["count"]
-    clock = h["clock"]
-    following = h["next"]
+    header = shape[0]
+    first = header["first"]
+    last = header["last"]
+    unit = header["unit"]
+    count = header["count"]
+    clock = header["clock"]
+    following = header["next"]
     for i in range(out.shape[0]):
-        op = READ if mrg.uniform(rng[TYPE]) <= h["read_share"] else WRITE
-        size = np.int64(h["mean_size"])
+        op = READ if mrg.uniform(rng[TYPE]) <= header["read_share"] else WRITE
+        size = np.int64(header["mean_size"])
         drawn = size
-        if h["deviation"] >= 0.0:
-            value = math.ceil(mrg.normal(rng[SIZE], spare, h["mean_size"], h["deviation"]))
+        if header["deviation"] >= 0.0:
+            value = math.ceil(
+                mrg.normal(rng[SIZE], spare, header["mean_size"], header["deviation"])
+            )
             drawn = np.int64(value)
             if drawn == 0:
                 drawn = np.int64(1)
             elif drawn < 0:
-                drawn = drawn + 4294967296 if h["wide_sizes"] != 0 else np.int64(1)
+                drawn = drawn + 4294967296 if header["wide_sizes"] != 0 else np.int64(1)
             size = drawn
-            if h["wide_sizes"] != 0:
+            if header["wide_sizes"] != 0:
                 size = drawn & 65535
             if size == 0:
                 size = np.int64(1)
             elif size > MOST_SECTORS:
                 size = np.int64(MOST_SECTORS)
-        if h["distribution"] == UNIFORM:
+        if header["distribution"] == UNIFORM:
             at = first + mrg.below(rng[ADDRESS], last - first + 1)
             if at + drawn > last:
                 at = first
-        elif h["distribution"] == HOTCOLD:
-            hot = h["hot_last"]
-            if mrg.uniform(rng[HOT_CHOICE]) < h["hot_share"]:
+        elif header["distribution"] == HOTCOLD:
+            hot = header["hot_last"]
+            if mrg.uniform(rng[HOT_CHOICE]) < header["hot_share"]:
                 at = hot + 1 + mrg.below(rng[HOT_ADDRESS], last - hot)
             else:
                 at = first + mrg.below(rng[HOT_ADDRESS], hot - first + 1)
@@ -111,11 +113,11 @@ def fill(out, shape, rng, spare):
         at -= at % unit
         if at < first:  # the range starts inside a unit
             at += unit
-        if at + size - 1 > h["end"]:  # at most a request's length from the end
-            at = max(h["end"] + 1 - size, first)
+        if at + size - 1 > header["end"]:  # at most a request's length from the end
+            at = max(header["end"] + 1 - size, first)
         arrival = np.int64(NOT_YET)
-        if h["mean_interval"] > 0.0:
-            clock += np.int64(mrg.exponential(rng[INTERVAL], h["mean_interval"]))
+        if header["mean_interval"] > 0.0:
+            clock += np.int64(mrg.exponential(rng[INTERVAL], header["mean_interval"]))
             arrival = clock * PS_PER_NS
         row = out[i]
         row["arrival"] = arrival
@@ -124,12 +126,12 @@ def fill(out, shape, rng, spare):
         row["offset"] = at * SECTOR
         row["size"] = size * SECTOR
         row["op"] = op
-        row["stream"] = h["stream"]
+        row["stream"] = header["stream"]
         row["tag"] = count
         count += 1
-    h["count"] = count
-    h["clock"] = clock
-    h["next"] = following
+    header["count"] = count
+    header["clock"] = clock
+    header["next"] = following
 
 
 def synthetic_flow(
@@ -145,7 +147,7 @@ def synthetic_flow(
     total = None if stop else parameters.total_requests_to_generate
     closed = parameters.closed_loop
     if stop is not None and not closed:
-        total = sum(len(c) for c in _chunks(shape, parameters, None, stop, quirks))
+        total = sum(len(chunk) for chunk in _chunks(shape, parameters, None, stop, quirks))
         if not total:
             raise parameters.bad(where, "stop_time_ps", "no request arrives before it")
 
@@ -165,7 +167,7 @@ def synthetic_flow(
 
 
 def shape_of(
-    stream: int, p: Synthetic, range_: Range, quirks: frozenset[str], where: str
+    stream: int, parameters: Synthetic, range_: Range, quirks: frozenset[str], where: str
 ) -> np.ndarray:
     """Return SHAPE[1] of the flow at its start.
 
@@ -173,65 +175,81 @@ def shape_of(
     """
     shape = np.zeros(1, SHAPE)
     first, end = range_.first, range_.last
-    last = first + int(float(end - first) * (p.working_set_percentage / 100.0))
-    unit = p.address_alignment_unit_bytes // SECTOR if p.generated_aligned_addresses else 1
-    mean = p.average_request_size_bytes // SECTOR
+    last = first + int(float(end - first) * (parameters.working_set_percentage / 100.0))
+    unit = (
+        parameters.address_alignment_unit_bytes // SECTOR
+        if parameters.generated_aligned_addresses
+        else 1
+    )
+    mean = parameters.average_request_size_bytes // SECTOR
     room = last - first + 1
     if mean > room or unit > room:
         name = "average_request_size_bytes" if mean > room else "address_alignment_unit_bytes"
-        raise p.bad(where, name, f"the flow's working set has {room} sectors: 1 to {room} is right")
-    hot_share = p.percentage_of_hot_region / 100.0
+        raise parameters.bad(
+            where, name, f"the flow's working set has {room} sectors: 1 to {room} is right"
+        )
+    hot_share = parameters.percentage_of_hot_region / 100.0
     hot_last = first + int(float(last - first) * hot_share)
-    if p.address_distribution == "RANDOM_HOTCOLD" and hot_last >= last:
-        raise p.bad(where, "percentage_of_hot_region", f"{room} sectors leave no cold region")
-    shape["read_share"] = p.read_percentage / 100.0
+    if parameters.address_distribution == "RANDOM_HOTCOLD" and hot_last >= last:
+        raise parameters.bad(
+            where, "percentage_of_hot_region", f"{room} sectors leave no cold region"
+        )
+    shape["read_share"] = parameters.read_percentage / 100.0
     shape["hot_share"] = hot_share
     shape["mean_size"] = mean
-    normal = p.request_size_distribution == "NORMAL"
-    shape["deviation"] = p.variance_request_size_bytes // SECTOR if normal else -1
-    shape["mean_interval"] = 0.0 if p.closed_loop else _interval(p, quirks, where)
-    shape["distribution"] = DISTRIBUTIONS[p.address_distribution]
+    normal = parameters.request_size_distribution == "NORMAL"
+    shape["deviation"] = parameters.variance_request_size_bytes // SECTOR if normal else -1
+    shape["mean_interval"] = 0.0 if parameters.closed_loop else _interval(parameters, quirks, where)
+    shape["distribution"] = DISTRIBUTIONS[parameters.address_distribution]
     shape["first"], shape["last"], shape["end"] = first, last, end
     shape["hot_last"], shape["unit"], shape["stream"] = hot_last, unit, stream
     shape["wide_sizes"] = "negative_sizes" in quirks
     return shape
 
 
-def _interval(p: Synthetic, quirks: frozenset[str], where: str) -> float:
+def _interval(parameters: Synthetic, quirks: frozenset[str], where: str) -> float:
     """Return the mean interval of Poisson arrivals in ns."""
-    sectors = p.average_request_size_bytes // SECTOR
+    sectors = parameters.average_request_size_bytes // SECTOR
     if "whole_rate" not in quirks:
-        return p.average_request_size_bytes * NS_PER_S / p.bandwidth_bytes_per_s
-    per_s = p.bandwidth_bytes_per_s // SECTOR // sectors
+        return parameters.average_request_size_bytes * NS_PER_S / parameters.bandwidth_bytes_per_s
+    per_s = parameters.bandwidth_bytes_per_s // SECTOR // sectors
     if not per_s:
-        raise p.bad(where, "bandwidth_bytes_per_s", "MQSim divides by zero below a request per s")
+        raise parameters.bad(
+            where, "bandwidth_bytes_per_s", "MQSim divides by zero below a request per s"
+        )
     return float(NS_PER_S // per_s)
 
 
-def generators(p: Synthetic) -> np.ndarray:
+def generators(parameters: Synthetic) -> np.ndarray:
     """Return int64[6, 6]: the initial generator of each use, with consecutive seeds from p.seed
     on."""
     uses = [TYPE, ADDRESS]
-    if p.address_distribution == "RANDOM_HOTCOLD":
+    if parameters.address_distribution == "RANDOM_HOTCOLD":
         uses += [HOT_ADDRESS, HOT_CHOICE]
-    if p.request_size_distribution == "NORMAL":
+    if parameters.request_size_distribution == "NORMAL":
         uses.append(SIZE)
-    if not p.closed_loop:
+    if not parameters.closed_loop:
         uses.append(INTERVAL)
     rng = np.zeros((6, 6), np.int64)
     for after, use in enumerate(uses):
-        rng[use] = mrg.start(p.seed + after)
+        rng[use] = mrg.start(parameters.seed + after)
     return rng
 
 
 def _chunks(
-    shape: np.ndarray, p: Synthetic, total: int | None, stop: int | None, quirks: frozenset[str]
+    shape: np.ndarray,
+    parameters: Synthetic,
+    total: int | None,
+    stop: int | None,
+    quirks: frozenset[str],
 ) -> Iterator[np.ndarray]:
-    shape, spare, rng = shape.copy(), np.zeros(1), generators(p)
-    h = shape[0]
-    if h["distribution"] == STREAMING:
-        at = int(h["first"]) + int(mrg.below(rng[ADDRESS], h["last"] - h["first"] + 1))
-        h["next"] = at - at % h["unit"]
+    shape, spare, rng = shape.copy(), np.zeros(1), generators(parameters)
+    header = shape[0]
+    if header["distribution"] == STREAMING:
+        at = int(header["first"]) + int(
+            mrg.below(rng[ADDRESS], header["last"] - header["first"] + 1)
+        )
+        header["next"] = at - at % header["unit"]
     left = total
     while left is None or left > 0:
         out = np.zeros(MAX_CHUNK if left is None else min(left, MAX_CHUNK), REQUEST)
@@ -239,9 +257,9 @@ def _chunks(
         if "address_alias" in quirks:
             alias(out)
         if stop is not None and out["arrival"][-1] > stop:
-            n = int(np.searchsorted(out["arrival"], stop, "right"))
-            if n:
-                yield out[:n]
+            count = int(np.searchsorted(out["arrival"], stop, "right"))
+            if count:
+                yield out[:count]
             return
         if left is not None:
             left -= len(out)

@@ -181,13 +181,13 @@ def _more(drive: Drive, what: str) -> tuple[int, int]:
 def cycles(planes: int) -> dict[int, np.ndarray]:
     """Return command and address times of 1 .. ``planes`` planes in ps, by operation; index 0 is
     0."""
-    n = np.arange(1, planes + 1)
+    numbers = np.arange(1, planes + 1)
     ns = {
-        READ: 20 + 150 * n + 500 * (n - 1) + 120,
-        PROGRAM: (n - 1) * (125 + 70 + 6 + 15 + 100 + 500) + 20 + 150 + 70 + 6 + 15 + 100,
-        ERASE: 20 + n * (100 + 100) + (n - 1) * 500,
+        READ: 20 + 150 * numbers + 500 * (numbers - 1) + 120,
+        PROGRAM: (numbers - 1) * (125 + 70 + 6 + 15 + 100 + 500) + 20 + 150 + 70 + 6 + 15 + 100,
+        ERASE: 20 + numbers * (100 + 100) + (numbers - 1) * 500,
     }
-    return {op: np.concatenate([[0], t * PS_PER_NS]) for op, t in ns.items()}
+    return {op: np.concatenate([[0], time * PS_PER_NS]) for op, time in ns.items()}
 
 
 def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tuple[Config, Arrays]:
@@ -256,9 +256,13 @@ def outstanding(flows: Sequence[Flow], sectors: int) -> int:
     """
     wanted = 0
     for flow in flows:
-        p = flow.parameters
+        parameters = flow.parameters
         if flow.depth is None:
-            size = p.average_request_size_bytes // 512 if isinstance(p, Synthetic) else sectors
+            size = (
+                parameters.average_request_size_bytes // 512
+                if isinstance(parameters, Synthetic)
+                else sectors
+            )
             wanted += min(flow.total or MOST, MOST) * (3 + -(-size // sectors))
     return min(wanted, MOST_TRANSACTIONS)
 
@@ -321,21 +325,21 @@ def _frontiers(arrays: Arrays, drive: Drive, unused: int, pages: Sequence[int]) 
         at = arrays.turn[int(zone.turn) + laid % int(zone.units)]
         np.add.at(held[i], at, 1)
     mapped = int(arrays.cfg.map_stream[0])
-    for u in range(units):
+    for unit in range(units):
         opened: list[int | None] = []
         for i in range(streams):
             opened += [i, mapped if mapped >= 0 else None, streams + i]
         opened += [None] * (3 * unused)
         if mapped < 0:  # those that are full of translation pages
-            opened += [None] * int((held[:, u] // drive.page_no_per_block).sum())
+            opened += [None] * int((held[:, unit] // drive.page_no_per_block).sum())
         for b, stream in enumerate(opened):
-            block = arrays.block[u * blocks + b]
+            block = arrays.block[unit * blocks + b]
             block.state = mapping.BAD if stream is None else mapping.OPEN
             block.stream = -1 if stream is None else stream
             if stream is not None:
-                arrays.front[stream, u].block = b
-        arrays.free[u, : blocks - len(opened)] = np.arange(len(opened), blocks)
-        arrays.pool[u].free_n = blocks - len(opened)
+                arrays.front[stream, unit].block = b
+        arrays.free[unit, : blocks - len(opened)] = np.arange(len(opened), blocks)
+        arrays.pool[unit].free_n = blocks - len(opened)
     if mapped >= 0:
         whole = pages[0] // per_page * per_page  # a last one that is not full is not laid down
         if cmt.lay(arrays.handle(), 0, 0, whole):

@@ -152,7 +152,7 @@ class Recorded:
 
     def head(self, count: int) -> Recorded:
         """Return the first ``count`` requests."""
-        columns = {n: getattr(self, n)[:count] for n in _COLUMNS}
+        columns = {name: getattr(self, name)[:count] for name in _COLUMNS}
         return Recorded(**columns, source=self.source)
 
     def records(self) -> np.ndarray:
@@ -175,11 +175,11 @@ def read_recorded(path: str | os.PathLike[str]) -> Recorded:
     """
     where = os.fspath(path)
     columns = _load(where)
-    n = len(columns["arrival_ns"])
+    count = len(columns["arrival_ns"])
     for name, column in columns.items():
-        if column.shape != (n,) or column.dtype.kind not in "iub" or not n:
+        if column.shape != (count,) or column.dtype.kind not in "iub" or not count:
             raise InputError(
-                f"{where}: {name} is {column.dtype}{list(column.shape)}, integers[{n}] are right"
+                f"{where}: {name} is {column.dtype}{list(column.shape)}; use integers[{count}]"
             )
         if int(column.max()) > INT64_MAX // 10**6 or int(column.min()) < 0:
             raise InputError(f"{where}: {name} holds values below 0 or above 9e12")
@@ -196,7 +196,7 @@ def read_recorded(path: str | os.PathLike[str]) -> Recorded:
         offset=columns["lba"].astype(np.int64) * SECTOR,
         size=columns["sectors"].astype(np.int64) * SECTOR,
         op=np.where(columns["is_read"], READ, WRITE).astype(np.int32),
-        stream=np.zeros(n, np.int32) if flow is None else flow.astype(np.int32),
+        stream=np.zeros(count, np.int32) if flow is None else flow.astype(np.int32),
         source=where,
     )
 

@@ -54,16 +54,16 @@ class FlowParameters:
     def planes(self) -> set[tuple[int, int, int, int]]:
         """(channel, chip, die, plane) of each plane of the flow."""
         return {
-            (c, w, d, p)
-            for c in self.channel_ids
-            for w in self.chip_ids
-            for d in self.die_ids
-            for p in self.plane_ids
+            (channel, chip, die, plane)
+            for channel in self.channel_ids
+            for chip in self.chip_ids
+            for die in self.die_ids
+            for plane in self.plane_ids
         }
 
     def bad(self, where: str, attribute: str, words: str) -> InputError:
         """Return the error that names file, flow, parameter and value."""
-        parameter = next(k for k in parameters(type(self)) if k.attribute == attribute)
+        parameter = next(key for key in parameters(type(self)) if key.attribute == attribute)
         value = spelled(parameter, getattr(self, attribute))
         return InputError(f"{where}: {parameter.p.name} is {value}: {words}")
 
@@ -176,7 +176,7 @@ def _scenario(element: Element, number: int, where: str) -> Scenario:
         _expect(child, (_SYNTHETIC, _TRACE), where)
         flows.append(_flow(child, where))
         lines.append(child.line)
-        skipped += [name for e in child.children if (name := e.name) in SKIPPED]
+        skipped += [name for grandchild in child.children if (name := grandchild.name) in SKIPPED]
     place = f"{where}: line {element.line}: scenario {number} has"
     if not flows:
         raise InputError(f"{place} no flow, at least one is right")
@@ -189,12 +189,12 @@ def _scenario(element: Element, number: int, where: str) -> Scenario:
 def _flow(element: Element, where: str) -> FlowParameters:
     cls, other = (Synthetic, TraceBased) if element.name == _SYNTHETIC else (TraceBased, Synthetic)
     known = parameters(cls)
-    mine = {k.p.name for k in known}
-    elsewhere = {k.p.name: "the other kind of flow" for k in parameters(other)}
+    mine = {key.p.name for key in known}
+    elsewhere = {key.p.name: "the other kind of flow" for key in parameters(other)}
     elsewhere = {name: s for name, s in elsewhere.items() if name not in mine}
     found = read(list(leaves(element, where)), known, where, SKIPPED, elsewhere)
     said = dict(found.values)
-    complete(found, element.line, lambda k: _matters(k, said), _MEMORY)
+    complete(found, element.line, lambda key: _matters(key, said), _MEMORY)
     flow = cls(**found.values)
     if isinstance(flow, Synthetic):
         _check_synthetic(flow, f"{where}: line {element.line}")
@@ -275,7 +275,7 @@ def _check_room(scenario: Scenario, drive: Drive) -> None:
             f"{flows} flows keep {OPEN_BLOCKS} blocks of a plane open each, and writes wait below "
             f"{RESERVE} free ones: at least {least} is right",
         )
-    cached = any(f.device_level_data_caching_mode != "TURNED_OFF" for f in scenario.flows)
+    cached = any(flow.device_level_data_caching_mode != "TURNED_OFF" for flow in scenario.flows)
     split = flows if drive.data_cache_sharing_mode == "EQUAL_PARTITIONING" else 1
     if cached and drive.data_cache_capacity_bytes // drive.page_capacity_bytes < split:
         raise drive.bad(
@@ -293,5 +293,7 @@ def _check_room(scenario: Scenario, drive: Drive) -> None:
 
 def spelled_out(flow: FlowParameters) -> dict[str, Any]:
     """Return the flow for the results: attribute and value."""
-    values = {k.attribute: getattr(flow, k.attribute) for k in parameters(type(flow))}
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
+    values = {key.attribute: getattr(flow, key.attribute) for key in parameters(type(flow))}
+    return {
+        name: list(value) if isinstance(value, tuple) else value for name, value in values.items()
+    }

@@ -1,0 +1,47 @@
+"""Notes on raw bit errors and wear leveling in a run.
+
+Owns the wording of these notes and the test whether a run used wrong bytes. Does not own the
+counters (engine/core/counters.py) or the comparison of weights (weight_check.py).
+Source: none.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.analysis.weight_check import Weights
+from ondie.emu.engine.core.totals import Totals
+
+
+def damaged(totals: Totals) -> bool:
+    """Return True if a run used wrong bytes: uncorrectable pages, or wrong bits in reservoir pages
+    as used, without ECC or after it."""
+    return totals.counters["uncorrectable_pages"] + totals.counters["bare_wrong_bits"] > 0
+
+
+def error_notes(totals: Totals, weights: Weights | None) -> list[str]:
+    """Return notes on the effects of raw bit errors (read retries, wrong bits) and on wear
+    leveling."""
+    counters = totals.counters
+    notes = []
+    if counters["retried_pages"]:
+        again = counters["retry_read_pages"] + counters["soft_read_pages"]
+        notes += [f"{counters['retried_pages']} pages took {again} readings more"]
+    if counters["uncorrectable_pages"]:
+        notes += [
+            f"{counters['uncorrectable_pages']} pages could not be corrected: "
+            f"{counters['media_errors']} commands ended with an unrecovered read error "
+            "(NVMe status 0x281)"
+        ]
+    if counters["bare_wrong_bits"]:
+        notes += [f"{counters['bare_wrong_bits']} wrong bits in pages that were read past the ECC"]
+    if counters["bare_corrected_bits"]:
+        notes += [
+            f"{counters['bare_corrected_bits']} wrong bits in the optimizer's pages were corrected"
+        ]
+    if counters["landed_pages"]:
+        notes += [f"{counters['landed_pages']} pages moved between dies, so that these wear alike"]
+    if counters["turned_pages"]:
+        notes += [f"{counters['turned_pages']} pages changed planes, so that these wear alike"]
+    if weights is not None and damaged(totals):
+        wrong = weights.elements - weights.equal_bits
+        notes += [f"{wrong} of {weights.elements} weights are wrong for it"]
+    return notes
