@@ -169,6 +169,9 @@ class Closure:
                 self._constant(each)
         elif isinstance(value, _CONSTANTS):
             self._add(repr(value).encode())
+        elif isinstance(value, enum.EnumType):
+            members: list[Any] = list(value)
+            self._add(repr([(each.name, each.value) for each in members]).encode())
         elif isinstance(value, type):
             fields = getattr(value, "_fields", None)
             self._add(f"{value.__module__}.{value.__qualname__} {fields}".encode())

@@ -24,7 +24,13 @@ from ondie.emu.config.config import Config
 from ondie.emu.config.rules import mapping_unit
 from ondie.emu.engine.core import lru
 from ondie.emu.engine.core.counters import MAP_HITS, MAP_MISSES, MAP_READ_PAGES, UNASKED_OUT_BYTES
-from ondie.emu.engine.core.events import E_FULL, fail, go, take_txn
+from ondie.emu.engine.core.events import (
+    E_FULL,
+    fail,
+    go,
+    take_txn,
+)
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.stages import MAP_DECODED, TRANSLATED
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.ftl import page_map, subpage_sense
@@ -72,9 +78,6 @@ is in DRAM; new content is on its way to flash."""
 ASKED, LISTED = 1, 2
 """``asked``: the page is being read; its read is deferred until the write-back queue is empty."""
 
-FETCH, BACK = 4, 5
-"""``bare`` of the drive's internal transactions: read a page for waiting transactions; write it
-back."""
 SECTOR = 512
 PLACES = 32
 """Width of transaction, entry and translation-page numbers (bits)."""
@@ -245,12 +248,12 @@ def wanting(st, tid):
     """Return True if transaction ``tid`` must wait for the mapping of one of its pages. ``left``
     counts the pages whose mapping is known. ``tid`` continues at TRANSLATED."""
     txn = st.txn[tid]
-    while txn.left < txn.n and known(st, txn.dev, txn.lpn + txn.left):
-        txn.left += 1
-    if txn.left < txn.n:
+    while txn.pages_done < txn.n and known(st, txn.dev, txn.lpn + txn.pages_done):
+        txn.pages_done += 1
+    if txn.pages_done < txn.n:
         wait(st, tid)
         return True
-    txn.left = 0
+    txn.pages_done = 0
     return False
 
 
@@ -260,7 +263,7 @@ def wait(st, tid):
     waiter requests the read, unless one is already under way."""
     txn = st.txn[tid]
     dev = txn.dev
-    tpage = page_of(st, dev, txn.lpn + txn.left)
+    tpage = page_of(st, dev, txn.lpn + txn.pages_done)
     page = st.tpage[tpage]
     txn.next = -1
     if page.wait_first > 0:
@@ -273,7 +276,7 @@ def wait(st, tid):
     maps = st.maps[dev]
     if maps.first == 0:
         page.asked = ASKED
-        read(st, dev, tpage, FETCH, fetched(st))
+        read(st, dev, tpage, Role.MAP_FETCH, fetched(st))
         return
     page.asked = LISTED
     page.next_miss = 0
@@ -292,7 +295,7 @@ def fetched(st):
 
 
 @njit
-def read(st, dev, tpage, bare, size):
+def read(st, dev, tpage, role, size):
     """Read ``size`` bytes of a translation page at the address in the directory."""
     cfg = st.cfg[0]
     tid = take_txn(st)
@@ -300,7 +303,7 @@ def read(st, dev, tpage, bare, size):
         return
     txn = st.txn[tid]
     txn.dev = dev
-    txn.bare = bare
+    txn.role = role
     txn.n = 1
     txn.lpn = cfg.lpns + tpage - dev * cfg.tpages
     txn.ppn = int(st.l2p[dev, txn.lpn]) - 1
@@ -335,15 +338,15 @@ def arrived(st, dev, tvpn):
     while tid >= 0:
         txn = st.txn[tid]
         following = txn.next
-        while txn.left < txn.n and txn.lpn + txn.left < behind:
-            entry = find(st, dev, txn.lpn + txn.left)
+        while txn.pages_done < txn.n and txn.lpn + txn.pages_done < behind:
+            entry = find(st, dev, txn.lpn + txn.pages_done)
             if entry > 0:
                 st.count[dev, MAP_HITS] += 1
                 touch(st, dev, entry)
             else:
                 st.count[dev, MAP_MISSES] += 1
-                insert(st, dev, txn.lpn + txn.left)
-            txn.left += 1
+                insert(st, dev, txn.lpn + txn.pages_done)
+            txn.pages_done += 1
         go(st, tid, TRANSLATED)
         tid = following
 
@@ -395,7 +398,7 @@ def keep(st, dev, tpage):
     page.state = HELD
     if st.l2p[dev, cfg.lpns + tvpn] != 0:
         page.asked = ASKED
-        read(st, dev, tpage, FETCH, size)
+        read(st, dev, tpage, Role.MAP_FETCH, size)
     unit = turn_of(st, dev, tvpn, 0)
     ppn, got = page_map.allocate(st, dev, unit, cfg.map_stream, 1)
     if got == 0:
@@ -423,7 +426,7 @@ def start(st, dev):
         maps.first = page.next
         maps.writing += 1
         page.state = OLD
-        read(st, dev, tpage, BACK, st.cfg[0].page_bytes)
+        read(st, dev, tpage, Role.MAP_BACK, st.cfg[0].page_bytes)
     while maps.first == 0 and maps.miss_first > 0:
         tpage = maps.miss_first - 1
         page = st.tpage[tpage]
@@ -431,7 +434,7 @@ def start(st, dev):
         page.asked = 0
         if page.wait_first > 0:
             page.asked = ASKED
-            read(st, dev, tpage, FETCH, fetched(st))
+            read(st, dev, tpage, Role.MAP_FETCH, fetched(st))
 
 
 @inline

@@ -26,13 +26,13 @@ from ondie.emu.engine.core.counters import (
 from ondie.emu.engine.core.events import (
     LOG_MOVE,
     LOG_PROGRAM,
-    MERGING,
     OWN,
     give_txn,
     go,
     log,
 )
 from ondie.emu.engine.core.rng import absorb, uniform
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import (
     cmt,
     gc_victims,
@@ -102,7 +102,7 @@ def moved(st, tid):
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
-    block = txn.left
+    block = txn.victim
     unit = block // cfg.all_blocks
     give_txn(st, tid)
     st.block[block].moving -= 1
@@ -118,19 +118,19 @@ def move(st, tid):
     overwritten, or give up the collection if there is no place."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    unit = txn.left // cfg.all_blocks
-    if int(st.l2p[txn.dev, txn.lpn]) - 1 != txn.old:
-        st.count[txn.dev, pslc.either(st, txn.left, GC_DROPPED, FOLD_DROPPED)] += 1
-        gc_victims.settled(st, unit, txn.left, 1)
+    unit = txn.victim // cfg.all_blocks
+    if int(st.l2p[txn.dev, txn.lpn]) - 1 != txn.src_ppn:
+        st.count[txn.dev, pslc.either(st, txn.victim, GC_DROPPED, FOLD_DROPPED)] += 1
+        gc_victims.settled(st, unit, txn.victim, 1)
         moved(st, tid)
         return
-    ppn, got = page_map.allocate(st, txn.dev, unit, gc_victims.collected(st, txn.left), 1)
+    ppn, got = page_map.allocate(st, txn.dev, unit, gc_victims.collected(st, txn.victim), 1)
     if got == 0:
-        st.count[txn.dev, pslc.either(st, txn.left, GC_DROPPED, FOLD_DROPPED)] += 1
-        gc_victims.give_up(st, unit, txn.left)
+        st.count[txn.dev, pslc.either(st, txn.victim, GC_DROPPED, FOLD_DROPPED)] += 1
+        gc_victims.give_up(st, unit, txn.victim)
         moved(st, tid)
         return
-    gc_victims.settled(st, unit, txn.left, 1)
+    gc_victims.settled(st, unit, txn.victim, 1)
     if st.reg[0].filled != 0 and cfg.gc_stop > 0:
         ask(st, txn.dev, unit)
     txn.op = timing.PROGRAM
@@ -148,7 +148,7 @@ def map_arrived(st, tid):
     cfg = st.cfg[0]
     txn = st.txn[tid]
     cmt.arrived(st, txn.dev, txn.lpn - cfg.lpns)
-    if txn.bare == cmt.FETCH:
+    if txn.role == Role.MAP_FETCH:
         give_txn(st, tid)
     else:
         place_map_or_wait(st, tid)
@@ -245,14 +245,14 @@ def place_again(st, tid, unit):
     """Find another place for the pages of transaction ``tid``, whose program has failed."""
     txn = st.txn[tid]
     dev = txn.dev
-    if txn.kind == OWN and txn.bare == cmt.BACK:
+    if txn.kind == OWN and txn.role == Role.MAP_BACK:
         place_map_or_wait(st, tid)
     elif txn.kind != OWN:
         place_or_wait(st, tid)
     else:
-        gc_victims.settled(st, unit, txn.left, -1)  # it needs a place again
+        gc_victims.settled(st, unit, txn.victim, -1)  # it needs a place again
         if txn.bus == 0:  # copyback: the data are lost in the die
-            st.count[dev, pslc.either(st, txn.left, GC_DROPPED, FOLD_DROPPED)] += 1
+            st.count[dev, pslc.either(st, txn.victim, GC_DROPPED, FOLD_DROPPED)] += 1
             pick_up(st, tid, False)
         else:
             move(st, tid)
@@ -265,17 +265,17 @@ def on_own_program_done(st, tid, unit):
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
-    if txn.bare == cmt.BACK:
+    if txn.role == Role.MAP_BACK:
         map_programmed(st, tid)
         hunt(st, dev, unit)
         return
-    st.count[dev, pslc.either(st, txn.left, GC_PROGRAM_PAGES, FOLD_PROGRAM_PAGES)] += 1
-    if int(st.l2p[dev, txn.lpn]) - 1 == txn.old:
+    st.count[dev, pslc.either(st, txn.victim, GC_PROGRAM_PAGES, FOLD_PROGRAM_PAGES)] += 1
+    if int(st.l2p[dev, txn.lpn]) - 1 == txn.src_ppn:
         page_map.map_page(st, dev, txn.lpn, txn.ppn)
         if txn.lpn < cfg.lpns:
             if cfg.map_entries != 0:
                 cmt.update(st, dev, txn.lpn)
-            log(st, LOG_MOVE, -1, txn.lpn, txn.ppn, txn.old, 1, dev, txn.die)
+            log(st, LOG_MOVE, -1, txn.lpn, txn.ppn, txn.src_ppn, 1, dev, txn.die)
     if cfg.errors != 0:
         page_health.moved(st, tid)
     moved(st, tid)
@@ -290,7 +290,7 @@ def map_host_write(st, tid):
     txn = st.txn[tid]
     if cfg.placed == 0:
         map_programmed_pages(st, tid)
-    if cfg.partial != 0 and cfg.errors != 0 and txn.bare == MERGING:
+    if cfg.partial != 0 and cfg.errors != 0 and txn.role == Role.MERGING:
         page_health.carry(st, tid)
     log(st, LOG_PROGRAM, txn.row, txn.lpn, txn.ppn, -1, txn.n, txn.dev, txn.die)
 

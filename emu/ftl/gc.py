@@ -157,7 +157,7 @@ def pick_up_page(st, dev, tid):
     """Read a slot of a victim and the other valid slots of its page with one array operation."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    bid = txn.left
+    bid = txn.victim
     block = st.block[bid]
     other = tid
     while other >= 0:
@@ -186,11 +186,11 @@ def begin(st, tid, dev, lpn, ppn, block):
     txn.dev = dev
     txn.lpn = lpn
     txn.ppn = ppn
-    txn.old = ppn
+    txn.src_ppn = ppn
     txn.n = 1
     txn.size = st.cfg[0].page_bytes
     txn.bus = st.cfg[0].page_bytes
-    txn.left = block
+    txn.victim = block
 
 
 @apart
@@ -200,19 +200,19 @@ def pick_up(st, tid, inside):
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
-    st.count[dev, pslc.either(st, txn.left, GC_READ_PAGES, FOLD_READ_PAGES)] += 1
+    st.count[dev, pslc.either(st, txn.victim, GC_READ_PAGES, FOLD_READ_PAGES)] += 1
     st.count[dev, ARRAY_READS] += 1
-    txn.ppn = txn.old
+    txn.ppn = txn.src_ppn
     txn.op = timing.READ
     txn.bus = cfg.page_bytes
     die = page_map.place_of(st, dev, tid)
     txn.array = st.page_ps[0, txn.page]
-    unit = txn.left // cfg.all_blocks
-    stream = gc_victims.collected(st, txn.left)
+    unit = txn.victim // cfg.all_blocks
+    stream = gc_victims.collected(st, txn.victim)
     if inside and page_map.next_plane(st, unit, stream) == page_map.plane_of(st, txn.ppn):
         target, got = page_map.allocate(st, dev, unit, stream, 1)
         if got > 0:
-            gc_victims.settled(st, unit, txn.left, 1)
+            gc_victims.settled(st, unit, txn.victim, 1)
             st.count[dev, COPYBACK_PAGES] += 1
             txn.op = timing.COPYBACK
             txn.ppn = target

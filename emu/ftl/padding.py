@@ -24,7 +24,15 @@ from ondie.emu.engine.core.counters import (
     PADDED_AT_REST,
     PADDED_IN_TIME,
 )
-from ondie.emu.engine.core.events import CACHED, ROW, go, rest, set_leaf, take_txn
+from ondie.emu.engine.core.events import (
+    CACHED,
+    ROW,
+    go,
+    rest,
+    set_leaf,
+    take_txn,
+)
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import idle, page_map, word_lines
 from ondie.emu.ftl.gc import ask
 from ondie.emu.ftl.transfers import encode
@@ -50,7 +58,7 @@ def pad(st, dev, unit, stream):
     txn.ppn = ppn
     txn.n = count
     txn.op = PROGRAM
-    txn.bare = word_lines.PADDING
+    txn.role = Role.PADDING
     txn.size = count * cfg.page_bytes
     txn.bus = count * cfg.page_bytes
     page_map.place_of(st, dev, tid)

@@ -136,7 +136,7 @@ def copied(st, tid):
     """Carry wrong bits and marks to the new page after copy-back inside a die."""
     txn = st.txn[tid]
     dev = txn.dev
-    source = txn.old
+    source = txn.src_ppn
     block = block_at(st, dev, source)
     worn(st, block)
     page = (source - first_page(st, dev, block)) // st.cfg[0].unit_planes

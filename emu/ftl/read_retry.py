@@ -33,8 +33,15 @@ from ondie.emu.engine.core.counters import (
     UNASKED_OUT_BYTES,
     UNCORRECTABLE_PAGES,
 )
-from ondie.emu.engine.core.events import MERGING, OWN, REQUEST, enter, go, take_txn
+from ondie.emu.engine.core.events import (
+    OWN,
+    REQUEST,
+    enter,
+    go,
+    take_txn,
+)
 from ondie.emu.engine.core.rng import absorb, page_key
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import record_type, records
 from ondie.emu.ftl import page_health, subpage_sense
 from ondie.emu.ftl.page_map import block_at, place_of, read_from
@@ -132,7 +139,7 @@ def judge(st, tid):
             lost = page_health.ALL_SECTORS
         lost &= wanted(st, tid)
         count(st, dev, outcome, total, errors, lost)
-        if txn.kind == OWN or txn.bare == MERGING:
+        if txn.kind == OWN or txn.role == Role.MERGING:
             reading.lost = lost
         elif lost != 0:
             unrecovered(st, piece)
@@ -150,7 +157,7 @@ def wanted(st, tid):
     txn = st.txn[tid]
     if txn.kind == OWN or st.cfg[0].partial == 0:
         return page_health.ALL_SECTORS
-    if txn.bare != MERGING:
+    if txn.role != Role.MERGING:
         return txn.sectors
     sectors = st.cfg[0].page_bytes // 512
     return ~txn.sectors if sectors >= 64 else ~txn.sectors & ((1 << sectors) - 1)
@@ -210,7 +217,7 @@ def apart(st, tid, lpn, ppn):
     other_txn.dev = txn.dev
     other_txn.stream = txn.stream
     other_txn.op = txn.op
-    other_txn.bare = txn.bare
+    other_txn.role = txn.role
     other_txn.queue = txn.queue
     other_txn.lpn = lpn
     other_txn.ppn = ppn

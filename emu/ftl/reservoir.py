@@ -123,8 +123,8 @@ def change_planes(st, tid, source):
         by, other = other, by % other
     # Pages move in ``by`` rings. A ring without an idle plane takes one more move: one page is
     # buffered.
-    txn.left = cfg.reservoir_planes + by - min(cfg.planes - cfg.reservoir_planes, by)
-    txn.array += txn.left * cfg.register_move
+    txn.turned = cfg.reservoir_planes + by - min(cfg.planes - cfg.reservoir_planes, by)
+    txn.array += txn.turned * cfg.register_move
 
 
 @cold

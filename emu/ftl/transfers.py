@@ -19,7 +19,12 @@ from ondie.emu.engine.core.counters import (
     PE_DECODED_PAGES,
     PE_ENCODED_PAGES,
 )
-from ondie.emu.engine.core.events import arrive, enter, go, occupy
+from ondie.emu.engine.core.events import (
+    arrive,
+    enter,
+    go,
+    occupy,
+)
 from ondie.emu.ftl import read_retry
 from ondie.kernels.jit import inline, njit
 
@@ -155,7 +160,7 @@ def next_piece(st, tid, step):
     """Pass the next piece of a long transfer through DRAM. Pieces let other transactions use DRAM
     in between."""
     txn = st.txn[tid]
-    txn.size = min(txn.left, st.cfg[0].piece)
-    txn.left -= txn.size
+    txn.size = min(txn.bytes_left, st.cfg[0].piece)
+    txn.bytes_left -= txn.size
     if not enter(st, stages.station(st, txn.dev, stages.DRAM), tid, txn.size, -1, step):
         go(st, tid, step)

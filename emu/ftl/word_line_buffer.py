@@ -22,7 +22,13 @@ from ondie.emu.engine.core.counters import (
     SECOND_PASS_PAGES,
     UNASKED_IN_BYTES,
 )
-from ondie.emu.engine.core.events import CACHED, OWN, give_txn, set_leaf
+from ondie.emu.engine.core.events import (
+    CACHED,
+    OWN,
+    give_txn,
+    set_leaf,
+)
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import page_map, word_lines
 from ondie.emu.ftl.gc import ask
 from ondie.emu.ftl.write_path import hunt
@@ -169,7 +175,7 @@ def programmed(st, tid):
     dev_rec.gathered -= txn.n
     if txn.kind == CACHED:
         dev_rec.joined -= 1
-    if txn.kind == OWN and txn.bare == word_lines.PADDING:
+    if txn.kind == OWN and txn.role == Role.PADDING:
         padded(st, tid)
         return True
     return False
@@ -202,7 +208,7 @@ def passed(st, unit, head):
     if stripe > 0:
         second(st, unit, find(st, unit, word_lines.of(st, ppn - cfg.stripe)))
     tid = head
-    while tid >= 0 and st.txn[tid].kind == OWN and st.txn[tid].bare == word_lines.PADDING:
+    while tid >= 0 and st.txn[tid].kind == OWN and st.txn[tid].role == Role.PADDING:
         tid = st.txn[tid].mate
     if tid < 0:
         void(st, unit, head)

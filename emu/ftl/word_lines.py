@@ -17,9 +17,6 @@ from __future__ import annotations
 
 from ondie.kernels.jit import cold, inline
 
-PADDING = 6
-"""``bare`` of a program without data that completes a line."""
-
 
 @inline
 def of(st, ppn):

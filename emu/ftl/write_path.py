@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import MERGE_READ_PAGES, UNASKED_IN_BYTES, UNASKED_OUT_BYTES
-from ondie.emu.engine.core.events import E_STREAM, MERGING, fail, go
+from ondie.emu.engine.core.events import E_STREAM, fail, go
 from ondie.emu.engine.core.intrinsics import call_policy
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.transaction import bus_bytes, child
 from ondie.emu.ftl import (
     cmt,
@@ -112,7 +113,7 @@ def map_placed(st, tid, unit, full):
     txn = st.txn[tid]
     dev = txn.dev
     st.reg[0].placed += 1
-    txn.left = st.reg[0].placed
+    txn.order = st.reg[0].placed
     old = int(st.l2p[dev, txn.lpn])
     missing = 0
     if cfg.partial != 0 and old != 0:
@@ -131,7 +132,7 @@ def map_placed(st, tid, unit, full):
             channel.at_once(st, st.die[unit // cfg.die_units * cfg.lanes].bus)
     if missing == 0:
         return False
-    txn.old = txn.ppn
+    txn.src_ppn = txn.ppn
     read_rest(st, tid, old - 1, missing)
     return True
 
@@ -146,7 +147,7 @@ def merged(st, tid):
         place_or_wait(st, tid)
         return
     txn.op = timing.PROGRAM
-    txn.ppn = txn.old
+    txn.ppn = txn.src_ppn
     txn.bus = bus_bytes(st, tid)
     page_map.place_of(st, txn.dev, tid)
     txn.array = st.page_ps[1, txn.page]
@@ -196,7 +197,7 @@ def merge(st, tid):
     """Start a read-modify-write if the write covers only part of the valid sectors of its page.
     Return True if the old page is read first."""
     txn = st.txn[tid]
-    if txn.bare == MERGING:
+    if txn.role == Role.MERGING:
         return False
     old = st.sectors[txn.dev, txn.lpn]
     entry = int(st.l2p[txn.dev, txn.lpn])
@@ -214,7 +215,7 @@ def read_rest(st, tid, ppn, missing):
     txn = st.txn[tid]
     wanted = txn.sectors
     txn.op = timing.READ
-    txn.bare = MERGING
+    txn.role = Role.MERGING
     txn.ppn = ppn
     txn.sectors = missing
     txn.bus = bus_bytes(st, tid)

@@ -10,7 +10,8 @@ Array operations have few different durations, so a new one is nearly always app
 
 from __future__ import annotations
 
-from ondie.emu.engine.core.events import RESERVOIR, cut_line, line
+from ondie.emu.engine.core.events import cut_line, line
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.nand.die import give_power, home, planes_of, take_power, touch_all
 from ondie.emu.nand.die_scheduler import seek
 from ondie.emu.nand.timing import BPP, BPR, COPYBACK, ERASE, ODC, PROGRAM, READ, SUSPEND
@@ -150,7 +151,7 @@ def array_end(st, die, tid):
     die_rec.arr = -1
     die_rec.suspends = 0
     op = st.txn[tid].op
-    if op == BPP or (op == PROGRAM and st.txn[tid].bare == RESERVOIR):
+    if op == BPP or (op == PROGRAM and st.txn[tid].role == Role.RESERVOIR):
         die_rec.stripe = 0
     elif op == ODC:
         die_rec.gradients -= 1

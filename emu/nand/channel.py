@@ -13,7 +13,13 @@ computations until their end) and two bit masks of the dies that request it (com
 from __future__ import annotations
 
 from ondie.emu.clock import NEVER, transfer_ps
-from ondie.emu.engine.core.events import E_REGISTER, fail, line, log_read, set_leaf
+from ondie.emu.engine.core.events import (
+    E_REGISTER,
+    fail,
+    line,
+    log_read,
+    set_leaf,
+)
 from ondie.emu.engine.core.intrinsics import lowest_bit
 from ondie.emu.nand.array import array_end, array_ps, begin_array, leave, notice_reads, suspend
 from ondie.emu.nand.die import (
@@ -570,7 +576,7 @@ def use_registers(st, die, tid):
             fail(st, E_REGISTER, die, op)
         die_rec.stripe = 1
         die_rec.gradients += int(
-            st.txn[tid].left > 0
+            st.txn[tid].held_back > 0
         )  # gradient kept in the array, read with the stripe
     elif op == READ and die_rec.stripe == 0:
         fail(st, E_REGISTER, die, op)

@@ -20,7 +20,7 @@ in the array and one in its cache register.
 
 from __future__ import annotations
 
-from ondie.emu.engine.core.events import MADE, REGISTERS
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.nand.die import (
     ALL,
     COMMAND,
@@ -69,14 +69,14 @@ def push(st, die, tid, queue):
 @cold
 def push_in_order(st, die, tid, queue):
     """Insert transaction ``tid`` into queue ``queue`` of die ``die`` in the order of page
-    allocation, which ``left`` holds."""
+    allocation, which ``order`` holds."""
     if st.cfg[0].chip != 0:
         die = into_chip(st, tid)
     die_rec = st.die[die]
     txn = st.txn[tid]
     before = -1
     other = st.queue[die, 2 * queue] if die_rec.waiting >> queue & 1 else -1
-    while other >= 0 and st.txn[other].left < txn.left:
+    while other >= 0 and st.txn[other].order < txn.order:
         before = other
         other = st.txn[other].next
     txn.next = other
@@ -169,12 +169,12 @@ def may(st, die):
     if txn.op == PROGRAM and cfg.cache_program != 0 and die_rec.waiting & READS == 0:
         for queue in (Q_GC_WRITE, Q_MAP_WRITE, Q_WRITE):
             if die_rec.waiting >> queue & 1 and st.txn[st.queue[die, 2 * queue]].op == PROGRAM:
-                if st.txn[st.queue[die, 2 * queue]].bare != MADE or within(
+                if st.txn[st.queue[die, 2 * queue]].role != Role.MADE or within(
                     st, die_rec.arr, st.queue[die, 2 * queue]
                 ):
                     mask |= 1 << queue
         if die_rec.waiting >> Q_PE & 1 and die_rec.waiting >> Q_WRITE & 1:
-            if st.txn[st.queue[die, 2 * Q_WRITE]].bare >= REGISTERS:
+            if st.txn[st.queue[die, 2 * Q_WRITE]].role >= Role.REGISTERS:
                 mask &= ~(1 << Q_WRITE)  # Q_PE may hold the erase of this write's block
     if may_suspend(st, die_rec, st.reg[0].now):
         mask |= passing(st, die_rec)
@@ -187,7 +187,9 @@ def within(st, working, tid):
     after the program ``working``. Otherwise an erase comes between the two programs."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    at = st.pool[txn.dev * cfg.dies + txn.lpn % cfg.dies].r_next + int(st.txn[working].bare == MADE)
+    at = st.pool[txn.dev * cfg.dies + txn.lpn % cfg.dies].r_next + int(
+        st.txn[working].role == Role.MADE
+    )
     return at % cfg.pages != 0
 
 

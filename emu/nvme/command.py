@@ -12,8 +12,6 @@ import numpy as np
 from ondie.kernels.jit import njit
 
 READ, WRITE, TRIM, FLUSH = range(4)
-TRIMMING = 3
-"""Value of ``bare`` in a transaction that carries a TRIM."""
 COMMAND_NAMES = ("READ", "WRITE", "TRIM", "FLUSH")
 
 COMMAND = np.dtype(

@@ -10,7 +10,15 @@ adjacent pages in one super-page form one multi-plane operation.
 from __future__ import annotations
 
 from ondie.emu.engine.core.counters import CACHE_HIT_PAGES, TRIMMED_PAGES
-from ondie.emu.engine.core.events import E_FULL, LOG_SERVE, LOG_TRIM, REQUEST, fail, go, log
+from ondie.emu.engine.core.events import (
+    E_FULL,
+    LOG_SERVE,
+    LOG_TRIM,
+    REQUEST,
+    fail,
+    go,
+    log,
+)
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.stages import SERVED, TRANSLATED
 from ondie.emu.engine.core.transaction import SECTOR, child
@@ -33,12 +41,12 @@ def skewed(st, tid):
     cfg = st.cfg[0]
     txn = st.txn[tid]
     skew = st.zone[txn.stream].skew
-    if txn.old < skew:
+    if txn.offset < skew:
         return False
-    txn.left = txn.size
-    txn.size = min(txn.size, cfg.page_bytes - txn.old)
-    txn.left -= txn.size
-    txn.old += cfg.page_bytes - skew
+    txn.bytes_left = txn.size
+    txn.size = min(txn.size, cfg.page_bytes - txn.offset)
+    txn.bytes_left -= txn.size
+    txn.offset += cfg.page_bytes - skew
     txn.lpn += 1
     txn.n = 1
     return True
@@ -49,9 +57,9 @@ def rest(st, tid):
     """Set ``tid`` to the part of the request that follows its first piece."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    txn.size = txn.left
-    txn.left = 0
-    txn.old = 0
+    txn.size = txn.bytes_left
+    txn.bytes_left = 0
+    txn.offset = 0
     txn.n = (txn.size + cfg.page_bytes - 1) // cfg.page_bytes
 
 
@@ -148,7 +156,7 @@ def serve(st, tid, lpn):
     if piece < 0:
         return
     other_txn = st.txn[piece]
-    other_txn.old = 0
+    other_txn.offset = 0
     other_txn.sectors = asked & ~found
     other_txn.size = set_bits(other_txn.sectors) * SECTOR
     go(st, piece, TRANSLATED)
@@ -181,7 +189,7 @@ def translate(st, tid, lpn, end):
         if other < 0:
             return
         other_txn = st.txn[other]
-        other_txn.old = txn.old if lpn == txn.lpn else 0
+        other_txn.offset = txn.offset if lpn == txn.lpn else 0
         other_txn.size = bytes_of(st, tid, lpn, count)
         other_txn.sectors = txn.sectors
         cmt.wait(st, other)
@@ -274,9 +282,9 @@ def cut_trim(st, tid):
     """Unmap the pages that TRIM command ``tid`` covers completely."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    lpn = txn.lpn + (1 if txn.old > 0 else 0)
+    lpn = txn.lpn + (1 if txn.offset > 0 else 0)
     end = (
-        (txn.lpn * cfg.page_bytes + txn.old + txn.size) // cfg.page_bytes
+        (txn.lpn * cfg.page_bytes + txn.offset + txn.size) // cfg.page_bytes
         if txn.size > 0
         else txn.lpn + txn.n
     )

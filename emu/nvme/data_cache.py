@@ -36,7 +36,6 @@ from ondie.emu.engine.core.events import (
     LOG_LAND,
     LOG_LOST,
     LOG_STORE,
-    MERGING,
     REQUEST,
     ROW,
     give_txn,
@@ -45,6 +44,7 @@ from ondie.emu.engine.core.events import (
     take_txn,
 )
 from ondie.emu.engine.core.intrinsics import set_bits
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.stages import DESTAGE, PART_DONE
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.ftl import cmt, idle, page_health, page_map
@@ -351,7 +351,7 @@ def programmed(st, tid):
             cmt.update(st, dev, txn.lpn)
         if cfg.partial != 0:
             st.sectors[dev, txn.lpn] |= txn.sectors
-            if cfg.errors != 0 and txn.bare == MERGING:
+            if cfg.errors != 0 and txn.role == Role.MERGING:
                 page_health.carry(st, tid)
         log(st, LOG_LAND, -1, txn.lpn, txn.ppn, -1, 1, dev, txn.die)
     landed(st, tid)
@@ -409,9 +409,9 @@ def settle(st, dev, epoch):
     while tid >= 0:
         txn = st.txn[tid]
         following = txn.next
-        if epoch <= txn.old:
-            txn.left -= 1
-        if txn.left > 0:
+        if epoch <= txn.epoch:
+            txn.contents_left -= 1
+        if txn.contents_left > 0:
             before = tid
         else:
             if before < 0:
@@ -432,8 +432,8 @@ def flush(st, tid):
         return
     cache.flushed = cache.epoch
     cache.epoch += 1
-    txn.old = cache.flushed
-    txn.left = cache.contents
+    txn.epoch = cache.flushed
+    txn.contents_left = cache.contents
     txn.next = cache.flush_first - 1
     cache.flush_first = tid + 1
     later(st, txn.dev)

@@ -23,7 +23,13 @@ from ondie.emu.engine.core.counters import (
     CACHE_WRITE_PAGES,
     DESTAGED_PAGES,
 )
-from ondie.emu.engine.core.events import CACHED, enter, give_txn, go, take_txn
+from ondie.emu.engine.core.events import (
+    CACHED,
+    enter,
+    give_txn,
+    go,
+    take_txn,
+)
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.transaction import SECTOR, child
 from ondie.emu.nand.timing import PROGRAM
@@ -214,8 +220,8 @@ def take(st, tid):
     out_last = -1
     new_first = -1
     new_last = -1
-    while txn.left < txn.n and cached.pressure + added < cfg.buffer_limit:
-        lpn = txn.lpn + txn.left
+    while txn.pages_done < txn.n and cached.pressure + added < cfg.buffer_limit:
+        lpn = txn.lpn + txn.pages_done
         sectors = sectors_of(st, tid, lpn)
         place = data_cache.find(st, group, lpn)
         if place == 0:
@@ -243,7 +249,7 @@ def take(st, tid):
             if new_first < 0:
                 new_first = new_last
             added += set_bits(sectors)
-        txn.left += 1
+        txn.pages_done += 1
     cached.pressure += added
     if st.reg[0].now > st.cache[0].milestone:
         zone.memory += 1
@@ -255,7 +261,7 @@ def take(st, tid):
         if write >= 0 and not access(st, write, taken * SECTOR, stages.PART_DONE):
             go(st, write, stages.PART_DONE)
     send(st, new_first)
-    return txn.left == txn.n
+    return txn.pages_done == txn.n
 
 
 @cold
@@ -319,16 +325,16 @@ def found(st, tid, lpn):
 def serve(st, tid, sectors):
     """Add cached sectors to the one DRAM transaction of read ``tid`` (stored as ``left`` - 1)."""
     txn = st.txn[tid]
-    if txn.left == 0:
-        txn.left = child(st, tid, txn.lpn, 0) + 1
-    if txn.left > 0:
-        st.txn[txn.left - 1].size += set_bits(sectors) * SECTOR
+    if txn.gathered == 0:
+        txn.gathered = child(st, tid, txn.lpn, 0) + 1
+    if txn.gathered > 0:
+        st.txn[txn.gathered - 1].size += set_bits(sectors) * SECTOR
 
 
 @cold
 def gathered(st, tid):
     """Send the cached sectors of read ``tid`` from DRAM to the host."""
-    other = st.txn[tid].left - 1
+    other = st.txn[tid].gathered - 1
     if other >= 0:
         go(st, other, stages.SERVED)
 

@@ -16,13 +16,13 @@ from ondie.kernels.jit import inline
 def bytes_of(st, tid, lpn, count):
     """Return the bytes of command ``tid`` that are in pages ``lpn .. lpn + count``.
 
-    ``old`` is the byte offset of the command in its first page.
+    ``offset`` is the byte offset of the command in its first page.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    if txn.old >= cfg.page_bytes:  # wholly behind the end of its page (command_split.skewed)
+    if txn.offset >= cfg.page_bytes:  # wholly behind the end of its page (command_split.skewed)
         return txn.size
-    first = txn.lpn * cfg.page_bytes + txn.old
+    first = txn.lpn * cfg.page_bytes + txn.offset
     start = max(first, lpn * cfg.page_bytes)
     return min(first + txn.size, (lpn + count) * cfg.page_bytes) - start
 
@@ -32,9 +32,9 @@ def sectors_of(st, tid, lpn):
     """Return the sectors of page ``lpn`` that command ``tid`` accesses, one bit each."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    if txn.old >= cfg.page_bytes:
-        return ((1 << (txn.size // SECTOR)) - 1) << (txn.old // SECTOR)
-    start = txn.lpn * cfg.page_bytes + txn.old
+    if txn.offset >= cfg.page_bytes:
+        return ((1 << (txn.size // SECTOR)) - 1) << (txn.offset // SECTOR)
+    start = txn.lpn * cfg.page_bytes + txn.offset
     low = max(start - lpn * cfg.page_bytes, 0) // SECTOR
     high = min(start + txn.size - lpn * cfg.page_bytes, cfg.page_bytes) // SECTOR
     if high - low >= 64:

@@ -24,11 +24,11 @@ from ondie.emu.engine.core.events import (
     take_txn,
 )
 from ondie.emu.engine.core.intrinsics import prefetch
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.ftl.page_map import block_at
 from ondie.emu.nand.timing import OTHER, PROGRAM, READ
 from ondie.emu.nvme import (
-    command,
     data_cache,
     idle_timer,
     sata_hba,
@@ -182,9 +182,9 @@ def issue(st, queue):
         txn.op = READ if req.op == 0 else PROGRAM
         if req.op > WRITE:
             txn.op = OTHER
-            txn.bare = command.TRIMMING if req.op == TRIM else 0
+            txn.role = Role.TRIMMING if req.op == TRIM else Role.NONE
         txn.lpn = zone.first_lpn + first
-        txn.old = old
+        txn.offset = old
         if first < 0 or txn.lpn + count > zone.last_lpn:
             fail(st, E_PAST_END, req.offset // 512, req.size // 512)
             return
@@ -276,12 +276,12 @@ def part_done(st, tid):
                 go(st, other, stages.DATA_READY)
             if cfg.fetch_limit > 0:
                 one_fewer(st, txn.row >> cfg.ring_shift)
-            txn.bare = 0
+            txn.role = Role.NONE
             if cfg.adapter > 0:
                 sata_hba.complete(st, tid)
             else:
                 if cfg.entries > 0:
-                    txn.left = st.pair[txn.row >> cfg.ring_shift].fetched
+                    txn.fetched = st.pair[txn.row >> cfg.ring_shift].fetched
                 go(st, tid, answer)
 
 
@@ -311,7 +311,7 @@ def ended(st, tid):
     if cfg.adapter > 0:
         sata_hba.looked_at(st, tid)
     elif cfg.entries > 0:
-        pair.known = st.txn[tid].left
+        pair.known = st.txn[tid].fetched
     req.end = reg.now
     req.done = 1
     reg.budget += parts_of(req, pages_of(st, req, st.zone[pair.stream])[2])

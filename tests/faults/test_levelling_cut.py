@@ -9,7 +9,7 @@ import pytest
 
 from ondie.emu.analysis.compare import Run
 from ondie.emu.engine.core.counters import LANDED_PAGES
-from ondie.emu.engine.core.events import MOVED
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.run import system
 from ondie.emu.nand import torn_pages as torn
 from ondie.emu.paths.base import Options
@@ -134,7 +134,7 @@ def moving(case):
     def look(_):
         nonlocal n, last
         n += 1
-        if any(int(a.txn[t].bare) == MOVED for t in a.die.arr[a.die.arr >= 0]):
+        if any(int(a.txn[t].role) == Role.MOVED for t in a.die.arr[a.die.arr >= 0]):
             found.append(n)
         if sum(a.count[:, LANDED_PAGES]) < uninterrupted(case)[2]:
             last = n + 1

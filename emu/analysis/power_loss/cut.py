@@ -22,7 +22,7 @@ from ondie.emu.analysis.power_loss.conservation import settle_books, stop_clocks
 from ondie.emu.engine.core import counters as stats
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.engine.core import stages as s
-from ondie.emu.engine.core.events import MADE, MOVED
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.totals import Totals
 from ondie.emu.engine.run.system import System
 from ondie.emu.ftl import page_map as mapping
@@ -188,7 +188,7 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
                 erases += 1
             elif op in (timing.BPP, timing.PROGRAM):
                 place = int(txn.ppn)
-                if int(txn.bare) == MADE:
+                if int(txn.role) == Role.MADE:
                     place = _next_place(system, at)
                 block = at * geometry.all_blocks + geometry.blocks + place // geometry.pages
                 there = At(at % geometry.dies, place, int(arrays.block["turned"][block]))
@@ -196,8 +196,8 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
                     for slot in range(payload.stripes[dev].planes):
                         page = payload.page(there, slot)
                         payload.stores[dev].spoil(page, bool(rng.integers(2)))
-                elif int(txn.bare) == MOVED:
-                    data, spares = payload.landing(dev, int(txn.old))
+                elif int(txn.role) == Role.MOVED:
+                    data, spares = payload.landing(dev, int(txn.src_ppn))
                     _tear_program(payload, dev, there, Made(spares, data), rng)
                 else:
                     _tear_program(payload, dev, there, payload.coming(dev, at, int(txn.lpn)), rng)

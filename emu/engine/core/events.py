@@ -16,37 +16,48 @@ import numpy as np
 
 from ondie.emu.clock import NEVER, transfer_ps
 from ondie.emu.engine.core.intrinsics import choose
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import record_type
 from ondie.kernels.jit import cold, inline, njit
 
 TXN = record_type(
-    # -1 in a new transaction
-    next="i4",  # next transaction in its queue or list, or in the free list
-    mate="i4",  # next transaction of the same multi-plane command, -1 = none
-    page="i4",  # page offset in the block, shared by the planes of a multi-plane operation
-    row="i4",  # ring index of its plan row or request, -1 = internal work of the drive
-    old="i8",  # physical page from which garbage collection moves it
-    # 0 in a new transaction
-    array="i8",  # array or PE time in ps in addition to the timing table's
-    size="i8",  # bytes that cross the link and DRAM
-    left="i8",  # bytes of its row that follow in pieces
-    sectors="i8",  # bit mask of the requested sectors of its page
-    bus="i4",  # bytes that cross the channel
-    n="i4",  # pages, at consecutive planes of one super-page
-    planes="i4",  # bit mask of the planes of its pages
-    bare="i4",  # RESERVOIR: data without ECC; MERGING; and values that other modules define
-    kind="i4",  # owner: OWN, ROW, REQUEST or CACHED
-    stream="i4",  # of host writes
-    # not initialized: set by the code that needs them
+    # two cache lines that every operation uses; (-1), (0): value in a new transaction
     time="i8",  # when it leaves the station or the array it is in
     ppn="i8",  # first physical page (physical super-page for operations on the die)
     lpn="i8",  # first logical page (super-page for operations on the die)
+    array="i8",  # array or PE time in ps in addition to the timing table's (0)
+    size="i8",  # bytes that cross the link and DRAM (0)
+    sectors="i8",  # bit mask of the requested sectors of its page (0)
+    src_ppn="i8",  # page or super-page from which its data come (-1)
+    bytes_left="i8",  # bytes of its row or request that follow in pieces (0)
+    next="i4",  # next transaction in its queue or list, or in the free list (-1)
+    mate="i4",  # next transaction of the same multi-plane command (-1)
+    page="i4",  # page offset in the block, shared by the planes of a multi-plane operation (-1)
+    row="i4",  # ring index of its plan row or request, -1 = internal work of the drive (-1)
+    bus="i4",  # bytes that cross the channel (0)
+    n="i4",  # pages, at consecutive planes of one super-page (0)
+    planes="i4",  # bit mask of the planes of its pages (0)
+    role="i4",  # Role: what the operation is for (NONE)
+    kind="i4",  # owner: OWN, ROW, REQUEST or CACHED (OWN)
+    stream="i4",  # of host writes (0)
     op="i4",  # timing table index
     queue="i4",  # queue of its die (nand/channel.py)
     die="i4",  # global index
     dev="i4",
     step="i4",  # step that is complete when it leaves its station (stages.py)
-    phase="i4",  # phase of its row; the last phase is garbage collection
+    phase="i4",  # phase of its row; the last phase is garbage collection (last)
+    # one cache line of what few operations use
+    offset="i8",  # byte offset of a command in its first page (0)
+    order="i8",  # number of its allocation, if writes are mapped at that point (0)
+    epoch="i8",  # epoch of the data cache that a FLUSH waits for
+    fetched="i8",  # queue entries that the drive had fetched when it posted the completion
+    victim="i4",  # block from which collection moves it
+    turn="i4",  # planes by which the super-page that it reads is turned (0)
+    turned="i4",  # planes by which it turns the super-page that it programs (0)
+    held_back="i4",  # 1: its data stay in the drive, for the controller (0)
+    pages_done="i4",  # pages of the command that have been handled (0)
+    contents_left="i4",  # contents of the data cache that a FLUSH still waits for
+    gathered="i4",  # 1 + the transaction that carries the cached sectors of a read (0)
 )
 FIFO = record_type(
     head="i8",
@@ -127,12 +138,6 @@ def entries(log: np.ndarray) -> Iterator[LogEntry]:
 
 LINE = record_type(leaf="i8", start="i8", end="i8", row="i8", op="i4", phase="i4")
 
-RESERVOIR, MERGING = 1, 2
-"""Values of ``bare``: data of the reservoir; a write that reads, or has read, the rest of its
-page (read-modify-write)."""
-REGISTERS, GRADIENT, MADE, MOVED = range(8, 12)
-"""Values of ``bare``: register data sent to the controller; a gradient that is programmed; data
-made by the controller that are programmed; a super-page that moves to another die."""
 OWN, ROW, REQUEST, CACHED = range(4)
 # Error codes of compiled code; engine/run/errors.py has the messages.
 (
@@ -211,15 +216,22 @@ def take_txn(st):
     txn.mate = -1
     txn.page = -1
     txn.row = -1
-    txn.old = -1
+    txn.src_ppn = -1
     txn.array = 0
     txn.size = 0
-    txn.left = 0
+    txn.bytes_left = 0
+    txn.offset = 0
+    txn.order = 0
     txn.sectors = 0
     txn.bus = 0
     txn.n = 0
     txn.planes = 0
-    txn.bare = 0
+    txn.role = Role.NONE
+    txn.turn = 0
+    txn.turned = 0
+    txn.held_back = 0
+    txn.pages_done = 0
+    txn.gathered = 0
     txn.kind = OWN
     txn.stream = 0
     txn.phase = st.use.shape[0] - 1
@@ -301,14 +313,14 @@ def log_read(st, tid):
 
     With bit errors, the physical page is logged, because the errors are drawn for that page.
     """
-    if st.reg[0].log_on == 0 or st.txn[tid].bare >= REGISTERS:
+    if st.reg[0].log_on == 0 or st.txn[tid].role >= Role.REGISTERS:
         return
     while tid >= 0:
         txn = st.txn[tid]
-        if txn.row >= 0 and txn.bare == RESERVOIR:
-            what = LOG_READ if txn.left == 0 else LOG_LIFT
-            log(st, what, txn.row, txn.lpn, txn.ppn, txn.old, txn.n, txn.dev, txn.die)
-        elif txn.row >= 0 and (txn.bare != 0 or st.cfg[0].errors != 0 or stays(st, tid)):
+        if txn.row >= 0 and txn.role == Role.RESERVOIR:
+            what = LOG_READ if txn.held_back == 0 else LOG_LIFT
+            log(st, what, txn.row, txn.lpn, txn.ppn, txn.turn, txn.n, txn.dev, txn.die)
+        elif txn.row >= 0 and (txn.role != Role.NONE or st.cfg[0].errors != 0 or stays(st, tid)):
             log(st, LOG_READ, txn.row, txn.lpn, txn.ppn, -1, txn.n, txn.dev, txn.die)
         elif txn.row >= 0:
             for lpn in range(txn.lpn, txn.lpn + txn.n):

@@ -20,7 +20,14 @@ from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.engine.core import stages as s
 from ondie.emu.engine.core.counters import COUNTERS
-from ondie.emu.engine.core.events import FIFO, LINE, LOG, REG, TXN, build_tree
+from ondie.emu.engine.core.events import (
+    FIFO,
+    LINE,
+    LOG,
+    REG,
+    TXN,
+    build_tree,
+)
 from ondie.emu.engine.core.state import Arrays, record_type, records
 from ondie.emu.ftl import (
     cmt,

@@ -24,12 +24,8 @@ from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import (
     PROGRAM_PAGES,
 )
-from ondie.emu.engine.core.events import (
-    OWN,
-    REGISTERS,
-    RESERVOIR,
-    go,
-)
+from ondie.emu.engine.core.events import OWN, go
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.run import pe_completion
 from ondie.emu.ftl import (
     completion,
@@ -114,11 +110,11 @@ def on_read_done(st, tid):
     dev = txn.dev
     more = False
     if st.cfg[0].errors != 0:
-        if txn.kind == OWN or txn.bare != RESERVOIR:
+        if txn.kind == OWN or txn.role != Role.RESERVOIR:
             more = read_retry.sensed(st, tid)
         elif st.row[txn.row].kind != timing.SCAN:
             reservoir_reads.sensed(st, tid)
-    if txn.kind == OWN and txn.bare == 0:
+    if txn.kind == OWN and txn.role == Role.NONE:
         if st.cfg[0].errors != 0:
             go(st, tid, stages.MOVE_SENSED)
         elif not decode(st, tid, stages.MOVE_DECODED) and not dram(
@@ -126,7 +122,7 @@ def on_read_done(st, tid):
         ):
             completion.move(st, tid)
         return
-    if (txn.kind == OWN or txn.bare != RESERVOIR) and not more:
+    if (txn.kind == OWN or txn.role != Role.RESERVOIR) and not more:
         read_done(st, dev, txn.ppn)
         if st.cfg[0].errors != 0 and read_retry.tired(st, tid):
             reclaim(st, dev, txn.ppn)
@@ -138,7 +134,7 @@ def on_flash_done(st, tid):
     """Complete the die operation of transaction ``tid`` by the table above. Return the transaction
     when it is finished, else -1."""
     txn = st.txn[tid]
-    if txn.bare >= REGISTERS or (txn.bare == RESERVOIR and txn.op == timing.PROGRAM):
+    if txn.role >= Role.REGISTERS or (txn.role == Role.RESERVOIR and txn.op == timing.PROGRAM):
         return pe_completion.on_helped_done(st, tid)
     if txn.op == timing.READ:
         on_read_done(st, tid)

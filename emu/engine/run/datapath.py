@@ -17,7 +17,8 @@ from ondie.emu.engine.core.counters import (
     HOST_WRITE_BYTES,
     LINK_EXTRA_DOWN_BYTES,
 )
-from ondie.emu.engine.core.events import GRADIENT, MADE, MERGING, OWN, RESERVOIR, ROW, enter
+from ondie.emu.engine.core.events import OWN, ROW, enter
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.transaction import child
 from ondie.emu.ftl import cmt, padding, read_retry, reservoir_parity
 from ondie.emu.ftl.completion import map_arrived, move
@@ -35,7 +36,6 @@ from ondie.emu.ftl.transfers import (
 from ondie.emu.ftl.write_path import hunt, merged, place_or_wait
 from ondie.emu.nand import channel, timing
 from ondie.emu.nvme import (
-    command,
     command_split,
     data_cache,
     idle_timer,
@@ -76,7 +76,7 @@ def fetched(st, tid):
         if cfg.whole_commands != 0:
             return False
         command_split.cut_write(st, tid, stages.WRITE_FETCHED)
-    elif txn.bare != command.TRIMMING:
+    elif txn.role != Role.TRIMMING:
         if cfg.cache_writes != 0:
             command_split.flush(st, tid)
             if cfg.line > 1:
@@ -138,18 +138,18 @@ def onwards(st, tid):
         told = False
         waits = False
         if step == stages.SENSED:
-            if txn.bare == MERGING:
+            if txn.role == Role.MERGING:
                 waits = decode(st, tid, stages.MERGED)
-            elif txn.bare != 0 and st.row[txn.row].kind == timing.SCAN:
+            elif txn.role != Role.NONE and st.row[txn.row].kind == timing.SCAN:
                 waits = dram(st, tid, 1, stages.PART_DONE)
-            elif txn.bare != 0 and st.row[txn.row].kind == timing.LIFT:
+            elif txn.role != Role.NONE and st.row[txn.row].kind == timing.LIFT:
                 if cfg.round_trip != 0:
                     waits = decode_bare(st, tid, stages.TAKEN_OUT)
                 else:
                     waits = dram(st, tid, 1, stages.PART_DONE)
-            elif txn.bare != 0 and cfg.round_trip != 0:
+            elif txn.role != Role.NONE and cfg.round_trip != 0:
                 waits = decode_bare(st, tid, stages.DECODED)
-            elif txn.bare != 0:
+            elif txn.role != Role.NONE:
                 waits = dram(st, tid, HOST_PASSES, stages.READ_IN_DRAM)
             else:
                 waits = decode(st, tid, stages.DECODED)
@@ -164,14 +164,14 @@ def onwards(st, tid):
                     stages.ISP_READ_READY,
                 )
             else:
-                if cfg.cache_fills != 0 and txn.bare == 0:
+                if cfg.cache_fills != 0 and txn.role == Role.NONE:
                     fill(st, tid)
                 waits = dram(st, tid, HOST_PASSES, stages.READ_IN_DRAM)
         elif step == stages.READ_UNMAPPED:
             passes = 1 if of_isp(st, txn) else HOST_PASSES
             waits = dram(st, tid, passes, stages.READ_IN_DRAM)
         elif step == stages.READ_IN_DRAM:
-            if of_isp(st, txn) or (cfg.whole_commands != 0 and txn.bare == 0):
+            if of_isp(st, txn) or (cfg.whole_commands != 0 and txn.role == Role.NONE):
                 return tid
             which, size, following = stages.UP, txn.size, stages.UP_DONE
         elif step == stages.UP_DONE:
@@ -183,12 +183,12 @@ def onwards(st, tid):
                 padding.join(st, tid)
             elif txn.kind == OWN:
                 channel.push(st, st.die[txn.die].first, tid, queue_of(st, txn))
-            elif txn.bare == RESERVOIR or txn.bare == GRADIENT:
+            elif txn.role == Role.RESERVOIR or txn.role == Role.GRADIENT:
                 channel.push(st, st.die[txn.die].first, tid, channel.Q_PE)
-            elif txn.bare == MADE:
+            elif txn.role == Role.MADE:
                 reservoir_parity.waits(st, tid)
                 channel.push(st, st.die[txn.die].first, tid, channel.Q_WRITE)
-            elif cfg.placed != 0 and txn.bare == MERGING:
+            elif cfg.placed != 0 and txn.role == Role.MERGING:
                 channel.push_in_order(st, st.die[txn.die].first, tid, channel.Q_WRITE)
             else:
                 channel.push(st, st.die[txn.die].first, tid, channel.Q_WRITE)
@@ -289,18 +289,18 @@ def onwards(st, tid):
         elif step == stages.ISP_WRITE_FETCHED:
             waits = dram(st, tid, 1, stages.ISP_WRITE_IN_DRAM)
         elif step == stages.TRAFFIC_PIECE:
-            if txn.left == 0:
+            if txn.bytes_left == 0:
                 return tid
             reg.hop = 0
             next_piece(st, tid, stages.TRAFFIC_PIECE)
             return -1
         elif step == stages.DMA_READY:
-            if txn.left > 0:
+            if txn.bytes_left > 0:
                 piece = child(st, tid, txn.lpn, 0)
                 if piece < 0:
                     return -1
-                st.txn[piece].left = txn.left
-                txn.left = 0
+                st.txn[piece].bytes_left = txn.bytes_left
+                txn.bytes_left = 0
                 reg.hop = 0
                 next_piece(st, piece, stages.DMA_READY)
             which, size, following = stages.UP, txn.size, stages.UP_DONE
@@ -331,7 +331,7 @@ def onwards(st, tid):
         elif step == stages.MAP_SENSED:
             waits = decode(st, tid, stages.MAP_DECODED)
         elif step == stages.MAP_DECODED:
-            passes = HOST_PASSES if txn.bare == cmt.BACK and txn.ppn >= 0 else 1
+            passes = HOST_PASSES if txn.role == Role.MAP_BACK and txn.ppn >= 0 else 1
             waits = dram(st, tid, passes, stages.MAP_IN_DRAM)
         elif step == stages.MAP_IN_DRAM:
             reg.hop = 0

@@ -32,13 +32,8 @@ from ondie.emu.engine.core.events import (
     E_POOL,
     E_RESOURCE,
     E_UNWRITTEN,
-    GRADIENT,
     LOG_ROW,
-    MADE,
-    MOVED,
-    REGISTERS,
     REQUEST,
-    RESERVOIR,
     ROW,
     enter,
     fail,
@@ -67,6 +62,7 @@ from ondie.emu.engine.core.plan_rows import (
     complete,
     room,
 )
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.run import completion, datapath
 from ondie.emu.ftl import (
     padding,
@@ -178,7 +174,7 @@ def admit(st, dev):
             txn.n = row.bytes_in // st.cfg[0].page_bytes
             txn.size = 0
             txn.op = timing.OTHER
-            txn.bare = command.TRIMMING if row.kind == command.TRIM else 0
+            txn.role = Role.TRIMMING if row.kind == command.TRIM else Role.NONE
         if txn.lpn < 0 or txn.lpn + txn.n > st.cfg[0].lpns:
             fail(st, E_PAST_END, txn.lpn, txn.n)
             return
@@ -229,7 +225,6 @@ def part(st, rid):
     txn.op = timing.OTHER
     txn.kind = ROW
     txn.stream = row.stream
-    txn.old = 0
     return tid
 
 
@@ -248,8 +243,8 @@ def start(st, rid):
     elif row.resource == DMA_DOWN:
         start_dma_down(st, rid, tid)
     elif row.resource == DMA_UP:
-        txn.left = row.bytes_out
-        st.count[dev, UP_BYTES] += txn.left
+        txn.bytes_left = row.bytes_out
+        st.count[dev, UP_BYTES] += txn.bytes_left
         transfers.next_piece(st, tid, stages.DMA_READY)
     elif row.resource == HOST_CPU:
         work(st, stages.CPU, tid, row.array_ps)
@@ -261,7 +256,7 @@ def start(st, rid):
         work(st, stages.station(st, dev, stages.ISP), tid, row.array_ps)
         if size > 0:
             other = part(st, rid)
-            st.txn[other].left = size
+            st.txn[other].bytes_left = size
             transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
     elif row.resource == TUNNEL:
         start_message(st, rid, tid)
@@ -375,7 +370,7 @@ def start_die(st, rid, tid):
     txn.die = die
     txn.n = pages(st, row.bytes_in + row.bytes_out)
     txn.array = row.array_ps
-    txn.bare = RESERVOIR
+    txn.role = Role.RESERVOIR
     txn.ppn = int(st.rmap[dev, row.lpn]) - 1
     if txn.ppn < 0 and (row.kind == timing.BPR or row.kind == timing.READ):
         fail(st, E_UNWRITTEN, row.lpn, die)
@@ -387,11 +382,11 @@ def start_die(st, rid, tid):
         st.count[dev, LOAD_BYTES] += row.bytes_in
         # Data stream from DRAM to the channel: both are occupied at the same time.
         other = part(st, rid)
-        st.txn[other].left = row.bytes_in
+        st.txn[other].bytes_left = row.bytes_in
         transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
         channel.push(st, die, tid, channel.Q_LOAD)
     elif row.kind == timing.READ:
-        txn.old = reservoir.turned(st, die, txn.ppn)
+        txn.turn = reservoir.turned(st, die, txn.ppn)
         txn.size = row.bytes_out
         txn.bus = row.bytes_out
         st.count[dev, RESERVOIR_READ_PAGES] += txn.n
@@ -422,7 +417,7 @@ def start_help(st, rid, tid):
     txn.bus = txn.size
     if row.kind == timing.RECALL:
         txn.op = timing.BPR
-        txn.left = 1  # the gradient is sensed with the super-page
+        txn.held_back = 1  # the gradient is sensed with the super-page
         if txn.ppn < 0:
             fail(st, E_UNWRITTEN, row.lpn, txn.die)
         channel.push(st, txn.die, tid, channel.Q_PE)
@@ -432,36 +427,36 @@ def start_help(st, rid, tid):
         if txn.ppn < 0:
             fail(st, E_UNWRITTEN, row.lpn, txn.die)
             return
-        txn.old = reservoir.turned(st, txn.die, txn.ppn)
-        txn.left = 1  # the data do not go to the host
+        txn.turn = reservoir.turned(st, txn.die, txn.ppn)
+        txn.held_back = 1  # the data do not go to the host
         st.count[dev, LIFTED_PAGES] += txn.n
         st.count[dev, ARRAY_READS] += 1
         channel.push(st, txn.die, tid, channel.Q_READ)
         return
     if row.kind == timing.FETCH:
         txn.op = timing.READ
-        txn.bare = REGISTERS
+        txn.role = Role.REGISTERS
         txn.array = -st.op[timing.READ].array  # no array operation
         channel.push(st, txn.die, tid, channel.Q_PE)
         return
     other = part(st, rid)  # data stream from DRAM to the channel: both are occupied
-    st.txn[other].left = row.bytes_in
+    st.txn[other].bytes_left = row.bytes_in
     transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
     txn.op = timing.PROGRAM
     if row.kind == timing.KEEP:
-        txn.bare = GRADIENT
+        txn.role = Role.GRADIENT
         if txn.ppn < 0:
             fail(st, E_UNWRITTEN, row.lpn, txn.die)
     elif row.kind == timing.BESIDE:
-        txn.bare = MADE  # its physical super-page is assigned when it is programmed
+        txn.role = Role.MADE  # its physical super-page is assigned when it is programmed
     else:
-        txn.bare = RESERVOIR
+        txn.role = Role.RESERVOIR
         txn.ppn = reservoir.open_place(st, dev, row.lpn)
     if row.kind == timing.LAND:
-        txn.bare = MOVED
-        txn.old = row.tag  # source super-page
-        if txn.old < 0 or txn.old >= st.rmap.shape[1] or st.rmap[dev, txn.old] == 0:
-            fail(st, E_UNWRITTEN, txn.old, txn.die)
+        txn.role = Role.MOVED
+        txn.src_ppn = row.tag  # source super-page
+        if txn.src_ppn < 0 or txn.src_ppn >= st.rmap.shape[1] or st.rmap[dev, txn.src_ppn] == 0:
+            fail(st, E_UNWRITTEN, txn.src_ppn, txn.die)
             return
         if st.cfg[0].round_trip == 0:  # no parity except that of the die
             go(st, tid, stages.ENCODED)
@@ -484,7 +479,7 @@ def start_by_place(st, rid, tid):
     txn.ppn = row.lpn // cfg.dies
     txn.die = die
     txn.n = pages(st, row.bytes_in + row.bytes_out)
-    txn.bare = RESERVOIR
+    txn.role = Role.RESERVOIR
     if row.lpn < 0 or txn.ppn >= cfg.reservoir_pages:
         fail(st, E_PAST_END, row.lpn, 1)
         return

@@ -24,7 +24,6 @@ from ondie.emu.engine.core.counters import (
     VPP_PAGES,
 )
 from ondie.emu.engine.core.events import (
-    GRADIENT,
     LOG_BPP,
     LOG_BPR,
     LOG_FETCH,
@@ -34,11 +33,10 @@ from ondie.emu.engine.core.events import (
     LOG_ODC,
     LOG_PAD,
     LOG_VPP,
-    MADE,
-    MOVED,
     go,
     log,
 )
+from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import (
     reservoir,
     reservoir_parity,
@@ -62,25 +60,25 @@ def on_helped_done(st, tid):
         go(st, tid, stages.TAKEN_OUT)
         return -1
     st.count[dev, ARRAY_PROGRAMS] += 1
-    if txn.bare == MADE:
+    if txn.role == Role.MADE:
         reservoir_parity.placed(st, tid)
     turn = reservoir.turned(st, txn.die, txn.ppn)
-    if txn.bare == GRADIENT:
+    if txn.role == Role.GRADIENT:
         st.count[dev, KEPT_PAGES] += txn.n
         log(st, LOG_KEEP, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
         return tid
-    if txn.bare == MOVED:
+    if txn.role == Role.MOVED:
         st.count[dev, LANDED_PAGES] += txn.n
         reservoir.map_place(st, dev, txn.lpn, txn.ppn)
-        reservoir.unmap(st, dev, txn.old)
-        log(st, LOG_LANDED, txn.row, txn.lpn, txn.ppn, turn, txn.old, dev, txn.die)
+        reservoir.unmap(st, dev, txn.src_ppn)
+        log(st, LOG_LANDED, txn.row, txn.lpn, txn.ppn, turn, txn.src_ppn, dev, txn.die)
         return tid
     st.count[dev, STORED_PAGES] += txn.n
     reservoir.map_place(st, dev, txn.lpn, txn.ppn)
     reservoir_parity.erased_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
     log(
         st,
-        LOG_MADE if txn.bare == MADE else LOG_BPP,
+        LOG_MADE if txn.role == Role.MADE else LOG_BPP,
         txn.row,
         txn.lpn,
         txn.ppn,
@@ -127,7 +125,7 @@ def on_pe_done(st, tid):
         if st.row[txn.row].kind == timing.PAD:
             log(st, LOG_PAD, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
         else:
-            st.count[dev, TURNED_PAGES] += txn.left
+            st.count[dev, TURNED_PAGES] += txn.turned
             reservoir.map_place(st, dev, txn.lpn, txn.ppn)
             reservoir_parity.erased_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
             log(st, LOG_BPP, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)

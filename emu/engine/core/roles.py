@@ -1,0 +1,25 @@
+"""Roles of a transaction: what a flash operation is for, beside its kind and owner.
+
+Owns the enumeration alone. Does not own the owners (events.OWN, ROW, REQUEST, CACHED) or the
+handlers that distinguish roles.
+Source: MQSim tells these apart by one class per transaction source.
+"""
+
+from enum import IntEnum
+
+
+class Role(IntEnum):
+    """What a transaction is for. The roles from REGISTERS on are the controller's help for on-die
+    computation."""
+
+    NONE = 0  # plain read, write or erase; a page that collection moves, if the owner is OWN
+    RESERVOIR = 1  # data of the reservoir, without ECC in the controller
+    MERGING = 2  # a write that reads, or has read, the rest of its page (read-modify-write)
+    TRIMMING = 3  # a command that carries a TRIM
+    MAP_FETCH = 4  # reads a translation page for the transactions that wait for it
+    MAP_BACK = 5  # reads a translation page, merges the dirty entries and writes it back
+    PADDING = 6  # a program without data that completes a word line
+    REGISTERS = 8  # register data sent to the controller
+    GRADIENT = 9  # a gradient that is programmed
+    MADE = 10  # data made by the controller that are programmed
+    MOVED = 11  # a super-page that moves to another die
