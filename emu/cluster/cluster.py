@@ -21,7 +21,7 @@ from ondie.emu.units import InputError
 MOST_NODES = 1_000_000
 
 
-class Exchange(Protocol):
+class AllreduceCost(Protocol):
     """Cost of one all-reduce."""
 
     @property
@@ -57,7 +57,7 @@ class Fleet:
     """Nodes of a cluster in the order of their kinds, hosts first."""
 
     kinds: tuple[Kind, ...]
-    exchange: Callable[[np.ndarray], Exchange]
+    exchange: Callable[[np.ndarray], AllreduceCost]
     """Returns the all-reduce among the present nodes, given as bool[nodes]."""
     sample_bytes: int
     watts: Callable[[np.ndarray], float]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from ondie.emu.cluster.cluster import Exchange, Fleet
+    from ondie.emu.cluster.cluster import AllreduceCost, Fleet
 
 STEP = np.dtype(
     [
@@ -78,7 +78,7 @@ class History:
         done: float,
         counts: np.ndarray,
         counted: np.ndarray,
-        exchange: Exchange,
+        exchange: AllreduceCost,
         there: np.ndarray,
         rate: float,
     ) -> None:

@@ -25,7 +25,7 @@ METHODS = ("accumulate", "local")
 TRIED = 48
 """Number of engine counts tried at once."""
 
-Exchange = float | Callable[[int], float]
+ExchangeTime = float | Callable[[int], float]
 """Seconds of a synchronization, or a function from the number of nodes to seconds."""
 
 
@@ -121,7 +121,7 @@ def interval(seconds: float, exchange_s: float, overhead: float) -> int:
 def plan(
     engines: Sequence[Engine],
     counts: Sequence[int] | None = None,
-    exchange_s: Exchange = 0.0,
+    exchange_s: ExchangeTime = 0.0,
     *,
     method: str = "accumulate",
     most_samples: int | None = None,
@@ -201,7 +201,7 @@ def recruited(
     return last if found is None or last.samples_per_s >= found.samples_per_s else found
 
 
-def _exchange(exchange_s: Exchange, nodes: int) -> float:
+def _exchange(exchange_s: ExchangeTime, nodes: int) -> float:
     took = exchange_s(nodes) if callable(exchange_s) else exchange_s
     if not (math.isfinite(took) and took >= 0):
         raise InputError(f"exchange of {took} s among {nodes} nodes: 0 or more is right")

@@ -18,7 +18,7 @@ import numpy as np
 
 from ondie.emu.cluster import membership as members
 from ondie.emu.cluster.batch_tuner import MOST
-from ondie.emu.cluster.cluster import Exchange, Fleet
+from ondie.emu.cluster.cluster import AllreduceCost, Fleet
 from ondie.emu.cluster.epoch import Epoch
 from ondie.emu.cluster.history import History
 from ondie.emu.cluster.hypertune.controller import HyperTune
@@ -76,7 +76,7 @@ class Simulation:
         self.history = History.of(fleet)
         self._random = np.random.default_rng(self.chance.seed)
         self._reader = np.zeros(fleet.nodes)
-        self._known: dict[bytes, Exchange] = {}
+        self._known: dict[bytes, AllreduceCost] = {}
         self._tuned = self.batches
         self._epochs = 0
         self.epoch = self._begin()
@@ -191,7 +191,7 @@ class Simulation:
         out: np.ndarray = smaller + larger * self.fleet.seconds(small + 1)
         return out
 
-    def _exchange(self) -> Exchange:
+    def _exchange(self) -> AllreduceCost:
         key = self.there.tobytes()
         if key not in self._known:
             self._known = {key: self.fleet.exchange(self.there)}

@@ -45,7 +45,7 @@ class Exchange:
         return ring.piece_bytes(self.n_bytes, self.nodes)
 
     @cached_property
-    def cost(self) -> allreduce.Exchange:
+    def cost(self) -> allreduce.Allreduce:
         """Cost of the exchange by the cost model."""
         return allreduce.exchange(self.kind, self.n_bytes, self.drives, TunnelCost.of(self.cfg))
 

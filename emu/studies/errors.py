@@ -2,7 +2,7 @@
 
 Owns the models, the modes of protection, which trainings are run and which need not be. Does not
 own the drive's errors (backend/bare.py, shield.py), the optimizer (csd.py), rows or the figure
-(errors_shown.py).
+(errors_tables.py).
 Source: closed loops: wrong bits of the pages that the processing elements read are in what these
 compute and program, and so stay and add up in w, m and v; those of the pages of weights that the
 host reads are in the weights that it trains with. Models and batches as the traces gpt-small and
@@ -36,8 +36,8 @@ from ondie.emu.nand import pe_protection as shield
 from ondie.emu.nand.rber import MOST
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.on_die.path import OnDie
-from ondie.emu.studies import errors_shown as shown
-from ondie.emu.studies.errors_shown import BYPASSED, COMPARED, MODES, Cell, Found, Trained
+from ondie.emu.studies import errors_tables
+from ondie.emu.studies.errors_tables import BYPASSED, COMPARED, MODES, Cell, Found, Trained
 from ondie.emu.studies.workers import Runner, pool
 from ondie.emu.units import InputError
 from ondie.traces import Trace
@@ -238,4 +238,4 @@ def validate(
     ordered = sorted(rates)
     with pool("errors", jobs or os.cpu_count() or 1) as run:
         found = Suite(steps, seeds, ordered, exposure, progress, run).found()
-    return shown.rows(found), shown.draw(found, save), shown.tables(found)
+    return errors_tables.rows(found), errors_tables.draw(found, save), errors_tables.tables(found)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from ondie.emu.analysis.compare import run_path
 from ondie.emu.analysis.row import CHECK, FIT, IDENTITY, SHAPE, Progress, Row
 from ondie.emu.cluster.collectives import ring
-from ondie.emu.cluster.collectives.allreduce import KINDS, Exchange, exchange
+from ondie.emu.cluster.collectives.allreduce import KINDS, Allreduce, exchange
 from ondie.emu.config.config import load_preset
 from ondie.emu.nvme.tunnel.cost import DOWN, UP, TunnelCost
 from ondie.emu.nvme.tunnel.framing import HEADER
@@ -61,7 +61,7 @@ def cost_of(preset: str, *overrides: str) -> TunnelCost:
     return TunnelCost.of(load_preset(preset, overrides))
 
 
-def ring_rate(x: Exchange, drives: int) -> float:
+def ring_rate(x: Allreduce, drives: int) -> float:
     """Bytes per second that each link carries each way."""
     nodes = drives + 1
     return ring.steps(nodes) * ring.piece_bytes(GRADIENT, nodes) / x.seconds

@@ -19,12 +19,11 @@ from tests.smoke.commands import files, here, refused
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("sklearn", reason="scikit-learn is not installed")
 
-from ondie.emu.studies import errors  # noqa: E402
-from ondie.emu.studies import errors_shown as shown  # noqa: E402
+from ondie.emu.studies import errors, errors_tables  # noqa: E402
 
 pytestmark = pytest.mark.timeout(1800)  # at full counts all trainings of the suite
 
-BYPASSED, COMPARED, ON_DIE, CONTROLLER = shown.MODES
+BYPASSED, COMPARED, ON_DIE, CONTROLLER = errors_tables.MODES
 
 
 def in_turn(work, wanted):
@@ -51,7 +50,7 @@ def found(counts):
 def test_no_row_misses(found):
     """Flips within their interval, counted alike by the drive in training; runs without one equal
     to that without errors, to the last bit."""
-    rows = shown.rows(found)
+    rows = errors_tables.rows(found)
     assert [row.name for row in rows if row.misses] == []
     checked = [row for row in rows if row.kind == CHECK]
     equal = [row for row in checked if row.unit == "numbers"]
@@ -75,11 +74,11 @@ def test_a_run_without_a_flip_is_that_without_errors_and_some_were_trained(found
 def test_training_departs_where_many_bits_are_wrong(found):
     for model in errors.MODELS:
         for mode in (BYPASSED, COMPARED):
-            assert min(found.missed(model, mode, 1e-4)) > shown.DISTANCE
-            rate = shown.departs(found, model, mode)
+            assert min(found.missed(model, mode, 1e-4)) > errors_tables.DISTANCE
+            rate = errors_tables.departs(found, model, mode)
             assert rate is not None and 1e-9 < rate <= 1e-4
-        assert shown.departs(found, model, ON_DIE) is None
-        assert shown.departs(found, model, CONTROLLER) is None
+        assert errors_tables.departs(found, model, ON_DIE) is None
+        assert errors_tables.departs(found, model, CONTROLLER) is None
 
 
 def test_where_the_comparator_has_nothing_to_do_it_changes_nothing():
@@ -116,7 +115,7 @@ def trained(losses, weights=(1.0, 2.0), **more):
         "losses": tuple(losses), "weights": np.array(weights, np.float32), "steps": len(losses),
         "raw": 0, "left": 0, "met": False, "update_s": 1e-4, "drive_j": 1e-3,
     }  # fmt: skip
-    return shown.Trained(**(values | more))
+    return errors_tables.Trained(**(values | more))
 
 
 def made_up(raw=1000, exposure=1, run=None, bad=None, rates=(1e-8, 1e-6)):
@@ -126,19 +125,21 @@ def made_up(raw=1000, exposure=1, run=None, bad=None, rates=(1e-8, 1e-6)):
     plain = trained(losses)
     bad = bad or trained(4 - (4 - losses) / 2)
     cells = {}
-    for mode in shown.MODES:
+    for mode in errors_tables.MODES:
         for rate in rates:
             n = round(raw * rate / 1e-6)
             left = n if mode in (BYPASSED, COMPARED) else 0
             flips = np.zeros((20, 2), np.int64)
             flips[0] = n, left
             which = bad if left and rate == rates[-1] else plain
-            cells["GPT", mode, rate, 7] = shown.Cell(flips, which, None)
+            cells["GPT", mode, rate, 7] = errors_tables.Cell(flips, which, None)
     nan = trained([4.0, 3.9, float("nan")])
     cells["GPT", COMPARED, rates[-1], 7].trained = nan
     cells["GPT", ON_DIE, rates[-1], 7].run = run or plain
     readings = {("GPT", 7): 10**9 // 65536}
-    return shown.Found(cells, {("GPT", 7): plain}, readings, 65536, rates, (7,), 20, exposure)
+    return errors_tables.Found(
+        cells, {("GPT", 7): plain}, readings, 65536, rates, (7,), 20, exposure
+    )
 
 
 def by_name(rows):
@@ -146,12 +147,12 @@ def by_name(rows):
 
 
 def test_rows():
-    rows = shown.rows(made_up(run=trained(np.linspace(4.0, 2.0, 20), raw=1000)))
+    rows = errors_tables.rows(made_up(run=trained(np.linspace(4.0, 2.0, 20), raw=1000)))
     assert not any(row.misses for row in rows)
     named = by_name(rows)
     row = named["GPT, on-die ECC, 1e-6, seed 7: 1,000 flips, 0 left"]
     assert (row.kind, row.predicted, row.tolerance) == (CHECK, 0, 0)
-    ends = {m: named[f"GPT, {m}, 1e-6: loss at the end"] for m in shown.MODES}
+    ends = {m: named[f"GPT, {m}, 1e-6: loss at the end"] for m in errors_tables.MODES}
     assert {row.kind for row in ends.values()} == {SHOWN}
     low = np.mean(np.linspace(4, 2, 20)[-2:])
     assert [row.predicted for row in ends.values()] == pytest.approx([2 + low / 2, 4.0, low, low])
@@ -165,7 +166,7 @@ def test_rows():
 
 @pytest.mark.parametrize("raw", [500, 850, 1150, 2000])
 def test_too_few_or_too_many_flips_miss(raw):
-    missed = [row for row in shown.rows(made_up(raw)) if row.misses and row.unit == "flips"]
+    missed = [row for row in errors_tables.rows(made_up(raw)) if row.misses and row.unit == "flips"]
     assert any("1e-6: flips, 9" in row.name for row in missed)
 
 
@@ -175,21 +176,21 @@ def test_a_run_that_differs_in_one_bit_misses():
         trained(right, (1.0, np.nextafter(np.float32(2), np.float32(3))), raw=1000),
         trained([*right[:-1], np.nextafter(2.0, 3)], raw=1000),
     ):
-        rows = shown.rows(made_up(run=run))
+        rows = errors_tables.rows(made_up(run=run))
         assert [row.predicted for row in rows if row.misses] == [1.0]
 
 
 def test_a_flip_that_the_drive_did_not_count_misses():
     for raw, left in ((999, 0), (1000, 1)):
         run = trained(np.linspace(4.0, 2.0, 20), raw=raw, left=left)
-        missed = [row for row in shown.rows(made_up(run=run)) if row.misses]
+        missed = [row for row in errors_tables.rows(made_up(run=run)) if row.misses]
         assert [row.predicted for row in missed] == [1.0]
         assert "the drive counts others" in missed[0].name
 
 
 @pytest.mark.parametrize("n, p", [(10**9, 1e-10), (10**9, 1e-6), (5 * 10**9, 1e-4), (1000, 0.5)])
 def test_the_interval_is_the_narrowest_of_its_doubt(n, p):
-    low, high = shown.interval(n, p, 0.01)
+    low, high = errors_tables.interval(n, p, 0.01)
     assert log_above(n, high, p) <= np.log(0.005) < log_above(n, high - 1, p)
     assert log_up_to(n, low, p) > np.log(0.005)
     assert low == 0 or log_up_to(n, low - 1, p) <= np.log(0.005)
@@ -198,40 +199,44 @@ def test_the_interval_is_the_narrowest_of_its_doubt(n, p):
 
 def test_what_is_missed():
     plain = trained(np.linspace(4.0, 2.0, 20))
-    low = shown.end(plain, 20)
-    assert shown.share(plain, plain, 20) == 0
-    assert shown.share(trained([4.0, float("nan")]), plain, 20) == 1
-    assert shown.share(trained([4.0] + [1e30] * 19), plain, 20) == 1
+    low = errors_tables.end(plain, 20)
+    assert errors_tables.share(plain, plain, 20) == 0
+    assert errors_tables.share(trained([4.0, float("nan")]), plain, 20) == 1
+    assert errors_tables.share(trained([4.0] + [1e30] * 19), plain, 20) == 1
     half = trained([4.0] + [(4 + low) / 2] * 19)
-    assert shown.share(half, plain, 20) == pytest.approx(0.5)
+    assert errors_tables.share(half, plain, 20) == pytest.approx(0.5)
 
 
 def test_the_table_and_the_exposure():
     for exposure, label in ((1, None), (1000, "exposure x 1,000")):
         found = made_up(raw=1000 * exposure, exposure=exposure)
         console = Console(width=180, record=True, file=open("/dev/null", "w"))
-        for table in shown.tables(found):
+        for table in errors_tables.tables(found):
             console.print(table)
         text = console.export_text()
         assert "+50.0%" in text and "+100.0%" in text and "1 NaN" in text
         assert f"{1000 * exposure:,}" in text and "not up to 1e-6" in text
         assert (label is None) or label in text
-        names = [row.name for row in shown.rows(found)]
+        names = [row.name for row in errors_tables.rows(found)]
         assert label is None or all(label in name for name in names)
-        assert label is None or not any(row.misses for row in shown.rows(found)[:2])
+        assert label is None or not any(row.misses for row in errors_tables.rows(found)[:2])
 
 
 def test_the_figure(tmp_path):
     figures = []
-    drawn = shown.draw(made_up(exposure=50), lambda f: figures.append(f) or saved(f))
+    drawn = errors_tables.draw(made_up(exposure=50), lambda f: figures.append(f) or saved(f))
     (axes,) = figures[0].axes
     (legend,) = figures[0].legends
-    assert [text.get_text() for text in legend.get_texts()] == list(shown.MODES)
+    assert [text.get_text() for text in legend.get_texts()] == list(errors_tables.MODES)
     lines = axes.get_lines()[:4]
     assert [line.get_ydata()[-1] for line in lines] == pytest.approx([0.5, 1, 0, 0])
     assert lines[0].get_xdata().tolist() == [1e-8, 1e-6] and axes.get_xscale() == "log"
     assert "exposure x 50" in axes.get_title() and axes.get_xlabel() == "raw bit error rate"
-    assert shown.draw(made_up(exposure=50), saved) == drawn != shown.draw(made_up(), saved)
+    assert (
+        errors_tables.draw(made_up(exposure=50), saved)
+        == drawn
+        != errors_tables.draw(made_up(), saved)
+    )
     (tmp_path / "f.png").write_bytes(drawn["png"])
     image = matplotlib.image.imread(tmp_path / "f.png")
     assert image.shape == (690, 1650, 4) and image[..., :3].min() < 0.1
@@ -254,8 +259,10 @@ def test_the_command_writes_what_it_found(capsys, tmp_path, monkeypatch):
     (suite,) = given
     assert (suite.steps, suite.seeds, suite.rates, suite.exposure) == (20, [7], [1e-8, 1e-6], 3)
     assert files(tmp_path) == ["f.png", "rows.json"]
-    assert json.loads(Path("rows.json").read_text()) == [r.data() for r in shown.rows(right)]
-    assert Path("f.png").read_bytes() == shown.draw(right, saved)["png"]
+    assert json.loads(Path("rows.json").read_text()) == [
+        r.data() for r in errors_tables.rows(right)
+    ]
+    assert Path("f.png").read_bytes() == errors_tables.draw(right, saved)["png"]
     assert "Trainings of 20 steps" in outcome.out and "loss at the end" not in outcome.out
     monkeypatch.setattr(errors.Suite, "found", lambda suite: made_up(raw=2000))
     assert here(capsys, *words).code == 1

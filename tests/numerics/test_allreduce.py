@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ondie.emu.cluster.collectives import ring, tree
-from ondie.emu.cluster.collectives.allreduce import KINDS, Exchange, exchange
+from ondie.emu.cluster.collectives.allreduce import KINDS, Allreduce, exchange
 from ondie.emu.cluster.collectives.tunnels import sum_ps
 from ondie.emu.config.config import load_preset
 from ondie.emu.nvme.tunnel.cost import Message, TunnelCost
@@ -103,7 +103,7 @@ def by_hops(kind: str, n: int, costs: list[TunnelCost]) -> tuple[int, int, Stati
     return host, max(ready[1:]), s
 
 
-def like(x: Exchange, found: tuple[int, int, Stations], rel: float = 1e-9) -> None:
+def like(x: Allreduce, found: tuple[int, int, Stations], rel: float = 1e-9) -> None:
     host, drives, s = found
     assert x.seconds == pytest.approx(max(host, drives) / 1e12, rel=rel)
     assert x.host_s == pytest.approx(host / 1e12, rel=rel)

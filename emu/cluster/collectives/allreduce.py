@@ -30,7 +30,7 @@ WAIT_PS = 1000
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Allreduce:
     """Results of one all-reduce."""
 
     kind: str
@@ -66,7 +66,7 @@ def exchange(
     drives: int,
     cost: TunnelCost | Sequence[TunnelCost],
     which: np.ndarray | None = None,
-) -> Exchange:
+) -> Allreduce:
     """Return an all-reduce of ``n_bytes`` over a host and ``drives`` drives, all ready at once.
 
     ``cost``: the drives' tunnels; if they differ, ``which`` gives the tunnel of each drive,
@@ -133,7 +133,7 @@ def _by_kind(links: Links, messages: Sequence[Message], n: int) -> list[Sent]:
 
 def _result(
     kind: str, links: Links, ps: tuple[int, int], name: str, sent: Sequence[Sent], host_dram: int
-) -> Exchange:
+) -> Allreduce:
     """Build the result. ``ps``: times until the host and the last drive have the sum."""
 
     def total(of: str) -> int:
@@ -146,7 +146,7 @@ def _result(
         joules["controllers"] += cost.joules(seconds, 0.0, 0, count)["controllers"]
     up = sum(s.n_bytes * s.number for s in sent if s.message.received)
     down = sum(s.n_bytes * s.number for s in sent if s.message.written)
-    return Exchange(
+    return Allreduce(
         kind=kind,
         seconds=seconds,
         host_s=ps[0] / PS_PER_S,
@@ -167,7 +167,7 @@ def _result(
 # --- algorithms
 
 
-def _ring(n_bytes: int, links: Links) -> Exchange:
+def _ring(n_bytes: int, links: Links) -> Allreduce:
     """Return a ring all-reduce; its slowest hop, or the relay of all hops, determines the step
     time.
 
@@ -226,7 +226,7 @@ def _step(links: Links, piece: int) -> list[Sent]:
     ]
 
 
-def _star(n_bytes: int, links: Links) -> Exchange:
+def _star(n_bytes: int, links: Links) -> Allreduce:
     """Return a star all-reduce: gradients up, sum, result down; no messages between drives."""
     up = _by_kind(links, links.up(n_bytes), n_bytes)
     down = _by_kind(links, links.down(n_bytes), n_bytes)
@@ -238,7 +238,7 @@ def _star(n_bytes: int, links: Links) -> Exchange:
     return _result("star", links, (ps, ps + last.ps), name, [*up, *down], sums)
 
 
-def _tree(n_bytes: int, links: Links) -> Exchange:
+def _tree(n_bytes: int, links: Links) -> Allreduce:
     """Return a tree all-reduce: up the tree and down.
 
     A shared resource takes at least the time of all messages on it.

@@ -76,7 +76,7 @@ class Exchanging:
         unlike, number = np.unique(counts, axis=0, return_counts=True)
         return [(tuple(row), n) for row, n in zip(unlike.tolist(), number.tolist(), strict=True)]
 
-    def _within(self, kind: str, n_bytes: int, own: tuple[int, ...]) -> allreduce.Exchange:
+    def _within(self, kind: str, n_bytes: int, own: tuple[int, ...]) -> allreduce.Allreduce:
         which = np.repeat(np.arange(len(own)), own)
         return allreduce.exchange(kind, n_bytes, len(which), self._costs, which)
 
