@@ -21,12 +21,13 @@ from ondie.emu.analysis.compare import PATHS, Run
 from ondie.emu.analysis.extrapolate import reduced
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.engine.run.errors import raise_full
 from ondie.emu.engine.run.system import System
 from ondie.emu.nvme.request import READ, WRITE
 from ondie.emu.paths.base import FORWARD, Options, Rows, Unavailable
 from ondie.emu.paths.update_path import UpdatingPath
-from ondie.emu.replay.block_trace import SECTOR, Commands, Loop, partial_pages, whole_sectors
+from ondie.emu.replay.block_trace import Commands, Loop, partial_pages, whole_sectors
 from ondie.emu.replay.player import Player, Source
 from ondie.emu.replay.statistics import summary
 from ondie.emu.units import InputError

@@ -47,7 +47,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepRow:
     """One path at one point; if the path cannot run there, the results are None."""
 
     values: tuple[str, ...]
@@ -85,7 +85,7 @@ class Sweep:
     options: Options
     steps: int
     axes: tuple[Axis, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[SweepRow, ...]
     target_s: float | None
 
 
@@ -158,7 +158,7 @@ def sweep(
     progress: Callable[[str, float], None] | None = None,
 ) -> Sweep:
     """Run the comparison at every point. Raises InputError if it runs at none."""
-    rows: list[Row] = []
+    rows: list[SweepRow] = []
     options = options or Options()
     n_steps = 0
     for at in itertools.product(*(range(len(axis.values)) for axis in along)):
@@ -178,7 +178,7 @@ def sweep(
                 options=replace(options, **choices), swing=False, progress=watch,
             )  # fmt: skip
         except InputError as error:
-            rows.append(Row(texts, ALL, str(error)))
+            rows.append(SweepRow(texts, ALL, str(error)))
             continue
         n_steps = comparison.steps
         rows += _rows(comparison, texts, target_s)
@@ -187,7 +187,7 @@ def sweep(
     return Sweep(cfg, trace, options, n_steps, along, tuple(rows), target_s)
 
 
-def _rows(comparison: Comparison, texts: tuple[str, ...], target_s: float | None) -> list[Row]:
+def _rows(comparison: Comparison, texts: tuple[str, ...], target_s: float | None) -> list[SweepRow]:
     judged = (
         {}
         if target_s is None
@@ -196,7 +196,7 @@ def _rows(comparison: Comparison, texts: tuple[str, ...], target_s: float | None
     out = []
     for result in comparison.results:
         if result.ledger is None or result.energy is None:
-            out.append(Row(texts, result.name, result.reason))
+            out.append(SweepRow(texts, result.name, result.reason))
             continue
         values = {name: entry["value"] for name, entry in metrics(comparison, result).items()}
         drive, both, whole = (
@@ -209,7 +209,7 @@ def _rows(comparison: Comparison, texts: tuple[str, ...], target_s: float | None
         )
         each = values["samples_per_step"]
         out.append(
-            Row(
+            SweepRow(
                 texts, result.name, None, values["update_s"], values["update_share"],
                 values["step_s"], values["update_speedup"], drive, both,
                 values["samples_per_s"], whole,

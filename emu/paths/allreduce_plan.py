@@ -21,13 +21,13 @@ from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.paths.base import SYNCHRONISE, Rows
 
-HOST = 0
+HOST_NODE = 0
 """Node number of the host; node i + 1 is device i. Ring order: host, device 0, device 1, ...,
 host."""
 
 
 @dataclass(frozen=True)
-class Exchange:
+class ExchangePlan:
     """All-reduce of ``n_bytes`` over a host and its drives; ``kind`` is one of allreduce.KINDS."""
 
     cfg: Config
@@ -72,11 +72,13 @@ class Exchange:
     ) -> np.ndarray:
         """Add one message from each ``node`` to each ``to`` and return the row ids. Messages
         between drives pass through the host."""
-        across = (node != HOST) & (to != HOST)
-        kind = np.where(node == HOST, rows.DOWNWARD, np.where(across, rows.ACROSS, rows.UPWARD))
+        across = (node != HOST_NODE) & (to != HOST_NODE)
+        kind = np.where(
+            node == HOST_NODE, rows.DOWNWARD, np.where(across, rows.ACROSS, rows.UPWARD)
+        )
         return out.add(
             len(node),
-            device=np.where(node == HOST, to, node) - 1,
+            device=np.where(node == HOST_NODE, to, node) - 1,
             resource=rows.TUNNEL,
             kind=kind,
             phase=SYNCHRONISE,
@@ -110,7 +112,7 @@ class Exchange:
     def _star(self, out: Rows, trained: int) -> np.ndarray:
         """Add the rows of the star: all drives send to the host, which sums and sends back."""
         drive = np.arange(1, self.nodes)
-        host = np.full_like(drive, HOST)
+        host = np.full_like(drive, HOST_NODE)
         up = self._send(out, drive, host, self.n_bytes, after0=trained)
         summed = self._sum(out, out.join(up, SYNCHRONISE), len(drive))
         down = self._send(out, host, drive, self.n_bytes, after0=summed)
@@ -126,7 +128,7 @@ class Exchange:
             after = {f"after{child}": has[child, level] for child in range(tree.CHILDREN)}
             ids = self._send(out, level, parent, self.n_bytes, **after)
             has[(level - 1) % tree.CHILDREN, parent] = ids
-        ready = out.join(has[:, HOST], SYNCHRONISE)
+        ready = out.join(has[:, HOST_NODE], SYNCHRONISE)
         arrived = np.full(self.nodes, self._sum(out, ready, len(below[0])), np.int64)
         for level in below:
             parent = tree.parents(level)

@@ -29,7 +29,7 @@ from ondie.emu.engine.run.build import logical_pages
 from ondie.emu.engine.run.system import System
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme import command as queues
-from ondie.emu.paths.allreduce_plan import HOST, Exchange
+from ondie.emu.paths.allreduce_plan import HOST_NODE, ExchangePlan
 from ondie.emu.paths.base import (
     BACKWARD,
     FORWARD,
@@ -129,7 +129,7 @@ class Stannis(Path):
         host, drive = self.engines
         whole = host.seconds(step_record.samples)
         over = [
-            (host if i == HOST else drive).seconds(batch) / whole if batch else 0.0
+            (host if i == HOST_NODE else drive).seconds(batch) / whole if batch else 0.0
             for i, batch in enumerate(self.batches(step))
         ]
         parts = [
@@ -144,7 +144,7 @@ class Stannis(Path):
         drives = batches[1:]
         few, many = min(drives), max(drives)
         out = [
-            f"timing only: batch {sum(batches)} = host {batches[HOST]} + {len(drives)} x "
+            f"timing only: batch {sum(batches)} = host {batches[HOST_NODE]} + {len(drives)} x "
             f"{few if few == many else f'{few} to {many}'}, drive at {self.ratio:.3g} of the "
             f"host's speed"
         ]
@@ -255,7 +255,7 @@ class Stannis(Path):
         ]
         ids = np.concatenate(sent)
         if len(ids):
-            read[HOST] = out.join(ids, SAMPLES)
+            read[HOST_NODE] = out.join(ids, SAMPLES)
         for dev, samples in enumerate(own):
             if samples:
                 ids = self._read(out, rows.ISP_IO, dev, int(lpn[dev]), int(samples), start)
@@ -292,7 +292,7 @@ class Stannis(Path):
             ids = out.add(
                 len(node),
                 device=np.maximum(node - 1, 0),
-                resource=np.where(node == HOST, rows.ACCELERATOR, rows.ISP),
+                resource=np.where(node == HOST_NODE, rows.ACCELERATOR, rows.ISP),
                 phase=phase,
                 array_ps=lengths[node],
                 after0=ids,
@@ -300,16 +300,18 @@ class Stannis(Path):
         return out.join(ids, SYNCHRONISE)
 
     @cached_property
-    def exchange(self) -> Exchange:
+    def exchange(self) -> ExchangePlan:
         """Gradient all-reduce of the nodes."""
         drives, size = self.nodes - 1, VALUE_BYTES * self.trace.n_params
-        return Exchange(self.cfg, self.options.allreduce, drives, size)
+        return ExchangePlan(self.cfg, self.options.allreduce, drives, size)
 
     def _update(self, out: Rows, arrived: np.ndarray) -> None:
         """Add the update on every node, of its copy in its DRAM."""
         n_params = self.trace.n_params
         read = (len(self.kernel.states) + 2) * VALUE_BYTES * n_params
-        out.one(resource=rows.HOST_CPU, phase=UPDATE, array_ps=self._host_ps, after0=arrived[HOST])
+        out.one(
+            resource=rows.HOST_CPU, phase=UPDATE, array_ps=self._host_ps, after0=arrived[HOST_NODE]
+        )
         out.add(
             self.nodes - 1,
             device=np.arange(self.nodes - 1),
@@ -318,7 +320,7 @@ class Stannis(Path):
             array_ps=self._isp_ps,
             bytes_in=read,
             bytes_out=read - VALUE_BYTES * n_params,  # all but the gradient is written back
-            after0=arrived[HOST + 1 :],
+            after0=arrived[HOST_NODE + 1 :],
         )
 
     @property
@@ -338,7 +340,7 @@ class Stannis(Path):
         size = self.trace.bytes_per_sample
         moved = 0
         for step in range(steps):
-            moved += 2 * size * self.batches(step)[HOST]
+            moved += 2 * size * self.batches(step)[HOST_NODE]
             moved += self.exchange.cost.host_dram_bytes
             if not self.trace.steps[step].skipped:
                 moved += self.kernel.bytes_per_param() * self.trace.n_params

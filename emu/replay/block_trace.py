@@ -21,6 +21,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.config.rules import mapping_unit
 from ondie.emu.engine.core import stages as s
 from ondie.emu.engine.core.state import Arrays
+from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.engine.run import build
 from ondie.emu.ftl.precondition import apply as precondition
 from ondie.emu.nand.geometry import Geometry
@@ -30,7 +31,6 @@ from ondie.emu.units import InputError
 from ondie.traces import block_edit
 from ondie.traces.block_model import BlockTrace
 
-SECTOR = 512
 FOOTPRINTS = ("refuse", "wrap")
 I64 = npt.NDArray[np.int64]
 

@@ -22,7 +22,7 @@ from ondie.emu.engine.core.totals import StepClock
 from ondie.emu.engine.run.system import System
 from ondie.emu.nvme.tunnel.cost import TunnelCost
 from ondie.emu.paths.base import PHASES, Options, Unavailable
-from ondie.emu.paths.data_parallel import HOST, Stannis
+from ondie.emu.paths.data_parallel import HOST_NODE, Stannis
 from ondie.emu.units import InputError
 from ondie.traces import Trace, flat_tensors, load
 from tests.smoke.commands import here, refused
@@ -564,4 +564,4 @@ def test_it_says_that_it_is_timing():
     assert Stannis.updates_weights is False
     path = Stannis(load_preset("newport"), trace(), Options())
     assert path.notes()[0].startswith("timing only") and path.finish() is None
-    assert path.batches(0)[HOST] == 292
+    assert path.batches(0)[HOST_NODE] == 292

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.nvme.request import MAX_CHUNK, NOT_YET, READ, REQUEST, WRITE
 from ondie.emu.replay.mqsim import mrg32k3a as mrg
 from ondie.emu.replay.mqsim.address_partition import ranges
 from ondie.emu.replay.mqsim.flow import half_way, total
 from ondie.emu.replay.mqsim.flows import flows, recorded_flows
 from ondie.emu.replay.mqsim.quirks import obeyed
-from ondie.emu.replay.mqsim.ssdconfig import SECTOR, read_drive
+from ondie.emu.replay.mqsim.ssdconfig import read_drive
 from ondie.emu.replay.mqsim.synthetic_flow import alias
 from ondie.emu.replay.mqsim.trace_flow import read_recorded
 from ondie.emu.replay.mqsim.workload_xml import read_workload

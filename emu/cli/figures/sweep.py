@@ -21,7 +21,7 @@ from ondie.emu.cli.figures.save import saved
 from ondie.emu.units import fmt_energy, fmt_time
 
 if TYPE_CHECKING:
-    from ondie.emu.analysis.sweep import Row, Sweep
+    from ondie.emu.analysis.sweep import Sweep, SweepRow
 
 STYLES = {
     "host_offload": ("#000000", "o", "-"),
@@ -41,7 +41,7 @@ class Measure:
     """What is drawn of a row, in which words, and how a value is written."""
 
     title: str
-    of: Callable[[Row], float | None]
+    of: Callable[[SweepRow], float | None]
     text: Callable[[float], str]
 
 

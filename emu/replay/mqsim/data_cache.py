@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ondie.emu.engine.core.state import Arrays
+from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.nvme import mqsim_cache as buffer
 from ondie.emu.replay.mqsim.flow import Flow
-from ondie.emu.replay.mqsim.ssdconfig import SECTOR, Drive
+from ondie.emu.replay.mqsim.ssdconfig import Drive
 
 NS_PER_S = 10**9
 PS_PER_NS = 1000

@@ -16,11 +16,12 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import Arrays
+from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.ftl.precondition.apply import whole_pages
 from ondie.emu.replay.mqsim import precondition_blocks as layout
 from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.precondition_draws import distribution, touched
-from ondie.emu.replay.mqsim.ssdconfig import SECTOR, Drive
+from ondie.emu.replay.mqsim.ssdconfig import Drive
 from ondie.emu.replay.mqsim.workload_xml import Synthetic
 
 

@@ -15,11 +15,11 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.nvme.request import MAX_CHUNK, REQUEST
 from ondie.emu.replay.mqsim import mrg32k3a as mrg
 from ondie.emu.replay.mqsim import synthetic_flow as synthetic
 from ondie.emu.replay.mqsim.flow import Flow
-from ondie.emu.replay.mqsim.ssdconfig import SECTOR
 from ondie.emu.replay.mqsim.workload_xml import Synthetic
 
 I64 = npt.NDArray[np.int64]

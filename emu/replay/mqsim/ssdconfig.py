@@ -15,6 +15,7 @@ import os
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.replay.mqsim.parameter import (
     P,
     Parameter,
@@ -27,7 +28,6 @@ from ondie.emu.replay.mqsim.parameter import (
 from ondie.emu.replay.mqsim.xml import Element, leaves, read_document
 from ondie.emu.units import InputError
 
-SECTOR = 512
 PS_PER_NS = 1000
 NS = {"unit": "ns", "scale": PS_PER_NS}
 SECOND = 10**9  # in ns

@@ -18,11 +18,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.nvme.request import MAX_CHUNK, NOT_YET, READ, REQUEST, WRITE
 from ondie.emu.replay.mqsim import mrg32k3a as mrg
 from ondie.emu.replay.mqsim.address_partition import Range
 from ondie.emu.replay.mqsim.flow import Flow
-from ondie.emu.replay.mqsim.ssdconfig import PS_PER_NS, SECTOR
+from ondie.emu.replay.mqsim.ssdconfig import PS_PER_NS
 from ondie.emu.replay.mqsim.workload_xml import MOST_SECTORS, Synthetic
 from ondie.kernels.jit import njit
 

@@ -18,6 +18,7 @@ import numpy as np
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.engine.core import stages as s
 from ondie.emu.engine.core.state import Arrays, records
+from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.engine.run import build
 from ondie.emu.ftl import cmt
 from ondie.emu.ftl import page_map as mapping
@@ -41,7 +42,7 @@ from ondie.emu.replay.mqsim.flow import ISSUE_PS, Flow
 from ondie.emu.replay.mqsim.flow import half_way as half_way_of
 from ondie.emu.replay.mqsim.initial_occupancy import occupied
 from ondie.emu.replay.mqsim.run import Run
-from ondie.emu.replay.mqsim.ssdconfig import SECTOR, Drive
+from ondie.emu.replay.mqsim.ssdconfig import Drive
 from ondie.emu.replay.mqsim.workload_xml import Synthetic
 from ondie.emu.replay.player import Player, Replayed, Source
 

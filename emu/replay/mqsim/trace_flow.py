@@ -15,10 +15,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.nvme.request import MAX_CHUNK, NOT_YET, READ, REQUEST, WRITE
 from ondie.emu.replay.mqsim.address_partition import Range
 from ondie.emu.replay.mqsim.flow import Flow
-from ondie.emu.replay.mqsim.ssdconfig import PS_PER_NS, SECTOR
+from ondie.emu.replay.mqsim.ssdconfig import PS_PER_NS
 from ondie.emu.replay.mqsim.synthetic_flow import alias
 from ondie.emu.replay.mqsim.workload_xml import MOST_SECTORS, FlowParameters, TraceBased
 from ondie.emu.units import INT64_MAX, InputError

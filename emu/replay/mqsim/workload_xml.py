@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.replay.mqsim.parameter import P, Parameter, complete, parameters, read, spelled
-from ondie.emu.replay.mqsim.ssdconfig import NS, SECTOR, Drive, map_entries
+from ondie.emu.replay.mqsim.ssdconfig import NS, Drive, map_entries
 from ondie.emu.replay.mqsim.xml import Element, leaves, read_document
 from ondie.emu.units import InputError, nearest
 
