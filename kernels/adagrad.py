@@ -14,9 +14,9 @@ from functools import partial
 
 import numpy as np
 
+from .contract import Array, Definition, Mad, States
 from .exact import compiled_mad, fused, rounded
 from .jit import njit
-from .update import Array, Definition, Mad, States
 
 TAKES = ("lr", "eps", "lr_decay", "weight_decay", "maximize")
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from .contract import Array, Definition, States
 from .exact import fma, fused
 from .jit import njit
-from .update import Array, Definition, States
 
 TAKES = ("lr", "beta1", "beta2", "eps", "weight_decay", "maximize")
 

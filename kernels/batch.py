@@ -12,11 +12,12 @@ from functools import partial
 
 import numpy as np
 
+from .contract import Array
 from .errors import KernelError
 from .formats import BLOCK
 from .native import PLACES
 from .threads import checked
-from .update import Array, Update
+from .update import Update
 
 PART = np.dtype([(name, np.uintp) for name in PLACES] + [("n", np.uint64), ("first", np.uint64)])
 """ondie_part in csrc/ondie.h."""

@@ -13,11 +13,11 @@ import numpy as np
 
 from . import native
 from .arrays import flat
+from .contract import Array
 from .errors import KernelError, unknown
 from .exact import bits
 from .jit import njit
 from .threads import run
-from .update import Array
 
 FORMATS = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(np.uint16)}
 

@@ -15,11 +15,11 @@ import numpy as np
 from . import native
 from .arrays import flat
 from .cast import widen
+from .contract import Array
 from .errors import KernelError
 from .exact import bits
 from .jit import njit
 from .threads import GRAIN, run
-from .update import Array
 
 BLOCK = GRAIN  # ONDIE_NORM_BLOCK
 LANES = 32  # ONDIE_NORM_LANES

@@ -18,9 +18,9 @@ import numpy as np
 
 from . import hyper
 from .arrays import flat
+from .contract import Array
 from .errors import KernelError
 from .grad import norm
-from .update import Array
 
 LAMB = ("lr", "beta1", "beta2", "eps", "weight_decay", "trust_max")
 ADAFACTOR = ("lr", "decay_rate", "eps1", "eps2", "clip", "weight_decay")

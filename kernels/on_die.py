@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import adam
+from .contract import Array, Definition, States
 from .errors import KernelError
 from .exact import bits, floating
 from .jit import njit
-from .update import Array, Definition, States
 
 MAGIC = 0x5F3759DF
 BOUNDS = (3.44e-2, 1.76e-3, 4.8e-6, 3e-7)

@@ -13,9 +13,9 @@ In the first step the buffer becomes the gradient itself, undampened; m must be 
 from collections.abc import Mapping
 from functools import partial
 
+from .contract import Array, Definition, Mad, States
 from .exact import compiled_mad, fused, rounded
 from .jit import njit
-from .update import Array, Definition, Mad, States
 
 PLAIN = ("lr", "weight_decay", "maximize")
 MOMENTUM = ("lr", "momentum", "dampening", "weight_decay", "maximize")

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from . import native
 from .arrays import flat
+from .contract import Array
 from .errors import KernelError
 from .exact import bits
 from .jit import njit
-from .update import Array
 
 DIGIT = 1 << 16
 

@@ -5,21 +5,16 @@ Source: own.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from . import hyper, native
+from .contract import Array, Definition
 from .errors import KernelError, unknown
 from .formats import BLOCK, CODES, F32, FORMATS, NONE, TYPES, Format
 from .memory import aligned_empty
 from .native import BACKENDS
 from .threads import checked, run
-
-Array = NDArray[np.float32]
-States = Sequence[Array]
-Mad = Callable[[Any, Any, Any], Any]  # a * b + c, rounded once or twice
 
 OPS = ("sgd", "momentum", "nesterov", "adam", "adamw", "adagrad")
 ON_DIE = ("adam_on_die", "adamw_on_die", "adagrad_on_die")
@@ -31,21 +26,8 @@ _GOOD = _CONTIGUOUS | _ALIGNED | _WRITABLE
 _F32 = TYPES[F32]
 
 
-@dataclass(frozen=True)
-class Definition:
-    """One operation: its states, hyperparameters and its three implementations."""
-
-    states: tuple[str, ...]
-    takes: tuple[str, ...]  # hyperparameters
-    fold: Callable[[Mapping[str, float], int, str], list[float]]
-    coefs: int  # how many scalars it folds into
-    numpy: Mapping[str, Callable[[Array, Array, States, Array], None]]  # by form
-    numba: Mapping[str, Callable[..., None]]
-    c: str  # ONDIE_<c> in csrc/ondie.h
-
-
 def _definitions() -> dict[str, Definition]:
-    from . import adagrad, adam, on_die, sgd  # they import this module
+    from . import adagrad, adam, on_die, sgd  # loaded when a kernel is made
 
     return {**sgd.DEFINITIONS, **adam.DEFINITIONS, **adagrad.DEFINITIONS, **on_die.DEFINITIONS}
 
@@ -339,4 +321,4 @@ def get(
     return Update(op, backend, form, isa, format)
 
 
-__all__ = ["BACKENDS", "FORMATS", "FORMS", "ON_DIE", "OPS", "Definition", "Slot", "Update", "get"]
+__all__ = ["BACKENDS", "FORMATS", "FORMS", "ON_DIE", "OPS", "Slot", "Update", "get"]

@@ -24,15 +24,6 @@ CIRCLES = [
         "emu.config.nominal_capacity",
         "emu.config.rules",
     ),
-    (
-        "kernels.adagrad",
-        "kernels.adam",
-        "kernels.cast",
-        "kernels.on_die",
-        "kernels.sgd",
-        "kernels.tiles",
-        "kernels.update",
-    ),
     ("traces.consistency", "traces.model"),
     ("traces.hooks", "traces.watch"),
 ]
