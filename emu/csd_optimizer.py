@@ -146,7 +146,7 @@ class CSDOptimizer(KernelOptimizer):
             if param.dtype != torch.float32:
                 raise KernelError(f"parameter {number} is {param.dtype}, want torch.float32")
         if self.seconds + sum(self._seconds) > LONGEST_S:
-            raise InputError(f"{self.seconds:.3g} s simulated; at most {LONGEST_S:,} s are right")
+            raise InputError(f"{self.seconds:.3g} s simulated; the limit is {LONGEST_S:,} s")
         gradient = self._flat([param.grad for param in self.held])
         step = self._described()
         if self._run is None:

@@ -143,7 +143,7 @@ def fitted(trace: BlockTrace, room: int) -> BlockTrace:
     """
     if len(trace.devices) > 1:
         raise InputError(
-            f"{trace.source}: requests of {len(trace.devices)} devices; those of one are right"
+            f"{trace.source}: requests of {len(trace.devices)} devices; use requests of one device"
         )
     if not len(trace):
         raise InputError(f"{trace.source}: no requests")

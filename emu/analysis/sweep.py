@@ -96,7 +96,7 @@ def axes(texts: Sequence[str], cfg: Config) -> tuple[Axis, ...]:
     that is named twice, or too many keys or points.
     """
     if len(texts) > MOST_KEYS:
-        raise InputError(f"--sweep: {len(texts)} keys; at most {MOST_KEYS} are right")
+        raise InputError(f"--sweep: {len(texts)} keys; at most {MOST_KEYS} are allowed")
     for text in texts:
         if "=" not in text:
             raise InputError(
@@ -126,7 +126,7 @@ def axes(texts: Sequence[str], cfg: Config) -> tuple[Axis, ...]:
         found.append(Axis(name, values, shows))
     points = len(list(itertools.product(*(axis.values for axis in found))))
     if points > MOST_POINTS:
-        raise InputError(f"--sweep: {points} points; at most {MOST_POINTS} are right")
+        raise InputError(f"--sweep: {points} points; at most {MOST_POINTS} are allowed")
     return tuple(found)
 
 

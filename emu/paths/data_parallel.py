@@ -61,12 +61,12 @@ class Stannis(Path):
 
     def __post_init__(self) -> None:
         if self.options.batch not in BATCHES:
-            raise InputError(f"batch {self.options.batch!r}: {' or '.join(BATCHES)} is right")
+            raise InputError(f"batch {self.options.batch!r}: use {' or '.join(BATCHES)}")
         if self.options.allreduce not in allreduce.KINDS:
             kinds = " or ".join(allreduce.KINDS)
-            raise InputError(f"allreduce {self.options.allreduce!r}: {kinds} is right")
+            raise InputError(f"allreduce {self.options.allreduce!r}: use {kinds}")
         if self.options.host_batch is not None and self.options.host_batch < 1:
-            raise InputError(f"host batch {self.options.host_batch}: at least 1 is right")
+            raise InputError(f"host batch {self.options.host_batch}: use at least 1")
         self.geometry = Geometry.of(self.cfg)
         self.kernel = get(self.trace.op, form=self.options.form)
         self.nodes = self.cfg.system.devices + 1

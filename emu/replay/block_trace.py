@@ -128,7 +128,7 @@ def capacity(cfg: Config) -> int:
 def fitted(trace: BlockTrace, size: int, footprint: str) -> tuple[BlockTrace, list[str]]:
     """Return the trace on whole sectors of a drive of ``size`` bytes, and the changes made."""
     if footprint not in FOOTPRINTS:
-        raise InputError(f"footprint {footprint!r}: one of {', '.join(FOOTPRINTS)} is right")
+        raise InputError(f"footprint {footprint!r}: use {' or '.join(FOOTPRINTS)}")
     if len(trace.devices) > 1:
         raise InputError(
             f"{trace.source}: requests of {len(trace.devices)} devices "
@@ -143,7 +143,7 @@ def fitted(trace: BlockTrace, size: int, footprint: str) -> tuple[BlockTrace, li
         i = int(np.argmax(beyond))
         raise InputError(
             f"{trace.source}: request {i}: {trace.size[i]} bytes at {trace.offset[i]}: the drive "
-            f"ends at {size}; --footprint wrap, or a larger drive, is right"
+            f"ends at {size}; use --footprint wrap or a larger drive"
         )
     return trace, list(trace.notes[known:])
 
@@ -202,9 +202,9 @@ class Commands:
 
     def _check_times(self) -> None:
         if not self.trace.timed:
-            raise InputError(f"{self.trace.source}: holds no times: --queue-depth N is right")
+            raise InputError(f"{self.trace.source}: the trace has no times; use --queue-depth N")
         if not 0 < self.loop.speed < np.inf:
-            raise InputError(f"--speed {self.loop.speed}: more than 0 is right")
+            raise InputError(f"--speed {self.loop.speed}: use a value above 0")
         last = float(self.trace.arrival_ps[-1]) / self.loop.speed
         if last >= NEVER:
             raise InputError(

@@ -40,7 +40,7 @@ LINES = 1 << 16
 def check(path: Path) -> None:
     """Raise InputError or TraceError for a path or file name that cannot be written."""
     if not path.name.endswith(ENDINGS):
-        raise InputError(f"--log {path}: a name that ends in {' or '.join(ENDINGS)} is right")
+        raise InputError(f"--log {path}: use a file name that ends in {' or '.join(ENDINGS)}")
     check_target(path)
 
 

@@ -100,7 +100,7 @@ def _check(requests: Sequence[np.ndarray], flash: Mapping[str, int]) -> None:
         raise SimulationError("the run has no request")
     for at, flow in enumerate(requests):
         if flow.dtype != REQUEST:
-            raise TypeError(f"flow {at}: {flow.dtype}, REQUEST is right")
+            raise TypeError(f"flow {at}: dtype {flow.dtype}; use REQUEST")
         open_ = int((flow["end"] < 0).sum())
         if open_:
             raise SimulationError(f"flow {at}: {open_} of {len(flow)} requests never complete")

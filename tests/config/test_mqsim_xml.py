@@ -197,18 +197,18 @@ BAD_XML = [
     ("Seed = 5", ["line 1", "is not XML"]),
     ("<Execution_Parameter_Set>", ["is not XML", "no element found"]),
     ("<Execution_Parameter_Set><a></b></Execution_Parameter_Set>", ["mismatched tag"]),
-    ("<MQSim_IO_Scenarios/>", ['"MQSim_IO_Scenarios"', "Execution_Parameter_Set is right"]),
-    ("<execution_parameter_set/>", ["Execution_Parameter_Set is right"]),
-    ('<Execution_Parameter_Set Seed="5"/>', ['attribute "Seed"', "an element is right"]),
+    ("<MQSim_IO_Scenarios/>", ['"MQSim_IO_Scenarios"', "use Execution_Parameter_Set"]),
+    ("<execution_parameter_set/>", ["use Execution_Parameter_Set"]),
+    ('<Execution_Parameter_Set Seed="5"/>', ['attribute "Seed"', "use an element"]),
     ("<Execution_Parameter_Set/>", ["has no Host_Parameter_Set"]),
     (b"\x00\x01\x02", ["is not XML"]),
     ('<?xml version="1.0" encoding="klingon"?><a/>', ["klingon"]),
     (b'<?xml version="1.0" encoding="us-ascii"?><a>\xff</a>', ["is not XML"]),
     ("<a>" * 50_000, ["elements deep"]),
     (drive_xml().replace("<Seed>", "5<Seed>"), ['text "5" beside its elements']),
-    (drive_xml(Seed="<b>5</b>"), ["Seed holds elements, a value is right"]),
+    (drive_xml(Seed="<b>5</b>"), ["Seed holds elements; give a value"]),
     (drive_xml().replace("</Host_Parameter_Set>", "</Host_Parameter_Set><Host_Parameter_Set/>"),
-     ["Host_Parameter_Set is there twice"]),
+     ["Host_Parameter_Set appears twice"]),
     (drive_xml().replace("Flash_Parameter_Set", "Flash_Parameter_Sets"),
      ["has no Flash_Parameter_Set", "Flash_Parameter_Sets is there instead"]),
     (drive_xml().replace("<Execution_Parameter_Set>", "<Execution_Parameter_Set><Seed>5</Seed>"),
@@ -250,19 +250,19 @@ BAD_DRIVE = [
     ({"PCIe_Lane_Bandwidth": "nan"}, ["PCIe_Lane_Bandwidth", '"nan"']),
     ({"PCIe_Lane_Bandwidth": "1e999"}, ["PCIe_Lane_Bandwidth"]),
     ({"IO_Queue_Depth": "65536"}, ["IO_Queue_Depth", "from 2 to 65535"]),
-    ({"Overprovisioning_Ratio": "0"}, ["Overprovisioning_Ratio is 0.0", "more than 0"]),
-    ({"Overprovisioning_Ratio": "1"}, ["Overprovisioning_Ratio is 1.0", "less than 1"]),
+    ({"Overprovisioning_Ratio": "0"}, ["Overprovisioning_Ratio is 0.0", "above 0"]),
+    ({"Overprovisioning_Ratio": "1"}, ["Overprovisioning_Ratio is 1.0", "below 1"]),
     ({"Overprovisioning_Ratio": "0.99999"}, ["less than a page of each plane"]),
     ({"Overprovisioning_Ratio": "7 %"}, ['"7 %"', "a number from 0 to 1"]),
     ({"GC_Exec_Threshold": "0"}, ["GC_Exec_Threshold is 0.0"]),
-    ({"Ideal_Mapping_Table": "yes"}, ['"yes"', "true or false", "not false as true"]),
+    ({"Ideal_Mapping_Table": "yes"}, ['"yes"', "true or false", "but false as true"]),
     ({"Flash_Technology": "QLC"}, ['"QLC"', "nearest: TLC", "SLC, MLC, TLC"]),
     ({"Plane_Allocation_Scheme": "CWDD"}, ["Plane_Allocation_Scheme", '"CWDD"']),
     ({"GC_Block_Selection_Policy": "GREEDI"}, ["nearest: GREEDY"]),
     ({"Flash_Comm_Protocol": "NVDDR3"}, ["Flash_Comm_Protocol", "NVDDR2"]),
-    ({"Memory_Type": "PCM"}, ["Memory_Type", "FLASH is right"]),
-    ({"Address_Mapping": "HYBRID"}, ["Address_Mapping is HYBRID", "PAGE_LEVEL is right"]),
-    ({"Transaction_Scheduling_Policy": "FLIN"}, ["is FLIN", "PRIORITY_OUT_OF_ORDER is right"]),
+    ({"Memory_Type": "PCM"}, ["Memory_Type", "use one of FLASH"]),
+    ({"Address_Mapping": "HYBRID"}, ["Address_Mapping is HYBRID", "use PAGE_LEVEL"]),
+    ({"Transaction_Scheduling_Policy": "FLIN"}, ["is FLIN", "or PRIORITY_OUT_OF_ORDER"]),
     ({"Data_Cache_DRAM_Row_Size": "8191"}, ["Data_Cache_DRAM_Row_Size is 8191", "multiple"]),
     ({"Data_Cache_DRAM_Data_Rate": "0"}, ["Data_Cache_DRAM_Data_Rate", "MT/s from 1"]),
     ({"Seed": "-1"}, ["Seed", f"0 to {INT32_MAX}"]),
@@ -271,7 +271,7 @@ BAD_DRIVE = [
      ["Seed is missing (2 in all)", "would take 123"]),
     ({"Page_Capasity": "5"}, ['unknown parameter "Page_Capasity"', "nearest: Page_Capacity"]),
     ({"page_capacity": "5"}, ['unknown parameter "page_capacity"', "nearest: Page_Capacity"]),
-    ({"Qqqq": "5"}, ['unknown parameter "Qqqq"', "MQSim has none like it"]),
+    ({"Qqqq": "5"}, ['unknown parameter "Qqqq"', "MQSim has no similar one"]),
 ]  # fmt: skip
 
 
@@ -289,10 +289,10 @@ def test_an_error_names_the_line(tmp_path):
 def test_stated_twice_and_in_the_wrong_set(tmp_path):
     twice = drive_xml().replace("<Seed>321</Seed>", "<Seed>321</Seed>\n<Seed>322</Seed>")
     path = put(tmp_path / "ssd.xml", twice)
-    refused(lambda: read_drive(path), "Seed is stated on line", "once is right")
+    refused(lambda: read_drive(path), "Seed is already given on line", "give it once")
     moved = drive_xml(Page_Capacity=None).replace("<Seed>", "<Page_Capacity>4096</Page_Capacity>\n<Seed>")  # noqa: E501 # fmt: skip
     path = put(tmp_path / "ssd.xml", moved)
-    refused(lambda: read_drive(path), "Page_Capacity belongs into Flash_Parameter_Set")
+    refused(lambda: read_drive(path), "Page_Capacity belongs to Flash_Parameter_Set")
 
 
 def test_what_has_no_effect_may_be_missing(tmp_path):
@@ -325,18 +325,18 @@ BAD_FLOW = [
     ({"Average_Request_Size": "65536"}, ["Average_Request_Size", "65535"]),
     ({"Address_Alignment_Unit": "0"}, ["Address_Alignment_Unit", "from 1"]),
     ({"Address_Distribution": "RANDOM"}, ['"RANDOM"', "nearest: RANDOM_"]),
-    ({"Address_Distribution": "MIXED_STREAMING_RANDOM"}, ["MQSim has the name alone", "STREAMING"]),
+    ({"Address_Distribution": "MIXED_STREAMING_RANDOM"}, ["does not implement it", "STREAMING"]),
     ({"Percentage_of_Hot_Region": "0"}, ["Percentage_of_Hot_Region is 0", "1 to 99"]),
     ({"Percentage_of_Hot_Region": "100"}, ["1 to 99"]),
     ({"Total_Requests_To_Generate": "0"}, ["Total_Requests_To_Generate is 0", "Stop_Time"]),
     ({"Total_Requests_To_Generate": None}, ["Total_Requests_To_Generate is missing",
                                             "MQSim would take 0"]),
-    ({"Channel_IDs": ""}, ["Channel_IDs", "commas between"]),
+    ({"Channel_IDs": ""}, ["Channel_IDs", "separated by commas"]),
     ({"Channel_IDs": "0,,1"}, ["Channel_IDs"]),
     ({"Channel_IDs": "0,-1"}, ["Channel_IDs"]),
     ({"Channel_IDs": "0;1"}, ["Channel_IDs"]),
-    ({"Device_Level_Data_Caching_Mode": None}, ["is missing", "whatever the memory holds"]),
-    ({"Relay_Count": "1"}, ["Relay_Count belongs into the other kind of flow"]),
+    ({"Device_Level_Data_Caching_Mode": None}, ["is missing", "an uninitialized value"]),
+    ({"Relay_Count": "1"}, ["Relay_Count belongs to the other type of flow"]),
     ({"Stop_Tine": "1"}, ['unknown parameter "Stop_Tine"', "nearest: Stop_Time"]),
     ({"Bandwidth": "0"}, ["Bandwidth", "bytes/s from 1"]),
     ({"Seed": "2147483647"}, ["Seed"]),
@@ -349,11 +349,11 @@ def test_bad_flow(tmp_path, changes, words):
 
 
 BAD_TRACE = [
-    ({"File_Path": ""}, ["File_Path", "a name is right"]),
+    ({"File_Path": ""}, ["File_Path", "use a name"]),
     ({"Percentage_To_Be_Executed": "0"}, ["Percentage_To_Be_Executed", "1 to 100"]),
     ({"Relay_Count": "0"}, ["Relay_Count", "from 1"]),
     ({"Time_Unit": "MILLISECOND"}, ["Time_Unit", "nearest: "]),
-    ({"Time_Unit": None}, ["Time_Unit is missing", "whatever the memory holds"]),
+    ({"Time_Unit": None}, ["Time_Unit is missing", "an uninitialized value"]),
 ]
 
 
@@ -368,11 +368,11 @@ def test_bad_scenarios(tmp_path):
 
     refused(read(workload_xml()), "no IO_Scenario")
     refused(read(workload_xml([])), "scenario 1 has no flow")
-    refused(read(workload_xml([flow_xml()] * 9)), "9 flows, at most 8")
+    refused(read(workload_xml([flow_xml()] * 9)), "9 flows; use at most 8")
     wrong = workload_xml([flow_xml()]).replace("_Synthetic", "_Synthtic")
-    refused(read(wrong), "IO_Flow_Parameter_Set_Synthetic is right")
+    refused(read(wrong), "use IO_Flow_Parameter_Set_Synthetic")
     refused(read(workload_xml([flow_xml()]).replace("IO_Scenario>", "Scenario>")),
-            "Scenario: IO_Scenario is right")  # fmt: skip
+            "Scenario: use IO_Scenario")  # fmt: skip
 
 
 def test_what_a_flow_need_not_state(tmp_path):

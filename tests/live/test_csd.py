@@ -342,7 +342,7 @@ def test_the_clock_has_an_end():
     optimizer = make(net, forward_s=9e5)
     before = run(optimizer, net, [0])
     grads(net, 1)
-    with pytest.raises(InputError, match="simulated; at most 1,000,000 s"):
+    with pytest.raises(InputError, match="simulated; the limit is 1,000,000 s"):
         optimizer.step()
     assert same([p.detach().numpy() for p in net.parameters()], before)
 

@@ -430,7 +430,7 @@ BAD_RECORDS = [
     ({"lba": np.array([1, 2])}, ["lba is int64[2]", "integers[3]"]),
     ({"lba": np.array([1.0, 2, 3])}, ["lba is float64"]),
     ({"lba": np.array([1, -2, 3])}, ["lba holds values below 0"]),
-    ({"sectors": np.array([0, 1, 1])}, ["sectors holds 0"]),
+    ({"sectors": np.array([0, 1, 1])}, ["has 0 sectors"]),
     ({"arrival_ns": np.array([5, 4, 6])}, ["arrival_ns of request 1"]),
     ({"lba": np.array([{}, 1, 2], object)}, ["is no .npz"]),
 ]

@@ -160,7 +160,7 @@ WRONG = [
     ([1], ["[1]", "want an object"]),
     (
         {**changed("bf16", enabled=True), "fp16": {"enabled": True}},
-        ["bf16.enabled and fp16.enabled", "one is right"],
+        ["bf16.enabled and fp16.enabled", "enable one"],
     ),
     (
         changed("bf16", enabled=True, bf16_optimizer_states=True),

@@ -204,7 +204,7 @@ def test_an_iolog_without_times_runs_in_a_closed_loop(capsys, tmp_path):
     again = run(capsys, path, "--from", "fio")
     assert "closed loop, 8 requests outstanding" in again.err  # host.io_queue_depth
     refused(here(capsys, "replay", path, "--from", "fio", "--open", *settings(), "--quiet"),
-            "a.log", "holds no times")  # fmt: skip
+            "a.log", "has no times")  # fmt: skip
 
 
 def test_a_drive_in_steady_state_collects(capsys, tmp_path, rng):
@@ -282,7 +282,7 @@ def test_requests_past_the_end(capsys, tmp_path):
         (("--queue-depth", "4", "--open"), "--queue-depth 4 and --open"),
         (("--queue-depth", "4", "--speed", "2"), "--queue-depth 4 and --speed 2.0"),
         (("--as-fast-as-possible", "--queue-depth", "4"), "--queue-depth 4 and --as-fast"),
-        (("--speed", "-1"), "--speed -1.0: more than 0"),
+        (("--speed", "-1"), "--speed -1.0: use a value above 0"),
         (("--queue-depth", "0"), "--queue-depth"),
         (("--precondition", "stedy"), "stedy"),
         (("--time-unit", "ns"), "msr's time unit is fixed"),

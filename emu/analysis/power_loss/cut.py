@@ -88,10 +88,10 @@ def check_cut(path: Path, after: int | None) -> None:
         )
     if path.payload is None:
         raise InputError(
-            f"{path.trace.name}: its pages hold no bytes to recover from; a recorded trace is right"
+            f"{path.trace.name}: its pages hold no bytes to recover; use a recorded trace"
         )
     if after < 1:
-        raise InputError(f"power cut after {after} events: at least 1 is right")
+        raise InputError(f"power cut after {after} events: at least 1 is needed")
 
 
 def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:

@@ -96,7 +96,7 @@ def _format(config: ZeroConfig, where: str, parameters: bool, remarks: list[str]
     16-bit model, unless the master weights are in 16 bits."""
     bf16, fp16 = config["bf16.enabled"], config["fp16.enabled"]
     if bf16 and fp16:
-        raise InputError(f"{where}: bf16.enabled and fp16.enabled are both true; one is right")
+        raise InputError(f"{where}: bf16.enabled and fp16.enabled are both true; enable one")
     if parameters and not bf16 and not fp16:
         remarks.append("neither bf16 nor fp16: parameters on NVMe are taken as 16 bits")
     narrow = bf16 and config["bf16.bf16_master_weights_and_grads"]

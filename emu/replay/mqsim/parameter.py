@@ -60,18 +60,18 @@ class Parameter:
     def right(self) -> str:
         """Return the allowed values as text."""
         if self.type is bool:
-            return "true or false is right"
+            return "use true or false"
         if self.p.choices:
-            return f"one of {', '.join(self.p.choices)} is right"
+            return f"use one of {', '.join(self.p.choices)}"
         if self.type is str:
-            return "a name is right"
+            return "use a name"
         if get_origin(self.type) is tuple:
-            return f"whole numbers from {self.p.least} to {self.p.most}, with commas between"
+            return f"use whole numbers from {self.p.least} to {self.p.most}, separated by commas"
         unit = f" of {self.p.unit}" if self.p.unit else ""
         if self.rate:
-            return f"a number{unit} above {self.p.least}, at most {self.p.most} is right"
+            return f"use a number{unit} above {self.p.least} and at most {self.p.most}"
         kind = "a number" if self.type is float else "a whole number"
-        return f"{kind}{unit} from {self.p.least} to {self.p.most} is right"
+        return f"use {kind}{unit} from {self.p.least} to {self.p.most}"
 
     @property
     def rate(self) -> bool:
@@ -123,15 +123,15 @@ def read(
             if element.name in skipped:
                 continue
             if element.name in elsewhere:
-                raise InputError(f"{place} belongs into {elsewhere[element.name]}")
+                raise InputError(f"{place} belongs to {elsewhere[element.name]}")
             near = nearest(element.name, [*by_name, *elsewhere])
             raise InputError(
                 f"{where}: line {element.line}: unknown parameter {quoted(element.name)}; "
-                + (f"nearest: {near}" if near else "MQSim has none like it")
+                + (f"nearest: {near}" if near else "MQSim has no similar one")
             )
         if parameter.attribute in values:
             first = lines[parameter.attribute]
-            raise InputError(f"{place} is stated on line {first} already; once is right")
+            raise InputError(f"{place} is already given on line {first}; give it once")
         values[parameter.attribute] = parse(parameter, element.text, place)
         lines[parameter.attribute] = element.line
     missing = [key for key in known if key.attribute not in values]
@@ -168,7 +168,7 @@ def parse(parameter: Parameter, text: str, place: str) -> Any:
 
     if kind is bool:
         if text.casefold() not in ("true", "false"):
-            raise bad(" (MQSim takes whatever is not false as true)" if text else "")
+            raise bad(" (MQSim reads every value but false as true)" if text else "")
         return text.casefold() == "true"
     if p.choices:
         folded = {choice.casefold(): choice for choice in p.choices}

@@ -334,7 +334,7 @@ def check(drive: Drive) -> None:
     page, width = drive.page_capacity_bytes, drive.flash_channel_width_bytes
     if page % SECTOR:
         near = max(SECTOR, round(page / SECTOR) * SECTOR)
-        raise drive.bad("page_capacity_bytes", f"a multiple of {SECTOR} is right, such as {near}")
+        raise drive.bad("page_capacity_bytes", f"use a multiple of {SECTOR}, such as {near}")
     if SECTOR % (2 * width):
         raise drive.bad(
             "flash_channel_width_bytes",
@@ -345,7 +345,7 @@ def check(drive: Drive) -> None:
         raise drive.bad("block_no_per_plane", "the drive's capacity exceeds 2**62 bytes")
     for attribute in ("overprovisioning_ratio", "gc_exec_threshold"):
         if not 0 < getattr(drive, attribute) < 1:
-            raise drive.bad(attribute, "more than 0 and less than 1 is right")
+            raise drive.bad(attribute, "use a value above 0 and below 1")
     if drive.plane_sectors(1) < drive.page_sectors:
         raise drive.bad("overprovisioning_ratio", "it leaves less than a page of each plane")
     row, burst = drive.data_cache_dram_row_size_bytes, drive.data_cache_dram_data_burst_size_bytes
@@ -361,11 +361,11 @@ def check(drive: Drive) -> None:
 
 
 REFUSED: list[tuple[str, Any, str]] = [
-    ("address_mapping", "HYBRID", "MQSim has the name alone; PAGE_LEVEL is right"),
+    ("address_mapping", "HYBRID", "MQSim does not implement it; use PAGE_LEVEL"),
     (
         "transaction_scheduling_policy",
         "FLIN",
-        "MQSim ends with an exception; OUT_OF_ORDER or PRIORITY_OUT_OF_ORDER is right",
+        "MQSim ends with an exception; use OUT_OF_ORDER or PRIORITY_OUT_OF_ORDER",
     ),
 ]
 """Rejected values: attribute, value, what is supported."""

@@ -187,7 +187,7 @@ def shape_of(
     if mean > room or unit > room:
         name = "average_request_size_bytes" if mean > room else "address_alignment_unit_bytes"
         raise parameters.bad(
-            where, name, f"the flow's working set has {room} sectors: 1 to {room} is right"
+            where, name, f"the flow's working set has {room} sectors; use 1 to {room}"
         )
     hot_share = parameters.percentage_of_hot_region / 100.0
     hot_last = first + int(float(last - first) * hot_share)

@@ -344,7 +344,9 @@ def _frontiers(arrays: Arrays, drive: Drive, unused: int, pages: Sequence[int]) 
     if mapped >= 0:
         whole = pages[0] // per_page * per_page  # a last one that is not full is not laid down
         if cmt.lay(arrays.handle(), 0, 0, whole):
-            raise drive.bad("block_no_per_plane", "translation pages find no place; more is right")
+            raise drive.bad(
+                "block_no_per_plane", "there is no room for translation pages; use more blocks"
+            )
         whole_pages(arrays, np.flatnonzero(arrays.l2p[0]))
     fronts: Any = arrays.front
     assert (fronts["block"] >= 0).all()

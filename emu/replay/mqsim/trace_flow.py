@@ -185,7 +185,7 @@ def read_recorded(path: str | os.PathLike[str]) -> Recorded:
         if int(column.max()) > INT64_MAX // 10**6 or int(column.min()) < 0:
             raise InputError(f"{where}: {name} holds values below 0 or above 9e12")
     if (columns["sectors"] == 0).any():
-        raise InputError(f"{where}: sectors holds 0, at least 1 is right")
+        raise InputError(f"{where}: a request has 0 sectors; use at least 1")
     arrival = columns["arrival_ns"].astype(np.int64) * PS_PER_NS
     if (arrival[1:] < arrival[:-1]).any():
         i = int(np.argmax(arrival[1:] < arrival[:-1])) + 1

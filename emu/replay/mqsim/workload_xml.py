@@ -27,8 +27,8 @@ MOST_ID = 4095
 IDS = ("channel_ids", "chip_ids", "die_ids", "plane_ids")
 _ROOT, _SCENARIO = "MQSim_IO_Scenarios", "IO_Scenario"
 _SYNTHETIC, _TRACE = "IO_Flow_Parameter_Set_Synthetic", "IO_Flow_Parameter_Set_Trace_Based"
-_MEMORY = "MQSim would take whatever the memory holds"
-SKIPPED = {"Intensity": "MQSim has no such parameter, though its own example states it"}
+_MEMORY = "MQSim would use an uninitialized value"
+SKIPPED = {"Intensity": "MQSim's example file has this parameter, but MQSim does not read it"}
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,14 @@ class FlowParameters:
         str, P("Device_Level_Data_Caching_Mode", "",
                choices=("TURNED_OFF", "WRITE_CACHE", "READ_CACHE", "WRITE_READ_CACHE"))]
     channel_ids: Annotated[tuple[int, ...], P("Channel_IDs", "", most=MOST_ID)]
-    chip_ids: Annotated[tuple[int, ...], P("Chip_IDs", "of each channel", most=MOST_ID)]
-    die_ids: Annotated[tuple[int, ...], P("Die_IDs", "of each chip", most=MOST_ID)]
-    plane_ids: Annotated[tuple[int, ...], P("Plane_IDs", "of each die", most=MOST_ID)]
+    chip_ids: Annotated[tuple[int, ...],
+        P("Chip_IDs", "ids of chips within each channel", most=MOST_ID)]
+    die_ids: Annotated[tuple[int, ...], P("Die_IDs", "ids of dies within each chip", most=MOST_ID)]
+    plane_ids: Annotated[tuple[int, ...],
+        P("Plane_IDs", "ids of planes within each die", most=MOST_ID)]
     initial_occupancy_percentage: Annotated[
-        int, P("Initial_Occupancy_Percentage", "of the flow's pages, with preconditioning",
+        int,
+        P("Initial_Occupancy_Percentage", "share of the flow's pages that preconditioning writes",
                most=100, default="0")]
     # fmt: on
 
@@ -75,12 +78,14 @@ class Synthetic(FlowParameters):
 
     # fmt: off
     working_set_percentage: Annotated[
-        int, P("Working_Set_Percentage", "of the flow's addresses, from their start", least=1,
+        int,
+        P("Working_Set_Percentage", "share of the address range, counted from its start", least=1,
                most=100)]
     synthetic_generator_type: Annotated[
         str, P("Synthetic_Generator_Type", "closed loop, or Poisson arrivals",
                choices=("QUEUE_DEPTH", "BANDWIDTH"))]
-    read_percentage: Annotated[int, P("Read_Percentage", "of the requests", most=100)]
+    read_percentage: Annotated[int,
+        P("Read_Percentage", "share of reads among the requests", most=100)]
     address_distribution: Annotated[
         str, P("Address_Distribution", "",
                choices=("STREAMING", "RANDOM_UNIFORM", "RANDOM_HOTCOLD",
@@ -98,14 +103,15 @@ class Synthetic(FlowParameters):
     variance_request_size_bytes: Annotated[
         int, P("Variance_Request_Size", "standard deviation of the size", "sectors",
                most=MOST_SECTORS, scale=SECTOR, default="0")]
-    seed: Annotated[int, P("Seed", "of the flow's requests", most=2**31 - 8)]
+    seed: Annotated[int, P("Seed", "seed of the flow's random numbers", most=2**31 - 8)]
     average_no_of_reqs_in_queue: Annotated[
         int, P("Average_No_of_Reqs_in_Queue", "outstanding requests in a closed loop", least=1,
                most=65535, default="1")]
     bandwidth_bytes_per_s: Annotated[
         int, P("Bandwidth", "mean rate of Poisson arrivals", "bytes/s", 1, 10**15, default="1")]
     stop_time_ps: Annotated[
-        int, P("Stop_Time", "no request after it; 0: Total_Requests_To_Generate counts",
+        int,
+        P("Stop_Time", "time of the last request; 0: Total_Requests_To_Generate limits the flow",
                most=9 * 10**15, **NS)]
     total_requests_to_generate: Annotated[int, P("Total_Requests_To_Generate", "", default="0")]
     # fmt: on
@@ -122,12 +128,16 @@ class TraceBased(FlowParameters):
 
     # fmt: off
     file_path: Annotated[
-        str, P("File_Path", "from the folder in which the command runs, else from the workload's")]
+        str,
+        P("File_Path", "path relative to the working directory or to the folder of workload.xml")]
     percentage_to_be_executed: Annotated[
-        int, P("Percentage_To_Be_Executed", "of the trace, from its start", least=1, most=100)]
-    relay_count: Annotated[int, P("Relay_Count", "rounds", least=1, most=10**6)]
+        int,
+        P("Percentage_To_Be_Executed", "share of the trace, from its start", least=1, most=100)]
+    relay_count: Annotated[int,
+        P("Relay_Count", "number of repetitions of the trace", least=1, most=10**6)]
     time_unit: Annotated[
-        str, P("Time_Unit", "of the trace", choices=("PICOSECOND", "NANOSECOND", "MICROSECOND"))]
+        str,
+        P("Time_Unit", "unit of time stamps", choices=("PICOSECOND", "NANOSECOND", "MICROSECOND"))]
     # fmt: on
 
 
@@ -161,14 +171,14 @@ def read_workload(path: str | os.PathLike[str]) -> tuple[Scenario, ...]:
         _expect(child, (_SCENARIO,), where)
         scenarios.append(_scenario(child, number, where))
     if not scenarios:
-        raise InputError(f"{where}: line {root.line}: no {_SCENARIO}, at least one is right")
+        raise InputError(f"{where}: line {root.line}: there is no {_SCENARIO}; use at least one")
     return tuple(scenarios)
 
 
 def _expect(element: Element, names: Sequence[str], where: str) -> None:
     if element.name not in names:
         near = nearest(element.name, names) or " or ".join(names)
-        raise InputError(f"{where}: line {element.line}: {element.name}: {near} is right")
+        raise InputError(f"{where}: line {element.line}: {element.name}: use {near}")
 
 
 def _scenario(element: Element, number: int, where: str) -> Scenario:
@@ -180,9 +190,9 @@ def _scenario(element: Element, number: int, where: str) -> Scenario:
         skipped += [name for grandchild in child.children if (name := grandchild.name) in SKIPPED]
     place = f"{where}: line {element.line}: scenario {number} has"
     if not flows:
-        raise InputError(f"{place} no flow, at least one is right")
+        raise InputError(f"{place} no flow; use at least one")
     if len(flows) > MOST_FLOWS:
-        raise InputError(f"{place} {len(flows)} flows, at most {MOST_FLOWS} are right")
+        raise InputError(f"{place} {len(flows)} flows; use at most {MOST_FLOWS}")
     notes = tuple(f"{name}: {SKIPPED[name]}" for name in dict.fromkeys(skipped))
     return Scenario(number, tuple(flows), where, tuple(lines), notes)
 
@@ -191,7 +201,7 @@ def _flow(element: Element, where: str) -> FlowParameters:
     cls, other = (Synthetic, TraceBased) if element.name == _SYNTHETIC else (TraceBased, Synthetic)
     known = parameters(cls)
     mine = {key.p.name for key in known}
-    elsewhere = {key.p.name: "the other kind of flow" for key in parameters(other)}
+    elsewhere = {key.p.name: "the other type of flow" for key in parameters(other)}
     elsewhere = {name: s for name, s in elsewhere.items() if name not in mine}
     found = read(list(leaves(element, where)), known, where, SKIPPED, elsewhere)
     said = dict(found.values)
@@ -226,20 +236,20 @@ def _check_synthetic(flow: Synthetic, where: str) -> None:
         raise flow.bad(
             where,
             "address_distribution",
-            "MQSim has the name alone; STREAMING, RANDOM_UNIFORM or RANDOM_HOTCOLD is right",
+            "MQSim does not implement it; use STREAMING, RANDOM_UNIFORM or RANDOM_HOTCOLD",
         )
     if flow.address_distribution == "RANDOM_HOTCOLD":
         if not 1 <= flow.percentage_of_hot_region <= 99:
             raise flow.bad(
                 where,
                 "percentage_of_hot_region",
-                "1 to 99 is right with RANDOM_HOTCOLD: all requests would go to one region",
+                "all requests would go to one region; use 1 to 99 with RANDOM_HOTCOLD",
             )
     if not flow.stop_time_ps and not flow.total_requests_to_generate:
         raise flow.bad(
             where,
             "total_requests_to_generate",
-            "no request at all; at least 1 is right, or a Stop_Time",
+            "the flow has no request; use at least 1, or a Stop_Time",
         )
 
 
@@ -261,7 +271,7 @@ def check(scenario: Scenario, drive: Drive) -> None:
             raise flow.bad(
                 where,
                 "device_level_data_caching_mode",
-                "MQSim's SIMPLE cache ends with an error; Caching_Mechanism ADVANCED is right, or "
+                "MQSim's SIMPLE cache ends with an error; use Caching_Mechanism ADVANCED, or "
                 "TURNED_OFF",
             )
     _check_room(scenario, drive)
@@ -274,7 +284,7 @@ def _check_room(scenario: Scenario, drive: Drive) -> None:
         raise drive.bad(
             "block_no_per_plane",
             f"{flows} flows keep {OPEN_BLOCKS} blocks of a plane open each, and writes wait below "
-            f"{RESERVE} free ones: at least {least} is right",
+            f"{RESERVE} free blocks; use at least {least}",
         )
     cached = any(flow.device_level_data_caching_mode != "TURNED_OFF" for flow in scenario.flows)
     split = flows if drive.data_cache_sharing_mode == "EQUAL_PARTITIONING" else 1

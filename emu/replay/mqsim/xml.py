@@ -39,7 +39,7 @@ class Element:
         if len(found) == 1:
             return found[0]
         if found:
-            raise InputError(f"{where}: line {found[1].line}: {name} is there twice; one is right")
+            raise InputError(f"{where}: line {found[1].line}: {name} appears twice; give it once")
         names = [child.name for child in self.children]
         near = nearest(name, names)
         hint = f", {near} is there instead" if near else ""
@@ -67,18 +67,18 @@ def read_document(path: str | os.PathLike[str], root: str) -> Element:
             f"{where}: line {error.lineno}, column {error.offset + 1}: is not XML: {words}"
         ) from None
     except LookupError as error:
-        raise InputError(f"{where}: line 1: {error}; utf-8 is right") from None
+        raise InputError(f"{where}: line 1: {error}; use UTF-8") from None
     assert tree.root is not None
     if tree.root.name != root:
         raise InputError(
-            f"{where}: line {tree.root.line}: the root is {quoted(tree.root.name)}: {root} is right"
+            f"{where}: line {tree.root.line}: the root is {quoted(tree.root.name)}: use {root}"
         )
     return tree.root
 
 
 def _bytes(where: str) -> bytes:
     if os.path.isdir(where):
-        raise InputError(f"{where}: is a folder, a file is right")
+        raise InputError(f"{where}: is a folder; give a file")
     try:
         with open(where, "rb") as file:
             data = file.read(MOST_BYTES + 1)
@@ -89,9 +89,11 @@ def _bytes(where: str) -> bytes:
     except ValueError:  # a NUL in the name
         raise InputError(f"{quoted(where)}: is no name of a file") from None
     if len(data) > MOST_BYTES:
-        raise InputError(f"{where}: is larger than {MOST_BYTES} bytes; MQSim's XML is right")
+        raise InputError(
+            f"{where}: is larger than {MOST_BYTES} bytes; give one of MQSim's XML files"
+        )
     if not data.strip():
-        raise InputError(f"{where}: is empty; MQSim's XML is right")
+        raise InputError(f"{where}: is empty; give one of MQSim's XML files")
     return data
 
 
@@ -120,7 +122,7 @@ class _Tree:
             if attribute != _NAMESPACES[0] and not attribute.startswith(_NAMESPACES[1:]):
                 raise self._bad(
                     f"{name} has an attribute {quoted(attribute)}, which MQSim would skip: "
-                    "an element is right"
+                    "use an element"
                 )
         if len(self.open) == MOST_DEPTH:
             raise self._bad(f"{name} lies more than {MOST_DEPTH} elements deep")
@@ -149,6 +151,6 @@ def leaves(element: Element, where: str, folders: tuple[str, ...] = ()) -> Itera
             continue
         if child.children:
             raise InputError(
-                f"{where}: line {child.line}: {child.name} holds elements, a value is right"
+                f"{where}: line {child.line}: {child.name} holds elements; give a value"
             )
         yield child
