@@ -34,7 +34,8 @@ from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.stages import MAP_DECODED, TRANSLATED
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.ftl import page_map, subpage_sense
-from ondie.emu.nand import channel
+from ondie.emu.nand.die import Q_MAP_READ
+from ondie.emu.nand.die_scheduler import push
 from ondie.emu.nand.timing import READ
 from ondie.emu.units import InputError
 from ondie.kernels.jit import cold, inline, njit
@@ -319,7 +320,7 @@ def read(st, dev, tpage, role, size):
     subpage_sense.count(st, tid)
     txn.array = st.page_ps[0, txn.page]
     page_map.read_from(st, dev, txn.ppn)
-    channel.push(st, die, tid, channel.Q_MAP_READ)
+    push(st, die, tid, Q_MAP_READ)
 
 
 @njit

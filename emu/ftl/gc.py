@@ -29,7 +29,9 @@ from ondie.emu.ftl import (
     pslc_folding,
     subpage_sense,
 )
-from ondie.emu.nand import channel, timing
+from ondie.emu.nand import timing
+from ondie.emu.nand.die import Q_MAP_WRITE
+from ondie.emu.nand.die_scheduler import bar, push
 from ondie.kernels.jit import apart, cold, inline, njit
 
 
@@ -91,7 +93,7 @@ def began(st, block):
     it.
     """
     if st.cfg[0].exclusive != 0:
-        channel.bar(st, die_of_block(st, block), 1)
+        bar(st, die_of_block(st, block), 1)
 
 
 @njit
@@ -99,7 +101,7 @@ def moved_out(st, block):
     """Admit host transactions to the die again: no page of victim ``block`` is left to be moved.
     Its erase goes first."""
     if st.cfg[0].exclusive != 0 and st.block[block].state == page_map.VICTIM:
-        channel.bar(st, die_of_block(st, block), -1)
+        bar(st, die_of_block(st, block), -1)
 
 
 @cold
@@ -112,7 +114,7 @@ def die_of_block(st, block):
 @inline
 def queue_of(st, txn):
     """Return the queue for internal programs. Translation pages have a separate queue."""
-    return channel.Q_MAP_WRITE if txn.lpn >= st.cfg[0].lpns else st.cfg[0].q_gc_write
+    return Q_MAP_WRITE if txn.lpn >= st.cfg[0].lpns else st.cfg[0].q_gc_write
 
 
 @apart
@@ -218,9 +220,9 @@ def pick_up(st, tid, inside):
             txn.ppn = target
             txn.bus = 0
             page_map.place_of(st, dev, tid)
-            channel.push(st, st.die[die].first, tid, queue_of(st, txn))
+            push(st, st.die[die].first, tid, queue_of(st, txn))
             return
-    channel.push(st, die, tid, cfg.q_gc_read)
+    push(st, die, tid, cfg.q_gc_read)
 
 
 @njit

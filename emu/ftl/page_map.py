@@ -11,7 +11,8 @@ from __future__ import annotations
 from ondie.emu.engine.core.events import LOG_ERASE, log, take_txn
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.ftl import subpage, word_lines
-from ondie.emu.nand import channel
+from ondie.emu.nand.die import Q_MAP_WRITE, Q_WRITE
+from ondie.emu.nand.die_scheduler import hurry, push
 from ondie.emu.nand.geometry import pages
 from ondie.emu.nand.timing import ERASE
 from ondie.kernels.jit import cold, inline, njit
@@ -190,7 +191,7 @@ def urgency(st, unit):
     """Give collection priority over host transactions on the die while free blocks are short."""
     cfg = st.cfg[0]
     if cfg.gc_hard > 0:
-        channel.hurry(st, unit // cfg.die_units * cfg.lanes, int(needy(st, unit)))
+        hurry(st, unit // cfg.die_units * cfg.lanes, int(needy(st, unit)))
 
 
 @njit
@@ -305,7 +306,7 @@ def erase(st, dev, unit, block, queue):
     if block - unit * cfg.all_blocks >= cfg.blocks:
         txn.planes = planes_in_use(st, st.block[block].turned)
         txn.n = cfg.reservoir_planes
-    channel.push(st, die, tid, queue)
+    push(st, die, tid, queue)
 
 
 @inline
@@ -361,9 +362,9 @@ def allocate(st, dev, unit, stream, count):
     block = st.block[at]
     ppn = first_page(st, dev, at) + front.next
     if front.next == 0 and block.dirty != 0:
-        queue = cfg.q_gc_write if stream >= cfg.collected else channel.Q_WRITE
+        queue = cfg.q_gc_write if stream >= cfg.collected else Q_WRITE
         if stream == cfg.map_stream:
-            queue = channel.Q_MAP_WRITE
+            queue = Q_MAP_WRITE
         erase(st, dev, unit, at, queue)
     block.dirty = 1
     front.next += got

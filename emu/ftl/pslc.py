@@ -22,7 +22,7 @@ from ondie.emu.engine.core.counters import DIRECT_PAGES, PSLC_PAGES
 from ondie.emu.engine.core.state import record_type, records
 from ondie.emu.ftl import page_map
 from ondie.emu.ftl.page_map import FOLDABLE, FREE, OPEN
-from ondie.emu.nand import channel
+from ondie.emu.nand.die import Q_WRITE
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.timing import page_times
 from ondie.kernels.jit import cold, inline
@@ -114,7 +114,7 @@ def allocate(st, dev, unit, count):
     block = st.block[at]
     ppn = page_map.first_page(st, dev, at) + front.next
     if front.next == 0 and block.dirty != 0:
-        page_map.erase(st, dev, unit, at, channel.Q_WRITE)
+        page_map.erase(st, dev, unit, at, Q_WRITE)
     block.dirty = 1
     front.next += got
     block.flying += got

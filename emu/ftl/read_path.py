@@ -19,7 +19,8 @@ from ondie.emu.engine.core.events import LOG_ZERO, go, log
 from ondie.emu.engine.core.stages import READ_UNMAPPED
 from ondie.emu.engine.core.transaction import bus_bytes
 from ondie.emu.ftl import page_map, subpage_sense
-from ondie.emu.nand import channel
+from ondie.emu.nand.die import Q_READ
+from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import cold, inline
 
 
@@ -55,7 +56,7 @@ def fetch(st, tid, entry):
         return
     die = locate(st, tid, entry)
     st.count[st.txn[tid].dev, ARRAY_READS] += 1
-    channel.push(st, die, tid, channel.Q_READ)
+    push(st, die, tid, Q_READ)
 
 
 @cold
@@ -68,4 +69,4 @@ def fetch_again(st, tid):
         zeros(st, tid)
     else:
         locate(st, tid, entry)
-        subpage_sense.send(st, st.txn[tid].die, tid, channel.Q_READ)
+        subpage_sense.send(st, st.txn[tid].die, tid, Q_READ)

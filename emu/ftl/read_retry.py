@@ -45,7 +45,8 @@ from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import record_type, records
 from ondie.emu.ftl import page_health, subpage_sense
 from ondie.emu.ftl.page_map import block_at, place_of, read_from
-from ondie.emu.nand import channel, ecc, rber
+from ondie.emu.nand import ecc, rber
+from ondie.emu.nand.die_scheduler import push
 from ondie.emu.nand.timing import page_kinds
 from ondie.kernels.jit import njit
 
@@ -281,7 +282,7 @@ def again(st, tid):
     if cfg.slots == 1:
         st.block[block_at(st, txn.dev, txn.ppn)].reads += 1
     txn.array = st.page_ps[0, txn.page]
-    channel.push(st, die, tid, txn.queue)
+    push(st, die, tid, txn.queue)
 
 
 def page_scales(cfg: Config) -> np.ndarray:

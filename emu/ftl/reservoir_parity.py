@@ -10,7 +10,7 @@ Source: as reservoir.open_place; a page of a block is programmed after the pages
 from __future__ import annotations
 
 from ondie.emu.ftl import reservoir
-from ondie.emu.nand import channel
+from ondie.emu.nand.die_scheduler import seek
 from ondie.kernels.jit import cold
 
 
@@ -30,7 +30,7 @@ def placed(st, tid):
     die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies
     st.pool[die].made -= 1
     txn.ppn = reservoir.open_place(st, txn.dev, txn.lpn)
-    channel.seek(st, txn.die)  # the next command depends on the new next place
+    seek(st, txn.die)  # the next command depends on the new next place
 
 
 @cold

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from ondie.emu.engine.core.counters import ARRAY_READS, BESIDE_PAGES
 from ondie.emu.ftl.page_map import block_at
-from ondie.emu.nand import channel
 from ondie.emu.nand.die import into_chip, planes_at
+from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import cold, inline
 
 CHAINED = -1
@@ -61,7 +61,7 @@ def send(st, die, tid, queue):
         if cfg.chip != 0:
             txn.die = into_chip(st, other)
         other = txn.mate
-    channel.push(st, die, tid, queue)
+    push(st, die, tid, queue)
 
 
 @cold

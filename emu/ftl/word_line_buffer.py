@@ -32,7 +32,8 @@ from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import page_map, word_lines
 from ondie.emu.ftl.gc import ask
 from ondie.emu.ftl.write_path import hunt
-from ondie.emu.nand import channel
+from ondie.emu.nand.die import Q_MAP_WRITE, Q_WRITE
+from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import cold, njit
 
 # --- buffered lines
@@ -140,7 +141,7 @@ def send(st, unit, head, step):
         if st.txn[tid].page == txn.page:
             st.txn[tid].planes = 0
         tid = st.txn[tid].mate
-    channel.push(st, st.die[txn.die].first, head, queue_of(st, head))
+    push(st, st.die[txn.die].first, head, queue_of(st, head))
 
 
 @njit
@@ -149,8 +150,8 @@ def queue_of(st, tid):
     cfg = st.cfg[0]
     stream = st.block[page_map.block_at(st, st.txn[tid].dev, st.txn[tid].ppn)].stream
     if stream < cfg.collected:
-        return channel.Q_WRITE
-    return channel.Q_MAP_WRITE if stream == cfg.map_stream else cfg.q_gc_write
+        return Q_WRITE
+    return Q_MAP_WRITE if stream == cfg.map_stream else cfg.q_gc_write
 
 
 # --- passes

@@ -26,6 +26,8 @@ from ondie.emu.ftl import (
 from ondie.emu.ftl.gc import ask
 from ondie.emu.ftl.transfers import encode
 from ondie.emu.nand import channel, timing
+from ondie.emu.nand.die import Q_READ
+from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import apart, cold, inline, njit
 
 
@@ -226,7 +228,7 @@ def read_rest(st, tid, ppn, missing):
     die = page_map.place_of(st, txn.dev, tid)
     subpage_sense.count(st, tid)
     txn.array = st.page_ps[0, txn.page]
-    channel.push(st, die, tid, channel.Q_READ)
+    push(st, die, tid, Q_READ)
 
 
 @njit

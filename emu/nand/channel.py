@@ -23,29 +23,19 @@ from ondie.emu.engine.core.events import (
 from ondie.emu.engine.core.intrinsics import lowest_bit
 from ondie.emu.nand.array import array_end, array_ps, begin_array, leave, notice_reads, suspend
 from ondie.emu.nand.die import (
-    BUS,
     COMMAND,
-    DIE,
     HOST,
     IN,
-    MAX_WAYS,
     MORE,
     NONE,
     OUT,
-    Q_GC_ERASE,
     Q_GC_READ,
-    Q_GC_WRITE,
     Q_LOAD,
     Q_MAP_READ,
-    Q_MAP_WRITE,
     Q_PE,
-    Q_READ,
-    Q_WRITE,
-    QUEUES,
     READS,
     RESUME,
     affordable,
-    order_table,
     planes_at,
     planes_of,
     pop,
@@ -54,12 +44,8 @@ from ondie.emu.nand.die import (
     touch,
 )
 from ondie.emu.nand.die_scheduler import (
-    bar,
-    hurry,
     may_suspend,
     needs_die,
-    push,
-    push_in_order,
     seek,
 )
 from ondie.emu.nand.geometry import pages
@@ -79,39 +65,6 @@ from ondie.emu.nand.timing import (
 )
 from ondie.emu.nand.timing import RESUME as RESUME_CYCLES
 from ondie.kernels.jit import apart, cold, inline, njit
-
-__all__ = [
-    "at_once",
-    "BUS",
-    "DIE",
-    "MAX_WAYS",
-    "QUEUES",
-    "Q_GC_ERASE",
-    "Q_GC_READ",
-    "Q_GC_WRITE",
-    "Q_LOAD",
-    "Q_MAP_READ",
-    "Q_MAP_WRITE",
-    "Q_PE",
-    "Q_READ",
-    "Q_WRITE",
-    "bar",
-    "due",
-    "finished",
-    "grant",
-    "hurry",
-    "may_suspend",
-    "needs_die",
-    "order_table",
-    "push",
-    "push_in_order",
-    "seek",
-    "settle",
-    "touch",
-    "wake",
-]
-"""Names that other packages import from here: queues and records (die.py), the die scheduler
-(die_scheduler.py) and the channel."""
 
 
 @inline

@@ -16,6 +16,8 @@ from ondie.emu.engine.core.events import give_txn, take_txn
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.state import Arrays, record_type, rounded_up
 from ondie.emu.nand import channel, timing
+from ondie.emu.nand.die import Q_GC_ERASE, Q_GC_WRITE, Q_MAP_READ, Q_READ, Q_WRITE, touch
+from ondie.emu.nand.die_scheduler import push
 from ondie.emu.units import InputError
 from ondie.kernels.jit import cold, inline, njit
 
@@ -32,10 +34,10 @@ _JOB = record_type(
 JOB = rounded_up(_JOB)
 FEED = record_type(next="i8", last="i8")
 QUEUED = {
-    timing.READ: channel.Q_READ,
-    timing.PROGRAM: channel.Q_WRITE,
-    timing.ERASE: channel.Q_GC_ERASE,
-    timing.COPYBACK: channel.Q_GC_WRITE,
+    timing.READ: Q_READ,
+    timing.PROGRAM: Q_WRITE,
+    timing.ERASE: Q_GC_ERASE,
+    timing.COPYBACK: Q_GC_WRITE,
 }
 """Default queue of each operation."""
 OPERATIONS = ", ".join(timing.OP_NAMES[op] for op in QUEUED)
@@ -72,7 +74,7 @@ def hand(st, die, i):
     if job.more > 0:
         whole_line(st, tid, i)
     st.txn[tid].die = die
-    channel.push(st, die, tid, job.queue)
+    push(st, die, tid, job.queue)
     return i + 1 + job.more
 
 
@@ -179,7 +181,7 @@ def events(st, until, window):
                 feed.next = hand(st, st.where[feed.next], feed.next)
         else:
             bus = st.tree[1]
-            channel.touch(st, bus)
+            touch(st, bus)
             while channel.due(st, bus):
                 tid = channel.finished(st, bus)
                 if tid >= 0:
@@ -223,7 +225,7 @@ def load_arrivals(
 def _first_out(arrays: Arrays, op: np.ndarray) -> None:
     """Set ``first_out``, the rank at which ``channel.best_out`` ends its search."""
     silent = bool((op == timing.COPYBACK).any()) or arrays.cfg["status"][0] != 0
-    mapping = bool((arrays.job["queue"][: len(op)] == channel.Q_MAP_READ).any())
+    mapping = bool((arrays.job["queue"][: len(op)] == Q_MAP_READ).any())
     arrays.cfg["first_out"] = -1 if silent else 0 if mapping else 1
 
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from ondie.emu.ftl import page_map, subpage_sense
 from ondie.emu.ftl.read_path import locate, zeros
-from ondie.emu.nand import channel, timing
+from ondie.emu.nand import timing
+from ondie.emu.nand.die import Q_READ
 from ondie.emu.nvme.page_transactions import part
 from ondie.kernels.jit import cold
 
@@ -97,5 +98,5 @@ def send(st):
     reg.cut_first = 0
     while tid >= 0:
         following = st.txn[tid].next
-        subpage_sense.send(st, st.txn[tid].die, tid, channel.Q_READ)
+        subpage_sense.send(st, st.txn[tid].die, tid, Q_READ)
         tid = following

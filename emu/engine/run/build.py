@@ -43,9 +43,20 @@ from ondie.emu.ftl import (
 from ondie.emu.ftl import (
     read_retry as reading,
 )
-from ondie.emu.nand import channel as nand
 from ondie.emu.nand import pe_protection as shield
 from ondie.emu.nand import raw_jobs as physical
+from ondie.emu.nand.die import (
+    BUS,
+    DIE,
+    MAX_WAYS,
+    Q_GC_ERASE,
+    Q_GC_READ,
+    Q_GC_WRITE,
+    Q_READ,
+    Q_WRITE,
+    QUEUES,
+    order_table,
+)
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.timing import OUT_FIRST, OUT_NEXT, command_cycles, timing_table, word_line_pages
 from ondie.emu.nvme import data_cache as cache
@@ -356,9 +367,9 @@ def _management(cfg: Config, geometry: Geometry, c: np.recarray) -> None:
     c.gc_parallel = ftl.gc_parallel
     c.exclusive = ftl.gc_priority == "exclusive"
     shared = ftl.gc_priority == "shared"
-    c.q_gc_read = nand.Q_READ if shared else nand.Q_GC_READ
-    c.q_gc_write = nand.Q_WRITE if shared else nand.Q_GC_WRITE
-    c.q_gc_erase = nand.Q_WRITE if shared else nand.Q_GC_ERASE
+    c.q_gc_read = Q_READ if shared else Q_GC_READ
+    c.q_gc_write = Q_WRITE if shared else Q_GC_WRITE
+    c.q_gc_erase = Q_WRITE if shared else Q_GC_ERASE
     c.copyback = ftl.gc_copyback
     c.erase_collected = ftl.erase == "collected"
     c.wear_dynamic = ftl.wear_dynamic
@@ -542,10 +553,10 @@ def build(
         )
     depth = queue_depth or min(cfg.host.io_queue_depth, cfg.frontend.queue_depth)
     ways = geometry.ways * (geometry.planes if cfg.flash.plane_reads == "alone" else 1)
-    if ways > nand.MAX_WAYS:
+    if ways > MAX_WAYS:
         raise InputError(
             f"flash.dies_per_channel: {ways} dies, or planes that read alone, on one channel; at "
-            f"most {nand.MAX_WAYS}"
+            f"most {MAX_WAYS}"
         )
     dies, buses, units = n * geometry.dies, n * geometry.channels, n * geometry.units
     fifos = s.HOST_STATIONS + n * (s.ECC + geometry.channels)
@@ -593,11 +604,11 @@ def build(
         op=timing_table(cfg),
         cycles=cycles,
         die=_dies(cfg, geometry, n, lanes),
-        queue=np.full((dies * lanes, 2 * nand.QUEUES), -1, np.int32),
+        queue=np.full((dies * lanes, 2 * QUEUES), -1, np.int32),
         bus=_buses(geometry, n),
         way=_ways(geometry, n, lanes),
         touched=np.zeros(buses, np.int32),
-        order=nand.order_table(),
+        order=order_table(),
         l2p=map_table((n, lpns + tpages), width),
         p2l=map_table((n, geometry.physical_pages), width),
         sectors=map_table((n, lpns + tpages if c["partial"][0] else 1), np.int64),
@@ -757,7 +768,7 @@ def _pool(n: int) -> np.recarray:
 
 
 def _dies(cfg: Config, geometry: Geometry, n: int, lanes: int) -> np.recarray:
-    die = records(nand.DIE, n * geometry.dies * lanes)
+    die = records(DIE, n * geometry.dies * lanes)
     for name in ("arr", "cache", "paused", "loading", "pick"):
         die[name] = -1
     whole, lane = np.divmod(np.arange(n * geometry.dies * lanes), lanes)
@@ -774,7 +785,7 @@ def _dies(cfg: Config, geometry: Geometry, n: int, lanes: int) -> np.recarray:
 
 
 def _buses(geometry: Geometry, n: int) -> np.recarray:
-    bus = records(nand.BUS, n * geometry.channels)
+    bus = records(BUS, n * geometry.channels)
     for name in ("out_head", "out_tail", "done_head", "done_tail", "die", "txn"):
         bus[name] = -1
     bus["dev"] = np.arange(n * geometry.channels) // geometry.channels

@@ -34,7 +34,9 @@ from ondie.emu.ftl.transfers import (
     send_off,
 )
 from ondie.emu.ftl.write_path import hunt, merged, place_or_wait
-from ondie.emu.nand import channel, timing
+from ondie.emu.nand import timing
+from ondie.emu.nand.die import Q_PE, Q_WRITE
+from ondie.emu.nand.die_scheduler import push, push_in_order
 from ondie.emu.nvme import (
     command_split,
     data_cache,
@@ -182,16 +184,16 @@ def onwards(st, tid):
             if cfg.line > 1:
                 padding.join(st, tid)
             elif txn.kind == OWN:
-                channel.push(st, st.die[txn.die].first, tid, queue_of(st, txn))
+                push(st, st.die[txn.die].first, tid, queue_of(st, txn))
             elif txn.role == Role.RESERVOIR or txn.role == Role.GRADIENT:
-                channel.push(st, st.die[txn.die].first, tid, channel.Q_PE)
+                push(st, st.die[txn.die].first, tid, Q_PE)
             elif txn.role == Role.MADE:
                 reservoir_parity.waits(st, tid)
-                channel.push(st, st.die[txn.die].first, tid, channel.Q_WRITE)
+                push(st, st.die[txn.die].first, tid, Q_WRITE)
             elif cfg.placed != 0 and txn.role == Role.MERGING:
-                channel.push_in_order(st, st.die[txn.die].first, tid, channel.Q_WRITE)
+                push_in_order(st, st.die[txn.die].first, tid, Q_WRITE)
             else:
-                channel.push(st, st.die[txn.die].first, tid, channel.Q_WRITE)
+                push(st, st.die[txn.die].first, tid, Q_WRITE)
             return -1
         elif step == stages.MOVE_SENSED:
             waits = decode(st, tid, stages.MOVE_DECODED)
@@ -351,7 +353,7 @@ def onwards(st, tid):
         elif step == stages.PE_DECODED:
             reg.hop = 0
             txn.op = timing.VPP
-            channel.push(st, txn.die, tid, channel.Q_PE)
+            push(st, txn.die, tid, Q_PE)
             return -1
         elif step == stages.RESTED:
             reg.hop = 0

@@ -70,6 +70,8 @@ from ondie.emu.ftl import (
     transfers,
 )
 from ondie.emu.nand import channel, timing
+from ondie.emu.nand.die import Q_LOAD, Q_PE, Q_READ, touch
+from ondie.emu.nand.die_scheduler import push
 from ondie.emu.nvme import (
     command,
     command_split,
@@ -384,7 +386,7 @@ def start_die(st, rid, tid):
         other = part(st, rid)
         st.txn[other].bytes_left = row.bytes_in
         transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
-        channel.push(st, die, tid, channel.Q_LOAD)
+        push(st, die, tid, Q_LOAD)
     elif row.kind == timing.READ:
         txn.turn = reservoir.turned(st, die, txn.ppn)
         txn.size = row.bytes_out
@@ -392,7 +394,7 @@ def start_die(st, rid, tid):
         st.count[dev, RESERVOIR_READ_PAGES] += txn.n
         st.count[dev, RESERVOIR_UP_BYTES] += txn.size
         st.count[dev, ARRAY_READS] += 1
-        channel.push(st, die, tid, channel.Q_READ)
+        push(st, die, tid, Q_READ)
     else:
         txn.bus = row.bytes_out  # bytes that cross the channel, if any
         if row.kind == timing.BPP:
@@ -400,7 +402,7 @@ def start_die(st, rid, tid):
             txn.ppn = reservoir.open_place(st, dev, row.lpn)
             if source >= 0 and st.cfg[0].rotate > 0:
                 reservoir.change_planes(st, tid, source)
-        channel.push(st, die, tid, channel.Q_PE)
+        push(st, die, tid, Q_PE)
 
 
 @cold
@@ -420,7 +422,7 @@ def start_help(st, rid, tid):
         txn.held_back = 1  # the gradient is sensed with the super-page
         if txn.ppn < 0:
             fail(st, E_UNWRITTEN, row.lpn, txn.die)
-        channel.push(st, txn.die, tid, channel.Q_PE)
+        push(st, txn.die, tid, Q_PE)
         return
     if row.kind == timing.LIFT:
         txn.op = timing.READ
@@ -431,13 +433,13 @@ def start_help(st, rid, tid):
         txn.held_back = 1  # the data do not go to the host
         st.count[dev, LIFTED_PAGES] += txn.n
         st.count[dev, ARRAY_READS] += 1
-        channel.push(st, txn.die, tid, channel.Q_READ)
+        push(st, txn.die, tid, Q_READ)
         return
     if row.kind == timing.FETCH:
         txn.op = timing.READ
         txn.role = Role.REGISTERS
         txn.array = -st.op[timing.READ].array  # no array operation
-        channel.push(st, txn.die, tid, channel.Q_PE)
+        push(st, txn.die, tid, Q_PE)
         return
     other = part(st, rid)  # data stream from DRAM to the channel: both are occupied
     st.txn[other].bytes_left = row.bytes_in
@@ -485,7 +487,7 @@ def start_by_place(st, rid, tid):
         return
     if row.kind == timing.PAD:
         txn.op = timing.BPP
-        channel.push(st, die, tid, channel.Q_PE)
+        push(st, die, tid, Q_PE)
         return
     txn.op = timing.READ
     txn.size = row.tag
@@ -493,7 +495,7 @@ def start_by_place(st, rid, tid):
     st.count[dev, RESERVOIR_READ_PAGES] += txn.n
     st.count[dev, SCAN_BYTES] += txn.size
     st.count[dev, ARRAY_READS] += 1
-    channel.push(st, die, tid, channel.Q_READ)
+    push(st, die, tid, Q_READ)
 
 
 @apart
@@ -543,7 +545,7 @@ def left(st, tid):
 @apart
 def on_channel_event(st, bus):
     """Advance the transactions whose flash commands have finished on channel ``bus``."""
-    channel.touch(st, bus)
+    touch(st, bus)
     while channel.due(st, bus):
         tid = channel.finished(st, bus)
         while tid >= 0:
