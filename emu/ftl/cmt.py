@@ -1,8 +1,8 @@
 """Cached mapping table (CMT): mapping entries in DRAM, the full mapping table in flash pages.
 
-Owns the cached entries, the transactions that wait for a translation page, and the write-back of
-dirty translation pages. Does not own the mapping table (page_map.py) or the stages of a transaction
-(engine/run/datapath.py).
+Owns lookups, misses, evictions and updates. Does not own the lists of entries (cached_entries.py),
+translation pages on flash (translation_pages.py), the mapping table (page_map.py) or the stages of
+a transaction (engine/run/datapath.py).
 Source: DFTL (Gupta et al., ASPLOS 2009): LRU replacement of entries, a directory of translation
 pages, write-back of all dirty entries of a page together; MQSim: cached mapping table, entry sizes.
 
@@ -23,22 +23,28 @@ import math
 from ondie.emu.config.config import Config
 from ondie.emu.config.rules import mapping_unit
 from ondie.emu.engine.core import lru
-from ondie.emu.engine.core.counters import MAP_HITS, MAP_MISSES, MAP_READ_PAGES, UNASKED_OUT_BYTES
+from ondie.emu.engine.core.counters import MAP_HITS, MAP_MISSES
 from ondie.emu.engine.core.events import (
-    E_FULL,
-    fail,
     go,
-    take_txn,
 )
-from ondie.emu.engine.core.roles import Role
-from ondie.emu.engine.core.stages import MAP_DECODED, TRANSLATED
+from ondie.emu.engine.core.stages import TRANSLATED
 from ondie.emu.engine.core.state import record_type
-from ondie.emu.ftl import page_map, subpage_sense
-from ondie.emu.nand.die import Q_MAP_READ
-from ondie.emu.nand.die_scheduler import push
-from ondie.emu.nand.timing import READ
+from ondie.emu.ftl import block_manager, page_map, write_frontier
+from ondie.emu.ftl.cached_entries import (
+    ASKED,
+    HELD,
+    OLD,
+    PLACES,
+    clean,
+    find,
+    page_of,
+    push_newest,
+    take_out,
+    touch,
+)
+from ondie.emu.ftl.translation_pages import keep, next_turn, turn_of, wait, write_back
 from ondie.emu.units import InputError
-from ondie.kernels.jit import cold, inline, njit
+from ondie.kernels.jit import njit
 
 # Links are index + 1; 0 = none, so untouched (all-zero) pages of these arrays take no memory.
 MAPS = record_type(
@@ -73,15 +79,6 @@ TPAGE = record_type(
     next="i4",  # next in the write-back queue
     next_miss="i4",
 )
-KEPT, DUE, OLD, HELD, LEAVING = range(5)
-"""``state``: nothing to write back; queued for write-back; old content is being read; old content
-is in DRAM; new content is on its way to flash."""
-ASKED, LISTED = 1, 2
-"""``asked``: the page is being read; its read is deferred until the write-back queue is empty."""
-
-SECTOR = 512
-PLACES = 32
-"""Width of transaction, entry and translation-page numbers (bits)."""
 
 
 def entry_bytes(cfg: Config, physical_pages: int) -> tuple[int, int]:
@@ -112,60 +109,6 @@ def sizes(cfg: Config, physical_pages: int, lpns: int) -> tuple[int, int, int]:
 
 
 # --- cache
-
-
-@inline
-def find(st, dev, lpn):
-    """Return the entry of a logical page as index + 1, or 0 if it is not cached."""
-    return lru.find(st.bucket, st.entry, dev, lpn)
-
-
-@inline
-def push_newest(st, dev, entry):
-    """Insert an unlinked entry at the most recently used end of the LRU list."""
-    maps = st.maps[dev]
-    if lru.follow(st.entry, entry, maps.newest):
-        maps.oldest = entry
-    maps.newest = entry
-
-
-@inline
-def take_out(st, dev, entry):
-    """Remove an entry from the LRU list."""
-    maps = st.maps[dev]
-    lru.bypass(st.entry, entry)
-    if maps.newest == entry:
-        maps.newest = st.entry[entry - 1].older
-    if maps.oldest == entry:
-        maps.oldest = st.entry[entry - 1].newer
-
-
-@inline
-def touch(st, dev, entry):
-    """Mark an entry as most recently used."""
-    if st.maps[dev].newest != entry:
-        take_out(st, dev, entry)
-        push_newest(st, dev, entry)
-
-
-@inline
-def page_of(st, dev, lpn):
-    """Return the translation page of a logical page, numbered over all devices."""
-    cfg = st.cfg[0]
-    return dev * cfg.tpages + lpn // cfg.map_span
-
-
-@njit
-def clean(st, tpage, eid):
-    """Mark a dirty entry of translation page ``tpage`` as clean."""
-    entry = st.entry[eid - 1]
-    entry.dirty = 0
-    if entry.before > 0:
-        st.entry[entry.before - 1].after = entry.after
-    else:
-        st.tpage[tpage].dirty = entry.after
-    if entry.after > 0:
-        st.entry[entry.after - 1].before = entry.before
 
 
 @njit
@@ -259,71 +202,6 @@ def wanting(st, tid):
 
 
 @njit
-def wait(st, tid):
-    """Append transaction ``tid`` to the waiters of the translation page of its next page. The first
-    waiter requests the read, unless one is already under way."""
-    txn = st.txn[tid]
-    dev = txn.dev
-    tpage = page_of(st, dev, txn.lpn + txn.pages_done)
-    page = st.tpage[tpage]
-    txn.next = -1
-    if page.wait_first > 0:
-        st.txn[page.wait_last - 1].next = tid
-    else:
-        page.wait_first = tid + 1
-    page.wait_last = tid + 1
-    if page.asked != 0 or page.state == OLD:
-        return
-    maps = st.maps[dev]
-    if maps.first == 0:
-        page.asked = ASKED
-        read(st, dev, tpage, Role.MAP_FETCH, fetched(st))
-        return
-    page.asked = LISTED
-    page.next_miss = 0
-    if maps.miss_first > 0:
-        st.tpage[maps.miss_last - 1].next_miss = tpage + 1
-    else:
-        maps.miss_first = tpage + 1
-    maps.miss_last = tpage + 1
-
-
-@inline
-def fetched(st):
-    """Return the bytes of a translation page that a miss reads."""
-    cfg = st.cfg[0]
-    return cfg.map_read if cfg.map_read > 0 else cfg.page_bytes
-
-
-@njit
-def read(st, dev, tpage, role, size):
-    """Read ``size`` bytes of a translation page at the address in the directory."""
-    cfg = st.cfg[0]
-    tid = take_txn(st)
-    if tid < 0:
-        return
-    txn = st.txn[tid]
-    txn.dev = dev
-    txn.role = role
-    txn.n = 1
-    txn.lpn = cfg.lpns + tpage - dev * cfg.tpages
-    txn.ppn = int(st.l2p[dev, txn.lpn]) - 1
-    txn.size = size
-    if txn.ppn < 0:  # nothing to merge with
-        go(st, tid, MAP_DECODED)
-        return
-    txn.op = READ
-    txn.bus = size
-    st.count[dev, MAP_READ_PAGES] += 1
-    st.count[dev, UNASKED_OUT_BYTES] += cfg.page_bytes - txn.bus
-    die = page_map.place_of(st, dev, tid)
-    subpage_sense.count(st, tid)
-    txn.array = st.page_ps[0, txn.page]
-    page_map.read_from(st, dev, txn.ppn)
-    push(st, die, tid, Q_MAP_READ)
-
-
-@njit
 def arrived(st, dev, tvpn):
     """Serve the waiters of translation page ``tvpn`` after its read. Each transaction uses its
     entries at once, so none is lost if the cache has no room for all."""
@@ -356,146 +234,6 @@ def arrived(st, dev, tvpn):
 
 
 @njit
-def write_back(st, dev, tpage):
-    """Queue translation page ``tpage`` for write-back after the eviction of a dirty entry."""
-    page = st.tpage[tpage]
-    if page.state == LEAVING:
-        page.again = 1
-    if page.state != KEPT:
-        return
-    maps = st.maps[dev]
-    page.state = DUE
-    page.next = 0
-    if maps.first > 0:
-        st.tpage[maps.last - 1].next = tpage + 1
-    else:
-        maps.first = tpage + 1
-    maps.last = tpage + 1
-    start(st, dev)
-
-
-@cold
-def keep(st, dev, tpage):
-    """Handle the eviction of a dirty entry if translation pages are never written back (map_writes
-    = 0). Translation page ``tpage`` is allocated a flash page and stays in DRAM from then on. The
-    sectors that hold its cached clean entries are read if the page is on flash; misses wait for
-    that read. Its dirty entries become clean and most recently used."""
-    cfg = st.cfg[0]
-    tvpn = tpage - dev * cfg.tpages
-    stored = cfg.page_bytes // cfg.map_span
-    sector = -1
-    size = 0
-    for lpn in range(tvpn * cfg.map_span, min((tvpn + 1) * cfg.map_span, cfg.lpns)):
-        entry = find(st, dev, lpn)
-        if entry == 0:
-            continue
-        if st.entry[entry - 1].dirty != 0:
-            clean(st, tpage, entry)
-            touch(st, dev, entry)
-        elif (lpn - tvpn * cfg.map_span) * stored // SECTOR != sector:
-            sector = (lpn - tvpn * cfg.map_span) * stored // SECTOR
-            size += SECTOR
-    page = st.tpage[tpage]
-    page.state = HELD
-    if st.l2p[dev, cfg.lpns + tvpn] != 0:
-        page.asked = ASKED
-        read(st, dev, tpage, Role.MAP_FETCH, size)
-    unit = turn_of(st, dev, tvpn, 0)
-    ppn, got = page_map.allocate(st, dev, unit, cfg.map_stream, 1)
-    if got == 0:
-        fail(st, E_FULL, cfg.lpns + tvpn, 0)
-        return
-    if st.reg[0].filled != 0:
-        st.pool[unit].asked = 1
-        page_map.look_again(st, unit)
-    page_map.map_page(st, dev, cfg.lpns + tvpn, ppn)
-    if cfg.partial != 0:
-        st.sectors[dev, cfg.lpns + tvpn] = -1
-    page_map.landed(st, dev, ppn, 1)
-    st.block[page_map.block_at(st, dev, ppn)].retire = page_map.PINNED
-
-
-@njit
-def start(st, dev):
-    """Start queued write-backs, up to the limit of concurrent ones. If the queue is then empty,
-    start the reads of the deferred misses."""
-    cfg = st.cfg[0]
-    maps = st.maps[dev]
-    while maps.first > 0 and maps.writing < cfg.map_writes:
-        tpage = maps.first - 1
-        page = st.tpage[tpage]
-        maps.first = page.next
-        maps.writing += 1
-        page.state = OLD
-        read(st, dev, tpage, Role.MAP_BACK, st.cfg[0].page_bytes)
-    while maps.first == 0 and maps.miss_first > 0:
-        tpage = maps.miss_first - 1
-        page = st.tpage[tpage]
-        maps.miss_first = page.next_miss
-        page.asked = 0
-        if page.wait_first > 0:
-            page.asked = ASKED
-            read(st, dev, tpage, Role.MAP_FETCH, fetched(st))
-
-
-@inline
-def turn_of(st, dev, tvpn, i):
-    """Return the i-th unit to try for translation page ``tvpn``. The order starts at the page's
-    number if allocation is static, else at the allocation cursor."""
-    cfg = st.cfg[0]
-    first = tvpn if cfg.static != 0 else st.maps[dev].cursor
-    return dev * cfg.units + st.turn[(first + i) % st.turn.shape[0]]
-
-
-@inline
-def next_turn(st, dev):
-    """Advance the allocation cursor to the next unit."""
-    maps = st.maps[dev]
-    maps.cursor = maps.cursor + 1 if maps.cursor + 1 < st.turn.shape[0] else 0
-
-
-@njit
-def compose(st, dev, tvpn):
-    """Compose translation page ``tvpn`` from the current mapping; its dirty entries become
-    clean.
-    """
-    cfg = st.cfg[0]
-    tpage = dev * cfg.tpages + tvpn
-    page = st.tpage[tpage]
-    page.state = LEAVING
-    while page.dirty > 0:
-        clean(st, tpage, int(page.dirty))
-
-
-@njit
-def landed(st, dev, tvpn):
-    """Complete the write-back of translation page ``tvpn`` after its program."""
-    cfg = st.cfg[0]
-    tpage = dev * cfg.tpages + tvpn
-    page = st.tpage[tpage]
-    page.state = KEPT
-    st.maps[dev].writing -= 1
-    if page.again != 0:
-        page.again = 0
-        write_back(st, dev, tpage)
-    start(st, dev)
-
-
-@njit
-def stall(st, tid):
-    """Append ``tid``, which carries a translation page, to the transactions that wait for a free
-    block."""
-    txn = st.txn[tid]
-    maps = st.maps[txn.dev]
-    txn.next = -1
-    if maps.stall_first > 0:
-        st.txn[maps.stall_last - 1].next = tid
-    else:
-        maps.stall_first = tid + 1
-    maps.stall_last = tid + 1
-
-
-@njit
 def lay(st, dev, lpn, count):
     """Write the translation pages of ``count`` logical pages from ``lpn`` that are not on flash,
     without simulated time, for preconditioning. Return the number of pages for which no unit had a
@@ -510,14 +248,14 @@ def lay(st, dev, lpn, count):
             unit = turn_of(st, dev, tvpn, i)
             pool = st.pool[unit]
             if st.front[cfg.map_stream, unit].block < 0:
-                if not page_map.spare(st, unit):
+                if not block_manager.spare(st, unit):
                     continue
                 st.block[unit * cfg.all_blocks + st.free[unit, pool.free_head]].dirty = 0
             if cfg.line > 1:
-                page_map.lay(st, unit, cfg.map_stream, 1)
-            ppn, _ = page_map.allocate(st, dev, unit, cfg.map_stream, 1)
+                write_frontier.lay(st, unit, cfg.map_stream, 1)
+            ppn, _ = write_frontier.allocate(st, dev, unit, cfg.map_stream, 1)
             if cfg.line > 1:
-                page_map.lay(st, unit, cfg.map_stream, 0)
+                write_frontier.lay(st, unit, cfg.map_stream, 0)
             page_map.map_page(st, dev, cfg.lpns + tvpn, ppn)
             page_map.landed(st, dev, ppn, 1)
             without -= 1

@@ -34,14 +34,17 @@ from ondie.emu.engine.core.events import (
 from ondie.emu.engine.core.rng import absorb, uniform
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import (
+    block_manager,
     cmt,
     gc_victims,
     padding,
     page_health,
     page_map,
     pslc,
+    translation_pages,
     word_line_buffer,
     word_lines,
+    write_frontier,
 )
 from ondie.emu.ftl.gc import ask, collect, ended, level, pick_up
 from ondie.emu.ftl.transfers import encode
@@ -62,7 +65,7 @@ def on_block_erased(st, tid):
     if pslc.cached(st, bid):
         st.count[dev, PSLC_ERASED_BLOCKS] += txn.n
     st.count[dev, ARRAY_ERASES] += 1
-    page_map.erased(st, tid)
+    block_manager.erased(st, tid)
     if cfg.errors != 0:
         page_health.wiped(st, dev, bid)
     give_txn(st, tid)
@@ -124,7 +127,7 @@ def move(st, tid):
         gc_victims.settled(st, unit, txn.victim, 1)
         moved(st, tid)
         return
-    ppn, got = page_map.allocate(st, txn.dev, unit, gc_victims.collected(st, txn.victim), 1)
+    ppn, got = write_frontier.allocate(st, txn.dev, unit, gc_victims.collected(st, txn.victim), 1)
     if got == 0:
         st.count[txn.dev, pslc.either(st, txn.victim, GC_DROPPED, FOLD_DROPPED)] += 1
         gc_victims.give_up(st, unit, txn.victim)
@@ -166,7 +169,7 @@ def map_programmed(st, tid):
     if cfg.partial != 0:
         st.sectors[dev, txn.lpn] = -1
     give_txn(st, tid)
-    cmt.landed(st, dev, tvpn)
+    translation_pages.landed(st, dev, tvpn)
 
 
 @cold

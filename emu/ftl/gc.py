@@ -21,6 +21,7 @@ from ondie.emu.engine.core.counters import (
 )
 from ondie.emu.engine.core.events import take_txn
 from ondie.emu.ftl import (
+    block_manager,
     gc_victims,
     idle,
     page_map,
@@ -28,6 +29,7 @@ from ondie.emu.ftl import (
     pslc,
     pslc_folding,
     subpage_sense,
+    write_frontier,
 )
 from ondie.emu.nand import timing
 from ondie.emu.nand.die import Q_MAP_WRITE
@@ -144,7 +146,7 @@ def collect(st, dev, unit, bid):
     if gc_victims.given_up(st, bid):
         moved_out(st, bid)
         gc_victims.back(st, unit, bid)
-        page_map.look_again(st, unit)
+        write_frontier.look_again(st, unit)
         return False
     gc_victims.emptied(st, bid)
     if block.reading > 0:
@@ -211,8 +213,10 @@ def pick_up(st, tid, inside):
     txn.array = st.page_ps[0, txn.page]
     unit = txn.victim // cfg.all_blocks
     stream = gc_victims.collected(st, txn.victim)
-    if inside and page_map.next_plane(st, unit, stream) == page_map.plane_of(st, txn.ppn):
-        target, got = page_map.allocate(st, dev, unit, stream, 1)
+    if inside and write_frontier.next_plane(st, unit, stream) == write_frontier.plane_of(
+        st, txn.ppn
+    ):
+        target, got = write_frontier.allocate(st, dev, unit, stream, 1)
         if got > 0:
             gc_victims.settled(st, unit, txn.victim, 1)
             st.count[dev, COPYBACK_PAGES] += 1
@@ -234,7 +238,7 @@ def finish(st, dev, unit, bid):
     moved_out(st, bid)
     if cfg.erase_collected != 0 and block.retire == 0:
         block.state = page_map.ERASING
-        page_map.erase(st, dev, unit, bid, cfg.q_gc_erase)
+        block_manager.erase(st, dev, unit, bid, cfg.q_gc_erase)
         return False
     ended(st, dev, unit, bid)
     return True
@@ -270,8 +274,8 @@ def ended(st, dev, unit, bid):
     elif pslc.cached(st, bid):
         pslc.given_back(st, unit, bid)
     else:
-        page_map.free_block(st, unit, bid)
-    page_map.look_again(st, unit)
+        block_manager.free_block(st, unit, bid)
+    write_frontier.look_again(st, unit)
 
 
 @inline

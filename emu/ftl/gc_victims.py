@@ -10,7 +10,7 @@ from __future__ import annotations
 from ondie.emu.engine.core.counters import OVERRULED
 from ondie.emu.engine.core.events import E_BLOCK_VALID, E_VICTIM, fail
 from ondie.emu.engine.core.intrinsics import call_policy, prefetch
-from ondie.emu.ftl import page_map, policies, pslc
+from ondie.emu.ftl import block_manager, page_map, policies, pslc
 from ondie.emu.ftl.page_map import FOLDABLE, FULL, VICTIM
 from ondie.kernels.jit import cold, inline, njit
 
@@ -70,7 +70,7 @@ def room(st, unit, block):
     must remain for the next collection."""
     if st.valid[block] == 0:
         return True
-    blocks = page_map.promised(st, unit, collected(st, block), st.valid[block])
+    blocks = block_manager.promised(st, unit, collected(st, block), st.valid[block])
     return blocks + int(st.block[block].retire != 0) <= st.pool[unit].free_n
 
 

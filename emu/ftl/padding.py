@@ -33,7 +33,7 @@ from ondie.emu.engine.core.events import (
     take_txn,
 )
 from ondie.emu.engine.core.roles import Role
-from ondie.emu.ftl import idle, page_map, word_lines
+from ondie.emu.ftl import idle, page_map, word_lines, write_frontier
 from ondie.emu.ftl.gc import ask
 from ondie.emu.ftl.transfers import encode
 from ondie.emu.ftl.word_line_buffer import find, insert, second, send, unit_of, whole
@@ -47,7 +47,7 @@ from ondie.kernels.jit import cold, njit
 def pad(st, dev, unit, stream):
     """Pad the next page slots of a write frontier, up to the end of its page offset."""
     cfg = st.cfg[0]
-    ppn, count = page_map.allocate(st, dev, unit, stream, cfg.together)
+    ppn, count = write_frontier.allocate(st, dev, unit, stream, cfg.together)
     filled = st.reg[0].filled
     tid = take_txn(st)
     if tid < 0:

@@ -20,7 +20,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.config.rules import WORD_LINE
 from ondie.emu.engine.core.counters import DIRECT_PAGES, PSLC_PAGES
 from ondie.emu.engine.core.state import record_type, records
-from ondie.emu.ftl import page_map
+from ondie.emu.ftl import block_manager, page_map
 from ondie.emu.ftl.page_map import FOLDABLE, FREE, OPEN
 from ondie.emu.nand.die import Q_WRITE
 from ondie.emu.nand.geometry import Geometry
@@ -81,9 +81,9 @@ def open_block(st, unit):
         slc.free_head = slc.free_head + 1 if slc.free_head + 1 < cfg.pslc_most else 0
         slc.free_n -= 1
     else:
-        if not page_map.spare(st, unit):
+        if not block_manager.spare(st, unit):
             return False
-        block = page_map.take_free(st, unit, 0)
+        block = block_manager.take_free(st, unit, 0)
     slc.lent += 1
     at = unit * cfg.all_blocks + block
     st.block[at].state = OPEN
@@ -93,7 +93,7 @@ def open_block(st, unit):
     front = st.front[cfg.pslc_stream, unit]
     front.block = block
     front.next = 0
-    page_map.urgency(st, unit)
+    block_manager.urgency(st, unit)
     return True
 
 
@@ -114,7 +114,7 @@ def allocate(st, dev, unit, count):
     block = st.block[at]
     ppn = page_map.first_page(st, dev, at) + front.next
     if front.next == 0 and block.dirty != 0:
-        page_map.erase(st, dev, unit, at, Q_WRITE)
+        block_manager.erase(st, dev, unit, at, Q_WRITE)
     block.dirty = 1
     front.next += got
     block.flying += got
@@ -157,7 +157,7 @@ def given_back(st, unit, block):
     slc = st.slc[unit]
     slc.lent -= 1
     if cfg.pslc == DYNAMIC:
-        page_map.free_block(st, unit, block)
+        block_manager.free_block(st, unit, block)
         return
     st.slc_free[unit, (slc.free_head + slc.free_n) % cfg.pslc_most] = block - unit * cfg.all_blocks
     slc.free_n += 1

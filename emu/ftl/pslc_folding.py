@@ -8,7 +8,7 @@ Acceleration", 2014 (moved while the drive rests, or once no pSLC block is left)
 
 from __future__ import annotations
 
-from ondie.emu.ftl import gc_victims, page_map, pslc
+from ondie.emu.ftl import block_manager, gc_victims, pslc
 from ondie.emu.ftl.page_map import FOLDABLE
 from ondie.kernels.jit import cold, njit
 
@@ -64,7 +64,7 @@ def room(st, unit, block):
     cfg = st.cfg[0]
     if cfg.pslc != pslc.STATIC or st.valid[block] == 0 or not pslc.cached(st, block):
         return gc_victims.room(st, unit, block)
-    blocks = page_map.promised(st, unit, cfg.fold_stream, st.valid[block])
+    blocks = block_manager.promised(st, unit, cfg.fold_stream, st.valid[block])
     return blocks + cfg.fold_keep <= st.pool[unit].free_n
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.events import E_RESERVOIR, fail
-from ondie.emu.ftl import page_map
+from ondie.emu.ftl import block_manager, page_map
 from ondie.emu.nand.die import Q_PE
 from ondie.emu.nand.geometry import Geometry
 from ondie.kernels.jit import cold, inline, njit
@@ -68,7 +68,7 @@ def next_good(st, die, at):
 def renew(st, dev, die, block):
     """Erase block ``block``, which has no valid page, and set the roles of its planes for its new
     P/E cycle count."""
-    page_map.erase(st, dev, die, block, Q_PE)
+    block_manager.erase(st, dev, die, block, Q_PE)
     turn(st, block, st.block[block].erases + 1)
 
 

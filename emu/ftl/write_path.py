@@ -15,13 +15,16 @@ from ondie.emu.engine.core.intrinsics import call_policy
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.transaction import bus_bytes, child
 from ondie.emu.ftl import (
+    block_manager,
     cmt,
     page_map,
     pslc,
     pslc_folding,
     read_path,
     subpage_sense,
+    translation_pages,
     word_lines,
+    write_frontier,
 )
 from ondie.emu.ftl.gc import ask
 from ondie.emu.ftl.transfers import encode
@@ -47,7 +50,7 @@ def place(st, tid):
             return True
     refused = 0
     while True:
-        unit = page_map.unit_of(st, dev, txn.lpn, txn.stream)
+        unit = write_frontier.unit_of(st, dev, txn.lpn, txn.stream)
         if cfg.line > 1 and cfg.static == 0:
             unit = word_lines.unit_in_turn(st, dev, stream)
         ppn = -1
@@ -55,7 +58,7 @@ def place(st, tid):
         if cfg.pslc != 0:
             ppn, got = by_mode(st, dev, unit, stream, txn.n)
         elif st.pool[unit].free_n >= cfg.gc_stop:
-            ppn, got = page_map.allocate(st, dev, unit, stream, txn.n)
+            ppn, got = write_frontier.allocate(st, dev, unit, stream, txn.n)
         full = got > 0 and st.reg[0].filled != 0
         if (full and cfg.placed == 0) or (got == 0 and lacks(st, unit)):
             ask(st, dev, unit)
@@ -96,14 +99,14 @@ def place(st, tid):
 @cold
 def by_mode(st, dev, unit, stream, count):
     """Allocate pages of unit ``unit`` in its pSLC block, or in a native block if no pSLC page is
-    left or the stream does not use pSLC. Return (first ppn, count) as page_map.allocate does."""
+    left or the stream does not use pSLC. Return (first ppn, count) as write_frontier.allocate."""
     if pslc.takes(st, stream):
         ppn, got = pslc.allocate(st, dev, unit, count)
         if got > 0 or pslc_folding.waits(st, unit):
             return ppn, got
     if st.pool[unit].free_n < st.cfg[0].gc_stop:
         return -1, 0
-    return page_map.allocate(st, dev, unit, stream, count)
+    return write_frontier.allocate(st, dev, unit, stream, count)
 
 
 @njit
@@ -175,7 +178,7 @@ def place_or_wait(st, tid):
     if cfg.partial != 0 and cfg.placed == 0 and merge(st, tid):
         return
     if cfg.static != 0:
-        in_turn(st, st.pool[page_map.unit_of(st, txn.dev, txn.lpn, txn.stream)], tid)
+        in_turn(st, st.pool[write_frontier.unit_of(st, txn.dev, txn.lpn, txn.stream)], tid)
     else:
         in_turn(st, st.dev[txn.dev], tid)
 
@@ -345,18 +348,18 @@ def place_map(st, tid):
     dev = txn.dev
     tvpn = txn.lpn - cfg.lpns
     for i in range(st.turn.shape[0]):
-        unit = cmt.turn_of(st, dev, tvpn, i)
+        unit = translation_pages.turn_of(st, dev, tvpn, i)
         ppn = -1
         got = 0
-        if page_map.fits(st, unit, cfg.map_stream):
-            ppn, got = page_map.allocate(st, dev, unit, cfg.map_stream, 1)
+        if block_manager.fits(st, unit, cfg.map_stream):
+            ppn, got = write_frontier.allocate(st, dev, unit, cfg.map_stream, 1)
         if got == 0 or st.reg[0].filled != 0:
             ask(st, dev, unit)
         if got == 0:
             continue
         if cfg.line == 1 or not word_lines.inside(st, st.front[cfg.map_stream, unit]):
-            cmt.next_turn(st, dev)
-        cmt.compose(st, dev, tvpn)
+            translation_pages.next_turn(st, dev)
+        translation_pages.compose(st, dev, tvpn)
         txn.op = timing.PROGRAM
         txn.ppn = ppn
         txn.size = cfg.page_bytes
@@ -373,7 +376,7 @@ def place_map(st, tid):
 def place_map_or_wait(st, tid):
     """Place a translation page, or queue it until garbage collection has freed a block."""
     if st.maps[st.txn[tid].dev].stall_first > 0 or not place_map(st, tid):
-        cmt.stall(st, tid)
+        translation_pages.stall(st, tid)
 
 
 @cold

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 from ondie.emu.clock import NEVER, transfer_ps
 from ondie.emu.engine.core.events import (
-    E_REGISTER,
-    fail,
     line,
-    log_read,
     set_leaf,
 )
 from ondie.emu.engine.core.intrinsics import lowest_bit
-from ondie.emu.nand.array import array_end, array_ps, begin_array, leave, notice_reads, suspend
+from ondie.emu.nand.array import array_ps, begin_array, notice_reads
+from ondie.emu.nand.command_start import in_vain, start_command
 from ondie.emu.nand.die import (
     COMMAND,
     HOST,
@@ -30,10 +28,7 @@ from ondie.emu.nand.die import (
     NONE,
     OUT,
     Q_GC_READ,
-    Q_LOAD,
     Q_MAP_READ,
-    Q_PE,
-    READS,
     RESUME,
     affordable,
     planes_at,
@@ -41,138 +36,23 @@ from ondie.emu.nand.die import (
     pop,
     promote,
     take_power,
-    touch,
 )
 from ondie.emu.nand.die_scheduler import (
-    may_suspend,
-    needs_die,
     seek,
 )
 from ondie.emu.nand.geometry import pages
 from ondie.emu.nand.multi_plane import gather_all
 from ondie.emu.nand.timing import (
-    BPP,
     BPR,
     COPYBACK,
     COPYBACK_IN,
     ODC,
-    PAD,
     PROGRAM,
     READ,
     STATUS,
-    SUSPEND,
     VPP,
 )
-from ondie.emu.nand.timing import RESUME as RESUME_CYCLES
-from ondie.kernels.jit import apart, cold, inline, njit
-
-
-@inline
-def due(st, channel):
-    """Return True if a phase or an array operation of channel ``channel`` has ended."""
-    bus = st.bus[channel]
-    now = st.reg[0].now
-    if bus.phase != NONE and bus.until <= now:
-        return True
-    return bus.done_head >= 0 and st.txn[bus.done_head].time <= now
-
-
-@njit
-def finished(st, channel):
-    """Return the next finished command of channel ``channel`` as its first transaction, or -1.
-
-    The other transactions of the command follow by ``mate``. Call it as long as :func:`due` holds.
-    """
-    bus = st.bus[channel]
-    now = st.reg[0].now
-    if bus.phase != NONE and bus.until <= now:
-        if bus.quiet != 0:
-            bus.phase = NONE
-        else:
-            tid = end_phase(st, channel)
-            if tid >= 0:
-                return tid
-    tid = bus.done_head
-    if tid >= 0 and st.txn[tid].time <= now:
-        bus.done_head = st.txn[tid].next
-        st.txn[tid].next = -1
-        array_end(st, st.txn[tid].die, tid)
-        return tid
-    return -1
-
-
-@inline
-def end_phase(st, channel):
-    """End the present phase of channel ``channel``.
-
-    Return the transaction if it is done with the die (data out, or a gradient loaded), else -1.
-    """
-    bus = st.bus[channel]
-    die = bus.die
-    tid = bus.txn
-    phase = bus.phase
-    die_rec = st.die[die]
-    die_rec.on_bus = 0
-    bus.phase = NONE
-    now = st.reg[0].now
-    touch(st, channel)
-    if st.cfg[0].watch != 0:
-        line(st, st.reg[0].bus0 + channel, bus.start, now, tid)
-    txn = st.txn[tid]
-    if phase == OUT:
-        if txn.op != READ:
-            return second_stage(st, die, tid)
-        following = txn.mate
-        txn.mate = -1
-        if following >= 0:  # the next page of the multi-plane read
-            if die_rec.arr == tid:
-                die_rec.arr = following
-            else:
-                die_rec.cache = following
-            return tid
-        if die_rec.arr == tid:  # no cache register: the array was held
-            die_rec.arr = -1
-        else:
-            die_rec.cache = -1
-        if st.cfg[0].lanes > 1:
-            leave(st, die)
-        seek(st, die)
-        return tid
-    if phase == IN:
-        if txn.op == VPP:
-            die_rec.gradients += int(txn.queue == Q_LOAD)  # else pages return to the data registers
-            seek(st, die)
-            return tid
-        if die_rec.loading >= 0:  # more pages of the word line must be loaded
-            seek(st, die)
-            return -1
-        if die_rec.arr < 0:
-            die_rec.cache = -1
-            begin_array(st, die, tid, now, array_ps(st, die, tid))
-        else:
-            txn.time = now  # its array starts no earlier
-    if st.cfg[0].overlap != 0:
-        seek(st, die)
-    return -1
-
-
-@cold
-def second_stage(st, die, tid):
-    """Continue a transaction other than a READ after its OUT phase.
-
-    A copy-back is programmed from the register: returns -1. Any other transaction is done and is
-    returned: a program or an erase whose status has been read, a BPR or ODC after its data out.
-    """
-    txn = st.txn[tid]
-    if txn.op == COPYBACK:
-        txn.op = PROGRAM
-        txn.array = st.page_ps[1, txn.page] if txn.page >= 0 else 0
-        begin_array(st, die, tid, st.reg[0].now, array_ps(st, die, tid))
-        if st.cfg[0].overlap != 0:
-            seek(st, die)
-        return -1
-    array_end(st, die, tid)
-    return tid
+from ondie.kernels.jit import apart, cold, inline
 
 
 @inline
@@ -276,29 +156,6 @@ def look_again(st, channel):
         die = st.way[channel, at]
         if in_vain(st, die, st.reg[0].now):
             seek(st, die)
-
-
-@cold
-def in_vain(st, die, at):
-    """Return True if the read of die ``die`` would suspend an operation at time ``at`` that
-    :func:`may_suspend` does not allow to be suspended then."""
-    pick = st.die[die].pick
-    if pick >= RESUME or READS >> pick & 1 == 0:
-        return False
-    busy = working(st, die)
-    return busy >= 0 and not may_suspend(st, st.die[busy], at)
-
-
-@inline
-def working(st, die):
-    """Return the die or plane whose array operation ``die`` would have to suspend; -1 = none."""
-    die_rec = st.die[die]
-    if st.cfg[0].lanes > 1:
-        first_rec = st.die[die_rec.first]
-        if first_rec.alone != 0 and st.die[die_rec.first + first_rec.alone - 1].arr >= 0:
-            return die_rec.first + first_rec.alone - 1
-        return -1
-    return die if die_rec.arr >= 0 else -1
 
 
 @inline
@@ -491,95 +348,6 @@ def grant_in(st, channel, die):
     if cfg.overlap == 0 and st.txn[tid].op == PROGRAM:
         release_quietly(st, channel, die)
         begin_array(st, die, tid, st.bus[channel].until, array_ps(st, die, tid))
-
-
-@inline
-def start_command(st, die, start):
-    """Dequeue the operation of die ``die`` whose command is sent at ``start``.
-
-    Returns (transaction, ps on the channel, ps before the array starts, ps in the array).
-    """
-    cfg = st.cfg[0]
-    if cfg.special != 0:
-        return start_specially(st, die, start)
-    queue = st.die[die].pick
-    if cfg.ranked != 0 and HOST >> queue & 1:
-        promote(st, die, queue)
-    tid = pop(st, die, queue)
-    if queue == Q_PE:
-        use_registers(st, die, tid)
-    elif cfg.group != 0:
-        gather_all(st, die, tid, queue)
-    txn = st.txn[tid]
-    if txn.op == READ:
-        log_read(st, tid)
-    return tid, st.cycles[txn.op, planes_of(st, tid)], 0, array_ps(st, die, tid)
-
-
-@cold
-def use_registers(st, die, tid):
-    """Check and update die ``die``'s registers for an optimizer operation.
-
-    Fails with E_REGISTER if they do not hold what the operation needs: the plan is wrong then.
-    """
-    die_rec = st.die[die]
-    op = st.txn[tid].op
-    if op == BPR:
-        if die_rec.stripe != 0:
-            fail(st, E_REGISTER, die, op)
-        die_rec.stripe = 1
-        die_rec.gradients += int(
-            st.txn[tid].held_back > 0
-        )  # gradient kept in the array, read with the stripe
-    elif op == READ and die_rec.stripe == 0:
-        fail(st, E_REGISTER, die, op)
-    elif op == ODC:
-        if die_rec.stripe == 0 or die_rec.gradients == 0:
-            fail(st, E_REGISTER, die, op)
-    elif op == BPP and die_rec.stripe == 0 and st.row[st.txn[tid].row].kind != PAD:
-        fail(st, E_REGISTER, die, op)
-
-
-@cold
-def start_specially(st, die, start):
-    """Do what :func:`start_command` does where suspension, independent plane reads or a power
-    budget is configured."""
-    die_rec = st.die[die]
-    cfg = st.cfg[0]
-    first_rec = st.die[die_rec.first] if cfg.lanes > 1 else die_rec
-    queue = die_rec.pick
-    if queue == RESUME:
-        tid = die_rec.paused
-        die_rec.paused = -1
-        if cfg.power > 0:
-            take_power(st, die, planes_of(st, tid))
-        if cfg.lanes > 1:
-            first_rec.alone = 1
-        return tid, st.cycles[RESUME_CYCLES, 1], cfg.resume_wait, die_rec.left
-    if cfg.ranked != 0 and HOST >> queue & 1:
-        promote(st, die, queue)
-    tid = pop(st, die, queue)
-    op = st.txn[tid].op
-    time = 0
-    if cfg.suspends != 0 and working(st, die) >= 0:
-        suspend(st, die, start)
-        time = st.cycles[SUSPEND, 1]
-    if queue == Q_PE:
-        use_registers(st, die, tid)
-    elif cfg.group != 0:
-        gather_all(st, die, tid, queue)
-    count = planes_of(st, tid)
-    if cfg.power > 0 and op != ODC:
-        take_power(st, die, count)
-    if op == READ:
-        log_read(st, tid)
-    if cfg.lanes > 1 and needs_die(st, tid):
-        first_rec.alone = die - die_rec.first + 1
-    wait = 0
-    if first_rec.paused >= 0:
-        first_rec.served += 1
-        wait = max(first_rec.still - start - time, 0)
-    return tid, time + st.cycles[op, count], wait, array_ps(st, die, tid)
 
 
 @cold

@@ -15,7 +15,7 @@ from ondie.emu.clock import NEVER
 from ondie.emu.engine.core.events import give_txn, take_txn
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.state import Arrays, record_type, rounded_up
-from ondie.emu.nand import channel, timing
+from ondie.emu.nand import channel, phase_end, timing
 from ondie.emu.nand.die import Q_GC_ERASE, Q_GC_WRITE, Q_MAP_READ, Q_READ, Q_WRITE, touch
 from ondie.emu.nand.die_scheduler import push
 from ondie.emu.units import InputError
@@ -147,8 +147,8 @@ def run(st, window, until):
             if time >= NEVER or reg.error != 0:
                 break
             reg.now = time
-            while channel.due(st, bus):
-                tid = channel.finished(st, bus)
+            while phase_end.due(st, bus):
+                tid = phase_end.finished(st, bus)
                 if tid >= 0:
                     count += done(st, tid, True)
             channel.grant(st, bus)
@@ -182,8 +182,8 @@ def events(st, until, window):
         else:
             bus = st.tree[1]
             touch(st, bus)
-            while channel.due(st, bus):
-                tid = channel.finished(st, bus)
+            while phase_end.due(st, bus):
+                tid = phase_end.finished(st, bus)
                 if tid >= 0:
                     count += done(st, tid, window > 0)
         channel.settle(st)

@@ -22,7 +22,7 @@ from ondie.emu.engine.core.events import (
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.stages import SERVED, TRANSLATED
 from ondie.emu.engine.core.transaction import SECTOR, child
-from ondie.emu.ftl import cmt, page_map
+from ondie.emu.ftl import cached_entries, cmt, page_map, translation_pages, write_frontier
 from ondie.emu.ftl.read_path import fetch
 from ondie.emu.nand import timing
 from ondie.emu.nvme import data_cache, mqsim_cache, subpage_read
@@ -179,10 +179,10 @@ def translate(st, tid, lpn, end):
             sense(st, tid, lpn, lpn + count)
             lpn += count
             continue
-        page = cmt.page_of(st, dev, lpn)
+        page = cached_entries.page_of(st, dev, lpn)
         count = 1
-        while lpn + count < end and cmt.page_of(st, dev, lpn + count) == page:
-            if cmt.find(st, dev, lpn + count) > 0:
+        while lpn + count < end and cached_entries.page_of(st, dev, lpn + count) == page:
+            if cached_entries.find(st, dev, lpn + count) > 0:
                 break
             count += 1
         other = child(st, tid, lpn, count)
@@ -192,7 +192,7 @@ def translate(st, tid, lpn, end):
         other_txn.offset = txn.offset if lpn == txn.lpn else 0
         other_txn.size = bytes_of(st, tid, lpn, count)
         other_txn.sectors = txn.sectors
-        cmt.wait(st, other)
+        translation_pages.wait(st, other)
         lpn += count
 
 
@@ -212,7 +212,7 @@ def sense(st, tid, lpn, end):
     while lpn < end:
         entry = int(st.l2p[dev, lpn])
         if entry == 0 and cfg.unwritten != 0:  # read as if the page had been written at its address
-            if not page_map.as_written(st, dev, lpn, txn.stream):
+            if not write_frontier.as_written(st, dev, lpn, txn.stream):
                 fail(st, E_FULL, lpn, 0)
                 return
             if cfg.partial != 0:

@@ -47,7 +47,7 @@ from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.stages import DESTAGE, PART_DONE
 from ondie.emu.engine.core.state import record_type
-from ondie.emu.ftl import cmt, idle, page_health, page_map
+from ondie.emu.ftl import cmt, idle, page_health, page_map, write_frontier
 from ondie.emu.nand.timing import PROGRAM
 from ondie.kernels.jit import inline, njit
 
@@ -205,7 +205,7 @@ def store(st, tid):
 @inline
 def later(st, dev):
     """Schedule ``attend`` for the end of the present instant."""
-    page_map.look_again(st, dev * st.cfg[0].units)
+    write_frontier.look_again(st, dev * st.cfg[0].units)
 
 
 @njit

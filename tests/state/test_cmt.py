@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ondie.emu.clock import NEVER
 from ondie.emu.engine.core import counters as stats
 from ondie.emu.engine.run.system import System
-from ondie.emu.ftl import cmt
+from ondie.emu.ftl import cached_entries
 from ondie.emu.ftl.invariants import imbalance
 from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
@@ -174,7 +174,7 @@ def test_pages_are_written_back_in_turn(most):
     while d.run_until(NEVER - 1, max_events=1):
         maps = a.maps[0]
         writing = max(writing, int(maps.writing))
-        listed += int((a.tpage.asked == cmt.LISTED).sum())
+        listed += int((a.tpage.asked == cached_entries.LISTED).sum())
         assert maps.first > 0 or maps.miss_first == 0
     assert writing == most and listed > 0
     d.check()
@@ -201,15 +201,15 @@ class OnFlash:
             table = a.l2p[0, : d.lpns].astype(np.int64)
             for m in range(int(self.c.tpages)):
                 mine = slice(m * span, (m + 1) * span)
-                if m in self.leaving and a.tpage.state[m] != cmt.LEAVING:
+                if m in self.leaving and a.tpage.state[m] != cached_entries.LEAVING:
                     self.known[mine] = self.leaving.pop(m)
                     self.written += 1
-                if m not in self.leaving and a.tpage.state[m] == cmt.LEAVING:
+                if m not in self.leaving and a.tpage.state[m] == cached_entries.LEAVING:
                     self.leaving[m] = table[mine].copy()
             differs = set(np.flatnonzero(table != self.known).tolist())
             used = a.entry[: int(a.maps.used[0])]
             excused = set(used.lpn[used.dirty == 1].tolist())
-            for m in np.flatnonzero((a.tpage.state != cmt.KEPT)[: int(self.c.tpages)]):
+            for m in np.flatnonzero((a.tpage.state != cached_entries.KEPT)[: int(self.c.tpages)]):
                 excused |= set(range(m * span, (m + 1) * span))
             assert differs <= excused, sorted(differs - excused)[:5]
         d.now = int(a.reg.now[0])  # as Device.run leaves it

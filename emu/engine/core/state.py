@@ -55,8 +55,8 @@ FIELDS = (
     "sectors",  # int64[devices, lpns]: sectors that hold data, where pages may be partial
     "valid",  # int32[blocks of all units]: mapped pages (reservoir: super-pages) of each block
     "block",  # records[blocks of all units] (ftl/page_map.py)
-    "free",  # int32[units, blocks]: ring of free blocks (ftl/page_map.py)
-    "front",  # records[streams, units]: open block of each stream (ftl/page_map.py)
+    "free",  # int32[units, blocks]: ring of free blocks (ftl/block_manager.py)
+    "front",  # records[streams, units]: open block of each stream (ftl/write_frontier.py)
     "pool",  # records[units]: free blocks, collections, reservoir cursor (ftl/page_map.py)
     "turn",  # int32[units of all zones]: units in the order of allocation (nand/geometry.py)
     "slc",  # records: blocks of each unit in pSLC mode (ftl/pslc.py)
@@ -64,7 +64,7 @@ FIELDS = (
     "zone",  # records: address ranges with their own flash units (ftl/page_map.py)
     "maps",  # records[devices]: cached mapping table (ftl/cmt.py)
     "entry",  # records: entries of the mapping table in DRAM (ftl/cmt.py)
-    "bucket",  # int32[devices, buckets]: lists of entries by logical page (ftl/cmt.py)
+    "bucket",  # int32[devices, buckets]: lists of entries by logical page (ftl/cached_entries.py)
     "tpage",  # records: translation pages (ftl/cmt.py)
     "cache",  # records[devices]: the data cache (nvme/data_cache.py)
     "cpage",  # records: data cache slots (nvme/data_cache.py)

@@ -29,10 +29,10 @@ from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.run import pe_completion
 from ondie.emu.ftl import (
     completion,
-    page_map,
     pslc,
     read_retry,
     reservoir_reads,
+    write_frontier,
     write_path,
 )
 from ondie.emu.ftl.gc import read_done, reclaim
@@ -92,7 +92,7 @@ def on_program_done(st, tid):
         return -1
     st.count[dev, PROGRAM_PAGES] += txn.n
     if cfg.pslc != 0 and pslc.landed(st, tid, block):
-        page_map.look_again(st, unit)
+        write_frontier.look_again(st, unit)
         st.pool[unit].asked = 1
     if cfg.cache != 0 and on_cache_program_done(st, tid):
         completion.after_host_write(st, dev, unit)

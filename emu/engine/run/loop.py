@@ -11,17 +11,11 @@ from __future__ import annotations
 from ondie.emu.clock import NEVER
 from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import (
-    ARRAY_READS,
     COMMANDS_DONE,
     DOWN_BYTES,
     ISP_BYTES,
     ISP_READ_BYTES,
     ISP_WRITE_BYTES,
-    LIFTED_PAGES,
-    LOAD_BYTES,
-    RESERVOIR_READ_PAGES,
-    RESERVOIR_UP_BYTES,
-    SCAN_BYTES,
     TUNNEL_BYTES,
     TUNNEL_COMMANDS,
     TUNNEL_WIRE_BYTES,
@@ -31,10 +25,8 @@ from ondie.emu.engine.core.events import (
     E_PAST_END,
     E_POOL,
     E_RESOURCE,
-    E_UNWRITTEN,
     LOG_ROW,
     REQUEST,
-    ROW,
     enter,
     fail,
     give_txn,
@@ -42,7 +34,6 @@ from ondie.emu.engine.core.events import (
     leave,
     log,
     next_to_go,
-    take_txn,
 )
 from ondie.emu.engine.core.plan_rows import (
     ACCELERATOR,
@@ -56,7 +47,6 @@ from ondie.emu.engine.core.plan_rows import (
     ISP_IO,
     JOIN,
     NVME,
-    STARTED,
     TUNNEL,
     advance,
     complete,
@@ -64,14 +54,13 @@ from ondie.emu.engine.core.plan_rows import (
 )
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.run import completion, datapath
+from ondie.emu.engine.run.start_die import pages, part, start_die
 from ondie.emu.ftl import (
     padding,
-    reservoir,
     transfers,
 )
-from ondie.emu.nand import channel, timing
-from ondie.emu.nand.die import Q_LOAD, Q_PE, Q_READ, touch
-from ondie.emu.nand.die_scheduler import push
+from ondie.emu.nand import channel, phase_end, timing
+from ondie.emu.nand.die import touch
 from ondie.emu.nvme import (
     command,
     command_split,
@@ -207,30 +196,6 @@ def work(st, station, tid, time):
 
 
 @njit
-def pages(st, n_bytes):
-    """Return the number of pages that hold ``n_bytes`` bytes, rounded up."""
-    return (n_bytes + st.cfg[0].page_bytes - 1) // st.cfg[0].page_bytes
-
-
-@njit
-def part(st, rid):
-    """Take a transaction from the pool for row ``rid`` and return it."""
-    tid = take_txn(st)
-    txn = st.txn[tid]
-    row = st.row[rid]
-    row.state = STARTED
-    row.pending += 1
-    txn.row = rid
-    txn.phase = row.phase
-    txn.dev = row.device
-    txn.lpn = row.lpn
-    txn.op = timing.OTHER
-    txn.kind = ROW
-    txn.stream = row.stream
-    return tid
-
-
-@njit
 def start(st, rid):
     """Start a row that is not an NVMe command."""
     row = st.row[rid]
@@ -350,154 +315,6 @@ def start_isp_io(st, rid, tid):
     release(st, tid)
 
 
-@njit
-def start_die(st, rid, tid):
-    """Start an operation on the reservoir, given by logical super-page (``row.lpn``).
-
-    Derives the die and the physical super-page. SCAN and PAD are given by physical super-page (see
-    :func:`start_by_place`).
-    """
-    cfg = st.cfg[0]
-    row = st.row[rid]
-    txn = st.txn[tid]
-    dev = row.device
-    if row.kind == timing.SCAN or row.kind == timing.PAD:
-        start_by_place(st, rid, tid)
-        return
-    if row.lpn < 0 or row.lpn >= st.rmap.shape[1]:
-        fail(st, E_PAST_END, row.lpn, 1)
-        return
-    die = dev * cfg.dies + row.lpn % cfg.dies
-    txn.op = row.kind
-    txn.die = die
-    txn.n = pages(st, row.bytes_in + row.bytes_out)
-    txn.array = row.array_ps
-    txn.role = Role.RESERVOIR
-    txn.ppn = int(st.rmap[dev, row.lpn]) - 1
-    if txn.ppn < 0 and (row.kind == timing.BPR or row.kind == timing.READ):
-        fail(st, E_UNWRITTEN, row.lpn, die)
-        return
-    if row.kind >= timing.RECALL:
-        start_help(st, rid, tid)
-    elif row.kind == timing.VPP:
-        txn.bus = row.bytes_in
-        st.count[dev, LOAD_BYTES] += row.bytes_in
-        # Data stream from DRAM to the channel: both are occupied at the same time.
-        other = part(st, rid)
-        st.txn[other].bytes_left = row.bytes_in
-        transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
-        push(st, die, tid, Q_LOAD)
-    elif row.kind == timing.READ:
-        txn.turn = reservoir.turned(st, die, txn.ppn)
-        txn.size = row.bytes_out
-        txn.bus = row.bytes_out
-        st.count[dev, RESERVOIR_READ_PAGES] += txn.n
-        st.count[dev, RESERVOIR_UP_BYTES] += txn.size
-        st.count[dev, ARRAY_READS] += 1
-        push(st, die, tid, Q_READ)
-    else:
-        txn.bus = row.bytes_out  # bytes that cross the channel, if any
-        if row.kind == timing.BPP:
-            source = txn.ppn
-            txn.ppn = reservoir.open_place(st, dev, row.lpn)
-            if source >= 0 and st.cfg[0].rotate > 0:
-                reservoir.change_planes(st, tid, source)
-        push(st, die, tid, Q_PE)
-
-
-@cold
-def start_help(st, rid, tid):
-    """Start a reservoir operation with the controller's help (timing.RECALL to timing.LAND).
-
-    Moves data between the controller's DRAM and the die's registers, and programs data that the
-    controller has encoded.
-    """
-    row = st.row[rid]
-    txn = st.txn[tid]
-    dev = row.device
-    txn.size = row.bytes_in + row.bytes_out
-    txn.bus = txn.size
-    if row.kind == timing.RECALL:
-        txn.op = timing.BPR
-        txn.held_back = 1  # the gradient is sensed with the super-page
-        if txn.ppn < 0:
-            fail(st, E_UNWRITTEN, row.lpn, txn.die)
-        push(st, txn.die, tid, Q_PE)
-        return
-    if row.kind == timing.LIFT:
-        txn.op = timing.READ
-        if txn.ppn < 0:
-            fail(st, E_UNWRITTEN, row.lpn, txn.die)
-            return
-        txn.turn = reservoir.turned(st, txn.die, txn.ppn)
-        txn.held_back = 1  # the data do not go to the host
-        st.count[dev, LIFTED_PAGES] += txn.n
-        st.count[dev, ARRAY_READS] += 1
-        push(st, txn.die, tid, Q_READ)
-        return
-    if row.kind == timing.FETCH:
-        txn.op = timing.READ
-        txn.role = Role.REGISTERS
-        txn.array = -st.op[timing.READ].array  # no array operation
-        push(st, txn.die, tid, Q_PE)
-        return
-    other = part(st, rid)  # data stream from DRAM to the channel: both are occupied
-    st.txn[other].bytes_left = row.bytes_in
-    transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
-    txn.op = timing.PROGRAM
-    if row.kind == timing.KEEP:
-        txn.role = Role.GRADIENT
-        if txn.ppn < 0:
-            fail(st, E_UNWRITTEN, row.lpn, txn.die)
-    elif row.kind == timing.BESIDE:
-        txn.role = Role.MADE  # its physical super-page is assigned when it is programmed
-    else:
-        txn.role = Role.RESERVOIR
-        txn.ppn = reservoir.open_place(st, dev, row.lpn)
-    if row.kind == timing.LAND:
-        txn.role = Role.MOVED
-        txn.src_ppn = row.tag  # source super-page
-        if txn.src_ppn < 0 or txn.src_ppn >= st.rmap.shape[1] or st.rmap[dev, txn.src_ppn] == 0:
-            fail(st, E_UNWRITTEN, txn.src_ppn, txn.die)
-            return
-        if st.cfg[0].round_trip == 0:  # no parity except that of the die
-            go(st, tid, stages.ENCODED)
-            return
-    if not transfers.encode(st, tid, stages.ENCODED):
-        go(st, tid, stages.ENCODED)
-
-
-@cold
-def start_by_place(st, rid, tid):
-    """Start a reservoir operation (SCAN or PAD) given by physical super-page.
-
-    ``row.lpn`` counts the physical super-pages round-robin over the dies.
-    """
-    cfg = st.cfg[0]
-    row = st.row[rid]
-    txn = st.txn[tid]
-    dev = row.device
-    die = dev * cfg.dies + row.lpn % cfg.dies
-    txn.ppn = row.lpn // cfg.dies
-    txn.die = die
-    txn.n = pages(st, row.bytes_in + row.bytes_out)
-    txn.role = Role.RESERVOIR
-    if row.lpn < 0 or txn.ppn >= cfg.reservoir_pages:
-        fail(st, E_PAST_END, row.lpn, 1)
-        return
-    if row.kind == timing.PAD:
-        txn.op = timing.BPP
-        push(st, die, tid, Q_PE)
-        return
-    txn.op = timing.READ
-    txn.size = row.tag
-    txn.bus = row.tag
-    st.count[dev, RESERVOIR_READ_PAGES] += txn.n
-    st.count[dev, SCAN_BYTES] += txn.size
-    st.count[dev, ARRAY_READS] += 1
-    push(st, die, tid, Q_READ)
-
-
 @apart
 def release(st, tid):
     """Finish one part of a row or request. After the last part, complete the row or request."""
@@ -546,8 +363,8 @@ def left(st, tid):
 def on_channel_event(st, bus):
     """Advance the transactions whose flash commands have finished on channel ``bus``."""
     touch(st, bus)
-    while channel.due(st, bus):
-        tid = channel.finished(st, bus)
+    while phase_end.due(st, bus):
+        tid = phase_end.finished(st, bus)
         while tid >= 0:
             following = st.txn[tid].mate
             st.txn[tid].mate = -1

@@ -20,7 +20,7 @@ from ondie.emu.engine.core.state import as_records
 from ondie.emu.engine.core.totals import StepClock, Totals, sum_counters
 from ondie.emu.engine.run import build, loop
 from ondie.emu.engine.run.errors import SimulationError, raise_error, raise_stuck
-from ondie.emu.ftl import cmt, page_map, reservoir
+from ondie.emu.ftl import cmt, reservoir, write_frontier
 from ondie.emu.nand import timing
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme import command
@@ -133,7 +133,7 @@ class System:
             raise InputError(
                 f"pages {lpn}..{lpn + count} do not fit the device's {lpns} logical pages"
             )
-        rest = page_map.fill(self.state, device, lpn, count, 0)
+        rest = write_frontier.fill(self.state, device, lpn, count, 0)
         if rest:
             raise InputError(f"{rest} of {count} pages find no free block on device {device}")
         if self.arrays.cfg.map_entries[0] and cmt.lay(self.state, device, lpn, count):

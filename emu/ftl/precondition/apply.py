@@ -16,7 +16,7 @@ import numpy as np
 
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.state import Arrays
-from ondie.emu.ftl import cmt, page_map
+from ondie.emu.ftl import block_manager, cmt, page_map, write_frontier
 from ondie.emu.ftl.precondition import steady_state, untimed_ftl
 from ondie.emu.ftl.precondition.steady_state import Plan, Region, Steady
 from ondie.emu.nand.geometry import Geometry
@@ -48,7 +48,7 @@ def fill(arrays: Arrays, cfg: Config, lpns: int | None = None, stream: int = 0) 
     and without an erase. Raises InputError for a drive without room."""
     zone = arrays.zone[stream]
     count = int(zone.last_lpn - zone.first_lpn) if lpns is None else lpns
-    without = page_map.fill(arrays.handle(), 0, int(zone.first_lpn), count, stream)
+    without = write_frontier.fill(arrays.handle(), 0, int(zone.first_lpn), count, stream)
     if without:
         raise InputError(
             f"precondition: {without} of {count} logical pages find no place: "
@@ -208,7 +208,7 @@ def open_ahead(arrays: Arrays, die: Geometry, streams: Sequence[int]) -> None:
     for unit in range(die.units):
         for stream in streams:
             if arrays.front["block"][stream, unit] < 0 and arrays.pool["free_n"][unit] > 0:
-                page_map.open_block(arrays.handle(), 0, unit, stream)
+                block_manager.open_block(arrays.handle(), 0, unit, stream)
 
 
 def _state(arrays: Arrays, die: Geometry) -> np.ndarray:

@@ -1,0 +1,221 @@
+"""Block manager: free blocks of a unit, and their erase.
+
+Owns the ring of free blocks, the choice of a free block, its opening and erase. Does not own the
+mapping of pages (page_map.py) or victims (gc_victims.py).
+Source: a ring of free blocks per plane or super-block, as in MQSim's Flash_Block_Manager.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.engine.core.events import LOG_ERASE, log, take_txn
+from ondie.emu.ftl.page_map import FREE, OPEN, first_page, place_of
+from ondie.emu.nand.die_scheduler import hurry, push
+from ondie.emu.nand.timing import ERASE
+from ondie.kernels.jit import cold, inline, njit
+
+
+@njit
+def take_free(st, unit, stream):
+    """Take the next free block from the ring, which is ordered by erase count or by age. Data
+    moved by static wear leveling go to the most worn block."""
+    cfg = st.cfg[0]
+    pool = st.pool[unit]
+    if pool.levelled != 0 and stream >= cfg.collected:
+        worn_first(st, unit)
+    block = st.free[unit, pool.free_head]
+    pool.free_head = pool.free_head + 1 if pool.free_head + 1 < cfg.blocks else 0
+    pool.free_n -= 1
+    return block
+
+
+@cold
+def worn_first(st, unit):
+    """Move the most worn free block of a unit to the head of the ring and shift the blocks before
+    it back by one."""
+    cfg = st.cfg[0]
+    pool = st.pool[unit]
+    first = unit * cfg.all_blocks
+    at = pool.free_head
+    worn = 0
+    most = -1
+    for i in range(pool.free_n):
+        if st.block[first + st.free[unit, at]].erases > most:
+            most = st.block[first + st.free[unit, at]].erases
+            worn = i
+        at = at + 1 if at + 1 < cfg.blocks else 0
+    at = pool.free_head
+    carried = st.free[unit, (pool.free_head + worn) % cfg.blocks]
+    for _ in range(worn + 1):
+        following = st.free[unit, at]
+        st.free[unit, at] = carried
+        carried = following
+        at = at + 1 if at + 1 < cfg.blocks else 0
+
+
+@cold
+def needy(st, unit):
+    """Return True if collection is urgent in unit ``unit`` or in a unit that shares its command
+    path: a unit of its die, or of its chip if the chip takes one command at a time."""
+    cfg = st.cfg[0]
+    if st.pool[unit].free_n < cfg.gc_hard:
+        return True
+    if cfg.die_units == 1 and cfg.chip == 0:
+        return False
+    first = st.die[unit // cfg.die_units * cfg.lanes].first
+    at = first
+    while at < st.die.shape[0] and st.die[at].first == first:
+        die = at // cfg.lanes
+        for other in range(die * cfg.die_units, (die + 1) * cfg.die_units):
+            if st.pool[other].free_n < cfg.gc_hard:
+                return True
+        at += cfg.channels * cfg.lanes
+    return False
+
+
+@njit
+def urgency(st, unit):
+    """Give collection priority over host transactions on the die while free blocks are short."""
+    cfg = st.cfg[0]
+    if cfg.gc_hard > 0:
+        hurry(st, unit // cfg.die_units * cfg.lanes, int(needy(st, unit)))
+
+
+@njit
+def free_block(st, unit, block):
+    """Add a block without valid pages to the unit's free ring: at the end or, with dynamic wear
+    leveling, behind the blocks with at most as many erases."""
+    cfg = st.cfg[0]
+    pool = st.pool[unit]
+    at = pool.free_head + pool.free_n
+    if at >= cfg.blocks:
+        at -= cfg.blocks
+    first = unit * cfg.all_blocks
+    erases = st.block[block].erases
+    if cfg.wear_dynamic != 0:
+        count = pool.free_n
+        while count > 0:
+            before = at - 1 if at > 0 else cfg.blocks - 1
+            bid = st.free[unit, before]
+            if st.block[first + bid].erases <= erases:
+                break
+            st.free[unit, at] = bid
+            at = before
+            count -= 1
+    st.free[unit, at] = block - first
+    pool.free_n += 1
+    st.block[block].state = FREE
+    st.block[block].stream = -1
+    urgency(st, unit)
+
+
+@njit
+def promised(st, unit, to, pages):
+    """Return the number of free blocks of unit ``unit`` that collections in progress may need, plus
+    one more collection that moves ``pages`` pages to stream ``to``."""
+    cfg = st.cfg[0]
+    blocks = 0
+    for stream in range(cfg.collected, st.front.shape[0]):
+        front = st.front[stream, unit]
+        left = front.owed
+        if stream == to:
+            left += pages
+        if front.block >= 0:
+            left -= cfg.block_pages - front.next
+            if front.laid != 0:
+                left += -front.next % cfg.stripe
+        if left > 0:
+            blocks += (left + cfg.block_pages - 1) // cfg.block_pages
+    return blocks
+
+
+@njit
+def spare(st, unit):
+    """Return True if unit ``unit`` has free blocks that are not reserved for collection."""
+    pool = st.pool[unit]
+    if pool.free_n <= st.cfg[0].gc_reserve:
+        return False
+    return pool.victims == 0 or pool.free_n > promised(st, unit, -1, 0) + st.cfg[0].fold_keep
+
+
+@njit
+def fits(st, unit, stream):
+    """Return True if an internal write may use a page of a stream that collection also fills."""
+    if st.front[stream, unit].block < 0:
+        return spare(st, unit)
+    if st.pool[unit].victims == 0:
+        return True
+    return promised(st, unit, stream, 1) + st.cfg[0].fold_keep <= st.pool[unit].free_n
+
+
+@njit
+def open_block(st, dev, unit, stream):
+    """Open a free block for a stream. Return False when the unit has no block available. Host
+    writes may not take the blocks that collection needs."""
+    cfg = st.cfg[0]
+    pool = st.pool[unit]
+    if pool.free_n == 0 or (stream < cfg.collected and not spare(st, unit)):
+        return False
+    bid = take_free(st, unit, stream)
+    block = st.block[unit * cfg.all_blocks + bid]
+    block.state = OPEN
+    block.stream = stream
+    block.last = cfg.block_pages // cfg.stripe - 1
+    if cfg.errors != 0:
+        st.quality[unit * cfg.all_blocks + bid].since = st.reg[0].now
+    front = st.front[stream, unit]
+    front.block = bid
+    front.next = 0
+    urgency(st, unit)
+    return True
+
+
+@njit
+def erase(st, dev, unit, block, queue):
+    """Queue the erase of a block on all of its planes."""
+    cfg = st.cfg[0]
+    tid = take_txn(st)
+    if tid < 0:
+        return
+    txn = st.txn[tid]
+    txn.op = ERASE
+    txn.dev = dev
+    txn.n = cfg.unit_planes
+    txn.ppn = first_page(st, dev, block)
+    txn.lpn = block
+    if st.block[block].stream == cfg.pslc_stream:
+        txn.array = cfg.pslc_erase
+    die = place_of(st, dev, tid)
+    if cfg.slots > 1:
+        txn.planes = ((1 << cfg.unit_planes) - 1) << st.block[block].plane
+    if cfg.lanes > 1:
+        die = st.die[die].first
+    if block - unit * cfg.all_blocks >= cfg.blocks:
+        txn.planes = planes_in_use(st, st.block[block].turned)
+        txn.n = cfg.reservoir_planes
+    push(st, die, tid, queue)
+
+
+@inline
+def planes_in_use(st, turned):
+    """Return the mask of the planes of a reservoir block that super-pages fill."""
+    cfg = st.cfg[0]
+    wide = ((1 << cfg.reservoir_planes) - 1) << turned
+    return (wide | wide >> cfg.planes) & ((1 << cfg.planes) - 1)
+
+
+@njit
+def erased(st, tid):
+    """Complete the erase of transaction ``tid``: update erase counts and log it."""
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    block = st.block[txn.lpn]
+    block.erases += 1
+    block.reads = 0
+    of_unit = txn.lpn % cfg.all_blocks
+    planes = -1
+    if of_unit >= cfg.blocks:
+        planes = txn.planes
+        at = txn.lpn // cfg.all_blocks * (cfg.all_blocks - cfg.blocks) + of_unit - cfg.blocks
+        for plane in range(cfg.planes):
+            st.worn[at, plane] += planes >> plane & 1
+    log(st, LOG_ERASE, -1, -1, txn.ppn, planes, cfg.block_pages, txn.dev, txn.die)

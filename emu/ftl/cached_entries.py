@@ -1,0 +1,80 @@
+"""Entries of the cached mapping table: lookup, order of use, and their dirty marks.
+
+Owns the lists and hash chains of the cached entries. Does not own misses and evictions (cmt.py) or
+translation pages on flash (translation_pages.py).
+Source: DFTL (Gupta et al., ASPLOS 2009).
+"""
+
+from __future__ import annotations
+
+from ondie.emu.engine.core import lru
+from ondie.kernels.jit import inline, njit
+
+KEPT, DUE, OLD, HELD, LEAVING = range(5)
+"""``state``: nothing to write back; queued for write-back; old content is being read; old content
+is in DRAM; new content is on its way to flash."""
+
+
+ASKED, LISTED = 1, 2
+"""``asked``: the page is being read; its read is deferred until the write-back queue is empty."""
+
+
+SECTOR = 512
+
+
+PLACES = 32
+"""Width of transaction, entry and translation-page numbers (bits)."""
+
+
+@inline
+def find(st, dev, lpn):
+    """Return the entry of a logical page as index + 1, or 0 if it is not cached."""
+    return lru.find(st.bucket, st.entry, dev, lpn)
+
+
+@inline
+def push_newest(st, dev, entry):
+    """Insert an unlinked entry at the most recently used end of the LRU list."""
+    maps = st.maps[dev]
+    if lru.follow(st.entry, entry, maps.newest):
+        maps.oldest = entry
+    maps.newest = entry
+
+
+@inline
+def take_out(st, dev, entry):
+    """Remove an entry from the LRU list."""
+    maps = st.maps[dev]
+    lru.bypass(st.entry, entry)
+    if maps.newest == entry:
+        maps.newest = st.entry[entry - 1].older
+    if maps.oldest == entry:
+        maps.oldest = st.entry[entry - 1].newer
+
+
+@inline
+def touch(st, dev, entry):
+    """Mark an entry as most recently used."""
+    if st.maps[dev].newest != entry:
+        take_out(st, dev, entry)
+        push_newest(st, dev, entry)
+
+
+@inline
+def page_of(st, dev, lpn):
+    """Return the translation page of a logical page, numbered over all devices."""
+    cfg = st.cfg[0]
+    return dev * cfg.tpages + lpn // cfg.map_span
+
+
+@njit
+def clean(st, tpage, eid):
+    """Mark a dirty entry of translation page ``tpage`` as clean."""
+    entry = st.entry[eid - 1]
+    entry.dirty = 0
+    if entry.before > 0:
+        st.entry[entry.before - 1].after = entry.after
+    else:
+        st.tpage[tpage].dirty = entry.after
+    if entry.after > 0:
+        st.entry[entry.after - 1].before = entry.before

@@ -1,0 +1,178 @@
+"""Write frontiers: the next pages of the open block of each stream and unit.
+
+Owns the allocation of pages, and fills without simulated time. Does not own free blocks
+(block_manager.py) or the mapping of pages (page_map.py).
+Source: one open block per stream and plane or super-block, as in MQSim and FEMU.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.ftl import subpage, word_lines
+from ondie.emu.ftl.block_manager import erase, open_block, spare
+from ondie.emu.ftl.page_map import FULL, PINNED, block_at, first_page, landed, map_page
+from ondie.emu.nand.die import Q_MAP_WRITE, Q_WRITE
+from ondie.kernels.jit import cold, inline, njit
+
+
+@njit
+def allocate(st, dev, unit, stream, count):
+    """Allocate up to ``count`` page slots at consecutive planes of one page offset of unit
+    ``unit``.
+
+    Return (first ppn, count), or (-1, 0) when the unit has no block to write to. ``reg.filled``
+    is 1 if the block is full now.
+    """
+    cfg = st.cfg[0]
+    reg = st.reg[0]
+    front = st.front[stream, unit]
+    if front.laid != 0:
+        skip(st, dev, unit, front)
+    reg.filled = 0
+    if front.block < 0 and not open_block(st, dev, unit, stream):
+        return -1, 0
+    got = 1
+    if count > 1:
+        got = min(count, cfg.unit_planes - front.next % cfg.unit_planes)
+        if cfg.multi_plane == 0:
+            got = 1
+        if cfg.slots > 1:
+            got = subpage.together(st, front.next, count)
+    at = unit * cfg.all_blocks + front.block
+    block = st.block[at]
+    ppn = first_page(st, dev, at) + front.next
+    if front.next == 0 and block.dirty != 0:
+        queue = cfg.q_gc_write if stream >= cfg.collected else Q_WRITE
+        if stream == cfg.map_stream:
+            queue = Q_MAP_WRITE
+        erase(st, dev, unit, at, queue)
+    block.dirty = 1
+    front.next += got
+    block.flying += got
+    if front.next == cfg.block_pages:
+        shut(st, dev, front, block)
+        reg.filled = 1
+        if cfg.open_ahead != 0 and (
+            stream < cfg.collected + cfg.collected_streams or spare(st, unit)
+        ):
+            open_block(st, dev, unit, stream)
+    return ppn, got
+
+
+@inline
+def shut(st, dev, front, block):
+    """Close the open block of a write frontier, which is full."""
+    front.block = -1
+    block.state = FULL
+    block.filled = st.dev[dev].filled
+    block.written = st.reg[0].now
+    st.dev[dev].filled += 1
+
+
+@cold
+def skip(st, dev, unit, front):
+    """Advance the write frontier to the next stripe of word lines after an untimed fill that ended
+    inside a stripe and left the rest unprogrammed."""
+    cfg = st.cfg[0]
+    front.laid = 0
+    front.next += -front.next % cfg.stripe
+    if front.next == cfg.block_pages:
+        shut(st, dev, front, st.block[unit * cfg.all_blocks + front.block])
+
+
+@cold
+def lay(st, unit, stream, before):
+    """Set ``laid`` of a write frontier used by an untimed fill: whether the fill ended inside a
+    stripe (``before`` 0), or 0 when the fill continues (``before`` 1)."""
+    front = st.front[stream, unit]
+    front.laid = int(before == 0 and word_lines.inside(st, front))
+
+
+@inline
+def plane_of(st, ppn):
+    """Return the plane, within its unit, of a page."""
+    return ppn % st.cfg[0].unit_planes
+
+
+@inline
+def next_plane(st, unit, stream):
+    """Return the plane of the next page of a stream."""
+    front = st.front[stream, unit]
+    return front.next % st.cfg[0].unit_planes if front.block >= 0 else 0
+
+
+@cold
+def as_written(st, dev, lpn, stream):
+    """Map a page that is read before it was written, as if it had been written. Its block is never
+    collected. Return False when there is no place."""
+    if fill(st, dev, lpn, 1, stream) != 0:
+        return False
+    block = block_at(st, dev, int(st.l2p[dev, lpn]) - 1)
+    st.block[block].retire = PINNED
+    unit = block // st.cfg[0].all_blocks
+    if st.reg[0].filled != 0:
+        st.pool[unit].asked = 1
+        look_again(st, unit)
+    return True
+
+
+@njit
+def look_again(st, unit):
+    """Schedule a check of unit ``unit`` before the clock advances: retry its stalled writes and
+    start a collection if needed."""
+    if st.pool[unit].retry == 0:
+        st.pool[unit].retry = 1
+        st.retry[st.reg[0].retries] = unit
+        st.reg[0].retries += 1
+
+
+@njit
+def fill(st, dev, lpn, count, stream):
+    """Map ``count`` pages from ``lpn`` on as if written in sequence, in zero time.
+
+    Return the number of pages without a place. A fill counts no erase.
+    """
+    cfg = st.cfg[0]
+    dev_rec = st.dev[dev]
+    without = 0
+    while count > 0:
+        unit = unit_of(st, dev, lpn, stream)
+        if cfg.line > 1:
+            if cfg.static == 0:
+                unit = word_lines.unit_in_turn(st, dev, stream)
+            lay(st, unit, stream, 1)
+        pool = st.pool[unit]
+        if st.front[stream, unit].block < 0 and pool.free_n > cfg.gc_reserve:
+            st.block[unit * cfg.all_blocks + st.free[unit, pool.free_head]].dirty = 0
+        limit = count if cfg.static == 0 else 1
+        ppn, got = allocate(st, dev, unit, stream, limit)
+        if cfg.line > 1:
+            lay(st, unit, stream, 0)
+            word_lines.next_turn(st, dev, unit, stream, got)
+        elif cfg.static == 0:
+            dev_rec.cursor = dev_rec.cursor + 1 if dev_rec.cursor + 1 < cfg.units else 0
+        if got == 0:
+            without += 1
+            if without == cfg.units or cfg.static != 0:
+                return count
+            continue
+        without = 0
+        for i in range(got):
+            map_page(st, dev, lpn + i, ppn + i)
+        landed(st, dev, ppn, got)
+        lpn += got
+        count -= got
+    return 0
+
+
+@inline
+def unit_of(st, dev, lpn, stream):
+    """Return the unit of the next page: by its number within its zone, or the next in turn."""
+    cfg = st.cfg[0]
+    at = st.dev[dev].cursor
+    if cfg.static != 0:
+        zone = st.zone[stream]
+        at = lpn - zone.first_lpn
+        if cfg.together > 1:
+            at //= cfg.together
+        at = zone.turn + at % zone.units
+    return dev * cfg.units + st.turn[at]

@@ -1,0 +1,153 @@
+"""Start of a command: dequeues the operation whose command a die gets next.
+
+Owns the dequeue, the check of the registers for optimizer operations, and the start where
+suspension, independent plane reads or a power budget is configured. Does not own the grant of the
+channel (channel.py) or the choice of the operation (die_scheduler.py).
+Source: ONFI command cycles; OptimStore's register rules (Kim et al., HPCA 2023).
+"""
+
+from __future__ import annotations
+
+from ondie.emu.engine.core.events import (
+    E_REGISTER,
+    fail,
+    log_read,
+)
+from ondie.emu.nand.array import array_ps, suspend
+from ondie.emu.nand.die import (
+    HOST,
+    Q_PE,
+    READS,
+    RESUME,
+    planes_of,
+    pop,
+    promote,
+    take_power,
+)
+from ondie.emu.nand.die_scheduler import (
+    may_suspend,
+    needs_die,
+)
+from ondie.emu.nand.multi_plane import gather_all
+from ondie.emu.nand.timing import (
+    BPP,
+    BPR,
+    ODC,
+    PAD,
+    READ,
+    SUSPEND,
+)
+from ondie.emu.nand.timing import RESUME as RESUME_CYCLES
+from ondie.kernels.jit import cold, inline
+
+
+@cold
+def in_vain(st, die, at):
+    """Return True if the read of die ``die`` would suspend an operation at time ``at`` that
+    :func:`may_suspend` does not allow to be suspended then."""
+    pick = st.die[die].pick
+    if pick >= RESUME or READS >> pick & 1 == 0:
+        return False
+    busy = working(st, die)
+    return busy >= 0 and not may_suspend(st, st.die[busy], at)
+
+
+@inline
+def working(st, die):
+    """Return the die or plane whose array operation ``die`` would have to suspend; -1 = none."""
+    die_rec = st.die[die]
+    if st.cfg[0].lanes > 1:
+        first_rec = st.die[die_rec.first]
+        if first_rec.alone != 0 and st.die[die_rec.first + first_rec.alone - 1].arr >= 0:
+            return die_rec.first + first_rec.alone - 1
+        return -1
+    return die if die_rec.arr >= 0 else -1
+
+
+@inline
+def start_command(st, die, start):
+    """Dequeue the operation of die ``die`` whose command is sent at ``start``.
+
+    Returns (transaction, ps on the channel, ps before the array starts, ps in the array).
+    """
+    cfg = st.cfg[0]
+    if cfg.special != 0:
+        return start_specially(st, die, start)
+    queue = st.die[die].pick
+    if cfg.ranked != 0 and HOST >> queue & 1:
+        promote(st, die, queue)
+    tid = pop(st, die, queue)
+    if queue == Q_PE:
+        use_registers(st, die, tid)
+    elif cfg.group != 0:
+        gather_all(st, die, tid, queue)
+    txn = st.txn[tid]
+    if txn.op == READ:
+        log_read(st, tid)
+    return tid, st.cycles[txn.op, planes_of(st, tid)], 0, array_ps(st, die, tid)
+
+
+@cold
+def use_registers(st, die, tid):
+    """Check and update die ``die``'s registers for an optimizer operation.
+
+    Fails with E_REGISTER if they do not hold what the operation needs: the plan is wrong then.
+    """
+    die_rec = st.die[die]
+    op = st.txn[tid].op
+    if op == BPR:
+        if die_rec.stripe != 0:
+            fail(st, E_REGISTER, die, op)
+        die_rec.stripe = 1
+        die_rec.gradients += int(
+            st.txn[tid].held_back > 0
+        )  # gradient kept in the array, read with the stripe
+    elif op == READ and die_rec.stripe == 0:
+        fail(st, E_REGISTER, die, op)
+    elif op == ODC:
+        if die_rec.stripe == 0 or die_rec.gradients == 0:
+            fail(st, E_REGISTER, die, op)
+    elif op == BPP and die_rec.stripe == 0 and st.row[st.txn[tid].row].kind != PAD:
+        fail(st, E_REGISTER, die, op)
+
+
+@cold
+def start_specially(st, die, start):
+    """Do what :func:`start_command` does where suspension, independent plane reads or a power
+    budget is configured."""
+    die_rec = st.die[die]
+    cfg = st.cfg[0]
+    first_rec = st.die[die_rec.first] if cfg.lanes > 1 else die_rec
+    queue = die_rec.pick
+    if queue == RESUME:
+        tid = die_rec.paused
+        die_rec.paused = -1
+        if cfg.power > 0:
+            take_power(st, die, planes_of(st, tid))
+        if cfg.lanes > 1:
+            first_rec.alone = 1
+        return tid, st.cycles[RESUME_CYCLES, 1], cfg.resume_wait, die_rec.left
+    if cfg.ranked != 0 and HOST >> queue & 1:
+        promote(st, die, queue)
+    tid = pop(st, die, queue)
+    op = st.txn[tid].op
+    time = 0
+    if cfg.suspends != 0 and working(st, die) >= 0:
+        suspend(st, die, start)
+        time = st.cycles[SUSPEND, 1]
+    if queue == Q_PE:
+        use_registers(st, die, tid)
+    elif cfg.group != 0:
+        gather_all(st, die, tid, queue)
+    count = planes_of(st, tid)
+    if cfg.power > 0 and op != ODC:
+        take_power(st, die, count)
+    if op == READ:
+        log_read(st, tid)
+    if cfg.lanes > 1 and needs_die(st, tid):
+        first_rec.alone = die - die_rec.first + 1
+    wait = 0
+    if first_rec.paused >= 0:
+        first_rec.served += 1
+        wait = max(first_rec.still - start - time, 0)
+    return tid, time + st.cycles[op, count], wait, array_ps(st, die, tid)

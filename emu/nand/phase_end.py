@@ -1,0 +1,138 @@
+"""End of a phase on the channel: what a die does after its command or data have crossed.
+
+Owns the end of command, data-in and data-out phases and of array operations. Does not own the
+grant of the channel (channel.py) or the steps after a transfer (engine/run/datapath.py).
+Source: ONFI: status and second command of a copy-back follow the array operation.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.engine.core.events import (
+    line,
+)
+from ondie.emu.nand.array import array_end, array_ps, begin_array, leave
+from ondie.emu.nand.die import (
+    IN,
+    NONE,
+    OUT,
+    Q_LOAD,
+    touch,
+)
+from ondie.emu.nand.die_scheduler import (
+    seek,
+)
+from ondie.emu.nand.timing import (
+    COPYBACK,
+    PROGRAM,
+    READ,
+    VPP,
+)
+from ondie.kernels.jit import cold, inline, njit
+
+
+@inline
+def due(st, channel):
+    """Return True if a phase or an array operation of channel ``channel`` has ended."""
+    bus = st.bus[channel]
+    now = st.reg[0].now
+    if bus.phase != NONE and bus.until <= now:
+        return True
+    return bus.done_head >= 0 and st.txn[bus.done_head].time <= now
+
+
+@njit
+def finished(st, channel):
+    """Return the next finished command of channel ``channel`` as its first transaction, or -1.
+
+    The other transactions of the command follow by ``mate``. Call it as long as :func:`due` holds.
+    """
+    bus = st.bus[channel]
+    now = st.reg[0].now
+    if bus.phase != NONE and bus.until <= now:
+        if bus.quiet != 0:
+            bus.phase = NONE
+        else:
+            tid = end_phase(st, channel)
+            if tid >= 0:
+                return tid
+    tid = bus.done_head
+    if tid >= 0 and st.txn[tid].time <= now:
+        bus.done_head = st.txn[tid].next
+        st.txn[tid].next = -1
+        array_end(st, st.txn[tid].die, tid)
+        return tid
+    return -1
+
+
+@inline
+def end_phase(st, channel):
+    """End the present phase of channel ``channel``.
+
+    Return the transaction if it is done with the die (data out, or a gradient loaded), else -1.
+    """
+    bus = st.bus[channel]
+    die = bus.die
+    tid = bus.txn
+    phase = bus.phase
+    die_rec = st.die[die]
+    die_rec.on_bus = 0
+    bus.phase = NONE
+    now = st.reg[0].now
+    touch(st, channel)
+    if st.cfg[0].watch != 0:
+        line(st, st.reg[0].bus0 + channel, bus.start, now, tid)
+    txn = st.txn[tid]
+    if phase == OUT:
+        if txn.op != READ:
+            return second_stage(st, die, tid)
+        following = txn.mate
+        txn.mate = -1
+        if following >= 0:  # the next page of the multi-plane read
+            if die_rec.arr == tid:
+                die_rec.arr = following
+            else:
+                die_rec.cache = following
+            return tid
+        if die_rec.arr == tid:  # no cache register: the array was held
+            die_rec.arr = -1
+        else:
+            die_rec.cache = -1
+        if st.cfg[0].lanes > 1:
+            leave(st, die)
+        seek(st, die)
+        return tid
+    if phase == IN:
+        if txn.op == VPP:
+            die_rec.gradients += int(txn.queue == Q_LOAD)  # else pages return to the data registers
+            seek(st, die)
+            return tid
+        if die_rec.loading >= 0:  # more pages of the word line must be loaded
+            seek(st, die)
+            return -1
+        if die_rec.arr < 0:
+            die_rec.cache = -1
+            begin_array(st, die, tid, now, array_ps(st, die, tid))
+        else:
+            txn.time = now  # its array starts no earlier
+    if st.cfg[0].overlap != 0:
+        seek(st, die)
+    return -1
+
+
+@cold
+def second_stage(st, die, tid):
+    """Continue a transaction other than a READ after its OUT phase.
+
+    A copy-back is programmed from the register: returns -1. Any other transaction is done and is
+    returned: a program or an erase whose status has been read, a BPR or ODC after its data out.
+    """
+    txn = st.txn[tid]
+    if txn.op == COPYBACK:
+        txn.op = PROGRAM
+        txn.array = st.page_ps[1, txn.page] if txn.page >= 0 else 0
+        begin_array(st, die, tid, st.reg[0].now, array_ps(st, die, tid))
+        if st.cfg[0].overlap != 0:
+            seek(st, die)
+        return -1
+    array_end(st, die, tid)
+    return tid
