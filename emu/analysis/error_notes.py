@@ -24,7 +24,7 @@ def error_notes(totals: Totals, weights: Weights | None) -> list[str]:
     notes = []
     if counters["retried_pages"]:
         again = counters["retry_read_pages"] + counters["soft_read_pages"]
-        notes += [f"{counters['retried_pages']} pages took {again} readings more"]
+        notes += [f"{counters['retried_pages']} pages took {again} additional reads"]
     if counters["uncorrectable_pages"]:
         notes += [
             f"{counters['uncorrectable_pages']} pages could not be corrected: "
@@ -32,16 +32,16 @@ def error_notes(totals: Totals, weights: Weights | None) -> list[str]:
             "(NVMe status 0x281)"
         ]
     if counters["bare_wrong_bits"]:
-        notes += [f"{counters['bare_wrong_bits']} wrong bits in pages that were read past the ECC"]
+        notes += [f"{counters['bare_wrong_bits']} wrong bits in pages that were read without ECC"]
     if counters["bare_corrected_bits"]:
         notes += [
             f"{counters['bare_corrected_bits']} wrong bits in the optimizer's pages were corrected"
         ]
     if counters["landed_pages"]:
-        notes += [f"{counters['landed_pages']} pages moved between dies, so that these wear alike"]
+        notes += [f"{counters['landed_pages']} pages moved between dies for wear leveling"]
     if counters["turned_pages"]:
-        notes += [f"{counters['turned_pages']} pages changed planes, so that these wear alike"]
+        notes += [f"{counters['turned_pages']} pages changed planes for wear leveling"]
     if weights is not None and damaged(totals):
         wrong = weights.elements - weights.equal_bits
-        notes += [f"{wrong} of {weights.elements} weights are wrong for it"]
+        notes += [f"{wrong} of {weights.elements} weights are wrong because of bit errors"]
     return notes

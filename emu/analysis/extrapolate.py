@@ -92,8 +92,8 @@ class Sampled:
         """Note for the row of the result."""
         millions = ", ".join(f"{params / 1e6:.4g}" for params in sorted(set(self.params)))
         return (
-            f"sampled: extended from pieces of {millions} million parameters; the middle "
-            f"one lies {self.error:.2%} off what the others foretell of it"
+            f"sampled: extrapolated from pieces of {millions} million parameters; the middle "
+            f"piece differs by {self.error:.2%} from the prediction of the others"
         )
 
 

@@ -57,7 +57,7 @@ def test_retries_cost_time_and_leave_the_weights_right():
     assert counters["uncorrectable_pages"] == 0
     assert found.ledger.step_s > plain.ledger.step_s
     assert found.energy.drive[1] > plain.energy.drive[1]
-    assert any(f"took {counters['retry_read_pages']} readings more" in x for x in found.notes)
+    assert any(f"took {counters['retry_read_pages']} additional reads" in x for x in found.notes)
 
 
 def test_nothing_corrects_what_a_die_computes_with():
@@ -73,7 +73,7 @@ def test_nothing_corrects_what_a_die_computes_with():
     wrong = totals.counters["bare_wrong_bits"]
     assert abs(wrong - expected) < 4.5 * expected**0.5 and expected > 50
     assert 0 < found.weights.elements - found.weights.equal_bits < wrong
-    assert any(f"{wrong} wrong bits in pages that were read past the ECC" == x for x in found.notes)
+    assert any(f"{wrong} wrong bits in pages that were read without ECC" == x for x in found.notes)
     again, other = result("on_die", changes), result("on_die", changes, seed=1)
     assert again.weights == found.weights
     assert again.ledger.totals.counters == totals.counters

@@ -286,7 +286,7 @@ def test_the_command(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["compare", "gpt2-1.5b", "--sampled", "--no-swing", "--paths", "on_die", "--out", "out"]
     done = here(capsys, *words)
-    assert done.code == 0 and "sampled: extended from pieces of" in done.out
+    assert done.code == 0 and "sampled: extrapolated from pieces of" in done.out
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     (path,) = result["paths"]
     assert 0 <= path["sampled"]["error"] < 0.01 and len(path["sampled"]["params"]) == 3
