@@ -263,6 +263,30 @@ def balance(totals: Totals) -> list[tuple[str, int, int]]:
             counters["fold_read_pages"],
             counters["fold_program_pages"] + counters["fold_dropped_pages"],
         ),
+        *_planned_on_dies(totals),
+        (
+            "reservoir pages lifted, landed elsewhere",
+            counters["lifted_pages"],
+            counters["landed_pages"],
+        ),
+        ("bytes out over the channels", channel_out, totals.bytes_by["channels out"]),
+        ("bytes into the dies over the channels", channel_in, totals.bytes_by["channels in"]),
+        ("pages decoded, pages read through ECC", counters["ecc_decoded_pages"], decoded),
+        (
+            "pages encoded, pages programmed through ECC",
+            counters["ecc_encoded_pages"],
+            encoded,
+        ),
+        ("valid pages, mapped pages", totals.valid_pages, totals.mapped_pages),
+        ("super-pages valid, super-pages mapped", *totals.super_pages),
+        *_tunnels(totals),
+    ]
+
+
+def _planned_on_dies(totals: Totals) -> list[tuple[str, int, int]]:
+    """Return the balances of operations on the dies with the plan, as (what, done, planned)."""
+    counters = totals.counters
+    return [
         ("VPP pages, planned", counters["vpp_pages"], totals.planned["vpp_pages"]),
         ("BPR pages, planned", counters["bpr_pages"], totals.planned["bpr_pages"]),
         ("BPP pages, planned", counters["bpp_pages"], totals.planned["bpp_pages"]),
@@ -272,7 +296,11 @@ def balance(totals: Totals) -> list[tuple[str, int, int]]:
             counters["reservoir_read_pages"],
             totals.planned["reservoir_read_pages"],
         ),
-        ("register pages fetched, planned", fetched, totals.planned["fetched_pages"]),
+        (
+            "register pages fetched, planned",
+            counters["fetched_pages"],
+            totals.planned["fetched_pages"],
+        ),
         (
             "reservoir pages stored by the controller, planned",
             counters["stored_pages"],
@@ -289,25 +317,13 @@ def balance(totals: Totals) -> list[tuple[str, int, int]]:
             counters["landed_pages"],
             totals.planned["landed_pages"],
         ),
-        (
-            "reservoir pages lifted, landed elsewhere",
-            counters["lifted_pages"],
-            counters["landed_pages"],
-        ),
-        ("bytes out over the channels", channel_out, totals.bytes_by["channels out"]),
-        ("bytes into the dies over the channels", channel_in, totals.bytes_by["channels in"]),
-        (
-            "pages decoded, pages read through ECC",
-            counters["ecc_decoded_pages"],
-            decoded,
-        ),
-        (
-            "pages encoded, pages programmed through ECC",
-            counters["ecc_encoded_pages"],
-            encoded,
-        ),
-        ("valid pages, mapped pages", totals.valid_pages, totals.mapped_pages),
-        ("super-pages valid, super-pages mapped", *totals.super_pages),
+    ]
+
+
+def _tunnels(totals: Totals) -> list[tuple[str, int, int]]:
+    """Return the balances of the tunnels, as (what, one side, other side)."""
+    counters = totals.counters
+    return [
         (
             "bytes through the tunnels, planned",
             counters["tunnel_bytes"],
