@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ondie.emu.analysis.energy import bounds
 from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.config.config import Config
-from ondie.emu.config.schema import RETENTIONS
+from ondie.emu.config.schema.flash import RETENTIONS
 from ondie.emu.engine.core.totals import Totals
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.paths.statement import Share

@@ -23,7 +23,7 @@ from ondie.emu.analysis.energy import DRIVE, FJ_PER_J, HOST, components, is_pric
 from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.analysis.sensitivity import CHOICES, Swing
 from ondie.emu.config.config import Config, Leaf, shown
-from ondie.emu.config.schema import KEYS
+from ondie.emu.config.schema.keys import KEYS
 from ondie.emu.paths.statement import Work
 
 DRAWS = 20_000

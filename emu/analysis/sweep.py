@@ -2,7 +2,7 @@
 
 Owns the values, the sequence of runs, the rows and the content of sweep.json. Does not own a
 comparison (analysis/compare.py), the metrics of a path (analysis/result_json.py), the meaning of a
-value (config/schema.py) or the figure (cli/figures/sweep.py).
+value (config/schema/) or the figure (cli/figures/sweep.py).
 Source: none. A row is the result of `ondie compare --set KEY=VALUE --no-swing`, or of `--format
 VALUE`. If a path cannot run with a value, its row has the reason.
 """

@@ -2,7 +2,7 @@
 
 Owns Config and what is asked of it: lookup, replacement, resolution, hash, differences, tables.
 Does not hold numbers (presets/*.toml), read files (loading), or know units beyond their names.
-Source: the tree is schema.py; TOML presets, checked against constraints.py.
+Source: the tree is schema/; TOML presets, checked against constraints.py.
 """
 
 from __future__ import annotations
@@ -28,24 +28,18 @@ from ondie.emu.config.loader import (
     read,
     split_overrides,
 )
-from ondie.emu.config.schema import (
-    KEYS,
-    SECTIONS,
-    Cache,
-    Dram,
-    Ecc,
-    Energy,
-    Errors,
-    Flash,
-    Frontend,
-    Ftl,
-    Host,
-    Isp,
-    Link,
-    Pe,
-    System,
-    Tunnel,
-)
+from ondie.emu.config.schema.cache import Cache, Dram
+from ondie.emu.config.schema.ecc import Ecc, Errors
+from ondie.emu.config.schema.energy import Energy
+from ondie.emu.config.schema.flash import Flash
+from ondie.emu.config.schema.ftl import Ftl
+from ondie.emu.config.schema.host import Host
+from ondie.emu.config.schema.isp import Isp
+from ondie.emu.config.schema.keys import KEYS, SECTIONS
+from ondie.emu.config.schema.link import Frontend, Link
+from ondie.emu.config.schema.pe import Pe
+from ondie.emu.config.schema.system import System
+from ondie.emu.config.schema.tunnel import Tunnel
 from ondie.emu.units import KINDS, InputError, exact
 
 __all__ = [

@@ -13,7 +13,7 @@ from typing import Any
 import cattrs
 from cattrs.errors import ForbiddenExtraKeysError
 
-from ondie.emu.config.schema import Key
+from ondie.emu.config.schema.keys import Key
 from ondie.emu.units import (
     INT64_MAX,
     InputError,

@@ -17,7 +17,7 @@ from typing import Any
 
 from ondie.emu.config.leaf import Leaf, Value, override, read_leaf
 from ondie.emu.config.nominal_capacity import followed
-from ondie.emu.config.schema import ALIASES, KEYS, SECTIONS, Key
+from ondie.emu.config.schema.keys import ALIASES, KEYS, SECTIONS, Key
 from ondie.emu.units import InputError, nearest, quoted
 
 PRESETS = Path(__file__).parent / "presets"

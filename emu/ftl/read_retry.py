@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 
 from ondie.emu.config.config import Config
-from ondie.emu.config.schema import CELLS
+from ondie.emu.config.schema.flash import CELLS
 from ondie.emu.engine.core import stages
 from ondie.emu.engine.core.counters import (
     CORRECTED_BITS,

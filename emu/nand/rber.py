@@ -26,7 +26,7 @@ import math
 import numpy as np
 
 from ondie.emu.config.config import Config
-from ondie.emu.config.schema import CELLS
+from ondie.emu.config.schema.flash import CELLS
 from ondie.emu.engine.core.state import record_type, records
 from ondie.kernels.jit import njit
 

@@ -12,7 +12,7 @@ import pytest
 
 from ondie.emu.config.config import diff, load_preset, preset_names
 from ondie.emu.config.loader import PRESETS
-from ondie.emu.config.schema import ALIASES, KEYS, SECTIONS
+from ondie.emu.config.schema.keys import ALIASES, KEYS, SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 

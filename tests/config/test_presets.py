@@ -10,7 +10,7 @@ from ondie.emu.config import rules as constraints
 from ondie.emu.config.config import load_preset, preset_list, preset_names, preset_table
 from ondie.emu.config.leaf import SOURCES, rank
 from ondie.emu.config.loader import PARTS, PRESETS, key_of, part_names
-from ondie.emu.config.schema import KEYS
+from ondie.emu.config.schema.keys import KEYS
 from ondie.emu.units import InputError
 
 NAMES = preset_names()

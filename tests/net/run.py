@@ -46,7 +46,7 @@ def known_choices() -> dict[str, tuple[str, ...]]:
     formats."""
     from ondie.emu.analysis.compare import PATHS
     from ondie.emu.config.config import preset_names
-    from ondie.emu.config.schema import KEYS
+    from ondie.emu.config.schema.keys import KEYS
     from ondie.emu.ftl.policies import STREAMS, VICTIMS
     from ondie.kernels import FORMATS
 

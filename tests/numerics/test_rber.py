@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from ondie.emu.config.config import load_preset, preset_names
-from ondie.emu.config.schema import CELLS
+from ondie.emu.config.schema.flash import CELLS
 from ondie.emu.nand import rber
 
 LIMIT = 8.5e-3

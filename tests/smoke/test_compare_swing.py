@@ -24,7 +24,7 @@ from ondie.emu.analysis.sensitivity import (
 )
 from ondie.emu.cli.tables import compare as report
 from ondie.emu.config.config import Config, load_preset, preset_names, shown
-from ondie.emu.config.schema import KEYS, SECTIONS
+from ondie.emu.config.schema.keys import KEYS, SECTIONS
 from ondie.emu.paths.base import Options
 from ondie.emu.paths.offload.options import Offload
 from ondie.emu.validate import model

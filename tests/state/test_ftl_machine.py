@@ -12,7 +12,7 @@ from hypothesis import stateful
 from hypothesis import strategies as st
 
 from ondie.emu.clock import NEVER
-from ondie.emu.config.schema import ORDERS
+from ondie.emu.config.schema.flash import ORDERS
 from ondie.emu.drive import Device
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run import build

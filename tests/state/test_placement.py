@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ondie.emu.config.schema import ORDERS
+from ondie.emu.config.schema.flash import ORDERS
 from ondie.emu.engine.core.counters import COLLECTIONS, COPYBACK_PAGES, GC_READ_PAGES
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme import command as queues

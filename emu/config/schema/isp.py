@@ -1,0 +1,37 @@
+"""The in-storage processor: cores, rates and the flash path.
+
+Owns the leaves of the section. Does not own the time of a job (compute/isp_cores.py).
+Source: the presets name one for every value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from ondie.emu.config.schema.spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Isp:
+    kind: Annotated[
+        str,
+        Spec(
+            "in-storage processor: CPU cores, or a streaming engine (fpga)",
+            choices=("none", "cores", "fpga"),
+        ),
+    ]
+    cores: Annotated[int, Spec("cores of the processor")]
+    frequency_hz: Annotated[int, Spec("clock of a core")]
+    ipc: Annotated[float, Spec("instructions per cycle and core")]
+    engine_bytes_per_s: Annotated[int, Spec("rate of the streaming engine; 0 for cores")]
+    decompress_bytes_per_s: Annotated[
+        int, Spec("rate of Top-K decompression beside the update, bytes of gradient; 0: none")
+    ]
+    flash_bytes_per_s: Annotated[int, Spec("rate of the path processor to back end")]
+    training_ratio: Annotated[float, Spec("training speed, drive over host; 0: cannot train")]
+    training_ratio_by_model: Annotated[Mapping[str, float], Spec("the same, per known model")] = (
+        dataclasses.field(hash=False)
+    )

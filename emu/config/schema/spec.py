@@ -1,0 +1,19 @@
+"""Meaning of a leaf: its text, least value and choices.
+
+Owns the description of a leaf. Does not own the sections of the tree (host.py to energy.py).
+Source: none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """What a leaf means, the least value it may have, and for text the ordered set allowed."""
+
+    doc: str
+    least: int = 0
+    choices: tuple[str, ...] = ()
+    key: str = ""

@@ -1,0 +1,19 @@
+"""The system: its name, drives and nominal capacity.
+
+Owns the leaves of the section. Does not own the rules between values (config/rules.py).
+Source: the presets name one for every value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from ondie.emu.config.schema.spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    name: Annotated[str, Spec("name of the configuration, printed with results")]
+    devices: Annotated[int, Spec("drives in the system", least=1)]
+    capacity_bytes: Annotated[int, Spec("nominal capacity of one drive", least=1)]
