@@ -2,7 +2,7 @@
 
 Owns Config and what is asked of it: lookup, replacement, resolution, hash, differences, tables.
 Does not hold numbers (presets/*.toml), read files (loading), or know units beyond their names.
-Source: the tree is schema/; TOML presets, checked against constraints.py.
+Source: the tree is schema/; TOML presets, checked against rules/.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 
 import cattrs
 
-from ondie.emu.config import rules as constraints
 from ondie.emu.config.leaf import Leaf, Value
 from ondie.emu.config.loader import (
     canonical,
@@ -28,18 +27,9 @@ from ondie.emu.config.loader import (
     read,
     split_overrides,
 )
-from ondie.emu.config.schema.cache import Cache, Dram
-from ondie.emu.config.schema.ecc import Ecc, Errors
-from ondie.emu.config.schema.energy import Energy
-from ondie.emu.config.schema.flash import Flash
-from ondie.emu.config.schema.ftl import Ftl
-from ondie.emu.config.schema.host import Host
-from ondie.emu.config.schema.isp import Isp
+from ondie.emu.config.rules.check import check
 from ondie.emu.config.schema.keys import KEYS, SECTIONS
-from ondie.emu.config.schema.link import Frontend, Link
-from ondie.emu.config.schema.pe import Pe
-from ondie.emu.config.schema.system import System
-from ondie.emu.config.schema.tunnel import Tunnel
+from ondie.emu.config.schema.tree import Tree
 from ondie.emu.units import KINDS, InputError, exact
 
 __all__ = [
@@ -60,27 +50,13 @@ _converter = cattrs.Converter(forbid_extra_keys=True, detailed_validation=False)
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Tree):
     """One system: a host, a link and its drives, as plain numbers plus their provenance.
 
     Attributes are in base units named by their suffix; `records` holds a Leaf per key. Compares
     by value; pickles. Build it with `load_preset`, change it with `replace`.
     """
 
-    system: System
-    host: Host
-    link: Link
-    frontend: Frontend
-    flash: Flash
-    ecc: Ecc
-    errors: Errors
-    ftl: Ftl
-    cache: Cache
-    dram: Dram
-    isp: Isp
-    pe: Pe
-    tunnel: Tunnel
-    energy: Energy
     records: Mapping[str, Leaf] = field(repr=False, compare=False)
 
     def leaf(self, key: str) -> Leaf:
@@ -161,7 +137,7 @@ def _build(leaves: Mapping[str, Leaf], where: str) -> Config:
             values[key.section][key.attribute] = leaf.value
     sections = {name: _converter.structure(values[name], cls) for name, cls in SECTIONS.items()}
     config = Config(**sections, records=dict(leaves))
-    constraints.check(config, leaves, where)
+    check(config, leaves, where)
     return config
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Container, Mapping
 
 from ondie.emu.config.leaf import Leaf
-from ondie.emu.config.rules import GEOMETRY
+from ondie.emu.config.rules.rule import GEOMETRY
 from ondie.emu.units import KINDS, exact, fmt_bytes
 
 CAPACITY = "system.capacity"

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 
 from ondie.emu.config.config import Config
-from ondie.emu.config.rules import mapping_unit
+from ondie.emu.config.rules.rule import mapping_unit
 from ondie.emu.engine.core import lru
 from ondie.emu.engine.core.counters import MAP_HITS, MAP_MISSES
 from ondie.emu.engine.core.events import (

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from ondie.emu.config.config import Config
-from ondie.emu.config.rules import WORD_LINE
+from ondie.emu.config.rules.rule import WORD_LINE
 from ondie.emu.engine.core.counters import DIRECT_PAGES, PSLC_PAGES
 from ondie.emu.engine.core.state import record_type, records
 from ondie.emu.ftl import block_manager, page_map

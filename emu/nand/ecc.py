@@ -23,7 +23,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ondie.emu.config.config import Config
-from ondie.emu.config.rules import mapping_unit
+from ondie.emu.config.rules.rule import mapping_unit
 from ondie.emu.engine.core.rng import absorb, binomial
 from ondie.emu.engine.core.state import record_type, records
 from ondie.emu.nand.rber import MOST, total_rate

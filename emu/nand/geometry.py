@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ondie.emu.config.config import Config
-from ondie.emu.config.rules import mapping_unit
+from ondie.emu.config.rules.rule import mapping_unit
 from ondie.kernels.jit import cold
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
-from ondie.emu.config.rules import mapping_unit
+from ondie.emu.config.rules.rule import mapping_unit
 from ondie.emu.engine.core import stages as s
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.transaction import SECTOR

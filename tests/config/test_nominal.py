@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from ondie.emu.config import nominal_capacity as nominal
-from ondie.emu.config import rules as constraints
 from ondie.emu.config.config import load_preset, preset_names
+from ondie.emu.config.rules.rule import raw_bytes
 from ondie.emu.units import InputError
 
 SHAPES = some.fixed_dictionaries(
@@ -29,7 +29,7 @@ def test_it_is_the_same_share_of_the_flash(name, shape):
     """To the byte, rounded down; and it fits."""
     plain = load_preset(name)
     cfg = plain.replace(shape)
-    flash, was = constraints.raw_bytes(cfg), constraints.raw_bytes(plain)
+    flash, was = raw_bytes(cfg), raw_bytes(plain)
     assert cfg.system.capacity_bytes == plain.system.capacity_bytes * flash // was <= flash
     same = flash == was
     assert cfg.leaf("system.capacity").source == (

@@ -8,8 +8,8 @@ from ondie import traces
 from ondie.emu.analysis.compare import compare
 from ondie.emu.analysis.lifetime import YEAR_S, cycles, cycles_as_written, lifetime
 from ondie.emu.analysis.result_json import metrics, result_data
-from ondie.emu.config import rules as constraints
 from ondie.emu.config.config import load_preset
+from ondie.emu.config.rules.rule import raw_bytes
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL, here
 
@@ -137,8 +137,8 @@ def test_all_numbers_of_a_result_are_of_one_drive(shape):
     plain = load_preset("optimstore-r1")
     cfg = plain.replace(shape)
     c = compare(model("adam", 50_000), cfg, paths=["in_storage", "on_die"], swing=False)
-    flash, nominal = constraints.raw_bytes(cfg), cfg.system.capacity_bytes
-    assert nominal / flash == pytest.approx(1e12 / constraints.raw_bytes(plain), rel=1e-9)
+    flash, nominal = raw_bytes(cfg), cfg.system.capacity_bytes
+    assert nominal / flash == pytest.approx(1e12 / raw_bytes(plain), rel=1e-9)
     for r in c.results:
         m = {name: entry["value"] for name, entry in metrics(c, r).items()}
         written = m["flash_written_bytes"]
@@ -151,7 +151,7 @@ def test_all_numbers_of_a_result_are_of_one_drive(shape):
         assert ratio == pytest.approx(1.07589, rel=1e-4)
         assert m["state_share_of_capacity"] == pytest.approx(m["state_bytes"] / nominal)
     said = [note for note in result_data(c, 0)["notes"] if note.startswith("system.capacity = ")]
-    assert len(said) == (flash != constraints.raw_bytes(plain))
+    assert len(said) == (flash != raw_bytes(plain))
 
 
 def test_more_drives_last_longer(c):

@@ -17,7 +17,7 @@ from ondie.emu.analysis.step_budget import answer
 from ondie.emu.analysis.sweep import ALL, Sweep, data
 from ondie.emu.cli.files import write_atomically
 from ondie.emu.config import nominal_capacity as nominal
-from ondie.emu.config.rules import GEOMETRY
+from ondie.emu.config.rules.rule import GEOMETRY
 from ondie.emu.units import fmt_bytes, fmt_energy
 
 

@@ -1,0 +1,39 @@
+"""Check of a configuration against all rules.
+
+Owns the order of the rules and the message. Does not own the rules (other files of this folder).
+Source: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ondie.emu.config.leaf import Leaf
+from ondie.emu.config.rules import ecc_and_cache, flash, ftl, processors, pslc, tunnel
+from ondie.emu.config.rules.rule import Rule
+from ondie.emu.config.schema.tree import Tree
+from ondie.emu.units import InputError, quoted
+
+LONGEST_PS = 10**15
+"""No time of a drive is longer; the clock ends after 53 days."""
+
+RULES: tuple[Rule, ...] = (
+    *ftl.RULES,
+    *flash.RULES,
+    *pslc.RULES,
+    *ecc_and_cache.RULES,
+    *processors.RULES,
+    *tunnel.RULES,
+)
+
+
+def check(config: Tree, leaves: Mapping[str, Leaf], where: str) -> None:
+    """Raise InputError for the first rule that `config` breaks, naming keys and values."""
+    for rule in RULES:
+        if not rule.holds(config):
+            right = rule.right if isinstance(rule.right, str) else rule.right(config)
+            values = ", ".join(f"{key} = {quoted(leaves[key].text)}" for key in rule.keys)
+            raise InputError(f"{where}: {values}: {right}")
+    for key, leaf in leaves.items():
+        if leaf.unit == "ps" and isinstance(leaf.value, int) and leaf.value > LONGEST_PS:
+            raise InputError(f"{where}: {key} = {quoted(leaf.text)}: at most 1000 s is right")
