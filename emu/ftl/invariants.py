@@ -86,29 +86,7 @@ def _counters(arrays: Arrays, die: Geometry, asked: Asked) -> list[tuple[str, in
     down, up = (
         int(arrays.fifo["size"][stages.HOST_STATIONS + x]) for x in (stages.DOWN, stages.UP)
     )
-    inside = counts[counters.COPYBACK_PAGES]  # moved inside their die
-    programs = (
-        counts[counters.PROGRAM_PAGES]
-        + counts[counters.GC_PROGRAM_PAGES]
-        + counts[counters.FAILED_PAGES]
-        - inside
-    )
-    programs += (
-        counts[counters.MAP_PROGRAM_PAGES]
-        + counts[counters.PADDING_PAGES]
-        + counts[counters.FOLD_PROGRAM_PAGES]
-    )
-    reads = (
-        counts[counters.READ_PAGES]
-        + counts[counters.GC_READ_PAGES]
-        + counts[counters.MERGE_READ_PAGES]
-        - inside
-    )
-    reads += (
-        counts[counters.MAP_READ_PAGES]
-        + counts[counters.RETRY_READ_PAGES]
-        + counts[counters.FOLD_READ_PAGES]
-    )
+    programs, reads = _page_operations(counts)
     soft = counts[counters.SOFT_READ_PAGES]  # readings of one page are decoded together
     into = (programs + counts[counters.SECOND_PASS_PAGES]) * page - counts[
         counters.UNASKED_IN_BYTES
@@ -183,6 +161,34 @@ def _counters(arrays: Arrays, die: Geometry, asked: Asked) -> list[tuple[str, in
         ("entries of the map in use", *_cached(arrays)),
         ("translation pages to be written back", int(arrays.maps.writing[0]), 0),
     ]
+
+
+def _page_operations(counts: list[int]) -> tuple[int, int]:
+    """Return the pages programmed and the pages sensed whose data crossed the channel."""
+    inside = counts[counters.COPYBACK_PAGES]  # moved inside their die
+    programs = (
+        counts[counters.PROGRAM_PAGES]
+        + counts[counters.GC_PROGRAM_PAGES]
+        + counts[counters.FAILED_PAGES]
+        - inside
+    )
+    programs += (
+        counts[counters.MAP_PROGRAM_PAGES]
+        + counts[counters.PADDING_PAGES]
+        + counts[counters.FOLD_PROGRAM_PAGES]
+    )
+    reads = (
+        counts[counters.READ_PAGES]
+        + counts[counters.GC_READ_PAGES]
+        + counts[counters.MERGE_READ_PAGES]
+        - inside
+    )
+    reads += (
+        counts[counters.MAP_READ_PAGES]
+        + counts[counters.RETRY_READ_PAGES]
+        + counts[counters.FOLD_READ_PAGES]
+    )
+    return programs, reads
 
 
 def _data_cache(arrays: Arrays, counts: list[int]) -> list[tuple[str, int, int]]:

@@ -25,7 +25,7 @@ from ondie.emu.engine.core.transaction import SECTOR, child
 from ondie.emu.ftl import cached_entries, cmt, page_map, translation_pages, write_frontier
 from ondie.emu.ftl.read_path import fetch
 from ondie.emu.nand import timing
-from ondie.emu.nvme import data_cache, mqsim_cache, subpage_read
+from ondie.emu.nvme import cache_places, data_cache, mqsim_cache, subpage_read
 from ondie.emu.nvme.page_transactions import bytes_of, part, sectors_of
 from ondie.kernels.jit import apart, cold, inline, njit
 
@@ -109,7 +109,7 @@ def held(st, tid, lpn):
     """
     if st.cfg[0].cache == mqsim_cache.BUFFER:
         return mqsim_cache.found(st, tid, lpn)
-    place = data_cache.find(st, st.txn[tid].dev, lpn)
+    place = cache_places.find(st, st.txn[tid].dev, lpn)
     if place == 0:
         return 0
     have = st.cpage[place - 1].have
@@ -142,7 +142,7 @@ def serve(st, tid, lpn):
     if cfg.cache == mqsim_cache.BUFFER:
         mqsim_cache.serve(st, tid, found)
     else:
-        data_cache.touch(st, txn.dev, data_cache.find(st, txn.dev, lpn))
+        cache_places.touch(st, txn.dev, cache_places.find(st, txn.dev, lpn))
         other = child(st, tid, lpn, 1)
         if other < 0:
             return

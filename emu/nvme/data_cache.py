@@ -20,7 +20,6 @@ of later epochs.
 
 from __future__ import annotations
 
-from ondie.emu.engine.core import lru
 from ondie.emu.engine.core.counters import (
     CACHE_DROPPED_PAGES,
     CACHE_FILL_PAGES,
@@ -49,6 +48,7 @@ from ondie.emu.engine.core.stages import DESTAGE, PART_DONE
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.ftl import cmt, idle, page_health, page_map, write_frontier
 from ondie.emu.nand.timing import PROGRAM
+from ondie.emu.nvme.cache_places import append, find, give_back, remove, room
 from ondie.kernels.jit import inline, njit
 
 SECTOR = 512
@@ -91,97 +91,6 @@ CPAGE = record_type(
 
 
 # --- places
-
-
-@inline
-def find(st, dev, lpn):
-    """Return place + 1 of a logical page, or 0 if the page is not cached."""
-    return lru.find(st.cbucket, st.cpage, dev, lpn)
-
-
-@njit
-def append(st, dev, place):
-    """Append a page that is in no list to the list of dirty or of clean pages."""
-    cache = st.cache[dev]
-    if st.cpage[place - 1].dirty != 0:
-        if lru.follow(st.cpage, place, cache.last):
-            cache.first = place
-        cache.last = place
-        cache.dirty += 1
-    else:
-        if lru.follow(st.cpage, place, cache.newest):
-            cache.oldest = place
-        cache.newest = place
-
-
-@njit
-def remove(st, dev, place):
-    """Remove a page that is not flying from its list."""
-    cache = st.cache[dev]
-    page = st.cpage[place - 1]
-    lru.bypass(st.cpage, place)
-    if page.dirty != 0:
-        cache.dirty -= 1
-        if cache.last == place:
-            cache.last = page.older
-        if cache.first == place:
-            cache.first = page.newer
-    else:
-        if cache.newest == place:
-            cache.newest = page.older
-        if cache.oldest == place:
-            cache.oldest = page.newer
-
-
-@inline
-def touch(st, dev, place):
-    """Make a page that is read the most recently used one if it is clean and not flying."""
-    page = st.cpage[place - 1]
-    if page.dirty == 0 and page.flying == 0 and st.cache[dev].newest != place:
-        remove(st, dev, place)
-        append(st, dev, place)
-
-
-@njit
-def room(st, dev, lpn):
-    """Return a place for a logical page that has none; the place is in no list yet.
-
-    The place is a free one, or that of the least recently used clean page. Returns 0 if there is
-    neither.
-    """
-    cfg = st.cfg[0]
-    cache = st.cache[dev]
-    place = 0
-    if cache.spare > 0:
-        place = int(cache.spare)
-        cache.spare = st.cpage[place - 1].newer
-    elif cache.used < cfg.cache_pages:
-        cache.used += 1
-        place = int(dev * cfg.cache_pages + cache.used)
-    elif cache.oldest > 0:
-        place = int(cache.oldest)
-        remove(st, dev, place)
-        lru.unlist(st.cbucket, st.cpage, dev, place)
-        log(st, LOG_DROP, -1, st.cpage[place - 1].lpn, -1, -1, 1, dev, -1)
-    else:
-        return 0
-    page = st.cpage[place - 1]
-    page.have = 0
-    page.dirty = 0
-    page.flying = 0
-    page.stale = 0
-    page.waiting = 0
-    page.landing = 0
-    lru.enlist(st.cbucket, st.cpage, dev, place, lpn)
-    return place
-
-
-@inline
-def give_back(st, dev, place):
-    """Remove a page that is in no list from the cache."""
-    lru.unlist(st.cbucket, st.cpage, dev, place)
-    st.cpage[place - 1].newer = st.cache[dev].spare
-    st.cache[dev].spare = place
 
 
 # --- writes

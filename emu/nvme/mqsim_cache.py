@@ -33,7 +33,7 @@ from ondie.emu.engine.core.events import (
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.transaction import SECTOR, child
 from ondie.emu.nand.timing import PROGRAM
-from ondie.emu.nvme import data_cache
+from ondie.emu.nvme import cache_places
 from ondie.emu.nvme.page_transactions import sectors_of
 from ondie.kernels.jit import cold, inline, njit
 
@@ -151,9 +151,9 @@ def make_place(st, dev, group, lpn, before):
             cached.contents -= 1
             stamp = old.leaving
             out = to_flash(st, dev, old.stream, old.lpn, old.have, stamp, before)
-    place = data_cache.room(st, group, lpn)
+    place = cache_places.room(st, group, lpn)
     st.cpage[place - 1].epoch = CLEAN
-    data_cache.append(st, group, place)
+    cache_places.append(st, group, place)
     return place, out
 
 
@@ -161,8 +161,8 @@ def make_place(st, dev, group, lpn, before):
 def to_front(st, group, place):
     """Make a page the most recently used one."""
     if st.cache[group].newest != place:
-        data_cache.remove(st, group, place)
-        data_cache.append(st, group, place)
+        cache_places.remove(st, group, place)
+        cache_places.append(st, group, place)
 
 
 @inline
@@ -223,7 +223,7 @@ def take(st, tid):
     while txn.pages_done < txn.n and cached.pressure + added < cfg.buffer_limit:
         lpn = txn.lpn + txn.pages_done
         sectors = sectors_of(st, tid, lpn)
-        place = data_cache.find(st, group, lpn)
+        place = cache_places.find(st, group, lpn)
         if place == 0:
             place, write = make_place(st, dev, group, lpn, out_last)
             if write >= 0:
@@ -279,11 +279,11 @@ def programmed(st, tid):
     cached = st.cache[group]
     st.count[txn.dev, DESTAGED_PAGES] += 1
     cached.pressure -= set_bits(txn.sectors)
-    place = data_cache.find(st, group, txn.lpn)
+    place = cache_places.find(st, group, txn.lpn)
     if place > 0 and st.cpage[place - 1].leaving <= st.stamp[tid]:
         soil(st, group, place, CLEAN)
-        data_cache.remove(st, group, place)
-        data_cache.give_back(st, group, place)
+        cache_places.remove(st, group, place)
+        cache_places.give_back(st, group, place)
     give_txn(st, tid)
     resume(st, group)
     return True
@@ -317,7 +317,7 @@ def resume(st, group):
 @cold
 def found(st, tid, lpn):
     """Return the sectors of page ``lpn`` that read ``tid`` finds in the cache, one bit each."""
-    place = data_cache.find(st, int(st.zone[st.txn[tid].stream].group), lpn)
+    place = cache_places.find(st, int(st.zone[st.txn[tid].stream].group), lpn)
     return sectors_of(st, tid, lpn) & st.cpage[place - 1].have if place > 0 else 0
 
 
@@ -353,7 +353,7 @@ def fill(st, tid):
     if zone.caching & READS == 0 or not known(st, txn.lpn):
         return
     group = int(zone.group)
-    place = data_cache.find(st, group, txn.lpn)
+    place = cache_places.find(st, group, txn.lpn)
     if place == 0:
         place, write = make_place(st, dev, group, txn.lpn, -1)
         st.cpage[place - 1].stream = txn.stream

@@ -1,0 +1,106 @@
+"""Places of the data cache: lookup, lists in order of use, and eviction of clean pages.
+
+Owns the hash chains, and the lists of dirty, clean and spare places. Does not own what is written
+back and when (data_cache.py, mqsim_cache.py).
+Source: least recently used order, as in MQSim's Data_Cache_Manager.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.engine.core import lru
+from ondie.emu.engine.core.events import (
+    LOG_DROP,
+    log,
+)
+from ondie.kernels.jit import inline, njit
+
+
+@inline
+def find(st, dev, lpn):
+    """Return place + 1 of a logical page, or 0 if the page is not cached."""
+    return lru.find(st.cbucket, st.cpage, dev, lpn)
+
+
+@njit
+def append(st, dev, place):
+    """Append a page that is in no list to the list of dirty or of clean pages."""
+    cache = st.cache[dev]
+    if st.cpage[place - 1].dirty != 0:
+        if lru.follow(st.cpage, place, cache.last):
+            cache.first = place
+        cache.last = place
+        cache.dirty += 1
+    else:
+        if lru.follow(st.cpage, place, cache.newest):
+            cache.oldest = place
+        cache.newest = place
+
+
+@njit
+def remove(st, dev, place):
+    """Remove a page that is not flying from its list."""
+    cache = st.cache[dev]
+    page = st.cpage[place - 1]
+    lru.bypass(st.cpage, place)
+    if page.dirty != 0:
+        cache.dirty -= 1
+        if cache.last == place:
+            cache.last = page.older
+        if cache.first == place:
+            cache.first = page.newer
+    else:
+        if cache.newest == place:
+            cache.newest = page.older
+        if cache.oldest == place:
+            cache.oldest = page.newer
+
+
+@inline
+def touch(st, dev, place):
+    """Make a page that is read the most recently used one if it is clean and not flying."""
+    page = st.cpage[place - 1]
+    if page.dirty == 0 and page.flying == 0 and st.cache[dev].newest != place:
+        remove(st, dev, place)
+        append(st, dev, place)
+
+
+@njit
+def room(st, dev, lpn):
+    """Return a place for a logical page that has none; the place is in no list yet.
+
+    The place is a free one, or that of the least recently used clean page. Returns 0 if there is
+    neither.
+    """
+    cfg = st.cfg[0]
+    cache = st.cache[dev]
+    place = 0
+    if cache.spare > 0:
+        place = int(cache.spare)
+        cache.spare = st.cpage[place - 1].newer
+    elif cache.used < cfg.cache_pages:
+        cache.used += 1
+        place = int(dev * cfg.cache_pages + cache.used)
+    elif cache.oldest > 0:
+        place = int(cache.oldest)
+        remove(st, dev, place)
+        lru.unlist(st.cbucket, st.cpage, dev, place)
+        log(st, LOG_DROP, -1, st.cpage[place - 1].lpn, -1, -1, 1, dev, -1)
+    else:
+        return 0
+    page = st.cpage[place - 1]
+    page.have = 0
+    page.dirty = 0
+    page.flying = 0
+    page.stale = 0
+    page.waiting = 0
+    page.landing = 0
+    lru.enlist(st.cbucket, st.cpage, dev, place, lpn)
+    return place
+
+
+@inline
+def give_back(st, dev, place):
+    """Remove a page that is in no list from the cache."""
+    lru.unlist(st.cbucket, st.cpage, dev, place)
+    st.cpage[place - 1].newer = st.cache[dev].spare
+    st.cache[dev].spare = place
