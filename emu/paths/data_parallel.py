@@ -25,8 +25,8 @@ from ondie.emu.cluster.emulated_engine import traced
 from ondie.emu.compute import host_cpu as machine
 from ondie.emu.compute import isp_cores as core
 from ondie.emu.engine.core import plan_rows as rows
-from ondie.emu.engine.run.build import logical_pages
 from ondie.emu.engine.run.system import System
+from ondie.emu.ftl.tables import logical_pages
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme import command as queues
 from ondie.emu.paths.allreduce_plan import HOST_NODE, ExchangePlan

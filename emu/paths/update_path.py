@@ -15,8 +15,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from ondie.emu.engine.run.build import logical_pages
 from ondie.emu.engine.run.system import System
+from ondie.emu.ftl.tables import logical_pages
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.paths.base import BACKWARD, PHASES, Options, Path, Rows
 from ondie.emu.paths.layout.formats import Stored

@@ -23,6 +23,7 @@ from ondie.emu.engine.core import stages as s
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.core.transaction import SECTOR
 from ondie.emu.engine.run import build
+from ondie.emu.ftl import tables
 from ondie.emu.ftl.precondition import apply as precondition
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme.request import FLUSH, MAX_CHUNK, NOT_YET, REQUEST, TRIM, WRITE
@@ -122,7 +123,7 @@ def of_replay(cfg: Config) -> Config:
 def capacity(cfg: Config) -> int:
     """Return the logical capacity of the drive in bytes."""
     geometry = Geometry.of(cfg)
-    return build.logical_pages(cfg, geometry) * geometry.page_bytes
+    return tables.logical_pages(cfg, geometry) * geometry.page_bytes
 
 
 def fitted(trace: BlockTrace, size: int, footprint: str) -> tuple[BlockTrace, list[str]]:

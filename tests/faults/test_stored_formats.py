@@ -15,7 +15,7 @@ from ondie.emu.compute import isp_cores as core
 from ondie.emu.config.config import load_preset
 from ondie.emu.engine.core import events
 from ondie.emu.engine.core import plan_rows as rows
-from ondie.emu.engine.run.build import logical_pages
+from ondie.emu.ftl.tables import logical_pages
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.paths.base import Options, Unavailable
 from ondie.emu.paths.layout.formats import FORMATS, Stored, Vector

@@ -12,7 +12,7 @@ import pytest
 
 from ondie.emu.drive import Device
 from ondie.emu.engine.run import build
-from ondie.emu.ftl import cmt
+from ondie.emu.ftl import cmt, tables
 from ondie.emu.ftl.precondition.apply import precondition
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme.request import FLUSH, READ, TRIM, WRITE
@@ -40,7 +40,7 @@ def programmed(arrays, cfg, counters):
 
 def small_writes(rng, cfg, n):
     """Writes of 4 KiB anywhere in the first half of the drive."""
-    size = build.logical_pages(cfg, Geometry.of(cfg)) * Geometry.of(cfg).page_bytes
+    size = tables.logical_pages(cfg, Geometry.of(cfg)) * Geometry.of(cfg).page_bytes
     return requests(rng.integers(0, size // 2 // PAGE, n) * PAGE, PAGE, WRITE)
 
 
@@ -80,7 +80,7 @@ def test_large_requests_cost_what_they_cost_with_pages(unit):
     found = []
     for changes in (WHOLE, UNITS):
         cfg = config(**changes, ftl__block_unit=unit)
-        size = int(build.logical_pages(cfg, Geometry.of(cfg)) * Geometry.of(cfg).page_bytes)
+        size = int(tables.logical_pages(cfg, Geometry.of(cfg)) * Geometry.of(cfg).page_bytes)
         offset = np.arange(size >> 20) << 20
         op = np.repeat([WRITE, WRITE, READ], len(offset))
         arrays, c = run(cfg, requests(np.tile(offset, 3), 1 << 20, op), 1, fill=False)

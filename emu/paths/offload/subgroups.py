@@ -17,7 +17,7 @@ from math import lcm
 
 import numpy as np
 
-from ondie.emu.engine.run.build import logical_pages
+from ondie.emu.ftl.tables import logical_pages
 from ondie.emu.paths.base import BACKWARD_SEGMENTS, Options
 from ondie.emu.paths.layout.formats import MODEL_BYTES
 from ondie.emu.paths.layout.regions import VALUE_BYTES

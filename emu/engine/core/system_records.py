@@ -1,0 +1,148 @@
+"""Records of a system: the integer copy of the configuration, and the state of each device.
+
+Owns their fields. Does not own the values (engine/run/config_table.py, build.py).
+Source: none.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.engine.core.state import record_type
+
+CFG = record_type(
+    channels="i8", ways="i8", planes="i8", dies="i8", pages="i8", page_bytes="i8",
+    blocks="i8",  # conventional blocks per unit
+    all_blocks="i8",
+    block_pages="i8",  # pages of a unit's block
+    line="i8",  # pages programmed together (ftl/word_lines.py)
+    stripe="i8",  # pages of a unit's block between two word line boundaries of the write frontier
+    passes="i8",  # program passes of a word line
+    gather="i8",  # most ps that a page waits for the rest of its word line
+    worth="i8",  # most valid pages of a victim block
+    block_shift="i8",  # log2 of block_pages, -1 if it is not a power of two
+    page_shift="i8",
+    units="i8",  # units of a device
+    die_units="i8",  # units of a die
+    unit_planes="i8",  # planes of a unit
+    slots="i8",  # mapping units of a flash page (ftl/subpage.py)
+    together="i8",  # mapping units of a super-page of a unit
+    unit_pages="i8",
+    device_blocks="i8",  # blocks of all units of a device
+    streams="i8",  # open blocks that host writes fill, per unit
+    collected="i8",  # first stream of garbage-collected pages
+    collected_streams="i8",  # number of those: one, or one for each host stream
+    cache="i8",  # 1: data cache; 2: destage buffer (nvme/mqsim_cache.py)
+    cache_pages="i8", cache_writes="i8", cache_through="i8", cache_fills="i8",
+    cache_dirty="i8",  # dirty pages above which pages are destaged
+    cache_flights="i8", cache_idle="i8",
+    buffer_limit="i8", buffer_row="i8", buffer_burst="i8", buffer_ns="f8", buffer_open="i8",
+    buffer_close="f8",  # of a destage buffer
+    dram_row="i8", dram_open="i8", dram_close="i8",  # bytes, ps per row
+    map_stream="i8",  # stream of translation pages, -1 = none
+    map_entries="i8",  # entries of the cached mapping table; 0: the whole table is in DRAM
+    map_span="i8",  # entries of a translation page
+    tpages="i8",  # translation pages of a device
+    map_read="i8", map_writes="i8",
+    open_ahead="i8",  # 1: a stream's next block is opened when the previous one is full
+    static="i8",  # 1: static placement: the logical page number determines the unit
+    partial="i8",  # 1: pages may be partially filled; only filled sectors are moved
+    unwritten="i8",  # 1: a page that was never written is read as if written
+    placed="i8",  # 1: a written page is mapped when its physical page is assigned
+    locks="i8",  # 1: valid pages of a victim are locked until they are moved
+    seed="i8",
+    ring_shift="i8",
+    ring="i8",  # requests in a queue pair's ring, a power of two
+    gc_policy="i8", stream_policy="i8",  # addresses of functions (ftl/policies.py)
+    gc_stop="i8", gc_hard="i8", gc_parallel="i8", exclusive="i8", copyback="i8",
+    q_gc_read="i8", q_gc_write="i8", q_gc_erase="i8",
+    erase_collected="i8", wear_dynamic="i8", wear_static="i8",
+    spare_parts="i8",  # 1 / over-provisioning: pages per spare page
+    program_failures="f8", erase_failures="f8",
+    link_lanes="i8", link_shift="i8", packet="i8", packet_overhead="i8", link_tick="i8",
+    ranked="i8",  # 1: host operations on a die are ordered by class
+    adapter="i8",  # entries of the single queue of a host adapter; 0: one queue per pair
+    entries="i8",  # entries of a submission queue (nvme/queue_pair.py); 0: unlimited
+    fetch_limit="i8",  # most commands of a queue pair in the drive; 0: unlimited
+    doorbell="i8", request="i8", entry="i8", completion="i8",
+    whole_commands="i8",  # 1: data cross the link per command, not per page
+    lpns="i8",  # logical pages of the conventional namespace
+    reservoir_pages="i8",  # reservoir super-pages per die
+    reservoir_planes="i8",  # planes of a reservoir super-page
+    rotate="i8",  # erase cycles of a block between rotations of its planes; 0: never
+    register_move="i8",  # ps to move a page between registers of two planes
+    multi_plane="i8", cache_read="i8", cache_program="i8", gradient_registers="i8",
+    bus_scale="i8", bus_shift="i8",
+    decode="i8", encode="i8", command="i8", submit="i8",
+    queue_depth="i8",
+    gc_low="i8", gc_reserve="i8", gc_window="i8",
+    piece="i8",  # bytes per piece of a long DRAM transfer
+    interleave="i8",  # 1: commands may interrupt data on a channel
+    first_out="i8",  # best possible rank of pending data out (best_out in nand/channel.py)
+    commands_first="i8",  # 1: commands before data out; 0: after, alternating with data in
+    lanes="i8",  # planes of a die that read independently; 1: the whole die
+    group="i8",  # 1: queued pages of a die are grouped into multi-plane operations
+    power="i8",  # most planes with active arrays (power limit); 0: unlimited
+    eager="i8",  # 1: the end of a read is an event while the channel is busy
+    notice="i8",  # 1: the end of a read is an event before its data leave
+    overlap="i8",  # 1: a die may request the channel while its array is busy
+    special="i8",  # 1: suspend, power limit or independent plane reads are on
+    chip="i8",  # 1: the dies of a chip are busy together
+    word="i8",  # 1: programs may have pages at several offsets (word lines)
+    status="i8",  # 1: the status of a program or erase is read on the channel
+    out="i8", out_plane="i8",  # ps of commands for data out: first plane, each further plane
+    watch="i8",  # 1: code outside the channel waits for the end of operations
+    suspend_program="i8", suspend_erase="i8",  # 1: reads may suspend it
+    suspend_program_left="i8", suspend_erase_left="i8",  # least remaining ps to suspend
+    suspend_program_wait="i8", suspend_erase_wait="i8",  # ps until the array is free
+    suspends="i8",  # 1: program or erase suspend is on
+    resume_wait="i8",
+    max_suspends="i8",  # most suspends of one operation
+    suspend_reads="i8",  # reads during one suspend; 0: unlimited
+    shared_uplink="i8",
+    isp_io="i8",  # plan_rows.ISP_IO, for modules that do not import plan_rows.py
+    budget="i8",  # most transactions reserved by rows
+    errors="i8",  # 1: reads may have raw bit errors
+    reclaim_reads="i8", reclaim_retries="i8",  # reads, retries that trigger a reclaim; 0: never
+    shield_word="i8",  # code word bytes of the reservoir's on-die ECC; 0: none
+    shield_limit="i8",  # bits corrected per such code word
+    exposure="i8",  # reads of such a page that one simulated read represents
+    round_trip="i8",  # 1: reservoir pages pass through the controller's ECC and back
+    initial_cycles="i8", initial_days="f8",  # wear and age at the start of the run
+    native="i8",  # conventional blocks per unit, without the fixed pSLC region
+    pslc="i8",  # OFF, STATIC or DYNAMIC (ftl/pslc.py)
+    pslc_stream="i8", fold_stream="i8",  # streams of pSLC writes and of folded pages
+    pslc_hosts="i8",  # number of host streams (from 0) written to pSLC; 0: all
+    pslc_pages="i8",  # pages of a unit's block in pSLC mode
+    pslc_most="i8",  # most blocks of a unit in pSLC mode
+    pslc_keep="i8",  # free blocks of a unit below which none becomes pSLC
+    pslc_erase="i8",  # pSLC erase time minus native erase time (ps)
+    pslc_wait="i8",  # 1: writes wait for pSLC blocks
+    fold_blocks="i8", fold_idle="i8",
+    fold_keep="i8",  # free native blocks that folding must leave
+)  # fmt: skip
+
+
+DEV = record_type(
+    sq_head="i8", sq_tail="i8",  # host commands waiting for the queue depth
+    outstanding="i8",
+    stall_head="i8", stall_tail="i8",  # writes waiting for a free block
+    cursor="i8",  # position of the next write in the allocation order
+    mapped="i8",  # mapped logical pages
+    r_mapped="i8",  # mapped reservoir super-pages
+    filled="i8",  # blocks filled so far
+    power="i8",  # planes with active arrays
+    quiet_since="i8",  # time at which the host last became idle (ps)
+    waking="i8",  # 1: the idle timer runs (nvme/idle_timer.py)
+    first="i8",  # die (from 1) that is next to receive power
+    suspended_programs="i8", suspended_erases="i8",
+    entered="i8",  # requests entered into the queue of a host adapter (nvme/sata_hba.py)
+    fetched="i8",  # of these, fetched by the drive
+    known="i8",  # of these, those known to the host
+    posted="i8",  # completions sent to the host
+    reaped="i8",  # of these, acknowledged to the drive
+    entry_head="i8", entry_tail="i8", post_head="i8", post_tail="i8",  # lists that wait for room
+    lines="i8",  # word lines gathering or waiting for pass 2 (ftl/word_line_buffer.py)
+    gathered="i8",  # pages in them and in word lines in flight
+    joined="i8",  # of these, pages of the data cache
+    pressing="i8",  # 1: a write waits until a page of the cache is on flash
+    fua="i8",  # pages of writes that complete on flash, not in a word line yet
+)  # fmt: skip

@@ -1,0 +1,291 @@
+"""Tables of the FTL: maps, blocks, free rings, write frontiers and the cached mapping table.
+
+Owns the sizes and initial values of these tables, and the constants of flash management. Does not
+own behaviour (the other files of this room).
+Source: mmap(2): mapping tables are lazily committed zero pages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import sys
+
+import numpy as np
+
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core.state import Arrays, records
+from ondie.emu.ftl import (
+    cmt,
+    page_map,
+    pslc,
+    read_retry,
+    reservoir,
+)
+from ondie.emu.nand.die import (
+    Q_GC_ERASE,
+    Q_GC_READ,
+    Q_GC_WRITE,
+    Q_READ,
+    Q_WRITE,
+)
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.units import InputError
+
+SPARSE_BYTES = 1 << 22
+"""Mapping tables larger than this (bytes) are mapped sparsely."""
+
+
+HUGE_BYTES = 1 << 30
+"""Sparse tables up to this size (bytes) use huge pages; in larger ones, untouched parts would
+use memory."""
+
+
+LOTS = 64
+"""Number of int64 values of private state of a victim policy."""
+GC_RESERVE = 1
+"""Free super-blocks per die that only garbage collection may open. One more if programs may
+fail."""
+
+
+def set_management(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
+    """Set the constants of flash management: streams, garbage collection, wear leveling."""
+    ftl = cfg.ftl
+    table.streams = ftl.write_streams
+    table.collected = ftl.write_streams
+    table.collected_streams = ftl.write_streams if ftl.gc_streams == "each" else 1
+    table.map_read = ftl.map_read_bytes
+    together = int(table["passes"][0] * table["stripe"][0])  # fewer would wait for each other
+    table.map_writes = max(ftl.map_writes, together) if together > 1 else ftl.map_writes
+    table.open_ahead = ftl.open_blocks == "ahead"
+    table.static = ftl.placement == "static"
+    table.partial = ftl.partial_pages == "sectors"
+    table.unwritten = ftl.unwritten == "as_written"
+    table.placed = ftl.map_update == "placed"
+    table.locks = ftl.victim_pages == "locked"
+    table.gc_reserve = GC_RESERVE + (ftl.program_failures > 0)
+    table.gc_low = max(ftl.gc_low_blocks, int(table["gc_reserve"][0]))
+    table.gc_stop = ftl.gc_stop_blocks
+    table.gc_hard = ftl.gc_hard_blocks if ftl.gc_priority == "background" else 0
+    window = ftl.gc_window_pages * geometry.slots
+    table.gc_window = max(window or geometry.block_pages, together)
+    table.gc_parallel = ftl.gc_parallel
+    table.exclusive = ftl.gc_priority == "exclusive"
+    shared = ftl.gc_priority == "shared"
+    table.q_gc_read = Q_READ if shared else Q_GC_READ
+    table.q_gc_write = Q_WRITE if shared else Q_GC_WRITE
+    table.q_gc_erase = Q_WRITE if shared else Q_GC_ERASE
+    table.copyback = ftl.gc_copyback
+    table.erase_collected = ftl.erase == "collected"
+    table.wear_dynamic = ftl.wear_dynamic
+    table.wear_static = ftl.wear_static_cycles
+    table.spare_parts = max(round(1 / max(ftl.over_provisioning, 1e-9)), 1)
+    table.program_failures = ftl.program_failures
+    set_cell_modes(cfg, geometry, table)
+    table.erase_failures = ftl.erase_failures
+
+
+def set_cell_modes(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
+    """Set the constants of pSLC blocks and of folding."""
+    ftl, flash = cfg.ftl, cfg.flash
+    table.native = geometry.native_blocks
+    table.pslc_stream = table.fold_stream = pslc.NO_STREAM
+    if ftl.pslc == "off":
+        return
+    table.pslc = pslc.MODES.index(ftl.pslc)
+    table.pslc_hosts = ftl.pslc_streams
+    table.pslc_pages = pslc.block_pages(cfg) * geometry.unit_planes
+    table.pslc_most = int(geometry.blocks * ftl.pslc_share)
+    table.pslc_keep = max(int(table["gc_low"][0]) + 1, ftl.gc_stop_blocks)
+    table.pslc_erase = flash.pslc_t_erase_ps - flash.t_erase_ps
+    table.pslc_wait = ftl.pslc_full == "wait"
+    table.fold_blocks = ftl.fold_blocks
+    table.fold_keep = GC_RESERVE if ftl.pslc == "static" else 0
+    table.fold_idle = ftl.fold_idle_ps
+
+
+def set_cached_map(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
+    """Set the sizes of the cached mapping table, and the streams behind it."""
+    lpns = int(table["lpns"][0])
+    entries, span, tpages = cmt.sizes(cfg, geometry.physical_pages, lpns)
+    if lpns + tpages > geometry.native_pages:
+        raise InputError(
+            f"ftl.over_provisioning = {cfg.ftl.over_provisioning}: {lpns} logical pages and their "
+            f"{tpages} translation pages are more than the {geometry.native_pages} pages of "
+            "flash"
+        )
+    table.map_entries, table.map_span, table.tpages = entries, span, tpages
+    following = int(table["collected"][0] + table["collected_streams"][0])
+    table.map_stream = following if entries else -1
+    if table["pslc"][0] != pslc.OFF:
+        following += entries > 0
+        table.pslc_stream, table.fold_stream = following, following + 1
+    table.first_out = 0 if entries else 1
+    if cfg.ftl.gc_copyback or cfg.flash.status == "read":
+        table.first_out = -1
+
+
+def logical_pages(cfg: Config, geometry: Geometry) -> int:
+    """Return the logical pages of the conventional namespace: floor(native physical x (1 - OP))."""
+    return int(geometry.native_pages * (1 - cfg.ftl.over_provisioning))
+
+
+def map_dtype(entries: int) -> type[np.unsignedinteger]:
+    """Return the entry type of a mapping table: uint32 if every entry + 1 fits, else uint64."""
+    return np.uint32 if entries < 2**32 - 1 else np.uint64
+
+
+def map_table(shape: tuple[int, int], dtype: type[np.number]) -> np.ndarray:
+    """Return a zeroed mapping table, of which only touched memory pages use memory.
+
+    The tables of a server of 32 TB drives exceed any memory but are almost untouched. Large tables
+    are therefore mapped without reserved memory, in small pages. Raises InputError if the address
+    space is exhausted.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    if size <= SPARSE_BYTES:
+        return np.zeros(shape, dtype)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    flags |= getattr(mmap, "MAP_NORESERVE", 0x4000 if sys.platform == "linux" else 0)
+    try:
+        memory = mmap.mmap(-1, size, flags=flags)
+    except OSError as error:
+        raise InputError(
+            f"system.devices: the page maps of {shape[0]} drives take {size / 1e9:.4g} GB of "
+            f"address space, which this machine does not give ({error.strerror})"
+        ) from error
+    if size <= HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without huge pages uses small pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, dtype).reshape(shape)
+
+
+def error_tables(
+    cfg: Config, n: int, geometry: Geometry, txns: int, units: int
+) -> dict[str, np.ndarray]:
+    """Return the tables of the error model, of minimal size if errors.kind = none."""
+    on = cfg.errors.kind != "none"
+    pages = geometry.physical_pages if on else 1
+    return {
+        **read_retry.tables(cfg, txns, units * geometry.all_blocks),
+        "seen": map_table((n, pages), np.uint32),
+        "lost": map_table((n, pages), np.int64),
+        "kept": map_table((n, pages if cfg.ftl.gc_copyback else 1), np.float32),
+    }
+
+
+def mark_bad_blocks(cfg: Config, arrays: Arrays, seed: int) -> None:
+    """Mark factory bad blocks, drawn by ``seed``, and remove them from the free rings.
+
+    Raises InputError if the good blocks hold fewer pages than the namespace.
+    """
+    if cfg.ftl.bad_blocks == 0:
+        return
+    units, blocks = arrays.free.shape
+    geometry = Geometry.of(cfg)
+    if geometry.reservoir_blocks:
+        lent = reservoir.bad_blocks(cfg, geometry, units // geometry.units, seed)
+        arrays.block["state"].reshape(units, -1)[:, blocks:][lent] = page_map.BAD
+    bad = np.random.default_rng((seed, 0xBAD)).random((units, blocks)) < cfg.ftl.bad_blocks
+    state = arrays.block["state"].reshape(units, -1)
+    state[:, :blocks][bad] = page_map.BAD
+    for u in range(units):
+        good = np.flatnonzero(~bad[u]).astype(np.int32)
+        fixed = good[good >= geometry.native_blocks]
+        good = good[: len(good) - len(fixed)]
+        arrays.free[u, : len(good)] = good
+        arrays.pool["free_n"][u] = len(good)
+        if geometry.pslc_blocks:
+            arrays.slc_free[u, : len(fixed)] = fixed
+            arrays.slc["free_n"][u] = len(fixed)
+    native = (~bad).reshape(-1, geometry.units, blocks)[:, :, : geometry.native_blocks]
+    good_pages = native.sum(axis=(1, 2)) * geometry.block_pages
+    lpns = int(arrays.cfg.lpns[0])
+    if good_pages.min() < lpns:
+        raise InputError(
+            f"ftl.bad_blocks = {cfg.ftl.bad_blocks}: {int(good_pages.min())} pages lie in good "
+            f"blocks, fewer than the {lpns} logical pages "
+            f"(ftl.over_provisioning = {cfg.ftl.over_provisioning})"
+        )
+
+
+def open_blocks(table: np.record) -> int:
+    """Return the number of streams with an open block on each unit."""
+    return int(
+        table.collected
+        + table.collected_streams
+        + (table.map_entries > 0)
+        + 2 * (table.pslc != pslc.OFF)
+    )
+
+
+def block_records(
+    cfg: Config, geometry: Geometry, units: int, lanes: int, stripes: int
+) -> np.recarray:
+    """Return the block records. Used blocks must be erased when opened; one per unit is erased."""
+    one = records(page_map.BLOCK, geometry.all_blocks)
+    if cfg.ftl.erase == "open":
+        one.dirty = int(cfg.ftl.initial == "steady")
+        one["dirty"][0] = 0
+    one.stream = -1
+    one.last = stripes - 1
+    block = records(page_map.BLOCK, units * geometry.all_blocks)
+    block.view(np.uint8).reshape(units, -1)[:] = one.view(np.uint8)  # assignment by field is slow
+    of_unit = block.reshape(units, -1)
+    die, plane = np.divmod(np.arange(units), geometry.planes // geometry.unit_planes)
+    of_unit["plane"] = plane[:, None]
+    of_unit["die"] = (die * lanes + (plane if lanes > 1 else 0))[:, None]
+    return block
+
+
+def one_zone(geometry: Geometry, streams: int, lpns: int) -> np.recarray:
+    """Return zones in which every stream writes to all units."""
+    zone = records(page_map.ZONE, streams)
+    zone.last_lpn = lpns
+    zone.units = geometry.units
+    return zone
+
+
+def front_records(units: int, streams: int) -> np.recarray:
+    front = records(page_map.FRONT, streams, units)
+    front.block = -1
+    return front
+
+
+def pool_records(geometry: Geometry, units: int) -> np.recarray:
+    pool = records(page_map.POOL, units)
+    pool.free_n = geometry.native_blocks
+    pool.stall_head = pool.stall_tail = -1
+    return pool
+
+
+def tables(
+    cfg: Config, geometry: Geometry, table: np.record, n: int, lanes: int
+) -> dict[str, np.ndarray]:
+    """Return the tables of the FTL of ``n`` devices, for the constants in ``table``."""
+    units = n * geometry.units
+    lpns, tpages, entries = int(table.lpns), int(table.tpages), int(table.map_entries)
+    width = map_dtype(geometry.physical_pages)
+    stripes = geometry.block_pages // int(table.stripe)
+    return {
+        "l2p": map_table((n, lpns + tpages), width),
+        "p2l": map_table((n, geometry.physical_pages), width),
+        "sectors": map_table((n, lpns + tpages if table.partial else 1), np.int64),
+        "valid": np.zeros(units * geometry.all_blocks, np.int32),
+        "block": block_records(cfg, geometry, units, lanes, stripes),
+        "free": np.tile(np.arange(geometry.blocks, dtype=np.int32), (units, 1)),
+        "front": front_records(units, open_blocks(table)),
+        "pool": pool_records(geometry, units),
+        "turn": geometry.turns(cfg.ftl.allocation),
+        "zone": one_zone(geometry, cfg.ftl.write_streams, lpns),
+        "maps": records(cmt.MAPS, n),
+        "entry": records(cmt.ENTRY, max(n * entries, 1)),
+        "bucket": np.zeros((n, 1 << entries.bit_length()), np.int32),
+        "tpage": records(cmt.TPAGE, max(n * tpages, 1)),
+        "page_ps": pslc.array_times(cfg),
+        **pslc.tables(cfg, units, geometry.blocks, geometry.pslc_blocks),
+        "worn": np.zeros((max(units * geometry.reservoir_blocks, 1), geometry.planes), np.int32),
+        "retry": np.zeros(units, np.int32),
+        "lots": np.zeros(LOTS, np.int64),
+    }

@@ -1,0 +1,84 @@
+"""Tables of the host interface: data cache and queue pairs.
+
+Owns the sizes and initial values of these tables, and the constants of the data cache. Does not own
+behaviour (the other files of this room).
+Source: none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ondie.emu.clock import NEVER
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core.state import records
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.nvme import data_cache, mqsim_cache
+from ondie.emu.nvme.queue_pair import PAIR, REQ
+from ondie.emu.units import InputError
+
+PAIR_RING = 1 << 16
+"""Most requests of a queue pair in flight or loaded in advance."""
+
+
+def set_destage_buffer(sizes: mqsim_cache.Sizes, table: np.recarray) -> None:
+    """Set the constants of a destage buffer, which replaces the data cache."""
+    table.cache = mqsim_cache.BUFFER
+    table.cache_pages = sizes.pages
+    table.cache_fills = 1
+    table.cache_flights = table.buffer_limit = sizes.limit
+    table.buffer_row, table.buffer_burst = sizes.row, sizes.burst
+    table.buffer_ns = sizes.transfer_ns
+    table.buffer_open, table.buffer_close = sizes.open_ps, sizes.close_ns
+
+
+def set_data_cache(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
+    """Set the constants of the data cache and of DRAM rows."""
+    mode = cfg.cache.mode
+    table.dram_row = cfg.dram.row_bytes
+    table.dram_open = cfg.dram.t_rcd_ps + cfg.dram.t_cl_ps
+    table.dram_close = cfg.dram.t_rp_ps
+    if mode == "off":
+        return
+    pages = cfg.cache.capacity_bytes // geometry.page_bytes
+    if pages >= 1 << 31:
+        raise InputError(f"cache.capacity: {pages} pages; below 2**31")
+    table.cache = 1
+    table.cache_pages = pages
+    table.cache_writes = mode != "read"
+    table.cache_through = mode == "write_through"
+    table.cache_fills = mode in ("read", "read_write")
+    table.cache_dirty = 0 if mode == "write_through" else int(pages * cfg.cache.dirty_share)
+    pages = geometry.dies * geometry.planes * geometry.slots
+    lines = geometry.units * int(table["passes"][0] * table["stripe"][0] * table["streams"][0])
+    usual = pages if table["line"][0] == 1 else max(lines, pages)
+    table.cache_flights = cfg.cache.destage_pages * geometry.slots or usual
+    table.cache_idle = cfg.cache.destage_idle
+
+
+def cache_records(n: int) -> np.recarray:
+    out = records(data_cache.CACHE, n)
+    out.epoch = 1
+    return out
+
+
+def pair_records(n: int) -> np.recarray:
+    pair = records(PAIR, n)
+    pair.stop = NEVER
+    return pair
+
+
+def tables(
+    table: np.record, caches: int, pairs: int, txns: int, destage: bool
+) -> dict[str, np.ndarray]:
+    """Return the tables of ``caches`` data caches and of ``pairs`` queue pairs."""
+    places, lpns = int(table.cache_pages), int(table.lpns)
+    return {
+        "cache": cache_records(caches),
+        "cpage": records(data_cache.CPAGE, max(caches * places, 1)),
+        "recent": np.zeros(lpns if destage else 1, np.int32),
+        "stamp": np.zeros(txns if destage else 1, np.int64),
+        "cbucket": np.zeros((caches, 1 << places.bit_length()), np.int32),
+        "req": records(REQ, max(pairs * PAIR_RING, 1)),
+        "pair": pair_records(pairs),
+    }
