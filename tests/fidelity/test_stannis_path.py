@@ -529,11 +529,11 @@ def test_drives_without_a_processor_that_trains(preset):
 
 def test_bad_options():
     cfg = load_preset("newport")
-    with pytest.raises(InputError, match="batch 'papr': same or paper"):
+    with pytest.raises(InputError, match="batch 'papr': use same or paper"):
         Stannis(cfg, trace(), Options(batch="papr"))
     with pytest.raises(InputError, match="host batch 0"):
         Stannis(cfg, trace(), Options(host_batch=0))
-    with pytest.raises(InputError, match="allreduce 'rings': ring or tree or star"):
+    with pytest.raises(InputError, match="allreduce 'rings': use ring or tree or star"):
         Stannis(cfg, trace(), Options(allreduce="rings"))
 
 

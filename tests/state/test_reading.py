@@ -8,6 +8,7 @@ import pytest
 
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl import write_frontier
 from ondie.emu.ftl.precondition import apply as precondition
 from ondie.emu.nand import ecc, rber
 from ondie.emu.nvme import command as queues
@@ -130,7 +131,7 @@ def test_worn_blocks_make_a_drive_slower(rng):
 
 def fill(made):
     """Pages that a run finds; returns how many found no place."""
-    return mapping.fill(made.state, 0, 0, made.lpns, 0)
+    return write_frontier.fill(made.state, 0, 0, made.lpns, 0)
 
 
 def test_cycles_are_those_before_the_run_and_those_of_the_run(rng):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.engine.core import counters as stats
+from ondie.emu.ftl import block_manager
 from ondie.emu.ftl import gc as collection
 from ondie.emu.ftl import page_map as mapping
 from ondie.emu.nvme import command as queues
@@ -96,7 +97,7 @@ def test_the_most_worn_goes_first():
         block.erases = rng.integers(0, 6, 40)
         listed = d.arrays.free[0, at].tolist()
         worst = max(listed, key=lambda b: block.erases[b])  # the first of equals
-        mapping.worn_first(d.state, 0)
+        block_manager.worn_first(d.state, 0)
         listed.remove(worst)
         assert d.arrays.free[0, at].tolist() == [worst, *listed]
 

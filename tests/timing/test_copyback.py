@@ -3,7 +3,7 @@
 Read command 0.1, tR 10, program command 0.1, tPROG 50 = 60.2 us.
 """
 
-from ondie.emu.nand import channel as nand
+from ondie.emu.nand import die as dies
 from tests.timing import harness as h
 from tests.timing.flash import Flash
 from tests.timing.harness import US, ns
@@ -97,6 +97,6 @@ def test_it_is_collections_work():
     """In collection's place: behind a write of the host that came later."""
     f = Flash()
     program, copy, second = f.program(), f.copyback(at=1 * US), f.program(at=2 * US)
-    assert int(f.arrays.job["queue"][1]) == nand.Q_GC_WRITE
+    assert int(f.arrays.job["queue"][1]) == dies.Q_GC_WRITE
     programmed = h.COMMAND + h.BUS + h.PROGRAM
     assert f.ends(program, second, copy) == [programmed, 2 * programmed, 2 * programmed + COPY]

@@ -5,7 +5,7 @@ A read: command 0.1, tR 10, data 4.096. A program: 4.196, then 50.
 
 import pytest
 
-from ondie.emu.nand import channel as nand
+from ondie.emu.nand import die as dies
 from ondie.emu.nand.timing import ERASE, PROGRAM, READ
 from tests.timing import harness as h
 from tests.timing.flash import Flash
@@ -41,17 +41,17 @@ def test_data_leave_by_whom_they_are_for():
     """Three dies' data are ready while the fourth's come in (10-14.196): mapping's first, then the
     host's, then collection's."""
     f = Flash(flash__dies_per_channel=4)
-    collected = f.read(0, queue=nand.Q_GC_READ)
+    collected = f.read(0, queue=dies.Q_GC_READ)
     host = f.read(1)
-    mapping = f.read(2, queue=nand.Q_MAP_READ)
+    mapping = f.read(2, queue=dies.Q_MAP_READ)
     f.program(3, at=10 * US)
     assert f.ends(mapping, host, collected) == ns(18.292, 22.388, 26.484)
 
 
-PLACES = (nand.Q_MAP_READ, nand.Q_READ, nand.Q_MAP_WRITE, nand.Q_WRITE, nand.Q_GC_READ,
-          nand.Q_GC_WRITE, nand.Q_GC_ERASE)  # fmt: skip
-URGENT = (nand.Q_MAP_READ, nand.Q_GC_READ, nand.Q_GC_WRITE, nand.Q_GC_ERASE, nand.Q_READ,
-          nand.Q_MAP_WRITE, nand.Q_WRITE)  # fmt: skip
+PLACES = (dies.Q_MAP_READ, dies.Q_READ, dies.Q_MAP_WRITE, dies.Q_WRITE, dies.Q_GC_READ,
+          dies.Q_GC_WRITE, dies.Q_GC_ERASE)  # fmt: skip
+URGENT = (dies.Q_MAP_READ, dies.Q_GC_READ, dies.Q_GC_WRITE, dies.Q_GC_ERASE, dies.Q_READ,
+          dies.Q_MAP_WRITE, dies.Q_WRITE)  # fmt: skip
 
 
 @pytest.mark.parametrize("priority, order", [("background", PLACES), ("urgent", URGENT)])
@@ -62,8 +62,8 @@ def test_order_on_a_die(priority, order):
     f.erase()
     jobs = {}
     for queue in (*reversed(PLACES),):
-        op = ERASE if queue == nand.Q_GC_ERASE else PROGRAM
-        op = READ if queue in (nand.Q_MAP_READ, nand.Q_READ, nand.Q_GC_READ) else op
+        op = ERASE if queue == dies.Q_GC_ERASE else PROGRAM
+        op = READ if queue in (dies.Q_MAP_READ, dies.Q_READ, dies.Q_GC_READ) else op
         jobs[queue] = f.issue(op, at=1 * US, queue=queue)
     ends = f.ends(*jobs.values())
     came = sorted(jobs, key=lambda queue: ends[list(jobs).index(queue)])

@@ -6,7 +6,7 @@ Two planes: commands 0.2, then tR 10 and data 4.096 each, or data 8.192 and tPRO
 
 import pytest
 
-from ondie.emu.nand import channel as nand
+from ondie.emu.nand import die as dies
 from tests.timing import harness as h
 from tests.timing.flash import Flash
 from tests.timing.harness import US, ns
@@ -95,7 +95,7 @@ def test_across_queues_of_a_kind():
     """The host's read takes collection's along; its data, too, go out as the host's."""
     f = Flash()
     first = f.read(plane=0, page=3)
-    second = f.read(plane=1, page=3, queue=nand.Q_GC_READ)
+    second = f.read(plane=1, page=3, queue=dies.Q_GC_READ)
     assert f.ends(first, second) == [TWO, TWO + h.BUS]
 
 
@@ -105,7 +105,7 @@ def test_a_mate_goes_out_with_its_command():
     first."""
     f = Flash(flash__dies_per_channel=2)
     first = f.read(0, plane=0, page=3)
-    second = f.read(0, plane=1, page=3, queue=nand.Q_GC_READ)
+    second = f.read(0, plane=1, page=3, queue=dies.Q_GC_READ)
     other = f.read(1, plane=0, page=3)
     assert f.ends(first, second, other) == [TWO, TWO + h.BUS, TWO + 2 * h.BUS]
 
@@ -114,9 +114,9 @@ def test_a_program_does_not_pass_an_erase():
     """One line for programs and erases: (0, 3), an erase, (1, 3). The second program may want the
     erased block: three commands, one after the other."""
     f = Flash()
-    first = f.program(plane=0, page=3, queue=nand.Q_WRITE)
-    erase = f.erase(plane=1, page=0, queue=nand.Q_WRITE)
-    second = f.program(plane=1, page=3, queue=nand.Q_WRITE)
+    first = f.program(plane=0, page=3, queue=dies.Q_WRITE)
+    erase = f.erase(plane=1, page=0, queue=dies.Q_WRITE)
+    second = f.program(plane=1, page=3, queue=dies.Q_WRITE)
     single = h.COMMAND + h.BUS + h.PROGRAM
     erased = single + h.COMMAND + h.ERASE
     assert f.ends(first, erase, second) == [single, erased, erased + single]
@@ -126,9 +126,9 @@ def test_an_erase_passes_programs():
     """An erase of plane 0, a program, an erase of plane 1 in one line: both erases, then the
     program."""
     f = Flash()
-    first = f.erase(plane=0, page=0, queue=nand.Q_WRITE)
-    program = f.program(plane=0, page=3, queue=nand.Q_WRITE)
-    second = f.erase(plane=1, page=0, queue=nand.Q_WRITE)
+    first = f.erase(plane=0, page=0, queue=dies.Q_WRITE)
+    program = f.program(plane=0, page=3, queue=dies.Q_WRITE)
+    second = f.erase(plane=1, page=0, queue=dies.Q_WRITE)
     erased = 2 * h.COMMAND + h.ERASE
     done = erased + h.COMMAND + h.BUS + h.PROGRAM
     assert f.ends(first, second, program) == [erased, erased, done]

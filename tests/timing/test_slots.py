@@ -10,7 +10,7 @@ import pytest
 from ondie.emu.analysis.energy import components
 from ondie.emu.engine.core import counters as stats
 from ondie.emu.engine.core.totals import StepClock
-from ondie.emu.ftl import page_map as mapping
+from ondie.emu.ftl import write_frontier
 from ondie.emu.nvme import command as queues
 from ondie.emu.paths.statement import Work
 from tests.timing import harness as h
@@ -33,7 +33,7 @@ def bench(order=(), **changes):
     }
     out = h.Bench(**leaves | changes)
     for lpn in order:
-        assert mapping.fill(out.system.state, 0, lpn, 1, 0) == 0
+        assert write_frontier.fill(out.system.state, 0, lpn, 1, 0) == 0
     return out
 
 
