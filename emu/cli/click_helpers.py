@@ -29,7 +29,7 @@ class Group(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = nearest(args[0], self.commands)
+            near = nearest(args[0], self.list_commands(ctx))
             known = not near or repr(near) in error.message  # newer click suggests by itself
             hint = "" if known else f" Nearest: {near!r}."
             raise click.UsageError(f"{error.message}{hint}", ctx) from error

@@ -1,8 +1,10 @@
 """Do the commands that look at presets and traces say what is so, and does each have a help?"""
 
+import ast
 import itertools
 import json
 import re
+import subprocess
 import sys
 
 import click
@@ -14,10 +16,17 @@ from ondie.emu.config.config import diff, load_preset, preset_names, shown
 from tests.smoke.commands import apart, files, here, refused
 
 
+def members(command) -> dict[str, click.Command]:
+    """The commands of a group by name; none of a command that is no group."""
+    if not isinstance(command, click.Group):
+        return {}
+    return {name: command.get_command(None, name) for name in command.list_commands(None)}
+
+
 def tree(group=commands, names=()):
     """Every command and group with the words that call it."""
     yield list(names), group
-    for name, command in getattr(group, "commands", {}).items():
+    for name, command in members(group).items():
         yield from tree(command, (*names, name))
 
 
@@ -53,13 +62,40 @@ def test_help(capsys, names, command):
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert parameter.opts[0] in outcome.out
-    for name in getattr(command, "commands", {}):
+    for name in members(command):
         assert re.search(rf"^  {name} +\w", outcome.out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("names", [n for n, c in TREE if isinstance(c, click.Group)])
 def test_a_group_alone_shows_its_help(capsys, names):
     assert here(capsys, *names) == here(capsys, *names, "--help")
+
+
+def test_the_help_imports_no_heavy_module():
+    """A list of commands takes a moment: what computes and draws is imported by the commands."""
+    code = (
+        "import sys\n"
+        "from ondie.emu.cli import start\n"
+        "sys.argv = ['ondie', '--help']\n"
+        "try:\n    start()\n"
+        "finally:\n    print(sorted(sys.modules), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "compare" in done.stdout, done.stderr
+    loaded = set(ast.literal_eval(done.stderr))
+    assert "ondie.emu.cli.main" in loaded
+    assert not loaded & {"numba", "llvmlite", "numpy", "h5py", "matplotlib", "torch"}
+
+
+def test_an_interrupt_while_a_command_is_imported_is_one_line(capsys, monkeypatch):
+    def interrupt(name):
+        assert name == "ondie.emu.cli.commands.compare"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ondie.emu.cli.main.import_module", interrupt)
+    outcome = here(capsys, "compare", "mlp-fp16")
+    assert (outcome.code, outcome.out) == (130, "")
+    assert outcome.err.strip() == "ondie: interrupted; nothing was written"
 
 
 def test_version(capsys):

@@ -201,7 +201,7 @@ def test_too_much_is_refused(capsys, tmp_path):
         sweeping.axes([f"host.io_queue_depth={many}"], load_preset("newport"))
     line = tmp_path / "line.json"
     outcome = here(capsys, *words, "--sweep", keys[0], "--timeline", line)
-    refused(outcome, "--timeline", "not of a sweep")
+    refused(outcome, "--timeline", "cannot be combined with --sweep")
     for key in (keys[0], "format=fp32,bf16"):
         again = here(capsys, *words, "--sweep", key, "--sweep", key)
         refused(again, "--sweep", "twice")

@@ -9,8 +9,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 from rich.console import Console
 
+from ondie import traces
+from ondie.emu.cli.arguments import configuration
+from ondie.emu.cli.click_helpers import progress_bar
+from ondie.emu.cli.console import console as screen
 from ondie.emu.cli.files import check_target, write_atomically
 from ondie.emu.config.config import Config
 from ondie.emu.paths.base import Options
@@ -52,3 +57,20 @@ def command(
         for table in tables(found, title):
             console.print(table)
             console.print()
+
+
+@click.command("ablation")
+@click.argument("trace")
+@click.option("--device", default="optimstore-r1", show_default=True, help="Preset or TOML file.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a constant.")
+@click.option("--devices", type=int, help="Number of drives, as --set system.devices=N.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="The table as JSON.")
+@click.option("--quiet", is_flag=True, help="No progress bar and no tables.")
+def run_ablation(
+    trace: str, device: str, settings: tuple[str, ...], devices: int | None,
+    json_path: Path | None, quiet: bool,
+) -> None:  # fmt: skip
+    """What on-die update of TRACE breaks, and what each repair costs."""
+    loaded, cfg = traces.load(trace), configuration(device, settings, devices)
+    with progress_bar(quiet) as progress:
+        command(cfg, loaded, Options(), json_path, None if quiet else screen(), progress)

@@ -12,8 +12,12 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import click
 from rich.console import Console
 
+from ondie.emu.cli.arguments import remark_unless
+from ondie.emu.cli.click_helpers import progress_bar
+from ondie.emu.cli.console import console as screen
 from ondie.emu.cli.files import check_target, write_atomically
 from ondie.emu.cli.tables import replay as printed
 from ondie.emu.replay.mqsim.flow import Flow, total
@@ -131,3 +135,31 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
         for item in printed.tables(outcome.statistics):
             console.print(item)
         console.print(printed.run_words(outcome.statistics))
+
+
+@click.command("mqsim")
+@click.option("-i", "ssdconfig", required=True, type=click.Path(path_type=Path), help="The drive.")
+@click.option("-w", "workload", required=True, type=click.Path(path_type=Path), help="The flows.")
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path),
+    help="Statistics as JSON: an object, or a list of them for several scenarios.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of MQSim's result files, else that of the workload.",
+)
+@click.option("--quirks", is_flag=True, help="Reproduce MQSim's known defects.")
+@click.option("--quiet", is_flag=True, help="No progress bar, no tables and no remarks.")
+def run_mqsim(
+    ssdconfig: Path, workload: Path, json_path: Path | None, out: Path | None, quirks: bool,
+    quiet: bool,
+) -> None:  # fmt: skip
+    """Run MQSim's own files: ondie mqsim -i ssdconfig.xml -w workload.xml"""
+    with progress_bar(quiet) as progress:
+        command(
+            ssdconfig, workload, json_path=json_path, out=out, quirks=quirks,
+            remark=remark_unless(quiet), console=None if quiet else screen(), progress=progress,
+        )  # fmt: skip

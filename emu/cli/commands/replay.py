@@ -10,12 +10,18 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 from rich.console import Console
 
+from ondie.emu.cli.arguments import configuration, remark_unless
+from ondie.emu.cli.click_helpers import progress_bar
+from ondie.emu.cli.commands.block_requests import read_requests, reading_options
+from ondie.emu.cli.console import console as screen
 from ondie.emu.cli.files import check_apart, check_target, write_atomically
 from ondie.emu.cli.tables import replay as printed
 from ondie.emu.config.config import Config
@@ -26,6 +32,7 @@ from ondie.emu.replay.block_trace import BlockReplayed, Loop, capacity, replay_b
 from ondie.emu.replay.mqsim.to_engine import counters
 from ondie.emu.replay.statistics import statistics, summary
 from ondie.emu.units import InputError
+from ondie.traces import block_edit
 from ondie.traces.block_model import BlockTrace
 
 WORD_LINES = (
@@ -226,3 +233,66 @@ def show(r: BlockReplayed, data: dict[str, Any], console: Console) -> None:
         console.print(printed.word_lines_table(data["word_lines"]))
     console.print(printed.busy_table(r.busy))
     console.print(printed.run_words(data))
+
+
+@click.command("replay")
+@click.argument("name", metavar="BLOCKTRACE")
+@click.option("--device", default="gen4-tlc", show_default=True, help="Preset or TOML file.")
+@click.option("--from", "form", required=True, metavar="FORMAT",
+              help="mqsim, msr, fio (fio2, fio3) or blkparse.")  # fmt: skip
+@partial(reading_options, volume="--volume")
+@click.option("--side-by-side", is_flag=True, help="All devices as one address space.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a constant.")
+@click.option(
+    "--queue-depth",
+    type=click.IntRange(1, 65535),
+    help="So many requests outstanding, whatever their times.",
+)
+@click.option("--open", "by_time", is_flag=True, help="At their times, the default where known.")
+@click.option("--speed", type=float, help="Times of the trace over this.")
+@click.option("--as-fast-as-possible", "fast", is_flag=True, help="As many as the drive queues.")
+@click.option(
+    "--precondition",
+    "kind",
+    type=click.Choice(["none", "fill", "steady"]),
+    default="fill",
+    show_default=True,
+    help="The drive before the first request: empty, written once in order, or until steady.",
+)
+@click.option(
+    "--footprint",
+    type=click.Choice(["refuse", "wrap"]),
+    default="refuse",
+    show_default=True,
+    help="Requests past the end of the drive.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of random choices."
+)
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Statistics as JSON.")
+@click.option(
+    "--log",
+    "log_path",
+    type=click.Path(path_type=Path),
+    help="Every request: FILE.csv (.csv.gz, .csv.xz) or FILE.h5.",
+)
+@click.option("--quiet", is_flag=True, help="No progress bar, no tables and no remarks.")
+def run_replay(
+    name: str, device: str, form: str, side_by_side: bool, settings: tuple[str, ...],
+    queue_depth: int | None, by_time: bool, speed: float | None, fast: bool, kind: str,
+    footprint: str, seed: int, json_path: Path | None, log_path: Path | None, quiet: bool,
+    **options: Any,
+) -> None:  # fmt: skip
+    """Replay a block trace through a drive."""
+    cfg = configuration(device, settings, None)
+    check_targets(json_path, log_path, name)
+    with progress_bar(quiet) as progress:
+        trace = read_requests(name, form, progress=progress, **options)
+        if side_by_side:
+            trace = block_edit.beside(trace)
+        arrivals = loop(trace, cfg, queue_depth, by_time, speed, fast)
+        command(
+            trace, cfg, arrivals, kind=kind, footprint=footprint, seed=seed, json_path=json_path,
+            log_path=log_path, remark=remark_unless(quiet), console=None if quiet else screen(),
+            progress=progress,
+        )  # fmt: skip
