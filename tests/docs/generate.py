@@ -3,8 +3,10 @@
 Owns finding, making and (run as a program) rewriting the blocks. test_docs.py compares them.
 `<!-- output: COMMAND -->` is followed by a fenced block with what `ondie COMMAND` prints; numbers
 behind `|` choose among the paragraphs of that output. `<!-- summary: TRACE DEVICE STEPS -->` is a
-comparison in 80 columns, `<!-- results -->` the check rows of `ondie validate optimstore`, and
-`<!-- result keys -->` the keys of result.json.
+comparison in 80 columns, `<!-- results -->` the check rows of `ondie validate optimstore`,
+`<!-- result keys -->` the keys of result.json, `<!-- config: SECTION -->` the keys of a section of
+the configuration, `<!-- help: COMMAND -->` what `ondie COMMAND --help` prints, and
+`<!-- tour: RUN -->` a run of tour.py.
 """
 
 import functools
@@ -13,6 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from typing import Any
 from rich.console import Console
 
 from ondie.emu.analysis import result_keys
+from tests.docs import tour
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -38,6 +42,12 @@ def make(what: str) -> str:
         return results()
     if what == "result keys":
         return result_keys.describe()
+    if what.startswith("config: "):
+        return config_keys(what.removeprefix("config: "))
+    if what.startswith("help: "):
+        return command_help(what.removeprefix("help: ").split())
+    if what.startswith("tour: "):
+        return {"write": tour.page_write, "gradient": tour.gradient}[what.removeprefix("tour: ")]()
     if what.startswith("summary: "):
         return summary(*what.removeprefix("summary: ").split())
     command, _, chosen = what.removeprefix("output: ").partition(" | ")
@@ -77,6 +87,39 @@ def output(arguments: list[str]) -> str:
             raise ValueError(f"no way to show {arguments}")
     assert isinstance(screen.file, io.StringIO)
     return screen.file.getvalue()
+
+
+def config_keys(section: str) -> str:
+    """Every key of a section: its unit or kind, least value or choices, and meaning."""
+    from ondie.emu.config.schema.keys import KEYS
+
+    lines = []
+    for key in KEYS.values():
+        if key.section != section:
+            continue
+        kind = key.unit or {bool: "true or false", str: "text"}.get(key.type, key.type.__name__)
+        if key.spec.choices and len(key.spec.choices) <= 8:
+            kind = ", ".join(key.spec.choices)
+        elif key.spec.least:
+            kind += f", at least {key.spec.least}"
+        name = f"{key.name}.*" if key.table else key.name
+        lines += [f"{name}: {kind}", *textwrap.wrap(key.spec.doc, 90, initial_indent="    ",
+                                                    subsequent_indent="    ")]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def command_help(words: list[str]) -> str:
+    """What `ondie WORDS --help` prints, in 80 columns."""
+    from click.testing import CliRunner
+
+    from ondie.emu.cli.main import commands
+
+    names = [] if words == ["ondie"] else words
+    done = CliRunner().invoke(
+        commands, [*names, "--help"], prog_name="ondie", terminal_width=80, max_content_width=80
+    )
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 def summary(trace: str, device: str, steps: str) -> str:

@@ -39,7 +39,7 @@ def large_rows(plan: Plan) -> list[Row]:
     a process of its own."""
     size = 10**10 if plan.quick else 10**12
     plan.progress(f"32 TB, {size / 1e9:g} GB of it")
-    code = f"from ondie.emu.bench_engine import large; large.measure({size})"
+    code = f"from ondie.emu.validate.speed import large; large.measure({size})"
     found = json.loads(python("-c", code))
     words = "1 TB" if size == 10**12 else f"{size / 1e9:g} GB"
     memory = found["peak_rss_bytes"]
