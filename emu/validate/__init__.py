@@ -1,6 +1,7 @@
-"""Validation: rows that hold the simulation against published numbers and closed forms.
+"""Validation: rows that compare the simulation with published numbers and closed forms.
 
-Owns the list of suites and the runner. Does not own rows, tables (rows.py) or any suite.
+Owns the list of suites and the runner. Does not own the row format and its tables (analysis/row.py)
+or the suites themselves.
 Source: the papers and programs named in each row.
 """
 
@@ -34,12 +35,12 @@ SUITES: dict[str, Callable[[Progress], list[Row]]] = {
     "closed-forms": closed_form_rows,
     "rates": rate_rows,
 }
-"""What runs without a name."""
+"""Suites that run if no suite is named."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """A suite that runs only when it is named: rows(progress, **options); the options it takes."""
+    """Suite that runs only if it is named: rows(progress, **options), and its option names."""
 
     rows: Callable[..., list[Row]]
     options: tuple[str, ...] = ()
@@ -62,8 +63,11 @@ def run(
     options: Mapping[str, Any] | None = None,
     others: Mapping[str, Any] | None = None,
 ) -> list[Row]:
-    """Run one suite, or all of SUITES. ``options``: of one of NAMED. ``others``: names of suites
-    that somebody else runs. Raises InputError for an unknown name."""
+    """Run one suite, or all of SUITES if ``name`` is None, and return the rows.
+
+    ``options``: options of a suite in NAMED. ``others``: names of suites that the caller runs; they
+    are listed in the error. Raises InputError for an unknown name.
+    """
     if name in NAMED:
         return NAMED[name].rows(progress, **(options or {}))
     if name is not None and name not in SUITES:

@@ -1,9 +1,11 @@
-"""What on-die update breaks, and what it costs to repair: one table.
+"""Ablation of on-die update protections: the protection that on-die update bypasses, and its cost.
 
-Owns the list of protections, what each is for, and the table. Does not own how a repair is done
-(paths/guards.py, isp/pe.py) or what it takes (the engine, energy.py).
-Source: OptimStore (HPCA 2023) leaves all of them out. A controller does them for every page that
-passes it; a page that a processing element has changed in the registers does not.
+Owns the list of protections, the purpose of each, and the table. Does not own the implementation of
+a protection (paths/on_die/protection.py, compute/pe.py) or its time and energy (the engine,
+analysis/energy.py).
+Source: OptimStore (HPCA 2023) omits all of these protections. The controller applies them to every
+page that passes through it. A page that a processing element changes in the page registers does not
+pass through the controller.
 """
 
 from __future__ import annotations
@@ -22,22 +24,24 @@ from ondie.emu.validate.update_stage import Stage, stage
 from ondie.traces import Trace
 
 DIES_OF_PARITY = 16
-"""Dies of a parity stripe in the table: 15 of data and one of parity, as drives of 16 dies and more
-have it; all dies of a smaller drive. pe.rain takes any other."""
+"""Dies per parity stripe in the table: 15 data dies and one parity die.
+
+A drive with fewer than 16 dies uses all of its dies. pe.rain accepts other values.
+"""
 
 
 @dataclass(frozen=True)
 class Protection:
-    """One toggle, or several: settings of the configuration, and what they are for."""
+    """Protection that one or several configuration settings enable, and its purpose."""
 
     name: str
     settings: dict[str, Any]
     breaks: str
-    """What is wrong without it."""
+    """Fault without this protection."""
     repair: str
-    """How it works with on-die update."""
+    """Implementation with on-die update."""
     impossible: str = ""
-    """Why this drive cannot have it."""
+    """Reason why this drive cannot have it; empty if it can."""
 
 
 NOTHING: dict[str, Any] = {
@@ -106,8 +110,11 @@ ATOMICITY = (
 
 
 def protections(dies: int) -> tuple[Protection, ...]:
-    """The rows of a drive of so many dies. One die has no other for its parity: that row says so,
-    and the last two go without."""
+    """Return the protections of a drive with ``dies`` dies, one per table row.
+
+    A drive with one die has no second die for parity: its RAIN row states this, and its last two
+    rows omit RAIN.
+    """
     over = min(DIES_OF_PARITY, dies)
     rain = Protection(
         f"RAIN over {over} dies" if over > 1 else "RAIN over dies",
@@ -135,32 +142,33 @@ def protections(dies: int) -> tuple[Protection, ...]:
 
 
 PROTECTIONS = protections(DIES_OF_PARITY)
-"""Of drives with as many dies and more."""
+"""Protections of drives with at least DIES_OF_PARITY dies."""
 
 
 @dataclass(frozen=True)
 class Repaired:
-    """What the on-die update takes with a protection."""
+    """Update stage of on-die update with one protection."""
 
     protection: Protection
     stage: Stage | None
-    """None where it cannot run."""
+    """None if this protection cannot run."""
     bare: Stage
+    """Update stage without protections."""
     baseline_s: float | None
-    """Update stage of serial host offload on the same drive; None where it does not fit."""
+    """Update stage of serial host offload on the same drive (s); None if it does not fit."""
     params: int
     reason: str = ""
-    """Why it cannot run."""
+    """Reason why this protection cannot run."""
 
     @property
     def channel_bytes(self) -> int:
-        """Over the channels, in the update stage; of a row that ran."""
+        """Bytes over the channels in the update stage; requires that ``stage`` is not None."""
         assert self.stage is not None
         by = self.stage.totals.bytes_by
         return by["channels in"] + by["channels out"]
 
     def data(self) -> dict[str, Any]:
-        """The row as --json writes it."""
+        """Return the row as --json writes it."""
         s = self.stage
         words = {
             "name": self.protection.name,
@@ -191,9 +199,9 @@ class Repaired:
 
 
 def check(cfg: Config) -> None:
-    """InputError where a configuration has a protection of its own: the rows set them all."""
+    """Raise InputError if the configuration already sets a protection that the table varies."""
     if cfg.pe.kind == "none":
-        return  # nothing runs, for a better reason
+        return  # on-die update is unavailable; its own error gives the reason
     for key, value in NOTHING.items():
         leaf = cfg.leaf(key)
         if leaf.value != value:
@@ -209,8 +217,11 @@ def ablation(
     options: Options | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> list[Repaired]:
-    """The first step of a trace with each protection, simulated. InputError where the device or the
-    model cannot run it without any, or the configuration has one already."""
+    """Simulate the first step of a trace with each protection.
+
+    Raises InputError if the device or the model cannot run on-die update without protections, or if
+    the configuration already sets a protection.
+    """
     check(cfg)
     rows = protections(cfg.flash.channels * cfg.flash.dies_per_channel)
     bare = None
@@ -242,7 +253,7 @@ def ablation(
 
 
 def tables(found: list[Repaired], title: str) -> list[Table]:
-    """Costs, and what they buy."""
+    """Return two tables: the cost of each protection, and the fault that it prevents."""
     costs = Table(title=f"Update stage on the dies alone, repaired: {title}", title_justify="left")
     for column in ("protection", "update stage", "", "over host offload", "channel, B/param",
                    "J drive", "",

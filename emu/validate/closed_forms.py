@@ -1,6 +1,7 @@
-"""Update stages beside the closed form of their bottleneck: `ondie validate closed-forms`.
+"""Simulated update stages compared with closed forms: `ondie validate closed-forms`.
 
-Owns these rows. Does not own the arithmetic (paths/bounds.py). Source: named in the rows.
+Owns these rows. Does not own the arithmetic of the closed forms (paths/closed_form.py).
+Source: named in the rows.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ CLOSED = (
 
 
 def closed_form_rows(progress: Progress) -> list[Row]:
-    """The simulated update stage against the closed form of its bottleneck."""
+    """Return rows that compare each simulated update stage with its bottleneck's closed form."""
     rows = []
     for i, (path, preset, op, settings) in enumerate(CLOSED):
         if progress is not None:

@@ -27,13 +27,13 @@ from ondie.emu.cluster.load.contention import (
 from ondie.emu.cluster.synchronous import Nodes, Noise, Steps, simulate
 
 NOISE = Noise(Rule.noise, Rule.cpu_noise)
-"""Of every run with decisions: 5 % of a speed, 2 points of a share of cores."""
+"""Noise of every run with decisions: 5 % of a speed, 2 points of a share of cores."""
 TRIALS = 40
-"""Runs that differ by their noise; rows are means of them."""
+"""Runs with different noise; each row is their mean."""
 BEFORE, AFTER = 20, 100
-"""Steps until others take cores, and from then on."""
+"""Number of steps before and after other programs take cores."""
 EPOCH = 60
-"""Steps of an epoch, as tuned."""
+"""Steps of an epoch with the tuned batches."""
 FITTED = "img/s that the slowdown of a node and the synchronisation are from; HyperTune"
 THREE = (
     "three equal nodes, batch 180, cores of one taken; synchronisation: ring of 13.88 MB over "
@@ -54,21 +54,24 @@ DECLINED = "20 % decline that begins at 0, 25, 50 and 75 % of an epoch of 100 st
 
 @dataclass(frozen=True)
 class Outcome:
-    """Means of TRIALS runs, and how far they spread."""
+    """Means over TRIALS runs, and the spread of the batch."""
 
     batch: float
     spread: float
     """Standard deviation of the batch."""
     rate: float
-    """img/s after the decision."""
+    """Speed after the decision (img/s)."""
     through: float
-    """img/s from the interruption on, the steps until the decision included."""
+    """Speed from the interruption on (img/s), including the steps until the decision."""
     steps: np.ndarray
-    """Until the decision, int64[trials]; 0 where there was none."""
+    """Steps until the decision, int64[trials]; 0 if there was no decision."""
 
 
 def runs(fleet: Published, left: int, least: int = 1) -> Iterator[tuple[HyperTune, Steps]]:
-    """Runs of a fleet whose node 0 is left so many cores after a while; ``least``: its limit."""
+    """Yield the controller and the steps of TRIALS runs in which node 0 loses cores.
+
+    After BEFORE steps node 0 keeps ``left`` of its CORES cores. ``least``: its smallest batch.
+    """
     batches, speeds = fleet.nodes()
     share = np.ones((BEFORE + AFTER, len(batches)))
     share[BEFORE:, 0] = left / CORES
@@ -83,7 +86,7 @@ def runs(fleet: Published, left: int, least: int = 1) -> Iterator[tuple[HyperTun
 
 
 def tuned(fleet: Published, left: int, least: int = 1) -> Outcome:
-    """What HyperTune makes of it."""
+    """Return the outcome with HyperTune's decisions; arguments as in :func:`runs`."""
     done = list(runs(fleet, left, least))
     batch = np.array([tune.batches[0] for tune, _ in done])
     half = BEFORE + AFTER // 2
@@ -98,7 +101,10 @@ def tuned(fleet: Published, left: int, least: int = 1) -> Outcome:
 
 
 def untuned(fleet: Published, left: int, alone: bool = False) -> float:
-    """img/s without decisions; ``alone``: of node 0, with nobody to synchronise with."""
+    """Return the speed without decisions (img/s).
+
+    ``alone``: the speed of node 0 alone, without synchronization.
+    """
     batches, speeds = fleet.nodes()
     n = 1 if alone else len(batches)
     share = np.ones((4, n))
@@ -108,7 +114,10 @@ def untuned(fleet: Published, left: int, alone: bool = False) -> float:
 
 
 def by_hand(fleet: Published, left: int) -> tuple[float, float]:
-    """Batch of the proportional rule, and img/s with it: the other nodes' step does not change."""
+    """Return the batch of the proportional rule and the speed with it (img/s), in closed form.
+
+    The step time of the other nodes does not change.
+    """
     batches, speeds = fleet.nodes()
     ratio = float(fleet.slowdown.ratio(np.array(left / CORES)))
     batch = batches[0] * ratio
@@ -117,7 +126,7 @@ def by_hand(fleet: Published, left: int) -> tuple[float, float]:
 
 
 def three_rows() -> Iterator[Row]:
-    """Three equal nodes; their network's range; cores that come back."""
+    """Yield the rows of three equal nodes, also at both ends of the network's range."""
     fleet = three_nodes()
     loaded = {4: slowdown.THREE_4_LEFT, 2: slowdown.THREE_2_LEFT}
     for left, rate in {8: slowdown.THREE, **loaded}.items():
@@ -138,7 +147,7 @@ def three_rows() -> Iterator[Row]:
 
 
 def own_rows(text: str, found: Outcome, closed: tuple[float, float]) -> Iterator[Row]:
-    """Beside the published numbers."""
+    """Yield shown rows that add to the published numbers; the expected values are closed forms."""
     for name, expected, value, unit in (
         ("batch", closed[0], found.batch, ""),
         ("speed", closed[1], found.rate, "img/s"),
@@ -152,7 +161,7 @@ def own_rows(text: str, found: Outcome, closed: tuple[float, float]) -> Iterator
 def range_rows(
     text: str, link: Link, left: int, published: tuple[float, float, float, float, float]
 ) -> Iterator[Row]:
-    """The same over a network at an end of the range."""
+    """Yield the rows of three equal nodes over a network at one end of its range."""
     fleet = three_nodes(link)
     found = tuned(fleet, left)
     source = f"over {link.name}: {fleet.sync_s:.3f} s of synchronisation a step"
@@ -163,7 +172,7 @@ def range_rows(
 
 
 def return_rows() -> Iterator[Row]:
-    """Cores that are taken and come back."""
+    """Yield the rows of two nodes whose cores are taken and freed again."""
     fleet = three_nodes()
     batches, speeds = fleet.nodes()
     nodes = Nodes(speeds, fleet.sync_s, fleet.slowdown)
@@ -186,7 +195,7 @@ def return_rows() -> Iterator[Row]:
 
 
 def laguna_rows() -> Iterator[Row]:
-    """A host and 36 Lagunas."""
+    """Yield the rows of a host and 36 Lagunas."""
     fleet = host_and_lagunas()
     for text, expected, value in (
         ("host alone", ALONE, untuned(fleet, 8, alone=True)),
@@ -202,19 +211,23 @@ def laguna_rows() -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Watch:
-    """Nodes that nobody interrupts, for a number of epochs together."""
+    """Results of nodes that are not interrupted, over a number of epochs."""
 
     changes: int
     flags: int
-    """Most in a row."""
+    """Largest number of flags in a row."""
     finished: int
-    """Epochs."""
+    """Number of finished epochs."""
     decline: float
-    """The largest that noise made of a recent mean."""
+    """Largest relative decline of a recent mean that noise caused."""
 
 
 def watched(index: str, epochs: int, steps: int, nodes: int, noise: Noise = NOISE) -> Watch:
-    """Each node has epochs of its own, ended by a change, as the papers do it."""
+    """Observe nodes that are not interrupted and count the changes that noise causes.
+
+    ``index``: Rule.index. ``epochs``: total over all nodes, of ``steps`` steps each. A change ends
+    the epoch, as in the papers.
+    """
     rng = np.random.default_rng(3)
     rule = Rule(index=index, ends_epoch=True)
     tune, window = HyperTune(rule, np.full(nodes, 180), np.ones(nodes)), Window(nodes)
@@ -236,8 +249,11 @@ def watched(index: str, epochs: int, steps: int, nodes: int, noise: Noise = NOIS
 
 
 def until_trigger(start: int, steps: int, nodes: int, decline: float = 0.2) -> np.ndarray:
-    """Steps from the beginning of a decline in step ``start`` of an epoch of ``steps`` until each
-    node has another batch, int64[nodes]; a large number where it never gets one."""
+    """Return the steps from the start of a decline until each node's batch changes, int64[nodes].
+
+    The decline starts in step ``start`` of an epoch of ``steps`` steps. The result is 10**6 for a
+    node whose batch does not change.
+    """
     rng = np.random.default_rng([4, start])
     tune = HyperTune(Rule(), np.full(nodes, 180), np.ones(nodes))
     took = np.full(nodes, 10**6)
@@ -252,7 +268,7 @@ def until_trigger(start: int, steps: int, nodes: int, decline: float = 0.2) -> n
 
 
 def trigger_rows() -> Iterator[Row]:
-    """When HyperTune acts, and when it does not."""
+    """Yield the rows of false changes without a decline, and of the delay after a decline."""
     epochs, steps = 1000, 100
     quiet = watched("gated", epochs, steps, 10)
     margin = 100 * float(HyperTune(Rule(), np.array([1]), np.ones(1)).margin[0])
@@ -276,7 +292,7 @@ def trigger_rows() -> Iterator[Row]:
 
 
 def hypertune_rows(progress: Progress) -> list[Row]:
-    """Return the published rows, and the rows of when HyperTune acts."""
+    """Return the rows of the published runs and the rows of HyperTune's response time."""
     rows: list[Row] = []
     for at, part in enumerate((three_rows, return_rows, laguna_rows, trigger_rows)):
         if progress is not None:

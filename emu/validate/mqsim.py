@@ -1,7 +1,7 @@
-"""MQSim's own results beside ours: `ondie validate mqsim`.
+"""MQSim's results compared with the simulation's: `ondie validate mqsim`.
 
-Owns these rows. Does not own the cases (mqsim/cases.py) or the drop-in (mqsim/).
-Source: MQSim (A. Tavakkol et al., FAST 2018), its own files and results.
+Owns these rows. Does not own the cases (mqsim_cases.py) or the MQSim drop-in (replay/mqsim/).
+Source: MQSim (A. Tavakkol et al., FAST 2018), its files and results.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from ondie.emu.analysis.row import CHECK, SHOWN, Progress, Row
 from ondie.emu.units import InputError
 
 RUNS = ("recorded", "own", "both")
-"""With which addresses the cases are run."""
+"""Addresses that the cases run with: recorded by MQSim, generated here, or both in turn."""
 
 
 def cases_folder() -> Path | None:
-    """The cases of this checkout; None where the package is installed without them."""
+    """Return the folder of this checkout's cases; None if the package is installed without them."""
     folder = Path(__file__).resolve().parent.parent.parent / "tests" / "fidelity" / "mqsim"
     return folder if (folder / "cases.json").is_file() else None
 
 
 def mqsim_rows(progress: Progress, cases: Path | None = None, runs: str = "both") -> list[Row]:
-    """MQSim's results on its own files beside ours, whole runs and request by request.
+    """Return rows that compare MQSim's results with the simulation's, by run and by request.
 
-    ``cases``: their folder (mqsim/cases.py), by default those of the checkout. ``runs``: one of
-    RUNS; cases without recorded requests run with their own addresses alone.
-    InputError where there are no cases, or none with recorded requests.
+    ``cases``: folder of cases (mqsim_cases.py); default: that of the checkout. ``runs``: one of
+    RUNS; with "both", cases without recorded requests run with their own addresses only. Raises
+    InputError if there are no cases, or if ``runs`` is "recorded" and no case has recorded
+    requests.
     """
     from ondie.emu.replay.mqsim.to_engine import simulate
     from ondie.emu.validate import mqsim_cases as mq

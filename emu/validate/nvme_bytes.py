@@ -1,7 +1,7 @@
 """Bytes per parameter of each path, counted at the device: `ondie validate bytes`.
 
-Owns these rows. Does not own the paths. Source: DeepSpeed's NVMe optimizer swapper; OptimStore
-(HPCA 2023); Smart-Infinity (HPCA 2024).
+Owns these rows. Does not own the paths (ondie.emu.paths).
+Source: DeepSpeed's NVMe optimizer swapper; OptimStore (HPCA 2023); Smart-Infinity (HPCA 2024).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ondie.emu.validate.synthetic_models import SAMPLE_PARAMS, model
 
 
 def traffic_rows(progress: Progress) -> list[Row]:
-    """Bytes per parameter, counted at the device."""
+    """Return rows of the bytes per parameter of one step, counted at the device."""
     cfg = load_preset("optimstore-r1")
     offload = "NVMe bytes per parameter and step of ZeRO-Infinity, from DeepSpeed's sources"
     rows = []

@@ -1,10 +1,12 @@
-"""How long pages wait for their channel: from the intervals of dies, channels and ECC engines.
+"""Channel wait of pages, computed from the busy intervals of dies, channels and ECC engines.
 
-Owns the sums. Does not own the intervals (events.line). Source: own.
+Owns the means over all operations. Does not own the intervals (the engine's timeline).
+Source: none.
 
-A read waits from the end of its array operation until its data leave; a write from the end of its
-encoding until its data enter, which is also the wait for its die. Operations of one kind are not
-told apart: sums over all of them need not know which begins where.
+A read waits from the end of its array operation to the start of its data transfer. A write waits
+from the end of its ECC encoding to the start of its data transfer; this includes the wait for its
+die. Operations of one kind are not matched one by one, because the mean wait is the difference of
+two means.
 """
 
 from __future__ import annotations
@@ -20,8 +22,11 @@ INTERVALS = 1 << 18
 
 
 def waiting_shares(cfg: Config, path: str = "host_offload", op: str = "adam") -> dict[str, float]:
-    """Share of waiting in the latency of reads and of writes, from the start of the array to the
-    last byte out, or from the encoded page to the end of its program."""
+    """Return the share of channel wait in the latency of reads and of writes.
+
+    Latency of a read: from the start of its array operation to the last byte on the channel.
+    Latency of a write: from the end of its encoding to the end of its program.
+    """
     run = Run(path, cfg, model(op, PARAMS), Options(), payload=False, timeline=INTERVALS)
     run.step(0)
     reg = run.system.arrays.reg
@@ -35,14 +40,14 @@ def waiting_shares(cfg: Config, path: str = "host_offload", op: str = "adam") ->
         its = lines[lines["op"] == kind]
         array = its[its["leaf"] < bus0]
         bus = its[(its["leaf"] >= bus0) & (its["leaf"] < fifo0)]
-        data = bus[bus["end"] - bus["start"] >= page_ps]  # the others are commands
+        data = bus[bus["end"] - bus["start"] >= page_ps]  # shorter intervals are commands
         coder = [run.system.leaf_name(int(leaf))[1].startswith("ECC") for leaf in its["leaf"]]
         coded = its[coder]
         if kind == timing.READ:
             ready, begin, end = array["end"], array["start"], data["end"]
         else:
             ready, begin, end = coded["end"], coded["end"], array["end"]
-        # Every operation has as many of each: they are compared by their means.
+        # Every operation has the same number of intervals of each kind, so means can be subtracted.
         waited = data["start"].mean() - ready.mean()
         found[name] = float(waited / (end.mean() - begin.mean()))
     return found

@@ -1,8 +1,9 @@
-"""Beyond Stannis: what its engines and ring give with another allocation, and what that risks.
+"""Throughput of other allocations on the engines and ring of Stannis, and their risk to accuracy.
 
-Owns these rows of `ondie validate stannis`. Does not own the allocator (stannis/optimal.py) or the
-exchange. Source: own, on the engines of STANNIS (DAC 2020), Table I, at their published batches or
-smaller ones: nothing is extrapolated beyond what was measured.
+Owns these rows of `ondie validate stannis`. Does not own the allocator
+(cluster/throughput_allocator.py) or the all-reduce (cluster/collectives/).
+Source: none for the allocations. The engines are those of STANNIS (DAC 2020), Table I, at their
+published batches or smaller ones; no speed is extrapolated beyond the published batches.
 """
 
 from __future__ import annotations
@@ -19,22 +20,24 @@ from ondie.emu.cluster.throughput_allocator import Plan, plan
 
 SUITE = "stannis"
 OVERHEAD = 0.1
-"""Of the time that synchronisation may take where it is made rarer."""
+"""Largest share of the time for synchronization in the plans that synchronize less often."""
 MOST_STEPS = 64
 LARGEST_BATCH = 8192
-"""Up to which ImageNet kept its accuracy, the learning rate scaled with it (Goyal et al. 2017)."""
+"""Largest batch that kept ImageNet's accuracy with a scaled learning rate (Goyal et al. 2017)."""
 IMAGES = 84_000
-"""Of an epoch."""
+"""Images of an epoch."""
 LEAST_GAIN = {"mobilenetv2": 1.10}
-"""Over Stannis' allocation, by equal times alone."""
+"""Required gain of equal times over Stannis' allocation."""
 LEAST_RARER = {"inceptionv3": 1.3}
-"""Over equal times, by fewer synchronisations."""
+"""Required gain of fewer synchronizations over equal times."""
 ARITHMETIC = {
     "mobilenetv2": (1.116, 1.22, 1.09),
     "inceptionv3": (None, 1.70, 1.59),
 }
-"""By hand from Table I: equal times over Stannis, no synchronisation over Stannis and over equal
-times."""
+"""Expected ratios, by hand from Table I.
+
+Equal times over Stannis; no synchronization over Stannis; no synchronization over equal times.
+"""
 SPEED = (
     "beyond the papers: samples/s at 24 Newports and 36 MB/s, no batch above the published ones; "
     "expected: by hand from Table I"
@@ -50,7 +53,10 @@ RISK = (
 def beyond_rows(
     networks: list[Network], drives: int, ring_s: Callable[[Network, int], float]
 ) -> Iterator[Row]:
-    """Speeds of every network, then what each risks."""
+    """Yield the speed rows of every network, then the risk rows of every network.
+
+    ``ring_s(network, nodes)``: seconds of a ring all-reduce.
+    """
     found = [Found.of(net, drives, ring_s(net, drives + 1)) for net in networks]
     for each in found:
         yield from each.speeds()
@@ -60,15 +66,15 @@ def beyond_rows(
 
 @dataclass(frozen=True)
 class Found:
-    """The plans of one network."""
+    """Plans of one network."""
 
     net: Network
     batch: int
-    """Of Stannis: all nodes' published batches."""
+    """Total of the published batches of all nodes (Stannis' allocation)."""
     stannis: float
     """Samples/s of Stannis' allocation."""
     bound: float
-    """Samples/s without synchronisation."""
+    """Samples/s without synchronization."""
     plans: dict[str, Plan]
 
     @staticmethod
@@ -136,7 +142,7 @@ class Found:
         same = self.plans["equal times"]
         for what, chosen in self.plans.items():
             if what != "equal times" and chosen.samples == same.samples:
-                continue  # the ring takes little enough as it is
+                continue  # the ring is already within OVERHEAD
             batch = chosen.effective_batch
             yield row(f"{what}: effective batch", batch, "samples")
             yield row(f"{what}: updates in an epoch", IMAGES / batch, "updates")

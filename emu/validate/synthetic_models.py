@@ -1,6 +1,6 @@
-"""Models that rows are predicted for: so many parameters in one tensor, nothing else.
+"""Synthetic models of the validation: a number of parameters in one tensor.
 
-Owns what they are made of. Does not own traces (ondie.traces). Source: own.
+Owns their content. Does not own the trace format (ondie.traces). Source: none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ HYPER: dict[str, dict[str, float | bool]] = {
 
 
 def model(op: str, n_params: int) -> Trace:
-    """A model of so many parameters in one tensor, one step, no payload, no computation."""
+    """Return a trace of one step of a model with ``n_params`` parameters in one tensor.
+
+    The trace has no payload; forward and backward take no time.
+    """
     step = Step(
         index=0, loss=None, samples=1, forward_s=0.0, backward_s=0.0, optimizer_s=0.0,
         ready_s=None, hyper=(HYPER[op],), count=1,

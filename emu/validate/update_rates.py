@@ -1,4 +1,4 @@
-"""Update rates that a preset was chosen to meet: `ondie validate rates`.
+"""Update rates that the preset optimstore-r1 was fitted to: `ondie validate rates`.
 
 Owns these rows. Does not own the preset. Source: OptimStore (HPCA 2023).
 """
@@ -13,7 +13,7 @@ from ondie.emu.validate.synthetic_models import SAMPLE_PARAMS, model
 
 
 def rate_rows(progress: Progress) -> list[Row]:
-    """Update rates that the preset R1 was chosen to meet: shown, not checked."""
+    """Return rows of the update rates that the preset R1 was fitted to: shown, not checked."""
     cfg = load_preset("optimstore-r1")
     rates = {}
     for path in ("host_offload", "in_storage", "on_die"):

@@ -1,9 +1,10 @@
-"""The update stage by itself: what was done and spent between its first row and its last.
+"""Update stage in isolation: its time, bytes and energy, from its first plan row to its last.
 
-Owns cutting a plan into what comes before, the stage, and what comes after, and the difference of
-the books between. Does not own the books (system.py, ledger.py) or prices (energy.py).
-Source: own. A fence lies between the parts, so that running them one after the other takes the same
-time; weights that leave while others are updated stay part of the stage.
+Owns the split of a plan into the rows before, within and after the update stage, and the difference
+between the totals at its start and end. Does not own the totals (engine/run/system.py,
+analysis/ledger.py) or the energy constants (analysis/energy.py).
+Source: none. A fence separates the three parts, so the run takes as long as an unsplit one. Weights
+that are transferred while other weights are updated belong to the stage.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from ondie.emu.paths.base import UPDATE, Options
 from ondie.traces import Trace
 
 FLASH = ("NAND read", "NAND program", "NAND erase", "channels", "PCIe")
-"""What OptimStore's energy of the SSD is made of."""
+"""Components of the SSD energy in OptimStore."""
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One path's step, and its update stage."""
+    """Results of one path's step and of its update stage."""
 
     ledger: Ledger
-    """Of the whole step."""
+    """Ledger of the whole step."""
     totals: Totals
-    """Of the stage alone."""
+    """Totals of the update stage only."""
     energy: Energy
-    """Of the stage alone; host DRAM of the whole step."""
+    """Energy of the update stage only, except host DRAM, which covers the whole step."""
     parts: Mapping[str, float]
-    """J of its components, typical."""
+    """Typical energy by component of the drive (J)."""
     reserved: int
-    """Pages of flash that the path's states hold, and what guards them."""
+    """Flash pages reserved for the path's states, their parity and their commit records."""
 
     @property
     def seconds(self) -> float:
@@ -48,12 +49,12 @@ class Stage:
 
     @property
     def flash_j(self) -> float:
-        """J of flash, channels and PCIe."""
+        """Energy of flash, channels and PCIe (J)."""
         return sum(self.parts.get(name, 0.0) for name in FLASH)
 
     @property
     def flash_w(self) -> float:
-        """W of the same, on average."""
+        """Average power of flash, channels and PCIe (W)."""
         return self.flash_j / self.seconds
 
     @property
@@ -62,16 +63,19 @@ class Stage:
 
     @property
     def all_j(self) -> float:
-        """J of drive and host."""
+        """Energy of drive and host (J)."""
         return self.energy.storage_and_host[1]
 
 
 def stage(path: str, cfg: Config, trace: Trace, options: Options | None = None) -> Stage:
-    """Simulate the first step of a trace on a path, its update stage apart. Raises Imbalance."""
+    """Simulate the first step of a trace on a path and separate its update stage.
+
+    Raises Imbalance.
+    """
     run = Run(path, cfg, trace, options or Options(), payload=False)
     run.clock.begin(run.system.now)
     chunks = iter(run.path.plan(0))
-    rest: list[np.ndarray] = []  # of a chunk that reached into the next part
+    rest: list[np.ndarray] = []  # rest of a chunk that extends into the next part
     books = []
     for part in (_before, _during, _after):
         run.system.run(part(chunks, rest))
@@ -91,7 +95,7 @@ def stage(path: str, cfg: Config, trace: Trace, options: Options | None = None) 
 
 
 def _before(chunks: Iterator[np.ndarray], rest: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """Rows up to the first of the update."""
+    """Yield the plan rows before the first row of the update."""
     for chunk in chunks:
         updating = np.flatnonzero(chunk["phase"] == UPDATE)
         if len(updating):
@@ -102,20 +106,23 @@ def _before(chunks: Iterator[np.ndarray], rest: list[np.ndarray]) -> Iterator[np
 
 
 def _during(chunks: Iterator[np.ndarray], rest: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """Rows up to the last of the update: behind it, no path comes back to it after a chunk."""
+    """Yield the plan rows up to the last row of the update.
+
+    The first chunk without an update row ends the update on every path.
+    """
     for chunk in itertools.chain([rest.pop()], chunks):
         updating = np.flatnonzero(chunk["phase"] == UPDATE)
         if not len(updating):
             rest.append(chunk)
             return
-        yield from rest  # what lay between two of its rows
+        yield from rest  # rows between two update rows
         rest.clear()
         yield chunk[: updating[-1] + 1]
         rest.append(chunk[updating[-1] + 1 :])
 
 
 def _after(chunks: Iterator[np.ndarray], rest: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """The others."""
+    """Yield the remaining plan rows."""
     yield from rest
     yield from chunks
 
@@ -125,7 +132,7 @@ def _of_drive(part: Component) -> bool:
 
 
 def _between(before: Totals, after: Totals, span: tuple[int, int]) -> Totals:
-    """What happened between two looks at the books, as a step that took ``span``."""
+    """Return the totals between two snapshots, as one step with interval ``span`` (ps)."""
 
     def less(a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, int]:
         return {name: value - b.get(name, 0) for name, value in a.items()}
