@@ -1,12 +1,14 @@
-"""Validation cases: MQSim's results on its own files, beside ours.
+"""Validation cases: MQSim's results on its own files compared with the simulation's.
 
 Owns the format of a folder of cases, both kinds of run (recorded and own addresses), the rows that
-compare them, and their tolerances. Does not own the simulation. Source: MQSim at commit 7ec40e3,
-with four corrections to its collection where one runs; each folder's cases.json says so.
+compare them, and their tolerances. Does not own the simulation (replay/mqsim/to_engine.py).
+Source: MQSim at commit 7ec40e3. Cases with garbage collection use a build with four corrections to
+MQSim's collection; each folder's cases.json states this.
 
-A folder has cases.json, configs/NAME.ssdconfig.xml and NAME.workload.xml, and where requests were
-recorded requests/NAME.*.npz (replayed.read_recorded). Recorded addresses are compared with the
-statistics of the recorded requests, own addresses with those of the whole run.
+A folder has cases.json, configs/NAME.ssdconfig.xml and configs/NAME.workload.xml. If requests were
+recorded, it also has requests/NAME.*.npz (trace_flow.read_recorded). A run with recorded addresses
+is compared with the statistics of the recorded requests. A run with own addresses is compared with
+the statistics of MQSim's whole run.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ RECORDED, OWN = "recorded addresses", "own addresses"
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Relative, with recorded and with own addresses; None: the quantity is shown, not checked."""
+    """Relative tolerances; pairs are (recorded addresses, own addresses).
+
+    None: the quantity is shown, not checked.
+    """
 
     rate: tuple[float, float] = (0.01, 0.03)
     """IOPS and mean latencies."""
@@ -54,14 +59,15 @@ COLLECTING = Tolerance(waf=0.02, collections=0.03, latency=0.25)
 TOLERANCES = {
     "V01": Tolerance(p99=(0.05, 0.05)),
     "V20": Tolerance(p99=(0.05, 0.05)),
-    "V05": Tolerance(rate=(0.01, 0.12)),  # two steady states, by the address where it starts
+    "V05": Tolerance(rate=(0.01, 0.12)),  # its starting address selects one of two steady states
 }
-"""Of single cases; others have COLLECTING where MQSim collected, else PLAIN."""
+"""Tolerances of single cases; all others have COLLECTING if MQSim collected blocks, else PLAIN."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One case. expected: MQSim's result; recorded: file of requests, if any."""
+    """One case. ``expected``: MQSim's result. ``recorded``: file of requests; None if not recorded.
+    """
 
     name: str
     description: str
@@ -71,16 +77,16 @@ class Case:
 
     @property
     def collects(self) -> bool:
-        """Whether MQSim collected blocks."""
+        """True if MQSim collected blocks."""
         return bool(self.expected["gc_executions"])
 
     @property
     def tolerance(self) -> Tolerance:
-        """What is allowed."""
+        """Tolerances of this case."""
         return TOLERANCES.get(self.name, COLLECTING if self.collects else PLAIN)
 
     def pair(self) -> tuple[Drive, Scenario]:
-        """The drive and its one scenario. InputError."""
+        """Return the drive and its only scenario. Raises InputError."""
         base = self.folder / "configs" / self.name
         drive, scenarios = read_pair(f"{base}.ssdconfig.xml", f"{base}.workload.xml")
         if len(scenarios) != 1:
@@ -90,7 +96,10 @@ class Case:
 
 @dataclass(frozen=True)
 class CaseRow:
-    """One number of a case, MQSim's and ours. tolerance: relative; None: shown, not checked."""
+    """One number of a case: MQSim's value and the simulation's.
+
+    ``tolerance``: relative; None means that the number is shown, not checked.
+    """
 
     case: str
     run: str
@@ -102,20 +111,20 @@ class CaseRow:
 
     @property
     def difference(self) -> float:
-        """Relative to MQSim's; infinite where that is 0 and ours is not."""
+        """Difference relative to MQSim's value; infinite if only MQSim's value is 0."""
         if not self.theirs:
             return math.inf if self.ours else 0.0
         return self.ours / self.theirs - 1
 
     @property
     def misses(self) -> bool:
-        """Is it checked, and outside its tolerance?"""
+        """True if the number is checked and outside its tolerance."""
         if self.tolerance is None:
             return False
         return not abs(self.ours - self.theirs) <= self.tolerance * abs(self.theirs)
 
     def data(self) -> dict[str, Any]:
-        """The row as --json writes it."""
+        """Return the row as --json writes it."""
         return {
             "case": self.case,
             "run": self.run,
@@ -133,8 +142,11 @@ _RESULT = ("served", "iops", "all", "read", "write", "gc_executions", "last_half
 
 
 def read_cases(folder: str | os.PathLike[str], only: Sequence[str] = ()) -> list[Case]:
-    """The cases of a folder, or those named. InputError, one line, for a folder that has none, an
-    unknown name, or a case without its result."""
+    """Return the cases of a folder; ``only``: the names of the wanted ones, default all.
+
+    Raises InputError (one line) for a folder without cases, an unknown name, or a case without a
+    result.
+    """
     root = Path(folder)
     where = root / "cases.json"
     try:
@@ -168,7 +180,10 @@ def _case(root: Path, name: str, entry: Any, where: Path) -> Case:
 
 
 def run_recorded(case: Case, simulate: Simulate, count: int | None = None) -> list[CaseRow]:
-    """The rows of a run with the recorded addresses; `count`: the first so many of them alone."""
+    """Run a case with its recorded addresses and return the rows.
+
+    ``count``: number of recorded requests to run, from the first; None runs all.
+    """
     if case.recorded is None:
         raise InputError(f"{case.folder}: {case.name} has no recorded requests")
     recorded = read_recorded(case.recorded)
@@ -180,7 +195,7 @@ def run_recorded(case: Case, simulate: Simulate, count: int | None = None) -> li
 
 
 def run_own(case: Case, simulate: Simulate) -> list[CaseRow]:
-    """The rows of a run with the case's own workload; traces may lie in the case's folder."""
+    """Run a case with its own workload and return the rows; its folder may contain trace files."""
     drive, scenario = case.pair()
     made = flows(drive, scenario, folders=[case.folder])
     run = simulate(drive, made, frozenset())
@@ -193,7 +208,7 @@ def compare(
     simulate: Simulate,
     progress: Callable[[str, float], None] | None = None,
 ) -> Iterator[CaseRow]:
-    """All rows of all cases, recorded addresses before own ones."""
+    """Yield all rows of all cases; for each case, recorded addresses before own addresses."""
     for at, case in enumerate(cases):
         if progress is not None:
             progress("mqsim", at / len(cases))
@@ -205,8 +220,11 @@ def compare(
 def own_rows(
     case: Case, made: Sequence[Flow], run: Run, recorded: Recorded | None = None
 ) -> list[CaseRow]:
-    """A run with own addresses beside MQSim's whole run; request by request beside those recorded,
-    since own addresses are MQSim's where the seed is the same."""
+    """Compare a run with own addresses with MQSim's whole run and return the rows.
+
+    ``recorded``: requests to compare one by one. This is possible because own addresses equal
+    MQSim's if the seed is the same.
+    """
     ours = statistics(run.requests, run.counters, half=run.half, wall_s=0.0, config={})
     theirs, allowed = case.expected, case.tolerance
     rows = _Rows(case.name, OWN, 1, allowed)
@@ -228,8 +246,10 @@ def own_rows(
 
 
 def _collection_rows(rows: _Rows, case: Case, ours: Mapping[str, Any]) -> None:
-    """Write amplification and collections: of the second half where both sides know it, else of
-    the whole run; the other one is shown."""
+    """Add the rows of write amplification and collections.
+
+    The second half is checked if both programs report it, else the whole run; the rest is shown.
+    """
     theirs, allowed = case.expected, case.tolerance
     half, mine = theirs["last_half"], ours["second_half"]
     whole_allowed: tuple[float | None, float | None] = (allowed.waf, allowed.collections)
@@ -245,7 +265,7 @@ def _collection_rows(rows: _Rows, case: Case, ours: Mapping[str, Any]) -> None:
 
 
 def _theirs(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Latencies of cases.json under our names."""
+    """Return the latencies of cases.json (us) under the names of replay/statistics.py."""
     names = ("mean", *QUANTILES, "max")
     return {
         kind: None if part[kind] is None else {n: part[kind][f"{n}_us"] for n in names}
@@ -254,7 +274,7 @@ def _theirs(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Rows:
-    """Rows of one run of one case. `way`: 0 recorded, 1 own addresses."""
+    """Collects the rows of one run of one case. ``way``: 0 for recorded, 1 for own addresses."""
 
     def __init__(self, case: str, run: str, way: int, allowed: Tolerance) -> None:
         self.case, self.run, self.way, self.allowed = case, run, way, allowed
@@ -264,7 +284,7 @@ class _Rows:
         self, name: str, theirs: float | None, ours: float | None, unit: str,
         tolerance: float | None,
     ) -> None:  # fmt: skip
-        """A row, unless MQSim's side does not know the number, or it is 0 on both."""
+        """Add a row, unless MQSim does not report the number or both values are 0."""
         if theirs is None or theirs == ours == 0:
             return
         if ours is None:
@@ -277,8 +297,11 @@ class _Rows:
     def latencies(
         self, prefix: str, theirs: Mapping[str, Any], ours: Mapping[str, Any], checked: bool
     ) -> None:
-        """Mean and p99 are checked, of all, reads and writes; in the second half of a collecting
-        run the mean of all; the rest is shown."""
+        """Add the latency rows of all requests, reads and writes.
+
+        If ``checked``, mean and p99 are checked. In the second half of a collecting run, the mean
+        of all requests is checked. All other latencies are shown.
+        """
         for kind in KINDS:
             known, mine = theirs[kind], ours[kind]
             if known is None and mine is None:
@@ -297,7 +320,8 @@ class _Rows:
                 self.counted(f"{prefix}{kind}: {name}", known[name], mine[name], "us", tolerance)
 
     def requests(self, theirs: np.ndarray, ours: np.ndarray) -> None:
-        """Request by request, both REQUEST[n] in order (_ordered)."""
+        """Add the rows that compare requests one by one; both arrays are REQUEST[n], ordered by
+        :func:`_ordered`."""
         same = np.ones(len(ours), bool)
         for name in ("offset", "size", "op", "stream"):
             same &= theirs[name] == ours[name]
@@ -315,12 +339,12 @@ class _Rows:
 def recorded_rows(
     case: Case, recorded: Recorded, made: Sequence[Flow], requests: Sequence[np.ndarray]
 ) -> list[CaseRow]:
-    """A run with recorded addresses beside these very requests of MQSim's run.
+    """Compare a run with recorded addresses with the same requests of MQSim's run.
 
-    Rates count completions up to the last arrival, since after it the recorded run goes on and
-    ours ends. Request by request: those that both runs have at the same place in order of arrival
-    (requests of one arrival in order of completion), the share of them whose latencies differ by
-    at most 1 and 5 %, and the differences of their latencies.
+    Rates count completions up to the last arrival, because MQSim's run continues after it and this
+    run ends. Requests are ordered by arrival, and by completion if they arrive together. Rows by
+    request: the share of requests that are equal at the same place in both runs, and for these the
+    share whose latencies differ by at most 1 % and 5 %, and the mean and largest difference.
     """
     theirs, ours = _ordered(recorded.records()), _ordered(np.concatenate(list(requests)))
     if len(theirs) != len(ours):

@@ -1,10 +1,11 @@
-"""OptimStore's published results beside the simulation: `ondie validate optimstore`.
+"""OptimStore's published results compared with the simulation: `ondie validate optimstore`.
 
-Owns these rows: which were fitted, which are predicted, which follow from others, which only have a
-shape. Does not own paths or presets. Source: OptimStore (HPCA 2023).
+Owns these rows and their kinds: fitted, predicted, following from other rows, or shape only. Does
+not own paths or presets.
+Source: OptimStore (HPCA 2023).
 
-Check rows hold for the preset R1, taken whole; R2 is shown beside it. The sample is large enough to
-pay for erases as a long run does: a test holds its rates against those of 6.7 B parameters.
+Check rows apply to the preset R1; the rows of R2 are shown. The simulated model is large enough to
+have the erase cost of a long run: a test compares its rates with those of 6.7 B parameters.
 """
 
 from __future__ import annotations
@@ -25,26 +26,30 @@ from ondie.emu.validate.update_stage import stage
 from ondie.traces import Trace
 
 PARAMS = (1 << 26) - (1 << 16)
-"""Two blocks of Adam's super-pages on every die of R1 and of R2, less a stripe on half of them, as
-hardly any model fills all dies alike: these come to their next block a round earlier or later, and
-in lockstep every erase then keeps all dies waiting."""
+"""Parameters of the simulated model: two blocks of Adam's super-pages on every die of R1 and of R2,
+minus one stripe on half of the dies.
+
+Few models fill all dies equally. Half of the dies reach their next block one round apart from the
+others, so in lockstep each of their erases delays all dies."""
 SOURCE = "OptimStore, HPCA 2023"
 UPDATE_SHARE = 0.93
-"""Of GPT2-6.7B's iteration under DeepSpeed NVMe: an input, from which forward and backward come."""
+"""Share of the update in GPT2-6.7B's iteration under DeepSpeed NVMe. This input determines the time
+of forward and backward."""
 FORWARD_SHARE = 1 / 3
-"""Of forward and backward: assumed, a backward pass being two forward passes."""
+"""Share of forward in forward and backward [assumed]: a backward pass costs two forward passes."""
 LIFETIME_PARAMS = 10.3e9
 LIFETIME_STEPS, LIFETIME_YEARS = 12.4e6, 9.4
 DISPATCHES = ("lockstep", "free", "double_buffered")
 BUS_VALUES = (1, 0.5)
-"""Of the die's bus, per cycle of the processing elements, beside what the preset takes."""
+"""Rates of the die's bus to simulate in addition to the preset's (values per cycle of the
+processing elements)."""
 WAITING = {"reads": 0.195, "writes": 0.66}
 PATHS = ("host_offload", "in_storage", "on_die", "chip_level")
 PRESETS = {"R1": "optimstore-r1", "R2": "optimstore-r2"}
 
 
 def optimstore_rows(progress: Progress) -> list[Row]:
-    """All rows, those of R1 first."""
+    """Return all rows of R1 and R2."""
     rows: list[Row] = []
     parts = [(name, part) for name in PRESETS for part in (_published, _iteration, _lifetime)]
     parts += [(name, part) for name in PRESETS for part in (_dispatch, _die_bus, _scaling)]
@@ -56,7 +61,10 @@ def optimstore_rows(progress: Progress) -> list[Row]:
 
 
 def _named(preset: str, row: Row) -> Row:
-    """The row with its preset's name; R2 was not fitted, and nothing is checked of it."""
+    """Return the row with its preset's name.
+
+    R2 was not fitted, so its fit and check rows become shown rows.
+    """
     of_r1 = preset == "R1" or row.kind in (IDENTITY, SHAPE)
     kind = row.kind if of_r1 else SHOWN
     tolerance = row.tolerance if kind in (FIT, CHECK) else None
@@ -64,7 +72,10 @@ def _named(preset: str, row: Row) -> Row:
 
 
 def _rows(source: str) -> Callable[..., Row]:
-    """Rows of one source: (name, kind, published, found, unit, tolerance)."""
+    """Return a function that makes rows of one source.
+
+    Its arguments: name, kind, published, found, unit, tolerance.
+    """
     return partial(_row, f"{SOURCE}; {source}")
 
 
@@ -81,7 +92,7 @@ def _row(
 
 
 def _published(cfg: Config) -> Iterator[Row]:
-    """Speedups, rates, energy and power of the update stage."""
+    """Yield the speedups, rates, energy and power of the update stage."""
     adam, momentum = model("adam", PARAMS), model("momentum", PARAMS)
     base, isp, die, chip = (stage(path, cfg, adam) for path in PATHS)
     base_m, die_m = (stage(path, cfg, momentum) for path in ("host_offload", "on_die"))
@@ -122,7 +133,7 @@ def _published(cfg: Config) -> Iterator[Row]:
 
 
 def timed(trace: Trace, compute_s: float) -> Trace:
-    """The same step with forward and backward of so many seconds together."""
+    """Return the trace with forward and backward times that sum to ``compute_s`` seconds."""
     forward = compute_s * FORWARD_SHARE
     step = dataclasses.replace(trace.steps[0], forward_s=forward, backward_s=compute_s - forward)
     return dataclasses.replace(trace, steps=(step,))
@@ -135,8 +146,11 @@ def _run(path: str, cfg: Config, trace: Trace, **options: str) -> Ledger:
 
 
 def iteration(cfg: Config) -> tuple[Trace, Ledger]:
-    """The baseline's iteration in which all but forward and backward takes UPDATE_SHARE: gradients
-    that leave during backward, and after it as far as they are late, are part of it."""
+    """Return the trace and ledger of the baseline's iteration with an update share of UPDATE_SHARE.
+
+    The share covers everything except forward and backward, including the time by which gradient
+    writes exceed backward.
+    """
     trace = model("adam", PARAMS)
     compute_s = 0.0
     for _ in range(6):
@@ -146,7 +160,7 @@ def iteration(cfg: Config) -> tuple[Trace, Ledger]:
 
 
 def _iteration(cfg: Config) -> Iterator[Row]:
-    """The iteration as a whole."""
+    """Yield the I/O shares and the end-to-end speedup of a whole iteration."""
     trace, base = iteration(cfg)
     spans, cpu = base.totals.steps[0], base.totals.busy_ps["update", "host CPU"]
     update, gradients, whole = (
@@ -175,7 +189,7 @@ def _iteration(cfg: Config) -> Iterator[Row]:
 
 
 def _lifetime(cfg: Config) -> Iterator[Row]:
-    """Steps until the flash is worn, from what the engine programmed in one of them."""
+    """Yield the lifetime of the flash, from the pages that the engine programs in one step."""
     trace, _ = iteration(cfg)
     book = _run("on_die", cfg, trace)
     t = book.totals
@@ -198,7 +212,7 @@ def _lifetime(cfg: Config) -> Iterator[Row]:
 
 
 def _dispatch(cfg: Config) -> Iterator[Row]:
-    """Lockstep, free and double-buffered; with new weights on their way up counted and not."""
+    """Yield the speedups by dispatch, with and without the transfer of new weights to the host."""
     row = _rows(
         "on die over baseline by dispatch, and by what is counted of new weights on their way up: "
         "neither is published"
@@ -218,8 +232,11 @@ def _dispatch(cfg: Config) -> Iterator[Row]:
 
 
 def _die_bus(cfg: Config) -> Iterator[Row]:
-    """What the die's shared bus carries: a plane's interface rate, of which Adam's one group does
-    not feel anything, and half of it."""
+    """Yield the speedups by the rate of the die's shared bus.
+
+    At the rate of one plane's interface, Adam's single group of planes is not slowed; half of that
+    rate is simulated too.
+    """
     row = _rows(
         "on die over baseline by the rate of the die's shared bus, which is not published; "
         f"{cfg.pe.bus_values:g} values per cycle are taken, with which two groups of planes do not "
@@ -235,7 +252,10 @@ def _die_bus(cfg: Config) -> Iterator[Row]:
 
 
 def shaped(cfg: Config, channels: int, ways: int) -> Config:
-    """The same capacity on other channels and dies."""
+    """Return the configuration with other numbers of channels and dies and at least its capacity.
+
+    ``ways``: dies per channel.
+    """
     planes = cfg.flash.channels * cfg.flash.dies_per_channel
     blocks = -(-cfg.flash.blocks_per_plane * planes // (channels * ways))
     return cfg.replace(
@@ -248,7 +268,10 @@ def shaped(cfg: Config, channels: int, ways: int) -> Config:
 
 
 def _scaling(cfg: Config) -> Iterator[Row]:
-    """Rates over channels and dies: the baseline's against flat, the dies' against their number."""
+    """Yield the scaling of the rates with channels and dies, and the baseline's channel wait.
+
+    Expected ratio for twice as many: 1 where the rate does not depend on the number, else 2.
+    """
     trace = model("adam", PARAMS)
     row = _rows("channels and dies; expected 1 where flat, 2 where proportional")
     shapes = [(4, 8), (8, 8), (16, 8), (8, 4), (8, 16)]

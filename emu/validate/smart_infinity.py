@@ -1,14 +1,14 @@
-"""Smart-Infinity's results beside ours, and any of its runs predicted: `ondie validate
-smart-infinity`.
+"""Smart-Infinity's results compared with the simulation: `ondie validate smart-infinity`.
 
-Owns these rows, the model's time of forward and backward, and the fit. Does not own the paths
-(paths/smart_infinity.py, with the arithmetic of the fit row) or the drive (presets/smartssd.toml).
-Source: Smart-Infinity (HPCA 2024), GPT-2 of 4.0 G parameters on 6 drives; no other row was used.
+Owns these rows, the prediction of other runs of the paper, the model's forward and backward time,
+and the fit. Does not own the paths (paths/smart_infinity.py, with the arithmetic of the fit row) or
+the drive (presets/smartssd.toml).
+Source: Smart-Infinity (HPCA 2024), GPT-2 of 4.0 G parameters on 6 drives; no other result was used.
 
-Fitted on that row: forward and backward per parameter (here), host.adam and host.top_k (preset).
-What is not published here has rows of the kind "shown", whose published number is null. Forward and
-backward alone are taken to grow with the parameters, whatever the model and its optimizer.
-Every page of every run is simulated; nothing is sampled.
+Fitted to that run: forward and backward time per parameter (here), host.adam and host.top_k (in the
+preset). Runs without a published number here have rows of kind "shown" with a null published value.
+Forward and backward time without I/O is assumed proportional to the parameters, for every model and
+optimizer. Every page of every run is simulated; nothing is sampled.
 """
 
 from __future__ import annotations
@@ -31,31 +31,33 @@ from ondie.traces import Trace
 SUITE = "smart-infinity"
 SOURCE = "Smart-Infinity (HPCA 2024), GPT-2 of 4.0 G parameters on 6 SmartSSDs"
 FORWARD_S = 0.6575 / 4e9
-"""Of a parameter: mean of the four published forward passes (fit)."""
+"""Forward time per parameter: mean of the four published forward passes (fitted)."""
 BACKWARD_S = 3.343 / 4e9
-"""Of a parameter: the mean of 5.59, 5.33 and 5.43 s without the writing of gradients, 2.11 s as
-simulated (fit)."""
+"""Backward time per parameter: mean of 5.59, 5.33 and 5.43 s, minus the 2.11 s that the simulation
+needs to write gradients (fitted)."""
 PUBLISHED: dict[str, tuple[float, float, float]] = {
     "base": (0.62, 5.59, 17.55),
     "SU": (0.67, 5.33, 13.04),
     "SU+O": (0.67, 5.43, 12.27),
     "SU+O+C": (0.67, 4.14, 10.77),
 }
-"""Seconds of forward, backward with the writing of gradients, and update of the fit row."""
+"""Seconds of forward, of backward including gradient writes, and of update in the fit row."""
 PATHS = dict(
     zip(PUBLISHED, ("smart_base", "smart_update", "smart_handler", "smart_comp"), strict=True)
 )
 LINK_BYTES = {"base": 32.0, "SU": 8.0, "SU+O+C": 4.08}
-"""Bytes of a parameter on the shared link in a step."""
+"""Bytes per parameter and step on the shared link."""
 OPTIMIZERS = ("adam", "momentum", "adagrad")
 DRIVES = range(1, 11)
 SAVING = 0.1
-"""The knee: the first number of drives beyond which one more saves less than this of the step."""
+"""Threshold of the knee: the first number of drives at which one more drive saves less than this
+share of the step."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A run of the paper's: parameters, drives, optimizer, percent of the gradient's bytes."""
+    """Run of the paper: parameters, drives, optimizer, and the compressed gradient's size in
+    percent."""
 
     params: int = 4_000_000_000
     drives: int = 6
@@ -63,7 +65,7 @@ class Case:
     compression: float = 2.0
 
     def words(self, variant: str) -> str:
-        """The run of a variant in words."""
+        """Describe the run of a variant."""
         drives = "1 drive" if self.drives == 1 else f"{self.drives} drives"
         size = f"{self.params / 1e9:.10g}"
         size += ".0" if "." not in size else ""
@@ -72,7 +74,7 @@ class Case:
 
 
 class Times(NamedTuple):
-    """Seconds of a step, and bytes per parameter that crossed the shared link."""
+    """Phases of a step (s), and bytes per parameter over the shared link."""
 
     forward: float
     backward: float
@@ -85,7 +87,7 @@ class Times(NamedTuple):
 
 
 def trace_of(case: Case) -> Trace:
-    """The model of a case: its parameters, and the time of forward and backward alone."""
+    """Return the trace of a case: its parameters, and its forward and backward time without I/O."""
     flat = flat_model(case.optimizer, case.params)
     step = dataclasses.replace(
         flat.steps[0],
@@ -96,7 +98,7 @@ def trace_of(case: Case) -> Trace:
 
 
 def simulate(variant: str, case: Case) -> Times:
-    """One step of a variant."""
+    """Simulate one step of a variant and return its times."""
     cfg = load_preset("smartssd", (f"system.devices={case.drives}",))
     options = Options(compression=case.compression)
     result = run_path(PATHS[variant], cfg, trace_of(case), options, steps=1, payload=False)
@@ -111,7 +113,7 @@ Job = tuple[str, Case]
 
 
 def simulate_all(jobs: Sequence[Job], progress: Progress) -> dict[Job, Times]:
-    """Several steps, a few at a time."""
+    """Simulate several steps in WORKERS threads; return the times by job."""
     found: dict[Job, Times] = {}
     with ThreadPoolExecutor(WORKERS) as pool:
         for job, times in zip(jobs, pool.map(lambda job: simulate(*job), jobs), strict=True):
@@ -128,9 +130,10 @@ def smart_infinity_rows(
     optimizer: str | None = None,
     compression: str | None = None,
 ) -> list[Row]:
-    """Without options, the fit row and the shapes; with any, one run, the others as in the fit row.
+    """Return the rows of the fit run and of the shapes, or of one run if any option is given.
 
-    ``model``: such as "8.4b"; ``compression``: percent, or "none". InputError for what cannot be.
+    Options that are None have the fit run's value. ``model``: parameters, such as "8.4b".
+    ``compression``: percent, or "none". Raises InputError for an invalid option.
     """
     if (model, drives, optimizer, compression) == (None, None, None, None):
         return shape_rows(progress)
@@ -143,7 +146,10 @@ def smart_infinity_rows(
 def read_case(
     model: str | None, drives: int | None, optimizer: str | None, compression: str | None
 ) -> Case:
-    """What the options ask for; where they are silent, the fit row's."""
+    """Convert the options to a case; options that are None have the fit run's value.
+
+    Raises InputError.
+    """
     case = Case()
     if model is not None:
         match = re.fullmatch(r"(?:gpt-?2-|bert-)?(\d+(?:\.\d+)?)b", model.lower())
@@ -179,7 +185,7 @@ def read_case(
 
 
 def case_rows(case: Case, found: dict[str, Times]) -> list[Row]:
-    """Times and speedups of one run; beside the published ones where it is the fit row."""
+    """Return the times and speedups of one run; the fit run's rows have published values."""
     known = case == Case()
     kind, tolerance, source = (FIT, 0.1, SOURCE) if known else (SHOWN, None, f"predicted; {SOURCE}")
     rows = []
@@ -203,8 +209,7 @@ def case_rows(case: Case, found: dict[str, Times]) -> list[Row]:
 
 
 def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
-    """The fit row, the bytes on the shared link, and what comes out by itself over 1 to 10
-    drives."""
+    """Return the fit run, the bytes on the shared link, and predictions over 1 to 10 drives."""
     fit = Case(params)
     over = {n: dataclasses.replace(fit, drives=n) for n in DRIVES}
     jobs = [(v, fit) for v in PATHS] + [("base", over[n]) for n in DRIVES if n != fit.drives]
@@ -246,7 +251,10 @@ def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
 
 
 def knee(totals: dict[int, float]) -> float:
-    """Drives beyond which one more saves less than SAVING of the step; the largest if none."""
+    """Return the number of drives at which one more saves less than SAVING of the step.
+
+    The largest number of drives if there is none. ``totals``: step time by number of drives (s).
+    """
     for n, total in totals.items():
         if n + 1 in totals and totals[n + 1] > (1 - SAVING) * total:
             return float(n)

@@ -1,11 +1,12 @@
-"""Stannis' published results beside ours: `ondie validate stannis`.
+"""Stannis' published results compared with the simulation: `ondie validate stannis`.
 
-Owns these rows: which were fitted, which are predicted. Does not own the objects that predict them
-(stannis/), the simulated path (paths/stannis.py) or what goes beyond the papers (beyond.py).
-Source: STANNIS (DAC 2020): Table I, Table II, Eq. 1, Fig. 7 (its order alone).
+Owns these rows, and which of them are fitted or predicted. Does not own the models that predict
+them (cluster/), the simulated path (paths/data_parallel.py) or the rows of other allocations
+(stannis_allocators.py).
+Source: STANNIS (DAC 2020): Table I, Table II, Eq. 1, and the order of the networks in Fig. 7.
 
-Fitted: the rate of the ring (from 2.7x), the server's power (Table II at 4 and 24 drives, and the
-other machine at 0). Everything else is predicted from Table I.
+Fitted: the rate of the ring (to 2.7x) and the server's power (to Table II at 4 and 24 drives, and
+at 0 drives on the other machine). All other values are predicted from Table I.
 """
 
 from __future__ import annotations
@@ -41,22 +42,24 @@ CEILINGS = {"mobilenetv2": 2.905, "squeezenet": 2.412, "nasnet-mobile": 2.108, "
 JOULES = {4: 8.30, 8: 6.84, 16: 5.05, 24: 4.02}
 """Table II, J per image of MobileNetV2 by Newports."""
 BASELINE_J = 13.10
-"""Table II without Newports: another machine."""
+"""Table II without Newports (J per image); measured on another machine."""
 PUBLIC, PRIVATE = 72_000, 12_000
 ROUNDS = 10_000
-"""Of Algorithm 1 as printed, until it is stopped."""
+"""Rounds after which Algorithm 1 as printed is stopped."""
 RING_DRIVES = (2, 4, 6, 12, 24)
 FADED = 0.025
-"""The knee: from so many drives on, one more lengthens the exchange by less than this. Ours: by
-1/(n (n + 2)) it makes the knee 6; 0.03 would make it 5, 0.02 would make it 7."""
+"""Threshold of the knee: the number of drives from which one more drive lengthens the all-reduce by
+less than this share. The threshold is not published. With an increase of 1/(n (n + 2)), 0.025 puts
+the knee at 6 drives, 0.03 at 5 and 0.02 at 7."""
 OTHER_DRIVES_W = 94.0
-"""More than idle Newports draw: the 24 Micron drives of 11 TB of the paper's baseline (fit)."""
+"""Power of the 24 Micron drives of 11 TB in the paper's baseline, minus that of idle Newports (W,
+fitted)."""
 SMALL = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
-"""A Newport with little flash, which is filled in no time."""
+"""Newport with little flash, which the simulation fills quickly."""
 
 
 def stannis_rows(progress: Progress) -> list[Row]:
-    """All rows, those of the papers first."""
+    """Return all rows, those of the paper first."""
     cfg = load_preset(PRESET)
     parts: list[Callable[[], Iterator[Row]]] = [
         partial(_tuning, cfg), _ceilings, partial(_speedups, cfg), partial(_energy, cfg), _split,
@@ -72,13 +75,16 @@ def stannis_rows(progress: Progress) -> list[Row]:
 
 
 def ring_s(cfg: Config, net: Network, nodes: int) -> float:
-    """Seconds of a ring all-reduce among so many nodes, through the preset's tunnels."""
+    """Return the seconds of a ring all-reduce among ``nodes`` nodes over the preset's tunnels."""
     cost = TunnelCost.of(cfg)
     return allreduce.exchange("ring", net.gradient_bytes, nodes - 1, cost).seconds
 
 
 def speed(cfg: Config, net: Network, drives: int, *, exchange: bool = True) -> float:
-    """Samples/s with the published batches on a host and so many drives."""
+    """Return the samples/s of a host and ``drives`` drives with the published batches.
+
+    ``exchange``: include the ring all-reduce.
+    """
     host, drive = published(net)
     batches = [net.host_batch, *[net.drive_batch] * drives]
     alone = throughput([host, *[drive] * drives], batches)
@@ -87,7 +93,10 @@ def speed(cfg: Config, net: Network, drives: int, *, exchange: bool = True) -> f
 
 
 def _rows(source: str) -> Callable[..., Row]:
-    """Rows of one source: (name, kind, expected, found, unit, tolerance)."""
+    """Return a function that makes rows of one source.
+
+    Its arguments: name, kind, expected, found, unit, tolerance.
+    """
     return partial(_row, f"{SOURCE}; {source}")
 
 
@@ -104,7 +113,7 @@ def _row(
 
 
 def _tuning(cfg: Config) -> Iterator[Row]:
-    """Batches by Algorithm 1, of emulated engines that were benchmarked."""
+    """Yield the batches by Algorithm 1 on benchmarked emulated engines."""
     row = _rows(
         "batches by Algorithm 1 in its target form, margin 20 %, of emulated engines benchmarked "
         "over batch sizes; a Newport's best batch and the speeds are Table I's. The text tunes "
@@ -131,7 +140,7 @@ def _tuning(cfg: Config) -> Iterator[Row]:
 
 
 def _ceilings() -> Iterator[Row]:
-    """Speedups if synchronisation took no time."""
+    """Yield the speedups without synchronization time."""
     row = _rows(f"Table I: speedup at {DRIVES} Newports without communication, to 3 decimals")
     cfg = load_preset(PRESET)
     for name, expected in CEILINGS.items():
@@ -141,7 +150,7 @@ def _ceilings() -> Iterator[Row]:
 
 
 def _speedups(cfg: Config) -> Iterator[Row]:
-    """With the ring, and the order of the networks."""
+    """Yield the speedups with the ring, and the order of the networks by speedup."""
     row = _rows("MobileNetV2's speedup sets the rate of the ring, 36 MB/s per link")
     nets = [network(name) for name in TABLE_I]
     gain = {net.title: speed(cfg, net, DRIVES) / speed(cfg, net, 0) for net in nets}
@@ -166,7 +175,7 @@ def _speedups(cfg: Config) -> Iterator[Row]:
 
 
 def _energy(cfg: Config) -> Iterator[Row]:
-    """Table II, and the two baselines."""
+    """Yield the energies of Table II and the savings over both baselines."""
     net, box = network("mobilenetv2"), Server.of(cfg)
     each = {n: box.joules(speed(cfg, net, n), n) for n in JOULES}
     row = _rows("Table II: P = 328.5 + 0.919 N W from 4 and 24 Newports, speeds as above")
@@ -195,7 +204,7 @@ def _energy(cfg: Config) -> Iterator[Row]:
 
 
 def _split() -> Iterator[Row]:
-    """Eq. 1 at 24 drives, and an epoch trained by it."""
+    """Yield the data split of Eq. 1 at 24 drives, and the coverage of one epoch."""
     row = _rows(
         f"Eq. 1: {PUBLIC:,} public and {PRIVATE:,} private images, 1/{DRIVES} on each Newport"
     )
@@ -226,7 +235,7 @@ def _split() -> Iterator[Row]:
 
 
 def _fading(cfg: Config) -> Iterator[Row]:
-    """The slowdown of each node, by the simulated ring."""
+    """Yield the duration of the simulated ring by number of drives, and its knee."""
     row = _rows(
         "slowdown per node fades after 5 to 6 nodes; the simulated exchange, in gradients over one "
         "link, beside 2N/(N+1)"

@@ -1,12 +1,11 @@
-"""The tunnel beside the papers' rates, the open equivalent's, and its own relays run packet by
-packet: `ondie validate tunnel`.
+"""TCP/IP tunnel compared with published rates and a packet simulation: `ondie validate tunnel`.
 
-Owns these rows. Does not own the cost model (frontend/tunnel_cost.py, stannis/allreduce.py), the
-simulation of single packets (frontend/tunnel_run.py), or the constants (presets).
+Owns these rows. Does not own the cost model (nvme/tunnel/cost.py, cluster/collectives/), the packet
+simulation (tunnel_packets.py) or the constants (presets).
 Source: STANNIS (DAC 2020), HyperTune; rick-heig/nvme_csd for the open equivalent.
 
-Fitted: the time of a command, to the effective rate of a ring on each drive; the rate of Laguna was
-derived with a smaller MobileNetV2 than STANNIS names, of 3.4 M parameters.
+Fitted: the command time of each drive, to the effective rate of its ring. The rate of Laguna was
+derived with a MobileNetV2 of 3.4 M parameters, which is smaller than the one in STANNIS.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from ondie.traces import load
 
 SUITE = "tunnel"
 GRADIENT = 3_470_000 * 4
-"""MobileNetV2, FP32."""
+"""Gradient bytes of MobileNetV2 in FP32."""
 PAPERS = {
     "newport": (24, 36e6, "STANNIS (DAC 2020): 2.7x at 24 Newports, 13.88 MB"),
     "laguna": (36, 14.5e6, "HyperTune: 1.82 s of synchronisation per step at 36 Lagunas"),
@@ -35,11 +34,12 @@ PAPERS = {
 SYNCHRONISED = 1.82
 SPEEDUP = 2.7
 SMALL = ("flash.dies_per_channel=2", "flash.blocks_per_plane=64")
-"""Drives of little flash: the exchange asks nothing of it."""
+"""Drives with little flash; the all-reduce does not use flash."""
 OPEN = (
     "tunnel.notification=burst", "tunnel.relay_command=0", "tunnel.relay_copy=0",
 )  # fmt: skip
-"""The open equivalent's 100 to 280 us have all of a command in them, and no notification."""
+"""Settings of the open equivalent: its 100 to 280 us per command include the relay's command and
+copy time, and it has no notification per command."""
 MODEL = "the relays' state machines, packet by packet, against the cost model"
 OWN = "predicted; nothing is published"
 TUNNELS = (1, 6, 12, 24, 36)
@@ -47,7 +47,7 @@ THREADS = (1, 2, 4, 8)
 
 
 def tunnel_rows(progress: Progress) -> list[Row]:
-    """All rows."""
+    """Return all rows."""
     parts = (fit_rows, identity_rows, command_rows, time_rows, shape_rows)
     rows: list[Row] = []
     for i, part in enumerate(parts):
@@ -62,13 +62,13 @@ def cost_of(preset: str, *overrides: str) -> TunnelCost:
 
 
 def ring_rate(x: Allreduce, drives: int) -> float:
-    """Bytes per second that each link carries each way."""
+    """Return the bytes per second that each link carries in each direction."""
     nodes = drives + 1
     return ring.steps(nodes) * ring.piece_bytes(GRADIENT, nodes) / x.seconds
 
 
 def fit_rows() -> Iterator[Row]:
-    """The rates that the command times are fitted to."""
+    """Yield the rates that the command times are fitted to."""
     for preset, (drives, rate, source) in PAPERS.items():
         x = exchange("ring", GRADIENT, drives, cost_of(preset))
         name = f"{preset}: ring over {drives} drives, per link"
@@ -89,7 +89,11 @@ def fit_rows() -> Iterator[Row]:
 
 
 def identity_rows() -> Iterator[Row]:
-    """What follows from the open equivalent's command time, and from where the host is."""
+    """Yield the values that follow by arithmetic.
+
+    Stream rates follow from the open equivalent's command time. The ring's bytes follow from the
+    host's position: messages between drives cross two tunnels.
+    """
     source = "the open equivalent (nvme_csd): 4,092 B in 100 to 280 us per command, one outstanding"
     for microseconds, rate in ((100, 41), (280, 15)):
         cost = cost_of("newport", *OPEN, f"tunnel.command={microseconds} us")
@@ -111,7 +115,7 @@ def identity_rows() -> Iterator[Row]:
 
 
 def command_rows() -> Iterator[Row]:
-    """Commands and notifications of a message: the model's are those of the state machines."""
+    """Yield the commands and time of a message: cost model against the relays' state machines."""
     for preset, (drives, _, _) in PAPERS.items():
         cost = cost_of(preset)
         n = ring.piece_bytes(GRADIENT, drives + 1)
@@ -129,7 +133,10 @@ def command_rows() -> Iterator[Row]:
 
 
 def time_rows() -> Iterator[Row]:
-    """A step of the ring, every packet of it, against the closed form; the host's CPU is one."""
+    """Yield the time of a ring step: packet simulation against closed form.
+
+    All tunnels share the relay threads of one host.
+    """
     for preset, (drives, _, _) in PAPERS.items():
         cost = cost_of(preset)
         n = ring.piece_bytes(GRADIENT, drives + 1)
@@ -144,7 +151,7 @@ def time_rows() -> Iterator[Row]:
 
 
 def shape_rows() -> Iterator[Row]:
-    """The host's relay as a bottleneck, and the other ways to exchange gradients."""
+    """Yield the load of the host's relay, and the times of all all-reduce algorithms."""
     for preset, (drives, _, _) in PAPERS.items():
         cost = cost_of(preset)
         x = exchange("ring", GRADIENT, drives, cost)

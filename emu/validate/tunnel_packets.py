@@ -1,11 +1,13 @@
-"""The tunnel packet by packet in virtual time: real relays, real commands, one host CPU for all.
+"""Packet simulation of the TCP/IP tunnels in virtual time, with the relays' state machines.
 
-Owns an event simulation of messages between a host and its drives, each sent when others have
-arrived. Does not own the protocol (tunnel.py, tunnel_device.py), whose state machines it runs, or
-the closed form that it is held against (tunnel_cost.py, stannis/allreduce.py).
-Source: own. Every packet is made, cut, carried and put together again; the host's relay has a
-thread each way for every tunnel, and so many of all these threads work at once, in the order in
-which they have something to do. Links are not modelled: a command's time has its transfer.
+Owns an event simulation of messages between a host and its drives; a message can depend on the
+arrival of others. Does not own the protocol (nvme/tunnel/host.py, nvme/tunnel/device.py), whose
+state machines it runs, or the closed form that it is compared with (nvme/tunnel/cost.py,
+cluster/collectives/).
+Source: none. Every packet is built, packed into commands, transferred and unpacked. The host's
+relay has one thread per direction for every tunnel. At most TunnelCost.threads of these threads run
+at once; they get a core in the order in which they become ready. Links are not modeled: the command
+time includes the transfer.
 """
 
 from __future__ import annotations
@@ -27,13 +29,16 @@ from ondie.emu.nvme.wire import Command, Completion, Cqe, Sqe
 
 HOST = 0
 _TAG = 12
-"""Bytes by which a packet is known: message 4, number 4, length 4."""
+"""Bytes of the tag that identifies a packet: message 4, number 4, length 4."""
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """A message of ``n_bytes`` from a node to another; node 0 is the host, node i + 1 drive i.
-    ``after``: messages that must have arrived before it begins, by their place."""
+    """Message of ``n_bytes`` from node ``source`` to node ``to``.
+
+    Node 0 is the host, node i + 1 is drive i. ``after``: indices of the messages that must arrive
+    before this one starts.
+    """
 
     source: int
     to: int
@@ -43,17 +48,17 @@ class Transfer:
 
 @dataclass
 class Outcome:
-    """What a run took. Times in ps."""
+    """Results of a run. Times in ps."""
 
     arrived: list[int]
-    """When each message was there."""
+    """Arrival time of each message; -1 if it did not arrive."""
     cpu_ps: int
-    """Of the host's relay, all threads."""
+    """CPU time of the host's relay, over all threads."""
     received: int
     written: int
     notified: int
     lost: int
-    """Packets that did not come as they were sent, or not in order."""
+    """Packets that arrived damaged or out of order, and messages that did not arrive."""
 
     @property
     def end_ps(self) -> int:
@@ -65,29 +70,29 @@ class Outcome:
 
 
 def run(transfers: Sequence[Transfer], drives: int, cost: TunnelCost) -> Outcome:
-    """All transfers, from time 0 on, tunnels open."""
+    """Run all transfers from time 0 on, with open tunnels."""
     return _Run(transfers, drives, cost).outcome()
 
 
 @dataclass
 class _Thread:
-    """One way of one tunnel's relay in the host: jobs in turn."""
+    """Thread of the host's relay for one direction of one tunnel; runs its jobs in order."""
 
     jobs: deque[tuple[int, Callable[[], None]]] = field(default_factory=deque)
     busy: bool = False
 
 
 class _Tunnel:
-    """A drive's tunnel, open."""
+    """Open tunnel of one drive."""
 
     def __init__(self, cost: TunnelCost) -> None:
         self.host = HostRelay(cost.form)
         self.device = DeviceRelay(cost.form)
         self.up, self.down = _Thread(), _Thread()
         self.kinds: dict[int, str] = {}
-        """Of the commands in flight, by identifier."""
+        """Kind of each command in flight, by command identifier."""
         self.host.open()
-        for _ in range(2):  # open, and its event requests
+        for _ in range(2):  # first the open command, then the event requests
             for command in self.host.requests():
                 self.device.command(command)
             for completion in self.device.completions():
@@ -107,7 +112,7 @@ class _Run:
         self._waiting: deque[_Thread] = deque()
         self._cpu = 0
         self._packets = [self._cut(i, t.n_bytes) for i, t in enumerate(transfers)]
-        self._next = [0] * len(transfers)  # packet of each message
+        self._next = [0] * len(transfers)  # next expected packet of each message
         self._arrived = [-1] * len(transfers)
         self._left = [len(set(t.after)) for t in transfers]
         self._lost = 0
@@ -132,7 +137,7 @@ class _Run:
     # --- messages and packets
 
     def _cut(self, at: int, n: int) -> list[bytes]:
-        """IP packets of a message, each with its tag."""
+        """Return the tagged IP packets of message ``at`` of ``n`` bytes."""
         most, found = self.cost.form.mtu - SEGMENT_HEADER, []
         for number, start in enumerate(range(0, n, most)):
             length = min(most, n - start) + SEGMENT_HEADER
@@ -154,7 +159,7 @@ class _Run:
         self._answers(tunnel)
 
     def _take(self, packet: bytes, node: int) -> None:
-        """A packet has come out of a tunnel, at the host or at a drive."""
+        """Handle a packet that leaves a tunnel at ``node``: forward it or count it as arrived."""
         at, number, length = (int.from_bytes(packet[i : i + 4], "little") for i in (0, 4, 8))
         transfer = self.transfers[at]
         if node == HOST and transfer.to != HOST:
@@ -176,7 +181,7 @@ class _Run:
     # --- commands
 
     def _push(self, tunnel: _Tunnel) -> None:
-        """The relay's thread downward takes the next block, if it may."""
+        """Start the next block of the downward thread if it is idle and a command is available."""
         if tunnel.down.busy or tunnel.down.jobs:
             return
         command = tunnel.host.write()
@@ -190,7 +195,7 @@ class _Run:
         self._at(self.now, partial(self._push, tunnel), 2)
 
     def _requests(self, tunnel: _Tunnel) -> None:
-        """What the relay asks for: event requests are there at once, receptions take their time."""
+        """Issue the relay's requests: event requests at once, receive commands after their time."""
         for command in tunnel.host.requests():
             if self._note(tunnel, command) == "event":
                 tunnel.device.command(command)
@@ -207,7 +212,7 @@ class _Run:
                 self._take(event.data, self.tunnels.index(tunnel) + 1)
 
     def _answers(self, tunnel: _Tunnel) -> None:
-        """Completions on their way, and what the relay does with them."""
+        """Deliver the drive's completions to the host and schedule the relay's work on them."""
         for completion in tunnel.device.completions():
             kind = tunnel.kinds.pop(Cqe.unpack(completion.cqe).cid, "event")
             if kind == "write":
@@ -241,7 +246,7 @@ class _Run:
     # --- time and the host's CPU
 
     def _at(self, time: int, action: Callable[[], None], rank: int = 1) -> None:
-        """Something happens; at equal times lower ranks go first."""
+        """Schedule an action; at equal times the lower rank runs first."""
         self._order += 1
         heapq.heappush(self._events, (time, rank, self._order, action))
 
@@ -253,7 +258,7 @@ class _Run:
             self._dispatch()
 
     def _dispatch(self) -> None:
-        """Threads with something to do get a core, in turn."""
+        """Grant free cores to the threads that wait for one, first come first served."""
         while self._cores and self._waiting:
             thread = self._waiting.popleft()
             work, then = thread.jobs.popleft()

@@ -1,7 +1,8 @@
-"""ZeRO-Infinity's bytes and times beside the simulation's: `ondie validate zero`.
+"""ZeRO-Infinity's bytes and times compared with the simulation's: `ondie validate zero`.
 
-Owns these rows, and the measuring of a drive's read and write rate alone. Does not own the path
-(paths/host_offload.py). Source: DeepSpeed's NVMe swappers; DeepNVMe's published rates.
+Owns these rows, and the measurement of a drive's rate when it only reads or only writes. Does not
+own the path (paths/offload/path.py).
+Source: DeepSpeed's NVMe swappers; DeepNVMe's published rates.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ BYTES_SOURCE = (
     "device"
 )
 PARAMS = 10_000_000
-"""Of the runs that count bytes: no multiple of a page, a block or a sub-group."""
+"""Parameters of the runs that count bytes; not a multiple of a page, a block or a sub-group."""
 SMALL = "host.subgroup_params=1000000"
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes per parameter of a configuration: of gradients and parameters before the update, and
-    read and written in it."""
+    """Expected bytes per parameter of one configuration.
+
+    ``gradient``, ``parameters``: gradients written and parameters read before the update.
+    ``read``, ``written``: bytes in the update.
+    """
 
     name: str
     op: str
@@ -77,7 +81,7 @@ TRAFFIC = (
 
 
 def counted(case: Traffic) -> dict[str, float]:
-    """Bytes per parameter at the drives' counters, before the update and in it."""
+    """Return the bytes per parameter by the drives' counters, before and in the update."""
     cfg = load_preset("optimstore-r1", case.settings)
     options = Options(format=case.format, offload=case.offload)
     run = Run(case.path.name, cfg, model(case.op, PARAMS), options, payload=False)
@@ -98,7 +102,7 @@ def counted(case: Traffic) -> dict[str, float]:
 
 
 def byte_rows(progress: Progress) -> Iterator[Row]:
-    """A row for each column of the table, and their sum."""
+    """Yield a row for each nonzero column of TRAFFIC, and one for the sum."""
     for i, case in enumerate(TRAFFIC):
         if progress is not None:
             progress("zero", 0.5 * i / len(TRAFFIC))
@@ -122,7 +126,7 @@ def byte_rows(progress: Progress) -> Iterator[Row]:
 
 @dataclass(frozen=True)
 class Drives:
-    """Drives of DeepNVMe's measurements: GB/s read and written by all of them together."""
+    """Drives of one DeepNVMe measurement; ``read`` and ``write``: GB/s of all drives together."""
 
     name: str
     count: int
@@ -130,8 +134,11 @@ class Drives:
     write: float
 
     def settings(self) -> tuple[str, ...]:
-        """R1's dies behind a link that is the bottleneck either way: channels three times as fast,
-        so that reads and writes at once do not meet in them."""
+        """Return settings of R1 in which the link is the bottleneck in both directions.
+
+        The channels are three times as fast, so concurrent reads and writes do not compete for
+        them.
+        """
         return (
             f"system.devices={self.count}",
             f"link.up={round(self.read / self.count * 1e3)} MB/s",
@@ -147,21 +154,24 @@ DRIVES = (
     Drives("8 x gen5", 8, 48, 26),
 )
 RATES = ("4 Gparam/s", "0.4 Gparam/s")
-"""Of CPU Adam: a large server's, and one that is the bottleneck."""
+"""Rates of CPU Adam: that of a large server, and one that makes the CPU the bottleneck."""
 INPUTS = (
     "DeepNVMe's measured rates of all drives together (DeepSpeed); the links of the emulated "
     "drives are set to them"
 )
 TIMED_PARAMS = 60_000_000
 PIPELINED_PARAMS = 4 << 20
-"""Of a sub-group, where they are pipelined."""
+"""Parameters of a sub-group in pipelined runs."""
 Stages = tuple[float, float, float]
-"""Seconds to read, compute and write all of it, each alone."""
+"""Seconds to read, compute and write all parameters, each without overlap."""
 
 
 def rate(cfg: Config, kind: int, n_bytes: int, written: int) -> float:
-    """Bytes per second of so many bytes read, or written, and nothing else, after ``written``
-    others: blocks are erased as they are in a step."""
+    """Return the rate (bytes/s) of reading or writing ``n_bytes`` without other traffic.
+
+    ``kind``: queues.READ or queues.WRITE. ``written``: bytes that are written before the
+    measurement, so that blocks are erased as often as in a step.
+    """
     volume = Volume.of(
         {"w": File((Extent(0, (n_bytes + written) // 4, 0),), 4)}, Geometry.of(cfg),
         cfg.system.devices, cfg.host.io_block_bytes, 1,
@@ -179,25 +189,30 @@ def rate(cfg: Config, kind: int, n_bytes: int, written: int) -> float:
 
 
 def update_s(cfg: Config, path: type[HostOffload], n: int) -> float:
-    """Seconds of the simulated update stage."""
+    """Return the duration of the simulated update stage of ``n`` parameters (s)."""
     result = run_path(path.name, cfg, model("adam", n), Options(), steps=1, payload=False)
     assert result.ledger is not None
     return result.ledger.update_s
 
 
 def serial(stages: Stages, groups: float) -> float:
-    """N(16/R + 12/W + 1/c)."""
+    """Return N(16/R + 12/W + 1/c): the stages do not overlap."""
     return sum(stages)
 
 
 def pipelined(stages: Stages, groups: float) -> float:
-    """N max(16/R, 12/W, 1/c), and what the first and last sub-group leave bare."""
+    """Return N max(16/R, 12/W, 1/c) + fill: the stages overlap.
+
+    Fill: the stages of the first and last sub-group that do not overlap with others.
+    """
     return max(stages) + (sum(stages) - max(stages)) / groups
 
 
 def half_duplex(stages: Stages, groups: float) -> float:
-    """N max(16/R + 12/W, 1/c), where one resource of the drive serves reads and writes, and what
-    a computation at either end is longer than the transfer beside it."""
+    """Return N max(16/R + 12/W, 1/c) + fill: one resource of the drive serves reads and writes.
+
+    Fill: the excess of the first and last sub-group's computation over the concurrent transfer.
+    """
     read, cpu, write = stages
     ends = max(cpu - read, 0) + max(cpu - write, 0)
     return max(read + write, cpu) + ends / groups
@@ -232,12 +247,12 @@ PRESETS = {
     "smartssd": ("serial", "half duplex"),
     "gen4-tlc": ("serial", None),
 }
-"""Which closed forms hold on a preset; None: neither of the pipelined ones."""
+"""Closed forms that hold on each preset; None: neither of the two pipelined forms holds."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Simulated update stages of one configuration beside the closed forms in its own rates."""
+    """One configuration and its measured rates (bytes/s): R and W of the closed forms."""
 
     name: str
     cfg: Config
@@ -251,7 +266,7 @@ class Timed:
         return Timed(name, cfg, read, rate(cfg, queues.WRITE, 12 * n, 4 * n))
 
     def rows(self, *forms: str | None) -> Iterator[Row]:
-        """Of these closed forms; None: both pipelined ones, shown."""
+        """Yield the rows of these closed forms; None yields both pipelined forms, shown only."""
         n = TIMED_PARAMS
         cpu = machine.update_ps(self.cfg, n, machine.ADAM_BYTES) / 1e12
         stages = 16 * n / self.read, cpu, 12 * n / self.write
@@ -270,7 +285,7 @@ class Timed:
 
 
 def time_rows(progress: Progress) -> Iterator[Row]:
-    """Times of DeepNVMe's drives and of the presets."""
+    """Yield the update times of DeepNVMe's drives and of the presets."""
     cases = [(d, c) for d in DRIVES for c in RATES]
     for i, (drives, cpu) in enumerate(cases):
         if progress is not None:
@@ -291,5 +306,5 @@ def time_rows(progress: Progress) -> Iterator[Row]:
 
 
 def zero_rows(progress: Progress) -> list[Row]:
-    """Bytes per parameter of every configuration, then times."""
+    """Return the rows of bytes per parameter, then the rows of times."""
     return [*byte_rows(progress), *time_rows(progress)]

@@ -1,6 +1,7 @@
-"""`ondie bench engine`: page operations per second, memory and start-up of the flash engine.
+"""`ondie bench engine`: page operations per second, memory and start-up time of the flash engine.
 
-Owns its drives, workloads, anchors and rows. Does not own whether a figure is good enough: targets
-are shown. Source: none. One core, compilation excluded unless it is what is measured, best of a
-number of runs: a busy neighbour only ever adds time.
+Owns the drives, workloads, reference measurements and rows of this benchmark. Does not check its
+results: targets are only shown.
+Source: none. All measurements run on one core. They exclude compilation, except for the start-up
+rows. Each result is the best of several runs, because other programs can only add time.
 """

@@ -1,7 +1,8 @@
-"""What this machine's memory does: anchors beside which figures of the engine mean something.
+"""Memory bandwidth and latency of this machine, as a reference for the engine's speed.
 
-Owns a copy between arrays and a chase of pointers, both larger than the caches. Does not own what
-is measured beside them. Source: own; McCalpin's STREAM copy, and the chase of LMbench's lat_mem_rd.
+Owns a copy between arrays and a pointer chase, both larger than the caches. Does not own the engine
+measurements that are compared with them (speed.py).
+Source: the copy of McCalpin's STREAM, and the pointer chase of LMbench's lat_mem_rd.
 """
 
 from __future__ import annotations
@@ -18,32 +19,35 @@ LINE = 64
 COPY_BYTES = 1 << 28
 CHASE_BYTES = 1 << 28
 STEPS, PIECES = 1 << 17, 8
-"""Steps of a piece of the chase, and pieces, of which the best counts."""
+"""Links per timed piece of the pointer chase, and number of pieces; the fastest piece counts."""
 
 
 @dataclass(frozen=True)
 class Anchors:
-    """Per cache line copied, and per step of a chase: each address is in the line before."""
+    """Memory times: per copied cache line, and per link of a pointer chase (ns).
+
+    Each address of the chase is stored in the previous line.
+    """
 
     copy_ns: float
     chase_ns: float
 
     @property
     def copy_bytes_per_s(self) -> float:
-        """Bytes copied per second: each is read and written."""
+        """Bytes copied per second; each byte is read once and written once."""
         return LINE / self.copy_ns * 1e9
 
 
 @njit
 def chase(following, at, steps):
-    """Follow ``steps`` links from place ``at``. Returns where that ends."""
+    """Follow ``steps`` links from index ``at`` and return the last index."""
     for _ in range(steps):
         at = following[at]
     return at
 
 
 class Memory:
-    """The arrays, made once, and measured as often as one likes: the best counts."""
+    """Memory benchmark: allocates its arrays once and keeps the best of all measurements."""
 
     def __init__(self, copy_bytes: int = COPY_BYTES, chase_bytes: int = CHASE_BYTES) -> None:
         self.source = np.ones(copy_bytes // 8, np.int64)
@@ -56,7 +60,7 @@ class Memory:
         self.copy_ns = self.chase_ns = float("inf")
 
     def measure(self) -> None:
-        """Once more; about a fifth of a second."""
+        """Measure once more, in about 0.2 s, and keep the best times."""
         begin = time.perf_counter()
         np.copyto(self.target, self.source)
         took = (time.perf_counter() - begin) * 1e9
@@ -68,5 +72,5 @@ class Memory:
             self.chase_ns = min(self.chase_ns, (time.perf_counter() - begin) * 1e9 / STEPS)
 
     def anchors(self) -> Anchors:
-        """The best so far."""
+        """Return the best times so far."""
         return Anchors(self.copy_ns, self.chase_ns)

@@ -1,7 +1,8 @@
-"""A drive far beyond memory: 32 TB, of which a part is written in order and read at random.
+"""Benchmark of a 32 TB drive, much larger than memory: sequential writes, then random reads.
 
-Owns that drive and workload, run in a process of its own so that its memory can be told. Does not
-own how maps stay small (build.py). Source: own.
+Owns this drive and workload, and the separate process whose peak memory is measured. Does not own
+the compact maps (engine/run/build.py).
+Source: none.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ HUGE = (
     "flash.blocks_per_plane=1423",
     "host.io_submit=0 ns",
 )
-"""32 TB in pages of 16 KiB."""
+"""Settings of a 32 TB drive with pages of 16 KiB."""
 MOST_BYTES = 4 << 30
 
 
 def large_rows(plan: Plan) -> list[Row]:
-    """32 TB on 16 channels: written sequentially for 1 TB, read at random; its memory and time, in
-    a process of its own."""
+    """Return the peak memory and time of the 32 TB drive, measured in a separate process.
+
+    The workload writes 1 TB sequentially (10 GB if ``plan.quick``) and then reads at random.
+    """
     size = 10**10 if plan.quick else 10**12
     plan.progress(f"32 TB, {size / 1e9:g} GB of it")
     code = f"from ondie.emu.validate.speed import large; large.measure({size})"
@@ -53,8 +56,11 @@ def large_rows(plan: Plan) -> list[Row]:
 
 
 def measure(size: int) -> None:
-    """Configure the 32 TB drive, write ``size`` bytes by 1 MiB, read a million pages of them at
-    random; prints what that took as JSON."""
+    """Run the workload on the 32 TB drive and print its time and memory as JSON.
+
+    Writes ``size`` bytes sequentially in requests of 1 MiB, then reads 4 x MAX_CHUNK random pages
+    of them.
+    """
     begin = time.perf_counter()
     cfg = load_preset("gen4-tlc", HUGE)
     arrays = build.build(cfg, devices=1, phases=1, pairs=1)

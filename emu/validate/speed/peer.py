@@ -1,9 +1,9 @@
-"""MQSim beside this engine: the same files, timed in the same run.
+"""Speed of MQSim and of this engine on the same files, timed in the same run.
 
-Owns the cases made longer, MQSim's run as a process, and the rows. Does not own the cases
-(mqsim/cases.py) or MQSim, which the user has built. Source: MQSim's command line; a build that
-prints a line "PEER {json}" with loop_wall_s, loop_cpu_s and transactions is compared loop against
-loop as well.
+Owns the lengthening of cases, the process that runs MQSim, and the rows. Does not own the cases
+(validate/mqsim_cases.py) or MQSim, which the user has built.
+Source: MQSim's command line. If the build prints a line "PEER {json}" with loop_wall_s, loop_cpu_s
+and transactions, the event loops are compared as well.
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ from ondie.emu.validate.speed.process import run
 from ondie.kernels.bench.run import Row
 
 LEAST_S = 5.0
-"""MQSim's time for a case: requests are repeated until it takes that long."""
+"""Shortest MQSim time of a case (s); its number of requests is multiplied to reach it."""
 QUICK_S = 0.5
 COLLECTING, OTHER = 20.0, 10.0
-"""Times MQSim's flash transactions per second that are aimed at."""
+"""Target ratios to MQSim's flash transactions per second, with and without garbage collection."""
 FLASH = ("user_reads", "user_writes", "gc_reads", "gc_writes", "map_reads", "map_writes", "erases")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run of either program. loop: of the event loop alone, where that is known."""
+    """Times of one run of either program (s).
+
+    ``loop_s``, ``loop_cpu_s``: time of the event loop only; None if unknown.
+    """
 
     wall_s: float
     cpu_s: float
@@ -50,7 +53,7 @@ class Run:
 
 
 def check(peer: Path, folder: Path | None) -> None:
-    """InputError unless the program can be run and there is a folder of cases."""
+    """Raise InputError unless ``peer`` is an executable file and ``folder`` contains cases."""
     if not peer.is_file() or not os.access(peer, os.X_OK):
         raise InputError(f"--peer {peer}: no program there that can be run")
     if folder is None:
@@ -59,7 +62,7 @@ def check(peer: Path, folder: Path | None) -> None:
 
 
 def rows(peer: Path, folder: Path, quick: bool, progress: Callable[[str], object]) -> list[Row]:
-    """Flash transactions per second of every case, ours over MQSim's."""
+    """Return rows of the flash transactions per second of every case, relative to MQSim's."""
     made = []
     for case in mq.read_cases(folder):
         with tempfile.TemporaryDirectory() as name:
@@ -70,7 +73,10 @@ def rows(peer: Path, folder: Path, quick: bool, progress: Callable[[str], object
 def case_rows(
     peer: Path, case: mq.Case, folder: Path, quick: bool, progress: Callable[[str], object]
 ) -> list[Row]:
-    """One case, made as long as it takes, each program best of two."""
+    """Lengthen one case to the shortest time, run both programs and return the rows.
+
+    Each program's time is the best of two runs, or of one run if ``quick``.
+    """
     least = QUICK_S if quick else LEAST_S
     progress(f"{case.name}: MQSim")
     config, workload = pair_in(case, folder, 1)
@@ -91,7 +97,7 @@ def case_rows(
 
 
 def compared(case: mq.Case, times: int, ours: Run, theirs: Run) -> list[Row]:
-    """Rows of both programs' transactions per second, by wall and by processor time."""
+    """Return rows of both programs' transactions per second, by wall time and by CPU time."""
     target = COLLECTING if case.collects else OTHER
     name = f"{case.name} x {times}"
     made = []
@@ -125,7 +131,10 @@ def _best(a: Run, b: Run) -> Run:
 
 
 def pair_in(case: mq.Case, folder: Path, times: int) -> tuple[Path, Path]:
-    """The case's two files in ``folder``, with ``times`` as many requests, and its trace."""
+    """Write a case's two files and its traces to ``folder``; return the paths of the two files.
+
+    ``times``: factor on the number of requests.
+    """
     base = case.folder / "configs"
     config, workload = folder / "ssd.xml", folder / "workload.xml"
     shutil.copyfile(base / f"{case.name}.ssdconfig.xml", config)
@@ -144,7 +153,7 @@ def _scaled(text: str, element: str, times: int) -> str:
 
 
 def _unpack(source: Path, path: str, folder: Path) -> None:
-    """A trace of the case, not compressed, where MQSim looks for it."""
+    """Copy a trace of the case to ``folder``, uncompressed, under the path that MQSim opens."""
     target = folder / path
     target.parent.mkdir(parents=True, exist_ok=True)
     if (source / path).is_file():
@@ -157,7 +166,10 @@ def _unpack(source: Path, path: str, folder: Path) -> None:
 
 
 def shortened(folder: Path, requests: int) -> tuple[Path, Path] | None:
-    """The checkout's first case with so many requests; None without a checkout."""
+    """Write the checkout's first case with ``requests`` requests to ``folder``.
+
+    Returns the paths of its two files; None without a checkout.
+    """
     cases = validate.cases_folder()
     if cases is None:
         return None
@@ -172,7 +184,7 @@ def shortened(folder: Path, requests: int) -> tuple[Path, Path] | None:
 
 
 def _run_peer(peer: Path, config: Path, workload: Path) -> Run:
-    """MQSim on the files, in their folder. InputError where it fails."""
+    """Run MQSim on the files, in their folder. Raises InputError if it fails."""
     command = [str(peer.resolve()), "-i", str(config), "-w", str(workload)]
     ended = run(command, workload.parent)
     said: dict[str, Any] = {}
@@ -191,7 +203,7 @@ def _run_peer(peer: Path, config: Path, workload: Path) -> Run:
 
 
 def _run_here(config: Path, workload: Path) -> Run:
-    """The same here: the loop in this process, the whole command in its own."""
+    """Run this engine on the files: the loop in this process, the command in a separate one."""
     drive, scenarios = read_pair(config, workload)
     done = played(drive, flows(drive, scenarios[0], folders=[workload.parent]), frozenset())
     count = counters(done.counters)

@@ -1,7 +1,8 @@
-"""What to measure, and how a figure becomes rows.
+"""Plan of a benchmark run, and the rows of a measured speed.
 
-Owns Plan and the rows of a speed beside a target and beside memory. Does not own measurements.
-Source: own.
+Owns Plan, and the rows that compare a speed with its target and with memory. Does not own the
+measurements (speed.py, anchors.py).
+Source: none.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ SECTIONS = ("flash", "ftl", "ftl-64g", "peer", "large", "start")
 
 @dataclass
 class Plan:
-    """What to measure. peer, cases: MQSim's program and a folder of its cases."""
+    """Sections to measure and their options.
+
+    ``peer``, ``cases``: MQSim's program and a folder of its cases.
+    """
 
     sections: tuple[str, ...] = SECTIONS
     quick: bool = False
@@ -29,12 +33,12 @@ class Plan:
 
     @property
     def repeat(self) -> int:
-        """Runs of which the best counts."""
+        """Number of runs; the best one counts."""
         return 2 if self.quick else REPEAT
 
 
 def memory_rows(anchors: Anchors) -> list[Row]:
-    """What memory does on this machine, best of all of this run."""
+    """Return rows of this machine's memory bandwidth and latency."""
     return [
         Row("memory copy", anchors.copy_bytes_per_s / 1e9, "GB/s", "itself", 1.0),
         Row("memory copy, cache line", anchors.copy_ns, "ns", "itself", 1.0),
@@ -45,7 +49,11 @@ def memory_rows(anchors: Anchors) -> list[Row]:
 def speed_rows(
     name: str, per_s: float, cpu_per_s: float, target: float | None, anchors: Anchors
 ) -> list[Row]:
-    """Operations per second beside a target, and the time of one beside memory's."""
+    """Return rows of the operations per second and of the time per operation.
+
+    The rates are compared with ``target`` (pages/s; None: no target), the time with memory's times.
+    ``cpu_per_s``: operations per second of CPU time.
+    """
     ns = 1e9 / per_s
     beside = per_s / target if target else 1.0
     words = f"target {target / 1e6:g} M/s" if target else "itself"

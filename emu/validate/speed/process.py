@@ -1,6 +1,7 @@
 """Processes whose time or memory is measured.
 
-Owns running one and what it took. Does not own what it does. Source: own.
+Owns the start of a process and the measurement of its time. Does not own the commands that it runs.
+Source: none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ondie.emu.units import InputError
 
 @dataclass(frozen=True)
 class Ended:
-    """A process that ended well. Times in s."""
+    """Output and times (s) of a process that ended with exit status 0."""
 
     out: str
     wall_s: float
@@ -28,7 +29,10 @@ class Ended:
 def run(
     command: Sequence[str], folder: Path | None = None, env: dict[str, str] | None = None
 ) -> Ended:
-    """Run a program to its end, without input. InputError, with its last line, where it fails."""
+    """Run a program to its end, without input.
+
+    Raises InputError with the program's last line of output if its exit status is not 0.
+    """
     before, begin = os.times(), time.perf_counter()
     done = subprocess.run(
         command,
@@ -48,5 +52,5 @@ def run(
 
 
 def python(*arguments: str, env: dict[str, str] | None = None) -> str:
-    """What another Python of this kind prints."""
+    """Run this Python interpreter with ``arguments`` and return its output."""
     return run([sys.executable, *arguments], env=env).out

@@ -1,6 +1,8 @@
-"""The command: all sections in one run, their table and JSON.
+"""Runner of `ondie bench engine`: all sections in one run.
 
-Owns the order of the sections and what is written. Does not own any figure. Source: own.
+Owns the selection and order of the sections. Does not own any measurement (speed.py, peer.py,
+large.py, start.py) or the output (cli/commands/bench_engine.py).
+Source: none.
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ from ondie.kernels.bench.run import Row
 
 
 def run(plan: Plan) -> bench.Bench:
-    """Measure. InputError for a section that does not exist, or a peer without cases."""
+    """Measure the sections of a plan and return their rows.
+
+    Raises InputError for an unknown section, or for a peer without cases.
+    """
     for name in plan.sections:
         if name not in SECTIONS:
             raise InputError(f"--only {name}: one of {', '.join(SECTIONS)} is right")

@@ -1,8 +1,8 @@
-"""Page operations per second, without an FTL and with one that collects.
+"""Page operations per second of the flash engine: without FTL, and with FTL and garbage collection.
 
-Owns the drives and workloads of these figures. Does not own rows (plan.py) or anchors (anchors.py).
-Source: own. Pages are of 4 KiB, as the writes are, so that every write is one page; where maps fit
-the caches nothing else does not.
+Owns the drives and workloads of these measurements. Does not own rows (plan.py) or the memory
+reference (anchors.py).
+Source: none. Pages and writes are 4 KiB, so every write is one page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PLAIN = (
     "flash.cache_program=false",
     "flash.interleave_commands=false",
 )
-"""Pages as large as the writes; commands and data as simple as MQSim's."""
+"""Settings: pages of the size of the writes; commands and transfers as simple as MQSim's."""
 BARE = (
     *PLAIN,
     "host.io_submit=0 ns",
@@ -40,8 +40,9 @@ BARE = (
     "ecc.encode=0 ns",
     "link.latency=0 ns",
 )
-"""Flash and FTL alone: what lies between them and the host takes no time (nor do its link and its
-DRAM, see :func:`ftl_once`)."""
+"""Settings of flash and FTL only: all components between them and the host take no time.
+
+Link and DRAM are set to take no time in :func:`ftl_once`."""
 PHYSICAL = (
     *PLAIN,
     "flash.channels=16",
@@ -58,7 +59,7 @@ SMALL = (
     "ftl.over_provisioning=0.25",
     "ftl.gc_low_blocks=2",
 )
-"""131,072 pages, whose maps take 0.9 MiB."""
+"""Settings of a drive of 131,072 pages; its maps take 0.9 MiB."""
 LARGE = (
     "flash.channels=16",
     "flash.dies_per_channel=4",
@@ -68,12 +69,15 @@ LARGE = (
     "ftl.over_provisioning=0.25",
     "ftl.gc_low_blocks=4",
 )
-"""64 GiB offered: 16.8 M logical pages, whose maps take 150 MiB."""
+"""Settings of a drive with a capacity of 64 GiB: 16.8 M logical pages; its maps take 150 MiB."""
 DEPTH = 256
 
 
 def flash_rows(plan: Plan, memory: Memory) -> list[Row]:
-    """256 planes, half programs, every operation on one plane; channels and dies alone."""
+    """Return the rates of channels and dies without FTL.
+
+    256 planes, half of the operations are programs, and every operation uses one plane.
+    """
     n = 1_000_000 if plan.quick else 8_000_000
     best = best_cpu = float("inf")
     for number in range(plan.repeat):
@@ -86,18 +90,18 @@ def flash_rows(plan: Plan, memory: Memory) -> list[Row]:
 
 
 def flash_once(n: int) -> tuple[float, float]:
-    """Wall and processor seconds of ``n`` operations, dealt evenly to 256 dies."""
+    """Return the wall time and CPU time (s) of ``n`` operations, distributed evenly to 256 dies."""
     cfg = load_preset("gen4-tlc", PHYSICAL)
     rng = np.random.default_rng(0)
     op = np.where(rng.random(n) < 0.5, timing.PROGRAM, timing.READ)
     arrays = build.build(cfg, devices=1, phases=1, jobs=n)
-    arrays.cfg.watch = 0  # nobody waits for an operation to end
+    arrays.cfg.watch = 0  # no completion callbacks
     die = np.arange(n) * len(arrays.die) // n
     physical.load(arrays, die, op, bus=np.full(n, PAGE), page=np.full(n, -1))
     state = arrays.handle()
     pending = arrays.feed["last"].copy()
     arrays.feed["last"] = arrays.feed["next"]
-    physical.run(state, 8, NEVER - 1)  # compiles, as there is nothing to do
+    physical.run(state, 8, NEVER - 1)  # compile only: no operation is pending
     arrays.feed["last"] = pending
     begin, begin_cpu = time.perf_counter(), time.thread_time()
     done = physical.run(state, 8, NEVER - 1)
@@ -107,7 +111,7 @@ def flash_once(n: int) -> tuple[float, float]:
 
 
 def writes(rng: np.random.Generator, pages: int, n: int) -> Iterator[np.ndarray]:
-    """``n`` writes of one page, uniform over ``pages``."""
+    """Yield chunks of ``n`` one-page writes in total, uniform over ``pages`` pages."""
     while n > 0:
         k = min(n, MAX_CHUNK)
         chunk = np.zeros(k, REQUEST)
@@ -119,8 +123,10 @@ def writes(rng: np.random.Generator, pages: int, n: int) -> Iterator[np.ndarray]
 
 
 def ftl_once(cfg: Config, n: int, seed: int, bare: bool = True) -> Replayed:
-    """``n`` uniform 4 KiB writes to a drive in steady state, DEPTH outstanding. ``bare``: link and
-    DRAM have no rate, so that only flash and FTL take time."""
+    """Replay ``n`` uniform 4 KiB writes to a drive in steady state, with DEPTH outstanding.
+
+    ``bare``: link and DRAM take no time, so only flash and FTL do.
+    """
     arrays = build.build(cfg, devices=1, phases=1, pairs=1, seed=seed)
     if bare:
         arrays.fifo["scale"] = 0
@@ -131,7 +137,7 @@ def ftl_once(cfg: Config, n: int, seed: int, bare: bool = True) -> Replayed:
 
 
 def page_operations(count: dict[str, int]) -> int:
-    """Pages sensed and programmed, for the host and for collection."""
+    """Return the number of pages sensed and programmed, for the host and for garbage collection."""
     return sum(
         count[name] for name in ("read_pages", "program_pages", "gc_read_pages", "gc_program_pages")
     )
@@ -140,7 +146,7 @@ def page_operations(count: dict[str, int]) -> int:
 def ftl_rows(
     plan: Plan, memory: Memory, name: str, settings: tuple[str, ...], target: float | None
 ) -> list[Row]:
-    """Page operations per second under uniform writes, and the write amplification they have."""
+    """Return the page operations per second under uniform writes, and their write amplification."""
     cfg = load_preset("gen4-tlc", settings)
     n = 300_000 if plan.quick else 2_000_000
     best = best_cpu = 0.0

@@ -1,6 +1,7 @@
-"""Start-up: what compiling costs the first time, and what a start costs afterwards.
+"""Start-up time: cost of the first compilation, and of a start with compiled code in the cache.
 
-Owns the commands that are started. Does not own the cache (ondie.kernels.jit). Source: own.
+Owns the commands that are started. Does not own the cache of compiled code (ondie.kernels.jit).
+Source: none.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from ondie.kernels.bench.run import Row
 
 
 def start_rows(plan: Plan) -> list[Row]:
-    """The first start of each command that uses the engine, with nothing compiled, and the next
-    one; compiling in all is what the first ones took more. By wall and by processor time."""
+    """Return the start times of each command that uses the engine, by wall time and CPU time.
+
+    The first start of each command has an empty cache; the cached start is the best of
+    ``plan.repeat`` further ones. Total compilation time is the sum of the differences.
+    """
     first, again = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         cache = {"XDG_CACHE_HOME": folder}
@@ -40,7 +44,7 @@ def start_rows(plan: Plan) -> list[Row]:
 
 
 def _starts(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """Commands that run for next to no time, with their files in ``folder``."""
+    """Yield (name, arguments) of commands that run briefly; their files are in ``folder``."""
     trace = folder / "a.trace"
     trace.write_text("".join(f"{i * 100000} 0 {i * 8} 8 {i % 2}\n" for i in range(50)))
     small = [word for setting in SMALL for word in ("--set", setting)]
