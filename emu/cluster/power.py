@@ -1,6 +1,6 @@
 """Power of a server that trains with its drives, and the energy per sample.
 
-Owns P = host + drives x drive. Does not own the constants (the presets) or speeds.
+Owns the sum P = host_w + drives x drive_w. Does not own the constants (the presets) or speeds.
 Source: STANNIS (DAC 2020), Table II, and HyperTune's energies, as stored in the presets.
 host.compute_power is the host while it trains, including its idle drives. A computing drive adds
 the power of its controller and all of its cores (energy.controller, energy.isp_core).

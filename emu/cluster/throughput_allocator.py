@@ -171,11 +171,12 @@ def recruited(
     exchange_s: Callable[[int], float],
     **limits: Any,
 ) -> Plan:
-    """Return :func:`plan` with the number of engines that gives the most samples per second.
+    """Return the plan with the number of engines that gives the most samples per second.
 
-    The count of the most numerous kind (the last if several are equal) is varied: beyond some
-    number, the all-reduce among more nodes costs more than they contribute. Up to TRIED engines
-    every number is tried, beyond that a grid, then a finer one around its best.
+    The search varies the count of the most numerous kind (the last if several are equal), because
+    beyond some number the all-reduce among more nodes costs more than they contribute. Up to TRIED
+    engines it tries every number; beyond that it tries a grid, then a finer one around the best.
+    ``limits``: keyword arguments of :func:`plan`.
     """
     count_each(engines, counts)
     kind = max(range(len(counts)), key=lambda i: (counts[i], i))

@@ -43,7 +43,7 @@ class Workload:
     updates_s: tuple[float, ...]
     """Weight update time on the host and on each kind of drive (s); 0 if the speeds include it."""
     notes: tuple[str, ...] = ()
-    """Notes that a reader of the results must know."""
+    """Notes on the origin of the values, to be printed with the results."""
 
     @property
     def gradient_bytes(self) -> int:

@@ -1,4 +1,5 @@
-"""Trainings with number formats and bit errors: results that validate nothing.
+"""Studies: training with number formats and with raw bit errors, without published results.
 
-Imports torch when a module is loaded, so only the command line may import this room, lazily.
+Its modules import torch when they are loaded, so only the command line may import this package, and
+only inside functions.
 """

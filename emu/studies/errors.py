@@ -1,20 +1,23 @@
-"""Training on weights and states with raw bit errors: `ondie validate errors`.
+"""Training on weights and optimizer states with raw bit errors: `ondie validate errors`.
 
-Owns the models, the modes of protection, which trainings are run and which need not be. Does not
-own the drive's errors (backend/bare.py, shield.py), the optimizer (csd.py), rows or the figure
-(errors_tables.py).
-Source: closed loops: wrong bits of the pages that the processing elements read are in what these
-compute and program, and so stay and add up in w, m and v; those of the pages of weights that the
-host reads are in the weights that it trains with. Models and batches as the traces gpt-small and
-mobilenetv2-digits were recorded.
+Owns the models, the modes of protection, and the selection of trainings that must be run. Does not
+own the drive's bit errors (nand/bit_errors.py, nand/pe_protection.py), the optimizer
+(csd_optimizer.py), or the rows and the figure (errors_tables.py).
+Source: none. Training is a closed loop. Bit errors in pages that the processing elements read enter
+the results that these compute and program, so errors persist and accumulate in w, m and v. Bit
+errors in weight pages that the host reads enter the weights that it trains with. Models and batches
+are those of the traces gpt-small and mobilenetv2-digits.
 
-The flips of a reading depend on its seed, page, programming and number alone, never on bytes or
-time. So the engine first reads every page of every step at a rate of one half, where each reading
-is wrong and leaves the key of its draws; from these the flips at any rate and behind any code are
-drawn as the engine draws them. Where none is left, the error-free training stands for the run, and
-some such runs are trained all the same, to be equal bit for bit. In every training the drive's own
-count has to be what was drawn. A training whose comparator would have had nothing to do is that of
-bypassed ECC.
+Bit flips are drawn before training. The flips of a page read depend only on its seed, page, program
+count and read number, not on data or time. The engine therefore first reads every page of every
+step at an error rate of one half. At this rate every read has wrong bits, so it logs the key of its
+random draws. These keys give the flips at any rate and with any code, drawn as the engine draws
+them.
+
+The error-free training replaces each run without remaining flips. For each model and each mode
+other than the NaN comparator, one such run is trained nevertheless and must be equal bit for bit.
+In every training the drive's error count must equal the drawn count. If the NaN comparator would
+not change any value, the training with bypassed ECC replaces the one with the comparator.
 """
 
 from __future__ import annotations
@@ -50,21 +53,21 @@ MODELS: dict[str, tuple[ModuleType, str]] = {
     "MobileNetV2": (mobilenet, "adam"),
     "GPT": (gpt, "adamw"),
 }
-"""Longest training first."""
+"""Training script and optimizer operation of each model, longest training first."""
 MOST_EXPOSURE = 10**12
 
 
 @dataclass(frozen=True)
 class Plain:
-    """A training without errors, and what every reading of its pages is drawn from."""
+    """Training without errors, and the keys from which the flips of its page reads are drawn."""
 
     trained: Trained
     keys: np.ndarray
-    """uint64[steps, readings of a step]."""
+    """uint64[steps, page reads per step]."""
 
 
 def device(mode: str, rate: float, exposure: int) -> Config:
-    """The drive of a run."""
+    """Return the configuration of a run's drive."""
     return load_preset(DEVICE).replace(
         {
             "pe.protection": MODES[mode], "errors.kind": "rate", "errors.rate": rate,
@@ -74,12 +77,12 @@ def device(mode: str, rate: float, exposure: int) -> Config:
 
 
 def train(model: str, mode: str, rate: float, exposure: int, seed: int, steps: int) -> Trained:
-    """Train on the drive; ``rate`` 0: without errors."""
+    """Train on the drive and return the results; ``rate`` 0 trains without errors."""
     return _trained(model, device(mode, rate, exposure), seed, steps)[0]
 
 
 def plain(model: str, seed: int, steps: int) -> Plain:
-    """Train without errors, and read the pages of as many steps once more for their keys."""
+    """Train without errors, and read the pages of ``steps`` steps again to get their keys."""
     cfg = device(BYPASSED, 0.0, 1)
     trained, optimizer = _trained(model, cfg, seed, steps)
     run = optimizer.run
@@ -94,7 +97,7 @@ def _trained(model: str, cfg: Config, seed: int, steps: int) -> tuple[Trained, C
         made.append(CSDOptimizer(params, op, device=cfg, path="on_die", seed=seed, **hyper))
         return made[-1]
 
-    with np.errstate(all="ignore"):  # what flips make of numbers
+    with np.errstate(all="ignore"):  # flips cause overflow and NaN
         result = script.train(update, steps, seed)
     (optimizer,) = made
     weights = np.concatenate([w.reshape(-1) for w in result.weights.values()])
@@ -110,8 +113,10 @@ def _trained(model: str, cfg: Config, seed: int, steps: int) -> tuple[Trained, C
 
 
 def readings(trace: Trace, options: Options, steps: int) -> np.ndarray:
-    """Keys of the draws of all readings of the optimizer's pages, uint64[steps, readings]: of a
-    run of the engine in which every second bit is wrong. ``trace``: of one step."""
+    """Return the keys of the draws of all page reads of the optimizer, uint64[steps, reads].
+
+    Simulates the steps at an error rate of one half. ``trace``: trace of one step.
+    """
     path = OnDie(device(BYPASSED, MOST, 1), trace, options)
     system = path.system(payload=True, timeline=0)
     system.arrays.cfg.seed = options.seed
@@ -127,7 +132,7 @@ def readings(trace: Trace, options: Options, steps: int) -> np.ndarray:
 
 
 def drawn(keys: np.ndarray, mode: str, rate: float, exposure: int) -> np.ndarray:
-    """(wrong bits of the array, those left) of each step's readings, int64[steps, 2]."""
+    """Return (wrong bits of the array, wrong bits after correction) by step, int64[steps, 2]."""
     cfg = device(mode, rate, exposure)
     flips: np.ndarray = shield.tally(keys, rate, cfg.flash.page_bytes, *shield.code(cfg), exposure)
     return flips
@@ -135,7 +140,7 @@ def drawn(keys: np.ndarray, mode: str, rate: float, exposure: int) -> np.ndarray
 
 @dataclass
 class Suite:
-    """All runs of a call."""
+    """All runs of one call."""
 
     steps: int
     seeds: Sequence[int]
@@ -145,7 +150,11 @@ class Suite:
     run: Runner
 
     def found(self) -> Found:
-        """Train what has to be trained, in an order in which nothing is trained in vain."""
+        """Train all runs that no other training replaces, and return the results of all runs.
+
+        Runs with the NaN comparator come last, because the runs with bypassed ECC show which of
+        them have an effect.
+        """
         pairs = [(model, seed) for model in MODELS for seed in self.seeds]
         self._done, self._expected = 0, 4 * len(pairs)
         plains = dict(self._each(plain, [(*pair, self.steps) for pair in pairs]))
@@ -184,7 +193,11 @@ class Suite:
         )
 
     def _to_be_equal(self, cells: Mapping[Any, Cell]) -> Iterator[tuple[str, str, float, int]]:
-        """For each model and mode the run of the highest rate that left no flip: it is trained."""
+        """Yield the run with the highest rate and no remaining flip, for each model and mode.
+
+        These runs are trained to verify that they equal the error-free training. The mode of the
+        NaN comparator is omitted.
+        """
         for model in MODELS:
             for mode in MODES:
                 if mode == COMPARED:
@@ -208,7 +221,7 @@ class Suite:
 
 
 def check(steps: int, seeds: Sequence[int], rates: Sequence[float], exposure: int) -> None:
-    """Raise InputError for what cannot be run."""
+    """Raise InputError for invalid arguments."""
     if steps < 1:
         raise InputError(f"steps: {steps}, want 1 or more")
     if not seeds or len(set(seeds)) < len(seeds):
@@ -233,7 +246,10 @@ def validate(
     jobs: int | None = None,
     progress: Progress = None,
 ) -> tuple[list[Row], dict[str, bytes], list[Any]]:
-    """Train: the rows, the figure by suffix, the table. Raises InputError."""
+    """Train all runs; return the rows, the figure's files by suffix, and the tables.
+
+    Raises InputError.
+    """
     check(steps, seeds, rates, exposure)
     ordered = sorted(rates)
     with pool("errors", jobs or os.cpu_count() or 1) as run:

@@ -1,8 +1,8 @@
-"""Rows, tables and the figure of trainings with raw bit errors.
+"""Rows, tables and figure of trainings with raw bit errors.
 
-Owns what is claimed of them, their distance from the training without errors, and the interval in
-which the number of flips has to lie. Does not own the trainings (errors.py).
-Source: own; expected flips are the rate times the bits that were read.
+Owns the checks, the distance of a training from the training without errors, and the interval in
+which the number of flips must lie. Does not own the trainings (errors.py).
+Source: none. The expected number of flips is the error rate times the number of bits read.
 """
 
 from __future__ import annotations
@@ -27,47 +27,51 @@ MODES = {
     "on-die ECC": "on_die_ecc",
     "controller's ECC": "controller_ecc",
 }
-"""pe.protection, by what it is called here."""
+"""Value of pe.protection for each mode name."""
 CLAIMED = 1e-8
-"""OptimStore (HPCA 2023): pSLC stays below this rate, so that ECC can be bypassed."""
+"""Upper limit of pSLC's raw bit error rate, so that ECC can be bypassed (OptimStore, HPCA 2023)."""
 DOUBT = 0.01
-"""Chance that any of a call's counts of flips lies outside its interval."""
-LAST = 10  # the loss at the end is the mean of the last tenth of the steps
+"""Probability that any flip count of one call lies outside its interval."""
+LAST = 10  # the final loss is the mean of the last tenth of the steps
 DISTANCE = 0.03
-"""Share of the fall of the loss that a training may miss before it has departed. Two trainings that
-differ in roundings only (FP32 with torch's in place of ours, 200 steps, seeds 1, 2 and 3) ended at
-most 1.3 % (GPT) and 1.2 % (MobileNetV2) of it apart; this is twice that, and a little."""
+"""Largest share of the loss reduction that a training may miss; above it, the training departs.
+
+Two trainings that differ only in rounding (FP32 with torch's rounding and with this project's, 200
+steps, seeds 1, 2 and 3) ended at most 1.3 % (GPT) and 1.2 % (MobileNetV2) of the loss reduction
+apart. The limit is slightly more than twice that."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A training on the drive."""
+    """Results of a training on the drive."""
 
     losses: tuple[float, ...]
-    """Of every step, up to the first that is no number."""
+    """Loss of every step, up to the first NaN."""
     weights: np.ndarray
     steps: int
-    """That were taken."""
+    """Number of completed steps."""
     raw: int
-    """Wrong bits that the drive counted in the optimizer's pages: of the array, and those left."""
+    """Wrong bits of the array that the drive counted in the optimizer's pages."""
     left: int
+    """Wrong bits that remained after correction."""
     met: bool
-    """Was there a value that a comparator would have changed?"""
+    """True if a NaN comparator would have changed a value."""
     update_s: float
+    """Update time per step (s)."""
     drive_j: float
-    """Of a step."""
+    """Energy of the drive per step (J)."""
 
 
 @dataclass
 class Cell:
-    """A run: model, mode, rate, seed."""
+    """Run with one model, mode, rate and seed."""
 
     flips: np.ndarray
-    """Drawn ahead, int64[steps, 2]: wrong bits of the array, those left."""
+    """Flips drawn before training, int64[steps, 2]: wrong bits of the array, remaining ones."""
     trained: Trained | None = None
-    """How it went: its own training, or the one that stands for it."""
+    """Results of the run: of its own training, or of the training that replaces it."""
     run: Trained | None = None
-    """Its own training, where there was one."""
+    """Results of the run's own training; None if another training replaces it."""
 
     @property
     def raw(self) -> int:
@@ -80,13 +84,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Found:
-    """All runs of a call."""
+    """Results of all runs of one call."""
 
     cells: Mapping[tuple[str, str, float, int], Cell]
+    """Runs by (model, mode, rate, seed)."""
     plain: Mapping[tuple[str, int], Trained]
-    """Without errors, by model and seed."""
+    """Trainings without errors by (model, seed)."""
     readings: Mapping[tuple[str, int], int]
-    """Pages read, by model and seed."""
+    """Number of page reads by (model, seed)."""
     page_bits: int
     rates: Sequence[float]
     seeds: Sequence[int]
@@ -95,41 +100,43 @@ class Found:
 
     @property
     def models(self) -> list[str]:
-        """In the order in which they are shown."""
+        """Model names in display order."""
         return sorted({model for model, _ in self.plain})
 
     def group(self, model: str, mode: str, rate: float) -> list[Cell]:
-        """The runs of every seed."""
+        """Return the runs of all seeds."""
         return [self.cells[model, mode, rate, seed] for seed in self.seeds]
 
     def missed(self, model: str, mode: str, rate: float) -> list[float]:
-        """Of each seed the share of the fall of the loss that is missed."""
+        """Return the missed share of the loss reduction for each seed."""
         cells = zip(self.seeds, self.group(model, mode, rate), strict=True)
         return [share(cell.trained, self.plain[model, seed], self.steps) for seed, cell in cells]
 
     def bits(self, model: str) -> int:
-        """That all seeds' trainings of a model read."""
+        """Return the number of bits that the trainings of a model read, over all seeds."""
         return self.page_bits * sum(self.readings[model, seed] for seed in self.seeds)
 
     @property
     def label(self) -> str:
-        """Said wherever rates are: whose flips they are."""
+        """Suffix for rates in names and titles: the exposure, if it is not 1."""
         return "" if self.exposure == 1 else f", exposure x {self.exposure:,}"
 
 
 def written(rate: float) -> str:
-    """A rate, such as 1e-8."""
+    """Format a rate, such as 1e-8."""
     return np.format_float_scientific(rate, trim="-", exp_digits=1)
 
 
 def named(found: Found, model: str, mode: str, rate: float) -> str:
-    """What a row calls the trainings of all seeds."""
+    """Return the row name of the trainings of all seeds."""
     return f"{model}, {mode}, {written(rate)}{found.label}"
 
 
 def end(trained: Trained, steps: int) -> float:
-    """Mean loss of the last tenth of ``steps``; of one that ended before, or higher than it began,
-    that of the first: nothing was learnt."""
+    """Return the final loss: the mean of the last tenth of ``steps``.
+
+    If the training ended early or above its first loss, return the first loss: nothing was learned.
+    """
     first = trained.losses[0]
     if len(trained.losses) < steps or math.isnan(trained.losses[-1]):
         return first
@@ -138,8 +145,10 @@ def end(trained: Trained, steps: int) -> float:
 
 
 def share(trained: Trained | None, plain: Trained, steps: int) -> float:
-    """Share of the fall of the loss without errors that a training misses: 0 as without, 1 nothing
-    was learnt."""
+    """Return the share of the error-free loss reduction that a training misses.
+
+    0: the same final loss as without errors. 1: nothing was learned.
+    """
     assert trained is not None
     low, high = end(plain, steps), plain.losses[0]
     gap = end(trained, steps) - low
@@ -147,13 +156,16 @@ def share(trained: Trained | None, plain: Trained, steps: int) -> float:
 
 
 def gone(trained: Trained | None) -> bool:
-    """Has its loss become no number?"""
+    """Return True if the training's last loss is NaN."""
     return trained is not None and math.isnan(trained.losses[-1])
 
 
 def interval(n: int, p: float, doubt: float) -> tuple[int, int]:
-    """(least, most) between which a binomial number lies but with a chance of ``doubt``, half of it
-    at either end."""
+    """Return (least, most) of the interval that holds a binomial count of n draws with probability
+    p.
+
+    The count lies outside with probability ``doubt``, half of it on each side.
+    """
     edge = math.log(doubt / 2)
     top = int(n * p + 40 * math.sqrt(n * p) + 200)
 
@@ -170,7 +182,7 @@ def interval(n: int, p: float, doubt: float) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Flips:
-    """Flips of the array in all trainings of a model at a rate."""
+    """Expected and drawn flips of the array in all trainings of a model at one rate."""
 
     expected: float
     least: int
@@ -179,7 +191,10 @@ class Flips:
 
 
 def flips(found: Found, model: str, rate: float) -> Flips:
-    """Their number, and where it has to lie: with ``DOUBT`` for all of the call together."""
+    """Return the number of flips and the interval in which it must lie.
+
+    DOUBT applies to all intervals of the call together.
+    """
     n, p = found.bits(model), min(rate * found.exposure, MOST)
     doubt = DOUBT / (len(found.models) * len(found.rates))
     drawn = sum(cell.raw for cell in found.group(model, BYPASSED, rate))
@@ -187,7 +202,10 @@ def flips(found: Found, model: str, rate: float) -> Flips:
 
 
 def departs(found: Found, model: str, mode: str) -> float | None:
-    """The least rate at which a training of some seed misses more than DISTANCE."""
+    """Return the lowest rate at which the training of any seed misses more than DISTANCE.
+
+    None if there is no such rate.
+    """
     for rate in found.rates:
         if max(found.missed(model, mode, rate)) > DISTANCE:
             return rate
@@ -195,8 +213,11 @@ def departs(found: Found, model: str, mode: str) -> float | None:
 
 
 def rows(found: Found) -> list[Row]:
-    """Check rows on the flips, on the drive's count of them and on runs without any; the losses,
-    and where training departs."""
+    """Return the rows of all trainings.
+
+    Check rows: the number of flips, the drive's count of them, and runs without remaining flips.
+    Shown rows: the final losses, and the rate from which training departs.
+    """
     out = []
     many = f"{found.steps:,} steps, {len(found.seeds)} seeds"
     for model in found.models:
@@ -247,7 +268,7 @@ def rows(found: Found) -> list[Row]:
 
 
 def tables(found: Found) -> list[Table]:
-    """What became of each model at each rate behind each protection; what the protections cost."""
+    """Return two tables: the missed loss reduction by model, rate and protection; the costs."""
     title = (
         f"Trainings of {found.steps:,} steps with raw bit errors on the die, "
         f"{len(found.seeds)} seed(s){found.label}\n"
@@ -285,7 +306,7 @@ def _from(rate: float | None, most: float) -> str:
 
 
 def _cell(found: Found, model: str, mode: str, rate: float) -> str:
-    """What became of the seeds' trainings."""
+    """Return the table cell of the trainings of all seeds."""
     cells = found.group(model, mode, rate)
     left = sum(cell.left for cell in cells)
     if not left:
@@ -302,7 +323,7 @@ def _cell(found: Found, model: str, mode: str, rate: float) -> str:
 
 
 def _costs(found: Found) -> Iterator[tuple[str, str, Trained]]:
-    """A training of each model behind each protection, where there was one."""
+    """Yield (model, mode, training) for each model and protection that was trained."""
     for model in found.models:
         yield model, "none", found.plain[model, found.seeds[0]]
         for mode in MODES:
@@ -315,7 +336,7 @@ def _costs(found: Found) -> Iterator[tuple[str, str, Trained]]:
                 yield model, mode, max(runs, key=lambda run: run.steps)
 
 
-STYLES = {  # marker, line, size: modes that lie on each other stay apart
+STYLES = {  # marker, line, size: differ so that coinciding modes are visible
     BYPASSED: ("o", "-", 9),
     COMPARED: ("x", "--", 7),
     "on-die ECC": ("s", "-", 5),
@@ -324,8 +345,11 @@ STYLES = {  # marker, line, size: modes that lie on each other stay apart
 
 
 def draw(found: Found, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
-    """Share of the fall of the loss that is missed, by rate; a panel for each model: mean over
-    seeds, and from the least to the most of them. {"png": bytes, "pdf": bytes}, without a date."""
+    """Draw the missed share of the loss reduction by error rate, one panel per model.
+
+    Lines are means over seeds; areas span the smallest to the largest seed. Returns
+    {"png": bytes, "pdf": bytes}, without a date.
+    """
     with matplotlib.rc_context({"font.size": 9}):
         figure = Figure(figsize=(11, 4.6), layout="constrained")
         for axes, model in zip(figure.subplots(1, len(found.models), squeeze=False)[0],

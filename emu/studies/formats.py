@@ -1,9 +1,10 @@
-"""A language model trained with each format of the update: `ondie validate formats`.
+"""Training of a language model with each number format of the update: `ondie validate formats`.
 
-Owns the variants, their stated distances from FP32, the rows and the figure. Does not own the model
-and its loop (ondie.traces.scripts.gpt, as the trace gpt-small was recorded) or the optimizer.
-Source: closed loops: every gradient is of the weights that the format has left. Batches and initial
-weights are those of the seed, whatever the format.
+Owns the variants, their tolerances relative to FP32, the rows and the figure. Does not own the
+model and its training loop (ondie.traces.scripts.gpt, which also recorded the trace gpt-small) or
+the optimizer (ondie.kernels.torch_optimizer).
+Source: none. Training is a closed loop: gradients are computed from the weights that the variant
+has updated. Batches and initial weights depend only on the seed, not on the format.
 """
 
 from __future__ import annotations
@@ -28,16 +29,19 @@ STEPS, SEEDS = 1000, (1, 2, 3)
 LAST = 10  # the loss at the end is the mean of the last tenth of the steps
 PLAIN = "fp32"
 APART = 0.04
-"""How far the losses of two trainings may lie apart at their ends, relative, that differ in little
-more than roundings. Training is chaotic: FP32 with torch's roundings (gpt.train(None)) in place of
-ours ended 1.9 %, 1.2 % and 1.3 % apart with the seeds 1, 2 and 3. This is twice the most of that,
-so a row alone shows only that a format does not break training."""
+"""Tolerance, relative, between the final losses of two trainings that differ mostly in rounding.
+
+Training is chaotic: FP32 with torch's rounding (gpt.train(None)) differed from FP32 with this
+project's rounding by 1.9 %, 1.2 % and 1.3 % for the seeds 1, 2 and 3. The tolerance is twice the
+largest of these, so a single row shows only that a format does not break training."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to update. ``distance``: how far the loss at its end may lie from FP32's, relative;
-    None where nothing is claimed."""
+    """Variant of the update: optimizer operation, number format and Newton steps.
+
+    ``distance``: tolerance of the final loss relative to FP32's; None if it is not checked.
+    """
 
     op: str = "adamw"
     format: str = "fp32"
@@ -57,14 +61,17 @@ VARIANTS = {
     "on die, 1 Newton step": Variant("adamw_on_die", newton=1, distance=APART),
     "on die, 2 Newton steps": Variant("adamw_on_die", newton=2, distance=APART),
 }
-"""The arithmetic of the die has no eps."""
+"""Variants by name. The on-die arithmetic has no eps."""
 
 Losses = Mapping[tuple[str, int], Sequence[float]]
-"""By variant and seed: the loss of every step."""
+"""Loss of every step, by (variant, seed)."""
 
 
 def train(name: str, seed: int, steps: int = STEPS) -> list[float]:
-    """Train the small GPT with a variant; the loss of every step, NaN once it is no number."""
+    """Train the small GPT with a variant and return the loss of every step (nat/token).
+
+    After the first NaN, all further losses are NaN too.
+    """
     variant = VARIANTS[name]
 
     def update(groups: Any, **hyper: Any) -> KernelOptimizer:
@@ -80,8 +87,11 @@ def train(name: str, seed: int, steps: int = STEPS) -> list[float]:
 def losses(
     names: Sequence[str], seeds: Sequence[int], steps: int, jobs: int, progress: Progress = None
 ) -> dict[tuple[str, int], list[float]]:
-    """Train every variant with every seed, ``jobs`` at a time, each in one thread. InputError when
-    a process was killed; none is left then, nor after an interrupt."""
+    """Train every variant with every seed and return the losses by (variant, seed).
+
+    ``jobs``: number of concurrent trainings, each in one thread. Raises InputError if a process was
+    killed. All workers are terminated on an error or interrupt.
+    """
     wanted = [(name, seed, steps) for seed in seeds for name in names]
     found: dict[tuple[str, int], list[float]] = {}
     with pool("formats", min(jobs, len(wanted))) as run:
@@ -93,12 +103,12 @@ def losses(
 
 
 def end(loss: Sequence[float]) -> float:
-    """Mean loss of the last tenth of the steps."""
+    """Return the mean loss of the last tenth of the steps."""
     return float(np.mean(loss[-max(1, len(loss) // LAST) :]))
 
 
 def rows(found: Losses) -> list[Row]:
-    """The loss at each variant's end beside FP32's of the same seed."""
+    """Return rows that compare each variant's final loss with FP32's of the same seed."""
     made = []
     for (name, seed), loss in found.items():
         if name == PLAIN:
@@ -122,7 +132,7 @@ def validate(
     jobs: int | None = None,
     progress: Progress = None,
 ) -> tuple[list[Row], dict[str, bytes]]:
-    """Train everything: the rows, and the figure by suffix. Raises InputError."""
+    """Train all variants; return the rows and the figure's files by suffix. Raises InputError."""
     if steps < 1:
         raise InputError(f"steps: {steps}, want 1 or more")
     if not seeds or len(set(seeds)) < len(seeds):
@@ -135,13 +145,16 @@ def validate(
 
 
 def smooth(loss: Sequence[float], width: int) -> np.ndarray:
-    """Mean of each ``width`` steps in succession."""
+    """Return the moving average over ``width`` steps, float64[steps - width + 1]."""
     return np.convolve(loss, np.full(width, 1 / width), "valid")
 
 
 def draw(found: Losses, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
-    """Loss curves of all variants, and how far each lies from FP32; mean over seeds, and from the
-    least to the largest of them. {"png": bytes, "pdf": bytes}, without a date."""
+    """Draw the loss curves of all variants and their relative difference from FP32.
+
+    Lines are means over seeds; areas span the smallest to the largest seed. Returns
+    {"png": bytes, "pdf": bytes}, without a date.
+    """
     names = list(dict.fromkeys(name for name, _ in found))
     seeds = list(dict.fromkeys(seed for _, seed in found))
     steps = len(next(iter(found.values())))

@@ -1,7 +1,8 @@
-"""Worker processes of trainings: started together, ended together.
+"""Worker processes that run trainings in parallel.
 
-Owns how they are started, interrupted and missed. Does not own what they do (formats.py,
-errors.py). Source: own; concurrent.futures with processes that are spawned.
+Owns the start of the processes, their end after an interrupt, and the detection of a killed one.
+Does not own the trainings (formats.py, errors.py).
+Source: none; concurrent.futures with spawned processes.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ Runner = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterator[tupl
 
 @contextmanager
 def pool(suite: str, jobs: int) -> Iterator[Runner]:
-    """``jobs`` processes; run(work, [arguments, ...]) yields (arguments, work(*arguments)) in the
-    order in which they are done. InputError when a process was killed; none is left then, nor after
-    an interrupt."""
+    """Start ``jobs`` worker processes and yield a function that runs work on them.
+
+    run(work, [arguments, ...]) yields (arguments, work(*arguments)) in the order of completion.
+    Raises InputError if a process was killed. All workers are terminated on an error or interrupt.
+    """
     others = set(multiprocessing.active_children())
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, spawn, _follow) as processes:
@@ -53,7 +56,10 @@ def pool(suite: str, jobs: int) -> Iterator[Runner]:
 
 @contextmanager
 def _deaf() -> Iterator[None]:
-    """Processes started in here do not hear an interrupt, which is for this one: it waits."""
+    """Block SIGINT in processes that are started inside this context.
+
+    Only the parent handles the interrupt; here it is pending until the context ends.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -62,7 +68,10 @@ def _deaf() -> Iterator[None]:
 
 
 def _follow() -> None:
-    """End with the parent, however that ends: nothing else tells a worker of a pool."""
+    """Exit this worker when the parent process ends, even if the parent is killed.
+
+    ProcessPoolExecutor does not notify its workers of this.
+    """
 
     def wait() -> None:
         parent = multiprocessing.parent_process()

@@ -66,8 +66,7 @@ TOLERANCES = {
 
 @dataclass(frozen=True)
 class Case:
-    """One case. ``expected``: MQSim's result. ``recorded``: file of requests; None if not recorded.
-    """
+    """One case. ``expected``: MQSim's result. ``recorded``: file of requests; None if none."""
 
     name: str
     description: str

@@ -172,8 +172,8 @@ def _ring(n_bytes: int, links: Links) -> Allreduce:
     time.
 
     If the relay limits the ring, its threads wait for cores until the tunnels are no faster. The
-    wait is shorter on the way down than on the way up, which has two relay turns; fewer packets
-    then gather for a command, and more commands take more relay time.
+    wait is shorter downward than upward, because the upward direction has two relay turns. Fewer
+    packets then accumulate per command, and more commands take more relay time.
     """
     nodes = links.drives + 1
     piece, steps = ring.piece_bytes(n_bytes, nodes), ring.steps(nodes)

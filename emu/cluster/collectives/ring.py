@@ -2,9 +2,9 @@
 
 Owns the number of ring steps, the piece that moves in each step, and their order. Does not own
 links and rates (the tunnel of the configuration) or the values that are summed.
-Source: Patarasuk and Yuan 2009, bandwidth-optimal all-reduce, as in Horovod, which STANNIS uses: n
-- 1 steps sum the n pieces around the ring, n - 1 steps distribute the sums; nodes send while they
-receive.
+Source: Patarasuk and Yuan 2009, bandwidth-optimal all-reduce, as in Horovod, which STANNIS uses.
+With n nodes, n - 1 steps sum the n pieces around the ring, and n - 1 steps distribute the sums;
+nodes send while they receive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def piece_bytes(n_bytes: int, nodes: int) -> int:
 
 
 def sender(hop: np.ndarray, nodes: int) -> np.ndarray:
-    """Return the node that makes hop ``hop``, int64; hops are numbered step by step, node by
+    """Return the node that sends hop ``hop``, int64; hops are numbered step by step, node by
     node."""
     return hop % nodes
 
@@ -31,8 +31,8 @@ def sender(hop: np.ndarray, nodes: int) -> np.ndarray:
 def awaited(hop: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the two hops that a hop waits for.
 
-    The first brought its data to the sender; the second is the sender's previous hop (a node sends
-    and receives at once). Negative in the first ring step.
+    The first hop delivers the data to the sender. The second is the sender's previous hop (a node
+    sends and receives concurrently). Both are -1 in the first ring step.
     """
     behind = np.where(hop % nodes > 0, hop - nodes - 1, hop - 1)
     before = hop - nodes

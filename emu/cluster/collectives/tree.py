@@ -3,9 +3,10 @@
 Owns the senders and receivers, and the time when each node has its data. Does not own the cost of a
 message (nvme/tunnel/cost.py).
 Source: the binary tree of MPI's collectives (Thakur, Rabenseifner and Gropp 2005): whole messages,
-level by level. The parent of node i is (i - 1) // 2, so the host, node 0, is the root. Two children
-share their parent's way down; its messages to them share its way up. Additions on the drives are
-included in the tunnels' effective rate; additions on the host are counted.
+level by level. The parent of node i is (i - 1) // 2, so the host, node 0, is the root. Messages
+from two children share the downward direction of their parent's tunnel. The parent's messages to
+its children share the upward direction. Additions on the drives are included in the tunnels'
+effective rate; additions on the host are counted.
 """
 
 from __future__ import annotations
@@ -127,8 +128,8 @@ def _gather(
     pair = which[level - 1], which[parent - 1]
     up, body, tail = edges.up[pair], edges.body[pair], edges.tail[pair]
     start = ready[level]
-    # The parent's way down: each child's body at its start, its tail when the way up is complete.
-    # A missing child has no message.
+    # Downward direction of the parent's tunnel: the body of each child's message arrives at its
+    # start, its tail when the upward transfer is complete. A missing child has no message.
     families = -(-len(level) // CHILDREN)
     arrival = np.zeros((2 * CHILDREN, families), np.int64)
     work = np.zeros_like(arrival)

@@ -18,9 +18,10 @@ from ondie.emu.units import InputError
 
 
 class Curves:
-    """Speed over batch of every uninterrupted node: node i is an ``engines[kinds[i]]``.
+    """Speed over batch of every uninterrupted node; node i has the curve ``engines[kinds[i]]``.
 
-    ``kinds``: int64[n]. Without engines a node has its tuned speed, float64[n], at every batch.
+    ``kinds``: int64[n]. Without engines a node has its tuned speed at every batch. ``tuned``:
+    float64[n], samples/s.
     """
 
     def __init__(

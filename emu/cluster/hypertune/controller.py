@@ -1,6 +1,6 @@
-"""HyperTune controller: new batches during training for nodes that other programs use as well.
+"""HyperTune controller: resizes batches during training on nodes that also run other programs.
 
-Owns the state of every node, and the decision: the nodes to resize, their batches, and the time.
+Owns the state of every node, and the decision: when to resize, which nodes, and to which batches.
 Does not own the index (slowdown_detector.py), the rules for a batch (batch_resize.py), the data
 split that follows (cluster/data_split.py), any clock, or the measurement.
 Source: HyperTune (HeydariGorji et al.). Additions: the gate against noise, growth when cores are
@@ -51,8 +51,8 @@ class Rule:
     cpu_noise: float = 0.02
     """Standard deviation of an observed share of cores [assumed, 0.005 to 0.05]."""
     sigmas: float = 5.0
-    """Standard errors by which a mean may be lower without a decline: half way to 20 % at 5 %
-    noise."""
+    """Standard errors by which a mean may be lower without counting as a decline; at 5 % noise they
+    are about half of a 20 % decline."""
     least_decline: float = 0.05
     """Smallest decline that counts, at any noise [assumed, 0.02 to 0.1]."""
     least_change: float = 0.05

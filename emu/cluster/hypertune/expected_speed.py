@@ -1,14 +1,14 @@
-"""Expected speed of each node, its uncertainty, and the share of cores it belongs to.
+"""Expected speed of each node, its uncertainty, and the share of cores that it was observed with.
 
 Owns the reference against which declines and growth are measured, and its margins. Does not own the
 observations (slowdown_detector.py) or the decision (controller.py).
 Source: none. HyperTune's Eq. 2 compares with a speed SP and does not define it after a batch
 change.
 
-Speeds are ratios to a node's uninterrupted speed at its batch. The expected ratio is 1 as tuned.
-After a change it is the ratio that the change was decided with, so the node is not flagged again
-for the same decline. That ratio is a mean of five noisy steps. It is refined while no decline
-occurs; until then the margins are wider.
+Speeds are ratios to a node's uninterrupted speed at its batch. The expected ratio of a tuned node
+is 1. After a change it is the ratio that the change was decided with, so the node is not flagged
+again for the same decline. That ratio is a mean of five noisy steps. While no decline occurs, later
+steps refine it; until then the margins are wider.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ Source: HyperTune (HeydariGorji et al.), Eq. 2: 0.7 (SP - SP_i) / SP + 0.3 (N - 
 epoch.
 
 Gate: a decline is the amount by which the mean of the last five observations is below the expected
-speed, and counts if it exceeds the noise of that mean. Because noise may shrink the measured
-decline as much, the index is evaluated at the decline plus the margin. The index uses the step at
-the start of the window, where the observed decline began. All arrays are float64[n], one entry per
-node; NaN means not observed and is never flagged.
+speed. It counts if it exceeds a margin, which is the noise of that mean. Noise may also shrink the
+measured decline by the margin, so the index is evaluated at the decline plus the margin. The index
+uses the step at the start of the window, where the observed decline began. All arrays are
+float64[n], one entry per node; NaN means not observed and is never flagged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Core contention: training speed of a node on the cores that other programs leave free.
 
-Owns the curve from cores to speed, the part of a node's own speed that a synchronous step hides,
-and the two published curves. Does not own the load over time (cluster/loads.py), or batches
-(hypertune/controller.py).
+Owns the curve from free cores to speed, the derivation of a node's compute time from the speed of a
+synchronous step, and the two published curves. Does not own the load over time (trace.py,
+on_off.py) or batches (hypertune/controller.py).
 Source: HyperTune (HeydariGorji et al.): 93.4, 75.6, 53.3 img/s of three equal nodes; 33.4, 99.83,
 49.26 img/s of a host and of a host with 36 Lagunas. All six were used for the fit.
 """

@@ -2,7 +2,8 @@
 
 Owns the drives and workloads of these measurements. Does not own rows (plan.py) or the memory
 reference (anchors.py).
-Source: none. Pages and writes are 4 KiB, so every write is one page.
+Source: none. Pages and writes are 4 KiB, so every write is one page. If the maps fit the CPU
+caches, so does all other state.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def flash_once(n: int) -> tuple[float, float]:
     rng = np.random.default_rng(0)
     op = np.where(rng.random(n) < 0.5, timing.PROGRAM, timing.READ)
     arrays = build.build(cfg, devices=1, phases=1, jobs=n)
-    arrays.cfg.watch = 0  # no completion callbacks
+    arrays.cfg.watch = 0  # no code waits for the end of an operation
     die = np.arange(n) * len(arrays.die) // n
     physical.load(arrays, die, op, bus=np.full(n, PAGE), page=np.full(n, -1))
     state = arrays.handle()

@@ -21,8 +21,9 @@ from ondie.kernels.bench.run import Row
 def start_rows(plan: Plan) -> list[Row]:
     """Return the start times of each command that uses the engine, by wall time and CPU time.
 
-    The first start of each command has an empty cache; the cached start is the best of
-    ``plan.repeat`` further ones. Total compilation time is the sum of the differences.
+    The first start of each command compiles the code that the initially empty cache lacks; the
+    cached start is the best of ``plan.repeat`` further ones. Total compilation time is the sum of
+    the differences.
     """
     first, again = {}, {}
     with tempfile.TemporaryDirectory() as folder:
