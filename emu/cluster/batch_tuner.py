@@ -230,6 +230,7 @@ def throughput(engines: Sequence[Engine], batches: Sequence[int]) -> float:
 
 
 def _checked(margin: float) -> float:
+    """Return the margin. Raises InputError if it is negative or not finite."""
     if not (math.isfinite(margin) and margin >= 0):
         raise InputError(f"margin {margin}: 0 or more is right, 0.2 in the paper")
     return margin

@@ -41,6 +41,7 @@ class Split:
 
     @property
     def samples(self) -> np.ndarray:
+        """Samples that each node trains on, including repetitions, int64[nodes]."""
         return self.private + self.public + self.repeated
 
 
@@ -203,6 +204,7 @@ def checked_private(public: int, private: Sequence[int] | np.ndarray, nodes: int
 
 
 def check_levelling(levelling: str) -> None:
+    """Raise InputError for an unknown leveling method."""
     if levelling not in LEVELLING:
         raise InputError(
             f"levelling {levelling!r}: nearest: {nearest(levelling, LEVELLING) or 'none'} "

@@ -306,11 +306,13 @@ class Epoch:
     # --- implementation
 
     def _started(self) -> _Plan:
+        """Return the current plan. Raises InputError before the start."""
         if self._plan is None:
             raise InputError("the epoch has not started; start() gives it batches")
         return self._plan
 
     def _known(self, nodes: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Return validated node numbers, int64[k]: one or more, without duplicates."""
         at = whole_numbers("node", nodes)
         if not len(at) or at.max() >= self.nodes or len(np.unique(at)) < len(at):
             raise InputError(
@@ -342,6 +344,7 @@ class Epoch:
         return self._shared(steps, own + given, own)
 
     def _shared(self, steps: int, samples: np.ndarray, private: np.ndarray) -> _Plan:
+        """Return a plan of these shares. Raises InputError if a node has more than MOST samples."""
         if samples.max() > MOST:
             i = int(samples.argmax())
             raise InputError(

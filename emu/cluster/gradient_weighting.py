@@ -174,6 +174,7 @@ def all_reduce(
 
 
 def _star(parts: list[F32]) -> F32:
+    """Add the parts in the order of the nodes."""
     total = parts[0]
     for part in parts[1:]:
         total += part
@@ -181,6 +182,7 @@ def _star(parts: list[F32]) -> F32:
 
 
 def _ring(parts: list[F32]) -> F32:
+    """Add each piece around the ring; piece p starts at node p."""
     n, size = len(parts), len(parts[0])
     piece = -(-size // n)
     total = np.empty(size, np.float32)
@@ -193,6 +195,7 @@ def _ring(parts: list[F32]) -> F32:
 
 
 def _tree(parts: list[F32]) -> F32:
+    """Add the parts in pairs, with a stride that doubles."""
     stride = 1
     while stride < len(parts):
         for i in range(0, len(parts) - stride, 2 * stride):
@@ -205,6 +208,7 @@ _ADD = {"star": _star, "ring": _ring, "tree": _tree}
 
 
 def _squares(b: npt.NDArray[np.int64], w: F64) -> float:
+    """Return the sum of w_i^2 / b_i over the nodes with samples."""
     return float(np.divide(w * w, b, out=np.zeros(len(b)), where=b > 0).sum())
 
 
@@ -242,6 +246,7 @@ def _weighted(batches: npt.ArrayLike, weights: npt.ArrayLike) -> tuple[npt.NDArr
 
 
 def _finite(weights: npt.ArrayLike) -> F64:
+    """Return the weights as float64[n]. Raises InputError unless all are finite and 0 or more."""
     w = np.asarray(weights, np.float64)
     if w.ndim != 1:
         raise InputError(f"weights of shape {w.shape}; one number per node is right")

@@ -63,9 +63,11 @@ class History:
 
     @staticmethod
     def of(fleet: Fleet) -> History:
+        """Create an empty history of a cluster."""
         return History(fleet.hosts, np.zeros(fleet.nodes), np.zeros(fleet.nodes, np.int64))
 
     def note(self, step: int, seconds: float, what: str, text: str) -> None:
+        """Append an event."""
         self.notes.append(Note(step, seconds, what, text))
 
     def step(
@@ -125,6 +127,7 @@ class History:
 
     @property
     def joules(self) -> float:
+        """Total energy, including the time between steps (J)."""
         return float(self.steps["joules"].sum()) + self.between_joules
 
     @property

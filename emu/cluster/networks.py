@@ -83,6 +83,7 @@ class Network:
 
 @cache
 def _tables() -> dict[str, Any]:
+    """Return the content of networks.toml."""
     text = resources.files("ondie.emu.cluster").joinpath("networks.toml").read_text("utf-8")
     return tomllib.loads(text)
 

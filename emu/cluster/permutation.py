@@ -47,6 +47,7 @@ class Shuffle:
         return out.astype(np.int64).reshape(where.shape)
 
     def _once(self, x: np.ndarray) -> np.ndarray:
+        """Apply the Feistel network once."""
         left, right = x >> self._half, x & self._mask
         for key in self._keys:
             left, right = right, left ^ (_mixed(right + key) & self._mask)
@@ -54,6 +55,7 @@ class Shuffle:
 
 
 def _mixed(z: np.ndarray) -> np.ndarray:
+    """Return the SplitMix64 finalizer of each value, uint64."""
     z = (z ^ (z >> _SHIFTS[0])) * _MULTIPLIERS[0]
     z = (z ^ (z >> _SHIFTS[1])) * _MULTIPLIERS[1]
     return z ^ (z >> _SHIFTS[2])

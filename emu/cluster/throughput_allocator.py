@@ -203,6 +203,7 @@ def recruited(
 
 
 def _exchange(exchange_s: ExchangeTime, nodes: int) -> float:
+    """Return the seconds of a synchronization among ``nodes`` nodes. Raises InputError."""
     took = exchange_s(nodes) if callable(exchange_s) else exchange_s
     if not (math.isfinite(took) and took >= 0):
         raise InputError(f"exchange of {took} s among {nodes} nodes: 0 or more is right")

@@ -40,11 +40,13 @@ class Fitted(Engine):
     """True if the benchmark ended at the memory limit."""
 
     def speed(self, batch: int) -> float:
+        """Return the samples per second at a batch: by the line, or constant from ``full`` on."""
         if self.full is not None and batch >= self.full[0]:
             return self.full[1]
         return batch / (self.start_s + batch * self.sample_s)
 
     def held_down(self) -> bool:
+        """Return True if the best batch would be larger with more memory."""
         return super().held_down() or (self.cut and self.best == self.limit)
 
     @property

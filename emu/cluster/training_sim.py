@@ -82,6 +82,7 @@ class Simulation:
         self.epoch = self._begin()
 
     def _check(self) -> None:
+        """Raise InputError unless batches, private samples and micro-batches fit the cluster."""
         fleet, batches = self.fleet, self.batches
         if batches.shape != (fleet.nodes,) or self.data.private.shape != (fleet.nodes,):
             raise InputError(
@@ -136,6 +137,7 @@ class Simulation:
     # --- a step
 
     def _step(self, step: int) -> None:
+        """Simulate one step, including membership events and the response of HyperTune."""
         fleet = self.fleet
         self._between(step)
         if not self.epoch.steps_left:
@@ -192,6 +194,7 @@ class Simulation:
         return out
 
     def _exchange(self) -> AllreduceCost:
+        """Return the all-reduce among the present nodes; the last one is cached."""
         key = self.there.tobytes()
         if key not in self._known:
             self._known = {key: self.fleet.exchange(self.there)}

@@ -90,6 +90,7 @@ def plain(model: str, seed: int, steps: int) -> Plain:
 
 
 def _trained(model: str, cfg: Config, seed: int, steps: int) -> tuple[Trained, CSDOptimizer]:
+    """Train on the drive ``cfg``; return the results and the optimizer."""
     script, op = MODELS[model]
     made: list[CSDOptimizer] = []
 
@@ -207,12 +208,14 @@ class Suite:
                     yield max(silent, key=lambda k: (k[2], -k[3]))
 
     def _train(self, cells: Mapping[Any, Cell], keys: Sequence[Any]) -> None:
+        """Train the runs ``keys`` and store their results in ``cells``."""
         wanted = [(*key[:3], self.exposure, key[3], self.steps) for key in keys]
         for (model, mode, rate, _, seed, _), found in self._each(train, wanted):
             cell = cells[model, mode, rate, seed]
             cell.trained = cell.run = found
 
     def _each(self, work: Any, wanted: Sequence[tuple[Any, ...]]) -> Iterator[tuple[Any, Any]]:
+        """Run ``work`` in the worker processes; yield (arguments, result), report the progress."""
         for arguments, found in self.run(work, wanted):
             self._done += 1
             if self.progress is not None:

@@ -75,10 +75,12 @@ class Cell:
 
     @property
     def raw(self) -> int:
+        """Wrong bits of the array over all steps."""
         return int(self.flips[:, 0].sum())
 
     @property
     def left(self) -> int:
+        """Wrong bits that remain after correction over all steps."""
         return int(self.flips[:, 1].sum())
 
 

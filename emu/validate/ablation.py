@@ -193,6 +193,7 @@ class Repaired:
 
     @property
     def speedup(self) -> float | None:
+        """Speedup over serial host offload; None if either did not run."""
         if self.baseline_s is None or self.stage is None:
             return None
         return self.baseline_s / self.stage.seconds

@@ -166,6 +166,7 @@ def read_cases(folder: str | os.PathLike[str], only: Sequence[str] = ()) -> list
 
 
 def _case(root: Path, name: str, entry: Any, where: Path) -> Case:
+    """Build the case ``name`` from its entry in cases.json. Raises InputError."""
     try:
         expected = entry["result"]
         missing = [key for key in _RESULT if key not in expected]
@@ -291,6 +292,7 @@ class _Rows:
         self.made.append(CaseRow(self.case, self.run, name, theirs, ours, unit, tolerance))
 
     def rate(self, name: str, theirs: Any, ours: Any, checked: bool) -> None:
+        """Add a row of a rate (1/s)."""
         self.counted(name, theirs, ours, "1/s", self.allowed.rate[self.way] if checked else None)
 
     def latencies(
@@ -359,18 +361,22 @@ def recorded_rows(
 
 
 def _ordered(requests: np.ndarray) -> np.ndarray:
+    """Return the requests ordered by arrival, then by completion, then by offset."""
     return requests[np.lexsort((requests["offset"], requests["end"], requests["arrival"]))]
 
 
 def _latency(requests: np.ndarray) -> npt.NDArray[np.float64]:
+    """Return the latency of each request (ps), float64[n]."""
     return (requests["end"] - requests["start"]).astype(np.float64)
 
 
 def _latencies(requests: np.ndarray) -> dict[str, Any]:
+    """Return the latency statistics (us) of all requests, reads and writes."""
     return latencies(requests["end"] - requests["start"], requests["op"] != READ)
 
 
 def _rate(requests: np.ndarray, closed: bool) -> float:
+    """Return the completions per second up to the last arrival (``closed``) or completion."""
     last = int((requests["arrival"] if closed else requests["end"]).max())
     done = int((requests["end"] <= last).sum())
     return done / last * PS_PER_S if last else math.nan

@@ -59,6 +59,7 @@ def traffic_rows(progress: Progress) -> list[Row]:
 
 
 def _counters(path: str, cfg: Config, op: str) -> dict[str, int]:
+    """Simulate one step without payload and return the device's counters."""
     result = run_path(path, cfg, model(op, SAMPLE_PARAMS), Options(), steps=1, payload=False)
     assert result.ledger is not None
     return dict(result.ledger.totals.counters)

@@ -140,6 +140,7 @@ def timed(trace: Trace, compute_s: float) -> Trace:
 
 
 def _run(path: str, cfg: Config, trace: Trace, **options: str) -> Ledger:
+    """Simulate one step without payload and return its ledger."""
     result = run_path(path, cfg, trace, Options(**options), steps=1, payload=False)  # type: ignore[arg-type]
     assert result.ledger is not None
     return result.ledger

@@ -79,6 +79,7 @@ class Found:
 
     @staticmethod
     def of(net: Network, drives: int, exchange_s: float) -> Found:
+        """Compute the plans of a network on a host and ``drives`` drives."""
         kinds, counts = published(net), (1, drives)
         host, drive = kinds
         batches = [net.host_batch, *[net.drive_batch] * drives]
@@ -100,9 +101,11 @@ class Found:
 
     @property
     def equal(self) -> float:
+        """Samples/s with equal compute times on all engines."""
         return self.plans["equal times"].samples_per_s
 
     def speeds(self) -> Iterator[Row]:
+        """Yield the speed ratios of the plans."""
         title, name = self.net.title, self.net.name
         known = ARITHMETIC.get(name, (None, None, None))
 
@@ -134,6 +137,8 @@ class Found:
         )
 
     def risks(self) -> Iterator[Row]:
+        """Yield the effective batches, the updates per epoch and the local steps of the plans."""
+
         def row(text: str, value: float, unit: str) -> Row:
             return Row(SUITE, f"{self.net.title}: {text}", SHOWN, None, value, unit, None, RISK)
 

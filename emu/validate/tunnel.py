@@ -58,6 +58,7 @@ def tunnel_rows(progress: Progress) -> list[Row]:
 
 
 def cost_of(preset: str, *overrides: str) -> TunnelCost:
+    """Return the tunnel cost model of a preset with these settings."""
     return TunnelCost.of(load_preset(preset, overrides))
 
 

@@ -62,10 +62,12 @@ class Outcome:
 
     @property
     def end_ps(self) -> int:
+        """Time of the last arrival."""
         return max(self.arrived, default=0)
 
     @property
     def commands(self) -> int:
+        """Number of commands of all tunnels, including notifications."""
         return self.received + self.written + self.notified
 
 
@@ -101,6 +103,8 @@ class _Tunnel:
 
 
 class _Run:
+    """State of one simulation: tunnels, pending events, cores, and progress of each message."""
+
     def __init__(self, transfers: Sequence[Transfer], drives: int, cost: TunnelCost) -> None:
         self.cost = cost
         self.transfers = transfers
@@ -118,6 +122,7 @@ class _Run:
         self._lost = 0
 
     def outcome(self) -> Outcome:
+        """Process events until none is left and return the results."""
         for at, left in enumerate(self._left):
             if not left:
                 self._begin(at)
@@ -146,6 +151,7 @@ class _Run:
         return found
 
     def _begin(self, at: int) -> None:
+        """Send all packets of message ``at`` from its source."""
         transfer, packets = self.transfers[at], self._packets[at]
         if transfer.source == HOST:
             tunnel = self.tunnels[transfer.to - 1]
@@ -191,6 +197,7 @@ class _Run:
             self._job(tunnel.down, work, partial(self._written, tunnel, command))
 
     def _written(self, tunnel: _Tunnel, command: Command) -> None:
+        """Schedule the execution of a write command that the relay has issued."""
         self._at(self.now + self.cost.down.command, partial(self._executed, tunnel, command))
         self._at(self.now, partial(self._push, tunnel), 2)
 
@@ -205,6 +212,7 @@ class _Run:
         self._answers(tunnel)
 
     def _executed(self, tunnel: _Tunnel, command: Command) -> None:
+        """Execute a command on the drive and handle its completions and received packets."""
         tunnel.device.command(command)
         self._answers(tunnel)
         for event in tunnel.device.events():
@@ -225,9 +233,11 @@ class _Run:
                 self._job(tunnel.up, work, partial(self._completed, tunnel, completion))
 
     def _called(self, tunnel: _Tunnel, completion: Completion) -> None:
+        """Queue the relay's work on a notification."""
         self._job(tunnel.up, self.cost.up.cpu, partial(self._completed, tunnel, completion))
 
     def _completed(self, tunnel: _Tunnel, completion: Completion) -> None:
+        """Pass a completion to the relay, handle received packets, and issue further commands."""
         tunnel.host.completed(completion)
         for event in tunnel.host.events():
             if isinstance(event, words.Packet):
@@ -236,6 +246,7 @@ class _Run:
         self._at(self.now, partial(self._push, tunnel), 2)
 
     def _note(self, tunnel: _Tunnel, command: Command) -> str:
+        """Store the kind of a command ("event", "write" or "receive") and return it."""
         sqe = Sqe.unpack(command.sqe)
         kind = "event"
         if sqe.opcode == nvme.TUNNEL:
@@ -251,6 +262,7 @@ class _Run:
         heapq.heappush(self._events, (time, rank, self._order, action))
 
     def _job(self, thread: _Thread, work: int, then: Callable[[], None]) -> None:
+        """Queue ``work`` ps of CPU time on a thread; call ``then`` at its end."""
         thread.jobs.append((work, then))
         if not thread.busy:
             thread.busy = True
@@ -267,6 +279,7 @@ class _Run:
             self._at(self.now + work, partial(self._over, thread, then), 0)
 
     def _over(self, thread: _Thread, then: Callable[[], None]) -> None:
+        """Free the core of a finished job and call ``then``."""
         self._cores += 1
         thread.busy = False
         if thread.jobs:

@@ -45,6 +45,7 @@ class Stage:
 
     @property
     def seconds(self) -> float:
+        """Duration of the update stage (s)."""
         return self.ledger.update_s
 
     @property
@@ -59,6 +60,7 @@ class Stage:
 
     @property
     def drive_j(self) -> float:
+        """Energy of the drive (J)."""
         return self.energy.drive[1]
 
     @property

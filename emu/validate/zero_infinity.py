@@ -261,6 +261,7 @@ class Timed:
 
     @staticmethod
     def of(name: str, cfg: Config) -> Timed:
+        """Measure the read and write rates of a configuration."""
         n = TIMED_PARAMS
         read = rate(cfg, queues.READ, 16 * n, 4 * n)
         return Timed(name, cfg, read, rate(cfg, queues.WRITE, 12 * n, 4 * n))

@@ -119,6 +119,7 @@ def _together(links: Links, sent: Sequence[Sent]) -> Took:
 
 
 def _uplink_ps(links: Links, sent: Sequence[Sent]) -> int:
+    """Return the time of all messages on the shared uplink (ps); 0 if its rate is unlimited."""
     rate = links.host.uplink
     up = sum(s.message.wire_up * s.number for s in sent)
     down = sum(s.message.wire_down * s.number for s in sent)

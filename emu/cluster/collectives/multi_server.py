@@ -77,10 +77,12 @@ class Exchanging:
         return [(tuple(row), n) for row, n in zip(unlike.tolist(), number.tolist(), strict=True)]
 
     def _within(self, kind: str, n_bytes: int, own: tuple[int, ...]) -> allreduce.Allreduce:
+        """Return the all-reduce in one server with ``own[k]`` drives of kind k."""
         which = np.repeat(np.arange(len(own)), own)
         return allreduce.exchange(kind, n_bytes, len(which), self._costs, which)
 
     def _of(self, kind: str, servers: list[tuple[tuple[int, ...], int]]) -> Exchanged:
+        """Return the all-reduce of one kind over these servers."""
         if self.hosts == 1:
             x = self._within(kind, self.n_bytes, servers[0][0])
             return Exchanged(kind, x.seconds, x.host_cpu_s, x.limited_by)

@@ -244,6 +244,7 @@ class HyperTune:
         return {"linear": factor, "sqrt": math.sqrt(factor), "none": 1.0}[self.rule.learning_rate]
 
     def _check(self, step: int, steps: int, speed: np.ndarray, cpu: np.ndarray | None) -> None:
+        """Raise InputError for invalid observations."""
         n = len(self.batches)
         if not 0 <= step < steps:
             raise InputError(f"step {step} of an epoch of {steps}: 0 to {steps - 1} is right")

@@ -182,6 +182,7 @@ def _next(seed, node, cores, busy_s, free_s, k, begun):
 
 @njit
 def _start(seed, cores, busy_s, free_s, number, begun, ended, taken):
+    """Set the first spell of every node."""
     for i in range(len(cores)):
         number[i], begun[i], ended[i], taken[i] = _begin(seed, i, cores[i], busy_s, free_s)
 
@@ -190,6 +191,7 @@ def _start(seed, cores, busy_s, free_s, number, begun, ended, taken):
 def _finish(
     seed, cores, busy_s, free_s, number, begun, ended, taken, paces, row, start, work, end
 ):  # fmt: skip
+    """Advance every node to its start and set ``end`` to the completion time of its work."""
     for i in range(len(start)):
         k, b, e, t = number[i], begun[i], ended[i], taken[i]
         while e <= start[i]:

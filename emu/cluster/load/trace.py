@@ -33,6 +33,7 @@ class Load:
 
     @staticmethod
     def none() -> Load:
+        """Return a load without changes."""
         return Load(np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
 
     @staticmethod

@@ -73,6 +73,7 @@ def measure(size: int) -> None:
 
 
 def _in_order_then_anywhere(size: int) -> Iterator[np.ndarray]:
+    """Yield sequential writes of ``size`` bytes by 1 MiB, then random page reads of these bytes."""
     mib, page = 1 << 20, 16384
     requests = size // mib
     rng = np.random.default_rng(2)
@@ -84,6 +85,7 @@ def _in_order_then_anywhere(size: int) -> Iterator[np.ndarray]:
 
 
 def _chunk(offset: np.ndarray, size: int, op: int) -> np.ndarray:
+    """Return requests of ``size`` bytes at these offsets, REQUEST[n]."""
     chunk = np.zeros(len(offset), REQUEST)
     chunk["arrival"] = chunk["start"] = chunk["end"] = NOT_YET
     chunk["offset"], chunk["size"], chunk["op"] = offset, size, op

@@ -118,6 +118,8 @@ def compared(case: mq.Case, times: int, ours: Run, theirs: Run) -> list[Row]:
 
 
 def _best(a: Run, b: Run) -> Run:
+    """Return the smaller of each time of two runs."""
+
     def least(x: float | None, y: float | None) -> float | None:
         return None if x is None or y is None else min(x, y)
 
@@ -148,6 +150,7 @@ def pair_in(case: mq.Case, folder: Path, times: int) -> tuple[Path, Path]:
 
 
 def _scaled(text: str, element: str, times: int) -> str:
+    """Return the workload file with the integer of an XML element multiplied by ``times``."""
     pattern = rf"(<{element}>\s*)(\d+)(\s*</{element}>)"
     return re.sub(pattern, lambda m: f"{m[1]}{int(m[2]) * times}{m[3]}", text)
 
