@@ -1,5 +1,7 @@
-"""Owns: the PEP 517 and PEP 660 hooks: setuptools' own, with the cffi glue written first.
-Does not: say what is built; that is in pyproject.toml.
+"""Build backend: the PEP 517 and PEP 660 hooks.
+
+This module owns the hooks, which are those of setuptools after writing the cffi glue. It does not
+own the list of sources to build (pyproject.toml).
 Source: PEP 517, "in-tree build backends".
 """
 
@@ -27,7 +29,7 @@ __all__ = [
     "prepare_metadata_for_build_wheel",
 ]
 
-GLUE = Path("build", "ondie_native.c")  # as in pyproject.toml; hooks run in the project's root
+GLUE = Path("build", "ondie_native.c")  # as in pyproject.toml; hooks run in the project root
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):

@@ -1,15 +1,17 @@
-"""Owns: emu/compute/instructions.toml: instructions per parameter of the C kernels, by callgrind.
-Does not: estimate time; emu/compute divides these counts by cores, IPC and frequency.
-Source: valgrind's callgrind, which counts executed instructions and repeats to the last one.
+"""Measurement of emu/compute/instructions.toml: instructions per parameter of the C kernels.
+
+This script owns that file. It does not estimate time; emu/compute divides the counts by cores, IPC
+and frequency.
+Source: valgrind's callgrind, which counts executed instructions; its counts repeat exactly.
 
     python csrc/instructions.py            measure everything and write the file
     python csrc/instructions.py --check    measure everything and compare with the file
 
-Needs gcc, valgrind and the installed package (for the coefficients). Three targets are built from
-the same sources: `base` and `avx2` are what the package ships for x86-64; `fma128` is the base
-object with FMA and conversions of FP16 in 128-bit vectors, the nearest x86 has to NEON, which has
-both. The torch form on `base` calls libm's fmaf for every FMA; on an ARM core use `fma128`.
-Formats other than FP32 are counted there alone, in bulk.
+It requires gcc, valgrind and the installed package (for the coefficients). It builds three targets
+from the same sources. `base` and `avx2` are the objects that the package ships for x86-64. `fma128`
+is the base object with FMA and FP16 conversions in 128-bit vectors; it is the x86 target nearest to
+NEON, which has both. The torch form on `base` calls libm's fmaf for every FMA; use `fma128` for an
+ARM core. Formats other than FP32 are counted only on `fma128` and only in bulk.
 """
 
 import datetime
@@ -29,7 +31,7 @@ from ondie.kernels.codes import codes
 
 HERE = Path(__file__).resolve().parent
 TARGET_FILE = HERE.parent / "emu" / "compute" / "instructions.toml"
-SIZES = {"page": 4096, "bulk": 1 << 18}  # parameters; a 16 KiB page, and far more than the overhead
+SIZES = {"page": 4096, "bulk": 1 << 18}  # parameters: a 16 KiB page; negligible overhead
 HYPER = {
     "lr": 1e-3,
     "beta1": 0.9,
@@ -46,7 +48,7 @@ TAKES = {
     "adagrad": ("lr", "eps"),
 }
 GRADIENT = ("scale", "unscale", "squares", "to_fp16", "from_fp16", "to_bf16", "from_bf16")
-# target -> (extra flags for isa_base.c, number in enum ondie_isa, bits, what it stands for)
+# target -> (extra flags for isa_base.c, number in enum ondie_isa, vector bits, meaning)
 TARGETS = {
     "base": ((), 0, 128, "SSE2, as shipped"),
     "fma128": (
@@ -70,7 +72,7 @@ FORMATS_OF = "fma128"
 
 
 class Entry(NamedTuple):
-    """One count: where it goes in the file, and how to run it."""
+    """One count: its place in the file and the call to measure."""
 
     # ("base", "adam"), ("base", "adam", "torch"), ("fma128", "adam", "bf16_all"), ("base", "scale")
     table: tuple[str, ...]
@@ -84,13 +86,13 @@ class Entry(NamedTuple):
 
 
 def flags() -> list[str]:
-    """The package's own compiler flags."""
+    """Return the compiler flags of the package."""
     project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))
     return project["tool"]["setuptools"]["ext-modules"][0]["extra-compile-args"]
 
 
 def entries() -> Iterator[Entry]:
-    """Everything the file holds, in its order."""
+    """Yield all entries of the file in order."""
     for target in TARGETS:
         for op in OPS:
             for form in FORMS:
@@ -112,7 +114,7 @@ def entries() -> Iterator[Entry]:
 
 
 def narrow(op: str) -> Iterator[Entry]:
-    """An operation in each format but FP32."""
+    """Yield the entries of an operation in each format except FP32."""
     kernel = get(op, backend="numpy")
     hyper = {name: HYPER[name] for name in TAKES[op]}
     for name, f in FORMATS.items():
@@ -128,7 +130,7 @@ def narrow(op: str) -> Iterator[Entry]:
 
 
 def maps(name: str) -> bytes:
-    """ondie_codes[2] of a map: of signed numbers, of others."""
+    """Return the bytes of ondie_codes[2] of a code map: the signed map, then the unsigned one."""
     parts = []
     for signed in (True, False):
         m = codes(name, signed)
@@ -138,7 +140,7 @@ def maps(name: str) -> bytes:
 
 
 def build(target: str, folder: Path) -> Path:
-    """Compile the counting program of one target; what targets share is compiled once."""
+    """Compile the counting program of one target; objects that targets share are compiled once."""
     program = folder / f"count-{target}"
     objects = []
     for name in ("isa_base", "isa_avx2", "isa_avx512", "dispatch", "threads", "count"):
@@ -153,7 +155,7 @@ def build(target: str, folder: Path) -> Path:
 
 
 def count(program: Path, entry: Entry) -> int:
-    """Instructions executed from entry to exit of one call."""
+    """Return the number of instructions from entry to exit of one call."""
     file = "-"
     if entry.codes:
         file = str(program.with_name(f"maps-{entry.codes}"))
@@ -170,7 +172,7 @@ def count(program: Path, entry: Entry) -> int:
 
 
 def measure(wanted: Iterator[Entry], folder: Path) -> dict[tuple[str, ...], dict[str, float]]:
-    """Instructions per parameter, by table and key; programs are left in ``folder``."""
+    """Return instructions per parameter by table and key; the programs remain in ``folder``."""
     tables: dict[tuple[str, ...], dict[str, float]] = {}
     programs: dict[str, Path] = {}
     for entry in wanted:
@@ -187,7 +189,7 @@ def first_line(*command: str) -> str:
 
 
 def text(tables: dict[tuple[str, ...], dict[str, float]]) -> str:
-    """The file."""
+    """Return the contents of the file."""
     lines = [
         "# Instructions per parameter of the C kernels, counted by callgrind. Written by",
         "# csrc/instructions.py; do not edit. page: one call on 4096 parameters, a 16 KiB page;",
@@ -214,7 +216,7 @@ def text(tables: dict[tuple[str, ...], dict[str, float]]) -> str:
 
 
 def stored(table: tuple[str, ...]) -> dict[str, float]:
-    """One table of the file."""
+    """Return one table of the file."""
     there = tomllib.loads(TARGET_FILE.read_text(encoding="utf-8"))
     for name in table:
         there = there[name]

@@ -1,6 +1,8 @@
-"""Owns: the cffi recipe: the declarations, read from ondie.h, and the glue source made of them; the
-glue knows the compiler and the flags, too.
-Does not: compile anything (setuptools does) or decide when the glue is written (backend.py).
+"""cffi recipe of the C extension.
+
+This module owns the declarations, which it reads from ondie.h, and the glue source generated from
+them. The glue also reports the compiler and its flags. The module does not compile anything
+(setuptools does) and does not decide when the glue is written (backend.py).
 Source: cffi documentation, API mode, out of line.
 """
 
@@ -14,7 +16,7 @@ MODULE = "ondie.kernels._native"
 
 
 def declarations(header: Path = HERE / "ondie.h") -> str:
-    """The header without its preprocessor lines; cffi understands the rest as it stands."""
+    """Return the header without its preprocessor lines; cffi parses the rest unchanged."""
     lines = header.read_text(encoding="utf-8").splitlines()
     return "\n".join(line for line in lines if not line.startswith("#"))
 
@@ -30,13 +32,13 @@ static const char *ondie_compiler(void) {{ return COMPILER ", {flags}"; }}
 
 
 def flags() -> list[str]:
-    """What the project compiles with, beside what setuptools adds of its own."""
+    """Return the project's compiler flags, without those that setuptools adds."""
     project = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))
     return project["tool"]["setuptools"]["ext-modules"][0]["extra-compile-args"]
 
 
 def write_glue(target: Path) -> None:
-    """Write the C source of the extension module to `target`; an unchanged file is not touched."""
+    """Write the C source of the extension module to `target`; keep an unchanged file untouched."""
     ffi = FFI()
     ffi.cdef(declarations() + "\nconst char *ondie_compiler(void);\n")
     ffi.set_source(MODULE, '#include "ondie.h"\n' + COMPILER.format(flags=" ".join(flags())))

@@ -1,11 +1,11 @@
-"""Update kernels: pure functions on arrays, one definition each, in NumPy, Numba and C.
+"""Optimizer update kernels: pure functions on arrays, implemented in NumPy, Numba and C.
 
-Owns the arithmetic of optimizer updates and of what happens to gradients before them.
-Does not know devices, traces or torch; keeps nothing between calls but code and idle threads.
+This package owns the arithmetic of optimizer updates and of the gradient operations that precede
+them (unscaling, clipping, compression). It does not own devices, traces or torch integration.
+Kernels keep no data between calls except compiled code and idle threads.
 Source: each module names the paper of its operation; `csrc/ondie.h` lists every formula.
-
     from ondie.kernels import get
-    k = get("adamw")                                     # C where it was built, else Numba
+    k = get("adamw")                                     # C if the extension is built, else Numba
     coef = k.coefficients({"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}, step=1)
     k(w, g, (m, v), coef)                                # in place, flat float32
 """

@@ -1,12 +1,14 @@
 """AdaGrad.
 
-Owns: its coefficients and its update, v being the sum of squared gradients.
-Does not: fill v with an initial value, check arrays, choose a backend or split over threads.
-Source: Duchi, Hazan & Singer, JMLR 12, 2011; the torch form is the order of operations of torch
-2.13's fused CPU Adagrad, found by experiment and held by a test. torch's scalar tail (the last
-n % 16 elements with AVX-512, n % 8 with AVX2) may contract differently: 1 ulp per step.
+This module owns the coefficients and the update of AdaGrad; v is the sum of squared gradients. It
+does not own the initial value of v, array checks, the choice of a backend or threading.
+Source: Duchi, Hazan & Singer, JMLR 12, 2011. The torch form follows the order of operations of
+torch 2.13's fused CPU Adagrad, which was found by experiment and is checked by a test. torch's
+scalar tail (the last n % 16 elements with AVX-512, n % 8 with AVX2) may contract differently, which
+changes a result by 1 ulp per step.
 
-Both forms are one formula over mad(a, b, c) = a * b + c: rounded twice (canonical) or once (torch).
+Both forms use one formula over mad(a, b, c) = a * b + c. The canonical form rounds mad twice; the
+torch form rounds it once.
 """
 
 from collections.abc import Mapping
@@ -22,7 +24,7 @@ TAKES = ("lr", "eps", "lr_decay", "weight_decay", "maximize")
 
 
 def fold(h: Mapping[str, float], step: int, form: str) -> list[float]:
-    """lr, l2, eps: see ONDIE_ADAGRAD in csrc/ondie.h."""
+    """Return the coefficients lr, l2, eps; see ONDIE_ADAGRAD in csrc/ondie.h."""
     sign = -1.0 if h["maximize"] else 1.0
     lr = h["lr"] / (1.0 + (step - 1) * h["lr_decay"])
     return [sign * lr, sign * h["weight_decay"], h["eps"]]

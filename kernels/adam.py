@@ -1,10 +1,12 @@
 """Adam and AdamW.
 
-Owns: their coefficients and their update, m and v being the running moments of the gradient.
-Does not: unscale or clip (grad.py), check arrays, choose a backend or use threads (update.py).
-Source: Kingma & Ba, ICLR 2015; Loshchilov & Hutter, ICLR 2019; the torch form is the order of
-operations of torch 2.13's fused CPU Adam, found by experiment and held by a test. torch's scalar
-tail (the last n % 16 elements with AVX-512, n % 8 with AVX2) contracts differently: 1 ulp per step.
+This module owns the coefficients and the update of Adam and AdamW; m and v are the running moments
+of the gradient. It does not own unscaling and clipping (grad.py), array checks, the choice of a
+backend or threading (update.py).
+Source: Kingma & Ba, ICLR 2015; Loshchilov & Hutter, ICLR 2019. The torch form follows the order of
+operations of torch 2.13's fused CPU Adam, which was found by experiment and is checked by a test.
+torch's scalar tail (the last n % 16 elements with AVX-512, n % 8 with AVX2) contracts differently,
+which changes a result by 1 ulp per step.
 """
 
 import math
@@ -20,7 +22,10 @@ TAKES = ("lr", "beta1", "beta2", "eps", "weight_decay", "maximize")
 
 
 def fold(h: Mapping[str, float], step: int, form: str, decoupled: bool) -> list[float]:
-    """beta1, c1, beta2, c2, eps, l2, decay, step, root, sign: see ONDIE_ADAM in csrc/ondie.h."""
+    """Return beta1, c1, beta2, c2, eps, l2, decay, step, root, sign.
+
+    See ONDIE_ADAM in csrc/ondie.h.
+    """
     sign = -1.0 if h["maximize"] else 1.0
     l2 = 0.0 if decoupled else h["weight_decay"]
     decay = 1.0 - h["lr"] * h["weight_decay"] if decoupled else 1.0

@@ -1,6 +1,7 @@
-"""Owns: the check that an argument is a flat contiguous array of the type a kernel reads.
-Does not: convert anything.
-Source: own.
+"""Argument check: a flat, contiguous array of the type that a kernel reads.
+
+This module owns the check. It does not convert arrays.
+Source: this project.
 """
 
 import numpy as np

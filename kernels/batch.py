@@ -1,8 +1,9 @@
-"""Many updates in one call: thousands of tensors, or pages of flash in any order.
+"""Batched updates: many tensors, or many flash pages in any order, in one call.
 
-Owns the table of parts, which holds pointers cast once. Does not own the updates (update.py).
-Source: own; while C works on one part it asks for the memory of the next, which is what makes pages
-in random order nearly as fast as an array.
+This module owns the table of parts, whose pointers are cast once. It does not own the updates
+(update.py).
+Source: this project. While C updates one part, it prefetches the next one. The prefetch makes pages
+in random order nearly as fast as one array.
 """
 
 from __future__ import annotations
@@ -20,35 +21,39 @@ from .threads import checked
 from .update import Update
 
 PART = np.dtype([(name, np.uintp) for name in PLACES] + [("n", np.uint64), ("first", np.uint64)])
-"""ondie_part in csrc/ondie.h."""
+"""Record type of one part; it mirrors ondie_part in csrc/ondie.h."""
 
 
 class Table:
-    """Parts that are updated in one call; made by `tensors`, `pages` or `one`. It keeps the arrays
-    alive, and they must not be resized."""
+    """Parts that are updated in one call.
+
+    `tensors`, `pages` and `one` create tables. A table keeps its arrays alive. The caller must not
+    resize them.
+    """
 
     def __init__(self, kernel: Update, parts: np.ndarray, arrays: list[tuple[np.ndarray, ...]]):
         self.kernel = kernel
         self._parts, self._arrays = parts, arrays
-        self._coef: Array | None = None  # these two are what _update is bound to
+        self._coef: Array | None = None  # _update is bound to _coef and _threads
         self._threads = 0
         self._update: Callable[[int], int] = lambda key: 0
-        self._same: object = object()  # _coef, where a key does not matter
-        self._again: Callable[[], int] = lambda: 0  # _update without one
+        self._same: object = object()  # _coef if the kernel does not round at random
+        self._again: Callable[[], int] = lambda: 0  # _update with key 0
 
     def __len__(self) -> int:
         return len(self._parts)
 
     @property
     def parameters(self) -> int:
-        """Of all parts."""
+        """Number of parameters in all parts."""
         return int(self._parts["n"].sum())
 
     def __call__(self, coef: Array, threads: int = 1, key: int | None = None) -> None:
-        """Update every part, in order within a thread. Results do not depend on `threads`.
+        """Update every part; each thread updates its parts in order.
 
-        Called with the same `coef` array as before, whatever it now holds, nothing is checked or
-        cast again."""
+        Results do not depend on `threads`. A call with the same `coef` object as the previous call
+        skips all checks and pointer casts. The contents of `coef` may change between calls.
+        """
         if coef is self._same and threads == self._threads and key is None:
             status = self._again()
             if status:
@@ -70,10 +75,11 @@ class Table:
 
 
 def tensors(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> Table:
-    """A table of tensors: of each its arrays in the order of `kernel.slots`: w, g, states, out.
+    """Return a table of tensors; each part lists its arrays in the order of `kernel.slots`.
 
-    Elements are numbered through, which matters to rounding at random. Raises KernelError for
-    arrays that the kernel would refuse, and for ones that are not aligned to their elements.
+    The order is w, g, states, out. Elements are numbered consecutively over all tensors, which
+    matters only for stochastic rounding. Raises KernelError for arrays that the kernel rejects and
+    for arrays that are not aligned to their elements.
     """
     rows = np.zeros(len(parts), PART)
     places = [PLACES[at] for at in kernel.places]
@@ -91,13 +97,13 @@ def tensors(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> Table:
 
 
 def _apart(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> None:
-    """KernelError where an array that is written shares memory with another one, of any part."""
+    """Raise KernelError if a written array shares memory with any other array of any part."""
     spans = []
     for i, arrays in enumerate(parts):
         for a, slot in zip(arrays, kernel.slots, strict=True):
             if a.size:
                 spans.append((a.ctypes.data, a.ctypes.data + a.nbytes, slot.written, i))
-    behind = written = (0, 0)  # end of what has been seen, and of which tensor
+    behind = written = (0, 0)  # (end address, tensor number) of all arrays / of written arrays
     for start, end, writes, i in sorted(spans):
         met = behind if writes else written
         if start < met[0]:
@@ -109,13 +115,16 @@ def _apart(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> None:
 
 
 def one(kernel: Update, *arrays: np.ndarray) -> Table:
-    """A table of one tensor: for calls again and again on the same arrays."""
+    """Return a table of one tensor, for repeated calls on the same arrays."""
     return tensors(kernel, [arrays])
 
 
 def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.ndarray) -> Table:
-    """A table of pages of ``page`` parameters, in ``order`` (their numbers, any integers[k], none
-    twice), of large arrays in the order of `kernel.slots`. Raises KernelError."""
+    """Return a table of the pages of large arrays, in a given order.
+
+    arrays: large arrays in the order of `kernel.slots`. page: parameters per page. order: page
+    numbers, any integer type, shape [k], without duplicates. Raises KernelError.
+    """
     if kernel.check(arrays, None) is not None:
         raise KernelError(f"{kernel.op}: an array is not aligned to its elements")
     n = arrays[0].size

@@ -1,10 +1,11 @@
-"""Casts between float32 and the two 16-bit formats, round to nearest even.
+"""Casts between float32 and the two 16-bit formats, rounded to nearest even.
 
-Owns: FP16 and BF16 casts of flat arrays in NumPy, Numba and C, the same bits everywhere; denormals
-are kept, a NaN stays a NaN. Does not: use processor conversions that flush denormals.
-Source: IEEE 754-2019 binary16; bfloat16 is the upper half of binary32. Equal to torch's casts.
+This module owns FP16 and BF16 casts of flat arrays in NumPy, Numba and C. All backends return the
+same bits, keep denormals and map NaN to NaN. It does not use processor conversions that flush
+denormals.
+Source: IEEE 754-2019 binary16; bfloat16 is the upper half of binary32. Results equal torch's casts.
 
-FP16 is NumPy's float16. NumPy has no bfloat16: its bits travel as uint16.
+FP16 arrays have NumPy's float16 type. NumPy has no bfloat16, so BF16 values are stored as uint16.
 """
 
 from typing import Any
@@ -108,7 +109,10 @@ def narrow(
     threads: int = 1,
     out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Round a flat float32 array to "float16" (returns float16) or "bfloat16" (returns uint16)."""
+    """Round a flat float32 array to "float16" (returns float16) or "bfloat16" (returns uint16).
+
+    The result is written to `out` if it is given. Raises KernelError.
+    """
     flat("x", x, np.float32)
     target = _target(x.size, _format(form), out)
     name = "to_fp16" if form == "float16" else "to_bf16"
@@ -124,7 +128,10 @@ def widen(
     threads: int = 1,
     out: np.ndarray | None = None,
 ) -> Array:
-    """Widen a flat "float16" or "bfloat16" (uint16) array to float32; exact."""
+    """Widen a flat "float16" or "bfloat16" (uint16) array to float32, exactly.
+
+    The result is written to `out` if it is given. Raises KernelError.
+    """
     flat("x", x, _format(form))
     target = _target(x.size, np.dtype(np.float32), out)
     name = "from_fp16" if form == "float16" else "from_bf16"

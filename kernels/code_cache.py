@@ -1,17 +1,20 @@
-"""Owns: compiled code on disk: what identifies it, how it is written and read.
-Does not: compile (parts.py), or decide what is compiled (jit.py).
-Source: the interface of numba.core.caching, whose index names one source file and no constants.
+"""Cache of compiled code on disk.
 
-One file per compiled function and signature: $XDG_CACHE_HOME/ondie/compiled/NAME-KEY.code, else
-below ~/.cache. KEY is a hash of what is compiled: the bytecode of the function and of every
-function that it calls, directly or through others, the values of the constants that they use, the
-signature, the sources that tell Numba how to compile, the versions, and the processor. An edited
-comment, docstring or uncompiled function keeps the key.
+This module owns the cache key, the file format, and reading and writing of cache files. It does not
+compile functions (parts.py) and does not choose the functions to compile (jit.py).
+Source: the interface of numba.core.caching. Numba's own index covers one source file and no
+constants, so it is not used.
 
-A file is a header, a SHA-256 checksum and Numba's pickled result. It is written under another name
-and renamed, so a killed process leaves no part of a file under the final name. A file that cannot
-be loaded is deleted and compiled again. Without a writable folder nothing is stored, and a message
-says so once.
+Each compiled function and signature has one file, NAME-KEY.code, in $XDG_CACHE_HOME/ondie/compiled
+or ~/.cache/ondie/compiled. KEY is a hash of the compilation inputs: the bytecode of the function
+and of every function that it calls directly or indirectly, the values of the constants that these
+functions use, the signature, the sources that tell Numba how to compile, the versions, and the
+processor. Editing a comment, a docstring or an uncompiled function keeps the key.
+
+A file holds a header, a SHA-256 checksum and Numba's pickled result. It is written under a
+temporary name and renamed, so a killed process leaves no partial file under the final name. A file
+that cannot be loaded is deleted and the function is compiled again. If the folder is not writable,
+nothing is stored and one message says so.
 """
 
 import contextlib
@@ -37,9 +40,9 @@ from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 
 KEEP_BYTES = 256 << 20
-"""The folder holds at most this much: the files that were used last stay."""
+"""Size limit of the folder in bytes; the least recently used files are deleted first."""
 STALE_SECONDS = 3600.0
-"""Age at which the temporary file of a killed process is deleted."""
+"""Age in seconds at which the temporary file of a killed process is deleted."""
 _HEADER = b"ondie compiled code 1\n"
 _COMPILER = ("code_cache", "direct", "jit", "parts", "pipeline")
 _CONSTANTS = (int, float, complex, str, bytes, bool, type(None), np.generic, np.dtype, enum.Enum)
@@ -50,7 +53,7 @@ def _warn(message: str) -> None:
 
 
 say: Callable[[str], None] = _warn
-"""Shows a message about the cache folder. A program may replace it."""
+"""Callback that shows a message about the cache folder. A program may replace it."""
 
 
 @cache
@@ -59,13 +62,13 @@ def _once(message: str) -> None:
 
 
 def not_stored(error: OSError) -> None:
-    """Say once per process that compiled code is not stored, and why."""
+    """Report once per process that compiled code is not stored, and why."""
     _once(f"compiled code is not stored: {error}")
 
 
 @cache
 def folder() -> Path | None:
-    """The folder of compiled code; None, with a message, when it cannot be made."""
+    """Return the folder of compiled code, or None with a message if it cannot be created."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     place = Path(base).absolute() / "ondie" / "compiled"
     try:
@@ -76,11 +79,11 @@ def folder() -> Path | None:
     return place
 
 
-# --- what is compiled
+# --- cache key
 
 
 def _code(code: types.CodeType, documented: bool) -> Iterator[bytes]:
-    """What matters of a function's bytecode: no line numbers, no docstring."""
+    """Yield the relevant parts of a function's bytecode, without line numbers and docstring."""
     yield code.co_code
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars, code.co_name)
     yield repr(names).encode()
@@ -88,15 +91,17 @@ def _code(code: types.CodeType, documented: bool) -> Iterator[bytes]:
     for constant in (None, *code.co_consts[1:]) if documented else code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _code(constant, False)
-        elif isinstance(constant, frozenset):  # its order depends on the process
+        elif isinstance(constant, frozenset):  # the iteration order differs between processes
             yield repr(sorted(map(repr, constant))).encode()
         else:
             yield repr(constant).encode()
 
 
 def _used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """(name, value) of every global and closure variable that a function can use. An attribute of
-    one of our modules counts where its name occurs in the function."""
+    """Yield (name, value) of every global and closure variable that a function can use.
+
+    An attribute of an ondie module is included if its name occurs in the function.
+    """
     names: list[str] = []
     codes = [function.__code__]
     while codes:
@@ -114,12 +119,15 @@ def _used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         else:
             yield name, value
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        with contextlib.suppress(ValueError):  # a variable that has no value yet
+        with contextlib.suppress(ValueError):  # the variable has no value yet
             yield name, cell.cell_contents
 
 
 def _function(value: Any) -> types.FunctionType | None:
-    """The Python function of a compiled function, an intrinsic or one of our plain functions."""
+    """Return the Python function of a compiled function, an intrinsic or a plain ondie function.
+
+    Return None for any other value.
+    """
     found = getattr(value, "py_func", None) or getattr(value, "_defn", None) or value
     if not isinstance(found, types.FunctionType):
         return None
@@ -128,9 +136,9 @@ def _function(value: Any) -> types.FunctionType | None:
 
 
 class Closure:
-    """A function with everything that is compiled with it.
+    """A function and all functions that are compiled with it.
 
-    count: number of functions; digest: hash of their bytecode and of the constants they use.
+    count: number of functions. digest: hash of their bytecode and of the constants that they use.
     """
 
     def __init__(self, function: types.FunctionType) -> None:
@@ -175,13 +183,13 @@ class Closure:
         elif isinstance(value, type):
             fields = getattr(value, "_fields", None)
             self._add(f"{value.__module__}.{value.__qualname__} {fields}".encode())
-        else:  # Numba's types, and modules and objects that compiled code cannot use
+        else:  # Numba types, and modules and objects that compiled code cannot use
             self._add(type(value).__qualname__.encode())
 
 
 @cache
 def _compiler() -> bytes:
-    """Hash of the versions and of the sources that tell Numba how to compile."""
+    """Return a hash of the versions and of the sources that tell Numba how to compile."""
     digest = hashlib.sha256()
     tag = sys.implementation.cache_tag
     for version in (numba.__version__, llvmlite.__version__, np.__version__, tag):
@@ -193,7 +201,10 @@ def _compiler() -> bytes:
 
 
 def _source(kind: Any) -> bytes:
-    """The source of a type of ours, which tells how values of the type are lowered."""
+    """Return the source of the ondie module that defines a type; b"" for types from elsewhere.
+
+    The module determines how values of the type are lowered.
+    """
     module = sys.modules.get(type(kind).__module__)
     name = getattr(module, "__name__", "")
     path = getattr(module, "__file__", None)
@@ -204,7 +215,7 @@ def _source(kind: Any) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a whole file or none. Raises OSError."""
+    """Write a file completely or not at all. Raises OSError."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
         try:
             file.write(content)
@@ -217,12 +228,12 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _sweep(place: Path) -> None:
-    """Delete the files that were not used for longest, and what killed processes left."""
+    """Delete the least recently used files above KEEP_BYTES, and stale temporary files."""
     used = 0
     now = time.time()
     try:
         files = [(path.stat(), path) for path in place.iterdir()]
-    except OSError:  # another process deletes too
+    except OSError:  # another process is deleting files
         return
     for status, path in sorted(files, key=lambda pair: -pair[0].st_mtime):
         used += status.st_size
@@ -235,8 +246,8 @@ def _sweep(place: Path) -> None:
 class CodeCache(_Cache):
     """Numba's interface to the stored code of one function.
 
-    missed(count) is called before a function and its ``count`` helpers are compiled, and stored()
-    after.
+    CodeCache calls missed(count) before a function and its helpers, ``count`` functions in all, are
+    compiled. It calls stored() after the compilation.
     """
 
     def __init__(
@@ -263,7 +274,7 @@ class CodeCache(_Cache):
     def flush(self) -> None: ...
 
     def path(self, signature: Any, context: Any) -> Path | None:
-        """Where the code for a signature is or would be."""
+        """Return the path of the code for a signature; None without a cache folder."""
         place = folder()
         if place is None:
             return None
@@ -276,7 +287,7 @@ class CodeCache(_Cache):
         return place / f"{self._function.__name__}-{digest.hexdigest()[:24]}.code"
 
     def load_overload(self, signature: Any, context: Any) -> Any:
-        """The compiled result for a signature, or None."""
+        """Return the compiled result for a signature, or None."""
         path = self.path(signature, context)
         found = None if path is None else self._load(path, context)
         if found is None:
@@ -297,7 +308,7 @@ class CodeCache(_Cache):
             try:
                 context.refresh()
                 found = CompileResult._rebuild(context, *pickle.loads(body))
-            except Exception:  # noqa: BLE001 - whatever another version's code meets here
+            except Exception:  # noqa: BLE001 - stored code of another version can fail in any way
                 found = None
             if found is not None:
                 with contextlib.suppress(OSError):

@@ -1,13 +1,14 @@
-"""8-bit codes of optimizer states, a scale for each block of 256 numbers.
+"""8-bit codes of optimizer states, with one scale for each block of 256 numbers.
 
-Owns the maps from codes to numbers, and both directions in NumPy and Numba; C has them in codes.c.
-Does not own updates (update.py). Source: Dettmers, Lewis, Shleifer and Zettlemoyer, "8-bit
-Optimizers via Block-wise Quantization", ICLR 2022, section 2 and appendix: dynamic quantisation
-has a decimal exponent of as many leading zeros as the code has, the bits behind the first one are a
-linear fraction; signed for first moments, without sign for second ones.
+This module owns the maps from codes to numbers, and encoding and decoding in NumPy and Numba. C has
+its own implementation in codes.c. The module does not own updates (update.py).
+Source: Dettmers, Lewis, Shleifer and Zettlemoyer, "8-bit Optimizers via Block-wise Quantization",
+ICLR 2022, section 2 and appendix. In dynamic quantisation the number of leading zeros of a code is
+its decimal exponent. The bits after the first one bit are a linear fraction. First moments use the
+signed map, second moments the unsigned map.
 
-A block's scale is its largest magnitude; a number becomes the code nearest to its quotient with
-the scale, the lower one of two that are as near. A block with a NaN has the scale NaN.
+The scale of a block is the largest magnitude in it. A number is divided by the scale and gets the
+nearest code; a tie gets the lower code. A block that contains a NaN has the scale NaN.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ from .jit import njit
 BUCKETS = 3073  # ONDIE_CODE_BUCKETS
 LEAST = 0x3380  # upper 16 bits of 2^-24
 MAPS = ("dynamic", "linear")
-LINES = 16  # entries of the tables of lines in ondie_codes
+LINES = 16  # entries of the line tables in ondie_codes
 FRACTION, UNSURE = 15, 4  # ONDIE_CODE_FRACTION, ONDIE_CODE_UNSURE
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Places first .. last of a map that lie on a line: the number at place p is
-    slope p + offset, float32(fma); a single one has slope 0."""
+    """Consecutive places first .. last of a map that lie on one line.
+
+    The number at place p is float32(fma(slope, p, offset)). A piece of one place has slope 0.
+    """
 
     first: int
     last: int
@@ -43,12 +46,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class Codes:
-    """A map of codes to numbers. A code is ``base`` + p for the p-th number and, with signs,
-    ``base`` - p for the negative one. value float32[256], rising; zero: code of the least
-    magnitude; middle float32[255]: the largest float not above the mean of two values; bucket
-    int32[2 * BUCKETS] and line float32[2, LINES], limit float32[LINES], to_line float32[3, LINES]
-    as csrc/ondie.h says at ondie_codes; least: magnitudes below it have the code of the least
-    magnitude."""
+    """A map from codes to numbers.
+
+    The p-th number has the code ``base`` + p; in a signed map its negative has ``base`` - p.
+
+    value: float32[256], increasing. zero: code of the smallest magnitude. middle: float32[255], the
+    largest float that does not exceed the mean of two neighbouring values. bucket: int32[2 *
+    BUCKETS]. line: float32[2, LINES]. limit: float32[LINES]. to_line: float32[3, LINES]. For the
+    last four see ondie_codes in csrc/ondie.h. least: magnitudes below it get the code ``zero``.
+    """
 
     base: int
     value: NDArray[np.float32]
@@ -62,9 +68,12 @@ class Codes:
 
 
 def dynamic_pieces(signed: bool) -> list[Piece]:
-    """Dynamic quantisation: with e leading zeros the number is 10^-e times the middle of one of
-    equal parts of 0.1 .. 1: 64 of them (128 without sign) for e = 0, half as many for each zero
-    more, down to 1 (2) for e = 6. Then 0 and 1 are exact."""
+    """Return the pieces of dynamic quantisation.
+
+    A code with e leading zeros represents 10^-e times the middle of one of several equal parts of
+    0.1 .. 1. There are 64 parts (128 unsigned) for e = 0, and half as many for each further zero,
+    down to 1 (2) for e = 6. The numbers 0 and 1 are exact.
+    """
     lowest = 0 if signed else 1
     found = [Piece(0, 0, 0.0, 0.0)] if signed else [Piece(1, 1, 0.0, 0.0)]
     for power in range(lowest, lowest + 7):
@@ -75,10 +84,10 @@ def dynamic_pieces(signed: bool) -> list[Piece]:
 
 
 def linear_pieces(signed: bool) -> list[Piece]:
-    """Equal steps to 1: from -1, with a code more below, or from 1/256.
+    """Return equal steps up to 1: from -1 with one extra code below it, or from 1/256.
 
-    Second moments have no 0, after Li, Chen and Zhu, NeurIPS 2023: what is divided by the root of
-    one that was rounded to 0 becomes as large as 1 / eps, and training ends there.
+    The map of second moments has no 0, after Li, Chen and Zhu, NeurIPS 2023. A second moment that
+    is rounded to 0 makes the update as large as 1 / eps, which ends training.
     """
     return [Piece(0, 128, 1 / 127, 0.0)] if signed else [Piece(1, 256, 1 / 256, 0.0)]
 
@@ -88,7 +97,7 @@ PIECES = {"dynamic": dynamic_pieces, "linear": linear_pieces}
 
 @cache
 def codes(name: str, signed: bool) -> Codes:
-    """The map "dynamic" or "linear", of signed numbers or of others."""
+    """Return the map "dynamic" or "linear", signed or unsigned. Raises KernelError."""
     if name not in MAPS:
         raise unknown("map", name, MAPS)
     pieces = PIECES[name](signed)
@@ -109,8 +118,11 @@ def codes(name: str, signed: bool) -> Codes:
 
 
 def _lines(pieces: list[Piece]) -> NDArray[np.float32]:
-    """Slope and offset of a place, by the lower bits of its binary exponent. A product of a place
-    and a slope is exact in float64, and so is the sum: rounded once, that is an fma."""
+    """Return slope and offset of a place, indexed by the lower bits of its binary exponent.
+
+    float32[2, LINES]. The product of a place and a slope and the sum with the offset are exact in
+    float64; rounding once to float32 therefore equals an fma.
+    """
     line = np.zeros((2, LINES), np.float32)
     for piece in pieces:
         for place in range(max(1, piece.first), piece.last + 1):
@@ -120,20 +132,23 @@ def _lines(pieces: list[Piece]) -> NDArray[np.float32]:
 
 
 def _places(pieces: list[Piece], signed: bool) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """How a magnitude becomes a place, in fixed point: float32[LINES], the limit where the next
-    line begins, and float32[3, LINES], slope, offset and largest place of each line.
+    """Return the tables that convert a magnitude to a place in fixed point.
 
-    Lines are those of the pieces. One ends where the next number is nearer, which is half a place
-    more than a place; a little above that, so that FP32 finds both sides undecided there. Single
-    numbers lie on any line that stays near them and ends so, too. That the last piece is a single
-    number, half as far from the one before it as that line goes on, needs a line that passes half
-    a place where they are as near, and begins anywhere between the two.
+    The first result is float32[LINES], the magnitude at which the next line begins. The second one
+    is float32[3, LINES]: slope, offset and largest place of each line.
+
+    The lines are those of the pieces. A line ends where the next number becomes the nearer one,
+    which is half a place beyond its last place. The limit is set slightly above that point, so that
+    FP32 treats both sides of it as undecided. A piece of a single number may use any line that
+    stays close to it and ends at the same point. The last piece is a single number; its distance
+    from the previous number is half of the previous line's step. It needs a line that crosses the
+    half place at the midpoint of the two numbers; this line may begin anywhere between them.
     """
     ends = [piece.slope * piece.last + piece.offset for piece in pieces]
     starts = [piece.slope * piece.first + piece.offset for piece in pieces]
     change = [(a + b) / 2 for a, b in zip(ends, starts[1:], strict=False)]
     begin = [y * (1 + 2.0**-21) for y in change]
-    shift = 0 if signed else -1  # of a place in codes to a code
+    shift = 0 if signed else -1  # from a place to a code
     one, high = 2.0**FRACTION, 2.0**23
     lines: list[tuple[float, float, float]] = []
     for i, piece in enumerate(pieces):
@@ -150,7 +165,7 @@ def _places(pieces: list[Piece], signed: bool) -> tuple[NDArray[np.float32], NDA
     limit = np.full(LINES, np.inf, np.float32)
     to_line = np.empty((3, LINES), np.float32)
     to_line[:] = np.array(lines[-1])[:, None]
-    for pair in range(52, 64):  # exponents 2 pair and 2 pair + 1 in FP32: 2^-23 .. 2
+    for pair in range(52, 64):  # FP32 exponents 2 pair and 2 pair + 1: magnitudes 2^-23 .. 2
         low, above = 2.0 ** (2 * pair - 127), 2.0 ** (2 * pair - 125)
         inside = [i for i, y in enumerate(begin) if low <= y < above]
         assert len(inside) < 2, "a line is shorter than two powers of two"
@@ -161,11 +176,14 @@ def _places(pieces: list[Piece], signed: bool) -> tuple[NDArray[np.float32], NDA
 
 
 def _buckets(middle: NDArray[np.float32], negative: bool) -> NDArray[np.int32]:
-    """Of each bucket of magnitudes: the code at its lower end, and where in it that changes."""
+    """Return, for each bucket of magnitudes, the code at its lower end and where the code changes.
+
+    int32[BUCKETS]: the code in the bits from 17 up, the position of the change in the lower 17.
+    """
     edges = (np.arange(LEAST, LEAST + BUCKETS, dtype=np.uint32) << 16).view(np.float32)
     edges[0] = 0.0
     words = np.abs(middle).view(np.uint32).astype(np.int64)
-    if negative:  # a magnitude that reaches a middle has the lower code
+    if negative:  # a magnitude equal to a middle gets the lower code
         code = np.searchsorted(middle, -edges, side="left")
         limits = words[middle < 0]
     else:
@@ -175,7 +193,7 @@ def _buckets(middle: NDArray[np.float32], negative: bool) -> NDArray[np.int32]:
     assert (where >= 0).all(), "a code changes below the first bucket"
     inside = where < BUCKETS
     at = np.full(BUCKETS, 1 << 16, dtype=np.int64)
-    # A middle at a bucket's lower end has been passed by all of it.
+    # A middle at the lower end of a bucket lies before the whole bucket.
     assert np.unique(where[inside]).size == inside.sum(), "two codes change in one bucket"
     at[where[inside]] = limits[inside] & 0xFFFF
     before = np.zeros(BUCKETS, np.int64)

@@ -1,6 +1,8 @@
-"""Owns: what the module of an operation gives to `update.py`: its definition and array types.
-Does not: look up operations or run them (update.py).
-Source: own.
+"""Interface between the module of an operation and `update.py`.
+
+This module owns the definition record of an operation and the array types. It does not look up or
+run operations (update.py).
+Source: this project.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +19,12 @@ Mad = Callable[[Any, Any, Any], Any]  # a * b + c, rounded once or twice
 
 @dataclass(frozen=True)
 class Definition:
-    """One operation: its states, hyperparameters and its three implementations."""
+    """One operation: its states, its hyperparameters and its three implementations."""
 
     states: tuple[str, ...]
-    takes: tuple[str, ...]  # hyperparameters
+    takes: tuple[str, ...]  # names of the hyperparameters
     fold: Callable[[Mapping[str, float], int, str], list[float]]
-    coefs: int  # how many scalars it folds into
-    numpy: Mapping[str, Callable[[Array, Array, States, Array], None]]  # by form
+    coefs: int  # number of scalars that `fold` returns
+    numpy: Mapping[str, Callable[[Array, Array, States, Array], None]]  # keyed by form
     numba: Mapping[str, Callable[..., None]]
     c: str  # ONDIE_<c> in csrc/ondie.h

@@ -1,9 +1,11 @@
-"""Owns: how compiled functions call each other: they return their value, and nothing else.
-Does not: decide which functions are parts (parts.py), or change how Python calls.
+"""Calling convention of parts: a compiled function returns its value directly, without a status.
+
+This module owns how compiled functions call each other. It does not decide which functions are
+parts (parts.py) and does not change calls from Python.
 Source: Numba's calling convention, which returns a status and writes the value to memory.
 
-A part raises nothing, so its callers need neither ask for a status nor find the value in memory.
-Where Numba's own code would raise (a range whose step is 0), a part stops the process.
+A part raises no exceptions, so its callers do not check a status or load the value from memory. If
+Numba's own code would raise (for example, a range with step 0), a part terminates the process.
 """
 
 import copy
@@ -24,7 +26,7 @@ def _is_part(function: Any) -> bool:
 
 
 def declare(context: Any, module: Any, described: Any) -> Any:
-    """The part of that description in a module, as a declaration unless it is there already."""
+    """Return the part with this description in a module; declare it if it is missing."""
     packer = context.get_arg_packer(described.argtypes)
     returned = ir.VoidType()
     if described.restype != types.none:
@@ -43,7 +45,7 @@ def declare(context: Any, module: Any, described: Any) -> Any:
 
 
 def caller(described: Any, libraries: list[Any]) -> Callable[..., Any]:
-    """What Numba calls to write a call of the part."""
+    """Return the code generator that Numba uses for a call of the part."""
 
     def write(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         function = declare(context, builder.module, described)
@@ -60,7 +62,7 @@ def caller(described: Any, libraries: list[Any]) -> Callable[..., Any]:
 
 
 class _Convention(CPUCallConv):
-    """Numba's own, but for parts."""
+    """Numba's calling convention, except for parts."""
 
     def get_arguments(self, function: Any) -> Any:
         return function.args if _is_part(function) else super().get_arguments(function)
@@ -92,7 +94,7 @@ class _Convention(CPUCallConv):
 
 
 class _Context(CPUContext):
-    """Numba's own, with that convention."""
+    """Numba's target context with the calling convention of parts."""
 
     @property
     def call_conv(self) -> Any:

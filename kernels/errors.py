@@ -1,6 +1,7 @@
-"""Owns: the one error class of this room, and the wording of "unknown name".
-Does not: catch anything.
-Source: own.
+"""Error class of the kernels package.
+
+This module owns KernelError and the message for an unknown name. It does not catch errors.
+Source: this project.
 """
 
 from collections.abc import Iterable
@@ -8,11 +9,11 @@ from difflib import get_close_matches
 
 
 class KernelError(ValueError):
-    """Bad input to a kernel: one line naming the argument, its value and what would be right."""
+    """Invalid argument of a kernel; the message names the argument, its value and valid values."""
 
 
 def unknown(what: str, value: object, known: Iterable[str]) -> KernelError:
-    """The error for a name that is not among `known`, with the nearest one that is."""
+    """Return the error for a name that is not in `known`; it suggests the closest known name."""
     names = list(known)
     near = get_close_matches(str(value).lower(), names, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""

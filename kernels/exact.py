@@ -1,5 +1,6 @@
-"""Owns: a * b + c in FP32, rounded once or twice, and the bits of a float, for NumPy and Numba.
-Does not: contain any kernel.
+"""FP32 multiply-add with one or two roundings, and the bits of a float, for NumPy and Numba.
+
+This module owns these primitives. It does not contain kernels.
 Source: Boldo & Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using
 rounding to odd", IEEE Trans. Computers 57(4), 2008; Knuth's two-sum.
 """
@@ -16,11 +17,11 @@ from .jit import njit
 
 
 def fused(a: ArrayLike, b: ArrayLike, c: ArrayLike) -> Any:
-    """fma(a, b, c) = a * b + c rounded once to float32, element by element.
+    """Return a * b + c rounded once to float32 (fma), element by element.
 
-    The product of two float32 is exact in float64. The sum is rounded there to odd: a result that
-    is not exact gets an odd last bit, so that rounding it again to float32 cannot fall on a false
-    tie (53 >= 2 * 24 + 2 bits). Holds for denormals, infinities and NaNs; returns float32.
+    The product of two float32 numbers is exact in float64. The float64 sum is rounded to odd: an
+    inexact result gets an odd last bit, so the second rounding to float32 cannot hit a false tie
+    (53 >= 2 * 24 + 2 bits). This holds for denormals, infinities and NaNs. Returns float32.
     """
     product = np.multiply(a, b, dtype=np.float64)
     addend = np.asarray(c, dtype=np.float64)
@@ -34,7 +35,7 @@ def fused(a: ArrayLike, b: ArrayLike, c: ArrayLike) -> Any:
 
 
 def rounded(a: ArrayLike, b: ArrayLike, c: ArrayLike) -> Any:
-    """a * b + c, the product and the sum each rounded to float32."""
+    """Return a * b + c with the product and the sum each rounded to float32."""
     return np.multiply(a, b, dtype=np.float32) + c
 
 
@@ -47,7 +48,10 @@ def _floating(word: np.int32) -> np.float32:
 
 
 def _compiled() -> tuple[Any, Any, Any]:
-    """The same for compiled code: one instruction each where the processor has it."""
+    """Return fma, bits and floating as intrinsics for compiled code.
+
+    Each one compiles to one instruction if the processor has it.
+    """
 
     @intrinsic
     def fma(typingctx, a, b, c):
@@ -79,5 +83,5 @@ fma, bits, floating = (fused, _bits, _floating) if config.DISABLE_JIT else _comp
 
 @njit(forceinline=True)
 def compiled_mad(a, b, c, once):
-    """`fused` where `once`, else `rounded`, for scalars in compiled code."""
+    """Return `fused` if `once`, else `rounded`, for scalars in compiled code."""
     return fma(a, b, c) if once else a * b + c

@@ -1,9 +1,9 @@
-"""Formats: how the arrays of an update are stored.
+"""Storage formats of the arrays of an update.
 
-Owns their names, the type of each array and the bytes that an update moves. Does not own casts
-(cast.py), codes (codes.py) or rounding at random (stochastic.py).
+This module owns the format names, the type of each array and the bytes that an update moves. It
+does not own casts (cast.py), codes (codes.py) or stochastic rounding (stochastic.py).
 Source: mixed precision after Micikevicius et al., ICLR 2018; 8-bit states after Dettmers et al.,
-ICLR 2022. NumPy has no bfloat16: its bits travel as uint16.
+ICLR 2022. NumPy has no bfloat16, so BF16 values are stored as uint16.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-F32, H16, B16, CODES = range(4)  # how an array is stored
+F32, H16, B16, CODES = range(4)  # storage kinds of an array; indices of TYPES
 TYPES = (np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.uint16), np.dtype(np.uint8))
 BLOCK = 256  # ONDIE_CODE_BLOCK: elements that share a scale
 NONE = -1
@@ -20,7 +20,7 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Format:
-    """Storage of weights, gradient and states; ``out`` is a copy of the new weights, or NONE."""
+    """Storage of weights, gradient and states; ``out`` is a 16-bit copy of the weights, or NONE."""
 
     name: str
     w: int
@@ -29,11 +29,13 @@ class Format:
     out: int
     variant: int  # enum ondie_variant
     random: bool = False
-    codes: str = ""  # map of 8-bit states
+    codes: str = ""  # name of the code map of 8-bit states
 
     def traffic(self, states: int) -> int:
-        """DRAM bytes of one update per parameter: read plus written. Of states in codes the scales
-        are not counted, 8 bytes per block of each."""
+        """Return the DRAM bytes of one update per parameter, read plus written.
+
+        The scales of coded states are excluded; they add 8 bytes per block and state.
+        """
         sizes = [TYPES[k].itemsize for k in (self.w, self.g, self.state)]
         out = 0 if self.out == NONE else TYPES[self.out].itemsize
         return 2 * sizes[0] + sizes[1] + 2 * states * sizes[2] + out

@@ -1,9 +1,10 @@
-"""What happens to a gradient before the update: unscaling, the global norm, clipping.
+"""Gradient operations before the update: unscaling, the global norm, clipping, accumulation.
 
-Owns: these on flat float32 arrays, in NumPy, Numba and C, with the same bits for every backend,
-instruction set and number of threads. Does not: allocate per tensor or know loss-scaling policies.
-Source: torch.amp.GradScaler and torch.nn.utils.clip_grad_norm_ for what is computed. The norm's
-order of summation is our own (csrc/ondie.h, ondie_squares), so torch's differs in the last bits.
+This module owns these operations on flat float32 arrays, in NumPy, Numba and C. Every backend,
+instruction set and number of threads gives the same bits. The module does not own per-tensor
+buffers or loss-scaling policies.
+Source: torch.amp.GradScaler and torch.nn.utils.clip_grad_norm_ define the results. The norm has its
+own order of summation (csrc/ondie.h, ondie_squares), so torch's norm differs in the last bits.
 
 `backend`, `isa` and `threads` are as in `ondie.kernels.get`.
 """
@@ -86,11 +87,11 @@ def unscale(
     isa: str | None = None,
     threads: int = 1,
 ) -> bool:
-    """Divide a flat float32 gradient by the loss scale, in place; True when it was not finite.
+    """Divide a flat float32 gradient by the loss scale in place; return True if it was not finite.
 
     The factor 1 / scale is computed in double precision and rounded once to float32, as in torch.
-    The result says whether any element was infinite or NaN before scaling; the caller skips such
-    a step. Raises KernelError for a scale that is not positive and finite.
+    The result is True if any element was infinite or NaN before scaling; the caller then skips the
+    step. Raises KernelError for a scale that is not positive and finite.
     """
     if not (0 < scale < math.inf):
         raise KernelError(f"scale: {scale!r}, want a positive finite number")
@@ -129,10 +130,10 @@ def _scaled(g: Array, factor: np.float32, backend: str, isa: str | None, threads
 
 
 def norm(g: Array, backend: str = "auto", isa: str | None = None, threads: int = 1) -> float:
-    """The Euclidean norm of a flat float32 gradient, summed in double precision in a fixed order.
+    """Return the Euclidean norm of a flat float32 gradient, summed in float64 in a fixed order.
 
-    It cannot overflow: the square of the largest float32 is exact in double precision.
-    Infinity or NaN where the gradient holds one.
+    The sum cannot overflow, because the square of the largest float32 is exact in double precision.
+    The result is infinity or NaN if the gradient contains one.
     """
     backend, isa = native.choose(backend, isa)
     flat("g", g, np.float32)
@@ -154,7 +155,7 @@ def norm(g: Array, backend: str = "auto", isa: str | None = None, threads: int =
 
 
 def _total(partial: np.ndarray) -> float:
-    """Sum by halving neighbours, an order that depends on the number of blocks only."""
+    """Return the pairwise sum; its order depends only on the number of blocks."""
     while partial.size > 1:
         if partial.size % 2:
             partial = np.append(partial, 0.0)
@@ -163,9 +164,10 @@ def _total(partial: np.ndarray) -> float:
 
 
 def clip_coefficient(total_norm: float, max_norm: float) -> float:
-    """min(1, max_norm / (total_norm + 1e-6)) in double precision, rounded once to float32.
+    """Return min(1, max_norm / (total_norm + 1e-6)) in double precision, rounded once to float32.
 
-    NaN for a norm that is NaN, as in torch; 0 for an infinite one.
+    The result is NaN for a NaN norm, as in torch, and 0 for an infinite norm. Raises KernelError
+    for a negative max_norm.
     """
     if not (max_norm >= 0):
         raise KernelError(f"max_norm: {max_norm!r}, want 0 or more")
@@ -180,9 +182,10 @@ def accumulate(
     isa: str | None = None,
     threads: int = 1,
 ) -> None:
-    """Add a gradient to a flat float32 sum, in place: float32, float16, or uint16 as BF16.
+    """Add a gradient to a flat float32 sum in place.
 
-    Each number is widened exactly and added once. Raises KernelError.
+    g: float32, float16, or uint16 that holds BF16. Each number is widened exactly and added once.
+    Raises KernelError.
     """
     backend, isa = native.choose(backend, isa)
     flat("total", total, np.float32, writable=True)

@@ -1,6 +1,8 @@
-"""Owns: checking a mapping of hyperparameters against what an operation takes.
-Does not: fold them into coefficients; each operation does.
-Source: names and ranges as in PyTorch's optimizers, betas spelled out.
+"""Hyperparameter checks.
+
+This module owns the check of a mapping of hyperparameters against those of an operation. It does
+not fold them into coefficients; each operation does.
+Source: names and ranges follow PyTorch's optimizers, with betas as beta1 and beta2.
 """
 
 import math
@@ -8,7 +10,7 @@ from collections.abc import Mapping
 
 from .errors import KernelError, unknown
 
-# name -> (least value, limit it stays below)
+# name -> (inclusive minimum, exclusive maximum)
 RANGES = {
     "lr": (0.0, math.inf),
     "beta1": (0.0, 1.0),
@@ -18,8 +20,8 @@ RANGES = {
     "momentum": (0.0, math.inf),
     "dampening": (-math.inf, math.inf),
     "lr_decay": (0.0, math.inf),
-    "maximize": (0.0, math.inf),  # a flag
-    "newton": (0.0, 4.0),  # steps of the inverse square root on the die
+    "maximize": (0.0, math.inf),  # 0 or 1
+    "newton": (0.0, 4.0),  # Newton steps of the on-die inverse square root
     "trust_max": (0.0, math.inf),
     "eps1": (0.0, math.inf),
     "eps2": (0.0, math.inf),
@@ -33,10 +35,10 @@ OPTIONAL = {
 
 
 def checked(op: str, takes: tuple[str, ...], given: Mapping[str, float]) -> dict[str, float]:
-    """The values of `takes` in double precision, defaults filled in.
+    """Return the values of `takes` in double precision, with defaults filled in.
 
-    A hyperparameter of another operation is accepted only where it is zero, that is, absent in
-    effect. Raises KernelError naming the first key that is unknown, missing or out of range.
+    A hyperparameter of another operation is accepted only if it is zero and so has no effect.
+    Raises KernelError naming the first key that is unknown, missing or out of range.
     """
     for name, value in given.items():
         if name not in RANGES or (name not in takes and value != 0):
@@ -63,7 +65,7 @@ def checked(op: str, takes: tuple[str, ...], given: Mapping[str, float]) -> dict
 
 
 def checked_step(op: str, step: float) -> int:
-    """The number of a step, counted from 1. KernelError for another one."""
+    """Return a step number, counted from 1, as int. Raises KernelError for any other value."""
     if not (isinstance(step, int | float) and math.isfinite(step) and step == int(step) >= 1):
         raise KernelError(f"{op}: step = {step!r}, want a whole number, 1 or more")
     return int(step)

@@ -1,6 +1,8 @@
-"""Owns: the `njit` of this project, and what a program may watch of compiling.
-Does not: store compiled code (code_cache.py), parallelise (no prange) or relax arithmetic (no
-fastmath). Source: none.
+"""The `njit` decorator of this project and its compilation progress callback.
+
+This module owns the compilation rules. It does not store compiled code (code_cache.py), does not
+parallelise (no prange) and does not relax arithmetic (no fastmath).
+Source: this project.
 """
 
 from __future__ import annotations
@@ -24,19 +26,21 @@ from .parts import (
 )
 
 LARGE = 100
-"""A function with at least this many helpers takes seconds to compile; `on_compile` is told."""
+"""Helper count from which a function takes seconds to compile; `on_compile` reports progress."""
 
 
 def _nothing(done: int, total: int) -> None: ...
 
 
 on_compile: Callable[[int, int], None] = _nothing
-"""Called with (compiled functions, functions in all) while a LARGE function is compiled, first with
-0 and last with the total. A program may replace it."""
+"""Callback with (compiled functions, total functions) during the compilation of a LARGE function.
+
+The first call has 0 compiled functions, the last one has the total. A program may replace it.
+"""
 
 
 class _Progress:
-    """What is compiled at the moment."""
+    """Progress of the current compilation."""
 
     total = 0
     done = 0
@@ -44,8 +48,11 @@ class _Progress:
 
 
 def _missed(count: int) -> None:
-    """Compiling begins: of one function and ``count`` in all. No garbage collection meanwhile: it
-    would go through the same few million live objects again and again."""
+    """Start the compilation of ``count`` functions.
+
+    Garbage collection is disabled meanwhile, because it would repeatedly scan the same few million
+    live objects.
+    """
     if count < LARGE:
         return
     _Progress.total, _Progress.done = count, 0
@@ -63,25 +70,25 @@ def _stored() -> None:
 
 
 def _lowered() -> None:
-    """One more part has been lowered."""
+    """Count one more lowered part."""
     if _Progress.total:
         _Progress.done = min(_Progress.done + 1, _Progress.total - 1)
         on_compile(_Progress.done, _Progress.total)
 
 
 def _cached(dispatcher: Any, plain: Any, options: Any) -> Any:
-    """A dispatcher or callback with our cache instead of Numba's."""
+    """Return a dispatcher or callback after replacing Numba's cache with CodeCache."""
     dispatcher._cache = CodeCache(plain, repr(options), _missed, _stored)
     return dispatcher
 
 
 def njit(*signature_or_function: Any, **options: Any) -> Any:
-    """numba.njit with this project's rules; with or without parentheses, signature or options.
+    """Return numba.njit with this project's rules; parentheses, signature and options are optional.
 
-    Always error_model="numpy" and nogil=True, never fastmath or parallel; stored between runs
-    unless cache=False. A function is inlined only where :func:`inline` says so: Numba would hand
-    the option on to every function that is first compiled inside an inlined one. Under
-    NUMBA_DISABLE_JIT=1 the plain function comes back.
+    The options are always error_model="numpy" and nogil=True, and never fastmath or parallel.
+    Compiled code is stored on disk unless cache=False. Only :func:`inline` inlines a function,
+    because Numba passes the option on to every function that is first compiled inside an inlined
+    one. With NUMBA_DISABLE_JIT=1 the result is the plain function. Raises KernelError.
     """
     for banned in ("fastmath", "parallel"):
         if options.get(banned):
@@ -120,25 +127,28 @@ def njit(*signature_or_function: Any, **options: Any) -> Any:
 
 
 def inline(function: Callable[..., Any]) -> Any:
-    """:func:`njit` for a small function of a hot loop: the compiler copies it to where it is
-    called."""
+    """Compile a small function of a hot loop with :func:`njit`; the compiler inlines every call."""
     return njit(forceinline=True)(function)
 
 
 def cold(function: Callable[..., Any]) -> Any:
-    """:func:`njit` for what a hot loop seldom calls: it is never copied to where it is called, and
-    the way to it is laid out of the loop's way."""
+    """Compile a rarely called function of a hot loop with :func:`njit`.
+
+    It is never inlined. The compiler moves the call out of the loop's hot path.
+    """
     return njit(part=ColdCompiler)(function)
 
 
 def apart(function: Callable[..., Any]) -> Any:
-    """:func:`njit` for a large function of a hot loop: it is never copied to where it is called, so
-    that the loop stays small whatever the compiler makes of the rest."""
+    """Compile a large function of a hot loop with :func:`njit`.
+
+    It is never inlined, so the loop stays small.
+    """
     return njit(part=ApartCompiler)(function)
 
 
 def callback(signature: Any, function: Any) -> Any:
-    """numba.cfunc of a compiled function, stored like :func:`njit`; has ``address``."""
+    """Return numba.cfunc of a compiled function, cached like :func:`njit`; it has ``address``."""
     plain = getattr(function, "py_func", function)
     options = {"error_model": "numpy", "nopython": True}
     parts = (signature.args, signature.return_type)

@@ -1,10 +1,9 @@
-"""LAMB and Adafactor: updates that look at a whole tensor before they change it.
+"""LAMB and Adafactor: updates that need norms or means of a whole tensor.
 
-Owns their definitions, in NumPy, with the order of operations fixed: every operation on elements is
-rounded to float32 by itself, sums are in float64 in a fixed order (grad.norm, or NumPy's along an
-axis), scalars are folded in double precision and rounded once. Does not own faster forms: there are
-none yet.
-Source: You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", ICLR
+This module owns their definitions in NumPy with a fixed order of operations. Every element-wise
+operation is rounded separately to float32. Sums are in float64 in a fixed order (grad.norm, or
+NumPy's order along an axis). Scalars are folded in double precision and rounded once. There are no
+Numba or C implementations.
 2020, algorithm 2; Shazeer and Stern, "Adafactor: Adaptive Learning Rates with Sublinear Memory
 Cost", ICML 2018, algorithms 4 and 5, without momentum.
 """
@@ -30,10 +29,11 @@ F32 = np.float32
 def lamb(
     w: Array, g: Array, m: Array, v: Array, hyper_parameters: Mapping[str, float], step: int
 ) -> float:
-    """One step of LAMB on one tensor, in place; flat float32[n]. Returns the trust ratio.
+    """Apply one step of LAMB to one tensor in place and return the trust ratio.
 
+    All arrays are flat float32[n].
     m = b1 m + c1 g; v = b2 v + (c2 g) g; u = a (m / (sqrt(v) root + eps)) + decay w; the ratio is
-    min(|w|, trust_max) / |u|, 1 where either norm is 0; w = w - (lr ratio) u. a and root correct
+    min(|w|, trust_max) / |u|, or 1 if either norm is 0; w = w - (lr ratio) u. a and root correct
     the bias as in adam.py. Raises KernelError for arrays that do not fit and bad hyperparameters.
     """
     h = hyper.checked("lamb", LAMB, hyper_parameters)
@@ -64,12 +64,13 @@ def adafactor(
     hyper_parameters: Mapping[str, float],
     step: int,
 ) -> float:
-    """One step of Adafactor on one matrix, in place; w and g float32[r, c], rows float32[r],
-    columns float32[c]. Returns the step size.
+    """Apply one step of Adafactor to one matrix in place and return the step size.
 
-    With d = 1 - step^decay_rate: rows = d rows + (1 - d) mean of (g^2 + eps1) along a row, columns
-    the same; u = g / (sqrt(rows / mean of rows) sqrt(columns)); u = u / max(1, rms(u) / clip);
-    w = w - (max(eps2, rms(w)) lr) u, after w = w (1 - lr weight_decay). Raises KernelError.
+    w, g: float32[r, c]. rows: float32[r]. columns: float32[c].
+    With d = 1 - step^decay_rate: rows = d rows + (1 - d) mean of (g^2 + eps1) along each row, and
+    columns likewise along each column; u = g / (sqrt(rows / mean of rows) sqrt(columns));
+    u = u / max(1, rms(u) / clip); w = w (1 - lr weight_decay); w = w - (max(eps2, rms(w)) lr) u,
+    where rms(w) is taken before the decay. Raises KernelError.
     """
     h = hyper.checked("adafactor", ADAFACTOR, hyper_parameters)
     step = hyper.checked_step("adafactor", step)

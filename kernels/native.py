@@ -1,5 +1,7 @@
-"""Owns: access to the C extension, which instruction sets it runs here, and choosing a backend.
-Does not: fall back from a backend that was asked for by name.
+"""Access to the C extension.
+
+This module owns calls of the extension, the list of instruction sets that this processor runs, and
+the choice of a backend. It never falls back from a backend that the caller named.
 Source: csrc/ondie.h.
 """
 
@@ -14,33 +16,37 @@ from .errors import KernelError, unknown
 try:
     from ondie.kernels._native import ffi as ffi
     from ondie.kernels._native import lib as lib
-except ModuleNotFoundError:  # a checkout that was not built: NumPy and Numba still work
+except ModuleNotFoundError:  # the extension was not built: NumPy and Numba still work
     ffi = None
     lib = None
 
 _FLOATS = None if ffi is None else ffi.typeof("float[]")
 _PARTS = None if ffi is None else ffi.typeof("ondie_part[]")
 BACKENDS = ("numpy", "numba", "c")
-ISAS = ("base", "avx2", "avx512")  # in the order of enum ondie_isa, narrowest first
+ISAS = ("base", "avx2", "avx512")  # order of enum ondie_isa, narrowest first
 
 
 @cache
 def isas() -> tuple[str, ...]:
-    """Instruction sets of the C extension that this processor runs, widest last; () without C."""
+    """Return the C extension's instruction sets that this processor runs, widest last.
+
+    The result is empty if the extension is not built.
+    """
     if lib is None:
         return ()
     return tuple(name for i, name in enumerate(ISAS) if lib.ondie_isa_runs(i))
 
 
 def backends() -> tuple[str, ...]:
-    """Backends usable here: "numpy" and "numba" always, "c" where the extension was built."""
+    """Return the usable backends: "numpy", "numba", and "c" if the extension is built."""
     return BACKENDS if lib is not None else BACKENDS[:2]
 
 
 def choose(backend: str, isa: str | None) -> tuple[str, str | None]:
-    """Resolve "auto" and the instruction set: (backend, isa), isa None except for "c".
+    """Resolve "auto" and the instruction set; return (backend, isa), with isa None except for "c".
 
-    "auto" is C with its widest instruction set where the extension is importable, else Numba.
+    "auto" selects C with its widest instruction set if the extension is built, else Numba. Raises
+    KernelError for unknown names and for a backend or instruction set that cannot run here.
     """
     if backend not in ("auto", *BACKENDS):
         raise unknown("backend", backend, ("auto", *BACKENDS))
@@ -64,12 +70,12 @@ def choose(backend: str, isa: str | None) -> tuple[str, str | None]:
 
 
 def pointer(ctype: str = "float[]") -> Callable[[np.ndarray], Any]:
-    """A function from a contiguous array to a C pointer that keeps the array alive."""
+    """Return a function from a contiguous array to a C pointer that keeps the array alive."""
     return partial(ffi.from_buffer, ffi.typeof(ctype))
 
 
 def function(name: str, isa: str | None, *leading: int) -> Callable[..., None]:
-    """ondie_<name> with isa and `leading` arguments bound, its status turned into an exception."""
+    """Return ondie_<name> with isa and `leading` bound; it raises KernelError for a bad status."""
     compiled = partial(getattr(lib, f"ondie_{name}"), ISAS.index(isa or "base"), *leading)
 
     def call(*arguments: Any) -> None:
@@ -79,7 +85,7 @@ def function(name: str, isa: str | None, *leading: int) -> Callable[..., None]:
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """ondie_<name> without an instruction set, arrays as pointers to their elements."""
+    """Call ondie_<name> without an instruction set; arrays become pointers to their elements."""
     kinds = {"f4": "float[]", "u4": "uint32_t[]"}
     given = [
         ffi.from_buffer(kinds[a.dtype.str[1:]], a) if isinstance(a, np.ndarray) else a
@@ -89,7 +95,7 @@ def call(name: str, *arguments: Any) -> Any:
 
 
 def raise_status(name: str, status: int) -> None:
-    """KernelError for a status that is not 0."""
+    """Raise KernelError for a status other than 0."""
     if status == 0:
         return
     if status == lib.ONDIE_OVERLAP:
@@ -98,11 +104,11 @@ def raise_status(name: str, status: int) -> None:
 
 
 PLACES = ("w", "g", "a", "b", "out", "scale_a", "scale_b")
-"""The arrays of ondie_part, in order."""
+"""Names of the arrays of ondie_part, in order."""
 
 
 def places(names: Sequence[str], states: Sequence[str]) -> tuple[int, ...]:
-    """Where each array of an update goes among PLACES."""
+    """Return the index in PLACES of each array of an update."""
     known = {"w": "w", "g": "g", "out": "out"}
     for state, place in zip(states, "ab", strict=False):
         known |= {state: place, f"{state}_scale": f"scale_{place}"}
@@ -111,7 +117,7 @@ def places(names: Sequence[str], states: Sequence[str]) -> tuple[int, ...]:
 
 @cache
 def maps(name: str) -> Any:
-    """ondie_codes[2] of a map: of signed numbers, of others."""
+    """Return ondie_codes[2] of a code map: the signed map, then the unsigned one."""
     from .codes import codes
 
     found = ffi.new("ondie_codes[2]")
@@ -124,7 +130,7 @@ def maps(name: str) -> Any:
 
 
 class Caller:
-    """ondie_update of one instruction set, operation, variant and map of codes."""
+    """ondie_update bound to one instruction set, operation, variant and code map."""
 
     def __init__(self, isa: str | None, op: str, variant: int, codes: str):
         number = getattr(lib, f"ONDIE_{op.upper()}")
@@ -137,7 +143,7 @@ class Caller:
         self, places: tuple[int, ...], arrays: Sequence[np.ndarray], coef: np.ndarray,
         threads: int, first: int, key: int,
     ) -> None:  # fmt: skip
-        """Update arrays, each at its place."""
+        """Update the arrays; `places` gives the index of each one in PLACES."""
         at = ffi.from_buffer
         pointers = [ffi.NULL] * 7
         for place, a in zip(places, arrays, strict=True):
@@ -147,8 +153,11 @@ class Caller:
         )
 
     def bound(self, parts: np.ndarray, coef: np.ndarray, threads: int) -> Callable[[int], int]:
-        """A function from a key to a status that updates parts, records as ondie_part has them;
-        pointers are cast once. The caller keeps `parts` and `coef` alive."""
+        """Return a function that updates parts; it takes a key and returns a status.
+
+        parts: records of type ondie_part. Pointers are cast once. The caller keeps `parts` and
+        `coef` alive.
+        """
         here, scalars = ffi.from_buffer(_PARTS, parts), ffi.from_buffer(_FLOATS, coef)
         call = ffi.new(
             "ondie_call *", (*self._what, threads, here, len(parts), scalars, self._maps)
@@ -156,15 +165,17 @@ class Caller:
         return partial(lib.ondie_update, call)
 
     def check(self, status: int) -> None:
-        """KernelError for a status that is not 0."""
+        """Raise KernelError for a status other than 0."""
         raise_status(self._name, status)
 
 
 def limit(
     isa: str, threads: int, slots: Sequence[Any], places: tuple[int, ...]
 ) -> Callable[..., None]:
-    """ondie_limit for the arrays of an update: a function of them, in the order of its slots.
-    Scales are left out."""
+    """Return a function that calls ondie_limit on the arrays of an update, in slot order.
+
+    ondie_limit moves the bytes of an update with almost no arithmetic. Scales are excluded.
+    """
     each = [0] * len(PLACES)
     for place, slot in zip(places, slots, strict=True):
         if slot.share == 1:

@@ -1,16 +1,19 @@
-"""Adam and AdaGrad as processing elements on the flash dies compute them, and their cycles.
+"""Adam and AdaGrad as OptimStore's on-die processing elements compute them, and their cycles.
 
-Owns the passes of each operation, their operands, the cycles they take, and the update of the
-passes that differ from the exact definition: the fast inverse square root in the place of square
-root and division. Does not own when a die computes, or how its passes get their operands.
-Source: OptimStore (HPCA 2023): LVS v1 <- a v1 + b v2, QVS v1 <- a v1 + b v2^2, ISQRT, VMUL; a
-value per cycle and pass; all scalars folded by the host, no division on the die. Fast inverse
-square root: Lomont, "Fast inverse square root", 2003. How many Newton steps is not published.
+This module owns the vector passes of each operation, their operands and their cycles. It also owns
+the updates whose passes differ from the exact definition: they use the fast inverse square root
+instead of square root and division. It does not own when a die computes, or how its passes obtain
+their operands.
+Source: OptimStore (HPCA 2023): LVS v1 <- a v1 + b v2, QVS v1 <- a v1 + b v2^2, ISQRT, VMUL; one
+value per cycle and pass; the host folds all scalars, and the die has no divider. Fast inverse
+square root: Lomont, "Fast inverse square root", 2003. The paper does not give the number of Newton
+steps.
 
-Relative error of ISQRT, for any normal number: at most BOUNDS by the number of Newton steps (held
-by a test over all exponents). For denormals it has no bound: below 2^-126 the root is that of a
-number near it. There is no eps: where v is 0 the root is 2e19 (1.3e19 without a Newton step, 4.5e19
-with three), so that a weight whose gradients were all 0 stays; beta2 = 0 is refused.
+BOUNDS gives the maximum relative error of ISQRT for normal numbers, indexed by the number of Newton
+steps; a test checks it over all exponents. The error for denormals has no bound, because below
+2^-126 the result is the root of a nearby number. There is no eps. For v = 0 the inverse root is
+2e19 (1.3e19 without a Newton step, 4.5e19 with three), so a weight whose gradients were all 0 does
+not change. beta2 = 0 is rejected.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ BOUNDS = (3.44e-2, 1.76e-3, 4.8e-6, 3e-7)
 
 @dataclass(frozen=True)
 class Pass:
-    """One vector pass: additions and multiplications per value, values read and written."""
+    """One vector pass: additions and multiplications per value, and values read and written."""
 
     name: str
     adds: int
@@ -48,8 +51,11 @@ VMUL = Pass("VMUL", adds=0, multiplies=1, reads=2)
 
 
 def isqrt_pass(newton: int) -> Pass:
-    """The pass of the inverse square root: a shift and a subtraction, then for each Newton step
-    three multiplications and a subtraction, and once a half of the number."""
+    """Return the pass of the inverse square root.
+
+    It takes a shift and a subtraction, three multiplications and one subtraction per Newton step,
+    and one multiplication by 0.5 if there is any Newton step.
+    """
     return Pass("ISQRT", adds=1 + newton, multiplies=3 * newton + (newton > 0), reads=1)
 
 
@@ -59,11 +65,11 @@ PASSES: dict[str, tuple[Pass, ...]] = {
     "momentum": (LVS, LVS),
     "nesterov": (LVS, LVS, LVS),
     "adam": (LVS, QVS, ISQRT, VMUL, LVS),
-    "adamw": (LVS, QVS, ISQRT, VMUL, LVS),  # decoupled decay is the last pass's coefficient a
+    "adamw": (LVS, QVS, ISQRT, VMUL, LVS),  # coefficient a of the last pass is the decoupled decay
     "adagrad": (QVS, ISQRT, VMUL, LVS),
 }
 COUPLED_DECAY = LVS
-"""Weight decay added to the gradient (all but adamw) takes a pass of its own."""
+"""Extra pass that adds weight decay to the gradient (all operations except adamw)."""
 OPERANDS: dict[str, tuple[tuple[str, str], ...]] = {
     "sgd": (("w", "g"),),
     "momentum": (("m", "g"), ("w", "m")),
@@ -72,12 +78,14 @@ OPERANDS: dict[str, tuple[tuple[str, str], ...]] = {
     "adamw": (("m", "g"), ("v", "g"), ("t", "v"), ("t", "m"), ("w", "t")),
     "adagrad": (("v", "g"), ("t", "v"), ("t", "g"), ("w", "t")),
 }
-"""Of each pass: the vector that it changes or makes (v1), and the other one that it reads (v2). g
-is the gradient, t what is made on the way."""
+"""(v1, v2) of each pass: the vector that the pass writes, and the second vector that it reads.
+
+g is the gradient, t a temporary vector.
+"""
 
 
 def passes(op: str, coupled_decay: bool = False, newton: int = 1) -> tuple[Pass, ...]:
-    """The passes of an operation, with weight decay added to the gradient or not."""
+    """Return the passes of an operation; coupled_decay adds weight decay to the gradient."""
     found = tuple(isqrt_pass(newton) if p.name == "ISQRT" else p for p in PASSES[op])
     if coupled_decay and op != "adamw":
         return (COUPLED_DECAY, *found)
@@ -85,20 +93,22 @@ def passes(op: str, coupled_decay: bool = False, newton: int = 1) -> tuple[Pass,
 
 
 def operands(op: str, coupled_decay: bool = False) -> tuple[tuple[str, str], ...]:
-    """(v1, v2) of each of the :func:`passes`, in the same order."""
+    """Return (v1, v2) of each of the :func:`passes`, in the same order."""
     if coupled_decay and op != "adamw":
         return (("g", "w"), *OPERANDS[op])
     return OPERANDS[op]
 
 
 def cycles(op: str, n: int, coupled_decay: bool = False) -> dict[str, int]:
-    """Cycles of each pass over ``n`` values, by its number and name: one value per cycle, the
-    Newton steps of ISQRT in a pipeline."""
+    """Return the cycles of each pass over ``n`` values, keyed by its number and name.
+
+    A pass takes one cycle per value. The Newton steps of ISQRT are pipelined.
+    """
     return {f"{i} {p.name}": n for i, p in enumerate(passes(op, coupled_decay), start=1)}
 
 
 def numpy_isqrt(x: Array, newton: int) -> Array:
-    """The fast inverse square root of float32[n]."""
+    """Return the fast inverse square root of float32[n]."""
     y = (np.uint32(MAGIC) - (x.view(np.uint32) >> 1)).view(np.float32)
     half = np.float32(0.5) * x
     for _ in range(newton):
@@ -116,7 +126,10 @@ def numba_isqrt(x, newton):
 
 
 def fold_adam(h: Mapping[str, float], step: int, decoupled: bool) -> list[float]:
-    """beta1, c1, beta2, c2, newton, l2, decay, step: see ONDIE_DIE_ADAM in csrc/ondie.h."""
+    """Return beta1, c1, beta2, c2, newton, l2, decay, step; see ONDIE_DIE_ADAM in csrc/ondie.h.
+
+    Raises KernelError for beta2 = 0.
+    """
     beta1, c1, beta2, c2, _, l2, decay, size, _, _ = adam.fold(
         {**h, "eps": 0.0}, step, "canonical", decoupled
     )
@@ -127,7 +140,7 @@ def fold_adam(h: Mapping[str, float], step: int, decoupled: bool) -> list[float]
 
 
 def fold_adagrad(h: Mapping[str, float], step: int) -> list[float]:
-    """lr, l2, newton: see ONDIE_DIE_ADAGRAD in csrc/ondie.h."""
+    """Return lr, l2, newton; see ONDIE_DIE_ADAGRAD in csrc/ondie.h."""
     sign = -1.0 if h["maximize"] else 1.0
     lr = sign * h["lr"] / (1.0 + (step - 1) * h["lr_decay"])
     return [-lr, sign * h["weight_decay"], h["newton"]]

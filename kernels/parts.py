@@ -1,11 +1,14 @@
-"""Owns: compiling functions that call each other as one program, optimised once.
-Does not: decide what is compiled how (jit.py), or cache parts: a program is cached as a whole.
-Source: Numba's code generator and link-time internalisation as LLVM's documentation describes it.
+"""Compilation of functions that call each other as one program that is optimised once.
 
-Numba makes machine code of every function with all that it calls, so what lies five calls deep is
-optimised and generated six times; and what may be called from elsewhere keeps its status and its
-way of returning values. Here a function that is called by compiled code is only lowered (a part);
-the function that Python calls takes all its parts together, makes them private, and is optimised.
+This module owns the libraries and compilers of parts and whole programs. It does not decide how a
+function is compiled (jit.py) and does not cache parts; a program is cached as a whole.
+Source: Numba's code generator, and link-time internalisation as LLVM's documentation describes it.
+
+Numba generates machine code for every function together with all its callees, so a function five
+calls deep is optimised and generated six times. A function that other code may call also keeps
+Numba's status and its way of returning values. In this module a function that compiled code calls
+is only lowered; it becomes a part. The function that Python calls links all its parts, makes them
+private and is optimised with them.
 """
 
 from collections.abc import Callable
@@ -27,7 +30,7 @@ from .pipeline import UNUSED, passes
 
 
 class _Part(JITCodeLibrary):
-    """A function's own code and what it calls, neither optimised together nor made executable."""
+    """Code of one function and its callees; not linked, not optimised, not executable."""
 
     _shared_module: Any
 
@@ -38,11 +41,11 @@ class _Part(JITCodeLibrary):
         self._finalized = True
 
     def own(self) -> Any:
-        """The module of this function alone."""
+        """Return the module of this function alone."""
         return self._final_module
 
     def _get_module_for_linking(self) -> Any:
-        """All of it, for a library that knows nothing of parts."""
+        """Return the module linked with all callees, for libraries that do not know parts."""
         if self._shared_module is None:
             module = self._final_module.clone()
             for library in _parts(self._linking_libraries):
@@ -55,12 +58,15 @@ class _Part(JITCodeLibrary):
 
 
 class _Whole(JITCodeLibrary):
-    """A function that Python calls, with all its parts."""
+    """Code of a function that Python calls, linked with all its parts."""
 
     _shared_module: Any
     scalar = False
-    """Is nothing in it worth a vector? Loops that are not need no second form, nor what it is fed
-    with, which would be made ready on the way to them."""
+    """True if the program has no loop that gains from vector instructions.
+
+    The vectorisers then do not run. They would add a second form of each loop that is never used,
+    and code that prepares its inputs.
+    """
 
     def add_linking_library(self, library: Any) -> None:
         self._linking_libraries.append(library)
@@ -86,7 +92,7 @@ class _Whole(JITCodeLibrary):
         self._finalize_final_module()
 
     def _get_module_for_linking(self) -> Any:
-        """What the cache keeps beside the machine code: of what nobody links, the names will do."""
+        """Return what the cache stores with the machine code: the public names, without code."""
         if self._shared_module is None:
             private = (llvm.Linkage.internal, llvm.Linkage.private)
             module = self._final_module
@@ -105,7 +111,7 @@ class _Whole(JITCodeLibrary):
 
 
 def _parts(direct: list[Any]) -> list[Any]:
-    """Libraries that are needed, each once: those named, and those that parts among them need."""
+    """Return the direct libraries and those that their parts need, without duplicates."""
     found: dict[Any, None] = {}
     ahead = list(reversed(direct))
     while ahead:
@@ -114,12 +120,12 @@ def _parts(direct: list[Any]) -> list[Any]:
             found[library] = None
             if isinstance(library, _Part):
                 ahead += reversed(library._linking_libraries)
-    # What a library of Numba's has is taken only as far as something there asks for it.
+    # The linker takes from a Numba library only the functions that the parts before it need.
     return sorted(found, key=lambda library: not isinstance(library, _Part))
 
 
 def _link(module: Any, library: Any) -> None:
-    """Take the code of a library into a module."""
+    """Link the code of a library into a module."""
     if isinstance(library, _Part):
         module.link_in(library.own(), preserve=True)
     else:
@@ -128,13 +134,13 @@ def _link(module: Any, library: Any) -> None:
 
 
 def _library(state: Any, kind: type) -> None:
-    """Choose the library into which a function is lowered."""
+    """Set the library into which a function is lowered."""
     state.library = kind(state.targetctx.codegen(), state.func_id.func_qualname)
     state.library.enable_object_caching()
 
 
 class _Name:
-    """What compiled callers know a part by."""
+    """Key by which compiled callers find a part."""
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -196,51 +202,51 @@ class _LowerScalar(NativeLowering):
 
 
 class PartCompiler(CompilerBase):
-    """Lowers a function for compiled callers."""
+    """Lowers a function that compiled code calls; its callers may inline it."""
 
     def define_pipelines(self) -> list[Any]:
         return passes(self.state, _LowerPart, ("AnnotateTypes", *UNUSED))
 
 
 class ApartCompiler(CompilerBase):
-    """The same for what stays out of its callers."""
+    """Lowers a function that is never inlined into its callers."""
 
     def define_pipelines(self) -> list[Any]:
         return passes(self.state, _LowerApart, ("AnnotateTypes", *UNUSED))
 
 
 class ColdCompiler(CompilerBase):
-    """The same for what is seldom called: so does the way to it out of their hot paths."""
+    """Lowers a rarely called function; its calls leave the hot path of its callers."""
 
     def define_pipelines(self) -> list[Any]:
         return passes(self.state, _LowerCold, ("AnnotateTypes", *UNUSED))
 
 
 class WholeCompiler(CompilerBase):
-    """Compiles a function for Python, with its parts."""
+    """Compiles a function that Python calls, together with its parts."""
 
     def define_pipelines(self) -> list[Any]:
         return passes(self.state, _LowerWhole, UNUSED)
 
 
 class ScalarCompiler(CompilerBase):
-    """The same for a program of branches and single numbers."""
+    """Compiles a function that Python calls, without vector instructions."""
 
     def define_pipelines(self) -> list[Any]:
         return passes(self.state, _LowerScalar, UNUSED)
 
 
 def _wide(kind: Any) -> Any:
-    """int64 for what is a signed integer, else the type itself."""
+    """Return int64 for a signed integer type, else the type itself."""
     kind = unliteral(kind)
     return types.int64 if kind in types.signed_domain else kind
 
 
 class Function(CPUDispatcher):
-    """A compiled function: a part to compiled callers, a whole to Python.
+    """A compiled function: compiled callers use it as a part, Python as a whole program.
 
-    ``whole`` is the dispatcher that compiles it for Python, and finds it in the cache; most
-    functions need none. ``lowered`` is called after each part.
+    ``whole`` returns the dispatcher that compiles the function for Python and finds it in the
+    cache; most functions never need it. ``lowered`` is called after each part is lowered.
     """
 
     def __init__(
@@ -260,12 +266,12 @@ class Function(CPUDispatcher):
         self._known: set[Any] = set()
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
-        """One part for integers of any width: they are widened where it is called."""
+        """Return one part for integers of any width; the call widens them to int64."""
         args = tuple(_wide(kind) for kind in args)
         return super().get_call_template(args, {key: _wide(kind) for key, kind in kws.items()})
 
     def compile(self, sig: Any) -> Any:
-        """The part for a signature. Whole programs ask for it, which hold the compiler's lock."""
+        """Return the part for a signature. The caller is a whole program with the compiler lock."""
         args, returned = sigutils.normalize_signature(sig)
         known = self.overloads.get(tuple(args))
         if known is not None:

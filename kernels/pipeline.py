@@ -1,9 +1,11 @@
-"""Owns: the passes by which a function is lowered, and what happens between them.
-Does not: lower (parts.py, direct.py) or decide which functions are compiled how (jit.py).
+"""Compiler passes by which a function is lowered.
+
+This module owns the list of passes and their runner. It does not lower functions (parts.py,
+direct.py) and does not decide how a function is compiled (jit.py).
 Source: Numba's default pipeline and pass manager.
 
-Numba checks its own work after every pass, times it, and tells listeners of it. Of four hundred
-small functions that are compiled one inside the other, this takes longer than typing them.
+Numba's pass manager verifies, times and reports every pass. For four hundred small functions that
+are compiled one inside the other, this overhead exceeds the time of type inference.
 """
 
 import _operator
@@ -28,16 +30,18 @@ UNUSED = (
     "DumpParforDiagnostics",
     "NopythonRewrites",
 )
-"""Numba's passes for what the functions of ondie.emu do without: closures, blocks of ``with``,
-exceptions, branches on literals, expressions of whole arrays."""
+"""Numba passes that the functions of ondie.emu do not need.
+
+They handle closures, ``with`` blocks, exceptions, branches on literals and array expressions.
+"""
 
 
 class _OperatorMemo:
-    """Resolves calls in a typing context and keeps the signatures of operators.
+    """Resolves calls in a typing context and memoises the signatures of operators.
 
-    Numba tries each of an operator's templates, up to some hundred, every time that the operator
-    occurs. The signature follows from the function type, which includes the templates, and the
-    argument types. Failures are not kept.
+    Numba tries each template of an operator, up to about a hundred, at every occurrence of the
+    operator. The signature depends only on the argument types and the function type, which includes
+    the templates. Failures are not memoised.
     """
 
     def __init__(self, context: Any) -> None:
@@ -59,20 +63,20 @@ class _OperatorMemo:
 
 
 def _is_operator(function: Any) -> bool:
-    """Is this Numba's type of a function of the module ``operator``?"""
+    """Return True for Numba's type of a function of the module ``operator``."""
     if type(function) is not types.Function:
         return False
     return getattr(function.typing_key, "__module__", None) == _operator.__name__
 
 
 def _remember_operators(context: Any) -> None:
-    """Give a typing context its memo, once."""
+    """Install the operator memo in a typing context, once."""
     if not isinstance(context.resolve_function_type, _OperatorMemo):
         context.resolve_function_type = _OperatorMemo(context)
 
 
 class _Passes(PassManager):
-    """Passes one after the other."""
+    """A pass manager that runs passes in order without timing and verification."""
 
     def _runPass(self, index: int, pss: Any, internal_state: Any) -> None:
         pss.analysis = self._analysis
@@ -83,7 +87,7 @@ class _Passes(PassManager):
 
 
 def passes(state: Any, lowering: type, left_out: tuple[str, ...]) -> list[Any]:
-    """Numba's passes with a lowering of our own."""
+    """Return Numba's passes with the given lowering pass and without those in ``left_out``."""
     _remember_operators(state.typingctx)
     manager = _Passes("parts")
     if not state.func_id.func.__module__.startswith("ondie.emu"):

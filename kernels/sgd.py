@@ -1,13 +1,16 @@
 """SGD, momentum and Nesterov momentum.
 
-Owns: their coefficients and their update, m being the momentum buffer.
-Does not: unscale or clip (grad.py), check arrays, choose a backend or use threads (update.py).
-Source: Sutskever et al., ICML 2013, in PyTorch's convention; the torch form is the order of
-operations of torch 2.13's fused CPU SGD, found by experiment and held by a test. torch's scalar
-tail (the last n % 16 elements with AVX-512, n % 8 with AVX2) contracts differently: 1 ulp per step.
+This module owns the coefficients and updates of these operations; m is the momentum buffer. It does
+not own unscaling and clipping (grad.py), array checks, the choice of a backend or threading
+(update.py).
+Source: Sutskever et al., ICML 2013, in PyTorch's convention. The torch form follows the order of
+operations of torch 2.13's fused CPU SGD, which was found by experiment and is checked by a test.
+torch's scalar tail (the last n % 16 elements with AVX-512, n % 8 with AVX2) contracts differently,
+which changes a result by 1 ulp per step.
 
-Both forms are one formula over mad(a, b, c) = a * b + c: rounded twice (canonical) or once (torch).
-In the first step the buffer becomes the gradient itself, undampened; m must be zero before.
+Both forms use one formula over mad(a, b, c) = a * b + c. The canonical form rounds mad twice; the
+torch form rounds it once. In the first step the buffer becomes the gradient without dampening; m
+must be zero before.
 """
 
 from collections.abc import Mapping
@@ -22,20 +25,23 @@ MOMENTUM = ("lr", "momentum", "dampening", "weight_decay", "maximize")
 
 
 def fold_sgd(h: Mapping[str, float], step: int, form: str) -> list[float]:
-    """lr, l2: see ONDIE_SGD in csrc/ondie.h."""
+    """Return lr, l2; see ONDIE_SGD in csrc/ondie.h."""
     sign = -1.0 if h["maximize"] else 1.0
     return [sign * h["lr"], sign * h["weight_decay"]]
 
 
 def fold_momentum(h: Mapping[str, float], step: int, form: str) -> list[float]:
-    """lr, l2, mu, c1: see ONDIE_MOMENTUM in csrc/ondie.h. -0 keeps the sign of a zero gradient."""
+    """Return lr, l2, mu, c1; see ONDIE_MOMENTUM in csrc/ondie.h.
+
+    In step 1, mu is -0 to keep the sign of a zero gradient.
+    """
     sign = -1.0 if h["maximize"] else 1.0
     mu, c1 = (-0.0, 1.0) if step == 1 else (h["momentum"], 1.0 - h["dampening"])
     return [h["lr"], sign * h["weight_decay"], mu, sign * c1]
 
 
 def fold_nesterov(h: Mapping[str, float], step: int, form: str) -> list[float]:
-    """lr, l2, mu, c1, look: see ONDIE_NESTEROV in csrc/ondie.h."""
+    """Return lr, l2, mu, c1, look; see ONDIE_NESTEROV in csrc/ondie.h."""
     sign = -1.0 if h["maximize"] else 1.0
     _, l2, mu, c1 = fold_momentum(h, step, form)
     return [sign * h["lr"], l2, mu, c1, sign * h["momentum"]]

@@ -1,14 +1,15 @@
-"""Rounding at random: 16 random bits are added to those that go, and the sum is cut off.
+"""Stochastic rounding to BF16: add 16 random bits to the discarded bits and truncate the sum.
 
-Owns the random numbers, of element, step and seed alone, and the rounding in NumPy and Numba; C has
-both in update.c. Does not own formats (formats.py).
-Source: stochastic rounding after Gupta et al., ICML 2015. A counter-based generator as Salmon et
-al., SC 2011, argue for: the same bits for any number of threads and any cut. The hash's constants
-are of Wellons' search for bijections of 32 bits with little bias.
+This module owns the random number generator and the rounding in NumPy and Numba. The random numbers
+depend only on element, step and seed. C has its own implementation in update.c. The module does not
+own formats (formats.py).
+Source: stochastic rounding after Gupta et al., ICML 2015. The generator is counter-based, as in
+Salmon et al., SC 2011, so any number of threads and any partition gives the same bits. The
+constants of the hash come from Wellons' search for 32-bit bijections with low bias.
 
-A number between two neighbours becomes the upper one with the chance that is its distance from the
-lower one, so that its mean is right: in BF16, what changes by less than 2^-9 of itself would
-otherwise never change.
+A number between two neighbours is rounded up with a probability equal to its distance from the
+lower neighbour in units of the gap, so the result is unbiased. With rounding to nearest, a BF16
+value would never change by an update below 2^-9 of its magnitude.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ def _hash(x: int) -> int:
 
 
 def key(step: int, seed: int = 0) -> int:
-    """The key of a step, counted from 1, of a run: 32 bits."""
+    """Return the 32-bit key of a step of a run; steps count from 1."""
     return _hash((_hash(seed & MASK) + (seed >> 32 & MASK) * HIGH + step * SPREAD) & MASK)
 
 
 def numpy_draws(n: int, first: int, key: int) -> NDArray[np.uint32]:
-    """32 random bits of elements first .. first + n. uint32[n]."""
+    """Return 32 random bits for each element first .. first + n. uint32[n]."""
     i = np.arange(first, first + n, dtype=np.uint64)
     x = (i + (i >> np.uint64(32)) * HIGH + key) & MASK
     x = ((x ^ (x >> np.uint64(16))) * FIRST) & MASK
@@ -44,14 +45,14 @@ def numpy_draws(n: int, first: int, key: int) -> NDArray[np.uint32]:
 
 
 def numpy_to_bf16(x: np.ndarray, more: np.ndarray) -> NDArray[np.uint16]:
-    """float32[n] and 16 random bits each, as BF16."""
+    """Round float32[n] to BF16 (uint16[n]) with 16 random bits per element in ``more``."""
     wide = x.view(np.uint32)
     return np.where(np.isnan(x), (wide >> 16) | 0x40, (wide + more) >> 16).astype(np.uint16)
 
 
 @njit
 def draw(i, key):
-    """32 random bits of element ``i``."""
+    """Return 32 random bits of element ``i``."""
     x = (i + (i >> 32) * HIGH + key) & MASK
     x = ((x ^ (x >> 16)) * FIRST) & MASK
     x = ((x ^ (x >> 15)) * SECOND) & MASK

@@ -1,5 +1,7 @@
-"""Owns: running one function over chunks of a flat array on a few threads.
-Does not: split short arrays, or split anywhere but at multiples of 4096 elements.
+"""Execution of one function over chunks of a flat array on several threads.
+
+This module owns the thread pools and the partition into chunks. It does not split short arrays, and
+it splits only at multiples of 4096 elements.
 Source: measured: below about 32 k parameters one thread is faster than two.
 """
 
@@ -10,28 +12,28 @@ from functools import lru_cache
 
 from .errors import KernelError
 
-GRAIN = 4096  # elements; a block of the norm, and 64 cache lines or more of any type
+GRAIN = 4096  # elements; one block of the norm, and at least 64 cache lines of any type
 LEAST = 16384  # elements per thread
 
 
-MOST = 1024  # ONDIE_THREADS
+MOST = 1024  # maximum number of threads; ONDIE_THREADS
 
 
 def checked(threads: int) -> int:
-    """A number of threads. KernelError for another one."""
+    """Return a number of threads. Raises KernelError outside 1 .. MOST."""
     if type(threads) is not int or not 1 <= threads <= MOST:
         raise KernelError(f"threads: {threads!r}, want 1 to {MOST}")
     return threads
 
 
 def pool(threads: int) -> ThreadPoolExecutor:
-    """Idle threads, kept for the next call."""
+    """Return a pool of idle threads, which is kept for the next call."""
     return _pool(threads, os.getpid())
 
 
 @lru_cache(maxsize=8)
 def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
-    """Idle threads are kept for the next call; a forked child gets its own."""
+    """Return the pool of a process; a forked child gets a new one."""
     return ThreadPoolExecutor(threads, thread_name_prefix="ondie-kernels")
 
 

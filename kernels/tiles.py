@@ -1,11 +1,12 @@
-"""Updates of arrays in any format by way of the FP32 update: tile by tile, so that DRAM is crossed
-once.
+"""Updates of arrays in any format through the FP32 update, tile by tile.
 
-Owns the way from stored numbers to FP32 and back, for Numba and, all at once, for NumPy. Does not
-own any arithmetic of an update; C has loops of its own for each format (csrc/update.c).
-Source: own.
+This module owns the conversion from stored numbers to FP32 and back. Numba converts one tile at a
+time, so each array crosses the DRAM interface once; NumPy converts whole arrays. The module does
+not own the arithmetic of an update. C has separate loops for each format (csrc/update.c).
+Source: this project.
 
-Numba gets every array as uint16, whatever it holds, so that one compiled program does for all.
+Numba receives every array as uint16, independent of its type, so one compiled program serves all
+formats.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ from .stochastic import numpy_draws
 from .stochastic import numpy_to_bf16 as numpy_at_random
 
 TILE = 2048
-SHIFTS = (0, 8, 16)  # which of an element's random bits its weight and states take
+SHIFTS = (0, 8, 16)  # offset of the random bits that weight, first and second state use
 
 
 # --- NumPy
 
 
 def widened(x: np.ndarray, kind: int) -> np.ndarray:
-    """A float32 copy of an array."""
+    """Return a float32 copy of an array."""
     if kind == F32:
         return x.copy()
     return numpy_from_fp16(x.view(np.uint16)) if kind == H16 else numpy_from_bf16(x)
 
 
 def narrowed(y: np.ndarray, x: np.ndarray, kind: int, more: np.ndarray | None) -> None:
-    """Store float32 ``y`` in ``x``; ``more``: random bits, or None for the nearest."""
+    """Store float32 ``y`` in ``x``; ``more`` holds random bits, or None to round to nearest."""
     if kind == F32:
         x[:] = y
     elif kind == H16:
@@ -61,8 +62,11 @@ def numpy_update(
     plain: Callable[..., None], f: Format, signs: Sequence[bool], arrays: Sequence[np.ndarray],
     coef: np.ndarray, first: int, key: int,
 ) -> None:  # fmt: skip
-    """The update ``plain`` of float32 arrays, on arrays of a format: w, g, states (each with its
-    scales behind where it is codes), out where there is one. ``signs``: which states have one."""
+    """Apply the float32 update ``plain`` to arrays of a format, in place.
+
+    arrays: w, g, states, and out if the format has one. A coded state is followed by its scales.
+    signs: for each state, whether it is signed.
+    """
     w, g, *rest = arrays
     wide = widened(w, f.w)
     n = len(signs)
@@ -95,7 +99,7 @@ WHAT = {
 
 @njit
 def plain(what, w, g, a, b, c):
-    """The FP32 update of an operation."""
+    """Run the FP32 update of one operation."""
     if what == SGD:
         sgd.numba_sgd_canonical(w, g, c)
     elif what == MOMENTUM:
@@ -110,7 +114,7 @@ def plain(what, w, g, a, b, c):
 
 @njit
 def wide(x, start, stop, kind, room):
-    """Elements start .. stop of a stored array as float32: themselves, or in ``room``."""
+    """Return elements start .. stop of a stored array as float32, in place or in ``room``."""
     if kind == F32:
         return x[2 * start : 2 * stop].view(np.float32)
     y = room[: stop - start]
@@ -123,7 +127,7 @@ def wide(x, start, stop, kind, room):
 
 @njit
 def back(y, x, start, stop, kind, random, first, key, shift):
-    """Store float32 ``y`` as elements start .. stop."""
+    """Store float32 ``y`` as elements start .. stop of ``x``."""
     if kind == H16:
         numba_to_fp16(y, x[start:stop])
     elif kind == B16 and random:
@@ -134,8 +138,10 @@ def back(y, x, start, stop, kind, random, first, key, shift):
 
 @njit
 def stored_tiles(what, n, w, g, a, b, out, c, kinds, states, first, key):
-    """Tile by tile; ``kinds``: int64[5], of w, g, the states, out, and whether to round at
-    random."""
+    """Update stored arrays tile by tile.
+
+    kinds: int64[5], the storage kinds of w, g, states and out, and the stochastic rounding flag.
+    """
     wk, gk, sk, ok, random = kinds[0], kinds[1], kinds[2], kinds[3], kinds[4] != 0
     rooms = np.empty((4, TILE), np.float32)
     for start in range(0, n, TILE):
@@ -156,7 +162,10 @@ def stored_tiles(what, n, w, g, a, b, out, c, kinds, states, first, key):
 
 @njit
 def coded_tiles(what, w, g, a, b, scale_a, scale_b, c, states, values, buckets, zeros):
-    """The same for states in codes, block by block. Of each map, that of state a, then of b."""
+    """Update arrays with coded states block by block.
+
+    values, buckets, zeros: tables of the code maps of state a and state b.
+    """
     n = w.size
     s = np.empty(BLOCK, np.float32)
     t = np.empty(BLOCK, np.float32)
@@ -177,7 +186,7 @@ def numba_update(
     name: str, f: Format, signs: Sequence[bool], arrays: Sequence[np.ndarray],
     coef: np.ndarray, first: int, key: int,
 ) -> None:  # fmt: skip
-    """`numpy_update` in Numba; ``name``: the operation's, as csrc/ondie.h has it."""
+    """Run `numpy_update` in Numba; ``name`` is the name of the operation in csrc/ondie.h."""
     w, g, *rest = arrays
     n = len(signs)
     if f.codes:

@@ -1,12 +1,12 @@
-"""Top-K compression of a gradient: its k largest magnitudes and where they are, and back.
+"""Top-K compression of a gradient: select the k largest magnitudes and restore the gradient.
 
-Owns the choice and the scatter of flat float32 arrays, in NumPy, Numba and C, with the same result.
-Does not own what becomes of the rest (error feedback is a subtraction), or how large k should be.
-Source: SmartComp of Smart-Infinity (HPCA 2024): gradients sent to the drives as Top-K, an index of
-4 bytes and a value of 4 each.
+This module owns the selection and the scatter of flat float32 arrays, in NumPy, Numba and C with
+identical results. It does not own the remainder (error feedback is a subtraction) or the choice of
+k.
+Source: SmartComp of Smart-Infinity (HPCA 2024), which sends Top-K gradients to the drives as an
+index of 4 bytes and a value of 4 bytes each.
 
-Of magnitudes that are as large, those with the lower index are chosen. What is not a number counts
-as larger than infinity, so that it is not lost.
+Equal magnitudes are selected by lower index. A NaN counts as larger than infinity, so it is kept.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ DIGIT = 1 << 16
 
 def numpy_top_k(g: Array, k: int) -> NDArray[np.int64]:
     sizes = g.view(np.uint32) & np.uint32(0x7FFFFFFF)
-    order = np.argsort(~sizes, kind="stable")  # falling, the lower index first
+    order = np.argsort(~sizes, kind="stable")  # decreasing magnitude; ties by lower index
     return np.sort(order[:k])
 
 
 @njit
 def reached(count, left):
-    """The digit at which ``left`` of the largest are reached, and how many lie above it."""
+    """Return the digit that contains the ``left``-th largest, and how many lie above it."""
     above = 0
     d = count.size - 1
     while above + count[d] < left:
@@ -71,9 +71,10 @@ def numba_top_k(g, k, index, value):
 
 
 def compress(g: Array, k: int, backend: str = "auto") -> tuple[NDArray[np.uint32], Array]:
-    """The ``k`` largest magnitudes of a flat float32 gradient: their indices, rising, and values.
+    """Return indices and values of the ``k`` largest magnitudes of a flat float32 gradient.
 
-    uint32[k], float32[k]. Raises KernelError for k outside 0 .. the size, or too many elements.
+    The indices are uint32[k] in increasing order, the values float32[k]. Raises KernelError if k is
+    not in 0 .. g.size or g has 2**32 or more elements.
     """
     flat("g", g, np.float32)
     if not isinstance(k, int | np.integer) or not 0 <= k <= g.size:
@@ -96,8 +97,10 @@ def compress(g: Array, k: int, backend: str = "auto") -> tuple[NDArray[np.uint32
 
 
 def scatter(index: NDArray[np.uint32], value: Array, g: Array) -> None:
-    """The gradient that ``compress`` found these in, zeros elsewhere, in float32 ``g``. Raises
-    KernelError for an index past its end."""
+    """Write the gradient that ``compress`` selected from to float32 ``g``, with zeros elsewhere.
+
+    Raises KernelError for an index beyond the end of ``g``.
+    """
     flat("index", index, np.uint32)
     flat("value", value, np.float32)
     flat("g", g, np.float32, writable=True)

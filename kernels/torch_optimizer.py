@@ -1,17 +1,19 @@
-"""A torch optimizer whose update is one of our kernels, in any of its formats.
+"""A torch optimizer that updates parameters with an ondie kernel, in any of its formats.
 
-Owns the states and what a format stores beside a parameter. Does not own the arithmetic
-(ondie.kernels). Source: the interface of torch.optim.Optimizer.
+This module owns the states and the arrays that a format stores in addition to a parameter. It does
+not own the arithmetic (ondie.kernels).
+Source: the interface of torch.optim.Optimizer.
 
     optimizer = KernelOptimizer(model.parameters(), "adamw", format="int8_dynamic", lr=1e-3,
                                 betas=(0.9, 0.999), eps=1e-8)
 
-Where a parameter or gradient already is what the format stores (float32, float16 or bfloat16,
-contiguous), the kernel works on its memory. Else the optimizer casts the gradient into an array of
-the right type before the update and the new weight out of one afterwards: a model in float32 then
-computes with exactly the weights that the format can hold. Weights are kept between steps only
-where the parameter cannot hold them: the FP32 ones of a model that computes with 16 bits. They are
-those of the last step, whatever was done to the model since.
+The kernel works on the memory of a parameter or gradient if it already has the type of the format
+(float32, float16 or bfloat16) and is contiguous. Otherwise the optimizer casts the gradient to the
+required type before the update and copies the new weight to the parameter afterwards. A float32
+model then computes with exactly the weights that the format can hold. The optimizer keeps weights
+between steps only if the parameter cannot hold them, that is, the FP32 weights of a model that
+computes with 16 bits. Kept weights are those of the last step; later changes of the model do not
+affect them.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from ondie.kernels.update import Slot
 _TORCH = {
     np.dtype(np.float32): torch.float32,
     np.dtype(np.float16): torch.float16,
-    np.dtype(np.uint16): torch.bfloat16,  # NumPy has none: its bits
+    np.dtype(np.uint16): torch.bfloat16,  # NumPy has no bfloat16; uint16 holds its bits
     np.dtype(np.uint8): torch.uint8,
 }
 _BETAS = ("beta1", "beta2")
@@ -38,7 +40,7 @@ Back = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def array_of(t: torch.Tensor) -> np.ndarray:
-    """The memory of a contiguous tensor, flat."""
+    """Return the memory of a contiguous tensor as a flat array."""
     flat = t.view(-1)
     if t.dtype == torch.bfloat16:
         return flat.view(torch.int16).numpy().view(np.uint16)
@@ -46,30 +48,30 @@ def array_of(t: torch.Tensor) -> np.ndarray:
 
 
 def tensor_of(a: np.ndarray) -> torch.Tensor:
-    """The memory of an array."""
+    """Return the memory of an array as a tensor."""
     if a.dtype == np.uint16:
         return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(a)
 
 
 def _fits(t: torch.Tensor, slot: Slot) -> bool:
-    """Whether a tensor's memory is what an array of the update wants."""
+    """Return True if the kernel can use the tensor's memory as this array of the update."""
     return t.dtype == _TORCH[slot.dtype] and t.is_contiguous()
 
 
 def _cast(t: torch.Tensor, slot: Slot) -> torch.Tensor:
-    """A flat copy of the type that an array of the update has."""
+    """Return a flat copy with the type of an array of the update."""
     return t.detach().reshape(-1).to(_TORCH[slot.dtype], copy=True)
 
 
 class KernelOptimizer(torch.optim.Optimizer):
     """Updates parameters on the CPU with ``ondie.kernels.get(op, format=…)``.
 
-    op, backend, form, isa, format: as `get` takes them. hyper: the operation's hyperparameters
-    under torch's names (``betas``) or ours (``beta1``), for all groups; a group may have its own,
-    and schedulers may change them. seed: of rounding at random, 0 to 2**32 - 1. Raises KernelError
-    for what the kernel does not take, and for parameters elsewhere than on the CPU; a step that
-    raises it has changed nothing.
+    op, backend, form, isa, format: see `ondie.kernels.get`. hyper: the operation's hyperparameters
+    under torch's names (``betas``) or kernel names (``beta1``), for all groups. A group may
+    override them, and schedulers may change them. seed: seed of stochastic rounding, 0 to
+    2**32 - 1. Raises KernelError for arguments that the kernel rejects and for parameters that are
+    not on the CPU. A step that raises KernelError changes nothing.
     """
 
     def __init__(
@@ -93,14 +95,14 @@ class KernelOptimizer(torch.optim.Optimizer):
             "op": op, "backend": backend, "form": form, "isa": isa, "format": format,
         }  # fmt: skip
         self.threads, self.seed = threads, seed
-        self._names = {*hyper, *RANGES, "betas"}  # of a group's entries: not those of schedulers
+        self._names = {*hyper, *RANGES, "betas"}  # group entries that are not from schedulers
         self._choose()
         super().__init__(params, hyper)
 
     def _choose(self) -> None:
         self.kernel = get(**self._chosen)
         narrow = any(slot.name == "out" for slot in self.kernel.slots)
-        self._shown = "out" if narrow else "w"  # what the model computes with
+        self._shown = "out" if narrow else "w"  # the array that the model computes with
 
     def __getstate__(self) -> dict[str, Any]:
         names = ("_chosen", "threads", "seed", "_names")
@@ -108,11 +110,11 @@ class KernelOptimizer(torch.optim.Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        if "kernel" not in self.__dict__:  # a copy: nothing of a kernel can be copied
+        if "kernel" not in self.__dict__:  # after copying: a kernel cannot be copied
             self._choose()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's. A group may name its betas as it likes; it is held as `hyper` names them."""
+        """Add a group as torch does, with betas under the names that the defaults use."""
         group = dict(param_group)
         if "betas" in self.defaults and not group.keys().isdisjoint(_BETAS):
             given = self._spelled({"betas": group.get("betas", self.defaults["betas"])})
@@ -127,7 +129,7 @@ class KernelOptimizer(torch.optim.Optimizer):
             raise
 
     def _spelled(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Hyperparameters under our names."""
+        """Return hyperparameters under kernel names."""
         if "betas" in found:
             try:
                 found["beta1"], found["beta2"] = found.pop("betas")
@@ -140,13 +142,13 @@ class KernelOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient, those of a group in one call."""
+        """Update every parameter that has a gradient, with one call per group and step number."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         calls = []
-        fresh: dict[torch.Tensor, dict[str, Any]] = {}  # of this step, until nothing can fail
+        fresh: dict[torch.Tensor, dict[str, Any]] = {}  # new states, stored after all checks pass
         for number, group in enumerate(self.param_groups):
             by_step: dict[int, list[torch.Tensor]] = {}
             for p in group["params"]:
@@ -166,11 +168,11 @@ class KernelOptimizer(torch.optim.Optimizer):
                 self.state[p]["step"] = step
             for p, held in back:
                 p.copy_(held.view(p.shape))
-            torch.autograd.graph.increment_version(parameters)  # autograd did not see it written
+            torch.autograd.graph.increment_version(parameters)  # the kernel wrote behind autograd
         return loss
 
     def _check(self, p: torch.Tensor) -> None:
-        """KernelError for a parameter or gradient that has no array of numbers."""
+        """Raise KernelError for a parameter or gradient that is not a dense real CPU tensor."""
         for what, t in (("parameter", p), ("gradient", p.grad)):
             assert t is not None
             if t.device.type != "cpu" or t.layout != torch.strided or not t.is_floating_point():
@@ -183,8 +185,10 @@ class KernelOptimizer(torch.optim.Optimizer):
     def _table(
         self, parameters: list[torch.Tensor], fresh: dict[torch.Tensor, dict[str, Any]]
     ) -> tuple[Table, Back]:
-        """The arrays of an update, and which parameters are to become copies of which. ``fresh``
-        gains what the step begins to keep of a parameter."""
+        """Return the table of an update and the (parameter, array) pairs to copy afterwards.
+
+        ``fresh`` receives the state of each parameter.
+        """
         parts: list[list[np.ndarray]] = []
         back: Back = []
         for p in parameters:
@@ -197,7 +201,7 @@ class KernelOptimizer(torch.optim.Optimizer):
         return tensors(self.kernel, parts), back
 
     def _held(self, p: torch.Tensor, state: dict[str, Any], slot: Slot, back: Back) -> torch.Tensor:
-        """What one of the arrays is; ``back`` gains what the parameter is to become a copy of."""
+        """Return the tensor for one array; append to ``back`` if the parameter needs a copy."""
         if slot.name in self.kernel.states:
             return state[slot.name]
         if slot.name == "g":
@@ -218,22 +222,25 @@ class KernelOptimizer(torch.optim.Optimizer):
         return held
 
     def _keeps(self, p: torch.Tensor, w: Slot) -> bool:
-        """Whether weights would lose something in a parameter that the model computes with."""
+        """Return True if storing the weights in the parameter would lose information."""
         return self._shown != "w" or torch.promote_types(p.dtype, _TORCH[w.dtype]) != p.dtype
 
     def state_dict(self) -> dict[str, Any]:
-        """As torch's, with the format that the states are in."""
+        """Return torch's state dictionary plus the format of the states."""
         return {**super().state_dict(), "format": self.kernel.format}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As torch's, but every state keeps its type: torch would cast it to the parameter's.
-        Raises KernelError for states that are not those of this kernel."""
+        """Load states as torch does, but keep the type of every state.
+
+        torch would cast states to the parameter's type. Raises KernelError for states of another
+        kernel.
+        """
         format = state_dict.get("format", self.kernel.format)
         if format != self.kernel.format:
             raise KernelError(f"states are in format {format!r}, want {self.kernel.format!r}")
         ids = [i for group in state_dict["param_groups"] for i in group["params"]]
         held = [p for group in self.param_groups for p in group["params"]]
-        for i, p in zip(ids, held, strict=False):  # torch says where their numbers differ
+        for i, p in zip(ids, held, strict=False):  # torch reports different lengths
             self._check_state(i, p, state_dict["state"].get(i))
         super().load_state_dict(state_dict)
         for i, p in zip(ids, held, strict=True):

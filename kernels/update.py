@@ -1,6 +1,8 @@
-"""Owns: what an update kernel is: looked up by name, its arguments checked, run on a backend.
-Does not: contain arithmetic; the operations are in adam.py, sgd.py, adagrad.py and on_die.py.
-Source: own.
+"""Update kernels: lookup by name, argument checks, and execution on a backend.
+
+This module owns the `Update` class and `get`. It does not contain arithmetic; the operations are in
+adam.py, sgd.py, adagrad.py and on_die.py.
+Source: this project.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,22 +21,22 @@ from .threads import checked, run
 OPS = ("sgd", "momentum", "nesterov", "adam", "adamw", "adagrad")
 ON_DIE = ("adam_on_die", "adamw_on_die", "adagrad_on_die")
 FORMS = ("canonical", "torch")
-SIGNED = {"m": True, "v": False}  # states
+SIGNED = {"m": True, "v": False}  # by state
 
-_CONTIGUOUS, _ALIGNED, _WRITABLE = 0x1, 0x100, 0x400  # numpy's ndarray flags, much faster as bits
+_CONTIGUOUS, _ALIGNED, _WRITABLE = 0x1, 0x100, 0x400  # bits of ndarray.flags.num, fast to test
 _GOOD = _CONTIGUOUS | _ALIGNED | _WRITABLE
 _F32 = TYPES[F32]
 
 
 def _definitions() -> dict[str, Definition]:
-    from . import adagrad, adam, on_die, sgd  # loaded when a kernel is made
+    from . import adagrad, adam, on_die, sgd  # imported when the first kernel is created
 
     return {**sgd.DEFINITIONS, **adam.DEFINITIONS, **adagrad.DEFINITIONS, **on_die.DEFINITIONS}
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One array of an update: its name, its type, and elements per entry."""
+    """One array of an update: its name, its type, and the parameters per entry."""
 
     name: str
     dtype: np.dtype
@@ -42,12 +44,12 @@ class Slot:
     written: bool = True
 
     def size(self, n: int) -> int:
-        """Entries for ``n`` parameters."""
+        """Return the number of entries for ``n`` parameters."""
         return -(-n // self.share)
 
 
 class Update:
-    """An update kernel; made by `get`. Calling it updates weights and states in place."""
+    """An update kernel; `get` creates it. Calling it updates weights and states in place."""
 
     op: str
     backend: str
@@ -55,11 +57,11 @@ class Update:
     isa: str | None
     format: str
     states: tuple[str, ...]
-    takes: tuple[str, ...]  # hyperparameters
-    random: bool  # whether a step wants a key
+    takes: tuple[str, ...]  # names of the hyperparameters
+    random: bool  # True if each step needs a key
     slots: tuple[Slot, ...]
-    places: tuple[int, ...]  # where they go among native.PLACES
-    caller: native.Caller  # of backend "c"
+    places: tuple[int, ...]  # indices of the slots in native.PLACES
+    caller: native.Caller  # backend "c" only
 
     def __init__(self, op: str, backend: str, form: str, isa: str | None, format: str):
         definitions = _definitions()
@@ -102,12 +104,14 @@ class Update:
         )
 
     def bytes_per_param(self) -> int:
-        """DRAM traffic of one update in bytes per parameter: what is read plus what is written, but
-        for the scales of 8-bit states (8 bytes per block of 256 and state)."""
+        """Return the DRAM traffic of one update in bytes per parameter, read plus written.
+
+        The scales of 8-bit states are excluded (8 bytes per block of 256 and state).
+        """
         return self._format.traffic(len(self._definition.states))
 
     def zeros(self, n: int) -> tuple[np.ndarray, ...]:
-        """States of ``n`` parameters before the first step, at multiples of 64 bytes."""
+        """Return the states of ``n`` parameters before the first step, aligned to 64 bytes."""
         from .codes import codes
 
         found = []
@@ -124,7 +128,7 @@ class Update:
         """Fold hyperparameters into the scalars of step number `step`, counted from 1.
 
         Everything is computed in double precision and rounded once to float32. Returns a 1-D
-        array whose length depends on the operation only. Raises KernelError naming the key that
+        array whose length depends only on the operation. Raises KernelError naming the key that
         is unknown, missing or out of range.
         """
         step = hyper.checked_step(self.op, step)
@@ -147,14 +151,15 @@ class Update:
         first: int = 0,
         key: int | None = None,
     ) -> None:
-        """Update `w` and `states` in place with gradient `g`; flat arrays of one size, of the types
-        that `slots` names: all float32 for format "fp32".
+        """Update `w` and `states` in place with gradient `g`.
 
-        out: where the new weights go in 16 bits, for formats "fp16" and "bf16". first, key: number
-        of the first element, and key of the step (stochastic.key; a new one each step), which
-        "bf16_stochastic" must have. The arrays must be contiguous and must not overlap; any
-        alignment works, 64 bytes is fastest, a multiple of the element's size avoids copies. `coef`
-        comes from `coefficients`. Results do not depend on `threads`.
+        The arrays are flat, of one size, and of the types that `slots` names; for format "fp32"
+        all are float32. out: array for the new 16-bit weights, for formats "fp16" and "bf16".
+        first: number of the first element. key: key of the step (stochastic.key, a new one for each
+        step), required for "bf16_stochastic". coef: the result of `coefficients`. The arrays must
+        be contiguous and must not overlap. Any alignment works: a multiple of the element size
+        avoids copies, and 64 bytes is fastest. Results do not depend on `threads`. Raises
+        KernelError.
         """
         arrays = (w, g, *states) if out is None else (w, g, *states, out)
         copied = self.check(arrays, coef)
@@ -175,7 +180,7 @@ class Update:
         first: int = 0,
         key: int | None = None,
     ) -> None:
-        """The same with arrays in the order of `slots`, which have been checked."""
+        """Update checked arrays, given in the order of `slots`."""
         number = self.checked_key(key)
         if type(first) is not int or not 0 <= first < 1 << 63:
             raise KernelError(f"{self.op}: first = {first!r}, want a whole number, 0 or more")
@@ -196,8 +201,11 @@ class Update:
         run(arrays[0].size, threads, work)
 
     def checked_key(self, key: int | None) -> int:
-        """The key of a step, 0 where nothing is rounded at random. KernelError without one where
-        it is: the same bits in every step would not be right on the mean."""
+        """Return the key of a step, or 0 if the format does not round at random.
+
+        Raises KernelError for a missing key if the format rounds at random, because the same random
+        bits in every step would bias the result.
+        """
         if key is None:
             if self.random:
                 raise KernelError(
@@ -209,7 +217,7 @@ class Update:
         return key
 
     def check_coef(self, coef: Array) -> None:
-        """KernelError for what `coefficients` does not return."""
+        """Raise KernelError unless `coef` has the type and shape of `coefficients`' result."""
         good = coef.dtype == _F32 and coef.shape == (self._definition.coefs,)
         if not good or coef.flags.num & (_CONTIGUOUS | _ALIGNED) != _CONTIGUOUS | _ALIGNED:
             raise KernelError(f"{self.op}: coef is not what coefficients() returns")
@@ -217,13 +225,15 @@ class Update:
     def check(
         self, arrays: Sequence[np.ndarray], coef: Array | None
     ) -> tuple[np.ndarray, ...] | None:
-        """None when the arrays, in the order of `slots`, can be used as they are; copies when they
-        are not aligned to their elements. Raises KernelError."""
+        """Check arrays in the order of `slots`; return None, or aligned copies if needed.
+
+        Copies are needed if an array is not aligned to its elements. Raises KernelError.
+        """
         if len(arrays) != len(self.slots):
             names = ", ".join(s.name for s in self.slots)
             raise KernelError(f"{self.op}: {len(arrays)} arrays, want {names}")
         n = arrays[0].size
-        for a, slot in zip(arrays, self.slots, strict=True):  # most of a call's overhead
+        for a, slot in zip(arrays, self.slots, strict=True):  # fast path
             if a.flags.num & _GOOD != _GOOD or a.dtype != slot.dtype or a.ndim != 1:
                 break
             if a.size != n and (slot.share == 1 or a.size != slot.size(n)):
@@ -250,7 +260,7 @@ class Update:
         return tuple(a.copy() for a in arrays)
 
     def apart(self, arrays: Sequence[np.ndarray]) -> None:
-        """KernelError for arrays that share memory. (C looks for that in each part.)"""
+        """Raise KernelError for arrays that share memory. (C checks this for each part.)"""
         for i, a in enumerate(arrays):
             for b in arrays[i + 1 :]:
                 if np.may_share_memory(a, b):
@@ -280,7 +290,7 @@ class Update:
 
         def update(arrays: Sequence[np.ndarray], coef: Array, first: int, key: int) -> None:
             self.apart(arrays)
-            with np.errstate(all="ignore"):  # matters under NUMBA_DISABLE_JIT only
+            with np.errstate(all="ignore"):  # relevant only with NUMBA_DISABLE_JIT=1
                 if self._plain:
                     function(*arrays, coef)
                 else:
@@ -308,15 +318,15 @@ def get(
     isa: str | None = None,
     format: str = "fp32",
 ) -> Update:
-    """The update kernel of one operation.
+    """Return the update kernel of one operation.
 
-    op: one of OPS or ON_DIE. backend: "numpy" (the definition), "numba", "c", or "auto", which is
-    "c" where the extension was built and else "numba"; the choice is in `.backend`. form:
-    "canonical", every operation rounded separately, or "torch", the bits of torch's fused CPU
-    optimizer. isa: "base", "avx2" or "avx512" for backend "c", None for the widest this processor
-    runs. format: how the arrays are stored, one of FORMATS.
-    All backends, instruction sets and thread counts give the same bits; a NaN is a NaN everywhere,
-    its payload and sign are not defined. Raises KernelError for a name that is not known.
+    op: one of OPS or ON_DIE. backend: "numpy" (the definition), "numba", "c", or "auto", which
+    selects "c" if the extension is built and else "numba"; `.backend` holds the choice. form:
+    "canonical", which rounds every operation separately, or "torch", which gives the bits of
+    torch's fused CPU optimizer. isa: "base", "avx2" or "avx512" for backend "c", or None for the
+    widest one that this processor runs. format: storage of the arrays, one of FORMATS.
+    All backends, instruction sets and thread counts give the same bits. A NaN is a NaN everywhere,
+    but its payload and sign are not defined. Raises KernelError for an unknown name.
     """
     return Update(op, backend, form, isa, format)
 

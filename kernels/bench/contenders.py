@@ -1,10 +1,13 @@
-"""Owns: what `ondie bench kernels` measures: the contenders of an operation, a format and a shape.
-Does not: time them (bench.py), know packages beside torch (bench_others.py), or contain kernels.
-Source: own. The memory limit is the same traffic with next to no arithmetic (csrc/limit.c).
+"""Contenders of `ondie bench kernels` for an operation, a format and a shape.
 
-Shapes: `flat`, one array; `page`, one page of 4096 parameters called again and again; `tensors`, as
-many parameters in 2000 arrays; `pages`, as many in pages of 4096 in random order, beside the same
-in one array.
+This module owns the cases, the arrays and the calls that are measured. It does not own timing
+(run.py), packages other than torch (others.py) or kernels.
+Source: this project. The memory limit is the same DRAM traffic with almost no arithmetic
+(csrc/limit.c).
+
+Shapes: `flat` is one array. `page` is one page of 4096 parameters that is updated repeatedly.
+`tensors` divides the parameters into 2000 arrays. `pages` divides them into pages of 4096 in random
+order and adds a contender with the same parameters in one array.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ THREE = "torch, three passes"
 OPTIMIZERS = {f"torch.optim {kind}": kind for kind in ("fused", "foreach")}
 PAGE = 4096
 TENSORS = 2000
-KEY = 12345  # of rounding at random
+KEY = 12345  # key of stochastic rounding
 SHAPES = ("flat", "page", "tensors", "pages")
 HYPER = {
     "sgd": {"lr": 1e-3},
@@ -57,7 +60,7 @@ Contender = Callable[[], object]
 
 @dataclass(frozen=True)
 class Case:
-    """An operation on ``n`` parameters stored and cut in some way."""
+    """An operation on ``n`` parameters with a storage format and a shape."""
 
     op: str
     n: int
@@ -84,17 +87,22 @@ class Case:
 
     @property
     def name(self) -> str:
-        """As rows have it: the operation, and what is not FP32 in one array."""
+        """Return the case name used in rows: the operation, plus format and shape unless default.
+
+        The defaults are "fp32" and "flat".
+        """
         more = [x for x in (self.format, self.shape) if x not in ("fp32", "flat")]
         return "/".join([self.op, *more])
 
     def kernel(self, backend: str = "auto") -> Update:
-        """The update that is measured."""
+        """Return the update kernel that is measured."""
         return get(self.op, backend=backend, format=self.format)
 
     def names(self) -> tuple[str, ...]:
-        """Of its contenders, the anchor first, from what is installed: nothing is made or imported.
-        (Of others, `contenders` leaves out what fails.)"""
+        """Return the names of the contenders, the anchor first, from the installed packages.
+
+        This call creates and imports nothing. `contenders` may omit other packages that fail.
+        """
         found: tuple[str, ...] = (LIMIT,) if native_kernels.lib is not None else ()
         for backend in reversed(backends()):
             found += (backend,)
@@ -115,8 +123,11 @@ class Case:
         ]
 
     def contenders(self, remark: Remark = lambda words: None) -> dict[str, Contender]:
-        """By name, the anchor first. They work on the same arrays in turn, others' on their own.
-        remark: is told what is left out, and why."""
+        """Return the contenders by name, the anchor first.
+
+        All contenders except those of other packages use the same arrays. remark: callback that
+        receives a message for each omitted contender.
+        """
         kernel = self.kernel("numpy")
         arrays = filled(kernel, self.n)
         found: dict[str, Contender] = {}
@@ -134,15 +145,15 @@ class Case:
 
 
 def torch_module() -> Any:
-    """torch, None where it is not installed."""
+    """Return the torch module, or None if it is not installed."""
     try:
         return import_module("torch")
-    except (ImportError, OSError):  # absent, or its libraries are
+    except (ImportError, OSError):  # torch or its shared libraries are missing
         return None
 
 
 def filled(kernel: Update, n: int) -> list[np.ndarray]:
-    """Arrays of an update that keep ordinary numbers for as long as it is repeated."""
+    """Return arrays of an update whose values stay finite and normal however often it runs."""
     arrays = []
     for slot in kernel.slots:
         a = aligned_empty(slot.size(n), slot.dtype)
@@ -158,8 +169,11 @@ def filled(kernel: Update, n: int) -> list[np.ndarray]:
 
 
 def _limit(kernel: Update, arrays: Sequence[np.ndarray], threads: int) -> Contender:
-    """The traffic of an update: in FP32 on the same arrays, which keep ordinary numbers. Of other
-    formats on memory of its own, since it leaves nonsense there."""
+    """Return a call with the DRAM traffic of an update.
+
+    For FP32 it uses the given arrays, whose values stay normal. For other formats it uses separate
+    arrays, because it leaves meaningless values in them.
+    """
     n, isa = arrays[0].size, isas()[-1]
     if kernel.format == "fp32":
         pointer = native_kernels.pointer()
@@ -203,22 +217,22 @@ def _call(case: Case, kernel: Update, arrays: list[np.ndarray], coef: np.ndarray
 
 
 def sizes(n: int) -> list[int]:
-    """Parameters of each tensor."""
+    """Return the number of parameters of each tensor."""
     return [n // TENSORS + (i < n % TENSORS) for i in range(TENSORS)]
 
 
 def cut(a: np.ndarray, parameters: int, share: int = 1) -> list[np.ndarray]:
-    """An array as the tensors of a model; of scales, each tensor has its own."""
+    """Split an array into the tensors of a model; each tensor gets separate scales."""
     if share == 1:
         return np.array_split(a, TENSORS)
     return [np.ones(-(-n // share), a.dtype) for n in sizes(parameters)]
 
 
-# --- torch, on the same memory
+# --- torch, on the same arrays
 
 
 def _tensor(torch: Any, a: np.ndarray) -> Any:
-    """A tensor on the memory of an array; uint16 is BF16."""
+    """Return a tensor on the memory of an array; uint16 becomes BF16."""
     t = torch.from_numpy(a)
     return t.view(torch.bfloat16) if a.dtype == np.uint16 else t
 
@@ -230,8 +244,11 @@ def _torch_names(case: Case) -> tuple[str, ...]:
 
 
 def _theirs(torch: Any, case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
-    """torch's fused operator, and its optimizers with one tensor. Of a 16-bit gradient with an FP32
-    master: cast, update, cast back, three passes over the same arrays."""
+    """Return torch's fused operator and its optimizers as contenders.
+
+    For a 16-bit gradient with FP32 weights there is one contender with three passes over the same
+    arrays: cast, update, cast back.
+    """
     kernel = case.kernel("numpy")
     if not _torch_names(case):
         return {}
@@ -259,14 +276,14 @@ def _theirs(torch: Any, case: Case, arrays: list[np.ndarray]) -> dict[str, Conte
     if operator is not None:
         found[TORCH] = operator
     for name, kind in OPTIMIZERS.items():
-        if kind == "foreach" and case.op == "nesterov":  # it adds to the gradient itself
+        if kind == "foreach" and case.op == "nesterov":  # it modifies the gradient
             w, g = ([x.clone() for x in xs] for xs in (w, g))
         found[name] = _optimizer(torch, case.op, w, g, kind).step
     return found
 
 
 def _operator(torch: Any, op: str, w: list[Any], g: list[Any], states: list[Any]) -> Any:
-    """A call of torch's fused operator, None where this torch has none."""
+    """Return a call of torch's fused operator, or None if this torch version has none."""
     steps = [torch.tensor(10.0) for _ in w]
     h: dict[str, Any] = dict(HYPER[op])
     fixed = {"weight_decay": h.get("weight_decay", 0.0), "maximize": False}

@@ -1,12 +1,12 @@
-"""Others' updates beside ours: bitsandbytes, torchao and DeepSpeed, where they are installed.
+"""Updates of bitsandbytes, torchao and DeepSpeed as contenders, if they are installed.
 
-Owns how each is asked for, what it is asked for, and that it does that: an optimizer that fails at
-its first step, or keeps its states in another type than it was asked for, is left out with a word
-on why. Does not own torch's own optimizers (bench_cases.py) or timing (bench.py).
-Source: bitsandbytes 0.50 (8-bit blockwise on CPU is asked for by Adam8bit; below `min_8bit_size`
-states are FP32), torchao 0.18 (8-bit states of whole blocks of 256, from 4096 parameters on; its
-rounding at random is in _AdamW alone, of the weights), DeepSpeed 0.19 (DeepSpeedCPUAdam, compiled
-when first asked for, which takes a C++ compiler, ninja and most of a minute).
+This module owns the creation of each optimizer and the check of its result. It omits an optimizer
+that fails in its first step or stores its states in a type other than the requested one, and
+reports the reason. It does not own torch's optimizers (contenders.py) or timing (run.py).
+Source: bitsandbytes 0.50 (Adam8bit selects 8-bit blockwise states on the CPU; below `min_8bit_size`
+the states are FP32), torchao 0.18 (8-bit states of whole blocks of 256, from 4096 parameters on;
+only _AdamW has stochastic rounding, and only of the weights), DeepSpeed 0.19 (DeepSpeedCPUAdam is
+compiled on first use, which takes a C++ compiler, ninja and most of a minute).
 """
 
 from __future__ import annotations
@@ -26,29 +26,31 @@ Make = Callable[[Any, str, Mapping[str, Any]], Any]
 
 @dataclass(frozen=True)
 class Other:
-    """A package, what it calls m and v, and their type for each format that it has."""
+    """A package, its names for m and v, and their type for each format that it supports."""
 
-    name: str  # in lower case, of its module
+    name: str  # the module name in lower case
     moments: tuple[str, str]
     types: Mapping[str, str]
-    make: Make  # of parameters, an operation and hyperparameters: an optimizer
+    make: Make  # creates an optimizer from parameters, an operation and hyperparameters
 
     def installed(self) -> bool:
-        """Whether it can be found; it is not imported."""
+        """Return True if the package is installed; it is not imported."""
         return find_spec(self.name.lower()) is not None
 
     def has(self, op: str, n: int, form: str) -> bool:
-        """Whether it is a contender."""
+        """Return True if the package supports the operation, size and format."""
         if self.name == "torchao" and form == "int8_dynamic" and (n % 256 or n < 4096):
-            return False  # its states would be FP32
+            return False  # the states would be FP32
         return op in ("adam", "adamw") and form in self.types
 
 
 def contender(
     other: Other, torch: Any, op: str, hyper: Mapping[str, float], n: int, form: str, remark: Remark
 ) -> Callable[[], object] | None:
-    """A step of the package on memory of its own, as it keeps it; None, and a remark, where it
-    fails or does something else."""
+    """Return a step of the package's optimizer on separate memory.
+
+    Return None and call ``remark`` if the optimizer fails or stores its states in another type.
+    """
     h: dict[str, Any] = dict(hyper)
     h["betas"] = (h.pop("beta1"), h.pop("beta2"))
     wide = torch.bfloat16 if form == "bf16_stochastic" else torch.float32
@@ -58,7 +60,7 @@ def contender(
         with silence():
             optimizer = other.make([parameter], op, h)
             optimizer.step()
-    except Exception as error:  # noqa: BLE001  (whatever somebody else's code raises)
+    except Exception as error:  # noqa: BLE001  (third-party code may raise anything)
         lines = str(error).strip().splitlines() or [""]
         remark(f"{other.name} is left out of {op}, {form}: {type(error).__name__}: {lines[0]}")
         return None
@@ -71,13 +73,13 @@ def contender(
 
 
 def _type(moment: Any) -> str:
-    """Of a tensor; of torchao's, of the codes in it."""
+    """Return the dtype of a moment tensor; for torchao, that of its codes."""
     return str(getattr(getattr(moment, "codes", moment), "dtype", None))
 
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """What is written on standard output and error, by C and by child processes too, is dropped."""
+    """Discard standard output and standard error, including those of C code and child processes."""
     streams: Sequence[Any] = (sys.stdout, sys.stderr)
     for stream in streams:
         stream.flush()
@@ -104,7 +106,7 @@ def _bitsandbytes(parameters: list[Any], op: str, h: Mapping[str, Any]) -> Any:
 
 def _torchao(parameters: list[Any], op: str, h: Mapping[str, Any]) -> Any:
     kinds = import_module("torchao.optim")
-    if parameters[0].element_size() == 2:  # without decay, AdamW is Adam
+    if parameters[0].element_size() == 2:  # AdamW without weight decay equals Adam
         return kinds._AdamW(
             parameters, **({"weight_decay": 0.0} | dict(h)), bf16_stochastic_round=True
         )

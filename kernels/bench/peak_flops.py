@@ -1,13 +1,15 @@
-"""Arithmetic of updates, and how much of it this machine could do: the compute limit.
+"""Arithmetic operations of updates and the compute limit of this machine.
 
-Owns the operations per parameter and the loop that measures the limit. Does not own memory's limit
-(bench_cases.py) or timing (bench.py). Source: the definitions in csrc/ondie.h; Williams, Waterman
-and Patterson, "Roofline", CACM 52(4), 2009.
+This module owns the operations per parameter and the loop that measures the compute limit. It does
+not own the memory limit (contenders.py) or timing (run.py).
+Source: the definitions in csrc/ondie.h; Williams, Waterman and Patterson, "Roofline", CACM 52(4),
+2009.
 
-The limit: multiply-adds in FP32, fused, on vectors as wide as the compiler finds best, as many side
-by side as hide their latency, PER_LOAD of them between load and store of a number that never leaves
-the first cache. Updates cannot reach it: their definitions round after every operation, so that a
-multiplication and an addition are two instructions, and divisions and roots take longer.
+The compute limit is the rate of fused FP32 multiply-adds. The compiler chooses the vector width and
+enough independent chains to hide the latency. The loop runs PER_LOAD multiply-adds between load and
+store of each number, and the numbers stay in the first-level cache. Updates cannot reach this
+limit. Their definitions round after every operation, so a multiplication and an addition are two
+instructions. Divisions and roots take longer.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from ondie.kernels.threads import pool
 
 PEAK = "compute limit"
 PER_LOAD = 8
-NUMBERS = 1024  # of a thread: 4 KiB
-TIMES = 20_000  # over them: about a millisecond, so that starting threads does not count
+NUMBERS = 1024  # per thread: 4 KiB
+TIMES = 20_000  # passes over the numbers: about 1 ms, so the start of threads is negligible
 
 
 class Operations(NamedTuple):
-    """Of one update, per parameter."""
+    """Arithmetic operations of one update per parameter."""
 
-    adds: int  # and subtractions
+    adds: int  # additions and subtractions
     multiplies: int
     divides: int = 0
     roots: int = 0
@@ -44,12 +46,15 @@ OPERATIONS = {
     "adamw": Operations(4, 8, 1, 1),
     "adagrad": Operations(3, 2, 1, 1),
 }
-"""As the canonical definitions write them, without the line that is left out when l2 = 0. Casts,
-codes and random bits of other formats are not counted: they are ways of storing, not the update."""
+"""Counts of the canonical definitions without the line that is skipped when l2 = 0.
+
+Casts, codes and random bits of other formats are not counted, because they belong to the storage
+and not to the update.
+"""
 
 
 def multiply_adds(x: Any, times: int) -> None:
-    """The loop: x tends to 1."""
+    """Run ``times`` passes of multiply-adds over ``x``; its values converge to 1."""
     half = np.float32(0.5)
     for _ in range(times):
         for i in range(len(x)):
@@ -61,13 +66,15 @@ def multiply_adds(x: Any, times: int) -> None:
 
 @cache
 def compiled() -> Any:
-    """`multiply_adds` by Numba itself: what `ondie.kernels.jit` compiles of this room has no
-    vectors, and no multiplication fused with an addition."""
+    """Return `multiply_adds` compiled directly by Numba.
+
+    `ondie.kernels.jit` cannot compile it here, because its rules exclude fused multiply-adds.
+    """
     return numba.njit(nogil=True, error_model="numpy", fastmath={"contract"})(multiply_adds)
 
 
 def peak(threads: int) -> tuple[Callable[[], object], int]:
-    """A call that does nothing but multiply-adds on so many threads, and its operations."""
+    """Return a call that runs only multiply-adds on ``threads`` threads, and its operations."""
     loop = compiled()
     arrays = [np.full(NUMBERS, 2, np.float32) for _ in range(threads)]
 

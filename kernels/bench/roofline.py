@@ -1,12 +1,14 @@
-"""The roofline of update kernels: operations per second over operations per byte of DRAM traffic.
+"""Roofline figure of update kernels: operations per second over operations per byte of traffic.
 
-Owns the drawing: a panel for each shape and size with its points, the memory limits of all sizes as
-slanted roofs, the compute limit as the flat one. Does not own any number: all are rows of a bench.
+This module owns the drawing. Each shape and size has a panel with its points. The memory limits of
+all sizes are slanted roofs, and the compute limit is the flat roof. The module does not own any
+number; all numbers come from the rows of a bench.
 Source: Williams, Waterman and Patterson, "Roofline", CACM 52(4), 2009; matplotlib.
 
-A point's traffic is what the update has to move, whoever does it: who goes over the arrays several
-times is lower, not further to the left. The memory limit of the very case is a bar; a roof is the
-best one of its size. Roofs are medians, as points are.
+The traffic of a point is the traffic that the update requires, for every contender. A contender
+that passes over the arrays several times is therefore lower, not further to the left. The memory
+limit of each case is a bar. A roof is the highest memory limit of its size. Roofs and points are
+medians.
 """
 
 from __future__ import annotations
@@ -28,12 +30,12 @@ if TYPE_CHECKING:
     from ondie.kernels.bench.run import Bench
 
 MARKERS = "osD^vP*X<>phd8H"
-ACROSS = 3  # panels
+ACROSS = 3  # panels per row
 
 
 @dataclass
 class Column:
-    """The contenders of a case, which have one intensity."""
+    """The contenders of one case; they share one arithmetic intensity."""
 
     update: str  # operation and format
     shape: str
@@ -45,7 +47,7 @@ class Column:
 
 
 def columns(bench: Bench) -> list[Column]:
-    """The cases of a bench."""
+    """Return the cases of a bench."""
     found: dict[str, Column] = {}
     traffic = {row.name: row.value for row in bench.rows if row.unit == "GB/s"}
     for row in bench.rows:
@@ -65,7 +67,7 @@ def columns(bench: Bench) -> list[Column]:
 
 
 def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
-    """The figure as ``save`` makes files of it: {"png": bytes, "pdf": bytes}."""
+    """Draw the figure and return the files that ``save`` makes of it, {"png": ..., "pdf": ...}."""
     cases = columns(bench)
     panels = list(dict.fromkeys((c.shape, c.n) for c in cases))
     who = list(dict.fromkeys(name for c in cases for name in c.rates))
@@ -74,7 +76,7 @@ def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
     colours = dict(zip(updates, _colours(len(updates)), strict=True))
     across = min(ACROSS, len(panels))
     down = -(-len(panels) // across)
-    height = max(4.2 * down, 1 + 0.19 * (len(who) + len(updates) + 1))  # the legend's too
+    height = max(4.2 * down, 1 + 0.19 * (len(who) + len(updates) + 1))  # includes the legend
     with matplotlib.rc_context({"font.size": 9}):
         figure = Figure(figsize=(4.6 * across + 2.4, height), layout="constrained")
         grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat
@@ -100,7 +102,7 @@ def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
 
 
 def roofs(cases: Sequence[Column]) -> dict[int, float]:
-    """Parameters -> GB/s of the best memory limit."""
+    """Return the highest memory limit in GB/s for each number of parameters."""
     found: dict[int, float] = {}
     for c in cases:
         if c.limit is not None:
@@ -109,7 +111,7 @@ def roofs(cases: Sequence[Column]) -> dict[int, float]:
 
 
 def _roofs(axes: Axes, cases: Sequence[Column], here: int) -> None:
-    """All roofs; that of this panel's size in black."""
+    """Draw all roofs; the roof of this panel's size is black."""
     top = max(c.peak for c in cases)
     axes.axhline(top, color="black", linewidth=1)
     axes.annotate(f"{PEAK}, {top:,.0f} Gop/s", (0.02, top), xycoords=("axes fraction", "data"),
@@ -118,7 +120,7 @@ def _roofs(axes: Axes, cases: Sequence[Column], here: int) -> None:
         x = np.array([1e-3, top / speed])
         own = n == here
         axes.plot(x, x * speed, color="black" if own else "#b0b0b0", linewidth=1, zorder=1)
-        if own:  # a little left of where the roofs meet, over the line: points are under it
+        if own:  # left of the corner of the roofs and above the line, because points lie below it
             at = 0.8 * top / speed
             axes.text(
                 at, 1.05 * at * speed, f"{LIMIT}, {speed:,.0f} GB/s", fontsize=7, ha="right",
@@ -135,7 +137,7 @@ def _points(axes: Axes, c: Column, markers: dict[str, str], colour: Any) -> None
 
 
 def _limits(axes: Axes, cases: Sequence[Column]) -> None:
-    """What is seen: all points, and where the roofs meet."""
+    """Set the axis limits so that all points and the corners of the roofs are visible."""
     top = max(c.peak for c in cases)
     ends = [c.intensity for c in cases] + [top / speed for speed in roofs(cases).values()]
     axes.set_xscale("log", base=2)
@@ -147,7 +149,7 @@ def _limits(axes: Axes, cases: Sequence[Column]) -> None:
 
 
 def _legend(markers: dict[str, str], colours: dict[str, Any]) -> list[Line2D]:
-    """One entry for each contender, and one for each operation and format."""
+    """Return one entry for each contender and one for each operation and format."""
     found = [
         Line2D([], [], linestyle="", marker=marker, color="#606060", label=name)
         for name, marker in markers.items()

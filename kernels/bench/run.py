@@ -1,11 +1,13 @@
-"""Owns: `ondie bench kernels`: how near the memory limit an update runs, beside its anchors.
-Does not: know the contenders (bench_cases.py), or decide whether a figure is good enough.
-Source: own.
+"""Timing of `ondie bench kernels`: speed of updates relative to the memory limit and other anchors.
 
-DRAM bandwidth drifts by a factor of two with the neighbours, so an absolute time means little. All
-contenders work on the same arrays in turn, round after round; a ratio is the median over rounds of
-one contender's time over its anchor's in the same round. Below 1 is faster than the anchor (for
-GB/s and Gop/s, above 1).
+This module owns the measurement and its output. It does not own the contenders (contenders.py) and
+does not judge the results.
+Source: this project.
+
+On a shared machine the DRAM bandwidth drifts by a factor of two, so an absolute time means little.
+All contenders therefore take turns on the same arrays, round after round. A ratio is the median
+over rounds of a contender's time divided by its anchor's time in the same round. A contender is
+faster than the anchor if its time ratio is below 1, or its ratio of GB/s or Gop/s is above 1.
 """
 
 import json
@@ -28,14 +30,14 @@ from ondie.kernels.bench.contenders import LIMIT, PAGE, TORCH, Case, Contender, 
 from ondie.kernels.bench.peak_flops import OPERATIONS, PEAK, peak
 
 SIZES = (1_000_000, 100_000_000)
-LEAST_S = 5e-3  # a timing is made of as many calls as fill this time
-TIMINGS = 3  # a sample is the least of so many timings,
+LEAST_S = 5e-3  # a timing repeats the call until it takes at least this time
+TIMINGS = 3  # a sample is the minimum of this many timings,
 MOST_S = 0.3  # or of those that fit into this time
 
 
 @dataclass(frozen=True)
 class Row:
-    """One figure. `ratio` is value over the anchor's value, median over rounds."""
+    """One measured value. `ratio` is the value over the anchor's value, median over rounds."""
 
     name: str
     value: float
@@ -46,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Bench:
-    """What a run measured, and where; what was left out of it, and why."""
+    """Measured rows, the machine, and remarks about omitted contenders."""
 
     rows: list[Row]
     machine: dict[str, str | int]
@@ -62,14 +64,16 @@ def run_kernels(
     formats: Sequence[str] = ("fp32",),
     shapes: Sequence[str] = ("flat",),
 ) -> Bench:
-    """Measure update kernels against the memory limit and what else is importable: torch,
-    DeepSpeed, bitsandbytes, torchao.
+    """Measure update kernels against the memory limit and against the importable packages.
 
-    sizes: parameters per call; by default 1e6, and 1e8 or what fits into half the free memory; a
-    page has its own. repeat: rounds; by default 15, and 7 above 1e7 parameters. progress is told
-    what runs next. Rows: for each op, format, shape, size and contender ns per parameter and GB/s
-    of traffic against the memory limit (without C, which runs it, against the first contender), ns
-    also against torch's operator, and Gop/s of arithmetic against the compute limit. Raises
+    The packages are torch, DeepSpeed, bitsandbytes and torchao. sizes: parameters per call; the
+    default is 1e6, and 1e8 or the number that fits into half of the free memory. The shape "page"
+    ignores `sizes`. repeat: rounds; the default is 15, and 7 above 1e7 parameters. progress:
+    callback that receives the name of the next measurement.
+
+    Each op, format, shape, size and contender gets rows for ns per parameter and for GB/s of
+    traffic, relative to the memory limit (or to the first contender without the C extension). It
+    also gets ns relative to torch's operator, and Gop/s relative to the compute limit. Raises
     KernelError for a size or thread count that cannot run, and for an unknown name.
     """
     if threads < 1:
@@ -83,7 +87,7 @@ def run_kernels(
                 for n in (PAGE,) if shape == "page" else sizes:
                     n = n // PAGE * PAGE or n if shape == "pages" else n
                     if FORMATS.get(form) is not None and FORMATS[form].codes and op == "sgd":
-                        continue  # it has no states
+                        continue  # SGD has no states
                     cases.append(Case(op, n, form, shape, threads))
     for case in cases:
         if need(case.n) > free_bytes():
@@ -101,13 +105,16 @@ def run_kernels(
 
 
 def need(n: int) -> int:
-    """Bytes for n parameters: four arrays, those of the memory limit, and as many temporaries in
-    NumPy and torch's foreach."""
+    """Return the bytes needed for n parameters.
+
+    They hold four arrays, four arrays of the memory limit, and four temporaries of NumPy and
+    torch's foreach.
+    """
     return n * 4 * 12
 
 
 def free_bytes() -> int:
-    """Memory that can still be had, in bytes."""
+    """Return the available memory in bytes."""
     try:
         text = Path("/proc/meminfo").read_text(encoding="ascii")
     except FileNotFoundError:
@@ -117,7 +124,7 @@ def free_bytes() -> int:
 
 
 def machine(threads: int) -> dict[str, str | int]:
-    """What the figures depend on; no names of hosts or people."""
+    """Return the properties of the machine that affect results, without host or user names."""
     found: dict[str, str | int] = {
         "processor": _processor(),
         "cores": os.cpu_count() or 1,
@@ -135,7 +142,7 @@ def machine(threads: int) -> dict[str, str | int]:
 
 
 def compiler() -> str:
-    """What the C kernels were compiled with, and its flags, as the extension says."""
+    """Return the compiler and flags of the C kernels, as the extension reports them."""
     if native_kernels.lib is None:
         return "none"
     said = getattr(native_kernels.lib, "ondie_compiler", None)
@@ -157,7 +164,7 @@ def _one(
     progress: Callable[[str], object],
     remark: Callable[[str], object],
 ) -> list[Row]:
-    """All contenders of one case, and the compute limit."""
+    """Measure all contenders of one case and the compute limit."""
 
     def told(what: str) -> object:
         return progress(f"{case.name} n={case.n} {what}")
@@ -181,11 +188,11 @@ def _one(
 def _interleaved(
     contenders: dict[str, Contender], rounds: int, progress: Callable[[str], object]
 ) -> dict[str, list[float]]:
-    """Seconds per call, one sample per contender and round; the order turns from round to round."""
+    """Return seconds per call, one sample per contender and round; the order rotates each round."""
     calls: dict[str, int] = {}
     for name, call in contenders.items():
         progress(f"{name}, warming up")
-        call()  # compiles, and touches every page
+        call()  # compiles the code and touches every page
         start = time.perf_counter()
         call()
         took = time.perf_counter() - start
@@ -198,13 +205,13 @@ def _interleaved(
         for name in names[turn:] + names[:turn]:
             call = contenders[name]
             if calls[name] > 1:
-                call()  # arrays that fit are in cache again after the others' temporaries
+                call()  # refill the cache, which other contenders' temporaries have evicted
             samples[name].append(timed(call, calls[name]))
     return samples
 
 
 def timed(call: Contender, calls: int) -> float:
-    """Seconds per call: the least of a few timings, since being preempted only ever adds time."""
+    """Return seconds per call: the minimum of a few timings, because preemption only adds time."""
     best, spent = math.inf, 0.0
     for _ in range(TIMINGS):
         start = time.perf_counter()
@@ -237,7 +244,7 @@ def _rows(op: str, n: int, traffic: int, samples: dict[str, list[float]]) -> lis
 
 
 def _arithmetic(case: Case, samples: dict[str, list[float]], done: int) -> list[Row]:
-    """Operations of the update per second; of the memory limit, whose are others, none."""
+    """Return rows of operations per second for every contender except the memory limit."""
     of = {name: sum(OPERATIONS[case.op]) * case.n for name in samples if name != LIMIT}
     of[PEAK] = done
     rows = []
@@ -251,7 +258,7 @@ def _arithmetic(case: Case, samples: dict[str, list[float]], done: int) -> list[
 
 
 def as_json(bench: Bench) -> str:
-    """The rows and the machine, as `ondie bench --json` writes them."""
+    """Return the rows and the machine in the format of `ondie bench --json`."""
     document = {
         "schema_version": 1,
         "machine": bench.machine,
@@ -261,7 +268,7 @@ def as_json(bench: Bench) -> str:
 
 
 def print_table(bench: Bench, console: Any) -> None:
-    """The rows as a table on a rich console: one section per operation and size."""
+    """Print the rows as a table on a rich console, with one section per operation and size."""
     from rich.table import Table
 
     words = ", ".join(f"{key} {value}" for key, value in bench.machine.items())
