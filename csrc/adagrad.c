@@ -1,6 +1,7 @@
-/* Owns: AdaGrad of one parameter, canonical and torch form (formulas: ondie.h).
- * Does not: fold hyperparameters, load or store (update.c).
- * Source: Duchi et al. 2011; operation order of torch's fused CPU Adagrad, observed.
+/* AdaGrad of one parameter in canonical and torch form (formulas: ondie.h).
+ *
+ * This file does not fold hyperparameters, and it does not load or store (update.c).
+ * Source: Duchi et al. 2011; the order of operations observed in torch's fused CPU Adagrad.
  */
 #include "isa.h"
 

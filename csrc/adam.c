@@ -1,6 +1,8 @@
-/* Owns: Adam and AdamW of one parameter, canonical and torch form (formulas: ondie.h).
- * Does not: fold hyperparameters, load or store (update.c).
- * Source: Kingma & Ba 2015; Loshchilov & Hutter 2019; operation order of torch's fused CPU Adam, observed.
+/* Adam and AdamW of one parameter in canonical and torch form (formulas: ondie.h).
+ *
+ * This file does not fold hyperparameters, and it does not load or store (update.c).
+ * Source: Kingma & Ba 2015; Loshchilov & Hutter 2019; the order of operations observed in torch's
+ * fused CPU Adam.
  */
 #include "isa.h"
 
@@ -11,7 +13,7 @@ POINT FN(adam_canonical)(float w, float g, float *m, float *v, const float *c, i
     return c[6] * w - c[7] * (*m / (sqrtf(*v) * c[8] + c[4]));
 }
 
-/* torch interpolates from the nearer end: from m below weight 1/2, from g above. */
+/* torch interpolates from the nearer end: from m if the weight is below 1/2, else from g. */
 POINT FN(adam_torch)(float w, float g, float *m, float *v, const float *c, int l2, int from_m) {
     g = c[9] * g;
     if (l2) g = fmaf(w, c[5], g);

@@ -1,6 +1,7 @@
-/* Owns: casts of flat arrays between FP32 and the two 16-bit formats.
- * Does not: say how a number is cast (half.h).
- * Source: own.
+/* Casts of flat arrays between FP32 and the two 16-bit formats.
+ *
+ * This file owns the loops. It does not own the cast of one number (half.h).
+ * Source: this project.
  */
 #include "half.h"
 #include "isa.h"
@@ -15,7 +16,7 @@ CAST(from_bf16, uint16_t, float)
 #if !ONDIE_HALVES
 CAST(to_fp16, float, uint16_t)
 CAST(from_fp16, uint16_t, float)
-#else /* as many at once by the processor's own conversion: the same bits, payloads of NaNs aside */
+#else /* processor conversions of ONDIE_HALVES numbers; same bits as half.h except NaN payloads */
 #if ONDIE_HALVES == 16
 #define VECTOR(name) _mm512_##name
 #define LOAD _mm256_loadu_si256
@@ -26,7 +27,7 @@ typedef __m256i FN(halves);
 #define LOAD _mm_loadu_si128
 #define STORE _mm_storeu_si128
 typedef __m128i FN(halves);
-#else /* four: instructions.py counts it, as NEON has it */
+#else /* four numbers, as on NEON; used by instructions.py */
 #define VECTOR(name) _mm_##name
 #define LOAD _mm_loadl_epi64
 #define STORE _mm_storel_epi64

@@ -1,5 +1,6 @@
-/* Owns: 8-bit states: a block's numbers from its codes and scale, and back to the nearest codes.
- * Does not: derive the maps (kernels/codes.py) or update anything.
+/* 8-bit states: decode a block from its codes and scale, and encode it with the nearest codes.
+ *
+ * This file does not derive the maps (kernels/codes.py) and does not update anything.
  * Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022.
  */
 #include "half.h"
@@ -23,7 +24,7 @@ static inline __attribute__((always_inline)) void FN(decode)(const uint8_t *rest
     for (; i < n; i++) x[i] = map->value[codes[i]] * scale;
 }
 
-/* Selection is by mask, so that compilers vectorise the loop. */
+/* Encode n numbers by table. Results are selected by mask, so that compilers vectorise the loop. */
 static __attribute__((noinline)) void FN(encode_exactly)(const float *x, float scale,
                                                          uint8_t *codes, size_t n,
                                                          const ondie_codes *map) {
@@ -42,7 +43,7 @@ static __attribute__((noinline)) void FN(encode_exactly)(const float *x, float s
     }
 }
 
-/* The scale of a block: the largest magnitude, NaN when there is one. */
+/* Return the scale of a block: its largest magnitude, or NaN if it contains a NaN. */
 static inline float FN(scale_of)(const float *restrict x, size_t n) {
     int32_t most = 0;
     for (size_t i = 0; i < n; i++) {

@@ -1,17 +1,19 @@
-/* Owns: codes in 512-bit vectors, with tables in registers where codes.c gathers from memory.
- * Does not: decide what cannot be decided in FP32: such numbers are left to codes.c.
- * Source: own; the lines are those of ondie_codes.
+/* 8-bit codes in 512-bit vectors, with tables in registers where codes.c gathers from memory.
  *
- * A place is within ONDIE_CODE_UNSURE of what exact arithmetic gives: 0.9 for two sums that are rounded, 0.8
- * for a quotient by way of an inverse and a slope, times 143 places and more, 0.6 for the limit of a
- * line, 0.3 for the middle of two numbers.
+ * This file owns vector encoding and decoding. It does not encode numbers that FP32 cannot decide;
+ * it passes them to codes.c.
+ * Source: this project; the lines are those of ondie_codes.
+ *
+ * The error of a place is below ONDIE_CODE_UNSURE, in units of 2^-ONDIE_CODE_FRACTION. It has these
+ * parts: 0.9 for two rounded sums; 0.8 for a quotient computed with an inverse and a slope, times
+ * 143 places and more; 0.6 for the limit of a line; 0.3 for the middle of two numbers.
  */
 #ifndef ONDIE_CODES_WIDE_H
 #define ONDIE_CODES_WIDE_H
 
 enum { WIDE = 16 };
 
-/* Numbers of codes. Whole vectors of n. */
+/* Decode n codes; n is a multiple of WIDE. */
 static inline __attribute__((always_inline)) void decode_wide(const uint8_t *restrict codes,
                                                               float scale, float *restrict x,
                                                               size_t n,
@@ -32,15 +34,15 @@ static inline __attribute__((always_inline)) void decode_wide(const uint8_t *res
             more = _mm512_castsi512_ps(
                 _mm512_ternarylogic_epi32(_mm512_castps_si512(more), place, minus, 0x78));
             y = _mm512_maskz_fmadd_ps(_mm512_test_epi32_mask(place, place), number, steps, more);
-        } else { /* from 1 on */
+        } else { /* unsigned places start at 1 */
             y = _mm512_fmadd_ps(number, steps, more);
         }
         _mm512_storeu_ps(x + i, _mm512_mul_ps(y, by));
     }
 }
 
-/* Codes of numbers whose magnitudes are at most the scale, neither tiny nor huge. Whole vectors of n.
- * `exactly` takes a vector with one that is left undecided. */
+/* Encode n numbers; n is a multiple of WIDE. The magnitudes are at most the scale, and the scale is
+ * neither tiny nor huge. `exactly` encodes every vector that contains an undecided number. */
 static inline __attribute__((always_inline)) void
 encode_wide(const float *restrict x, float scale, uint8_t *restrict codes, size_t n,
             const ondie_codes *restrict map, int sign,
@@ -63,7 +65,7 @@ encode_wide(const float *restrict x, float scale, uint8_t *restrict codes, size_
                                              _mm512_permutexvar_ps(at, offset));
         __m512i code = _mm512_srli_epi32(
             _mm512_castps_si512(_mm512_min_ps(place, _mm512_permutexvar_ps(at, top))),
-            ONDIE_CODE_FRACTION); /* only the lowest 8 bits are kept */
+            ONDIE_CODE_FRACTION); /* the store keeps only the lowest 8 bits */
         if (sign) {
             const __mmask16 minus = _mm512_movepi32_mask(_mm512_castps_si512(number));
             code = _mm512_mask_min_epi32(code, minus, code, most);

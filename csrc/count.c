@@ -1,9 +1,10 @@
-/* Owns: a program that runs one function of ondie.h once, for counting its instructions.
- * Does not: count; valgrind's callgrind does, between entry to and exit from counted().
- * Source: own.
+/* Program that calls one function of ondie.h once, for counting its instructions.
+ *
+ * The program does not count. valgrind's callgrind counts from entry to exit of counted().
+ * Source: this project.
  *
  * usage: count FUNCTION VARIANT ISA N MAPS COEF...      (see instructions.py)
- * MAPS: a file with ondie_codes[2], or "-" where no state is in codes.
+ * MAPS: a file with ondie_codes[2], or "-" if no state is coded.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ typedef struct {
     ondie_codes maps[2];
 } job;
 
-/* Arrays that are not all FP32. */
+/* Run an update whose arrays are not all FP32. */
 __attribute__((noinline)) static int narrow(const job *j, int op, float *a, float *b) {
     const int half = j->variant == ONDIE_FP16 || j->variant == ONDIE_BF16;
     const int coded = j->variant == ONDIE_CODES;
@@ -31,7 +32,7 @@ __attribute__((noinline)) static int narrow(const job *j, int op, float *a, floa
                             coded ? j->maps : 0, 1);
 }
 
-/* One or two states, or none. */
+/* Run an update with no, one or two states; unused states are null. */
 static int update(const job *j, int op, float *a, float *b) {
     if (j->variant >= ONDIE_FP16) return narrow(j, op, a, b);
     return ondie_update_one(j->isa, op, j->variant, 1, j->w, j->g, a, b, 0, 0, 0, j->n, 0, j->coef, 0, 0);

@@ -1,7 +1,7 @@
-/* Owns: the public functions: they check isa, form and overlap, divide the work over threads and call
- * the chosen table.
- * Does not: compute, or choose an instruction set for the caller.
- * Source: own.
+/* Public functions: check isa, variant and overlap, divide the work over threads, call the table.
+ *
+ * This file does not compute and does not choose an instruction set for the caller.
+ * Source: this project.
  */
 #include "isa.h"
 #include "threads.h"
@@ -14,7 +14,7 @@ static const ondie_table *const tables[ONDIE_ISAS] = {
 #endif
 };
 
-/* Older clang does not know the name; no processor has AVX2 without it. */
+/* Older clang does not know "f16c". Every processor with AVX2 has F16C. */
 #if defined(__clang__) && __clang_major__ < 18
 #define HAS_F16C 1
 #else
@@ -49,7 +49,7 @@ typedef struct {
 
 enum { ARRAYS = 7 };
 
-/* Do two arrays of a part share a byte? */
+/* Return 1 if two arrays of a part share a byte. */
 static int overlap(const ondie_part *p, const size_t *each) {
     const size_t n = p->n, scales = (n + ONDIE_CODE_BLOCK - 1) / ONDIE_CODE_BLOCK * 4;
     const range all[ARRAYS] = {
@@ -69,7 +69,7 @@ static int overlap(const ondie_part *p, const size_t *each) {
     return 0;
 }
 
-/* Elements from .. to of a part. */
+/* Return elements from .. to of a part. */
 static ondie_part cut(const ondie_part *p, size_t from, size_t to, const size_t *each) {
     const size_t block = from / ONDIE_CODE_BLOCK;
     return (ondie_part){
@@ -85,21 +85,22 @@ static ondie_part cut(const ondie_part *p, size_t from, size_t to, const size_t 
     };
 }
 
-/* Threads that pay for so many elements, of `threads`. */
+/* Return the number of threads worth using for n elements, at most `threads`. */
 static int paying(size_t n, int threads) {
     return n / ONDIE_LEAST < (size_t)threads ? (int)(n / ONDIE_LEAST) : threads;
 }
 
 static size_t grains(size_t n) { return (n + ONDIE_GRAIN - 1) / ONDIE_GRAIN; }
 
-/* An update on its way. */
+/* An update in progress. */
 typedef struct {
     const ondie_call *call;
     ondie_update_function update;
     uint32_t key;
 } updating;
 
-/* The loops count in 32 bits: elements with one upper half at a time. */
+/* Update a part. The loops number elements in 32 bits, so a part of ONDIE_BF16_STOCHASTIC is split
+ * where the upper 32 bits of the element number change. */
 static void update_part(const updating *u, const ondie_part *p, const ondie_part *next) {
     const ondie_call *const c = u->call;
     const size_t most = (1ull << 32) - (uint32_t)p->first;
@@ -113,7 +114,7 @@ static void update_part(const updating *u, const ondie_part *p, const ondie_part
     u->update(p, next, c->coef, c->codes, u->key);
 }
 
-/* Of several parts those from .. to; of one its grains. */
+/* Update parts from .. to, or, if there is only one part, its grains from .. to. */
 static void update_some(void *job, size_t from, size_t to) {
     const updating *const u = job;
     const ondie_call *const c = u->call;
@@ -195,7 +196,7 @@ CAST(to_bf16, float, uint16_t)
 CAST(from_fp16, uint16_t, float)
 CAST(from_bf16, uint16_t, float)
 
-/* A measurement of the memory limit: its arrays, as a part, and their bytes per parameter. */
+/* A measurement of the memory limit: its arrays as a part, and their bytes per parameter. */
 typedef struct {
     const ondie_table *table;
     const ondie_part *part;

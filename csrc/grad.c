@@ -1,6 +1,8 @@
-/* Owns: what happens to a gradient before the update: scaling, the non-finite check, sums of squares.
- * Does not: add up the partial sums or decide the clip coefficient (kernels/grad.py).
- * Source: own; the fixed lanes are what makes the norm the same at every vector width.
+/* Gradient operations before the update: scaling, the non-finite check, sums of squares.
+ *
+ * This file does not add the partial sums and does not compute the clip coefficient
+ * (kernels/grad.py).
+ * Source: this project. The fixed lanes give the same norm at every vector width.
  */
 #include <string.h>
 
@@ -33,7 +35,7 @@ static int32_t FN(unscale)(float *restrict g, size_t n, float factor) {
     return found != 0;
 }
 
-/* One lane vector: FP64, as wide as the instruction set has registers for. */
+/* FP64 numbers in one vector register of the instruction set. */
 #if defined(__AVX512F__)
 #define ONDIE_WIDTH 8
 #elif defined(__AVX__)

@@ -1,5 +1,7 @@
-/* Owns: casts of one number between FP32 and the two 16-bit formats, round to nearest even.
- * Does not: use the processor's own conversions: some flush denormals, cast.c has one that does not.
+/* Casts of one number between FP32 and the two 16-bit formats, rounded to nearest even.
+ *
+ * This file owns the portable casts. It does not use the processor's conversions: some of them
+ * flush denormals. cast.c uses one that does not.
  * Source: IEEE 754-2019 binary16; bfloat16 is the upper half of binary32.
  */
 #ifndef ONDIE_HALF_H
@@ -20,7 +22,7 @@ static inline float float_of(uint32_t bits) {
     return x;
 }
 
-/* `more` is added to the 16 bits that go, before they do. */
+/* Add `more` to the 16 discarded bits and truncate the sum. */
 static inline uint16_t bf16_with(float x, uint32_t more) {
     const uint32_t bits = bits_of(x);
     const uint32_t nan = (bits >> 16) | 0x40u;
@@ -34,9 +36,9 @@ static inline uint16_t to_bf16(float x) {
 
 static inline float from_bf16(uint16_t x) { return float_of((uint32_t)x << 16); }
 
-/* Normal results: rebias the exponent and round the 13 bits that go. Denormal results: adding
- * 1/2 leaves the wanted bits, multiples of 2^-24, at the end of the significand, rounded.
- * Selection is by mask: compilers do not vectorise a floating-point operation behind a branch. */
+/* Normal results: rebias the exponent and round the 13 discarded bits. Denormal results: adding 1/2
+ * leaves the result, a multiple of 2^-24, rounded in the low bits of the significand. Results are
+ * selected by mask, because compilers do not vectorise floating-point operations in branches. */
 static inline uint16_t to_fp16(float x) {
     const uint32_t bits = bits_of(x);
     const int32_t size = (int32_t)(bits & 0x7fffffffu);
@@ -51,7 +53,7 @@ static inline uint16_t to_fp16(float x) {
     return (uint16_t)((bits >> 16 & 0x8000u) | (uint32_t)half);
 }
 
-/* Multiplying by 2^112 rebiases the exponent and normalises denormals, exactly. */
+/* Multiplication by 2^112 rebiases the exponent and normalises denormals exactly. */
 static inline float from_fp16(uint16_t x) {
     const uint32_t sign = (uint32_t)(x & 0x8000u) << 16;
     const uint32_t size = (uint32_t)(x & 0x7fffu) << 13;

@@ -1,9 +1,11 @@
-/* Owns: how one kernel source becomes one object per instruction set, and the table each object exports.
- * Does not: know what a kernel computes, nor which object runs (dispatch.c).
+/* Compilation of one kernel source into one object per instruction set.
+ *
+ * This file owns the naming scheme and the function table that each object exports. It does not own
+ * the kernels or the choice of the object that runs (dispatch.c).
  * Source: GCC manual, function attributes and pragmas.
  *
- * isa_*.c select an instruction set, define ONDIE_ISA as the suffix of every symbol and include
- * the kernel sources. A kernel source compiled by itself is the base object.
+ * isa_*.c select an instruction set, define ONDIE_ISA as the suffix of every symbol and include the
+ * kernel sources. A kernel source that is compiled by itself gives the base object.
  */
 #ifndef ONDIE_ISA_H
 #define ONDIE_ISA_H
@@ -17,25 +19,25 @@
 #define ONDIE_ISA base
 #endif
 #ifndef ONDIE_HALVES
-#define ONDIE_HALVES 0 /* FP16 numbers that one instruction converts */
+#define ONDIE_HALVES 0 /* FP16 numbers per conversion instruction */
 #endif
 
 #define ONDIE_JOIN_(name, isa) name##_##isa
 #define ONDIE_JOIN(name, isa) ONDIE_JOIN_(name, isa)
 #define FN(name) ONDIE_JOIN(name, ONDIE_ISA)
 
-/* A loop written once and compiled for each constant set of flags. */
+/* A loop that is written once and compiled for each combination of constant flags. */
 #define LOOP static inline __attribute__((always_inline)) void
 
-/* a * b + c, rounded once when fused. */
+/* Return a * b + c, rounded once if `fused`, else after each operation. */
 static inline float mad(float a, float b, float c, int fused) {
     return fused ? fmaf(a, b, c) : a * b + c;
 }
 
-/* One parameter of an operation: its new weight; the states are updated in place. */
+/* Update of one parameter: returns the new weight and updates the states in place. */
 #define POINT static inline __attribute__((always_inline)) float
 
-/* A part, and the next one or null. */
+/* Arguments: a part, the next part or null, the coefficients, the code maps, the key. */
 typedef void (*ondie_update_function)(const ondie_part *, const ondie_part *, const float *,
                                       const ondie_codes *, uint32_t);
 

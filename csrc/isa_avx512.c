@@ -1,5 +1,6 @@
-/* Owns: the object for AVX-512 (F, BW, DQ, VL) with FMA, 512-bit vectors.
- * Does not: contain code; the kernels are in table.c.
+/* Object for AVX-512 (F, BW, DQ, VL) with FMA, 512-bit vectors.
+ *
+ * This file contains no code; the kernels are in table.c.
  * Source: GCC manual, x86 function attributes; clang language extensions, attribute push.
  */
 #include <math.h>

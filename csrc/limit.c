@@ -1,6 +1,7 @@
-/* Owns: the memory limit, an update's traffic with next to no arithmetic, for benchmarks.
- * Does not: compute anything of use.
- * Source: own, after the STREAM benchmark's idea.
+/* Memory limit for benchmarks: the traffic of an update with almost no arithmetic.
+ *
+ * The results are meaningless numbers.
+ * Source: this project, after the STREAM benchmark.
  */
 #include "isa.h"
 
@@ -24,7 +25,7 @@ static void FN(limit12)(float *restrict w, const float *restrict g, size_t n) {
     for (size_t i = 0; i < n; i++) w[i] = (w[i] + g[i]) * 0.5f;
 }
 
-/* Tile by tile, so that what is touched twice is in the first-level cache the second time. */
+/* Process the arrays by tiles, so that a second access to an element hits the first-level cache. */
 static void FN(limit)(const ondie_part *p, const int32_t *bytes) {
     enum { TILE = 2048 };
     void *const arrays[] = {p->w, p->a, p->b};

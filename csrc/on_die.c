@@ -1,5 +1,7 @@
-/* Owns: Adam and AdaGrad of one parameter in the passes of a processing element (formulas: ondie.h).
- * Does not: count cycles (kernels/on_die.py), load or store (update.c).
+/* Adam and AdaGrad of one parameter in the passes of an on-die processing element (formulas:
+ * ondie.h).
+ *
+ * This file does not count cycles (kernels/on_die.py), and it does not load or store (update.c).
  * Source: OptimStore (HPCA 2023): LVS, QVS, ISQRT, VMUL; the fast inverse square root of Quake III
  * Arena, 1999, after Lomont, "Fast inverse square root", 2003.
  */

@@ -1,6 +1,8 @@
-/* Owns: SGD, momentum and Nesterov of one parameter, canonical and torch form (formulas: ondie.h).
- * Does not: fold hyperparameters, load or store (update.c).
- * Source: Sutskever et al. 2013 in PyTorch's convention; operation order of torch's fused CPU SGD, observed.
+/* SGD, momentum and Nesterov of one parameter in canonical and torch form (formulas: ondie.h).
+ *
+ * This file does not fold hyperparameters, and it does not load or store (update.c).
+ * Source: Sutskever et al. 2013 in PyTorch's convention; the order of operations observed in
+ * torch's fused CPU SGD.
  */
 #include "isa.h"
 

@@ -1,6 +1,7 @@
-/* Owns: the list of kernel sources, and the table of one instruction set's functions.
- * Does not: select the instruction set (isa_*.c) or choose among tables (dispatch.c).
- * Source: own.
+/* List of the kernel sources, and the function table of one instruction set.
+ *
+ * This file does not select the instruction set (isa_*.c) or the table (dispatch.c).
+ * Source: this project.
  */
 #include "grad.c"
 #include "limit.c"

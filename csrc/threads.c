@@ -1,11 +1,12 @@
-/* Owns: idle threads, and dividing work over them.
- * Does not: know what is worked on, or how small a piece pays (dispatch.c).
- * Source: own; work stealing over ranges in the manner of Blumofe & Leiserson, 1999.
+/* Worker threads and the division of work over them.
  *
- * Each thread begins with a share of its own, so that repeated calls find their data in its cache,
- * and takes what others have not begun when it has done. Nobody waits for a thread that has not
- * come: the caller works through everything that is not begun, closes the gate, and waits for those
- * that are inside. Threads that have just worked look for more for a while before they sleep.
+ * This file owns the threads. It does not own the work or its minimum size (dispatch.c).
+ * Source: this project; work stealing over ranges, after Blumofe & Leiserson, 1999.
+ *
+ * Each thread starts with a fixed share, so repeated calls find their data in its cache. A thread
+ * that finishes its share steals pieces that other threads have not started. The caller never waits
+ * for a worker that has not started: it processes all remaining pieces, closes the gate, and waits
+ * only for workers inside the gate. Workers poll for a new job for a short time before they sleep.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "threads.h"
@@ -17,10 +18,10 @@
 #include <time.h>
 
 enum {
-    MOST = 1024,   /* threads, the caller among them: ONDIE_THREADS */
-    PIECES = 8,    /* of each thread's share */
-    LOOKS = 64,    /* between two looks at the clock */
-    AWAKE = 100000 /* nanoseconds that a thread looks for more before it sleeps */
+    MOST = 1024,   /* threads including the caller; equals ONDIE_THREADS */
+    PIECES = 8,    /* pieces per share */
+    LOOKS = 64,    /* polls between two readings of the clock */
+    AWAKE = 100000 /* nanoseconds that a worker polls before it sleeps */
 };
 #define CLOSED (-(1 << 20))
 
@@ -30,12 +31,12 @@ typedef struct {
 } range;
 
 static struct {
-    pthread_mutex_t busy; /* held by the caller that has the threads */
+    pthread_mutex_t busy; /* held by the caller that uses the workers */
     pthread_mutex_t sleep;
     pthread_cond_t wake;
     int workers;
-    _Alignas(64) atomic_uint number; /* of jobs begun */
-    _Alignas(64) atomic_int gate;    /* workers inside, far below 0 when closed */
+    _Alignas(64) atomic_uint number; /* number of jobs started */
+    _Alignas(64) atomic_int gate;    /* workers inside; far below 0 if closed */
     atomic_int sleepers;
     int threads;
     size_t piece;
@@ -47,8 +48,8 @@ static struct {
           .wake = PTHREAD_COND_INITIALIZER,
           .gate = CLOSED};
 
-/* Denormals are kept, whatever the thread has been told before: what a thread is told is its own.
- * Returns that. */
+/* Make this thread keep denormals, whatever its control register held before; the register is
+ * private to the thread. Return the previous value. */
 static unsigned keep_denormals(void) {
 #if defined(__x86_64__)
     const unsigned before = __builtin_ia32_stmxcsr();
@@ -79,7 +80,7 @@ static long long now(void) {
     return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
-/* The share of thread `own`, then what is left of the others'. */
+/* Process the share of thread `own`, then the remaining pieces of other shares. */
 static void take(int own) {
     const unsigned before = keep_denormals();
     for (int i = 0; i < pool.threads; i++) {
@@ -93,7 +94,7 @@ static void take(int own) {
     as_before(before);
 }
 
-/* Wait until a job begins that is not number `seen`; its number. */
+/* Wait until a job other than number `seen` starts; return its number. */
 static unsigned wait_for(unsigned seen) {
     const long long until = now() + AWAKE;
     do
@@ -121,7 +122,7 @@ static void *worker(void *argument) {
     return 0;
 }
 
-/* A forked child has none of the threads. */
+/* Reset the pool in a forked child, which has no workers. */
 static void forget(void) {
     pthread_mutex_init(&pool.busy, 0);
     pthread_mutex_init(&pool.sleep, 0);
@@ -132,7 +133,7 @@ static void forget(void) {
     atomic_store(&pool.sleepers, 0);
 }
 
-/* Have as many workers as can be had, without the process's signals. */
+/* Start up to `workers` workers, as many as possible; they block all signals. */
 static void hire(int workers) {
     static int asked;
     sigset_t all, before;
@@ -179,7 +180,7 @@ void ondie_divide(size_t n, int threads, void (*work)(void *, size_t, size_t), v
     atomic_fetch_add(&pool.gate, CLOSED);
     for (int looks = 0; atomic_load(&pool.gate) != CLOSED; looks++) {
         rest();
-        if (looks > 16 * LOOKS) sched_yield(); /* it may be waiting for this processor */
+        if (looks > 16 * LOOKS) sched_yield(); /* a worker may need this processor */
     }
     pthread_mutex_unlock(&pool.busy);
 }

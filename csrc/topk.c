@@ -1,6 +1,9 @@
-/* Owns: the k largest magnitudes of an array.
- * Does not: use vectors: it is bound by counting; put them back (kernels/topk.py).
- * Source: selection by counting digits; Top-K gradients as in SmartComp (Smart-Infinity, HPCA 2024).
+/* Selection of the k largest magnitudes of an array.
+ *
+ * This file does not use vectors, because counting limits its speed. It does not restore the
+ * gradient (kernels/topk.py).
+ * Source: selection by counting digits; Top-K gradients as in SmartComp (Smart-Infinity, HPCA
+ * 2024).
  */
 #include <string.h>
 
@@ -9,10 +12,10 @@
 
 enum { DIGIT = 1 << 16 };
 
-/* Magnitudes as integers: not a number above infinity. */
+/* Return the magnitude as an integer; NaNs are above infinity. */
 static uint32_t size_of(float x) { return bits_of(x) & 0x7fffffffu; }
 
-/* Finds the digit at which `left` of the largest are reached; returns how many lie above it. */
+/* Find the digit that contains the `left`-th largest number; return how many lie above it. */
 static size_t reached(const uint32_t *count, size_t left, uint32_t *digit) {
     size_t above = 0;
     uint32_t d = DIGIT - 1;
@@ -32,7 +35,7 @@ void ondie_top_k(const float *g, size_t n, size_t k, uint32_t *index, float *val
     for (size_t i = 0; i < n; i++)
         if (size_of(g[i]) >> 16 == high) count[size_of(g[i]) & 0xffffu]++;
     left -= reached(count, left, &low);
-    const uint32_t limit = high << 16 | low; /* so many of these, in order, and all above */
+    const uint32_t limit = high << 16 | low; /* select all above it, and the first `left` equal */
     for (size_t i = 0, at = 0; at < k; i++) {
         const uint32_t size = size_of(g[i]);
         if (size < limit || (size == limit && left == 0)) continue;

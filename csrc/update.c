@@ -1,7 +1,9 @@
-/* Owns: the updates over arrays: each operation with each way its arrays are stored.
- * Does not: contain the operations (adam.c, sgd.c, adagrad.c, on_die.c), check arguments, or know
- * about threads.
- * Source: own; the hash's constants are of Wellons' search for bijections of 32 bits with little bias.
+/* Updates over arrays: each operation with each storage variant.
+ *
+ * This file does not contain the operations (adam.c, sgd.c, adagrad.c, on_die.c), does not check
+ * arguments and does not use threads.
+ * Source: this project. The constants of the hash come from Wellons' search for 32-bit bijections
+ * with low bias.
  */
 #include "adagrad.c"
 #include "adam.c"
@@ -16,7 +18,7 @@
 #define ONDIE_UPDATE_KINDS
 enum kind { F32, H16, B16 };
 
-/* What is computed: an operation in one of its forms. */
+/* An operation in one of its forms. */
 enum what {
     SGD, SGD_TORCH, MOMENTUM, MOMENTUM_TORCH, NESTEROV, NESTEROV_TORCH,
     ADAGRAD, ADAGRAD_TORCH, ADAM, ADAM_TORCH_M, ADAM_TORCH_G,
@@ -25,7 +27,7 @@ enum what {
 };
 enum { MOST_COEFS = 10, STEP = 64, LINE = 64, TILE = 1024 };
 
-/* Coefficients that are read. */
+/* Return the number of coefficients that an operation reads. */
 static inline int coefs(int what) {
     if (what == SGD || what == SGD_TORCH) return 2;
     if (what == MOMENTUM || what == MOMENTUM_TORCH) return 4;
@@ -35,7 +37,7 @@ static inline int coefs(int what) {
 }
 #endif
 
-/* 32 random bits of element i. */
+/* Return 32 random bits of element i. */
 static inline uint32_t FN(draw)(uint32_t i, uint32_t key) {
     uint32_t x = i + key;
     x = (x ^ (x >> 16)) * 0x21f0aaadu;
@@ -84,16 +86,16 @@ static inline __attribute__((always_inline)) size_t FN(bytes)(int kind) {
     return kind == F32 ? 4 : 2;
 }
 
-/* Ask for the memory of `count` elements from `from` on. */
+/* Prefetch `count` elements starting at `from`. */
 static inline __attribute__((always_inline)) void FN(ask)(const void *x, size_t from, size_t count,
                                                           int kind) {
     for (size_t at = 0; at < count * FN(bytes)(kind); at += LINE)
         __builtin_prefetch((const char *)x + from * FN(bytes)(kind) + at, 0, 3);
 }
 
-/* Everything that decides is a constant of each caller, and the loop is made for it. With a next
- * part, its memory is asked for in step, a line of each array at a time: in larger pieces the
- * requests come in bursts and the updates between them wait. */
+/* Update a part. Every flag is a constant in each caller, so the compiler specialises the loop. If
+ * there is a next part, the loop prefetches one cache line of each of its arrays per step. Larger
+ * prefetch pieces arrive in bursts and stall the updates between them. */
 LOOP FN(loop)(const ondie_part *p, const ondie_part *next, const float *coef, uint32_t key,
               int what, int states, int l2, int kind, int random) {
     float c[MOST_COEFS];
@@ -144,13 +146,13 @@ LOOP FN(loop)(const ondie_part *p, const ondie_part *next, const float *coef, ui
             FN(loop)(p, next, c, key, what, states, 0, kind, random);                   \
     }
 
-/* Elements of the block that begins at `from`. */
+/* Return the number of elements of the block that begins at `from`. */
 static inline size_t FN(block_of)(size_t n, size_t from) {
     return n - from < ONDIE_CODE_BLOCK ? n - from : ONDIE_CODE_BLOCK;
 }
 
-/* States in 8 bits: block by block, as numbers on the stack. The codes of a block wait until the next
- * one has been updated, so that its scale is there when they want it. */
+/* Update with 8-bit states, block by block; the decoded states are on the stack. A block is encoded
+ * after the next block is updated, so its scale is available by then. */
 #define CODED(name, plain, states, sign_a)                                              \
     static void FN(name)(PARAMETERS) {                                                  \
         float a[2][ONDIE_CODE_BLOCK] __attribute__((aligned(64)));                      \
@@ -187,7 +189,7 @@ static inline size_t FN(block_of)(size_t n, size_t from) {
         }                                                                               \
     }
 
-/* A 16-bit gradient and copy: tile by tile, which the first-level cache holds. */
+/* Update with a 16-bit gradient and copy, in tiles that fit into the first-level cache. */
 #define HALF(name, kind, K, plain, states)                                              \
     static void FN(name)(PARAMETERS) {                                                  \
         float g[TILE] __attribute__((aligned(64)));                                     \
@@ -247,7 +249,7 @@ static void FN(adam_torch_plain)(PARAMETERS) {
         FN(adam_torch_g)(p, next, c, maps, key);
 }
 
-/* Newton steps are a coefficient: 0 to 3. */
+/* The number of Newton steps is a coefficient: 0 to 3. */
 #define DIE(name, what, states, at_l2, at_newton)                                       \
     PLAIN(name##_0, what##_0, states, at_l2)                                            \
     PLAIN(name##_1, what##_1, states, at_l2)                                            \
