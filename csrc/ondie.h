@@ -227,7 +227,8 @@ int ondie_from_bf16(int isa, const uint16_t *x, float *y, size_t n);
 int ondie_accumulate(int isa, int kind, float *sum, const void *x, size_t n);
 
 /* Write indices (increasing) and values of the k largest magnitudes of n numbers, with
- * 0 < k <= n < 2^32. Equal magnitudes are selected by lower index. count: work array of 2^16 numbers.
+ * 0 < k <= n < 2^32. Equal magnitudes are selected by lower index. count: work array of 2^16
+ * numbers.
  */
 void ondie_top_k(const float *g, size_t n, size_t k, uint32_t *index, float *value,
                  uint32_t *count);

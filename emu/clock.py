@@ -1,7 +1,8 @@
-"""The clock: integer picoseconds (int64), and how long a number of bytes takes at a rate.
+"""Simulation clock: integer picoseconds (int64), and the transfer time of bytes at a rate.
 
-Owns the unit of time and the one rounding rule of every transfer. Does not own who transfers what.
-Source: none needed; 2**63 ps are 106 days, longer than any run.
+This module owns the unit of time and the single rounding rule of all transfers. It does not own the
+transfers.
+Source: this project; 2**63 ps are 106 days, longer than any run.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from ondie.kernels.jit import inline
 
 PS_PER_S = 10**12
 NEVER = 1 << 62
-"""A time later than any event."""
+"""A time later than every event."""
 _SCALE_LIMIT = 1 << 27
 
 
 def rate_scale(bytes_per_s: int) -> tuple[int, int]:
     """Return ``(scale, shift)`` so that ``bytes * scale >> shift`` is the transfer time in ps.
 
-    The scale keeps 26 to 27 significant bits (a relative error below 2e-8), and transfers of up to
-    64 GiB stay inside int64, so no float ever touches the clock.
+    The scale keeps 26 to 27 significant bits (a relative error below 2e-8). Transfers of up to
+    64 GiB fit into int64, so the clock never uses floats. Raises ValueError unless the rate is
+    positive.
     """
     if bytes_per_s <= 0:
         raise ValueError(f"a rate must be positive, got {bytes_per_s} B/s")
@@ -31,15 +33,15 @@ def rate_scale(bytes_per_s: int) -> tuple[int, int]:
 
 @inline
 def transfer_ps(n_bytes, scale, shift):
-    """Time in ps of ``n_bytes`` at a rate given by :func:`rate_scale`, rounded up."""
+    """Return the time of ``n_bytes`` at a rate from :func:`rate_scale`, ps, rounded up."""
     return (n_bytes * scale + (1 << shift) - 1) >> shift
 
 
 def ps_from_seconds(seconds: float) -> int:
-    """Nearest picosecond of a measured duration in seconds."""
+    """Return a measured duration in seconds as the nearest picosecond."""
     return round(seconds * PS_PER_S)
 
 
 def seconds(ps: int) -> float:
-    """Seconds of a duration in ps, for reports only."""
+    """Return a duration in ps as seconds, for reports only."""
     return ps / PS_PER_S

@@ -1,19 +1,20 @@
-"""A torch optimizer whose weights and states live in the pages of an emulated drive.
+"""A torch optimizer whose weights and states are stored in the pages of an emulated drive.
 
-Owns the way between a model and the drive. Does not own a path, its time or its energy (paths,
-compare.py), or the arithmetic (ondie.kernels).
-Source: this project's contract: weights flow through the emulated pages and nowhere else.
+This module owns the exchange between a model and the drive. It does not own the paths, their time
+or their energy (paths, analysis), and it does not own the arithmetic (ondie.kernels).
+Source: this project's contract: weights pass only through the emulated pages.
 
     optimizer = CSDOptimizer(model.parameters(), "adamw", device="newport", path="in_storage",
                              lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
 
-Each step hands the gradients to the path, which simulates the update stage with every page and
-command, and puts into the model what came back: what the drive sent where the path sends weights
-up, else what its pages hold. Forward and backward are the model's own; how long they take on the
-accelerator is given, since this machine is not that.
+Each step passes the gradients to the path, which simulates the update stage with every page and
+command. The step then writes the new weights into the model: the weights that the drive sent if the
+path has a weights-up phase, else the weights in the drive's pages. The model runs forward and
+backward itself. The caller gives their duration on the accelerator, because this machine is not the
+accelerator.
 
-Where states are kept in codes, each tensor begins a block of them, as it does in a KernelOptimizer:
-up to 255 parameters behind it are padding, whose weights and gradients are 0.
+If states are kept in codes, each tensor begins a new block of codes, as in a KernelOptimizer. Up to
+255 parameters of padding follow a tensor; their weights and gradients are 0.
 """
 
 from __future__ import annotations
@@ -43,30 +44,32 @@ from ondie.kernels.torch_optimizer import KernelOptimizer, array_of, tensor_of
 from ondie.traces import Memory, Step, Trace, flat_tensors
 
 UPDATING = ("host_offload", "host_offload_pipelined", "in_storage", "on_die")
-"""Paths whose weights and states lie on flash."""
+"""Paths that store weights and states on flash."""
 
 
 class Live(Trace):
-    """The step under way of a model in training, whose gradients may be no numbers: what became of
-    it is the model's affair, as with any optimizer."""
+    """The current step of a model in training.
+
+    Its gradients may contain NaN or infinity, as with any other optimizer; the model handles them.
+    """
 
     def gradient(self, i: int) -> np.ndarray:
-        """Gradient of steps[i] as it is, float32[n_params]."""
+        """Return the gradient of steps[i] without a check for finite values, float32[n_params]."""
         return self._sized(self.source.gradient(self.step(i).index), f"gradient of step {i}")
 
 
 class CSDOptimizer(KernelOptimizer):
     """Updates float32 parameters on the CPU through a path of an emulated drive.
 
-    op, form, hyper: as KernelOptimizer takes them; format: how the drive keeps weights and states,
-    as KernelOptimizer takes it, or "bf16_master". device: a preset's name or file, or a Config;
-    settings: such as "ftl.gc_policy=fifo", of a preset. path: one of UPDATING. forward_s,
-    backward_s: seconds of a step on the accelerator. samples: of a step. seed: of what happens by
-    chance in the drive, and of rounding at random.
+    op, form, hyper: see KernelOptimizer. format: storage of weights and states on the drive, a
+    format of KernelOptimizer or "bf16_master". device: name or file of a preset, or a Config.
+    settings: changes to a preset, such as "ftl.gc_policy=fifo". path: one of UPDATING. forward_s,
+    backward_s: seconds per step on the accelerator. samples: samples per step. seed: seed of random
+    events in the drive and of stochastic rounding.
 
-    The drive is made and filled, untimed, at the first step. Every parameter must have a gradient
-    in every step. Raises InputError for a device, model, path or format that do not go together,
-    KernelError for hyperparameters and parameters.
+    The first step creates and fills the drive, in zero simulated time. Every parameter must have a
+    gradient in every step. Raises InputError for an invalid combination of device, model, path and
+    format, and KernelError for invalid hyperparameters and parameters.
     """
 
     def __init__(
@@ -93,7 +96,7 @@ class CSDOptimizer(KernelOptimizer):
         if op not in OPS:
             raise KernelError(f"unknown operation {op!r} (paths know: {', '.join(OPS)})")
         self.layout = Stored(format, op)
-        own = format if format in FORMATS else "fp32"  # whose states are those of bf16_master
+        own = format if format in FORMATS else "fp32"  # bf16_master has the states of fp32
         for name in {"backend", "isa", "threads"} & hyper.keys():
             raise KernelError(f"{name}: the drive computes; leave it out")
         if isinstance(device, Config) and settings:
@@ -114,25 +117,25 @@ class CSDOptimizer(KernelOptimizer):
         self._steps: list[Step] = []
         self._cut_after: int | None = None
         super().__init__(params, op, form=form, format=own, seed=seed & 0xFFFFFFFF, **hyper)
-        Options(form=form, format=format)  # raises InputError where they do not go together
+        Options(form=form, format=format)  # raises InputError for an invalid combination
 
     def __getstate__(self) -> dict[str, Any]:
         raise KernelError("a drive cannot be copied; state_dict() has what another one needs")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As torch's, before the first step."""
+        """Add a parameter group as torch does. Raises KernelError after the first step."""
         if self._run is not None:
             raise KernelError("a parameter group: the drive is laid out; add groups before")
         super().add_param_group(param_group)
 
     @property
     def held(self) -> list[torch.Tensor]:
-        """All parameters, as they lie on the drive."""
+        """All parameters, in their order on the drive."""
         return [param for group in self.param_groups for param in group["params"]]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Simulate a step, and put the new weights into the parameters."""
+        """Simulate a step and write the new weights into the parameters."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -163,7 +166,7 @@ class CSDOptimizer(KernelOptimizer):
         return loss
 
     def _described(self) -> Step:
-        """The coming step, as a trace has it."""
+        """Return the record of the coming step."""
         return Step(
             index=0, loss=None, samples=self._samples, forward_s=self._seconds[0],
             backward_s=self._seconds[1], optimizer_s=0.0, ready_s=None,
@@ -172,14 +175,14 @@ class CSDOptimizer(KernelOptimizer):
         )  # fmt: skip
 
     def _counted(self) -> int:
-        """Steps of the states: those taken, and those that were loaded."""
+        """Return the number of steps that the states have taken, including loaded states."""
         found = {int(self.state.get(param, {}).get("step", 0)) for param in self.held}
         if len(found) > 1:
             raise KernelError(f"parameters have taken {found} steps, want the same number each")
         return found.pop()
 
     def _made(self, step: Step, gradient: np.ndarray) -> Run:
-        """The path on its drive, with the weights and states as they are now."""
+        """Return the path on a new drive that holds the current weights and states."""
         groups = [
             (param, i) for i, group in enumerate(self.param_groups) for param in group["params"]
         ]
@@ -203,18 +206,18 @@ class CSDOptimizer(KernelOptimizer):
 
     @property
     def _block(self) -> int:
-        """Parameters at whose multiples tensors begin on the drive."""
+        """Alignment of tensors on the drive, in parameters."""
         return BLOCK if self.layout.format.codes else 1
 
     def _spans(self) -> Iterator[tuple[torch.Tensor, int, int]]:
-        """Each parameter, and where it begins and ends on the drive."""
+        """Yield each parameter with its start and end on the drive."""
         at = 0
         for param in self.held:
             yield param, at, at + param.numel()
             at += -(-param.numel() // self._block) * self._block
 
     def _flat(self, tensors: Sequence[torch.Tensor | None]) -> np.ndarray:
-        """Tensors as they lie on the drive, float32[n_params]."""
+        """Return tensors in the layout of the drive, float32[n_params]."""
         spans = list(self._spans())
         end = -(-spans[-1][2] // self._block) * self._block
         out = np.zeros(end, np.float32)
@@ -224,7 +227,7 @@ class CSDOptimizer(KernelOptimizer):
         return out
 
     def _initial(self, weights: np.ndarray) -> dict[str, np.ndarray]:
-        """Weights and states as the drive is filled with them, by slot."""
+        """Return the weights and states with which the drive is filled, by slot."""
         slots = {slot.name: slot for slot in self.layout.slots if slot.name != "g"}
         zeros = dict(zip(self.kernel.states, self.kernel.zeros(len(weights)), strict=True))
         found = {"w": weights.copy()} | zeros
@@ -238,12 +241,12 @@ class CSDOptimizer(KernelOptimizer):
         return found
 
     def _set(self, trace: Trace) -> None:
-        """Go on with another trace of the same model."""
+        """Replace the trace of the run by another trace of the same model."""
         assert self._run is not None and self._run.arithmetic is not None
         self._run.path.trace = self._run.arithmetic.trace = trace
 
     def _take_back(self, run: Run) -> None:
-        """Weights from the drive into the model."""
+        """Copy the weights from the drive into the model."""
         assert run.arithmetic is not None
         weights = run.path.delivered()
         if weights is None:
@@ -257,8 +260,11 @@ class CSDOptimizer(KernelOptimizer):
         torch.autograd.graph.increment_version(self.held)
 
     def cut_power(self, after_events: int) -> None:
-        """The drive's power goes after so many events of the next step, and comes back: the step is
-        recovered and resumed (:attr:`recoveries`), if it takes that many. On the path on_die."""
+        """Cut the drive's power after ``after_events`` events of the next step and restore it.
+
+        The step is recovered and resumed (see :attr:`recoveries`). A step with fewer events is not
+        cut. Only the path on_die supports power cuts. Raises InputError.
+        """
         if self.path_name != OnDie.name:
             raise InputError(f"path: {self.path_name!r}; power cuts are for {OnDie.name!r}")
         if type(after_events) is not int or after_events < 1:
@@ -267,17 +273,19 @@ class CSDOptimizer(KernelOptimizer):
 
     @property
     def recoveries(self) -> tuple[Recovery, ...]:
-        """What each power cut so far has cost."""
+        """Cost of each power cut so far."""
         return () if self._run is None else tuple(self._run.recoveries)
 
     @property
     def seconds(self) -> float:
-        """Simulated time so far."""
+        """Simulated time so far, in seconds."""
         return 0.0 if self._run is None else self._run.system.now / 1e12
 
     def account(self) -> tuple[Ledger, Energy]:
-        """What the steps so far took: time by phase, bytes, flash operations, wear; energy. Raises
-        KernelError before the first step."""
+        """Return the ledger (time by phase, bytes, flash operations, wear) and energy so far.
+
+        Raises KernelError before the first step.
+        """
         if self._run is None:
             raise KernelError("no step was taken yet")
         steps = tuple(replace(step, index=i) for i, step in enumerate(self._steps))
@@ -287,33 +295,35 @@ class CSDOptimizer(KernelOptimizer):
 
     @property
     def run(self) -> Run:
-        """The path at work. Raises KernelError before the first step."""
+        """The current run of the path. Raises KernelError before the first step."""
         if self._run is None:
             raise KernelError("no step was taken yet")
         return self._run
 
     @property
     def steps(self) -> int:
-        """Steps taken so far."""
+        """Number of steps taken so far."""
         return len(self._steps)
 
     @property
     def met(self) -> bool:
-        """Has a processing element on a die, or the host behind it, met a value that is no number,
-        or an infinite one, before any comparator?"""
+        """True if a processing element on a die, or the host, read a NaN or an infinity.
+
+        The check precedes the NaN comparator.
+        """
         payload = getattr(self._run.path, "payload", None) if self._run is not None else None
         return bool(getattr(payload, "met", False))
 
     def counters(self) -> dict[str, int]:
-        """What the drive has counted so far (stats.py); all 0 before the first step."""
+        """Return the drive's counters by name (engine/core/counters.py); 0 before the first step."""
         if self._run is None:
             return dict.fromkeys(COUNTERS, 0)
         return sum_counters(self._run.system.arrays.count)
 
     def state_dict(self) -> dict[str, Any]:
-        """As KernelOptimizer's: the states are read from the drive's pages, untimed."""
+        """Return KernelOptimizer's state dictionary; reading the states takes no simulated time."""
         if self._run is not None:
-            kept = ("w",) if self._shown != "w" else ()  # more than the model computes with
+            kept = ("w",) if self._shown != "w" else ()  # weights wider than the model's
             slots = {s.name: s for s in self.layout.slots}
             for name in (*self.kernel.states, *kept):
                 vector, slot = self._stored(name), slots[name]
@@ -329,7 +339,10 @@ class CSDOptimizer(KernelOptimizer):
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As KernelOptimizer's, before the first step: the drive is filled with these states."""
+        """Load states as KernelOptimizer does; the drive is later filled with them.
+
+        Raises KernelError after the first step.
+        """
         if self._run is not None:
             raise KernelError("states: the drive is filled; load them before the first step")
         format = state_dict.get("format", self.layout.name)

@@ -1,9 +1,9 @@
-"""One computational storage drive: commands in, completions out, bytes on flash.
+"""One computational storage drive with a command interface, completions and bytes on flash.
 
-Owns the command interface of a single device: submit, run_until, completions, power cut, payload.
-Does not own what a command does inside (dispatch.py, flows.py) nor plans of paths (system.py).
-Source: the command record (frontend/queues.py): batched submit, run_until and completions, a power
-cut at any event.
+This module owns the command interface of a single device: submission, simulation time, completions,
+power cut and payload. It does not own the execution of a command inside the drive (engine, nvme,
+ftl, nand) or the plans of paths (engine/run/system.py).
+Source: this project's command record (nvme/command.py).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ EVENTS_PER_CALL = 1 << 20
 
 
 class Device:
-    """One drive of configuration ``cfg`` and the host that drives it, with a clock of its own.
+    """One drive with configuration ``cfg`` and its host, with a separate simulation clock.
 
-    ``payload=True`` keeps the bytes of every page: ``buffer`` (uint8[slots, page_bytes], the
-    caller's) is where commands with a ``payload_slot`` take their pages from and put them; it
-    belongs to the device until the command has completed. ``queue_depth`` overrides the smaller of
-    the host's and the drive's; ``seed`` decides bad blocks, failures and bit errors. Commands that
-    are in flight at the same time may take effect in any order, as in NVMe: who needs an order
-    waits for the completion.
+    ``payload=True`` keeps the bytes of every page. ``buffer`` (uint8[slots, page_bytes]) is then
+    the caller's memory: commands with a ``payload_slot`` write pages from it and read pages into
+    it. The caller must not touch a slot until its command has completed. ``queue_depth`` replaces
+    the smaller of the host's and the drive's depth. ``seed`` determines bad blocks, failures and
+    bit errors. Commands in flight at the same time may take effect in any order, as in NVMe. To
+    order two commands, wait for the completion of the first.
     """
 
     def __init__(
@@ -56,33 +56,33 @@ class Device:
         reg = self.arrays.reg
         self._clock, self._logged, self._error = reg["now"], reg["logged"], reg["error"]
         self.lpns = int(self.arrays.cfg.lpns[0])
-        """Logical pages."""
+        """Number of logical pages."""
         self.store = PageStore(self.geometry.page_bytes) if payload else None
         self.cached = CachedBytes()
-        """Bytes that are in the drive's DRAM."""
+        """Bytes in the drive's DRAM."""
         self.buffer: np.ndarray | None = None
         self.now = 0
-        """How far the device has run, ps. Commands arrive no earlier."""
+        """Simulation time reached, ps. Later commands must not arrive before it."""
         self.off = False
         """True after a power cut."""
         self.asked_pages = {queues.READ: 0, queues.WRITE: 0}
-        """Pages of all commands accepted so far, by operation."""
+        """Pages of all accepted commands, by operation."""
         self._next_id = 0  # row of the next command
-        self._own: dict[int, np.ndarray] = {}  # row id -> buffer of read() and write()
+        self._own: dict[int, np.ndarray] = {}  # row id -> buffer of a read() or write() call
         self._last_arrival = 0
-        self._waiting: list[np.ndarray] = []  # accepted, not yet in the ring
-        self._open = np.zeros(0, np.int64)  # ids in the ring that have not been reported
+        self._waiting: list[np.ndarray] = []  # accepted commands that are not in the ring yet
+        self._open = np.zeros(0, np.int64)  # ids of unreported commands in the ring
         self._ring = np.zeros(len(self.arrays.row), queues.COMMAND)
         self._reports: list[np.ndarray] = []
 
     # --- commands
 
     def submit(self, commands: np.ndarray) -> None:
-        """Accept commands (queues.COMMAND[n], sorted by arrival), or none of them.
+        """Accept all commands (queues.COMMAND[n], sorted by arrival), or none of them.
 
-        Raises InputError, naming the command, for what frontend/admission.py does not allow: pages
-        outside the device, an arrival before ``now`` or before the last one, fields that nothing
-        obeys yet, and so on.
+        Raises InputError naming the first command that nvme/command_check.py rejects, for example
+        for pages outside the device, an arrival before ``now`` or before the previous arrival, or
+        an unsupported field.
         """
         self._submit(commands, None)
 
@@ -111,7 +111,7 @@ class Device:
         self._load()
 
     def _load(self) -> int:
-        """Hand waiting commands to the ring, as many as it takes."""
+        """Load waiting commands into the ring while it has room; return their number."""
         taken = 0
         while self._waiting:
             room = min(plan_rows.room(self.state), plan_rows.MAX_CHUNK)
@@ -151,14 +151,14 @@ class Device:
 
     @property
     def outstanding(self) -> int:
-        """Commands accepted and not yet completed."""
+        """Number of accepted commands that have not completed."""
         self._collect()
         return len(self._open) + sum(len(c) for c in self._waiting)
 
     def run_until(self, t_ps: int, max_events: int | None = None) -> int:
-        """Act on events up to ``t_ps``, or on ``max_events`` of them. Returns how many there were.
+        """Process events up to ``t_ps``, at most ``max_events``; return their number.
 
-        Raises InputError when writes wait for space that collection cannot give.
+        Raises InputError if writes wait for space that garbage collection cannot free.
         """
         if self.off:
             raise InputError("the device has no power")
@@ -186,19 +186,18 @@ class Device:
         return done
 
     def run(self) -> int:
-        """Run until nothing is left to do; the clock stays at the last event. Returns how many
-        events there were."""
+        """Run until no work is left; the clock stays at the last event. Return the event count."""
         before = self.now
         n = self.run_until(NEVER - 1)
         self.now = max(before, int(self._clock[0]))
         return n
 
     def completions(self) -> np.ndarray:
-        """What has completed since the last call: queues.COMPLETION[n] in order of completion.
+        """Return the completions since the last call: queues.COMPLETION[n], in completion order.
 
-        ``start`` is when the command was taken into the submission queue: its arrival, or later
-        when the queue was full. ``status`` is 0, or 0x281 where a page that was read could not be
-        corrected: its bytes are wrong. Equal ends are in order of submission.
+        ``start`` is the time at which the command entered the submission queue: its arrival, or
+        later if the queue was full. ``status`` is 0, or 0x281 if a page could not be corrected; the
+        bytes of that page are wrong. Completions with the same end are in submission order.
         """
         self._collect()
         empty = np.zeros(0, queues.COMPLETION)
@@ -207,10 +206,10 @@ class Device:
         return out
 
     def power_cut(self, after_events: int) -> int:
-        """Run ``after_events`` events; then the power is gone and nothing more happens.
+        """Run ``after_events`` events, then cut the power; the device does nothing afterwards.
 
-        What had not completed is lost, and what was in the data cache alone; programs that had
-        finished are on flash. Returns the number of events, fewer when nothing was left to do.
+        Commands that have not completed and data that is only in the data cache are lost. Finished
+        programs remain on flash. Returns the number of events, which is smaller if no work is left.
         """
         n = self.run_until(NEVER - 1, after_events) if after_events else 0
         self.now = int(self._clock[0])
@@ -219,7 +218,7 @@ class Device:
         return n
 
     def _collect(self) -> None:
-        """Note the commands that have completed, before their places in the ring are reused."""
+        """Record completed commands before their entries in the ring are reused."""
         ring = len(self._ring) - 1
         place = self._open & ring
         done = self.arrays.row.state[place] == plan_rows.DONE
@@ -241,7 +240,10 @@ class Device:
     # --- payload
 
     def write(self, lpn: int, data: bytes | np.ndarray) -> None:
-        """Write whole pages from ``lpn`` on, now, and run until the device is idle."""
+        """Write whole pages from ``lpn`` on at the current time; run until the device is idle.
+
+        Raises InputError for a partial page, or without payload.
+        """
         page = self.geometry.page_bytes
         given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
         raw = np.ascontiguousarray(given).reshape(-1).view(np.uint8)
@@ -250,8 +252,10 @@ class Device:
         self._now(queues.WRITE, lpn, raw.reshape(-1, page))
 
     def read(self, lpn: int, n: int = 1) -> np.ndarray:
-        """Read ``n`` pages from ``lpn`` on, now: uint8[n, page_bytes]. Unmapped pages are zeros.
-        Runs until the device is idle."""
+        """Read ``n`` pages from ``lpn`` on at the current time; run until the device is idle.
+
+        Returns uint8[n, page_bytes]; unmapped pages are zeros. Raises InputError.
+        """
         if n < 1:
             raise InputError(f"n = {n}: at least 1 page")
         pages = np.zeros((n, self.geometry.page_bytes), np.uint8)
@@ -268,8 +272,11 @@ class Device:
         self.run()
 
     def stored(self, lpn: int) -> np.ndarray | None:
-        """What flash holds of a logical page right now, taking no time: uint8[page_bytes], a copy;
-        None when it is not mapped."""
+        """Return a copy of the flash contents of a logical page, uint8[page_bytes].
+
+        Return None if the page is not mapped. The call takes no simulated time. Raises InputError
+        without payload.
+        """
         if self.store is None:
             raise InputError("this device keeps no payload; Device(cfg, payload=True) does")
         entry = int(self.arrays.l2p[0, lpn])
@@ -281,7 +288,7 @@ class Device:
         if self.store is None:
             return
         for entry in events.entries(self.arrays.log[:n]):
-            if entry.what == events.LOG_BAD and entry.row < 0:  # moved as it came out
+            if entry.what == events.LOG_BAD and entry.row < 0:  # a relocated page with bit errors
                 wrong = bit_errors.logged(entry, self.arrays.code[0], self.store.page_bytes)
                 self.store.damage(entry.ppn, wrong)
             elif not (
@@ -290,7 +297,7 @@ class Device:
                 self._move(self.store, entry)
 
     def _move(self, store: PageStore, entry: events.LogEntry) -> None:
-        """Bytes between a command's buffer and the pages of flash."""
+        """Copy bytes between the buffer of a command and the pages of flash."""
         what, lpn, n = entry.what, entry.lpn, entry.n
         command = self._ring[entry.row & (len(self._ring) - 1)]
         buffer, at = self._own.get(entry.row), lpn - int(command["lpn"])
@@ -318,8 +325,10 @@ class Device:
     # --- books
 
     def check(self) -> None:
-        """Raise SimulationError when the books do not balance (books.py); most of it needs a
-        device that is idle, the rest is checked at any time."""
+        """Raise SimulationError if the conservation checks fail (ftl/invariants.py).
+
+        Most checks need an idle device; the others run at any time.
+        """
         idle = not self.off and self.outstanding == 0 and self._idle()
         pages = self.asked_pages
         asked = Asked(self._next_id, pages[queues.READ], pages[queues.WRITE])
@@ -333,8 +342,10 @@ class Device:
         return int(self.arrays.key[1]) >= NEVER and not self.arrays.cache.flying.any()
 
     def _unstored(self, store: PageStore) -> str | None:
-        """Is every mapped page on flash, under its own logical page number? (Of translation pages
-        no bytes are kept.)"""
+        """Return an error unless every mapped page is on flash under its logical page number.
+
+        Translation pages have no stored bytes and are not checked.
+        """
         for lpn in np.flatnonzero(self.arrays.l2p[0, : self.lpns]):
             ppn = int(self.arrays.l2p[0, lpn]) - 1
             if store.owner(ppn) != lpn:

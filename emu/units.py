@@ -1,7 +1,7 @@
-"""Quantities at the edge: "45 us" and "16 KiB" become exact integers, and become text again.
+"""Physical quantities as text and as exact integers: "45 us", "16 KiB".
 
-Owns the unit tables, exact parsing (decimal fractions, no floats), and the formats of reports.
-Does not know which key has which unit beyond the suffix of its name: `t_read_ps` is a time.
+This module owns the unit tables, exact parsing (decimal fractions, no floats) and the formats of
+reports. It knows the unit of a key only by the suffix of its name: `t_read_ps` is a time.
 Source: SI and IEC 80000-13 prefixes (KB = 1000 B, KiB = 1024 B); ONFI: one byte per transfer.
 """
 
@@ -18,17 +18,17 @@ INT64_MAX = 2**63 - 1
 
 
 class InputError(ValueError):
-    """Bad input. The message is one line: where, key, value, and what would be right."""
+    """Invalid input. The message has one line: place, key, value, and valid values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One kind of quantity.
 
-    `suffix` is the ending of an attribute's name and the base unit's name in results;
-    `units` maps each accepted unit to its size in base units, smallest first; `shown` are those
-    used in output. `rounds`: a rate that is no whole number of base units (7/3 GB/s) is rounded
-    to the nearest one, half to even; every other kind refuses such a value.
+    `suffix` is the ending of attribute names and the name of the base unit in results. `units` maps
+    each accepted unit to its size in base units, smallest first. `shown` lists the units used in
+    output. If `rounds` is true, a rate that is not a whole number of base units (7/3 GB/s) is
+    rounded to the nearest one, half to even. Every other kind rejects such a value.
     """
 
     name: str
@@ -105,7 +105,7 @@ KINDS: dict[str, Kind] = {
 
 
 def kind_of(attribute: str) -> Kind | None:
-    """The kind that an attribute's name ends in (`t_read_ps`: time), or None."""
+    """Return the kind whose suffix ends an attribute's name (`t_read_ps`: time), or None."""
     for suffix in sorted(KINDS, key=len, reverse=True):
         if attribute == suffix or attribute.endswith("_" + suffix):
             return KINDS[suffix]
@@ -113,7 +113,7 @@ def kind_of(attribute: str) -> Kind | None:
 
 
 def nearest(word: str, options: Iterable[str]) -> str | None:
-    """The option most like `word`, or None where nothing resembles it."""
+    """Return the option most similar to `word`, or None if no option is similar."""
     names = list(options)
     folded = {name.casefold(): name for name in reversed(names)}
     if word.casefold() in folded:
@@ -123,7 +123,7 @@ def nearest(word: str, options: Iterable[str]) -> str | None:
 
 
 def quoted(value: object) -> str:
-    """A value as error messages show it: on one line and at most 60 characters long."""
+    """Return a value as error messages show it: on one line, quoted, at most 60 characters."""
     try:
         text = value if isinstance(value, str) else str(value)
     except ValueError:  # Python refuses to print integers of more than 4300 digits
@@ -138,10 +138,10 @@ _NUMBER = re.compile(
 
 
 def parse(text: str, kind: Kind, key: str) -> int:
-    """`text` as a whole number of base units of `kind`, exactly.
+    """Return `text` as an exact whole number of base units of `kind`.
 
-    "0" needs no unit. Raises InputError, naming `key`, on a missing or unknown unit, a negative
-    number, one beyond int64, NaN and infinities, and a fraction of the base unit (see Kind.rounds).
+    "0" needs no unit. Raises InputError naming `key` for a missing or unknown unit, a negative
+    number, a value above int64, NaN, infinity, or a fraction of the base unit (see Kind.rounds).
     """
     match = _NUMBER.fullmatch(text.strip())
     if match is None:
@@ -182,7 +182,7 @@ def _whole(number: Decimal, factor: Fraction, kind: Kind, key: str, text: str) -
         raise InputError(f"{key}: {quoted(text)} is negative; {_a(kind)} is at least 0")
     if number.is_zero():
         return 0
-    if number.adjusted() > 30:  # before Fraction turns 1e999999999 into a billion digits
+    if number.adjusted() > 30:  # prevents Fraction from expanding 1e999999999 to a billion digits
         raise InputError(f"{key}: {quoted(text)} overflows; the most is {exact(INT64_MAX, kind)}")
     if number.adjusted() < -40:
         raise InputError(f"{key}: {quoted(text)} is too small; the least is 1 {base}")
@@ -201,7 +201,10 @@ def _whole(number: Decimal, factor: Fraction, kind: Kind, key: str, text: str) -
 
 
 def parse_count(text: str, key: str) -> int:
-    """A plain whole number ("24", "1e9", "1_000_000"), at least 0 and within int64."""
+    """Return a plain whole number ("24", "1e9", "1_000_000") from 0 to the int64 maximum.
+
+    Raises InputError naming `key`.
+    """
     match = _NUMBER.fullmatch(text.strip())
     if match is None or match[2]:
         raise InputError(f"{key}: {quoted(text)} is not a whole number; write for example 8 or 1e9")
@@ -216,7 +219,10 @@ def parse_count(text: str, key: str) -> int:
 
 
 def parse_ratio(text: str, key: str) -> float:
-    """A plain number or a quotient ("0.07", "3.08/32.3") as a finite float of at least 0."""
+    """Return a plain number or a quotient ("0.07", "3.08/32.3") as a finite float, at least 0.
+
+    Raises InputError naming `key`.
+    """
     parts = [_NUMBER.fullmatch(part.strip()) for part in text.split("/")]
     numbers = [Decimal(m[1]) for m in parts if m is not None and not m[2]]
     if (
@@ -235,7 +241,7 @@ def parse_ratio(text: str, key: str) -> float:
 
 
 def exact(value: int, kind: Kind) -> str:
-    """The shortest text that `parse` turns back into exactly `value`: 16384 -> "16 KiB"."""
+    """Return the shortest text that `parse` converts back to exactly `value`: 16384 -> "16 KiB"."""
     if value == 0:
         return f"0 {kind.shown[0]}"
     best = f"{value} {kind.shown[0]}"
@@ -248,7 +254,7 @@ def exact(value: int, kind: Kind) -> str:
 
 
 def _terminating(value: Fraction) -> str | None:
-    """A fraction as a plain decimal of up to 12 places, or None where it needs more."""
+    """Return a fraction as a plain decimal of up to 12 places, or None if it needs more."""
     scaled = value * 10**12
     if scaled.denominator != 1:
         return None
@@ -257,7 +263,7 @@ def _terminating(value: Fraction) -> str | None:
 
 
 def _three(value: float, kind: Kind, units: tuple[str, ...]) -> str:
-    """`value` base units to three significant digits, in the largest unit that leaves it >= 1."""
+    """Format `value` base units with three significant digits in the largest unit of size <= it."""
     amount = Fraction(value)
     if amount == 0:
         return f"0 {units[0]}"
@@ -282,30 +288,30 @@ _BINARY_BYTES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def fmt_time(ps: float) -> str:
-    """Picoseconds for a report, three significant digits: 45_600_000 -> "45.6 us"."""
+    """Format picoseconds with three significant digits: 45_600_000 -> "45.6 us"."""
     return _three(ps, KINDS["ps"], KINDS["ps"].shown)
 
 
 def fmt_bytes(count: float, *, binary: bool = False) -> str:
-    """Bytes for a report: 1_230_000 -> "1.23 MB", or with `binary` in KiB, MiB, ..."""
+    """Format bytes: 1_230_000 -> "1.23 MB", or with `binary` in KiB, MiB, ..."""
     return _three(count, KINDS["bytes"], _BINARY_BYTES if binary else _DECIMAL_BYTES)
 
 
 def fmt_rate(bytes_per_s: float) -> str:
-    """Bytes per second for a report: 7_300_000_000 -> "7.30 GB/s"."""
+    """Format bytes per second: 7_300_000_000 -> "7.30 GB/s"."""
     return _three(bytes_per_s, KINDS["bytes_per_s"], tuple(f"{u}/s" for u in _DECIMAL_BYTES))
 
 
 def fmt_energy(fj: float) -> str:
-    """Femtojoules for a report: 2_480_000_000 -> "2.48 uJ"."""
+    """Format femtojoules: 2_480_000_000 -> "2.48 uJ"."""
     return _three(fj, KINDS["fj"], KINDS["fj"].shown)
 
 
 def fmt_power(mw: float) -> str:
-    """Milliwatts for a report: 120_000 -> "120 W"."""
+    """Format milliwatts: 120_000 -> "120 W"."""
     return _three(mw, KINDS["mw"], KINDS["mw"].shown)
 
 
 def fmt_update_rate(params_per_s: float) -> str:
-    """Parameters per second for a report: 498_000_000 -> "498 Mparam/s"."""
+    """Format parameters per second: 498_000_000 -> "498 Mparam/s"."""
     return _three(params_per_s, KINDS["params_per_s"], KINDS["params_per_s"].shown)

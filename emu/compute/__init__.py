@@ -1,1 +1,6 @@
-"""Processors: host CPU, ISP cores, PEs on the dies; time of a job on each."""
+"""Processor models: host CPU, ISP cores and the processing elements (PEs) on the dies.
+
+This package owns the time of an update on each processor. It does not own the arithmetic
+(ondie.kernels).
+Source: each module names its own.
+"""

@@ -2,7 +2,7 @@
 
 Owns the measurement and its entry in the configuration. Does not own the kernel (ondie.kernels) or
 the timing of a contender (ondie.kernels.bench.run).
-Source: none.
+Source: this project.
 """
 
 from __future__ import annotations
