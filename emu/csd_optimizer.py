@@ -315,7 +315,7 @@ class CSDOptimizer(KernelOptimizer):
         return bool(getattr(payload, "met", False))
 
     def counters(self) -> dict[str, int]:
-        """Return the drive's counters by name (engine/core/counters.py); 0 before the first step."""
+        """Return the drive's counters (engine/core/counters.py); all 0 before the first step."""
         if self._run is None:
             return dict.fromkeys(COUNTERS, 0)
         return sum_counters(self._run.system.arrays.count)
