@@ -1,7 +1,8 @@
-"""Traces of real training runs, and shapes and timing of named large models: ondie.traces.
+"""Traces of training runs, recorded or synthetic: ondie.traces.
 
-Owns: load() and names(): a trace by path, by the name of a shipped recording, or of a model.
-Does not: know devices or update kernels; recording (record.py) and torch are imported on demand.
+This package owns load() and names(), which find a trace by path, by the name of a shipped recording
+or by the name of a synthetic model. It does not own devices or update kernels. Recording
+(record.py) and torch are imported on demand.
 Source: the trace contract of this project; shipped recordings and their PROVENANCE.toml in data/.
 """
 
@@ -40,14 +41,15 @@ DATA = Path(__file__).parent / "data"
 
 
 def names() -> dict[str, list[str]]:
-    """Names that load() knows: {"recorded": [...], "synthetic": [...]}."""
+    """Return the names that load() accepts: {"recorded": [...], "synthetic": [...]}."""
     return {"recorded": sorted(path.stem for path in DATA.glob("*.h5")), "synthetic": models()}
 
 
 def load(name_or_path: str | os.PathLike[str]) -> Trace:
-    """A trace: a path ending in .h5, the name of a shipped recording, or of a synthetic model.
+    """Return a trace by path (ending in .h5), name of a shipped recording, or synthetic model.
 
-    TraceError, one line, if there is none, naming the nearest known name, or if it is damaged.
+    Raises TraceError with a one-line message for a damaged trace and for an unknown name, with the
+    nearest known name.
     """
     text = os.fspath(name_or_path)
     if isinstance(name_or_path, os.PathLike) or text.endswith((".h5", ".hdf5")) or os.sep in text:

@@ -1,7 +1,7 @@
-"""Transformers as lists of their real parameter tensors, with the MACs that use each.
+"""Transformers as lists of their parameter tensors, with the MACs that use each tensor.
 
-Owns: GPT-2/GPT-3, BERT and T5, in forward order.
-Does not: know timing, batch sizes or optimizers (synth.py).
+This module owns GPT-2/GPT-3, BERT and T5, in forward order. It does not own timing, batch sizes or
+optimizers (synth.py).
 Source: Radford et al. 2019 (GPT-2), Brown et al. 2020 (GPT-3), Devlin et al. 2018 (BERT), Raffel et
     al. 2020 (T5); shapes and names as in the published checkpoints.
 """
@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 
 class Use(NamedTuple):
-    """One parameter tensor, or (name None) work without a parameter of its own.
+    """One parameter tensor, or (name None) work without parameters.
 
-    `macs` are the multiply-accumulates per sample of the forward pass that happen here.
+    `macs` is the number of multiply-accumulates per sample in the forward pass that use the tensor.
     """
 
     name: str | None
@@ -24,7 +24,7 @@ class Use(NamedTuple):
 
 
 def _linear(name: str, inputs: int, outputs: int, tokens: int, bias: bool = True) -> list[Use]:
-    """A dense layer, weight stored (inputs, outputs) as GPT-2's Conv1D does."""
+    """Return a dense layer whose weight is stored as (inputs, outputs), like GPT-2's Conv1D."""
     uses = [Use(f"{name}.weight", (inputs, outputs), inputs * outputs * tokens)]
     return [*uses, Use(f"{name}.bias", (outputs,), 0)] if bias else uses
 
@@ -35,12 +35,12 @@ def _norm(name: str, width: int, bias: bool = True) -> list[Use]:
 
 
 def _attention(queries: int, keys: int, width: int) -> Use:
-    """Scores and weighted sum: two products of queries x keys x width."""
+    """Return scores and weighted sum: two products of queries x keys x width."""
     return Use(None, (), 2 * queries * keys * width)
 
 
 def gpt(layers: int, hidden: int, context: int, tokens: int, vocabulary: int = 50257) -> list[Use]:
-    """GPT-2 or GPT-3 with its output head tied to the token embedding."""
+    """Return GPT-2 or GPT-3 with its output head tied to the token embedding."""
     uses = [Use("wte.weight", (vocabulary, hidden), 0), Use("wpe.weight", (context, hidden), 0)]
     for i in range(layers):
         uses += _norm(f"h.{i}.ln_1", hidden)
@@ -55,7 +55,7 @@ def gpt(layers: int, hidden: int, context: int, tokens: int, vocabulary: int = 5
 
 
 def bert(layers: int, hidden: int, tokens: int, vocabulary: int = 30522) -> list[Use]:
-    """BERT encoder with pooler, without pre-training heads."""
+    """Return the BERT encoder with pooler, without pre-training heads."""
     uses = [
         Use("embeddings.word_embeddings.weight", (vocabulary, hidden), 0),
         Use("embeddings.position_embeddings.weight", (512, hidden), 0),
@@ -85,7 +85,10 @@ def t5(
     target: int,
     vocabulary: int = 32128,
 ) -> list[Use]:
-    """T5 1.0: `layers` in encoder and decoder each; inner = heads x d_kv; source, target tokens."""
+    """Return T5 1.0 with `layers` layers in the encoder and in the decoder.
+
+    inner = heads x d_kv. source, target: numbers of tokens.
+    """
 
     def attend(name: str, queries: int, keys: int, first: bool) -> list[Use]:
         uses = [
@@ -95,7 +98,7 @@ def t5(
             _attention(queries, keys, inner),
             *_linear(f"{name}.o", inner, hidden, queries, bias=False),
         ]
-        # only the first self-attention of each stack owns the 32 relative position buckets
+        # only the first self-attention of each stack has the 32 relative position buckets
         bias = [Use(f"{name}.relative_attention_bias.weight", (32, heads), 0)] if first else []
         return uses + bias
 
@@ -126,10 +129,10 @@ def t5(
 
 
 def parameters(uses: list[Use]) -> int:
-    """Number of parameters."""
+    """Return the number of parameters."""
     return sum(math.prod(use.shape) for use in uses if use.name is not None)
 
 
 def macs(uses: list[Use]) -> int:
-    """Multiply-accumulates of one sample's forward pass."""
+    """Return the multiply-accumulates of one sample's forward pass."""
     return sum(use.macs for use in uses)

@@ -1,15 +1,16 @@
-"""The text that blkparse prints by default: what happened to each request in the block layer.
+"""The default text output of blkparse: the events of each request in the block layer.
 
-Owns: reading it. Does not: read blktrace's binary, or write either.
-Source: blkparse(1) of blktrace 1.2, "Default output", and the program itself for RWBS; sectors of
-512 bytes, seconds with nine decimals.
+This module owns reading of the text. It does not read blktrace's binary format, and it does not
+write either format.
+Source: blkparse(1) of blktrace 1.2, "Default output", and the program for RWBS. Sectors have 512
+bytes; times are seconds with nine decimals.
 
-One kind of event makes the requests, by default D (issued to the driver: what the drive gets,
-after merges and splits); Q is what was asked of the block layer, C what completed. A D that is
-followed by an R (requeued) of the same sectors did not reach the drive and is left out. A flush
-before a write (RWBS such as FWS) becomes a FLUSH and the write; F after the letter of the
-operation is FUA. Lines of other commands (SCSI or NVMe passthrough, zones) hold no sectors and are
-left out. All of that is counted in the trace's notes.
+One kind of event makes the requests. The default is D (issued to the driver): the requests that the
+drive receives after merges and splits. Q is a request to the block layer, C a completion. A D event
+that is followed by an R event (requeued) for the same sectors did not reach the drive and is
+omitted. A flush before a write (RWBS such as FWS) becomes a FLUSH and the write. F after the letter
+of the operation is FUA. Lines of other commands (SCSI or NVMe passthrough, zones) have no sectors
+and are omitted. The trace's notes count all these cases.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ DECIMALS = 9
 ACTIONS = frozenset("A B C D F G I M P Q R S T U UT X m".split())
 
 _OP = {"R": READ, "W": WRITE, "D": TRIM, "N": -1}
-# B is the barrier of old kernels: what came before it, then it, on the medium.
+# B is the barrier of old kernels: everything before it, then the barrier, must reach the medium.
 _LETTERS = re.compile(r"(F?)([RWDN])([FASMB]*)")
 _DEVICE = re.compile(r"\d+,\d+")
 _PLUS, _POINT = ord("+"), ord(".")
@@ -43,18 +44,18 @@ _PLUS, _POINT = ord("+"), ord(".")
 
 @dataclass
 class _Events:
-    """The requests so far, the requeues (device, sector, sectors, line), and what was seen."""
+    """Requests so far, requeues (device, sector, sectors, line), and counts of all events."""
 
     event: str
     columns: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
     requeues: list[npt.NDArray[Any]] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
     size: int = 0
-    ended: int = 0  # the line at which the summary begins
+    ended: int = 0  # line at which the summary begins
 
 
 def read(tables: Iterable[Table], out: Collector, *, event: str) -> None:
-    """Add the requests that the events of one kind make."""
+    """Add the requests from the events of one kind. Raises TraceError."""
     out.tick_ps = TICK_PS
     found = _Events(event)
     for table in tables:
@@ -80,7 +81,7 @@ def read(tables: Iterable[Table], out: Collector, *, event: str) -> None:
 
 
 def _event_rows(table: Table, found: _Events) -> I64:
-    """Rows that are events: they begin with a device, as those of the summary never do."""
+    """Return the rows that are events; they begin with a device, unlike rows of the summary."""
     filled = np.flatnonzero(table.count > 0)
     column = table.column("device", 0, filled)
     names: dict[str, int] = {}
@@ -89,7 +90,7 @@ def _event_rows(table: Table, found: _Events) -> I64:
     other = filled[~known & (table.count[filled] >= len(COLUMNS))]
     time = table.column("time", _TIME, other)
     point = np.maximum(time.end - DECIMALS - 1, time.start)
-    if (table.text[point] == _POINT).any():  # an event but for its device
+    if (table.text[point] == _POINT).any():  # an event with a malformed device
         row = other[np.argmax(table.text[point] == _POINT)]
         raise table.column("device", 0, np.array([row])).bad(0, "major,minor such as 8,0 is right")
     rows: I64 = filled[known]
@@ -113,7 +114,7 @@ def _event_rows(table: Table, found: _Events) -> I64:
 
 
 def _piece(table: Table, rows: I64, found: _Events, out: Collector) -> None:
-    """One table's requests and requeues."""
+    """Collect the requests and requeues of one table."""
     action = table.column("action", _ACTION, rows)
     kinds, codes = action.kinds()
     for i, kind in enumerate(kinds):
@@ -140,7 +141,7 @@ def _requests(table: Table, rows: I64, found: _Events, out: Collector) -> None:
     device, offset, size = _where(table, rows, has, out)
     data = has & (op >= 0)
     out.note(f"{found.event} events without sectors left out", int((~data & ~flush).sum()))
-    # One entry for a flush and one for the data, in this order; none for other commands.
+    # One entry for a flush and one for the data, in this order; no entry for other commands.
     entry = np.repeat(np.arange(len(rows)), data.astype(int) + flush)
     first = np.append(True, entry[1:] != entry[:-1])[: len(entry)]
     flushes = flush[entry] & first
@@ -160,7 +161,7 @@ def _requests(table: Table, rows: I64, found: _Events, out: Collector) -> None:
 
 
 def _has_sectors(table: Table, rows: I64) -> npt.NDArray[np.bool_]:
-    """Whether a row goes on with "SECTOR + SECTORS"."""
+    """Return for each row whether "SECTOR + SECTORS" follows RWBS."""
     has = table.count[rows] > _SECTORS
     sign = table.column("sign", _SIGN, rows[has])
     has[has] = (sign.end - sign.start == 1) & (table.text[sign.start] == _PLUS)
@@ -170,7 +171,7 @@ def _has_sectors(table: Table, rows: I64) -> npt.NDArray[np.bool_]:
 def _where(
     table: Table, rows: I64, has: npt.NDArray[np.bool_], out: Collector
 ) -> tuple[npt.NDArray[np.int32], I64, I64]:
-    """Device, first sector and sectors of rows; 0 and 0 of those without."""
+    """Return device, first sector and number of sectors of rows; 0 and 0 for rows without."""
     device = table.column("device", 0, rows).names(out.devices)
     sector, sectors = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     most = BYTES_END // SECTOR - 1
@@ -180,7 +181,7 @@ def _where(
 
 
 def _letters(column: Column) -> tuple[I64, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """RWBS as operation (-1: none on sectors), whether a flush comes first, whether FUA."""
+    """Return RWBS as operation (-1: no sectors), whether a flush comes first, and whether FUA."""
     kinds, codes = column.kinds()
     table = []
     for i, kind in enumerate(kinds):
@@ -197,9 +198,9 @@ def _letters(column: Column) -> tuple[I64, npt.NDArray[np.bool_], npt.NDArray[np
 def _requeued(
     columns: dict[str, npt.NDArray[Any]], line: I64, requeues: I64, out: Collector
 ) -> npt.NDArray[np.bool_]:
-    """Which entries were requeued: the last issue of the same sectors before each requeue."""
-    # The flush of a pair lies beside its write and goes with it: match on the write, or a flush
-    # that is alone.
+    """Return a mask of requeued entries: the last issue of the same sectors before each requeue."""
+    # The flush of a pair is next to its write and is removed with it. A requeue therefore matches
+    # the write of a pair, or a flush without a write.
     pair = np.zeros(len(line), bool)
     pair[:-1] = line[1:] == line[:-1]
     entries = np.flatnonzero(~pair)

@@ -1,7 +1,8 @@
-"""Block traces from files and into files: MQSim, MSR Cambridge, fio iolog, blkparse.
+"""Block traces from and to files: MQSim, MSR Cambridge, fio iolog, blkparse.
 
-Owns: read_block() and write_block(), and which option and which operation belongs to which format.
-Does not: guess a format or a unit, or replay. Source: each format's own module.
+This module owns read_block() and write_block(), and the table of options and operations of each
+format. It does not guess a format or a unit, and it does not replay.
+Source: the module of each format.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ __all__ = [
     "write_block",
 ]
 
-#: What can be read. fio takes either version, fio2 and fio3 demand one.
+#: Readable formats. fio accepts both versions; fio2 and fio3 require one version.
 READ_FORMATS = ("mqsim", "msr", "fio", "fio2", "fio3", "blkparse")
 WRITE_FORMATS = ("mqsim", "msr", "fio2", "fio3")
-#: What `drop` may name: operations to leave out; the mark FUA; times that the trace does not have.
+#: Values of `drop`: operations to drop, the FUA flag, and times that the trace does not have.
 DROPS = ("read", "write", "trim", "flush", "fua", "time")
 _VERSIONS = {"fio": None, "fio2": 2, "fio3": 3}
 _LINES = 1 << 14
@@ -53,21 +54,21 @@ def read_block(
     progress: Callable[[float], None] | None = None,
     piece: int = PIECE,
 ) -> BlockTrace:
-    """The requests of a file; a name ending in .gz or .xz is a compressed one.
+    """Return the requests of a file; names ending in .gz or .xz are compressed.
 
-    format: one of READ_FORMATS. time_unit: "ps", "ns" or "us", for mqsim, which must have it and
-    alone has it. event: "D" (default), "Q" or "C", for blkparse. wait: "manual" or "program", for
-    fio version 2 with waits (fio.py). sort: order requests by time, stably, where the file's time
-    runs backwards, which is an error else. limit: requests to read, in the file's order. progress
-    is told the share of the file read; piece: bytes of text taken at a time.
-    TraceError, one line, names file, line, column, value and what would be right.
+    format: one of READ_FORMATS. time_unit: "ps", "ns" or "us", required for mqsim and invalid for
+    other formats. event: "D" (default), "Q" or "C", for blkparse. wait: "manual" or "program", for
+    fio version 2 with waits (fio.py). sort: sort requests stably by time; without it, times that
+    run backwards are an error. limit: maximum number of requests to read, in file order. progress:
+    callback that receives the fraction of the file read so far. piece: bytes of text per piece.
+    Raises TraceError with one line: file, line, column, value, and valid values.
     """
     _check_format("read", path, format, READ_FORMATS)
     _check_options(path, format, time_unit, event, wait)
     if limit is not None and limit < 1:
         raise TraceError(f"limit {limit}: at least 1 is right")
     out = Collector(os.fspath(path), format, sort=sort, limit=limit)
-    cut = format == "mqsim"  # whose last column has one character: a cut shows by itself
+    cut = format == "mqsim"  # its last column has one character, so a truncated line is detected
     lines = pieces(path, piece, cut, progress)
     tables = (Table(os.fspath(path), line, text, comma=format == "msr") for line, text in lines)
     if format == "mqsim":
@@ -93,14 +94,15 @@ def write_block(
     drop: Collection[str] = (),
     progress: Callable[[float], None] | None = None,
 ) -> tuple[str, ...]:
-    """Write a trace, atomically, and say in words what the format could not keep.
+    """Write a trace atomically; return notes on what the format could not store.
 
-    format: one of WRITE_FORMATS. time_unit: "ps", "ns" or "us", for mqsim, which must have it.
-    wait: what fio2's waits are to mean, "program" (default) or "manual". drop: operations to leave
-    out ("read", "write", "trim", "flush"), "fua" to unmark writes, "time" to write times of 0 for
-    a trace that has none. Times are rounded down to the format's unit: mqsim's time_unit, 100 ns
-    (msr), 1 us (fio3), 1 ms (fio2), 100 us (fio2, manual). What the format cannot hold and `drop`
-    does not name is a TraceError. progress is told the share of the requests written.
+    format: one of WRITE_FORMATS. time_unit: "ps", "ns" or "us", required for mqsim. wait: meaning
+    of fio2's waits, "program" (default) or "manual". drop: operations to drop ("read", "write",
+    "trim", "flush"), "fua" to write FUA writes as plain writes, "time" to write times of 0 for a
+    trace without times. Times are rounded down to the format's unit: mqsim's time_unit, 100 ns
+    (msr), 1 us (fio3), 1 ms (fio2), 100 us (fio2, manual). progress: callback that receives the
+    fraction of the requests written so far. Raises TraceError for contents that the format cannot
+    store and `drop` does not name.
     """
     target = os.fspath(path)
     check_writing(path, format)
@@ -132,7 +134,7 @@ def write_block(
 
 
 def check_writing(path: str | os.PathLike[str], format: str) -> None:
-    """TraceError if no trace can be written there, or in this format; before long work."""
+    """Raise TraceError if the path or the format is invalid; call this before long work."""
     _check_format("write", path, format, WRITE_FORMATS)
     check_target(path)
 
@@ -149,7 +151,7 @@ def _check_options(
     path: str | os.PathLike[str], format: str, time_unit: str | None, event: str | None,
     wait: str | None,
 ) -> None:  # fmt: skip
-    """TraceError for an option that the format has not, or lacks."""
+    """Raise TraceError for an option that the format does not have, or that is missing."""
     units = ", ".join(mqsim.TICKS_PS)
     if (format == "mqsim") != (time_unit is not None):
         if time_unit is None:
@@ -173,7 +175,7 @@ def _check_options(
 def _fitted(
     trace: BlockTrace, path: str, format: str, drop: Collection[str]
 ) -> tuple[BlockTrace, list[str]]:
-    """The trace without what is dropped; TraceError for what the format cannot hold."""
+    """Return the trace without dropped items, and notes. Raises TraceError if the rest fails."""
     notes = []
     for op, name in enumerate(OPS):
         n = int((trace.op == op).sum())
@@ -205,7 +207,7 @@ def _fitted(
 
 
 def _lost(trace: BlockTrace, format: str) -> list[str]:
-    """What of the trace the format does not hold, beyond the rounding of times."""
+    """Return notes on the data that the format cannot store, except for the rounding of times."""
     notes = []
     if format == "msr":
         if trace.response_ps is None:

@@ -1,7 +1,8 @@
-"""Block traces made from others: one device, one operation less, devices side by side, wrapped.
+"""Block traces derived from others: one device, without an operation, merged devices, wrapped.
 
-Owns: the functions below; each returns a new trace and says in its notes what it changed.
-Does not: touch times or files. Source: own.
+This module owns the functions below. Each returns a new trace with notes on its changes. The module
+does not change times or access files.
+Source: this project.
 """
 
 from __future__ import annotations
@@ -16,30 +17,30 @@ from ondie.traces.block_model import BYTES_END, COLUMNS, FLUSH, BlockTrace
 from ondie.traces.columns import I64
 from ondie.traces.errors import TraceError
 
-#: Where devices side by side begin: a multiple of this many bytes.
+#: Merged devices begin at multiples of this many bytes.
 BESIDE = 1 << 20
 
 
 def take(trace: BlockTrace, rows: npt.NDArray[Any] | slice, **changes: Any) -> BlockTrace:
-    """Some rows, in order, with changes to the rest."""
+    """Return the given rows in order, with changes to other fields."""
     columns = {n: c[rows] for n in COLUMNS if (c := getattr(trace, n)) is not None}
     return replace(trace, **(columns | changes))
 
 
 def without(trace: BlockTrace, op: int) -> BlockTrace:
-    """All requests but those of one operation; TraceError if none is left."""
+    """Return all requests except those of one operation. Raises TraceError if none is left."""
     return take(trace, trace.op != op)
 
 
 def head(trace: BlockTrace, count: int) -> BlockTrace:
-    """The first requests, at most `count` of them."""
+    """Return the first requests, at most `count`. Raises TraceError for a count below 1."""
     if count < 1:
         raise TraceError(f"limit {count}: at least 1 is right")
     return take(trace, slice(0, count))
 
 
 def only(trace: BlockTrace, device: str) -> BlockTrace:
-    """The requests of one device; TraceError names the devices there are."""
+    """Return the requests of one device. Raises TraceError that names the known devices."""
     if device not in trace.devices:
         known = ", ".join(trace.devices[:20]) + (", ..." if len(trace.devices) > 20 else "")
         raise TraceError(f"{trace.source}: device {device!r}: one of {known} is right")
@@ -48,14 +49,17 @@ def only(trace: BlockTrace, device: str) -> BlockTrace:
 
 
 def ends(trace: BlockTrace) -> list[int]:
-    """Per device, the byte behind the last one that a request names."""
+    """Return for each device the byte after the last byte that a request addresses."""
     out = np.zeros(len(trace.devices), np.int64)
     np.maximum.at(out, trace.device, trace.offset + trace.size)
     return [int(end) for end in out]
 
 
 def beside(trace: BlockTrace) -> BlockTrace:
-    """All devices as one, side by side in their order, each from the next multiple of BESIDE."""
+    """Return all devices merged into one, in order, each at the next multiple of BESIDE.
+
+    Raises TraceError if the merged address space is too large.
+    """
     bases, base = [], 0
     for end in ends(trace):
         bases.append(base)
@@ -75,9 +79,9 @@ def beside(trace: BlockTrace) -> BlockTrace:
 
 
 def wrap(trace: BlockTrace, capacity: int) -> BlockTrace:
-    """Offsets modulo `capacity` bytes; a request across the end becomes two, of equal arrival.
+    """Return offsets modulo `capacity` bytes; a request across the end becomes two requests.
 
-    TraceError for a request larger than that.
+    Both parts have the same arrival. Raises TraceError for a request larger than `capacity`.
     """
     if capacity < 1:
         raise TraceError(f"offset wrap {capacity}: at least 1 byte is right")

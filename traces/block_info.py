@@ -1,7 +1,7 @@
-"""A summary of a block trace for people and for JSON.
+"""Summary of a block trace for people and for JSON.
 
-Owns: block_info(): what `ondie trace info --from` shows. Does not: print.
-Source: the trace itself; nothing is computed that it does not hold.
+This module owns block_info(), the content of `ondie trace info --from`. It does not print.
+Source: the trace; the summary contains nothing beyond its data.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from ondie.traces.block_model import FLUSH, OPS, PS_PER_S, READ, TRIM, WRITE, Bl
 from ondie.traces.columns import I64
 
 PAGE = 4096
-#: Offsets are counted by the largest of these that divides them.
+#: The alignment of an offset is the largest of these values that divides it.
 ALIGNMENTS = (1, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536)
 
 
 def block_info(trace: BlockTrace) -> dict[str, Any]:
-    """Plain dict (JSON-able): requests, times, operations, sizes, footprint, alignment, devices."""
+    """Return requests, times, operations, sizes, footprint, alignment, devices as a JSON-able dict.
+
+    Sizes are in bytes, span_s in seconds, response times in microseconds.
+    """
     n, span = len(trace), trace.span_ps
     data = (trace.op == READ) | (trace.op == WRITE)
     aligned = data & (trace.offset % PAGE == 0) & (trace.size % PAGE == 0)
@@ -60,7 +63,7 @@ def block_info(trace: BlockTrace) -> dict[str, Any]:
 
 
 def footprint(trace: BlockTrace, rows: np.ndarray) -> int:
-    """Distinct bytes that the chosen requests (bool per request) touch, over all devices."""
+    """Return the distinct bytes that the selected requests (bool[n]) touch, over all devices."""
     device, start = trace.device[rows], trace.offset[rows]
     end = start + trace.size[rows]
     order = np.lexsort((start, device))
@@ -73,23 +76,23 @@ def footprint(trace: BlockTrace, rows: np.ndarray) -> int:
 
 
 def _union(start: I64, end: I64) -> int:
-    """Length of the union of intervals, sorted by their starts."""
+    """Return the length of the union of intervals that are sorted by their starts."""
     if not len(start):
         return 0
     covered = np.maximum.accumulate(end)
-    new = np.maximum(start[1:], covered[:-1])  # what lies before is covered already
+    new = np.maximum(start[1:], covered[:-1])  # earlier bytes are already covered
     return int(end[0] - start[0] + np.maximum(end[1:] - new, 0).sum())
 
 
 def _alignment(offset: I64) -> dict[str, int]:
-    """Read and written requests by the largest of ALIGNMENTS that divides their offset."""
+    """Return the number of reads and writes for each alignment of their offset."""
     divides = np.array([offset % a == 0 for a in ALIGNMENTS]).sum(axis=0)
     counts = np.bincount(divides, minlength=len(ALIGNMENTS) + 1)[1:]
     return {str(a): int(c) for a, c in zip(ALIGNMENTS, counts, strict=True)}
 
 
 def _devices(trace: BlockTrace) -> dict[str, dict[str, int]]:
-    """Requests and the end of the address space used, per device."""
+    """Return the number of requests and the end of the used address space for each device."""
     requests = np.bincount(trace.device, minlength=len(trace.devices))
     end = np.zeros(len(trace.devices), np.int64)
     np.maximum.at(end, trace.device, trace.offset + trace.size)

@@ -1,8 +1,8 @@
-"""A block trace: the requests that a drive was given, as columns in order of arrival.
+"""Block trace model: the requests to a drive as columns in order of arrival.
 
-Owns: BlockTrace and what makes it consistent, and Collector, which assembles one piece by piece.
-Does not: know a file format or a device.
-Source: own; the numbers of the operations are those of the emulator's command record.
+This module owns BlockTrace with its consistency rules, and Collector, which assembles a trace from
+pieces. It does not own file formats or devices.
+Source: this project; the numbers of the operations are those of the emulator's command record.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from ondie.traces.errors import TraceError
 READ, WRITE, TRIM, FLUSH = range(4)
 OPS = ("read", "write", "trim", "flush")
 
-SECTOR = 512  # bytes: the unit of MQSim's and blkparse's columns, whatever the drive's block
-#: Offsets and sizes end below this, so that their sum is an int64.
+SECTOR = 512  # bytes; unit of MQSim's and blkparse's columns, independent of the drive's block size
+#: Offsets and sizes are below this value, so that their sum fits into int64.
 BYTES_END = 2**62
 PS_PER_S = 10**12
 
 
 @dataclass(frozen=True, eq=False)
 class BlockTrace:
-    """n requests. All columns have length n and are read-only.
+    """n requests; all columns have length n and are read-only.
 
-    arrival_ps: int64, never decreasing, from 0; the first may be later. All 0 where not `timed`:
-    the file holds an order and no times, and only a closed loop can replay it.
-    op: int8, READ, WRITE, TRIM or FLUSH. offset, size: int64, bytes; size > 0, but 0 for FLUSH,
-    whose offset is 0. device: int32, index into `devices`, the names in the source.
-    source: the file's name, without its folder; format: what it was read as.
+    arrival_ps: int64, non-decreasing, at least 0. All values are 0 if `timed` is false: the file
+    then has an order but no times, and only a closed loop can replay it.
+    op: int8, READ, WRITE, TRIM or FLUSH. offset, size: int64, bytes; size > 0, except for FLUSH,
+    whose offset and size are 0. device: int32, index into `devices`, the names in the source.
+    source: name of the file without its folder. format: the format in which it was read.
     response_ps: int64 or None, the recorded time from arrival to completion.
-    fua: bool or None, a write that is to complete on the flash, not in a cache.
-    origin_ps: what arrival 0 is on the source's own clock; a Python integer, since a clock that
-    counts from 1601 exceeds int64 in picoseconds.
-    notes: what reading left out, or changed, in words.
+    fua: bool or None; a write with FUA completes on flash, not in a cache.
+    origin_ps: time of arrival 0 on the source's clock. It is a Python integer, because a clock that
+    starts in 1601 exceeds int64 in picoseconds.
+    notes: text on the requests and fields that reading omitted or changed.
     """
 
     arrival_ps: I64
@@ -71,16 +71,16 @@ class BlockTrace:
 
     @property
     def span_ps(self) -> int:
-        """From the first arrival to the last."""
+        """Time from the first to the last arrival, ps."""
         return int(self.arrival_ps[-1] - self.arrival_ps[0]) if len(self) else 0
 
     def parts(self, step: int = 1 << 16) -> Iterator[slice]:
-        """The rows in slices, for writers."""
+        """Yield the rows in slices, for writers."""
         for start in range(0, len(self), step):
             yield slice(start, start + step)
 
     def counts(self) -> tuple[int, int, int, int]:
-        """Requests per operation, in their numbers' order."""
+        """Return the number of requests per operation: read, write, trim, flush."""
         read, write, trim, flush = np.bincount(self.op, minlength=4).tolist()
         return read, write, trim, flush
 
@@ -133,7 +133,7 @@ class BlockTrace:
             raise TraceError(f"{self.source}: origin_ps is {self.origin_ps}, 0 or more is right")
 
 
-#: Columns and their types; the last two may be None.
+#: Columns and their types; response_ps and fua may be None.
 COLUMNS: dict[str, type] = {
     "arrival_ps": np.int64,
     "op": np.int8,
@@ -147,12 +147,12 @@ COLUMNS: dict[str, type] = {
 
 @dataclass
 class Collector:
-    """Pieces of a trace as they are parsed, in the file's order.
+    """Assembles a trace from pieces as they are parsed, in file order.
 
     source: the file, for errors. tick_ps: picoseconds per unit of the file's time. relative: times
-    count from an epoch, and the earliest becomes arrival 0. sort: bring the requests into order of
-    time, stably; else a time that runs backwards is a TraceError. limit: requests to keep, in the
-    file's order.
+    count from an epoch, and the earliest becomes arrival 0. sort: sort the requests stably by time;
+    without it, a time that runs backwards raises TraceError. limit: maximum number of requests, in
+    file order.
     """
 
     source: str
@@ -170,16 +170,16 @@ class Collector:
 
     @property
     def full(self) -> bool:
-        """Whether the limit is reached."""
+        """True if the limit is reached."""
         return self.limit is not None and self.size >= self.limit
 
     def note(self, words: str, count: int) -> None:
-        """Count what was left out or changed."""
+        """Count omitted or changed items."""
         if count:
             self.notes[words] = self.notes.get(words, 0) + int(count)
 
     def ordered(self, ticks: I64, line: I64 | Callable[[], I64]) -> None:
-        """TraceError if time runs backwards; `line` has the entries' line numbers."""
+        """Raise TraceError if time runs backwards; `line` holds the line numbers of the entries."""
         if self.sort or not len(ticks):
             return
         last, at = self._last
@@ -196,7 +196,7 @@ class Collector:
         self._last = int(ticks[-1]), int((line() if callable(line) else line)[-1])
 
     def add(self, **columns: npt.NDArray[np.generic]) -> None:
-        """Append requests: ticks, op, offset, size, device, and response or fua where known."""
+        """Append requests: ticks, op, offset, size, device, and response or fua if known."""
         n = len(columns["ticks"])
         keep = n if self.limit is None else min(n, self.limit - self.size)
         for name, column in columns.items():
@@ -204,14 +204,14 @@ class Collector:
         self.size += keep
 
     def forget(self, name: str) -> bool:
-        """Drop a column in which all is zero; whether it was."""
+        """Drop a column that is all zero; return True if it was all zero."""
         if any(piece.any() for piece in self._pieces.get(name, ())):
             return False
         self._pieces.pop(name, None)
         return True
 
     def finish(self) -> BlockTrace:
-        """The trace."""
+        """Return the trace. Raises TraceError if it has no requests or exceeds 63 bits of ps."""
         if not self.size:
             raise TraceError(f"{self.source}: no requests, at least one is right")
         columns = {}
@@ -229,7 +229,7 @@ class Collector:
             columns["response_ps"] = self._picoseconds(columns.pop("response"), 0, "response time")
         used = np.unique(columns["device"])
         names = list(self.devices)
-        if len(used) < len(names):  # named, but without a request
+        if len(used) < len(names):  # some named devices have no requests
             columns["device"] = np.searchsorted(used, columns["device"]).astype(np.int32)
             names = [names[i] for i in used]
         return BlockTrace(

@@ -1,10 +1,11 @@
-"""The child of `ondie record`: runs the user's program as Python would, under a Recorder.
+"""Child process of `ondie record`: runs the user's program as Python would, under a Recorder.
 
-Owns: sys.argv, sys.path and __main__ of the program, and telling the parent how it went.
-Does not: catch the program's exit codes or exceptions, or parse a command line for people.
-Source: python's own rules for a script, -m module and -c code; runpy.
+This module owns the program's sys.argv, sys.path and __main__, and the report to the parent. It
+does not catch the program's exit codes or exceptions, and it does not parse a command line for
+people.
+Source: Python's rules for a script, -m module and -c code; runpy.
 
-Called as: python -m ondie.traces.bootstrap OUT JSON -- PROGRAM ARGUMENTS...
+Call: python -m ondie.traces.bootstrap OUT JSON -- PROGRAM ARGUMENTS...
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ondie.traces.record import Recorder
 
 
 def run(program: list[str]) -> None:
-    """Run script, -m module or -c code as __main__ of this process."""
+    """Run a script, -m module or -c code as __main__ of this process."""
     if program[0] == "-m":
         sys.argv = [program[1], *program[2:]]
         _first_path(os.getcwd())
@@ -38,13 +39,13 @@ def run(program: list[str]) -> None:
 
 
 def _first_path(folder: str) -> None:
-    """Replace the entry that `-m ondie.traces.bootstrap` put first by the program's own."""
+    """Replace the first entry of sys.path, set by -m ondie.traces.bootstrap, by the program's."""
     if not sys.flags.safe_path:
         sys.path[0] = folder
 
 
 def main(out: str, given: str, program: list[str]) -> int:
-    """Record the program; the exit code for a program that does not end by SystemExit."""
+    """Record the program; return its exit code, or re-raise its SystemExit."""
     settings: dict[str, Any] = json.loads(given)
     status = Path(settings["status"])
     script = None if program[0] in ("-m", "-c") else Path(program[0]).resolve()
@@ -61,7 +62,7 @@ def main(out: str, given: str, program: list[str]) -> int:
     except SystemExit as error:
         ending = error
         code = 0 if error.code is None else error.code if isinstance(error.code, int) else 1
-    except Exception as error:  # noqa: BLE001  (as the interpreter itself would)
+    except Exception as error:  # noqa: BLE001  (as the interpreter does)
         if recorder.error is None:
             _print(error)
         code = 1
@@ -89,7 +90,7 @@ def main(out: str, given: str, program: list[str]) -> int:
 
 
 def _print(error: BaseException) -> None:
-    """The program's traceback, without our own frames."""
+    """Print the program's traceback without the frames of this module and runpy."""
     trace = error.__traceback__
     ours = (__file__, runpy.__file__, "<frozen runpy>")
     while trace is not None and trace.tb_frame.f_code.co_filename in ours:

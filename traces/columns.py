@@ -1,8 +1,8 @@
-"""Lines of text as columns: tokens found, numbers and words decoded, by whole arrays.
+"""Lines of text as columns: token search and decoding of numbers and words on whole arrays.
 
-Owns: Table (the rows and tokens of one piece of a file), Column, and the one line of an error
-that names file, line, column, value and what would be right. Does not: know a format.
-Source: digits eight at a time in a 64-bit word, D. Lemire, "Quickly parsing eight digits" (2018).
+This module owns Table (the rows and tokens of one piece of a file), Column, and the one-line error
+with file, line, column, value and valid values. It does not own formats.
+Source: eight digits at a time in a 64-bit word, D. Lemire, "Quickly parsing eight digits" (2018).
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 
 INT64_MAX = 2**63 - 1
-MOST_DIGITS = 19  # of 2**63 - 1
-MOST_NAME = 4096  # bytes: the longest path of Linux
+MOST_DIGITS = 19  # digits of 2**63 - 1
+MOST_NAME = 4096  # bytes; the longest path on Linux
 
 _NEWLINE, _RETURN, _SPACE, _COMMA, _POINT = 10, 13, 32, 44, 46
-# Of a word whose last d bytes are the token's: what to keep, and '0' for the rest.
+# For a word whose last d bytes belong to the token: the bits to keep, and '0' for the others.
 _KEEP = np.array([(2**64 - 1) >> (8 * (8 - d)) << (8 * (8 - d)) for d in range(9)], np.uint64)
 _FILL = ~_KEEP & np.uint64(0x3030303030303030)
-# Of a word whose first d bytes are the token's: what to keep.
+# For a word whose first d bytes belong to the token: the bits to keep.
 _FIRST = np.array([(1 << (8 * d)) - 1 for d in range(9)], np.uint64)
 
 
 class Table:
     """The lines of one piece of a text file and their tokens.
 
-    text: bytes with their padding (textfile.pieces); line: number of the first line. Tokens are
-    what lies between runs of blanks, or with `comma` between single commas. Row i, a line, has
-    the tokens first[i] to first[i] + count[i] - 1; start and end (int64) are offsets into text.
+    text: bytes with their padding (textfile.pieces). line: number of the first line. Tokens are
+    separated by runs of blanks, or with `comma` by single commas. Row i is a line with the tokens
+    first[i] to first[i] + count[i] - 1. start and end (int64) are offsets into text.
     """
 
     def __init__(self, source: str, line: int, text: U8, comma: bool = False) -> None:
         self.source, self.line, self.text = source, line, text
-        #: Unaligned 8-byte words, one from every byte on.
+        #: Unaligned 8-byte words, one starting at each byte.
         self.words: U64 = np.ndarray((len(text) - 7,), "<u8", text.data, strides=(1,))
         body = text[:-AFTER]
         newlines = np.flatnonzero(body[BEFORE:] == _NEWLINE) + BEFORE
@@ -56,38 +56,38 @@ class Table:
             edges = np.flatnonzero(blank[1:] != blank[:-1]) + 1
             self.start, self.end = edges[0::2], edges[1::2]
             last = np.searchsorted(self.start, newlines) - 1
-        #: Tokens up to the end of each row.
+        #: Number of tokens up to the end of each row.
         after = last + 1
         self.first: I64 = np.concatenate(([0], after[:-1])).astype(np.int64)
         self.count: I64 = after - self.first
         self.rows = len(newlines)
 
     def skip(self, rows: int) -> None:
-        """Forget the first rows."""
+        """Drop the first rows."""
         self.line += rows
         self.rows -= rows
         self.first, self.count = self.first[rows:], self.count[rows:]
 
     def lines(self, rows: I64 | None = None) -> I64:
-        """Line numbers in the file."""
+        """Return the line numbers in the file."""
         return self.line + (np.arange(self.rows) if rows is None else rows)
 
     def shown(self, row: int) -> str:
-        """A row as text, its blanks as single ones."""
+        """Return a row as text with single blanks between its tokens."""
         at = int(self.first[row])
         tokens = range(at, at + int(self.count[row]))
         return " ".join(self.token(i) for i in tokens)
 
     def token(self, i: int) -> str:
-        """One token as text."""
+        """Return one token as text."""
         return bytes(self.text[self.start[i] : self.end[i]]).decode("utf-8", "replace")
 
     def bad(self, row: int, what: str) -> TraceError:
-        """The error that names file and line."""
+        """Return the error that names file and line."""
         return TraceError(f"{self.source}: line {self.line + int(row)}: {what}")
 
     def expect(self, columns: Sequence[str]) -> None:
-        """TraceError unless each row has one token per column."""
+        """Raise TraceError unless each row has one token per column."""
         wrong = self.count != len(columns)
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
@@ -96,14 +96,14 @@ class Table:
             raise self.bad(row, f"{have}, {len(columns)} are right: {' '.join(columns)}")
 
     def column(self, name: str, at: int, rows: I64 | None = None) -> Column:
-        """Token `at` of each of the rows (of all by default), which must have that many."""
+        """Return token `at` of each of the rows (default: all); each row must have that many."""
         tokens = (self.first if rows is None else self.first[rows]) + at
         return Column(self, name, rows, self.start[tokens], self.end[tokens])
 
 
 @dataclass(frozen=True)
 class Column:
-    """One token of each of some rows: rows (None: all), start and end as offsets into the text."""
+    """One token of each of some rows: rows (None: all), start and end as offsets in the text."""
 
     table: Table
     name: str
@@ -112,16 +112,16 @@ class Column:
     end: I64
 
     def bad(self, i: int, right: str) -> TraceError:
-        """The error for the token of entry `i`: file, line, column, value, what is right."""
+        """Return the error for the token of entry `i`: file, line, column, value, valid values."""
         row = i if self.rows is None else int(self.rows[i])
         return self.table.bad(row, f"{self.name} is {_short(self.text(i))}: {right}")
 
     def text(self, i: int) -> str:
-        """Entry `i` as text."""
+        """Return entry `i` as text."""
         return bytes(self.table.text[self.start[i] : self.end[i]]).decode("utf-8", "replace")
 
     def integers(self, least: int = 0, most: int = INT64_MAX) -> I64:
-        """Decimal digits as int64; TraceError unless each lies from `least` to `most`."""
+        """Return decimal digits as int64. Raises TraceError outside `least` .. `most`."""
         length = self.end - self.start
         bad = (length < 1) | (length > MOST_DIGITS)
         longest = min(int(length.max(initial=0)), MOST_DIGITS)
@@ -141,7 +141,7 @@ class Column:
         return total.view(np.int64)
 
     def decimals(self, digits: int) -> I64:
-        """Numbers such as 12.345 with exactly `digits` decimals, as a count of the last one's."""
+        """Return numbers with exactly `digits` decimals in units of 10**-digits (1.25: 125)."""
         point = self.end - digits - 1
         bad = (point <= self.start) | (self.table.text[np.maximum(point, 0)] != _POINT)
         if bad.any():
@@ -152,7 +152,7 @@ class Column:
         return whole * 10**digits + part
 
     def words(self, known: Mapping[str, int]) -> npt.NDArray[np.int8]:
-        """The number of each word (at most 8 bytes) in `known`; TraceError for any other."""
+        """Return the code of each word (at most 8 bytes) in `known`. Raises TraceError."""
         codes = np.full(len(self.start), -1, np.int8)
         for word, code in known.items():
             codes[self.equal(word)] = code
@@ -162,13 +162,13 @@ class Column:
         return codes
 
     def equal(self, word: str) -> npt.NDArray[np.bool_]:
-        """Whether each entry is this word of at most 8 bytes."""
+        """Return for each entry whether it equals a word of at most 8 bytes."""
         raw = word.encode()
         key = self.table.words[self.start] & _FIRST[len(raw)]
         return (key == int.from_bytes(raw, "little")) & (self.end - self.start == len(raw))
 
     def kinds(self) -> tuple[list[str], I64]:
-        """Distinct tokens of at most 8 bytes, and the number of each entry's among them."""
+        """Return the distinct tokens (at most 8 bytes), and the index of each entry's token."""
         length = self.end - self.start
         key = self.table.words[self.start] & _FIRST[np.minimum(length, 8)]
         if (length > 8).any():
@@ -177,7 +177,7 @@ class Column:
         return [self.text(int(i)) for i in first], codes.astype(np.int64)
 
     def names(self, known: dict[str, int]) -> npt.NDArray[np.int32]:
-        """The number of each name in `known`, which grows in order of appearance."""
+        """Return the number of each name in `known`; new names are appended to `known`."""
         length = self.end - self.start
         if (length > MOST_NAME).any() or (length < 1).any():
             wrong = (length > MOST_NAME) | (length < 1)
@@ -205,9 +205,12 @@ class Column:
 
 
 def _eight_digits(word: U64) -> tuple[U64, npt.NDArray[np.bool_]]:
-    """Words of eight characters, the first in the lowest byte: value, and whether not digits."""
+    """Return the values of words of eight digits, and a mask of words with other characters.
+
+    The first character is in the lowest byte.
+    """
     high = np.uint64(0xF0F0F0F0F0F0F0F0)
-    over = (word + np.uint64(0x0606060606060606)) & high  # ':' to '?' leave the threes
+    over = (word + np.uint64(0x0606060606060606)) & high  # ':' to '?' change the high nibble 3
     wrong = ((word & high) | (over >> np.uint64(4))) != np.uint64(0x3333333333333333)
     pairs = (word & np.uint64(0x0F0F0F0F0F0F0F0F)) * np.uint64(10 << 8 | 1)
     pairs = (pairs >> np.uint64(8)) & np.uint64(0x00FF00FF00FF00FF)  # two digits in each 16 bits

@@ -1,7 +1,7 @@
-"""What makes a trace consistent: every rule a Trace must meet before anybody sees it.
+"""Consistency rules of a trace, which every Trace meets from its construction on.
 
-Owns: check() and the names that are allowed.
-Does not: read payload; gradients are checked when they are asked for (model.Trace.gradient).
+This module owns check() and the valid names. It does not read the payload; gradients are checked on
+access (model.Trace.gradient).
 Source: the trace contract of this project.
 """
 
@@ -18,7 +18,7 @@ from ondie.traces.errors import TraceError
 if TYPE_CHECKING:
     from ondie.traces.model import Step, Trace
 
-#: State vectors of each update, in the order in which the kernels take them.
+#: State vectors of each operation, in the order of the kernels' arguments.
 OP_STATES: dict[str, tuple[str, ...]] = {
     "sgd": (),
     "momentum": ("m",),
@@ -29,14 +29,14 @@ OP_STATES: dict[str, tuple[str, ...]] = {
     "other": (),
 }
 FLOAT_TYPES = ("float32", "float16", "bfloat16")
-MAX_ELEMENTS = 1 << 60  # an offset in bytes must still fit 64 bits
+MAX_ELEMENTS = 1 << 60  # an offset in bytes must fit into 64 bits
 MAX_NUMBER = (1 << 63) - 1
 
 Fail = Callable[[str, object, str], None]
 
 
 def check(trace: Trace) -> None:
-    """Raise TraceError with one line if the trace contradicts itself."""
+    """Raise TraceError with one line if the trace is inconsistent."""
     where = trace.origin
 
     def fail(key: str, value: object, right: str) -> None:

@@ -1,7 +1,7 @@
-"""Convolutional networks as lists of their real parameter tensors, with the MACs of each.
+"""Convolutional networks as lists of their parameter tensors, with the MACs of each tensor.
 
-Owns: MobileNetV2, InceptionV3, SqueezeNet 1.0 and NASNet-A mobile, in forward order.
-Does not: know timing, batch sizes or optimizers (synth.py); buffers are not parameters.
+This module owns MobileNetV2, InceptionV3, SqueezeNet 1.0 and NASNet-A mobile, in forward order. It
+does not own timing, batch sizes or optimizers (synth.py). Buffers are not parameters.
 Source: Sandler et al. 2018, Szegedy et al. 2015, Iandola et al. 2016, Zoph et al. 2017; counts as
     in torchvision (the first three) and Keras applications (NASNet, whose cells this follows).
 """
@@ -12,7 +12,7 @@ from ondie.traces.architectures import Use
 
 
 class Net:
-    """Collects the layers of a network while it follows channels and sizes of one image."""
+    """Collects the layers of a network while the caller tracks channels and image sizes."""
 
     def __init__(self) -> None:
         self.uses: list[Use] = []
@@ -28,7 +28,7 @@ class Net:
         bias: bool = False,
         norm: bool = True,
     ) -> int:
-        """Convolution whose output is size x size, with batch normalisation; returns cout."""
+        """Add a convolution with output size x size and batch normalisation; return cout."""
         shape = (cout, cin // groups, *kernel)
         macs = cout * (cin // groups) * kernel[0] * kernel[1] * size * size
         self.uses.append(Use(f"{name}.weight", shape, macs))
@@ -39,17 +39,17 @@ class Net:
         return cout
 
     def norm(self, name: str, width: int) -> None:
-        """Scale and shift of a batch normalisation."""
+        """Add scale and shift of a batch normalisation."""
         self.uses += [Use(f"{name}.weight", (width,), 0), Use(f"{name}.bias", (width,), 0)]
 
     def dense(self, name: str, inputs: int, outputs: int) -> None:
-        """Fully connected layer."""
+        """Add a fully connected layer."""
         self.uses.append(Use(f"{name}.weight", (outputs, inputs), outputs * inputs))
         self.uses.append(Use(f"{name}.bias", (outputs,), 0))
 
 
 def mobilenetv2(classes: int = 1000) -> list[Use]:
-    """Width 1.0 at 224 pixels."""
+    """Return MobileNetV2 with width 1.0 at 224 pixels."""
     net, size = Net(), 112
     channels = net.conv("features.0", 3, 32, size, (3, 3))
     number = 1
@@ -76,7 +76,7 @@ def mobilenetv2(classes: int = 1000) -> list[Use]:
 
 
 def squeezenet(classes: int = 1000) -> list[Use]:
-    """Version 1.0 at 224 pixels, whose 1.25 M parameters Stannis names."""
+    """Return SqueezeNet 1.0 at 224 pixels; its 1.25 M parameters match the number in Stannis."""
     net = Net()
     net.conv("features.0", 3, 96, 109, (7, 7), bias=True, norm=False)
     channels = 96
@@ -101,7 +101,7 @@ def squeezenet(classes: int = 1000) -> list[Use]:
 
 
 def inceptionv3(classes: int = 1000) -> list[Use]:
-    """At 299 pixels, without the auxiliary classifier."""
+    """Return InceptionV3 at 299 pixels, without the auxiliary classifier."""
     net = Net()
 
     def tower(name: str, channels: int, *layers: tuple[int, tuple[int, int], int]) -> int:
@@ -169,7 +169,7 @@ def inceptionv3(classes: int = 1000) -> list[Use]:
 
 
 def nasnet_mobile(classes: int = 1000) -> list[Use]:
-    """NASNet-A (4 @ 1056) at 224 pixels, built cell by cell."""
+    """Return NASNet-A (4 @ 1056) at 224 pixels, built cell by cell."""
     net = Net()
 
     def separable(name: str, cin: int, filters: int, size: int, kernel: int) -> None:
@@ -186,7 +186,7 @@ def nasnet_mobile(classes: int = 1000) -> list[Use]:
             net.conv(f"{name}.pointwise{half}", channels, filters, size)
 
     def adjust(name: str, before: tuple[int, int], now: tuple[int, int], filters: int) -> int:
-        """Bring the cell before last, (channels, size), to the size and width of this one."""
+        """Adjust the output before last, (channels, size), to the size and width of this cell."""
         if before[1] != now[1]:
             net.conv(f"{name}.adjust.1", before[0], filters // 2, now[1], norm=False)
             net.conv(f"{name}.adjust.2", before[0], filters // 2, now[1], norm=False)
@@ -209,7 +209,7 @@ def nasnet_mobile(classes: int = 1000) -> list[Use]:
         name: str, now: tuple[int, int], before: tuple[int, int] | None, filters: int
     ) -> tuple[int, int]:
         size = (now[1] + 1) // 2
-        # the very first cell has no predecessor and takes its own input, unadjusted
+        # the first cell has no predecessor and uses its own input without adjustment
         p = now[0] if before is None else adjust(name, before, now, filters)
         net.conv(f"{name}.begin", now[0], filters, now[1])
         separable(f"{name}.left1", filters, filters, size, 5)
@@ -226,7 +226,7 @@ def nasnet_mobile(classes: int = 1000) -> list[Use]:
     for stage in range(3):
         if stage:
             filters *= 2
-            # Keras carries the cell before the reduction on, not the reduction's predecessor
+            # Keras continues with the cell before the reduction, not with its predecessor
             now, before = reduce(f"reduce_{4 * stage}", now, before, filters), now
         for i in range(4):
             out = normal(f"cell_{4 * stage + i}", now, before, filters)

@@ -1,7 +1,7 @@
-"""DeepSpeed's configuration file: what it says of ZeRO's offload to NVMe.
+"""DeepSpeed's configuration file: the settings of ZeRO's offload to NVMe.
 
-Owns: read_deepspeed(), its keys with their types and defaults, and one line for what is wrong.
-Does not: know devices, or what an option does to a step.
+This module owns read_deepspeed(), the known keys with their types and defaults, and one-line
+errors. It does not own devices or the effect of an option on a step.
 Source: DeepSpeed's configuration classes (runtime/zero/config.py, offload_config.py,
 runtime/precision_config.py, swap_tensor/constants.py) and its documentation.
 """
@@ -21,7 +21,7 @@ from ondie.traces.errors import TraceError
 
 Kind = Literal["bool", "count", "size", "share", "device", "any"]
 
-#: Keys of each section that say something of offload: kind and DeepSpeed's default.
+#: Keys of each section that affect offload: kind and DeepSpeed's default.
 KEYS: dict[str, dict[str, tuple[Kind, Any]]] = {
     "zero_optimization": {"stage": ("size", 0), "sub_group_size": ("count", 10**9)},
     "zero_optimization.offload_optimizer": {
@@ -57,7 +57,7 @@ KEYS: dict[str, dict[str, tuple[Kind, Any]]] = {
         "number_checkpoints": ("any", None),
     },
 }
-#: Keys that are known and say nothing of what a step moves to and from NVMe.
+#: Known keys that do not affect the data that a step moves to and from NVMe.
 SILENT: dict[str, tuple[str, ...]] = {
     "zero_optimization": (
         "allgather_partitions", "allgather_bucket_size", "overlap_comm", "reduce_scatter",
@@ -106,21 +106,24 @@ LARGEST = 1 << 62
 
 @dataclass(frozen=True)
 class ZeroConfig:
-    """What a configuration says of a step's offload: ``values`` by "section.key", defaults filled
-    in, sections by the last part of their name."""
+    """Offload settings of a configuration.
+
+    ``values``: by "section.key" with defaults filled in; a section is named by the last part of its
+    name.
+    """
 
     values: Mapping[str, Any]
     given: frozenset[str]
-    """Keys that the file states."""
+    """Keys that the file contains."""
     remarks: tuple[str, ...]
-    """What a reader has to know: defaults in the place of "auto", unknown keys."""
+    """Remarks for the user: defaults used for "auto", and unknown keys."""
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
 
     @property
     def checkpointing(self) -> bool:
-        """Does the file turn a form of activation checkpointing on?"""
+        """True if the file enables a form of activation checkpointing."""
         section = "activation_checkpointing."
         return bool(
             self[section + "partition_activations"]
@@ -130,7 +133,7 @@ class ZeroConfig:
 
 
 def read_deepspeed(path: str | PathLike[str]) -> ZeroConfig:
-    """Read a ds_config.json. Raises TraceError, one line: file, key, value, what would be right."""
+    """Read a ds_config.json. Raises TraceError: file, key, value, valid values, on one line."""
     where = str(path)
     content = _json(where)
     values: dict[str, Any] = {}
@@ -188,7 +191,7 @@ def _json(where: str) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are there once, as DeepSpeed wants it."""
+    """Return an object without duplicate keys, as DeepSpeed requires. Raises ValueError."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -198,7 +201,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _section(content: Mapping[str, Any], section: str, where: str) -> Mapping[str, Any]:
-    """An object by its dotted name; empty where it is not there."""
+    """Return an object by its dotted name, or an empty one if it is missing. Raises TraceError."""
     table: Any = content
     for part in section.split("."):
         table = table.get(part)
@@ -222,7 +225,7 @@ def _value(where: str, key: str, value: Any, kind: Kind, default: Any) -> Any:
     elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         if kind == "share":
             good = 0 <= value <= 1
-        else:  # DeepSpeed takes 1e9 for a whole number
+        else:  # DeepSpeed accepts 1e9 as a whole number
             good = value == int(value) and (kind == "count") <= value <= LARGEST
             made = int(value) if good else value
     if not good:

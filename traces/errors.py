@@ -1,10 +1,10 @@
-"""The one error of this room.
+"""Error class of the traces package.
 
-Owns: TraceError.
-Does not: print or exit; the command line turns it into one line and exit code 2.
+This module owns TraceError. It does not print or exit; the command line converts the error to one
+line and exit code 2.
 Source: the error contract of this project.
 """
 
 
 class TraceError(ValueError):
-    """A trace that cannot be read, written or recorded; the message is one line."""
+    """A trace cannot be read, written or recorded. The message has one line."""

@@ -1,14 +1,15 @@
-"""fio's iolog, versions 2 and 3: what a job did to its files, one action per line.
+"""fio's iolog, versions 2 and 3: the actions of a job on its files, one action per line.
 
-Owns: reading and writing both. Does not: run fio, or read its binary blktrace input.
-Source: fio's manual, "Trace file format"; the program itself (3.33), where the two differ.
+This module owns reading and writing of both versions. It does not run fio or read its binary
+blktrace input.
+Source: fio's manual, "Trace file format"; the program (3.33) where it differs from the manual.
 
-Version 3 has a time in microseconds from the start in front of each line. Version 2 has none, but
-`wait` lines, on which manual and program differ, so the reader must be told (`wait`):
-  manual: microseconds since the previous wait, less than 100 being discarded
-  program: milliseconds since fio's start, which is what 3.33 really waits for
-fio drops the pause after a time of 0, so version 3 is written from 1 us on (see _lines3).
-Files are devices. sync and datasync are flushes, whatever offset fio noted with them.
+In version 3 each line begins with the time in microseconds since the start. Version 2 has `wait`
+lines instead. The manual and the program differ on their meaning. The caller selects it (`wait`):
+  manual: microseconds since the previous wait; values below 100 are discarded
+  program: milliseconds since fio's start; fio 3.33 behaves so
+fio drops the pause after a time of 0, so version 3 is written with times from 1 us on (see
+_lines3). Files are devices. sync and datasync are flushes; their offsets are ignored.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ US_PS, MS_PS = 10**6, 10**9
 WAITS = ("manual", "program")
 SHORTEST_WAIT = 100  # us: the manual's rule
 VERSION = "fio version {} iolog"
-MOST_NAME = 256  # bytes of a file name that fio reads
-MOST_SIZE = 2**32 - 1  # fio holds a length in an unsigned int
+MOST_NAME = 256  # bytes; the longest file name that fio reads
+MOST_SIZE = 2**32 - 1  # fio stores a length in an unsigned int
 
-_ADD, _OPEN, _CLOSE, _WAIT = range(FLUSH + 1, FLUSH + 5)  # behind the operations
+_ADD, _OPEN, _CLOSE, _WAIT = range(FLUSH + 1, FLUSH + 5)  # numbers after the operations
 _FILE_ACTIONS = {"add": _ADD, "open": _OPEN, "close": _CLOSE}
 _IO_ACTIONS = {"read": READ, "write": WRITE, "trim": TRIM, "sync": FLUSH, "datasync": FLUSH}
 _WRITTEN = {READ: "read", WRITE: "write", TRIM: "trim", FLUSH: "sync"}
@@ -40,19 +41,19 @@ _WRITTEN = {READ: "read", WRITE: "write", TRIM: "trim", FLUSH: "sync"}
 
 @dataclass
 class _Files:
-    """Which files may be used, from line to line."""
+    """Added and open files, updated line by line."""
 
     added: set[int] = field(default_factory=set)
     open: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
 
     def grow(self, count: int) -> None:
-        """Room for as many files."""
+        """Extend the table to `count` files."""
         self.open = np.append(self.open, np.zeros(count - len(self.open), bool))
 
 
 @dataclass
 class _Clock:
-    """Version 2's time: the tick (us or ms) at which the next action comes, by the waits."""
+    """Time of version 2: the tick (us or ms) of the next action according to the waits."""
 
     wait: str | None
     now: int = 0
@@ -60,7 +61,10 @@ class _Clock:
 
 
 def read(tables: Iterable[Table], out: Collector, *, version: int | None, wait: str | None) -> None:
-    """Add the requests of all tables. version: 2 or 3 demands it; wait: see above."""
+    """Add the requests of all tables. Raises TraceError.
+
+    version: required version, 2 or 3, or None for either. wait: see the module docstring.
+    """
     files, clock, found = _Files(), _Clock(wait), 0
     for table in tables:
         if not found:
@@ -85,8 +89,8 @@ def _version(table: Table, version: int | None) -> int:
 
 
 def _lines(table: Table, version: int, files: _Files, clock: _Clock, out: Collector) -> None:
-    """One table's actions, in order."""
-    lead = version - 2  # columns before the file's name
+    """Process one table's actions in order."""
+    lead = version - 2  # number of columns before the file name
     io = table.count == lead + 4
     other = ~io & (table.count != lead + 2)
     if other.any():
@@ -113,11 +117,11 @@ def _lines(table: Table, version: int, files: _Files, clock: _Clock, out: Collec
 
 
 def _waits(table: Table, rows: I64, clock: _Clock) -> I64:
-    """The tick of each row by the waits before it."""
+    """Return the tick of each row according to the waits before it."""
     step = np.zeros(table.rows, np.int64)
     if len(rows):
         column = table.column("wait", 2, rows)
-        value = column.integers(most=INT64_MAX // US_PS)  # so that no sum of a piece overflows
+        value = column.integers(most=INT64_MAX // US_PS)  # prevents overflow of sums in a piece
         if clock.wait is None:
             raise column.bad(
                 0, "fio's manual means us since the previous wait, fio itself takes ms since its "
@@ -127,7 +131,7 @@ def _waits(table: Table, rows: I64, clock: _Clock) -> I64:
         step[rows] = np.where(value >= SHORTEST_WAIT, value, 0) if clock.wait == "manual" else value
     if clock.wait == "manual":
         ticks = clock.now + np.cumsum(step)
-    else:  # fio does not wait for a time that has passed
+    else:  # fio does not wait for a time in the past
         ticks = np.maximum(np.maximum.accumulate(step), clock.now)
     clock.now = int(ticks[-1])
     if clock.now > INT64_MAX // US_PS:
@@ -136,7 +140,7 @@ def _waits(table: Table, rows: I64, clock: _Clock) -> I64:
 
 
 def _actions(table: Table, io: npt.NDArray[np.bool_], lead: int, version: int) -> I64:
-    """What each row does: an operation, or _ADD to _WAIT."""
+    """Return the action of each row: an operation, or _ADD to _WAIT."""
     action = np.empty(table.rows, np.int64)
     rows = np.flatnonzero(io)
     column = table.column("action", lead + 1, rows)
@@ -151,7 +155,7 @@ def _actions(table: Table, io: npt.NDArray[np.bool_], lead: int, version: int) -
 
 
 def _file_action(table: Table, row: int, action: int, device: int, files: _Files) -> None:
-    """An add, open or close."""
+    """Apply an add, open or close."""
     if action == _ADD:
         files.added.add(device)
     elif action == _OPEN:
@@ -200,7 +204,7 @@ def _bad_row(table: Table, row: int, version: int) -> TraceError:
 
 
 def check(trace: BlockTrace, path: str) -> None:
-    """TraceError for a name or a size that fio cannot read."""
+    """Raise TraceError for a name or a size that fio cannot read."""
     for name in trace.devices:
         if len(name.encode()) > MOST_NAME or len(name.split()) != 1 or name != name.strip():
             raise TraceError(
@@ -215,13 +219,13 @@ def check(trace: BlockTrace, path: str) -> None:
 
 
 def lines(trace: BlockTrace, version: int, wait: str) -> Iterator[str]:
-    """The whole log, line by line. wait: what version 2's waits are to mean."""
+    """Yield the whole log line by line. wait: meaning of version 2's waits."""
     yield VERSION.format(version) + "\n"
     yield from _lines3(trace) if version == 3 else _lines2(trace, wait)
 
 
 def _lines3(trace: BlockTrace) -> Iterator[str]:
-    """Times in whole us, rounded down; all of them 1 us later where the first would be 0."""
+    """Yield lines with times in us, rounded down; all are 1 us later if the first would be 0."""
     shift = 1 if int(trace.arrival_ps[0]) < US_PS else 0
     first, last = (int(trace.arrival_ps[i]) // US_PS + shift for i in (0, -1))
     yield from (f"{first} {name} {a}\n" for a in ("add", "open") for name in trace.devices)
@@ -231,7 +235,7 @@ def _lines3(trace: BlockTrace) -> Iterator[str]:
 
 
 def _lines2(trace: BlockTrace, wait: str) -> Iterator[str]:
-    """Waits where time goes on: whole ms, or us of at least 100 since the previous wait."""
+    """Yield waits where time advances: whole ms, or at least 100 us since the previous wait."""
     tick_ps, least = (US_PS, SHORTEST_WAIT) if wait == "manual" else (MS_PS, 1)
     yield from (f"{name} {a}\n" for a in ("add", "open") for name in trace.devices)
     before = 0

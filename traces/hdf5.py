@@ -1,8 +1,9 @@
-"""The trace container: HDF5, schema version 1, written atomically, read lazily.
+"""The trace container: HDF5, schema version 1, written atomically and read lazily.
 
-Owns: the layout below, the Writer (a .partial file, then fsync and rename), read() and write().
-Does not: decide what is consistent (model.check) or how vectors are narrowed (narrow.py).
-Source: the trace contract of this project; only filters that every HDF5 has (shuffle, gzip).
+This module owns the layout below, the Writer (a .partial file, then fsync and rename) and write().
+It does not own reading (hdf5_read.py), the consistency rules (consistency.py) or the narrowing of
+vectors (narrow.py).
+Source: the trace contract of this project. The filters (shuffle, gzip) exist in every HDF5 build.
 
     /                     attributes: format, schema, payload, timing_source, name, op, form,
                           gradient_dtype, groups, samples_per_step, bytes_per_sample,
@@ -75,14 +76,15 @@ STEP_COLUMNS: dict[str, type] = {
 }
 _CHUNK = 1 << 16
 _SMALL = 64
-_VERSION = ("v110", "v110")  # metadata with checksums
+_VERSION = ("v110", "v110")  # this version adds checksums to metadata
 
 
 class Writer:
-    """Streams one trace into `path`; nothing is seen under that name before finish().
+    """Writes one trace to `path`; no file of that name exists before finish().
 
-    A context manager: leaving it without finish() (an error, an interrupt) removes the partial
-    file. `partial` names that file; it lies in the same folder and says so in its name.
+    Use it as a context manager. Leaving the context without finish(), for example by an error or an
+    interrupt, removes the partial file. `partial` is the path of that file; it is in the same
+    folder and its name ends in .partial. Raises TraceError.
     """
 
     def __init__(self, path: str | os.PathLike[str], partial: str | None = None) -> None:
@@ -113,7 +115,10 @@ class Writer:
         return self._file
 
     def gradient(self, index: int, vector: F32, starts: Sequence[int], prefer: int = 0) -> int:
-        """Store the gradient of one step as narrowly as is lossless; bytes before compression."""
+        """Store the gradient of one step in its narrowest lossless form.
+
+        Returns the size in bytes before compression.
+        """
         with self._writing():
             return self._vector(f"gradients/{index}/values", vector, starts, prefer)
 
@@ -135,7 +140,7 @@ class Writer:
                 _set(dataset.attrs, "name", name)
 
     def finish(self, trace: Trace) -> None:
-        """Write header, tensors and steps of the (checked) trace, fsync, rename."""
+        """Write header, tensors and steps of the (checked) trace, then fsync and rename."""
         with self._writing():
             self._header(trace)
             self._tensors(trace.tensors)
@@ -148,7 +153,7 @@ class Writer:
             _sync_folder(self.path.parent)
 
     def discard(self) -> None:
-        """Remove the partial file, if finish() did not turn it into the trace."""
+        """Remove the partial file unless finish() has renamed it."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -231,7 +236,7 @@ class Writer:
         chunks = tuple(min(size, _CHUNK) for size in array.shape)
         if array.ndim > 1:
             chunks = (max(1, min(array.shape[0], _CHUNK // max(1, array[0].size))), *chunks[1:])
-        small = array.size < _SMALL  # not worth compressing
+        small = array.size < _SMALL  # too small for compression
         return self.file.create_dataset(
             key,
             data=array,
@@ -244,7 +249,7 @@ class Writer:
 
 
 def write(path: str | os.PathLike[str], trace: Trace) -> None:
-    """Write any trace to `path`, atomically; TraceError if that is not possible."""
+    """Write any trace to `path` atomically. Raises TraceError on failure."""
     starts = [t.offset for t in trace.trainable]
     with Writer(path) as writer:
         if trace.payload == "recorded":
@@ -266,13 +271,13 @@ def write(path: str | os.PathLike[str], trace: Trace) -> None:
 
 
 def scale_shift(scale: float) -> int:
-    """log2 of a loss scale that is a power of two, else 0."""
+    """Return log2 of a loss scale that is a power of two, else 0."""
     mantissa, exponent = math.frexp(scale)
     return exponent - 1 if mantissa == 0.5 else 0
 
 
 def check_target(path: Path) -> None:
-    """TraceError unless a trace can be written to this path."""
+    """Raise TraceError unless a trace can be written to this path."""
     if path.suffix not in (".h5", ".hdf5"):
         raise TraceError(f"{path}: a trace file's name ends in .h5")
     if path.is_dir():
@@ -289,14 +294,14 @@ def reason(error: BaseException) -> str:
 
 
 def _texts(values: Sequence[str]) -> npt.NDArray[Any]:
-    """Text of fixed length: HDF5 guards it by checksums, which variable length escapes."""
+    """Return text of fixed length; HDF5 checksums do not cover text of variable length."""
     encoded = [value.encode() for value in values]
     length = max([1, *map(len, encoded)])
     return np.array(encoded, h5py.string_dtype("utf-8", length))
 
 
 def _set(attrs: h5py.AttributeManager, key: str, value: str | bool | int | float) -> None:
-    """Set an attribute; text at fixed length, as in datasets."""
+    """Set an attribute; text gets a fixed length, as in datasets."""
     if isinstance(value, str):
         text = _texts([value])
         attrs.create(key, text[0], dtype=text.dtype)
@@ -305,7 +310,7 @@ def _set(attrs: h5py.AttributeManager, key: str, value: str | bool | int | float
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename durable, where folders can be opened (not on Windows)."""
+    """Make the rename durable on systems that can open folders (not Windows)."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

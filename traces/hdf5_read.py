@@ -1,7 +1,7 @@
-"""Reading a trace file: lazily, and with one line for everything that can be wrong with it.
+"""Reader of trace files: lazy, with a one-line error for every kind of damage.
 
-Owns: read() and the FileSource that fetches vectors when they are asked for.
-Does not: define the layout (hdf5.py) or check what the numbers mean (consistency.py).
+This module owns read() and the FileSource that fetches vectors on demand. It does not own the
+layout (hdf5.py) or the consistency rules (consistency.py).
 Source: the layout in hdf5.py.
 """
 
@@ -24,14 +24,15 @@ from ondie.traces.hdf5 import FORMAT, HEADER, SCHEMA, STEP_COLUMNS, TENSOR_COLUM
 from ondie.traces.model import F32, Step, Tensor, Trace
 from ondie.traces.narrow import Packed, unpack
 
-_MAX_ENTRIES = 1 << 28  # of a table of tensors or steps
+_MAX_ENTRIES = 1 << 28  # maximum size of a table of tensors or steps
 
 
 def read(path: str | os.PathLike[str]) -> Trace:
-    """Read a trace; vectors stay in the file until asked for.
+    """Read a trace; vectors stay in the file until they are requested.
 
-    TraceError, one line: missing, truncated, not HDF5, another format or version, a missing
-    key or attribute, values of another kind, sizes that contradict each other.
+    Raises TraceError with a one-line message for a missing or truncated file, a file that is not
+    HDF5, another format or version, a missing key or attribute, a value of the wrong type, and
+    contradictory sizes.
     """
     path = Path(path)
     with _opened(path) as file:
@@ -46,7 +47,7 @@ def read(path: str | os.PathLike[str]) -> Trace:
                 f"this program reads version {SCHEMA}"
             )
         header = {key: _attribute(path, file, key, kind) for key, kind in HEADER.items()}
-        if header["groups"] < 1:  # the tables below have that many columns
+        if header["groups"] < 1:  # the tables below have one column per group
             raise TraceError(f"{path}: groups is {header['groups']}, at least 1 is right")
         tensors = _read_tensors(path, file)
         steps = _read_steps(path, file, len(tensors), header["groups"])
@@ -67,44 +68,44 @@ def read(path: str | os.PathLike[str]) -> Trace:
 
 
 class FileSource:
-    """Vectors of a trace file, read when asked for (a Source of model.py)."""
+    """Vectors of a trace file, read on demand (implements Source of model.py)."""
 
     def __init__(self, path: Path, tensors: Sequence[Tensor]) -> None:
         self.path = path
         self.starts = sorted(t.offset for t in tensors if t.trainable)
 
     def gradient(self, index: int) -> F32:
-        """float32 gradient of one step as stored, not yet checked for NaN."""
+        """Return the gradient of one step as stored, float32, without a check for NaN."""
         with _opened(self.path) as file:
             return self._vector(file, f"gradients/{index}/values")
 
     def raw(self, index: int) -> npt.NDArray[Any] | None:
-        """The 16-bit gradient before unscaling, or None."""
+        """Return the 16-bit gradient before unscaling, or None."""
         with _opened(self.path) as file:
             key = f"gradients/{index}/raw"
             return _array(self.path, file, key) if key in file else None
 
     def weights(self, which: str) -> F32 | None:
-        """Weights "initial" or "final", or None."""
+        """Return the "initial" or "final" weights, or None."""
         with _opened(self.path) as file:
             key = f"weights/{which}"
             return self._vector(file, key) if key in file else None
 
     def states(self) -> dict[str, F32]:
-        """Optimizer state before the first step, by name."""
+        """Return the optimizer state before the first step, by name."""
         with _opened(self.path) as file:
             names = list(file["states"]) if "states" in file else []
             return {name: self._vector(file, f"states/{name}") for name in names}
 
     def buffers(self) -> dict[str, npt.NDArray[Any]]:
-        """Buffers before the first step, by name."""
+        """Return the buffers before the first step, by name."""
         with _opened(self.path) as file:
             group = file.get("buffers", {})
             keys = sorted(group, key=int)
             return {str(_plain(group[key].attrs["name"])): group[key][()] for key in keys}
 
     def storage(self, index: int) -> tuple[str, tuple[int, ...], int]:
-        """(storage, shifts, bytes in the file) of one gradient."""
+        """Return (storage, shifts, bytes in the file) of one gradient."""
         with _opened(self.path) as file:
             dataset = file[f"gradients/{index}/values"]
             shift = tuple(int(k) for k in np.atleast_1d(dataset.attrs["shift"]))
@@ -125,7 +126,7 @@ class FileSource:
 
 
 def file_sha256(path: str | os.PathLike[str]) -> str:
-    """sha256 of a file's bytes."""
+    """Return the sha256 of a file's bytes as hexadecimal text. Raises TraceError."""
     try:
         with open(path, "rb") as handle:
             return hashlib.file_digest(handle, "sha256").hexdigest()
@@ -135,7 +136,7 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[h5py.File]:
-    """The open file; every way in which HDF5 refuses becomes one line."""
+    """Open a file; convert every HDF5 error into a one-line TraceError."""
     if not path.exists():
         raise TraceError(f"{path}: no such file")
     if not path.is_file():
@@ -159,7 +160,7 @@ def _opened(path: Path) -> Iterator[h5py.File]:
 
 
 def _plain(value: object) -> Any:
-    """An attribute as Python's own str, bool, int or float."""
+    """Return an attribute as a Python str, bool, int or float."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, np.generic):
@@ -280,7 +281,7 @@ def _read_hyper(path: Path, file: h5py.File, n: int, groups: int) -> list[tuple[
 
 
 def _check_vectors(path: Path, file: h5py.File, trace: Trace) -> None:
-    """Every vector that must be there is there, with its length; none is read."""
+    """Raise TraceError unless every required vector exists with its length; read no vector."""
     keys = [
         f"{folder}/{key}"
         for folder in ("weights", "states")

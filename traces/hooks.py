@@ -1,9 +1,9 @@
-"""Where torch is watched: global hooks and wrapped functions, put in and taken out as one.
+"""Hooks in torch: global hooks and wrapped functions, installed and removed together.
 
-Owns: what is wrapped in torch, and putting every original back.
-Does not: interpret what it sees; it tells a Watcher (watch.py), in the order things happen.
+This module owns the list of wrapped torch functions and the restoration of the originals. It does
+not interpret the events; it reports them in order to a Watcher (watch.py).
 Source: torch.optim.optimizer and torch.nn.modules.module global hooks, torch.autograd.backward,
-    torch.amp.GradScaler, torch.nn.utils.clip_grad, torch.utils.data; tried on torch 2.13.
+    torch.amp.GradScaler, torch.nn.utils.clip_grad, torch.utils.data; tested with torch 2.13.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 class Hooks:
-    """All hooks of one Watcher; install() and remove() are each other's inverse."""
+    """All hooks of one Watcher; remove() undoes install()."""
 
     def __init__(self, torch: Any, watcher: Watcher) -> None:
         self.torch = torch
         self.watcher = watcher
         self._handles: list[Any] = []
         self._originals: list[tuple[Any, str, Any]] = []
-        self._last: tuple[Any, Any] | None = None  # the optimizer our local hook is on
+        self._last: tuple[Any, Any] | None = None  # (optimizer, handle) of the local pre-hook
 
     def install(self) -> None:
-        """Hook torch; nothing of the training script needs to know."""
+        """Install the hooks in torch; the training script needs no change."""
         torch, watcher = self.torch, self.watcher
         modules = torch.nn.modules.module
-        optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides it
+        optimizers = importlib.import_module("torch.optim.optimizer")  # not exported by torch.optim
         self._handles += [
             modules.register_module_forward_pre_hook(
                 lambda module, args: watcher.forward_begins(module)
@@ -56,7 +56,7 @@ class Hooks:
         self._wrap(torch.nn.utils, "clip_grads_with_norm_", self._clip)
 
     def remove(self) -> None:
-        """Take every hook out again."""
+        """Remove all hooks and restore the originals."""
         for handle in self._handles:
             handle.remove()
         for place, name, original in reversed(self._originals):
@@ -66,12 +66,12 @@ class Hooks:
         self._handles, self._originals, self._last = [], [], None
 
     def when_ready(self, parameter: Any) -> None:
-        """Tell the watcher whenever this parameter's gradient has been accumulated."""
+        """Report to the watcher each time this parameter's gradient has been accumulated."""
         self._handles.append(parameter.register_post_accumulate_grad_hook(self.watcher.ready))
 
     def _wrap(self, place: Any, name: str, wrapper: Callable[..., Any]) -> None:
         original = getattr(place, name, None)
-        if original is None:  # another torch version: this one thing stays unseen
+        if original is None:  # another torch version: this event is not observed
             return
         self._originals.append((place, name, original))
 
@@ -82,9 +82,9 @@ class Hooks:
         setattr(place, name, wrapped)
 
     def _before_any_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Move our own hook behind the optimizer's other pre-hooks, which may change gradients.
+        """Move the local hook behind the optimizer's other pre-hooks, which may change gradients.
 
-        torch walks the global hooks first and looks at the optimizer's own only afterwards.
+        torch runs the global hooks first and reads the optimizer's local hooks afterwards.
         """
         if self._last is not None:
             self._last[1].remove()

@@ -1,8 +1,7 @@
-"""A summary of a trace for people and for JSON.
+"""Summary of a trace for people and for JSON.
 
-Owns: info(): what `ondie trace info` shows.
-Does not: print.
-Source: the trace itself; nothing is computed that it does not hold.
+This module owns info(), the content of `ondie trace info`. It does not print.
+Source: the trace; the summary contains nothing beyond its data.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ondie.traces.model import Trace
 
 
 def info(trace: Trace) -> dict[str, Any]:
-    """Plain dict (JSON-able) of tensors, steps, timing, hyper-parameters, storage and hashes."""
+    """Return tensors, steps, timing, hyperparameters, storage and hashes as a JSON-able dict."""
     steps = trace.steps
     first, last = steps[0], steps[-1]
     losses = [step.loss for step in steps if step.loss is not None]

@@ -1,7 +1,8 @@
-"""Running a user's training command under the recorder, as its own process.
+"""Execution of a training command under the recorder in a separate process.
 
-Owns: reading the command, starting its Python with our bootstrap, its exit code and its leftovers.
-Does not: import torch, or record; that happens in the child (bootstrap.py).
+This module owns the parsing of the command, the start of its Python with the bootstrap module, its
+exit code and the removal of its temporary files. It does not import torch and does not record; the
+child process does both (bootstrap.py).
 Source: Python's command line (python -h): options, then a script, -m module or -c code.
 """
 
@@ -35,9 +36,9 @@ _PROBE = (
 
 
 def split_command(command: list[str]) -> tuple[list[str], list[str]]:
-    """([python, its options...], [script | -m module | -c code, arguments...]).
+    """Return ([python, options...], [script | -m module | -c code, arguments...]).
 
-    TraceError if the command does not start with Python or runs nothing that can be recorded.
+    Raises TraceError if the command does not start with Python or has no program to record.
     """
     if not command:
         raise TraceError("no command to record: give it after --, such as -- python train.py")
@@ -53,7 +54,7 @@ def split_command(command: list[str]) -> tuple[list[str], list[str]]:
             if at + 1 == len(command):
                 raise TraceError(f"{word} at the end of the command: its value is missing")
             return command[:at], command[at:]
-        if word.startswith(("-c", "-m")):  # the value without a space
+        if word.startswith(("-c", "-m")):  # a value without a space
             return command[:at], [word[:2], word[2:], *command[at + 1 :]]
         if word == "-" or not word.startswith("-"):
             break
@@ -69,13 +70,16 @@ def split_command(command: list[str]) -> tuple[list[str], list[str]]:
 
 
 def launch(out: Path, command: list[str], options: Options) -> int:
-    """Run the command under the recorder; its exit code, or TraceError (see record.main)."""
+    """Run the command under the recorder and return its exit code (see record.main).
+
+    Raises TraceError.
+    """
     check_target(out)
     python, program = split_command(command)
     if shutil.which(python[0]) is None:
         raise TraceError(f"{python[0]}: no such program")
     _probe(python)
-    out = out.absolute()  # the script may change folders
+    out = out.absolute()  # the script may change its working directory
     partial = Path(f"{out}.{os.getpid()}.partial")
     status = Path(f"{out}.{os.getpid()}.status.partial")
     given = json.dumps({"options": asdict(options), "partial": str(partial), "status": str(status)})
@@ -96,7 +100,7 @@ def launch(out: Path, command: list[str], options: Options) -> int:
 
 
 def _probe(python: list[str]) -> None:
-    """TraceError unless that Python, with these options, finds ondie and torch."""
+    """Raise TraceError unless that Python, with these options, can import ondie and torch."""
     done = subprocess.run([*python, "-c", _PROBE], check=False, capture_output=True, text=True)
     if done.returncode == 3:
         raise TraceError(
@@ -118,13 +122,13 @@ def _run(arguments: list[str]) -> int:
                 code = child.wait()
                 break
             except KeyboardInterrupt:
-                continue  # the terminal has sent it to the child too, whose turn it is
+                continue  # the terminal also sends the interrupt to the child, which handles it
     return 128 - code if code < 0 else code
 
 
 @contextmanager
 def _forwarding(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass SIGTERM on to the child instead of leaving it and its partial file behind."""
+    """Forward SIGTERM to the child, so that the child removes its partial file."""
 
     def forward(number: int, frame: Any) -> None:
         child.send_signal(number)
@@ -141,7 +145,7 @@ def _forwarding(child: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _told(status: Path) -> dict[str, Any]:
-    """What the child left to say: {"steps": n} or {"error": text}; nothing if it was killed."""
+    """Return the child's report: {"steps": n} or {"error": text}; {} if the child was killed."""
     try:
         told: dict[str, Any] = json.loads(status.read_text())
     except (FileNotFoundError, json.JSONDecodeError):

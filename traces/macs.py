@@ -1,10 +1,11 @@
-"""Counting multiply-accumulates of one training step with torch's own formulas.
+"""Count of the multiply-accumulates of one training step, with torch's formulas.
 
-Owns: MacCounter, which counts forward and backward of the first step it sees.
-Does not: run in later steps; the step it counts in is slower, and record.py says which it was.
-Source: torch.utils.flop_counter's formulas, two FLOPs per MAC; attention of torch's CPU operator,
-    which has no formula there, as its products: two of queries x keys x width per head, five back.
-    A convolution's backward is counted here: torch 2.13's formula ignores groups.
+This module owns MacCounter, which counts forward and backward of the first observed step. It does
+not run in later steps. The counted step is slower, and record.py reports which step it was.
+Source: torch.utils.flop_counter's formulas, two FLOPs per MAC. torch has no formula for its CPU
+    attention operator; it is counted as products of queries x keys x width per head, two forward
+    and five backward. The backward pass of a convolution is counted here, because torch 2.13's
+    formula ignores groups.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 
 class MacCounter:
-    """Counts MACs between start() and stop(phase), until close()."""
+    """Counts MACs between start() and stop(phase) until close()."""
 
     def __init__(self, torch: Any) -> None:
         from torch.utils._python_dispatch import TorchDispatchMode
@@ -42,21 +43,21 @@ class MacCounter:
         self._type = Mode
 
     def start(self) -> None:
-        """Begin counting, unless already counting or done."""
+        """Start counting unless already counting or closed."""
         if not self.done and self._mode is None:
             self._flops = 0
             self._mode = self._type()
             self._mode.__enter__()
 
     def stop(self, phase: str) -> None:
-        """Stop counting and add to a phase."""
+        """Stop counting and add the result to a phase, "forward" or "backward"."""
         if self._mode is not None:
             self._mode.__exit__(None, None, None)
             self._mode = None
             self.macs[phase] += self._flops // 2
 
     def close(self) -> None:
-        """The step is over: count no more."""
+        """End the counting for all later steps."""
         self.done = True
 
 
@@ -73,7 +74,7 @@ def _attention(name: str, args: Any) -> int:
 
 
 def _convolution_backward(gradient: Any, inputs: Any, weight: Any, *rest: Any) -> int:
-    """One forward pass for each of the input's and the weight's gradient that is asked for."""
+    """Return FLOPs: one forward pass for each requested gradient (of the input, of the weight)."""
     transposed, mask = rest[4], rest[7]
     outer = inputs if transposed else gradient
     return 2 * int(outer.numel()) * int(weight[0].numel()) * sum(mask[:2])

@@ -1,8 +1,8 @@
-"""The neutral trace: what a training run did, step by step, as arrays and numbers.
+"""The trace of a training run, step by step, as arrays and numbers.
 
-Owns: the dataclasses Tensor, Step, Trace and where their vectors come from.
-Does not: touch files (hdf5.py), import torch (record.py), know any device or update kernel.
-Source: the trace contract of this project; names of states and hyper-parameters as in torch.optim.
+This module owns the dataclasses Tensor, Step and Trace and the sources of their vectors. It does
+not access files (hdf5.py), import torch (record.py) or know devices or update kernels.
+Source: the trace contract of this project; names of states and hyperparameters as in torch.optim.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ F32 = npt.NDArray[np.float32]
 class Tensor:
     """One parameter of the model.
 
-    `offset` is its first element in the flat vector of trainable parameters, -1 if it is not
-    trainable; `group` its parameter group, -1 if the optimizer does not hold it; `ready_order`
-    the rank (from 0) in which its gradient became ready, -1 if unknown.
+    `offset` is the first element in the flat vector of trainable parameters, or -1 if the parameter
+    is not trainable. `group` is the parameter group, or -1 if the optimizer does not hold the
+    parameter. `ready_order` is the rank (from 0) in which the gradient became ready, or -1 if
+    unknown.
     """
 
     name: str
@@ -46,13 +47,13 @@ class Tensor:
 class Step:
     """One optimizer step.
 
-    Times in seconds. `ready_s` has one entry per tensor of the trace: seconds from the start of
-    the (last) backward pass until its gradient was ready, NaN where unknown. `hyper` holds one
-    dict per parameter group, `count` the optimizer's step counter used for bias correction (from
-    1), `scale` the loss scale, `clip_coefficient` the factor already applied to the gradient.
-    A `skipped` step (found_inf) consumed no gradient and changed nothing. `gradient_norm` (L2)
-    and `gradient_sha256` (of the flat little-endian float32 vector) describe what the step
-    consumed. `order` are the indices of the samples in the data set, where known.
+    Times are in seconds. `ready_s` has one entry per tensor of the trace: the time from the start
+    of the (last) backward pass until its gradient was ready, NaN if unknown. `hyper` has one dict
+    per parameter group. `count` is the optimizer's step counter for bias correction (from 1).
+    `scale` is the loss scale. `clip_coefficient` is the factor already applied to the gradient. A
+    `skipped` step (found_inf) consumed no gradient and changed nothing. `gradient_norm` (L2) and
+    `gradient_sha256` (of the flat little-endian float32 vector) describe the consumed gradient.
+    `order` holds the indices of the samples in the data set, if known.
     """
 
     index: int
@@ -75,7 +76,7 @@ class Step:
 
 
 class Source(Protocol):
-    """Where a trace's vectors come from: memory, or a file read on demand."""
+    """Source of a trace's vectors: memory, or a file read on demand."""
 
     def gradient(self, index: int) -> F32: ...
     def raw(self, index: int) -> npt.NDArray[Any] | None: ...
@@ -112,10 +113,11 @@ class Memory:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """A training run: tensors, steps and, where recorded, gradients and weights.
+    """A training run: tensors, steps and, if recorded, gradients and weights.
 
     Flat vectors hold the trainable parameters in the optimizer's order: float32[n_params].
-    `origin` says in messages where the trace came from (a path, or "synthetic NAME").
+    `origin` names the source of the trace in messages (a path, or "synthetic NAME"). Raises
+    TraceError for inconsistent contents.
     """
 
     name: str
@@ -143,7 +145,7 @@ class Trace:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the file, or of the definition of a trace that has none."""
+        """Hash of the file, or of the definition if the trace has no file."""
         if self.digest is not None:
             return self.digest()
         text = repr((self.name, self.op, self.form, self.tensors, self.attrs))
@@ -160,11 +162,11 @@ class Trace:
 
     @cached_property
     def trainable(self) -> tuple[Tensor, ...]:
-        """The trainable tensors by offset."""
+        """The trainable tensors in order of offset."""
         return tuple(sorted((t for t in self.tensors if t.trainable), key=lambda t: t.offset))
 
     def step(self, i: int) -> Step:
-        """The step at position i, or TraceError."""
+        """Return the step at position i. Raises TraceError."""
         if not 0 <= i < len(self.steps):
             raise TraceError(
                 f"{self.origin}: step {i}: this trace has steps 0 to {len(self.steps) - 1}"
@@ -172,10 +174,10 @@ class Trace:
         return self.steps[i]
 
     def gradient(self, i: int) -> F32:
-        """Gradient that the optimizer consumed at steps[i], float32[n_params].
+        """Return the gradient that the optimizer consumed at steps[i], float32[n_params].
 
-        Unscaled and clipped already. TraceError without payload, for a skipped step, and if the
-        stored vector has NaN or Inf, another length, or another hash than recorded.
+        It is unscaled and clipped. Raises TraceError for a trace without payload, for a skipped
+        step, and if the stored vector contains NaN or infinity, or its length or hash is wrong.
         """
         step = self.step(i)
         if self.payload != "recorded":
@@ -205,9 +207,12 @@ class Trace:
         return vector
 
     def timed(self, forward_s: float | None = None, backward_s: float | None = None) -> Trace:
-        """The trace with other seconds of forward, of backward, in every step (None: its own).
-        Gradients become ready at the same shares of backward; where it took no time, that is not
-        known. TraceError for what is no time."""
+        """Return the trace with other forward and backward times in every step, in seconds.
+
+        None keeps the recorded times. Gradients become ready at the same fractions of the backward
+        pass; if that pass took no time, their times are unknown. Raises TraceError for a negative
+        or infinite time.
+        """
         for name, value in (("forward_s", forward_s), ("backward_s", backward_s)):
             if value is not None and not 0 <= value < math.inf:
                 raise TraceError(f"{name}: {value!r} s, want 0 or more")
@@ -226,18 +231,24 @@ class Trace:
         return replace(self, steps=tuple(step(s) for s in self.steps))
 
     def raw_gradient(self, i: int) -> npt.NDArray[Any] | None:
-        """16-bit gradient before unscaling where it was kept: float16, or uint16 for bfloat16."""
+        """Return the 16-bit gradient before unscaling, float16 or uint16 (bfloat16), or None."""
         return self.source.raw(self.step(i).index)
 
     def weights(self, which: str) -> F32 | None:
-        """float32[n_params] "initial" (before steps[0]) or "final"; None if not recorded."""
+        """Return the weights before steps[0] ("initial") or after the last step ("final").
+
+        float32[n_params], or None if not recorded. Raises TraceError.
+        """
         if which not in ("initial", "final"):
             raise TraceError(f"{self.origin}: weights {which!r}: 'initial' or 'final' is right")
         vector = self.source.weights(which)
         return None if vector is None else self._sized(vector, f"{which} weights")
 
     def states(self) -> dict[str, F32]:
-        """Optimizer state before steps[0], float32[n_params] by name; zeros if none recorded."""
+        """Return the optimizer state before steps[0] by name, float32[n_params].
+
+        States that were not recorded are zeros.
+        """
         stored = self.source.states()
         out: dict[str, F32] = {}
         for name in OP_STATES[self.op]:
@@ -248,11 +259,11 @@ class Trace:
         return out
 
     def buffers(self) -> dict[str, npt.NDArray[Any]]:
-        """The model's buffers (such as running means) before steps[0], by name."""
+        """Return the model's buffers (such as running means) before steps[0], by name."""
         return self.source.buffers()
 
     def group_ranges(self) -> list[tuple[int, int, int]]:
-        """Contiguous (start, stop, group) runs that cover [0, n_params)."""
+        """Return contiguous (start, stop, group) runs that cover [0, n_params)."""
         runs: list[tuple[int, int, int]] = []
         for tensor in self.trainable:
             if tensor.size == 0:
@@ -265,7 +276,7 @@ class Trace:
         return runs
 
     def locate(self, element: int) -> tuple[str, int]:
-        """(tensor name, element inside it) of one element of the flat vector."""
+        """Return (tensor name, element inside it) of an element of the flat vector."""
         for tensor in self.trainable:
             if tensor.offset <= element < tensor.offset + tensor.size:
                 return tensor.name, element - tensor.offset
@@ -281,14 +292,14 @@ class Trace:
 
 
 def vector_sha256(vector: F32) -> str:
-    """sha256 of a float32 vector's little-endian bytes."""
+    """Return the sha256 of a float32 vector's little-endian bytes as hexadecimal text."""
     return hashlib.sha256(np.ascontiguousarray(vector, "<f4").data).hexdigest()
 
 
 def flat_tensors(
     entries: Sequence[tuple[str, tuple[int, ...], int, int]], dtype: str = "float32"
 ) -> tuple[Tensor, ...]:
-    """Trainable tensors laid end to end from (name, shape, group, ready_order)."""
+    """Return trainable tensors laid end to end, from (name, shape, group, ready_order)."""
     out: list[Tensor] = []
     offset = 0
     for name, shape, group, ready in entries:

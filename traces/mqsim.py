@@ -1,11 +1,13 @@
-"""MQSim's trace format: five columns between blanks, times in a unit that its workload file states.
+"""MQSim's trace format: five columns separated by blanks, with times in a configurable unit.
 
-Owns: reading and writing it. Does not: know MQSim's XML, where the unit is (Time_Unit).
+This module owns reading and writing of the format. It does not read MQSim's XML workload file,
+which states the unit (Time_Unit).
 Source: MQSim's trace-based flow: time, device, first sector, sectors, type (0 write, 1 read).
 
-MQSim ignores the device column, takes the sector columns in C's notation (so that a leading zero
-means octal, refused here), and stops without a word at a line of another number of columns, which
-is an error here. It also ignores Time_Unit and takes every time as nanoseconds.
+MQSim ignores the device column and silently stops at a line with another number of columns; here
+such a line is an error. MQSim parses the sector columns in C notation, where a leading zero means
+octal; here a leading zero is an error. MQSim also ignores Time_Unit and reads every time as
+nanoseconds.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _ZERO = 48
 
 
 def read(tables: Iterable[Table], out: Collector) -> None:
-    """Add the requests of all tables."""
+    """Add the requests of all tables to ``out``. Raises TraceError."""
     for table in tables:
         table.expect(COLUMNS)
         time, device, sector, sectors, kind = map(table.column, COLUMNS, range(5))
@@ -52,7 +54,7 @@ def read(tables: Iterable[Table], out: Collector) -> None:
 
 
 def _numbers(device: Column, out: Collector) -> np.ndarray:
-    """Devices are numbers; checked as such, kept by name."""
+    """Return device indices; device names must be numbers."""
     device.integers()
     return device.names(out.devices)
 
@@ -66,7 +68,7 @@ def _refuse_octal(column: Column) -> None:
 
 
 def lines(trace: BlockTrace, tick_ps: int) -> Iterator[str]:
-    """The requests, line by line; sectors must be whole (check)."""
+    """Yield one line per request; sectors must be whole (see check)."""
     number = numbers(trace)
     for part in trace.parts():
         ticks = (trace.arrival_ps[part] // tick_ps).tolist()
@@ -79,7 +81,7 @@ def lines(trace: BlockTrace, tick_ps: int) -> Iterator[str]:
 
 
 def check(trace: BlockTrace, path: str) -> None:
-    """TraceError if an offset or a size is no whole number of sectors."""
+    """Raise TraceError if an offset or a size is not a whole number of sectors."""
     for name in ("offset", "size"):
         broken = getattr(trace, name) % SECTOR != 0
         if broken.any():
@@ -91,7 +93,10 @@ def check(trace: BlockTrace, path: str) -> None:
 
 
 def numbers(trace: BlockTrace) -> list[int]:
-    """The device column: the names where all are numbers, else their places among the names."""
+    """Return the values of the device column.
+
+    They are the device names if all names are numbers, else the indices of the devices.
+    """
     names = trace.devices
     if all(name.isascii() and name.isdecimal() and str(int(name)) == name for name in names):
         return [int(name) for name in names]

@@ -1,9 +1,9 @@
-"""The format of the MSR Cambridge traces: comma-separated, times in units of 100 ns from 1601.
+"""The format of the MSR Cambridge traces: comma-separated, times in units of 100 ns since 1601.
 
-Owns: reading and writing it. Does not: fetch traces.
+This module owns reading and writing of the format. It does not download traces.
 Source: README of the MSR Cambridge traces at SNIA IOTTA (D. Narayanan et al., FAST 2008):
-Timestamp, Hostname, DiskNumber, Type (Read or Write), Offset, Size, ResponseTime; both times in
-Windows filetime units, offset and size in bytes. A volume is called HOST_DISK, as its file is.
+Timestamp, Hostname, DiskNumber, Type (Read or Write), Offset, Size, ResponseTime. Both times are in
+Windows filetime units, offset and size in bytes. A volume is named HOST_DISK, like its file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _TYPES = {"Read": READ, "Write": WRITE}
 
 
 def read(tables: Iterable[Table], out: Collector) -> None:
-    """Add the requests of all tables; the first's time becomes arrival 0."""
+    """Add the requests of all tables to ``out``; the time of the first one becomes arrival 0.
+
+    Raises TraceError.
+    """
     out.tick_ps, out.relative = TICK_PS, True
     for table in tables:
         table.expect(COLUMNS)
@@ -49,7 +52,10 @@ def read(tables: Iterable[Table], out: Collector) -> None:
 
 
 def volumes(trace: BlockTrace, path: str) -> list[str]:
-    """Per device "HOST,DISK": of a name HOST_DISK, else the name with disk 0."""
+    """Return "HOST,DISK" for each device: from a name HOST_DISK, else the name and disk 0.
+
+    Raises TraceError for names that the format cannot represent.
+    """
     out = []
     for name in trace.devices:
         host, _, disk = name.rpartition("_")
@@ -71,7 +77,7 @@ def volumes(trace: BlockTrace, path: str) -> list[str]:
 
 
 def lines(trace: BlockTrace, path: str) -> Iterator[str]:
-    """The requests, line by line; response times 0 where they are not known."""
+    """Yield one line per request; unknown response times are 0."""
     origin = trace.origin_ps // TICK_PS
     volume = volumes(trace, path)
     for part in trace.parts():

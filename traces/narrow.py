@@ -1,9 +1,10 @@
-"""Lossless narrowing: a float32 vector in 16 bits where not one bit is lost.
+"""Lossless narrowing: a float32 vector in 16 bits if no bit is lost.
 
-Owns: the decision (FP16 or BF16, with a power-of-two shift), packing and unpacking.
-Does not: round anything; a vector that does not fit exactly stays float32.
-Source: IEEE 754 binary16 and bfloat16 ranges. An FP16 gradient divided by a loss scale of 2**k is
-    FP16 again once multiplied by 2**k, and then holds the very bytes the accelerator produced.
+This module owns the choice of the format (FP16 or BF16, with a power-of-two shift), packing and
+unpacking. It does not round; a vector that does not fit exactly stays float32.
+Source: IEEE 754 binary16 and bfloat16 ranges. An FP16 gradient divided by a loss scale of 2**k fits
+    into FP16 again after multiplication by 2**k. It then has the bytes that the accelerator
+    produced.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from ondie.traces.model import F32
 _FORMATS = {"float16": (10, -24, 15), "bfloat16": (7, -133, 127)}
 _PROBE = 4096
 _MAX_SHIFT = 300
-_MAX_SHIFTS = 4096  # per-tensor shifts live in an attribute, which HDF5 limits to 64 KiB
+_MAX_SHIFTS = 4096  # per-tensor shifts are stored in an attribute; HDF5 limits it to 64 KiB
 
 
 @dataclass(frozen=True)
 class Packed:
-    """`values` are float32, float16 or (bfloat16) uint16; value = stored * 2**-shift.
+    """A narrowed vector; value = stored * 2**-shift.
 
-    `shift` has one entry, or one per tensor.
+    `values` is float32, float16 or uint16 (bfloat16). `shift` has one entry, or one per tensor.
     """
 
     storage: str
@@ -38,10 +39,10 @@ class Packed:
 
 
 def pack(vector: F32, starts: Sequence[int], prefer: int = 0) -> Packed:
-    """Narrow float32[n] to 16 bits if that is lossless bit for bit, else keep float32.
+    """Narrow float32[n] to 16 bits if every bit is preserved, else keep float32.
 
-    starts: first element of each tensor (the first is 0), for shifts per tensor. prefer: the
-    shift to take if several are right, log2 of the loss scale.
+    starts: first element of each tensor (the first is 0), for shifts per tensor. prefer: preferred
+    shift if several are possible, log2 of the loss scale.
     """
     vector = np.ascontiguousarray(vector, np.float32)
     for storage, (span, low, high) in _FORMATS.items():
@@ -55,7 +56,7 @@ def pack(vector: F32, starts: Sequence[int], prefer: int = 0) -> Packed:
 
 
 def unpack(packed: Packed, starts: Sequence[int]) -> F32:
-    """The float32[n] vector that was packed; TraceError for an unknown storage or shift."""
+    """Return the float32[n] vector. Raises TraceError for an unknown storage or shift."""
     if packed.storage == "float32":
         return np.ascontiguousarray(packed.values, np.float32)
     if packed.storage not in _FORMATS:
@@ -79,7 +80,7 @@ def unpack(packed: Packed, starts: Sequence[int]) -> F32:
 def _scaled(
     vector: F32, starts: Sequence[int], shifts: tuple[int, ...], sign: int
 ) -> npt.NDArray[np.float64]:
-    """vector * 2**(sign * shift) in double, exact: |shift| is small against double's range."""
+    """Return vector * 2**(sign * shift) in float64, exactly: |shift| is small for float64."""
     wide = vector.astype(np.float64)
     if len(shifts) == 1:
         return wide * 2.0 ** (sign * shifts[0])
@@ -99,7 +100,10 @@ def _narrow(
 
 
 def _bits(vector: F32) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | None:
-    """Exponents of the lowest and highest set bit of every non-zero element; None if non-finite."""
+    """Return the exponents of the lowest and highest set bit of every non-zero element.
+
+    int32 arrays. Return None if an element is not finite.
+    """
     magnitude = vector.view(np.uint32) & np.uint32(0x7FFFFFFF)
     magnitude = magnitude[magnitude != 0]
     if magnitude.size and int(magnitude.max()) >= 0x7F800000:
@@ -108,14 +112,14 @@ def _bits(vector: F32) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | 
     significand = (magnitude & np.uint32(0x7FFFFF)).astype(np.int32)
     significand[exponent > 0] |= 0x800000
     unit = np.maximum(exponent, 1) - 150  # weight of the significand's last bit
-    # an integer below 2**24 is exact in float32, whose exponent field is then its log2
+    # an integer below 2**24 is exact in float32, so its exponent field gives its log2
     top = (significand.astype(np.float32).view(np.int32) >> 23) - 127
     last = ((significand & -significand).astype(np.float32).view(np.int32) >> 23) - 127
     return unit + last, unit + top
 
 
 def _range(vector: F32, span: int, low: int, high: int) -> tuple[int, int] | None:
-    """Least and greatest shift that makes the vector exact in a format; None if there is none."""
+    """Return the minimum and maximum shift that make the vector exact in a format, or None."""
     bits = _bits(vector)
     if bits is None:
         return None

@@ -1,7 +1,7 @@
-"""Reading torch optimizers: which update they are, with which numbers, from which state.
+"""Inspection of torch optimizers: operation, hyperparameters, state and step count.
 
-Owns: the map from torch.optim classes to update names, hyper-parameters, state and step counts.
-Does not: hook anything (hooks.py) or import torch: it only looks at what it is given.
+This module owns the map from torch.optim classes to operation names and the access to their
+hyperparameters, states and step counts. It does not install hooks (hooks.py) or import torch.
 Source: torch.optim (SGD, Adam, AdamW, Adagrad), attribute names as in its param_groups and state.
 """
 
@@ -26,7 +26,7 @@ _HYPER: dict[str, tuple[str, ...]] = {
     "adamw": _ADAM,
     "adagrad": ("lr", "lr_decay", "eps", "weight_decay", "maximize"),
 }
-#: our state name -> torch's key in optimizer.state[parameter]
+#: ondie state name -> torch's key in optimizer.state[parameter]
 STATE_KEYS: dict[str, dict[str, str]] = {
     "sgd": {},
     "momentum": {"m": "momentum_buffer"},
@@ -39,7 +39,7 @@ STATE_KEYS: dict[str, dict[str, str]] = {
 
 
 def identify(optimizer: Any) -> tuple[str, str]:
-    """(op, reason): the update's name, or "other" and why no kernel of ours is that update."""
+    """Return (operation, ""), or ("other", reason) if no kernel implements the update."""
     kind = type(optimizer)
     groups = optimizer.param_groups
     if not kind.__module__.startswith("torch.optim"):
@@ -67,7 +67,7 @@ def identify(optimizer: Any) -> tuple[str, str]:
 
 
 def hyper(optimizer: Any, op: str) -> tuple[dict[str, float | bool], ...]:
-    """Hyper-parameters of each group under the names the kernels take, at this moment."""
+    """Return the current hyperparameters of each group under the names that the kernels take."""
     out: list[dict[str, float | bool]] = []
     for group in optimizer.param_groups:
         values: dict[str, Any] = dict(group)
@@ -83,15 +83,15 @@ def hyper(optimizer: Any, op: str) -> tuple[dict[str, float | bool], ...]:
 
 
 def fused(optimizer: Any) -> tuple[bool, ...]:
-    """Whether each parameter group uses torch's fused operator."""
+    """Return for each parameter group whether it uses torch's fused operator."""
     return tuple(bool(group.get("fused")) for group in optimizer.param_groups)
 
 
 def count(optimizer: Any, parameters: Iterable[tuple[str, Any]], seen: int) -> int:
-    """The step counter of the step that is about to run, from 1.
+    """Return the step counter of the step that is about to run, from 1.
 
-    `seen` are the updates this optimizer has made under our eyes; SGD keeps no counter of its
-    own. TraceError if the parameters disagree.
+    `seen`: number of updates of this optimizer that were observed; SGD keeps no counter. Raises
+    TraceError if the parameters disagree.
     """
     states = [(name, optimizer.state.get(parameter, {})) for name, parameter in parameters]
     if any("step" in state for _, state in states):
@@ -108,14 +108,14 @@ def count(optimizer: Any, parameters: Iterable[tuple[str, Any]], seen: int) -> i
 
 
 def state_of(optimizer: Any, op: str, parameter: Any) -> dict[str, Any]:
-    """Our state names -> torch tensors of one parameter, where there are any yet."""
+    """Return the existing state tensors of one parameter by ondie state name."""
     state = optimizer.state.get(parameter, {})
     found = {name: state.get(key) for name, key in STATE_KEYS[op].items()}
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
 def defaults(optimizer: Any) -> str:
-    """The optimizer's constructor arguments as JSON."""
+    """Return the optimizer's constructor arguments as JSON."""
     plain = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in optimizer.defaults.items()
@@ -129,7 +129,7 @@ def defaults(optimizer: Any) -> str:
 
 
 def array(tensor: Any) -> npt.NDArray[np.float32]:
-    """A torch tensor of FP32, FP16 or BF16 as a flat float32 copy on the host (exact)."""
+    """Return a torch tensor of FP32, FP16 or BF16 as a flat float32 copy on the host (exact)."""
     flat: npt.NDArray[np.float32] = tensor.detach().float().cpu().reshape(-1).numpy()
     return flat
 

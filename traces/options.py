@@ -1,7 +1,7 @@
-"""What a user can ask of a recording.
+"""Options of a recording.
 
-Owns: Options, their defaults and least values.
-Does not: parse a command line; the names are those of `ondie record`'s options.
+This module owns Options with their defaults and minimums. It does not parse a command line; the
+names are those of `ondie record`'s options.
 Source: the command line contract of this project.
 """
 
@@ -16,14 +16,14 @@ from ondie.traces.errors import TraceError
 
 @dataclass(frozen=True)
 class Options:
-    """What to record.
+    """Options of a recording.
 
-    payload: gradients and weights too. steps: optimizer steps to keep, after `skip` others.
-    max_bytes: end earlier rather than store more. samples, bytes_per_sample, dataset_samples,
-    macs_*: given instead of derived. optimizer: which, by order of first step, if there are
-    several. raw: keep 16-bit gradients before unscaling too. count_macs: count them in the first
-    step, which is slower for it. stop: end the run after the last recorded step. name: of the
-    trace, else the file's.
+    payload: also record gradients and weights. steps: optimizer steps to record, after `skip`
+    others. max_bytes: end earlier instead of storing more bytes. samples, bytes_per_sample,
+    dataset_samples, macs_*: values to use instead of derived ones. optimizer: index, in order of
+    first step, of the optimizer to record if there are several. raw: also store 16-bit gradients
+    before unscaling. count_macs: count MACs in the first step, which makes that step slower. stop:
+    end the run after the last recorded step. name: name of the trace; the default is the file name.
     """
 
     payload: bool = True
@@ -50,7 +50,7 @@ class Options:
 
 
 def options(given: dict[str, Any]) -> Options:
-    """Options from keywords; TraceError naming the nearest for an unknown one."""
+    """Return Options from keywords. Raises TraceError naming the nearest option if unknown."""
     known = list(Options.__dataclass_fields__)
     for key in given:
         if key not in known:

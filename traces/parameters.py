@@ -1,7 +1,8 @@
-"""Finding the names of an optimizer's parameters, and the 16-bit model behind master weights.
+"""Names of an optimizer's parameters, and the 16-bit model of master weights.
 
-Owns: the search for modules among live objects, parameter names, the twin model.
-Does not: need the training script to say anything; a parameter nobody owns gets group and number.
+This module owns the search for modules among live objects, parameter names and the 16-bit twin of a
+model. The training script needs no change. A parameter that no module holds is named by group and
+number.
 Source: torch.nn.Module.named_parameters; masters as in Micikevicius et al. 2018 (mixed precision).
 """
 
@@ -12,14 +13,14 @@ from typing import Any
 
 
 def roots(module_type: type) -> list[Any]:
-    """Live modules that are nobody's child."""
+    """Return live modules that have no parent."""
     modules = live(module_type)
     children = {id(child) for module in modules for child in module.children()}
     return [module for module in modules if id(module) not in children]
 
 
 def live(kind: type) -> list[Any]:
-    """Live objects of a class; asking type() wakes no lazy proxy."""
+    """Return live objects of a class; it uses type(), which does not trigger lazy proxies."""
     wanted: dict[type, bool] = {}
     found = []
     for candidate in gc.get_objects():
@@ -32,7 +33,7 @@ def live(kind: type) -> list[Any]:
 
 
 def flat_parameters(optimizer: Any) -> list[tuple[int, Any]]:
-    """(group, parameter) in the optimizer's order."""
+    """Return (group, parameter) in the optimizer's order."""
     return [
         (number, parameter)
         for number, group in enumerate(optimizer.param_groups)
@@ -41,7 +42,7 @@ def flat_parameters(optimizer: Any) -> list[tuple[int, Any]]:
 
 
 def owner_and_names(optimizer: Any, modules: list[Any]) -> tuple[Any | None, list[str]]:
-    """The module that holds most of the optimizer's parameters, and a unique name for each."""
+    """Return the module that holds most of the optimizer's parameters, and unique names."""
     parameters = [parameter for _, parameter in flat_parameters(optimizer)]
     wanted = {id(parameter) for parameter in parameters}
     given: dict[int, str] = {}
@@ -67,9 +68,10 @@ def owner_and_names(optimizer: Any, modules: list[Any]) -> tuple[Any | None, lis
 
 
 def twins(optimizer: Any, modules: list[Any]) -> list[tuple[Any, list[tuple[str, Any]]]]:
-    """16-bit models with the parameter shapes of the optimizer's float32 masters.
+    """Return 16-bit models whose parameter shapes equal those of the optimizer's float32 masters.
 
-    Each with its named parameters, in order; the one that trains is the one that gets gradients.
+    Each entry has the named parameters in order. The model that trains is the one that receives
+    gradients.
     """
     masters = [parameter for _, parameter in flat_parameters(optimizer)]
     if any(str(parameter.dtype) != "torch.float32" for parameter in masters):

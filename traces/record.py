@@ -1,7 +1,8 @@
-"""Recording a training run: a context manager, and a command run without any change to it.
+"""Recording of a training run: a context manager, and the recording of an unchanged command.
 
-Owns: the Recorder (which steps are kept, and their order in the file) and main() of `ondie record`.
-Does not: observe torch (watch.py), read tensors (subject.py) or lay out the file (hdf5.py).
+This module owns the Recorder (the selection of steps and their order in the file) and main() of
+`ondie record`. It does not own the observation of torch (watch.py), reading of tensors (subject.py)
+or the file layout (hdf5.py).
 Source: the trace contract of this project. torch is imported when a recording starts.
 """
 
@@ -29,7 +30,7 @@ from ondie.traces.watch import Watcher
 
 @dataclass
 class _Pending:
-    """A step between its beginning and its end."""
+    """A step that has begun and not ended."""
 
     begun: float
     hyper: tuple[dict[str, float | bool], ...]
@@ -48,8 +49,8 @@ class Recorder:
             train()
 
     The file appears when all steps are recorded or the block ends without an error. Options are
-    those of options.Options. TraceError, one line, if torch is missing, the path cannot be
-    written, or the run cannot be recorded; then there is no file.
+    those of options.Options. Raises TraceError with one line if torch is missing, the path cannot
+    be written, or the run cannot be recorded; then there is no file.
     """
 
     def __init__(
@@ -74,14 +75,14 @@ class Recorder:
         self._script = script
         self._writer = Writer(self.path, partial)
         self._watcher = Watcher(self.torch, self, self.options.count_macs)
-        self._optimizers: list[Any] = []  # in the order of their first step
+        self._optimizers: list[Any] = []  # in order of their first step
         self._subject: Subject | None = None
         self._attrs: dict[str, Any] = {}
         self._pending: _Pending | None = None
         self._raw: npt.NDArray[Any] | None = None
         self._final: F32 | None = None
-        self._seen = 0  # steps of the chosen optimizer, and of these
-        self._updates = 0  # those that changed something
+        self._seen = 0  # steps of the chosen optimizer
+        self._updates = 0  # steps of the chosen optimizer that were not skipped
         self._vector_bytes = 0
         self._largest = 0
         self._noted: dict[str, Any] = {}
@@ -109,18 +110,18 @@ class Recorder:
     def note(
         self, *, loss: float | None = None, samples: int | None = None, scale: float | None = None
     ) -> None:
-        """Say of the coming step what the hooks cannot see, such as a home-made loss scale."""
+        """Set values of the coming step that hooks cannot observe, such as a custom loss scale."""
         given = {"loss": loss, "samples": samples, "scale": scale}
         self._noted |= {key: value for key, value in given.items() if value is not None}
 
     def close(self) -> None:
-        """Take the hooks out and remove an unfinished file."""
+        """Remove the hooks and an unfinished file."""
         self._watcher.retire()
         self._watcher.hooks.remove()
         self._writer.discard()
 
     def finish(self) -> None:
-        """Complete the file with the steps recorded so far; further ones are not seen."""
+        """Complete the file with the steps recorded so far; later steps are ignored."""
         if not self.steps:
             skipped = f" after the first {self.options.skip}" if self.options.skip else ""
             self._fail(f"no step of a torch optimizer was seen{skipped}")
@@ -133,10 +134,10 @@ class Recorder:
         self.finished = True
         self._watcher.retire()
 
-    # --- told by the Watcher -----------------------------------------------------------------
+    # --- calls from the Watcher --------------------------------------------------------------
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """The optimizer is about to consume its gradients."""
+        """Handle the start of a step, before the optimizer consumes its gradients."""
         if not self._chosen(optimizer):
             return
         if any(value is not None for value in [*args[1:], kwargs.get("closure")]):
@@ -157,14 +158,14 @@ class Recorder:
             self._fail(str(error))
 
     def after_step(self, optimizer: Any) -> None:
-        """The optimizer has taken its step."""
+        """Handle the end of a step."""
         pending, self._pending = self._pending, None
         if pending is not None:
             self._complete(pending, self._watcher.now() - pending.begun)
         self._close_macs()
 
     def skipped_step(self, optimizer: Any) -> None:
-        """A gradient scaler found Inf and left step() out."""
+        """Handle a step that a gradient scaler skipped because of an infinity."""
         if not self._chosen(optimizer) or not self._due():
             return
         try:
@@ -175,7 +176,7 @@ class Recorder:
         self._close_macs()
 
     def before_unscale(self, scaler: Any, optimizer: Any) -> None:
-        """Gradients are about to be divided by the loss scale: keep their 16 bits if asked."""
+        """Store 16-bit gradients, if requested, before they are divided by the loss scale."""
         self._raw = None
         if (
             self.options.raw
@@ -193,13 +194,13 @@ class Recorder:
 
     @property
     def subject(self) -> Subject:
-        """What is recorded, from its first recorded step on."""
+        """The recorded optimizer; set at the first recorded step. Raises TraceError before."""
         if self._subject is None:
             raise TraceError("nothing has been recorded yet")
         return self._subject
 
     def _chosen(self, optimizer: Any) -> bool:
-        """Whether this is the optimizer to record; TraceError if that is not decided."""
+        """Return True for the optimizer to record. Raises TraceError if it is ambiguous."""
         if self.finished or self.error is not None:
             return False
         if not any(optimizer is known for known in self._optimizers):
@@ -218,7 +219,7 @@ class Recorder:
         return len(self._optimizers) > wanted and self._optimizers[wanted] is optimizer
 
     def _due(self) -> bool:
-        """Count a step of the chosen optimizer; whether it is past those to skip."""
+        """Count a step of the chosen optimizer; return True if it is to be recorded."""
         self._seen += 1
         self._watcher.keep_buffers = self._seen <= self.options.skip
         return self._seen > self.options.skip
@@ -240,7 +241,7 @@ class Recorder:
         if self.options.payload:
             weights = subject.weights()
             self._writer.vector("weights/initial", weights, subject.starts)
-            self._vector_bytes += 2 * weights.nbytes  # with the final weights, an upper bound
+            self._vector_bytes += 2 * weights.nbytes  # upper bound that includes the final weights
             for name, vector in subject.states().items():
                 self._writer.vector(f"states/{name}", vector, subject.starts)
                 self._vector_bytes += vector.nbytes
@@ -269,7 +270,7 @@ class Recorder:
 
     def _new_pending(self, skipped: bool) -> _Pending:
         optimizer = self.subject.optimizer
-        scale = self._watcher.window.scale  # set when the gradient scaler's step began
+        scale = self._watcher.window.scale  # set at the start of the gradient scaler's step
         return _Pending(
             begun=self._watcher.now(),
             hyper=optim.hyper(optimizer, self.subject.op),
@@ -331,7 +332,7 @@ class Recorder:
                 raise SystemExit(0)
 
     def _close_macs(self) -> None:
-        """The first step is over: MACs per sample from what was counted in it."""
+        """Derive MACs per sample from the first step."""
         counter = self._watcher.macs
         if counter is not None and not counter.done:
             counter.close()
@@ -390,7 +391,7 @@ class Recorder:
         )
 
     def _fail(self, message: str) -> NoReturn:
-        """Give up recording: nothing is left behind."""
+        """Stop recording, remove the file and raise TraceError."""
         if self.error is None:
             self.error = message
         self._watcher.retire()
@@ -399,17 +400,17 @@ class Recorder:
 
 
 def record(path: str | os.PathLike[str], **options: Any) -> Recorder:
-    """Recorder(path, **options), for `with record("run.h5", steps=20): train()`."""
+    """Return Recorder(path, **options), for `with record("run.h5", steps=20): train()`."""
     return Recorder(path, **options)
 
 
 def main(out: str | os.PathLike[str], command: list[str] | tuple[str, ...], **options: Any) -> int:
-    """Run a Python training command and record it to `out`: what `ondie record` does.
+    """Run a Python training command and record it to `out` (the command `ondie record`).
 
-    Returns the command's exit code (128 + signal if one ended it); if that is not 0 and the
-    recording was not complete before, nothing is written. TraceError if the command is not
-    Python, its Python has no torch or no ondie, or the run cannot be recorded. The options are
-    those of options.Options.
+    Returns the command's exit code (128 + signal if a signal ended it). If the code is not 0 and
+    the recording was not complete before, nothing is written. Options are those of options.Options.
+    Raises TraceError if the command is not Python, its Python lacks torch or ondie, or the run
+    cannot be recorded.
     """
     from ondie.traces.launch import launch
 

@@ -1,8 +1,8 @@
-"""What is being recorded: one optimizer's parameters, their gradients, weights and state.
+"""The recorded subject: one optimizer's parameters, gradients, weights and states.
 
-Owns: the flat order of parameters, gathering vectors from torch, the description of the run.
-Does not: know when things happen (watch.py) or where they are written (record.py).
-Source: the flat vector is the optimizer's own order, group by group, trainable parameters only.
+This module owns the flat order of parameters, the collection of vectors from torch and the
+description of the run. It does not own the time of events (watch.py) or their storage (record.py).
+Source: the flat vector has the optimizer's order, group by group, with trainable parameters only.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Parameter:
 
     name: str
     tensor: Any
-    group: int  # -1: the optimizer does not hold it
+    group: int  # -1: not held by the optimizer
     offset: int  # -1: not trainable
-    twin: Any = None  # the 16-bit parameter whose gradient this master receives
+    twin: Any = None  # 16-bit parameter that gives this master its gradient
 
 
 class Subject:
-    """An optimizer at its first recorded step, when its gradients are known for the first time.
+    """An optimizer at its first recorded step, when its gradients first exist.
 
-    TraceError if it cannot be recorded.
+    Raises TraceError if it cannot be recorded.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Subject:
         buffers: dict[str, Any],
         ready: dict[int, float],
     ) -> None:
-        """model, its buffers and `ready` (times by id of parameter): as last seen by a Watcher."""
+        """model, buffers, ready (times by id of parameter): as last observed by a Watcher."""
         self.torch = torch
         self.optimizer = optimizer
         self.op, self.reason = optim.identify(optimizer)
@@ -99,7 +99,7 @@ class Subject:
         return out
 
     def _add_frozen(self, owner: Any, twins: set[int]) -> None:
-        """Parameters of the model that this optimizer does not hold."""
+        """Add the model's parameters that this optimizer does not hold."""
         known = {p.name for p in self.parameters}
         held = {id(p.tensor) for p in self.parameters} | twins
         for name, tensor in owner.named_parameters() if owner is not None else ():
@@ -108,7 +108,7 @@ class Subject:
                 self.parameters.append(Parameter(unique, tensor, -1, -1))
 
     def check_same(self) -> None:
-        """TraceError if the optimizer now holds other parameters than at first."""
+        """Raise TraceError if the optimizer now holds other parameters than at first."""
         held = [id(p.tensor) for p in self.parameters if p.group >= 0]
         if held != [id(p) for _, p in parameters.flat_parameters(self.optimizer)]:
             raise TraceError(
@@ -117,14 +117,14 @@ class Subject:
             )
 
     def count(self, updates: int) -> int:
-        """Step counter of the coming step, from 1; `updates` were seen before."""
+        """Return the step counter of the coming step, from 1, after `updates` observed updates."""
         return optim.count(self.optimizer, [(p.name, p.tensor) for p in self.trainable], updates)
 
     def gradient(self, index: int, grad_scale: Any, keep: bool) -> tuple[F32, float, str]:
-        """(flat gradient, L2 norm, sha256) of what the optimizer is about to consume.
+        """Return (flat gradient, L2 norm, sha256) of the gradient that the step will consume.
 
-        grad_scale: the divisor a fused operator will apply itself, or None. Without `keep` the
-        vector is empty: a gradient of gigabytes is hashed tensor by tensor.
+        grad_scale: divisor that a fused operator will apply, or None. Without `keep` the vector is
+        empty and the gradient is hashed tensor by tensor, which saves memory. Raises TraceError.
         """
         digest, square, parts = hashlib.sha256(), 0.0, []
         for parameter in self.parameters:
@@ -150,7 +150,7 @@ class Subject:
                 )
             part = optim.array(gradient)
             if grad_scale is not None:
-                part = part / np.float32(float(grad_scale))  # as torch's fused operators do
+                part = part / np.float32(float(grad_scale))  # same operation as torch's fused one
             norm2 = _square(part)
             if not math.isfinite(norm2):
                 raise TraceError(
@@ -165,7 +165,7 @@ class Subject:
         return vector, math.sqrt(square), digest.hexdigest()
 
     def raw(self) -> npt.NDArray[Any] | None:
-        """The gradients as 16-bit values, if that is what they are: float16, or uint16 for bf16."""
+        """Return the gradients as float16, or uint16 for bfloat16; None if they need 32 bits."""
         parts = [p.tensor.grad for p in self.trainable]
         if any(part is None for part in parts):
             return None
@@ -178,11 +178,11 @@ class Subject:
         return None
 
     def weights(self) -> F32:
-        """The trainable parameters as they are now."""
+        """Return the current trainable parameters."""
         return np.concatenate([optim.array(p.tensor) for p in self.trainable])
 
     def states(self) -> dict[str, F32]:
-        """Optimizer state as it is now; states that are all zero are left out."""
+        """Return the current optimizer states; states that are all zero are omitted."""
         out: dict[str, F32] = {}
         for name in optim.STATE_KEYS[self.op]:
             parts = [optim.state_of(self.optimizer, self.op, p.tensor) for p in self.trainable]
@@ -199,14 +199,14 @@ class Subject:
         return out
 
     def ready(self, times: dict[int, float]) -> npt.NDArray[np.float64] | None:
-        """Readiness per tensor from times by id of parameter; a master's is its twin's."""
+        """Return the ready time of each tensor, from times by id; a master uses its twin's time."""
         own = any(id(p.tensor) in times for p in self.parameters)
         keys = [id(p.tensor if own or p.twin is None else p.twin) for p in self.parameters]
         row = np.array([times.get(key, math.nan) for key in keys])
         return None if np.isnan(row).all() else row
 
     def tensors(self, times: npt.NDArray[np.float64] | None) -> tuple[Tensor, ...]:
-        """The trace's tensors, ranked by one step's readiness."""
+        """Return the trace's tensors, ranked by the ready times of one step."""
         ranks = [-1] * len(self.parameters)
         if times is not None:
             known = np.flatnonzero(~np.isnan(times))
@@ -227,12 +227,12 @@ class Subject:
         )
 
     def gradient_dtype(self) -> str:
-        """What the accelerator produced: the type of the gradients, or of the masters' twins'."""
+        """Return the accelerator's gradient type: that of the parameters or of their twins."""
         kinds = {dtype_name(p.tensor if p.twin is None else p.twin) for p in self.trainable}
         return kinds.pop() if len(kinds) == 1 else "float32"
 
     def describe(self, script: Path | None) -> dict[str, Any]:
-        """Attributes of the trace: framework, model, optimizer, device, seed, code."""
+        """Return attributes of the trace: framework, model, optimizer, device, seed, code."""
         torch, device = self.torch, self.trainable[0].tensor.device.type
         attrs: dict[str, Any] = {
             "framework": f"torch {torch.__version__}",
@@ -259,7 +259,7 @@ class Subject:
 
 
 def dtype_name(tensor: Any) -> str:
-    """A torch tensor's type as NumPy names it, such as float32 or bfloat16."""
+    """Return a torch tensor's type by its NumPy name, such as float32 or bfloat16."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
@@ -270,7 +270,7 @@ def _host(buffer: Any) -> npt.NDArray[Any]:
 
 
 def _square(vector: F32) -> float:
-    """Sum of squares in double, block by block; NaN or Inf if an element is."""
+    """Return the sum of squares in float64, block by block; NaN or infinity if an element is."""
     total = 0.0
     for start in range(0, len(vector), _BLOCK):
         block = vector[start : start + _BLOCK].astype(np.float64)

@@ -1,10 +1,10 @@
-"""Synthetic traces: exact shapes and stated timing of named models, no payload, and they say so.
+"""Synthetic traces of named models: exact tensor shapes, documented timing, no payload.
 
-Owns: the table of models, their batch and data set, and the rule that turns MACs into seconds.
-Does not: hold tensor lists (architectures.py, convnets.py) or gradients.
-Source: beside every constant, also in the trace's attributes, where each constant KEY has
-    KEY.source and, if assumed, KEY.low and KEY.high. Speeds of the four networks on the Stannis
-    host are its measured images per second; nothing is derived from that table's MAC column.
+This module owns the table of models, their batch and data set, and the rule that converts MACs to
+seconds. It does not own tensor lists (architectures.py, convnets.py) or gradients.
+Source: next to every constant, and in the trace's attributes: each constant KEY has KEY.source and,
+    if assumed, KEY.low and KEY.high. The speeds of the four networks on the Stannis host are its
+    measured images per second; the MAC column of that table is not used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WEBTEXT = "OpenWebText as tokenised by nanoGPT: 9,035,582,198 tokens for traini
 
 @dataclass(frozen=True)
 class Constant:
-    """A number with its source; low and high are its range where it is assumed."""
+    """A number with its source; low and high give its range if it is assumed."""
 
     value: int | float
     source: str
@@ -49,7 +49,7 @@ BACKWARD = Constant(2, "derived: one product for the input's and one for the wei
 
 @dataclass(frozen=True)
 class Model:
-    """One entry of the table: an architecture and the training step it is seen in."""
+    """One entry of the table: an architecture and its training step."""
 
     uses: Callable[[], list[Use]]
     architecture: str
@@ -59,7 +59,7 @@ class Model:
     op: str
     hyper: dict[str, float | bool]
     gradient_dtype: str
-    speed: Constant | None = None  # samples per second of a whole step; None: from MACs and PEAK
+    speed: Constant | None = None  # samples per second of a whole step; None: use MACs and PEAK
     private: Constant = Constant(0, "derived: public text")
     notes: dict[str, str] = field(default_factory=dict)
 
@@ -224,14 +224,15 @@ _MODELS: dict[str, Model] = {
 
 
 def models() -> list[str]:
-    """Names of the synthetic models."""
+    """Return the names of the synthetic models."""
     return list(_MODELS)
 
 
 def build(name: str, steps: int = 1, samples: int | None = None) -> Trace:
-    """Synthetic trace of a named model: `steps` equal steps of `samples` (default: its own).
+    """Return the synthetic trace of a named model: `steps` equal steps of `samples` samples.
 
-    TraceError for an unknown name (load() names the nearest) or counts below 1.
+    The default of `samples` is that of the model. Raises TraceError for an unknown name and for
+    counts below 1; load() suggests the nearest name.
     """
     if name not in _MODELS:
         raise TraceError(f"{name!r} is no synthetic model: known are {', '.join(_MODELS)}")
@@ -317,10 +318,10 @@ def _flat(constants: dict[str, Constant]) -> dict[str, Any]:
 
 
 def _tensors(uses: list[Use], backward_s: float) -> tuple[tuple[Tensor, ...], Any]:
-    """Tensors in forward order, and when each gradient is ready.
+    """Return the tensors in forward order, and the time at which each gradient is ready, in s.
 
-    The backward pass walks the uses from the last to the first, its time in proportion to their
-    MACs; what is used twice (a tied head) is ready at its first use.
+    The backward pass visits the uses from last to first, in time proportional to their MACs. A
+    tensor with two uses (a tied head) is ready after its first use in forward order.
     """
     total = architectures.macs(uses)
     done, times = 0, []

@@ -1,8 +1,8 @@
-"""Text files in pieces of whole lines, compressed or not, and text written atomically.
+"""Text files as pieces of whole lines, compressed or not, and atomic writing of text.
 
-Owns: pieces() (gzip and xz by suffix) and Target (a .partial file, then fsync and rename).
-Does not: split lines into columns (columns.py) or know a format.
-Source: none; the formats of the standard library's gzip and lzma.
+This module owns pieces() (gzip and xz by suffix) and Target (a .partial file, then fsync and
+rename). It does not split lines into columns (columns.py) and does not own formats.
+Source: the standard library's gzip and lzma.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ondie.traces.hdf5 import reason
 
 U8 = npt.NDArray[np.uint8]
 
-#: Bytes of text per piece: its columns stay in the processor's caches.
+#: Bytes of text per piece; its columns fit into the processor's caches.
 PIECE = 8 << 20
-#: Newlines put before and after each piece, so that 8-byte loads around a token stay inside.
+#: Newlines added before and after each piece, so that 8-byte loads around a token stay inside.
 BEFORE, AFTER = 24, 8
 
 _NEWLINE, _TAB, _RETURN, _SPACE = 10, 9, 13, 32
@@ -44,11 +44,12 @@ def pieces(
     cut: bool = False,
     progress: Callable[[float], None] | None = None,
 ) -> Iterator[tuple[int, U8]]:
-    """(number of its first line from 1, whole lines) until the end of the file.
+    """Yield (number of the first line from 1, bytes of whole lines) until the end of the file.
 
-    The lines end in a newline each and lie between BEFORE and AFTER further ones. TraceError if
-    the file cannot be read, is empty or not text; also if its last line lacks the newline, unless
-    `cut`: a format whose last column shows a cut by itself. progress is told the share read.
+    Each line ends in a newline. BEFORE newlines precede the lines and AFTER newlines follow them.
+    progress: callback that receives the fraction read. Raises TraceError if the file cannot be
+    read, is empty or is not text. It is also raised if the last line has no newline, unless `cut`
+    is true; formats whose last column reveals a truncated line set it.
     """
     path = Path(path)
     if path.is_dir():
@@ -109,7 +110,7 @@ def _padded(lines: bytes) -> U8:
 
 
 def _checked(path: Path, line: int, text: U8) -> U8:
-    """The text, if it holds no control character but tabs and line ends."""
+    """Return the text. Raises TraceError for control characters except tabs and line ends."""
     known = sum(int(np.count_nonzero(text == c)) for c in (_NEWLINE, _TAB, _RETURN))
     if int(np.count_nonzero(text < _SPACE)) != known:
         others = (text < _SPACE) & (text != _NEWLINE) & (text != _TAB) & (text != _RETURN)
@@ -120,7 +121,7 @@ def _checked(path: Path, line: int, text: U8) -> U8:
 
 
 def check_target(path: str | os.PathLike[str]) -> Path:
-    """The path; TraceError if it is a folder, or in none."""
+    """Return the path. Raises TraceError if it is a folder or its folder does not exist."""
     target = Path(path)
     if target.is_dir():
         raise TraceError(f"{target}: is a folder, a file is right")
@@ -130,10 +131,10 @@ def check_target(path: str | os.PathLike[str]) -> Path:
 
 
 class Target:
-    """Text streamed into `path`, compressed by suffix; nothing is seen there before finish().
+    """Text streamed to `path`, compressed by suffix; the file does not exist before finish().
 
-    A context manager: leaving it without finish() (an error, an interrupt) removes the partial
-    file, which lies in the same folder as `path`.PID.partial.
+    Use it as a context manager. Leaving the context without finish(), for example by an error or an
+    interrupt, removes the partial file `path`.PID.partial.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -144,7 +145,7 @@ class Target:
         except OSError as error:
             raise TraceError(f"{self.path}: cannot be written: {reason(error)}") from None
         self._file: Any = self._raw
-        if self.path.suffix == ".gz":  # without name and time of day: equal traces, equal files
+        if self.path.suffix == ".gz":  # no name and no time, so that equal traces give equal files
             self._file = gzip.GzipFile("", "wb", 6, self._raw, mtime=0)
         elif self.path.suffix == ".xz":
             self._file = lzma.LZMAFile(self._raw, "wb")
@@ -161,7 +162,7 @@ class Target:
         self._discard()
 
     def write(self, text: str) -> None:
-        """Append text; TraceError if the disk is full."""
+        """Append text. Raises TraceError if the disk is full."""
         try:
             self._file.write(text.encode())
         except OSError as error:
@@ -169,7 +170,7 @@ class Target:
             raise TraceError(f"{self.path}: cannot be written: {reason(error)}") from None
 
     def finish(self) -> None:
-        """Flush to the disk and rename."""
+        """Flush to the disk and rename. Raises TraceError."""
         assert self._raw is not None
         try:
             if self._file is not self._raw:

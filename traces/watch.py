@@ -1,10 +1,11 @@
-"""From torch's events to one observation per optimizer step.
+"""Observations of torch's events, one per optimizer step.
 
-Owns: the Watcher: times of forward and backward, loss, samples, scale, clip, order, readiness.
-Does not: wrap torch (hooks.py), read gradients or write (record.py).
-Source: forward is from the first module call to backward(), micro-batches added up; a gradient's
-    time counts from the start of the last backward pass. Host clock; on CUDA the ends of phases
-    are synchronised, the times of single gradients are those of their launch.
+This module owns the Watcher: times of forward and backward, loss, samples, scale, clipping, sample
+order and ready times. It does not wrap torch (hooks.py), read gradients or write files (record.py).
+Source: forward lasts from the first module call to backward(); micro-batches are added. The ready
+    time of a gradient counts from the start of the last backward pass. All times are of the host
+    clock. On CUDA the ends of phases are synchronised, but the ready times of single gradients are
+    those of their kernel launches.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ondie.traces.macs import MacCounter
 
 @dataclass
 class Window:
-    """What was seen since the last optimizer step."""
+    """Events observed since the last optimizer step; times in seconds."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
@@ -42,7 +43,7 @@ class Window:
 
 
 class StepListener(Protocol):
-    """Who is told about optimizer steps."""
+    """Receiver of optimizer step events."""
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None: ...
     def after_step(self, optimizer: Any) -> None: ...
@@ -51,7 +52,7 @@ class StepListener(Protocol):
 
 
 class Watcher:
-    """Observes one process's training; `window` is what happened since the last step."""
+    """Observes the training of one process; `window` holds the events since the last step."""
 
     def __init__(self, torch: Any, listener: StepListener, count_macs: bool) -> None:
         self.torch = torch
@@ -60,15 +61,15 @@ class Watcher:
         self.window = Window()
         self._previous = Window()
         self.macs = MacCounter(torch) if count_macs else None
-        self.model: Any = None  # the outermost module of the last forward pass
-        self.buffers: dict[str, Any] = {}  # its buffers before that pass
+        self.model: Any = None  # outermost module of the last forward pass
+        self.buffers: dict[str, Any] = {}  # buffers of the model before that pass
         self.keep_buffers = True
         self.dataset_samples = 0
         self._pid = os.getpid()
         self._depth = 0
         self._in_backward: float | None = None
-        self._stale = True  # parameters may exist that we are not hooked on
-        self._hooked: dict[int, Any] = {}  # held, so that no id is used again
+        self._stale = True  # there may be parameters without hooks
+        self._hooked: dict[int, Any] = {}  # keeps parameters alive, so that ids stay unique
         self._retired = False
         self._mark = time.perf_counter()
         self._stepped = False
@@ -76,25 +77,25 @@ class Watcher:
 
     @property
     def mine(self) -> bool:
-        """False when retired, and in a forked child, such as a data loader's worker."""
+        """False after retire(), and in a forked child such as a data loader's worker."""
         return not self._retired and os.getpid() == self._pid
 
     def retire(self) -> None:
-        """See nothing more. The hooks go later: torch may be walking its list of them now."""
+        """Stop observing. Hooks are removed later, because torch may be iterating over them now."""
         self._retired = True
 
     def now(self) -> float:
-        """Seconds on the host clock, with the accelerator's queue drained."""
+        """Return seconds on the host clock after draining the accelerator's queue."""
         if self._cuda:
             self.torch.cuda.synchronize()
         return time.perf_counter()
 
     def seen(self) -> Window:
-        """The window of the step at hand; of several optimizers after one backward, the same."""
+        """Return the window of the current step; optimizers after the same backward share it."""
         return self.window if self.window.backward_s > 0 else self._previous
 
     def next_window(self) -> None:
-        """An optimizer has taken a step."""
+        """Start a new window after an optimizer step."""
         if self.window.backward_s > 0:
             self._previous = self.window
         self.window = Window()
@@ -133,7 +134,7 @@ class Watcher:
 
     @contextlib.contextmanager
     def backward(self, tensors: Any) -> Iterator[None]:
-        """Around torch.autograd.backward."""
+        """Observe one call of torch.autograd.backward."""
         if self._retired:
             self.hooks.remove()
         if not self.mine or self._in_backward is not None:
@@ -200,7 +201,7 @@ class Watcher:
 
     def clipped(self, clipped: list[Any], max_norm: float, total_norm: Any) -> None:
         if self.mine and any(id(parameter) in self._hooked for parameter in clipped):
-            # torch's own arithmetic: one float32 division
+            # same arithmetic as torch: one float32 division
             coefficient = float(max_norm / (total_norm + 1e-6))
             if math.isfinite(coefficient):
                 self.window.clip *= min(coefficient, 1.0)
@@ -228,7 +229,7 @@ class Watcher:
         return value if math.isfinite(value) else None
 
     def _hook_parameters(self) -> None:
-        """Hook every parameter of every live optimizer, and of 16-bit twins of masters."""
+        """Hook every parameter of every live optimizer, and of the 16-bit twins of masters."""
         if not self._stale:
             return
         self._stale = False

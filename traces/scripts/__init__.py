@@ -1,6 +1,6 @@
-"""The training scripts behind the shipped recordings; each trains once when run plainly.
+"""Training scripts of the shipped recordings; each script trains once when it is run.
 
-Owns: gpt, mobilenet, mlp and gpt2, each with train(update, steps, seed).
-Does not: know the recorder; `ondie record OUT.h5 -- python traces/scripts/gpt.py` adds it.
-Source: beside each model; data from text in ../data and from scikit-learn.
+This package owns gpt, mobilenet, mlp and gpt2, each with train(update, steps, seed). It does not
+own the recorder; `ondie record OUT.h5 -- python traces/scripts/gpt.py` adds it.
+Source: in each model's module; data from text in ../data and from scikit-learn.
 """

@@ -1,7 +1,7 @@
-"""What the training scripts share: determinism, the data, and what train() returns.
+"""Shared code of the training scripts: determinism, data, and the result of train().
 
-Owns: one thread and one seed during a run and nothing after it; the text; the digits.
-Does not: hold models, loops or optimizers.
+This module owns the settings of a run (one thread, one seed) and their restoration, the text and
+the digits. It does not own models, training loops or optimizers.
 Source: text: an excerpt of pydoc_data.topics, see ../data/PROVENANCE.toml, shipped so that a run
     can be repeated under any Python; digits: scikit-learn's load_digits (UCI, 8 x 8 pixels).
 """
@@ -20,13 +20,13 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-#: update(params, **hyper) -> object with step() and zero_grad(). params: parameters, or groups
-#: as torch takes them, whose own dict a schedule changes; hyper: torch's keyword arguments.
+#: update(params, **hyper) -> object with step() and zero_grad(). params: parameters, or torch's
+#: parameter groups, whose dicts a schedule changes. hyper: torch's keyword arguments.
 Update = Callable[..., Any]
 
 
 class Result(NamedTuple):
-    """Loss of every step, and the weights after the last, float32, by name."""
+    """Loss of every step, and the final weights by name, float32."""
 
     losses: list[float]
     weights: dict[str, npt.NDArray[np.float32]]
@@ -34,7 +34,7 @@ class Result(NamedTuple):
 
 @contextmanager
 def deterministic(seed: int) -> Iterator[None]:
-    """One thread, deterministic algorithms, this seed; all put back afterwards."""
+    """Use one thread, deterministic algorithms and this seed; restore the settings afterwards."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -48,7 +48,7 @@ def deterministic(seed: int) -> Iterator[None]:
 
 
 class Windows(Dataset[Any]):
-    """Every window of `context` characters of a text, with the characters that follow each."""
+    """All windows of `context` characters of a text, each with the characters that follow."""
 
     def __init__(self, tokens: npt.NDArray[np.int64], context: int) -> None:
         self.tokens, self.context = torch.from_numpy(tokens), context
@@ -62,12 +62,12 @@ class Windows(Dataset[Any]):
 
 
 def text() -> str:
-    """The shipped English text."""
+    """Return the shipped English text."""
     return (Path(__file__).parents[1] / "data" / "topics.txt").read_text("utf-8")
 
 
 def digits() -> TensorDataset:
-    """1,797 images, float32 [1, 8, 8] in [0, 1], and their labels."""
+    """Return 1,797 images, float32 [1, 8, 8] in [0, 1], and their labels."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -76,7 +76,7 @@ def digits() -> TensorDataset:
 
 
 def batches(data: Dataset[Any], size: int, steps: int, seed: int) -> Iterator[Any]:
-    """`steps` shuffled batches, epoch after epoch, in an order that depends on the seed alone."""
+    """Yield `steps` shuffled batches over epochs, in an order that depends only on the seed."""
     order = torch.Generator().manual_seed(seed)
     loader = DataLoader(data, size, shuffle=True, drop_last=True, generator=order)
     taken = 0
@@ -89,19 +89,19 @@ def batches(data: Dataset[Any], size: int, steps: int, seed: int) -> Iterator[An
 
 
 def lost(losses: list[float]) -> bool:
-    """Is the last loss no number? Then no gradient is one, and training is at its end."""
+    """Return True if the last loss is NaN; gradients are then NaN and training ends."""
     return math.isnan(losses[-1])
 
 
 def weights(named: Iterable[tuple[str, torch.Tensor]]) -> dict[str, npt.NDArray[np.float32]]:
-    """Copies of parameters as float32 arrays."""
+    """Return copies of parameters as float32 arrays."""
     return {name: value.detach().float().numpy().copy() for name, value in named}
 
 
 def run(train: Callable[..., Result], steps: int, seed: int) -> None:
-    """What a script does when it is run: train once and say the losses.
+    """Train once and print the losses (main function of a script).
 
-    An optional first argument is the number of steps, a second the seed.
+    Command line arguments: number of steps (optional), seed (optional).
     """
     arguments = [int(argument) for argument in sys.argv[1:]]
     steps, seed = (arguments + [steps, seed][len(arguments) :])[:2]

@@ -1,7 +1,7 @@
-"""A small GPT on English text, by characters: AdamW, warm-up, clipping, two parameter groups.
+"""A small character-level GPT on English text: AdamW, warm-up, clipping, two parameter groups.
 
-Owns: the GPT (pre-norm, tied head), which gpt2.py trains at full size, and its training loop.
-Does not: choose the update: train(update) repeats the run with another one.
+This module owns the GPT (pre-norm, tied head), which gpt2.py trains at full size, and its training
+loop. It does not choose the update; train(update) repeats the run with another one.
 Source: Radford et al. 2019 for the architecture and its initialisation.
 """
 
@@ -23,7 +23,7 @@ WARM_UP = 5
 
 
 class Block(nn.Module):
-    """One layer: causal self-attention and a feed-forward of four times the width."""
+    """One layer: causal self-attention and a feed-forward network of four times the width."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def fit(
     update: common.Update | None,
     hyper: dict[str, Any],
 ) -> common.Result:
-    """Train with warm-up and the global norm clipped at 1."""
+    """Train with warm-up and a global norm clipped at 1; return losses and weights."""
     groups: list[dict[str, Any]] = [
         {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": 0.1},
         {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0},

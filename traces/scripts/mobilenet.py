@@ -1,7 +1,7 @@
-"""A reduced MobileNetV2 on handwritten digits: Adam with decay in the gradient, batch statistics.
+"""A reduced MobileNetV2 on handwritten digits: Adam with coupled weight decay, batch statistics.
 
-Owns: the network (inverted residuals, depthwise convolutions) and its training loop.
-Does not: choose the update: train(update) repeats the run with another one.
+This module owns the network (inverted residuals, depthwise convolutions) and its training loop. It
+does not choose the update; train(update) repeats the run with another one.
 Source: Sandler et al. 2018, with fewer and narrower blocks for images of 8 x 8 pixels.
 """
 
@@ -24,7 +24,7 @@ STAGES = ((1, 8, 1, 1), (6, 16, 2, 1), (6, 24, 2, 2), (6, 32, 2, 1))
 def convolution(
     cin: int, cout: int, kernel: int = 1, stride: int = 1, groups: int = 1, active: bool = True
 ) -> list[nn.Module]:
-    """Convolution, batch normalisation and, if active, ReLU6."""
+    """Return a convolution, batch normalisation and, if active, ReLU6."""
     layers: list[nn.Module] = [
         nn.Conv2d(cin, cout, kernel, stride, kernel // 2, groups=groups, bias=False),
         nn.BatchNorm2d(cout),
@@ -33,7 +33,7 @@ def convolution(
 
 
 class Residual(nn.Module):
-    """Expand, convolve each channel, project; with a shortcut where shapes allow."""
+    """Expand, convolve each channel, project; with a shortcut if the shapes are equal."""
 
     def __init__(self, cin: int, cout: int, stride: int, expand: int) -> None:
         super().__init__()
