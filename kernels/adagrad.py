@@ -31,6 +31,7 @@ def fold(h: Mapping[str, float], step: int, form: str) -> list[float]:
 
 
 def numpy_adagrad(mad: Mad, w: Array, g: Array, states: States, c: Array) -> None:
+    """Update w and v in place; w, g, v: float32[n]; c: the coefficients of `fold`."""
     (v,) = states
     lr, l2, eps = c
     if l2 != 0:
@@ -41,6 +42,7 @@ def numpy_adagrad(mad: Mad, w: Array, g: Array, states: States, c: Array) -> Non
 
 @njit(forceinline=True)
 def adagrad_loop(w, g, v, c, once):
+    """Update w and v in place; ``once`` selects the torch form."""
     lr, l2, eps = c[0], c[1], c[2]
     with_l2 = l2 != 0
     for i in range(w.size):
@@ -52,11 +54,13 @@ def adagrad_loop(w, g, v, c, once):
 
 @njit
 def numba_canonical(w, g, v, c):
+    """Update w and v in place in the canonical form."""
     adagrad_loop(w, g, v, c, False)
 
 
 @njit
 def numba_torch(w, g, v, c):
+    """Update w and v in place in the torch form."""
     adagrad_loop(w, g, v, c, True)
 
 

@@ -41,6 +41,7 @@ def fold(h: Mapping[str, float], step: int, form: str, decoupled: bool) -> list[
 
 
 def numpy_canonical(w: Array, g: Array, states: States, c: Array) -> None:
+    """Update w, m and v in place; w, g, m, v: float32[n]; c: the coefficients of `fold`."""
     m, v = states
     beta1, c1, beta2, c2, eps, l2, decay, step, root, _ = c
     if l2 != 0:
@@ -51,6 +52,7 @@ def numpy_canonical(w: Array, g: Array, states: States, c: Array) -> None:
 
 
 def numpy_torch(w: Array, g: Array, states: States, c: Array) -> None:
+    """Update w, m and v in place in the torch form; arguments as in `numpy_canonical`."""
     m, v = states
     _, c1, beta2, c2, eps, l2, decay, step, root, sign = c
     g = sign * g
@@ -63,6 +65,7 @@ def numpy_torch(w: Array, g: Array, states: States, c: Array) -> None:
 
 @njit
 def numba_canonical(w, g, m, v, c):
+    """Update w, m and v in place in the canonical form."""
     beta1, c1, beta2, c2, eps = c[0], c[1], c[2], c[3], c[4]
     l2, decay, step, root = c[5], c[6], c[7], c[8]
     with_l2 = l2 != 0
@@ -77,6 +80,7 @@ def numba_canonical(w, g, m, v, c):
 
 @njit
 def numba_torch(w, g, m, v, c):
+    """Update w, m and v in place in the torch form."""
     c1, beta2, c2, eps = c[1], c[2], c[3], c[4]
     l2, decay, step, root, sign = c[5], c[6], c[7], c[8], c[9]
     with_l2 = l2 != 0
@@ -94,6 +98,7 @@ def numba_torch(w, g, m, v, c):
 
 
 def _definition(decoupled: bool) -> Definition:
+    """Return the definition of Adam, or of AdamW if ``decoupled``."""
     return Definition(
         states=("m", "v"),
         takes=TAKES,

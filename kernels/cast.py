@@ -24,25 +24,30 @@ FORMATS = {"float16": np.dtype(np.float16), "bfloat16": np.dtype(np.uint16)}
 
 
 def numpy_to_fp16(x: Array) -> np.ndarray:
+    """Round float32[n] to FP16; return the bits as uint16[n]."""
     return x.astype(np.float16).view(np.uint16)
 
 
 def numpy_to_bf16(x: Array) -> np.ndarray:
+    """Round float32[n] to BF16; return the bits as uint16[n]."""
     wide = x.view(np.uint32)
     rounded = (wide + np.uint32(0x7FFF) + ((wide >> 16) & 1)) >> 16
     return np.where(np.isnan(x), (wide >> 16) | 0x40, rounded).astype(np.uint16)
 
 
 def numpy_from_fp16(x: np.ndarray) -> Array:
+    """Widen FP16 bits, uint16[n], to float32[n]."""
     return x.view(np.float16).astype(np.float32)
 
 
 def numpy_from_bf16(x: np.ndarray) -> Array:
+    """Widen BF16 bits, uint16[n], to float32[n]."""
     return (x.astype(np.uint32) << 16).view(np.float32)
 
 
 @njit
 def numba_to_fp16(x, y):
+    """Round float32 ``x`` to FP16 bits in uint16 ``y``."""
     for i in range(x.size):
         word = bits(x[i])
         size = word & 0x7FFFFFFF
@@ -59,6 +64,7 @@ def numba_to_fp16(x, y):
 
 @njit
 def numba_to_bf16(x, y):
+    """Round float32 ``x`` to BF16 bits in uint16 ``y``."""
     for i in range(x.size):
         word = bits(x[i])
         if word & 0x7FFFFFFF > 0x7F800000:
@@ -69,6 +75,7 @@ def numba_to_bf16(x, y):
 
 @njit
 def numba_from_fp16(x, y):
+    """Widen FP16 bits in uint16 ``x`` to float32 ``y``."""
     words = y.view(np.uint32)
     for i in range(x.size):
         words[i] = np.uint32(x[i] & 0x7FFF) << 13
@@ -82,6 +89,7 @@ def numba_from_fp16(x, y):
 
 @njit
 def numba_from_bf16(x, y):
+    """Widen BF16 bits in uint16 ``x`` to float32 ``y``."""
     words = y.view(np.uint32)
     for i in range(x.size):
         words[i] = np.uint32(x[i]) << 16
@@ -140,12 +148,14 @@ def widen(
 
 
 def _format(form: str) -> np.dtype:
+    """Return the dtype of a 16-bit format. Raises KernelError."""
     if form not in FORMATS:
         raise unknown("format", form, FORMATS)
     return FORMATS[form]
 
 
 def _target(n: int, dtype: np.dtype, out: np.ndarray | None) -> np.ndarray:
+    """Return ``out`` after checking it, or a new array. Raises KernelError."""
     if out is None:
         return np.empty(n, dtype)
     flat("out", out, dtype, writable=True)
@@ -157,6 +167,8 @@ def _target(n: int, dtype: np.dtype, out: np.ndarray | None) -> np.ndarray:
 def _cast(
     name: str, x: np.ndarray, y: np.ndarray, backend: str, isa: str | None, threads: int
 ) -> None:
+    """Run one cast from ``x`` to ``y`` on a backend."""
+
     def work(start: int, stop: int) -> None:
         source, target = x[start:stop], y[start:stop]
         if backend == "c":

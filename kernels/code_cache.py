@@ -49,6 +49,7 @@ _CONSTANTS = (int, float, complex, str, bytes, bool, type(None), np.generic, np.
 
 
 def _warn(message: str) -> None:
+    """Show a message as a RuntimeWarning."""
     warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
@@ -58,6 +59,7 @@ say: Callable[[str], None] = _warn
 
 @cache
 def _once(message: str) -> None:
+    """Show a message once per process."""
     say(message)
 
 
@@ -167,9 +169,11 @@ class Closure:
         self.digest = self._hash.digest()
 
     def _add(self, part: bytes) -> None:
+        """Add bytes with their length to the hash."""
         self._hash.update(len(part).to_bytes(8, "little") + part)
 
     def _constant(self, value: Any) -> None:
+        """Add the value of a constant to the hash."""
         if isinstance(value, np.ndarray):
             self._add(repr((value.dtype, value.shape)).encode() + value.tobytes())
         elif isinstance(value, tuple | list | set | frozenset):
@@ -295,6 +299,7 @@ class CodeCache(_Cache):
         return found
 
     def _load(self, path: Path, context: Any) -> Any:
+        """Return the compiled result in a file; None if it is missing or damaged."""
         try:
             content = path.read_bytes()
         except FileNotFoundError:

@@ -202,10 +202,12 @@ def _buckets(middle: NDArray[np.float32], negative: bool) -> NDArray[np.int32]:
 
 
 def numpy_decode(q: np.ndarray, scale: np.ndarray, m: Codes) -> NDArray[np.float32]:
+    """Return the numbers, float32[n], of codes uint8[n] with one scale per block."""
     return m.value[q] * np.repeat(scale, BLOCK)[: q.size]
 
 
 def numpy_encode(x: np.ndarray, q: np.ndarray, scale: np.ndarray, m: Codes) -> None:
+    """Encode float32[n] in codes ``q`` and scales ``scale``, one per block."""
     padded = np.zeros(scale.size * BLOCK, np.float32)
     padded[: x.size] = x
     blocks = np.abs(padded).reshape(-1, BLOCK)
@@ -217,12 +219,14 @@ def numpy_encode(x: np.ndarray, q: np.ndarray, scale: np.ndarray, m: Codes) -> N
 
 @njit
 def numba_decode(q, scale, x, value):
+    """Decode one block: codes ``q`` with one scale to float32 ``x``."""
     for i in range(q.size):
         x[i] = value[q[i]] * scale
 
 
 @njit
 def numba_encode(x, q, bucket, zero):
+    """Encode one block: float32 ``x`` to codes ``q``; return the scale."""
     scale = np.float32(0)
     broken = False
     for i in range(x.size):

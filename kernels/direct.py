@@ -22,6 +22,7 @@ from numba.core.types.misc import Optional
 
 
 def _is_part(function: Any) -> bool:
+    """Return True if an LLVM function returns its value directly."""
     return getattr(function, "returns_directly", False)
 
 
@@ -88,6 +89,7 @@ class _Convention(CPUCallConv):
             super().return_user_exc(builder, *rest, **named)
 
     def _stop(self, builder: Any) -> None:
+        """Emit code that terminates the process."""
         trap = ir.FunctionType(ir.VoidType(), [])
         builder.call(cgutils.get_or_insert_function(builder.module, trap, "llvm.trap"), [])
         builder.unreachable()

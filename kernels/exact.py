@@ -40,10 +40,12 @@ def rounded(a: ArrayLike, b: ArrayLike, c: ArrayLike) -> Any:
 
 
 def _bits(x: np.float32) -> np.int32:
+    """Return the bits of a float32 as int32."""
     return x.view(np.int32)
 
 
 def _floating(word: np.int32) -> np.float32:
+    """Return the float32 with the given bits."""
     return np.int32(word).view(np.float32)
 
 

@@ -27,12 +27,14 @@ LANES = 32  # ONDIE_NORM_LANES
 
 
 def numpy_unscale(g: Array, factor: np.float32) -> bool:
+    """Multiply float32[n] by a factor in place; return True if it was not finite."""
     found = not np.isfinite(g).all()
     g *= factor
     return found
 
 
 def numpy_squares(g: Array) -> np.ndarray:
+    """Return the sum of squares of each block, float64[blocks]."""
     blocks = -(-g.size // BLOCK)
     padded = np.zeros(blocks * BLOCK, dtype=np.float64)
     padded[: g.size] = g
@@ -49,6 +51,7 @@ def numpy_squares(g: Array) -> np.ndarray:
 
 @njit
 def numba_unscale(g, factor):
+    """Multiply float32[n] by a factor in place; return True if it was not finite."""
     found = 0
     for i in range(g.size):
         if bits(g[i]) & 0x7F800000 == 0x7F800000:
@@ -59,6 +62,7 @@ def numba_unscale(g, factor):
 
 @njit
 def numba_squares(g, partial):
+    """Write the sum of squares of each block to float64 ``partial``."""
     lanes = np.empty(LANES, dtype=np.float64)
     for b in range(partial.size):
         block = g[b * BLOCK : (b + 1) * BLOCK]
@@ -114,6 +118,7 @@ def clip(
 
 
 def _scaled(g: Array, factor: np.float32, backend: str, isa: str | None, threads: int) -> bool:
+    """Multiply a gradient by a factor in place; return True if it was not finite."""
     flat("g", g, np.float32, writable=True)
 
     def work(start: int, stop: int) -> bool:

@@ -62,6 +62,7 @@ def _missed(count: int) -> None:
 
 
 def _stored() -> None:
+    """End the compilation: report it and re-enable garbage collection."""
     if _Progress.total:
         on_compile(_Progress.total, _Progress.total)
         _Progress.total = 0

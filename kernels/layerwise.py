@@ -105,10 +105,12 @@ def adafactor(
 
 
 def _rms(x: np.ndarray) -> float:
+    """Return the root mean square of an array; 0 for an empty one."""
     return norm(x.reshape(-1), "numpy") / math.sqrt(x.size) if x.size else 0.0
 
 
 def _apart(op: str, arrays: Sequence[np.ndarray]) -> None:
+    """Raise KernelError if two of the arrays share memory."""
     for i, a in enumerate(arrays):
         if any(np.may_share_memory(a, b) for b in arrays[:i]):
             raise KernelError(f"{op}: two of the arrays share memory; pass separate ones")

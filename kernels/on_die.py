@@ -118,6 +118,7 @@ def numpy_isqrt(x: Array, newton: int) -> Array:
 
 @njit(forceinline=True)
 def numba_isqrt(x, newton):
+    """Return the fast inverse square root of a float32 scalar."""
     y = floating(np.int32(MAGIC - (np.int64(bits(x)) & 0xFFFFFFFF) // 2))
     half = np.float32(0.5) * x
     for _ in range(newton):
@@ -147,6 +148,7 @@ def fold_adagrad(h: Mapping[str, float], step: int) -> list[float]:
 
 
 def numpy_adam(w: Array, g: Array, states: States, c: Array) -> None:
+    """Update w, m and v in place; float32[n]; c: the coefficients of `fold_adam`."""
     m, v = states
     beta1, c1, beta2, c2, newton, l2, decay, step = c
     if l2 != 0:
@@ -157,6 +159,7 @@ def numpy_adam(w: Array, g: Array, states: States, c: Array) -> None:
 
 
 def numpy_adagrad(w: Array, g: Array, states: States, c: Array) -> None:
+    """Update w and v in place; float32[n]; c: the coefficients of `fold_adagrad`."""
     (v,) = states
     lr, l2, newton = c
     if l2 != 0:
@@ -167,6 +170,7 @@ def numpy_adagrad(w: Array, g: Array, states: States, c: Array) -> None:
 
 @njit
 def numba_adam(w, g, m, v, c):
+    """Update w, m and v in place with Adam as the die computes it."""
     beta1, c1, beta2, c2, newton = c[0], c[1], c[2], c[3], int(c[4])
     l2, decay, step = c[5], c[6], c[7]
     for i in range(w.size):
@@ -180,6 +184,7 @@ def numba_adam(w, g, m, v, c):
 
 @njit
 def numba_adagrad(w, g, v, c):
+    """Update w and v in place with AdaGrad as the die computes it."""
     lr, l2, newton = c[0], c[1], int(c[2])
     for i in range(w.size):
         gi = g[i] + l2 * w[i] if l2 != 0 else g[i]
@@ -189,6 +194,7 @@ def numba_adagrad(w, g, v, c):
 
 
 def _adam(decoupled: bool) -> Definition:
+    """Return the definition of Adam, or of AdamW if ``decoupled``, on the die."""
     return Definition(
         states=("m", "v"),
         takes=("lr", "beta1", "beta2", "weight_decay", "maximize", "newton"),

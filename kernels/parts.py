@@ -145,6 +145,8 @@ class _Name:
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerPart(NativeLowering):
+    """Lowering pass of a part."""
+
     _name = "lower_part"
 
     @property
@@ -165,6 +167,8 @@ class _LowerPart(NativeLowering):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerApart(_LowerPart):
+    """Lowering pass of a part that is never inlined."""
+
     _name = "lower_apart"
     attributes: tuple[str, ...] = ("noinline",)
 
@@ -178,12 +182,16 @@ class _LowerApart(_LowerPart):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerCold(_LowerApart):
+    """Lowering pass of a rarely called part."""
+
     _name = "lower_cold"
     attributes = ("cold", "noinline")
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerWhole(NativeLowering):
+    """Lowering pass of a whole program."""
+
     _name = "lower_whole"
 
     def run_pass(self, state: Any) -> bool:
@@ -193,6 +201,8 @@ class _LowerWhole(NativeLowering):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class _LowerScalar(NativeLowering):
+    """Lowering pass of a whole program without vector instructions."""
+
     _name = "lower_scalar"
 
     def run_pass(self, state: Any) -> bool:

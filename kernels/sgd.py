@@ -48,6 +48,7 @@ def fold_nesterov(h: Mapping[str, float], step: int, form: str) -> list[float]:
 
 
 def numpy_sgd(mad: Mad, w: Array, g: Array, states: States, c: Array) -> None:
+    """Update w in place; w, g: float32[n]; c: the coefficients of `fold_sgd`."""
     lr, l2 = c
     if l2 != 0:
         g = mad(w, l2, g)
@@ -55,6 +56,7 @@ def numpy_sgd(mad: Mad, w: Array, g: Array, states: States, c: Array) -> None:
 
 
 def numpy_momentum(mad: Mad, w: Array, g: Array, states: States, c: Array) -> None:
+    """Update w and m in place; w, g, m: float32[n]; c: the coefficients of `fold_momentum`."""
     (m,) = states
     lr, l2, mu, c1 = c
     if l2 != 0:
@@ -64,6 +66,7 @@ def numpy_momentum(mad: Mad, w: Array, g: Array, states: States, c: Array) -> No
 
 
 def numpy_nesterov(mad: Mad, w: Array, g: Array, states: States, c: Array) -> None:
+    """Update w and m in place; w, g, m: float32[n]; c: the coefficients of `fold_nesterov`."""
     (m,) = states
     lr, l2, mu, c1, look = c
     if l2 != 0:
@@ -74,6 +77,7 @@ def numpy_nesterov(mad: Mad, w: Array, g: Array, states: States, c: Array) -> No
 
 @njit(forceinline=True)
 def sgd_loop(w, g, c, once):
+    """Update w in place; ``once`` selects the torch form."""
     lr, l2 = c[0], c[1]
     with_l2 = l2 != 0
     for i in range(w.size):
@@ -83,6 +87,7 @@ def sgd_loop(w, g, c, once):
 
 @njit(forceinline=True)
 def momentum_loop(w, g, m, c, once, nesterov):
+    """Update w and m in place; ``once`` selects the torch form."""
     lr, l2, mu, c1 = c[0], c[1], c[2], c[3]
     look = c[4] if nesterov else c[3]
     with_l2 = l2 != 0
@@ -96,31 +101,37 @@ def momentum_loop(w, g, m, c, once, nesterov):
 
 @njit
 def numba_sgd_canonical(w, g, c):
+    """Update w in place with SGD in the canonical form."""
     sgd_loop(w, g, c, False)
 
 
 @njit
 def numba_sgd_torch(w, g, c):
+    """Update w in place with SGD in the torch form."""
     sgd_loop(w, g, c, True)
 
 
 @njit
 def numba_momentum_canonical(w, g, m, c):
+    """Update w and m in place with momentum in the canonical form."""
     momentum_loop(w, g, m, c, False, False)
 
 
 @njit
 def numba_momentum_torch(w, g, m, c):
+    """Update w and m in place with momentum in the torch form."""
     momentum_loop(w, g, m, c, True, False)
 
 
 @njit
 def numba_nesterov_canonical(w, g, m, c):
+    """Update w and m in place with Nesterov momentum in the canonical form."""
     momentum_loop(w, g, m, c, False, True)
 
 
 @njit
 def numba_nesterov_torch(w, g, m, c):
+    """Update w and m in place with Nesterov momentum in the torch form."""
     momentum_loop(w, g, m, c, True, True)
 
 

@@ -25,6 +25,7 @@ SPREAD, FIRST, SECOND, HIGH = 0x9E3779B9, 0x21F0AAAD, 0xD35A2D97, 0x85EBCA6B
 
 
 def _hash(x: int) -> int:
+    """Return a 32-bit hash of a 32-bit number."""
     x = (x ^ (x >> 16)) * FIRST & MASK
     x = (x ^ (x >> 15)) * SECOND & MASK
     return x ^ (x >> 15)
@@ -61,6 +62,7 @@ def draw(i, key):
 
 @njit
 def numba_to_bf16(x, y, first, key, shift):
+    """Round float32 ``x`` to BF16 bits in ``y`` at random; ``first``: number of x[0]."""
     for i in range(x.size):
         word = np.int64(bits(x[i])) & MASK
         if word & 0x7FFFFFFF > 0x7F800000:

@@ -25,6 +25,7 @@ DIGIT = 1 << 16
 
 
 def numpy_top_k(g: Array, k: int) -> NDArray[np.int64]:
+    """Return the indices, int64[k] in increasing order, of the k largest magnitudes."""
     sizes = g.view(np.uint32) & np.uint32(0x7FFFFFFF)
     order = np.argsort(~sizes, kind="stable")  # decreasing magnitude; ties by lower index
     return np.sort(order[:k])
@@ -43,6 +44,7 @@ def reached(count, left):
 
 @njit
 def numba_top_k(g, k, index, value):
+    """Write index and value of the k largest magnitudes, by counting 16-bit digits."""
     count = np.zeros(DIGIT, np.int64)
     for i in range(g.size):
         count[(bits(g[i]) & 0x7FFFFFFF) >> 16] += 1

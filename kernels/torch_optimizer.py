@@ -100,6 +100,7 @@ class KernelOptimizer(torch.optim.Optimizer):
         super().__init__(params, hyper)
 
     def _choose(self) -> None:
+        """Create the kernel."""
         self.kernel = get(**self._chosen)
         narrow = any(slot.name == "out" for slot in self.kernel.slots)
         self._shown = "out" if narrow else "w"  # the array that the model computes with
@@ -138,6 +139,7 @@ class KernelOptimizer(torch.optim.Optimizer):
         return found
 
     def _hyper(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a group's hyperparameters under kernel names."""
         return self._spelled({name: group[name] for name in group if name in self._names})
 
     @torch.no_grad()
@@ -251,6 +253,7 @@ class KernelOptimizer(torch.optim.Optimizer):
                 }
 
     def _check_state(self, number: int, p: torch.Tensor, state: Mapping[str, Any] | None) -> None:
+        """Raise KernelError unless a loaded state fits this kernel."""
         if not state:
             return
         slots = {s.name: s for s in self.kernel.slots}

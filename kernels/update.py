@@ -29,6 +29,7 @@ _F32 = TYPES[F32]
 
 
 def _definitions() -> dict[str, Definition]:
+    """Return the definitions of all operations by name."""
     from . import adagrad, adam, on_die, sgd  # imported when the first kernel is created
 
     return {**sgd.DEFINITIONS, **adam.DEFINITIONS, **adagrad.DEFINITIONS, **on_die.DEFINITIONS}
@@ -269,6 +270,7 @@ class Update:
                     )
 
     def _numpy(self) -> Callable[[Sequence[np.ndarray], Array, int, int], None]:
+        """Return the function that updates arrays with NumPy."""
         from .tiles import numpy_update
 
         function = self._definition.numpy[self.form]
@@ -284,6 +286,7 @@ class Update:
         return update
 
     def _numba(self) -> Callable[[Sequence[np.ndarray], Array, int, int], None]:
+        """Return the function that updates arrays with Numba."""
         from .tiles import numba_update
 
         function = self._definition.numba[self.form]
@@ -301,6 +304,7 @@ class Update:
 
 
 def _slots(states: tuple[str, ...], f: Format) -> tuple[Slot, ...]:
+    """Return the arrays of an update in a format, in order."""
     found = [Slot("w", TYPES[f.w]), Slot("g", TYPES[f.g], written=False)]
     for name in states:
         found.append(Slot(name, TYPES[f.state]))

@@ -114,6 +114,7 @@ class Case:
         return found + _torch_names(self) + tuple(other.name for other in self._others())
 
     def _others(self) -> list[Other]:
+        """Return the other packages that are contenders of this case."""
         return [
             other
             for other in OTHERS
@@ -188,6 +189,7 @@ def _limit(kernel: Update, arrays: Sequence[np.ndarray], threads: int) -> Conten
 
 
 def _ours(case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
+    """Return the kernels of this project as contenders, by name."""
     found: dict[str, Contender] = {}
     for backend in reversed(backends()):
         kernel = case.kernel(backend)
@@ -202,6 +204,7 @@ def _ours(case: Case, arrays: list[np.ndarray]) -> dict[str, Contender]:
 
 
 def _call(case: Case, kernel: Update, arrays: list[np.ndarray], coef: np.ndarray) -> Contender:
+    """Return a call of a kernel on the arrays in the shape of the case."""
     if case.shape == "flat":
         return partial(kernel.run, arrays, coef, case.threads, 0, KEY)
     if case.shape == "page":
@@ -238,6 +241,7 @@ def _tensor(torch: Any, a: np.ndarray) -> Any:
 
 
 def _torch_names(case: Case) -> tuple[str, ...]:
+    """Return the names of torch's contenders for a case."""
     if FORMATS[case.format].codes or case.format == "bf16_stochastic":
         return ()
     return (THREE,) if case.format in ("fp16", "bf16") else (TORCH, *OPTIMIZERS)
@@ -302,6 +306,7 @@ def _operator(torch: Any, op: str, w: list[Any], g: list[Any], states: list[Any]
 
 
 def _optimizer(torch: Any, op: str, w: list[Any], g: list[Any], kind: str) -> Any:
+    """Return torch's optimizer on the given tensors; kind: "fused" or "foreach"."""
     classes = {"adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad"}
     h: dict[str, Any] = dict(HYPER[op])
     if "beta1" in h:

@@ -130,6 +130,7 @@ def _roofs(axes: Axes, cases: Sequence[Column], here: int) -> None:
 
 
 def _points(axes: Axes, c: Column, markers: dict[str, str], colour: Any) -> None:
+    """Draw the points of a case and the bar of its memory limit."""
     if c.limit is not None:
         axes.plot(c.intensity, c.limit * c.intensity, "_", color=colour, markersize=16, zorder=2)
     for name, rate in c.rates.items():
@@ -160,6 +161,7 @@ def _legend(markers: dict[str, str], colours: dict[str, Any]) -> list[Line2D]:
 
 
 def _colours(count: int) -> list[Any]:
+    """Return ``count`` distinct colours."""
     if count <= 10:
         return [f"C{i}" for i in range(count)]
     return [matplotlib.colormaps["turbo"](x) for x in np.linspace(0.03, 0.97, count)]

@@ -150,6 +150,7 @@ def compiler() -> str:
 
 
 def _processor() -> str:
+    """Return the model name of the processor."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -225,6 +226,8 @@ def timed(call: Contender, calls: int) -> float:
 
 
 def _rows(op: str, n: int, traffic: int, samples: dict[str, list[float]]) -> list[Row]:
+    """Return the rows of time and traffic of all contenders."""
+
     def ratio(name: str, anchor: str) -> float:
         pairs = zip(samples[name], samples[anchor], strict=True)
         return statistics.median(mine / theirs for mine, theirs in pairs)
