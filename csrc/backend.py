@@ -33,10 +33,12 @@ GLUE = Path("build", "ondie_native.c")  # as in pyproject.toml; hooks run in the
 
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    """Write the glue and build a wheel (PEP 517)."""
     native.write_glue(GLUE)
     return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
 
 
 def build_editable(wheel_directory, config_settings=None, metadata_directory=None):
+    """Write the glue and build an editable wheel (PEP 660)."""
     native.write_glue(GLUE)
     return build_meta.build_editable(wheel_directory, config_settings, metadata_directory)

@@ -184,6 +184,7 @@ def measure(wanted: Iterator[Entry], folder: Path) -> dict[tuple[str, ...], dict
 
 
 def first_line(*command: str) -> str:
+    """Run a command and return the first line of its output."""
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return done.stdout.splitlines()[0]
 
@@ -224,6 +225,7 @@ def stored(table: tuple[str, ...]) -> dict[str, float]:
 
 
 def main(arguments: list[str]) -> int:
+    """Measure, then write the file or, with --check, compare; return the exit code."""
     with tempfile.TemporaryDirectory() as folder:
         tables = measure(entries(), Path(folder))
     if arguments == ["--check"]:
