@@ -333,6 +333,7 @@ class CSDOptimizer(KernelOptimizer):
         return super().state_dict() | {"format": self.layout.name}
 
     def _stored(self, name: str) -> np.ndarray:
+        """Return a vector by slot name from the drive's pages."""
         payload = getattr(self._run.path, "payload", None) if self._run is not None else None
         assert payload is not None
         found: np.ndarray = payload.stored(name)

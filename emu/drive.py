@@ -87,6 +87,7 @@ class Device:
         self._submit(commands, None)
 
     def _submit(self, commands: np.ndarray, own: np.ndarray | None) -> None:
+        """Check and accept commands; ``own`` is the buffer of read() or write()."""
         if self.off:
             raise InputError("the device has no power")
         slots = 0 if self.buffer is None else len(self.buffer)
@@ -132,6 +133,7 @@ class Device:
         return taken
 
     def _plan(self, ids: np.ndarray, c: np.ndarray) -> np.ndarray:
+        """Return the plan rows of commands with the given row ids."""
         plan = np.zeros(len(c), plan_rows.PLAN)
         size = c["n"] * self.geometry.page_bytes
         plan["id"] = ids
@@ -263,6 +265,7 @@ class Device:
         return pages
 
     def _now(self, op: int, lpn: int, pages: np.ndarray) -> None:
+        """Run one command on ``pages`` at the current time until the device is idle."""
         if self.store is None:
             raise InputError("this device keeps no payload; Device(cfg, payload=True) does")
         command = np.zeros(1, queues.COMMAND)
@@ -283,6 +286,7 @@ class Device:
         return None if entry == 0 else self.store.read(entry - 1).copy()
 
     def _drain(self) -> None:
+        """Apply the log of page operations to the stored bytes."""
         n = int(self._logged[0])
         self._logged[0] = 0
         if self.store is None:
@@ -339,6 +343,7 @@ class Device:
             raise SimulationError(f"the books do not balance at {self.now} ps: {wrong}")
 
     def _idle(self) -> bool:
+        """Return True if no event is pending and the data cache writes nothing."""
         return int(self.arrays.key[1]) >= NEVER and not self.arrays.cache.flying.any()
 
     def _unstored(self, store: PageStore) -> str | None:

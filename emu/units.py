@@ -158,10 +158,12 @@ def parse(text: str, kind: Kind, key: str) -> int:
 
 
 def _a(kind: Kind) -> str:
+    """Return the name of a kind with its indefinite article."""
     return f"an {kind.name}" if kind.name[0] in "aeiou" else f"a {kind.name}"
 
 
 def _unit_problem(unit: str, kind: Kind) -> str:
+    """Return the part of an error message that explains a wrong unit."""
     known = ", ".join(kind.shown)
     if not unit:
         return f'has no unit; write for example "{kind.example}" (units: {known})'
@@ -177,6 +179,7 @@ def _unit_problem(unit: str, kind: Kind) -> str:
 
 
 def _whole(number: Decimal, factor: Fraction, kind: Kind, key: str, text: str) -> int:
+    """Return number x factor as a whole number from 0 to the int64 maximum."""
     base = kind.shown[0]
     if number.is_signed() and not number.is_zero():
         raise InputError(f"{key}: {quoted(text)} is negative; {_a(kind)} is at least 0")
