@@ -134,6 +134,7 @@ def _piece(table: Table, rows: I64, found: _Events, out: Collector) -> None:
 
 
 def _requests(table: Table, rows: I64, found: _Events, out: Collector) -> None:
+    """Collect the requests of the given event rows."""
     ticks = table.column("time", _TIME, rows).decimals(DECIMALS)
     out.ordered(ticks, lambda: table.lines(rows))
     has = _has_sectors(table, rows)

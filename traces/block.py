@@ -142,6 +142,7 @@ def check_writing(path: str | os.PathLike[str], format: str) -> None:
 def _check_format(
     verb: str, path: str | os.PathLike[str], format: str, formats: tuple[str, ...]
 ) -> None:
+    """Raise TraceError for an unknown format."""
     if format not in formats:
         right = f"one of {', '.join(formats)} is right"
         raise TraceError(f"{path}: format {format!r} to {verb}: {right}")

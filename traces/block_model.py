@@ -85,9 +85,11 @@ class BlockTrace:
         return read, write, trim, flush
 
     def _bad(self, i: int, what: str) -> TraceError:
+        """Return the error for request i."""
         return TraceError(f"{self.source}: request {i}: {what}")
 
     def _check_columns(self) -> None:
+        """Raise TraceError for a column of wrong type or length."""
         n = len(self.arrival_ps)
         if not n:
             raise TraceError(f"{self.source}: no requests, at least one is right")
@@ -104,6 +106,7 @@ class BlockTrace:
             raise TraceError(f"{self.source}: devices are {self.devices}, distinct names are right")
 
     def _check_values(self) -> None:
+        """Raise TraceError for the first invalid value."""
         flush = self.op == FLUSH
         wanted: list[tuple[str, npt.NDArray[np.bool_], str]] = [
             ("op", (self.op < 0) | (self.op > FLUSH), "0 to 3"),
@@ -243,6 +246,7 @@ class Collector:
         )
 
     def _picoseconds(self, ticks: npt.NDArray[np.generic], origin: int, what: str) -> I64:
+        """Return ticks since ``origin`` in ps. Raises TraceError beyond int64."""
         longest = int(np.max(ticks)) - origin
         if longest * self.tick_ps > INT64_MAX:
             days = INT64_MAX / PS_PER_S / 86400

@@ -82,6 +82,7 @@ def check(trace: Trace) -> None:
 
 
 def _check_tensors(trace: Trace, fail: Fail) -> None:
+    """Check names, shapes, types, groups and offsets of all tensors."""
     names: set[str] = set()
     for tensor in trace.tensors:
         key = f"tensor {tensor.name!r}: "
@@ -118,6 +119,7 @@ def _check_tensors(trace: Trace, fail: Fail) -> None:
 
 
 def _check_step(trace: Trace, position: int, step: Step, fail: Fail) -> None:
+    """Check the numbers of one step."""
     key = f"step {position}: "
     if step.index != position:
         fail(key + "index", step.index, f"{position} is right")

@@ -167,6 +167,7 @@ def read_deepspeed(path: str | PathLike[str]) -> ZeroConfig:
 
 
 def _json(where: str) -> dict[str, Any]:
+    """Return the JSON object in a file. Raises TraceError."""
     try:
         text = Path(where).read_text(encoding="utf-8")
     except OSError as error:
@@ -213,6 +214,7 @@ def _section(content: Mapping[str, Any], section: str, where: str) -> Mapping[st
 
 
 def _value(where: str, key: str, value: Any, kind: Kind, default: Any) -> Any:
+    """Return a checked value; "auto" becomes the default. Raises TraceError."""
     if value == "auto":
         return default
     good, made = False, value

@@ -79,6 +79,7 @@ def read(tables: Iterable[Table], out: Collector, *, version: int | None, wait: 
 
 
 def _version(table: Table, version: int | None) -> int:
+    """Return the version in the first line. Raises TraceError."""
     shown = table.shown(0)
     known = {VERSION.format(v): v for v in (2, 3)}
     right = " or ".join(repr(k) for k, v in known.items() if version in (None, v))
@@ -169,6 +170,7 @@ def _file_action(table: Table, row: int, action: int, device: int, files: _Files
 
 
 def _check_open(table: Table, files: _Files, device: np.ndarray, start: int, end: int) -> None:
+    """Raise TraceError if an operation uses a file that is not open."""
     closed = ~files.open[device[start:end]]
     if closed.any():
         row = start + int(np.argmax(closed))
@@ -180,6 +182,7 @@ def _add(
     table: Table, rows: I64, lead: int, ticks: I64, op: I8, device: npt.NDArray[np.int32],
     out: Collector,
 ) -> None:  # fmt: skip
+    """Append the operations of the given rows to ``out``."""
     flush = op == FLUSH
     offset = table.column("offset", lead + 2, rows).integers(most=BYTES_END - 1)
     size = table.column("length", lead + 3, rows).integers(most=BYTES_END - 1)
@@ -190,6 +193,7 @@ def _add(
 
 
 def _bad_row(table: Table, row: int, version: int) -> TraceError:
+    """Return the error for a row with a wrong number of columns."""
     shown = table.shown(row)[:60]
     if shown.startswith("fio version "):
         return table.bad(row, f"{shown!r} again: fio appends to its log; split the file here")
@@ -248,6 +252,7 @@ def _lines2(trace: BlockTrace, wait: str) -> Iterator[str]:
 
 
 def _rows(trace: BlockTrace, tick_ps: int) -> Iterator[tuple[int, str, str, int, int]]:
+    """Yield (time in ticks, file name, action, offset, size) of each request."""
     for part in trace.parts():
         names = [trace.devices[d] for d in trace.device[part].tolist()]
         ops = [_WRITTEN[op] for op in trace.op[part].tolist()]

@@ -287,6 +287,7 @@ def check_target(path: Path) -> None:
 
 
 def reason(error: BaseException) -> str:
+    """Return an error's text on one line, at most 200 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror

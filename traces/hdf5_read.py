@@ -169,6 +169,7 @@ def _plain(value: object) -> Any:
 
 
 def _attribute(path: Path, file: h5py.File, key: str, kind: type) -> Any:
+    """Return an attribute of the given type. Raises TraceError."""
     if key not in file.attrs:
         raise TraceError(f"{path}: attribute {key} is missing")
     value = _plain(file.attrs[key])
@@ -181,6 +182,7 @@ def _attribute(path: Path, file: h5py.File, key: str, kind: type) -> Any:
 
 
 def _array(path: Path, file: h5py.File, key: str) -> npt.NDArray[Any]:
+    """Return a data set as an array. Raises TraceError."""
     if key not in file or not isinstance(file[key], h5py.Dataset):
         raise TraceError(f"{path}: /{key} is missing")
     if key.startswith(("tensors/", "steps/")) and file[key].size > _MAX_ENTRIES:
@@ -192,6 +194,7 @@ def _array(path: Path, file: h5py.File, key: str) -> npt.NDArray[Any]:
 
 
 def _column(path: Path, file: h5py.File, key: str, kind: type, shape: tuple[int, ...]) -> list[Any]:
+    """Return a data set of the given type and shape as a list. Raises TraceError."""
     array = _array(path, file, key)
     if array.shape != shape:
         raise TraceError(f"{path}: /{key} has shape {array.shape}, {shape} is right")
@@ -206,6 +209,7 @@ def _column(path: Path, file: h5py.File, key: str, kind: type, shape: tuple[int,
 
 
 def _rows(path: Path, file: h5py.File, key: str) -> int:
+    """Return the number of rows of a one-dimensional data set. Raises TraceError."""
     array = _array(path, file, key)
     if array.ndim != 1:
         raise TraceError(f"{path}: /{key} has shape {array.shape}, one row per entry is right")
@@ -213,6 +217,7 @@ def _rows(path: Path, file: h5py.File, key: str) -> int:
 
 
 def _read_tensors(path: Path, file: h5py.File) -> tuple[Tensor, ...]:
+    """Return the table of tensors. Raises TraceError."""
     n = _rows(path, file, "tensors/name")
     shapes = _array(path, file, "tensors/shape")
     if shapes.ndim != 2 or len(shapes) != n or shapes.dtype.kind not in "iu":
@@ -231,12 +236,14 @@ def _read_tensors(path: Path, file: h5py.File) -> tuple[Tensor, ...]:
 
 
 def _unpadded(row: list[int]) -> tuple[int, ...]:
+    """Return a shape without its padding of -1."""
     while row and row[-1] == -1:
         row.pop()
     return tuple(row)
 
 
 def _read_steps(path: Path, file: h5py.File, tensors: int, groups: int) -> tuple[Step, ...]:
+    """Return the table of steps. Raises TraceError."""
     n = _rows(path, file, "steps/index")
     columns = {
         key: _column(path, file, f"steps/{key}", kind, (n,)) for key, kind in STEP_COLUMNS.items()
@@ -267,6 +274,7 @@ def _read_steps(path: Path, file: h5py.File, tensors: int, groups: int) -> tuple
 
 
 def _read_hyper(path: Path, file: h5py.File, n: int, groups: int) -> list[tuple[Any, ...]]:
+    """Return the hyperparameters of each step, one dict per group. Raises TraceError."""
     if "steps/hyper" not in file:
         raise TraceError(f"{path}: /steps/hyper is missing")
     entries: list[list[dict[str, float | bool]]] = [[{} for _ in range(groups)] for _ in range(n)]

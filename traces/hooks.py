@@ -70,6 +70,7 @@ class Hooks:
         self._handles.append(parameter.register_post_accumulate_grad_hook(self.watcher.ready))
 
     def _wrap(self, place: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        """Replace a function by a wrapper that receives the original first."""
         original = getattr(place, name, None)
         if original is None:  # another torch version: this event is not observed
             return

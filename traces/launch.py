@@ -116,6 +116,7 @@ def _probe(python: list[str]) -> None:
 
 
 def _run(arguments: list[str]) -> int:
+    """Run a command; return its exit code, 128 + signal if a signal ended it."""
     with subprocess.Popen(arguments) as child, _forwarding(child):
         while True:
             try:

@@ -62,6 +62,7 @@ class MacCounter:
 
 
 def _attention(name: str, args: Any) -> int:
+    """Return the FLOPs of an attention operator, forward or backward."""
     backward = "backward" in name
     query, key, value = args[1:4] if backward else args[:3]
     scores = int(query.shape[:-1].numel()) * int(key.shape[-2])

@@ -283,6 +283,7 @@ class Trace:
         raise TraceError(f"{self.origin}: element {element}: the vector has {self.n_params}")
 
     def _sized(self, vector: F32, what: str) -> F32:
+        """Return a vector after checking its type and length. Raises TraceError."""
         if vector.shape != (self.n_params,) or vector.dtype != np.float32:
             raise TraceError(
                 f"{self.origin}: {what}: {vector.dtype}{list(vector.shape)}, "

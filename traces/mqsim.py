@@ -60,6 +60,7 @@ def _numbers(device: Column, out: Collector) -> np.ndarray:
 
 
 def _refuse_octal(column: Column) -> None:
+    """Raise TraceError for a number with a leading zero."""
     octal = (column.table.text[column.start] == _ZERO) & (column.end - column.start > 1)
     if octal.any():
         raise column.bad(

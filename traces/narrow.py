@@ -92,6 +92,7 @@ def _scaled(
 def _narrow(
     vector: F32, storage: str, starts: Sequence[int], shifts: tuple[int, ...]
 ) -> npt.NDArray[Any]:
+    """Return the vector in the 16-bit storage after multiplication by 2**shift."""
     wide = vector.astype(np.float64) if shifts == (0,) else _scaled(vector, starts, shifts, 1)
     with np.errstate(over="ignore", under="ignore"):
         if storage == "float16":
@@ -133,12 +134,14 @@ def _range(vector: F32, span: int, low: int, high: int) -> tuple[int, int] | Non
 
 
 def _nearest(bounds: tuple[int, int], prefer: int) -> int:
+    """Return the shift within the bounds that is nearest to the preferred one."""
     return min(max(prefer, bounds[0]), bounds[1])
 
 
 def _shifts(
     vector: F32, starts: Sequence[int], span: int, low: int, high: int, prefer: int
 ) -> tuple[int, ...] | None:
+    """Return one shift, or one per tensor, that makes the vector exact; None if impossible."""
     probe = _bits(vector[:_PROBE])
     if probe is None or (probe[0].size and int((probe[1] - probe[0]).max()) > span):
         return None

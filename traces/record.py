@@ -225,6 +225,7 @@ class Recorder:
         return self._seen > self.options.skip
 
     def _set_up(self, optimizer: Any) -> None:
+        """Store initial weights, states and buffers at the first recorded step."""
         if self._subject is not None:
             self._subject.check_same()
             return
@@ -249,6 +250,7 @@ class Recorder:
         self._subject = subject
 
     def _begin(self, optimizer: Any, skipped: bool) -> None:
+        """Store the gradient and start the timing of a step."""
         pending = self._new_pending(skipped)
         if not skipped:
             index, keep = len(self.steps), self.options.payload
@@ -269,6 +271,7 @@ class Recorder:
         pending.begun = self._watcher.now()
 
     def _new_pending(self, skipped: bool) -> _Pending:
+        """Return the record of a step that begins."""
         optimizer = self.subject.optimizer
         scale = self._watcher.window.scale  # set at the start of the gradient scaler's step
         return _Pending(
@@ -281,6 +284,7 @@ class Recorder:
         )
 
     def _complete(self, pending: _Pending, seconds: float) -> None:
+        """Append a finished step; ``seconds``: time of the optimizer."""
         window = self._watcher.seen()
         samples = self.options.samples or self._noted.get("samples", window.samples)
         if samples < 1:
@@ -318,6 +322,7 @@ class Recorder:
         self._maybe_finish()
 
     def _maybe_finish(self) -> None:
+        """Complete the file when the requested steps or bytes are reached."""
         limit = self.options.max_bytes
         if limit is not None and self._vector_bytes > limit:
             self._fail(
@@ -346,6 +351,7 @@ class Recorder:
     # --- the run as a whole ------------------------------------------------------------------
 
     def _trace(self) -> Trace:
+        """Return the trace of all recorded steps."""
         options, first, subject = self.options, self.steps[0], self.subject
         forward, backward = (
             counted if given is None else given

@@ -75,6 +75,7 @@ class Subject:
         self.buffers = {name: _host(buffer) for name, buffer in buffers.items()}
 
     def _flat(self, names: list[str], twins: list[Any] | None) -> list[Parameter]:
+        """Return the optimizer's parameters in flat order. Raises TraceError."""
         held = parameters.flat_parameters(self.optimizer)
         out: list[Parameter] = []
         offset = 0
@@ -264,6 +265,7 @@ def dtype_name(tensor: Any) -> str:
 
 
 def _host(buffer: Any) -> npt.NDArray[Any]:
+    """Return a buffer as a NumPy array on the host."""
     wide = buffer.float() if dtype_name(buffer) == "bfloat16" else buffer
     array: npt.NDArray[Any] = wide.cpu().numpy()
     return array

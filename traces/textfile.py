@@ -97,12 +97,14 @@ def pieces(
 
 
 def _check_kind(path: Path, block: bytes) -> None:
+    """Raise TraceError for known binary formats."""
     for magic, words in _BINARY.items():
         if block.startswith(magic):
             raise TraceError(f"{path}: not text: {words}")
 
 
 def _padded(lines: bytes) -> U8:
+    """Return the text with newlines before and after it."""
     text = np.empty(BEFORE + len(lines) + AFTER, np.uint8)
     text[:BEFORE] = text[-AFTER:] = _NEWLINE
     text[BEFORE:-AFTER] = np.frombuffer(lines, np.uint8)

@@ -102,6 +102,7 @@ class Watcher:
         self._mark = self.now()
 
     def forward_begins(self, module: Any) -> None:
+        """Observe the start of a module call; the outermost one starts the forward pass."""
         if not self.mine or self._in_backward is not None:
             return
         self._depth += 1
@@ -117,6 +118,7 @@ class Watcher:
                 self.macs.start()
 
     def forward_ends(self, args: Any, kwargs: Any) -> None:
+        """Observe the end of a module call; the outermost one gives batch size and bytes."""
         if not self.mine or self._in_backward is not None or self._depth == 0:
             return
         self._depth -= 1
@@ -170,28 +172,34 @@ class Watcher:
         self._mark = ended
 
     def ready(self, parameter: Any) -> None:
+        """Record the time at which the gradient of a parameter became ready."""
         if self._in_backward is not None:
             self.window.ready[id(parameter)] = time.perf_counter() - self._in_backward
 
     def scaled(self, scaler: Any, outputs: Any, result: Any) -> None:
+        """Record a scaled loss with its original."""
         if self.mine and self.torch.is_tensor(outputs):
             self.window.scaled.append((result, outputs))
 
     def unscaling(self, scaler: Any, optimizer: Any) -> None:
+        """Notify the listener before gradients are unscaled."""
         if self.mine:
             self.listener.before_unscale(scaler, optimizer)
 
     def scaler_step_begins(self, scaler: Any, optimizer: Any) -> None:
+        """Record the loss scale at the start of a gradient scaler's step."""
         self._stepped = False
         if self.mine and scaler.is_enabled():
             self.window.scale = float(scaler.get_scale())
 
     def scaler_step_ends(self, optimizer: Any) -> None:
+        """Notify the listener if the gradient scaler skipped the step."""
         if self.mine and not self._stepped:
             self.listener.skipped_step(optimizer)
             self.next_window()
 
     def fetched(self, dataset: Any, indices: Any) -> None:
+        """Record the sample order and the size of the data set from a data loader."""
         if not self.mine or not self.torch.is_grad_enabled():
             return
         if isinstance(indices, list) and all(isinstance(i, int) for i in indices):
@@ -200,6 +208,7 @@ class Watcher:
                 self.dataset_samples = len(dataset)
 
     def clipped(self, clipped: list[Any], max_norm: float, total_norm: Any) -> None:
+        """Record the factor of a gradient clipping call."""
         if self.mine and any(id(parameter) in self._hooked for parameter in clipped):
             # same arithmetic as torch: one float32 division
             coefficient = float(max_norm / (total_norm + 1e-6))
@@ -207,19 +216,23 @@ class Watcher:
                 self.window.clip *= min(coefficient, 1.0)
 
     def optimizer_changed(self, optimizer: Any) -> None:
+        """Note that an optimizer may have new parameters."""
         self._stale = True
 
     def step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Notify the listener before an optimizer step."""
         if self.mine:
             self._stepped = True
             self.listener.before_step(optimizer, args, kwargs)
 
     def step_ends(self, optimizer: Any) -> None:
+        """Notify the listener after an optimizer step and start a new window."""
         if self.mine:
             self.listener.after_step(optimizer)
             self.next_window()
 
     def _loss(self, root: Any) -> float | None:
+        """Return the value of the loss without its scale; None if it is not a finite scalar."""
         for scaled, unscaled in self.window.scaled:
             if scaled is root:
                 root = unscaled
