@@ -321,7 +321,8 @@ def _tensors(uses: list[Use], backward_s: float) -> tuple[tuple[Tensor, ...], An
     """Return the tensors in forward order, and the time at which each gradient is ready, in s.
 
     The backward pass visits the uses from last to first, in time proportional to their MACs. A
-    tensor with two uses (a tied head) is ready when the pass reaches its first use in forward order.
+    tensor with two uses (a tied head) is ready when the pass reaches its first use of the forward
+    order.
     """
     total = architectures.macs(uses)
     done, times = 0, []
