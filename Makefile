@@ -4,6 +4,9 @@
 # make soak      the same tests at full counts: those that do more there, the others are in `test`
 # Each target sets up .venv by itself; TRAIN=1 adds torch, which the tests against it need.
 
+# Without stored bytecode, every command that a test starts compiles a few hundred modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 TRAIN ?=
 VENV := .venv
@@ -26,7 +29,7 @@ COMPARE := \
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest --benchmark-disable -q -n $(JOBS)
 
-.PHONY: compare test soak docs check compiled alone clean
+.PHONY: compare test soak docs check clean
 .DELETE_ON_ERROR:
 
 compare: $(INSTALLED)
@@ -37,7 +40,7 @@ compare: $(INSTALLED)
 	done
 
 test: $(TESTS)
-	@$(MAKE) -j2 --no-print-directory alone compiled
+	@$(MAKE) -j2 --no-print-directory check docs
 	$(PYTEST) --dist loadfile
 
 soak: $(TESTS)
@@ -50,14 +53,6 @@ check: $(TESTS)
 
 docs: $(TESTS)
 	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
-
-# The engine, and that of flash alone, once and while a core is free: else each of the processes
-# compiles them.
-compiled: $(TESTS)
-	$(BIN)/python -m tests.smoke.commands
-
-alone: check docs
-	$(BIN)/python -m tests.timing.flash
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,14 +1,18 @@
-"""Owns: what all tests share: the scale knob, seeds, and the rule that under CI a skip has failed.
-Does not: hold fixtures of one folder; those have a conftest of their own.
-Source: own.
+"""Owns: what all tests share: the scale option, seeds, the compilation before worker processes
+start, the schedule of full counts, and the rule that under CI a skipped test has failed.
+Does not own: fixtures of one folder.
+Source: none.
 
-`scale` is "small" (make test) or "full" (make soak, `pytest --full`): the same tests, more counts.
+`scale` is "small" (make test) or "full" (make soak, `pytest --full`): the same tests with more
+counts.
 """
 
 import fnmatch
 import gc
 import os
 import signal
+import subprocess
+import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator
@@ -35,6 +39,34 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: children too
         signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.settings.load_profile("full" if config.getoption("--full") else "small")
+    if starts_workers(config):
+        compile_engines()
+
+
+ENGINES = ("tests.smoke.commands", "tests.timing.flash")
+"""Programs that compile the engine, and the engine of flash alone."""
+
+
+def starts_workers(config: pytest.Config) -> bool:
+    """Whether this process starts worker processes that run the tests (pytest-xdist)."""
+    several = config.getoption("numprocesses", None) or config.getoption("tx", None)
+    return bool(several) and not hasattr(config, "workerinput") and not config.option.collectonly
+
+
+def compile_engines() -> None:
+    """Store the compiled engines, one process per engine. Without this, each worker would compile
+    both. A failure is shown, and the tests that use the engine fail with the same error."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", engine], cwd=ROOT, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, encoding="utf-8",
+        )
+        for engine in ENGINES
+    ]  # fmt: skip
+    for engine, process in zip(ENGINES, running, strict=True):
+        output, _ = process.communicate()
+        if process.returncode:
+            sys.stderr.write(f"python -m {engine} failed:\n{output}\n")
 
 
 @pytest.fixture(scope="session")

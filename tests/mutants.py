@@ -324,7 +324,7 @@ def run(mutants: list[Mutant], given: argparse.Namespace, store: Callable[..., N
         copy_tree(place, given.tests)
         resolves(place)
         for name in dict.fromkeys(mutant.room for mutant in mutants):
-            if given.baseline:
+            if not given.no_baseline:
                 began = time.monotonic()
                 outcome, last = run_tests(place, ROOMS[name], given.jobs, 3600)
                 print(f"{name} without a mutant: {outcome} in {time.monotonic() - began:.0f} s")
@@ -356,7 +356,7 @@ def main() -> int:
     parser.add_argument("--tests", metavar="REVISION", help="Take tests/ of this git revision.")
     parser.add_argument("--jobs", type=int, default=2, help="Number of test processes.")
     parser.add_argument("--limit", type=float, default=LIMIT_S, help="Seconds per mutant.")
-    parser.add_argument("--baseline", action="store_true", help="Run without a mutant first.")
+    parser.add_argument("--no-baseline", action="store_true", help="Skip the run without a mutant.")
     parser.add_argument("--json", type=Path, metavar="FILE", help="Add the outcomes to this file.")
     given = parser.parse_args()
     rooms = [given.only_room] if given.only_room else list(ROOMS)
