@@ -7,6 +7,7 @@ One die of two planes; one translation page tells of all pages. A cache of 2 byt
 import pytest
 
 from ondie.emu.engine.core import counters as stats
+from ondie.emu.engine.core import stages as s
 from ondie.emu.nvme import command as queues
 from tests.timing import harness as h
 from tests.timing.test_table import program_ps
@@ -120,6 +121,16 @@ def test_what_is_on_its_way_out_is_known(early):
         assert b.end(again) == rest + READ_PS - h.SUBMIT - h.LATENCY - h.FIRMWARE
     else:
         assert b.end(again) == at + READ_PS + MISS
+
+
+def test_a_write_back_crosses_dram_twice():
+    """A translation page that is on flash is read into DRAM and sent to the die from there: two
+    passes. The other passes are two for each of the two host pages, which are stored and forwarded,
+    and one for each of the two misses."""
+    b, _, _ = evicting()
+    b.run_to()
+    dram = int(b.arrays.reg.fifo0[0]) + s.HOST_STATIONS + s.DRAM
+    assert b.arrays.use[:, dram].sum() == (2 + 2 * 2 + 2 * 1) * h.DRAM
 
 
 def test_clean_entries_leave_for_nothing():

@@ -48,6 +48,21 @@ def test_data_leave_by_whom_they_are_for():
     assert f.ends(mapping, host, collected) == ns(18.292, 22.388, 26.484)
 
 
+@pytest.mark.parametrize(
+    "changes, rank",
+    [
+        ({}, 1),
+        ({"ftl__map_cache": "2 B"}, 0),
+        ({"flash__status": "read"}, -1),
+        ({"ftl__map_cache": "2 B", "flash__status": "read"}, -1),
+    ],
+)
+def test_the_search_for_data_out_ends_at_the_best_rank_there_is(changes, rank):
+    """Ranks: -1 a status, 0 a read of the mapping table, 1 a read of the host, 2 a read of garbage
+    collection. A search that ended at 2 would grant garbage collection before the host."""
+    assert int(h.Bench(**changes).arrays.cfg.first_out[0]) == rank
+
+
 PLACES = (dies.Q_MAP_READ, dies.Q_READ, dies.Q_MAP_WRITE, dies.Q_WRITE, dies.Q_GC_READ,
           dies.Q_GC_WRITE, dies.Q_GC_ERASE)  # fmt: skip
 URGENT = (dies.Q_MAP_READ, dies.Q_GC_READ, dies.Q_GC_WRITE, dies.Q_GC_ERASE, dies.Q_READ,

@@ -4,9 +4,12 @@ Small plans on one or two dies, every completion computed by hand from the numbe
 harness. A reservoir read takes 2.2 us behind the channel: DRAM twice 1, link 1, latency 0.2.
 """
 
+import pytest
+
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.engine.core import stages as s
 from ondie.emu.engine.core.counters import ARRAY_PROGRAMS, ARRAY_READS
+from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.nand.timing import BPR, ODC, VPP
 from ondie.emu.nvme import command as queues
 from tests.timing import harness as h
@@ -146,6 +149,17 @@ def prepared(bench):
     bench.die(BPR, pages=2)
     bench.run_to()
     return bench.now
+
+
+def test_a_computation_needs_its_gradient_and_its_stripe():
+    """ODC with BPR but no VPP before it, and with VPP but no BPR, is an error of the plan."""
+    for before in (BPR, VPP):
+        bench = h.Bench(super_pages=2)
+        bench.die(before, pages=2 if before == BPR else 1)
+        bench.run_to()
+        bench.die(ODC, pages=0, array_ps=PE)
+        with pytest.raises(SimulationError, match="die 0: ODC finds its registers"):
+            bench.run_to()
 
 
 def test_one_decoder_per_channel():
