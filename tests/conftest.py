@@ -107,16 +107,22 @@ def counted(item: pytest.Item) -> bool:
     """Whether a test does more at full counts: what `make test` has not seen yet."""
     names = getattr(item, "fixturenames", ())
     drawn = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-    return drawn or "scale" in names or "counts" in names
+    only_full = item.get_closest_marker("soak") is not None
+    return only_full or drawn or "scale" in names or "counts" in names
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests that do more at full counts (`-m counted`); there, they go first, and the
-    longest of them before the others."""
+    """Mark the tests that do more at full counts (`-m counted`). Leave out those marked `soak` at
+    small counts; at full counts, run the longest tests first."""
     for item in items:
         if counted(item):
             item.add_marker("counted")
-    if config.getoption("--full"):
+    if not config.getoption("--full"):
+        left_out = [item for item in items if item.get_closest_marker("soak")]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if not item.get_closest_marker("soak")]
+    else:
         items.sort(key=lambda item: (not counted(item), -patience(item)))
 
 
