@@ -42,6 +42,9 @@ LIMIT_S = 240.0
 HANG_S = 100
 """Time that one test has, s: a mutant may loop for ever."""
 
+NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
+"""A mutant of the same length within a second would not be seen in stored bytecode."""
+
 
 @dataclass(frozen=True)
 class Room:
@@ -278,7 +281,7 @@ def run_tests(place: Path, room: Room, jobs: int, limit: float) -> tuple[str, st
     if jobs > 1:
         command += ["-n", str(jobs), "--dist", "loadfile"]
     # A namespace folder on the path comes before the finder of an editable installation.
-    environment = {**os.environ, "PYTHONPATH": str(place / "import")}
+    environment = {**os.environ, "PYTHONPATH": str(place / "import"), **NO_BYTECODE}
     with tempfile.TemporaryFile("w+", encoding="utf-8") as output:
         process = subprocess.Popen(
             command, cwd=place, env=environment, stdout=output, stderr=output,
@@ -308,7 +311,7 @@ def resolves(place: Path) -> None:
     """Raise unless Python in the copy imports the copy's modules."""
     show = "import ondie.emu, ondie.kernels, ondie.traces as t; "
     show += "print(ondie.emu.__file__, ondie.kernels.__file__, t.__file__)"
-    environment = {**os.environ, "PYTHONPATH": str(place / "import")}
+    environment = {**os.environ, "PYTHONPATH": str(place / "import"), **NO_BYTECODE}
     done = subprocess.run(
         [sys.executable, "-c", show], cwd=place, env=environment, capture_output=True, text=True,
         check=True,

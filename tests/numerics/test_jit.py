@@ -56,7 +56,9 @@ def tree(root, tmp_path):
     (emu / "helper.py").write_text(HELPER.format(addend=1))
 
     def run(code=RUN, **env):
-        env = os.environ | {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)} | env
+        # No stored bytecode: an edit of the same length within a second would not be seen.
+        ours = {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+        env = os.environ | ours | {"PYTHONDONTWRITEBYTECODE": "1"} | env
         command = [sys.executable, "-P", "-W", "always", "-c", code, str(tmp_path)]
         done = subprocess.run(command, env=env, cwd="/", capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
