@@ -85,7 +85,7 @@ class Config(Tree):
         """A copy with `changes` (text with units, or numbers in base units), fully checked.
 
         Changed leaves have source "set" and no range. Where the flash changes and the capacity is
-        not among them, the capacity follows (nominal.py). Raises InputError.
+        not among them, the capacity follows (nominal_capacity.py). Raises InputError.
         """
         return _build(changed(self.records, changes, "", ref), self.system.name)
 

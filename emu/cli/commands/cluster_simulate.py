@@ -1,7 +1,7 @@
 """`ondie stannis simulate`: steps of training, left alone, interrupted, and with HyperTune.
 
 Owns its runs, tables, JSON and figure. Does not own fleets and allocations (asked.py) or time
-(stannis/simulation.py).
+(cluster/training_sim.py).
 Source: HyperTune (HeydariGorji et al.); its Fig. 6 is speed before and after cores are taken.
 """
 

@@ -1,7 +1,7 @@
 """Statistics of a run as tables for a person.
 
 Owns titles, columns and units of latencies, flash work and busy shares. Does not own any number.
-Source: the fields of `--json` (mqsim/statistics.py).
+Source: the fields of `--json` (replay/statistics.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The system: its name, drives and nominal capacity.
 
-Owns the leaves of the section. Does not own the rules between values (config/rules.py).
+Owns the leaves of the section. Does not own the rules between values (config/rules/).
 Source: the presets name one for every value.
 """
 
