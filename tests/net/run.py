@@ -130,6 +130,7 @@ def compare(names: list[str], jobs: int) -> int:
     differ."""
     exempt = tomllib.loads(EXEMPT.read_text())
     accepted, renamed = exempt.get("difference", []), exempt.get("renamed", [])
+    rounded = exempt.get("rounded", [])
     bad = 0
     for name, found, seconds in outcomes(names, jobs):
         if "failed" in found:
@@ -144,7 +145,11 @@ def compare(names: list[str], jobs: int) -> int:
         old = with_new_keys(old, name, renamed)
         new = json.loads(dumped(found))
         every = list(differences(old, new, ""))
-        left = [d for d in every if not is_exempt(name, d, accepted)]
+        left = [
+            d
+            for d in every
+            if not is_exempt(name, d, accepted) and not is_rounding(name, d, rounded)
+        ]
         more = f", {len(every) - len(left)} exempt" if len(every) > len(left) else ""
         if not left:
             print(f"{name}: equal{more} ({seconds:.1f} s)", flush=True)
@@ -310,6 +315,23 @@ def is_exempt(name: str, difference: tuple[str, str, str], accepted: list[dict[s
         and fnmatch.fnmatch(old, str(entry["old"]))
         and fnmatch.fnmatch(new, str(entry["new"]))
         for entry in accepted
+    )
+
+
+def is_rounding(name: str, difference: tuple[str, str, str], rounded: list[dict[str, Any]]) -> bool:
+    """Whether both values are floating-point numbers that differ by less than an entry of
+    exempt.toml allows for this case, relative to the larger one, or to 1 if both are smaller."""
+    _, old, new = difference
+    try:
+        a, b = float(old), float(new)
+    except ValueError:
+        return False
+    if "." not in old + new and "e" not in old + new:  # whole numbers are exact
+        return False
+    return any(
+        fnmatch.fnmatch(name, entry["case"])
+        and abs(a - b) <= float(entry["tolerance"]) * max(1.0, abs(a), abs(b))
+        for entry in rounded
     )
 
 
