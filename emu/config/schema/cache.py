@@ -17,27 +17,38 @@ class Cache:
     mode: Annotated[
         str,
         Spec(
-            "data cache: writes complete in DRAM, or stay there on their way to flash; reads stay "
-            "there; both",
+            "data cache; off: none, write_back: writes complete in DRAM, write_through: written "
+            "data also stay in DRAM until they are on flash, read: read data stay in DRAM, "
+            "read_write: write_back and read",
             choices=("off", "write_back", "write_through", "read", "read_write"),
         ),
     ]
-    capacity_bytes: Annotated[int, Spec("DRAM of the data cache")]
+    capacity_bytes: Annotated[int, Spec("DRAM capacity of the data cache")]
     dirty_share: Annotated[
-        float, Spec("share of it that may wait to be written to flash before that begins")
+        float, Spec("share of dirty data in the cache above which they are written to flash")
     ]
     destage_pages: Annotated[
-        int, Spec("pages on their way to flash at once; 0: one for each plane of the drive")
+        int,
+        Spec(
+            "largest number of pages being written from the cache to flash; 0: one per plane of "
+            "the drive"
+        ),
     ]
-    destage_idle: Annotated[bool, Spec("they are written, too, while no command is outstanding")]
+    destage_idle: Annotated[
+        bool, Spec("dirty data are also written to flash while no command is outstanding")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class Dram:
-    capacity_bytes: Annotated[int, Spec("DRAM of the drive", least=1)]
-    isp_bytes: Annotated[int, Spec("part of it that the in-storage processor may use")]
-    bandwidth_bytes_per_s: Annotated[int, Spec("sustained bandwidth, reads and writes", least=1)]
-    row_bytes: Annotated[int, Spec("row that an access opens; 0: the bandwidth covers that")]
-    t_rcd_ps: Annotated[int, Spec("row to column, once per row, tRCD")]
-    t_cl_ps: Annotated[int, Spec("column to data, once per row, tCL")]
-    t_rp_ps: Annotated[int, Spec("precharge before the next row of the same access, tRP")]
+    capacity_bytes: Annotated[int, Spec("DRAM capacity of the drive", least=1)]
+    isp_bytes: Annotated[int, Spec("part of the DRAM available to the in-storage processor")]
+    bandwidth_bytes_per_s: Annotated[
+        int, Spec("sustained bandwidth of reads and writes together", least=1)
+    ]
+    row_bytes: Annotated[
+        int, Spec("size of a DRAM row; 0: row misses are included in the bandwidth")
+    ]
+    t_rcd_ps: Annotated[int, Spec("delay from row to column, tRCD, once per row")]
+    t_cl_ps: Annotated[int, Spec("delay from column to data, tCL, once per row")]
+    t_rp_ps: Annotated[int, Spec("precharge time before the next row of the same access, tRP")]

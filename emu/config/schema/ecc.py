@@ -14,16 +14,26 @@ from ondie.emu.config.schema.spec import Spec
 
 @dataclass(frozen=True, slots=True)
 class Ecc:
-    decode_ps: Annotated[int, Spec("decoding one page, one engine per channel")]
-    encode_ps: Annotated[int, Spec("encoding one page, one engine per channel")]
-    codeword_bytes: Annotated[int, Spec("user bytes of a code word", least=1)]
-    correctable_bits: Annotated[int, Spec("wrong bits of a code word that hard decision corrects")]
-    decode_limit_ps: Annotated[int, Spec("decoding a page at its limit, or giving it up")]
-    retries: Annotated[int, Spec("readings of a page after the first, at shifted voltages")]
-    retry_gain: Annotated[float, Spec("share of the shifted errors that a retry leaves")]
-    soft_reads: Annotated[int, Spec("more readings for soft decision; 0: there is none")]
-    soft_gain: Annotated[float, Spec("wrong bits that soft decision corrects, over hard decision")]
-    soft_decode_ps: Annotated[int, Spec("decoding one page with soft decision")]
+    decode_ps: Annotated[int, Spec("time to decode one page; one engine per channel")]
+    encode_ps: Annotated[int, Spec("time to encode one page; one engine per channel")]
+    codeword_bytes: Annotated[int, Spec("user bytes of one code word", least=1)]
+    correctable_bits: Annotated[
+        int, Spec("bit errors per code word that hard decision decoding corrects")
+    ]
+    decode_limit_ps: Annotated[
+        int, Spec("time to decode a page at its correction limit, or to fail")
+    ]
+    retries: Annotated[int, Spec("largest number of read retries of a page, at shifted voltages")]
+    retry_gain: Annotated[
+        float, Spec("share of the errors from shifted voltages that remains after a retry")
+    ]
+    soft_reads: Annotated[
+        int, Spec("additional reads for soft decision decoding; 0: no soft decision")
+    ]
+    soft_gain: Annotated[
+        float, Spec("bit errors that soft decision corrects relative to hard decision")
+    ]
+    soft_decode_ps: Annotated[int, Spec("time to decode one page with soft decision")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,38 +41,48 @@ class Errors:
     kind: Annotated[
         str,
         Spec(
-            "raw bit errors: none, one rate for every page, or by the model below",
+            "raw bit errors; none: no errors, rate: errors.rate for every page, model: the "
+            "model of the following keys",
             choices=("none", "rate", "model"),
         ),
     ]
-    rate: Annotated[float, Spec("raw bit error rate of every reading, kind rate")]
+    rate: Annotated[float, Spec("raw bit error rate of every read; only with kind rate")]
     exposure: Annotated[
         int,
         Spec(
-            "readings of the optimizer's pages on the die that each of them stands for: a small "
-            "model's for those of one so many times as large",
+            "number of reads that each simulated read of an optimizer page on the die "
+            "represents, for a model that stands for one so many times its size",
             least=1,
         ),
     ]
-    floor: Annotated[float, Spec("raw bit error rate of a new block, just programmed")]
-    wear: Annotated[float, Spec("rate per (P/E cycle)^wear_exponent")]
-    wear_exponent: Annotated[float, Spec("power of P/E cycles")]
-    retention: Annotated[float, Spec("rate per day^retention_exponent, new block")]
-    retention_cycles: Annotated[int, Spec("P/E cycles that count as one in retention", least=1)]
-    retention_cycles_exponent: Annotated[float, Spec("power of 1 + cycles / retention_cycles")]
-    retention_exponent: Annotated[float, Spec("power of days since the page was programmed")]
-    disturb: Annotated[float, Spec("rate per (reads / disturb_reads)^disturb_exponent, 1 cycle")]
-    disturb_reads: Annotated[int, Spec("reads of a block that count as one in disturb", least=1)]
-    disturb_exponent: Annotated[float, Spec("power of reads / disturb_reads")]
-    disturb_cycles_exponent: Annotated[float, Spec("power of P/E cycles in disturb")]
+    floor: Annotated[float, Spec("raw bit error rate of a new, freshly programmed block")]
+    wear: Annotated[float, Spec("error rate per (P/E cycle)^wear_exponent")]
+    wear_exponent: Annotated[float, Spec("exponent of P/E cycles")]
+    retention: Annotated[float, Spec("error rate per day^retention_exponent, for a new block")]
+    retention_cycles: Annotated[int, Spec("scale of the P/E cycles in the retention term", least=1)]
+    retention_cycles_exponent: Annotated[float, Spec("exponent of (1 + cycles / retention_cycles)")]
+    retention_exponent: Annotated[float, Spec("exponent of the days since the page was programmed")]
+    disturb: Annotated[
+        float, Spec("error rate per (reads / disturb_reads)^disturb_exponent, at one P/E cycle")
+    ]
+    disturb_reads: Annotated[
+        int, Spec("scale of a block's reads in the read disturb term", least=1)
+    ]
+    disturb_exponent: Annotated[float, Spec("exponent of (reads / disturb_reads)")]
+    disturb_cycles_exponent: Annotated[
+        float, Spec("exponent of P/E cycles in the read disturb term")
+    ]
     coding: Annotated[
         str,
-        Spec("Gray code: reference voltages by page type", choices=("balanced", "binary")),
+        Spec(
+            "Gray code, which determines the reference voltages per page type",
+            choices=("balanced", "binary"),
+        ),
     ]
-    pslc: Annotated[float, Spec("rates of a block in pSLC mode, over those above")]
-    slc: Annotated[float, Spec("rates of SLC, over those above")]
-    mlc: Annotated[float, Spec("rates of a block in MLC mode, over those above")]
-    tlc: Annotated[float, Spec("rates of a block in TLC mode, over those above")]
-    qlc: Annotated[float, Spec("rates of a block in QLC mode, over those above")]
-    initial_cycles: Annotated[int, Spec("P/E cycles of every block before the run")]
-    initial_days: Annotated[float, Spec("age of the data that a run finds")]
+    pslc: Annotated[float, Spec("factor on the error rates of the model for blocks in pSLC mode")]
+    slc: Annotated[float, Spec("factor on the error rates of the model for SLC")]
+    mlc: Annotated[float, Spec("factor on the error rates of the model for MLC")]
+    tlc: Annotated[float, Spec("factor on the error rates of the model for TLC")]
+    qlc: Annotated[float, Spec("factor on the error rates of the model for QLC")]
+    initial_cycles: Annotated[int, Spec("P/E cycles of every block at the start of the run")]
+    initial_days: Annotated[float, Spec("age in days of the data present at the start of the run")]

@@ -31,113 +31,140 @@ class Flash:
     blocks_per_plane: Annotated[int, Spec("erase blocks in one plane", least=1)]
     pages_per_block: Annotated[int, Spec("pages in one block", least=1)]
     page_bytes: Annotated[int, Spec("user bytes of one page", least=512)]
-    dies_per_chip: Annotated[int, Spec("dies behind one chip enable", least=1)]
+    dies_per_chip: Annotated[int, Spec("dies that share one chip enable", least=1)]
     cell: Annotated[str, Spec("cell mode", choices=CELLS)]
     chip_busy: Annotated[
         str,
         Spec(
-            "each die of a chip takes commands of its own, or the chip takes one at a time",
+            "command concurrency in a chip; per_die: each die executes commands independently, "
+            "per_chip: the chip executes one command at a time",
             choices=("per_die", "per_chip"),
         ),
     ]
     programming: Annotated[
         str,
         Spec(
-            "what is programmed at once: a page, all pages of a word line, or those in two passes",
+            "unit of a program operation; page: one page, one_shot: all pages of a word line, "
+            "two_pass: all pages of a word line in two passes",
             choices=("page", "one_shot", "two_pass"),
         ),
     ]
-    t_program_second_ps: Annotated[int, Spec("second pass over a word line, programming two_pass")]
+    t_program_second_ps: Annotated[
+        int, Spec("time of the second pass over a word line; only with programming two_pass")
+    ]
     page_types: Annotated[
         str,
         Spec(
-            "which page of a word line has which latency: all alike, by turns, or the layout of "
-            "two-bit and three-bit planar chips",
+            "assignment of latencies to the pages of a word line; alike: all pages have the "
+            "same, turns: lower, middle and upper alternate, planar: the layout of planar chips "
+            "with two or three bits per cell",
             choices=("alike", "turns", "planar"),
         ),
     ]
-    t_read_ps: Annotated[int, Spec("array read, tR (of the lowest page type)", least=1)]
-    t_read_middle_ps: Annotated[int, Spec("more for a middle page")]
-    t_read_upper_ps: Annotated[int, Spec("more for an upper page")]
+    t_read_ps: Annotated[int, Spec("array read time, tR (of the lowest page type)", least=1)]
+    t_read_middle_ps: Annotated[int, Spec("additional read time of a middle page")]
+    t_read_upper_ps: Annotated[int, Spec("additional read time of an upper page")]
     t_program_ps: Annotated[
-        int, Spec("array program, tPROG (lowest page type, or the word line)", least=1)
+        int,
+        Spec("array program time, tPROG (of the lowest page type, or of the word line)", least=1),
     ]
-    t_program_middle_ps: Annotated[int, Spec("more for a middle page")]
-    t_program_upper_ps: Annotated[int, Spec("more for an upper page")]
-    t_erase_ps: Annotated[int, Spec("block erase, tBERS", least=1)]
-    bus_bytes_per_s: Annotated[int, Spec("rate of one channel", least=1)]
+    t_program_middle_ps: Annotated[int, Spec("additional program time of a middle page")]
+    t_program_upper_ps: Annotated[int, Spec("additional program time of an upper page")]
+    t_erase_ps: Annotated[int, Spec("block erase time, tBERS", least=1)]
+    bus_bytes_per_s: Annotated[int, Spec("transfer rate of one channel", least=1)]
     interface: Annotated[
         str,
         Spec(
-            "command and address cycles: t_command per plane, by the ONFI data interface, or the "
-            "sums that MQSim takes for NV-DDR2",
+            "time of command and address cycles; fixed: t_command per plane, MQSim: MQSim's "
+            "sums for NV-DDR2, others: the ONFI data interface of that name",
             choices=("fixed", "NV-DDR2", "NV-DDR3", "NV-LPDDR4", "MQSim"),
         ),
     ]
     t_command_ps: Annotated[
-        int, Spec("command and address cycles of one flash command, interface fixed")
+        int,
+        Spec(
+            "time of the command and address cycles of one flash command; only with interface fixed"
+        ),
     ]
     t_plane_busy_ps: Annotated[
-        int, Spec("busy between the planes of one command, tDBSY, interface not fixed")
+        int,
+        Spec(
+            "busy time between the planes of a multi-plane command, tDBSY; not with interface fixed"
+        ),
     ]
     grants: Annotated[
         str,
         Spec(
-            "who goes first on a channel: commands, or data that wait in a die",
+            "priority on a channel; commands: command cycles before data, data: data ready in a "
+            "die before commands",
             choices=("commands", "data"),
         ),
     ]
     plane_reads: Annotated[
         str,
-        Spec("planes of a die read together, or each on its own", choices=("together", "alone")),
+        Spec(
+            "reads of the planes of a die; together: one operation for the die, alone: an "
+            "independent read in each plane",
+            choices=("together", "alone"),
+        ),
     ]
-    power_planes: Annotated[int, Spec("planes of a drive that may work at once; 0: all")]
+    power_planes: Annotated[
+        int, Spec("largest number of planes of a drive that operate at once; 0: all")
+    ]
     suspend: Annotated[
         str,
         Spec(
-            "what makes way for a read",
+            "operations that are suspended for a read",
             choices=("none", "erase", "program", "program_erase"),
         ),
     ]
-    t_suspend_program_ps: Annotated[int, Spec("until a program has made way")]
-    t_suspend_erase_ps: Annotated[int, Spec("until an erase has made way")]
-    suspend_program_left_ps: Annotated[int, Spec("least time a program must have left to make way")]
-    suspend_erase_left_ps: Annotated[int, Spec("least time an erase must have left to make way")]
-    t_resume_ps: Annotated[int, Spec("until a suspended operation works again")]
-    max_suspends: Annotated[int, Spec("times that one operation makes way", least=1)]
-    suspend_reads: Annotated[int, Spec("reads that pass while it does; 0: as many as come")]
+    t_suspend_program_ps: Annotated[int, Spec("time to suspend a program")]
+    t_suspend_erase_ps: Annotated[int, Spec("time to suspend an erase")]
+    suspend_program_left_ps: Annotated[
+        int, Spec("a program with this time or less left is not suspended")
+    ]
+    suspend_erase_left_ps: Annotated[
+        int, Spec("an erase with this time or less left is not suspended")
+    ]
+    t_resume_ps: Annotated[int, Spec("time to resume a suspended operation")]
+    max_suspends: Annotated[int, Spec("largest number of suspends of one operation", least=1)]
+    suspend_reads: Annotated[int, Spec("largest number of reads during one suspend; 0: no limit")]
     status: Annotated[
         str,
         Spec(
-            "how the end of a program or an erase is known: by the ready pin, or by a status read "
-            "on the channel",
+            "detection of the end of a program or erase; pin: the ready pin, read: a status "
+            "read on the channel",
             choices=("pin", "read"),
         ),
     ]
-    multi_plane: Annotated[bool, Spec("one command may address every plane of a die")]
-    cache_read: Annotated[bool, Spec("the array reads on while the last page leaves")]
-    cache_program: Annotated[bool, Spec("the array programs while the next page arrives")]
+    multi_plane: Annotated[bool, Spec("one command may address all planes of a die")]
+    cache_read: Annotated[
+        bool, Spec("the array reads the next page during the data output of the last one")
+    ]
+    cache_program: Annotated[
+        bool, Spec("the array programs a page during the data input of the next one")
+    ]
     interleave_commands: Annotated[
-        bool, Spec("a command may interrupt another die's data on the channel")
+        bool, Spec("a command may interrupt the data of another die on the channel")
     ]
     endurance_cycles: Annotated[
-        int, Spec("rated program/erase cycles of a block, at rated_retention", least=1)
+        int, Spec("rated program/erase cycles of a block at rated_retention", least=1)
     ]
     rated_retention: Annotated[
-        str, Spec("retention, powered off, that the cycles are rated for", choices=RETENTIONS)
+        str, Spec("retention without power at which endurance_cycles is rated", choices=RETENTIONS)
     ]
     retention: Annotated[
-        str, Spec("retention required of what the map leads to", choices=("rated", *RETENTIONS))
+        str, Spec("retention required of mapped data", choices=("rated", *RETENTIONS))
     ]
     cycles_3_months: Annotated[
-        float, Spec("cycles where 3 months are enough, over those for 1 year", least=1)
+        float, Spec("rated cycles at 3 months of retention relative to those at 1 year", least=1)
     ]
     cycles_3_days: Annotated[
-        float, Spec("cycles where 3 days are enough, over those for 1 year", least=1)
+        float, Spec("rated cycles at 3 days of retention relative to those at 1 year", least=1)
     ]
-    pslc_t_read_ps: Annotated[int, Spec("array read of a block in pSLC mode", least=1)]
-    pslc_t_program_ps: Annotated[int, Spec("array program of a block in pSLC mode", least=1)]
-    pslc_t_erase_ps: Annotated[int, Spec("erase of a block in pSLC mode", least=1)]
+    pslc_t_read_ps: Annotated[int, Spec("array read time of a block in pSLC mode", least=1)]
+    pslc_t_program_ps: Annotated[int, Spec("array program time of a block in pSLC mode", least=1)]
+    pslc_t_erase_ps: Annotated[int, Spec("erase time of a block in pSLC mode", least=1)]
     pslc_endurance_cycles: Annotated[
-        int, Spec("program/erase cycles of a block in pSLC mode", least=1)
+        int, Spec("rated program/erase cycles of a block in pSLC mode", least=1)
     ]

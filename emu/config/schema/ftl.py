@@ -15,152 +15,184 @@ from ondie.emu.config.schema.spec import Spec
 
 @dataclass(frozen=True, slots=True)
 class Ftl:
-    over_provisioning: Annotated[float, Spec("share of raw capacity not offered, (T-U)/T")]
+    over_provisioning: Annotated[
+        float, Spec("share of the raw capacity that is not exported, (T-U)/T")
+    ]
     block_unit: Annotated[
         str,
         Spec(
-            "what is written and collected together: one block of every plane of a die, or one",
+            "unit of writing and collection; die: a block of every plane of a die, plane: one "
+            "block",
             choices=("die", "plane"),
         ),
     ]
     placement: Annotated[
         str,
         Spec(
-            "where a page goes: to the next unit in turn, or to the unit of its number",
+            "unit that a written page goes to; dynamic: the next unit in turn, static: a unit "
+            "fixed by the page number",
             choices=("dynamic", "static"),
         ),
     ]
-    allocation: Annotated[str, Spec("order of channels, ways, dies and planes", choices=ORDERS)]
-    write_streams: Annotated[int, Spec("open blocks of a unit that host writes fill", least=1)]
+    allocation: Annotated[
+        str,
+        Spec(
+            "order in which writes rotate over channels (C), ways (W), dies (D) and planes (P)",
+            choices=ORDERS,
+        ),
+    ]
+    write_streams: Annotated[
+        int, Spec("number of host write streams; each has an open block in every unit", least=1)
+    ]
     gc_streams: Annotated[
         str,
         Spec(
-            "collected pages fill one open block, or one for each stream they come from",
+            "open blocks for collected pages; one: a common one, each: one per stream of origin",
             choices=("one", "each"),
         ),
     ]
     open_blocks: Annotated[
         str,
         Spec(
-            "a block is opened when it is needed, or as soon as the last one is full",
+            "time at which a block is opened; needed: at the first write to it, ahead: when the "
+            "previous one is full",
             choices=("needed", "ahead"),
         ),
     ]
-    stream_policy: Annotated[str, Spec("which of them a write goes to: a name, or FILE.py:NAME")]
-    gc_policy: Annotated[str, Spec("whom to collect: a name, or FILE.py:NAME")]
-    gc_low_blocks: Annotated[int, Spec("free blocks per unit that start collection", least=1)]
-    gc_stop_blocks: Annotated[int, Spec("free blocks per unit below which host writes wait")]
-    gc_hard_blocks: Annotated[int, Spec("free blocks per unit below which collection is urgent")]
-    gc_parallel: Annotated[int, Spec("collections of a unit at once", least=1)]
-    gc_window_pages: Annotated[int, Spec("pages in motion per collection, at least a line; 0: all")]
+    stream_policy: Annotated[
+        str, Spec("policy that selects the stream of a write: a name, or FILE.py:NAME")
+    ]
+    gc_policy: Annotated[
+        str, Spec("policy that selects the victim block of collection: a name, or FILE.py:NAME")
+    ]
+    gc_low_blocks: Annotated[
+        int, Spec("number of free blocks per unit at which collection starts", least=1)
+    ]
+    gc_stop_blocks: Annotated[
+        int, Spec("number of free blocks per unit below which host writes wait")
+    ]
+    gc_hard_blocks: Annotated[
+        int, Spec("number of free blocks per unit below which collection is urgent")
+    ]
+    gc_parallel: Annotated[int, Spec("largest number of concurrent collections per unit", least=1)]
+    gc_window_pages: Annotated[
+        int, Spec("pages in motion per collection, at least a word line; 0: all pages of the block")
+    ]
     gc_priority: Annotated[
         str,
         Spec(
-            "collection's place among the host's work on a die: behind it, with it in one line, "
-            "before it, or alone until its erase has begun",
+            "priority of collection on a die; background: below host commands, shared: in one "
+            "queue with them, urgent: above them, exclusive: host commands wait until the erase "
+            "has started",
             choices=("background", "shared", "urgent", "exclusive"),
         ),
     ]
     host_order: Annotated[
         str,
         Spec(
-            "the host's reads, and its writes, on a die: in order of arrival, or those of class 0 "
-            "first and then 4, 2 and 1 in turn of classes 1, 2 and 3",
+            "order of the host's reads, and of its writes, on a die; arrival: first come, first "
+            "served, class: class 0 first, then classes 1, 2 and 3 with weights 4, 2 and 1",
             choices=("arrival", "class"),
         ),
     ]
     gc_copyback: Annotated[bool, Spec("collection moves pages inside the die (copy-back)")]
     mapping_unit_bytes: Annotated[
         int,
-        Spec(
-            "what an entry of the map stands for: a part of a page, which gathers them; 0: a page"
-        ),
+        Spec("bytes per mapping entry, a part of a page; 0: one page"),
     ]
     partial_pages: Annotated[
         str,
         Spec(
-            "a page is moved whole, or only the sectors asked for",
+            "transfer of partial pages; whole: the whole page, sectors: only the requested sectors",
             choices=("whole", "sectors"),
         ),
     ]
     unwritten: Annotated[
         str,
         Spec(
-            "a page that was never written reads as zeros, or as if it had been written",
+            "read of a page that was never written; zeros: returns zeros without flash access, "
+            "as_written: reads flash as if the page had been written",
             choices=("zeros", "as_written"),
         ),
     ]
     map_update: Annotated[
         str,
         Spec(
-            "a written page is mapped, and its old place invalid, once it is programmed, or once "
-            "it has a place",
+            "time at which a write updates the map; programmed: after its program, placed: when "
+            "it gets its physical page",
             choices=("programmed", "placed"),
         ),
     ]
     victim_pages: Annotated[
         str,
         Spec(
-            "pages that collection has yet to move: the host may read and overwrite them, or waits "
-            "until they have moved, and collection for reads that were there before",
+            "host access to pages that collection has not yet moved; open: allowed, locked: the "
+            "host waits until they have moved, and collection waits for earlier reads",
             choices=("open", "locked"),
         ),
     ]
     erase: Annotated[
         str,
-        Spec("blocks are erased when they are opened, or collected", choices=("open", "collected")),
+        Spec(
+            "time of the erase of a collected block; open: when it is opened again, collected: "
+            "right after its collection",
+            choices=("open", "collected"),
+        ),
     ]
-    wear_dynamic: Annotated[bool, Spec("the least worn free block is opened first")]
+    wear_dynamic: Annotated[bool, Spec("the free block with the fewest erases is opened first")]
     wear_static_cycles: Annotated[
-        int, Spec("difference in erases at which cold data are moved; 0: never")
+        int, Spec("difference in erase counts at which cold data are moved; 0: never")
     ]
     pslc: Annotated[
         str,
         Spec(
-            "writes go to blocks with one bit per cell first, which are folded into native ones: "
-            "none, a region of their own, or free native blocks that are borrowed",
+            "cache of blocks in pSLC mode, from which data are folded to native blocks; off: "
+            "none, static: a fixed region, dynamic: free native blocks on loan",
             choices=("off", "static", "dynamic"),
         ),
     ]
     pslc_share: Annotated[
-        float, Spec("share of a unit's blocks that are such, or at most are borrowed")
+        float, Spec("share of a unit's blocks in the pSLC region, or the largest share on loan")
     ]
     pslc_full: Annotated[
         str,
         Spec(
-            "without a free pSLC block writes go to native ones, or wait until one has been folded",
+            "writes without a free pSLC block; direct: to native blocks, wait: until a block "
+            "has been folded",
             choices=("direct", "wait"),
         ),
     ]
     pslc_streams: Annotated[
-        int, Spec("streams of host writes that go to pSLC blocks, from 0 on; 0: all")
+        int, Spec("number of host write streams, from 0 on, that go to pSLC blocks; 0: all")
     ]
     fold_blocks: Annotated[
-        int, Spec("pSLC blocks that a unit may still open, at or below which folding begins")
+        int, Spec("folding starts when a unit may open only this many more pSLC blocks")
     ]
     fold_idle_ps: Annotated[
-        int, Spec("rest of the host after which full pSLC blocks are folded; 0: never")
+        int, Spec("host idle time after which full pSLC blocks are folded; 0: never")
     ]
     reclaim_reads: Annotated[
-        int, Spec("reads of a block, since its erase, that make its data move; 0: any number")
+        int, Spec("reads of a block since its erase after which its data are moved; 0: never")
     ]
     reclaim_retries: Annotated[
-        int, Spec("readings of a page, after the first, that make its block's data move; 0: never")
+        int, Spec("read retries of a page after which the data of its block are moved; 0: never")
     ]
-    bad_blocks: Annotated[float, Spec("share of blocks that are bad from the factory")]
+    bad_blocks: Annotated[float, Spec("share of factory bad blocks")]
     program_failures: Annotated[
         float,
         Spec(
-            "chance that a program fails and its block is retired; above 0, the last two free "
-            "blocks of a unit are collection's"
+            "probability that a program fails and its block is retired; above 0, the last two "
+            "free blocks of a unit are reserved for collection"
         ),
     ]
-    erase_failures: Annotated[float, Spec("chance that an erase fails and its block is retired")]
+    erase_failures: Annotated[
+        float, Spec("probability that an erase fails and its block is retired")
+    ]
     gather_time_ps: Annotated[
         int,
         Spec(
-            "longest wait of a page for the rest of its word line, or of a mapping unit for the "
-            "rest of its page, which is padded then",
+            "longest time that a page waits for the other pages of its word line, or a mapping "
+            "unit for the rest of its page; then the rest is padded",
             least=1,
         ),
     ]
@@ -168,32 +200,39 @@ class Ftl:
         int, Spec("DRAM of the cached mapping table; 0: the whole map is in DRAM")
     ]
     map_read_bytes: Annotated[
-        int, Spec("bytes of a translation page that a miss moves over the channel; 0: all of it")
+        int,
+        Spec(
+            "bytes of a translation page transferred over the channel on a miss; 0: the whole page"
+        ),
     ]
     map_writes: Annotated[
         int,
         Spec(
-            "translation pages written back at once; 0: none ever is, what would be takes a page "
-            "and stays in DRAM"
+            "largest number of concurrent write-backs of translation pages; 0: no flash writes: "
+            "an evicted page is assigned a flash page but stays in DRAM"
         ),
     ]
-    initial: Annotated[str, Spec("state before the run", choices=("steady", "fresh"))]
-    reservoir_fraction: Annotated[float, Spec("share of each die's blocks lent to the optimizer")]
+    initial: Annotated[
+        str, Spec("state of the flash at the start of the run", choices=("steady", "fresh"))
+    ]
+    reservoir_fraction: Annotated[
+        float, Spec("share of each die's blocks reserved for the optimizer (the reservoir)")
+    ]
     reservoir_retention: Annotated[
         str,
-        Spec("retention required of the optimizer's blocks", choices=("rated", *RETENTIONS)),
+        Spec("retention required of the reservoir's data", choices=("rated", *RETENTIONS)),
     ]
     reservoir_rotate: Annotated[
         int,
         Spec(
-            "cycles of the reservoir's blocks after which a die's planes change roles, where one "
-            "is idle; 0: never"
+            "P/E cycles of the reservoir after which the planes of a die with an idle plane "
+            "change roles; 0: never"
         ),
     ]
     reservoir_migrate: Annotated[
         int,
         Spec(
-            "difference in mean cycles of two dies' reservoirs above which super-pages move from "
-            "one to the other; 0: never"
+            "difference in mean P/E cycles of the reservoirs of two dies above which "
+            "super-pages move between them; 0: never"
         ),
     ]

@@ -14,17 +14,21 @@ from ondie.emu.config.schema.spec import Spec
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    adam_params_per_s: Annotated[int, Spec("rate of the optimizer step on the host's CPU", least=1)]
+    adam_params_per_s: Annotated[int, Spec("rate of the optimizer step on the host CPU", least=1)]
     dram_bandwidth_bytes_per_s: Annotated[int, Spec("sustained bandwidth of host DRAM", least=1)]
     dram_bytes: Annotated[int, Spec("capacity of host DRAM", least=1)]
-    io_queue_depth: Annotated[int, Spec("block requests kept in flight (aio queue depth)", least=1)]
+    io_queue_depth: Annotated[
+        int, Spec("block requests kept in flight (queue depth of aio)", least=1)
+    ]
     io_block_bytes: Annotated[int, Spec("size of one block request", least=1)]
-    io_submit_ps: Annotated[int, Spec("CPU time to submit and reap a command, one thread")]
+    io_submit_ps: Annotated[int, Spec("CPU time to submit and reap one command, on one thread")]
     subgroup_params: Annotated[int, Spec("parameters per optimizer sub-group", least=1)]
     top_k_params_per_s: Annotated[
-        int, Spec("rate of the accelerator choosing a gradient's Top-K", least=1)
+        int, Spec("rate at which the accelerator selects the Top-K of a gradient", least=1)
     ]
-    update_power_mw: Annotated[int, Spec("host power while its CPU updates the weights")]
-    wait_power_mw: Annotated[int, Spec("host power while it waits for the storage")]
-    compute_power_mw: Annotated[int, Spec("host and accelerator power in forward and backward")]
+    update_power_mw: Annotated[int, Spec("host power while the CPU updates the weights")]
+    wait_power_mw: Annotated[int, Spec("host power while the host waits for storage")]
+    compute_power_mw: Annotated[
+        int, Spec("power of host and accelerator during forward and backward")
+    ]
     dram_fj_per_bit: Annotated[int, Spec("energy of host DRAM traffic", key="dram_energy")]

@@ -19,19 +19,21 @@ class Isp:
     kind: Annotated[
         str,
         Spec(
-            "in-storage processor: CPU cores, or a streaming engine (fpga)",
+            "in-storage processor; none: none, cores: CPU cores, fpga: a streaming engine",
             choices=("none", "cores", "fpga"),
         ),
     ]
-    cores: Annotated[int, Spec("cores of the processor")]
-    frequency_hz: Annotated[int, Spec("clock of a core")]
+    cores: Annotated[int, Spec("number of cores")]
+    frequency_hz: Annotated[int, Spec("clock frequency of a core")]
     ipc: Annotated[float, Spec("instructions per cycle and core")]
     engine_bytes_per_s: Annotated[int, Spec("rate of the streaming engine; 0 for cores")]
     decompress_bytes_per_s: Annotated[
-        int, Spec("rate of Top-K decompression beside the update, bytes of gradient; 0: none")
+        int, Spec("rate of Top-K decompression during the update, in bytes of gradient; 0: none")
     ]
-    flash_bytes_per_s: Annotated[int, Spec("rate of the path processor to back end")]
-    training_ratio: Annotated[float, Spec("training speed, drive over host; 0: cannot train")]
-    training_ratio_by_model: Annotated[Mapping[str, float], Spec("the same, per known model")] = (
-        dataclasses.field(hash=False)
-    )
+    flash_bytes_per_s: Annotated[int, Spec("rate of the path between processor and flash back end")]
+    training_ratio: Annotated[
+        float, Spec("training speed of the drive relative to the host; 0: the drive cannot train")
+    ]
+    training_ratio_by_model: Annotated[
+        Mapping[str, float], Spec("training speed of the drive relative to the host, per model")
+    ] = dataclasses.field(hash=False)

@@ -14,37 +14,64 @@ from ondie.emu.config.schema.spec import Spec
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    down_bytes_per_s: Annotated[int, Spec("payload rate host to drive", least=1)]
-    up_bytes_per_s: Annotated[int, Spec("payload rate drive to host", least=1)]
+    down_bytes_per_s: Annotated[int, Spec("payload rate from host to drive", least=1)]
+    up_bytes_per_s: Annotated[int, Spec("payload rate from drive to host", least=1)]
     latency_ps: Annotated[int, Spec("one-way latency of a transfer")]
     lanes: Annotated[
-        int, Spec("bytes that cross side by side: messages are padded to them", least=1)
+        int, Spec("link width in bytes; a message is padded to a multiple of this", least=1)
     ]
-    packet_bytes: Annotated[int, Spec("largest payload of a packet; 0: rates are of payload")]
-    packet_overhead_bytes: Annotated[int, Spec("header and framing of a packet")]
+    packet_bytes: Annotated[
+        int, Spec("largest payload of one packet; 0: link.down and link.up are payload rates")
+    ]
+    packet_overhead_bytes: Annotated[int, Spec("header and framing bytes of one packet")]
     tick_ps: Annotated[
-        int, Spec("a message takes a whole number of these, rounded down; 0: any time")
+        int,
+        Spec(
+            "time unit of the link: the time of a message is rounded down to a multiple; 0: no "
+            "rounding"
+        ),
     ]
-    uplink_bytes_per_s: Annotated[int, Spec("link shared by all drives; 0: not shared")]
+    uplink_bytes_per_s: Annotated[
+        int, Spec("rate of the link that all drives share; 0: no shared link")
+    ]
     fj_per_bit: Annotated[int, Spec("energy of the link, per port", key="energy")]
 
 
 @dataclass(frozen=True, slots=True)
 class Frontend:
-    command_ps: Annotated[int, Spec("firmware time per NVMe command, one core, serial")]
-    queue_depth: Annotated[int, Spec("commands the drive holds", least=1)]
-    max_transfer_bytes: Annotated[int, Spec("largest command (MDTS)", least=512)]
-    fetch_limit: Annotated[
-        int, Spec("commands of a queue pair that the drive works on at most; 0: any number")
+    command_ps: Annotated[
+        int, Spec("firmware time per NVMe command, on one core, one command at a time")
     ]
-    doorbell_bytes: Annotated[int, Spec("write that announces or acknowledges an entry; 0: none")]
-    request_bytes: Annotated[int, Spec("read request by which the drive fetches; 0: none")]
-    entry_bytes: Annotated[int, Spec("submission queue entry on the link; 0: none")]
-    completion_bytes: Annotated[int, Spec("completion queue entry on the link; 0: none")]
+    queue_depth: Annotated[int, Spec("largest number of commands that the drive holds", least=1)]
+    max_transfer_bytes: Annotated[int, Spec("largest transfer of one command (MDTS)", least=512)]
+    fetch_limit: Annotated[
+        int,
+        Spec(
+            "largest number of commands per queue pair that the drive processes at once; 0: no "
+            "limit"
+        ),
+    ]
+    doorbell_bytes: Annotated[
+        int, Spec("bytes of the host write that rings a doorbell; 0: not modelled")
+    ]
+    request_bytes: Annotated[
+        int,
+        Spec(
+            "bytes of the read request with which the drive fetches from host memory; 0: not "
+            "modelled"
+        ),
+    ]
+    entry_bytes: Annotated[
+        int, Spec("bytes of a submission queue entry on the link; 0: not modelled")
+    ]
+    completion_bytes: Annotated[
+        int, Spec("bytes of a completion queue entry on the link; 0: not modelled")
+    ]
     transfer: Annotated[
         str,
         Spec(
-            "data cross the link as pages are ready, or a whole command at once",
+            "unit of data transfer on the link; page: each page as soon as it is ready, "
+            "command: all data of a command together",
             choices=("page", "command"),
         ),
     ]

@@ -14,52 +14,76 @@ from ondie.emu.config.schema.spec import Spec
 
 @dataclass(frozen=True, slots=True)
 class Pe:
-    kind: Annotated[str, Spec("processing elements on the die", choices=("none", "per_plane"))]
-    clock_divider: Annotated[int, Spec("interface clock over the element's clock")]
+    kind: Annotated[
+        str, Spec("processing elements (PEs) on the dies", choices=("none", "per_plane"))
+    ]
+    clock_divider: Annotated[int, Spec("clock of the flash interface divided by the clock of a PE")]
     narrow_values: Annotated[
-        int, Spec("16-bit values that an element takes a clock; 0: 32-bit values alone")
+        int, Spec("16-bit values that a PE processes per clock; 0: only 32-bit values")
     ]
     bus_values: Annotated[
         float,
-        Spec(
-            "values per cycle of the elements' clock that the die's shared bus brings from other "
-            "planes' registers"
-        ),
+        Spec("values that the shared bus of a die carries between planes, per PE clock"),
     ]
     dispatch: Annotated[
         str,
         Spec(
-            "when a die may start its stripe, slowest first",
+            "start of a stripe on a die; lockstep: when all dies of the channel have their "
+            "gradients, free: when the die has its own, double_buffered: as free, with a second "
+            "gradient buffer that is loaded meanwhile",
             choices=("lockstep", "free", "double_buffered"),
         ),
     ]
     protection: Annotated[
         str,
         Spec(
-            "what stands between wrong bits and who reads the optimizer's pages: nothing, a "
-            "comparator of exponents, a code on the die, or the controller's, over the channel "
-            "and back",
+            "protection of the optimizer's pages from bit errors; none: none, nan_comparator: a "
+            "comparator of exponents, on_die_ecc: an ECC engine on the die, controller_ecc: the "
+            "ECC engine of the controller, over the channel and back",
             choices=("none", "nan_comparator", "on_die_ecc", "controller_ecc"),
         ),
     ]
-    ecc_codeword_bytes: Annotated[int, Spec("user bytes of the die's code word", least=1)]
-    ecc_correctable_bits: Annotated[int, Spec("wrong bits of it that are corrected")]
-    ecc_bytes_per_s: Annotated[
-        int, Spec("rate of the die's encoder and decoder, one per die", least=1, key="ecc_rate")
+    ecc_codeword_bytes: Annotated[int, Spec("user bytes of a code word of the on-die ECC", least=1)]
+    ecc_correctable_bits: Annotated[
+        int, Spec("bit errors per code word that the on-die ECC corrects")
     ]
-    randomiser: Annotated[str, Spec("who keeps stored patterns random", choices=("none", "die"))]
-    cipher: Annotated[str, Spec("who keeps stored states encrypted", choices=("none", "die"))]
+    ecc_bytes_per_s: Annotated[
+        int,
+        Spec(
+            "rate of the on-die encoder and decoder, one of each per die", least=1, key="ecc_rate"
+        ),
+    ]
+    randomiser: Annotated[
+        str,
+        Spec(
+            "data randomizer on the dies; none: stored patterns are not randomized",
+            choices=("none", "die"),
+        ),
+    ]
+    cipher: Annotated[
+        str,
+        Spec(
+            "encryption of the stored states on the dies; none: not encrypted",
+            choices=("none", "die"),
+        ),
+    ]
     cipher_bytes_per_s: Annotated[
-        int, Spec("AES-XTS engine of a die, pages in turn", key="cipher_rate")
+        int,
+        Spec("rate of the AES-XTS engine of a die, one page after the other", key="cipher_rate"),
     ]
     integrity: Annotated[
-        str, Spec("who renews the guards of end-to-end protection", choices=("none", "die"))
+        str,
+        Spec(
+            "renewal of the guards of end-to-end protection on the dies; none: guards become stale",
+            choices=("none", "die"),
+        ),
     ]
-    rain: Annotated[int, Spec("dies of a parity stripe, its parity among them; 0: no parity")]
+    rain: Annotated[int, Spec("dies per parity stripe, including the parity die; 0: no parity")]
     atomicity: Annotated[
         str,
         Spec(
-            "after a power cut: a mixture, the step goes on from recorded cursors, or is undone",
+            "state after a power cut during an update; none: a mixture of old and new, resume: "
+            "the step resumes from recorded cursors, undo: the step is rolled back",
             choices=("none", "resume", "undo"),
         ),
     ]

@@ -14,6 +14,6 @@ from ondie.emu.config.schema.spec import Spec
 
 @dataclass(frozen=True, slots=True)
 class System:
-    name: Annotated[str, Spec("name of the configuration, printed with results")]
-    devices: Annotated[int, Spec("drives in the system", least=1)]
+    name: Annotated[str, Spec("name of the configuration, printed with the results")]
+    devices: Annotated[int, Spec("number of drives in the system", least=1)]
     capacity_bytes: Annotated[int, Spec("nominal capacity of one drive", least=1)]

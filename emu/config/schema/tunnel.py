@@ -15,29 +15,33 @@ from ondie.emu.config.schema.spec import Spec
 @dataclass(frozen=True, slots=True)
 class Tunnel:
     payload_bytes: Annotated[
-        int, Spec("buffer of one of its NVMe commands, upward with 4 B of length; 0: no tunnel")
+        int,
+        Spec(
+            "buffer of one NVMe command of the tunnel, upward including 4 B of length; 0: no tunnel"
+        ),
     ]
-    outstanding: Annotated[int, Spec("commands in flight each way")]
+    outstanding: Annotated[int, Spec("commands in flight in each direction")]
     command_ps: Annotated[
-        int, Spec("a command from submission to completion, the host's CPU apart")
+        int, Spec("time from submission to completion of one command, excluding host CPU time")
     ]
-    notify_ps: Annotated[int, Spec("until the host's relay knows that a drive has data")]
+    notify_ps: Annotated[int, Spec("delay until the host's relay learns that a drive has data")]
     notification: Annotated[
         str,
         Spec(
-            "a drive signals when it has data after it had none, or for every command to come",
+            "notifications of a drive; burst: one when data arrive after none were left, "
+            "command: one for each command needed",
             choices=("burst", "command"),
         ),
     ]
-    mtu_bytes: Annotated[int, Spec("largest IP packet of the pseudo network devices")]
-    concatenate: Annotated[bool, Spec("a command may carry several packets")]
+    mtu_bytes: Annotated[int, Spec("largest IP packet of the virtual network devices")]
+    concatenate: Annotated[bool, Spec("one command may carry several packets")]
     relay_command_ps: Annotated[
-        int, Spec("host CPU of the relay per command, and per notification")
+        int, Spec("host CPU time of the relay per command and per notification")
     ]
     relay_bytes_per_s: Annotated[
-        int, Spec("rate at which a thread of the relay copies; 0: no time", key="relay_copy")
+        int, Spec("copy rate of one relay thread; 0: copies take no time", key="relay_copy")
     ]
-    relay_threads: Annotated[int, Spec("threads of the relay at work at once, for all drives")]
+    relay_threads: Annotated[int, Spec("relay threads that run at once, for all drives")]
     relay_core_mw: Annotated[
-        int, Spec("a core that relays; inside the host's power, never added to it")
+        int, Spec("power of one relay core; contained in the host's power and never added to it")
     ]
