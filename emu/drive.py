@@ -293,7 +293,7 @@ class Device:
             return
         for entry in events.entries(self.arrays.log[:n]):
             if entry.what == events.LOG_BAD and entry.row < 0:  # a relocated page with bit errors
-                wrong = bit_errors.logged(entry, self.arrays.code[0], self.store.page_bytes)
+                wrong = bit_errors.logged_bits(entry, self.arrays.code[0], self.store.page_bytes)
                 self.store.damage(entry.ppn, wrong)
             elif not (
                 self.store.follow(entry, self.geometry) or self.cached.follow(entry, self.store)
@@ -310,7 +310,7 @@ class Device:
             if command["payload_slot"] < 0 or buffer is None:
                 return
         if what == events.LOG_BAD:
-            buffer[at] ^= bit_errors.logged(entry, self.arrays.code[0], store.page_bytes)
+            buffer[at] ^= bit_errors.logged_bits(entry, self.arrays.code[0], store.page_bytes)
             return
         for i in range(n):
             ppn = entry.ppn + i

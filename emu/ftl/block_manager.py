@@ -8,8 +8,8 @@ Source: a ring of free blocks per plane or super-block, as in MQSim's Flash_Bloc
 from __future__ import annotations
 
 from ondie.emu.engine.core.events import LOG_ERASE, log, take_txn
-from ondie.emu.ftl.page_map import FREE, OPEN, first_page, place_of
-from ondie.emu.nand.die_scheduler import hurry, push
+from ondie.emu.ftl.page_map import FREE, OPEN, first_page, set_place
+from ondie.emu.nand.die_scheduler import push, set_gc_priority
 from ondie.emu.nand.timing import ERASE
 from ondie.kernels.jit import cold, inline, njit
 
@@ -21,7 +21,7 @@ def take_free(st, unit, stream):
     cfg = st.cfg[0]
     pool = st.pool[unit]
     if pool.levelled != 0 and stream >= cfg.collected:
-        worn_first(st, unit)
+        move_most_worn_to_head(st, unit)
     block = st.free[unit, pool.free_head]
     pool.free_head = pool.free_head + 1 if pool.free_head + 1 < cfg.blocks else 0
     pool.free_n -= 1
@@ -29,7 +29,7 @@ def take_free(st, unit, stream):
 
 
 @cold
-def worn_first(st, unit):
+def move_most_worn_to_head(st, unit):
     """Move the most worn free block of a unit to the head of the ring and shift the blocks before
     it back by one."""
     cfg = st.cfg[0]
@@ -53,7 +53,7 @@ def worn_first(st, unit):
 
 
 @cold
-def needy(st, unit):
+def gc_is_urgent(st, unit):
     """Return True if collection is urgent in unit ``unit`` or in a unit that shares its command
     path: a unit of its die, or of its chip if the chip takes one command at a time."""
     cfg = st.cfg[0]
@@ -73,11 +73,11 @@ def needy(st, unit):
 
 
 @njit
-def urgency(st, unit):
+def update_gc_priority(st, unit):
     """Give collection priority over host transactions on the die while free blocks are short."""
     cfg = st.cfg[0]
     if cfg.gc_hard > 0:
-        hurry(st, unit // cfg.die_units * cfg.lanes, int(needy(st, unit)))
+        set_gc_priority(st, unit // cfg.die_units * cfg.lanes, int(gc_is_urgent(st, unit)))
 
 
 @njit
@@ -105,11 +105,11 @@ def free_block(st, unit, block):
     pool.free_n += 1
     st.block[block].state = FREE
     st.block[block].stream = -1
-    urgency(st, unit)
+    update_gc_priority(st, unit)
 
 
 @njit
-def promised(st, unit, to, pages):
+def count_reserved_blocks(st, unit, to, pages):
     """Return the number of free blocks of unit ``unit`` that collections in progress may need, plus
     one more collection that moves ``pages`` pages to stream ``to``."""
     cfg = st.cfg[0]
@@ -129,22 +129,25 @@ def promised(st, unit, to, pages):
 
 
 @njit
-def spare(st, unit):
+def has_unreserved_block(st, unit):
     """Return True if unit ``unit`` has free blocks that are not reserved for collection."""
     pool = st.pool[unit]
     if pool.free_n <= st.cfg[0].gc_reserve:
         return False
-    return pool.victims == 0 or pool.free_n > promised(st, unit, -1, 0) + st.cfg[0].fold_keep
+    return (
+        pool.victims == 0
+        or pool.free_n > count_reserved_blocks(st, unit, -1, 0) + st.cfg[0].fold_keep
+    )
 
 
 @njit
-def fits(st, unit, stream):
+def fits_internal_write(st, unit, stream):
     """Return True if an internal write may use a page of a stream that collection also fills."""
     if st.front[stream, unit].block < 0:
-        return spare(st, unit)
+        return has_unreserved_block(st, unit)
     if st.pool[unit].victims == 0:
         return True
-    return promised(st, unit, stream, 1) + st.cfg[0].fold_keep <= st.pool[unit].free_n
+    return count_reserved_blocks(st, unit, stream, 1) + st.cfg[0].fold_keep <= st.pool[unit].free_n
 
 
 @njit
@@ -153,7 +156,7 @@ def open_block(st, dev, unit, stream):
     writes may not take the blocks that collection needs."""
     cfg = st.cfg[0]
     pool = st.pool[unit]
-    if pool.free_n == 0 or (stream < cfg.collected and not spare(st, unit)):
+    if pool.free_n == 0 or (stream < cfg.collected and not has_unreserved_block(st, unit)):
         return False
     bid = take_free(st, unit, stream)
     block = st.block[unit * cfg.all_blocks + bid]
@@ -165,12 +168,12 @@ def open_block(st, dev, unit, stream):
     front = st.front[stream, unit]
     front.block = bid
     front.next = 0
-    urgency(st, unit)
+    update_gc_priority(st, unit)
     return True
 
 
 @njit
-def erase(st, dev, unit, block, queue):
+def queue_erase(st, dev, unit, block, queue):
     """Queue the erase of a block on all of its planes."""
     cfg = st.cfg[0]
     tid = take_txn(st)
@@ -184,7 +187,7 @@ def erase(st, dev, unit, block, queue):
     txn.lpn = block
     if st.block[block].stream == cfg.pslc_stream:
         txn.array = cfg.pslc_erase
-    die = place_of(st, dev, tid)
+    die = set_place(st, dev, tid)
     if cfg.slots > 1:
         txn.planes = ((1 << cfg.unit_planes) - 1) << st.block[block].plane
     if cfg.lanes > 1:
@@ -204,7 +207,7 @@ def planes_in_use(st, turned):
 
 
 @njit
-def erased(st, tid):
+def on_erased(st, tid):
     """Complete the erase of transaction ``tid``: update erase counts and log it."""
     cfg = st.cfg[0]
     txn = st.txn[tid]

@@ -42,7 +42,7 @@ def push_newest(st, dev, entry):
 
 
 @inline
-def take_out(st, dev, entry):
+def unlink(st, dev, entry):
     """Remove an entry from the LRU list."""
     maps = st.maps[dev]
     lru.bypass(st.entry, entry)
@@ -56,7 +56,7 @@ def take_out(st, dev, entry):
 def touch(st, dev, entry):
     """Mark an entry as most recently used."""
     if st.maps[dev].newest != entry:
-        take_out(st, dev, entry)
+        unlink(st, dev, entry)
         push_newest(st, dev, entry)
 
 
@@ -68,7 +68,7 @@ def page_of(st, dev, lpn):
 
 
 @njit
-def clean(st, tpage, eid):
+def mark_clean(st, tpage, eid):
     """Mark a dirty entry of translation page ``tpage`` as clean."""
     entry = st.entry[eid - 1]
     entry.dirty = 0

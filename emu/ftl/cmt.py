@@ -35,14 +35,20 @@ from ondie.emu.ftl.cached_entries import (
     HELD,
     OLD,
     PLACES,
-    clean,
     find,
+    mark_clean,
     page_of,
     push_newest,
-    take_out,
     touch,
+    unlink,
 )
-from ondie.emu.ftl.translation_pages import keep, next_turn, turn_of, wait, write_back
+from ondie.emu.ftl.translation_pages import (
+    keep_without_write_back,
+    next_turn,
+    unit_in_turn,
+    wait_for_page,
+    write_back,
+)
 from ondie.emu.units import InputError
 from ondie.kernels.jit import njit
 
@@ -90,7 +96,7 @@ def entry_bytes(cfg: Config, physical_pages: int) -> tuple[int, int]:
     return -(-math.ceil(2 * bits + sectors) // 8), -(-math.ceil(bits + sectors) // 8)
 
 
-def sizes(cfg: Config, physical_pages: int, lpns: int) -> tuple[int, int, int]:
+def table_sizes(cfg: Config, physical_pages: int, lpns: int) -> tuple[int, int, int]:
     """Return (cached entries, entries per translation page, translation pages) of a device. All are
     0 if the whole map is in DRAM. Raises InputError if the cache holds no entry or too many."""
     if cfg.ftl.map_cache_bytes == 0:
@@ -117,13 +123,13 @@ def evict(st, dev):
     dirty, its translation page is written back."""
     eid = int(st.maps[dev].oldest)
     entry = st.entry[eid - 1]
-    take_out(st, dev, eid)
+    unlink(st, dev, eid)
     lru.unlist(st.bucket, st.entry, dev, eid)
     if entry.dirty != 0:
         tpage = page_of(st, dev, entry.lpn)
-        clean(st, tpage, eid)
+        mark_clean(st, tpage, eid)
         if st.cfg[0].map_writes == 0:
-            keep(st, dev, tpage)
+            keep_without_write_back(st, dev, tpage)
         else:
             write_back(st, dev, tpage)
     return eid
@@ -168,7 +174,7 @@ def update(st, dev, lpn):
 
 
 @njit
-def known(st, dev, lpn):
+def look_up(st, dev, lpn):
     """Return True if the mapping of a logical page is known without a flash read. Its entry is then
     in the cache."""
     entry = find(st, dev, lpn)
@@ -192,17 +198,17 @@ def wanting(st, tid):
     """Return True if transaction ``tid`` must wait for the mapping of one of its pages. ``left``
     counts the pages whose mapping is known. ``tid`` continues at TRANSLATED."""
     txn = st.txn[tid]
-    while txn.pages_done < txn.n and known(st, txn.dev, txn.lpn + txn.pages_done):
+    while txn.pages_done < txn.n and look_up(st, txn.dev, txn.lpn + txn.pages_done):
         txn.pages_done += 1
     if txn.pages_done < txn.n:
-        wait(st, tid)
+        wait_for_page(st, tid)
         return True
     txn.pages_done = 0
     return False
 
 
 @njit
-def arrived(st, dev, tvpn):
+def serve_waiters(st, dev, tvpn):
     """Serve the waiters of translation page ``tvpn`` after its read. Each transaction uses its
     entries at once, so none is lost if the cache has no room for all."""
     cfg = st.cfg[0]
@@ -234,7 +240,7 @@ def arrived(st, dev, tvpn):
 
 
 @njit
-def lay(st, dev, lpn, count):
+def fill_translation_pages(st, dev, lpn, count):
     """Write the translation pages of ``count`` logical pages from ``lpn`` that are not on flash,
     without simulated time, for preconditioning. Return the number of pages for which no unit had a
     free block."""
@@ -245,19 +251,19 @@ def lay(st, dev, lpn, count):
             continue
         without += 1
         for i in range(st.turn.shape[0]):
-            unit = turn_of(st, dev, tvpn, i)
+            unit = unit_in_turn(st, dev, tvpn, i)
             pool = st.pool[unit]
             if st.front[cfg.map_stream, unit].block < 0:
-                if not block_manager.spare(st, unit):
+                if not block_manager.has_unreserved_block(st, unit):
                     continue
                 st.block[unit * cfg.all_blocks + st.free[unit, pool.free_head]].dirty = 0
             if cfg.line > 1:
-                write_frontier.lay(st, unit, cfg.map_stream, 1)
+                write_frontier.set_laid(st, unit, cfg.map_stream, 1)
             ppn, _ = write_frontier.allocate(st, dev, unit, cfg.map_stream, 1)
             if cfg.line > 1:
-                write_frontier.lay(st, unit, cfg.map_stream, 0)
+                write_frontier.set_laid(st, unit, cfg.map_stream, 0)
             page_map.map_page(st, dev, cfg.lpns + tvpn, ppn)
-            page_map.landed(st, dev, ppn, 1)
+            page_map.count_programmed(st, dev, ppn, 1)
             without -= 1
             break
         next_turn(st, dev)

@@ -46,9 +46,9 @@ from ondie.emu.ftl import (
     word_lines,
     write_frontier,
 )
-from ondie.emu.ftl.gc import ask, collect, ended, level, pick_up
+from ondie.emu.ftl.gc import ask, collect, free_or_retire, pick_up, start_wear_leveling
 from ondie.emu.ftl.transfers import encode
-from ondie.emu.ftl.write_path import hunt, place_map_or_wait, place_or_wait, unlock
+from ondie.emu.ftl.write_path import hunt, place_map_or_wait, place_or_wait, resume_parked
 from ondie.emu.nand import timing
 from ondie.kernels.jit import cold, inline, njit
 
@@ -62,25 +62,25 @@ def on_block_erased(st, tid):
     dev = txn.dev
     bid = txn.lpn
     st.count[dev, ERASED_BLOCKS] += txn.n
-    if pslc.cached(st, bid):
+    if pslc.is_pslc(st, bid):
         st.count[dev, PSLC_ERASED_BLOCKS] += txn.n
     st.count[dev, ARRAY_ERASES] += 1
-    block_manager.erased(st, tid)
+    block_manager.on_erased(st, tid)
     if cfg.errors != 0:
-        page_health.wiped(st, dev, bid)
+        page_health.clear_marks(st, dev, bid)
     give_txn(st, tid)
     block = st.block[bid]
     unit = bid // cfg.all_blocks
     if block.state != page_map.ERASING:  # erased because it was opened
         if cfg.wear_static > 0 and bid - unit * cfg.all_blocks < cfg.blocks:
-            level(st, dev, unit)
+            start_wear_leveling(st, dev, unit)
         return unit, False
     block.dirty = 0
     if cfg.erase_failures > 0.0:
         key = absorb(absorb(cfg.seed, bid), block.erases)
         if uniform(key, 1) < cfg.erase_failures:
             block.retire = 2
-    ended(st, dev, unit, bid)
+    free_or_retire(st, dev, unit, bid)
     return unit, True
 
 
@@ -89,7 +89,7 @@ def after_free_block(st, dev, unit):
     """Start wear leveling and collections that a new free block of the unit allows or requires."""
     cfg = st.cfg[0]
     if cfg.wear_static > 0:  # after stalled writes, which each erase retries first
-        level(st, dev, unit)
+        start_wear_leveling(st, dev, unit)
     if (
         cfg.gc_stop == 0
         or st.pool[unit].free_n < cfg.gc_stop
@@ -100,7 +100,7 @@ def after_free_block(st, dev, unit):
 
 
 @njit
-def moved(st, tid):
+def on_moved(st, tid):
     """Complete the move of a collected page, which has been programmed or dropped."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -110,7 +110,7 @@ def moved(st, tid):
     give_txn(st, tid)
     st.block[block].moving -= 1
     if st.pool[unit].parked > 0:
-        unlock(st, unit)
+        resume_parked(st, unit)
     if collect(st, dev, unit, block):
         ask(st, dev, unit)
 
@@ -123,23 +123,25 @@ def move(st, tid):
     txn = st.txn[tid]
     unit = txn.victim // cfg.all_blocks
     if int(st.l2p[txn.dev, txn.lpn]) - 1 != txn.src_ppn:
-        st.count[txn.dev, pslc.either(st, txn.victim, GC_DROPPED, FOLD_DROPPED)] += 1
-        gc_victims.settled(st, unit, txn.victim, 1)
-        moved(st, tid)
+        st.count[txn.dev, pslc.counter_by_mode(st, txn.victim, GC_DROPPED, FOLD_DROPPED)] += 1
+        gc_victims.release_reservation(st, unit, txn.victim, 1)
+        on_moved(st, tid)
         return
-    ppn, got = write_frontier.allocate(st, txn.dev, unit, gc_victims.collected(st, txn.victim), 1)
+    ppn, got = write_frontier.allocate(
+        st, txn.dev, unit, gc_victims.destination_stream(st, txn.victim), 1
+    )
     if got == 0:
-        st.count[txn.dev, pslc.either(st, txn.victim, GC_DROPPED, FOLD_DROPPED)] += 1
+        st.count[txn.dev, pslc.counter_by_mode(st, txn.victim, GC_DROPPED, FOLD_DROPPED)] += 1
         gc_victims.give_up(st, unit, txn.victim)
-        moved(st, tid)
+        on_moved(st, tid)
         return
-    gc_victims.settled(st, unit, txn.victim, 1)
+    gc_victims.release_reservation(st, unit, txn.victim, 1)
     if st.reg[0].filled != 0 and cfg.gc_stop > 0:
         ask(st, txn.dev, unit)
     txn.op = timing.PROGRAM
     txn.ppn = ppn
     txn.bus = cfg.page_bytes
-    page_map.place_of(st, txn.dev, tid)
+    page_map.set_place(st, txn.dev, tid)
     txn.array = st.page_ps[1, txn.page]
     if not encode(st, tid, stages.ENCODED):
         go(st, tid, stages.ENCODED)
@@ -150,7 +152,7 @@ def map_arrived(st, tid):
     """Handle a translation page that has arrived in DRAM: complete the fetch, or write it back."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    cmt.arrived(st, txn.dev, txn.lpn - cfg.lpns)
+    cmt.serve_waiters(st, txn.dev, txn.lpn - cfg.lpns)
     if txn.role == Role.MAP_FETCH:
         give_txn(st, tid)
     else:
@@ -158,7 +160,7 @@ def map_arrived(st, tid):
 
 
 @cold
-def map_programmed(st, tid):
+def on_translation_page_programmed(st, tid):
     """Complete the program of a translation page and update the directory."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -169,37 +171,37 @@ def map_programmed(st, tid):
     if cfg.partial != 0:
         st.sectors[dev, txn.lpn] = -1
     give_txn(st, tid)
-    translation_pages.landed(st, dev, tvpn)
+    translation_pages.on_written_back(st, dev, tvpn)
 
 
 @cold
-def failed(st, tid):
+def handle_failure(st, tid):
     """Return True if the program of transaction ``tid`` has failed. The block is then closed and
     will be retired, and the pages need another place."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     bid = page_map.block_at(st, txn.dev, txn.ppn)
     block = st.block[bid]
-    first = txn.ppn if cfg.line == 1 else word_lines.first_of(st, txn.ppn)
+    first = txn.ppn if cfg.line == 1 else word_lines.first_page_of(st, txn.ppn)
     if uniform(absorb(absorb(cfg.seed, first), block.erases), 0) >= cfg.program_failures:
         return False
     unit = bid // cfg.all_blocks
     if cfg.line > 1:
-        padding.again(st, tid)
+        padding.count_again(st, tid)
     st.count[txn.dev, PROGRAM_FAILURES] += int(txn.ppn == first)
     st.count[txn.dev, FAILED_PAGES] += txn.n
     if block.retire == 0:
         block.retire = 1
         st.pool[unit].retiring += 1
     if cfg.line > 1 and block.state == page_map.OPEN:
-        padding.shut_early(st, txn.dev, unit, bid)
+        padding.pad_before_close(st, txn.dev, unit, bid)
     if block.state == page_map.OPEN:
         st.front[block.stream, unit].block = -1
         block.state = page_map.FULL
         block.filled = st.dev[txn.dev].filled
         st.dev[txn.dev].filled += 1
-        if pslc.cached(st, bid):
-            pslc.filled(st, unit, bid)
+        if pslc.is_pslc(st, bid):
+            pslc.mark_foldable(st, unit, bid)
     return True
 
 
@@ -227,19 +229,19 @@ def on_pages_programmed(st, tid):
     txn = st.txn[tid]
     dev = txn.dev
     if cfg.line > 1:
-        if word_line_buffer.programmed(st, tid):
+        if word_line_buffer.on_line_programmed(st, tid):
             if cfg.passes == 2:
-                padding.halfway(st, tid)
+                padding.on_first_pass_done(st, tid)
             return -1
     else:
         st.count[dev, ARRAY_PROGRAMS] += 1
     block = page_map.block_at(st, dev, txn.ppn)
-    page_map.landed(st, dev, txn.ppn, txn.n)
-    if cfg.program_failures > 0.0 and failed(st, tid):
+    page_map.count_programmed(st, dev, txn.ppn, txn.n)
+    if cfg.program_failures > 0.0 and handle_failure(st, tid):
         place_again(st, tid, block // cfg.all_blocks)
         return -1
     if cfg.errors != 0:
-        page_health.programmed(st, tid)
+        page_health.note_first_program(st, tid)
     return block
 
 
@@ -253,9 +255,9 @@ def place_again(st, tid, unit):
     elif txn.kind != OWN:
         place_or_wait(st, tid)
     else:
-        gc_victims.settled(st, unit, txn.victim, -1)  # it needs a place again
+        gc_victims.release_reservation(st, unit, txn.victim, -1)  # it needs a place again
         if txn.bus == 0:  # copyback: the data are lost in the die
-            st.count[dev, pslc.either(st, txn.victim, GC_DROPPED, FOLD_DROPPED)] += 1
+            st.count[dev, pslc.counter_by_mode(st, txn.victim, GC_DROPPED, FOLD_DROPPED)] += 1
             pick_up(st, tid, False)
         else:
             move(st, tid)
@@ -269,10 +271,10 @@ def on_own_program_done(st, tid, unit):
     txn = st.txn[tid]
     dev = txn.dev
     if txn.role == Role.MAP_BACK:
-        map_programmed(st, tid)
+        on_translation_page_programmed(st, tid)
         hunt(st, dev, unit)
         return
-    st.count[dev, pslc.either(st, txn.victim, GC_PROGRAM_PAGES, FOLD_PROGRAM_PAGES)] += 1
+    st.count[dev, pslc.counter_by_mode(st, txn.victim, GC_PROGRAM_PAGES, FOLD_PROGRAM_PAGES)] += 1
     if int(st.l2p[dev, txn.lpn]) - 1 == txn.src_ppn:
         page_map.map_page(st, dev, txn.lpn, txn.ppn)
         if txn.lpn < cfg.lpns:
@@ -280,8 +282,8 @@ def on_own_program_done(st, tid, unit):
                 cmt.update(st, dev, txn.lpn)
             log(st, LOG_MOVE, -1, txn.lpn, txn.ppn, txn.src_ppn, 1, dev, txn.die)
     if cfg.errors != 0:
-        page_health.moved(st, tid)
-    moved(st, tid)
+        page_health.carry_after_move(st, tid)
+    on_moved(st, tid)
     if st.pool[unit].retiring > 0:
         ask(st, dev, unit)
 
@@ -294,7 +296,7 @@ def map_host_write(st, tid):
     if cfg.placed == 0:
         map_programmed_pages(st, tid)
     if cfg.partial != 0 and cfg.errors != 0 and txn.role == Role.MERGING:
-        page_health.carry(st, tid)
+        page_health.mark_lost_sectors(st, tid)
     log(st, LOG_PROGRAM, txn.row, txn.lpn, txn.ppn, -1, txn.n, txn.dev, txn.die)
 
 

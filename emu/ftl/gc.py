@@ -33,7 +33,7 @@ from ondie.emu.ftl import (
 )
 from ondie.emu.nand import timing
 from ondie.emu.nand.die import Q_MAP_WRITE
-from ondie.emu.nand.die_scheduler import bar, push
+from ondie.emu.nand.die_scheduler import bar_host_work, push
 from ondie.kernels.jit import apart, cold, inline, njit
 
 
@@ -42,36 +42,36 @@ def ask(st, dev, unit):
     """Start the collections that unit ``unit`` needs. A victim that becomes free at once is
     followed by the next check."""
     while True:
-        block = retiring(st, unit)
+        block = choose_failed_block(st, unit)
         if block < 0:
-            block = choose(st, dev, unit)
+            block = choose_victim(st, dev, unit)
         if block < 0:
             return
-        st.count[dev, pslc.either(st, block, COLLECTIONS, FOLDS)] += 1
-        if not execute(st, dev, unit, block):
+        st.count[dev, pslc.counter_by_mode(st, block, COLLECTIONS, FOLDS)] += 1
+        if not start_moving(st, dev, unit, block):
             return
 
 
 @inline
-def choose(st, dev, unit):
+def choose_victim(st, dev, unit):
     """Start a collection or a pSLC fold if unit ``unit`` needs one. Return its block, or -1."""
     if st.cfg[0].pslc == 0:
-        return gc_victims.begin(st, unit)
-    return pslc_folding.begin(st, unit, idle.long_enough(st, dev))
+        return gc_victims.start_collection(st, unit)
+    return pslc_folding.start_fold_or_collection(st, unit, idle.long_enough(st, dev))
 
 
 @njit
-def execute(st, dev, unit, block):
+def start_moving(st, dev, unit, block):
     """Start moving the victim's pages. With page locks, pending reads of the block come first.
     Return True if the victim has become a free block at once."""
     if st.cfg[0].locks != 0 and st.block[block].reading > 0:
         return False
-    began(st, block)
+    bar_host_if_exclusive(st, block)
     return collect(st, dev, unit, block)
 
 
 @cold
-def retiring(st, unit):
+def choose_failed_block(st, unit):
     """Start the collection of a block in which a program has failed, regardless of free space.
     Return the block, or -1."""
     cfg = st.cfg[0]
@@ -83,27 +83,27 @@ def retiring(st, unit):
             continue
         if block.state != page_map.FULL and block.state != page_map.FOLDABLE:
             continue
-        if gc_victims.room(st, unit, bid):
-            gc_victims.start(st, unit, bid)
+        if gc_victims.has_room(st, unit, bid):
+            gc_victims.make_victim(st, unit, bid)
             return bid
     return -1
 
 
 @njit
-def began(st, block):
+def bar_host_if_exclusive(st, block):
     """Bar host transactions from the die of block ``block`` if collection has exclusive use of
     it.
     """
     if st.cfg[0].exclusive != 0:
-        bar(st, die_of_block(st, block), 1)
+        bar_host_work(st, die_of_block(st, block), 1)
 
 
 @njit
-def moved_out(st, block):
+def readmit_host(st, block):
     """Admit host transactions to the die again: no page of victim ``block`` is left to be moved.
     Its erase goes first."""
     if st.cfg[0].exclusive != 0 and st.block[block].state == page_map.VICTIM:
-        bar(st, die_of_block(st, block), -1)
+        bar_host_work(st, die_of_block(st, block), -1)
 
 
 @cold
@@ -129,12 +129,12 @@ def collect(st, dev, unit, bid):
         lpn, ppn = gc_victims.next_valid(st, dev, bid)
         if lpn < 0:
             if cfg.line > 1:
-                gc_victims.looked_through(st, unit, bid)
+                gc_victims.release_overwritten(st, unit, bid)
             break
         tid = take_txn(st)
         if tid < 0:
             return False
-        begin(st, tid, dev, lpn, ppn, bid)
+        set_up_move(st, tid, dev, lpn, ppn, bid)
         block.moving += 1
         block.unseen -= 1
         if cfg.slots > 1:
@@ -143,17 +143,17 @@ def collect(st, dev, unit, bid):
             pick_up(st, tid, cfg.copyback != 0)
     if block.moving > 0 or block.scan < cfg.block_pages:
         return False
-    if gc_victims.given_up(st, bid):
-        moved_out(st, bid)
-        gc_victims.back(st, unit, bid)
-        write_frontier.look_again(st, unit)
+    if gc_victims.is_given_up(st, bid):
+        readmit_host(st, bid)
+        gc_victims.return_to_full(st, unit, bid)
+        write_frontier.schedule_check(st, unit)
         return False
-    gc_victims.emptied(st, bid)
+    gc_victims.check_empty(st, bid)
     if block.reading > 0:
-        moved_out(st, bid)
+        readmit_host(st, bid)
         block.state = page_map.EMPTIED
         return False
-    return finish(st, dev, unit, bid)
+    return erase_or_free(st, dev, unit, bid)
 
 
 @cold
@@ -167,24 +167,24 @@ def pick_up_page(st, dev, tid):
     while other >= 0:
         other_txn = st.txn[other]
         other_txn.op = timing.READ
-        page_map.place_of(st, dev, other)
+        page_map.set_place(st, dev, other)
         other_txn.array = st.page_ps[0, other_txn.page]
         st.count[dev, GC_READ_PAGES] += 1
         if other != tid:
-            subpage_sense.follow(st, tid, other)
+            subpage_sense.append_read(st, tid, other)
         lpn, ppn = gc_victims.next_of_page(st, dev, bid)
         if lpn < 0:
             break
         other = take_txn(st)
         if other >= 0:
-            begin(st, other, dev, lpn, ppn, bid)
+            set_up_move(st, other, dev, lpn, ppn, bid)
             block.moving += 1
             block.unseen -= 1
-    subpage_sense.send(st, txn.die, tid, cfg.q_gc_read)
+    subpage_sense.queue_command(st, txn.die, tid, cfg.q_gc_read)
 
 
 @inline
-def begin(st, tid, dev, lpn, ppn, block):
+def set_up_move(st, tid, dev, lpn, ppn, block):
     """Set up transaction ``tid`` to move a page of victim ``block``."""
     txn = st.txn[tid]
     txn.dev = dev
@@ -204,48 +204,48 @@ def pick_up(st, tid, inside):
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
-    st.count[dev, pslc.either(st, txn.victim, GC_READ_PAGES, FOLD_READ_PAGES)] += 1
+    st.count[dev, pslc.counter_by_mode(st, txn.victim, GC_READ_PAGES, FOLD_READ_PAGES)] += 1
     st.count[dev, ARRAY_READS] += 1
     txn.ppn = txn.src_ppn
     txn.op = timing.READ
     txn.bus = cfg.page_bytes
-    die = page_map.place_of(st, dev, tid)
+    die = page_map.set_place(st, dev, tid)
     txn.array = st.page_ps[0, txn.page]
     unit = txn.victim // cfg.all_blocks
-    stream = gc_victims.collected(st, txn.victim)
+    stream = gc_victims.destination_stream(st, txn.victim)
     if inside and write_frontier.next_plane(st, unit, stream) == write_frontier.plane_of(
         st, txn.ppn
     ):
         target, got = write_frontier.allocate(st, dev, unit, stream, 1)
         if got > 0:
-            gc_victims.settled(st, unit, txn.victim, 1)
+            gc_victims.release_reservation(st, unit, txn.victim, 1)
             st.count[dev, COPYBACK_PAGES] += 1
             txn.op = timing.COPYBACK
             txn.ppn = target
             txn.bus = 0
-            page_map.place_of(st, dev, tid)
+            page_map.set_place(st, dev, tid)
             push(st, st.die[die].first, tid, queue_of(st, txn))
             return
     push(st, die, tid, cfg.q_gc_read)
 
 
 @njit
-def finish(st, dev, unit, bid):
+def erase_or_free(st, dev, unit, bid):
     """Erase or free block ``bid``, which has no valid page and no pending read. Return True if it
     is free (or retired) at once."""
     cfg = st.cfg[0]
     block = st.block[bid]
-    moved_out(st, bid)
+    readmit_host(st, bid)
     if cfg.erase_collected != 0 and block.retire == 0:
         block.state = page_map.ERASING
-        block_manager.erase(st, dev, unit, bid, cfg.q_gc_erase)
+        block_manager.queue_erase(st, dev, unit, bid, cfg.q_gc_erase)
         return False
-    ended(st, dev, unit, bid)
+    free_or_retire(st, dev, unit, bid)
     return True
 
 
 @njit
-def read_done(st, dev, ppn):
+def resume_after_read(st, dev, ppn):
     """Complete the array read of a transaction that is not a collection read, and resume a
     collection that waited for it."""
     bid = page_map.block_at(st, dev, ppn)
@@ -253,33 +253,33 @@ def read_done(st, dev, ppn):
     block.reading -= 1
     if block.reading == 0:
         unit = bid // st.cfg[0].all_blocks
-        if block.state == page_map.EMPTIED and finish(st, dev, unit, bid):
+        if block.state == page_map.EMPTIED and erase_or_free(st, dev, unit, bid):
             ask(st, dev, unit)
         if block.state == page_map.VICTIM and block.scan == 0:
-            execute(st, dev, unit, bid)
+            start_moving(st, dev, unit, bid)
 
 
 @njit
-def ended(st, dev, unit, bid):
+def free_or_retire(st, dev, unit, bid):
     """Free or retire block ``bid``, which holds no data."""
     block = st.block[bid]
-    gc_victims.closed(st, unit, bid)
+    gc_victims.end_collection(st, unit, bid)
     if block.retire != 0:
         block.state = page_map.BAD
-        if pslc.cached(st, bid):
+        if pslc.is_pslc(st, bid):
             st.slc[unit].lent -= 1
         st.count[dev, BAD_BLOCKS] += 1
         if block.retire == 1:
             st.pool[unit].retiring -= 1
-    elif pslc.cached(st, bid):
-        pslc.given_back(st, unit, bid)
+    elif pslc.is_pslc(st, bid):
+        pslc.return_block(st, unit, bid)
     else:
         block_manager.free_block(st, unit, bid)
-    write_frontier.look_again(st, unit)
+    write_frontier.schedule_check(st, unit)
 
 
 @inline
-def leisure(st, unit):
+def may_level(st, unit):
     """Return True if unit ``unit`` may start a move that frees no block (wear leveling, reclaim).
     It may not if the move would trigger a collection (which would trigger the next move), or
     while writes wait for ``gc_stop`` blocks."""
@@ -292,12 +292,12 @@ def leisure(st, unit):
 
 
 @cold
-def level(st, dev, unit):
+def start_wear_leveling(st, dev, unit):
     """Start static wear leveling: empty the least worn full block if the most worn block has at
     least ``wear_static`` more erases. Its cold data move to a worn block."""
     cfg = st.cfg[0]
     pool = st.pool[unit]
-    if pool.levelled != 0 or not leisure(st, unit):
+    if pool.levelled != 0 or not may_level(st, unit):
         return
     most = 0
     coldest = -1
@@ -308,29 +308,29 @@ def level(st, dev, unit):
                 coldest = block
     if coldest < 0 or most - st.block[coldest].erases < cfg.wear_static:
         return
-    if not gc_victims.room(st, unit, coldest):
+    if not gc_victims.has_room(st, unit, coldest):
         return
     pool.levelled = coldest + 1
-    gc_victims.start(st, unit, coldest)
+    gc_victims.make_victim(st, unit, coldest)
     st.count[dev, WEAR_MOVES] += 1
-    execute(st, dev, unit, coldest)
+    start_moving(st, dev, unit, coldest)
 
 
 @njit
-def reclaim(st, dev, ppn):
+def start_read_reclaim(st, dev, ppn):
     """Start read reclaim: move the data of the block of page ``ppn`` to another block if collection
     has time and room for it now. Otherwise a later read tries again."""
     cfg = st.cfg[0]
     block = page_map.block_at(st, dev, ppn)
     unit = block // cfg.all_blocks
-    if not leisure(st, unit):
+    if not may_level(st, unit):
         return
-    if not policies.collectable(st, block) and not pslc_folding.foldable(st, block):
+    if not policies.collectable(st, block) and not pslc_folding.is_foldable(st, block):
         return
-    if not pslc_folding.room(st, unit, block):
+    if not pslc_folding.has_room(st, unit, block):
         return
-    gc_victims.start(st, unit, block)
+    gc_victims.make_victim(st, unit, block)
     st.count[dev, RECLAIMED_BLOCKS] += 1
-    began(st, block)
+    bar_host_if_exclusive(st, block)
     if collect(st, dev, unit, block):
         ask(st, dev, unit)

@@ -16,7 +16,7 @@ from ondie.kernels.jit import cold, inline, njit
 
 
 @njit
-def begin(st, unit):
+def start_collection(st, unit):
     """Start one collection on unit ``unit`` if it is short of free blocks. Return the victim, or -1
     if no block is worth collecting or there is no room for its valid pages."""
     cfg = st.cfg[0]
@@ -30,25 +30,25 @@ def begin(st, unit):
     if block < first or block >= first + cfg.blocks or not policies.collectable(st, block):
         fail(st, E_VICTIM, unit, block - first)
         return -1
-    if not gains(st, unit, block):
+    if not is_worth_collecting(st, unit, block):
         if pool.free_n > max(cfg.gc_reserve, cfg.gc_stop - 1):
             return -1
         block = policies.greedy(st, unit)  # writes stall: need a victim that gains space
-        if block < 0 or not gains(st, unit, block):
+        if block < 0 or not is_worth_collecting(st, unit, block):
             return -1
         st.count[unit // cfg.units, OVERRULED] += 1
-    start(st, unit, block)
+    make_victim(st, unit, block)
     return block
 
 
 @inline
-def gains(st, unit, block):
+def is_worth_collecting(st, unit, block):
     """Return True if a block is worth collecting and there is room for its valid pages."""
-    return st.valid[block] <= st.cfg[0].worth and room(st, unit, block)
+    return st.valid[block] <= st.cfg[0].worth and has_room(st, unit, block)
 
 
 @inline
-def collected(st, block):
+def destination_stream(st, block):
     """Return the stream to which the pages of victim ``block`` move: one common stream, or one for
     each host stream. Translation pages stay in the map stream. Folded pages have a separate
     stream."""
@@ -64,18 +64,20 @@ def collected(st, block):
 
 
 @njit
-def room(st, unit, block):
+def has_room(st, unit, block):
     """Return True if there is room for the valid pages of block ``block`` in addition to the pages
     of collections in progress. A block to be retired returns no free block, so one more free block
     must remain for the next collection."""
     if st.valid[block] == 0:
         return True
-    blocks = block_manager.promised(st, unit, collected(st, block), st.valid[block])
+    blocks = block_manager.count_reserved_blocks(
+        st, unit, destination_stream(st, block), st.valid[block]
+    )
     return blocks + int(st.block[block].retire != 0) <= st.pool[unit].free_n
 
 
 @njit
-def start(st, unit, bid):
+def make_victim(st, unit, bid):
     """Make block ``bid`` a victim and reserve room for its valid pages."""
     cfg = st.cfg[0]
     block = st.block[bid]
@@ -86,7 +88,7 @@ def start(st, unit, bid):
     block.moving = 0
     block.owed = st.valid[bid]
     block.unseen = st.valid[bid]
-    st.front[collected(st, bid), unit].owed += block.owed
+    st.front[destination_stream(st, bid), unit].owed += block.owed
     st.pool[unit].victims += 1
     dev = unit // cfg.units
     base = page_map.first_page(st, dev, bid)
@@ -95,19 +97,19 @@ def start(st, unit, bid):
 
 
 @inline
-def settled(st, unit, block, count):
+def release_reservation(st, unit, block, count):
     """Release the reservation of ``count`` pages of victim ``block``: they have a place or need
     none.
     """
     st.block[block].owed -= count
-    st.front[collected(st, block), unit].owed -= count
+    st.front[destination_stream(st, block), unit].owed -= count
 
 
 @cold
-def looked_through(st, unit, block):
+def release_overwritten(st, unit, block):
     """Release the reservation of pages overwritten since victim ``block`` was selected, once it has
     no page left to be read."""
-    settled(st, unit, block, st.block[block].unseen)
+    release_reservation(st, unit, block, st.block[block].unseen)
     st.block[block].unseen = 0
 
 
@@ -147,37 +149,37 @@ def give_up(st, unit, block):
     """Give up the collection of victim ``block``: failed programs have used up the blocks that were
     reserved for it. The victim keeps its remaining pages. Neither this page nor the unread pages
     need a place, so word lines in which other pages wait are not kept open for them."""
-    settled(st, unit, block, 1)
-    looked_through(st, unit, block)
+    release_reservation(st, unit, block, 1)
+    release_overwritten(st, unit, block)
     st.block[block].scan = st.cfg[0].block_pages + 1
 
 
 @inline
-def given_up(st, block):
+def is_given_up(st, block):
     """Return True if the collection of block ``block`` has been given up."""
     return st.block[block].scan > st.cfg[0].block_pages
 
 
 @njit
-def back(st, unit, block):
+def return_to_full(st, unit, block):
     """Return block ``block``, whose collection was given up, to the full blocks."""
     st.block[block].state = FULL
-    if pslc.cached(st, block):
-        pslc.filled(st, unit, block)
-    closed(st, unit, block)
+    if pslc.is_pslc(st, block):
+        pslc.mark_foldable(st, unit, block)
+    end_collection(st, unit, block)
 
 
 @njit
-def closed(st, unit, block):
+def end_collection(st, unit, block):
     """End the collection of block ``block`` and release its remaining reservation."""
-    settled(st, unit, block, st.block[block].owed)
+    release_reservation(st, unit, block, st.block[block].owed)
     st.pool[unit].victims -= 1
     if st.pool[unit].levelled == block + 1:
         st.pool[unit].levelled = 0
 
 
 @njit
-def emptied(st, block):
+def check_empty(st, block):
     """Check that emptied victim ``block`` has no valid page; otherwise fail with E_BLOCK_VALID."""
     if st.valid[block] != 0:
         fail(st, E_BLOCK_VALID, block, st.valid[block])

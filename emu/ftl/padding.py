@@ -36,7 +36,14 @@ from ondie.emu.engine.core.roles import Role
 from ondie.emu.ftl import idle, page_map, word_lines, write_frontier
 from ondie.emu.ftl.gc import ask
 from ondie.emu.ftl.transfers import encode
-from ondie.emu.ftl.word_line_buffer import find, insert, second, send, unit_of, whole
+from ondie.emu.ftl.word_line_buffer import (
+    find,
+    insert,
+    is_whole,
+    send_line,
+    start_second_pass,
+    unit_of,
+)
 from ondie.emu.nand.timing import PROGRAM
 from ondie.kernels.jit import cold, njit
 
@@ -61,7 +68,7 @@ def pad(st, dev, unit, stream):
     txn.role = Role.PADDING
     txn.size = count * cfg.page_bytes
     txn.bus = count * cfg.page_bytes
-    page_map.place_of(st, dev, tid)
+    page_map.set_place(st, dev, tid)
     txn.array = st.page_ps[1, txn.page]
     if filled != 0:
         ask(st, dev, unit)
@@ -127,7 +134,7 @@ def pad_streams(st, dev, first, behind, rule):
 
 
 @cold
-def shut_early(st, dev, unit, block):
+def pad_before_close(st, dev, unit, block):
     """Pad the last word line of open block ``block``, in which a program has failed, before the
     block is closed. No word line follows it."""
     cfg = st.cfg[0]
@@ -141,7 +148,9 @@ def shut_early(st, dev, unit, block):
     if cfg.passes == 2:
         last = page_map.first_page(st, dev, block) + end - cfg.stripe
         for plane in range(cfg.stripe // cfg.line):
-            second(st, unit, find(st, unit, word_lines.of(st, last + plane * cfg.slots)))
+            start_second_pass(
+                st, unit, find(st, unit, word_lines.word_line_of(st, last + plane * cfg.slots))
+            )
 
 
 # --- reasons to pad
@@ -163,7 +172,7 @@ def stored(st, dev):
 
 
 @cold
-def halfway(st, tid):
+def on_first_pass_done(st, tid):
     """Handle the end of the first of two passes over the word line of program ``tid``: the second
     pass needs the next word line, which may have to be padded."""
     txn = st.txn[tid]
@@ -174,7 +183,7 @@ def halfway(st, tid):
 
 
 @cold
-def again(st, tid):
+def count_again(st, tid):
     """Count the pages of failed FUA program ``tid`` again: it will join another word line."""
     txn = st.txn[tid]
     if txn.kind == ROW and st.row[txn.row].fua != 0:
@@ -197,7 +206,7 @@ def hurry(st, dev):
 
 
 @njit
-def quiet(st, dev):
+def no_event_pending(st, dev):
     """Return True if no event is pending in a drive or on the way to it, except events that it
     cannot know of (an arrival, host computation) and its padding timeout."""
     cfg = st.cfg[0]
@@ -221,7 +230,7 @@ def quiet(st, dev):
 
 
 @cold
-def at_rest(st):
+def pad_at_rest(st):
     """Pad the word lines that a command waits for in each drive without pending events. Return True
     if an event was added or changed."""
     cfg = st.cfg[0]
@@ -232,12 +241,16 @@ def at_rest(st):
     for dev in range(st.dev.shape[0]):
         leaf = reg.gather0 + dev
         waits = st.dev[dev].lines > 0
-        if not waits and st.key[(st.key.shape[0] >> 1) + leaf] == NEVER or not quiet(st, dev):
+        if (
+            not waits
+            and st.key[(st.key.shape[0] >> 1) + leaf] == NEVER
+            or not no_event_pending(st, dev)
+        ):
             continue
         if not waits:
             rest(st, leaf)
             found = True
-        elif awaited(st, dev):
+        elif is_awaited(st, dev):
             if pad_streams(st, dev, 0, cfg.collected, PADDED_AT_REST):
                 found = True
             elif pad_streams(st, dev, cfg.collected, st.front.shape[0], PADDED_AT_REST):
@@ -246,7 +259,7 @@ def at_rest(st):
 
 
 @njit
-def awaited(st, dev):
+def is_awaited(st, dev):
     """Return True if the host waits for a command, or a processor in the drive for pages in
     incomplete word lines."""
     cfg = st.cfg[0]
@@ -265,7 +278,7 @@ def awaited(st, dev):
 
 
 @cold
-def overdue(st, dev):
+def pad_overdue(st, dev):
     """Pad word lines whose first page has waited for ``gather_time``, and set the timer for the
     next ones."""
     cfg = st.cfg[0]
@@ -289,7 +302,7 @@ def overdue(st, dev):
                 if missing_to(st, tid) >= 0:
                     lacking = min(lacking, txn.time)
             tid = txn.next
-    if not padded_any and quiet(st, dev):
+    if not padded_any and no_event_pending(st, dev):
         oldest = lacking  # no pages will arrive for the other word lines
     if oldest < NEVER:
         set_leaf(st, leaf, oldest + cfg.gather)
@@ -309,8 +322,8 @@ def join(st, tid):
     dev_rec.gathered += txn.n
     st.count[dev, GATHERED_MOST] = max(st.count[dev, GATHERED_MOST], dev_rec.gathered)
     head = insert(st, tid)
-    if whole(st, head):
-        send(st, unit_of(st, tid), head, stages.ENCODED)
+    if is_whole(st, head):
+        send_line(st, unit_of(st, tid), head, stages.ENCODED)
     elif st.key[(st.key.shape[0] >> 1) + st.reg[0].gather0 + dev] == NEVER:
         set_leaf(st, st.reg[0].gather0 + dev, st.reg[0].now + st.cfg[0].gather)
     if txn.kind == CACHED:

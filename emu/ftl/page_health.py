@@ -33,13 +33,13 @@ PS_PER_DAY = 86_400 * 10**12
 
 
 @njit
-def worn(st, block):
+def pe_cycles(st, block):
     """Return the P/E cycles of block ``block``, and update its rate coefficients to them."""
-    return worn_by(st, block, st.block[block].erases)
+    return pe_cycles_after(st, block, st.block[block].erases)
 
 
 @njit
-def worn_by(st, block, erases):
+def pe_cycles_after(st, block, erases):
     """Return the P/E cycles of a plane of block ``block`` after ``erases`` erases, and update the
     block's rate coefficients to them."""
     quality = st.quality[block]
@@ -53,7 +53,7 @@ def worn_by(st, block, erases):
 
 
 @njit
-def age(st, block, ppn):
+def age_days(st, block, ppn):
     """Return the days since block ``block`` was opened, or since the run began to write to it. Page
     ``ppn`` of the block is no older."""
     quality = st.quality[block]
@@ -67,9 +67,9 @@ def age(st, block, ppn):
 
 
 @njit
-def programmed(st, tid):
+def note_first_program(st, tid):
     """Note the time and the first page of the run's programs in a block that was open at the start
-    of the run, so that ``age`` counts these pages from then on."""
+    of the run, so that ``age_days`` counts these pages from then on."""
     txn = st.txn[tid]
     quality = st.quality[block_at(st, txn.dev, txn.ppn)]
     if quality.since == 0:
@@ -81,17 +81,19 @@ def programmed(st, tid):
 
 
 @njit
-def shifted(st, block, ppn):
+def shifted_rate_of(st, block, ppn):
     """Return the part of the bit error rate of page ``ppn`` of block ``block`` that is due to
     shifted charge. Reads are divided by the planes of the unit, since each read disturbs the block
     of one plane."""
     quality = st.quality[block]
     reads = float(st.block[block].reads) / st.cfg[0].unit_planes
-    return rber.shifted_rate(st.rate[0], quality.leak, quality.pressure, age(st, block, ppn), reads)
+    return rber.shifted_rate(
+        st.rate[0], quality.leak, quality.pressure, age_days(st, block, ppn), reads
+    )
 
 
 @njit
-def lost_of(st, block, dev, ppn):
+def lost_sectors(st, block, dev, ppn):
     """Return the mask of sectors (one bit each) of a physical page of block ``block`` whose data
     were lost before they were programmed there."""
     return st.lost[dev, ppn] if st.quality[block].marks > 0 else 0
@@ -107,7 +109,7 @@ def kept_rate(st, block, dev, ppn):
 
 
 @njit
-def carry(st, tid):
+def mark_lost_sectors(st, tid):
     """Mark the sectors that transaction ``tid`` could not read as lost at their new page. Called
     after the program, since the erase of the block may still be in progress before it."""
     lost = st.reading[tid].lost
@@ -118,39 +120,41 @@ def carry(st, tid):
 
 
 @njit
-def moved(st, tid):
+def carry_after_move(st, tid):
     """Carry marks and wrong bits to the new page after garbage collection has programmed it with
     ``tid``."""
     txn = st.txn[tid]
     if txn.bus == 0:
-        copied(st, tid)
+        carry_after_copy_back(st, tid)
         return
-    carry(st, tid)
+    mark_lost_sectors(st, tid)
     if st.reading[tid].spoilt != 0 and txn.lpn < st.cfg[0].lpns:
         if int(st.l2p[txn.dev, txn.lpn]) - 1 == txn.ppn:
-            log_bad(st, tid, txn.lpn, txn.ppn)
+            log_wrong_page(st, tid, txn.lpn, txn.ppn)
 
 
 @njit
-def copied(st, tid):
+def carry_after_copy_back(st, tid):
     """Carry wrong bits and marks to the new page after copy-back inside a die."""
     txn = st.txn[tid]
     dev = txn.dev
     source = txn.src_ppn
     block = block_at(st, dev, source)
-    worn(st, block)
+    pe_cycles(st, block)
     page = (source - first_page(st, dev, block)) // st.cfg[0].unit_planes
     if st.block[block].stream == st.cfg[0].pslc_stream:
         page += st.cfg[0].pages
-    rate = rber.total_rate(st.quality[block].stable, shifted(st, block, source), st.scale[page])
+    rate = rber.total_rate(
+        st.quality[block].stable, shifted_rate_of(st, block, source), st.scale[page]
+    )
     st.block[block].reads += 1
     st.kept[dev, txn.ppn] = min(rate + kept_rate(st, block, dev, source), rber.MOST)
-    st.lost[dev, txn.ppn] = lost_of(st, block, dev, source)
+    st.lost[dev, txn.ppn] = lost_sectors(st, block, dev, source)
     st.quality[block_at(st, dev, txn.ppn)].marks += 1
 
 
 @njit
-def wiped(st, dev, block):
+def clear_marks(st, dev, block):
     """Clear the marks of block ``block`` after its erase."""
     quality = st.quality[block]
     if quality.marks == 0:
@@ -164,7 +168,7 @@ def wiped(st, dev, block):
 
 
 @njit
-def log_bad(st, tid, lpn, ppn):
+def log_wrong_page(st, tid, lpn, ppn):
     """Append a log entry for a page with wrong data: the row that read it, or its new place."""
     reg = st.reg[0]
     if reg.log_on == 0:

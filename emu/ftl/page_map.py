@@ -96,7 +96,7 @@ def die_of(st, unit):
 
 
 @njit
-def place_of(st, dev, tid):
+def set_place(st, dev, tid):
     """Set the die, planes and page offset of transaction ``tid`` from its first physical page.
     Return the die (lane)."""
     cfg = st.cfg[0]
@@ -128,13 +128,13 @@ def unmap(st, dev, lpn):
     """Remove a logical page from the mapping table; its physical page becomes invalid."""
     old = st.l2p[dev, lpn]
     if old != 0:
-        st.valid[block_at(st, dev, np_int(old) - 1)] -= 1
+        st.valid[block_at(st, dev, to_signed(old) - 1)] -= 1
         st.l2p[dev, lpn] = 0
         st.dev[dev].mapped -= 1
 
 
 @inline
-def np_int(entry):
+def to_signed(entry):
     """Return an unsigned mapping entry as a signed number."""
     return int(entry)
 
@@ -150,19 +150,19 @@ def map_page(st, dev, lpn, ppn):
 
 
 @inline
-def read_from(st, dev, ppn):
+def count_pending_read(st, dev, ppn):
     """Count a pending read of a page. The page's block is not erased until the read is done."""
     st.block[block_at(st, dev, ppn)].reading += 1
 
 
 @inline
-def landed(st, dev, ppn, count):
+def count_programmed(st, dev, ppn, count):
     """Record that ``count`` pages allocated at ``ppn`` have been programmed."""
     st.block[block_at(st, dev, ppn)].flying -= count
 
 
 @inline
-def locked(st, dev, lpn):
+def is_locked(st, dev, lpn):
     """Return True if a logical page lies in a victim block and has not been moved yet."""
     entry = int(st.l2p[dev, lpn])
     return entry != 0 and st.block[block_at(st, dev, entry - 1)].state == VICTIM

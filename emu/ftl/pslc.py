@@ -40,27 +40,27 @@ SLC = record_type(
 
 
 @inline
-def cached(st, block):
+def is_pslc(st, block):
     """Return True if block ``block`` is in pSLC mode."""
     return st.block[block].stream == st.cfg[0].pslc_stream
 
 
 @inline
-def either(st, block, native, folded):
+def counter_by_mode(st, block, native, folded):
     """Return the counter for block ``block``: ``folded`` if it is in pSLC mode, else ``native``
     (garbage collection)."""
     return folded if st.block[block].stream == st.cfg[0].pslc_stream else native
 
 
 @inline
-def takes(st, stream):
+def uses_pslc(st, stream):
     """Return True if writes of a host stream go to pSLC blocks."""
     cfg = st.cfg[0]
     return cfg.pslc_hosts == 0 or stream < cfg.pslc_hosts
 
 
 @cold
-def left(st, unit):
+def blocks_left(st, unit):
     """Return how many more blocks of unit ``unit`` may be opened in pSLC mode. Borrowed blocks
     leave enough free blocks that borrowing does not trigger garbage collection."""
     cfg = st.cfg[0]
@@ -74,14 +74,14 @@ def open_block(st, unit):
     """Open a block of unit ``unit`` in pSLC mode. Return False if none is available."""
     cfg = st.cfg[0]
     slc = st.slc[unit]
-    if left(st, unit) <= 0:
+    if blocks_left(st, unit) <= 0:
         return False
     if cfg.pslc == STATIC:
         block = st.slc_free[unit, slc.free_head]
         slc.free_head = slc.free_head + 1 if slc.free_head + 1 < cfg.pslc_most else 0
         slc.free_n -= 1
     else:
-        if not block_manager.spare(st, unit):
+        if not block_manager.has_unreserved_block(st, unit):
             return False
         block = block_manager.take_free(st, unit, 0)
     slc.lent += 1
@@ -93,7 +93,7 @@ def open_block(st, unit):
     front = st.front[cfg.pslc_stream, unit]
     front.block = block
     front.next = 0
-    block_manager.urgency(st, unit)
+    block_manager.update_gc_priority(st, unit)
     return True
 
 
@@ -114,13 +114,13 @@ def allocate(st, dev, unit, count):
     block = st.block[at]
     ppn = page_map.first_page(st, dev, at) + front.next
     if front.next == 0 and block.dirty != 0:
-        block_manager.erase(st, dev, unit, at, Q_WRITE)
+        block_manager.queue_erase(st, dev, unit, at, Q_WRITE)
     block.dirty = 1
     front.next += got
     block.flying += got
     if front.next == cfg.pslc_pages:
         front.block = -1
-        filled(st, unit, at)
+        mark_foldable(st, unit, at)
         block.filled = st.dev[dev].filled
         block.written = st.reg[0].now
         st.dev[dev].filled += 1
@@ -129,19 +129,19 @@ def allocate(st, dev, unit, count):
 
 
 @cold
-def filled(st, unit, block):
+def mark_foldable(st, unit, block):
     """Mark block ``block``, which is in pSLC mode and full, as ready to be folded."""
     st.block[block].state = FOLDABLE
     st.slc[unit].full += 1
 
 
 @cold
-def landed(st, tid, block):
+def count_programmed(st, tid, block):
     """Count a host write that was programmed in block ``block`` by mode. Return True after the last
     program of a full pSLC block, which can then be folded."""
     txn = st.txn[tid]
-    if not cached(st, block):
-        if takes(st, st.block[block].stream):
+    if not is_pslc(st, block):
+        if uses_pslc(st, st.block[block].stream):
             st.count[txn.dev, DIRECT_PAGES] += txn.n
         return False
     st.count[txn.dev, PSLC_PAGES] += txn.n
@@ -149,7 +149,7 @@ def landed(st, tid, block):
 
 
 @cold
-def given_back(st, unit, block):
+def return_block(st, unit, block):
     """Return the empty block ``block``, in pSLC mode until now, to the free blocks of its
     source.
     """

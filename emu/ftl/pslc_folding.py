@@ -14,7 +14,7 @@ from ondie.kernels.jit import cold, njit
 
 
 @njit
-def foldable(st, bid):
+def is_foldable(st, bid):
     """Return True if ``bid`` is a full pSLC block without pending programs and not to be
     retired.
     """
@@ -23,7 +23,7 @@ def foldable(st, bid):
 
 
 @cold
-def begin(st, unit, rests):
+def start_fold_or_collection(st, unit, rests):
     """Start the next fold or collection of unit ``unit``, if needed. Return the block, or -1.
     ``rests``: the host has been idle for long enough.
 
@@ -31,45 +31,47 @@ def begin(st, unit, rests):
     region consumes a native block and goes after collection.
     """
     if st.cfg[0].pslc == pslc.DYNAMIC:
-        block = fold(st, unit, rests)
-        return block if block >= 0 else gc_victims.begin(st, unit)
-    block = gc_victims.begin(st, unit)
-    return block if block >= 0 else fold(st, unit, rests)
+        block = start_fold(st, unit, rests)
+        return block if block >= 0 else gc_victims.start_collection(st, unit)
+    block = gc_victims.start_collection(st, unit)
+    return block if block >= 0 else start_fold(st, unit, rests)
 
 
 @cold
-def fold(st, unit, rests):
+def start_fold(st, unit, rests):
     """Start a fold of the oldest full pSLC block of unit ``unit``. Return the block, or -1."""
     cfg = st.cfg[0]
     pool = st.pool[unit]
     if st.slc[unit].full == 0 or pool.victims >= cfg.gc_parallel:
         return -1
-    if not rests and pslc.left(st, unit) > cfg.fold_blocks:
+    if not rests and pslc.blocks_left(st, unit) > cfg.fold_blocks:
         return -1
     first = unit * cfg.all_blocks
     oldest = -1
     for block in range(first, first + cfg.blocks):
-        if foldable(st, block) and (oldest < 0 or st.block[block].filled < st.block[oldest].filled):
+        if is_foldable(st, block) and (
+            oldest < 0 or st.block[block].filled < st.block[oldest].filled
+        ):
             oldest = block
-    if oldest < 0 or not room(st, unit, oldest):
+    if oldest < 0 or not has_room(st, unit, oldest):
         return -1
-    gc_victims.start(st, unit, oldest)
+    gc_victims.make_victim(st, unit, oldest)
     return oldest
 
 
 @cold
-def room(st, unit, block):
+def has_room(st, unit, block):
     """Return True if native blocks have room for the valid pages of block ``block``. A block of the
     fixed pSLC region returns no native block, so the blocks kept for collection must remain."""
     cfg = st.cfg[0]
-    if cfg.pslc != pslc.STATIC or st.valid[block] == 0 or not pslc.cached(st, block):
-        return gc_victims.room(st, unit, block)
-    blocks = block_manager.promised(st, unit, cfg.fold_stream, st.valid[block])
+    if cfg.pslc != pslc.STATIC or st.valid[block] == 0 or not pslc.is_pslc(st, block):
+        return gc_victims.has_room(st, unit, block)
+    blocks = block_manager.count_reserved_blocks(st, unit, cfg.fold_stream, st.valid[block])
     return blocks + cfg.fold_keep <= st.pool[unit].free_n
 
 
 @cold
-def waits(st, unit):
+def waits_for_fold(st, unit):
     """Return True if a write that found no pSLC block waits until one of unit ``unit`` is
     folded.
     """

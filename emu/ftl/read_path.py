@@ -25,7 +25,7 @@ from ondie.kernels.jit import cold, inline
 
 
 @inline
-def zeros(st, tid):
+def return_zeros(st, tid):
     """Return the unmapped pages of read ``tid`` as zeros from the controller."""
     txn = st.txn[tid]
     st.count[txn.dev, UNMAPPED_PAGES] += txn.n
@@ -42,9 +42,9 @@ def locate(st, tid, entry):
     if st.cfg[0].partial != 0:
         st.count[txn.dev, UNASKED_OUT_BYTES] += txn.n * st.cfg[0].page_bytes - txn.bus
     st.count[txn.dev, READ_PAGES] += txn.n
-    die = page_map.place_of(st, txn.dev, tid)
+    die = page_map.set_place(st, txn.dev, tid)
     txn.array = st.page_ps[0, txn.page]
-    page_map.read_from(st, txn.dev, txn.ppn)
+    page_map.count_pending_read(st, txn.dev, txn.ppn)
     return die
 
 
@@ -52,7 +52,7 @@ def locate(st, tid, entry):
 def fetch(st, tid, entry):
     """Send read ``tid`` to its die; ``entry`` is the mapping table entry of its first page."""
     if entry == 0:
-        zeros(st, tid)
+        return_zeros(st, tid)
         return
     die = locate(st, tid, entry)
     st.count[st.txn[tid].dev, ARRAY_READS] += 1
@@ -66,7 +66,7 @@ def fetch_again(st, tid):
     if st.cfg[0].slots == 1:
         fetch(st, tid, entry)
     elif entry == 0:
-        zeros(st, tid)
+        return_zeros(st, tid)
     else:
         locate(st, tid, entry)
-        subpage_sense.send(st, st.txn[tid].die, tid, Q_READ)
+        subpage_sense.queue_command(st, st.txn[tid].die, tid, Q_READ)

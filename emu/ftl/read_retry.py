@@ -44,7 +44,7 @@ from ondie.emu.engine.core.rng import absorb, page_key
 from ondie.emu.engine.core.roles import Role
 from ondie.emu.engine.core.state import record_type, records
 from ondie.emu.ftl import page_health, subpage_sense
-from ondie.emu.ftl.page_map import block_at, place_of, read_from
+from ondie.emu.ftl.page_map import block_at, count_pending_read, set_place
 from ondie.emu.nand import ecc, rber
 from ondie.emu.nand.die_scheduler import push
 from ondie.emu.nand.timing import page_kinds
@@ -66,18 +66,18 @@ READING = record_type(
 
 
 @njit
-def sensed(st, tid):
+def on_sensed(st, tid):
     """Count a reading of the pages of ``tid`` that reached the controller. Return True if another
     reading follows."""
     reading = st.reading[tid]
     if reading.total == 0:
-        judge(st, tid)
+        draw_verdict(st, tid)
     reading.done += 1
     return reading.done < reading.total
 
 
 @njit
-def tired(st, tid):
+def needs_refresh(st, tid):
     """Return True if the data of the block that ``tid`` reads should be moved: the block was read
     too often, or the page took too many readings. The count of reads is the sum over all planes of
     a super-block, so the limit per block is multiplied by their number."""
@@ -91,15 +91,15 @@ def tired(st, tid):
 
 
 @njit
-def judge(st, tid):
+def draw_verdict(st, tid):
     """Draw the verdict on the pages of ``tid`` after their first reading. Each page that must be
     read again gets its own transaction, except the last page if no page was corrected."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     block = block_at(st, txn.dev, txn.ppn)
     quality = st.quality[block]
-    cycles = page_health.worn(st, block)
-    shifted = page_health.shifted(st, block, txn.ppn)
+    cycles = page_health.pe_cycles(st, block)
+    shifted = page_health.shifted_rate_of(st, block, txn.ppn)
     if cfg.slots == 1:
         st.block[block].reads += txn.n
     seed = absorb(cfg.seed, txn.dev)
@@ -119,7 +119,7 @@ def judge(st, tid):
         total = ecc.senses(st.code[0], outcome, retries)
         piece = tid
         if total > 1 and (kept > 0 or i < pages - 1):
-            piece = apart(st, tid, lpn + i, ppn + i)
+            piece = split_page(st, tid, lpn + i, ppn + i)
             if piece < 0:
                 return
         else:
@@ -134,25 +134,25 @@ def judge(st, tid):
         reading.done = 0
         reading.hard = 1 + retries
         reading.spoilt = int(outcome == ecc.UNCORRECTABLE)
-        reading.time += last_ps(st, outcome, errors)
-        lost = page_health.lost_of(st, block, dev, ppn + i)
+        reading.time += last_decoding_ps(st, outcome, errors)
+        lost = page_health.lost_sectors(st, block, dev, ppn + i)
         if reading.spoilt != 0:
             lost = page_health.ALL_SECTORS
-        lost &= wanted(st, tid)
-        count(st, dev, outcome, total, errors, lost)
+        lost &= wanted_sectors(st, tid)
+        count_outcome(st, dev, outcome, total, errors, lost)
         if txn.kind == OWN or txn.role == Role.MERGING:
             reading.lost = lost
         elif lost != 0:
-            unrecovered(st, piece)
+            set_media_error(st, piece)
         if reading.spoilt != 0 and total == 1 and txn.kind != OWN:
-            page_health.log_bad(st, piece, lpn + i, ppn + i)
+            page_health.log_wrong_page(st, piece, lpn + i, ppn + i)
         if piece != tid:
             reading.done = 1
             go(st, piece, stages.SENSED)
 
 
 @njit
-def wanted(st, tid):
+def wanted_sectors(st, tid):
     """Return the mask of sectors (one bit each) that the read ``tid`` needs of its pages: all
     sectors, those that a command asks for, or those that a partial write lacks."""
     txn = st.txn[tid]
@@ -165,7 +165,7 @@ def wanted(st, tid):
 
 
 @njit
-def last_ps(st, outcome, errors):
+def last_decoding_ps(st, outcome, errors):
     """Return the time of the last decoding of a read (ps)."""
     code = st.code[0]
     if outcome == ecc.CORRECTED:
@@ -174,7 +174,7 @@ def last_ps(st, outcome, errors):
 
 
 @njit
-def count(st, dev, outcome, total, errors, lost):
+def count_outcome(st, dev, outcome, total, errors, lost):
     """Count a page by its outcome."""
     if total > 1:
         st.count[dev, RETRIED_PAGES] += 1
@@ -189,7 +189,7 @@ def count(st, dev, outcome, total, errors, lost):
 
 
 @njit
-def unrecovered(st, tid):
+def set_media_error(st, tid):
     """Set the media error status of the command for which ``tid`` reads."""
     txn = st.txn[tid]
     if txn.kind == REQUEST:
@@ -205,7 +205,7 @@ def unrecovered(st, tid):
 
 
 @njit
-def apart(st, tid, lpn, ppn):
+def split_page(st, tid, lpn, ppn):
     """Split one page of ``tid`` off into a new transaction, and return it (below 0: none free)."""
     other = take_txn(st)
     if other < 0:
@@ -225,7 +225,7 @@ def apart(st, tid, lpn, ppn):
     other_txn.n = 1
     other_txn.size = txn.size // txn.n
     other_txn.bus = txn.bus // txn.n
-    place_of(st, txn.dev, other)
+    set_place(st, txn.dev, other)
     txn.size -= other_txn.size
     txn.bus -= other_txn.bus
     txn.n -= 1
@@ -235,7 +235,7 @@ def apart(st, tid, lpn, ppn):
         st.req[txn.row].pending += 1
     else:
         st.row[txn.row].pending += 1
-    read_from(st, txn.dev, ppn)
+    count_pending_read(st, txn.dev, ppn)
     return other
 
 
@@ -255,7 +255,7 @@ def decode(st, tid, step):
             count = 0
     else:
         if reading.spoilt != 0 and reading.total > 1 and txn.kind != OWN:
-            page_health.log_bad(st, tid, txn.lpn, txn.ppn)
+            page_health.log_wrong_page(st, tid, txn.lpn, txn.ppn)
         reading.total = 0
     st.count[txn.dev, ECC_DECODED_PAGES] += count
     if time == 0:
@@ -277,8 +277,8 @@ def again(st, tid):
         st.count[txn.dev, SOFT_READ_PAGES] += 1
         txn.bus = cfg.page_bytes  # soft decision takes whole code words
     st.count[txn.dev, UNASKED_OUT_BYTES] += cfg.page_bytes - txn.bus
-    die = place_of(st, txn.dev, tid)
-    subpage_sense.count(st, tid)
+    die = set_place(st, txn.dev, tid)
+    subpage_sense.count_command(st, tid)
     if cfg.slots == 1:
         st.block[block_at(st, txn.dev, txn.ppn)].reads += 1
     txn.array = st.page_ps[0, txn.page]

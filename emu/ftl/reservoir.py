@@ -46,7 +46,7 @@ def block_of(st, die, at):
 
 
 @inline
-def turned(st, die, at):
+def rotation_of(st, die, at):
     """Return the number of planes by which the roles at place ``at`` of die ``die``'s reservoir
     have rotated."""
     return st.block[block_of(st, die, at)].turned
@@ -65,15 +65,15 @@ def next_good(st, die, at):
 
 
 @cold
-def renew(st, dev, die, block):
+def erase_block(st, dev, die, block):
     """Erase block ``block``, which has no valid page, and set the roles of its planes for its new
     P/E cycle count."""
-    block_manager.erase(st, dev, die, block, Q_PE)
-    turn(st, block, st.block[block].erases + 1)
+    block_manager.queue_erase(st, dev, die, block, Q_PE)
+    set_plane_roles(st, block, st.block[block].erases + 1)
 
 
 @inline
-def turn(st, block, cycles):
+def set_plane_roles(st, block, cycles):
     """Set the roles of the planes of block ``block``, entered after ``cycles`` P/E cycles."""
     cfg = st.cfg[0]
     if cfg.rotate > 0:
@@ -98,9 +98,9 @@ def open_place(st, dev, super_page):
         if st.valid[bid] != 0:
             fail(st, E_RESERVOIR, die, st.valid[bid])
         if block.dirty == USED:
-            renew(st, dev, die, bid)
+            erase_block(st, dev, die, bid)
         elif block.dirty == CLEAN:
-            turn(st, bid, block.erases)
+            set_plane_roles(st, bid, block.erases)
         block.dirty = USED
         if cfg.errors != 0:
             st.quality[bid].since = st.reg[0].now
@@ -114,7 +114,7 @@ def change_planes(st, tid, source):
     ``source``. ``left`` is the number of page moves between registers."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    by = turned(st, txn.die, txn.ppn) - turned(st, txn.die, source)
+    by = rotation_of(st, txn.die, txn.ppn) - rotation_of(st, txn.die, source)
     if by == 0:
         return
     by = abs(by)

@@ -10,7 +10,7 @@ Source: as reservoir.open_place; a page of a block is programmed after the pages
 from __future__ import annotations
 
 from ondie.emu.ftl import reservoir
-from ondie.emu.nand.die_scheduler import seek
+from ondie.emu.nand.die_scheduler import select_next
 from ondie.kernels.jit import cold
 
 
@@ -20,21 +20,21 @@ def waits(st, tid):
     txn = st.txn[tid]
     die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies
     st.pool[die].made += 1
-    erased_ahead(st, txn.dev, die)
+    erase_ahead(st, txn.dev, die)
 
 
 @cold
-def placed(st, tid):
+def allocate_place(st, tid):
     """Allocate the next place of the die to a parity or record that has been programmed."""
     txn = st.txn[tid]
     die = txn.dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies
     st.pool[die].made -= 1
     txn.ppn = reservoir.open_place(st, txn.dev, txn.lpn)
-    seek(st, txn.die)  # the next command depends on the new next place
+    select_next(st, txn.die)  # the next command depends on the new next place
 
 
 @cold
-def erased_ahead(st, dev, die):
+def erase_ahead(st, dev, die):
     """Erase the next block of die ``die`` if a parity or record waits and the next place begins
     that block. The erase is done ahead because an operation of the array that starts with them must
     not be an erase."""
@@ -44,5 +44,5 @@ def erased_ahead(st, dev, die):
         return
     block = reservoir.block_of(st, die, reservoir.next_good(st, die, pool.r_next))
     if st.valid[block] == 0 and st.block[block].dirty == reservoir.USED:
-        reservoir.renew(st, dev, die, block)
+        reservoir.erase_block(st, dev, die, block)
         st.block[block].dirty = reservoir.RENEWED

@@ -18,7 +18,7 @@ from ondie.kernels.jit import njit
 
 
 @njit
-def sensed(st, tid):
+def count_wrong_bits(st, tid):
     """Count and log the wrong bits that remain in the pages of super-page ``tid`` after a read. The
     draws depend on the same inputs as those of other reads (read_retry.py)."""
     cfg = st.cfg[0]
@@ -36,18 +36,18 @@ def sensed(st, tid):
         plane = (i + st.block[block].turned) % cfg.planes
         page = first + plane
         if cycles != cfg.initial_cycles + st.worn[at, plane]:
-            cycles = page_health.worn_by(st, block, st.worn[at, plane])
-            shifted = page_health.shifted(st, block, page)
+            cycles = page_health.pe_cycles_after(st, block, st.worn[at, plane])
+            shifted = page_health.shifted_rate_of(st, block, page)
             rate = rber.total_rate(st.quality[block].stable, shifted, st.scale[txn.ppn % cfg.pages])
         st.seen[txn.dev, page] += 1
         key = page_key(seed, page, cycles, st.seen[txn.dev, page])
-        raw, left = pe_protection.count(
+        raw, left = pe_protection.count_wrong_bits(
             key, rate, cfg.page_bytes, cfg.shield_word, cfg.shield_limit, cfg.exposure
         )
         st.count[txn.dev, BARE_WRONG_BITS] += left
         st.count[txn.dev, BARE_CORRECTED_BITS] += raw - left
         if left > 0 and st.reg[0].log_on != 0:
-            note(st, tid, i, key, rate)
+            log_wrong_page(st, tid, i, key, rate)
         if cfg.round_trip != 0:
             code = st.code[0]
             time += code.decode_limit if left > 0 else ecc.decode_ps(code, raw // cfg.exposure)
@@ -56,7 +56,7 @@ def sensed(st, tid):
 
 
 @njit
-def note(st, tid, i, key, rate):
+def log_wrong_page(st, tid, i, key, rate):
     """Append a log entry: page ``i`` of the super-page of ``tid`` has wrong bits."""
     reg = st.reg[0]
     txn = st.txn[tid]

@@ -166,7 +166,7 @@ class DieState:
     """Parities and records that already hold the step under way."""
 
 
-def check(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
+def check_newest(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
     """Check the data of the newest version. Return False if they are torn: the version is dropped,
     and another one is now the newest."""
     last = scan.doubtful
@@ -176,7 +176,7 @@ def check(scan: DieScan, intact: Callable[[Version], bool]) -> bool:
     return False
 
 
-def undoable(scan: DieScan, expected: Sequence[int], step: int) -> bool:
+def can_undo(scan: DieScan, expected: Sequence[int], step: int) -> bool:
     """Return True if every super-page exists as step ``step`` - 1 left it."""
     found = scan.newest(step - 1)
     return all(sp in found and found[sp].step == step - 1 for sp in expected)
@@ -218,7 +218,7 @@ def conclude(
     return DieState(places, place, pad, scan.sequence, cursor, turned, made)
 
 
-def settle(scans: Sequence[DieScan], count: int, last: int) -> list[list[int]]:
+def assign_super_pages(scans: Sequence[DieScan], count: int, last: int) -> list[list[int]]:
     """Return the super-pages of 0 .. ``count`` - 1 that each die of a device holds. A super-page
     belongs to the die with its newest version of steps up to ``last``. Raises Unrecoverable if a
     super-page has none."""

@@ -14,7 +14,7 @@ from ondie.kernels.jit import cold
 
 
 @cold
-def together(st, at, count):
+def slots_together(st, at, count):
     """Return how many of ``count`` slots go to the write frontier at slot ``at`` of its block:
     whole pages of one super-page, or a part of one page. A program therefore never combines a
     partial page with another page."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from ondie.emu.engine.core.counters import ARRAY_READS, BESIDE_PAGES
 from ondie.emu.ftl.page_map import block_at
-from ondie.emu.nand.die import into_chip, planes_at
+from ondie.emu.nand.die import chip_record, planes_at
 from ondie.emu.nand.die_scheduler import push
 from ondie.kernels.jit import cold, inline
 
@@ -24,7 +24,7 @@ CHAINED = -1
 
 
 @cold
-def fits(st, tid, part):
+def can_share(st, tid, part):
     """Return True if read ``part`` can share the array operation of read ``tid``. It must be of the
     same page, or of the same page offset in another plane of the block if planes are read
     together."""
@@ -39,7 +39,7 @@ def fits(st, tid, part):
 
 
 @cold
-def follow(st, tid, part):
+def append_read(st, tid, part):
     """Append read ``part`` to read ``tid`` and the reads that share its array operation."""
     st.txn[tid].planes |= st.txn[part].planes
     st.txn[part].array = CHAINED
@@ -50,22 +50,22 @@ def follow(st, tid, part):
 
 
 @cold
-def send(st, die, tid, queue):
+def queue_command(st, die, tid, queue):
     """Add the command whose first read is ``tid`` to queue ``queue`` of die ``die``."""
     cfg = st.cfg[0]
-    note(st, tid)
+    count_slot_read(st, tid)
     other = st.txn[tid].mate
     while other >= 0:
         txn = st.txn[other]
         txn.queue = queue
         if cfg.chip != 0:
-            txn.die = into_chip(st, other)
+            txn.die = chip_record(st, other)
         other = txn.mate
     push(st, die, tid, queue)
 
 
 @cold
-def note(st, tid):
+def count_slot_read(st, tid):
     """Count an array read of slots. Its pages are sensed whole, and the reads disturb their
     block."""
     cfg = st.cfg[0]
@@ -83,9 +83,9 @@ def note(st, tid):
 
 
 @inline
-def count(st, tid):
+def count_command(st, tid):
     """Count the array read of ``tid``, which is a separate command, of slots or of whole pages."""
     if st.cfg[0].slots > 1:
-        note(st, tid)
+        count_slot_read(st, tid)
     else:
         st.count[st.txn[tid].dev, ARRAY_READS] += 1

@@ -108,7 +108,7 @@ def set_cell_modes(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
 def set_cached_map(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
     """Set the sizes of the cached mapping table, and the streams behind it."""
     lpns = int(table["lpns"][0])
-    entries, span, tpages = cmt.sizes(cfg, geometry.physical_pages, lpns)
+    entries, span, tpages = cmt.table_sizes(cfg, geometry.physical_pages, lpns)
     if lpns + tpages > geometry.native_pages:
         raise InputError(
             f"ftl.over_provisioning = {cfg.ftl.over_provisioning}: {lpns} logical pages and their "

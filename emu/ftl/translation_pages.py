@@ -26,8 +26,8 @@ from ondie.emu.ftl.cached_entries import (
     LISTED,
     OLD,
     SECTOR,
-    clean,
     find,
+    mark_clean,
     page_of,
     touch,
 )
@@ -38,7 +38,7 @@ from ondie.kernels.jit import cold, inline, njit
 
 
 @njit
-def wait(st, tid):
+def wait_for_page(st, tid):
     """Append transaction ``tid`` to the waiters of the translation page of its next page. The first
     waiter requests the read, unless one is already under way."""
     txn = st.txn[tid]
@@ -56,7 +56,7 @@ def wait(st, tid):
     maps = st.maps[dev]
     if maps.first == 0:
         page.asked = ASKED
-        read(st, dev, tpage, Role.MAP_FETCH, fetched(st))
+        read(st, dev, tpage, Role.MAP_FETCH, fetched_bytes(st))
         return
     page.asked = LISTED
     page.next_miss = 0
@@ -68,7 +68,7 @@ def wait(st, tid):
 
 
 @inline
-def fetched(st):
+def fetched_bytes(st):
     """Return the bytes of a translation page that a miss reads."""
     cfg = st.cfg[0]
     return cfg.map_read if cfg.map_read > 0 else cfg.page_bytes
@@ -95,10 +95,10 @@ def read(st, dev, tpage, role, size):
     txn.bus = size
     st.count[dev, MAP_READ_PAGES] += 1
     st.count[dev, UNASKED_OUT_BYTES] += cfg.page_bytes - txn.bus
-    die = page_map.place_of(st, dev, tid)
-    subpage_sense.count(st, tid)
+    die = page_map.set_place(st, dev, tid)
+    subpage_sense.count_command(st, tid)
     txn.array = st.page_ps[0, txn.page]
-    page_map.read_from(st, dev, txn.ppn)
+    page_map.count_pending_read(st, dev, txn.ppn)
     push(st, die, tid, Q_MAP_READ)
 
 
@@ -118,11 +118,11 @@ def write_back(st, dev, tpage):
     else:
         maps.first = tpage + 1
     maps.last = tpage + 1
-    start(st, dev)
+    start_write_backs(st, dev)
 
 
 @cold
-def keep(st, dev, tpage):
+def keep_without_write_back(st, dev, tpage):
     """Handle the eviction of a dirty entry if translation pages are never written back (map_writes
     = 0). Translation page ``tpage`` is allocated a flash page and stays in DRAM from then on. The
     sectors that hold its cached clean entries are read if the page is on flash; misses wait for
@@ -137,7 +137,7 @@ def keep(st, dev, tpage):
         if entry == 0:
             continue
         if st.entry[entry - 1].dirty != 0:
-            clean(st, tpage, entry)
+            mark_clean(st, tpage, entry)
             touch(st, dev, entry)
         elif (lpn - tvpn * cfg.map_span) * stored // SECTOR != sector:
             sector = (lpn - tvpn * cfg.map_span) * stored // SECTOR
@@ -147,23 +147,23 @@ def keep(st, dev, tpage):
     if st.l2p[dev, cfg.lpns + tvpn] != 0:
         page.asked = ASKED
         read(st, dev, tpage, Role.MAP_FETCH, size)
-    unit = turn_of(st, dev, tvpn, 0)
+    unit = unit_in_turn(st, dev, tvpn, 0)
     ppn, got = write_frontier.allocate(st, dev, unit, cfg.map_stream, 1)
     if got == 0:
         fail(st, E_FULL, cfg.lpns + tvpn, 0)
         return
     if st.reg[0].filled != 0:
         st.pool[unit].asked = 1
-        write_frontier.look_again(st, unit)
+        write_frontier.schedule_check(st, unit)
     page_map.map_page(st, dev, cfg.lpns + tvpn, ppn)
     if cfg.partial != 0:
         st.sectors[dev, cfg.lpns + tvpn] = -1
-    page_map.landed(st, dev, ppn, 1)
+    page_map.count_programmed(st, dev, ppn, 1)
     st.block[page_map.block_at(st, dev, ppn)].retire = page_map.PINNED
 
 
 @njit
-def start(st, dev):
+def start_write_backs(st, dev):
     """Start queued write-backs, up to the limit of concurrent ones. If the queue is then empty,
     start the reads of the deferred misses."""
     cfg = st.cfg[0]
@@ -182,11 +182,11 @@ def start(st, dev):
         page.asked = 0
         if page.wait_first > 0:
             page.asked = ASKED
-            read(st, dev, tpage, Role.MAP_FETCH, fetched(st))
+            read(st, dev, tpage, Role.MAP_FETCH, fetched_bytes(st))
 
 
 @inline
-def turn_of(st, dev, tvpn, i):
+def unit_in_turn(st, dev, tvpn, i):
     """Return the i-th unit to try for translation page ``tvpn``. The order starts at the page's
     number if allocation is static, else at the allocation cursor."""
     cfg = st.cfg[0]
@@ -211,11 +211,11 @@ def compose(st, dev, tvpn):
     page = st.tpage[tpage]
     page.state = LEAVING
     while page.dirty > 0:
-        clean(st, tpage, int(page.dirty))
+        mark_clean(st, tpage, int(page.dirty))
 
 
 @njit
-def landed(st, dev, tvpn):
+def on_written_back(st, dev, tvpn):
     """Complete the write-back of translation page ``tvpn`` after its program."""
     cfg = st.cfg[0]
     tpage = dev * cfg.tpages + tvpn
@@ -225,11 +225,11 @@ def landed(st, dev, tvpn):
     if page.again != 0:
         page.again = 0
         write_back(st, dev, tpage)
-    start(st, dev)
+    start_write_backs(st, dev)
 
 
 @njit
-def stall(st, tid):
+def wait_for_block(st, tid):
     """Append ``tid``, which carries a translation page, to the transactions that wait for a free
     block."""
     txn = st.txn[tid]

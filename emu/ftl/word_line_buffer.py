@@ -51,7 +51,7 @@ def find(st, unit, key):
     """Return the first buffered program of line ``key`` of unit ``unit``, or -1 if none is
     buffered."""
     tid = st.pool[unit].lines - 1
-    while tid >= 0 and word_lines.of(st, st.txn[tid].ppn) != key:
+    while tid >= 0 and word_lines.word_line_of(st, st.txn[tid].ppn) != key:
         tid = st.txn[tid].next
     return tid
 
@@ -82,7 +82,7 @@ def insert(st, tid):
     line."""
     txn = st.txn[tid]
     unit = unit_of(st, tid)
-    head = find(st, unit, word_lines.of(st, txn.ppn))
+    head = find(st, unit, word_lines.word_line_of(st, txn.ppn))
     txn.mate = -1
     if head < 0:
         txn.next = st.pool[unit].lines - 1
@@ -105,7 +105,7 @@ def insert(st, tid):
 
 
 @njit
-def whole(st, head):
+def is_whole(st, head):
     """Return True if all pages of a line are buffered."""
     count = 0
     tid = head
@@ -116,7 +116,7 @@ def whole(st, head):
 
 
 @njit
-def send(st, unit, head, step):
+def send_line(st, unit, head, step):
     """Send a whole line to its die; ``step`` selects the pass."""
     cfg = st.cfg[0]
     replace(st, unit, head, -1)
@@ -128,7 +128,7 @@ def send(st, unit, head, step):
     while tid >= 0:
         other_txn = st.txn[tid]
         if step == stages.PASSED:
-            page_map.place_of(st, dev, tid)  # chips number their planes consecutively
+            page_map.set_place(st, dev, tid)  # chips number their planes consecutively
             other_txn.array = st.page_ps[2, other_txn.page]
             st.count[dev, SECOND_PASS_PAGES] += other_txn.n
             st.count[dev, UNASKED_IN_BYTES] += other_txn.n * cfg.page_bytes - other_txn.bus
@@ -141,11 +141,11 @@ def send(st, unit, head, step):
         if st.txn[tid].page == txn.page:
             st.txn[tid].planes = 0
         tid = st.txn[tid].mate
-    push(st, st.die[txn.die].first, head, queue_of(st, head))
+    push(st, st.die[txn.die].first, head, line_queue(st, head))
 
 
 @njit
-def queue_of(st, tid):
+def line_queue(st, tid):
     """Return the die queue for a line, by the stream that fills its block."""
     cfg = st.cfg[0]
     stream = st.block[page_map.block_at(st, st.txn[tid].dev, st.txn[tid].ppn)].stream
@@ -158,38 +158,38 @@ def queue_of(st, tid):
 
 
 @cold
-def programmed(st, tid):
+def on_line_programmed(st, tid):
     """Complete one pass over the line of program ``tid``. Return True if there is no completion to
     report: another pass follows, or the pages are padding."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
     dev = txn.dev
-    if word_lines.begins(st, txn.ppn):
+    if word_lines.is_first_page(st, txn.ppn):
         st.count[dev, ARRAY_PROGRAMS] += 1
     if cfg.passes == 2 and txn.step == stages.ENCODED:
         txn.step = stages.PASSED
         head = insert(st, tid)
-        if whole(st, head):
-            passed(st, unit_of(st, tid), head)
+        if is_whole(st, head):
+            on_first_pass_done(st, unit_of(st, tid), head)
         return True
     dev_rec = st.dev[dev]
     dev_rec.gathered -= txn.n
     if txn.kind == CACHED:
         dev_rec.joined -= 1
     if txn.kind == OWN and txn.role == Role.PADDING:
-        padded(st, tid)
+        on_padding_programmed(st, tid)
         return True
     return False
 
 
 @njit
-def padded(st, tid):
+def on_padding_programmed(st, tid):
     """Complete the program of padding pages."""
     txn = st.txn[tid]
     dev = txn.dev
     unit = unit_of(st, tid)
     st.count[dev, PADDING_PAGES] += txn.n
-    page_map.landed(st, dev, txn.ppn, txn.n)
+    page_map.count_programmed(st, dev, txn.ppn, txn.n)
     give_txn(st, tid)
     hunt(st, dev, unit)
     if st.pool[unit].retiring > 0:
@@ -197,7 +197,7 @@ def padded(st, tid):
 
 
 @njit
-def passed(st, unit, head):
+def on_first_pass_done(st, unit, head):
     """Complete the first pass over a line. Start the second pass over the line before it, and the
     second pass over this line if no line follows."""
     cfg = st.cfg[0]
@@ -207,27 +207,27 @@ def passed(st, unit, head):
     block = page_map.block_at(st, dev, ppn)
     stripe = (ppn - page_map.first_page(st, dev, block)) // cfg.stripe
     if stripe > 0:
-        second(st, unit, find(st, unit, word_lines.of(st, ppn - cfg.stripe)))
+        start_second_pass(st, unit, find(st, unit, word_lines.word_line_of(st, ppn - cfg.stripe)))
     tid = head
     while tid >= 0 and st.txn[tid].kind == OWN and st.txn[tid].role == Role.PADDING:
         tid = st.txn[tid].mate
     if tid < 0:
-        void(st, unit, head)
+        complete_padding_line(st, unit, head)
     elif stripe == st.block[block].last:
-        second(st, unit, head)
+        start_second_pass(st, unit, head)
     elif st.key[(st.key.shape[0] >> 1) + st.reg[0].gather0 + dev] == NEVER:
         set_leaf(st, st.reg[0].gather0 + dev, st.reg[0].now + cfg.gather)
 
 
 @njit
-def second(st, unit, head):
+def start_second_pass(st, unit, head):
     """Start the second pass over a line if its first pass is done."""
-    if head >= 0 and st.txn[head].step == stages.PASSED and whole(st, head):
-        send(st, unit, head, stages.PASSED)
+    if head >= 0 and st.txn[head].step == stages.PASSED and is_whole(st, head):
+        send_line(st, unit, head, stages.PASSED)
 
 
 @njit
-def void(st, unit, head):
+def complete_padding_line(st, unit, head):
     """Complete a line of padding only, after its single pass."""
     replace(st, unit, head, -1)
     st.dev[st.txn[head].dev].lines -= 1
@@ -236,4 +236,4 @@ def void(st, unit, head):
         head = st.txn[tid].mate
         st.txn[tid].mate = -1
         st.dev[st.txn[tid].dev].gathered -= st.txn[tid].n
-        padded(st, tid)
+        on_padding_programmed(st, tid)

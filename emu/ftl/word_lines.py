@@ -19,7 +19,7 @@ from ondie.kernels.jit import cold, inline
 
 
 @inline
-def of(st, ppn):
+def word_line_of(st, ppn):
     """Return the number of a physical page's line, within its device."""
     cfg = st.cfg[0]
     stripe = ppn // cfg.stripe
@@ -36,7 +36,7 @@ def plane_of(st, ppn):
 
 
 @inline
-def begins(st, ppn):
+def is_first_page(st, ppn):
     """Return True if a physical page is the first of its line."""
     cfg = st.cfg[0]
     if cfg.line == cfg.stripe:
@@ -45,7 +45,7 @@ def begins(st, ppn):
 
 
 @inline
-def first_of(st, ppn):
+def first_page_of(st, ppn):
     """Return the first physical page of a page's line."""
     cfg = st.cfg[0]
     first = ppn // cfg.stripe * cfg.stripe
@@ -53,7 +53,7 @@ def first_of(st, ppn):
 
 
 @inline
-def inside(st, front):
+def is_inside_stripe(st, front):
     """Return True if the next page of a write frontier is not the first of a stripe."""
     return front.block >= 0 and front.next % st.cfg[0].stripe != 0
 
@@ -70,7 +70,7 @@ def next_turn(st, dev, unit, stream, count):
     """Advance the turn of a stream after ``count`` pages were allocated in unit ``unit``, if that
     was the end of a stripe or there was no place (``count`` = 0)."""
     cfg = st.cfg[0]
-    if count > 0 and inside(st, st.front[stream, unit]):
+    if count > 0 and is_inside_stripe(st, st.front[stream, unit]):
         return
     first = st.front[stream, dev * cfg.units]
     first.turn = first.turn + 1 if first.turn + 1 < cfg.units else 0

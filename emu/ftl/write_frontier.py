@@ -8,8 +8,8 @@ Source: one open block per stream and plane or super-block, as in MQSim and FEMU
 from __future__ import annotations
 
 from ondie.emu.ftl import subpage, word_lines
-from ondie.emu.ftl.block_manager import erase, open_block, spare
-from ondie.emu.ftl.page_map import FULL, PINNED, block_at, first_page, landed, map_page
+from ondie.emu.ftl.block_manager import has_unreserved_block, open_block, queue_erase
+from ondie.emu.ftl.page_map import FULL, PINNED, block_at, count_programmed, first_page, map_page
 from ondie.emu.nand.die import Q_MAP_WRITE, Q_WRITE
 from ondie.kernels.jit import cold, inline, njit
 
@@ -26,7 +26,7 @@ def allocate(st, dev, unit, stream, count):
     reg = st.reg[0]
     front = st.front[stream, unit]
     if front.laid != 0:
-        skip(st, dev, unit, front)
+        skip_to_next_stripe(st, dev, unit, front)
     reg.filled = 0
     if front.block < 0 and not open_block(st, dev, unit, stream):
         return -1, 0
@@ -36,7 +36,7 @@ def allocate(st, dev, unit, stream, count):
         if cfg.multi_plane == 0:
             got = 1
         if cfg.slots > 1:
-            got = subpage.together(st, front.next, count)
+            got = subpage.slots_together(st, front.next, count)
     at = unit * cfg.all_blocks + front.block
     block = st.block[at]
     ppn = first_page(st, dev, at) + front.next
@@ -44,22 +44,22 @@ def allocate(st, dev, unit, stream, count):
         queue = cfg.q_gc_write if stream >= cfg.collected else Q_WRITE
         if stream == cfg.map_stream:
             queue = Q_MAP_WRITE
-        erase(st, dev, unit, at, queue)
+        queue_erase(st, dev, unit, at, queue)
     block.dirty = 1
     front.next += got
     block.flying += got
     if front.next == cfg.block_pages:
-        shut(st, dev, front, block)
+        close_block(st, dev, front, block)
         reg.filled = 1
         if cfg.open_ahead != 0 and (
-            stream < cfg.collected + cfg.collected_streams or spare(st, unit)
+            stream < cfg.collected + cfg.collected_streams or has_unreserved_block(st, unit)
         ):
             open_block(st, dev, unit, stream)
     return ppn, got
 
 
 @inline
-def shut(st, dev, front, block):
+def close_block(st, dev, front, block):
     """Close the open block of a write frontier, which is full."""
     front.block = -1
     block.state = FULL
@@ -69,22 +69,22 @@ def shut(st, dev, front, block):
 
 
 @cold
-def skip(st, dev, unit, front):
+def skip_to_next_stripe(st, dev, unit, front):
     """Advance the write frontier to the next stripe of word lines after an untimed fill that ended
     inside a stripe and left the rest unprogrammed."""
     cfg = st.cfg[0]
     front.laid = 0
     front.next += -front.next % cfg.stripe
     if front.next == cfg.block_pages:
-        shut(st, dev, front, st.block[unit * cfg.all_blocks + front.block])
+        close_block(st, dev, front, st.block[unit * cfg.all_blocks + front.block])
 
 
 @cold
-def lay(st, unit, stream, before):
+def set_laid(st, unit, stream, before):
     """Set ``laid`` of a write frontier used by an untimed fill: whether the fill ended inside a
     stripe (``before`` 0), or 0 when the fill continues (``before`` 1)."""
     front = st.front[stream, unit]
-    front.laid = int(before == 0 and word_lines.inside(st, front))
+    front.laid = int(before == 0 and word_lines.is_inside_stripe(st, front))
 
 
 @inline
@@ -101,7 +101,7 @@ def next_plane(st, unit, stream):
 
 
 @cold
-def as_written(st, dev, lpn, stream):
+def map_unwritten(st, dev, lpn, stream):
     """Map a page that is read before it was written, as if it had been written. Its block is never
     collected. Return False when there is no place."""
     if fill(st, dev, lpn, 1, stream) != 0:
@@ -111,12 +111,12 @@ def as_written(st, dev, lpn, stream):
     unit = block // st.cfg[0].all_blocks
     if st.reg[0].filled != 0:
         st.pool[unit].asked = 1
-        look_again(st, unit)
+        schedule_check(st, unit)
     return True
 
 
 @njit
-def look_again(st, unit):
+def schedule_check(st, unit):
     """Schedule a check of unit ``unit`` before the clock advances: retry its stalled writes and
     start a collection if needed."""
     if st.pool[unit].retry == 0:
@@ -139,14 +139,14 @@ def fill(st, dev, lpn, count, stream):
         if cfg.line > 1:
             if cfg.static == 0:
                 unit = word_lines.unit_in_turn(st, dev, stream)
-            lay(st, unit, stream, 1)
+            set_laid(st, unit, stream, 1)
         pool = st.pool[unit]
         if st.front[stream, unit].block < 0 and pool.free_n > cfg.gc_reserve:
             st.block[unit * cfg.all_blocks + st.free[unit, pool.free_head]].dirty = 0
         limit = count if cfg.static == 0 else 1
         ppn, got = allocate(st, dev, unit, stream, limit)
         if cfg.line > 1:
-            lay(st, unit, stream, 0)
+            set_laid(st, unit, stream, 0)
             word_lines.next_turn(st, dev, unit, stream, got)
         elif cfg.static == 0:
             dev_rec.cursor = dev_rec.cursor + 1 if dev_rec.cursor + 1 < cfg.units else 0
@@ -158,7 +158,7 @@ def fill(st, dev, lpn, count, stream):
         without = 0
         for i in range(got):
             map_page(st, dev, lpn + i, ppn + i)
-        landed(st, dev, ppn, got)
+        count_programmed(st, dev, ppn, got)
         lpn += got
         count -= got
     return 0

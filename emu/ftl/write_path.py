@@ -56,11 +56,11 @@ def place(st, tid):
         ppn = -1
         got = 0
         if cfg.pslc != 0:
-            ppn, got = by_mode(st, dev, unit, stream, txn.n)
+            ppn, got = allocate_by_mode(st, dev, unit, stream, txn.n)
         elif st.pool[unit].free_n >= cfg.gc_stop:
             ppn, got = write_frontier.allocate(st, dev, unit, stream, txn.n)
         full = got > 0 and st.reg[0].filled != 0
-        if (full and cfg.placed == 0) or (got == 0 and lacks(st, unit)):
+        if (full and cfg.placed == 0) or (got == 0 and should_collect(st, unit)):
             ask(st, dev, unit)
         if cfg.line > 1:
             word_lines.next_turn(st, dev, unit, stream, got)
@@ -87,7 +87,7 @@ def place(st, tid):
         other_txn.bus = bus_bytes(st, piece)
         if cfg.partial != 0:
             st.count[dev, UNASKED_IN_BYTES] += other_txn.n * cfg.page_bytes - other_txn.bus
-        page_map.place_of(st, dev, piece)
+        page_map.set_place(st, dev, piece)
         other_txn.array = st.page_ps[1, other_txn.page]
         reads = cfg.placed != 0 and map_placed(st, piece, unit, full)
         if not reads and not encode(st, piece, stages.ENCODED):
@@ -97,12 +97,12 @@ def place(st, tid):
 
 
 @cold
-def by_mode(st, dev, unit, stream, count):
+def allocate_by_mode(st, dev, unit, stream, count):
     """Allocate pages of unit ``unit`` in its pSLC block, or in a native block if no pSLC page is
     left or the stream does not use pSLC. Return (first ppn, count) as write_frontier.allocate."""
-    if pslc.takes(st, stream):
+    if pslc.uses_pslc(st, stream):
         ppn, got = pslc.allocate(st, dev, unit, count)
-        if got > 0 or pslc_folding.waits(st, unit):
+        if got > 0 or pslc_folding.waits_for_fold(st, unit):
             return ppn, got
     if st.pool[unit].free_n < st.cfg[0].gc_stop:
         return -1, 0
@@ -130,11 +130,11 @@ def map_placed(st, tid, unit, full):
     if cfg.partial != 0:
         st.sectors[dev, txn.lpn] |= txn.sectors
     if missing != 0:
-        page_map.read_from(st, dev, old - 1)
+        page_map.count_pending_read(st, dev, old - 1)
     if full:
         ask(st, dev, unit)
         if st.reg[0].prompt != 0:
-            channel.at_once(st, st.die[unit // cfg.die_units * cfg.lanes].bus)
+            channel.grant_now(st, st.die[unit // cfg.die_units * cfg.lanes].bus)
     if missing == 0:
         return False
     txn.src_ppn = txn.ppn
@@ -154,14 +154,14 @@ def merged(st, tid):
     txn.op = timing.PROGRAM
     txn.ppn = txn.src_ppn
     txn.bus = bus_bytes(st, tid)
-    page_map.place_of(st, txn.dev, tid)
+    page_map.set_place(st, txn.dev, tid)
     txn.array = st.page_ps[1, txn.page]
     if not encode(st, tid, stages.ENCODED):
         go(st, tid, stages.ENCODED)
 
 
 @inline
-def lacks(st, unit):
+def should_collect(st, unit):
     """Return True if a write that finds no block in unit ``unit`` should trigger a collection. With
     ``gc_stop`` set, writes wait for a collection in progress: a further victim would not be worth
     collecting yet."""
@@ -173,18 +173,18 @@ def place_or_wait(st, tid):
     """Place a write, or queue it until garbage collection has freed a block."""
     txn = st.txn[tid]
     cfg = st.cfg[0]
-    if cfg.locks != 0 and held_back(st, tid):
+    if cfg.locks != 0 and park_if_locked(st, tid):
         return
     if cfg.partial != 0 and cfg.placed == 0 and merge(st, tid):
         return
     if cfg.static != 0:
-        in_turn(st, st.pool[write_frontier.unit_of(st, txn.dev, txn.lpn, txn.stream)], tid)
+        place_or_queue(st, st.pool[write_frontier.unit_of(st, txn.dev, txn.lpn, txn.stream)], tid)
     else:
-        in_turn(st, st.dev[txn.dev], tid)
+        place_or_queue(st, st.dev[txn.dev], tid)
 
 
 @inline
-def in_turn(st, waiting, tid):
+def place_or_queue(st, waiting, tid):
     """Place a write, or append it to the stalled writes of its unit or drive (``waiting``) if that
     queue is not empty or no block has room."""
     if waiting.stall_head < 0 and place(st, tid):
@@ -209,7 +209,7 @@ def merge(st, tid):
     missing = old & ~txn.sectors
     if entry == 0 or missing == 0:
         return False
-    page_map.read_from(st, txn.dev, entry - 1)
+    page_map.count_pending_read(st, txn.dev, entry - 1)
     read_rest(st, tid, entry - 1, missing)
     return True
 
@@ -228,8 +228,8 @@ def read_rest(st, tid, ppn, missing):
     st.count[txn.dev, UNASKED_OUT_BYTES] += st.cfg[0].page_bytes - txn.bus
     st.count[txn.dev, MERGE_READ_PAGES] += 1
     txn.array = 0
-    die = page_map.place_of(st, txn.dev, tid)
-    subpage_sense.count(st, tid)
+    die = page_map.set_place(st, txn.dev, tid)
+    subpage_sense.count_command(st, tid)
     txn.array = st.page_ps[0, txn.page]
     push(st, die, tid, Q_READ)
 
@@ -260,31 +260,31 @@ def retry(st, waiting):
     while waiting.stall_head >= 0:
         tid = waiting.stall_head
         following = st.txn[tid].next
-        if not retried(st, tid):
+        if not retry_one(st, tid):
             return
         waiting.stall_head = following
 
 
 @inline
-def retried(st, tid):
+def retry_one(st, tid):
     """Retry stalled write ``tid``. Return True if it has left the queue: it has a place, or it now
     waits for a locked page."""
-    if st.cfg[0].locks != 0 and held_back(st, tid):
+    if st.cfg[0].locks != 0 and park_if_locked(st, tid):
         return True
     return place(st, tid)
 
 
 @cold
-def held_back(st, tid):
+def park_if_locked(st, tid):
     """Park write ``tid`` if garbage collection has locked its page. Return False if not locked."""
-    if not page_map.locked(st, st.txn[tid].dev, st.txn[tid].lpn):
+    if not page_map.is_locked(st, st.txn[tid].dev, st.txn[tid].lpn):
         return False
     page_map.park(st, tid)
     return True
 
 
 @cold
-def unlock(st, unit):
+def resume_parked(st, unit):
     """Resume the transactions parked on unit ``unit`` whose pages are no longer locked: reads
     first, then writes, each in order of arrival."""
     pool = st.pool[unit]
@@ -296,7 +296,7 @@ def unlock(st, unit):
         while tid >= 0:
             txn = st.txn[tid]
             following = txn.next
-            if (txn.op == timing.READ) == reads and not page_map.locked(st, txn.dev, txn.lpn):
+            if (txn.op == timing.READ) == reads and not page_map.is_locked(st, txn.dev, txn.lpn):
                 if before < 0:
                     pool.parked = following + 1
                 else:
@@ -331,7 +331,7 @@ def hunt(st, dev, unit):
         for other in range(dev * st.cfg[0].units, (dev + 1) * st.cfg[0].units):
             ask(st, dev, other)
     if st.cfg[0].static != 0:
-        if st.pool[unit].stall_head >= 0 and lacks(st, unit):
+        if st.pool[unit].stall_head >= 0 and should_collect(st, unit):
             ask(st, dev, unit)
         return
     if st.dev[dev].stall_head >= 0:
@@ -348,23 +348,23 @@ def place_map(st, tid):
     dev = txn.dev
     tvpn = txn.lpn - cfg.lpns
     for i in range(st.turn.shape[0]):
-        unit = translation_pages.turn_of(st, dev, tvpn, i)
+        unit = translation_pages.unit_in_turn(st, dev, tvpn, i)
         ppn = -1
         got = 0
-        if block_manager.fits(st, unit, cfg.map_stream):
+        if block_manager.fits_internal_write(st, unit, cfg.map_stream):
             ppn, got = write_frontier.allocate(st, dev, unit, cfg.map_stream, 1)
         if got == 0 or st.reg[0].filled != 0:
             ask(st, dev, unit)
         if got == 0:
             continue
-        if cfg.line == 1 or not word_lines.inside(st, st.front[cfg.map_stream, unit]):
+        if cfg.line == 1 or not word_lines.is_inside_stripe(st, st.front[cfg.map_stream, unit]):
             translation_pages.next_turn(st, dev)
         translation_pages.compose(st, dev, tvpn)
         txn.op = timing.PROGRAM
         txn.ppn = ppn
         txn.size = cfg.page_bytes
         txn.bus = cfg.page_bytes
-        page_map.place_of(st, dev, tid)
+        page_map.set_place(st, dev, tid)
         txn.array = st.page_ps[1, txn.page]
         if not encode(st, tid, stages.ENCODED):
             go(st, tid, stages.ENCODED)
@@ -376,7 +376,7 @@ def place_map(st, tid):
 def place_map_or_wait(st, tid):
     """Place a translation page, or queue it until garbage collection has freed a block."""
     if st.maps[st.txn[tid].dev].stall_first > 0 or not place_map(st, tid):
-        translation_pages.stall(st, tid)
+        translation_pages.wait_for_block(st, tid)
 
 
 @cold

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from ondie.emu.engine.core.events import cut_line, line
 from ondie.emu.engine.core.roles import Role
-from ondie.emu.nand.die import give_power, home, planes_of, take_power, touch_all
-from ondie.emu.nand.die_scheduler import seek
+from ondie.emu.nand.die import die_in_chip, give_power, planes_of, take_power, touch_all
+from ondie.emu.nand.die_scheduler import select_next
 from ondie.emu.nand.timing import BPP, BPR, COPYBACK, ERASE, ODC, PROGRAM, READ, SUSPEND
 from ondie.kernels.jit import cold, inline
 
@@ -119,7 +119,7 @@ def begin_array(st, die, tid, now, time):
     if cfg.watch != 0:
         at = die
         if cfg.chip != 0:
-            at = home(st, die, tid)
+            at = die_in_chip(st, die, tid)
         st.use[txn.phase, at] += time
         line(st, at, now, now + time, tid)
     if (
@@ -162,12 +162,12 @@ def array_end(st, die, tid):
         die_rec.cache = -1
         begin_array(st, die, following, start, max(array_ps(st, die, following), now - start))
     if cfg.lanes > 1:
-        leave(st, die)
-    seek(st, die)
+        release_die(st, die)
+    select_next(st, die)
 
 
 @cold
-def leave(st, die):
+def release_die(st, die):
     """Release the die from plane ``die`` if the plane's array and cache register are empty."""
     die_rec = st.die[die]
     first_rec = st.die[die_rec.first]
@@ -208,7 +208,7 @@ def notice_reads(st, channel):
             if cfg.cache_read != 0 and die_rec.cache < 0 and st.txn[tid].op == READ:
                 die_rec.cache = tid
                 die_rec.arr = -1
-                seek(st, die)
+                select_next(st, die)
         tid = following
 
 
@@ -235,7 +235,7 @@ def suspend(st, die, at):
     if cfg.watch != 0:
         leaf = die
         if cfg.chip != 0:
-            leaf = home(st, die, tid)
+            leaf = die_in_chip(st, die, tid)
         st.use[txn.phase, leaf] -= left
         cut_line(st, leaf, at)
     if die_rec.power > 0:

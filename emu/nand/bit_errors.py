@@ -87,7 +87,7 @@ def wrong_bits(
     return mask
 
 
-def logged(entry: events.LogEntry, code: np.record | None, page_bytes: int) -> np.ndarray:
+def logged_bits(entry: events.LogEntry, code: np.record | None, page_bytes: int) -> np.ndarray:
     """Return the wrong bits of a page that the engine gave up, uint8[page_bytes], from its log.
 
     Each code word has as many as its decoding counted (LOG_BAD). Without a code: the wrong bits of

@@ -19,7 +19,7 @@ from ondie.emu.engine.core.events import (
 )
 from ondie.emu.engine.core.intrinsics import lowest_bit
 from ondie.emu.nand.array import array_ps, begin_array, notice_reads
-from ondie.emu.nand.command_start import in_vain, start_command
+from ondie.emu.nand.command_start import start_command, suspends_in_vain
 from ondie.emu.nand.die import (
     COMMAND,
     HOST,
@@ -30,7 +30,7 @@ from ondie.emu.nand.die import (
     Q_GC_READ,
     Q_MAP_READ,
     RESUME,
-    affordable,
+    can_power,
     planes_at,
     planes_of,
     pop,
@@ -38,7 +38,7 @@ from ondie.emu.nand.die import (
     take_power,
 )
 from ondie.emu.nand.die_scheduler import (
-    seek,
+    select_next,
 )
 from ondie.emu.nand.geometry import pages
 from ondie.emu.nand.multi_plane import gather_all
@@ -56,7 +56,7 @@ from ondie.kernels.jit import apart, cold, inline
 
 
 @inline
-def best_out(st, channel):
+def select_data_out(st, channel):
     """Select the next data out of channel ``channel``: (its predecessor in the list, transaction).
 
     Order: phases without data (second command of a copy-back, status), then mapping reads, user
@@ -92,7 +92,7 @@ def best_out(st, channel):
 
 
 @inline
-def next_of(mask, turn):
+def next_set_bit(mask, turn):
     """Return the lowest set bit at or after ``turn``, cyclically; ``mask`` must not be 0."""
     ahead = mask >> turn
     if ahead != 0:
@@ -120,17 +120,17 @@ def grant(st, channel):
             return
         bus.phase = NONE
     if cfg.suspends != 0:
-        look_again(st, channel)
+        recheck_suspensions(st, channel)
     asks = bus.ask_command
     first = cfg.commands_first != 0 and asks != 0
     if not first:
         if bus.out_head >= 0:
-            before, tid = best_out(st, channel)
+            before, tid = select_data_out(st, channel)
             if tid >= 0:
                 grant_out(st, channel, before, tid)
                 return
         asks |= bus.ask_in
-    if not grant_asking(st, channel, asks) and first:
+    if not grant_requesting(st, channel, asks) and first:
         grant_others(st, channel)
 
 
@@ -139,27 +139,27 @@ def grant_others(st, channel):
     """Grant data out, else data in, when the power budget allows none of the commands."""
     bus = st.bus[channel]
     if bus.out_head >= 0:
-        before, tid = best_out(st, channel)
+        before, tid = select_data_out(st, channel)
         if tid >= 0:
             grant_out(st, channel, before, tid)
             return
-    grant_asking(st, channel, bus.ask_in)
+    grant_requesting(st, channel, bus.ask_in)
 
 
 @cold
-def look_again(st, channel):
+def recheck_suspensions(st, channel):
     """Run the die scheduler again for dies whose requested suspension is no longer allowed."""
     asks = st.bus[channel].ask_command
     while asks != 0:
         at = lowest_bit(asks)
         asks &= ~(1 << at)
         die = st.way[channel, at]
-        if in_vain(st, die, st.reg[0].now):
-            seek(st, die)
+        if suspends_in_vain(st, die, st.reg[0].now):
+            select_next(st, die)
 
 
 @inline
-def grant_asking(st, channel, asks):
+def grant_requesting(st, channel, asks):
     """Grant channel ``channel`` to a die of mask ``asks``, round robin.
 
     Returns False if the power budget allows none of them.
@@ -167,9 +167,9 @@ def grant_asking(st, channel, asks):
     bus = st.bus[channel]
     cfg = st.cfg[0]
     while asks != 0:
-        at = next_of(asks, bus.turn)
+        at = next_set_bit(asks, bus.turn)
         die = st.way[channel, at]
-        if cfg.power == 0 or powered(st, die):
+        if cfg.power == 0 or has_power(st, die):
             bus.turn = at + 1 if at + 1 < cfg.ways * cfg.lanes else 0
             if st.die[die].want == COMMAND:
                 grant_command(st, channel, die)
@@ -181,7 +181,7 @@ def grant_asking(st, channel, asks):
 
 
 @cold
-def powered(st, die):
+def has_power(st, die):
     """Return True if the power budget allows the next operation of die ``die``.
 
     An operation holds its power from its first cycle on the channel until its array is done, a
@@ -193,7 +193,7 @@ def powered(st, die):
     tid = die_rec.paused if die_rec.pick == RESUME else st.queue[die, 2 * die_rec.pick]
     if st.txn[tid].op == VPP or st.txn[tid].op == ODC:
         return True
-    return affordable(st, die, planes_of(st, tid))
+    return can_power(st, die, planes_of(st, tid))
 
 
 @inline
@@ -363,11 +363,16 @@ def interrupt(st, channel):
         return  # the phase moves no data
     refused = 0
     while bus.ask_command & ~refused != 0:
-        at = next_of(bus.ask_command & ~refused, bus.turn)
+        at = next_set_bit(bus.ask_command & ~refused, bus.turn)
         die = st.way[channel, at]
         bit = 1 << at
         start = max(now, bus.command_until)
-        if cfg.suspends != 0 and in_vain(st, die, start) or cfg.power != 0 and not powered(st, die):
+        if (
+            cfg.suspends != 0
+            and suspends_in_vain(st, die, start)
+            or cfg.power != 0
+            and not has_power(st, die)
+        ):
             refused |= bit
             continue
         bus.ask_command &= ~bit
@@ -378,11 +383,11 @@ def interrupt(st, channel):
         st.use[st.txn[tid].phase, st.reg[0].bus0 + channel] += time
         line(st, st.reg[0].bus0 + channel, start, start + time, tid)
         begin_array(st, die, tid, start + time + wait, array)
-        seek(st, die)
+        select_next(st, die)
 
 
 @inline
-def wake(st, channel):
+def next_event_ps(st, channel):
     """Return the time of channel ``channel``'s next event in ps, or NEVER.
 
     With ``watch`` 0, nothing outside the channel depends on the end of programs, and their ends are
@@ -418,14 +423,14 @@ def wake(st, channel):
 
 
 @cold
-def at_once(st, channel):
+def grant_now(st, channel):
     """Grant channel ``channel`` before the end of the event; it may grant again at the end."""
     grant(st, channel)
-    set_leaf(st, channel, wake(st, channel))
+    set_leaf(st, channel, next_event_ps(st, channel))
 
 
 @inline
-def settle(st):
+def finish_event(st):
     """Finish an event: grant every touched channel and set the time of its next event."""
     reg = st.reg[0]
     while reg.touched > 0:
@@ -433,4 +438,4 @@ def settle(st):
         channel = st.touched[reg.touched]
         st.bus[channel].touched = 0
         grant(st, channel)
-        set_leaf(st, channel, wake(st, channel))
+        set_leaf(st, channel, next_event_ps(st, channel))

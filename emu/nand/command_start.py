@@ -42,18 +42,18 @@ from ondie.kernels.jit import cold, inline
 
 
 @cold
-def in_vain(st, die, at):
+def suspends_in_vain(st, die, at):
     """Return True if the read of die ``die`` would suspend an operation at time ``at`` that
     :func:`may_suspend` does not allow to be suspended then."""
     pick = st.die[die].pick
     if pick >= RESUME or READS >> pick & 1 == 0:
         return False
-    busy = working(st, die)
+    busy = lane_to_suspend(st, die)
     return busy >= 0 and not may_suspend(st, st.die[busy], at)
 
 
 @inline
-def working(st, die):
+def lane_to_suspend(st, die):
     """Return the die or plane whose array operation ``die`` would have to suspend; -1 = none."""
     die_rec = st.die[die]
     if st.cfg[0].lanes > 1:
@@ -72,7 +72,7 @@ def start_command(st, die, start):
     """
     cfg = st.cfg[0]
     if cfg.special != 0:
-        return start_specially(st, die, start)
+        return start_command_extended(st, die, start)
     queue = st.die[die].pick
     if cfg.ranked != 0 and HOST >> queue & 1:
         promote(st, die, queue)
@@ -112,7 +112,7 @@ def use_registers(st, die, tid):
 
 
 @cold
-def start_specially(st, die, start):
+def start_command_extended(st, die, start):
     """Do what :func:`start_command` does where suspension, independent plane reads or a power
     budget is configured."""
     die_rec = st.die[die]
@@ -132,7 +132,7 @@ def start_specially(st, die, start):
     tid = pop(st, die, queue)
     op = st.txn[tid].op
     time = 0
-    if cfg.suspends != 0 and working(st, die) >= 0:
+    if cfg.suspends != 0 and lane_to_suspend(st, die) >= 0:
         suspend(st, die, start)
         time = st.cycles[SUSPEND, 1]
     if queue == Q_PE:

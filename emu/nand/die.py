@@ -108,7 +108,7 @@ def order_table() -> np.ndarray:
 
 
 @inline
-def touch(st, channel):
+def touch_channel(st, channel):
     """Mark channel ``channel`` for a new grant decision at the end of the event."""
     bus = st.bus[channel]
     if bus.touched == 0:
@@ -220,7 +220,7 @@ def planes_at(st, tid):
 
 
 @cold
-def into_chip(st, tid):
+def chip_record(st, tid):
     """Return the DIE record of transaction ``tid``'s chip, where a chip takes one command at a
     time.
 
@@ -234,7 +234,7 @@ def into_chip(st, tid):
 
 
 @cold
-def home(st, die, tid):
+def die_in_chip(st, die, tid):
     """Return the die of chip record ``die`` on which transaction ``tid`` works."""
     cfg = st.cfg[0]
     return die + lowest_bit(st.txn[tid].planes) // cfg.planes * cfg.channels
@@ -271,11 +271,11 @@ def touch_all(st, dev):
     """Touch all channels of device ``dev``, because a die on any of them may wait for power."""
     cfg = st.cfg[0]
     for i in range(cfg.channels):
-        touch(st, dev * cfg.channels + i)
+        touch_channel(st, dev * cfg.channels + i)
 
 
 @cold
-def affordable(st, die, count):
+def can_power(st, die, count):
     """Return True if die ``die`` may have power for ``count`` planes.
 
     The first die that is refused is served next: no other die gets more power before it does, so

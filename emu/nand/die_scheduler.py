@@ -37,9 +37,9 @@ from ondie.emu.nand.die import (
     READS,
     RESUME,
     URGENT_READS,
-    into_chip,
-    touch,
+    chip_record,
     touch_all,
+    touch_channel,
 )
 from ondie.emu.nand.timing import COPYBACK, ERASE, PROGRAM, READ, VPP
 from ondie.kernels.jit import apart, cold, inline, njit
@@ -51,7 +51,7 @@ def push(st, die, tid, queue):
     empty.
     """
     if st.cfg[0].chip != 0:
-        die = into_chip(st, tid)
+        die = chip_record(st, tid)
     die_rec = st.die[die]
     st.txn[tid].next = -1
     st.txn[tid].queue = queue
@@ -63,7 +63,7 @@ def push(st, die, tid, queue):
         die_rec.waiting |= 1 << queue
         st.queue[die, 2 * queue] = tid
         st.queue[die, 2 * queue + 1] = tid
-        seek(st, die)
+        select_next(st, die)
 
 
 @cold
@@ -71,7 +71,7 @@ def push_in_order(st, die, tid, queue):
     """Insert transaction ``tid`` into queue ``queue`` of die ``die`` in the order of page
     allocation, which ``order`` holds."""
     if st.cfg[0].chip != 0:
-        die = into_chip(st, tid)
+        die = chip_record(st, tid)
     die_rec = st.die[die]
     txn = st.txn[tid]
     before = -1
@@ -90,15 +90,15 @@ def push_in_order(st, die, tid, queue):
     if other < 0:
         st.queue[die, 2 * queue + 1] = tid
     if before < 0:
-        seek(st, die)
+        select_next(st, die)
 
 
 @apart
-def seek(st, die):
+def select_next(st, die):
     """Select the next command of die ``die`` and update its channel request."""
     die_rec = st.die[die]
     if st.cfg[0].lanes > 1:
-        seek_lanes(st, die_rec.first)
+        select_next_of_lanes(st, die_rec.first)
         return
     want = NONE
     pick = -1
@@ -108,7 +108,7 @@ def seek(st, die):
             die_rec.arr & die_rec.cache & die_rec.paused
         ) >= 0 or die_rec.stripe | die_rec.gradients != 0  # none is -1
         if busy and waiting != 0:
-            waiting &= may(st, die)
+            waiting &= allowed_queues(st, die)
         if die_rec.collecting > 0:
             waiting &= ~HOST
         if waiting != 0:
@@ -122,11 +122,11 @@ def seek(st, die):
             if die_rec.cache >= 0 and die_rec.loading >= 0:
                 want = IN
                 pick = MORE
-    ask(st, die, want, pick)
+    set_channel_request(st, die, want, pick)
 
 
 @inline
-def ask(st, die, want, pick):
+def set_channel_request(st, die, want, pick):
     """Set the channel request of die ``die``: ``want`` (NONE, COMMAND or IN) for queue ``pick``."""
     die_rec = st.die[die]
     die_rec.pick = pick
@@ -136,14 +136,14 @@ def ask(st, die, want, pick):
         bus.ask_command = bus.ask_command & rest | int(want == COMMAND) << die_rec.at
         bus.ask_in = bus.ask_in & rest | int(want == IN) << die_rec.at
         die_rec.want = want
-        touch(st, die_rec.bus)
+        touch_channel(st, die_rec.bus)
     if st.cfg[0].power != 0 and want == NONE and st.dev[die_rec.dev].first == die + 1:
         st.dev[die_rec.dev].first = 0  # the die no longer needs the power reserved for it
         touch_all(st, die_rec.dev)
 
 
 @njit
-def may(st, die):
+def allowed_queues(st, die):
     """Return the mask of the queues from which die ``die``, which is busy, may take an
     operation.
     """
@@ -153,7 +153,7 @@ def may(st, die):
     load = die_rec.cache < 0 and die_rec.gradients < cfg.gradient_registers
     if die_rec.arr < 0:
         if die_rec.paused >= 0:
-            return passing(st, die_rec)
+            return suspending_queues(st, die_rec)
         if die_rec.cache >= 0:  # data out of the cache register is pending
             return READS if not taken else 0
         mask = 1 << Q_PE if taken else ALL & ~(1 << Q_LOAD)
@@ -169,7 +169,7 @@ def may(st, die):
     if txn.op == PROGRAM and cfg.cache_program != 0 and die_rec.waiting & READS == 0:
         for queue in (Q_GC_WRITE, Q_MAP_WRITE, Q_WRITE):
             if die_rec.waiting >> queue & 1 and st.txn[st.queue[die, 2 * queue]].op == PROGRAM:
-                if st.txn[st.queue[die, 2 * queue]].role != Role.MADE or within(
+                if st.txn[st.queue[die, 2 * queue]].role != Role.MADE or fits_open_block(
                     st, die_rec.arr, st.queue[die, 2 * queue]
                 ):
                     mask |= 1 << queue
@@ -177,12 +177,12 @@ def may(st, die):
             if st.txn[st.queue[die, 2 * Q_WRITE]].role >= Role.REGISTERS:
                 mask &= ~(1 << Q_WRITE)  # Q_PE may hold the erase of this write's block
     if may_suspend(st, die_rec, st.reg[0].now):
-        mask |= passing(st, die_rec)
+        mask |= suspending_queues(st, die_rec)
     return mask
 
 
 @cold
-def within(st, working, tid):
+def fits_open_block(st, working, tid):
     """Return True if parity page or record ``tid`` goes to the block that the reservoir has open
     after the program ``working``. Otherwise an erase comes between the two programs."""
     cfg = st.cfg[0]
@@ -194,7 +194,7 @@ def within(st, working, tid):
 
 
 @inline
-def passing(st, die_rec):
+def suspending_queues(st, die_rec):
     """Return the mask of the queues whose reads may suspend, or run during a suspension of, a
     program or an erase."""
     cfg = st.cfg[0]
@@ -238,10 +238,10 @@ def needs_die(st, tid):
 
 
 @cold
-def seek_lanes(st, first):
+def select_next_of_lanes(st, first):
     """Select the next command of every plane of a die with independent plane reads.
 
-    ``first`` is the first lane of the die; otherwise like :func:`seek`.
+    ``first`` is the first lane of the die; otherwise like :func:`select_next`.
     """
     cfg = st.cfg[0]
     first_rec = st.die[first]
@@ -276,26 +276,28 @@ def seek_lanes(st, first):
                 pick = MORE
             elif first_rec.paused >= 0 or makes_way:
                 if die_rec.arr < 0 or makes_way:
-                    pick, want = narrow(st, die, waiting & passing(st, first_rec))
+                    pick, want = select_plane_read(
+                        st, die, waiting & suspending_queues(st, first_rec)
+                    )
             elif first_rec.alone != 0:
                 if die == first + first_rec.alone - 1 and die_rec.arr >= 0:
-                    pick, want = behind(st, die, waiting)
+                    pick, want = select_cached_program(st, die, waiting)
             elif wide >= 0:
                 if die == wide and rest:
                     pick = int(st.order[first_rec.urgent, waiting])
                     op = st.txn[st.queue[die, 2 * pick]].op
                     want = IN if op == PROGRAM else COMMAND
             elif die_rec.arr < 0:
-                pick, want = narrow(st, die, waiting & READS)
+                pick, want = select_plane_read(st, die, waiting & READS)
             if want != NONE:
                 resting = False
-        ask(st, die, want, pick)
+        set_channel_request(st, die, want, pick)
     if resting and first_rec.paused >= 0:
-        ask(st, first, COMMAND, RESUME)
+        set_channel_request(st, first, COMMAND, RESUME)
 
 
 @inline
-def narrow(st, die, waiting):
+def select_plane_read(st, die, waiting):
     """Return (queue, want) of a read that plane ``die`` can do alone; (-1, NONE) if there is
     none.
     """
@@ -307,7 +309,7 @@ def narrow(st, die, waiting):
 
 
 @inline
-def behind(st, die, waiting):
+def select_cached_program(st, die, waiting):
     """Return (queue, want) of the program that may enter the cache register behind the operation
     that occupies the die; (-1, NONE) if there is none."""
     cfg = st.cfg[0]
@@ -324,18 +326,18 @@ def behind(st, die, waiting):
 
 
 @njit
-def hurry(st, die, urgent):
+def set_gc_priority(st, die, urgent):
     """Set whether garbage collection on the die of lane ``die`` has priority over host work."""
     die_rec = st.die[st.die[die].first]
     if die_rec.urgent != urgent:
         die_rec.urgent = urgent
-        seek(st, st.die[die].first)
+        select_next(st, st.die[die].first)
 
 
 @cold
-def bar(st, die, change):
+def bar_host_work(st, die, change):
     """Add ``change`` (+1 or -1) to the number of garbage collections that block host work on the
     die of lane ``die``."""
     die_rec = st.die[st.die[die].first]
     die_rec.collecting += change
-    seek(st, st.die[die].first)
+    select_next(st, st.die[die].first)

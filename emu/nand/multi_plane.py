@@ -41,7 +41,7 @@ def gather_all(st, die, tid, queue):
 
 
 @inline
-def alike(st, tid, unit):
+def same_priority(st, tid, unit):
     """Return True if two host transactions have the same priority class."""
     return rank_of(st, tid) == rank_of(st, unit)
 
@@ -80,7 +80,12 @@ def gather(st, die, tid, queue):
             and cand.planes & ~full == 0
             and (cand.n <= room or cfg.slots > 1 and planes_of(st, other) <= room)
             and (txn.op != PROGRAM or (cand.array == txn.array and cand.planes & passed == 0))
-            and (cfg.ranked == 0 or txn.kind == OWN or cand.kind == OWN or alike(st, tid, other))
+            and (
+                cfg.ranked == 0
+                or txn.kind == OWN
+                or cand.kind == OWN
+                or same_priority(st, tid, other)
+            )
         ):
             if before < 0:
                 pop(st, die, queue)

@@ -52,15 +52,15 @@ class Spare(NamedTuple):
     slot: int
 
 
-def record(spare: Spare, data: np.ndarray) -> np.ndarray:
+def out_of_band(spare: Spare, data: np.ndarray) -> np.ndarray:
     """Return the out-of-band data of a page that holds ``data``, as its cells store them:
     uint8[SPARE_BYTES]."""
     checksum = zlib.crc32(data.tobytes())
-    held = np.array([(*spare, checksum, seal(*spare, checksum), 0)], OOB)
+    held = np.array([(*spare, checksum, record_checksum(*spare, checksum), 0)], OOB)
     return held.view(np.uint8)[:SPARE_BYTES].copy()
 
 
-def seal(lpn: int, sequence: int, step: int, slot: int, checksum: int) -> int:
+def record_checksum(lpn: int, sequence: int, step: int, slot: int, checksum: int) -> int:
     """Return the checksum of an out-of-band record."""
     return zlib.crc32(struct.pack("<qqqII", lpn, sequence, step, slot, checksum))
 
@@ -134,7 +134,7 @@ class PageStore:
             raise InputError(f"physical page {ppn} is programmed twice without an erase")
         pages[at] = data
         checksum = zlib.crc32(data.tobytes())
-        oob[at] = (*spare, checksum, seal(*spare, checksum), state)
+        oob[at] = (*spare, checksum, record_checksum(*spare, checksum), state)
         if members is not None:
             self._members[ppn] = members.copy()
         return oob[at]
@@ -170,7 +170,7 @@ class PageStore:
         record = self.torn(ppn)
         if done:
             self.read(ppn)[:] = 0
-            record["lpn"], record["seal"] = 0, ~seal(0, -1, -1, 0, 0) & 0xFFFFFFFF
+            record["lpn"], record["seal"] = 0, ~record_checksum(0, -1, -1, 0, 0) & 0xFFFFFFFF
             record["sequence"] = record["step"] = -1
             record["slot"] = record["checksum"] = 0
 
@@ -184,7 +184,9 @@ class PageStore:
         found = Spare(
             int(record["lpn"]), int(record["sequence"]), int(record["step"]), int(record["slot"])
         )
-        return found if seal(*found, int(record["checksum"])) == record["seal"] else False
+        return (
+            found if record_checksum(*found, int(record["checksum"])) == record["seal"] else False
+        )
 
     def read(self, ppn: int) -> np.ndarray:
         """Return a page's bytes, uint8[page_bytes] (a view: copy it before the next write).

@@ -41,7 +41,7 @@ def code(cfg: Config) -> tuple[int, int]:
 
 
 @njit
-def corrected(mask, word, limit):
+def clear_correctable(mask, word, limit):
     """Clear the correctable code words in ``mask``, the wrong bits of a page, uint8[page bytes].
 
     A code word has ``word`` bytes and is correctable with at most ``limit`` wrong bits. Returns the
@@ -61,7 +61,7 @@ def corrected(mask, word, limit):
 
 
 @njit
-def beyond(key, bits, limit, rate):
+def draw_uncorrectable(key, bits, limit, rate):
     """Draw the number of wrong bits of a code word of ``bits`` bits, given that it exceeds
     ``limit``."""
     u = uniform(key, 0) * codeword_failure(bits, limit, rate)
@@ -94,7 +94,9 @@ def failures(mask, key, rate, word, limit, exposure):
         which = word_key(key, 1, i)
         first = word * below(which, 1, own)
         one = np.zeros(word, np.uint8)
-        bit_errors.scatter(one, 0, 8 * word, which, beyond(which, 8 * word, limit, rate))
+        bit_errors.scatter(
+            one, 0, 8 * word, which, draw_uncorrectable(which, 8 * word, limit, rate)
+        )
         for k in range(word):
             mask[first + k] ^= one[k]
     left = np.int64(0)
@@ -104,7 +106,7 @@ def failures(mask, key, rate, word, limit, exposure):
 
 
 @njit
-def fill(mask, key, rate, word, limit, exposure):
+def fill_mask(mask, key, rate, word, limit, exposure):
     """Fill ``mask`` uint8[page bytes], all zero, with the wrong bits that remain after a reading.
 
     A code corrects the page if ``word`` > 0. Returns (wrong bits of the array, wrong bits left).
@@ -114,20 +116,20 @@ def fill(mask, key, rate, word, limit, exposure):
         return raw, raw
     if exposure == 1:
         raw = bit_errors.bare_mask(mask, key, rate)
-        return raw, corrected(mask, word, limit)
+        return raw, clear_correctable(mask, word, limit)
     left = failures(mask, key, rate, word, limit, exposure)
     raw = binomial(word_key(key, 0, -3), 8 * mask.shape[0] * exposure, rate)
     return max(raw, left), left
 
 
 @njit
-def count(key, rate, page, word, limit, exposure):
-    """Return what :func:`fill` returns for a page of ``page`` bytes, mostly without a mask."""
+def count_wrong_bits(key, rate, page, word, limit, exposure):
+    """Return what :func:`fill_mask` returns for a page of ``page`` bytes, mostly without a mask."""
     if word == 0 or exposure == 1:
         raw = binomial(word_key(key, 0, -1), 8 * page, min(rate * exposure, MOST))
         if word == 0 or raw <= limit:
             return raw, raw if word == 0 else np.int64(0)
-    return fill(np.zeros(page, np.uint8), key, rate, word, limit, exposure)
+    return fill_mask(np.zeros(page, np.uint8), key, rate, word, limit, exposure)
 
 
 def wrong_bits(
@@ -138,12 +140,12 @@ def wrong_bits(
     Exclusive-or it with the data. ``key``: from rng.page_key.
     """
     mask = np.zeros(page_bytes, np.uint8)
-    fill(mask, np.uint64(key), rate, word, limit, exposure)
+    fill_mask(mask, np.uint64(key), rate, word, limit, exposure)
     return mask
 
 
 @njit
-def tally(keys, rate, page, word, limit, exposure):
+def wrong_bits_by_step(keys, rate, page, word, limit, exposure):
     """Return the wrong bits per step of readings with ``keys`` uint64[steps, readings].
 
     int64[steps, 2]: wrong bits of the array, wrong bits left.
@@ -151,7 +153,7 @@ def tally(keys, rate, page, word, limit, exposure):
     found = np.zeros((keys.shape[0], 2), np.int64)
     for step in range(keys.shape[0]):
         for i in range(keys.shape[1]):
-            raw, left = count(keys[step, i], rate, page, word, limit, exposure)
+            raw, left = count_wrong_bits(keys[step, i], rate, page, word, limit, exposure)
             found[step, 0] += raw
             found[step, 1] += left
     return found

@@ -10,16 +10,16 @@ from __future__ import annotations
 from ondie.emu.engine.core.events import (
     line,
 )
-from ondie.emu.nand.array import array_end, array_ps, begin_array, leave
+from ondie.emu.nand.array import array_end, array_ps, begin_array, release_die
 from ondie.emu.nand.die import (
     IN,
     NONE,
     OUT,
     Q_LOAD,
-    touch,
+    touch_channel,
 )
 from ondie.emu.nand.die_scheduler import (
-    seek,
+    select_next,
 )
 from ondie.emu.nand.timing import (
     COPYBACK,
@@ -31,7 +31,7 @@ from ondie.kernels.jit import cold, inline, njit
 
 
 @inline
-def due(st, channel):
+def is_due(st, channel):
     """Return True if a phase or an array operation of channel ``channel`` has ended."""
     bus = st.bus[channel]
     now = st.reg[0].now
@@ -41,10 +41,11 @@ def due(st, channel):
 
 
 @njit
-def finished(st, channel):
+def next_finished(st, channel):
     """Return the next finished command of channel ``channel`` as its first transaction, or -1.
 
-    The other transactions of the command follow by ``mate``. Call it as long as :func:`due` holds.
+    The other transactions of the command follow by ``mate``. Call it as long as :func:`is_due`
+    holds.
     """
     bus = st.bus[channel]
     now = st.reg[0].now
@@ -78,7 +79,7 @@ def end_phase(st, channel):
     die_rec.on_bus = 0
     bus.phase = NONE
     now = st.reg[0].now
-    touch(st, channel)
+    touch_channel(st, channel)
     if st.cfg[0].watch != 0:
         line(st, st.reg[0].bus0 + channel, bus.start, now, tid)
     txn = st.txn[tid]
@@ -98,16 +99,16 @@ def end_phase(st, channel):
         else:
             die_rec.cache = -1
         if st.cfg[0].lanes > 1:
-            leave(st, die)
-        seek(st, die)
+            release_die(st, die)
+        select_next(st, die)
         return tid
     if phase == IN:
         if txn.op == VPP:
             die_rec.gradients += int(txn.queue == Q_LOAD)  # else pages return to the data registers
-            seek(st, die)
+            select_next(st, die)
             return tid
         if die_rec.loading >= 0:  # more pages of the word line must be loaded
-            seek(st, die)
+            select_next(st, die)
             return -1
         if die_rec.arr < 0:
             die_rec.cache = -1
@@ -115,7 +116,7 @@ def end_phase(st, channel):
         else:
             txn.time = now  # its array starts no earlier
     if st.cfg[0].overlap != 0:
-        seek(st, die)
+        select_next(st, die)
     return -1
 
 
@@ -132,7 +133,7 @@ def second_stage(st, die, tid):
         txn.array = st.page_ps[1, txn.page] if txn.page >= 0 else 0
         begin_array(st, die, tid, st.reg[0].now, array_ps(st, die, tid))
         if st.cfg[0].overlap != 0:
-            seek(st, die)
+            select_next(st, die)
         return -1
     array_end(st, die, tid)
     return tid

@@ -16,7 +16,7 @@ from ondie.emu.engine.core.events import give_txn, take_txn
 from ondie.emu.engine.core.intrinsics import set_bits
 from ondie.emu.engine.core.state import Arrays, record_type, rounded_up
 from ondie.emu.nand import channel, phase_end, timing
-from ondie.emu.nand.die import Q_GC_ERASE, Q_GC_WRITE, Q_MAP_READ, Q_READ, Q_WRITE, touch
+from ondie.emu.nand.die import Q_GC_ERASE, Q_GC_WRITE, Q_MAP_READ, Q_READ, Q_WRITE, touch_channel
 from ondie.emu.nand.die_scheduler import push
 from ondie.emu.units import InputError
 from ondie.kernels.jit import cold, inline, njit
@@ -44,7 +44,7 @@ OPERATIONS = ", ".join(timing.OP_NAMES[op] for op in QUEUED)
 
 
 @inline
-def transaction(st, i):
+def make_transaction(st, i):
     """Create and return a transaction for job ``i``."""
     job = st.job[i]
     tid = take_txn(st)
@@ -64,39 +64,39 @@ def transaction(st, i):
 
 
 @inline
-def hand(st, die, i):
+def queue_job(st, die, i):
     """Queue job ``i``, and those that are programmed with it, on die ``die``.
 
     Returns the index of the next job.
     """
     job = st.job[i]
-    tid = transaction(st, i)
+    tid = make_transaction(st, i)
     if job.more > 0:
-        whole_line(st, tid, i)
+        append_mates(st, tid, i)
     st.txn[tid].die = die
     push(st, die, tid, job.queue)
     return i + 1 + job.more
 
 
 @cold
-def whole_line(st, tid, i):
+def append_mates(st, tid, i):
     """Append the jobs that are programmed with job ``i`` to its transaction ``tid`` as mates."""
     for follower in range(i + 1, i + 1 + st.job[i].more):
-        other = transaction(st, follower)
+        other = make_transaction(st, follower)
         st.txn[tid].mate = other
         tid = other
 
 
 @inline
-def feed(st, die):
+def queue_next(st, die):
     """Queue the next operation of die ``die``, if there is one."""
     feed = st.feed[die]
     if feed.next < feed.last:
-        feed.next = hand(st, die, feed.next)
+        feed.next = queue_job(st, die, feed.next)
 
 
 @inline
-def done(st, tid, again):
+def complete(st, tid, again):
     """Complete transaction ``tid`` and its mates, and feed their die one operation for each if
     ``again``.
 
@@ -117,7 +117,7 @@ def done(st, tid, again):
         if alone:
             count += 1
             if again:
-                feed(st, die)
+                queue_next(st, die)
         tid = following
     return count
 
@@ -132,25 +132,25 @@ def run(st, window, until):
     if window == 0 or st.cfg[0].power > 0:
         for die in range(st.feed.shape[0]):
             for _ in range(window):
-                feed(st, die)
-        return events(st, until, window)
+                queue_next(st, die)
+        return process_events(st, until, window)
     reg = st.reg[0]
     count = 0
     for bus in range(st.bus.shape[0]):
         reg.now = 0
         for at in range(st.way.shape[1]):
             for _ in range(window):
-                feed(st, st.way[bus, at])
+                queue_next(st, st.way[bus, at])
         channel.grant(st, bus)
         while True:
-            time = channel.wake(st, bus)
+            time = channel.next_event_ps(st, bus)
             if time >= NEVER or reg.error != 0:
                 break
             reg.now = time
-            while phase_end.due(st, bus):
-                tid = phase_end.finished(st, bus)
+            while phase_end.is_due(st, bus):
+                tid = phase_end.next_finished(st, bus)
                 if tid >= 0:
-                    count += done(st, tid, True)
+                    count += complete(st, tid, True)
             channel.grant(st, bus)
         reg.touched = 0
         st.bus[bus].touched = 0
@@ -158,7 +158,7 @@ def run(st, window, until):
 
 
 @njit
-def events(st, until, window):
+def process_events(st, until, window):
     """Process the events of all channels in order of time; return the number of completed jobs.
 
     Jobs arrive by their time (``window`` 0) or as others complete. Jobs that arrive at one instant
@@ -167,7 +167,7 @@ def events(st, until, window):
     reg = st.reg[0]
     feed = st.feed[0]
     count = 0
-    channel.settle(st)
+    channel.finish_event(st)
     while reg.error == 0:
         time = st.key[1]
         arrives = window == 0 and feed.next < feed.last and ~st.job[feed.next].end < time
@@ -178,15 +178,15 @@ def events(st, until, window):
         reg.now = time
         if arrives:
             while feed.next < feed.last and ~st.job[feed.next].end == time:
-                feed.next = hand(st, st.where[feed.next], feed.next)
+                feed.next = queue_job(st, st.where[feed.next], feed.next)
         else:
             bus = st.tree[1]
-            touch(st, bus)
-            while phase_end.due(st, bus):
-                tid = phase_end.finished(st, bus)
+            touch_channel(st, bus)
+            while phase_end.is_due(st, bus):
+                tid = phase_end.next_finished(st, bus)
                 if tid >= 0:
-                    count += done(st, tid, window > 0)
-        channel.settle(st)
+                    count += complete(st, tid, window > 0)
+        channel.finish_event(st)
     return count
 
 
@@ -223,7 +223,7 @@ def load_arrivals(
 
 
 def _first_out(arrays: Arrays, op: np.ndarray) -> None:
-    """Set ``first_out``, the rank at which ``channel.best_out`` ends its search."""
+    """Set ``first_out``, the rank at which ``channel.select_data_out`` ends its search."""
     silent = bool((op == timing.COPYBACK).any()) or arrays.cfg["status"][0] != 0
     mapping = bool((arrays.job["queue"][: len(op)] == Q_MAP_READ).any())
     arrays.cfg["first_out"] = -1 if silent else 0 if mapping else 1
@@ -235,7 +235,7 @@ def _reorder(arrays: Arrays, record: np.ndarray, order: np.ndarray) -> None:
     arrays.where[:count] = record[order]
 
 
-def unwatch(arrays: Arrays) -> None:
+def clear_watch(arrays: Arrays) -> None:
     """Clear ``watch``: nothing outside the channels depends on the end of their operations.
 
     Ends are then processed when a channel is free, and busy times of dies and channels are not

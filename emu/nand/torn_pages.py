@@ -27,7 +27,7 @@ REMAINS = ("kept", "sealed", "blank", "garbled")
 read as before, data do not; blank: reads as erased; garbled: neither as before nor as erased."""
 
 
-def program(
+def interrupt_program(
     store: PageStore,
     ppn: int,
     spare: Spare,
@@ -46,7 +46,7 @@ def program(
     if outcome == "whole":
         return outcome
     record["written"] = TORN
-    late(store.read(ppn), rng)
+    set_late_bits(store.read(ppn), rng)
     if outcome == "garbled":
         record["seal"] ^= 1 + rng.integers((1 << 32) - 1)
     elif outcome == "blank":
@@ -55,12 +55,12 @@ def program(
     return outcome
 
 
-def late(data: np.ndarray, rng: np.random.Generator) -> None:
+def set_late_bits(data: np.ndarray, rng: np.random.Generator) -> None:
     """Set random bits of ``data`` to 1: erased cells are 1, and some are not yet programmed."""
     data |= rng.integers(0, 256, len(data), np.uint8)
 
 
-def erase(
+def interrupt_erase(
     store: PageStore,
     pages: Iterable[int],
     rng: np.random.Generator,
@@ -73,8 +73,8 @@ def erase(
         if found == "blank":
             record["lpn"] = BLANK
         elif found == "sealed":
-            late(store.read(ppn), rng)
+            set_late_bits(store.read(ppn), rng)
         elif found == "garbled":
-            late(store.read(ppn), rng)
+            set_late_bits(store.read(ppn), rng)
             record["lpn"] = 0
             record["seal"] ^= 1 + rng.integers((1 << 32) - 1)

@@ -65,7 +65,7 @@ def touch(st, dev, place):
 
 
 @njit
-def room(st, dev, lpn):
+def take_place(st, dev, lpn):
     """Return a place for a logical page that has none; the place is in no list yet.
 
     The place is a free one, or that of the least recently used clean page. Returns 0 if there is
@@ -99,7 +99,7 @@ def room(st, dev, lpn):
 
 
 @inline
-def give_back(st, dev, place):
+def release_place(st, dev, place):
     """Remove a page that is in no list from the cache."""
     lru.unlist(st.cbucket, st.cpage, dev, place)
     st.cpage[place - 1].newer = st.cache[dev].spare

@@ -26,17 +26,17 @@ from ondie.emu.ftl import cached_entries, cmt, page_map, translation_pages, writ
 from ondie.emu.ftl.read_path import fetch
 from ondie.emu.nand import timing
 from ondie.emu.nvme import cache_places, data_cache, mqsim_cache, subpage_read
-from ondie.emu.nvme.page_transactions import bytes_of, part, sectors_of
+from ondie.emu.nvme.page_transactions import bytes_of, make_part, sectors_of
 from ondie.kernels.jit import apart, cold, inline, njit
 
 
 @cold
-def skewed(st, tid):
+def first_piece_is_skewed(st, tid):
     """Return True if the first piece of request ``tid`` belongs to the page with the next number.
 
     This occurs where a zone begins inside a page (``skew``) and the request begins before that
     offset. ``tid`` is then reduced to the first piece, placed behind the sectors of the other page,
-    until ``rest``.
+    until ``keep_rest``.
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -53,7 +53,7 @@ def skewed(st, tid):
 
 
 @cold
-def rest(st, tid):
+def keep_rest(st, tid):
     """Set ``tid`` to the part of the request that follows its first piece."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
@@ -68,18 +68,18 @@ def cut_read(st, tid):
     """Split read command ``tid``: cached pages go to the host, the others to their dies."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    if txn.kind == REQUEST and st.zone[txn.stream].skew > 0 and skewed(st, tid):
+    if txn.kind == REQUEST and st.zone[txn.stream].skew > 0 and first_piece_is_skewed(st, tid):
         if cfg.map_entries == 0:
             sense(st, tid, txn.lpn, txn.lpn + 1)
         else:
             translate(st, tid, txn.lpn, txn.lpn + 1)
-        rest(st, tid)
+        keep_rest(st, tid)
     lpn = txn.lpn
     end = txn.lpn + txn.n
     while lpn < end:
         stop = end
         if cfg.cache != 0:
-            stop = cached_from(st, tid, lpn)
+            stop = first_cached(st, tid, lpn)
         if cfg.map_entries == 0:
             sense(st, tid, lpn, stop)
         else:
@@ -88,7 +88,7 @@ def cut_read(st, tid):
             serve(st, tid, stop)
         lpn = stop + 1
     if cfg.cache == mqsim_cache.BUFFER:
-        mqsim_cache.gathered(st, tid)
+        mqsim_cache.send_gathered(st, tid)
     if cfg.slots > 1:
         subpage_read.send(st)
 
@@ -103,12 +103,12 @@ def sense_all(st, tid):
 
 
 @inline
-def held(st, tid, lpn):
+def cached_sectors(st, tid, lpn):
     """Return the sectors of page ``lpn`` that read ``tid`` finds in the data cache, one bit
     each.
     """
     if st.cfg[0].cache == mqsim_cache.BUFFER:
-        return mqsim_cache.found(st, tid, lpn)
+        return mqsim_cache.cached_sectors(st, tid, lpn)
     place = cache_places.find(st, st.txn[tid].dev, lpn)
     if place == 0:
         return 0
@@ -117,13 +117,13 @@ def held(st, tid, lpn):
 
 
 @njit
-def cached_from(st, tid, lpn):
+def first_cached(st, tid, lpn):
     """Return the first page from ``lpn`` on that is in the data cache, at least in part.
 
     Returns the end of the pages of read ``tid`` if there is none.
     """
     end = st.txn[tid].lpn + st.txn[tid].n
-    while lpn < end and held(st, tid, lpn) == 0:
+    while lpn < end and cached_sectors(st, tid, lpn) == 0:
         lpn += 1
     return lpn
 
@@ -137,7 +137,7 @@ def serve(st, tid, lpn):
     cfg = st.cfg[0]
     txn = st.txn[tid]
     st.count[txn.dev, CACHE_HIT_PAGES] += 1
-    found = held(st, tid, lpn)
+    found = cached_sectors(st, tid, lpn)
     asked = sectors_of(st, tid, lpn) if cfg.partial != 0 else found
     if cfg.cache == mqsim_cache.BUFFER:
         mqsim_cache.serve(st, tid, found)
@@ -173,7 +173,7 @@ def translate(st, tid, lpn, end):
     dev = txn.dev
     while lpn < end:
         count = 0
-        while lpn + count < end and cmt.known(st, dev, lpn + count):
+        while lpn + count < end and cmt.look_up(st, dev, lpn + count):
             count += 1
         if count > 0:
             sense(st, tid, lpn, lpn + count)
@@ -192,7 +192,7 @@ def translate(st, tid, lpn, end):
         other_txn.offset = txn.offset if lpn == txn.lpn else 0
         other_txn.size = bytes_of(st, tid, lpn, count)
         other_txn.sectors = txn.sectors
-        translation_pages.wait(st, other)
+        translation_pages.wait_for_page(st, other)
         lpn += count
 
 
@@ -207,12 +207,12 @@ def sense(st, tid, lpn, end):
     txn = st.txn[tid]
     dev = txn.dev
     if cfg.slots > 1:
-        subpage_read.sense(st, tid, lpn, end)
+        subpage_read.split_slots(st, tid, lpn, end)
         return
     while lpn < end:
         entry = int(st.l2p[dev, lpn])
         if entry == 0 and cfg.unwritten != 0:  # read as if the page had been written at its address
-            if not write_frontier.as_written(st, dev, lpn, txn.stream):
+            if not write_frontier.map_unwritten(st, dev, lpn, txn.stream):
                 fail(st, E_FULL, lpn, 0)
                 return
             if cfg.partial != 0:
@@ -221,7 +221,7 @@ def sense(st, tid, lpn, end):
             if cfg.map_entries != 0:
                 cmt.update(st, dev, lpn)
         count = 1
-        waits = cfg.locks != 0 and page_map.locked(st, dev, lpn)
+        waits = cfg.locks != 0 and page_map.is_locked(st, dev, lpn)
         if entry == 0:
             while lpn + count < end and count < cfg.planes and st.l2p[dev, lpn + count] == 0:
                 count += 1
@@ -235,7 +235,7 @@ def sense(st, tid, lpn, end):
             limit = min(end - lpn, cfg.unit_planes - (entry - 1) % cfg.unit_planes)
             while count < limit and int(st.l2p[dev, lpn + count]) == entry + count:
                 count += 1
-        other = part(st, tid, lpn, count, timing.READ)
+        other = make_part(st, tid, lpn, count, timing.READ)
         if other < 0:
             return
         if waits:
@@ -253,9 +253,9 @@ def cut_write(st, tid, step):
     place.
     """
     txn = st.txn[tid]
-    if txn.kind == REQUEST and st.zone[txn.stream].skew > 0 and skewed(st, tid):
+    if txn.kind == REQUEST and st.zone[txn.stream].skew > 0 and first_piece_is_skewed(st, tid):
         send_parts(st, tid, step)
-        rest(st, tid)
+        keep_rest(st, tid)
     send_parts(st, tid, step)
 
 
@@ -270,7 +270,7 @@ def send_parts(st, tid, step):
         most = 1
     while lpn < txn.lpn + txn.n:
         count = min(txn.lpn + txn.n - lpn, most)
-        other = part(st, tid, lpn, count, timing.PROGRAM)
+        other = make_part(st, tid, lpn, count, timing.PROGRAM)
         if other < 0:
             return
         go(st, other, step)
@@ -293,13 +293,13 @@ def cut_trim(st, tid):
         if cfg.map_entries != 0 and st.l2p[txn.dev, page] != 0:
             cmt.update(st, txn.dev, page)
         if cfg.cache != 0:
-            data_cache.drop(st, txn.dev, page)
+            data_cache.drop_page(st, txn.dev, page)
         page_map.unmap(st, txn.dev, page)
         if cfg.partial != 0:
             st.sectors[txn.dev, page] = 0
     log(st, LOG_TRIM, txn.row, lpn, -1, -1, max(end - lpn, 0), txn.dev, -1)
     if cfg.cache != 0:
-        data_cache.later(st, txn.dev)
+        data_cache.schedule_deferred(st, txn.dev)
 
 
 @njit

@@ -48,7 +48,7 @@ from ondie.emu.engine.core.stages import DESTAGE, PART_DONE
 from ondie.emu.engine.core.state import record_type
 from ondie.emu.ftl import cmt, idle, page_health, page_map, write_frontier
 from ondie.emu.nand.timing import PROGRAM
-from ondie.emu.nvme.cache_places import append, find, give_back, remove, room
+from ondie.emu.nvme.cache_places import append, find, release_place, remove, take_place
 from ondie.kernels.jit import inline, njit
 
 SECTOR = 512
@@ -100,7 +100,7 @@ CPAGE = record_type(
 def store(st, tid):
     """Store a written page that has arrived in DRAM, or queue the write until a place is free."""
     cache = st.cache[st.txn[tid].dev]
-    later(st, st.txn[tid].dev)
+    schedule_deferred(st, st.txn[tid].dev)
     if accept(st, tid, cache.wait_first > 0):
         return
     st.txn[tid].next = -1
@@ -112,9 +112,9 @@ def store(st, tid):
 
 
 @inline
-def later(st, dev):
-    """Schedule ``attend`` for the end of the present instant."""
-    write_frontier.look_again(st, dev * st.cfg[0].units)
+def schedule_deferred(st, dev):
+    """Schedule ``run_deferred`` for the end of the present instant."""
+    write_frontier.schedule_check(st, dev * st.cfg[0].units)
 
 
 @njit
@@ -132,7 +132,7 @@ def accept(st, tid, behind):
     fresh = place == 0
     if fresh:
         if not behind:
-            place = room(st, dev, txn.lpn)
+            place = take_place(st, dev, txn.lpn)
         if place == 0:
             return False
     page = st.cpage[place - 1]
@@ -162,7 +162,7 @@ def accept(st, tid, behind):
     txn.next = page.waiting - 1
     page.waiting = tid + 1
     if page.flying == 0:
-        launch(st, dev, place)
+        write_to_flash(st, dev, place)
     return True
 
 
@@ -182,7 +182,7 @@ def resume(st, dev):
 
 
 @njit
-def launch(st, dev, place):
+def write_to_flash(st, dev, place):
     """Send a dirty page to flash."""
     cfg = st.cfg[0]
     cache = st.cache[dev]
@@ -213,7 +213,7 @@ def launch(st, dev, place):
 
 
 @njit
-def pump(st, dev):
+def write_dirty(st, dev):
     """Send dirty pages to flash while a condition requires it and the limit of flying pages
     allows."""
     cfg = st.cfg[0]
@@ -226,18 +226,18 @@ def pump(st, dev):
             and not (cfg.cache_idle != 0 and idle.no_command(st, dev))
         ):
             return
-        launch(st, dev, int(cache.first))
+        write_to_flash(st, dev, int(cache.first))
 
 
 @njit
-def attend(st, dev):
+def run_deferred(st, dev):
     """Run the deferred work of the present instant: retry waiting writes, send dirty pages."""
     resume(st, dev)
-    pump(st, dev)
+    write_dirty(st, dev)
 
 
 @njit
-def programmed(st, tid):
+def on_programmed(st, tid):
     """Handle the end of the program of write ``tid``. Return True if its page came from the cache.
 
     Such a page is mapped if it still is the current content, and its transaction ends. For a write
@@ -248,9 +248,9 @@ def programmed(st, tid):
     dev = txn.dev
     if txn.kind != CACHED:
         for i in range(txn.n):
-            drop(st, dev, txn.lpn + i)
+            drop_page(st, dev, txn.lpn + i)
         log(st, LOG_DROP, -1, txn.lpn, -1, -1, txn.n, dev, -1)
-        later(st, dev)
+        schedule_deferred(st, dev)
         return False
     if st.cpage[find(st, dev, txn.lpn) - 1].stale != 0:
         log(st, LOG_LOST, -1, txn.lpn, -1, -1, 1, dev, txn.die)
@@ -261,15 +261,15 @@ def programmed(st, tid):
         if cfg.partial != 0:
             st.sectors[dev, txn.lpn] |= txn.sectors
             if cfg.errors != 0 and txn.role == Role.MERGING:
-                page_health.carry(st, tid)
+                page_health.mark_lost_sectors(st, tid)
         log(st, LOG_LAND, -1, txn.lpn, txn.ppn, -1, 1, dev, txn.die)
-    landed(st, tid)
+    mark_on_flash(st, tid)
     give_txn(st, tid)
     return True
 
 
 @njit
-def landed(st, tid):
+def mark_on_flash(st, tid):
     """Mark the content that ``tid`` carried as on flash and complete the writes waiting for it.
 
     A newer content is sent next if a write or a FLUSH waits for it; otherwise it joins the dirty
@@ -283,22 +283,22 @@ def landed(st, tid):
     page.flying = 0
     page.stale = 0
     cache.flying -= 1
-    settle(st, dev, page.leaving)
-    wake(st, int(page.landing))
+    count_settled(st, dev, page.leaving)
+    complete_waiters(st, int(page.landing))
     page.landing = 0
     if page.dirty != 0:
         append(st, dev, place)
         if page.waiting > 0 or page.epoch <= cache.flushed:
-            launch(st, dev, place)
+            write_to_flash(st, dev, place)
     elif page.have == 0:
-        give_back(st, dev, place)
+        release_place(st, dev, place)
     else:
         append(st, dev, place)
-    later(st, dev)
+    schedule_deferred(st, dev)
 
 
 @inline
-def wake(st, tid):
+def complete_waiters(st, tid):
     """Complete the writes of a list that waited for flash."""
     tid -= 1
     while tid >= 0:
@@ -308,7 +308,7 @@ def wake(st, tid):
 
 
 @njit
-def settle(st, dev, epoch):
+def count_settled(st, dev, epoch):
     """Count a content of an epoch as on flash or dropped. Complete FLUSHes that waited only for
     it."""
     cache = st.cache[dev]
@@ -345,7 +345,7 @@ def flush(st, tid):
     txn.contents_left = cache.contents
     txn.next = cache.flush_first - 1
     cache.flush_first = tid + 1
-    later(st, txn.dev)
+    schedule_deferred(st, txn.dev)
 
 
 # --- reads, TRIM, writes that bypass the cache
@@ -372,7 +372,7 @@ def fill(st, tid):
         place = find(st, dev, lpn)
         fresh = place == 0
         if fresh:
-            place = room(st, dev, lpn)
+            place = take_place(st, dev, lpn)
             if place == 0:
                 return
             st.cpage[place - 1].stream = txn.stream
@@ -386,7 +386,7 @@ def fill(st, tid):
 
 
 @njit
-def drop(st, dev, lpn):
+def drop_page(st, dev, lpn):
     """Drop the content of a logical page that is void or has a newer version on flash.
 
     Dirty content is not written; flying content is not mapped. The caller logs this and then lets
@@ -404,8 +404,8 @@ def drop(st, dev, lpn):
     if page.dirty != 0:
         page.dirty = 0
         st.count[dev, CACHE_DROPPED_PAGES] += 1
-        settle(st, dev, page.epoch)
-        wake(st, int(page.waiting))
+        count_settled(st, dev, page.epoch)
+        complete_waiters(st, int(page.waiting))
         page.waiting = 0
     if page.flying == 0:
-        give_back(st, dev, place)
+        release_place(st, dev, place)

@@ -17,7 +17,7 @@ from ondie.kernels.jit import cold
 
 
 @cold
-def begins(st, dev):
+def start_idle(st, dev):
     """Record the start of an idle period if the drive is idle, and start the timer.
 
     Called when a command has completed. Does nothing else if the timer is already running.
@@ -33,11 +33,11 @@ def begins(st, dev):
         return
     dev_rec.waking = 1
     st.txn[tid].dev = dev
-    wait(st, tid)
+    start_timer(st, tid)
 
 
 @cold
-def wait(st, tid):
+def start_timer(st, tid):
     """Start the timer for the rest of the idle time."""
     cfg = st.cfg[0]
     dev = st.txn[tid].dev
@@ -56,7 +56,7 @@ def over(st, tid):
         give_txn(st, tid)
         return True
     if idle.no_command(st, dev):
-        wait(st, tid)
+        start_timer(st, tid)
         return False
     st.dev[dev].waking = 0  # the end of the current command starts the timer again
     give_txn(st, tid)

@@ -92,20 +92,20 @@ def access(st, tid, n_bytes, step):
 
 
 @inline
-def lately(st, stream, lpn):
+def written_lately(st, stream, lpn):
     """Return True if the flow has written the page since its last reset (numbered by
     ``memory``)."""
     return int(st.recent[lpn]) >> 1 == st.zone[stream].memory
 
 
 @inline
-def known(st, lpn):
+def is_programmed(st, lpn):
     """Return True if the page has been programmed, so that flash holds its number."""
     return st.recent[lpn] & 1 != 0
 
 
 @njit
-def to_flash(st, dev, stream, lpn, sectors, stamp, before):
+def make_flash_write(st, dev, stream, lpn, sectors, stamp, before):
     """Create a write of some sectors of a page to flash and link it behind ``before``. Return
     it."""
     tid = take_txn(st)
@@ -150,15 +150,15 @@ def make_place(st, dev, group, lpn, before):
         if old.epoch == DIRTY:
             cached.contents -= 1
             stamp = old.leaving
-            out = to_flash(st, dev, old.stream, old.lpn, old.have, stamp, before)
-    place = cache_places.room(st, group, lpn)
+            out = make_flash_write(st, dev, old.stream, old.lpn, old.have, stamp, before)
+    place = cache_places.take_place(st, group, lpn)
     st.cpage[place - 1].epoch = CLEAN
     cache_places.append(st, group, place)
     return place, out
 
 
 @njit
-def to_front(st, group, place):
+def make_newest(st, group, place):
     """Make a page the most recently used one."""
     if st.cache[group].newest != place:
         cache_places.remove(st, group, place)
@@ -166,7 +166,7 @@ def to_front(st, group, place):
 
 
 @inline
-def soil(st, group, place, value):
+def set_content(st, group, place, value):
     """Set the content of place ``place`` to DIRTY or CLEAN (``value``)."""
     st.cache[group].contents += value - st.cpage[place - 1].epoch
     st.cpage[place - 1].epoch = value
@@ -186,7 +186,7 @@ def write(st, tid):
     if zone.caching & WRITES == 0:
         return False
     st.stamp[tid] = st.reg[0].now
-    if take(st, tid):
+    if cache_pages(st, tid):
         go(st, tid, stages.PART_DONE)
         return True
     cached = st.cache[zone.group]
@@ -200,7 +200,7 @@ def write(st, tid):
 
 
 @njit
-def take(st, tid):
+def cache_pages(st, tid):
     """Cache pages of write ``tid``, from page number ``left`` on, while the limit of sectors
     allows.
 
@@ -234,18 +234,18 @@ def take(st, tid):
                 added += set_bits(st.txn[write].sectors)
         else:
             st.count[dev, CACHE_MERGED_PAGES] += 1
-            to_front(st, group, place)
+            make_newest(st, group, place)
         page = st.cpage[place - 1]
         page.have |= sectors
         page.stream = stream
         page.leaving = st.stamp[tid]
-        soil(st, group, place, DIRTY)
+        set_content(st, group, place, DIRTY)
         st.count[dev, CACHE_WRITE_PAGES] += 1
         taken += set_bits(sectors)
-        if not lately(st, stream, lpn):
+        if not written_lately(st, stream, lpn):
             st.recent[lpn] = zone.memory * 2 + (st.recent[lpn] & 1)
-            soil(st, group, place, CLEAN)
-            new_last = to_flash(st, dev, stream, lpn, sectors, st.stamp[tid], new_last)
+            set_content(st, group, place, CLEAN)
+            new_last = make_flash_write(st, dev, stream, lpn, sectors, st.stamp[tid], new_last)
             if new_first < 0:
                 new_first = new_last
             added += set_bits(sectors)
@@ -265,7 +265,7 @@ def take(st, tid):
 
 
 @cold
-def programmed(st, tid):
+def on_programmed(st, tid):
     """Handle the end of a write to flash. Return True if the write came from the cache.
 
     Its transaction then ends here.
@@ -281,9 +281,9 @@ def programmed(st, tid):
     cached.pressure -= set_bits(txn.sectors)
     place = cache_places.find(st, group, txn.lpn)
     if place > 0 and st.cpage[place - 1].leaving <= st.stamp[tid]:
-        soil(st, group, place, CLEAN)
+        set_content(st, group, place, CLEAN)
         cache_places.remove(st, group, place)
-        cache_places.give_back(st, group, place)
+        cache_places.release_place(st, group, place)
     give_txn(st, tid)
     resume(st, group)
     return True
@@ -298,7 +298,7 @@ def resume(st, group):
     tid = int(cached.wait_first) - 1
     while tid >= 0 and cached.pressure < st.cfg[0].buffer_limit:
         following = st.txn[tid].next
-        if take(st, tid):
+        if cache_pages(st, tid):
             if before < 0:
                 cached.wait_first = following + 1
             else:
@@ -315,7 +315,7 @@ def resume(st, group):
 
 
 @cold
-def found(st, tid, lpn):
+def cached_sectors(st, tid, lpn):
     """Return the sectors of page ``lpn`` that read ``tid`` finds in the cache, one bit each."""
     place = cache_places.find(st, int(st.zone[st.txn[tid].stream].group), lpn)
     return sectors_of(st, tid, lpn) & st.cpage[place - 1].have if place > 0 else 0
@@ -332,7 +332,7 @@ def serve(st, tid, sectors):
 
 
 @cold
-def gathered(st, tid):
+def send_gathered(st, tid):
     """Send the cached sectors of read ``tid`` from DRAM to the host."""
     other = st.txn[tid].gathered - 1
     if other >= 0:
@@ -350,7 +350,7 @@ def fill(st, tid):
     txn = st.txn[tid]
     dev = txn.dev
     zone = st.zone[txn.stream]
-    if zone.caching & READS == 0 or not known(st, txn.lpn):
+    if zone.caching & READS == 0 or not is_programmed(st, txn.lpn):
         return
     group = int(zone.group)
     place = cache_places.find(st, group, txn.lpn)
@@ -363,15 +363,15 @@ def fill(st, tid):
             if not access(st, write, st.txn[write].size, stages.DESTAGE):
                 send(st, write)
     else:
-        to_front(st, group, place)
-        soil(st, group, place, DIRTY)
+        make_newest(st, group, place)
+        set_content(st, group, place, DIRTY)
     st.cpage[place - 1].have |= txn.sectors
     st.cpage[place - 1].leaving = st.reg[0].now
-    occupy(st, dev, set_bits(txn.sectors) * SECTOR)
+    occupy_dram(st, dev, set_bits(txn.sectors) * SECTOR)
 
 
 @njit
-def occupy(st, dev, n_bytes):
+def occupy_dram(st, dev, n_bytes):
     """Occupy the DRAM with an access for which no transaction waits."""
     reg = st.reg[0]
     station = stages.station(st, dev, stages.DRAM)

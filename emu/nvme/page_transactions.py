@@ -43,7 +43,7 @@ def sectors_of(st, tid, lpn):
 
 
 @inline
-def part(st, tid, lpn, count, op):
+def make_part(st, tid, lpn, count, op):
     """Return a new transaction for pages ``lpn .. lpn + count`` of command ``tid``, or -1."""
     other = child(st, tid, lpn, count)
     if other >= 0:

@@ -86,7 +86,7 @@ def parts_of(req, pages):
 
 
 @inline
-def crowded(st, queue):
+def is_full(st, queue):
     """Return True if the submission queue is full as far as the host knows.
 
     It counts the entries that the drive has not fetched. One place stays free, so that a full queue
@@ -97,7 +97,7 @@ def crowded(st, queue):
 
 
 @inline
-def look_ahead(st, queue):
+def prefetch_next(st, queue):
     """Prefetch the map entry of a request that will soon be issued, and the block of an earlier
     one.
 
@@ -151,7 +151,7 @@ def issue(st, queue):
         set_leaf(st, leaf, pair.start)
         return
     while pair.next < pair.loaded and pair.outstanding < pair.depth and reg.now <= pair.stop:
-        if crowded(st, queue):  # a completion makes room
+        if is_full(st, queue):  # a completion makes room
             break
         rid = pair.next & ring
         req = st.req[queue * cfg.ring + rid]
@@ -191,7 +191,7 @@ def issue(st, queue):
         txn.n = count
         txn.size = req.size
         req.start = reg.now
-        look_ahead(st, queue)
+        prefetch_next(st, queue)
         req.pending = 1
         req.done = 0
         if not enter(st, stages.SUBMIT, tid, 0, cfg.submit, stages.SUBMITTED):
@@ -224,7 +224,7 @@ def too_many(st, tid):
 
 
 @cold
-def one_fewer(st, queue):
+def on_command_done(st, queue):
     """Count a command of the pair as done and fetch the next held command, if there is one."""
     pair = st.pair[queue]
     tid = pair.held - 1
@@ -236,7 +236,7 @@ def one_fewer(st, queue):
 
 
 @njit
-def part_done(st, tid):
+def on_part_done(st, tid):
     """Handle the end of a part of a request. After the last part, send the completion to the host.
 
     Data that cross the link as one transfer per command go directly before the completion: both are
@@ -247,13 +247,13 @@ def part_done(st, tid):
     cfg = st.cfg[0]
     if txn.step == stages.ACKNOWLEDGED or txn.step == stages.DATA_SENT:
         if cfg.adapter > 0 and txn.step == stages.ACKNOWLEDGED:
-            sata_hba.acknowledged(st, txn.dev)
+            sata_hba.on_acknowledged(st, txn.dev)
         give_txn(st, tid)
     elif txn.step == stages.POSTED and cfg.adapter > 0:
         if not enter(st, stages.CPU, tid, 0, cfg.submit, stages.REAPED):
             go(st, tid, stages.REAPED)
     elif txn.step == stages.POSTED or txn.step == stages.REAPED:
-        ended(st, tid)
+        on_completion(st, tid)
     else:
         req.pending -= 1
         if req.pending > 0:
@@ -263,7 +263,7 @@ def part_done(st, tid):
             if req.op == 0 and cfg.whole_commands != 0:
                 answer = stages.ANSWERED
                 txn.size = req.size
-            if answer == stages.ANSWERED and goes_alone(st, tid):
+            if answer == stages.ANSWERED and completes_alone(st, tid):
                 answer = stages.DATA_UP
                 other = take_txn(st)
                 other_txn = st.txn[other]
@@ -275,7 +275,7 @@ def part_done(st, tid):
                 other_txn.size = req.size
                 go(st, other, stages.DATA_READY)
             if cfg.fetch_limit > 0:
-                one_fewer(st, txn.row >> cfg.ring_shift)
+                on_command_done(st, txn.row >> cfg.ring_shift)
             txn.role = Role.NONE
             if cfg.adapter > 0:
                 sata_hba.complete(st, tid)
@@ -286,7 +286,7 @@ def part_done(st, tid):
 
 
 @inline
-def goes_alone(st, tid):
+def completes_alone(st, tid):
     """Return True if other work may come between the data of a read and its completion.
 
     That is the fetch of a held command, or the SATA adapter, which may have no room for the
@@ -299,7 +299,7 @@ def goes_alone(st, tid):
 
 
 @njit
-def ended(st, tid):
+def on_completion(st, tid):
     """Record the completion that ``tid`` carried at the host, ring the doorbell, and issue the
     next."""
     reg = st.reg[0]
@@ -307,9 +307,9 @@ def ended(st, tid):
     queue = st.txn[tid].row >> cfg.ring_shift
     pair = st.pair[queue]
     req = st.req[st.txn[tid].row]
-    waited = crowded(st, queue)
+    waited = is_full(st, queue)
     if cfg.adapter > 0:
-        sata_hba.looked_at(st, tid)
+        sata_hba.update_fetched(st, tid)
     elif cfg.entries > 0:
         pair.known = st.txn[tid].fetched
     req.end = reg.now
@@ -329,8 +329,8 @@ def ended(st, tid):
         give_txn(st, tid)
     issue(st, queue)
     if cfg.adapter > 0:
-        sata_hba.refill(st, pair.dev)
+        sata_hba.enter_waiting(st, pair.dev)
     if cfg.cache_idle != 0:
-        data_cache.later(st, pair.dev)
+        data_cache.schedule_deferred(st, pair.dev)
     if cfg.fold_idle != 0:
-        idle_timer.begins(st, pair.dev)
+        idle_timer.start_idle(st, pair.dev)

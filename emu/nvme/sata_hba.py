@@ -50,14 +50,14 @@ def full(st, tid):
 
 
 @cold
-def looked_at(st, tid):
+def update_fetched(st, tid):
     """Update the number of entries known to be fetched from the completion of ``tid``."""
     dev_rec = st.dev[st.txn[tid].dev]
     dev_rec.known = st.txn[tid].fetched
 
 
 @cold
-def refill(st, dev):
+def enter_waiting(st, dev):
     """Enter waiting requests into the queue while there is room."""
     dev_rec = st.dev[dev]
     while dev_rec.entry_head != 0 and dev_rec.entered - dev_rec.known < st.cfg[0].adapter - 1:
@@ -87,7 +87,7 @@ def complete(st, tid):
 
 
 @cold
-def acknowledged(st, dev):
+def on_acknowledged(st, dev):
     """Count one more completion that the host has processed and post the next waiting one."""
     dev_rec = st.dev[dev]
     dev_rec.reaped += 1

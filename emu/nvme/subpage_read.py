@@ -14,15 +14,15 @@ together.
 from __future__ import annotations
 
 from ondie.emu.ftl import page_map, subpage_sense
-from ondie.emu.ftl.read_path import locate, zeros
+from ondie.emu.ftl.read_path import locate, return_zeros
 from ondie.emu.nand import timing
 from ondie.emu.nand.die import Q_READ
-from ondie.emu.nvme.page_transactions import part
+from ondie.emu.nvme.page_transactions import make_part
 from ondie.kernels.jit import cold
 
 
 @cold
-def sense(st, tid, lpn, end):
+def split_slots(st, tid, lpn, end):
     """Split slots ``lpn .. end`` of read ``tid`` into transactions; ``send`` issues them.
 
     Adjacent slots that are adjacent on flash form one transaction. Unmapped slots are returned as
@@ -33,7 +33,7 @@ def sense(st, tid, lpn, end):
     dev = txn.dev
     while lpn < end:
         entry = int(st.l2p[dev, lpn])
-        waits = cfg.locks != 0 and page_map.locked(st, dev, lpn)
+        waits = cfg.locks != 0 and page_map.is_locked(st, dev, lpn)
         count = 1
         if entry == 0:
             while (
@@ -43,24 +43,24 @@ def sense(st, tid, lpn, end):
             ):
                 count += 1
         elif not waits and cfg.partial == 0:
-            limit = min(end - lpn, reach(st, entry - 1))
+            limit = min(end - lpn, readable_together(st, entry - 1))
             while count < limit and int(st.l2p[dev, lpn + count]) == entry + count:
                 count += 1
-        other = part(st, tid, lpn, count, timing.READ)
+        other = make_part(st, tid, lpn, count, timing.READ)
         if other < 0:
             return
         if waits:
             page_map.park(st, other)
         elif entry == 0:
-            zeros(st, other)
+            return_zeros(st, other)
         else:
             locate(st, other, entry)
-            keep(st, other)
+            join_or_start(st, other)
         lpn += count
 
 
 @cold
-def reach(st, ppn):
+def readable_together(st, ppn):
     """Return the number of slots from ``ppn`` on that may be read together.
 
     The limit is the end of the page, or of the super-page if planes are read together.
@@ -73,13 +73,13 @@ def reach(st, ppn):
 
 
 @cold
-def keep(st, part):
+def join_or_start(st, part):
     """Add read ``part`` to the array operation of its page, or start a new one."""
     reg = st.reg[0]
     tid = reg.cut_first - 1
     while tid >= 0:
-        if subpage_sense.fits(st, tid, part):
-            subpage_sense.follow(st, tid, part)
+        if subpage_sense.can_share(st, tid, part):
+            subpage_sense.append_read(st, tid, part)
             return
         tid = st.txn[tid].next
     st.txn[part].next = -1
@@ -98,5 +98,5 @@ def send(st):
     reg.cut_first = 0
     while tid >= 0:
         following = st.txn[tid].next
-        subpage_sense.send(st, st.txn[tid].die, tid, Q_READ)
+        subpage_sense.queue_command(st, st.txn[tid].die, tid, Q_READ)
         tid = following

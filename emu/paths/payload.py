@@ -163,7 +163,9 @@ class Conventional:
                 case events.LOG_ZERO:
                     self.memory[dev][lpn : lpn + count] = 0
                 case events.LOG_BAD:
-                    wrong = inject.logged(entry, self.system.arrays.code[0], geometry.page_bytes)
+                    wrong = inject.logged_bits(
+                        entry, self.system.arrays.code[0], geometry.page_bytes
+                    )
                     if entry.row < 0:  # garbage collection moved the page with its bit errors
                         self.stores[dev].damage(ppn, wrong)
                     else:

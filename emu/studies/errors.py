@@ -135,7 +135,9 @@ def readings(trace: Trace, options: Options, steps: int) -> np.ndarray:
 def drawn(keys: np.ndarray, mode: str, rate: float, exposure: int) -> np.ndarray:
     """Return (wrong bits of the array, wrong bits after correction) by step, int64[steps, 2]."""
     cfg = device(mode, rate, exposure)
-    flips: np.ndarray = shield.tally(keys, rate, cfg.flash.page_bytes, *shield.code(cfg), exposure)
+    flips: np.ndarray = shield.wrong_bits_by_step(
+        keys, rate, cfg.flash.page_bytes, *shield.code(cfg), exposure
+    )
     return flips
 
 

@@ -76,7 +76,7 @@ def test_a_word_of_ten_wrong_bits_comes_back_and_one_of_eleven_stays():
     for word, n in enumerate((LIMIT, LIMIT + 1, 0, 1, LIMIT, LIMIT + 1, 40, 2)):
         inject.scatter(mask, 8 * WORD * word, 8 * WORD, key(word), n)
     before = mask.copy()
-    assert shield.corrected(mask, WORD, LIMIT) == 11 + 11 + 40
+    assert shield.clear_correctable(mask, WORD, LIMIT) == 11 + 11 + 40
     words, was = mask.reshape(8, WORD), before.reshape(8, WORD)
     for word in range(8):
         kept = word in (1, 5, 6)
@@ -95,8 +95,14 @@ def test_the_array_is_the_same_whatever_stands_behind():
         wanted = np.where((per_word > LIMIT)[:, None], plain.reshape(8, WORD), 0)
         assert coded.tobytes() == wanted.tobytes()
         fails += int((per_word > LIMIT).sum())
-        assert shield.count(key(ppn), 1.2e-3, PAGE, 0, 0, 1) == (bits(plain), bits(plain))
-        assert shield.count(key(ppn), 1.2e-3, PAGE, WORD, LIMIT, 1) == (bits(plain), bits(coded))
+        assert shield.count_wrong_bits(key(ppn), 1.2e-3, PAGE, 0, 0, 1) == (
+            bits(plain),
+            bits(plain),
+        )
+        assert shield.count_wrong_bits(key(ppn), 1.2e-3, PAGE, WORD, LIMIT, 1) == (
+            bits(plain),
+            bits(coded),
+        )
     assert 100 < fails < 400
 
 
@@ -107,8 +113,8 @@ def test_counts_are_binomial(rate, counts):
     totals = []
     for seed in (1, 2):
         keys = np.array([[key(i, seed) for i in range(n)]])
-        ((raw, left),) = shield.tally(keys, rate, PAGE, 0, 0, 1)
-        again = shield.tally(keys, rate, PAGE, 0, 0, 1)
+        ((raw, left),) = shield.wrong_bits_by_step(keys, rate, PAGE, 0, 0, 1)
+        again = shield.wrong_bits_by_step(keys, rate, PAGE, 0, 0, 1)
         assert raw == left and again.tolist() == [[raw, left]]
         mean = n * 8 * PAGE * rate
         assert abs(raw - mean) < 4.5 * math.sqrt(mean)
@@ -119,7 +125,7 @@ def test_counts_are_binomial(rate, counts):
 def test_exposure_without_a_code_is_as_many_flips(counts):
     n = counts(2000, 50_000)
     keys = np.array([[key(i) for i in range(n)]])
-    ((raw, left),) = shield.tally(keys, 1e-8, PAGE, 0, 0, 1000)
+    ((raw, left),) = shield.wrong_bits_by_step(keys, 1e-8, PAGE, 0, 0, 1000)
     mean = n * 8 * PAGE * 1e-5
     assert raw == left and abs(raw - mean) < 4.5 * math.sqrt(mean)
     assert bits(shield.wrong_bits(PAGE, 1e-3, key(5), exposure=10**9)) > 0.45 * 8 * PAGE
@@ -137,7 +143,7 @@ def test_exposure_behind_a_code_is_as_many_code_words(counts):
     assert mean > 80 and abs(len(hit) - mean) < 4.5 * math.sqrt(mean)
     assert hit.min() > LIMIT and np.median(hit) <= LIMIT + 2
     for i in range(40):
-        raw, left = shield.count(key(i), rate, PAGE, WORD, LIMIT, exposure)
+        raw, left = shield.count_wrong_bits(key(i), rate, PAGE, WORD, LIMIT, exposure)
         assert left == words[i].sum()
         assert abs(raw - exposure * 8 * PAGE * rate) < 6 * math.sqrt(exposure * 8 * PAGE * rate)
 
@@ -149,7 +155,7 @@ def test_given_that_a_word_fails_its_bits_are_distributed_so():
     mass = np.exp([ecc.log_mass(n, i, p) for i in k])
     mean = (k * mass).sum() / mass.sum()
     spread = math.sqrt((k**2 * mass).sum() / mass.sum() - mean**2)
-    found = np.array([shield.beyond(key(i), n, LIMIT, p) for i in range(4000)])
+    found = np.array([shield.draw_uncorrectable(key(i), n, LIMIT, p) for i in range(4000)])
     assert found.min() == LIMIT + 1
     assert abs(found.mean() - mean) < 4.5 * spread / math.sqrt(len(found))
 

@@ -7,9 +7,9 @@ from ondie.emu.ftl.reservoir_recovery import (
     ATTEMPT,
     DieScan,
     Unrecoverable,
-    check,
+    assign_super_pages,
+    check_newest,
     conclude,
-    settle,
 )
 from ondie.emu.nand import torn_pages as torn
 from ondie.emu.nand.page_store import PageStore, Spare
@@ -49,7 +49,7 @@ def test_data_that_do_not_match():
     """Two cuts have torn the same super-page: neither is taken, however whole their records."""
     scan = scanned((0, 7, 1, 1), (1, 8, 1, 2), (2, 7, 2, 3), (3, 7, 2, 4))
     looks = 0
-    while not check(scan, lambda v: v.place < 2):
+    while not check_newest(scan, lambda v: v.place < 2):
         looks += 1
     found = conclude(scan, [7, 8], 2)
     assert looks == 2 and found.places == {7: 0, 8: 1} and found.cursor == 0
@@ -128,13 +128,13 @@ def test_a_super_page_on_two_dies():
         scans = [scanned((2, 0, 1, 9), *old), scanned(*new)]
         for sp in range(1, 7):
             scans[0].versions[20 + sp] = scans[0].versions[2].__class__(sp, 1, 0, 20 + sp)
-        found = settle(scans, 10, 2)
+        found = assign_super_pages(scans, 10, 2)
         assert found == [[0, 1, 2, 3, 4, 5, 6, *held[0]], held[1]]
 
 
 def test_a_super_page_on_no_die():
     with pytest.raises(Unrecoverable, match="version of super-page 1 and of 1 others"):
-        settle([scanned((0, 0, 1, 1)), scanned((0, 3, 1, 1))], 4, 1)
+        assign_super_pages([scanned((0, 0, 1, 1)), scanned((0, 3, 1, 1))], 4, 1)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_torn_page_takes_no_program():
     spare = Spare(7, 1, 1, 0)
     for outcome in torn.OUTCOMES:
         store = PageStore(512)
-        torn.program(store, 3, spare, data, rng, outcome)
+        torn.interrupt_program(store, 3, spare, data, rng, outcome)
         looks = {"blank": None, "garbled": False}.get(outcome, spare)
         assert store.spare(3) == looks
         assert store.intact(3) == (outcome == "whole")
@@ -169,7 +169,7 @@ def test_a_torn_page_takes_no_program():
     for remains in torn.REMAINS:
         store = PageStore(512)
         store.program(0, spare, data)
-        torn.erase(store, range(8), rng, remains)
+        torn.interrupt_erase(store, range(8), rng, remains)
         looks = {"blank": None, "garbled": False}.get(remains, spare)
         assert store.spare(0) == looks and store.intact(0) == (remains in ("kept", "blank"))
         for ppn in (0, 5):

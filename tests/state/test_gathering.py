@@ -143,9 +143,9 @@ def test_a_block_that_gains_less_than_a_line_is_left_alone(programming, worth):
     a.block.state[:2], a.block.stream[:2] = mapping.FULL, 0
     a.pool.free_n[0] = 2
     a.valid[:2] = worth + 1
-    assert gc.begin(d.state, 0) == -1
+    assert gc.start_collection(d.state, 0) == -1
     a.valid[1] = worth
-    assert gc.begin(d.state, 0) == 1
+    assert gc.start_collection(d.state, 0) == 1
 
 
 @pytest.mark.parametrize(

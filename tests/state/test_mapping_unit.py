@@ -105,7 +105,7 @@ def test_the_map_is_four_times_as_large():
     assert drives[1].l2p.nbytes >= SLOTS * drives[0].l2p.nbytes - 4 * SLOTS
     for cfg, shape, n, page in ((pages, g[0], lpns[0], 1 << 14), (units, g[1], lpns[1], 1 << 12)):
         cached = cfg.replace({"ftl.map_cache": "1 KiB"}, ref="test")
-        entries, span, tpages = cmt.sizes(cached, shape.physical_pages, n)
+        entries, span, tpages = cmt.table_sizes(cached, shape.physical_pages, n)
         _, stored = cmt.entry_bytes(cached, shape.physical_pages)
         assert span == page // stored and tpages == -(-n // span)
         assert entries == 1024 // cmt.entry_bytes(cached, shape.physical_pages)[0]

@@ -170,7 +170,7 @@ def test_a_choice_without_room_is_overruled(free):
     a.valid[:BLOCKS] = PAGES
     a.valid[0], a.valid[BLOCKS - 1] = PAGES - 1, 0
     a.pool.free_n[0] = free
-    assert gc.begin(d.state, 0) == (0 if free else BLOCKS - 1)
+    assert gc.start_collection(d.state, 0) == (0 if free else BLOCKS - 1)
     assert counter(d, OVERRULED) == (free == 0)
 
 

@@ -97,7 +97,7 @@ def test_the_most_worn_goes_first():
         block.erases = rng.integers(0, 6, 40)
         listed = d.arrays.free[0, at].tolist()
         worst = max(listed, key=lambda b: block.erases[b])  # the first of equals
-        block_manager.worn_first(d.state, 0)
+        block_manager.move_most_worn_to_head(d.state, 0)
         listed.remove(worst)
         assert d.arrays.free[0, at].tolist() == [worst, *listed]
 
@@ -160,7 +160,7 @@ def test_levelling_takes_no_block_that_the_host_waits_for(free, waits):
     a.block.erases[1:] = 5
     a.pool.free_n[0] = free
     a.dev.stall_head[0] = 0 if waits else -1
-    collection.level(d.state, 0, 0)
+    collection.start_wear_leveling(d.state, 0, 0)
     assert counter(d, stats.WEAR_MOVES) == (free > (3 if waits else 2))
 
 

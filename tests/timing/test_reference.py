@@ -93,7 +93,7 @@ def test_by_window(first, watch, rng, counts):
         columns = {name: column for name, column in columns.items() if name != "at"}
         order = physical.load(arrays, **columns, planes=np.ones(len(columns["op"])))
         if not watch:
-            physical.unwatch(arrays)
+            physical.clear_watch(arrays)
             assert arrays.cfg["watch"][0] == 0
         physical.run(arrays.handle(), window, 1 << 60)
         columns["at"] = np.zeros(len(order), np.int64)

@@ -180,7 +180,7 @@ def _tear(system: System, payload: Reservoir, rng: np.random.Generator) -> tuple
             if op == timing.ERASE:
                 first, mask = int(txn.ppn), int(txn.planes)
                 ppns = range(first, first + geometry.block_pages)
-                torn.erase(
+                torn.interrupt_erase(
                     payload.stores[dev],
                     [ppn for ppn in ppns if mask >> ppn % geometry.planes & 1],
                     rng,
@@ -226,7 +226,7 @@ def _tear_program(
     for i, (spare, data) in enumerate(zip(made.spares, made.planes, strict=True)):
         page = payload.page(at, spare.slot)
         members = None if made.members is None else made.members[i]
-        torn.program(payload.stores[dev], page, spare, data, rng, members=members)
+        torn.interrupt_program(payload.stores[dev], page, spare, data, rng, members=members)
 
 
 def _training(system: System) -> tuple[tuple[int, int], ...]:

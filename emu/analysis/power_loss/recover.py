@@ -21,10 +21,10 @@ from ondie.emu.ftl.reservoir_recovery import (
     DieState,
     Unrecoverable,
     Version,
-    check,
+    assign_super_pages,
+    can_undo,
+    check_newest,
     conclude,
-    settle,
-    undoable,
 )
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.layout.stripe_map import Homes
@@ -97,7 +97,9 @@ class Revival:
             if places:
                 self.checked += len(places)
                 self.system.run([resume.scan(path, self.system.next_row, places, True)])
-            doubt = {at: scan for at, scan in doubt.items() if not check(scan, self._intact(at))}
+            doubt = {
+                at: scan for at, scan in doubt.items() if not check_newest(scan, self._intact(at))
+            }
         self.undone = self._to_be_undone()
         if not self.undone:
             for scan in self.scans.values():
@@ -122,7 +124,7 @@ class Revival:
         for dev, stripes in enumerate(self.path.stripes):
             scans = {die: scan for (device, die), scan in self.scans.items() if device == dev}
             try:
-                held = settle(list(scans.values()), stripes.count, step - undone)
+                held = assign_super_pages(list(scans.values()), stripes.count, step - undone)
             except Unrecoverable as error:
                 raise Unrecoverable(f"device {dev}: {error}") from error
             for (die, scan), expected in zip(scans.items(), held, strict=True):
@@ -145,7 +147,7 @@ class Revival:
         if done == step or not self.path.guarded[0].undo:
             return False
         # With commit records, no stripe moves between dies.
-        return all(undoable(scan, self._expected(*at), step) for at, scan in self.scans.items())
+        return all(can_undo(scan, self._expected(*at), step) for at, scan in self.scans.items())
 
     def found(self, sent_before: int) -> Recovery:
         """Return the report.

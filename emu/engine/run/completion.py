@@ -35,7 +35,7 @@ from ondie.emu.ftl import (
     write_frontier,
     write_path,
 )
-from ondie.emu.ftl.gc import read_done, reclaim
+from ondie.emu.ftl.gc import resume_after_read, start_read_reclaim
 from ondie.emu.ftl.transfers import HOST_PASSES, decode, dram
 from ondie.emu.nand import timing
 from ondie.emu.nvme import data_cache, mqsim_cache
@@ -60,7 +60,7 @@ def retry_stalled(st, dev, unit):
     """Retry stalled writes, in order of arrival, after a block of unit ``unit`` has become free."""
     write_path.retry_internal(st, dev, unit)
     if st.cfg[0].cache == 1:
-        data_cache.attend(st, dev)
+        data_cache.run_deferred(st, dev)
     write_path.retry_writes(st, dev, unit)
 
 
@@ -70,10 +70,10 @@ def on_cache_program_done(st, tid):
     so that no command waits for it."""
     cfg = st.cfg[0]
     if cfg.cache != mqsim_cache.BUFFER:
-        return data_cache.programmed(st, tid)
+        return data_cache.on_programmed(st, tid)
     if cfg.placed == 0:
         completion.map_programmed_pages(st, tid)
-    return mqsim_cache.programmed(st, tid)
+    return mqsim_cache.on_programmed(st, tid)
 
 
 @njit
@@ -91,8 +91,8 @@ def on_program_done(st, tid):
         completion.on_own_program_done(st, tid, unit)
         return -1
     st.count[dev, PROGRAM_PAGES] += txn.n
-    if cfg.pslc != 0 and pslc.landed(st, tid, block):
-        write_frontier.look_again(st, unit)
+    if cfg.pslc != 0 and pslc.count_programmed(st, tid, block):
+        write_frontier.schedule_check(st, unit)
         st.pool[unit].asked = 1
     if cfg.cache != 0 and on_cache_program_done(st, tid):
         completion.after_host_write(st, dev, unit)
@@ -111,9 +111,9 @@ def on_read_done(st, tid):
     more = False
     if st.cfg[0].errors != 0:
         if txn.kind == OWN or txn.role != Role.RESERVOIR:
-            more = read_retry.sensed(st, tid)
+            more = read_retry.on_sensed(st, tid)
         elif st.row[txn.row].kind != timing.SCAN:
-            reservoir_reads.sensed(st, tid)
+            reservoir_reads.count_wrong_bits(st, tid)
     if txn.kind == OWN and txn.role == Role.NONE:
         if st.cfg[0].errors != 0:
             go(st, tid, stages.MOVE_SENSED)
@@ -123,9 +123,9 @@ def on_read_done(st, tid):
             completion.move(st, tid)
         return
     if (txn.kind == OWN or txn.role != Role.RESERVOIR) and not more:
-        read_done(st, dev, txn.ppn)
-        if st.cfg[0].errors != 0 and read_retry.tired(st, tid):
-            reclaim(st, dev, txn.ppn)
+        resume_after_read(st, dev, txn.ppn)
+        if st.cfg[0].errors != 0 and read_retry.needs_refresh(st, tid):
+            start_read_reclaim(st, dev, txn.ppn)
     go(st, tid, stages.MAP_SENSED if txn.kind == OWN else stages.SENSED)
 
 

@@ -60,7 +60,7 @@ from ondie.emu.ftl import (
     transfers,
 )
 from ondie.emu.nand import channel, phase_end, timing
-from ondie.emu.nand.die import touch
+from ondie.emu.nand.die import touch_channel
 from ondie.emu.nvme import (
     command,
     command_split,
@@ -319,7 +319,7 @@ def start_isp_io(st, rid, tid):
 def release(st, tid):
     """Finish one part of a row or request. After the last part, complete the row or request."""
     if st.txn[tid].kind == REQUEST:
-        queue_pair.part_done(st, tid)
+        queue_pair.on_part_done(st, tid)
         return
     rid = st.txn[tid].row
     row = st.row[rid]
@@ -333,7 +333,7 @@ def release(st, tid):
     if row.resource == NVME:
         st.dev[dev].outstanding -= 1
         if st.cfg[0].cache_idle != 0:
-            data_cache.later(st, dev)
+            data_cache.schedule_deferred(st, dev)
         st.count[dev, COMMANDS_DONE] += 1
     elif (
         row.resource >= DMA_DOWN and row.tag > 0
@@ -345,7 +345,7 @@ def release(st, tid):
     if row.resource == NVME:
         admit(st, dev)
         if st.cfg[0].fold_idle != 0:
-            idle_timer.begins(st, dev)
+            idle_timer.start_idle(st, dev)
 
 
 @njit
@@ -362,9 +362,9 @@ def left(st, tid):
 @apart
 def on_channel_event(st, bus):
     """Advance the transactions whose flash commands have finished on channel ``bus``."""
-    touch(st, bus)
-    while phase_end.due(st, bus):
-        tid = phase_end.finished(st, bus)
+    touch_channel(st, bus)
+    while phase_end.is_due(st, bus):
+        tid = phase_end.next_finished(st, bus)
         while tid >= 0:
             following = st.txn[tid].mate
             st.txn[tid].mate = -1
@@ -400,7 +400,7 @@ def drain(st, tid):
                 break
         else:
             break
-    channel.settle(st)
+    channel.finish_event(st)
 
 
 @njit
@@ -430,7 +430,7 @@ def run(st, until, max_events, want_room):
             break
         if reg.thirsty != 0 or (reg.log_on != 0 and reg.logged > log_limit):
             break
-        if gathers and padding.at_rest(st):
+        if gathers and padding.pad_at_rest(st):
             count += 1
             tid = -1
             continue
@@ -450,7 +450,7 @@ def run(st, until, max_events, want_room):
         elif leaf < reg.gather0:
             queue_pair.issue(st, leaf - reg.pair0)
         else:
-            padding.overdue(st, leaf - reg.gather0)
+            padding.pad_overdue(st, leaf - reg.gather0)
     count += reg.hops
     reg.events += count
     return count

@@ -61,8 +61,8 @@ def on_helped_done(st, tid):
         return -1
     st.count[dev, ARRAY_PROGRAMS] += 1
     if txn.role == Role.MADE:
-        reservoir_parity.placed(st, tid)
-    turn = reservoir.turned(st, txn.die, txn.ppn)
+        reservoir_parity.allocate_place(st, tid)
+    turn = reservoir.rotation_of(st, txn.die, txn.ppn)
     if txn.role == Role.GRADIENT:
         st.count[dev, KEPT_PAGES] += txn.n
         log(st, LOG_KEEP, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
@@ -75,7 +75,7 @@ def on_helped_done(st, tid):
         return tid
     st.count[dev, STORED_PAGES] += txn.n
     reservoir.map_place(st, dev, txn.lpn, txn.ppn)
-    reservoir_parity.erased_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
+    reservoir_parity.erase_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
     log(
         st,
         LOG_MADE if txn.role == Role.MADE else LOG_BPP,
@@ -105,10 +105,10 @@ def on_pe_done(st, tid):
     elif txn.op == timing.BPR:
         st.count[dev, BPR_PAGES] += txn.n
         st.count[dev, ARRAY_READS] += 1
-        turn = reservoir.turned(st, txn.die, txn.ppn)
+        turn = reservoir.rotation_of(st, txn.die, txn.ppn)
         log(st, LOG_BPR, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
         if st.cfg[0].errors != 0:
-            reservoir_reads.sensed(st, tid)
+            reservoir_reads.count_wrong_bits(st, tid)
         if st.cfg[0].round_trip != 0:
             if not decode_bare(st, tid, stages.PE_DECODED):
                 go(st, tid, stages.PE_DECODED)
@@ -121,12 +121,12 @@ def on_pe_done(st, tid):
     else:
         st.count[dev, BPP_PAGES] += txn.n
         st.count[dev, ARRAY_PROGRAMS] += 1
-        turn = reservoir.turned(st, txn.die, txn.ppn)
+        turn = reservoir.rotation_of(st, txn.die, txn.ppn)
         if st.row[txn.row].kind == timing.PAD:
             log(st, LOG_PAD, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
         else:
             st.count[dev, TURNED_PAGES] += txn.turned
             reservoir.map_place(st, dev, txn.lpn, txn.ppn)
-            reservoir_parity.erased_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
+            reservoir_parity.erase_ahead(st, dev, dev * st.cfg[0].dies + txn.lpn % st.cfg[0].dies)
             log(st, LOG_BPP, txn.row, txn.lpn, txn.ppn, turn, txn.n, dev, txn.die)
     return tid

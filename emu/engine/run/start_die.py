@@ -100,7 +100,7 @@ def start_die(st, rid, tid):
         transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
         push(st, die, tid, Q_LOAD)
     elif row.kind == timing.READ:
-        txn.turn = reservoir.turned(st, die, txn.ppn)
+        txn.turn = reservoir.rotation_of(st, die, txn.ppn)
         txn.size = row.bytes_out
         txn.bus = row.bytes_out
         st.count[dev, RESERVOIR_READ_PAGES] += txn.n
@@ -141,7 +141,7 @@ def start_help(st, rid, tid):
         if txn.ppn < 0:
             fail(st, E_UNWRITTEN, row.lpn, txn.die)
             return
-        txn.turn = reservoir.turned(st, txn.die, txn.ppn)
+        txn.turn = reservoir.rotation_of(st, txn.die, txn.ppn)
         txn.held_back = 1  # the data do not go to the host
         st.count[dev, LIFTED_PAGES] += txn.n
         st.count[dev, ARRAY_READS] += 1

@@ -136,7 +136,9 @@ class System:
         rest = write_frontier.fill(self.state, device, lpn, count, 0)
         if rest:
             raise InputError(f"{rest} of {count} pages find no free block on device {device}")
-        if self.arrays.cfg.map_entries[0] and cmt.lay(self.state, device, lpn, count):
+        if self.arrays.cfg.map_entries[0] and cmt.fill_translation_pages(
+            self.state, device, lpn, count
+        ):
             raise InputError(f"translation pages find no free block on device {device}")
         self.filled_pages += count
 

@@ -62,7 +62,7 @@ def _lay_map(arrays: Arrays, cfg: Config, lpn: int, count: int) -> None:
     """Place the translation pages of these pages if part of the mapping table is on flash. Raises
     InputError for a drive without room."""
     if arrays.cfg.map_entries[0]:
-        without = cmt.lay(arrays.handle(), 0, lpn, count)
+        without = cmt.fill_translation_pages(arrays.handle(), 0, lpn, count)
         if without:
             raise InputError(
                 f"precondition: {without} translation pages find no place: "
@@ -78,7 +78,7 @@ def whole_pages(arrays: Arrays, lpns: slice | np.ndarray) -> None:
         arrays.sectors[0, lpns] = -1 if sectors >= 64 else (1 << sectors) - 1
 
 
-def plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) -> Plan:
+def make_plan(arrays: Arrays, cfg: Config, regions: Sequence[Region] = UNIFORM) -> Plan:
     """Return the Plan of the drive and of the writes to it, for steady_state.py.
 
     Raises InputError for a user-defined victim policy: the untimed simulation has only the built-in
@@ -139,12 +139,12 @@ def set_steady_state(
     writes; a busy drive that is short of free blocks has a lower WAF until it is idle. Host writes
     use the frontier of stream 0. Raises InputError as plan() does, and for a drive without room.
     """
-    wanted = replace(plan(arrays, cfg, regions), sequential=sequential)
+    wanted = replace(make_plan(arrays, cfg, regions), sequential=sequential)
     lpns = int(arrays.cfg.lpns[0])
     state = steady_state.steady(
         arrays.l2p[0, :lpns], arrays.p2l[0], wanted, footprint=footprint, seed=seed
     )
-    put(arrays, cfg, state)
+    copy_to_drive(arrays, cfg, state)
     lo, hi = footprint or (0, lpns)
     arrays.dev.mapped[0] = hi - lo
     whole_pages(arrays, slice(lo, hi))
@@ -152,7 +152,7 @@ def set_steady_state(
     return state
 
 
-def put(arrays: Arrays, cfg: Config, steady: Steady) -> None:
+def copy_to_drive(arrays: Arrays, cfg: Config, steady: Steady) -> None:
     """Copy the blocks, free rings and write frontiers of a steady state to the drive."""
     geometry, table = Geometry.of(cfg), arrays.cfg[0]
     shape = (geometry.units, geometry.all_blocks)

@@ -20,8 +20,8 @@ from ondie.emu.ftl.precondition import steady_state
 from ondie.emu.ftl.precondition.apply import (
     UNIFORM,
     block_ps,
+    make_plan,
     open_ahead,
-    plan,
     unit_table,
     whole_pages,
 )
@@ -114,7 +114,7 @@ def _occupy_one(
         usable[at, arrays.front["block"][list(fronts), unit]] = True
     share = usable.sum() / usable.size
     wanted = replace(
-        plan(arrays, cfg, one.regions),
+        make_plan(arrays, cfg, one.regions),
         units=len(units),
         low=max(round((free - 1) * share), 1),
         sequential=one.sequential,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ondie.emu.engine.run.errors import SimulationError
-from ondie.emu.nand.page_store import SPARE_BYTES, Spare, record
+from ondie.emu.nand.page_store import SPARE_BYTES, Spare, out_of_band
 from ondie.emu.paths.on_die.protection import Guarded
 
 RECORD_PLANES = 1
@@ -106,4 +106,4 @@ class Beside:
 
 def records(spares: Sequence[Spare], planes: np.ndarray) -> np.ndarray:
     """Out-of-band data of pages as cells hold them, uint8[planes, SPARE_BYTES]."""
-    return np.stack([record(spare, page) for spare, page in zip(spares, planes, strict=True)])
+    return np.stack([out_of_band(spare, page) for spare, page in zip(spares, planes, strict=True)])

@@ -343,7 +343,7 @@ def _frontiers(arrays: Arrays, drive: Drive, unused: int, pages: Sequence[int]) 
         arrays.pool[unit].free_n = blocks - len(opened)
     if mapped >= 0:
         whole = pages[0] // per_page * per_page  # a last one that is not full is not laid down
-        if cmt.lay(arrays.handle(), 0, 0, whole):
+        if cmt.fill_translation_pages(arrays.handle(), 0, 0, whole):
             raise drive.bad(
                 "block_no_per_plane", "there is no room for translation pages; use more blocks"
             )
