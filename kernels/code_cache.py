@@ -58,14 +58,9 @@ say: Callable[[str], None] = _warn
 
 
 @cache
-def _once(message: str) -> None:
-    """Show a message once per process."""
-    say(message)
-
-
-def not_stored(error: OSError) -> None:
-    """Report once per process that compiled code is not stored, and why."""
-    _once(f"compiled code is not stored: {error}")
+def not_stored(place: Path, reason: str | None) -> None:
+    """Report, once per process and reason, that code is not stored in the folder."""
+    say(f"compiled code is not stored in {place}: {reason}")
 
 
 @cache
@@ -76,7 +71,7 @@ def folder() -> Path | None:
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        not_stored(error)
+        not_stored(place, error.strerror)
         return None
     return place
 
@@ -305,7 +300,7 @@ class CodeCache(_Cache):
         except FileNotFoundError:
             return None
         except OSError as error:
-            not_stored(error)
+            not_stored(path.parent, error.strerror)
             return None
         body = content[len(_HEADER) + 32 :]
         checksum = content[len(_HEADER) : len(_HEADER) + 32]
@@ -333,6 +328,6 @@ class CodeCache(_Cache):
         try:
             _write(path, _HEADER + hashlib.sha256(body).digest() + body)
         except OSError as error:
-            not_stored(error)
+            not_stored(path.parent, error.strerror)
         else:
             _sweep(path.parent)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from ondie.emu.units import InputError
+
+if TYPE_CHECKING:  # matplotlib takes a second to import
+    from matplotlib.figure import Figure
 
 SUFFIXES = {
     "png": {"Software": None},
