@@ -13,6 +13,9 @@ from pathlib import Path
 
 from ondie.emu.units import InputError
 
+IMAGES = ("png", "pdf")
+"""Formats of figures."""
+
 
 def write_atomically(files: Mapping[Path, bytes]) -> None:
     """Write all files whole or none: each beside its place, then renamed. Raises InputError."""
@@ -75,6 +78,14 @@ def check_target(path: Path, *read: str | Path) -> None:
             raise InputError(f"{path}: cannot be written: {parent} is not a folder")
         if not os.access(parent, os.W_OK | os.X_OK):
             raise InputError(f"{path}: cannot be written: no permission in {parent}")
+
+
+def suffix_of(path: Path) -> str:
+    """Return the image format of a file by its suffix. Raises InputError for another suffix."""
+    suffix = path.suffix.removeprefix(".").lower()
+    if suffix not in IMAGES:
+        raise InputError(f"{path}: the suffix of a figure must be .{' or .'.join(IMAGES)}")
+    return suffix
 
 
 def targets(out: Path) -> tuple[Path, Path, Path]:

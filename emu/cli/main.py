@@ -35,6 +35,7 @@ TABLE = {
     "record": Entry("record:record", "Record a training run as a trace."),
     "replay": Entry("replay:run_replay", "Replay a block trace through a drive."),
     "stannis": Entry("cluster:stannis", "Plan and simulate training spread over hosts and drives."),
+    "study": Entry("study:study", "Train models with number formats and with bit errors."),
     "trace": Entry("trace:trace", "Look at traces; write block traces in another format."),
     "validate": Entry("validate:run_validate", "Compare the simulation with published numbers."),
 }

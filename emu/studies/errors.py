@@ -1,4 +1,4 @@
-"""Training on weights and optimizer states with raw bit errors: `ondie validate errors`.
+"""Training on weights and optimizer states with raw bit errors: `ondie study errors`.
 
 Owns the models, the modes of protection, and the selection of trainings that must be run. Does not
 own the drive's bit errors (nand/bit_errors.py, nand/pe_protection.py), the optimizer
@@ -242,7 +242,7 @@ def check(steps: int, seeds: Sequence[int], rates: Sequence[float], exposure: in
         raise InputError(f"exposure: {exposure}, want 1 to {MOST_EXPOSURE:,}")
 
 
-def validate(
+def run_study(
     save: Callable[[Figure], dict[str, bytes]],
     seeds: Sequence[int] = SEEDS,
     steps: int = STEPS,

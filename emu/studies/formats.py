@@ -1,4 +1,4 @@
-"""Training of a language model with each number format of the update: `ondie validate formats`.
+"""Training of a language model with each number format of the update: `ondie study formats`.
 
 Owns the variants, their tolerances relative to FP32, the rows and the figure. Does not own the
 model and its training loop (ondie.traces.scripts.gpt, which also recorded the trace gpt-small) or
@@ -125,7 +125,7 @@ def rows(found: Losses) -> list[Row]:
     return made
 
 
-def validate(
+def run_study(
     save: Callable[[Figure], dict[str, bytes]],
     seeds: Sequence[int] = SEEDS,
     steps: int = STEPS,

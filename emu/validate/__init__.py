@@ -58,20 +58,16 @@ NAMED: dict[str, Named] = {
 
 
 def run(
-    name: str | None,
-    progress: Progress = None,
-    options: Mapping[str, Any] | None = None,
-    others: Mapping[str, Any] | None = None,
+    name: str | None, progress: Progress = None, options: Mapping[str, Any] | None = None
 ) -> list[Row]:
     """Run one suite, or all of SUITES if ``name`` is None, and return the rows.
 
-    ``options``: options of a suite in NAMED. ``others``: names of suites that the caller runs; they
-    are listed in the error. Raises InputError for an unknown name.
+    ``options``: options of a suite in NAMED. Raises InputError for an unknown name.
     """
     if name in NAMED:
         return NAMED[name].rows(progress, **(options or {}))
     if name is not None and name not in SUITES:
-        known = [*SUITES, *NAMED, *(others or ())]
+        known = [*SUITES, *NAMED]
         raise InputError(
             f"unknown validation {name!r}; nearest: {nearest(name, known) or 'none'} "
             f"(of {', '.join(known)})"

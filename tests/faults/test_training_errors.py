@@ -39,7 +39,7 @@ def no_pool(suite, jobs):
 
 @pytest.fixture(scope="module")
 def found(counts):
-    """Trainings: 5 steps of one seed at two rates, or what `ondie validate errors` runs."""
+    """Trainings: 5 steps of one seed at two rates, or what `ondie study errors` runs."""
     seeds, steps, rates = (
         counts((1,), errors.SEEDS), counts(5, errors.STEPS), counts((1e-9, 1e-4), errors.RATES),
     )  # fmt: skip
@@ -252,7 +252,7 @@ def test_the_command_writes_what_it_found(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(errors.Suite, "found", lambda suite: given.append(suite) or right)
     monkeypatch.chdir(tmp_path)
     given = []
-    words = ("validate", "errors", "--steps", 20, "--seeds", 7, "--rates", "1e-6,1e-8",
+    words = ("study", "errors", "--steps", 20, "--seeds", 7, "--rates", "1e-6,1e-8",
              "--exposure", 3, "--json", "rows.json", "--figure", "f.png")  # fmt: skip
     outcome = here(capsys, *words)
     assert (outcome.code, outcome.err) == (0, "")
@@ -289,13 +289,13 @@ def test_what_cannot_be(capsys, tmp_path, monkeypatch, options, words):
 
     monkeypatch.setattr(errors, "pool", untouched)
     monkeypatch.chdir(tmp_path)
-    refused(here(capsys, "validate", "errors", *options, "--json", "rows.json"), *words)
+    refused(here(capsys, "study", "errors", *options, "--json", "rows.json"), *words)
     assert files(tmp_path) == []
 
 
 def test_options_of_its_own(capsys):
     for option, value in (("--rates", "1e-8"), ("--exposure", "2")):
-        refused(here(capsys, "validate", "formats", option, value), option, "validate errors")
+        refused(here(capsys, "study", "formats", option, value), "No such option", option)
 
 
 def test_a_check_without_seeds_or_rates():

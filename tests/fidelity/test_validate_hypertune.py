@@ -13,7 +13,7 @@ import pytest
 
 from ondie.emu import validate
 from ondie.emu.analysis.row import CHECK, FIT
-from ondie.emu.cli.commands.validate import command
+from ondie.emu.cli.main import main
 from ondie.emu.cluster.load.contention import FAST, SLOW, Slowdown, host_and_lagunas, three_nodes
 from ondie.emu.cluster.synchronous import Noise
 from ondie.emu.validate import hypertune
@@ -25,7 +25,9 @@ def rows(tmp_path_factory, counts):
     path = tmp_path_factory.mktemp("hypertune") / "rows.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hypertune, "TRIALS", counts(16, 40))
-        assert command("hypertune", {}, path, None, None)
+        with pytest.raises(SystemExit) as end:
+            main(["validate", "hypertune", "--json", str(path), "--quiet"])
+        assert end.value.code == 0
     return json.loads(path.read_text())
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ondie.emu.cli.console import console
-from ondie.emu.cli.files import check_target, write_atomically
+from ondie.emu.cli.files import check_target, suffix_of, write_atomically
 from ondie.kernels.bench import run
 
 
@@ -37,7 +37,7 @@ def kernels_command(
     if target is not None:
         check_target(target)
     if figure is not None:
-        from ondie.emu.cli.figures.save import saved, suffix_of
+        from ondie.emu.cli.figures.save import saved
         from ondie.kernels.bench.roofline import draw  # and Matplotlib
 
         suffix = suffix_of(figure)

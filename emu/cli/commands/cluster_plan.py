@@ -24,8 +24,7 @@ from ondie.emu.cli.commands.cluster_request import (
     recruited,
     write,
 )
-from ondie.emu.cli.figures.save import suffix_of
-from ondie.emu.cli.files import check_target, write_atomically
+from ondie.emu.cli.files import check_target, suffix_of, write_atomically
 from ondie.emu.cluster.batch_tuner import Engine
 from ondie.emu.cluster.cluster import Fleet
 from ondie.emu.cluster.data_split import split

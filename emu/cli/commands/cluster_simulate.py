@@ -18,8 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ondie.emu.cli.commands.cluster_request import Asked, Progress, data, one_of, ranged
-from ondie.emu.cli.figures.save import suffix_of
-from ondie.emu.cli.files import check_target, write_atomically
+from ondie.emu.cli.files import check_target, suffix_of, write_atomically
 from ondie.emu.cluster import membership as members
 from ondie.emu.cluster.history import History
 from ondie.emu.cluster.hypertune.batch_resize import rising

@@ -1,16 +1,13 @@
-"""Figures as files.
+"""Figures as PNG and PDF.
 
-Owns their bytes: without a date, so that the same numbers draw the same ones. Does not own what is
-drawn. Source: matplotlib.
+Owns the metadata: it has no date, so equal numbers give equal bytes. Does not own the drawing.
+Source: matplotlib.
 """
 
 from __future__ import annotations
 
 import io
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from ondie.emu.units import InputError
 
 if TYPE_CHECKING:  # matplotlib takes a second to import
     from matplotlib.figure import Figure
@@ -29,11 +26,3 @@ def saved(figure: Figure) -> dict[str, bytes]:
         figure.savefig(buffer, format=suffix, dpi=150, metadata=metadata)
         out[suffix] = buffer.getvalue()
     return out
-
-
-def suffix_of(path: Path) -> str:
-    """Which of `saved` a file is to hold. Raises InputError for another suffix."""
-    suffix = path.suffix.removeprefix(".").lower()
-    if suffix not in SUFFIXES:
-        raise InputError(f"{path}: want a file ending in .{' or .'.join(SUFFIXES)}")
-    return suffix

@@ -1,4 +1,4 @@
-"""Does `ondie validate formats` write what it found, refuse what it cannot do in one line, and end
+"""Does `ondie study formats` write what it found, refuse what it cannot do in one line, and end
 with everything it started?"""
 
 import json
@@ -15,7 +15,7 @@ from ondie.emu.cli.figures.save import saved
 from ondie.emu.validate import SUITES
 from tests.smoke.commands import Outcome, apart, files, here, refused
 
-WORDS = ("validate", "formats")
+WORDS = ("study", "formats")
 STEPS = 6
 # Says when its imports are done: before that, an interrupt is Python's own affair.
 DRIVER = """
@@ -51,7 +51,8 @@ def test_what_is_written(done):
     assert (outcome.code, outcome.err) == (0, "")
     assert files(folder) == ["new", "new/f.PNG", "rows.json"]
     assert "FP32 beside it: small GPT, AdamW, 6 steps in closed loop" in outcome.out
-    assert outcome.out.endswith("9 rows, 0 check rows outside their tolerance\n")
+    assert "9 rows, 0 check rows outside their tolerance\n" in outcome.out
+    assert outcome.out.endswith("written: rows.json, new/f.PNG\n")
 
 
 def test_the_rows_are_those_of_trainings_here(done):
@@ -88,7 +89,7 @@ def test_a_miss_exits_1_and_is_written(capsys, tmp_path, monkeypatch):
     outcome = here(capsys, *WORDS, *options)
     assert (outcome.code, outcome.err) == (1, "")
     assert outcome.out.count("MISS") == 2
-    assert outcome.out.endswith("18 rows, 2 check rows outside their tolerance\n")
+    assert "18 rows, 2 check rows outside their tolerance\n" in outcome.out
     assert len(json.loads(Path("rows.json").read_text())) == 18
     assert here(capsys, *WORDS, *options, "--quiet") == Outcome(1, "", "")
 
@@ -140,24 +141,44 @@ def test_numbers_that_cannot_be(folder, capsys, monkeypatch, options, words):
         (["formats", "--json", "file/rows.json"], ["file/rows.json", "cannot be written"]),
         (["formats", "--json", "."], [".", "is a folder"]),
         (["formats", "--json", "a.png", "--figure", "./a.png"], ["a.png"]),
-        (["formats", "--cases", "."], ["--cases", "validate mqsim"]),
-        (["formats", "--own"], ["--own", "validate mqsim"]),
-        (["--steps", "5"], ["--steps", "validate formats"]),
-        (["bytes", "--steps", "5"], ["--steps", "validate formats"]),
-        (["bytes", "--seeds", "1"], ["--seeds", "validate formats"]),
-        (["closed-forms", "--figure", "x.png"], ["--figure", "validate formats"]),
-        (["format"], ["'format'", "nearest: formats"]),
+        (["formats", "--cases", "."], ["No such option", "--cases"]),
+        (["formats", "--rates", "1e-6"], ["No such option", "--rates"]),
+        (["format"], ["'format'", "'formats'"]),
     ],
     ids=lambda x: " ".join(x),
 )
 def test_options_that_cannot_be(folder, capsys, monkeypatch, arguments, words):
-    """Known before torch is loaded, or a suite run."""
-    monkeypatch.setattr("ondie.emu.cli.commands.validate._trained", untouched)
-    for name in ("bytes", "closed-forms", "rates"):
-        monkeypatch.setitem(SUITES, name, untouched)
-    refused(here(capsys, "validate", *arguments), *words)
+    """They are refused before torch is loaded."""
+    monkeypatch.setattr("ondie.emu.cli.commands.study.trainings", untouched)
+    refused(here(capsys, "study", *arguments), *words)
     assert files(folder) == ["file"]
     assert (folder / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "spelling"),
+    [
+        (["formats"], "study formats"),
+        (["errors", "--rates", "1e-6", "--json", "rows.json"],
+         "study errors --rates 1e-6 --json rows.json"),
+        (["--figure", "a b.png", "formats"], "study formats --figure 'a b.png'"),
+        (["--json", "rows.json", "errors"], "study errors --json rows.json"),
+    ],
+    ids=lambda x: "" if isinstance(x, str) else " ".join(x),
+)  # fmt: skip
+def test_the_old_spelling_prints_the_new_one(folder, capsys, monkeypatch, arguments, spelling):
+    for suite in SUITES:
+        monkeypatch.setitem(SUITES, suite, untouched)
+    line = refused(here(capsys, "validate", *arguments), "is now a study")
+    assert line.endswith(f"use: ondie {spelling}")
+    assert files(folder) == ["file"]
+
+
+@pytest.mark.parametrize("option", ["--steps", "--seeds", "--figure"])
+def test_options_of_studies_are_no_options_of_validate(folder, capsys, monkeypatch, option):
+    for suite in SUITES:
+        monkeypatch.setitem(SUITES, suite, untouched)
+    refused(here(capsys, "validate", "bytes", option, "5"), "No such option", option)
 
 
 def test_without_torch(tmp_path):

@@ -1,0 +1,122 @@
+"""`ondie study formats|errors`: trainings with number formats and with raw bit errors.
+
+Owns the options and the output. Does not own the trainings (ondie.emu.studies). Source: own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import click
+
+from ondie.emu.analysis.row import CHECK, Row, show
+from ondie.emu.cli.click_helpers import Group, progress_bar
+from ondie.emu.cli.figures.save import saved
+from ondie.emu.cli.output import FigureOptions, output_options
+from ondie.emu.units import InputError
+
+Trainings = Callable[..., tuple[Any, ...]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyOptions(FigureOptions):
+    """The options of a study; None takes the default of the study."""
+
+    steps: int | None
+    seeds: list[int] | None
+    rates: list[float] | None = None
+    exposure: int | None = None
+
+    def training_options(self) -> dict[str, Any]:
+        """Return the options that are given, for the study's `run_study`."""
+        names = ("steps", "seeds", "rates", "exposure")
+        return {n: value for n in names if (value := getattr(self, n)) is not None}
+
+
+@click.group(cls=Group)
+def study() -> None:
+    """Train models with number formats and with bit errors."""
+
+
+def seeds_option(text: str) -> list[int]:
+    """Convert "1,2,3" to numbers."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: use integers, such as 1,2,3") from None
+
+
+def rates_option(text: str) -> list[float]:
+    """Convert "1e-8,1e-6" to numbers."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{text!r}: use numbers, such as 1e-8,1e-6") from None
+
+
+@study.command()
+@click.option("--steps", type=int, help="Train for this number of steps.  [default: 1000]")
+@click.option("--seeds", type=seeds_option, metavar="N,N,…",
+              help="Train once with each seed.  [default: 1,2,3]")  # fmt: skip
+@output_options("the rows", figure="the loss curves", quiet="tables")
+def formats(**values: Any) -> None:
+    """Train a small GPT with each format of the update and with FP32.
+
+    Exit code 1: the loss with a format differs from that with FP32 by more than the tolerance.
+    """
+    run("formats", StudyOptions(**values))
+
+
+@study.command()
+@click.option("--steps", type=int, help="Train for this number of steps.  [default: 200]")
+@click.option("--seeds", type=seeds_option, metavar="N,N,…",
+              help="Train once with each seed.  [default: 1,2,3]")  # fmt: skip
+@click.option("--rates", type=rates_option, metavar="X,X,…",
+              help="Raw bit error rates, such as 1e-8,1e-6.")  # fmt: skip
+@click.option("--exposure", type=int, metavar="N",
+              help="Flip as many bits as in a model N times as large.  [default: 1]")  # fmt: skip
+@output_options("the rows", figure="the increase of the loss by bit error rate", quiet="tables")
+def errors(**values: Any) -> None:
+    """Train two small models with raw bit errors in the pages that the dies compute with.
+
+    Exit code 1: the emulated drive and the drawn bit errors disagree.
+    """
+    run("errors", StudyOptions(**values))
+
+
+def run(name: str, given: StudyOptions) -> None:
+    """Train, write and show the rows; exit with 1 if a check row is outside its tolerance."""
+    given.check()
+    with progress_bar(given.quiet) as progress:
+        found: tuple[Any, ...] = trainings(name)(
+            saved, **given.training_options(), progress=progress
+        )
+    rows: list[Row] = found[0]
+    tables = [table for part in found[2:] for table in part]
+    files = given.write([row.data() for row in rows], lambda: found[1])
+    if (screen := given.console) is not None:
+        for table in tables:
+            screen.print(table)
+            screen.print()
+        # The tables of a study hold its SHOWN rows.
+        show([row for row in rows if row.kind == CHECK] if tables else rows, screen)
+    given.list_files(files)
+    if any(row.misses for row in rows):
+        sys.exit(1)
+
+
+def trainings(name: str) -> Trainings:
+    """Return the function that runs a study. Raises InputError without torch."""
+    try:
+        module = import_module(f"ondie.emu.studies.{name}")
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"study {name}: {error.name} is not installed; install it with: "
+            "pip install 'ondie[train]'"
+        ) from error
+    found: Trainings = module.run_study
+    return found

@@ -1,0 +1,155 @@
+"""Where results go: the options --json, --out, --figure and --quiet, the same for every command.
+
+Owns these options, the checks of their files before a run, and the writing after it. Does not own
+results, figures or tables. Source: none.
+
+--json PATH writes the machine-readable result to a file, or to standard output if PATH is `-`; the
+tables are then left out. --out DIR writes result.json, and the figures if the command draws any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import click
+from rich.console import Console
+
+from ondie.emu.cli.console import console
+from ondie.emu.cli.files import check_target, suffix_of, write_atomically
+from ondie.emu.units import InputError
+
+STANDARD_OUTPUT = Path("-")
+JSON_SPELLING = "--json takes a file, or - for standard output: --json -"
+Images = Callable[[], Mapping[str, bytes]]
+"""Draws the figure: {"png": bytes, "pdf": bytes}."""
+
+
+class JsonPath(click.Path):
+    """A file or `-`. Another option in its place means that the value is missing."""
+
+    name = "path"
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path, allow_dash=True)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if str(value).startswith("-") and str(value) != "-":
+            self.fail(f"{value!r}; {JSON_SPELLING}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputOptions:
+    """The options of a command that has a machine-readable result."""
+
+    json_path: Path | None = None
+    out: Path | None = None
+    quiet: bool = False
+    draws: ClassVar[bool] = False
+    """Whether the command has a figure."""
+
+    @property
+    def console(self) -> Console | None:
+        """Return the console for tables; None if nothing or only JSON goes to standard output."""
+        return None if self.quiet or self.json_path == STANDARD_OUTPUT else console()
+
+    def remark(self, line: str) -> None:
+        """Write a line to standard error unless --quiet is given."""
+        if not self.quiet:
+            click.echo(f"ondie: {line}", err=True)
+
+    def json_files(self) -> list[Path]:
+        """Return the files that hold the result."""
+        found = [] if self.json_path in (None, STANDARD_OUTPUT) else [self.json_path]
+        found += [] if self.out is None else [self.out / "result.json"]
+        return [path for path in found if path is not None]
+
+    def figure_files(self) -> dict[Path, str]:
+        """Return the files of the figure and their formats."""
+        if self.out is None or not self.draws:
+            return {}
+        return {self.out / f"figure.{suffix}": suffix for suffix in ("png", "pdf")}
+
+    def check(self, *inputs: Path | str, others: tuple[Path, ...] = ()) -> None:
+        """Raise InputError if a file cannot be written, is one of ``inputs``, or is written twice.
+
+        ``others``: further files that the command writes.
+        """
+        taken: set[Path] = set()
+        for path in (*self.json_files(), *self.figure_files(), *others):
+            check_target(path, *inputs)
+            if path.resolve() in taken:
+                raise InputError(f"{path}: two options write this file; use another name for one")
+            taken.add(path.resolve())
+
+    def write(
+        self, result: Any, draw: Images | None = None, others: Mapping[Path, bytes] | None = None,
+        *, sort_keys: bool = False, indent: int | None = 1,
+    ) -> list[Path]:  # fmt: skip
+        """Write the result as JSON, the figure, and ``others``: all files or none.
+
+        Returns the files in the order in which they are listed for the user.
+        """
+        files = dict(others or {})
+        if self.json_path is not None or self.out is not None:
+            text = json.dumps(result, indent=indent, sort_keys=sort_keys, allow_nan=False) + "\n"
+            files |= dict.fromkeys(self.json_files(), text.encode())
+        wanted = self.figure_files()
+        if wanted:
+            assert draw is not None
+            images = draw()
+            files |= {path: images[suffix] for path, suffix in wanted.items()}
+        write_atomically(files)
+        if self.json_path == STANDARD_OUTPUT:
+            click.echo(text, nl=False)
+        return list(files)
+
+    def list_files(self, files: list[Path]) -> None:
+        """Print which files were written."""
+        if files and (screen := self.console) is not None:
+            screen.print("written: " + ", ".join(map(str, files)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureOptions(OutputOptions):
+    """The options of a command that also draws a figure."""
+
+    figure: Path | None = None
+    draws: ClassVar[bool] = True
+
+    def figure_files(self) -> dict[Path, str]:
+        """Return the files of the figure and their formats. Raises InputError for a suffix."""
+        found = super().figure_files()
+        return found if self.figure is None else {self.figure: suffix_of(self.figure)} | found
+
+
+def output_options(
+    result: str, *, figure: str | None = None, out: str | None = None, quiet: str = "tables"
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds the options of OutputOptions, or FigureOptions with ``figure``.
+
+    ``result``, ``figure``: nouns for the help text. ``out``: help text of --out instead of the
+    usual one. ``quiet``: what --quiet leaves out beside the progress bar.
+    """
+    folder = "result.json" if figure is None else "result.json and the figure (PNG and PDF)"
+    options = [
+        click.option("--json", "json_path", type=JsonPath(), metavar="PATH|-",
+                     help=f"Write {result} as JSON to a file, or to standard output (-)."),
+        click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+                     help=out or f"Write {folder} to this folder."),
+        click.option("--quiet", is_flag=True, help=f"Print no progress bar and no {quiet}."),
+    ]  # fmt: skip
+    if figure is not None:
+        options.insert(2, click.option("--figure", type=click.Path(path_type=Path), metavar="FILE",
+                                       help=f"Draw {figure} to FILE.png or FILE.pdf."))  # fmt: skip
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
