@@ -1,8 +1,8 @@
 """Configurations: presets and overrides as one checked, frozen tree of numbers with provenance.
 
-Owns Config and what is asked of it: lookup, replacement, resolution, hash, differences, tables.
-Does not hold numbers (presets/*.toml), read files (loading), or know units beyond their names.
-Source: the tree is schema/; TOML presets, checked against rules/.
+Owns Config: lookup, replacement, resolution, hash, differences, tables. Does not own numbers
+(presets/*.toml), files (loader.py), or units beyond their names (units.py).
+Source: none; the tree is schema/, and TOML presets are checked against rules/.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class Config(Tree):
     ) -> Config:
         """A copy with `changes` (text with units, or numbers in base units), fully checked.
 
-        Changed leaves have source "set" and no range. Where the flash changes and the capacity is
-        not among them, the capacity follows (nominal_capacity.py). Raises InputError.
+        Changed leaves have source "set" and no range. If the flash changes and the capacity is not
+        among `changes`, the capacity follows the flash (nominal_capacity.py). Raises InputError.
         """
         return _build(changed(self.records, changes, "", ref), self.system.name)
 
@@ -113,8 +113,8 @@ class Config(Tree):
 def load_preset(source: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
     """The configuration of a preset's name, or of a TOML file (a path or a name ending .toml).
 
-    `overrides` are "key=value" texts; the capacity follows the flash unless it is one of them, or
-    of what a file states beside it. Raises InputError: unknown preset, section, key or unit,
+    `overrides` are "key=value" texts. The capacity follows the flash unless an override or the file
+    states it. Raises InputError: unknown preset, section, key or unit,
     missing leaf or source, bad value, or a broken rule between leaves.
     """
     where, leaves = read(os.fspath(source))
@@ -157,7 +157,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of `ondie preset show`: everything as text; the last three empty without --why."""
+    """One line of `ondie preset show` as text; the last three fields are empty without --why."""
 
     key: str
     value: str
@@ -169,7 +169,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One line of `ondie preset diff`: None where a configuration has no such leaf."""
+    """One line of `ondie preset diff`; None if a configuration has no such leaf."""
 
     key: str
     a: Leaf | None
@@ -198,7 +198,8 @@ def preset_list() -> list[Summary]:
             return shown(leaf.value, leaf.unit)
 
         geometry = " x ".join(
-            text(f"flash.{k}") for k in ("channels", "dies_per_channel", "planes_per_die", "page")
+            text(f"flash.{key}")
+            for key in ("channels", "dies_per_channel", "planes_per_die", "page")
         )
         engine = f"{text('isp.cores')} x {text('isp.frequency')}"
         isp = {"none": "none", "fpga": text("isp.engine"), "cores": engine}[config.isp.kind]

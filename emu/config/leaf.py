@@ -1,8 +1,8 @@
-"""One number and where it comes from: the leaf record, and reading one from a file or an override.
+"""One value and its provenance: the leaf record, and reading one from a file or an override.
 
-Owns Leaf and the rules for it: a source and a reference always, a range for whatever is assumed.
-Does not know files, sections or how leaves depend on each other (config, constraints).
-Source: the marks of the project's fact sheet; every shipped number carries one of SOURCES.
+Owns Leaf and its rules: each has a source and a reference, and a range if it is assumed. Does not
+own files and sections (loader.py) or dependencies between leaves (rules/).
+Source: none; every shipped value has one of SOURCES.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Leaf:
     `value`, `low` and `high` are in base units (`unit`: "ps", "bytes", ..., None for plain
     values); `text` is what the file or the command line said. For choices and flags `low` and
     `high` are positions in the ordered set, so that a sweep may try both ends. `source` is one of
-    SOURCES, "set" for an override, or "follows" for what was scaled with one (nominal).
+    SOURCES, "set" for an override, or "follows" for a capacity scaled with the flash
+    (nominal_capacity.py).
     """
 
     key: str
@@ -117,12 +118,12 @@ def _checked(key: Key, name: str, raw: _Table, place: str) -> Leaf:
     ref = " ".join(raw.ref.split())
     if not ref:
         raise InputError(
-            f'{place}: ref is ""; name where the number comes from, or why it is assumed'
+            f'{place}: ref is ""; state where the value comes from, or why it is assumed'
         )
     value = read_value(key, raw.value, place)
     if (raw.low is None) != (raw.high is None):
         missing = "low" if raw.low is None else "high"
-        raise InputError(f"{place}: {missing} is missing; a range states low and high")
+        raise InputError(f"{place}: {missing} is missing; a range needs low and high")
     if raw.low is None:
         if raw.source == "assumed" and key.name != "system.name":
             raise InputError(

@@ -1,9 +1,9 @@
-"""Reading presets, users' files and overrides into records, before they become a configuration.
+"""Reads presets, users' files and overrides into leaves, from which a configuration is built.
 
-Owns files, `base`, the names of keys and their nearest right ones, completeness, and order.
-Does not judge a single leaf (provenance) or leaves together (constraints, called by config).
-Source: TOML 1.0; a preset states every leaf, here or in a part that it includes; a user's file
-states `base` and what differs.
+Owns files, `base` and `include`, names of keys with suggestions, completeness, and order. Does not
+own the check of a single leaf (leaf.py) or of several together (rules/, called by config.py).
+Source: TOML 1.0; a preset states every leaf, in its file or in a part that it includes; a user's
+file states `base` and the leaves that differ.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def part_names() -> tuple[str, ...]:
 
 
 def key_of(name: str) -> tuple[Key, str]:
-    """The schema's key of a leaf and, where that is a table, the leaf's row in it ("" else)."""
+    """The schema's key of a leaf, and the leaf's row if that key is a table (otherwise "")."""
     if name in KEYS:
         return KEYS[name], ""
     table = next(t for t in _TABLES if name.startswith(t + "."))
@@ -45,9 +45,9 @@ def key_of(name: str) -> tuple[Key, str]:
 
 
 def canonical(key: str, leaves: Iterable[str], place: str) -> str:
-    """The name of the leaf that `key` means; the attribute's name ("flash.t_read_ps") works too.
+    """The name of the leaf `key`, which may also be an attribute ("flash.t_read_ps").
 
-    Raises InputError, starting with `place`, with the nearest right key.
+    Raises InputError, starting with `place`, with the most similar key.
     """
     name = ALIASES.get(key, key)
     if name in _PLAIN or any(name.startswith(t + ".") and name != t + "." for t in _TABLES):
@@ -58,7 +58,7 @@ def canonical(key: str, leaves: Iterable[str], place: str) -> str:
 
 
 def nearest_key(key: str, names: Iterable[str]) -> str:
-    """The most similar key; a right last part in a wrong or missing section is found as well."""
+    """The most similar key; also finds a correct last part with a wrong or missing section."""
     names = tuple(names)
     last = {name.rpartition(".")[2]: name for name in reversed(names)}
     part = key.rpartition(".")[2]
@@ -79,7 +79,7 @@ def changed(
     leaves: Mapping[str, Leaf], changes: Mapping[str, Value], place: str, ref: str
 ) -> dict[str, Leaf]:
     """`leaves` with `changes` (text, or numbers in base units), whose source becomes "set"; the
-    capacity follows the flash unless it is among them."""
+    capacity follows the flash unless it is among `changes`."""
     result = dict(leaves)
     for key, value in changes.items():
         name = canonical(key, leaves, place)
@@ -106,7 +106,7 @@ def split_overrides(texts: Sequence[str], leaves: Iterable[str]) -> dict[str, Va
 
 
 def read(source: str, chain: tuple[str, ...] = ()) -> tuple[str, dict[str, Leaf]]:
-    """The complete leaves of a preset or file, bases resolved, and its name for errors.
+    """The name for errors and the complete leaves of a preset or file, with its bases resolved.
 
     `chain` holds the files that led here through `base`. Raises InputError.
     """
@@ -118,7 +118,7 @@ def read(source: str, chain: tuple[str, ...] = ()) -> tuple[str, dict[str, Leaf]
 
 @functools.cache
 def _shipped(name: str) -> tuple[str, dict[str, Leaf]]:
-    """Files of the package are read once."""
+    """The leaves of a shipped preset; each file is read once per process."""
     return _read(name, ())
 
 
@@ -137,7 +137,7 @@ def _read(source: str, chain: tuple[str, ...]) -> tuple[str, dict[str, Leaf]]:
     if missing:
         raise InputError(
             f"{where}: {missing[0]} is missing ({len(missing)} in all); state every "
-            'leaf, or start from a preset with base = "newport"'
+            'key, or start from a preset with base = "newport"'
         )
     return where, ordered(leaves)
 
@@ -159,8 +159,8 @@ def _sections(content: Mapping[str, Any], where: str) -> dict[str, Leaf]:
 
 
 def _include(name: object, path: Path, where: str) -> dict[str, Leaf]:
-    """Leaves that several presets share: a part by its name, or a file beside the one that names
-    it. It states leaves only, so that no chain of parts can lead back to itself."""
+    """Leaves of a part, which presets share: the name of a shipped part, or a path relative to
+    the file that includes it. A part includes no other part and has no base."""
     if not isinstance(name, str) or not name.isprintable():
         raise InputError(
             f'{where}: include = {quoted(name)} is not a name; write include = "management"'
@@ -176,7 +176,9 @@ def _include(name: object, path: Path, where: str) -> dict[str, Leaf]:
     content = _toml(part, place, names, "parts")
     for word in ("base", "include"):
         if word in content:
-            raise InputError(f"{place}: has {word} = {quoted(content[word])}; a part states leaves")
+            raise InputError(
+                f"{place}: contains {word} = {quoted(content[word])}; a part contains only sections"
+            )
     return _sections(content, place)
 
 
@@ -240,8 +242,10 @@ def _section(section: str, table: Mapping[str, Any], where: str) -> dict[str, Le
             raise InputError(f"{where}: {name} = {quoted(value)} is not a table; write [{name}]")
         for row, leaf in rows.items():
             if row in leaves:
-                raise InputError(f"{where}: {row} is stated twice, once as {quoted(short)}")
+                raise InputError(
+                    f"{where}: {row} is stated twice, once as {quoted(short)}; state it once"
+                )
             if not row.isprintable() or row.endswith("."):
-                raise InputError(f"{where}: {quoted(row)} is not a key; write one name on one line")
+                raise InputError(f"{where}: {quoted(row)} is not a key; write a name on one line")
             leaves[row] = read_leaf(key, row, leaf, where)
     return leaves

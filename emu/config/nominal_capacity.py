@@ -1,10 +1,10 @@
 """Nominal capacity: follows the flash, so that the numbers of one result agree.
 
-Owns the rule: who changes the flash (channels, dies, planes, blocks, pages) and does not say what
-capacity is offered gets as much more or less of it. Does not own that it must fit (constraints.py)
-or what is counted in it (lifetime.py).
-Source: own. A drive's nominal capacity is a share of its flash; over-provisioning says what the map
-offers, and leaves what the label says as it is.
+Owns the rule: a change of the flash (channels, dies, planes, blocks, pages) without a change of the
+capacity scales the capacity in proportion. Does not own the check that it fits (rules/ftl.py) or
+its use (analysis/lifetime.py).
+Source: none. The nominal capacity of a drive is a share of its flash; over-provisioning determines
+the exported capacity and leaves the nominal one unchanged.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ondie.emu.units import KINDS, exact, fmt_bytes
 
 CAPACITY = "system.capacity"
 FOLLOWS = "follows"
-"""Source of a capacity that nobody has given."""
+"""Source of a capacity that was scaled with the flash."""
 
 
 def followed(
     before: Mapping[str, Leaf], after: Mapping[str, Leaf], given: Container[str]
 ) -> dict[str, Leaf]:
-    """``after``, with the capacity of ``before`` scaled as its flash, in whole bytes rounded down,
-    unless the flash is as large as it was or the capacity is among what was ``given``."""
+    """``after``, with the capacity of ``before`` scaled in proportion to the flash, rounded down to
+    whole bytes, unless the size of the flash is unchanged or ``given`` contains the capacity."""
     result = dict(after)
     was, now = flash_bytes(before), flash_bytes(after)
     if CAPACITY in given or was == now:
@@ -35,7 +35,7 @@ def followed(
     value = max(old.value * now // was, 1)
     keys = [key for key in GEOMETRY if before[key].value != after[key].value]
     changes = ", ".join(f"{key} = {after[key].text} (was {before[key].text})" for key in keys)
-    ref = f"{fmt_bytes(old.value)} x {now / was:.4g}, as the flash with {changes}"
+    ref = f"{fmt_bytes(old.value)} x {now / was:.4g}, because of {changes}"
     text = exact(value, KINDS["bytes"])
     result[CAPACITY] = Leaf(CAPACITY, text, value, None, None, FOLLOWS, ref, old.unit)
     return result
@@ -47,7 +47,7 @@ def flash_bytes(leaves: Mapping[str, Leaf]) -> int:
 
 
 def note(leaf: Leaf) -> str | None:
-    """What a reader has to know of a capacity that follows; None where it was given."""
+    """The note about a capacity that follows the flash; None for a capacity that was given."""
     if leaf.source != FOLLOWS:
         return None
-    return f"{CAPACITY} = {fmt_bytes(int(leaf.value))} follows: {leaf.ref}"
+    return f"{CAPACITY} = {fmt_bytes(int(leaf.value))} follows the flash: {leaf.ref}"

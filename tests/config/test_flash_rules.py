@@ -8,7 +8,7 @@ from tests.timing.flash import Flash
 TLC = {"flash__cell": "TLC", "flash__pages_per_block": 12}
 TWO_PASS = TLC | {"flash__programming": "two_pass", "flash__t_program_second": "80 us"}
 REFUSED = [
-    ({"flash__planes_per_die": 32}, "at most 31 planes"),
+    ({"flash__planes_per_die": 32}, "must be at most 31"),
     ({"flash__dies_per_channel": 3, "flash__dies_per_chip": 2}, "whole chips"),
     (
         {
@@ -17,20 +17,23 @@ REFUSED = [
             "flash__dies_per_chip": 8,
             "flash__planes_per_die": 4,
         },
-        "has at most 31 planes",
+        "have at most 31 planes",
     ),
-    ({"flash__chip_busy": "per_chip", "flash__plane_reads": "alone"}, "cannot read alone"),
-    ({"flash__chip_busy": "per_chip", "pe__kind": "per_plane"}, "per_die is right"),
-    ({"flash__plane_reads": "alone", "pe__kind": "per_plane"}, "take the planes of a die together"),
-    ({"flash__power_planes": 1}, "must fit"),
-    ({"flash__programming": "one_shot"}, "MLC, TLC and QLC"),
+    (
+        {"flash__chip_busy": "per_chip", "flash__plane_reads": "alone"},
+        "planes cannot be read independently",
+    ),
+    ({"flash__chip_busy": "per_chip", "pe__kind": "per_plane"}, 'requires pe.kind = "none"'),
+    ({"flash__plane_reads": "alone", "pe__kind": "per_plane"}, "all planes of a die together"),
+    ({"flash__power_planes": 1}, "at least flash.planes_per_die"),
+    ({"flash__programming": "one_shot"}, '"MLC", "TLC" or "QLC"'),
     (TLC | {"flash__programming": "one_shot", "flash__pages_per_block": 13}, "whole word lines"),
     (
         TLC | {"flash__programming": "one_shot", "flash__t_program_upper": "1 us"},
-        "take one time; 0 is right",
+        "programmed in one time",
     ),
     (TLC | {"flash__programming": "one_shot", "flash__page_types": "planar"}, "page by page"),
-    (TWO_PASS | {"flash__t_program_second": "0 us"}, "takes some time"),
+    (TWO_PASS | {"flash__t_program_second": "0 us"}, "requires flash.t_program_second above 0"),
 ]
 
 

@@ -52,7 +52,7 @@ def test_one_at_a_time_or_all_at_once():
 def test_the_note_says_what_it_follows():
     cfg = load_preset("optimstore-r1", ["flash.channels=4", "flash.dies_per_channel=4"])
     assert nominal.note(cfg.leaf("system.capacity")) == (
-        "system.capacity = 250 GB follows: 1.00 TB x 0.25, as the flash with "
+        "system.capacity = 250 GB follows the flash: 1.00 TB x 0.25, because of "
         "flash.channels = 4 (was 8), flash.dies_per_channel = 4 (was 8)"
     )
     for settings in ([], ["system.capacity=200 GB", "flash.channels=4"], ["flash.t_read=20 us"]):

@@ -354,7 +354,10 @@ def test_the_closed_form_knows_it(mode, dispatch, counts):
         ({"errors.kind": "rates"}, "nearest: rate"),
         ({"errors.exposure": "0"}, "the least is 1"),
         ({"pe.protection": "on_die_ecc", "pe.ecc_codeword": "3 KiB"}, "pe.ecc_codeword"),
-        ({"pe.protection": "on_die_ecc", "pe.ecc_correctable_bits": "0"}, "at least one bit"),
+        (
+            {"pe.protection": "on_die_ecc", "pe.ecc_correctable_bits": "0"},
+            "must be at least 1 and less",
+        ),
         ({"pe.protection": "controller_ecc", "ecc.codeword": "3 KiB"}, "ecc.codeword"),
     ],
 )

@@ -214,8 +214,8 @@ def test_bad_input(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["ablation", "gpt-small", "--json", "a.json"]
     refused(here(capsys, *words, "--device", "newport"), "pe.kind = none")
-    refused(here(capsys, *words, "--set", "pe.rain=65"), "pe.rain", "65", "no more than")
-    refused(here(capsys, *words, "--set", "pe.rain=1"), "pe.rain", "2 dies at least")
+    refused(here(capsys, *words, "--set", "pe.rain=65"), "pe.rain", "65", "the number of dies")
+    refused(here(capsys, *words, "--set", "pe.rain=1"), "pe.rain", "must be from 2")
     refused(here(capsys, *words, "--set", "pe.rain=-1"), "pe.rain")
     refused(here(capsys, "ablation", "gpt-small", "--json", tmp_path), str(tmp_path))
     assert files(tmp_path) == []

@@ -459,9 +459,9 @@ def test_uncompiled(mode, tmp_path, root):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"cache__mode": "write_back"}, "a data cache holds at least one page"),
+        ({"cache__mode": "write_back"}, "data cache must hold at least one page"),
         ({"cache__mode": "read", "cache__capacity": "1 TiB"}, "must fit the drive's DRAM"),
-        ({"cache__dirty_share": 1.5}, "at most all of the cache, 1"),
+        ({"cache__dirty_share": 1.5}, "must be at most 1"),
         ({"cache__mode": "writeback"}, "write_back"),
         ({"ftl__map_cache": "1 TiB"}, "must fit the drive's DRAM"),
     ],

@@ -200,12 +200,12 @@ def test_who_waits_for_flash_waits_for_no_rest(programming, how):
 
 REFUSED = [
     ({"ftl__gc_copyback": "true"}, "copy-back programs a page"),
-    ({"pe__kind": "per_plane"}, "processing elements program a page"),
-    ({"ftl__map_update": "placed"}, 'map_update "programmed"'),
-    ({"ftl__unwritten": "as_written"}, 'unwritten "zeros"'),
-    ({"ftl__map_cache": "1 KiB", "ftl__map_writes": 0}, "map_writes of at least 1"),
+    ({"pe__kind": "per_plane"}, "processing elements program single pages"),
+    ({"ftl__map_update": "placed"}, 'map_update = "programmed"'),
+    ({"ftl__unwritten": "as_written"}, 'unwritten = "zeros"'),
+    ({"ftl__map_cache": "1 KiB", "ftl__map_writes": 0}, "map_writes must be at least 1"),
     ({"flash__pages_per_block": 6}, "at least three word lines"),
-    ({"dram__capacity": "1 KiB", "dram__isp": "0 B"}, "hold word lines until they are"),
+    ({"dram__capacity": "1 KiB", "dram__isp": "0 B"}, "buffer for incomplete word lines"),
 ]
 
 

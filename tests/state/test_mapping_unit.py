@@ -205,9 +205,9 @@ def test_compiled_and_uncompiled_runs_are_alike():
 
 
 REFUSED = [
-    ({"ftl__mapping_unit": "3 KiB"}, "powers of two"),
+    ({"ftl__mapping_unit": "3 KiB"}, "power of two"),
     ({"ftl__mapping_unit": "32 KiB"}, "whole mapping units"),
-    ({"ftl__mapping_unit": "256 B"}, "at least 512 B"),
+    ({"ftl__mapping_unit": "256 B"}, "from 512 B"),
     ({"ftl__map_update": "placed"}, "programmed"),
     ({"ftl__unwritten": "as_written"}, "zeros"),
     ({"ftl__gc_copyback": "true"}, "whole pages"),
@@ -215,7 +215,7 @@ REFUSED = [
     ({"host__io_block": "2 KiB"}, "multiple"),
     (
         {"ftl__pslc": "dynamic", "ftl__pslc_share": 0.1, "flash__cell": "TLC"},
-        "folded, by whole pages",
+        "folded by whole pages",
     ),
 ]
 

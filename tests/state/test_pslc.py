@@ -388,12 +388,12 @@ def test_interpreted_and_compiled_agree(root):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"flash__cell": "SLC"}, "MLC, TLC and QLC"),
+        ({"flash__cell": "SLC"}, '"MLC", "TLC" or "QLC"'),
         ({"flash__pages_per_block": 2}, "one word line"),
         ({"ftl__pslc_share": 0.02}, "at least one block"),
         ({"ftl__pslc_share": 1.5}, "at most 1"),
-        ({"ftl__pslc_share": 0.99}, "native blocks must be left"),
-        ({"ftl__pslc_streams": 2}, "at most as many"),
+        ({"ftl__pslc_share": 0.99}, "more native blocks must be left"),
+        ({"ftl__pslc_streams": 2}, "at most ftl.write_streams"),
         ({"flash__programming": "one_shot", "pe__kind": "none"}, "page by page"),
         ({"errors__kind": "model", "errors__pslc": 0}, "above 0"),
         ({"ftl__map_update": "placed"}, "programmed"),

@@ -321,14 +321,14 @@ def test_one_mtu_for_all():
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (("tunnel.outstanding=0",), "at least one command outstanding"),
-        (("tunnel.relay_threads=0",), "one thread in the host"),
-        (("tunnel.outstanding=5000",), "at most 4096 commands"),
-        (("tunnel.payload=32 B",), "64 B at least"),
-        (("tunnel.payload=2 MiB",), "no more than the drive takes at once"),
+        (("tunnel.outstanding=0",), "at least one outstanding command"),
+        (("tunnel.relay_threads=0",), "at least one relay thread"),
+        (("tunnel.outstanding=5000",), "must be at most 4096"),
+        (("tunnel.payload=32 B",), "must be from 64 B"),
+        (("tunnel.payload=2 MiB",), "to frontend.max_transfer"),
         (("tunnel.mtu=40 B",), "68 B to 65535 B"),
         (("tunnel.mtu=1 MiB",), "68 B to 65535 B"),
-        (("tunnel.command=0",), "a command takes time"),
+        (("tunnel.command=0",), "requires tunnel.command above 0"),
     ],
 )
 def test_tunnels_that_cannot_be(overrides, words):

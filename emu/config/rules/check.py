@@ -15,7 +15,7 @@ from ondie.emu.config.schema.tree import Tree
 from ondie.emu.units import InputError, quoted
 
 LONGEST_PS = 10**15
-"""No time of a drive is longer; the clock ends after 53 days."""
+"""Longest time of a drive; the clock ends after 53 days."""
 
 RULES: tuple[Rule, ...] = (
     *ftl.RULES,
@@ -36,4 +36,4 @@ def check(config: Tree, leaves: Mapping[str, Leaf], where: str) -> None:
             raise InputError(f"{where}: {values}: {right}")
     for key, leaf in leaves.items():
         if leaf.unit == "ps" and isinstance(leaf.value, int) and leaf.value > LONGEST_PS:
-            raise InputError(f"{where}: {key} = {quoted(leaf.text)}: at most 1000 s is right")
+            raise InputError(f"{where}: {key} = {quoted(leaf.text)}: must be at most 1000 s")

@@ -6,67 +6,88 @@ Source: none.
 
 from __future__ import annotations
 
-from ondie.emu.config.rules.rule import Rule, mapping_unit, no_errors
+from ondie.emu.config.rules.conditions import (
+    ERRORS,
+    MAPPED_BY_PROGRAM,
+    NO_ERRORS,
+    Condition,
+    at_most,
+    only_if,
+    other_than,
+    requires,
+)
+from ondie.emu.config.rules.rule import Rule, mapping_unit
+
+CACHE = other_than("cache.mode", "off")
+WRITES_CACHED = Condition(
+    ("cache.mode",),
+    lambda cfg: cfg.cache.mode not in ("off", "read"),
+    "a cache.mode that caches writes",
+)
+NO_RECLAIM = Condition(
+    ("ftl.reclaim_reads", "ftl.reclaim_retries"),
+    lambda cfg: cfg.ftl.reclaim_reads == cfg.ftl.reclaim_retries == 0,
+    "ftl.reclaim_reads = 0 and ftl.reclaim_retries = 0",
+)
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        ("errors.kind", "ecc.codeword", "flash.page", "ftl.mapping_unit"),
-        lambda c: no_errors(c) or mapping_unit(c) % c.ecc.codeword_bytes == 0,
-        'kind "model" needs pages, or mapping units, of whole code words',
+    only_if(
+        ERRORS,
+        ("ecc.codeword", "flash.page", "ftl.mapping_unit"),
+        lambda cfg: mapping_unit(cfg) % cfg.ecc.codeword_bytes == 0,
+        "a page, or a mapping unit, must consist of whole code words if errors are simulated",
     ),
-    Rule(
-        ("errors.kind", "ecc.codeword", "ecc.correctable_bits"),
-        lambda c: no_errors(c) or 0 < c.ecc.correctable_bits < 4 * c.ecc.codeword_bytes,
-        "a code corrects at least one bit and fewer than half of its bits",
+    only_if(
+        ERRORS,
+        ("ecc.codeword", "ecc.correctable_bits"),
+        lambda cfg: 0 < cfg.ecc.correctable_bits < 4 * cfg.ecc.codeword_bytes,
+        "ecc.correctable_bits must be at least 1 and less than half of the bits of a code word",
     ),
-    Rule(
-        ("errors.kind", "ecc.decode", "ecc.decode_limit"),
-        lambda c: no_errors(c) or c.ecc.decode_ps <= c.ecc.decode_limit_ps,
-        "decoding at the limit takes no less than without errors",
+    only_if(
+        ERRORS,
+        ("ecc.decode", "ecc.decode_limit"),
+        lambda cfg: cfg.ecc.decode_ps <= cfg.ecc.decode_limit_ps,
+        "ecc.decode_limit must be at least ecc.decode, the time without errors",
     ),
-    Rule(
-        ("errors.kind", "ecc.retry_gain"),
-        lambda c: no_errors(c) or c.ecc.retry_gain <= 1,
-        "a retry leaves at most all of the shifted errors, 1",
+    only_if(
+        ERRORS,
+        ("ecc.retry_gain",),
+        lambda cfg: cfg.ecc.retry_gain <= 1,
+        "ecc.retry_gain, the share of errors that remains, must be at most 1",
     ),
-    Rule(
-        ("errors.kind", "ecc.soft_gain"),
-        lambda c: no_errors(c) or c.ecc.soft_gain >= 1,
-        "soft decision corrects no fewer bits than hard decision, 1",
+    only_if(
+        ERRORS,
+        ("ecc.soft_gain",),
+        lambda cfg: cfg.ecc.soft_gain >= 1,
+        "ecc.soft_gain must be at least 1: soft decision corrects no fewer bits than hard decision",
     ),
-    Rule(
-        ("errors.kind", "ftl.reclaim_reads", "ftl.reclaim_retries"),
-        lambda c: not no_errors(c) or c.ftl.reclaim_reads == c.ftl.reclaim_retries == 0,
-        'data move because of their reads where kind is "model" only; else 0',
+    requires(NO_ERRORS, NO_RECLAIM, "without errors, reads move no data"),
+    only_if(
+        CACHE,
+        ("cache.capacity", "flash.page"),
+        lambda cfg: cfg.cache.capacity_bytes >= cfg.flash.page_bytes,
+        "the data cache must hold at least one page",
     ),
-    Rule(
-        ("cache.mode", "cache.capacity", "flash.page"),
-        lambda c: c.cache.mode == "off" or c.cache.capacity_bytes >= c.flash.page_bytes,
-        "a data cache holds at least one page",
-    ),
-    Rule(
-        ("cache.mode", "cache.capacity", "dram.capacity"),
-        lambda c: c.cache.mode == "off" or c.cache.capacity_bytes <= c.dram.capacity_bytes,
+    only_if(
+        CACHE,
+        ("cache.capacity", "dram.capacity"),
+        lambda cfg: cfg.cache.capacity_bytes <= cfg.dram.capacity_bytes,
         "the data cache must fit the drive's DRAM",
     ),
-    Rule(
-        ("cache.mode", "ftl.map_update"),
-        lambda c: c.cache.mode in ("off", "read") or c.ftl.map_update == "programmed",
-        'what a cache has written may be trimmed on its way: map_update "programmed"',
+    requires(
+        WRITES_CACHED,
+        MAPPED_BY_PROGRAM,
+        "data on their way from the cache to flash may be trimmed before their program",
     ),
-    Rule(
-        ("cache.dirty_share",),
-        lambda c: c.cache.dirty_share <= 1,
-        "at most all of the cache, 1",
-    ),
+    at_most("cache.dirty_share", 1),
     Rule(
         ("ftl.map_cache", "dram.capacity"),
-        lambda c: c.ftl.map_cache_bytes <= c.dram.capacity_bytes,
+        lambda cfg: cfg.ftl.map_cache_bytes <= cfg.dram.capacity_bytes,
         "the cached mapping table must fit the drive's DRAM",
     ),
     Rule(
         ("dram.isp", "dram.capacity"),
-        lambda c: c.dram.isp_bytes <= c.dram.capacity_bytes,
-        "the processor's part must fit the drive's DRAM",
+        lambda cfg: cfg.dram.isp_bytes <= cfg.dram.capacity_bytes,
+        "the in-storage processor's part must fit the drive's DRAM",
     ),
 )

@@ -6,6 +6,18 @@ Source: none.
 
 from __future__ import annotations
 
+from ondie.emu.config.rules.conditions import (
+    MAPPED_BY_PROGRAM,
+    ONE_COMMAND_PER_CHIP,
+    WORD_LINES,
+    Condition,
+    above_zero,
+    at_most,
+    equal,
+    only_if,
+    other_than,
+    requires,
+)
 from ondie.emu.config.rules.rule import (
     MOST_PLANES,
     WORD_LINE,
@@ -15,114 +27,102 @@ from ondie.emu.config.rules.rule import (
 )
 from ondie.emu.units import fmt_bytes
 
+ONE_PROGRAM_TIME = Condition(
+    ("flash.t_program_middle", "flash.t_program_upper"),
+    lambda cfg: cfg.flash.t_program_middle_ps == cfg.flash.t_program_upper_ps == 0,
+    "flash.t_program_middle = 0 and flash.t_program_upper = 0",
+)
+
 RULES: tuple[Rule, ...] = (
-    Rule(
-        ("flash.planes_per_die",),
-        lambda c: c.flash.planes_per_die <= MOST_PLANES,
-        f"at most {MOST_PLANES} planes",
-    ),
+    at_most("flash.planes_per_die", MOST_PLANES),
     Rule(
         ("flash.dies_per_chip", "flash.dies_per_channel"),
-        lambda c: c.flash.dies_per_channel % c.flash.dies_per_chip == 0,
-        "the dies of a channel must be whole chips",
+        lambda cfg: cfg.flash.dies_per_channel % cfg.flash.dies_per_chip == 0,
+        "the dies of a channel must be whole chips: flash.dies_per_channel must be a multiple of "
+        "flash.dies_per_chip",
     ),
-    Rule(
-        ("flash.chip_busy", "flash.dies_per_chip", "flash.planes_per_die"),
-        lambda c: (
-            c.flash.chip_busy == "per_die"
-            or c.flash.dies_per_chip * c.flash.planes_per_die <= MOST_PLANES
-        ),
-        f"a chip that takes one command at a time has at most {MOST_PLANES} planes",
+    only_if(
+        ONE_COMMAND_PER_CHIP,
+        ("flash.dies_per_chip", "flash.planes_per_die"),
+        lambda cfg: cfg.flash.dies_per_chip * cfg.flash.planes_per_die <= MOST_PLANES,
+        f"a chip that executes one command at a time must have at most {MOST_PLANES} planes",
     ),
-    Rule(
-        ("flash.chip_busy", "flash.plane_reads"),
-        lambda c: c.flash.chip_busy == "per_die" or c.flash.plane_reads == "together",
-        "planes cannot read alone in a chip that takes one command at a time",
+    requires(
+        ONE_COMMAND_PER_CHIP,
+        equal("flash.plane_reads", "together"),
+        "planes cannot be read independently in such a chip",
     ),
-    Rule(
-        ("flash.chip_busy", "pe.kind"),
-        lambda c: c.flash.chip_busy == "per_die" or c.pe.kind == "none",
-        "the registers that processing elements use belong to a die: per_die is right",
+    requires(
+        ONE_COMMAND_PER_CHIP,
+        equal("pe.kind", "none"),
+        "processing elements use the registers of single dies",
     ),
     Rule(
         ("flash.power_planes", "flash.planes_per_die"),
-        lambda c: c.flash.power_planes == 0 or c.flash.power_planes >= c.flash.planes_per_die,
-        "an operation over all planes of a die must fit; 0: no limit",
-    ),
-    Rule(
-        ("flash.programming", "flash.cell"),
-        lambda c: c.flash.programming == "page" or c.flash.cell in WORD_LINE,
-        "word lines of several pages are those of MLC, TLC and QLC",
-    ),
-    Rule(
-        ("flash.programming", "flash.cell", "flash.pages_per_block"),
-        lambda c: (
-            c.flash.programming == "page" or c.flash.pages_per_block % WORD_LINE[c.flash.cell] == 0
+        lambda cfg: (
+            cfg.flash.power_planes == 0 or cfg.flash.power_planes >= cfg.flash.planes_per_die
         ),
-        "a block has whole word lines",
+        "flash.power_planes must be at least flash.planes_per_die, so that an operation on all "
+        "planes of a die can run, or 0 for no limit",
     ),
-    Rule(
-        ("flash.programming", "flash.t_program_middle", "flash.t_program_upper"),
-        lambda c: (
-            c.flash.programming == "page"
-            or c.flash.t_program_middle_ps == c.flash.t_program_upper_ps == 0
-        ),
-        "pages of a word line that are programmed together take one time; 0 is right",
+    requires(
+        WORD_LINES,
+        equal("flash.cell", *WORD_LINE),
+        "word lines of other cells have one page",
     ),
-    Rule(
-        ("flash.programming", "flash.page_types"),
-        lambda c: c.flash.programming == "page" or c.flash.page_types != "planar",
-        "planar chips program page by page",
+    only_if(
+        WORD_LINES,
+        ("flash.cell", "flash.pages_per_block"),
+        lambda cfg: cfg.flash.pages_per_block % WORD_LINE[cfg.flash.cell] == 0,
+        "a block must have whole word lines",
     ),
-    Rule(
-        ("flash.programming", "flash.t_program_second"),
-        lambda c: c.flash.programming != "two_pass" or c.flash.t_program_second_ps > 0,
-        "the second pass takes some time",
+    requires(WORD_LINES, ONE_PROGRAM_TIME, "the pages of a word line are programmed in one time"),
+    requires(
+        WORD_LINES, other_than("flash.page_types", "planar"), "planar chips program page by page"
     ),
-    Rule(
-        ("flash.programming", "ftl.gc_copyback"),
-        lambda c: c.flash.programming == "page" or not c.ftl.gc_copyback,
-        "copy-back programs a page from its register, not a word line: gc_copyback false",
+    requires(equal("flash.programming", "two_pass"), above_zero("flash.t_program_second")),
+    requires(
+        WORD_LINES,
+        equal("ftl.gc_copyback", False),
+        "copy-back programs a page from its register, not a word line",
     ),
-    Rule(
-        ("flash.programming", "pe.kind"),
-        lambda c: c.flash.programming == "page" or c.pe.kind == "none",
-        'processing elements program a page from its register: programming "page"',
+    requires(
+        WORD_LINES,
+        equal("pe.kind", "none"),
+        "processing elements program single pages from their registers",
     ),
-    Rule(
-        ("flash.programming", "ftl.map_update"),
-        lambda c: c.flash.programming == "page" or c.ftl.map_update == "programmed",
-        'a page of a word line can be read once all of it is programmed: map_update "programmed"',
+    requires(
+        WORD_LINES,
+        MAPPED_BY_PROGRAM,
+        "a page can be read only after its whole word line has been programmed",
     ),
-    Rule(
-        ("flash.programming", "ftl.unwritten"),
-        lambda c: c.flash.programming == "page" or c.ftl.unwritten == "zeros",
-        'a page as if it had been written would leave its word line incomplete: unwritten "zeros"',
+    requires(
+        WORD_LINES,
+        equal("ftl.unwritten", "zeros"),
+        "an unwritten page read as if written would leave its word line incomplete",
     ),
-    Rule(
-        ("flash.programming", "ftl.map_cache", "ftl.map_writes"),
-        lambda c: (
-            c.flash.programming == "page" or c.ftl.map_cache_bytes == 0 or c.ftl.map_writes > 0
-        ),
-        "translation pages that are never written leave their word lines incomplete: map_writes "
-        "of at least 1",
+    only_if(
+        WORD_LINES,
+        ("ftl.map_cache", "ftl.map_writes"),
+        lambda cfg: cfg.ftl.map_cache_bytes == 0 or cfg.ftl.map_writes > 0,
+        "ftl.map_writes must be at least 1: translation pages that are never written leave their "
+        "word lines incomplete",
     ),
-    Rule(
-        ("flash.programming", "flash.pages_per_block"),
-        lambda c: (
-            c.flash.programming == "page" or c.flash.pages_per_block >= 3 * WORD_LINE[c.flash.cell]
-        ),
-        "collection gains from blocks of at least three word lines",
+    only_if(
+        WORD_LINES,
+        ("flash.pages_per_block",),
+        lambda cfg: cfg.flash.pages_per_block >= 3 * WORD_LINE[cfg.flash.cell],
+        "a block must have at least three word lines; collection gains no space from smaller ones",
     ),
     Rule(
         ("flash.programming", "ftl.mapping_unit", "cache.capacity", "dram.capacity"),
-        lambda c: (
-            (c.flash.programming == "page" and whole_pages(c))
-            or gathered_bytes(c) + c.cache.capacity_bytes <= c.dram.capacity_bytes
+        lambda cfg: (
+            (cfg.flash.programming == "page" and whole_pages(cfg))
+            or gathered_bytes(cfg) + cfg.cache.capacity_bytes <= cfg.dram.capacity_bytes
         ),
-        lambda c: (
-            f"{fmt_bytes(gathered_bytes(c))} of DRAM hold word lines until they are "
-            "programmed, beside the data cache"
+        lambda cfg: (
+            "the data cache and the buffer for incomplete word lines, "
+            f"{fmt_bytes(gathered_bytes(cfg))}, must fit the drive's DRAM"
         ),
     ),
 )

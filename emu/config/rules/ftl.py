@@ -6,6 +6,20 @@ Source: none.
 
 from __future__ import annotations
 
+from ondie.emu.config.rules.conditions import (
+    ERRORS,
+    MAPPED_BY_PROGRAM,
+    RESERVOIR,
+    SUB_PAGES,
+    UNITS_ARE_DIES,
+    Condition,
+    above_zero,
+    at_most,
+    below_one,
+    equal,
+    only_if,
+    requires,
+)
 from ondie.emu.config.rules.rule import (
     GEOMETRY,
     MOST_DEVICES,
@@ -13,170 +27,136 @@ from ondie.emu.config.rules.rule import (
     Rule,
     mapping_unit,
     nearest_power,
-    no_errors,
     power_of_two,
     raw_bytes,
-    units_are_dies,
-    whole_pages,
 )
+from ondie.emu.config.schema.tree import Tree
 from ondie.emu.units import INT64_MAX, fmt_bytes
 
+CLASS_QUEUES = Condition(
+    ("ftl.erase", "ftl.gc_priority"),
+    lambda cfg: cfg.ftl.erase == "collected" and cfg.ftl.gc_priority != "shared",
+    'ftl.erase = "collected" and ftl.gc_priority other than "shared"',
+)
+PLACED_OR_PARTIAL = Condition(
+    ("ftl.placement", "ftl.partial_pages"),
+    lambda cfg: cfg.ftl.placement == "static" or cfg.ftl.partial_pages == "sectors",
+    'ftl.placement = "static" or ftl.partial_pages = "sectors"',
+)
+
+
+def divides_page(config: Tree) -> bool:
+    """Whether a page consists of whole mapping units of a power of two of bytes, at least 512."""
+    unit = config.ftl.mapping_unit_bytes
+    return unit == 0 or (unit >= 512 and config.flash.page_bytes % unit == 0 and power_of_two(unit))
+
+
 RULES: tuple[Rule, ...] = (
-    Rule(
-        ("ecc.retries",),
-        lambda c: c.ecc.retries <= 255,
-        "at most 255 readings after the first",
-    ),
-    Rule(
-        ("system.devices",),
-        lambda c: c.system.devices <= MOST_DEVICES,
-        f"at most {MOST_DEVICES} drives",
-    ),
+    at_most("ecc.retries", 255),
+    at_most("system.devices", MOST_DEVICES),
     Rule(
         ("flash.page",),
-        lambda c: power_of_two(c.flash.page_bytes),
-        lambda c: f"must be a power of two; nearest: {nearest_power(c.flash.page_bytes)}",
+        lambda cfg: power_of_two(cfg.flash.page_bytes),
+        lambda cfg: f"must be a power of two; nearest: {nearest_power(cfg.flash.page_bytes)}",
     ),
     Rule(
         GEOMETRY,
-        lambda c: raw_bytes(c) <= INT64_MAX,
-        lambda c: f"capacity overflows; at most {fmt_bytes(INT64_MAX)}",
+        lambda cfg: raw_bytes(cfg) <= INT64_MAX,
+        f"the raw capacity overflows; it must be at most {fmt_bytes(INT64_MAX)}",
     ),
     Rule(
         ("system.capacity", *GEOMETRY),
-        lambda c: c.system.capacity_bytes <= raw_bytes(c),
-        lambda c: f"nominal capacity must fit the flash, {fmt_bytes(raw_bytes(c))}",
+        lambda cfg: cfg.system.capacity_bytes <= raw_bytes(cfg),
+        lambda cfg: f"the nominal capacity must fit the flash, {fmt_bytes(raw_bytes(cfg))}",
     ),
     Rule(
         ("ftl.mapping_unit", "flash.page"),
-        lambda c: (
-            c.ftl.mapping_unit_bytes == 0
-            or (
-                c.ftl.mapping_unit_bytes >= 512
-                and c.flash.page_bytes % c.ftl.mapping_unit_bytes == 0
-                and power_of_two(c.ftl.mapping_unit_bytes)
-            )
-        ),
-        "a page has whole mapping units, powers of two of at least 512 B; 0: the page is one",
+        divides_page,
+        "a page must consist of whole mapping units: ftl.mapping_unit must be a power of two from "
+        "512 B to flash.page, or 0 for one page",
     ),
-    Rule(
-        ("ftl.mapping_unit", "ftl.map_update"),
-        lambda c: whole_pages(c) or c.ftl.map_update == "programmed",
-        'units gather until their page is programmed, and are mapped then: "programmed"',
+    requires(
+        SUB_PAGES, MAPPED_BY_PROGRAM, "mapping units are gathered until their page is programmed"
     ),
-    Rule(
-        ("ftl.mapping_unit", "ftl.unwritten"),
-        lambda c: whole_pages(c) or c.ftl.unwritten == "zeros",
-        'a unit that was never written has no page to be read from: unwritten "zeros"',
+    requires(
+        SUB_PAGES,
+        equal("ftl.unwritten", "zeros"),
+        "a mapping unit that was never written has no page to read",
     ),
-    Rule(
-        ("ftl.mapping_unit", "ftl.map_cache", "ftl.map_writes"),
-        lambda c: whole_pages(c) or c.ftl.map_cache_bytes == 0 or c.ftl.map_writes > 0,
-        "translation pages that are never written leave their pages incomplete: map_writes of at "
-        "least 1",
+    only_if(
+        SUB_PAGES,
+        ("ftl.map_cache", "ftl.map_writes"),
+        lambda cfg: cfg.ftl.map_cache_bytes == 0 or cfg.ftl.map_writes > 0,
+        "ftl.map_writes must be at least 1: translation pages that are never written leave their "
+        "pages incomplete",
     ),
-    Rule(
-        ("ftl.mapping_unit", "flash.pages_per_block"),
-        lambda c: whole_pages(c) or c.flash.pages_per_block >= 4,
-        "collection gains from blocks of at least four pages, which gather mapping units",
+    only_if(
+        SUB_PAGES,
+        ("flash.pages_per_block",),
+        lambda cfg: cfg.flash.pages_per_block >= 4,
+        "flash.pages_per_block must be at least 4 with mapping units below a page; collection "
+        "gains no space from smaller blocks",
     ),
-    Rule(
-        ("ftl.mapping_unit", "ftl.gc_copyback"),
-        lambda c: whole_pages(c) or not c.ftl.gc_copyback,
-        "copy-back moves whole pages, collection what is valid of them: gc_copyback false",
+    requires(
+        SUB_PAGES,
+        equal("ftl.gc_copyback", False),
+        "copy-back moves whole pages, but only their valid mapping units may be moved",
     ),
-    Rule(
-        ("ftl.mapping_unit", "ftl.reservoir_fraction"),
-        lambda c: whole_pages(c) or c.ftl.reservoir_fraction == 0,
-        "the reservoir is mapped by super-pages: a reservoir of 0, or mapping_unit 0",
+    requires(
+        SUB_PAGES, equal("ftl.reservoir_fraction", 0), "the reservoir is mapped by super-pages"
     ),
     Rule(
         ("host.io_block", "flash.page", "ftl.mapping_unit"),
-        lambda c: c.host.io_block_bytes % mapping_unit(c) == 0,
-        "the block must be a multiple of the page, or of the mapping unit",
+        lambda cfg: cfg.host.io_block_bytes % mapping_unit(cfg) == 0,
+        "host.io_block must be a multiple of the page, or of the mapping unit",
     ),
     Rule(
         ("frontend.max_transfer", "flash.page", "ftl.mapping_unit"),
-        lambda c: c.frontend.max_transfer_bytes % mapping_unit(c) == 0,
-        "the largest command must be a multiple of the page, or of the mapping unit",
+        lambda cfg: cfg.frontend.max_transfer_bytes % mapping_unit(cfg) == 0,
+        "frontend.max_transfer must be a multiple of the page, or of the mapping unit",
     ),
-    Rule(
-        ("ftl.over_provisioning",),
-        lambda c: c.ftl.over_provisioning < 1,
-        "must be at least 0 and below 1",
-    ),
-    Rule(
-        ("ftl.reservoir_fraction",),
-        lambda c: c.ftl.reservoir_fraction < 1,
-        "must be at least 0 and below 1",
-    ),
+    below_one("ftl.over_provisioning"),
+    below_one("ftl.reservoir_fraction"),
     Rule(
         ("ftl.gc_low_blocks", "flash.blocks_per_plane"),
-        lambda c: c.ftl.gc_low_blocks < c.flash.blocks_per_plane,
-        "collection must start with fewer free blocks than a plane has",
+        lambda cfg: cfg.ftl.gc_low_blocks < cfg.flash.blocks_per_plane,
+        "ftl.gc_low_blocks must be below flash.blocks_per_plane",
     ),
     Rule(
         ("ftl.gc_stop_blocks", "ftl.gc_low_blocks"),
-        lambda c: c.ftl.gc_stop_blocks <= c.ftl.gc_low_blocks + 1,
-        "host writes must not wait before collection starts",
+        lambda cfg: cfg.ftl.gc_stop_blocks <= cfg.ftl.gc_low_blocks + 1,
+        "ftl.gc_stop_blocks must be at most ftl.gc_low_blocks + 1: host writes must not wait "
+        "before collection starts",
     ),
-    Rule(
-        ("ftl.reservoir_fraction", "ftl.block_unit"),
-        lambda c: c.ftl.reservoir_fraction == 0 or units_are_dies(c),
-        'the reservoir is made of super-blocks: block_unit "die", or a reservoir of 0',
+    requires(RESERVOIR, UNITS_ARE_DIES, "the reservoir consists of super-blocks"),
+    below_one("ftl.bad_blocks"),
+    below_one("ftl.program_failures"),
+    requires(
+        equal("ftl.victim_pages", "locked"),
+        PLACED_OR_PARTIAL,
+        "pages of a collected block are locked one by one only if writes are split this way",
     ),
-    Rule(
-        ("ftl.bad_blocks",),
-        lambda c: c.ftl.bad_blocks < 1,
-        "a share of the blocks, at least 0 and below 1",
+    requires(
+        equal("ftl.host_order", "class"),
+        CLASS_QUEUES,
+        "the queues that are ordered by class may contain only host operations",
     ),
-    Rule(
-        ("ftl.program_failures",),
-        lambda c: c.ftl.program_failures < 1,
-        "a chance per program, at least 0 and below 1",
+    requires(ERRORS, MAPPED_BY_PROGRAM, "only programmed pages have errors"),
+    requires(
+        above_zero("ftl.program_failures"),
+        MAPPED_BY_PROGRAM,
+        "a page whose program fails would be lost",
     ),
-    Rule(
-        ("ftl.victim_pages", "ftl.placement", "ftl.partial_pages"),
-        lambda c: (
-            c.ftl.victim_pages == "open"
-            or c.ftl.placement == "static"
-            or c.ftl.partial_pages == "sectors"
-        ),
-        'pages wait one by one where writes are cut so: placement "static" or partial_pages '
-        '"sectors"',
+    below_one("ftl.erase_failures"),
+    requires(
+        above_zero("ftl.erase_failures"),
+        equal("ftl.erase", "collected"),
+        "a failed erase retires its block, and no write may wait for that block",
     ),
-    Rule(
-        ("ftl.host_order", "ftl.erase", "ftl.gc_priority"),
-        lambda c: (
-            c.ftl.host_order == "arrival"
-            or (c.ftl.erase == "collected" and c.ftl.gc_priority != "shared")
-        ),
-        'classes share queues that hold nothing but the host\'s work: erase "collected", and '
-        'gc_priority other than "shared"',
-    ),
-    Rule(
-        ("errors.kind", "ftl.map_update"),
-        lambda c: no_errors(c) or c.ftl.map_update == "programmed",
-        'errors are those of pages that have been programmed: map_update = "programmed"',
-    ),
-    Rule(
-        ("ftl.program_failures", "ftl.map_update"),
-        lambda c: c.ftl.program_failures == 0 or c.ftl.map_update == "programmed",
-        'a page whose program fails would be lost: map_update = "programmed"',
-    ),
-    Rule(
-        ("ftl.erase_failures",),
-        lambda c: c.ftl.erase_failures < 1,
-        "a chance per erase, at least 0 and below 1",
-    ),
-    Rule(
-        ("ftl.erase_failures", "ftl.erase"),
-        lambda c: c.ftl.erase_failures == 0 or c.ftl.erase == "collected",
-        'a failed erase retires its block, which writes must not wait for: erase = "collected"',
-    ),
-    Rule(
-        ("ftl.partial_pages", "flash.page"),
-        lambda c: c.ftl.partial_pages == "whole" or mapping_unit(c) <= MOST_SECTORS * 512,
-        f"sectors are known of pages of at most {MOST_SECTORS * 512 // 1024} KiB",
+    only_if(
+        equal("ftl.partial_pages", "sectors"),
+        ("flash.page",),
+        lambda cfg: mapping_unit(cfg) <= MOST_SECTORS * 512,
+        f"a page must be at most {MOST_SECTORS * 512 // 1024} KiB for a map of its sectors",
     ),
 )

@@ -6,67 +6,59 @@ Source: none.
 
 from __future__ import annotations
 
-from ondie.emu.config.rules.rule import (
-    WORD_LINE,
-    Rule,
-    managed_blocks,
-    no_errors,
-    pslc_blocks,
-    whole_pages,
+from ondie.emu.config.rules.conditions import (
+    MAPPED_BY_PROGRAM,
+    PSLC,
+    WHOLE_PAGES,
+    equal,
+    only_if,
+    requires,
 )
+from ondie.emu.config.rules.rule import WORD_LINE, Rule, managed_blocks, no_errors, pslc_blocks
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        ("ftl.pslc", "flash.cell"),
-        lambda c: c.ftl.pslc == "off" or c.flash.cell in WORD_LINE,
-        "blocks of MLC, TLC and QLC can hold one bit per cell",
+    requires(
+        PSLC, equal("flash.cell", *WORD_LINE), "only these cells also work with one bit per cell"
     ),
-    Rule(
-        ("ftl.pslc", "flash.pages_per_block", "flash.cell"),
-        lambda c: c.ftl.pslc == "off" or c.flash.pages_per_block >= WORD_LINE.get(c.flash.cell, 1),
-        "a block has at least one word line",
+    only_if(
+        PSLC,
+        ("flash.pages_per_block", "flash.cell"),
+        lambda cfg: cfg.flash.pages_per_block >= WORD_LINE.get(cfg.flash.cell, 1),
+        "a block must have at least one word line",
     ),
-    Rule(
-        ("ftl.pslc", "flash.programming"),
-        lambda c: c.ftl.pslc == "off" or c.flash.programming == "page",
-        'native blocks beside those in pSLC mode are programmed page by page: "page" is right',
+    requires(
+        PSLC,
+        equal("flash.programming", "page"),
+        "native blocks next to pSLC blocks are programmed page by page",
     ),
-    Rule(
-        ("ftl.pslc", "ftl.map_update"),
-        lambda c: c.ftl.pslc == "off" or c.ftl.map_update == "programmed",
-        'pages are folded once they are programmed: map_update "programmed"',
+    requires(PSLC, MAPPED_BY_PROGRAM, "pages are folded after their program"),
+    only_if(
+        PSLC,
+        ("ftl.pslc_share", "flash.blocks_per_plane", "ftl.reservoir_fraction"),
+        lambda cfg: cfg.ftl.pslc_share <= 1 and pslc_blocks(cfg) >= 1,
+        "ftl.pslc_share must be at most 1 and give a unit at least one block",
     ),
-    Rule(
-        ("ftl.pslc", "ftl.pslc_share", "flash.blocks_per_plane", "ftl.reservoir_fraction"),
-        lambda c: c.ftl.pslc == "off" or (c.ftl.pslc_share <= 1 and pslc_blocks(c) >= 1),
-        "a share of at most 1, and of at least one block of a unit",
-    ),
-    Rule(
+    only_if(
+        equal("ftl.pslc", "static"),
         (
-            "ftl.pslc",
             "ftl.pslc_share",
             "ftl.gc_low_blocks",
             "flash.blocks_per_plane",
             "ftl.reservoir_fraction",
         ),
-        lambda c: (
-            c.ftl.pslc != "static" or managed_blocks(c) - pslc_blocks(c) > c.ftl.gc_low_blocks
-        ),
-        "native blocks must be left: more than those at which collection starts",
+        lambda cfg: managed_blocks(cfg) - pslc_blocks(cfg) > cfg.ftl.gc_low_blocks,
+        "more native blocks must be left than ftl.gc_low_blocks, at which collection starts",
     ),
-    Rule(
-        ("ftl.pslc", "errors.kind", "errors.pslc"),
-        lambda c: c.ftl.pslc == "off" or no_errors(c) or c.errors.pslc > 0,
-        "a share of the errors of the constants, above 0",
+    only_if(
+        PSLC,
+        ("errors.kind", "errors.pslc"),
+        lambda cfg: no_errors(cfg) or cfg.errors.pslc > 0,
+        "errors.pslc must be above 0 if errors are simulated",
     ),
     Rule(
         ("ftl.pslc_streams", "ftl.write_streams"),
-        lambda c: c.ftl.pslc_streams <= c.ftl.write_streams,
-        "at most as many as there are",
+        lambda cfg: cfg.ftl.pslc_streams <= cfg.ftl.write_streams,
+        "ftl.pslc_streams must be at most ftl.write_streams",
     ),
-    Rule(
-        ("ftl.pslc", "ftl.mapping_unit"),
-        lambda c: c.ftl.pslc == "off" or whole_pages(c),
-        "blocks in pSLC mode are mapped, and folded, by whole pages: a mapping_unit of 0",
-    ),
+    requires(PSLC, WHOLE_PAGES, "blocks in pSLC mode are mapped and folded by whole pages"),
 )

@@ -15,7 +15,8 @@ from ondie.emu.units import KINDS, exact
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`holds(config)` must be true; else the error names `keys`, their values and `right`."""
+    """`holds(config)` must be true; otherwise the error gives `keys`, their values and `right`,
+    which says what must be."""
 
     keys: tuple[str, ...]
     holds: Callable[[Tree], bool]
@@ -36,18 +37,21 @@ def raw_bytes(config: Tree) -> int:
 
 
 def mapping_unit(config: Tree) -> int:
-    """Bytes that an entry of the map stands for: a page of flash, or a part of it."""
+    """Bytes per mapping entry: a page of flash, or a part of one."""
     return config.ftl.mapping_unit_bytes or config.flash.page_bytes
 
 
 def whole_pages(config: Tree) -> bool:
+    """Whether a mapping entry is for a whole page."""
     return mapping_unit(config) == config.flash.page_bytes
 
 
 def gathered_bytes(config: Tree) -> int:
-    """Most bytes in DRAM for word lines that are not complete, or not done: of every plane one for
-    each stream, three where two passes keep the data of the line before and of the one that has
-    had its first pass."""
+    """Largest number of bytes in DRAM for word lines that are incomplete or not yet programmed.
+
+    One word line per plane and stream; three with two passes, which also keep the data of the
+    previous word line and of the one between its passes.
+    """
     flash, ftl = config.flash, config.ftl
     collected = ftl.write_streams if ftl.gc_streams == "each" else 1
     streams = ftl.write_streams + collected + (ftl.map_cache_bytes > 0)
@@ -66,19 +70,18 @@ def no_errors(config: Tree) -> bool:
 
 
 def managed_blocks(config: Tree) -> int:
+    """Blocks per plane that are not in the reservoir."""
     blocks = config.flash.blocks_per_plane
     return blocks - int(blocks * config.ftl.reservoir_fraction)
 
 
 def pslc_blocks(config: Tree) -> int:
+    """Blocks per plane in the pSLC region, or the most on loan."""
     return int(managed_blocks(config) * config.ftl.pslc_share)
 
 
-def no_tunnel(config: Tree) -> bool:
-    return config.tunnel.payload_bytes == 0
-
-
 def units_are_dies(config: Tree) -> bool:
+    """Whether the unit of writing and collection is a whole die."""
     return config.ftl.block_unit == "die" or config.flash.planes_per_die == 1
 
 
@@ -97,7 +100,7 @@ MOST_OUTSTANDING = 4096
 MOST_SECTORS = 64
 """Sectors of a page that one entry of the sector map holds."""
 MOST_PLANES = 31
-"""Of what takes one command at a time: they are bits of a signed 32-bit word."""
+"""Planes of one die or chip that takes one command at a time: bits of a signed 32-bit word."""
 WORD_LINE = {"MLC": 2, "TLC": 3, "QLC": 4}
 """Pages of a word line."""
 

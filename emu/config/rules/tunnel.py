@@ -6,42 +6,43 @@ Source: none.
 
 from __future__ import annotations
 
-from ondie.emu.config.rules.rule import MOST_OUTSTANDING, Rule, no_tunnel
+from ondie.emu.config.rules.conditions import TUNNEL, above_zero, equal, only_if, requires
+from ondie.emu.config.rules.rule import MOST_OUTSTANDING, Rule
 
 RULES: tuple[Rule, ...] = (
-    Rule(
-        ("tunnel.payload", "tunnel.outstanding", "tunnel.relay_threads"),
-        lambda c: no_tunnel(c) or (c.tunnel.outstanding >= 1 and c.tunnel.relay_threads >= 1),
-        "a tunnel has at least one command outstanding each way and one thread in the host",
+    only_if(
+        TUNNEL,
+        ("tunnel.outstanding", "tunnel.relay_threads"),
+        lambda cfg: cfg.tunnel.outstanding >= 1 and cfg.tunnel.relay_threads >= 1,
+        "a tunnel needs at least one outstanding command and at least one relay thread",
     ),
     Rule(
         ("tunnel.payload", "tunnel.outstanding"),
-        lambda c: c.tunnel.outstanding <= MOST_OUTSTANDING,
-        f"at most {MOST_OUTSTANDING} commands outstanding",
+        lambda cfg: cfg.tunnel.outstanding <= MOST_OUTSTANDING,
+        f"tunnel.outstanding must be at most {MOST_OUTSTANDING}",
     ),
-    Rule(
-        ("tunnel.payload", "frontend.max_transfer"),
-        lambda c: no_tunnel(c) or 64 <= c.tunnel.payload_bytes <= c.frontend.max_transfer_bytes,
-        "a command of the tunnel carries 64 B at least, and no more than the drive takes at once",
+    only_if(
+        TUNNEL,
+        ("frontend.max_transfer",),
+        lambda cfg: 64 <= cfg.tunnel.payload_bytes <= cfg.frontend.max_transfer_bytes,
+        "tunnel.payload must be from 64 B to frontend.max_transfer",
     ),
     Rule(
         ("tunnel.payload",),
-        lambda c: c.tunnel.payload_bytes <= 1 << 24,
-        "a command of the tunnel carries 16 MiB at most",
+        lambda cfg: cfg.tunnel.payload_bytes <= 1 << 24,
+        "must be at most 16 MiB",
     ),
-    Rule(
-        ("tunnel.payload", "tunnel.mtu"),
-        lambda c: no_tunnel(c) or 68 <= c.tunnel.mtu_bytes <= 65535,
-        "IP packets of 68 B to 65535 B are right",
+    only_if(
+        TUNNEL,
+        ("tunnel.mtu",),
+        lambda cfg: 68 <= cfg.tunnel.mtu_bytes <= 65535,
+        "tunnel.mtu must be from 68 B to 65535 B",
     ),
-    Rule(
-        ("tunnel.payload", "tunnel.command"),
-        lambda c: no_tunnel(c) or c.tunnel.command_ps > 0,
-        'a command takes time, for example "100 us"',
-    ),
-    Rule(
-        ("errors.kind", "errors.rate"),
-        lambda c: c.errors.kind != "rate" or c.errors.rate <= 0.5,
-        "at most every second bit, 0.5, is wrong",
+    requires(TUNNEL, above_zero("tunnel.command", '"100 us"')),
+    only_if(
+        equal("errors.kind", "rate"),
+        ("errors.rate",),
+        lambda cfg: cfg.errors.rate <= 0.5,
+        "errors.rate must be at most 0.5",
     ),
 )
