@@ -13,10 +13,11 @@ import numpy as np
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import events, plan_rows
+from ondie.emu.engine.core.conservation import Place, check
 from ondie.emu.engine.core.state import as_records
 from ondie.emu.engine.run import build, loop
-from ondie.emu.engine.run.errors import SimulationError, raise_error, raise_stuck
-from ondie.emu.ftl.invariants import Asked, imbalance
+from ondie.emu.engine.run.errors import raise_error, raise_stuck
+from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
 from ondie.emu.nand import bit_errors
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
@@ -326,33 +327,35 @@ class Device:
                 case events.LOG_SERVE:
                     buffer[at + i] = self.cached.pages[lpn + i]
 
-    # --- books
+    # --- conservation
 
     def check(self) -> None:
-        """Raise SimulationError if the conservation checks fail (ftl/invariants.py).
+        """Check the conservation laws of the device. Raises Imbalance.
 
-        Most checks need an idle device; the others run at any time.
+        Most laws need an idle device; the others hold at any time.
         """
-        idle = not self.off and self.outstanding == 0 and self._idle()
-        pages = self.asked_pages
-        asked = Asked(self._next_id, pages[queues.READ], pages[queues.WRITE])
-        wrong = imbalance(self.arrays, self.geometry, asked if idle else None)
-        if wrong is None and self.store is not None:
-            wrong = self._unstored(self.store)
-        if wrong is not None:
-            raise SimulationError(f"the books do not balance at {self.now} ps: {wrong}")
+        check_between_events(self.arrays, self.geometry)
+        if not self.off and self.outstanding == 0 and self._idle():
+            pages = self.asked_pages
+            requested = Requested(self._next_id, pages[queues.READ], pages[queues.WRITE])
+            check_idle(self.arrays, self.geometry, requested)
+        if self.store is not None:
+            misplaced = self._misplaced(self.store)
+            first = misplaced[0] if misplaced else ""
+            check(Place.PAYLOAD, {"misplaced_pages": len(misplaced)}, first)
 
     def _idle(self) -> bool:
         """Return True if no event is pending and the data cache writes nothing."""
         return int(self.arrays.key[1]) >= NEVER and not self.arrays.cache.flying.any()
 
-    def _unstored(self, store: PageStore) -> str | None:
-        """Return an error unless every mapped page is on flash under its logical page number.
+    def _misplaced(self, store: PageStore) -> list[str]:
+        """Return each mapped page that is not on flash under its logical page number, in words.
 
         Translation pages have no stored bytes and are not checked.
         """
+        wrong = []
         for lpn in np.flatnonzero(self.arrays.l2p[0, : self.lpns]):
             ppn = int(self.arrays.l2p[0, lpn]) - 1
             if store.owner(ppn) != lpn:
-                return f"page {lpn} is mapped to {ppn}, which holds {store.owner(ppn)}"
-        return None
+                wrong.append(f"page {lpn} is mapped to {ppn}, which holds {store.owner(ppn)}")
+        return wrong

@@ -1,30 +1,17 @@
 """Ledger of a run: times, bytes and operations, checked for conservation before any report.
 
-Owns phase times, utilisation, byte and operation totals, and the conservation checks. Does not own
-energy (analysis/energy.py) or report text (cli/tables/compare.py).
+Owns phase times, utilisation, byte and operation totals. Does not own the conservation laws
+(engine/core/conservation.py), energy (analysis/energy.py) or report text (cli/tables/compare.py).
 Source: this project's contract of results: conservation is checked before anything is written.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-import numpy as np
-
+from ondie.emu.engine.core.conservation import Place, check, evaluate
 from ondie.emu.engine.core.totals import Totals
-
-
-class Imbalance(RuntimeError):
-    """A conservation check of a run failed: a defect of the simulator. Nothing is reported."""
-
-
-class Booked(Protocol):
-    """The arrays of a simulation that the ledger reads."""
-
-    phase: np.recarray
 
 
 @dataclass(frozen=True)
@@ -117,7 +104,7 @@ class Ledger:
         """Write amplification: pages programmed over pages requested; None if none were written."""
         counters = self.totals.counters
         computed = counters["bpp_pages"] + counters["stored_pages"] + counters["kept_pages"]
-        asked = written_pages(counters) + computed
+        asked = evaluate("written_pages", counters) + computed
         again = (
             counters["gc_program_pages"] + counters["failed_pages"] + counters["map_program_pages"]
         )
@@ -162,10 +149,8 @@ ORDER = (
 
 
 def ledger(totals: Totals, samples: int) -> Ledger:
-    """Check every balance, then return the ledger. Raises Imbalance."""
-    for what, left, right in balance(totals):
-        if left != right:
-            raise Imbalance(f"{what}: {left} against {right}")
+    """Check the conservation laws, then return the ledger. Raises Imbalance."""
+    check(Place.RUN, totals.quantities())
     sums: dict[str, int] = defaultdict(int)
     for spans in totals.steps:
         begin, end = spans["step"]
@@ -182,165 +167,3 @@ def ledger(totals: Totals, samples: int) -> Ledger:
             covered = max(covered, last)
     steps = len(totals.steps)
     return Ledger(totals, samples, {name: ps / steps / 1e12 for name, ps in sums.items()})
-
-
-def balance(totals: Totals) -> list[tuple[str, int, int]]:
-    """Return every balance of a run as (what, one side, other side)."""
-    counters, page = totals.counters, totals.page_bytes
-    down = counters["host_write_bytes"] + counters["down_bytes"]
-    up = counters["host_read_bytes"] + counters["up_bytes"] + counters["reservoir_up_bytes"]
-    inside = counters["copyback_pages"]  # moved inside the die
-    decoded = (
-        counters["read_pages"] + counters["gc_read_pages"] + counters["merge_read_pages"] - inside
-    )
-    decoded += (
-        counters["map_read_pages"] + counters["retry_read_pages"] + counters["fold_read_pages"]
-    )
-    sensed = (
-        decoded + counters["soft_read_pages"]
-    )  # soft reads of a page are decoded together, once
-    fetched = counters["fetched_pages"]  # from the page registers
-    decoded += counters["soft_pages"]
-    encoded = (
-        counters["program_pages"] + counters["gc_program_pages"] + counters["failed_pages"] - inside
-    )
-    encoded += (
-        counters["map_program_pages"] + counters["padding_pages"] + counters["fold_program_pages"]
-    )
-    decoded += counters["pe_decoded_pages"]
-    encoded += counters["pe_encoded_pages"]
-    returned = counters["pe_returned_pages"]
-    channel_out = (sensed + returned + counters["pe_encoded_pages"] + fetched) * page + counters[
-        "scan_bytes"
-    ]
-    channel_out += (
-        counters["reservoir_up_bytes"]
-        - counters["unasked_out_bytes"]
-        + counters["lifted_pages"] * page
-    )
-    encoded += counters["stored_pages"] + counters["kept_pages"]
-    channel_in = (
-        encoded - counters["pe_encoded_pages"] + counters["second_pass_pages"] + returned
-    ) * page
-    channel_in += (
-        counters["load_bytes"] - counters["unasked_in_bytes"] + counters["landed_pages"] * page
-    )
-    if counters["pe_decoded_pages"]:  # the optimizer's pages pass through the controller's ECC
-        encoded += counters["landed_pages"]
-    extra_down, extra_up = counters["link_extra_down_bytes"], counters["link_extra_up_bytes"]
-    return [
-        ("commands fetched, commands completed", counters["commands"], counters["commands_done"]),
-        ("transactions in flight at the end", totals.in_flight, 0),
-        ("bytes down the link, bytes planned", down, totals.planned["link_down_bytes"]),
-        ("bytes up the link, bytes planned", up, totals.planned["link_up_bytes"]),
-        (
-            "bytes down the link, bytes of its station",
-            down + extra_down,
-            totals.bytes_by["link down"],
-        ),
-        ("bytes up the link, bytes of its station", up + extra_up, totals.bytes_by["link up"]),
-        (
-            "pages read, pages planned",
-            counters["read_pages"] + counters["unmapped_pages"] + counters["cache_hit_pages"],
-            totals.planned["read_pages"],
-        ),
-        ("pages written, pages planned", written_pages(counters), totals.planned["program_pages"]),
-        (
-            "contents that the data cache took: merged, dropped, on flash, or there still",
-            counters["cache_write_pages"],
-            counters["cache_merged_pages"]
-            + counters["cache_dropped_pages"]
-            + counters["destaged_pages"]
-            + totals.cached_contents,
-        ),
-        (
-            "pages moved by collection",
-            counters["gc_read_pages"],
-            counters["gc_program_pages"] + counters["gc_dropped_pages"],
-        ),
-        (
-            "pages folded",
-            counters["fold_read_pages"],
-            counters["fold_program_pages"] + counters["fold_dropped_pages"],
-        ),
-        *_planned_on_dies(totals),
-        (
-            "reservoir pages lifted, landed elsewhere",
-            counters["lifted_pages"],
-            counters["landed_pages"],
-        ),
-        ("bytes out over the channels", channel_out, totals.bytes_by["channels out"]),
-        ("bytes into the dies over the channels", channel_in, totals.bytes_by["channels in"]),
-        ("pages decoded, pages read through ECC", counters["ecc_decoded_pages"], decoded),
-        (
-            "pages encoded, pages programmed through ECC",
-            counters["ecc_encoded_pages"],
-            encoded,
-        ),
-        ("valid pages, mapped pages", totals.valid_pages, totals.mapped_pages),
-        ("super-pages valid, super-pages mapped", *totals.super_pages),
-        *_tunnels(totals),
-    ]
-
-
-def _planned_on_dies(totals: Totals) -> list[tuple[str, int, int]]:
-    """Return the balances of operations on the dies with the plan, as (what, done, planned)."""
-    counters = totals.counters
-    return [
-        ("VPP pages, planned", counters["vpp_pages"], totals.planned["vpp_pages"]),
-        ("BPR pages, planned", counters["bpr_pages"], totals.planned["bpr_pages"]),
-        ("BPP pages, planned", counters["bpp_pages"], totals.planned["bpp_pages"]),
-        ("ODC operations, planned", counters["odc_ops"], totals.planned["odc_ops"]),
-        (
-            "reservoir pages read, planned",
-            counters["reservoir_read_pages"],
-            totals.planned["reservoir_read_pages"],
-        ),
-        (
-            "register pages fetched, planned",
-            counters["fetched_pages"],
-            totals.planned["fetched_pages"],
-        ),
-        (
-            "reservoir pages stored by the controller, planned",
-            counters["stored_pages"],
-            totals.planned["stored_pages"],
-        ),
-        ("gradient pages kept, planned", counters["kept_pages"], totals.planned["kept_pages"]),
-        (
-            "reservoir pages lifted, planned",
-            counters["lifted_pages"],
-            totals.planned["lifted_pages"],
-        ),
-        (
-            "reservoir pages landed, planned",
-            counters["landed_pages"],
-            totals.planned["landed_pages"],
-        ),
-    ]
-
-
-def _tunnels(totals: Totals) -> list[tuple[str, int, int]]:
-    """Return the balances of the tunnels, as (what, one side, other side)."""
-    counters = totals.counters
-    return [
-        (
-            "bytes through the tunnels, planned",
-            counters["tunnel_bytes"],
-            totals.planned["tunnel_bytes"],
-        ),
-        *[
-            (f"{what} of the tunnels, planned", counters[name], totals.planned[name])
-            for what, name in (("commands", "tunnel_commands"), ("link bytes", "tunnel_wire_bytes"))
-        ],
-        (
-            "bytes through the tunnels, bytes of their stations",
-            counters["tunnel_bytes"],
-            totals.bytes_by["tunnel up"] + totals.bytes_by["tunnel down"],
-        ),
-    ]
-
-
-def written_pages(counters: Mapping[str, int]) -> int:
-    """Return the number of pages that host and ISP wrote, to flash or to the data cache."""
-    return counters["program_pages"] - counters["destaged_pages"] + counters["cache_write_pages"]

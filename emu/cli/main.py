@@ -40,7 +40,7 @@ TABLE = {
     "validate": Entry("validate:run_validate", "Compare the simulation with published numbers."),
 }
 DEFECTS = (
-    ("ondie.emu.analysis.ledger", "Imbalance"),
+    ("ondie.emu.engine.core.conservation", "Imbalance"),
     ("ondie.emu.analysis.weight_check", "Mismatch"),
     ("ondie.emu.engine.run.errors", "SimulationError"),
 )

@@ -1,7 +1,8 @@
-"""Invariants of flash management: consistency of blocks, open blocks, lists and counts.
+"""Quantities of flash management for the conservation laws: blocks, open blocks, lists, counts.
 
-Owns the conditions that hold between any two events, and those that hold when nothing is in flight.
-Does not own the checks of the page map and of the counters (invariants.py).
+Owns the quantities that are defined between any two events, and those of an idle drive. Does not
+own the laws (engine/core/conservation.py), or the quantities of the page map and of the counters
+(invariants.py).
 Source: the state of a block is kept twice, as its state field and where it is used: in a free ring,
 as an open block, as a garbage collection victim, in a list of waiting writes.
 """
@@ -15,175 +16,190 @@ from ondie.emu.ftl import pslc
 from ondie.emu.ftl.page_map import BAD, EMPTIED, ERASING, FOLDABLE, FREE, FULL, OPEN, VICTIM
 from ondie.emu.nand.geometry import Geometry
 
-Pairs = list[tuple[str, int, int]]
-"""(description, one count, the other count)."""
+Quantities = dict[str, int]
 
 
-def always(arrays: Arrays, die: Geometry) -> Pairs:
-    """Return the pairs that must be equal on device 0 between any two events."""
-    return [
-        *_rings(arrays, die),
-        *_fronts(arrays, die),
-        *_collections(arrays, die),
-        *_modes(arrays, die),
-        *_lists(arrays, die),
-    ]
+def event_quantities(arrays: Arrays, geometry: Geometry) -> Quantities:
+    """Return the quantities of device 0 that are defined between any two events."""
+    return {
+        **_rings(arrays, geometry),
+        **_frontiers(arrays, geometry),
+        **_collections(arrays, geometry),
+        **_urgency(arrays, geometry),
+        **_modes(arrays, geometry),
+        **_lists(arrays, geometry),
+    }
 
 
-def idle(arrays: Arrays, die: Geometry) -> Pairs:
-    """Return the pairs that must be equal on device 0 when nothing is in flight."""
-    mine = _blocks(arrays, die)
+def idle_quantities(arrays: Arrays, geometry: Geometry) -> Quantities:
+    """Return the quantities of device 0 while nothing is in flight."""
+    blocks = _blocks(arrays, geometry)
     lanes = int(arrays.cfg.lanes[0])
-    waiting = int((arrays.pool.stall_head[: die.units] >= 0).sum())
-    return [
-        ("blocks under collection", int(arrays.pool.victims[: die.units].sum()), 0),
-        ("pages in programs under way", int(mine["flying"].sum()), 0),
-        ("pages that collection has in motion", int(mine["moving"].sum()), 0),
-        ("reads on their way to blocks", int(mine["reading"].sum()), 0),
-        ("collections that the host waits for",
-         int(arrays.die.collecting[: die.dies * lanes].sum()), 0),
-        ("lists that wait for collection", int((arrays.pool.parked[: die.units] > 0).sum()), 0),
-        ("lists of waiting writes", waiting + int(arrays.dev.stall_head[0] >= 0), 0),
-        ("transactions that go on at once", int(arrays.reg.go_head[0] >= 0), 0),
-        ("transactions promised to nobody", int(arrays.reg.budget[0]), int(arrays.cfg.budget[0])),
-    ]  # fmt: skip
+    waiting = int((arrays.pool.stall_head[: geometry.units] >= 0).sum())
+    return {
+        "gc_victims": int(arrays.pool.victims[: geometry.units].sum()),
+        "programming_pages": int(blocks["flying"].sum()),
+        "gc_moving_pages": int(blocks["moving"].sum()),
+        "reading_pages": int(blocks["reading"].sum()),
+        "blocking_collections": int(arrays.die.collecting[: geometry.dies * lanes].sum()),
+        "parked_lists": int((arrays.pool.parked[: geometry.units] > 0).sum()),
+        "waiting_lists": waiting + int(arrays.dev.stall_head[0] >= 0),
+        "immediate_transactions": int(arrays.reg.go_head[0] >= 0),
+        "transaction_budget": int(arrays.reg.budget[0]),
+        "full_transaction_budget": int(arrays.cfg.budget[0]),
+    }
 
 
-def _blocks(arrays: Arrays, die: Geometry) -> np.ndarray:
+def _blocks(arrays: Arrays, geometry: Geometry) -> np.ndarray:
     """Return the records of the conventional blocks, [units, blocks]."""
-    plain = np.asarray(arrays.block[: die.units * die.all_blocks])
-    return plain.reshape(die.units, die.all_blocks)[:, : die.blocks]
+    plain = np.asarray(arrays.block[: geometry.units * geometry.all_blocks])
+    return plain.reshape(geometry.units, geometry.all_blocks)[:, : geometry.blocks]
 
 
-def _rings(arrays: Arrays, die: Geometry) -> Pairs:
-    """Compare the free blocks with the free rings that hold them."""
-    mine = _blocks(arrays, die)
-    free = mine["state"] == FREE
-    free[:, die.native_blocks :] = False  # the fixed pSLC region has a separate ring
-    valid = arrays.valid[: die.units * die.all_blocks].reshape(die.units, -1)[:, : die.blocks]
-    count = arrays.pool.free_n[: die.units]
-    at = (arrays.pool.free_head[: die.units, None] + np.arange(die.blocks)) % die.blocks
-    ring = np.take_along_axis(arrays.free[: die.units], at, 1)
+def _valid(arrays: Arrays, geometry: Geometry) -> np.ndarray:
+    """Return the valid pages of the conventional blocks, [units, blocks]."""
+    plain = arrays.valid[: geometry.units * geometry.all_blocks]
+    return plain.reshape(geometry.units, -1)[:, : geometry.blocks]
+
+
+def _rings(arrays: Arrays, geometry: Geometry) -> Quantities:
+    """Count the free blocks, and the free rings that hold them."""
+    blocks = _blocks(arrays, geometry)
+    free = blocks["state"] == FREE
+    free[:, geometry.native_blocks :] = False  # the fixed pSLC region has a separate ring
+    count = arrays.pool.free_n[: geometry.units]
+    at = arrays.pool.free_head[: geometry.units, None] + np.arange(geometry.blocks)
+    ring = np.take_along_axis(arrays.free[: geometry.units], at % geometry.blocks, 1)
     held = np.zeros_like(free, dtype=np.int64)
-    inside = np.arange(die.blocks) < count[:, None]
+    inside = np.arange(geometry.blocks) < count[:, None]
     np.add.at(held, (np.nonzero(inside)[0], ring[inside]), 1)
-    empty = (mine["state"] == FREE) | (mine["state"] == BAD)
-    used = (valid + mine["flying"] + mine["moving"] + mine["reading"])[empty]
-    negative = sum(
-        int((mine[name] < 0).sum()) for name in ("flying", "moving", "reading", "owed", "erases")
-    )
-    return [
-        ("free blocks, free counts", int(free.sum()), int(count.sum())),
-        ("free blocks, blocks in the free rings", int(free.sum()), int(held.sum())),
-        ("blocks in a free ring that are not free, or twice", int((held != free).sum()), 0),
-        ("pages of free and bad blocks", int(used.sum()), 0),
-        ("counts below 0", negative, 0),
-    ]
+    empty = (blocks["state"] == FREE) | (blocks["state"] == BAD)
+    used = _valid(arrays, geometry) + blocks["flying"] + blocks["moving"] + blocks["reading"]
+    return {
+        "free_blocks": int(free.sum()),
+        "free_count": int(count.sum()),
+        "ring_blocks": int(held.sum()),
+        "wrong_ring_blocks": int((held != free).sum()),
+        "pages_of_empty_blocks": int(used[empty].sum()),
+        "negative_block_counts": sum(
+            int((blocks[name] < 0).sum())
+            for name in ("flying", "moving", "reading", "owed", "erases")
+        ),
+    }
 
 
-def _fronts(arrays: Arrays, die: Geometry) -> Pairs:
-    """Compare the open blocks with the write frontiers of the streams."""
-    mine = _blocks(arrays, die)
-    front = np.asarray(arrays.front[:, : die.units])
-    stream, unit = np.nonzero(front["block"] >= 0)
-    block = mine[unit, front["block"][stream, unit]]
-    page = front["next"][stream, unit]
+def _frontiers(arrays: Arrays, geometry: Geometry) -> Quantities:
+    """Count the open blocks, and the write frontiers of the streams."""
+    blocks = _blocks(arrays, geometry)
+    frontier = np.asarray(arrays.front[:, : geometry.units])
+    stream, unit = np.nonzero(frontier["block"] >= 0)
+    block = blocks[unit, frontier["block"][stream, unit]]
+    page = frontier["next"][stream, unit]
     right = (block["state"] == OPEN) & (block["stream"] == stream)
     cfg = arrays.cfg[0]
-    pages = np.where(stream == cfg.pslc_stream, cfg.pslc_pages, die.block_pages)
-    return [
-        ("open blocks, blocks that streams have open",
-         int((mine["state"] == OPEN).sum()), len(stream)),
-        ("open blocks of another stream, or not open", int((~right).sum()), 0),
-        ("open blocks without a page left", int((page >= pages).sum()), 0),
-        ("pages allocated in open blocks, under way or landed",
-         int((block["flying"] > page).sum()), 0),
-    ]  # fmt: skip
+    pages = np.where(stream == cfg.pslc_stream, cfg.pslc_pages, geometry.block_pages)
+    return {
+        "open_blocks": int((blocks["state"] == OPEN).sum()),
+        "frontier_blocks": len(stream),
+        "wrong_frontiers": int((~right).sum()),
+        "frontiers_past_end": int((page >= pages).sum()),
+        "frontiers_behind": int((block["flying"] > page).sum()),
+    }
 
 
-def _collections(arrays: Arrays, index: Geometry) -> Pairs:
+def _collections(arrays: Arrays, geometry: Geometry) -> Quantities:
     """Compare the victims with the counts kept per unit and die."""
-    mine = _blocks(arrays, index)
-    state, cfg = mine["state"], arrays.cfg[0]
+    blocks = _blocks(arrays, geometry)
+    state, cfg = blocks["state"], arrays.cfg[0]
     under = (state == VICTIM) | (state == EMPTIED) | (state == ERASING)
-    victims = arrays.pool.victims[: index.units]
-    retiring = ((mine["retire"] == 1) & (state != BAD)).sum(axis=1)
-    owed = np.where(under, mine["owed"], 0).sum(axis=1)
-    fronts = np.asarray(arrays.front[:, : index.units])["owed"]
-    dies, lanes = index.dies, int(cfg.lanes)
+    victims = arrays.pool.victims[: geometry.units]
+    retiring = ((blocks["retire"] == 1) & (state != BAD)).sum(axis=1)
+    owed = np.where(under, blocks["owed"], 0).sum(axis=1)
+    frontiers = np.asarray(arrays.front[:, : geometry.units])["owed"]
+    dies, lanes = geometry.dies, int(cfg.lanes)
     die = arrays.die[: dies * lanes]
     first = np.asarray(die.first)  # record that takes one command at a time
-    begun = (state == VICTIM) & (mine["scan"] > 0)
+    begun = (state == VICTIM) & (blocks["scan"] > 0)
     per_die = begun.sum(axis=1).reshape(dies, -1).sum(axis=1) * int(cfg.exclusive)
     alone = np.bincount(first[::lanes], per_die, dies * lanes)
-    levelled = arrays.pool.levelled[: index.units]
-    which = np.flatnonzero(levelled)
-    levelling = under[which, (levelled[which] - 1) % index.all_blocks]
-    pairs = [
-        ("units whose victims are miscounted", int((victims != under.sum(axis=1)).sum()), 0),
-        ("units whose retiring blocks are miscounted",
-         int((arrays.pool.retiring[: index.units] != retiring).sum()), 0),
-        ("blocks in motion that are no victims", int(mine["moving"][state != VICTIM].sum()), 0),
-        ("pages owed by blocks that are no victims", int(mine["owed"][~under].sum()), 0),
-        ("units whose owed pages are miscounted", int((fronts.sum(axis=0) != owed).sum()), 0),
-        ("pages owed to the host's streams", int(fronts[: int(cfg.collected)].sum()), 0),
-        ("dies whose collections alone are miscounted", int((die.collecting != alone).sum()), 0),
-        ("levelled blocks that are no victims", int((~levelling).sum()), 0),
-        ("victims and full blocks that no stream filled",
-         int((mine["stream"][under | (state == FULL)] < 0).sum()), 0),
-    ]  # fmt: skip
+    levelled = arrays.pool.levelled[: geometry.units]
+    units = np.flatnonzero(levelled)
+    levelling = under[units, (levelled[units] - 1) % geometry.all_blocks]
+    miscounted = arrays.pool.retiring[: geometry.units] != retiring
+    return {
+        "units_with_wrong_victims": int((victims != under.sum(axis=1)).sum()),
+        "units_with_wrong_retiring": int(miscounted.sum()),
+        "moving_outside_victims": int(blocks["moving"][state != VICTIM].sum()),
+        "owed_outside_victims": int(blocks["owed"][~under].sum()),
+        "units_with_wrong_owed": int((frontiers.sum(axis=0) != owed).sum()),
+        "owed_to_host_streams": int(frontiers[: int(cfg.collected)].sum()),
+        "dies_with_wrong_collections": int((die.collecting != alone).sum()),
+        "levelled_outside_victims": int((~levelling).sum()),
+        "blocks_without_stream": int((blocks["stream"][under | (state == FULL)] < 0).sum()),
+    }
+
+
+def _urgency(arrays: Arrays, geometry: Geometry) -> Quantities:
+    """Count dies with a wrong urgency of collection, and pages with wrong sectors."""
+    cfg, dies = arrays.cfg[0], geometry.dies
+    wrong_dies = wrong_pages = 0
     if cfg.gc_hard > 0:
-        short = arrays.pool.free_n[: index.units] < cfg.gc_hard
+        lanes = int(cfg.lanes)
+        die = arrays.die[: dies * lanes]
+        first = np.asarray(die.first)
+        short = arrays.pool.free_n[: geometry.units] < cfg.gc_hard
         units = np.bincount(first[::lanes], short.reshape(dies, -1).sum(axis=1), dies * lanes)
-        wrong = (units > 0) != (die.urgent != 0)
-        pairs.append(("dies whose urgency is wrong", int(wrong[first].sum()), 0))
+        wrong_dies = int(((units > 0) != (die.urgent != 0))[first].sum())
     if cfg.partial:
         host = int(arrays.cfg.lpns[0])  # translation pages lie behind, and are never partial
-        bare = (arrays.l2p[0, :host] != 0) != (arrays.sectors[0, :host] != 0)
-        pairs.append(("pages with sectors and no place, or the other way", int(bare.sum()), 0))
-    return pairs
+        wrong = (arrays.l2p[0, :host] != 0) != (arrays.sectors[0, :host] != 0)
+        wrong_pages = int(wrong.sum())
+    return {"dies_with_wrong_urgency": wrong_dies, "pages_with_wrong_sectors": wrong_pages}
 
 
-def _modes(arrays: Arrays, die: Geometry) -> Pairs:
+PSLC_QUANTITIES = (
+    "units_with_wrong_pslc", "units_with_wrong_full_pslc", "full_pslc_in_native_mode",
+    "overfull_pslc_blocks", "native_in_pslc_region", "free_pslc_blocks", "pslc_ring_blocks",
+    "pslc_free_count", "units_over_pslc_limit",
+)  # fmt: skip
+"""Quantities of the blocks in pSLC mode; all are 0 without such blocks."""
+
+
+def _modes(arrays: Arrays, geometry: Geometry) -> Quantities:
     """Compare the blocks in pSLC mode with the counts and the rings of the pSLC region."""
     cfg = arrays.cfg[0]
     if cfg.pslc == pslc.OFF:
-        return []
-    mine, slc = _blocks(arrays, die), arrays.slc[: die.units]
-    state = mine["state"]
-    cached = (mine["stream"] == cfg.pslc_stream) & (state != BAD)
+        return dict.fromkeys(PSLC_QUANTITIES, 0)
+    blocks, slc = _blocks(arrays, geometry), arrays.slc[: geometry.units]
+    state = blocks["state"]
+    cached = (blocks["stream"] == cfg.pslc_stream) & (state != BAD)
     full = state == FOLDABLE
-    valid = arrays.valid[: die.units * die.all_blocks].reshape(die.units, -1)[:, : die.blocks]
-    fixed = state[:, die.native_blocks :]
+    fixed = state[:, geometry.native_blocks :]
+    native = (fixed != FREE) & (fixed != BAD) & ~cached[:, geometry.native_blocks :]
     held = 0
-    for unit in np.flatnonzero(slc["free_n"] * die.pslc_blocks):
-        at = (int(slc["free_head"][unit]) + np.arange(int(slc["free_n"][unit]))) % die.pslc_blocks
-        ring = arrays.slc_free[unit, at] - die.native_blocks
+    for unit in np.flatnonzero(slc["free_n"] * geometry.pslc_blocks):
+        at = int(slc["free_head"][unit]) + np.arange(int(slc["free_n"][unit]))
+        ring = arrays.slc_free[unit, at % geometry.pslc_blocks] - geometry.native_blocks
         held += int((fixed[unit, np.unique(ring)] == FREE).sum())
-    return [
-        ("units whose blocks in pSLC mode are miscounted",
-         int((slc["lent"] != cached.sum(axis=1)).sum()), 0),
-        ("units whose full pSLC blocks are miscounted",
-         int((slc["full"] != full.sum(axis=1)).sum()), 0),
-        ("full pSLC blocks in native mode", int((full & ~cached).sum()), 0),
-        ("pSLC blocks with more pages than word lines",
-         int((valid[cached] > cfg.pslc_pages).sum()), 0),
-        ("native blocks in the fixed pSLC region",
-         int(((fixed != FREE) & (fixed != BAD) & ~cached[:, die.native_blocks :]).sum()), 0),
-        ("free blocks of the fixed pSLC region, blocks in its rings",
-         int((fixed == FREE).sum()), held),
-        ("free blocks of the fixed pSLC region, counts of its rings",
-         int((fixed == FREE).sum()), int(slc["free_n"].sum()) if die.pslc_blocks else 0),
-        ("units with more pSLC blocks than may be",
-         int((slc["lent"] > cfg.pslc_most).sum()), 0),
-    ]  # fmt: skip
+    found = (
+        (slc["lent"] != cached.sum(axis=1)).sum(),
+        (slc["full"] != full.sum(axis=1)).sum(),
+        (full & ~cached).sum(),
+        (_valid(arrays, geometry)[cached] > cfg.pslc_pages).sum(),
+        native.sum(),
+        (fixed == FREE).sum(),
+        held,
+        slc["free_n"].sum() if geometry.pslc_blocks else 0,
+        (slc["lent"] > cfg.pslc_most).sum(),
+    )
+    return {name: int(count) for name, count in zip(PSLC_QUANTITIES, found, strict=True)}
 
 
-def _lists(arrays: Arrays, die: Geometry) -> Pairs:
-    """Check the lists of writes that wait for a free block, and the units marked for retry."""
+def _lists(arrays: Arrays, geometry: Geometry) -> Quantities:
+    """Follow the lists of writes that wait for a free block, and count the units to be retried."""
     dev = arrays.dev[0]
     lists = [(int(dev.stall_head), int(dev.stall_tail))]
-    heads = np.flatnonzero(arrays.pool.stall_head[: die.units] >= 0)
+    heads = np.flatnonzero(arrays.pool.stall_head[: geometry.units] >= 0)
     lists += [
         (int(arrays.pool.stall_head[unit]), int(arrays.pool.stall_tail[unit])) for unit in heads
     ]
@@ -196,10 +212,10 @@ def _lists(arrays: Arrays, die: Geometry) -> Pairs:
             seen.append(tid)
             tid, last = int(following[tid]), tid
         broken += last != tail
-    return [
-        ("lists of waiting writes that do not end at their end", broken, 0),
-        ("writes that wait in two places", len(seen), len(set(seen))),
-        ("units to be tried again, and marked so",
-         int(arrays.reg.retries[0]), int(arrays.pool.retry.sum())),
-        ("units to be tried again between events", int(arrays.reg.retries[0]), 0),
-    ]  # fmt: skip
+    return {
+        "lists_with_wrong_tail": broken,
+        "waiting_writes": len(seen),
+        "distinct_waiting_writes": len(set(seen)),
+        "retries": int(arrays.reg.retries[0]),
+        "marked_retries": int(arrays.pool.retry.sum()),
+    }

@@ -1,9 +1,9 @@
-"""Invariants of one device: counts that must agree if no page, byte or command was lost.
+"""Quantities of one device for the conservation laws: page map, blocks, counters and lists.
 
-Owns the comparison of the page map with the blocks, and of the counters with each other. Does not
-own the counters (engine/core/counters.py), the invariants of flash management (balance.py), or
-totals over devices and plans (analysis/ledger.py).
-Source: STYLE, conservation: issued = completed, bytes in = bytes out, valid pages = mapped pages.
+Owns what is counted of the page map, the data cache and the free lists. Does not own the laws
+(engine/core/conservation.py), the counters (engine/core/counters.py), the quantities of flash
+management (balance.py), or totals over devices and plans (engine/core/totals.py).
+Source: none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ondie.emu.engine.core import counters, stages
+from ondie.emu.engine.core import stages
+from ondie.emu.engine.core.conservation import Place, check
+from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import balance
 from ondie.emu.nand.geometry import Geometry
@@ -20,7 +22,7 @@ from ondie.kernels.jit import njit
 
 
 @dataclass(frozen=True)
-class Asked:
+class Requested:
     """Commands and pages that the host has requested so far."""
 
     commands: int
@@ -28,36 +30,38 @@ class Asked:
     written_pages: int
 
 
-def imbalance(arrays: Arrays, geometry: Geometry, asked: Asked | None) -> str | None:
-    """Return the first violated invariant of device 0 of a one-device simulation in words, or None.
-
-    The page map is compared with the blocks at any time. The counters are compared with ``asked``
-    only when nothing is in flight (None: something is in flight).
-    """
-    pairs = [*_maps(arrays, geometry), *balance.always(arrays, geometry)]
-    if asked is not None:
-        pairs += [*balance.idle(arrays, geometry), *_counters(arrays, geometry, asked)]
-    for what, left, right in pairs:
-        if left != right:
-            return f"{what}: {left} against {right}"
-    return None
+def check_between_events(arrays: Arrays, geometry: Geometry) -> None:
+    """Check the laws that hold for device 0 between any two events. Raises Imbalance."""
+    quantities, detail = event_quantities(arrays, geometry)
+    check(Place.EVENT, quantities, detail)
 
 
-def _maps(arrays: Arrays, die: Geometry) -> list[tuple[str, int, int]]:
-    blocks = die.units * die.all_blocks
+def check_idle(arrays: Arrays, geometry: Geometry, requested: Requested) -> None:
+    """Check the laws that hold for device 0 while nothing is in flight. Raises Imbalance."""
+    check(Place.IDLE, idle_quantities(arrays, geometry, requested))
+
+
+def event_quantities(arrays: Arrays, geometry: Geometry) -> tuple[dict[str, int], str]:
+    """Return the quantities between two events, and the first block with a wrong count in words."""
+    blocks = geometry.units * geometry.all_blocks
     counted = arrays.valid[:blocks]
-    conventional = np.arange(blocks) % die.all_blocks < die.blocks
+    conventional = np.arange(blocks) % geometry.all_blocks < geometry.blocks
     found = np.zeros(blocks, np.int64)
-    find_mapped(arrays.l2p[0], arrays.p2l[0], counted, die.block_pages, found)
+    find_mapped(arrays.l2p[0], arrays.p2l[0], counted, geometry.block_pages, found)
     wrong = np.flatnonzero(conventional & (found != counted))
-    at = int(wrong[0]) if len(wrong) else 0
+    block = int(wrong[0]) if len(wrong) else 0
     mapped = int(arrays.dev.mapped[0])
-    entries = mapped if arrays.l2p.size > MOST_LOOKED_AT else int(np.count_nonzero(arrays.l2p[0]))
-    return [
-        ("mapped pages, entries of the map", mapped, entries),
-        ("mapped pages, physical pages mapped to", mapped, int(found[conventional].sum())),
-        (f"block {at}: valid pages, mapped pages", int(counted[at]), int(found[at])),
-    ]  # fmt: skip
+    entries = mapped if arrays.l2p.size > LARGEST_MAP else int(np.count_nonzero(arrays.l2p[0]))
+    quantities = {
+        "mapped_pages": mapped,
+        "map_entries": entries,
+        "mapped_physical_pages": int(found[conventional].sum()),
+        "valid_pages": int(counted[conventional].sum()),
+        "block_valid_pages": int(counted[block]),
+        "block_mapped_pages": int(found[block]),
+        **balance.event_quantities(arrays, geometry),
+    }
+    return quantities, f"block {block}" if len(wrong) else ""
 
 
 @njit
@@ -76,151 +80,56 @@ def find_mapped(l2p, p2l, valid, block_pages, found):
                 found[block] += 1
 
 
-MOST_LOOKED_AT = 1 << 28
+LARGEST_MAP = 1 << 28
 """Entries of a map above which it is not scanned: most of a larger map was never touched."""
 
 
-def _counters(arrays: Arrays, die: Geometry, asked: Asked) -> list[tuple[str, int, int]]:
-    counts = [int(x) for x in arrays.count[0]]
-    page = die.page_bytes
-    down, up = (
-        int(arrays.fifo["size"][stages.HOST_STATIONS + x]) for x in (stages.DOWN, stages.UP)
-    )
-    programs, reads = _page_operations(counts)
-    soft = counts[counters.SOFT_READ_PAGES]  # readings of one page are decoded together
-    into = (programs + counts[counters.SECOND_PASS_PAGES]) * page - counts[
-        counters.UNASKED_IN_BYTES
-    ]
-    out = (reads + soft) * page - counts[counters.UNASKED_OUT_BYTES]
-    erases = int(arrays.block.erases[: die.units * die.all_blocks].sum())
-    return [
-        ("commands fetched, submitted", counts[counters.COMMANDS], asked.commands),
-        ("commands completed, submitted", counts[counters.COMMANDS_DONE], asked.commands),
-        ("commands outstanding", int(arrays.dev.outstanding[0]), 0),
-        ("transactions in flight", len(arrays.txn) - int(arrays.reg.txns_free[0]), 0),
-        ("transactions in the free list", _free_list(arrays), len(arrays.txn)),
-        (
-            "pages read, asked for",
-            counts[counters.READ_PAGES]
-            + counts[counters.UNMAPPED_PAGES]
-            + counts[counters.CACHE_HIT_PAGES],
-            asked.read_pages,
+def idle_quantities(arrays: Arrays, geometry: Geometry, requested: Requested) -> dict[str, int]:
+    """Return the quantities of a device on which nothing is in flight."""
+    page = geometry.page_bytes
+    size = arrays.fifo["size"][stages.HOST_STATIONS :]
+    return {
+        **{name: int(count) for name, count in zip(COUNTERS, arrays.count[0], strict=True)},
+        "page_bytes": page,
+        "controller_ecc": 0,
+        "submitted_commands": requested.commands,
+        "outstanding_commands": int(arrays.dev.outstanding[0]),
+        "planned_read_pages": requested.read_pages,
+        "planned_program_pages": requested.written_pages,
+        "planned_link_up_bytes": requested.read_pages * page,
+        "planned_link_down_bytes": requested.written_pages * page,
+        "station_link_up": int(size[stages.UP]),
+        "station_link_down": int(size[stages.DOWN]),
+        "station_channels_in": int(arrays.bus.size_in.sum()),
+        "station_channels_out": int(arrays.bus.size_out.sum()),
+        "transactions_in_flight": len(arrays.txn) - int(arrays.reg.txns_free[0]),
+        "all_transactions": len(arrays.txn),
+        "free_transactions": _chained(
+            arrays.txn["next"] + 1, np.array([int(arrays.reg.free_txn[0]) + 1])
         ),
-        (
-            "pages written, asked for",
-            counts[counters.PROGRAM_PAGES]
-            - counts[counters.DESTAGED_PAGES]
-            + counts[counters.CACHE_WRITE_PAGES],
-            asked.written_pages,
-        ),
-        *_data_cache(arrays, counts),
-        (
-            "bytes of reads, pages asked for",
-            counts[counters.HOST_READ_BYTES],
-            asked.read_pages * page,
-        ),
-        (
-            "bytes of writes, pages asked for",
-            counts[counters.HOST_WRITE_BYTES],
-            asked.written_pages * page,
-        ),
-        (
-            "bytes up the link, bytes of reads",
-            up,
-            counts[counters.HOST_READ_BYTES] + counts[counters.LINK_EXTRA_UP_BYTES],
-        ),
-        (
-            "bytes down the link, bytes of writes",
-            down,
-            counts[counters.HOST_WRITE_BYTES] + counts[counters.LINK_EXTRA_DOWN_BYTES],
-        ),
-        ("bytes into registers, pages programmed", int(arrays.bus.size_in.sum()), into),
-        ("bytes out of registers, pages sensed", int(arrays.bus.size_out.sum()), out),
-        ("pages encoded, programmed", counts[counters.ECC_ENCODED_PAGES], programs),
-        (
-            "pages decoded, sensed",
-            counts[counters.ECC_DECODED_PAGES],
-            reads + counts[counters.SOFT_PAGES],
-        ),
-        (
-            "pages collected: read, programmed or dropped",
-            counts[counters.GC_READ_PAGES],
-            counts[counters.GC_PROGRAM_PAGES] + counts[counters.GC_DROPPED],
-        ),
-        (
-            "pages folded: read, programmed or dropped",
-            counts[counters.FOLD_READ_PAGES],
-            counts[counters.FOLD_PROGRAM_PAGES] + counts[counters.FOLD_DROPPED],
-        ),
-        ("super-block erases, erase operations", erases, counts[counters.ARRAY_ERASES]),
-        (
-            "blocks erased, planes of the operations",
-            counts[counters.ERASED_BLOCKS],
-            erases * die.unit_planes,
-        ),
-        ("entries of the map in use", *_cached(arrays)),
-        ("translation pages to be written back", int(arrays.maps.writing[0]), 0),
-    ]
+        "block_erases": int(arrays.block.erases[: geometry.units * geometry.all_blocks].sum()),
+        "planes_per_erase": geometry.unit_planes,
+        "map_cache_entries": int(arrays.maps.used[0]),
+        "map_cache_chained": _chained(arrays.entry["chain"], arrays.bucket[0]),
+        "map_write_backs": int(arrays.maps.writing[0]),
+        **_data_cache(arrays),
+        **balance.idle_quantities(arrays, geometry),
+    }
 
 
-def _page_operations(counts: list[int]) -> tuple[int, int]:
-    """Return the pages programmed and the pages sensed whose data crossed the channel."""
-    inside = counts[counters.COPYBACK_PAGES]  # moved inside their die
-    programs = (
-        counts[counters.PROGRAM_PAGES]
-        + counts[counters.GC_PROGRAM_PAGES]
-        + counts[counters.FAILED_PAGES]
-        - inside
-    )
-    programs += (
-        counts[counters.MAP_PROGRAM_PAGES]
-        + counts[counters.PADDING_PAGES]
-        + counts[counters.FOLD_PROGRAM_PAGES]
-    )
-    reads = (
-        counts[counters.READ_PAGES]
-        + counts[counters.GC_READ_PAGES]
-        + counts[counters.MERGE_READ_PAGES]
-        - inside
-    )
-    reads += (
-        counts[counters.MAP_READ_PAGES]
-        + counts[counters.RETRY_READ_PAGES]
-        + counts[counters.FOLD_READ_PAGES]
-    )
-    return programs, reads
-
-
-def _data_cache(arrays: Arrays, counts: list[int]) -> list[tuple[str, int, int]]:
-    """Compare the pages that the data cache took with those that left it and those it holds."""
+def _data_cache(arrays: Arrays) -> dict[str, int]:
+    """Return the quantities of the data cache."""
     cache = arrays.cache[0]
     pages = arrays.cpage[: int(cache.used)]
-    spare = _chained(pages["newer"], np.array([int(cache.spare)]))
-    chained = _chained(pages["chain"], arrays.cbucket[0])
-    gone = (
-        counts[counters.CACHE_MERGED_PAGES]
-        + counts[counters.CACHE_DROPPED_PAGES]
-        + counts[counters.DESTAGED_PAGES]
-    )
-    return [
-        ("contents that the data cache took: gone, or there",
-         counts[counters.CACHE_WRITE_PAGES], gone + int(cache.contents)),
-        ("places of the data cache: spare or found by page", int(cache.used), spare + chained),
-        ("pages on their way from the data cache", int(cache.flying), 0),
-        ("dirty pages, contents that flash does not have", int(cache.dirty), int(cache.contents)),
-        ("writes and FLUSHes that wait for the data cache",
-         int(cache.wait_first > 0) + int(cache.flush_first > 0), 0),
-    ]  # fmt: skip
-
-
-def _cached(arrays: Arrays) -> tuple[int, int]:
-    """Return the entries of the cached mapping table as (used, found in the hash chains)."""
-    return int(arrays.maps.used[0]), _chained(arrays.entry["chain"], arrays.bucket[0])
-
-
-def _free_list(arrays: Arrays) -> int:
-    """Return the length of the transaction pool's free list (pool size + 1 if it has a loop)."""
-    return _chained(arrays.txn["next"] + 1, np.array([int(arrays.reg.free_txn[0]) + 1]))
+    return {
+        "cached_pages": int(cache.contents),
+        "cache_slots": int(cache.used),
+        "cache_spare_slots": _chained(pages["newer"], np.array([int(cache.spare)])),
+        "cache_chained_slots": _chained(pages["chain"], arrays.cbucket[0]),
+        "cache_flying_pages": int(cache.flying),
+        "cache_dirty_pages": int(cache.dirty),
+        "cache_waiting_requests": int(cache.wait_first > 0) + int(cache.flush_first > 0),
+    }
 
 
 def _chained(links: np.ndarray, heads: np.ndarray) -> int:

@@ -17,10 +17,11 @@ import numpy as np
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import counters as stats
+from ondie.emu.engine.core.conservation import Place, check
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.run import loop as dispatch
-from ondie.emu.engine.run.errors import SimulationError, raise_error, raise_full
-from ondie.emu.ftl.invariants import imbalance
+from ondie.emu.engine.run.errors import raise_error, raise_full
+from ondie.emu.ftl.invariants import check_between_events
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme import queue_pair as pairs
 from ondie.emu.nvme.request import READ, REQUEST, WRITE
@@ -96,8 +97,8 @@ class Player:
         """Run to the end. ``half``: copy the counters when that many requests are done.
 
         ``progress`` is called with the number of requests done and the clock in ps. Raises
-        InputError for a full drive, or a request past its end; SimulationError if the accounting
-        check fails.
+        InputError for a full drive, or a request past its end; Imbalance if a conservation law
+        fails.
         """
         reg = self.arrays.reg
         copied = None
@@ -209,33 +210,23 @@ class Player:
         return {name: int(values) for name, values in zip(stats.COUNTERS, total, strict=True)}
 
     def _check(self) -> None:
-        """Check that every issued request is done and that no transaction is left in the drive."""
-        pair, reg = self.arrays.pair, self.arrays.reg
-        stuck = int(pair["outstanding"].sum())
-        if stuck or self.arrays.cache["flying"].any():
+        """Check the conservation laws when no event is left. Raises Imbalance or InputError."""
+        outstanding = int(self.arrays.pair["outstanding"].sum())
+        if outstanding or self.arrays.cache["flying"].any():
             raise_full(self.arrays, self.cfg)
-            raise SimulationError(f"{stuck} requests never ended")
-        flying = len(self.arrays.txn) - int(reg["txns_free"][0])
-        if flying:
-            raise SimulationError(f"{flying} transactions are left when all requests are done")
-        wrong = imbalance(self.arrays, Geometry.of(self.cfg), None) or self._lost()
-        if wrong is not None:
-            raise SimulationError(f"the books do not balance: {wrong}")
-
-    def _lost(self) -> str | None:
-        """Return the first mismatch of requests or bytes between drive and host, or None."""
         done = self.requests()
-        count = self._counters()
         sizes = {
             op: sum(int(each_pass["size"][each_pass["op"] == op].sum()) for each_pass in done)
             for op in (READ, WRITE)
         }
-        for what, host, drive in (
-            ("requests issued, commands fetched", sum(map(len, done)), count["commands"]),
-            ("commands fetched, completed", count["commands"], count["commands_done"]),
-            ("bytes of reads, asked for and served", sizes[READ], count["host_read_bytes"]),
-            ("bytes of writes, asked for and taken", sizes[WRITE], count["host_write_bytes"]),
-        ):
-            if host != drive:
-                return f"{what}: {host} against {drive}"
-        return None
+        quantities = {
+            **self._counters(),
+            "outstanding_commands": outstanding,
+            "cache_flying_pages": int(self.arrays.cache["flying"].sum()),
+            "transactions_in_flight": len(self.arrays.txn) - int(self.arrays.reg["txns_free"][0]),
+            "submitted_commands": sum(map(len, done)),
+            "planned_link_up_bytes": sizes[READ],
+            "planned_link_down_bytes": sizes[WRITE],
+        }
+        check(Place.REPLAY, quantities)
+        check_between_events(self.arrays, Geometry.of(self.cfg))

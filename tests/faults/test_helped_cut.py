@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.analysis.compare import Run
-from ondie.emu.analysis.ledger import Imbalance
+from ondie.emu.engine.core.conservation import Imbalance
 from ondie.emu.engine.core.counters import ECC_DECODED_PAGES, FETCHED_PAGES, STORED_PAGES
 from ondie.emu.ftl.reservoir_recovery import Unrecoverable
 from ondie.emu.nand import torn_pages as torn
@@ -282,5 +282,5 @@ def test_books_that_are_off_at_the_cut(helped, counter):
     run = start(0, helped)
     run.step(0)
     run.system.arrays.count[0, counter] -= 1
-    with pytest.raises(Imbalance, match="at the cut"):
+    with pytest.raises(Imbalance, match=r"at the power cut \(device 0\)"):
         run.step(1, cut_after=90)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ondie.emu.analysis.compare import Run
-from ondie.emu.analysis.ledger import Imbalance
 from ondie.emu.config.config import load_preset
 from ondie.emu.engine.core import plan_rows as rows
+from ondie.emu.engine.core.conservation import Imbalance
 from ondie.emu.engine.core.counters import COUNTERS, DOWN_BYTES
 from ondie.emu.engine.run import system
 from ondie.emu.nand import timing
@@ -497,7 +497,7 @@ def test_books_that_are_off_at_the_cut():
         run = start(SMALL)
         run.step(0)
         run.system.arrays.count[0, counter] += by
-        with pytest.raises(Imbalance, match="at the cut"):
+        with pytest.raises(Imbalance, match=r"at the power cut \(device 0\)"):
             run.step(1, cut_after=90)
 
 

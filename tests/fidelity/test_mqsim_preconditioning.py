@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from ondie.emu.ftl import page_map as mapping
-from ondie.emu.ftl.invariants import imbalance
+from ondie.emu.ftl.invariants import check_between_events
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.replay.mqsim import (
     precondition_blocks as layout,
@@ -141,7 +141,7 @@ def test_pages_and_blocks(tmp_path, kind, share):
         "Percentage_of_Hot_Region": "20",
     }
     d, flows, cfg, arrays = prepared(tmp_path, flow)
-    assert imbalance(arrays, Geometry.of(cfg), None) is None
+    check_between_events(arrays, Geometry.of(cfg))
     pages = arrays.l2p.shape[1]
     wanted = int(0.5 * flows[0].range.sectors / d.page_sectors)
     held = np.flatnonzero(arrays.l2p[0])

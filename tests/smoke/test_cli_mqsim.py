@@ -215,5 +215,5 @@ def test_a_run_that_does_not_balance(pair, tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(replay.Player, "_check", cheat)
     outcome = here(capsys, "mqsim", *pair(), "--json", tmp_path / "a.json", "--quiet")
-    refused(outcome, "defect", "books do not balance", "valid pages", code=1)
+    refused(outcome, "defect", "valid pages, between two events (block 0)", code=1)
     assert files(tmp_path) == ["in", "in/load.v2.xml", "in/ssd.xml"]

@@ -340,5 +340,5 @@ def test_a_replay_that_does_not_balance(capsys, msr, tmp_path, monkeypatch):
     monkeypatch.setattr(replay.Player, "_collect", cheat)
     outcome = here(capsys, "replay", msr, "--from", "msr", "--json", tmp_path / "a.json",
                    "--log", tmp_path / "a.csv", *settings(), "--quiet")  # fmt: skip
-    refused(outcome, "defect", "bytes of reads, asked for and served", code=1)
+    refused(outcome, "defect", "bytes up the link, at the end of the replay", code=1)
     assert files(tmp_path) == ["small.csv"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ondie.emu.engine.core import counters as stats
-from ondie.emu.engine.run.errors import SimulationError
+from ondie.emu.engine.core.conservation import Imbalance
 from ondie.emu.ftl import page_map as mapping
 from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
@@ -187,5 +187,5 @@ def test_the_books_notice_failures_that_are_miscounted():
     d.check()
     assert counter(d, stats.FAILED_PAGES) > 0
     d.arrays.count[0, stats.FAILED_PAGES] -= 1
-    with pytest.raises(SimulationError, match="programmed"):
+    with pytest.raises(Imbalance, match="into the dies over the channels|pages encoded"):
         d.check()

@@ -7,8 +7,8 @@ from ondie.emu.clock import NEVER
 from ondie.emu.engine.core import counters as stats
 from ondie.emu.engine.core import events
 from ondie.emu.engine.core import stages as s
+from ondie.emu.engine.core.conservation import Imbalance
 from ondie.emu.engine.run import build
-from ondie.emu.engine.run.errors import SimulationError
 from ondie.emu.units import InputError
 from tests.state.small import PAGE, commands, counter, device, random_writes
 from tests.timing import harness as h
@@ -298,7 +298,7 @@ def worked():
 def test_check_notices_a_fault_in_the_tables(fault):
     d = worked()
     fault(d)
-    with pytest.raises(SimulationError, match="do not balance"):
+    with pytest.raises(Imbalance, match=", but "):
         d.check()
 
 
@@ -307,7 +307,7 @@ def test_check_notices_a_counter_that_is_off(name):
     d = worked()
     assert counter(d, getattr(stats, name)) > 0
     d.arrays.count[0, getattr(stats, name)] -= 1
-    with pytest.raises(SimulationError, match="do not balance"):
+    with pytest.raises(Imbalance, match=", but "):
         d.check()
 
 
@@ -315,11 +315,11 @@ def test_check_notices_bytes_that_crossed_no_link():
     d = worked()
     for station in (s.HOST_STATIONS + s.DOWN, s.HOST_STATIONS + s.UP):
         d.arrays.fifo["size"][station] += 1
-        with pytest.raises(SimulationError, match="the link"):
+        with pytest.raises(Imbalance, match="the station link"):
             d.check()
         d.arrays.fifo["size"][station] -= 1
     d.arrays.bus.size_in[0] += 1
-    with pytest.raises(SimulationError, match="registers"):
+    with pytest.raises(Imbalance, match="into the dies"):
         d.check()
 
 
@@ -328,5 +328,5 @@ def test_check_notices_a_page_that_is_not_on_flash():
     ppn = int(d.arrays.l2p[0].max()) - 1
     assert d.store is not None
     d.store.erase(ppn, 1)
-    with pytest.raises(SimulationError, match=f"mapped to {ppn}"):
+    with pytest.raises(Imbalance, match=f"mapped to {ppn}"):
         d.check()

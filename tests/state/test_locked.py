@@ -7,7 +7,7 @@ import pytest
 
 from ondie.emu.engine.run import build
 from ondie.emu.ftl import page_map as mapping
-from ondie.emu.ftl.invariants import imbalance
+from ondie.emu.ftl.invariants import check_between_events
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme.request import READ, WRITE
 from ondie.emu.replay import player as replay
@@ -86,7 +86,7 @@ def test_who_waits_for_what(monkeypatch, counts, rng):
         late = victim & (arrays.block.reading > 0)
         assert (arrays.block.scan[late] == 0).all()
         seen["postponed"] += int(late.sum())
-        assert imbalance(arrays, Geometry.of(cfg), None) is None
+        check_between_events(arrays, Geometry.of(cfg))
 
     count = stepped(monkeypatch, arrays, cfg, mixed(rng, lpns, counts(500, 2000)), look)
     assert count["collections"] > 20 and count["gc_dropped_pages"] == 0

@@ -17,7 +17,7 @@ from ondie.emu.drive import Device
 from ondie.emu.engine.core import counters as stats
 from ondie.emu.ftl import page_map as mapping
 from ondie.emu.ftl import pslc as modes
-from ondie.emu.ftl.invariants import imbalance
+from ondie.emu.ftl.invariants import check_between_events
 from ondie.emu.ftl.precondition import apply as precondition
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme import command as queues
@@ -318,14 +318,14 @@ def test_after_preconditioning(kind, erase):
     d = device(ftl__pslc=kind, ftl__erase=erase, ftl__over_provisioning=0.4)
     precondition.precondition(d.arrays, d.cfg, "steady", seed=3)
     block = d.arrays.block
-    assert imbalance(d.arrays, d.geometry, None) is None
+    check_between_events(d.arrays, d.geometry)
     assert not (block.stream == d.arrays.cfg.pslc_stream[0]).any()
     if kind == "static":
         assert (block.state[-4:] == mapping.FREE).all() and not d.arrays.valid[-4:].any()
     rng = np.random.default_rng(3)
     d.submit(random_writes(rng, 300, d.lpns))
     d.run()
-    assert imbalance(d.arrays, d.geometry, None) is None
+    check_between_events(d.arrays, d.geometry)
     pslc, direct, collected, folds = of(d, "pslc_pages", "direct_pages", "collections", "folds")
     assert pslc + direct == 300 and direct > 0 and collected > 0
     assert (pslc >= REGION and folds > 0) if kind == "static" else pslc == 0
@@ -356,7 +356,7 @@ import sys
 import numpy as np
 from tests.state.small import random_writes
 from tests.state.test_pslc import device
-from ondie.emu.ftl.invariants import imbalance
+from ondie.emu.ftl.invariants import check_between_events
 for kind in ("static", "dynamic"):
     for full in ("direct", "wait"):
         d = device(ftl__pslc=kind, ftl__pslc_full=full, ftl__fold_idle="1 ms",

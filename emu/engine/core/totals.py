@@ -1,7 +1,7 @@
 """Totals of a finished run as plain numbers, and the time spans of its phases.
 
 Owns Totals, StepClock and the sum of the counters. Does not own the ledger
-(ondie.emu.analysis.ledger). Source: none.
+(ondie.emu.analysis.ledger) or the conservation laws (conservation.py). Source: none.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ondie.emu.clock import NEVER
+from ondie.emu.engine.core.conservation import station_quantity
 from ondie.emu.engine.core.counters import COUNTERS
 
 
@@ -45,6 +46,24 @@ class Totals:
     """Erases of the reservoir's blocks per die, by plane."""
     cached_contents: int = 0
     """Pages written to data caches that are not on flash yet."""
+
+    def quantities(self) -> dict[str, int]:
+        """Return the quantities of the conservation laws at the end of a run."""
+        valid_super_pages, mapped_super_pages = self.super_pages
+        return {
+            **self.counters,
+            **{f"planned_{name}": amount for name, amount in self.planned.items()},
+            **{station_quantity(name): amount for name, amount in self.bytes_by.items()},
+            # Pages of the optimizer pass through the controller's ECC if the dies' pages do.
+            "controller_ecc": int(self.counters["pe_decoded_pages"] > 0),
+            "transactions_in_flight": self.in_flight,
+            "cached_pages": self.cached_contents,
+            "valid_pages": self.valid_pages,
+            "mapped_pages": self.mapped_pages,
+            "valid_super_pages": valid_super_pages,
+            "mapped_super_pages": mapped_super_pages,
+            "page_bytes": self.page_bytes,
+        }
 
 
 class StepClock:

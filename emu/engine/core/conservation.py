@@ -1,0 +1,383 @@
+"""Conservation laws: counts that must agree if no page, byte or command was lost.
+
+Owns the laws, the places at which each law holds, the check of a place and the error. Does not own
+the quantities, which each place supplies by name: Totals.quantities (totals.py), ftl/invariants.py,
+replay/player.py and analysis/power_loss/conservation.py.
+Source: none. Project rule: bytes in = bytes out, issued = completed, valid pages = mapped pages.
+
+Both sides of a law are integer expressions over named quantities. Names are those of the counters
+(counters.py), of TERMS below, or of a quantity of the place: ``planned_X`` is the amount that plans
+or requests asked for, ``station_X`` the bytes that a station has passed, ``started_X`` the amount
+of work in progress, and ``lost_X`` what an earlier law has settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from types import CodeType
+
+
+class Imbalance(RuntimeError):
+    """A conservation law does not hold: a defect of the simulator. Nothing is reported."""
+
+
+class Place(StrEnum):
+    """A point in a simulation at which laws are checked. The value is the text in errors."""
+
+    EVENT = "between two events"
+    IDLE = "in an idle drive"
+    PAYLOAD = "in the stored bytes"
+    REPLAY = "at the end of the replay"
+    RUN = "at the end of the run"
+    CUT = "at the power cut"
+    CUT_SYSTEM = "at the power cut of all drives"
+
+
+@dataclass(frozen=True)
+class Law:
+    """``left`` equals ``right`` at each of ``places``.
+
+    At a power cut, work in progress is counted already: there ``left`` may exceed ``right`` by
+    ``least`` to ``most``. The excess is lost work, and it is taken from each quantity of
+    ``settles``, so that the law holds exactly afterwards.
+    """
+
+    name: str
+    left: str
+    right: str
+    places: tuple[Place, ...]
+    least: str = "0"
+    most: str = "0"
+    settles: tuple[str, ...] = ()
+
+    def excess(self, place: Place, values: Mapping[str, int], detail: str) -> int:
+        """Return ``left`` minus ``right``. Raises Imbalance if the law does not hold."""
+        left, right = evaluate(self.left, values), evaluate(self.right, values)
+        least = most = 0
+        if place in (Place.CUT, Place.CUT_SYSTEM):
+            least, most = evaluate(self.least, values), evaluate(self.most, values)
+        if least <= left - right <= most:
+            return left - right
+        wanted = f"it must be {right}" if self.right.isdecimal() else f"{self.right} = {right}"
+        if most:
+            wanted += f" and {least} to {most} more are in progress"
+        where = f"{place} ({detail})" if detail else place
+        raise Imbalance(f"{self.name}, {where}: {self.left} = {left}, but {wanted}")
+
+
+TERMS = {
+    "link_down_bytes": "host_write_bytes + down_bytes",
+    "link_up_bytes": "host_read_bytes + up_bytes + reservoir_up_bytes",
+    "written_pages": "program_pages - destaged_pages + cache_write_pages",
+    "sensed_pages": (
+        "read_pages + gc_read_pages + merge_read_pages + map_read_pages + retry_read_pages"
+        " + fold_read_pages - copyback_pages"
+    ),
+    "programmed_pages": (
+        "program_pages + gc_program_pages + failed_pages + map_program_pages + padding_pages"
+        " + fold_program_pages + stored_pages + kept_pages - copyback_pages"
+    ),
+    "channel_out_bytes": (
+        "page_bytes * (sensed_pages + soft_read_pages + fetched_pages + pe_returned_pages"
+        " + pe_encoded_pages + lifted_pages) + scan_bytes + reservoir_up_bytes - unasked_out_bytes"
+    ),
+    "channel_in_bytes": (
+        "page_bytes * (programmed_pages + second_pass_pages + pe_returned_pages + landed_pages)"
+        " + load_bytes - unasked_in_bytes"
+    ),
+}
+"""Sums that several laws or long laws use. Pages that are copied back stay inside their die; soft
+reads of a page are decoded together, once."""
+
+_ENDS = (Place.RUN, Place.IDLE)
+_DIES = (Place.RUN, Place.CUT)
+_EVENT, _IDLE, _RUN, _CUT = (Place.EVENT,), (Place.IDLE,), (Place.RUN,), (Place.CUT,)
+
+
+def _planned(name: str, counter: str, *, least: str = "0", most: str = "0") -> Law:
+    """Return the law of an operation on the dies whose amount the plans give."""
+    settles = () if most == "0" else (counter,)
+    return Law(name, counter, f"planned_{counter}", _DIES, least, most, settles)
+
+
+COMMANDS_AND_PAGES = (
+    Law("commands fetched", "commands", "submitted_commands", (Place.IDLE, Place.REPLAY)),
+    Law("commands completed", "commands_done", "commands", (*_ENDS, Place.REPLAY)),
+    Law("commands outstanding", "outstanding_commands", "0", (Place.IDLE, Place.REPLAY)),
+    Law("transactions in flight", "transactions_in_flight", "0", (*_ENDS, Place.REPLAY)),
+    Law("free transactions", "free_transactions", "all_transactions", _IDLE),
+    Law(
+        "bytes down the link", "link_down_bytes", "planned_link_down_bytes",
+        (*_ENDS, Place.REPLAY, Place.CUT),
+        "started_link_down_bytes", "started_link_down_bytes", ("down_bytes",),
+    ),
+    Law(
+        "bytes up the link", "link_up_bytes", "planned_link_up_bytes",
+        (*_ENDS, Place.REPLAY, Place.CUT),
+        "started_link_up_bytes", "started_link_up_bytes", ("reservoir_up_bytes",),
+    ),
+    Law(
+        "pages read", "read_pages + unmapped_pages + cache_hit_pages", "planned_read_pages", _ENDS,
+    ),
+    Law("pages written", "written_pages", "planned_program_pages", _ENDS),
+    Law(
+        "pages accepted by the data cache", "cache_write_pages",
+        "cache_merged_pages + cache_dropped_pages + destaged_pages + cached_pages", _ENDS,
+    ),
+    Law(
+        "pages moved by garbage collection", "gc_read_pages",
+        "gc_program_pages + gc_dropped_pages", _ENDS,
+    ),
+    Law("pages folded", "fold_read_pages", "fold_program_pages + fold_dropped_pages", _ENDS),
+    Law("erases of blocks", "block_erases", "array_erases", _IDLE),
+    Law("blocks erased", "erased_blocks", "block_erases * planes_per_erase", _IDLE),
+    Law("tunnel bytes", "tunnel_bytes", "planned_tunnel_bytes", _RUN),
+    Law("tunnel commands", "tunnel_commands", "planned_tunnel_commands", _RUN),
+    Law("tunnel bytes on the link", "tunnel_wire_bytes", "planned_tunnel_wire_bytes", _RUN),
+)  # fmt: skip
+OPERATIONS_ON_DIES = (
+    _planned("VPP pages", "vpp_pages"),
+    _planned("BPP pages", "bpp_pages"),
+    _planned("BPR pages", "bpr_pages", most="controller_ecc * started_bpr_pages"),
+    _planned("ODC operations", "odc_ops", most="controller_ecc * started_odc_ops"),
+    _planned("register pages fetched", "fetched_pages", most="started_fetched_pages"),
+    _planned("reservoir pages stored by the controller", "stored_pages"),
+    _planned(
+        "reservoir pages read", "reservoir_read_pages",
+        least="started_reservoir_read_pages", most="started_reservoir_read_pages",
+    ),
+    Law("gradient pages kept", "kept_pages", "planned_kept_pages", _RUN),
+    _planned(
+        "reservoir pages lifted", "lifted_pages",
+        least="started_lifted_pages", most="started_lifted_pages",
+    ),
+    _planned("reservoir pages landed", "landed_pages"),
+    Law(
+        # A lift may be the last row of a chunk; its landing is then not among the unfinished rows.
+        "reservoir pages moved between dies", "lifted_pages", "landed_pages", _DIES,
+        most="unfinished_landed_pages + stripe_pages",
+        settles=("lifted_pages", "planned_lifted_pages"),
+    ),
+)  # fmt: skip
+ECC = (
+    Law(
+        "reservoir pages decoded", "pe_decoded_pages",
+        "controller_ecc * (bpr_pages + reservoir_up_bytes // page_bytes + lifted_pages)", _CUT,
+        most="controller_ecc * (started_bpr_pages + started_link_up_bytes // page_bytes"
+        " + lost_lifted_pages)",
+        settles=("pe_decoded_pages",),
+    ),
+    Law(
+        "decoded pages returned to registers", "pe_returned_pages", "controller_ecc * bpr_pages",
+        _CUT, most="controller_ecc * started_bpr_pages", settles=("pe_returned_pages",),
+    ),
+    Law(
+        "computed pages encoded", "pe_encoded_pages", "controller_ecc * odc_ops * stripe_pages",
+        _CUT, most="controller_ecc * started_odc_ops * stripe_pages",
+        settles=("pe_encoded_pages",),
+    ),
+    Law(
+        "pages decoded", "ecc_decoded_pages", "sensed_pages + soft_pages + pe_decoded_pages",
+        (*_ENDS, Place.CUT), most="lost_pe_decoded_pages", settles=("ecc_decoded_pages",),
+    ),
+    Law(
+        "pages encoded", "ecc_encoded_pages",
+        "programmed_pages + pe_encoded_pages + controller_ecc * landed_pages",
+        (*_ENDS, Place.CUT),
+        most="started_parity_bytes // page_bytes"
+        " + controller_ecc * (started_odc_ops * stripe_pages + started_landed_pages)",
+        settles=("ecc_encoded_pages",),
+    ),
+)  # fmt: skip
+STATIONS = (
+    Law(
+        "bytes of the station link down", "station_link_down",
+        "link_down_bytes + link_extra_down_bytes", (*_ENDS, Place.CUT),
+        most="started_link_down_bytes", settles=("station_link_down",),
+    ),
+    Law(
+        "bytes of the station link up", "station_link_up",
+        "link_up_bytes + link_extra_up_bytes", (*_ENDS, Place.CUT),
+        most="started_link_up_bytes", settles=("station_link_up",),
+    ),
+    Law("bytes of the tunnel stations", "station_tunnel_up + station_tunnel_down",
+        "tunnel_bytes", _RUN),
+    Law(
+        # Bytes to the host pass DRAM twice: they are stored, then forwarded.
+        "bytes of the station DRAM", "station_dram",
+        "down_bytes + load_bytes + 2 * reservoir_up_bytes + scan_bytes"
+        " + page_bytes * (fetched_pages + stored_pages + lifted_pages + landed_pages)", _CUT,
+        most="started_link_down_bytes + started_load_bytes + 2 * started_link_up_bytes"
+        " + started_scan_bytes + started_fetched_bytes + started_parity_bytes"
+        " + page_bytes * (lost_lifted_pages + started_landed_pages)",
+        settles=("station_dram",),
+    ),
+    Law(
+        "bytes into the dies over the channels", "station_channels_in", "channel_in_bytes",
+        (*_ENDS, Place.CUT),
+        most="started_load_bytes + started_parity_bytes"
+        " + page_bytes * (controller_ecc * started_bpr_pages + started_landed_pages)",
+        settles=("station_channels_in",),
+    ),
+    Law(
+        "bytes out of the dies over the channels", "station_channels_out", "channel_out_bytes",
+        (*_ENDS, Place.CUT),
+        most="started_link_up_bytes + started_scan_bytes + started_fetched_bytes + page_bytes"
+        " * (controller_ecc * (started_bpr_pages + started_odc_ops * stripe_pages)"
+        " + lost_lifted_pages)",
+        settles=("station_channels_out",),
+    ),
+    Law(
+        # Each die may erase a block before its next program, which no row knows.
+        "transactions of rows in progress", "transactions_in_flight", "pending_transactions",
+        (Place.CUT_SYSTEM,), most="dies",
+    ),
+)  # fmt: skip
+PAGE_MAP = (
+    Law("valid pages", "valid_pages", "mapped_pages", (Place.RUN, Place.EVENT)),
+    Law("valid super-pages", "valid_super_pages", "mapped_super_pages", _RUN),
+    Law("entries of the page map", "map_entries", "mapped_pages", _EVENT),
+    Law("physical pages in the page map", "mapped_physical_pages", "mapped_pages", _EVENT),
+    Law("valid pages of each block", "block_valid_pages", "block_mapped_pages", _EVENT),
+    Law("pages without their sectors or place", "pages_with_wrong_sectors", "0", _EVENT),
+    Law("stored pages at their places", "misplaced_pages", "0", (Place.PAYLOAD,)),
+    Law("entries of the cached mapping table", "map_cache_entries", "map_cache_chained", _IDLE),
+    Law("translation pages in write-back", "map_write_backs", "0", _IDLE),
+)
+DATA_CACHE = (
+    Law("slots of the data cache", "cache_slots", "cache_spare_slots + cache_chained_slots", _IDLE),
+    Law(
+        "pages on their way from the data cache", "cache_flying_pages", "0",
+        (Place.IDLE, Place.REPLAY),
+    ),
+    Law("dirty pages of the data cache", "cache_dirty_pages", "cached_pages", _IDLE),
+    Law("requests that wait for the data cache", "cache_waiting_requests", "0", _IDLE),
+)  # fmt: skip
+BLOCKS = (
+    Law("free blocks", "free_blocks", "free_count", _EVENT),
+    Law("blocks in the free rings", "ring_blocks", "free_blocks", _EVENT),
+    Law("blocks that the free rings hold wrongly", "wrong_ring_blocks", "0", _EVENT),
+    Law("pages of free and bad blocks", "pages_of_empty_blocks", "0", _EVENT),
+    Law("negative counts of blocks", "negative_block_counts", "0", _EVENT),
+    Law("open blocks", "open_blocks", "frontier_blocks", _EVENT),
+    Law("write frontiers on wrong blocks", "wrong_frontiers", "0", _EVENT),
+    Law("write frontiers past their block", "frontiers_past_end", "0", _EVENT),
+    Law("write frontiers behind their programs", "frontiers_behind", "0", _EVENT),
+    Law("pages in unfinished programs", "programming_pages", "0", _IDLE),
+    Law("reads in progress on blocks", "reading_pages", "0", _IDLE),
+    Law("units with a wrong number of pSLC blocks", "units_with_wrong_pslc", "0", _EVENT),
+    Law("units with a wrong number of full pSLC blocks", "units_with_wrong_full_pslc", "0", _EVENT),
+    Law("full pSLC blocks in native mode", "full_pslc_in_native_mode", "0", _EVENT),
+    Law("pSLC blocks with more pages than word lines", "overfull_pslc_blocks", "0", _EVENT),
+    Law("native blocks in the fixed pSLC region", "native_in_pslc_region", "0", _EVENT),
+    Law("free pSLC blocks in the rings", "pslc_ring_blocks", "free_pslc_blocks", _EVENT),
+    Law("free pSLC blocks counted", "pslc_free_count", "free_pslc_blocks", _EVENT),
+    Law("units with too many pSLC blocks", "units_over_pslc_limit", "0", _EVENT),
+)
+COLLECTION = (
+    Law("victims of garbage collection", "gc_victims", "0", _IDLE),
+    Law("pages that garbage collection moves", "gc_moving_pages", "0", _IDLE),
+    Law("collections that block the host", "blocking_collections", "0", _IDLE),
+    Law("lists that wait for a collection", "parked_lists", "0", _IDLE),
+    Law("units with a wrong number of victims", "units_with_wrong_victims", "0", _EVENT),
+    Law("units with a wrong number of retiring blocks", "units_with_wrong_retiring", "0", _EVENT),
+    Law("moving pages of blocks that are not victims", "moving_outside_victims", "0", _EVENT),
+    Law("owed pages of blocks that are not victims", "owed_outside_victims", "0", _EVENT),
+    Law("units with a wrong number of owed pages", "units_with_wrong_owed", "0", _EVENT),
+    Law("pages owed to streams of the host", "owed_to_host_streams", "0", _EVENT),
+    Law("dies with a wrong number of collections", "dies_with_wrong_collections", "0", _EVENT),
+    Law("wear-leveling blocks that are not victims", "levelled_outside_victims", "0", _EVENT),
+    Law("victims and full blocks without a stream", "blocks_without_stream", "0", _EVENT),
+    Law("dies with wrong urgency of collection", "dies_with_wrong_urgency", "0", _EVENT),
+)
+WAITING_WRITES = (
+    Law("lists of waiting writes", "waiting_lists", "0", _IDLE),
+    Law("lists of waiting writes with a wrong tail", "lists_with_wrong_tail", "0", _EVENT),
+    Law("writes in two waiting lists", "waiting_writes", "distinct_waiting_writes", _EVENT),
+    Law("units to be retried", "retries", "marked_retries", _EVENT),
+    Law("units to be retried between events", "retries", "0", _EVENT),
+    Law("transactions that continue at once", "immediate_transactions", "0", _IDLE),
+    Law("transactions in the budget", "transaction_budget", "full_transaction_budget", _IDLE),
+)
+GROUPS = {
+    "Commands and pages": COMMANDS_AND_PAGES,
+    "Operations on dies": OPERATIONS_ON_DIES,
+    "ECC": ECC,
+    "Bytes of stations": STATIONS,
+    "Page map": PAGE_MAP,
+    "Data cache": DATA_CACHE,
+    "Blocks": BLOCKS,
+    "Garbage collection": COLLECTION,
+    "Waiting writes": WAITING_WRITES,
+}
+LAWS = tuple(law for group in GROUPS.values() for law in group)
+"""All laws. A place checks its laws in this order; at a power cut, later laws use quantities that
+earlier laws have settled."""
+
+
+@cache
+def _compiled(expression: str) -> CodeType:
+    return compile(expression, "<conservation law>", "eval")
+
+
+class _Values(dict[str, int]):
+    """Quantities by name. A missing name is looked up in TERMS."""
+
+    def __missing__(self, name: str) -> int:
+        return evaluate(TERMS[name], self)
+
+
+def evaluate(expression: str, values: Mapping[str, int]) -> int:
+    """Return the value of an expression. Raises NameError for a quantity that is not supplied."""
+    known = values if isinstance(values, _Values) else _Values(values)
+    return int(eval(_compiled(expression), {"__builtins__": {}}, known))
+
+
+def station_quantity(name: str) -> str:
+    """Return the name of the quantity that holds the bytes of a station, such as "link down"."""
+    return "station_" + name.lower().replace(" ", "_")
+
+
+def names_in(*expressions: str) -> Iterator[str]:
+    """Yield the quantities of expressions, with those of the terms that they use."""
+    for expression in expressions:
+        for name in _compiled(expression).co_names:
+            if name in TERMS:
+                yield from names_in(TERMS[name])
+            else:
+                yield name
+
+
+def check(place: Place, quantities: Mapping[str, int], detail: str = "") -> None:
+    """Check the laws of a place. Raises Imbalance, which names ``detail``, for example a device."""
+    values = _Values(quantities)
+    for law in laws_at(place):
+        law.excess(place, values, detail)
+
+
+def settle(quantities: MutableMapping[str, int], detail: str = "") -> dict[str, int]:
+    """Check the laws of a drive at a power cut and take lost work out of ``quantities``.
+
+    Returns the lost work by the name of the first quantity that a law settles. Raises Imbalance if
+    a law does not hold even with the work in progress.
+    """
+    values = _Values(quantities)
+    lost: dict[str, int] = {}
+    for law in laws_at(Place.CUT):
+        excess = law.excess(Place.CUT, values, detail)
+        for name in law.settles:
+            values[name] -= excess
+        if law.settles:
+            name = law.settles[0]
+            lost[name] = values[f"lost_{name}"] = lost.get(name, 0) + excess
+    quantities.update(values)
+    return lost
+
+
+@cache
+def laws_at(place: Place) -> tuple[Law, ...]:
+    """Return the laws of a place, in the order of the table."""
+    return tuple(law for law in LAWS if place in law.places)
