@@ -5,8 +5,8 @@ Owns finding, making and (run as a program) rewriting the blocks. test_docs.py c
 behind `|` choose among the paragraphs of that output. `<!-- summary: TRACE DEVICE STEPS -->` is a
 comparison in 80 columns, `<!-- results -->` the check rows of `ondie validate optimstore`,
 `<!-- result keys -->` the keys of result.json, `<!-- config: SECTION -->` the keys of a section of
-the configuration, `<!-- help: COMMAND -->` what `ondie COMMAND --help` prints, and
-`<!-- tour: RUN -->` a run of tour.py.
+the configuration, `<!-- laws -->` the conservation laws, `<!-- help: COMMAND -->` what
+`ondie COMMAND --help` prints, and `<!-- tour: RUN -->` a run of tour.py.
 """
 
 import functools
@@ -42,6 +42,8 @@ def make(what: str) -> str:
         return results()
     if what == "result keys":
         return result_keys.describe()
+    if what == "laws":
+        return conservation_laws()
     if what.startswith("config: "):
         return config_keys(what.removeprefix("config: "))
     if what.startswith("help: "):
@@ -105,6 +107,27 @@ def config_keys(section: str) -> str:
         name = f"{key.name}.*" if key.table else key.name
         lines += [f"{name}: {kind}", *textwrap.wrap(key.spec.doc, 90, initial_indent="    ",
                                                     subsequent_indent="    ")]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def conservation_laws() -> str:
+    """Every conservation law by group: its name, its places, its sides and its limits at a cut."""
+    from ondie.emu.engine.core.conservation import GROUPS, TERMS
+
+    wrap = functools.partial(textwrap.wrap, width=100, subsequent_indent="        ")
+    lines = []
+    for group, laws in GROUPS.items():
+        lines += [group, ""]
+        for law in laws:
+            places = ", ".join(place.name.lower() for place in law.places)
+            lines += [f"  {law.name} ({places})", *wrap(f"    {law.left} = {law.right}")]
+            if law.most != "0":
+                limits = law.most if law.least == law.most else f"{law.least} to {law.most}"
+                lines += wrap(f"    at a cut: {limits}")
+        lines.append("")
+    lines += ["Terms", ""]
+    for name, expression in TERMS.items():
+        lines += wrap(f"  {name} = {expression}")
     return "\n".join(lines) + "\n"
 
 
