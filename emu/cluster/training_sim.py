@@ -25,6 +25,7 @@ from ondie.emu.cluster.hypertune.controller import HyperTune
 from ondie.emu.cluster.jitter import Chance
 from ondie.emu.cluster.load.on_off import Spells
 from ondie.emu.cluster.load.trace import Load
+from ondie.emu.cluster.measurement_noise import Noise
 from ondie.emu.units import InputError
 
 MOST_TOLD = 4
@@ -61,6 +62,9 @@ class Simulation:
     """Micro-batches per batch of each node, int64[nodes]; default 1. The node sums their
     gradients."""
     detection_s: float = DETECTION_S
+    noise: Noise | None = None
+    """Noise of the speeds and shares of free cores that HyperTune observes; None: it observes exact
+    values."""
 
     def __post_init__(self) -> None:
         fleet = self.fleet
@@ -75,6 +79,7 @@ class Simulation:
         """Learning rate, relative to the one that the batches were tuned for."""
         self.history = History.of(fleet)
         self._random = np.random.default_rng(self.chance.seed)
+        self._noise_random = self.noise.generator() if self.noise is not None else None
         self._reader = np.zeros(fleet.nodes)
         self._known: dict[bytes, AllreduceCost] = {}
         self._tuned = self.batches
@@ -263,7 +268,10 @@ class Simulation:
         if self.tuner is None:
             return
         speed = np.divide(counts, seconds, out=np.full(len(counts), np.nan), where=counted)
-        change = self.tuner.observe(at, steps, speed, np.where(counted, left, np.nan))
+        cores = np.where(counted, left, np.nan)
+        if self.noise is not None and self._noise_random is not None:
+            speed, cores = self.noise.add(self._noise_random, speed, cores)
+        change = self.tuner.observe(at, steps, speed, cores)
         if change is None:
             return
         before = int(self._wanted().sum())

@@ -1,18 +1,22 @@
 """HyperTune's published results compared with the simulation: `ondie validate hypertune`.
 
 Owns these rows. Does not own the decisions (cluster/hypertune/controller.py), the steps
-(cluster/synchronous.py) or the curves (cluster/load/contention.py).
+(cluster/training_sim.py) or the curves (cluster/load/contention.py).
 Source: HyperTune (HeydariGorji et al.).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ondie.emu.analysis.row import CHECK, FIT, SHOWN, Progress, Row
+from ondie.emu.cluster.batch_tuner import Engine
+from ondie.emu.cluster.cluster import Fleet, Kind
+from ondie.emu.cluster.collectives.multi_server import Exchanged
+from ondie.emu.cluster.history import History
 from ondie.emu.cluster.hypertune.controller import HyperTune, Rule
 from ondie.emu.cluster.hypertune.slowdown_detector import Window
 from ondie.emu.cluster.load import contention as slowdown
@@ -24,7 +28,9 @@ from ondie.emu.cluster.load.contention import (
     host_and_lagunas,
     three_nodes,
 )
-from ondie.emu.cluster.synchronous import Nodes, Noise, Steps, simulate
+from ondie.emu.cluster.load.trace import Load
+from ondie.emu.cluster.measurement_noise import Noise
+from ondie.emu.cluster.training_sim import Data, Simulation
 
 NOISE = Noise(Rule.noise, Rule.cpu_noise)
 """Noise of every run with decisions: 5 % of a speed, 2 points of a share of cores."""
@@ -32,8 +38,12 @@ TRIALS = 40
 """Runs with different noise; each row is their mean."""
 BEFORE, AFTER = 20, 100
 """Number of steps before and after other programs take cores."""
-EPOCH = 60
-"""Steps of an epoch with the tuned batches."""
+EPOCH = 1000
+"""Steps of an epoch with the tuned batches: no run reaches the last steps, which share the
+remainder of the epoch and therefore have smaller batches. The position in the epoch, on which Eq. 2
+depends, is the subject of trigger_rows."""
+ABSENCE_S = 360.0
+"""Time for which other programs take the cores of two nodes (s)."""
 FITTED = "img/s that the slowdown of a node and the synchronisation are from; HyperTune"
 THREE = (
     "three equal nodes, batch 180, cores of one taken; synchronisation: ring of 13.88 MB over "
@@ -46,7 +56,8 @@ LAGUNAS = (
 )
 OWN = "our own, beside them: expected is the closed form"
 RETURN = (
-    "two nodes of three interrupted at once, 6 and 4 cores taken, which come back 60 steps later"
+    "two nodes of three lose 6 and 4 of 8 cores at the same time; the cores are free again after "
+    f"{ABSENCE_S:g} s"
 )
 QUIET = "no decline, 5 % noise: 1,000 epochs of 100 steps, which a change would end"
 DECLINED = "20 % decline that begins at 0, 25, 50 and 75 % of an epoch of 100 steps, 2,000 nodes"
@@ -67,62 +78,109 @@ class Outcome:
     """Steps until the decision, int64[trials]; 0 if there was no decision."""
 
 
-def runs(fleet: Published, left: int, least: int = 1) -> Iterator[tuple[HyperTune, Steps]]:
-    """Yield the controller and the steps of TRIALS runs in which node 0 loses cores.
+def cluster_of(published: Published) -> Fleet:
+    """Return the published cluster: nodes that read nothing, and synchronization of constant
+    time."""
+    columns = zip(published.batches, published.speeds, published.counts, strict=True)
+    kinds = [
+        Kind(
+            name="host" if number == 0 else "drive",
+            count=count,
+            engine=Engine("published", ((batch, speed),)),
+            cores=CORES,
+            slowdown=published.slowdown.ratio,
+            host=number == 0,
+        )
+        for number, (batch, speed, count) in enumerate(columns)
+    ]
+    synchronization = Exchanged("published", published.sync_s, 0.0, "")
+    return Fleet(tuple(kinds), lambda present: synchronization, 0, lambda present: 0.0)
+
+
+def train(
+    published: Published, load: Load, steps: int, tune: HyperTune | None = None,
+    noise: Noise | None = None,
+) -> History:  # fmt: skip
+    """Return the history of a training with the tuned batches."""
+    batches, _ = published.nodes()
+    data = Data(EPOCH * int(batches.sum()), np.zeros_like(batches))
+    simulation = Simulation(
+        cluster_of(published), batches, data, load=load, tuner=tune, noise=noise
+    )
+    return simulation.run(steps)
+
+
+def interruption_s(published: Published) -> float:
+    """Return the time at which other programs take cores: during the synchronization of step
+    BEFORE - 1."""
+    batches, speeds = published.nodes()
+    return BEFORE * (float((batches / speeds).max()) + published.sync_s) - published.sync_s / 2
+
+
+def load_of(*changes: tuple[float, int, int]) -> Load:
+    """Return the load of these changes: (time in s, node, cores that other programs take)."""
+    seconds, nodes, cores = zip(*changes, strict=True)
+    return Load(np.array(seconds, float), np.array(nodes), np.array(cores, float))
+
+
+def runs(published: Published, left: int, least: int = 1) -> Iterator[tuple[HyperTune, History]]:
+    """Yield the controller and the history of TRIALS runs in which node 0 loses cores.
 
     After BEFORE steps node 0 keeps ``left`` of its CORES cores. ``least``: its smallest batch.
     """
-    batches, speeds = fleet.nodes()
-    share = np.ones((BEFORE + AFTER, len(batches)))
-    share[BEFORE:, 0] = left / CORES
+    batches, speeds = published.nodes()
     limits = np.ones_like(batches)
     limits[0] = least
-    nodes = Nodes(speeds, fleet.sync_s, fleet.slowdown)
+    load = load_of((interruption_s(published), 0, CORES - left))
     for seed in range(TRIALS):
         tune = HyperTune(Rule(), batches, speeds, least=limits)
-        rng = np.random.default_rng([1, seed])
-        epoch = EPOCH * int(batches.sum())
-        yield tune, simulate(nodes, batches, share, epoch, tune, NOISE, rng)
+        noise = replace(NOISE, seed=(1, seed))
+        yield tune, train(published, load, BEFORE + AFTER, tune, noise)
 
 
-def tuned(fleet: Published, left: int, least: int = 1) -> Outcome:
+def steps_until_decision(history: History) -> int:
+    """Return the steps from the interruption to the first change of batches; 0 if there is none."""
+    changed = (note.step for note in history.notes if note.what == "batches")
+    return next(changed, BEFORE - 1) - BEFORE + 1
+
+
+def tuned(published: Published, left: int, least: int = 1) -> Outcome:
     """Return the outcome with HyperTune's decisions; arguments as in :func:`runs`."""
-    done = list(runs(fleet, left, least))
+    done = list(runs(published, left, least))
     batch = np.array([tune.batches[0] for tune, _ in done])
-    half = BEFORE + AFTER // 2
-    took = [steps.changes[0][0] - BEFORE + 1 if steps.changes else 0 for _, steps in done]
+    half, end = BEFORE + AFTER // 2, BEFORE + AFTER
     return Outcome(
         float(batch.mean()),
         float(batch.std()),
-        float(np.mean([steps.rate(half) for _, steps in done])),
-        float(np.mean([steps.rate(BEFORE) for _, steps in done])),
-        np.array(took),
+        float(np.mean([history.between(half, end) for _, history in done])),
+        float(np.mean([history.between(BEFORE, end) for _, history in done])),
+        np.array([steps_until_decision(history) for _, history in done]),
     )
 
 
-def untuned(fleet: Published, left: int, alone: bool = False) -> float:
+def untuned(published: Published, left: int, alone: bool = False) -> float:
     """Return the speed without decisions (img/s).
 
     ``alone``: the speed of node 0 alone, without synchronization.
     """
-    batches, speeds = fleet.nodes()
-    n = 1 if alone else len(batches)
-    share = np.ones((4, n))
-    share[:, 0] = left / CORES
-    nodes = Nodes(speeds[:n], 0.0 if alone else fleet.sync_s, fleet.slowdown)
-    return simulate(nodes, batches[:n], share, EPOCH * int(batches.sum())).rate()
+    if alone:
+        published = replace(
+            published, batches=published.batches[:1], speeds=published.speeds[:1], counts=(1,),
+            sync_s=0.0,
+        )  # fmt: skip
+    return train(published, load_of((0.0, 0, CORES - left)), 4).samples_per_s
 
 
-def by_hand(fleet: Published, left: int) -> tuple[float, float]:
+def by_hand(published: Published, left: int) -> tuple[float, float]:
     """Return the batch of the proportional rule and the speed with it (img/s), in closed form.
 
     The step time of the other nodes does not change.
     """
-    batches, speeds = fleet.nodes()
-    ratio = float(fleet.slowdown.ratio(np.array(left / CORES)))
+    batches, speeds = published.nodes()
+    ratio = float(published.slowdown.ratio(np.array(left / CORES)))
     batch = batches[0] * ratio
     slowest = float((batches / speeds).max())
-    return batch, (float(batches[1:].sum()) + batch) / (slowest + fleet.sync_s)
+    return batch, (float(batches[1:].sum()) + batch) / (slowest + published.sync_s)
 
 
 def three_rows() -> Iterator[Row]:
@@ -173,19 +231,17 @@ def range_rows(
 
 def return_rows() -> Iterator[Row]:
     """Yield the rows of two nodes whose cores are taken and freed again."""
-    fleet = three_nodes()
-    batches, speeds = fleet.nodes()
-    nodes = Nodes(speeds, fleet.sync_s, fleet.slowdown)
-    share = np.ones((160, 3))
-    share[20:80, :2] = [2 / CORES, 4 / CORES]
+    published = three_nodes()
+    batches, speeds = published.nodes()
+    begin = interruption_s(published)
+    end = begin + ABSENCE_S
+    load = load_of((begin, 0, 6), (begin, 1, 4), (end, 0, 0), (end, 1, 0))
     found, rates = [], []
     for seed in range(TRIALS):
         tune = HyperTune(Rule(), batches, speeds)
-        steps = simulate(
-            nodes, batches, share, EPOCH * 540, tune, NOISE, np.random.default_rng([2, seed])
-        )
+        history = train(published, load, 160, tune, replace(NOISE, seed=(2, seed)))
         found.append(tune.batches[:2].mean())
-        rates.append(steps.rate(110))
+        rates.append(history.between(110, 160))
     for name, expected, values, unit in (
         ("their batches at last", slowdown.BATCH, found, ""),
         ("speed at last", slowdown.THREE, rates, "img/s"),
@@ -234,8 +290,7 @@ def watched(index: str, epochs: int, steps: int, nodes: int, noise: Noise = NOIS
     changes, flags, finished, decline = 0, 0, 0, 0.0
     for _ in range(-(-epochs // nodes)):
         for step in range(steps):
-            seen = 1 + noise.speed * rng.standard_normal(nodes)
-            cores = np.minimum(1 + noise.cpu * rng.standard_normal(nodes), 1)
+            seen, cores = noise.add(rng, np.ones(nodes), np.ones(nodes))
             change = tune.observe(step, steps, seen, cores)
             window.push(seen)
             decline = max(decline, float(np.nanmax(np.append(1 - window.recent(), 0.0))))
@@ -258,9 +313,9 @@ def until_trigger(start: int, steps: int, nodes: int, decline: float = 0.2) -> n
     tune = HyperTune(Rule(), np.full(nodes, 180), np.ones(nodes))
     took = np.full(nodes, 10**6)
     for at in range(start + 20):
-        speed = 1 - decline * (at >= start)
-        seen = speed * (1 + NOISE.speed * rng.standard_normal(nodes))
-        cores = np.clip((0.5 if at >= start else 1) + NOISE.cpu * rng.standard_normal(nodes), 0, 1)
+        declined = at >= start
+        speed = np.full(nodes, 1 - decline * declined)
+        seen, cores = NOISE.add(rng, speed, np.full(nodes, 0.5 if declined else 1.0))
         change = tune.observe(at % steps, steps, seen, cores)
         if change is not None:
             took[change.nodes] = np.minimum(took[change.nodes], at - start + 1)

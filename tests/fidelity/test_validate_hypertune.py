@@ -15,7 +15,7 @@ from ondie.emu import validate
 from ondie.emu.analysis.row import CHECK, FIT
 from ondie.emu.cli.main import main
 from ondie.emu.cluster.load.contention import FAST, SLOW, Slowdown, host_and_lagunas, three_nodes
-from ondie.emu.cluster.synchronous import Noise
+from ondie.emu.cluster.measurement_noise import Noise
 from ondie.emu.validate import hypertune
 
 
@@ -115,10 +115,23 @@ def test_a_wrong_synchronisation_is_seen(monkeypatch):
 
 def test_the_limit_carries_the_batch_over():
     fleet = host_and_lagunas()
-    tune, steps = next(hypertune.runs(fleet, 2, least=100))
+    tune, history = next(hypertune.runs(fleet, 2, least=100))
     assert tune.batches[0] == 100 and (tune.batches[1:] == 15).all()
-    (change,) = [c for _, c in steps.changes]
-    assert change.learning_rate == pytest.approx(640 / 720)
+    assert [note.text for note in history.notes] == ["node 0 180 -> 100"]
+    assert history.steps["rate"][-1] == pytest.approx(640 / 720)
+
+
+def test_load_comes_between_two_steps_and_steps_have_full_batches():
+    """By hand: 20 steps of 5.389 + 1.823 = 7.212 s, then 12.793 + 1.823 = 14.616 s."""
+    fleet = host_and_lagunas()
+    tune, history = next(hypertune.runs(fleet, 2))
+    steps = history.steps
+    spent = steps["compute_s"] + steps["exchange_s"]
+    decided = 20 + hypertune.steps_until_decision(history)
+    assert spent[:20] == pytest.approx(7.212, abs=1e-3)
+    assert spent[20:decided] == pytest.approx(14.616, abs=1e-3)
+    assert (steps["samples"][:decided] == 720).all()
+    assert (steps["samples"][decided:] == tune.batches.sum()).all()
 
 
 def test_it_runs_only_by_name():

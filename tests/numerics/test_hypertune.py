@@ -13,10 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ondie.emu.cluster.batch_tuner import Engine
+from ondie.emu.cluster.cluster import Fleet, Kind
+from ondie.emu.cluster.collectives.multi_server import Exchanged
 from ondie.emu.cluster.hypertune.controller import HyperTune, Rule
 from ondie.emu.cluster.hypertune.slowdown_detector import gated, index, literal
-from ondie.emu.cluster.load.contention import Slowdown
-from ondie.emu.cluster.synchronous import Nodes, simulate
+from ondie.emu.cluster.load.trace import Load
+from ondie.emu.cluster.training_sim import Data, Simulation
 from ondie.emu.units import InputError
 
 NOISE, CPU_NOISE = 0.05, 0.02
@@ -164,37 +166,61 @@ def test_a_batch_does_not_grow_on_steps_that_decline():
 # --- as printed: livelock
 
 
+class Watched(HyperTune):
+    """A controller that keeps its changes with the number of observations before them."""
+
+    def __init__(self, rule):
+        super().__init__(rule, np.full(3, 180), np.full(3, 32.0))
+        self.observed, self.changes = 0, []
+
+    def observe(self, *observations):
+        change = super().observe(*observations)
+        if change is not None:
+            self.changes.append((self.observed, change))
+        self.observed += 1
+        return change
+
+
+def train(rule, epoch, steps, load=None):
+    """Train with three equal nodes, ``epoch`` steps of 540 samples each; (controller, history)."""
+    node = Kind("host", 3, Engine("node", ((180, 32.0),)), 8, lambda left: left, host=True)
+    cluster = Fleet((node,), lambda there: Exchanged("", 0.157, 0.0, ""), 0, lambda there: 0.0)
+    tune, data = Watched(rule), Data(epoch * 540, np.zeros(3, np.int64))
+    run = Simulation(cluster, np.full(3, 180), data, load=load, tuner=tune)
+    return tune, run.run(steps)
+
+
+def epochs_of(history):
+    return len([note for note in history.notes if note.what == "epoch"])
+
+
 def test_as_printed_no_epoch_ever_ends():
     """With the papers' termination five flags come in the first five steps of every epoch, at full
     speed: the rest of the data is never seen. Gated, every epoch ends; and with a new split at the
     next step the printed index ends epochs, too, but acts in each."""
-    nodes = Nodes(np.full(3, 32.0), 0.157, Slowdown(((0.5, 0.8),)))
-    batches, share = np.full(3, 180), np.ones((600, 3))
     found = {}
     for name, rule in (
         ("printed", Rule(index="literal", ends_epoch=True)),
         ("gated", Rule(ends_epoch=True)),
         ("printed, next step", Rule(index="literal")),
     ):
-        tune = HyperTune(rule, batches, nodes.speeds)
-        found[name] = simulate(nodes, batches, share, 60 * 540, tune)
-    assert found["printed"].epochs == 0
-    assert [at for at, _ in found["printed"].changes] == list(range(4, 600, 5))
-    assert found["printed"].dropped == 120 * 55 * 540  # 55 of 60 steps, again and again
-    assert (found["gated"].epochs, found["gated"].changes) == (10, [])
-    assert found["printed, next step"].epochs == 10
-    assert len(found["printed, next step"].changes) == 10 * 4  # 20 steps of 60, five by five
+        tune, history = train(rule, 60, 601)  # the end of an epoch is noted in the step after it
+        found[name] = [at for at, _ in tune.changes], epochs_of(history), history.dropped
+    changes, epochs, dropped = found["printed"]
+    assert (changes, epochs) == (list(range(4, 600, 5)), 0)
+    assert dropped == 120 * 55 * 540  # 55 of 60 steps, again and again
+    assert found["gated"] == ([], 10, 0)
+    changes, epochs, dropped = found["printed, next step"]
+    assert (epochs, dropped) == (10, 0)
+    assert len([at for at in changes if at < 600]) == 10 * 4  # 20 steps of 60, five by five
 
 
 def test_a_change_may_end_the_epoch():
-    nodes = Nodes(np.full(3, 32.0), 0.0, Slowdown(((0.25, 0.5),)))
-    share = np.ones((40, 3))
-    share[10:, 0] = 0.25
-    tune = fleet(3, rule=Rule(ends_epoch=True))
-    done = simulate(nodes, np.full(3, 180), share, 30 * 540, tune)
-    ((at, change),) = done.changes
+    load = Load(np.array([10 * (180 / 32 + 0.157) - 0.1]), np.array([0]), np.array([4.0]))
+    tune, history = train(Rule(ends_epoch=True), 30, 40, load)
+    ((at, change),) = tune.changes
     assert change.ends_epoch and at == 15  # means 0.9 (below its margin), 0.8, ..: six steps
-    assert done.dropped == 14 * 540 and done.epochs == 0
+    assert history.dropped == 14 * 540 and epochs_of(history) == 0
     assert not fleet(3).rule.ends_epoch
 
 

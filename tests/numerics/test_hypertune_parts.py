@@ -1,4 +1,4 @@
-"""What HyperTune rests on: curves, slowdown by cores, and synchronous steps.
+"""What HyperTune rests on: curves, slowdown by cores, and observed steps.
 
 FACTS used: three equal nodes 93.4, 75.6, 53.3 img/s at 0, 4, 6 of 8 cores taken; host 33.4, with 36
 Lagunas 99.83 and 49.26 img/s, 1.82 s of synchronisation; MobileNetV2 3.47 M parameters.
@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ondie.emu.cluster.batch_tuner import Engine
+from ondie.emu.cluster.cluster import Fleet, Kind
+from ondie.emu.cluster.collectives.multi_server import Exchanged
 from ondie.emu.cluster.hypertune.batch_resize import Curves, rising
 from ondie.emu.cluster.hypertune.controller import HyperTune, Rule
 from ondie.emu.cluster.load.contention import (
@@ -24,7 +26,9 @@ from ondie.emu.cluster.load.contention import (
     own_seconds,
     three_nodes,
 )
-from ondie.emu.cluster.synchronous import Nodes, Noise, simulate
+from ondie.emu.cluster.load.trace import Load
+from ondie.emu.cluster.measurement_noise import Noise
+from ondie.emu.cluster.training_sim import Data, Simulation
 from ondie.emu.units import InputError
 
 
@@ -134,51 +138,81 @@ def test_more_cores_are_never_slower(shares):
 # --- steps
 
 
+def training(batches, speeds, *, sync_s=0.0, epoch=10_000, load=None, **options):
+    """A training of nodes that are half as fast on a quarter of their eight cores."""
+    kinds = tuple(
+        Kind("host", 1, Engine("node", ((batch, speed),)), 8, HALF.ratio, host=True)
+        for batch, speed in zip(batches, speeds, strict=True)
+    )
+    cluster = Fleet(kinds, lambda there: Exchanged("", sync_s, 0.0, ""), 0, lambda there: 0.0)
+    data = Data(epoch, np.zeros(len(kinds), np.int64))
+    return Simulation(cluster, np.array(batches), data, load=load, **options)
+
+
+HALF = Slowdown(((0.25, 0.5),))
+
+
+def six_cores_of_node_0(seconds):
+    return Load(np.array([seconds]), np.array([0]), np.array([6.0]))
+
+
 def test_a_step_waits_for_the_slowest():
-    """180 / (32 x 0.5) = 11.25 s and 1 s of synchronisation: 190 samples in 12.25 s."""
-    nodes = Nodes(np.array([32.0, 3.0]), 1.0, Slowdown(((0.25, 0.5),)))
-    share = np.array([[1.0, 1.0], [0.25, 1.0]])
-    done = simulate(nodes, np.array([180, 10]), share, 10_000)
-    assert done.samples.tolist() == [190, 190]
-    assert done.seconds.tolist() == pytest.approx([6.625, 12.25])
-    assert done.rate(1) == pytest.approx(190 / 12.25)
+    """180 / 32 = 5.625 s, 180 / (32 x 0.5) = 11.25 s, each and 1 s of synchronisation: 190 samples
+    in 12.25 s."""
+    load = six_cores_of_node_0(6.0)
+    done = training([180, 10], [32.0, 3.0], sync_s=1.0, epoch=19_000, load=load).run(2)
+    steps = done.steps
+    assert steps["samples"].tolist() == [190, 190]
+    assert (steps["compute_s"] + steps["exchange_s"]).tolist() == pytest.approx([6.625, 12.25])
+    assert done.between(1, 2) == pytest.approx(190 / 12.25)
 
 
 def test_epochs_are_whole_steps():
     """1,000 samples by 190 are 6 steps."""
-    nodes = Nodes(np.array([32.0, 3.0]), 0.0, Slowdown(((0.25, 0.5),)))
-    assert simulate(nodes, np.array([180, 10]), np.ones((35, 2)), 1000).epochs == 5
+    done = training([180, 10], [32.0, 3.0], epoch=1000).run(35)
+    assert [note.step for note in done.notes] == [6, 12, 18, 24, 30]
+    assert {note.what for note in done.notes} == {"epoch"}
 
 
 def test_what_is_seen_is_noisy_and_what_happens_is_not():
-    nodes = Nodes(np.full(3, 32.0), 0.0, Slowdown(((0.25, 0.5),)))
-    share = np.ones((50, 3))
-    share[10:, 0] = 0.25
+    def run(noise):
+        tune = HyperTune(Rule(), np.full(3, 180), np.full(3, 32.0))
+        load = six_cores_of_node_0(10 * 180 / 32)
+        run = training([180] * 3, [32.0] * 3, epoch=10**6, load=load, tuner=tune, noise=noise)
+        steps = run.run(50).steps
+        return steps["samples"].tolist(), steps["compute_s"].tolist()
 
-    def run(seed):
-        tune = HyperTune(Rule(), np.full(3, 180), nodes.speeds)
-        noise, rng = Noise(0.05, 0.02), np.random.default_rng(seed)
-        return simulate(nodes, np.full(3, 180), share, 10**6, tune, noise, rng)
+    one, again, other = (run(Noise(0.05, 0.02, seed)) for seed in (1, 1, 2))
+    assert one == again
+    assert one[0][-1] != other[0][-1]
+    assert one[1][:10] == pytest.approx([180 / 32] * 10, rel=1e-12)
+    assert run(None) == run(Noise())
 
-    one, same, other = run(1), run(1), run(2)
-    assert (one.seconds == same.seconds).all() and (one.samples == same.samples).all()
-    assert one.samples[-1] != other.samples[-1]
-    assert one.seconds[:10].tolist() == [180 / 32] * 10
+
+def test_reports_are_normal_within_their_range():
+    noise, nodes = Noise(0.05, 0.02, seed=7), 100_000
+    speed, cores = noise.add(noise.generator(), np.full(nodes, 32.0), np.full(nodes, 0.5))
+    assert (speed.mean(), speed.std()) == pytest.approx((32, 1.6), rel=0.02)
+    assert (cores.mean(), cores.std()) == pytest.approx((0.5, 0.02), rel=0.02)
+    wide = Noise(1.0, 1.0)
+    speed, cores = wide.add(wide.generator(), np.ones(nodes), np.ones(nodes))
+    assert speed.min() == 0 and (cores.min(), cores.max()) == (0, 1)
+    unknown = np.array([np.nan])
+    assert np.isnan(noise.add(noise.generator(), unknown, unknown)).all()
 
 
 def test_bad_input():
-    nodes = Nodes(np.ones(1), 0.0, Slowdown(((0.25, 0.5),)))
     for call, words in (
         (lambda: Slowdown(()), "no speed on fewer cores"),
         (lambda: Slowdown(((1.0, 1.0),)), "speed 1.0 on 1.0 of the cores"),
         (lambda: Slowdown(((0.5, 0.0),)), "speed 0.0 on 0.5 of the cores"),
         (lambda: Slowdown(((0.5, 0.8), (0.25, 0.5))), "speed 0.5 on 0.25 .* after 0.8 on 0.5"),
         (lambda: Slowdown(((0.25, 0.8), (0.5, 0.7))), "no slower on more cores"),
-        (lambda: nodes.slowdown.ratio(np.array([0.5, 1.2])), "1.2 of the cores left: 0 to 1"),
-        (lambda: nodes.slowdown.ratio(np.array([math.nan])), "nan of the cores left"),
+        (lambda: HALF.ratio(np.array([0.5, 1.2])), "1.2 of the cores left: 0 to 1"),
+        (lambda: HALF.ratio(np.array([math.nan])), "nan of the cores left"),
         (lambda: own_seconds(100.0, 200, 2.0), "2 s of synchronisation in a step of 2 s"),
         (lambda: three_nodes(Link("none", 0.0)), "none: 0.0 B/s; more than 0"),
-        (lambda: simulate(nodes, np.ones(1, int), np.ones((1, 1)), 0), "an epoch of 0 samples"),
+        (lambda: training([1], [1.0], epoch=0).run(1), "the epoch is over after 0 steps"),
     ):
         with pytest.raises(InputError, match=words) as caught:
             call()

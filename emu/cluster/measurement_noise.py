@@ -1,0 +1,39 @@
+"""Measurement noise: the difference between what a node reports of a step and what happened.
+
+Owns the noise of reported speeds and of reported shares of free cores. Does not own the variation
+of the steps themselves (jitter.py), or the gate that tolerates both (hypertune/expected_speed.py).
+Source: none; errors are normal and independent from step to step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Standard deviations of what is reported; the training itself is as without noise."""
+
+    speed: float = 0.0
+    """Standard deviation of a reported speed, relative to the speed."""
+    cpu: float = 0.0
+    """Standard deviation of a reported share of free cores."""
+    seed: int | tuple[int, ...] = 0
+
+    def generator(self) -> np.random.Generator:
+        """Return a new generator with the noise's seed."""
+        return np.random.default_rng(self.seed)
+
+    def add(
+        self, random: np.random.Generator, speed: np.ndarray, cores: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the reports of a step in which nodes had these speeds and shares of free cores,
+        float64[nodes] each.
+
+        A reported speed is at least 0, and a reported share is 0 to 1. NaN stays NaN.
+        """
+        nodes = len(speed)
+        reported = speed * np.maximum(1 + self.speed * random.standard_normal(nodes), 0)
+        return reported, np.clip(cores + self.cpu * random.standard_normal(nodes), 0, 1)
