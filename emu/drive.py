@@ -13,7 +13,7 @@ import numpy as np
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import events, plan_rows
-from ondie.emu.engine.core.conservation import Place, check
+from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.engine.core.state import as_records
 from ondie.emu.engine.run import build, loop
 from ondie.emu.engine.run.errors import raise_error, raise_stuck
@@ -342,7 +342,7 @@ class Device:
         if self.store is not None:
             misplaced = self._misplaced(self.store)
             first = misplaced[0] if misplaced else ""
-            check(Place.PAYLOAD, {"misplaced_pages": len(misplaced)}, first)
+            check_laws(Place.PAYLOAD, {"misplaced_pages": len(misplaced)}, first)
 
     def _idle(self) -> bool:
         """Return True if no event is pending and the data cache writes nothing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from ondie.emu.engine.core.conservation import Place, check, evaluate
+from ondie.emu.engine.core.conservation import Place, check_laws, evaluate
 from ondie.emu.engine.core.totals import Totals
 
 
@@ -150,7 +150,7 @@ ORDER = (
 
 def ledger(totals: Totals, samples: int) -> Ledger:
     """Check the conservation laws, then return the ledger. Raises Imbalance."""
-    check(Place.RUN, totals.quantities())
+    check_laws(Place.RUN, totals.quantities())
     sums: dict[str, int] = defaultdict(int)
     for spans in totals.steps:
         begin, end = spans["step"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ondie.emu.engine.core import stages
-from ondie.emu.engine.core.conservation import Place, check
+from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.ftl import balance
@@ -33,12 +33,12 @@ class Requested:
 def check_between_events(arrays: Arrays, geometry: Geometry) -> None:
     """Check the laws that hold for device 0 between any two events. Raises Imbalance."""
     quantities, detail = event_quantities(arrays, geometry)
-    check(Place.EVENT, quantities, detail)
+    check_laws(Place.EVENT, quantities, detail)
 
 
 def check_idle(arrays: Arrays, geometry: Geometry, requested: Requested) -> None:
     """Check the laws that hold for device 0 while nothing is in flight. Raises Imbalance."""
-    check(Place.IDLE, idle_quantities(arrays, geometry, requested))
+    check_laws(Place.IDLE, idle_quantities(arrays, geometry, requested))
 
 
 def event_quantities(arrays: Arrays, geometry: Geometry) -> tuple[dict[str, int], str]:

@@ -17,7 +17,7 @@ import numpy as np
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import counters as stats
-from ondie.emu.engine.core.conservation import Place, check
+from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.engine.core.state import Arrays
 from ondie.emu.engine.run import loop as dispatch
 from ondie.emu.engine.run.errors import raise_error, raise_full
@@ -228,5 +228,5 @@ class Player:
             "planned_link_up_bytes": sizes[READ],
             "planned_link_down_bytes": sizes[WRITE],
         }
-        check(Place.REPLAY, quantities)
+        check_laws(Place.REPLAY, quantities)
         check_between_events(self.arrays, Geometry.of(self.cfg))

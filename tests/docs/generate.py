@@ -112,11 +112,11 @@ def config_keys(section: str) -> str:
 
 def conservation_laws() -> str:
     """Every conservation law by group: its name, its places, its sides and its limits at a cut."""
-    from ondie.emu.engine.core.conservation import GROUPS, TERMS
+    from ondie.emu.engine.core.conservation import LAW_GROUPS, TERMS
 
     wrap = functools.partial(textwrap.wrap, width=100, subsequent_indent="        ")
     lines = []
-    for group, laws in GROUPS.items():
+    for group, laws in LAW_GROUPS.items():
         lines += [group, ""]
         for law in laws:
             places = ", ".join(place.name.lower() for place in law.places)

@@ -14,7 +14,7 @@ import pytest
 from ondie import traces
 from ondie.emu.analysis.compare import compare, run_path
 from ondie.emu.config.config import load_preset
-from ondie.emu.engine.core.conservation import Place, check
+from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.paths.base import Options
 from ondie.emu.validate import model
 
@@ -90,7 +90,7 @@ def test_pages_are_counted_by_hand(large):
         "on_die": 7 * pages,
     }
     for r in results.values():
-        check(Place.RUN, r.ledger.totals.quantities())
+        check_laws(Place.RUN, r.ledger.totals.quantities())
 
 
 @pytest.mark.parametrize("cpu", ["200 Mparam/s", "800 Mparam/s", "5 Gparam/s"])
@@ -157,7 +157,7 @@ import json, re, time
 from ondie import traces
 from ondie.emu.analysis.compare import compare
 from ondie.emu.config.config import load_preset
-from ondie.emu.engine.core.conservation import Place, check
+from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.validate import model
 
 cfg = load_preset("optimstore-r1")
@@ -166,7 +166,7 @@ begin, cpu = time.monotonic(), time.process_time()
 c = compare(traces.load("gpt-10b"), cfg)
 for r in c.results:
     if r.ledger:
-        check(Place.RUN, r.ledger.totals.quantities())
+        check_laws(Place.RUN, r.ledger.totals.quantities())
 out = {
     "wall_s": time.monotonic() - begin,
     "cpu_s": time.process_time() - cpu,

@@ -9,7 +9,7 @@ import pytest
 from ondie.emu import validate
 from ondie.emu.analysis.row import IDENTITY, SHAPE
 from ondie.emu.config.config import load_preset
-from ondie.emu.engine.core.conservation import Place, check
+from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.validate import CHECK, FIT, SHOWN, model, optimstore
 from ondie.emu.validate.optimstore import PARAMS, iteration
 from ondie.emu.validate.update_stage import stage
@@ -127,7 +127,7 @@ def test_deepstore_by_hand():
     assert c["ecc_encoded_pages"] == 4 * pages and c["ecc_decoded_pages"] == 0
     stripe = 2 * 100e-6 + 30e-6 + PASSES_S + PAGE_S + 8 * 6 * PAGE_S + 2 * 2e-3 / 256
     assert s.seconds == pytest.approx(PARAMS / 2048 / 64 * stripe, rel=0.02)
-    check(Place.RUN, s.ledger.totals.quantities())
+    check_laws(Place.RUN, s.ledger.totals.quantities())
 
 
 def test_the_io_share_by_hand(found):

@@ -3,7 +3,14 @@
 import pytest
 
 from ondie.emu.engine.core import conservation
-from ondie.emu.engine.core.conservation import LAWS, Imbalance, Place, check, names_in, settle
+from ondie.emu.engine.core.conservation import (
+    LAWS,
+    Imbalance,
+    Place,
+    check_laws,
+    names_in,
+    settle_laws,
+)
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.ftl.invariants import Requested, event_quantities, idle_quantities
 from tests.state.small import commands, device
@@ -48,20 +55,20 @@ def test_a_law_fails_if_one_quantity_is_off(law, place, name):
     sides = (conservation.evaluate(side, values) for side in (law.left, law.right))
     assert all(f" {side}" in message for side in sides) and "\n" not in message
     with pytest.raises(Imbalance):  # this law, or one before it
-        settle(values) if place is Place.CUT else check(place, values)
+        settle_laws(values) if place is Place.CUT else check_laws(place, values)
 
 
 @pytest.mark.parametrize("place", Place)
 def test_every_place_has_laws_that_hold_for_a_new_drive(place):
     assert conservation.laws_at(place)
-    check(place, idle(place))
+    check_laws(place, idle(place))
 
 
 def test_a_quantity_that_a_place_does_not_supply():
     values = idle(Place.REPLAY)
     del values["submitted_commands"]
     with pytest.raises(NameError, match="submitted_commands"):
-        check(Place.REPLAY, values)
+        check_laws(Place.REPLAY, values)
 
 
 def test_the_names_of_laws_are_unique():
@@ -95,12 +102,12 @@ def test_a_cut_in_the_middle_of_a_transfer():
     values = idle(Place.CUT)
     values |= {"planned_link_down_bytes": 3, "started_link_down_bytes": 2}
     values |= {"down_bytes": 5, "station_link_down": 5, "station_dram": 4}
-    lost = settle(values)
+    lost = settle_laws(values)
     assert {name: amount for name, amount in lost.items() if amount} == {
         "down_bytes": 2, "station_link_down": 2, "station_dram": 1,
     }  # fmt: skip
     assert values["down_bytes"] == values["station_link_down"] == values["station_dram"] == 3
-    assert not any(settle(values | {"started_link_down_bytes": 0}).values())
+    assert not any(settle_laws(values | {"started_link_down_bytes": 0}).values())
 
 
 @pytest.mark.parametrize(
@@ -117,7 +124,7 @@ def test_a_cut_that_loses_more_or_less_than_is_in_progress(change, words):
     values |= {"planned_link_down_bytes": 3, "started_link_down_bytes": 2}
     values |= {"down_bytes": 5, "station_link_down": 5, "station_dram": 5} | change
     with pytest.raises(Imbalance, match=words):
-        settle(values)
+        settle_laws(values)
 
 
 def test_a_drive_supplies_what_its_laws_use():

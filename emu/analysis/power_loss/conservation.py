@@ -12,7 +12,7 @@ import numpy as np
 
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.engine.core import stages
-from ondie.emu.engine.core.conservation import Place, check, settle, station_quantity
+from ondie.emu.engine.core.conservation import Place, check_laws, settle_laws, station_quantity
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.run.system import PLANNED, System
 from ondie.emu.nand import timing
@@ -51,11 +51,11 @@ def _take_back(use: np.ndarray, phase: int, leaf: int, ps: int) -> None:
     use[phase, leaf] -= min(max(ps, 0), int(use[phase, leaf]))
 
 
-STATIONS = {"link down": stages.DOWN, "link up": stages.UP, "DRAM": stages.DRAM}
+SETTLED_STATIONS = {"link down": stages.DOWN, "link up": stages.UP, "DRAM": stages.DRAM}
 """Stations of a drive whose bytes are settled, as named in Totals.bytes_by."""
-CHANNELS = {"channels in": "size_in", "channels out": "size_out"}
+SETTLED_CHANNELS = {"channels in": "size_in", "channels out": "size_out"}
 """Fields of a channel whose bytes are settled, summed over a drive's channels."""
-LOST_NAMES = {station_quantity(name): name for name in (*STATIONS, *CHANNELS)}
+LOST_NAMES = {station_quantity(name): name for name in (*SETTLED_STATIONS, *SETTLED_CHANNELS)}
 
 
 def settle_books(system: System, planes: int) -> dict[str, int]:
@@ -87,7 +87,7 @@ def settle_books(system: System, planes: int) -> dict[str, int]:
         its = {name: quantities[f"started_{name}"] for name in ("load_bytes", "scan_bytes")}
         for name, amount in its.items():  # counted at the start of the transfer
             quantities[name] -= amount
-        for name, amount in {**its, **settle(quantities, f"device {dev}")}.items():
+        for name, amount in {**its, **settle_laws(quantities, f"device {dev}")}.items():
             name = LOST_NAMES.get(name, name)
             lost[name] = lost.get(name, 0) + amount
         drive.write(quantities)
@@ -97,7 +97,7 @@ def settle_books(system: System, planes: int) -> dict[str, int]:
         "pending_transactions": int(begun["pending"].sum()),
         "dies": system.devices * system.geometry.dies,
     }
-    check(Place.CUT_SYSTEM, quantities)
+    check_laws(Place.CUT_SYSTEM, quantities)
     system.planned[:] = done
     return lost
 
@@ -138,11 +138,11 @@ class _Drive:
             **{name: int(count) for name, count in zip(COUNTERS, self.count, strict=True)},
             **{
                 station_quantity(name): int(arrays.fifo["size"][self.first + station])
-                for name, station in STATIONS.items()
+                for name, station in SETTLED_STATIONS.items()
             },
             **{
                 station_quantity(name): int(arrays.bus[side][self.channels].sum())
-                for name, side in CHANNELS.items()
+                for name, side in SETTLED_CHANNELS.items()
             },
             "page_bytes": self.system.geometry.page_bytes,
             "controller_ecc": int(self.system.cfg.pe.protection == "controller_ecc"),
@@ -152,8 +152,8 @@ class _Drive:
         """Write back counters and bytes of stations."""
         arrays = self.system.arrays
         self.count[:] = [quantities[name] for name in COUNTERS]
-        for name, station in STATIONS.items():
+        for name, station in SETTLED_STATIONS.items():
             arrays.fifo["size"][self.first + station] = quantities[station_quantity(name)]
-        for name, side in CHANNELS.items():
+        for name, side in SETTLED_CHANNELS.items():
             arrays.bus[side][self.channels] = 0  # only the sum over the channels is used
             arrays.bus[side][self.channels.start] = quantities[station_quantity(name)]

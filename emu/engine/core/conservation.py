@@ -103,7 +103,7 @@ def _planned(name: str, counter: str, *, least: str = "0", most: str = "0") -> L
     return Law(name, counter, f"planned_{counter}", _DIES, least, most, settles)
 
 
-COMMANDS_AND_PAGES = (
+COMMAND_LAWS = (
     Law("commands fetched", "commands", "submitted_commands", (Place.IDLE, Place.REPLAY)),
     Law("commands completed", "commands_done", "commands", (*_ENDS, Place.REPLAY)),
     Law("commands outstanding", "outstanding_commands", "0", (Place.IDLE, Place.REPLAY)),
@@ -138,7 +138,7 @@ COMMANDS_AND_PAGES = (
     Law("tunnel commands", "tunnel_commands", "planned_tunnel_commands", _RUN),
     Law("tunnel bytes on the link", "tunnel_wire_bytes", "planned_tunnel_wire_bytes", _RUN),
 )  # fmt: skip
-OPERATIONS_ON_DIES = (
+DIE_LAWS = (
     _planned("VPP pages", "vpp_pages"),
     _planned("BPP pages", "bpp_pages"),
     _planned("BPR pages", "bpr_pages", most="controller_ecc * started_bpr_pages"),
@@ -162,7 +162,7 @@ OPERATIONS_ON_DIES = (
         settles=("lifted_pages", "planned_lifted_pages"),
     ),
 )  # fmt: skip
-ECC = (
+ECC_LAWS = (
     Law(
         "reservoir pages decoded", "pe_decoded_pages",
         "controller_ecc * (bpr_pages + reservoir_up_bytes // page_bytes + lifted_pages)", _CUT,
@@ -192,7 +192,7 @@ ECC = (
         settles=("ecc_encoded_pages",),
     ),
 )  # fmt: skip
-STATIONS = (
+STATION_LAWS = (
     Law(
         "bytes of the station link down", "station_link_down",
         "link_down_bytes + link_extra_down_bytes", (*_ENDS, Place.CUT),
@@ -236,7 +236,7 @@ STATIONS = (
         (Place.CUT_SYSTEM,), most="dies",
     ),
 )  # fmt: skip
-PAGE_MAP = (
+MAP_LAWS = (
     Law("valid pages", "valid_pages", "mapped_pages", (Place.RUN, Place.EVENT)),
     Law("valid super-pages", "valid_super_pages", "mapped_super_pages", _RUN),
     Law("entries of the page map", "map_entries", "mapped_pages", _EVENT),
@@ -247,7 +247,7 @@ PAGE_MAP = (
     Law("entries of the cached mapping table", "map_cache_entries", "map_cache_chained", _IDLE),
     Law("translation pages in write-back", "map_write_backs", "0", _IDLE),
 )
-DATA_CACHE = (
+CACHE_LAWS = (
     Law("slots of the data cache", "cache_slots", "cache_spare_slots + cache_chained_slots", _IDLE),
     Law(
         "pages on their way from the data cache", "cache_flying_pages", "0",
@@ -256,7 +256,7 @@ DATA_CACHE = (
     Law("dirty pages of the data cache", "cache_dirty_pages", "cached_pages", _IDLE),
     Law("requests that wait for the data cache", "cache_waiting_requests", "0", _IDLE),
 )  # fmt: skip
-BLOCKS = (
+BLOCK_LAWS = (
     Law("free blocks", "free_blocks", "free_count", _EVENT),
     Law("blocks in the free rings", "ring_blocks", "free_blocks", _EVENT),
     Law("blocks that the free rings hold wrongly", "wrong_ring_blocks", "0", _EVENT),
@@ -277,7 +277,7 @@ BLOCKS = (
     Law("free pSLC blocks counted", "pslc_free_count", "free_pslc_blocks", _EVENT),
     Law("units with too many pSLC blocks", "units_over_pslc_limit", "0", _EVENT),
 )
-COLLECTION = (
+COLLECTION_LAWS = (
     Law("victims of garbage collection", "gc_victims", "0", _IDLE),
     Law("pages that garbage collection moves", "gc_moving_pages", "0", _IDLE),
     Law("collections that block the host", "blocking_collections", "0", _IDLE),
@@ -293,7 +293,7 @@ COLLECTION = (
     Law("victims and full blocks without a stream", "blocks_without_stream", "0", _EVENT),
     Law("dies with wrong urgency of collection", "dies_with_wrong_urgency", "0", _EVENT),
 )
-WAITING_WRITES = (
+WAITING_LAWS = (
     Law("lists of waiting writes", "waiting_lists", "0", _IDLE),
     Law("lists of waiting writes with a wrong tail", "lists_with_wrong_tail", "0", _EVENT),
     Law("writes in two waiting lists", "waiting_writes", "distinct_waiting_writes", _EVENT),
@@ -302,18 +302,18 @@ WAITING_WRITES = (
     Law("transactions that continue at once", "immediate_transactions", "0", _IDLE),
     Law("transactions in the budget", "transaction_budget", "full_transaction_budget", _IDLE),
 )
-GROUPS = {
-    "Commands and pages": COMMANDS_AND_PAGES,
-    "Operations on dies": OPERATIONS_ON_DIES,
-    "ECC": ECC,
-    "Bytes of stations": STATIONS,
-    "Page map": PAGE_MAP,
-    "Data cache": DATA_CACHE,
-    "Blocks": BLOCKS,
-    "Garbage collection": COLLECTION,
-    "Waiting writes": WAITING_WRITES,
+LAW_GROUPS = {
+    "Commands and pages": COMMAND_LAWS,
+    "Operations on dies": DIE_LAWS,
+    "ECC": ECC_LAWS,
+    "Bytes of stations": STATION_LAWS,
+    "Page map": MAP_LAWS,
+    "Data cache": CACHE_LAWS,
+    "Blocks": BLOCK_LAWS,
+    "Garbage collection": COLLECTION_LAWS,
+    "Waiting writes": WAITING_LAWS,
 }
-LAWS = tuple(law for group in GROUPS.values() for law in group)
+LAWS = tuple(law for group in LAW_GROUPS.values() for law in group)
 """All laws. A place checks its laws in this order; at a power cut, later laws use quantities that
 earlier laws have settled."""
 
@@ -351,14 +351,14 @@ def names_in(*expressions: str) -> Iterator[str]:
                 yield name
 
 
-def check(place: Place, quantities: Mapping[str, int], detail: str = "") -> None:
+def check_laws(place: Place, quantities: Mapping[str, int], detail: str = "") -> None:
     """Check the laws of a place. Raises Imbalance, which names ``detail``, for example a device."""
     values = _Values(quantities)
     for law in laws_at(place):
         law.excess(place, values, detail)
 
 
-def settle(quantities: MutableMapping[str, int], detail: str = "") -> dict[str, int]:
+def settle_laws(quantities: MutableMapping[str, int], detail: str = "") -> dict[str, int]:
     """Check the laws of a drive at a power cut and take lost work out of ``quantities``.
 
     Returns the lost work by the name of the first quantity that a law settles. Raises Imbalance if
