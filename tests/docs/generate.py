@@ -6,7 +6,8 @@ behind `|` choose among the paragraphs of that output. `<!-- summary: TRACE DEVI
 comparison in 80 columns, `<!-- results -->` the check rows of `ondie validate optimstore`,
 `<!-- result keys -->` the keys of result.json, `<!-- config: SECTION -->` the keys of a section of
 the configuration, `<!-- laws -->` the conservation laws, `<!-- help: COMMAND -->` what
-`ondie COMMAND --help` prints, and `<!-- tour: RUN -->` a run of tour.py.
+`ondie COMMAND --help` prints, and `<!-- tour: RUN -->` a run of tour.py. `<!-- stages -->` is the
+stage table of the engine, and `<!-- stages: WALK -->` a walk through it (stages.py).
 """
 
 import functools
@@ -23,7 +24,7 @@ from typing import Any
 from rich.console import Console
 
 from ondie.emu.analysis import result_keys
-from tests.docs import tour
+from tests.docs import stages, tour
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -50,6 +51,10 @@ def make(what: str) -> str:
         return command_help(what.removeprefix("help: ").split())
     if what.startswith("tour: "):
         return {"write": tour.page_write, "gradient": tour.gradient}[what.removeprefix("tour: ")]()
+    if what == "stages":
+        return stages.table()
+    if what.startswith("stages: "):
+        return stages.walk(what.removeprefix("stages: "))
     if what.startswith("summary: "):
         return summary(*what.removeprefix("summary: ").split())
     command, _, chosen = what.removeprefix("output: ").partition(" | ")

@@ -1,12 +1,16 @@
 """Numbering of the first-in first-out stations of a system and of the steps of a transaction.
 
-Owns the numbers of stations and steps, shared by front end, device and system. Does not own the
-rates of stations (engine/run/build.py).
+Owns the numbers of stations, steps and branches, shared by front end, device and system, and the
+record of a stage. Does not own the rates of stations (engine/run/build.py) or what follows a step
+(engine/run/stage_table.py).
 Source: the README's block diagram: host, PCIe, front end, back end, ISP, tunnel.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
+
+from ondie.emu.engine.core.state import record_type, rounded_up
 from ondie.kernels.jit import njit
 
 # Stations of the host, one of each per system.
@@ -24,7 +28,7 @@ DEVICE_NAMES = (
     "tunnel down", "timer", "timer of rests",
 )  # fmt: skip
 
-# Last completed step of a transaction, which selects the next step (engine/run/datapath.py).
+# Last completed step of a transaction, which selects the next step (engine/run/stage_table.py).
 (
     ARRIVED,  # arrival time reached
     SUBMITTED,  # the host CPU has written the submission queue entry
@@ -66,6 +70,60 @@ DEVICE_NAMES = (
     TAKEN_OUT,  # a stripe has left its die's registers for the controller
     CROSSED,  # a message has reached the host; its last part goes down to another drive
 ) = range(54)  # fmt: skip
+# Branches: stages that a handler selects instead of the one that usually follows its step.
+(
+    SENSED_REST,  # the rest of a page that a write covers partially
+    SENSED_FOR_CONTROLLER,  # a super-page that the controller keeps
+    SENSED_BARE_FOR_CONTROLLER,  # such a super-page, with ECC in the controller
+    SENSED_BARE,  # a super-page of the reservoir for the host, with ECC in the controller
+    SENSED_RESERVOIR,  # a super-page of the reservoir for the host
+    DECODED_FOR_ISP,
+    UNMAPPED_FOR_ISP,
+    MAP_DECODED_FOR_MERGE,  # a translation page that is changed and written back
+    ADVANCED,  # the handler has completed the next step itself
+    FINISHED,
+) = range(CROSSED + 1, CROSSED + 11)
+STEPS = FINISHED + 1
+
+WAITS = -1
+"""Result of a handler: the transaction waits, or now belongs to another one's list."""
+
+
+class Crossing(IntEnum):
+    """What a transaction passes through in a stage."""
+
+    NOTHING = 0  # the transaction is finished
+    CONTINUE = 1  # nothing; the next stage follows at once
+    LINK = 2  # the drive's host link
+    DRAM = 3  # the drive's DRAM
+    BUFFER = 4  # the drive's DRAM, timed by the destage buffer
+    DECODER = 5  # the ECC engine of the die's channel
+    BARE_DECODER = 6  # the same, for data of the reservoir
+    DRIVE = 7  # another station of the drive
+    HOST = 8  # a station of the host
+
+
+class Handling(IntEnum):
+    """What happens in a stage before the transaction crosses anything."""
+
+    NONE = 0
+    DECIDES = 1  # a handler returns the stage that follows, or WAITS
+    TAKES = 2  # a handler takes the transaction over, which waits
+
+
+STAGE = rounded_up(
+    record_type(
+        time="i8",  # ps at the station; -1: by bytes and rate
+        bytes="i4",  # -1: the size of the transaction
+        next="i4",  # step that is complete afterwards
+        station="i2",
+        counter="i2",  # counter of these bytes; -1: none
+        crossing="i1",  # Crossing
+        handling="i1",  # Handling
+        passes="i1",  # times that the bytes cross the DRAM
+    )
+)
+"""One stage of a drive's configuration (engine/run/stage_table.py), by completed step or branch."""
 
 
 @njit

@@ -42,6 +42,7 @@ FIELDS = (
     "tree",  # int32[2 * leaves]: leaf of that event: channels, then stations (events.py)
     "fifo",  # records: first-in first-out stations: links, DRAM, ECC, CPUs (events.py)
     "txn",  # records: transaction pool (events.py)
+    "stage",  # records: what follows each step, in this configuration (run/stage_table.py)
     "op",  # records: timing table by flash operation (nand/timing.py)
     "cycles",  # int64[CYCLE_NAMES, planes + 1]: ps of command and address cycles (nand/timing.py)
     "die",  # records: registers of each die (nand/channel.py)
@@ -360,7 +361,7 @@ def _tell_apart(builder: Any, instruction: Any, table: str, field: str) -> None:
 def _load(builder: Any, pointer: Any, table: str, field: str) -> Any:
     value = builder.load(pointer)
     _tell_apart(builder, value, table, field)
-    if table == "cfg":  # never written while compiled code runs
+    if table in ("cfg", "stage"):  # never written while compiled code runs
         value.set_metadata("invariant.load", builder.module.add_metadata([]))
     return value
 

@@ -24,6 +24,7 @@ from ondie.emu.engine.core.events import (
 from ondie.emu.engine.core.state import Arrays, records
 from ondie.emu.engine.core.system_records import DEV
 from ondie.emu.engine.run.config_table import integer_config, log2_of, set_reservoir
+from ondie.emu.engine.run.stage_table import build_stages
 from ondie.emu.ftl import (
     policies,
 )
@@ -191,6 +192,7 @@ def build(
         tree=tree,
         fifo=_stations(cfg, geometry, n, fifos),
         txn=_pool(txns),
+        stage=build_stages(table[0]),
         **nand_tables.tables(cfg, geometry, n, lanes),
         **ftl_tables.tables(cfg, geometry, table[0], n, lanes),
         **nvme_tables.tables(table[0], caches, pairs, txns, destage is not None),

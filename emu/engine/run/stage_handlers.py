@@ -1,0 +1,327 @@
+"""Handlers of stages: what happens to a transaction before it crosses the next station.
+
+Owns the decisions that the stage table cannot state. Each handler returns the stage that follows:
+the transaction's own, a branch, or WAITS. Does not own the order of stages (stage_table.py, which
+lists the branches of each handler), the crossings, or the handlers that only call another room
+(both in datapath.py).
+Source: the data paths of Newport and Laguna; the messages of an NVMe command.
+"""
+
+from __future__ import annotations
+
+from ondie.emu.engine.core import stages
+from ondie.emu.engine.core.counters import (
+    COMMANDS,
+    HOST_READ_BYTES,
+    HOST_WRITE_BYTES,
+    LINK_EXTRA_DOWN_BYTES,
+)
+from ondie.emu.engine.core.events import OWN, ROW, enter
+from ondie.emu.engine.core.roles import Role
+from ondie.emu.engine.core.transaction import child
+from ondie.emu.ftl import cmt, padding, reservoir_parity
+from ondie.emu.ftl.gc import ask, queue_of
+from ondie.emu.ftl.transfers import next_piece, send_off
+from ondie.emu.ftl.write_path import hunt, place_or_wait
+from ondie.emu.nand import timing
+from ondie.emu.nand.die import Q_PE, Q_WRITE
+from ondie.emu.nand.die_scheduler import push, push_in_order
+from ondie.emu.nvme import (
+    command_split,
+    data_cache,
+    idle_timer,
+    mqsim_cache,
+    queue_pair,
+    sata_hba,
+)
+from ondie.kernels.jit import cold, inline, njit
+
+
+@inline
+def of_isp(st, txn):
+    """Return True if transaction ``txn`` belongs to a command of the ISP."""
+    return txn.kind == ROW and st.row[txn.row].resource == st.cfg[0].isp_io
+
+
+# --- messages of an NVMe command
+
+
+@cold
+def enter_adapter_queue(st, tid):
+    """Enter a request into the queue of the SATA adapter, or let it wait for room there."""
+    return stages.WAITS if sata_hba.full(st, tid) else stages.SUBMITTED
+
+
+@cold
+def limit_fetches(st, tid):
+    """Let a command wait while the drive already works on the most commands of its pair."""
+    return stages.WAITS if queue_pair.too_many(st, tid) else stages.RUNG
+
+
+@cold
+def count_entry(st, tid):
+    """Count the queue entry that has arrived for the adapter or the pair."""
+    if st.cfg[0].adapter > 0:
+        st.dev[st.txn[tid].dev].fetched += 1
+    if st.cfg[0].entries > 0:
+        queue_pair.entry_in(st, tid)
+    return stages.ENTRY_IN
+
+
+@njit
+def execute_command(st, tid):
+    """Execute an NVMe command that the front end has decoded.
+
+    The transaction is then finished, unless the data of the whole write command must cross the link
+    first.
+    """
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    dev = txn.dev
+    st.count[dev, COMMANDS] += 1
+    if txn.op == timing.READ:
+        st.count[dev, HOST_READ_BYTES] += txn.size
+        command_split.cut_read(st, tid)
+    elif txn.op == timing.PROGRAM:
+        st.count[dev, HOST_WRITE_BYTES] += txn.size
+        if cfg.line > 1:
+            padding.urgent(st, tid)
+        if cfg.whole_commands != 0:
+            return stages.FETCHED
+        command_split.cut_write(st, tid, stages.WRITE_FETCHED)
+    elif txn.role != Role.TRIMMING:
+        if cfg.cache_writes != 0:
+            command_split.flush(st, tid)
+            if cfg.line > 1:
+                padding.hurry(st, dev)
+    else:
+        command_split.cut_trim(st, tid)
+        if cfg.static == 0:
+            hunt(st, dev, dev * cfg.units)
+        else:
+            for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
+                hunt(st, dev, unit)
+    return stages.FINISHED
+
+
+@cold
+def split_command_data(st, tid):
+    """Give the data of a whole write command to the destage buffer, or split them into pages."""
+    if st.cfg[0].cache == mqsim_cache.BUFFER and mqsim_cache.write(st, tid):
+        return stages.WAITS
+    command_split.cut_write(st, tid, stages.DOWN_DONE)
+    return stages.FINISHED
+
+
+@njit
+def send_command_data(st, tid):
+    """Send the data of a whole read command, whose completion another transaction carries."""
+    send_off(st, tid, stages.UP, st.txn[tid].size)
+    st.txn[tid].step = stages.DATA_SENT
+    return stages.FINISHED
+
+
+@njit
+def send_answer(st, tid):
+    """Send the data of a whole read command, directly followed by its completion."""
+    send_off(st, tid, stages.UP, st.txn[tid].size)
+    return stages.DATA_UP
+
+
+@njit
+def ring_completion_doorbell(st, tid):
+    """Send the completion doorbell, for which no queue entry waits."""
+    size = st.cfg[0].doorbell
+    st.count[st.txn[tid].dev, LINK_EXTRA_DOWN_BYTES] += size
+    send_off(st, tid, stages.DOWN, size)
+    st.txn[tid].step = stages.ACKNOWLEDGED
+    return stages.FINISHED
+
+
+# --- reads
+
+
+@njit
+def route_sensed(st, tid):
+    """Select the way of data that have left a die, by owner and role."""
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    if txn.role == Role.NONE:
+        return stages.SENSED
+    if txn.role == Role.MERGING:
+        return stages.SENSED_REST
+    kind = st.row[txn.row].kind
+    if kind == timing.SCAN:
+        return stages.SENSED_FOR_CONTROLLER
+    if kind == timing.LIFT:
+        if cfg.round_trip != 0:
+            return stages.SENSED_BARE_FOR_CONTROLLER
+        return stages.SENSED_FOR_CONTROLLER
+    if cfg.round_trip != 0:
+        return stages.SENSED_BARE
+    return stages.SENSED_RESERVOIR
+
+
+@njit
+def route_decoded(st, tid):
+    """Select the way of a decoded page: to the ISP, or to the host and into the cache."""
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    if of_isp(st, txn):
+        return stages.DECODED_FOR_ISP
+    if cfg.cache_fills != 0 and txn.role == Role.NONE:
+        fill_cache(st, tid)
+    return stages.DECODED
+
+
+@cold
+def fill_cache(st, tid):
+    """Store the data of a flash read in the data cache or the destage buffer."""
+    if st.cfg[0].cache == mqsim_cache.BUFFER:
+        mqsim_cache.fill(st, tid)
+    else:
+        data_cache.fill(st, tid)
+
+
+@njit
+def route_unmapped(st, tid):
+    """Select the way of zeros that replace an unmapped page: to the ISP or to the host."""
+    return stages.UNMAPPED_FOR_ISP if of_isp(st, st.txn[tid]) else stages.READ_UNMAPPED
+
+
+@njit
+def route_read_data(st, tid):
+    """Send read data up the link, unless the ISP reads them or the whole command is sent later."""
+    txn = st.txn[tid]
+    if of_isp(st, txn) or (st.cfg[0].whole_commands != 0 and txn.role == Role.NONE):
+        return stages.FINISHED
+    return stages.READ_IN_DRAM
+
+
+@cold
+def route_map_page(st, tid):
+    """Select the DRAM passes of a translation page: two if it is changed and written back."""
+    txn = st.txn[tid]
+    if txn.role == Role.MAP_BACK and txn.ppn >= 0:
+        return stages.MAP_DECODED_FOR_MERGE
+    return stages.MAP_DECODED
+
+
+# --- writes
+
+
+@njit
+def place_write(st, tid):
+    """Place a page that is in DRAM, once its mapping entry is known."""
+    cfg = st.cfg[0]
+    st.reg[0].prompt = 1
+    if cfg.map_entries == 0 or not cmt.wanting(st, tid):
+        place_or_wait(st, tid)
+    st.reg[0].prompt = 0
+    return stages.WAITS
+
+
+@njit
+def cache_write(st, tid):
+    """Store a write in the data cache. Word lines that it needs on flash are completed."""
+    txn = st.txn[tid]
+    dev = txn.dev
+    urgent = st.cfg[0].line > 1 and txn.kind == ROW and st.row[txn.row].fua != 0
+    data_cache.store(st, tid)
+    if urgent:
+        padding.stored(st, dev)
+    return stages.WAITS
+
+
+@njit
+def queue_program(st, tid):
+    """Queue an encoded page at its die, in the queue of its owner and role."""
+    cfg = st.cfg[0]
+    txn = st.txn[tid]
+    if cfg.line > 1:
+        padding.join(st, tid)
+        return stages.WAITS
+    queue = Q_WRITE
+    if txn.kind == OWN:
+        queue = queue_of(st, txn)
+    elif txn.role == Role.RESERVOIR or txn.role == Role.GRADIENT:
+        queue = Q_PE
+    elif txn.role == Role.MADE:
+        reservoir_parity.waits(st, tid)
+    elif cfg.placed != 0 and txn.role == Role.MERGING:
+        push_in_order(st, st.die[txn.die].first, tid, Q_WRITE)
+        return stages.WAITS
+    push(st, st.die[txn.die].first, tid, queue)
+    return stages.WAITS
+
+
+@cold
+def resume_translated(st, tid):
+    """Continue with pages whose mapping entries are known: sense them, or place them."""
+    if st.cfg[0].map_entries != 0 and cmt.wanting(st, tid):
+        return stages.WAITS
+    if st.txn[tid].op == timing.READ:
+        command_split.sense_all(st, tid)
+        return stages.FINISHED
+    place_or_wait(st, tid)
+    return stages.WAITS
+
+
+# --- long transfers, messages between drives, timer
+
+
+@njit
+def continue_transfer(st, tid):
+    """Pass the next piece of a row's DRAM traffic, or finish after the last piece."""
+    if st.txn[tid].bytes_left == 0:
+        return stages.FINISHED
+    next_piece(st, tid, stages.TRAFFIC_PIECE)
+    return stages.WAITS
+
+
+@njit
+def send_piece(st, tid):
+    """Create the transaction that carries the rest of a DMA, then send this piece up the link."""
+    txn = st.txn[tid]
+    if txn.bytes_left > 0:
+        piece = child(st, tid, txn.lpn, 0)
+        if piece < 0:
+            return stages.WAITS
+        st.txn[piece].bytes_left = txn.bytes_left
+        txn.bytes_left = 0
+        next_piece(st, piece, stages.DMA_READY)
+    return stages.DMA_READY
+
+
+@cold
+def send_message_down(st, tid):
+    """Send the tail of a message that has reached the host down to the drive of its row."""
+    txn = st.txn[tid]
+    row = st.row[txn.row]
+    down = stages.station(st, row.lpn, stages.TUNNEL_DOWN)
+    tail = st.message[row.stream].tail
+    st.reg[0].hop = 1
+    waits = enter(st, down, tid, row.bytes_in, tail, stages.PART_DONE)
+    st.reg[0].hop = 0
+    return stages.WAITS if waits else stages.ADVANCED
+
+
+@cold
+def return_to_die(st, tid):
+    """Queue corrected pages of the optimizer for the way back into their die's registers."""
+    txn = st.txn[tid]
+    txn.op = timing.VPP
+    push(st, txn.die, tid, Q_PE)
+    return stages.WAITS
+
+
+@cold
+def check_idle(st, tid):
+    """Handle the expiry of the idle timer: if the drive has been idle, check every unit for
+    collections and pSLC folding."""
+    cfg = st.cfg[0]
+    dev = st.txn[tid].dev
+    if idle_timer.over(st, tid):
+        for unit in range(dev * cfg.units, (dev + 1) * cfg.units):
+            ask(st, dev, unit)
+    return stages.WAITS
