@@ -310,11 +310,6 @@ def fmt_energy(fj: float) -> str:
     return _three(fj, KINDS["fj"], KINDS["fj"].shown)
 
 
-def fmt_power(mw: float) -> str:
-    """Format milliwatts: 120_000 -> "120 W"."""
-    return _three(mw, KINDS["mw"], KINDS["mw"].shown)
-
-
 def fmt_update_rate(params_per_s: float) -> str:
     """Format parameters per second: 498_000_000 -> "498 Mparam/s"."""
     return _three(params_per_s, KINDS["params_per_s"], KINDS["params_per_s"].shown)

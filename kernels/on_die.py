@@ -99,14 +99,6 @@ def operands(op: str, coupled_decay: bool = False) -> tuple[tuple[str, str], ...
     return OPERANDS[op]
 
 
-def cycles(op: str, n: int, coupled_decay: bool = False) -> dict[str, int]:
-    """Return the cycles of each pass over ``n`` values, keyed by its number and name.
-
-    A pass takes one cycle per value. The Newton steps of ISQRT are pipelined.
-    """
-    return {f"{i} {p.name}": n for i, p in enumerate(passes(op, coupled_decay), start=1)}
-
-
 def numpy_isqrt(x: Array, newton: int) -> Array:
     """Return the fast inverse square root of float32[n]."""
     y = (np.uint32(MAGIC) - (x.view(np.uint32) >> 1)).view(np.float32)

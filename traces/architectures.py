@@ -8,7 +8,6 @@ Source: Radford et al. 2019 (GPT-2), Brown et al. 2020 (GPT-3), Devlin et al. 20
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 
@@ -126,11 +125,6 @@ def t5(
         uses += feed_forward(f"{block}.layer.2.DenseReluDense", target)
     uses += _norm("decoder.final_layer_norm", hidden, bias=False)
     return [*uses, Use(None, (), vocabulary * hidden * target)]
-
-
-def parameters(uses: list[Use]) -> int:
-    """Return the number of parameters."""
-    return sum(math.prod(use.shape) for use in uses if use.name is not None)
 
 
 def macs(uses: list[Use]) -> int:

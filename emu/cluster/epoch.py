@@ -119,7 +119,6 @@ class Epoch:
         self.private = checked_private(public, private, len(private))
         """Private samples of each node, int64[nodes]."""
         self.levelling = levelling
-        self.seed = seed
         self.step = 0
         """Number of steps taken."""
         self.batches = np.zeros(len(self.private), np.int64)
@@ -243,35 +242,6 @@ class Epoch:
             self.away[at] = True
             raise
 
-    def add(
-        self, private: Sequence[int] | np.ndarray, batches: Sequence[int] | np.ndarray
-    ) -> np.ndarray:
-        """Add new nodes with their private samples; ``batches`` covers all nodes, the new ones
-        last.
-
-        Returns the numbers of the new nodes, int64[len(private)].
-        """
-        own = whole_numbers("private samples", private)
-        before = (self.private, self._taken, self.away)
-        self.private = np.concatenate([self.private, own])
-        self._taken = np.concatenate([self._taken, np.zeros(len(own), np.int64)])
-        self.away = np.concatenate([self.away, np.zeros(len(own), np.bool_)])
-        try:
-            self.resplit(batches)
-        except InputError:
-            self.private, self._taken, self.away = before
-            raise
-        return np.arange(self.nodes - len(own), self.nodes)
-
-    def undo(self) -> None:
-        """Put back all samples of the last step, which failed on every node."""
-        if self._last is None:
-            raise InputError("no step to undo: it stands since batches changed, or none was taken")
-        self._give_back(np.arange(self.nodes))
-        self._plan = self._planned(self.batches)
-        self._last = None
-        self.step -= 1
-
     # --- steps
 
     def take(self) -> Take:
@@ -295,13 +265,6 @@ class Epoch:
         begin, size = np.atleast_1d(start), np.atleast_1d(length)
         offset = np.repeat(begin - (np.cumsum(size) - size), size)
         return self._order(offset + np.arange(len(offset)))
-
-    def private_indices(self, node: int, start: int, length: int) -> np.ndarray:
-        """Return a node's private samples of a range, int64[length], values 0 to private[node] -
-        1."""
-        n = int(self.private[node])
-        order = Shuffle(n, self.seed, 1 + node)
-        return order(np.arange(start, start + length) % max(n, 1))
 
     # --- implementation
 

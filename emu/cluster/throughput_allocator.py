@@ -71,11 +71,6 @@ class Plan:
         return self.total / self.period_s
 
     @property
-    def overhead(self) -> float:
-        """Share of the time spent on synchronization."""
-        return self.exchange_s / self.period_s
-
-    @property
     def staleness(self) -> int:
         """Local steps of a node between two synchronizations; 1 means no staleness."""
         return max(self.micro_batches) if self.method == "local" else 1

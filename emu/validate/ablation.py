@@ -141,10 +141,6 @@ def protections(dies: int) -> tuple[Protection, ...]:
     return (*BARE, rain, *ATOMICITY, *both)
 
 
-PROTECTIONS = protections(DIES_OF_PARITY)
-"""Protections of drives with at least DIES_OF_PARITY dies."""
-
-
 @dataclass(frozen=True)
 class Repaired:
     """Update stage of on-die update with one protection."""

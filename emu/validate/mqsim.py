@@ -11,9 +11,6 @@ from pathlib import Path
 from ondie.emu.analysis.row import CHECK, SHOWN, Progress, Row
 from ondie.emu.units import InputError
 
-RUNS = ("recorded", "own", "both")
-"""Addresses that the cases run with: recorded by MQSim, generated here, or both in turn."""
-
 
 def cases_folder() -> Path | None:
     """Return the folder of this checkout's cases; None if the package is installed without them."""
@@ -24,10 +21,10 @@ def cases_folder() -> Path | None:
 def mqsim_rows(progress: Progress, cases: Path | None = None, runs: str = "both") -> list[Row]:
     """Return rows that compare MQSim's results with the simulation's, by run and by request.
 
-    ``cases``: folder of cases (mqsim_cases.py); default: that of the checkout. ``runs``: one of
-    RUNS; with "both", cases without recorded requests run with their own addresses only. Raises
-    InputError if there are no cases, or if ``runs`` is "recorded" and no case has recorded
-    requests.
+    ``cases``: folder of cases (mqsim_cases.py); default: that of the checkout. ``runs``: the
+    addresses that the cases run with, "recorded", "own" or "both"; cases without recorded requests
+    run with their own addresses only. Raises InputError if there are no cases, or if ``runs`` is
+    "recorded" and no case has recorded requests.
     """
     from ondie.emu.replay.mqsim.to_engine import simulate
     from ondie.emu.validate import mqsim_cases as mq

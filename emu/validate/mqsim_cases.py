@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -201,20 +201,6 @@ def run_own(case: Case, simulate: Simulate) -> list[CaseRow]:
     run = simulate(drive, made, frozenset())
     recorded = None if case.recorded is None else read_recorded(case.recorded)
     return own_rows(case, made, run, recorded)
-
-
-def compare(
-    cases: Sequence[Case],
-    simulate: Simulate,
-    progress: Callable[[str, float], None] | None = None,
-) -> Iterator[CaseRow]:
-    """Yield all rows of all cases; for each case, recorded addresses before own addresses."""
-    for at, case in enumerate(cases):
-        if progress is not None:
-            progress("mqsim", at / len(cases))
-        if case.recorded is not None:
-            yield from run_recorded(case, simulate)
-        yield from run_own(case, simulate)
 
 
 def own_rows(

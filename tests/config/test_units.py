@@ -13,7 +13,6 @@ from ondie.emu.units import (
     exact,
     fmt_bytes,
     fmt_energy,
-    fmt_power,
     fmt_rate,
     fmt_time,
     fmt_update_rate,
@@ -155,7 +154,6 @@ def test_ratios():
         (fmt_rate(7_300_000_000), "7.30 GB/s"),
         (fmt_rate(0.5), "0.5 B/s"),
         (fmt_energy(2_475_000_000), "2.48 uJ"),  # 2.475, half to even
-        (fmt_power(328_500), "328 W"),
         (fmt_update_rate(498_200_000), "498 Mparam/s"),
     ],
 )

@@ -19,7 +19,7 @@ from ondie.emu.paths.base import Options, Unavailable
 from ondie.emu.paths.layout.regions import Shard, Stripes
 from ondie.emu.paths.on_die.protection import Guarded
 from ondie.emu.validate import model
-from ondie.emu.validate.ablation import PROTECTIONS, ablation, tables
+from ondie.emu.validate.ablation import DIES_OF_PARITY, ablation, protections, tables
 from tests.smoke.commands import SMALL, files, here, refused
 
 N = 1 << 25  # 256 stripes on each die: one block
@@ -141,6 +141,7 @@ def test_parity_lies_on_a_die_of_its_own(dies, count):
         assert done[0] == 0 and done[-1] == len(g.parity) and (np.diff(done) >= 0).all()
 
 
+PROTECTIONS = protections(DIES_OF_PARITY)
 ALONE = [p.settings | ({"pe.rain": 4} if "pe.rain" in p.settings else {}) for p in PROTECTIONS]
 TOGETHER = [
     {"pe.rain": 2, "pe.dispatch": "free"},

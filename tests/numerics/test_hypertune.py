@@ -416,17 +416,13 @@ def test_the_learning_rate_follows_the_total_batch(rule, factor):
     assert (change.after.tolist(), change.batches.tolist()) == ([90], [90, 180, 180])
 
 
-def test_nodes_join_and_leave():
+def test_a_node_that_is_not_observed_keeps_its_batch():
     tune = fleet(3)
-    ones = np.ones((8, 3))
-    feed(tune, ones, ones)
-    tune.leave(np.array([1]))
-    assert tune.join(np.array([20, 10]), np.array([3.0, 2.0])).tolist() == [3, 4]
-    speeds = np.array([32.0, np.nan, 16.0, 1.5, 2.0])
-    cores = np.array([1, np.nan, 0.25, 0.25, 1])
+    feed(tune, np.ones((8, 3)), np.ones((8, 3)))
+    speeds, cores = np.array([32.0, np.nan, 16.0]), np.array([1, np.nan, 0.25])
     for step in range(9):
         tune.observe(step, 50, speeds, cores)
-    assert tune.batches.tolist() == [180, 0, 90, 10, 10]
+    assert tune.batches.tolist() == [180, 180, 90]
 
 
 def test_all_nodes_at_once_are_as_each_alone(counts):
@@ -481,7 +477,7 @@ def test_bad_input():
         (lambda: fleet(2, cores=0.0), "node 0: share of cores 0.0; above 0"),
         (lambda: fleet(2, engines=[RISING], kinds=np.array([0, 1])), "engine 1: 0 to 0"),
         (lambda: fleet(2, kinds=np.array([0])), "kinds of 1 nodes, speeds of 2"),
-        (lambda: tune.join(np.array([5]), np.array([np.nan])), "node 2: speed nan"),
+        (lambda: HyperTune(PLAIN, np.array([5]), np.array([np.nan])), "node 0: speed nan"),
         (lambda: HyperTune(PLAIN, np.array([5]), np.ones(2)), "speeds of 2 nodes, batches of 1"),
     ):
         with pytest.raises(InputError, match=words) as caught:

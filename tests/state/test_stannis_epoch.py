@@ -40,9 +40,9 @@ class Ledger:
         for node, (start, length) in enumerate(
             zip(take.private_start, take.private_length, strict=True)
         ):
-            found = self.epoch.private_indices(node, int(start), int(length))
-            assert all(0 <= i < self.epoch.private[node] for i in found)
-            private[node].update((node, int(i)) for i in found)
+            own = int(self.epoch.private[node])
+            positions = range(int(start), int(start + length))
+            private[node].update((node, position % own) for position in positions)
         self.last = [(n, public[n], private[n]) for n in range(self.epoch.nodes)]
         for _, a, b in self.last:
             self.public += a
@@ -108,7 +108,7 @@ def happen(draw, ledger: Ledger) -> None:
     there, gone = np.flatnonzero(~e.away), np.flatnonzero(e.away)
     new = np.array([draw(batch) for _ in range(e.nodes)])
     new[e.away] = 0
-    what = draw(st.sampled_from(["resplit", "leave", "die", "join", "add", "undo", "take"]))
+    what = draw(st.sampled_from(["resplit", "leave", "die", "join", "take"]))
     if what == "resplit":
         e.resplit(new)
         ledger.last = []
@@ -123,14 +123,6 @@ def happen(draw, ledger: Ledger) -> None:
         new[node] = draw(batch)
         e.join([node], new)
         ledger.last = []
-    elif what == "add":
-        own = draw(st.integers(0, 30))
-        number = e.add([own], np.append(new, draw(batch)))
-        assert number.tolist() == [e.nodes - 1]
-        ledger.last = []
-    elif what == "undo" and ledger.last and len(ledger.last) == e.nodes:
-        e.undo()
-        ledger.undone(set(range(e.nodes)))
     elif e.left:
         ledger.take()
 
@@ -272,21 +264,6 @@ def test_one_that_left_in_peace_has_finished():
     assert epoch.private_left.tolist() == [0, 10 - taken] and not epoch.deferred
 
 
-def test_a_step_that_failed_everywhere_is_taken_again():
-    epoch = Epoch(100, [0, 10], seed=1)
-    epoch.start([20, 5])
-    epoch.take()
-    failed = epoch.take()
-    epoch.undo()
-    again = epoch.take()
-    assert (again.step, epoch.step) == (1, 2)
-    assert (again.samples == failed.samples).all()
-    assert sorted(again.public_start) == sorted(failed.public_start)
-    with pytest.raises(InputError, match="no step to undo"):
-        epoch.undo()
-        epoch.undo()
-
-
 def test_a_fleet_of_100000():
     """Ten steps with departures, returns and new batches: no loop over nodes."""
     n = 100_000
@@ -344,12 +321,10 @@ def away() -> Epoch:
         (started, lambda e: e.leave([1, 1]), r"nodes \[1, 1\]"),
         (started, lambda e: e.leave([0, 1, 2]), "node 0 is the last one that trains"),
         (started, lambda e: e.join([1], [20, 5, 5]), "node 1 is there; resplit"),
-        (started, lambda e: e.undo(), "no step to undo"),
         (away, lambda e: e.leave([1]), "node 1 has left already"),
         (away, lambda e: e.resplit([20, 5, 5]), "node 1 has left, batch 5: join"),
         (away, lambda e: e.join([1], [20, 0, 5]), "node 1: 10 private samples are left"),
-        (started, lambda e: e.add([-1], [20, 5, 5, 1]), "node 0: private samples -1"),
-        (started, lambda e: e.add([9], [20, 5, 5, 0]), "node 3: 9 private samples are left"),
+        (lambda: None, lambda e: Epoch(1, [-1]), "node 0: private samples -1"),
         (lambda: None, lambda e: Epoch(-1, [0]), "-1 samples"),
         (lambda: None, lambda e: Epoch(1, [0], levelling="x"), "levelling 'x'"),
         (

@@ -75,13 +75,6 @@ class Curves:
             out[mine] = found
         return out
 
-    def extend(self, tuned: np.ndarray, kinds: np.ndarray | None) -> Curves:
-        """Return curves of these nodes and additional ones."""
-        more = np.zeros(len(tuned), np.int64) if kinds is None else np.asarray(kinds)
-        return Curves(
-            np.concatenate([self.tuned, tuned]), self.engines, np.concatenate([self.kinds, more])
-        )
-
 
 def rising(engine: Engine) -> tuple[np.ndarray, np.ndarray]:
     """Return batches and speeds of the points that are faster than all earlier points, float64.

@@ -77,7 +77,7 @@ class Change:
     """New batches for the next step."""
 
     batches: np.ndarray
-    """Batches of all nodes, int64[n]; 0 for nodes that left."""
+    """Batches of all nodes, int64[n]."""
     nodes: np.ndarray
     """Nodes whose batch changed, int64[k], ascending."""
     before: np.ndarray
@@ -121,46 +121,29 @@ class HyperTune:
                 raise InputError(f"batch {rule.batch!r} inverts the tuner's curves; none is given")
             for engine in engines:
                 rising(engine)
-        self._curves = Curves(np.empty(0), engines)
-        self._expected = Expectation(rule.noise, rule.cpu_noise, rule.sigmas, rule.least_decline)
-        self._tuned = self.batches = self._least = self._most = np.empty(0, np.int64)
-        self._down = self._up = np.empty(0, np.int64)
-        self._ratios, self._shares = Window(0), Window(0)
-        self.join(batches, speeds, kinds=kinds, least=least, most=most, cores=cores)
-
-    def join(
-        self,
-        batches: np.ndarray,
-        speeds: np.ndarray,
-        *,
-        kinds: np.ndarray | None = None,
-        least: np.ndarray | int = 1,
-        most: np.ndarray | int | None = None,
-        cores: np.ndarray | float = 1.0,
-    ) -> np.ndarray:
-        """Add nodes, tuned like the initial ones; return their numbers, int64[k]."""
         batches, speeds = np.asarray(batches, np.int64), np.asarray(speeds, np.float64)
-        k, n = len(batches), len(self.batches)
+        count = len(batches)
         most = batches if most is None else most
-        least, most = (np.broadcast_to(np.asarray(v, np.int64), k) for v in (least, most))
-        cores = np.broadcast_to(np.asarray(cores, np.float64), k)
+        least, most = (np.broadcast_to(np.asarray(v, np.int64), count) for v in (least, most))
+        cores = np.broadcast_to(np.asarray(cores, np.float64), count)
         if speeds.shape != batches.shape:
-            raise InputError(f"speeds of {len(speeds)} nodes, batches of {k}: one of each per node")
-        _every("batch", batches, batches >= 1, "1 or more", n)
-        _every("speed", speeds, np.isfinite(speeds) & (speeds > 0), "more than 0", n)
-        _every("least batch", least, (least >= 1) & (least <= batches), "1 to the tuned one", n)
-        _every("most batch", most, most >= batches, "the tuned one or more", n)
-        _every("share of cores", cores, (cores > 0) & (cores <= 1), "above 0, up to 1", n)
-        self._curves = self._curves.extend(speeds, kinds)
-        self._tuned = np.append(self._tuned, batches)
-        self.batches = np.append(self.batches, batches)
-        self._least, self._most = np.append(self._least, least), np.append(self._most, most)
-        self._down, self._up = (np.append(v, np.zeros(k, np.int64)) for v in (self._down, self._up))
-        self._expected.extend(cores)
-        self._ratios.widen(k)
-        self._shares.widen(k)
-        self._unloaded = self._curves.speed(self.batches)
-        return np.arange(n, n + k)
+            raise InputError(
+                f"speeds of {len(speeds)} nodes, batches of {count}: one of each per node"
+            )
+        _every("batch", batches, batches >= 1, "1 or more")
+        _every("speed", speeds, np.isfinite(speeds) & (speeds > 0), "more than 0")
+        _every("least batch", least, (least >= 1) & (least <= batches), "1 to the tuned one")
+        _every("most batch", most, most >= batches, "the tuned one or more")
+        _every("share of cores", cores, (cores > 0) & (cores <= 1), "above 0, up to 1")
+        self._curves = Curves(speeds, engines, kinds)
+        self._expected = Expectation(
+            cores, rule.noise, rule.cpu_noise, rule.sigmas, rule.least_decline
+        )
+        self._tuned = self.batches = batches
+        self._least, self._most = least, most
+        self._down = self._up = np.zeros(count, np.int64)
+        self._ratios, self._shares = Window(count), Window(count)
+        self._unloaded = self._curves.speed(batches)
 
     @property
     def flags(self) -> np.ndarray:
@@ -171,13 +154,6 @@ class HyperTune:
     def margin(self) -> np.ndarray:
         """Margin of each node's recent mean, which a decline must exceed, float64[n]."""
         return self._expected.margin
-
-    def leave(self, nodes: np.ndarray) -> None:
-        """Remove these nodes: their batch becomes 0, and their numbers are not reused."""
-        self.batches[nodes] = 0
-        self._down[nodes] = self._up[nodes] = 0
-        self._ratios.forget(nodes)
-        self._shares.forget(nodes)
 
     def observe(
         self, step: int, steps: int, speed: np.ndarray, cpu: np.ndarray | None = None
@@ -199,9 +175,8 @@ class HyperTune:
             down = gated(self._expected.decline(recent), self._expected.margin, step, steps)
             self._expected.settle(left, self._ratios)
         up = self._expected.more_cores(cores, recent)
-        training = self.batches > 0
-        self._down = np.where(down & training, self._down + 1, 0)
-        self._up = np.where(up & training & ~down, self._up + 1, 0)
+        self._down = np.where(down, self._down + 1, 0)
+        self._up = np.where(up & ~down, self._up + 1, 0)
         shrink, grow = self._down >= FLAGS, self._up >= FLAGS
         if not (shrink.any() or grow.any()):
             return None
@@ -257,8 +232,8 @@ class HyperTune:
             _every("CPU use", cpu, np.isnan(cpu) | (cpu >= 0) & (cpu <= 1), "0 to 1")
 
 
-def _every(what: str, values: np.ndarray, good: np.ndarray, right: str, first: int = 0) -> None:
+def _every(what: str, values: np.ndarray, good: np.ndarray, right: str) -> None:
     """Raise InputError for the first node whose value is invalid."""
     if not good.all():
         at = int(np.argmin(good))
-        raise InputError(f"node {first + at}: {what} {values[at]}; {right} is right")
+        raise InputError(f"node {at}: {what} {values[at]}; {right} is right")

@@ -21,14 +21,21 @@ from ondie.emu.cluster.hypertune.slowdown_detector import RECENT, WINDOW, Window
 class Expectation:
     """References and margins of n nodes, all float64[n].
 
-    ``noise``, ``cpu_noise``: standard deviation of one observation of a speed (relative) and of a
-    share of cores. A recent mean may deviate by ``sigmas`` standard errors, and by ``least``.
+    ``cores``: share of its cores that each node was tuned with. ``noise``, ``cpu_noise``: standard
+    deviation of one observation of a speed (relative) and of a share of cores. A recent mean may
+    deviate by ``sigmas`` standard errors, and by ``least``.
     """
 
-    def __init__(self, noise: float, cpu_noise: float, sigmas: float, least: float) -> None:
+    def __init__(
+        self, cores: np.ndarray, noise: float, cpu_noise: float, sigmas: float, least: float
+    ) -> None:
+        nodes = len(cores)
         self._noise, self._sigmas, self._least = noise, sigmas, least
-        self.ratio = self.margin = self.cores = self._samples = self._tuned_cores = np.empty(0)
-        self._age = np.empty(0, np.int64)
+        self.ratio = np.ones(nodes)
+        self.cores, self._tuned_cores = cores.copy(), cores
+        self._samples = np.full(nodes, np.inf)
+        self._age = np.zeros(nodes, np.int64)
+        self.margin = self._off(noise, self._samples)
         self.cores_margin = float(self._off(cpu_noise, np.array(RECENT)))
         """Increase of a node's share of cores that exceeds noise."""
 
@@ -38,16 +45,6 @@ class Expectation:
         error = noise * np.sqrt(1 / RECENT + 1 / samples)
         off: np.ndarray = np.maximum(self._least, self._sigmas * error)
         return off
-
-    def extend(self, cores: np.ndarray) -> None:
-        """Add nodes, as tuned, with these shares of their cores."""
-        nodes = len(cores)
-        self.ratio = np.append(self.ratio, np.ones(nodes))
-        self.cores = np.append(self.cores, cores)
-        self._tuned_cores = np.append(self._tuned_cores, cores)
-        self._samples = np.append(self._samples, np.full(nodes, np.inf))
-        self._age = np.append(self._age, np.zeros(nodes, np.int64))
-        self.margin = self._off(self._noise, self._samples)
 
     def decline(self, ratio: np.ndarray) -> np.ndarray:
         """Return the relative decline below the expected speed; minus infinity if the expected

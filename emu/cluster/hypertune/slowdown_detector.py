@@ -72,12 +72,3 @@ class Window:
         last = (self._at - 1 - np.arange(self._recent)) % len(self._rows)
         mean: np.ndarray = self._rows[last].mean(axis=0)
         return mean
-
-    def forget(self, nodes: np.ndarray) -> None:
-        """Discard the observations of these nodes."""
-        self._rows[:, nodes] = np.nan
-
-    def widen(self, nodes: int) -> None:
-        """Add ``nodes`` nodes without observations."""
-        more = np.full((len(self._rows), nodes), np.nan)
-        self._rows = np.concatenate([self._rows, more], axis=1)
