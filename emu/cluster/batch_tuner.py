@@ -82,7 +82,7 @@ class Engine:
     def best(self) -> int:
         """Measured batch of highest speed (the smallest if several are equal), capped by the
         limit."""
-        return min(max(self.points, key=lambda p: (p[1], -p[0]))[0], self.limit or MOST)
+        return min(max(self.points, key=lambda point: (point[1], -point[0]))[0], self.limit or MOST)
 
     def held_down(self) -> bool:
         """Return True if the best batch would be larger with more memory."""
@@ -223,7 +223,10 @@ def throughput(engines: Sequence[Engine], batches: Sequence[int]) -> float:
 
     The slowest engine determines the step time.
     """
-    longest = max((e.seconds(b) for e, b in zip(engines, batches, strict=True) if b), default=0.0)
+    longest = max(
+        (engine.seconds(batch) for engine, batch in zip(engines, batches, strict=True) if batch),
+        default=0.0,
+    )
     if not longest:
         raise InputError("no engine has a sample; at least one batch of 1 is needed")
     return sum(batches) / longest
@@ -243,7 +246,7 @@ def count_each(engines: Sequence[Engine], counts: Sequence[int] | None) -> Seque
     each = [1] * len(engines) if counts is None else counts
     if len(each) != len(engines):
         raise InputError(f"{len(each)} counts for {len(engines)} engines: one each is right")
-    for engine, n in zip(engines, each, strict=True):
-        if n < 1:
-            raise InputError(f"{engine.name}: {n} of them; at least 1 is right")
+    for engine, count in zip(engines, each, strict=True):
+        if count < 1:
+            raise InputError(f"{engine.name}: {count} of them; at least 1 is right")
     return each

@@ -86,7 +86,7 @@ def assemble(
             )
         )
     each = np.array([0.0, *(Server.of(cfg).drive_w for cfg, _ in drives)])
-    kind = np.repeat(np.arange(len(kinds)), [k.count for k in kinds])
+    kind = np.repeat(np.arange(len(kinds)), [one.count for one in kinds])
     drive = each[kind]
     base = hosts * Server.of(drives[0][0]).host_w
 

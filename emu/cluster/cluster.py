@@ -99,7 +99,9 @@ class Fleet:
     def slices(self) -> tuple[slice, ...]:
         """Slice of the nodes of each kind."""
         ends = np.cumsum([0, *(kind.count for kind in self.kinds)])
-        return tuple(slice(int(a), int(b)) for a, b in zip(ends, ends[1:], strict=False))
+        return tuple(
+            slice(int(first), int(last)) for first, last in zip(ends, ends[1:], strict=False)
+        )
 
     def by_kind(self, values: list[int]) -> np.ndarray:
         """Expand one value per kind to one value per node, int64[nodes]."""

@@ -50,10 +50,10 @@ def largest_remainder(total: int, weights: Sequence[int] | np.ndarray) -> np.nda
 
     The samples left after rounding down go to the largest remainders; ties go to the earlier node.
     """
-    w, whole = checked_batches("weight", weights)
+    shares, whole = checked_batches("weight", weights)
     if total < 0:
         raise InputError(f"{total} samples to split: 0 or more is right")
-    part, rest = _shares(total, w, whole)
+    part, rest = _shares(total, shares, whole)
     left = total - int(part.sum())
     part[np.argsort(-rest, kind="stable")[:left]] += 1
     return part
@@ -75,43 +75,45 @@ def split(
 
     Raises InputError for negative counts and for private data that cannot be leveled.
     """
-    w, whole = checked_batches("batch", batches)
-    own = checked_private(public, private, len(w))
+    sizes, whole = checked_batches("batch", batches)
+    own = checked_private(public, private, len(sizes))
     check_levelling(levelling)
     data = public + int(own.sum())
-    quota, _ = _shares(data, w, whole)
+    quota, _ = _shares(data, sizes, whole)
     over = own > quota
     if not over.any():
         rest = data - int(quota.sum())
         return Split(own, quota - own, np.zeros_like(own), Fraction(data, whole), rest)
-    i = int(np.flatnonzero(over)[0])
+    node = int(np.flatnonzero(over)[0])
     if levelling == "public":
         raise InputError(
-            f"node {i}: {own[i]} private samples are more than its share of an epoch, {quota[i]} "
-            f"(batch {w[i]} of {whole}); a larger batch, fewer private samples or levelling by "
-            f"repetition is needed"
+            f"node {node}: {own[node]} private samples are more than its share of an epoch, "
+            f"{quota[node]} (batch {sizes[node]} of {whole}); use a larger batch, fewer private "
+            f"samples or levelling by repetition"
         )
-    none = np.flatnonzero((w == 0) & (own > 0))
+    none = np.flatnonzero((sizes == 0) & (own > 0))
     if len(none):
-        i = int(none[0])
-        raise InputError(f"node {i}: {own[i]} private samples and batch 0; a batch of 1 is needed")
-    steps = longest(own, w)
+        node = int(none[0])
+        raise InputError(
+            f"node {node}: {own[node]} private samples and batch 0; a batch of 1 is needed"
+        )
+    steps = longest(own, sizes)
     if steps * whole > INT64_MAX // 2:
         raise InputError(
             f"{float(steps):.4g} steps of {whole} samples, so that all private data are trained "
             f"on: more than 2**62; fewer private samples, or less unequal ones, are right"
         )
-    goal, _ = _shares(steps.numerator, w, steps.denominator)
+    goal, _ = _shares(steps.numerator, sizes, steps.denominator)
     given = repeated_least(own, goal, goal - own, public)
     return Split(own, given, goal - own - given, steps, public - int(given.sum()))
 
 
-def levelled(own: np.ndarray, w: np.ndarray, public: int, steps: int) -> np.ndarray:
-    """Distribute ``public`` samples to level (own + given) / w over all nodes that receive any.
+def levelled(own: np.ndarray, batches: np.ndarray, public: int, steps: int) -> np.ndarray:
+    """Distribute ``public`` samples to level (own + given) / batches over all receiving nodes.
 
     No node exceeds ``steps`` batches. Returns the public samples of each node, int64[nodes].
     """
-    return _raised(own, w, steps * w - own, public)
+    return _raised(own, batches, steps * batches - own, public)
 
 
 def repeated_least(own: np.ndarray, goal: np.ndarray, room: np.ndarray, public: int) -> np.ndarray:
@@ -124,31 +126,31 @@ def repeated_least(own: np.ndarray, goal: np.ndarray, room: np.ndarray, public: 
     given = np.where(own == 0, room, 0)
     spare = public - int(given.sum())
     if spare < 0:
-        i = int(np.flatnonzero(given)[0])
+        node = int(np.flatnonzero(given)[0])
         raise InputError(
-            f"node {i}: no private samples to repeat, and the nodes like it need {given.sum()} "
+            f"node {node}: no private samples to repeat, and the nodes like it need {given.sum()} "
             f"public samples of {public}; fewer private samples on the others, or more public ones"
         )
     return given + _raised(-goal, own, np.where(own == 0, 0, room), spare)
 
 
-def _raised(a: np.ndarray, w: np.ndarray, room: np.ndarray, total: int) -> np.ndarray:
-    """Return the integers nearest to max(0, level x w - a), at most ``room``, that sum to
+def _raised(base: np.ndarray, rate: np.ndarray, room: np.ndarray, total: int) -> np.ndarray:
+    """Return the integers nearest to max(0, level x rate - base), at most ``room``, that sum to
     ``total``.
 
-    The sum is all room if that is less than ``total``. Entries with w = 0 are 0.
+    The sum is all room if that is less than ``total``. Entries with rate = 0 are 0.
     """
-    given = np.zeros(len(a), np.int64)
-    at = np.flatnonzero(w > 0)
+    given = np.zeros(len(base), np.int64)
+    at = np.flatnonzero(rate > 0)
     if not len(at):
         return given
-    at = at[np.argsort(a[at] / w[at], kind="stable")]
-    sums, weights = np.cumsum(a[at]), np.cumsum(w[at])
-    taken = a[at] / w[at] * weights - sums  # raises all earlier nodes to this level
+    at = at[np.argsort(base[at] / rate[at], kind="stable")]
+    sums, weights = np.cumsum(base[at]), np.cumsum(rate[at])
+    taken = base[at] / rate[at] * weights - sums  # raises all earlier nodes to this level
     last = max(int(np.searchsorted(taken, total, side="right")) - 1, 0)
     among = at[: last + 1]
     level = (total + sums[last]) / weights[last]
-    given[among] = np.clip(np.floor(level * w[among] - a[among]), 0, room[among])
+    given[among] = np.clip(np.floor(level * rate[among] - base[among]), 0, room[among])
     # Distribute what rounding and full nodes leave over, lowest level first.
     while missing := total - int(given.sum()):
         free = room[at] - given[at] if missing > 0 else given[at]
@@ -163,18 +165,18 @@ def _raised(a: np.ndarray, w: np.ndarray, room: np.ndarray, total: int) -> np.nd
     return given
 
 
-def longest(own: np.ndarray, w: np.ndarray) -> Fraction:
+def longest(own: np.ndarray, batches: np.ndarray) -> Fraction:
     """Return the largest number of steps that any node needs for its private samples.
 
     0 if no node has private samples. Nodes with batch 0 are ignored.
     """
-    at = np.flatnonzero((w > 0) & (own > 0))
+    at = np.flatnonzero((batches > 0) & (own > 0))
     if not len(at):
         return Fraction(0)
-    near = own[at] / w[at]
+    near = own[at] / batches[at]
     at = at[near >= near.max() * (1 - 1e-9)]  # floats select candidates, fractions decide
-    pairs = np.unique(np.stack([own[at], w[at]]), axis=1).T
-    return max(Fraction(int(p), int(b)) for p, b in pairs)
+    pairs = np.unique(np.stack([own[at], batches[at]]), axis=1).T
+    return max(Fraction(int(samples), int(batch)) for samples, batch in pairs)
 
 
 # --- checks shared with other modules
@@ -182,13 +184,15 @@ def longest(own: np.ndarray, w: np.ndarray) -> Fraction:
 
 def checked_batches(what: str, values: Sequence[int] | np.ndarray) -> tuple[np.ndarray, int]:
     """Return one value per node as int64[nodes], and their sum, which is more than 0."""
-    w = whole_numbers(what, values)
-    whole = int(w.sum())
+    numbers = whole_numbers(what, values)
+    whole = int(numbers.sum())
     if whole <= 0:
         raise InputError(f"every node has {what} 0; at least one must have more")
-    if whole * int(w.max()) > INT64_MAX:
-        raise InputError(f"{what} {int(w.max())} of {whole} together: too large to split exactly")
-    return w, whole
+    if whole * int(numbers.max()) > INT64_MAX:
+        raise InputError(
+            f"{what} {int(numbers.max())} of {whole} together: too large to split exactly"
+        )
+    return numbers, whole
 
 
 def checked_private(public: int, private: Sequence[int] | np.ndarray, nodes: int) -> np.ndarray:
@@ -222,16 +226,17 @@ def whole_numbers(what: str, values: Sequence[int] | np.ndarray) -> np.ndarray:
         raise InputError(f"{what}: whole numbers, one per node, are right{shown}")
     low = np.flatnonzero(given < 0)
     if len(low):
-        i = int(low[0])
-        raise InputError(f"node {i}: {what} {given[i]}; 0 or more is right")
+        node = int(low[0])
+        raise InputError(f"node {node}: {what} {given[node]}; 0 or more is right")
     return given.astype(np.int64)
 
 
-def _shares(total: int, w: np.ndarray, whole: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the floors of total x w / whole and the remainders (times whole), exactly.
+def _shares(total: int, weights: np.ndarray, whole: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the floors of total x weights / whole and the remainders (times whole), exactly.
 
-    With total = q whole + r, the product r x w fits into 64 bits if whole x w does.
+    With total = rounds x whole + remainder, the product remainder x weights fits into 64 bits if
+    whole x weights does.
     """
-    q, r = divmod(total, whole)
-    part, rest = np.divmod(r * w, whole)
-    return q * w + part, rest
+    rounds, remainder = divmod(total, whole)
+    part, rest = np.divmod(remainder * weights, whole)
+    return rounds * weights + part, rest

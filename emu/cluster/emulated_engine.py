@@ -60,7 +60,7 @@ class Emulated:
         most = self.batch if largest is None else largest
         if not self.half_batch:
             return Engine(self.name, ((most, self.speed),), self.limit)
-        sizes = {*(b for b in self.batches if b <= most), most}
+        sizes = {*(batch for batch in self.batches if batch <= most), most}
         measured = benchmark(self.name, self, sizes, repeats=1, warm_ups=0)
         return replace(measured.fit(self.batch), limit=self.limit)
 

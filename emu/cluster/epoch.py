@@ -177,9 +177,9 @@ class Epoch:
         """Start with a batch for each node. Raises InputError if private data cannot be leveled."""
         if self._plan is not None:
             raise InputError("the epoch has started; resplit() changes its batches")
-        w, _ = checked_batches("batch", batches)
-        split(w, self.public, np.where(self.away, 0, self.private), self.levelling)
-        self.resplit(w)
+        sizes, _ = checked_batches("batch", batches)
+        split(sizes, self.public, np.where(self.away, 0, self.private), self.levelling)
+        self.resplit(sizes)
 
     def resplit(self, batches: Sequence[int] | np.ndarray) -> None:
         """Set new batches from the next step on; the previous step remains valid.
@@ -190,14 +190,14 @@ class Epoch:
         data. Raises InputError for a batch of a node that has left, and for batch 0 of a node with
         private samples left; nothing changes then.
         """
-        w, _ = checked_batches("batch", batches)
-        if len(w) != self.nodes:
-            raise InputError(f"{len(w)} batches for {self.nodes} nodes: one each is right")
-        gone = np.flatnonzero(self.away & (w > 0))
+        sizes, _ = checked_batches("batch", batches)
+        if len(sizes) != self.nodes:
+            raise InputError(f"{len(sizes)} batches for {self.nodes} nodes: one each is right")
+        gone = np.flatnonzero(self.away & (sizes > 0))
         if len(gone):
-            raise InputError(f"node {gone[0]} has left, batch {w[gone[0]]}: join() it first")
-        self._plan = self._planned(w)
-        self.batches, self._last = w, None
+            raise InputError(f"node {gone[0]} has left, batch {sizes[gone[0]]}: join() it first")
+        self._plan = self._planned(sizes)
+        self.batches, self._last = sizes, None
 
     def leave(self, nodes: Sequence[int] | np.ndarray, *, unfinished: bool = True) -> np.ndarray:
         """Remove nodes from the epoch; the batches of the other nodes stay.
@@ -213,16 +213,16 @@ class Epoch:
         gone = np.flatnonzero(self.away[at])
         if len(gone):
             raise InputError(f"node {at[gone[0]]} has left already")
-        w = self.batches.copy()
-        w[at] = 0
-        if self._plan is not None and not w.any():
+        batches = self.batches.copy()
+        batches[at] = 0
+        if self._plan is not None and not batches.any():
             raise InputError(f"node {at[0]} is the last one that trains; it cannot leave the epoch")
         if unfinished:
             self._give_back(at)
         self.away[at] = True
         if self._plan is not None:
             last = self._last
-            self.resplit(w)
+            self.resplit(batches)
             self._last = last  # other nodes may fail in the same step
         return self.private_left[at]
 
@@ -283,35 +283,35 @@ class Epoch:
             )
         return at
 
-    def _planned(self, w: np.ndarray) -> _Plan:
+    def _planned(self, batches: np.ndarray) -> _Plan:
         """Return the shares of the remaining samples and the number of steps."""
         own, public = np.where(self.away, 0, self.private_left), self.public_left
-        stuck = np.flatnonzero((own > 0) & (w == 0))
+        stuck = np.flatnonzero((own > 0) & (batches == 0))
         if len(stuck):
-            i = int(stuck[0])
+            node = int(stuck[0])
             raise InputError(
-                f"node {i}: {own[i]} private samples are left that nobody else may train on, and "
-                f"batch 0; a batch of 1 or leave() is needed"
+                f"node {node}: {own[node]} private samples are left that no other node may train "
+                f"on, and batch 0; a batch of 1 or leave() is needed"
             )
-        whole, data, need = int(w.sum()), public + int(own.sum()), longest(own, w)
+        whole, data, need = int(batches.sum()), public + int(own.sum()), longest(own, batches)
         steps = max(-(-data // whole), -(-need.numerator // need.denominator))
         if self.levelling == "repeat" and need * whole > data:
-            goal = need.numerator * w // need.denominator
+            goal = need.numerator * batches // need.denominator
             room = goal - own
             bare = int(room[self.private == 0].sum())  # these nodes have nothing to repeat
             if bare <= public < int(room.sum()):
                 given = repeated_least(self.private, self._taken + goal, room, public)
                 return self._shared(steps, goal, goal - given)
-        given = levelled(own, w, public, steps)
+        given = levelled(own, batches, public, steps)
         assert int(given.sum()) == public
         return self._shared(steps, own + given, own)
 
     def _shared(self, steps: int, samples: np.ndarray, private: np.ndarray) -> _Plan:
         """Return a plan of these shares. Raises InputError if a node has more than MOST samples."""
         if samples.max() > MOST:
-            i = int(samples.argmax())
+            node = int(samples.argmax())
             raise InputError(
-                f"node {i}: {samples[i]} samples of an epoch; at most {MOST} are right"
+                f"node {node}: {samples[node]} samples of an epoch; at most {MOST} are right"
             )
         return _Plan(steps, samples, private, np.cumsum(samples) - samples)
 

@@ -140,16 +140,16 @@ class History:
 
     def between(self, first: int, last: int) -> float:
         """Return the samples per second of the steps [first, last)."""
-        s = self.steps[first:last]
-        spent = s["compute_s"] + s["exchange_s"] + s["update_s"]
-        return float(s["samples"].sum() / spent.sum())
+        part = self.steps[first:last]
+        spent = part["compute_s"] + part["exchange_s"] + part["update_s"]
+        return float(part["samples"].sum() / spent.sum())
 
     def data(self, names: Sequence[str] = ()) -> dict[str, Any]:
         """Return the history as a JSON-serializable dictionary.
 
         ``names``: kind name of each node; if given, the result includes totals per node.
         """
-        s = self.steps
+        columns = self.steps
         out: dict[str, Any] = {
             "seconds": self.seconds,
             "samples": self.samples,
@@ -158,7 +158,7 @@ class History:
             "joules_per_sample": self.joules_per_sample,
             "dropped_samples": self.dropped,
             "deferred_samples": self.deferred,
-            "steps": {name: s[name].tolist() for name in s.dtype.names or ()},
+            "steps": {name: columns[name].tolist() for name in columns.dtype.names or ()},
             "notes": [vars(note) for note in self.notes],
         }
         if names:

@@ -12,9 +12,9 @@ import numpy as np
 class Ranges:
     """Positions 0 to n - 1, taken from the front; returned positions go back to the front."""
 
-    def __init__(self, n: int) -> None:
-        self._start = np.array([0] if n else [], np.int64)
-        self._length = np.array([n] if n else [], np.int64)
+    def __init__(self, count: int) -> None:
+        self._start = np.array([0] if count else [], np.int64)
+        self._length = np.array([count] if count else [], np.int64)
 
     @property
     def total(self) -> int:

@@ -69,11 +69,11 @@ class Chance:
         jitter = sqrt(expm1(self.jitter**2))
         if not 0 < self.stragglers < 1 or self.slower == 1:
             return jitter
-        p = self.stragglers
-        deviation = sqrt(p * (1 - p)) * self._slack / (1 - p * self._slack)
+        share = self.stragglers
+        deviation = sqrt(share * (1 - share)) * self._slack / (1 - share * self._slack)
         # Add half a straggler: the gate must lie above the decline that allowed stragglers cause.
         with_them = 1 - (self.allowed + 0.5) / RECENT * self._slack
-        decline = 1 - with_them / (1 - p * self._slack)
+        decline = 1 - with_them / (1 - share * self._slack)
         return max(sqrt(jitter**2 + deviation**2), jitter + decline * sqrt(RECENT) / sigmas)
 
     @cached_property
@@ -89,9 +89,9 @@ class Chance:
         weight = self.stragglers**number * (1 - self.stragglers) ** (steps - number)
         fewest = np.lib.stride_tricks.sliding_window_view(pattern, RECENT, axis=1)
         least = fewest.sum(axis=2).min(axis=1)
-        for k in range(1, RECENT):
-            if weight[least > k].sum() <= SELDOM:
-                return k
+        for most in range(1, RECENT):
+            if weight[least > most].sum() <= SELDOM:
+                return most
         return RECENT
 
     @property

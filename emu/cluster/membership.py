@@ -78,29 +78,31 @@ def ordered(events: Sequence[Member], nodes: int, hosts: int) -> tuple[Member, .
     Nodes must exist and must not be hosts; a node must be absent to join and present to leave or
     die.
     """
-    out = sorted(events, key=lambda e: e.seconds)
+    out = sorted(events, key=lambda event: event.seconds)
     there: dict[int, bool] = {}
-    for e in out:
-        if not 0 <= e.seconds < float("inf"):
-            raise InputError(f"node {e.node} {e.event} at {e.seconds} s: 0 or more is right")
-        if not hosts <= e.node < nodes:
+    for event in out:
+        if not 0 <= event.seconds < float("inf"):
             raise InputError(
-                f"node {e.node} {e.event}: drives are nodes {hosts} to {nodes - 1}; a host relays "
-                f"what its drives exchange, and stays"
+                f"node {event.node} {event.event} at {event.seconds} s: 0 or more is right"
             )
-        before = there.setdefault(e.node, e.event != JOINS)
-        if before == (e.event == JOINS):
+        if not hosts <= event.node < nodes:
             raise InputError(
-                f"node {e.node} {e.event} at {e.seconds:g} s, but is "
+                f"node {event.node} {event.event}: drives are nodes {hosts} to {nodes - 1}; a host "
+                f"relays the messages of its drives and stays"
+            )
+        before = there.setdefault(event.node, event.event != JOINS)
+        if before == (event.event == JOINS):
+            raise InputError(
+                f"node {event.node} {event.event} at {event.seconds:g} s, but is "
                 f"{'there' if before else 'not there'} by then"
             )
-        there[e.node] = e.event == JOINS
+        there[event.node] = event.event == JOINS
     return tuple(out)
 
 
 def absent(events: Sequence[Member]) -> list[int]:
     """Return the nodes that are absent at the start: those whose first event is to join."""
     first: dict[int, str] = {}
-    for e in events:
-        first.setdefault(e.node, e.event)
+    for one in events:
+        first.setdefault(one.node, one.event)
     return [node for node, event in first.items() if event == JOINS]

@@ -133,7 +133,11 @@ def network(name: str, drive: str | None = None) -> Network:
             f"{table['title']} on {drive!r}: no batches are published; {' and '.join(known)} is "
             f"right"
         )
-    leaves = {k: v for k, v in table.items() if k not in (*known, "title")} | table[drive]
+    leaves = {
+        name_of_leaf: entry
+        for name_of_leaf, entry in table.items()
+        if name_of_leaf not in (*known, "title")
+    } | table[drive]
     value = {key: leaf["value"] for key, leaf in leaves.items()}
     return Network(
         name=name,

@@ -24,11 +24,11 @@ class Shuffle:
     ``seed``: one or several integers (of a run, and of an epoch or node).
     """
 
-    def __init__(self, n: int, *seed: int) -> None:
-        if not 0 <= n <= MOST:
-            raise InputError(f"{n} samples to shuffle: 0 to 2**62 are right")
-        self.n = n
-        bits = max((n - 1).bit_length() if n else 0, 2)
+    def __init__(self, count: int, *seed: int) -> None:
+        if not 0 <= count <= MOST:
+            raise InputError(f"{count} samples to shuffle: 0 to 2**62 are right")
+        self.n = count
+        bits = max((count - 1).bit_length() if count else 0, 2)
         self._half = np.uint64(-(-bits // 2))
         self._mask = np.uint64((1 << int(self._half)) - 1)
         self._keys = np.random.SeedSequence(seed).generate_state(ROUNDS, np.uint64)
@@ -46,16 +46,16 @@ class Shuffle:
             walking = walking[out[walking] >= self.n]
         return out.astype(np.int64).reshape(where.shape)
 
-    def _once(self, x: np.ndarray) -> np.ndarray:
+    def _once(self, values: np.ndarray) -> np.ndarray:
         """Apply the Feistel network once."""
-        left, right = x >> self._half, x & self._mask
+        left, right = values >> self._half, values & self._mask
         for key in self._keys:
             left, right = right, left ^ (_mixed(right + key) & self._mask)
         return (left << self._half) | right
 
 
-def _mixed(z: np.ndarray) -> np.ndarray:
+def _mixed(values: np.ndarray) -> np.ndarray:
     """Return the SplitMix64 finalizer of each value, uint64."""
-    z = (z ^ (z >> _SHIFTS[0])) * _MULTIPLIERS[0]
-    z = (z ^ (z >> _SHIFTS[1])) * _MULTIPLIERS[1]
-    return z ^ (z >> _SHIFTS[2])
+    values = (values ^ (values >> _SHIFTS[0])) * _MULTIPLIERS[0]
+    values = (values ^ (values >> _SHIFTS[1])) * _MULTIPLIERS[1]
+    return values ^ (values >> _SHIFTS[2])

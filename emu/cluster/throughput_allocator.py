@@ -48,13 +48,16 @@ class Plan:
     def batches(self) -> tuple[int, ...]:
         """Largest batch that each engine holds in memory."""
         return tuple(
-            -(-n // m) if m else 0 for n, m in zip(self.samples, self.micro_batches, strict=True)
+            -(-samples // steps) if steps else 0
+            for samples, steps in zip(self.samples, self.micro_batches, strict=True)
         )
 
     @property
     def total(self) -> int:
         """Samples between two synchronizations, over all engines."""
-        return sum(c * n for c, n in zip(self.counts, self.samples, strict=True))
+        return sum(
+            count * samples for count, samples in zip(self.counts, self.samples, strict=True)
+        )
 
     @property
     def compute_s(self) -> float:
@@ -92,25 +95,27 @@ class Plan:
 
 
 def interval(seconds: float, exchange_s: float, overhead: float) -> int:
-    """Return the smallest number of steps k between synchronizations for an ``overhead``.
+    """Return the smallest number of steps between synchronizations for an ``overhead``.
 
-    Each step takes ``seconds``; exchange / (k x seconds + exchange) <= overhead.
+    Each step takes ``seconds``; exchange / (number x seconds + exchange) <= overhead.
     """
     if not (math.isfinite(seconds) and seconds > 0):
         raise InputError(f"step of {seconds} s: more than 0 is right")
     if not 0 < overhead < 1:
         raise InputError(f"overhead {overhead}: more than 0 and less than 1 is right")
     _exchange(exchange_s, 1)
-    k = max(1, math.ceil(exchange_s * (1 - overhead) / (overhead * seconds)))
+    number = max(1, math.ceil(exchange_s * (1 - overhead) / (overhead * seconds)))
 
     def share(steps: int) -> float:
         return exchange_s / (steps * seconds + exchange_s)
 
-    while k > 1 and share(k - 1) <= overhead:  # rounding error pushed the quotient above an integer
-        k -= 1
-    while share(k) > overhead:
-        k += 1
-    return k
+    while (
+        number > 1 and share(number - 1) <= overhead
+    ):  # rounding error pushed the quotient above an integer
+        number -= 1
+    while share(number) > overhead:
+        number += 1
+    return number
 
 
 def plan(
@@ -176,22 +181,24 @@ def recruited(
     count_each(engines, counts)
     kind = max(range(len(counts)), key=lambda i: (counts[i], i))
 
-    def with_only(n: int) -> Plan | None:
-        kept = [i for i in range(len(engines)) if i != kind or n]
+    def with_only(number: int) -> Plan | None:
+        kept = [i for i in range(len(engines)) if i != kind or number]
         if not kept:
             return None
-        each = [n if i == kind else counts[i] for i in kept]
+        each = [number if i == kind else counts[i] for i in kept]
         return plan([engines[i] for i in kept], each, exchange_s, **limits)
 
     def best(numbers: list[int]) -> tuple[int, Plan]:
-        found = [(n, p) for n in numbers if (p := with_only(n)) is not None]
+        found = [
+            (number, planned) for number in numbers if (planned := with_only(number)) is not None
+        ]
         return max(found, key=lambda item: item[1].samples_per_s)
 
     low, high, found = 0, counts[kind], None
     while high - low > TRIED:
         near = np.unique(np.geomspace(max(low, 1), high, TRIED).round().astype(int)).tolist()
-        n, found = best(near)
-        at = near.index(n)
+        number, found = best(near)
+        at = near.index(number)
         low, high = near[max(at - 1, 0)], near[min(at + 1, len(near) - 1)]
     last = best(list(range(low, high + 1)))[1]
     return last if found is None or last.samples_per_s >= found.samples_per_s else found

@@ -74,7 +74,10 @@ class Measured:
     @property
     def points(self) -> tuple[tuple[int, float], ...]:
         """(batch, samples per second)."""
-        return tuple((b, b / s) for b, s in zip(self.batches, self.seconds, strict=True))
+        return tuple(
+            (batch, batch / seconds)
+            for batch, seconds in zip(self.batches, self.seconds, strict=True)
+        )
 
     def engine(self) -> Engine:
         """Return the measured curve, with speed linear between its points.
@@ -91,31 +94,32 @@ class Measured:
         InputError if the time does not grow with the batch, or if no batch up to ``full`` was
         measured.
         """
-        b, t = np.array(self.batches, np.float64), np.array(self.seconds)
+        batches, times = np.array(self.batches, np.float64), np.array(self.seconds)
         if full is not None:
-            b, t = b[b <= full], t[: int((b <= full).sum())]
-            if not len(b):
+            batches, times = batches[batches <= full], times[: int((batches <= full).sum())]
+            if not len(batches):
                 raise InputError(
                     f"{self.name}: no batch up to {full} was measured, from which on its speed is "
                     f"to be constant; one at least is right"
                 )
-        start, slope = 0.0, float(b @ t / (b @ b))
-        if len(b) > 1:
-            db, dt = b - b.mean(), t - t.mean()
+        start, slope = 0.0, float(batches @ times / (batches @ batches))
+        if len(batches) > 1:
+            db, dt = batches - batches.mean(), times - times.mean()
             free = float(db @ dt / (db @ db))
             if free <= 0:
                 raise InputError(
-                    f"{self.name}: time does not grow with the batch, {t[0]:.4g} s at {b[0]:.0f}, "
-                    f"{t[-1]:.4g} s at {b[-1]:.0f}; larger batches or more repeats are right"
+                    f"{self.name}: time does not grow with the batch, {times[0]:.4g} s at "
+                    f"{batches[0]:.0f}, {times[-1]:.4g} s at {batches[-1]:.0f}; use larger batches "
+                    f"or more repeats"
                 )
-            if t.mean() > free * b.mean():  # else the best line passes through the origin
-                start, slope = float(t.mean() - free * b.mean()), free
+            if times.mean() > free * batches.mean():  # else the best line passes through the origin
+                start, slope = float(times.mean() - free * batches.mean()), free
         met = None
-        if full is not None and b[-1] == full:
-            met = full, full / float(t[-1])
-            scale = float(t[-1]) / (start + full * slope)
+        if full is not None and batches[-1] == full:
+            met = full, full / float(times[-1])
+            scale = float(times[-1]) / (start + full * slope)
             start, slope = start * scale, slope * scale
-        error = float(np.max(np.abs((start + b * slope) / t - 1)))
+        error = float(np.max(np.abs((start + batches * slope) / times - 1)))
         cut = self.limit is not None
         return Fitted(self.name, self.points, self.limit, start, slope, error, met, cut)
 
@@ -169,8 +173,11 @@ def benchmark(
         limit = low
         break
     kept = sorted(found)
-    middles = tuple(median(found[b]) for b in kept)
-    spread = tuple((max(found[b]) - min(found[b])) / s for b, s in zip(kept, middles, strict=True))
+    middles = tuple(median(found[size]) for size in kept)
+    spread = tuple(
+        (max(found[size]) - min(found[size])) / typical
+        for size, typical in zip(kept, middles, strict=True)
+    )
     return Measured(name, tuple(kept), middles, spread, limit)
 
 

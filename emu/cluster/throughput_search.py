@@ -49,15 +49,17 @@ class Search:
         """Return the best samples if every engine takes ``steps`` equal steps."""
         tables = [
             (times, np.ones(len(times), np.int64))
-            for times in (_times(e, m) for e, m in zip(self.engines, self.most, strict=True))
+            for times in (
+                _times(engine, most) for engine, most in zip(self.engines, self.most, strict=True)
+            )
         ]
         chosen = self._chosen(tables, self.exchange_s / steps)
         return (
-            tuple(n * steps for n in chosen),
-            tuple(steps if n else 0 for n in chosen),
+            tuple(samples * steps for samples in chosen),
+            tuple(steps if samples else 0 for samples in chosen),
             tuple(
-                float(times[n - 1]) * steps if n else 0.0
-                for n, (times, _) in zip(chosen, tables, strict=True)
+                float(times[samples - 1]) * steps if samples else 0.0
+                for samples, (times, _) in zip(chosen, tables, strict=True)
             ),
         )
 
@@ -77,8 +79,8 @@ class Search:
         pairs = list(zip(chosen, tables, strict=True))
         return (
             chosen,
-            tuple(int(steps[n - 1]) if n else 0 for n, (_, steps) in pairs),
-            tuple(float(times[n - 1]) if n else 0.0 for n, (times, _) in pairs),
+            tuple(int(steps[samples - 1]) if samples else 0 for samples, (_, steps) in pairs),
+            tuple(float(times[samples - 1]) if samples else 0.0 for samples, (times, _) in pairs),
         )
 
     def _chosen(
@@ -102,12 +104,12 @@ class Search:
                 f"{min(self.counts)} or more are right"
             )
         at = int(np.argmax(total / (when + exchange_s)))
-        return tuple(int(n) for n in fit[:, at])
+        return tuple(int(samples) for samples in fit[:, at])
 
 
 def _times(engine: Engine, most: int) -> np.ndarray:
     """Return the seconds of batches 1 to ``most``, float64[most]."""
-    return np.array([engine.seconds(b) for b in range(1, most + 1)])
+    return np.array([engine.seconds(batch) for batch in range(1, most + 1)])
 
 
 def _accumulating(times: np.ndarray, size: int, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -119,15 +121,15 @@ def _accumulating(times: np.ndarray, size: int, most: int) -> tuple[np.ndarray, 
     samples = np.arange(1, size + 1)
     of = np.concatenate([[0.0], times, [np.inf]])
     best, steps = np.full(size, np.inf), np.zeros(size, np.int64)
-    for m in range(1, most + 1):
-        low, more = np.divmod(samples, m)
+    for number in range(1, most + 1):
+        low, more = np.divmod(samples, number)
         inside = (low + (more > 0) <= len(times)) & (low > 0)
         low = np.minimum(low, len(times))
         took = np.where(
-            inside, (m - more) * of[low] + more * np.where(more, of[low + 1], 0), np.inf
+            inside, (number - more) * of[low] + more * np.where(more, of[low + 1], 0), np.inf
         )
         better = took < best * (1 - 1e-12)  # on equal times, prefer the fewest steps
-        best[better], steps[better] = took[better], m
+        best[better], steps[better] = took[better], number
     return best, steps
 
 

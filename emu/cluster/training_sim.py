@@ -169,14 +169,14 @@ class Simulation:
         counted = working
         dead = self._deaths(trained)
         if dead:
-            nodes = [e.node for e in dead]
+            nodes = [event.node for event in dead]
             counted = working.copy()
             counted[nodes] = False
             # Detection starts when the last surviving node has its gradient and the last node died.
             trained = max(float(np.max(end, where=counted, initial=self.now)), dead[-1].seconds)
             trained += self.detection_s
             self._gone(nodes, unfinished=True)
-            self.history.note(step, trained, "dies", ", ".join(f"node {n}" for n in nodes))
+            self.history.note(step, trained, "dies", ", ".join(f"node {node}" for node in nodes))
         exchange = self._exchange()
         updated = float(np.max(fleet.update_s, where=self.there, initial=0.0))
         done = trained + exchange.seconds + updated
@@ -215,18 +215,18 @@ class Simulation:
         while self._events and self._events[-1].seconds <= self.now:
             if self._events[-1].event == members.DIES:
                 break
-            e = self._events.pop()
-            if e.event == members.LEAVES:
-                self._gone([e.node], unfinished=False)
+            event = self._events.pop()
+            if event.event == members.LEAVES:
+                self._gone([event.node], unfinished=False)
             else:
                 before = int(self._wanted().sum())
-                self.there[e.node] = True
-                spent = self.fleet.kinds[int(self.fleet.kind[e.node])].join_s
+                self.there[event.node] = True
+                spent = self.fleet.kinds[int(self.fleet.kind[event.node])].join_s
                 self.now += spent
                 self.history.between_joules += self.fleet.watts(self.there) * spent
-                self.epoch.join([e.node], self._wanted())
+                self.epoch.join([event.node], self._wanted())
                 self._resplit(before)
-            self.history.note(step, self.now, e.event, f"node {e.node}")
+            self.history.note(step, self.now, event.event, f"node {event.node}")
 
     def _deaths(self, until: float) -> list[members.Member]:
         """Return the events of nodes that die by ``until``.
@@ -236,8 +236,8 @@ class Simulation:
         out: list[members.Member] = []
         later: list[members.Member] = []
         while self._events and self._events[-1].seconds <= until:
-            e = self._events.pop()
-            (out if e.event == members.DIES else later).append(e)
+            event = self._events.pop()
+            (out if event.event == members.DIES else later).append(event)
         self._events += later[::-1]
         return out
 
@@ -278,7 +278,7 @@ class Simulation:
         self.batches = np.minimum(change.batches, self._limits)
         columns = (change.nodes, change.before, change.after)
         first = zip(*(column[:MOST_TOLD].tolist() for column in columns), strict=True)
-        told = [f"node {n} {old} -> {new}" for n, old, new in first]
+        told = [f"node {node} {old} -> {new}" for node, old, new in first]
         more = len(change.nodes) - MOST_TOLD
         told += [f"{more} more"] if more > 0 else []
         if told:

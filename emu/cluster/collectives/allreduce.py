@@ -110,9 +110,9 @@ def _together(links: Links, sent: Sequence[Sent]) -> Took:
 
     The time is that of the longest message, or of all messages on a shared resource.
     """
-    last = max((s.message for s in sent), key=lambda m: m.end_ps)
+    last = max((one.message for one in sent), key=lambda message: message.end_ps)
     took = {"tunnel up" if last.up_ps >= last.down_ps else "tunnel down": last.end_ps}
-    took["host relay"] = sum(relay_ps(s.message, links.host.threads) * s.number for s in sent)
+    took["host relay"] = sum(relay_ps(one.message, links.host.threads) * one.number for one in sent)
     took["uplink"] = _uplink_ps(links, sent)
     name, ps = max(took.items(), key=lambda item: item[1])
     return Took(ps, name, last.end_ps, took["host relay"])
@@ -121,15 +121,19 @@ def _together(links: Links, sent: Sequence[Sent]) -> Took:
 def _uplink_ps(links: Links, sent: Sequence[Sent]) -> int:
     """Return the time of all messages on the shared uplink (ps); 0 if its rate is unlimited."""
     rate = links.host.uplink
-    up = sum(s.message.wire_up * s.number for s in sent)
-    down = sum(s.message.wire_down * s.number for s in sent)
+    up = sum(one.message.wire_up * one.number for one in sent)
+    down = sum(one.message.wire_down * one.number for one in sent)
     return -(-max(up, down) * PS_PER_S // rate) if rate else 0
 
 
-def _by_kind(links: Links, messages: Sequence[Message], n: int) -> list[Sent]:
+def _by_kind(links: Links, messages: Sequence[Message], n_bytes: int) -> list[Sent]:
     """Return one message for every drive, grouped by kind."""
     counts = np.bincount(links.which, minlength=len(links.costs)).tolist()
-    return [Sent(m, count, n) for m, count in zip(messages, counts, strict=True) if count]
+    return [
+        Sent(message, count, n_bytes)
+        for message, count in zip(messages, counts, strict=True)
+        if count
+    ]
 
 
 def _result(
@@ -138,15 +142,15 @@ def _result(
     """Build the result. ``ps``: times until the host and the last drive have the sum."""
 
     def total(of: str) -> int:
-        return sum(getattr(s.message, of) * s.number for s in sent)
+        return sum(getattr(one.message, of) * one.number for one in sent)
 
     seconds, cpu_s, wire = max(ps) / PS_PER_S, total("cpu_ps") / PS_PER_S, total("wire")
     joules = links.host.joules(seconds, cpu_s, wire, 0)
     counts = np.bincount(links.which, minlength=len(links.costs))
     for cost, count in zip(links.costs, counts.tolist(), strict=True):
         joules["controllers"] += cost.joules(seconds, 0.0, 0, count)["controllers"]
-    up = sum(s.n_bytes * s.number for s in sent if s.message.received)
-    down = sum(s.n_bytes * s.number for s in sent if s.message.written)
+    up = sum(one.n_bytes * one.number for one in sent if one.message.received)
+    down = sum(one.n_bytes * one.number for one in sent if one.message.written)
     return Allreduce(
         kind=kind,
         seconds=seconds,
@@ -191,9 +195,9 @@ def _ring(n_bytes: int, links: Links) -> Allreduce:
         sent = _step(links, piece)
         took = _together(links, sent)._replace(name="host relay")
     sums = (nodes - 1) * SUM_PASSES * piece  # the host's additions, in half of the steps
-    every = [Sent(s.message, s.number * steps, piece) for s in sent]
+    every = [Sent(one.message, one.number * steps, piece) for one in sent]
     ps = took.ps * (steps - 1)
-    first, last = (min(s.message.end_ps, took.ps) for s in sent[:2])
+    first, last = (min(one.message.end_ps, took.ps) for one in sent[:2])
     if took.ps > took.tunnel_ps:  # a shared resource finishes all messages of a step together
         first = last = took.ps
     drives = took.ps if links.drives > 1 else first
@@ -213,17 +217,21 @@ def _step(links: Links, piece: int) -> list[Sent]:
 
     From the host to the first drive, from each drive to the next, from the last drive to the host.
     """
-    which, k = links.which, len(links.costs)
-    if k == 1:
+    which, kinds_of_drive = links.which, len(links.costs)
+    if kinds_of_drive == 1:
         pairs = {0: links.drives - 1}
     else:
-        kinds, counts = np.unique(which[:-1] * k + which[1:], return_counts=True)
+        kinds, counts = np.unique(which[:-1] * kinds_of_drive + which[1:], return_counts=True)
         pairs = dict(zip(kinds.tolist(), counts.tolist(), strict=True))
     across = links.across(piece) if links.drives > 1 else []
     return [
         Sent(links.costs[which[0]].downward(piece), 1, piece),
         Sent(links.costs[which[-1]].upward(piece), 1, piece),
-        *[Sent(across[at // k][at % k], count, piece) for at, count in pairs.items() if count],
+        *[
+            Sent(across[at // kinds_of_drive][at % kinds_of_drive], count, piece)
+            for at, count in pairs.items()
+            if count
+        ],
     ]
 
 
@@ -244,7 +252,7 @@ def _tree(n_bytes: int, links: Links) -> Allreduce:
 
     A shared resource takes at least the time of all messages on it.
     """
-    nodes, which, k = links.drives + 1, links.which, len(links.costs)
+    nodes, which, kinds = links.drives + 1, links.which, len(links.costs)
     top = np.arange(1, 1 + min(links.drives, tree.CHILDREN))
     up, down = links.up(n_bytes), links.down(n_bytes)
     sent = [Sent(of[which[i - 1]], 1, n_bytes) for i in top for of in (up, down)]
@@ -252,9 +260,11 @@ def _tree(n_bytes: int, links: Links) -> Allreduce:
     parents = tree.parents(below)
     across = links.across(n_bytes)
     for sender, receiver in ((below, parents), (parents, below)):
-        pairs, counts = np.unique(which[sender - 1] * k + which[receiver - 1], return_counts=True)
+        pairs, counts = np.unique(
+            which[sender - 1] * kinds + which[receiver - 1], return_counts=True
+        )
         for at, count in zip(pairs.tolist(), counts.tolist(), strict=True):
-            sent.append(Sent(across[at // k][at % k], count, n_bytes))
+            sent.append(Sent(across[at // kinds][at % kinds], count, n_bytes))
     took = {
         "tunnel up": tree.seconds_ps(n_bytes, links, shared=False),
         "host relay": tree.seconds_ps(n_bytes, links, shared=True),

@@ -65,7 +65,7 @@ class Exchanging:
         kinds = allreduce.KINDS if self.kind == BEST else (self.kind,)
         servers = self._servers(there[self.hosts :])
         found = [self._of(kind, servers) for kind in kinds]
-        return min(found, key=lambda x: x.seconds)
+        return min(found, key=lambda exchanged: exchanged.seconds)
 
     def _servers(self, there: np.ndarray) -> list[tuple[tuple[int, ...], int]]:
         """Return (drives of each kind, number of servers with exactly these drives)."""
@@ -74,7 +74,9 @@ class Exchanging:
         counts = np.zeros(shape, np.int64)
         np.add.at(counts, (at % self.hosts, self._which[at]), 1)
         unlike, number = np.unique(counts, axis=0, return_counts=True)
-        return [(tuple(row), n) for row, n in zip(unlike.tolist(), number.tolist(), strict=True)]
+        return [
+            (tuple(row), count) for row, count in zip(unlike.tolist(), number.tolist(), strict=True)
+        ]
 
     def _within(self, kind: str, n_bytes: int, own: tuple[int, ...]) -> allreduce.Allreduce:
         """Return the all-reduce in one server with ``own[k]`` drives of kind k."""
@@ -84,16 +86,16 @@ class Exchanging:
     def _of(self, kind: str, servers: list[tuple[tuple[int, ...], int]]) -> Exchanged:
         """Return the all-reduce of one kind over these servers."""
         if self.hosts == 1:
-            x = self._within(kind, self.n_bytes, servers[0][0])
-            return Exchanged(kind, x.seconds, x.host_cpu_s, x.limited_by)
+            inside = self._within(kind, self.n_bytes, servers[0][0])
+            return Exchanged(kind, inside.seconds, inside.host_cpu_s, inside.limited_by)
         if kind == "ring":
             return self._ring(servers)
         seconds, cpu_s, limit = 0.0, 0.0, "network"
         for own, number in servers:
-            x = self._within(kind, self.n_bytes, own)
-            cpu_s += number * x.host_cpu_s
-            if x.seconds > seconds:
-                seconds, limit = x.seconds, x.limited_by
+            inside = self._within(kind, self.n_bytes, own)
+            cpu_s += number * inside.host_cpu_s
+            if inside.seconds > seconds:
+                seconds, limit = inside.seconds, inside.limited_by
         network_s = self.network.ring_s(self.n_bytes, self.hosts)
         limit = "network" if network_s > seconds else limit
         return Exchanged(kind, seconds + network_s, cpu_s, limit)
@@ -108,9 +110,9 @@ class Exchanging:
             drives = sum(own)
             if not drives:
                 continue
-            x = self._within("ring", piece * (drives + 1), own)
-            cpu_s += number * steps * x.host_cpu_s / ring.steps(drives + 1)
-            step_s = x.seconds / ring.steps(drives + 1)
+            inside = self._within("ring", piece * (drives + 1), own)
+            cpu_s += number * steps * inside.host_cpu_s / ring.steps(drives + 1)
+            step_s = inside.seconds / ring.steps(drives + 1)
             if step_s > slowest:
-                slowest, limit = step_s, x.limited_by
+                slowest, limit = step_s, inside.limited_by
         return Exchanged("ring", steps * slowest, cpu_s, limit)

@@ -45,11 +45,19 @@ class Edges(NamedTuple):
     relay: np.ndarray
 
     @classmethod
-    def of(cls, links: Links, n: int) -> Edges:
+    def of(cls, links: Links, n_bytes: int) -> Edges:
         """Return the times of a message of n bytes."""
         parts = [
-            [(m.up_ps, m.body_ps, m.tail_ps, relay_ps(m, links.host.threads)) for m in row]
-            for row in links.across(n)
+            [
+                (
+                    message.up_ps,
+                    message.body_ps,
+                    message.tail_ps,
+                    relay_ps(message, links.host.threads),
+                )
+                for message in row
+            ]
+            for row in links.across(n_bytes)
         ]
         return cls(*np.moveaxis(np.array(parts, np.int64), 2, 0))
 
@@ -113,9 +121,9 @@ def _with_host(
     """
     start = ready[top]
     mine = [messages[kind] for kind in which[top - 1]]
-    ready[top] = start + np.array([m.end_ps for m in mine])
+    ready[top] = start + np.array([message.end_ps for message in mine])
     if relay is not None:
-        work = np.array([relay_ps(m, relay.threads) for m in mine], np.int64)
+        work = np.array([relay_ps(message, relay.threads) for message in mine], np.int64)
         ready[top] = np.maximum(ready[top], relay.serve(start, work))
 
 
@@ -135,9 +143,12 @@ def _gather(
     work = np.zeros_like(arrival)
     for child in range(CHILDREN):
         of = slice(child, None, CHILDREN)
-        n = len(level[of])
-        arrival[child, :n], work[child, :n] = start[of], body[of]
-        arrival[CHILDREN + child, :n], work[CHILDREN + child, :n] = (start + up)[of], tail[of]
+        count = len(level[of])
+        arrival[child, :count], work[child, :count] = start[of], body[of]
+        arrival[CHILDREN + child, :count], work[CHILDREN + child, :count] = (
+            (start + up)[of],
+            tail[of],
+        )
     order = np.argsort(arrival, axis=0, kind="stable")
     done = queue(np.take_along_axis(arrival, order, 0), np.take_along_axis(work, order, 0))
     last = np.where(np.take_along_axis(work, order, 0) > 0, done, 0).max(axis=0)

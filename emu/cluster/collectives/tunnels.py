@@ -42,26 +42,30 @@ class Links:
         if drives and not 0 <= self.which.min() <= self.which.max() < len(self.costs):
             raise InputError(f"kinds of drives: 0 to {len(self.costs) - 1} are right")
         self.host = self.costs[0]
-        if any((c.threads, c.uplink) != (self.host.threads, self.host.uplink) for c in self.costs):
+        if any(
+            (one.threads, one.uplink) != (self.host.threads, self.host.uplink) for one in self.costs
+        ):
             raise InputError(
                 "tunnels with other relay threads or uplinks: one host has one of each"
             )
 
-    def up(self, n: int) -> list[Message]:
+    def up(self, n_bytes: int) -> list[Message]:
         """Return a message of n bytes to the host, by kind of drive."""
-        return [c.upward(n) for c in self.costs]
+        return [cost.upward(n_bytes) for cost in self.costs]
 
-    def down(self, n: int) -> list[Message]:
+    def down(self, n_bytes: int) -> list[Message]:
         """Return a message of n bytes from the host, by kind of drive."""
-        return [c.downward(n) for c in self.costs]
+        return [cost.downward(n_bytes) for cost in self.costs]
 
-    def across(self, n: int) -> list[list[Message]]:
+    def across(self, n_bytes: int) -> list[list[Message]]:
         """Return a message of n bytes from drive to drive, by kinds of sender and receiver."""
-        return [[a.across(n, b) for b in self.costs] for a in self.costs]
+        return [
+            [sender.across(n_bytes, receiver) for receiver in self.costs] for sender in self.costs
+        ]
 
     def waiting(self, ps: int) -> Links:
         """Return these links with relay threads that wait ``ps`` for a core."""
-        return Links(self.drives, [c.waiting(ps) for c in self.costs], self.which)
+        return Links(self.drives, [cost.waiting(ps) for cost in self.costs], self.which)
 
 
 def sum_ps(n_bytes: int, gradients: int, host_dram: int) -> int:

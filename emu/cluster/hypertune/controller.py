@@ -124,7 +124,9 @@ class HyperTune:
         batches, speeds = np.asarray(batches, np.int64), np.asarray(speeds, np.float64)
         count = len(batches)
         most = batches if most is None else most
-        least, most = (np.broadcast_to(np.asarray(v, np.int64), count) for v in (least, most))
+        least, most = (
+            np.broadcast_to(np.asarray(limit, np.int64), count) for limit in (least, most)
+        )
         cores = np.broadcast_to(np.asarray(cores, np.float64), count)
         if speeds.shape != batches.shape:
             raise InputError(
@@ -220,15 +222,17 @@ class HyperTune:
 
     def _check(self, step: int, steps: int, speed: np.ndarray, cpu: np.ndarray | None) -> None:
         """Raise InputError for invalid observations."""
-        n = len(self.batches)
+        nodes = len(self.batches)
         if not 0 <= step < steps:
             raise InputError(f"step {step} of an epoch of {steps}: 0 to {steps - 1} is right")
-        if speed.shape != (n,):
-            raise InputError(f"speeds of {speed.size} nodes, there are {n}: one of each is right")
+        if speed.shape != (nodes,):
+            raise InputError(
+                f"speeds of {speed.size} nodes, there are {nodes}: one of each is right"
+            )
         _every("speed", speed, np.isnan(speed) | (speed >= 0) & (speed < np.inf), "0 or more")
         if cpu is not None:
-            if cpu.shape != (n,):
-                raise InputError(f"CPU use of {cpu.size} nodes, there are {n}: one of each")
+            if cpu.shape != (nodes,):
+                raise InputError(f"CPU use of {cpu.size} nodes, there are {nodes}: one of each")
             _every("CPU use", cpu, np.isnan(cpu) | (cpu >= 0) & (cpu <= 1), "0 to 1")
 
 

@@ -62,13 +62,13 @@ class Slowdown:
         bad = ~((share >= 0) & (share <= 1))
         if bad.any():
             raise InputError(f"{share[bad].flat[0]} of the cores left: 0 to 1 is right")
-        inverse = np.array([1.0, *(1 / s for s, _ in reversed(self.points))])
-        times = np.array([1.0, *(1 / r for _, r in reversed(self.points))])
+        inverse = np.array([1.0, *(1 / free for free, _ in reversed(self.points))])
+        times = np.array([1.0, *(1 / speed for _, speed in reversed(self.points))])
         slope = (times[-1] - times[-2]) / (inverse[-1] - inverse[-2])
         with np.errstate(divide="ignore", over="ignore"):
-            x = 1 / share
-        beyond = np.maximum(x - inverse[-1], 0)
-        return 1 / (np.interp(x, inverse, times) + slope * beyond)
+            inverse_share = 1 / share
+        beyond = np.maximum(inverse_share - inverse[-1], 0)
+        return 1 / (np.interp(inverse_share, inverse, times) + slope * beyond)
 
 
 @dataclass(frozen=True)

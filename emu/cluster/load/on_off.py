@@ -81,14 +81,16 @@ class Spells:
     def until(self, seconds: float, cores: np.ndarray) -> Load:
         """Return the loaded spells that begin before ``seconds``, as a load."""
         at, node, taken = [], [], []
-        for i, own in enumerate(cores.tolist()):
-            k, begun, ended, cut = _begin(self.key, i, own, self.busy_s, self.free_s)
+        for one, own in enumerate(cores.tolist()):
+            number, begun, ended, cut = _begin(self.key, one, own, self.busy_s, self.free_s)
             while begun < seconds:
                 if cut:
                     at += [begun, ended]
-                    node += [i, i]
+                    node += [one, one]
                     taken += [float(cut), 0.0]
-                k, begun, ended, cut = _next(self.key, i, own, self.busy_s, self.free_s, k, ended)
+                number, begun, ended, cut = _next(
+                    self.key, one, own, self.busy_s, self.free_s, number, ended
+                )
         return Load(np.array(at, float), np.array(node, np.int64), np.array(taken, float))
 
 
@@ -104,11 +106,11 @@ class SpellPace:
         cores: np.ndarray,
         pace: Callable[[np.ndarray, np.ndarray], np.ndarray],
     ) -> None:
-        n = len(cores)
+        nodes = len(cores)
         self._spells, self._cores = spells, cores.astype(np.int64)
-        self._number = np.zeros(n, np.int64)
-        self._begun, self._ended = np.zeros(n), np.zeros(n)
-        self._taken = np.zeros(n, np.int64)
+        self._number = np.zeros(nodes, np.int64)
+        self._begun, self._ended = np.zeros(nodes), np.zeros(nodes)
+        self._taken = np.zeros(nodes, np.int64)
         _start(
             spells.key, self._cores, spells.busy_s, spells.free_s,
             self._number, self._begun, self._ended, self._taken,
@@ -125,12 +127,12 @@ class SpellPace:
 
         ``work``: seconds at full speed. Raises InputError if more spells than the limit are needed.
         """
-        s = self._spells
-        s.check(len(start), float(start.max(initial=0.0)))
+        spells = self._spells
+        spells.check(len(start), float(start.max(initial=0.0)))
         end = np.empty(len(start))
         _finish(
-            s.key, self._cores, s.busy_s, s.free_s, self._number, self._begun, self._ended,
-            self._taken, self._pace, self._row, start, work, end,
+            spells.key, self._cores, spells.busy_s, spells.free_s, self._number, self._begun,
+            self._ended, self._taken, self._pace, self._row, start, work, end,
         )  # fmt: skip
         return end
 
@@ -143,10 +145,10 @@ def _table(
 
     Row numbers are int64[nodes]; nodes with identical speeds share a row.
     """
-    n, most = len(cores), int(cores.max(initial=1))
-    every = np.arange(n)
-    taken = [np.minimum(k, cores) for k in range(most + 1)]
-    speeds = np.stack([pace(1 - t / cores, every) for t in taken], axis=1)
+    nodes, most = len(cores), int(cores.max(initial=1))
+    every = np.arange(nodes)
+    taken = [np.minimum(number, cores) for number in range(most + 1)]
+    speeds = np.stack([pace(1 - cut / cores, every) for cut in taken], axis=1)
     if np.any(speeds < 0) or not np.all(np.isfinite(speeds)):
         raise InputError("a node's speed under load is negative or no number; 0 to 1 is right")
     if np.any(speeds[:, 0] <= 0):
@@ -156,13 +158,13 @@ def _table(
 
 
 @njit
-def _spell(seed, node, cores, busy_s, free_s, k, loaded, begun):
-    """Return spell ``k`` of a node: (k, begin, end, cores taken)."""
-    key = absorb(absorb(seed, node), k)
+def _spell(seed, node, cores, busy_s, free_s, number, loaded, begun):
+    """Return spell ``number`` of a node: (number, begin, end, cores taken)."""
+    key = absorb(absorb(seed, node), number)
     mean = busy_s if loaded else free_s
     ended = begun - mean * math.log(uniform(key, _LENGTH))
     taken = 1 + below(key, _CORES, max(cores - 1, 1)) if loaded else np.int64(0)
-    return k, begun, ended, taken
+    return number, begun, ended, taken
 
 
 @njit
@@ -170,14 +172,14 @@ def _begin(seed, node, cores, busy_s, free_s):
     """Return a node's first spell. Its number is 0 if loaded, else 1: loaded spells have even
     numbers."""
     share = busy_s / (busy_s + free_s)
-    k = 0 if uniform(absorb(seed, node), _FIRST) < share else 1
-    return _spell(seed, node, cores, busy_s, free_s, np.int64(k), k == 0, 0.0)
+    number = 0 if uniform(absorb(seed, node), _FIRST) < share else 1
+    return _spell(seed, node, cores, busy_s, free_s, np.int64(number), number == 0, 0.0)
 
 
 @njit
-def _next(seed, node, cores, busy_s, free_s, k, begun):
-    """Return the spell after spell ``k``."""
-    return _spell(seed, node, cores, busy_s, free_s, k + 1, (k + 1) % 2 == 0, begun)
+def _next(seed, node, cores, busy_s, free_s, number, begun):
+    """Return the spell after spell ``number``."""
+    return _spell(seed, node, cores, busy_s, free_s, number + 1, (number + 1) % 2 == 0, begun)
 
 
 @njit
@@ -193,13 +195,13 @@ def _finish(
 ):  # fmt: skip
     """Advance every node to its start and set ``end`` to the completion time of its work."""
     for i in range(len(start)):
-        k, b, e, t = number[i], begun[i], ended[i], taken[i]
-        while e <= start[i]:
-            k, b, e, t = _next(seed, i, cores[i], busy_s, free_s, k, e)
-        number[i], begun[i], ended[i], taken[i] = k, b, e, t
+        spell, first, last, cut = number[i], begun[i], ended[i], taken[i]
+        while last <= start[i]:
+            spell, first, last, cut = _next(seed, i, cores[i], busy_s, free_s, spell, last)
+        number[i], begun[i], ended[i], taken[i] = spell, first, last, cut
         now, rest = start[i], work[i]
-        while rest > (e - now) * paces[row[i], t]:
-            rest -= (e - now) * paces[row[i], t]
-            now = e
-            k, b, e, t = _next(seed, i, cores[i], busy_s, free_s, k, e)
-        end[i] = now + rest / paces[row[i], t] if rest > 0 else now
+        while rest > (last - now) * paces[row[i], cut]:
+            rest -= (last - now) * paces[row[i], cut]
+            now = last
+            spell, first, last, cut = _next(seed, i, cores[i], busy_s, free_s, spell, last)
+        end[i] = now + rest / paces[row[i], cut] if rest > 0 else now

@@ -65,11 +65,11 @@ def record(
     while last - start < seconds:
         sleep(min(every_s, seconds - (last - start)))
         now = clock()
-        b, t = counted(read())
-        if t > total:
+        new_busy, new_total = counted(read())
+        if new_total > total:
             at.append(last - start)
-            taken.append(round(whole * (b - busy) / (t - total), 2))
-        busy, total, last = b, t, now
+            taken.append(round(whole * (new_busy - busy) / (new_total - total), 2))
+        busy, total, last = new_busy, new_total, now
     at.append(last - start)
     taken.append(0.0)
     return Load(np.array(at), np.full(len(at), node), np.array(taken))

@@ -99,14 +99,14 @@ class Pace:
         pace: Callable[[np.ndarray, np.ndarray], np.ndarray],
     ) -> None:
         load.check(cores)
-        n = len(cores)
+        nodes = len(cores)
         order = np.lexsort((load.seconds, load.node))
         node = load.node[order]
-        begin = np.searchsorted(node, np.arange(n))
+        begin = np.searchsorted(node, np.arange(nodes))
         self._at = np.insert(load.seconds[order], begin, 0.0)
         self._left = np.insert(1 - load.cores[order] / cores[node], begin, 1.0)
-        node = np.insert(node, begin, np.arange(n))
-        self._now = begin + np.arange(n)
+        node = np.insert(node, begin, np.arange(nodes))
+        self._now = begin + np.arange(nodes)
         self._last = np.append(self._now[1:], len(self._at)) - 1
         self._pace = pace(self._left, node)
         if np.any(self._pace < 0) or not np.all(np.isfinite(self._pace)):
