@@ -133,21 +133,21 @@ class Device:
                 self._waiting.pop(0)
         return taken
 
-    def _plan(self, ids: np.ndarray, c: np.ndarray) -> np.ndarray:
+    def _plan(self, ids: np.ndarray, commands: np.ndarray) -> np.ndarray:
         """Return the plan rows of commands with the given row ids."""
-        plan = np.zeros(len(c), plan_rows.PLAN)
-        size = c["n"] * self.geometry.page_bytes
+        plan = np.zeros(len(commands), plan_rows.PLAN)
+        size = commands["n"] * self.geometry.page_bytes
         plan["id"] = ids
         plan["resource"] = plan_rows.NVME
-        plan["kind"] = c["op"]
-        plan["lpn"] = np.where(c["op"] == queues.FLUSH, 0, c["lpn"])
-        plan["bytes_in"] = np.where(c["op"] != queues.READ, size, 0)
-        plan["bytes_out"] = np.where(c["op"] == queues.READ, size, 0)
-        plan["array_ps"] = c["arrival"]
+        plan["kind"] = commands["op"]
+        plan["lpn"] = np.where(commands["op"] == queues.FLUSH, 0, commands["lpn"])
+        plan["bytes_in"] = np.where(commands["op"] != queues.READ, size, 0)
+        plan["bytes_out"] = np.where(commands["op"] == queues.READ, size, 0)
+        plan["array_ps"] = commands["arrival"]
         plan["after0"] = plan["after1"] = -1
-        plan["tag"] = c["tag"]
-        plan["stream"] = c["stream"]
-        plan["fua"] = c["fua"]
+        plan["tag"] = commands["tag"]
+        plan["stream"] = commands["stream"]
+        plan["fua"] = commands["fua"]
         return plan
 
     # --- time
@@ -156,7 +156,7 @@ class Device:
     def outstanding(self) -> int:
         """Number of accepted commands that have not completed."""
         self._collect()
-        return len(self._open) + sum(len(c) for c in self._waiting)
+        return len(self._open) + sum(len(commands) for commands in self._waiting)
 
     def run_until(self, t_ps: int, max_events: int | None = None) -> int:
         """Process events up to ``t_ps``, at most ``max_events``; return their number.
@@ -171,13 +171,13 @@ class Device:
         limit = NEVER if max_events is None else max_events
         while done < limit:
             loaded = self._load()
-            want = min(sum(len(c) for c in self._waiting), len(self._ring) // 2)
-            n = loop.run(self.state, t_ps, min(limit - done, EVENTS_PER_CALL), want)
+            want = min(sum(len(commands) for commands in self._waiting), len(self._ring) // 2)
+            processed = loop.run(self.state, t_ps, min(limit - done, EVENTS_PER_CALL), want)
             self._drain()
             if self._error[0] != events.E_NONE:
                 raise_error(self.arrays, self.cfg)
-            done += n
-            if n == 0 and loaded == 0:
+            done += processed
+            if processed == 0 and loaded == 0:
                 break
         next_event = int(self.arrays.key[1])
         if next_event > t_ps or next_event >= NEVER:
@@ -191,9 +191,9 @@ class Device:
     def run(self) -> int:
         """Run until no work is left; the clock stays at the last event. Return the event count."""
         before = self.now
-        n = self.run_until(NEVER - 1)
+        processed = self.run_until(NEVER - 1)
         self.now = max(before, int(self._clock[0]))
-        return n
+        return processed
 
     def completions(self) -> np.ndarray:
         """Return the completions since the last call: queues.COMPLETION[n], in completion order.
@@ -214,11 +214,11 @@ class Device:
         Commands that have not completed and data that is only in the data cache are lost. Finished
         programs remain on flash. Returns the number of events, which is smaller if no work is left.
         """
-        n = self.run_until(NEVER - 1, after_events) if after_events else 0
+        processed = self.run_until(NEVER - 1, after_events) if after_events else 0
         self.now = int(self._clock[0])
         self.off = True
         self.cached.clear()
-        return n
+        return processed
 
     def _collect(self) -> None:
         """Record completed commands before their entries in the ring are reused."""
@@ -288,11 +288,11 @@ class Device:
 
     def _drain(self) -> None:
         """Apply the log of page operations to the stored bytes."""
-        n = int(self._logged[0])
+        count = int(self._logged[0])
         self._logged[0] = 0
         if self.store is None:
             return
-        for entry in events.entries(self.arrays.log[:n]):
+        for entry in events.entries(self.arrays.log[:count]):
             if entry.what == events.LOG_BAD and entry.row < 0:  # a relocated page with bit errors
                 wrong = bit_errors.logged_bits(entry, self.arrays.code[0], self.store.page_bytes)
                 self.store.damage(entry.ppn, wrong)
@@ -303,7 +303,7 @@ class Device:
 
     def _move(self, store: PageStore, entry: events.LogEntry) -> None:
         """Copy bytes between the buffer of a command and the pages of flash."""
-        what, lpn, n = entry.what, entry.lpn, entry.n
+        what, lpn, count = entry.what, entry.lpn, entry.n
         command = self._ring[entry.row & (len(self._ring) - 1)]
         buffer, at = self._own.get(entry.row), lpn - int(command["lpn"])
         if buffer is None:
@@ -313,7 +313,7 @@ class Device:
         if what == events.LOG_BAD:
             buffer[at] ^= bit_errors.logged_bits(entry, self.arrays.code[0], store.page_bytes)
             return
-        for i in range(n):
+        for i in range(count):
             ppn = entry.ppn + i
             match what:
                 case events.LOG_READ:

@@ -41,16 +41,20 @@ class Kind:
 
 _DECIMAL = {"": 0, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50}
-_BYTES = {p + "B": Fraction(10**e) for p, e in _DECIMAL.items()}
-_BYTES |= {p + "B": Fraction(2**e) for p, e in _BINARY.items()}
+_BYTES = {prefix + "B": Fraction(10**power) for prefix, power in _DECIMAL.items()}
+_BYTES |= {prefix + "B": Fraction(2**power) for prefix, power in _BINARY.items()}
 _SIZES = {**_BYTES, "kB": Fraction(1000)}
-_RATES = {f"{u}/s": f for u, f in _SIZES.items()}
+_RATES = {f"{unit}/s": factor for unit, factor in _SIZES.items()}
 _RATES |= {"MT/s": Fraction(10**6), "GT/s": Fraction(10**9)}
 _RATES |= {"Mbit/s": Fraction(10**6, 8), "Gbit/s": Fraction(10**9, 8)}
 _JOULES = {
-    u: Fraction(10**e) for u, e in {"fJ": 0, "pJ": 3, "nJ": 6, "uJ": 9, "mJ": 12, "J": 15}.items()
+    unit: Fraction(10**power)
+    for unit, power in {"fJ": 0, "pJ": 3, "nJ": 6, "uJ": 9, "mJ": 12, "J": 15}.items()
 }
-_TIMES = {u: Fraction(10**e) for u, e in {"ps": 0, "ns": 3, "us": 6, "ms": 9, "s": 12}.items()}
+_TIMES = {
+    unit: Fraction(10**power)
+    for unit, power in {"ps": 0, "ns": 3, "us": 6, "ms": 9, "s": 12}.items()
+}
 
 KINDS: dict[str, Kind] = {
     kind.suffix: kind
@@ -64,12 +68,20 @@ KINDS: dict[str, Kind] = {
         ),
         Kind("size", "bytes", _SIZES, tuple(_BYTES), "16 KiB"),
         Kind(
-            "rate", "bytes_per_s", _RATES, tuple(f"{u}/s" for u in _BYTES), "7.3 GB/s", rounds=True
+            "rate",
+            "bytes_per_s",
+            _RATES,
+            tuple(f"{unit}/s" for unit in _BYTES),
+            "7.3 GB/s",
+            rounds=True,
         ),
         Kind(
             "frequency",
             "hz",
-            {u: Fraction(10**e) for u, e in {"Hz": 0, "kHz": 3, "MHz": 6, "GHz": 9}.items()},
+            {
+                unit: Fraction(10**power)
+                for unit, power in {"Hz": 0, "kHz": 3, "MHz": 6, "GHz": 9}.items()
+            },
             ("Hz", "kHz", "MHz", "GHz"),
             "1.0 GHz",
             rounds=True,
@@ -78,8 +90,13 @@ KINDS: dict[str, Kind] = {
             "update rate",
             "params_per_s",
             {
-                u: Fraction(10**e)
-                for u, e in {"param/s": 0, "kparam/s": 3, "Mparam/s": 6, "Gparam/s": 9}.items()
+                unit: Fraction(10**power)
+                for unit, power in {
+                    "param/s": 0,
+                    "kparam/s": 3,
+                    "Mparam/s": 6,
+                    "Gparam/s": 9,
+                }.items()
             },
             ("param/s", "kparam/s", "Mparam/s", "Gparam/s"),
             "4 Gparam/s",
@@ -95,7 +112,7 @@ KINDS: dict[str, Kind] = {
         Kind(
             "energy per bit",
             "fj_per_bit",
-            {f"{u}/bit": _JOULES[u] for u in ("fJ", "pJ", "nJ")},
+            {f"{unit}/bit": _JOULES[unit] for unit in ("fJ", "pJ", "nJ")},
             ("fJ/bit", "pJ/bit", "nJ/bit"),
             "5.8 pJ/bit",
         ),
@@ -128,7 +145,10 @@ def quoted(value: object) -> str:
         text = value if isinstance(value, str) else str(value)
     except ValueError:  # Python refuses to print integers of more than 4300 digits
         text = "a huge number"
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    text = "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
     return f'"{text[:57]}..."' if len(text) > 60 else f'"{text}"'
 
 
@@ -167,11 +187,11 @@ def _unit_problem(unit: str, kind: Kind) -> str:
     known = ", ".join(kind.shown)
     if not unit:
         return f'has no unit; write for example "{kind.example}" (units: {known})'
-    other = next((k for k in KINDS.values() if unit in k.units), None)
+    other = next((one for one in KINDS.values() if unit in one.units), None)
     if other is not None:
         return f'is {_a(other)}, not {_a(kind)}; write for example "{kind.example}"'
     close = nearest(unit, kind.units) or min(
-        kind.units, key=lambda u: -difflib.SequenceMatcher(None, unit, u).ratio()
+        kind.units, key=lambda known_unit: -difflib.SequenceMatcher(None, unit, known_unit).ratio()
     )
     if unit.endswith("b/s") and unit[:-3] in ("M", "G", "m", "g"):
         close = f"{unit[0].upper()}B/s for bytes, {unit[0].upper()}bit/s for bits"
@@ -227,16 +247,16 @@ def parse_ratio(text: str, key: str) -> float:
     Raises InputError naming `key`.
     """
     parts = [_NUMBER.fullmatch(part.strip()) for part in text.split("/")]
-    numbers = [Decimal(m[1]) for m in parts if m is not None and not m[2]]
+    numbers = [Decimal(match[1]) for match in parts if match is not None and not match[2]]
     if (
         len(numbers) != len(parts)
         or len(numbers) > 2
-        or any(abs(n.adjusted()) > 40 for n in numbers if n)
+        or any(abs(number.adjusted()) > 40 for number in numbers if number)
     ):
         raise InputError(
             f"{key}: {quoted(text)} is not a number; write for example 0.07 or 3.08/32.3"
         )
-    if any(n.is_signed() and n for n in numbers):
+    if any(number.is_signed() and number for number in numbers):
         raise InputError(f"{key}: {quoted(text)} is negative; the least is 0")
     if len(numbers) == 2 and not numbers[1]:
         raise InputError(f"{key}: {quoted(text)} divides by zero; write for example 3.08/32.3")
@@ -302,7 +322,7 @@ def fmt_bytes(count: float, *, binary: bool = False) -> str:
 
 def fmt_rate(bytes_per_s: float) -> str:
     """Format bytes per second: 7_300_000_000 -> "7.30 GB/s"."""
-    return _three(bytes_per_s, KINDS["bytes_per_s"], tuple(f"{u}/s" for u in _DECIMAL_BYTES))
+    return _three(bytes_per_s, KINDS["bytes_per_s"], tuple(f"{unit}/s" for unit in _DECIMAL_BYTES))
 
 
 def fmt_energy(fj: float) -> str:
