@@ -23,17 +23,17 @@ from .jit import njit
 TAKES = ("lr", "eps", "lr_decay", "weight_decay", "maximize")
 
 
-def fold(h: Mapping[str, float], step: int, form: str) -> list[float]:
+def fold(values: Mapping[str, float], step: int, form: str) -> list[float]:
     """Return the coefficients lr, l2, eps; see ONDIE_ADAGRAD in csrc/ondie.h."""
-    sign = -1.0 if h["maximize"] else 1.0
-    lr = h["lr"] / (1.0 + (step - 1) * h["lr_decay"])
-    return [sign * lr, sign * h["weight_decay"], h["eps"]]
+    sign = -1.0 if values["maximize"] else 1.0
+    lr = values["lr"] / (1.0 + (step - 1) * values["lr_decay"])
+    return [sign * lr, sign * values["weight_decay"], values["eps"]]
 
 
-def numpy_adagrad(mad: Mad, w: Array, g: Array, states: States, c: Array) -> None:
-    """Update w and v in place; w, g, v: float32[n]; c: the coefficients of `fold`."""
+def numpy_adagrad(mad: Mad, w: Array, g: Array, states: States, coef: Array) -> None:
+    """Update w and v in place; w, g, v: float32[n]; coef: the coefficients of `fold`."""
     (v,) = states
-    lr, l2, eps = c
+    lr, l2, eps = coef
     if l2 != 0:
         g = mad(w, l2, g)
     v[:] = mad(g, g, v)
@@ -41,9 +41,9 @@ def numpy_adagrad(mad: Mad, w: Array, g: Array, states: States, c: Array) -> Non
 
 
 @njit(forceinline=True)
-def adagrad_loop(w, g, v, c, once):
+def adagrad_loop(w, g, v, coef, once):
     """Update w and v in place; ``once`` selects the torch form."""
-    lr, l2, eps = c[0], c[1], c[2]
+    lr, l2, eps = coef[0], coef[1], coef[2]
     with_l2 = l2 != 0
     for i in range(w.size):
         gi = compiled_mad(w[i], l2, g[i], once) if with_l2 else g[i]
@@ -53,15 +53,15 @@ def adagrad_loop(w, g, v, c, once):
 
 
 @njit
-def numba_canonical(w, g, v, c):
+def numba_canonical(w, g, v, coef):
     """Update w and v in place in the canonical form."""
-    adagrad_loop(w, g, v, c, False)
+    adagrad_loop(w, g, v, coef, False)
 
 
 @njit
-def numba_torch(w, g, v, c):
+def numba_torch(w, g, v, coef):
     """Update w and v in place in the torch form."""
-    adagrad_loop(w, g, v, c, True)
+    adagrad_loop(w, g, v, coef, True)
 
 
 DEFINITIONS = {

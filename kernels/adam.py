@@ -21,29 +21,29 @@ from .jit import njit
 TAKES = ("lr", "beta1", "beta2", "eps", "weight_decay", "maximize")
 
 
-def fold(h: Mapping[str, float], step: int, form: str, decoupled: bool) -> list[float]:
+def fold(values: Mapping[str, float], step: int, form: str, decoupled: bool) -> list[float]:
     """Return beta1, c1, beta2, c2, eps, l2, decay, step, root, sign.
 
     See ONDIE_ADAM in csrc/ondie.h.
     """
-    sign = -1.0 if h["maximize"] else 1.0
-    l2 = 0.0 if decoupled else h["weight_decay"]
-    decay = 1.0 - h["lr"] * h["weight_decay"] if decoupled else 1.0
-    step_size = h["lr"] / (1.0 - h["beta1"] ** step)
-    root = math.sqrt(1.0 - h["beta2"] ** step)
-    c1, c2 = 1.0 - h["beta1"], 1.0 - h["beta2"]
+    sign = -1.0 if values["maximize"] else 1.0
+    l2 = 0.0 if decoupled else values["weight_decay"]
+    decay = 1.0 - values["lr"] * values["weight_decay"] if decoupled else 1.0
+    step_size = values["lr"] / (1.0 - values["beta1"] ** step)
+    root = math.sqrt(1.0 - values["beta2"] ** step)
+    c1, c2 = 1.0 - values["beta1"], 1.0 - values["beta2"]
     if form == "torch":
         rest = [l2, decay, -step_size, root, sign]
     else:
         c1 *= sign
         rest = [sign * l2, decay, step_size, 1.0 / root, sign]
-    return [h["beta1"], c1, h["beta2"], c2, h["eps"], *rest]
+    return [values["beta1"], c1, values["beta2"], c2, values["eps"], *rest]
 
 
-def numpy_canonical(w: Array, g: Array, states: States, c: Array) -> None:
-    """Update w, m and v in place; w, g, m, v: float32[n]; c: the coefficients of `fold`."""
+def numpy_canonical(w: Array, g: Array, states: States, coef: Array) -> None:
+    """Update w, m and v in place; w, g, m, v: float32[n]; coef: the coefficients of `fold`."""
     m, v = states
-    beta1, c1, beta2, c2, eps, l2, decay, step, root, _ = c
+    beta1, c1, beta2, c2, eps, l2, decay, step, root, _ = coef
     if l2 != 0:
         g = g + l2 * w
     m[:] = beta1 * m + c1 * g
@@ -51,10 +51,10 @@ def numpy_canonical(w: Array, g: Array, states: States, c: Array) -> None:
     w[:] = decay * w - step * (m / (np.sqrt(v) * root + eps))
 
 
-def numpy_torch(w: Array, g: Array, states: States, c: Array) -> None:
+def numpy_torch(w: Array, g: Array, states: States, coef: Array) -> None:
     """Update w, m and v in place in the torch form; arguments as in `numpy_canonical`."""
     m, v = states
-    _, c1, beta2, c2, eps, l2, decay, step, root, sign = c
+    _, c1, beta2, c2, eps, l2, decay, step, root, sign = coef
     g = sign * g
     if l2 != 0:
         g = fused(w, l2, g)
@@ -64,10 +64,10 @@ def numpy_torch(w: Array, g: Array, states: States, c: Array) -> None:
 
 
 @njit
-def numba_canonical(w, g, m, v, c):
+def numba_canonical(w, g, m, v, coef):
     """Update w, m and v in place in the canonical form."""
-    beta1, c1, beta2, c2, eps = c[0], c[1], c[2], c[3], c[4]
-    l2, decay, step, root = c[5], c[6], c[7], c[8]
+    beta1, c1, beta2, c2, eps = coef[0], coef[1], coef[2], coef[3], coef[4]
+    l2, decay, step, root = coef[5], coef[6], coef[7], coef[8]
     with_l2 = l2 != 0
     for i in range(w.size):
         gi = g[i] + l2 * w[i] if with_l2 else g[i]
@@ -79,10 +79,10 @@ def numba_canonical(w, g, m, v, c):
 
 
 @njit
-def numba_torch(w, g, m, v, c):
+def numba_torch(w, g, m, v, coef):
     """Update w, m and v in place in the torch form."""
-    c1, beta2, c2, eps = c[1], c[2], c[3], c[4]
-    l2, decay, step, root, sign = c[5], c[6], c[7], c[8], c[9]
+    c1, beta2, c2, eps = coef[1], coef[2], coef[3], coef[4]
+    l2, decay, step, root, sign = coef[5], coef[6], coef[7], coef[8], coef[9]
     with_l2 = l2 != 0
     from_m = c1 < np.float32(0.5)
     rest = np.float32(1) - c1
@@ -102,7 +102,7 @@ def _definition(decoupled: bool) -> Definition:
     return Definition(
         states=("m", "v"),
         takes=TAKES,
-        fold=lambda h, step, form: fold(h, step, form, decoupled),
+        fold=lambda values, step, form: fold(values, step, form, decoupled),
         coefs=10,
         numpy={"canonical": numpy_canonical, "torch": numpy_torch},
         numba={"canonical": numba_canonical, "torch": numba_torch},

@@ -87,8 +87,8 @@ def tensors(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> Table:
     for i, arrays in enumerate(parts):
         if kernel.check(arrays, None) is not None:
             raise KernelError(f"{kernel.op}: tensor {i} is not aligned to its elements")
-        for name, a in zip(places, arrays, strict=True):
-            rows[name][i] = a.ctypes.data
+        for name, array in zip(places, arrays, strict=True):
+            rows[name][i] = array.ctypes.data
         rows["n"][i] = arrays[0].size
         rows["first"][i] = first
         first += arrays[0].size
@@ -100,9 +100,9 @@ def _apart(kernel: Update, parts: Sequence[Sequence[np.ndarray]]) -> None:
     """Raise KernelError if a written array shares memory with any other array of any part."""
     spans = []
     for i, arrays in enumerate(parts):
-        for a, slot in zip(arrays, kernel.slots, strict=True):
-            if a.size:
-                spans.append((a.ctypes.data, a.ctypes.data + a.nbytes, slot.written, i))
+        for array, slot in zip(arrays, kernel.slots, strict=True):
+            if array.size:
+                spans.append((array.ctypes.data, array.ctypes.data + array.nbytes, slot.written, i))
     behind = written = (0, 0)  # (end address, tensor number) of all arrays / of written arrays
     for start, end, writes, i in sorted(spans):
         met = behind if writes else written
@@ -127,25 +127,29 @@ def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.nda
     """
     if kernel.check(arrays, None) is not None:
         raise KernelError(f"{kernel.op}: an array is not aligned to its elements")
-    n = arrays[0].size
-    if page < 1 or n % page or (page % BLOCK and any(s.share > 1 for s in kernel.slots)):
+    count = arrays[0].size
+    if (
+        page < 1
+        or count % page
+        or (page % BLOCK and any(one_slot.share > 1 for one_slot in kernel.slots))
+    ):
         raise KernelError(
-            f"page: {page} parameters, want a whole part of {n}, in blocks of {BLOCK}"
+            f"page: {page} parameters, want a whole part of {count}, in blocks of {BLOCK}"
         )
     kernel.apart(arrays)
     order = np.asarray(order)
     if order.ndim != 1 or (order.size and order.dtype.kind not in "iu"):
         raise KernelError(f"order is {order.dtype} {order.shape}, want whole numbers (k,)")
     order = order.astype(np.int64)
-    wrong = order[(order < 0) | (order >= n // page)]
+    wrong = order[(order < 0) | (order >= count // page)]
     if wrong.size:
-        raise KernelError(f"order: page {wrong[0]}, want 0 to {n // page - 1}")
+        raise KernelError(f"order: page {wrong[0]}, want 0 to {count // page - 1}")
     if np.unique(order).size != order.size:
         raise KernelError("order: a page is there twice")
     rows = np.zeros(order.size, PART)
-    for at, a, slot in zip(kernel.places, arrays, kernel.slots, strict=True):
-        step = page // slot.share * a.itemsize
-        rows[PLACES[at]] = np.uintp(a.ctypes.data) + (order * step).astype(np.uintp)
+    for at, array, slot in zip(kernel.places, arrays, kernel.slots, strict=True):
+        step = page // slot.share * array.itemsize
+        rows[PLACES[at]] = np.uintp(array.ctypes.data) + (order * step).astype(np.uintp)
     rows["n"] = page
     rows["first"] = order * page
     views: list[tuple[np.ndarray, ...]] = []
@@ -155,8 +159,8 @@ def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.nda
         for start in (order * page).tolist():
             views.append(
                 tuple(
-                    a[start // s.share : (start + page) // s.share]
-                    for a, s in zip(arrays, kernel.slots, strict=True)
+                    array[start // slot.share : (start + page) // slot.share]
+                    for array, slot in zip(arrays, kernel.slots, strict=True)
                 )
             )
     return Table(kernel, rows, views)

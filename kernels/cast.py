@@ -154,13 +154,13 @@ def _format(form: str) -> np.dtype:
     return FORMATS[form]
 
 
-def _target(n: int, dtype: np.dtype, out: np.ndarray | None) -> np.ndarray:
+def _target(count: int, dtype: np.dtype, out: np.ndarray | None) -> np.ndarray:
     """Return ``out`` after checking it, or a new array. Raises KernelError."""
     if out is None:
-        return np.empty(n, dtype)
+        return np.empty(count, dtype)
     flat("out", out, dtype, writable=True)
-    if out.size != n:
-        raise KernelError(f"out has {out.size} elements, want {n}")
+    if out.size != count:
+        raise KernelError(f"out has {out.size} elements, want {count}")
     return out
 
 
@@ -175,7 +175,8 @@ def _cast(
             kinds = ("float[]", "uint16_t[]")
             kinds = kinds if name.startswith("to") else kinds[::-1]
             pointers = [
-                native.pointer(kind)(a) for kind, a in zip(kinds, (source, target), strict=True)
+                native.pointer(kind)(array)
+                for kind, array in zip(kinds, (source, target), strict=True)
             ]
             native.function(name, isa)(*pointers, source.size)
         elif backend == "numba":

@@ -112,7 +112,7 @@ def _used(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         value = known[name]
         if isinstance(value, types.ModuleType):
             if value.__name__.startswith("ondie."):
-                yield from ((n, getattr(value, n)) for n in names if hasattr(value, n))
+                yield from ((node, getattr(value, node)) for node in names if hasattr(value, node))
         else:
             yield name, value
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):

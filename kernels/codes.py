@@ -146,8 +146,8 @@ def _places(pieces: list[Piece], signed: bool) -> tuple[NDArray[np.float32], NDA
     """
     ends = [piece.slope * piece.last + piece.offset for piece in pieces]
     starts = [piece.slope * piece.first + piece.offset for piece in pieces]
-    change = [(a + b) / 2 for a, b in zip(ends, starts[1:], strict=False)]
-    begin = [y * (1 + 2.0**-21) for y in change]
+    change = [(end + start) / 2 for end, start in zip(ends, starts[1:], strict=False)]
+    begin = [border * (1 + 2.0**-21) for border in change]
     shift = 0 if signed else -1  # from a place to a code
     one, high = 2.0**FRACTION, 2.0**23
     lines: list[tuple[float, float, float]] = []
@@ -167,9 +167,11 @@ def _places(pieces: list[Piece], signed: bool) -> tuple[NDArray[np.float32], NDA
     to_line[:] = np.array(lines[-1])[:, None]
     for pair in range(52, 64):  # FP32 exponents 2 pair and 2 pair + 1: magnitudes 2^-23 .. 2
         low, above = 2.0 ** (2 * pair - 127), 2.0 ** (2 * pair - 125)
-        inside = [i for i, y in enumerate(begin) if low <= y < above]
+        inside = [i for i, border in enumerate(begin) if low <= border < above]
         assert len(inside) < 2, "a line is shorter than two powers of two"
-        to_line[:, pair % LINES] = lines[inside[0] if inside else sum(y < low for y in begin)]
+        to_line[:, pair % LINES] = lines[
+            inside[0] if inside else sum(border < low for border in begin)
+        ]
         if inside:
             limit[pair % LINES] = begin[inside[0]]
     return limit, to_line
@@ -201,20 +203,20 @@ def _buckets(middle: NDArray[np.float32], negative: bool) -> NDArray[np.int32]:
     return ((code + np.where(negative, before, -before)) << 17 | at).astype(np.int32)
 
 
-def numpy_decode(q: np.ndarray, scale: np.ndarray, m: Codes) -> NDArray[np.float32]:
+def numpy_decode(code: np.ndarray, scale: np.ndarray, code_map: Codes) -> NDArray[np.float32]:
     """Return the numbers, float32[n], of codes uint8[n] with one scale per block."""
-    return m.value[q] * np.repeat(scale, BLOCK)[: q.size]
+    return code_map.value[code] * np.repeat(scale, BLOCK)[: code.size]
 
 
-def numpy_encode(x: np.ndarray, q: np.ndarray, scale: np.ndarray, m: Codes) -> None:
-    """Encode float32[n] in codes ``q`` and scales ``scale``, one per block."""
+def numpy_encode(x: np.ndarray, code: np.ndarray, scale: np.ndarray, code_map: Codes) -> None:
+    """Encode float32[n] in codes ``code`` and scales ``scale``, one per block."""
     padded = np.zeros(scale.size * BLOCK, np.float32)
     padded[: x.size] = x
     blocks = np.abs(padded).reshape(-1, BLOCK)
     scale[:] = np.where(np.isnan(blocks).any(1), np.float32(np.nan), blocks.max(1, initial=0))
-    y = x / np.repeat(scale, BLOCK)[: x.size]
-    found = np.searchsorted(m.middle, y, side="left")
-    q[:] = np.where(np.isnan(y), m.zero, found)
+    scaled = x / np.repeat(scale, BLOCK)[: x.size]
+    found = np.searchsorted(code_map.middle, scaled, side="left")
+    code[:] = np.where(np.isnan(scaled), code_map.zero, found)
 
 
 @njit

@@ -10,16 +10,16 @@ from numpy.typing import DTypeLike, NDArray
 from .errors import KernelError
 
 
-def aligned_empty(n: int, dtype: DTypeLike = np.float32, align: int = 64) -> NDArray:
+def aligned_empty(count: int, dtype: DTypeLike = np.float32, align: int = 64) -> NDArray:
     """Return an uninitialised 1-D array of `n` elements whose address is a multiple of `align`.
 
     Raises KernelError when `n` is negative or `align` is not a power of two.
     """
-    if n < 0:
-        raise KernelError(f"n: {n} elements, want 0 or more")
+    if count < 0:
+        raise KernelError(f"n: {count} elements, want 0 or more")
     if align < 1 or align & (align - 1):
         raise KernelError(f"align: {align} bytes, want a power of two")
     itemsize = np.dtype(dtype).itemsize
-    raw = np.empty(n * itemsize + align, dtype=np.uint8)
+    raw = np.empty(count * itemsize + align, dtype=np.uint8)
     start = -raw.ctypes.data % align
-    return raw[start : start + n * itemsize].view(dtype)
+    return raw[start : start + count * itemsize].view(dtype)

@@ -88,8 +88,10 @@ def call(name: str, *arguments: Any) -> Any:
     """Call ondie_<name> without an instruction set; arrays become pointers to their elements."""
     kinds = {"f4": "float[]", "u4": "uint32_t[]"}
     given = [
-        ffi.from_buffer(kinds[a.dtype.str[1:]], a) if isinstance(a, np.ndarray) else a
-        for a in arguments
+        ffi.from_buffer(kinds[array.dtype.str[1:]], array)
+        if isinstance(array, np.ndarray)
+        else array
+        for array in arguments
     ]
     return getattr(lib, f"ondie_{name}")(*given)
 
@@ -122,10 +124,12 @@ def maps(name: str) -> Any:
 
     found = ffi.new("ondie_codes[2]")
     for target, signed in zip(found, (True, False), strict=True):
-        m = codes(name, signed)
+        code_map = codes(name, signed)
         for field in ("value", "bucket", "line", "limit", "to_line"):
-            ffi.memmove(getattr(target, field), getattr(m, field), getattr(m, field).nbytes)
-        target.zero, target.base, target.least = m.zero, m.base, m.least
+            ffi.memmove(
+                getattr(target, field), getattr(code_map, field), getattr(code_map, field).nbytes
+            )
+        target.zero, target.base, target.least = code_map.zero, code_map.base, code_map.least
     return found
 
 
@@ -146,8 +150,8 @@ class Caller:
         """Update the arrays; `places` gives the index of each one in PLACES."""
         at = ffi.from_buffer
         pointers = [ffi.NULL] * 7
-        for place, a in zip(places, arrays, strict=True):
-            pointers[place] = at(a)
+        for place, array in zip(places, arrays, strict=True):
+            pointers[place] = at(array)
         self.check(
             self._one(threads, *pointers, arrays[0].size, first, at(_FLOATS, coef), self._maps, key)
         )
@@ -185,9 +189,9 @@ def limit(
 
     def call(arrays: Sequence[np.ndarray]) -> None:
         part = ffi.new("ondie_part *")
-        for place, a in zip(places, arrays, strict=True):
+        for place, array in zip(places, arrays, strict=True):
             if each[place]:
-                setattr(part, PLACES[place], ffi.from_buffer(a))
+                setattr(part, PLACES[place], ffi.from_buffer(array))
         part.n = arrays[0].size
         raise_status("limit", lib.ondie_limit(number, threads, part, sizes))
 

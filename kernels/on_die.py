@@ -118,31 +118,31 @@ def numba_isqrt(x, newton):
     return y
 
 
-def fold_adam(h: Mapping[str, float], step: int, decoupled: bool) -> list[float]:
+def fold_adam(values: Mapping[str, float], step: int, decoupled: bool) -> list[float]:
     """Return beta1, c1, beta2, c2, newton, l2, decay, step; see ONDIE_DIE_ADAM in csrc/ondie.h.
 
     Raises KernelError for beta2 = 0.
     """
     beta1, c1, beta2, c2, _, l2, decay, size, _, _ = adam.fold(
-        {**h, "eps": 0.0}, step, "canonical", decoupled
+        {**values, "eps": 0.0}, step, "canonical", decoupled
     )
-    if h["beta2"] == 0:
+    if values["beta2"] == 0:
         raise KernelError("on the die beta2 = 0.0 would divide by a gradient of 0: want more")
-    root = math.sqrt(1.0 - h["beta2"] ** step)
-    return [beta1, c1, beta2, c2, h["newton"], l2, decay, -size * root]
+    root = math.sqrt(1.0 - values["beta2"] ** step)
+    return [beta1, c1, beta2, c2, values["newton"], l2, decay, -size * root]
 
 
-def fold_adagrad(h: Mapping[str, float], step: int) -> list[float]:
+def fold_adagrad(values: Mapping[str, float], step: int) -> list[float]:
     """Return lr, l2, newton; see ONDIE_DIE_ADAGRAD in csrc/ondie.h."""
-    sign = -1.0 if h["maximize"] else 1.0
-    lr = sign * h["lr"] / (1.0 + (step - 1) * h["lr_decay"])
-    return [-lr, sign * h["weight_decay"], h["newton"]]
+    sign = -1.0 if values["maximize"] else 1.0
+    lr = sign * values["lr"] / (1.0 + (step - 1) * values["lr_decay"])
+    return [-lr, sign * values["weight_decay"], values["newton"]]
 
 
-def numpy_adam(w: Array, g: Array, states: States, c: Array) -> None:
-    """Update w, m and v in place; float32[n]; c: the coefficients of `fold_adam`."""
+def numpy_adam(w: Array, g: Array, states: States, coef: Array) -> None:
+    """Update w, m and v in place; float32[n]; coef: the coefficients of `fold_adam`."""
     m, v = states
-    beta1, c1, beta2, c2, newton, l2, decay, step = c
+    beta1, c1, beta2, c2, newton, l2, decay, step = coef
     if l2 != 0:
         g = np.float32(1) * g + l2 * w
     m[:] = beta1 * m + c1 * g
@@ -150,10 +150,10 @@ def numpy_adam(w: Array, g: Array, states: States, c: Array) -> None:
     w[:] = decay * w + step * (m * numpy_isqrt(v, int(newton)))
 
 
-def numpy_adagrad(w: Array, g: Array, states: States, c: Array) -> None:
-    """Update w and v in place; float32[n]; c: the coefficients of `fold_adagrad`."""
+def numpy_adagrad(w: Array, g: Array, states: States, coef: Array) -> None:
+    """Update w and v in place; float32[n]; coef: the coefficients of `fold_adagrad`."""
     (v,) = states
-    lr, l2, newton = c
+    lr, l2, newton = coef
     if l2 != 0:
         g = np.float32(1) * g + l2 * w
     v[:] = v + g * g
@@ -161,10 +161,10 @@ def numpy_adagrad(w: Array, g: Array, states: States, c: Array) -> None:
 
 
 @njit
-def numba_adam(w, g, m, v, c):
+def numba_adam(w, g, m, v, coef):
     """Update w, m and v in place with Adam as the die computes it."""
-    beta1, c1, beta2, c2, newton = c[0], c[1], c[2], c[3], int(c[4])
-    l2, decay, step = c[5], c[6], c[7]
+    beta1, c1, beta2, c2, newton = coef[0], coef[1], coef[2], coef[3], int(coef[4])
+    l2, decay, step = coef[5], coef[6], coef[7]
     for i in range(w.size):
         gi = g[i] + l2 * w[i] if l2 != 0 else g[i]
         mi = beta1 * m[i] + c1 * gi
@@ -175,9 +175,9 @@ def numba_adam(w, g, m, v, c):
 
 
 @njit
-def numba_adagrad(w, g, v, c):
+def numba_adagrad(w, g, v, coef):
     """Update w and v in place with AdaGrad as the die computes it."""
-    lr, l2, newton = c[0], c[1], int(c[2])
+    lr, l2, newton = coef[0], coef[1], int(coef[2])
     for i in range(w.size):
         gi = g[i] + l2 * w[i] if l2 != 0 else g[i]
         vi = v[i] + gi * gi
@@ -190,7 +190,7 @@ def _adam(decoupled: bool) -> Definition:
     return Definition(
         states=("m", "v"),
         takes=("lr", "beta1", "beta2", "weight_decay", "maximize", "newton"),
-        fold=lambda h, step, form: fold_adam(h, step, decoupled),
+        fold=lambda values, step, form: fold_adam(values, step, decoupled),
         coefs=8,
         numpy={"canonical": numpy_adam},
         numba={"canonical": numba_adam},

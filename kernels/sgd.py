@@ -24,51 +24,51 @@ PLAIN = ("lr", "weight_decay", "maximize")
 MOMENTUM = ("lr", "momentum", "dampening", "weight_decay", "maximize")
 
 
-def fold_sgd(h: Mapping[str, float], step: int, form: str) -> list[float]:
+def fold_sgd(values: Mapping[str, float], step: int, form: str) -> list[float]:
     """Return lr, l2; see ONDIE_SGD in csrc/ondie.h."""
-    sign = -1.0 if h["maximize"] else 1.0
-    return [sign * h["lr"], sign * h["weight_decay"]]
+    sign = -1.0 if values["maximize"] else 1.0
+    return [sign * values["lr"], sign * values["weight_decay"]]
 
 
-def fold_momentum(h: Mapping[str, float], step: int, form: str) -> list[float]:
+def fold_momentum(values: Mapping[str, float], step: int, form: str) -> list[float]:
     """Return lr, l2, mu, c1; see ONDIE_MOMENTUM in csrc/ondie.h.
 
     In step 1, mu is -0 to keep the sign of a zero gradient.
     """
-    sign = -1.0 if h["maximize"] else 1.0
-    mu, c1 = (-0.0, 1.0) if step == 1 else (h["momentum"], 1.0 - h["dampening"])
-    return [h["lr"], sign * h["weight_decay"], mu, sign * c1]
+    sign = -1.0 if values["maximize"] else 1.0
+    mu, c1 = (-0.0, 1.0) if step == 1 else (values["momentum"], 1.0 - values["dampening"])
+    return [values["lr"], sign * values["weight_decay"], mu, sign * c1]
 
 
-def fold_nesterov(h: Mapping[str, float], step: int, form: str) -> list[float]:
+def fold_nesterov(values: Mapping[str, float], step: int, form: str) -> list[float]:
     """Return lr, l2, mu, c1, look; see ONDIE_NESTEROV in csrc/ondie.h."""
-    sign = -1.0 if h["maximize"] else 1.0
-    _, l2, mu, c1 = fold_momentum(h, step, form)
-    return [sign * h["lr"], l2, mu, c1, sign * h["momentum"]]
+    sign = -1.0 if values["maximize"] else 1.0
+    _, l2, mu, c1 = fold_momentum(values, step, form)
+    return [sign * values["lr"], l2, mu, c1, sign * values["momentum"]]
 
 
-def numpy_sgd(mad: Mad, w: Array, g: Array, states: States, c: Array) -> None:
-    """Update w in place; w, g: float32[n]; c: the coefficients of `fold_sgd`."""
-    lr, l2 = c
+def numpy_sgd(mad: Mad, w: Array, g: Array, states: States, coef: Array) -> None:
+    """Update w in place; w, g: float32[n]; coef: the coefficients of `fold_sgd`."""
+    lr, l2 = coef
     if l2 != 0:
         g = mad(w, l2, g)
     w[:] = mad(g, -lr, w)
 
 
-def numpy_momentum(mad: Mad, w: Array, g: Array, states: States, c: Array) -> None:
-    """Update w and m in place; w, g, m: float32[n]; c: the coefficients of `fold_momentum`."""
+def numpy_momentum(mad: Mad, w: Array, g: Array, states: States, coef: Array) -> None:
+    """Update w and m in place; w, g, m: float32[n]; coef: the coefficients of `fold_momentum`."""
     (m,) = states
-    lr, l2, mu, c1 = c
+    lr, l2, mu, c1 = coef
     if l2 != 0:
         g = mad(w, l2, g)
     m[:] = mad(c1, g, mu * m)
     w[:] = mad(m, -lr, w)
 
 
-def numpy_nesterov(mad: Mad, w: Array, g: Array, states: States, c: Array) -> None:
-    """Update w and m in place; w, g, m: float32[n]; c: the coefficients of `fold_nesterov`."""
+def numpy_nesterov(mad: Mad, w: Array, g: Array, states: States, coef: Array) -> None:
+    """Update w and m in place; w, g, m: float32[n]; coef: the coefficients of `fold_nesterov`."""
     (m,) = states
-    lr, l2, mu, c1, look = c
+    lr, l2, mu, c1, look = coef
     if l2 != 0:
         g = mad(w, l2, g)
     m[:] = mad(c1, g, mu * m)
@@ -76,9 +76,9 @@ def numpy_nesterov(mad: Mad, w: Array, g: Array, states: States, c: Array) -> No
 
 
 @njit(forceinline=True)
-def sgd_loop(w, g, c, once):
+def sgd_loop(w, g, coef, once):
     """Update w in place; ``once`` selects the torch form."""
-    lr, l2 = c[0], c[1]
+    lr, l2 = coef[0], coef[1]
     with_l2 = l2 != 0
     for i in range(w.size):
         gi = compiled_mad(w[i], l2, g[i], once) if with_l2 else g[i]
@@ -86,10 +86,10 @@ def sgd_loop(w, g, c, once):
 
 
 @njit(forceinline=True)
-def momentum_loop(w, g, m, c, once, nesterov):
+def momentum_loop(w, g, m, coef, once, nesterov):
     """Update w and m in place; ``once`` selects the torch form."""
-    lr, l2, mu, c1 = c[0], c[1], c[2], c[3]
-    look = c[4] if nesterov else c[3]
+    lr, l2, mu, c1 = coef[0], coef[1], coef[2], coef[3]
+    look = coef[4] if nesterov else coef[3]
     with_l2 = l2 != 0
     for i in range(w.size):
         gi = compiled_mad(w[i], l2, g[i], once) if with_l2 else g[i]
@@ -100,39 +100,39 @@ def momentum_loop(w, g, m, c, once, nesterov):
 
 
 @njit
-def numba_sgd_canonical(w, g, c):
+def numba_sgd_canonical(w, g, coef):
     """Update w in place with SGD in the canonical form."""
-    sgd_loop(w, g, c, False)
+    sgd_loop(w, g, coef, False)
 
 
 @njit
-def numba_sgd_torch(w, g, c):
+def numba_sgd_torch(w, g, coef):
     """Update w in place with SGD in the torch form."""
-    sgd_loop(w, g, c, True)
+    sgd_loop(w, g, coef, True)
 
 
 @njit
-def numba_momentum_canonical(w, g, m, c):
+def numba_momentum_canonical(w, g, m, coef):
     """Update w and m in place with momentum in the canonical form."""
-    momentum_loop(w, g, m, c, False, False)
+    momentum_loop(w, g, m, coef, False, False)
 
 
 @njit
-def numba_momentum_torch(w, g, m, c):
+def numba_momentum_torch(w, g, m, coef):
     """Update w and m in place with momentum in the torch form."""
-    momentum_loop(w, g, m, c, True, False)
+    momentum_loop(w, g, m, coef, True, False)
 
 
 @njit
-def numba_nesterov_canonical(w, g, m, c):
+def numba_nesterov_canonical(w, g, m, coef):
     """Update w and m in place with Nesterov momentum in the canonical form."""
-    momentum_loop(w, g, m, c, False, True)
+    momentum_loop(w, g, m, coef, False, True)
 
 
 @njit
-def numba_nesterov_torch(w, g, m, c):
+def numba_nesterov_torch(w, g, m, coef):
     """Update w and m in place with Nesterov momentum in the torch form."""
-    momentum_loop(w, g, m, c, True, True)
+    momentum_loop(w, g, m, coef, True, True)
 
 
 DEFINITIONS = {

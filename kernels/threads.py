@@ -37,17 +37,21 @@ def _pool(threads: int, pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="ondie-kernels")
 
 
-def chunks(n: int, threads: int) -> list[tuple[int, int]]:
+def chunks(count: int, threads: int) -> list[tuple[int, int]]:
     """Cut [0, n) into at most `threads` runs of at least LEAST elements, at multiples of GRAIN."""
-    parts = max(1, min(checked(threads), n // LEAST))
-    size = -(-n // parts)
+    parts = max(1, min(checked(threads), count // LEAST))
+    size = -(-count // parts)
     size += -size % GRAIN
-    return [(start, min(start + size, n)) for start in range(0, n, size)] if n else [(0, 0)]
+    return (
+        [(start, min(start + size, count)) for start in range(0, count, size)]
+        if count
+        else [(0, 0)]
+    )
 
 
-def run(n: int, threads: int, work: Callable[[int, int], object]) -> list[object]:
+def run(count: int, threads: int, work: Callable[[int, int], object]) -> list[object]:
     """Call work(start, stop) for every chunk of [0, n) and return the results in order."""
-    parts = chunks(n, threads)
+    parts = chunks(count, threads)
     if len(parts) == 1:
         return [work(*parts[0])]
     return list(pool(len(parts)).map(lambda part: work(*part), parts))

@@ -41,25 +41,25 @@ SHIFTS = (0, 8, 16)  # offset of the random bits that weight, first and second s
 # --- NumPy
 
 
-def widened(x: np.ndarray, kind: int) -> np.ndarray:
+def widened(stored: np.ndarray, kind: int) -> np.ndarray:
     """Return a float32 copy of an array."""
     if kind == F32:
-        return x.copy()
-    return numpy_from_fp16(x.view(np.uint16)) if kind == H16 else numpy_from_bf16(x)
+        return stored.copy()
+    return numpy_from_fp16(stored.view(np.uint16)) if kind == H16 else numpy_from_bf16(stored)
 
 
-def narrowed(y: np.ndarray, x: np.ndarray, kind: int, more: np.ndarray | None) -> None:
-    """Store float32 ``y`` in ``x``; ``more`` holds random bits, or None to round to nearest."""
+def narrowed(values: np.ndarray, stored: np.ndarray, kind: int, more: np.ndarray | None) -> None:
+    """Store float32 ``values`` in ``stored``; ``more`` holds random bits, or None to round to nearest."""
     if kind == F32:
-        x[:] = y
+        stored[:] = values
     elif kind == H16:
-        x.view(np.uint16)[:] = numpy_to_fp16(y)
+        stored.view(np.uint16)[:] = numpy_to_fp16(values)
     else:
-        x[:] = numpy_to_bf16(y) if more is None else numpy_at_random(y, more)
+        stored[:] = numpy_to_bf16(values) if more is None else numpy_at_random(values, more)
 
 
 def numpy_update(
-    plain: Callable[..., None], f: Format, signs: Sequence[bool], arrays: Sequence[np.ndarray],
+    plain: Callable[..., None], form: Format, signs: Sequence[bool], arrays: Sequence[np.ndarray],
     coef: np.ndarray, first: int, key: int,
 ) -> None:  # fmt: skip
     """Apply the float32 update ``plain`` to arrays of a format, in place.
@@ -68,25 +68,28 @@ def numpy_update(
     signs: for each state, whether it is signed.
     """
     w, g, *rest = arrays
-    wide = widened(w, f.w)
-    n = len(signs)
-    draws = numpy_draws(w.size, first, key) if f.random else None
-    more = [None if draws is None else (draws >> s) & 0xFFFF for s in SHIFTS]
-    if f.codes:
-        maps = [codes(f.codes, sign) for sign in signs]
-        stored = [(rest[2 * i], rest[2 * i + 1]) for i in range(n)]
-        states = [numpy_decode(q, s, m) for (q, s), m in zip(stored, maps, strict=True)]
+    wide = widened(w, form.w)
+    count = len(signs)
+    draws = numpy_draws(w.size, first, key) if form.random else None
+    more = [None if draws is None else (draws >> shift) & 0xFFFF for shift in SHIFTS]
+    if form.codes:
+        maps = [codes(form.codes, sign) for sign in signs]
+        stored = [(rest[2 * i], rest[2 * i + 1]) for i in range(count)]
+        states = [
+            numpy_decode(coded, scale, code_map)
+            for (coded, scale), code_map in zip(stored, maps, strict=True)
+        ]
     else:
-        states = [widened(x, f.state) for x in rest[:n]]
-    plain(wide, widened(g, f.g), states, coef)
+        states = [widened(state_array, form.state) for state_array in rest[:count]]
+    plain(wide, widened(g, form.g), states, coef)
     for i, state in enumerate(states):
-        if f.codes:
+        if form.codes:
             numpy_encode(state, *stored[i], maps[i])
         else:
-            narrowed(state, rest[i], f.state, more[1 + i])
-    narrowed(wide, w, f.w, more[0])
-    if f.out != NONE:
-        narrowed(wide, rest[n], f.out, None)
+            narrowed(state, rest[i], form.state, more[1 + i])
+    narrowed(wide, w, form.w, more[0])
+    if form.out != NONE:
+        narrowed(wide, rest[count], form.out, None)
 
 
 # --- Numba
@@ -98,110 +101,130 @@ WHAT = {
 
 
 @njit
-def plain(what, w, g, a, b, c):
+def plain(what, w, g, first, second, coef):
     """Run the FP32 update of one operation."""
     if what == SGD:
-        sgd.numba_sgd_canonical(w, g, c)
+        sgd.numba_sgd_canonical(w, g, coef)
     elif what == MOMENTUM:
-        sgd.numba_momentum_canonical(w, g, a, c)
+        sgd.numba_momentum_canonical(w, g, first, coef)
     elif what == NESTEROV:
-        sgd.numba_nesterov_canonical(w, g, a, c)
+        sgd.numba_nesterov_canonical(w, g, first, coef)
     elif what == ADAGRAD:
-        adagrad.numba_canonical(w, g, a, c)
+        adagrad.numba_canonical(w, g, first, coef)
     else:
-        adam.numba_canonical(w, g, a, b, c)
+        adam.numba_canonical(w, g, first, second, coef)
 
 
 @njit
-def wide(x, start, stop, kind, room):
+def wide(stored, start, stop, kind, room):
     """Return elements start .. stop of a stored array as float32, in place or in ``room``."""
     if kind == F32:
-        return x[2 * start : 2 * stop].view(np.float32)
-    y = room[: stop - start]
+        return stored[2 * start : 2 * stop].view(np.float32)
+    values = room[: stop - start]
     if kind == H16:
-        numba_from_fp16(x[start:stop], y)
+        numba_from_fp16(stored[start:stop], values)
     elif kind == B16:
-        numba_from_bf16(x[start:stop], y)
-    return y
+        numba_from_bf16(stored[start:stop], values)
+    return values
 
 
 @njit
-def back(y, x, start, stop, kind, random, first, key, shift):
-    """Store float32 ``y`` as elements start .. stop of ``x``."""
+def back(values, stored, start, stop, kind, random, first, key, shift):
+    """Store float32 ``values`` as elements start .. stop of ``stored``."""
     if kind == H16:
-        numba_to_fp16(y, x[start:stop])
+        numba_to_fp16(values, stored[start:stop])
     elif kind == B16 and random:
-        numba_at_random(y, x[start:stop], first + start, key, shift)
+        numba_at_random(values, stored[start:stop], first + start, key, shift)
     elif kind == B16:
-        numba_to_bf16(y, x[start:stop])
+        numba_to_bf16(values, stored[start:stop])
 
 
 @njit
-def stored_tiles(what, n, w, g, a, b, out, c, kinds, states, first, key):
+def stored_tiles(
+    what, count, w, g, first_state, second_state, out, coef, kinds, states, first, key
+):
     """Update stored arrays tile by tile.
 
     kinds: int64[5], the storage kinds of w, g, states and out, and the stochastic rounding flag.
     """
     wk, gk, sk, ok, random = kinds[0], kinds[1], kinds[2], kinds[3], kinds[4] != 0
     rooms = np.empty((4, TILE), np.float32)
-    for start in range(0, n, TILE):
-        stop = min(n, start + TILE)
-        x = wide(w, start, stop, wk, rooms[0])
-        y = wide(g, start, stop, gk, rooms[1])
-        s = wide(a, start, stop, sk, rooms[2]) if states > 0 else rooms[2]
-        t = wide(b, start, stop, sk, rooms[3]) if states > 1 else rooms[3]
-        plain(what, x, y, s, t, c)
+    for start in range(0, count, TILE):
+        stop = min(count, start + TILE)
+        weights = wide(w, start, stop, wk, rooms[0])
+        gradient = wide(g, start, stop, gk, rooms[1])
+        first_tile = wide(first_state, start, stop, sk, rooms[2]) if states > 0 else rooms[2]
+        second_tile = wide(second_state, start, stop, sk, rooms[3]) if states > 1 else rooms[3]
+        plain(what, weights, gradient, first_tile, second_tile, coef)
         if states > 0:
-            back(s, a, start, stop, sk, random, first, key, SHIFTS[1])
+            back(first_tile, first_state, start, stop, sk, random, first, key, SHIFTS[1])
         if states > 1:
-            back(t, b, start, stop, sk, random, first, key, SHIFTS[2])
-        back(x, w, start, stop, wk, random, first, key, SHIFTS[0])
+            back(second_tile, second_state, start, stop, sk, random, first, key, SHIFTS[2])
+        back(weights, w, start, stop, wk, random, first, key, SHIFTS[0])
         if ok != NONE:
-            back(x, out, start, stop, ok, False, first, key, 0)
+            back(weights, out, start, stop, ok, False, first, key, 0)
 
 
 @njit
-def coded_tiles(what, w, g, a, b, scale_a, scale_b, c, states, values, buckets, zeros):
+def coded_tiles(
+    what, w, g, first_state, second_state, scale_a, scale_b, coef, states, values, buckets, zeros
+):
     """Update arrays with coded states block by block.
 
     values, buckets, zeros: tables of the code maps of state a and state b.
     """
-    n = w.size
-    s = np.empty(BLOCK, np.float32)
-    t = np.empty(BLOCK, np.float32)
+    count = w.size
+    first_room = np.empty(BLOCK, np.float32)
+    second_room = np.empty(BLOCK, np.float32)
     for block in range(scale_a.size):
         start = block * BLOCK
-        stop = min(n, start + BLOCK)
-        x, y = s[: stop - start], t[: stop - start]
-        numba_decode(a[start:stop], scale_a[block], x, values[0])
+        stop = min(count, start + BLOCK)
+        first_tile, second_tile = first_room[: stop - start], second_room[: stop - start]
+        numba_decode(first_state[start:stop], scale_a[block], first_tile, values[0])
         if states > 1:
-            numba_decode(b[start:stop], scale_b[block], y, values[1])
-        plain(what, w[start:stop], g[start:stop], x, y, c)
-        scale_a[block] = numba_encode(x, a[start:stop], buckets[0], zeros[0])
+            numba_decode(second_state[start:stop], scale_b[block], second_tile, values[1])
+        plain(what, w[start:stop], g[start:stop], first_tile, second_tile, coef)
+        scale_a[block] = numba_encode(first_tile, first_state[start:stop], buckets[0], zeros[0])
         if states > 1:
-            scale_b[block] = numba_encode(y, b[start:stop], buckets[1], zeros[1])
+            scale_b[block] = numba_encode(
+                second_tile, second_state[start:stop], buckets[1], zeros[1]
+            )
 
 
 def numba_update(
-    name: str, f: Format, signs: Sequence[bool], arrays: Sequence[np.ndarray],
+    name: str, form: Format, signs: Sequence[bool], arrays: Sequence[np.ndarray],
     coef: np.ndarray, first: int, key: int,
 ) -> None:  # fmt: skip
     """Run `numpy_update` in Numba; ``name`` is the name of the operation in csrc/ondie.h."""
     w, g, *rest = arrays
-    n = len(signs)
-    if f.codes:
-        maps = [codes(f.codes, sign) for sign in signs] * 2
-        q = [*rest[::2], *rest[::2]][:2]
+    count = len(signs)
+    if form.codes:
+        maps = [codes(form.codes, sign) for sign in signs] * 2
+        coded = [*rest[::2], *rest[::2]][:2]
         scale = [*rest[1::2], *rest[1::2]][:2]
         tables: list[Any] = [
-            np.stack([getattr(m, part) for m in maps[:2]]) for part in ("value", "bucket")
+            np.stack([getattr(code_map, part) for code_map in maps[:2]])
+            for part in ("value", "bucket")
         ]
-        zeros = np.array([m.zero for m in maps[:2]])
-        coded_tiles(WHAT[name], w, g, *q, *scale, coef, n, *tables, zeros)
+        zeros = np.array([code_map.zero for code_map in maps[:2]])
+        coded_tiles(WHAT[name], w, g, *coded, *scale, coef, count, *tables, zeros)
         return
-    words = [x.view(np.uint16) for x in (w, g, *rest)]
+    words = [array.view(np.uint16) for array in (w, g, *rest)]
     none = words[0][:0]
-    a, b = (words[2 : 2 + n] + [none, none])[:2]
-    out = words[2 + n] if f.out != NONE else none
-    kinds = np.array([f.w, f.g, f.state, f.out, f.random], dtype=np.int64)
-    stored_tiles(WHAT[name], w.size, words[0], words[1], a, b, out, coef, kinds, n, first, key)
+    first_state, second_state = (words[2 : 2 + count] + [none, none])[:2]
+    out = words[2 + count] if form.out != NONE else none
+    kinds = np.array([form.w, form.g, form.state, form.out, form.random], dtype=np.int64)
+    stored_tiles(
+        WHAT[name],
+        w.size,
+        words[0],
+        words[1],
+        first_state,
+        second_state,
+        out,
+        coef,
+        kinds,
+        count,
+        first,
+        key,
+    )

@@ -35,11 +35,11 @@ def numpy_top_k(g: Array, k: int) -> NDArray[np.int64]:
 def reached(count, left):
     """Return the digit that contains the ``left``-th largest, and how many lie above it."""
     above = 0
-    d = count.size - 1
-    while above + count[d] < left:
-        above += count[d]
-        d -= 1
-    return d, above
+    digit = count.size - 1
+    while above + count[digit] < left:
+        above += count[digit]
+        digit -= 1
+    return digit, above
 
 
 @njit

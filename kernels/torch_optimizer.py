@@ -39,29 +39,29 @@ _BETAS = ("beta1", "beta2")
 Back = list[tuple[torch.Tensor, torch.Tensor]]
 
 
-def array_of(t: torch.Tensor) -> np.ndarray:
+def array_of(tensor: torch.Tensor) -> np.ndarray:
     """Return the memory of a contiguous tensor as a flat array."""
-    flat = t.view(-1)
-    if t.dtype == torch.bfloat16:
+    flat = tensor.view(-1)
+    if tensor.dtype == torch.bfloat16:
         return flat.view(torch.int16).numpy().view(np.uint16)
     return flat.numpy()
 
 
-def tensor_of(a: np.ndarray) -> torch.Tensor:
+def tensor_of(array: np.ndarray) -> torch.Tensor:
     """Return the memory of an array as a tensor."""
-    if a.dtype == np.uint16:
-        return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(a)
+    if array.dtype == np.uint16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
-def _fits(t: torch.Tensor, slot: Slot) -> bool:
+def _fits(tensor: torch.Tensor, slot: Slot) -> bool:
     """Return True if the kernel can use the tensor's memory as this array of the update."""
-    return t.dtype == _TORCH[slot.dtype] and t.is_contiguous()
+    return tensor.dtype == _TORCH[slot.dtype] and tensor.is_contiguous()
 
 
-def _cast(t: torch.Tensor, slot: Slot) -> torch.Tensor:
+def _cast(tensor: torch.Tensor, slot: Slot) -> torch.Tensor:
     """Return a flat copy with the type of an array of the update."""
-    return t.detach().reshape(-1).to(_TORCH[slot.dtype], copy=True)
+    return tensor.detach().reshape(-1).to(_TORCH[slot.dtype], copy=True)
 
 
 class KernelOptimizer(torch.optim.Optimizer):
@@ -153,35 +153,41 @@ class KernelOptimizer(torch.optim.Optimizer):
         fresh: dict[torch.Tensor, dict[str, Any]] = {}  # new states, stored after all checks pass
         for number, group in enumerate(self.param_groups):
             by_step: dict[int, list[torch.Tensor]] = {}
-            for p in group["params"]:
-                if p.grad is not None:
-                    self._check(p)
-                    by_step.setdefault(self.state.get(p, {}).get("step", 0) + 1, []).append(p)
+            for param in group["params"]:
+                if param.grad is not None:
+                    self._check(param)
+                    by_step.setdefault(self.state.get(param, {}).get("step", 0) + 1, []).append(
+                        param
+                    )
             for step, parameters in by_step.items():
                 coef = self.kernel.coefficients(self._hyper(group), step)
                 random = key(step, self.seed + (number << 32)) if self.kernel.random else None
                 table, back = self._table(parameters, fresh)
                 calls.append((step, parameters, table, back, coef, random))
-        for p, state in fresh.items():
-            self.state[p] = state
+        for param, state in fresh.items():
+            self.state[param] = state
         for step, parameters, table, back, coef, random in calls:
             table(coef, self.threads, random)
-            for p in parameters:
-                self.state[p]["step"] = step
-            for p, held in back:
-                p.copy_(held.view(p.shape))
+            for param in parameters:
+                self.state[param]["step"] = step
+            for param, held in back:
+                param.copy_(held.view(param.shape))
             torch.autograd.graph.increment_version(parameters)  # the kernel wrote behind autograd
         return loss
 
-    def _check(self, p: torch.Tensor) -> None:
+    def _check(self, param: torch.Tensor) -> None:
         """Raise KernelError for a parameter or gradient that is not a dense real CPU tensor."""
-        for what, t in (("parameter", p), ("gradient", p.grad)):
-            assert t is not None
-            if t.device.type != "cpu" or t.layout != torch.strided or not t.is_floating_point():
-                layout = str(t.layout).removeprefix("torch.")
+        for what, tensor in (("parameter", param), ("gradient", param.grad)):
+            assert tensor is not None
+            if (
+                tensor.device.type != "cpu"
+                or tensor.layout != torch.strided
+                or not tensor.is_floating_point()
+            ):
+                layout = str(tensor.layout).removeprefix("torch.")
                 raise KernelError(
-                    f"{self.kernel.op}: {what} of shape {tuple(p.shape)} is {t.dtype}, {layout}, "
-                    f"on {t.device}; want real numbers, dense, on the CPU"
+                    f"{self.kernel.op}: {what} of shape {tuple(param.shape)} is {tensor.dtype}, "
+                    f"{layout}, on {tensor.device}; want real numbers, dense, on the CPU"
                 )
 
     def _table(
@@ -193,39 +199,46 @@ class KernelOptimizer(torch.optim.Optimizer):
         """
         parts: list[list[np.ndarray]] = []
         back: Back = []
-        for p in parameters:
-            state = fresh[p] = dict(self.state.get(p, {}))
+        for param in parameters:
+            state = fresh[param] = dict(self.state.get(param, {}))
             if not state:
-                arrays = self.kernel.zeros(p.numel())
+                arrays = self.kernel.zeros(param.numel())
                 state["step"] = 0
                 state.update(zip(self.kernel.states, map(tensor_of, arrays), strict=True))
-            parts.append([array_of(self._held(p, state, slot, back)) for slot in self.kernel.slots])
+            parts.append(
+                [array_of(self._held(param, state, slot, back)) for slot in self.kernel.slots]
+            )
         return tensors(self.kernel, parts), back
 
-    def _held(self, p: torch.Tensor, state: dict[str, Any], slot: Slot, back: Back) -> torch.Tensor:
+    def _held(
+        self, param: torch.Tensor, state: dict[str, Any], slot: Slot, back: Back
+    ) -> torch.Tensor:
         """Return the tensor for one array; append to ``back`` if the parameter needs a copy."""
         if slot.name in self.kernel.states:
             return state[slot.name]
         if slot.name == "g":
-            assert p.grad is not None
-            return p.grad.detach() if _fits(p.grad, slot) else _cast(p.grad, slot)
-        if slot.name == self._shown and slot.name not in state and _fits(p, slot):
-            return p.detach()
+            assert param.grad is not None
+            return param.grad.detach() if _fits(param.grad, slot) else _cast(param.grad, slot)
+        if slot.name == self._shown and slot.name not in state and _fits(param, slot):
+            return param.detach()
         if slot.name == "out":
-            held = torch.empty(p.numel(), dtype=_TORCH[slot.dtype])
+            held = torch.empty(param.numel(), dtype=_TORCH[slot.dtype])
         else:
             held = state.get("w")
             if held is None:
-                held = _cast(p, slot)
-            if self._keeps(p, slot):
+                held = _cast(param, slot)
+            if self._keeps(param, slot):
                 state["w"] = held
         if slot.name == self._shown:
-            back.append((p, held))
+            back.append((param, held))
         return held
 
-    def _keeps(self, p: torch.Tensor, w: Slot) -> bool:
+    def _keeps(self, param: torch.Tensor, slot: Slot) -> bool:
         """Return True if storing the weights in the parameter would lose information."""
-        return self._shown != "w" or torch.promote_types(p.dtype, _TORCH[w.dtype]) != p.dtype
+        return (
+            self._shown != "w"
+            or torch.promote_types(param.dtype, _TORCH[slot.dtype]) != param.dtype
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Return torch's state dictionary plus the format of the states."""
@@ -240,32 +253,34 @@ class KernelOptimizer(torch.optim.Optimizer):
         format = state_dict.get("format", self.kernel.format)
         if format != self.kernel.format:
             raise KernelError(f"states are in format {format!r}, want {self.kernel.format!r}")
-        ids = [i for group in state_dict["param_groups"] for i in group["params"]]
-        held = [p for group in self.param_groups for p in group["params"]]
-        for i, p in zip(ids, held, strict=False):  # torch reports different lengths
-            self._check_state(i, p, state_dict["state"].get(i))
+        ids = [number for group in state_dict["param_groups"] for number in group["params"]]
+        held = [param for group in self.param_groups for param in group["params"]]
+        for number, param in zip(ids, held, strict=False):  # torch reports different lengths
+            self._check_state(number, param, state_dict["state"].get(number))
         super().load_state_dict(state_dict)
-        for i, p in zip(ids, held, strict=True):
-            if i in state_dict["state"]:
-                self.state[p] = {
+        for number, param in zip(ids, held, strict=True):
+            if number in state_dict["state"]:
+                self.state[param] = {
                     name: value.detach().clone() if isinstance(value, torch.Tensor) else value
-                    for name, value in state_dict["state"][i].items()
+                    for name, value in state_dict["state"][number].items()
                 }
 
-    def _check_state(self, number: int, p: torch.Tensor, state: Mapping[str, Any] | None) -> None:
+    def _check_state(
+        self, number: int, param: torch.Tensor, state: Mapping[str, Any] | None
+    ) -> None:
         """Raise KernelError unless a loaded state fits this kernel."""
         if not state:
             return
-        slots = {s.name: s for s in self.kernel.slots}
+        slots = {slot.name: slot for slot in self.kernel.slots}
         names = [*self.kernel.states, *(["w"] if "w" in state or self._shown != "w" else [])]
         for name in ("step", *names):
             if name not in state:
                 have = ", ".join(map(str, state)) or "nothing"
                 raise KernelError(f"state of parameter {number}: {name} is missing among {have}")
         for name in names:
-            t, kind = state[name], _TORCH[slots[name].dtype]
-            if t.dtype != kind or t.shape != (slots[name].size(p.numel()),):
+            tensor, kind = state[name], _TORCH[slots[name].dtype]
+            if tensor.dtype != kind or tensor.shape != (slots[name].size(param.numel()),):
                 raise KernelError(
-                    f"state of parameter {number}: {name} is {t.dtype} {tuple(t.shape)}, "
-                    f"want {kind} ({slots[name].size(p.numel())},)"
+                    f"state of parameter {number}: {name} is {tensor.dtype} {tuple(tensor.shape)}, "
+                    f"want {kind} ({slots[name].size(param.numel())},)"
                 )

@@ -44,9 +44,9 @@ class Slot:
     share: int = 1  # BLOCK for scales
     written: bool = True
 
-    def size(self, n: int) -> int:
-        """Return the number of entries for ``n`` parameters."""
-        return -(-n // self.share)
+    def size(self, count: int) -> int:
+        """Return the number of entries for ``count`` parameters."""
+        return -(-count // self.share)
 
 
 class Update:
@@ -86,8 +86,8 @@ class Update:
         self.backend, self.isa = native.choose(backend, isa)
         self.takes, self.random = self._definition.takes, self._format.random
         self.slots = _slots(self._definition.states, self._format)
-        self.states = tuple(s.name for s in self.slots[2:] if s.name != "out")
-        self.places = native.places([s.name for s in self.slots], self._definition.states)
+        self.states = tuple(slot.name for slot in self.slots[2:] if slot.name != "out")
+        self.places = native.places([slot.name for slot in self.slots], self._definition.states)
         self._plain = format == "fp32"
         self._signs = tuple(SIGNED[name] for name in self._definition.states)
         if self.backend == "c":
@@ -111,14 +111,14 @@ class Update:
         """
         return self._format.traffic(len(self._definition.states))
 
-    def zeros(self, n: int) -> tuple[np.ndarray, ...]:
-        """Return the states of ``n`` parameters before the first step, aligned to 64 bytes."""
+    def zeros(self, count: int) -> tuple[np.ndarray, ...]:
+        """Return the states of ``count`` parameters before the first step, aligned to 64 bytes."""
         from .codes import codes
 
         found = []
         for slot in self.slots[2:]:
             if slot.name in self.states:
-                state = aligned_empty(slot.size(n), slot.dtype)
+                state = aligned_empty(slot.size(count), slot.dtype)
                 state[:] = 0
                 if slot.dtype == TYPES[CODES]:
                     state[:] = codes(self._format.codes, SIGNED[slot.name]).zero
@@ -167,9 +167,9 @@ class Update:
         if copied is not None:
             self.apart(arrays)
             self.run(copied, coef, threads, first, key)
-            for i, (a, result) in enumerate(zip(arrays, copied, strict=True)):
+            for i, (array, result) in enumerate(zip(arrays, copied, strict=True)):
                 if i != 1:
-                    a[:] = result
+                    array[:] = result
             return
         self.run(arrays, coef, threads, first, key)
 
@@ -195,7 +195,8 @@ class Update:
 
         def work(start: int, stop: int) -> None:
             parts = [
-                a[start // s.share : s.size(stop)] for a, s in zip(arrays, self.slots, strict=True)
+                array[start // slot.share : slot.size(stop)]
+                for array, slot in zip(arrays, self.slots, strict=True)
             ]
             self._run(parts, coef, first + start, number)
 
@@ -231,40 +232,40 @@ class Update:
         Copies are needed if an array is not aligned to its elements. Raises KernelError.
         """
         if len(arrays) != len(self.slots):
-            names = ", ".join(s.name for s in self.slots)
+            names = ", ".join(slot.name for slot in self.slots)
             raise KernelError(f"{self.op}: {len(arrays)} arrays, want {names}")
-        n = arrays[0].size
-        for a, slot in zip(arrays, self.slots, strict=True):  # fast path
-            if a.flags.num & _GOOD != _GOOD or a.dtype != slot.dtype or a.ndim != 1:
+        count = arrays[0].size
+        for array, slot in zip(arrays, self.slots, strict=True):  # fast path
+            if array.flags.num & _GOOD != _GOOD or array.dtype != slot.dtype or array.ndim != 1:
                 break
-            if a.size != n and (slot.share == 1 or a.size != slot.size(n)):
+            if array.size != count and (slot.share == 1 or array.size != slot.size(count)):
                 break
         else:
             if coef is not None:
                 self.check_coef(coef)
             return None
-        for a, slot in zip(arrays, self.slots, strict=True):
-            flags, want = a.flags.num, (slot.size(n),)
-            if a.dtype != slot.dtype or a.shape != want or not flags & _CONTIGUOUS:
-                layout = "" if a.flags.c_contiguous else ", strided"
+        for array, slot in zip(arrays, self.slots, strict=True):
+            flags, want = array.flags.num, (slot.size(count),)
+            if array.dtype != slot.dtype or array.shape != want or not flags & _CONTIGUOUS:
+                layout = "" if array.flags.c_contiguous else ", strided"
                 shape = f"({want[0]},)" if arrays[0].ndim == 1 else "(n,)"
                 raise KernelError(
-                    f"{self.op}: {slot.name} is {a.dtype} {a.shape}{layout}, "
+                    f"{self.op}: {slot.name} is {array.dtype} {array.shape}{layout}, "
                     f"want contiguous {slot.dtype} {shape}"
                 )
             if slot.written and not flags & _WRITABLE:
                 raise KernelError(f"{self.op}: {slot.name} is read-only, want a writable array")
         if coef is not None:
             self.check_coef(coef)
-        if all(a.flags.num & _ALIGNED for a in arrays):
+        if all(array.flags.num & _ALIGNED for array in arrays):
             return None
-        return tuple(a.copy() for a in arrays)
+        return tuple(array.copy() for array in arrays)
 
     def apart(self, arrays: Sequence[np.ndarray]) -> None:
         """Raise KernelError for arrays that share memory. (C checks this for each part.)"""
-        for i, a in enumerate(arrays):
-            for b in arrays[i + 1 :]:
-                if np.may_share_memory(a, b):
+        for i, array in enumerate(arrays):
+            for other in arrays[i + 1 :]:
+                if np.may_share_memory(array, other):
                     raise KernelError(
                         f"{self.op}: two of the arrays share memory; pass separate ones"
                     )
@@ -303,15 +304,15 @@ class Update:
         return update
 
 
-def _slots(states: tuple[str, ...], f: Format) -> tuple[Slot, ...]:
+def _slots(states: tuple[str, ...], form: Format) -> tuple[Slot, ...]:
     """Return the arrays of an update in a format, in order."""
-    found = [Slot("w", TYPES[f.w]), Slot("g", TYPES[f.g], written=False)]
+    found = [Slot("w", TYPES[form.w]), Slot("g", TYPES[form.g], written=False)]
     for name in states:
-        found.append(Slot(name, TYPES[f.state]))
-        if f.codes:
+        found.append(Slot(name, TYPES[form.state]))
+        if form.codes:
             found.append(Slot(f"{name}_scale", _F32, BLOCK))
-    if f.out != NONE:
-        found.append(Slot("out", TYPES[f.out]))
+    if form.out != NONE:
+        found.append(Slot("out", TYPES[form.out]))
     return tuple(found)
 
 

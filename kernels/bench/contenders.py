@@ -91,7 +91,7 @@ class Case:
 
         The defaults are "fp32" and "flat".
         """
-        more = [x for x in (self.format, self.shape) if x not in ("fp32", "flat")]
+        more = [word for word in (self.format, self.shape) if word not in ("fp32", "flat")]
         return "/".join([self.op, *more])
 
     def kernel(self, backend: str = "auto") -> Update:
@@ -153,19 +153,19 @@ def torch_module() -> Any:
         return None
 
 
-def filled(kernel: Update, n: int) -> list[np.ndarray]:
+def filled(kernel: Update, count: int) -> list[np.ndarray]:
     """Return arrays of an update whose values stay finite and normal however often it runs."""
     arrays = []
     for slot in kernel.slots:
-        a = aligned_empty(slot.size(n), slot.dtype)
-        x = np.linspace(0.5, 1.5, a.size, dtype=np.float32)
+        array = aligned_empty(slot.size(count), slot.dtype)
+        values = np.linspace(0.5, 1.5, array.size, dtype=np.float32)
         if slot.name != "g":
-            x[:] = 1
+            values[:] = 1
         if slot.dtype == np.uint16:
-            a[:] = x.view(np.uint32) >> 16
+            array[:] = values.view(np.uint32) >> 16
         else:
-            a[:] = np.arange(a.size) % 256 if slot.dtype == np.uint8 else x
-        arrays.append(a)
+            array[:] = np.arange(array.size) % 256 if slot.dtype == np.uint8 else values
+        arrays.append(array)
     return arrays
 
 
@@ -175,15 +175,15 @@ def _limit(kernel: Update, arrays: Sequence[np.ndarray], threads: int) -> Conten
     For FP32 it uses the given arrays, whose values stay normal. For other formats it uses separate
     arrays, because it leaves meaningless values in them.
     """
-    n, isa = arrays[0].size, isas()[-1]
+    count, isa = arrays[0].size, isas()[-1]
     if kernel.format == "fp32":
         pointer = native_kernels.pointer()
         plain = native_kernels.function(f"limit{kernel.bytes_per_param()}", isa, threads)
-        cast = [pointer(a) for a in arrays]
-        return lambda: plain(*cast, n)
-    own = [aligned_empty(a.size, a.dtype) for a in arrays]
-    for a in own:
-        a.view(np.uint8)[:] = 0
+        cast = [pointer(array) for array in arrays]
+        return lambda: plain(*cast, count)
+    own = [aligned_empty(array.size, array.dtype) for array in arrays]
+    for array in own:
+        array.view(np.uint8)[:] = 0
     limit = native_kernels.limit(isa, threads, kernel.slots, kernel.places)
     return lambda: limit(own)
 
@@ -210,7 +210,7 @@ def _call(case: Case, kernel: Update, arrays: list[np.ndarray], coef: np.ndarray
     if case.shape == "page":
         table = one(kernel, *arrays)
     elif case.shape == "tensors":
-        table = tensors(kernel, list(zip(*(cut(a, case.n, s.share) for a, s in
+        table = tensors(kernel, list(zip(*(cut(array, case.n, slot.share) for array, slot in
                                            zip(arrays, kernel.slots, strict=True)),
                                          strict=True)))  # fmt: skip
     else:
@@ -219,25 +219,25 @@ def _call(case: Case, kernel: Update, arrays: list[np.ndarray], coef: np.ndarray
     return partial(table, coef, case.threads, KEY if kernel.random else None)
 
 
-def sizes(n: int) -> list[int]:
+def sizes(count: int) -> list[int]:
     """Return the number of parameters of each tensor."""
-    return [n // TENSORS + (i < n % TENSORS) for i in range(TENSORS)]
+    return [count // TENSORS + (i < count % TENSORS) for i in range(TENSORS)]
 
 
-def cut(a: np.ndarray, parameters: int, share: int = 1) -> list[np.ndarray]:
+def cut(array: np.ndarray, parameters: int, share: int = 1) -> list[np.ndarray]:
     """Split an array into the tensors of a model; each tensor gets separate scales."""
     if share == 1:
-        return np.array_split(a, TENSORS)
-    return [np.ones(-(-n // share), a.dtype) for n in sizes(parameters)]
+        return np.array_split(array, TENSORS)
+    return [np.ones(-(-count // share), array.dtype) for count in sizes(parameters)]
 
 
 # --- torch, on the same arrays
 
 
-def _tensor(torch: Any, a: np.ndarray) -> Any:
+def _tensor(torch: Any, array: np.ndarray) -> Any:
     """Return a tensor on the memory of an array; uint16 becomes BF16."""
-    t = torch.from_numpy(a)
-    return t.view(torch.bfloat16) if a.dtype == np.uint16 else t
+    tensor = torch.from_numpy(array)
+    return tensor.view(torch.bfloat16) if array.dtype == np.uint16 else tensor
 
 
 def _torch_names(case: Case) -> tuple[str, ...]:
@@ -256,16 +256,16 @@ def _theirs(torch: Any, case: Case, arrays: list[np.ndarray]) -> dict[str, Conte
     kernel = case.kernel("numpy")
     if not _torch_names(case):
         return {}
-    cuts = [cut(a, case.n) if case.shape == "tensors" else [a] for a in arrays]
-    lists = [[_tensor(torch, a) for a in part] for part in cuts]
-    n = len(kernel.states)
-    w, g, states = lists[0], lists[1], lists[2 : 2 + n]
+    cuts = [cut(array, case.n) if case.shape == "tensors" else [array] for array in arrays]
+    lists = [[_tensor(torch, array) for array in part] for part in cuts]
+    count = len(kernel.states)
+    w, g, states = lists[0], lists[1], lists[2 : 2 + count]
     if case.format in ("fp16", "bf16"):
         wide = [torch.empty_like(x) for x in w]
         operator = _operator(torch, case.op, w, wide, states)
         if operator is None:
             return {}
-        out = lists[2 + n]
+        out = lists[2 + count]
 
         def three() -> None:
             for x, y in zip(wide, g, strict=True):
@@ -289,31 +289,31 @@ def _theirs(torch: Any, case: Case, arrays: list[np.ndarray]) -> dict[str, Conte
 def _operator(torch: Any, op: str, w: list[Any], g: list[Any], states: list[Any]) -> Any:
     """Return a call of torch's fused operator, or None if this torch version has none."""
     steps = [torch.tensor(10.0) for _ in w]
-    h: dict[str, Any] = dict(HYPER[op])
-    fixed = {"weight_decay": h.get("weight_decay", 0.0), "maximize": False}
+    options: dict[str, Any] = dict(HYPER[op])
+    fixed = {"weight_decay": options.get("weight_decay", 0.0), "maximize": False}
     if op in ("adam", "adamw"):
         name, lists = f"_fused_{op}_", [w, g, *states, [], steps]
-        h |= fixed | {"amsgrad": False}
+        options |= fixed | {"amsgrad": False}
     elif op == "adagrad":
         name, lists = "_fused_adagrad_", [w, g, *states, steps]
-        h |= fixed | {"lr_decay": 0.0}
+        options |= fixed | {"lr_decay": 0.0}
     else:
         name, lists = "_fused_sgd_", [w, g, states[0] if states else []]
-        h |= fixed | {"dampening": 0.0, "nesterov": op == "nesterov"}
-        h |= {"is_first_step": False} | ({} if states else {"momentum": 0.0})
+        options |= fixed | {"dampening": 0.0, "nesterov": op == "nesterov"}
+        options |= {"is_first_step": False} | ({} if states else {"momentum": 0.0})
     operator = getattr(torch, name, None)
-    return None if operator is None else (lambda: operator(*lists, **h))
+    return None if operator is None else (lambda: operator(*lists, **options))
 
 
 def _optimizer(torch: Any, op: str, w: list[Any], g: list[Any], kind: str) -> Any:
     """Return torch's optimizer on the given tensors; kind: "fused" or "foreach"."""
     classes = {"adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad"}
-    h: dict[str, Any] = dict(HYPER[op])
-    if "beta1" in h:
-        h["betas"] = (h.pop("beta1"), h.pop("beta2"))
+    options: dict[str, Any] = dict(HYPER[op])
+    if "beta1" in options:
+        options["betas"] = (options.pop("beta1"), options.pop("beta2"))
     if op == "nesterov":
-        h["nesterov"] = True
-    parameters = [torch.nn.Parameter(x) for x in w]
+        options["nesterov"] = True
+    parameters = [torch.nn.Parameter(tensor) for tensor in w]
     for parameter, gradient in zip(parameters, g, strict=True):
         parameter.grad = gradient
-    return getattr(torch.optim, classes.get(op, "SGD"))(parameters, **h, **{kind: True})
+    return getattr(torch.optim, classes.get(op, "SGD"))(parameters, **options, **{kind: True})

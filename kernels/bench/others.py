@@ -37,28 +37,34 @@ class Other:
         """Return True if the package is installed; it is not imported."""
         return find_spec(self.name.lower()) is not None
 
-    def has(self, op: str, n: int, form: str) -> bool:
+    def has(self, op: str, count: int, form: str) -> bool:
         """Return True if the package supports the operation, size and format."""
-        if self.name == "torchao" and form == "int8_dynamic" and (n % 256 or n < 4096):
+        if self.name == "torchao" and form == "int8_dynamic" and (count % 256 or count < 4096):
             return False  # the states would be FP32
         return op in ("adam", "adamw") and form in self.types
 
 
 def contender(
-    other: Other, torch: Any, op: str, hyper: Mapping[str, float], n: int, form: str, remark: Remark
+    other: Other,
+    torch: Any,
+    op: str,
+    hyper: Mapping[str, float],
+    count: int,
+    form: str,
+    remark: Remark,
 ) -> Callable[[], object] | None:
     """Return a step of the package's optimizer on separate memory.
 
     Return None and call ``remark`` if the optimizer fails or stores its states in another type.
     """
-    h: dict[str, Any] = dict(hyper)
-    h["betas"] = (h.pop("beta1"), h.pop("beta2"))
+    options: dict[str, Any] = dict(hyper)
+    options["betas"] = (options.pop("beta1"), options.pop("beta2"))
     wide = torch.bfloat16 if form == "bf16_stochastic" else torch.float32
-    parameter = torch.nn.Parameter(torch.ones(n, dtype=wide))
-    parameter.grad = torch.linspace(0.5, 1.5, n).to(wide)
+    parameter = torch.nn.Parameter(torch.ones(count, dtype=wide))
+    parameter.grad = torch.linspace(0.5, 1.5, count).to(wide)
     try:
         with silence():
-            optimizer = other.make([parameter], op, h)
+            optimizer = other.make([parameter], op, options)
             optimizer.step()
     except Exception as error:  # noqa: BLE001  (third-party code may raise anything)
         lines = str(error).strip().splitlines() or [""]
@@ -98,24 +104,24 @@ def silence() -> Iterator[None]:
             os.close(number)
 
 
-def _bitsandbytes(parameters: list[Any], op: str, h: Mapping[str, Any]) -> Any:
+def _bitsandbytes(parameters: list[Any], op: str, options: Mapping[str, Any]) -> Any:
     kinds = import_module("bitsandbytes").optim
     kind = kinds.AdamW8bit if op == "adamw" else kinds.Adam8bit
-    return kind(parameters, **h, min_8bit_size=0)
+    return kind(parameters, **options, min_8bit_size=0)
 
 
-def _torchao(parameters: list[Any], op: str, h: Mapping[str, Any]) -> Any:
+def _torchao(parameters: list[Any], op: str, options: Mapping[str, Any]) -> Any:
     kinds = import_module("torchao.optim")
     if parameters[0].element_size() == 2:  # AdamW without weight decay equals Adam
         return kinds._AdamW(
-            parameters, **({"weight_decay": 0.0} | dict(h)), bf16_stochastic_round=True
+            parameters, **({"weight_decay": 0.0} | dict(options)), bf16_stochastic_round=True
         )
-    return (kinds.AdamW8bit if op == "adamw" else kinds.Adam8bit)(parameters, **h)
+    return (kinds.AdamW8bit if op == "adamw" else kinds.Adam8bit)(parameters, **options)
 
 
-def _deepspeed(parameters: list[Any], op: str, h: Mapping[str, Any]) -> Any:
+def _deepspeed(parameters: list[Any], op: str, options: Mapping[str, Any]) -> Any:
     kind = import_module("deepspeed.ops.adam").DeepSpeedCPUAdam
-    return kind(parameters, **h, adamw_mode=op == "adamw")
+    return kind(parameters, **options, adamw_mode=op == "adamw")
 
 
 ADAM = ("exp_avg", "exp_avg_sq")

@@ -53,15 +53,15 @@ and not to the update.
 """
 
 
-def multiply_adds(x: Any, times: int) -> None:
-    """Run ``times`` passes of multiply-adds over ``x``; its values converge to 1."""
+def multiply_adds(values: Any, times: int) -> None:
+    """Run ``times`` passes of multiply-adds over ``values``; its values converge to 1."""
     half = np.float32(0.5)
     for _ in range(times):
-        for i in range(len(x)):
-            a = x[i]
+        for i in range(len(values)):
+            value = values[i]
             for _ in range(PER_LOAD):
-                a = a * half + half
-            x[i] = a
+                value = value * half + half
+            values[i] = value
 
 
 @cache
@@ -81,6 +81,6 @@ def peak(threads: int) -> tuple[Callable[[], object], int]:
     def call() -> object:
         if threads == 1:
             return loop(arrays[0], TIMES)
-        return list(pool(threads).map(lambda x: loop(x, TIMES), arrays))
+        return list(pool(threads).map(lambda values: loop(values, TIMES), arrays))
 
     return call, 2 * PER_LOAD * NUMBERS * TIMES * threads

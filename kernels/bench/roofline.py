@@ -69,9 +69,9 @@ def columns(bench: Bench) -> list[Column]:
 def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, bytes]:
     """Draw the figure and return the files that ``save`` makes of it, {"png": ..., "pdf": ...}."""
     cases = columns(bench)
-    panels = list(dict.fromkeys((c.shape, c.n) for c in cases))
-    who = list(dict.fromkeys(name for c in cases for name in c.rates))
-    updates = list(dict.fromkeys(c.update for c in cases))
+    panels = list(dict.fromkeys((column.shape, column.n) for column in cases))
+    who = list(dict.fromkeys(name for column in cases for name in column.rates))
+    updates = list(dict.fromkeys(column.update for column in cases))
     markers = {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(who)}
     colours = dict(zip(updates, _colours(len(updates)), strict=True))
     across = min(ACROSS, len(panels))
@@ -80,12 +80,12 @@ def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
     with matplotlib.rc_context({"font.size": 9}):
         figure = Figure(figsize=(4.6 * across + 2.4, height), layout="constrained")
         grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat
-        for axes, (shape, n) in zip(grid, panels, strict=False):
-            mine = [c for c in cases if (c.shape, c.n) == (shape, n)]
-            _roofs(axes, cases, n)
-            for c in mine:
-                _points(axes, c, markers, colours[c.update])
-            axes.set_title(f"{shape}, {n:,} parameters", fontsize=9)
+        for axes, (shape, count) in zip(grid, panels, strict=False):
+            mine = [column for column in cases if (column.shape, column.n) == (shape, count)]
+            _roofs(axes, cases, count)
+            for column in mine:
+                _points(axes, column, markers, colours[column.update])
+            axes.set_title(f"{shape}, {count:,} parameters", fontsize=9)
             axes.set_xlabel("operations per byte of DRAM traffic")
             axes.set_ylabel("operations per second, 1e9")
         for axes in list(grid)[len(panels) :]:
@@ -104,22 +104,22 @@ def draw(bench: Bench, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
 def roofs(cases: Sequence[Column]) -> dict[int, float]:
     """Return the highest memory limit in GB/s for each number of parameters."""
     found: dict[int, float] = {}
-    for c in cases:
-        if c.limit is not None:
-            found[c.n] = max(c.limit, found.get(c.n, 0.0))
+    for column in cases:
+        if column.limit is not None:
+            found[column.n] = max(column.limit, found.get(column.n, 0.0))
     return found
 
 
 def _roofs(axes: Axes, cases: Sequence[Column], here: int) -> None:
     """Draw all roofs; the roof of this panel's size is black."""
-    top = max(c.peak for c in cases)
+    top = max(column.peak for column in cases)
     axes.axhline(top, color="black", linewidth=1)
     axes.annotate(f"{PEAK}, {top:,.0f} Gop/s", (0.02, top), xycoords=("axes fraction", "data"),
                   textcoords="offset points", xytext=(0, 3), fontsize=7)  # fmt: skip
-    for n, speed in roofs(cases).items():
-        x = np.array([1e-3, top / speed])
-        own = n == here
-        axes.plot(x, x * speed, color="black" if own else "#b0b0b0", linewidth=1, zorder=1)
+    for count, speed in roofs(cases).items():
+        ends = np.array([1e-3, top / speed])
+        own = count == here
+        axes.plot(ends, ends * speed, color="black" if own else "#b0b0b0", linewidth=1, zorder=1)
         if own:  # left of the corner of the roofs and above the line, because points lie below it
             at = 0.8 * top / speed
             axes.text(
@@ -129,24 +129,33 @@ def _roofs(axes: Axes, cases: Sequence[Column], here: int) -> None:
             )  # fmt: skip
 
 
-def _points(axes: Axes, c: Column, markers: dict[str, str], colour: Any) -> None:
+def _points(axes: Axes, column: Column, markers: dict[str, str], colour: Any) -> None:
     """Draw the points of a case and the bar of its memory limit."""
-    if c.limit is not None:
-        axes.plot(c.intensity, c.limit * c.intensity, "_", color=colour, markersize=16, zorder=2)
-    for name, rate in c.rates.items():
-        axes.plot(c.intensity, rate, markers[name], color=colour, markersize=5, alpha=0.8, zorder=3)
+    if column.limit is not None:
+        axes.plot(
+            column.intensity,
+            column.limit * column.intensity,
+            "_",
+            color=colour,
+            markersize=16,
+            zorder=2,
+        )
+    for name, rate in column.rates.items():
+        axes.plot(
+            column.intensity, rate, markers[name], color=colour, markersize=5, alpha=0.8, zorder=3
+        )
 
 
 def _limits(axes: Axes, cases: Sequence[Column]) -> None:
     """Set the axis limits so that all points and the corners of the roofs are visible."""
-    top = max(c.peak for c in cases)
-    ends = [c.intensity for c in cases] + [top / speed for speed in roofs(cases).values()]
+    top = max(column.peak for column in cases)
+    ends = [column.intensity for column in cases] + [top / speed for speed in roofs(cases).values()]
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:g}")
     axes.set_xlim(min(ends) / 1.6, max(ends) * 1.6)
-    axes.set_ylim(min(rate for c in cases for rate in c.rates.values()) / 1.6, top * 1.6)
+    axes.set_ylim(min(rate for column in cases for rate in column.rates.values()) / 1.6, top * 1.6)
 
 
 def _legend(markers: dict[str, str], colours: dict[str, Any]) -> list[Line2D]:
@@ -157,11 +166,13 @@ def _legend(markers: dict[str, str], colours: dict[str, Any]) -> list[Line2D]:
     ]
     found.append(Line2D([], [], linestyle="", marker="_", markersize=12, color="#606060",
                         label=f"{LIMIT} of the case"))  # fmt: skip
-    return found + [Line2D([], [], linewidth=5, color=colours[u], label=u) for u in colours]
+    return found + [
+        Line2D([], [], linewidth=5, color=colours[update], label=update) for update in colours
+    ]
 
 
 def _colours(count: int) -> list[Any]:
     """Return ``count`` distinct colours."""
     if count <= 10:
         return [f"C{i}" for i in range(count)]
-    return [matplotlib.colormaps["turbo"](x) for x in np.linspace(0.03, 0.97, count)]
+    return [matplotlib.colormaps["turbo"](place) for place in np.linspace(0.03, 0.97, count)]

@@ -79,16 +79,16 @@ def run_kernels(
     if threads < 1:
         raise KernelError(f"threads: {threads}, want 1 or more")
     if sizes is None:
-        sizes = [min(n, max(SIZES[0], free_bytes() // 2 // need(1))) for n in SIZES]
+        sizes = [min(count, max(SIZES[0], free_bytes() // 2 // need(1))) for count in SIZES]
     cases = []
     for op in ops:
         for form in formats:
             for shape in shapes:
-                for n in (PAGE,) if shape == "page" else sizes:
-                    n = n // PAGE * PAGE or n if shape == "pages" else n
+                for count in (PAGE,) if shape == "page" else sizes:
+                    count = count // PAGE * PAGE or count if shape == "pages" else count
                     if FORMATS.get(form) is not None and FORMATS[form].codes and op == "sgd":
                         continue  # SGD has no states
-                    cases.append(Case(op, n, form, shape, threads))
+                    cases.append(Case(op, count, form, shape, threads))
     for case in cases:
         if need(case.n) > free_bytes():
             raise KernelError(
@@ -104,13 +104,13 @@ def run_kernels(
     return bench
 
 
-def need(n: int) -> int:
+def need(count: int) -> int:
     """Return the bytes needed for n parameters.
 
     They hold four arrays, four arrays of the memory limit, and four temporaries of NumPy and
     torch's foreach.
     """
-    return n * 4 * 12
+    return count * 4 * 12
 
 
 def free_bytes() -> int:
@@ -182,7 +182,12 @@ def _one(
         if torch is not None:
             torch.set_num_threads(before)
     traffic = case.kernel("numpy").bytes_per_param()
-    found = _rows(case.name, case.n, traffic, {k: v for k, v in samples.items() if k != PEAK})
+    found = _rows(
+        case.name,
+        case.n,
+        traffic,
+        {contender: times for contender, times in samples.items() if contender != PEAK},
+    )
     return found + _arithmetic(case, samples, done)
 
 
@@ -225,7 +230,7 @@ def timed(call: Contender, calls: int) -> float:
     return best
 
 
-def _rows(op: str, n: int, traffic: int, samples: dict[str, list[float]]) -> list[Row]:
+def _rows(op: str, count: int, traffic: int, samples: dict[str, list[float]]) -> list[Row]:
     """Return the rows of time and traffic of all contenders."""
 
     def ratio(name: str, anchor: str) -> float:
@@ -233,10 +238,12 @@ def _rows(op: str, n: int, traffic: int, samples: dict[str, list[float]]) -> lis
         return statistics.median(mine / theirs for mine, theirs in pairs)
 
     def row(name: str, anchor: str, unit: str = "ns/param") -> Row:
-        seconds = statistics.median(samples[name]) / n
+        seconds = statistics.median(samples[name]) / count
         value = seconds * 1e9 if unit == "ns/param" else traffic / seconds / 1e9
         relative = ratio(name, anchor) if unit == "ns/param" else ratio(anchor, name)
-        return Row(f"{op} n={n} {name}", float(f"{value:.4g}"), unit, anchor, round(relative, 4))
+        return Row(
+            f"{op} n={count} {name}", float(f"{value:.4g}"), unit, anchor, round(relative, 4)
+        )
 
     base = LIMIT if LIMIT in samples else next(iter(samples))
     rows = [row(name, base) for name in samples]
