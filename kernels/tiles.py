@@ -49,7 +49,10 @@ def widened(stored: np.ndarray, kind: int) -> np.ndarray:
 
 
 def narrowed(values: np.ndarray, stored: np.ndarray, kind: int, more: np.ndarray | None) -> None:
-    """Store float32 ``values`` in ``stored``; ``more`` holds random bits, or None to round to nearest."""
+    """Store float32 ``values`` in ``stored``.
+
+    ``more``: random bits, or None to round to nearest.
+    """
     if kind == F32:
         stored[:] = values
     elif kind == H16:
