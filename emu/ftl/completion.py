@@ -175,7 +175,7 @@ def on_translation_page_programmed(st, tid):
 
 
 @cold
-def handle_failure(st, tid):
+def handle_program_failure(st, tid):
     """Return True if the program of transaction ``tid`` has failed. The block is then closed and
     will be retired, and the pages need another place."""
     cfg = st.cfg[0]
@@ -237,7 +237,7 @@ def on_pages_programmed(st, tid):
         st.count[dev, ARRAY_PROGRAMS] += 1
     block = page_map.block_at(st, dev, txn.ppn)
     page_map.count_programmed(st, dev, txn.ppn, txn.n)
-    if cfg.program_failures > 0.0 and handle_failure(st, tid):
+    if cfg.program_failures > 0.0 and handle_program_failure(st, tid):
         place_again(st, tid, block // cfg.all_blocks)
         return -1
     if cfg.errors != 0:

@@ -5,12 +5,9 @@ own the calls of the policies (gc_victims.py, gc.py).
 Source: greedy, d-choices (Van Houdt, SIGMETRICS 2013; MQSim's RGA), FIFO, cost-benefit (Kawaguchi
 et al., USENIX 1995), random with and without a condition (MQSim's RANDOM, RANDOM_P, RANDOM_PP).
 
-A victim policy is a function ``victim(st, u) -> block``. It returns the block of unit ``u`` to be
-collected, or -1. The blocks of the unit are ``first_block(st, u) .. first_block(st, u) +
-st.cfg[0].blocks - 1``. ``st.valid[b]`` counts the valid pages of block b. ``st.block[b]`` has
-``erases``, ``filled`` (order of filling), ``written`` (ps), ``reads`` and ``stream``. Only blocks
-for which ``collectable(st, b)`` is true can be chosen. A stream policy is a function ``stream(st,
-t) -> stream`` for transaction ``t``.
+A victim policy is a function ``victim(st, unit) -> block``. It returns the block of the unit to be
+collected, or -1. docs/gc-policy.md lists what it may read. A stream policy is a function
+``stream(st, tid) -> stream`` for transaction ``tid``.
 """
 
 from __future__ import annotations
@@ -173,6 +170,7 @@ def by_age(st, tid):
     return 0 if block.state == OPEN or ago < cfg.lpns else 1
 
 
+# Preconditioning to steady state has the same policies: precondition/untimed_ftl.py, POLICIES.
 VICTIMS: dict[str, Callable[..., Any]] = {
     "greedy": greedy,
     "d_choices": d_choices,
@@ -198,8 +196,11 @@ def find(name: str, known: dict[str, Callable[..., Any]], key: str) -> Callable[
         return known[name]
     path, colon, function = name.rpartition(":")
     if not colon or not path.endswith(".py"):
-        near = nearest(name, known) or ", ".join(known)
-        raise InputError(f"{key} = {name!r}: nearest: {near} (or FILE.py:FUNCTION)")
+        near = nearest(name, known)
+        raise InputError(
+            f"{key} = {name!r}: {f'nearest: {near}; ' if near else ''}known: {', '.join(known)}, "
+            "or FILE.py:FUNCTION"
+        )
     found: Any = getattr(_module(Path(path), key), function, None)
     plain = getattr(found, "py_func", found)
     if not isinstance(plain, FunctionType):

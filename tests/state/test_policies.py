@@ -16,6 +16,7 @@ from ondie.emu.engine.core.rng import absorb, below
 from ondie.emu.ftl import gc_victims as gc
 from ondie.emu.ftl import page_map as mapping
 from ondie.emu.ftl import policies
+from ondie.emu.ftl.precondition import untimed_ftl
 from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
 from tests.state.small import commands, config, counter, device, random_writes
@@ -123,6 +124,10 @@ REFERENCE = {
     "greedy": greedy, "fifo": fifo, "cost_benefit": cost_benefit, "d_choices": d_choices,
     "random": random, "random_some": random_some,
 }  # fmt: skip
+
+
+def test_preconditioning_knows_the_same_policies():
+    assert set(untimed_ftl.POLICIES) == set(policies.VICTIMS)
 
 
 @pytest.mark.parametrize("name", policies.VICTIMS)
