@@ -126,6 +126,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: (not counted(item), -patience(item)))
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Modules live to the end: the garbage collector, and a recording, which looks through all
+    objects that it knows, need not visit them again."""
+    gc.collect()
+    gc.freeze()
+
+
 def patience(item: pytest.Item) -> float:
     """The timeout that a test has of its own, s: it takes long, and begins early."""
     mark = item.get_closest_marker("timeout")

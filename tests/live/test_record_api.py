@@ -11,7 +11,13 @@ from ondie.traces.record import Recorder, record
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
 
-from tests.traces.training import ADAM, data, loop, net, replay  # noqa: E402
+from tests.traces.training import ADAM, data, freeze_objects, loop, net, replay  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen():
+    freeze_objects()
+
 
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {"lr": 0.1, "weight_decay": 0.01}),

@@ -9,7 +9,12 @@ from ondie.traces.record import Recorder
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch import nn  # noqa: E402
 
-from tests.traces.training import data, loop, net, replay  # noqa: E402
+from tests.traces.training import data, freeze_objects, loop, net, replay  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def frozen():
+    freeze_objects()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ Does not: record; the tests do.
 Source: own. Import after pytest.importorskip("torch").
 """
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,15 @@ from torch import nn
 from ondie.traces import Trace
 
 torch.set_num_threads(1)  # the runs are tiny, and threads wait for each other
+
+
+def freeze_objects() -> None:
+    """Hide all present objects from the garbage collector, and from recordings, which look through
+    the objects that it knows: a million of them belong to torch's compiler, which the first
+    optimizer imports."""
+    torch.optim.SGD([torch.zeros(1)])
+    gc.freeze()
+
 
 ADAM = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-6, "weight_decay": 0.1}
 
