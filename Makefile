@@ -29,7 +29,7 @@ COMPARE := \
 JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest --benchmark-disable -q -n $(JOBS)
 
-.PHONY: compare test soak docs check clean
+.PHONY: compare test pytest soak docs check clean
 .DELETE_ON_ERROR:
 
 compare: $(INSTALLED)
@@ -39,8 +39,11 @@ compare: $(INSTALLED)
 		$(BIN)/ondie compare $$1 --device $$2 $$3 --out results/$$4; \
 	done
 
+# Types and pages are checked while the tests run: these wait for each other at times.
 test: $(TESTS)
-	@$(MAKE) -j2 --no-print-directory check docs
+	@$(MAKE) -j3 --no-print-directory pytest check docs
+
+pytest: $(TESTS)
 	$(PYTEST) --dist loadfile
 
 soak: $(TESTS)

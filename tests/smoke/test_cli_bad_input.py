@@ -394,24 +394,24 @@ from ondie.emu.units import InputError
 from ondie.emu.validate import model
 
 trace = model("adam", 70_000)
-values = json.loads(sys.argv[2])
-base = load_preset(sys.argv[1])
-compare(trace, base, swing=False)
+given = json.loads(sys.argv[1])
+for preset, *_ in given:
+    compare(trace, load_preset(preset), swing=False)
 peak = int(re.search(r"VmPeak:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) << 10
 resource.setrlimit(resource.RLIMIT_AS, (peak + (8 << 30),) * 2)  # well before the machine's end
-first, every = map(int, sys.argv[3:])
-numbers = [x for x in base.leaves() if not isinstance(x.value, (bool, str))]
-for leaf in numbers[first::every]:
-    for value in values:
-        given = float(min(value, 2**40)) if isinstance(leaf.value, float) else value
-        signal.alarm(300)  # ends the process: no size may keep it busy
-        print(json.dumps([leaf.key, value]), end=" ", flush=True)
-        try:
-            compare(trace, base.replace({leaf.key: given}), swing=False)
-        except (InputError, MemoryError) as error:
-            print("refused", ascii(str(error)))
-        else:
-            print("ran")
+for preset, keys, values in given:
+    base = load_preset(preset)
+    for leaf in base.leaves():
+        for value in values if leaf.key in keys else ():
+            number = float(min(value, 2**40)) if isinstance(leaf.value, float) else value
+            signal.alarm(300)  # ends the process: no size may keep it busy
+            print(json.dumps([preset, leaf.key, value]), end=" ", flush=True)
+            try:
+                compare(trace, base.replace({leaf.key: number}), swing=False)
+            except (InputError, MemoryError) as error:
+                print("refused", ascii(str(error)))
+            else:
+                print("ran")
 print("end")
 """
 
@@ -419,25 +419,39 @@ print("end")
 THOROUGH = "optimstore-r1"  # presets share most of their code
 
 
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("preset", preset_names())
-def test_no_size_ends_in_a_defect(counts, preset, tmp_path):
-    """Each constant at 0, 1, ... 2^63 - 1 runs or is refused: no traceback, no endless run. At
-    small counts a preset has a few of the constants."""
-    presets = preset_names()
-    first, every = counts((presets.index(preset), 4 * len(presets)), (0, 1))
-    values = [0, 2**62]
-    if preset == THOROUGH:
-        values = counts(values, [0, 1, 2**31, 2**62, 2**63 - 1])
+def numbers(preset):
+    """The keys of a preset's numbers."""
+    leaves = load_preset(preset).leaves()
+    return [leaf.key for leaf in leaves if not isinstance(leaf.value, (bool, str))]
+
+
+def runs_or_is_refused(given, folder):
+    """Each key of each (preset, keys, values) with each value: no traceback, no endless run."""
     done = subprocess.run(
-        [sys.executable, "-c", EXTREMES, preset, json.dumps(values), str(first), str(every)],
-        capture_output=True, text=True, cwd=tmp_path, timeout=850, check=False,
+        [sys.executable, "-c", EXTREMES, json.dumps(given)],
+        capture_output=True, text=True, cwd=folder, timeout=850, check=False,
     )  # fmt: skip
     lines = done.stdout.splitlines()
     assert done.returncode == 0 and lines[-1] == "end", (done.stdout[-300:], done.stderr[-800:])
-    numbers = [x for x in load_preset(preset).leaves() if not isinstance(x.value, (bool, str))]
-    assert len(lines) == 1 + len(numbers[first::every]) * len(values)
-    assert sum(" refused " in line for line in lines) > 8 / every
+    assert len(lines) == 1 + sum(len(keys) * len(values) for _, keys, values in given)
+    return sum(" refused " in line for line in lines)
+
+
+def test_few_sizes_of_each_preset_end_in_no_defect(tmp_path):
+    """0 and 2^62 for every 24th constant of a preset, another one in each, in one process."""
+    presets = preset_names()
+    every = 4 * len(presets)
+    given = [(name, numbers(name)[i::every], [0, 2**62]) for i, name in enumerate(presets)]
+    assert runs_or_is_refused(given, tmp_path) > len(presets)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("preset", preset_names())
+def test_no_size_ends_in_a_defect(preset, tmp_path):
+    """Each constant at 0, 1, ... 2^63 - 1."""
+    values = [0, 1, 2**31, 2**62, 2**63 - 1] if preset == THOROUGH else [0, 2**62]
+    assert runs_or_is_refused([(preset, numbers(preset), values)], tmp_path) > 8
 
 
 def test_every_error_class_is_caught():
