@@ -17,7 +17,8 @@ from ondie.traces.errors import TraceError
 from ondie.traces.hdf5 import write
 from ondie.traces.hdf5_read import read
 from ondie.traces.info import info
-from ondie.traces.model import Memory, Step, Tensor, Trace, flat_tensors
+from ondie.traces.model import Memory, Trace, flat_tensors
+from ondie.traces.records import Step, Tensor
 from ondie.traces.synth import build, models
 
 __all__ = [

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ondie.traces.errors import TraceError
-
-if TYPE_CHECKING:
-    from ondie.traces.model import Step, Trace
+from ondie.traces.records import Contents, Step
 
 #: State vectors of each operation, in the order of the kernels' arguments.
 OP_STATES: dict[str, tuple[str, ...]] = {
@@ -35,7 +32,7 @@ MAX_NUMBER = (1 << 63) - 1
 Fail = Callable[[str, object, str], None]
 
 
-def check(trace: Trace) -> None:
+def check(trace: Contents) -> None:
     """Raise TraceError with one line if the trace is inconsistent."""
     where = trace.origin
 
@@ -81,7 +78,7 @@ def check(trace: Trace) -> None:
         _check_step(trace, position, step, fail)
 
 
-def _check_tensors(trace: Trace, fail: Fail) -> None:
+def _check_tensors(trace: Contents, fail: Fail) -> None:
     """Check names, shapes, types, groups and offsets of all tensors."""
     names: set[str] = set()
     for tensor in trace.tensors:
@@ -118,7 +115,7 @@ def _check_tensors(trace: Trace, fail: Fail) -> None:
         fail("trainable parameters", expected, f"at most {MAX_ELEMENTS} is right")
 
 
-def _check_step(trace: Trace, position: int, step: Step, fail: Fail) -> None:
+def _check_step(trace: Contents, position: int, step: Step, fail: Fail) -> None:
     """Check the numbers of one step."""
     key = f"step {position}: "
     if step.index != position:

@@ -38,8 +38,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ondie.traces.errors import TraceError
-from ondie.traces.model import F32, Tensor, Trace
+from ondie.traces.model import F32, Trace
 from ondie.traces.narrow import pack
+from ondie.traces.records import Tensor
 
 FORMAT = "ondie-trace"
 SCHEMA = 1

@@ -21,8 +21,9 @@ import numpy.typing as npt
 
 from ondie.traces.errors import TraceError
 from ondie.traces.hdf5 import FORMAT, HEADER, SCHEMA, STEP_COLUMNS, TENSOR_COLUMNS, reason
-from ondie.traces.model import F32, Step, Tensor, Trace
+from ondie.traces.model import F32, Trace
 from ondie.traces.narrow import Packed, unpack
+from ondie.traces.records import Step, Tensor
 
 _MAX_ENTRIES = 1 << 28  # maximum size of a table of tensors or steps
 

@@ -1,7 +1,7 @@
 """Hooks in torch: global hooks and wrapped functions, installed and removed together.
 
-This module owns the list of wrapped torch functions and the restoration of the originals. It does
-not interpret the events; it reports them in order to a Watcher (watch.py).
+This module owns the list of wrapped torch functions, the restoration of the originals and the
+interface of the receiver of events. It does not interpret the events (watch.py).
 Source: torch.optim.optimizer and torch.nn.modules.module global hooks, torch.autograd.backward,
     torch.amp.GradScaler, torch.nn.utils.clip_grad, torch.utils.data; tested with torch 2.13.
 """
@@ -11,16 +11,32 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from ondie.traces.watch import Watcher
+
+class EventReceiver(Protocol):
+    """Receiver of torch's events."""
+
+    def forward_begins(self, module: Any) -> None: ...
+    def forward_ends(self, args: Any, kwargs: Any) -> None: ...
+    def backward(self, tensors: Any) -> AbstractContextManager[None]: ...
+    def ready(self, parameter: Any) -> None: ...
+    def scaled(self, scaler: Any, outputs: Any, result: Any) -> None: ...
+    def unscaling(self, scaler: Any, optimizer: Any) -> None: ...
+    def scaler_step_begins(self, scaler: Any, optimizer: Any) -> None: ...
+    def scaler_step_ends(self, optimizer: Any) -> None: ...
+    def fetched(self, dataset: Any, indices: Any) -> None: ...
+    def clipped(self, clipped: list[Any], max_norm: float, total_norm: Any) -> None: ...
+    def optimizer_changed(self, optimizer: Any) -> None: ...
+    def step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None: ...
+    def step_ends(self, optimizer: Any) -> None: ...
 
 
 class Hooks:
-    """All hooks of one Watcher; remove() undoes install()."""
+    """All hooks of one watcher; remove() undoes install()."""
 
-    def __init__(self, torch: Any, watcher: Watcher) -> None:
+    def __init__(self, torch: Any, watcher: EventReceiver) -> None:
         self.torch = torch
         self.watcher = watcher
         self._handles: list[Any] = []

@@ -1,7 +1,8 @@
 """The trace of a training run, step by step, as arrays and numbers.
 
-This module owns the dataclasses Tensor, Step and Trace and the sources of their vectors. It does
-not access files (hdf5.py), import torch (record.py) or know devices or update kernels.
+This module owns the class Trace and the sources of its vectors. It does not own the records of
+tensors and steps (records.py), access files (hdf5.py), import torch (record.py) or know devices or
+update kernels.
 Source: the trace contract of this project; names of states and hyperparameters as in torch.optim.
 """
 
@@ -19,60 +20,9 @@ import numpy.typing as npt
 
 from ondie.traces.consistency import OP_STATES, check
 from ondie.traces.errors import TraceError
+from ondie.traces.records import Contents, Step, Tensor
 
 F32 = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    """One parameter of the model.
-
-    `offset` is the first element in the flat vector of trainable parameters, or -1 if the parameter
-    is not trainable. `group` is the parameter group, or -1 if the optimizer does not hold the
-    parameter. `ready_order` is the rank (from 0) in which the gradient became ready, or -1 if
-    unknown.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    offset: int
-    size: int
-    trainable: bool
-    group: int
-    ready_order: int
-
-
-@dataclass(frozen=True)
-class Step:
-    """One optimizer step.
-
-    Times are in seconds. `ready_s` has one entry per tensor of the trace: the time from the start
-    of the (last) backward pass until its gradient was ready, NaN if unknown. `hyper` has one dict
-    per parameter group. `count` is the optimizer's step counter for bias correction (from 1).
-    `scale` is the loss scale. `clip_coefficient` is the factor already applied to the gradient. A
-    `skipped` step (found_inf) consumed no gradient and changed nothing. `gradient_norm` (L2) and
-    `gradient_sha256` (of the flat little-endian float32 vector) describe the consumed gradient.
-    `order` holds the indices of the samples in the data set, if known.
-    """
-
-    index: int
-    loss: float | None
-    samples: int
-    forward_s: float
-    backward_s: float
-    optimizer_s: float
-    ready_s: npt.NDArray[np.float64] | None
-    hyper: tuple[dict[str, float | bool], ...]
-    count: int
-    scale: float = 1.0
-    clip_coefficient: float = 1.0
-    found_inf: bool = False
-    skipped: bool = False
-    gradient_norm: float | None = None
-    gradient_sha256: str | None = None
-    fused: tuple[bool, ...] = ()
-    order: npt.NDArray[np.int64] | None = None
 
 
 class Source(Protocol):
@@ -112,31 +62,13 @@ class Memory:
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
-    """A training run: tensors, steps and, if recorded, gradients and weights.
+class Trace(Contents):
+    """A training run: its contents and, if recorded, gradients and weights.
 
-    Flat vectors hold the trainable parameters in the optimizer's order: float32[n_params].
-    `origin` names the source of the trace in messages (a path, or "synthetic NAME"). Raises
+    Flat vectors hold the trainable parameters in the optimizer's order: float32[n_params]. Raises
     TraceError for inconsistent contents.
     """
 
-    name: str
-    payload: str
-    timing_source: str
-    op: str
-    form: str
-    gradient_dtype: str
-    groups: int
-    tensors: tuple[Tensor, ...]
-    steps: tuple[Step, ...]
-    samples_per_step: int
-    bytes_per_sample: int
-    macs_forward: int
-    macs_backward: int
-    dataset_samples: int
-    private_samples: int
-    attrs: dict[str, Any] = field(default_factory=dict)
-    origin: str = "memory"
     source: Source = field(default_factory=Memory)
     digest: Callable[[], str] | None = None
 
@@ -154,16 +86,6 @@ class Trace:
             scalars = (step.loss, step.samples, step.forward_s, step.backward_s, step.hyper)
             text += repr((step.index, scalars, step.gradient_sha256, ready))
         return hashlib.sha256(text.encode()).hexdigest()
-
-    @cached_property
-    def n_params(self) -> int:
-        """Number of trainable elements."""
-        return sum(t.size for t in self.tensors if t.trainable)
-
-    @cached_property
-    def trainable(self) -> tuple[Tensor, ...]:
-        """The trainable tensors in order of offset."""
-        return tuple(sorted((t for t in self.tensors if t.trainable), key=lambda t: t.offset))
 
     def step(self, i: int) -> Step:
         """Return the step at position i. Raises TraceError."""

@@ -21,9 +21,10 @@ import numpy.typing as npt
 from ondie.traces import optim
 from ondie.traces.errors import TraceError
 from ondie.traces.hdf5 import Writer, scale_shift
-from ondie.traces.model import F32, Step, Trace
+from ondie.traces.model import F32, Trace
 from ondie.traces.options import Options
 from ondie.traces.options import options as checked_options
+from ondie.traces.records import Step
 from ondie.traces.subject import Subject
 from ondie.traces.watch import Watcher
 

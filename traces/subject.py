@@ -20,7 +20,8 @@ import numpy.typing as npt
 from ondie.traces import optim, parameters
 from ondie.traces.consistency import FLOAT_TYPES
 from ondie.traces.errors import TraceError
-from ondie.traces.model import F32, Tensor
+from ondie.traces.model import F32
+from ondie.traces.records import Tensor
 
 _BLOCK = 1 << 20
 

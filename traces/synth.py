@@ -19,7 +19,8 @@ import numpy as np
 from ondie.traces import architectures, convnets
 from ondie.traces.architectures import Use
 from ondie.traces.errors import TraceError
-from ondie.traces.model import Step, Tensor, Trace
+from ondie.traces.model import Trace
+from ondie.traces.records import Step, Tensor
 
 _IMAGES = "Stannis (DAC 2020): 72,000 public and 12,000 private images"
 _STANNIS = "Stannis (DAC 2020), Table I, host"

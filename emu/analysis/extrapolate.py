@@ -22,7 +22,7 @@ from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.engine.core.totals import Totals
 from ondie.emu.paths.pieces import Piece, Pieces
 from ondie.traces import Trace
-from ondie.traces.model import Tensor
+from ondie.traces.records import Tensor
 
 DECAY = "weight_decay"
 
