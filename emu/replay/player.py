@@ -222,6 +222,7 @@ class Player:
         quantities = {
             **self._counters(),
             "outstanding_commands": outstanding,
+            "controller_ecc": 0,
             "cache_flying_pages": int(self.arrays.cache["flying"].sum()),
             "transactions_in_flight": len(self.arrays.txn) - int(self.arrays.reg["txns_free"][0]),
             "submitted_commands": sum(map(len, done)),

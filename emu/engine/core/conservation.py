@@ -93,6 +93,7 @@ TERMS = {
 reads of a page are decoded together, once."""
 
 _ENDS = (Place.RUN, Place.IDLE)
+_ALL_ENDS = (*_ENDS, Place.REPLAY)
 _DIES = (Place.RUN, Place.CUT)
 _EVENT, _IDLE, _RUN, _CUT = (Place.EVENT,), (Place.IDLE,), (Place.RUN,), (Place.CUT,)
 
@@ -105,18 +106,18 @@ def _planned(name: str, counter: str, *, least: str = "0", most: str = "0") -> L
 
 COMMAND_LAWS = (
     Law("commands fetched", "commands", "submitted_commands", (Place.IDLE, Place.REPLAY)),
-    Law("commands completed", "commands_done", "commands", (*_ENDS, Place.REPLAY)),
+    Law("commands completed", "commands_done", "commands", _ALL_ENDS),
     Law("commands outstanding", "outstanding_commands", "0", (Place.IDLE, Place.REPLAY)),
-    Law("transactions in flight", "transactions_in_flight", "0", (*_ENDS, Place.REPLAY)),
+    Law("transactions in flight", "transactions_in_flight", "0", _ALL_ENDS),
     Law("free transactions", "free_transactions", "all_transactions", _IDLE),
     Law(
         "bytes down the link", "link_down_bytes", "planned_link_down_bytes",
-        (*_ENDS, Place.REPLAY, Place.CUT),
+        (*_ALL_ENDS, Place.CUT),
         "started_link_down_bytes", "started_link_down_bytes", ("down_bytes",),
     ),
     Law(
         "bytes up the link", "link_up_bytes", "planned_link_up_bytes",
-        (*_ENDS, Place.REPLAY, Place.CUT),
+        (*_ALL_ENDS, Place.CUT),
         "started_link_up_bytes", "started_link_up_bytes", ("reservoir_up_bytes",),
     ),
     Law(
@@ -129,9 +130,9 @@ COMMAND_LAWS = (
     ),
     Law(
         "pages moved by garbage collection", "gc_read_pages",
-        "gc_program_pages + gc_dropped_pages", _ENDS,
+        "gc_program_pages + gc_dropped_pages", _ALL_ENDS,
     ),
-    Law("pages folded", "fold_read_pages", "fold_program_pages + fold_dropped_pages", _ENDS),
+    Law("pages folded", "fold_read_pages", "fold_program_pages + fold_dropped_pages", _ALL_ENDS),
     Law("erases of blocks", "block_erases", "array_erases", _IDLE),
     Law("blocks erased", "erased_blocks", "block_erases * planes_per_erase", _IDLE),
     Law("tunnel bytes", "tunnel_bytes", "planned_tunnel_bytes", _RUN),
@@ -181,12 +182,12 @@ ECC_LAWS = (
     ),
     Law(
         "pages decoded", "ecc_decoded_pages", "sensed_pages + soft_pages + pe_decoded_pages",
-        (*_ENDS, Place.CUT), most="lost_pe_decoded_pages", settles=("ecc_decoded_pages",),
+        (*_ALL_ENDS, Place.CUT), most="lost_pe_decoded_pages", settles=("ecc_decoded_pages",),
     ),
     Law(
         "pages encoded", "ecc_encoded_pages",
         "programmed_pages + pe_encoded_pages + controller_ecc * landed_pages",
-        (*_ENDS, Place.CUT),
+        (*_ALL_ENDS, Place.CUT),
         most="started_parity_bytes // page_bytes"
         " + controller_ecc * (started_odc_ops * stripe_pages + started_landed_pages)",
         settles=("ecc_encoded_pages",),
@@ -205,6 +206,11 @@ STATION_LAWS = (
     ),
     Law("bytes of the tunnel stations", "station_tunnel_up + station_tunnel_down",
         "tunnel_bytes", _RUN),
+    Law(
+        "bytes of the stations ECC", "station_ecc",
+        "page_bytes * (ecc_decoded_pages + ecc_encoded_pages)"
+        " - unasked_out_bytes - unasked_in_bytes", _IDLE,
+    ),
     Law(
         # Bytes to the host pass DRAM twice: they are stored, then forwarded.
         "bytes of the station DRAM", "station_dram",
