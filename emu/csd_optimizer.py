@@ -98,19 +98,19 @@ class CSDOptimizer(KernelOptimizer):
         self.layout = Stored(format, op)
         own = format if format in FORMATS else "fp32"  # bf16_master has the states of fp32
         for name in {"backend", "isa", "threads"} & hyper.keys():
-            raise KernelError(f"{name}: the drive computes; leave it out")
+            raise KernelError(f"{name} is not available: the drive computes the update")
         if isinstance(device, Config) and settings:
-            raise InputError("settings: for a preset; a Config has them already")
+            raise InputError("settings: only for a preset name; apply them to the Config instead")
         self.cfg = device if isinstance(device, Config) else load_preset(device, settings)
         for name, value in (("forward_s", forward_s), ("backward_s", backward_s)):
             if not isinstance(value, int | float) or not 0 <= value <= LONGEST_S:
-                raise InputError(f"{name}: {value!r}, want 0 to {LONGEST_S:,} seconds")
+                raise InputError(f"{name}: {value!r}, expected 0 to {LONGEST_S:,} seconds")
         for name, value, least, most in (
             ("samples", samples, 1, 1 << 62),
             ("seed", seed, 0, 1 << 62),
         ):
             if type(value) is not int or not least <= value <= most:
-                raise InputError(f"{name}: {value!r}, want a whole number, {least} or more")
+                raise InputError(f"{name}: {value!r}, expected a whole number, {least} or more")
         self.path_name, self._seconds = path, (float(forward_s), float(backward_s))
         self._samples, self._drive_seed = samples, seed
         self._run: Run | None = None
@@ -120,12 +120,12 @@ class CSDOptimizer(KernelOptimizer):
         Options(form=form, format=format)  # raises InputError for an invalid combination
 
     def __getstate__(self) -> dict[str, Any]:
-        raise KernelError("a drive cannot be copied; state_dict() has what another one needs")
+        raise KernelError("a drive cannot be copied; use state_dict() to set up another one")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group as torch does. Raises KernelError after the first step."""
         if self._run is not None:
-            raise KernelError("a parameter group: the drive is laid out; add groups before")
+            raise KernelError("a parameter group cannot be added after the drive's layout is fixed")
         super().add_param_group(param_group)
 
     @property
@@ -147,7 +147,7 @@ class CSDOptimizer(KernelOptimizer):
                 )
             self._check(param)
             if param.dtype != torch.float32:
-                raise KernelError(f"parameter {number} is {param.dtype}, want torch.float32")
+                raise KernelError(f"parameter {number} is {param.dtype}, expected torch.float32")
         if self.seconds + sum(self._seconds) > LONGEST_S:
             raise InputError(f"{self.seconds:.3g} s simulated; the limit is {LONGEST_S:,} s")
         gradient = self._flat([param.grad for param in self.held])
@@ -178,7 +178,9 @@ class CSDOptimizer(KernelOptimizer):
         """Return the number of steps that the states have taken, including loaded states."""
         found = {int(self.state.get(param, {}).get("step", 0)) for param in self.held}
         if len(found) > 1:
-            raise KernelError(f"parameters have taken {found} steps, want the same number each")
+            raise KernelError(
+                f"parameters have taken {found} steps, expected the same number for all"
+            )
         return found.pop()
 
     def _made(self, step: Step, gradient: np.ndarray) -> Run:
@@ -266,9 +268,11 @@ class CSDOptimizer(KernelOptimizer):
         cut. Only the path on_die supports power cuts. Raises InputError.
         """
         if self.path_name != OnDie.name:
-            raise InputError(f"path: {self.path_name!r}; power cuts are for {OnDie.name!r}")
+            raise InputError(
+                f"path: {self.path_name!r}; power cuts are only available for {OnDie.name!r}"
+            )
         if type(after_events) is not int or after_events < 1:
-            raise InputError(f"after_events: {after_events!r}, want a whole number, 1 or more")
+            raise InputError(f"after_events: {after_events!r}, expected a whole number, 1 or more")
         self._cut_after = after_events
 
     @property
@@ -287,7 +291,7 @@ class CSDOptimizer(KernelOptimizer):
         Raises KernelError before the first step.
         """
         if self._run is None:
-            raise KernelError("no step was taken yet")
+            raise KernelError("no step has run yet")
         steps = tuple(replace(step, index=i) for i, step in enumerate(self._steps))
         self._set(replace(self._run.path.trace, steps=steps))
         _, book, _, joules = self._run.account()
@@ -297,7 +301,7 @@ class CSDOptimizer(KernelOptimizer):
     def run(self) -> Run:
         """The current run of the path. Raises KernelError before the first step."""
         if self._run is None:
-            raise KernelError("no step was taken yet")
+            raise KernelError("no step has run yet")
         return self._run
 
     @property
@@ -345,8 +349,8 @@ class CSDOptimizer(KernelOptimizer):
         Raises KernelError after the first step.
         """
         if self._run is not None:
-            raise KernelError("states: the drive is filled; load them before the first step")
+            raise KernelError("states cannot be loaded after the first step")
         format = state_dict.get("format", self.layout.name)
         if format != self.layout.name:
-            raise KernelError(f"states are in format {format!r}, want {self.layout.name!r}")
+            raise KernelError(f"states are in format {format!r}, expected {self.layout.name!r}")
         super().load_state_dict(state_dict | {"format": self.kernel.format})

@@ -62,5 +62,5 @@ def load(name_or_path: str | os.PathLike[str]) -> Trace:
         return build(text)
     everything = [*known["recorded"], *known["synthetic"]]
     near = difflib.get_close_matches(text.lower(), everything, n=1, cutoff=0.4)
-    hint = f"{near[0]!r} is the nearest known" if near else "known are " + ", ".join(everything)
+    hint = f"nearest: {near[0]!r}" if near else "known: " + ", ".join(everything)
     raise TraceError(f"{text!r} is neither a trace's name nor a file ending in .h5: {hint}")

@@ -68,10 +68,12 @@ def read(tables: Iterable[Table], out: Collector, *, event: str) -> None:
         seen = ", ".join(f"{kind} {count}" for kind, count in sorted(found.seen.items()))
         raise TraceError(
             f"{out.source}: no request in its events of kind {event}; it has {seen or 'no event'}; "
-            f"--event {', '.join(EVENTS[:-1])} or {EVENTS[-1]} is right"
+            f"use --event {', '.join(EVENTS[:-1])} or {EVENTS[-1]}"
         )
     if event == "Q":
-        out.note("remaps: a remapped request is queued on every device it passes", found.seen["A"])
+        out.note(
+            "remaps: a remapped request is queued on each device that it passes", found.seen["A"]
+        )
     columns = {name: np.concatenate(parts) for name, parts in found.columns.items()}
     line = columns.pop("line")
     if found.requeues:
@@ -92,24 +94,25 @@ def _event_rows(table: Table, found: _Events) -> I64:
     point = np.maximum(time.end - DECIMALS - 1, time.start)
     if (table.text[point] == _POINT).any():  # an event with a malformed device
         row = other[np.argmax(table.text[point] == _POINT)]
-        raise table.column("device", 0, np.array([row])).bad(0, "major,minor such as 8,0 is right")
+        raise table.column("device", 0, np.array([row])).bad(0, "must be major,minor, such as 8,0")
     rows: I64 = filled[known]
     others = np.setdiff1d(np.arange(table.rows), rows, assume_unique=True)
     if len(others) and not found.ended:
         row = int(others[0])
         if not found.seen and not (len(rows) and rows[0] < row):
-            raise table.bad(row, f"{table.shown(row)[:60]!r} is no event of blkparse's default "
+            raise table.bad(row, f"{table.shown(row)[:60]!r} is not an event of blkparse's default "
                             f"output: {' '.join(COLUMNS)} ...")  # fmt: skip
         found.ended = table.line + row
     if found.ended and len(rows) and table.line + int(rows[-1]) > found.ended:
         row = int(rows[table.line + rows > found.ended][0])
-        raise table.bad(row, f"an event after line {found.ended}, which is none: the default "
-                        "output of one run is right, events before its summary")  # fmt: skip
+        raise table.bad(row, f"an event after line {found.ended}, which is not an event; must be "
+                        "the default output of one run, with its events before "
+                        "its summary")  # fmt: skip
     few = table.count[rows] < len(COLUMNS)
     if few.any():
         row = int(rows[np.argmax(few)])
-        raise table.bad(row, f"{table.shown(row)[:60]!r} has {table.count[row]} columns, at least "
-                        f"{len(COLUMNS)} are right: {' '.join(COLUMNS)}")  # fmt: skip
+        raise table.bad(row, f"{table.shown(row)[:60]!r} has {table.count[row]} columns; must have "
+                        f"at least {len(COLUMNS)}: {' '.join(COLUMNS)}")  # fmt: skip
     return rows
 
 
@@ -120,7 +123,7 @@ def _piece(table: Table, rows: I64, found: _Events, out: Collector) -> None:
     for i, kind in enumerate(kinds):
         if kind not in ACTIONS:
             right = " ".join(sorted(ACTIONS))
-            raise action.bad(int(np.argmax(codes == i)), f"one of {right} is right")
+            raise action.bad(int(np.argmax(codes == i)), f"must be one of {right}")
     found.seen.update(dict(zip(kinds, np.bincount(codes).tolist(), strict=True)))
     if found.event in kinds:
         _requests(table, rows[codes == kinds.index(found.event)], found, out)
@@ -141,12 +144,12 @@ def _requests(table: Table, rows: I64, found: _Events, out: Collector) -> None:
     op, flush, fua = _letters(table.column("RWBS", _RWBS, rows))
     device, offset, size = _where(table, rows, has, out)
     data = has & (op >= 0)
-    out.note(f"{found.event} events without sectors left out", int((~data & ~flush).sum()))
+    out.note(f"{found.event} events without sectors dropped", int((~data & ~flush).sum()))
     # One entry for a flush and one for the data, in this order; no entry for other commands.
     entry = np.repeat(np.arange(len(rows)), data.astype(int) + flush)
     first = np.append(True, entry[1:] != entry[:-1])[: len(entry)]
     flushes = flush[entry] & first
-    out.note("writes with a flush before them split in two", int((data & flush).sum()))
+    out.note("writes with a preceding flush split into two requests", int((data & flush).sum()))
     new = {
         "ticks": ticks[entry],
         "op": np.where(flushes, FLUSH, op[entry]).astype(np.int8),
@@ -189,7 +192,7 @@ def _letters(column: Column) -> tuple[I64, npt.NDArray[np.bool_], npt.NDArray[np
         match = _LETTERS.fullmatch(kind)
         if match is None:
             at = int(np.argmax(codes == i))
-            raise column.bad(at, "R, W, D or N, F before it, F A S M after it are right")
+            raise column.bad(at, "must be R, W, D or N, with F before it and F A S M after it")
         flush, op, rest = match.groups()
         table.append((_OP[op], bool(flush) or "B" in rest, "F" in rest or "B" in rest))
     op, first, fua = (np.array(column)[codes] for column in zip(*table, strict=True))
@@ -215,5 +218,5 @@ def _requeued(
     for key in (device, sector, sectors):
         same &= key[order][1:] == key[order][:-1]
     gone = order[:-1][same & again[1:] & ~again[:-1]]
-    out.note("requests requeued by the driver counted once", len(gone))
+    out.note("requests requeued by the driver and counted once", len(gone))
     return np.isin(line, line[entries[gone]])

@@ -66,7 +66,7 @@ def read_block(
     _check_format("read", path, format, READ_FORMATS)
     _check_options(path, format, time_unit, event, wait)
     if limit is not None and limit < 1:
-        raise TraceError(f"limit {limit}: at least 1 is right")
+        raise TraceError(f"limit {limit}: must be at least 1")
     out = Collector(os.fspath(path), format, sort=sort, limit=limit)
     cut = format == "mqsim"  # its last column has one character, so a truncated line is detected
     lines = pieces(path, piece, cut, progress)
@@ -109,7 +109,7 @@ def write_block(
     _check_options(path, format, time_unit, None, wait)
     for name in drop:
         if name not in DROPS:
-            raise TraceError(f"drop {name!r}: one of {', '.join(DROPS)} is right")
+            raise TraceError(f"drop {name!r}: must be one of {', '.join(DROPS)}")
     trace, notes = _fitted(trace, target, format, drop)
     if format == "mqsim":
         assert time_unit is not None
@@ -144,7 +144,7 @@ def _check_format(
 ) -> None:
     """Raise TraceError for an unknown format."""
     if format not in formats:
-        right = f"one of {', '.join(formats)} is right"
+        right = f"must be one of {', '.join(formats)}"
         raise TraceError(f"{path}: format {format!r} to {verb}: {right}")
 
 
@@ -157,19 +157,18 @@ def _check_options(
     if (format == "mqsim") != (time_unit is not None):
         if time_unit is None:
             raise TraceError(
-                f"{path}: mqsim's format does not say its time unit (Time_Unit in MQSim's workload "
+                f"{path}: mqsim's format does not state its time unit (Time_Unit in MQSim's "
+                "workload "
                 f"file does): --time-unit, one of {units}, is needed"
             )
-        raise TraceError(
-            f"{path}: {format}'s time unit is fixed: leave --time-unit {time_unit} out"
-        )
+        raise TraceError(f"{path}: {format}'s time unit is fixed: remove --time-unit {time_unit}")
     if time_unit is not None and time_unit not in mqsim.TICKS_PS:
-        raise TraceError(f"{path}: time unit {time_unit!r}: one of {units} is right")
+        raise TraceError(f"{path}: time unit {time_unit!r}: must be one of {units}")
     if event is not None and (format != "blkparse" or event not in blkparse.EVENTS):
-        right = f"one of {', '.join(blkparse.EVENTS)}, with blkparse, is right"
+        right = f"must be one of {', '.join(blkparse.EVENTS)}, and only for blkparse"
         raise TraceError(f"{path}: event {event!r} with {format}: {right}")
     if wait is not None and (format not in ("fio", "fio2") or wait not in fio.WAITS):
-        right = f"one of {', '.join(fio.WAITS)}, with fio's version 2, is right"
+        right = f"must be one of {', '.join(fio.WAITS)}, and only for fio version 2"
         raise TraceError(f"{path}: wait {wait!r} with {format}: {right}")
 
 
@@ -185,25 +184,26 @@ def _fitted(
             trace = without(trace, op)
         elif n and op in (TRIM, FLUSH) and format in ("mqsim", "msr"):
             raise TraceError(
-                f"{path}: {n} {name} requests: {format}'s format has no such operation: "
-                f"--drop {name} leaves them out"
+                f"{path}: {n} {name} requests: {format}'s format does not have this operation: "
+                f"--drop {name} drops them"
             )
     if trace.fua is not None and trace.fua.any():
         n = int(trace.fua.sum())
         if "fua" not in drop:
             raise TraceError(
-                f"{path}: {n} writes with FUA: {format}'s format has no such mark: --drop fua "
+                f"{path}: {n} writes with FUA: {format}'s format does not have this flag: "
+                "--drop fua "
                 "makes them ordinary writes"
             )
-        notes.append(f"{n} writes lost their FUA")
+        notes.append(f"{n} writes without their FUA flag")
         trace = replace(trace, fua=None)
     if not trace.timed and format != "fio2":
         if "time" not in drop:
             raise TraceError(
-                f"{path}: the trace holds no times, which {format}'s format needs: --drop time "
+                f"{path}: the trace has no times, which {format}'s format needs: --drop time "
                 "makes them all 0"
             )
-        notes.append("no times: all written as 0")
+        notes.append("no times: all arrival times written as 0")
     return trace, notes
 
 
@@ -212,12 +212,12 @@ def _lost(trace: BlockTrace, format: str) -> list[str]:
     notes = []
     if format == "msr":
         if trace.response_ps is None:
-            notes.append("response times not known: written as 0")
+            notes.append("response times unknown: written as 0")
     else:
         if trace.response_ps is not None:
-            notes.append("recorded response times not kept")
+            notes.append("recorded response times dropped")
         if trace.origin_ps:
-            notes.append("the source's clock not kept: times count from the first request")
+            notes.append("start time dropped: times are relative to the first request")
     if format == "mqsim":
         pairs = [f"{n} = {d}" for n, d in zip(mqsim.numbers(trace), trace.devices, strict=True)]
         if any(pair != f"{d} = {d}" for pair, d in zip(pairs, trace.devices, strict=True)):

@@ -35,7 +35,7 @@ def without(trace: BlockTrace, op: int) -> BlockTrace:
 def head(trace: BlockTrace, count: int) -> BlockTrace:
     """Return the first requests, at most `count`. Raises TraceError for a count below 1."""
     if count < 1:
-        raise TraceError(f"limit {count}: at least 1 is right")
+        raise TraceError(f"limit {count}: must be at least 1")
     return take(trace, slice(0, count))
 
 
@@ -43,7 +43,7 @@ def only(trace: BlockTrace, device: str) -> BlockTrace:
     """Return the requests of one device. Raises TraceError that names the known devices."""
     if device not in trace.devices:
         known = ", ".join(trace.devices[:20]) + (", ..." if len(trace.devices) > 20 else "")
-        raise TraceError(f"{trace.source}: device {device!r}: one of {known} is right")
+        raise TraceError(f"{trace.source}: device {device!r}: must be one of {known}")
     rows = np.flatnonzero(trace.device == trace.devices.index(device))
     return take(trace, rows, device=np.zeros(len(rows), np.int32), devices=(device,))
 
@@ -65,10 +65,12 @@ def beside(trace: BlockTrace) -> BlockTrace:
         bases.append(base)
         base += -(-end // BESIDE) * BESIDE
     if base >= BYTES_END:
-        raise TraceError(f"{trace.source}: its devices side by side take {base} bytes: too many")
+        raise TraceError(
+            f"{trace.source}: its devices take {base} bytes in a common address space: too many"
+        )
     offset = trace.offset + np.where(trace.op == FLUSH, 0, np.array(bases)[trace.device])
     places = ", ".join(f"{d} from {b}" for d, b in list(zip(trace.devices, bases, strict=True))[:8])
-    note = f"devices side by side: {places}{', ...' if len(bases) > 8 else ''}"
+    note = f"devices placed one after the other at: {places}{', ...' if len(bases) > 8 else ''}"
     return replace(
         trace,
         offset=offset,
@@ -84,7 +86,7 @@ def wrap(trace: BlockTrace, capacity: int) -> BlockTrace:
     Both parts have the same arrival. Raises TraceError for a request larger than `capacity`.
     """
     if capacity < 1:
-        raise TraceError(f"offset wrap {capacity}: at least 1 byte is right")
+        raise TraceError(f"offset wrap {capacity}: must be at least 1 byte")
     large = trace.size > capacity
     if large.any():
         i = int(np.argmax(large))
@@ -101,7 +103,7 @@ def wrap(trace: BlockTrace, capacity: int) -> BlockTrace:
     size = np.where(first, left[rows], trace.size[rows] - np.where(second, left[rows], 0))
     moved = int((offset != trace.offset).sum())
     notes = [f"{moved} offsets wrapped at {capacity} bytes"] if moved else []
-    notes += [f"{across.sum()} requests across the wrap made two each"] if across.any() else []
+    notes += [f"{across.sum()} requests across the wrap split into two"] if across.any() else []
     return take(
         trace, rows, offset=np.where(second, 0, offset[rows]), size=size,
         notes=(*trace.notes, *notes),

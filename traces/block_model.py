@@ -92,18 +92,18 @@ class BlockTrace:
         """Raise TraceError for a column of wrong type or length."""
         n = len(self.arrival_ps)
         if not n:
-            raise TraceError(f"{self.source}: no requests, at least one is right")
+            raise TraceError(f"{self.source}: no requests; must have at least one")
         for name, kind in COLUMNS.items():
             column = getattr(self, name)
             if column is None and name in ("response_ps", "fua"):
                 continue
             if column.dtype != kind or column.shape != (n,):
                 raise TraceError(
-                    f"{self.source}: {name} is {column.dtype}{list(column.shape)}, "
-                    f"{np.dtype(kind)}[{n}] is right"
+                    f"{self.source}: {name} is {column.dtype}{list(column.shape)}; "
+                    f"must be {np.dtype(kind)}[{n}]"
                 )
         if len(set(self.devices)) != len(self.devices) or not all(self.devices):
-            raise TraceError(f"{self.source}: devices are {self.devices}, distinct names are right")
+            raise TraceError(f"{self.source}: devices are {self.devices}; must be distinct names")
 
     def _check_values(self) -> None:
         """Raise TraceError for the first invalid value."""
@@ -113,27 +113,27 @@ class BlockTrace:
             ("device", (self.device < 0) | (self.device >= len(self.devices)),
              f"0 to {len(self.devices) - 1}"),
             ("offset", (self.offset < 0) | (self.offset >= BYTES_END), "0 to 2**62 - 1"),
-            ("offset", flush & (self.offset != 0), "0, as it is a flush,"),
-            ("size", flush & (self.size != 0), "0, as it is a flush,"),
+            ("offset", flush & (self.offset != 0), "0 for a flush"),
+            ("size", flush & (self.size != 0), "0 for a flush"),
             ("size", ~flush & ((self.size <= 0) | (self.size >= BYTES_END)), "1 to 2**62 - 1"),
-            ("arrival_ps", self.arrival_ps < 0, "0 or later"),
+            ("arrival_ps", self.arrival_ps < 0, "0 or more"),
         ]  # fmt: skip
         if self.response_ps is not None:
             wanted.append(("response_ps", self.response_ps < 0, "0 or more"))
         if not self.timed:
-            wanted.append(("arrival_ps", self.arrival_ps != 0, "0, as the trace holds no times,"))
+            wanted.append(("arrival_ps", self.arrival_ps != 0, "0, because the trace has no times"))
         for name, bad, right in wanted:
             if bad.any():
                 i = int(np.argmax(bad))
-                raise self._bad(i, f"{name} is {getattr(self, name)[i]}, {right} is right")
+                raise self._bad(i, f"{name} is {getattr(self, name)[i]}; must be {right}")
         back = self.arrival_ps[1:] < self.arrival_ps[:-1]
         if back.any():
             i = int(np.argmax(back)) + 1
             raise self._bad(
-                i, f"arrival_ps is {self.arrival_ps[i]}, before that of request {i - 1}"
+                i, f"arrival_ps is {self.arrival_ps[i]}; must not be before that of request {i - 1}"
             )
         if self.origin_ps < 0:
-            raise TraceError(f"{self.source}: origin_ps is {self.origin_ps}, 0 or more is right")
+            raise TraceError(f"{self.source}: origin_ps is {self.origin_ps}; must be 0 or more")
 
 
 #: Columns and their types; response_ps and fua may be None.
@@ -193,8 +193,8 @@ class Collector:
             if i:
                 last, at = int(ticks[i - 1]), int(lines[i - 1])
             raise TraceError(
-                f"{self.source}: line {lines[i]}: time {ticks[i]} runs backwards, line {at} has "
-                f"{last}; sort by time (--sort) if that is meant"
+                f"{self.source}: line {lines[i]}: time {ticks[i]} is before that of line {at}, "
+                f"{last}; use --sort to sort by time"
             )
         self._last = int(ticks[-1]), int((line() if callable(line) else line)[-1])
 
@@ -216,14 +216,14 @@ class Collector:
     def finish(self) -> BlockTrace:
         """Return the trace. Raises TraceError if it has no requests or exceeds 63 bits of ps."""
         if not self.size:
-            raise TraceError(f"{self.source}: no requests, at least one is right")
+            raise TraceError(f"{self.source}: no requests; must have at least one")
         columns = {}
         for name in list(self._pieces):
             columns[name] = np.concatenate(self._pieces.pop(name))
         if self.sort:
             order = np.argsort(columns["ticks"], kind="stable")
             moved = int((order != np.arange(len(order))).sum())
-            self.note("requests out of place, sorted by time", moved)
+            self.note("requests out of order, sorted by time", moved)
             columns = {name: column[order] for name, column in columns.items()}
         ticks = columns.pop("ticks")
         origin = int(ticks[0]) if self.relative else 0
@@ -252,6 +252,6 @@ class Collector:
             days = INT64_MAX / PS_PER_S / 86400
             raise TraceError(
                 f"{self.source}: a {what} of {longest * self.tick_ps / PS_PER_S:.0f} s: "
-                f"at most {days:.0f} days are right, which is what 63 bits of picoseconds hold"
+                f"must be at most {days:.0f} days, the range of 63 bits of picoseconds"
             )
         return (ticks.astype(np.int64) - origin) * self.tick_ps

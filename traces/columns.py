@@ -93,7 +93,7 @@ class Table:
             row = int(np.flatnonzero(wrong)[0])
             shown = self.shown(row)
             have = f"{_short(shown)} has {self.count[row]} columns" if shown else "is empty"
-            raise self.bad(row, f"{have}, {len(columns)} are right: {' '.join(columns)}")
+            raise self.bad(row, f"{have}; must have {len(columns)}: {' '.join(columns)}")
 
     def column(self, name: str, at: int, rows: I64 | None = None) -> Column:
         """Return token `at` of each of the rows (default: all); each row must have that many."""
@@ -136,8 +136,8 @@ class Column:
             total += value * np.uint64(10**done)
         bad |= (total > most) | (total < least)
         if bad.any():
-            raise self.bad(int(np.flatnonzero(bad)[0]), f"a whole number from {least} to {most}"
-                           " is right")  # fmt: skip
+            raise self.bad(int(np.flatnonzero(bad)[0]), "must be a whole number from "
+                           f"{least} to {most}")  # fmt: skip
         return total.view(np.int64)
 
     def decimals(self, digits: int) -> I64:
@@ -145,7 +145,7 @@ class Column:
         point = self.end - digits - 1
         bad = (point <= self.start) | (self.table.text[np.maximum(point, 0)] != _POINT)
         if bad.any():
-            raise self.bad(int(np.flatnonzero(bad)[0]), f"{digits} decimals are right")
+            raise self.bad(int(np.flatnonzero(bad)[0]), f"must have {digits} decimals")
         most = INT64_MAX // 10**digits - 1
         whole = Column(self.table, self.name, self.rows, self.start, point).integers(most=most)
         part = Column(self.table, self.name, self.rows, point + 1, self.end).integers()
@@ -158,7 +158,7 @@ class Column:
             codes[self.equal(word)] = code
         if (codes < 0).any():
             *most, last = map(repr, known)
-            raise self.bad(int(np.argmax(codes < 0)), f"{', '.join(most)} or {last} is right")
+            raise self.bad(int(np.argmax(codes < 0)), f"must be {', '.join(most)} or {last}")
         return codes
 
     def equal(self, word: str) -> npt.NDArray[np.bool_]:
@@ -172,7 +172,7 @@ class Column:
         length = self.end - self.start
         key = self.table.words[self.start] & _FIRST[np.minimum(length, 8)]
         if (length > 8).any():
-            raise self.bad(int(np.argmax(length > 8)), "at most 8 characters are right")
+            raise self.bad(int(np.argmax(length > 8)), "must have at most 8 characters")
         found, first, codes = np.unique(key, return_index=True, return_inverse=True)
         return [self.text(int(i)) for i in first], codes.astype(np.int64)
 
@@ -181,7 +181,7 @@ class Column:
         length = self.end - self.start
         if (length > MOST_NAME).any() or (length < 1).any():
             wrong = (length > MOST_NAME) | (length < 1)
-            raise self.bad(int(np.argmax(wrong)), f"a name of 1 to {MOST_NAME} bytes is right")
+            raise self.bad(int(np.argmax(wrong)), f"must be a name of 1 to {MOST_NAME} bytes")
         parts = [length.view(np.uint64)]
         for done in range(0, int(length.max(initial=0)), 8):
             digits = np.clip(length - done, 0, 8)
@@ -199,7 +199,7 @@ class Column:
             try:
                 name = bytes(self.table.text[self.start[first[i]] : self.end[first[i]]]).decode()
             except UnicodeDecodeError:
-                raise self.bad(int(first[i]), "a name in UTF-8 is right") from None
+                raise self.bad(int(first[i]), "must be a name in UTF-8") from None
             codes[i] = known.setdefault(name, len(known))
         return codes[ids]
 

@@ -37,23 +37,23 @@ def check(trace: Contents) -> None:
     where = trace.origin
 
     def fail(key: str, value: object, right: str) -> None:
-        raise TraceError(f"{where}: {key} is {value!r}, {right}")
+        raise TraceError(f"{where}: {key} is {value!r}; {right}")
 
     if trace.payload not in ("recorded", "none"):
-        fail("payload", trace.payload, "'recorded' or 'none' is right")
+        fail("payload", trace.payload, "must be 'recorded' or 'none'")
     if trace.timing_source not in ("recorded", "synthetic"):
-        fail("timing_source", trace.timing_source, "'recorded' or 'synthetic' is right")
+        fail("timing_source", trace.timing_source, "must be 'recorded' or 'synthetic'")
     if trace.timing_source == "synthetic" and trace.payload != "none":
-        fail("payload", trace.payload, "a synthetic trace has 'none'")
+        fail("payload", trace.payload, "must be 'none' in a synthetic trace")
     if trace.op not in OP_STATES:
-        fail("op", trace.op, f"one of {', '.join(OP_STATES)} is right")
+        fail("op", trace.op, f"must be one of {', '.join(OP_STATES)}")
     if trace.form not in ("torch", "canonical"):
-        fail("form", trace.form, "'torch' or 'canonical' is right")
+        fail("form", trace.form, "must be 'torch' or 'canonical'")
     if trace.gradient_dtype not in FLOAT_TYPES:
-        fail("gradient_dtype", trace.gradient_dtype, f"one of {', '.join(FLOAT_TYPES)} is right")
+        fail("gradient_dtype", trace.gradient_dtype, f"must be one of {', '.join(FLOAT_TYPES)}")
     for key in ("samples_per_step", "groups"):
         if getattr(trace, key) < 1:
-            fail(key, getattr(trace, key), "at least 1 is right")
+            fail(key, getattr(trace, key), "must be at least 1")
     for key in (
         "bytes_per_sample",
         "macs_forward",
@@ -62,18 +62,18 @@ def check(trace: Contents) -> None:
         "private_samples",
     ):
         if getattr(trace, key) < 0:
-            fail(key, getattr(trace, key), "0 (unknown) or more is right")
+            fail(key, getattr(trace, key), "must be 0 (unknown) or more")
         if getattr(trace, key) > MAX_NUMBER:
-            fail(key, getattr(trace, key), f"at most {MAX_NUMBER} is right")
+            fail(key, getattr(trace, key), f"must be at most {MAX_NUMBER}")
     if trace.private_samples > trace.dataset_samples > 0:
         fail(
             "private_samples",
             trace.private_samples,
-            f"at most dataset_samples = {trace.dataset_samples} is right",
+            f"must be at most dataset_samples = {trace.dataset_samples}",
         )
     _check_tensors(trace, fail)
     if not trace.steps:
-        fail("steps", 0, "at least one is right")
+        fail("steps", 0, "must be at least 1")
     for position, step in enumerate(trace.steps):
         _check_step(trace, position, step, fail)
 
@@ -84,63 +84,63 @@ def _check_tensors(trace: Contents, fail: Fail) -> None:
     for tensor in trace.tensors:
         key = f"tensor {tensor.name!r}: "
         if tensor.name in names:
-            fail("tensor name", tensor.name, "each name once is right")
+            fail("tensor name", tensor.name, "must be unique")
         names.add(tensor.name)
         if any(d < 0 for d in tensor.shape):
-            fail(key + "shape", tensor.shape, "sizes of 0 or more are right")
+            fail(key + "shape", tensor.shape, "must be sizes of 0 or more")
         if tensor.size != math.prod(tensor.shape):
-            fail(key + "size", tensor.size, f"{math.prod(tensor.shape)} is right for its shape")
+            fail(key + "size", tensor.size, f"must be {math.prod(tensor.shape)} for its shape")
         if tensor.size > MAX_ELEMENTS:
-            fail(key + "size", tensor.size, f"at most {MAX_ELEMENTS} is right")
+            fail(key + "size", tensor.size, f"must be at most {MAX_ELEMENTS}")
         if tensor.dtype not in FLOAT_TYPES and tensor.trainable:
-            fail(key + "dtype", tensor.dtype, f"one of {', '.join(FLOAT_TYPES)} is right")
+            fail(key + "dtype", tensor.dtype, f"must be one of {', '.join(FLOAT_TYPES)}")
         if tensor.trainable and not 0 <= tensor.group < trace.groups:
-            fail(key + "group", tensor.group, f"0 to {trace.groups - 1} is right")
+            fail(key + "group", tensor.group, f"must be from 0 to {trace.groups - 1}")
         if not tensor.trainable and tensor.offset != -1:
-            fail(key + "offset", tensor.offset, "-1 is right, it is not trainable")
+            fail(key + "offset", tensor.offset, "must be -1, because the tensor is not trainable")
         if not -1 <= tensor.ready_order < len(trace.tensors):
-            fail(key + "ready_order", tensor.ready_order, "-1 or a rank is right")
+            fail(key + "ready_order", tensor.ready_order, "must be -1 or a rank")
     expected = 0
     for tensor in trace.trainable:
         if tensor.offset != expected:
             fail(
                 f"tensor {tensor.name!r}: offset",
                 tensor.offset,
-                f"{expected} is right (tensors lie end to end)",
+                f"must be {expected} (tensors are contiguous)",
             )
         expected += tensor.size
     if expected == 0:
-        fail("trainable parameters", 0, "at least one is right")
+        fail("trainable parameters", 0, "must be at least 1")
     if expected > MAX_ELEMENTS:
-        fail("trainable parameters", expected, f"at most {MAX_ELEMENTS} is right")
+        fail("trainable parameters", expected, f"must be at most {MAX_ELEMENTS}")
 
 
 def _check_step(trace: Contents, position: int, step: Step, fail: Fail) -> None:
     """Check the numbers of one step."""
     key = f"step {position}: "
     if step.index != position:
-        fail(key + "index", step.index, f"{position} is right")
+        fail(key + "index", step.index, f"must be {position}")
     if step.samples < 1:
-        fail(key + "samples", step.samples, "at least 1 is right")
+        fail(key + "samples", step.samples, "must be at least 1")
     if step.count < 1:
-        fail(key + "count", step.count, "at least 1 is right")
+        fail(key + "count", step.count, "must be at least 1")
     for name in ("forward_s", "backward_s", "optimizer_s"):
         if not (math.isfinite(getattr(step, name)) and getattr(step, name) >= 0):
-            fail(key + name, getattr(step, name), "a time of 0 s or more is right")
+            fail(key + name, getattr(step, name), "must be a time of 0 s or more")
     if not (math.isfinite(step.scale) and step.scale > 0):
-        fail(key + "scale", step.scale, "a positive number is right")
+        fail(key + "scale", step.scale, "must be a positive number")
     if not 0 <= step.clip_coefficient <= 1:
-        fail(key + "clip_coefficient", step.clip_coefficient, "0 to 1 is right")
+        fail(key + "clip_coefficient", step.clip_coefficient, "must be from 0 to 1")
     if step.gradient_norm is not None and not step.gradient_norm >= 0:
-        fail(key + "gradient_norm", step.gradient_norm, "0 or more is right")
+        fail(key + "gradient_norm", step.gradient_norm, "must be 0 or more")
     if step.skipped and not step.found_inf:
-        fail(key + "skipped", True, "only a step with found_inf is skipped")
+        fail(key + "skipped", True, "must be false: only a step with found_inf is skipped")
     if len(step.hyper) != trace.groups:
         fail(key + "hyper", len(step.hyper), f"one entry for each of {trace.groups} groups")
     for group, hyper in enumerate(step.hyper):
         for name, value in hyper.items():
             if not math.isfinite(value):
-                fail(f"{key}group {group}: {name}", value, "a finite number is right")
+                fail(f"{key}group {group}: {name}", value, "must be a finite number")
     if step.fused and len(step.fused) != trace.groups:
         fail(key + "fused", len(step.fused), f"one entry for each of {trace.groups} groups")
     if step.ready_s is not None:
@@ -151,4 +151,4 @@ def _check_step(trace: Contents, position: int, step: Step, fail: Fail) -> None:
                 f"one time for each of {len(trace.tensors)} tensors",
             )
         if (step.ready_s < 0).any() or np.isinf(step.ready_s).any():
-            fail(key + "ready_s", float(np.nanmin(step.ready_s)), "times of 0 s or more are right")
+            fail(key + "ready_s", float(np.nanmin(step.ready_s)), "must be times of 0 s or more")

@@ -152,16 +152,16 @@ def read_deepspeed(path: str | PathLike[str]) -> ZeroConfig:
             elif key not in keys and key not in SILENT[section]:
                 near = difflib.get_close_matches(key, [*keys, *SILENT[section]], n=1, cutoff=0.6)
                 hint = f"; nearest: {near[0]}" if near else ""
-                remarks.append(f"{section}.{key}: unknown here, and not looked at{hint}")
+                remarks.append(f"{section}.{key}: unknown here and ignored{hint}")
         for key, (_, default) in keys.items():
             values.setdefault(f"{short}.{key}", default)
     for section in {name.partition(".")[0] for name in KEYS} - content.keys():
         for key in difflib.get_close_matches(section, content, n=1, cutoff=0.8):
-            remarks.append(f"{key}: unknown here, and not looked at; nearest: {section}")
+            remarks.append(f"{key}: unknown here and ignored; nearest: {section}")
     steps = content.get("gradient_accumulation_steps", 1)
     if isinstance(steps, int) and steps > 1:
         remarks.append(
-            f"gradient_accumulation_steps = {steps}: here gradients are written once per step"
+            f"gradient_accumulation_steps = {steps}: gradients are written once per step here"
         )
     return ZeroConfig(values, frozenset(given), tuple(remarks))
 
@@ -173,7 +173,7 @@ def _json(where: str) -> dict[str, Any]:
     except OSError as error:
         raise TraceError(f"{where}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise TraceError(f"{where}: is not text in UTF-8; a ds_config.json is right") from error
+        raise TraceError(f"{where}: is not UTF-8 text; must be a ds_config.json") from error
     try:
         content = json.loads(text, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
@@ -185,9 +185,11 @@ def _json(where: str) -> dict[str, Any]:
     except ValueError as error:
         raise TraceError(f"{where}: {error}") from error
     if not isinstance(content, dict):
-        raise TraceError(f"{where}: {_short(content)}, want an object with zero_optimization")
+        raise TraceError(f"{where}: {_short(content)}, expected an object with zero_optimization")
     if "zero_optimization" not in content:
-        raise TraceError(f"{where}: no zero_optimization; DeepSpeed's configuration has it")
+        raise TraceError(
+            f"{where}: zero_optimization is missing; is this a DeepSpeed configuration?"
+        )
     return content
 
 
@@ -196,7 +198,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"key {key!r} is there twice; once is right")
+            raise ValueError(f"key {key!r} appears twice; state it once")
         found[key] = value
     return found
 
@@ -209,7 +211,7 @@ def _section(content: Mapping[str, Any], section: str, where: str) -> Mapping[st
         if table is None:
             return {}
         if not isinstance(table, dict):
-            raise TraceError(f"{where}: {section} = {_short(table)}, want an object")
+            raise TraceError(f"{where}: {section} = {_short(table)}, expected an object")
     return dict(table)
 
 
@@ -231,7 +233,7 @@ def _value(where: str, key: str, value: Any, kind: Kind, default: Any) -> Any:
             good = value == int(value) and (kind == "count") <= value <= LARGEST
             made = int(value) if good else value
     if not good:
-        raise TraceError(f"{where}: {key} = {_short(value)}, want {WANTED[kind]}")
+        raise TraceError(f"{where}: {key} = {_short(value)}, expected {WANTED[kind]}")
     return made
 
 

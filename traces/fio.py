@@ -71,7 +71,7 @@ def read(tables: Iterable[Table], out: Collector, *, version: int | None, wait: 
             found = _version(table, version)
             out.tick_ps = MS_PS if found == 2 and wait == "program" else US_PS
             if found == 3 and wait is not None:
-                raise TraceError(f"{table.source}: version 3 has no wait lines: leave --wait out")
+                raise TraceError(f"{table.source}: version 3 has no wait lines: remove --wait")
         _lines(table, found, files, clock, out)
         if out.full:
             break
@@ -125,8 +125,8 @@ def _waits(table: Table, rows: I64, clock: _Clock) -> I64:
         value = column.integers(most=INT64_MAX // US_PS)  # prevents overflow of sums in a piece
         if clock.wait is None:
             raise column.bad(
-                0, "fio's manual means us since the previous wait, fio itself takes ms since its "
-                "start: say which (--wait manual or --wait program)",
+                0, "fio's manual means us since the previous wait, fio itself uses ms since its "
+                "start: select one (--wait manual or --wait program)",
             )  # fmt: skip
         clock.waited = True
         step[rows] = np.where(value >= SHORTEST_WAIT, value, 0) if clock.wait == "manual" else value
@@ -136,7 +136,7 @@ def _waits(table: Table, rows: I64, clock: _Clock) -> I64:
         ticks = np.maximum(np.maximum.accumulate(step), clock.now)
     clock.now = int(ticks[-1])
     if clock.now > INT64_MAX // US_PS:
-        raise table.bad(int(rows[-1]), f"all waits together are {clock.now} us: too long")
+        raise table.bad(int(rows[-1]), f"the sum of all waits is {clock.now} us: too long")
     return ticks
 
 
@@ -147,7 +147,7 @@ def _actions(table: Table, io: npt.NDArray[np.bool_], lead: int, version: int) -
     column = table.column("action", lead + 1, rows)
     waits = column.equal("wait")
     if version == 3 and waits.any():
-        right = "version 3 has times in place of waits; leave the line out"
+        right = "version 3 has times instead of waits; remove the line"
         raise column.bad(int(np.argmax(waits)), right)
     action[rows] = column.words(_IO_ACTIONS if version == 3 else _IO_ACTIONS | {"wait": _WAIT})
     rows = np.flatnonzero(~io)
@@ -161,7 +161,7 @@ def _file_action(table: Table, row: int, action: int, device: int, files: _Files
         files.added.add(device)
     elif action == _OPEN:
         if device not in files.added:
-            raise table.bad(row, f"{table.shown(row)!r}: an add of the file must come before")
+            raise table.bad(row, f"{table.shown(row)!r}: an add of the file must come first")
         files.open[device] = True
     else:
         if not files.open[device]:
@@ -174,8 +174,8 @@ def _check_open(table: Table, files: _Files, device: np.ndarray, start: int, end
     closed = ~files.open[device[start:end]]
     if closed.any():
         row = start + int(np.argmax(closed))
-        raise table.bad(row, f"{table.shown(row)!r}: the file is not open here, an open must come "
-                        "before")  # fmt: skip
+        raise table.bad(row, f"{table.shown(row)!r}: the file is not open here; an open must come "
+                        "first")  # fmt: skip
 
 
 def _add(
@@ -196,11 +196,11 @@ def _bad_row(table: Table, row: int, version: int) -> TraceError:
     """Return the error for a row with a wrong number of columns."""
     shown = table.shown(row)[:60]
     if shown.startswith("fio version "):
-        return table.bad(row, f"{shown!r} again: fio appends to its log; split the file here")
+        return table.bad(row, f"{shown!r} again: fio appended to its log; split the file here")
     time = "time " * (version - 2)
     return table.bad(
-        row, f"{shown!r} has {table.count[row]} columns, {version} ({time}file action) or "
-        f"{version + 2} ({time}file action offset length) are right",
+        row, f"{shown!r} has {table.count[row]} columns; must have {version} "
+        f"({time}file action) or {version + 2} ({time}file action offset length)",
     )  # fmt: skip
 
 
@@ -212,8 +212,8 @@ def check(trace: BlockTrace, path: str) -> None:
     for name in trace.devices:
         if len(name.encode()) > MOST_NAME or len(name.split()) != 1 or name != name.strip():
             raise TraceError(
-                f"{path}: device {name[:60]!r}: a file name without blanks, of at most {MOST_NAME} "
-                "bytes is right"
+                f"{path}: device {name[:60]!r}: must be a file name without blanks, of at "
+                f"most {MOST_NAME} bytes"
             )
     if int(trace.size.max()) > MOST_SIZE:
         i = int(np.argmax(trace.size > MOST_SIZE))

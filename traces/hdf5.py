@@ -177,8 +177,8 @@ class Writer:
         for key, value in trace.attrs.items():
             if not isinstance(value, str | bool | int | float):
                 raise TraceError(
-                    f"{self.path}: attribute {key!r} is a {type(value).__name__}, "
-                    "text or a number is right"
+                    f"{self.path}: attribute {key!r} is a {type(value).__name__}; "
+                    "must be text or a number"
                 )
             _set(attributes, key, value)
 
@@ -282,7 +282,7 @@ def check_target(path: Path) -> None:
     if path.suffix not in (".h5", ".hdf5"):
         raise TraceError(f"{path}: a trace file's name ends in .h5")
     if path.is_dir():
-        raise TraceError(f"{path}: is a folder, a file is right")
+        raise TraceError(f"{path}: is a folder; must be a file")
     if not path.parent.is_dir():
         raise TraceError(f"{path}: its folder {path.parent} does not exist")
 

@@ -39,17 +39,17 @@ def read(path: str | os.PathLike[str]) -> Trace:
     with _opened(path) as file:
         if _plain(file.attrs.get("format")) != FORMAT:
             raise TraceError(
-                f"{path}: attribute format is {_plain(file.attrs.get('format'))!r}, "
-                f"{FORMAT!r} is right: not a trace"
+                f"{path}: attribute format is {_plain(file.attrs.get('format'))!r}; "
+                f"must be {FORMAT!r}: not a trace"
             )
         if _plain(file.attrs.get("schema")) != SCHEMA:
             raise TraceError(
-                f"{path}: attribute schema is {_plain(file.attrs.get('schema'))!r}, "
-                f"this program reads version {SCHEMA}"
+                f"{path}: attribute schema is {_plain(file.attrs.get('schema'))!r}; "
+                f"must be {SCHEMA}, the version that this program reads"
             )
         header = {key: _attribute(path, file, key, kind) for key, kind in HEADER.items()}
         if header["groups"] < 1:  # the tables below have one column per group
-            raise TraceError(f"{path}: groups is {header['groups']}, at least 1 is right")
+            raise TraceError(f"{path}: groups is {header['groups']}; must be at least 1")
         tensors = _read_tensors(path, file)
         steps = _read_steps(path, file, len(tensors), header["groups"])
         attrs = {}
@@ -157,7 +157,7 @@ def _opened(path: Path) -> Iterator[h5py.File]:
         AttributeError,
         MemoryError,
     ) as error:
-        raise TraceError(f"{path}: not a whole HDF5 trace: {reason(error)}") from None
+        raise TraceError(f"{path}: not a complete HDF5 trace: {reason(error)}") from None
 
 
 def _plain(value: object) -> Any:
@@ -176,8 +176,8 @@ def _attribute(path: Path, file: h5py.File, key: str, kind: type) -> Any:
     value = _plain(file.attrs[key])
     if not isinstance(value, kind) or isinstance(value, bool):
         raise TraceError(
-            f"{path}: attribute {key} is {value!r}, "
-            f"{'text' if kind is str else 'a whole number'} is right"
+            f"{path}: attribute {key} is {value!r}; "
+            f"must be {'text' if kind is str else 'a whole number'}"
         )
     return value
 
@@ -188,7 +188,7 @@ def _array(path: Path, file: h5py.File, key: str) -> npt.NDArray[Any]:
         raise TraceError(f"{path}: /{key} is missing")
     if key.startswith(("tensors/", "steps/")) and file[key].size > _MAX_ENTRIES:
         raise TraceError(
-            f"{path}: /{key} has {file[key].size} entries, at most {_MAX_ENTRIES} are right"
+            f"{path}: /{key} has {file[key].size} entries; must have at most {_MAX_ENTRIES}"
         )
     values: npt.NDArray[Any] = file[key][()]
     return values
@@ -198,14 +198,14 @@ def _column(path: Path, file: h5py.File, key: str, kind: type, shape: tuple[int,
     """Return a data set of the given type and shape as a list. Raises TraceError."""
     array = _array(path, file, key)
     if array.shape != shape:
-        raise TraceError(f"{path}: /{key} has shape {array.shape}, {shape} is right")
+        raise TraceError(f"{path}: /{key} has shape {array.shape}; must be {shape}")
     if kind is str:
         if array.dtype.kind not in "SO":
-            raise TraceError(f"{path}: /{key} holds {array.dtype}, text is right")
+            raise TraceError(f"{path}: /{key} holds {array.dtype}; must be text")
         return [_plain(value) for value in array.tolist()]
     kinds = {int: "iu", float: "f", bool: "b"}[kind]
     if array.dtype.kind not in kinds:
-        raise TraceError(f"{path}: /{key} holds {array.dtype}, {kind.__name__} is right")
+        raise TraceError(f"{path}: /{key} holds {array.dtype}; must be {kind.__name__}")
     return list(array.tolist())
 
 
@@ -213,7 +213,7 @@ def _rows(path: Path, file: h5py.File, key: str) -> int:
     """Return the number of rows of a one-dimensional data set. Raises TraceError."""
     array = _array(path, file, key)
     if array.ndim != 1:
-        raise TraceError(f"{path}: /{key} has shape {array.shape}, one row per entry is right")
+        raise TraceError(f"{path}: /{key} has shape {array.shape}; must have one row per entry")
     return len(array)
 
 
@@ -223,8 +223,8 @@ def _read_tensors(path: Path, file: h5py.File) -> tuple[Tensor, ...]:
     shapes = _array(path, file, "tensors/shape")
     if shapes.ndim != 2 or len(shapes) != n or shapes.dtype.kind not in "iu":
         raise TraceError(
-            f"{path}: /tensors/shape is {shapes.dtype}{list(shapes.shape)}, one row "
-            f"of whole numbers for each of {n} tensors is right"
+            f"{path}: /tensors/shape is {shapes.dtype}{list(shapes.shape)}; must have one row "
+            f"of whole numbers for each of {n} tensors"
         )
     kinds = {"name": str, "dtype": str, "trainable": bool}
     columns = {
@@ -266,8 +266,8 @@ def _read_steps(path: Path, file: h5py.File, tensors: int, groups: int) -> tuple
         rows = _array(path, file, "steps/order")
         if rows.ndim != 2 or len(rows) != n or rows.dtype.kind != "i":
             raise TraceError(
-                f"{path}: /steps/order is {rows.dtype}{list(rows.shape)}, one row of "
-                f"indices for each of {n} steps is right"
+                f"{path}: /steps/order is {rows.dtype}{list(rows.shape)}; must have one row of "
+                f"indices for each of {n} steps"
             )
         columns["order"] = [row[row >= 0] if (row >= 0).any() else None for row in rows]
     columns["hyper"] = _read_hyper(path, file, n, groups)
@@ -301,14 +301,14 @@ def _check_vectors(path: Path, file: h5py.File, trace: Trace) -> None:
     if trace.payload == "recorded":
         keys += [f"gradients/{step.index}/values" for step in trace.steps if not step.skipped]
     elif len(gradients):
-        raise TraceError(f"{path}: payload is 'none' but /gradients has {len(gradients)} entries")
+        raise TraceError(f"{path}: payload is 'none', but /gradients has {len(gradients)} entries")
     for key in keys:
         if key not in file or not isinstance(file[key], h5py.Dataset):
             raise TraceError(f"{path}: /{key} is missing")
         dataset = file[key]
         if dataset.shape != (trace.n_params,):
             raise TraceError(
-                f"{path}: /{key} has shape {dataset.shape}, ({trace.n_params},) is right"
+                f"{path}: /{key} has shape {dataset.shape}; must be ({trace.n_params},)"
             )
         if not {"storage", "shift"} <= set(dataset.attrs):
             raise TraceError(f"{path}: /{key}: attribute storage or shift is missing")
@@ -316,6 +316,6 @@ def _check_vectors(path: Path, file: h5py.File, trace: Trace) -> None:
         storage = str(_plain(dataset.attrs["storage"]))
         if storage not in right or dataset.dtype != np.dtype(right[storage]):
             raise TraceError(
-                f"{path}: /{key} holds {dataset.dtype} as {storage!r}: one of "
-                f"{', '.join(right)} in its own type is right"
+                f"{path}: /{key} holds {dataset.dtype} as {storage!r}; must be "
+                f"one of {', '.join(right)} with the matching type"
             )

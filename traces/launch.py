@@ -41,7 +41,7 @@ def split_command(command: list[str]) -> tuple[list[str], list[str]]:
     Raises TraceError if the command does not start with Python or has no program to record.
     """
     if not command:
-        raise TraceError("no command to record: give it after --, such as -- python train.py")
+        raise TraceError("no command to record: state it after --, for example -- python train.py")
     if not _PYTHON.fullmatch(Path(command[0]).name):
         raise TraceError(
             f"the command starts with {command[0]!r}: only a Python interpreter can "
@@ -52,7 +52,7 @@ def split_command(command: list[str]) -> tuple[list[str], list[str]]:
         word = command[at]
         if word in ("-m", "-c"):
             if at + 1 == len(command):
-                raise TraceError(f"{word} at the end of the command: its value is missing")
+                raise TraceError(f"{word} at the end of the command has no value")
             return command[:at], command[at:]
         if word.startswith(("-c", "-m")):  # a value without a space
             return command[:at], [word[:2], word[2:], *command[at + 1 :]]
@@ -61,8 +61,8 @@ def split_command(command: list[str]) -> tuple[list[str], list[str]]:
         at += 2 if word in _WITH_VALUE else 1
     if at >= len(command) or command[at] == "-":
         raise TraceError(
-            f"the command {' '.join(command)!r} runs no script: a file, -m module or "
-            "-c code is right"
+            f"the command {' '.join(command)!r} runs no script; it must run a file, "
+            "-m module or -c code"
         )
     if not Path(command[at]).exists():
         raise TraceError(f"{command[at]}: no such script")
@@ -93,8 +93,8 @@ def launch(out: Path, command: list[str], options: Options) -> int:
         raise TraceError(str(told["error"]))
     if code == 0 and not told.get("steps"):
         raise TraceError(
-            f"{out.name}: the command left without giving the recorder its turn "
-            "(os._exit or exec): nothing is recorded"
+            f"{out.name}: the command ended with os._exit or exec before the "
+            "recorder could write: nothing is recorded"
         )
     return code
 
@@ -104,11 +104,13 @@ def _probe(python: list[str]) -> None:
     done = subprocess.run([*python, "-c", _PROBE], check=False, capture_output=True, text=True)
     if done.returncode == 3:
         raise TraceError(
-            f"{python[0]} cannot import ondie.traces: install ondie into the Python that trains"
+            f"{python[0]} cannot import ondie.traces: install ondie in the Python environment of "
+            "the training"
         )
     if done.returncode == 4:
         raise TraceError(
-            f"{python[0]} has no PyTorch: pip install 'ondie[train]' into the Python that trains"
+            f"{python[0]} has no PyTorch: pip install 'ondie[train]' in the Python environment "
+            "of the training"
         )
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["unknown reason"])[-1]

@@ -137,7 +137,7 @@ class Trace(Contents):
         """
         for name, value in (("forward_s", forward_s), ("backward_s", backward_s)):
             if value is not None and not 0 <= value < math.inf:
-                raise TraceError(f"{name}: {value!r} s, want 0 or more")
+                raise TraceError(f"{name}: {value!r} s, expected 0 or more")
 
         def step(s: Step) -> Step:
             before = s.backward_s
@@ -162,7 +162,7 @@ class Trace(Contents):
         float32[n_params], or None if not recorded. Raises TraceError.
         """
         if which not in ("initial", "final"):
-            raise TraceError(f"{self.origin}: weights {which!r}: 'initial' or 'final' is right")
+            raise TraceError(f"{self.origin}: weights {which!r}: must be 'initial' or 'final'")
         vector = self.source.weights(which)
         return None if vector is None else self._sized(vector, f"{which} weights")
 
@@ -202,14 +202,14 @@ class Trace(Contents):
         for tensor in self.trainable:
             if tensor.offset <= element < tensor.offset + tensor.size:
                 return tensor.name, element - tensor.offset
-        raise TraceError(f"{self.origin}: element {element}: the vector has {self.n_params}")
+        raise TraceError(f"{self.origin}: element {element}: must be below {self.n_params}")
 
     def _sized(self, vector: F32, what: str) -> F32:
         """Return a vector after checking its type and length. Raises TraceError."""
         if vector.shape != (self.n_params,) or vector.dtype != np.float32:
             raise TraceError(
-                f"{self.origin}: {what}: {vector.dtype}{list(vector.shape)}, "
-                f"float32[{self.n_params}] is right"
+                f"{self.origin}: {what}: {vector.dtype}{list(vector.shape)}; "
+                f"must be float32[{self.n_params}]"
             )
         return vector
 

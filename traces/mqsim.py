@@ -64,7 +64,7 @@ def _refuse_octal(column: Column) -> None:
     octal = (column.table.text[column.start] == _ZERO) & (column.end - column.start > 1)
     if octal.any():
         raise column.bad(
-            int(np.argmax(octal)), "MQSim takes a leading zero as octal; a number without is right"
+            int(np.argmax(octal)), "must have no leading zero, which MQSim reads as octal"
         )
 
 
@@ -89,7 +89,7 @@ def check(trace: BlockTrace, path: str) -> None:
             i = int(np.argmax(broken))
             raise TraceError(
                 f"{path}: request {i}: {name} is {getattr(trace, name)[i]}: MQSim's format counts "
-                f"in sectors, a multiple of {SECTOR} bytes is right"
+                f"in sectors and needs a multiple of {SECTOR} bytes"
             )
 
 

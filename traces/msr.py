@@ -33,7 +33,7 @@ def read(tables: Iterable[Table], out: Collector) -> None:
         ticks = time.integers()
         out.ordered(ticks, table.lines)
         if (host.end == host.start).any():
-            raise host.bad(int(np.argmax(host.end == host.start)), "a name is right")
+            raise host.bad(int(np.argmax(host.end == host.start)), "must be a name")
         disk.integers()
         volume = Column(table, "Hostname,DiskNumber", None, host.start, disk.end)
         out.add(
@@ -47,7 +47,7 @@ def read(tables: Iterable[Table], out: Collector) -> None:
         if out.full:
             break
     if out.forget("response"):
-        out.note("response times of 0: taken as not recorded", out.size)
+        out.note("response times of 0 treated as not recorded", out.size)
     out.devices = {name.replace(",", "_"): i for name, i in out.devices.items()}
 
 
@@ -63,7 +63,7 @@ def volumes(trace: BlockTrace, path: str) -> list[str]:
             host, disk = name, "0"
         if "," in host or "\n" in host or "\r" in host:
             raise TraceError(
-                f"{path}: device {name!r}: a Hostname without comma and line end is right"
+                f"{path}: device {name!r}: must be a Hostname without comma or line end"
             )
         out.append(f"{host},{disk}")
     for i, volume in enumerate(out):
@@ -71,7 +71,7 @@ def volumes(trace: BlockTrace, path: str) -> list[str]:
             other = trace.devices[out.index(volume)]
             raise TraceError(
                 f"{path}: devices {other!r} and {trace.devices[i]!r} would both be {volume}: "
-                "names that differ in host or disk are right"
+                "names must differ in host or disk"
             )
     return out
 

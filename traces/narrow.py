@@ -61,12 +61,12 @@ def unpack(packed: Packed, starts: Sequence[int]) -> F32:
         return np.ascontiguousarray(packed.values, np.float32)
     if packed.storage not in _FORMATS:
         raise TraceError(
-            f"storage is {packed.storage!r}, one of float32, {', '.join(_FORMATS)} is right"
+            f"storage is {packed.storage!r}; must be one of float32, {', '.join(_FORMATS)}"
         )
     if any(abs(k) > _MAX_SHIFT for k in packed.shift):
-        raise TraceError(f"shift is {max(packed.shift, key=abs)}, at most {_MAX_SHIFT} is right")
+        raise TraceError(f"shift is {max(packed.shift, key=abs)}; must be at most {_MAX_SHIFT}")
     if len(packed.shift) not in (1, len(starts)):
-        raise TraceError(f"shift has {len(packed.shift)} entries, 1 or {len(starts)} are right")
+        raise TraceError(f"shift has {len(packed.shift)} entries; must have 1 or {len(starts)}")
     if packed.storage == "bfloat16":
         wide = (packed.values.astype(np.uint32) << np.uint32(16)).view(np.float32)
     else:

@@ -46,7 +46,7 @@ class Options:
         for key, value in vars(self).items():
             least = 1 if key in ("steps", "max_bytes", "samples") else 0
             if isinstance(value, int) and value < least:
-                raise TraceError(f"--{key.replace('_', '-')} is {value}, at least {least} is right")
+                raise TraceError(f"--{key.replace('_', '-')} is {value}; must be at least {least}")
 
 
 def options(given: dict[str, Any]) -> Options:

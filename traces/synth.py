@@ -163,7 +163,7 @@ _MODELS: dict[str, Model] = {
     ),
     "bert-large": Model(
         uses=lambda: architectures.bert(24, 1024, 512),
-        architecture="24 layers, hidden 1024, 512 positions, vocabulary 30522, with pooler, "
+        architecture="24 layers, hidden 1024, 512 positions, vocabulary 30522, with the pooler, "
         "without pre-training heads; Devlin et al. 2018",
         samples=Constant(32, "assumed: one accelerator's share of a batch of 256", 8, 256),
         sample_bytes=Constant(2 * 512, "derived: 16-bit token ids"),
@@ -236,11 +236,13 @@ def build(name: str, steps: int = 1, samples: int | None = None) -> Trace:
     counts below 1; load() suggests the nearest name.
     """
     if name not in _MODELS:
-        raise TraceError(f"{name!r} is no synthetic model: known are {', '.join(_MODELS)}")
+        raise TraceError(f"unknown synthetic model {name!r}; known: {', '.join(_MODELS)}")
     model = _MODELS[name]
     batch = int(model.samples.value) if samples is None else samples
     if steps < 1 or batch < 1:
-        raise TraceError(f"synthetic {name}: {steps} steps of {batch} samples: at least 1 is right")
+        raise TraceError(
+            f"synthetic {name}: {steps} steps of {batch} samples: must be at least 1 each"
+        )
     uses = model.uses()
     macs = architectures.macs(uses)
     constants = {
@@ -253,7 +255,9 @@ def build(name: str, steps: int = 1, samples: int | None = None) -> Trace:
     if model.speed is None:
         forward = 2 * macs * batch / (PEAK.value * UTILISATION.value)
         constants |= {"accelerator_flops": PEAK, "utilisation": UTILISATION}
-        rule = "2 x MACs x samples / (accelerator_flops x utilisation), backward twice that"
+        rule = (
+            "2 x MACs x samples / (accelerator_flops x utilisation), backward takes twice as long"
+        )
     else:
         forward = batch / model.speed.value / (1 + BACKWARD.value)
         constants |= {"samples_per_second": model.speed}

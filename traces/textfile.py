@@ -33,8 +33,8 @@ _NEWLINE, _TAB, _RETURN, _SPACE = 10, 9, 13, 32
 _BINARY = {
     b"\x1f\x8b": "it is gzip; give it a name that ends in .gz",
     b"\xfd7zXZ": "it is xz; give it a name that ends in .xz",
-    b"\x07tae": "it is blktrace's binary; the text that blkparse prints is right",
-    b"eat\x07": "it is blktrace's binary; the text that blkparse prints is right",
+    b"\x07tae": "it is blktrace's binary format; use the text output of blkparse",
+    b"eat\x07": "it is blktrace's binary format; use the text output of blkparse",
 }
 
 
@@ -53,7 +53,7 @@ def pieces(
     """
     path = Path(path)
     if path.is_dir():
-        raise TraceError(f"{path}: is a folder, a file is right")
+        raise TraceError(f"{path}: is a folder; must be a file")
     line, rest = 1, b""
     try:
         with open(path, "rb") as raw:
@@ -93,7 +93,7 @@ def pieces(
             )
         yield line, text
     elif line == 1:
-        raise TraceError(f"{path}: is empty, a line per request is right")
+        raise TraceError(f"{path}: is empty; must have one line per request")
 
 
 def _check_kind(path: Path, block: bytes) -> None:
@@ -126,7 +126,7 @@ def check_target(path: str | os.PathLike[str]) -> Path:
     """Return the path. Raises TraceError if it is a folder or its folder does not exist."""
     target = Path(path)
     if target.is_dir():
-        raise TraceError(f"{target}: is a folder, a file is right")
+        raise TraceError(f"{target}: is a folder; must be a file")
     if not target.parent.is_dir():
         raise TraceError(f"{target}: its folder {target.parent} does not exist")
     return target

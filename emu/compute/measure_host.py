@@ -43,7 +43,7 @@ def with_measured_rate(cfg: Config, given: tuple[str, ...]) -> Config:
     the user. Raises InputError if the user has set the rate.
     """
     if any(text.partition("=")[0].strip() == RATE for text in given):
-        raise InputError(f"--measure-host: {RATE} is set as well; one of them is right")
+        raise InputError(f"--measure-host cannot be combined with --set {RATE}")
     threads = os.cpu_count() or 1
     rate = round(adam_rate(threads))
     where = machine(threads)

@@ -105,8 +105,8 @@ def table_sizes(cfg: Config, physical_pages: int, lpns: int) -> tuple[int, int, 
     entries = min(cfg.ftl.map_cache_bytes // cached, lpns)
     if entries == 0:
         raise InputError(
-            f"ftl.map_cache = {cfg.ftl.map_cache_bytes} B: an entry takes {cached} B; 0: the whole "
-            "map is in DRAM"
+            f"ftl.map_cache = {cfg.ftl.map_cache_bytes} B: must be at least {cached} B, one "
+            "entry, or 0 for the whole map in DRAM"
         )
     span = mapping_unit(cfg) // stored
     if max(entries, lpns // span) >= 1 << (PLACES - 1):

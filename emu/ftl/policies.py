@@ -208,7 +208,7 @@ def find(name: str, known: dict[str, Callable[..., Any]], key: str) -> Callable[
     if plain.__code__.co_argcount != 2:
         raise InputError(
             f"{key} = {name!r}: {function} takes {plain.__code__.co_argcount} arguments; "
-            f"{_FORMS[key]} is right"
+            f"must have the form {_FORMS[key]}"
         )
     for each in _with_helpers(plain, set()):
         if any(step.opname.startswith("RAISE") for step in dis.get_instructions(each)):

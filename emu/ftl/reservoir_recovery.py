@@ -208,7 +208,7 @@ def conclude(
     old = {found[sp].step for sp in expected[cursor:]}
     if old - {step - 1}:
         raise Unrecoverable(
-            f"{where}: super-pages of step {min(old)}; {step - 1} and {step} are right"
+            f"{where}: super-pages of step {min(old)}; must be of step {step - 1} or {step}"
         )
     place, pad = scan.next_place(step - undo)
     there = [sp for sp in beside if sp in found]

@@ -153,7 +153,7 @@ def map_table(shape: tuple[int, int], dtype: type[np.number]) -> np.ndarray:
     except OSError as error:
         raise InputError(
             f"system.devices: the page maps of {shape[0]} drives take {size / 1e9:.4g} GB of "
-            f"address space, which this machine does not give ({error.strerror})"
+            f"address space, which this machine does not have ({error.strerror})"
         ) from error
     if size <= HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without huge pages uses small pages
@@ -204,7 +204,7 @@ def mark_bad_blocks(cfg: Config, arrays: Arrays, seed: int) -> None:
     lpns = int(arrays.cfg.lpns[0])
     if good_pages.min() < lpns:
         raise InputError(
-            f"ftl.bad_blocks = {cfg.ftl.bad_blocks}: {int(good_pages.min())} pages lie in good "
+            f"ftl.bad_blocks = {cfg.ftl.bad_blocks}: {int(good_pages.min())} pages are in good "
             f"blocks, fewer than the {lpns} logical pages "
             f"(ftl.over_provisioning = {cfg.ftl.over_provisioning})"
         )

@@ -254,12 +254,12 @@ def _fill(
     count = len(die)
     dies = len(arrays.die) // int(cfg.lanes)
     if count and not (0 <= die.min() and die.max() < dies):
-        raise InputError(f"die {die.max()}: dies are 0..{dies - 1}")
+        raise InputError(f"die {die.max()}; must be from 0 to {dies - 1}")
     unknown = ~np.isin(op, list(QUEUED))
     if unknown.any():
-        raise InputError(f"operation {op[unknown][0]}: {OPERATIONS} are right")
+        raise InputError(f"operation {op[unknown][0]}; must be one of {OPERATIONS}")
     if count > len(arrays.job):
-        raise InputError(f"{count} jobs: the state was built for {len(arrays.job)}")
+        raise InputError(f"{count} jobs; the state was built for {len(arrays.job)}")
     job = arrays.job[:count]
     job["op"] = op
     job["end"] = -1

@@ -48,7 +48,7 @@ def check(commands: np.ndarray, limits: Limits) -> None:
     if commands.dtype != command.COMMAND or commands.ndim != 1:
         raise InputError(
             f"commands: {commands.dtype} in {commands.ndim} dimensions: "
-            "a one-dimensional array of queues.COMMAND is right"
+            "must be a one-dimensional array of nvme.command.COMMAND"
         )
     for name, bad, right in (*_rules(commands, limits), *_payload_rules(commands, limits)):
         if bad.any():
@@ -66,20 +66,23 @@ def _rules(cfg: np.ndarray, limits: Limits) -> list[Rule]:
     before = np.concatenate([[limits.arrival], cfg["arrival"]])[:-1]
     last = limits.lpns - 1
     return [
-        ("op", (op < 0) | (op > command.FLUSH), f"0..3 are {', '.join(command.COMMAND_NAMES)}"),
-        ("n", sized & (count < 1), "at least 1 page"),
-        ("n", ~sized & (count != 0), "a FLUSH has no pages"),
-        ("lpn", sized & ((lpn < 0) | (lpn > last)), f"the device has logical pages 0..{last}"),
-        ("n", sized & (count > limits.lpns - lpn), f"the last logical page is {last}"),
+        ("op", (op < 0) | (op > command.FLUSH), "must be from 0 to 3: "
+        f"{', '.join(command.COMMAND_NAMES)}"),
+        ("n", sized & (count < 1), "must be at least 1 page"),
+        ("n", ~sized & (count != 0), "must be 0 for a FLUSH"),
+        ("lpn", sized & ((lpn < 0) | (lpn > last)), "must be a logical page of the device, from "
+        f"0 to {last}"),
+        ("n", sized & (count > limits.lpns - lpn), f"extends beyond the last logical page {last}"),
         ("n", moves & (count > limits.transfer_pages),
-         f"frontend.max_transfer allows {limits.transfer_pages} pages"),
+         f"must be at most {limits.transfer_pages} pages (frontend.max_transfer)"),
         ("arrival", cfg["arrival"] < before,
-         f"arrivals are sorted, in ps, and not before {limits.arrival}"),
-        ("arrival", cfg["arrival"] >= NEVER, f"arrivals are below {NEVER} ps"),
+         f"must be in ps, sorted, and not before {limits.arrival}"),
+        ("arrival", cfg["arrival"] >= NEVER, f"must be below {NEVER} ps"),
         ("stream", (cfg["stream"] < 0) | (cfg["stream"] >= limits.streams),
-         f"0..{limits.streams - 1} are right (ftl.write_streams)"),
-        ("fua", (cfg["fua"] != 0) & (cfg["fua"] != 1), "0 or 1"),
-        *((name, cfg[name] != 0, "only 0 is supported") for name in UNSUPPORTED),
+         f"must be from 0 to {limits.streams - 1} (ftl.write_streams)"),
+        ("fua", (cfg["fua"] != 0) & (cfg["fua"] != 1), "must be 0 or 1"),
+        *((name, cfg[name] != 0, "must be 0; nothing else is "
+        "supported") for name in UNSUPPORTED),
     ]  # fmt: skip
 
 
@@ -89,10 +92,10 @@ def _payload_rules(cfg: np.ndarray, limits: Limits) -> list[Rule]:
     if limits.payload_known:
         return []
     if limits.slots is None:
-        return [("payload_slot", slot != -1, "-1, the device keeps no payload")]
+        return [("payload_slot", slot != -1, "must be -1: the device keeps no payload")]
     return [
-        ("payload_slot", (op == command.WRITE) & (slot == -1), "a write needs its pages"),
-        ("payload_slot", slot < -1, "a slot of the buffer, or -1 for timing only"),
+        ("payload_slot", (op == command.WRITE) & (slot == -1), "must not be -1 for a write"),
+        ("payload_slot", slot < -1, "must be a slot of the buffer, or -1 for timing only"),
         ("payload_slot", moves & (slot >= 0) & (count > limits.slots - slot),
-         f"pages {limits.slots} and up are past the end of the buffer"),
+         f"extends beyond the end of the buffer of {limits.slots} pages"),
     ]  # fmt: skip

@@ -42,7 +42,7 @@ def set_data_cache(cfg: Config, geometry: Geometry, table: np.recarray) -> None:
         return
     pages = cfg.cache.capacity_bytes // geometry.page_bytes
     if pages >= 1 << 31:
-        raise InputError(f"cache.capacity: {pages} pages; below 2**31")
+        raise InputError(f"cache.capacity: {pages} pages; must be below 2**31 pages")
     table.cache = 1
     table.cache_pages = pages
     table.cache_writes = mode != "read"

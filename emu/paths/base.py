@@ -130,13 +130,13 @@ class Options:
             return
         if self.form != "canonical":
             raise InputError(
-                f"format: {self.format!r} with form {self.form!r}; other formats than fp32 go with "
+                f"format: {self.format!r} with form {self.form!r}; formats other than fp32 require "
                 "the canonical form"
             )
         if self.weights_up != "fp32" and self.format not in WIDE_UP:
             raise InputError(
-                f"weights_up: {self.weights_up!r} with format {self.format!r}, whose weights leave "
-                "in 16 bits as it is; leave it out"
+                f"weights_up: {self.weights_up!r} with format {self.format!r}, whose weights "
+                "are sent with 16 bits already; remove it"
             )
 
 
@@ -174,7 +174,7 @@ class Path(ABC):
 
     def unstorable(self) -> str | None:
         """Return the reason why the path cannot store its vectors in the format, or None."""
-        return None if self.options.format == "fp32" else "fp32 is all that is known of it"
+        return None if self.options.format == "fp32" else "only fp32 is supported"
 
     def check_format(self) -> None:
         """Raise Unavailable if the path cannot store its vectors in the format."""

@@ -75,7 +75,7 @@ class Stannis(Path):
 
     def unstorable(self) -> str | None:
         known = self.options.format == "fp32"
-        return None if known else "vectors stay in the nodes' DRAM, in FP32"
+        return None if known else "vectors stay in the nodes' DRAM in FP32"
 
     # --- batch and speed of each node
 
@@ -151,7 +151,8 @@ class Stannis(Path):
         idle = sum(batch == 0 for batch in drives)
         if idle:
             out.append(
-                f"{idle} of {len(drives)} drives get no sample: a batch of {sum(batches)} is small "
+                f"{idle} of {len(drives)} drives get no sample: a batch of {sum(batches)} is "
+                "too small "
                 f"for {self.nodes} nodes"
             )
         return out
@@ -182,16 +183,16 @@ class Stannis(Path):
     def missing(self) -> str | None:
         cfg, trace = self.cfg, self.trace
         if cfg.isp.kind != "cores":
-            return f"no processor in the drive that could train (isp.kind = {cfg.isp.kind})"
+            return f"the drive has no processor that can train (isp.kind = {cfg.isp.kind})"
         if not cfg.tunnel.payload_bytes:
             return "no tunnel between host and drives (tunnel.payload = 0)"
         if not self.ratio:
             return "the drive's processor cannot train (isp.training_ratio = 0)"
         if not trace.bytes_per_sample:
-            return f"{trace.name} does not say how large its samples are (bytes_per_sample = 0)"
+            return f"{trace.name} does not state the size of its samples (bytes_per_sample = 0)"
         for i, step_record in enumerate(trace.steps):
             if not step_record.forward_s + step_record.backward_s:
-                return f"{trace.name} does not say how long forward and backward take (step {i})"
+                return f"{trace.name} does not state the times of forward and backward (step {i})"
         vectors = 1 + len(self.kernel.states) + 1
         need = VALUE_BYTES * vectors * trace.n_params
         for name, room in (("dram.isp", cfg.dram.isp_bytes), ("host.dram", cfg.host.dram_bytes)):

@@ -127,7 +127,7 @@ class InStep(ConventionalPath):
         self.next_row = out.next
 
     def update(self, out: Rows, step: int, segments: np.ndarray) -> Iterator[np.ndarray]:
-        raise AssertionError("plan() is this path's own")
+        raise AssertionError("this path must implement plan()")
 
     @abstractmethod
     def rounds(self, out: Rows, fence: int) -> Iterator[np.ndarray]:

@@ -53,10 +53,10 @@ class Arithmetic:
         if trace.op not in OPS:
             raise InputError(
                 f"{trace.name}: optimizer operation {trace.op!r} has no update kernel; "
-                f"known are {', '.join(OPS)}"
+                f"known: {', '.join(OPS)}"
             )
         if trace.weights("initial") is None:
-            raise InputError(f"{trace.name}: no initial weights, so nothing to update")
+            raise InputError(f"{trace.name}: the trace has no initial weights to update")
         self.trace, self.seed = trace, seed & 0xFFFFFFFF
         self.layout = Stored(format, trace.op)
         own = format if format in FORMATS else "fp32"

@@ -284,7 +284,7 @@ class SmartComp(SmartHandler):
 
     def notes(self) -> list[str]:
         share = sum(bucket.k for bucket in self.buckets) / self.trace.n_params
-        return [f"applies {share:.3%} of each gradient, the rest is dropped"]
+        return [f"applies {share:.3%} of each gradient and drops the rest"]
 
     def sent(self, gradient: np.ndarray) -> np.ndarray:
         """Return a gradient after compression and decompression, float32[n_params]."""

@@ -89,7 +89,10 @@ def replay_block(
     cfg, more = partial_pages(trace, cfg)
     commands = Commands(trace, cfg.frontend.max_transfer_bytes, loop)
     if len(commands) > len(trace):
-        notes += [f"{len(trace)} requests became {len(commands)} commands of frontend.max_transfer"]
+        notes += [
+            f"{len(trace)} requests became {len(commands)} commands because of "
+            "frontend.max_transfer"
+        ]
     arrays = build.build(cfg, devices=1, phases=1, pairs=1, seed=seed)
     precondition.precondition(arrays, cfg, kind, seed=seed)
     depth = loop.depth if loop.depth is not None else cfg.frontend.queue_depth
@@ -97,7 +100,10 @@ def replay_block(
     done = Player(arrays, cfg, [source]).run(len(commands) // 2 + 1, progress)
     unknown = done.counters["unmapped_pages"]
     if unknown:
-        notes += [f"{unknown} pages read that nobody had written: zeros, without the flash"]
+        notes += [
+            f"{unknown} pages were read that were never written; they return zeros without "
+            "flash access"
+        ]
     whole = len(commands) == len(trace)
     return BlockReplayed(
         requests=commands.merged(done.requests[0]),
@@ -117,7 +123,7 @@ def of_replay(cfg: Config) -> Config:
     changes: dict[str, Any] = {"system.devices": 1}
     if cfg.leaf("host.io_submit").source != "set":
         changes["host.io_submit"] = 0
-    return cfg.replace(changes, ref="a block trace is what reaches the drive")
+    return cfg.replace(changes, ref="a block trace is recorded below the page cache")
 
 
 def capacity(cfg: Config) -> int:
@@ -144,7 +150,7 @@ def fitted(trace: BlockTrace, size: int, footprint: str) -> tuple[BlockTrace, li
         i = int(np.argmax(beyond))
         raise InputError(
             f"{trace.source}: request {i}: {trace.size[i]} bytes at {trace.offset[i]}: the drive "
-            f"ends at {size}; use --footprint wrap or a larger drive"
+            f"has {size} bytes; use --footprint wrap or a larger drive"
         )
     return trace, list(trace.notes[known:])
 
@@ -164,9 +170,12 @@ def whole_sectors(trace: BlockTrace) -> BlockTrace:
     end = np.where(trims, end // SECTOR, -(-end // SECTOR)) * SECTOR
     size = np.where(trace.op == FLUSH, 0, end - offset)
     empty = trims & (size <= 0)
-    notes = [f"{odd.sum()} requests not on sectors of {SECTOR} bytes: on whole ones"]
+    notes = [
+        f"{odd.sum()} requests not aligned to sectors of {SECTOR} bytes were rounded to "
+        "whole sectors"
+    ]
     if empty.any():
-        notes += [f"{empty.sum()} of them trims of less than a sector: left out"]
+        notes += [f"{empty.sum()} of them are trims of less than a sector and were dropped"]
     columns = replace(trace, offset=offset, size=np.where(empty, SECTOR, size))
     return block_edit.take(columns, ~empty, notes=(*trace.notes, *notes))
 
@@ -184,7 +193,7 @@ def partial_pages(trace: BlockTrace, cfg: Config) -> tuple[Config, list[str]]:
         return cfg, []
     count = f"{parts.sum()} requests cover parts of pages of {page} bytes"
     if leaf.source == "set":
-        return cfg, [f"{count}: taken as whole ones, as ftl.partial_pages=whole says"]
+        return cfg, [f"{count}: processed as whole pages (ftl.partial_pages=whole)"]
     changed = cfg.replace({"ftl.partial_pages": "sectors"}, ref="the trace covers parts of pages")
     return changed, [f"{count}: ftl.partial_pages=sectors"]
 
@@ -209,7 +218,8 @@ class Commands:
         last = float(self.trace.arrival_ps[-1]) / self.loop.speed
         if last >= NEVER:
             raise InputError(
-                f"--speed {self.loop.speed}: the last request would come after {last / 1e12:.3g} s"
+                f"--speed {self.loop.speed}: the last request would arrive after "
+                f"{last / 1e12:.3g} s"
             )
 
     def __len__(self) -> int:

@@ -95,15 +95,15 @@ def statistics(
 def _check(requests: Sequence[np.ndarray], flash: Mapping[str, int]) -> None:
     missing = [name for name in FLASH if name not in flash]
     if missing:
-        raise SimulationError(f"the run has not counted {', '.join(missing)}")
+        raise SimulationError(f"the run has no counters for {', '.join(missing)}")
     if not sum(map(len, requests)):
-        raise SimulationError("the run has no request")
+        raise SimulationError("the run has no requests")
     for at, flow in enumerate(requests):
         if flow.dtype != REQUEST:
             raise TypeError(f"flow {at}: dtype {flow.dtype}; use REQUEST")
         open_ = int((flow["end"] < 0).sum())
         if open_:
-            raise SimulationError(f"flow {at}: {open_} of {len(flow)} requests never complete")
+            raise SimulationError(f"flow {at}: {open_} of {len(flow)} requests did not complete")
         wrong = (flow["arrival"] < 0) | (flow["start"] < flow["arrival"])
         wrong |= flow["end"] < flow["start"]
         if wrong.any():

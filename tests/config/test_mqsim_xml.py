@@ -210,7 +210,7 @@ BAD_XML = [
     (drive_xml().replace("</Host_Parameter_Set>", "</Host_Parameter_Set><Host_Parameter_Set/>"),
      ["Host_Parameter_Set appears twice"]),
     (drive_xml().replace("Flash_Parameter_Set", "Flash_Parameter_Sets"),
-     ["has no Flash_Parameter_Set", "Flash_Parameter_Sets is there instead"]),
+     ["has no Flash_Parameter_Set", "but has Flash_Parameter_Sets"]),
     (drive_xml().replace("<Execution_Parameter_Set>", "<Execution_Parameter_Set><Seed>5</Seed>"),
      ["Seed in Execution_Parameter_Set"]),
 ]  # fmt: skip
@@ -252,7 +252,7 @@ BAD_DRIVE = [
     ({"IO_Queue_Depth": "65536"}, ["IO_Queue_Depth", "from 2 to 65535"]),
     ({"Overprovisioning_Ratio": "0"}, ["Overprovisioning_Ratio is 0.0", "above 0"]),
     ({"Overprovisioning_Ratio": "1"}, ["Overprovisioning_Ratio is 1.0", "below 1"]),
-    ({"Overprovisioning_Ratio": "0.99999"}, ["less than a page of each plane"]),
+    ({"Overprovisioning_Ratio": "0.99999"}, ["less than one page per plane"]),
     ({"Overprovisioning_Ratio": "7 %"}, ['"7 %"', "a number from 0 to 1"]),
     ({"GC_Exec_Threshold": "0"}, ["GC_Exec_Threshold is 0.0"]),
     ({"Ideal_Mapping_Table": "yes"}, ['"yes"', "true or false", "but false as true"]),
@@ -271,7 +271,7 @@ BAD_DRIVE = [
      ["Seed is missing (2 in all)", "would take 123"]),
     ({"Page_Capasity": "5"}, ['unknown parameter "Page_Capasity"', "nearest: Page_Capacity"]),
     ({"page_capacity": "5"}, ['unknown parameter "page_capacity"', "nearest: Page_Capacity"]),
-    ({"Qqqq": "5"}, ['unknown parameter "Qqqq"', "MQSim has no similar one"]),
+    ({"Qqqq": "5"}, ['unknown parameter "Qqqq"', "MQSim has no similar parameter"]),
 ]  # fmt: skip
 
 

@@ -345,10 +345,10 @@ def test_capacity_follows():
 @pytest.mark.parametrize(
     ("name", "device", "text"),
     [
-        ("stannis", "newport", "vectors stay in the nodes' DRAM, in FP32"),
-        ("chip_level", "optimstore-r1", "fp32 is all that is known of it"),
-        ("smart_base", "smartssd", "fp32 is all that is known of it"),
-        ("smart_handler", "smartssd", "fp32 is all that is known of it"),
+        ("stannis", "newport", "vectors stay in the nodes' DRAM in FP32"),
+        ("chip_level", "optimstore-r1", "only fp32 is supported"),
+        ("smart_base", "smartssd", "only fp32 is supported"),
+        ("smart_handler", "smartssd", "only fp32 is supported"),
     ],
 )
 def test_paths_that_know_fp32_alone(name, device, text):
@@ -363,7 +363,7 @@ def test_paths_that_know_fp32_alone(name, device, text):
     [
         ({"format": "bf16_al"}, "format: 'bf16_al'; nearest: bf16_all"),
         ({"format": "bf16", "form": "torch"}, "canonical form"),
-        ({"format": "bf16_all", "weights_up": "fp16"}, "16 bits as it is"),
+        ({"format": "bf16_all", "weights_up": "fp16"}, "with 16 bits already"),
     ],
 )
 def test_options_that_do_not_go_together(options, text):

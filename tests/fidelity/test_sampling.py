@@ -139,7 +139,7 @@ def test_the_shares_of_a_piece_are_those_of_the_whole(whole):
     ("name", "options", "why"),
     [
         ("host_offload", Offload(ratio=0.0), "no states are on NVMe"),
-        ("host_offload_pipelined", Offload(ratio=0.5), "computed beside the last"),
+        ("host_offload_pipelined", Offload(ratio=0.5), "computed in parallel with the last"),
         ("host_offload", Offload(in_dram_below=1 << 34), "no states are on NVMe"),
     ],
 )

@@ -503,7 +503,7 @@ def test_host_work_and_energy_are_counted():
 @pytest.mark.parametrize(
     ("overrides", "changes", "words"),
     [
-        (("isp.kind=none",), {}, "no processor in the drive"),
+        (("isp.kind=none",), {}, "the drive has no processor"),
         (("tunnel.payload=0",), {}, "no tunnel"),
         (("isp.training_ratio=0",), {"name": "unknown"}, "cannot train"),
         ((), {"bytes_per_sample": 0}, "bytes_per_sample = 0"),

@@ -432,7 +432,7 @@ BAD_RECORDS = [
     ({"lba": np.array([1, -2, 3])}, ["lba holds values below 0"]),
     ({"sectors": np.array([0, 1, 1])}, ["has 0 sectors"]),
     ({"arrival_ns": np.array([5, 4, 6])}, ["arrival_ns of request 1"]),
-    ({"lba": np.array([{}, 1, 2], object)}, ["is no .npz"]),
+    ({"lba": np.array([{}, 1, 2], object)}, ["is not an .npz"]),
 ]
 
 
@@ -444,4 +444,4 @@ def test_bad_records(tmp_path, changes, words):
 
 def test_no_record(tmp_path):
     refused(lambda: read_recorded(tmp_path / "a.npz"), "no such file")
-    refused(lambda: read_recorded(put(tmp_path / "a.npz", "text")), "is no .npz")
+    refused(lambda: read_recorded(put(tmp_path / "a.npz", "text")), "is not an .npz")

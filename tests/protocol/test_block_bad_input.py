@@ -26,11 +26,11 @@ def refused(path, format, *words, **options) -> str:
 
 GOOD = "5 0 8 8 1"
 MQSIM = [
-    (["5 0 8 8"], ["line 2", "'5 0 8 8'", "4 columns", "5 are right", "sectors type"]),
+    (["5 0 8 8"], ["line 2", "'5 0 8 8'", "4 columns", "must have 5", "sectors type"]),
     (["5 0 8 8 1 1"], ["line 2", "6 columns"]),
-    ([""], ["line 2", "empty", "5 are right"]),
+    ([""], ["line 2", "empty", "must have 5"]),
     (["time device sector sectors type"], ["line 2", "time is 'time'", "whole number"]),
-    (["4 0 8 8 1"], ["line 2", "time 4 runs backwards", "line 1 has 5", "--sort"]),
+    (["4 0 8 8 1"], ["line 2", "time 4 is before that of line 1, 5", "--sort"]),
     (["-5 0 8 8 1"], ["line 2", "time is '-5'"]),
     (["5.5 0 8 8 1"], ["line 2", "time is '5.5'"]),
     (["5 x 8 8 1"], ["line 2", "device is 'x'"]),
@@ -67,9 +67,9 @@ def changed(i: int, value: str) -> str:
 
 
 MSR_BAD = [
-    (MSR[0][:-10], ["line 4", "6 columns", "7 are right", "ResponseTime"]),
+    (MSR[0][:-10], ["line 4", "6 columns", "must have 7", "ResponseTime"]),
     (MSR[2] + ",", ["line 4", "8 columns"]),
-    (MSR[0], ["line 4", "time 128166372003061629 runs backwards", "line 3", "--sort"]),
+    (MSR[0], ["line 4", "time 128166372003061629 is before that of line", "line 3", "--sort"]),
     ("Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime", ["line 4", "'Timestamp'"]),
     (changed(0, ""), ["line 4", "Timestamp is ''"]),
     (changed(1, ""), ["line 4", "Hostname is ''"]),
@@ -103,10 +103,10 @@ FIO = [
     (["0, 4096, 512"], "fio", ["line 1", "the first line must be"]),
     (V3, "fio2", ["line 1", "must be 'fio version 2 iolog'"]),
     (V2, "fio3", ["line 1", "must be 'fio version 3 iolog'"]),
-    ([*V3, *V3], "fio", ["line 5", "appends to its log", "split"]),
+    ([*V3, *V3], "fio", ["line 5", "appended to its log", "split"]),
     # files
     ([V3[0], V3[2]], "fio", ["line 2", "'0 /a open'", "add"]),
-    ([*V3[:2], V3[3]], "fio", ["line 3", "'5 /a read 0 512'", "open must come before"]),
+    ([*V3[:2], V3[3]], "fio", ["line 3", "'5 /a read 0 512'", "an open must come first"]),
     ([*V3, "9 /b read 0 512"], "fio", ["line 5", "'9 /b read 0 512'", "not open"]),
     ([*V3, "9 /a close", "9 /a read 0 512"], "fio", ["line 6", "not open here"]),
     ([*V3, "9 /a close", "9 /a close"], "fio", ["line 6", "not open here"]),
@@ -123,7 +123,7 @@ FIO = [
     ([*V3, ""], "fio", ["line 5", "0 columns"]),
     ([*V2, "/a read 0"], "fio", ["line 6", "3 columns", "2 (file action)", "4"]),
     # values
-    ([*V3, "4 /a read 0 512"], "fio", ["line 5", "time 4 runs backwards", "line 4 has 5"]),
+    ([*V3, "4 /a read 0 512"], "fio", ["line 5", "time 4 is before that of line 4, 5"]),
     ([*V3, "x /a read 0 512"], "fio", ["line 5", "time is 'x'"]),
     ([*V3, "9 /a read -1 512"], "fio", ["line 5", "offset is '-1'"]),
     ([*V3, "9 /a read 0 0"], "fio", ["line 5", "length is '0'", "from 1"]),
@@ -157,7 +157,7 @@ BLKPARSE = [
     ([E1, E2.replace("8,0", "sda")], ["line 2", "device is 'sda'", "major,minor"]),
     ([E1, "", E2], ["line 3", "after line 2"]),
     ([E1, "CPU0 (sda):", E2], ["line 3", "after line 2"]),
-    ([E2, E1], ["line 2", "time 0 runs backwards", "line 1 has 1000000000"]),
+    ([E2, E1], ["line 2", "time 0 is before that of line 1, 1000000000"]),
     ([E1, E2.replace("1.000000000", "1.0")], ["line 2", "time is '1.0'", "9 decimals"]),
     ([E1, E2.replace("8 + 8", "-8 + 8")], ["line 2", "sector is '-8'"]),
     ([E1, E2.replace("8 + 8", "8 + 0")], ["line 2", "sectors is '0'", "from 1"]),
@@ -192,7 +192,7 @@ TEXTS = {
         (b"\x00\x01\x02\x03" * 100, ["line 1", "not text", "0x00"]),
         (b"\x1f\x8b\x08\x00", ["gzip", ".gz"]),
         (b"\xfd7zXZ\x00", ["xz", ".xz"]),
-        (b"\x07tae" + bytes(44), ["blktrace's binary", "blkparse prints"]),
+        (b"\x07tae" + bytes(44), ["blktrace's binary", "output of blkparse"]),
         (b"\xff\xfe1\x00 \x00", ["not text"]),
         (b"x" * 3000, ["line 1", "without a newline"]),
         (b"\n\n", ["line 1"]),
@@ -279,7 +279,7 @@ def test_options_that_a_format_has_not(tmp_path, format, options, words):
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_a_limit_below_one(tmp_path, limit):
-    with pytest.raises(TraceError, match=f"limit {limit}: at least 1"):
+    with pytest.raises(TraceError, match=f"limit {limit}: must be at least 1"):
         read_block(tmp_path / "t", "msr", limit=limit)
 
 
@@ -289,16 +289,20 @@ def test_a_limit_below_one(tmp_path, limit):
 @pytest.mark.parametrize(
     ("request_", "more", "words"),
     [
-        ((0, 4, 0, 512, 0), {}, "request 0: op is 4, 0 to 3"),
+        ((0, 4, 0, 512, 0), {}, "request 0: op is 4; must be 0 to 3"),
         ((0, -1, 0, 512, 0), {}, "request 0: op is -1"),
         ((0, 0, -1, 512, 0), {}, "request 0: offset is -1"),
         ((0, 0, 2**62, 512, 0), {}, "request 0: offset is"),
-        ((0, 0, 0, 0, 0), {}, "request 0: size is 0, 1 to"),
-        ((0, 3, 0, 512, 0), {}, "request 0: size is 512, 0, as it is a flush"),
-        ((0, 3, 512, 0, 0), {}, "request 0: offset is 512, 0, as it is a flush"),
+        ((0, 0, 0, 0, 0), {}, "request 0: size is 0; must be 1 to"),
+        ((0, 3, 0, 512, 0), {}, "request 0: size is 512; must be 0 for a flush"),
+        ((0, 3, 512, 0, 0), {}, "request 0: offset is 512; must be 0 for a flush"),
         ((-1, 0, 0, 512, 0), {}, "request 0: arrival_ps is -1"),
-        ((0, 0, 0, 512, 1), {}, "request 0: device is 1, 0 to 0"),
-        ((5, 0, 0, 512, 0), {"timed": False}, "request 0: arrival_ps is 5, 0, as the trace"),
+        ((0, 0, 0, 512, 1), {}, "request 0: device is 1; must be 0 to 0"),
+        (
+            (5, 0, 0, 512, 0),
+            {"timed": False},
+            "request 0: arrival_ps is 5; must be 0, because the trace",
+        ),
         ((0, 0, 0, 512, 0), {"origin_ps": -1}, "origin_ps is -1"),
     ],
 )
@@ -308,7 +312,9 @@ def test_an_inconsistent_trace_cannot_even_be_made(request_, more, words):
 
 
 def test_order_and_columns_of_a_trace_made_in_memory():
-    with pytest.raises(TraceError, match="request 1: arrival_ps is 4, before that of request 0"):
+    with pytest.raises(
+        TraceError, match="request 1: arrival_ps is 4; must not be before that of request 0"
+    ):
         columns([(5, 0, 0, 512, 0), (4, 0, 0, 512, 0)], ("a",))
     with pytest.raises(TraceError, match="devices"):
         columns([(0, 0, 0, 512, 0)], ("a", "a"))
@@ -334,12 +340,14 @@ def test_targets_that_cannot_be_written(tmp_path):
 
 @pytest.mark.parametrize("format", ["fio", "blkparse", "csv"])
 def test_formats_that_are_not_written(tmp_path, format):
-    with pytest.raises(TraceError, match=f"'{format}' to write: one of mqsim, msr, fio2, fio3"):
+    with pytest.raises(
+        TraceError, match=f"'{format}' to write: must be one of mqsim, msr, fio2, fio3"
+    ):
         write_block(ONE, tmp_path / "t", format)
 
 
 def test_an_unknown_thing_to_drop(tmp_path):
-    with pytest.raises(TraceError, match="drop 'trims': one of read, write, trim"):
+    with pytest.raises(TraceError, match="drop 'trims': must be one of read, write, trim"):
         write_block(ONE, tmp_path / "t", "fio3", drop=("trims",))
 
 

@@ -83,7 +83,7 @@ def test_only_one_device():
     trace = columns([(0, 0, 0, 1, 0), (1, 1, 5, 2, 1), (2, 0, 9, 3, 0)], ("a", "b"))
     assert rows(only(trace, "a")) == [(0, 0, 1, "a"), (0, 9, 3, "a")]
     assert rows(only(trace, "b")) == [(1, 5, 2, "b")]
-    with pytest.raises(TraceError, match="device 'c': one of a, b is right"):
+    with pytest.raises(TraceError, match="device 'c': must be one of a, b"):
         only(trace, "c")
 
 

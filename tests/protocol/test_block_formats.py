@@ -76,7 +76,7 @@ def test_sorting_keeps_the_order_of_equal_times(tmp_path):
     trace = read_block(write_lines(tmp_path / "t", *lines), "mqsim", time_unit="ns", sort=True)
     assert (trace.offset // 512).tolist() == [2, 4, 1, 3]
     assert trace.op.tolist() == [READ, WRITE, READ, READ]
-    assert trace.notes == ("requests out of place, sorted by time: 4",)
+    assert trace.notes == ("requests out of order, sorted by time: 4",)
 
 
 # --- fio
@@ -168,9 +168,9 @@ def test_blkparse_issues():
                                                    1006000, 2006000]  # fmt: skip
     assert trace.fua.tolist() == [False] * 6 + [True, False, False]
     assert list(trace.notes) == [
-        "D events without sectors left out: 1",
-        "requests requeued by the driver counted once: 1",
-        "writes with a flush before them split in two: 1",
+        "D events without sectors dropped: 1",
+        "requests requeued by the driver and counted once: 1",
+        "writes with a preceding flush split into two requests: 1",
     ]
 
 
@@ -253,7 +253,7 @@ def test_requeues_take_the_latest_issue_of_the_same_sectors(tmp_path):
     )
     trace = read_block(write_lines(tmp_path / "t", *lines), "blkparse")
     assert (trace.arrival_ps // 10**12).tolist() == [1, 4]
-    assert trace.notes[0] == "requests requeued by the driver counted once: 3"
+    assert trace.notes[0] == "requests requeued by the driver and counted once: 3"
 
 
 def test_a_process_may_be_called_like_a_number(tmp_path):
@@ -272,7 +272,7 @@ def test_remaps_are_counted_where_they_make_requests_twice(tmp_path):
     lines[1] = lines[1].replace("8,0", "8,16", 1)
     trace = read_block(write_lines(tmp_path / "t", *lines), "blkparse", event="Q")
     assert trace.notes == (
-        "remaps: a remapped request is queued on every device it passes: 1",
+        "remaps: a remapped request is queued on each device that it passes: 1",
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def test_another_hdf5_file(tmp_path):
 def test_another_version(path, version):
     with edit(path) as file:
         file.attrs["schema"] = version
-    refused(path, "schema", repr(version), "version 1")
+    refused(path, "schema", repr(version), "must be 1, the version")
 
 
 @pytest.mark.parametrize("key", [*HEADER, "schema", "format"])

@@ -298,7 +298,7 @@ def test_both_ends_agree_on_the_smaller_sizes():
     wire = Wire(Format(512, 2, 400), Format(4096, 8, 1500))
     wire.open()
     assert (wire.device.form.payload, wire.device.form.mtu) == (512, 400)
-    with pytest.raises(InputError, match="packet of 401 B: 1 to 400 B are right"):
+    with pytest.raises(InputError, match="packet of 401 B: must be from 1 to 400 B"):
         wire.device.send(bytes(401))
     for asked in (Format(8192), Format(4096, 2), Format(4096, 1, 1501)):
         refused = Wire(asked, Format(4096, 1, 1500))
@@ -527,7 +527,7 @@ def test_identifiers_are_its_own():
     assert host.need == 7
     host.open()
     assert 100 <= Sqe.unpack(host.commands()[0].sqe).cid < 107
-    with pytest.raises(InputError, match="6 command identifiers: 7 or more are right"):
+    with pytest.raises(InputError, match="6 command identifiers: must be 7 or more"):
         HostRelay(dataclasses.replace(OPEN, outstanding=2), range(6))
 
 
@@ -549,5 +549,5 @@ def test_packets_that_cannot_be():
     host = HostRelay(OPEN)
     host.open()
     for size in (0, 1501):
-        with pytest.raises(InputError, match=f"packet of {size} B: 1 to 1500 B are right"):
+        with pytest.raises(InputError, match=f"packet of {size} B: must be from 1 to 1500 B"):
             host.send(bytes(size))

@@ -51,5 +51,5 @@ def test_pieces_make_the_whole(cut):
 def test_a_trace_without_a_kernel_is_refused():
     trace = model("sgd")
     object.__setattr__(trace, "op", "other")
-    with pytest.raises(InputError, match="'other' has no update kernel; known are sgd"):
+    with pytest.raises(InputError, match="'other' has no update kernel; known: sgd"):
         Arithmetic(trace)

@@ -124,7 +124,7 @@ def test_parts_of_pages_read_what_is_missing():
         assert "2 requests cover parts of pages of 4096 bytes" in done.notes[-1]
     whole = replay_block(given, config(ftl__partial_pages="whole"), Loop(1))
     assert whole.done.counters["merge_read_pages"] == 0
-    assert "taken as whole ones" in whole.notes[-1]
+    assert "processed as whole pages" in whole.notes[-1]
 
 
 def test_whole_pages_change_nothing():

@@ -48,7 +48,7 @@ def refused(call, *words):
         ((WRITE, 0, 1), {"arrival": -1}, ["arrival = -1"]),
         ((WRITE, 0, 1), {"arrival": NEVER}, [f"arrival = {NEVER}"]),
         ((WRITE, 0, 1), {"fua": 2}, ["fua = 2", "0 or 1"]),
-        ((WRITE, 0, 1), {"stream": 1}, ["stream = 1", "0..0 are right"]),
+        ((WRITE, 0, 1), {"stream": 1}, ["stream = 1", "must be from 0 to 0"]),
         ((WRITE, 0, 1), {"priority": 3}, ["priority = 3"]),
         ((WRITE, 0, 1), {"fence_token": 9}, ["fence_token = 9"]),
         ((WRITE, 0, 1), {"atomic_unit": 8}, ["atomic_unit = 8"]),
@@ -82,7 +82,7 @@ def test_arrivals_are_sorted_and_not_in_the_past():
 
 def test_payload_slots():
     d = device(payload=True)
-    refused(lambda: d.submit(commands([(WRITE, 0, 1)])), "payload_slot = -1", "needs its pages")
+    refused(lambda: d.submit(commands([(WRITE, 0, 1)])), "payload_slot = -1", "must not be -1")
     refused(lambda: d.submit(commands([(READ, 0, 1)], slot=0)), "payload_slot = 0", "buffer")
     d.buffer = np.zeros((4, PAGE), np.uint8)
     refused(lambda: d.submit(commands([(READ, 0, 2)], slot=3)), "payload_slot = 3")

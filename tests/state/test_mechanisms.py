@@ -138,8 +138,14 @@ def test_no_page_is_lost(changes, happened, counts):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"ftl__unwritten": "as_written"}, 'ftl.unwritten = "as_written": pages that were never'),
-        ({"frontend__transfer": "command"}, 'frontend.transfer = "command": rows of a plan and'),
+        (
+            {"ftl__unwritten": "as_written"},
+            'ftl.unwritten = "as_written": must be "zeros" if payload',
+        ),
+        (
+            {"frontend__transfer": "command"},
+            'frontend.transfer = "command": must be "page" for rows',
+        ),
     ],
 )
 def test_what_a_device_with_bytes_cannot_do_is_refused(changes, words):

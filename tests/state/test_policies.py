@@ -382,7 +382,7 @@ def test_a_block_that_cannot_be_collected_is_refused(tmp_path, answer):
         d.run()
     message = str(caught.value)
     assert len(message.splitlines()) == 1 and f"{path}:f" in message
-    assert "is right" in message and "unit" in message
+    assert "must return" in message and "unit" in message
 
 
 def test_an_open_block_cannot_be_collected(tmp_path):

@@ -181,7 +181,7 @@ def test_past_the_end(op):
     arrays = drive(cfg)
     end = int(arrays.cfg.lpns[0]) * PAGE
     play(arrays, cfg, [requests(end - PAGE, PAGE, op)])
-    with pytest.raises(InputError, match="past the end of the device"):
+    with pytest.raises(InputError, match="beyond the end of the device"):
         play(drive(cfg), cfg, [requests([end - PAGE], 2 * PAGE, op)])
 
 

@@ -110,7 +110,7 @@ def test_a_stream_that_the_drive_does_not_have_is_refused():
     for stream in (-1, 3):
         batch = commands([(WRITE, 0, 1)])
         batch["stream"] = stream
-        with pytest.raises(InputError, match=rf"command 0: stream = {stream}: 0..2 are right"):
+        with pytest.raises(InputError, match=rf"command 0: stream = {stream}: must be from 0 to 2"):
             d.submit(batch)
     batch["stream"] = 2
     d.submit(batch)

@@ -178,7 +178,9 @@ class Handle:
         for i, name in enumerate(FIELDS):
             array = getattr(arrays, name)
             if not array.flags.c_contiguous or array.ndim > SLOTS - 1:
-                raise ValueError(f"state field {name}: contiguous, of at most two dimensions")
+                raise ValueError(
+                    f"state field {name}: must be contiguous and have at most two dimensions"
+                )
             columns = array.shape[1] if name in ALIKE else 0
             fields.append((name, _table_type(name, array.dtype, array.ndim, columns)))
             self.header[SLOTS * i] = array.ctypes.data

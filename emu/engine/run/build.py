@@ -66,34 +66,35 @@ def _check_request(
     """Raise InputError for a use of the drive that its configuration does not allow."""
     if payload and cfg.ftl.unwritten == "as_written":
         raise InputError(
-            'ftl.unwritten = "as_written": pages that were never written have no bytes to read; '
-            '"zeros" is right where bytes are kept'
+            'ftl.unwritten = "as_written": must be "zeros" if payload is kept, because pages that '
+            "were never written have no bytes to read"
         )
     if payload and cfg.ftl.map_update == "placed":
         raise InputError(
-            'ftl.map_update = "placed": pages that are mapped before they are programmed have no '
-            'bytes to read yet; "programmed" is right where bytes are kept'
+            'ftl.map_update = "placed": must be "programmed" if payload is kept, because '
+            "pages that "
+            "are mapped before their program have no bytes to read"
         )
     if cfg.frontend.transfer == "command" and not pairs:
         raise InputError(
-            'frontend.transfer = "command": rows of a plan and commands of a device move page by '
-            'page; "page" is right, or requests through queue pairs'
+            'frontend.transfer = "command": must be "page" for rows of a plan and for commands '
+            "without queue pairs, which are transferred page by page"
         )
     if destage and word_line_pages(cfg) * geometry.slots > 1:
         raise InputError(
-            f'flash.programming = "{cfg.flash.programming}": a destage buffer writes page by page; '
-            f'"page" is right'
+            f'flash.programming = "{cfg.flash.programming}": must be "page" with a '
+            "destage buffer, which writes page by page"
         )
     if geometry.slots > 1 and jobs:
         raise InputError(
-            f"ftl.mapping_unit = {geometry.page_bytes} B: operations given by their physical place "
-            "are of whole pages; 0 is right"
+            f"ftl.mapping_unit = {geometry.page_bytes} B: must be 0 for operations on physical "
+            "addresses, which are whole pages"
         )
     ways = geometry.ways * (geometry.planes if cfg.flash.plane_reads == "alone" else 1)
     if ways > MAX_WAYS:
         raise InputError(
-            f"flash.dies_per_channel: {ways} dies, or planes that read alone, on one channel; at "
-            f"most {MAX_WAYS}"
+            f"flash.dies_per_channel: {ways} dies, or independently read planes, on one channel; "
+            f"must be at most {MAX_WAYS}"
         )
 
 

@@ -127,9 +127,9 @@ def set_reservoir(cfg: Config, geometry: Geometry, table: np.recarray, planes: i
         move = pe.register_move_ps(cfg)
         if move >= NEVER:
             raise InputError(
-                f"{cfg.system.name}: a page takes {move:.4g} ps from register to register "
-                f"(pe.clock_divider = {cfg.pe.clock_divider:.4g}); at most {NEVER:.4g} ps keep the "
-                f"clock exact"
+                f"{cfg.system.name}: the move of a page between registers takes {move:.4g} ps "
+                f"(pe.clock_divider = {cfg.pe.clock_divider:.4g}); must be at most {NEVER:.4g} "
+                "ps to keep the clock exact"
             )
         table.register_move = move
 

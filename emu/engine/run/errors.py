@@ -34,44 +34,45 @@ def raise_error(arrays: Arrays, cfg: Config) -> None:
             return
         case events.E_POOL if first > 0:
             raise InputError(
-                f"a command of {first - 1} pages: at most {second - 1} can be under way"
+                f"a command of {first - 1} pages: at most {second - 1} pages can be in flight"
             )
         case events.E_PAST_END:
             raise InputError(
-                f"address {first} (+{second}) is past the end of the device "
+                f"address {first} (+{second}) is beyond the end of the device "
                 f"({int(arrays.cfg.lpns[0])} logical pages)"
             )
         case events.E_RESERVOIR:
             raise InputError(
                 f"ftl.reservoir_fraction={cfg.ftl.reservoir_fraction}: the reservoir of die "
                 f"{first} has to reuse a block with {second} valid super-pages; "
-                "a larger share is needed"
+                "use a larger share"
             )
         case events.E_VICTIM:
             raise InputError(
-                f"ftl.gc_policy = {cfg.ftl.gc_policy!r}: block {second} of unit {first}: a full "
-                f"block of "
-                f"the unit that is collectable, from first_block(st, u) on, or -1 is right"
+                f"ftl.gc_policy = {cfg.ftl.gc_policy!r} returned block {second} for unit "
+                f"{first}; it "
+                "must return a full, collectable block of the unit (from first_block(st, unit) "
+                "on), or -1"
             )
         case events.E_STREAM:
             raise InputError(
-                f"ftl.stream_policy = {cfg.ftl.stream_policy!r}: stream {second} for page {first}: "
-                f"0..{cfg.ftl.write_streams - 1} are right (ftl.write_streams)"
+                f"ftl.stream_policy = {cfg.ftl.stream_policy!r} returned stream {second} for page "
+                f"{first}; it must return 0 to {cfg.ftl.write_streams - 1} (ftl.write_streams)"
             )
         case events.E_FULL:
             raise InputError(
-                f"the drive is full: page {first} is read before it was written, "
-                f"which takes a page "
-                f"(ftl.unwritten={cfg.ftl.unwritten}), and its blocks hold none (ftl."
-                f"over_provisioning={cfg.ftl.over_provisioning})"
+                f"the drive is full: the read of unwritten page {first} needs a flash page "
+                f"(ftl.unwritten={cfg.ftl.unwritten}), and none is free "
+                f"(ftl.over_provisioning={cfg.ftl.over_provisioning})"
             )
         case events.E_REGISTER:
             raise SimulationError(
-                f"die {first}: {OP_NAMES[second]} finds its registers in no fit state"
+                f"die {first}: {OP_NAMES[second]} found its registers in a state that does not "
+                "allow it"
             )
         case events.E_UNWRITTEN:
             raise SimulationError(
-                f"super-page {first} is read from die {second} before it was written"
+                f"super-page {first} was read from die {second} before it was written"
             )
         case code:
             raise SimulationError(f"engine error {code} ({first}, {second}) at {int(reg.now)} ps")
@@ -85,7 +86,7 @@ def raise_full(arrays: Arrays, cfg: Config) -> None:
         if stalled < 0 and not (mine >= 0).any() and arrays.maps.stall_first[dev] == 0:
             continue
         words = (
-            f"device {dev} is full: writes wait for a free block and no block is worth collecting "
+            f"device {dev} is full: writes wait for a free block and no block can be collected "
             f"(ftl.over_provisioning={cfg.ftl.over_provisioning})"
         )
         bad = int((arrays.block.state[dev * blocks : (dev + 1) * blocks] == mapping.BAD).sum())
@@ -93,7 +94,7 @@ def raise_full(arrays: Arrays, cfg: Config) -> None:
             words += f"; {bad} of its {blocks} blocks are bad"
         waiting = int(arrays.pool.retiring[dev * units : (dev + 1) * units].sum())
         if waiting:
-            words += f"; in {waiting} more a program has failed, and what is in them finds no room"
+            words += f"; {waiting} more have a failed program, and there is no room for their data"
         raise InputError(words)
 
 

@@ -135,11 +135,11 @@ class System:
             )
         rest = write_frontier.fill(self.state, device, lpn, count, 0)
         if rest:
-            raise InputError(f"{rest} of {count} pages find no free block on device {device}")
+            raise InputError(f"{rest} of {count} pages have no free block on device {device}")
         if self.arrays.cfg.map_entries[0] and cmt.fill_translation_pages(
             self.state, device, lpn, count
         ):
-            raise InputError(f"translation pages find no free block on device {device}")
+            raise InputError(f"translation pages have no free block on device {device}")
         self.filled_pages += count
 
     def fill_reservoir(self, device: int, super_page: int, count: int) -> None:
@@ -182,7 +182,9 @@ class System:
         longest = int(max(chunk["bytes_in"].max(initial=0), chunk["bytes_out"].max(initial=0)))
         if longest > MOST_BYTES:
             raise InputError(
-                f"one transfer of {longest:,} bytes; at most {MOST_BYTES:,} keep the clock exact"
+                f"a transfer of {longest:,} bytes; must be at most {MOST_BYTES:,} bytes to "
+                "keep the "
+                "clock exact"
             )
 
     def _priced(self, chunk: np.ndarray) -> np.ndarray:

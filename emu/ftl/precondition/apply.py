@@ -39,7 +39,7 @@ def precondition(arrays: Arrays, cfg: Config, kind: str, *, seed: int = 0) -> St
     if kind == "fill":
         fill(arrays, cfg)
     elif kind != "none":
-        raise InputError(f"precondition {kind!r}: one of {', '.join(KINDS)} is right")
+        raise InputError(f"precondition {kind!r}: must be one of {', '.join(KINDS)}")
     return None
 
 
@@ -51,7 +51,7 @@ def fill(arrays: Arrays, cfg: Config, lpns: int | None = None, stream: int = 0) 
     without = write_frontier.fill(arrays.handle(), 0, int(zone.first_lpn), count, stream)
     if without:
         raise InputError(
-            f"precondition: {without} of {count} logical pages find no place: "
+            f"precondition: {without} of {count} logical pages do not fit: "
             f"ftl.over_provisioning={cfg.ftl.over_provisioning} is too small"
         )
     whole_pages(arrays, slice(int(zone.first_lpn), int(zone.first_lpn) + count))
@@ -65,7 +65,7 @@ def _lay_map(arrays: Arrays, cfg: Config, lpn: int, count: int) -> None:
         without = cmt.fill_translation_pages(arrays.handle(), 0, lpn, count)
         if without:
             raise InputError(
-                f"precondition: {without} translation pages find no place: "
+                f"precondition: {without} translation pages do not fit: "
                 f"ftl.over_provisioning={cfg.ftl.over_provisioning} is too small"
             )
 

@@ -80,7 +80,7 @@ class Plan:
         """Raise InputError if the plan contradicts itself, the footprint, or the sizes of l2p
         (``lpns``) and p2l (``ppns``)."""
         if self.policy not in POLICIES:
-            raise InputError(f"policy {self.policy!r}: one of {', '.join(POLICIES)}")
+            raise InputError(f"policy {self.policy!r}: must be one of {', '.join(POLICIES)}")
         if min(self.units, self.blocks, self.unit_pages) < 1:
             raise InputError(
                 f"{self.units} units of {self.blocks} blocks of {self.unit_pages} pages: at least 1"
@@ -100,10 +100,12 @@ class Plan:
             )
         if self.choices < 1 or self.spare_parts < 1:
             raise InputError(
-                f"choices {self.choices}, spare_parts {self.spare_parts}: each at least 1"
+                f"choices {self.choices}, spare_parts {self.spare_parts}: must be at least 1 each"
             )
         if self.align < 1 or self.unit_pages % self.align:
-            raise InputError(f"align {self.align}: divides the {self.unit_pages} pages of a block")
+            raise InputError(
+                f"align {self.align}: must divide the {self.unit_pages} pages of a block"
+            )
         self._check_regions()
         if self.unit_of is not None:
             table = np.asarray(self.unit_of)
@@ -120,9 +122,11 @@ class Plan:
         for name in ("share", "writes"):
             parts = [getattr(region, name) for region in self.regions]
             if abs(sum(parts) - 1) > 1e-9 or min(parts) < 0:
-                raise InputError(f"regions: {name} is {parts}; none below 0, in all 1")
+                raise InputError(
+                    f"regions: {name} is {parts}; must be at least 0 each and 1 in total"
+                )
         if min(min(region.user_front, region.moved_front) for region in self.regions) < 0:
-            raise InputError("regions: frontiers count from 0")
+            raise InputError("regions: must have frontiers numbered from 0")
 
     def check_room(self, pages: np.ndarray, blocks: np.ndarray) -> None:
         """Raise InputError unless every unit can open its frontiers and still gains by collection.

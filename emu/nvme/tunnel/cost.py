@@ -216,7 +216,7 @@ class TunnelCost:
 
 def _sized(count: int) -> int:
     if count < 0:
-        raise InputError(f"message of {count} B: 0 or more is right")
+        raise InputError(f"message of {count} B: must be 0 or more")
     return count
 
 
@@ -273,7 +273,7 @@ def _across(up: Times, down: Times, count: int) -> Message:
     # fragmentation is not supported.
     if down.mtu < up.mtu:
         raise InputError(
-            f"tunnel mtu {up.mtu} B on one drive, {down.mtu} B on another: one mtu is right"
+            f"tunnel mtu {up.mtu} B on one drive, {down.mtu} B on another: must be equal"
         )
     second = down._replace(mtu=up.mtu)
     there, done = timing.downward(count, *timing.upward(count, up), second)

@@ -49,13 +49,13 @@ class Format:
 
     def __post_init__(self) -> None:
         if not HEADER + READ_HEADER < self.payload <= LARGEST:
-            raise InputError(f"tunnel payload {self.payload} B: 7 B to {LARGEST} are right")
+            raise InputError(f"tunnel payload {self.payload} B: must be from 7 B to {LARGEST}")
         if not 1 <= self.outstanding <= 1 << 12:
-            raise InputError(f"{self.outstanding} commands outstanding: 1 to 4096 are right")
+            raise InputError(f"{self.outstanding} commands outstanding: must be from 1 to 4096")
         if not 1 <= self.mtu <= LONGEST:
-            raise InputError(f"tunnel mtu {self.mtu} B: 1 to {LONGEST} are right")
+            raise InputError(f"tunnel mtu {self.mtu} B: must be from 1 to {LONGEST}")
         if self.notify not in NOTIFICATIONS:
-            raise InputError(f"notify {self.notify!r}: {' or '.join(NOTIFICATIONS)} is right")
+            raise InputError(f"notify {self.notify!r}: must be {' or '.join(NOTIFICATIONS)}")
 
     @property
     def down(self) -> int:

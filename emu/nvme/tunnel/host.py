@@ -69,7 +69,7 @@ class HostRelay:
         self.form = form
         self.need = 3 * form.outstanding + 1
         if len(cids) < self.need:
-            raise InputError(f"{len(cids)} command identifiers: {self.need} or more are right")
+            raise InputError(f"{len(cids)} command identifiers: must be {self.need} or more")
         self._cids = deque(cids[: self.need])
         self.state = State.CLOSED
         self.descriptor = 0

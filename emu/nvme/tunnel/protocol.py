@@ -78,4 +78,4 @@ Event = Opened | Packet | Failed | Closed
 def check(packet: bytes, form: Format) -> None:
     """Raise InputError for a packet that is empty or longer than the mtu of the format."""
     if not 0 < len(packet) <= form.mtu:
-        raise InputError(f"packet of {len(packet)} B: 1 to {form.mtu} B are right")
+        raise InputError(f"packet of {len(packet)} B: must be from 1 to {form.mtu} B")

@@ -44,7 +44,7 @@ def checked(name: str) -> str:
 def refused(name: str, op: str) -> str | None:
     """Return the reason why a format and an operation cannot be combined, or None."""
     if FORMATS[name].codes and not get(op, backend="numpy").states:
-        return f"{op} has no states to be kept in 8 bits"
+        return f"{op} has no states that can be stored in 8 bits"
     return None
 
 

@@ -69,7 +69,8 @@ def bound(
         )
         first, last = (share[0], share[-1]) if options.pipeline_read else (share[-1], share[0])
         alone = aside * first + sum(kept) * last
-        text = f"{words(overlap)} overlapped ({name}) + {words(alone)} of one sub-group alone"
+        text = f"{words(overlap)} overlapped ({name}) + {words(alone)} of one sub-group "
+        "without overlap"
         return with_latency(name, overlap + alone, len(share) * ends_bare, text)
     if name == "host CPU":
         behind = max(share[-2] * write_most - share[-1] * cpu, 0)  # of the last but one's writes
@@ -86,5 +87,5 @@ def bound(
         ends = share[-1] * (cpu + write_most) + max(before, 0)
     else:
         ends = share[0] * (read_most + cpu)
-    text = f"{parts_text([('all', name, seconds)])} + what the ends leave bare {words(ends)}"
+    text = f"{parts_text([('all', name, seconds)])} + time not overlapped at the ends {words(ends)}"
     return with_latency(name, seconds + ends, ends_bare, text)

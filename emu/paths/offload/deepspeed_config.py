@@ -42,13 +42,13 @@ def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, str, dict[str, 
     if device == "none":
         raise InputError(
             f'{where}: zero_optimization.offload_optimizer.device = "none": the states are the '
-            'accelerator\'s; "nvme" is right, or "cpu"'
+            'accelerator\'s; must be "nvme" or "cpu"'
         )
     parameters = config["offload_param.device"] == "nvme"
     if config["zero_optimization.stage"] != 3 and (device == "nvme" or parameters):
         raise InputError(
-            f"{where}: zero_optimization.stage = {config['zero_optimization.stage']}: offload to "
-            "NVMe needs 3"
+            f"{where}: zero_optimization.stage = {config['zero_optimization.stage']}: must be 3 "
+            "for offload to NVMe"
         )
     if device == "cpu":
         remarks.append('offload_optimizer.device = "cpu": all states stay in host DRAM')
@@ -59,11 +59,9 @@ def offload_of(config: ZeroConfig, where: str) -> tuple[Offload, str, dict[str, 
             "host's DRAM and its CPU updates them"
         )
     if config["aio.use_gds"]:
-        remarks.append("aio.use_gds: here bytes go through the host's memory")
+        remarks.append("aio.use_gds: bytes go through host memory here")
     if config["aio.single_submit"]:
-        remarks.append(
-            "aio.single_submit: no change here, host.io_submit is the time of each block"
-        )
+        remarks.append("aio.single_submit: no effect here; host.io_submit is the time per block")
     section = "intra_op_parallelism" if "aio.intra_op_parallelism" in config.given else None
     threads = config[f"aio.{section or 'thread_count'}"]
     block = config["aio.block_size"]
@@ -98,16 +96,18 @@ def _format(config: ZeroConfig, where: str, parameters: bool, remarks: list[str]
     if bf16 and fp16:
         raise InputError(f"{where}: bf16.enabled and fp16.enabled are both true; enable one")
     if parameters and not bf16 and not fp16:
-        remarks.append("neither bf16 nor fp16: parameters on NVMe are taken as 16 bits")
+        remarks.append("neither bf16 nor fp16: parameters on NVMe are assumed to have 16 bits")
     narrow = bf16 and config["bf16.bf16_master_weights_and_grads"]
     if bf16 and config["bf16.bf16_optimizer_states"]:
         if not narrow:
             raise InputError(
-                f"{where}: bf16.bf16_optimizer_states = true: DeepSpeed wants "
+                f"{where}: bf16.bf16_optimizer_states = true: DeepSpeed requires "
                 "bf16.bf16_master_weights_and_grads = true with it"
             )
         return "bf16_all"
     if fp16 and config["fp16.fp16_master_weights_and_grads"]:
         narrow = True
-        remarks.append("fp16.fp16_master_weights_and_grads: as many bytes as with BF16 masters")
+        remarks.append(
+            "fp16.fp16_master_weights_and_grads: the same number of bytes as with BF16 masters"
+        )
     return "bf16_master" if narrow else "fp32"

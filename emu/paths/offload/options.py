@@ -56,9 +56,9 @@ class Offload:
         for name, least in LEAST.items():
             value = getattr(self, name)
             if value is not None and value < least:
-                raise InputError(f"{name}: {value}, want {least} or more")
+                raise InputError(f"{name}: {value}, expected {least} or more")
         if not 0 <= self.ratio <= 1:
-            raise InputError(f"ratio: {self.ratio}, want 0 to 1")
+            raise InputError(f"ratio: {self.ratio}, expected 0 to 1")
 
     def in_flight(self, arrays: int) -> int:
         """Return how many sub-groups of ``arrays`` arrays are read, computed or written at a
@@ -71,8 +71,9 @@ class Offload:
         if self.in_flight(arrays):
             return None
         return (
-            f"a sub-group has {arrays} arrays, and there are {self.buffers} buffers: at least "
-            f"{arrays} are right (DeepSpeed runs out of swap buffers)"
+            f"{self.buffers} buffers: must be at least {arrays}, the arrays of a sub-group "
+            "(DeepSpeed "
+            "would run out of swap buffers)"
         )
 
     def notes(self, arrays: int) -> list[str]:
@@ -120,7 +121,8 @@ def parse_offload(settings: tuple[str, ...], base: Offload | None = None) -> Off
         key, equals, text = (part.strip() for part in setting.partition("="))
         if not equals or key not in known:
             raise InputError(
-                f"--offload {setting!r}: want KEY=VALUE; nearest: {nearest(key, known) or 'none'} "
+                f"--offload {setting!r}, expected KEY=VALUE; nearest: "
+                f"{nearest(key, known) or 'none'} "
                 f"(of {', '.join(known)})"
             )
         values[key] = _value(setting, known[key], text)
@@ -134,10 +136,10 @@ def parse_offload(settings: tuple[str, ...], base: Offload | None = None) -> Off
 def _value(setting: str, kind: str, text: str) -> Any:
     if kind == "bool":
         if text not in ("true", "false"):
-            raise InputError(f"--offload {setting!r}: want true or false")
+            raise InputError(f"--offload {setting!r}, expected true or false")
         return text == "true"
     try:
         return float(text) if kind == "float" else int(text)
     except ValueError:
-        want = "a number" if kind == "float" else "a whole number"
-        raise InputError(f"--offload {setting!r}: want {want}") from None
+        expected = "a number" if kind == "float" else "a whole number"
+        raise InputError(f"--offload {setting!r}, expected {expected}") from None

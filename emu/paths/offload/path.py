@@ -238,10 +238,12 @@ class HostOffload(OffloadLayout):
         chosen["write"] = self.options.offload.pipeline_write
         if any(chosen.values()) and offload is self.options.offload:
             names = " and ".join(f"pipeline_{name}" for name, on in chosen.items() if on)
-            found.append(f"not serial: {names} as its options say")
+            found.append(f"overlap by options: {names}")
         if self.pipelines and len(self.groups) == 1:
             size = self.cfg.host.subgroup_params
-            found.append(f"all parameters fit one sub-group of {size:,}, so nothing is pipelined")
+            found.append(
+                f"all parameters fit in one sub-group of {size:,}, so nothing is pipelined"
+            )
         if offload.parameters and not self._later():
             found.append(
                 f"parameters on NVMe: none, as the first {offload.parameters_in_dram:,} stay in "

@@ -189,7 +189,7 @@ class OffloadLayout(UpdatingPath):
         if not self.on_nvme:
             return "no states are on NVMe"
         if self._kept_by_ratio and self.pipelines:
-            return "sub-groups in DRAM are computed beside the last of those on NVMe (ratio)"
+            return "sub-groups in DRAM are computed in parallel with the last ones on NVMe (ratio)"
         if not self.offload.in_dram_below:
             return None
         for name in ("g", "p") if self.offload.parameters else ("g",):
@@ -197,9 +197,9 @@ class OffloadLayout(UpdatingPath):
             begin = self._later()[0][0] if name == "p" and self._later() else 0
             params = (self.trace.n_params if name == "p" else self.on_nvme[-1][1]) - begin
             if size < LARGE_TENSORS * params * region.width:
-                return f"of {name}, much stays in DRAM in small tensors (in_dram_below)"
+                return f"much of {name} stays in DRAM in small tensors (in_dram_below)"
             if size < BLOCKS_OF_TENSOR * self.cfg.host.io_block_bytes * len(region.extents):
-                return f"its tensors are a few blocks each of {name} (in_dram_below, host.io_block)"
+                return f"tensors of {name} have few blocks each (in_dram_below, host.io_block)"
         return None
 
     def pieces(self) -> Pieces | None:
@@ -281,7 +281,7 @@ class OffloadLayout(UpdatingPath):
         stays = math.ceil(off * (self.stored.bytes_each + self.stored.gradient.bytes_each))
         if stays > self.cfg.host.dram_bytes:
             return (
-                f"{', '.join(arrays)} of what stays off NVMe take {stays / 1e9:.4g} GB, the host "
+                f"{', '.join(arrays)} that stay off NVMe take {stays / 1e9:.4g} GB, the host "
                 f"has {self.cfg.host.dram_bytes / 1e9:.4g} GB of DRAM (host.dram)"
             )
         return self.offload.short_of_buffers(len(arrays)) if self.on_nvme else None

@@ -40,7 +40,9 @@ def check_lost(path: OnDie, lost: tuple[int, int] | None) -> None:
     if not (0 <= device < devices and 0 <= die < dies):
         raise InputError(f"lost die {die} of drive {device}: {devices} drive(s) of {dies} dies")
     if not path.cfg.pe.rain:
-        raise InputError("a lost die: pe.rain = 0, so that nothing stands in for it; 2 or more")
+        raise InputError(
+            "a lost die: pe.rain = 0, so it cannot be reconstructed; must be 2 or more"
+        )
 
 
 def missing(path: OnDie, lost: tuple[int, int] | None) -> list[tuple[int, int]]:

@@ -54,9 +54,9 @@ class ChipLevel(OnDie):
         for key in ("protection", "rain", "atomicity"):
             value = getattr(self.cfg.pe, key)
             if value not in ("none", "nan_comparator", 0):
-                return f"pe.{key} = {value} is a repair of on_die, which skips the controller"
+                return f"pe.{key} = {value} applies to on_die, which bypasses the controller"
         if self.cfg.errors.kind != "none":
-            return f"errors.kind = {self.cfg.errors.kind}: bit errors are not known on this path"
+            return f"errors.kind = {self.cfg.errors.kind}: this path does not simulate bit errors"
         return super().missing()
 
     def schedule(self, table: Table, after: int) -> None:

@@ -94,7 +94,9 @@ class OnDie(UpdatingPath):
     def unsampled(self) -> str | None:
         if not self.cfg.pe.rain:
             return None
-        return "parities go to the dies in turn, and fill blocks of all only after many periods"
+        return (
+            "parity pages rotate over the dies and fill a block of each die only after many periods"
+        )
 
     def lay_out(self) -> None:
         self.steps = steps(self.cfg)
@@ -165,11 +167,12 @@ class OnDie(UpdatingPath):
                 "super-page hold as many each"
             )
         if form.random:
-            return "nothing on the dies draws random bits"
+            return "the dies have no source of random bits"
         if not self.cfg.pe.narrow_values:
             return (
-                "pe.narrow_values = 0: the elements take 32-bit values alone, as published; 1 or 2 "
-                "are right for ones that widen and round 16-bit values"
+                "pe.narrow_values = 0: the processing elements take only 32-bit values, as "
+                "published; "
+                "set 1 or 2 for elements that widen and round 16-bit values"
             )
         return None
 
@@ -236,7 +239,8 @@ class OnDie(UpdatingPath):
                 "FP32 from the first pass to the last, and round them then (not published)"
             ]
         return [
-            f"format {form.name}: elements that widen gradients as they use them (not published)"
+            f"format {form.name}: assumes processing elements that widen gradients when they use "
+            "them (not published)"
         ]
 
     def work(self, steps: int) -> Work:

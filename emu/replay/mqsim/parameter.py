@@ -127,7 +127,7 @@ def read(
             near = nearest(element.name, [*by_name, *elsewhere])
             raise InputError(
                 f"{where}: line {element.line}: unknown parameter {quoted(element.name)}; "
-                + (f"nearest: {near}" if near else "MQSim has no similar one")
+                + (f"nearest: {near}" if near else "MQSim has no similar parameter")
             )
         if parameter.attribute in values:
             first = lines[parameter.attribute]

@@ -51,13 +51,14 @@ class Drive:
         int, P("SATA_Processing_Delay", "host time per request and completion, SATA only",
                most=SECOND, default="400000", **NS)]
     enable_response_time_logging: Annotated[
-        bool, P("Enable_ResponseTime_Logging", "a log of mean response times beside the results",
+        bool, P("Enable_ResponseTime_Logging", "write a log of mean response times in addition "
+        "to the results",
                 default="false")]
     response_time_logging_period_length_ps: Annotated[
         int, P("ResponseTime_Logging_Period_Length", "time between two lines of that log",
                least=1, most=10**15, default="400000", **NS)]
     # --- Device_Parameter_Set
-    seed: Annotated[int, P("Seed", "of the drive's own random choices", default="123")]
+    seed: Annotated[int, P("Seed", "seed of the drive's random choices", default="123")]
     enabled_preconditioning: Annotated[
         bool, P("Enabled_Preconditioning", "the drive is filled before the run", default="true")]
     memory_type: Annotated[str, P("Memory_Type", "", choices=("FLASH",), default="FLASH")]
@@ -68,7 +69,8 @@ class Drive:
         int, P("IO_Queue_Depth", "entries of a submission queue", least=2, most=65535,
                default="1024")]
     queue_fetch_size: Annotated[
-        int, P("Queue_Fetch_Size", "requests of a flow that the drive works on", least=1,
+        int, P("Queue_Fetch_Size", "largest number of requests of a flow that the drive "
+        "processes at once", least=1,
                most=65535, default="512")]
     caching_mechanism: Annotated[
         str, P("Caching_Mechanism", "data cache", choices=("SIMPLE", "ADVANCED"),
@@ -96,7 +98,7 @@ class Drive:
     address_mapping: Annotated[
         str, P("Address_Mapping", "", choices=("PAGE_LEVEL", "HYBRID"), default="PAGE_LEVEL")]
     ideal_mapping_table: Annotated[
-        bool, P("Ideal_Mapping_Table", "looking up an address costs nothing", default="false")]
+        bool, P("Ideal_Mapping_Table", "address lookups take no time", default="false")]
     cmt_capacity_bytes: Annotated[
         int, P("CMT_Capacity", "DRAM of the cached mapping table", "bytes", 1, 2**50,
                default="2097152")]
@@ -104,14 +106,15 @@ class Drive:
         str, P("CMT_Sharing_Mode", "", choices=("SHARED", "EQUAL_PARTITIONING"),
                default="SHARED")]
     plane_allocation_scheme: Annotated[
-        str, P("Plane_Allocation_Scheme", "what consecutive pages vary first: channel, way, die, "
+        str, P("Plane_Allocation_Scheme", "order in which consecutive pages vary: channel, "
+        "way, die, "
                "plane", choices=SCHEMES, default="CWDP")]
     transaction_scheduling_policy: Annotated[
         str, P("Transaction_Scheduling_Policy", "",
                choices=("OUT_OF_ORDER", "PRIORITY_OUT_OF_ORDER", "FLIN"),
                default="OUT_OF_ORDER")]
     overprovisioning_ratio: Annotated[
-        float, P("Overprovisioning_Ratio", "share of the pages not offered", most=1,
+        float, P("Overprovisioning_Ratio", "share of the pages not exported", most=1,
                  default="0.07")]
     gc_exec_threshold: Annotated[
         float, P("GC_Exec_Threshold", "share of free blocks below which collection starts",
@@ -121,20 +124,22 @@ class Drive:
                choices=("GREEDY", "RGA", "RANDOM", "RANDOM_P", "RANDOM_PP", "FIFO"),
                default="RGA")]
     use_copyback_for_gc: Annotated[
-        bool, P("Use_Copyback_for_GC", "pages move inside the chip", default="false")]
+        bool, P("Use_Copyback_for_GC", "collection moves pages inside the chip", default="false")]
     preemptible_gc_enabled: Annotated[
-        bool, P("Preemptible_GC_Enabled", "user requests go before collection until it is urgent",
+        bool, P("Preemptible_GC_Enabled", "user requests have priority over collection until it "
+        "is urgent",
                 default="true")]
     gc_hard_threshold: Annotated[
         float, P("GC_Hard_Threshold", "share of free blocks below which it is urgent", most=1,
                  default="0.005")]
     dynamic_wearleveling_enabled: Annotated[
-        bool, P("Dynamic_Wearleveling_Enabled", "of the free blocks the least worn is opened",
+        bool, P("Dynamic_Wearleveling_Enabled", "the least worn free block is opened first",
                 default="true")]
     static_wearleveling_enabled: Annotated[
         bool, P("Static_Wearleveling_Enabled", "blocks of cold data are moved", default="true")]
     static_wearleveling_threshold: Annotated[
-        int, P("Static_Wearleveling_Threshold", "difference in erases that starts it", least=1,
+        int, P("Static_Wearleveling_Threshold", "difference in erase counts that "
+        "starts it", least=1,
                default="100")]
     preferred_suspend_erase_time_for_read_ps: Annotated[
         int, P("Preferred_suspend_erase_time_for_read", "time left from which a read suspends it",
@@ -161,7 +166,7 @@ class Drive:
     flash_technology: Annotated[
         str, P("Flash_Technology", "", choices=("SLC", "MLC", "TLC"), default="MLC")]
     cmd_suspension_support: Annotated[
-        str, P("CMD_Suspension_Support", "what can be suspended",
+        str, P("CMD_Suspension_Support", "operations that can be suspended",
                choices=("NONE", "PROGRAM", "PROGRAM_ERASE", "ERASE"), default="ERASE")]
     page_read_latency_lsb_ps: Annotated[
         int, P("Page_Read_Latency_LSB", "", least=1, most=SECOND, default="75000", **NS)]
@@ -180,12 +185,12 @@ class Drive:
         int, P("Block_Erase_Latency", "", least=1, most=10 * SECOND, default="3800000", **NS)]
     block_pe_cycles_limit: Annotated[
         int, P("Block_PE_Cycles_Limit", "", least=1, default="10000",
-               ignored="MQSim sizes a table of its own by it and retires no block")]
+               ignored="MQSim only sizes a table by it and retires no block")]
     suspend_erase_time_ps: Annotated[
-        int, P("Suspend_Erase_Time", "until a suspended erase gives way", most=SECOND,
+        int, P("Suspend_Erase_Time", "time to suspend an erase", most=SECOND,
                default="700000", **NS)]
     suspend_program_time_ps: Annotated[
-        int, P("Suspend_Program_Time", "until a suspended program gives way", most=SECOND,
+        int, P("Suspend_Program_Time", "time to suspend a program", most=SECOND,
                default="100000", **NS)]
     die_no_per_chip: Annotated[int, P("Die_No_Per_Chip", "", least=1, most=64, default="2")]
     plane_no_per_die: Annotated[int, P("Plane_No_Per_Die", "", least=1, most=64, default="2")]
@@ -290,8 +295,7 @@ def _known_sets(root: Element, where: str) -> None:
     for child in root.children:
         if child.name not in (HOST, DEVICE):
             raise InputError(
-                f"{where}: line {child.line}: {child.name} in {_ROOT}: {HOST} and {DEVICE} "
-                "are right"
+                f"{where}: line {child.line}: {child.name} in {_ROOT}; must be {HOST} or {DEVICE}"
             )
 
 
@@ -338,22 +342,23 @@ def check(drive: Drive) -> None:
     if SECTOR % (2 * width):
         raise drive.bad(
             "flash_channel_width_bytes",
-            f"a sector of {SECTOR} bytes does not divide into pairs of transfers; 1, 2, 4, 8, 16, "
-            "32 or 64 is right",
+            f"must be 1, 2, 4, 8, 16, 32 or 64: a sector of {SECTOR} bytes must be a whole "
+            "number of "
+            "pairs of transfers",
         )
     if drive.physical_pages * page >= 2**62:
-        raise drive.bad("block_no_per_plane", "the drive's capacity exceeds 2**62 bytes")
+        raise drive.bad("block_no_per_plane", "makes the drive's capacity exceed 2**62 bytes")
     for attribute in ("overprovisioning_ratio", "gc_exec_threshold"):
         if not 0 < getattr(drive, attribute) < 1:
             raise drive.bad(attribute, "use a value above 0 and below 1")
     if drive.plane_sectors(1) < drive.page_sectors:
-        raise drive.bad("overprovisioning_ratio", "it leaves less than a page of each plane")
+        raise drive.bad("overprovisioning_ratio", "leaves less than one page per plane")
     row, burst = drive.data_cache_dram_row_size_bytes, drive.data_cache_dram_data_burst_size_bytes
     if row % (2 * burst):
         raise drive.bad(
             "data_cache_dram_row_size_bytes",
-            f"a multiple of two transfers of {burst} bytes (Data_Cache_DRAM_Data_Busrt_Size) is "
-            "right",
+            f"must be a multiple of two transfers of {burst} bytes "
+            "(Data_Cache_DRAM_Data_Busrt_Size)",
         )
     for attribute, refused, words in REFUSED:
         if getattr(drive, attribute) == refused:

@@ -115,7 +115,7 @@ def _inside(
     if large.any():
         i = int(np.argmax(large))
         raise InputError(
-            f"{path}: request {i}: size is {size[i] // SECTOR} sectors: at most {most} are right "
+            f"{path}: request {i}: size is {size[i] // SECTOR} sectors; must be at most {most} "
             + ("(MQSim keeps 16 bits)" if most == MOST_SECTORS else "(the flow has no more)")
         )
     sector = offset // SECTOR
@@ -128,7 +128,9 @@ def _inside(
     across = sector > last
     if across.any():
         sector = np.minimum(sector, last)
-        notes.append(f"{across.sum()} requests across the flow's end moved to end there")
+        notes.append(
+            f"{across.sum()} requests across the flow's end moved to end at the flow's end"
+        )
     return (sector + range_.first) * SECTOR, tuple(notes)
 
 
@@ -207,14 +209,14 @@ def _load(where: str) -> dict[str, np.ndarray]:
         with np.load(where, allow_pickle=False) as file:
             missing = [name for name in _NAMES if name not in file]
             if missing:
-                raise InputError(f"{where}: has no {missing[0]}; {', '.join(_NAMES)} are right")
+                raise InputError(f"{where}: has no {missing[0]}; must have {', '.join(_NAMES)}")
             return {name: file[name] for name in (*_NAMES, "flow") if name in file}
     except InputError:
         raise
     except FileNotFoundError:
         raise InputError(f"{where}: no such file") from None
     except (OSError, ValueError, TypeError, EOFError, KeyError) as error:
-        raise InputError(f"{where}: is no .npz of recorded requests: {error}") from None
+        raise InputError(f"{where}: is not an .npz file of recorded requests: {error}") from None
 
 
 def recorded_flow(

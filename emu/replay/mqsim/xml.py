@@ -42,7 +42,7 @@ class Element:
             raise InputError(f"{where}: line {found[1].line}: {name} appears twice; give it once")
         names = [child.name for child in self.children]
         near = nearest(name, names)
-        hint = f", {near} is there instead" if near else ""
+        hint = f", but has {near}" if near else ""
         raise InputError(f"{where}: line {self.line}: {self.name} has no {name}{hint}")
 
 
@@ -87,7 +87,7 @@ def _bytes(where: str) -> bytes:
     except OSError as error:
         raise InputError(f"{where}: cannot be read: {error.strerror}") from None
     except ValueError:  # a NUL in the name
-        raise InputError(f"{quoted(where)}: is no name of a file") from None
+        raise InputError(f"{quoted(where)}: is not a file name") from None
     if len(data) > MOST_BYTES:
         raise InputError(
             f"{where}: is larger than {MOST_BYTES} bytes; give one of MQSim's XML files"
@@ -115,7 +115,7 @@ class _Tree:
         return InputError(f"{self.where}: line {self.parser.CurrentLineNumber}: {what}")
 
     def _doctype(self, name: str, system: str | None, public: str | None, subset: int) -> None:
-        raise self._bad("a document type (DOCTYPE), which MQSim's files have not: leave it out")
+        raise self._bad("a document type (DOCTYPE), which MQSim's files do not have: remove it")
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         for attribute in attributes:
