@@ -97,7 +97,7 @@ def test_ties_in_the_middle():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"end": NOT_YET}, "1 of 2 requests never complete"),
+        ({"end": NOT_YET}, "1 of 2 requests did not complete"),
         ({"start": -5}, "request 1 arrives at"),
         ({"arrival": NOT_YET}, "request 1 arrives at -1 ps"),
         ({"end": 1}, "ends at 1"),

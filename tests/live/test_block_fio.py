@@ -136,5 +136,5 @@ def test_two_runs_in_one_log_are_refused(fio, tmp_path):
     for _ in range(2):
         run(fio, tmp_path, "--filename=data", "--size=64k", "--rw=read", "--bs=4k",
             "--write_iolog=log")  # fmt: skip
-    with pytest.raises(TraceError, match=r"'fio version 3 iolog' again: fio appends"):
+    with pytest.raises(TraceError, match=r"'fio version 3 iolog' again: fio appended"):
         read_block(tmp_path / "log", "fio")

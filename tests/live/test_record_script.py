@@ -150,7 +150,7 @@ def test_stop_ends_the_script_early(folder, capfd):
 def test_a_script_without_a_step_and_one_that_slips_away(folder):
     with pytest.raises(TraceError, match="no step of a torch optimizer was seen"):
         recorded(["-c", "pass"])
-    with pytest.raises(TraceError, match="run.h5: the command left without"):
+    with pytest.raises(TraceError, match="run.h5: the command ended with"):
         recorded(["project/train.py", "2", "import os; os._exit(0)"])
     assert leftovers(folder) == []
 

@@ -361,7 +361,7 @@ def test_where_a_trace_is_found(tmp_path, monkeypatch):
 
 
 BAD_TRACES = [
-    ("5 0 8 8 1\n4 0 8 8 1\n", TraceError, "runs backwards"),
+    ("5 0 8 8 1\n4 0 8 8 1\n", TraceError, "is before that of line"),
     ("5 0 8 8\n", TraceError, "4 columns"),
     ("", TraceError, "empty"),
     ("5 0 8 0 1\n", TraceError, "sectors"),

@@ -536,7 +536,7 @@ def test_identifiers_are_its_own():
     [
         ({"payload": 6}, "payload 6 B"),
         ({"outstanding": 0}, "0 commands outstanding"),
-        ({"mtu": 65536}, "mtu 65536 B: 1 to 65535"),
+        ({"mtu": 65536}, "mtu 65536 B: must be from 1 to 65535"),
         ({"notify": "never"}, "burst or command"),
     ],
 )

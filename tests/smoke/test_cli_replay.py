@@ -196,7 +196,7 @@ def test_an_iolog_without_times_runs_in_a_closed_loop(capsys, tmp_path):
     done = run(capsys, path, *words, "--json", tmp_path / "a.json")
     data = json.loads((tmp_path / "a.json").read_text())
     assert data["requests"] == 5 and data["flash"]["user_reads"] == 1
-    assert "1 pages read that nobody had written" in done.err
+    assert "1 pages were read that were never written" in done.err
     assert "the trace holds no times: closed loop, 1 requests outstanding" in done.err
     assert "1 requests cover parts of pages" in done.err
     for name in ("trim", "flush"):

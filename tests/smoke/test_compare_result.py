@@ -243,7 +243,7 @@ def test_a_path_that_did_not_run_says_why(result):
         "name": "stannis",
         "title": stannis["title"],
         "status": "n/a",
-        "reason": "no processor in the drive that could train (isp.kind = fpga)",
+        "reason": "the drive has no processor that can train (isp.kind = fpga)",
     }
 
 

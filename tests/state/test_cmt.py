@@ -360,7 +360,7 @@ def test_uncompiled(tmp_path, root):
 
 
 def test_a_cache_without_room_for_an_entry():
-    with pytest.raises(InputError, match="ftl.map_cache = 1 B: an entry takes 3 B"):
+    with pytest.raises(InputError, match="ftl.map_cache = 1 B: must be at least 3 B"):
         device(ftl__map_cache="1 B")
 
 

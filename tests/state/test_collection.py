@@ -195,7 +195,7 @@ def test_a_full_drive_is_told_when_it_is_filled():
     from ondie.emu.engine.run.system import System
 
     system = System(config(ftl__over_provisioning=0.01), ("a",))
-    with pytest.raises(InputError, match="of 506 pages find no free block"):
+    with pytest.raises(InputError, match="of 506 pages have no free block"):
         system.fill(0, 0, 506)
 
 

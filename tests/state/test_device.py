@@ -35,15 +35,15 @@ def refused(call, *words):
     [
         ((4, 0, 1), {}, ["op = 4", "READ, WRITE, TRIM, FLUSH"]),
         ((-1, 0, 1), {}, ["op = -1"]),
-        ((WRITE, -1, 1), {}, ["lpn = -1", "0..357"]),
+        ((WRITE, -1, 1), {}, ["lpn = -1", "from 0 to 357"]),
         ((WRITE, -(2**63), 1), {}, ["lpn = -9223372036854775808"]),
-        ((READ, 358, 1), {}, ["lpn = 358", "0..357"]),
+        ((READ, 358, 1), {}, ["lpn = 358", "from 0 to 357"]),
         ((READ, 357, 2), {}, ["n = 2", "357"]),
         ((TRIM, 0, 2**62), {}, ["n = 4611686018427387904"]),
         ((READ, 2**63 - 1, 2**63 - 1), {}, ["lpn = 9223372036854775807"]),
         ((READ, 0, 0), {}, ["n = 0", "at least 1"]),
         ((WRITE, 0, -3), {}, ["n = -3"]),
-        ((WRITE, 0, 17), {}, ["n = 17", "frontend.max_transfer allows 16"]),
+        ((WRITE, 0, 17), {}, ["n = 17", "must be at most 16 pages (frontend.max_transfer)"]),
         ((FLUSH, 0, 1), {}, ["n = 1", "FLUSH"]),
         ((WRITE, 0, 1), {"arrival": -1}, ["arrival = -1"]),
         ((WRITE, 0, 1), {"arrival": NEVER}, [f"arrival = {NEVER}"]),
@@ -97,7 +97,7 @@ def test_payload_slots():
 
 def test_wrong_dtype_and_wrong_lengths():
     d = device(payload=True)
-    refused(lambda: d.submit(np.zeros(1)), "queues.COMMAND")
+    refused(lambda: d.submit(np.zeros(1)), "nvme.command.COMMAND")
     refused(lambda: d.submit(commands([(FLUSH, 0, 0)]).reshape(1, 1)), "one-dimensional")
     refused(lambda: d.write(0, b"abc"), "3 bytes", "512")
     refused(lambda: d.read(0, 0), "n = 0")

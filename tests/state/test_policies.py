@@ -398,7 +398,7 @@ def test_an_open_block_cannot_be_collected(tmp_path):
     )
     d = device(**SHAPE | {"ftl__gc_policy": f"{path}:f", "ftl__open_blocks": "ahead"})
     d.submit(random_writes(np.random.default_rng(6), 2000, d.lpns))
-    with pytest.raises(InputError, match=r"ftl.gc_policy = .*: block \d+ of unit \d"):
+    with pytest.raises(InputError, match=r"ftl.gc_policy = .* returned block \d+ for unit \d"):
         d.run()
 
 
@@ -406,7 +406,10 @@ def test_a_stream_that_is_none_is_refused(tmp_path):
     path = file_of(tmp_path, "def f(st, t): return 2")
     d = device(**SHAPE | {"ftl__write_streams": 2, "ftl__stream_policy": f"{path}:f"})
     d.submit(commands([(WRITE, 5, 1)]))
-    with pytest.raises(InputError, match=r"ftl.stream_policy = .*: stream 2 for page 5: 0..1"):
+    with pytest.raises(
+        InputError,
+        match=r"ftl.stream_policy = .* returned stream 2 for page 5; it must return 0 to 1",
+    ):
         d.run()
 
 

@@ -187,9 +187,9 @@ def test_none_is_a_drive_as_it_was_built():
 @pytest.mark.parametrize(
     ("kind", "changes", "says"),
     [
-        ("stady", {}, "'stady': one of none, fill, steady"),
+        ("stady", {}, "'stady': must be one of none, fill, steady"),
         ("steady", {"ftl__over_provisioning": "0.01"}, "nothing to collect|gains nothing"),
-        ("fill", {"ftl__over_provisioning": "0.001"}, "find no place: ftl.over_provisioning=0.001"),
+        ("fill", {"ftl__over_provisioning": "0.001"}, "do not fit: ftl.over_provisioning=0.001"),
     ],
 )
 def test_what_cannot_be(kind, changes, says):

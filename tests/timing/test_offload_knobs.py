@@ -99,7 +99,7 @@ def test_too_few_buffers_hold_nothing_back():
     starved = update(*settings, buffers=4, **both)
     assert starved.ledger.update_s == pytest.approx(seconds(*settings), rel=0.01)
     note, kind = starved.notes
-    assert kind == "not serial: pipeline_read and pipeline_write as its options say"
+    assert kind == "overlap by options: pipeline_read and pipeline_write"
     assert "4 buffers hold 1 sub-group(s) of 4 arrays" in note and "need 12" in note
 
 
@@ -107,7 +107,7 @@ def test_buffers_that_hold_no_sub_group():
     """Adam's four arrays in three buffers: refused. Where nothing is on NVMe there is no need."""
     options = Options(offload=Offload(buffers=3))
     cfg, trace = load_preset("optimstore-r1"), model("adam", 1_000_000)
-    with pytest.raises(Unavailable, match="4 arrays, and there are 3 buffers: at least 4"):
+    with pytest.raises(Unavailable, match="3 buffers: must be at least 4"):
         run_path("host_offload", cfg, trace, options, steps=1, payload=False)
     options = Options(offload=Offload(buffers=3, ratio=0.0))
     run_path("host_offload", cfg, trace, options, steps=1, payload=False)
