@@ -166,7 +166,7 @@ class Device:
         if self.off:
             raise InputError("the device has no power")
         if t_ps < self.now:
-            raise InputError(f"t_ps = {t_ps}: the device has run to {self.now} ps already")
+            raise InputError(f"t_ps = {t_ps}: must not be before the device's time {self.now} ps")
         done = 0
         limit = NEVER if max_events is None else max_events
         while done < limit:
@@ -251,7 +251,7 @@ class Device:
         given = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
         raw = np.ascontiguousarray(given).reshape(-1).view(np.uint8)
         if len(raw) % page or not len(raw):
-            raise InputError(f"data of {len(raw)} bytes: whole pages of {page} bytes are right")
+            raise InputError(f"data of {len(raw)} bytes: must be whole pages of {page} bytes")
         self._now(queues.WRITE, lpn, raw.reshape(-1, page))
 
     def read(self, lpn: int, n: int = 1) -> np.ndarray:
@@ -260,7 +260,7 @@ class Device:
         Returns uint8[n, page_bytes]; unmapped pages are zeros. Raises InputError.
         """
         if n < 1:
-            raise InputError(f"n = {n}: at least 1 page")
+            raise InputError(f"n = {n}: must be at least 1 page")
         pages = np.zeros((n, self.geometry.page_bytes), np.uint8)
         self._now(queues.READ, lpn, pages)
         return pages

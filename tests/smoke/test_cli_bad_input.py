@@ -179,7 +179,7 @@ DAMAGE = [
     (truncated, ["HDF5"]),
     (not_hdf5, ["HDF5"]),
     (empty, ["HDF5"]),
-    (other_version, ["schema", "2", "version 1"]),
+    (other_version, ["schema", "2", "must be 1, the version"]),
     (nan_gradient, ["step 1", "'b'", "element 2", "nan"]),
     (infinite_gradient, ["step 2", "'a'", "inf"]),
     (changed_gradient, ["step 0", "sha256"]),
