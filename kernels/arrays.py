@@ -16,9 +16,9 @@ def flat(name: str, array: np.ndarray, dtype: DTypeLike, writable: bool = False)
     if array.dtype != want or array.ndim != 1 or not array.flags.c_contiguous:
         layout = "" if array.flags.c_contiguous else ", strided"
         raise KernelError(
-            f"{name} is {array.dtype} {array.shape}{layout}, want contiguous {want} (n,)"
+            f"{name} is {array.dtype} {array.shape}{layout}, expected contiguous {want} (n,)"
         )
     if not array.flags.aligned:
         raise KernelError(f"{name} is not aligned to {want.itemsize} bytes; pass a copy")
     if writable and not array.flags.writeable:
-        raise KernelError(f"{name} is read-only, want a writable array")
+        raise KernelError(f"{name} is read-only, expected a writable array")

@@ -134,18 +134,18 @@ def pages(kernel: Update, arrays: Sequence[np.ndarray], page: int, order: np.nda
         or (page % BLOCK and any(one_slot.share > 1 for one_slot in kernel.slots))
     ):
         raise KernelError(
-            f"page: {page} parameters, want a whole part of {count}, in blocks of {BLOCK}"
+            f"page: {page} parameters, expected a whole part of {count}, in blocks of {BLOCK}"
         )
     kernel.apart(arrays)
     order = np.asarray(order)
     if order.ndim != 1 or (order.size and order.dtype.kind not in "iu"):
-        raise KernelError(f"order is {order.dtype} {order.shape}, want whole numbers (k,)")
+        raise KernelError(f"order is {order.dtype} {order.shape}, expected whole numbers (k,)")
     order = order.astype(np.int64)
     wrong = order[(order < 0) | (order >= count // page)]
     if wrong.size:
-        raise KernelError(f"order: page {wrong[0]}, want 0 to {count // page - 1}")
+        raise KernelError(f"order: page {wrong[0]}, expected 0 to {count // page - 1}")
     if np.unique(order).size != order.size:
-        raise KernelError("order: a page is there twice")
+        raise KernelError("order: a page appears twice")
     rows = np.zeros(order.size, PART)
     for at, array, slot in zip(kernel.places, arrays, kernel.slots, strict=True):
         step = page // slot.share * array.itemsize

@@ -160,7 +160,7 @@ def _target(count: int, dtype: np.dtype, out: np.ndarray | None) -> np.ndarray:
         return np.empty(count, dtype)
     flat("out", out, dtype, writable=True)
     if out.size != count:
-        raise KernelError(f"out has {out.size} elements, want {count}")
+        raise KernelError(f"out has {out.size} elements, expected {count}")
     return out
 
 

@@ -33,7 +33,8 @@ def declare(context: Any, module: Any, described: Any) -> Any:
     if described.restype != types.none:
         if isinstance(described.restype, Optional):
             raise errors.TypingError(
-                f"{described.qualname} returns {described.restype}; a number on every path is right"
+                f"{described.qualname} returns {described.restype}; must return a number on "
+                "every path"
             )
         returned = context.data_model_manager[described.restype].get_return_type()
     kind = ir.FunctionType(returned, packer.argument_types)

@@ -98,7 +98,7 @@ def unscale(
     step. Raises KernelError for a scale that is not positive and finite.
     """
     if not (0 < scale < math.inf):
-        raise KernelError(f"scale: {scale!r}, want a positive finite number")
+        raise KernelError(f"scale: {scale!r}, expected a positive finite number")
     with np.errstate(over="ignore"):
         factor = np.float32(1.0 / scale)
     if not (0 < factor < math.inf):
@@ -175,7 +175,7 @@ def clip_coefficient(total_norm: float, max_norm: float) -> float:
     for a negative max_norm.
     """
     if not (max_norm >= 0):
-        raise KernelError(f"max_norm: {max_norm!r}, want 0 or more")
+        raise KernelError(f"max_norm: {max_norm!r}, expected 0 or more")
     coefficient = max_norm / (total_norm + 1e-6)
     return float(np.float32(1.0 if coefficient > 1.0 else coefficient))
 
@@ -196,10 +196,10 @@ def accumulate(
     flat("total", total, np.float32, writable=True)
     kinds = {np.dtype(np.float32): 0, np.dtype(np.float16): 2, np.dtype(np.uint16): 3}
     if g.dtype not in kinds:
-        raise KernelError(f"g is {g.dtype}, want float32, float16 or uint16 (BF16)")
+        raise KernelError(f"g is {g.dtype}, expected float32, float16 or uint16 (BF16)")
     flat("g", g, g.dtype)
     if g.size != total.size:
-        raise KernelError(f"g has {g.size} elements, want {total.size}")
+        raise KernelError(f"g has {g.size} elements, expected {total.size}")
     if np.may_share_memory(total, g):
         raise KernelError("accumulate: the arrays share memory; pass separate ones")
     kind = kinds[g.dtype]

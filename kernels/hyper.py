@@ -52,14 +52,14 @@ def checked(op: str, takes: tuple[str, ...], given: Mapping[str, float]) -> dict
         try:
             value = float(given.get(name, OPTIONAL.get(name, 0.0)))
         except (TypeError, ValueError):
-            raise KernelError(f"{op}: {name} = {given[name]!r}, want a number") from None
+            raise KernelError(f"{op}: {name} = {given[name]!r}, expected a number") from None
         least, below = RANGES[name]
         if not (least <= value < below):
-            raise KernelError(f"{op}: {name} = {value!r}, want {least:g} <= {name} < {below:g}")
+            raise KernelError(f"{op}: {name} = {value!r}, expected {least:g} <= {name} < {below:g}")
         if name == "maximize" and value not in (0.0, 1.0):
-            raise KernelError(f"{op}: maximize = {given[name]!r}, want true or false")
+            raise KernelError(f"{op}: maximize = {given[name]!r}, expected true or false")
         if name == "newton" and value not in (0.0, 1.0, 2.0, 3.0):
-            raise KernelError(f"{op}: newton = {given[name]!r}, want 0, 1, 2 or 3")
+            raise KernelError(f"{op}: newton = {given[name]!r}, expected 0, 1, 2 or 3")
         values[name] = value
     return values
 
@@ -67,5 +67,5 @@ def checked(op: str, takes: tuple[str, ...], given: Mapping[str, float]) -> dict
 def checked_step(op: str, step: float) -> int:
     """Return a step number, counted from 1, as int. Raises KernelError for any other value."""
     if not (isinstance(step, int | float) and math.isfinite(step) and step == int(step) >= 1):
-        raise KernelError(f"{op}: step = {step!r}, want a whole number, 1 or more")
+        raise KernelError(f"{op}: step = {step!r}, expected a whole number, 1 or more")
     return int(step)

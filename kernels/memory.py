@@ -16,9 +16,9 @@ def aligned_empty(count: int, dtype: DTypeLike = np.float32, align: int = 64) ->
     Raises KernelError when `n` is negative or `align` is not a power of two.
     """
     if count < 0:
-        raise KernelError(f"n: {count} elements, want 0 or more")
+        raise KernelError(f"n: {count} elements, expected 0 or more")
     if align < 1 or align & (align - 1):
-        raise KernelError(f"align: {align} bytes, want a power of two")
+        raise KernelError(f"align: {align} bytes, expected a power of two")
     itemsize = np.dtype(dtype).itemsize
     raw = np.empty(count * itemsize + align, dtype=np.uint8)
     start = -raw.ctypes.data % align

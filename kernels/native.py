@@ -54,7 +54,9 @@ def choose(backend: str, isa: str | None) -> tuple[str, str | None]:
         backend = "c" if lib is not None else "numba"
     if backend != "c":
         if isa is not None:
-            raise KernelError(f"isa: {isa!r} given with backend {backend!r}; only 'c' takes one")
+            raise KernelError(
+                f"isa: {isa!r} given with backend {backend!r}; only backend 'c' has one"
+            )
         return backend, None
     if lib is None:
         raise KernelError(

@@ -127,7 +127,7 @@ def fold_adam(values: Mapping[str, float], step: int, decoupled: bool) -> list[f
         {**values, "eps": 0.0}, step, "canonical", decoupled
     )
     if values["beta2"] == 0:
-        raise KernelError("on the die beta2 = 0.0 would divide by a gradient of 0: want more")
+        raise KernelError("beta2 = 0.0 divides by a gradient of 0 on the die; must be above 0")
     root = math.sqrt(1.0 - values["beta2"] ** step)
     return [beta1, c1, beta2, c2, values["newton"], l2, decay, -size * root]
 

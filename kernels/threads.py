@@ -22,7 +22,7 @@ MOST = 1024  # maximum number of threads; ONDIE_THREADS
 def checked(threads: int) -> int:
     """Return a number of threads. Raises KernelError outside 1 .. MOST."""
     if type(threads) is not int or not 1 <= threads <= MOST:
-        raise KernelError(f"threads: {threads!r}, want 1 to {MOST}")
+        raise KernelError(f"threads: {threads!r}, expected 1 to {MOST}")
     return threads
 
 

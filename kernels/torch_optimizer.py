@@ -88,9 +88,9 @@ class KernelOptimizer(torch.optim.Optimizer):
         **hyper: Any,
     ) -> None:
         if threads < 1:
-            raise KernelError(f"threads: {threads}, want 1 or more")
+            raise KernelError(f"threads: {threads}, expected 1 or more")
         if not 0 <= seed < 1 << 32:
-            raise KernelError(f"seed: {seed}, want 0 to 2**32 - 1")
+            raise KernelError(f"seed: {seed}, expected 0 to 2**32 - 1")
         self._chosen: dict[str, Any] = {
             "op": op, "backend": backend, "form": form, "isa": isa, "format": format,
         }  # fmt: skip
@@ -135,7 +135,7 @@ class KernelOptimizer(torch.optim.Optimizer):
             try:
                 found["beta1"], found["beta2"] = found.pop("betas")
             except (TypeError, ValueError):
-                raise KernelError(f"{self.kernel.op}: betas want two numbers") from None
+                raise KernelError(f"{self.kernel.op}: betas must be two numbers") from None
         return found
 
     def _hyper(self, group: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class KernelOptimizer(torch.optim.Optimizer):
                 layout = str(tensor.layout).removeprefix("torch.")
                 raise KernelError(
                     f"{self.kernel.op}: {what} of shape {tuple(param.shape)} is {tensor.dtype}, "
-                    f"{layout}, on {tensor.device}; want real numbers, dense, on the CPU"
+                    f"{layout}, on {tensor.device}; expected real numbers, dense, on the CPU"
                 )
 
     def _table(
@@ -252,7 +252,7 @@ class KernelOptimizer(torch.optim.Optimizer):
         """
         format = state_dict.get("format", self.kernel.format)
         if format != self.kernel.format:
-            raise KernelError(f"states are in format {format!r}, want {self.kernel.format!r}")
+            raise KernelError(f"states are in format {format!r}, expected {self.kernel.format!r}")
         ids = [number for group in state_dict["param_groups"] for number in group["params"]]
         held = [param for group in self.param_groups for param in group["params"]]
         for number, param in zip(ids, held, strict=False):  # torch reports different lengths
@@ -282,5 +282,5 @@ class KernelOptimizer(torch.optim.Optimizer):
             if tensor.dtype != kind or tensor.shape != (slots[name].size(param.numel()),):
                 raise KernelError(
                     f"state of parameter {number}: {name} is {tensor.dtype} {tuple(tensor.shape)}, "
-                    f"want {kind} ({slots[name].size(param.numel())},)"
+                    f"expected {kind} ({slots[name].size(param.numel())},)"
                 )

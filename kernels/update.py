@@ -74,14 +74,16 @@ class Update:
             raise unknown("format", format, tuple(FORMATS))
         self._definition, self._format = definitions[op], FORMATS[format]
         if form not in self._definition.numpy:
-            raise KernelError(f"{op}: form {form!r}: {', '.join(self._definition.numpy)} is known")
+            raise KernelError(f"{op}: form {form!r}: must be {', '.join(self._definition.numpy)}")
         if format != "fp32" and (form != "canonical" or op in ON_DIE):
             raise KernelError(
-                f"{op}: format {format!r} with form {form!r}: other formats than fp32 go with the "
+                f"{op}: format {format!r} with form {form!r}: formats other than fp32 require the "
                 f"canonical form of {', '.join(OPS)}"
             )
         if self._format.codes and not self._definition.states:
-            raise KernelError(f"{op}: format {format!r}: it has no states to be kept in 8 bits")
+            raise KernelError(
+                f"{op}: format {format!r}: it has no states that can be stored in 8 bits"
+            )
         self.op, self.form, self.format = op, form, format
         self.backend, self.isa = native.choose(backend, isa)
         self.takes, self.random = self._definition.takes, self._format.random
@@ -184,7 +186,7 @@ class Update:
         """Update checked arrays, given in the order of `slots`."""
         number = self.checked_key(key)
         if type(first) is not int or not 0 <= first < 1 << 63:
-            raise KernelError(f"{self.op}: first = {first!r}, want a whole number, 0 or more")
+            raise KernelError(f"{self.op}: first = {first!r}, expected a whole number, 0 or more")
         if self.backend == "c":
             self.caller.one(self.places, arrays, coef, checked(threads), first, number)
             return
@@ -211,18 +213,18 @@ class Update:
         if key is None:
             if self.random:
                 raise KernelError(
-                    f"{self.op}: format {self.format!r} wants key=stochastic.key(step)"
+                    f"{self.op}: format {self.format!r} needs key=stochastic.key(step)"
                 )
             return 0
         if not isinstance(key, int) or not 0 <= key < 1 << 32:
-            raise KernelError(f"{self.op}: key = {key!r}, want 0 to 2**32 - 1")
+            raise KernelError(f"{self.op}: key = {key!r}, expected 0 to 2**32 - 1")
         return key
 
     def check_coef(self, coef: Array) -> None:
         """Raise KernelError unless `coef` has the type and shape of `coefficients`' result."""
         good = coef.dtype == _F32 and coef.shape == (self._definition.coefs,)
         if not good or coef.flags.num & (_CONTIGUOUS | _ALIGNED) != _CONTIGUOUS | _ALIGNED:
-            raise KernelError(f"{self.op}: coef is not what coefficients() returns")
+            raise KernelError(f"{self.op}: coef must be a result of coefficients()")
 
     def check(
         self, arrays: Sequence[np.ndarray], coef: Array | None
@@ -233,7 +235,7 @@ class Update:
         """
         if len(arrays) != len(self.slots):
             names = ", ".join(slot.name for slot in self.slots)
-            raise KernelError(f"{self.op}: {len(arrays)} arrays, want {names}")
+            raise KernelError(f"{self.op}: {len(arrays)} arrays, expected {names}")
         count = arrays[0].size
         for array, slot in zip(arrays, self.slots, strict=True):  # fast path
             if array.flags.num & _GOOD != _GOOD or array.dtype != slot.dtype or array.ndim != 1:
@@ -251,10 +253,10 @@ class Update:
                 shape = f"({want[0]},)" if arrays[0].ndim == 1 else "(n,)"
                 raise KernelError(
                     f"{self.op}: {slot.name} is {array.dtype} {array.shape}{layout}, "
-                    f"want contiguous {slot.dtype} {shape}"
+                    f"expected contiguous {slot.dtype} {shape}"
                 )
             if slot.written and not flags & _WRITABLE:
-                raise KernelError(f"{self.op}: {slot.name} is read-only, want a writable array")
+                raise KernelError(f"{self.op}: {slot.name} is read-only, expected a writable array")
         if coef is not None:
             self.check_coef(coef)
         if all(array.flags.num & _ALIGNED for array in arrays):

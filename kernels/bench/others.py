@@ -68,12 +68,12 @@ def contender(
             optimizer.step()
     except Exception as error:  # noqa: BLE001  (third-party code may raise anything)
         lines = str(error).strip().splitlines() or [""]
-        remark(f"{other.name} is left out of {op}, {form}: {type(error).__name__}: {lines[0]}")
+        remark(f"{other.name} is excluded from {op}, {form}: {type(error).__name__}: {lines[0]}")
         return None
     found = {_type(optimizer.state[parameter].get(moment)) for moment in other.moments}
     if found != {f"torch.{other.types[form]}"}:
         words = " and ".join(sorted(found))
-        remark(f"{other.name} is left out of {op}, {form}: its states are {words}")
+        remark(f"{other.name} is excluded from {op}, {form}: its states are {words}")
         return None
     return optimizer.step
 

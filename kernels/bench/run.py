@@ -77,7 +77,7 @@ def run_kernels(
     KernelError for a size or thread count that cannot run, and for an unknown name.
     """
     if threads < 1:
-        raise KernelError(f"threads: {threads}, want 1 or more")
+        raise KernelError(f"threads: {threads}, expected 1 or more")
     if sizes is None:
         sizes = [min(count, max(SIZES[0], free_bytes() // 2 // need(1))) for count in SIZES]
     cases = []

@@ -142,7 +142,7 @@ def test_what_fails_or_does_something_else_is_left_out(package, states, step, he
     assert "c" in names or "numba" in names
     assert "bitsandbytes" not in names
     (words,) = [words for words in rows.remarks if words.startswith("bitsandbytes ")]
-    assert words.startswith("bitsandbytes is left out of adam, int8_dynamic: ")
+    assert words.startswith("bitsandbytes is excluded from adam, int8_dynamic: ")
     assert says in words and "\n" not in words
 
 

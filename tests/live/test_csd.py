@@ -196,7 +196,7 @@ def test_bf16_masters_are_the_fp32_update_between_casts(path):
             for p in plain.parameters():
                 p.copy_(p.bfloat16())
     assert same(found, [p.detach().numpy() for p in plain.parameters()])
-    with pytest.raises(KernelError, match="'bf16_master', want 'fp32'"):
+    with pytest.raises(KernelError, match="'bf16_master', expected 'fp32'"):
         make(model(), path).load_state_dict(optimizer.state_dict())
 
 
@@ -307,7 +307,7 @@ def test_a_device_of_ones_own():
         ({"seed": -1}, "seed: -1"),
         ({"seed": 2**64}, "seed: 18446744073709551616"),
         ({"samples": 1.5}, "samples: 1.5"),
-        ({"forward_s": 1e9}, "forward_s: 1000000000.0, want 0 to 1,000,000"),
+        ({"forward_s": 1e9}, "forward_s: 1000000000.0, expected 0 to 1,000,000"),
         ({"backward_s": "x"}, "backward_s: 'x'"),
     ],
 )
@@ -321,7 +321,7 @@ def test_what_cannot_be_updated():
     optimizer = make(net)
     with pytest.raises(KernelError, match="parameter 0 .*no gradient"):
         optimizer.step()
-    with pytest.raises(KernelError, match="want torch.float32"):
+    with pytest.raises(KernelError, match="expected torch.float32"):
         half = model().half()
         run(make(half), half, [0])
     before = run(optimizer, net, [0])

@@ -96,14 +96,14 @@ def test_refused(backend):
     with pytest.raises(KernelError, match="tensor 1 is not aligned"):
         tensors(kernel, [good, [raw, *good[1:]]])
     for page, order, words in [
-        (1000, [0], "page: 1000 parameters, want a whole part of 4096"),
+        (1000, [0], "page: 1000 parameters, expected a whole part of 4096"),
         (0, [0], "page: 0 parameters"),
-        (1024, [0, 4], "order: page 4, want 0 to 3"),
+        (1024, [0, 4], "order: page 4, expected 0 to 3"),
         (1024, [-1, 0], "order: page -1"),
-        (1024, [0.9, 2.7], "want whole numbers"),
+        (1024, [0.9, 2.7], "expected whole numbers"),
         (1024, [True, False], "order is bool"),
         (1024, [[0, 1]], r"order is int64 \(1, 2\)"),
-        (1024, [2, 1, 2], "a page is there twice"),
+        (1024, [2, 1, 2], "a page appears twice"),
     ]:
         with pytest.raises(KernelError, match=words):
             pages(kernel, good, page, np.array(order))
@@ -155,7 +155,7 @@ def test_other_scalars_and_keys_are_refused(backend):
             lambda c: table(c, key=1),
             lambda c: kernel(*arrays[:2], arrays[2:], c, key=1),
         ):
-            with pytest.raises(KernelError, match="coef is not what"):
+            with pytest.raises(KernelError, match="coef must be a result"):
                 call(bad)
     for key, words in [(None, "wants key"), (-1, "key = -1"), (2**32, "key = 4294967296"),
                        (1.5, "key = 1.5")]:  # fmt: skip
@@ -166,7 +166,7 @@ def test_other_scalars_and_keys_are_refused(backend):
     with pytest.raises(KernelError, match="first = -1"):
         kernel(*arrays[:2], arrays[2:], coef, key=1, first=-1)
     for step in (float("nan"), float("inf"), 0, 1.5):
-        with pytest.raises(KernelError, match="want a whole number"):
+        with pytest.raises(KernelError, match="expected a whole number"):
             kernel.coefficients(BASE["adam"], step)
 
 

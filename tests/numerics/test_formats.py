@@ -222,8 +222,12 @@ def test_arrays_of_another_format_are_refused(backend):
     good = kernel.zeros(n)
     assert [s.size for s in good] == [n, 3, n, 3]
     for at, bad, words in [
-        (1, np.zeros(2, np.float32), r"m_scale is float32 \(2,\), want contiguous float32 \(3,\)"),
-        (0, np.zeros(n, np.float32), r"m is float32 \(600,\), want contiguous uint8"),
+        (
+            1,
+            np.zeros(2, np.float32),
+            r"m_scale is float32 \(2,\), expected contiguous float32 \(3,\)",
+        ),
+        (0, np.zeros(n, np.float32), r"m is float32 \(600,\), expected contiguous uint8"),
         (3, np.zeros(4, np.float32), r"v_scale is float32 \(4,\)"),
     ]:
         states = [bad if i == at else s for i, s in enumerate(good)]
@@ -231,7 +235,7 @@ def test_arrays_of_another_format_are_refused(backend):
             kernel(w, g, states, coef)
     mixed = get("adam", backend=backend, format="fp16")
     m, v = mixed.zeros(n)
-    with pytest.raises(KernelError, match="want w, g, m, v, out"):
+    with pytest.raises(KernelError, match="expected w, g, m, v, out"):
         mixed(w, g.astype(np.float16), (m, v), coef)
     with pytest.raises(KernelError, match="share memory"):
         mixed(w, g.astype(np.float16), (m, v), coef, out=w.view(np.float16)[:n])

@@ -497,8 +497,8 @@ def test_states_of_another_optimizer_are_refused(make, words, rng):
 
 @pytest.mark.parametrize(
     "change, words",
-    [({"m": torch.zeros(51)}, "m is torch.float32 (51,), want torch.float32 (50,)"),
-     ({"v": torch.zeros(50, dtype=torch.bfloat16)}, "v is torch.bfloat16 (50,), want torch.f"),
+    [({"m": torch.zeros(51)}, "m is torch.float32 (51,), expected torch.float32 (50,)"),
+     ({"v": torch.zeros(50, dtype=torch.bfloat16)}, "v is torch.bfloat16 (50,), expected torch.f"),
      ({"w": torch.zeros(49)}, "w is torch.float32 (49,)")],
 )  # fmt: skip
 def test_states_of_another_size_or_type_are_refused(change, words, rng):

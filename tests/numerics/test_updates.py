@@ -228,7 +228,7 @@ def test_bad_arrays_are_refused_and_nothing_is_written(backend):
         ((np.ones(16, np.float32)[::2], g, (m,)), "strided"),
         ((frozen, g, (m,)), "w is read-only"),
         ((w, g, (frozen,)), "m is read-only"),
-        ((w, g, ()), "2 arrays, want w, g, m"),
+        ((w, g, ()), "2 arrays, expected w, g, m"),
         ((w, w, (m,)), "share memory"),
         ((w, g, (w,)), "share memory"),
     ]:
