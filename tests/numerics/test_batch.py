@@ -157,7 +157,7 @@ def test_other_scalars_and_keys_are_refused(backend):
         ):
             with pytest.raises(KernelError, match="coef must be a result"):
                 call(bad)
-    for key, words in [(None, "wants key"), (-1, "key = -1"), (2**32, "key = 4294967296"),
+    for key, words in [(None, "needs key"), (-1, "key = -1"), (2**32, "key = 4294967296"),
                        (1.5, "key = 1.5")]:  # fmt: skip
         with pytest.raises(KernelError, match=words):
             table(coef, key=key)
