@@ -1,6 +1,6 @@
-"""Files that a command writes: their names, the checks before a run, and writing whole files.
+"""Files that a command writes: the checks before a run, and writing all files or none.
 
-Owns when a target is refused. Does not own what is written. Source: none.
+Owns the reasons to refuse a file. Does not own what is written. Source: none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ IMAGES = ("png", "pdf")
 
 
 def write_atomically(files: Mapping[Path, bytes]) -> None:
-    """Write all files whole or none: each beside its place, then renamed. Raises InputError."""
+    """Write all files or none: each under a temporary name, then renamed. Raises InputError."""
     staged: list[tuple[str, Path]] = []
     made: list[Path] = []
     try:
@@ -39,13 +39,14 @@ def write_atomically(files: Mapping[Path, bytes]) -> None:
         for name, _ in staged:
             os.unlink(name)
         for folder in reversed(made):
-            with suppress(OSError):  # somebody else may have put something there
+            with suppress(OSError):  # another process may have created a file there
                 folder.rmdir()
         raise
 
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
+    """Raise an OSError as an InputError that names the file."""
     try:
         yield
     except OSError as error:
@@ -53,27 +54,29 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 def _make_folder(folder: Path, made: list[Path]) -> None:
-    """Make a folder and its parents, noting the new ones in ``made``."""
-    missing = [p for p in (folder, *folder.parents) if not p.exists()]
-    for p in reversed(missing):
-        p.mkdir(exist_ok=True)
-        made.append(p)
+    """Make a folder and its parents; append the new ones to ``made``."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        made.append(each)
 
 
 def check_apart(path: str | Path, *read: str | Path) -> None:
-    """Raise InputError when a file that is to be written is one of those that are ``read``."""
+    """Raise InputError if a file to be written is one of the files that are ``read``."""
     if any(os.path.realpath(path) == os.path.realpath(each) for each in read):
-        raise InputError(f"{path}: is read, and would be lost; another name is right")
+        raise InputError(f"{path}: is an input file and would be overwritten; use another name")
 
 
 def check_target(path: Path, *read: str | Path) -> None:
-    """Raise InputError when a file cannot be written at ``path``: before a long run, not after; or
-    when it is one of those that are ``read``."""
+    """Raise InputError if a file cannot be written or is one of the files that are ``read``.
+
+    Commands call this before a long run.
+    """
     check_apart(path, *read)
     with _writing(path):
         if path.is_dir():
             raise InputError(f"{path}: cannot be written: it is a folder")
-        parent = next(p for p in path.parents if p.exists())
+        parent = next(each for each in path.parents if each.exists())
         if not parent.is_dir():
             raise InputError(f"{path}: cannot be written: {parent} is not a folder")
         if not os.access(parent, os.W_OK | os.X_OK):
@@ -86,13 +89,3 @@ def suffix_of(path: Path) -> str:
     if suffix not in IMAGES:
         raise InputError(f"{path}: the suffix of a figure must be .{' or .'.join(IMAGES)}")
     return suffix
-
-
-def targets(out: Path) -> tuple[Path, Path, Path]:
-    """The files of every comparison in its folder: result and figure."""
-    return out / "result.json", out / "figure.png", out / "figure.pdf"
-
-
-def tornado_targets(out: Path) -> tuple[Path, Path]:
-    """The files of the tornado figure, of comparisons that vary their constants."""
-    return out / "tornado.png", out / "tornado.pdf"

@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        fail(error.format_message(), 2)
+        fail(usage_message(error), 2)
     except loaded_classes(INPUT_ERRORS) as error:
         fail(str(error), 2)
     except MemoryError as error:
@@ -110,6 +110,23 @@ def main(arguments: list[str] | None = None) -> None:
     except (click.exceptions.Abort, KeyboardInterrupt):
         fail("interrupted; nothing was written", 130)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def usage_message(error: click.ClickException) -> str:
+    """Return the message of a usage error; one about --json names the spelling with a value."""
+    message = error.format_message()
+    context = getattr(error, "ctx", None)
+    lacks_value = getattr(error, "option_name", None) == "--json"
+    took_argument = (
+        isinstance(error, click.MissingParameter)
+        and context is not None
+        and context.params.get("json_path") is not None
+    )
+    if not lacks_value and not took_argument:
+        return message
+    from ondie.emu.cli.output import JSON_SPELLING
+
+    return f"{message} {JSON_SPELLING}"
 
 
 def fail(message: str, code: int) -> None:

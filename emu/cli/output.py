@@ -19,13 +19,19 @@ import click
 from rich.console import Console
 
 from ondie.emu.cli.console import console
-from ondie.emu.cli.files import check_target, suffix_of, write_atomically
+from ondie.emu.cli.files import IMAGES, check_target, suffix_of, write_atomically
+from ondie.emu.cli.options import Decorator, add_options
 from ondie.emu.units import InputError
 
 STANDARD_OUTPUT = Path("-")
 JSON_SPELLING = "--json takes a file, or - for standard output: --json -"
 Images = Callable[[], Mapping[str, bytes]]
 """Draws the figure: {"png": bytes, "pdf": bytes}."""
+
+
+def as_json(result: Any, sort_keys: bool = False) -> str:
+    """Return a result as a JSON document. Raises ValueError for an infinity or NaN."""
+    return json.dumps(result, indent=1, sort_keys=sort_keys, allow_nan=False) + "\n"
 
 
 class JsonPath(click.Path):
@@ -53,6 +59,11 @@ class OutputOptions:
     """Whether the command has a figure."""
 
     @property
+    def names(self) -> tuple[str, str]:
+        """Names of the result and the figure in the folder of --out, without suffixes."""
+        return "result", "figure"
+
+    @property
     def console(self) -> Console | None:
         """Return the console for tables; None if nothing or only JSON goes to standard output."""
         return None if self.quiet or self.json_path == STANDARD_OUTPUT else console()
@@ -65,14 +76,14 @@ class OutputOptions:
     def json_files(self) -> list[Path]:
         """Return the files that hold the result."""
         found = [] if self.json_path in (None, STANDARD_OUTPUT) else [self.json_path]
-        found += [] if self.out is None else [self.out / "result.json"]
+        found += [] if self.out is None else [self.out / f"{self.names[0]}.json"]
         return [path for path in found if path is not None]
 
     def figure_files(self) -> dict[Path, str]:
         """Return the files of the figure and their formats."""
         if self.out is None or not self.draws:
             return {}
-        return {self.out / f"figure.{suffix}": suffix for suffix in ("png", "pdf")}
+        return {self.out / f"{self.names[1]}.{suffix}": suffix for suffix in IMAGES}
 
     def check(self, *inputs: Path | str, others: tuple[Path, ...] = ()) -> None:
         """Raise InputError if a file cannot be written, is one of ``inputs``, or is written twice.
@@ -88,21 +99,24 @@ class OutputOptions:
 
     def write(
         self, result: Any, draw: Images | None = None, others: Mapping[Path, bytes] | None = None,
-        *, sort_keys: bool = False, indent: int | None = 1,
+        *, sort_keys: bool = False,
     ) -> list[Path]:  # fmt: skip
         """Write the result as JSON, the figure, and ``others``: all files or none.
 
+        ``result``: data, or a string that is JSON already. ``draw``: draws the figure.
+
         Returns the files in the order in which they are listed for the user.
         """
-        files = dict(others or {})
+        files: dict[Path, bytes] = {}
         if self.json_path is not None or self.out is not None:
-            text = json.dumps(result, indent=indent, sort_keys=sort_keys, allow_nan=False) + "\n"
+            text = result if isinstance(result, str) else as_json(result, sort_keys)
             files |= dict.fromkeys(self.json_files(), text.encode())
         wanted = self.figure_files()
         if wanted:
             assert draw is not None
             images = draw()
             files |= {path: images[suffix] for path, suffix in wanted.items()}
+        files |= others or {}
         write_atomically(files)
         if self.json_path == STANDARD_OUTPUT:
             click.echo(text, nl=False)
@@ -129,17 +143,17 @@ class FigureOptions(OutputOptions):
 
 def output_options(
     result: str, *, figure: str | None = None, out: str | None = None, quiet: str = "tables"
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Decorator:
     """Return a decorator that adds the options of OutputOptions, or FigureOptions with ``figure``.
 
     ``result``, ``figure``: nouns for the help text. ``out``: help text of --out instead of the
     usual one. ``quiet``: what --quiet leaves out beside the progress bar.
     """
     folder = "result.json" if figure is None else "result.json and the figure (PNG and PDF)"
-    options = [
+    options: list[Decorator] = [
         click.option("--json", "json_path", type=JsonPath(), metavar="PATH|-",
                      help=f"Write {result} as JSON to a file, or to standard output (-)."),
-        click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+        click.option("--out", type=click.Path(path_type=Path), metavar="DIR",
                      help=out or f"Write {folder} to this folder."),
         click.option("--quiet", is_flag=True, help=f"Print no progress bar and no {quiet}."),
     ]  # fmt: skip
@@ -147,9 +161,4 @@ def output_options(
         options.insert(2, click.option("--figure", type=click.Path(path_type=Path), metavar="FILE",
                                        help=f"Draw {figure} to FILE.png or FILE.pdf."))  # fmt: skip
 
-    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
+    return add_options(*options)

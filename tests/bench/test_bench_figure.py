@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ondie.emu.cli.commands.bench_kernels import kernels_command
+from ondie.emu.cli.commands.bench_kernels import KernelBenchOptions, kernels_command
 from ondie.emu.cli.figures.save import saved
 from ondie.emu.units import InputError
 from ondie.kernels.bench import roofline as bench_figure
@@ -181,6 +181,6 @@ def test_what_is_refused_before_anything_is_measured(capsys, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there").write_text("")
     with pytest.raises(InputError):
-        kernels_command(None, 1, None, True, figure=tmp_path / "roof.gif")
+        kernels_command(KernelBenchOptions(quiet=True, figure=tmp_path / "roof.gif"))
     refused(here(capsys, "bench", "kernels", *words), *says)
     assert files(tmp_path) == ["there"]

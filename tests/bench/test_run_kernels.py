@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ondie.emu.cli.commands.bench_kernels import kernels_command
+from ondie.emu.cli.commands.bench_kernels import KernelBenchOptions, kernels_command
 from ondie.emu.units import InputError
 from ondie.kernels import FORMATS, OPS, KernelError, backends, get, native
 from ondie.kernels.bench import contenders as bench_cases
@@ -202,15 +202,19 @@ def test_json_and_table(tmp_path, capsys, monkeypatch):
         lambda sizes, threads, ops, progress, **more: run(sizes, threads, ops, 2, **more),
     )
     target = tmp_path / "rows.json"
-    kernels_command([1000], 1, target, quiet=True)
+    kernels_command(options(target))
     assert capsys.readouterr().out == ""
     document = json.loads(target.read_text())
     assert document["schema_version"] == 1 and document["machine"]["threads"] == 1
     assert {"name", "value", "unit", "anchor", "ratio"} == set(document["rows"][0])
     assert list(tmp_path.iterdir()) == [target]
-    kernels_command([1000], 1, None, quiet=False)
+    kernels_command(KernelBenchOptions(sizes=(1000,)))
     out = capsys.readouterr().out
     assert "adam n=1,000" in out and bench_cases.LIMIT in out and "…" not in out
+
+
+def options(target) -> KernelBenchOptions:
+    return KernelBenchOptions(sizes=(1000,), json_path=target, quiet=True)
 
 
 def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch):
@@ -219,7 +223,7 @@ def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(bench, "run_kernels", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        kernels_command([1000], 1, tmp_path / "rows.json", quiet=True)
+        kernels_command(options(tmp_path / "rows.json"))
     assert not list(tmp_path.iterdir())
 
 
@@ -254,7 +258,7 @@ def test_an_impossible_target_is_named_before_measuring(tmp_path, monkeypatch):
 
     monkeypatch.setattr(bench, "run_kernels", measure)
     with pytest.raises(InputError, match="it is a folder"):
-        kernels_command([1000], 1, tmp_path, quiet=True)
+        kernels_command(options(tmp_path))
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is not a folder"):
-        kernels_command([1000], 1, tmp_path / "file" / "rows.json", quiet=True)
+        kernels_command(options(tmp_path / "file" / "rows.json"))

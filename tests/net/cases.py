@@ -715,11 +715,11 @@ def others() -> Iterator[tuple[str, Case]]:
         )  # fmt: skip
     for trace in ("gpt-small", "gpt2-124m", "mlp-fp16", "mobilenetv2-digits", "gpt2-124m-synth",
                   "bert-large", "t5-11b", "gpt3-175b", "nasnet-mobile"):  # fmt: skip
-        yield f"trace-info-{trace}", Case(("trace", "info", trace, "--json"), ("stdout",))
+        yield f"trace-info-{trace}", Case(("trace", "info", trace, "--json", "-"), ("stdout",))
     for trace, form in (("mixed.csv", "msr"), ("two.csv", "msr"), ("job.log", "fio")):
         yield (
             f"trace-info-{trace}",
-            Case(("trace", "info", trace, "--from", form, "--json"), ("stdout",), (trace,)),
+            Case(("trace", "info", trace, "--from", form, "--json", "-"), ("stdout",), (trace,)),
         )
     for to, name, more in (
         ("mqsim", "out.trace", ("--out-time-unit", "ns")),
@@ -737,10 +737,10 @@ def others() -> Iterator[tuple[str, Case]]:
         ("hash:out.trace",), ("job.log",),
     )  # fmt: skip
     for device in PRESETS:
-        yield f"preset-show-{device}", Case(("preset", "show", device, "--json"), ("stdout",))
+        yield f"preset-show-{device}", Case(("preset", "show", device, "--json", "-"), ("stdout",))
     yield (
         "preset-show-set",
-        Case(("preset", "show", "newport", *sets(SMALL), "--json"), ("stdout",)),
+        Case(("preset", "show", "newport", *sets(SMALL), "--json", "-"), ("stdout",)),
     )
     yield "preset-list", Case(("preset", "list"), ("table",))
     yield "preset-diff", Case(("preset", "diff", "optimstore-r1", "optimstore-r2"), ("table",))

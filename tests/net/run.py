@@ -382,8 +382,8 @@ def coverage() -> int:
 
 
 def configuration(preset: str) -> dict[str, str]:
-    """The values of a preset by key, as --set spells them, from `ondie preset show --json`."""
-    _, out, _ = run(["preset", "show", preset, "--json"])
+    """The values of a preset by key, as --set spells them, from `ondie preset show --json -`."""
+    _, out, _ = run(["preset", "show", preset, "--json", "-"])
     values = {}
     for section, leaves in json.loads(out).items():
         if not isinstance(leaves, dict):

@@ -94,12 +94,12 @@ def test_waits(folder, capsys):
 
 
 def test_info(folder, capsys):
-    done = here(capsys, "trace", "info", FIO, "--from", "fio", "--json")
+    done = here(capsys, "trace", "info", FIO, "--from", "fio", "--json", "-")
     data = json.loads(done.out)
     assert data["requests"] == 13 and data["share"]["flush"] == pytest.approx(1 / 13)
     table = here(capsys, "trace", "info", FIO, "--from", "fio")
     assert table.code == 0 and "footprint_bytes" in table.out and "49152" in table.out
-    part = here(capsys, "trace", "info", FIO, "--from", "fio", "--limit", "3", "--json")
+    part = here(capsys, "trace", "info", FIO, "--from", "fio", "--limit", "3", "--json", "-")
     assert json.loads(part.out)["requests"] == 3
 
 

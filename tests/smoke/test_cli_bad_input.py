@@ -65,10 +65,10 @@ COMPARE = [
     (["gpt-small", "--steps", "-3"], ["--steps -3", "1 to"]),
     (["gpt-small", "--steps", "9999"], ["--steps 9999", "1 to"]),
     (["gpt-small", "--steps", "1.5"], ["--steps", "1.5"]),
-    (["gpt-small", "--paths", ""], ["--paths ''", "empty name"]),
-    (["gpt-small", "--paths", "on_die,,host_offload"], ["--paths", "empty name"]),
-    (["gpt-small", "--paths", "a,,b"], ["--paths", "empty name"]),
-    (["gpt-small", "--paths", ","], ["--paths", "empty name"]),
+    (["gpt-small", "--paths", ""], ["--paths ''", "a name is empty"]),
+    (["gpt-small", "--paths", "on_die,,host_offload"], ["--paths", "a name is empty"]),
+    (["gpt-small", "--paths", "a,,b"], ["--paths", "a name is empty"]),
+    (["gpt-small", "--paths", ","], ["--paths", "a name is empty"]),
     (["gpt-small", "--paths", "on_dye"], ["'on_dye'", "nearest: on_die"]),
     (["gpt-small", "--paths", "host_offload,xyz"], ["'xyz'", "host_offload", "stannis"]),
     (["gpt-small", "--form", "torsh"], ["--form", "'torsh'", "'torch'"]),
@@ -295,7 +295,9 @@ def test_a_name_too_long(folder, capsys):
 
 
 def test_a_timeline_in_place_of_the_result(folder, capsys):
-    refused(here(capsys, *quick("--out", "out", "--timeline", "out/result.json")), "--timeline")
+    refused(
+        here(capsys, *quick("--out", "out", "--timeline", "out/result.json")), "out/result.json"
+    )
     assert files(folder) == []
 
 

@@ -156,11 +156,57 @@ def test_preset_show_why(capsys, name):
 
 def test_preset_show_json(capsys):
     cfg = load_preset("newport", ["flash.t_read=45 us"])
-    words = ["preset", "show", "newport", "--json", "--set", "flash.t_read=45 us"]
+    words = ["preset", "show", "newport", "--json", "-", "--set", "flash.t_read=45 us"]
     data = json.loads(here(capsys, *words).out)
     assert data == cfg.resolved()
     assert data["flash"]["t_read"]["value"] == 45_000_000
     assert data["flash"]["t_read"]["source"] == "set"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("preset", "show", "newport", "--json"),
+        ("preset", "show", "--json", "newport"),
+        ("preset", "show", "newport", "--json", "--set", "flash.t_read=45 us"),
+        ("trace", "info", "gpt-small", "--json"),
+        ("trace", "info", "--json", "gpt-small"),
+        ("validate", "--json"),
+    ],
+    ids=" ".join,
+)
+def test_json_without_a_value_names_the_new_spelling(capsys, tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    refused(here(capsys, *words), "--json takes a file, or - for standard output: --json -")
+    assert files(tmp_path) == []
+
+
+def test_json_to_a_file_and_to_a_folder(capsys, tmp_path):
+    """--json PATH, --json - and --out DIR hold the same document."""
+    words = ("preset", "show", "newport")
+    text = here(capsys, *words, "--json", "-", "--quiet").out
+    outcome = here(capsys, *words, "--json", tmp_path / "a.json", "--out", tmp_path / "out")
+    assert outcome.code == 0 and "written: " in outcome.out
+    assert files(tmp_path) == ["a.json", "out", "out/result.json"]
+    assert {(tmp_path / name).read_text() for name in ("a.json", "out/result.json")} == {text}
+    same = (*words, "--json", tmp_path / "out/result.json", "--out", tmp_path / "out")
+    refused(here(capsys, *same), "two options write this file")
+
+
+def test_json_on_standard_output_leaves_the_tables_out(capsys):
+    for words in (("preset", "list"), ("preset", "diff", "newport", "laguna"), ("validate",)):
+        data = json.loads(here(capsys, *words, "--json", "-").out)
+        assert isinstance(data, list) and data
+
+
+@pytest.mark.parametrize(("names", "command"), TREE, ids=[" ".join(n) or "ondie" for n, _ in TREE])
+def test_results_have_one_convention(names, command):
+    """A command with --json has --out and --quiet, and both options mean the same everywhere."""
+    found = {opt: p for p in command.params for opt in p.opts}
+    assert ("--json" in found) == ("--out" in found)
+    if "--json" in found:
+        assert found["--json"].metavar == "PATH|-" and found["--out"].metavar == "DIR"
+        assert "--quiet" in found
 
 
 def test_preset_show_of_a_file(capsys, tmp_path, monkeypatch):
@@ -216,7 +262,7 @@ def test_trace_info(capsys, name):
 
 @pytest.mark.parametrize("name", ["gpt-small", "gpt2-124m", "bert-large"])
 def test_trace_info_json(capsys, name):
-    data = json.loads(here(capsys, "trace", "info", name, "--json").out)
+    data = json.loads(here(capsys, "trace", "info", name, "--json", "-").out)
     trace = traces.load(name)
     assert (data["params"], data["sha256"]) == (trace.n_params, trace.sha256)
     assert data["steps"] == len(trace.steps)
@@ -227,8 +273,8 @@ def test_trace_info_json(capsys, name):
 
 
 def test_trace_info_of_a_file_is_that_of_its_name(capsys):
-    by_name = here(capsys, "trace", "info", "mlp-fp16", "--json").out
-    assert here(capsys, "trace", "info", traces.DATA / "mlp-fp16.h5", "--json").out == by_name
+    by_name = here(capsys, "trace", "info", "mlp-fp16", "--json", "-").out
+    assert here(capsys, "trace", "info", traces.DATA / "mlp-fp16.h5", "--json", "-").out == by_name
 
 
 # --- record
@@ -260,7 +306,7 @@ def test_record_then_look_then_compare(capsys, tmp_path, monkeypatch):
     assert outcome.code == 0, outcome.err
     assert "trained" in outcome.out
     assert files(tmp_path) == ["run.h5", "train.py"]
-    data = json.loads(here(capsys, "trace", "info", "run.h5", "--json").out)
+    data = json.loads(here(capsys, "trace", "info", "run.h5", "--json", "-").out)
     # 4 x 16 + 16 + 16 x 2 + 2 = 114 parameters
     assert (data["params"], data["steps"], data["op"], data["form"]) == (114, 3, "adamw", "torch")
     outcome = here(capsys, "compare", "run.h5", "--out", "out", "--form", "torch", "--no-swing")
@@ -290,3 +336,14 @@ def test_quiet_says_nothing(capsys, tmp_path):
     outcome = here(capsys, *words, "--paths", "host_offload")
     assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
     assert files(tmp_path) == ["figure.pdf", "figure.png", "result.json"]
+
+
+def test_compare_writes_json_to_standard_output_only(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing", "--paths", "host_offload"]
+    outcome = here(capsys, *words, "--json", "-")
+    assert (outcome.code, outcome.err) == (0, "") and files(tmp_path) == []
+    data = json.loads(outcome.out)
+    assert here(capsys, *words, "--quiet").code == 0
+    (result,) = tmp_path.glob("results/*/result.json")
+    assert json.loads(result.read_text()) == data

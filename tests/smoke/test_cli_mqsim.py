@@ -122,7 +122,7 @@ def test_scenarios_run_one_after_the_other(pair, tmp_path, capsys):
 def test_results_elsewhere(pair, tmp_path, capsys):
     done = here(capsys, "mqsim", *pair(), "--out", tmp_path / "new" / "place", "--quiet")
     assert done.code == 0
-    assert files(tmp_path / "new") == ["place", "place/load.v2_scenario_1.xml"]
+    assert files(tmp_path / "new") == ["place", "place/load.v2_scenario_1.xml", "place/result.json"]
     assert files(tmp_path / "in") == ["load.v2.xml", "ssd.xml"]
 
 

@@ -102,7 +102,7 @@ def test_a_policy_that_is_overruled_is_told(capsys, tmp_path):
     assert done.code == 0, done
     found = json.loads((tmp_path / "a.json").read_text())["management"]
     assert 0 < found["overruled_victims"] <= found["collections"]
-    said = f"{found['overruled_victims']} of {found['collections']} collections emptied the block"
+    said = f"{found['overruled_victims']} of {found['collections']} garbage collections took"
     assert said in done.err.replace("\n", " ")
 
 
@@ -197,12 +197,12 @@ def test_an_iolog_without_times_runs_in_a_closed_loop(capsys, tmp_path):
     data = json.loads((tmp_path / "a.json").read_text())
     assert data["requests"] == 5 and data["flash"]["user_reads"] == 1
     assert "1 pages were read that were never written" in done.err
-    assert "the trace holds no times: closed loop, 1 requests outstanding" in done.err
+    assert "the trace has no timestamps; 1 requests are kept outstanding" in done.err
     assert "1 requests cover parts of pages" in done.err
     for name in ("trim", "flush"):
         assert f" {name} " in done.out
     again = run(capsys, path, "--from", "fio")
-    assert "closed loop, 8 requests outstanding" in again.err  # host.io_queue_depth
+    assert "8 requests are kept outstanding" in again.err  # host.io_queue_depth
     refused(here(capsys, "replay", path, "--from", "fio", "--open", *settings(), "--quiet"),
             "a.log", "has no times")  # fmt: skip
 
@@ -253,7 +253,7 @@ def test_parts_of_pages_over_a_cached_map(capsys, tmp_path):
 def test_the_trace_is_not_written_over(capsys, msr, option):
     before = msr.read_bytes()
     done = here(capsys, "replay", msr, "--from", "msr", option, msr, *settings())
-    assert refused(done, "small.csv", "is read") and msr.read_bytes() == before
+    assert refused(done, "small.csv", "is an input file") and msr.read_bytes() == before
 
 
 def test_the_same_replay_twice(capsys, msr, tmp_path):
@@ -291,7 +291,7 @@ def test_requests_past_the_end(capsys, tmp_path):
         (("--log", "a.txt"), ".csv"),
         (("--log", "nowhere/a.csv"), "nowhere"),
         (("--json", "small.csv/a.json"), "small.csv"),
-        (("--log", "a.csv", "--json", "a.csv"), "--json has a file of that name"),
+        (("--log", "a.csv", "--json", "a.csv"), "the result has a file of that name"),
         (("--device", "gen4-tcl"), "gen4-tlc"),
     ],
 )

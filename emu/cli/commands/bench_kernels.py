@@ -1,4 +1,4 @@
-"""`ondie bench kernels`: the measurement's progress, table, remarks and files.
+"""`ondie bench kernels`: progress, table, remarks and files of the measurement.
 
 Owns the command. Does not own the measurement (ondie.kernels.bench). Source: none.
 """
@@ -6,54 +6,61 @@ Owns the command. Does not own the measurement (ondie.kernels.bench). Source: no
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
-from pathlib import Path
+from dataclasses import dataclass
 
 from rich.console import Console
 
-from ondie.emu.cli.console import console
-from ondie.emu.cli.files import check_target, suffix_of, write_atomically
+from ondie.emu.cli.output import FigureOptions
+from ondie.kernels import FORMATS
 from ondie.kernels.bench import run
+from ondie.kernels.bench.contenders import SHAPES
 
 
-def kernels_command(
-    sizes: Sequence[int] | None,
-    threads: int,
-    json_path: str | Path | None,
-    quiet: bool,
-    ops: Sequence[str] = ("adam", "sgd"),
-    formats: Sequence[str] = ("fp32",),
-    shapes: Sequence[str] = ("flat",),
-    figure: Path | None = None,
-) -> None:
-    """`ondie bench kernels`: measure, show progress on a terminal, print the table and, on standard
-    error, remarks; write JSON and the roofline figure.
+@dataclass(frozen=True, kw_only=True)
+class KernelBenchOptions(FigureOptions):
+    """The options of `ondie bench kernels`."""
 
-    The files appear whole or not at all. Raises InputError or KernelError for bad
-    arguments.
+    sizes: tuple[int, ...] = ()
+    threads: int = 1
+    ops: tuple[str, ...] = ("adam", "sgd")
+    formats: tuple[str, ...] = ("fp32",)
+    shapes: tuple[str, ...] = ("flat",)
+
+    def all_formats(self) -> tuple[str, ...]:
+        """Return the formats; "all" stands for every format."""
+        return tuple(FORMATS) if "all" in self.formats else self.formats
+
+    def all_shapes(self) -> tuple[str, ...]:
+        """Return the shapes; "all" stands for every shape."""
+        return tuple(SHAPES) if "all" in self.shapes else self.shapes
+
+
+def kernels_command(given: KernelBenchOptions) -> None:
+    """Measure, show progress on a terminal, print the table and, on standard error, remarks.
+
+    The files appear whole or not at all. Raises InputError or KernelError for bad arguments.
     """
-    target = Path(json_path) if json_path is not None else None
-    if target is not None:
-        check_target(target)
-    if figure is not None:
-        from ondie.emu.cli.figures.save import saved
-        from ondie.kernels.bench.roofline import draw  # and Matplotlib
+    given.check()
 
-        suffix = suffix_of(figure)
-        check_target(figure, *([target] if target is not None else []))
+    def draw() -> Mapping[str, bytes]:
+        from ondie.emu.cli.figures.save import saved
+        from ondie.kernels.bench import roofline  # matplotlib takes a second to import
+
+        return roofline.draw(bench, saved)
+
     talk = Console(stderr=True)
-    visible = not quiet and sys.stderr.isatty()
+    visible = not given.quiet and sys.stderr.isatty()
     with talk.status("") if visible else nullcontext() as status:
-        update = None if status is None else status.update
         bench = run.run_kernels(
-            sizes or None, threads, ops, progress=update, formats=formats, shapes=shapes
-        )
-    files = {} if target is None else {target: run.as_json(bench).encode()}
-    if figure is not None:
-        files[figure] = draw(bench, saved)[suffix]
-    write_atomically(files)
+            given.sizes or None, given.threads, given.ops,
+            progress=None if status is None else status.update,
+            formats=given.all_formats(), shapes=given.all_shapes(),
+        )  # fmt: skip
+    files = given.write(run.as_json(bench), draw)
     for remark in bench.remarks:
         talk.print(remark, highlight=False, markup=False, soft_wrap=True)
-    if not quiet:
-        run.print_table(bench, console())
+    if (screen := given.console) is not None:
+        run.print_table(bench, screen)
+    given.list_files(files)

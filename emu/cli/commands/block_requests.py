@@ -1,4 +1,4 @@
-"""Options of commands that read a file of block requests, and reading it.
+"""Options of commands that read a file of block requests, and the reading.
 
 Owns the options that say how the file is read. Does not own any format (ondie.traces).
 Source: own.
@@ -7,40 +7,57 @@ Source: own.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import click
 
+from ondie.emu.cli.options import Decorator, add_options
 from ondie.traces import block, block_edit
 from ondie.traces.block import BlockTrace
 
-
-def reading_options(command: Callable[..., Any], volume: str = "--device") -> Callable[..., Any]:
-    """The options that say how a file of block requests is read: arguments of `read_requests`."""
-    for option in reversed((
-        click.option("--time-unit", metavar="ps|ns|us", help="mqsim: unit of its times."),
-        click.option("--event", metavar="D|Q|C", help="blkparse: which event counts, else D."),
-        click.option("--wait", metavar="manual|program", help="fio 2: what its waits mean."),
-        click.option(volume, "volume", help="Only the requests of this device."),
-        click.option("--sort", is_flag=True, help="Order the requests by time."),
-        click.option("--limit", type=click.IntRange(min=1), help="Only the first so many."),
-    )):  # fmt: skip
-        command = option(command)
-    return command
+FORMATS = "mqsim, msr, fio (fio2, fio3) or blkparse"
 
 
-def read_requests(
-    name: str, form: str, *, time_unit: str | None = None, event: str | None = None,
-    wait: str | None = None, volume: str | None = None, sort: bool = False,
-    limit: int | None = None, progress: Callable[[str, float], None] | None = None,
-) -> BlockTrace:  # fmt: skip
-    """Read a file of block requests as `reading_options` say: sort, then device, then limit."""
-    early = limit if not sort and volume is None else None
-    requests = block.read_block(
-        name, form, time_unit=time_unit, event=event, wait=wait, sort=sort, limit=early,
-        progress=progress and partial(progress, "read"),
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How a file of block requests is read."""
+
+    form: str | None = None
+    time_unit: str | None = None
+    event: str | None = None
+    wait: str | None = None
+    volume: str | None = None
+    sort: bool = False
+    limit: int | None = None
+
+    def read_requests(
+        self, name: str, progress: Callable[[str, float], None] | None = None
+    ) -> BlockTrace:
+        """Read a file, then sort, choose the volume, and limit. Raises TraceError."""
+        early = self.limit if not self.sort and self.volume is None else None
+        assert self.form is not None
+        requests = block.read_block(
+            name, self.form, time_unit=self.time_unit, event=self.event, wait=self.wait,
+            sort=self.sort, limit=early, progress=progress and partial(progress, "read"),
+        )  # fmt: skip
+        if self.volume is not None:
+            requests = block_edit.only(requests, self.volume)
+        return requests if self.limit is None else block_edit.head(requests, self.limit)
+
+
+def read_options(*, volume: str = "--device", required: bool = True) -> Decorator:
+    """Return a decorator that adds the options of ReadOptions; ``volume``: name of that option."""
+    words = "Format of the file" if required else "Format of a file of block requests"
+    return add_options(
+        click.option("--from", "form", required=required, metavar="FORMAT",
+                     help=f"{words}: {FORMATS}."),
+        click.option("--time-unit", metavar="ps|ns|us", help="mqsim: unit of the timestamps."),
+        click.option("--event", metavar="D|Q|C",
+                     help="blkparse: event that counts as the request.  [default: D]"),
+        click.option("--wait", metavar="manual|program", help="fio2: meaning of the wait lines."),
+        click.option(volume, "volume", metavar="NAME", help="Read only this device's requests."),
+        click.option("--sort", is_flag=True, help="Sort the requests by time."),
+        click.option("--limit", type=click.IntRange(min=1), metavar="N",
+                     help="Read only the first N requests."),
     )  # fmt: skip
-    if volume is not None:
-        requests = block_edit.only(requests, volume)
-    return block_edit.head(requests, limit) if limit is not None else requests

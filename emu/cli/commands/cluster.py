@@ -1,190 +1,167 @@
-"""`ondie stannis tune|plan|simulate`: the arguments.
+"""`ondie stannis tune|plan|simulate|scale|record-load`: the options.
 
-Owns options and what is refused of them. Does not own what is asked (asked.py), nor any rule.
+Owns the options. Does not own their records (cluster_request.py), the commands' results
+(cluster_plan.py, cluster_simulate.py), or any rule (emu/cluster).
 Source: STANNIS (DAC 2020), HyperTune (HeydariGorji et al.).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ondie.emu.cli.click_helpers import Group, progress_bar
-from ondie.emu.cli.console import console
+from ondie.emu.cli.options import add_options, seed_option, settings_option
+from ondie.emu.cli.output import output_options
 
 
 @click.group(cls=Group)
 def stannis() -> None:
-    """Training spread over hosts and drives: batches, data, and time with interference."""
+    """Plan and simulate training on a cluster of hosts and drives."""
 
 
-def fleet_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What says of which nodes a fleet is."""
-    for option in reversed(
-        (
-            click.argument("workload"),
-            click.option(
-                "--drives", "drives", multiple=True, metavar="PRESET=N", default=("newport=24",),
-                show_default=True, help="Drives of a preset; repeat it for several kinds.",
-            ),
-            click.option(
-                "--hosts", type=int, default=1, show_default=True,
-                help="Servers, which share the drives evenly.",
-            ),
-            click.option(
-                "--set", "settings", multiple=True, metavar="KEY=VALUE",
-                help="Override a constant of every preset.",
-            ),
-            click.option(
-                "--allreduce", default="ring", show_default=True,
-                help="ring, tree, star, or best: the fastest of them.",
-            ),
-            click.option(
-                "--allocator", default="paper", show_default=True,
-                help="Whose batches: paper (Algorithm 1), equal (equal times), or best.",
-            ),
-            click.option("--margin", type=float, help="paper: idle time of the others [0.2]."),
-            click.option(
-                "--reference", help="paper: who keeps its batch, slowest or influential.",
-            ),
-            click.option("--host-batch", type=int, help="Of a trace; else its own."),
-            click.option(
-                "--most-micro-batches", type=int,
-                help="best: of a node between two exchanges [4; 64 with --overhead].",
-            ),
-            click.option(
-                "--overhead", type=float, metavar="SHARE",
-                help="best: so many steps between exchanges that these take at most that share.",
-            ),
-            click.option(
-                "--method", default="accumulate", show_default=True,
-                help="best: accumulate gradients between exchanges, or local steps.",
-            ),
-            click.option("--most-batch", type=int, help="best: limit of a step's samples."),
-            click.option("--json", "json_path", type=click.Path(path_type=Path), help="As JSON."),
-            click.option("--quiet", is_flag=True, help="No progress bar and no tables."),
-        )
-    ):  # fmt: skip
-        command = option(command)
-    return command
+fleet_options = add_options(
+    click.argument("workload"),
+    click.option("--drives", multiple=True, metavar="PRESET=N", default=("newport=24",),
+                 show_default=True, help="Number of drives of a preset; repeat for several."),
+    click.option("--hosts", type=int, default=1, show_default=True, metavar="N",
+                 help="Number of servers; they share the drives evenly."),
+    settings_option,
+    click.option("--allreduce", default="ring", show_default=True,
+                 help="Algorithm of the gradient exchange: ring, tree, star, or best (the fastest "
+                      "of these)."),
+    click.option("--allocator", default="paper", show_default=True,
+                 help="Rule for the batches: paper (Algorithm 1), equal (equal step times), or "
+                      "best (most samples per second)."),
+    click.option("--margin", type=float, metavar="SHARE",
+                 help="paper: allowed idle time of the other nodes.  [default: 0.2]"),
+    click.option("--reference", metavar="slowest|influential",
+                 help="paper: node that keeps its batch.  [default: slowest]"),
+    click.option("--host-batch", type=int, metavar="N",
+                 help="Batch of a host that trains a trace.  [default: the trace's]"),
+    click.option("--most-micro-batches", type=int, metavar="N",
+                 help="best: maximum number of micro-batches of a node between two exchanges.  "
+                      "[default: 4, or 64 with --overhead]"),
+    click.option("--overhead", type=float, metavar="SHARE",
+                 help="best: make the exchange rare enough to take at most this share of the "
+                      "time."),
+    click.option("--method", default="accumulate", show_default=True,
+                 help="best: accumulate gradients between exchanges, or take local steps."),
+    click.option("--most-batch", type=int, metavar="N",
+                 help="best: maximum number of samples per step."),
+)  # fmt: skip
 
-
-def data_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What says which samples there are."""
-    for option in reversed(
-        (
-            click.option("--public", type=int, help="Samples for anyone; else the workload's."),
-            click.option(
-                "--private", metavar="N[,N…]",
-                help="Samples that stay with each drive; one number, or one for each drive.",
-            ),
-            click.option(
-                "--levelling", default="public", show_default=True,
-                help="Unequal private data: level with public ones, or repeat.",
-            ),
-        )
-    ):  # fmt: skip
-        command = option(command)
-    return command
+data_options = add_options(
+    click.option("--public", type=int, metavar="N",
+                 help="Number of samples that every node may train on.  [default: the "
+                      "workload's]"),
+    click.option("--private", metavar="N[,N…]",
+                 help="Number of samples that stay on each drive: one number for all, or one per "
+                      "drive."),
+    click.option("--levelling", default="public", show_default=True,
+                 help="Level unequal private data with public samples (public), or repeat "
+                      "private samples (repeat)."),
+)  # fmt: skip
 
 
 @stannis.command()
 @fleet_options
-def tune(quiet: bool, **options: Any) -> None:
-    """A batch for every node of a fleet that trains WORKLOAD, a network or a trace."""
-    from ondie.emu.cli.commands import cluster_plan as batches
-    from ondie.emu.cli.commands import cluster_request as asked
+@output_options("the allocations")
+def tune(**values: Any) -> None:
+    """Choose a batch for every node of a cluster that trains WORKLOAD.
 
-    batches.tune(asked.Asked.of(options), options["json_path"], None if quiet else console())
+    WORKLOAD is a network or a trace.
+    """
+    from ondie.emu.cli.commands import cluster_plan
+    from ondie.emu.cli.commands.cluster_request import TuneOptions
+
+    cluster_plan.tune(TuneOptions(**values))
 
 
 @stannis.command()
 @fleet_options
 @data_options
-def plan(quiet: bool, **options: Any) -> None:
-    """An epoch of WORKLOAD: whose samples are whose, in how many steps."""
-    from ondie.emu.cli.commands import cluster_plan as batches
-    from ondie.emu.cli.commands import cluster_request as asked
+@output_options("the plan")
+def plan(**values: Any) -> None:
+    """Divide the samples of an epoch of WORKLOAD among the nodes."""
+    from ondie.emu.cli.commands import cluster_plan
+    from ondie.emu.cli.commands.cluster_request import PlanOptions
 
-    batches.plan(
-        asked.Asked.of(options), asked.samples(options), options["json_path"],
-        None if quiet else console(),
-    )  # fmt: skip
+    cluster_plan.plan(PlanOptions(**values))
 
 
 @stannis.command()
 @fleet_options
 @data_options
-@click.option("--steps", type=int, default=100, show_default=True, help="Steps to simulate.")
-@click.option(
-    "--load",
-    type=click.Path(path_type=Path),
-    metavar="CSV",
-    help="Cores that others take: seconds,node,cores.",
-)
+@click.option("--steps", type=int, default=100, show_default=True, metavar="N",
+              help="Simulate N steps.")  # fmt: skip
+@click.option("--load", type=click.Path(path_type=Path), metavar="CSV",
+              help="Cores that other programs use: a file with seconds,node,cores.")  # fmt: skip
 @click.option(
     "--draw-load",
     metavar="SHARE,SECONDS",
-    help="Or drawn: share of the time, and mean length of a spell, on every node.",
+    help="Draw the load of every node: share of the time, mean duration of a burst.",
 )
+@click.option("--members", type=click.Path(path_type=Path), metavar="CSV",
+              help="Nodes that join, leave or die: a file with seconds,node,event.")  # fmt: skip
+@click.option("--hypertune", metavar="off|gated|papers", default="off", show_default=True,
+              help="Resize batches during the run; papers: as published, every resize ends an "
+                   "epoch.")  # fmt: skip
 @click.option(
-    "--members",
-    type=click.Path(path_type=Path),
-    metavar="CSV",
-    help="Who joins, leaves or dies: seconds,node,event.",
-)
-@click.option(
-    "--hypertune",
-    metavar="off|gated|papers",
-    default="off",
+    "--batch-rule",
+    default="proportional",
     show_default=True,
-    help="New batches while it runs; papers: an epoch ends for them, as printed otherwise.",
+    help="hypertune: rule for new batches: proportional, eq3, or eq3-literal.",
 )
-@click.option("--batch-rule", default="proportional", show_default=True,
-              help="hypertune: proportional, eq3, or eq3-literal.")  # fmt: skip
-@click.option("--jitter", type=float, default=0.0, show_default=True,
-              help="Deviation of a node's speed from step to step, such as 0.05.")  # fmt: skip
-@click.option("--stragglers", type=float, default=0.0, show_default=True,
+@click.option(
+    "--jitter",
+    type=float,
+    default=0.0,
+    show_default=True,
+    metavar="X",
+    help="Relative deviation of a node's speed from step to step, such as 0.05.",
+)
+@click.option("--stragglers", type=float, default=0.0, show_default=True, metavar="SHARE",
               help="Share of a node's steps that take twice as long.")  # fmt: skip
-@click.option("--no-reading", is_flag=True, help="Samples are in memory already.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of all that is drawn.")
-@click.option("--figure", type=click.Path(path_type=Path), help="Samples/s over time, PNG or PDF.")
-def simulate(quiet: bool, **options: Any) -> None:
-    """Train WORKLOAD for some steps in virtual time, beside the same fleet left alone."""
-    from ondie.emu.cli.commands import cluster_request as asked
-    from ondie.emu.cli.commands import cluster_simulate as trained
+@click.option("--no-reading", is_flag=True, help="Assume that the samples are in memory.")
+@seed_option("jitter, stragglers and load")
+@output_options("the runs", figure="samples per second over time")
+def simulate(**values: Any) -> None:
+    """Simulate steps of training WORKLOAD, with and without interference."""
+    from ondie.emu.cli.commands import cluster_simulate
+    from ondie.emu.cli.commands.cluster_request import SimulateOptions
 
-    with progress_bar(quiet) as progress:
-        trained.simulate(
-            asked.Asked.of(options), asked.samples(options), options,
-            None if quiet else console(), progress,
-        )  # fmt: skip
+    given = SimulateOptions(**values)
+    with progress_bar(given.quiet) as progress:
+        cluster_simulate.simulate(given, progress)
 
 
 @stannis.command()
 @fleet_options
-@click.option("--figure", type=click.Path(path_type=Path), help="Speed over drives, PNG or PDF.")
-def scale(quiet: bool, figure: Path | None, **options: Any) -> None:
-    """Speed and energy over the number of drives, from none to all of them.
+@output_options("the rows", figure="speed over the number of drives")
+def scale(**values: Any) -> None:
+    """Compute speed and energy for 0, 1, 2, 4, ... and all drives.
 
-    WORKLOAD may be several, with commas between.
+    WORKLOAD may be several networks or traces (comma-separated).
     """
-    from ondie.emu.cli.commands import cluster_plan as batches
+    from ondie.emu.cli.commands import cluster_plan
+    from ondie.emu.cli.commands.cluster_request import ScaleOptions
 
-    batches.scale(options, figure, options["json_path"], None if quiet else console())
+    cluster_plan.scale(ScaleOptions(**values))
 
 
 @stannis.command("record-load")
 @click.argument("out", type=click.Path(path_type=Path), metavar="OUT.csv")
-@click.option("--seconds", type=float, default=60.0, show_default=True, help="How long.")
-@click.option("--every", type=float, default=1.0, show_default=True, help="Seconds between looks.")
-@click.option("--node", type=click.IntRange(min=0), default=0, show_default=True,
-              help="Whose load it is to be.")  # fmt: skip
+@click.option("--seconds", type=float, default=60.0, show_default=True, metavar="S",
+              help="Duration of the recording (s).")  # fmt: skip
+@click.option("--every", type=float, default=1.0, show_default=True, metavar="S",
+              help="Time between two measurements (s).")  # fmt: skip
+@click.option("--node", type=click.IntRange(min=0), default=0, show_default=True, metavar="N",
+              help="Number of the node that the load is for.")  # fmt: skip
 def record_load(out: Path, seconds: float, every: float, node: int) -> None:
-    """Record how many of this machine's cores are busy, as a load for simulate."""
+    """Record how many cores of this machine are busy, as a load for simulate."""
     from ondie.emu.cli.files import check_target, write_atomically
     from ondie.emu.cluster.load.record import record
 

@@ -1,14 +1,14 @@
 """`ondie stannis tune`, `plan` and `scale`: batches, data of an epoch, speed by number of drives.
 
-Owns their tables, JSON and figure. Does not own fleets and allocations (asked.py) or any rule.
-Source: STANNIS (DAC 2020); its Fig. 7 is speed over the number of drives.
+Owns their tables, JSON and figure. Does not own requests (cluster_request.py) or any rule
+(emu/cluster).
+Source: STANNIS (DAC 2020); its Fig. 7 shows speed over the number of drives.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,78 +17,109 @@ from rich.table import Table
 
 from ondie.emu.analysis.result_json import seconds
 from ondie.emu.cli.commands.cluster_request import (
-    Asked,
-    data,
+    PlanOptions,
+    Request,
+    ScaleOptions,
+    TuneOptions,
+    format_range,
     preset_and_count,
-    ranged,
     recruited,
-    write,
+    samples_of_nodes,
 )
-from ondie.emu.cli.files import check_target, suffix_of, write_atomically
 from ondie.emu.cluster.batch_tuner import Engine
 from ondie.emu.cluster.cluster import Fleet
 from ondie.emu.cluster.data_split import split
 from ondie.emu.cluster.networks import half_batch_origin
+from ondie.emu.cluster.throughput_allocator import Plan
 from ondie.emu.cluster.throughput_benchmark import Fitted
 from ondie.emu.units import InputError
 
 
-def tune(asked: Asked, json_path: Path | None, console: Console | None) -> None:
-    """Batches of every kind of node by each allocator, and whether fewer drives would be faster."""
-    fewer = recruited(asked)
-    if json_path is not None:
-        rows = [
-            {
-                "allocator": a.name,
-                "samples_per_s": a.samples_per_s,
-                "samples": dict(zip(_names(asked.fleet), a.samples, strict=True)),
-                "micro_batches": dict(zip(_names(asked.fleet), a.pieces, strict=True)),
-                "exchange_s": a.exchange_s,
-                "compute_s": a.compute_s,
-                "total": a.total,
-                "risk": a.risk,
-                "held_down_by_memory": list(a.limited),
-                "chosen": a.name == asked.allocator,
-            }
-            for a in asked.allocations.values()
-        ]
-        beside: dict[str, Any] = {"without_exchange_samples_per_s": _bound(asked.fleet)}
-        if fewer is not None:
-            nodes = dict(zip(fewer.names, fewer.counts, strict=True))
-            beside["fastest"] = {"nodes": nodes, "samples_per_s": fewer.samples_per_s}
-        beside["engines"] = [_benchmarked(k.name, k.engine) for k in asked.fleet.kinds]
-        content = {"workload": asked.workload.name, "notes": list(asked.workload.notes)}
-        write(json_path, content | {"allocations": rows} | beside)
-    if console is not None:
-        console.print(_engines(asked))
-        console.print()
-        console.print(_allocators(asked))
-        console.print()
-        console.print(_benchmarks(asked))
-        held = asked.allocations["paper"].limited
-        if held:
-            console.print(f"by the paper's rule, memory holds down the batch of {', '.join(held)}")
-        every = asked.fleet.nodes - asked.fleet.hosts
-        if fewer is not None and sum(fewer.counts) < asked.fleet.nodes:
-            kept = sum(fewer.counts) - asked.fleet.hosts
-            console.print(
-                f"with {kept} of the {every} drives it is faster, "
-                f"{fewer.samples_per_s:.4g} samples/s by equal times: the exchange with more costs "
-                f"more than they add"
-            )
+def make_table(title: str, columns: tuple[str, ...], left: tuple[str, ...] = ("node",)) -> Table:
+    """Return an empty table; the columns in ``left`` are left-aligned."""
+    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
+    for column in columns:
+        table.add_column(column, justify="left" if column in left else "right")
+    return table
+
+
+# --- tune
+
+
+def tune(given: TuneOptions) -> None:
+    """Compute batches of every kind of node by each allocator, and whether fewer drives would be
+    faster."""
+    given.check()
+    request = given.make_request()
+    fewer = recruited(request)
+    files = given.write(tune_result(request, fewer))
+    if (screen := given.console) is not None:
+        print_batches(request, fewer, screen)
+    given.list_files(files)
+
+
+def tune_result(request: Request, fewer: Plan | None) -> dict[str, Any]:
+    """Return the allocations as JSON has them."""
+    rows = [
+        {
+            "allocator": each.name,
+            "samples_per_s": each.samples_per_s,
+            "samples": dict(zip(_names(request.fleet), each.samples, strict=True)),
+            "micro_batches": dict(zip(_names(request.fleet), each.pieces, strict=True)),
+            "exchange_s": each.exchange_s,
+            "compute_s": each.compute_s,
+            "total": each.total,
+            "risk": each.risk,
+            "held_down_by_memory": list(each.limited),
+            "chosen": each.name == request.allocator,
+        }
+        for each in request.allocations.values()
+    ]
+    result: dict[str, Any] = {
+        "workload": request.workload.name,
+        "notes": list(request.workload.notes),
+        "allocations": rows,
+        "without_exchange_samples_per_s": _bound(request.fleet),
+    }
+    if fewer is not None:
+        nodes = dict(zip(fewer.names, fewer.counts, strict=True))
+        result["fastest"] = {"nodes": nodes, "samples_per_s": fewer.samples_per_s}
+    engines = [_benchmark_data(kind.name, kind.engine) for kind in request.fleet.kinds]
+    return result | {"engines": engines}
+
+
+def print_batches(request: Request, fewer: Plan | None, screen: Console) -> None:
+    """Print the tables, and the remarks on memory and on fewer drives."""
+    screen.print(_engines(request))
+    screen.print()
+    screen.print(_allocators(request))
+    screen.print()
+    screen.print(_benchmarks(request))
+    limited = request.allocations["paper"].limited
+    if limited:
+        screen.print(f"Memory limits the batch of {', '.join(limited)} under the paper's rule.")
+    drives = request.fleet.nodes - request.fleet.hosts
+    if fewer is not None and sum(fewer.counts) < request.fleet.nodes:
+        kept = sum(fewer.counts) - request.fleet.hosts
+        screen.print(
+            f"{kept} of the {drives} drives are faster than all: {fewer.samples_per_s:.4g} "
+            "samples/s with equal step times. The other drives add more to the exchange than they "
+            "save in computation."
+        )
 
 
 def _names(fleet: Fleet) -> list[str]:
+    """Return the names of the kinds of nodes."""
     return [kind.name for kind in fleet.kinds]
 
 
 def _bound(fleet: Fleet) -> float:
-    """Samples per second if nobody ever waited."""
+    """Return samples per second if no node waited and the exchange took no time."""
     return sum(kind.count * kind.engine.speed(kind.engine.best) for kind in fleet.kinds)
 
 
-def _benchmarked(name: str, engine: Engine) -> dict[str, Any]:
-    """What was benchmarked of a kind of node, and what was made of it."""
+def _benchmark_data(name: str, engine: Engine) -> dict[str, Any]:
+    """Return the benchmark of a kind of node and the line that was fitted to it."""
     points = {
         "node": name,
         "batches": [batch for batch, _ in engine.points],
@@ -105,17 +136,15 @@ def _benchmarked(name: str, engine: Engine) -> dict[str, Any]:
     }
 
 
-def _benchmarks(asked: Asked) -> Table:
-    """Batches tried on every kind of node, and the line through their times."""
-    table = Table(
-        title="benchmarks of the emulated engines", title_justify="left", title_style="bold",
-        caption_justify="left",
+def _benchmarks(request: Request) -> Table:
+    """Return the batches tried on each kind of node, and the line fitted to their times."""
+    table = make_table(
+        "Benchmarks of the emulated engines",
+        ("node", "batches tried", "highest speed", "fixed time", "per sample", "fit error",
+         "half speed at"), left=("node", "batches tried"),
     )  # fmt: skip
-    for column in ("node", "batches tried", "best", "a step", "a sample", "error", "half speed at"):
-        left = column in ("node", "batches tried")
-        table.add_column(column, justify="left" if left else "right")
     fitted = False
-    for kind in asked.fleet.kinds:
+    for kind in request.fleet.kinds:
         engine = kind.engine
         tried = ", ".join(f"{batch:,}" for batch, _ in engine.points)
         best = f"{engine.speed(engine.best):.4g} samples/s"
@@ -129,199 +158,172 @@ def _benchmarks(asked: Asked) -> Table:
             table.add_row(kind.name, tried, best)
     origin = half_batch_origin()
     table.caption = (
-        f"the best batch's speed is given; half speed is {origin.source}, at a batch of "
-        f"{origin.low:g} to {origin.high:g}: {origin.ref}"
+        f"The speed of the best batch is given. The batch with half of that speed is "
+        f"{origin.source} ({origin.low:g} to {origin.high:g}): {origin.ref}"
         if fitted
-        else "one speed is known of each; taken to be that of every batch"
+        else "One speed is known for each node; it is used for every batch."
     )
     return table
 
 
-def _caption(asked: Asked) -> str | None:
-    return "\n".join(asked.workload.notes) or None
+def _caption(request: Request) -> str | None:
+    """Return the notes on the workload."""
+    return "\n".join(request.workload.notes) or None
 
 
-def _engines(asked: Asked) -> Table:
-    a, fleet = asked.chosen, asked.fleet
-    table = Table(
-        title=f"{asked.workload.name}: batches by allocator {asked.allocator}",
-        title_justify="left", title_style="bold", caption=_caption(asked), caption_justify="left",
+def _engines(request: Request) -> Table:
+    """Return the batches of the chosen allocator."""
+    chosen, fleet = request.chosen, request.fleet
+    table = make_table(
+        f"{request.workload.name}: batches by allocator {request.allocator}",
+        ("node", "count", "memory limit", "batch", "micro-batches", "compute time", "speed alone",
+         "idle"),
     )  # fmt: skip
-    for column in (
-        "node",
-        "how many",
-        "memory holds",
-        "batch",
-        "in pieces",
-        "step",
-        "alone",
-        "waits",
-    ):
-        table.add_column(column, justify="left" if column == "node" else "right")
+    table.caption = _caption(request)
     for i, kind in enumerate(fleet.kinds):
-        n, pieces = a.samples[i], a.pieces[i]
-        took = _piecewise(kind.engine, n, pieces)
+        batch, pieces = chosen.samples[i], chosen.pieces[i]
+        compute_s = _compute_seconds(kind.engine, batch, pieces)
         table.add_row(
             kind.name, f"{kind.count:,}", f"{kind.engine.limit:,}" if kind.engine.limit else "",
-            f"{n:,}", str(pieces), seconds(took) if n else "",
-            f"{n / took:.4g} samples/s" if n else "",
-            f"{1 - took / a.compute_s:.0%}" if kind.count else "",
+            f"{batch:,}", str(pieces), seconds(compute_s) if batch else "",
+            f"{batch / compute_s:.4g} samples/s" if batch else "",
+            f"{1 - compute_s / chosen.compute_s:.0%}" if kind.count else "",
         )  # fmt: skip
     return table
 
 
-def _piecewise(engine: Engine, samples: int, pieces: int) -> float:
+def _compute_seconds(engine: Engine, samples: int, pieces: int) -> float:
+    """Return the compute time of samples in micro-batches that differ by at most one sample."""
     small, larger = divmod(samples, pieces)
     out = (pieces - larger) * engine.seconds(small) if small else 0.0
     return out + (larger * engine.seconds(small + 1) if larger else 0.0)
 
 
-def _allocators(asked: Asked) -> Table:
-    table = Table(
-        title="allocators, with the exchange", title_justify="left", title_style="bold",
-    )  # fmt: skip
-    columns = (
-        "allocator",
-        "samples/step",
-        "compute",
-        "exchange",
-        "samples/s",
-        "over paper",
-        "risk",
+def _allocators(request: Request) -> Table:
+    """Return all allocators and the bound without waiting."""
+    table = make_table(
+        "Allocators, gradient exchange included",
+        ("allocator", "samples/step", "compute", "exchange", "samples/s", "vs. paper", "risk"),
+        left=("allocator", "risk"),
     )
-    for column in columns:
-        table.add_column(column, justify="left" if column in ("allocator", "risk") else "right")
-    first = asked.allocations["paper"].samples_per_s
-    for a in asked.allocations.values():
+    paper = request.allocations["paper"].samples_per_s
+    for each in request.allocations.values():
+        speed = each.samples_per_s
         table.add_row(
-            a.name, f"{a.total:,}", seconds(a.compute_s), seconds(a.exchange_s),
-            f"{a.samples_per_s:.4g}", f"{a.samples_per_s / first:.3f}x", a.risk,
+            each.name, f"{each.total:,}", seconds(each.compute_s), seconds(each.exchange_s),
+            f"{speed:.4g}", f"{speed / paper:.3f}x", each.risk,
         )  # fmt: skip
-    most = _bound(asked.fleet)
-    table.add_row("never waiting", "", "", "", f"{most:.4g}", f"{most / first:.3f}x", "a bound")
+    bound = _bound(request.fleet)
+    table.add_row("no waiting", "", "", "", f"{bound:.4g}", f"{bound / paper:.3f}x", "upper bound")
     return table
 
 
 # --- plan
 
 
-def plan(
-    asked: Asked, given: Mapping[str, Any], json_path: Path | None, console: Console | None
-) -> None:
-    """An epoch's samples by node."""
-    own = data(asked, given)
-    batches = asked.by_node(asked.chosen.samples)
-    s = split(batches, own.public, own.private, own.levelling)
-    private, public, repeated = s.private, s.public, s.repeated
-    if json_path is not None:
-        kinds = [asked.fleet.kinds[i].name for i in asked.fleet.kind]
-        write(
-            json_path,
-            {
-                "workload": asked.workload.name,
-                "notes": list(asked.workload.notes),
-                "steps": float(s.steps),
-                "left": s.left,
-                "nodes": {
-                    "kind": kinds,
-                    "batch": batches.tolist(),
-                    "private": private.tolist(),
-                    "public": public.tolist(),
-                    "repeated": repeated.tolist(),
-                },
+def plan(given: PlanOptions) -> None:
+    """Divide the samples of an epoch among the nodes."""
+    given.check()
+    request = given.make_request()
+    own = samples_of_nodes(request, given)
+    fleet, batches = request.fleet, request.by_node(request.chosen.samples)
+    shares = split(batches, own.public, own.private, own.levelling)
+    files = given.write(
+        {
+            "workload": request.workload.name,
+            "notes": list(request.workload.notes),
+            "steps": float(shares.steps),
+            "left": shares.left,
+            "nodes": {
+                "kind": [fleet.kinds[i].name for i in fleet.kind],
+                "batch": batches.tolist(),
+                "private": shares.private.tolist(),
+                "public": shares.public.tolist(),
+                "repeated": shares.repeated.tolist(),
             },
+        }
+    )
+    if (screen := given.console) is not None:
+        table = make_table(
+            f"{request.workload.name}: epoch of {own.public:,} public and "
+            f"{int(own.private.sum()):,} private samples in {float(shares.steps):.1f} steps",
+            ("node", "count", "batch", "private", "public", "repeated", "share of epoch"),
         )
-    if console is None:
-        return
-    table = Table(
-        title=f"{asked.workload.name}: an epoch of {own.public:,} public and "
-        f"{int(own.private.sum()):,} private samples in {float(s.steps):.1f} steps",
-        title_justify="left", title_style="bold", caption=_caption(asked), caption_justify="left",
-    )  # fmt: skip
-    for column in ("node", "how many", "batch", "private", "public", "repeated", "of the epoch"):
-        table.add_column(column, justify="left" if column == "node" else "right")
-    whole = int(s.samples.sum())
-    for kind, its in zip(asked.fleet.kinds, asked.fleet.slices, strict=True):
-        if kind.count:
-            mine = int(s.samples[its].sum())
-            table.add_row(
-                kind.name, f"{kind.count:,}", ranged(batches[its]), ranged(private[its]),
-                ranged(public[its]), ranged(repeated[its]), f"{mine / whole:.1%}",
-            )  # fmt: skip
-    console.print(table)
-    if s.left:
-        console.print(f"{s.left} public samples, fewer than nodes, are left to the next epoch")
+        table.caption = _caption(request)
+        total = int(shares.samples.sum())
+        for kind, nodes in zip(fleet.kinds, fleet.slices, strict=True):
+            if kind.count:
+                columns = (batches, shares.private, shares.public, shares.repeated)
+                table.add_row(
+                    kind.name, f"{kind.count:,}", *(format_range(x[nodes]) for x in columns),
+                    f"{int(shares.samples[nodes].sum()) / total:.1%}",
+                )  # fmt: skip
+        screen.print(table)
+        if shares.left:
+            screen.print(
+                f"{shares.left} public samples, fewer than nodes, remain for the next epoch."
+            )
+    given.list_files(files)
 
 
 # --- scale
 
 
-def scale(
-    options: Mapping[str, Any], figure: Path | None, json_path: Path | None, console: Console | None
-) -> None:
-    """Samples per second and energy per sample with 0, 1, 2, 4, ... drives, and all of them."""
-    if figure is not None:
-        suffix_of(figure)
-        check_target(figure, *([json_path] if json_path is not None else []))
-    names = [name.strip() for name in options["workload"].split(",")]
+def scale(given: ScaleOptions) -> None:
+    """Compute samples per second and energy per sample with 0, 1, 2, 4, ... and all drives."""
+    given.check()
+    names = [name.strip() for name in given.workload.split(",")]
     if not all(names):
-        raise InputError(f"{options['workload']!r}: an empty name; mobilenetv2,squeezenet is right")
-    (first, *more) = options["drives"]
-    if more:
-        raise InputError("--drives: scale takes one kind of drive")
-    preset, most = preset_and_count(first)
+        raise InputError(
+            f"{given.workload!r}: a name is empty; separate names by single commas, such as "
+            "mobilenetv2,squeezenet"
+        )
+    if len(given.drives) > 1:
+        raise InputError("--drives: scale takes one kind of drive; give this option once")
+    preset, most = preset_and_count(given.drives[0])
     counts = sorted({0, most, *(1 << i for i in range(most.bit_length()))})
-    found: dict[str, list[tuple[float, float]]] = {}
+    measured: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     notes: dict[str, tuple[str, ...]] = {}
     for name in names:
-        found[name] = []
-        for n in counts:
-            given = {**options, "workload": name, "drives": (f"{preset}={n}",), "no_reading": True}
-            one = Asked.of({**given, "json_path": None})
+        for count in counts:
+            drives = (f"{preset}={count}",)
+            one = replace(given, workload=name, drives=drives, no_reading=True).make_request()
             notes[name] = one.workload.notes
             speed = one.chosen.samples_per_s
-            there = np.ones(one.fleet.nodes, bool)
-            found[name].append((speed, one.fleet.watts(there) / speed))
-    speedups = {name: [s / values[0][0] for s, _ in values] for name, values in found.items()}
-    files: dict[Path, bytes] = {}
-    if figure is not None:
+            watts = one.fleet.watts(np.ones(one.fleet.nodes, bool))
+            measured[name].append((speed, watts / speed))
+    speedups = {name: [s / values[0][0] for s, _ in values] for name, values in measured.items()}
+
+    def draw() -> Mapping[str, bytes]:
         from ondie.emu.cli.figures.cluster import over_drives  # matplotlib takes a second to import
 
-        title = f"{preset}, allocator {options['allocator']}, {options['allreduce']}"
-        files[figure] = over_drives(counts, speedups, title)[suffix_of(figure)]
-    if json_path is not None:
-        rows = [
-            {
-                "workload": name,
-                "drives": n,
-                "samples_per_s": s,
-                "over_host": s / values[0][0],
-                "joules_per_sample": j,
-                "notes": list(notes[name]),
-            }
-            for name, values in found.items()
-            for n, (s, j) in zip(counts, values, strict=True)
-        ]
-        files[json_path] = (json.dumps(rows, indent=1, allow_nan=False) + "\n").encode()
-    write_atomically(files)
-    if console is None:
-        return
-    table = Table(
-        title=f"samples/s, over the host alone, and J/sample by drives of {preset}",
-        title_justify="left", title_style="bold", caption_justify="left",
-        caption="\n".join(note for its in notes.values() for note in its) or None,
-    )  # fmt: skip
-    table.add_column("drives", justify="right")
-    for name in names:
-        table.add_column(name, justify="right")
-    for i, n in enumerate(counts):
-        table.add_row(
-            str(n),
-            *(
-                f"{found[name][i][0]:.4g}  {speedups[name][i]:.2f}x  {found[name][i][1]:.3g} J"
-                for name in names
-            ),
-        )
-    console.print(table)
-    for file in files:
-        console.print(f"written: {file}")
+        title = f"{preset}, allocator {given.allocator}, {given.allreduce}"
+        return over_drives(counts, speedups, title)
+
+    rows = [
+        {
+            "workload": name,
+            "drives": count,
+            "samples_per_s": speed,
+            "over_host": speed / values[0][0],
+            "joules_per_sample": joules,
+            "notes": list(notes[name]),
+        }
+        for name, values in measured.items()
+        for count, (speed, joules) in zip(counts, values, strict=True)
+    ]
+    files = given.write(rows, draw)
+    if (screen := given.console) is not None:
+        table = make_table(
+            f"Samples/s, speedup over the host alone, and energy per sample by number of {preset} "
+            "drives", ("drives", *names), left=(),
+        )  # fmt: skip
+        table.caption = "\n".join(note for each in notes.values() for note in each) or None
+        for i, count in enumerate(counts):
+            cells = [
+                f"{each[i][0]:.4g}  {speedups[name][i]:.2f}x  {each[i][1]:.3g} J"
+                for name, each in measured.items()
+            ]
+            table.add_row(str(count), *cells)
+        screen.print(table)
+    given.list_files(files)

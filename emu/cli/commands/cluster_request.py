@@ -1,13 +1,12 @@
-"""What is asked of a fleet, and the answer as tables, JSON and a figure.
+"""Requests of `ondie stannis`: options become a cluster, batches and samples.
 
-Owns how options become a fleet, batches and samples, and how results are shown. Does not own
-arguments (fleets.py), rules, data or time (stannis/).
+Owns the records of the options and the request that is made of them. Does not own the arguments
+(cluster.py), or rules, data and time (emu/cluster).
 Source: STANNIS (DAC 2020), HyperTune (HeydariGorji et al.).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from ondie import traces
-from ondie.emu.cli.files import check_target, write_atomically
-from ondie.emu.cluster import throughput_allocator as optimal
+from ondie.emu.cli.output import FigureOptions, OutputOptions
+from ondie.emu.cluster import throughput_allocator
 from ondie.emu.cluster.batch_tuner import MARGIN, MOST, tuning
 from ondie.emu.cluster.build import assemble
 from ondie.emu.cluster.cluster import MOST_NODES, Fleet
@@ -31,15 +30,106 @@ from ondie.emu.units import InputError, nearest
 
 ALLOCATORS = ("paper", "equal", "best")
 MICRO_BATCHES = 4
-"""At most between two exchanges, unless told."""
+"""Default maximum of micro-batches between two exchanges."""
 BY_OVERHEAD = 64
-"""At most where --overhead chooses."""
+"""Default maximum with --overhead."""
 Progress = Callable[[str, float], None] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetOptions:
+    """The options that describe a cluster and its batches."""
+
+    workload: str
+    drives: tuple[str, ...]
+    hosts: int
+    settings: tuple[str, ...]
+    allreduce: str
+    allocator: str
+    margin: float | None
+    reference: str | None
+    host_batch: int | None
+    most_micro_batches: int | None
+    overhead: float | None
+    method: str
+    most_batch: int | None
+    no_reading: bool = False
+
+    def check_numbers(self) -> None:
+        """Raise InputError for numbers out of range, before anything of their size is made."""
+        nodes = self.hosts + sum(preset_and_count(text)[1] for text in self.drives)
+        if nodes > MOST_NODES:
+            raise InputError(
+                f"--hosts and --drives: {nodes:,} nodes; 1 to {MOST_NODES:,} are possible"
+            )
+        for name, value, most in (
+            ("most-batch", self.most_batch, MOST),
+            ("most-micro-batches", self.most_micro_batches, ROOM),
+            ("host-batch", self.host_batch, ROOM),
+        ):
+            if value is not None and not 1 <= value <= most:
+                raise InputError(f"--{name} {value}: must be 1 or more, up to {most}")
+        check_choice("method", self.method, throughput_allocator.METHODS)
+        if self.overhead is not None and not 0 < self.overhead < 1:
+            raise InputError(
+                f"--overhead {self.overhead:g}: must be a share between 0 and 1, such as 0.1"
+            )
+
+    def make_request(self) -> Request:
+        """Assemble the cluster and compute its batches. Raises InputError."""
+        check_choice("allocator", self.allocator, ALLOCATORS)
+        self.check_numbers()
+        presets = [_load_drives(text, self.settings) for text in self.drives]
+        workload = _workload(self.workload, presets, self.host_batch)
+        fleet = assemble(
+            workload, presets, hosts=self.hosts, allreduce=self.allreduce,
+            reads=not self.no_reading,
+        )  # fmt: skip
+        return Request(workload, fleet, self.allocator, _allocations(fleet, self))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions:
+    """The options that describe the samples of an epoch."""
+
+    public: int | None
+    private: str | None
+    levelling: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(FleetOptions, OutputOptions):
+    """The options of `ondie stannis tune`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(FleetOptions, DataOptions, OutputOptions):
+    """The options of `ondie stannis plan`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleOptions(FleetOptions, FigureOptions):
+    """The options of `ondie stannis scale`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions(FleetOptions, DataOptions, FigureOptions):
+    """The options of `ondie stannis simulate`."""
+
+    steps: int
+    load: Path | None
+    draw_load: str | None
+    members: Path | None
+    hypertune: str
+    batch_rule: str
+    jitter: float
+    stragglers: float
+    seed: int
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """Samples of a node of each kind between two exchanges, and in how many micro-batches."""
+    """Samples of a node of each kind between two exchanges, and their number of micro-batches."""
 
     name: str
     samples: tuple[int, ...]
@@ -49,20 +139,22 @@ class Allocation:
     counts: tuple[int, ...]
     risk: str
     limited: tuple[str, ...] = ()
-    """The kinds whose batch memory holds down; of the paper's rule alone."""
+    """Kinds whose batch is limited by memory; only the paper's rule sets it."""
 
     @property
     def total(self) -> int:
-        return sum(n * c for n, c in zip(self.samples, self.counts, strict=True))
+        """Samples of all nodes between two exchanges."""
+        return sum(n * count for n, count in zip(self.samples, self.counts, strict=True))
 
     @property
     def samples_per_s(self) -> float:
+        """Samples per second, the exchange included."""
         return self.total / (self.compute_s + self.exchange_s)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A fleet and who trains on how much."""
+class Request:
+    """A cluster, its workload, and the batches by each allocator."""
 
     workload: Workload
     fleet: Fleet
@@ -71,192 +163,164 @@ class Asked:
 
     @property
     def chosen(self) -> Allocation:
+        """The allocation of --allocator."""
         return self.allocations[self.allocator]
 
-    @staticmethod
-    def of(options: Mapping[str, Any]) -> Asked:
-        """From the options of fleets.fleet_options. InputError for what is wrong with them."""
-        allocator = options["allocator"]
-        one_of("allocator", allocator, ALLOCATORS)
-        _check(options)
-        presets = [_drives(text, options["settings"]) for text in options["drives"]]
-        workload = _workload(options["workload"], presets, options["host_batch"])
-        if options["json_path"] is not None:
-            check_target(options["json_path"])
-        fleet = assemble(
-            workload, presets, hosts=options["hosts"], allreduce=options["allreduce"],
-            reads=not options.get("no_reading", False),
-        )  # fmt: skip
-        return Asked(workload, fleet, allocator, _allocations(fleet, options))
-
     def by_node(self, values: tuple[int, ...]) -> np.ndarray:
-        """A value for each kind as one for each node, int64[nodes]."""
+        """Return a value for each kind as one for each node, int64[nodes]."""
         return self.fleet.by_kind(list(values))
 
 
-def one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Raise InputError for an unknown value of option ``name``."""
     if value not in known:
         raise InputError(
-            f"--{name} {value!r}: {', '.join(known)} are right; nearest: "
+            f"--{name} {value!r}: use one of {', '.join(known)}; nearest: "
             f"{nearest(value, known) or 'none'}"
         )
 
 
-def _check(options: Mapping[str, Any]) -> None:
-    """Numbers, before anything of their size is made."""
-    nodes = options["hosts"] + sum(preset_and_count(text)[1] for text in options["drives"])
-    if nodes > MOST_NODES:
-        raise InputError(
-            f"--hosts and --drives: a fleet of {nodes:,} nodes; 1 to {MOST_NODES:,} is right"
-        )
-    for name, most in (("most_batch", MOST), ("most_micro_batches", ROOM), ("host_batch", ROOM)):
-        value = options[name]
-        if value is not None and not 1 <= value <= most:
-            words = name.replace("_", "-")
-            raise InputError(f"--{words} {value}: 1 or more, up to {most}, is right")
-    one_of("method", options["method"], optimal.METHODS)
-    share = options["overhead"]
-    if share is not None and not 0 < share < 1:
-        raise InputError(f"--overhead {share:g}: a share between 0 and 1, such as 0.1, is right")
-
-
 def preset_and_count(text: str) -> tuple[str, int]:
-    """PRESET=N of --drives."""
+    """Return the parts of PRESET=N. Raises InputError."""
     name, equals, number = text.rpartition("=")
     try:
         count = int(number)
     except ValueError:
         count = -1
     if not equals or count < 0:
-        raise InputError(f"--drives {text!r}: a preset and a number are right, as newport=24")
+        raise InputError(f"--drives {text!r}: use a preset and a number, such as newport=24")
     return name, count
 
 
-def _drives(text: str, settings: tuple[str, ...]) -> tuple[Config, int]:
+def _load_drives(text: str, settings: tuple[str, ...]) -> tuple[Config, int]:
+    """Return the configuration and the number of drives of PRESET=N."""
     name, count = preset_and_count(text)
     return load_preset(name, list(settings)), count
 
 
 def _workload(name: str, presets: list[tuple[Config, int]], host_batch: int | None) -> Workload:
+    """Load a network or a trace. Raises InputError."""
     configs = [cfg for cfg, _ in presets]
     if is_network(name):
         if host_batch is not None:
-            raise InputError(f"--host-batch: {name}'s batches are published; it goes with traces")
+            raise InputError(
+                f"--host-batch {host_batch}: the batches of {name} are published; use this option "
+                "with traces"
+            )
         return of_network(name, configs)
-    if host_batch is not None and host_batch < 1:
-        raise InputError(f"--host-batch {host_batch}: 1 or more is right")
     return of_trace(traces.load(name), configs, host_batch)
 
 
-def _allocations(fleet: Fleet, options: Mapping[str, Any]) -> dict[str, Allocation]:
-    """By the paper's rule, with equal times, and of most samples per second."""
-    there = [i for i, kind in enumerate(fleet.kinds) if kind.count]
-    engines = [fleet.kinds[i].engine for i in there]
+def _allocations(fleet: Fleet, given: FleetOptions) -> dict[str, Allocation]:
+    """Compute the batches by the paper's rule, for equal times, and for most samples per second."""
+    present = [i for i, kind in enumerate(fleet.kinds) if kind.count]
+    engines = [fleet.kinds[i].engine for i in present]
     counts = tuple(kind.count for kind in fleet.kinds)
-    took = fleet.exchange(np.ones(fleet.nodes, bool)).seconds
+    present_counts = [counts[i] for i in present]
+    exchange_s = fleet.exchange(np.ones(fleet.nodes, bool)).seconds
 
-    def full(values: tuple[int, ...], absent: int) -> tuple[int, ...]:
+    def for_all_kinds(values: tuple[int, ...], absent: int) -> tuple[int, ...]:
         out = [absent] * len(counts)
-        for i, value in zip(there, values, strict=True):
+        for i, value in zip(present, values, strict=True):
             out[i] = value
         return tuple(out)
 
-    margin = MARGIN if options["margin"] is None else options["margin"]
-    t = tuning(
-        engines, counts=[counts[i] for i in there], margin=margin,
-        reference=options["reference"] or "slowest",
+    tuned = tuning(
+        engines, counts=present_counts,
+        margin=MARGIN if given.margin is None else given.margin,
+        reference=given.reference or "slowest",
     )  # fmt: skip
+    batch = sum(n * count for n, count in zip(tuned.batches, present_counts, strict=True))
     out = {
         "paper": Allocation(
-            "paper", full(t.batches, 0), full((1,) * len(there), 1), took, max(t.seconds), counts,
-            f"effective batch {sum(b * counts[i] for i, b in zip(there, t.batches, strict=True))}",
-            tuple(e.name for e, held in zip(engines, t.limited, strict=True) if held),
+            "paper", for_all_kinds(tuned.batches, 0), for_all_kinds((1,) * len(present), 1),
+            exchange_s, max(tuned.seconds), counts, f"effective batch {batch}",
+            tuple(e.name for e, limited in zip(engines, tuned.limited, strict=True) if limited),
         )
     }  # fmt: skip
-    overhead = options["overhead"]
-    most = options["most_micro_batches"] or (MICRO_BATCHES if overhead is None else BY_OVERHEAD)
+    default = MICRO_BATCHES if given.overhead is None else BY_OVERHEAD
     limits: dict[str, dict[str, Any]] = {
         "equal": {},
         "best": {
-            "method": options["method"],
-            "most_micro_batches": most,
-            "most_samples": options["most_batch"],
-            "overhead": overhead,
+            "method": given.method,
+            "most_micro_batches": given.most_micro_batches or default,
+            "most_samples": given.most_batch,
+            "overhead": given.overhead,
         },
     }
     for name, within in limits.items():
-        p = optimal.plan(engines, [counts[i] for i in there], took, **within)
+        found = throughput_allocator.plan(engines, present_counts, exchange_s, **within)
+        pieces = tuple(max(count, 1) for count in found.micro_batches)
         out[name] = Allocation(
-            name, full(p.samples, 0), full(tuple(max(m, 1) for m in p.micro_batches), 1), took,
-            p.compute_s, counts, p.risk,
+            name, for_all_kinds(found.samples, 0), for_all_kinds(pieces, 1), exchange_s,
+            found.compute_s, counts, found.risk,
         )  # fmt: skip
     return out
 
 
-def recruited(asked: Asked) -> optimal.Plan | None:
-    """The plan of most samples per second, equal times, with all drives or fewer; None where they
-    are not of one kind, or fewer than hosts."""
-    fleet = asked.fleet
-    there = [kind for kind in fleet.kinds if kind.count]
-    if [kind.host for kind in there] != [True, False] or there[0].count > there[1].count:
+def recruited(request: Request) -> throughput_allocator.Plan | None:
+    """Return the plan of most samples per second for equal times, with all drives or fewer.
+
+    None if the drives are of several kinds, or fewer than the hosts.
+    """
+    fleet = request.fleet
+    present = [kind for kind in fleet.kinds if kind.count]
+    if [kind.host for kind in present] != [True, False] or present[0].count > present[1].count:
         return None
 
     def exchange_s(nodes: int) -> float:
         return fleet.exchange(np.arange(fleet.nodes) < nodes).seconds
 
-    return optimal.recruited(
-        [kind.engine for kind in there], [kind.count for kind in there], exchange_s
+    return throughput_allocator.recruited(
+        [kind.engine for kind in present], [kind.count for kind in present], exchange_s
     )
 
 
-def samples(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What data_options say."""
-    return {name: options[name] for name in ("public", "private", "levelling")}
-
-
-def data(asked: Asked, given: Mapping[str, Any]) -> Data:
-    """The samples of the nodes. InputError for counts that do not fit the fleet."""
-    fleet, workload = asked.fleet, asked.workload
+def samples_of_nodes(request: Request, given: DataOptions) -> Data:
+    """Return the samples of the nodes. Raises InputError for numbers that do not fit the
+    cluster."""
+    fleet, workload = request.fleet, request.workload
     drives = fleet.nodes - fleet.hosts
-    public = workload.public if given["public"] is None else given["public"]
+    public = workload.public if given.public is None else given.public
     private = np.zeros(fleet.nodes, np.int64)
     if not 0 <= public <= MOST_SAMPLES:
-        raise InputError(f"--public {public}: 0 or more, up to 2**62, is right")
-    if given["private"] is not None:
-        own = _private(given["private"], drives)
+        raise InputError(f"--public {public}: must be 0 or more, up to 2**62")
+    if given.private is not None:
+        own = _private(given.private, drives)
         if public + sum(own) > MOST_SAMPLES:
             raise InputError(
-                f"--private {given['private']!r}: {public + sum(own)} samples with the public "
-                f"ones; 2**62 at most is right"
+                f"--private {given.private!r}: {public + sum(own)} samples together with the "
+                "public ones; at most 2**62 are possible"
             )
         private[fleet.hosts :] = own
     elif drives:
         private[fleet.hosts :] = largest_remainder(workload.private, [1] * drives)
     if not public + int(private.sum()):
-        raise InputError(f"{workload.name}: no samples are known of it; --public N says how many")
-    return Data(public, private, given["levelling"])
+        raise InputError(
+            f"{workload.name}: the number of samples is unknown; give it with --public N"
+        )
+    return Data(public, private, given.levelling)
 
 
 def _private(text: str, drives: int) -> tuple[int, ...]:
+    """Return the private samples of each drive. Raises InputError."""
     try:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"--private {text!r}: a number, or one for each drive, is right") from None
+        raise InputError(
+            f"--private {text!r}: use one number, or one number for each drive"
+        ) from None
     if len(numbers) == 1:
         numbers *= drives
     if len(numbers) != drives or min(numbers, default=0) < 0:
         raise InputError(
-            f"--private {text!r}: {len(numbers)} numbers for {drives} drives; 0 or more for each, "
-            f"or one for all, is right"
+            f"--private {text!r}: {len(numbers)} numbers for {drives} drives; use one number that "
+            "is 0 or more, or one for each drive"
         )
     return numbers
 
 
-def ranged(values: np.ndarray) -> str:
+def format_range(values: np.ndarray) -> str:
+    """Return the range of some integers as text."""
     low, high = int(values.min()), int(values.max())
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def write(path: Path, content: Mapping[str, Any]) -> None:
-    text = json.dumps(content, indent=1, allow_nan=False) + "\n"
-    write_atomically({path: text.encode()})

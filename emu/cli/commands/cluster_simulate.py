@@ -1,8 +1,8 @@
-"""`ondie stannis simulate`: steps of training, left alone, interrupted, and with HyperTune.
+"""`ondie stannis simulate`: steps of training undisturbed, with interference, and with HyperTune.
 
-Owns its runs, tables, JSON and figure. Does not own fleets and allocations (asked.py) or time
+Owns its runs, tables, JSON and figure. Does not own requests (cluster_request.py) or time
 (cluster/training_sim.py).
-Source: HyperTune (HeydariGorji et al.); its Fig. 6 is speed before and after cores are taken.
+Source: HyperTune (HeydariGorji et al.); its Fig. 6 shows speed before and after cores are taken.
 """
 
 from __future__ import annotations
@@ -10,16 +10,22 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ondie.emu.cli.commands.cluster_request import Asked, Progress, data, one_of, ranged
-from ondie.emu.cli.files import check_target, suffix_of, write_atomically
-from ondie.emu.cluster import membership as members
+from ondie.emu.cli.commands.cluster_plan import make_table
+from ondie.emu.cli.commands.cluster_request import (
+    Progress,
+    Request,
+    SimulateOptions,
+    check_choice,
+    format_range,
+    samples_of_nodes,
+)
+from ondie.emu.cluster import membership
 from ondie.emu.cluster.history import History
 from ondie.emu.cluster.hypertune.batch_resize import rising
 from ondie.emu.cluster.hypertune.controller import CHOICES, HyperTune, Rule
@@ -32,28 +38,22 @@ from ondie.emu.units import InputError, fmt_energy
 HYPERTUNES = ("off", "gated", "papers")
 MOST_NOTES = 8
 LEAST_NOISE = 0.01
-"""Of an observed speed, however quiet the simulated nodes are; assumed, as in hypertune.Rule."""
+"""Minimum noise of an observed speed (relative) [assumed, as in hypertune.Rule]."""
 
 
-def simulate(
-    asked: Asked,
-    given: Mapping[str, Any],
-    options: Mapping[str, Any],
-    console: Console | None,
-    progress: Progress,
-) -> None:
-    """Steps of training: left alone, with interference, and with HyperTune against it."""
-    figure, json_path = options["figure"], options["json_path"]
-    if figure is not None:
-        suffix_of(figure)
-        check_target(figure, *([json_path] if json_path is not None else []))
-    own, fleet, steps = data(asked, given), asked.fleet, options["steps"]
-    one_of("hypertune", options["hypertune"], HYPERTUNES)
-    chance = Chance(options["jitter"], options["stragglers"], seed=options["seed"])
-    batches, pieces = asked.by_node(asked.chosen.samples), asked.by_node(asked.chosen.pieces)
-    load = _load(options, asked, steps)
-    events = members.read(options["members"]) if options["members"] is not None else ()
-    tuner = _tuner(options, asked, batches, chance)
+def simulate(given: SimulateOptions, progress: Progress) -> None:
+    """Simulate the run left alone, the run with interference, and the run with HyperTune."""
+    given.check()
+    request = given.make_request()
+    fleet, steps = request.fleet, given.steps
+    own = samples_of_nodes(request, given)
+    check_choice("hypertune", given.hypertune, HYPERTUNES)
+    chance = Chance(given.jitter, given.stragglers, seed=given.seed)
+    batches = request.by_node(request.chosen.samples)
+    pieces = request.by_node(request.chosen.pieces)
+    load = _load(given, request)
+    events = membership.read(given.members) if given.members is not None else ()
+    tuner = _tuner(given, request, batches, chance)
 
     def run(name: str, **more: Any) -> History:
         def at(step: int) -> None:
@@ -68,40 +68,48 @@ def simulate(
         runs["interrupted"] = run("interrupted", load=load, events=events)
     if tuner is not None:
         runs["HyperTune"] = run("HyperTune", load=load, events=events, tuner=tuner)
-    files: dict[Path, bytes] = {}
-    title = f"{asked.workload.name} on {', '.join(f'{k.count:,} {k.name}' for k in fleet.kinds)}"
-    if figure is not None:
+    nodes = ", ".join(f"{kind.count:,} {kind.name}" for kind in fleet.kinds)
+    title = f"{request.workload.name} on {nodes}"
+
+    def draw() -> Mapping[str, bytes]:
         from ondie.emu.cli.figures.cluster import over_time  # matplotlib takes a second to import
 
-        files[figure] = over_time(runs, title)[suffix_of(figure)]
-    if json_path is not None:
-        kinds = [fleet.kinds[i].name for i in fleet.kind]
-        told = {name: r.data(kinds) for name, r in runs.items()}
-        notes = list(asked.workload.notes)
-        content = {"workload": asked.workload.name, "notes": notes, "steps": steps, "runs": told}
-        files[json_path] = (json.dumps(content, allow_nan=False) + "\n").encode()
-    write_atomically(files)
-    if console is not None:
-        console.print(_runs(runs, title))
-        for line in (*asked.workload.notes, *_never_ending(runs)):
-            console.print(line)
-        for name, r in runs.items():
-            happened = [note for note in r.notes if note.what != "epoch"]
-            for note in happened[:MOST_NOTES]:
-                console.print(
-                    f"{name}: {note.seconds:.6g} s, step {note.step}: {note.what}: {note.text}"
-                )
-            if len(happened) > MOST_NOTES:
-                console.print(f"{name}: {len(happened) - MOST_NOTES:,} more")
-        for file in files:
-            console.print(f"written: {file}")
+        return over_time(runs, title)
+
+    kinds = [fleet.kinds[i].name for i in fleet.kind]
+    result = {
+        "workload": request.workload.name,
+        "notes": list(request.workload.notes),
+        "steps": steps,
+        "runs": {name: history.data(kinds) for name, history in runs.items()},
+    }
+    # One line: a run has a value for every node and step.
+    files = given.write(json.dumps(result, allow_nan=False) + "\n", draw)
+    if (screen := given.console) is not None:
+        screen.print(_runs(runs, title))
+        for line in (*request.workload.notes, *_never_ending(runs)):
+            screen.print(line)
+        print_events(runs, screen)
+    given.list_files(files)
 
 
-def _load(options: Mapping[str, Any], asked: Asked, steps: int) -> Load | Spells | None:
-    """--load or --draw-load."""
-    path, text = options["load"], options["draw_load"]
+def print_events(runs: Mapping[str, History], screen: Console) -> None:
+    """Print the first events of every run."""
+    for name, history in runs.items():
+        events = [note for note in history.notes if note.what != "epoch"]
+        for note in events[:MOST_NOTES]:
+            screen.print(
+                f"{name}: {note.seconds:.6g} s, step {note.step}: {note.what}: {note.text}"
+            )
+        if len(events) > MOST_NOTES:
+            screen.print(f"{name}: {len(events) - MOST_NOTES:,} more events")
+
+
+def _load(given: SimulateOptions, request: Request) -> Load | Spells | None:
+    """Return the load of --load or --draw-load. Raises InputError."""
+    path, text = given.load, given.draw_load
     if path is not None and text is not None:
-        raise InputError("--load and --draw-load: one of them is right")
+        raise InputError("--load and --draw-load exclude each other; use one of them")
     if path is not None:
         return Load.read(path)
     if text is None:
@@ -110,38 +118,44 @@ def _load(options: Mapping[str, Any], asked: Asked, steps: int) -> Load | Spells
         share, spell = (float(part) for part in text.split(","))
     except ValueError:
         raise InputError(
-            f"--draw-load {text!r}: a share and seconds are right, such as 0.2,120"
+            f"--draw-load {text!r}: use a share of the time and seconds, such as 0.2,120"
         ) from None
-    fleet, a = asked.fleet, asked.chosen
-    spells = Spells(spell, share, options["seed"])
-    spells.check(fleet.nodes, steps * (a.compute_s + a.exchange_s))  # undisturbed: at least
+    spells = Spells(spell, share, given.seed)
+    step_s = request.chosen.compute_s + request.chosen.exchange_s  # without interference
+    spells.check(request.fleet.nodes, given.steps * step_s)
     return spells
 
 
 def _tuner(
-    options: Mapping[str, Any], asked: Asked, batches: np.ndarray, chance: Chance
+    given: SimulateOptions, request: Request, batches: np.ndarray, chance: Chance
 ) -> HyperTune | None:
-    """--hypertune, unless it is off. InputError for what it cannot watch, or tell batches of."""
-    batch_rule = options["batch_rule"]
-    one_of("batch-rule", batch_rule, CHOICES["batch"])
-    fleet, how = asked.fleet, options["hypertune"]
+    """Return the controller of --hypertune, None if it is off.
+
+    Raises InputError for nodes without samples, or whose speed does not depend on the batch.
+    """
+    batch_rule = given.batch_rule
+    check_choice("batch-rule", batch_rule, CHOICES["batch"])
+    fleet, how = request.fleet, given.hypertune
     if how == "off":
         return None
-    idle = [kind.name for kind, its in zip(fleet.kinds, fleet.slices, strict=True)
-            if not batches[its].all()]  # fmt: skip
+    idle = [kind.name for kind, nodes in zip(fleet.kinds, fleet.slices, strict=True)
+            if not batches[nodes].all()]  # fmt: skip
     if idle:
-        limit = options["most_batch"]
+        limit = given.most_batch
         limited = "" if limit is None else f" within --most-batch {limit}"
         raise InputError(
-            f"--hypertune {how}: --allocator {asked.allocator} gives {idle[0]} a batch of 0"
-            f"{limited}, and HyperTune resizes batches of 1 or more: "
-            f"{'' if limit is None else 'a larger --most-batch, '}another --allocator or "
-            f"fewer drives are right"
+            f"--hypertune {how}: --allocator {request.allocator} gives {idle[0]} a batch of 0"
+            f"{limited}, and HyperTune resizes only batches of 1 or more; use "
+            f"{'' if limit is None else 'a larger --most-batch, '}another --allocator, or "
+            f"fewer drives"
         )
-    # What is observed is slower or faster by chance, at every batch alike.
+    # Jitter and stragglers change the observed speed by the same factor at every batch.
     engines = [
-        replace(e, points=tuple((size, speed * chance.speed) for size, speed in e.points))
-        for e in (kind.engine for kind in fleet.kinds)
+        replace(
+            kind.engine,
+            points=tuple((size, speed * chance.speed) for size, speed in kind.engine.points),
+        )
+        for kind in fleet.kinds
     ]
     if batch_rule != "proportional":
         for kind in fleet.kinds:
@@ -149,13 +163,13 @@ def _tuner(
                 rising(kind.engine)
             except InputError as error:
                 raise InputError(
-                    f"--batch-rule {batch_rule}: {error}; --batch-rule proportional is right"
+                    f"--batch-rule {batch_rule}: {error}; use --batch-rule proportional"
                 ) from None
-    printed = how == "papers"
+    published = how == "papers"
     rule = Rule(
-        index="literal" if printed else "gated",
+        index="literal" if published else "gated",
         batch=batch_rule,
-        ends_epoch=printed,
+        ends_epoch=published,
         noise=max(chance.noise(Rule.sigmas), LEAST_NOISE),
     )
     speeds = batches / np.maximum(fleet.seconds(batches), 1e-12) * chance.speed
@@ -163,41 +177,32 @@ def _tuner(
 
 
 def _never_ending(runs: Mapping[str, History]) -> list[str]:
-    """The runs none of whose epochs finished, since each was ended before."""
+    """Describe the runs in which batch changes ended every epoch early."""
     return [
-        f"{name}: no epoch finishes: changes of batches ended each before, and dropped "
-        f"{r.dropped:,} samples of them in all"
-        for name, r in runs.items()
-        if r.dropped and not any(note.what == "epoch" for note in r.notes)
+        f"{name}: no epoch finishes: batch changes ended each epoch early and dropped "
+        f"{history.dropped:,} samples in total"
+        for name, history in runs.items()
+        if history.dropped and not any(note.what == "epoch" for note in history.notes)
     ]
 
 
 def _runs(runs: Mapping[str, History], title: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    lost = any(r.dropped for r in runs.values())
+    """Return the runs as a table."""
+    lost = any(history.dropped for history in runs.values())
     columns = (
-        "run",
-        "time",
-        "samples/s",
-        "J/sample",
-        "exchange",
-        "waiting",
-        "reading",
-        "nodes",
-        "epochs",
-        *(["dropped"] if lost else []),
-    )
-    for column in columns:
-        table.add_column(column, justify="left" if column == "run" else "right")
-    for name, r in runs.items():
-        s = r.steps
-        computing = s["compute_s"].sum()
+        "run", "time", "samples/s", "J/sample", "exchange", "waiting", "reading", "nodes", "epochs",
+    )  # fmt: skip
+    table = make_table(title, (*columns, *(["dropped"] if lost else [])), left=("run",))
+    for name, history in runs.items():
+        steps = history.steps
+        computing = steps["compute_s"].sum()
         table.add_row(
-            name, f"{r.seconds:,.4g} s", f"{r.samples_per_s:.4g}",
-            fmt_energy(r.joules_per_sample * 1e15), f"{s['exchange_s'].sum() / r.seconds:.1%}",
-            f"{(s['waiting'] * s['compute_s']).sum() / computing:.1%}",
-            f"{(s['reading'] * s['compute_s']).sum() / computing:.1%}",
-            ranged(s["nodes"]), str(sum(note.what == "epoch" for note in r.notes)),
-            *([f"{r.dropped:,}"] if lost else []),
+            name, f"{history.seconds:,.4g} s", f"{history.samples_per_s:.4g}",
+            fmt_energy(history.joules_per_sample * 1e15),
+            f"{steps['exchange_s'].sum() / history.seconds:.1%}",
+            f"{(steps['waiting'] * steps['compute_s']).sum() / computing:.1%}",
+            f"{(steps['reading'] * steps['compute_s']).sum() / computing:.1%}",
+            format_range(steps["nodes"]), str(sum(x.what == "epoch" for x in history.notes)),
+            *([f"{history.dropped:,}"] if lost else []),
         )  # fmt: skip
     return table

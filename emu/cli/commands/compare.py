@@ -7,7 +7,8 @@ comparison (emu/analysis), the tables (cli/tables) or the figures (cli/figures).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -17,13 +18,15 @@ import click
 
 from ondie import traces
 from ondie.emu.analysis import compare as comparison
-from ondie.emu.analysis import step_budget, sweep
-from ondie.emu.cli.arguments import configuration, split_names
+from ondie.emu.analysis import perfetto, step_budget, sweep
+from ondie.emu.analysis.compare import Comparison
+from ondie.emu.analysis.result_json import result_data
 from ondie.emu.cli.click_helpers import progress_bar
 from ondie.emu.cli.commands import foreground
 from ondie.emu.cli.commands.foreground import Foreground
-from ondie.emu.cli.console import console
-from ondie.emu.cli.files import check_target, targets, tornado_targets
+from ondie.emu.cli.files import IMAGES
+from ondie.emu.cli.options import DriveOptions, drive_options, seed_option, split_names
+from ondie.emu.cli.output import OutputOptions, output_options
 from ondie.emu.cli.tables import compare as report
 from ondie.emu.cli.tables import sweep as sweep_tables
 from ondie.emu.compute.measure_host import with_measured_rate
@@ -37,16 +40,12 @@ from ondie.traces import Trace
 TIMELINE_INTERVALS = 100_000
 
 
-@dataclass(frozen=True)
-class CompareOptions:
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(DriveOptions, OutputOptions):
     """The options of `ondie compare`, each under the name that click gives it."""
 
-    device: str
     paths: str | None
-    settings: tuple[str, ...]
-    devices: int | None
     steps: int | None
-    out: Path | None
     timeline: Path | None
     weights_up: str
     stored: str | None
@@ -64,12 +63,31 @@ class CompareOptions:
     along: tuple[str, ...]
     target_step: str | None
     seed: int
-    quiet: bool
     foreground: Path | None
     foreground_from: str | None
     foreground_time_unit: str | None
     foreground_depth: int | None
     foreground_speed: float | None
+    draws = True
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Names of the files in the folder of --out, without suffixes."""
+        return ("sweep", "sweep") if self.along else ("result", "figure")
+
+    def with_folder(self, trace: Trace, cfg: Config) -> CompareOptions:
+        """Return the options with the default of --out, unless --json says where results go."""
+        if self.out is not None or self.json_path is not None:
+            return self
+        name = re.sub(r"[^\w.-]", "_", f"{trace.name}-{cfg.system.name}")
+        return replace(self, out=Path("results") / name)
+
+    def other_files(self) -> dict[str, Path]:
+        """Return the files beside the result and the figure: the tornado figure, the timeline."""
+        found = {}
+        if self.out is not None and self.swing and not self.along:
+            found = {suffix: self.out / f"tornado.{suffix}" for suffix in IMAGES}
+        return found if self.timeline is None else found | {"timeline": self.timeline}
 
     def users(self) -> Foreground:
         """The block trace that runs concurrently with the update, after its check."""
@@ -83,73 +101,62 @@ class CompareOptions:
 
 @dataclass(frozen=True)
 class Request:
-    """What one call compares: inputs that were loaded and options that were checked."""
+    """One comparison: the options, inputs that were loaded, and values that were parsed."""
 
+    given: CompareOptions
     trace: Trace
     cfg: Config
     paths: list[str] | None
     options: Options
     axes: Any
     users: Foreground
-    folder: Path
     target_s: float | None
 
 
 def offloading(
     cfg: Config, ds_config: Path | None, knobs: tuple[str, ...]
 ) -> tuple[Config, Offload, str]:
-    """--ds-config and --offload: the configuration with what it says of blocks and sub-groups, the
-    options of host offload, and the format of what is stored."""
-    offload, format = Offload(), "fp32"
+    """Apply --ds-config and --offload.
+
+    Returns the configuration with the block size and sub-groups of the DeepSpeed configuration, the
+    options of host offload, and the number format of stored arrays.
+    """
+    offload, stored = Offload(), "fp32"
     if ds_config is not None:
-        cfg, offload, format = configured(cfg, ds_config)
-    return cfg, parse_offload(knobs, offload), format
+        cfg, offload, stored = configured(cfg, ds_config)
+    return cfg, parse_offload(knobs, offload), stored
 
 
 @click.command()
 @click.argument("trace")
-@click.option("--device", default="optimstore-r1", show_default=True, help="Preset or TOML file.")
-@click.option(
-    "--paths",
-    help="Paths to run, comma separated; all but smart_base, smart_update, smart_handler and "
-    "smart_comp by default.",
-)
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a constant.")
-@click.option("--devices", type=int, help="Number of drives, as --set system.devices=N.")
-@click.option("--steps", type=int, help="Steps to replay; all recorded ones by default.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of result.json and figure.")
-@click.option("--timeline", type=click.Path(path_type=Path), help="Chrome trace for Perfetto.")
-@click.option(
-    "--weights-up", type=click.Choice(["fp32", "fp16"]), default="fp32", show_default=True
-)
-@click.option(
-    "--format",
-    "stored",
-    metavar="FORMAT",
-    help="How weights, gradients and states are stored: fp32 (default), bf16_master, fp16, bf16, "
-    "bf16_all, bf16_stochastic, int8_dynamic, int8_linear.",
-)
-@click.option(
-    "--form",
-    type=click.Choice(["canonical", "torch"]),
-    default="canonical",
-    show_default=True,
-    help="Kernel form: the project's own, or torch's fused result.",
-)
+@drive_options("optimstore-r1")
+@click.option("--paths", metavar="NAME,…",
+              help="Paths to run (comma-separated).  [default: all but smart_base, smart_update, "
+                   "smart_handler and smart_comp]")  # fmt: skip
+@click.option("--steps", type=int, metavar="N",
+              help="Replay the first N steps.  [default: all recorded steps]")  # fmt: skip
+@click.option("--timeline", type=click.Path(path_type=Path), metavar="FILE",
+              help="Write a Chrome trace for Perfetto.")  # fmt: skip
+@click.option("--weights-up", type=click.Choice(["fp32", "fp16"]), default="fp32",
+              show_default=True, help="Number format of weights that go to the host.")  # fmt: skip
+@click.option("--format", "stored", metavar="FORMAT",
+              help="Number format of stored weights, gradients and states: fp32 (default), "
+                   "bf16_master, fp16, bf16, bf16_all, bf16_stochastic, int8_dynamic, "
+                   "int8_linear.")  # fmt: skip
+@click.option("--form", type=click.Choice(["canonical", "torch"]), default="canonical",
+              show_default=True,
+              help="Rounding of the kernels: after every operation (canonical), or as torch's "
+                   "fused optimizers.")  # fmt: skip
 @click.option(
     "--batch",
     type=click.Choice(["same", "paper"]),
     default="same",
     show_default=True,
-    help="stannis: the trace's global batch, or the sum of the tuned batches.",
+    help="stannis: global batch of the trace, or the sum of the tuned batches.",
 )
-@click.option(
-    "--allreduce",
-    type=click.Choice(["ring", "tree", "star"]),
-    default="ring",
-    show_default=True,
-    help="stannis: how host and drives exchange gradients.",
-)
+@click.option("--allreduce", type=click.Choice(["ring", "tree", "star"]), default="ring",
+              show_default=True,
+              help="stannis: algorithm of the gradient exchange of host and drives.")  # fmt: skip
 @click.option(
     "--sampled",
     is_flag=True,
@@ -157,136 +164,116 @@ def offloading(
 )
 @click.option("--foreground", type=click.Path(path_type=Path), metavar="BLOCKTRACE",
               help="Run this block trace concurrently with the update.")  # fmt: skip
+@click.option("--foreground-from", metavar="FORMAT",
+              help="Format of the block trace (see `ondie replay --from`).")  # fmt: skip
+@click.option("--foreground-time-unit", metavar="ps|ns|us",
+              help="mqsim: unit of the block trace's timestamps.")  # fmt: skip
 @click.option(
-    "--foreground-from",
-    metavar="FORMAT",
-    help="Format of the block trace (see `ondie replay --from`).",
+    "--foreground-depth",
+    type=click.IntRange(1, 65535),
+    metavar="N",
+    help="Keep N requests outstanding and ignore the block trace's timestamps.",
 )
-@click.option(
-    "--foreground-time-unit", metavar="ps|ns|us", help="mqsim: unit of the trace's times."
-)
-@click.option("--foreground-depth", type=click.IntRange(1, 65535),
-              help="Keep N requests outstanding and ignore the trace's timestamps.")  # fmt: skip
-@click.option("--foreground-speed", type=float, help="Divide the trace's inter-arrival times by X.")
-@click.option(
-    "--ds-config",
-    type=click.Path(path_type=Path),
-    help="host_offload: a DeepSpeed configuration, JSON; --set and --offload go before it.",
-)
-@click.option(
-    "--offload",
-    "knobs",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="host_offload: parameters, checkpointing, pipeline_read, ratio, threads, ...",
-)
-@click.option(
-    "--forward", metavar="TIME", help="Time of the forward phase of a step instead of the trace's."
-)
-@click.option(
-    "--backward",
-    metavar="TIME",
-    help="Time of the backward phase of a step instead of the trace's.",
-)
+@click.option("--foreground-speed", type=float, metavar="X",
+              help="Divide the block trace's inter-arrival times by X.")  # fmt: skip
+@click.option("--ds-config", type=click.Path(path_type=Path), metavar="FILE",
+              help="host_offload: DeepSpeed configuration (JSON); --set and --offload override "
+                   "it.")  # fmt: skip
+@click.option("--offload", "knobs", multiple=True, metavar="KEY=VALUE",
+              help="host_offload: set parameters, checkpointing, pipeline_read, ratio, threads, "
+                   "...; repeat for several.")  # fmt: skip
+@click.option("--forward", metavar="TIME",
+              help="Time of a step's forward phase instead of the trace's.")  # fmt: skip
+@click.option("--backward", metavar="TIME",
+              help="Time of a step's backward phase instead of the trace's.")  # fmt: skip
 @click.option("--measure-host", is_flag=True, help="Measure host.adam on this machine.")
-@click.option(
-    "--compression",
-    type=click.FloatRange(min=0, max=100, min_open=True),
-    default=2.0,
-    show_default=True,
-    help="smart_comp: percent of the gradient's bytes that are sent, index and value.",
-)
-@click.option("--swing/--no-swing", default=True, help="Vary each constant over its range.")
-@click.option(
-    "--sweep",
-    "along",
-    multiple=True,
-    metavar="KEY=A,B,C",
-    help="Compare at each value; two at most.",
-)
-@click.option(
-    "--target-step",
-    metavar="TIME",
-    help="Report whether the drive is fast enough for a step of this time.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed of bit errors and of failing programs and erases; recorded with the result.",
-)
-@click.option("--quiet", is_flag=True, help="No progress bar and no tables.")
+@click.option("--compression", type=click.FloatRange(min=0, max=100, min_open=True), default=2.0,
+              show_default=True, metavar="PERCENT",
+              help="smart_comp: percentage of the gradient's bytes that are sent, indices "
+                   "included.")  # fmt: skip
+@click.option("--swing/--no-swing", default=True, show_default=True,
+              help="Vary each constant over its range.")  # fmt: skip
+@click.option("--sweep", "along", multiple=True, metavar="KEY=A,B,C",
+              help="Compare at each of these values; repeat for a second key.")  # fmt: skip
+@click.option("--target-step", metavar="TIME",
+              help="Report whether the drive is fast enough for a step of this time.")  # fmt: skip
+@seed_option("bit errors and failing operations; it is stored in the result")
+@output_options(
+    "the result",
+    out="Write result.json and the figures (PNG and PDF) to this folder.  [default: "
+        "results/TRACE-DEVICE, or none with --json]",
+)  # fmt: skip
 def compare(trace: str, **values: Any) -> None:
     """Replay TRACE through the update paths on a device and compare them."""
     given = CompareOptions(**values)
     request = load_request(trace, given)
-    check_files(request, given)
-    # matplotlib takes a third of a second to import: time in which the simulation runs.
-    Thread(target=import_module, args=("ondie.emu.cli.figures.compare",), daemon=True).start()
+    check_files(request)
+    if request.given.out is not None:
+        # matplotlib takes a third of a second to import: time in which the simulation runs.
+        Thread(target=import_module, args=("ondie.emu.cli.figures.compare",), daemon=True).start()
     if request.axes:
-        run_sweep(request, given)
+        run_sweep(request)
     else:
-        run_comparison(request, given)
+        run_comparison(request)
 
 
 def load_request(name: str, given: CompareOptions) -> Request:
     """Load the trace and the configuration and parse the options. Raises InputError."""
     users = given.users()
     trace = traces.load(name)
-    cfg = configuration(given.device, given.settings, given.devices)
+    cfg = given.load_drive()
     paths = split_names(given.paths)
-    cfg, offload, stated = offloading(cfg, given.ds_config, given.knobs)
+    cfg, offload, stored = offloading(cfg, given.ds_config, given.knobs)
     if given.measure_host:
         cfg = with_measured_rate(cfg, given.settings)
     forward, backward = given.forward, given.backward
     options = Options(
-        weights_up=given.weights_up, form=given.form, format=given.stored or stated,
+        weights_up=given.weights_up, form=given.form, format=given.stored or stored,
         batch=given.batch, allreduce=given.allreduce, offload=offload,
         compression=given.compression, seed=given.seed,
         forward_s=None if forward is None else step_budget.duration(forward, "--forward"),
         backward_s=None if backward is None else step_budget.duration(backward, "--backward"),
     )  # fmt: skip
-    folder = given.out or Path("results") / re.sub(
-        r"[^\w.-]", "_", f"{trace.name}-{cfg.system.name}"
-    )
     target_s = None if given.target_step is None else step_budget.seconds(given.target_step)
     axes = sweep.axes(given.along, cfg)
-    return Request(trace, cfg, paths, options, axes, users, folder, target_s)
+    given = given.with_folder(trace, cfg)
+    return Request(given, trace, cfg, paths, options, axes, users, target_s)
 
 
-def check_files(request: Request, given: CompareOptions) -> None:
+def check_files(request: Request) -> None:
     """Raise InputError for an option that a sweep lacks, or a file that cannot be written."""
+    given = request.given
     if request.axes:
         for name in ("timeline", "foreground", "sampled"):
             if getattr(given, name):
                 raise InputError(f"--{name} cannot be combined with --sweep")
-        written = sweep_tables.targets(request.folder)
-    else:
-        tornado = tornado_targets(request.folder) if given.swing else ()
-        written = (*targets(request.folder), *tornado)
-    for file in (*written, *([given.timeline] if given.timeline else [])):
-        check_target(file)
-    if given.timeline in written:
-        raise InputError(f"--timeline {given.timeline}: the result has a file of that name")
+    given.check(others=tuple(given.other_files().values()))
 
 
-def run_sweep(request: Request, given: CompareOptions) -> None:
+def run_sweep(request: Request) -> None:
     """Compare at every point of the axes; write and show the rows."""
+    given = request.given
     with progress_bar(given.quiet) as progress:
         rows = sweep.sweep(
             request.trace, request.cfg, request.axes, paths=request.paths,
             options=request.options, steps=given.steps, target_s=request.target_s,
             progress=progress,
         )  # fmt: skip
-        files = sweep_tables.write(rows, request.folder)
-    if not given.quiet:
-        sweep_tables.show(rows, console())
-        console().print("written: " + ", ".join(str(file) for file in files))
+
+        def draw() -> Mapping[str, bytes]:
+            from ondie.emu.cli.figures import sweep as figure  # matplotlib takes a second to import
+
+            return figure.draw(rows)
+
+        files = given.write(sweep.data(rows), draw, sort_keys=True)
+    if (screen := given.console) is not None:
+        sweep_tables.show(rows, screen)
+    given.list_files(files)
 
 
-def run_comparison(request: Request, given: CompareOptions) -> None:
+def run_comparison(request: Request) -> None:
     """Compare at one point; write and show the result."""
+    given = request.given
     with progress_bar(given.quiet) as progress:
         requests = request.users.read(progress)
         loop = None if requests is None else request.users.loop(requests)
@@ -301,17 +288,37 @@ def run_comparison(request: Request, given: CompareOptions) -> None:
             sampled=given.sampled,
             progress=progress,
         )
-        more, tables = {}, []
+        data, tables = result_data(result, given.seed, request.target_s), []
         if requests is not None and loop is not None:
-            felt = foreground.felt(result.trace, request.cfg, result, requests, loop, progress)
-            more["interference"] = foreground.data(felt, requests, loop)
-            tables.append(foreground.table(felt, requests))
-        files = report.write(
-            result, request.folder, given.seed, given.timeline, request.target_s, more
+            rows = foreground.run(result.trace, request.cfg, result, requests, loop, progress)
+            data["interference"] = foreground.data(rows, requests, loop)
+            tables.append(foreground.table(rows, requests))
+        files = given.write(
+            data, lambda: draw_comparison(result), draw_others(result, given), sort_keys=True
         )
-    if not given.quiet:
-        screen = console()
+    if (screen := given.console) is not None:
         report.show(result, screen, request.target_s)
         for table in tables:
             screen.print(table)
-        screen.print("written: " + ", ".join(str(file) for file in files))
+    given.list_files(files)
+
+
+def draw_comparison(result: Comparison) -> Mapping[str, bytes]:
+    """Draw the figure of a comparison."""
+    from ondie.emu.cli.figures import compare as figure  # matplotlib takes a second to import
+
+    return figure.draw(result)
+
+
+def draw_others(result: Comparison, given: CompareOptions) -> dict[Path, bytes]:
+    """Return the contents of the tornado figure, if constants were varied, and the timeline."""
+    places = given.other_files()
+    contents: dict[str, bytes] = {}
+    if result.odds is not None and "png" in places:
+        from ondie.emu.cli.figures import tornado
+
+        contents |= tornado.draw(result)
+    if given.timeline is not None:
+        runs = [(r.timeline, r.dropped) for r in result.results if r.timeline is not None]
+        contents["timeline"] = perfetto.merge(runs).encode()
+    return {places[name]: content for name, content in contents.items()}

@@ -72,7 +72,7 @@ class Foreground:
         return Loop(None, 1.0 if self.speed is None else self.speed)
 
 
-def felt(
+def run(
     trace: Trace,
     cfg: Config,
     c: Comparison,

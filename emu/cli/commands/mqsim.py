@@ -1,25 +1,26 @@
-"""`ondie mqsim`: MQSim's two files in, its result files and lines out.
+"""`ondie mqsim`: reads MQSim's two files and writes its result files and text.
 
-Owns where results go, what is said on the way, and that nothing is written unless all scenarios
-have run. Does not own a run (run.py) or the tables (printed.py).
-Source: MQSim's command line: scenarios in the workload's order, each result beside the workload.
+Owns the options and the places of the results; nothing is written unless all scenarios have run.
+Does not own a run (replay/mqsim/run.py) or the tables (tables/replay.py).
+Source: MQSim's command line: scenarios run in the workload's order; each result file is next to the
+workload file.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 
-from ondie.emu.cli.arguments import remark_unless
 from ondie.emu.cli.click_helpers import progress_bar
-from ondie.emu.cli.console import console as screen
-from ondie.emu.cli.files import check_target, write_atomically
-from ondie.emu.cli.tables import replay as printed
+from ondie.emu.cli.files import check_target
+from ondie.emu.cli.output import OutputOptions, output_options
+from ondie.emu.cli.tables import replay as tables
 from ondie.emu.replay.mqsim.flow import Flow, total
 from ondie.emu.replay.mqsim.run import (
     Outcome,
@@ -37,73 +38,75 @@ from ondie.emu.replay.mqsim.workload_xml import Scenario
 Progress = Callable[[str, float], None] | None
 
 
-def command(
-    ssdconfig: Path,
-    workload: Path,
-    *,
-    json_path: Path | None,
-    out: Path | None,
-    quirks: bool,
-    remark: Callable[[str], None],
-    console: Console | None,
-    progress: Progress,
-) -> None:
-    """Run the scenarios and write their results.
+@dataclass(frozen=True, kw_only=True)
+class MqsimOptions(OutputOptions):
+    """The options of `ondie mqsim`."""
 
-    ``json_path``: one object, or a list of them when there are several scenarios. ``out``: folder
-    of the result files, that of the workload by default; where that one cannot be written,
-    ``remark`` is told so and they are left out. ``console``: where results are shown.
+    ssdconfig: Path
+    workload: Path
+    quirks: bool
+
+    def result_file(self, scenario: Scenario) -> Path:
+        """Return the path of a scenario's result file."""
+        path = result_path(scenario)
+        return path if self.out is None else self.out / path.name
+
+    def check_results(self, scenarios: Sequence[Scenario]) -> bool:
+        """Return whether the result files can be written to the workload's folder.
+
+        Raises InputError if they cannot be written to the folder of --out.
+        """
+        for scenario in scenarios:
+            path = result_path(scenario)
+            if self.out is None and not os.access(path.parent, os.W_OK | os.X_OK):
+                self.remark(
+                    f"{path}: not written: no permission in {path.parent}; "
+                    "--out DIR writes to another folder"
+                )
+                return False
+            check_target(self.result_file(scenario))
+        return True
+
+
+def run_scenarios(given: MqsimOptions, progress: Progress) -> None:
+    """Run the scenarios, write their results, show them.
+
     InputError, TraceError: nothing is written. SimulationError: a run does not balance.
     """
-    drive, scenarios = read_pair(ssdconfig, workload)
-    if json_path is not None:
-        check_target(json_path, ssdconfig, workload)
-    beside = _check_results(scenarios, out, remark)
+    drive, scenarios = read_pair(given.ssdconfig, given.workload)
+    given.check(given.ssdconfig, given.workload)
+    writable = given.check_results(scenarios)
     several = len(scenarios) > 1
     outcomes = []
     for scenario in scenarios:
         name = f"scenario {scenario.number}" if several else "mqsim"
-        said = [f"{name}: {line}" if several else line for line in remarks(drive, scenario, quirks)]
-        simulation = _simulation(name, said, remark, progress)
-        outcomes.append(run_scenario(drive, scenario, simulation, asked=quirks))
+        lines = remarks(drive, scenario, given.quirks)
+        lines = [f"{name}: {line}" if several else line for line in lines]
+        simulation = _simulation(name, lines, given.remark, progress)
+        outcomes.append(run_scenario(drive, scenario, simulation, asked=given.quirks))
     files: dict[Path, bytes] = {}
-    if beside:
+    if writable:
         for outcome in outcomes:
-            files |= {_place(path, out): data for path, data in outcome.files.items()}
-    if json_path is not None:
-        files[json_path] = as_json(outcomes)
-    write_atomically(files)
-    if console is not None:
-        show(outcomes, console)
-        if files:
-            console.print("written: " + ", ".join(map(str, files)))
-
-
-def _check_results(
-    scenarios: Sequence[Scenario], out: Path | None, remark: Callable[[str], None]
-) -> bool:
-    """Can the result files be written? InputError if not where the user wants them."""
-    for scenario in scenarios:
-        path = result_path(scenario)
-        if out is None and not os.access(path.parent, os.W_OK | os.X_OK):
-            remark(f"{path}: not written: no permission in {path.parent}; --out DIR is another")
-            return False
-        check_target(_place(path, out))
-    return True
-
-
-def _place(path: Path, out: Path | None) -> Path:
-    return path if out is None else out / path.name
+            files |= {
+                path if given.out is None else given.out / path.name: data
+                for path, data in outcome.files.items()
+            }
+    # One scenario is one object, several are a list.
+    found = [outcome.statistics for outcome in outcomes]
+    written = given.write(found if several else found[0], others=files)
+    if (screen := given.console) is not None:
+        show(outcomes, screen)
+    given.list_files(written)
 
 
 def _simulation(
-    name: str, said: Sequence[str], remark: Callable[[str], None], progress: Progress
+    name: str, lines: Sequence[str], remark: Callable[[str], None], progress: Progress
 ) -> Simulate:
-    """The simulation of a scenario, which makes its remarks first, now that nothing is wrong with
-    its input, and tells ``progress`` how far it is."""
+    """Return the simulation of a scenario. It passes ``lines`` to ``remark`` before it starts, when
+    the input has been checked, and reports to ``progress``."""
 
     def run(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> Run:
-        for line in said:
+        for line in lines:
             remark(line)
         requests = total(flows)
         stops = [flow.stop_ps for flow in flows if flow.stop_ps is not None]
@@ -118,48 +121,29 @@ def _simulation(
     return run
 
 
-def as_json(outcomes: Sequence[Outcome]) -> bytes:
-    """What --json writes: an object for one scenario, a list for several."""
-    data = [outcome.statistics for outcome in outcomes]
-    document = data[0] if len(data) == 1 else data
-    return (json.dumps(document, indent=1, allow_nan=False) + "\n").encode()
-
-
 def show(outcomes: Sequence[Outcome], console: Console) -> None:
-    """Flows and totals of each scenario, in MQSim's terms, then its latencies and its flash."""
+    """Print flows and totals of each scenario in MQSim's terms, then the tables."""
     for outcome in outcomes:
         if len(outcomes) > 1:
             console.print(f"Scenario {outcome.scenario.number} of {outcome.scenario.source}")
         for line in outcome.text:
             console.print(line, soft_wrap=True)
-        for item in printed.tables(outcome.statistics):
+        for item in tables.tables(outcome.statistics):
             console.print(item)
-        console.print(printed.run_words(outcome.statistics))
+        console.print(tables.run_words(outcome.statistics))
 
 
 @click.command("mqsim")
-@click.option("-i", "ssdconfig", required=True, type=click.Path(path_type=Path), help="The drive.")
-@click.option("-w", "workload", required=True, type=click.Path(path_type=Path), help="The flows.")
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path),
-    help="Statistics as JSON: an object, or a list of them for several scenarios.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of MQSim's result files, else that of the workload.",
-)
+@click.option("-i", "ssdconfig", required=True, type=click.Path(path_type=Path), metavar="FILE",
+              help="MQSim's SSD configuration (XML).")  # fmt: skip
+@click.option("-w", "workload", required=True, type=click.Path(path_type=Path), metavar="FILE",
+              help="MQSim's workload (XML).")  # fmt: skip
 @click.option("--quirks", is_flag=True, help="Reproduce MQSim's known defects.")
-@click.option("--quiet", is_flag=True, help="No progress bar, no tables and no remarks.")
-def run_mqsim(
-    ssdconfig: Path, workload: Path, json_path: Path | None, out: Path | None, quirks: bool,
-    quiet: bool,
-) -> None:  # fmt: skip
+@output_options("the statistics (a list if there are several scenarios)",
+                out="Write MQSim's result files and result.json to this folder.  [default: result "
+                    "files next to the workload]", quiet="tables or remarks")  # fmt: skip
+def run_mqsim(**values: Any) -> None:
     """Run MQSim's own files: ondie mqsim -i ssdconfig.xml -w workload.xml"""
-    with progress_bar(quiet) as progress:
-        command(
-            ssdconfig, workload, json_path=json_path, out=out, quirks=quirks,
-            remark=remark_unless(quiet), console=None if quiet else screen(), progress=progress,
-        )  # fmt: skip
+    given = MqsimOptions(**values)
+    with progress_bar(given.quiet) as progress:
+        run_scenarios(given, progress)

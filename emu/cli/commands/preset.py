@@ -1,74 +1,99 @@
-"""`ondie preset list|show|diff`: look at configurations.
+"""`ondie preset list|show|diff`: configurations as tables and JSON.
 
 Owns the tables. Does not own the presets (emu/config). Source: own.
 """
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict
+from typing import Any
 
 import click
+from rich.console import Console
 from rich.table import Column, Table
 
 from ondie.emu.cli.click_helpers import Group
-from ondie.emu.cli.console import console
-from ondie.emu.config.config import diff, load_preset, preset_list, preset_table, shown
+from ondie.emu.cli.options import settings_option
+from ondie.emu.cli.output import OutputOptions, output_options
+from ondie.emu.config.config import Config, diff, load_preset, preset_list, preset_table, shown
 from ondie.emu.units import fmt_bytes
 
 
 @click.group(cls=Group)
 def preset() -> None:
-    """Look at configurations."""
+    """List, show and compare configurations."""
 
 
 @preset.command("list")
-def list_presets() -> None:
+@output_options("the list", quiet="table")
+def list_presets(**values: Any) -> None:
     """List the presets."""
-    table = Table("preset", "capacity", "flash", "link up", "ISP", "PE", "constants", "assumed")
-    for entry in preset_list():
-        table.add_row(
-            entry.name, entry.capacity, entry.flash, entry.link, entry.isp, entry.pe,
-            str(entry.leaves), str(entry.assumed),
-        )  # fmt: skip
-    console().print(table)
+    given, entries = OutputOptions(**values), preset_list()
+    given.check()
+    files = given.write([asdict(entry) for entry in entries])
+    if (screen := given.console) is not None:
+        table = Table("preset", "capacity", "flash", "link up", "ISP", "PE", "constants", "assumed")
+        for entry in entries:
+            table.add_row(
+                entry.name, entry.capacity, entry.flash, entry.link, entry.isp, entry.pe,
+                str(entry.leaves), str(entry.assumed),
+            )  # fmt: skip
+        screen.print(table)
+    given.list_files(files)
 
 
 @preset.command("show")
 @click.argument("name")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Override a constant.")
-@click.option("--why", is_flag=True, help="Source of every constant, range of every assumed one.")
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
-def show_preset(name: str, settings: tuple[str, ...], why: bool, as_json: bool) -> None:
-    """Show a preset, or a TOML file, after overrides."""
-    cfg = load_preset(name, settings)
-    if as_json:
-        click.echo(json.dumps(cfg.resolved(), indent=1, sort_keys=True))
-        return
+@settings_option
+@click.option("--why", is_flag=True,
+              help="Show the source of every constant and the ranges of assumed ones.")  # fmt: skip
+@output_options("the configuration", quiet="table")
+def show_preset(name: str, settings: tuple[str, ...], why: bool, **values: Any) -> None:
+    """Show a preset or a TOML file after overrides."""
+    given, cfg = OutputOptions(**values), load_preset(name, settings)
+    given.check(name)
+    files = given.write(cfg.resolved(), sort_keys=True)
+    if (screen := given.console) is not None:
+        print_preset(cfg, why, screen)
+    given.list_files(files)
+
+
+def print_preset(cfg: Config, why: bool, screen: Console) -> None:
+    """Print the constants of a configuration, their number, and the capacity of pSLC blocks."""
     more = ("range", "source", "reference") if why else ("meaning",)
-    table = Table(Column("key", no_wrap=True), "value", *more)  # a key is for copying
+    table = Table(Column("key", no_wrap=True), "value", *more)  # keys are copied, so never folded
     for row in preset_table(cfg, why):
         cells = (row.range, row.source, row.ref) if why else (row.doc,)
         table.add_row(row.key, row.value, *cells)
-    screen = console()
     screen.print(table)
     screen.print(f"{len(cfg.leaves())} constants, {len(cfg.assumed())} assumed")
     if cfg.ftl.pslc != "off":
-        from ondie.emu.ftl.pslc import capacity as held
+        from ondie.emu.ftl import pslc
         from ondie.emu.replay.block_trace import capacity
 
         screen.print(
-            f"{fmt_bytes(capacity(cfg))} offered; blocks in pSLC mode ({cfg.ftl.pslc}) hold at "
-            f"most {fmt_bytes(held(cfg))}"
+            f"The drive offers {fmt_bytes(capacity(cfg))}. Blocks in pSLC mode ({cfg.ftl.pslc}) "
+            f"hold at most {fmt_bytes(pslc.capacity(cfg))}."
         )
 
 
 @preset.command("diff")
-@click.argument("a")
-@click.argument("b")
-def diff_presets(a: str, b: str) -> None:
-    """Show in what two presets or files differ."""
-    table = Table("key", a, b)
-    for d in diff(load_preset(a), load_preset(b)):
-        cells = [shown(x.value, x.unit) if x is not None else "-" for x in (d.a, d.b)]
-        table.add_row(d.key, *cells)
-    console().print(table)
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@output_options("the differences", quiet="table")
+def diff_presets(first: str, second: str, **values: Any) -> None:
+    """Show the keys in which two presets or TOML files differ."""
+    given = OutputOptions(**values)
+    given.check(first, second)
+    rows = [
+        (found.key, *("-" if leaf is None else shown(leaf.value, leaf.unit)
+                      for leaf in (found.a, found.b)))
+        for found in diff(load_preset(first), load_preset(second))
+    ]  # fmt: skip
+    files = given.write([{"key": key, "a": a, "b": b} for key, a, b in rows])
+    if (screen := given.console) is not None:
+        table = Table("key", first, second)
+        for row in rows:
+            table.add_row(*row)
+        screen.print(table)
+    given.list_files(files)

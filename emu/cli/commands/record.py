@@ -14,23 +14,35 @@ from ondie.traces import record as recorder
 
 
 @click.command()
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=click.Path(path_type=Path), metavar="OUT.h5")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@click.option("--payload/--no-payload", default=True, show_default=True, help="Gradients, weights.")
-@click.option("--steps", type=int, default=20, show_default=True, help="Optimizer steps to keep.")
-@click.option("--skip", type=int, default=0, show_default=True, help="Steps to let pass first.")
-@click.option("--max-bytes", type=int, help="End earlier rather than store more.")
-@click.option("--samples", type=int, help="Samples per step, where they cannot be seen.")
-@click.option("--bytes-per-sample", type=int, help="Bytes of one sample in the data set.")
-@click.option("--dataset-samples", type=int, help="Samples in the data set.")
-@click.option("--private-samples", type=int, default=0, help="Of them, private to a node.")
-@click.option("--macs-forward", type=int, help="Multiply-accumulates per sample, forward.")
-@click.option("--macs-backward", type=int, help="The same, backward.")
-@click.option("--count-macs", is_flag=True, help="Count them in the first step.")
-@click.option("--optimizer", type=int, help="Which optimizer, if the script has several.")
-@click.option("--raw", is_flag=True, help="Keep 16-bit gradients before unscaling too.")
-@click.option("--stop", is_flag=True, help="End the run after the last recorded step.")
-@click.option("--name", help="Name of the trace, else the file's.")
+@click.option("--payload/--no-payload", default=True, show_default=True,
+              help="Store the values of gradients and weights.")  # fmt: skip
+@click.option("--steps", type=int, default=20, show_default=True, metavar="N",
+              help="Record N optimizer steps.")  # fmt: skip
+@click.option("--skip", type=int, default=0, show_default=True, metavar="N",
+              help="Skip the first N optimizer steps.")  # fmt: skip
+@click.option("--max-bytes", type=int, metavar="N",
+              help="Stop recording before the trace exceeds N bytes.")  # fmt: skip
+@click.option("--samples", type=int, metavar="N",
+              help="Samples per step, if the recorder cannot observe them.")  # fmt: skip
+@click.option(
+    "--bytes-per-sample", type=int, metavar="N", help="Bytes of a sample in the data set."
+)
+@click.option("--dataset-samples", type=int, metavar="N", help="Samples in the data set.")
+@click.option("--private-samples", type=int, default=0, show_default=True, metavar="N",
+              help="Number of those samples that are private to one node.")  # fmt: skip
+@click.option("--macs-forward", type=int, metavar="N",
+              help="Multiply-accumulate operations of the forward pass per sample.")  # fmt: skip
+@click.option("--macs-backward", type=int, metavar="N",
+              help="Multiply-accumulate operations of the backward pass per sample.")  # fmt: skip
+@click.option("--count-macs", is_flag=True,
+              help="Count the multiply-accumulate operations in the first step.")  # fmt: skip
+@click.option("--optimizer", type=int, metavar="N",
+              help="Record the optimizer with this number, if the script has several.")  # fmt: skip
+@click.option("--raw", is_flag=True, help="Store 16-bit gradients before unscaling too.")
+@click.option("--stop", is_flag=True, help="End the training after the last recorded step.")
+@click.option("--name", help="Name of the trace.  [default: that of the file]")
 def record(out: Path, command: tuple[str, ...], **options: Any) -> int:
     """Record a training run: ondie record OUT.h5 -- python train.py ..."""
     return recorder.main(out, list(command), **options)

@@ -6,6 +6,7 @@ Owns the options and the table. Does not own any format (ondie.traces). Source: 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,9 +15,10 @@ from rich.table import Table
 
 from ondie import traces
 from ondie.emu.cli.click_helpers import Group, progress_bar
-from ondie.emu.cli.commands.block_requests import read_requests, reading_options
+from ondie.emu.cli.commands.block_requests import ReadOptions, read_options
 from ondie.emu.cli.console import console
 from ondie.emu.cli.files import check_apart
+from ondie.emu.cli.output import JSON_SPELLING, OutputOptions, output_options
 from ondie.emu.units import KINDS, InputError, parse
 from ondie.traces import block, block_edit
 from ondie.traces.block_info import block_info
@@ -24,79 +26,121 @@ from ondie.traces.block_info import block_info
 
 @click.group(cls=Group)
 def trace() -> None:
-    """Look at traces; write block traces in another format."""
+    """Describe traces, and convert block traces between formats."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InfoOptions(ReadOptions, OutputOptions):
+    """The options of `ondie trace info`."""
+
+    def check_reading(self, name: str | None) -> None:
+        """Raise InputError for options that require a file or --from."""
+        if name is None:
+            if self.form is not None:
+                raise InputError(f"--from {self.form} requires NAME, the file to read")
+            if self.json_path is not None or self.out is not None:
+                raise InputError(f"--json and --out require NAME, a trace; {JSON_SPELLING}")
+        if self.form is None:
+            for field in ("time_unit", "event", "wait", "volume", "sort", "limit"):
+                if getattr(self, field):
+                    flag = "device" if field == "volume" else field.replace("_", "-")
+                    raise InputError(f"--{flag} requires --from FORMAT: it is for block requests")
 
 
 @trace.command()
 @click.argument("name", required=False)
-@click.option("--from", "form", metavar="FORMAT", help="Block requests: mqsim, msr, fio, blkparse.")
-@reading_options
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of a table.")
-def info(name: str | None, form: str | None, as_json: bool, **options: Any) -> None:
-    """Describe a trace: a file, a recorded or a synthetic name. Without NAME, list the names."""
-    screen = console()
-    if form is not None and name is None:
-        raise InputError(f"--from {form}: no file to read; NAME is missing")
-    if form is None and any(options.values()):
-        given = next(key for key, value in options.items() if value)
-        flag = {"volume": "device"}.get(given, given).replace("_", "-")
-        raise InputError(f"--{flag}: for block requests only; add --from FORMAT")
+@read_options(required=False)
+@output_options("the description", quiet="table")
+def info(name: str | None, **values: Any) -> None:
+    """Describe a trace: a file, or the name of a recorded or synthetic trace.
+
+    Without NAME, list the names.
+    """
+    given = InfoOptions(**values)
+    given.check_reading(name)
     if name is None:
         for source, known in traces.names().items():
-            screen.print(f"{source}: {', '.join(known)}")
+            console().print(f"{source}: {', '.join(known)}")
         return
-    if form is not None:
-        with progress_bar(as_json) as progress:
-            data = block_info(read_requests(name, form, progress=progress, **options))
+    given.check(name)
+    if given.form is not None:
+        with progress_bar(given.quiet) as progress:
+            data = block_info(given.read_requests(name, progress))
     else:
         data = traces.info(traces.load(name))
-    if as_json:
-        click.echo(json.dumps(data, indent=1, sort_keys=True, default=str))
-        return
-    table = Table(show_header=False, title=f"trace {name}", title_justify="left")
-    for key, value in data.items():
-        text = json.dumps(value, default=str) if isinstance(value, dict | list) else str(value)
-        table.add_row(key, text)
-    screen.print(table)
+    files = given.write(json.dumps(data, indent=1, sort_keys=True, default=str) + "\n")
+    if (screen := given.console) is not None:
+        table = Table(show_header=False, title=f"trace {name}", title_justify="left")
+        for key, value in data.items():
+            structured = isinstance(value, dict | list)
+            table.add_row(key, json.dumps(value, default=str) if structured else str(value))
+        screen.print(table)
+    given.list_files(files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions(ReadOptions):
+    """The options of `ondie trace convert`."""
+
+    to: str
+    out_time_unit: str | None
+    out_wait: str | None
+    side_by_side: bool
+    offset_wrap: str | None
+    drop: str
+
+    def units(self) -> tuple[str | None, str | None]:
+        """Return the units of times of the input and of the output, where these are mqsim."""
+        if self.to != "mqsim":
+            return self.time_unit, self.out_time_unit
+        read = self.time_unit if self.form == "mqsim" else None
+        return read, self.out_time_unit or self.time_unit
+
+    def wrap_bytes(self) -> int | None:
+        """Return --offset-wrap in bytes; a number without unit counts bytes. Raises InputError."""
+        if self.offset_wrap is None:
+            return None
+        unit = " B" if self.offset_wrap.strip().isdecimal() else ""
+        return parse(self.offset_wrap + unit, KINDS["bytes"], "--offset-wrap")
+
+    def dropped_types(self) -> list[str]:
+        """Return the request types of --drop."""
+        return [name.strip() for name in self.drop.split(",") if name.strip()]
 
 
 @trace.command()
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT")
-@click.option("--from", "form", required=True, metavar="FORMAT",
-              help="mqsim, msr, fio (fio2, fio3) or blkparse.")  # fmt: skip
-@click.option("--to", required=True, metavar="FORMAT", help="mqsim, msr, fio2 or fio3.")
-@reading_options
-@click.option("--out-time-unit", metavar="ps|ns|us", help="mqsim as OUT, else as --time-unit.")
-@click.option("--out-wait", metavar="manual|program", help="fio2 as OUT: what its waits mean.")
-@click.option("--side-by-side", is_flag=True, help="All devices as one address space.")
-@click.option("--offset-wrap", metavar="BYTES", help='Offsets modulo this, such as "64 GiB".')
-@click.option("--drop", default="", help="Leave out, comma separated: trim, flush, fua, time, ...")
-def convert(
-    source: str, target: str, form: str, to: str, time_unit: str | None,
-    out_time_unit: str | None, out_wait: str | None, side_by_side: bool, offset_wrap: str | None,
-    drop: str, **options: Any,
-) -> None:  # fmt: skip
+@click.option("--to", required=True, metavar="FORMAT",
+              help="Format of OUT: mqsim, msr, fio2 or fio3.")  # fmt: skip
+@read_options()
+@click.option("--out-time-unit", metavar="ps|ns|us",
+              help="mqsim as OUT: unit of the timestamps.  [default: --time-unit]")  # fmt: skip
+@click.option("--out-wait", metavar="manual|program",
+              help="fio2 as OUT: meaning of the wait lines.  [default: program]")  # fmt: skip
+@click.option("--side-by-side", is_flag=True,
+              help="Concatenate the address spaces of all devices.")  # fmt: skip
+@click.option(
+    "--offset-wrap", metavar="BYTES", help='Reduce offsets modulo BYTES, such as "64 GiB".'
+)
+@click.option("--drop", default="", metavar="TYPE,…",
+              help="Drop these, comma-separated: trim, flush, fua, time, ...")  # fmt: skip
+def convert(source: str, target: str, **values: Any) -> None:
     """Write the block requests of IN in another format, such as an iolog that fio replays."""
+    given = ConvertOptions(**values)
     check_apart(target, source)
-    block.check_writing(target, to)
-    if to == "mqsim":
-        out_time_unit = out_time_unit or time_unit
-        time_unit = time_unit if form == "mqsim" else None
-    capacity = None
-    if offset_wrap is not None:
-        unit = " B" if offset_wrap.strip().isdecimal() else ""
-        capacity = parse(offset_wrap + unit, KINDS["bytes"], "--offset-wrap")
+    block.check_writing(target, given.to)
+    time_unit, out_time_unit = given.units()
+    capacity = given.wrap_bytes()
     with progress_bar(False) as progress:
-        requests = read_requests(source, form, time_unit=time_unit, progress=progress, **options)
-        if side_by_side:
+        requests = replace(given, time_unit=time_unit).read_requests(source, progress)
+        if given.side_by_side:
             requests = block_edit.beside(requests)
         if capacity is not None:
             requests = block_edit.wrap(requests, capacity)
         lost = block.write_block(
-            requests, target, to, time_unit=out_time_unit, wait=out_wait,
-            drop=[name.strip() for name in drop.split(",") if name.strip()],
-            progress=progress and partial(progress, "write"),
+            requests, target, given.to, time_unit=out_time_unit, wait=given.out_wait,
+            drop=given.dropped_types(), progress=progress and partial(progress, "write"),
         )  # fmt: skip
     screen = console()
     for line in (*requests.notes, *lost, f"written: {target}"):

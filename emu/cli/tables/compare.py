@@ -7,15 +7,9 @@ host.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 from rich.console import Console
 from rich.table import Table
 
-from ondie.emu.analysis import perfetto as timeline
 from ondie.emu.analysis.compare import Comparison, Result
 from ondie.emu.analysis.lifetime import (
     RATED_RETENTION,
@@ -31,13 +25,11 @@ from ondie.emu.analysis.result_json import (
     headline_words,
     metrics,
     notes,
-    result_data,
     seconds,
     update_speedup,
 )
 from ondie.emu.analysis.sensitivity import IDLE, sample_params, unfelt
 from ondie.emu.analysis.step_budget import target_table, verdicts
-from ondie.emu.cli.files import targets, tornado_targets, write_atomically
 from ondie.emu.cli.tables.energy_uncertainty import odds_table, odds_words
 from ondie.emu.config.config import Config
 from ondie.emu.paths.offload.path import HostOffload, PipelinedOffload
@@ -359,35 +351,6 @@ def _swings(c: Comparison) -> Table:
         notes.append("the sample fits one sub-group, so that nothing in it is pipelined")
     table.caption = "; ".join(notes) or None
     return table
-
-
-def write(
-    c: Comparison,
-    out: Path,
-    seed: int,
-    timeline_file: Path | None,
-    target_s: float | None = None,
-    more: Mapping[str, Any] | None = None,
-) -> list[Path]:
-    """Write result.json with ``more`` beside what it has, the figures as PNG and PDF, and the
-    timeline if asked. Returns the files."""
-    from ondie.emu.cli.figures.compare import draw  # matplotlib takes a second to import
-
-    content = {**result_data(c, seed, target_s), **(more or {})}
-    text = json.dumps(content, indent=1, sort_keys=True, allow_nan=False) + "\n"
-    images = draw(c)
-    contents = text.encode(), images["png"], images["pdf"]
-    files = dict(zip(targets(out), contents, strict=True))
-    if c.odds is not None:
-        from ondie.emu.cli.figures import tornado
-
-        images = tornado.draw(c)
-        files |= dict(zip(tornado_targets(out), (images["png"], images["pdf"]), strict=True))
-    if timeline_file is not None:
-        runs = [(r.timeline, r.dropped) for r in c.results if r.timeline is not None]
-        files[timeline_file] = timeline.merge(runs).encode()
-    write_atomically(files)
-    return list(files)
 
 
 def remarks(c: Comparison) -> list[str]:

@@ -6,16 +6,12 @@ Source: none.
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 from rich.console import Console
 from rich.table import Table
 
 from ondie.emu.analysis.result_json import seconds
 from ondie.emu.analysis.step_budget import answer
-from ondie.emu.analysis.sweep import ALL, Sweep, data
-from ondie.emu.cli.files import write_atomically
+from ondie.emu.analysis.sweep import ALL, Sweep
 from ondie.emu.config import nominal_capacity as nominal
 from ondie.emu.config.rules.rule import GEOMETRY
 from ondie.emu.units import fmt_bytes, fmt_energy
@@ -111,22 +107,6 @@ def capacities(s: Sweep) -> str | None:
         return None
     points = ", ".join(f"{fmt_bytes(size)} at {' and '.join(x)}" for x, size in at.items())
     return f"{nominal.CAPACITY} follows the flash: {points}"
-
-
-def targets(out: Path) -> tuple[Path, Path, Path]:
-    """The files of a sweep in its folder."""
-    return out / "sweep.json", out / "sweep.png", out / "sweep.pdf"
-
-
-def write(s: Sweep, out: Path) -> list[Path]:
-    """Write them. Returns the files."""
-    from ondie.emu.cli.figures.sweep import draw  # matplotlib takes a second to import
-
-    text = json.dumps(data(s), indent=1, sort_keys=True, allow_nan=False) + "\n"
-    images = draw(s)
-    files = dict(zip(targets(out), (text.encode(), images["png"], images["pdf"]), strict=True))
-    write_atomically(files)
-    return list(files)
 
 
 def show(s: Sweep, console: Console) -> None:

@@ -1,0 +1,84 @@
+"""Options that several commands share: the drive and its overrides, the seed, lists of names.
+
+Owns these options and their record. Does not own the options of one command, nor those of its
+output (output.py). Source: none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from ondie.emu.config.config import Config, load_preset
+from ondie.emu.units import InputError
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriveOptions:
+    """The drive of a command: a preset or a TOML file, with overrides."""
+
+    device: str
+    settings: tuple[str, ...] = ()
+    devices: int | None = None
+
+    def load_drive(self) -> Config:
+        """Return the configuration. Raises InputError."""
+        extra = () if self.devices is None else (f"system.devices={self.devices}",)
+        return load_preset(self.device, [*self.settings, *extra])
+
+
+def add_options(*options: Decorator) -> Decorator:
+    """Return a decorator that adds options in the order in which the help lists them."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def settings_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --set."""
+    return click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE",
+        help="Override a key of the configuration; repeat for several keys.",
+    )(command)  # fmt: skip
+
+
+def drive_options(default: str, *, several: bool = True) -> Decorator:
+    """Return a decorator that adds the options of DriveOptions; --devices only if ``several``."""
+    device = click.option(
+        "--device", default=default, show_default=True, metavar="PRESET|FILE",
+        help="Preset, or TOML file, of the drive.",
+    )  # fmt: skip
+    count = click.option(
+        "--devices", type=int, metavar="N", help="Number of drives, as --set system.devices=N."
+    )
+    return add_options(device, settings_option, *([count] if several else []))
+
+
+def seed_option(draws: str) -> Decorator:
+    """Return a decorator that adds --seed; ``draws``: what is drawn with it."""
+    return click.option(
+        "--seed", type=click.IntRange(min=0), default=0, show_default=True,
+        help=f"Seed of the random number generator for {draws}.",
+    )  # fmt: skip
+
+
+def split_names(text: str | None) -> list[str] | None:
+    """Return the names in "a,b"; None stays None. Raises InputError for an empty name."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise InputError(
+            f"--paths {text!r}: a name is empty; separate names by single commas, such as "
+            "on_die,host_offload"
+        )
+    return names
