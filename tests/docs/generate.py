@@ -86,7 +86,8 @@ def output(arguments: list[str]) -> str:
             validate.show(suite(*name), screen)
         case ["ablation", trace, "--device", device]:
             cfg = load_preset(device)
-            ablation.command(cfg, traces.load(trace), Options(), None, screen, None)
+            loaded = traces.load(trace)
+            ablation.print_tables(ablation.ablation(cfg, loaded, Options()), loaded, cfg, screen)
         case ["stannis", *_]:
             words = [sys.executable, "-m", "ondie.emu.cli", *arguments]
             return subprocess.run(words, check=True, capture_output=True, text=True).stdout

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import click
+from rich.console import Console
 
 from ondie import traces
 from ondie.emu.cli.click_helpers import progress_bar
 from ondie.emu.cli.options import DriveOptions, drive_options
 from ondie.emu.cli.output import OutputOptions, output_options
+from ondie.emu.config.config import Config
 from ondie.emu.paths.base import Options
 from ondie.emu.units import InputError
-from ondie.emu.validate.ablation import ablation, tables
+from ondie.emu.validate.ablation import Repaired, ablation, tables
 from ondie.kernels import OPS
 from ondie.traces import Trace
 
@@ -47,10 +49,15 @@ def run_ablation(trace: str, **values: Any) -> None:
     }
     files = given.write(result)
     if (screen := given.console) is not None:
-        for table in tables(rows, f"{loaded.name}, {loaded.op}, on {cfg.system.name}"):
-            screen.print(table)
-            screen.print()
+        print_tables(rows, loaded, cfg, screen)
     given.list_files(files)
+
+
+def print_tables(rows: list[Repaired], trace: Trace, cfg: Config, screen: Console) -> None:
+    """Print the tables."""
+    for table in tables(rows, f"{trace.name}, {trace.op}, on {cfg.system.name}"):
+        screen.print(table)
+        screen.print()
 
 
 def check_trace(trace: Trace) -> None:
