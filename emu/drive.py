@@ -1,12 +1,14 @@
 """One computational storage drive with a command interface, completions and bytes on flash.
 
-This module owns the command interface of a single device: submission, simulation time, completions,
-power cut and payload. It does not own the execution of a command inside the drive (engine, nvme,
-ftl, nand) or the plans of paths (engine/run/system.py).
+This module owns the command interface of a single drive: submission, simulation time, completions,
+power cut and payload. It does not own the event loop (engine/run/driver.py), the execution of a
+command inside the drive (engine, nvme, ftl, nand) or the plans of paths (engine/run/system.py).
 Source: this project's command record (nvme/command.py).
 """
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 import numpy as np
 
@@ -14,22 +16,18 @@ from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import events, plan_rows
 from ondie.emu.engine.core.conservation import Place, check_laws
-from ondie.emu.engine.core.state import as_records
-from ondie.emu.engine.run import build, loop
-from ondie.emu.engine.run.errors import raise_error, raise_stuck
+from ondie.emu.engine.run import build
+from ondie.emu.engine.run.driver import Driver, PowerCut
 from ondie.emu.ftl.invariants import Requested, check_between_events, check_idle
 from ondie.emu.nand import bit_errors
-from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nand.page_store import PageStore
 from ondie.emu.nvme import command as queues
 from ondie.emu.nvme import command_check
 from ondie.emu.nvme.data_cache_payload import CachedBytes
 from ondie.emu.units import InputError
 
-EVENTS_PER_CALL = 1 << 20
 
-
-class Device:
+class Device(Driver):
     """One drive with configuration ``cfg`` and its host, with a separate simulation clock.
 
     ``payload=True`` keeps the bytes of every page. ``buffer`` (uint8[slots, page_bytes]) is then
@@ -48,24 +46,17 @@ class Device:
         queue_depth: int | None = None,
         seed: int = 0,
     ) -> None:
-        self.cfg = cfg
-        self.geometry = Geometry.of(cfg)
-        self.arrays = build.build(
+        arrays = build.build(
             cfg, devices=1, phases=1, queue_depth=queue_depth, payload=payload, seed=seed
         )
-        self.state = self.arrays.handle()
-        reg = self.arrays.reg
-        self._clock, self._logged, self._error = reg["now"], reg["logged"], reg["error"]
+        super().__init__(cfg, arrays)
         self.lpns = int(self.arrays.cfg.lpns[0])
         """Number of logical pages."""
         self.store = PageStore(self.geometry.page_bytes) if payload else None
         self.cached = CachedBytes()
         """Bytes in the drive's DRAM."""
         self.buffer: np.ndarray | None = None
-        self.now = 0
-        """Simulation time reached, ps. Later commands must not arrive before it."""
-        self.off = False
-        """True after a power cut."""
+        self._reached = 0
         self.asked_pages = {queues.READ: 0, queues.WRITE: 0}
         """Pages of all accepted commands, by operation."""
         self._next_id = 0  # row of the next command
@@ -89,8 +80,7 @@ class Device:
 
     def _submit(self, commands: np.ndarray, own: np.ndarray | None) -> None:
         """Check and accept commands; ``own`` is the buffer of read() or write()."""
-        if self.off:
-            raise InputError("the device has no power")
+        self.check_power()
         slots = 0 if self.buffer is None else len(self.buffer)
         limits = command_check.Limits(
             lpns=self.lpns,
@@ -110,28 +100,30 @@ class Device:
         self._waiting.append(commands.copy())
         for op in (queues.READ, queues.WRITE):
             self.asked_pages[op] += int(commands["n"][commands["op"] == op].sum())
-        self._load()
+        self.supply()
 
-    def _load(self) -> int:
-        """Load waiting commands into the ring while it has room; return their number."""
-        taken = 0
+    def supply(self) -> bool:
+        """Load waiting commands into the ring while it has room; return True if any was loaded."""
+        loaded = False
         while self._waiting:
-            room = min(plan_rows.room(self.state), plan_rows.MAX_CHUNK)
+            room = min(self.free_rows, plan_rows.MAX_CHUNK)
             if room == 0:
                 break
             self._collect()
             head = self._waiting[0]
             part, rest = head[:room], head[room:]
-            ids = int(self.arrays.reg.next_row[0]) + np.arange(len(part))
+            ids = self.next_row + np.arange(len(part))
             self._ring[ids & (len(self._ring) - 1)] = part
             self._open = np.concatenate([self._open, ids])
-            plan_rows.load(self.state, as_records(self._plan(ids, part)))
-            taken += len(part)
+            self.load_rows(self._plan(ids, part))
+            loaded = True
             if len(rest):
                 self._waiting[0] = rest
             else:
                 self._waiting.pop(0)
-        return taken
+        waiting = sum(len(commands) for commands in self._waiting)
+        self.rows_wanted = min(waiting, len(self._ring) // 2)
+        return loaded
 
     def _plan(self, ids: np.ndarray, commands: np.ndarray) -> np.ndarray:
         """Return the plan rows of commands with the given row ids."""
@@ -158,42 +150,50 @@ class Device:
         self._collect()
         return len(self._open) + sum(len(commands) for commands in self._waiting)
 
-    def run_until(self, t_ps: int, max_events: int | None = None) -> int:
-        """Process events up to ``t_ps``, at most ``max_events``; return their number.
+    @property
+    def now(self) -> int:
+        """Simulation time reached, ps. Later commands must not arrive before it."""
+        return self._reached
+
+    def run_until(self, t_ps: int = NEVER - 1, max_events: int | None = None) -> int:
+        """Handle events up to ``t_ps``, at most ``max_events``; return their number.
 
         Raises InputError if writes wait for space that garbage collection cannot free.
         """
-        if self.off:
-            raise InputError("the device has no power")
+        self.check_power()
         if t_ps < self.now:
             raise InputError(f"t_ps = {t_ps}: must not be before the device's time {self.now} ps")
-        done = 0
-        limit = NEVER if max_events is None else max_events
-        while done < limit:
-            loaded = self._load()
-            want = min(sum(len(commands) for commands in self._waiting), len(self._ring) // 2)
-            processed = loop.run(self.state, t_ps, min(limit - done, EVENTS_PER_CALL), want)
-            self._drain()
-            if self._error[0] != events.E_NONE:
-                raise_error(self.arrays, self.cfg)
-            done += processed
-            if processed == 0 and loaded == 0:
-                break
-        next_event = int(self.arrays.key[1])
-        if next_event > t_ps or next_event >= NEVER:
-            self.now = t_ps
-        else:
-            self.now = int(self._clock[0])
-        if next_event >= NEVER and (self.outstanding or self.arrays.cache.flying.any()):
-            raise_stuck(self.arrays, self.cfg)
-        return done
+        count = super().run_until(t_ps, max_events)
+        next_event = self.next_event
+        self._reached = t_ps if next_event > t_ps or next_event >= NEVER else super().now
+        if next_event >= NEVER:
+            self.check_finished()
+        return count
 
-    def run(self) -> int:
-        """Run until no work is left; the clock stays at the last event. Return the event count."""
+    def run(self, max_events: int | None = None) -> int:
+        """Run until no work is left, at most ``max_events``; return the number of events.
+
+        The clock stays at the last event.
+        """
         before = self.now
-        processed = self.run_until(NEVER - 1)
-        self.now = max(before, int(self._clock[0]))
-        return processed
+        count = self.run_until(NEVER - 1, max_events)
+        self._reached = max(before, super().now)
+        return count
+
+    def power_cut(self, after_events: int) -> int:
+        """Run ``after_events`` events, then cut the power; the device does nothing afterwards.
+
+        Commands that have not completed and data that is only in the data cache are lost. Finished
+        programs remain on flash. Returns the number of events, which is smaller if no work is left.
+        """
+        before = self.events
+        self.events_left = after_events
+        with suppress(PowerCut):
+            self.run_until()
+        self.off = True
+        self._reached = super().now
+        self.cached.clear()
+        return self.events - before
 
     def completions(self) -> np.ndarray:
         """Return the completions since the last call: queues.COMPLETION[n], in completion order.
@@ -207,18 +207,6 @@ class Device:
         out = np.concatenate([empty, *self._reports])
         self._reports = []
         return out
-
-    def power_cut(self, after_events: int) -> int:
-        """Run ``after_events`` events, then cut the power; the device does nothing afterwards.
-
-        Commands that have not completed and data that is only in the data cache are lost. Finished
-        programs remain on flash. Returns the number of events, which is smaller if no work is left.
-        """
-        processed = self.run_until(NEVER - 1, after_events) if after_events else 0
-        self.now = int(self._clock[0])
-        self.off = True
-        self.cached.clear()
-        return processed
 
     def _collect(self) -> None:
         """Record completed commands before their entries in the ring are reused."""
@@ -286,13 +274,11 @@ class Device:
         entry = int(self.arrays.l2p[0, lpn])
         return None if entry == 0 else self.store.read(entry - 1).copy()
 
-    def _drain(self) -> None:
+    def take_log(self, records: np.ndarray) -> None:
         """Apply the log of page operations to the stored bytes."""
-        count = int(self._logged[0])
-        self._logged[0] = 0
         if self.store is None:
             return
-        for entry in events.entries(self.arrays.log[:count]):
+        for entry in events.entries(records):
             if entry.what == events.LOG_BAD and entry.row < 0:  # a relocated page with bit errors
                 wrong = bit_errors.logged_bits(entry, self.arrays.code[0], self.store.page_bytes)
                 self.store.damage(entry.ppn, wrong)
@@ -335,7 +321,7 @@ class Device:
         Most laws need an idle device; the others hold at any time.
         """
         check_between_events(self.arrays, self.geometry)
-        if not self.off and self.outstanding == 0 and self._idle():
+        if not self.off and self.outstanding == 0 and self.idle:
             pages = self.asked_pages
             requested = Requested(self._next_id, pages[queues.READ], pages[queues.WRITE])
             check_idle(self.arrays, self.geometry, requested)
@@ -343,10 +329,6 @@ class Device:
             misplaced = self._misplaced(self.store)
             first = misplaced[0] if misplaced else ""
             check_laws(Place.PAYLOAD, {"misplaced_pages": len(misplaced)}, first)
-
-    def _idle(self) -> bool:
-        """Return True if no event is pending and the data cache writes nothing."""
-        return int(self.arrays.key[1]) >= NEVER and not self.arrays.cache.flying.any()
 
     def _misplaced(self, store: PageStore) -> list[str]:
         """Return each mapped page that is not on flash under its logical page number, in words.

@@ -22,13 +22,12 @@ from ondie.emu.analysis.extrapolate import reduced
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.engine.core.transaction import SECTOR
-from ondie.emu.engine.run.errors import raise_full
 from ondie.emu.engine.run.system import System
 from ondie.emu.nvme.request import READ, WRITE
 from ondie.emu.paths.base import FORWARD, Options, Rows, Unavailable
 from ondie.emu.paths.update_path import UpdatingPath
 from ondie.emu.replay.block_trace import Commands, Loop, partial_pages, whole_sectors
-from ondie.emu.replay.player import Player, Source
+from ondie.emu.replay.player import RequestFeed, Source
 from ondie.emu.replay.statistics import summary
 from ondie.emu.units import InputError
 from ondie.traces import Trace, block_edit
@@ -83,10 +82,10 @@ class Others:
         self.most = system.cfg.frontend.max_transfer_bytes
         depth = loop.depth if loop.depth is not None else system.cfg.frontend.queue_depth
         source = Source(self._chunks(), depth, loop.depth is not None)
-        self.player = Player(system.arrays, system.cfg, [source])
+        self.feed = RequestFeed(system.arrays, system.state, [source])
         self.ended = False
         system.beside = self
-        self.player.feed()
+        self.feed.load()
 
     def _chunks(self) -> Iterator[np.ndarray]:
         """Yield the trace's commands repeatedly.
@@ -105,24 +104,23 @@ class Others:
                 yield chunk
             shift += last + max(last // max(len(commands) - 1, 1), 1)
 
-    def turn(self, last: bool) -> bool:
-        """Implement engine.run.system.Beside.turn: collect completions and issue more requests."""
-        self.player.collect()
-        if last and not self.ended:
+    def supply(self, plan_done: bool) -> bool:
+        """Implement engine.run.system.Beside: collect completions and load more requests."""
+        self.feed.collect()
+        if plan_done and not self.ended:
             self.ended = True
-            self.player.end()
-        if self.system.arrays.reg["thirsty"][0]:
-            self.player.feed()
-            return True
-        return False
+            self.feed.end()
+        drained = self.feed.drained
+        if drained:
+            self.feed.load()
+        return drained
 
     def done(self) -> np.ndarray:
         """Return the issued requests, REQUEST[n]. Raises SimulationError if one is outstanding."""
         self.system.beside = None  # drops the reference that keeps the drive's memory
-        self.player.collect()
-        if self.system.arrays.pair["outstanding"].any():
-            raise_full(self.system.arrays, self.system.cfg)
-        found: np.ndarray = self.player.requests()[0]
+        self.feed.collect()
+        self.system.check_finished()
+        found: np.ndarray = self.feed.requests()[0]
         self._book(found)
         return found
 

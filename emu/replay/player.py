@@ -1,7 +1,8 @@
 """Replay of host requests on a drive, with the start and end time of each request.
 
-Owns loading queue pairs from sources of requests, and collecting completed requests. Does not own
-the sources (mqsim/, block_trace.py), the drive (engine/run/loop.py) or statistics (statistics.py).
+Owns loading queue pairs from sources of requests, collecting completed requests, and the checks of
+a finished replay. Does not own the sources (mqsim/, block_trace.py), the event loop
+(engine/run/driver.py) or statistics (statistics.py).
 Source: closed loops keep a number of requests outstanding, open loops issue requests at their
 arrival time.
 """
@@ -11,22 +12,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
-from ondie.emu.engine.core import counters as stats
+from ondie.emu.engine.core import counters
 from ondie.emu.engine.core.conservation import Place, check_laws
 from ondie.emu.engine.core.state import Arrays
-from ondie.emu.engine.run import loop as dispatch
-from ondie.emu.engine.run.errors import raise_error, raise_full
+from ondie.emu.engine.run.driver import Driver
 from ondie.emu.ftl.invariants import check_between_events
-from ondie.emu.nand.geometry import Geometry
-from ondie.emu.nvme import queue_pair as pairs
+from ondie.emu.nvme import queue_pair
 from ondie.emu.nvme.request import READ, REQUEST, WRITE
 
-EVENTS_PER_CALL = 1 << 22
 COPIED = ("arrival", "offset", "size", "op", "stream")
 
 
@@ -67,21 +66,23 @@ class Replayed:
     warmed_s: float
 
 
-class Player:
-    """Runs sources on a drive described by ``arrays``, built with one queue pair per source."""
+class RequestFeed:
+    """Loads requests of sources into the queue pairs of a drive, and collects completed requests.
 
-    def __init__(self, arrays: Arrays, cfg: Config, sources: Sequence[Source]) -> None:
+    The drive of ``arrays`` has one queue pair per source. ``state`` is the driver's.
+    """
+
+    def __init__(self, arrays: Arrays, state: Any, sources: Sequence[Source]) -> None:
         if len(arrays.pair) != len(sources):
             raise ValueError(f"{len(sources)} sources for {len(arrays.pair)} queue pairs")
         self.arrays = arrays
-        self.cfg = cfg
-        self.state = arrays.handle()
+        self.state = state
         self.sources = list(sources)
         self.ring = int(arrays.cfg.ring[0])
-        self.seen = [0] * len(sources)  # requests collected so far
-        self.ahead: list[np.ndarray | None] = [None] * len(sources)
-        self.done = [np.zeros(0, REQUEST) for _ in sources]  # collected requests, and spare room
-        self.loop_s = self.loop_cpu_s = 0.0
+        self.collected = [0] * len(sources)
+        """Number of requests collected so far, by source."""
+        self._rest: list[np.ndarray | None] = [None] * len(sources)  # of a chunk loaded in part
+        self._done = [np.zeros(0, REQUEST) for _ in sources]  # collected requests, and spare room
         for number, source in enumerate(sources):
             pair = arrays.pair[number : number + 1]
             pair["depth"], pair["closed"] = source.depth, source.closed
@@ -89,69 +90,22 @@ class Player:
             pair["stream"], pair["dev"] = source.stream, source.device
             pair["more"] = 1
 
-    def run(
-        self,
-        half: int | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> Replayed:
-        """Run to the end. ``half``: copy the counters when that many requests are done.
+    @property
+    def drained(self) -> bool:
+        """True if a queue pair has issued all loaded requests and may get more."""
+        return bool(self.arrays.reg["thirsty"][0])
 
-        ``progress`` is called with the number of requests done and the clock in ps. Raises
-        InputError for a full drive, or a request past its end; Imbalance if a conservation law
-        fails.
-        """
-        reg = self.arrays.reg
-        copied = None
-        warmed_s = self._warm()
-        self.feed()
-        begin, begin_cpu = time.perf_counter(), time.thread_time()
-        while True:
-            room = EVENTS_PER_CALL
-            if half is not None and copied is None:
-                left = half - int(self.arrays.count[:, stats.COMMANDS_DONE].sum())
-                if left <= 0:
-                    copied = self._counters()
-                else:  # a completion takes at least one event
-                    room = min(room, left)
-            reason = dispatch.run(self.state, NEVER - 1, room, 0)
-            raise_error(self.arrays, self.cfg)
-            self.loop_s += time.perf_counter() - begin
-            self.loop_cpu_s += time.thread_time() - begin_cpu
-            self.collect()
-            if progress is not None:
-                progress(sum(self.seen), int(reg["now"][0]))
-            begin, begin_cpu = time.perf_counter(), time.thread_time()
-            if reg["thirsty"][0]:
-                self.feed()
-            elif reason == 0:
-                break
-        self._check()
-        return Replayed(
-            self.requests(),
-            self._counters(),
-            copied,
-            int(reg["now"][0]),
-            int(reg["events"][0]),
-            self.loop_s,
-            self.loop_cpu_s,
-            warmed_s,
-        )
-
-    def _warm(self) -> float:
-        """Compile the event loop by a run without events. Return the seconds that this took."""
-        begin = time.perf_counter()
-        dispatch.run(self.state, -1, 0, 0)
+    def issue(self) -> None:
+        """Issue the loaded requests that may be issued now."""
+        self.arrays.reg["thirsty"] = 0
         for source in range(len(self.sources)):
-            pairs.issue(self.state, source)
-        self.arrays.reg["thirsty"] = 0
-        return time.perf_counter() - begin
+            queue_pair.issue(self.state, source)
 
-    def feed(self) -> None:
+    def load(self) -> None:
         """Load requests, as many as there is room for, and issue those that may be issued now."""
-        self.arrays.reg["thirsty"] = 0
         for source in range(len(self.sources)):
             self._load(source)
-            pairs.issue(self.state, source)
+        self.issue()
 
     def end(self) -> None:
         """Stop issuing requests."""
@@ -165,13 +119,13 @@ class Player:
             room = self.ring - int(pair["loaded"][source] - pair["tail"][source])
             if room == 0:
                 return
-            chunk = self.ahead[source]
+            chunk = self._rest[source]
             if chunk is None or not len(chunk):
                 chunk = next(self.sources[source].chunks, None)
                 if chunk is None:
                     pair["more"][source] = 0
                     return
-            part, self.ahead[source] = chunk[:room], chunk[room:]
+            part, self._rest[source] = chunk[:room], chunk[room:]
             place = source * self.ring + (
                 (int(pair["loaded"][source]) + np.arange(len(part))) & (self.ring - 1)
             )
@@ -189,45 +143,117 @@ class Player:
     def _collect(self, source: int) -> None:
         """Collect the requests of pair ``source`` that are done, up to the oldest that is not."""
         tail = int(self.arrays.pair["tail"][source])
-        if tail == self.seen[source]:
+        if tail == self.collected[source]:
             return
-        if tail > len(self.done[source]):  # resize remaps pages instead of copying bytes
-            self.done[source].resize(tail + tail // 8 + self.ring, refcheck=False)
-        place = source * self.ring + (np.arange(self.seen[source], tail) & (self.ring - 1))
-        out = self.done[source][self.seen[source] : tail]
+        if tail > len(self._done[source]):  # resize remaps pages instead of copying bytes
+            self._done[source].resize(tail + tail // 8 + self.ring, refcheck=False)
+        place = source * self.ring + (np.arange(self.collected[source], tail) & (self.ring - 1))
+        out = self._done[source][self.collected[source] : tail]
         for name in (*COPIED, "start", "end", "status"):
             out[name] = self.arrays.req[name][place]
-        out["tag"] = np.arange(self.seen[source], tail)
-        self.seen[source] = tail
+        out["tag"] = np.arange(self.collected[source], tail)
+        self.collected[source] = tail
 
     def requests(self) -> list[np.ndarray]:
         """Return REQUEST[n] per source: those collected so far."""
-        return [done[:count] for done, count in zip(self.done, self.seen, strict=True)]
+        return [done[:count] for done, count in zip(self._done, self.collected, strict=True)]
+
+
+class Player(Driver):
+    """Runs sources on a drive described by ``arrays``, built with one queue pair per source."""
+
+    def __init__(self, arrays: Arrays, cfg: Config, sources: Sequence[Source]) -> None:
+        super().__init__(cfg, arrays)
+        self.feed = RequestFeed(arrays, self.state, sources)
+        self._half: int | None = None
+        self._half_counters: dict[str, int] | None = None
+        self._progress: Callable[[int, int], None] | None = None
+
+    def run(
+        self,
+        half: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Replayed:
+        """Run to the end. ``half``: copy the counters when that many requests are done.
+
+        ``progress`` is called with the number of requests done and the clock in ps. Raises
+        InputError for a full drive, or a request past its end; Imbalance if a conservation law
+        fails.
+        """
+        self._half, self._progress = half, progress
+        warmed_s = self.warm_up()
+        self.feed.load()
+        self.run_until()
+        self._check()
+        return Replayed(
+            self.feed.requests(),
+            self._counters(),
+            self._half_counters,
+            self.now,
+            self.events,
+            self.loop_s,
+            self.loop_cpu_s,
+            warmed_s,
+        )
+
+    def supply(self) -> bool:
+        """Load requests if a queue pair has issued all that were loaded."""
+        drained = self.feed.drained
+        if drained:
+            self.feed.load()
+        if self._half is not None and self._half_counters is None and self._left_to_half() <= 0:
+            self._half_counters = self._counters()
+        return drained
+
+    def batch_limit(self) -> int:
+        """Return fewer events as long as the counters must be copied half way.
+
+        A completion takes at least one event.
+        """
+        if self._half is None or self._half_counters is not None:
+            return super().batch_limit()
+        return min(super().batch_limit(), self._left_to_half())
+
+    def _left_to_half(self) -> int:
+        """Return the number of completions until the counters must be copied."""
+        assert self._half is not None
+        return self._half - int(self.arrays.count[:, counters.COMMANDS_DONE].sum())
+
+    def report(self) -> None:
+        """Collect completed requests and report their number."""
+        self.feed.collect()
+        if self._progress is not None:
+            self._progress(sum(self.feed.collected), self.now)
+
+    def warm_up(self) -> float:
+        """Compile the event loop and the issue of requests. Return the seconds that this took."""
+        begin = time.perf_counter()
+        super().warm_up()
+        self.feed.issue()
+        return time.perf_counter() - begin
 
     def _counters(self) -> dict[str, int]:
         total = self.arrays.count.sum(axis=0)
-        total[stats.GATHERED_MOST] = self.arrays.count[:, stats.GATHERED_MOST].max()
-        return {name: int(values) for name, values in zip(stats.COUNTERS, total, strict=True)}
+        total[counters.GATHERED_MOST] = self.arrays.count[:, counters.GATHERED_MOST].max()
+        return {name: int(values) for name, values in zip(counters.COUNTERS, total, strict=True)}
 
     def _check(self) -> None:
         """Check the conservation laws when no event is left. Raises Imbalance or InputError."""
-        outstanding = int(self.arrays.pair["outstanding"].sum())
-        if outstanding or self.arrays.cache["flying"].any():
-            raise_full(self.arrays, self.cfg)
-        done = self.requests()
+        self.check_finished()
+        done = self.feed.requests()
         sizes = {
             op: sum(int(each_pass["size"][each_pass["op"] == op].sum()) for each_pass in done)
             for op in (READ, WRITE)
         }
         quantities = {
             **self._counters(),
-            "outstanding_commands": outstanding,
+            "outstanding_commands": int(self.arrays.pair["outstanding"].sum()),
             "controller_ecc": 0,
             "cache_flying_pages": int(self.arrays.cache["flying"].sum()),
-            "transactions_in_flight": len(self.arrays.txn) - int(self.arrays.reg["txns_free"][0]),
+            "transactions_in_flight": self.transactions_in_flight,
             "submitted_commands": sum(map(len, done)),
             "planned_link_up_bytes": sizes[READ],
             "planned_link_down_bytes": sizes[WRITE],
         }
         check_laws(Place.REPLAY, quantities)
-        check_between_events(self.arrays, Geometry.of(self.cfg))
+        check_between_events(self.arrays, self.geometry)

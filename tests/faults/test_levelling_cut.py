@@ -10,7 +10,7 @@ import pytest
 from ondie.emu.analysis.compare import Run
 from ondie.emu.engine.core.counters import LANDED_PAGES
 from ondie.emu.engine.core.roles import Role
-from ondie.emu.engine.run import system
+from ondie.emu.engine.run import driver
 from ondie.emu.nand import torn_pages as torn
 from ondie.emu.paths.base import Options
 from tests.faults.test_on_die_cut import survive
@@ -141,7 +141,7 @@ def moving(case):
 
     run.system.on_progress = look
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(system, "EVENTS_PER_CALL", 1)
+        patch.setattr(driver, "EVENTS_PER_CALL", 1)
         run.step(0)
     return last, found
 

@@ -14,7 +14,7 @@ from ondie.emu.config.config import load_preset
 from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.engine.core.conservation import Imbalance
 from ondie.emu.engine.core.counters import COUNTERS, DOWN_BYTES
-from ondie.emu.engine.run import system
+from ondie.emu.engine.run import driver
 from ondie.emu.nand import timing
 from ondie.emu.nand import torn_pages as torn
 from ondie.emu.nand.page_store import SPARE_BYTES
@@ -210,7 +210,7 @@ def under_way(case, step, op):
 
     run.system.on_progress = look
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(system, "EVENTS_PER_CALL", 1)
+        patch.setattr(driver, "EVENTS_PER_CALL", 1)
         run.step(step)
     return found
 

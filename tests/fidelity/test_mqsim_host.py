@@ -212,7 +212,7 @@ def test_one_place_of_the_queue_stays_free(tmp_path, monkeypatch, depth):
         seen.append((pair.next - pair.known, pair.outstanding))
 
     monkeypatch.setattr(simulate, "Player", Watched)
-    monkeypatch.setattr(replay, "EVENTS_PER_CALL", 1)
+    monkeypatch.setattr("ondie.emu.engine.run.driver.EVENTS_PER_CALL", 1)
     done = simulate.played(d, made, frozenset(), look)
     most = np.max(seen, axis=0)
     assert most[0] == depth - 1

@@ -204,7 +204,7 @@ def test_both_queues_keep_a_place_free(tmp_path, monkeypatch):
             players.append(self)
 
     monkeypatch.setattr(simulate, "Player", Watched)
-    monkeypatch.setattr(replay, "EVENTS_PER_CALL", 1)
+    monkeypatch.setattr("ondie.emu.engine.run.driver.EVENTS_PER_CALL", 1)
     simulate.played(d, made, frozenset(), look)
     assert np.max(seen, axis=0).tolist() == [3, 3, 1, 1, 1]
     dev = players[0].arrays.dev[0]

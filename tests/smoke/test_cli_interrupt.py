@@ -92,7 +92,7 @@ def test_the_other_paths_stop_when_one_fails(monkeypatch):
             raise
 
     monkeypatch.setattr(compare, "run_path", run_path)
-    monkeypatch.setattr("ondie.emu.engine.run.system.EVENTS_PER_CALL", 1000)
+    monkeypatch.setattr("ondie.emu.engine.run.driver.EVENTS_PER_CALL", 1000)
     cfg = load_preset("optimstore-r1")
     with pytest.raises(ValueError, match="a defect"):
         compare.compare(

@@ -331,13 +331,13 @@ def test_a_full_drive(capsys, tmp_path, rng):
 
 def test_a_replay_that_does_not_balance(capsys, msr, tmp_path, monkeypatch):
     """A request of which the drive took a byte less."""
-    collect = replay.Player._collect
+    collect = replay.RequestFeed._collect
 
-    def cheat(player, q):
-        player.arrays.req["size"][3] -= 1
-        collect(player, q)
+    def cheat(feed, source):
+        feed.arrays.req["size"][3] -= 1
+        collect(feed, source)
 
-    monkeypatch.setattr(replay.Player, "_collect", cheat)
+    monkeypatch.setattr(replay.RequestFeed, "_collect", cheat)
     outcome = here(capsys, "replay", msr, "--from", "msr", "--json", tmp_path / "a.json",
                    "--log", tmp_path / "a.csv", *settings(), "--quiet")  # fmt: skip
     refused(outcome, "defect", "bytes up the link, at the end of the replay", code=1)

@@ -40,8 +40,7 @@ def test_factory_bad_blocks_are_never_used(unit):
     same = device(**(SHAPE | {"ftl__bad_blocks": 0.1, "ftl__block_unit": unit}))
     assert (grown(same) == bad).all()
     g = d.geometry
-    while d.run_until(1 << 60, max_events=500):
-        d.now = int(d.arrays.reg.now[0])
+    while d.run(500):
         d.check()
         assert (d.arrays.block.state[bad] == mapping.BAD).all()
     assert counter(d, stats.COLLECTIONS) > 50 and counter(d, stats.BAD_BLOCKS) == 0

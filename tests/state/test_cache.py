@@ -13,7 +13,6 @@ import pytest
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from ondie.emu.clock import NEVER
 from ondie.emu.engine.core import counters as stats
 from ondie.emu.engine.run import build
 from ondie.emu.nand import page_store as store
@@ -288,8 +287,7 @@ def test_trim_of_what_is_on_its_way():
     d.buffer = content(5)[None].copy()
     d.submit(commands([(WRITE, 3, 1)], slot=0))
     while d.arrays.cache.flying[0] == 0:
-        d.run_until(NEVER - 1, max_events=1)
-    d.now = int(d.arrays.reg.now[0])
+        d.run(1)
     do(d, TRIM, 3)
     assert count(d, "PROGRAM_PAGES", "DESTAGED_PAGES") == (1, 1)
     assert d.stored(3) is None and (d.read(3) == 0).all()
@@ -337,11 +335,10 @@ def test_back_pressure_loses_nothing():
     batch = random_writes(np.random.default_rng(1), 64, d.lpns, 8)
     d.submit(batch)
     most = 0
-    while d.run_until(NEVER - 1, max_events=1):
+    while d.run(1):
         most = max(most, int(d.arrays.cache.used[0]))
         assert d.arrays.cache.flying[0] <= 1
     assert most == 3 and len(d.completions()) == 64
-    d.now = int(d.arrays.reg.now[0])
     do(d, FLUSH, 0, 0)
     d.check()
 
@@ -349,7 +346,6 @@ def test_back_pressure_loses_nothing():
 def test_the_isp_writes_past_the_cache():
     """A page that the host has written to DRAM, then the ISP to flash: the host's is void, whether
     it was waiting or under way, and a read finds the ISP's."""
-    from ondie.emu.engine.core.state import as_records
     from ondie.emu.engine.run.system import System
     from ondie.emu.paths.base import Rows
 
@@ -360,7 +356,7 @@ def test_the_isp_writes_past_the_cache():
         host = out.one(resource=2, kind=WRITE, lpn=5, bytes_in=PAGE)
         isp = out.one(resource=3, kind=WRITE, lpn=5, bytes_in=PAGE, after0=host)
         out.one(resource=2, kind=READ, lpn=5, bytes_out=PAGE, after0=isp)
-        system.run([as_records(out.take())])
+        system.run([out.take()])
         c = dict(zip(stats.COUNTERS, system.arrays.count[0].tolist(), strict=True))
         assert c["cache_dropped_pages"] + c["destaged_pages"] == 1
         assert (c["read_pages"], c["cache_hit_pages"]) == (1, 0)

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from ondie.emu.clock import NEVER
 from ondie.emu.engine.core import counters as stats
 from ondie.emu.engine.run.system import System
 from ondie.emu.ftl import cached_entries
@@ -23,7 +22,7 @@ from ondie.emu.nvme import command as queues
 from ondie.emu.units import InputError
 from tests.state.small import commands, config, counter, device, random_writes
 from tests.state.test_dictionary import FEATURES, ITEM, LPNS, Pages
-from tests.timing.harness import Rows, as_records
+from tests.timing.harness import Rows
 
 READ, WRITE, TRIM = queues.READ, queues.WRITE, queues.TRIM
 ENTRY = 3  # bytes: two page numbers of 11 bits
@@ -129,13 +128,13 @@ def test_commands_that_want_one_page_wait_once():
     out = Rows()
     for i in range(32):
         out.one(resource=2, kind=READ, lpn=5 * i, bytes_out=512)
-    system.run([as_records(out.take())])
+    system.run([out.take()])
     count = system.arrays.count[0]
     assert count[stats.MAP_READ_PAGES] == 1
     assert (count[stats.MAP_MISSES], count[stats.MAP_HITS]) == (32, 0)
     for i in range(32):
         out.one(resource=2, kind=READ, lpn=5 * i, bytes_out=512)
-    system.run([as_records(out.take())])
+    system.run([out.take()])
     assert count[stats.MAP_READ_PAGES] == 1 and count[stats.MAP_HITS] == 32
 
 
@@ -146,7 +145,7 @@ def test_a_long_read_splits_by_what_is_known():
     out = Rows()
     first = out.one(resource=2, kind=READ, lpn=4, bytes_out=4 * 512)
     out.one(resource=2, kind=READ, lpn=0, bytes_out=16 * 512, after0=first)
-    system.run([as_records(out.take())])
+    system.run([out.take()])
     count = system.arrays.count[0]
     assert count[stats.MAP_READ_PAGES] == 2
     assert (count[stats.MAP_MISSES], count[stats.MAP_HITS]) == (16, 4)
@@ -171,7 +170,7 @@ def test_pages_are_written_back_in_turn(most):
     d = sized(1, ftl__map_writes=most, host__io_queue_depth=32, ftl__over_provisioning=0.5)
     a, writing, listed = d.arrays, 0, 0
     d.submit(random_writes(np.random.default_rng(4), 300, d.lpns))
-    while d.run_until(NEVER - 1, max_events=1):
+    while d.run(1):
         maps = a.maps[0]
         writing = max(writing, int(maps.writing))
         listed += int((a.tpage.asked == cached_entries.LISTED).sum())
@@ -197,7 +196,7 @@ class OnFlash:
     def follow(self):
         """Run to the end, event by event; behind each, flash or a dirty entry has every place."""
         a, span, d = self.d.arrays, int(self.c.map_span), self.d
-        while d.run_until(NEVER - 1, max_events=1):
+        while d.run(1):
             table = a.l2p[0, : d.lpns].astype(np.int64)
             for m in range(int(self.c.tpages)):
                 mine = slice(m * span, (m + 1) * span)
@@ -212,7 +211,6 @@ class OnFlash:
             for m in np.flatnonzero((a.tpage.state != cached_entries.KEPT)[: int(self.c.tpages)]):
                 excused |= set(range(m * span, (m + 1) * span))
             assert differs <= excused, sorted(differs - excused)[:5]
-        d.now = int(a.reg.now[0])  # as Device.run leaves it
 
 
 @pytest.mark.parametrize("entries", [1, 5, 60])
@@ -243,7 +241,7 @@ def test_translation_pages_are_collected():
     d.submit(np.concatenate([once, random_writes(np.random.default_rng(2), 1500, 300)]))
     moved = 0
     before, written = a.l2p[0, d.lpns :].copy(), 0
-    while d.run_until(NEVER - 1, max_events=1):
+    while d.run(1):
         now = counter(d, stats.MAP_PROGRAM_PAGES)
         changed = np.flatnonzero(a.l2p[0, d.lpns :] != before)
         moved += len(changed) - (now - written)

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import stateful
 from hypothesis import strategies as st
 
-from ondie.emu.clock import NEVER
 from ondie.emu.config.schema.flash import ORDERS
 from ondie.emu.drive import Device
 from ondie.emu.engine.core.counters import COUNTERS
@@ -265,10 +264,8 @@ class Machine(stateful.RuleBasedStateMachine):
 
     def step(self, events):
         """Run, and take over what has completed."""
-        before = self.device.now
         try:
-            self.device.run_until(NEVER - 1, max_events=events)
-            self.device.now = max(before, int(self.device.arrays.reg.now[0]))
+            self.device.run(events)
         except InputError as error:
             message = str(error)
             lost = "are bad" in message or "a program has failed" in message

@@ -5,12 +5,11 @@ before they were written. Looked at after every event of a busy drive.
 import numpy as np
 import pytest
 
-from ondie.emu.engine.run import build
+from ondie.emu.engine.run import build, driver
 from ondie.emu.ftl import page_map as mapping
 from ondie.emu.ftl.invariants import check_between_events
 from ondie.emu.nand.geometry import Geometry
 from ondie.emu.nvme.request import READ, WRITE
-from ondie.emu.replay import player as replay
 from ondie.emu.units import InputError
 from tests.state.written import PAGE, config, drive, play, requests
 
@@ -54,7 +53,7 @@ def waiting(arrays):
 
 def stepped(monkeypatch, arrays, cfg, batch, look):
     """The requests, 24 of them outstanding; ``look`` after every event."""
-    monkeypatch.setattr(replay, "EVENTS_PER_CALL", 1)
+    monkeypatch.setattr(driver, "EVENTS_PER_CALL", 1)
     return play(arrays, cfg, [batch], 24, progress=lambda done, now: look()).counters
 
 
@@ -104,7 +103,7 @@ def test_when_the_old_place_is_invalid(map_update):
     old = int(arrays.l2p[0, 0])
     held = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay, "EVENTS_PER_CALL", 1)
+        patch.setattr(driver, "EVENTS_PER_CALL", 1)
 
         def look(done, now):
             if arrays.block.flying.sum():

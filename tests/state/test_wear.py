@@ -71,7 +71,7 @@ def test_cold_data_move_to_worn_blocks():
     block, pool, front = d.arrays.block, d.arrays.pool, d.arrays.front
     seen = 0
     before = (0, np.zeros(0), -1)
-    while d.run_until(1 << 60, max_events=1):
+    while d.run(1):
         levelled, free, was = before
         now = int(front.block[1, 0])
         if levelled and pool.levelled[0] == levelled and now != was and now >= 0:
@@ -79,7 +79,6 @@ def test_cold_data_move_to_worn_blocks():
             seen += 1
         free = np.flatnonzero(block.state == mapping.FREE)
         before = (int(pool.levelled[0]), free, now)
-        d.now = int(d.arrays.reg.now[0])
     assert seen > 5
 
 
@@ -111,8 +110,7 @@ def test_the_least_worn_free_block_is_opened(dynamic):
     block, front = d.arrays.block, d.arrays.front
     states, fronts, freed = block.state.copy(), front.block[:, 0].copy(), {}
     least = oldest = opened = 0
-    while d.run_until(1 << 60, max_events=1):
-        d.now = int(d.arrays.reg.now[0])
+    while d.run(1):
         for stream in range(2):
             b = int(front.block[stream, 0])
             if b >= 0 and b != fronts[stream] and states[b] == mapping.FREE:

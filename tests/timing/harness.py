@@ -10,9 +10,6 @@ import numpy as np
 from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.engine.core import plan_rows as rows
-from ondie.emu.engine.core.state import as_records
-from ondie.emu.engine.run import loop as dispatch
-from ondie.emu.engine.run.errors import raise_error
 from ondie.emu.engine.run.system import System
 from ondie.emu.paths.base import Rows
 
@@ -106,7 +103,7 @@ class Bench:
     def issue(self, n: int = 1, **columns: Any) -> np.ndarray:
         """Hand over rows at once; returns their ids. Nothing happens until the clock is run."""
         ids = self._rows.add(n, **columns)
-        rows.load(self.system.state, as_records(self._rows.take()))
+        self.system.load_rows(self._rows.take())
         return ids
 
     def one(self, **columns: Any) -> int:
@@ -138,8 +135,7 @@ class Bench:
 
     def run_to(self, t: int = NEVER - 1) -> None:
         """Act on all events up to and including ``t`` ps."""
-        dispatch.run(self.system.state, t, 1 << 40, 0)
-        raise_error(self.arrays, self.cfg)
+        self.system.run_until(t)
 
     def done(self, row: int) -> bool:
         """Probe: has the row completed?"""

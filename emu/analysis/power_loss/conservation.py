@@ -66,7 +66,6 @@ def settle_books(system: System, planes: int) -> dict[str, int]:
     pages of a stripe. Raises Imbalance if the missing amount does not match the operations in
     progress.
     """
-    arrays = system.arrays
     left = undone(system)
     begun = left[left["state"] == rows.STARTED]
     unfinished = system.asked(left)
@@ -93,7 +92,7 @@ def settle_books(system: System, planes: int) -> dict[str, int]:
         drive.write(quantities)
         done[dev] = [quantities[f"planned_{name}"] for name in PLANNED]
     quantities = {
-        "transactions_in_flight": len(arrays.txn) - int(arrays.reg["txns_free"][0]),
+        "transactions_in_flight": system.transactions_in_flight,
         "pending_transactions": int(begun["pending"].sum()),
         "dies": system.devices * system.geometry.dies,
     }

@@ -16,7 +16,8 @@ import numpy as np
 from ondie.emu.analysis.power_loss import cut as power
 from ondie.emu.analysis.power_loss.recover import Revival
 from ondie.emu.engine.core.totals import StepClock
-from ondie.emu.engine.run.system import PLANNED, PowerCut, System
+from ondie.emu.engine.run.driver import PowerCut
+from ondie.emu.engine.run.system import PLANNED, System
 from ondie.emu.paths.base import Path
 from ondie.emu.paths.on_die import checkpoint
 from ondie.emu.paths.on_die.path import OnDie

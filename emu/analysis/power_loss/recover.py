@@ -65,7 +65,7 @@ class Revival:
     def run(self) -> None:
         """Scan, check doubtful data, pad, and build the mapping table.
 
-        Raises engine.run.system.PowerCut, Unrecoverable.
+        Raises engine.run.driver.PowerCut, Unrecoverable.
         """
         geometry, path = self.system.geometry, self.path
         heads = range(0, geometry.reservoir_blocks * geometry.pages, geometry.pages)

@@ -99,9 +99,15 @@ def raise_full(arrays: Arrays, cfg: Config) -> None:
 
 
 def raise_stuck(arrays: Arrays, cfg: Config) -> NoReturn:
-    """Raise the reason why no event is left although rows are incomplete."""
+    """Raise the reason why no event is left although rows, requests or cache writes are
+    incomplete."""
     raise_full(arrays, cfg)
     reg = arrays.reg[0]
-    raise SimulationError(
-        f"stuck at {int(reg.now)} ps: row {int(reg.tail)} of {int(reg.next_row)} cannot complete"
-    )
+    requests = int(arrays.pair.outstanding.sum())
+    if reg.tail != reg.next_row:
+        reason = f"row {int(reg.tail)} of {int(reg.next_row)} cannot complete"
+    elif requests:
+        reason = f"{requests} requests never complete"
+    else:
+        reason = f"{int(arrays.cache.flying.sum())} pages of the data cache are never written"
+    raise SimulationError(f"stuck at {int(reg.now)} ps: {reason}")

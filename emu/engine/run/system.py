@@ -1,25 +1,24 @@
 """Simulated system: one host, a PCIe tree, N devices and one clock. Runs plans.
 
-Owns the execution of plans and the delivery of the log of moved bytes to the payload's owner.
-Does not own the contents of plans (paths/) or their cost (analysis/ledger.py).
+Owns the loading of plans, the totals that they request, and the totals of a finished run. Does not
+own the event loop (driver.py), the contents of plans (paths/) or their cost (analysis/ledger.py).
 Source: the plan format (engine/core/plan_rows.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 
-from ondie.emu.clock import NEVER
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows, stages
-from ondie.emu.engine.core.state import as_records
 from ondie.emu.engine.core.totals import StepClock, Totals, sum_counters
-from ondie.emu.engine.run import build, loop
-from ondie.emu.engine.run.errors import SimulationError, raise_error, raise_stuck
+from ondie.emu.engine.run import build
+from ondie.emu.engine.run.driver import Driver
+from ondie.emu.engine.run.errors import SimulationError, raise_error
 from ondie.emu.ftl import cmt, reservoir, write_frontier
 from ondie.emu.nand import timing
 from ondie.emu.nand.geometry import Geometry
@@ -36,27 +35,18 @@ PLANNED = (
     "link_down_bytes", "link_up_bytes", "tunnel_bytes",
     "tunnel_commands", "tunnel_wire_bytes",
 )  # fmt: skip
-EVENTS_PER_CALL = 1 << 22
-"""Events between two checks for interrupts and progress: a fraction of a second."""
 EVENTS_PER_TURN = 1 << 14
-"""Events between two calls of ``Beside.turn``."""
+"""Events between two calls of ``Beside.supply``."""
 
 
 class Beside(Protocol):
-    """Driver of the system's queue pairs while plans run."""
+    """Source of requests for the system's queue pairs while plans run."""
 
-    def turn(self, last: bool) -> bool:
-        """Called after each batch of events; return True if requests were handed over.
-
-        ``last``: the plan is done.
-        """
+    def supply(self, plan_done: bool) -> bool:
+        """Collect completions and load more requests; return True if any was loaded."""
 
 
-class PowerCut(Exception):
-    """Power cut: the system handles no further events."""
-
-
-class System:
+class System(Driver):
     """One host and ``cfg.system.devices`` devices, on which plans run.
 
     ``phases`` names the phases that plan rows refer to by index. ``on_log`` receives the log of
@@ -79,12 +69,7 @@ class System:
         pairs: int = 0,
         relay_wait_ps: int = 0,
     ) -> None:
-        self.cfg = cfg
-        self.relay_wait_ps = relay_wait_ps
-        self.geometry = Geometry.of(cfg)
-        self.phases = phases
-        self.devices = cfg.system.devices
-        self.arrays = build.build(
+        arrays = build.build(
             cfg,
             phases=len(phases),
             reservoir_super_pages=reservoir_super_pages,
@@ -94,33 +79,21 @@ class System:
             timeline=timeline,
             pairs=pairs,
         )
-        self.state = self.arrays.handle()
+        super().__init__(cfg, arrays)
+        self.relay_wait_ps = relay_wait_ps
+        self.phases = phases
+        self.devices = cfg.system.devices
         self.on_log: Callable[[np.ndarray], None] | None = None
         self.on_progress: Callable[[int], None] | None = None
         self.beside: Beside | None = None
         self._messages: Messages | None = None
-        self.events_left: int | None = None
-        """Number of events before the power cut; None: no power cut."""
+        self._chunks: Iterator[np.ndarray] = iter(())  # of the plan that runs
+        self._next_chunk: np.ndarray | None = None
         self.filled_pages = 0
         self.filled_super_pages = 0
         self.planned = np.zeros((self.devices, len(PLANNED)), np.int64)
         """Totals that the plans requested, int64[devices, PLANNED]. The ledger compares the
         simulation with them (analysis/ledger.py)."""
-
-    @property
-    def now(self) -> int:
-        """Simulated time (ps)."""
-        return int(self.arrays.reg.now[0])
-
-    @property
-    def rows_done(self) -> int:
-        """Number of plan rows before the oldest incomplete row."""
-        return int(self.arrays.reg.tail[0])
-
-    @property
-    def next_row(self) -> int:
-        """Id of the next plan row."""
-        return int(self.arrays.reg.next_row[0])
 
     def fill(self, device: int, lpn: int, count: int) -> None:
         """Place ``count`` logical pages on flash as if written sequentially before the run,
@@ -155,17 +128,51 @@ class System:
 
         Raises SimulationError if it gets stuck, PowerCut if ``events_left`` reaches 0 first.
         """
-        for block in plan:
-            for at in range(0, len(block), plan_rows.MAX_CHUNK):
-                chunk = block[at : at + plan_rows.MAX_CHUNK]
-                self._until(len(chunk))
-                self._check_ids(chunk)
-                chunk = self._priced(chunk)
-                self._count(chunk)
-                plan_rows.load(self.state, as_records(chunk))
-        self._until(0)
-        if self.rows_done != self.next_row or self.arrays.cache.flying.any():
-            raise_stuck(self.arrays, self.cfg)
+        self._chunks = _chunks(plan)
+        self._next_chunk = next(self._chunks, None)
+        try:
+            self.run_until()
+        finally:  # after a power cut, the rest of the plan is lost
+            self._chunks, self._next_chunk = iter(()), None
+        self.check_finished()
+
+    @property
+    def plan_done(self) -> bool:
+        """True if every row of the plan has been loaded and completed."""
+        return self._next_chunk is None and self.rows_done == self.next_row
+
+    def supply(self) -> bool:
+        """Load the chunks of the plan for which the ring has room, then requests of ``beside``."""
+        loaded = False
+        while self._next_chunk is not None and len(self._next_chunk) <= self.free_rows:
+            self._load(self._next_chunk)
+            loaded = True
+            self._next_chunk = next(self._chunks, None)
+        self.rows_wanted = 0 if self._next_chunk is None else len(self._next_chunk)
+        if self.beside is not None:
+            loaded |= self.beside.supply(self.plan_done)
+        return loaded
+
+    def _load(self, chunk: np.ndarray) -> None:
+        """Check a chunk of rows, add the amounts that it requests to ``planned``, and load it."""
+        self._check_ids(chunk)
+        chunk = self._priced(chunk)
+        self.planned += self.asked(chunk)
+        self.load_rows(chunk)
+
+    def batch_limit(self) -> int:
+        """Return fewer events if ``beside`` must learn in time that the plan is done."""
+        return super().batch_limit() if self.beside is None else EVENTS_PER_TURN
+
+    def take_log(self, records: np.ndarray) -> None:
+        """Pass the log of moved bytes on to ``on_log``."""
+        if self.on_log is not None:
+            self.on_log(records)
+
+    def report(self) -> None:
+        """Call ``on_progress`` with the number of rows done."""
+        if self.on_progress is not None:
+            self.on_progress(self.rows_done)
 
     def _check_ids(self, chunk: np.ndarray) -> None:
         first = self.next_row
@@ -214,10 +221,6 @@ class System:
             "tunnel_commands": (message.commands[of], sent),
             "tunnel_wire_bytes": ((message.wire_up + message.wire_down)[of], sent),
         }
-
-    def _count(self, chunk: np.ndarray) -> None:
-        """Add the amounts that a chunk requests to ``planned``."""
-        self.planned += self.asked(chunk)
 
     def asked(self, chunk: np.ndarray) -> np.ndarray:
         """Return the amounts that rows request, from their columns: int64[devices, PLANNED]."""
@@ -275,38 +278,6 @@ class System:
         """Add an amount that was requested outside the plans; ``what`` is one of PLANNED."""
         self.planned[device, PLANNED.index(what)] += amount
 
-    def _until(self, want_room: int) -> None:
-        """Run until the ring has room for ``want_room`` rows (0: until no event is left)."""
-        while want_room == 0 or plan_rows.room(self.state) < want_room:
-            most = self._events if self.events_left is None else min(self.events_left, self._events)
-            count = loop.run(self.state, NEVER - 1, most, want_room)
-            self._drain()
-            raise_error(self.arrays, self.cfg)
-            if self.events_left is not None:
-                self.events_left -= count
-                if self.events_left == 0:
-                    raise PowerCut
-            done = want_room == 0 and self.rows_done == self.next_row
-            if self.beside is not None and self.beside.turn(done):
-                continue
-            if self.on_progress is not None:
-                self.on_progress(self.rows_done)
-            if count == 0 and (want_room == 0 or plan_rows.room(self.state) < want_room):
-                if want_room:
-                    raise_stuck(self.arrays, self.cfg)
-                return
-
-    @property
-    def _events(self) -> int:
-        """Most events of one call: fewer if ``beside`` must learn in time that the plan is done."""
-        return EVENTS_PER_CALL if self.beside is None else EVENTS_PER_TURN
-
-    def _drain(self) -> None:
-        count = int(self.arrays.reg.logged[0])
-        if count and self.on_log is not None:
-            self.on_log(self.arrays.log[:count])
-        self.arrays.reg.logged[0] = 0
-
     def totals(self, steps: StepClock) -> Totals:
         """Return the totals of the finished run as plain numbers, for the ledger."""
         arrays, geometry = self.arrays, self.geometry
@@ -347,7 +318,7 @@ class System:
             worn=tuple(map(tuple, worn.sum(axis=1).tolist())),
             erases=(int(erases.sum()), int(erases.max())),
             cached_contents=int(arrays.cache.contents.sum()),
-            in_flight=len(arrays.txn) - int(arrays.reg.txns_free[0]),
+            in_flight=self.transactions_in_flight,
             steps=tuple(steps.steps),
             busy_ps=busy,
             busy_sum_ps=busy_sum,
@@ -364,6 +335,13 @@ class System:
     def lanes(self) -> int:
         """Number of independent parts of a die: its planes, or 1 for the whole die."""
         return int(self.arrays.cfg.lanes[0])
+
+
+def _chunks(plan: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Yield the blocks of a plan in chunks of at most plan_rows.MAX_CHUNK rows."""
+    for block in plan:
+        for at in range(0, len(block), plan_rows.MAX_CHUNK):
+            yield block[at : at + plan_rows.MAX_CHUNK]
 
 
 def leaf_name(devices: int, index: Geometry, lanes: int, leaf: int) -> tuple[int, str]:

@@ -1,0 +1,189 @@
+"""Driver of the engine: the only Python code that runs the compiled event loop.
+
+Owns the state of a simulation, the run of the event loop in batches, the errors that it reports,
+the delivery of its log, the time that it takes, power cuts, and the check that no work is left.
+Does not own what is run: plans (system.py), commands of one drive (emu/drive.py) and requests
+through queue pairs (replay/player.py) are subclasses, which supply work between two batches.
+Source: none. The event loop pauses for the reasons that engine/run/loop.py lists.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from ondie.emu.clock import NEVER
+from ondie.emu.config.config import Config
+from ondie.emu.engine.core import plan_rows
+from ondie.emu.engine.core.state import Arrays, as_records
+from ondie.emu.engine.run import loop
+from ondie.emu.engine.run.errors import raise_error, raise_stuck
+from ondie.emu.nand.geometry import Geometry
+from ondie.emu.units import InputError
+
+EVENTS_PER_CALL = 1 << 22
+"""Events between two checks for interrupts and progress: a fraction of a second."""
+
+
+class PowerCut(Exception):
+    """Power cut: the driver handles no further events."""
+
+
+class Driver:
+    """Runs the event loop on ``arrays``, which engine/run/build.py made from ``cfg``.
+
+    A subclass overrides up to four methods. :meth:`supply` loads work, :meth:`batch_limit` bounds a
+    batch of events, :meth:`take_log` receives the log, and :meth:`report` follows each batch.
+    """
+
+    def __init__(self, cfg: Config, arrays: Arrays) -> None:
+        self.cfg = cfg
+        self.arrays = arrays
+        self.geometry = Geometry.of(cfg)
+        self.state = arrays.handle()
+        self.rows_wanted = 0
+        """Free rows of the ring at which the loop pauses for more rows; 0: it does not pause."""
+        self.events_left: int | None = None
+        """Number of events before the power cut; None: no power cut."""
+        self.off = False
+        """True after a power cut."""
+        self.loop_s = self.loop_cpu_s = 0.0
+        """Wall time and processor time of the event loop so far."""
+
+    @property
+    def now(self) -> int:
+        """Simulated time (ps): the time of the last event."""
+        return int(self.arrays.reg.now[0])
+
+    @property
+    def next_event(self) -> int:
+        """Time of the next event (ps), NEVER if no event is pending."""
+        return int(self.arrays.key[1])
+
+    @property
+    def events(self) -> int:
+        """Number of events handled so far."""
+        return int(self.arrays.reg.events[0])
+
+    @property
+    def rows_done(self) -> int:
+        """Number of plan rows before the oldest incomplete row."""
+        return int(self.arrays.reg.tail[0])
+
+    @property
+    def next_row(self) -> int:
+        """Id of the next plan row."""
+        return int(self.arrays.reg.next_row[0])
+
+    @property
+    def free_rows(self) -> int:
+        """Number of plan rows for which the ring has room."""
+        return int(plan_rows.room(self.state))
+
+    @property
+    def transactions_in_flight(self) -> int:
+        """Number of transactions that have not returned to the pool."""
+        return len(self.arrays.txn) - int(self.arrays.reg.txns_free[0])
+
+    @property
+    def idle(self) -> bool:
+        """True if no event is pending and the data cache writes nothing."""
+        return self.next_event >= NEVER and not self.arrays.cache.flying.any()
+
+    def load_rows(self, rows: np.ndarray) -> None:
+        """Load plan rows (plan_rows.PLAN[n], n at most ``free_rows``) into the ring."""
+        plan_rows.load(self.state, as_records(rows))
+
+    # --- hooks
+
+    def supply(self) -> bool:
+        """Collect completed work and load more, as much as there is room for.
+
+        Return True if any was loaded.
+        """
+        return False
+
+    def batch_limit(self) -> int:
+        """Return the largest number of events until the next call of :meth:`supply`."""
+        return EVENTS_PER_CALL
+
+    def take_log(self, records: np.ndarray) -> None:
+        """Receive log records (events.LOG[n], in order of events), which are valid during the call.
+
+        The engine logs only if the arrays were built with ``payload``.
+        """
+
+    def report(self) -> None:
+        """Report progress. Called after each batch of events."""
+
+    # --- running
+
+    def warm_up(self) -> float:
+        """Compile the event loop, or load it from the cache, by a run without events.
+
+        Return the seconds that this took.
+        """
+        begin = time.perf_counter()
+        loop.run(self.state, -1, 0, 0)
+        return time.perf_counter() - begin
+
+    def run_until(self, t_ps: int = NEVER - 1, max_events: int | None = None) -> int:
+        """Handle events up to ``t_ps``, at most ``max_events``; return their number.
+
+        Stops early if no event is pending and no work can be loaded. Raises PowerCut when
+        ``events_left`` reaches 0, InputError or SimulationError for an error of the engine.
+        """
+        self.check_power()
+        limit = NEVER if max_events is None else max_events
+        done, count = 0, -1
+        while True:
+            loaded = self.supply()
+            if done >= limit or (count == 0 and not loaded):
+                return done
+            count = self._run_batch(t_ps, min(limit - done, self.batch_limit()))
+            done += count
+            self.report()
+
+    def _run_batch(self, t_ps: int, max_events: int) -> int:
+        """Call the event loop once; return the number of events that it handled."""
+        if self.events_left is not None:
+            self._cut_power_if_due()
+            max_events = min(max_events, self.events_left)
+        begin, begin_cpu = time.perf_counter(), time.thread_time()
+        count = int(loop.run(self.state, t_ps, max_events, self.rows_wanted))
+        self.loop_s += time.perf_counter() - begin
+        self.loop_cpu_s += time.thread_time() - begin_cpu
+        reg = self.arrays.reg
+        logged = int(reg.logged[0])
+        if logged:
+            self.take_log(self.arrays.log[:logged])
+            reg.logged[0] = 0
+        raise_error(self.arrays, self.cfg)
+        if self.events_left is not None:
+            self.events_left -= count
+            self._cut_power_if_due()
+        return count
+
+    def _cut_power_if_due(self) -> None:
+        if self.events_left == 0:
+            self.off = True
+            raise PowerCut
+
+    def check_power(self) -> None:
+        """Raise InputError after a power cut."""
+        if self.off:
+            raise InputError("the drive has no power")
+
+    def check_finished(self) -> None:
+        """Raise the reason if rows, requests or writes of the data cache are incomplete.
+
+        The caller has run the events until none was left. Raises InputError for a full drive,
+        otherwise SimulationError.
+        """
+        if (
+            self.rows_done != self.next_row
+            or self.arrays.pair.outstanding.any()
+            or self.arrays.cache.flying.any()
+        ):
+            raise_stuck(self.arrays, self.cfg)
