@@ -229,7 +229,7 @@ def test_a_whole_run(tmp_path):
     said = remarks(drive, scenarios[0], asked=False)
     assert any("Page_Metadat_Capacity" in line for line in said)
     assert any(line.startswith("quirk: one_die_at_a_time") for line in said)
-    assert any("[done here with --quirks]" in line for line in said)
+    assert any("[reproduced here with --quirks]" in line for line in said)
 
 
 def test_a_quirk_is_obeyed_if_and_only_if_the_table_says_so(root):

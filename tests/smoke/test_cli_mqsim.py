@@ -141,7 +141,7 @@ def test_quirks_on_request(pair, tmp_path, capsys):
     for extra in ((), ("--quirks",)):
         done = here(capsys, "mqsim", *pair(), *extra)
         rates.append(float(xml_of(tmp_path / "in" / "load.v2_scenario_1.xml")[1]["IOPS"]))
-        assert ("done here as well" in done.err) and ("with --quirks" in done.err) != bool(extra)
+        assert ("reproduced here" in done.err) and ("with --quirks" in done.err) != bool(extra)
     assert rates[0] < 1e6 and rates[1] == float("inf")
 
 

@@ -38,12 +38,12 @@ class Quirk:
     def line(self, asked: bool) -> str:
         """Return the quirk in one line, with its treatment here."""
         done = {
-            ASKED: "done here as well" if asked else "done here with --quirks",
-            KEPT: "done here as well",
-            NAMED: "not done here",
+            ASKED: "reproduced here" if asked else "reproduced here with --quirks",
+            KEPT: "reproduced here",
+            NAMED: "not reproduced here",
         }[self.treatment]
         about = f" ({', '.join(self.parameters)})" if self.parameters else ""
-        return f"{self.name}{about}: MQSim {self.does}; right is: {self.right} [{done}]"
+        return f"{self.name}{about}: MQSim {self.does}; correct: {self.right} [{done}]"
 
 
 def _always(drive: Drive, scenario: Scenario) -> bool:
@@ -122,50 +122,53 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "whole_seconds", (),
         "divides requests and bytes by the whole seconds of the run, so that IOPS and bandwidth "
-        "are up to twice too high, and inf below one second",
-        "the time of the last completion", ASKED, _always,
+        "are too high by up to a factor of two, and infinite below one second",
+        "division by the time of the last completion", ASKED, _always,
     ),
     # --- requests
     Quirk(
         "whole_rate", ("Bandwidth",),
         "rounds the rate of arrivals down to whole sectors, then whole requests per second, then "
-        "their interval to whole ns", "the mean interval that the bandwidth means", ASKED,
+        "their interval to whole ns", "the mean interval that follows from the bandwidth", ASKED,
         _synthetic(_whole_interval),
     ),
     Quirk(
         "negative_sizes", ("Variance_Request_Size",),
-        "turns a size drawn below zero into 65,536 sectors less that much",
+        "turns a negative random size -n into 65,536 - n sectors",
         "one sector, the smallest request", ASKED,
         _synthetic(lambda f: f.request_size_distribution == "NORMAL"),
     ),
     Quirk(
-        "nanoseconds", ("Time_Unit",), "takes every trace's times as ns", "the unit stated",
+        "nanoseconds", ("Time_Unit",), "reads the times of every trace as ns", "the stated unit",
         ASKED, _traced(lambda f: f.time_unit != "NANOSECOND"),
     ),
     Quirk(
         "whole_trace_rounds", ("Percentage_To_Be_Executed", "Relay_Count"),
-        "runs the whole trace in each of several rounds", "the stated share of it in each",
+        "runs the whole trace in each of several rounds", "the stated share of the trace in "
+        "each round",
         ASKED, _traced(lambda f: f.relay_count > 1 and f.percentage_to_be_executed < 100),
     ),
     Quirk(
         "short_modulus", ("File_Path",),
-        "wraps addresses beyond the flow's at one sector less than its size, which also undoes "
+        "wraps addresses beyond the flow's range at one sector less than its size, which "
+        "also breaks "
         "their alignment", "modulo the size", ASKED, _traced(lambda f: True),
     ),
     Quirk(
         "address_alias", (),
-        "puts the upper half of a sector number back one bit too low, so that addresses from "
-        "2 TiB on fold onto others", "64-bit addresses", ASKED,
+        "restores the upper half of a sector number one bit too low, so that addresses from "
+        "2 TiB on alias others", "64-bit addresses", ASKED,
         lambda d, s: d.planes * d.plane_sectors(1) > 2**32,
     ),
     Quirk(
-        "deviation", ("Variance_Request_Size",), "takes the variance as the standard deviation",
-        "its square root", KEPT, _synthetic(lambda f: f.request_size_distribution == "NORMAL"),
+        "deviation", ("Variance_Request_Size",), "uses the variance as the standard deviation",
+        "the square root of the "
+        "variance", KEPT, _synthetic(lambda f: f.request_size_distribution == "NORMAL"),
     ),
     Quirk(
         "last_sector", (),
-        "sends a request that would end on the last sector of the working set to its start",
-        "room for one address more", KEPT,
+        "moves a request that would end on the last sector of the working set to its start",
+        "a request may end on the last sector", KEPT,
         _synthetic(lambda f: f.address_distribution != "RANDOM_HOTCOLD"),
     ),
     Quirk(
@@ -176,13 +179,15 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "seeds", ("Seed",),
         "overflows 64 bits when it places a seed in the random sequence, and gives seeds 199 apart "
-        "the same place, as 1 and 200", "a true jump for each; only which random numbers are drawn "
-        "depends on it", KEPT, _synthetic(lambda f: True),
+        "the same position, for example 1 and 200", "a separate position for each; this only "
+        "changes which random "
+        "numbers are drawn", KEPT, _synthetic(lambda f: True),
     ),
     Quirk(
         "trailing_blank", ("File_Path",),
-        "takes a trace line that ends in a blank as a read, and a line of other than five columns "
-        "as the end", "the type that stands there, and an error", NAMED, _traced(lambda f: True),
+        "reads a trace line that ends in a blank as a read request, and a line without five "
+        "columns "
+        "as the end of the trace", "the stated type, and an error", NAMED, _traced(lambda f: True),
     ),
     Quirk(
         "round_delays", ("Relay_Count",),
@@ -191,27 +196,30 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "few_requests", ("Total_Requests_To_Generate",),
-        "crashes where fewer requests are to come than the queue holds", "these requests", NAMED,
+        "crashes if there are fewer requests than the queue holds", "processing these "
+        "requests", NAMED,
         _synthetic(lambda f: f.closed_loop and not f.stop_time_ps
                    and f.total_requests_to_generate < f.average_no_of_reqs_in_queue),
     ),
     Quirk(
         "whole_ns", ("PCIe_Lane_Bandwidth",),
-        "cuts the time of each message on the link to whole ns", "the time of its bytes", KEPT,
+        "rounds the time of each message on the link down to whole ns", "the exact time of "
+        "its bytes", KEPT,
         _always,
     ),
     # --- the host interface
     Quirk(
         "pages_of_flows", (),
-        "cuts the requests of a flow that begins inside a page where the drive's pages end, but "
+        "splits the requests of a flow that begins inside a page at the drive's page "
+        "boundaries, but "
         "numbers pages from the flow's first sector, so that parts of two pages that a request "
-        "crosses into share a number; not done here with a data cache or pages of 32 KiB",
-        "pages of the drive, each with a number", ASKED,
+        "crosses share a number; not reproduced here with a data cache or pages of 32 KiB",
+        "a separate number for each page of the drive", ASKED,
         _inside_a_page,
     ),
     Quirk(
         "sata_is_nvme", ("HostInterface_Type", "IO_Queue_Depth"),
-        "has SATA send NVMe's doorbells and entries over PCIe_Lane_*, in a queue that is full of "
+        "sends NVMe doorbells and entries over PCIe_Lane_* with SATA, in a queue that is full of "
         "requests that the drive has not fetched", "frames on a serial link, and at most as many "
         "requests outstanding as the queue is deep", KEPT, _sata,
     ),
@@ -220,93 +228,99 @@ QUIRKS: tuple[Quirk, ...] = (
         ("Channel_IDs", "Chip_IDs", "Die_IDs", "Plane_IDs", "Priority_Class",
          "Device_Level_Data_Caching_Mode"),
         "gives each flow all planes, class HIGH and the first flow's caching with SATA",
-        "what the flow lists, or a refusal", KEPT,
+        "the settings of the flow, or an error", KEPT,
         lambda d, s: sata.seen(d, s.flows) != list(s.flows),
     ),
     Quirk(
         "sata_open_blocks", ("HostInterface_Type",),
-        "keeps blocks open in each plane for every flow, of which SATA fills the first flow's",
-        "open blocks for the one stream", KEPT, lambda d, s: sata.used(d) and len(s.flows) > 1,
+        "keeps blocks open in each plane for every flow, although SATA only fills those of the "
+        "first flow",
+        "open blocks for one stream", KEPT, lambda d, s: sata.used(d) and len(s.flows) > 1,
     ),
     Quirk(
         "sata_preconditioning", ("Enabled_Preconditioning",),
-        "crashes when it fills the drive for several flows with SATA", "the occupancy stated",
+        "crashes when it fills the drive for several flows with SATA", "the stated occupancy",
         NAMED,
         lambda d, s: sata.used(d) and d.enabled_preconditioning and len(s.flows) > 1,
     ),
     # --- the drive
     Quirk(
         "one_die_at_a_time", ("Die_No_Per_Chip",),
-        "runs one command at a time on a chip, so that more dies add capacity and no speed",
-        "dies work side by side", ASKED, lambda d, s: d.die_no_per_chip > 1,
+        "runs one command at a time on a chip, so that more dies increase the capacity but not "
+        "the speed",
+        "the dies of a chip work in parallel", ASKED, lambda d, s: d.die_no_per_chip > 1,
     ),
     Quirk(
         "channel_rates_rounded", ("Channel_Transfer_Rate",),
-        "cuts the time of a transfer to whole ns: 501 to 1000 MT/s are 1000, above 1000 it is free",
-        "the rate stated", ASKED, _cut_rate,
+        "rounds the time of a transfer down to whole ns: 501 to 1000 MT/s act as 1000, and more "
+        "takes no time",
+        "the stated rate", ASKED, _cut_rate,
     ),
     Quirk(
         "suspension_never_issued", ("CMD_Suspension_Support",),
         "never suspends a program or an erase",
-        "reads suspend what the parameter names", ASKED,
+        "reads suspend the operations that the parameter names", ASKED,
         lambda d, s: d.cmd_suspension_support != "NONE",
     ),
     Quirk(
         "wear_levelling",
         ("Dynamic_Wearleveling_Enabled", "Static_Wearleveling_Enabled",
          "Static_Wearleveling_Threshold"),
-        "ignores the settings: the least worn free block is opened in any case, and static wear "
-        "levelling compares block numbers instead of erase counts",
-        "as set", NAMED,
+        "ignores the settings: the least worn free block is always opened, and static wear "
+        "leveling compares block numbers instead of erase counts",
+        "wear leveling as set", NAMED,
         lambda d, s: d.static_wearleveling_enabled or not d.dynamic_wearleveling_enabled,
     ),
     Quirk(
         "unwritten_reads", (),
-        "takes a fresh page for each page that is read before it was written, and can then never "
-        "collect its block", "a read that takes no page", KEPT, _reads,
+        "allocates a flash page for each page that is read before it was written, and can "
+        "then never "
+        "collect its block", "a read that allocates no page", KEPT, _reads,
     ),
     Quirk(
         "unwritten_plane", ("Plane_Allocation_Scheme",),
         "with DWCP takes the plane of a page that is read before it was written from the list of "
-        "dies, and from behind its end where there are more planes", "from the list of planes",
+        "dies, and from beyond its end if there are more planes", "the plane from the list "
+        "of planes",
         NAMED, _both(_reads, _planes_unlike_dies),
     ),
     Quirk(
         "unwritten_not_cached", ("Device_Level_Data_Caching_Mode",),
-        "keeps no page in the read cache that was never programmed", "any page read", KEPT,
+        "does not cache reads of pages that were never programmed", "caching of every "
+        "page read", KEPT,
         _both(_reads, _cached("READ_CACHE", "WRITE_READ_CACHE")),
     ),
     Quirk(
         "mapping_writes", ("Ideal_Mapping_Table", "CMT_Capacity"),
         "queues the write-back of a mapping page and never issues it, after which that page costs "
-        "no read either", "write-backs take their time", ASKED, _cached_map,
+        "no read either", "write-backs that take time", ASKED, _cached_map,
     ),
     Quirk(
         "shared_map_cache", ("CMT_Sharing_Mode",),
-        "gives each flow a mapping cache of the full capacity where it is to be shared",
-        "one cache", NAMED,
+        "gives each flow a mapping cache of the full capacity although it should be shared",
+        "one cache for all flows", NAMED,
         lambda d, s: (not d.ideal_mapping_table and len(s.flows) > 1 and not sata.used(d)
                       and d.cmt_sharing_mode == "SHARED"),
     ),
     Quirk(
         "lost_map_entries", ("CMT_Capacity",),
-        "can evict a mapping entry that is still awaited, whose requests then never complete",
-        "they complete", NAMED, _cached_map,
+        "can evict a mapping entry for which requests wait, which then never complete",
+        "these requests complete", NAMED, _cached_map,
     ),
     Quirk(
         "lost_requests", (),
-        "deletes requests that wait for a page which collection moves, and forgets the erase of a "
+        "deletes requests that wait for a page that collection moves, and loses the erase of a "
         "postponed collection", "every request completes", NAMED, _writes,
     ),
     Quirk(
         "stalled_writes", ("GC_Exec_Threshold",),
-        "asks whether to collect only when a block fills or was erased, and can leave a plane's "
-        "writes waiting for ever", "an error where no block can be collected", NAMED, _writes,
+        "checks for collection only when a block fills or is erased, and can leave a plane's "
+        "writes waiting forever", "an error if no block can be collected", NAMED, _writes,
     ),
     Quirk(
         "lost_drawings", ("GC_Block_Selection_Policy",),
-        "gives up a collection when the block drawn at random is free, wins nothing or is in use",
-        "drawn again", ASKED,
+        "abandons a collection if the random block is free, in use, or has no invalid page",
+        "another random block", ASKED,
         lambda d, s: d.gc_block_selection_policy.startswith("RANDOM") and _writes(d, s),
     ),
     Quirk(
@@ -316,12 +330,13 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "unsafe_victims", ("GC_Block_Selection_Policy",),
-        "ends in errors under collection, since it may choose a block whose pages are on their way",
-        "only blocks at rest are chosen", NAMED,
+        "fails during collection, because it may select a block with pages in flight",
+        "only blocks without pages in flight are selected", NAMED,
         lambda d, s: d.gc_block_selection_policy not in ("GREEDY", "RGA"),
     ),
     Quirk(
-        "copyback", ("Use_Copyback_for_GC",), "crashes at the first page moved", "copy-back",
+        "copyback", ("Use_Copyback_for_GC",), "crashes at the first page moved", "moving pages "
+        "by copy-back",
         NAMED, lambda d, s: d.use_copyback_for_gc,
     ),
     Quirk(
@@ -330,7 +345,8 @@ QUIRKS: tuple[Quirk, ...] = (
         _cached("READ_CACHE"),
     ),
     Quirk(
-        "cache_capacity", ("Data_Cache_Capacity",), "keeps it in 32 bits", "the capacity stated",
+        "cache_capacity", ("Data_Cache_Capacity",), "stores the capacity "
+        "in 32 bits", "the stated capacity",
         NAMED,
         lambda d, s: d.data_cache_capacity_bytes >= 2**32,
     ),
@@ -341,30 +357,32 @@ QUIRKS: tuple[Quirk, ...] = (
     ),
     Quirk(
         "planes", ("Plane_No_Per_Die",),
-        "reads the times of commands on more than 4 planes from behind a table",
-        "the times of as many planes", NAMED, lambda d, s: d.plane_no_per_die > 4,
+        "reads the times of commands on more than 4 planes from beyond the end of a table",
+        "the times for that number of planes", NAMED, lambda d, s: d.plane_no_per_die > 4,
     ),
     Quirk(
         "erase_table", ("Block_PE_Cycles_Limit",),
-        "writes past a table once a block is erased more often", "blocks that wear on", NAMED,
+        "writes beyond the end of a table if a block is erased more often "
+        "than this", "no limit of erases", NAMED,
         lambda d, s: _writes(d, s) and d.block_pe_cycles_limit < 1000,
     ),
     Quirk(
         "preconditioning", ("Enabled_Preconditioning", "Initial_Occupancy_Percentage"),
         "fills at most nine tenths with uniform addresses, marks one sector of each page, and can "
-        "leave so few free blocks that no write is ever placed", "the occupancy stated", NAMED,
+        "leave so few free blocks that no write can be placed", "the stated occupancy", NAMED,
         lambda d, s: d.enabled_preconditioning,
     ),
     Quirk(
         "polling", ("Transaction_Scheduling_Policy", "Priority_Class"),
-        "moves the turn of the priority classes also when a chip is looked at in vain",
-        "the turn moves with the commands", NAMED,
+        "advances the turn of the priority classes even if a chip has no command to issue",
+        "the turn advances with issued commands", NAMED,
         lambda d, s: (d.transaction_scheduling_policy == "PRIORITY_OUT_OF_ORDER"
                       and len(s.flows) > 1 and not sata.used(d)),
     ),
     Quirk(
         "log_delays", ("Enable_ResponseTime_Logging",),
-        "never adds to the end-to-end column of its log with NVMe", "its mean", NAMED,
+        "never fills the end-to-end column of its log with NVMe", "the mean "
+        "end-to-end delay", NAMED,
         lambda d, s: d.enable_response_time_logging and not sata.used(d),
     ),
 )  # fmt: skip
