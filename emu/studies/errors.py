@@ -228,18 +228,18 @@ class Suite:
 def check(steps: int, seeds: Sequence[int], rates: Sequence[float], exposure: int) -> None:
     """Raise InputError for invalid arguments."""
     if steps < 1:
-        raise InputError(f"steps: {steps}, want 1 or more")
+        raise InputError(f"steps: {steps}, use 1 or more")
     if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds: {', '.join(map(str, seeds)) or 'none'}, want different ones")
+        raise InputError(f"seeds: {', '.join(map(str, seeds)) or 'none'}, use different ones")
     if not all(0 <= seed < 1 << 32 for seed in seeds):
-        raise InputError(f"seeds: {', '.join(map(str, seeds))}, want 0 to 2**32 - 1")
+        raise InputError(f"seeds: {', '.join(map(str, seeds))}, use 0 to 2**32 - 1")
     given = ", ".join(f"{rate:g}" for rate in rates) or "none"
     if not rates or len(set(rates)) < len(rates):
-        raise InputError(f"rates: {given}, want different ones")
+        raise InputError(f"rates: {given}, use different ones")
     if not all(0 < rate <= MOST for rate in rates):
-        raise InputError(f"rates: {given}, want more than 0 and at most {MOST}")
+        raise InputError(f"rates: {given}, use more than 0 and at most {MOST}")
     if not 1 <= exposure <= MOST_EXPOSURE:
-        raise InputError(f"exposure: {exposure}, want 1 to {MOST_EXPOSURE:,}")
+        raise InputError(f"exposure: {exposure}, use 1 to {MOST_EXPOSURE:,}")
 
 
 def run_study(

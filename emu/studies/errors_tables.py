@@ -237,8 +237,8 @@ def rows(found: Found) -> list[Row]:
                 counted += abs(cell.run.raw - done[0]) + abs(cell.run.left - done[1])
                 ahead += int(done[0])
                 runs += 1
-        name = f"{model}{found.label}: {ahead:,} flips in {runs} trainings; the drive counts others"
-        source = "flips drawn ahead are those that the drive met in training"
+        name = f"{model}{found.label}: flips of the drive other than the {ahead:,} predicted"
+        source = f"the predicted flips are those that the drive had in {runs} trainings"
         out.append(Row("errors", name, CHECK, 0, float(counted), "flips", 0, source))
     for (model, mode, rate, seed), cell in found.cells.items():
         if cell.left or cell.run is None:
@@ -247,7 +247,7 @@ def rows(found: Found) -> list[Row]:
         wrong = int((cell.run.weights.view("u4") != plain.weights.view("u4")).sum())
         wrong += sum(a != b for a, b in zip(cell.run.losses, plain.losses, strict=True))
         name = f"{named(found, model, mode, rate)}, seed {seed}: {cell.raw:,} flips, 0 left"
-        source = "runs without a flip that is left, trained: weights and losses that differ"
+        source = "trained runs in which no flip remains: weights and losses that differ"
         out.append(Row("errors", name, CHECK, 0, float(wrong), "numbers", 0, source))
     for model in found.models:
         low = float(np.mean([end(found.plain[model, s], found.steps) for s in found.seeds]))
@@ -257,14 +257,18 @@ def rows(found: Found) -> list[Row]:
                 assert all(cell.trained is not None for cell in cells)
                 loss = float(np.mean([end(c.trained, found.steps) for c in cells if c.trained]))
                 name = f"{named(found, model, mode, rate)}: loss at the end"
-                source = f"without errors beside it, {many}; the first loss where it is no number"
+                source = (
+                    f"compared with no errors, {many}; the first loss if the training ends in NaN"
+                )
                 out.append(Row("errors", name, SHOWN, low, loss, "nat", None, source))
     for model in found.models:
         for mode in MODES:
             from_rate = departs(found, model, mode)
             if from_rate is not None:
                 name = f"{model}, {mode}{found.label}: training departs from"
-                source = f"OptimStore: pSLC below 1e-8; departs: misses {DISTANCE:.0%} of the fall"
+                source = (
+                    f"OptimStore: pSLC below 1e-8; departs: misses {DISTANCE:.0%} of the reduction"
+                )
                 out.append(Row("errors", name, SHOWN, CLAIMED, from_rate, "rate", None, source))
     return out
 
@@ -274,7 +278,7 @@ def tables(found: Found) -> list[Table]:
     title = (
         f"Trainings of {found.steps:,} steps with raw bit errors on the die, "
         f"{len(found.seeds)} seed(s){found.label}\n"
-        "share of the loss's fall that is missed; = none is left of the flips, as without errors"
+        "missed share of the loss reduction; =: no flip remains, as without errors"
     )
     table = Table(title=title, title_justify="left", title_style="bold")
     for column in ("model", "rate", "flips", "expected", "interval", *MODES):
@@ -293,7 +297,7 @@ def tables(found: Found) -> list[Table]:
             end_section=True,
         )  # fmt: skip
     costs = Table(
-        title="What the protection costs: update stage and drive, of a step",
+        title="Cost of the protection: update stage and drive, per step",
         title_justify="left", title_style="bold",
     )  # fmt: skip
     for column in ("model", "protection", "update stage", "drive"):
@@ -374,7 +378,7 @@ def draw(found: Found, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
             of_step = found.bits(model) / len(found.seeds) / found.steps * found.exposure
             axes.set(xscale="log", ylim=(-0.08, 1.08), xlabel="raw bit error rate")
             if model == found.models[0]:
-                axes.set_ylabel("share of the loss's fall that is missed")
+                axes.set_ylabel("missed share of the loss reduction")
             axes.set_title(f"{model}{found.label}", fontsize=10)
             top = axes.secondary_xaxis(
                 "top", functions=(lambda x, k=of_step: x * k, lambda x, k=of_step: x / k)
@@ -388,8 +392,8 @@ def draw(found: Found, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
         figure.suptitle(
             f"Training with raw bit errors in the pages that the dies compute with: "
             f"{found.steps:,} steps, {len(found.seeds)} seed(s)"
-            f"{found.label}. 0: as without errors; 1: nothing learnt, or no number. "
-            f"Area: least to most of the seeds; grey: {DISTANCE:.0%}",
+            f"{found.label}. 0: as without errors; 1: nothing learned, or not a number. "
+            f"Area: range of the seeds; grey: {DISTANCE:.0%}",
             fontsize=9, wrap=True,
         )  # fmt: skip
         return save(figure)

@@ -119,7 +119,7 @@ def rows(found: Losses) -> list[Row]:
                 "formats", f"{name}, seed {seed}: loss at the end",
                 SHOWN if distance is None else CHECK,
                 end(found[PLAIN, seed]), end(loss), "nat/token", distance,
-                f"FP32 beside it: small GPT, AdamW, {len(loss):,} steps in closed loop",
+                f"compared with FP32: small GPT, AdamW, {len(loss):,} steps in closed loop",
             )
         )  # fmt: skip
     return made
@@ -134,11 +134,11 @@ def run_study(
 ) -> tuple[list[Row], dict[str, bytes]]:
     """Train all variants; return the rows and the figure's files by suffix. Raises InputError."""
     if steps < 1:
-        raise InputError(f"steps: {steps}, want 1 or more")
+        raise InputError(f"steps: {steps}, use 1 or more")
     if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"seeds: {', '.join(map(str, seeds)) or 'none'}, want different ones")
+        raise InputError(f"seeds: {', '.join(map(str, seeds)) or 'none'}, use different ones")
     if not all(0 <= seed < 1 << 32 for seed in seeds):
-        raise InputError(f"seeds: {', '.join(map(str, seeds))}, want 0 to 2**32 - 1")
+        raise InputError(f"seeds: {', '.join(map(str, seeds))}, use 0 to 2**32 - 1")
     found = losses(list(VARIANTS), seeds, steps, jobs or os.cpu_count() or 1, progress)
     ordered = {(n, s): found[n, s] for n in VARIANTS for s in seeds}
     return rows(ordered), draw(ordered, save)

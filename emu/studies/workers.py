@@ -49,7 +49,7 @@ def pool(suite: str, jobs: int) -> Iterator[Runner]:
                 child.terminate()
             if isinstance(error, BrokenProcessPool):
                 raise InputError(
-                    f"{suite}: a training was killed, as where memory is short"
+                    f"{suite}: a training process was killed, probably because memory is short"
                 ) from error
             raise
 

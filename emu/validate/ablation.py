@@ -54,57 +54,60 @@ BARE = (
     Protection(
         "data randomiser",
         {"pe.randomiser": "die"},
-        "stored patterns are those of the states: long runs of equal cells disturb their "
-        "neighbours, and what the controller writes cannot be read by the elements",
-        "a key stream by row address, a pass of the elements after sensing and one before "
-        "programming",
+        "flash stores the states without scrambling: long runs of equal cells disturb their "
+        "neighbours, and the elements cannot read pages that the controller scrambled",
+        "the elements apply a key stream, seeded by the row address, in one pass after sensing and "
+        "one pass before programming",
     ),
     Protection(
         "encryption (XTS)",
         {"pe.cipher": "die"},
-        "states lie in the flash as plain text; or, under the drive's key, the elements compute "
-        "with ciphers",
-        "an AES-XTS engine on each die, over every page it senses and programs; the key leaves the "
-        "controller",
+        "flash stores the states as plain text; with the drive's encryption, the elements would "
+        "compute with ciphertext",
+        "an AES-XTS engine on each die processes every page that the die senses and programs; the "
+        "key leaves the controller",
     ),
     Protection(
         "end-to-end protection",
         {"pe.integrity": "die"},
-        "the guard of every sector is that of the last content the host sent: all fail when read",
-        "the elements check the guard of what they sense, and make that of what they program; "
-        "from die to host only, since no host has seen the states",
+        "the guard of a sector belongs to the content that the host sent last: the check of every "
+        "updated sector fails when it is read",
+        "the elements check the guards of pages that they sense and compute the guards of pages "
+        "that they program; protection covers die to host only, because the host has not seen the "
+        "states",
     ),
     Protection(
         "ECC parity, on the die",
         {"pe.protection": "on_die_ecc"},
         "a page programmed by an element has no valid parity: wrong bits persist in w, m and v, "
-        "and nobody can correct them later, the controller neither",
-        "an engine on each die (10 bit/1 KiB), decoding before the update and encoding after it; "
-        "its 17.5 B per KiB lie in the page's spare area",
+        "and the controller cannot correct them later",
+        "an engine on each die (10 bit/1 KiB) decodes before the update and encodes after it; the "
+        "spare area of the page holds its 17.5 B per KiB",
     ),
     Protection(
         "ECC parity, by the controller",
         {"pe.protection": "controller_ecc"},
-        "the same",
-        "states out to the decoder and back, results out to the encoder for their parity: 36 "
-        "B/param more on the channel with Adam",
+        "as in the row above",
+        "states move to the controller's decoder and back, and results move to its encoder, which "
+        "computes their parity: 36 B/param more on the channel with Adam",
     ),
 )
 ATOMICITY = (
     Protection(
-        "atomicity, step goes on",
+        "atomicity, step is resumed",
         {"pe.atomicity": "resume"},
-        "gradients are volatile: after a power cut part of w, m and v is of this step, part of "
-        "the last, and nothing says which",
-        "programs carry step and super-page out of band, every die programs a record when its "
-        "step is done; the host keeps the gradients until then and sends the rest again",
+        "gradients are volatile: after a power cut, part of w, m and v belongs to this step and "
+        "part to the previous one, and no record tells them apart",
+        "programs carry step and super-page numbers out of band, and every die programs a record "
+        "when it has finished the step; the host keeps the gradients until then and sends the "
+        "missing ones again",
     ),
     Protection(
         "atomicity, step is undone",
         {"pe.atomicity": "undo"},
-        "the same",
-        "old super-pages stay until the records are programmed: room for two versions; the step "
-        "that was cut is lost, and the host need not keep its gradients",
+        "as in the row above",
+        "old super-pages stay valid until the records are programmed, which takes room for two "
+        "versions; the interrupted step is lost, and the host need not keep its gradients",
     ),
 )
 
@@ -119,19 +122,21 @@ def protections(dies: int) -> tuple[Protection, ...]:
     rain = Protection(
         f"RAIN over {over} dies" if over > 1 else "RAIN over dies",
         {"pe.rain": over},
-        "parity over dies is stale with the first update: a die that fails takes its states along",
-        "results are read out of the registers, the controller programs a super-page of parity "
-        f"for each {over - 1}",
-        "" if over > 1 else "the drive has 1 die: parity would lie beside what it is for",
+        "parity over dies is stale after the first update: the states of a failed die are lost",
+        "results are read from the registers, and the controller programs one super-page of parity "
+        f"for every {over - 1} super-pages of results",
+        "" if over > 1 else "the drive has 1 die: parity would be on the die that it protects",
     )
     every = DIE | {"pe.atomicity": "resume"} | ({"pe.rain": over} if over > 1 else {})
-    name, of_it = ("all", "all of it") if over > 1 else ("all but RAIN", "all of it but RAIN")
+    name, above = (
+        ("all", "all of the above") if over > 1 else ("all but RAIN", "all of the above but RAIN")
+    )
     both = (
         Protection(
             f"{name}, {where}",
             {**every, "pe.protection": code},
-            of_it,
-            f"{of_it}, ECC by the {who}",
+            above,
+            f"{above}, ECC by the {who}",
         )
         for where, who, code in (
             ("on the die", "die", "on_die_ecc"),
@@ -203,8 +208,8 @@ def check(cfg: Config) -> None:
         leaf = cfg.leaf(key)
         if leaf.value != value:
             raise InputError(
-                f"{cfg.system.name}: {key} = {quoted(leaf.text)}: the table varies {key} itself, "
-                f"from {quoted(spelled(value))} on; leave it out, or take `ondie compare`"
+                f"{cfg.system.name}: {key} = {quoted(leaf.text)}: the table varies this key, "
+                f"starting from {quoted(spelled(value))}; leave it out, or use `ondie compare`"
             )
 
 
@@ -251,7 +256,9 @@ def ablation(
 
 def tables(found: list[Repaired], title: str) -> list[Table]:
     """Return two tables: the cost of each protection, and the fault that it prevents."""
-    costs = Table(title=f"Update stage on the dies alone, repaired: {title}", title_justify="left")
+    costs = Table(
+        title=f"Update stage on the dies, with protections: {title}", title_justify="left"
+    )
     for column in ("protection", "update stage", "", "over host offload", "channel, B/param",
                    "J drive", "",
                    "J drive + host", "states on flash"):  # fmt: skip
@@ -276,7 +283,9 @@ def tables(found: list[Repaired], title: str) -> list[Table]:
     reasons = [f"{r.protection.name}: n/a: {r.reason}" for r in found if r.stage is None]
     if reasons:
         costs.caption, costs.caption_justify = "\n".join(reasons), "left"
-    words = Table(title="What breaks without, and how it is repaired", title_justify="left")
+    words = Table(
+        title="Failures without each protection, and the protection", title_justify="left"
+    )
     for column in ("protection", "without", "repaired"):
         words.add_column(column)
     for r in found[1:]:

@@ -44,22 +44,26 @@ remainder of the epoch and therefore have smaller batches. The position in the e
 depends, is the subject of trigger_rows."""
 ABSENCE_S = 360.0
 """Time for which other programs take the cores of two nodes (s)."""
-FITTED = "img/s that the slowdown of a node and the synchronisation are from; HyperTune"
+FITTED = (
+    "speeds from which the slowdown of a node and the synchronization time were derived; HyperTune"
+)
 THREE = (
-    "three equal nodes, batch 180, cores of one taken; synchronisation: ring of 13.88 MB over "
-    "1 Gb/s Ethernet (assumed), no work of a node's own"
+    "three equal nodes with batch 180, other programs take cores of one; synchronization: ring of "
+    "13.88 MB over 1 Gb/s Ethernet (assumed)"
 )
-FOUR_TAKEN = f"{THREE}; over 10 Gb/s, the other end of its range, it is outside: 145.6"
+FOUR_TAKEN = (
+    f"{THREE}; over 10 Gb/s, the upper end of the range, the batch is outside the tolerance: 145.6"
+)
 LAGUNAS = (
-    "host and 36 Lagunas, batches 180/15, 6 of 8 host cores taken, batch at least 100; printed: "
-    "about 72 to 74"
+    "host and 36 Lagunas, batches 180/15, other programs take 6 of 8 host cores, batch at least "
+    "100; published: about 72 to 74"
 )
-OWN = "our own, beside them: expected is the closed form"
+OWN = "not published; the expected value is the closed form"
 RETURN = (
     "two nodes of three lose 6 and 4 of 8 cores at the same time; the cores are free again after "
     f"{ABSENCE_S:g} s"
 )
-QUIET = "no decline, 5 % noise: 1,000 epochs of 100 steps, which a change would end"
+QUIET = "no decline, 5 % noise: 1,000 epochs of 100 steps; a change would end an epoch"
 DECLINED = "20 % decline that begins at 0, 25, 50 and 75 % of an epoch of 100 steps, 2,000 nodes"
 
 
@@ -222,7 +226,7 @@ def range_rows(
     """Yield the rows of three equal nodes over a network at one end of its range."""
     fleet = three_nodes(link)
     found = tuned(fleet, left)
-    source = f"over {link.name}: {fleet.sync_s:.3f} s of synchronisation a step"
+    source = f"over {link.name}: {fleet.sync_s:.3f} s of synchronization per step"
     for name, expected, value, unit in (
         ("batch", published[0], found.batch, ""), ("speed", published[1], found.rate, "img/s"),
     ):  # fmt: skip
@@ -243,8 +247,8 @@ def return_rows() -> Iterator[Row]:
         found.append(tune.batches[:2].mean())
         rates.append(history.between(110, 160))
     for name, expected, values, unit in (
-        ("their batches at last", slowdown.BATCH, found, ""),
-        ("speed at last", slowdown.THREE, rates, "img/s"),
+        ("batches of the two nodes at the end", slowdown.BATCH, found, ""),
+        ("speed at the end", slowdown.THREE, rates, "img/s"),
     ):
         value = float(np.mean(values))
         yield Row("hypertune", name, SHOWN, expected, value, unit, None, RETURN)
@@ -330,8 +334,13 @@ def trigger_rows() -> Iterator[Row]:
     yield Row("hypertune", "changes", CHECK, 0, quiet.changes, "", 0.0, QUIET)
     yield Row("hypertune", "epochs finished", CHECK, epochs, quiet.finished, "", 0.0, QUIET)
     for name, expected, value, unit in (
-        ("most flags in a row (5 are needed)", None, quiet.flags, ""),
-        ("largest decline of a mean by noise (expected: margin)", margin, 100 * quiet.decline, "%"),
+        ("most consecutive flags (5 cause a change)", None, quiet.flags, ""),
+        (
+            "largest decline of a mean caused by noise (expected: margin)",
+            margin,
+            100 * quiet.decline,
+            "%",
+        ),
     ):
         yield Row("hypertune", name, SHOWN, expected, value, unit, None, QUIET)
     printed = watched("literal", epochs, steps, 1)
@@ -340,9 +349,11 @@ def trigger_rows() -> Iterator[Row]:
         yield Row("hypertune", text, SHOWN, None, value, "", None, QUIET)
     took = np.concatenate([until_trigger(start, steps, 500) for start in (0, 25, 50, 75)])
     late = float((took > 10).sum())
-    yield Row("hypertune", "nodes later than 10 steps", CHECK, 0, late, "", 0.0, DECLINED)
+    yield Row(
+        "hypertune", "nodes that change after more than 10 steps", CHECK, 0, late, "", 0.0, DECLINED
+    )
     for name, value in (("mean", took.mean()), ("longest", took.max())):
-        text = f"steps to another batch, {name}"
+        text = f"steps until the batch changes, {name}"
         yield Row("hypertune", text, SHOWN, None, float(value), "steps", None, DECLINED)
 
 

@@ -31,12 +31,12 @@ def mqsim_rows(progress: Progress, cases: Path | None = None, runs: str = "both"
 
     folder = cases or cases_folder()
     if folder is None:
-        raise InputError("mqsim: this installation is without MQSim's cases; --cases DIR is needed")
+        raise InputError("mqsim: this installation has no MQSim cases; use --cases DIR")
     found = mq.read_cases(folder)
     if runs == "recorded":
         found = [case for case in found if case.recorded is not None]
         if not found:
-            raise InputError(f"{folder}: no case has recorded requests; --own is right")
+            raise InputError(f"{folder}: no case has recorded requests; use --own")
     rows = []
     for at, case in enumerate(found):
         if progress is not None:

@@ -89,7 +89,9 @@ class Case:
         base = self.folder / "configs" / self.name
         drive, scenarios = read_pair(f"{base}.ssdconfig.xml", f"{base}.workload.xml")
         if len(scenarios) != 1:
-            raise InputError(f"{base}.workload.xml: {len(scenarios)} scenarios: a case has one")
+            raise InputError(
+                f"{base}.workload.xml: {len(scenarios)} scenarios; a case must have one"
+            )
         return drive, scenarios[0]
 
 
@@ -152,12 +154,12 @@ def read_cases(folder: str | os.PathLike[str], only: Sequence[str] = ()) -> list
         content = json.loads(where.read_text(encoding="utf-8"))
         found = dict(content["cases"])
     except FileNotFoundError:
-        raise InputError(f"{where}: no such file; --cases wants a folder of MQSim cases") from None
+        raise InputError(f"{where}: no such file; --cases takes a folder of MQSim cases") from None
     except OSError as error:
         raise InputError(f"{where}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
         words = " ".join(str(error).split())
-        raise InputError(f"{where}: is no list of cases: {words}") from None
+        raise InputError(f"{where}: not a list of cases: {words}") from None
     for name in only:
         if name not in found:
             near = nearest(name, found) or ", ".join(found)
@@ -274,7 +276,7 @@ class _Rows:
         if theirs is None or theirs == ours == 0:
             return
         if ours is None:
-            raise SimulationError(f"{self.case}, {self.run}: {name}: nothing to divide")
+            raise SimulationError(f"{self.case}, {self.run}: {name}: division by zero")
         self.made.append(CaseRow(self.case, self.run, name, theirs, ours, unit, tolerance))
 
     def rate(self, name: str, theirs: Any, ours: Any, checked: bool) -> None:
@@ -312,15 +314,15 @@ class _Rows:
         same = np.ones(len(ours), bool)
         for name in ("offset", "size", "op", "stream"):
             same &= theirs[name] == ours[name]
-        self.counted("requests at the same place", 1.0, float(same.mean()), "", None)
+        self.counted("requests equal at the same position", 1.0, float(same.mean()), "", None)
         if not same.any():
             return
         apart = np.abs(_latency(ours[same]) / _latency(theirs[same]) - 1)
         for bound in (0.01, 0.05):
             share = float((apart <= bound).mean())
             self.counted(f"requests within {bound:.0%}", 1.0, share, "", None)
-        self.counted("mean difference, over 1", 1.0, 1.0 + float(apart.mean()), "", None)
-        self.counted("largest difference, over 1", 1.0, 1.0 + float(apart.max()), "", None)
+        self.counted("1 + mean relative difference", 1.0, 1.0 + float(apart.mean()), "", None)
+        self.counted("1 + largest relative difference", 1.0, 1.0 + float(apart.max()), "", None)
 
 
 def recorded_rows(
@@ -336,7 +338,7 @@ def recorded_rows(
     theirs, ours = _ordered(recorded.records()), _ordered(np.concatenate(list(requests)))
     if len(theirs) != len(ours):
         raise SimulationError(
-            f"{case.name}, {RECORDED}: {len(theirs)} requests, this run {len(ours)}"
+            f"{case.name}, {RECORDED}: {len(theirs)} requests in MQSim's run, {len(ours)} in this"
         )
     rows = _Rows(case.name, RECORDED, 0, case.tolerance)
     closed = any(flow.depth is not None for flow in made)

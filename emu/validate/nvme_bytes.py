@@ -52,7 +52,7 @@ def traffic_rows(progress: Progress) -> list[Row]:
     )
     rows += [
         Row("bytes", "on die, adam: over the channels", CHECK, 8, channel, "B/param", 0, text),
-        Row("bytes", "on die, adam: arrays, without a channel", CHECK, 24, array, "B/param", 0,
+        Row("bytes", "on die, adam: inside the dies", CHECK, 24, array, "B/param", 0,
         text),
     ]  # fmt: skip
     return rows

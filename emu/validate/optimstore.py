@@ -107,8 +107,8 @@ def _published(cfg: Config) -> Iterator[Row]:
     for who, published, mine in (("C-ISP", 0.26e9, isp), ("on die", 0.50e9, die)):
         yield row(f"{who}, Adam", IDENTITY, published, PARAMS / mine.seconds, "param/s")
     row = _rows(
-        "DeepStore: the gradient is programmed, results go out to be coded and come back; "
-        "tolerance: 28 B/param with nothing else in the way would be 1.29x, in lockstep 0.87x"
+        "DeepStore: the gradient is programmed, and results move to the controller's encoder and "
+        "back; tolerance: 28 B/param would give 1.29x if nothing else limited it, 0.87x in lockstep"
     )
     yield row("DeepStore over baseline", CHECK, 1.1, base.seconds / chip.seconds, "x", 0.17)
     free = stage("chip_level", cfg.replace({"pe.dispatch": "free"}), adam)
@@ -116,15 +116,15 @@ def _published(cfg: Config) -> Iterator[Row]:
     moved = chip.totals.bytes_by["channels in"] + chip.totals.bytes_by["channels out"]
     yield row("DeepStore on the channel", IDENTITY, 28, moved / PARAMS, "B/param")
     row = _rows(
-        "energy of the update stage, drive and host; host power was set to close 3.6x; no "
+        "energy of the update stage, drive and host; host power was chosen to meet 3.6x; no "
         "tolerance is published"
     )
     yield row("baseline's energy over on die's", FIT, 3.6, base.all_j / die.all_j, "x", 0.1)
     yield row("baseline's energy over C-ISP's", CHECK, 2.0, base.all_j / isp.all_j, "x", 0.1)
     found = base.flash_j / die.flash_j
-    yield row("the same of on die, flash, channels, PCIe", SHOWN, 1.3, found)
+    yield row("baseline's energy over on die's, flash, channels, PCIe", SHOWN, 1.3, found)
     found = base.drive_j / die.drive_j
-    yield row("the same of on die, whole drive", SHOWN, 1.3, found)
+    yield row("baseline's energy over on die's, whole drive", SHOWN, 1.3, found)
     row = _rows("average power of flash, channels and PCIe in the update stage, over the baseline")
     for who, published, mine in (("on die", 2.2, die), ("C-ISP", 1.22, isp)):
         yield row(
@@ -169,14 +169,14 @@ def _iteration(cfg: Config) -> Iterator[Row]:
     )
     late = max(spans["gradients"][1] - spans["backward"][1], 0)
     row = _rows(
-        "GPT2-6.7B, update 93 % of the iteration as input; I/O is what the serial update leaves "
-        "beside its CPU, and gradients that are still written when backward is over; no tolerance "
-        "is published"
+        "GPT2-6.7B; input: the update is 93 % of the iteration. I/O is the serial update without "
+        "its CPU time, plus the writing of gradients after the backward pass; no tolerance is "
+        "published"
     )
     found = (late + update - cpu) / whole
     yield row("I/O share of the iteration", CHECK, 0.82, found, "share", 0.1)
     found = (gradients + update - cpu) / whole
-    yield row("I/O share, gradients beside backward too", SHOWN, 0.82, found, "share")
+    yield row("I/O share, including gradients during backward", SHOWN, 0.82, found, "share")
     found = (update - cpu) / whole
     yield row("I/O share, without gradients", SHOWN, 0.82, found, "share")
     row = _rows("end to end: 1 / (7 % + 93 % / speedup of the update stage), 2.2x to 2.5x by model")
@@ -185,7 +185,7 @@ def _iteration(cfg: Config) -> Iterator[Row]:
     yield row("end to end", IDENTITY, 2.4, amdahl)
     for form in ("fp32", "fp16"):
         book = _run("on_die", cfg, trace, weights_up=form)
-        name = f"whole iteration simulated, {form.upper()} weights up counted"
+        name = f"whole iteration simulated, {form.upper()} including weights up"
         yield row(name, SHOWN, 2.4, base.step_s / book.step_s)
 
 
@@ -199,8 +199,8 @@ def _lifetime(cfg: Config) -> Iterator[Row]:
     steps = written / (programmed * LIFETIME_PARAMS)
     each = LIFETIME_YEARS * YEAR_S / LIFETIME_STEPS
     row = _rows(
-        f"10.3 B parameters, {written / 1e18:.3g} M TB over the programmed pages of a simulated "
-        f"step, padding included; {each:.3g} s per iteration are 9.4 years of 12.4 M iterations"
+        f"10.3 B parameters; {written / 1e18:.3g} M TB divided by the pages programmed in a "
+        f"simulated step, including padding; 9.4 years of 12.4 M iterations are {each:.3g} s each"
     )
     yield row("bytes programmed", CHECK, 11.74, programmed, "B/param", 0.03)
     yield row("lifetime in iterations", CHECK, LIFETIME_STEPS, steps, "iterations", 0.03)
@@ -208,15 +208,15 @@ def _lifetime(cfg: Config) -> Iterator[Row]:
     scale = LIFETIME_PARAMS / PARAMS * steps / YEAR_S
     up = book.phases_s["weights_up"]
     for name, seconds in (("not counted", book.step_s - up), ("counted", book.step_s)):
-        name = f"the same at the simulated iteration, weights up {name}"
+        name = f"lifetime at the simulated iteration, weights up {name}"
         yield row(name, SHOWN, LIFETIME_YEARS, seconds * scale, "years")
 
 
 def _dispatch(cfg: Config) -> Iterator[Row]:
     """Yield the speedups by dispatch, with and without the transfer of new weights to the host."""
     row = _rows(
-        "on die over baseline by dispatch, and by what is counted of new weights on their way up: "
-        "neither is published"
+        "on die over baseline by dispatch, without and with the transfer of new weights to the "
+        "host; neither is published"
     )
     for op, published in (("adam", 2.8), ("momentum", 3.2)):
         trace = model(op, PARAMS)
@@ -240,8 +240,8 @@ def _die_bus(cfg: Config) -> Iterator[Row]:
     """
     row = _rows(
         "on die over baseline by the rate of the die's shared bus, which is not published; "
-        f"{cfg.pe.bus_values:g} values per cycle are taken, with which two groups of planes do not "
-        "wait for each other"
+        f"the preset has {cfg.pe.bus_values:g} values per cycle, with which two groups of planes "
+        "do not wait for each other"
     )
     for op, published in (("adam", 2.8), ("momentum", 3.2)):
         trace = model(op, PARAMS)
@@ -274,7 +274,9 @@ def _scaling(cfg: Config) -> Iterator[Row]:
     Expected ratio for twice as many: 1 where the rate does not depend on the number, else 2.
     """
     trace = model("adam", PARAMS)
-    row = _rows("channels and dies; expected 1 where flat, 2 where proportional")
+    row = _rows(
+        "rate with twice the channels or dies; expected: 1 if independent, 2 if proportional"
+    )
     shapes = [(4, 8), (8, 8), (16, 8), (8, 4), (8, 16)]
     rates = {
         (path, shape): PARAMS / _run(path, shaped(cfg, *shape), trace).update_s
@@ -294,6 +296,6 @@ def _scaling(cfg: Config) -> Iterator[Row]:
             grows = 1 if path == "host_offload" else 2
             name = f"{title}, {channels} channels over {channels // 2}, 8 dies each"
             yield row(name, SHAPE, grows, found)
-    row = _rows("share of waiting in the latency of the baseline's pages; queues are not published")
+    row = _rows("share of waiting in the page latency of the baseline; queues are not published")
     for name, share in waiting_shares(cfg).items():
         yield row(f"waiting for the channel, {name}", SHAPE, WAITING[name], share, "share")

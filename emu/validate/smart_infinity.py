@@ -155,12 +155,12 @@ def read_case(
         match = re.fullmatch(r"(?:gpt-?2-|bert-)?(\d+(?:\.\d+)?)b", model.lower())
         if match is None or not 1e6 <= float(match[1]) * 1e9 <= 1e12:
             raise InputError(
-                f"--model {model}: want parameters in billions, 0.001b to 1000b, such as 8.4b"
+                f"--model {model}: use parameters in billions from 0.001b to 1000b, such as 8.4b"
             )
         case = dataclasses.replace(case, params=round(float(match[1]) * 1e9))
     if drives is not None:
         if not 1 <= drives <= 64:
-            raise InputError(f"--drives {drives}: 1 to 64 are right")
+            raise InputError(f"--drives {drives}: use a value from 1 to 64")
         case = dataclasses.replace(case, drives=drives)
     if optimizer is not None:
         if optimizer not in OPTIMIZERS:
@@ -177,8 +177,8 @@ def read_case(
             share = -1.0
         if not 0 <= share <= 100:
             raise InputError(
-                f"--compression {compression}: want percent of the gradient's bytes, index and "
-                "value, 0 to 100, or none"
+                f"--compression {compression}: use a percentage of the gradient's bytes (index "
+                "and value) from 0 to 100, or none"
             )
         case = dataclasses.replace(case, compression=share)
     return case
@@ -224,11 +224,11 @@ def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
                 expected, moved, "B/param", 0.01, f"counted at the device; {SOURCE}",
             )
         )  # fmt: skip
-    text = f"comes out by itself; {SOURCE}"
+    text = f"predicted, not fitted; {SOURCE}"
     totals = {n: found["base", over[n]].total for n in DRIVES}
     rows.append(
         Row(
-            SUITE, f"base: knee, one drive more saves less than {SAVING:.0%} of the step", CHECK,
+            SUITE, f"base: knee, one more drive saves less than {SAVING:.0%} of the step", CHECK,
             4.0, knee(totals), "drives", 0.0, text,
         )
     )  # fmt: skip
@@ -236,7 +236,7 @@ def shape_rows(progress: Progress, params: int = Case.params) -> list[Row]:
         slower = found[variant, over[1]].total > totals[1]
         rows.append(
             Row(
-                SUITE, f"{variant}: one drive is slower than the baseline's one (1 = yes)", CHECK,
+                SUITE, f"{variant}: one drive is slower than base with one (1 = yes)", CHECK,
                 1.0, float(slower), "", 0, text,
             )
         )  # fmt: skip

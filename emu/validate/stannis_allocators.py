@@ -39,13 +39,13 @@ ARITHMETIC = {
 Equal times over Stannis; no synchronization over Stannis; no synchronization over equal times.
 """
 SPEED = (
-    "beyond the papers: samples/s at 24 Newports and 36 MB/s, no batch above the published ones; "
-    "expected: by hand from Table I"
+    "not in the papers: samples/s at 24 Newports and 36 MB/s, no batch above the published ones; "
+    "expected values: by hand from Table I"
 )
 RISK = (
-    f"beyond the papers: what is risked for it. A larger effective batch (ImageNet kept its "
-    f"accuracy up to {LARGEST_BATCH}, the learning rate scaled: Goyal et al. 2017), so fewer "
-    f"updates in an epoch of {IMAGES:,} images; or weights that are apart for some local steps "
+    f"not in the papers: the risk to accuracy. A larger effective batch means fewer updates in an "
+    f"epoch of {IMAGES:,} images (with a scaled learning rate, ImageNet kept its accuracy up to "
+    f"{LARGEST_BATCH}: Goyal et al. 2017). Local steps mean weights that differ between nodes "
     f"(Stich 2019). Not measured here"
 )
 
@@ -130,10 +130,10 @@ class Found:
         text = f"batch of {LARGEST_BATCH} by accumulation, over equal times"
         yield row(text, None, self.plans["largest batch"].samples_per_s / self.equal)
         yield row(
-            "bound without synchronisation, over Stannis", known[1], self.bound / self.stannis
+            "bound without synchronization, over Stannis", known[1], self.bound / self.stannis
         )
         yield row(
-            "bound without synchronisation, over equal times", known[2], self.bound / self.equal
+            "bound without synchronization, over equal times", known[2], self.bound / self.equal
         )
 
     def risks(self) -> Iterator[Row]:
@@ -152,4 +152,4 @@ class Found:
             yield row(f"{what}: effective batch", batch, "samples")
             yield row(f"{what}: updates in an epoch", IMAGES / batch, "updates")
             if chosen.method == "local":
-                yield row(f"{what}: between two averages", chosen.staleness, "steps")
+                yield row(f"{what}: between two exchanges", chosen.staleness, "steps")

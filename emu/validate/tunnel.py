@@ -29,7 +29,7 @@ GRADIENT = 3_470_000 * 4
 """Gradient bytes of MobileNetV2 in FP32."""
 PAPERS = {
     "newport": (24, 36e6, "STANNIS (DAC 2020): 2.7x at 24 Newports, 13.88 MB"),
-    "laguna": (36, 14.5e6, "HyperTune: 1.82 s of synchronisation per step at 36 Lagunas"),
+    "laguna": (36, 14.5e6, "HyperTune: 1.82 s of synchronization per step at 36 Lagunas"),
 }
 SYNCHRONISED = 1.82
 SPEEDUP = 2.7
@@ -40,7 +40,7 @@ OPEN = (
 )  # fmt: skip
 """Settings of the open equivalent: its 100 to 280 us per command include the relay's command and
 copy time, and it has no notification per command."""
-MODEL = "the relays' state machines, packet by packet, against the cost model"
+MODEL = "the relays' state machines, simulated packet by packet, compared with the cost model"
 OWN = "predicted; nothing is published"
 TUNNELS = (1, 6, 12, 24, 36)
 THREADS = (1, 2, 4, 8)
@@ -95,7 +95,7 @@ def identity_rows() -> Iterator[Row]:
     Stream rates follow from the open equivalent's command time. The ring's bytes follow from the
     host's position: messages between drives cross two tunnels.
     """
-    source = "the open equivalent (nvme_csd): 4,092 B in 100 to 280 us per command, one outstanding"
+    source = "an open equivalent (nvme_csd): 4,092 B per command in 100 to 280 us, one at a time"
     for microseconds, rate in ((100, 41), (280, 15)):
         cost = cost_of("newport", *OPEN, f"tunnel.command={microseconds} us")
         headers = (cost.up.mtu + HEADER) / (cost.up.mtu - SEGMENT_HEADER)
@@ -106,11 +106,11 @@ def identity_rows() -> Iterator[Row]:
         cost = cost_of(preset)
         size, n = 10**8, cost.upward(10**8)
         period = n.end_ps / n.received / 1e6
-        name = f"{preset}: from command to command upward, {size / 1e6:.0f} MB"
+        name = f"{preset}: time between two commands upward, {size / 1e6:.0f} MB"
         yield Row(SUITE, name, SHAPE, None, period, "us", None, f"{source}; {OWN}")
     x = exchange("ring", GRADIENT, 24, cost_of("newport"))
     hops = ring.steps(25) * 25 * ring.piece_bytes(GRADIENT, 25)
-    name = "ring over 24 drives: bytes through tunnels over bytes of hops"
+    name = "ring over 24 drives: bytes through tunnels divided by bytes of hops"
     moved = (x.bytes_up + x.bytes_down) / hops
     yield Row(SUITE, name, IDENTITY, 2 * 24 / 25, moved, "x", 1e-9, "drive to drive crosses twice")
 
@@ -165,7 +165,7 @@ def shape_rows() -> Iterator[Row]:
         one = cost.limits(1)
         tunnel = min(one[f"tunnel {UP}"], one[f"tunnel {DOWN}"])
         most = one["host relay"] / tunnel
-        yield shown("drives that the relay's 8 threads are enough for", most, "drives")
+        yield shown("drives for which 8 relay threads suffice", most, "drives")
         for threads in THREADS:
             slow = exchange(
                 "ring", GRADIENT, drives, cost_of(preset, f"tunnel.relay_threads={threads}")

@@ -221,8 +221,8 @@ def half_duplex(stages: Stages, groups: float) -> float:
 FORMS: dict[str, tuple[type[HostOffload], Callable[[Stages, float], float], str]] = {
     "serial": (
         HostOffload, serial,
-        "serial T = N(16/R + 12/W + 1/c), one sub-group; each more adds the latency of a first "
-        "read and a last program. R and W: the same drive reading alone and writing alone",
+        "serial T = N(16/R + 12/W + 1/c), one sub-group; every further one adds the latency of a "
+        "first read and a last program. R and W: the same drive reading alone and writing alone",
     ),
     "pipelined": (
         PipelinedOffload, pipelined,

@@ -41,7 +41,7 @@ def test_bytes_on_the_channel(rows):
         "none, as published": 4,
         "ECC parity, by the controller": 40,
         "RAIN over 16 dies": 4 + 12 + 12 / 15,
-        "atomicity, step goes on": 4 + record,
+        "atomicity, step is resumed": 4 + record,
         "atomicity, step is undone": 4 + record,
         "all, on the die": 4 + 12 + 12 / 15 + record,
         "all, ECC by the controller": 40 + 12 / 15 + record,
@@ -73,7 +73,7 @@ def test_time_of_what_the_controller_does(rows):
         more = rows[name].stage.seconds - bare
         moved = 256 * times * 8 * 3 * PAGE_S
         assert 0.9 * moved < more < 1.4 * moved, name
-    record = rows["atomicity, step goes on"].stage.seconds - bare
+    record = rows["atomicity, step is resumed"].stage.seconds - bare
     assert 100e-6 < record < 200e-6 + 2.1e-3  # and perhaps the erase of the block it opens
 
 
@@ -103,7 +103,7 @@ def test_room_on_flash(rows):
     stripes = N // 2048
     expected = {
         "RAIN over 16 dies": stripes + -(-stripes // 15),
-        "atomicity, step goes on": stripes + 64,
+        "atomicity, step is resumed": stripes + 64,
         "atomicity, step is undone": 2 * (stripes + 64),
     }
     for name, super_pages in expected.items():

@@ -21,7 +21,7 @@ def test_recorded_addresses(name):
     rows = cases.run_recorded(cases.read_cases(CASES, [name])[0], simulate)
     assert misses(rows) == []
     found = {row.name: row for row in rows}
-    assert found["requests at the same place"].ours > 0.98
+    assert found["requests equal at the same position"].ours > 0.98
     assert found["requests within 1%"].ours > (0.999 if name in EXACT else 0.5)
 
 

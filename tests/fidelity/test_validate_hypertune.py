@@ -77,14 +77,14 @@ def test_our_own_rows(rows):
         assert found["steps until the decision, mean"]["predicted"] <= 9
         through = found["speed, steps until the decision included"]["predicted"]
         assert through < found["speed"]["predicted"]
-    assert row(rows, "their batches at last") == 180
-    assert row(rows, "speed at last") == pytest.approx(93.4)
+    assert row(rows, "batches of the two nodes at the end") == 180
+    assert row(rows, "speed at the end") == pytest.approx(93.4)
 
 
 def test_when_it_acts(rows):
     assert row(rows, "changes") == 0 and row(rows, "epochs finished") == 1000
-    assert row(rows, "nodes later than 10 steps") == 0
-    assert row(rows, "steps to another batch, longest") <= 10
+    assert row(rows, "nodes that change after more than 10 steps") == 0
+    assert row(rows, "steps until the batch changes, longest") <= 10
     assert row(rows, "index as printed: changes") >= 990
     assert row(rows, "index as printed: epochs finished") <= 10
 

@@ -105,21 +105,21 @@ def test_beyond(rows):
         ("MobileNetV2: equal times over Stannis, at least 1.1x (1 = yes)", 1),
         ("InceptionV3: gradients accumulated over equal times, at least 1.3x (1 = yes)", 1),
         ("MobileNetV2: equal times over Stannis", 1.116),
-        ("MobileNetV2: bound without synchronisation, over Stannis", 1.22),
-        ("MobileNetV2: bound without synchronisation, over equal times", 1.09),
-        ("InceptionV3: bound without synchronisation, over Stannis", 1.70),
-        ("InceptionV3: bound without synchronisation, over equal times", 1.59),
+        ("MobileNetV2: bound without synchronization, over Stannis", 1.22),
+        ("MobileNetV2: bound without synchronization, over equal times", 1.09),
+        ("InceptionV3: bound without synchronization, over Stannis", 1.70),
+        ("InceptionV3: bound without synchronization, over equal times", 1.59),
     ):
         assert rows[name].kind == CHECK and rows[name].published == least
     for net in ("MobileNetV2", "NASNet-A mobile", "InceptionV3", "SqueezeNet"):
-        bound = rows[f"{net}: bound without synchronisation, over equal times"].predicted
+        bound = rows[f"{net}: bound without synchronization, over equal times"].predicted
         for way in ("gradients accumulated", "local steps"):
             text = f"{net}: {way}, at most 10% of the time in the ring, over equal times"
             assert 1 <= rows[text].predicted < bound
         assert rows[f"{net}: equal times: effective batch"].predicted > 0
     risked = {row.name for row in rows.values() if row.source == beyond.RISK}
-    assert "InceptionV3: local steps: between two averages" in risked
-    assert rows["InceptionV3: local steps: between two averages"].predicted == 6
+    assert "InceptionV3: local steps: between two exchanges" in risked
+    assert rows["InceptionV3: local steps: between two exchanges"].predicted == 6
     assert rows["InceptionV3: gradients accumulated: effective batch"].predicted == 3902
     assert rows["MobileNetV2: Stannis: effective batch"].predicted == 915
 

@@ -42,7 +42,7 @@ def test_the_open_equivalents_range(rows):
     for row in found:
         assert abs(row.difference) < row.tolerance
     for preset in suite.PAPERS:
-        row = rows[f"{preset}: from command to command upward, 100 MB"]
+        row = rows[f"{preset}: time between two commands upward, 100 MB"]
         assert row.kind == SHAPE and 100 < row.predicted < 280
 
 
@@ -55,7 +55,7 @@ def test_the_relay_is_a_constraint(rows):
     assert took[0] > 2 * took[1] > 2.9 * took[2] and took[2] == took[3]
     cores = rows["newport: host cores that relay for 24 drives"].predicted
     assert took[1] == pytest.approx(cores / 2 * took[3], rel=0.1)
-    drives = rows["newport: drives that the relay's 8 threads are enough for"].predicted
+    drives = rows["newport: drives for which 8 relay threads suffice"].predicted
     at_most, beyond = (
         suite.exchange("ring", 10**8, n, suite.cost_of("newport")).limited_by
         for n in (int(drives * 0.95), int(drives * 1.1))

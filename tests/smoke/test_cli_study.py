@@ -50,7 +50,7 @@ def test_what_is_written(done):
     outcome, folder = done
     assert (outcome.code, outcome.err) == (0, "")
     assert files(folder) == ["new", "new/f.PNG", "rows.json"]
-    assert "FP32 beside it: small GPT, AdamW, 6 steps in closed loop" in outcome.out
+    assert "compared with FP32: small GPT, AdamW, 6 steps in closed loop" in outcome.out
     assert "9 rows, 0 check rows outside their tolerance\n" in outcome.out
     assert outcome.out.endswith("written: rows.json, new/f.PNG\n")
 

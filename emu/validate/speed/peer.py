@@ -55,9 +55,9 @@ class Run:
 def check(peer: Path, folder: Path | None) -> None:
     """Raise InputError unless ``peer`` is an executable file and ``folder`` contains cases."""
     if not peer.is_file() or not os.access(peer, os.X_OK):
-        raise InputError(f"--peer {peer}: no program there that can be run")
+        raise InputError(f"--peer {peer}: no executable program")
     if folder is None:
-        raise InputError(f"--peer {peer}: --cases DIR is needed, a folder of MQSim's cases")
+        raise InputError(f"--peer {peer}: use --cases DIR, a folder of MQSim's cases")
     mq.read_cases(folder)
 
 
@@ -165,7 +165,7 @@ def _unpack(source: Path, path: str, folder: Path) -> None:
         with gzip.open(source / f"{path}.gz") as packed:
             target.write_bytes(packed.read())
     else:
-        raise InputError(f"{source / path}: no such file, nor with .gz")
+        raise InputError(f"{source / path}: no such file, with or without .gz")
 
 
 def shortened(folder: Path, requests: int) -> tuple[Path, Path] | None:
@@ -196,8 +196,8 @@ def _run_peer(peer: Path, config: Path, workload: Path) -> Run:
             said = json.loads(line.removeprefix("PEER "))
     if said and said["served"] != said["generated"]:
         raise InputError(
-            f"{peer}: {said['served']} of {said['generated']} requests served: its time is that of "
-            "another workload; a build with its collection mended is right"
+            f"{peer}: {said['served']} of {said['generated']} requests served, so its time "
+            "is that of another workload; use a build with corrected collection"
         )
     return Run(
         ended.wall_s, ended.cpu_s, said.get("loop_wall_s"), said.get("loop_cpu_s"),

@@ -25,7 +25,7 @@ def run(plan: Plan) -> bench.Bench:
     """
     for name in plan.sections:
         if name not in SECTIONS:
-            raise InputError(f"--only {name}: one of {', '.join(SECTIONS)} is right")
+            raise InputError(f"--only {name}: one of {', '.join(SECTIONS)} is required")
     if plan.peer is not None:
         peer.check(plan.peer, plan.cases)
     plan.progress("memory")
