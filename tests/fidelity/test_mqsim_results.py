@@ -325,7 +325,7 @@ def test_lost_requests_miss(shipped):
         run = recorded_again(shipped["V14"])(drive, made, names)
         return Run([run.requests[0][:-1]], run.counters, None)
 
-    with pytest.raises(SimulationError, match="V14.* 2000 requests, this run 1999"):
+    with pytest.raises(SimulationError, match="V14.* 2000 requests in MQSim's run, 1999"):
         cases.run_recorded(shipped["V14"], simulate)
 
 
@@ -352,8 +352,8 @@ def test_a_closed_loop_of_depth_one_by_hand(shipped):
 
 
 BAD_CASES = [
-    ("{", "is no list of cases"),
-    ("[]", "is no list of cases"),
+    ("{", "not a list of cases"),
+    ("[]", "not a list of cases"),
     ('{"cases": {"V01": {}}}', "V01 has no result"),
     ('{"cases": {"V01": {"result": {}, "description": "x"}}}', "its result has no served"),
 ]

@@ -74,7 +74,7 @@ def test_energy(rows):
         row = rows[f"energy with {n} Newports"]
         assert (row.kind, row.tolerance) == (CHECK, 0.01)
     saved = {row.name: row.predicted for row in rows.values() if row.kind == IDENTITY}
-    parts = [value for name, value in saved.items() if name.startswith("of it")]
+    parts = [value for name, value in saved.items() if name.startswith("part saved")]
     assert sum(parts) == pytest.approx(saved["saved over other drives, 24 Newports"])
     # 1 - 4.020 / (328.5 W / 32.3) = 60.47 %
     assert saved["saved over idle Newports, 24 Newports"] == pytest.approx(60.47, abs=0.01)
