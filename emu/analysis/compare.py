@@ -306,9 +306,9 @@ def run_whole(
     path = PATHS[name](cfg, trace, options)
     reason = "it has no update stage on flash"
     if isinstance(path, UpdatingPath):
-        reason = path.unsampled() or "pieces of it would be as long"
+        reason = path.unsampled() or "its pieces would be as long"
     found = run_path(name, cfg, trace, options, steps=1, payload=False, progress=progress)
-    return dataclasses.replace(found, notes=(*found.notes, f"simulated whole: {reason}"))
+    return dataclasses.replace(found, notes=(*found.notes, f"simulated as a whole: {reason}"))
 
 
 def check_length(name: str, trace: Trace, steps: int, bound: Bound) -> None:
@@ -320,8 +320,7 @@ def check_length(name: str, trace: Trace, steps: int, bound: Bound) -> None:
     if whole > LONGEST_S:
         raise InputError(
             f"{name}: {trace.name} would take {whole:.3g} s of simulated time (update stage: "
-            f"{bound.seconds:.3g} s per step, bound by {bound.name}); at most {LONGEST_S:,} s are "
-            "right"
+            f"{bound.seconds:.3g} s per step, bound by {bound.name}); the limit is {LONGEST_S:,} s"
         )
 
 
@@ -374,13 +373,13 @@ def compare(
     trace = trace.timed(options.forward_s, options.backward_s)
     chosen = choose(paths)
     if trace.op not in OPS:
-        reason = trace.attrs.get("op_reason", "no update kernel is known for it")
+        reason = trace.attrs.get("op_reason", "no update kernel implements it")
         raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")
     n_steps = step_count(trace, steps)
     payload = trace.payload == "recorded"
     if sampled and (payload or n_steps > 1 or timeline):
-        what = "a timeline" if timeline else f"{n_steps} steps" if n_steps > 1 else "the payload"
-        raise InputError(f"--sampled: {what} of {trace.name} cannot be had from pieces of it")
+        what = "a timeline" if timeline else f"{n_steps} steps" if n_steps > 1 else "a payload"
+        raise InputError(f"--sampled: pieces of {trace.name} cannot give {what}")
     for name in chosen if paths and strict else ():
         PATHS[name](cfg, trace, options)  # raises Unavailable before anything runs
 

@@ -149,7 +149,7 @@ def headline_words(comparison: Comparison) -> str:
     assert base is not None and rival is not None
     ratios = headline_numbers(comparison)
     words = (
-        f"{rival.name} over {base.name}: update stage {ratios['update_stage']:.2f}x, all outside "
+        f"{rival.name} over {base.name}: update stage {ratios['update_stage']:.2f}x, outside "
         f"forward and backward {ratios['outside_training']:.2f}x, whole step "
         f"{ratios['step']:.2f}x; energy outside forward and backward "
         f"{ratios['energy_outside_training']:.2f}x, of the whole step {ratios['energy']:.2f}x; "
@@ -159,8 +159,8 @@ def headline_words(comparison: Comparison) -> str:
         fast = max(comparison.swings, key=lambda swing: swing.speedup_width)
         lean = max(comparison.swings, key=lambda swing: swing.energy_width)
         words += (
-            f"; the speedup swings most with {fast.key} (x {fast.speedup_width:.2f}), the energy "
-            f"with {lean.key} (x {lean.energy_width:.2f})"
+            f"; the speedup is most sensitive to {fast.key} (x {fast.speedup_width:.2f}), the "
+            f"energy to {lean.key} (x {lean.energy_width:.2f})"
         )
     return words + "."
 
@@ -419,11 +419,11 @@ def unusual(comparison: Comparison) -> str | None:
     if not usual or abs(ran / usual - 1) <= UNUSUAL:
         return None
     which = (
-        "the first step"
+        "of the first step"
         if comparison.steps == 1
-        else f"the first {comparison.steps} steps, on average,"
+        else f"of the first {comparison.steps} steps, on average,"
     )
     return (
-        f"forward and backward: {which} took {seconds(ran)}, the median of the {len(every)} "
-        f"recorded is {seconds(usual)} (--steps {len(every)} runs all of them)"
+        f"forward and backward {which} took {seconds(ran)}; the median of the {len(every)} "
+        f"recorded steps is {seconds(usual)} (--steps {len(every)} runs all of them)"
     )

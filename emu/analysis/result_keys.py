@@ -86,7 +86,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "target.paths[].path": ("", "name of the path"),
     "target.paths[].step_s": ("s", "simulated step time"),
     "target.paths[].met": ("bool", "the path meets the target"),
-    "target.paths[].fixed_s": ("s", "part of the step that no drive shortens"),
+    "target.paths[].fixed_s": ("s", "part of the step that does not depend on the drive"),
     "target.paths[].left_s": ("s", "part of the target that is left for the drive"),
     "target.paths[].where": ("", "where bytes are counted: link or flash"),
     "target.paths[].{read,written}_bytes": ("B", "bytes per step outside forward and backward"),

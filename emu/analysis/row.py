@@ -117,5 +117,5 @@ def show(rows: list[Row], console: Console) -> None:
         console.print()
     missed, checks = sum(row.misses for row in rows), sum(row.kind == CHECK for row in rows)
     if checks < len(rows):
-        console.print(f"{checks} of the rows are checks; the others say what they are")
+        console.print(f"{checks} rows are checks; the titles say why the others are not")
     console.print(f"{len(rows)} rows, {missed} check rows outside their tolerance")

@@ -28,7 +28,7 @@ class Verdict:
     step_s: float
     met: bool
     fixed_s: float
-    """Part of a step that no drive shortens."""
+    """Part of a step that does not depend on the drive."""
     left_s: float
     """Part of the target that is left for the drive."""
     where: str
@@ -52,7 +52,7 @@ def seconds(text: str) -> float:
     """Parse the value of --target-step; return seconds. Raises InputError."""
     found = duration(text, "--target-step")
     if not found:
-        raise InputError(f"--target-step {text}: no step takes no time; write for example 3.5")
+        raise InputError(f"--target-step {text}: must be more than 0; write for example 3.5")
     return found
 
 
@@ -136,10 +136,10 @@ def _moved(book: Ledger, resource: str, phase: str) -> float:
 
 def target_table(found: list[Verdict], target_s: float, table: Table) -> Table:
     """Fill ``table`` with the verdicts and return it."""
-    table.title = f"Is the drive fast enough for a step of {fmt_time(target_s * 1e12)}?"
-    for column in ("step", "answer", "no drive shortens", "left", "reads + writes", "it does"):
+    table.title = f"Drive bandwidth required for a step of {fmt_time(target_s * 1e12)}"
+    for column in ("step", "fast enough", "fixed part", "left", "reads + writes", "simulated rate"):
         table.add_column(column, justify="right")
-    table.add_column("it would need", justify="right")
+    table.add_column("required rate", justify="right")
     for each in found:
         rates = [
             "-" if rate is None else fmt_rate(rate) for rate in (each.has_bytes_per_s, needed(each))
@@ -150,9 +150,10 @@ def target_table(found: list[Verdict], target_s: float, table: Table) -> Table:
             f"{fmt_bytes(each.read_bytes)} + {fmt_bytes(each.written_bytes)}, {each.where}", *rates,
         )  # fmt: skip
     table.caption = (
-        "no drive shortens: forward, backward and a host's update that nothing overlaps; reads and "
-        "writes of states and gradients, over the link for host offload, else in the flash; rates: "
-        "of both together in the update, gradients beside backward left out where it hides them"
+        "The fixed part is forward, backward and a host update that nothing overlaps. Reads and "
+        "writes are those of states and gradients: over the link for host offload, otherwise in "
+        "the flash. Rates are of both together during the update, without gradients that backward "
+        "hides."
     )
     return table
 
@@ -166,7 +167,7 @@ def answer(judged: Verdict) -> str:
     """Return the answer in a few words."""
     if judged.met:
         return "yes"
-    return "no" if judged.needed_bytes_per_s is not None else "no, nor any drive"
+    return "no" if judged.needed_bytes_per_s is not None else "not with any drive"
 
 
 def target_data(comparison: Comparison, target_s: float) -> dict[str, Any]:

@@ -448,11 +448,11 @@ def test_without_power_nothing_goes_on():
     for call in (lambda: run.step(1), run.account):
         with pytest.raises(InputError, match="no power"):
             call()
-    with pytest.raises(InputError, match=r"recover\(\) comes first"):
+    with pytest.raises(InputError, match=r"call recover\(\) first"):
         run.resume()
     run.recover()
     for call in (lambda: run.step(1), run.account, run.checkpoint):
-        with pytest.raises(InputError, match=r"under way; resume\(\) comes first"):
+        with pytest.raises(InputError, match=r"under way; call resume\(\) first"):
             call()
     with pytest.raises(InputError, match="has not been cut"):
         run.recover()

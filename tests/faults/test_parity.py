@@ -199,7 +199,7 @@ def test_a_record_says_which_step_is_done():
 
 def test_what_cannot_stand_in():
     run = started("two dies")
-    with pytest.raises(InputError, match="no parity was made yet"):
+    with pytest.raises(InputError, match="no parity exists before"):
         run.checkpoint((0, 1))
     run.step(0)
     for lost in ((0, 4), (1, 0), (0, -1)):

@@ -151,7 +151,7 @@ def test_what_pieces_do_not_tell_is_simulated_whole_and_says_so(name, options, w
     ).results  # fmt: skip
     every = run_path(name, cfg, trace, made, steps=1, payload=False)
     assert row.sampled is None and row.ledger == every.ledger
-    assert row.notes[-1].startswith("simulated whole: ") and why in row.notes[-1]
+    assert row.notes[-1].startswith("simulated as a whole: ") and why in row.notes[-1]
 
 
 def test_tensors_of_a_few_blocks_are_no_pieces_of_large_ones():
@@ -266,7 +266,7 @@ def test_a_model_as_short_as_the_pieces_is_simulated(n):
         for sampled in (True, False)
     ]
     *notes, last = both[0].notes
-    assert last == "simulated whole: pieces of it would be as long"
+    assert last == "simulated as a whole: its pieces would be as long"
     assert dataclasses.replace(both[0], notes=tuple(notes)) == both[1] and both[0].sampled is None
 
 
@@ -296,7 +296,7 @@ def test_the_command(capsys, tmp_path, monkeypatch):
     ("words", "said"),
     [
         (["gpt-small"], ["--sampled", "22 steps", "gpt-small"]),
-        (["gpt-small", "--steps", "1"], ["--sampled", "the payload", "gpt-small"]),
+        (["gpt-small", "--steps", "1"], ["--sampled", "a payload", "gpt-small"]),
         (["gpt2-1.5b", "--timeline", "t.json"], ["--sampled", "a timeline"]),
     ],
 )

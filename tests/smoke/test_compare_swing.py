@@ -312,8 +312,8 @@ def test_the_headline_names_the_widest(capsys, tmp_path):
     fast = max(rows, key=lambda row: width(row, "speedup"))
     lean = max(rows, key=lambda row: width(row, "energy"))
     assert (
-        f"the speedup swings most with {fast['key']} (x {width(fast, 'speedup'):.2f}), the energy "
-        f"with {lean['key']} (x {width(lean, 'energy'):.2f})."
+        f"the speedup is most sensitive to {fast['key']} (x {width(fast, 'speedup'):.2f}), "
+        f"the energy to {lean['key']} (x {width(lean, 'energy'):.2f})."
     ) in data["headline"]
     assert " ".join(data["headline"].split()) in " ".join(out.split())
     table = out[out.index("Swing of the headline") :]

@@ -152,13 +152,13 @@ def test_a_host_that_updates_by_another_name():
     assert cpu > 0.002 and base.fixed_s == pytest.approx(FORWARD_S + BACKWARD_S + cpu)
     assert update.fixed_s == pytest.approx(FORWARD_S + BACKWARD_S)  # and none of what it waits for
     assert base.read_bytes == pytest.approx(16 * N, rel=0.02)
-    assert target.answer(base) == "no, nor any drive"
+    assert target.answer(base) == "not with any drive"
 
 
 def test_what_no_drive_can_do(c):
     found = of(c, FORWARD_S + BACKWARD_S + 0.004)  # less than the host's update alone
     assert found["host_offload"].needed_bytes_per_s is None
-    assert target.answer(found["host_offload"]) == "no, nor any drive"
+    assert target.answer(found["host_offload"]) == "not with any drive"
     assert target.answer(found["in_storage"]) == "no"
     assert {target.answer(v) for v in of(c, 1.0).values()} == {"yes"}
 
@@ -179,7 +179,7 @@ def test_what_is_refused(text):
 def test_on_the_command_line(capsys, tmp_path):
     words = ["compare", "mlp-fp16", "--steps", "1", "--no-swing"]
     outcome = here(capsys, *words, "--target-step", "1 ms", "--out", tmp_path / "a")
-    assert outcome.code == 0 and "Is the drive fast enough for a step of 1.00 ms?" in outcome.out
+    assert outcome.code == 0 and "Drive bandwidth required for a step of 1.00 ms" in outcome.out
     data = json.loads((tmp_path / "a/result.json").read_text())["target"]
     assert data["step_s"] == 0.001
     assert [p["path"] for p in data["paths"]][:2] == ["host_offload", "host_offload_pipelined"]

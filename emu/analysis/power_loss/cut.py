@@ -83,15 +83,13 @@ def check_cut(path: Path, after: int | None) -> None:
     if after is None:
         return
     if not isinstance(path, OnDie) or path.name != OnDie.name:
-        raise InputError(
-            f"{path.name}: a power cut is recovered from by the path {OnDie.name!r} alone"
-        )
+        raise InputError(f"{path.name}: only the path {OnDie.name!r} recovers from a power cut")
     if path.payload is None:
         raise InputError(
-            f"{path.trace.name}: its pages hold no bytes to recover; use a recorded trace"
+            f"{path.trace.name}: the drive's pages hold no bytes to recover; use a recorded trace"
         )
     if after < 1:
-        raise InputError(f"power cut after {after} events: at least 1 is needed")
+        raise InputError(f"power cut after {after} events: must be 1 or more")
 
 
 def cut(path: Path, system: System, seed: int, before: Cut | None) -> Cut:

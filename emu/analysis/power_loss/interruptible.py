@@ -52,9 +52,9 @@ class Interruptible:
     def nothing_under_way(self) -> None:
         """Raise InputError if a step is interrupted."""
         if self.cut is not None:
-            raise InputError("the drive has no power; recover() and resume() come first")
+            raise InputError("the drive has no power; call recover() and resume() first")
         if self._to_resume is not None:
-            raise InputError("a step is under way; resume() comes first")
+            raise InputError("a step is under way; call resume() first")
 
     def powered_step(self, i: int, cut_after: int | None) -> bool:
         """Run the plan of step i, which has started; return False if the power fails before its
@@ -91,7 +91,7 @@ class Interruptible:
         Unrecoverable.
         """
         if self.cut is None:
-            raise InputError("nothing to recover from: the power has not been cut")
+            raise InputError("nothing to recover: the power has not been cut")
         power.check_cut(self.path, cut_after)
         dead, revival = self.system, Revival(self.path, self.system, self.cut)
         dead.part()
@@ -108,7 +108,7 @@ class Interruptible:
         """Run the rest of the step in which the power was cut; returns as :meth:`step` does."""
         found = self._to_resume
         if found is None:
-            raise InputError("no step to resume: recover() comes first")
+            raise InputError("no step to resume; call recover() first")
         power.check_cut(self.path, cut_after)
         self._to_resume = None
         self._sent = power.sent(self.system)
@@ -124,11 +124,11 @@ class Interruptible:
         self.nothing_under_way()
         path = self.path
         if not isinstance(path, OnDie):
-            raise InputError(f"{path.name}: checkpoints are read out of the path {OnDie.name!r}")
+            raise InputError(f"{path.name}: only the path {OnDie.name!r} has checkpoints")
         checkpoint.check_lost(path, lost)
         read = checkpoint.super_pages(path, lost)
         if any((self.system.arrays.rmap[dev, its] == 0).any() for dev, its in enumerate(read)):
-            raise InputError("a lost die: no parity was made yet; the first update makes them")
+            raise InputError("a lost die: no parity exists before the first update")
         payload, began = path.payload, self.system.now
         up = int(self.system.planned.sum(axis=0)[PLANNED.index("link_up_bytes")])
         if isinstance(payload, Reservoir):

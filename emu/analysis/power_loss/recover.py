@@ -143,7 +143,9 @@ class Revival:
             return False
         step, done = self.old.step, max(scan.committed for scan in self.scans.values())
         if done not in (step - 1, step):
-            raise Unrecoverable(f"records say that step {done} is done; {step} was under way")
+            raise Unrecoverable(
+                f"the records name step {done} as done, but step {step} was under way"
+            )
         if done == step or not self.path.guarded[0].undo:
             return False
         # With commit records, no stripe moves between dies.
