@@ -373,7 +373,7 @@ def compare(
     trace = trace.timed(options.forward_s, options.backward_s)
     chosen = choose(paths)
     if trace.op not in OPS:
-        reason = trace.attrs.get("op_reason", "no update kernel implements it")
+        reason = trace.attrs.get("op_reason", "no update kernel is known for it")
         raise InputError(f"{trace.origin}: optimizer operation {trace.op!r}: {reason}")
     n_steps = step_count(trace, steps)
     payload = trace.payload == "recorded"
