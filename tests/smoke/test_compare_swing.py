@@ -319,15 +319,15 @@ def test_the_headline_names_the_widest(capsys, tmp_path):
     table = out[out.index("Swing of the headline") :]
     shown_keys = re.findall(r"│ ([a-z_]+\.[a-z_]+) +│", table)
     assert shown_keys == [row["key"] for row in rows[: len(shown_keys)]] and len(shown_keys) == 8
-    assert f"{len(rows) - 8} more change either by at most" in table
+    assert f"{len(rows) - 8} more constants change either ratio by at most" in table
     idle = data["assumed"]["unfelt"]
-    assert f"; {len(idle)} are not felt while errors.kind = none" in " ".join(table.split())
+    assert f"; {len(idle)} have no effect because errors.kind = none" in " ".join(table.split())
 
 
 def test_a_sample_in_which_nothing_is_pipelined_says_so():
     """Two sub-groups of a model, one of its sample, where that is too short for several of whole
     blocks; and none where it is not."""
-    note = "the sample fits one sub-group, so that nothing in it is pipelined"
+    note = "the sample fits in one sub-group, so nothing in it is pipelined"
     swing = Swing("host.adam", "1", "2", 1.0, 1.0, 1.0, 1.0)
     cases = ((1_500_000, "1 MiB", True), (1_500_000, "64 KiB", False), (100_000, "64 KiB", False))
     for size, block, said in cases:

@@ -215,18 +215,18 @@ def _lifetimes(c: Comparison) -> Table:
         if x.state_bytes:
             held = [fmt_bytes(x.state_bytes), f"{100 * x.share:.2g}%", fmt_bytes(x.pslc_bytes)]
         table.add_row(r.name, fmt_bytes(x.written_bytes), *worn, *held)
-    mode = "are" if f.cell == "pSLC" else "would be"
+    mode = "are" if f.cell == "pSLC" else "could be"
     words = [
         f"Written: WAF included. {_cycle_words(c.cfg, RETENTION)}.",
-        f"In pSLC, as the states {mode}, they take three times the capacity of TLC.",
+        f"The states {mode} stored as pSLC, which takes three times the capacity of TLC.",
     ]
     if reserved:
         words.append(f"In the reservoir: {_cycle_words(c.cfg, RESERVOIR_RETENTION)}.")
     if c.result("on_die") is not None:
         words.append(
-            f"All blocks worn alike: on_die writes its reservoir alone "
-            f"({c.cfg.ftl.reservoir_fraction:.0%} of the drive), and lives that share where no "
-            "block changes sides."
+            "These lifetimes assume even wear of all blocks. on_die only writes its reservoir "
+            f"({c.cfg.ftl.reservoir_fraction:.0%} of the drive) and has this share of the lifetime "
+            "if no block leaves the reservoir."
         )
     words += [_wear_words(c, r) for r in c.results if r.share is not None]
     table.caption = " ".join(words)
@@ -251,9 +251,9 @@ def _wear_words(c: Comparison, r: Result) -> str:
         return ""
     how, why = [], []
     if share.rotate:
-        how.append(f"planes change roles every {share.rotate:,} cycles")
+        how.append(f"planes rotate roles every {share.rotate:,} cycles")
     if share.migrate:
-        how.append(f"super-pages move between dies that are {share.migrate:,} apart")
+        how.append(f"super-pages move between dies that differ by {share.migrate:,} cycles")
     if share.used < share.planes:
         why.append(f"{share.planes - share.used} of {share.planes} planes idle")
     uneven = share.as_laid_out / share.mean - 1
@@ -263,24 +263,24 @@ def _wear_words(c: Comparison, r: Result) -> str:
     if why:
         words += f" ({', '.join(why)})"
     if how:
-        words += f", {_count(own[0])} as {' and '.join(how)}"
+        words += f", {_count(own[0])} if {' and '.join(how)}"
     if share.rotate:
         each = _count(share.turn_steps)
-        words += f"; a change of roles takes {seconds(share.turn_s)}, once in {each} steps"
+        words += f"; a rotation takes {seconds(share.turn_s)}, once in {each} steps"
     found = spread(r.ledger.totals.worn)
     if not found["die"][2]:
-        return f"{words}. None of its blocks was erased in the run."
+        return f"{words}. No block of it was erased in the run."
     spans = [
-        f"{found[name][0]:,} .. {found[name][1]:,.3g} .. {found[name][2]:,} a {name}"
+        f"{found[name][0]:,} .. {found[name][1]:,.3g} .. {found[name][2]:,} per {name}"
         for name in ("plane", "die")
     ]
-    return f"{words}. Erased in the run, least .. mean .. most: {', '.join(spans)}."
+    return f"{words}. Erases in the run, min .. mean .. max: {', '.join(spans)}."
 
 
 def _arithmetic(c: Comparison) -> Table:
     table = _table(
-        "Update stage against the arithmetic of its own bottleneck",
-        "path", "simulated", "arithmetic", "difference", "bottleneck", "in words",
+        "Update stage compared with a closed form of its bottleneck",
+        "path", "simulated", "closed form", "difference", "bottleneck", "formula",
     )  # fmt: skip
     for r in c.results:
         if r.ledger is None or r.bound is None:
@@ -326,7 +326,7 @@ def _swings(c: Comparison) -> Table:
     assert c.swing_pair is not None
     base, rival = c.swing_pair
     table = _table(
-        f"Swing of the headline ({rival} over {base}) with each assumed constant, widest first,\n"
+        f"Swing of the headline ({rival} over {base}) with each assumed constant, largest first,\n"
         f"simulated on a sample of {sample_params(c.trace, c.cfg):,} parameters",
         "assumed constant", "low", "high", "speedup at low", "at high", "energy ratio at low",
         "at high",
@@ -338,17 +338,17 @@ def _swings(c: Comparison) -> Table:
     rest = c.swings[SHOWN_SWINGS:]
     if rest:
         most = max(s.width for s in rest)
-        notes.append(f"{len(rest)} more change either by at most {most - 1:.1%}")
+        notes.append(f"{len(rest)} more constants change either ratio by at most {most - 1:.1%}")
     idle = unfelt(c.cfg)
     for rule in IDLE:
         covered = sum(rule.covers(key) for key in idle)
         if covered:
-            notes.append(f"{covered} are not felt while {rule.key} = {rule.value}")
+            notes.append(f"{covered} have no effect because {rule.key} = {rule.value}")
     path = (PipelinedOffload if rival == PipelinedOffload.name else HostOffload)(
         c.cfg, c.trace, c.options
     )
     if path.lone_part(sample_params(c.trace, c.cfg)):
-        notes.append("the sample fits one sub-group, so that nothing in it is pipelined")
+        notes.append("the sample fits in one sub-group, so nothing in it is pipelined")
     table.caption = "; ".join(notes) or None
     return table
 
