@@ -16,7 +16,7 @@ from ondie.emu.engine.core.totals import Totals
 from ondie.emu.paths.statement import Work
 
 FJ_PER_J = 1e15
-DRIVE, HOST, COMPUTE = "drive", "host", "compute"
+DRIVE_PART, HOST_PART, COMPUTE_PART = "drive", "host", "compute"
 
 
 PRICES = frozenset(
@@ -117,31 +117,35 @@ def components(cfg: Config, totals: Totals, work: Work) -> list[Component]:
     has_isp = cfg.isp.kind != "none"
     storage = "host.update_power" if work.host_updates else "host.wait_power"
     out = [
-        Component("NAND read", DRIVE, "energy.nand_read", read * page),
-        Component("NAND program", DRIVE, "energy.nand_program", program * page),
+        Component("NAND read", DRIVE_PART, "energy.nand_read", read * page),
+        Component("NAND program", DRIVE_PART, "energy.nand_program", program * page),
         Component(
             "NAND erase",
-            DRIVE,
+            DRIVE_PART,
             "energy.nand_erase",
             counters["erased_blocks"] * totals.block_bytes * 8,
         ),
-        Component("channels", DRIVE, "energy.channel", channel * 8),
-        Component("drive DRAM", DRIVE, "energy.dram", totals.bytes_by["DRAM"] * 8),
-        Component("ECC", DRIVE, "energy.ecc", coded * 8),
-        Component("die ECC", DRIVE, "energy.pe_ecc", die_coded * page),
-        Component("PE additions", DRIVE, "energy.pe_add", work.adds),
-        Component("PE multiplications", DRIVE, "energy.pe_multiply", work.multiplies),
-        Component("page registers", DRIVE, "energy.register", work.register_bits + 2 * turned),
-        Component("die bus", DRIVE, "energy.pe_bus", work.die_bus_bits + turned),
-        Component("cipher on the die", DRIVE, "energy.pe_cipher", work.pe_cipher_bits),
-        Component("ISP busy", DRIVE, "energy.isp_core", isp_busy * cores),
-        Component("ISP idle", DRIVE, "energy.isp_idle", idle if has_isp else 0),
-        Component("controller", DRIVE, "energy.controller", (whole - compute) * totals.devices),
-        Component("PCIe", DRIVE, "link.energy", link * 8),
-        Component("host DRAM", HOST, "host.dram_energy", work.host_dram_bits),
-        Component("host power", HOST, storage, whole - compute),
-        Component("host and accelerator power", COMPUTE, "host.compute_power", compute),
-        Component("waiting controller", COMPUTE, "energy.controller", compute * totals.devices),
+        Component("channels", DRIVE_PART, "energy.channel", channel * 8),
+        Component("drive DRAM", DRIVE_PART, "energy.dram", totals.bytes_by["DRAM"] * 8),
+        Component("ECC", DRIVE_PART, "energy.ecc", coded * 8),
+        Component("die ECC", DRIVE_PART, "energy.pe_ecc", die_coded * page),
+        Component("PE additions", DRIVE_PART, "energy.pe_add", work.adds),
+        Component("PE multiplications", DRIVE_PART, "energy.pe_multiply", work.multiplies),
+        Component("page registers", DRIVE_PART, "energy.register", work.register_bits + 2 * turned),
+        Component("die bus", DRIVE_PART, "energy.pe_bus", work.die_bus_bits + turned),
+        Component("cipher on the die", DRIVE_PART, "energy.pe_cipher", work.pe_cipher_bits),
+        Component("ISP busy", DRIVE_PART, "energy.isp_core", isp_busy * cores),
+        Component("ISP idle", DRIVE_PART, "energy.isp_idle", idle if has_isp else 0),
+        Component(
+            "controller", DRIVE_PART, "energy.controller", (whole - compute) * totals.devices
+        ),
+        Component("PCIe", DRIVE_PART, "link.energy", link * 8),
+        Component("host DRAM", HOST_PART, "host.dram_energy", work.host_dram_bits),
+        Component("host power", HOST_PART, storage, whole - compute),
+        Component("host and accelerator power", COMPUTE_PART, "host.compute_power", compute),
+        Component(
+            "waiting controller", COMPUTE_PART, "energy.controller", compute * totals.devices
+        ),
     ]
     return [component for component in out if component.quantity]
 
@@ -183,6 +187,6 @@ def energy(cfg: Config, totals: Totals, work: Work) -> Energy:
     joules = {part.name: part.joules(cfg) for part in parts}
     groups = {
         group: _sum([joules[part.name] for part in parts if part.group == group])
-        for group in (DRIVE, HOST, COMPUTE)
+        for group in (DRIVE_PART, HOST_PART, COMPUTE_PART)
     }
-    return Energy(groups[DRIVE], groups[HOST], groups[COMPUTE], joules)
+    return Energy(groups[DRIVE_PART], groups[HOST_PART], groups[COMPUTE_PART], joules)

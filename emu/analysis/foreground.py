@@ -33,7 +33,7 @@ from ondie.emu.units import InputError
 from ondie.traces import Trace, block_edit
 from ondie.traces.block_model import BlockTrace
 
-FEWEST = 100
+FEWEST_REQUESTS = 100
 """Smallest number of requests of a kind for which latencies are reported."""
 
 
@@ -234,7 +234,7 @@ def latencies(found: np.ndarray, until: int) -> dict[str, dict[str, float] | Non
     for kind, op in (("read", READ), ("write", WRITE)):
         mine = found[(found["op"] == op) & (found["arrival"] <= until)]
         took = mine["end"] - mine["arrival"]
-        out[kind] = summary(took) if len(took) >= FEWEST else None
+        out[kind] = summary(took) if len(took) >= FEWEST_REQUESTS else None
     return out
 
 

@@ -29,7 +29,7 @@ RATED, RATED_RETENTION = "rated", "flash.rated_retention"
 RETENTION, RESERVOIR_RETENTION = "flash.retention", "ftl.reservoir_retention"
 RESERVOIR_PAGES = ("bpp_pages", "stored_pages", "kept_pages", "landed_pages")
 """Counters of pages programmed in the optimizer's reservoir; all others use the mapping table."""
-BITS = {"pSLC": 1, "SLC": 1, "MLC": 2, "TLC": 3, "QLC": 4}
+BITS_PER_CELL = {"pSLC": 1, "SLC": 1, "MLC": 2, "TLC": 3, "QLC": 4}
 """Bits per cell; flash in pSLC mode is TLC flash that stores one bit."""
 Interval = tuple[float, float, float]
 
@@ -176,12 +176,12 @@ def lifetime(
         totals.mapped_pages * totals.page_bytes + totals.super_pages[1] * geometry.super_page_bytes
     )
     held *= on_flash
-    cells = held // BITS[cfg.flash.cell]
+    cells = held // BITS_PER_CELL[cfg.flash.cell]
     own = None
     if share is not None and share.as_laid_out:
         alone = cycles(cfg, RESERVOIR_RETENTION)[1]
         own = alone / share.levelled, alone / share.as_laid_out
     return Lifetime(
-        written, rated, steps, years, held, held / nominal, cells * BITS["TLC"],
-        held * BITS["TLC"], wear_out, own,
+        written, rated, steps, years, held, held / nominal, cells * BITS_PER_CELL["TLC"],
+        held * BITS_PER_CELL["TLC"], wear_out, own,
     )  # fmt: skip

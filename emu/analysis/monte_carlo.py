@@ -19,9 +19,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ondie.emu.analysis.energy import DRIVE, FJ_PER_J, HOST, components, is_price
+from ondie.emu.analysis.energy import DRIVE_PART, FJ_PER_J, HOST_PART, components, is_price
 from ondie.emu.analysis.ledger import Ledger
-from ondie.emu.analysis.sensitivity import CHOICES, Swing
+from ondie.emu.analysis.sensitivity import USER_CHOICES, Swing
 from ondie.emu.config.config import Config, Leaf, shown
 from ondie.emu.config.schema.keys import KEYS
 from ondie.emu.paths.statement import Work
@@ -29,7 +29,7 @@ from ondie.emu.paths.statement import Work
 DRAWS = 20_000
 DECADE = 10.0
 """Factor above which the law "mixed" draws a range log-uniformly."""
-LAWS = ("mixed", "triangular")
+DRAW_LAWS = ("mixed", "triangular")
 """Laws of the draws. mixed: triangular with its mode at the typical value, but log-uniform for
 ranges wider than a DECADE, where a triangle would put nearly all of its weight into the uppermost
 decade. triangular: always triangular. A choice keeps its typical value in half of the draws and
@@ -185,7 +185,9 @@ class Pair:
         self.pair = tuple(runs)
         self.parts = {
             name: [
-                part for part in components(cfg, book.totals, work) if part.group in (DRIVE, HOST)
+                part
+                for part in components(cfg, book.totals, work)
+                if part.group in (DRIVE_PART, HOST_PART)
             ]
             for name, (book, work) in runs.items()
         }  # fmt: skip
@@ -201,7 +203,7 @@ class Pair:
         spans += [
             _span(cfg.leaf(swing.key), swing)
             for swing in swings
-            if not is_price(swing.key) and swing.key not in CHOICES
+            if not is_price(swing.key) and swing.key not in USER_CHOICES
         ]
         order = {leaf.key: i for i, leaf in enumerate(cfg.leaves())}
         return sorted(spans, key=lambda span: order[span.key])
@@ -225,7 +227,7 @@ class Pair:
         ]
         out = {}
         for path, parts in self.parts.items():
-            out[path] = sums = {DRIVE: np.zeros(count), HOST: np.zeros(count)}
+            out[path] = sums = {DRIVE_PART: np.zeros(count), HOST_PART: np.zeros(count)}
             for part in parts:
                 if part.name == POWER and not powers:
                     continue
@@ -241,15 +243,16 @@ class Pair:
 
     def both(self, values: Values, powers: bool = True) -> tuple[np.ndarray, np.ndarray]:
         """Return the energy of drive and host in J, of the baseline and of the rival."""
-        base, rival = (j[DRIVE] + j[HOST] for j in self.joules(values, powers).values())
+        base, rival = (j[DRIVE_PART] + j[HOST_PART] for j in self.joules(values, powers).values())
         return base, rival
 
     def ratios(self, values: Values) -> dict[str, np.ndarray]:
         """Return the energy ratios, baseline over rival, by DRIVE_ALONE and WITH_HOST."""
         base, rival = self.joules(values).values()
         return {
-            DRIVE_ALONE: base[DRIVE] / rival[DRIVE],
-            WITH_HOST: (base[DRIVE] + base[HOST]) / (rival[DRIVE] + rival[HOST]),
+            DRIVE_ALONE: base[DRIVE_PART] / rival[DRIVE_PART],
+            WITH_HOST: (base[DRIVE_PART] + base[HOST_PART])
+            / (rival[DRIVE_PART] + rival[HOST_PART]),
         }
 
     def power_keys(self) -> tuple[str, str]:
@@ -312,7 +315,7 @@ def assess(
     typical = {name: float(scope_values[0]) for name, scope_values in pair.ratios({}).items()}
     deciding = pair.deciding
     answers = {}
-    drawn = {law: {span.key: span.draw(seed, law) for span in deciding} for law in LAWS}
+    drawn = {law: {span.key: span.draw(seed, law) for span in deciding} for law in DRAW_LAWS}
     for law, values in drawn.items():
         answers[law] = {
             name: _answer(typical[name], ratio) for name, ratio in pair.ratios(values).items()
@@ -322,7 +325,7 @@ def assess(
         (base, rival),
         len(deciding),
         answers,
-        tuple(crossings(pair, drawn[LAWS[0]])),
+        tuple(crossings(pair, drawn[DRAW_LAWS[0]])),
         tuple(bars(pair, speedup)),
         (typical[WITH_HOST], typical[DRIVE_ALONE], speedup),
     )

@@ -14,7 +14,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-TABLE: dict[str, tuple[str, str]] = {
+RESULT_KEYS: dict[str, tuple[str, str]] = {
     "schema_version": ("", "version of this format"),
     "ondie_version": ("", "version of the program"),
     "seed": ("", "seed of all random number generators"),
@@ -199,7 +199,10 @@ def expand(key: str) -> Iterator[str]:
 
 def describe() -> str:
     """Return both tables as text with the columns key, unit and meaning."""
-    rows = [*TABLE.items(), *((f"paths[].metrics.{key}", row) for key, row in METRICS.items())]
+    rows = [
+        *RESULT_KEYS.items(),
+        *((f"paths[].metrics.{key}", row) for key, row in METRICS.items()),
+    ]
     lines = []
     for key, (unit, meaning) in rows:
         lines += [f"{key}{f'  ({unit})' if unit else ''}", f"    {meaning}"]

@@ -46,7 +46,7 @@ class Idle:
         return name != self.key and (name in self.leaves or f"{section}.*" in self.leaves)
 
 
-IDLE = (
+IDLE_KEYS = (
     Idle(
         "errors.kind",
         "none",
@@ -64,7 +64,7 @@ IDLE = (
 them."""
 
 
-CHOICES = frozenset(
+USER_CHOICES = frozenset(
     (
         "system.devices",
         "host.io_queue_depth",
@@ -83,19 +83,19 @@ Factors = Mapping[str, Mapping[str, float]]
 def unfelt(cfg: Config) -> tuple[str, ...]:
     """Return the assumed leaves with a range that change no result of this configuration, in
     order."""
-    idle = [rule for rule in IDLE if cfg.leaf(rule.key).value == rule.value]
+    idle = [rule for rule in IDLE_KEYS if cfg.leaf(rule.key).value == rule.value]
     ranged = (leaf.key for leaf in cfg.assumed() if leaf.low is not None)
     return tuple(key for key in ranged if any(rule.covers(key) for rule in idle))
 
 
 def published_ranges(cfg: Config) -> list[Leaf]:
     """Return the leaves that are not assumed but have a range and may affect time."""
-    idle = [rule for rule in IDLE if cfg.leaf(rule.key).value == rule.value]
+    idle = [rule for rule in IDLE_KEYS if cfg.leaf(rule.key).value == rule.value]
     return [
         leaf
         for leaf in cfg.leaves()
         if leaf.source != "assumed" and leaf.low != leaf.high
-        and not is_price(leaf.key) and leaf.key not in CHOICES
+        and not is_price(leaf.key) and leaf.key not in USER_CHOICES
         and not any(rule.covers(leaf.key) for rule in idle)
     ]  # fmt: skip
 

@@ -29,10 +29,10 @@ from ondie.traces import Trace
 
 MOST_KEYS = 2
 MOST_POINTS = 64
-ALL = "all"
+ALL_PATHS = "all"
 """Path name of a row for a point at which no path ran."""
 REF = "given on the command line"
-CHOICES = {"format": formats.checked}
+OPTIONS = {"format": formats.checked}
 """Check function by key, for keys that are path options instead of configuration constants."""
 
 
@@ -102,7 +102,7 @@ def axes(texts: Sequence[str], cfg: Config) -> tuple[Axis, ...]:
             raise InputError(
                 f"--sweep {text!r}: no values; write for example host.io_queue_depth=1,8,32"
             )
-    chosen = [text for text in texts if text.partition("=")[0].strip() in CHOICES]
+    chosen = [text for text in texts if text.partition("=")[0].strip() in OPTIONS]
     try:
         named = split_overrides([text for text in texts if text not in chosen], cfg.records)
     except InputError as error:
@@ -134,9 +134,9 @@ def _values(
     name: str, parts: Sequence[str], place: str
 ) -> tuple[tuple[Value, ...], tuple[str, ...]]:
     """Return the values of a key and their spelling."""
-    if name in CHOICES:
+    if name in OPTIONS:
         try:
-            names = tuple(CHOICES[name](part) for part in parts)
+            names = tuple(OPTIONS[name](part) for part in parts)
         except InputError as error:
             raise InputError(f"--sweep {error}") from error
         return names, names
@@ -166,7 +166,7 @@ def sweep(
         changes = {axis.key: axis.values[i] for axis, i in zip(along, at, strict=True)}
         if cfg.leaf(nominal.CAPACITY).source == "set":  # a given capacity holds at every point
             changes.setdefault(nominal.CAPACITY, cfg.system.capacity_bytes)
-        choices: dict[str, Any] = {name: changes.pop(name) for name in CHOICES if name in changes}
+        choices: dict[str, Any] = {name: changes.pop(name) for name in OPTIONS if name in changes}
 
         def watch(name: str, share: float, texts: tuple[str, ...] = texts) -> None:
             if progress is not None:
@@ -178,7 +178,7 @@ def sweep(
                 options=replace(options, **choices), swing=False, progress=watch,
             )  # fmt: skip
         except InputError as error:
-            rows.append(SweepRow(texts, ALL, str(error)))
+            rows.append(SweepRow(texts, ALL_PATHS, str(error)))
             continue
         n_steps = comparison.steps
         rows += _rows(comparison, texts, target_s)

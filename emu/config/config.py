@@ -34,10 +34,10 @@ from ondie.emu.units import KINDS, InputError, exact
 
 __all__ = [
     "Config",
+    "ConfigRow",
     "Difference",
     "InputError",
     "Leaf",
-    "Row",
     "Summary",
     "diff",
     "load_preset",
@@ -156,7 +156,7 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ConfigRow:
     """One line of `ondie preset show` as text; the last three fields are empty without --why."""
 
     key: str
@@ -218,20 +218,20 @@ def preset_list() -> list[Summary]:
     return lines
 
 
-def preset_table(config: Config, why: bool = False) -> list[Row]:
+def preset_table(config: Config, why: bool = False) -> list[ConfigRow]:
     """Rows for `ondie preset show`, with range, source and reference if `why`."""
     rows = []
     for leaf in config.leaves():
         value, doc = shown(leaf.value, leaf.unit), key_of(leaf.key)[0].spec.doc
         if not why:
-            rows.append(Row(leaf.key, value, doc))
+            rows.append(ConfigRow(leaf.key, value, doc))
             continue
         span = (
             ""
             if leaf.low is None
             else f"{shown(leaf.low, leaf.unit)} .. {shown(leaf.high, leaf.unit)}"
         )
-        rows.append(Row(leaf.key, value, doc, span, leaf.source, leaf.ref))
+        rows.append(ConfigRow(leaf.key, value, doc, span, leaf.source, leaf.ref))
     return rows
 
 

@@ -23,12 +23,12 @@ at the end of the model. The middle piece is predicted, as a check. Erases come 
 periods may miss them."""
 
 
-GROUPS = (8, 10, 12, 14, 16)
+PIECE_GROUPS = (8, 10, 12, 14, 16)
 """Candidate numbers of sub-groups between one piece and the next. In half of the fitted pieces the
 sub-groups are twice as large. The first candidate closest to whole periods is used."""
 
 
-FEWEST = 16
+FEWEST_GRANULES = 16
 """Minimum granules of a sub-group: in a shorter one latencies dominate."""
 
 
@@ -86,7 +86,7 @@ def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces |
     """
     small, unit = 0, -(-period // granule) * granule
     if group:
-        periods = -(-GROUPS[0] * FEWEST * granule // period)
+        periods = -(-PIECE_GROUPS[0] * FEWEST_GRANULES * granule // period)
         small, count = _groups(Fraction(periods * period, granule))
         small, unit = small * granule, small * count * granule
     unit *= -(-SHORTEST * granule // unit)
@@ -100,5 +100,5 @@ def pieces(n_params: int, period: int, granule: int, group: int = 0) -> Pieces |
 
 def _groups(granules: Fraction) -> tuple[int, int]:
     """Return (granules of a sub-group, number of sub-groups) for about ``granules`` granules."""
-    sizes = [(max(round(granules / count), FEWEST), count) for count in GROUPS]
+    sizes = [(max(round(granules / count), FEWEST_GRANULES), count) for count in PIECE_GROUPS]
     return min(sizes, key=lambda item: abs(item[0] * item[1] - granules))

@@ -18,7 +18,7 @@ from ondie.emu.nvme.request import REQUEST_NAMES
 from ondie.emu.units import InputError
 from ondie.traces.textfile import Target, check_target
 
-COLUMNS = {
+LOG_COLUMNS = {
     "request": "tag",
     "op": "op",
     "offset": "offset",
@@ -37,7 +37,7 @@ ENDINGS = (".csv", ".csv.gz", ".csv.xz", ".h5", ".hdf5")
 LINES = 1 << 16
 
 
-def check(path: Path) -> None:
+def check_log_path(path: Path) -> None:
     """Raise InputError or TraceError for a path or file name that cannot be written."""
     if not path.name.endswith(ENDINGS):
         raise InputError(f"--log {path}: use a file name that ends in {' or '.join(ENDINGS)}")
@@ -54,10 +54,10 @@ def write(requests: np.ndarray, path: Path) -> None:
 
 def _write_csv(requests: np.ndarray, path: Path) -> None:
     with Target(path) as file:
-        file.write(",".join(COLUMNS) + "\n")
+        file.write(",".join(LOG_COLUMNS) + "\n")
         for at in range(0, len(requests), LINES):
             part = requests[at : at + LINES]
-            columns = [part[field].tolist() for field in COLUMNS.values()]
+            columns = [part[field].tolist() for field in LOG_COLUMNS.values()]
             columns[1] = [REQUEST_NAMES[op] for op in columns[1]]
             rows = zip(*columns, strict=True)
             file.write("".join(",".join(map(str, row)) + "\n" for row in rows))
@@ -68,7 +68,7 @@ def _write_hdf5(requests: np.ndarray, path: Path) -> None:
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         with h5py.File(partial, "w") as file:
-            for name, field in COLUMNS.items():
+            for name, field in LOG_COLUMNS.items():
                 file.create_dataset(name, data=requests[field], compression="gzip", shuffle=True)
             file["op"].attrs["names"] = list(REQUEST_NAMES)
         os.replace(partial, path)

@@ -24,12 +24,20 @@ from ondie.emu.nvme.request import READ, REQUEST, WRITE
 
 PS_PER_S = 10**12
 PS_PER_US = 10**6
-FLASH = ("user_reads", "user_writes", "gc_reads", "gc_writes", "map_reads", "map_writes", "erases")
+FLASH_COUNTS = (
+    "user_reads",
+    "user_writes",
+    "gc_reads",
+    "gc_writes",
+    "map_reads",
+    "map_writes",
+    "erases",
+)
 """Counters that a run must provide: pages read and programmed, blocks erased."""
 PADDING = "padding_writes"
 """Pages programmed without data to complete word lines; counted as 0 if absent."""
 QUANTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
-KINDS = {"all": None, "read": READ, "write": WRITE}
+REQUEST_KINDS = {"all": None, "read": READ, "write": WRITE}
 I64 = npt.NDArray[np.int64]
 
 
@@ -79,12 +87,12 @@ def statistics(
     }
     if half is not None:
         in_half = {name: flash[name] - half[name] for name in flash if name in half}
-        of_flash = {name: in_half[name] for name in FLASH}
+        of_flash = {name: in_half[name] for name in FLASH_COUNTS}
         second |= {"flash": of_flash, "waf": write_amplification(in_half)}
     return {
         **whole,
         "second_half": second,
-        "flash": {name: int(flash[name]) for name in FLASH},
+        "flash": {name: int(flash[name]) for name in FLASH_COUNTS},
         "waf": write_amplification(flash),
         "wall_s": wall_s,
         "peak_rss_bytes": peak_rss_bytes(),
@@ -93,7 +101,7 @@ def statistics(
 
 
 def _check(requests: Sequence[np.ndarray], flash: Mapping[str, int]) -> None:
-    missing = [name for name in FLASH if name not in flash]
+    missing = [name for name in FLASH_COUNTS if name not in flash]
     if missing:
         raise SimulationError(f"the run has no counters for {', '.join(missing)}")
     if not sum(map(len, requests)):
@@ -151,7 +159,7 @@ def latencies(latency: I64, op: npt.NDArray[Any]) -> dict[str, Any]:
     latency: int64[n], ps; op: READ, WRITE, ... of each, or whether it is a write.
     """
     out: dict[str, Any] = {}
-    for kind, wanted in KINDS.items():
+    for kind, wanted in REQUEST_KINDS.items():
         part = latency if wanted is None else latency[op == wanted]
         out[kind] = summary(part) if len(part) else None
     return out

@@ -32,7 +32,7 @@ from ondie.emu.replay.mqsim.run import Run, Simulate, read_pair
 from ondie.emu.replay.mqsim.ssdconfig import Drive
 from ondie.emu.replay.mqsim.trace_flow import Recorded, read_recorded
 from ondie.emu.replay.mqsim.workload_xml import Scenario
-from ondie.emu.replay.statistics import KINDS, PS_PER_S, QUANTILES, latencies, statistics
+from ondie.emu.replay.statistics import PS_PER_S, QUANTILES, REQUEST_KINDS, latencies, statistics
 from ondie.emu.units import InputError, nearest
 
 RECORDED, OWN = "recorded addresses", "own addresses"
@@ -257,7 +257,7 @@ def _theirs(part: Mapping[str, Any]) -> dict[str, Any]:
     names = ("mean", *QUANTILES, "max")
     return {
         kind: None if part[kind] is None else {n: part[kind][f"{n}_us"] for n in names}
-        for kind in KINDS
+        for kind in REQUEST_KINDS
     }
 
 
@@ -291,7 +291,7 @@ class _Rows:
         If ``checked``, mean and p99 are checked. In the second half of a collecting run, the mean
         of all requests is checked. All other latencies are shown.
         """
-        for kind in KINDS:
+        for kind in REQUEST_KINDS:
             known, mine = theirs[kind], ours[kind]
             if known is None and mine is None:
                 continue

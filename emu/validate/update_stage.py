@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ondie.emu.analysis.compare import Run
-from ondie.emu.analysis.energy import DRIVE, Component, Energy, components, energy
+from ondie.emu.analysis.energy import DRIVE_PART, Component, Energy, components, energy
 from ondie.emu.analysis.ledger import Ledger
 from ondie.emu.config.config import Config
 from ondie.emu.engine.core.totals import Totals
@@ -130,7 +130,7 @@ def _after(chunks: Iterator[np.ndarray], rest: list[np.ndarray]) -> Iterator[np.
 
 
 def _of_drive(part: Component) -> bool:
-    return part.group == DRIVE
+    return part.group == DRIVE_PART
 
 
 def _between(before: Totals, after: Totals, span: tuple[int, int]) -> Totals:

@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from ondie.emu.replay.mqsim.ssdconfig import DEVICE, FLASH, HOST
+from ondie.emu.replay.mqsim.ssdconfig import DEVICE_SET, FLASH_SET, HOST_SET
 
 HEAD = '<?xml version="1.0" encoding="us-ascii"?>\n'
 DRIVE = {
-    HOST: {
+    HOST_SET: {
         "PCIe_Lane_Bandwidth": "1.0",
         "PCIe_Lane_Count": "4",
         "SATA_Processing_Delay": "400000",
         "Enable_ResponseTime_Logging": "false",
         "ResponseTime_Logging_Period_Length": "1000000",
     },
-    DEVICE: {
+    DEVICE_SET: {
         "Seed": "321",
         "Enabled_Preconditioning": "false",
         "Memory_Type": "FLASH",
@@ -53,7 +53,7 @@ DRIVE = {
         "Chip_No_Per_Channel": "4",
         "Flash_Comm_Protocol": "NVDDR2",
     },
-    FLASH: {
+    FLASH_SET: {
         "Flash_Technology": "TLC",
         "CMD_Suspension_Support": "PROGRAM_ERASE",
         "Page_Read_Latency_LSB": "50000",
@@ -117,15 +117,15 @@ def drive_xml(**changes: str | None) -> str:
     """An ssdconfig.xml, with parameters changed, or left out where None; each in its own set."""
     sets = {name: dict(values) for name, values in DRIVE.items()}
     _change(sets, changes)
-    inner = f"<{FLASH}>\n{elements(sets[FLASH])}</{FLASH}>\n"
-    host = f"<{HOST}>\n{elements(sets[HOST])}</{HOST}>\n"
-    device = f"<{DEVICE}>\n{elements(sets[DEVICE])}{inner}</{DEVICE}>\n"
+    inner = f"<{FLASH_SET}>\n{elements(sets[FLASH_SET])}</{FLASH_SET}>\n"
+    host = f"<{HOST_SET}>\n{elements(sets[HOST_SET])}</{HOST_SET}>\n"
+    device = f"<{DEVICE_SET}>\n{elements(sets[DEVICE_SET])}{inner}</{DEVICE_SET}>\n"
     return f"{HEAD}<Execution_Parameter_Set>\n{host}{device}</Execution_Parameter_Set>\n"
 
 
 def _change(sets: dict[str, dict[str, str]], changes: dict[str, str | None]) -> None:
     for name, value in changes.items():
-        owner = next((s for s in sets.values() if name in s), sets[DEVICE])
+        owner = next((s for s in sets.values() if name in s), sets[DEVICE_SET])
         if value is None:
             del owner[name]
         else:
@@ -135,10 +135,10 @@ def _change(sets: dict[str, dict[str, str]], changes: dict[str, str | None]) -> 
 def flow_xml(base: dict[str, str] = SYNTHETIC, **changes: str | None) -> str:
     """One flow."""
     kind = "Trace_Based" if "File_Path" in base else "Synthetic"
-    sets = {DEVICE: dict(base)}
+    sets = {DEVICE_SET: dict(base)}
     _change(sets, changes)
     tag = f"IO_Flow_Parameter_Set_{kind}"
-    return f"<{tag}>\n{elements(sets[DEVICE])}</{tag}>\n"
+    return f"<{tag}>\n{elements(sets[DEVICE_SET])}</{tag}>\n"
 
 
 def workload_xml(*scenarios: list[str]) -> str:

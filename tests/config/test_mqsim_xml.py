@@ -18,7 +18,7 @@ from ondie.emu.replay.mqsim.ssdconfig import (
     scenario_drive,
     spelled_out,
 )
-from ondie.emu.replay.mqsim.workload_xml import Synthetic, TraceBased, check, read_workload
+from ondie.emu.replay.mqsim.workload_xml import Synthetic, TraceBased, check_scenario, read_workload
 from ondie.emu.units import InputError
 from tests.config.mqsim_files import (
     DRIVE,
@@ -118,7 +118,7 @@ def spelled_out_names() -> list[str]:
 def test_the_shipped_pairs(case):
     d = read_drive(CONFIGS / f"{case}.ssdconfig.xml")
     (s,) = read_workload(CONFIGS / f"{case}.workload.xml")
-    check(s, d)
+    check_scenario(s, d)
     assert d.ideal_mapping_table and d.flash_technology == "SLC" and s.number == 1
     assert len(s.flows) == 1 and s.flows[0].priority_class == "HIGH"
 
@@ -398,30 +398,35 @@ def test_what_a_flow_need_not_state(tmp_path):
 )
 def test_ids_beyond_the_geometry(tmp_path, name, value, count):
     made, d = scenario(tmp_path, flow_xml(), flow_xml(**{name: value})), drive(tmp_path)
-    refused(lambda: check(made, d), "wl.xml: line ", "flow 1 of scenario 1", f"{name} is {value}",
-            f"has {count}: 0 to {count - 1}")  # fmt: skip
+    refused(lambda: check_scenario(made, d), "wl.xml: line ", "flow 1 of scenario 1",
+            f"{name} is {value}", f"has {count}: 0 to {count - 1}")  # fmt: skip
 
 
 def test_a_flow_and_a_drive_that_do_not_fit(tmp_path):
     cached = flow_xml(Device_Level_Data_Caching_Mode="WRITE_CACHE")
     simple = drive(tmp_path, Caching_Mechanism="SIMPLE")
-    refused(lambda: check(scenario(tmp_path, cached), simple), "is WRITE_CACHE", "ADVANCED")
-    check(scenario(tmp_path, flow_xml()), simple)
+    refused(
+        lambda: check_scenario(scenario(tmp_path, cached), simple), "is WRITE_CACHE", "ADVANCED"
+    )
+    check_scenario(scenario(tmp_path, flow_xml()), simple)
     small = drive(tmp_path, Data_Cache_Capacity="4096", Data_Cache_Sharing_Mode="EQUAL_PARTITIONING")  # noqa: E501 # fmt: skip
-    check(scenario(tmp_path, cached), small)
-    refused(lambda: check(scenario(tmp_path, cached, cached), small), "Data_Cache_Capacity is 4096",
-            "each of 2 flows")  # fmt: skip
+    check_scenario(scenario(tmp_path, cached), small)
+    refused(lambda: check_scenario(scenario(tmp_path, cached, cached), small),
+            "Data_Cache_Capacity is 4096", "each of 2 flows")  # fmt: skip
     few = drive(tmp_path, Block_No_Per_Plane="14")
-    check(scenario(tmp_path, flow_xml()), few)
-    refused(lambda: check(scenario(tmp_path, flow_xml(), flow_xml()), few),
+    check_scenario(scenario(tmp_path, flow_xml()), few)
+    refused(lambda: check_scenario(scenario(tmp_path, flow_xml(), flow_xml()), few),
             "Block_No_Per_Plane is 14", "at least 17")  # fmt: skip
     # an entry: two page numbers of 23 bits and 8 sectors are 54 bits, 7 bytes
     for capacity, good in (("7", True), ("6", False)):
         tiny = drive(tmp_path, Ideal_Mapping_Table="false", CMT_Capacity=capacity)
         if good:
-            check(scenario(tmp_path, flow_xml()), tiny)
+            check_scenario(scenario(tmp_path, flow_xml()), tiny)
         else:
-            refused(lambda d=tiny: check(scenario(tmp_path, flow_xml()), d), "CMT_Capacity is 6")
+            refused(
+                lambda d=tiny: check_scenario(scenario(tmp_path, flow_xml()), d),
+                "CMT_Capacity is 6",
+            )
 
 
 # --- addresses

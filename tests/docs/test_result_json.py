@@ -8,10 +8,10 @@ import json
 
 import pytest
 
-from ondie.emu.analysis.result_keys import METRICS, TABLE, expand
+from ondie.emu.analysis.result_keys import METRICS, RESULT_KEYS, expand
 from tests.docs import generate
 
-KEYS = {key for pattern in TABLE for key in expand(pattern)}
+KEYS = {key for pattern in RESULT_KEYS for key in expand(pattern)}
 OPEN = {key.removesuffix(".*") for key in KEYS if key.endswith(".*")}
 UNITS = {key: unit for pattern, (unit, _) in METRICS.items() for key in expand(pattern)}
 

@@ -16,14 +16,14 @@ from ondie.emu.replay.mqsim.quirks import ASKED, NAMES, obeyed
 from ondie.emu.replay.mqsim.result_xml import flow_lines, response_log, result_file
 from ondie.emu.replay.mqsim.run import Run, read_pair, remarks, run_scenario
 from ondie.emu.replay.mqsim.trace_flow import read_recorded
-from ondie.emu.replay.statistics import FLASH, statistics
+from ondie.emu.replay.statistics import FLASH_COUNTS, statistics
 from ondie.emu.validate import mqsim_cases as cases
 from tests.config.mqsim_files import drive_xml, flow_xml, put, workload_xml
 from tests.config.test_mqsim_xml import refused
 
 CASES = Path(__file__).parent / "mqsim"
 US = 10**6
-NONE = dict.fromkeys(FLASH, 0)
+NONE = dict.fromkeys(FLASH_COUNTS, 0)
 
 
 def served(*rows: tuple[int, int, int, int, int], stream: int = 0) -> np.ndarray:
@@ -79,11 +79,13 @@ def test_nothing_to_divide():
 
 
 def test_flash_and_its_second_half():
-    flash = dict(zip(FLASH, (50, 100, 60, 60, 3, 5, 7), strict=True)) | {"collections": 7}
-    half = dict(zip(FLASH, (30, 40, 10, 10, 1, 2, 2), strict=True))
+    flash = dict(zip(FLASH_COUNTS, (50, 100, 60, 60, 3, 5, 7), strict=True)) | {"collections": 7}
+    half = dict(zip(FLASH_COUNTS, (30, 40, 10, 10, 1, 2, 2), strict=True))
     got = numbers(served((0, 0, 5, 4, WRITE)), flash=flash, half=half)
-    assert got["waf"] == 165 / 100 and got["flash"] == {n: flash[n] for n in FLASH}
-    assert got["second_half"]["flash"] == dict(zip(FLASH, (20, 60, 50, 50, 2, 3, 5), strict=True))
+    assert got["waf"] == 165 / 100 and got["flash"] == {n: flash[n] for n in FLASH_COUNTS}
+    assert got["second_half"]["flash"] == dict(
+        zip(FLASH_COUNTS, (20, 60, 50, 50, 2, 3, 5), strict=True)
+    )
     assert got["second_half"]["waf"] == 113 / 60
 
 
@@ -113,7 +115,7 @@ def test_a_run_that_does_not_balance(change, words):
 
 def test_a_run_that_did_not_count():
     with pytest.raises(SimulationError, match="has not counted erases"):
-        numbers(served((0, 0, 5, 4, READ)), flash={n: 0 for n in FLASH if n != "erases"})
+        numbers(served((0, 0, 5, 4, READ)), flash={n: 0 for n in FLASH_COUNTS if n != "erases"})
     with pytest.raises(SimulationError, match="no request"):
         numbers(np.zeros(0, REQUEST))
 

@@ -13,7 +13,7 @@ from ondie.emu.analysis import monte_carlo as uncertainty
 from ondie.emu.analysis.compare import Comparison, compare
 from ondie.emu.analysis.energy import energy, is_price
 from ondie.emu.analysis.monte_carlo import DRAWS, DRIVE_ALONE, WITH_HOST, Pair, Span, assess
-from ondie.emu.analysis.sensitivity import CHOICES, Swing
+from ondie.emu.analysis.sensitivity import USER_CHOICES, Swing
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.validate import model
 from tests.smoke.commands import SMALL
@@ -82,7 +82,7 @@ def test_a_triangle_around_the_typical_value(c):
     assert 88 < limit < 400
     exact = 1 - (400 - limit) ** 2 / (350 * (400 - 88))
     assert 0.6 < exact < 0.95
-    for law in uncertainty.LAWS:  # eightfold: no decade, so both laws are the triangle
+    for law in uncertainty.DRAW_LAWS:  # eightfold: no decade, so both laws are the triangle
         a = assess(cfg, runs(c), [], 0).answers[law][WITH_HOST]
         assert a.error == pytest.approx(math.sqrt(exact * (1 - exact) / DRAWS), rel=0.05)
         assert abs(a.probability - exact) < 4 * a.error
@@ -163,7 +163,7 @@ def test_draws_stay_in_their_range(ends):
     """And have the mean of their law: (low + mode + high) / 3, or (high - low) / ln(high / low)."""
     low, high = ends
     span = Span("k", low, 2.0, high, False, ("", ""), None)
-    for law in uncertainty.LAWS:
+    for law in uncertainty.DRAW_LAWS:
         values = span.draw(0, law)
         assert low <= values.min() and values.max() <= high
         even = law == "mixed" and low > 0 and high / low > 10
@@ -204,12 +204,12 @@ def test_between_simulated_ends_a_quantity_is_a_power_of_the_constant(c):
 def test_every_constant_with_a_range_has_a_bar(whole):
     """All prices that are charged and all that may have a say in time, assumed or not."""
     keys = {bar.key for bar in whole.odds.bars}
-    assumed = {s.key for s in whole.swings if not is_price(s.key)} - CHOICES
+    assumed = {s.key for s in whole.swings if not is_price(s.key)} - USER_CHOICES
     prices = set(Pair(whole.cfg, runs(whole), []).prices)
     assert assumed | {"flash.t_read", "flash.t_program", "flash.page", "link.up"} <= keys
     assert {key for key in prices if whole.cfg.leaf(key).low is not None} <= keys
     assert {"host.update_power", "host.wait_power", "energy.nand_read"} <= keys
-    assert not keys & (CHOICES | {"host.compute_power"})
+    assert not keys & (USER_CHOICES | {"host.compute_power"})
     widths = [uncertainty.width(bar.energy, whole.odds.ratios[0]) for bar in whole.odds.bars]
     assert widths == sorted(widths, reverse=True)
 

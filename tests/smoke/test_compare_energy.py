@@ -8,7 +8,14 @@ import pytest
 
 from ondie import traces
 from ondie.emu.analysis.compare import Result, compare
-from ondie.emu.analysis.energy import COMPUTE, DRIVE, HOST, Energy, components, energy
+from ondie.emu.analysis.energy import (
+    COMPUTE_PART,
+    DRIVE_PART,
+    HOST_PART,
+    Energy,
+    components,
+    energy,
+)
 from ondie.emu.analysis.result_json import metrics
 from ondie.emu.config.config import Config, load_preset
 from ondie.emu.validate import model
@@ -61,7 +68,7 @@ def test_components_add_up(runs):
         e = r.energy
         group = {p.name: p.group for p in components(cfg, r.ledger.totals, r.work)}
         assert set(group) == set(e.by_component)
-        for name, whole in ((DRIVE, e.drive), (HOST, e.host), (COMPUTE, e.compute)):
+        for name, whole in ((DRIVE_PART, e.drive), (HOST_PART, e.host), (COMPUTE_PART, e.compute)):
             for end in range(3):
                 parts = (span[end] for part, span in e.by_component.items() if group[part] == name)
                 assert whole[end] == pytest.approx(math.fsum(parts), rel=1e-12)

@@ -14,7 +14,7 @@ from ondie.emu.analysis.energy import is_price
 from ondie.emu.analysis.result_json import headline_words, result_data
 from ondie.emu.analysis.sensitivity import (
     DIE_STRIPES,
-    IDLE,
+    IDLE_KEYS,
     SAMPLE_STRIPES,
     Swing,
     amortised,
@@ -78,7 +78,7 @@ def test_every_assumed_constant_has_a_row(name):
 
 
 def test_what_is_not_varied_is_a_table_over_leaves_that_exist():
-    for rule in IDLE:
+    for rule in IDLE_KEYS:
         assert rule.key in KEYS and not rule.covers(rule.key)
         assert rule.value in (KEYS[rule.key].spec.choices or (rule.value,))
         for name in rule.leaves:

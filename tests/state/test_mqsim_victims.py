@@ -43,9 +43,9 @@ def drawn_up(small, rng):
 
 def seeded(small, seed, least=0, repeated=0):
     """Both generators at one place."""
-    small.arrays.lots[victims.REPEATED] = repeated
-    small.arrays.lots[: victims.LEAST] = mrg.start(seed)
-    small.arrays.lots[victims.LEAST] = least
+    small.arrays.lots[victims.REPEATED_LOT] = repeated
+    small.arrays.lots[: victims.LEAST_LOT] = mrg.start(seed)
+    small.arrays.lots[victims.LEAST_LOT] = least
     return mrg.start(seed)
 
 

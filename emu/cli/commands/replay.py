@@ -70,7 +70,7 @@ class ReplayOptions(DriveOptions, ReadOptions, OutputOptions):
         self.check(trace)
         if self.log_path is not None:
             check_apart(self.log_path, trace)
-            request_log.check(self.log_path)
+            request_log.check_log_path(self.log_path)
             if self.log_path.resolve() in [path.resolve() for path in self.json_files()]:
                 raise InputError(
                     f"--log {self.log_path}: the result has a file of that name; use another name"

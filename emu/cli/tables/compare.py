@@ -28,7 +28,7 @@ from ondie.emu.analysis.result_json import (
     seconds,
     update_speedup,
 )
-from ondie.emu.analysis.sensitivity import IDLE, sample_params, unfelt
+from ondie.emu.analysis.sensitivity import IDLE_KEYS, sample_params, unfelt
 from ondie.emu.analysis.step_budget import target_table, verdicts
 from ondie.emu.cli.tables.energy_uncertainty import odds_table, odds_words
 from ondie.emu.config.config import Config
@@ -340,7 +340,7 @@ def _swings(c: Comparison) -> Table:
         most = max(s.width for s in rest)
         notes.append(f"{len(rest)} more constants change either ratio by at most {most - 1:.1%}")
     idle = unfelt(c.cfg)
-    for rule in IDLE:
+    for rule in IDLE_KEYS:
         covered = sum(rule.covers(key) for key in idle)
         if covered:
             notes.append(f"{covered} have no effect because {rule.key} = {rule.value}")

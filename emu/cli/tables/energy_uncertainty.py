@@ -8,9 +8,9 @@ from __future__ import annotations
 from rich.table import Table
 
 from ondie.emu.analysis.monte_carlo import (
+    DRAW_LAWS,
     DRAWS,
     DRIVE_ALONE,
-    LAWS,
     WITH_HOST,
     Answer,
     Crossing,
@@ -26,10 +26,10 @@ def odds_table(odds: Odds, table: Table) -> Table:
     table.title = f"Energy of {base} / energy of {rival}, {odds.drawn} constants drawn"
     for column in ("typical", "5 %", "median", "95 %", f"{rival} takes less"):
         table.add_column(column, justify="right")
-    for law in LAWS if laws_differ(odds) else LAWS[:1]:
+    for law in DRAW_LAWS if laws_differ(odds) else DRAW_LAWS[:1]:
         for scope, words in SCOPES.items():
             a = odds.answers[law][scope]
-            name = words if law == LAWS[0] else f"{words}, all triangular"
+            name = words if law == DRAW_LAWS[0] else f"{words}, all triangular"
             table.add_row(name, *(f"{x:.2f}" for x in (a.typical, *a.quantiles)), chance(a))
     return table
 
@@ -47,8 +47,11 @@ def odds_words(odds: Odds) -> str:
 def laws_differ(odds: Odds) -> bool:
     """Does the other law give another probability, beyond what the drawing leaves open?"""
     return any(
-        abs(odds.answers[LAWS[0]][scope].probability - odds.answers[LAWS[1]][scope].probability)
-        > 3 * (odds.answers[LAWS[0]][scope].error + odds.answers[LAWS[1]][scope].error)
+        abs(
+            odds.answers[DRAW_LAWS[0]][scope].probability
+            - odds.answers[DRAW_LAWS[1]][scope].probability
+        )
+        > 3 * (odds.answers[DRAW_LAWS[0]][scope].error + odds.answers[DRAW_LAWS[1]][scope].error)
         for scope in SCOPES
     )
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ondie.emu.analysis.result_json import seconds
 from ondie.emu.analysis.step_budget import answer
-from ondie.emu.analysis.sweep import ALL, Sweep
+from ondie.emu.analysis.sweep import ALL_PATHS, Sweep
 from ondie.emu.config import nominal_capacity as nominal
 from ondie.emu.config.rules.rule import GEOMETRY
 from ondie.emu.units import fmt_bytes, fmt_energy
@@ -33,7 +33,7 @@ def table(s: Sweep) -> Table:
     before: tuple[str, ...] = ()
     ran = {row.path for row in s.rows if row.update_s is not None}
     for row in s.rows:
-        if row.path not in ran and row.path != ALL:
+        if row.path not in ran and row.path != ALL_PATHS:
             continue
         if before and row.values != before:
             out.add_section()

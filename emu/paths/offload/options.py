@@ -53,7 +53,7 @@ class Offload:
     """Notes on the origin of these options, for the results."""
 
     def __post_init__(self) -> None:
-        for name, least in LEAST.items():
+        for name, least in LEAST_VALUES.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"{name}: {value}, expected {least} or more")
@@ -107,7 +107,7 @@ class Shares:
     padding."""
 
 
-LEAST = {
+LEAST_VALUES = {
     "buffers": 1, "parameter_buffers": 1, "threads": 1, "in_dram_below": 0, "align": 1,
     "parameters_in_dram": 0,
 }  # fmt: skip

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from ondie.emu.paths.layout.regions import Stripes
 from ondie.emu.paths.on_die.devices import Devices
-from ondie.emu.paths.on_die.protection import FETCH, STORE
+from ondie.emu.paths.on_die.protection import FETCH_STEP, STORE_STEP
 
 
 def channel_s(devices: Devices, stripes: Stripes) -> float:
     """Return the channel time of a stripe, excluding its gradient, seconds."""
     flash, rain = devices.cfg.flash, devices.cfg.pe.rain
-    times = float(sum(step in (FETCH, STORE) for step in devices.steps))
+    times = float(sum(step in (FETCH_STEP, STORE_STEP) for step in devices.steps))
     if rain:
         times += 1 / (rain - 1)
     if devices.round_trip:  # to the controller's ECC and back, and for its parity

@@ -20,7 +20,14 @@ from ondie.emu.paths.base import Path
 from ondie.emu.paths.layout.regions import Stripes
 from ondie.emu.paths.on_die import closed_form
 from ondie.emu.paths.on_die.path import OnDie
-from ondie.emu.paths.on_die.protection import COMPUTE, FETCH, GATE, KEEP, SENSE, STORE
+from ondie.emu.paths.on_die.protection import (
+    COMPUTE,
+    FETCH_STEP,
+    GATE,
+    KEEP_STEP,
+    SENSE,
+    STORE_STEP,
+)
 from ondie.emu.paths.on_die.rounds import Table
 
 
@@ -38,7 +45,7 @@ class ChipLevel(OnDie):
 
     def lay_out(self) -> None:
         gate = (GATE,) if self.cfg.pe.dispatch == "lockstep" else ()
-        self.steps = (KEEP, *gate, SENSE, COMPUTE, FETCH, STORE)
+        self.steps = (KEEP_STEP, *gate, SENSE, COMPUTE, FETCH_STEP, STORE_STEP)
         self.stripes = tuple(
             Stripes.of(shard, self.vectors, self.geometry, kept=True) for shard in self.shards
         )
@@ -60,12 +67,12 @@ class ChipLevel(OnDie):
         return super().missing()
 
     def schedule(self, table: Table, after: int) -> None:
-        keep, sense = table.mask[KEEP], table.mask[SENSE]
+        keep, sense = table.mask[KEEP_STEP], table.mask[SENSE]
         table.after0[keep] = table.base[keep]
-        table.after1[keep] = table.previous(STORE)[keep]
+        table.after1[keep] = table.previous(STORE_STEP)[keep]
         if GATE in table.mask:
             gate = table.mask[GATE]
-            table.after0[gate] = table.row[KEEP][gate]
+            table.after0[gate] = table.row[KEEP_STEP][gate]
             way = table.row[GATE] - self.geometry.channels
             table.after1[gate] = np.where(table.die >= self.geometry.channels, way, -1)[gate]
             table.after0[sense] = self._last_way(table, GATE)[sense]

@@ -43,7 +43,7 @@ class Made:
     """Of a parity: uint8[planes, SPARE_BYTES]."""
 
 
-class Beside:
+class ParityData:
     """Parities and records of one device. ``planes`` in use, of ``page`` bytes each."""
 
     def __init__(self, guarded: Guarded, planes: int, page: int) -> None:

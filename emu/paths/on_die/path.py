@@ -34,14 +34,14 @@ from ondie.emu.paths.on_die.devices import Devices
 from ondie.emu.paths.on_die.protection import (
     CHAIN,
     COMPUTE,
-    FETCH,
+    FETCH_STEP,
     GRADIENT,
-    JOINS,
-    KEEP,
+    JOIN_STEPS,
+    KEEP_STEP,
     KIND,
-    PROGRAM,
+    PROGRAM_STEP,
     SENSE,
-    STORE,
+    STORE_STEP,
     Guarded,
     steps,
 )
@@ -141,7 +141,7 @@ class OnDie(UpdatingPath):
     def migrates(self) -> bool:
         """True if stripes move between unequally worn dies. False with parity over dies, which
         binds stripes to their dies, and with commit records per die."""
-        plain = self.steps == (GRADIENT, SENSE, COMPUTE, PROGRAM)
+        plain = self.steps == (GRADIENT, SENSE, COMPUTE, PROGRAM_STEP)
         guarded = self.cfg.pe.rain or self.cfg.pe.atomicity != "none"
         return self.cfg.ftl.reservoir_migrate > 0 and plain and not guarded
 
@@ -303,7 +303,7 @@ class OnDie(UpdatingPath):
         table.after0[table.load] = np.where(
             table.staged < 0, after, table.staged + self.geometry.dies
         )[table.load]
-        sequence = [step for step in self.steps if step not in JOINS]
+        sequence = [step for step in self.steps if step not in JOIN_STEPS]
         for step, earlier in zip(sequence[1:], sequence, strict=False):
             table.after0[table.mask[step]] = table.row[earlier][table.mask[step]]
         odc = table.mask[COMPUTE]
@@ -312,7 +312,7 @@ class OnDie(UpdatingPath):
         stripes = self.stripes[0]
         gradient, stripe = stripes.gradient_bytes, stripes.planes * self.geometry.page_bytes
         ecc_ps = pe.ecc_ps(self.cfg, stripes.planes)
-        coded = table.mask[SENSE] | table.mask.get(PROGRAM, False)
+        coded = table.mask[SENSE] | table.mask.get(PROGRAM_STEP, False)
         resource = np.where(table.load, rows.DMA_DOWN, rows.DIE)
         kind = np.full(len(table.load), timing.BESIDE)
         first = np.array([each.shard.start for each in self.stripes])[table.dev]
@@ -320,17 +320,17 @@ class OnDie(UpdatingPath):
         bytes_in = np.where(table.load, table.width * gradient, np.where(table.made, stripe, 0))
         bytes_out = np.zeros_like(bytes_in)
         for step, its in table.mask.items():
-            if step in JOINS:
+            if step in JOIN_STEPS:
                 resource[its] = rows.JOIN
                 continue
             kind[its] = KIND[step]
-            if step in (GRADIENT, KEEP):
+            if step in (GRADIENT, KEEP_STEP):
                 bytes_in[its] = gradient
-            elif step in (PROGRAM, STORE):
+            elif step in (PROGRAM_STEP, STORE_STEP):
                 bytes_in[its] = stripe
             elif step != COMPUTE or self.round_trip:  # out for its parity
                 bytes_out[its] = stripe
-        if KEEP in table.mask:  # sensed with the states
+        if KEEP_STEP in table.mask:  # sensed with the states
             kind[table.mask[SENSE]] = timing.RECALL
             bytes_out[table.mask[SENSE]] += gradient
         if CHAIN in table.mask:
@@ -353,7 +353,7 @@ class OnDie(UpdatingPath):
         """Set the dependencies of gradient load and stripe sense by the dispatch rule."""
         channels, ways = self.geometry.channels, self.geometry.ways
         vpp, bpr = table.mask[GRADIENT], table.mask[SENSE]
-        last = STORE if STORE in table.mask else PROGRAM
+        last = STORE_STEP if STORE_STEP in table.mask else PROGRAM_STEP
         dispatch = self.cfg.pe.dispatch
         if dispatch == "lockstep":
             # Gradients go to the dies of a channel in turn; the first waits for the whole channel.
@@ -388,7 +388,7 @@ class OnDie(UpdatingPath):
         before = np.where(
             table.die > 0, table.row[CHAIN] - 1, table.earlier(CHAIN, self.geometry.dies - 1)
         )
-        table.after0[its] = table.row[FETCH if FETCH in table.mask else COMPUTE][its]
+        table.after0[its] = table.row[FETCH_STEP if FETCH_STEP in table.mask else COMPUTE][its]
         table.after1[its] = np.where(table.stripe % members > 0, before, -1)[its]
         table.after1[table.load] = table.staged_end[table.load]  # parities also wait in DRAM
         counts = np.array([guarded.count for guarded in self.guarded])[table.dev]

@@ -16,14 +16,14 @@ from ondie.emu.config.config import Config
 from ondie.emu.nand import timing
 from ondie.emu.paths.layout.regions import Stripes
 
-GRADIENT, KEEP, GATE, SENSE, COMPUTE, FETCH, PROGRAM, STORE, CHAIN = range(9)
+GRADIENT, KEEP_STEP, GATE, SENSE, COMPUTE, FETCH_STEP, PROGRAM_STEP, STORE_STEP, CHAIN = range(9)
 """Steps of a stripe. GATE and CHAIN only join others: GATE: all gradients of a channel have been
 loaded; CHAIN: all stripes under one parity have been fetched."""
 KIND = {
-    GRADIENT: timing.VPP, KEEP: timing.KEEP, SENSE: timing.BPR, COMPUTE: timing.ODC,
-    FETCH: timing.FETCH, PROGRAM: timing.BPP, STORE: timing.STORE,
+    GRADIENT: timing.VPP, KEEP_STEP: timing.KEEP, SENSE: timing.BPR, COMPUTE: timing.ODC,
+    FETCH_STEP: timing.FETCH, PROGRAM_STEP: timing.BPP, STORE_STEP: timing.STORE,
 }  # fmt: skip
-JOINS = (GATE, CHAIN)
+JOIN_STEPS = (GATE, CHAIN)
 
 
 def steps(cfg: Config) -> tuple[int, ...]:
@@ -34,8 +34,8 @@ def steps(cfg: Config) -> tuple[int, ...]:
     """
     out = [GRADIENT, SENSE, COMPUTE]
     if cfg.pe.rain and cfg.pe.protection != "controller_ecc":
-        out += [FETCH]
-    out += [PROGRAM]
+        out += [FETCH_STEP]
+    out += [PROGRAM_STEP]
     if cfg.pe.rain:
         out += [CHAIN]
     return tuple(out)

@@ -23,7 +23,7 @@ from ondie.emu.nand import timing
 from ondie.emu.nand.page_store import PageStore, Spare
 from ondie.emu.paths.layout.regions import Stripes
 from ondie.emu.paths.layout.stripe_map import Homes
-from ondie.emu.paths.on_die.parity import Beside, Made, records
+from ondie.emu.paths.on_die.parity import Made, ParityData, records
 from ondie.emu.paths.on_die.protection import Guarded
 from ondie.emu.paths.payload import poison, poisoned
 
@@ -69,7 +69,7 @@ class Reservoir:
         """Plan rows that read a stripe to compute its parity: (device, super-page)."""
         page = system.geometry.page_bytes
         self.beside = tuple(
-            Beside(guard, own.planes, page) for guard, own in zip(guarded, stripes, strict=True)
+            ParityData(guard, own.planes, page) for guard, own in zip(guarded, stripes, strict=True)
         )
         self.stores = tuple(PageStore(page) for _ in stripes)
         cfg = system.cfg

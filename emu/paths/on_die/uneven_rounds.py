@@ -16,7 +16,14 @@ from ondie.emu.engine.core import plan_rows as rows
 from ondie.emu.nand import timing
 from ondie.emu.paths.base import UPDATE, Rows
 from ondie.emu.paths.on_die.devices import Devices
-from ondie.emu.paths.on_die.protection import COMPUTE, FETCH, GRADIENT, JOINS, PROGRAM, SENSE
+from ondie.emu.paths.on_die.protection import (
+    COMPUTE,
+    FETCH_STEP,
+    GRADIENT,
+    JOIN_STEPS,
+    PROGRAM_STEP,
+    SENSE,
+)
 from ondie.emu.paths.on_die.rounds import STAGED_ROUNDS
 
 
@@ -55,7 +62,7 @@ class _Device:
         self.order = np.full((geometry.dies, max(map(len, order))), -1)
         for die, its in enumerate(order):
             self.order[die, : len(its)] = its
-        steps = [step for step in devices.steps if step not in JOINS]
+        steps = [step for step in devices.steps if step not in JOIN_STEPS]
         self.at = {step: i for i, step in enumerate(steps)}
         self.before = np.full((len(steps), geometry.dies), -1)  # each die's rows of the last round
         self.lines: list[np.ndarray] = [
@@ -75,8 +82,10 @@ class _Device:
         steps = len(self.at)
         now = np.full((steps, geometry.dies), -1)
         now[:, dies] = out.next + np.arange(steps * len(dies)).reshape(steps, -1)
-        vpp, bpr, odc, bpp = (now[self.at[step]] for step in (GRADIENT, SENSE, COMPUTE, PROGRAM))
-        last_odc, last = (self.before[self.at[step]] for step in (COMPUTE, PROGRAM))
+        vpp, bpr, odc, bpp = (
+            now[self.at[step]] for step in (GRADIENT, SENSE, COMPUTE, PROGRAM_STEP)
+        )
+        last_odc, last = (self.before[self.at[step]] for step in (COMPUTE, PROGRAM_STEP))
         lines = [dies[dies % geometry.channels == channel] for channel in range(geometry.channels)]
         match devices.cfg.pe.dispatch:
             case "lockstep":
@@ -117,8 +126,8 @@ class _Device:
             bytes_out=stripe if devices.round_trip else 0,
         )  # fmt: skip
         has = odc
-        if FETCH in self.at:
-            has = now[self.at[FETCH]]
+        if FETCH_STEP in self.at:
+            has = now[self.at[FETCH_STEP]]
             out.add(count, **common, kind=timing.FETCH, bytes_out=stripe, after0=odc[dies])
         out.add(
             count, **common, kind=timing.BPP, bytes_in=stripe, array_ps=ecc_ps, after0=has[dies]

@@ -16,7 +16,7 @@ from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.mqsim.ssdconfig import Drive
 from ondie.emu.replay.mqsim.synthetic_flow import synthetic_flow
 from ondie.emu.replay.mqsim.trace_flow import Recorded, recorded_flow, trace_flow
-from ondie.emu.replay.mqsim.workload_xml import Scenario, Synthetic, TraceBased, check
+from ondie.emu.replay.mqsim.workload_xml import Scenario, Synthetic, TraceBased, check_scenario
 from ondie.emu.units import InputError
 
 
@@ -31,8 +31,8 @@ def flows(
     Traces are searched in the current folder, as by MQSim, then in the workload's and in `folders`.
     Raises InputError or TraceError, one line, for a scenario that cannot run.
     """
-    check(scenario, drive)
-    supported.check(drive, scenario)
+    check_scenario(scenario, drive)
+    supported.check_supported(drive, scenario)
     places = [Path("."), Path(scenario.source).parent, *map(Path, folders)]
     made = []
     seen = sata.seen(drive, scenario.flows)
@@ -53,8 +53,8 @@ def recorded_flows(drive: Drive, scenario: Scenario, recorded: Recorded) -> list
     Closed loops keep their queue depth, the others the arrival times. Raises InputError for
     requests that do not fit.
     """
-    check(scenario, drive)
-    supported.check(drive, scenario)
+    check_scenario(scenario, drive)
+    supported.check_supported(drive, scenario)
     most = int(recorded.stream.max())
     if most >= len(scenario.flows):
         raise InputError(

@@ -20,11 +20,11 @@ from ondie.emu.ftl.policies import collectable, first_block
 from ondie.emu.replay.mqsim.mrg32k3a import below
 from ondie.kernels.jit import njit
 
-LEAST, REPEATED, DRAWN = 6, 7, 8
+LEAST_LOT, REPEATED_LOT, DRAWN_LOT = 6, 7, 8
 """Indices in ``st.lots``."""
 ENDLESS = 1000
 """Draws per block after which RGA stops because too few blocks are safe."""
-REPEATS = 100
+MOST_REPEATS = 100
 """Draws per block after which repeated draws stop because no block is worth collecting."""
 
 
@@ -39,7 +39,7 @@ def safe(st, b):
         return True
     if block.state != FULL or block.retire == PINNED:
         return False
-    return block.flying == 0 or (st.lots[REPEATED] == 0 and block.stream >= st.cfg[0].collected)
+    return block.flying == 0 or (st.lots[REPEATED_LOT] == 0 and block.stream >= st.cfg[0].collected)
 
 
 @njit
@@ -66,16 +66,16 @@ def rga(st, unit):
             continue
         known = False
         for i in range(found):
-            known = known or st.lots[DRAWN + i] == block
+            known = known or st.lots[DRAWN_LOT + i] == block
         if not known:
-            st.lots[DRAWN + found] = block
+            st.lots[DRAWN_LOT + found] = block
             found += 1
             if found == drawn_blocks:
                 break
     best = -1
     most = 0
     for i in range(found):
-        block = st.lots[DRAWN + i]
+        block = st.lots[DRAWN_LOT + i]
         pages = invalid(st, first + block)
         if pages > most or (pages == most and pages > 0 and block < best):
             best = block
@@ -101,8 +101,8 @@ def drawn(st, unit, full, least):
         ):
             break
         block = first + below(st.lots, cfg.blocks)
-    if st.lots[REPEATED] != 0:
-        for _ in range(REPEATS * cfg.blocks):
+    if st.lots[REPEATED_LOT] != 0:
+        for _ in range(MOST_REPEATS * cfg.blocks):
             if invalid(st, block) > 0:
                 break
             block = first + below(st.lots, cfg.blocks)
@@ -124,7 +124,7 @@ def random_p(st, unit):
 @njit
 def random_pp(st, unit):
     """Return any safe block that is full and has the required number of invalid pages."""
-    return drawn(st, unit, True, st.lots[LEAST])
+    return drawn(st, unit, True, st.lots[LEAST_LOT])
 
 
 def policy(name: str) -> str:

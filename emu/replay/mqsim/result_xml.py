@@ -20,7 +20,7 @@ from ondie.emu.nvme.request import READ
 from ondie.emu.replay.mqsim.flow import Flow
 from ondie.emu.replay.statistics import PS_PER_S, PS_PER_US
 
-COMMANDS = {
+COMMAND_COUNTS = {
     "Issued_Flash_Read_CMD": "read_commands",
     "Issued_Flash_Multiplane_Read_CMD": "multiplane_read_commands",
     "Issued_Flash_Copyback_Read_CMD": "copyback_read_commands",
@@ -126,7 +126,7 @@ def _rate(amount: int, seconds: float) -> str:
 
 
 def _ftl(counters: Mapping[str, int]) -> dict[str, str]:
-    out = {name: str(counters[mine]) for name, mine in COMMANDS.items() if mine in counters}
+    out = {name: str(counters[mine]) for name, mine in COMMAND_COUNTS.items() if mine in counters}
     for name, (moves, runs) in MOVES.items():
         if counters.get(runs) and moves in counters:
             out[name] = f"{counters[moves] / counters[runs]:.6f}"

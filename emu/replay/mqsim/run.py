@@ -70,8 +70,8 @@ def read_pair(
     drive = drives.read_drive(ssdconfig)
     scenarios = workload.read_workload(workload_)
     for scenario in scenarios:
-        workload.check(scenario, drive)
-        supported.check(drive, scenario)
+        workload.check_scenario(scenario, drive)
+        supported.check_supported(drive, scenario)
     return drive, scenarios
 
 

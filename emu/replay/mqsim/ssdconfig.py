@@ -34,7 +34,11 @@ SECOND = 10**9  # in ns
 MOST_PAGE = 32768  # 64 sectors: MQSim keeps one bit of a 64-bit word for each
 SCHEMES = tuple("".join(order) for order in itertools.permutations("CWDP"))
 _ROOT = "Execution_Parameter_Set"
-HOST, DEVICE, FLASH = "Host_Parameter_Set", "Device_Parameter_Set", "Flash_Parameter_Set"
+HOST_SET, DEVICE_SET, FLASH_SET = (
+    "Host_Parameter_Set",
+    "Device_Parameter_Set",
+    "Flash_Parameter_Set",
+)
 
 
 @dataclass(frozen=True)
@@ -250,9 +254,9 @@ class Drive:
 
 
 _SETS: dict[str, tuple[str, str]] = {
-    HOST: ("pcie_lane_bandwidth_bytes_per_s", "response_time_logging_period_length_ps"),
-    DEVICE: ("seed", "flash_comm_protocol"),
-    FLASH: ("flash_technology", "page_metadat_capacity_bytes"),
+    HOST_SET: ("pcie_lane_bandwidth_bytes_per_s", "response_time_logging_period_length_ps"),
+    DEVICE_SET: ("seed", "flash_comm_protocol"),
+    FLASH_SET: ("flash_technology", "page_metadat_capacity_bytes"),
 }
 _ALL = parameters(Drive)
 _PLACE = {k.attribute: at for at, k in enumerate(_ALL)}
@@ -271,12 +275,12 @@ def read_drive(path: str | os.PathLike[str]) -> Drive:
     where = os.fspath(path)
     root = read_document(where, _ROOT)
     _known_sets(root, where)
-    host, device = root.only(HOST, where), root.only(DEVICE, where)
-    flash = device.only(FLASH, where)
+    host, device = root.only(HOST_SET, where), root.only(DEVICE_SET, where)
+    flash = device.only(FLASH_SET, where)
     found: list[tuple[Values, Element]] = []
-    for name, element in ((HOST, host), (DEVICE, device), (FLASH, flash)):
+    for name, element in ((HOST_SET, host), (DEVICE_SET, device), (FLASH_SET, flash)):
         elsewhere = {key.p.name: s for s, ks in SETS.items() if s != name for key in ks}
-        inside = (FLASH,) if name == DEVICE else ()
+        inside = (FLASH_SET,) if name == DEVICE_SET else ()
         values = read(list(leaves(element, where, inside)), SETS[name], where, {}, elsewhere)
         found.append((values, element))
     said: dict[str, Any] = {}
@@ -287,15 +291,16 @@ def read_drive(path: str | os.PathLike[str]) -> Drive:
         complete(values, element.line, lambda key: _matters(key.attribute, stated), "state it")
         said |= values.values
     drive = Drive(**said, source=where)
-    check(drive)
+    check_drive(drive)
     return drive
 
 
 def _known_sets(root: Element, where: str) -> None:
     for child in root.children:
-        if child.name not in (HOST, DEVICE):
+        if child.name not in (HOST_SET, DEVICE_SET):
             raise InputError(
-                f"{where}: line {child.line}: {child.name} in {_ROOT}; must be {HOST} or {DEVICE}"
+                f"{where}: line {child.line}: {child.name} in {_ROOT}; "
+                f"must be {HOST_SET} or {DEVICE_SET}"
             )
 
 
@@ -332,7 +337,7 @@ def _bad(where: str, attribute: str, value: Any, words: str) -> InputError:
     return InputError(f"{where}: {parameter.p.name} is {spelled(parameter, value)}: {words}")
 
 
-def check(drive: Drive) -> None:
+def check_drive(drive: Drive) -> None:
     """Raise InputError, naming the parameter, for combinations that are invalid or not
     supported."""
     page, width = drive.page_capacity_bytes, drive.flash_channel_width_bytes

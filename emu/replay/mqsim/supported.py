@@ -40,7 +40,7 @@ REFUSALS: list[Refusal] = [
 """A row is removed when the drive supports the feature."""
 
 
-def check(drive: Drive, scenario: Scenario) -> None:
+def check_supported(drive: Drive, scenario: Scenario) -> None:
     """Raise InputError for the first refusal, with file, parameter, value and what is supported."""
     for row in REFUSALS:
         if row.refused(drive, scenario):

@@ -49,7 +49,7 @@ from ondie.emu.replay.player import Player, Replayed, Source
 PS_PER_NS = 1000
 MOST_NUMBERED = 32
 """Most sectors of a page with skewed numbering: two pages then fit in 64 bits."""
-MOST = 65535
+MOST_REQUESTS = 65535
 """Largest number of requests of an open loop that the host holds."""
 MOST_TRANSACTIONS = 1 << 20
 """Largest number of transactions for requests of open loops: 128 MiB."""
@@ -217,11 +217,11 @@ def prepared(drive: Drive, flows: Sequence[Flow], quirks: frozenset[str]) -> tup
     for op, times in cycles(drive.plane_no_per_die).items():
         arrays.cycles[op, : len(times)] = times
     arrays.fifo["scale"][s.HOST_STATIONS + s.DRAM] = 0  # MQSim's DRAM is its data cache's alone
-    arrays.lots[: victims.LEAST] = mrg.start(drive.seed + 1)
+    arrays.lots[: victims.LEAST_LOT] = mrg.start(drive.seed + 1)
     occupancy = max(flow.parameters.initial_occupancy_percentage for flow in flows) / 100
     random = drive.gc_block_selection_policy.startswith("RANDOM")
-    arrays.lots[victims.REPEATED] = random and "lost_drawings" not in quirks
-    arrays.lots[victims.LEAST] = int(occupancy * drive.page_no_per_block)
+    arrays.lots[victims.REPEATED_LOT] = random and "lost_drawings" not in quirks
+    arrays.lots[victims.LEAST_LOT] = int(occupancy * drive.page_no_per_block)
     _zones(cfg, arrays, drive, streams, pages)
     arrays.zone["skew"] = skews
     _frontiers(arrays, drive, unused, pages)
@@ -264,7 +264,7 @@ def outstanding(flows: Sequence[Flow], sectors: int) -> int:
                 if isinstance(parameters, Synthetic)
                 else sectors
             )
-            wanted += min(flow.total or MOST, MOST) * (3 + -(-size // sectors))
+            wanted += min(flow.total or MOST_REQUESTS, MOST_REQUESTS) * (3 + -(-size // sectors))
     return min(wanted, MOST_TRANSACTIONS)
 
 
@@ -382,7 +382,7 @@ def played(
     sources = [
         Source(
             chunks=flow.chunks(),
-            depth=flow.depth if flow.depth is not None else MOST,
+            depth=flow.depth if flow.depth is not None else MOST_REQUESTS,
             closed=flow.depth is not None,
             start_ps=ISSUE_PS if flow.depth is not None else 0,
             stop_ps=flow.stop_ps if flow.stop_ps is not None else 1 << 61,

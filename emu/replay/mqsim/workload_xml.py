@@ -253,7 +253,7 @@ def _check_synthetic(flow: Synthetic, where: str) -> None:
         )
 
 
-def check(scenario: Scenario, drive: Drive) -> None:
+def check_scenario(scenario: Scenario, drive: Drive) -> None:
     """Raise InputError, one line, for a scenario that the drive cannot run.
 
     Causes are ids beyond its geometry, caches that are too small, planes without room.
