@@ -114,7 +114,7 @@ def test_a_run_that_does_not_balance(change, words):
 
 
 def test_a_run_that_did_not_count():
-    with pytest.raises(SimulationError, match="has not counted erases"):
+    with pytest.raises(SimulationError, match="has no counters for erases"):
         numbers(served((0, 0, 5, 4, READ)), flash={n: 0 for n in FLASH_COUNTS if n != "erases"})
     with pytest.raises(SimulationError, match="no request"):
         numbers(np.zeros(0, REQUEST))
