@@ -250,7 +250,7 @@ def test_parity_over_the_dies_that_there_are(ways, rain):
         return
     row = found[f"RAIN over {rain} dies"]
     assert row.protection.settings == {"pe.rain": rain} and row.stage is not None
-    assert f"for each {rain - 1}" in row.protection.repair
+    assert f"for every {rain - 1} super-pages" in row.protection.repair
     assert found["all, on the die"].protection.settings["pe.rain"] == rain
 
 

@@ -94,9 +94,7 @@ class OnDie(UpdatingPath):
     def unsampled(self) -> str | None:
         if not self.cfg.pe.rain:
             return None
-        return (
-            "parity pages rotate over the dies and fill a block of each die only after many periods"
-        )
+        return "parity pages rotate over the dies and fill a block of each only after many periods"
 
     def lay_out(self) -> None:
         self.steps = steps(self.cfg)
@@ -171,8 +169,7 @@ class OnDie(UpdatingPath):
         if not self.cfg.pe.narrow_values:
             return (
                 "pe.narrow_values = 0: the processing elements take only 32-bit values, as "
-                "published; "
-                "set 1 or 2 for elements that widen and round 16-bit values"
+                "published; set 1 or 2 for elements that widen and round 16-bit values"
             )
         return None
 
