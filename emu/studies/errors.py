@@ -26,10 +26,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from ondie.emu.analysis.row import Progress, Row
 from ondie.emu.config.config import Config, load_preset
@@ -45,6 +44,9 @@ from ondie.emu.studies.workers import Runner, pool
 from ondie.emu.units import InputError
 from ondie.traces import Trace
 from ondie.traces.scripts import gpt, mobilenet
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STEPS, SEEDS = 200, (1, 2, 3)
 RATES = (1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4)

@@ -10,15 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 from rich.table import Table
 
 from ondie.emu.analysis.row import CHECK, SHOWN, Row
 from ondie.emu.nand.ecc import log_above, log_up_to
 from ondie.emu.nand.rber import MOST
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BYPASSED, COMPARED = "ECC bypassed", "NaN comparator"
 MODES = {
@@ -356,6 +358,9 @@ def draw(found: Found, save: Callable[[Figure], dict[str, bytes]]) -> dict[str, 
     Lines are means over seeds; areas span the smallest to the largest seed. Returns
     {"png": bytes, "pdf": bytes}, without a date.
     """
+    import matplotlib  # takes a second, which each training process would spend
+    from matplotlib.figure import Figure
+
     with matplotlib.rc_context({"font.size": 9}):
         figure = Figure(figsize=(11, 4.6), layout="constrained")
         for axes, model in zip(figure.subplots(1, len(found.models), squeeze=False)[0],

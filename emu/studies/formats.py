@@ -13,17 +13,18 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
-from matplotlib.figure import Figure
 
 from ondie.emu.analysis.row import CHECK, SHOWN, Progress, Row
 from ondie.emu.studies.workers import pool
 from ondie.emu.units import InputError
 from ondie.kernels.torch_optimizer import KernelOptimizer
 from ondie.traces.scripts import gpt
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STEPS, SEEDS = 1000, (1, 2, 3)
 LAST = 10  # the loss at the end is the mean of the last tenth of the steps
@@ -155,6 +156,9 @@ def draw(found: Losses, save: Callable[[Figure], dict[str, bytes]]) -> dict[str,
     Lines are means over seeds; areas span the smallest to the largest seed. Returns
     {"png": bytes, "pdf": bytes}, without a date.
     """
+    import matplotlib  # takes a second, which each training process would spend
+    from matplotlib.figure import Figure
+
     names = list(dict.fromkeys(name for name, _ in found))
     seeds = list(dict.fromkeys(seed for _, seed in found))
     steps = len(next(iter(found.values())))
