@@ -38,6 +38,7 @@ TABLE = {
     "study": Entry("study:study", "Train models with number formats and with bit errors."),
     "trace": Entry("trace:trace", "Look at traces; write block traces in another format."),
     "validate": Entry("validate:run_validate", "Compare the simulation with published numbers."),
+    "warmup": Entry("warmup:warmup", "Compile the engine and the kernels into the cache."),
 }
 DEFECTS = (
     ("ondie.emu.engine.core.conservation", "Imbalance"),
@@ -104,7 +105,7 @@ def main(arguments: list[str] | None = None) -> None:
     except loaded_classes(INPUT_ERRORS) as error:
         fail(str(error), 2)
     except MemoryError as error:
-        fail(f"not enough memory: {error or 'no room'}; fewer or smaller drives are right", 2)
+        fail(f"not enough memory: {error or 'refused'}; use fewer or smaller drives", 2)
     except loaded_classes(DEFECTS) as error:
         fail(f"defect: {error}", 1)
     except (click.exceptions.Abort, KeyboardInterrupt):
