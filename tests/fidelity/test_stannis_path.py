@@ -507,7 +507,11 @@ def test_host_work_and_energy_are_counted():
         (("tunnel.payload=0",), {}, "no tunnel"),
         (("isp.training_ratio=0",), {"name": "unknown"}, "cannot train"),
         ((), {"bytes_per_sample": 0}, "bytes_per_sample = 0"),
-        ((), {"forward_s": 0.0, "backward_s": 0.0}, "how long forward and backward take"),
+        (
+            (),
+            {"forward_s": 0.0, "backward_s": 0.0},
+            "does not state the times of forward and backward",
+        ),
         # 4 B x (w, m, g) x 600 M = 7.2 GB
         ((), {"n_params": 600_000_000}, "take 7.2 GB on every node, dram.isp = 6 GB"),
         (("host.dram=6 GB", "dram.isp=8 GB"), {"n_params": 600_000_000}, "host.dram = 6 GB"),
