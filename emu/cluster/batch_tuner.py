@@ -48,7 +48,7 @@ class Engine:
                 )
             if not (math.isfinite(speed) and speed > 0):
                 raise InputError(
-                    f"{self.name}: {speed} samples/s at batch {batch}; more than 0 is right"
+                    f"{self.name}: {speed} samples/s at batch {batch}; must be more than 0"
                 )
             if before and self.seconds(batch) <= self.seconds(before):
                 raise InputError(
@@ -57,7 +57,7 @@ class Engine:
                 )
             before = batch
         if self.limit is not None and self.limit < 1:
-            raise InputError(f"{self.name}: batch limit {self.limit}; at least 1 is right")
+            raise InputError(f"{self.name}: batch limit {self.limit}; must be at least 1")
 
     def speed(self, batch: int) -> float:
         """Return the samples per second at a batch."""
@@ -159,12 +159,12 @@ def tuning(
     if isinstance(reference, str):
         if reference not in REFERENCES:
             raise InputError(
-                f"reference {reference!r}: {' or '.join(REFERENCES)} is right; nearest: "
+                f"reference {reference!r}: must be {' or '.join(REFERENCES)}; nearest: "
                 f"{nearest(reference, REFERENCES) or 'none'}"
             )
         reference = REFERENCES[reference](engines, each)
     if not 0 <= reference < len(engines):
-        raise InputError(f"reference engine {reference}: 0 to {len(engines) - 1} is right")
+        raise InputError(f"reference engine {reference}: must be 0 to {len(engines) - 1}")
     ref = engines[reference]
     target = ref.seconds(ref.best) * (1 + _checked(margin))
     batches, limited = [], []
@@ -213,7 +213,7 @@ def reference_batch(
     """
     for name, value in (("batch", batch), ("speed", speed), ("reference speed", reference_speed)):
         if not (math.isfinite(value) and value > 0):
-            raise InputError(f"{name} {value}: more than 0 is right")
+            raise InputError(f"{name} {value}: must be more than 0")
     exact = batch / speed * reference_speed / (1 + _checked(margin))
     return max(1, math.floor(exact * (1 + 1e-12)))  # 310 x 0.12 / 1.2 is 31
 
@@ -235,7 +235,7 @@ def throughput(engines: Sequence[Engine], batches: Sequence[int]) -> float:
 def _checked(margin: float) -> float:
     """Return the margin. Raises InputError if it is negative or not finite."""
     if not (math.isfinite(margin) and margin >= 0):
-        raise InputError(f"margin {margin}: 0 or more is right, 0.2 in the paper")
+        raise InputError(f"margin {margin}: must be 0 or more, 0.2 in the paper")
     return margin
 
 
@@ -245,8 +245,8 @@ def count_each(engines: Sequence[Engine], counts: Sequence[int] | None) -> Seque
         raise InputError("no engines to tune; at least one is needed")
     each = [1] * len(engines) if counts is None else counts
     if len(each) != len(engines):
-        raise InputError(f"{len(each)} counts for {len(engines)} engines: one each is right")
+        raise InputError(f"{len(each)} counts for {len(engines)} engines: must be one each")
     for engine, count in zip(engines, each, strict=True):
         if count < 1:
-            raise InputError(f"{engine.name}: {count} of them; at least 1 is right")
+            raise InputError(f"{engine.name}: {count} of them; must be at least 1")
     return each

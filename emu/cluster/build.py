@@ -47,10 +47,10 @@ def assemble(
     Raises InputError for negative drive counts or fewer than one host.
     """
     if hosts < 1:
-        raise InputError(f"{hosts} hosts: 1 or more is right")
+        raise InputError(f"{hosts} hosts: must be 1 or more")
     for cfg, count in drives:
         if count < 0:
-            raise InputError(f"{count} drives of {cfg.system.name}: 0 or more is right")
+            raise InputError(f"{count} drives of {cfg.system.name}: must be 0 or more")
     size = workload.sample_bytes if reads else 0
 
     @cache

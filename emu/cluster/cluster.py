@@ -68,9 +68,9 @@ class Fleet:
             raise InputError("a fleet without a host; its first nodes are hosts")
         for kind in self.kinds:
             if kind.count < 0:
-                raise InputError(f"{kind.name}: {kind.count} nodes; 0 or more is right")
+                raise InputError(f"{kind.name}: {kind.count} nodes; must be 0 or more")
         if not 1 <= self.nodes <= MOST_NODES:
-            raise InputError(f"a fleet of {self.nodes:,} nodes; 1 to {MOST_NODES:,} is right")
+            raise InputError(f"a fleet of {self.nodes:,} nodes; must be 1 to {MOST_NODES:,}")
 
     @cached_property
     def nodes(self) -> int:

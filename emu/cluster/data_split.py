@@ -52,7 +52,7 @@ def largest_remainder(total: int, weights: Sequence[int] | np.ndarray) -> np.nda
     """
     shares, whole = checked_batches("weight", weights)
     if total < 0:
-        raise InputError(f"{total} samples to split: 0 or more is right")
+        raise InputError(f"{total} samples to split: must be 0 or more")
     part, rest = _shares(total, shares, whole)
     left = total - int(part.sum())
     part[np.argsort(-rest, kind="stable")[:left]] += 1
@@ -101,7 +101,7 @@ def split(
     if steps * whole > INT64_MAX // 2:
         raise InputError(
             f"{float(steps):.4g} steps of {whole} samples, so that all private data are trained "
-            f"on: more than 2**62; fewer private samples, or less unequal ones, are right"
+            f"on: more than 2**62; use fewer private samples, or less unequal ones"
         )
     goal, _ = _shares(steps.numerator, sizes, steps.denominator)
     given = repeated_least(own, goal, goal - own, public)
@@ -203,7 +203,7 @@ def checked_private(public: int, private: Sequence[int] | np.ndarray, nodes: int
             f"private data of {len(private)} nodes, batches of {nodes}: one of each per node"
         )
     if public < 0:
-        raise InputError(f"{public} samples: 0 or more is right")
+        raise InputError(f"{public} samples: must be 0 or more")
     return whole_numbers("private samples", private)
 
 
@@ -223,11 +223,11 @@ def whole_numbers(what: str, values: Sequence[int] | np.ndarray) -> np.ndarray:
     if given.ndim != 1 or given.dtype.kind not in "iu":
         wrong = given[given != np.floor(given)] if given.dtype.kind == "f" else given
         shown = f", not {wrong.flat[0]}" if wrong.size else f", not {given.dtype}"
-        raise InputError(f"{what}: whole numbers, one per node, are right{shown}")
+        raise InputError(f"{what}: must be whole numbers, one per node{shown}")
     low = np.flatnonzero(given < 0)
     if len(low):
         node = int(low[0])
-        raise InputError(f"node {node}: {what} {given[node]}; 0 or more is right")
+        raise InputError(f"node {node}: {what} {given[node]}; must be 0 or more")
     return given.astype(np.int64)
 
 

@@ -91,7 +91,7 @@ def emulated(network: Network, cfg: Config) -> tuple[Emulated, Emulated]:
     if cfg.isp.kind != "cores" or not ratio:
         raise InputError(
             f"{cfg.system.name}: its drives cannot train (isp.kind = {cfg.isp.kind}, "
-            f"isp.training_ratio = {ratio:g}); a preset with cores that can is right"
+            f"isp.training_ratio = {ratio:g}); use a preset whose cores can"
         )
     host, drive = network.tuned_host_speed, network.tuned_host_speed * ratio
     rooms = cfg.host.dram_bytes, cfg.dram.isp_bytes

@@ -192,7 +192,7 @@ class Epoch:
         """
         sizes, _ = checked_batches("batch", batches)
         if len(sizes) != self.nodes:
-            raise InputError(f"{len(sizes)} batches for {self.nodes} nodes: one each is right")
+            raise InputError(f"{len(sizes)} batches for {self.nodes} nodes: must be one each")
         gone = np.flatnonzero(self.away & (sizes > 0))
         if len(gone):
             raise InputError(f"node {gone[0]} has left, batch {sizes[gone[0]]}: join() it first")
@@ -311,7 +311,7 @@ class Epoch:
         if samples.max() > MOST:
             node = int(samples.argmax())
             raise InputError(
-                f"node {node}: {samples[node]} samples of an epoch; at most {MOST} are right"
+                f"node {node}: {samples[node]} samples of an epoch; must be at most {MOST}"
             )
         return _Plan(steps, samples, private, np.cumsum(samples) - samples)
 

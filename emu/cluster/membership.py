@@ -60,12 +60,12 @@ def read(path: Path) -> tuple[Member, ...]:
             found = Member(float(at), number_of_node(node), event.strip())
         except ValueError:
             raise InputError(
-                f"{place}: {','.join(cells)!r}; seconds, node and event are right"
+                f"{place}: {','.join(cells)!r}; must be seconds, node, event"
             ) from None
         if found.event not in EVENTS:
             near = nearest(found.event, EVENTS)
             raise InputError(
-                f"{place}: event {found.event!r}; {', '.join(EVENTS)} are right"
+                f"{place}: event {found.event!r}; must be one of {', '.join(EVENTS)}"
                 f"{f', nearest: {near}' if near else ''}"
             )
         out.append(found)
@@ -83,7 +83,7 @@ def ordered(events: Sequence[Member], nodes: int, hosts: int) -> tuple[Member, .
     for event in out:
         if not 0 <= event.seconds < float("inf"):
             raise InputError(
-                f"node {event.node} {event.event} at {event.seconds} s: 0 or more is right"
+                f"node {event.node} {event.event} at {event.seconds} s: must be 0 or more"
             )
         if not hosts <= event.node < nodes:
             raise InputError(

@@ -130,8 +130,7 @@ def network(name: str, drive: str | None = None) -> Network:
     drive = known[0] if drive is None else drive
     if drive not in known:
         raise InputError(
-            f"{table['title']} on {drive!r}: no batches are published; {' and '.join(known)} is "
-            f"right"
+            f"{table['title']} on {drive!r}: no batches are published; use {' or '.join(known)}"
         )
     leaves = {
         name_of_leaf: entry

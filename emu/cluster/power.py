@@ -32,11 +32,11 @@ class Server:
         """Return the power (W) with ``drives`` drives training; idle drives are part of the host's
         power."""
         if drives < 0:
-            raise InputError(f"{drives} drives: 0 or more is right")
+            raise InputError(f"{drives} drives: must be 0 or more")
         return self.host_w + drives * self.drive_w
 
     def joules(self, samples_per_s: float, drives: int) -> float:
         """Return the energy per sample (J) with ``drives`` drives training."""
         if not (math.isfinite(samples_per_s) and samples_per_s > 0):
-            raise InputError(f"{samples_per_s} samples/s: more than 0 is right")
+            raise InputError(f"{samples_per_s} samples/s: must be more than 0")
         return self.watts(drives) / samples_per_s

@@ -100,9 +100,9 @@ def interval(seconds: float, exchange_s: float, overhead: float) -> int:
     Each step takes ``seconds``; exchange / (number x seconds + exchange) <= overhead.
     """
     if not (math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"step of {seconds} s: more than 0 is right")
+        raise InputError(f"step of {seconds} s: must be more than 0")
     if not 0 < overhead < 1:
-        raise InputError(f"overhead {overhead}: more than 0 and less than 1 is right")
+        raise InputError(f"overhead {overhead}: must be more than 0 and less than 1")
     _exchange(exchange_s, 1)
     number = max(1, math.ceil(exchange_s * (1 - overhead) / (overhead * seconds)))
 
@@ -147,9 +147,9 @@ def plan(
             f"(of {', '.join(METHODS)})"
         )
     if most_micro_batches < 1:
-        raise InputError(f"{most_micro_batches} micro-batches at most; 1 or more is right")
+        raise InputError(f"{most_micro_batches} micro-batches at most; must be 1 or more")
     if most_samples is not None and most_samples < 1:
-        raise InputError(f"{most_samples} samples at most; 1 or more is right")
+        raise InputError(f"{most_samples} samples at most; must be 1 or more")
     took = _exchange(exchange_s, sum(each))
     names = tuple(engine.name for engine in engines)
     search = Search(tuple(engines), each, took, most_samples)
@@ -208,5 +208,5 @@ def _exchange(exchange_s: ExchangeTime, nodes: int) -> float:
     """Return the seconds of a synchronization among ``nodes`` nodes. Raises InputError."""
     took = exchange_s(nodes) if callable(exchange_s) else exchange_s
     if not (math.isfinite(took) and took >= 0):
-        raise InputError(f"exchange of {took} s among {nodes} nodes: 0 or more is right")
+        raise InputError(f"exchange of {took} s among {nodes} nodes: must be 0 or more")
     return took

@@ -100,7 +100,7 @@ class Measured:
             if not len(batches):
                 raise InputError(
                     f"{self.name}: no batch up to {full} was measured, from which on its speed is "
-                    f"to be constant; one at least is right"
+                    f"to be constant; measure at least one"
                 )
         start, slope = 0.0, float(batches @ times / (batches @ batches))
         if len(batches) > 1:
@@ -143,7 +143,7 @@ def benchmark(
     """
     wanted = sorted(set(batches))
     if not wanted or wanted[0] < 1:
-        raise InputError(f"{name}: batches {wanted}: at least one, each 1 or more, is right")
+        raise InputError(f"{name}: batches {wanted}: must be at least one, each 1 or more")
     if repeats < 1 or warm_ups < 0:
         raise InputError(
             f"{name}: {repeats} repeats after {warm_ups} warm-ups: 1 or more after 0 or more"
@@ -189,5 +189,5 @@ def _seconds(
     told = run(batch)
     took = clock() - begin if told is None else told
     if not (math.isfinite(took) and took > 0):
-        raise InputError(f"{name}: batch {batch} took {took} s; more than 0 is right")
+        raise InputError(f"{name}: batch {batch} took {took} s; must be more than 0")
     return took

@@ -101,7 +101,7 @@ class Search:
         if not total.any():
             raise InputError(
                 f"at most {self.most_samples} samples: none for any of {sum(self.counts)} engines; "
-                f"{min(self.counts)} or more are right"
+                f"must be {min(self.counts)} or more"
             )
         at = int(np.argmax(total / (when + exchange_s)))
         return tuple(int(samples) for samples in fit[:, at])

@@ -92,14 +92,14 @@ class Simulation:
         if batches.shape != (fleet.nodes,) or self.data.private.shape != (fleet.nodes,):
             raise InputError(
                 f"{len(batches)} batches and private samples of {len(self.data.private)} nodes for "
-                f"{fleet.nodes} nodes: one of each is right"
+                f"{fleet.nodes} nodes: must be one of each"
             )
         if np.any(batches < 0) or not np.any(batches):
             raise InputError("batches are 0 or more, and not all 0")
         if self.pieces is None:
             self.pieces = np.ones(fleet.nodes, np.int64)
         if self.pieces.shape != (fleet.nodes,) or np.any(self.pieces < 1):
-            raise InputError("micro-batches: 1 or more for each node is right")
+            raise InputError("micro-batches: must be 1 or more for each node")
         self._limits = fleet.limits() * np.minimum(self.pieces, MOST // fleet.limits())
         over = np.flatnonzero(batches > self._limits)
         if len(over):
@@ -132,7 +132,7 @@ class Simulation:
     def run(self, steps: int, progress: Callable[[int], None] | None = None) -> History:
         """Simulate ``steps`` steps; when an epoch ends, the next one starts."""
         if steps < 1:
-            raise InputError(f"{steps} steps: 1 or more is right")
+            raise InputError(f"{steps} steps: must be 1 or more")
         for step in range(steps):
             self._step(step)
             if progress is not None:

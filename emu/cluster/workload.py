@@ -106,7 +106,7 @@ def of_trace(trace: Trace, presets: Sequence[Config], host_batch: int | None = N
         if cfg.isp.kind != "cores" or not ratio:
             raise InputError(
                 f"{cfg.system.name}: its drives cannot train (isp.kind = {cfg.isp.kind}, "
-                f"isp.training_ratio = {ratio:g}); a preset with cores that can is right"
+                f"isp.training_ratio = {ratio:g}); use a preset whose cores can"
             )
         need = VALUE_BYTES * (2 + len(kernel.states)) * trace.n_params
         if need > cfg.dram.isp_bytes:

@@ -323,5 +323,5 @@ def test_bad_input():
     "wrong", [{"jitter": -1}, {"stragglers": 2}, {"slower": 0.5}, {"seed": -1}]
 )
 def test_bad_chance(wrong):
-    with pytest.raises(InputError, match="is right"):
+    with pytest.raises(InputError, match="must be"):
         Chance(**wrong)

@@ -249,7 +249,7 @@ def test_nothing_to_exchange(kind):
         (("ring", -1, 1, NEWPORT), "exchange of -1 B"),
         (("ring", 1, 1, ()), "no tunnel is given"),
         (("ring", 1, 2, (NEWPORT,), np.zeros(1)), "kinds of 1 drives of 2"),
-        (("ring", 1, 2, (NEWPORT,), np.array([0, 1])), "0 to 0 are right"),
+        (("ring", 1, 2, (NEWPORT,), np.array([0, 1])), "0 to 0"),
         (
             ("ring", 1, 1, (NEWPORT, dataclasses.replace(LAGUNA, threads=3))),
             "one host has one of each",

@@ -114,7 +114,7 @@ def test_a_wrong_file_of_load_is_refused(tmp_path, text, told):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ((1.0, 4, 1), "node 4: 0 to 3"),
+        ((1.0, 4, 1), "node 4: must be 0 to 3"),
         ((1.0, 0, 9), "9 cores taken of 8"),
         ((-1.0, 0, 1), "0 or more"),
         ((float("nan"), 0, 1), "0 or more"),

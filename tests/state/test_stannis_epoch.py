@@ -379,9 +379,9 @@ def test_a_shuffle_of_anything():
     found = big(np.arange(1000).reshape(10, 100))
     assert found.shape == (10, 100) and len(np.unique(found)) == 1000
     assert 0 <= found.min() and found.max() < 10**15
-    with pytest.raises(InputError, match="position 3: 0 to 2 is right"):
+    with pytest.raises(InputError, match="position 3: must be 0 to 2"):
         Shuffle(3, 1)(np.array([3]))
-    with pytest.raises(InputError, match="position -1: 0 to 2"):
+    with pytest.raises(InputError, match="position -1: must be 0 to 2"):
         Shuffle(3, 1)(np.array([-1]))
     with pytest.raises(InputError, match="-1 samples to shuffle"):
         Shuffle(-1, 1)

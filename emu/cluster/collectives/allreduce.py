@@ -75,7 +75,7 @@ def exchange(
     """
     links = Links(drives, cost, which)
     if n_bytes < 0:
-        raise InputError(f"exchange of {n_bytes} B: 0 or more is right")
+        raise InputError(f"exchange of {n_bytes} B: must be 0 or more")
     if kind not in KINDS:
         raise InputError(
             f"all-reduce {kind!r} is unknown; nearest: {nearest(kind, KINDS) or 'none'} "

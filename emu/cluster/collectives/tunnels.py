@@ -31,16 +31,16 @@ class Links:
         self, drives: int, cost: TunnelCost | Sequence[TunnelCost], which: np.ndarray | None = None
     ) -> None:
         if drives < 0:
-            raise InputError(f"{drives} drives: 0 or more is right")
+            raise InputError(f"{drives} drives: must be 0 or more")
         self.costs = (cost,) if isinstance(cost, TunnelCost) else tuple(cost)
         self.drives = drives
         self.which = np.zeros(drives, np.int64) if which is None else np.asarray(which, np.int64)
         if not self.costs:
             raise InputError("no tunnel is given; at least one is needed")
         if len(self.which) != drives:
-            raise InputError(f"kinds of {len(self.which)} drives of {drives}: one each is right")
+            raise InputError(f"kinds of {len(self.which)} drives of {drives}: must be one each")
         if drives and not 0 <= self.which.min() <= self.which.max() < len(self.costs):
-            raise InputError(f"kinds of drives: 0 to {len(self.costs) - 1} are right")
+            raise InputError(f"kinds of drives: must be 0 to {len(self.costs) - 1}")
         self.host = self.costs[0]
         if any(
             (one.threads, one.uplink) != (self.host.threads, self.host.uplink) for one in self.costs

@@ -36,7 +36,7 @@ class Curves:
             low, high = self.kinds.min(), self.kinds.max()
             if low < 0 or high >= len(self.engines):
                 wrong = low if low < 0 else high
-                raise InputError(f"engine {wrong}: 0 to {len(self.engines) - 1} is right")
+                raise InputError(f"engine {wrong}: must be 0 to {len(self.engines) - 1}")
 
     def speed(self, batches: np.ndarray) -> np.ndarray:
         """Return the samples per second at these batches, float64[n]."""

@@ -69,7 +69,7 @@ class Rule:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.type in ("float", "int") and not (math.isfinite(value) and value >= 0):
-                raise InputError(f"{field.name} {value}: 0 or more is right")
+                raise InputError(f"{field.name} {value}: must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -224,10 +224,10 @@ class HyperTune:
         """Raise InputError for invalid observations."""
         nodes = len(self.batches)
         if not 0 <= step < steps:
-            raise InputError(f"step {step} of an epoch of {steps}: 0 to {steps - 1} is right")
+            raise InputError(f"step {step} of an epoch of {steps}: must be 0 to {steps - 1}")
         if speed.shape != (nodes,):
             raise InputError(
-                f"speeds of {speed.size} nodes, there are {nodes}: one of each is right"
+                f"speeds of {speed.size} nodes, there are {nodes}: must be one of each"
             )
         _every("speed", speed, np.isnan(speed) | (speed >= 0) & (speed < np.inf), "0 or more")
         if cpu is not None:
@@ -240,4 +240,4 @@ def _every(what: str, values: np.ndarray, good: np.ndarray, right: str) -> None:
     """Raise InputError for the first node whose value is invalid."""
     if not good.all():
         at = int(np.argmin(good))
-        raise InputError(f"node {at}: {what} {values[at]}; {right} is right")
+        raise InputError(f"node {at}: {what} {values[at]}; must be {right}")

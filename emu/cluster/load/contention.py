@@ -44,13 +44,13 @@ class Slowdown:
         for share, ratio in self.points:
             if not (0 < share < 1 and 0 < ratio <= 1):
                 raise InputError(
-                    f"speed {ratio} on {share} of the cores: shares between 0 and 1 and ratios "
-                    f"above 0, up to 1, are right"
+                    f"speed {ratio} on {share} of the cores: a share must be between 0 and 1, "
+                    f"and a ratio above 0 and at most 1"
                 )
             if share <= before[0] or ratio < before[1]:
                 raise InputError(
                     f"speed {ratio} on {share} of the cores after {before[1]} on {before[0]}: "
-                    f"shares ascending, and no slower on more cores, is right"
+                    f"shares must ascend, and speeds must not fall"
                 )
             before = share, ratio
         if not self.points:
@@ -61,7 +61,7 @@ class Slowdown:
         share = np.asarray(share, np.float64)
         bad = ~((share >= 0) & (share <= 1))
         if bad.any():
-            raise InputError(f"{share[bad].flat[0]} of the cores left: 0 to 1 is right")
+            raise InputError(f"{share[bad].flat[0]} of the cores left: must be 0 to 1")
         inverse = np.array([1.0, *(1 / free for free, _ in reversed(self.points))])
         times = np.array([1.0, *(1 / speed for _, speed in reversed(self.points))])
         slope = (times[-1] - times[-2]) / (inverse[-1] - inverse[-2])
@@ -81,7 +81,7 @@ class Link:
     def ring_s(self, n_bytes: int, nodes: int) -> float:
         """Return the seconds of a ring all-reduce, without latency."""
         if not (math.isfinite(self.bytes_per_s) and self.bytes_per_s > 0):
-            raise InputError(f"{self.name}: {self.bytes_per_s} B/s; more than 0 is right")
+            raise InputError(f"{self.name}: {self.bytes_per_s} B/s; must be more than 0")
         return ring.steps(nodes) * ring.piece_bytes(n_bytes, nodes) / self.bytes_per_s
 
 
@@ -92,7 +92,7 @@ def own_seconds(samples_per_s: float, samples: int, sync_s: float) -> float:
     if not seconds > 0:
         raise InputError(
             f"{sync_s:g} s of synchronisation in a step of {samples / samples_per_s:g} s; "
-            f"less than the step is right"
+            f"must be less than the step"
         )
     return seconds
 

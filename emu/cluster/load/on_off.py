@@ -43,11 +43,11 @@ class Spells:
 
     def __post_init__(self) -> None:
         if not 0 < self.busy_s < np.inf:
-            raise InputError(f"mean spell of a drawn load: {self.busy_s} s; more than 0 is right")
+            raise InputError(f"mean spell of a drawn load: {self.busy_s} s; must be more than 0")
         if not 0 < self.share < 1:
-            raise InputError(f"share of a drawn load: {self.share}; between 0 and 1 is right")
+            raise InputError(f"share of a drawn load: {self.share}; must be between 0 and 1")
         if not self.free_s < np.inf:
-            raise InputError(f"share of a drawn load: {self.share}; a larger one is right")
+            raise InputError(f"share of a drawn load: {self.share}; use a larger one")
 
     @property
     def key(self) -> int:
@@ -67,8 +67,8 @@ class Spells:
             raise InputError(
                 f"a drawn load of {self.busy_s:g} s at a time, {self.share:g} of the time: about "
                 f"{expected:.2g} spells on {nodes:,} nodes in {seconds:.4g} s; at most "
-                f"{self.most:,} are drawn: spells of {least:.3g} s or more, fewer nodes or fewer "
-                f"steps are right"
+                f"{self.most:,} are drawn; use spells of {least:.3g} s or more, fewer nodes or "
+                f"fewer steps"
             )
 
     def pace(
@@ -150,9 +150,9 @@ def _table(
     taken = [np.minimum(number, cores) for number in range(most + 1)]
     speeds = np.stack([pace(1 - cut / cores, every) for cut in taken], axis=1)
     if np.any(speeds < 0) or not np.all(np.isfinite(speeds)):
-        raise InputError("a node's speed under load is negative or no number; 0 to 1 is right")
+        raise InputError("a node's speed under load is negative or not a number; must be 0 to 1")
     if np.any(speeds[:, 0] <= 0):
-        raise InputError("a node that is left alone has no speed; more than 0 is right")
+        raise InputError("a node that is left alone has no speed; must be more than 0")
     rows, row = np.unique(speeds, axis=0, return_inverse=True)
     return rows, row.reshape(-1).astype(np.int64)
 

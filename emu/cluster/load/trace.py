@@ -48,7 +48,7 @@ class Load:
                 found.append((float(at), number_of_node(node), float(cores)))
             except ValueError:
                 raise InputError(
-                    f"{path}, line {number}: {','.join(cells)!r}; seconds, node and cores are right"
+                    f"{path}, line {number}: {','.join(cells)!r}; must be seconds, node, cores"
                 ) from None
         return Load(
             np.array([row[0] for row in found], float),
@@ -75,13 +75,13 @@ class Load:
         """
         for at, node, taken in zip(self.seconds, self.node, self.cores, strict=True):
             if not 0 <= at < np.inf:
-                raise InputError(f"load at {at} s: 0 or more is right")
+                raise InputError(f"load at {at} s: must be 0 or more")
             if not 0 <= node < len(cores):
-                raise InputError(f"load on node {node}: 0 to {len(cores) - 1} is right")
+                raise InputError(f"load on node {node}: must be 0 to {len(cores) - 1}")
             if not 0 <= taken <= cores[node]:
                 raise InputError(
                     f"load on node {node} at {at:g} s: {taken:g} cores taken of {cores[node]}; "
-                    f"0 to {cores[node]} is right"
+                    f"must be 0 to {cores[node]}"
                 )
 
 
@@ -110,7 +110,9 @@ class Pace:
         self._last = np.append(self._now[1:], len(self._at)) - 1
         self._pace = pace(self._left, node)
         if np.any(self._pace < 0) or not np.all(np.isfinite(self._pace)):
-            raise InputError("a node's speed under load is negative or no number; 0 to 1 is right")
+            raise InputError(
+                "a node's speed under load is negative or not a number; must be 0 to 1"
+            )
         length = np.diff(self._at, append=0.0)
         length[self._last] = 0.0
         done = np.concatenate([[0.0], np.cumsum(self._pace * length)[:-1]])
