@@ -160,7 +160,8 @@ def next_piece(st, tid, step):
     """Pass the next piece of a long transfer through DRAM. Pieces let other transactions use DRAM
     in between."""
     txn = st.txn[tid]
-    txn.size = min(txn.bytes_left, st.cfg[0].piece)
-    txn.bytes_left -= txn.size
+    command = st.command[tid]
+    txn.size = min(command.bytes_left, st.cfg[0].piece)
+    command.bytes_left -= txn.size
     if not enter(st, stages.station(st, txn.dev, stages.DRAM), tid, txn.size, -1, step):
         go(st, tid, step)

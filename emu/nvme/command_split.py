@@ -41,12 +41,13 @@ def first_piece_is_skewed(st, tid):
     cfg = st.cfg[0]
     txn = st.txn[tid]
     skew = st.zone[txn.stream].skew
-    if txn.offset < skew:
+    command = st.command[tid]
+    if command.offset < skew:
         return False
-    txn.bytes_left = txn.size
-    txn.size = min(txn.size, cfg.page_bytes - txn.offset)
-    txn.bytes_left -= txn.size
-    txn.offset += cfg.page_bytes - skew
+    command.bytes_left = txn.size
+    txn.size = min(txn.size, cfg.page_bytes - command.offset)
+    command.bytes_left -= txn.size
+    command.offset += cfg.page_bytes - skew
     txn.lpn += 1
     txn.n = 1
     return True
@@ -57,9 +58,9 @@ def keep_rest(st, tid):
     """Set ``tid`` to the part of the request that follows its first piece."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    txn.size = txn.bytes_left
-    txn.bytes_left = 0
-    txn.offset = 0
+    txn.size = st.command[tid].bytes_left
+    st.command[tid].bytes_left = 0
+    st.command[tid].offset = 0
     txn.n = (txn.size + cfg.page_bytes - 1) // cfg.page_bytes
 
 
@@ -156,7 +157,7 @@ def serve(st, tid, lpn):
     if piece < 0:
         return
     other_txn = st.txn[piece]
-    other_txn.offset = 0
+    st.command[piece].offset = 0
     other_txn.sectors = asked & ~found
     other_txn.size = set_bits(other_txn.sectors) * SECTOR
     go(st, piece, TRANSLATED)
@@ -189,7 +190,7 @@ def translate(st, tid, lpn, end):
         if other < 0:
             return
         other_txn = st.txn[other]
-        other_txn.offset = txn.offset if lpn == txn.lpn else 0
+        st.command[other].offset = st.command[tid].offset if lpn == txn.lpn else 0
         other_txn.size = bytes_of(st, tid, lpn, count)
         other_txn.sectors = txn.sectors
         translation_pages.wait_for_page(st, other)
@@ -282,9 +283,10 @@ def cut_trim(st, tid):
     """Unmap the pages that TRIM command ``tid`` covers completely."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    lpn = txn.lpn + (1 if txn.offset > 0 else 0)
+    offset = st.command[tid].offset
+    lpn = txn.lpn + (1 if offset > 0 else 0)
     end = (
-        (txn.lpn * cfg.page_bytes + txn.offset + txn.size) // cfg.page_bytes
+        (txn.lpn * cfg.page_bytes + offset + txn.size) // cfg.page_bytes
         if txn.size > 0
         else txn.lpn + txn.n
     )

@@ -318,9 +318,10 @@ def count_settled(st, dev, epoch):
     while tid >= 0:
         txn = st.txn[tid]
         following = txn.next
-        if epoch <= txn.epoch:
-            txn.contents_left -= 1
-        if txn.contents_left > 0:
+        command = st.command[tid]
+        if epoch <= command.epoch:
+            command.contents_left -= 1
+        if command.contents_left > 0:
             before = tid
         else:
             if before < 0:
@@ -341,8 +342,8 @@ def flush(st, tid):
         return
     cache.flushed = cache.epoch
     cache.epoch += 1
-    txn.epoch = cache.flushed
-    txn.contents_left = cache.contents
+    st.command[tid].epoch = cache.flushed
+    st.command[tid].contents_left = cache.contents
     txn.next = cache.flush_first - 1
     cache.flush_first = tid + 1
     schedule_deferred(st, txn.dev)

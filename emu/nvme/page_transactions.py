@@ -20,9 +20,10 @@ def bytes_of(st, tid, lpn, count):
     """
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    if txn.offset >= cfg.page_bytes:  # wholly behind the end of its page (command_split.skewed)
+    offset = st.command[tid].offset
+    if offset >= cfg.page_bytes:  # wholly behind the end of its page (command_split.skewed)
         return txn.size
-    first = txn.lpn * cfg.page_bytes + txn.offset
+    first = txn.lpn * cfg.page_bytes + offset
     start = max(first, lpn * cfg.page_bytes)
     return min(first + txn.size, (lpn + count) * cfg.page_bytes) - start
 
@@ -32,9 +33,10 @@ def sectors_of(st, tid, lpn):
     """Return the sectors of page ``lpn`` that command ``tid`` accesses, one bit each."""
     cfg = st.cfg[0]
     txn = st.txn[tid]
-    if txn.offset >= cfg.page_bytes:
-        return ((1 << (txn.size // SECTOR)) - 1) << (txn.offset // SECTOR)
-    start = txn.lpn * cfg.page_bytes + txn.offset
+    offset = st.command[tid].offset
+    if offset >= cfg.page_bytes:
+        return ((1 << (txn.size // SECTOR)) - 1) << (offset // SECTOR)
+    start = txn.lpn * cfg.page_bytes + offset
     low = max(start - lpn * cfg.page_bytes, 0) // SECTOR
     high = min(start + txn.size - lpn * cfg.page_bytes, cfg.page_bytes) // SECTOR
     if high - low >= 64:

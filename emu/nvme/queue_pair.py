@@ -184,7 +184,7 @@ def issue(st, queue):
             txn.op = OTHER
             txn.role = Role.TRIMMING if req.op == TRIM else Role.NONE
         txn.lpn = zone.first_lpn + first
-        txn.offset = old
+        st.command[tid].offset = old
         if first < 0 or txn.lpn + count > zone.last_lpn:
             fail(st, E_PAST_END, req.offset // 512, req.size // 512)
             return
@@ -281,7 +281,7 @@ def on_part_done(st, tid):
                 sata_hba.complete(st, tid)
             else:
                 if cfg.entries > 0:
-                    txn.fetched = st.pair[txn.row >> cfg.ring_shift].fetched
+                    st.command[tid].fetched = st.pair[txn.row >> cfg.ring_shift].fetched
                 go(st, tid, answer)
 
 
@@ -311,7 +311,7 @@ def on_completion(st, tid):
     if cfg.adapter > 0:
         sata_hba.update_fetched(st, tid)
     elif cfg.entries > 0:
-        pair.known = st.txn[tid].fetched
+        pair.known = st.command[tid].fetched
     req.end = reg.now
     req.done = 1
     reg.budget += parts_of(req, pages_of(st, req, st.zone[pair.stream])[2])

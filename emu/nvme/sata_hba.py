@@ -53,7 +53,7 @@ def full(st, tid):
 def update_fetched(st, tid):
     """Update the number of entries known to be fetched from the completion of ``tid``."""
     dev_rec = st.dev[st.txn[tid].dev]
-    dev_rec.known = st.txn[tid].fetched
+    dev_rec.known = st.command[tid].fetched
 
 
 @cold
@@ -71,7 +71,7 @@ def enter_waiting(st, dev):
 def _post(st, tid):
     dev_rec = st.dev[st.txn[tid].dev]
     dev_rec.posted += 1
-    st.txn[tid].fetched = dev_rec.fetched
+    st.command[tid].fetched = dev_rec.fetched
     go(st, tid, stages.DATA_UP)
 
 

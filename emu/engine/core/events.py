@@ -17,48 +17,54 @@ import numpy as np
 from ondie.emu.clock import NEVER, transfer_ps
 from ondie.emu.engine.core.intrinsics import choose
 from ondie.emu.engine.core.roles import Role
-from ondie.emu.engine.core.state import record_type
+from ondie.emu.engine.core.state import record_type, rounded_up
 from ondie.kernels.jit import cold, inline, njit
 
 TXN = record_type(
-    # two cache lines that every operation uses; (-1), (0): value in a new transaction
-    time="i8",  # when it leaves the station or the array it is in
-    ppn="i8",  # first physical page (physical super-page for operations on the die)
-    lpn="i8",  # first logical page (super-page for operations on the die)
-    array="i8",  # array or PE time in ps in addition to the timing table's (0)
-    size="i8",  # bytes that cross the link and DRAM (0)
-    sectors="i8",  # bit mask of the requested sectors of its page (0)
-    src_ppn="i8",  # page or super-page from which its data come (-1)
-    bytes_left="i8",  # bytes of its row or request that follow in pieces (0)
+    # Two cache lines, which every operation uses. (-1), (0): value in a new transaction. Fields
+    # with such a value are adjacent, so that the compiler sets several at once.
     next="i4",  # next transaction in its queue or list, or in the free list (-1)
     mate="i4",  # next transaction of the same multi-plane command (-1)
     page="i4",  # page offset in the block, shared by the planes of a multi-plane operation (-1)
     row="i4",  # ring index of its plan row or request, -1 = internal work of the drive (-1)
+    src_ppn="i8",  # page or super-page from which its data come (-1)
+    array="i8",  # array or PE time in ps in addition to the timing table's (0)
+    size="i8",  # bytes that cross the link and DRAM (0)
+    sectors="i8",  # bit mask of the requested sectors of its page (0)
+    order="i8",  # number of its allocation, if writes are mapped at that point (0)
     bus="i4",  # bytes that cross the channel (0)
     n="i4",  # pages, at consecutive planes of one super-page (0)
     planes="i4",  # bit mask of the planes of its pages (0)
-    role="i4",  # Role: what the operation is for (NONE)
-    kind="i4",  # owner: OWN, ROW, REQUEST or CACHED (OWN)
     stream="i4",  # of host writes (0)
-    op="i4",  # timing table index
-    queue="i4",  # queue of its die (nand/channel.py)
-    die="i4",  # global index
-    dev="i4",
-    step="i4",  # step that is complete when it leaves its station (stages.py)
-    phase="i4",  # phase of its row; the last phase is garbage collection (last)
-    # one cache line of what few operations use
-    offset="i8",  # byte offset of a command in its first page (0)
-    order="i8",  # number of its allocation, if writes are mapped at that point (0)
-    epoch="i8",  # epoch of the data cache that a FLUSH waits for
-    fetched="i8",  # queue entries that the drive had fetched when it posted the completion
-    victim="i4",  # block from which collection moves it
-    turn="i4",  # planes by which the super-page that it reads is turned (0)
-    turned="i4",  # planes by which it turns the super-page that it programs (0)
-    held_back="i4",  # 1: its data stay in the drive, for the controller (0)
     pages_done="i4",  # pages of the command that have been handled (0)
-    contents_left="i4",  # contents of the data cache that a FLUSH still waits for
     gathered="i4",  # 1 + the transaction that carries the cached sectors of a read (0)
+    role="i1",  # Role: what the operation is for (NONE)
+    kind="i1",  # owner: OWN, ROW, REQUEST or CACHED (OWN)
+    turn="i1",  # planes by which the super-page that it reads is turned (0)
+    turned="i1",  # planes by which it turns the super-page that it programs (0)
+    held_back="i1",  # 1: its data stay in the drive, for the controller (0)
+    op="i1",  # timing table index
+    queue="i1",  # queue of its die (nand/channel.py)
+    step="i1",  # step that is complete when it leaves its station (stages.py)
+    phase="i4",  # phase of its row; the last phase is garbage collection (last)
+    dev="i4",
+    die="i4",  # global index
+    victim="i4",  # block from which collection moves it
+    time="i8",  # when it leaves the station or the array it is in
+    ppn="i8",  # first physical page (physical super-page for operations on the die)
+    lpn="i8",  # first logical page (super-page for operations on the die)
 )
+COMMAND = rounded_up(
+    record_type(
+        offset="i8",  # byte offset of a command in its first page
+        bytes_left="i8",  # bytes of its row or request that follow in pieces
+        fetched="i8",  # queue entries that the drive had fetched when it posted the completion
+        epoch="i8",  # epoch of the data cache that a FLUSH waits for
+        contents_left="i4",  # contents of the data cache that a FLUSH still waits for
+    )
+)
+"""Fields of a transaction that only commands and long transfers use. A new transaction has old
+values, so each of these sets what it reads later."""
 FIFO = record_type(
     head="i8",
     tail="i8",
@@ -219,21 +225,19 @@ def take_txn(st):
     txn.src_ppn = -1
     txn.array = 0
     txn.size = 0
-    txn.bytes_left = 0
-    txn.offset = 0
-    txn.order = 0
     txn.sectors = 0
+    txn.order = 0
     txn.bus = 0
     txn.n = 0
     txn.planes = 0
+    txn.stream = 0
+    txn.pages_done = 0
+    txn.gathered = 0
     txn.role = Role.NONE
+    txn.kind = OWN
     txn.turn = 0
     txn.turned = 0
     txn.held_back = 0
-    txn.pages_done = 0
-    txn.gathered = 0
-    txn.kind = OWN
-    txn.stream = 0
     txn.phase = st.use.shape[0] - 1
     return tid
 

@@ -42,6 +42,7 @@ FIELDS = (
     "tree",  # int32[2 * leaves]: leaf of that event: channels, then stations (events.py)
     "fifo",  # records: first-in first-out stations: links, DRAM, ECC, CPUs (events.py)
     "txn",  # records: transaction pool (events.py)
+    "command",  # records: of each transaction, what only commands use (events.py)
     "stage",  # records: what follows each step, in this configuration (run/stage_table.py)
     "op",  # records: timing table by flash operation (nand/timing.py)
     "cycles",  # int64[CYCLE_NAMES, planes + 1]: ps of command and address cycles (nand/timing.py)
@@ -105,6 +106,10 @@ FIELDS = (
 
 ALIKE = ("queue", "order")
 """Tables with the same number of columns on every drive: a constant in compiled code."""
+
+
+CACHE_LINE = 64
+"""Bytes of a cache line."""
 
 
 class RowType(types.Type):
@@ -406,7 +411,8 @@ class Arrays:
 
 class Element:
     """One record for uncompiled code, whose attributes are exactly its fields. In NumPy's records,
-    scalar attributes such as ``size`` and ``device`` hide fields of these names."""
+    scalar attributes such as ``size`` and ``device`` hide fields of these names. Fields of a byte
+    are read as Python's integers, because NumPy keeps their width in arithmetic."""
 
     __slots__ = ("_item",)
 
@@ -414,7 +420,8 @@ class Element:
         object.__setattr__(self, "_item", item)
 
     def __getattr__(self, name: str) -> Any:
-        return self._item[name]
+        value = self._item[name]
+        return int(value) if value.itemsize == 1 else value
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._item[name] = value
@@ -442,6 +449,15 @@ def records(dtype: np.dtype, *shape: int) -> np.recarray:
         zeroed = np.zeros(shape, dtype)
     except ValueError as error:  # larger than the address space
         raise MemoryError(str(error)) from error
+    return as_records(zeroed.view(np.recarray))  # type: ignore[return-value]
+
+
+def aligned_records(dtype: np.dtype, count: int) -> np.recarray:
+    """Return a zeroed array of records as :func:`records` does, whose first record begins a cache
+    line. NumPy's large arrays begin 16 bytes behind one."""
+    memory = np.zeros(count * dtype.itemsize + CACHE_LINE, np.uint8)
+    first = -memory.ctypes.data % CACHE_LINE
+    zeroed = memory[first : first + count * dtype.itemsize].view(dtype)
     return as_records(zeroed.view(np.recarray))  # type: ignore[return-value]
 
 

@@ -14,6 +14,7 @@ from ondie.emu.config.config import Config
 from ondie.emu.engine.core import plan_rows, stages
 from ondie.emu.engine.core.counters import COUNTERS
 from ondie.emu.engine.core.events import (
+    COMMAND,
     FIFO,
     LINE,
     LOG,
@@ -21,7 +22,7 @@ from ondie.emu.engine.core.events import (
     TXN,
     build_tree,
 )
-from ondie.emu.engine.core.state import Arrays, records
+from ondie.emu.engine.core.state import Arrays, aligned_records, records
 from ondie.emu.engine.core.system_records import DEV
 from ondie.emu.engine.run.config_table import integer_config, log2_of, set_reservoir
 from ondie.emu.engine.run.stage_table import build_stages
@@ -193,6 +194,7 @@ def build(
         tree=tree,
         fifo=_stations(cfg, geometry, n, fifos),
         txn=_pool(txns),
+        command=records(COMMAND, txns),
         stage=build_stages(table[0]),
         **nand_tables.tables(cfg, geometry, n, lanes),
         **ftl_tables.tables(cfg, geometry, table[0], n, lanes),
@@ -260,7 +262,7 @@ def _transactions(table: np.record, devices: int) -> int:
 
 
 def _pool(n: int) -> np.recarray:
-    txn = records(TXN, n)
+    txn = aligned_records(TXN, n)
     txn.next[:-1] = np.arange(1, n)
     txn.next[-1] = -1
     return txn

@@ -159,6 +159,7 @@ def admit(st, dev):
         row = st.row[rid]
         row.start = reg.now
         txn.size = row.bytes_in + row.bytes_out
+        st.command[tid].offset = 0
         txn.n = pages(st, txn.size)
         txn.op = timing.READ if row.kind == command.READ else timing.PROGRAM
         if row.kind >= command.TRIM:
@@ -202,7 +203,6 @@ def start(st, rid):
     dev = row.device
     row.start = st.reg[0].now
     tid = part(st, rid)
-    txn = st.txn[tid]
     if row.resource == ISP_IO:
         start_isp_io(st, rid, tid)
     elif row.resource == DIE:
@@ -210,8 +210,8 @@ def start(st, rid):
     elif row.resource == DMA_DOWN:
         start_dma_down(st, rid, tid)
     elif row.resource == DMA_UP:
-        txn.bytes_left = row.bytes_out
-        st.count[dev, UP_BYTES] += txn.bytes_left
+        st.command[tid].bytes_left = row.bytes_out
+        st.count[dev, UP_BYTES] += row.bytes_out
         transfers.next_piece(st, tid, stages.DMA_READY)
     elif row.resource == HOST_CPU:
         work(st, stages.CPU, tid, row.array_ps)
@@ -223,7 +223,7 @@ def start(st, rid):
         work(st, stages.station(st, dev, stages.ISP), tid, row.array_ps)
         if size > 0:
             other = part(st, rid)
-            st.txn[other].bytes_left = size
+            st.command[other].bytes_left = size
             transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
     elif row.resource == TUNNEL:
         start_message(st, rid, tid)
@@ -301,6 +301,7 @@ def start_isp_io(st, rid, tid):
     row = st.row[rid]
     txn = st.txn[tid]
     txn.size = row.bytes_in + row.bytes_out
+    st.command[tid].offset = 0
     txn.n = pages(st, txn.size)
     txn.op = timing.READ if row.kind == command.READ else timing.PROGRAM
     if txn.lpn < 0 or txn.lpn + txn.n > cfg.lpns:

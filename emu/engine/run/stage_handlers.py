@@ -273,7 +273,7 @@ def resume_translated(st, tid):
 @njit
 def continue_transfer(st, tid):
     """Pass the next piece of a row's DRAM traffic, or finish after the last piece."""
-    if st.txn[tid].bytes_left == 0:
+    if st.command[tid].bytes_left == 0:
         return stages.FINISHED
     next_piece(st, tid, stages.TRAFFIC_PIECE)
     return stages.WAITS
@@ -282,13 +282,13 @@ def continue_transfer(st, tid):
 @njit
 def send_piece(st, tid):
     """Create the transaction that carries the rest of a DMA, then send this piece up the link."""
-    txn = st.txn[tid]
-    if txn.bytes_left > 0:
-        piece = child(st, tid, txn.lpn, 0)
+    command = st.command[tid]
+    if command.bytes_left > 0:
+        piece = child(st, tid, st.txn[tid].lpn, 0)
         if piece < 0:
             return stages.WAITS
-        st.txn[piece].bytes_left = txn.bytes_left
-        txn.bytes_left = 0
+        st.command[piece].bytes_left = command.bytes_left
+        command.bytes_left = 0
         next_piece(st, piece, stages.DMA_READY)
     return stages.DMA_READY
 

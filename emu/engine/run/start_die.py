@@ -96,7 +96,7 @@ def start_die(st, rid, tid):
         st.count[dev, LOAD_BYTES] += row.bytes_in
         # Data stream from DRAM to the channel: both are occupied at the same time.
         other = part(st, rid)
-        st.txn[other].bytes_left = row.bytes_in
+        st.command[other].bytes_left = row.bytes_in
         transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
         push(st, die, tid, Q_LOAD)
     elif row.kind == timing.READ:
@@ -154,7 +154,7 @@ def start_help(st, rid, tid):
         push(st, txn.die, tid, Q_PE)
         return
     other = part(st, rid)  # data stream from DRAM to the channel: both are occupied
-    st.txn[other].bytes_left = row.bytes_in
+    st.command[other].bytes_left = row.bytes_in
     transfers.next_piece(st, other, stages.TRAFFIC_PIECE)
     txn.op = timing.PROGRAM
     if row.kind == timing.KEEP:
