@@ -27,7 +27,7 @@ from ondie.emu.nand.timing import (
     READ,
     VPP,
 )
-from ondie.kernels.jit import cold, inline, njit
+from ondie.kernels.jit import cold, inline
 
 
 @inline
@@ -40,7 +40,7 @@ def is_due(st, channel):
     return bus.done_head >= 0 and st.txn[bus.done_head].time <= now
 
 
-@njit
+@inline
 def next_finished(st, channel):
     """Return the next finished command of channel ``channel`` as its first transaction, or -1.
 
