@@ -293,21 +293,21 @@ def build_stages(cfg: Any) -> np.recarray:
     """Return the records of the stages of a drive for compiled code (stages.STAGE), by step."""
     table = records(stages.STAGE, stages.STEPS)
     for stage in of_drive(cfg):
-        record = table[stage.step]
-        record["crossing"] = stage.over.crossing
-        record["station"] = stage.over.station
-        record["passes"] = stage.over.passes
-        record["next"] = stage.next
-        record["time"] = getattr(cfg, stage.over.time) if stage.over.time else -1
-        record["bytes"] = -1 if stage.size == DATA else getattr(cfg, stage.size)
+        record: Any = table[stage.step]
+        record.crossing = stage.over.crossing
+        record.station = stage.over.station
+        record.passes = stage.over.passes
+        record.next = stage.next
+        record.time = getattr(cfg, stage.over.time) if stage.over.time else -1
+        record.bytes = -1 if stage.size == DATA else getattr(cfg, stage.size)
         if stage.over.time:
-            record["bytes"] = 0
-        record["counter"] = -1
+            record.bytes = 0
+        record.counter = -1
         if stage.message:
             down = stage.over.station == stages.DOWN
-            record["counter"] = LINK_EXTRA_DOWN_BYTES if down else LINK_EXTRA_UP_BYTES
+            record.counter = LINK_EXTRA_DOWN_BYTES if down else LINK_EXTRA_UP_BYTES
         if stage.decides is not None:
-            record["handling"] = Handling.DECIDES
+            record.handling = Handling.DECIDES
         elif stage.takes is not None:
-            record["handling"] = Handling.TAKES
+            record.handling = Handling.TAKES
     return table
